@@ -1,0 +1,43 @@
+# A thin front of CMake and the scripts; every target can be run by hand as written here.
+JOBS ?= $(shell nproc)
+export GPU4FS_JOBS := $(JOBS)
+
+.PHONY: setup build cuda test demo gpu-check format tidy clean
+
+build: setup-cpu
+	cmake --preset release
+	cmake --build --preset release -j $(JOBS)
+
+setup:
+	@scripts/setup.sh
+
+.PHONY: setup-cpu
+setup-cpu:
+	@GPU4FS_SETUP_CUDA=0 scripts/setup.sh
+
+cuda: setup
+	cmake --preset cuda
+	cmake --build --preset cuda -j $(JOBS)
+
+test: setup
+	@scripts/test.sh
+
+demo: build
+	@GPU4FS=$(CURDIR)/build/release/gpu4fs scripts/demo.sh
+
+gpu-check: setup
+	@scripts/gpu_check.sh
+
+format:
+	@GPU4FS_SETUP_CUDA=0 scripts/setup.sh clang-format
+	@git ls-files -co --exclude-standard -- '*.hpp' '*.h' '*.cpp' '*.cu' '*.cuh' | \
+	    xargs -r clang-format -i
+
+tidy:
+	@GPU4FS_SETUP_CUDA=0 scripts/setup.sh clang-tidy
+	cmake --preset release
+	@git ls-files -co --exclude-standard -- 'src/*.cpp' | \
+	    xargs -r -n 1 -P $(JOBS) clang-tidy -p build/release --quiet --extra-arg=-Wno-unknown-warning-option
+
+clean:
+	rm -rf build/release build/debug build/asan build/tsan build/cuda build/test

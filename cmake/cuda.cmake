@@ -1,0 +1,99 @@
+# nvcc as plain custom commands: CMake's own CUDA language wants a full toolkit, and the compiler
+# from the PyPI wheels has no linker step of its own. g++ links, against the static CUDA runtime.
+if(NOT GPU4FS_CUDA)
+  return()
+endif()
+
+set(GPU4FS_CUDA_ARCH "sm_90" CACHE STRING "Value of nvcc -arch")
+execute_process(COMMAND ${PROJECT_SOURCE_DIR}/scripts/find_nvcc.sh
+  OUTPUT_VARIABLE nvcc_found OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE nvcc_result)
+if(NOT nvcc_result EQUAL 0)
+  message(FATAL_ERROR "GPU4FS_CUDA is ON and there is no nvcc; 'make setup' installs one")
+endif()
+if(NOT nvcc_found STREQUAL "${GPU4FS_NVCC}")
+  # Another toolkit than last time: headers and runtime must come from it too.
+  unset(GPU4FS_CUDA_INCLUDE CACHE)
+  unset(GPU4FS_CUDART CACHE)
+endif()
+set(GPU4FS_NVCC ${nvcc_found} CACHE FILEPATH "The CUDA compiler" FORCE)
+cmake_path(GET GPU4FS_NVCC PARENT_PATH cuda_root)
+cmake_path(GET cuda_root PARENT_PATH cuda_root)
+find_path(GPU4FS_CUDA_INCLUDE cuda_runtime_api.h REQUIRED NO_DEFAULT_PATH
+  PATHS ${cuda_root}/include ${cuda_root}/targets/x86_64-linux/include /usr/include)
+find_library(GPU4FS_CUDART libcudart_static.a REQUIRED NO_DEFAULT_PATH
+  PATHS ${cuda_root}/lib ${cuda_root}/lib64 ${cuda_root}/targets/x86_64-linux/lib
+  /usr/lib/x86_64-linux-gnu)
+message(STATUS "CUDA compiler: ${GPU4FS_NVCC}")
+
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+set(GPU4FS_NVCC_FLAGS -std=c++20 -arch=${GPU4FS_CUDA_ARCH} -O3 -lineinfo --expt-relaxed-constexpr
+  -Xptxas -v -ccbin ${CMAKE_CXX_COMPILER} -Werror cross-execution-space-call
+  -I ${PROJECT_SOURCE_DIR}/src -I ${PROJECT_SOURCE_DIR}/include
+  -DGPU4FS_WITH_CUDA=1 -DFMT_HEADER_ONLY=1 -DGPU4FS_VERSION=\"${PROJECT_VERSION}\")
+foreach(flag IN LISTS GPU4FS_HOST_FLAGS ITEMS -Wall -Wno-unknown-pragmas)
+  list(APPEND GPU4FS_NVCC_FLAGS -Xcompiler ${flag})
+endforeach()
+
+# The runtime, for host sources that call it.
+add_library(gpu4fs_cudart INTERFACE)
+target_include_directories(gpu4fs_cudart SYSTEM INTERFACE ${GPU4FS_CUDA_INCLUDE})
+target_link_libraries(gpu4fs_cudart INTERFACE ${GPU4FS_CUDART} ${CMAKE_DL_LIBS} Threads::Threads rt)
+
+# Adds the command that makes one object file; its path is returned in `object_variable`. What
+# ptxas says about registers, stack and spills lands in <object>.ptxas.
+set_property(GLOBAL PROPERTY GPU4FS_PTXAS_REPORTS)
+function(gpu4fs_compile_cuda source object_variable)
+  cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE name)
+  if(name MATCHES "^\\.\\.|^build/")
+    cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_BINARY_DIR} OUTPUT_VARIABLE name)
+  endif()
+  set(object ${PROJECT_BINARY_DIR}/cuda/${name}.o)
+  cmake_path(GET object PARENT_PATH folder)
+  file(MAKE_DIRECTORY ${folder})
+  add_custom_command(OUTPUT ${object}
+    BYPRODUCTS ${object}.ptxas
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/run_nvcc.py ${object}.ptxas
+      ${GPU4FS_LAUNCHER} ${GPU4FS_NVCC} ${GPU4FS_NVCC_FLAGS} ${ARGN}
+      -MD -MF ${object}.d -c ${source} -o ${object}
+    DEPENDS ${source} ${GPU4FS_NVCC} ${PROJECT_SOURCE_DIR}/scripts/run_nvcc.py
+    DEPFILE ${object}.d
+    COMMENT "Building CUDA object ${name}.o"
+    VERBATIM)
+  set_source_files_properties(${object} PROPERTIES GENERATED TRUE EXTERNAL_OBJECT TRUE)
+  set(${object_variable} ${object} PARENT_SCOPE)
+endfunction()
+
+# All service translation units src/**/*_cuda.cu as one library, and the resource report ptxas.log.
+function(gpu4fs_add_cuda_library target)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*_cuda.cu)
+  if(NOT sources)
+    add_library(${target} INTERFACE)
+    target_link_libraries(${target} INTERFACE gpu4fs_engine gpu4fs_cudart)
+    return()
+  endif()
+  set(objects)
+  set(reports)
+  foreach(source IN LISTS sources)
+    gpu4fs_compile_cuda(${source} object)
+    list(APPEND objects ${object})
+    list(APPEND reports ${object}.ptxas)
+  endforeach()
+  add_library(${target} STATIC ${objects})
+  set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
+  target_link_libraries(${target} PUBLIC gpu4fs_engine gpu4fs_cudart)
+  add_custom_command(OUTPUT ${PROJECT_BINARY_DIR}/ptxas.log
+    COMMAND cat ${reports} > ${PROJECT_BINARY_DIR}/ptxas.log
+    DEPENDS ${objects} COMMENT "Collecting ptxas.log")
+  add_custom_target(gpu4fs_ptxas_log ALL DEPENDS ${PROJECT_BINARY_DIR}/ptxas.log)
+endfunction()
+
+# A test program from one .cu file with its own main.
+function(gpu4fs_add_cuda_program target source)
+  gpu4fs_compile_cuda(${source} object -I ${PROJECT_SOURCE_DIR}/tests)
+  add_executable(${target} ${object})
+  set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
+  target_link_libraries(${target} PRIVATE gpu4fs_server gpu4fs_client gpu4fs_cudart gpu4fs_portable)
+  if(GPU4FS_XXHASH_LIBRARY)
+    target_link_libraries(${target} PRIVATE ${GPU4FS_XXHASH_LIBRARY})
+  endif()
+endfunction()

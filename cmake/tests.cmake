@@ -1,0 +1,123 @@
+# tests/<layer>/*_test.cpp: one gtest program a layer.
+# tests/<other folder>/*_test.{cpp,sh,py}: each a test of its own, linked with everything.
+# tests/gpu/*.cu: programs with their own main; registered where a GPU is present.
+# A sanitizer build registers only compiled tests; they can read GPU4FS_TEST_SCALE (percent) to
+# shorten random walks, because instrumented code runs several times slower.
+find_package(GTest REQUIRED)
+
+set(GPU4FS_TEST_PREFIX "" CACHE STRING "Put before test names, so that several builds run in one ctest")
+set(GPU4FS_SYSTEM_TESTS ".*" CACHE STRING "Regular expression of the system test folders to build")
+set(GPU4FS_TEST_SCALE 100 CACHE STRING "Length of random tests in percent, handed to them in the environment")
+
+set(gpu4fs_test_environment
+  "GPU4FS=${PROJECT_BINARY_DIR}/gpu4fs"
+  "GPU4FS_BUILD=${PROJECT_BINARY_DIR}"
+  "GPU4FS_SOURCE=${PROJECT_SOURCE_DIR}"
+  "GPU4FS_TEST_SCALE=${GPU4FS_TEST_SCALE}"
+  "ASAN_OPTIONS=detect_leaks=1:abort_on_error=0"
+  "UBSAN_OPTIONS=print_stacktrace=1"
+  "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1")
+
+# ThreadSanitizer of g++ 12 and 13 cannot map its shadow under strong address randomisation.
+set(gpu4fs_test_launcher)
+if(GPU4FS_SANITIZE STREQUAL "thread")
+  execute_process(COMMAND setarch ${CMAKE_HOST_SYSTEM_PROCESSOR} -R true
+    RESULT_VARIABLE setarch_result OUTPUT_QUIET ERROR_QUIET)
+  if(setarch_result EQUAL 0)
+    set(gpu4fs_test_launcher setarch ${CMAKE_HOST_SYSTEM_PROCESSOR} -R)
+  endif()
+endif()
+
+function(gpu4fs_register_test name labels)
+  add_test(NAME ${GPU4FS_TEST_PREFIX}${name} COMMAND ${gpu4fs_test_launcher} ${ARGN})
+  set_tests_properties(${GPU4FS_TEST_PREFIX}${name} PROPERTIES
+    ENVIRONMENT "${gpu4fs_test_environment}" LABELS "${labels}" TIMEOUT 600
+    WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
+endfunction()
+
+# Compiled helpers of the tests link nothing: each test brings the layers it is about.
+file(GLOB_RECURSE support_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/*.cpp)
+if(support_sources)
+  add_library(gpu4fs_test_support STATIC ${support_sources})
+  target_link_libraries(gpu4fs_test_support PRIVATE gpu4fs_warnings)
+  set(support_scope PUBLIC)
+else()
+  add_library(gpu4fs_test_support INTERFACE)
+  set(support_scope INTERFACE)
+endif()
+target_include_directories(gpu4fs_test_support ${support_scope} ${PROJECT_SOURCE_DIR}/tests)
+target_link_libraries(gpu4fs_test_support ${support_scope} gpu4fs_options GTest::gtest)
+
+function(gpu4fs_add_test_program target)
+  add_executable(${target} ${ARGN})
+  target_link_libraries(${target} PRIVATE gpu4fs_warnings gpu4fs_test_support
+    GTest::gtest_main GTest::gtest)
+  foreach(library IN ITEMS ${GPU4FS_XXHASH_LIBRARY} ${GPU4FS_ISAL_LIBRARY})
+    if(library)
+      target_link_libraries(${target} PRIVATE ${library})
+    endif()
+  endforeach()
+endfunction()
+
+file(GLOB test_folders CONFIGURE_DEPENDS LIST_DIRECTORIES true
+  RELATIVE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/tests/*)
+foreach(folder IN LISTS test_folders)
+  set(path ${PROJECT_SOURCE_DIR}/tests/${folder})
+  if(NOT IS_DIRECTORY ${path} OR folder MATCHES "^(support|gpu)$")
+    continue()
+  endif()
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${path}/*_test.cpp)
+  if(folder IN_LIST GPU4FS_LAYERS)
+    if(sources)
+      gpu4fs_add_test_program(gpu4fs_${folder}_test ${sources})
+      target_link_libraries(gpu4fs_${folder}_test PRIVATE gpu4fs_${folder})
+      gpu4fs_register_test(${folder} unit $<TARGET_FILE:gpu4fs_${folder}_test>)
+    endif()
+  elseif(folder MATCHES "${GPU4FS_SYSTEM_TESTS}")
+    foreach(source IN LISTS sources)
+      cmake_path(GET source STEM name)
+      string(REGEX REPLACE "_test$" "" name ${name})
+      gpu4fs_add_test_program(gpu4fs_${folder}_${name}_test ${source})
+      target_link_libraries(gpu4fs_${folder}_${name}_test PRIVATE gpu4fs_tools)
+      if(TARGET gpu4fs)
+        add_dependencies(gpu4fs_${folder}_${name}_test gpu4fs)
+      endif()
+      gpu4fs_register_test(${folder}.${name} system $<TARGET_FILE:gpu4fs_${folder}_${name}_test>)
+    endforeach()
+  endif()
+  if(NOT GPU4FS_SANITIZE)
+    file(GLOB_RECURSE scripts CONFIGURE_DEPENDS ${path}/*_test.sh ${path}/*_test.py)
+    foreach(script IN LISTS scripts)
+      cmake_path(GET script STEM name)
+      string(REGEX REPLACE "_test$" "" name ${name})
+      if(script MATCHES "\\.py$")
+        gpu4fs_register_test(${folder}.${name} system python3 ${script})
+      else()
+        gpu4fs_register_test(${folder}.${name} system bash ${script})
+      endif()
+    endforeach()
+  endif()
+endforeach()
+
+if(NOT GPU4FS_SANITIZE)
+  foreach(check IN ITEMS layers style)
+    gpu4fs_register_test(check.${check} source
+      python3 ${PROJECT_SOURCE_DIR}/scripts/check_${check}.py)
+    gpu4fs_register_test(check.${check}.canary source
+      python3 ${PROJECT_SOURCE_DIR}/scripts/check_${check}.py --self-test)
+  endforeach()
+endif()
+
+if(GPU4FS_CUDA)
+  file(GLOB gpu_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/gpu/*.cu)
+  foreach(source IN LISTS gpu_sources)
+    cmake_path(GET source STEM name)
+    gpu4fs_add_cuda_program(gpu4fs_gpu_${name} ${source})
+    if(EXISTS /dev/nvidiactl)
+      gpu4fs_register_test(gpu.${name} gpu $<TARGET_FILE:gpu4fs_gpu_${name}>)
+    endif()
+  endforeach()
+  if(gpu_sources AND NOT EXISTS /dev/nvidiactl)
+    message(STATUS "No GPU here: tests/gpu is compiled, and run by 'make gpu-check' where there is one")
+  endif()
+endif()

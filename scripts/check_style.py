@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+"""Sizes, white space and banned words of everything under version control.
+
+Source files have at most 800 lines, functions at most 70 (C++ by a brace scanner, Python by ast).
+"""
+import argparse
+import ast
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+FILE_LINES_MAX = 800
+FUNCTION_LINES_MAX = 70
+CPP_SUFFIXES = {".hpp", ".h", ".cpp", ".cu", ".cuh"}
+SOURCE_SUFFIXES = CPP_SUFFIXES | {".py", ".sh", ".cmake"}
+TEXT_SUFFIXES = SOURCE_SUFFIXES | {".md", ".txt", ".yml", ".yaml", ".toml", ".1", ".5", ".8"}
+TEXT_NAMES = {"Makefile", "run"}
+# Spelt in pieces, so that this file passes its own check.
+BANNED = re.compile(
+    r"\b(?:TO" r"DO|FIX" r"ME|X" r"XX|for n" r"ow)\b"
+    r"|/wo" r"rk/(?:main|shared|\.library)|/tmp/bri" r"ef|/opt/cuda" r"venv|/ro" r"ot/"
+)
+
+COMMENT_OR_TEXT = re.compile(
+    r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9A-Fa-f])\'(?:\\.|[^\'\\\n])+\'',
+    re.S,
+)
+PREPROCESSOR = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.M)
+CONTAINER = re.compile(
+    r'^(?:(?:inline|export|typedef|static|constexpr)\s+)*'
+    r'(?:namespace|class|struct|union|enum|extern\s*"")(?![\w])'
+)
+CHECK = re.compile(r"\bGPU4FS_CHECK\w*\s*\(")
+ENGINE_FOLDERS = ("raid", "cache", "fs", "ring", "engine", "device")
+
+
+def blank_cpp(text: str) -> str:
+    """Replaces comments, literals and preprocessor lines by blanks, keeping the lines."""
+
+    def blank(match: re.Match) -> str:
+        found = match.group(0)
+        newlines = "\n" * found.count("\n")
+        return newlines if found.startswith("/") else '""' + newlines
+
+    return PREPROCESSOR.sub(lambda m: "\n" * m.group(0).count("\n"), COMMENT_OR_TEXT.sub(blank, text))
+
+
+def drop_template_heads(head: str) -> str:
+    """Removes template<...> with balanced angle brackets, which hold the word class."""
+    while match := re.match(r"\s*template\s*<", head):
+        depth, end = 1, match.end()
+        while end < len(head) and depth > 0:
+            depth += {"<": 1, ">": -1}.get(head[end], 0)
+            end += 1
+        head = head[end:]
+    return head.strip()
+
+
+def is_function_head(head: str) -> bool:
+    head = drop_template_heads(head)
+    ends_as_function = re.search(r"\)\s*(?:const|noexcept|override|final|\s)*$", head) is not None
+    if CONTAINER.match(head) and not ends_as_function:
+        return False
+    return "(" in head and not re.search(r"=\s*$", head)
+
+
+def cpp_functions(text: str) -> list[tuple[int, int]]:
+    """(first line, line count) of every function, from its name to its closing brace."""
+    functions, containers = [], []
+    head, head_line, line = "", 1, 1
+    inside_depth, start_line, parentheses = 0, 0, 0
+    for character in blank_cpp(text):
+        if character == "\n":
+            line += 1
+        if inside_depth > 0:
+            inside_depth += {"{": 1, "}": -1}.get(character, 0)
+            if inside_depth == 0:
+                functions.append((start_line, line - start_line + 1))
+                head = ""
+            continue
+        parentheses = max(0, parentheses + {"(": 1, ")": -1}.get(character, 0))
+        if character == "{":
+            if is_function_head(head):
+                inside_depth, start_line = 1, head_line
+            else:
+                containers.append(head)
+            head, parentheses = "", 0
+        elif character == "}" or (character == ";" and parentheses == 0):
+            if character == "}" and containers:
+                containers.pop()
+            head, parentheses = "", 0
+        else:
+            if "(" not in head:
+                head_line = line
+            head += character
+    return functions
+
+
+def python_functions(text: str) -> list[tuple[int, int]]:
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
+    return [(node.lineno, node.end_lineno - node.lineno + 1) for node in nodes]
+
+
+def check_file(path: pathlib.Path, name: str) -> list[str]:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    lines = text.split("\n")
+    faults = []
+    if path.suffix in SOURCE_SUFFIXES and len(lines) - 1 > FILE_LINES_MAX:
+        faults.append(f"{name}:1: {len(lines) - 1} lines, at most {FILE_LINES_MAX}")
+    if text and not text.endswith("\n"):
+        faults.append(f"{name}:{len(lines)}: no newline at the end")
+    for number, line in enumerate(lines, 1):
+        if line != line.rstrip():
+            faults.append(f"{name}:{number}: white space at the end")
+        if banned := BANNED.search(line):
+            faults.append(f"{name}:{number}: banned word '{banned.group(0)}'")
+    functions = []
+    if path.suffix in CPP_SUFFIXES:
+        functions = cpp_functions(text)
+    elif path.suffix == ".py":
+        functions = python_functions(text)
+    for number, count in functions:
+        if count > FUNCTION_LINES_MAX:
+            faults.append(f"{name}:{number}: function of {count} lines, at most {FUNCTION_LINES_MAX}")
+    return faults
+
+
+def list_files(root: pathlib.Path) -> list[str]:
+    """What git tracks or would track; without git, all but the build folder."""
+    command = ["git", "-C", str(root), "ls-files", "-co", "--exclude-standard"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        result = None
+    if result is not None and result.returncode == 0:
+        names = sorted(set(result.stdout.splitlines()))
+    else:
+        paths = sorted(path for path in root.rglob("*") if path.is_file())
+        names = [path.relative_to(root).as_posix() for path in paths]
+        names = [name for name in names if not name.startswith(("build/", ".git/"))]
+    return [
+        name
+        for name in names
+        if (root / name).is_file()
+        and (pathlib.Path(name).suffix in TEXT_SUFFIXES or pathlib.Path(name).name in TEXT_NAMES)
+    ]
+
+
+def check_density(root: pathlib.Path, names: list[str]) -> str:
+    checks = line_count = 0
+    for name in names:
+        parts = name.split("/")
+        if parts[0] == "src" and parts[1] in ENGINE_FOLDERS and name.endswith((".hpp", ".cpp")):
+            text = blank_cpp((root / name).read_text(encoding="utf-8", errors="replace"))
+            checks += len(CHECK.findall(text))
+            line_count += sum(1 for line in text.split("\n") if line.strip())
+    return f"{checks} checks in {line_count} engine lines: {1000 * checks / max(1, line_count):.0f} per 1,000"
+
+
+def check_tree(root: pathlib.Path) -> tuple[list[str], list[str]]:
+    names = list_files(root)
+    return [fault for name in names for fault in check_file(root / name, name)], names
+
+
+def cpp_function_text(head: str, line_count: int) -> str:
+    return head + " {\n" + "  step();\n" * (line_count - 2) + "}\n"
+
+
+def self_test() -> int:
+    long_struct = "struct A {\n" + "  int f() { return 1; }\n" * 100 + "};\n"
+    canaries = {
+        "long_file.hpp": ("int x;\n" * 801, "801 lines"),
+        "long.cpp": (cpp_function_text("template <class Group>\nint f(Group g)", 71), "of 71 lines"),
+        "member.cpp": ("struct A {\n" + cpp_function_text("int f() const", 80) + "};\n", "of 80 lines"),
+        "space.cpp": ("int a; \n", "white space"),
+        "end.sh": ("true", "no newline"),
+        "word.md": ("later: TO" + "DO\n", "banned word"),
+        "path.sh": ("cd /wo" + "rk/main\n", "banned word"),
+        "long.py": ("def f():\n" + "    g()\n" * 70, "of 71 lines"),
+    }
+    clean = {
+        "fits.cpp": cpp_function_text("template <class Group>\nint f(Group g)", 70) + long_struct,
+        "tricky.cpp": "const char* s = \"{{{\"; // {\nchar c = '{'; int n = 1'000;\n" + long_struct,
+        "table.cpp": "constexpr int table[] = {\n" + "  1,\n" * 200 + "};\n",
+        "fits.py": "def f():\n" + "    g()\n" * 69,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        tree = pathlib.Path(folder)
+        for name, text in (clean | {name: text for name, (text, _) in canaries.items()}).items():
+            (tree / name).write_text(text, encoding="utf-8")
+        faults, _ = check_tree(tree)
+    failed = 0
+    for name, (_, expected) in canaries.items():
+        found = [fault for fault in faults if fault.startswith(name + ":")]
+        if len(found) != 1 or expected not in found[0]:
+            print(f"canary {name}: expected one fault with '{expected}', found {found}")
+            failed += 1
+    for name in clean:
+        found = [fault for fault in faults if fault.startswith(name + ":")]
+        if found:
+            print(f"clean file {name} was reported: {found}")
+            failed += 1
+    print(f"self-test: {len(canaries)} canaries, {len(clean)} clean files, {failed} failed")
+    return 1 if failed else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).parent.parent)
+    parser.add_argument("--self-test", action="store_true", help="report a violating tree, or fail")
+    arguments = parser.parse_args()
+    if arguments.self_test:
+        return self_test()
+    root = arguments.root.resolve()
+    faults, names = check_tree(root)
+    print("\n".join(faults + [check_density(root, names), f"{len(names)} files, {len(faults)} faults"]))
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
