@@ -1,0 +1,27 @@
+// Storage of a reader-writer lock owned by commands (the functions are in engine/command_locks.hpp). A
+// command that cannot have the lock is queued by its index and restarted when the lock is handed to it,
+// in FIFO order (fair: a queued writer stops later readers), so no worker ever waits for one.
+//
+// Zeroed memory is a free lock.
+#pragma once
+
+#include "base/atomics.hpp"
+#include "base/config.hpp"
+#include "base/locks.hpp"
+#include "base/types.hpp"
+
+namespace gpu4fs {
+
+inline constexpr u16 no_command = 0xffff;
+
+struct CommandLock {
+  TicketLock guard;  // short: protects the links of the queue
+  u64 word;          // atomic. Bits 0-31 holders (-1: exclusive), 32-47 and 48-63 queue head and tail + 1
+
+  GPU4FS_FN void reset() { word = 0; }
+  // Only meaningful while no step runs.
+  GPU4FS_FN bool is_idle() const { return load<Order::relaxed, Scope::engine>(&word) == 0; }
+};
+static_assert(sizeof(CommandLock) == 16);
+
+}  // namespace gpu4fs

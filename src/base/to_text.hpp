@@ -1,0 +1,147 @@
+// Text for people: overloads of to_text, sizes with units, hexadecimal, UUIDs. Host only.
+//
+// Every structure worth naming has `std::string to_text(const T&)` in its own namespace, in a
+// header of its layer; those here are for the types of base. Parsers return no value for anything
+// but a complete match.
+#pragma once
+
+#ifndef FMT_HEADER_ONLY
+#define FMT_HEADER_ONLY 1
+#endif
+#include <fmt/format.h>
+#include <sys/random.h>
+
+#include <array>
+#include <cerrno>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+#include "base/bits.hpp"
+#include "base/check.hpp"
+#include "base/status.hpp"
+#include "base/types.hpp"
+#include "base/uuid.hpp"
+
+namespace gpu4fs {
+
+inline std::string to_text(Status status) {
+  return fmt::format("{}: {}", status_name(status), status_text(status));
+}
+
+// "0x" and at least one digit, without leading zeros.
+inline std::string hex_text(u64 value) {
+  return fmt::format("{:#x}", value);
+}
+
+// Two digits a byte, lower case, no separators.
+inline std::string hex_text(const void* data, u64 length) {
+  std::string text;
+  text.reserve(2 * length);
+  for (u64 i = 0; i < length; ++i) text += fmt::format("{:02x}", static_cast<const u8*>(data)[i]);
+  return text;
+}
+
+inline constexpr std::array<std::string_view, 7> binary_units = {"B",   "KiB", "MiB", "GiB",
+                                                                 "TiB", "PiB", "EiB"};
+
+// "4 KiB", "1.5 GiB", "513 B": the largest unit not above the value, at most two decimals. For
+// display: rounds.
+inline std::string size_text(u64 length_bytes) {
+  const u32 unit = length_bytes == 0 ? 0 : log2_floor(length_bytes) / 10;
+  const u64 whole = u64{1} << (10 * unit);
+  if (length_bytes % whole == 0)
+    return fmt::format("{} {}", length_bytes / whole, binary_units[unit]);
+  std::string number =
+      fmt::format("{:.2f}", static_cast<double>(length_bytes) / static_cast<double>(whole));
+  while (number.back() == '0') number.pop_back();
+  if (number.back() == '.') number.pop_back();
+  return fmt::format("{} {}", number, binary_units[unit]);
+}
+
+// Parses a size: decimal digits, then nothing or "B" (bytes), K, M, G, T, P, E or KiB ... EiB
+// (powers of 1024), or KB ... EB (powers of 1000). Letters in either case; no sign, fraction or
+// white space. Nothing on overflow.
+inline std::optional<u64> parse_size(std::string_view text) {
+  u64 value = 0;
+  std::size_t at = 0;
+  for (; at < text.size() && text[at] >= '0' && text[at] <= '9'; ++at) {
+    if (!multiply_checked(value, 10, value)) return std::nullopt;
+    if (!add_checked(value, static_cast<u64>(text[at] - '0'), value)) return std::nullopt;
+  }
+  if (at == 0) return std::nullopt;
+  std::string unit;
+  for (const char letter : text.substr(at)) {
+    unit += letter >= 'a' && letter <= 'z' ? static_cast<char>(letter - 'a' + 'A') : letter;
+  }
+  if (unit.empty() || unit == "B") return value;
+  const std::size_t power = std::string_view("KMGTPE").find(unit[0]);
+  if (power == std::string_view::npos) return std::nullopt;
+  const std::string_view rest = std::string_view(unit).substr(1);
+  if (!rest.empty() && rest != "IB" && rest != "B") return std::nullopt;
+  const u64 base = rest == "B" ? 1000 : 1024;
+  for (std::size_t i = 0; i <= power; ++i) {
+    if (!multiply_checked(value, base, value)) return std::nullopt;
+  }
+  return value;
+}
+
+// The 8-4-4-4-12 form of RFC 9562, lower case.
+inline std::string to_text(const Uuid& uuid) {
+  const std::string hex = hex_text(uuid.bytes, sizeof(uuid.bytes));
+  return fmt::format("{}-{}-{}-{}-{}", hex.substr(0, 8), hex.substr(8, 4), hex.substr(12, 4),
+                     hex.substr(16, 4), hex.substr(20));
+}
+
+inline std::optional<Uuid> parse_uuid(std::string_view text) {
+  if (text.size() != 36) return std::nullopt;
+  Uuid uuid{};
+  u32 digit_count = 0;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char letter = text[at];
+    if (at == 8 || at == 13 || at == 18 || at == 23) {
+      if (letter != '-') return std::nullopt;
+      continue;
+    }
+    u32 digit = 0;
+    if (letter >= '0' && letter <= '9') {
+      digit = static_cast<u32>(letter - '0');
+    } else if (letter >= 'a' && letter <= 'f') {
+      digit = static_cast<u32>(letter - 'a' + 10);
+    } else if (letter >= 'A' && letter <= 'F') {
+      digit = static_cast<u32>(letter - 'A' + 10);
+    } else {
+      return std::nullopt;
+    }
+    u8& byte = uuid.bytes[digit_count / 2];
+    byte = static_cast<u8>(byte * 16 + digit);
+    ++digit_count;
+  }
+  return uuid;
+}
+
+// A random (version 4) UUID from the kernel's generator. Throws std::system_error.
+inline Uuid random_uuid() {
+  Uuid uuid{};
+  ssize_t got = 0;
+  do {
+    got = getrandom(uuid.bytes, sizeof(uuid.bytes), 0);
+  } while (got < 0 && errno == EINTR);
+  if (got != static_cast<ssize_t>(sizeof(uuid.bytes))) {
+    throw std::system_error(errno, std::generic_category(), "getrandom");
+  }
+  uuid.bytes[6] = static_cast<u8>((uuid.bytes[6] & 0x0f) | 0x40);
+  uuid.bytes[8] = static_cast<u8>((uuid.bytes[8] & 0x3f) | 0x80);
+  return uuid;
+}
+
+// What a failed check of a kernel left behind.
+inline std::string to_text(const FaultRecord& record) {
+  if (record.state == 0) return "no fault recorded";
+  return fmt::format("{}:{}: check failed: {} ({} = {:#x}, {} = {:#x}) in block {}, thread {}",
+                     record.file, record.line, record.expression, record.left, record.left,
+                     record.right, record.right, record.block, record.thread);
+}
+
+}  // namespace gpu4fs
