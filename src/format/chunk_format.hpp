@@ -1,0 +1,159 @@
+// Chunks of format version 1: the logical address space and what lies in front of its pages.
+//
+// Logical addresses are bytes. Logical space is cut into granules of chunk_size (a power of two fixed
+// per pool); a logical chunk covers one or more whole granules and is stored in column_count physical
+// chunks ("columns"), each an extent of a device (thesis Lucka 2023, chapter 4). Granule 0 belongs to no
+// chunk, so that address 0 names no page. A column begins with a header area of header_pages pages;
+// columns 0..redundancy carry the same header, the others leave the area unused. The chunk's data pages
+// follow the header area of each column.
+//
+// Header area, in pages:
+//   0                        ChunkHeader
+//   1                        BitmapSlotHeader of bitmap slot A
+//   2 ..                     bitmap A, one bit a data page of the logical chunk (1: allocated)
+//   ..                       BitmapSlotHeader and bitmap B
+//   ..                       page descriptors, 16 bytes each, in order of the logical pages
+//   ..                       unused up to header_pages (a multiple of 16 pages)
+//
+// Of the two bitmap slots the one with the greatest epoch not beyond the superblock's counts. A
+// checkpoint writes the other one, and only for chunks that changed. Mounting a pool for writing first
+// clears the header of any slot beyond the superblock's epoch. The counts of set bits of all chosen
+// slots add up to the superblock's page_used; a sum that differs shows a slot that was lost.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/config.hpp"
+#include "base/limits.hpp"
+
+namespace gpu4fs::format {
+
+inline constexpr std::uint32_t chunk_header_magic = 0x48433447;      // "G4CH"
+inline constexpr std::uint32_t bitmap_slot_magic = 0x42433447;       // "G4CB"
+inline constexpr std::uint32_t chunk_tree_magic = 0x54433447;        // "G4CT"
+
+// Logical space ends below this many granules, so that a table by granule stays small.
+inline constexpr std::uint64_t logical_granule_max = std::uint64_t{1} << 24;
+
+// Levels of redundancy. Version 1 writes only `single`; the others are reserved numbers.
+enum class RaidLevel : std::uint8_t { single = 1, raid0 = 2, raid1 = 3, raid5 = 4, raid6 = 5, raid7 = 6 };
+
+// What a chunk may hold.
+enum ChunkFlags : std::uint32_t {
+  chunk_flag_data = 1u << 0,
+  chunk_flag_metadata = 1u << 1,
+  chunk_flag_known = chunk_flag_data | chunk_flag_metadata,
+};
+
+// First page of a header area; never changes after the chunk was made.
+struct ChunkHeader {
+  std::uint32_t magic;
+  std::uint16_t version;         // 1
+  std::uint16_t column_index;
+  std::uint64_t checksum;        // XXH3-64 of the page with this field zero, seed = base_address
+  std::uint8_t pool_uuid[16];
+  std::uint64_t base_address;    // logical
+  std::uint64_t size_bytes;      // logical
+  std::uint64_t epoch_created;
+  std::uint8_t reserved[4040];
+};
+static_assert(sizeof(ChunkHeader) == page_size);
+
+// One page in front of a bitmap.
+struct BitmapSlotHeader {
+  std::uint32_t magic;
+  std::uint16_t version;         // 1
+  std::uint16_t slot;            // 0: A, 1: B
+  std::uint64_t checksum;        // XXH3-64 of this page with the field zero, seed = base_address ^ slot
+  std::uint64_t bitmap_checksum; // XXH3-64 of the bitmap's bytes (whole pages), seed = base_address
+  std::uint64_t base_address;    // of the chunk; of a device's chunk map: device index
+  std::uint64_t epoch;
+  std::uint64_t bit_count;       // bits that mean something; those beyond are zero
+  std::uint64_t set_count;       // of them set
+  std::uint8_t reserved[4040];
+};
+static_assert(sizeof(BitmapSlotHeader) == page_size);
+
+// One per logical data page. Changes in place only while its page is free.
+struct PageDescriptor {
+  std::uint64_t checksum;        // XXH3-64 of the 4 KiB, seed = its logical address
+  std::uint32_t birth_epoch;     // low 32 bits of the epoch in which it was written
+  std::uint32_t reserved;        // zero
+};
+static_assert(sizeof(PageDescriptor) == 16);
+inline constexpr unsigned descriptors_per_page = page_size / sizeof(PageDescriptor);
+inline constexpr unsigned bits_per_page = page_size * 8;
+
+struct ChunkLayout {
+  std::uint64_t bitmap_pages;      // of one bitmap
+  std::uint64_t descriptor_pages;
+  std::uint64_t bitmap_a_page;     // page of slot A's header in the header area; bitmap behind it
+  std::uint64_t bitmap_b_page;
+  std::uint64_t descriptors_page;
+  std::uint64_t header_pages;      // whole area
+};
+
+// Layout of the header area of a chunk with `page_count` logical data pages.
+GPU4FS_FN constexpr ChunkLayout chunk_layout(std::uint64_t page_count) {
+  ChunkLayout layout{};
+  layout.bitmap_pages = (page_count + bits_per_page - 1) / bits_per_page;
+  layout.descriptor_pages = (page_count + descriptors_per_page - 1) / descriptors_per_page;
+  layout.bitmap_a_page = 1;
+  layout.bitmap_b_page = layout.bitmap_a_page + 1 + layout.bitmap_pages;
+  layout.descriptors_page = layout.bitmap_b_page + 1 + layout.bitmap_pages;
+  layout.header_pages = (layout.descriptors_page + layout.descriptor_pages + 15) & ~std::uint64_t{15};
+  return layout;
+}
+
+// Chunk tree: a B+ tree of one-page nodes keyed by base address, kept in the tree area of
+// redundancy + 1 devices with the same node numbers on each. Node numbers count pages of the area.
+struct ChunkTreeNode {
+  std::uint32_t magic;
+  std::uint16_t version;         // 1
+  std::uint8_t level;            // 0: leaf
+  std::uint8_t reserved0;
+  std::uint64_t checksum;        // XXH3-64 of the page with this field zero, seed = node number
+  std::uint64_t epoch;
+  std::uint32_t entry_count;
+  std::uint32_t used_bytes;      // of entries
+  std::uint8_t entries[page_size - 32];
+};
+static_assert(sizeof(ChunkTreeNode) == page_size);
+
+// Interior entry.
+struct ChunkTreeBranch {
+  std::uint64_t base_address;    // smallest key below the child
+  std::uint32_t child;           // node number
+  std::uint32_t reserved;
+};
+static_assert(sizeof(ChunkTreeBranch) == 16);
+
+// Leaf entry: this head, then column_count ColumnAddress words.
+struct ChunkDescriptor {
+  std::uint64_t base_address;    // multiple of chunk_size
+  std::uint64_t size_bytes;      // multiple of chunk_size
+  RaidLevel level;
+  std::uint8_t redundancy;       // columns that may be lost
+  std::uint16_t column_count;    // 1..64
+  std::uint32_t stripe_length_bytes;  // 0 for `single`
+  std::uint32_t flags;           // ChunkFlags
+  std::uint32_t reserved;        // zero
+  std::uint64_t epoch_created;
+};
+static_assert(sizeof(ChunkDescriptor) == 40);
+
+// Start of a column on its device: device index in the upper 16 bits, page number in the lower 48.
+struct ColumnAddress {
+  std::uint64_t raw;
+  GPU4FS_FN constexpr unsigned device_index() const { return static_cast<unsigned>(raw >> 48); }
+  GPU4FS_FN constexpr std::uint64_t offset_bytes() const {
+    return (raw & ((std::uint64_t{1} << 48) - 1)) * page_size;
+  }
+  GPU4FS_FN static constexpr ColumnAddress make(unsigned device_index, std::uint64_t offset_bytes) {
+    return {(std::uint64_t{device_index} << 48) | (offset_bytes / page_size)};
+  }
+};
+static_assert(sizeof(ColumnAddress) == 8);
+
+}  // namespace gpu4fs::format

@@ -1,0 +1,92 @@
+// Inodes of format version 1: 256 bytes, sixteen to a page of the inode file.
+//
+// The first 128 bytes are the thesis' core (Maucher 2022, section 4.2.2); the rest is the extension.
+// Times are 34.30: seconds since 1970 unsigned in the upper 34 bits, nanoseconds in the lower 30.
+// Content of at most 128 bytes (short files, symbolic links) lives in the inode itself, over the seven
+// slots and the first 72 bytes of the extension, when flag_inline is set.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/config.hpp"
+#include "format/block_pointer_format.hpp"
+
+namespace gpu4fs::format {
+
+inline constexpr unsigned inode_size = 256;
+inline constexpr unsigned inodes_per_page = 16;
+inline constexpr unsigned inode_slot_count = 7;
+inline constexpr unsigned inode_inline_capacity = 128;
+
+// Fixed inode numbers.
+inline constexpr std::uint64_t inode_number_inode_file = 0;    // its inode is in the superblock
+inline constexpr std::uint64_t inode_number_root = 1;          // the root directory
+inline constexpr std::uint64_t inode_number_inode_bitmap = 2;  // one bit an inode: in use
+inline constexpr std::uint64_t inode_number_orphan_bitmap = 3; // one bit an inode: no name, still open
+inline constexpr std::uint64_t inode_number_first_free = 16;   // 4 to 15 are reserved and marked used
+
+// Heights that mkfs gives the three files above and that never change, so that walking them needs
+// no lock: 7 * 512^3 pages of 16 inodes, 7 * 512^2 pages of 32768 bits.
+inline constexpr unsigned inode_file_height = 3;
+inline constexpr unsigned inode_bitmap_height = 2;
+
+enum InodeFlags : std::uint32_t {
+  inode_flag_inline = 1u << 0,  // content is in inline_data, slots are unused
+  inode_flag_known = inode_flag_inline,
+};
+
+struct Inode {
+  std::uint64_t size_bytes;           // directories: pages * 4096
+  std::uint64_t access_time;          // 34.30
+  std::uint64_t modification_time;    // 34.30
+  std::uint64_t change_time;          // 34.30
+  std::uint64_t birth_time;           // 34.30
+  std::uint32_t uid;
+  std::uint32_t gid;
+  std::uint32_t link_count;           // 0 with mode != 0: an orphan
+  std::uint16_t mode;                 // S_IFMT and permission bits; 0: the inode is free
+  std::uint8_t height;                // level of the seven slots
+  std::uint8_t version;               // 1; 0 in a never used inode
+  BlockPointer attributes;            // extended attributes: one 4 KiB page, or a hole
+  std::uint32_t flags;                // InodeFlags
+  std::uint32_t generation;           // counts reuses of this number, survives freeing
+  BlockPointer slots[inode_slot_count];  // level = height; inline_data begins here
+  std::uint8_t inline_tail[72];
+  std::uint64_t page_count;           // 4 KiB units allocated: content, indirect blocks, attributes
+  std::uint64_t parent_or_device;     // directories: inode number of the parent; devices: dev_t
+  std::uint64_t entry_count;          // directories: names in it ("." and ".." not counted)
+  std::uint16_t profile;              // RAID profile, 0: the pool's default
+  std::uint8_t reserved[30];          // zero
+
+  GPU4FS_FN std::uint8_t* inline_data() { return reinterpret_cast<std::uint8_t*>(slots); }
+  GPU4FS_FN const std::uint8_t* inline_data() const {
+    return reinterpret_cast<const std::uint8_t*>(slots);
+  }
+  GPU4FS_FN bool is_inline() const { return (flags & inode_flag_inline) != 0; }
+};
+
+static_assert(sizeof(Inode) == inode_size);
+static_assert(offsetof(Inode, uid) == 40);
+static_assert(offsetof(Inode, attributes) == 56);
+static_assert(offsetof(Inode, slots) == 72);
+static_assert(offsetof(Inode, inline_tail) == 128);
+static_assert(offsetof(Inode, page_count) == 72 + inode_inline_capacity);
+static_assert(offsetof(Inode, profile) == 224);
+
+// Time stamps, 34.30. Times before 1970 and after 2514 are clamped, as other file systems clamp to
+// their range.
+GPU4FS_FN constexpr std::uint64_t encode_time(std::int64_t seconds, std::uint32_t nanoseconds) {
+  if (seconds < 0) return 0;
+  constexpr std::int64_t seconds_max = (std::int64_t{1} << 34) - 1;
+  if (seconds > seconds_max) return (static_cast<std::uint64_t>(seconds_max) << 30) | 999999999u;
+  return (static_cast<std::uint64_t>(seconds) << 30) | (nanoseconds % 1000000000u);
+}
+GPU4FS_FN constexpr std::int64_t time_seconds(std::uint64_t encoded) {
+  return static_cast<std::int64_t>(encoded >> 30);
+}
+GPU4FS_FN constexpr std::uint32_t time_nanoseconds(std::uint64_t encoded) {
+  return static_cast<std::uint32_t>(encoded & ((std::uint64_t{1} << 30) - 1));
+}
+
+}  // namespace gpu4fs::format

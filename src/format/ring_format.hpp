@@ -1,0 +1,225 @@
+// The command ring's wire format: what a client and the engine exchange in shared memory.
+//
+// A ring of `depth` slots (a power of two) serves one producer. Slot i of lap n holds the command of
+// position p = n * depth + i. A descriptor is 128 bytes in eight 16-byte units {value u64, word u32,
+// sequence u32}; every unit carries sequence_of(p), so that one read over the bus fetches and validates
+// it (design section 3: self-validating slots) and no tail index is shared. Each 16-byte unit is written
+// and read in one access. The completion of position p is one such unit at the same slot index. A
+// producer reuses a slot after it has seen the slot's completion.
+//
+// The thesis' descriptor (Maucher 2022, section 5.3) is the model; `next` became flag_link.
+#pragma once
+
+#include <cstdint>
+
+#include "base/config.hpp"
+
+namespace gpu4fs::format {
+
+inline constexpr unsigned ring_depth_max = 1024;
+
+GPU4FS_FN constexpr std::uint32_t ring_sequence(std::uint64_t position, unsigned depth_log2) {
+  // Never 0 (fresh memory) for 2^32 - 1 laps.
+  return static_cast<std::uint32_t>((position >> depth_log2) % 0xffffffffull) + 1;
+}
+
+struct RingUnit {
+  std::uint64_t value;
+  std::uint32_t word;
+  std::uint32_t sequence;
+};
+static_assert(sizeof(RingUnit) == 16);
+
+struct RingDescriptor {
+  RingUnit units[8];
+};
+static_assert(sizeof(RingDescriptor) == 128);
+
+// value: result (>= 0, meaning by command) or 0 on error; word: Status code; sequence as above.
+using RingCompletion = RingUnit;
+
+enum class Opcode : std::uint16_t {
+  none = 0,
+  noop,             // completes with 0
+  memset,           // fill [data, data + length) with byte `mode`
+  memcopy,          // copy `length` bytes from data to output
+  lookup,           // name in directory inode -> attributes at output; result: inode number
+  lookup_path,      // path (relative to inode, or to the root if it begins with '/') -> attributes; flag follow_last
+  getattr,          // attributes at output
+  setattr,          // mask: SetAttributeMask; record at data (AttributeRecord); attributes at output
+  mknod,            // name, mode (type and permissions), aux: device -> attributes; result: inode number
+  mkdir,            // name, mode -> attributes; result: inode number
+  unlink,           // name; result: inode number if its last link went, else 0
+  rmdir,            // name; result: inode number
+  symlink,          // name; target at data, length -> attributes
+  readlink,         // target to data, at most length; result: bytes
+  rename,           // name in inode -> second name in second_inode; mask: RENAME_*; result: inode number that lost its last link, else 0
+  link,             // second_inode gets name in directory inode -> attributes
+  open,             // checks and O_TRUNC (mask: open flags) -> attributes
+  create,           // name, mode, mask: open flags -> attributes; result: inode number
+  tmpfile,          // in directory inode, mode -> attributes; result: inode number (an orphan)
+  read,             // offset, length -> data; result: bytes
+  write,            // offset, length <- data; mask: write flags; result: bytes
+  truncate,         // to offset
+  fallocate,        // offset, length, mode: FALLOC_FL_*
+  seek,             // offset, mode: SEEK_DATA or SEEK_HOLE; result: offset
+  copy_range,       // inode/offset -> second_inode/aux, length; result: bytes
+  fsync,            // mask bit 0: data only
+  sync,             // whole pool
+  readdir,          // directory inode, offset: cursor -> DirectoryRecord stream at data, at most length; mask bit 0: with attributes; result: bytes
+  statfs,           // StatfsRecord at output
+  access,           // mode: R_OK W_OK X_OK
+  set_attribute,    // name; value at data, length; mask: XATTR_CREATE / XATTR_REPLACE
+  get_attribute,    // name; value to data, at most length (0: size only); result: size
+  list_attributes,  // names to data, at most length (0: size only); result: size
+  remove_attribute, // name
+  reclaim,          // frees inode if it is an orphan: nobody refers to it any more
+  checkpoint,       // internal: writes the open epoch
+  upcall_done,      // internal, server only: inode: command index, value offset: result
+  evict,            // internal: makes room for metadata pages
+  reclaim_orphans,  // internal, at mount
+  load_chunks,      // internal, at mount: reads every chunk's header area
+  count,
+};
+
+enum CommandFlags : std::uint16_t {
+  command_flag_link = 1u << 0,            // the next command runs after this one succeeded, else it is cancelled
+  command_flag_previous_inode = 1u << 1,  // inode = result inode of the command linked before
+  command_flag_follow = 1u << 2,          // lookup_path: follow a symbolic link in the last component
+  command_flag_append = 1u << 3,          // write: offset = size
+  command_flag_known = 0xf,
+};
+
+// A decoded descriptor. Addresses (`data`, `name`, `output`) are {region index in bits 56-63, byte
+// offset in the session's region in bits 0-55}; region 0 is the session's shared data area, others are
+// buffers that the session registered (GPU memory, for example).
+struct Command {
+  Opcode opcode;
+  std::uint16_t flags;
+  std::uint32_t uid;
+  std::uint32_t gid;
+  std::uint32_t deadline_ms;        // 0: the engine's default
+  std::uint32_t mode;
+  std::uint32_t mask;
+  std::uint16_t name_length;
+  std::uint16_t second_name_length; // the second name lies right behind the first
+  std::uint32_t umask_bits;
+  std::uint64_t inode;
+  std::uint64_t second_inode;
+  std::uint64_t offset;
+  std::uint64_t length;
+  std::uint64_t data;
+  std::uint64_t aux;
+  std::uint64_t name;
+  std::uint64_t output;
+};
+
+GPU4FS_FN constexpr std::uint64_t ring_address(unsigned region, std::uint64_t offset) {
+  return (std::uint64_t{region} << 56) | offset;
+}
+GPU4FS_FN constexpr unsigned ring_address_region(std::uint64_t address) {
+  return static_cast<unsigned>(address >> 56);
+}
+GPU4FS_FN constexpr std::uint64_t ring_address_offset(std::uint64_t address) {
+  return address & ((std::uint64_t{1} << 56) - 1);
+}
+
+GPU4FS_FN constexpr RingDescriptor encode_command(const Command& c, std::uint32_t sequence) {
+  RingDescriptor d{};
+  d.units[0] = {c.inode, static_cast<std::uint32_t>(c.opcode) | (std::uint32_t{c.flags} << 16), sequence};
+  d.units[1] = {c.second_inode, c.uid, sequence};
+  d.units[2] = {c.offset, c.gid, sequence};
+  d.units[3] = {c.length, c.deadline_ms, sequence};
+  d.units[4] = {c.data, c.mode, sequence};
+  d.units[5] = {c.aux, c.mask, sequence};
+  d.units[6] = {c.name, std::uint32_t{c.name_length} | (std::uint32_t{c.second_name_length} << 16), sequence};
+  d.units[7] = {c.output, c.umask_bits, sequence};
+  return d;
+}
+
+GPU4FS_FN constexpr Command decode_command(const RingDescriptor& d) {
+  Command c{};
+  c.opcode = static_cast<Opcode>(d.units[0].word & 0xffff);
+  c.flags = static_cast<std::uint16_t>(d.units[0].word >> 16);
+  c.uid = d.units[1].word;
+  c.gid = d.units[2].word;
+  c.deadline_ms = d.units[3].word;
+  c.mode = d.units[4].word;
+  c.mask = d.units[5].word;
+  c.name_length = static_cast<std::uint16_t>(d.units[6].word & 0xffff);
+  c.second_name_length = static_cast<std::uint16_t>(d.units[6].word >> 16);
+  c.umask_bits = d.units[7].word;
+  c.inode = d.units[0].value;
+  c.second_inode = d.units[1].value;
+  c.offset = d.units[2].value;
+  c.length = d.units[3].value;
+  c.data = d.units[4].value;
+  c.aux = d.units[5].value;
+  c.name = d.units[6].value;
+  c.output = d.units[7].value;
+  return c;
+}
+
+// Attributes of an inode, 128 bytes; written to `output`, read from `data` by setattr.
+struct AttributeRecord {
+  std::uint64_t inode;
+  std::uint64_t size_bytes;
+  std::uint64_t blocks_512;
+  std::int64_t access_seconds;
+  std::int64_t modification_seconds;
+  std::int64_t change_seconds;
+  std::int64_t birth_seconds;
+  std::uint32_t access_nanoseconds;
+  std::uint32_t modification_nanoseconds;
+  std::uint32_t change_nanoseconds;
+  std::uint32_t birth_nanoseconds;
+  std::uint32_t mode;
+  std::uint32_t link_count;
+  std::uint32_t uid;
+  std::uint32_t gid;
+  std::uint64_t device;             // dev_t of device nodes
+  std::uint32_t generation;
+  std::uint32_t flags;
+  std::uint64_t parent;             // directories
+  std::uint64_t reserved[2];
+};
+static_assert(sizeof(AttributeRecord) == 128);
+
+enum SetAttributeMask : std::uint32_t {
+  set_mode = 1u << 0,
+  set_uid = 1u << 1,
+  set_gid = 1u << 2,
+  set_size = 1u << 3,
+  set_access_time = 1u << 4,
+  set_modification_time = 1u << 5,
+  set_access_time_now = 1u << 6,
+  set_modification_time_now = 1u << 7,
+  set_change_time = 1u << 8,
+  set_attribute_known = 0x1ff,
+};
+
+// readdir output: records padded to 8 bytes. With attributes (mask bit 0) an AttributeRecord lies
+// between head and name.
+struct DirectoryRecord {
+  std::uint64_t inode;
+  std::uint64_t next_cursor;        // cursor after this entry
+  std::uint16_t record_length;      // whole record, multiple of 8
+  std::uint8_t name_length;
+  std::uint8_t type;                // DT_*
+  std::uint32_t has_attributes;     // 1: an AttributeRecord follows
+};
+static_assert(sizeof(DirectoryRecord) == 24);
+
+struct StatfsRecord {
+  std::uint64_t page_total;
+  std::uint64_t page_free;          // for root
+  std::uint64_t page_available;     // for everybody
+  std::uint64_t inode_used;
+  std::uint64_t inode_free;
+  std::uint64_t epoch_open;
+  std::uint64_t epoch_durable;
+  std::uint64_t reserved;
+};
+static_assert(sizeof(StatfsRecord) == 64);
+
+}  // namespace gpu4fs::format
