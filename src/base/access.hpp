@@ -3,14 +3,15 @@
 // load_shared_16 and store_shared_16 are for memory that the other processor accesses at the same
 // moment: one access, never torn, relaxed. Self-validating structures (a sequence number in every
 // 16 bytes) rely on that.
-//   x86-64: movdqa, atomic on every processor with AVX (Intel SDM volume 3, 9.1.1; AMD APM volume
-//   2, 7.3.2). GPU:    ld/st.relaxed.sys.b128 (PTX ISA 8.3), which bypasses the L1 cache.
-//   ThreadSanitizer and other hosts: the 16-byte __atomic built-ins, which may take a lock inside a
-//   process.
+//   x86-64:  movdqa, atomic on every processor with AVX (Intel SDM volume 3, 9.1.1; AMD APM
+//            volume 2, 7.3.2)
+//   GPU:     ld and st.relaxed.sys.b128 (PTX ISA 8.3), past the L1 cache
+//   others:  and under ThreadSanitizer the 16-byte __atomic built-ins, which may lock inside a
+//            process
 // load_stream_16 and store_stream_16 are for bulk data that someone else may have written before a
 // synchronisation or that is used once: not kept in the GPU's L1. The loads are volatile: the
-// compiler reads once and never again, which the handling of memory that a client can change at any
-// time relies on. All addresses are 16-byte aligned.
+// compiler reads once and never again, which the handling of memory that a client can change at
+// any time relies on. All addresses are 16-byte aligned.
 #pragma once
 
 #include "base/atomics.hpp"
@@ -99,9 +100,9 @@ GPU4FS_FN GPU4FS_FORCE_INLINE void cpu_relax() {
 #endif
 }
 
-// Nanoseconds of a clock that never goes back. CLOCK_MONOTONIC on the CPU, %globaltimer on the GPU:
-// the two have different origins and are not comparable; %globaltimer may advance in steps of up to
-// a microsecond.
+// Nanoseconds of a clock that never goes back. CLOCK_MONOTONIC on the CPU, %globaltimer on the
+// GPU: the two have different origins and are not comparable; %globaltimer may advance in steps of
+// up to a microsecond.
 GPU4FS_FN inline u64 now_monotonic_ns() {
 #if GPU4FS_DEVICE_CODE
   u64 now;
@@ -114,9 +115,9 @@ GPU4FS_FN inline u64 now_monotonic_ns() {
 #endif
 }
 
-// Gives way for about `duration_ns`: sleeps on the GPU (at most 1 ms, the hardware's bound); on the
-// CPU pauses for short waits and yields the core, for an unknown time, for waits of a microsecond
-// or more.
+// Gives way for about `duration_ns`: sleeps on the GPU (at most 1 ms, the hardware's bound); on
+// the CPU pauses for short waits and yields the core, for an unknown time, for waits of a
+// microsecond or more.
 GPU4FS_FN inline void backoff(u32 duration_ns) {
 #if GPU4FS_DEVICE_CODE
   __nanosleep(duration_ns < 1000000 ? duration_ns : 1000000);

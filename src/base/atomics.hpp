@@ -2,16 +2,17 @@
 //
 // Engine structures are shared between threads of one processor (scope engine) or between CPU and
 // GPU (scope system). Their members are plain integers and every concurrent access goes through
-// these functions, so that one definition of a structure serves both compilers. T is a 4- or 8-byte
-// trivially copyable type, naturally aligned; the arithmetic functions take integers only. Not for
-// objects on a thread's own stack.
+// these functions, so that one definition of a structure serves both compilers. T is a 4- or
+// 8-byte trivially copyable type, naturally aligned; the arithmetic functions take integers only.
+// Not for objects on a thread's own stack.
 //
 // On the CPU these are the compiler's __atomic built-ins and the scope means nothing. On the GPU
-// they are the scoped operations of the PTX memory model, which extends the C++ one: group = thread
-// block, engine = the device, system = all processors.
+// they are the scoped operations of the PTX memory model, which extends the C++ one: group =
+// thread block, engine = the device, system = all processors.
 //
 // Host memory has no native GPU read-modify-write: fetch_*, exchange and compare_exchange are for
-// engine memory only; in shared memory every word has one writer and is accessed by load and store.
+// engine memory only; in shared memory every word has one writer and is accessed by load and
+// store.
 #pragma once
 
 #include <type_traits>
@@ -165,8 +166,8 @@ GPU4FS_FN bool compare_exchange(T* address, T& expected, std::type_identity_t<T>
 #endif
 }
 
-// ThreadSanitizer does not model fences, so there a fence is a read-modify-write of one word, which
-// orders at least as much (and may hide a race that only a fence would order).
+// ThreadSanitizer does not model fences, so there a fence is a read-modify-write of one word,
+// which orders at least as much (and may hide a race that only a fence would order).
 template <Order order, Scope scope>
 GPU4FS_FN void fence() {
 #if GPU4FS_DEVICE_CODE

@@ -78,8 +78,8 @@ GPU4FS_FN constexpr u32 popcount(u32 value) {
   return popcount(u64{value});
 }
 
-// Floor and ceiling of the binary logarithm; the floor of 0 is undefined, the ceiling of 0 and 1 is
-// 0.
+// Floor and ceiling of the binary logarithm; the floor of 0 is undefined, the ceiling of 0 and 1
+// is 0.
 GPU4FS_FN constexpr u32 log2_floor(u64 value) {
   return 63 - count_leading_zeros(value);
 }

@@ -1,14 +1,13 @@
 // Checks: conditions the code relies on, tested in every build.
 //
 //   GPU4FS_CHECK(condition)          GPU4FS_CHECK_OK(status)
-//   GPU4FS_CHECK_EQ(a, b)  and NE, LT, LE, GT, GE: record both values; integers of different
-//   signedness are
-//                                     compared by value
+//   GPU4FS_CHECK_EQ(a, b)            and NE, LT, LE, GT, GE: record both values; integers of
+//                                    different signedness are compared by value
 //   GPU4FS_UNREACHABLE("why")
 //
-// A check states an invariant of this program. What a client, a medium or a device can get wrong is
-// not a check but a Status. A failed check never returns. On the CPU it calls the handler, if one
-// is set, then prints expression, values and place to stderr and aborts. On the GPU the first
+// A check states an invariant of this program. What a client, a medium or a device can get wrong
+// is not a check but a Status. A failed check never returns. On the CPU it calls the handler, if
+// one is set, then prints expression, values and place to stderr and aborts. On the GPU the first
 // failing lane fills the FaultRecord in host-visible memory and traps, which ends the kernel; the
 // host finds out by the launch error and reads the record. Arguments are evaluated once.
 #pragma once

@@ -1,15 +1,15 @@
-// What the compiler is, decided once. This is the only file that may test __CUDACC__, __CUDA_ARCH__
-// or a sanitizer's macro; everything else uses the names defined here.
+// What the compiler is, decided once. This is the only file that may test __CUDACC__,
+// __CUDA_ARCH__ or a sanitizer's macro; everything else uses the names defined here.
 //
-//   GPU4FS_FN             execution space of a function that runs on both processors. A plain
-//   function
-//                         in a header is written `GPU4FS_FN inline`, a template just `GPU4FS_FN`.
+//   GPU4FS_FN             runs on both processors. A plain function in a header is written
+//                         `GPU4FS_FN inline`, a template just `GPU4FS_FN`.
 //   GPU4FS_CUDA_COMPILER  1 in a translation unit compiled by nvcc (host pass and device pass).
-//   GPU4FS_DEVICE_CODE    1 while device code is being compiled, for `#if` inside function bodies.
-//                         Never let it change a declaration: both passes must see the same ones.
-//   GPU4FS_DEVICE_DATA    storage of a namespace-scope variable in GPU memory (one per translation
-//   unit). GPU4FS_UNROLL         in front of a loop whose trip count is a constant. GPU4FS_TSAN 1
-//   under ThreadSanitizer, which does not see inline assembly.
+//   GPU4FS_DEVICE_CODE    1 while device code is compiled, for `#if` inside function bodies. It
+//                         must not change a declaration that kernels or both passes use.
+//   GPU4FS_DEVICE_DATA    storage of a variable in GPU memory, one per translation unit.
+//   GPU4FS_UNROLL         in front of a loop whose trip count is a constant.
+//   GPU4FS_TSAN           1 under ThreadSanitizer, which does not see inline assembly.
+//   GPU4FS_X86_64         1 in host code for x86-64.
 #pragma once
 
 #if defined(__CUDACC__)

@@ -1,10 +1,10 @@
 // Copying, filling and zeroing by a group.
 //
-// All ranks call with equal arguments; the ranks share the work in 16-byte chunks, four independent
-// loads in flight each, which is what keeps PCIe full. None of these functions synchronises: the
-// caller puts g.sync() between the last writer of the source and the call, and between the call and
-// the first reader of the destination. Addresses have any alignment; ranges do not overlap; no byte
-// outside them is read or written. A Lane on the CPU uses the C library.
+// All ranks call with equal arguments; the ranks share the work in 16-byte chunks, four
+// independent loads in flight each, which is what keeps PCIe full. None of these functions
+// synchronises: the caller puts g.sync() between the last writer of the source and the call, and
+// between the call and the first reader of the destination. Addresses have any alignment; ranges
+// do not overlap; no byte outside them is read or written. A Lane on the CPU uses the C library.
 #pragma once
 
 #include "base/access.hpp"
@@ -36,8 +36,8 @@ GPU4FS_FN constexpr Vector16 shift_pair(Vector16 first, Vector16 second, u32 shi
 }
 
 // rows[s] of rank r is chunk s * size + r of a run of chunks, and `following` the chunk after the
-// last one (needed on the last rank only). Moves the run `shift` bytes towards its start, 0 < shift
-// < 16. Collective.
+// last one (needed on the last rank only). Moves the run `shift` bytes towards its start, 0 <
+// shift < 16. Collective.
 template <u32 row_count, class Group>
 GPU4FS_FN void shift_rows(Group g, Vector16 (&rows)[row_count], Vector16 following, u32 shift) {
   const bool last = g.rank() == Group::size() - 1;

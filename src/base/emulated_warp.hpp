@@ -5,9 +5,8 @@
 // Beyond a real warp it checks the discipline: at every barrier all ranks must call the same
 // collective, or a check fails. (On a GPU such code hangs or exchanges garbage.)
 //
-//   run_emulated_warp(body)           calls body(EmulatedWarp) on 32 threads, returns when all are
-//   done run_emulated_warps(count, body)   `count` warps at the same time, body(EmulatedWarp,
-//   warp_index)
+//   run_emulated_warp(body)          calls body(EmulatedWarp) on 32 threads and waits for them
+//   run_emulated_warps(count, body)  `count` warps at once, body(EmulatedWarp, warp_index)
 //
 // Threads are kept for the next run. A body must not throw.
 #pragma once
@@ -34,8 +33,8 @@ namespace detail {
 
 enum class Collective : u32 { none, sync, exchange, finish };
 
-// What the 32 threads of an emulated warp share. Two sets of slots alternate, so that one barrier a
-// collective is enough: a slot is written again only two barriers after it was read.
+// What the 32 threads of an emulated warp share. Two sets of slots alternate, so that one barrier
+// a collective is enough: a slot is written again only two barriers after it was read.
 class EmulatedWarpState {
  public:
   static constexpr u32 slot_bytes = 64;

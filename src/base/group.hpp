@@ -1,21 +1,22 @@
 // Groups: the ranks that execute an engine function together.
 //
-// An engine function is `template <class Group> GPU4FS_FN Status f(Group g, ...)`. Every rank calls
-// it, with equal arguments, in uniform control flow, and gets an equal result. Lane is a group of
-// one: a CPU thread, or one CUDA lane on its own; all collectives collapse. Warp is the 32 lanes of
-// a CUDA warp, all converged; it can be named in host code but not used there. EmulatedWarp
-// (base/emulated_warp.hpp) is 32 host threads.
+// An engine function is `template <class Group> GPU4FS_FN Status f(Group g, ...)`. Every rank
+// calls it, with equal arguments, in uniform control flow, and gets an equal result. Lane is a
+// group of one: a CPU thread, or one CUDA lane on its own; all collectives collapse. Warp is the
+// 32 lanes of a CUDA warp, all converged; it can be named in host code but not used there.
+// EmulatedWarp (base/emulated_warp.hpp) is 32 host threads.
 //
 // Every group has
-//   size(), rank(), leader()        leader() is rank 0
-//   sync()                          all ranks arrive; memory effects before are visible to all
-//   ranks after broadcast(v)                    rank 0's value shuffle(v, source_rank)         the
-//   value of rank source_rank (below size()) shuffle_xor(v, mask)            the value of rank() ^
-//   mask; itself where no such rank exists ballot(p)                       bit r is p of rank r
-//   any(p), all(p)
-//   reduce(v, op)                   op over all ranks, on all ranks; op is associative and
-//   commutative exclusive_scan(v)               sum over the ranks before this one, 0 on rank 0
-//   match_any(key)                  bit r is set where rank r has an equal key
+//   size(), rank(), leader()   leader() is rank 0
+//   sync()                     all ranks arrive; memory effects before are visible to all after
+//   broadcast(v)               rank 0's value
+//   shuffle(v, source_rank)    the value of rank source_rank, which is below size()
+//   shuffle_xor(v, mask)       the value of rank() ^ mask, or v where no such rank exists
+//   ballot(p)                  bit r is p of rank r
+//   any(p), all(p)             over all ranks
+//   reduce(v, op)              op over all ranks, on all ranks; associative and commutative
+//   exclusive_scan(v)          sum over the ranks before this one, 0 on rank 0
+//   match_any(key)             bit r is set where rank r has an equal 64-bit key
 // and all collectives are called by all ranks. Values are of any trivially copyable type, sent in
 // 32-bit words. The collectives other than sync() order no memory.
 #pragma once
@@ -183,10 +184,10 @@ class Warp {
 
 static_assert(std::is_trivially_copyable_v<Lane> && std::is_trivially_copyable_v<Warp>);
 
-// Runs `body` on the leader and gives its value to every rank; what was in memory before is visible
-// to the leader, and what the leader writes is visible to every rank after. The value is a
-// trivially copyable, default-constructible type, best of a few words; locals captured by reference
-// change on the leader alone.
+// Runs `body` on the leader and gives its value to every rank; what was in memory before is
+// visible to the leader, and what the leader writes is visible to every rank after. The value is a
+// trivially copyable, default-constructible type, best of a few words; locals captured by
+// reference change on the leader alone.
 template <class Group, class Body>
 GPU4FS_FN auto serial(Group g, Body&& body) {
   using Value = decltype(body());

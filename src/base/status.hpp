@@ -1,8 +1,8 @@
 // Status codes of the engine.
 //
 // One code per kind of failure, each with the errno a POSIX caller sees and a sentence for people.
-// Inside the engine only Status exists; the client edge calls to_errno() once and the log keeps the
-// code. Add a code at the end of its section rather than reuse one that says something else.
+// Inside the engine only Status exists; the client edge calls to_errno() once and the log keeps
+// the code. Add a code at the end of its section rather than reuse one that says something else.
 //
 // X(name, parent errno, sentence)
 #pragma once

@@ -15,8 +15,8 @@ using i16 = std::int16_t;
 using i32 = std::int32_t;
 using i64 = std::int64_t;
 
-// Sixteen bytes, naturally aligned: the widest single access of both processors.
-// `low` holds bytes 0 to 7 in little-endian order.
+// Sixteen bytes, naturally aligned: the widest single access of both processors. `low` holds bytes
+// 0 to 7 in little-endian order.
 struct alignas(16) Vector16 {
   u64 low;
   u64 high;

@@ -1,12 +1,12 @@
 // XXH3-64 of whole pages by a group, alone and fused with copying.
 //
-// A page is four blocks of 16 stripes of 64 bytes. Within a block what the stripes add to the eight
-// accumulators is a plain sum, so the ranks of a warp take stripes in parallel: rank r serves the
-// pair of accumulators r % 4 for the stripes r / 4 and r / 4 + 8 of every block, exactly the
-// 16-byte chunks it holds of the page (base/page_registers.hpp). The 8 partial sums (4 blocks, 2
-// accumulators) of 32 ranks are reduced by halving, each step keeping half of the sums, which takes
-// 7 exchanges where reducing them one by one takes 24. Only the scrambles between blocks are
-// serial, and every rank runs those of one accumulator.
+// A page is four blocks of 16 stripes of 64 bytes. Within a block what the stripes add to the
+// eight accumulators is a plain sum, so the ranks of a warp take stripes in parallel: rank r
+// serves the pair of accumulators r % 4 for the stripes r / 4 and r / 4 + 8 of every block,
+// exactly the 16-byte chunks it holds of the page (base/page_registers.hpp). The 8 partial sums (4
+// blocks, 2 accumulators) of 32 ranks are reduced by halving, each step keeping half of the sums,
+// which takes 7 exchanges where reducing them one by one takes 24. Only the scrambles between
+// blocks are serial, and every rank runs those of one accumulator.
 //
 // The seed is the page's logical address, so a page written to the wrong place does not verify.
 // Results equal xxh3_64(page, 4096, seed). No function here synchronises memory; all are
@@ -141,8 +141,8 @@ GPU4FS_FN u64 xxh3_copy_page(Group g, void* destination, const void* source, u64
   }
 }
 
-// Verifies the page at `source` and, if its hash is `expected`, writes its bytes [from, to) so that
-// byte `from` lands at `destination` (any alignment). On a mismatch returns false and writes
+// Verifies the page at `source` and, if its hash is `expected`, writes its bytes [from, to) so
+// that byte `from` lands at `destination` (any alignment). On a mismatch returns false and writes
 // nothing. A Lane reads the source twice, so nobody else may be writing it.
 template <class Group>
 [[nodiscard]] GPU4FS_FN bool verify_copy_page(Group g, void* destination, const void* source,

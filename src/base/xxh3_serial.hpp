@@ -1,11 +1,11 @@
 // XXH3-64 with seed for input of any length, by one lane.
 //
 // Written from the algorithm's specification (xxHash, doc/xxhash_spec.md, "XXH3 algorithm
-// description"): short inputs are mixed through 128-bit products, inputs of more than 240 bytes run
-// eight 64-bit accumulators over 64-byte stripes, 16 stripes a block, with a scramble of the
-// accumulators after each block. Results equal XXH3_64bits_withSeed of libxxhash. The secret is the
-// specification's default one, kept as 24 little-endian words because all bulk reads of it are at
-// word offsets. Hashing whole pages by a group: base/xxh3.hpp.
+// description"): short inputs are mixed through 128-bit products, inputs of more than 240 bytes
+// run eight 64-bit accumulators over 64-byte stripes, 16 stripes a block, with a scramble of the
+// accumulators after each block. Results equal XXH3_64bits_withSeed of libxxhash. The secret is
+// the specification's default one, kept as 24 little-endian words because all bulk reads of it are
+// at word offsets. Hashing whole pages by a group: base/xxh3.hpp.
 #pragma once
 
 #include "base/bits.hpp"

@@ -168,8 +168,8 @@ struct PageHashBody {
   }
 };
 
-// A page at every source alignment, to every destination alignment and a few ranges; nothing around
-// the range may change, and nothing at all on a mismatch.
+// A page at every source alignment, to every destination alignment and a few ranges; nothing
+// around the range may change, and nothing at all on a mismatch.
 struct VerifyCopyBody {
   const u8* source;   // page_size + 32 bytes
   const u64* hashes;  // of the page at source + a, for a in 0 to 15
@@ -186,6 +186,11 @@ struct VerifyCopyBody {
         const u32* range = ranges[(from_alignment + to_alignment) % 7];
         check_one(g, report, from_alignment, to_alignment, range[0], range[1]);
       }
+    }
+    for (u32 from = 0; from < 16; from += alignment_step) {
+      GPU4FS_EXPECT_EQ(report, xxh3_copy_page(g, destination, source + from, seed), hashes[from]);
+      g.sync();
+      PageHashBody::check_equal(g, report, destination, source + from, page_size);
     }
     const u64 wrong = hashes[0] ^ (u64{1} << 40);
     fill_bytes(g, destination, 0xee, page_size + 64);

@@ -59,8 +59,8 @@ TEST(Xxh3, PagesOnAllGroups) {
       PageHashBody{pages.data(), page_count, page_seeds.data(), hashes.data(), scratch.data()}));
 }
 
-// Every single-bit change must change the hash in all implementations (it would not if a chunk were
-// skipped).
+// Every single-bit change must change the hash in all implementations (it would not if a chunk
+// were skipped).
 TEST(Xxh3, EveryChunkCounts) {
   GroupMemory<u8> page(page_size);
   fill_random(page.data(), page_size, 4);

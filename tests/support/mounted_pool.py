@@ -1,0 +1,123 @@
+"""A pool of memory files, made, mounted, unmounted and checked by the gpu4fs program.
+
+GPU4FS names the program. The devices lie in /dev/shm when it has room, else in the temporary folder.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+PROGRAM = os.environ.get("GPU4FS", "gpu4fs")
+SKIPPED = 77  # exit status of a test that cannot run here; ctest knows it
+
+
+def require_fuse():
+    """Ends the test as skipped where the kernel offers no FUSE."""
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR))
+    except OSError as error:
+        print(f"skipped: /dev/fuse cannot be opened: {error.strerror}")
+        sys.exit(SKIPPED)
+
+
+def scale(count):
+    """A length of a random test, shortened by GPU4FS_TEST_SCALE percent."""
+    return max(1, count * int(os.environ.get("GPU4FS_TEST_SCALE", "100")) // 100)
+
+
+def memory_folder(needed_bytes):
+    shm = "/dev/shm"
+    if os.path.isdir(shm) and shutil.disk_usage(shm).free > 2 * needed_bytes:
+        return shm
+    return None
+
+
+class MountedPool:
+    """Use as a context manager: makes and mounts the pool, at the end unmounts and checks it."""
+
+    def __init__(self, device_mib=128, device_count=2, options="", check=True):
+        require_fuse()
+        self.folder = tempfile.mkdtemp(
+            prefix="gpu4fs-test-", dir=memory_folder(device_mib * device_count << 20))
+        self.devices = [os.path.join(self.folder, f"device{i}") for i in range(device_count)]
+        self.mountpoint = os.path.join(self.folder, "mount")
+        self.options = options
+        self.check = check
+        self.is_mounted = False
+        os.mkdir(self.mountpoint)
+        os.chmod(self.folder, 0o755)
+        run("mkfs", "--quiet", "--size", f"{device_mib}M", *self.devices)
+
+    def __enter__(self):
+        try:
+            self.mount()
+        except BaseException:
+            self.remove()
+            raise
+        return self
+
+    def __exit__(self, kind, value, trace):
+        try:
+            if self.is_mounted:
+                self.umount()
+            if self.check and kind is None:
+                self.fsck()
+        finally:
+            self.remove()
+
+    def path(self, *names):
+        return os.path.join(self.mountpoint, *names)
+
+    def mount(self, options=None):
+        options = self.options if options is None else options
+        words = ["-o", options] if options else []
+        run("mount", *words, ":".join(self.devices), self.mountpoint)
+        self.is_mounted = True
+
+    def umount(self):
+        run("umount", self.mountpoint)
+        self.is_mounted = False
+
+    def remount(self, options=None):
+        self.umount()
+        self.mount(options)
+
+    def server_pid(self):
+        return int(os.getxattr(self.mountpoint, "user.gpu4fs.server.pid"))
+
+    def kill_server(self):
+        """SIGKILL, and the directory is taken away: what a crash leaves."""
+        handle = os.pidfd_open(self.server_pid())
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        wait_for_exit(handle)
+        os.close(handle)
+        subprocess.run(["umount", "-l", self.mountpoint], check=True)
+        self.is_mounted = False
+
+    def fsck(self):
+        done = subprocess.run([PROGRAM, "fsck", *self.devices], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise AssertionError(
+                f"fsck found damage, status {done.returncode}:\n{done.stdout}{done.stderr}")
+
+    def remove(self):
+        if self.is_mounted:
+            subprocess.run([PROGRAM, "umount", "--lazy", self.mountpoint])
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def wait_for_exit(handle):
+    import select
+    poller = select.poll()
+    poller.register(handle, select.POLLIN)
+    poller.poll()
+
+
+def run(*words):
+    done = subprocess.run([PROGRAM, *words], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise AssertionError(f"gpu4fs {' '.join(words)}: status {done.returncode}\n{done.stderr}")
+    return done.stdout
