@@ -1,0 +1,23 @@
+// Devices as the engine sees them. A Device is plain data in engine memory; what it can do is decided by
+// a switch over its kind, because a host function pointer means nothing in a kernel.
+#pragma once
+
+#include "base/config.hpp"
+#include "base/types.hpp"
+
+namespace gpu4fs::device {
+
+enum class DeviceKind : u32 {
+  memory = 1,  // a region mapped into the engine's address space: load and store
+};
+
+struct Device {
+  DeviceKind kind;
+  u32 index;        // in the pool
+  u64 size_bytes;
+  u8* base;         // memory: start of the mapping, in the engine's address space
+  u32 needs_flush;  // 1: durable only after a flush upcall (msync or fdatasync); 0: memory is the medium
+  u32 read_only;
+};
+
+}  // namespace gpu4fs::device

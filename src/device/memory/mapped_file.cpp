@@ -1,0 +1,181 @@
+#include "device/memory/mapped_file.hpp"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/bits.hpp"
+#include "base/check.hpp"
+#include "base/limits.hpp"
+
+namespace gpu4fs::device {
+namespace {
+
+[[noreturn]] void fail(const std::string& path, const std::string& what, int error_number) {
+  std::string message = path + ": " + what;
+  if (error_number != 0) message += std::string(": ") + std::strerror(error_number);
+  throw DeviceError(message, error_number);
+}
+
+std::string file_type(mode_t mode) {
+  if (S_ISDIR(mode)) return "a directory";
+  if (S_ISBLK(mode)) return "a block device";
+  if (S_ISCHR(mode)) return "a character device";
+  return "not a regular file";
+}
+
+u64 checked_size(int descriptor, const std::string& path) {
+  struct stat status;
+  if (fstat(descriptor, &status) != 0) fail(path, "cannot read its size", errno);
+  if (!S_ISREG(status.st_mode)) {
+    fail(path, "is " + file_type(status.st_mode) + "; a memory device is a regular file", 0);
+  }
+  const u64 size_bytes = static_cast<u64>(status.st_size);
+  if (size_bytes == 0) fail(path, "is empty", 0);
+  if (!is_aligned(size_bytes, page_size)) {
+    fail(path, "its size of " + std::to_string(size_bytes) + " bytes is not a multiple of 4096", 0);
+  }
+  return size_bytes;
+}
+
+void take_lock(int descriptor, const std::string& path, bool read_only) {
+  struct flock range {};
+  range.l_type = read_only ? F_RDLCK : F_WRLCK;
+  range.l_whence = SEEK_SET;
+  if (fcntl(descriptor, F_OFD_SETLK, &range) == 0) return;
+  if (errno == EAGAIN || errno == EACCES) fail(path, "is in use by another mount or tool", EBUSY);
+  fail(path, "cannot be locked", errno);
+}
+
+std::pair<MediumKind, u64> find_medium(int descriptor, const std::string& path) {
+  struct statfs status;
+  if (fstatfs(descriptor, &status) != 0) fail(path, "cannot find its file system", errno);
+  const u64 system_page = static_cast<u64>(sysconf(_SC_PAGESIZE));
+  switch (static_cast<u32>(status.f_type)) {
+    case TMPFS_MAGIC:
+      return {MediumKind::tmpfs, system_page};
+    case HUGETLBFS_MAGIC:
+      return {MediumKind::hugetlbfs, static_cast<u64>(status.f_bsize)};
+    default:
+      return {MediumKind::file, system_page};
+  }
+}
+
+}  // namespace
+
+const char* medium_name(MediumKind kind) {
+  switch (kind) {
+    case MediumKind::tmpfs:
+      return "tmpfs";
+    case MediumKind::hugetlbfs:
+      return "hugetlbfs";
+    case MediumKind::file:
+      return "file";
+    case MediumKind::anonymous:
+      return "anonymous";
+  }
+  return "unknown";
+}
+
+MappedFile MappedFile::open(const std::string& path, OpenOptions options) {
+  const int flags = (options.read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NONBLOCK;
+  const int descriptor = ::open(path.c_str(), flags);
+  if (descriptor < 0) {
+    fail(path, options.read_only ? "cannot be opened" : "cannot be opened for writing", errno);
+  }
+  return adopt(descriptor, path, options);
+}
+
+MappedFile MappedFile::adopt(int descriptor, const std::string& path, OpenOptions options) {
+  GPU4FS_CHECK_GE(descriptor, 0);
+  MappedFile file;
+  file.descriptor_ = descriptor;
+  file.path_ = path;
+  file.read_only_ = options.read_only;
+  if (options.lock) take_lock(descriptor, path, options.read_only);
+  file.size_bytes_ = checked_size(descriptor, path);
+  const auto [medium, page_bytes] = find_medium(descriptor, path);
+  file.medium_ = medium;
+  file.page_bytes_ = page_bytes;
+  const int protection = options.read_only ? PROT_READ : PROT_READ | PROT_WRITE;
+  void* base = mmap(nullptr, file.size_bytes_, protection, MAP_SHARED, descriptor, 0);
+  if (base == MAP_FAILED) fail(path, "cannot be mapped", errno);
+  file.base_ = static_cast<u8*>(base);
+  return file;
+}
+
+MappedFile MappedFile::anonymous(u64 size_bytes) {
+  MappedFile file;
+  file.path_ = "anonymous memory";
+  if (size_bytes == 0 || !is_aligned(size_bytes, page_size)) {
+    fail(file.path_, "its size is not a positive multiple of 4096", 0);
+  }
+  void* base =
+      mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) fail(file.path_, "cannot be mapped", errno);
+  file.base_ = static_cast<u8*>(base);
+  file.size_bytes_ = size_bytes;
+  file.page_bytes_ = static_cast<u64>(sysconf(_SC_PAGESIZE));
+  return file;
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  if (this == &other) return *this;
+  release();
+  path_ = std::move(other.path_);
+  base_ = std::exchange(other.base_, nullptr);
+  size_bytes_ = std::exchange(other.size_bytes_, 0);
+  page_bytes_ = other.page_bytes_;
+  medium_ = other.medium_;
+  read_only_ = other.read_only_;
+  descriptor_ = std::exchange(other.descriptor_, -1);
+  return *this;
+}
+
+MappedFile::~MappedFile() { release(); }
+
+void MappedFile::release() noexcept {
+  if (base_ != nullptr) munmap(base_, size_bytes_);
+  if (descriptor_ >= 0) close(descriptor_);
+  base_ = nullptr;
+  descriptor_ = -1;
+}
+
+void MappedFile::flush() const {
+  if (!needs_flush()) return;
+  GPU4FS_CHECK(base_ != nullptr);
+  if (msync(base_, size_bytes_, MS_SYNC) != 0) fail(path_, "cannot be flushed", errno);
+}
+
+void MappedFile::reserve_blocks() const {
+  if (descriptor_ < 0 || read_only_) return;
+  int result;
+  do {
+    result = fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(size_bytes_));
+  } while (result != 0 && errno == EINTR);
+  if (result == 0 || errno == EOPNOTSUPP || errno == ENOSYS) return;
+  fail(path_, "its medium has no room for all of it", errno);
+}
+
+GpuRegistration MappedFile::gpu_registration() const {
+  if (!needs_flush()) return {true, {}};
+  return {false, path_ +
+                     ": a writable mapping of a file on a disk file system cannot be registered with the GPU; "
+                     "a file on tmpfs or hugetlbfs can, and the CPU engine works with any"};
+}
+
+Device MappedFile::device(u32 index) const {
+  GPU4FS_CHECK(base_ != nullptr);
+  return Device{DeviceKind::memory, index, size_bytes_, base_, needs_flush() ? 1u : 0u, read_only_ ? 1u : 0u};
+}
+
+}  // namespace gpu4fs::device

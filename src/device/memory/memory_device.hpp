@@ -1,0 +1,34 @@
+// Access to memory devices: a bounded pointer into the region.
+//
+// Ranges come from structures that were validated when the pool was opened (raid/logical_space_build.hpp), so
+// one that leaves the device is a fault of this program and fails a check. Bulk data behind the pointer is
+// moved by the functions of base/copy.hpp and base/xxh3.hpp, which keep it out of the GPU's L1.
+#pragma once
+
+#include "base/bits.hpp"
+#include "base/check.hpp"
+#include "base/config.hpp"
+#include "base/limits.hpp"
+#include "base/types.hpp"
+#include "device/device_types.hpp"
+
+namespace gpu4fs::device {
+
+// Bytes [offset, offset + length) of the device.
+GPU4FS_FN inline u8* memory_at(const Device& device, u64 offset, u64 length) {
+  GPU4FS_CHECK_EQ(static_cast<u32>(device.kind), static_cast<u32>(DeviceKind::memory));
+  GPU4FS_CHECK_LE(length, device.size_bytes);
+  GPU4FS_CHECK_LE(offset, device.size_bytes - length);
+  GPU4FS_CHECK(device.base != nullptr);
+  return device.base + offset;
+}
+
+// The same for whole pages that will be written.
+GPU4FS_FN inline u8* writable_pages_at(const Device& device, u64 offset, u64 length) {
+  GPU4FS_CHECK_EQ(device.read_only, 0u);
+  GPU4FS_CHECK(is_aligned(offset, page_size));
+  GPU4FS_CHECK(is_aligned(length, page_size));
+  return memory_at(device, offset, length);
+}
+
+}  // namespace gpu4fs::device
