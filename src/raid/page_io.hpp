@@ -1,0 +1,165 @@
+// Reading and writing single pages of the logical space.
+//
+// Each page has a descriptor in engine memory with the XXH3-64 of its bytes, seeded with its logical address.
+// Reading verifies it before a byte is given out, so neither damaged nor misdirected pages become data. Writing
+// computes it from the bytes that were stored, while they are copied: memory is read once. A page whose write
+// did not finish has a descriptor that does not match, which nobody reads: no committed pointer leads there.
+//
+// All functions are uniform. They synchronise the group: what was written before the call by any rank is seen,
+// and the result is visible to every rank after it. Other groups see a written page after the usual release
+// and acquire (lock, gate, completion).
+//
+// With `data_checksums` off, pages accessed as PageUse::data carry no checksum; a page must be read with the
+// use that it was written with. Metadata always has one.
+//
+// Status: checksum_mismatch (the destination of a read is untouched), corrupt_structure for an address that no
+// page has, chunk_not_mapped (chunk_of() names the chunk), device_failed.
+#pragma once
+
+#include "base/access.hpp"
+#include "base/config.hpp"
+#include "base/copy.hpp"
+#include "base/group.hpp"
+#include "base/status.hpp"
+#include "base/types.hpp"
+#include "base/xxh3.hpp"
+#include "raid/page_merge.hpp"
+#include "raid/raid_types.hpp"
+#include "raid/translate.hpp"
+
+namespace gpu4fs::raid {
+
+enum class PageUse : u32 { metadata = 0, data = 1 };
+
+namespace detail {
+
+struct ReadPlan {
+  Status status;
+  u32 reserved;
+  const u8* memory;
+  u64 checksum;
+};
+
+GPU4FS_FN inline ReadPlan plan_read(const LogicalSpace& space, u64 address) {
+  PageLocation location;
+  Status status = find_page(space, address, &location);
+  if (status == Status::ok) status = chunk_state(space, location.chunk);
+  if (status != Status::ok) return {status, 0, nullptr, 0};
+  const ChunkState& chunk = space.chunks[location.chunk];
+  const Vector16 descriptor = load_shared_16(&chunk.descriptors[location.page]);
+  return {Status::ok, 0, page_memory(space, location), descriptor.low};
+}
+
+struct WritePlan {
+  Status status;
+  u32 birth_epoch;
+  u8* memory;
+  PageLocation location;
+};
+
+GPU4FS_FN inline WritePlan plan_write(const LogicalSpace& space, u64 address) {
+  WritePlan plan{};
+  plan.status = find_page(space, address, &plan.location);
+  if (plan.status == Status::ok) plan.status = chunk_state(space, plan.location.chunk);
+  if (plan.status != Status::ok) return plan;
+  const ChunkState& chunk = space.chunks[plan.location.chunk];
+  GPU4FS_CHECK(page_bit(chunk.bitmaps.busy, plan.location.page));
+  GPU4FS_CHECK_EQ(space.devices[chunk.columns[0].device].read_only, 0u);
+  plan.memory = page_memory(space, plan.location);
+  // The only writes to a stable page are those of the checkpoint that made it stable; they belong to the epoch
+  // before the open one.
+  const u64 epoch = load<Order::relaxed, Scope::engine>(&space.epoch_open);
+  plan.birth_epoch =
+      static_cast<u32>(page_bit(chunk.bitmaps.stable, plan.location.page) ? epoch - 1 : epoch);
+  return plan;
+}
+
+// After the page's bytes: the dirty bit is set last, so that a checkpoint that sees it sees the descriptor.
+GPU4FS_FN inline void finish_write(LogicalSpace& space, const WritePlan& plan, u64 checksum) {
+  ChunkState& chunk = space.chunks[plan.location.chunk];
+  const u64 page = plan.location.page;
+  static_assert(offsetof(format::PageDescriptor, checksum) == 0);
+  static_assert(offsetof(format::PageDescriptor, birth_epoch) == 8);
+  store_shared_16(&chunk.descriptors[page], Vector16{checksum, u64{plan.birth_epoch}});
+  const u64 descriptor_page = page / format::descriptors_per_page;
+  const u64 bit = u64{1} << (descriptor_page % 64);
+  fetch_or<Order::release, Scope::engine>(&chunk.descriptor_dirty[descriptor_page / 64], bit);
+}
+
+GPU4FS_FN inline bool has_checksum(const LogicalSpace& space, PageUse use) {
+  return use == PageUse::metadata || space.data_checksums != 0;
+}
+
+}  // namespace detail
+
+// Verifies the page at `address` and copies its bytes [from, to) to `destination`, any alignment.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status read_page_range(Group g, const LogicalSpace& space, u64 address, u32 from, u32 to,
+                                 void* destination, PageUse use = PageUse::metadata) {
+  GPU4FS_CHECK_LE(from, to);
+  GPU4FS_CHECK_LE(to, page_size);
+  const detail::ReadPlan plan = serial(g, [&] { return detail::plan_read(space, address); });
+  if (plan.status != Status::ok) return plan.status;
+  bool verified = true;
+  if (detail::has_checksum(space, use)) {
+    verified = verify_copy_page(g, destination, plan.memory, address, plan.checksum, from, to);
+  } else {
+    copy_bytes(g, destination, plan.memory + from, to - from);
+  }
+  g.sync();
+  return verified ? Status::ok : Status::checksum_mismatch;
+}
+
+// The whole page, 4096 bytes.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status read_page(Group g, const LogicalSpace& space, u64 address, void* destination,
+                           PageUse use = PageUse::metadata) {
+  return read_page_range(g, space, address, 0, static_cast<u32>(page_size), destination, use);
+}
+
+// Writes the 4096 bytes at `source` (any alignment; they may change meanwhile, the page stays consistent) to the
+// page at `address`, which the caller has allocated.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status write_page(Group g, LogicalSpace& space, u64 address, const void* source,
+                            PageUse use = PageUse::metadata) {
+  const detail::WritePlan plan = serial(g, [&] { return detail::plan_write(space, address); });
+  if (plan.status != Status::ok) return plan.status;
+  u64 checksum = 0;
+  if (detail::has_checksum(space, use)) {
+    checksum = xxh3_copy_page(g, plan.memory, source, address);
+  } else {
+    copy_bytes(g, plan.memory, source, page_size);
+  }
+  serial(g, [&] { detail::finish_write(space, plan, checksum); });
+  return Status::ok;
+}
+
+// Writes to `address` the page at `old_address` (no_address: zeros) with its bytes [from, to) replaced by those
+// at `source` (any alignment; nullptr: zeros). `old_address` may equal `address`. The old page is verified unless
+// all of it is replaced; on checksum_mismatch the page at `address` has undefined content, or, if it is the old
+// one, is unchanged.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status write_page_merged(Group g, LogicalSpace& space, u64 address, u64 old_address, u32 from,
+                                   u32 to, const void* source, PageUse use = PageUse::metadata) {
+  GPU4FS_CHECK_LE(from, to);
+  GPU4FS_CHECK_LE(to, page_size);
+  const bool whole = from == 0 && to == page_size;
+  if (whole && source != nullptr) return write_page(g, space, address, source, use);
+  const detail::WritePlan plan = serial(g, [&] { return detail::plan_write(space, address); });
+  if (plan.status != Status::ok) return plan.status;
+  detail::OldPage old{};
+  if (old_address != no_address && !whole) {
+    const detail::ReadPlan read = serial(g, [&] { return detail::plan_read(space, old_address); });
+    if (read.status != Status::ok) return read.status;
+    old = {read.memory, old_address, read.checksum};
+  }
+  const detail::MergeTarget target{plan.memory, address, detail::has_checksum(space, use)};
+  const detail::MergeResult result =
+      detail::merge_page(g, target, old, from, to, static_cast<const u8*>(source));
+  g.sync();
+  if (!result.is_verified) return Status::checksum_mismatch;
+  serial(g, [&] { detail::finish_write(space, plan, result.checksum); });
+  return Status::ok;
+}
+
+}  // namespace gpu4fs::raid

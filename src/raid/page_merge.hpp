@@ -1,0 +1,120 @@
+// A page made of an old page and new bytes. Internal to raid/page_io.
+//
+// A warp merges in registers and never sees a half-new page in memory. A Lane copies the old page and then the
+// new bytes, which on a CPU is as fast and costs no registers.
+#pragma once
+
+#include "base/config.hpp"
+#include "base/copy.hpp"
+#include "base/group.hpp"
+#include "base/limits.hpp"
+#include "base/page_registers.hpp"
+#include "base/types.hpp"
+#include "base/xxh3.hpp"
+
+namespace gpu4fs::raid::detail {
+
+struct OldPage {
+  const u8* memory;     // nullptr: a page of zeros
+  u64 address;
+  u64 checksum;
+};
+
+struct MergeTarget {
+  u8* memory;           // may be the old page
+  u64 address;
+  bool has_checksum;    // pages of this use have one: verify the old, compute the new
+};
+
+struct MergeResult {
+  bool is_verified;     // false: the old page is damaged
+  u64 checksum;         // of the new page
+};
+
+// Sixteen bytes from any alignment. Touches only aligned chunks that hold one of them.
+GPU4FS_FN inline Vector16 load_unaligned_16(const u8* source) {
+#if GPU4FS_DEVICE_CODE
+  const u32 shift = gpu4fs::detail::misalignment_16(source);
+  const Vector16 first = load_stream_16(source - shift);
+  if (shift == 0) return first;
+  return gpu4fs::detail::shift_pair(first, load_stream_16(source - shift + 16), shift);
+#else
+  Vector16 value;
+  __builtin_memcpy(&value, source, sizeof(value));
+  return value;
+#endif
+}
+
+GPU4FS_FN inline Vector16 with_byte(Vector16 chunk, u32 index, u8 value) {
+  const u32 shift = index % 8 * 8;
+  u64& word = index < 8 ? chunk.low : chunk.high;
+  word = (word & ~(u64{0xff} << shift)) | (u64{value} << shift);
+  return chunk;
+}
+
+// Replaces bytes [from, to) of the page held in registers.
+template <class Group>
+GPU4FS_FN void replace_range(Group g, PageRegisters<Group>& page, u32 from, u32 to, const u8* source) {
+  GPU4FS_UNROLL
+  for (u32 s = 0; s < page_chunk_rows; ++s) {
+    const u32 begin = gpu4fs::detail::page_chunk_offset(s, g.rank());
+    if (begin >= from && begin + 16 <= to) {
+      page.chunks[s] = source == nullptr ? Vector16{} : load_unaligned_16(source + (begin - from));
+    } else {
+      const u32 first = maximum(begin, from);
+      const u32 end = minimum(begin + 16, to);
+      for (u32 i = first; i < end; ++i) {
+        page.chunks[s] = with_byte(page.chunks[s], i - begin, source == nullptr ? u8{0} : source[i - from]);
+      }
+    }
+  }
+}
+
+template <class Group>
+GPU4FS_FN MergeResult merge_in_registers(Group g, const MergeTarget& target, const OldPage& old, u32 from,
+                                         u32 to, const u8* source) {
+  PageRegisters<Group> page{};
+  if (old.memory != nullptr) {
+    page = load_page(g, old.memory);
+    if (target.has_checksum && xxh3_registers(g, page, old.address) != old.checksum) return {false, 0};
+  }
+  replace_range(g, page, from, to, source);
+  store_page(g, page, target.memory);
+  return {true, target.has_checksum ? xxh3_registers(g, page, target.address) : 0};
+}
+
+// True if the old page, or zeros, stand at the target. On false a target that is the old page is unchanged.
+template <class Group>
+GPU4FS_FN bool bring_old_page(Group g, const MergeTarget& target, const OldPage& old) {
+  if (old.memory == nullptr) {
+    zero_page(g, target.memory);
+    return true;
+  }
+  if (old.memory == target.memory) {
+    return !target.has_checksum || xxh3_page(g, target.memory, old.address) == old.checksum;
+  }
+  if (target.has_checksum) {
+    return xxh3_copy_page(g, target.memory, old.memory, old.address) == old.checksum;
+  }
+  copy_bytes(g, target.memory, old.memory, page_size);
+  return true;
+}
+
+// Writes the merged page to the target. Does not synchronise.
+template <class Group>
+GPU4FS_FN MergeResult merge_page(Group g, const MergeTarget& target, const OldPage& old, u32 from, u32 to,
+                                 const u8* source) {
+  if constexpr (Group::size() > 1) {
+    return merge_in_registers(g, target, old, from, to, source);
+  } else {
+    if (!bring_old_page(g, target, old)) return {false, 0};
+    if (source == nullptr) {
+      fill_bytes(g, target.memory + from, 0, to - from);
+    } else {
+      copy_bytes(g, target.memory + from, source, to - from);
+    }
+    return {true, target.has_checksum ? xxh3_page(g, target.memory, target.address) : 0};
+  }
+}
+
+}  // namespace gpu4fs::raid::detail

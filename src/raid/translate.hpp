@@ -1,0 +1,98 @@
+// From a logical address to memory (design section 5, "Logical space and chunks").
+//
+// Translation takes one look into the granule table. Addresses come from block pointers on the medium, so what
+// is wrong with them is a Status; the columns were checked against their devices when the space was built.
+// Plain functions: one rank calls them, inside serial().
+#pragma once
+
+#include "base/atomics.hpp"
+#include "base/bits.hpp"
+#include "base/check.hpp"
+#include "base/config.hpp"
+#include "base/limits.hpp"
+#include "base/status.hpp"
+#include "base/types.hpp"
+#include "device/memory/memory_device.hpp"
+#include "raid/levels/levels.hpp"
+#include "raid/raid_types.hpp"
+
+namespace gpu4fs::raid {
+
+inline constexpr u64 no_address = 0;  // granule 0 belongs to no chunk
+
+// A data page of the space.
+struct PageLocation {
+  u32 chunk;
+  u32 reserved;
+  u64 page;
+};
+
+// One page's bit in a bitmap of its chunk.
+GPU4FS_FN inline bool page_bit(const u64* bitmap, u64 page) {
+  return (load<Order::relaxed, Scope::engine>(&bitmap[page / 64]) >> (page % 64) & 1) != 0;
+}
+
+// Finds the chunk of any byte address. Status: corrupt_structure when no chunk covers it.
+GPU4FS_FN inline Status find_chunk(const LogicalSpace& space, u64 address, u32* chunk) {
+  *chunk = no_chunk;
+  const u64 granule = address >> space.granule_shift;
+  if (granule >= space.granule_count) return Status::corrupt_structure;
+  const u32 index = space.granule_to_chunk[granule];
+  if (index == no_chunk) return Status::corrupt_structure;
+  GPU4FS_CHECK_LT(index, space.chunk_count);
+  GPU4FS_CHECK_LT(address - space.chunks[index].base_address, space.chunks[index].size_bytes);
+  *chunk = index;
+  return Status::ok;
+}
+
+// The same for the address of a page: corrupt_structure also when it is not page aligned.
+GPU4FS_FN inline Status find_page(const LogicalSpace& space, u64 address, PageLocation* location) {
+  *location = {no_chunk, 0, 0};
+  if (!is_aligned(address, page_size)) return Status::corrupt_structure;
+  GPU4FS_TRY(find_chunk(space, address, &location->chunk));
+  location->page = (address - space.chunks[location->chunk].base_address) >> page_shift;
+  return Status::ok;
+}
+
+// Whether the engine may touch the chunk's pages: ok, chunk_not_mapped, or device_failed for a chunk whose
+// allocation state and page descriptors are not in memory.
+GPU4FS_FN inline Status chunk_state(const LogicalSpace& space, u32 chunk) {
+  GPU4FS_CHECK_LT(chunk, space.chunk_count);
+  const ChunkState& state = space.chunks[chunk];
+  if (load<Order::acquire, Scope::engine>(&state.loaded) == 0) return Status::device_failed;
+  if (load<Order::acquire, Scope::engine>(&state.accessible) == 0) return Status::chunk_not_mapped;
+  return Status::ok;
+}
+
+// The chunk of a page that is about to be accessed. *chunk is also set with chunk_not_mapped.
+GPU4FS_FN inline Status chunk_of(const LogicalSpace& space, u64 address, u32* chunk) {
+  PageLocation location;
+  GPU4FS_TRY(find_page(space, address, &location));
+  *chunk = location.chunk;
+  return chunk_state(space, location.chunk);
+}
+
+// Memory of a data page.
+GPU4FS_FN inline u8* page_memory(const LogicalSpace& space, const PageLocation& location) {
+  const ChunkState& chunk = space.chunks[location.chunk];
+  GPU4FS_CHECK_LT(location.page, chunk.page_count);
+  const PagePlace place = with_level(
+      chunk.level, [&](auto level) { return level.map(chunk.column_count, location.page); });
+  GPU4FS_CHECK_LT(place.column, chunk.column_count);
+  const ColumnState& column = chunk.columns[place.column];
+  GPU4FS_CHECK_LT(column.device, space.device_count);
+  return device::memory_at(space.devices[column.device], column.data_offset + place.page * page_size,
+                           page_size);
+}
+
+// Memory of pages [first, first + count) of a column's header area.
+GPU4FS_FN inline u8* header_memory(const LogicalSpace& space, const ChunkState& chunk, u32 column,
+                                   u64 first, u64 count) {
+  GPU4FS_CHECK_LT(column, chunk.column_count);
+  const ColumnState& state = chunk.columns[column];
+  GPU4FS_CHECK_LE((first + count) * page_size, state.data_offset - state.header_offset);
+  return device::memory_at(space.devices[state.device], state.header_offset + first * page_size,
+                           count * page_size);
+}
+
+}  // namespace gpu4fs::raid
