@@ -1,0 +1,146 @@
+// The file system's state in engine memory. FileSystem is the root; everything it points to is allocated
+// at mount and never moves.
+//
+// Rules of concurrency (docs/architecture.md has the whole argument):
+//  - A command's handler runs in steps. Within one step the frames (metadata pages) it has found stay
+//    where they are; across steps only locks, allocations and reservations hold.
+//  - An inode, its map pages, its directory pages and its attribute page are read under the inode's
+//    command lock (shared) and changed under it (exclusive) and inside the commit gate. Time stamps and
+//    block slots are 8-byte words changed by single stores, because a checkpoint relocates pages while
+//    readers run.
+//  - The inode file and the two bitmap files have fixed heights; their pages appear, never vanish, and
+//    are created under `grow_lock`, so that walking them needs no lock.
+#pragma once
+
+#include "base/command_lock.hpp"
+#include "base/config.hpp"
+#include "base/limits.hpp"
+#include "base/locks.hpp"
+#include "base/types.hpp"
+#include "format/inode_format.hpp"
+#include "format/superblock_format.hpp"
+#include "raid/raid_types.hpp"
+
+namespace gpu4fs::fs {
+
+// A metadata page's name. Level 0 is content (directory page, bitmap page, inode page, by page index in
+// the file); level L >= 1 is the indirect block whose 512 slots are of level L - 1 and whose index is
+// (page index >> 9 L). The attribute page of an inode has level `attribute_level`, index 0.
+inline constexpr u32 attribute_level = 15;
+struct PageKey {
+  u64 inode;
+  u64 level_and_index;  // level in the top 8 bits
+  GPU4FS_FN static constexpr PageKey make(u64 inode, u32 level, u64 index) {
+    return {inode, (u64{level} << 56) | index};
+  }
+  GPU4FS_FN constexpr u32 level() const { return static_cast<u32>(level_and_index >> 56); }
+  GPU4FS_FN constexpr u64 index() const { return level_and_index & ((u64{1} << 56) - 1); }
+  friend constexpr bool operator==(const PageKey&, const PageKey&) = default;
+};
+
+inline constexpr u32 no_frame = 0xffffffffu;
+
+enum FrameState : u32 { frame_free = 0, frame_loading = 1, frame_valid = 2 };
+
+struct Frame {
+  PageKey key;
+  u64 address;      // logical address of the page's last place on the medium, 0: never written
+  u32 next;         // hash chain or free list
+  u32 state;        // FrameState, atomic
+  u32 dirty;        // 1: in the dirty list, atomic
+  u32 referenced;   // clock bit for eviction
+};
+
+struct PageTable {
+  Frame* frames;            // frame_count
+  u8* data;                 // frame_count * 4096, 4 KiB aligned
+  CommandLock* inode_locks; // frame_count * 16: lock of inode (16 * page + i) while its inode page is here
+  u32* buckets;             // bucket_count frame indices (no_frame: empty), bucket_count a power of two
+  TicketLock* bucket_locks; // bucket_lock_count (a power of two)
+  u32* dirty_list;          // frame indices, frame_count entries
+  u32* limbo_list;          // frame_count entries: frames removed, not yet reusable
+  u8* staging;              // staging_count * 4096: copies taken by the snapshot
+  u32* staged_frames;       // staging_count frame indices
+  u64* staged_addresses;    // staging_count new addresses
+  u32 frame_count;
+  u32 bucket_count;
+  u32 bucket_lock_count;
+  u32 staging_count;        // greatest number of dirty frames
+  TicketLock free_lock;
+  u32 free_head;            // free list of frames
+  u32 free_count;           // frames on it
+  u32 frames_reserved;      // promised to commands in their commit step
+  u32 dirty_count;          // entries of dirty_list
+  u32 dirty_reserved;       // dirty frames promised to commands
+  u32 staged_count;
+  u32 limbo_count;
+  u32 clock_hand;
+  u32 removed_dirty;        // frames in the dirty list that were removed since
+};
+
+// Space accounting in pages (fs/space; all atomic). `available` is what may still be promised: a page of a
+// chunk that the engine can reach, free and not promised yet. A page is allocated out of a promise only.
+struct SpaceCounters {
+  u64 total;
+  u64 free;            // not busy
+  u64 available;
+  u64 reserved;        // promised: to commands, and one for each dirty frame
+  u64 used;            // set bits of `committed`: the page_used of the next checkpoint
+  u64 freed_pending;   // busy only until the next checkpoint is durable
+  u64 emergency;       // kept back from commands that only consume
+};
+
+struct AllocationShard {
+  TicketLock lock;
+  u32 chunk;           // where small allocations go on
+  u32 region;
+  u32 large_chunk;     // where 2 MiB allocations go on
+  u32 large_region;
+  u64 inode_batch;     // first inode number of the claimed batch of 16, 0: none
+  u32 inode_mask;      // its inodes still free (bit i: inode_batch + i)
+  u32 padding[22];
+};
+
+// Batches of inode numbers in flight are counted by hash, so that a batch is not handed out twice.
+inline constexpr u32 claimed_batch_slots = 1024;
+
+enum class AccessTimeMode : u32 { relative = 0, never = 1, strict = 2, directories_never = 3 };
+
+struct FileSystem {
+  raid::LogicalSpace space;
+  SpaceCounters counters;
+  PageTable pages;
+  format::Inode inode_file;        // inode 0, live
+  format::Inode inode_file_staged; // as of the snapshot
+  TicketLock grow_lock;            // creation of pages in the inode file and the bitmap files
+  AllocationShard* shards;
+  u32 shard_count;
+  u64 inode_scan;                  // next batch of inode numbers to look at
+  u64 inode_used;
+  u64 inode_used_staged;
+  u64 page_used_staged;
+  u64 epoch_open;                  // operations that commit now belong to it
+  u64 epoch_durable;               // newest epoch whose superblocks are durable
+  u64 name_hash_seed;
+  AccessTimeMode access_time_mode;
+  u32 read_only;
+  u32 had_error;                   // metadata damage was seen since mount
+  u32 checkpoint_failed;           // a checkpoint could not be written: no further ones
+  u64 checkpoint_pause_ns;         // how long the last one kept operations from committing
+  format::Superblock* superblocks; // one a device, as last written; templates of the next ones
+  u32 claimed_batches[claimed_batch_slots];  // inode numbers claimed but not committed, by hash of batch
+};
+
+// What a command carries through the fs functions; lives in the command's state in engine memory.
+struct Operation {
+  u64 now;               // 34.30 time stamp of this command
+  u32 shard;             // allocation shard of the worker
+  u32 may_use_emergency; // 1: frees space (unlink, truncate, rmdir ...)
+  u64 pages_reserved;    // of SpaceCounters::reserved, still unused by this command
+  u32 frames_reserved;   // of PageTable::frames_reserved
+  u32 dirty_reserved;    // of PageTable::dirty_reserved
+  u32 wanted_chunk;      // set with Status::chunk_not_mapped
+  u32 reserved;
+};
+
+}  // namespace gpu4fs::fs

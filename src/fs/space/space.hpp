@@ -1,0 +1,17 @@
+// Space: which pages of the pool are in use, by whom, and since when.
+//
+// The common way of a page:
+//
+//   reserve_pages -> allocate_run -> (written) -> commit_extent -> ... -> free_extent -> next checkpoint -> free
+//                        |
+//                        +-> abandon_extent: back to the reservation; unreserve_pages: back to everyone
+//
+// Per chunk and page six bits say where it is on this way (raid::ChunkBitmaps). Reservation, allocation and
+// release are lock-free; a checkpoint's snapshot needs the commit gate closed and nothing else.
+#pragma once
+
+#include "fs/space/allocate.hpp"
+#include "fs/space/chunk_checkpoint.hpp"
+#include "fs/space/chunk_load.hpp"
+#include "fs/space/extents.hpp"
+#include "fs/space/reserve.hpp"

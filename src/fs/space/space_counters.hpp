@@ -1,0 +1,120 @@
+// Who may take which page: the counters behind the allocator. Internal to fs/space.
+//
+// Three layers of promises, each an atomic counter, make sure that a command which was told it has space finds it:
+//
+//   counters.available   pages that may still be promised to commands (reserve_pages)
+//   chunk.free_pages     pages of the chunk that may still be claimed (claim_pages)
+//   zero bits of busy    pages
+//
+//   (1)  zero bits of a chunk  >=  its free_pages + what is claimed there and not yet taken.
+//        Bits are cleared before free_pages grows; they are set under a claim only.
+//   (2)  sum of free_pages over counted chunks  >=  available + promises not yet turned into claims.
+//        free_pages grows before available or a promise does; it shrinks under a promise only, and available
+//        shrinks when a promise is made.
+//
+// A chunk is *counted* (top bit of free_pages) from when the engine can reach its pages. Pages of other chunks are
+// in counters.free but not available, and nobody claims them. Bit and number share a word, so that a page freed
+// while its chunk becomes counted enters `available` exactly once.
+//
+// region_free is a hint that never errs on the low side, so a region whose count is 0 is full: it grows before bits
+// are cleared and shrinks after they were set. For the same reason it never leaves 0 to 512.
+#pragma once
+
+#include "base/atomics.hpp"
+#include "base/bits.hpp"
+#include "base/check.hpp"
+#include "base/config.hpp"
+#include "base/limits.hpp"
+#include "base/types.hpp"
+#include "fs/fs_types.hpp"
+
+namespace gpu4fs::fs::detail {
+
+using raid::ChunkState;
+
+inline constexpr u32 region_pages = static_cast<u32>(pages_per_block_2m);
+inline constexpr u32 region_words = region_pages / 64;
+inline constexpr u32 counted_bit = u32{1} << 31;
+
+GPU4FS_FN inline u32 region_count_of(const ChunkState& chunk) {
+  return static_cast<u32>(divide_up(chunk.page_count, region_pages));
+}
+
+// visit(word index, mask) for every u64 word of a bitmap that holds one of the pages.
+template <class Visit>
+GPU4FS_FN void for_each_word(u64 first_page, u64 page_count, Visit&& visit) {
+  u64 page = first_page;
+  const u64 end = first_page + page_count;
+  while (page < end) {
+    const u32 bit = static_cast<u32>(page % 64);
+    const u64 count = minimum<u64>(64 - bit, end - page);
+    const u64 low = count == 64 ? ~u64{0} : (u64{1} << count) - 1;
+    visit(page / 64, low << bit);
+    page += count;
+  }
+}
+
+GPU4FS_FN inline u32 region_free(const ChunkState& chunk, u32 region) {
+  const u32 pair = load<Order::acquire, Scope::engine>(&chunk.region_free[region / 2]);
+  return pair >> (16 * (region % 2)) & 0xffff;
+}
+
+GPU4FS_FN inline void add_region_free(ChunkState& chunk, u32 region, u32 page_count) {
+  const u32 shift = 16 * (region % 2);
+  const u32 old = fetch_add<Order::relaxed, Scope::engine>(&chunk.region_free[region / 2], page_count << shift);
+  GPU4FS_CHECK_LE((old >> shift & 0xffff) + page_count, region_pages);
+}
+
+GPU4FS_FN inline void subtract_region_free(ChunkState& chunk, u32 region, u32 page_count) {
+  const u32 shift = 16 * (region % 2);
+  const u32 old = fetch_sub<Order::relaxed, Scope::engine>(&chunk.region_free[region / 2], page_count << shift);
+  GPU4FS_CHECK_GE(old >> shift & 0xffff, page_count);
+}
+
+// Takes up to `page_count` pages, a multiple of `unit`, out of free_pages; 0: the chunk has fewer than `unit`, or is
+// not counted.
+GPU4FS_FN inline u32 claim_pages(ChunkState& chunk, u32 page_count, u32 unit) {
+  u32 value = load<Order::acquire, Scope::engine>(&chunk.free_pages);
+  for (;;) {
+    if ((value & counted_bit) == 0) return 0;
+    const u32 claim = minimum(value & ~counted_bit, page_count) / unit * unit;
+    if (claim == 0) return 0;
+    if (compare_exchange<Order::acq_rel, Scope::engine>(&chunk.free_pages, value, value - claim)) return claim;
+  }
+}
+
+// Gives a claim, or pages whose bits were cleared, to the chunk. True if the chunk is counted.
+GPU4FS_FN inline bool return_claim(ChunkState& chunk, u32 page_count) {
+  const u32 old = fetch_add<Order::acq_rel, Scope::engine>(&chunk.free_pages, page_count);
+  GPU4FS_CHECK_LE((old & ~counted_bit) + page_count, chunk.page_count);
+  return (old & counted_bit) != 0;
+}
+
+// Clears busy bits of one word. The caller then calls return_claim() for their sum.
+GPU4FS_FN inline void clear_busy(ChunkState& chunk, u64 word, u64 mask) {
+  if (mask == 0) return;
+  add_region_free(chunk, static_cast<u32>(word / region_words), popcount(mask));
+  const u64 old = fetch_and<Order::release, Scope::engine>(&chunk.bitmaps.busy[word], ~mask);
+  GPU4FS_CHECK_EQ(old & mask, mask);
+}
+
+// Accounts for pages whose bits were cleared and that nobody holds a promise for.
+GPU4FS_FN inline void give_to_everyone(FileSystem& fs, ChunkState& chunk, u32 page_count) {
+  if (page_count == 0) return;
+  const bool counted = return_claim(chunk, page_count);
+  fetch_add<Order::relaxed, Scope::engine>(&fs.counters.free, page_count);
+  if (counted) fetch_add<Order::release, Scope::engine>(&fs.counters.available, page_count);
+}
+
+// Makes the free pages of a loaded chunk available once the engine can reach it. True if it had not been counted.
+GPU4FS_FN inline bool count_chunk(FileSystem& fs, ChunkState& chunk) {
+  if (load<Order::acquire, Scope::engine>(&chunk.loaded) == 0) return false;
+  if (load<Order::acquire, Scope::engine>(&chunk.accessible) == 0) return false;
+  if ((load<Order::relaxed, Scope::engine>(&chunk.free_pages) & counted_bit) != 0) return false;
+  const u32 old = fetch_or<Order::acq_rel, Scope::engine>(&chunk.free_pages, counted_bit);
+  if ((old & counted_bit) != 0) return false;
+  fetch_add<Order::release, Scope::engine>(&fs.counters.available, old);
+  return true;
+}
+
+}  // namespace gpu4fs::fs::detail

@@ -1,0 +1,223 @@
+// Loading a chunk: which bitmap slot counts, and what damage is answered with. On a Lane and an emulated warp.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "raid/page_io.hpp"
+#include "support/group_runner.hpp"
+#include "support/on_all_groups.hpp"
+#include "support/space_fixture.hpp"
+
+namespace gpu4fs::fs {
+namespace {
+
+using test::on_all_groups;
+using test::SpaceFixture;
+
+// A pool whose slot A (epoch 4) has the first 10 pages in use and slot B (epoch 5) the first 20.
+std::unique_ptr<SpaceFixture> two_slots() {
+  auto pool = std::make_unique<SpaceFixture>();
+  std::vector<u64> bitmap = pool->empty_bitmap();
+  bitmap[0] = (1u << 10) - 1;
+  pool->write_slot(0, 0, 4, bitmap);
+  bitmap[0] = (1u << 20) - 1;
+  pool->write_slot(0, 1, 5, bitmap);
+  return pool;
+}
+
+
+// Loads with `Group` after `damage`; the pool is made anew for each group.
+void expect_load(u64 superblock_epoch, Status status, u64 used, const std::function<void(SpaceFixture&)>& damage) {
+  std::unique_ptr<SpaceFixture> pool;
+  on_all_groups([&](auto g) {
+    serial(g, [&] {
+      pool = two_slots();
+      damage(*pool);
+    });
+    EXPECT_EQ(load_chunk(g, *pool->fs, 0, superblock_epoch), status);
+    serial(g, [&] {
+      EXPECT_EQ(pool->fs->counters.used, used);
+      EXPECT_EQ(pool->fs->space.chunks[0].loaded, status == Status::ok ? 1u : 0u);
+      EXPECT_EQ(pool->fs->counters.total, status == Status::ok ? 2048u : 0u);
+    });
+  });
+}
+
+u8* slot_header(SpaceFixture& pool, u32 slot) {
+  return pool.header_page(0, slot == 0 ? pool.layout().bitmap_a_page : pool.layout().bitmap_b_page);
+}
+u8* slot_bitmap(SpaceFixture& pool, u32 slot) { return slot_header(pool, slot) + page_size; }
+
+void nothing(SpaceFixture&) {}
+
+TEST(SpaceLoad, newest_slot_not_beyond_the_superblock_counts) {
+  expect_load(5, Status::ok, 20, nothing);
+  expect_load(4, Status::ok, 10, nothing);
+  expect_load(9, Status::ok, 20, nothing);
+  expect_load(3, Status::corrupt_structure, 0, nothing);
+}
+
+TEST(SpaceLoad, slot_beyond_the_superblock_is_cleared_unless_read_only) {
+  auto pool = two_slots();
+  pool->fs->read_only = 1;
+  ASSERT_EQ(pool->load(4), Status::ok);
+  EXPECT_NE(slot_header(*pool, 1)[0], 0);
+  auto writable = two_slots();
+  ASSERT_EQ(writable->load(4), Status::ok);
+  const std::vector<u8> zeros(page_size);
+  EXPECT_EQ(std::memcmp(slot_header(*writable, 1), zeros.data(), page_size), 0);
+  // It stays lost when the pool reaches its epoch.
+  SpaceFixture again = writable->remount();
+  ASSERT_EQ(again.load(5), Status::ok);
+  EXPECT_EQ(again.fs->counters.used, 10u);
+}
+
+TEST(SpaceLoad, slot_with_a_damaged_header_is_passed_over_and_missed_in_the_sum) {
+  for (const u64 byte : {u64{0}, u64{4}, u64{8}, u64{16}, u64{32}, u64{48}, u64{56}, page_size - 1}) {
+    expect_load(5, Status::ok, 10, [&](SpaceFixture& pool) { slot_header(pool, 1)[byte] ^= 4; });
+    expect_load(5, Status::ok, 20, [&](SpaceFixture& pool) { slot_header(pool, 0)[byte] ^= 4; });
+  }
+  auto pool = two_slots();
+  slot_header(*pool, 1)[100] ^= 1;
+  ASSERT_EQ(pool->load(5), Status::ok);
+  EXPECT_EQ(check_page_used(*pool->fs, 20), Status::corrupt_structure);
+  EXPECT_EQ(check_page_used(*pool->fs, 10), Status::ok);
+}
+
+TEST(SpaceLoad, damaged_bitmap_of_the_slot_that_counts_is_corrupt) {
+  for (const u64 byte : {u64{0}, u64{1}, u64{255}, u64{256}, page_size - 1}) {
+    expect_load(5, Status::corrupt_structure, 0, [&](SpaceFixture& pool) { slot_bitmap(pool, 1)[byte] ^= 8; });
+    expect_load(5, Status::ok, 20, [&](SpaceFixture& pool) { slot_bitmap(pool, 0)[byte] ^= 8; });
+  }
+}
+
+TEST(SpaceLoad, both_headers_damaged_is_corrupt) {
+  expect_load(5, Status::corrupt_structure, 0, [](SpaceFixture& pool) {
+    slot_header(pool, 0)[0] ^= 1;
+    slot_header(pool, 1)[0] ^= 1;
+  });
+}
+
+TEST(SpaceLoad, well_sealed_nonsense_is_refused) {
+  // Bits beyond the chunk's pages, with right checksums.
+  expect_load(5, Status::corrupt_structure, 0, [](SpaceFixture& pool) {
+    std::vector<u64> bitmap = pool.empty_bitmap();
+    bitmap[2048 / 64] = 1;
+    pool.write_slot(0, 1, 5, bitmap);
+  });
+  const auto reseal = [](SpaceFixture& pool, auto change) {
+    format::BitmapSlotHeader header;
+    std::memcpy(&header, slot_header(pool, 1), sizeof(header));
+    header.checksum = 0;
+    change(header);
+    header.checksum = xxh3_64(&header, sizeof(header), pool.chunks[0].descriptor.base_address ^ 1);
+    std::memcpy(slot_header(pool, 1), &header, sizeof(header));
+  };
+  using Header = format::BitmapSlotHeader;
+  expect_load(5, Status::corrupt_structure, 0,
+              [&](SpaceFixture& pool) { reseal(pool, [](Header& header) { header.set_count = 19; }); });
+  expect_load(5, Status::ok, 10,
+              [&](SpaceFixture& pool) { reseal(pool, [](Header& header) { header.set_count = 4000; }); });
+  expect_load(5, Status::ok, 10,
+              [&](SpaceFixture& pool) { reseal(pool, [](Header& header) { header.bit_count = 4096; }); });
+  expect_load(5, Status::ok, 10, [&](SpaceFixture& pool) { reseal(pool, [](Header& header) { header.slot = 0; }); });
+  expect_load(5, Status::ok, 10, [&](SpaceFixture& pool) { reseal(pool, [](Header& header) { header.version = 2; }); });
+}
+
+TEST(SpaceLoad, damaged_chunk_header_is_corrupt) {
+  for (const u64 byte : {u64{0}, u64{4}, u64{8}, u64{20}, u64{32}, u64{40}, page_size - 1}) {
+    expect_load(5, Status::corrupt_structure, 0, [&](SpaceFixture& pool) { pool.header_page(0, 0)[byte] ^= 2; });
+  }
+}
+
+TEST(SpaceLoad, checkpoint_alternates_slots_and_keeps_the_other_intact) {
+  std::vector<u8> page(page_size);
+  on_all_groups([&](auto g) {
+    std::unique_ptr<SpaceFixture> pool;
+    auto* shared = serial(g, [&] {
+      pool = two_slots();
+      EXPECT_EQ(pool->load(5), Status::ok);
+      return pool.get();
+    });
+    FileSystem& fs = *shared->fs;
+    for (u64 epoch = 6; epoch < 10; ++epoch) {
+      const u32 target = epoch % 2 == 0 ? 0 : 1;
+      const std::vector<u8> other(slot_header(*shared, 1 - target), slot_bitmap(*shared, 1 - target) + page_size);
+      const u64 address = serial(g, [&] {
+        Operation op = shared->operation();
+        EXPECT_EQ(reserve_pages(fs, op, 1), Status::ok);
+        const raid::Extent run = allocate_run(fs, op, 1, 1);
+        commit_extent(fs, run);
+        return run.address;
+      });
+      serial(g, [&] { page.assign(page_size, static_cast<u8>(epoch)); });
+      EXPECT_EQ(raid::write_page(g, fs.space, address, page.data()), Status::ok);
+      snapshot_chunk(g, fs, 0);
+      EXPECT_EQ(write_chunk(g, fs, 0, epoch), Status::ok);
+      EXPECT_EQ(std::memcmp(other.data(), slot_header(*shared, 1 - target), other.size()), 0);
+      publish_chunk(g, fs, 0);
+      g.sync();
+      serial(g, [&] {
+        SpaceFixture mounted = shared->remount();
+        EXPECT_EQ(mounted.load(epoch), Status::ok);
+        EXPECT_EQ(mounted.fs->counters.used, 20 + epoch - 5);
+        std::vector<u8> read(page_size);
+        EXPECT_EQ(raid::read_page(Lane{}, mounted.fs->space, address, read.data()), Status::ok);
+        EXPECT_EQ(read, page);
+      });
+    }
+  });
+}
+
+TEST(SpaceLoad, failed_checkpoint_is_written_again_into_the_same_slot) {
+  auto pool = two_slots();
+  ASSERT_EQ(pool->load(5), Status::ok);
+  const std::vector<u8> durable(slot_header(*pool, 1), slot_bitmap(*pool, 1) + page_size);
+  free_extent(*pool->fs, {pool->chunks[0].descriptor.base_address, 3, 0});
+  snapshot_chunk(Lane{}, *pool->fs, 0);
+  ASSERT_EQ(write_chunk(Lane{}, *pool->fs, 0, 6), Status::ok);
+  // The superblock could not be written; nothing is published.
+  free_extent(*pool->fs, {pool->chunks[0].descriptor.base_address + 3 * page_size, 2, 0});
+  EXPECT_EQ(pool->fs->counters.freed_pending, 5u);
+  snapshot_chunk(Lane{}, *pool->fs, 0);
+  ASSERT_EQ(write_chunk(Lane{}, *pool->fs, 0, 7), Status::ok);
+  EXPECT_EQ(std::memcmp(durable.data(), slot_header(*pool, 1), durable.size()), 0);
+  publish_chunk(Lane{}, *pool->fs, 0);
+  EXPECT_EQ(pool->fs->counters.freed_pending, 0u);
+  EXPECT_EQ(pool->fs->counters.used, 15u);
+  SpaceFixture mounted = pool->remount();
+  ASSERT_EQ(mounted.load(7), Status::ok);
+  EXPECT_EQ(mounted.fs->counters.used, 15u);
+}
+
+TEST(SpaceLoad, bitmap_of_several_pages) {
+  const test::SpaceOptions options{.granule_bytes = u64{64} << 20, .granules_per_chunk = 3};
+  SpaceFixture pool(options);
+  ASSERT_EQ(pool.layout().bitmap_pages, 2u);
+  std::vector<u64> bitmap = pool.empty_bitmap();
+  bitmap[700] = 0xff00ff00ff00ff00;
+  pool.write_slot(0, 1, 2, bitmap);
+  on_all_groups([&](auto g) {
+    SpaceFixture* mounted = nullptr;
+    mounted = serial(g, [&] { return new SpaceFixture(pool.remount()); });
+    EXPECT_EQ(load_chunk(g, *mounted->fs, 0, 2), Status::ok);
+    EXPECT_EQ(serial(g, [&] { return mounted->fs->counters.used; }), 32u);
+    serial(g, [&] { free_extent(*mounted->fs, {pool.chunks[0].descriptor.base_address + (700 * 64 + 8) * page_size, 4, 0}); });
+    snapshot_chunk(g, *mounted->fs, 0);
+    EXPECT_EQ(write_chunk(g, *mounted->fs, 0, 3), Status::ok);
+    serial(g, [&] {
+      SpaceFixture again = mounted->remount();
+      EXPECT_EQ(again.load(3), Status::ok);
+      EXPECT_EQ(again.fs->counters.used, 28u);
+      again.header_page(0, again.layout().bitmap_a_page + 2)[5] ^= 1;
+      SpaceFixture damaged = again.remount();
+      EXPECT_EQ(damaged.load(3), Status::corrupt_structure);
+      delete mounted;
+    });
+  });
+}
+
+}  // namespace
+}  // namespace gpu4fs::fs
