@@ -1,0 +1,393 @@
+// Inodes: numbers, creation, freeing, orphans, attributes.
+//
+// Numbers in use are the set bits of the inode bitmap (inode 2). Each allocation shard claims a batch of
+// sixteen numbers, which is one page of the inode file, so that workers that create files side by side
+// touch different pages. A claim lives in memory only: the bit is set in the gate. Orphans (inodes without
+// a name that are still open) are the set bits of the orphan bitmap (inode 3); mounting frees them.
+#pragma once
+
+#include "format/ring_format.hpp"
+#include "fs/pages/change.hpp"
+
+namespace gpu4fs::fs {
+
+inline constexpr u64 inode_number_max = u64{1} << 40;
+inline constexpr u64 bitmap_bits_per_page = format::bits_per_page;
+
+struct NewInode {
+  u16 mode;
+  u16 profile;
+  u32 uid;
+  u32 gid;
+  u32 link_count;
+  u64 parent_or_device;
+  u32 flags;
+  u32 reserved;
+};
+
+namespace detail {
+
+GPU4FS_FN inline u64* bitmap_word(FileSystem& fs, u32 frame, u64 number) {
+  auto* words = reinterpret_cast<u64*>(page_data(fs, frame));
+  return &words[(number % bitmap_bits_per_page) / 64];
+}
+
+GPU4FS_FN inline u32& claimed_count(FileSystem& fs, u64 number) {
+  const u64 batch = number / format::inodes_per_page;
+  return fs.claimed_batches[(batch * 0x9e3779b97f4a7c15ull >> 40) % claimed_batch_slots];
+}
+
+GPU4FS_FN inline bool batch_is_claimed(FileSystem& fs, u64 batch) {
+  const u64 first = batch * format::inodes_per_page;
+  if (load<Order::acquire, Scope::engine>(&claimed_count(fs, first)) != 0) return true;
+  for (u32 i = 0; i < fs.shard_count; ++i) {
+    if (load<Order::relaxed, Scope::engine>(&fs.shards[i].inode_batch) == first) return true;
+  }
+  return false;
+}
+
+// The page of bitmap file `file_number` that holds `number`'s bit: resident, or page_absent.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status get_bitmap_page(Group g, FileSystem& fs, Operation& op, u64 file_number, u64 number,
+                                 InodeRef* file, u32* frame) {
+  GPU4FS_TRY(get_inode(g, fs, op, file_number, file));
+  return get_page(g, fs, op, *file, 0, number / bitmap_bits_per_page, frame);
+}
+
+// Gate: the same, created under the grow lock if it is absent.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE u32 ensure_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u64 index) {
+  const PageKey key = PageKey::make(file.number, 0, index);
+  u32 frame = serial(g, [&] { return find_frame(fs.pages, key); });
+  if (frame != no_frame) return frame;
+  frame = serial(g, [&] {
+    fs.grow_lock.lock();
+    return find_frame(fs.pages, key);
+  });
+  if (frame == no_frame) {
+    frame = add_page(g, fs, op, file, 0, index);
+    serial(g, [&] {
+      const u64 size = (index + 1) * page_size;
+      // Others look at it without a lock, to see how far the file reaches.
+      if (file.inode->size_bytes < size) store<Order::relaxed, Scope::engine>(&file.inode->size_bytes, size);
+    });
+  }
+  serial(g, [&] { fs.grow_lock.unlock(); });
+  return frame;
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE void change_bit(Group g, FileSystem& fs, Operation& op, u64 file_number, u64 number, bool set) {
+  InodeRef file{};
+  const Status status = get_inode(g, fs, op, file_number, &file);
+  GPU4FS_CHECK_OK(status);
+  const u32 frame = ensure_page(g, fs, op, file, number / bitmap_bits_per_page);
+  serial(g, [&] {
+    const u64 bit = u64{1} << (number % 64);
+    u64* word = bitmap_word(fs, frame, number);
+    if (set) {
+      const u64 old = fetch_or<Order::relaxed, Scope::engine>(word, bit);
+      GPU4FS_CHECK_EQ(old & bit, u64{0});
+    } else {
+      const u64 old = fetch_and<Order::relaxed, Scope::engine>(word, ~bit);
+      GPU4FS_CHECK_EQ(old & bit, bit);
+    }
+    mark_page(fs, op, file, frame);
+  });
+}
+
+// Makes batch `first` the shard's if nobody has it and it has free numbers; under the grow lock, so that two
+// shards never take the same one. The bits are read after the claims: a committed number leaves the claims
+// only after its bit is set. `frame` is the bitmap page, no_frame: absent, all numbers are free.
+GPU4FS_FN inline bool take_batch(FileSystem& fs, Operation& op, u64 first, u32 frame) {
+  fs.grow_lock.lock();
+  u32 mask = 0;
+  if (!batch_is_claimed(fs, first / format::inodes_per_page)) {
+    // A page that was absent may have been created since.
+    if (frame == no_frame) {
+      frame = find_frame(fs.pages, PageKey::make(format::inode_number_inode_bitmap, 0, first / bitmap_bits_per_page));
+    }
+    u32 used = 0;
+    if (frame != no_frame) {
+      const u64 word = load<Order::acquire, Scope::engine>(bitmap_word(fs, frame, first));
+      used = static_cast<u32>(word >> (first % 64)) & 0xffffu;
+    }
+    mask = ~used & 0xffffu;
+    if (mask != 0) {
+      AllocationShard& shard = fs.shards[op.shard];
+      store<Order::relaxed, Scope::engine>(&shard.inode_batch, first);
+      shard.inode_mask = mask;
+    }
+  }
+  fs.grow_lock.unlock();
+  return mask != 0;
+}
+
+struct BatchChoice {
+  u64 batch;     // 0: look again
+  u32 wrapped;
+  u32 reserved;
+};
+
+// The next batch to look at. Past the end of the inode file the scan starts over, once in a search and only
+// while at least a quarter of the numbers below the end is free; otherwise the file grows.
+GPU4FS_FN inline BatchChoice next_batch(FileSystem& fs, u32 wrapped) {
+  const u64 next = fetch_add<Order::relaxed, Scope::engine>(&fs.inode_scan, u64{1});
+  const u64 pages = load<Order::relaxed, Scope::engine>(&fs.inode_file.size_bytes) / page_size;
+  const u64 used = load<Order::relaxed, Scope::engine>(&fs.inode_used);
+  if (next >= pages && wrapped == 0 && used + used / 3 < pages * format::inodes_per_page) {
+    store<Order::relaxed, Scope::engine>(&fs.inode_scan, u64{1});
+    return {0, 1, 0};
+  }
+  return {batch_is_claimed(fs, next) ? u64{0} : next, wrapped, 0};
+}
+
+// The batch of `first` is full: lets the scan go on at the next word of the bitmap page with a free bit.
+// Racing scans may look at a batch twice, which costs time only.
+GPU4FS_FN inline void skip_used_batches(FileSystem& fs, u32 frame, u64 first) {
+  u64 number = first + 64 - first % 64;
+  while (number % bitmap_bits_per_page != 0 &&
+         load<Order::relaxed, Scope::engine>(bitmap_word(fs, frame, number)) == ~u64{0}) {
+    number += 64;
+  }
+  const u64 batch = number / format::inodes_per_page;
+  u64 scan = load<Order::relaxed, Scope::engine>(&fs.inode_scan);
+  if (scan < batch && batch - scan <= bitmap_bits_per_page / format::inodes_per_page) {
+    compare_exchange<Order::relaxed, Scope::engine>(&fs.inode_scan, scan, batch);
+  }
+}
+
+// A batch with free numbers for shard `op.shard`, which is locked by the caller.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status claim_batch(Group g, FileSystem& fs, Operation& op) {
+  // Every batch up to the inode file's end is looked at once before the file grows.
+  const u64 batch_end = serial(g, [&] {
+    const u64 pages = load<Order::relaxed, Scope::engine>(&fs.inode_file.size_bytes) / page_size;
+    return maximum<u64>(pages, 1) + fs.shard_count + 1;
+  });
+  u32 wrapped = 0;
+  for (u64 attempt = 0; attempt < 4 * batch_end + 64; ++attempt) {
+    const BatchChoice choice = serial(g, [&] { return next_batch(fs, wrapped); });
+    wrapped = choice.wrapped;
+    if (choice.batch == 0) continue;
+    const u64 first = choice.batch * format::inodes_per_page;
+    if (first + format::inodes_per_page > inode_number_max) return Status::no_inodes;
+    InodeRef file{};
+    u32 frame = no_frame;
+    const Status status =
+        get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, first, &file, &frame);
+    if (status != Status::ok && status != Status::page_absent) return status;
+    if (serial(g, [&] { return take_batch(fs, op, first, frame); })) return Status::ok;
+  }
+  return Status::no_inodes;
+}
+
+}  // namespace detail
+
+// Prepare: claims a free inode number for this command. Whoever does not commit it must call
+// unclaim_inode. Status: no_inodes, or as get_page.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status claim_inode(Group g, FileSystem& fs, Operation& op, u64* number) {
+  *number = 0;
+  AllocationShard& shard = fs.shards[op.shard];
+  serial(g, [&] { shard.lock.lock(); });
+  const bool has_batch = serial(g, [&] { return shard.inode_mask != 0; });
+  const Status status = has_batch ? Status::ok : detail::claim_batch(g, fs, op);
+  *number = serial(g, [&] {
+    u64 claimed = 0;
+    if (status == Status::ok) {
+      const u32 position = count_trailing_zeros(shard.inode_mask);
+      shard.inode_mask &= shard.inode_mask - 1;
+      claimed = shard.inode_batch + position;
+      fetch_add<Order::relaxed, Scope::engine>(&detail::claimed_count(fs, claimed), 1u);
+    }
+    shard.lock.unlock();
+    return claimed;
+  });
+  return status;
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE void unclaim_inode(Group g, FileSystem& fs, Operation& op, u64 number) {
+  serial(g, [&] {
+    AllocationShard& shard = fs.shards[op.shard];
+    shard.lock.lock();
+    if (shard.inode_batch == number - number % format::inodes_per_page) {
+      shard.inode_mask |= 1u << (number % format::inodes_per_page);
+    }
+    const u32 old = fetch_sub<Order::release, Scope::engine>(&detail::claimed_count(fs, number), 1u);
+    GPU4FS_CHECK_GT(old, 0u);
+    shard.lock.unlock();
+  });
+}
+
+// Prepare: the pages that commit_new_inode changes are resident or will be created (count the inode in
+// reserve_metadata).
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status prepare_new_inode(Group g, FileSystem& fs, Operation& op, u64 number) {
+  InodeRef file{};
+  u32 frame = no_frame;
+  Status status = detail::get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, number, &file, &frame);
+  if (status != Status::ok && status != Status::page_absent) return status;
+  status = get_page(g, fs, op, detail::inode_file_ref(fs), 0, number / format::inodes_per_page, &frame);
+  return status == Status::page_absent ? Status::ok : status;
+}
+
+// Gate: brings the claimed inode to life with empty content. Its lock is free (nobody knows the number).
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE InodeRef commit_new_inode(Group g, FileSystem& fs, Operation& op, u64 number,
+                                    const NewInode& values) {
+  const InodeRef inode_file = detail::inode_file_ref(fs);
+  const u32 frame = detail::ensure_page(g, fs, op, inode_file, number / format::inodes_per_page);
+  detail::change_bit(g, fs, op, format::inode_number_inode_bitmap, number, true);
+  const u32 position = static_cast<u32>(number % format::inodes_per_page);
+  const InodeRef ref{number, reinterpret_cast<format::Inode*>(page_data(fs, frame)) + position, frame, 0,
+                     &fs.pages.inode_locks[u64{frame} * format::inodes_per_page + position]};
+  serial(g, [&] {
+    format::Inode& inode = *ref.inode;
+    GPU4FS_CHECK_EQ(inode.mode, 0);
+    const u32 generation = inode.generation + 1;
+    inode = format::Inode{};
+    inode.access_time = inode.modification_time = inode.change_time = inode.birth_time = op.now;
+    inode.uid = values.uid;
+    inode.gid = values.gid;
+    inode.link_count = values.link_count;
+    inode.mode = values.mode;
+    inode.version = 1;
+    inode.flags = values.flags;
+    inode.generation = generation;
+    inode.parent_or_device = values.parent_or_device;
+    inode.profile = values.profile;
+    detail::mark_page(fs, op, inode_file, frame);
+    fetch_add<Order::relaxed, Scope::engine>(&fs.inode_used, u64{1});
+    const u32 old = fetch_sub<Order::release, Scope::engine>(&detail::claimed_count(fs, number), 1u);
+    GPU4FS_CHECK_GT(old, 0u);
+  });
+  return ref;
+}
+
+// Prepare: the bitmap page of `number` is resident.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status prepare_free_inode(Group g, FileSystem& fs, Operation& op, u64 number) {
+  InodeRef file{};
+  u32 frame = no_frame;
+  return detail::get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, number, &file, &frame);
+}
+
+// Gate: the inode, exclusively locked and without content, links or attributes, becomes free. Its
+// generation survives, so that a handle of the old file never matches a new one.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE void commit_free_inode(Group g, FileSystem& fs, Operation& op, const InodeRef& ref) {
+  detail::change_bit(g, fs, op, format::inode_number_inode_bitmap, ref.number, false);
+  serial(g, [&] {
+    format::Inode& inode = *ref.inode;
+    GPU4FS_CHECK_NE(inode.mode, 0);
+    GPU4FS_CHECK_EQ(inode.page_count, u64{0});
+    const u32 generation = inode.generation;
+    inode = format::Inode{};
+    inode.version = 1;
+    inode.generation = generation;
+    detail::mark_page(fs, op, detail::inode_file_ref(fs), ref.frame);
+    fetch_sub<Order::relaxed, Scope::engine>(&fs.inode_used, u64{1});
+  });
+}
+
+// Prepare: the orphan bitmap's page for `number` is resident or will be created (covered by counting the
+// inode in reserve_metadata once more).
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status prepare_orphan(Group g, FileSystem& fs, Operation& op, u64 number) {
+  InodeRef file{};
+  u32 frame = no_frame;
+  const Status status =
+      detail::get_bitmap_page(g, fs, op, format::inode_number_orphan_bitmap, number, &file, &frame);
+  return status == Status::page_absent ? Status::ok : status;
+}
+
+// Gate.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void set_orphan(Group g, FileSystem& fs, Operation& op, u64 number) {
+  detail::change_bit(g, fs, op, format::inode_number_orphan_bitmap, number, true);
+}
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void clear_orphan(Group g, FileSystem& fs, Operation& op, u64 number) {
+  detail::change_bit(g, fs, op, format::inode_number_orphan_bitmap, number, false);
+}
+
+// Whether `number` is an orphan. Status: as get_page.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status is_orphan(Group g, FileSystem& fs, Operation& op, u64 number, bool* orphan) {
+  InodeRef file{};
+  u32 frame = no_frame;
+  *orphan = false;
+  const Status status =
+      detail::get_bitmap_page(g, fs, op, format::inode_number_orphan_bitmap, number, &file, &frame);
+  if (status == Status::page_absent) return Status::ok;
+  GPU4FS_TRY(status);
+  *orphan = serial(g, [&] {
+    const u64 word = load<Order::relaxed, Scope::engine>(detail::bitmap_word(fs, frame, number));
+    return ((word >> (number % 64)) & 1) != 0;
+  });
+  return Status::ok;
+}
+
+// The first orphan with a number >= from, or 0 when there is none. Status: as get_page.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status next_orphan(Group g, FileSystem& fs, Operation& op, u64 from, u64* number) {
+  *number = 0;
+  InodeRef file{};
+  GPU4FS_TRY(get_inode(g, fs, op, format::inode_number_orphan_bitmap, &file));
+  const u64 page_end = serial(g, [&] {
+    return load<Order::relaxed, Scope::engine>(&file.inode->size_bytes) / page_size;
+  });
+  for (u64 page = from / bitmap_bits_per_page; page < page_end; ++page) {
+    u32 frame = no_frame;
+    const Status status = get_page(g, fs, op, file, 0, page, &frame);
+    if (status == Status::page_absent) continue;
+    GPU4FS_TRY(status);
+    const u64 found = serial(g, [&] {
+      const auto* words = reinterpret_cast<const u64*>(page_data(fs, frame));
+      for (u32 i = 0; i < page_size / 8; ++i) {
+        u64 word = load<Order::relaxed, Scope::engine>(&words[i]);
+        const u64 base = page * bitmap_bits_per_page + u64{i} * 64;
+        if (base + 64 <= from) continue;
+        if (base < from) word &= ~u64{0} << (from - base);
+        if (word != 0) return base + count_trailing_zeros(word);
+      }
+      return u64{0};
+    });
+    if (found != 0) {
+      *number = found;
+      return Status::ok;
+    }
+  }
+  return Status::ok;
+}
+
+// Leader or Lane, under the inode's lock.
+GPU4FS_FN GPU4FS_NOINLINE inline void attributes_of(const InodeRef& ref, format::AttributeRecord* record) {
+  const format::Inode& inode = *ref.inode;
+  const u64 access = load<Order::relaxed, Scope::engine>(&inode.access_time);
+  *record = format::AttributeRecord{};
+  record->inode = ref.number;
+  record->size_bytes = inode.size_bytes;
+  record->blocks_512 = inode.page_count * (page_size / 512);
+  record->access_seconds = format::time_seconds(access);
+  record->modification_seconds = format::time_seconds(inode.modification_time);
+  record->change_seconds = format::time_seconds(inode.change_time);
+  record->birth_seconds = format::time_seconds(inode.birth_time);
+  record->access_nanoseconds = format::time_nanoseconds(access);
+  record->modification_nanoseconds = format::time_nanoseconds(inode.modification_time);
+  record->change_nanoseconds = format::time_nanoseconds(inode.change_time);
+  record->birth_nanoseconds = format::time_nanoseconds(inode.birth_time);
+  record->mode = inode.mode;
+  record->link_count = inode.link_count;
+  record->uid = inode.uid;
+  record->gid = inode.gid;
+  const u32 type = inode.mode & 0xf000u;
+  if (type == 0x2000u || type == 0x6000u) record->device = inode.parent_or_device;
+  if (type == 0x4000u) record->parent = inode.parent_or_device;
+  record->generation = inode.generation;
+  record->flags = inode.flags;
+}
+
+}  // namespace gpu4fs::fs

@@ -1,0 +1,278 @@
+// Changing metadata pages: reservations in prepare, marks, new and removed pages in the gate.
+#pragma once
+
+#include "fs/pages/pages.hpp"
+
+namespace gpu4fs::fs {
+
+namespace detail {
+
+struct MetadataCost {
+  u32 frames;
+  u32 dirty;
+};
+
+// Upper bounds. An inode may dirty its page and three ancestors, and a bitmap page with two ancestors;
+// all may be new. Pages dirty their map pages above: the pages of one command lie in at most eight runs,
+// so at most 8 * 5 ancestors and one more per 256 pages. A file that gets pages may grow from height 0 to 5,
+// which puts five map pages above its old content.
+GPU4FS_FN constexpr MetadataCost metadata_cost(u32 inode_count, u32 page_count, u32 new_page_count) {
+  const u32 changed = page_count + new_page_count;
+  const u32 runs = changed < 8 ? changed : 8;
+  const u32 new_runs = new_page_count < 8 ? new_page_count : 8;
+  const u32 growing = inode_count == 0 ? 1 : inode_count;
+  const u32 growth = 5 * (new_runs < growing ? new_runs : growing);
+  MetadataCost cost{};
+  cost.frames = 8 * inode_count + new_page_count + 5 * new_runs + growth + new_page_count / 256;
+  cost.dirty = 8 * inode_count + changed + 5 * runs + growth + changed / 256;
+  return cost;
+}
+
+GPU4FS_FN GPU4FS_NOINLINE inline Status top_up_frames(FileSystem& fs, Operation& op, u32 wanted) {
+  if (op.frames_reserved >= wanted) return Status::ok;
+  PageTable& table = fs.pages;
+  const u32 more = wanted - op.frames_reserved;
+  // A checkpoint evicts when less than a quarter of the frames is free: more than that cannot be waited for.
+  if (wanted > table.frame_count / 4) return Status::no_memory;
+  table.free_lock.lock();
+  const bool enough = table.free_count >= table.frames_reserved + more;
+  if (enough) table.frames_reserved += more;
+  table.free_lock.unlock();
+  if (!enough) return Status::retry_after_checkpoint;
+  op.frames_reserved += more;
+  return Status::ok;
+}
+
+GPU4FS_FN GPU4FS_NOINLINE inline Status top_up_dirty(FileSystem& fs, Operation& op, u32 wanted) {
+  if (op.dirty_reserved >= wanted) return Status::ok;
+  PageTable& table = fs.pages;
+  const u32 more = wanted - op.dirty_reserved;
+  if (wanted > table.staging_count / 2) return Status::no_memory;
+  table.free_lock.lock();
+  const bool enough = load<Order::relaxed, Scope::engine>(&table.dirty_count) +
+                          table.dirty_reserved + more <= table.staging_count;
+  if (enough) table.dirty_reserved += more;
+  table.free_lock.unlock();
+  if (!enough) return Status::retry_after_checkpoint;
+  const Status status = reserve_pages(fs, op, more);
+  if (status != Status::ok) {
+    table.free_lock.lock();
+    table.dirty_reserved -= more;
+    table.free_lock.unlock();
+    return status;
+  }
+  op.dirty_reserved += more;
+  return Status::ok;
+}
+
+// Marks one frame; true if it was clean.
+GPU4FS_FN GPU4FS_NOINLINE inline bool mark_frame(FileSystem& fs, Operation& op, u32 frame) {
+  PageTable& table = fs.pages;
+  Frame& f = table.frames[frame];
+  GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&f.state)), u32{frame_valid});
+  if (load<Order::relaxed, Scope::engine>(&f.dirty) != 0) return false;
+  if (exchange<Order::relaxed, Scope::engine>(&f.dirty, 1u) != 0) return false;
+  GPU4FS_CHECK_GT(op.dirty_reserved, 0u);
+  GPU4FS_CHECK_GT(op.pages_reserved, u64{0});
+  // The page stays in SpaceCounters::reserved: from now on it is promised to this frame.
+  --op.dirty_reserved;
+  --op.pages_reserved;
+  table.free_lock.lock();
+  --table.dirty_reserved;
+  const u32 position = fetch_add<Order::relaxed, Scope::engine>(&table.dirty_count, 1u);
+  table.free_lock.unlock();
+  GPU4FS_CHECK_LT(position, table.staging_count);
+  table.dirty_list[position] = frame;
+  return true;
+}
+
+// Marks the map pages above page (level, index); false when it met a dirty one.
+GPU4FS_FN inline bool mark_map_pages(FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
+                                     u64 index) {
+  if (level == attribute_level) return true;
+  const u32 height = file.inode->height;
+  for (u32 l = level; l < height; ++l) {
+    index >>= format::slot_shift;
+    const u32 frame = find_frame(fs.pages, PageKey::make(file.number, l + 1, index));
+    GPU4FS_CHECK_NE(frame, no_frame);
+    if (!mark_frame(fs, op, frame)) return false;
+  }
+  return true;
+}
+
+// Marks all ancestors of page (level, index): map pages, the inode's page, the map pages above that.
+// Stops at the first dirty one: whoever marked that marks the rest before the gate can close.
+GPU4FS_FN GPU4FS_NOINLINE inline void mark_ancestors(FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
+                                     u64 index) {
+  if (!mark_map_pages(fs, op, file, level, index)) return;
+  if (file.number == format::inode_number_inode_file) return;
+  if (!mark_frame(fs, op, file.frame)) return;
+  mark_map_pages(fs, op, inode_file_ref(fs), 0, file.number / format::inodes_per_page);
+}
+
+GPU4FS_FN GPU4FS_NOINLINE inline void mark_page(FileSystem& fs, Operation& op, const InodeRef& file, u32 frame) {
+  const PageKey key = fs.pages.frames[frame].key;
+  GPU4FS_CHECK_EQ(key.inode, file.number);
+  if (mark_frame(fs, op, frame)) mark_ancestors(fs, op, file, key.level(), key.index());
+}
+
+}  // namespace detail
+
+// Prepare: promises frames, dirty entries and space for a commit that changes `inode_count` inodes
+// (created and freed ones included), `page_count` existing metadata pages and `new_page_count` new ones;
+// inode pages and ancestors are added here. The pages of one call lie in at most eight runs. Asking again
+// tops up to the greater amount. Status: no_space, no_memory, retry_after_checkpoint, chunk_not_mapped.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status reserve_metadata(Group g, FileSystem& fs, Operation& op, u32 inode_count, u32 page_count,
+                                  u32 new_page_count) {
+  return serial(g, [&] {
+    const detail::MetadataCost cost = detail::metadata_cost(inode_count, page_count, new_page_count);
+    GPU4FS_TRY(detail::top_up_frames(fs, op, cost.frames));
+    return detail::top_up_dirty(fs, op, cost.dirty);
+  });
+}
+
+// Returns whatever the command still has reserved: at its end, and before it waits for a checkpoint.
+GPU4FS_FN GPU4FS_NOINLINE inline void release_reservations(FileSystem& fs, Operation& op) {
+  PageTable& table = fs.pages;
+  table.free_lock.lock();
+  GPU4FS_CHECK_GE(table.frames_reserved, op.frames_reserved);
+  GPU4FS_CHECK_GE(table.dirty_reserved, op.dirty_reserved);
+  table.frames_reserved -= op.frames_reserved;
+  table.dirty_reserved -= op.dirty_reserved;
+  table.free_lock.unlock();
+  op.frames_reserved = 0;
+  op.dirty_reserved = 0;
+  if (op.pages_reserved != 0) unreserve_pages(fs, op, op.pages_reserved);
+}
+
+// Gate: the bytes of `frame`, a page of `file`, change (before or after this call, in this step).
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE void mark_dirty(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 frame) {
+  serial(g, [&] { detail::mark_page(fs, op, file, frame); });
+}
+
+// Gate: the inode's own bytes change. Nothing to mark for inode 0, which every superblock carries.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE void mark_inode_dirty(Group g, FileSystem& fs, Operation& op, const InodeRef& file) {
+  if (file.number == format::inode_number_inode_file) return;
+  serial(g, [&] { detail::mark_page(fs, op, detail::inode_file_ref(fs), file.frame); });
+}
+
+namespace detail {
+
+// A zeroed resident page under `key`, out of the command's reservation, marked dirty without ancestors.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE u32 create_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
+                          u64 index) {
+  const u32 frame = serial(g, [&] {
+    GPU4FS_CHECK_GT(op.frames_reserved, 0u);
+    --op.frames_reserved;
+    const u32 taken = take_frame(fs.pages, true);
+    GPU4FS_CHECK_NE(taken, no_frame);
+    return taken;
+  });
+  zero_page(g, page_data(fs, frame));
+  serial(g, [&] {
+    const u32 winner =
+        insert_frame(fs.pages, frame, PageKey::make(file.number, level, index), 0, frame_valid);
+    GPU4FS_CHECK_EQ(winner, frame);
+    mark_frame(fs, op, frame);
+    file.inode->page_count += 1;
+  });
+  return frame;
+}
+
+// Puts one more level on top: the seven slots move into a new map page.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE void grow_height(Group g, FileSystem& fs, Operation& op, const InodeRef& file) {
+  const u32 old_height = file.inode->height;
+  const bool is_empty = serial(g, [&] {
+    for (u32 i = 0; i < format::inode_slot_count; ++i) {
+      if (load_slot(&file.inode->slots[i]).is_valid()) return false;
+    }
+    return true;
+  });
+  if (is_empty) {
+    serial(g, [&] { file.inode->height = static_cast<u8>(old_height + 1); });
+    return;
+  }
+  const u32 frame = create_page(g, fs, op, file, old_height + 1, 0);
+  serial(g, [&] {
+    format::BlockPointer* slots = map_slots(fs, frame);
+    for (u32 i = 0; i < format::inode_slot_count; ++i) {
+      slots[i] = load_slot(&file.inode->slots[i]);
+      store_slot(&file.inode->slots[i], format::BlockPointer::hole());
+    }
+    store_slot(&file.inode->slots[0], format::BlockPointer::indirect(0));
+    file.inode->height = static_cast<u8>(old_height + 1);
+    mark_ancestors(fs, op, file, old_height + 1, 0);
+  });
+}
+
+}  // namespace detail
+
+// Gate: a new zeroed page (level, index) of `file`; creates missing ancestors and grows the height. The
+// page must not exist; a direct block of greater size must not stand in its way (split it first). Until
+// the next checkpoint its slot holds address 0, and nobody reads it through the slot.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE u32 add_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level, u64 index) {
+  if (level != attribute_level) {
+    GPU4FS_CHECK(!file.inode->is_inline());
+    while (file.inode->height < level ||
+           (index >> (format::slot_shift * (file.inode->height - level))) >= format::inode_slot_count) {
+      g.sync();
+      detail::grow_height(g, fs, op, file);
+      g.sync();
+    }
+    const u32 height = file.inode->height;
+    for (u32 l = height; l > level; --l) {
+      const u64 index_here = index >> (format::slot_shift * (l - level));
+      const u32 here = serial(g, [&] {
+        return detail::find_frame(fs.pages, PageKey::make(file.number, l, index_here));
+      });
+      if (here != no_frame) continue;
+      detail::create_page(g, fs, op, file, l, index_here);
+      serial(g, [&] {
+        format::BlockPointer* slot = detail::slot_of_page(fs, file, l, index_here);
+        GPU4FS_CHECK(slot != nullptr);
+        GPU4FS_CHECK(load_slot(slot).is_hole());
+        store_slot(slot, format::BlockPointer::indirect(0));
+        detail::mark_ancestors(fs, op, file, l, index_here);
+      });
+    }
+  }
+  const u32 frame = detail::create_page(g, fs, op, file, level, index);
+  serial(g, [&] {
+    format::BlockPointer* slot = detail::slot_of_page(fs, file, level, index);
+    GPU4FS_CHECK(slot != nullptr);
+    const bool is_map_page = level != attribute_level && level > 0;
+    store_slot(slot, is_map_page ? format::BlockPointer::indirect(0)
+                                 : format::BlockPointer::data(0, format::BlockSize::page_4k));
+    detail::mark_ancestors(fs, op, file, level, index);
+  });
+  return frame;
+}
+
+// Gate: the resident page (level, index) goes; a map page has no valid slot any more. Its slot becomes a
+// hole and its place on the medium is freed.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE void remove_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
+                           u64 index) {
+  serial(g, [&] {
+    const u32 frame = detail::find_frame(fs.pages, PageKey::make(file.number, level, index));
+    GPU4FS_CHECK_NE(frame, no_frame);
+    format::BlockPointer* slot = detail::slot_of_page(fs, file, level, index);
+    GPU4FS_CHECK(slot != nullptr);
+    detail::mark_ancestors(fs, op, file, level, index);
+    store_slot(slot, format::BlockPointer::hole());
+    Frame& f = fs.pages.frames[frame];
+    if (f.address != 0) free_extent(fs, raid::Extent{f.address, 1, 0});
+    detail::unlink_frame(fs.pages, frame);
+    detail::send_to_limbo(fs.pages, frame);
+    GPU4FS_CHECK_GT(file.inode->page_count, u64{0});
+    file.inode->page_count -= 1;
+  });
+}
+
+}  // namespace gpu4fs::fs

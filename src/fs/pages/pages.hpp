@@ -1,0 +1,213 @@
+// Metadata pages: finding, loading, creating, changing and removing them.
+//
+// Every page of a directory, of the inode file and the bitmap files, every indirect block of a file map
+// and every attribute page lives in a frame while it is used. Frames hold the truth: the medium is
+// brought up to date by a checkpoint only, which writes dirty frames to new places (design section 6).
+//
+// Invariants:
+//  - a resident page's ancestors (map pages up to the inode page, and that page's up to inode 0) are
+//    resident: pages are loaded from the top and evicted from the bottom;
+//  - a dirty page's ancestors are dirty, so that the number of dirty frames is the number of pages the
+//    next checkpoint writes;
+//  - every dirty frame has one page of SpaceCounters::reserved and one entry of the dirty list.
+#pragma once
+
+#include "base/xxh3.hpp"
+#include "fs/fs_types.hpp"
+#include "fs/pages/pages_internal.hpp"
+#include "fs/space/space.hpp"
+#include "raid/page_io.hpp"
+
+namespace gpu4fs::fs {
+
+// An inode whose page is resident. Number 0 is the inode file itself: no frame, no lock.
+struct InodeRef {
+  u64 number;
+  format::Inode* inode;
+  u32 frame;
+  u32 reserved;
+  CommandLock* lock;
+};
+
+GPU4FS_FN inline u8* page_data(FileSystem& fs, u32 frame) {
+  GPU4FS_CHECK_LT(frame, fs.pages.frame_count);
+  return fs.pages.data + u64{frame} * page_size;
+}
+
+// Slots and time stamps change by single 8-byte stores while readers run.
+GPU4FS_FN inline format::BlockPointer load_slot(const format::BlockPointer* slot) {
+  return {load<Order::relaxed, Scope::engine>(&slot->raw)};
+}
+GPU4FS_FN inline void store_slot(format::BlockPointer* slot, format::BlockPointer value) {
+  store<Order::relaxed, Scope::engine>(&slot->raw, value.raw);
+}
+
+// The 512 slots of a resident map page (level >= 1), of level one below the page's.
+GPU4FS_FN inline format::BlockPointer* map_slots(FileSystem& fs, u32 frame) {
+  return reinterpret_cast<format::BlockPointer*>(page_data(fs, frame));
+}
+
+namespace detail {
+
+GPU4FS_FN inline InodeRef inode_file_ref(FileSystem& fs) {
+  return {format::inode_number_inode_file, &fs.inode_file, no_frame, 0, nullptr};
+}
+
+// The slot that names page (level, index) of `file`; nullptr when its parent is not resident or the index
+// lies beyond the inode's slots.
+GPU4FS_FN inline format::BlockPointer* slot_of_page(FileSystem& fs, const InodeRef& file, u32 level,
+                                                    u64 index) {
+  if (level == attribute_level) return &file.inode->attributes;
+  if (file.inode->is_inline()) return nullptr;
+  const u32 height = file.inode->height;
+  if (level > height) return nullptr;
+  if (level == height) return index < format::inode_slot_count ? &file.inode->slots[index] : nullptr;
+  const u32 parent = find_frame(
+      fs.pages, PageKey::make(file.number, level + 1, index >> format::slot_shift));
+  if (parent == no_frame) return nullptr;
+  return &map_slots(fs, parent)[index & (format::slots_per_block - 1)];
+}
+
+GPU4FS_FN inline bool index_in_range(const InodeRef& file, u32 level, u64 index) {
+  if (level == attribute_level) return index == 0;
+  if (file.inode->is_inline()) return false;
+  const u32 height = file.inode->height;
+  if (level > height || height > 5) return false;
+  const u64 top = index >> (format::slot_shift * (height - level));
+  return top < format::inode_slot_count;
+}
+
+struct LoadTicket {
+  Status status;
+  u32 frame;
+  u64 address;
+};
+
+// Decides how page (level, index), whose parent is resident, comes in: already here, absent, damaged, or
+// a fresh frame in state loading that the caller fills.
+GPU4FS_FN GPU4FS_NOINLINE inline LoadTicket begin_load(FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
+                                       u64 index) {
+  const PageKey key = PageKey::make(file.number, level, index);
+  const format::BlockPointer* slot = slot_of_page(fs, file, level, index);
+  GPU4FS_CHECK(slot != nullptr);
+  const format::BlockPointer pointer = load_slot(slot);
+  if (!pointer.is_well_formed()) return {Status::corrupt_structure, no_frame, 0};
+  if (pointer.is_hole()) return {Status::page_absent, no_frame, 0};
+  const bool is_map_page = level != attribute_level && level > 0;
+  if (is_map_page && !pointer.is_indirect()) return {Status::page_absent, no_frame, 0};
+  if (!is_map_page && (pointer.is_indirect() || pointer.is_unwritten() ||
+                       pointer.size() != format::BlockSize::page_4k)) {
+    return {Status::corrupt_structure, no_frame, 0};
+  }
+  const Status accessible = check_accessible(fs, op, pointer.address());
+  if (accessible != Status::ok) return {accessible, no_frame, 0};
+  const u32 frame = take_frame(fs.pages, false);
+  if (frame == no_frame) return {Status::retry_after_checkpoint, no_frame, 0};
+  const u32 winner = insert_frame(fs.pages, frame, key, pointer.address(), frame_loading);
+  if (winner != frame) {
+    return_frame(fs.pages, frame);
+    return {Status::again, winner, 0};
+  }
+  return {Status::busy, frame, pointer.address()};  // busy: ours to fill
+}
+
+// Loads page (level, index) of `file`, whose parent is resident.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status load_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
+                           u64 index, u32* frame) {
+  const LoadTicket ticket =
+      serial(g, [&] { return begin_load(fs, op, file, level, index); });
+  if (ticket.status != Status::busy) return ticket.status;
+  const Status status = raid::read_page(g, fs.space, ticket.address, page_data(fs, ticket.frame));
+  serial(g, [&] {
+    Frame& f = fs.pages.frames[ticket.frame];
+    if (status == Status::ok) {
+      store<Order::release, Scope::engine>(&f.state, u32{frame_valid});
+    } else {
+      unlink_frame(fs.pages, ticket.frame);
+      send_to_limbo(fs.pages, ticket.frame);
+      store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
+    }
+  });
+  *frame = ticket.frame;
+  return status;
+}
+
+struct FoundFrame {
+  u32 frame;
+  u32 state;
+};
+
+GPU4FS_FN inline FoundFrame look_up(FileSystem& fs, PageKey key) {
+  const u32 frame = find_frame(fs.pages, key);
+  if (frame == no_frame) return {no_frame, frame_free};
+  Frame& f = fs.pages.frames[frame];
+  if ((load<Order::relaxed, Scope::engine>(&f.referenced) & 1u) == 0) {
+    fetch_or<Order::relaxed, Scope::engine>(&f.referenced, 1u);
+  }
+  return {frame, load<Order::acquire, Scope::engine>(&f.state)};
+}
+
+}  // namespace detail
+
+// Makes page (level, index) of `file` resident for the rest of this step and gives its frame.
+// Status: page_absent (hole, or a block of another size stands there), corrupt_structure,
+// checksum_mismatch, and the control codes again, retry_after_checkpoint, chunk_not_mapped.
+// Requires the file's lock (shared is enough), except for inodes 0, 2 and 3.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status get_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
+                          u64 index, u32* frame) {
+  *frame = no_frame;
+  const detail::FoundFrame hit =
+      serial(g, [&] { return detail::look_up(fs, PageKey::make(file.number, level, index)); });
+  if (hit.state == frame_valid) {
+    *frame = hit.frame;
+    return Status::ok;
+  }
+  if (hit.state == frame_loading) return Status::again;
+  // Uniform: the file's lock is held, so every rank reads the same inode.
+  const u32 height = serial(g, [&] {
+    return detail::index_in_range(file, level, index) ? u32{file.inode->height} : attribute_level + 1;
+  });
+  if (height > attribute_level) return Status::page_absent;
+  if (level == attribute_level) return detail::load_page(g, fs, op, file, level, index, frame);
+  for (u32 l = height;; --l) {
+    const u64 index_here = index >> (format::slot_shift * (l - level));
+    const detail::FoundFrame here =
+        serial(g, [&] { return detail::look_up(fs, PageKey::make(file.number, l, index_here)); });
+    if (here.state == frame_loading) return Status::again;
+    if (here.state == frame_valid) {
+      *frame = here.frame;
+    } else {
+      GPU4FS_TRY(detail::load_page(g, fs, op, file, l, index_here, frame));
+    }
+    if (l == level) return Status::ok;
+  }
+}
+
+// The inode `number`, its page resident for the rest of this step; its mode may be 0 (free).
+// Status: not_found for numbers that the inode file does not reach; else as get_page.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status get_inode(Group g, FileSystem& fs, Operation& op, u64 number, InodeRef* out) {
+  const InodeRef file = detail::inode_file_ref(fs);
+  if (number == format::inode_number_inode_file) {
+    *out = file;
+    return Status::ok;
+  }
+  u32 frame = no_frame;
+  const Status status = get_page(g, fs, op, file, 0, number / format::inodes_per_page, &frame);
+  if (status == Status::page_absent) return Status::not_found;
+  GPU4FS_TRY(status);
+  const u32 position = static_cast<u32>(number % format::inodes_per_page);
+  auto* inodes = reinterpret_cast<format::Inode*>(page_data(fs, frame));
+  *out = {number, &inodes[position], frame, 0,
+          &fs.pages.inode_locks[u64{frame} * format::inodes_per_page + position]};
+  return Status::ok;
+}
+
+// The resident frame of a page, or no_frame. Leader or Lane only.
+GPU4FS_FN inline u32 resident_frame(FileSystem& fs, u64 inode, u32 level, u64 index) {
+  return detail::find_frame(fs.pages, PageKey::make(inode, level, index));
+}
+
+}  // namespace gpu4fs::fs
