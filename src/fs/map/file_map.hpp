@@ -1,0 +1,101 @@
+// The file map of regular files: which logical page holds which page of a file (theory: map_types.hpp).
+//
+//   map_lookup, map_seek                         what is there (map_walk.hpp)
+//   map_prepare, map_prepare_remove              before the gate: residency, checks, what to reserve
+//   map_replace, map_mark_written, map_remove    in the gate
+//
+// A write takes: map_prepare; allocate and write the pages; reserve_metadata(1, cost.changed, cost.fresh);
+// enter the gate; map_replace and commit_extent for each extent; size and times.
+#pragma once
+
+#include "fs/map/map_change.hpp"
+#include "fs/map/map_walk.hpp"
+
+namespace gpu4fs::fs {
+
+// Gate: pages [first, first + extent.page_count) are now those of `extent`; what was there is freed. Spans
+// that are aligned in the file and in logical space become 2 MiB and 1 GiB blocks. Requirements: as in
+// map_change.hpp. None of the extent's pages is in the map.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void map_replace(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 first,
+                           raid::Extent extent, MapKind kind) {
+  GPU4FS_CHECK_NE(kind, MapKind::hole);
+  GPU4FS_CHECK(!ref.inode->is_inline());
+  const bool unwritten = kind == MapKind::unwritten;
+  const u64 end = first + extent.page_count;
+  GPU4FS_CHECK_LE(end, map_page_max);
+  while (map_capacity(ref.inode->height) < end) {
+    g.sync();
+    detail::grow_height(g, fs, op, ref);
+    mark_inode_dirty(g, fs, op, ref);
+    g.sync();
+  }
+  u64 page = first;
+  while (page < end) {
+    const u64 address = extent.address + (page - first) * page_size;
+    const u32 level = detail::block_level(page, end - page, address);
+    if (level > 0) {
+      detail::put_block(g, fs, op, ref, page, level, address, unwritten);
+      page += map_span(level);
+      continue;
+    }
+    const detail::MapPlace place = detail::ensure_place(g, fs, op, ref, page, 0);
+    const u32 count = static_cast<u32>(minimum<u64>(place.slot_count - place.slot, end - page));
+    detail::put_pages(g, fs, op, ref, place, count, address, unwritten);
+    page += count;
+  }
+}
+
+// Gate: unwritten pages in [first, end) become data where they lie; all of [first, end) is unwritten or
+// data. Their content was written before.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void map_mark_written(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 first, u64 end) {
+  u64 page = first;
+  while (page < end) {
+    const detail::MapPlace place = detail::place_in_gate(g, fs, op, ref, page, 0);
+    GPU4FS_CHECK(place.pointer.is_valid());
+    const u64 span = map_span(place.level);
+    const u64 slot_begin = page & ~(span - 1);
+    const bool whole = page == slot_begin && end >= slot_begin + span;
+    if (!whole && place.pointer.is_unwritten()) {
+      detail::split_block(g, fs, op, ref, place, page);
+      continue;
+    }
+    u64 next = slot_begin + span;
+    u32 count = 1;
+    if (place.level == 0) {
+      count = static_cast<u32>(minimum<u64>(place.slot_count - place.slot, end - page));
+      next = page + count;
+    }
+    detail::mark_place(g, fs, op, ref, place);
+    for (u32 i = g.rank(); i < count; i += Group::size()) {
+      format::BlockPointer* slot = &place.slots[place.slot + i];
+      const format::BlockPointer pointer = load_slot(slot);
+      GPU4FS_CHECK(pointer.is_valid());
+      store_slot(slot, {pointer.raw & ~format::BlockPointer::unwritten_bit});
+    }
+    g.sync();
+    page = next;
+  }
+}
+
+// Gate: [first, end) becomes a hole; its pages are freed, map pages that become empty are removed, and the
+// height of a map without any block becomes 0.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void map_remove(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 first, u64 end) {
+  GPU4FS_CHECK(!ref.inode->is_inline());
+  detail::remove_range(g, fs, op, ref, first, end, map_height_max);
+  const bool is_empty = detail::all_holes(g, ref.inode->slots, format::inode_slot_count);
+  if (!is_empty || ref.inode->height == 0) return;
+  g.sync();
+  serial(g, [&] { ref.inode->height = 0; });
+  mark_inode_dirty(g, fs, op, ref);
+}
+
+// No block and no map page: content is inline or there is none.
+template <class Group>
+GPU4FS_FN bool map_is_empty(Group g, const InodeRef& ref) {
+  return ref.inode->is_inline() || detail::all_holes(g, ref.inode->slots, format::inode_slot_count);
+}
+
+}  // namespace gpu4fs::fs

@@ -1,0 +1,240 @@
+// Changing a file map, inside the commit gate: nothing here fails or waits.
+//
+// Requirements of every function: the inode is locked exclusively and not inline; map_prepare (or
+// map_prepare_remove) for the range has answered ok in this step, and what it counted is reserved. Data
+// pages that lose their place in the map are freed here; pages that enter it were allocated by the caller,
+// who also calls commit_extent for them. Inode fields other than slots, height and page_count are the
+// caller's business.
+#pragma once
+
+#include "fs/map/map_walk.hpp"
+
+namespace gpu4fs::fs {
+namespace detail {
+
+// Leader, gate. On a damaged medium an inode's count may be too small.
+GPU4FS_FN inline void lower_page_count(FileSystem& fs, format::Inode& inode, u64 pages) {
+  if (inode.page_count < pages) store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
+  inode.page_count -= minimum(inode.page_count, pages);
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void mark_place(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, const MapPlace& place) {
+  if (place.frame == no_frame) {
+    mark_inode_dirty(g, fs, op, ref);
+  } else {
+    mark_dirty(g, fs, op, ref, place.frame);
+  }
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE MapPlace place_in_gate(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 page, u32 lowest) {
+  MapPlace place{};
+  GPU4FS_CHECK_OK(map_descend(g, fs, op, ref, page, lowest, &place));
+  return place;
+}
+
+// Frees the pages of `count` slots of level 0 in runs, none across a granule's border and so none across a
+// chunk's. Returns how many there were. Leader or Lane.
+GPU4FS_FN inline u64 free_slot_pages(FileSystem& fs, const format::BlockPointer* slots, u32 count) {
+  const u64 granule_bytes = u64{1} << fs.space.granule_shift;
+  raid::Extent run{0, 0, 0};
+  u64 freed = 0;
+  for (u32 i = 0; i < count; ++i) {
+    const format::BlockPointer pointer = load_slot(&slots[i]);
+    if (pointer.is_hole()) continue;
+    GPU4FS_CHECK(!pointer.is_indirect());
+    const u64 address = pointer.address();
+    ++freed;
+    if (run.page_count != 0 && address == run.address + u64{run.page_count} * page_size &&
+        !is_aligned(address, granule_bytes)) {
+      ++run.page_count;
+      continue;
+    }
+    if (run.page_count != 0) free_extent(fs, run);
+    run = {address, 1, 0};
+  }
+  if (run.page_count != 0) free_extent(fs, run);
+  return freed;
+}
+
+// A direct block at place gives its pages back and leaves a hole.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void free_block(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, const MapPlace& place) {
+  GPU4FS_CHECK(place.pointer.is_valid());
+  GPU4FS_CHECK(!place.pointer.is_indirect());
+  serial(g, [&] {
+    const u32 pages = static_cast<u32>(map_span(place.level));
+    free_extent(fs, raid::Extent{place.pointer.address(), pages, 0});
+    store_slot(&place.slots[place.slot], format::BlockPointer::hole());
+    lower_page_count(fs, *ref.inode, pages);
+  });
+  mark_place(g, fs, op, ref, place);
+}
+
+// Turns the direct block at place (level >= 1), which covers `page`, into a map page of blocks one level
+// smaller. No data page changes hands.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void split_block(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, const MapPlace& place,
+                           u64 page) {
+  GPU4FS_CHECK_GE(place.level, 1u);
+  GPU4FS_CHECK(place.pointer.is_valid() && !place.pointer.is_indirect());
+  mark_place(g, fs, op, ref, place);
+  serial(g, [&] { store_slot(&place.slots[place.slot], format::BlockPointer::hole()); });
+  const u32 frame = add_page(g, fs, op, ref, place.level, page >> (format::slot_shift * place.level));
+  format::BlockPointer* slots = map_slots(fs, frame);
+  const u64 part_bytes = map_span(place.level - 1) * page_size;
+  for (u32 i = g.rank(); i < format::slots_per_block; i += Group::size()) {
+    store_slot(&slots[i], direct_pointer(place.pointer.address() + i * part_bytes, place.level - 1,
+                                         place.pointer.is_unwritten()));
+  }
+  g.sync();
+}
+
+template <class Group>
+GPU4FS_FN bool all_holes(Group g, const format::BlockPointer* slots, u32 count) {
+  bool holes = true;
+  for (u32 i = g.rank(); i < count; i += Group::size()) holes = holes && load_slot(&slots[i]).is_hole();
+  return g.all(holes);
+}
+
+// Removes the map page of `level` over `page` if it is empty, then its parents while they are, up to `top`.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void prune(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u32 level, u64 page, u32 top) {
+  const u32 last = minimum<u32>(top, ref.inode->height);
+  for (; level <= last; ++level) {
+    const u64 index = page >> (format::slot_shift * level);
+    const u32 frame = serial(g, [&] { return resident_frame(fs, ref.number, level, index); });
+    GPU4FS_CHECK_NE(frame, no_frame);
+    if (!all_holes(g, map_slots(fs, frame), format::slots_per_block)) return;
+    serial(g, [&] {
+      // remove_page() counts on the page being counted.
+      if (ref.inode->page_count != 0) return;
+      store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
+      ref.inode->page_count = 1;
+    });
+    remove_page(g, fs, op, ref, level, index);
+  }
+}
+
+// Slots [place.slot, + count) of an array of level 0 become holes.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void clear_slots(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, const MapPlace& place,
+                           u32 count, u64 page, u32 top) {
+  format::BlockPointer* slots = place.slots + place.slot;
+  const u64 freed = serial(g, [&] {
+    const u64 pages = free_slot_pages(fs, slots, count);
+    lower_page_count(fs, *ref.inode, pages);
+    return pages;
+  });
+  if (freed != 0) {
+    for (u32 i = g.rank(); i < count; i += Group::size()) store_slot(&slots[i], format::BlockPointer::hole());
+    g.sync();
+  }
+  const bool goes = place.frame != no_frame && top >= 1 && all_holes(g, place.slots, place.slot_count);
+  g.sync();
+  if (goes) {
+    prune(g, fs, op, ref, 1, page, top);
+  } else if (freed != 0) {
+    mark_place(g, fs, op, ref, place);
+  }
+}
+
+// Removes what lies in [first, end) and map pages of levels up to `top` that become empty.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void remove_range(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 first, u64 end,
+                            u32 top) {
+  const u64 stop = minimum(end, map_capacity(ref.inode->height));
+  u64 page = first;
+  while (page < stop) {
+    const MapPlace place = place_in_gate(g, fs, op, ref, page, 0);
+    const u64 span = map_span(place.level);
+    const u64 slot_begin = page & ~(span - 1);
+    const u64 next = minimum(slot_begin + span, stop);
+    if (place.level == 0) {
+      const u32 count = static_cast<u32>(minimum<u64>(place.slot_count - place.slot, stop - page));
+      clear_slots(g, fs, op, ref, place, count, page, top);
+      page += count;
+    } else if (place.pointer.is_hole()) {
+      // An image may hold map pages without any valid slot.
+      const bool at_array_begin = page == first || place.slot == 0;
+      if (place.frame != no_frame && place.level < top && at_array_begin) {
+        prune(g, fs, op, ref, place.level + 1, page, top);
+      }
+      page = next;
+    } else if (page == slot_begin && next == slot_begin + span) {
+      free_block(g, fs, op, ref, place);
+      if (place.frame != no_frame) prune(g, fs, op, ref, place.level + 1, page, top);
+      page = next;
+    } else {
+      split_block(g, fs, op, ref, place, page);
+    }
+  }
+}
+
+// Slots [place.slot, + count) of level 0 get the pages from `address` on; what they held is freed.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void put_pages(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, const MapPlace& place,
+                         u32 count, u64 address, bool unwritten) {
+  GPU4FS_CHECK_LE(place.slot + count, place.slot_count);
+  format::BlockPointer* slots = place.slots + place.slot;
+  const bool is_fresh = all_holes(g, slots, count);
+  mark_place(g, fs, op, ref, place);
+  serial(g, [&] {
+    const u64 freed = is_fresh ? 0 : free_slot_pages(fs, slots, count);
+    GPU4FS_CHECK_LE(freed, u64{count});
+    lower_page_count(fs, *ref.inode, freed);
+    ref.inode->page_count += count;
+  });
+  for (u32 i = g.rank(); i < count; i += Group::size()) {
+    store_slot(&slots[i], direct_pointer(address + u64{i} * page_size, 0, unwritten));
+  }
+  g.sync();
+}
+
+// The place of level `level` over `page`, made if it is missing; it holds no greater block.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE MapPlace ensure_place(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 page, u32 level) {
+  for (;;) {
+    const MapPlace place = place_in_gate(g, fs, op, ref, page, level);
+    if (place.level == level) return place;
+    if (place.pointer.is_hole()) {
+      add_page(g, fs, op, ref, level + 1, page >> (format::slot_shift * (level + 1)));
+      g.sync();
+    } else {
+      split_block(g, fs, op, ref, place, page);
+    }
+  }
+}
+
+// One direct block of `level` >= 1 over `page`, which is aligned to it.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void put_block(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 page, u32 level,
+                         u64 address, bool unwritten) {
+  const u64 span = map_span(level);
+  MapPlace place = ensure_place(g, fs, op, ref, page, level);
+  if (place.pointer.is_indirect()) {
+    remove_range(g, fs, op, ref, page, page + span, level);
+    place = place_in_gate(g, fs, op, ref, page, level);
+  } else if (place.pointer.is_valid()) {
+    free_block(g, fs, op, ref, place);
+  }
+  mark_place(g, fs, op, ref, place);
+  serial(g, [&] {
+    GPU4FS_CHECK(load_slot(&place.slots[place.slot]).is_hole());
+    store_slot(&place.slots[place.slot], direct_pointer(address, level, unwritten));
+    ref.inode->page_count += span;
+  });
+}
+
+// The level of the greatest block that `count` pages from file page `page` at `address` can begin with.
+GPU4FS_FN constexpr u32 block_level(u64 page, u64 count, u64 address) {
+  for (u32 level = 2; level > 0; --level) {
+    const u64 span = map_span(level);
+    if (count >= span && is_aligned(page, span) && is_aligned(address, span * page_size)) return level;
+  }
+  return 0;
+}
+
+}  // namespace detail
+}  // namespace gpu4fs::fs

@@ -1,0 +1,229 @@
+// Reading a file map: what lies at a page, and what a change will cost.
+//
+// All functions are uniform and need the inode's lock (shared is enough). Ranks read slots directly: under
+// the lock only a checkpoint writes to them, and it changes the address of an indirect slot, never its kind.
+#pragma once
+
+#include "fs/map/map_types.hpp"
+
+namespace gpu4fs::fs {
+namespace detail {
+
+// The slot that decides about `page`: from the inode down until a slot is not indirect or of level
+// `lowest`. `page` lies below the inode's capacity. Status: corrupt_structure, or as get_page.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status map_descend(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 page, u32 lowest,
+                             MapPlace* place) {
+  const u32 height = ref.inode->height;
+  if (height > map_height_max) return Status::corrupt_structure;
+  GPU4FS_CHECK_LT(page, map_capacity(height));
+  MapPlace here{};
+  here.slots = ref.inode->slots;
+  here.slot_count = format::inode_slot_count;
+  here.frame = no_frame;
+  for (here.level = height;; --here.level) {
+    here.slot = static_cast<u32>(page >> (format::slot_shift * here.level)) & (format::slots_per_block - 1);
+    GPU4FS_CHECK_LT(here.slot, here.slot_count);
+    here.pointer = load_slot(&here.slots[here.slot]);
+    if (!slot_fits_level(here.pointer, here.level)) return Status::corrupt_structure;
+    if (!here.pointer.is_indirect() || here.level == lowest) break;
+    const Status status =
+        get_page(g, fs, op, ref, here.level, page >> (format::slot_shift * here.level), &here.frame);
+    if (status == Status::page_absent) return Status::corrupt_structure;
+    GPU4FS_TRY(status);
+    here.slots = map_slots(fs, here.frame);
+    here.slot_count = format::slots_per_block;
+  }
+  *place = here;
+  return Status::ok;
+}
+
+GPU4FS_FN constexpr MapKind kind_of(format::BlockPointer pointer) {
+  return pointer.is_hole() ? MapKind::hole : pointer.is_unwritten() ? MapKind::unwritten : MapKind::data;
+}
+
+// Slots behind place.slot that go on with its run, at most `slot_max`.
+template <class Group>
+GPU4FS_FN u32 following_slots(Group g, const MapPlace& place, u64 slot_max) {
+  const u64 left = place.slot_count - 1 - place.slot;
+  const u32 limit = static_cast<u32>(minimum(left, slot_max));
+  const u64 block_bytes = map_span(place.level) * page_size;
+  u32 found = 0;
+  while (found < limit) {
+    const u32 ahead = found + g.rank();
+    bool goes_on = false;
+    if (ahead < limit) {
+      const format::BlockPointer next = load_slot(&place.slots[place.slot + 1 + ahead]);
+      goes_on = place.pointer.is_hole()
+                    ? next.raw == 0
+                    : next.raw == place.pointer.raw + (u64{ahead} + 1) * block_bytes;
+    }
+    const u32 stops = ~g.ballot(goes_on);
+    const u32 here = minimum(count_trailing_zeros(stops), Group::size());
+    found += here;
+    if (here < Group::size()) break;
+  }
+  return minimum(found, limit);
+}
+
+// Every slot of [first, first + count) of an array of level 0 is well formed and inside the space.
+template <class Group>
+GPU4FS_FN bool slots_are_sound(Group g, const FileSystem& fs, const format::BlockPointer* slots, u32 first,
+                               u32 count) {
+  bool sound = true;
+  for (u32 i = g.rank(); i < count; i += Group::size()) {
+    const format::BlockPointer pointer = load_slot(&slots[first + i]);
+    if (!slot_fits_level(pointer, 0)) sound = false;
+    if (pointer.is_valid() && sound && !block_in_space(fs, pointer, 0)) sound = false;
+  }
+  return g.all(sound);
+}
+
+}  // namespace detail
+
+// The run that begins at `page`, of at most `page_limit` > 0 pages; it may end earlier than it could, and it
+// never leaves a granule, so its pages are of one chunk. Status: corrupt_structure, or as get_page.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status map_lookup(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 page, u64 page_limit,
+                            MapRun* run) {
+  GPU4FS_CHECK_GT(page_limit, u64{0});
+  if (ref.inode->height > map_height_max) return Status::corrupt_structure;
+  if (ref.inode->is_inline() || page >= map_capacity(ref.inode->height)) {
+    *run = {MapKind::hole, 0, 0, page_limit};
+    return Status::ok;
+  }
+  detail::MapPlace place{};
+  GPU4FS_TRY(detail::map_descend(g, fs, op, ref, page, 0, &place));
+  const u64 span = map_span(place.level);
+  const u64 inside = page & (span - 1);
+  if (place.pointer.is_valid() && !detail::block_in_space(fs, place.pointer, place.level)) {
+    return Status::corrupt_structure;
+  }
+  u64 count = span - inside;
+  if (count < page_limit) {
+    count += span * detail::following_slots(g, place, divide_up(page_limit - count, span));
+  }
+  run->kind = detail::kind_of(place.pointer);
+  run->reserved = 0;
+  run->address = place.pointer.is_hole() ? 0 : place.pointer.address() + inside * page_size;
+  run->page_count = minimum(count, page_limit);
+  if (run->kind != MapKind::hole) {
+    const u64 granule_bytes = u64{1} << fs.space.granule_shift;
+    const u64 in_granule = granule_bytes - (run->address & (granule_bytes - 1));
+    run->page_count = minimum(run->page_count, in_granule / page_size);
+  }
+  return Status::ok;
+}
+
+struct MapSeek {
+  u64 page;    // where the search stands
+  bool found;
+};
+
+// Looks in [page, end) for the first page that is data (`want_data`) or is not, with at most `lookup_max`
+// look-ups: seek->found, or seek->page is where to go on; seek->page == end without `found`: there is none.
+// Unwritten pages count as holes.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status map_seek(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 page, u64 end,
+                          bool want_data, u32 lookup_max, MapSeek* seek) {
+  *seek = {page, false};
+  for (u32 i = 0; i < lookup_max && seek->page < end; ++i) {
+    MapRun run{};
+    GPU4FS_TRY(map_lookup(g, fs, op, ref, seek->page, end - seek->page, &run));
+    if ((run.kind == MapKind::data) == want_data) {
+      seek->found = true;
+      return Status::ok;
+    }
+    seek->page += run.page_count;
+  }
+  return Status::ok;
+}
+
+// Prepare: brings in every map page that a replacement of [first, end) touches, checks all slots there, and
+// counts what to reserve. Status: file_too_large, corrupt_structure, or as get_page.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status map_prepare(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 first, u64 end,
+                             MapCost* cost) {
+  GPU4FS_CHECK_LT(first, end);
+  *cost = {0, 0};
+  if (end > map_page_max) return Status::file_too_large;
+  const u32 height = ref.inode->is_inline() ? 0 : ref.inode->height;
+  if (height > map_height_max) return Status::corrupt_structure;
+  const u64 capacity = ref.inode->is_inline() ? 0 : map_capacity(height);
+  u64 previous = ~u64{0};
+  u64 page = first;
+  while (page < end && page < capacity) {
+    detail::MapPlace place{};
+    GPU4FS_TRY(detail::map_descend(g, fs, op, ref, page, 0, &place));
+    cost->changed += detail::fresh_path(page, previous, place.level, height);
+    previous = page;
+    if (place.level == 0) {
+      const u32 count = static_cast<u32>(minimum<u64>(place.slot_count - place.slot, end - page));
+      if (!detail::slots_are_sound(g, fs, place.slots, place.slot, count)) return Status::corrupt_structure;
+      page += count;
+      continue;
+    }
+    if (place.pointer.is_valid() && !detail::block_in_space(fs, place.pointer, place.level)) {
+      return Status::corrupt_structure;
+    }
+    const u64 span = map_span(place.level);
+    const u64 stop = minimum(end, (page & ~(span - 1)) + span);
+    cost->fresh += static_cast<u32>(detail::subtree_pages(place.level, page, stop));
+    page = stop;
+  }
+  if (page < end) {
+    const u32 new_height = map_height_for(end);
+    cost->fresh += new_height - height + static_cast<u32>(detail::subtree_pages(new_height, page, end));
+  }
+  return Status::ok;
+}
+
+namespace detail {
+
+// First page of what map_prepare_remove handles at once: the array of level 0, or the slot and, if it is a
+// hole, the holes before it.
+GPU4FS_FN inline u64 chunk_begin(const MapPlace& place, u64 page) {
+  const u64 span = map_span(place.level);
+  if (place.level == 0) return page - place.slot;
+  u64 begin = page & ~(span - 1);
+  if (place.pointer.is_valid()) return begin;
+  for (u32 slot = place.slot; slot > 0 && load_slot(&place.slots[slot - 1]).is_hole(); --slot) begin -= span;
+  return begin;
+}
+
+}  // namespace detail
+
+// Prepare: as map_prepare, for removing pages from the end of [first, end) backwards, as far as about
+// `map_page_max_here` map pages reach: [*from, end) may be removed in this commit. *from == first: all.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status map_prepare_remove(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 first, u64 end,
+                                    u32 map_pages_wanted, u64* from, MapCost* cost) {
+  *cost = {0, 0};
+  *from = first;
+  if (ref.inode->is_inline()) return Status::ok;
+  const u32 height = ref.inode->height;
+  if (height > map_height_max) return Status::corrupt_structure;
+  u64 previous = ~u64{0};
+  u64 page = minimum(end, map_capacity(height));
+  while (page > first && cost->changed < map_pages_wanted) {
+    detail::MapPlace place{};
+    GPU4FS_TRY(detail::map_descend(g, fs, op, ref, page - 1, 0, &place));
+    const u64 begin = maximum(first, detail::chunk_begin(place, page - 1));
+    if (place.level == 0) {
+      const u32 count = static_cast<u32>(page - begin);
+      if (!detail::slots_are_sound(g, fs, place.slots, place.slot + 1 - count, count)) {
+        return Status::corrupt_structure;
+      }
+    } else if (place.pointer.is_valid()) {
+      if (!detail::block_in_space(fs, place.pointer, place.level)) return Status::corrupt_structure;
+      if (page - begin != map_span(place.level)) cost->fresh += 2 * place.level;
+    }
+    cost->changed += detail::fresh_path(page - 1, previous, place.level, height);
+    previous = page - 1;
+    page = begin;
+  }
+  *from = maximum(page, first);
+  return Status::ok;
+}
+
+}  // namespace gpu4fs::fs
