@@ -1,0 +1,89 @@
+// Producer side of a ring. One producer at a time; a producer in a kernel is one lane.
+//
+// publish() answers `again` while the slot it needs still belongs to a command without completion, so at
+// most `depth` commands are in flight. A position's completion can be polled until the slot is published
+// again, that is for `depth` positions.
+#pragma once
+
+#include "base/access.hpp"
+#include "base/atomics.hpp"
+#include "base/check.hpp"
+#include "base/config.hpp"
+#include "base/status.hpp"
+#include "format/ring_format.hpp"
+#include "ring/ring_layout.hpp"
+
+namespace gpu4fs::ring {
+
+struct Completion {
+  Status status;
+  u64 result;
+};
+
+struct RingProducer {
+  RingControl* control;
+  format::RingDescriptor* descriptors;
+  format::RingCompletion* completions;
+  u8* data;
+  u64 data_length;
+  u32 depth_log2;
+  u32 reserved;
+  u64 next_position;
+
+  GPU4FS_FN static RingProducer attach(u8* memory, const SessionLayout& layout) {
+    RingProducer producer{};
+    producer.control = reinterpret_cast<RingControl*>(memory);
+    producer.descriptors =
+        reinterpret_cast<format::RingDescriptor*>(memory + layout.descriptor_offset);
+    producer.completions =
+        reinterpret_cast<format::RingCompletion*>(memory + layout.completion_offset);
+    producer.data = memory + layout.data_offset;
+    producer.data_length = layout.data_length;
+    producer.depth_log2 = layout.depth_log2;
+    return producer;
+  }
+
+  GPU4FS_FN u64 depth() const { return u64{1} << depth_log2; }
+  GPU4FS_FN u64 slot(u64 position) const { return position & (depth() - 1); }
+
+  // True once `position` is complete; then *out holds the answer, and payload that the engine wrote for
+  // this command may be read.
+  GPU4FS_FN bool poll(u64 position, Completion* out) const {
+    const Vector16 value = load_shared_16(&completions[slot(position)]);
+    if (static_cast<u32>(value.high >> 32) != format::ring_sequence(position, depth_log2)) return false;
+    fence<Order::acq_rel, Scope::system>();
+    *out = {static_cast<Status>(static_cast<u32>(value.high)), value.low};
+    return true;
+  }
+
+  // Whether `count` more commands can be published now.
+  GPU4FS_FN bool has_room(u64 count) const {
+    if (count == 0 || next_position + count <= depth()) return count <= depth();
+    if (count > depth()) return false;
+    Completion unused{};
+    for (u64 i = 0; i < count; ++i) {
+      const u64 position = next_position + i;
+      if (position >= depth() && !poll(position - depth(), &unused)) return false;
+    }
+    return true;
+  }
+
+  // Hands the command to the engine. Payload must have been written before, by this thread. The engine
+  // may be asleep: see EnginePort::doorbell. Status: ok, again.
+  GPU4FS_FN Status publish(const format::Command& command, u64* position) {
+    if (!has_room(1)) return Status::again;
+    *position = next_position++;
+    fence<Order::acq_rel, Scope::system>();
+    const format::RingDescriptor descriptor =
+        format::encode_command(command, format::ring_sequence(*position, depth_log2));
+    format::RingDescriptor& target = descriptors[slot(*position)];
+    // The last unit first: the engine looks at the first one when it polls.
+    for (u32 i = 8; i-- > 0;) {
+      const format::RingUnit& unit = descriptor.units[i];
+      store_shared_16(&target.units[i], Vector16{unit.value, u64{unit.word} | (u64{unit.sequence} << 32)});
+    }
+    return Status::ok;
+  }
+};
+
+}  // namespace gpu4fs::ring
