@@ -1,0 +1,199 @@
+// The life of a command outside its handler: reset, preparation, completion, release.
+#pragma once
+
+#include "base/copy.hpp"
+#include "engine/engine.hpp"
+#include "engine/owned_extents.hpp"
+#include "engine/owned_extents.hpp"
+#include "fs/pages/change.hpp"
+#include "ring/ring.hpp"
+
+namespace gpu4fs::engine {
+
+inline constexpr u64 deadline_ms_max = 24ull * 3600 * 1000;
+
+// Commands that only the management process may give.
+GPU4FS_FN constexpr bool is_internal(format::Opcode opcode) {
+  switch (opcode) {
+    case format::Opcode::checkpoint:
+    case format::Opcode::upcall_done:
+    case format::Opcode::evict:
+    case format::Opcode::reclaim_orphans:
+    case format::Opcode::load_chunks:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// What can be said of a descriptor without touching anything else. `has_predecessor`: it is linked to the
+// command before.
+GPU4FS_FN inline Status validate_command(const format::Command& command, bool internal, bool has_predecessor) {
+  const u32 opcode = static_cast<u32>(command.opcode);
+  if (opcode == 0 || opcode >= static_cast<u32>(format::Opcode::count)) return Status::unknown_command;
+  if ((command.flags & ~format::command_flag_known) != 0) return Status::bad_descriptor;
+  if ((command.flags & format::command_flag_previous_inode) != 0 && !has_predecessor) {
+    return Status::bad_descriptor;
+  }
+  if (u32{command.name_length} + command.second_name_length > command_name_capacity) {
+    return Status::name_too_long;
+  }
+  if (is_internal(command.opcode) && !internal) return Status::permission;
+  return Status::ok;
+}
+
+// A slot that was just taken gets its command. Leader only.
+GPU4FS_FN inline void reset_command(Engine& engine, CommandState& c, const format::Command& command,
+                                    u32 session, u64 position) {
+  GPU4FS_CHECK(phase_of(c) == CommandPhase::free);
+  const Session& s = engine.sessions[session];
+  c.command = command;
+  if (s.trusted == 0) {
+    c.command.uid = s.uid;
+    c.command.gid = s.gid;
+  }
+  c.operation = fs::Operation{};
+  c.wait_next = no_command;
+  c.stage = 0;
+  c.session = session;
+  c.next_linked = no_command;
+  c.prepared = 0;
+  c.ring_position = position;
+  store<Order::relaxed, Scope::engine>(&c.deadline_ns, u64{0});
+  c.result = 0;
+  c.in_gate = 0;
+  c.in_step_gate = 0;
+  c.lock_count = 0;
+  c.task_count = 0;
+  c.extent_count = 0;
+  c.engine_wait = 0;
+  c.wait_status = static_cast<u32>(Status::ok);
+  c.upcall_result = Status::ok;
+  store<Order::relaxed, Scope::engine>(&c.task_word, u64{0});
+  store<Order::relaxed, Scope::engine>(&c.task_status, static_cast<u32>(Status::ok));
+  store<Order::relaxed, Scope::engine>(&c.cancel_status, static_cast<u32>(Status::ok));
+  set_phase(c, CommandPhase::linked);
+}
+
+// CommandState::prepared: 0 before prepare_command, 1 after, this when the command begins anew.
+inline constexpr u32 prepared_stale_scratch = 2;
+
+template <class Group>
+GPU4FS_FN void clear_scratch(Group g, CommandState& c) {
+  g.sync();
+  fill_bytes(g, c.scratch, 0, command_scratch_size);
+  serial(g, [&] { c.prepared = 1; });
+}
+
+// Before the first step: names into engine memory, addresses of answers checked, clock started. What is read
+// here is never read again from the session's memory. Collective.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status prepare_command(Group g, Engine& engine, CommandState& c) {
+  clear_scratch(g, c);
+  const bool internal = c.session == session_max;
+  serial(g, [&] {
+    if (internal) return;
+    c.operation.now = now_stamp(engine);
+    const u64 deadline_ms = c.command.deadline_ms != 0 ? c.command.deadline_ms : engine.config.default_deadline_ms;
+    store<Order::relaxed, Scope::engine>(
+        &c.deadline_ns, now_monotonic_ns() + minimum(deadline_ms, deadline_ms_max) * 1000000u);
+  });
+  if (internal) return Status::ok;
+  const u64 name_bytes = u64{c.command.name_length} + c.command.second_name_length;
+  if (name_bytes != 0) {
+    u8* names = nullptr;
+    GPU4FS_TRY(resolve(g, engine, c, c.command.name, name_bytes, &names));
+    copy_bytes(g, c.names, names, name_bytes);
+  }
+  const bool is_record = c.command.output != 0 && c.command.opcode != format::Opcode::memcopy;
+  if (is_record) {
+    const u64 length = c.command.opcode == format::Opcode::statfs ? sizeof(format::StatfsRecord)
+                                                                  : sizeof(format::AttributeRecord);
+    u8* output = nullptr;
+    GPU4FS_TRY(resolve(g, engine, c, c.command.output, length, &output));
+    if (!is_aligned(output, 16)) return Status::unaligned;
+  }
+  g.sync();
+  return Status::ok;
+}
+
+// Whatever the command still holds. Leader only.
+GPU4FS_FN GPU4FS_NOINLINE inline void release_holdings(Engine& engine, CommandState& c) {
+  if (c.in_gate != 0) {
+    c.in_gate = 0;
+    leave(engine, engine.commit_gate);
+  }
+  if (c.extent_count != 0) abandon_owned_extents(engine, c);
+  if (c.extent_count != 0) abandon_owned_extents(engine, c);
+  release_all_locks(engine, c);
+  const fs::Operation& op = c.operation;
+  if (op.pages_reserved != 0 || op.frames_reserved != 0 || op.dirty_reserved != 0) {
+    fs::release_reservations(engine.fs, c.operation);
+  }
+}
+
+// The slot goes back; whoever left a ring alone for want of slots is told. Leader only.
+GPU4FS_FN inline void free_command(Engine& engine, u32 index) {
+  CommandState& c = engine.commands[index];
+  GPU4FS_CHECK_GE(index, first_client_command);
+  GPU4FS_CHECK_EQ(c.lock_count, 0u);
+  set_phase(c, CommandPhase::free);
+  engine.free_commands.push(index);
+  fetch_sub<Order::acq_rel, Scope::engine>(&engine.commands_active, 1u);
+  fence<Order::seq_cst, Scope::engine>();
+  if (load<Order::relaxed, Scope::engine>(&engine.starved) != 0) {
+    store<Order::relaxed, Scope::engine>(&engine.starved, 0u);
+    wake_workers(engine, 1);
+  }
+}
+
+GPU4FS_FN inline void count_completion(Engine& engine, Status status) {
+  EngineCounters& counters = engine.counters;
+  fetch_add<Order::relaxed, Scope::engine>(&counters.commands_completed, u64{1});
+  if (status != Status::ok) fetch_add<Order::relaxed, Scope::engine>(&counters.commands_failed, u64{1});
+}
+
+// Answers the client. Leader only, behind a g.sync().
+GPU4FS_FN GPU4FS_NOINLINE inline void answer_client(Engine& engine, CommandState& c, Status status, u64 result) {
+  Session& session = engine.sessions[c.session];
+  ring::write_completion(session.ring, c.ring_position, status, result);
+  fetch_sub<Order::acq_rel, Scope::engine>(&session.in_flight, 1u);
+  wake_client(session);
+  count_completion(engine, status);
+}
+
+// The command has ended. Returns the next command of its chain, ready to run and in phase `running`, or
+// no_command. Of a chain whose command fails the rest is cancelled. Leader only, behind a g.sync().
+GPU4FS_FN GPU4FS_NOINLINE inline u32 end_command(Engine& engine, CommandState& c, Status status, u64 result) {
+  GPU4FS_CHECK(!is_control(status));
+  // A command that succeeds has committed what it allocated.
+  if (status == Status::ok) GPU4FS_CHECK_EQ(c.extent_count, 0u);
+  if (c.index == checkpoint_command) {
+    release_holdings(engine, c);
+    set_phase(c, CommandPhase::free);
+    checkpoint_ended(engine, status);
+    return no_command;
+  }
+  const u32 next = c.next_linked;
+  answer_client(engine, c, status, result);
+  release_holdings(engine, c);
+  free_command(engine, c.index);
+  if (next == no_command) return no_command;
+  if (status == Status::ok) {
+    CommandState& successor = engine.commands[next];
+    if ((successor.command.flags & format::command_flag_previous_inode) != 0) {
+      successor.command.inode = result;
+    }
+    set_phase(successor, CommandPhase::running);
+    return next;
+  }
+  for (u32 at = next; at != no_command;) {
+    CommandState& cancelled = engine.commands[at];
+    at = cancelled.next_linked;
+    answer_client(engine, cancelled, Status::cancelled, 0);
+    free_command(engine, cancelled.index);
+  }
+  return no_command;
+}
+
+}  // namespace gpu4fs::engine

@@ -1,0 +1,119 @@
+// Commands in flight: their state in engine memory and what a handler's step answers.
+//
+// A handler is two uniform functions:
+//   template <class Group> Step step_x(Group g, Engine& engine, CommandState& c);
+//   template <class Group> void task_x(Group g, Engine& engine, CommandState& c, u32 task);
+// step_x runs from the top each time the command is started or restarted; `c.stage` (0 at first) and
+// `c.scratch` are its memory. It answers complete, fail, parked (someone will restart it), fan_out(n):
+// tasks 0..n-1 run on any workers, then step_x is called again. A failed task calls fail_task().
+// Locks, gate, reservations are released by the engine when the command completes or fails.
+#pragma once
+
+#include "base/command_lock.hpp"
+#include "base/config.hpp"
+#include "base/limits.hpp"
+#include "base/status.hpp"
+#include "base/types.hpp"
+#include "format/ring_format.hpp"
+#include "fs/fs_types.hpp"
+
+namespace gpu4fs::engine {
+
+enum class LockMode : u16 { shared = 1, exclusive = 2 };
+
+struct HeldLock {
+  CommandLock* lock;
+  u64 inode;
+  LockMode mode;
+  u16 reserved;
+  u32 granted;   // atomic. 0: queued, the hand-over sets 1
+};
+
+inline constexpr u32 held_lock_max = 8;
+inline constexpr u32 command_name_capacity = 4096;
+inline constexpr u32 command_scratch_size = 1024;
+inline constexpr u32 command_buffer_size = 4096;
+inline constexpr u32 command_extent_capacity = 512;
+inline constexpr u32 linked_command_max = 16;
+
+enum class StepKind : u32 { complete, parked, fan_out };
+
+struct Step {
+  StepKind kind;
+  Status status;     // of complete; control codes are handled by the engine (see below)
+  u64 result;
+  u32 task_count;
+  u32 reserved;
+
+  GPU4FS_FN static Step complete(u64 result = 0) { return {StepKind::complete, Status::ok, result, 0, 0}; }
+  // Any Status. Control codes restart the command instead of completing it:
+  //   parked                  already queued somewhere
+  //   again                   put at the end of the run queue
+  //   retry_after_checkpoint  locks and reservations are dropped, stage becomes 0, restarted after the
+  //                           next checkpoint (which also evicts)
+  //   chunk_not_mapped        the server maps operation.wanted_chunk, then the command is restarted
+  // Extents in c.extents[0, extent_count) are given back by the engine with the reservations; claimed
+  // inode numbers are not: the handler gives them back before it answers one of the last two.
+  GPU4FS_FN static Step fail(Status status) { return {StepKind::complete, status, 0, 0, 0}; }
+  GPU4FS_FN static Step park() { return {StepKind::parked, Status::parked, 0, 0, 0}; }
+  GPU4FS_FN static Step fan_out(u32 task_count) {
+    return {StepKind::fan_out, Status::ok, 0, task_count, 0};
+  }
+};
+
+// Where a command is. `linked` waits for its predecessor in a chain; `woken` is running and must run again.
+enum class CommandPhase : u32 { free = 0, linked, queued, running, woken, parked };
+
+// What a parked command waits for; tells the deadline sweep which queue to take it out of.
+enum class WaitKind : u32 { none = 0, lock, gate, epoch, upcall, step_gate };
+
+enum class EngineWait : u32 { none = 0, chunk_mapping = 1, checkpoint = 2 };
+
+struct CommandState {
+  format::Command command;       // decoded once, validated; never read again from shared memory
+  fs::Operation operation;
+  u32 index;                     // in Engine::commands
+  u32 wait_next;                 // link in whatever queue it waits in, no_command: last
+  u32 stage;
+  u32 session;
+  u32 next_linked;               // command index, no_command: none
+  u32 prepared;                  // names copied, addresses checked
+  u64 ring_position;
+  u64 deadline_ns;               // monotonic, 0: none
+  u64 result;
+  u32 in_gate;
+  u32 in_step_gate;              // counted by Engine::step_gate
+  u32 lock_count;
+  u32 task_count;
+  HeldLock locks[held_lock_max];
+  u64 task_word;                 // atomic: task count in the upper half, next task in the lower
+  u32 tasks_left;                // atomic
+  u32 task_status;               // atomic, first failure's Status
+  u32 extent_count;
+  u32 phase;                     // atomic, CommandPhase
+  u32 wait_kind;                 // atomic, WaitKind
+  u32 cancel_status;             // atomic, Status: not ok: the command ends with it when it is restarted
+  CommandLock* wait_lock;        // atomic, with WaitKind::lock
+  u64 wait_epoch;                // WaitKind::epoch: restarted when this is durable,
+  u64 wait_round;                // or when this checkpoint round has ended
+  u32 wait_status;               // why the wait for an epoch failed, Status
+  u32 engine_wait;               // EngineWait: what the engine itself waits for before the next step
+  u64 upcall_id;                 // atomic, 0: none outstanding
+  Status upcall_result;          // of the last upcall
+  u32 reserved;
+  format::AttributeRecord attributes;             // staging of put_attributes
+  alignas(16) u8 scratch[command_scratch_size];
+  alignas(16) u8 names[command_name_capacity];    // name, then second name, or a path
+  alignas(16) u8 buffer[command_buffer_size];     // a page of work space for the handler
+  raid::Extent extents[command_extent_capacity];
+};
+
+}  // namespace gpu4fs::engine
+
+// In handlers: leave the step with a Status that is not ok.
+#define GPU4FS_STEP_TRY(expression)                                              \
+  do {                                                                           \
+    const ::gpu4fs::Status step_status_ = (expression);                          \
+    if (step_status_ != ::gpu4fs::Status::ok)                                    \
+      return ::gpu4fs::engine::Step::fail(step_status_);                         \
+  } while (false)

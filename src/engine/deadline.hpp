@@ -1,0 +1,67 @@
+// Deadlines. Every sweep_interval_ms whichever worker finds the sweep due looks at all commands. A command
+// parked past its deadline is taken out of the queue it waits in, told so, and restarted, and ends with
+// deadline_exceeded. Commands before a closed gate are left alone: the gate opens again without waiting for
+// any device.
+#pragma once
+
+#include "engine/command_life.hpp"
+
+namespace gpu4fs::engine {
+
+namespace detail {
+
+GPU4FS_FN inline bool is_overdue(const CommandState& c, u64 now_ns) {
+  return phase_of(c) == CommandPhase::parked && is_past_deadline(c, now_ns);
+}
+
+// Takes the command out of its queue; false if somebody else was about to wake it.
+GPU4FS_FN inline bool cancel_wait(Engine& engine, u32 index, u64 now_ns) {
+  CommandState& c = engine.commands[index];
+  switch (static_cast<WaitKind>(load<Order::acquire, Scope::engine>(&c.wait_kind))) {
+    case WaitKind::lock: {
+      CommandLock* lock = load<Order::relaxed, Scope::engine>(&c.wait_lock);
+      return lock != nullptr && cancel_lock_wait(engine, *lock, index, now_ns);
+    }
+    case WaitKind::epoch:
+      return cancel_epoch_wait(engine, index, now_ns);
+    case WaitKind::upcall:
+      return cancel_upcall_wait(engine, index, now_ns);
+    default:
+      return false;
+  }
+}
+
+GPU4FS_FN inline void end_overdue(Engine& engine, u32 index, u64 now_ns) {
+  if (!cancel_wait(engine, index, now_ns)) return;
+  CommandState& c = engine.commands[index];
+  store<Order::release, Scope::engine>(&c.cancel_status, static_cast<u32>(Status::deadline_exceeded));
+  fetch_add<Order::relaxed, Scope::engine>(&engine.counters.deadlines_exceeded, u64{1});
+  wake_command(engine, index);
+}
+
+}  // namespace detail
+
+// Collective. All ranks look, the leader acts.
+template <class Group>
+GPU4FS_FN void sweep_deadlines(Group g, Engine& engine, u64 now_ns) {
+  const u32 count = engine.config.command_count;
+  for (u32 base = 0; base < count; base += Group::size()) {
+    const u32 index = base + g.rank();
+    u32 overdue = g.ballot(index < count && detail::is_overdue(engine.commands[index], now_ns));
+    while (overdue != 0) {
+      const u32 bit = count_trailing_zeros(overdue);
+      overdue &= overdue - 1;
+      serial(g, [&] { detail::end_overdue(engine, base + bit, now_ns); });
+    }
+  }
+}
+
+// True if the caller is the one to sweep now. Leader only.
+GPU4FS_FN inline bool claim_sweep(Engine& engine, u64 now_ns) {
+  u64 due_ns = load<Order::relaxed, Scope::engine>(&engine.next_sweep_ns);
+  if (now_ns < due_ns) return false;
+  const u64 next_ns = now_ns + u64{engine.config.sweep_interval_ms} * 1000000u;
+  return compare_exchange<Order::relaxed, Scope::engine>(&engine.next_sweep_ns, due_ns, next_ns);
+}
+
+}  // namespace gpu4fs::engine

@@ -1,0 +1,157 @@
+// What handlers use of the engine: locks, gate, epochs, upcalls, session memory. All functions here are
+// uniform: every rank calls them with equal arguments.
+//
+// A status other than ok is returned from the step by GPU4FS_STEP_TRY; `parked` means the command is queued
+// somewhere and its step is run again from the top later.
+#pragma once
+
+#include "base/group.hpp"
+#include "engine/clock.hpp"
+#include "engine/command_locks.hpp"
+#include "engine/engine_types.hpp"
+#include "engine/epochs.hpp"
+#include "engine/gate.hpp"
+#include "engine/session_memory.hpp"
+#include "engine/upcalls.hpp"
+
+namespace gpu4fs::engine {
+
+using ring::UpcallKind;
+
+// ok or parked; asking again for a lock that is held is ok (exclusive satisfies shared; shared ->
+// exclusive is a check failure). Ref has `number` and `lock` (fs::InodeRef). Inodes 0, 2 and 3 have none.
+template <class Group, class Ref>
+GPU4FS_FN GPU4FS_NOINLINE Status lock_inode(Group g, Engine& engine, CommandState& c, const Ref& ref, LockMode mode) {
+  return serial(g, [&] { return acquire_command_lock(engine, c, ref.lock, ref.number, mode); });
+}
+
+// The lock that directory renames hold, taken before all others.
+template <class Group>
+GPU4FS_FN Status lock_rename(Group g, Engine& engine, CommandState& c) {
+  return serial(g, [&] {
+    return acquire_command_lock(engine, c, &engine.rename_lock, lock_inode_rename, LockMode::exclusive);
+  });
+}
+
+// Gives a lock back early. Only before enter_gate(), and never between a `parked` answer and the return.
+template <class Group>
+GPU4FS_FN void unlock_inode(Group g, Engine& engine, CommandState& c, u64 inode) {
+  serial(g, [&] {
+    GPU4FS_CHECK_EQ(c.in_gate, 0u);
+    release_command_lock(engine, c, inode);
+  });
+}
+
+// ok: the command is inside the commit gate until its step ends (or leave_gate). parked: a checkpoint has it
+// closed; when the step runs again, frames found before are no longer valid.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status enter_gate(Group g, Engine& engine, CommandState& c) {
+  return serial(g, [&] {
+    if (c.in_gate != 0) return Status::ok;
+    const Status status = enter_or_park(engine, engine.commit_gate, c);
+    if (status == Status::ok) c.in_gate = 1;
+    return status;
+  });
+}
+
+// Early, for handlers that commit in several rounds. The engine leaves by itself at the end of the step.
+template <class Group>
+GPU4FS_FN void leave_gate(Group g, Engine& engine, CommandState& c) {
+  serial(g, [&] {
+    GPU4FS_CHECK_EQ(c.in_gate, 1u);
+    c.in_gate = 0;
+    leave(engine, engine.commit_gate);
+  });
+}
+
+// Checkpoint: closes the commit gate. ok: no commit is under way, none starts. parked, again: return it.
+template <class Group>
+GPU4FS_FN Status close_gate(Group g, Engine& engine, CommandState& c) {
+  return serial(g, [&] {
+    GPU4FS_CHECK_EQ(c.in_gate, 0u);
+    return close_or_park(engine.commit_gate, c);
+  });
+}
+template <class Group>
+GPU4FS_FN void open_gate(Group g, Engine& engine, CommandState& c) {
+  serial(g, [&] { open(engine, engine.commit_gate, c); });
+}
+
+// Waits until no other step or task runs and keeps it so; the caller's own steps and tasks do run. ok,
+// parked or again, as close_gate. Everything stands still meanwhile: keep it short.
+template <class Group>
+GPU4FS_FN Status stop_steps(Group g, Engine& engine, CommandState& c) {
+  return serial(g, [&] {
+    const Status status = [&] {
+      // The caller's step is inside; it leaves first, so that an empty gate means nobody else.
+      if (c.in_step_gate != 0) {
+        engine.step_gate.guard.lock();
+        const u32 owner = load<Order::relaxed, Scope::engine>(&engine.step_gate.owner);
+        const bool free = owner == no_command || owner == c.index;
+        if (free) {
+          store<Order::relaxed, Scope::engine>(&engine.step_gate.owner, c.index);
+          fetch_or<Order::acq_rel, Scope::engine>(&engine.step_gate.word, gate_closed);
+        }
+        engine.step_gate.guard.unlock();
+        if (!free) return Status::again;
+        c.in_step_gate = 0;
+        leave(engine, engine.step_gate);
+      }
+      return close_or_park(engine.step_gate, c);
+    }();
+    return status;
+  });
+}
+template <class Group>
+GPU4FS_FN void resume_steps(Group g, Engine& engine, CommandState& c) {
+  serial(g, [&] {
+    open(engine, engine.step_gate, c);
+    release_held_back(engine);
+  });
+}
+
+// ok: `epoch` is durable. parked: restarted when it is, or when the next checkpoint has ended (then the step
+// asks again). Other: the checkpoint failed with this status.
+template <class Group>
+GPU4FS_FN Status park_until_epoch(Group g, Engine& engine, CommandState& c, u64 epoch) {
+  return serial(g, [&] { return wait_for_epoch(engine, c, epoch); });
+}
+
+// Checkpoint: it cannot be written; restarts everybody who waits, with `status`.
+template <class Group>
+GPU4FS_FN void fail_epoch_waiters(Group g, Engine& engine, Status status) {
+  serial(g, [&] { fail_all_epoch_waiters(engine, status); });
+}
+
+// Checkpoint: `epoch` is durable; restarts who waits for it.
+template <class Group>
+GPU4FS_FN void publish_durable(Group g, Engine& engine, u64 epoch) {
+  serial(g, [&] { publish_durable_epoch(engine, epoch); });
+}
+
+// Asks the server and parks (always answers parked). Advance c.stage first; after the restart the answer is
+// in c.upcall_result.
+template <class Group>
+GPU4FS_FN Status upcall(Group g, Engine& engine, CommandState& c, UpcallKind kind, u64 argument) {
+  return serial(g, [&] { return post_upcall(engine, c, kind, argument); });
+}
+
+// In a task: the command fails with the first such status once all tasks have ended. Uniform.
+template <class Group>
+GPU4FS_FN void fail_task(Group g, CommandState& c, Status status) {
+  serial(g, [&] {
+    GPU4FS_CHECK(status != Status::ok);
+    u32 expected = static_cast<u32>(Status::ok);
+    compare_exchange<Order::relaxed, Scope::engine>(&c.task_status, expected, static_cast<u32>(status));
+  });
+}
+
+// After a fan_out, in the step: the first failure of its tasks, or ok.
+template <class Group>
+GPU4FS_FN Status task_result(Group g, const CommandState& c) {
+  return serial(g, [&] {
+    return static_cast<Status>(load<Order::acquire, Scope::engine>(&c.task_status));
+  });
+}
+
+}  // namespace gpu4fs::engine

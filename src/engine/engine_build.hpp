@@ -1,0 +1,148 @@
+// Builds an engine in engine memory. Host only.
+//
+// Engine memory may be VRAM, so its pointers are computed here and never followed: arrays that are not all
+// zero are built as host images and copied in. The allocator is that of raid/logical_space_build.hpp:
+//     void* allocate(u64 bytes, u64 alignment);
+//     void copy_in(void* engine_destination, const void* host_source, u64 bytes);
+//     void zero(void* engine_destination, u64 bytes);
+//
+//   EngineImage image = prepare_engine(allocator, config, sizes);   // everything but the file system's root
+//   image->fs.space = raid::build_logical_space(...); image->fs.epoch_open = ...; ...
+//   Engine* engine = place_engine(allocator, image);                // the address the workers get
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "base/bits.hpp"
+#include "base/check.hpp"
+#include "engine/engine_types.hpp"
+
+namespace gpu4fs::engine {
+
+// Sizes of what the file system keeps in engine memory.
+struct MemorySizes {
+  u32 frame_count = 16384;   // metadata pages in memory, 4 KiB each; a multiple of 64
+  u32 staging_count = 8192;  // of them dirty at the same time; copied aside by a checkpoint
+  u32 shard_count = 8;       // allocation shards
+};
+
+using EngineImage = std::unique_ptr<Engine>;
+
+namespace detail {
+
+template <class T, class Allocator>
+T* allocate_zeroed(Allocator& allocator, u64 count) {
+  const u64 bytes = align_up(std::max<u64>(count, 1) * sizeof(T), cache_line);
+  void* memory = allocator.allocate(bytes, std::max<u64>(alignof(T), cache_line));
+  GPU4FS_CHECK(memory != nullptr);
+  allocator.zero(memory, bytes);
+  return static_cast<T*>(memory);
+}
+
+template <class T, class Allocator>
+T* allocate_copy(Allocator& allocator, const std::vector<T>& image) {
+  T* memory = allocate_zeroed<T>(allocator, image.size());
+  allocator.copy_in(memory, image.data(), image.size() * sizeof(T));
+  return memory;
+}
+
+template <class Allocator>
+void build_page_table(Allocator& allocator, fs::PageTable& pages, const MemorySizes& sizes) {
+  GPU4FS_CHECK_GE(sizes.frame_count, 64u);
+  GPU4FS_CHECK_GE(sizes.staging_count, 16u);
+  pages.frame_count = sizes.frame_count;
+  pages.staging_count = std::min(sizes.staging_count, sizes.frame_count);
+  pages.bucket_count = u32{1} << log2_ceil(u64{2} * sizes.frame_count);
+  pages.bucket_lock_count = std::min<u32>(pages.bucket_count, 4096);
+  std::vector<fs::Frame> frames(sizes.frame_count);
+  std::memset(static_cast<void*>(frames.data()), 0, frames.size() * sizeof(fs::Frame));
+  for (u32 i = 0; i < sizes.frame_count; ++i) frames[i].next = i + 1 < sizes.frame_count ? i + 1 : fs::no_frame;
+  pages.frames = allocate_copy(allocator, frames);
+  pages.free_head = 0;
+  pages.free_count = sizes.frame_count;
+  pages.buckets = allocate_copy(allocator, std::vector<u32>(pages.bucket_count, fs::no_frame));
+  pages.bucket_locks = allocate_zeroed<TicketLock>(allocator, pages.bucket_lock_count);
+  const u64 data_bytes = u64{sizes.frame_count} * page_size;
+  pages.data = static_cast<u8*>(allocator.allocate(data_bytes, page_size));
+  allocator.zero(pages.data, data_bytes);
+  pages.inode_locks =
+      allocate_zeroed<CommandLock>(allocator, u64{sizes.frame_count} * format::inodes_per_page);
+  pages.dirty_list = allocate_zeroed<u32>(allocator, sizes.frame_count);
+  pages.limbo_list = allocate_zeroed<u32>(allocator, sizes.frame_count);
+  const u64 staging_bytes = u64{pages.staging_count} * page_size;
+  pages.staging = static_cast<u8*>(allocator.allocate(staging_bytes, page_size));
+  allocator.zero(pages.staging, staging_bytes);
+  pages.staged_frames = allocate_zeroed<u32>(allocator, pages.staging_count);
+  pages.staged_addresses = allocate_zeroed<u64>(allocator, pages.staging_count);
+}
+
+template <class Allocator>
+void build_commands(Allocator& allocator, Engine& engine) {
+  const u32 count = engine.config.command_count;
+  GPU4FS_CHECK_GE(count, 2u + linked_command_max);
+  GPU4FS_CHECK_LT(count, u32{no_command});
+  engine.commands = allocate_zeroed<CommandState>(allocator, count);
+  // Only the index is not zero; a strided copy of single words would be slow over a bus, a row is not.
+  std::vector<u8> row(offsetof(CommandState, stage), 0);
+  for (u32 i = 0; i < count; ++i) {
+    const u32 words[2] = {i, no_command};
+    std::memcpy(row.data() + offsetof(CommandState, index), words, sizeof(words));
+    allocator.copy_in(&engine.commands[i], row.data(), row.size());
+  }
+  std::vector<u32> next(count, 0);
+  for (u32 i = first_client_command; i + 1 < count; ++i) next[i] = i + 2;
+  engine.free_commands.next = allocate_copy(allocator, next);
+  engine.free_commands.top = first_client_command + 1;
+  engine.free_commands.count = count - first_client_command;
+  engine.helper_max = 4 * engine.config.worker_count;
+  // Every command once as itself and once as a held-back helper, and the bounded helpers.
+  const u64 items = u64{2} * count + engine.helper_max;
+  engine.run_queue.capacity = u32{1} << log2_ceil(2 * items);
+  engine.run_queue.cells = allocate_zeroed<u64>(allocator, engine.run_queue.capacity);
+  engine.held_back = allocate_zeroed<u32>(allocator, engine.run_queue.capacity);
+}
+
+inline void reset_gate(Gate& gate) {
+  gate.closer = no_command;
+  gate.owner = no_command;
+  gate.queue_head = no_command;
+  gate.queue_tail = no_command;
+}
+
+}  // namespace detail
+
+// The engine's root as a host image; `upcalls` is shared memory, zeroed. Only `fs.space` and the numbers from
+// the superblock (inode_file, epochs, seeds, options, counters) are left to the caller.
+template <class Allocator>
+EngineImage prepare_engine(Allocator& allocator, const EngineConfig& config, const MemorySizes& sizes,
+                           ring::UpcallRing* upcalls) {
+  GPU4FS_CHECK_GE(config.worker_count, 1u);
+  GPU4FS_CHECK_GE(config.task_pages, 1u);
+  GPU4FS_CHECK_GE(config.batch_max, 1u);
+  EngineImage image(new Engine{});
+  image->config = config;
+  image->upcalls = upcalls;
+  detail::build_commands(allocator, *image);
+  detail::build_page_table(allocator, image->fs.pages, sizes);
+  detail::reset_gate(image->commit_gate);
+  detail::reset_gate(image->step_gate);
+  image->epochs.head = no_command;
+  image->epochs.tail = no_command;
+  image->fs.shard_count = std::max<u32>(sizes.shard_count, 1);
+  image->fs.shards = detail::allocate_zeroed<fs::AllocationShard>(allocator, image->fs.shard_count);
+  return image;
+}
+
+// Copies the root into engine memory. The image can be thrown away.
+template <class Allocator>
+Engine* place_engine(Allocator& allocator, const EngineImage& image) {
+  void* memory = allocator.allocate(sizeof(Engine), alignof(Engine));
+  GPU4FS_CHECK(memory != nullptr);
+  allocator.copy_in(memory, image.get(), sizeof(Engine));
+  return static_cast<Engine*>(memory);
+}
+
+}  // namespace gpu4fs::engine

@@ -1,0 +1,299 @@
+#include "engine/engine_cpu.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "base/group.hpp"
+#include "engine/wake.hpp"
+#include "engine/worker.hpp"
+
+namespace gpu4fs::engine {
+
+HeapAllocator::~HeapAllocator() {
+  for (const Block& block : blocks_) munmap(block.memory, block.length);
+}
+
+void* HeapAllocator::allocate(u64 bytes, u64 alignment) {
+  const u64 length = align_up(std::max<u64>(bytes, 1), page_size);
+  GPU4FS_CHECK_LE(alignment, page_size);
+  void* memory = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  blocks_.push_back({memory, length});
+  return memory;
+}
+
+void HeapAllocator::copy_in(void* engine_destination, const void* host_source, u64 bytes) {
+  if (bytes != 0) std::memcpy(engine_destination, host_source, bytes);
+}
+
+// Fresh anonymous pages are zero, and touching them would make them resident.
+void HeapAllocator::zero(void* engine_destination, u64 bytes) {
+  for (const Block& block : blocks_) {
+    if (block.memory == engine_destination && bytes <= block.length) return;
+  }
+  std::memset(engine_destination, 0, bytes);
+}
+
+bool CpuEngine::marked_step(Engine& engine, WorkerState& worker, StepMark& mark) {
+  const u64 before = exchange<Order::seq_cst, Scope::engine>(&mark.value, mark.value + 1);
+  const bool worked = worker_step(Lane{}, engine, worker);
+  store<Order::release, Scope::engine>(&mark.value, before + 2);
+  return worked;
+}
+
+void CpuEngine::wait_for_steps() {
+  for (StepMark& mark : marks_) {
+    const u64 seen = load<Order::seq_cst, Scope::engine>(&mark.value);
+    if (seen % 2 == 0) continue;
+    while (load<Order::acquire, Scope::engine>(&mark.value) == seen) backoff(1000);
+  }
+}
+
+// A session's thread and the engine in one process.
+class CpuEngine::Port final : public ring::EnginePort {
+ public:
+  Port(Engine& engine, u32 session, StepMark& mark)
+      : engine_(engine), session_(session), mark_(mark), worker_(WorkerState::make(session)) {
+    worker_.rings_first = 1;
+  }
+
+  void doorbell() override { wake_workers(engine_, 1); }
+
+  bool wait(u64 end_position, ring::Predicate done) override {
+    u64 idle_since_ns = 0;
+    for (;;) {
+      if (done()) return true;
+      worker_.session_cursor = session_;
+      if (marked_step(engine_, worker_, mark_)) {
+        idle_since_ns = 0;
+        continue;
+      }
+      const u64 now_ns = now_monotonic_ns();
+      if (idle_since_ns == 0) idle_since_ns = now_ns;
+      if (now_ns - idle_since_ns < engine_.config.spin_ns) {
+        cpu_relax();
+        continue;
+      }
+      if (is_abandoned(end_position)) return done();
+      sleep(end_position, done);
+      worker_sweep(Lane{}, engine_);
+    }
+  }
+
+ private:
+  Session& session() { return engine_.sessions[session_]; }
+
+  bool is_taken(u64 end_position) {
+    return load<Order::acquire, Scope::engine>(&session().next_position) >= end_position;
+  }
+
+  // A stopping engine takes nothing from clients any more.
+  bool is_abandoned(u64 end_position) {
+    return load<Order::acquire, Scope::system>(&engine_.stop_requested) != 0 && !is_taken(end_position);
+  }
+
+  // Until the engine writes a completion of this session, see wake_client().
+  void sleep(u64 end_position, ring::Predicate done) {
+    ring::RingControl& control = *session().control;
+    if (!is_taken(end_position)) wake_workers(engine_, 1);
+    store<Order::relaxed, Scope::system>(&control.client_sleeping, 1u);
+    fence<Order::seq_cst, Scope::system>();
+    const u32 sequence = load<Order::acquire, Scope::system>(&control.wake_sequence);
+    if (!done()) {
+      futex_wait(&control.wake_sequence, sequence, u64{engine_.config.sweep_interval_ms} * 1000000u);
+    }
+    store<Order::relaxed, Scope::system>(&control.client_sleeping, 0u);
+  }
+
+  Engine& engine_;
+  u32 session_;
+  StepMark& mark_;
+  WorkerState worker_;
+};
+
+CpuEngine::CpuEngine(Engine* engine, u32 worker_count)
+    : engine_(engine), worker_count_(worker_count), ports_(session_max), marks_(session_max + worker_count) {
+  GPU4FS_CHECK(engine != nullptr);
+  GPU4FS_CHECK_GE(worker_count, 1u);
+  GPU4FS_CHECK_LE(worker_count, engine->config.worker_count);
+  upcall_reader_.ring = engine->upcalls;
+}
+
+CpuEngine::~CpuEngine() { stop(); }
+
+void CpuEngine::start() {
+  GPU4FS_CHECK(threads_.empty());
+  store<Order::release, Scope::system>(&engine_->stop_requested, 0u);
+  for (u32 i = 0; i < worker_count_; ++i) {
+    threads_.emplace_back([this, i] { work(i); });
+  }
+}
+
+void CpuEngine::stop() {
+  if (threads_.empty()) return;
+  store<Order::seq_cst, Scope::system>(&engine_->stop_requested, 1u);
+  // A worker may announce itself after one wake-up and before it sees the request.
+  for (std::thread& thread : threads_) {
+    wake_workers(*engine_, UINT32_MAX);
+    thread.join();
+  }
+  threads_.clear();
+}
+
+bool CpuEngine::is_drained() const {
+  return load<Order::acquire, Scope::engine>(&engine_->commands_active) == 0 &&
+         load<Order::acquire, Scope::engine>(&engine_->epochs.checkpoint_running) == 0;
+}
+
+void CpuEngine::work(u32 index) {
+  WorkerState worker = WorkerState::make(index);
+  StepMark& mark = marks_[session_max + index];
+  u64 idle_since_ns = 0;
+  for (u32 turn = 0;; ++turn) {
+    if (turn % 256 == 0) worker_sweep(Lane{}, *engine_);
+    if (marked_step(*engine_, worker, mark)) {
+      idle_since_ns = 0;
+      continue;
+    }
+    if (load<Order::acquire, Scope::system>(&engine_->stop_requested) != 0 && is_drained()) break;
+    const u64 now_ns = now_monotonic_ns();
+    if (idle_since_ns == 0) idle_since_ns = now_ns;
+    if (now_ns - idle_since_ns < engine_->config.spin_ns) {
+      backoff(now_ns - idle_since_ns < 2000 ? 40 : 1000);
+      continue;
+    }
+    sleep(worker, mark);
+    idle_since_ns = 0;
+  }
+  // Whoever sees the engine drained first tells the others.
+  wake_workers(*engine_, UINT32_MAX);
+}
+
+// While commands are in flight someone has to look after deadlines; an idle engine sleeps for good.
+u64 CpuEngine::sleep_limit_ns() const {
+  const bool stopping = load<Order::acquire, Scope::system>(&engine_->stop_requested) != 0;
+  if (is_drained() && !stopping) return 0;
+  return u64{engine_->config.sweep_interval_ms} * 1000000u;
+}
+
+// The look before sleeping, made after announcing it. Each failed look at a ring moves the cursor on, so that
+// all rings get theirs; a ring that somebody else looks at counts as work, because he may have looked too
+// early.
+bool CpuEngine::find_work(WorkerState& worker, StepMark& mark) {
+  const u32 rounds = load<Order::acquire, Scope::system>(&engine_->session_end) + 1;
+  for (u32 i = 0; i < rounds; ++i) {
+    if (marked_step(*engine_, worker, mark) || worker.missed_token != 0) return true;
+    if (worker.saw_descriptor == 0) return false;
+  }
+  return false;
+}
+
+void CpuEngine::sleep(WorkerState& worker, StepMark& mark) {
+  Parking& parking = engine_->parking;
+  const u32 sequence = load<Order::acquire, Scope::engine>(&parking.sequence);
+  fetch_add<Order::acq_rel, Scope::engine>(&parking.sleepers, 1u);
+  fence<Order::seq_cst, Scope::engine>();
+  const bool stopping = load<Order::acquire, Scope::system>(&engine_->stop_requested) != 0;
+  if (!find_work(worker, mark) && !(stopping && is_drained())) {
+    futex_wait(&parking.sequence, sequence, sleep_limit_ns());
+  }
+  fetch_sub<Order::acq_rel, Scope::engine>(&parking.sleepers, 1u);
+  worker_sweep(Lane{}, *engine_);
+}
+
+u32 CpuEngine::open_session(const SessionRequest& request) {
+  const std::lock_guard<std::mutex> guard(sessions_mutex_);
+  for (u32 i = 0; i < session_max; ++i) {
+    Session& session = engine_->sessions[i];
+    if (load<Order::acquire, Scope::system>(&session.phase) != static_cast<u32>(SessionPhase::free)) continue;
+    fill_session(session, request);
+    ports_[i] = std::make_unique<Port>(*engine_, i, marks_[i]);
+    store<Order::release, Scope::system>(&session.phase, static_cast<u32>(SessionPhase::open));
+    const u32 end = load<Order::relaxed, Scope::system>(&engine_->session_end);
+    if (end < i + 1) store<Order::release, Scope::system>(&engine_->session_end, i + 1);
+    return i;
+  }
+  return session_max;
+}
+
+void CpuEngine::close_session(u32 session_index) {
+  const std::lock_guard<std::mutex> guard(sessions_mutex_);
+  GPU4FS_CHECK_LT(session_index, session_max);
+  Session& session = engine_->sessions[session_index];
+  store<Order::seq_cst, Scope::system>(&session.phase, static_cast<u32>(SessionPhase::closing));
+  // Whoever saw it open may be taking commands; then what was taken completes; then the last of those who
+  // completed something lets go of the session's memory.
+  wait_for_steps();
+  while (load<Order::acquire, Scope::engine>(&session.in_flight) != 0) backoff(1000);
+  wait_for_steps();
+  ports_[session_index].reset();
+  GPU4FS_CHECK_EQ((load<Order::acquire, Scope::engine>(&session.poll_token)), 0u);
+  store<Order::release, Scope::system>(&session.phase, static_cast<u32>(SessionPhase::free));
+}
+
+Status CpuEngine::add_region(u32 session, u32 region, void* base, u64 length) {
+  if (session >= session_max || region == 0 || region >= region_max) return Status::invalid_argument;
+  engine_->sessions[session].regions[region] = Region{static_cast<u8*>(base), length};
+  return Status::ok;
+}
+
+void CpuEngine::remove_region(u32 session, u32 region) {
+  GPU4FS_CHECK_LT(session, session_max);
+  GPU4FS_CHECK_LT(region, region_max);
+  engine_->sessions[session].regions[region] = Region{};
+}
+
+ring::EnginePort& CpuEngine::port(u32 session) {
+  GPU4FS_CHECK_LT(session, session_max);
+  GPU4FS_CHECK(ports_[session] != nullptr);
+  return *ports_[session];
+}
+
+bool CpuEngine::wait_upcall(ring::Upcall* upcall, u64 timeout_ns) {
+  if (upcall_reader_.read(upcall)) return true;
+  ring::UpcallRing& ring = *engine_->upcalls;
+  store<Order::relaxed, Scope::system>(&ring.server_sleeping, 1u);
+  fence<Order::seq_cst, Scope::system>();
+  const u32 sequence = load<Order::acquire, Scope::system>(&ring.wake_sequence);
+  bool found = upcall_reader_.read(upcall);
+  if (!found) {
+    futex_wait(&ring.wake_sequence, sequence, timeout_ns);
+    found = upcall_reader_.read(upcall);
+  }
+  store<Order::relaxed, Scope::system>(&ring.server_sleeping, 0u);
+  return found;
+}
+
+// Memory of this process is accessible as it is.
+Status CpuEngine::map_memory(void* /*base*/, u64 /*length*/) { return Status::ok; }
+
+std::string CpuEngine::description() const {
+  return "CPU, " + std::to_string(worker_count_) + (worker_count_ == 1 ? " worker" : " workers");
+}
+
+EngineCounters CpuEngine::counters() const {
+  const EngineCounters& live = engine_->counters;
+  EngineCounters copy{};
+  copy.commands_started = load<Order::relaxed, Scope::engine>(&live.commands_started);
+  copy.commands_completed = load<Order::relaxed, Scope::engine>(&live.commands_completed);
+  copy.commands_failed = load<Order::relaxed, Scope::engine>(&live.commands_failed);
+  copy.descriptors_rejected = load<Order::relaxed, Scope::engine>(&live.descriptors_rejected);
+  copy.deadlines_exceeded = load<Order::relaxed, Scope::engine>(&live.deadlines_exceeded);
+  copy.upcalls_dropped = load<Order::relaxed, Scope::engine>(&live.upcalls_dropped);
+  copy.checkpoint_pause_last_ns = load<Order::relaxed, Scope::engine>(&live.checkpoint_pause_last_ns);
+  copy.checkpoint_pause_max_ns = load<Order::relaxed, Scope::engine>(&live.checkpoint_pause_max_ns);
+  return copy;
+}
+
+u64 CpuEngine::durable_epoch() const {
+  return load<Order::acquire, Scope::engine>(&engine_->fs.epoch_durable);
+}
+
+u32 CpuEngine::sleeping_worker_count() const {
+  return load<Order::acquire, Scope::engine>(&engine_->parking.sleepers);
+}
+
+}  // namespace gpu4fs::engine

@@ -1,0 +1,90 @@
+// The CPU engine: worker threads over heap memory, in the process of the server. Host only.
+//
+// A worker that finds nothing to do for config.spin_ns sleeps on a futex; an idle engine uses no CPU. A
+// client thread that waits for its command executes engine work meanwhile (EnginePort::wait), so that a lone
+// call costs no switch of threads.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/engine_host.hpp"
+
+namespace gpu4fs::engine {
+
+// Heap memory for engine_build.hpp; freed with the object. Pages of large blocks are touched on first use.
+class HeapAllocator {
+ public:
+  HeapAllocator() = default;
+  HeapAllocator(const HeapAllocator&) = delete;
+  HeapAllocator& operator=(const HeapAllocator&) = delete;
+  ~HeapAllocator();
+
+  void* allocate(u64 bytes, u64 alignment);
+  void copy_in(void* engine_destination, const void* host_source, u64 bytes);
+  void zero(void* engine_destination, u64 bytes);
+
+ private:
+  struct Block {
+    void* memory;
+    u64 length;
+  };
+  std::vector<Block> blocks_;
+};
+
+class CpuEngine final : public EngineHost {
+ public:
+  // `engine` from place_engine(); its memory outlives this object. `worker_count` threads are started.
+  CpuEngine(Engine* engine, u32 worker_count);
+  ~CpuEngine() override;
+
+  void start() override;
+  void stop() override;
+  u32 open_session(const SessionRequest& request) override;
+  void close_session(u32 session) override;
+  Status add_region(u32 session, u32 region, void* base, u64 length) override;
+  void remove_region(u32 session, u32 region) override;
+  ring::EnginePort& port(u32 session) override;
+  bool wait_upcall(ring::Upcall* upcall, u64 timeout_ns) override;
+  Status map_memory(void* base, u64 length) override;
+  bool has_died() const override { return false; }
+  std::string fault_text() const override { return {}; }
+  std::string description() const override;
+  EngineCounters counters() const override;
+  u64 durable_epoch() const override;
+
+  Engine& engine() { return *engine_; }
+
+  // Workers that sleep now, for tests and statistics.
+  u32 sleeping_worker_count() const;
+
+ private:
+  class Port;
+
+  // Odd while its thread is inside a step. close_session() waits until every step that may have seen the
+  // session is over.
+  struct alignas(cache_line) StepMark {
+    u64 value = 0;
+  };
+
+  static bool marked_step(Engine& engine, WorkerState& worker, StepMark& mark);
+  void wait_for_steps();
+  void work(u32 index);
+  bool find_work(WorkerState& worker, StepMark& mark);
+  void sleep(WorkerState& worker, StepMark& mark);
+  u64 sleep_limit_ns() const;
+  bool is_drained() const;
+
+  Engine* engine_;
+  u32 worker_count_;
+  std::vector<std::thread> threads_;
+  std::vector<std::unique_ptr<Port>> ports_;
+  std::vector<StepMark> marks_;  // of the sessions' threads, then of the workers
+  std::mutex sessions_mutex_;
+  ring::UpcallReader upcall_reader_{};
+};
+
+}  // namespace gpu4fs::engine

@@ -1,0 +1,78 @@
+// The host side of an engine, the same for both: what the management process uses. Host only.
+//
+// Threads: start, stop, open_session and the like are called by one management thread at a time; a port by
+// its session's thread; wait_upcall by one upcall thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/engine_types.hpp"
+#include "ring/engine_port.hpp"
+#include "ring/ring_layout.hpp"
+#include "ring/upcall_ring.hpp"
+
+namespace gpu4fs::engine {
+
+struct SessionRequest {
+  u8* memory = nullptr;        // the session's shared memory, zeroed, page aligned, layout.total_length bytes
+  ring::SessionLayout layout{};
+  u32 uid = 0;
+  u32 gid = 0;
+  std::vector<u32> groups;     // at most session_group_max are used
+  bool trusted = false;
+  bool internal = false;
+};
+
+class EngineHost {
+ public:
+  virtual ~EngineHost() = default;
+
+  virtual void start() = 0;
+
+  // Ends when every command that was taken has completed; the rings of clients are no longer looked at.
+  // Their pending commands get Status::engine_stopped.
+  virtual void stop() = 0;
+
+  // The new session's index, or session_max: too_many_sessions. Writes the ring's control page.
+  virtual u32 open_session(const SessionRequest& request) = 0;
+
+  // Waits until the session's commands have completed; its memory may be freed then.
+  virtual void close_session(u32 session) = 0;
+
+  // More memory for a session's addresses, region 1 to region_max - 1. `base` is a host address, or on the
+  // GPU engine also a device address. Not while commands use the region.
+  virtual Status add_region(u32 session, u32 region, void* base, u64 length) = 0;
+  virtual void remove_region(u32 session, u32 region) = 0;
+
+  virtual ring::EnginePort& port(u32 session) = 0;
+
+  // Waits for an upcall, at most timeout_ns. False: none. Answers go through an internal session as
+  // Opcode::upcall_done (answer_upcall_command below).
+  virtual bool wait_upcall(ring::Upcall* upcall, u64 timeout_ns) = 0;
+
+  // Makes [base, base + length), memory of a device, accessible to the engine; called for map_chunk. The
+  // engine's address of it is the same as the host's.
+  virtual Status map_memory(void* base, u64 length) = 0;
+
+  virtual bool has_died() const = 0;
+  virtual std::string fault_text() const = 0;   // why, empty if it lives
+  virtual std::string description() const = 0;  // "CPU, 8 workers"
+
+  virtual EngineCounters counters() const = 0;
+  virtual u64 durable_epoch() const = 0;
+};
+
+inline format::Command answer_upcall_command(const ring::Upcall& upcall, Status result) {
+  format::Command command{};
+  command.opcode = format::Opcode::upcall_done;
+  command.inode = upcall.id;
+  command.offset = static_cast<u64>(result);
+  return command;
+}
+
+// What both engines write into the session's table entry and control page; `phase` stays for the last.
+void fill_session(Session& session, const SessionRequest& request);
+
+}  // namespace gpu4fs::engine

@@ -1,0 +1,148 @@
+// The engine's root structure. It lives in engine memory, everything it points to is allocated before the
+// engine starts (engine_build.hpp) and never moves.
+#pragma once
+
+#include "base/limits.hpp"
+#include "engine/command_types.hpp"
+#include "engine/run_queue.hpp"
+#include "fs/fs_types.hpp"
+#include "ring/ring.hpp"
+#include "ring/ring_layout.hpp"
+#include "ring/upcall_ring.hpp"
+
+namespace gpu4fs::engine {
+
+inline constexpr u32 session_max = 64;
+inline constexpr u32 region_max = 16;
+inline constexpr u32 session_group_max = 32;
+
+// Fixed command slots. The checkpoint has its own, so that it can always run.
+inline constexpr u32 checkpoint_command = 0;
+inline constexpr u32 first_client_command = 1;
+
+// Pseudo inode of the lock that renames of directories hold; no inode has this number.
+inline constexpr u64 lock_inode_rename = ~u64{0};
+
+struct EngineConfig {
+  u32 command_count = 1024;          // slots, the internal one included; at most 65534
+  u32 worker_count = 1;              // greatest number of workers that run at the same time
+  u32 inline_transfer_pages = 32;    // transfers up to this size run inside the step
+  u32 task_pages = 32;               // pages one task of a large transfer moves
+  u32 default_deadline_ms = 30000;
+  u32 sweep_interval_ms = 250;       // between looks for commands past their deadline
+  u32 batch_max = 8;                 // descriptors taken from a ring at a time
+  u32 spin_ns = 20000;               // CPU: time without work before a worker sleeps
+  u64 realtime_offset_ns = 0;        // GPU: wall clock minus the device's clock
+};
+
+struct Region {
+  u8* base;      // in the engine's address space
+  u64 length;
+};
+
+enum class SessionPhase : u32 { free = 0, open = 1, closing = 2 };
+
+// Written by the host side before `phase` becomes open; then only the fields marked atomic change.
+struct Session {
+  alignas(cache_line) u32 phase;       // atomic, SessionPhase
+  u32 trusted;                         // the front end has checked permissions, names its callers' uids
+  u32 internal;                        // may use internal commands
+  u32 uid;
+  u32 gid;
+  u32 group_count;
+  u32 groups[session_group_max];
+  ring::EngineRing ring;
+  ring::RingControl* control;
+  Region regions[region_max];
+  alignas(cache_line) u32 poll_token;  // atomic: 1 while a worker looks at the ring
+  u64 next_position;                   // atomic, changed by the token's holder
+  alignas(cache_line) u32 in_flight;   // atomic: commands taken and not completed
+  alignas(cache_line) format::RingDescriptor staging[linked_command_max];  // of the token's holder
+};
+
+// A gate counts who is inside; closing it keeps others out, who park, and restarts the closer when the
+// last one has left. Functions in gate.hpp.
+struct Gate {
+  alignas(cache_line) u32 word;   // atomic: count, and gate_closed
+  alignas(cache_line) TicketLock guard;
+  u32 closer;                     // command that waits for the gate to drain, no_command: none
+  u32 owner;                      // atomic: command that closed it, no_command: open
+  u32 queue_head;
+  u32 queue_tail;
+};
+
+// Waiting for epochs, and when to run checkpoints. Functions in epochs.hpp.
+struct EpochQueue {
+  alignas(cache_line) TicketLock guard;
+  u32 head;
+  u32 tail;
+  u32 checkpoint_running;
+  u32 mask_wanted;          // Command::mask of the next checkpoint
+  u64 round_ended;          // checkpoints that have run
+  u64 round_wanted;
+};
+
+struct EngineCounters {
+  alignas(cache_line) u64 commands_started;
+  u64 commands_completed;
+  u64 commands_failed;
+  u64 descriptors_rejected;
+  u64 deadlines_exceeded;
+  u64 upcalls_dropped;
+  u64 checkpoint_pause_last_ns;
+  u64 checkpoint_pause_max_ns;
+};
+
+// CPU workers sleep here. `sequence` is a futex word.
+struct Parking {
+  alignas(cache_line) u32 sequence;
+  alignas(cache_line) u32 sleepers;
+};
+
+struct Engine {
+  fs::FileSystem fs;
+  EngineConfig config;
+  CommandState* commands;
+  FreeList free_commands;
+  RunQueue run_queue;
+  alignas(cache_line) u32 helpers_queued;    // atomic: helper items in the run queue
+  u32 helper_max;
+  alignas(cache_line) u32 commands_active;   // atomic: client commands that hold a slot
+  alignas(cache_line) u32 starved;           // atomic: a ring was left alone for want of command slots
+  alignas(cache_line) u64 next_sweep_ns;     // atomic
+  CommandLock rename_lock;
+  Gate commit_gate;
+  Gate step_gate;
+  TicketLock held_back_lock;                 // items that found the step gate closed
+  u32 held_back_count;
+  u32* held_back;                            // run_queue.capacity entries
+  EpochQueue epochs;
+  alignas(cache_line) u64 upcall_position;   // atomic
+  u64 upcall_generation;                     // atomic
+  ring::UpcallRing* upcalls;                 // shared memory
+  alignas(cache_line) u32 session_end;       // atomic: sessions beyond it were never used
+  u32 stop_requested;                        // atomic
+  EngineCounters counters;
+  Parking parking;
+  Session sessions[session_max];
+};
+
+// A worker's own memory, equal on all ranks.
+struct WorkerState {
+  u32 index;             // below config.worker_count, or any number for a thread that lends itself
+  u32 session_cursor;    // ring to look at next
+  u32 turn;
+  u32 rings_first;       // 1: looks at rings before the run queue
+  u32 polls_rings;       // 0: only takes from the run queue
+  u32 keeps_token;       // 1: keeps a quiet ring's token from poll to poll
+  u32 held_session;      // with keeps_token; session_max: none
+  u32 held_polls;
+  u32 saw_descriptor;    // the last look at the rings saw a published descriptor
+  u32 missed_token;      // and could not take it because somebody else was at that ring
+
+  GPU4FS_FN static constexpr WorkerState make(u32 index) {
+    return WorkerState{index, index % session_max, 0, 0, 1, 0, session_max, 0, 0, 0};
+  }
+};
+
+}  // namespace gpu4fs::engine

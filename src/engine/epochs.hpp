@@ -1,0 +1,190 @@
+// Waiting for epochs and checkpoints, and when checkpoints run.
+//
+// Checkpoints are numbered rounds. Who waits names the epoch that it wants durable and the round that has to
+// end at the latest: the next one, or the one after when one is running and may have missed what the waiter
+// means. A waiter is restarted by whichever comes first, and looks again. Rounds run while somebody wants
+// one. The checkpoint is an ordinary handler (handlers/journal_ops.hpp) on a command slot of its own, started
+// from here, never from a ring. If it fails, all who wait get its status.
+// All functions run on one rank.
+#pragma once
+
+#include "base/atomics.hpp"
+#include "base/check.hpp"
+#include "engine/clock.hpp"
+#include "engine/wait_list.hpp"
+
+namespace gpu4fs::engine {
+
+inline constexpr u64 any_epoch = ~u64{0};
+
+GPU4FS_FN inline u64 durable_epoch(const Engine& engine) {
+  return load<Order::acquire, Scope::engine>(&engine.fs.epoch_durable);
+}
+
+namespace detail {
+
+GPU4FS_FN inline void start_checkpoint(Engine& engine, u32 mask) {
+  CommandState& c = engine.commands[checkpoint_command];
+  GPU4FS_CHECK(phase_of(c) == CommandPhase::free);
+  c.command = format::Command{};
+  c.command.opcode = format::Opcode::checkpoint;
+  c.command.mask = mask;
+  c.operation = fs::Operation{};
+  c.operation.now = now_stamp(engine);
+  c.operation.may_use_emergency = 1;
+  c.stage = 0;
+  c.session = session_max;
+  c.next_linked = no_command;
+  c.prepared = 0;
+  store<Order::relaxed, Scope::engine>(&c.deadline_ns, u64{0});
+  c.in_gate = 0;
+  c.in_step_gate = 0;
+  c.lock_count = 0;
+  c.extent_count = 0;
+  c.engine_wait = 0;
+  c.wait_status = static_cast<u32>(Status::ok);
+  store<Order::relaxed, Scope::engine>(&c.task_word, u64{0});
+  store<Order::relaxed, Scope::engine>(&c.task_status, static_cast<u32>(Status::ok));
+  store<Order::relaxed, Scope::engine>(&c.cancel_status, static_cast<u32>(Status::ok));
+  enqueue_command(engine, checkpoint_command);
+}
+
+struct CheckpointStart {
+  bool start;
+  u32 mask;
+};
+
+// Under the guard: whether the caller has to start a checkpoint after unlocking.
+GPU4FS_FN inline CheckpointStart claim_checkpoint(Engine& engine) {
+  EpochQueue& epochs = engine.epochs;
+  if (epochs.checkpoint_running != 0 || epochs.round_wanted <= epochs.round_ended) return {false, 0};
+  epochs.checkpoint_running = 1;
+  const u32 mask = epochs.mask_wanted;
+  epochs.mask_wanted = 0;
+  return {true, mask};
+}
+
+// Under the guard: the round that sees everything that is in memory now.
+GPU4FS_FN inline u64 want_round(Engine& engine) {
+  EpochQueue& epochs = engine.epochs;
+  const u64 round = epochs.round_ended + 1 + epochs.checkpoint_running;
+  if (epochs.round_wanted < round) epochs.round_wanted = round;
+  return round;
+}
+
+// Under the guard: detaches all whose epoch or round has come, in order.
+GPU4FS_FN inline u32 detach_waiters(Engine& engine, u64 epoch, u64 round, Status status) {
+  EpochQueue& epochs = engine.epochs;
+  u32 detached_head = no_command;
+  u32 detached_tail = no_command;
+  u32 kept_head = no_command;
+  u32 kept_tail = no_command;
+  for (u32 at = epochs.head; at != no_command;) {
+    CommandState& c = engine.commands[at];
+    const u32 next = c.wait_next;
+    if (c.wait_epoch <= epoch || c.wait_round <= round) {
+      c.wait_status = static_cast<u32>(status);
+      append_waiter(engine, detached_head, detached_tail, at);
+    } else {
+      append_waiter(engine, kept_head, kept_tail, at);
+    }
+    at = next;
+  }
+  epochs.head = kept_head;
+  epochs.tail = kept_tail;
+  return detached_head;
+}
+
+}  // namespace detail
+
+// Asks for a checkpoint without waiting. `mask` is or-ed into its Command::mask.
+GPU4FS_FN inline void request_checkpoint(Engine& engine, u32 mask) {
+  EpochQueue& epochs = engine.epochs;
+  epochs.guard.lock();
+  detail::want_round(engine);
+  epochs.mask_wanted |= mask;
+  const detail::CheckpointStart claim = detail::claim_checkpoint(engine);
+  epochs.guard.unlock();
+  if (claim.start) detail::start_checkpoint(engine, claim.mask);
+}
+
+// ok: `epoch` is durable. parked: the command is restarted when it is, or when the checkpoint that should
+// have made it so has ended, and asks again. Any other status: why the checkpoint failed, told once.
+GPU4FS_FN inline Status wait_for_epoch(Engine& engine, CommandState& c, u64 epoch, u32 mask = 0) {
+  EpochQueue& epochs = engine.epochs;
+  const Status failed = static_cast<Status>(c.wait_status);
+  c.wait_status = static_cast<u32>(Status::ok);
+  epochs.guard.lock();
+  const bool durable = durable_epoch(engine) >= epoch;
+  if (durable || failed != Status::ok) {
+    epochs.guard.unlock();
+    return durable ? Status::ok : failed;
+  }
+  c.wait_epoch = epoch;
+  c.wait_round = detail::want_round(engine);
+  epochs.mask_wanted |= mask;
+  announce_wait(c, WaitKind::epoch);
+  append_waiter(engine, epochs.head, epochs.tail, c.index);
+  const detail::CheckpointStart claim = detail::claim_checkpoint(engine);
+  epochs.guard.unlock();
+  if (claim.start) detail::start_checkpoint(engine, claim.mask);
+  return Status::parked;
+}
+
+// The checkpoint's handler: `epoch` is durable.
+GPU4FS_FN inline void publish_durable_epoch(Engine& engine, u64 epoch) {
+  EpochQueue& epochs = engine.epochs;
+  epochs.guard.lock();
+  GPU4FS_CHECK_GE(epoch, durable_epoch(engine));
+  store<Order::release, Scope::engine>(&engine.fs.epoch_durable, epoch);
+  const u32 waiting = detail::detach_waiters(engine, epoch, 0, Status::ok);
+  epochs.guard.unlock();
+  wake_list(engine, waiting);
+}
+
+// Everybody who waits is told that it will not happen.
+GPU4FS_FN inline void fail_all_epoch_waiters(Engine& engine, Status status) {
+  EpochQueue& epochs = engine.epochs;
+  epochs.guard.lock();
+  const u32 waiting = detail::detach_waiters(engine, any_epoch, any_epoch, status);
+  epochs.guard.unlock();
+  wake_list(engine, waiting);
+}
+
+// The checkpoint command has ended and its slot is in phase `free` again.
+GPU4FS_FN inline void checkpoint_ended(Engine& engine, Status status) {
+  EpochQueue& epochs = engine.epochs;
+  epochs.guard.lock();
+  GPU4FS_CHECK_EQ(epochs.checkpoint_running, 1u);
+  epochs.checkpoint_running = 0;
+  ++epochs.round_ended;
+  u32 waiting = no_command;
+  if (status == Status::ok) {
+    waiting = detail::detach_waiters(engine, 0, epochs.round_ended, Status::ok);
+  } else {
+    waiting = detail::detach_waiters(engine, any_epoch, any_epoch, status);
+    epochs.round_wanted = epochs.round_ended;
+  }
+  const detail::CheckpointStart claim = detail::claim_checkpoint(engine);
+  epochs.guard.unlock();
+  wake_list(engine, waiting);
+  if (claim.start) detail::start_checkpoint(engine, claim.mask);
+}
+
+GPU4FS_FN inline bool cancel_epoch_wait(Engine& engine, u32 index, u64 now_ns) {
+  EpochQueue& epochs = engine.epochs;
+  epochs.guard.lock();
+  const bool removed = is_past_deadline(engine.commands[index], now_ns) &&
+                       remove_waiter(engine, epochs.head, epochs.tail, index);
+  epochs.guard.unlock();
+  return removed;
+}
+
+GPU4FS_FN inline void record_checkpoint_pause(Engine& engine, u64 pause_ns) {
+  store<Order::relaxed, Scope::engine>(&engine.counters.checkpoint_pause_last_ns, pause_ns);
+  if (pause_ns > load<Order::relaxed, Scope::engine>(&engine.counters.checkpoint_pause_max_ns)) {
+    store<Order::relaxed, Scope::engine>(&engine.counters.checkpoint_pause_max_ns, pause_ns);
+  }
+}
+
+}  // namespace gpu4fs::engine

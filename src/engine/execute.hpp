@@ -1,0 +1,171 @@
+// Running a command: step after step, until it ends, parks, or is left to other workers.
+#pragma once
+
+#include "engine/command_life.hpp"
+#include "engine/dispatch.hpp"
+#include "engine/tasks.hpp"
+
+namespace gpu4fs::engine {
+
+namespace detail {
+
+enum class Next : u32 {
+  step,   // run the step
+  end,    // end the command with `status`
+  tasks,  // help with its tasks
+  leave,  // nothing more to do here
+};
+
+struct Decision {
+  Next next;
+  Status status;
+  u32 command;  // the one to go on with
+  u64 result;
+};
+
+// Before a step; the command is in phase `running`. Leader only.
+GPU4FS_FN inline Decision before_step(Engine& engine, CommandState& c) {
+  const Status cancelled = static_cast<Status>(load<Order::acquire, Scope::engine>(&c.cancel_status));
+  if (cancelled != Status::ok) return {Next::end, cancelled, c.index, 0};
+  const EngineWait waited = static_cast<EngineWait>(c.engine_wait);
+  c.engine_wait = static_cast<u32>(EngineWait::none);
+  if (waited == EngineWait::chunk_mapping) {
+    if (c.upcall_result != Status::ok) return {Next::end, c.upcall_result, c.index, 0};
+    fs::make_chunk_accessible(engine.fs, c.operation.wanted_chunk);
+  }
+  if (waited == EngineWait::checkpoint) {
+    const Status failed = static_cast<Status>(c.wait_status);
+    if (failed != Status::ok) return {Next::end, failed, c.index, 0};
+    if (c.deadline_ns != 0 && now_monotonic_ns() > c.deadline_ns) {
+      fetch_add<Order::relaxed, Scope::engine>(&engine.counters.deadlines_exceeded, u64{1});
+      return {Next::end, Status::deadline_exceeded, c.index, 0};
+    }
+  }
+  if (!is_closed_by(engine.step_gate, c)) {
+    while (!try_enter(engine, engine.step_gate)) {
+      set_phase(c, CommandPhase::queued);
+      if (hold_back(engine, c.index)) return {Next::leave, Status::ok, no_command, 0};
+      set_phase(c, CommandPhase::running);
+    }
+    c.in_step_gate = 1;
+  }
+  return {Next::step, Status::ok, c.index, 0};
+}
+
+GPU4FS_FN inline Decision parked_or_again(CommandState& c) {
+  if (park_command(c)) return {Next::leave, Status::ok, no_command, 0};
+  return {Next::step, Status::ok, c.index, 0};
+}
+
+// The step answered a control code or `parked`. Leader only.
+GPU4FS_FN inline Decision restart_later(Engine& engine, CommandState& c, Status status) {
+  switch (status) {
+    case Status::parked:
+      return parked_or_again(c);
+    case Status::again:
+      enqueue_command(engine, c.index);
+      return {Next::leave, Status::ok, no_command, 0};
+    case Status::chunk_not_mapped:
+      c.engine_wait = static_cast<u32>(EngineWait::chunk_mapping);
+      if (post_upcall(engine, c, ring::UpcallKind::map_chunk, c.operation.wanted_chunk) == Status::parked) {
+        return parked_or_again(c);
+      }
+      return {Next::end, Status::upcall_failed, c.index, 0};
+    default:
+      break;
+  }
+  GPU4FS_CHECK_EQ(status, Status::retry_after_checkpoint);
+  GPU4FS_CHECK_NE(c.index, checkpoint_command);
+  release_holdings(engine, c);
+  c.stage = 0;
+  c.prepared = prepared_stale_scratch;
+  c.wait_status = static_cast<u32>(Status::ok);
+  c.engine_wait = static_cast<u32>(EngineWait::checkpoint);
+  const Status waiting = wait_for_epoch(engine, c, any_epoch);
+  GPU4FS_CHECK_EQ(waiting, Status::parked);
+  return parked_or_again(c);
+}
+
+// Leader only, behind a g.sync().
+GPU4FS_FN inline Decision after_step(Engine& engine, CommandState& c, const Step& step) {
+  if (c.in_gate != 0) {
+    c.in_gate = 0;
+    leave(engine, engine.commit_gate);
+  }
+  if (c.in_step_gate != 0) {
+    c.in_step_gate = 0;
+    leave(engine, engine.step_gate);
+  }
+  if (step.kind == StepKind::parked) return restart_later(engine, c, Status::parked);
+  if (step.kind == StepKind::fan_out) {
+    if (step.task_count == 0) return {Next::step, Status::ok, c.index, 0};
+    begin_fan_out(engine, c, step.task_count);
+    return {Next::tasks, Status::ok, c.index, 0};
+  }
+  const bool restart = step.status == Status::parked || step.status == Status::again ||
+                       step.status == Status::chunk_not_mapped ||
+                       step.status == Status::retry_after_checkpoint;
+  if (restart) return restart_later(engine, c, step.status);
+  return {Next::end, step.status, c.index, step.result};
+}
+
+template <class Group>
+GPU4FS_FN Decision run_step(Group g, Engine& engine, CommandState& c) {
+  const u32 prepared = serial(g, [&] { return c.prepared; });
+  Status status = Status::ok;
+  if (prepared == 0) status = prepare_command(g, engine, c);
+  if (prepared == prepared_stale_scratch) clear_scratch(g, c);
+  const Step step = status == Status::ok ? dispatch_step(g, engine, c) : Step::fail(status);
+  return serial(g, [&] { return after_step(engine, c, step); });
+}
+
+}  // namespace detail
+
+// Runs a command in phase `running` and then what is linked to it. `decision` says where to begin.
+template <class Group>
+GPU4FS_FN void run_command(Group g, Engine& engine, WorkerState& worker, detail::Decision decision) {
+  while (decision.next != detail::Next::leave) {
+    CommandState& c = engine.commands[decision.command];
+    switch (decision.next) {
+      case detail::Next::step:
+        decision = serial(g, [&] {
+          c.operation.shard = worker.index % maximum(engine.fs.shard_count, 1u);
+          return detail::before_step(engine, c);
+        });
+        if (decision.next == detail::Next::step) decision = detail::run_step(g, engine, c);
+        break;
+      case detail::Next::tasks:
+        decision = run_tasks(g, engine, c) == HelpEnd::was_last
+                       ? detail::Decision{detail::Next::step, Status::ok, decision.command, 0}
+                       : detail::Decision{detail::Next::leave, Status::ok, no_command, 0};
+        break;
+      default: {
+        const detail::Decision ended = decision;
+        const u32 next = serial(g, [&] { return end_command(engine, c, ended.status, ended.result); });
+        decision = next == no_command ? detail::Decision{detail::Next::leave, Status::ok, no_command, 0}
+                                      : detail::Decision{detail::Next::step, Status::ok, next, 0};
+        break;
+      }
+    }
+  }
+}
+
+// An item of the run queue.
+template <class Group>
+GPU4FS_FN void run_item(Group g, Engine& engine, WorkerState& worker, u32 item) {
+  const u32 index = item & ~item_help;
+  GPU4FS_CHECK_LT(index, engine.config.command_count);
+  CommandState& c = engine.commands[index];
+  if ((item & item_help) != 0) {
+    serial(g, [&] { fetch_sub<Order::relaxed, Scope::engine>(&engine.helpers_queued, 1u); });
+    run_command(g, engine, worker, detail::Decision{detail::Next::tasks, Status::ok, index, 0});
+    return;
+  }
+  serial(g, [&] {
+    GPU4FS_CHECK(phase_of(c) == CommandPhase::queued);
+    set_phase(c, CommandPhase::running);
+  });
+  run_command(g, engine, worker, detail::Decision{detail::Next::step, Status::ok, index, 0});
+}
+
+}  // namespace gpu4fs::engine

@@ -1,0 +1,125 @@
+// Gates. The engine has two:
+//   commit gate  a command is inside from enter_gate() to the end of its step: while it is closed no commit
+//                is half done, which is what a snapshot needs;
+//   step gate    every step and every task runs inside: while it is closed nothing but the closer's own
+//                steps and tasks runs, which is what evicting pages needs.
+// Entering is one fetch_add when the gate is open. Nobody waits inside a gate, so a closed gate drains
+// within one step of every worker. Who finds the commit gate closed parks in FIFO order; work that finds
+// the step gate closed is held back by the worker (worker.hpp). All functions run on one rank.
+#pragma once
+
+#include "base/atomics.hpp"
+#include "base/check.hpp"
+#include "engine/wait_list.hpp"
+
+namespace gpu4fs::engine {
+
+inline constexpr u32 gate_closed = 1u << 31;
+
+// The last one out of a closed gate restarts the closer.
+GPU4FS_FN GPU4FS_NOINLINE inline void leave(Engine& engine, Gate& gate) {
+  const u32 before = fetch_sub<Order::acq_rel, Scope::engine>(&gate.word, 1u);
+  GPU4FS_CHECK_NE(before & ~gate_closed, 0u);
+  if (before != (gate_closed | 1u)) return;
+  gate.guard.lock();
+  u32 closer = no_command;
+  // Someone may have come and gone, or the closer may have seen the empty gate itself.
+  if (load<Order::acquire, Scope::engine>(&gate.word) == gate_closed) {
+    closer = gate.closer;
+    gate.closer = no_command;
+  }
+  gate.guard.unlock();
+  if (closer != no_command) wake_command(engine, closer);
+}
+
+GPU4FS_FN inline bool try_enter(Engine& engine, Gate& gate) {
+  const u32 before = fetch_add<Order::acq_rel, Scope::engine>(&gate.word, 1u);
+  if ((before & gate_closed) == 0) return true;
+  leave(engine, gate);
+  return false;
+}
+
+GPU4FS_FN inline bool is_closed(const Gate& gate) {
+  return (load<Order::relaxed, Scope::engine>(&gate.word) & gate_closed) != 0;
+}
+
+// ok: inside. parked: the gate is closed and the command waits for it to open.
+GPU4FS_FN GPU4FS_NOINLINE inline Status enter_or_park(Engine& engine, Gate& gate, CommandState& c) {
+  for (;;) {
+    if (try_enter(engine, gate)) return Status::ok;
+    gate.guard.lock();
+    const bool closed = is_closed(gate);
+    if (closed) {
+      announce_wait(c, WaitKind::gate);
+      append_waiter(engine, gate.queue_head, gate.queue_tail, c.index);
+    }
+    gate.guard.unlock();
+    if (closed) return Status::parked;
+  }
+}
+
+// Closes the gate for command `c`. ok: it is closed and empty. parked: closed, `c` is restarted when the
+// last one has left, and calls again. again: another command has it closed.
+GPU4FS_FN inline Status close_or_park(Gate& gate, CommandState& c) {
+  gate.guard.lock();
+  const u32 owner = load<Order::relaxed, Scope::engine>(&gate.owner);
+  Status status = Status::ok;
+  if (owner != no_command && owner != c.index) {
+    status = Status::again;
+  } else {
+    store<Order::relaxed, Scope::engine>(&gate.owner, c.index);
+    const u32 before = fetch_or<Order::acq_rel, Scope::engine>(&gate.word, gate_closed);
+    if ((before & ~gate_closed) != 0) {
+      gate.closer = c.index;
+      status = Status::parked;
+      // Whoever leaves from now on sees the closed gate, and takes the guard to look for the closer.
+      if (load<Order::acquire, Scope::engine>(&gate.word) == gate_closed) {
+        gate.closer = no_command;
+        status = Status::ok;
+      }
+    }
+  }
+  gate.guard.unlock();
+  return status;
+}
+
+// Opens the gate and restarts who waited for it.
+GPU4FS_FN inline void open(Engine& engine, Gate& gate, CommandState& c) {
+  gate.guard.lock();
+  GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&gate.owner)), c.index);
+  store<Order::relaxed, Scope::engine>(&gate.owner, u32{no_command});
+  gate.closer = no_command;
+  fetch_and<Order::acq_rel, Scope::engine>(&gate.word, ~gate_closed);
+  const u32 waiting = gate.queue_head;
+  gate.queue_head = no_command;
+  gate.queue_tail = no_command;
+  gate.guard.unlock();
+  wake_list(engine, waiting);
+}
+
+GPU4FS_FN inline bool is_closed_by(const Gate& gate, const CommandState& c) {
+  return load<Order::relaxed, Scope::engine>(&gate.owner) == c.index;
+}
+
+// Items held back while the step gate is closed. True: kept. False: the gate has opened meanwhile.
+GPU4FS_FN inline bool hold_back(Engine& engine, u32 item) {
+  engine.held_back_lock.lock();
+  const bool closed = is_closed(engine.step_gate);
+  if (closed) {
+    GPU4FS_CHECK_LT(engine.held_back_count, engine.run_queue.capacity);
+    engine.held_back[engine.held_back_count++] = item;
+  }
+  engine.held_back_lock.unlock();
+  return closed;
+}
+
+GPU4FS_FN inline void release_held_back(Engine& engine) {
+  engine.held_back_lock.lock();
+  const u32 count = engine.held_back_count;
+  for (u32 i = 0; i < count; ++i) engine.run_queue.push(engine.held_back[i]);
+  engine.held_back_count = 0;
+  engine.held_back_lock.unlock();
+  if (count != 0) wake_workers(engine, count);
+}
+
+}  // namespace gpu4fs::engine

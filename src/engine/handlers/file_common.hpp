@@ -1,0 +1,248 @@
+// What the handlers of file data share: locking, the pages of one round of a transfer, stamps.
+//
+// A transfer runs in rounds of at most round_page_limit() pages and `command_extent_capacity` extents:
+// prepare (allocate, or find what to read), transfer (in the step, or fanned out into tasks), commit. The
+// round's pages are numbered from 0; c.extents holds its runs in order. While a command owns pages that no
+// map names yet, c.extent_count counts their extents (owned_extents.hpp).
+#pragma once
+
+#include "engine/engine.hpp"
+#include "engine/owned_extents.hpp"
+#include "fs/inode/inode.hpp"
+#include "fs/map/file_map.hpp"
+#include "fs/names/permissions.hpp"
+
+namespace gpu4fs::engine {
+
+inline constexpr u32 round_pages_max = 65536;
+inline constexpr u32 map_pages_per_round_max = 64;
+
+namespace detail {
+
+// Pages of one round, so that the map pages it may add are a small part of the page table.
+GPU4FS_FN inline u32 round_page_limit(const Engine& engine) {
+  const fs::PageTable& table = engine.fs.pages;
+  const u32 map_pages = maximum(minimum(table.frame_count, table.staging_count) / 8, 1u);
+  return minimum(map_pages, round_pages_max / format::slots_per_block) * format::slots_per_block;
+}
+
+// Map pages that one commit removes or changes.
+GPU4FS_FN inline u32 map_pages_per_round(const Engine& engine) {
+  const fs::PageTable& table = engine.fs.pages;
+  const u32 share = minimum(table.frame_count, table.staging_count) / 8;
+  return minimum(maximum(share, 4u), map_pages_per_round_max);
+}
+
+template <class T>
+GPU4FS_FN T& scratch_of(CommandState& c) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= command_scratch_size && alignof(T) <= 16);
+  return *reinterpret_cast<T*>(c.scratch);
+}
+
+template <class Group>
+GPU4FS_FN void go_to_stage(Group g, CommandState& c, u32 stage) {
+  serial(g, [&] { c.stage = stage; });
+}
+
+GPU4FS_FN inline Status check_access(const Engine& engine, const CommandState& c, const format::Inode& inode,
+                                     u32 wanted) {
+  if (session_is_trusted(engine, c.session)) return Status::ok;
+  const Session& session = engine.sessions[c.session];
+  const fs::Credentials who{session.groups, c.command.uid, c.command.gid, session.group_count, 0};
+  return fs::may_access(inode, who, wanted) ? Status::ok : Status::access;
+}
+
+// Finds and locks any inode that a client may name. Status: stale (no such inode), parked, as get_page.
+template <class Group>
+GPU4FS_FN Status lock_any(Group g, Engine& engine, CommandState& c, u64 number, LockMode mode,
+                          fs::InodeRef* ref) {
+  if (number != format::inode_number_root && number < format::inode_number_first_free) return Status::stale;
+  const Status status = fs::get_inode(g, engine.fs, c.operation, number, ref);
+  if (status == Status::not_found) return Status::stale;
+  GPU4FS_TRY(status);
+  GPU4FS_TRY(lock_inode(g, engine, c, *ref, mode));
+  return ref->inode->mode == 0 ? Status::stale : Status::ok;
+}
+
+// The same for a regular file that the caller may access as `wanted` (fs::may_read ...).
+template <class Group>
+GPU4FS_FN Status lock_file(Group g, Engine& engine, CommandState& c, u64 number, LockMode mode, u32 wanted,
+                           fs::InodeRef* ref) {
+  GPU4FS_TRY(lock_any(g, engine, c, number, mode, ref));
+  const u32 type = ref->inode->mode & fs::mode_type_mask;
+  if (type == fs::mode_directory) return Status::is_directory;
+  if (type != fs::mode_regular) return Status::invalid_argument;
+  if (ref->inode->size_bytes > fs::file_size_max) return Status::corrupt_structure;
+  if (ref->inode->is_inline() && ref->inode->size_bytes > format::inode_inline_capacity) {
+    return Status::corrupt_structure;
+  }
+  return check_access(engine, c, *ref->inode, wanted);
+}
+
+// Index of the extent that holds page `page` of the round; `count` extents, page below their sum.
+GPU4FS_FN inline u32 find_extent(const CommandState& c, u32 count, u32 page) {
+  u32 low = 0;
+  u32 high = count;
+  while (high - low > 1) {
+    const u32 middle = low + (high - low) / 2;
+    if (extent_first(c.extents[middle]) <= page) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  GPU4FS_CHECK_LT(page - extent_first(c.extents[low]), c.extents[low].page_count);
+  return low;
+}
+
+GPU4FS_FN inline u64 extent_page(const CommandState& c, u32 index, u32 page) {
+  const raid::Extent& extent = c.extents[index];
+  return extent.address + u64{page - extent_first(extent)} * page_size;
+}
+
+struct Allocated {
+  Status status;
+  u32 page_count;
+};
+
+// Leader: how many pages to ask for next, so that aligned spans of 2 MiB in the file get aligned runs.
+GPU4FS_FN inline raid::Extent allocate_next(fs::FileSystem& fs, fs::Operation& op, u64 file_page, u64 wanted) {
+  const u64 inside = file_page % pages_per_block_2m;
+  if (inside == 0 && wanted >= pages_per_block_2m) {
+    const u64 whole = align_down(wanted, pages_per_block_2m);
+    const raid::Extent extent = fs::allocate_run(fs, op, whole, static_cast<u32>(pages_per_block_2m));
+    if (extent.page_count != 0) return extent;
+  }
+  const u64 head = pages_per_block_2m - inside;
+  if (inside != 0 && wanted >= head + pages_per_block_2m) wanted = head;
+  return fs::allocate_run(fs, op, wanted, 1);
+}
+
+// Allocates pages for file pages [file_page, + wanted), which are pages `round_page` on of the round, and
+// appends them to c.extents. Fewer than wanted when the space or the extents run out; no_space: none.
+template <class Group>
+GPU4FS_FN Allocated allocate_extents(Group g, Engine& engine, CommandState& c, u32 round_page, u64 file_page,
+                                     u32 wanted, u32 extent_max = command_extent_capacity) {
+  fs::FileSystem& fs = engine.fs;
+  fs::Operation& op = c.operation;
+  return serial(g, [&]() -> Allocated {
+    u32 reserved = wanted;
+    Status status = fs::reserve_pages(fs, op, reserved);
+    while (status == Status::no_space && reserved > 1) {
+      reserved /= 2;
+      status = fs::reserve_pages(fs, op, reserved);
+    }
+    if (status != Status::ok) return {status, 0};
+    u32 done = 0;
+    while (done < reserved && c.extent_count < extent_max) {
+      raid::Extent extent = allocate_next(fs, op, file_page + done, reserved - done);
+      GPU4FS_CHECK_GT(extent.page_count, 0u);
+      GPU4FS_CHECK_LE(extent.page_count, reserved - done);
+      extent.reserved = round_page + done;
+      c.extents[c.extent_count++] = extent;
+      done += extent.page_count;
+    }
+    if (done < reserved) fs::unreserve_pages(fs, op, reserved - done);
+    return {Status::ok, done};
+  });
+}
+
+// Pages that were allocated and will not be committed go back; the command begins again at stage 0.
+template <class Group>
+GPU4FS_FN void abandon_extents(Group g, Engine& engine, CommandState& c) {
+  serial(g, [&] {
+    abandon_owned_extents(engine, c);
+    c.stage = 0;
+  });
+}
+
+// True for the answers after which the step comes again and finds its extents.
+GPU4FS_FN constexpr bool keeps_extents(Status status) {
+  return status == Status::parked || status == Status::again;
+}
+
+// Leaves the step with a status that is not ok, owning nothing unless the step comes again.
+template <class Group>
+GPU4FS_FN Step leave_with(Group g, Engine& engine, CommandState& c, Status status) {
+  if (!keeps_extents(status)) abandon_extents(g, engine, c);
+  return Step::fail(status);
+}
+
+// Gate: the round's extents become file pages from `file_page` on.
+template <class Group>
+GPU4FS_FN void commit_extents(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 file_page,
+                              fs::MapKind kind) {
+  fs::FileSystem& fs = engine.fs;
+  const u32 count = c.extent_count;
+  for (u32 i = 0; i < count; ++i) {
+    const raid::Extent extent{c.extents[i].address, c.extents[i].page_count, 0};
+    const u64 first = file_page + extent_first(c.extents[i]);
+    if (extent_is_in_place(c.extents[i])) {
+      fs::map_mark_written(g, fs, c.operation, ref, first, first + extent.page_count);
+    } else {
+      fs::map_replace(g, fs, c.operation, ref, first, extent, kind);
+      serial(g, [&] { fs::commit_extent(fs, extent); });
+    }
+  }
+  serial(g, [&] { c.extent_count = 0; });
+}
+
+// Leader, gate: what POSIX does to set-id bits when someone else than the superuser changes content.
+GPU4FS_FN inline void drop_set_id(const CommandState& c, format::Inode& inode) {
+  if (c.command.uid == 0) return;
+  u32 mode = inode.mode & ~fs::mode_set_uid;
+  if ((mode & 010) != 0) mode &= ~fs::mode_set_gid;
+  inode.mode = static_cast<u16>(mode);
+}
+
+// Leader, gate: content changed.
+GPU4FS_FN inline void stamp_change(const CommandState& c, format::Inode& inode) {
+  store<Order::relaxed, Scope::engine>(&inode.modification_time, c.operation.now);
+  store<Order::relaxed, Scope::engine>(&inode.change_time, c.operation.now);
+  drop_set_id(c, inode);
+}
+
+// Leader: the map of a file that lives in the inode becomes an empty one.
+GPU4FS_FN inline void clear_inline(format::Inode& inode) {
+  __builtin_memset(inode.inline_data(), 0, format::inode_inline_capacity);
+  inode.flags &= ~format::inode_flag_inline;
+  inode.height = 0;
+}
+
+// The page of a regular file: its logical address if it holds data, no_address if it reads as zeros.
+// Also makes sure that it can be read (chunk_not_mapped).
+template <class Group>
+GPU4FS_FN Status data_page_of(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 file_page,
+                              u64* address) {
+  *address = raid::no_address;
+  fs::MapRun run{};
+  GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, file_page, 1, &run));
+  if (run.kind != fs::MapKind::data) return Status::ok;
+  *address = run.address;
+  return serial(g, [&] { return fs::check_accessible(engine.fs, c.operation, run.address); });
+}
+
+// Moves the content of an inline file into page 0, in a commit of its own. Call it at stage 0 while the
+// file is inline; on parked or again the page waits in c.extents.
+template <class Group>
+GPU4FS_FN Status spill_inline(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  fs::FileSystem& fs = engine.fs;
+  GPU4FS_CHECK(ref.inode->is_inline());
+  const u32 length = static_cast<u32>(ref.inode->size_bytes);
+  if (c.extent_count == 0 && length != 0) {
+    const Allocated allocated = allocate_extents(g, engine, c, 0, 0, 1);
+    GPU4FS_TRY(allocated.status);
+    GPU4FS_TRY(raid::write_page_merged(g, fs.space, c.extents[0].address, raid::no_address, 0, length,
+                                       ref.inode->inline_data(), raid::PageUse::data));
+  }
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, 0, 0));
+  GPU4FS_TRY(enter_gate(g, engine, c));
+  serial(g, [&] { clear_inline(*ref.inode); });
+  fs::mark_inode_dirty(g, fs, c.operation, ref);
+  commit_extents(g, engine, c, ref, 0, fs::MapKind::data);
+  leave_gate(g, engine, c);
+  return Status::ok;
+}
+
+}  // namespace detail
+}  // namespace gpu4fs::engine

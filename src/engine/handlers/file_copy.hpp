@@ -1,0 +1,315 @@
+// copy_range: copies bytes from one file to another (or within one) through the engine.
+//
+// One round a command: the result may be short, as copy_file_range(2) allows. Where source and destination
+// have the same place in their pages, whole pages go from medium to medium, verified, in tasks; other pages
+// pass through c.buffer in the step. Locks: by inode number, the source shared, the destination exclusive.
+#pragma once
+
+#include "engine/handlers/file_common.hpp"
+
+namespace gpu4fs::engine {
+namespace detail {
+
+enum class CopyStage : u32 { plan = 0, transfer = 1, commit = 2 };
+
+// c.extents holds the destination's new pages in front and the source's runs behind copy_run_base.
+inline constexpr u32 copy_run_base = command_extent_capacity / 2;
+inline constexpr u32 copy_shifted_pages_max = 256;
+
+struct CopyState {
+  u64 source;             // bytes in the files
+  u64 destination;
+  u64 length;
+  u64 source_first_page;  // page 0 of the runs
+  u32 page_count;         // destination pages of the round
+  u32 run_count;
+  u64 old_first_address;
+  u64 old_last_address;
+};
+
+struct CopyFiles {
+  fs::InodeRef source;
+  fs::InodeRef destination;
+};
+
+GPU4FS_FN constexpr bool copies_whole_pages(const CopyState& state) {
+  return state.source % page_size == state.destination % page_size;
+}
+
+template <class Group>
+GPU4FS_FN Status lock_copy(Group g, Engine& engine, CommandState& c, CopyFiles* files) {
+  const u64 from = c.command.inode;
+  const u64 to = c.command.second_inode;
+  if (from < to) {
+    GPU4FS_TRY(lock_file(g, engine, c, from, LockMode::shared, fs::may_read, &files->source));
+  }
+  GPU4FS_TRY(lock_file(g, engine, c, to, LockMode::exclusive, fs::may_write, &files->destination));
+  if (from > to) {
+    GPU4FS_TRY(lock_file(g, engine, c, from, LockMode::shared, fs::may_read, &files->source));
+  }
+  if (from == to) {
+    files->source = files->destination;
+    GPU4FS_TRY(check_access(engine, c, *files->source.inode, fs::may_read));
+  }
+  return Status::ok;
+}
+
+// What one round can copy; *length 0: nothing is left in the source.
+GPU4FS_FN inline Status find_copy_length(const Engine& engine, const CommandState& c, const CopyFiles& files, u64* length) {
+  const u64 source = c.command.offset;
+  const u64 destination = c.command.aux;
+  *length = 0;
+  if (destination >= fs::file_size_max) return Status::file_too_large;
+  const u64 size = files.source.inode->size_bytes;
+  if (source >= size) return Status::ok;
+  u64 wanted = minimum(c.command.length, size - source);
+  wanted = minimum(wanted, fs::file_size_max - destination);
+  if (files.source.number == files.destination.number && wanted != 0) {
+    const u64 distance = source < destination ? destination - source : source - destination;
+    if (distance < wanted) return Status::invalid_argument;
+  }
+  const bool whole = source % page_size == destination % page_size;
+  const u64 pages = whole ? round_page_limit(engine) : copy_shifted_pages_max;
+  *length = minimum(wanted, pages * page_size - destination % page_size);
+  return Status::ok;
+}
+
+template <class Group>
+GPU4FS_FN Status find_source_runs(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 length) {
+  CopyState& state = scratch_of<CopyState>(c);
+  const u64 first = c.command.offset / page_size;
+  const u32 wanted = static_cast<u32>(divide_up(c.command.offset + length, page_size) - first);
+  u32 done = 0;
+  u32 count = 0;
+  while (done < wanted && count < command_extent_capacity - copy_run_base) {
+    fs::MapRun run{};
+    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, first + done, wanted - done, &run));
+    const u64 address = run.kind == fs::MapKind::data ? run.address : u64{raid::no_address};
+    const u32 pages = static_cast<u32>(run.page_count);
+    const Status status = serial(g, [&] {
+      c.extents[copy_run_base + count] = {address, pages, done};
+      return address == raid::no_address ? Status::ok
+                                         : fs::check_accessible(engine.fs, c.operation, address);
+    });
+    GPU4FS_TRY(status);
+    ++count;
+    done += pages;
+  }
+  const u64 reached = minimum(length, (first + done) * page_size - c.command.offset);
+  serial(g, [&] {
+    state.source = c.command.offset;
+    state.destination = c.command.aux;
+    state.source_first_page = first;
+    state.run_count = count;
+    state.length = reached;
+  });
+  return Status::ok;
+}
+
+// Allocates the destination's pages and finds what partial ones hold; shortens the round to what there is.
+template <class Group>
+GPU4FS_FN Status find_copy_target(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  CopyState& state = scratch_of<CopyState>(c);
+  const u64 first = state.destination / page_size;
+  const u32 wanted = static_cast<u32>(divide_up(state.destination + state.length, page_size) - first);
+  fs::MapCost cost{};
+  GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, first, first + wanted, &cost));
+  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, cost.changed, cost.fresh));
+  const Allocated allocated = allocate_extents(g, engine, c, 0, first, wanted, copy_run_base);
+  GPU4FS_TRY(allocated.status);
+  u64 old_first = raid::no_address;
+  u64 old_last = raid::no_address;
+  GPU4FS_TRY(data_page_of(g, engine, c, ref, first, &old_first));
+  if (allocated.page_count > 1) {
+    GPU4FS_TRY(data_page_of(g, engine, c, ref, first + allocated.page_count - 1, &old_last));
+  }
+  serial(g, [&] {
+    state.page_count = allocated.page_count;
+    state.length = minimum(state.length, (first + allocated.page_count) * page_size - state.destination);
+    state.old_first_address = old_first;
+    state.old_last_address = old_last;
+  });
+  return Status::ok;
+}
+
+// Address of the source page with number `page` of the runs, no_address: zeros.
+GPU4FS_FN inline u64 source_page(const CommandState& c, const CopyState& state, u32 page) {
+  u32 low = copy_run_base;
+  u32 high = copy_run_base + state.run_count;
+  while (high - low > 1) {
+    const u32 middle = low + (high - low) / 2;
+    if (c.extents[middle].reserved <= page) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  const raid::Extent& run = c.extents[low];
+  GPU4FS_CHECK_LT(page - run.reserved, run.page_count);
+  return run.address == raid::no_address ? u64{raid::no_address}
+                                         : run.address + u64{page - run.reserved} * page_size;
+}
+
+// Source bytes [from, from + length) to `buffer`; at most a page, any place.
+template <class Group>
+GPU4FS_FN Status gather_source(Group g, Engine& engine, const CommandState& c, const CopyState& state,
+                               const fs::InodeRef& ref, u64 from, u32 length, u8* buffer) {
+  if (ref.inode->is_inline()) {
+    copy_bytes(g, buffer, ref.inode->inline_data() + from, length);
+    g.sync();
+    return Status::ok;
+  }
+  u32 done = 0;
+  while (done < length) {
+    const u64 at = from + done;
+    const u32 inside = static_cast<u32>(at % page_size);
+    const u32 here = minimum(length - done, static_cast<u32>(page_size) - inside);
+    const u64 address = source_page(c, state, static_cast<u32>(at / page_size - state.source_first_page));
+    if (address == raid::no_address) {
+      fill_bytes(g, buffer + done, 0, here);
+    } else {
+      GPU4FS_TRY(raid::read_page_range(g, engine.fs.space, address, inside, inside + here, buffer + done,
+                                       raid::PageUse::data));
+    }
+    done += here;
+  }
+  g.sync();
+  return Status::ok;
+}
+
+// Whether destination page `page` of the round is made from one whole source page.
+GPU4FS_FN constexpr bool is_whole_copy(const CopyState& state, u32 page) {
+  const u64 begin = (state.destination / page_size + page) * page_size;
+  return copies_whole_pages(state) && begin >= state.destination &&
+         begin + page_size <= state.destination + state.length;
+}
+
+template <class Group>
+GPU4FS_FN Status copy_whole_page(Group g, Engine& engine, const CommandState& c, const CopyState& state, u32 page) {
+  const u64 target = extent_page(c, find_extent(c, c.extent_count, page), page);
+  const u64 address = source_page(c, state, page);
+  return raid::write_page_merged(g, engine.fs.space, target, address, 0, 0, nullptr, raid::PageUse::data);
+}
+
+template <class Group>
+GPU4FS_FN Status copy_part(Group g, Engine& engine, CommandState& c, const CopyState& state, const fs::InodeRef& ref,
+                           u32 page) {
+  const u64 page_begin = (state.destination / page_size + page) * page_size;
+  const u64 low = maximum(page_begin, state.destination);
+  const u64 high = minimum(page_begin + page_size, state.destination + state.length);
+  const u64 from = state.source + (low - state.destination);
+  const u32 length = static_cast<u32>(high - low);
+  GPU4FS_TRY(gather_source(g, engine, c, state, ref, from, length, c.buffer));
+  const u64 target = extent_page(c, find_extent(c, c.extent_count, page), page);
+  const u64 old = page == 0                       ? state.old_first_address
+                  : page + 1 == state.page_count ? state.old_last_address
+                                                 : u64{raid::no_address};
+  return raid::write_page_merged(g, engine.fs.space, target, old, static_cast<u32>(low - page_begin),
+                                 static_cast<u32>(high - page_begin), c.buffer, raid::PageUse::data);
+}
+
+// In the step: pages that are no whole copies, and all of them if they are few. *tasks: of the rest.
+template <class Group>
+GPU4FS_FN Status copy_in_step(Group g, Engine& engine, CommandState& c, const fs::InodeRef& source, u32* tasks) {
+  const CopyState& state = scratch_of<CopyState>(c);
+  const bool few = state.page_count <= engine.config.inline_transfer_pages;
+  const bool inline_source = source.inode->is_inline();
+  *tasks = 0;
+  for (u32 page = 0; page < state.page_count; ++page) {
+    const bool whole = !inline_source && is_whole_copy(state, page);
+    if (!whole) {
+      GPU4FS_TRY(copy_part(g, engine, c, state, source, page));
+    } else if (few) {
+      GPU4FS_TRY(copy_whole_page(g, engine, c, state, page));
+    } else {
+      *tasks = static_cast<u32>(divide_up(state.page_count, engine.config.task_pages));
+      // The pages between the first and the last are whole as well.
+      if (page + 1 < state.page_count) page = maximum(page, state.page_count - 2);
+    }
+  }
+  return Status::ok;
+}
+
+template <class Group>
+GPU4FS_FN Status plan_copy(Group g, Engine& engine, CommandState& c, const CopyFiles& files, u64 length) {
+  GPU4FS_TRY(find_source_runs(g, engine, c, files.source, length));
+  return find_copy_target(g, engine, c, files.destination);
+}
+
+template <class Group>
+GPU4FS_FN Status commit_copy(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  const CopyState& state = scratch_of<CopyState>(c);
+  fs::FileSystem& fs = engine.fs;
+  const u64 first = state.destination / page_size;
+  fs::MapCost cost{};
+  GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, first, first + state.page_count, &cost));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, cost.changed, cost.fresh));
+  GPU4FS_TRY(enter_gate(g, engine, c));
+  commit_extents(g, engine, c, ref, first, fs::MapKind::data);
+  serial(g, [&] {
+    const u64 end = state.destination + state.length;
+    if (ref.inode->size_bytes < end) ref.inode->size_bytes = end;
+    stamp_change(c, *ref.inode);
+  });
+  fs::mark_inode_dirty(g, fs, c.operation, ref);
+  return Status::ok;
+}
+
+// Carries the copy up to its commit. *tasks != 0: fan out, then come back.
+template <class Group>
+GPU4FS_FN Status advance_copy(Group g, Engine& engine, CommandState& c, const CopyFiles& files, u64 length,
+                              u32* tasks) {
+  *tasks = 0;
+  if (c.stage == static_cast<u32>(CopyStage::plan)) {
+    if (files.destination.inode->is_inline()) GPU4FS_TRY(spill_inline(g, engine, c, files.destination));
+    Status status = plan_copy(g, engine, c, files, length);
+    if (status == Status::ok) status = copy_in_step(g, engine, c, files.source, tasks);
+    // A restart plans anew, so nothing is kept here, whatever the status.
+    if (status != Status::ok) {
+      abandon_extents(g, engine, c);
+      return status;
+    }
+    go_to_stage(g, c, static_cast<u32>(*tasks != 0 ? CopyStage::transfer : CopyStage::commit));
+    if (*tasks != 0) return Status::ok;
+  }
+  if (c.stage == static_cast<u32>(CopyStage::transfer)) {
+    GPU4FS_TRY(task_result(g, c));
+    go_to_stage(g, c, static_cast<u32>(CopyStage::commit));
+  }
+  return commit_copy(g, engine, c, files.destination);
+}
+
+}  // namespace detail
+
+// From inode/offset to second_inode/aux. Result: bytes copied, 0 at the end of the source.
+template <class Group>
+GPU4FS_FN Step step_copy_range(Group g, Engine& engine, CommandState& c) {
+  if (engine.fs.read_only != 0) return Step::fail(Status::read_only);
+  if (c.command.mode != 0) return Step::fail(Status::invalid_argument);
+  detail::CopyFiles files{};
+  u64 length = 0;
+  Status status = detail::lock_copy(g, engine, c, &files);
+  if (status == Status::ok && c.stage == static_cast<u32>(detail::CopyStage::plan)) {
+    status = detail::find_copy_length(engine, c, files, &length);
+    if (status == Status::ok && length == 0) return Step::complete(0);
+  }
+  u32 tasks = 0;
+  if (status == Status::ok) status = detail::advance_copy(g, engine, c, files, length, &tasks);
+  if (status != Status::ok) return detail::leave_with(g, engine, c, status);
+  if (tasks != 0) return Step::fan_out(tasks);
+  return Step::complete(detail::scratch_of<detail::CopyState>(c).length);
+}
+
+template <class Group>
+GPU4FS_FN void task_copy_range(Group g, Engine& engine, CommandState& c, u32 task) {
+  const detail::CopyState& state = detail::scratch_of<detail::CopyState>(c);
+  const u32 from = task * engine.config.task_pages;
+  const u32 to = minimum(from + engine.config.task_pages, state.page_count);
+  for (u32 page = from; page < to; ++page) {
+    if (!detail::is_whole_copy(state, page)) continue;
+    const Status status = detail::copy_whole_page(g, engine, c, state, page);
+    if (status != Status::ok) return fail_task(g, c, status);
+  }
+}
+
+}  // namespace gpu4fs::engine

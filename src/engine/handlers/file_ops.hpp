@@ -1,0 +1,45 @@
+// The handlers of file data and of whole inodes, and statfs.
+#pragma once
+
+#include "engine/handlers/file_allocate.hpp"
+#include "engine/handlers/file_copy.hpp"
+#include "engine/handlers/file_read.hpp"
+#include "engine/handlers/file_reclaim.hpp"
+#include "engine/handlers/file_setattr.hpp"
+#include "engine/handlers/file_truncate.hpp"
+#include "engine/handlers/file_write.hpp"
+
+namespace gpu4fs::engine {
+namespace detail {
+
+GPU4FS_FN inline format::StatfsRecord statfs_of(const fs::FileSystem& fs) {
+  const fs::SpaceCounters& counters = fs.counters;
+  format::StatfsRecord record{};
+  const u64 free = load<Order::relaxed, Scope::engine>(&counters.free);
+  const u64 reserved = load<Order::relaxed, Scope::engine>(&counters.reserved);
+  const u64 pending = load<Order::relaxed, Scope::engine>(&counters.freed_pending);
+  record.page_total = load<Order::relaxed, Scope::engine>(&counters.total);
+  record.page_free = minimum(record.page_total, free - minimum(free, reserved) + pending);
+  record.page_available = record.page_free - minimum(record.page_free, counters.emergency);
+  record.inode_used = load<Order::relaxed, Scope::engine>(&fs.inode_used);
+  record.inode_free = minimum(record.page_available * format::inodes_per_page,
+                              fs::inode_number_max - minimum(fs::inode_number_max, record.inode_used));
+  record.epoch_open = load<Order::relaxed, Scope::engine>(&fs.epoch_open);
+  record.epoch_durable = load<Order::relaxed, Scope::engine>(&fs.epoch_durable);
+  return record;
+}
+
+}  // namespace detail
+
+// StatfsRecord to `output`.
+template <class Group>
+GPU4FS_FN Step step_statfs(Group g, Engine& engine, CommandState& c) {
+  format::StatfsRecord& record = detail::scratch_of<format::StatfsRecord>(c);
+  u8* destination = nullptr;
+  GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.output, sizeof(format::StatfsRecord), &destination));
+  serial(g, [&] { record = detail::statfs_of(engine.fs); });
+  put_record(g, destination, &record, sizeof(record));
+  return Step::complete();
+}
+
+}  // namespace gpu4fs::engine

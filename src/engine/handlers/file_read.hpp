@@ -1,0 +1,217 @@
+// read and seek.
+//
+// read holds the inode's lock shared. Each round looks up to command_extent_capacity runs and moves their pages
+// straight from the medium to the caller's memory, verified; holes and unwritten pages become zeros. The runs
+// stand in c.extents (address no_address: zeros), but belong to the file: c.extent_count stays 0.
+#pragma once
+
+#include "engine/handlers/file_common.hpp"
+
+namespace gpu4fs::engine {
+namespace detail {
+
+enum class ReadStage : u32 { start = 0, collect = 1, transfer = 2, access_time = 3 };
+
+struct ReadState {
+  u64 begin;        // bytes in the file: what the command reads,
+  u64 end;
+  u64 position;     // and where the round begins
+  u64 round_end;
+  u8* data;         // where byte `begin` goes
+  u32 run_count;
+  u32 reserved;
+};
+
+// Looks up the runs of the next round.
+template <class Group>
+GPU4FS_FN Status collect_runs(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  ReadState& state = scratch_of<ReadState>(c);
+  const u64 first = state.position / page_size;
+  const u64 page_end = divide_up(state.end, page_size);
+  const u32 wanted = static_cast<u32>(minimum<u64>(page_end - first, round_pages_max));
+  u32 done = 0;
+  u32 count = 0;
+  while (done < wanted && count < command_extent_capacity) {
+    fs::MapRun run{};
+    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, first + done, wanted - done, &run));
+    const Status status = serial(g, [&] {
+      u64 address = raid::no_address;
+      if (run.kind == fs::MapKind::data) {
+        address = run.address;
+        GPU4FS_TRY(fs::check_accessible(engine.fs, c.operation, address));
+      }
+      c.extents[count] = {address, static_cast<u32>(run.page_count), done};
+      return Status::ok;
+    });
+    GPU4FS_TRY(status);
+    ++count;
+    done += static_cast<u32>(run.page_count);
+  }
+  GPU4FS_CHECK_GT(done, 0u);
+  serial(g, [&] {
+    state.run_count = count;
+    state.round_end = minimum(state.end, (first + done) * page_size);
+  });
+  return Status::ok;
+}
+
+// Moves pages [from, to) of the round.
+template <class Group>
+GPU4FS_FN Status read_round(Group g, Engine& engine, const CommandState& c, const ReadState& state, u32 from,
+                            u32 to) {
+  const u64 first = state.position / page_size;
+  u32 index = find_extent(c, state.run_count, from);
+  for (u32 page = from; page < to; ++page) {
+    while (page - extent_first(c.extents[index]) >= c.extents[index].page_count) ++index;
+    const u64 page_begin = (first + page) * page_size;
+    const u64 low = maximum(page_begin, state.position);
+    const u64 high = minimum(page_begin + page_size, state.round_end);
+    GPU4FS_CHECK_LT(low, high);
+    u8* destination = state.data + (low - state.begin);
+    if (c.extents[index].address == raid::no_address) {
+      fill_bytes(g, destination, 0, high - low);
+      continue;
+    }
+    GPU4FS_TRY(raid::read_page_range(g, engine.fs.space, extent_page(c, index, page),
+                                     static_cast<u32>(low - page_begin), static_cast<u32>(high - page_begin),
+                                     destination, raid::PageUse::data));
+  }
+  g.sync();
+  return Status::ok;
+}
+
+GPU4FS_FN inline u32 round_page_count(u64 position, u64 round_end) {
+  return static_cast<u32>(divide_up(round_end, page_size) - position / page_size);
+}
+
+// Leader: relatime as Linux has it: not newer than the last change, or a day old.
+GPU4FS_FN inline bool access_time_is_due(const fs::FileSystem& fs, const CommandState& c, const format::Inode& inode) {
+  constexpr u64 day = u64{86400} << 30;
+  if (fs.read_only != 0 || fs.access_time_mode == fs::AccessTimeMode::never) return false;
+  const u64 old = load<Order::relaxed, Scope::engine>(&inode.access_time);
+  if (fs.access_time_mode == fs::AccessTimeMode::strict) return old < c.operation.now;
+  return old <= inode.modification_time || old <= inode.change_time || c.operation.now >= old + day;
+}
+
+// The read is done; its time stamp must not make it fail, so without room it stays as it is.
+template <class Group>
+GPU4FS_FN Step finish_read(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 result) {
+  fs::FileSystem& fs = engine.fs;
+  if (!serial(g, [&] { return access_time_is_due(fs, c, *ref.inode); })) return Step::complete(result);
+  go_to_stage(g, c, static_cast<u32>(ReadStage::access_time));
+  if (fs::reserve_metadata(g, fs, c.operation, 1, 0, 0) != Status::ok) return Step::complete(result);
+  const Status status = enter_gate(g, engine, c);
+  if (status == Status::parked) return Step::park();
+  if (status != Status::ok) return Step::complete(result);
+  serial(g, [&] { store<Order::relaxed, Scope::engine>(&ref.inode->access_time, c.operation.now); });
+  fs::mark_inode_dirty(g, fs, c.operation, ref);
+  return Step::complete(result);
+}
+
+template <class Group>
+GPU4FS_FN Status start_read(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  u8* data = nullptr;
+  GPU4FS_TRY(resolve(g, engine, c, c.command.data, c.command.length, &data));
+  const u64 size = ref.inode->size_bytes;
+  const u64 begin = minimum(c.command.offset, size);
+  const u64 end = begin + minimum(c.command.length, size - begin);
+  serial(g, [&] {
+    scratch_of<ReadState>(c) = {begin, end, begin, begin, data, 0, 0};
+    c.stage = static_cast<u32>(ReadStage::collect);
+  });
+  return Status::ok;
+}
+
+}  // namespace detail
+
+// Result: bytes read, fewer than asked only at the end of the file.
+template <class Group>
+GPU4FS_FN Step step_read(Group g, Engine& engine, CommandState& c) {
+  using detail::ReadStage;
+  detail::ReadState& state = detail::scratch_of<detail::ReadState>(c);
+  fs::InodeRef ref{};
+  GPU4FS_STEP_TRY(detail::lock_file(g, engine, c, c.command.inode, LockMode::shared, fs::may_read, &ref));
+  if (c.stage == static_cast<u32>(ReadStage::start)) GPU4FS_STEP_TRY(detail::start_read(g, engine, c, ref));
+  if (ref.inode->is_inline() && c.stage == static_cast<u32>(ReadStage::collect)) {
+    copy_bytes(g, state.data, ref.inode->inline_data() + state.begin, state.end - state.begin);
+    g.sync();
+    return detail::finish_read(g, engine, c, ref, state.end - state.begin);
+  }
+  if (c.stage == static_cast<u32>(ReadStage::transfer)) {
+    const Status moved = task_result(g, c);
+    serial(g, [&] {
+      if (moved == Status::ok) state.position = state.round_end;
+      c.stage = static_cast<u32>(ReadStage::collect);
+    });
+    GPU4FS_STEP_TRY(moved);
+  }
+  while (c.stage == static_cast<u32>(ReadStage::collect) && state.position < state.end) {
+    GPU4FS_STEP_TRY(detail::collect_runs(g, engine, c, ref));
+    const u32 page_count = detail::round_page_count(state.position, state.round_end);
+    if (page_count > engine.config.inline_transfer_pages) {
+      detail::go_to_stage(g, c, static_cast<u32>(ReadStage::transfer));
+      return Step::fan_out(static_cast<u32>(divide_up(page_count, engine.config.task_pages)));
+    }
+    GPU4FS_STEP_TRY(detail::read_round(g, engine, c, state, 0, page_count));
+    serial(g, [&] { state.position = state.round_end; });
+  }
+  return detail::finish_read(g, engine, c, ref, state.end - state.begin);
+}
+
+template <class Group>
+GPU4FS_FN void task_read(Group g, Engine& engine, CommandState& c, u32 task) {
+  const detail::ReadState& state = detail::scratch_of<detail::ReadState>(c);
+  const u32 from = task * engine.config.task_pages;
+  const u32 to = minimum(from + engine.config.task_pages,
+                         detail::round_page_count(state.position, state.round_end));
+  const Status status = detail::read_round(g, engine, c, state, from, to);
+  if (status != Status::ok) fail_task(g, c, status);
+}
+
+namespace detail {
+
+inline constexpr u32 seek_data = 3;  // SEEK_DATA and SEEK_HOLE of Linux
+inline constexpr u32 seek_hole = 4;
+inline constexpr u32 seek_lookups_per_step = 1024;
+
+struct SeekState {
+  u64 page;
+  u32 started;
+  u32 reserved;
+};
+
+}  // namespace detail
+
+// Result: the offset found; no_such_data beyond the end, and for data behind the last.
+template <class Group>
+GPU4FS_FN Step step_seek(Group g, Engine& engine, CommandState& c) {
+  detail::SeekState& state = detail::scratch_of<detail::SeekState>(c);
+  fs::InodeRef ref{};
+  if (c.command.mode != detail::seek_data && c.command.mode != detail::seek_hole) {
+    return Step::fail(Status::invalid_argument);
+  }
+  GPU4FS_STEP_TRY(detail::lock_file(g, engine, c, c.command.inode, LockMode::shared, 0, &ref));
+  const bool want_data = c.command.mode == detail::seek_data;
+  const u64 size = ref.inode->size_bytes;
+  const u64 offset = c.command.offset;
+  if (offset >= size) return Step::fail(Status::no_such_data);
+  if (ref.inode->is_inline()) return Step::complete(want_data ? offset : size);
+  if (c.stage == 0) {
+    serial(g, [&] {
+      state = {offset / page_size, 1, 0};
+      c.stage = 1;
+    });
+  }
+  fs::MapSeek seek{};
+  const u64 page_end = divide_up(size, page_size);
+  GPU4FS_STEP_TRY(fs::map_seek(g, engine.fs, c.operation, ref, state.page, page_end, want_data,
+                               detail::seek_lookups_per_step, &seek));
+  if (seek.found) return Step::complete(minimum(size, maximum(offset, seek.page * page_size)));
+  if (seek.page >= page_end) {
+    return want_data ? Step::fail(Status::no_such_data) : Step::complete(size);
+  }
+  serial(g, [&] { state.page = seek.page; });
+  return Step::fail(Status::again);
+}
+
+}  // namespace gpu4fs::engine

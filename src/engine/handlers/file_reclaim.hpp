@@ -1,0 +1,194 @@
+// reclaim and reclaim_orphans: frees inodes that have no name any more.
+//
+// An orphan's content goes in commits of bounded size; the last one also removes its attribute page, clears
+// its bit in the orphan bitmap and frees the inode. A crash in between leaves a smaller orphan.
+#pragma once
+
+#include "engine/handlers/file_truncate.hpp"
+
+namespace gpu4fs::engine {
+namespace detail {
+
+inline constexpr u32 metadata_pages_per_round = 64;
+inline constexpr u32 orphans_per_step = 16;
+
+struct ReclaimState {
+  u64 next;     // reclaim_orphans: first number not looked at
+  u64 freed;
+  u32 page_count;
+  u32 reserved;
+  u64 pages[metadata_pages_per_round];  // level 0 pages of a directory that go in the next commit
+};
+
+// Brings in the last pages of a directory or a long symbolic link, and notes them in the scratch memory.
+template <class Group>
+GPU4FS_FN Status find_metadata_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u32* changed) {
+  ReclaimState& state = scratch_of<ReclaimState>(c);
+  fs::FileSystem& fs = engine.fs;
+  const u32 height = ref.inode->height;
+  if (height > fs::map_height_max) return Status::corrupt_structure;
+  u64 page = fs::map_capacity(height);
+  u64 previous = ~u64{0};
+  u32 count = 0;
+  *changed = 0;
+  while (page > 0 && count < metadata_pages_per_round) {
+    fs::detail::MapPlace place{};
+    GPU4FS_TRY(fs::detail::map_descend(g, fs, c.operation, ref, page - 1, 0, &place));
+    *changed += fs::detail::fresh_path(page - 1, previous, place.level, height);
+    previous = page - 1;
+    if (place.pointer.is_hole()) {
+      page = place.level == 0 ? page - 1 : fs::detail::chunk_begin(place, page - 1);
+      continue;
+    }
+    if (place.level != 0) return Status::corrupt_structure;
+    --page;
+    u32 frame = fs::no_frame;
+    GPU4FS_TRY(fs::get_page(g, fs, c.operation, ref, 0, page, &frame));
+    serial(g, [&] { state.pages[count] = page; });
+    ++count;
+  }
+  *changed += count;
+  serial(g, [&] { state.page_count = count; });
+  return Status::ok;
+}
+
+// Removes the pages of a directory or a long symbolic link. Leaves the gate after each commit.
+template <class Group>
+GPU4FS_FN Status remove_metadata_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  fs::FileSystem& fs = engine.fs;
+  const ReclaimState& state = scratch_of<ReclaimState>(c);
+  for (;;) {
+    u32 changed = 0;
+    GPU4FS_TRY(find_metadata_pages(g, engine, c, ref, &changed));
+    const u32 count = state.page_count;
+    if (count == 0) return Status::ok;
+    GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, changed, 0));
+    GPU4FS_TRY(enter_gate(g, engine, c));
+    for (u32 i = 0; i < count; ++i) {
+      const u64 page = state.pages[i];
+      serial(g, [&] {
+        if (ref.inode->page_count == 0) ref.inode->page_count = 1;
+      });
+      fs::remove_page(g, fs, c.operation, ref, 0, page);
+      fs::detail::prune(g, fs, c.operation, ref, 1, page, fs::map_height_max);
+    }
+    fs::mark_inode_dirty(g, fs, c.operation, ref);
+    leave_gate(g, engine, c);
+  }
+}
+
+// What the last commit touches besides the map.
+template <class Group>
+GPU4FS_FN Status prepare_release(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  fs::FileSystem& fs = engine.fs;
+  if (ref.inode->attributes.is_valid()) {
+    u32 frame = fs::no_frame;
+    GPU4FS_TRY(fs::get_page(g, fs, c.operation, ref, fs::attribute_level, 0, &frame));
+  }
+  GPU4FS_TRY(fs::prepare_orphan(g, fs, c.operation, ref.number));
+  return fs::prepare_free_inode(g, fs, c.operation, ref.number);
+}
+
+template <class Group>
+GPU4FS_FN void commit_release(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  fs::FileSystem& fs = engine.fs;
+  serial(g, [&] {
+    const bool has_attributes = ref.inode->attributes.is_valid();
+    if (ref.inode->page_count == (has_attributes ? 1u : 0u)) return;
+    store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
+    ref.inode->page_count = has_attributes ? 1 : 0;
+  });
+  if (ref.inode->attributes.is_valid()) {
+    g.sync();
+    fs::remove_page(g, fs, c.operation, ref, fs::attribute_level, 0);
+  }
+  fs::clear_orphan(g, fs, c.operation, ref.number);
+  fs::commit_free_inode(g, fs, c.operation, ref);
+}
+
+// Frees an orphan that is exclusively locked. ok: done, inside the gate.
+template <class Group>
+GPU4FS_FN Status reclaim_inode(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  fs::FileSystem& fs = engine.fs;
+  serial(g, [&] { c.operation.may_use_emergency = 1; });
+  const u32 type = ref.inode->mode & fs::mode_type_mask;
+  if ((type == fs::mode_directory || type == fs::mode_symlink) && !ref.inode->is_inline()) {
+    GPU4FS_TRY(remove_metadata_pages(g, engine, c, ref));
+  }
+  for (;;) {
+    u64 from = 0;
+    fs::MapCost cost{};
+    GPU4FS_TRY(fs::map_prepare_remove(g, fs, c.operation, ref, 0, fs::map_page_max, map_pages_per_round(engine), &from,
+                                      &cost));
+    if (from == 0) GPU4FS_TRY(prepare_release(g, engine, c, ref));
+    GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 3, cost.changed + 1, cost.fresh));
+    GPU4FS_TRY(enter_gate(g, engine, c));
+    if (!ref.inode->is_inline()) fs::map_remove(g, fs, c.operation, ref, from, fs::map_page_max);
+    if (from == 0) {
+      commit_release(g, engine, c, ref);
+      return Status::ok;
+    }
+    serial(g, [&] { ref.inode->size_bytes = minimum(ref.inode->size_bytes, from * page_size); });
+    fs::mark_inode_dirty(g, fs, c.operation, ref);
+    leave_gate(g, engine, c);
+  }
+}
+
+// *orphan: the inode, exclusively locked now, is to be freed.
+template <class Group>
+GPU4FS_FN Status lock_orphan(Group g, Engine& engine, CommandState& c, u64 number, fs::InodeRef* ref, bool* orphan) {
+  *orphan = false;
+  const Status status = lock_any(g, engine, c, number, LockMode::exclusive, ref);
+  if (status == Status::stale) return Status::ok;
+  GPU4FS_TRY(status);
+  GPU4FS_TRY(fs::is_orphan(g, engine.fs, c.operation, number, orphan));
+  *orphan = *orphan && ref->inode->link_count == 0;
+  return Status::ok;
+}
+
+}  // namespace detail
+
+// Frees the inode if it is an orphan; else nothing happens. Result: 1 if it was.
+template <class Group>
+GPU4FS_FN Step step_reclaim(Group g, Engine& engine, CommandState& c) {
+  if (engine.fs.read_only != 0) return Step::complete(0);
+  fs::InodeRef ref{};
+  bool orphan = false;
+  GPU4FS_STEP_TRY(detail::lock_orphan(g, engine, c, c.command.inode, &ref, &orphan));
+  if (!orphan) return Step::complete(0);
+  GPU4FS_STEP_TRY(detail::reclaim_inode(g, engine, c, ref));
+  return Step::complete(1);
+}
+
+// Internal, at mount: frees all orphans; those that cannot be read stay for fsck. Result: how many.
+template <class Group>
+GPU4FS_FN Step step_reclaim_orphans(Group g, Engine& engine, CommandState& c) {
+  fs::FileSystem& fs = engine.fs;
+  detail::ReclaimState& state = detail::scratch_of<detail::ReclaimState>(c);
+  if (fs.read_only != 0) return Step::complete(0);
+  for (u32 i = 0; i < detail::orphans_per_step; ++i) {
+    u64 number = 0;
+    const u64 next = serial(g, [&] { return state.next; });
+    GPU4FS_STEP_TRY(fs::next_orphan(g, fs, c.operation, next, &number));
+    if (number == 0) return Step::complete(state.freed);
+    fs::InodeRef ref{};
+    bool orphan = false;
+    Status status = detail::lock_orphan(g, engine, c, number, &ref, &orphan);
+    if (status == Status::ok && orphan) {
+      status = detail::reclaim_inode(g, engine, c, ref);
+      if (status == Status::ok) leave_gate(g, engine, c);
+    }
+    const bool comes_again = is_control(status) || status == Status::again || status == Status::chunk_not_mapped;
+    if (comes_again) return Step::fail(status);
+    serial(g, [&] {
+      if (status != Status::ok || !orphan) store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
+      if (status == Status::ok && orphan) ++state.freed;
+      state.next = number + 1;
+      // A lock that was never taken (no such inode) is not there to be given back.
+      if (c.lock_count != 0) release_all_locks(engine, c);
+    });
+  }
+  return Step::fail(Status::again);
+}
+
+}  // namespace gpu4fs::engine

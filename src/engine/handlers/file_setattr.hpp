@@ -1,0 +1,137 @@
+// setattr: size first (truncate), then mode, owner and times in one commit.
+#pragma once
+
+#include "engine/handlers/file_truncate.hpp"
+
+namespace gpu4fs::engine {
+namespace detail {
+
+enum class SetAttributeStage : u32 { start = 0, size = 1, rest = 2 };
+
+struct SetAttributeState {
+  format::AttributeRecord record;  // copied from the session's memory once
+  u32 started;
+  u32 reserved[3];
+};
+
+// Who may do what, for callers whose front end has not checked it: chmod, chown and utimes of POSIX.
+GPU4FS_FN inline Status check_set_attribute(const Engine& engine, const CommandState& c, const format::Inode& inode,
+                                            const format::AttributeRecord& record) {
+  if (session_is_trusted(engine, c.session) || c.command.uid == 0) return Status::ok;
+  const u32 mask = c.command.mask;
+  const bool is_owner = c.command.uid == inode.uid;
+  if ((mask & format::set_mode) != 0 && !is_owner) return Status::permission;
+  if ((mask & format::set_uid) != 0 && (!is_owner || record.uid != inode.uid)) return Status::permission;
+  if ((mask & format::set_gid) != 0 && (!is_owner || !caller_in_group(engine, c, record.gid))) {
+    return Status::permission;
+  }
+  const u32 given_times = format::set_access_time | format::set_modification_time | format::set_change_time;
+  if ((mask & given_times) != 0 && !is_owner) return Status::permission;
+  const u32 times_now = format::set_access_time_now | format::set_modification_time_now;
+  if ((mask & times_now) != 0 && !is_owner) return check_access(engine, c, inode, fs::may_write);
+  return Status::ok;
+}
+
+GPU4FS_FN inline u32 changed_mode(const Engine& engine, const CommandState& c, const format::Inode& inode,
+                                  const format::AttributeRecord& record) {
+  u32 mode = inode.mode;
+  const u32 mask = c.command.mask;
+  const bool is_regular = (mode & fs::mode_type_mask) == fs::mode_regular;
+  if ((mask & (format::set_uid | format::set_gid)) != 0 && (mode & fs::mode_type_mask) != fs::mode_directory) {
+    mode &= ~fs::mode_set_uid;
+    if ((mode & 010) != 0) mode &= ~fs::mode_set_gid;
+  }
+  if ((mask & format::set_mode) != 0) {
+    mode = (mode & fs::mode_type_mask) | (record.mode & fs::mode_permissions);
+    const u32 gid = (mask & format::set_gid) != 0 ? record.gid : inode.gid;
+    const bool keeps_gid = session_is_trusted(engine, c.session) || c.command.uid == 0 ||
+                           caller_in_group(engine, c, gid);
+    if (is_regular && !keeps_gid) mode &= ~fs::mode_set_gid;
+  }
+  return mode;
+}
+
+// Leader, gate.
+GPU4FS_FN inline void apply_attributes(const Engine& engine, const CommandState& c, format::Inode& inode,
+                                       const format::AttributeRecord& record) {
+  const u32 mask = c.command.mask;
+  const u64 now = c.operation.now;
+  inode.mode = static_cast<u16>(changed_mode(engine, c, inode, record));
+  if ((mask & format::set_uid) != 0) inode.uid = record.uid;
+  if ((mask & format::set_gid) != 0) inode.gid = record.gid;
+  u64 access = load<Order::relaxed, Scope::engine>(&inode.access_time);
+  u64 modification = inode.modification_time;
+  u64 change = now;
+  if ((mask & format::set_access_time) != 0) {
+    access = format::encode_time(record.access_seconds, record.access_nanoseconds);
+  }
+  if ((mask & format::set_modification_time) != 0) {
+    modification = format::encode_time(record.modification_seconds, record.modification_nanoseconds);
+  }
+  if ((mask & format::set_access_time_now) != 0) access = now;
+  if ((mask & format::set_modification_time_now) != 0) modification = now;
+  if ((mask & format::set_change_time) != 0) {
+    change = format::encode_time(record.change_seconds, record.change_nanoseconds);
+  }
+  store<Order::relaxed, Scope::engine>(&inode.access_time, access);
+  store<Order::relaxed, Scope::engine>(&inode.modification_time, modification);
+  store<Order::relaxed, Scope::engine>(&inode.change_time, change);
+}
+
+template <class Group>
+GPU4FS_FN Status start_set_attribute(Group g, Engine& engine, CommandState& c) {
+  SetAttributeState& state = scratch_of<SetAttributeState>(c);
+  if ((c.command.mask & ~format::set_attribute_known) != 0) return Status::invalid_argument;
+  if (serial(g, [&] { return state.started != 0; })) return Status::ok;
+  u8* source = nullptr;
+  GPU4FS_TRY(resolve(g, engine, c, c.command.data, sizeof(format::AttributeRecord), &source));
+  g.sync();
+  copy_bytes(g, &state.record, source, sizeof(format::AttributeRecord));
+  g.sync();
+  serial(g, [&] { state.started = 1; });
+  return Status::ok;
+}
+
+template <class Group>
+GPU4FS_FN Status set_attributes(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  const SetAttributeState& state = scratch_of<SetAttributeState>(c);
+  fs::FileSystem& fs = engine.fs;
+  const u32 type = ref.inode->mode & fs::mode_type_mask;
+  if ((c.command.mask & format::set_size) != 0 && c.stage != static_cast<u32>(SetAttributeStage::rest)) {
+    if (type == fs::mode_directory) return Status::is_directory;
+    if (type != fs::mode_regular) return Status::invalid_argument;
+    GPU4FS_TRY(check_access(engine, c, *ref.inode, fs::may_write));
+    GPU4FS_TRY(truncate_to(g, engine, c, ref, state.record.size_bytes));
+    if (c.command.mask == format::set_size) return Status::ok;
+    go_to_stage(g, c, static_cast<u32>(SetAttributeStage::rest));
+    leave_gate(g, engine, c);
+  }
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, 0, 0));
+  GPU4FS_TRY(enter_gate(g, engine, c));
+  serial(g, [&] { apply_attributes(engine, c, *ref.inode, state.record); });
+  fs::mark_inode_dirty(g, fs, c.operation, ref);
+  return Status::ok;
+}
+
+}  // namespace detail
+
+// mask: SetAttributeMask, record at `data`, the new attributes to `output`.
+template <class Group>
+GPU4FS_FN Step step_setattr(Group g, Engine& engine, CommandState& c) {
+  fs::InodeRef ref{};
+  GPU4FS_STEP_TRY(detail::start_set_attribute(g, engine, c));
+  const bool changes = c.command.mask != 0;
+  if (changes && engine.fs.read_only != 0) return Step::fail(Status::read_only);
+  Status status = detail::lock_any(g, engine, c, c.command.inode,
+                                   changes ? LockMode::exclusive : LockMode::shared, &ref);
+  if (status == Status::ok) {
+    const auto& record = detail::scratch_of<detail::SetAttributeState>(c).record;
+    status = detail::check_set_attribute(engine, c, *ref.inode, record);
+  }
+  if (status == Status::ok && changes) status = detail::set_attributes(g, engine, c, ref);
+  if (status != Status::ok) return detail::leave_with(g, engine, c, status);
+  put_attributes(g, engine, c, ref);
+  return Step::complete();
+}
+
+}  // namespace gpu4fs::engine

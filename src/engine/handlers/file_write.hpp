@@ -1,0 +1,370 @@
+// write.
+//
+// The inode's lock is held exclusively. There are three ways, tried in this order:
+//   inline     the file stays within 128 bytes and has no blocks: the bytes go into the inode, in the gate;
+//   in place   a few pages, all of them data that no checkpoint refers to yet: overwritten in the gate;
+//   rounds     copy on write: new pages are allocated and filled (partial first and last pages merged with
+//              what was there), then a commit puts them into the map. Unwritten pages of the file are filled
+//              where they are: whoever reads them meanwhile, a crash included, sees zeros.
+// After each commit the file is consistent; a failure in a later round makes a short write.
+#pragma once
+
+#include "engine/handlers/file_common.hpp"
+
+namespace gpu4fs::engine {
+namespace detail {
+
+enum class WriteStage : u32 { plan = 0, transfer = 1, commit = 2 };
+
+struct WriteState {
+  u32 started;
+  u32 page_count;         // of the round
+  u64 begin;              // bytes in the file
+  u64 end;
+  u64 position;           // committed up to here
+  u64 round_end;
+  u64 old_first_address;  // content of a partial first page, no_address: zeros
+  u64 old_last_address;   // and of a partial last page
+  u8* data;               // byte `begin`
+};
+
+template <class Group>
+GPU4FS_FN Status start_write(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  WriteState& state = scratch_of<WriteState>(c);
+  if (serial(g, [&] { return state.started != 0; })) return Status::ok;
+  u8* data = nullptr;
+  GPU4FS_TRY(resolve(g, engine, c, c.command.data, c.command.length, &data));
+  const bool appends = (c.command.flags & format::command_flag_append) != 0;
+  const u64 begin = appends ? ref.inode->size_bytes : c.command.offset;
+  if (begin >= fs::file_size_max) return Status::file_too_large;
+  const u64 length = minimum(c.command.length, fs::file_size_max - begin);
+  serial(g, [&] {
+    state = WriteState{};
+    state.started = 1;
+    state.begin = begin;
+    state.end = begin + length;
+    state.position = begin;
+    state.data = data;
+  });
+  return Status::ok;
+}
+
+// Gate: the file now reaches at least to `end`, its content changed.
+template <class Group>
+GPU4FS_FN void stamp_written(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 end) {
+  serial(g, [&] {
+    if (ref.inode->size_bytes < end) ref.inode->size_bytes = end;
+    stamp_change(c, *ref.inode);
+  });
+  fs::mark_inode_dirty(g, engine.fs, c.operation, ref);
+}
+
+template <class Group>
+GPU4FS_FN Status write_inline(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  const WriteState& state = scratch_of<WriteState>(c);
+  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, 0, 0));
+  GPU4FS_TRY(enter_gate(g, engine, c));
+  serial(g, [&] {
+    if (ref.inode->is_inline()) return;
+    clear_inline(*ref.inode);
+    ref.inode->flags |= format::inode_flag_inline;
+  });
+  GPU4FS_CHECK_LE(state.end, u64{format::inode_inline_capacity});
+  copy_bytes(g, ref.inode->inline_data() + state.begin, state.data, state.end - state.begin);
+  g.sync();
+  stamp_written(g, engine, c, ref, state.end);
+  return Status::ok;
+}
+
+struct ByteRange {
+  u32 from;
+  u32 to;
+};
+
+// The bytes of file page `page` that lie in [begin, end).
+GPU4FS_FN constexpr ByteRange range_in_page(u64 page, u64 begin, u64 end) {
+  const u64 page_begin = page * page_size;
+  return {static_cast<u32>(maximum(page_begin, begin) - page_begin),
+          static_cast<u32>(minimum(page_begin + page_size, end) - page_begin)};
+}
+
+// Whether the whole write falls on data pages that may be overwritten; their runs are put into c.extents,
+// which own nothing (c.extent_count stays 0). *run_count 0: no.
+template <class Group>
+GPU4FS_FN Status find_unstable_runs(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                    u32* run_count) {
+  const WriteState& state = scratch_of<WriteState>(c);
+  const u64 first = state.begin / page_size;
+  const u64 wanted = divide_up(state.end, page_size) - first;
+  *run_count = 0;
+  if (wanted > engine.config.inline_transfer_pages) return Status::ok;
+  u32 count = 0;
+  for (u64 done = 0; done < wanted;) {
+    fs::MapRun run{};
+    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, first + done, wanted - done, &run));
+    if (run.kind != fs::MapKind::data || count == command_extent_capacity) return Status::ok;
+    const Status status = serial(g, [&] {
+      GPU4FS_TRY(fs::check_accessible(engine.fs, c.operation, run.address));
+      for (u64 i = 0; i < run.page_count; ++i) {
+        if (!fs::may_overwrite(engine.fs, run.address + i * page_size)) return Status::exists;
+      }
+      c.extents[count] = {run.address, static_cast<u32>(run.page_count), static_cast<u32>(done)};
+      return Status::ok;
+    });
+    if (status == Status::exists) return Status::ok;
+    GPU4FS_TRY(status);
+    ++count;
+    done += run.page_count;
+  }
+  *run_count = count;
+  return Status::ok;
+}
+
+// Gate: overwrites page `page` of the write where it is.
+template <class Group>
+GPU4FS_FN Status overwrite_page(Group g, Engine& engine, const CommandState& c, const WriteState& state,
+                                u32 run_count, u32 page) {
+  const u64 file_page = state.begin / page_size + page;
+  const ByteRange range = range_in_page(file_page, state.begin, state.end);
+  const u64 address = extent_page(c, find_extent(c, run_count, page), page);
+  const u8* source = state.data + (file_page * page_size + range.from - state.begin);
+  return raid::write_page_merged(g, engine.fs.space, address, address, range.from, range.to, source,
+                                 raid::PageUse::data);
+}
+
+// *done: the whole write was carried out in place. Partial pages go first, because only their old content
+// can turn out to be damaged.
+template <class Group>
+GPU4FS_FN Status write_in_place(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, bool* done) {
+  const WriteState& state = scratch_of<WriteState>(c);
+  *done = false;
+  u32 run_count = 0;
+  GPU4FS_TRY(find_unstable_runs(g, engine, c, ref, &run_count));
+  if (run_count == 0) return Status::ok;
+  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, 0, 0));
+  GPU4FS_TRY(enter_gate(g, engine, c));
+  // A checkpoint that ran before the gate let us in has made the pages stable.
+  const bool unstable = serial(g, [&] {
+    for (u32 i = 0; i < run_count; ++i) {
+      for (u32 p = 0; p < c.extents[i].page_count; ++p) {
+        if (!fs::may_overwrite(engine.fs, c.extents[i].address + u64{p} * page_size)) return false;
+      }
+    }
+    return true;
+  });
+  if (!unstable) {
+    leave_gate(g, engine, c);
+    return Status::ok;
+  }
+  const u32 last = static_cast<u32>(divide_up(state.end, page_size) - state.begin / page_size) - 1;
+  GPU4FS_TRY(overwrite_page(g, engine, c, state, run_count, 0));
+  if (last > 0) GPU4FS_TRY(overwrite_page(g, engine, c, state, run_count, last));
+  for (u32 page = 1; page < last; ++page) {
+    GPU4FS_TRY(overwrite_page(g, engine, c, state, run_count, page));
+  }
+  stamp_written(g, engine, c, ref, state.end);
+  *done = true;
+  return Status::ok;
+}
+
+// Old content of file page `page`, needed where the write leaves some of it.
+template <class Group>
+GPU4FS_FN Status find_old_page(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 page,
+                               u64* address) {
+  const WriteState& state = scratch_of<WriteState>(c);
+  *address = raid::no_address;
+  const u64 page_begin = page * page_size;
+  if (page_begin >= ref.inode->size_bytes) return Status::ok;
+  const bool begins_it = state.position <= page_begin;
+  if (begins_it && state.end >= minimum(page_begin + page_size, ref.inode->size_bytes)) return Status::ok;
+  return data_page_of(g, engine, c, ref, page, address);
+}
+
+// Allocates the round's pages, or takes the file's unwritten ones. *covered: how many from `first` on.
+template <class Group>
+GPU4FS_FN Status find_round_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 first,
+                                  u32 wanted, u32* covered) {
+  u32 done = 0;
+  Status status = Status::ok;
+  while (done < wanted && serial(g, [&] { return c.extent_count; }) < command_extent_capacity) {
+    fs::MapRun run{};
+    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, first + done, wanted - done, &run));
+    if (run.kind == fs::MapKind::unwritten) {
+      status = serial(g, [&] {
+        GPU4FS_TRY(fs::check_accessible(engine.fs, c.operation, run.address));
+        if (!fs::pages_in_use(engine.fs, run.address, run.page_count)) return Status::corrupt_structure;
+        c.extents[c.extent_count++] = {run.address, static_cast<u32>(run.page_count), done | extent_in_place_bit};
+        return Status::ok;
+      });
+      if (status != Status::ok) break;
+      done += static_cast<u32>(run.page_count);
+      continue;
+    }
+    const u32 asked = static_cast<u32>(run.page_count);
+    const Allocated allocated = allocate_extents(g, engine, c, done, first + done, asked);
+    status = allocated.status;
+    done += allocated.page_count;
+    if (allocated.page_count < asked) break;
+  }
+  *covered = done;
+  return done > 0 && status == Status::no_space ? Status::ok : status;
+}
+
+template <class Group>
+GPU4FS_FN Status try_plan_round(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  WriteState& state = scratch_of<WriteState>(c);
+  const u64 first = state.position / page_size;
+  const u64 page_end = divide_up(state.end, page_size);
+  const u32 wanted = static_cast<u32>(minimum<u64>(page_end - first, round_page_limit(engine)));
+  fs::MapCost cost{};
+  GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, first, first + wanted, &cost));
+  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, cost.changed, cost.fresh));
+  u32 covered = 0;
+  GPU4FS_TRY(find_round_pages(g, engine, c, ref, first, wanted, &covered));
+  GPU4FS_CHECK_GT(covered, 0u);
+  u64 old_first = raid::no_address;
+  u64 old_last = raid::no_address;
+  GPU4FS_TRY(find_old_page(g, engine, c, ref, first, &old_first));
+  if (covered > 1) GPU4FS_TRY(find_old_page(g, engine, c, ref, first + covered - 1, &old_last));
+  serial(g, [&] {
+    state.page_count = covered;
+    state.round_end = minimum(state.end, (first + covered) * page_size);
+    state.old_first_address = old_first;
+    state.old_last_address = old_last;
+  });
+  return Status::ok;
+}
+
+// Plans and prepares the next round. With any status but ok the command owns no pages.
+template <class Group>
+GPU4FS_FN Status plan_round(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  const Status status = try_plan_round(g, engine, c, ref);
+  if (status != Status::ok) abandon_extents(g, engine, c);
+  return status;
+}
+
+// Fills pages [from, to) of the round.
+template <class Group>
+GPU4FS_FN Status write_round(Group g, Engine& engine, const CommandState& c, const WriteState& state, u32 from,
+                             u32 to) {
+  const u64 first = state.position / page_size;
+  u32 index = find_extent(c, c.extent_count, from);
+  for (u32 page = from; page < to; ++page) {
+    while (page - extent_first(c.extents[index]) >= c.extents[index].page_count) ++index;
+    const ByteRange range = range_in_page(first + page, state.position, state.round_end);
+    const u8* source = state.data + ((first + page) * page_size + range.from - state.begin);
+    const u64 old = page == 0                       ? state.old_first_address
+                    : page + 1 == state.page_count ? state.old_last_address
+                                                   : u64{raid::no_address};
+    GPU4FS_TRY(raid::write_page_merged(g, engine.fs.space, extent_page(c, index, page), old, range.from, range.to,
+                                       source, raid::PageUse::data));
+  }
+  return Status::ok;
+}
+
+// Commits the round. The map pages are brought in again: a checkpoint may have run since the plan.
+template <class Group>
+GPU4FS_FN Status commit_round(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  WriteState& state = scratch_of<WriteState>(c);
+  const u64 first = state.position / page_size;
+  fs::MapCost cost{};
+  GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, first, first + state.page_count, &cost));
+  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, cost.changed, cost.fresh));
+  GPU4FS_TRY(enter_gate(g, engine, c));
+  if (ref.inode->is_inline()) {
+    // The write replaces all of it, else it would have been spilled.
+    g.sync();
+    serial(g, [&] { clear_inline(*ref.inode); });
+  }
+  commit_extents(g, engine, c, ref, first, fs::MapKind::data);
+  stamp_written(g, engine, c, ref, state.round_end);
+  serial(g, [&] {
+    state.position = state.round_end;
+    c.stage = static_cast<u32>(WriteStage::plan);
+    // A restart after a checkpoint writes the same bytes to the same place again.
+    c.command.offset = state.begin;
+    c.command.flags = static_cast<u16>(c.command.flags & ~format::command_flag_append);
+  });
+  if (state.position < state.end) leave_gate(g, engine, c);
+  return Status::ok;
+}
+
+// Handles what fits the inode or can be overwritten, and makes the rest ready for rounds. *done: complete.
+template <class Group>
+GPU4FS_FN Status write_without_rounds(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                      bool* done) {
+  const WriteState& state = scratch_of<WriteState>(c);
+  *done = false;
+  const u64 size = ref.inode->size_bytes;
+  const bool fits = maximum(size, state.end) <= format::inode_inline_capacity;
+  if (fits && fs::map_is_empty(g, ref)) {
+    *done = true;
+    return write_inline(g, engine, c, ref);
+  }
+  if (ref.inode->is_inline()) {
+    const bool replaces = state.begin == 0 && state.end >= size;
+    return replaces ? Status::ok : spill_inline(g, engine, c, ref);
+  }
+  if (state.position != state.begin) return Status::ok;
+  return write_in_place(g, engine, c, ref, done);
+}
+
+// What has been committed counts: an error after that is a short write.
+template <class Group>
+GPU4FS_FN Step end_write(Group g, Engine& engine, CommandState& c, Status status) {
+  const WriteState& state = scratch_of<WriteState>(c);
+  if (status == Status::ok) return Step::complete(state.end - state.begin);
+  if (!keeps_extents(status)) abandon_extents(g, engine, c);
+  const bool is_error = !is_control(status) && status != Status::again && status != Status::chunk_not_mapped;
+  if (is_error && state.started != 0 && state.position > state.begin) {
+    return Step::complete(state.position - state.begin);
+  }
+  return Step::fail(status);
+}
+
+}  // namespace detail
+
+// Result: bytes written. Status: file_too_large, no_space, read_only ...
+template <class Group>
+GPU4FS_FN Step step_write(Group g, Engine& engine, CommandState& c) {
+  using detail::WriteStage;
+  detail::WriteState& state = detail::scratch_of<detail::WriteState>(c);
+  if (engine.fs.read_only != 0) return detail::end_write(g, engine, c, Status::read_only);
+  fs::InodeRef ref{};
+  Status status = detail::lock_file(g, engine, c, c.command.inode, LockMode::exclusive, fs::may_write, &ref);
+  if (status == Status::ok) status = detail::start_write(g, engine, c, ref);
+  if (status == Status::ok && c.stage == static_cast<u32>(WriteStage::transfer)) {
+    status = task_result(g, c);
+    if (status == Status::ok) detail::go_to_stage(g, c, static_cast<u32>(WriteStage::commit));
+  }
+  while (status == Status::ok && state.position < state.end) {
+    if (c.stage == static_cast<u32>(WriteStage::plan)) {
+      bool done = false;
+      status = detail::write_without_rounds(g, engine, c, ref, &done);
+      if (status != Status::ok || done) break;
+      status = detail::plan_round(g, engine, c, ref);
+      if (status != Status::ok) break;
+      const u32 page_count = state.page_count;
+      if (page_count > engine.config.inline_transfer_pages) {
+        detail::go_to_stage(g, c, static_cast<u32>(WriteStage::transfer));
+        return Step::fan_out(static_cast<u32>(divide_up(page_count, engine.config.task_pages)));
+      }
+      status = detail::write_round(g, engine, c, state, 0, page_count);
+      if (status != Status::ok) break;
+      detail::go_to_stage(g, c, static_cast<u32>(WriteStage::commit));
+    }
+    status = detail::commit_round(g, engine, c, ref);
+  }
+  return detail::end_write(g, engine, c, status);
+}
+
+template <class Group>
+GPU4FS_FN void task_write(Group g, Engine& engine, CommandState& c, u32 task) {
+  const detail::WriteState& state = detail::scratch_of<detail::WriteState>(c);
+  const u32 from = task * engine.config.task_pages;
+  const u32 to = minimum(from + engine.config.task_pages, state.page_count);
+  const Status status = detail::write_round(g, engine, c, state, from, to);
+  if (status != Status::ok) fail_task(g, c, status);
+}
+
+}  // namespace gpu4fs::engine

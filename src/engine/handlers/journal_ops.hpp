@@ -1,0 +1,333 @@
+// checkpoint, fsync, sync, load_chunks: the commands that move epochs. What a checkpoint does and why it
+// is safe stands in fs/journal/checkpoint.hpp; this file runs its steps and tasks.
+#pragma once
+
+#include "engine/clock.hpp"
+#include "engine/engine.hpp"
+#include "fs/journal/checkpoint.hpp"
+#include "fs/pages/evict.hpp"
+
+namespace gpu4fs::engine {
+
+enum class CheckpointStage : u32 {
+  close = 0,    // wait until no operation commits
+  relocate,     // gate closed
+  copy,         // gate closed
+  write,
+  chunks,
+  flush_pages,
+  superblocks,
+  flush_superblocks,
+  publish,
+  evict,
+};
+
+inline constexpr u32 chunks_per_checkpoint_task = 8;
+inline constexpr u32 checkpoint_mask_clean = 1;  // Command::mask: the last one before unmounting
+
+struct CheckpointScratch {
+  u64 epoch;       // being written
+  u32 fanned_out;  // the tasks of this stage were fanned out and have ended
+  u32 started;
+  u64 pause_begin_ns;
+};
+static_assert(sizeof(CheckpointScratch) <= command_scratch_size);
+
+namespace detail {
+
+GPU4FS_FN inline CheckpointScratch& checkpoint_scratch(CommandState& c) {
+  return *reinterpret_cast<CheckpointScratch*>(c.scratch);
+}
+
+GPU4FS_FN inline u32 tasks_for(u64 items, u32 per_task) {
+  return static_cast<u32>((items + per_task - 1) / per_task);
+}
+
+GPU4FS_FN inline u32 checkpoint_task_count(const Engine& engine, CheckpointStage stage) {
+  const fs::PageTable& pages = engine.fs.pages;
+  const u32 chunk_tasks = tasks_for(engine.fs.space.chunk_count, chunks_per_checkpoint_task);
+  switch (stage) {
+    case CheckpointStage::relocate:
+      return tasks_for(pages.dirty_count, fs::frames_per_checkpoint_task);
+    case CheckpointStage::copy:
+      return tasks_for(pages.dirty_count, fs::frames_per_checkpoint_task) + chunk_tasks;
+    case CheckpointStage::write:
+      return tasks_for(pages.staged_count, fs::frames_per_checkpoint_task);
+    case CheckpointStage::chunks:
+    case CheckpointStage::publish:
+      return chunk_tasks;
+    default:
+      return 0;
+  }
+}
+
+template <class Group>
+GPU4FS_FN Status for_chunks(Group g, Engine& engine, CommandState& c, CheckpointStage stage, u32 task) {
+  const u32 first = task * chunks_per_checkpoint_task;
+  const u32 end = minimum(first + chunks_per_checkpoint_task, engine.fs.space.chunk_count);
+  const u64 epoch = checkpoint_scratch(c).epoch;
+  Status status = Status::ok;
+  for (u32 chunk = first; chunk < end && status == Status::ok; ++chunk) {
+    switch (stage) {
+      case CheckpointStage::copy: fs::snapshot_chunk(g, engine.fs, chunk); break;
+      case CheckpointStage::chunks: status = fs::write_chunk(g, engine.fs, chunk, epoch); break;
+      default: fs::publish_chunk(g, engine.fs, chunk); break;
+    }
+  }
+  return status;
+}
+
+// Runs the stage's tasks here if they are few, else fans them out. True when they have ended.
+template <class Group>
+GPU4FS_FN bool run_checkpoint_tasks(Group g, Engine& engine, CommandState& c, CheckpointStage stage,
+                                    Step* step);
+
+}  // namespace detail
+
+template <class Group>
+GPU4FS_FN void task_checkpoint(Group g, Engine& engine, CommandState& c, u32 task) {
+  fs::FileSystem& fs = engine.fs;
+  const CheckpointStage stage = static_cast<CheckpointStage>(c.stage);
+  const u32 first = task * fs::frames_per_checkpoint_task;
+  Status status = Status::ok;
+  if (stage == CheckpointStage::relocate || stage == CheckpointStage::copy) {
+    const u32 dirty = fs.pages.dirty_count;
+    if (first < dirty) {
+      const u32 count = minimum(dirty - first, fs::frames_per_checkpoint_task);
+      if (stage == CheckpointStage::relocate) {
+        fs::relocate_frames(g, fs, task, first, count);
+      } else {
+        fs::copy_frames(g, fs, first, count);
+      }
+    } else {
+      const u32 frame_tasks = detail::tasks_for(dirty, fs::frames_per_checkpoint_task);
+      status = detail::for_chunks(g, engine, c, stage, task - frame_tasks);
+    }
+  } else if (stage == CheckpointStage::write) {
+    const u32 count = minimum(fs.pages.staged_count - first, fs::frames_per_checkpoint_task);
+    status = fs::write_staged(g, fs, first, count);
+  } else {
+    status = detail::for_chunks(g, engine, c, stage, task);
+  }
+  if (status != Status::ok) fail_task(g, c, status);
+}
+
+namespace detail {
+
+template <class Group>
+GPU4FS_FN bool run_checkpoint_tasks(Group g, Engine& engine, CommandState& c, CheckpointStage stage,
+                                    Step* step) {
+  CheckpointScratch& scratch = checkpoint_scratch(c);
+  const u32 count = serial(g, [&] {
+    if (scratch.fanned_out != 0) {
+      scratch.fanned_out = 0;
+      return 0u;
+    }
+    const u32 tasks = checkpoint_task_count(engine, stage);
+    if (tasks > 2) scratch.fanned_out = 1;
+    return tasks;
+  });
+  if (count > 2) {
+    *step = Step::fan_out(count);
+    return false;
+  }
+  for (u32 task = 0; task < count; ++task) task_checkpoint(g, engine, c, task);
+  return true;
+}
+
+template <class Group>
+GPU4FS_FN void set_stage(Group g, CommandState& c, CheckpointStage stage) {
+  serial(g, [&] { c.stage = static_cast<u32>(stage); });
+}
+
+// A checkpoint that cannot be written: the pool stays at the epoch before and takes no more changes. The
+// engine tells everybody who waits for the epoch.
+template <class Group>
+GPU4FS_FN Step give_up_checkpoint(Group g, Engine& engine, Status status) {
+  serial(g, [&] {
+    store<Order::relaxed, Scope::engine>(&engine.fs.checkpoint_failed, 1u);
+    store<Order::relaxed, Scope::engine>(&engine.fs.read_only, 1u);
+  });
+  return Step::fail(status);
+}
+
+GPU4FS_FN inline bool devices_need_flush(const Engine& engine) {
+  for (u32 d = 0; d < engine.fs.space.device_count; ++d) {
+    if (engine.fs.space.devices[d].needs_flush != 0) return true;
+  }
+  return false;
+}
+
+GPU4FS_FN inline bool eviction_is_due(const Engine& engine) {
+  const fs::PageTable& pages = engine.fs.pages;
+  return pages.free_count - minimum(pages.free_count, pages.frames_reserved) < pages.frame_count / 4;
+}
+
+// Flushes the devices: true when that is done, else the step to leave with. `c.upcall_result` has the
+// server's answer when the command is restarted.
+template <class Group>
+GPU4FS_FN bool flush_devices(Group g, Engine& engine, CommandState& c, Step* step) {
+  const bool needed = serial(g, [&] {
+    fence<Order::acq_rel, Scope::system>();
+    return devices_need_flush(engine);
+  });
+  if (!needed) return true;
+  CheckpointScratch& scratch = checkpoint_scratch(c);
+  const bool answered = serial(g, [&] {
+    const bool was_asked = scratch.fanned_out != 0;
+    scratch.fanned_out = was_asked ? 0 : 1;
+    return was_asked;
+  });
+  if (!answered) {
+    *step = Step::fail(upcall(g, engine, c, UpcallKind::flush_device, ~u64{0}));
+    return false;
+  }
+  if (c.upcall_result == Status::ok) return true;
+  *step = give_up_checkpoint(g, engine, c.upcall_result);
+  return false;
+}
+
+// Gate closed, everything copied: the next epoch begins and the gate opens.
+template <class Group>
+GPU4FS_FN void end_pause(Group g, Engine& engine, CommandState& c) {
+  CheckpointScratch& scratch = checkpoint_scratch(c);
+  serial(g, [&] { scratch.epoch = engine.fs.epoch_open; });
+  fs::begin_epoch(g, engine.fs);
+  open_gate(g, engine, c);
+  serial(g, [&] { engine.fs.checkpoint_pause_ns = now_monotonic_ns() - scratch.pause_begin_ns; });
+  set_stage(g, c, CheckpointStage::write);
+}
+
+// The stages behind the pause. Answers the step to leave with.
+template <class Group>
+GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
+  fs::FileSystem& fs = engine.fs;
+  CheckpointScratch& scratch = checkpoint_scratch(c);
+  Step step{};
+  for (;;) {
+    const CheckpointStage stage = static_cast<CheckpointStage>(c.stage);
+    const Status failed = task_result(g, c);
+    if (failed != Status::ok) return give_up_checkpoint(g, engine, failed);
+    switch (stage) {
+      case CheckpointStage::write:
+      case CheckpointStage::chunks:
+        if (!run_checkpoint_tasks(g, engine, c, stage, &step)) return step;
+        break;
+      case CheckpointStage::flush_pages:
+      case CheckpointStage::flush_superblocks:
+        if (!flush_devices(g, engine, c, &step)) return step;
+        break;
+      case CheckpointStage::superblocks: {
+        const u64 now = serial(g, [&] { return now_stamp(engine); });
+        const Status status = fs::write_superblocks(g, fs, scratch.epoch, now,
+                                                    (c.command.mask & checkpoint_mask_clean) != 0);
+        if (status != Status::ok) return give_up_checkpoint(g, engine, status);
+        break;
+      }
+      case CheckpointStage::publish:
+        if (!run_checkpoint_tasks(g, engine, c, stage, &step)) return step;
+        publish_durable(g, engine, scratch.epoch);
+        break;
+      default: {
+        if (!serial(g, [&] { return eviction_is_due(engine); })) return Step::complete(scratch.epoch);
+        const Status stopped = stop_steps(g, engine, c);
+        if (stopped != Status::ok) return Step::fail(stopped);
+        fs::evict_frames(g, fs, fs.pages.frame_count / 2);
+        resume_steps(g, engine, c);
+        return Step::complete(scratch.epoch);
+      }
+    }
+    set_stage(g, c, static_cast<CheckpointStage>(static_cast<u32>(stage) + 1));
+  }
+}
+
+}  // namespace detail
+
+// Internal: writes the open epoch. Result: the epoch that is durable now.
+template <class Group>
+GPU4FS_FN Step step_checkpoint(Group g, Engine& engine, CommandState& c) {
+  fs::FileSystem& fs = engine.fs;
+  Step step{};
+  if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::close) {
+    if (serial(g, [&] { return fs.checkpoint_failed != 0; })) return Step::fail(Status::io_error);
+    const bool needed = serial(g, [&] {
+      const bool clean = (c.command.mask & checkpoint_mask_clean) != 0;
+      return fs.read_only == 0 && (fs::has_changes(fs) || clean);
+    });
+    if (!needed) {
+      // Somebody may wait for room: eviction alone.
+      serial(g, [&] { detail::checkpoint_scratch(c).epoch = fs.epoch_durable; });
+      detail::set_stage(g, c, CheckpointStage::evict);
+      return detail::write_checkpoint(g, engine, c);
+    }
+    serial(g, [&] {
+      CheckpointScratch& scratch = detail::checkpoint_scratch(c);
+      if (scratch.started == 0) {
+        scratch.started = 1;
+        scratch.pause_begin_ns = now_monotonic_ns();
+      }
+    });
+    GPU4FS_STEP_TRY(close_gate(g, engine, c));
+    detail::set_stage(g, c, CheckpointStage::relocate);
+  }
+  if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::relocate) {
+    if (!detail::run_checkpoint_tasks(g, engine, c, CheckpointStage::relocate, &step)) return step;
+    detail::set_stage(g, c, CheckpointStage::copy);
+  }
+  if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::copy) {
+    if (!detail::run_checkpoint_tasks(g, engine, c, CheckpointStage::copy, &step)) return step;
+    detail::end_pause(g, engine, c);
+  }
+  return detail::write_checkpoint(g, engine, c);
+}
+
+namespace detail {
+
+struct SyncScratch {
+  u64 epoch;
+};
+
+}  // namespace detail
+
+// Everything that committed before this command began is durable when it completes.
+template <class Group>
+GPU4FS_FN Step step_sync(Group g, Engine& engine, CommandState& c) {
+  fs::FileSystem& fs = engine.fs;
+  auto& scratch = *reinterpret_cast<detail::SyncScratch*>(c.scratch);
+  const u64 wanted = serial(g, [&]() -> u64 {
+    if (c.stage == 0) {
+      scratch.epoch = fs::epoch_of_changes(fs);
+      c.stage = 1;
+    }
+    if (fs.read_only != 0 && fs.checkpoint_failed == 0) return 0;
+    return load<Order::acquire, Scope::engine>(&fs.epoch_durable) >= scratch.epoch ? 0 : scratch.epoch;
+  });
+  if (wanted == 0) return Step::complete();
+  if (serial(g, [&] { return fs.checkpoint_failed != 0; })) return Step::fail(Status::io_error);
+  return Step::fail(park_until_epoch(g, engine, c, wanted));
+}
+
+template <class Group>
+GPU4FS_FN Step step_fsync(Group g, Engine& engine, CommandState& c) {
+  return step_sync(g, engine, c);
+}
+
+// Internal, at mount: one task a chunk.
+template <class Group>
+GPU4FS_FN Step step_load_chunks(Group g, Engine& engine, CommandState& c) {
+  const bool done = serial(g, [&] {
+    const bool was_fanned = c.stage != 0;
+    c.stage = 1;
+    return was_fanned;
+  });
+  if (!done) return Step::fan_out(engine.fs.space.chunk_count);
+  return Step::fail(task_result(g, c));
+}
+
+template <class Group>
+GPU4FS_FN void task_load_chunks(Group g, Engine& engine, CommandState& c, u32 task) {
+  const Status status = fs::load_chunk(g, engine.fs, task, engine.fs.epoch_durable);
+  if (status != Status::ok) fail_task(g, c, status);
+}
+
+}  // namespace gpu4fs::engine

@@ -1,0 +1,198 @@
+// What the handlers of names share: names and inodes of a command, access checks, times.
+//
+// A handler locks inodes before it believes anything about them. A front end that has checked permissions
+// already (FUSE with default_permissions) owns a trusted session; for all others the engine checks, with the
+// session's own credentials.
+#pragma once
+
+#include "engine/engine.hpp"
+#include "fs/inode/inode.hpp"
+#include "fs/names/directory.hpp"
+#include "fs/names/permissions.hpp"
+#include "fs/names/stored_access_lists.hpp"
+
+namespace gpu4fs::engine {
+
+inline constexpr u32 link_count_max = 65000;  // of everything but directories, as in ext4
+
+// open(2) flags as Linux has them on x86-64 and as FUSE sends them.
+inline constexpr u32 open_access_mask = 03;
+inline constexpr u32 open_write_only = 01;
+inline constexpr u32 open_read_write = 02;
+inline constexpr u32 open_exclusive = 0200;
+inline constexpr u32 open_truncate = 01000;
+inline constexpr u32 open_directory = 0200000;
+inline constexpr u32 open_no_access_time = 01000000;
+
+// The names of a command, in its own memory.
+struct NameBytes {
+  const u8* bytes;
+  u32 length;
+  u32 reserved;
+};
+GPU4FS_FN inline NameBytes first_name(const CommandState& c) { return {c.names, c.command.name_length, 0}; }
+GPU4FS_FN inline NameBytes second_name(const CommandState& c) {
+  return {c.names + c.command.name_length, c.command.second_name_length, 0};
+}
+
+GPU4FS_FN inline bool is_dot(NameBytes name) { return name.length == 1 && name.bytes[0] == '.'; }
+GPU4FS_FN inline bool is_dot_dot(NameBytes name) {
+  return name.length == 2 && name.bytes[0] == '.' && name.bytes[1] == '.';
+}
+GPU4FS_FN inline bool is_dots(NameBytes name) { return is_dot(name) || is_dot_dot(name); }
+
+// not_found for an empty name (as for an empty path), name_too_long, invalid_argument.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status check_name(Group g, NameBytes name) {
+  if (name.length == 0) return Status::not_found;
+  if (name.length > name_length_max) return Status::name_too_long;
+  bool is_clean = true;
+  for (u32 i = g.rank(); i < name.length; i += Group::size()) {
+    is_clean = is_clean && name.bytes[i] != 0 && name.bytes[i] != '/';
+  }
+  return g.all(is_clean) ? Status::ok : Status::invalid_argument;
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE fs::HashedName hash_name(Group g, const Engine& engine, NameBytes name) {
+  return serial(g, [&] { return fs::make_name(engine.fs, name.bytes, name.length); });
+}
+
+GPU4FS_FN inline bool session_is_trusted(const Engine& engine, const CommandState& c) {
+  return session_is_trusted(engine, c.session);
+}
+
+GPU4FS_FN inline fs::Credentials credentials_of(const Engine& engine, const CommandState& c) {
+  const Session& session = engine.sessions[c.session];
+  return {session.groups, c.command.uid, c.command.gid, minimum(session.group_count, session_group_max), 0};
+}
+
+GPU4FS_FN inline Status check_writable(const Engine& engine) {
+  return engine.fs.read_only != 0 ? Status::read_only : Status::ok;
+}
+
+// Whether a live inode's fields can be worked with, whatever the medium said.
+GPU4FS_FN inline bool inode_is_sound(const format::Inode& inode) {
+  if (inode.version != 1 || !fs::is_known_type(inode.mode)) return false;
+  if ((inode.flags & ~u32{format::inode_flag_known}) != 0 || inode.height > 5) return false;
+  if (!inode.is_inline()) return true;
+  return !fs::is_directory(inode.mode) && inode.size_bytes <= format::inode_inline_capacity;
+}
+
+// Inodes that clients can name: not the inode file, the bitmaps and the reserved numbers.
+GPU4FS_FN constexpr bool is_file_number(u64 number) {
+  const bool is_file = number == format::inode_number_root || number >= format::inode_number_first_free;
+  return is_file && number < fs::inode_number_max;
+}
+
+// Whether the engine runs the step again after this status.
+GPU4FS_FN constexpr bool will_run_again(Status status) {
+  return status == Status::parked || status == Status::again || status == Status::retry_after_checkpoint ||
+         status == Status::chunk_not_mapped;
+}
+
+// Brings the inode in and locks it. stale: no such inode; corrupt_structure; or as lock_inode and get_inode.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status lock_live_inode(Group g, Engine& engine, CommandState& c, u64 number, LockMode mode,
+                                 fs::InodeRef* ref) {
+  if (!is_file_number(number)) return Status::stale;
+  const Status status = fs::get_inode(g, engine.fs, c.operation, number, ref);
+  if (status == Status::not_found) return Status::stale;
+  GPU4FS_TRY(status);
+  GPU4FS_TRY(lock_inode(g, engine, c, *ref, mode));
+  if (ref->inode->mode == 0) return Status::stale;
+  return inode_is_sound(*ref->inode) ? Status::ok : Status::corrupt_structure;
+}
+
+// An inode that a name in a locked directory leads to: that it does not exist is damage.
+template <class Group>
+GPU4FS_FN Status lock_named_inode(Group g, Engine& engine, CommandState& c, u64 number, LockMode mode,
+                                  fs::InodeRef* ref) {
+  const Status status = lock_live_inode(g, engine, c, number, mode, ref);
+  return status == Status::stale ? Status::corrupt_structure : status;
+}
+
+// access when the command's owner lacks a right in `wanted` (fs::may_*); trusted sessions have them all.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status require_access(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u32 wanted) {
+  if (wanted == 0 || session_is_trusted(engine, c)) return Status::ok;
+  const fs::Credentials who = credentials_of(engine, c);
+  const format::Inode& inode = *ref.inode;
+  // Access control lists can only take rights away or give them within the mode's group bits.
+  if (who.uid != 0 && who.uid != inode.uid && (inode.mode & 070) != 0) {
+    const fs::AttributeName name = fs::acl_access_name();
+    fs::FoundAttribute found{};
+    const Status status = fs::attribute_find(g, engine.fs, c.operation, ref, name, &found);
+    if (status == Status::ok) {
+      const bool allowed = serial(g, [&] {
+        const u8* value = fs::page_data(engine.fs, found.frame) + found.value_offset;
+        return fs::acl_is_valid(value, found.value_length) &&
+               fs::acl_allows(value, found.value_length, inode, who, wanted);
+      });
+      return allowed ? Status::ok : Status::access;
+    }
+    if (status != Status::no_attribute) return status;
+  }
+  return fs::may_access(inode, who, wanted) ? Status::ok : Status::access;
+}
+
+GPU4FS_FN inline Status check_sticky(const Engine& engine, const CommandState& c, const fs::InodeRef& dir,
+                                     const fs::InodeRef& child) {
+  if (session_is_trusted(engine, c)) return Status::ok;
+  return fs::sticky_allows(*dir.inode, *child.inode, credentials_of(engine, c).uid) ? Status::ok : Status::permission;
+}
+
+// A directory to look into. not_directory; access without the right to search it.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status lock_directory(Group g, Engine& engine, CommandState& c, u64 number, LockMode mode,
+                                fs::InodeRef* dir) {
+  GPU4FS_TRY(lock_live_inode(g, engine, c, number, mode, dir));
+  if (!fs::is_directory(dir->inode->mode)) return Status::not_directory;
+  return require_access(g, engine, c, *dir, fs::may_execute);
+}
+
+// A directory whose names change: not_found when it was removed and is only held open.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status lock_directory_for_change(Group g, Engine& engine, CommandState& c, u64 number, fs::InodeRef* dir) {
+  GPU4FS_TRY(lock_directory(g, engine, c, number, LockMode::exclusive, dir));
+  if (dir->inode->link_count == 0) return Status::not_found;
+  GPU4FS_TRY(require_access(g, engine, c, *dir, fs::may_write));
+  return check_writable(engine);
+}
+
+// Leader, in the gate. The caller marks the inode dirty.
+GPU4FS_FN inline void set_change_time(fs::InodeRef ref, u64 now) {
+  store<Order::relaxed, Scope::engine>(&ref.inode->change_time, now);
+}
+GPU4FS_FN inline void set_modification_times(fs::InodeRef ref, u64 now) {
+  store<Order::relaxed, Scope::engine>(&ref.inode->modification_time, now);
+  set_change_time(ref, now);
+}
+
+// Whether a read at `now` changes the access time: the rules of relatime are those of mount(8).
+GPU4FS_FN inline bool access_time_is_due(const fs::FileSystem& fs, const format::Inode& inode, u64 now) {
+  if (fs.read_only != 0 || fs.access_time_mode == fs::AccessTimeMode::never) return false;
+  if (fs.access_time_mode == fs::AccessTimeMode::directories_never && fs::is_directory(inode.mode)) return false;
+  const u64 access = load<Order::relaxed, Scope::engine>(&inode.access_time);
+  if (fs.access_time_mode == fs::AccessTimeMode::strict) return access != now;
+  constexpr i64 day_seconds = 24 * 60 * 60;
+  return access <= inode.modification_time || access <= inode.change_time ||
+         format::time_seconds(now) - format::time_seconds(access) >= day_seconds;
+}
+
+// The end of a handler that read `ref`: sets the access time if it is due. Only parked is an error; when
+// the time cannot be kept (no space, say) it is left alone.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status update_access_time(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  const u64 now = c.operation.now;
+  const bool is_due = serial(g, [&] { return access_time_is_due(engine.fs, *ref.inode, now); });
+  if (!is_due) return Status::ok;
+  if (fs::reserve_metadata(g, engine.fs, c.operation, 1, 0, 0) != Status::ok) return Status::ok;
+  const Status status = enter_gate(g, engine, c);
+  if (status != Status::ok) return status;
+  serial(g, [&] { store<Order::relaxed, Scope::engine>(&ref.inode->access_time, now); });
+  fs::mark_inode_dirty(g, engine.fs, c.operation, ref);
+  return Status::ok;
+}
+
+}  // namespace gpu4fs::engine

@@ -1,0 +1,198 @@
+// Handlers that create inodes: mknod, mkdir, symlink, create, tmpfile.
+#pragma once
+
+#include "engine/handlers/namespace_lookup.hpp"
+
+namespace gpu4fs::engine {
+
+namespace detail {
+
+// What a new inode is to be.
+struct CreateRequest {
+  u32 mode;              // type and permissions as asked for, before umask and default lists
+  u32 link_count;        // 2 for directories, 0 for a file without a name
+  u64 device;            // of device nodes
+  const u8* target;      // symbolic links: session memory
+  u32 target_length;
+  u32 reserved;
+};
+
+struct Creation {
+  u64 number;
+  fs::InsertPlan plan;
+  fs::InheritedAccess inherited;
+  fs::NewOwner owner;
+};
+
+// The set-gid bit of a program is not for those outside its group.
+GPU4FS_FN inline u32 strip_set_gid(const Engine& engine, const CommandState& c, u32 mode, u32 gid) {
+  if (session_is_trusted(engine, c) || c.command.uid == 0 || fs::is_directory(mode)) return mode;
+  const bool is_program = (mode & (fs::mode_set_gid | 010)) == (fs::mode_set_gid | 010);
+  return is_program && !caller_in_group(engine, c, gid) ? mode & ~fs::mode_set_gid : mode;
+}
+
+// Prepares the inode, claims its number and enters the gate. With a status that is not ok the number has
+// been given back.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status prepare_creation(Group g, Engine& engine, CommandState& c, const fs::InodeRef& dir,
+                                  const CreateRequest& request, Creation* creation) {
+  fs::FileSystem& fs = engine.fs;
+  fs::Operation& op = c.operation;
+  GPU4FS_TRY(fs::prepare_inherited_access(g, fs, op, dir, request.mode, c.command.umask_bits, &creation->inherited));
+  creation->owner = fs::inherit_owner(*dir.inode, creation->inherited.mode, c.command.gid);
+  creation->owner.mode = strip_set_gid(engine, c, creation->owner.mode, creation->owner.gid);
+  const bool has_content_page =
+      fs::is_directory(request.mode) || request.target_length > format::inode_inline_capacity;
+  const u32 new_pages = creation->plan.new_pages + creation->inherited.new_pages + (has_content_page ? 1 : 0);
+  const bool is_nameless = request.link_count == 0;
+  GPU4FS_TRY(fs::claim_inode(g, fs, op, &creation->number));
+  const Status status = [&] {
+    GPU4FS_TRY(fs::prepare_new_inode(g, fs, op, creation->number));
+    if (is_nameless) GPU4FS_TRY(fs::prepare_orphan(g, fs, op, creation->number));
+    GPU4FS_TRY(fs::reserve_metadata(g, fs, op, 3, creation->plan.touched_pages, new_pages));
+    return enter_gate(g, engine, c);
+  }();
+  if (status != Status::ok) fs::unclaim_inode(g, fs, op, creation->number);
+  return status;
+}
+
+// Gate: the inode with its content and lists, still without a name.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE fs::InodeRef commit_inode(Group g, Engine& engine, CommandState& c, const fs::InodeRef& dir,
+                                    const CreateRequest& request, const Creation& creation) {
+  fs::FileSystem& fs = engine.fs;
+  fs::Operation& op = c.operation;
+  const bool is_inline = request.target != nullptr && request.target_length <= format::inode_inline_capacity;
+  fs::NewInode values{};
+  values.mode = static_cast<u16>(creation.owner.mode);
+  values.profile = dir.inode->profile;
+  values.uid = c.command.uid;
+  values.gid = creation.owner.gid;
+  values.link_count = request.link_count;
+  values.parent_or_device = fs::is_directory(request.mode) ? dir.number : request.device;
+  values.flags = is_inline ? u32{format::inode_flag_inline} : 0u;
+  const fs::InodeRef child = fs::commit_new_inode(g, fs, op, creation.number, values);
+  if (fs::is_directory(request.mode)) fs::create_directory(g, fs, op, child);
+  if (request.target != nullptr) {
+    u8* destination = child.inode->inline_data();
+    if (!is_inline) {
+      const u32 frame = fs::add_page(g, fs, op, child, 0, 0);
+      destination = fs::page_data(fs, frame);
+    }
+    g.sync();
+    copy_bytes(g, destination, request.target, request.target_length);
+    serial(g, [&] { child.inode->size_bytes = request.target_length; });
+  }
+  fs::commit_inherited_access(g, fs, op, child, creation.inherited);
+  fs::mark_inode_dirty(g, fs, op, child);
+  return child;
+}
+
+// Creates the inode and its name in the locked directory `dir`; the name is checked. exists: it is there.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Step create_in(Group g, Engine& engine, CommandState& c, const fs::InodeRef& dir,
+                         const CreateRequest& request) {
+  fs::FileSystem& fs = engine.fs;
+  const fs::HashedName name = hash_name(g, engine, first_name(c));
+  Creation creation{};
+  GPU4FS_STEP_TRY(fs::directory_prepare_insert(g, fs, c.operation, dir, name, &creation.plan));
+  GPU4FS_STEP_TRY(prepare_creation(g, engine, c, dir, request, &creation));
+  const fs::InodeRef child = commit_inode(g, engine, c, dir, request, creation);
+  fs::directory_commit_insert(g, fs, c.operation, dir, creation.plan, name, child.number,
+                              fs::entry_type(request.mode), c.buffer);
+  serial(g, [&] {
+    set_modification_times(dir, c.operation.now);
+    if (fs::is_directory(request.mode)) dir.inode->link_count += 1;
+  });
+  put_attributes(g, engine, c, child);
+  return Step::complete(child.number);
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Step create_named(Group g, Engine& engine, CommandState& c, const CreateRequest& request) {
+  GPU4FS_STEP_TRY(check_name(g, first_name(c)));
+  if (is_dots(first_name(c))) return Step::fail(Status::exists);
+  fs::InodeRef dir{};
+  GPU4FS_STEP_TRY(lock_directory_for_change(g, engine, c, c.command.inode, &dir));
+  return create_in(g, engine, c, dir, request);
+}
+
+}  // namespace detail
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Step step_mknod(Group g, Engine& engine, CommandState& c) {
+  u32 mode = c.command.mode;
+  if ((mode & fs::mode_type_mask) == 0) mode |= fs::mode_regular;
+  if (!fs::is_known_type(mode) || fs::is_symlink(mode)) return Step::fail(Status::invalid_argument);
+  if (fs::is_directory(mode)) return Step::fail(Status::permission);
+  if (fs::is_device(mode) && !session_is_trusted(engine, c) && c.command.uid != 0) {
+    return Step::fail(Status::permission);
+  }
+  mode &= fs::mode_type_mask | fs::mode_permissions;
+  const u64 device = fs::is_device(mode) ? c.command.aux : 0;
+  return detail::create_named(g, engine, c, {mode, 1, device, nullptr, 0, 0});
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Step step_mkdir(Group g, Engine& engine, CommandState& c) {
+  const u32 mode = fs::mode_directory | (c.command.mode & (0777 | fs::mode_sticky));
+  return detail::create_named(g, engine, c, {mode, 2, 0, nullptr, 0, 0});
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Step step_symlink(Group g, Engine& engine, CommandState& c) {
+  if (c.command.length == 0) return Step::fail(Status::not_found);
+  if (c.command.length >= path_length_max) return Step::fail(Status::name_too_long);
+  u8* target = nullptr;
+  GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &target));
+  return detail::create_named(g, engine, c,
+                              {fs::mode_symlink | 0777, 1, 0, target, static_cast<u32>(c.command.length), 0});
+}
+
+// open(2) with O_CREAT: opens the file if the name exists, unless O_EXCL is set.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Step step_create(Group g, Engine& engine, CommandState& c) {
+  const NameBytes name = first_name(c);
+  GPU4FS_STEP_TRY(check_name(g, name));
+  const bool is_exclusive = (c.command.mask & open_exclusive) != 0;
+  if (is_dots(name)) return Step::fail(is_exclusive ? Status::exists : Status::is_directory);
+  fs::InodeRef dir{};
+  GPU4FS_STEP_TRY(lock_directory(g, engine, c, c.command.inode, LockMode::exclusive, &dir));
+  fs::FoundName found{};
+  const Status status =
+      fs::directory_find(g, engine.fs, c.operation, dir, hash_name(g, engine, name), &found);
+  if (status == Status::ok) {
+    if (is_exclusive) return Step::fail(Status::exists);
+    fs::InodeRef child{};
+    GPU4FS_STEP_TRY(lock_named_inode(g, engine, c, found.inode, LockMode::shared, &child));
+    if (fs::is_directory(child.inode->mode)) return Step::fail(Status::is_directory);
+    GPU4FS_STEP_TRY(detail::check_open(g, engine, c, child, c.command.mask));
+    put_attributes(g, engine, c, child);
+    return Step::complete(child.number);
+  }
+  if (status != Status::not_found) return Step::fail(status);
+  // The same lock; now with what creating needs.
+  GPU4FS_STEP_TRY(lock_directory_for_change(g, engine, c, c.command.inode, &dir));
+  const u32 mode = fs::mode_regular | (c.command.mode & fs::mode_permissions);
+  return detail::create_in(g, engine, c, dir, {mode, 1, 0, nullptr, 0, 0});
+}
+
+// A regular file without a name: an orphan from the start, which `link` can give a name.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Step step_tmpfile(Group g, Engine& engine, CommandState& c) {
+  fs::InodeRef dir{};
+  GPU4FS_STEP_TRY(lock_directory(g, engine, c, c.command.inode, LockMode::shared, &dir));
+  if (dir.inode->link_count == 0) return Step::fail(Status::not_found);
+  GPU4FS_STEP_TRY(require_access(g, engine, c, dir, fs::may_write));
+  GPU4FS_STEP_TRY(check_writable(engine));
+  const u32 mode = fs::mode_regular | (c.command.mode & fs::mode_permissions);
+  const detail::CreateRequest request{mode, 0, 0, nullptr, 0, 0};
+  detail::Creation creation{};
+  GPU4FS_STEP_TRY(detail::prepare_creation(g, engine, c, dir, request, &creation));
+  const fs::InodeRef file = detail::commit_inode(g, engine, c, dir, request, creation);
+  fs::set_orphan(g, engine.fs, c.operation, file.number);
+  put_attributes(g, engine, c, file);
+  return Step::complete(file.number);
+}
+
+}  // namespace gpu4fs::engine

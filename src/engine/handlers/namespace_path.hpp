@@ -1,0 +1,174 @@
+// Handler of lookup_path: resolves a whole path in one command.
+//
+// The walk goes hand over hand: the next inode is locked before its directory is let go, so that every step
+// of the path is taken in a directory that still has the name. Only ".." lets go first, because locks go from
+// parents to children. The rest of the path lies right-aligned in the command's buffer, so that the target of
+// a symbolic link is put in front of it. The state in scratch is what a parked walk needs to go on.
+#pragma once
+
+#include "engine/handlers/namespace_lookup.hpp"
+
+namespace gpu4fs::engine {
+
+namespace detail {
+
+struct PathWalk {
+  u64 current;     // locked inode, 0: none
+  u64 next;        // to be locked next, 0: none
+  u32 begin;       // first byte of the rest in CommandState::buffer; the rest ends with the buffer
+  u32 links;       // symbolic links followed
+  u32 needs_directory;  // the component before was followed by a slash
+  u32 reserved;
+};
+static_assert(sizeof(PathWalk) <= command_scratch_size);
+
+struct PathComponent {
+  u32 begin;
+  u32 end;           // begin == end: nothing left
+  u32 has_slash;     // a slash follows
+  u32 is_last;       // only slashes follow
+};
+
+// Leader. `begin` may be at slashes.
+GPU4FS_FN inline PathComponent next_component(const u8* buffer, u32 begin) {
+  while (begin < command_buffer_size && buffer[begin] == '/') ++begin;
+  u32 end = begin;
+  while (end < command_buffer_size && buffer[end] != '/') ++end;
+  u32 rest = end;
+  while (rest < command_buffer_size && buffer[rest] == '/') ++rest;
+  return {begin, end, end < command_buffer_size, rest == command_buffer_size};
+}
+
+template <class Group>
+GPU4FS_FN void save_walk(Group g, CommandState& c, const PathWalk& walk) {
+  serial(g, [&] { *reinterpret_cast<PathWalk*>(c.scratch) = walk; });
+}
+
+template <class Group>
+GPU4FS_FN Status begin_walk(Group g, CommandState& c, PathWalk* walk) {
+  const u32 length = c.command.name_length;
+  if (length >= path_length_max) return Status::name_too_long;
+  *walk = {};
+  walk->begin = command_buffer_size - length;
+  walk->next = length > 0 && c.names[0] == '/' ? format::inode_number_root : c.command.inode;
+  g.sync();
+  copy_bytes(g, c.buffer + walk->begin, c.names, length);
+  serial(g, [&] {
+    *reinterpret_cast<PathWalk*>(c.scratch) = *walk;
+    c.stage = 1;
+  });
+  return Status::ok;
+}
+
+// Locks walk->next and lets the directory go in which it was found.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status advance_walk(Group g, Engine& engine, CommandState& c, PathWalk* walk) {
+  fs::InodeRef next{};
+  const Status status = lock_live_inode(g, engine, c, walk->next, LockMode::shared, &next);
+  if (status == Status::stale && walk->current != 0) return Status::corrupt_structure;
+  GPU4FS_TRY(status);
+  if (walk->current != 0 && walk->current != walk->next) unlock_inode(g, engine, c, walk->current);
+  walk->current = walk->next;
+  walk->next = 0;
+  save_walk(g, c, *walk);
+  return Status::ok;
+}
+
+// Puts the target of symbolic link `number` in front of the rest of the path, which begins at `rest`.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status follow_link(Group g, Engine& engine, CommandState& c, u64 number, u32 rest, PathWalk* walk) {
+  if (++walk->links > symlink_follow_max) return Status::loop;
+  fs::InodeRef link{};
+  GPU4FS_TRY(lock_named_inode(g, engine, c, number, LockMode::shared, &link));
+  LinkTarget target{};
+  const Status status = read_link_target(g, engine, c, link, &target);
+  if (status == Status::not_a_symlink) return Status::corrupt_structure;
+  GPU4FS_TRY(status);
+  if (target.length > rest || target.length + (command_buffer_size - rest) >= path_length_max) {
+    return Status::name_too_long;
+  }
+  walk->begin = rest - target.length;
+  const bool is_absolute = target.bytes[0] == '/';
+  g.sync();
+  copy_bytes(g, c.buffer + walk->begin, target.bytes, target.length);
+  g.sync();
+  unlock_inode(g, engine, c, number);
+  if (is_absolute) {
+    unlock_inode(g, engine, c, walk->current);
+    walk->current = 0;
+    walk->next = format::inode_number_root;
+  }
+  save_walk(g, c, *walk);
+  return Status::ok;
+}
+
+// Takes one component of the path in the locked directory `dir`.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status walk_component(Group g, Engine& engine, CommandState& c, const fs::InodeRef& dir,
+                                const PathComponent& component, PathWalk* walk) {
+  if (!fs::is_directory(dir.inode->mode)) return Status::not_directory;
+  GPU4FS_TRY(require_access(g, engine, c, dir, fs::may_execute));
+  const NameBytes name{c.buffer + component.begin, component.end - component.begin, 0};
+  walk->needs_directory = component.has_slash;
+  if (is_dots(name)) {
+    const bool goes_up = is_dot_dot(name) && dir.number != format::inode_number_root;
+    if (goes_up && dir.inode->link_count == 0) return Status::not_found;
+    walk->begin = component.end;
+    if (goes_up) {
+      walk->next = dir.inode->parent_or_device;
+      unlock_inode(g, engine, c, dir.number);
+      walk->current = 0;
+    }
+    save_walk(g, c, *walk);
+    return Status::ok;
+  }
+  GPU4FS_TRY(check_name(g, name));
+  fs::FoundName found{};
+  GPU4FS_TRY(fs::directory_find(g, engine.fs, c.operation, dir, hash_name(g, engine, name), &found));
+  const bool follows = component.is_last == 0 || component.has_slash != 0 ||
+                       (c.command.flags & format::command_flag_follow) != 0;
+  if (follows && found.type == fs::entry_type(fs::mode_symlink)) {
+    return follow_link(g, engine, c, found.inode, component.end, walk);
+  }
+  walk->begin = component.end;
+  walk->next = found.inode;
+  save_walk(g, c, *walk);
+  return Status::ok;
+}
+
+}  // namespace detail
+
+// An empty path is the inode itself.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Step step_lookup_path(Group g, Engine& engine, CommandState& c) {
+  detail::PathWalk walk{};
+  if (c.stage == 0) {
+    GPU4FS_STEP_TRY(detail::begin_walk(g, c, &walk));
+  } else {
+    walk = serial(g, [&] { return *reinterpret_cast<const detail::PathWalk*>(c.scratch); });
+  }
+  for (;;) {
+    if (walk.next != 0) {
+      const bool went_up = walk.current == 0;
+      const Status status = detail::advance_walk(g, engine, c, &walk);
+      if (status == Status::stale && went_up && walk.begin != command_buffer_size - c.command.name_length) {
+        return Step::fail(Status::not_found);  // the parent was removed meanwhile
+      }
+      GPU4FS_STEP_TRY(status);
+    }
+    fs::InodeRef current{};
+    GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, walk.current, LockMode::shared, &current));
+    const detail::PathComponent component =
+        serial(g, [&] { return detail::next_component(c.buffer, walk.begin); });
+    if (component.begin == component.end) {
+      if (walk.needs_directory != 0 && !fs::is_directory(current.inode->mode)) {
+        return Step::fail(Status::not_directory);
+      }
+      put_attributes(g, engine, c, current);
+      return Step::complete(current.number);
+    }
+    GPU4FS_STEP_TRY(detail::walk_component(g, engine, c, current, component, &walk));
+  }
+}
+
+}  // namespace gpu4fs::engine

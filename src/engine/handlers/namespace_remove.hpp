@@ -1,0 +1,137 @@
+// Handlers that add and take away names of inodes that exist: link, unlink, rmdir.
+//
+// An inode that loses its last name becomes an orphan: it keeps its content, has link count 0 and a bit in
+// the orphan bitmap, and the command answers its number. `reclaim` frees it when nobody has it open.
+#pragma once
+
+#include "engine/handlers/namespace_common.hpp"
+
+namespace gpu4fs::engine {
+
+namespace detail {
+
+// Leader, gate: one name less, at `now`.
+GPU4FS_FN inline void drop_link(fs::InodeRef ref, u64 now) {
+  GPU4FS_CHECK_GT(ref.inode->link_count, 0u);
+  ref.inode->link_count -= 1;
+  set_change_time(ref, now);
+}
+
+// Leader, gate: a subdirectory has left. A damaged count does not go below zero.
+GPU4FS_FN inline void drop_subdirectory(fs::InodeRef dir) {
+  if (dir.inode->link_count > 1) dir.inode->link_count -= 1;
+}
+
+// A name to take away and its inode, both locked.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status prepare_removal(Group g, Engine& engine, CommandState& c, fs::InodeRef* dir, fs::FoundName* found,
+                                 fs::InodeRef* child) {
+  GPU4FS_TRY(lock_directory_for_change(g, engine, c, c.command.inode, dir));
+  GPU4FS_TRY(fs::directory_prepare_change(g, engine.fs, c.operation, *dir, hash_name(g, engine, first_name(c)), found));
+  if (found->inode == dir->number) return Status::corrupt_structure;
+  GPU4FS_TRY(lock_named_inode(g, engine, c, found->inode, LockMode::exclusive, child));
+  if (child->inode->link_count == 0) return Status::corrupt_structure;
+  return check_sticky(engine, c, *dir, *child);
+}
+
+}  // namespace detail
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Step step_unlink(Group g, Engine& engine, CommandState& c) {
+  GPU4FS_STEP_TRY(check_name(g, first_name(c)));
+  if (is_dots(first_name(c))) return Step::fail(Status::is_directory);
+  fs::FileSystem& fs = engine.fs;
+  fs::Operation& op = c.operation;
+  serial(g, [&] { op.may_use_emergency = 1; });
+  fs::InodeRef dir{};
+  fs::InodeRef child{};
+  fs::FoundName found{};
+  GPU4FS_STEP_TRY(detail::prepare_removal(g, engine, c, &dir, &found, &child));
+  if (fs::is_directory(child.inode->mode)) return Step::fail(Status::is_directory);
+  const bool is_last = child.inode->link_count == 1;
+  if (is_last) GPU4FS_STEP_TRY(fs::prepare_orphan(g, fs, op, child.number));
+  GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, op, 3, 1, 0));
+  GPU4FS_STEP_TRY(enter_gate(g, engine, c));
+  fs::directory_commit_remove(g, fs, op, dir, found);
+  serial(g, [&] {
+    set_modification_times(dir, op.now);
+    detail::drop_link(child, op.now);
+  });
+  fs::mark_inode_dirty(g, fs, op, child);
+  if (is_last) fs::set_orphan(g, fs, op, child.number);
+  return Step::complete(is_last ? child.number : 0);
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Step step_rmdir(Group g, Engine& engine, CommandState& c) {
+  GPU4FS_STEP_TRY(check_name(g, first_name(c)));
+  if (is_dot(first_name(c))) return Step::fail(Status::invalid_argument);
+  if (is_dot_dot(first_name(c))) return Step::fail(Status::directory_not_empty);
+  fs::FileSystem& fs = engine.fs;
+  fs::Operation& op = c.operation;
+  serial(g, [&] { op.may_use_emergency = 1; });
+  fs::InodeRef dir{};
+  fs::InodeRef child{};
+  fs::FoundName found{};
+  GPU4FS_STEP_TRY(detail::prepare_removal(g, engine, c, &dir, &found, &child));
+  if (!fs::is_directory(child.inode->mode)) return Step::fail(Status::not_directory);
+  if (child.inode->entry_count != 0) return Step::fail(Status::directory_not_empty);
+  GPU4FS_STEP_TRY(fs::prepare_orphan(g, fs, op, child.number));
+  GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, op, 3, 1, 0));
+  GPU4FS_STEP_TRY(enter_gate(g, engine, c));
+  fs::directory_commit_remove(g, fs, op, dir, found);
+  serial(g, [&] {
+    set_modification_times(dir, op.now);
+    detail::drop_subdirectory(dir);
+    child.inode->link_count = 0;
+    set_change_time(child, op.now);
+  });
+  fs::mark_inode_dirty(g, fs, op, child);
+  fs::set_orphan(g, fs, op, child.number);
+  return Step::complete(child.number);
+}
+
+// A new name for second_inode. One without a name (tmpfile) gets its first one; that a file which lost its
+// last name does not come back is the business of whoever holds it open.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Step step_link(Group g, Engine& engine, CommandState& c) {
+  GPU4FS_STEP_TRY(check_name(g, first_name(c)));
+  if (is_dots(first_name(c))) return Step::fail(Status::exists);
+  fs::FileSystem& fs = engine.fs;
+  fs::Operation& op = c.operation;
+  fs::InodeRef dir{};
+  GPU4FS_STEP_TRY(lock_directory_for_change(g, engine, c, c.command.inode, &dir));
+  // Directories have one name, and locking one here could be against the order of locks. The type of an
+  // inode does not change while it lives, so it may be read before the lock and is looked at again after.
+  const u64 number = c.command.second_inode;
+  fs::InodeRef file{};
+  const Status status = fs::get_inode(g, fs, op, number, &file);
+  if (status == Status::not_found || number == dir.number) {
+    return Step::fail(number == dir.number ? Status::permission : Status::stale);
+  }
+  GPU4FS_STEP_TRY(status);
+  const u32 mode_before = serial(g, [&] { return fs::peek_mode(*file.inode); });
+  if (fs::is_directory(mode_before)) return Step::fail(Status::permission);
+  GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, number, LockMode::exclusive, &file));
+  if (fs::is_directory(file.inode->mode)) return Step::fail(Status::permission);
+  if (file.inode->link_count >= link_count_max) return Step::fail(Status::too_many_links);
+  const fs::HashedName name = hash_name(g, engine, first_name(c));
+  fs::InsertPlan plan{};
+  GPU4FS_STEP_TRY(fs::directory_prepare_insert(g, fs, op, dir, name, &plan));
+  bool was_orphan = file.inode->link_count == 0;
+  if (was_orphan) GPU4FS_STEP_TRY(fs::is_orphan(g, fs, op, number, &was_orphan));
+  GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, op, 3, plan.touched_pages, plan.new_pages));
+  GPU4FS_STEP_TRY(enter_gate(g, engine, c));
+  fs::directory_commit_insert(g, fs, op, dir, plan, name, number, fs::entry_type(file.inode->mode), c.buffer);
+  serial(g, [&] {
+    set_modification_times(dir, op.now);
+    file.inode->link_count += 1;
+    set_change_time(file, op.now);
+  });
+  fs::mark_inode_dirty(g, fs, op, file);
+  if (was_orphan) fs::clear_orphan(g, fs, op, number);
+  put_attributes(g, engine, c, file);
+  return Step::complete(number);
+}
+
+}  // namespace gpu4fs::engine

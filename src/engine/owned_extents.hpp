@@ -1,0 +1,34 @@
+// Pages that a command has allocated and that no file map names yet: c.extents[0, c.extent_count).
+//
+// They stay with the command from step to step; whoever ends the command gives them back.
+#pragma once
+
+#include "engine/engine_types.hpp"
+#include "fs/space/space.hpp"
+
+namespace gpu4fs::engine {
+
+// Extent::reserved of an entry of c.extents: the number of its first page in the round of a transfer, and
+// whether the pages are unwritten ones that the file has already: those are not the command's to give back.
+inline constexpr u32 extent_in_place_bit = 1u << 31;
+GPU4FS_FN constexpr u32 extent_first(const raid::Extent& extent) {
+  return extent.reserved & ~extent_in_place_bit;
+}
+GPU4FS_FN constexpr bool extent_is_in_place(const raid::Extent& extent) {
+  return (extent.reserved & extent_in_place_bit) != 0;
+}
+
+// Leader only.
+GPU4FS_FN inline void abandon_owned_extents(Engine& engine, CommandState& c) {
+  u64 page_count = 0;
+  for (u32 i = 0; i < c.extent_count; ++i) {
+    const raid::Extent& extent = c.extents[i];
+    if (extent_is_in_place(extent)) continue;
+    fs::abandon_extent(engine.fs, c.operation, raid::Extent{extent.address, extent.page_count, 0});
+    page_count += extent.page_count;
+  }
+  if (page_count != 0) fs::unreserve_pages(engine.fs, c.operation, page_count);
+  c.extent_count = 0;
+}
+
+}  // namespace gpu4fs::engine

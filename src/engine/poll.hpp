@@ -1,0 +1,307 @@
+// Taking commands from rings.
+//
+// Whoever holds a session's poll token (a word in engine memory) reads the ring's next descriptors into the
+// session's staging, decides how many whole chains it can take, copies them into command slots, moves the
+// position, and passes the token on before any of them runs. A chain is taken whole or not at all; one that
+// is not published to its end stays in the ring, one that is too long is refused. Nothing waits for slots:
+// what finds none stays in the ring, and freeing a slot wakes a worker (`starved`).
+#pragma once
+
+#include "engine/command_life.hpp"
+#include "engine/upcalls.hpp"
+#include "ring/ring.hpp"
+
+namespace gpu4fs::engine {
+
+namespace detail {
+
+inline constexpr u32 quiet_polls_per_token = 64;
+
+GPU4FS_FN inline bool session_is_open(const Session& session) {
+  return load<Order::acquire, Scope::system>(&session.phase) == static_cast<u32>(SessionPhase::open);
+}
+
+GPU4FS_FN inline bool try_token(Session& session) {
+  if (load<Order::relaxed, Scope::engine>(&session.poll_token) != 0) return false;
+  u32 expected = 0;
+  return compare_exchange<Order::acq_rel, Scope::engine>(&session.poll_token, expected, 1u);
+}
+GPU4FS_FN inline void pass_token(Session& session) {
+  GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&session.poll_token)), 1u);
+  store<Order::release, Scope::engine>(&session.poll_token, 0u);
+}
+
+// What was taken from a ring. The heads of the chains are linked through wait_next.
+struct Taken {
+  u32 first_head;  // no_command: nothing to run
+  u32 head_count;
+  u32 consumed;    // ring positions
+};
+
+// How many staged descriptors, of `valid` valid ones, form whole chains; at most `limit` positions, or one
+// chain if that is longer. Sets *overlong when the first chain exceeds linked_command_max.
+GPU4FS_FN inline u32 whole_chains(const format::RingDescriptor* staging, u32 valid, u32 limit, bool* overlong) {
+  u32 whole = 0;
+  for (u32 i = 0; i < valid; ++i) {
+    const bool links_on = ((staging[i].units[0].word >> 16) & format::command_flag_link) != 0;
+    if (links_on) continue;
+    if (i + 1 > limit && whole > 0) break;
+    whole = i + 1;
+  }
+  *overlong = whole == 0 && valid == linked_command_max;
+  return whole;
+}
+
+GPU4FS_FN inline void reject(Engine& engine, Session& session, u64 position, Status status) {
+  ring::write_completion(session.ring, position, status, 0);
+  fetch_add<Order::relaxed, Scope::engine>(&engine.counters.descriptors_rejected, u64{1});
+}
+
+// An answer to an upcall needs no slot: those that wait for it may hold all of them.
+GPU4FS_FN inline void accept_upcall_answer(Engine& engine, Session& session, const format::Command& command,
+                                           u64 position) {
+  const Status status = answer_upcall(engine, command.inode, command.offset);
+  ring::write_completion(session.ring, position, status, 0);
+}
+
+struct Chain {
+  u32 begin;   // staged descriptors [begin, end)
+  u32 end;
+  Status status;
+};
+
+// The chain that begins at staged descriptor `begin`, and whether all of it is well formed.
+GPU4FS_FN inline Chain chain_at(const Session& session, u32 begin, u32 count) {
+  Chain chain{begin, begin, Status::ok};
+  for (u32 i = begin; i < count; ++i) {
+    const format::Command command = format::decode_command(session.staging[i]);
+    const Status status = validate_command(command, session.internal != 0, i != begin);
+    if (chain.status == Status::ok) chain.status = status;
+    // An upcall answer is executed here, out of any order, so it cannot be part of a chain.
+    const bool linked = i != begin || (command.flags & format::command_flag_link) != 0;
+    if (linked && command.opcode == format::Opcode::upcall_done && chain.status == Status::ok) {
+      chain.status = Status::bad_descriptor;
+    }
+    chain.end = i + 1;
+    if ((command.flags & format::command_flag_link) == 0) break;
+  }
+  return chain;
+}
+
+// Slots for a whole chain, or none. The last one popped is returned, the others hang on next_linked.
+GPU4FS_FN inline u32 take_slots(Engine& engine, u32 count) {
+  u32 head = no_command;
+  for (u32 i = 0; i < count; ++i) {
+    u32 index = 0;
+    if (!engine.free_commands.pop(&index)) {
+      while (head != no_command) {
+        const u32 next = engine.commands[head].next_linked;
+        engine.free_commands.push(head);
+        head = next;
+      }
+      return no_command;
+    }
+    engine.commands[index].next_linked = head;
+    head = index;
+  }
+  return head;
+}
+
+// Fills the slots of a chain. Returns its head.
+GPU4FS_FN inline void fill_chain(Engine& engine, u32 session_index, const Chain& chain, u64 position, u32 head) {
+  Session& session = engine.sessions[session_index];
+  const u32 length = chain.end - chain.begin;
+  fetch_add<Order::acq_rel, Scope::engine>(&engine.commands_active, length);
+  fetch_add<Order::acq_rel, Scope::engine>(&session.in_flight, length);
+  fetch_add<Order::relaxed, Scope::engine>(&engine.counters.commands_started, u64{length});
+  u32 at = head;
+  for (u32 i = chain.begin; i < chain.end; ++i) {
+    CommandState& c = engine.commands[at];
+    const u32 next = c.next_linked;
+    reset_command(engine, c, format::decode_command(session.staging[i]), session_index, position + i);
+    c.next_linked = next;
+    at = next;
+  }
+  GPU4FS_CHECK_EQ(at, u32{no_command});
+}
+
+GPU4FS_FN inline u32 session_room(const Session& session) {
+  const u32 depth = 1u << session.ring.depth_log2;
+  const u32 used = load<Order::relaxed, Scope::engine>(&session.in_flight);
+  return used < depth ? depth - used : 0;
+}
+
+// Slots for a chain, within what the session may have in flight. If there are none it says so first, then
+// looks again: one may have been freed in between, and whoever frees the next one wakes a worker.
+GPU4FS_FN inline u32 take_slots_or_starve(Engine& engine, const Session& session, u32 count) {
+  for (u32 attempt = 0; attempt < 2; ++attempt) {
+    const u32 head = count <= session_room(session) ? take_slots(engine, count) : u32{no_command};
+    if (head != no_command || attempt == 1) return head;
+    store<Order::relaxed, Scope::engine>(&engine.starved, 1u);
+    fence<Order::seq_cst, Scope::engine>();
+  }
+  return no_command;
+}
+
+// Turns `count` staged descriptors, whole chains, into commands. Leader only, with the token.
+GPU4FS_FN inline Taken take_staged(Engine& engine, u32 session_index, u64 position, u32 count) {
+  Session& session = engine.sessions[session_index];
+  Taken taken{no_command, 0, 0};
+  u32 tail = no_command;
+  while (taken.consumed < count) {
+    const Chain chain = chain_at(session, taken.consumed, count);
+    const u32 length = chain.end - chain.begin;
+    if (chain.status != Status::ok) {
+      // The malformed ones say why, the others of their chain are cancelled.
+      for (u32 i = chain.begin; i < chain.end; ++i) {
+        const format::Command command = format::decode_command(session.staging[i]);
+        const Status own = validate_command(command, session.internal != 0, i != chain.begin);
+        const Status whole = own != Status::ok ? own : length == 1 ? chain.status : Status::cancelled;
+        reject(engine, session, position + i, whole);
+      }
+    } else if (format::decode_command(session.staging[chain.begin]).opcode == format::Opcode::upcall_done) {
+      accept_upcall_answer(engine, session, format::decode_command(session.staging[chain.begin]),
+                           position + chain.begin);
+    } else {
+      const u32 head = take_slots_or_starve(engine, session, length);
+      if (head == no_command) break;
+      fill_chain(engine, session_index, chain, position, head);
+      append_waiter(engine, taken.first_head, tail, head);
+      ++taken.head_count;
+    }
+    taken.consumed = chain.end;
+  }
+  return taken;
+}
+
+// Reads ahead until `wanted` whole commands are staged or the published ones end. Returns how many staged
+// descriptors are valid. Collective, with the token.
+template <class Group>
+GPU4FS_FN u32 stage_descriptors(Group g, Session& session, u64 position, u32 wanted) {
+  constexpr u32 batch = Group::size() == 1 ? 1 : 4;
+  u32 valid = 0;
+  while (valid + batch <= linked_command_max) {
+    const u32 mask = ring::fetch_descriptors(g, session.ring, position + valid, batch, session.staging + valid);
+    const u32 found = count_trailing_zeros(u32{~mask});
+    valid += minimum(found, batch);
+    if (found < batch) break;
+    bool overlong = false;
+    const u32 whole =
+        serial(g, [&] { return whole_chains(session.staging, valid, linked_command_max, &overlong); });
+    if (valid >= wanted && whole > 0) break;
+  }
+  return valid;
+}
+
+// With the token. Leaves it held when nothing was found, passes it on otherwise.
+template <class Group>
+GPU4FS_FN Taken take_from_ring(Group g, Engine& engine, u32 session_index) {
+  Session& session = engine.sessions[session_index];
+  const u64 position =
+      serial(g, [&] { return load<Order::acquire, Scope::engine>(&session.next_position); });
+  const u32 limit = minimum(engine.config.batch_max, linked_command_max);
+  const u32 valid = stage_descriptors(g, session, position, limit);
+  if (valid == 0) return Taken{no_command, 0, 0};
+  return serial(g, [&] {
+    ring::acquire_payload();
+    bool overlong = false;
+    const u32 whole = whole_chains(session.staging, valid, limit, &overlong);
+    Taken taken{no_command, 0, 0};
+    if (overlong) {
+      for (u32 i = 0; i < linked_command_max; ++i) reject(engine, session, position + i, Status::bad_descriptor);
+      taken.consumed = linked_command_max;
+    } else if (whole > 0) {
+      taken = take_staged(engine, session_index, position, whole);
+    }
+    if (taken.consumed == 0) return taken;
+    store<Order::release, Scope::engine>(&session.next_position, position + taken.consumed);
+    wake_client(session);
+    pass_token(session);
+    // All heads but the first are anybody's; the first is the caller's.
+    if (taken.head_count > 0) {
+      u32 at = engine.commands[taken.first_head].wait_next;
+      engine.commands[taken.first_head].wait_next = no_command;
+      set_phase(engine.commands[taken.first_head], CommandPhase::running);
+      while (at != no_command) {
+        const u32 next = engine.commands[at].wait_next;
+        enqueue_command(engine, at);
+        at = next;
+      }
+    }
+    return taken;
+  });
+}
+
+struct RingChoice {
+  u32 session;  // session_max: none
+  u32 saw_descriptor;
+  u32 missed_token;
+};
+
+// A ring worth looking at, with its token taken. With `peek` only one that shows a descriptor. Once the
+// engine is asked to stop only the management process is listened to. Leader only.
+GPU4FS_FN inline RingChoice choose_ring(Engine& engine, u32 cursor, bool peek) {
+  RingChoice choice{session_max, 0, 0};
+  const u32 end = load<Order::acquire, Scope::system>(&engine.session_end);
+  const bool stopping = load<Order::relaxed, Scope::system>(&engine.stop_requested) != 0;
+  for (u32 i = 0; i < end; ++i) {
+    const u32 index = (cursor + i) % end;
+    Session& session = engine.sessions[index];
+    if (!session_is_open(session) || (stopping && session.internal == 0)) continue;
+    const u64 position = load<Order::relaxed, Scope::engine>(&session.next_position);
+    if (peek && !ring::peek_descriptor(session.ring, position)) continue;
+    choice.saw_descriptor = 1;
+    if (!try_token(session)) {
+      choice.missed_token = 1;
+      continue;
+    }
+    choice.session = index;
+    // It may have been closed between the look and the token.
+    if (session_is_open(session)) return choice;
+    choice.session = session_max;
+    pass_token(session);
+  }
+  return choice;
+}
+
+}  // namespace detail
+
+// Takes commands from one ring and starts them; the first one's index is returned, in phase `running`, for
+// the caller to run (no_command: there is none). *found: something was taken or answered.
+template <class Group>
+GPU4FS_FN u32 poll_rings(Group g, Engine& engine, WorkerState& worker, bool* found) {
+  *found = false;
+  worker.saw_descriptor = 0;
+  worker.missed_token = 0;
+  if (worker.polls_rings == 0) return no_command;
+  const bool keeps = worker.keeps_token != 0;
+  u32 index = worker.held_session;
+  if (index == session_max) {
+    const detail::RingChoice choice =
+        serial(g, [&] { return detail::choose_ring(engine, worker.session_cursor, !keeps); });
+    index = choice.session;
+    worker.saw_descriptor = choice.saw_descriptor;
+    worker.missed_token = choice.missed_token;
+    if (index == session_max) return no_command;
+    worker.held_polls = 0;
+  }
+  const detail::Taken taken = detail::take_from_ring(g, engine, index);
+  if (taken.consumed != 0) {
+    worker.held_session = session_max;
+    worker.session_cursor = index + 1;
+    *found = true;
+    return taken.first_head;
+  }
+  ++worker.held_polls;
+  const bool pass_on = serial(g, [&] {
+    const bool give_up = !keeps || worker.held_polls >= detail::quiet_polls_per_token ||
+                         !detail::session_is_open(engine.sessions[index]);
+    if (give_up) detail::pass_token(engine.sessions[index]);
+    return give_up;
+  });
+  worker.held_session = pass_on ? session_max : index;
+  if (pass_on) worker.session_cursor = index + 1;
+  return no_command;
+}
+
+}  // namespace gpu4fs::engine

@@ -1,0 +1,64 @@
+// Addresses that clients give, and the answers' attribute records.
+#pragma once
+
+#include "base/copy.hpp"
+#include "engine/engine_types.hpp"
+#include "format/ring_format.hpp"
+
+namespace gpu4fs::engine {
+
+// The engine's pointer to [address, address + length) of the command's session: bad_address unless it lies
+// in one of the session's regions. Uniform; needs no leader, because regions only change while no command
+// of the session uses them. Length 0 is fine anywhere in a region, its end included.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status resolve(Group /*g*/, const Engine& engine, const CommandState& c, u64 address, u64 length,
+                         u8** pointer) {
+  *pointer = nullptr;
+  GPU4FS_CHECK_LT(c.session, session_max);
+  const u32 region_index = format::ring_address_region(address);
+  if (region_index >= region_max) return Status::bad_address;
+  const Region& region = engine.sessions[c.session].regions[region_index];
+  const u64 offset = format::ring_address_offset(address);
+  if (region.base == nullptr || offset > region.length || length > region.length - offset) {
+    return Status::bad_address;
+  }
+  *pointer = region.base + offset;
+  return Status::ok;
+}
+
+// Copies an engine memory record to the session (16-byte units, address checked before: prepare_command).
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void put_record(Group g, u8* destination, const void* source, u32 length) {
+  g.sync();
+  copy_bytes(g, destination, source, length);
+  g.sync();
+}
+
+// The attributes of `ref` (an inode whose lock is held, or nobody else's) go to command.output; nothing
+// when output is 0. attributes_of(ref, AttributeRecord*) is found beside Ref.
+template <class Group, class Ref>
+GPU4FS_FN GPU4FS_NOINLINE void put_attributes(Group g, Engine& engine, CommandState& c, const Ref& ref) {
+  if (c.command.output == 0) return;
+  u8* destination = nullptr;
+  const Status status = resolve(g, engine, c, c.command.output, sizeof(format::AttributeRecord), &destination);
+  GPU4FS_CHECK_OK(status);
+  serial(g, [&] { attributes_of(ref, &c.attributes); });
+  put_record(g, destination, &c.attributes, sizeof(c.attributes));
+}
+
+// Whether the session's front end has checked permissions already.
+GPU4FS_FN inline bool session_is_trusted(const Engine& engine, u32 session) {
+  return session < session_max && engine.sessions[session].trusted != 0;
+}
+
+// Whether the caller's groups contain `gid`, the command's own group included.
+GPU4FS_FN inline bool caller_in_group(const Engine& engine, const CommandState& c, u32 gid) {
+  if (c.command.gid == gid) return true;
+  const Session& session = engine.sessions[c.session];
+  for (u32 i = 0; i < session.group_count; ++i) {
+    if (session.groups[i] == gid) return true;
+  }
+  return false;
+}
+
+}  // namespace gpu4fs::engine

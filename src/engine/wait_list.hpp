@@ -1,0 +1,123 @@
+// Lists of waiting commands, linked through CommandState::wait_next, and the way back into the run queue.
+//
+// A command that is to wait puts itself on a list while its step is still running, so it may be woken before
+// the step has returned. `phase` settles that: a wake-up of a running command makes it `woken` and the worker
+// runs it again instead of parking it; a wake-up of a parked command queues it. Whoever takes a command off a
+// list (under the list's guard) is the one who wakes it.
+#pragma once
+
+#include "base/atomics.hpp"
+#include "base/check.hpp"
+#include "engine/engine_types.hpp"
+#include "engine/wake.hpp"
+
+namespace gpu4fs::engine {
+
+// Run queue items: a command to run, or one whose tasks want help.
+inline constexpr u32 item_help = 1u << 31;
+
+GPU4FS_FN inline CommandPhase phase_of(const CommandState& c) {
+  return static_cast<CommandPhase>(load<Order::acquire, Scope::engine>(&c.phase));
+}
+GPU4FS_FN inline void set_phase(CommandState& c, CommandPhase phase) {
+  store<Order::release, Scope::engine>(&c.phase, static_cast<u32>(phase));
+}
+
+// The command, which is in nobody's hands, goes to the end of the run queue.
+GPU4FS_FN GPU4FS_NOINLINE inline void enqueue_command(Engine& engine, u32 index) {
+  GPU4FS_CHECK_LT(index, engine.config.command_count);
+  set_phase(engine.commands[index], CommandPhase::queued);
+  engine.run_queue.push(index);
+  wake_workers(engine, 1);
+}
+
+// Restarts a command that was taken off a list.
+GPU4FS_FN GPU4FS_NOINLINE inline void wake_command(Engine& engine, u32 index) {
+  GPU4FS_CHECK_LT(index, engine.config.command_count);
+  CommandState& c = engine.commands[index];
+  store<Order::relaxed, Scope::engine>(&c.wait_kind, static_cast<u32>(WaitKind::none));
+  u32 seen = load<Order::relaxed, Scope::engine>(&c.phase);
+  for (;;) {
+    if (seen == static_cast<u32>(CommandPhase::parked)) {
+      if (!compare_exchange<Order::acq_rel, Scope::engine>(&c.phase, seen,
+                                                           static_cast<u32>(CommandPhase::queued))) {
+        continue;
+      }
+      engine.run_queue.push(index);
+      wake_workers(engine, 1);
+      return;
+    }
+    GPU4FS_CHECK_EQ(seen, static_cast<u32>(CommandPhase::running));
+    if (compare_exchange<Order::acq_rel, Scope::engine>(&c.phase, seen,
+                                                        static_cast<u32>(CommandPhase::woken))) {
+      return;
+    }
+  }
+}
+
+// A step answered that it waits. True: parked; false: woken meanwhile, run it again.
+GPU4FS_FN inline bool park_command(CommandState& c) {
+  u32 expected = static_cast<u32>(CommandPhase::running);
+  if (compare_exchange<Order::acq_rel, Scope::engine>(&c.phase, expected,
+                                                      static_cast<u32>(CommandPhase::parked))) {
+    return true;
+  }
+  GPU4FS_CHECK_EQ(expected, static_cast<u32>(CommandPhase::woken));
+  set_phase(c, CommandPhase::running);
+  return false;
+}
+
+GPU4FS_FN inline void announce_wait(CommandState& c, WaitKind kind) {
+  store<Order::relaxed, Scope::engine>(&c.wait_kind, static_cast<u32>(kind));
+}
+
+// The list functions are called under the list's guard; an empty list has head no_command.
+GPU4FS_FN inline void append_waiter(Engine& engine, u32& head, u32& tail, u32 index) {
+  engine.commands[index].wait_next = no_command;
+  if (head == no_command) {
+    head = index;
+  } else {
+    engine.commands[tail].wait_next = index;
+  }
+  tail = index;
+}
+
+GPU4FS_FN inline bool remove_waiter(Engine& engine, u32& head, u32& tail, u32 index) {
+  u32 previous = no_command;
+  u32 steps = 0;
+  for (u32 at = head; at != no_command; at = engine.commands[at].wait_next) {
+    GPU4FS_CHECK_LT(steps++, engine.config.command_count);
+    if (at != index) {
+      previous = at;
+      continue;
+    }
+    const u32 next = engine.commands[at].wait_next;
+    if (previous == no_command) {
+      head = next;
+    } else {
+      engine.commands[previous].wait_next = next;
+    }
+    if (tail == at) tail = previous;
+    return true;
+  }
+  return false;
+}
+
+// Under the list's guard, or with the right to wake the command: a slot that was reused in between has a new
+// deadline.
+GPU4FS_FN inline bool is_past_deadline(const CommandState& c, u64 now_ns) {
+  const u64 deadline_ns = load<Order::relaxed, Scope::engine>(&c.deadline_ns);
+  return deadline_ns != 0 && now_ns > deadline_ns;
+}
+
+// Wakes a list that was detached from its queue, from `head` on.
+GPU4FS_FN GPU4FS_NOINLINE inline void wake_list(Engine& engine, u32 head) {
+  while (head != no_command) {
+    // Read first: once woken, the command may wait elsewhere.
+    const u32 next = engine.commands[head].wait_next;
+    wake_command(engine, head);
+    head = next;
+  }
+}
+
+}  // namespace gpu4fs::engine

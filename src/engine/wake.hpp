@@ -1,0 +1,77 @@
+// Waking sleepers on the CPU. In a kernel nobody sleeps and these functions do nothing.
+//
+// A worker that goes to sleep announces itself (sleepers), looks for work once more, then waits on the futex
+// with the sequence number it read before. Whoever makes work available does so first, then looks for
+// sleepers; the fences make one of the two see the other.
+#pragma once
+
+#include "base/atomics.hpp"
+#include "base/config.hpp"
+#include "engine/engine_types.hpp"
+
+#if !GPU4FS_DEVICE_CODE
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <climits>
+#endif
+
+namespace gpu4fs::engine {
+
+#if !GPU4FS_DEVICE_CODE
+inline void futex_wake(u32* word, u32 count) {
+  const int limit = count > INT_MAX ? INT_MAX : static_cast<int>(count);
+  syscall(SYS_futex, word, FUTEX_WAKE, limit, nullptr, nullptr, 0);
+}
+
+// Sleeps while *word == expected, at most timeout_ns (0: for ever). May return early.
+inline void futex_wait(u32* word, u32 expected, u64 timeout_ns) {
+  timespec timeout{};
+  timeout.tv_sec = static_cast<time_t>(timeout_ns / 1000000000u);
+  timeout.tv_nsec = static_cast<long>(timeout_ns % 1000000000u);
+  syscall(SYS_futex, word, FUTEX_WAIT, expected, timeout_ns == 0 ? nullptr : &timeout, nullptr, 0);
+}
+#endif
+
+// `count` items were made available.
+GPU4FS_FN inline void wake_workers(Engine& engine, u32 count) {
+#if !GPU4FS_DEVICE_CODE
+  fence<Order::seq_cst, Scope::engine>();
+  if (load<Order::relaxed, Scope::engine>(&engine.parking.sleepers) == 0) return;
+  fetch_add<Order::acq_rel, Scope::engine>(&engine.parking.sequence, 1u);
+  futex_wake(&engine.parking.sequence, count);
+#else
+  (void)engine;
+  (void)count;
+#endif
+}
+
+// A completion of this session was written.
+GPU4FS_FN inline void wake_client(Session& session) {
+#if !GPU4FS_DEVICE_CODE
+  ring::RingControl* control = session.control;
+  if (control == nullptr) return;
+  fence<Order::seq_cst, Scope::system>();
+  if (load<Order::relaxed, Scope::system>(&control->client_sleeping) == 0) return;
+  fetch_add<Order::acq_rel, Scope::system>(&control->wake_sequence, 1u);
+  futex_wake(&control->wake_sequence, UINT_MAX);
+#else
+  (void)session;
+#endif
+}
+
+// An upcall was written.
+GPU4FS_FN inline void wake_server(ring::UpcallRing& upcalls) {
+#if !GPU4FS_DEVICE_CODE
+  fence<Order::seq_cst, Scope::system>();
+  if (load<Order::relaxed, Scope::system>(&upcalls.server_sleeping) == 0) return;
+  fetch_add<Order::acq_rel, Scope::system>(&upcalls.wake_sequence, 1u);
+  futex_wake(&upcalls.wake_sequence, 1);
+#else
+  (void)upcalls;
+#endif
+}
+
+}  // namespace gpu4fs::engine

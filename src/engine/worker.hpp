@@ -1,0 +1,72 @@
+// A worker: one group that executes work. A CPU thread or a warp calls worker_step() in a loop.
+//
+// Work is an item of the run queue (a command to go on with, or one whose tasks want help) or a command in a
+// ring. Workers look at the run queue first, so that what was begun gets done, and at the rings first every
+// fourth time, so that new commands are seen while large transfers run.
+#pragma once
+
+#include "engine/deadline.hpp"
+#include "engine/engine.hpp"
+#include "engine/execute.hpp"
+#include "engine/poll.hpp"
+
+namespace gpu4fs::engine {
+
+namespace detail {
+
+template <class Group>
+GPU4FS_FN bool step_from_rings(Group g, Engine& engine, WorkerState& worker) {
+  bool found = false;
+  const u32 index = poll_rings(g, engine, worker, &found);
+  if (index != no_command) run_command(g, engine, worker, Decision{Next::step, Status::ok, index, 0});
+  return found;
+}
+
+struct PoppedItem {
+  bool found;
+  u32 item;
+};
+
+template <class Group>
+GPU4FS_FN bool step_from_queue(Group g, Engine& engine, WorkerState& worker) {
+  const PoppedItem popped = serial(g, [&] {
+    PoppedItem result{false, 0};
+    result.found = engine.run_queue.pop(&result.item);
+    return result;
+  });
+  if (popped.found) run_item(g, engine, worker, popped.item);
+  return popped.found;
+}
+
+}  // namespace detail
+
+// Looks for one piece of work and does it. True if there was some. Collective.
+template <class Group>
+GPU4FS_FN bool worker_step(Group g, Engine& engine, WorkerState& worker) {
+  ++worker.turn;
+  const bool rings_first = worker.rings_first != 0 || worker.turn % 4 == 0;
+  if (rings_first && detail::step_from_rings(g, engine, worker)) return true;
+  if (detail::step_from_queue(g, engine, worker)) return true;
+  if (!rings_first && detail::step_from_rings(g, engine, worker)) return true;
+  return false;
+}
+
+// The deadline sweep, if it is due. Called now and then by whoever has time, and before sleeping. Collective.
+template <class Group>
+GPU4FS_FN void worker_sweep(Group g, Engine& engine) {
+  const u64 now_ns = serial(g, [&] {
+    const u64 now = now_monotonic_ns();
+    return claim_sweep(engine, now) ? now : u64{0};
+  });
+  if (now_ns != 0) sweep_deadlines(g, engine, now_ns);
+}
+
+// Gives back the poll token that this worker may have kept. Collective.
+template <class Group>
+GPU4FS_FN void worker_release(Group g, Engine& engine, WorkerState& worker) {
+  if (worker.held_session == session_max) return;
+  serial(g, [&] { detail::pass_token(engine.sessions[worker.held_session]); });
+  worker.held_session = session_max;
+}
+
+}  // namespace gpu4fs::engine
