@@ -1,0 +1,89 @@
+// State shared by the parts of a check. Private to src/server/check.
+#pragma once
+
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "format/inode_format.hpp"
+#include "server/check/check_pool.hpp"
+#include "server/check/medium_reader.hpp"
+
+namespace gpu4fs::server::check {
+
+using BitWords = std::vector<u64>;
+
+inline bool test_bit(const BitWords& words, u64 bit) { return ((words[bit / 64] >> (bit % 64)) & 1) != 0; }
+inline void set_bit(BitWords& words, u64 bit) { words[bit / 64] |= u64{1} << (bit % 64); }
+
+struct ChunkUse {
+  BitWords allocated;       // of the bitmap slot that counts; all zero without one
+  BitWords reached;
+  bool has_bitmap = false;
+};
+
+// An inode in use.
+struct InodeRecord {
+  format::Inode inode;
+  u64 names = 0;          // that lead to it
+  u64 subdirectories = 0; // names of directories in it
+  u64 named_in = 0;       // directory of the first name
+  std::vector<u64> pages; // directories: address of each page, 0: missing
+};
+
+// Level-0 pages of the inode file and of the bitmap files by index.
+using PageAddresses = std::map<u64, u64>;
+
+struct CheckContext {
+  const CheckOptions& options;
+  const OpenedPool& pool;
+  MediumReader reader;
+  CheckResult& result;
+  std::vector<ChunkUse> chunks;
+  std::unordered_map<u64, InodeRecord> inodes;
+  std::map<u64, u16> inode_masks;  // by page of the inode file: which of the sixteen are in use
+  PageAddresses inode_bitmap_pages;
+  PageAddresses orphan_bitmap_pages;
+  u64 pages_passed = 0;
+
+  CheckContext(const CheckOptions& check_options, const OpenedPool& opened, CheckResult& check_result)
+      : options(check_options), pool(opened), reader(opened), result(check_result) {}
+
+  void add(FindingId id, std::string place, std::string text) {
+    result.findings.add(id, std::move(place), std::move(text));
+  }
+  void report_progress(const char* phase) {
+    if (options.on_progress) options.on_progress({phase, pages_passed, pool.superblock.page_used});
+  }
+  // Verifies a metadata page and reports what is wrong with it. False: its content must not be used.
+  bool read_metadata(u64 address, const std::string& owner, PageBuffer* page);
+};
+
+std::string inode_place(u64 number, const format::Inode& inode);
+
+// What a map leads to. Regular files report only their blocks, the others every page of content.
+struct MapResult {
+  u64 page_count = 0;        // content and indirect blocks
+  u64 content_end = 0;       // index after the last page of content
+  PageAddresses pages;       // of metadata files
+};
+
+void check_superblocks(CheckContext& context);
+void check_tree_replicas(CheckContext& context);
+void check_chunk_maps(CheckContext& context);
+void check_chunks(CheckContext& context);
+// Claims all pages of the inode's map. `is_metadata`: content pages are metadata pages of 4 KiB; they are
+// claimed, not read.
+MapResult check_map(CheckContext& context, u64 number, const format::Inode& inode, bool is_metadata);
+// Claims `count` pages from `address`; reports pages outside, twice or not allocated. False: the caller
+// must not follow them.
+bool claim_pages(CheckContext& context, u64 address, u64 count, const std::string& owner);
+void check_inodes(CheckContext& context);
+void check_attribute_page(CheckContext& context, const std::string& place, const PageBuffer& page);
+void check_directories(CheckContext& context);
+void check_links(CheckContext& context);
+void check_inode_bitmaps(CheckContext& context);
+void check_page_bitmaps(CheckContext& context);
+
+}  // namespace gpu4fs::server::check

@@ -1,0 +1,249 @@
+// Every inode: its fields, its map, its attributes. Fills CheckContext::inodes.
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <set>
+
+#include "base/xxh3_serial.hpp"
+#include "format/directory_format.hpp"
+#include "format/format_text.hpp"
+#include "server/check/check_context.hpp"
+
+namespace gpu4fs::server::check {
+
+namespace {
+
+constexpr u32 nanoseconds_end = 1000000000;
+constexpr u64 symlink_length_max = path_length_max - 1;
+
+bool is_zero(const void* bytes, std::size_t length) {
+  const auto* begin = static_cast<const u8*>(bytes);
+  return std::all_of(begin, begin + length, [](u8 byte) { return byte == 0; });
+}
+
+// Inodes of the pool's own files have no name.
+bool is_hidden(u64 number) {
+  return number < format::inode_number_first_free && number != format::inode_number_root;
+}
+
+class InodeCheck {
+ public:
+  InodeCheck(CheckContext& context, u64 number, const format::Inode& inode)
+      : context_(context), number_(number), inode_(inode), place_(inode_place(number, inode)) {}
+
+  MapResult run() {
+    type_ = inode_.mode & S_IFMT;
+    is_metadata_ = is_hidden(number_) || type_ == S_IFDIR;
+    check_fields();
+    MapResult map;
+    if (inode_.is_inline()) {
+      if (is_metadata_ || (type_ != S_IFREG && type_ != S_IFLNK)) {
+        fail(FindingId::inode_field, "content is inline");
+      }
+    } else {
+      map = check_map(context_, number_, inode_, is_metadata_);
+    }
+    const u64 attribute_pages = check_attributes();
+    if (map.page_count + attribute_pages != inode_.page_count) {
+      fail(FindingId::inode_page_count, fmt::format("{} pages, the inode says {}",
+                                                    map.page_count + attribute_pages, inode_.page_count));
+    }
+    check_size(map);
+    return map;
+  }
+
+ private:
+  void fail(FindingId id, std::string text) { context_.add(id, place_, std::move(text)); }
+
+  void check_fields() {
+    if (inode_.version != 1) fail(FindingId::inode_field, fmt::format("version {}", inode_.version));
+    if (format::inode_type_text(inode_.mode) == "unknown") {
+      fail(FindingId::inode_field, fmt::format("mode {:07o}", inode_.mode));
+    }
+    if ((inode_.flags & ~u32{format::inode_flag_known}) != 0) {
+      fail(FindingId::inode_field, fmt::format("flags {:#x}", inode_.flags));
+    }
+    if (inode_.profile > static_cast<u16>(format::RaidLevel::raid7)) {
+      fail(FindingId::inode_field, fmt::format("profile {}", inode_.profile));
+    }
+    for (const u64 time : {inode_.access_time, inode_.modification_time, inode_.change_time, inode_.birth_time}) {
+      if (format::time_nanoseconds(time) >= nanoseconds_end) {
+        fail(FindingId::inode_field, fmt::format("time stamp {:#x}", time));
+      }
+    }
+    if (type_ != S_IFDIR && inode_.entry_count != 0) {
+      fail(FindingId::inode_field, fmt::format("{} entries in no directory", inode_.entry_count));
+    }
+    if (!is_zero(inode_.reserved, sizeof(inode_.reserved))) fail(FindingId::inode_reserved, "after the profile");
+    if (!inode_.is_inline() && !is_zero(inode_.inline_tail, sizeof(inode_.inline_tail))) {
+      fail(FindingId::inode_reserved, "space of inline content");
+    }
+  }
+
+  u64 check_attributes() {
+    const format::BlockPointer pointer = inode_.attributes;
+    if (pointer.raw == 0) return 0;
+    if (!pointer.is_well_formed() || pointer.is_hole() || pointer.is_indirect() || pointer.is_unwritten() ||
+        pointer.size() != format::BlockSize::page_4k) {
+      fail(FindingId::pointer_malformed, "attributes: " + format::to_text(pointer));
+      return 0;
+    }
+    if (!claim_pages(context_, pointer.address(), 1, place_)) return 1;
+    const auto page = std::make_unique<PageBuffer>();
+    if (context_.read_metadata(pointer.address(), place_, page.get())) {
+      check_attribute_page(context_, place_, *page);
+    }
+    return 1;
+  }
+
+  void check_size(const MapResult& map) {
+    const u64 size = inode_.size_bytes;
+    bool good = true;
+    if (is_metadata_) {
+      // Every page below the size; a directory has no holes, and a page beyond it would never be read.
+      good = size % page_size == 0 && map.content_end <= size / page_size &&
+             (is_hidden(number_) || (size > 0 && map.pages.size() == size / page_size));
+    } else if (inode_.is_inline()) {
+      good = size <= format::inode_inline_capacity;
+    } else if (type_ == S_IFLNK) {
+      good = map.content_end * page_size >= size;
+    } else if (type_ != S_IFREG) {
+      good = size == 0 && inode_.height == 0 && map.page_count == 0;
+    } else {
+      good = size < u64{1} << 63;
+    }
+    if (type_ == S_IFLNK && (size == 0 || size > symlink_length_max)) good = false;
+    if (!good) {
+      fail(FindingId::inode_size, fmt::format("{} bytes with {} pages of content up to page {}", size,
+                                              map.pages.size(), map.content_end));
+    }
+  }
+
+  CheckContext& context_;
+  u64 number_;
+  const format::Inode& inode_;
+  std::string place_;
+  u32 type_ = 0;
+  bool is_metadata_ = false;
+};
+
+void check_free_inode(CheckContext& context, u64 number, const format::Inode& inode) {
+  format::Inode expected{};
+  expected.version = inode.version;
+  expected.generation = inode.generation;
+  const bool never_used = inode.version == 0;
+  if (std::memcmp(&inode, &expected, sizeof(inode)) != 0 || inode.version > 1 ||
+      (never_used && inode.generation != 0)) {
+    context.add(FindingId::inode_reserved, fmt::format("inode {}", number), "a free inode is not zero");
+  }
+}
+
+void take_inode(CheckContext& context, u64 number, const format::Inode& inode) {
+  if (number == format::inode_number_inode_file || (is_hidden(number) && number > format::inode_number_orphan_bitmap)) {
+    if (!is_zero(&inode, sizeof(inode))) {
+      context.add(FindingId::inode_reserved, fmt::format("inode {}", number), "a reserved inode is not zero");
+    }
+    return;
+  }
+  if (inode.mode == 0) {
+    check_free_inode(context, number, inode);
+    return;
+  }
+  InodeRecord& record = context.inodes[number];
+  record.inode = inode;
+  if (number >= format::inode_number_first_free) ++context.result.inodes;
+  MapResult map = InodeCheck(context, number, inode).run();
+  if ((inode.mode & S_IFMT) == S_IFDIR) {
+    ++context.result.directories;
+    // A hostile size must not cost memory: pages are bounded by what exists.
+    const u64 count = std::min<u64>(inode.size_bytes / page_size, map.content_end);
+    if (map.pages.size() >= count / 2) {
+      record.pages.resize(count);
+      for (const auto& [index, address] : map.pages) {
+        if (index < count) record.pages[index] = address;
+      }
+    }
+  }
+  if (number == format::inode_number_inode_bitmap) context.inode_bitmap_pages = std::move(map.pages);
+  if (number == format::inode_number_orphan_bitmap) context.orphan_bitmap_pages = std::move(map.pages);
+}
+
+}  // namespace
+
+std::string inode_place(u64 number, const format::Inode& inode) {
+  switch (number) {
+    case format::inode_number_inode_file:
+      return "inode file";
+    case format::inode_number_inode_bitmap:
+      return "inode bitmap";
+    case format::inode_number_orphan_bitmap:
+      return "orphan bitmap";
+    default:
+      return fmt::format("inode {} ({})", number, format::inode_type_text(inode.mode));
+  }
+}
+
+void check_inodes(CheckContext& context) {
+  const format::Inode& inode_file = context.pool.superblock.inode_file;
+  const MapResult map = InodeCheck(context, format::inode_number_inode_file, inode_file).run();
+  const auto page = std::make_unique<PageBuffer>();
+  for (const auto& [index, address] : map.pages) {
+    context.report_progress("inodes");
+    if (!context.read_metadata(address, "inode file", page.get())) continue;
+    u16 mask = 0;
+    for (u32 i = 0; i < format::inodes_per_page; ++i) {
+      format::Inode inode{};
+      std::memcpy(&inode, page->bytes + i * sizeof(inode), sizeof(inode));
+      if (inode.mode != 0) mask = static_cast<u16>(mask | (1u << i));
+      take_inode(context, index * format::inodes_per_page + i, inode);
+    }
+    if (index == 0) mask = 0xffff;  // reserved numbers count as used
+    context.inode_masks[index] = mask;
+  }
+  const u64 in_use = context.result.inodes + format::inode_number_first_free;
+  if (in_use != context.pool.superblock.inode_used) {
+    context.add(FindingId::superblock_count, context.pool.devices.front().file.path(),
+                fmt::format("{} inodes in use, found {}", context.pool.superblock.inode_used, in_use));
+  }
+}
+
+void check_attribute_page(CheckContext& context, const std::string& place, const PageBuffer& page) {
+  format::AttributePageHeader header{};
+  std::memcpy(&header, page.bytes, sizeof(header));
+  const auto fail = [&](std::string text) {
+    context.add(FindingId::attribute_page, place, std::move(text));
+  };
+  if (header.magic != format::attribute_page_magic || header.version != 1 ||
+      header.used_bytes > page_size || header.used_bytes < sizeof(header) ||
+      !is_zero(header.reserved, sizeof(header.reserved))) {
+    return fail("impossible header");
+  }
+  std::set<std::string_view> names;
+  std::size_t offset = sizeof(header);
+  for (u32 i = 0; i < header.entry_count; ++i) {
+    format::AttributeEntry entry{};
+    if (offset + sizeof(entry) > header.used_bytes) return fail(fmt::format("entry {} is cut off", i));
+    std::memcpy(&entry, page.bytes + offset, sizeof(entry));
+    const std::size_t length = sizeof(entry) + entry.name_length + entry.value_length;
+    if (entry.name_length == 0 || entry.reserved != 0 || offset + length > header.used_bytes) {
+      return fail(fmt::format("entry {} is impossible", i));
+    }
+    const u8* name = page.bytes + offset + sizeof(entry);
+    const std::string_view text(reinterpret_cast<const char*>(name), entry.name_length);
+    if (!names.insert(text).second || text.find('\0') != std::string_view::npos) {
+      fail(fmt::format("name \"{}\" is there twice or not allowed", format::escape_name(text)));
+    }
+    if (static_cast<u32>(xxh3_64(name + entry.name_length, entry.value_length, 0)) != entry.value_hash) {
+      fail(fmt::format("the value of \"{}\" does not match its hash", format::escape_name(text)));
+    }
+    offset += (length + 7) & ~std::size_t{7};
+  }
+  if (offset != header.used_bytes) {
+    fail(fmt::format("entries end at {}, the header says {}", offset, header.used_bytes));
+  }
+}
+
+}  // namespace gpu4fs::server::check

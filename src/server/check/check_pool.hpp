@@ -1,0 +1,56 @@
+// fsck: a complete check of a pool that is not mounted. Host only, one thread, read-only.
+//
+// It shares no code with the engine above the format structures: it reads the devices with its own
+// walker, so that it does not repeat the engine's mistakes and a damaged pool cannot trip a check of the
+// engine. The amount of work is bounded by the pool's size whatever the devices hold: a page that is
+// reached twice is reported and not followed again.
+//
+// Checked, in this order:
+//   medium       superblocks of every device and slot, chunk tree replicas, chunk headers, bitmaps,
+//                chunk maps
+//   inodes       every inode's fields, its whole map, attributes, the checksums of all its pages
+//   directories  page structure, order, hashes, names, targets and their types
+//   links        link counts, parents, loops, inode bitmap, orphan bitmap, bitmaps = reachable pages
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/types.hpp"
+#include "server/check/finding.hpp"
+
+namespace gpu4fs::server {
+
+struct CheckProgress {
+  const char* phase;
+  u64 pages_done;   // reached or, of unchecked file contents, passed over
+  u64 pages_total;  // in use according to the superblock
+};
+
+struct CheckOptions {
+  std::vector<std::string> device_paths;  // as OpenPoolOptions::device_paths
+  bool check_data = true;                 // off: checksums of file contents are not verified
+  bool lock = true;                       // off: the pool may be in use; then findings mean little
+  std::function<void(const Finding&)> on_finding;
+  std::function<void(const CheckProgress&)> on_progress;  // called every few hundred pages
+};
+
+struct CheckResult {
+  Findings findings{};
+  u64 epoch = 0;
+  u64 pages_used = 0;      // reached
+  u64 pages_total = 0;
+  u64 pages_verified = 0;  // checksums computed
+  u64 inodes = 0;          // in use, the reserved ones left out
+  u64 directories = 0;
+  u64 names = 0;
+  u64 orphans = 0;
+  std::vector<std::string> devices{};  // paths by index
+};
+
+// Throws PoolError when the pool cannot be looked at at all: no permission, in use, a device missing, no
+// pool there. Damage that keeps the pool from being opened is a finding, pool_unusable.
+CheckResult check_pool(const CheckOptions& options);
+
+}  // namespace gpu4fs::server

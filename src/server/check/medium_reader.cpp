@@ -1,0 +1,96 @@
+#include "server/check/medium_reader.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.hpp"
+#include "base/group.hpp"
+#include "base/xxh3.hpp"
+
+namespace gpu4fs::server {
+
+MediumReader::MediumReader(const OpenedPool& pool)
+    : pool_(pool), cache_(std::make_unique<CachedDescriptors[]>(cache_slots)) {
+  for (const OpenedChunk& chunk : pool.chunks) {
+    if (chunk.descriptor.level != format::RaidLevel::single || chunk.columns.size() != 1) {
+      throw PoolError(Status::unsupported_feature,
+                      fmt::format("chunk {:#x}: only profile 'single' is known",
+                                  chunk.descriptor.base_address));
+    }
+  }
+}
+
+u64 MediumReader::chunk_page_count(u32 chunk) const {
+  return pool_.chunks[chunk].descriptor.size_bytes / page_size;
+}
+
+const DeviceFile& MediumReader::chunk_device(u32 chunk) const {
+  return pool_.devices[pool_.chunks[chunk].columns[0].device_index()].file;
+}
+
+u64 MediumReader::header_area_offset(u32 chunk, u64 page) const {
+  return pool_.chunks[chunk].columns[0].offset_bytes() + page * page_size;
+}
+
+std::optional<PagePlace> MediumReader::locate(u64 address) const {
+  const auto& chunks = pool_.chunks;
+  const auto after = std::upper_bound(
+      chunks.begin(), chunks.end(), address,
+      [](u64 value, const OpenedChunk& chunk) { return value < chunk.descriptor.base_address; });
+  if (after == chunks.begin() || address % page_size != 0) return std::nullopt;
+  const auto chunk = static_cast<u32>(after - chunks.begin() - 1);
+  const format::ChunkDescriptor& descriptor = chunks[chunk].descriptor;
+  if (address - descriptor.base_address >= descriptor.size_bytes) return std::nullopt;
+  const u64 page = (address - descriptor.base_address) / page_size;
+  const u64 header_pages = format::chunk_layout(chunk_page_count(chunk)).header_pages;
+  return PagePlace{chunk, page, chunks[chunk].columns[0].device_index(),
+                   header_area_offset(chunk, header_pages + page)};
+}
+
+std::string MediumReader::place_text(u64 address) const {
+  const std::optional<PagePlace> place = locate(address);
+  if (!place) return fmt::format("logical {:#x}", address);
+  return fmt::format("{} offset {:#x} (logical {:#x})", pool_.devices[place->device].file.path(),
+                     place->device_offset, address);
+}
+
+bool MediumReader::read_descriptor(const PagePlace& place, format::PageDescriptor* descriptor) {
+  const u64 index = place.page / format::descriptors_per_page;
+  const u64 key = (u64{place.chunk} << 32) | index;
+  CachedDescriptors& cached = cache_[(key * 0x9e3779b97f4a7c15ull >> 40) % cache_slots];
+  if (cached.key != key) {
+    const format::ChunkLayout layout = format::chunk_layout(chunk_page_count(place.chunk));
+    cached.key = key;
+    try {
+      chunk_device(place.chunk)
+          .read_at(header_area_offset(place.chunk, layout.descriptors_page + index),
+                   cached.descriptors, sizeof(cached.descriptors));
+      cached.readable = true;
+    } catch (const PoolError&) {
+      cached.readable = false;
+    }
+  }
+  *descriptor = cached.descriptors[place.page % format::descriptors_per_page];
+  return cached.readable;
+}
+
+bool MediumReader::read_raw(const PagePlace& place, u64 count, PageBuffer* pages) {
+  GPU4FS_CHECK_LE(place.page + count, chunk_page_count(place.chunk));
+  try {
+    chunk_device(place.chunk).read_at(place.device_offset, pages, count * page_size);
+  } catch (const PoolError&) {
+    return false;
+  }
+  return true;
+}
+
+PageState MediumReader::read_page(u64 address, PageBuffer* page) {
+  const std::optional<PagePlace> place = locate(address);
+  if (!place) return PageState::outside;
+  format::PageDescriptor descriptor{};
+  if (!read_descriptor(*place, &descriptor) || !read_raw(*place, 1, page)) return PageState::unreadable;
+  return xxh3_page(Lane{}, page, address) == descriptor.checksum ? PageState::good : PageState::damaged;
+}
+
+}  // namespace gpu4fs::server

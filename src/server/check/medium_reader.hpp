@@ -1,0 +1,69 @@
+// Pages of an opened pool by logical address, straight from the devices. Host only; for fsck and dump.
+//
+// Translation, bitmaps and descriptors are read by this class itself from the chunk list of OpenedPool.
+// Only chunks of profile `single` exist in version 1.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/bits.hpp"
+#include "base/limits.hpp"
+#include "base/types.hpp"
+#include "format/chunk_format.hpp"
+#include "server/pool_open.hpp"
+
+namespace gpu4fs::server {
+
+enum class PageState : u8 { good, outside, unreadable, damaged };
+
+// Where a logical page lies.
+struct PagePlace {
+  u32 chunk;          // index in OpenedPool::chunks
+  u64 page;           // in the chunk
+  u32 device;
+  u64 device_offset;
+};
+
+struct alignas(page_size) PageBuffer {
+  u8 bytes[page_size];
+};
+
+class MediumReader {
+ public:
+  // `pool` outlives the reader.
+  explicit MediumReader(const OpenedPool& pool);
+
+  const OpenedPool& pool() const { return pool_; }
+  u64 chunk_page_count(u32 chunk) const;
+  // Device offset of a page of the chunk's header area.
+  u64 header_area_offset(u32 chunk, u64 page) const;
+  const DeviceFile& chunk_device(u32 chunk) const;
+
+  // No value when the address is in no chunk.
+  std::optional<PagePlace> locate(u64 address) const;
+  // "path offset 0x... (logical 0x...)", whatever the address.
+  std::string place_text(u64 address) const;
+
+  // False when the device cannot read it.
+  bool read_descriptor(const PagePlace& place, format::PageDescriptor* descriptor);
+  // Reads and verifies one page. `damaged` leaves the content in `page`.
+  PageState read_page(u64 address, PageBuffer* page);
+  // Reads `count` pages of one chunk without verifying them.
+  bool read_raw(const PagePlace& place, u64 count, PageBuffer* pages);
+
+ private:
+  struct CachedDescriptors {
+    u64 key = ~u64{0};
+    bool readable = false;
+    format::PageDescriptor descriptors[format::descriptors_per_page];
+  };
+  static constexpr u64 cache_slots = 1024;
+
+  const OpenedPool& pool_;
+  std::unique_ptr<CachedDescriptors[]> cache_;
+};
+
+}  // namespace gpu4fs::server

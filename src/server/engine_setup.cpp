@@ -1,0 +1,177 @@
+#include "server/engine_setup.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "engine/engine_build.hpp"
+#include "fmt/format.h"
+#include "raid/logical_space_build.hpp"
+#include "server/pool_error.hpp"
+
+namespace gpu4fs::server {
+namespace {
+
+constexpr u64 cache_bytes_min = u64{8} << 20;
+constexpr u64 cache_bytes_default = u64{512} << 20;
+constexpr u64 cache_bytes_max = u64{1} << 40;
+// Threads that lend themselves to the engine while they wait, beside its own workers.
+constexpr u32 lending_thread_max = engine::session_max;
+
+void warn_of_thin_memory(const device::MappedFile& file, std::vector<std::string>& warnings) {
+  struct stat attributes {};
+  struct statvfs medium {};
+  if (::fstat(file.descriptor(), &attributes) != 0) return;
+  if (::fstatvfs(file.descriptor(), &medium) != 0) return;
+  const u64 allocated = static_cast<u64>(attributes.st_blocks) * 512;
+  const u64 missing = file.size_bytes() > allocated ? file.size_bytes() - allocated : 0;
+  const u64 room = static_cast<u64>(medium.f_bavail) * medium.f_frsize;
+  if (missing <= room) return;
+  warnings.push_back(fmt::format("{}: its file system has {} MiB left, the file may still grow by {} MiB",
+                                 file.path(), room >> 20, missing >> 20));
+}
+
+// A mapped file must not run out of blocks under a store: that would be a SIGBUS. Disk files get their
+// blocks now; memory file systems hand out pages as they are touched.
+void prepare_medium(const device::MappedFile& file, std::vector<std::string>& warnings) {
+  if (file.medium() == device::MediumKind::tmpfs) {
+    warn_of_thin_memory(file, warnings);
+  } else {
+    file.reserve_blocks();
+  }
+}
+
+std::vector<device::MappedFile> map_devices(OpenedPool& pool) {
+  std::vector<device::MappedFile> files;
+  for (const OpenedDevice& opened : pool.devices) {
+    const int descriptor = ::fcntl(opened.file.fd(), F_DUPFD_CLOEXEC, 3);
+    if (descriptor < 0) {
+      throw PoolError(Status::io_error,
+                      fmt::format("{}: {}", opened.file.path(), std::strerror(errno)));
+    }
+    files.push_back(device::MappedFile::adopt(descriptor, opened.file.path(),
+                                              {.read_only = pool.read_only, .lock = true}));
+    if (!pool.read_only) prepare_medium(files.back(), pool.warnings);
+  }
+  return files;
+}
+
+std::vector<device::Device> devices_of(const EngineSetup& setup) {
+  std::vector<device::Device> devices;
+  for (u32 i = 0; i < setup.files.size(); ++i) devices.push_back(setup.files[i].device(i));
+  return devices;
+}
+
+engine::MemorySizes memory_sizes(const ServerOptions& options, u32 worker_count) {
+  const u64 wanted = options.cache_bytes != 0 ? options.cache_bytes : cache_bytes_default;
+  const u64 bytes = std::clamp(wanted, cache_bytes_min, cache_bytes_max);
+  engine::MemorySizes sizes;
+  sizes.frame_count = static_cast<u32>(align_down(bytes / page_size, u64{64}));
+  sizes.staging_count = sizes.frame_count / 2;
+  sizes.shard_count = std::clamp(worker_count, 8u, 64u);
+  return sizes;
+}
+
+fs::AccessTimeMode access_mode(AccessTimes times) {
+  switch (times) {
+    case AccessTimes::relative:
+      return fs::AccessTimeMode::relative;
+    case AccessTimes::never:
+      return fs::AccessTimeMode::never;
+    case AccessTimes::strict:
+      return fs::AccessTimeMode::strict;
+    case AccessTimes::directories_never:
+      return fs::AccessTimeMode::directories_never;
+  }
+  return fs::AccessTimeMode::relative;
+}
+
+// The superblock of each device as the next checkpoint starts from it.
+std::vector<format::Superblock> superblock_templates(const OpenedPool& pool) {
+  std::vector<format::Superblock> templates;
+  for (const OpenedDevice& device : pool.devices) {
+    templates.push_back(pool.superblock);
+    templates.back().device = device.part;
+  }
+  return templates;
+}
+
+template <class Allocator>
+engine::Engine* build_engine(Allocator& allocator, const ServerOptions& options, const OpenedPool& pool,
+                             const EngineSetup& setup, const engine::EngineConfig& config,
+                             const engine::MemorySizes& sizes, bool accessible) {
+  engine::EngineImage image =
+      engine::prepare_engine(allocator, config, sizes, setup.upcalls.get());
+  fs::FileSystem& fs = image->fs;
+  const format::Superblock& superblock = pool.superblock;
+  fs.space =
+      raid::build_logical_space(allocator, superblock, devices_of(setup), pool.chunks, accessible);
+  const std::vector<format::Superblock> templates = superblock_templates(pool);
+  const u64 bytes = templates.size() * sizeof(format::Superblock);
+  fs.superblocks = static_cast<format::Superblock*>(allocator.allocate(bytes, page_size));
+  allocator.copy_in(fs.superblocks, templates.data(), bytes);
+  fs.inode_file = superblock.inode_file;
+  fs.inode_file_staged = superblock.inode_file;
+  fs.inode_scan = 1;  // the batch of numbers behind the fixed ones
+  fs.inode_used = superblock.inode_used;
+  fs.inode_used_staged = superblock.inode_used;
+  fs.page_used_staged = superblock.page_used;
+  fs.epoch_open = superblock.epoch + 1;
+  fs.epoch_durable = superblock.epoch;
+  fs.name_hash_seed = superblock.name_hash_seed;
+  fs.access_time_mode = access_mode(options.access_times);
+  fs.read_only = pool.read_only ? 1 : 0;
+  return engine::place_engine(allocator, image);
+}
+
+void set_up_cpu(const ServerOptions& options, const OpenedPool& pool, EngineSetup& setup) {
+  const unsigned processors = std::max(1u, std::thread::hardware_concurrency());
+  const u32 workers = options.worker_count != 0 ? options.worker_count : std::min(processors, 16u);
+  engine::EngineConfig config;
+  config.worker_count = workers + lending_thread_max;
+  setup.heap = std::make_unique<engine::HeapAllocator>();
+  engine::Engine* built = build_engine(*setup.heap, options, pool, setup, config,
+                                       memory_sizes(options, workers), true);
+  setup.host = std::make_unique<engine::CpuEngine>(built, workers);
+}
+
+void allocate_upcalls(EngineSetup& setup) {
+  void* memory = ::mmap(nullptr, sizeof(ring::UpcallRing), PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw PoolError(Status::no_memory, "no memory for the upcall ring");
+  setup.upcalls = {static_cast<ring::UpcallRing*>(memory),
+                   [](ring::UpcallRing* ring) { ::munmap(ring, sizeof(*ring)); }};
+}
+
+}  // namespace
+
+EngineSetup set_up_engine(const ServerOptions& options, OpenedPool& pool) {
+  EngineSetup setup;
+  try {
+    setup.files = map_devices(pool);
+    allocate_upcalls(setup);
+    if (options.engine == EngineChoice::cuda) {
+      throw PoolError(Status::gpu_error, "engine=cuda: this program was built without the GPU engine");
+    }
+    set_up_cpu(options, pool, setup);
+    setup.reason = options.engine == EngineChoice::cpu ? "as asked for"
+                                                       : "this program was built without the GPU engine";
+  } catch (const device::DeviceError& error) {
+    throw PoolError(error.error_number() == EBUSY ? Status::already_mounted : Status::io_error,
+                    error.what());
+  } catch (const raid::SpaceError& error) {
+    throw PoolError(Status::corrupt_structure, error.what());
+  } catch (const std::bad_alloc&) {
+    throw PoolError(Status::no_memory, "not enough memory for the engine; see option 'cache'");
+  }
+  return setup;
+}
+
+}  // namespace gpu4fs::server

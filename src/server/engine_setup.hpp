@@ -1,0 +1,28 @@
+// Builds the engine of an opened pool: which one, with how much memory, over which mappings. Host only.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/memory/mapped_file.hpp"
+#include "engine/engine_cpu.hpp"
+#include "engine/engine_host.hpp"
+#include "server/pool_open.hpp"
+#include "server/server_options.hpp"
+
+namespace gpu4fs::server {
+
+// Everything that must outlive the engine, and the engine; destroyed in reverse order.
+struct EngineSetup {
+  std::vector<device::MappedFile> files;  // by device index
+  std::unique_ptr<ring::UpcallRing, void (*)(ring::UpcallRing*)> upcalls{nullptr, nullptr};
+  std::unique_ptr<engine::HeapAllocator> heap;
+  std::unique_ptr<engine::EngineHost> host;
+  std::string reason;  // why this engine, a clause
+};
+
+// Maps the devices and builds the engine; nothing of the pool's state is loaded yet. PoolError.
+EngineSetup set_up_engine(const ServerOptions& options, OpenedPool& pool);
+
+}  // namespace gpu4fs::server

@@ -1,0 +1,71 @@
+// One member of a pool as a file: a regular file (disk, tmpfs, hugetlbfs) or a block device,
+// opened, locked and measured.
+//
+// While a DeviceFile opened for writing lives, no other open of this library succeeds on the same
+// file, in any process; readers exclude writers only (flock). All failures are PoolErrors that name
+// the path, the operation and the offset.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "base/types.hpp"
+
+namespace gpu4fs::server {
+
+class DeviceFile {
+ public:
+  enum class Access { read_only, read_write };
+  enum class Locking { none, lock };
+
+  // Opens an existing file. Directories, pipes and character devices are refused, without blocking.
+  static DeviceFile open(const std::string& path, Access access, Locking locking);
+  // Creates a file of `size_bytes` zeros that did not exist, opens it for writing and locks it.
+  static DeviceFile create(const std::string& path, u64 size_bytes);
+
+  DeviceFile(DeviceFile&& other) noexcept;
+  DeviceFile& operator=(DeviceFile&& other) noexcept;
+  ~DeviceFile();
+
+  int fd() const { return fd_; }
+  const std::string& path() const { return path_; }
+  u64 size_bytes() const { return size_bytes_; }
+  bool is_regular() const { return regular_; }
+  bool is_same_file(const DeviceFile& other) const {
+    return device_number_ == other.device_number_ && inode_number_ == other.inode_number_;
+  }
+
+  // Reads exactly `length` bytes; a short file is an error.
+  void read_at(u64 offset, void* data, std::size_t length) const;
+  // Writes exactly `length` bytes. hugetlbfs has no write(2): there the range is mapped for a
+  // moment.
+  void write_at(u64 offset, const void* data, std::size_t length);
+  void zero_range(u64 offset, u64 length);
+  // Durable when it returns, as far as the medium can be.
+  void flush();
+  // Regular files only: sets the size and fills growth with zeros.
+  void resize(u64 size_bytes);
+
+ private:
+  DeviceFile(int fd, std::string path);
+  void inspect();
+  void lock(bool exclusive) const;
+  void write_mapped(u64 offset, const void* data, std::size_t length);
+
+  int fd_ = -1;
+  std::string path_;
+  u64 size_bytes_ = 0;
+  u64 huge_page_bytes_ = 0;  // of hugetlbfs, else 0
+  dev_t device_number_ = 0;
+  ino_t inode_number_ = 0;
+  bool regular_ = false;
+};
+
+// "a:b:c" as its parts, empty parts left out. The form in which one string names all devices of a
+// pool.
+std::vector<std::string> split_device_list(const std::string& list);
+
+}  // namespace gpu4fs::server

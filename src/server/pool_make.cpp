@@ -1,0 +1,361 @@
+#include "server/pool_make.hpp"
+
+#include <fmt/format.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <optional>
+
+#include "base/bits.hpp"
+#include "base/check.hpp"
+#include "base/limits.hpp"
+#include "server/pool_checksum.hpp"
+#include "server/pool_device_file.hpp"
+#include "server/pool_error.hpp"
+#include "server/pool_foreign.hpp"
+#include "server/pool_initial_tree.hpp"
+#include "server/pool_layout.hpp"
+
+namespace gpu4fs::server {
+
+namespace {
+
+constexpr u64 first_epoch = 1;
+
+void fill_random(void* bytes, std::size_t length) {
+  const ssize_t count = ::getrandom(bytes, length, 0);
+  GPU4FS_CHECK_EQ(count, static_cast<ssize_t>(length));
+}
+
+// A random UUID (RFC 9562 version 4).
+void make_uuid(u8 (&uuid)[16]) {
+  fill_random(uuid, sizeof(uuid));
+  uuid[6] = static_cast<u8>((uuid[6] & 0x0f) | 0x40);
+  uuid[8] = static_cast<u8>((uuid[8] & 0x3f) | 0x80);
+}
+
+u64 current_time() {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return format::encode_time(now.tv_sec, static_cast<u32>(now.tv_nsec));
+}
+
+// A device that passed the checks. Without a file it is still to be created.
+struct Candidate {
+  std::string path;
+  u64 size_bytes;
+  std::optional<DeviceFile> file;
+};
+
+void check_options(const MakePoolOptions& options) {
+  if (options.device_paths.empty() || options.device_paths.size() > device_count_max) {
+    throw PoolError(Status::invalid_argument,
+                    fmt::format("a pool has 1 to {} devices, not {}", device_count_max,
+                                options.device_paths.size()));
+  }
+  for (const auto& [what, profile] :
+       {std::pair{"data", options.data_profile}, std::pair{"metadata", options.metadata_profile}}) {
+    if (profile != "single") {
+      throw PoolError(Status::not_supported,
+                      fmt::format("{} profile '{}' is not supported: this version makes 'single'",
+                                  what, profile));
+    }
+  }
+  if (options.label.size() > sizeof(format::Superblock::label) ||
+      options.label.find('\0') != std::string::npos) {
+    throw PoolError(Status::invalid_argument,
+                    fmt::format("the label has {} bytes, at most {} without zeros are possible",
+                                options.label.size(), sizeof(format::Superblock::label)));
+  }
+}
+
+Candidate check_existing(const std::string& path, const MakePoolOptions& options) {
+  DeviceFile file =
+      DeviceFile::open(path, DeviceFile::Access::read_write, DeviceFile::Locking::lock);
+  u64 size = file.size_bytes();
+  if (options.size_bytes != 0 && size != options.size_bytes && file.is_regular()) {
+    if (size != 0 && !options.force) {
+      throw PoolError(Status::exists, fmt::format("{}: exists with {} bytes, not the {} asked for",
+                                                  path, size, options.size_bytes));
+    }
+    size = options.size_bytes;
+  }
+  const std::string content = describe_content(file);
+  if (!content.empty() && !options.force) {
+    const std::string_view verb = content == "data" ? "holds data" : "holds ";
+    throw PoolError(Status::exists, fmt::format("{}: {}{}; it is overwritten only by force", path,
+                                                verb, content == "data" ? "" : content));
+  }
+  return {path, size, std::move(file)};
+}
+
+Candidate check_missing(const std::string& path, const MakePoolOptions& options) {
+  if (options.size_bytes == 0) {
+    throw PoolError(Status::no_device,
+                    fmt::format("{}: does not exist, and no size is given to create it", path));
+  }
+  const std::filesystem::path parent = std::filesystem::absolute(path).parent_path();
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(parent, ignored)) {
+    throw PoolError(Status::no_device,
+                    fmt::format("{}: the folder {} does not exist", path, parent.string()));
+  }
+  return {path, options.size_bytes, std::nullopt};
+}
+
+// Everything that can be found out without writing.
+std::vector<Candidate> check_devices(const MakePoolOptions& options) {
+  std::vector<Candidate> candidates;
+  for (const std::string& path : options.device_paths) {
+    // The lock of a device given twice would fail with a misleading message, so names are compared
+    // first.
+    for (const Candidate& earlier : candidates) {
+      std::error_code ignored;
+      if (std::filesystem::weakly_canonical(path, ignored) ==
+              std::filesystem::weakly_canonical(earlier.path, ignored) ||
+          std::filesystem::equivalent(path, earlier.path, ignored)) {
+        throw PoolError(Status::invalid_argument,
+                        fmt::format("{}: the same device as {}", path, earlier.path));
+      }
+    }
+    struct stat state {};
+    const bool missing = ::stat(path.c_str(), &state) != 0 && errno == ENOENT;
+    candidates.push_back(missing ? check_missing(path, options) : check_existing(path, options));
+  }
+  return candidates;
+}
+
+// Opens the files that are still missing; removes them again unless keep() was called.
+class CreatedFiles {
+ public:
+  ~CreatedFiles() {
+    for (const std::string& path : paths_) ::unlink(path.c_str());
+  }
+  DeviceFile create(const std::string& path, u64 size_bytes) {
+    DeviceFile file = DeviceFile::create(path, size_bytes);
+    paths_.push_back(path);
+    return file;
+  }
+  void keep() { paths_.clear(); }
+
+ private:
+  std::vector<std::string> paths_;
+};
+
+// The bulk-built chunk tree as node pages in order of their numbers: leaves first, the root last.
+std::vector<format::ChunkTreeNode> build_chunk_tree(const PoolLayout& layout, u32& height) {
+  std::vector<format::ChunkTreeNode> nodes;
+  std::vector<format::ChunkTreeBranch> level;  // first key and number of every node of one level
+  const auto begin_node = [&](u8 node_level, u64 first_key) {
+    level.push_back({first_key, static_cast<u32>(nodes.size()), 0});
+    format::ChunkTreeNode node{};
+    node.magic = format::chunk_tree_magic;
+    node.version = 1;
+    node.level = node_level;
+    node.epoch = first_epoch;
+    nodes.push_back(node);
+  };
+  const auto append = [&](const void* entry, u32 length) {
+    format::ChunkTreeNode& node = nodes.back();
+    std::memcpy(node.entries + node.used_bytes, entry, length);
+    node.used_bytes += length;
+  };
+  for (std::size_t i = 0; i < layout.chunks.size(); ++i) {
+    const ChunkPlacement& placement = layout.chunks[i];
+    if (i % entries_per_leaf == 0) begin_node(0, placement.base_address);
+    format::ChunkDescriptor descriptor{};
+    descriptor.base_address = placement.base_address;
+    descriptor.size_bytes = layout.chunk_size_bytes;
+    descriptor.level = format::RaidLevel::single;
+    descriptor.column_count = 1;
+    descriptor.flags = format::chunk_flag_data | format::chunk_flag_metadata;
+    descriptor.epoch_created = first_epoch;
+    append(&descriptor, sizeof(descriptor));
+    const u64 offset = layout.parts[placement.device_index].chunk_area_offset +
+                       placement.first_granule * format::physical_granule_bytes;
+    const auto column = format::ColumnAddress::make(placement.device_index, offset);
+    append(&column, sizeof(column));
+    ++nodes.back().entry_count;
+  }
+  for (height = 1; level.size() > 1; ++height) {
+    const std::vector<format::ChunkTreeBranch> children = std::move(level);
+    level.clear();
+    for (std::size_t i = 0; i < children.size(); ++i) {
+      if (i % entries_per_branch_node == 0) {
+        begin_node(static_cast<u8>(height), children[i].base_address);
+      }
+      append(&children[i], sizeof(children[i]));
+      ++nodes.back().entry_count;
+    }
+  }
+  for (std::size_t i = 0; i < nodes.size(); ++i) seal(nodes[i], i);
+  return nodes;
+}
+
+// Slot A with epoch 1 and its bitmap of `bitmap_pages` pages, then a cleared header of slot B.
+void write_bitmap_slots(DeviceFile& file, u64 offset, std::vector<u8> bitmap, u64 bit_count,
+                        u64 set_count, u64 base_address) {
+  format::BitmapSlotHeader header{};
+  header.magic = format::bitmap_slot_magic;
+  header.version = 1;
+  header.slot = 0;
+  header.bitmap_checksum = xxh3_64(bitmap.data(), bitmap.size(), base_address);
+  header.base_address = base_address;
+  header.epoch = first_epoch;
+  header.bit_count = bit_count;
+  header.set_count = set_count;
+  seal(header, base_address ^ header.slot);
+  file.write_at(offset, &header, sizeof(header));
+  file.write_at(offset + page_size, bitmap.data(), bitmap.size());
+  file.zero_range(offset + page_size + bitmap.size(), page_size);
+}
+
+std::vector<u8> leading_bits(u64 set_count, u64 page_count) {
+  std::vector<u8> bitmap(page_count * page_size);
+  for (u64 bit = 0; bit < set_count; ++bit) {
+    bitmap[bit / 8] = static_cast<u8>(bitmap[bit / 8] | (1u << (bit % 8)));
+  }
+  return bitmap;
+}
+
+// Header area and initial pages of one chunk. `pages` are the chunk's first data pages.
+void write_chunk(DeviceFile& file, u64 column_offset, const PoolLayout& layout, u64 base_address,
+                 const u8 (&pool_uuid)[16], const std::vector<InitialPage>& pages) {
+  format::ChunkHeader header{};
+  header.magic = format::chunk_header_magic;
+  header.version = 1;
+  std::memcpy(header.pool_uuid, pool_uuid, sizeof(pool_uuid));
+  header.base_address = base_address;
+  header.size_bytes = layout.chunk_size_bytes;
+  header.epoch_created = first_epoch;
+  seal(header, base_address);
+  file.write_at(column_offset, &header, sizeof(header));
+  write_bitmap_slots(file, column_offset + layout.chunk.bitmap_a_page * page_size,
+                     leading_bits(pages.size(), layout.chunk.bitmap_pages), layout.pages_per_chunk,
+                     pages.size(), base_address);
+  if (pages.empty()) return;
+  std::vector<format::PageDescriptor> descriptors(
+      align_up(pages.size(), format::descriptors_per_page));
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    GPU4FS_CHECK_EQ(pages[i].address, base_address + i * page_size);
+    descriptors[i].checksum = xxh3_64(pages[i].bytes.data(), page_size, pages[i].address);
+    descriptors[i].birth_epoch = static_cast<u32>(first_epoch);
+    file.write_at(column_offset + (layout.chunk.header_pages + i) * page_size,
+                  pages[i].bytes.data(), page_size);
+  }
+  file.write_at(column_offset + layout.chunk.descriptors_page * page_size, descriptors.data(),
+                descriptors.size() * sizeof(format::PageDescriptor));
+}
+
+format::Superblock make_superblock(const MakePoolOptions& options, const PoolLayout& layout,
+                                   u64 now) {
+  format::Superblock superblock{};
+  superblock.magic = format::superblock_magic;
+  superblock.version = format::format_version;
+  superblock.slot = first_epoch & 1;
+  superblock.epoch = first_epoch;
+  make_uuid(superblock.pool_uuid);
+  superblock.feature_incompatible =
+      options.data_checksums ? u64{format::feature_data_checksums} : 0;
+  superblock.chunk_size_bytes = layout.chunk_size_bytes;
+  fill_random(&superblock.name_hash_seed, sizeof(superblock.name_hash_seed));
+  superblock.creation_time = superblock.checkpoint_time = now;
+  superblock.device_count = static_cast<u32>(layout.parts.size());
+  superblock.chunk_count = static_cast<u32>(layout.chunks.size());
+  superblock.tree_replica_count = static_cast<u8>(std::min<u64>(2, layout.parts.size()));
+  superblock.clean = 1;
+  superblock.page_total = layout.chunks.size() * layout.pages_per_chunk;
+  superblock.data_profile = static_cast<u16>(format::RaidLevel::single);
+  superblock.metadata_profile = static_cast<u16>(format::RaidLevel::single);
+  std::memcpy(superblock.label, options.label.data(), options.label.size());
+  for (u32 i = 0; i < superblock.device_count; ++i) make_uuid(superblock.device_uuids[i]);
+  return superblock;
+}
+
+void write_chunk_maps(std::vector<DeviceFile>& files, const PoolLayout& layout) {
+  for (u32 i = 0; i < files.size(); ++i) {
+    const format::DevicePart& part = layout.parts[i];
+    const auto chunk_count = static_cast<u64>(
+        std::count_if(layout.chunks.begin(), layout.chunks.end(),
+                      [i](const ChunkPlacement& chunk) { return chunk.device_index == i; }));
+    const u64 used = chunk_count * layout.granules_per_chunk;  // chunks lie densely from granule 0
+    write_bitmap_slots(files[i], part.chunk_map_offset, leading_bits(used, part.chunk_map_pages),
+                       part.chunk_area_granules, used, i);
+  }
+}
+
+void write_superblocks(std::vector<DeviceFile>& files, const PoolLayout& layout,
+                       format::Superblock& superblock) {
+  static_assert((first_epoch & 1) == 1, "epoch 1 belongs to slot B");
+  for (u32 i = static_cast<u32>(files.size()); i-- > 0;) {
+    superblock.device = layout.parts[i];
+    std::memcpy(superblock.device.device_uuid, superblock.device_uuids[i],
+                sizeof(superblock.device.device_uuid));
+    seal(superblock, format::superblock_offset_b);
+    files[i].write_at(format::superblock_offset_b, &superblock, sizeof(superblock));
+  }
+  for (DeviceFile& file : files) file.flush();
+}
+
+}  // namespace
+
+format::Superblock make_pool(const MakePoolOptions& options) {
+  check_options(options);
+  std::vector<Candidate> candidates = check_devices(options);
+  std::vector<NamedSize> sizes;
+  for (const Candidate& candidate : candidates) {
+    sizes.push_back({candidate.path, candidate.size_bytes});
+  }
+  const PoolLayout layout = compute_layout(sizes, options.chunk_size_bytes);
+  const u64 now = current_time();
+  format::Superblock superblock = make_superblock(options, layout, now);
+
+  CreatedFiles created;
+  std::vector<DeviceFile> files;
+  for (Candidate& candidate : candidates) {
+    files.push_back(candidate.file ? std::move(*candidate.file)
+                                   : created.create(candidate.path, candidate.size_bytes));
+    if (files.back().size_bytes() != candidate.size_bytes) {
+      files.back().resize(candidate.size_bytes);
+    }
+  }
+  // From here on the old content is gone.
+  for (DeviceFile& file : files) {
+    file.zero_range(0, format::layout_area_offset);
+    file.flush();
+  }
+  u32 height = 0;
+  const std::vector<format::ChunkTreeNode> nodes = build_chunk_tree(layout, height);
+  superblock.tree_root = static_cast<u32>(nodes.size() - 1);
+  superblock.tree_height = static_cast<u8>(height);
+  superblock.tree_node_count = nodes.size();
+  for (u32 i = 0; i < superblock.tree_replica_count; ++i) {
+    GPU4FS_CHECK_LE(nodes.size(), layout.parts[i].tree_pages);
+    files[i].write_at(layout.parts[i].tree_offset, nodes.data(), nodes.size() * page_size);
+  }
+  write_chunk_maps(files, layout);
+  const InitialTree tree =
+      build_initial_tree(layout.chunks.front().base_address, now,
+                         {options.root_uid, options.root_gid, options.root_permissions});
+  superblock.inode_file = tree.inode_file;
+  superblock.inode_used = tree.inode_used;
+  superblock.page_used = tree.pages.size();
+  for (const ChunkPlacement& chunk : layout.chunks) {
+    const bool first = &chunk == layout.chunks.data();
+    const u64 offset = layout.parts[chunk.device_index].chunk_area_offset +
+                       chunk.first_granule * format::physical_granule_bytes;
+    write_chunk(files[chunk.device_index], offset, layout, chunk.base_address, superblock.pool_uuid,
+                first ? tree.pages : std::vector<InitialPage>{});
+  }
+  for (DeviceFile& file : files) file.flush();
+  write_superblocks(files, layout, superblock);
+  created.keep();
+  return superblock;
+}
+
+}  // namespace gpu4fs::server

@@ -1,0 +1,296 @@
+#include "server/pool_open.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <set>
+
+#include "base/check.hpp"
+#include "format/format_text.hpp"
+#include "server/pool_checksum.hpp"
+
+namespace gpu4fs::server {
+
+namespace {
+
+namespace filesystem = std::filesystem;
+
+// An opened file with its superblocks, before it is known to belong to the pool.
+struct Member {
+  DeviceFile file;
+  SuperblockProbe probe;
+};
+
+bool is_same_pool(const format::Superblock& a, const format::Superblock& b) {
+  return std::memcmp(a.pool_uuid, b.pool_uuid, sizeof(a.pool_uuid)) == 0;
+}
+
+bool is_same_device(const format::Superblock& a, const format::Superblock& b) {
+  return std::memcmp(a.device.device_uuid, b.device.device_uuid, 16) == 0;
+}
+
+std::string canonical_path(const std::string& path) {
+  std::error_code ignored;
+  const filesystem::path canonical = filesystem::weakly_canonical(path, ignored);
+  return ignored ? path : canonical.string();
+}
+
+// Files in the folder of `path` that hold a superblock of the pool, `path` left out.
+std::vector<std::string> list_neighbours(const std::string& path, const format::Superblock& pool) {
+  std::vector<std::string> found;
+  std::error_code error;
+  const std::string own = canonical_path(path);
+  const filesystem::path folder = filesystem::absolute(path, error).parent_path();
+  for (filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::error_code ignored;
+    const bool candidate =
+        entry->is_regular_file(ignored) || (!ignored && entry->is_block_file(ignored));
+    if (!candidate || canonical_path(entry->path().string()) == own) continue;
+    try {
+      const SuperblockProbe probe = probe_superblocks(entry->path().string());
+      const format::Superblock* superblock = probe.newest();
+      if (superblock != nullptr && is_same_pool(*superblock, pool)) {
+        found.push_back(entry->path().string());
+      }
+    } catch (const PoolError&) {
+      // Not readable for us: not a member that could be opened either.
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+class PoolOpener {
+ public:
+  explicit PoolOpener(const OpenPoolOptions& options) : options_(options) {}
+
+  OpenedPool open() {
+    if (!options_.lock && !options_.read_only) {
+      throw PoolError(Status::invalid_argument, "a pool is opened for writing only with its lock");
+    }
+    for (const std::string& list : options_.device_paths) {
+      for (const std::string& path : split_device_list(list)) add_member(path);
+    }
+    if (members_.empty()) throw PoolError(Status::invalid_argument, "no device given");
+    check_one_pool();
+    find_missing();
+    const format::Superblock newest = choose_superblock();
+    OpenedPool pool = order_devices(newest);
+    std::vector<TreeDevice> tree_devices;
+    for (const OpenedDevice& device : pool.devices) {
+      tree_devices.push_back({&device.file, device.part});
+    }
+    pool.chunks = read_chunk_tree(pool.superblock, tree_devices, warnings_);
+    if (pool.superblock.clean == 0) {
+      warnings_.push_back("the pool was not unmounted; it continues from its last checkpoint");
+    }
+    pool.warnings = std::move(warnings_);
+    return pool;
+  }
+
+ private:
+  void add_member(const std::string& path) {
+    const auto access =
+        options_.read_only ? DeviceFile::Access::read_only : DeviceFile::Access::read_write;
+    // Looked for before the lock is tried, which would fail with a misleading message.
+    DeviceFile unlocked = DeviceFile::open(path, access, DeviceFile::Locking::none);
+    for (const Member& member : members_) {
+      if (member.file.is_same_file(unlocked)) {
+        throw PoolError(Status::invalid_argument,
+                        fmt::format("{}: the same device as {}", path, member.file.path()));
+      }
+    }
+    DeviceFile file = options_.lock ? DeviceFile::open(path, access, DeviceFile::Locking::lock)
+                                    : std::move(unlocked);
+    SuperblockProbe probe = probe_superblocks(file);
+    refuse_invalid(path, probe);
+    const format::Superblock* superblock = probe.newest();
+    if (superblock == nullptr) {
+      const bool blank =
+          probe.slots[0].state == SlotState::blank && probe.slots[1].state == SlotState::blank;
+      throw PoolError(
+          blank ? Status::not_a_pool : Status::corrupt_superblock,
+          fmt::format("{}: {} ({})", path, blank ? "holds no gpu4fs pool" : "no valid superblock",
+                      probe.problem()));
+    }
+    const std::string problem = find_feature_problem(*superblock, options_.read_only);
+    if (!problem.empty()) {
+      throw PoolError(Status::unsupported_feature, fmt::format("{}: {}", path, problem));
+    }
+    members_.push_back({std::move(file), std::move(probe)});
+  }
+
+  // A slot whose checksum holds was written on purpose: going back to the older slot would undo
+  // what a newer version, or another tool, did to the pool.
+  static void refuse_invalid(const std::string& path, const SuperblockProbe& probe) {
+    for (u32 i = 0; i < 2; ++i) {
+      const SuperblockSlot& slot = probe.slots[i];
+      if (slot.state != SlotState::invalid) continue;
+      const Status status = slot.superblock.version != format::format_version
+                                ? Status::wrong_version
+                                : Status::corrupt_superblock;
+      throw PoolError(status, fmt::format("{}: superblock slot {}: {}", path, i == 0 ? "A" : "B",
+                                          slot.problem));
+    }
+  }
+
+  void check_one_pool() const {
+    const format::Superblock& first = *members_.front().probe.newest();
+    for (const Member& member : members_) {
+      const format::Superblock& own = *member.probe.newest();
+      if (!is_same_pool(own, first)) {
+        throw PoolError(
+            Status::wrong_pool,
+            fmt::format("{}: belongs to pool {}, not to pool {} like {}", member.file.path(),
+                        format::uuid_text(own.pool_uuid), format::uuid_text(first.pool_uuid),
+                        members_.front().file.path()));
+      }
+    }
+  }
+
+  void find_missing() {
+    const format::Superblock first = *members_.front().probe.newest();
+    std::set<std::string> searched;
+    for (std::size_t i = 0; i < members_.size() && members_.size() < first.device_count; ++i) {
+      const std::string path = members_[i].file.path();
+      const std::string folder = filesystem::path(canonical_path(path)).parent_path().string();
+      if (!searched.insert(folder).second) continue;
+      for (const std::string& neighbour : list_neighbours(path, first)) {
+        const bool known = std::any_of(members_.begin(), members_.end(), [&](const Member& member) {
+          return canonical_path(member.file.path()) == canonical_path(neighbour);
+        });
+        if (!known) add_member(neighbour);
+      }
+    }
+  }
+
+  // The newest epoch over all members.
+  format::Superblock choose_superblock() {
+    const Member* best = &members_.front();
+    for (const Member& member : members_) {
+      if (member.probe.newest()->epoch > best->probe.newest()->epoch) best = &member;
+    }
+    const format::Superblock newest = *best->probe.newest();
+    for (const Member& member : members_) {
+      const std::string& path = member.file.path();
+      const format::Superblock* own = member.probe.newest();
+      if (own->epoch + 1 < newest.epoch) {
+        throw PoolError(Status::device_failed,
+                        fmt::format("{}: holds epoch {}, the pool is at {}: it has missed writes",
+                                    path, own->epoch, newest.epoch));
+      }
+      if (own->epoch == newest.epoch && !is_common_part_equal(*own, newest)) {
+        throw PoolError(Status::corrupt_superblock,
+                        fmt::format("{} and {}: superblocks of epoch {} differ", path,
+                                    best->file.path(), newest.epoch));
+      }
+      for (u32 slot = 0; slot < 2; ++slot) {
+        const SuperblockSlot& state = member.probe.slots[slot];
+        if (state.state == SlotState::damaged) {
+          warnings_.push_back(fmt::format("{}: superblock slot {}: {}; epoch {} is used", path,
+                                          slot == 0 ? "A" : "B", state.problem, newest.epoch));
+        }
+      }
+    }
+    return newest;
+  }
+
+  OpenedPool order_devices(const format::Superblock& newest) {
+    OpenedPool pool{newest, {}, {}, {}, options_.read_only};
+    for (u32 index = 0; index < newest.device_count; ++index) {
+      Member& member = member_of(newest, index);
+      const format::Superblock* own = member.probe.newest();
+      const bool current = own->epoch == newest.epoch;
+      if (!current) {
+        warnings_.push_back(fmt::format("{}: lacks the superblock of epoch {}, holds {}",
+                                        member.file.path(), newest.epoch, own->epoch));
+      }
+      if (own->device.device_index != index || own->chunk_size_bytes != newest.chunk_size_bytes) {
+        throw PoolError(Status::corrupt_superblock,
+                        fmt::format("{}: claims index {} and chunk size {} in place of {} and {}",
+                                    member.file.path(), own->device.device_index,
+                                    own->chunk_size_bytes, index, newest.chunk_size_bytes));
+      }
+      pool.devices.push_back({std::move(member.file), own->device, current});
+    }
+    for (const Member& member : members_) {
+      if (member.file.fd() < 0) continue;  // moved to its place
+      throw PoolError(Status::wrong_pool,
+                      fmt::format("{}: is no longer a member of pool {}", member.file.path(),
+                                  format::uuid_text(newest.pool_uuid)));
+    }
+    pool.superblock.device = pool.devices.front().part;
+    return pool;
+  }
+
+  Member& member_of(const format::Superblock& newest, u32 index) {
+    Member* found = nullptr;
+    for (Member& member : members_) {
+      const u8(&own)[16] = member.probe.newest()->device.device_uuid;
+      if (std::memcmp(own, newest.device_uuids[index], sizeof(own)) != 0) continue;
+      if (found != nullptr) {
+        throw PoolError(Status::invalid_argument,
+                        fmt::format("{} and {}: copies of the same device {}", found->file.path(),
+                                    member.file.path(), format::uuid_text(own)));
+      }
+      found = &member;
+    }
+    if (found == nullptr) {
+      throw PoolError(
+          Status::no_device,
+          fmt::format("device {} of {} is missing: UUID {} of pool {}", index, newest.device_count,
+                      format::uuid_text(newest.device_uuids[index]),
+                      format::uuid_text(newest.pool_uuid)));
+    }
+    return *found;
+  }
+
+  OpenPoolOptions options_;
+  std::vector<Member> members_;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace
+
+OpenedPool open_pool(const OpenPoolOptions& options) {
+  return PoolOpener(options).open();
+}
+
+std::vector<std::string> find_members(const std::string& path) {
+  const SuperblockProbe probe = probe_superblocks(path);
+  const format::Superblock* own = probe.newest();
+  if (own == nullptr) {
+    throw PoolError(Status::not_a_pool,
+                    fmt::format("{}: holds no gpu4fs pool ({})", path, probe.problem()));
+  }
+  std::vector<std::pair<u32, std::string>> members{{own->device.device_index, path}};
+  for (const std::string& neighbour : list_neighbours(path, *own)) {
+    const SuperblockProbe other = probe_superblocks(neighbour);
+    const format::Superblock* superblock = other.newest();
+    // A copy of the very device that was named is nobody's member.
+    if (superblock != nullptr && !is_same_device(*superblock, *own))
+      members.emplace_back(superblock->device.device_index, neighbour);
+  }
+  std::sort(members.begin(), members.end());
+  std::vector<std::string> paths;
+  for (const auto& [index, member] : members) paths.push_back(member);
+  return paths;
+}
+
+void complete_superblocks(OpenedPool& pool) {
+  GPU4FS_CHECK(!pool.read_only);
+  for (OpenedDevice& device : pool.devices) {
+    if (device.has_newest_superblock) continue;
+    format::Superblock copy = pool.superblock;
+    copy.device = device.part;
+    seal(copy, superblock_offset(copy.slot));
+    device.file.write_at(superblock_offset(copy.slot), &copy, sizeof(copy));
+    device.file.flush();
+    device.has_newest_superblock = true;
+  }
+}
+
+}  // namespace gpu4fs::server

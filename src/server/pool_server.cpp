@@ -1,0 +1,208 @@
+#include "server/pool_server.hpp"
+
+#include <chrono>
+#include <utility>
+
+#include "base/check.hpp"
+#include "engine/wake.hpp"
+#include "fmt/format.h"
+#include "server/log.hpp"
+#include "server/pool_error.hpp"
+
+namespace gpu4fs::server {
+namespace {
+
+constexpr u32 session_depth_log2 = 6;
+constexpr u32 patient_deadline_ms = 600'000;  // loading, recovery, the last checkpoint
+constexpr u32 checkpoint_mask_clean = 1;      // Opcode::checkpoint: the last one, the pool is left clean
+constexpr u64 upcall_wait_ns = 10'000'000'000;
+
+OpenedPool open_for(const ServerOptions& options) {
+  OpenPoolOptions open;
+  open.device_paths = options.device_paths;
+  open.read_only = options.read_only;
+  return open_pool(open);
+}
+
+}  // namespace
+
+PoolServer::PoolServer(ServerOptions options)
+    : options_(std::move(options)), pool_(open_for(options_)) {
+  if (!pool_.read_only) complete_superblocks(pool_);
+  setup_ = set_up_engine(options_, pool_);
+}
+
+PoolServer::~PoolServer() {
+  stop();
+}
+
+void PoolServer::start() {
+  GPU4FS_CHECK(!started_);
+  setup_.host->start();
+  upcall_session_ = std::make_unique<ServerSession>(
+      *setup_.host, sessions_mutex_, ServerSession::Kind::internal, session_depth_log2, page_size);
+  management_session_ = std::make_unique<ServerSession>(
+      *setup_.host, sessions_mutex_, ServerSession::Kind::internal, session_depth_log2, page_size);
+  upcall_thread_ = std::thread([this] { answer_upcalls(); });
+  started_ = true;
+  load_state();
+  if (!pool_.read_only && options_.commit_interval_s != 0) {
+    commit_thread_ = std::thread([this] { commit_regularly(); });
+  }
+}
+
+void PoolServer::load_state() {
+  const Status loaded = command(format::Opcode::load_chunks, 0);
+  if (loaded != Status::ok) {
+    throw PoolError(loaded, fmt::format("the pool's allocation state cannot be loaded: {}",
+                                        status_text(loaded)));
+  }
+  if (pool_.read_only) return;
+  const Status freed = command(format::Opcode::reclaim_orphans, 0);
+  if (freed == Status::ok) return;
+  pool_.warnings.push_back(fmt::format(
+      "space of files deleted before the last end was not freed: {}", status_text(freed)));
+}
+
+bool PoolServer::stop() {
+  if (!started_) return true;
+  started_ = false;
+  {
+    const std::lock_guard guard(stop_mutex_);
+    stopping_ = true;
+    stop_changed_.notify_all();
+  }
+  if (commit_thread_.joinable()) commit_thread_.join();
+  Status status = Status::ok;
+  if (!pool_.read_only) {
+    status = command(format::Opcode::checkpoint, checkpoint_mask_clean);
+    if (status != Status::ok) {
+      log(LogLevel::error,
+          fmt::format("the last checkpoint was not written: {} The pool is as of the one before.",
+                      status_text(status)));
+    }
+  }
+  upcalls_end_ = true;
+  engine::wake_server(*setup_.upcalls);
+  upcall_thread_.join();
+  management_session_.reset();
+  upcall_session_.reset();
+  setup_.host->stop();
+  return status == Status::ok;
+}
+
+LocalSession PoolServer::open_session(u64 data_bytes) {
+  auto session = std::make_shared<ServerSession>(
+      *setup_.host, sessions_mutex_, ServerSession::Kind::trusted, session_depth_log2, data_bytes);
+  return {session->producer(), &session->port(), session};
+}
+
+std::string PoolServer::engine_text() const {
+  return fmt::format("engine: {} ({})", setup_.host->description(), setup_.reason);
+}
+
+std::string PoolServer::statistics_json() const {
+  const engine::EngineCounters counters = setup_.host->counters();
+  return fmt::format(
+      "{{\"engine\": \"{}\", \"epoch_durable\": {}, \"commands_started\": {}, "
+      "\"commands_completed\": {}, \"commands_failed\": {}, \"descriptors_rejected\": {}, "
+      "\"deadlines_exceeded\": {}, \"upcalls_dropped\": {}}}\n",
+      setup_.host->description(), setup_.host->durable_epoch(), counters.commands_started,
+      counters.commands_completed, counters.commands_failed, counters.descriptors_rejected,
+      counters.deadlines_exceeded, counters.upcalls_dropped);
+}
+
+Status PoolServer::command(format::Opcode opcode, u32 mask) {
+  const std::lock_guard guard(management_mutex_);
+  format::Command request{};
+  request.opcode = opcode;
+  request.mask = mask;
+  request.deadline_ms = patient_deadline_ms;
+  return management_session_->call(request).status;
+}
+
+void PoolServer::answer_upcalls() {
+  while (!upcalls_end_) {
+    ring::Upcall upcall{};
+    if (!setup_.host->wait_upcall(&upcall, upcall_wait_ns)) {
+      report_death();
+      continue;
+    }
+    const Status result = carry_out(upcall);
+    if (!ring::wants_answer(upcall.kind)) continue;
+    // not_found: the command gave up waiting.
+    (void)upcall_session_->call(engine::answer_upcall_command(upcall, result));
+  }
+}
+
+Status PoolServer::carry_out(const ring::Upcall& upcall) {
+  switch (upcall.kind) {
+    case ring::UpcallKind::flush_device:
+      return flush_devices(upcall.argument);
+    case ring::UpcallKind::map_chunk:
+      return map_chunk(upcall.argument);
+    case ring::UpcallKind::log:
+      log(LogLevel::warning,
+          fmt::format("the engine reports {} {:#x}", upcall.detail, upcall.argument));
+      return Status::ok;
+    case ring::UpcallKind::wake_client:
+    case ring::UpcallKind::none:
+      return Status::ok;
+  }
+  return Status::not_supported;
+}
+
+Status PoolServer::flush_devices(u64 which) {
+  Status status = Status::ok;
+  for (u64 i = 0; i < setup_.files.size(); ++i) {
+    if (which != ~u64{0} && which != i) continue;
+    try {
+      if (setup_.files[i].needs_flush()) setup_.files[i].flush();
+    } catch (const device::DeviceError& error) {
+      log(LogLevel::error, error.what());
+      status = Status::device_failed;
+    }
+  }
+  return status;
+}
+
+// All columns of a chunk, header areas included.
+Status PoolServer::map_chunk(u64 chunk) {
+  if (chunk >= pool_.chunks.size()) return Status::out_of_range;
+  const OpenedChunk& opened = pool_.chunks[chunk];
+  const u64 pages = opened.descriptor.size_bytes / page_size;
+  const u64 bytes = (format::chunk_layout(pages).header_pages + pages) * page_size;
+  for (const format::ColumnAddress column : opened.columns) {
+    const device::MappedFile& file = setup_.files[column.device_index()];
+    GPU4FS_TRY(setup_.host->map_memory(file.base() + column.offset_bytes(), bytes));
+  }
+  return Status::ok;
+}
+
+// Idle pools are left alone: without a command since the last look nothing can have changed.
+void PoolServer::commit_regularly() {
+  u64 commands_seen = ~u64{0};
+  const auto interval = std::chrono::seconds(options_.commit_interval_s);
+  std::unique_lock lock(stop_mutex_);
+  while (!stop_changed_.wait_for(lock, interval, [this] { return stopping_; })) {
+    lock.unlock();
+    report_death();
+    const u64 commands = setup_.host->counters().commands_completed;
+    if (commands != commands_seen) {
+      const Status status = command(format::Opcode::checkpoint, 0);
+      commands_seen = setup_.host->counters().commands_completed;
+      if (status != Status::ok && !death_reported_) {
+        log(LogLevel::error, fmt::format("a checkpoint was not written: {}", status_text(status)));
+      }
+    }
+    lock.lock();
+  }
+}
+
+void PoolServer::report_death() {
+  if (!setup_.host->has_died() || death_reported_.exchange(true)) return;
+  log(LogLevel::error, fmt::format("the engine died, all operations fail from now on: {}",
+                                   setup_.host->fault_text()));
+}
+
+}  // namespace gpu4fs::server

@@ -1,0 +1,87 @@
+// The management process's side of a mounted pool: devices, engine, upcalls, checkpoints, sessions.
+//
+//   PoolServer server(options);   // opens and locks the devices, builds the engine; PoolError
+//   server.start();               // the pool's state is loaded, orphans are freed; PoolError
+//   ... open_session() ...        // by front ends of this process
+//   server.stop();                // last checkpoint, engine ends; sessions must be gone
+//
+// Threads of its own: one answers upcalls, one asks for checkpoints. Host only.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/engine_host.hpp"
+#include "ring/engine_port.hpp"
+#include "ring/ring_client.hpp"
+#include "server/engine_setup.hpp"
+#include "server/pool_open.hpp"
+#include "server/server_options.hpp"
+#include "server/server_session.hpp"
+
+namespace gpu4fs::server {
+
+// What a front end of this process needs of a session. `owner` keeps it open.
+struct LocalSession {
+  ring::RingProducer producer{};
+  ring::EnginePort* port = nullptr;
+  std::shared_ptr<void> owner;
+};
+
+class PoolServer {
+ public:
+  explicit PoolServer(ServerOptions options);
+  ~PoolServer();
+  PoolServer(const PoolServer&) = delete;
+  PoolServer& operator=(const PoolServer&) = delete;
+
+  void start();
+
+  // The clean unmount. False: the last checkpoint could not be written; the pool is as of the one
+  // before, and the log says why. Called by the destructor if need be.
+  bool stop();
+
+  // A trusted session: the front end names the caller of each command and has checked permissions.
+  // PoolError when there are too many. Any thread.
+  LocalSession open_session(u64 data_bytes);
+
+  // One line for the user: which engine runs, and why that one.
+  [[nodiscard]] std::string engine_text() const;
+  [[nodiscard]] const std::vector<std::string>& warnings() const { return pool_.warnings; }
+  [[nodiscard]] std::string statistics_json() const;
+
+  engine::EngineHost& engine() { return *setup_.host; }
+
+ private:
+  void load_state();
+  void answer_upcalls();
+  Status carry_out(const ring::Upcall& upcall);
+  Status flush_devices(u64 which);
+  Status map_chunk(u64 chunk);
+  void commit_regularly();
+  Status command(format::Opcode opcode, u32 mask);
+  void report_death();
+
+  ServerOptions options_;
+  OpenedPool pool_;
+  EngineSetup setup_;
+  std::mutex sessions_mutex_;  // opening and closing, one at a time
+  std::unique_ptr<ServerSession> upcall_session_;
+  std::mutex management_mutex_;  // one command at a time on the management session
+  std::unique_ptr<ServerSession> management_session_;
+  std::thread upcall_thread_;
+  std::thread commit_thread_;
+  std::mutex stop_mutex_;
+  std::condition_variable stop_changed_;
+  bool stopping_ = false;  // under stop_mutex_
+  std::atomic<bool> upcalls_end_{false};
+  std::atomic<bool> death_reported_{false};
+  bool started_ = false;
+};
+
+}  // namespace gpu4fs::server

@@ -1,0 +1,27 @@
+// What a pool server is told. Host only.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/types.hpp"
+
+namespace gpu4fs::server {
+
+// `automatic`: the GPU where one is present, works and can reach the pool's memory, else the CPU.
+enum class EngineChoice { automatic, cpu, cuda };
+
+enum class AccessTimes { relative, never, strict, directories_never };
+
+struct ServerOptions {
+  std::vector<std::string> device_paths;  // members in any order, each may be a colon separated list
+  bool read_only = false;
+  EngineChoice engine = EngineChoice::automatic;
+  AccessTimes access_times = AccessTimes::relative;
+  unsigned worker_count = 0;         // 0: chosen by the machine
+  unsigned commit_interval_s = 5;    // longest time until a change is durable by itself; 0: never
+  u64 cache_bytes = 0;               // metadata pages held in engine memory; 0: chosen by the machine
+  bool degraded = false;             // go on although a device is missing, where nothing is lost by it
+};
+
+}  // namespace gpu4fs::server

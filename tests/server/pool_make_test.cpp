@@ -1,0 +1,339 @@
+// mkfs against the format: numbers counted by hand, checksums by libxxhash, refusals that write
+// nothing.
+#include "server/pool_make.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <xxhash.h>
+
+#include <map>
+
+#include "base/limits.hpp"
+#include "format/directory_format.hpp"
+#include "server/pool_layout.hpp"
+#include "server/pool_open.hpp"
+#include "server/pool_test_support.hpp"
+
+namespace gpu4fs::server::test {
+namespace {
+
+constexpr u64 mib = u64{1} << 20;
+
+u64 oracle_hash(const std::vector<u8>& bytes, u64 seed) {
+  return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
+}
+
+// Hash of the page at `offset` with the eight bytes of its checksum zero, and those eight bytes.
+void expect_sealed(const std::string& path, u64 offset, std::size_t checksum_at, u64 seed) {
+  std::vector<u8> page = read_bytes(path, offset, page_size);
+  u64 stored = 0;
+  std::memcpy(&stored, page.data() + checksum_at, 8);
+  std::memset(page.data() + checksum_at, 0, 8);
+  EXPECT_EQ(stored, oracle_hash(page, seed)) << path << " page at " << offset;
+}
+
+TEST(PoolMake, places_everything_where_the_format_says) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "a";
+  MakePoolOptions options = pool_options({path}, 64 * mib);
+  options.label = "first";
+  options.root_uid = 7;
+  options.root_gid = 8;
+  const format::Superblock superblock = make_pool(options);
+  const format::DevicePart& part = superblock.device;
+
+  // 64 MiB: chunks of 8 MiB; 256 KiB, 16 tree pages, 2 * (1 + 1) map pages, 1 MiB log, to 64 KiB.
+  EXPECT_EQ(superblock.chunk_size_bytes, 8 * mib);
+  EXPECT_EQ(part.tree_offset, 256u * 1024);
+  EXPECT_EQ(part.tree_pages, 16u);
+  EXPECT_EQ(part.chunk_map_offset, 320u * 1024);
+  EXPECT_EQ(part.log_offset, 336u * 1024);
+  EXPECT_EQ(part.log_bytes, 1024u * 1024);
+  EXPECT_EQ(part.chunk_area_offset, 1408u * 1024);
+  EXPECT_EQ(part.chunk_area_granules, (65536u - 1408) / 64);
+  // A chunk takes 8 MiB and 64 KiB: 129 of the 1,002 granules.
+  EXPECT_EQ(superblock.chunk_count, 7u);
+  EXPECT_EQ(superblock.page_total, 7u * 2048);
+  EXPECT_EQ(superblock.page_used, 11u);
+  EXPECT_EQ(superblock.inode_used, 16u);
+
+  EXPECT_EQ(read_bytes(path, 0, 128 * 1024), std::vector<u8>(128 * 1024)) << "slot A is blank";
+  expect_sealed(path, 128 * 1024, 16, 128 * 1024);
+  expect_sealed(path, part.tree_offset, 8, 0);
+  expect_sealed(path, part.chunk_map_offset, 8, 0);
+  for (u64 chunk = 0; chunk < 7; ++chunk) {
+    const u64 base = (chunk + 1) * 8 * mib;
+    const u64 column = part.chunk_area_offset + chunk * 129 * 65536;
+    expect_sealed(path, column, 8, base);
+    expect_sealed(path, column + page_size, 8, base);
+    const auto slot = read_struct<format::BitmapSlotHeader>(path, column + page_size);
+    EXPECT_EQ(slot.epoch, 1u);
+    EXPECT_EQ(slot.bit_count, 2048u);
+    EXPECT_EQ(slot.set_count, chunk == 0 ? 11u : 0u);
+    EXPECT_EQ(slot.bitmap_checksum,
+              oracle_hash(read_bytes(path, column + 2 * page_size, page_size), base));
+    const auto other = read_struct<format::BitmapSlotHeader>(path, column + 3 * page_size);
+    EXPECT_EQ(other.magic, 0u);
+  }
+}
+
+TEST(PoolMake, every_initial_page_has_its_descriptor) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "a";
+  const format::Superblock superblock = make_pool(pool_options({path}, 64 * mib));
+  const u64 column = superblock.device.chunk_area_offset;
+  for (u64 page = 0; page < superblock.page_used; ++page) {
+    const auto descriptor =
+        read_struct<format::PageDescriptor>(path, column + 5 * page_size + page * 16);
+    const std::vector<u8> bytes = read_bytes(path, column + (16 + page) * page_size, page_size);
+    EXPECT_EQ(descriptor.checksum, oracle_hash(bytes, 8 * mib + page * page_size)) << page;
+    EXPECT_EQ(descriptor.birth_epoch, 1u);
+    EXPECT_EQ(descriptor.reserved, 0u);
+  }
+}
+
+// Follows the pointers of an empty pool by hand: three levels of the inode file, then the root
+// directory.
+TEST(PoolMake, root_directory_is_reachable_and_empty) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "a";
+  MakePoolOptions options = pool_options({path}, 64 * mib);
+  options.root_uid = 7;
+  options.root_gid = 8;
+  options.root_permissions = 0711;
+  const format::Superblock superblock = make_pool(options);
+  const auto place = [&](format::BlockPointer pointer) {
+    return superblock.device.chunk_area_offset + 16 * page_size + pointer.address() - 8 * mib;
+  };
+  format::BlockPointer pointer = superblock.inode_file.slots[0];
+  for (int level = 3; level > 0; --level) {
+    ASSERT_TRUE(pointer.is_well_formed() && pointer.is_indirect()) << level;
+    pointer = read_struct<format::BlockPointer>(path, place(pointer));
+  }
+  ASSERT_TRUE(pointer.is_well_formed() && !pointer.is_indirect());
+  const auto root = read_struct<format::Inode>(path, place(pointer) + format::inode_size);
+  EXPECT_EQ(root.mode, S_IFDIR | 0711);
+  EXPECT_EQ(root.uid, 7u);
+  EXPECT_EQ(root.gid, 8u);
+  EXPECT_EQ(root.link_count, 2u);
+  EXPECT_EQ(root.parent_or_device, format::inode_number_root);
+  EXPECT_EQ(root.entry_count, 0u);
+  EXPECT_EQ(root.page_count, 1u);
+  const auto leaf = read_struct<format::DirectoryPageHeader>(path, place(root.slots[0]));
+  EXPECT_EQ(leaf.magic, format::directory_leaf_magic);
+  EXPECT_EQ(leaf.entry_count, 0u);
+  EXPECT_EQ(leaf.heap_begin, page_size);
+}
+
+TEST(PoolMake, neighbouring_chunks_are_on_different_devices) {
+  const TemporaryFolder folder;
+  make_file(folder / "b", 40 * mib);
+  make_pool(pool_options({folder / "b"}, 0));
+  MakePoolOptions options = pool_options({folder / "a", folder / "c"}, 64 * mib);
+  make_pool(options);
+  options = pool_options({folder / "a", folder / "b", folder / "c"}, 0);
+  options.force = true;
+  const format::Superblock superblock = make_pool(options);
+  EXPECT_EQ(superblock.device_count, 3u);
+  EXPECT_EQ(superblock.tree_replica_count, 2u);
+  EXPECT_EQ(superblock.chunk_count, 7u + 4u + 7u);
+  OpenPoolOptions open_options;
+  open_options.device_paths = {folder / "c", folder / "a", folder / "b"};
+  const OpenedPool pool = open_pool(open_options);
+  std::map<u32, u32> count_of_device;
+  for (std::size_t i = 0; i < pool.chunks.size(); ++i) {
+    const u32 device = pool.chunks[i].columns[0].device_index();
+    ++count_of_device[device];
+    EXPECT_EQ(pool.chunks[i].descriptor.base_address, (i + 1) * 8 * mib);
+    if (i > 0) {
+      EXPECT_NE(device, pool.chunks[i - 1].columns[0].device_index()) << i;
+    }
+  }
+  EXPECT_EQ(count_of_device, (std::map<u32, u32>{{0, 7}, {1, 4}, {2, 7}}));
+}
+
+TEST(PoolLayout, chunk_size_follows_the_smallest_device) {
+  EXPECT_EQ(default_chunk_size(0), 8 * mib);
+  EXPECT_EQ(default_chunk_size(64 * mib), 8 * mib);
+  EXPECT_EQ(default_chunk_size(127 * mib), 8 * mib);
+  EXPECT_EQ(default_chunk_size(128 * mib), 16 * mib);
+  EXPECT_EQ(default_chunk_size(u64{1} << 40), 1024 * mib);
+}
+
+TEST(PoolLayout, areas_hold_for_large_and_uneven_pools) {
+  const std::vector<std::vector<u64>> pools = {
+      {16 * mib, u64{64} << 30}, {u64{1} << 40, u64{1} << 40}, {u64{64} << 40}, {10 * mib}};
+  for (const std::vector<u64>& sizes : pools) {
+    std::vector<NamedSize> devices;
+    for (const u64 size : sizes) devices.push_back({"device", size});
+    const PoolLayout layout = compute_layout(devices, 0);
+    std::vector<u64> granules_used(sizes.size());
+    for (const ChunkPlacement& chunk : layout.chunks) {
+      EXPECT_EQ(chunk.first_granule, granules_used[chunk.device_index]);
+      granules_used[chunk.device_index] += layout.granules_per_chunk;
+    }
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      const format::DevicePart& part = layout.parts[i];
+      EXPECT_LE(granules_used[i], part.chunk_area_granules);
+      EXPECT_LT(part.chunk_area_granules - granules_used[i], layout.granules_per_chunk);
+      EXPECT_LE(part.chunk_area_offset + part.chunk_area_granules * 65536, sizes[i]);
+      EXPECT_LE(part.chunk_area_granules, part.chunk_map_pages * 32768);
+      EXPECT_GE(part.tree_pages, 2 * chunk_tree_node_count(layout.chunks.size()));
+    }
+  }
+}
+
+TEST(PoolLayout, minimum_size_is_exact) {
+  const std::vector<NamedSize> one = {{"device", 9 * mib}};
+  const std::string message = error_of([&] { compute_layout(one, 0); });
+  const u64 minimum = minimum_device_size(8 * mib, 16);
+  EXPECT_TRUE(contains(message, "device: 9437184 bytes are too small")) << message;
+  EXPECT_TRUE(contains(message, std::to_string(minimum))) << message;
+  EXPECT_EQ(compute_layout({{"device", minimum}}, 0).chunks.size(), 1u);
+  error_of([&] { compute_layout({{"device", minimum - 1}}, 0); });
+}
+
+TEST(PoolMake, a_tree_of_several_levels_is_read_back) {
+  // 8 GiB in chunks of 8 MiB: some 1,000 chunks, a dozen leaves, one root. Only metadata is
+  // written.
+  const TemporaryFolder folder;
+  MakePoolOptions options = pool_options({folder / "a"}, u64{8} << 30);
+  options.chunk_size_bytes = 8 * mib;
+  const format::Superblock superblock = make_pool(options);
+  EXPECT_EQ(superblock.tree_height, 2u);
+  EXPECT_EQ(superblock.tree_node_count, chunk_tree_node_count(superblock.chunk_count));
+  const OpenedPool pool = open_pool({{folder / "a"}, true, true});
+  EXPECT_EQ(pool.chunks.size(), superblock.chunk_count);
+}
+
+TEST(PoolMake, refuses_what_holds_something) {
+  struct Content {
+    u64 offset;
+    std::string bytes;
+    std::string message;
+  };
+  const std::vector<Content> contents = {
+      {1080, std::string("\x53\xef", 2), "holds an ext2/3/4 file system"},
+      {0, "XFSB", "holds an XFS file system"},
+      {0x10040, "_BHRfS_M", "holds a btrfs file system"},
+      {4086, "SWAPSPACE2", "holds a swap area"},
+      {512, "EFI PART", "holds a GPT partition table"},
+      {510, std::string("\x55\xaa", 2), "holds an MBR partition table"},
+      {256 * 1024 - 1, "x", "holds data"},
+  };
+  const TemporaryFolder folder;
+  for (const Content& content : contents) {
+    const std::string path = folder / "a";
+    make_file(path, 32 * mib);
+    write_bytes(path, content.offset, content.bytes.data(), content.bytes.size());
+    const std::string message = error_of([&] { make_pool(pool_options({path}, 0)); });
+    EXPECT_TRUE(contains(message, path + ": " + content.message)) << message;
+    MakePoolOptions forced = pool_options({path}, 0);
+    forced.force = true;
+    EXPECT_EQ(make_pool(forced).chunk_count, 3u);
+    const std::string again = error_of([&] { make_pool(pool_options({path}, 0)); });
+    EXPECT_TRUE(contains(again, "holds a gpu4fs pool")) << again;
+    std::filesystem::remove(path);
+  }
+}
+
+TEST(PoolMake, an_error_of_the_last_device_leaves_the_others_untouched) {
+  const TemporaryFolder folder;
+  make_file(folder / "a", 32 * mib);
+  make_file(folder / "small", 5 * mib);
+  make_file(folder / "full", 32 * mib);
+  flip_byte(folder / "full", 100);
+  for (const char* bad : {"small", "full", "absent", "a"}) {
+    const std::string message = error_of([&] {
+      make_pool(pool_options({folder / "a", folder / bad}, 0));
+    });
+    EXPECT_TRUE(contains(message, folder / bad)) << message;
+    EXPECT_EQ(read_bytes(folder / "a", 0, 32 * mib), std::vector<u8>(32 * mib)) << bad;
+  }
+  // A file that would have been created is not left behind either.
+  error_of([&] { make_pool(pool_options({folder / "new", folder / "small"}, 32 * mib)); });
+  EXPECT_FALSE(std::filesystem::exists(folder / "new"));
+}
+
+TEST(PoolMake, the_same_device_twice_is_found_under_other_names) {
+  const TemporaryFolder folder;
+  make_file(folder / "a", 32 * mib);
+  std::filesystem::create_hard_link(folder / "a", folder / "hard");
+  std::filesystem::create_symlink(folder / "a", folder / "soft");
+  for (const char* name : {"a", "hard", "soft", "./a"}) {
+    const std::string message = error_of([&] {
+      make_pool(pool_options({folder / "a", folder / name}, 0));
+    });
+    EXPECT_TRUE(contains(message, "the same device as " + (folder / "a"))) << message;
+  }
+  const std::string created = error_of([&] {
+    make_pool(pool_options({folder / "n", folder / "./n"}, 32 * mib));
+  });
+  EXPECT_TRUE(contains(created, "the same device")) << created;
+}
+
+TEST(PoolMake, refuses_bad_options) {
+  const TemporaryFolder folder;
+  const auto refused = [&](auto change, const std::string& part) {
+    MakePoolOptions options = pool_options({folder / "a"}, 32 * mib);
+    change(options);
+    const std::string message = error_of([&] { make_pool(options); });
+    EXPECT_TRUE(contains(message, part)) << message;
+    EXPECT_FALSE(std::filesystem::exists(folder / "a"));
+  };
+  refused([](auto& o) { o.device_paths.clear(); }, "1 to 64 devices");
+  refused([](auto& o) { o.device_paths.assign(65, "x"); }, "not 65");
+  refused([](auto& o) { o.data_profile = "raid6"; }, "data profile 'raid6' is not supported");
+  refused([](auto& o) { o.metadata_profile = "raid1"; }, "metadata profile 'raid1'");
+  refused([](auto& o) { o.label.assign(65, 'x'); }, "label has 65 bytes");
+  refused([](auto& o) { o.chunk_size_bytes = 9 * mib; }, "chunk size 9437184");
+  refused([](auto& o) { o.chunk_size_bytes = 4 * mib; }, "chunk size 4194304");
+  refused([](auto& o) { o.size_bytes = 0; }, "does not exist, and no size");
+  refused([&](auto& o) { o.device_paths = {folder / "no/a"}; }, "does not exist");
+  refused([&](auto& o) { o.device_paths = {folder / "."}; }, folder / ".");
+  refused([](auto& o) { o.device_paths = {"/dev/null"}; }, "neither a regular file nor a block");
+  make_file(folder / "b", 16 * mib);
+  refused([&](auto& o) { o.device_paths = {folder / "b"}; }, "exists with 16777216 bytes");
+}
+
+TEST(PoolMake, an_opened_pool_is_not_made_anew) {
+  const TemporaryFolder folder;
+  MakePoolOptions options = pool_options({folder / "a"}, 32 * mib);
+  make_pool(options);
+  options.force = true;
+  {
+    const OpenedPool pool = open_pool({{folder / "a"}, false, true});
+    const std::string message = error_of([&] { make_pool(options); });
+    EXPECT_TRUE(contains(message, "in use")) << message;
+  }
+  make_pool(options);
+}
+
+TEST(PoolMake, identifiers_are_random) {
+  const TemporaryFolder folder;
+  const format::Superblock a = make_pool(pool_options({folder / "a"}, 32 * mib));
+  const format::Superblock b = make_pool(pool_options({folder / "b"}, 32 * mib));
+  EXPECT_NE(std::memcmp(a.pool_uuid, b.pool_uuid, 16), 0);
+  EXPECT_NE(std::memcmp(a.device_uuids[0], b.device_uuids[0], 16), 0);
+  EXPECT_NE(a.name_hash_seed, b.name_hash_seed);
+}
+
+// Pools for the Python reader's test, which runs this test with GPU4FS_IMAGE_FOLDER set.
+TEST(PoolMake, images_for_other_readers) {
+  const TemporaryFolder temporary;
+  const char* chosen = std::getenv("GPU4FS_IMAGE_FOLDER");
+  const auto file = [&](const std::string& name) {
+    return chosen != nullptr ? std::string(chosen) + "/" + name : temporary / name;
+  };
+  MakePoolOptions one = pool_options({file("one")}, 64 * mib);
+  one.label = "one device";
+  EXPECT_EQ(make_pool(one).device_count, 1u);
+  MakePoolOptions three =
+      pool_options({file("three.0"), file("three.1"), file("three.2")}, 24 * mib);
+  three.data_checksums = false;
+  EXPECT_EQ(make_pool(three).feature_incompatible, 0u);
+}
+
+}  // namespace
+}  // namespace gpu4fs::server::test
