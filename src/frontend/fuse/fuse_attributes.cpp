@@ -1,0 +1,101 @@
+// Extended attributes. Names under "user.gpu4fs.server." are the mount's own: they read as facts about
+// the running server and cannot be changed.
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+
+#include "frontend/fuse/fuse_operations.hpp"
+
+namespace gpu4fs::frontend {
+namespace {
+
+using format::Opcode;
+
+constexpr std::string_view server_prefix = "user.gpu4fs.server.";
+
+bool is_server_name(std::string_view name) { return name.starts_with(server_prefix); }
+
+void answer_value(fuse_req_t request, const char* value, u64 length, size_t size) {
+  if (size == 0) {
+    fuse_reply_xattr(request, length);
+  } else if (length > size) {
+    fuse_reply_err(request, ERANGE);
+  } else {
+    fuse_reply_buf(request, value, length);
+  }
+}
+
+void answer_server_name(fuse_req_t request, FuseWorker& worker, std::string_view name,
+                        size_t size) {
+  const std::string_view what = name.substr(server_prefix.size());
+  std::string value;
+  if (what == "pid") {
+    value = std::to_string(getpid());
+  } else if (what == "statistics") {
+    value = worker.shared().source.statistics_json();
+  } else {
+    fuse_reply_err(request, ENODATA);
+    return;
+  }
+  answer_value(request, value.data(), value.size(), size);
+}
+
+void setxattr(fuse_req_t request, fuse_ino_t inode, const char* name, const char* value,
+              size_t size, int flags) {
+  FuseWorker& worker = FuseWorker::current();
+  if (is_server_name(name)) {
+    fuse_reply_err(request, EPERM);
+    return;
+  }
+  format::Command command = worker.command(request, Opcode::set_attribute, inode);
+  worker.set_name(command, name);
+  worker.set_data(command, value, size);
+  command.mask = static_cast<u32>(flags);
+  reply_status(request, worker.call(command).status);
+}
+
+// getxattr and listxattr: size 0 asks for the length only.
+void answer_from_engine(fuse_req_t request, FuseWorker& worker, format::Command& command,
+                        size_t size) {
+  worker.set_data(command, worker.reply_buffer(), size < fuse_max_write ? size : fuse_max_write);
+  const client::Reply reply = worker.call(command);
+  if (reply.status != Status::ok) return reply_status(request, reply.status);
+  answer_value(request, reinterpret_cast<const char*>(worker.reply_buffer()), reply.result, size);
+}
+
+void getxattr(fuse_req_t request, fuse_ino_t inode, const char* name, size_t size) {
+  FuseWorker& worker = FuseWorker::current();
+  if (is_server_name(name)) return answer_server_name(request, worker, name, size);
+  format::Command command = worker.command(request, Opcode::get_attribute, inode);
+  worker.set_name(command, name);
+  answer_from_engine(request, worker, command, size);
+}
+
+void listxattr(fuse_req_t request, fuse_ino_t inode, size_t size) {
+  FuseWorker& worker = FuseWorker::current();
+  format::Command command = worker.command(request, Opcode::list_attributes, inode);
+  answer_from_engine(request, worker, command, size);
+}
+
+void removexattr(fuse_req_t request, fuse_ino_t inode, const char* name) {
+  FuseWorker& worker = FuseWorker::current();
+  if (is_server_name(name)) {
+    fuse_reply_err(request, EPERM);
+    return;
+  }
+  format::Command command = worker.command(request, Opcode::remove_attribute, inode);
+  worker.set_name(command, name);
+  reply_status(request, worker.call(command).status);
+}
+
+}  // namespace
+
+void add_attribute_operations(fuse_lowlevel_ops& operations) {
+  operations.setxattr = setxattr;
+  operations.getxattr = getxattr;
+  operations.listxattr = listxattr;
+  operations.removexattr = removexattr;
+}
+
+}  // namespace gpu4fs::frontend

@@ -1,0 +1,222 @@
+// Files: attributes, content, space.
+//
+// OPEN, OPENDIR and FLUSH are answered with ENOSYS: the kernel then opens and closes without asking and
+// keeps its page cache, which is right because nobody else writes this pool. The kernel checks permissions
+// (default_permissions) and sends O_TRUNC as a SETATTR of the size.
+#include <fcntl.h>
+
+#include "frontend/fuse/fuse_operations.hpp"
+
+namespace gpu4fs::frontend {
+namespace {
+
+using format::Opcode;
+
+void answer_attributes(fuse_req_t request, FuseWorker& worker, format::Command& command) {
+  worker.want_attributes(command);
+  const client::Reply reply = worker.call(command);
+  if (reply.status != Status::ok) return reply_status(request, reply.status);
+  const struct stat attributes = to_stat(worker.attributes());
+  fuse_reply_attr(request, &attributes, cache_timeout_s);
+}
+
+void getattr(fuse_req_t request, fuse_ino_t inode, fuse_file_info*) {
+  FuseWorker& worker = FuseWorker::current();
+  format::Command command = worker.command(request, Opcode::getattr, inode);
+  answer_attributes(request, worker, command);
+}
+
+u32 set_mask(int to_set) {
+  struct Pair {
+    int fuse;
+    u32 mask;
+  };
+  constexpr Pair pairs[] = {
+      {FUSE_SET_ATTR_MODE, format::set_mode},
+      {FUSE_SET_ATTR_UID, format::set_uid},
+      {FUSE_SET_ATTR_GID, format::set_gid},
+      {FUSE_SET_ATTR_SIZE, format::set_size},
+      {FUSE_SET_ATTR_ATIME, format::set_access_time},
+      {FUSE_SET_ATTR_MTIME, format::set_modification_time},
+      {FUSE_SET_ATTR_ATIME_NOW, format::set_access_time_now},
+      {FUSE_SET_ATTR_MTIME_NOW, format::set_modification_time_now},
+      {FUSE_SET_ATTR_CTIME, format::set_change_time},
+  };
+  u32 mask = 0;
+  for (const Pair& pair : pairs) {
+    if ((to_set & pair.fuse) != 0) mask |= pair.mask;
+  }
+  // "now" comes with the plain bit; the engine gets one of the two.
+  if ((mask & format::set_access_time_now) != 0) mask &= ~u32{format::set_access_time};
+  if ((mask & format::set_modification_time_now) != 0) mask &= ~u32{format::set_modification_time};
+  return mask;
+}
+
+void setattr(fuse_req_t request, fuse_ino_t inode, struct stat* wanted, int to_set,
+             fuse_file_info*) {
+  FuseWorker& worker = FuseWorker::current();
+  format::Command command = worker.command(request, Opcode::setattr, inode);
+  command.mask = set_mask(to_set);
+  format::AttributeRecord& record = worker.attributes_in();
+  record = {};
+  record.mode = wanted->st_mode;
+  record.uid = wanted->st_uid;
+  record.gid = wanted->st_gid;
+  record.size_bytes = static_cast<u64>(wanted->st_size);
+  record.access_seconds = wanted->st_atim.tv_sec;
+  record.access_nanoseconds = static_cast<u32>(wanted->st_atim.tv_nsec);
+  record.modification_seconds = wanted->st_mtim.tv_sec;
+  record.modification_nanoseconds = static_cast<u32>(wanted->st_mtim.tv_nsec);
+  record.change_seconds = wanted->st_ctim.tv_sec;
+  record.change_nanoseconds = static_cast<u32>(wanted->st_ctim.tv_nsec);
+  command.data = worker.session().address_of(&record);
+  answer_attributes(request, worker, command);
+}
+
+void access(fuse_req_t request, fuse_ino_t inode, int mask) {
+  FuseWorker& worker = FuseWorker::current();
+  format::Command command = worker.command(request, Opcode::access, inode);
+  command.mode = static_cast<u32>(mask);
+  reply_status(request, worker.call(command).status);
+}
+
+void open(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
+  const FuseShared& shared = FuseWorker::current().shared();
+  if (shared.opens_without_asking) {
+    fuse_reply_err(request, ENOSYS);
+    return;
+  }
+  info->direct_io = shared.options.direct_io ? 1 : 0;
+  info->keep_cache = 1;
+  fuse_reply_open(request, info);
+}
+
+void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode,
+            fuse_file_info* info) {
+  FuseWorker& worker = FuseWorker::current();
+  format::Command command = worker.command(request, Opcode::create, parent);
+  worker.set_name(command, name);
+  command.mode = mode;
+  command.mask = static_cast<u32>(info->flags);
+  worker.want_attributes(command);
+  const client::Reply reply = worker.call(command);
+  if (reply.status != Status::ok) return reply_status(request, reply.status);
+  const fuse_entry_param entry = to_entry(worker, worker.attributes());
+  info->keep_cache = 1;
+  info->direct_io = worker.shared().options.direct_io ? 1 : 0;
+  if (fuse_reply_create(request, &entry, info) == -ENOENT) worker.forget(entry.ino, 1);
+}
+
+void release(fuse_req_t request, fuse_ino_t, fuse_file_info*) { fuse_reply_err(request, 0); }
+
+void read(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info*) {
+  FuseWorker& worker = FuseWorker::current();
+  format::Command command = worker.command(request, Opcode::read, inode);
+  command.offset = static_cast<u64>(offset);
+  worker.set_data(command, worker.reply_buffer(), size < fuse_max_write ? size : fuse_max_write);
+  const client::Reply reply = worker.call(command);
+  if (reply.status != Status::ok) return reply_status(request, reply.status);
+  fuse_reply_buf(request, reinterpret_cast<const char*>(worker.reply_buffer()), reply.result);
+}
+
+void write(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size, off_t offset,
+           fuse_file_info*) {
+  FuseWorker& worker = FuseWorker::current();
+  format::Command command = worker.command(request, Opcode::write, inode);
+  command.offset = static_cast<u64>(offset);
+  worker.set_data(command, data, size);
+  const client::Reply reply = worker.call(command);
+  if (reply.status != Status::ok) return reply_status(request, reply.status);
+  fuse_reply_write(request, reply.result);
+}
+
+void fsync(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info*) {
+  FuseWorker& worker = FuseWorker::current();
+  format::Command command = worker.command(request, Opcode::fsync, inode);
+  command.mask = data_only != 0 ? 1 : 0;
+  reply_status(request, worker.call(command).status);
+}
+
+void statfs(fuse_req_t request, fuse_ino_t) {
+  FuseWorker& worker = FuseWorker::current();
+  format::Command command =
+      worker.command(request, Opcode::statfs, format::inode_number_root);
+  command.output = worker.session().address_of(&worker.statfs());
+  const client::Reply reply = worker.call(command);
+  if (reply.status != Status::ok) return reply_status(request, reply.status);
+  const format::StatfsRecord& record = worker.statfs();
+  struct statvfs values {};
+  values.f_bsize = page_size;
+  values.f_frsize = page_size;
+  values.f_blocks = record.page_total;
+  values.f_bfree = record.page_free;
+  values.f_bavail = record.page_available;
+  values.f_files = record.inode_used + record.inode_free;
+  values.f_ffree = record.inode_free;
+  values.f_favail = record.inode_free;
+  values.f_namemax = name_length_max;
+  fuse_reply_statfs(request, &values);
+}
+
+void fallocate(fuse_req_t request, fuse_ino_t inode, int mode, off_t offset, off_t length,
+               fuse_file_info*) {
+  FuseWorker& worker = FuseWorker::current();
+  format::Command command = worker.command(request, Opcode::fallocate, inode);
+  command.mode = static_cast<u32>(mode);
+  command.offset = static_cast<u64>(offset);
+  command.length = static_cast<u64>(length);
+  reply_status(request, worker.call(command).status);
+}
+
+void lseek(fuse_req_t request, fuse_ino_t inode, off_t offset, int whence, fuse_file_info*) {
+  FuseWorker& worker = FuseWorker::current();
+  if (whence != SEEK_DATA && whence != SEEK_HOLE) {
+    fuse_reply_err(request, EINVAL);
+    return;
+  }
+  format::Command command = worker.command(request, Opcode::seek, inode);
+  command.offset = static_cast<u64>(offset);
+  command.mode = static_cast<u32>(whence);
+  const client::Reply reply = worker.call(command);
+  if (reply.status != Status::ok) return reply_status(request, reply.status);
+  fuse_reply_lseek(request, static_cast<off_t>(reply.result));
+}
+
+void copy_file_range(fuse_req_t request, fuse_ino_t from, off_t from_offset, fuse_file_info*,
+                     fuse_ino_t to, off_t to_offset, fuse_file_info*, size_t length, int flags) {
+  FuseWorker& worker = FuseWorker::current();
+  if (flags != 0) {
+    fuse_reply_err(request, EINVAL);
+    return;
+  }
+  // The answer is 32 bits wide, and a bounded piece keeps the kernel's inode lock short.
+  constexpr u64 piece_max = u64{1} << 30;
+  format::Command command = worker.command(request, Opcode::copy_range, from);
+  command.offset = static_cast<u64>(from_offset);
+  command.second_inode = to;
+  command.aux = static_cast<u64>(to_offset);
+  command.length = length < piece_max ? length : piece_max;
+  const client::Reply reply = worker.call(command);
+  if (reply.status != Status::ok) return reply_status(request, reply.status);
+  fuse_reply_write(request, reply.result);
+}
+
+}  // namespace
+
+void add_file_operations(fuse_lowlevel_ops& operations) {
+  operations.getattr = getattr;
+  operations.setattr = setattr;
+  operations.access = access;
+  operations.create = create;
+  operations.release = release;
+  operations.read = read;
+  operations.write = write;
+  operations.fsync = fsync;
+  operations.statfs = statfs;
+  operations.fallocate = fallocate;
+  operations.lseek = lseek;
+  operations.copy_file_range = copy_file_range;
+  operations.open = open;
+}
+
+}  // namespace gpu4fs::frontend

@@ -1,0 +1,208 @@
+#include "frontend/fuse/fuse_mount.hpp"
+
+#include <fcntl.h>
+#include <linux/fuse.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "fmt/format.h"
+#include "frontend/fuse/fuse_operations.hpp"
+#include "frontend/fuse/fuse_raw.hpp"
+
+namespace gpu4fs::frontend {
+namespace {
+
+constexpr int interrupt_signal = SIGUSR1;
+
+// libfuse reads and writes through these, so that each thread uses its own channel.
+ssize_t read_request(int, void* buffer, size_t length, void*) {
+  return ::read(FuseWorker::current().device, buffer, length);
+}
+
+ssize_t write_reply(int, iovec* parts, int count, void*) {
+  FuseWorker& worker = FuseWorker::current();
+  if (worker.answering_init && count >= 2) {
+    worker.answering_init = false;
+    extend_init_reply(worker.receive_buffer(), parts[1].iov_base, parts[1].iov_len);
+  }
+  return ::writev(worker.device, parts, count);
+}
+
+constexpr fuse_custom_io channel_io = {write_reply, read_request, nullptr, nullptr};
+
+void init(void* user, fuse_conn_info* connection) {
+  auto& shared = *static_cast<FuseShared*>(user);
+  const FuseOptions& options = shared.options;
+  constexpr unsigned always =
+      FUSE_CAP_ASYNC_READ | FUSE_CAP_DONT_MASK | FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
+      FUSE_CAP_ASYNC_DIO | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_POSIX_ACL | FUSE_CAP_CACHE_SYMLINKS |
+      FUSE_CAP_NO_OPENDIR_SUPPORT | FUSE_CAP_EXPLICIT_INVAL_DATA;
+  unsigned wanted = always;
+  if (options.writeback) wanted |= FUSE_CAP_WRITEBACK_CACHE;
+  if (!options.direct_io) wanted |= FUSE_CAP_NO_OPEN_SUPPORT;
+  connection->want = wanted & connection->capable;
+  shared.opens_without_asking = (connection->want & FUSE_CAP_NO_OPEN_SUPPORT) != 0;
+  shared.lists_without_asking = (connection->want & FUSE_CAP_NO_OPENDIR_SUPPORT) != 0;
+  connection->max_write = fuse_max_write;
+  connection->max_background = 64;
+  connection->congestion_threshold = 48;
+  connection->time_gran = 1;
+  FuseWorker::current().answering_init = true;
+}
+
+fuse_lowlevel_ops make_operations() {
+  fuse_lowlevel_ops operations{};
+  operations.init = init;
+  add_name_operations(operations);
+  add_file_operations(operations);
+  add_directory_operations(operations);
+  add_attribute_operations(operations);
+  return operations;
+}
+
+unsigned default_threads() {
+  const unsigned processors = std::max(1u, std::thread::hardware_concurrency());
+  // A thread waits while its fsync does, so there are more of them than processors.
+  return std::clamp(2 * processors, 8u, 32u);
+}
+
+fuse_session* new_session(const FuseOptions& options, FuseShared& shared) {
+  std::string kernel_options = "default_permissions,subtype=gpu4fs,fsname=" + options.source;
+  if (options.allow_other) kernel_options += ",allow_other";
+  if (options.read_only) kernel_options += ",ro";
+  for (const std::string& flag : options.kernel_flags) kernel_options += "," + flag;
+  std::vector<std::string> words = {"gpu4fs", "-o", kernel_options};
+  if (options.debug) words.emplace_back("-d");
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  fuse_args arguments = FUSE_ARGS_INIT(static_cast<int>(pointers.size()), pointers.data());
+  const fuse_lowlevel_ops operations = make_operations();
+  fuse_session* session = fuse_session_new(&arguments, &operations, sizeof(operations), &shared);
+  fuse_opt_free_args(&arguments);
+  return session;
+}
+
+}  // namespace
+
+FuseMount::FuseMount(FuseOptions options, SessionSource& source)
+    : options_(std::move(options)),
+      shared_{.options = options_, .source = source, .inodes = {}},
+      thread_count_(options_.threads != 0 ? options_.threads : default_threads()) {}
+
+FuseMount::~FuseMount() {
+  workers_.clear();
+  if (fuse_ == nullptr) return;
+  if (mounted_) fuse_session_unmount(fuse_);
+  fuse_session_destroy(fuse_);
+}
+
+void FuseMount::open_sessions() {
+  for (unsigned i = 0; i < thread_count_; ++i) {
+    workers_.push_back(
+        std::make_unique<FuseWorker>(shared_, shared_.source.open_session(fuse_area_bytes)));
+  }
+}
+
+void FuseMount::mount() {
+  open_sessions();
+  fuse_ = new_session(options_, shared_);
+  if (fuse_ == nullptr) throw FuseError("the mount options were refused by libfuse");
+  if (fuse_session_mount(fuse_, options_.mountpoint.c_str()) != 0) {
+    throw FuseError(fmt::format("cannot mount on '{}'", options_.mountpoint));
+  }
+  mounted_ = true;
+  if (fuse_session_custom_io(fuse_, &channel_io, fuse_session_fd(fuse_)) != 0) {
+    throw FuseError("libfuse refused the channel");
+  }
+}
+
+int FuseMount::clone_device() const {
+  const int clone = ::open("/dev/fuse", O_RDWR | O_CLOEXEC);
+  auto original = static_cast<u32>(fuse_session_fd(fuse_));
+  if (clone >= 0 && ::ioctl(clone, FUSE_DEV_IOC_CLONE, &original) == 0) return clone;
+  if (clone >= 0) ::close(clone);
+  return ::dup(fuse_session_fd(fuse_));
+}
+
+void FuseMount::serve(FuseWorker& worker) {
+  worker.make_current();
+  fuse_buf request{};
+  while (!stopping_ && fuse_session_exited(fuse_) == 0) {
+    request = {};
+    request.mem = worker.receive_buffer();
+    const int length = fuse_session_receive_buf(fuse_, &request);
+    if (length == -EINTR || length == -EAGAIN) continue;
+    if (length <= 0) break;
+    if (!answer_raw_request(worker, request.mem, static_cast<u64>(length), cache_timeout_s)) {
+      fuse_session_process_buf(fuse_, &request);
+    }
+  }
+  const std::lock_guard guard(mutex_);
+  --serving_;
+  changed_.notify_all();
+}
+
+// libfuse asks the kernel for 128 KiB of read-ahead at most; the kernel lets root ask for more here.
+void FuseMount::set_readahead() {
+  struct stat root {};
+  const int directory = ::open(options_.mountpoint.c_str(), O_PATH | O_CLOEXEC);
+  if (directory < 0) return;
+  if (::fstat(directory, &root) == 0) {
+    std::ofstream file(fmt::format("/sys/class/bdi/{}:{}/read_ahead_kb", major(root.st_dev),
+                                   minor(root.st_dev)));
+    if (file) file << options_.readahead_kib;
+  }
+  ::close(directory);
+}
+
+void FuseMount::run() {
+  struct sigaction action {};
+  action.sa_handler = [](int) {};  // only to end a read(2)
+  ::sigaction(interrupt_signal, &action, nullptr);
+  std::vector<std::thread> threads;
+  serving_ = thread_count_;
+  workers_[0]->device = fuse_session_fd(fuse_);
+  for (unsigned i = 0; i < thread_count_; ++i) {
+    if (i != 0) workers_[i]->device = clone_device();
+    threads.emplace_back([this, i] { serve(*workers_[i]); });
+  }
+  set_readahead();
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return serving_ == 0 || stopping_; });
+    // The signal can come just before a read(2) begins, so it is repeated.
+    while (!changed_.wait_for(lock, std::chrono::milliseconds(5), [this] { return serving_ == 0; })) {
+      for (std::thread& thread : threads) ::pthread_kill(thread.native_handle(), interrupt_signal);
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (unsigned i = 1; i < thread_count_; ++i) ::close(workers_[i]->device);
+  // Closing the last channel ends all requests of the kernel that are still waiting.
+  fuse_session_unmount(fuse_);
+  mounted_ = false;
+  for (const u64 inode : shared_.inodes.take_orphans()) workers_[0]->reclaim(inode);
+}
+
+void FuseMount::stop() {
+  // Pages of shared mappings go out while there is somebody to take them.
+  const int directory = ::open(options_.mountpoint.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (directory >= 0) {
+    ::syncfs(directory);
+    ::close(directory);
+  }
+  const std::lock_guard guard(mutex_);
+  stopping_ = true;
+  changed_.notify_all();
+}
+
+}  // namespace gpu4fs::frontend

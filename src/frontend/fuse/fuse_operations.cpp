@@ -1,0 +1,38 @@
+#include "frontend/fuse/fuse_operations.hpp"
+
+namespace gpu4fs::frontend {
+
+struct stat to_stat(const format::AttributeRecord& record) {
+  struct stat result {};
+  result.st_ino = record.inode;
+  result.st_mode = record.mode;
+  result.st_nlink = record.link_count;
+  result.st_uid = record.uid;
+  result.st_gid = record.gid;
+  result.st_rdev = record.device;
+  result.st_size = static_cast<off_t>(record.size_bytes);
+  result.st_blksize = page_size;
+  result.st_blocks = static_cast<blkcnt_t>(record.blocks_512);
+  result.st_atim = {record.access_seconds, record.access_nanoseconds};
+  result.st_mtim = {record.modification_seconds, record.modification_nanoseconds};
+  result.st_ctim = {record.change_seconds, record.change_nanoseconds};
+  return result;
+}
+
+fuse_entry_param to_entry(FuseWorker& worker, const format::AttributeRecord& record) {
+  fuse_entry_param entry{};
+  entry.ino = record.inode;
+  entry.generation = record.generation;
+  entry.attr = to_stat(record);
+  entry.attr_timeout = cache_timeout_s;
+  entry.entry_timeout = cache_timeout_s;
+  worker.shared().inodes.add_lookup(record.inode);
+  return entry;
+}
+
+void reply_status(fuse_req_t request, Status status) {
+  // A failed reply means that the kernel no longer waits for it.
+  fuse_reply_err(request, to_errno(status));
+}
+
+}  // namespace gpu4fs::frontend

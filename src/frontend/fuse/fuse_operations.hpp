@@ -1,0 +1,29 @@
+// The FUSE operations, each a command to the engine, and what they share. Private to this folder.
+#pragma once
+
+#define FUSE_USE_VERSION 314
+#include <fuse_lowlevel.h>
+
+#include <sys/stat.h>
+
+#include "format/inode_format.hpp"
+#include "format/ring_format.hpp"
+#include "frontend/fuse/fuse_worker.hpp"
+
+namespace gpu4fs::frontend {
+
+// This mount is the only writer of its pool, so what the kernel has cached stays true until an operation
+// of this mount changes it; the kernel invalidates what each operation changes. Seconds.
+inline constexpr double cache_timeout_s = 365.0 * 86400;
+
+void add_name_operations(fuse_lowlevel_ops& operations);
+void add_file_operations(fuse_lowlevel_ops& operations);
+void add_directory_operations(fuse_lowlevel_ops& operations);
+void add_attribute_operations(fuse_lowlevel_ops& operations);
+
+struct stat to_stat(const format::AttributeRecord& record);
+// The entry of what `record` describes; counts a lookup.
+fuse_entry_param to_entry(FuseWorker& worker, const format::AttributeRecord& record);
+
+void reply_status(fuse_req_t request, Status status);
+}  // namespace gpu4fs::frontend

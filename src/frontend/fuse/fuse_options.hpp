@@ -1,0 +1,24 @@
+// What a FUSE mount is told by the mount program.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/types.hpp"
+
+namespace gpu4fs::frontend {
+
+struct FuseOptions {
+  std::string mountpoint;
+  std::string source;                     // first field of /proc/mounts: the devices
+  std::vector<std::string> kernel_flags;  // nosuid, nodev, noexec, sync ... handed to the kernel
+  bool read_only = false;
+  bool allow_other = false;
+  bool direct_io = false;   // no page cache for file data
+  bool writeback = false;   // the kernel collects small writes; no other program may write the pool
+  unsigned threads = 0;     // 0: chosen by the number of processors
+  unsigned readahead_kib = 1024;
+  bool debug = false;
+};
+
+}  // namespace gpu4fs::frontend

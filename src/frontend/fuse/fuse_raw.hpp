@@ -1,0 +1,16 @@
+// Requests and capabilities that libfuse 3.14 does not know, handled on the raw messages. Private to this
+// folder, and apart from fuse_operations.hpp because the kernel's header and libfuse's do not mix well.
+#pragma once
+
+#include "frontend/fuse/fuse_worker.hpp"
+
+namespace gpu4fs::frontend {
+
+// True: `message` was such a request, and it was answered. `timeout_s` is how long the kernel may cache.
+bool answer_raw_request(FuseWorker& worker, const void* message, u64 length, double timeout_s);
+
+// `reply` is the body of libfuse's answer to INIT. Adds HANDLE_KILLPRIV_V2 if the kernel offers it: the
+// engine clears set-id bits and security.capability itself when a file changes.
+void extend_init_reply(const void* request, void* reply, u64 reply_length);
+
+}  // namespace gpu4fs::frontend

@@ -1,0 +1,114 @@
+#include "frontend/fuse/fuse_worker.hpp"
+
+#define FUSE_USE_VERSION 314
+#include <fuse_lowlevel.h>
+
+#include <cstring>
+#include <thread>
+
+#include "base/check.hpp"
+#include "fmt/format.h"
+#include "server/log.hpp"
+
+namespace gpu4fs::frontend {
+
+thread_local FuseWorker* FuseWorker::current_ = nullptr;
+
+format::Command FuseWorker::command(fuse_req* request, format::Opcode opcode, u64 inode) {
+  format::Command command{};
+  command.opcode = opcode;
+  command.inode = inode;
+  if (request != nullptr) {
+    const fuse_ctx* context = fuse_req_ctx(request);
+    command.uid = context->uid;
+    command.gid = context->gid;
+    command.umask_bits = context->umask;
+  }
+  return command;
+}
+
+bool FuseWorker::in_data_area(const void* address) const {
+  const auto* byte = static_cast<const u8*>(address);
+  return byte >= session_->data() && byte < session_->data() + session_->data_bytes();
+}
+
+void FuseWorker::set_name(format::Command& command, std::string_view name) {
+  const void* place = name.data();
+  if (!in_data_area(place)) {
+    GPU4FS_CHECK_LE(name.size(), path_length_max);
+    std::memcpy(name_buffer(), name.data(), name.size());
+    place = name_buffer();
+  }
+  command.name = session_->address_of(place);
+  command.name_length = static_cast<u16>(name.size());
+}
+
+void FuseWorker::set_names(format::Command& command, std::string_view first,
+                           std::string_view second) {
+  GPU4FS_CHECK_LE(first.size() + second.size(), path_length_max);
+  std::memcpy(name_buffer(), first.data(), first.size());
+  std::memcpy(name_buffer() + first.size(), second.data(), second.size());
+  command.name = session_->address_of(name_buffer());
+  command.name_length = static_cast<u16>(first.size());
+  command.second_name_length = static_cast<u16>(second.size());
+}
+
+void FuseWorker::set_data(format::Command& command, const void* data, u64 length) {
+  command.length = length;
+  if (length == 0) return;
+  const void* place = data;
+  if (!in_data_area(place)) {
+    GPU4FS_CHECK_LE(length, fuse_max_write);
+    std::memcpy(reply_buffer(), data, length);
+    place = reply_buffer();
+  }
+  command.data = session_->address_of(place);
+}
+
+void FuseWorker::want_attributes(format::Command& command) {
+  command.output = session_->address_of(&attributes());
+}
+
+client::Reply FuseWorker::call(const format::Command& command) {
+  client::Reply reply = session_->call(command);
+  if (reply.status != Status::no_space && reply.status != Status::no_inodes) return reply;
+  constexpr int wait_ms_max = 200;
+  for (int waited_ms = 0; waited_ms < wait_ms_max; ++waited_ms) {
+    const u64 orphans = shared_.inodes.orphan_count();
+    if (orphans <= shared_.orphans_not_freed.load()) return reply;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (shared_.inodes.orphan_count() < orphans) {
+      reply = session_->call(command);
+      if (reply.status != Status::no_space && reply.status != Status::no_inodes) return reply;
+    }
+  }
+  shared_.orphans_not_freed = shared_.inodes.orphan_count();
+  return session_->call(command);
+}
+
+void FuseWorker::reclaim(u64 inode) {
+  const client::Reply reply = session_->call(command(nullptr, format::Opcode::reclaim, inode));
+  // Whatever is not freed now is freed by the next mount: the orphan bit is on the medium.
+  if (reply.status != Status::ok && reply.status != Status::stale &&
+      reply.status != Status::not_found) {
+    server::log(server::LogLevel::warning,
+                fmt::format("space of deleted inode {} was not freed: {}", inode,
+                            status_text(reply.status)));
+  }
+}
+
+void FuseWorker::forget(u64 inode, u64 count) {
+  if (shared_.inodes.forget(inode, count)) {
+    reclaim(inode);
+    u64 floor = shared_.orphans_not_freed.load();
+    const u64 orphans = shared_.inodes.orphan_count();
+    while (floor > orphans && !shared_.orphans_not_freed.compare_exchange_weak(floor, orphans)) {
+    }
+  }
+}
+
+void FuseWorker::orphaned(u64 inode) {
+  if (inode != 0 && shared_.inodes.mark_orphan(inode)) reclaim(inode);
+}
+
+}  // namespace gpu4fs::frontend

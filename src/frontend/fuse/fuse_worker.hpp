@@ -1,0 +1,113 @@
+// One thread of a FUSE mount: its session with the engine, its buffers, and the state all threads share.
+//
+// A thread's session has a data area in shared memory, cut as follows (bytes):
+//   0        attributes, statfs record, names that must lie together   (scratch_bytes)
+//   ...      receive buffer: the kernel's request is read straight into it, placed so that the data of
+//            a WRITE begins on a page boundary; the engine takes names and data from there
+//   ...      reply buffer: the engine puts file data, entries, values here; writev(2) sends them
+//   ...      conversion buffer: directory entries in the kernel's form
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "base/limits.hpp"
+#include "base/types.hpp"
+#include "client/session.hpp"
+#include "format/ring_format.hpp"
+#include "frontend/fuse/fuse_options.hpp"
+#include "frontend/fuse/inode_table.hpp"
+
+struct fuse_req;
+struct fuse_session;
+
+namespace gpu4fs::frontend {
+
+inline constexpr u64 fuse_max_write = u64{1} << 20;
+// Bytes in front of a WRITE's data: fuse_in_header and fuse_write_in.
+inline constexpr u64 fuse_write_head = 80;
+// What libfuse 3.14 asks read(2) for: 256 pages and a header page. Later ones ask for no more than
+// the size of the buffer that they are given.
+inline constexpr u64 fuse_receive_bytes = fuse_max_write + 2 * page_size;
+
+inline constexpr u64 area_scratch = 0;
+inline constexpr u64 scratch_bytes = 4 * page_size;
+inline constexpr u64 area_receive = scratch_bytes + page_size - fuse_write_head;
+inline constexpr u64 area_reply = scratch_bytes + 4 * page_size + fuse_max_write;
+inline constexpr u64 area_convert = area_reply + fuse_max_write;
+inline constexpr u64 fuse_area_bytes = area_convert + fuse_max_write;
+static_assert(area_receive + fuse_receive_bytes <= area_reply);
+
+// A server for all threads: gives each one a session.
+class SessionSource {
+ public:
+  virtual ~SessionSource() = default;
+  virtual std::unique_ptr<client::Session> open_session(u64 data_bytes) = 0;
+  // JSON text about the server, read as an extended attribute of the root directory.
+  virtual std::string statistics_json() = 0;
+};
+
+// What all threads share.
+struct FuseShared {
+  const FuseOptions& options;
+  SessionSource& source;
+  InodeTable inodes;
+  bool opens_without_asking = false;      // the kernel can open and close files by itself
+  bool lists_without_asking = false;      // ... directories
+  std::atomic<u64> orphans_not_freed{0};  // orphan count when waiting for room was last given up
+};
+
+class FuseWorker {
+ public:
+  FuseWorker(FuseShared& shared, std::unique_ptr<client::Session> session)
+      : shared_(shared), session_(std::move(session)) {}
+
+  // The worker whose thread this is; set for the thread's life by FuseMount.
+  static FuseWorker& current() { return *current_; }
+  void make_current() { current_ = this; }
+
+  FuseShared& shared() { return shared_; }
+  client::Session& session() { return *session_; }
+
+  u8* receive_buffer() { return session_->data() + area_receive; }
+  u8* reply_buffer() { return session_->data() + area_reply; }
+  u8* convert_buffer() { return session_->data() + area_convert; }
+  format::AttributeRecord& attributes() { return at<format::AttributeRecord>(0); }
+  format::AttributeRecord& attributes_in() { return at<format::AttributeRecord>(128); }
+  format::StatfsRecord& statfs() { return at<format::StatfsRecord>(256); }
+  u8* name_buffer() { return session_->data() + area_scratch + 512; }
+
+  // A command in the name of the request's user.
+  format::Command command(fuse_req* request, format::Opcode opcode, u64 inode);
+
+  // Names and data that already lie in the data area are used in place, others are copied into it.
+  void set_name(format::Command& command, std::string_view name);
+  void set_names(format::Command& command, std::string_view first, std::string_view second);
+  void set_data(format::Command& command, const void* data, u64 length);
+  void want_attributes(format::Command& command);
+
+  // Submits and waits. no_space is answered only after the space of files whose last reference the
+  // kernel is just giving up has come back.
+  client::Reply call(const format::Command& command);
+
+  // Frees an orphan that nobody refers to.
+  void reclaim(u64 inode);
+  void forget(u64 inode, u64 count);
+  void orphaned(u64 inode);
+
+  int device = -1;               // this thread's channel to the kernel
+  bool answering_init = false;   // the next message is the reply to INIT
+
+ private:
+  template <class T>
+  T& at(u64 offset) {
+    return *reinterpret_cast<T*>(session_->data() + area_scratch + offset);
+  }
+  bool in_data_area(const void* address) const;
+
+  static thread_local FuseWorker* current_;
+  FuseShared& shared_;
+  std::unique_ptr<client::Session> session_;
+};
+
+}  // namespace gpu4fs::frontend

@@ -1,0 +1,68 @@
+#include "frontend/fuse/inode_table.hpp"
+
+namespace gpu4fs::frontend {
+
+void InodeTable::add_lookup(u64 inode) {
+  Shard& shard = shard_of(inode);
+  const std::lock_guard guard(shard.mutex);
+  ++shard.entries[inode].lookups;
+}
+
+bool InodeTable::forget(u64 inode, u64 count) {
+  Shard& shard = shard_of(inode);
+  const std::lock_guard guard(shard.mutex);
+  const auto found = shard.entries.find(inode);
+  if (found == shard.entries.end()) return false;
+  Entry& entry = found->second;
+  if (entry.lookups > count) {
+    entry.lookups -= count;
+    return false;
+  }
+  const bool orphan = entry.orphan;
+  if (orphan) orphan_count_.fetch_sub(1);
+  shard.entries.erase(found);
+  return orphan;
+}
+
+bool InodeTable::mark_orphan(u64 inode) {
+  Shard& shard = shard_of(inode);
+  const std::lock_guard guard(shard.mutex);
+  const auto found = shard.entries.find(inode);
+  if (found == shard.entries.end()) return true;
+  if (!found->second.orphan) orphan_count_.fetch_add(1);
+  found->second.orphan = true;
+  return false;
+}
+
+void InodeTable::clear_orphan(u64 inode) {
+  Shard& shard = shard_of(inode);
+  const std::lock_guard guard(shard.mutex);
+  const auto found = shard.entries.find(inode);
+  if (found == shard.entries.end() || !found->second.orphan) return;
+  orphan_count_.fetch_sub(1);
+  found->second.orphan = false;
+}
+
+std::vector<u64> InodeTable::take_orphans() {
+  std::vector<u64> orphans;
+  for (Shard& shard : shards_) {
+    const std::lock_guard guard(shard.mutex);
+    for (const auto& [inode, entry] : shard.entries) {
+      if (entry.orphan) orphans.push_back(inode);
+    }
+    shard.entries.clear();
+  }
+  orphan_count_ = 0;
+  return orphans;
+}
+
+u64 InodeTable::size() const {
+  u64 count = 0;
+  for (const Shard& shard : shards_) {
+    const std::lock_guard guard(shard.mutex);
+    count += shard.entries.size();
+  }
+  return count;
+}
+
+}  // namespace gpu4fs::frontend

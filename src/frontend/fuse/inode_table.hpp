@@ -1,0 +1,60 @@
+// Which inodes the kernel still refers to, and which of them have lost their last name.
+//
+// The kernel counts a lookup with every entry it is given and takes counts back with FORGET. An orphan
+// (link count 0) must keep its content until that count is 0: only then no file descriptor, mapping or
+// working directory can reach it. Entries live in shards, each under its own mutex; an inode the kernel
+// does not know has no entry.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "base/types.hpp"
+
+namespace gpu4fs::frontend {
+
+class InodeTable {
+ public:
+  // The kernel was given an entry of this inode.
+  void add_lookup(u64 inode);
+
+  // The kernel gave `count` lookups back. True: the inode is an orphan that nobody refers to any more,
+  // and the caller reclaims it. A count beyond what was given is clamped (a kernel's mistake must not
+  // become ours).
+  [[nodiscard]] bool forget(u64 inode, u64 count);
+
+  // The inode lost its last name. True: the kernel does not refer to it, and the caller reclaims it.
+  [[nodiscard]] bool mark_orphan(u64 inode);
+
+  // An orphan got a name again (linkat of a temporary file).
+  void clear_orphan(u64 inode);
+
+  // Orphans that the kernel still refers to.
+  [[nodiscard]] u64 orphan_count() const { return orphan_count_.load(); }
+
+  // Removes and returns every orphan. Called when the kernel is gone.
+  [[nodiscard]] std::vector<u64> take_orphans();
+
+  [[nodiscard]] u64 size() const;
+
+ private:
+  static constexpr unsigned shard_count = 64;
+  struct Entry {
+    u64 lookups = 0;
+    bool orphan = false;
+  };
+  struct alignas(128) Shard {
+    mutable std::mutex mutex;
+    std::unordered_map<u64, Entry> entries;
+  };
+
+  Shard& shard_of(u64 inode) { return shards_[inode % shard_count]; }
+
+  std::array<Shard, shard_count> shards_;
+  std::atomic<u64> orphan_count_{0};
+};
+
+}  // namespace gpu4fs::frontend

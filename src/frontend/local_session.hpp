@@ -1,0 +1,29 @@
+// Sessions with a server in the same process. Host only.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/types.hpp"
+#include "client/session.hpp"
+#include "frontend/fuse/fuse_worker.hpp"
+#include "server/pool_server.hpp"
+
+namespace gpu4fs::frontend {
+
+// A trusted session: its commands name their callers, whose permissions have been checked. Must be gone
+// before the server stops. Throws server::PoolError when no session is left.
+client::Session open_local_session(server::PoolServer& server, u64 data_bytes);
+
+// The sessions of a FUSE mount's threads.
+class LocalSessions final : public SessionSource {
+ public:
+  explicit LocalSessions(server::PoolServer& server) : server_(server) {}
+  std::unique_ptr<client::Session> open_session(u64 data_bytes) override;
+  std::string statistics_json() override { return server_.statistics_json(); }
+
+ private:
+  server::PoolServer& server_;
+};
+
+}  // namespace gpu4fs::frontend
