@@ -112,7 +112,7 @@ GPU4FS_FN inline u32 misalignment_16(const void* pointer) {
 }  // namespace detail
 
 template <class Group>
-GPU4FS_FN void copy_bytes(Group g, void* destination, const void* source, u64 length) {
+GPU4FS_FN GPU4FS_NOINLINE void copy_bytes(Group g, void* destination, const void* source, u64 length) {
   u8* to = static_cast<u8*>(destination);
   const u8* from = static_cast<const u8*>(source);
   GPU4FS_CHECK(length == 0 || (to != nullptr && from != nullptr));
@@ -144,7 +144,7 @@ GPU4FS_FN void copy_bytes(Group g, void* destination, const void* source, u64 le
 }
 
 template <class Group>
-GPU4FS_FN void fill_bytes(Group g, void* destination, u8 value, u64 length) {
+GPU4FS_FN GPU4FS_NOINLINE void fill_bytes(Group g, void* destination, u8 value, u64 length) {
   u8* to = static_cast<u8*>(destination);
   GPU4FS_CHECK(length == 0 || to != nullptr);
   if constexpr (detail::is_host_lane<Group>) {

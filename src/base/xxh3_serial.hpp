@@ -221,7 +221,7 @@ GPU4FS_FN inline u64 hash_long(const u8* input, u64 length, u64 seed) {
 }  // namespace xxh3
 
 // The hash of `length` bytes at `data`, any alignment. `data` may be null when length is 0.
-GPU4FS_FN inline u64 xxh3_64(const void* data, u64 length, u64 seed) {
+GPU4FS_FN GPU4FS_NOINLINE inline u64 xxh3_64(const void* data, u64 length, u64 seed) {
   const u8* input = static_cast<const u8*>(data);
   GPU4FS_CHECK(input != nullptr || length == 0);
   if (length <= 16) return xxh3::hash_0_to_16(input, length, seed);

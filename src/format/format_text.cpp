@@ -56,8 +56,9 @@ void append_slot(std::string& text, const void* page, unsigned index) {
   }
   const auto entry = read_struct<DirectoryEntry>(page, slot.entry_offset);
   const char* name = static_cast<const char*>(page) + name_offset;
-  fmt::format_to(std::back_inserter(text), "\n  slot {}: hash {:#018x} inode {} type {} name \"{}\"",
-                 index, slot.hash, entry.inode, slot.type, escape_name({name, slot.name_length}));
+  fmt::format_to(std::back_inserter(text),
+                 "\n  slot {}: hash {:#018x} inode {} type {} name \"{}\"", index, slot.hash,
+                 entry.inode, slot.type, escape_name({name, slot.name_length}));
 }
 
 void append_node_children(std::string& text, const void* page) {
@@ -173,11 +174,10 @@ std::string to_text(const Inode& inode) {
       time_text(inode.access_time), time_text(inode.modification_time),
       time_text(inode.change_time), time_text(inode.birth_time), to_text(inode.attributes));
   if (inode.is_inline()) {
-    const std::uint64_t length =
-        std::min<std::uint64_t>(inode.size_bytes, inode_inline_capacity);
+    const std::uint64_t length = std::min<std::uint64_t>(inode.size_bytes, inode_inline_capacity);
     const auto* bytes = reinterpret_cast<const char*>(inode.inline_data());
-    text += fmt::format("\ncontent: \"{}\"",
-                        escape_name({bytes, static_cast<std::size_t>(length)}));
+    text +=
+        fmt::format("\ncontent: \"{}\"", escape_name({bytes, static_cast<std::size_t>(length)}));
     return text;
   }
   for (unsigned i = 0; i < inode_slot_count; ++i) {
@@ -208,8 +208,8 @@ std::string to_text(const Superblock& superblock) {
       escape_name(trim_zeros(superblock.label, sizeof(superblock.label))),
       superblock.feature_compatible, superblock.feature_read_only_compatible,
       superblock.feature_incompatible, superblock.chunk_size_bytes, superblock.name_hash_seed,
-      time_text(superblock.creation_time), time_text(superblock.checkpoint_time),
-      superblock.clean, to_text(static_cast<RaidLevel>(superblock.data_profile)),
+      time_text(superblock.creation_time), time_text(superblock.checkpoint_time), superblock.clean,
+      to_text(static_cast<RaidLevel>(superblock.data_profile)),
       to_text(static_cast<RaidLevel>(superblock.metadata_profile)), superblock.device_count,
       superblock.chunk_count, superblock.tree_root, superblock.tree_height,
       superblock.tree_node_count, superblock.tree_replica_count, superblock.page_used,
@@ -258,8 +258,7 @@ std::string directory_page_text(const void* page) {
   } else if (header.magic == directory_leaf_magic) {
     fmt::format_to(std::back_inserter(text), "\nentries: {}\nheap: from {} garbage {}",
                    header.entry_count, header.heap_begin, header.heap_garbage);
-    constexpr unsigned slot_max =
-        (page_size - directory_leaf_slots_offset) / sizeof(DirectorySlot);
+    constexpr unsigned slot_max = (page_size - directory_leaf_slots_offset) / sizeof(DirectorySlot);
     for (unsigned i = 0; i < std::min<unsigned>(header.entry_count, slot_max); ++i) {
       append_slot(text, page, i);
     }
@@ -271,9 +270,9 @@ std::string directory_page_text(const void* page) {
 
 std::string attribute_page_text(const void* page) {
   const auto header = read_struct<AttributePageHeader>(page, 0);
-  std::string text = fmt::format("magic: {}\nversion: {}\nentries: {}\nused: {}",
-                                 magic_text(header.magic), header.version, header.entry_count,
-                                 header.used_bytes);
+  std::string text =
+      fmt::format("magic: {}\nversion: {}\nentries: {}\nused: {}", magic_text(header.magic),
+                  header.version, header.entry_count, header.used_bytes);
   std::size_t offset = sizeof(AttributePageHeader);
   for (unsigned i = 0; i < header.entry_count; ++i) {
     if (offset + sizeof(AttributeEntry) > page_size) break;

@@ -1,8 +1,8 @@
 // Format structures as text, for `gpu4fs dump`, for fsck and for logs. Host only.
 //
-// Every function accepts any bytes: nothing is assumed to be valid, counts and offsets inside a page are
-// bounded, names are escaped. Structures print as "field: value" lines without a newline at the end;
-// pointers and times print as one word group.
+// Every function accepts any bytes: nothing is assumed to be valid, counts and offsets inside a
+// page are bounded, names are escaped. Structures print as "field: value" lines without a newline
+// at the end; pointers and times print as one word group.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@
 
 namespace gpu4fs::format {
 
-// "hole", "data 4 KiB at 0x800000", "unwritten 2 MiB at ...", "indirect at ..." or "malformed 0x...".
+// "hole", "data 4 KiB at 0x800000", "unwritten 2 MiB at ...", "indirect at ..." or "malformed
+// 0x...".
 std::string to_text(BlockPointer pointer);
 std::string to_text(const Inode& inode);
 std::string to_text(const DevicePart& part);

@@ -1,5 +1,5 @@
-// The layout of every structure on medium and wire against the golden listing. A difference is a change
-// of the format: it needs a new version number. GPU4FS_UPDATE_GOLDEN=1 rewrites the listing.
+// The layout of every structure on medium and wire against the golden listing. A difference is a
+// change of the format: it needs a new version number. GPU4FS_UPDATE_GOLDEN=1 rewrites the listing.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

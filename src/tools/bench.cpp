@@ -1,0 +1,79 @@
+// gpu4fs bench: measurements against limits taken in the same run.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tools/bench_result.hpp"
+#include "tools/bench_verbs.hpp"
+#include "tools/verb.hpp"
+
+namespace gpu4fs::tools {
+
+namespace {
+
+enum class Action { run, fuse, report };
+Action action = Action::report;
+BenchRunOptions run_options;
+BenchFuseOptions fuse_options;
+std::vector<std::string> report_paths;
+
+void add_options(CLI::App& app) {
+  run_options = {};
+  fuse_options = {};
+  report_paths.clear();
+  app.require_subcommand(1);
+  CLI::App* run = app.add_subcommand("run", "measure an engine in this process through the client library");
+  run->add_option("--engine", run_options.engine, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  run->add_option("-o,--output", run_options.output, "Write the result as JSON to this file");
+  run->add_flag("--quick", run_options.quick, "Less data and fewer repetitions");
+  run->add_option("--only", run_options.only, "Parts to run: write, read, vram, latency, rate, idle, checkpoint");
+  run->callback([] { action = Action::run; });
+  CLI::App* fuse = app.add_subcommand("fuse", "measure a mount against libfuse's passthrough file systems");
+  fuse->add_option("--peer", fuse_options.peers, "Passthrough programs; otherwise libfuse's examples are built");
+  fuse->add_option("--folder", fuse_options.folder, "Where pool and peer keep their data, default /dev/shm");
+  fuse->add_option("-o,--output", fuse_options.output, "Write the result as JSON to this file");
+  fuse->add_flag("--quick", fuse_options.quick, "Less data and fewer repetitions");
+  fuse->callback([] { action = Action::fuse; });
+  CLI::App* report = app.add_subcommand("report", "print results: what, measured, required, met or short");
+  report->add_option("results", report_paths, "JSON files, default bench/results/*.json");
+  report->callback([] { action = Action::report; });
+}
+
+int run() {
+  switch (action) {
+    case Action::run:
+      return bench_run(run_options);
+    case Action::fuse:
+      return bench_fuse(fuse_options);
+    case Action::report:
+      return bench_report(report_paths);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int bench_report(const std::vector<std::string>& paths) {
+  std::vector<std::string> files = paths;
+  if (files.empty()) {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator("bench/results", error)) {
+      if (entry.path().extension() == ".json") files.push_back(entry.path().string());
+    }
+    std::sort(files.begin(), files.end());
+  }
+  if (files.empty()) throw std::runtime_error("no results: name files, or run it where bench/results lies");
+  for (const std::string& file : files) {
+    fmt::print("{}: ", file);
+    print_rows(read_result(file));
+  }
+  return 0;
+}
+
+const Verb bench_verb = {"bench", "measure against the machine's limits", nullptr, add_options, run, 16, 8};
+
+}  // namespace gpu4fs::tools

@@ -1,0 +1,27 @@
+// The subcommands of `gpu4fs bench`. Private to the tools.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace gpu4fs::tools {
+
+struct BenchRunOptions {
+  std::string engine = "auto";
+  std::string output;
+  bool quick = false;
+  std::vector<std::string> only;  // parts to run; empty: all
+};
+int bench_run(const BenchRunOptions& options);
+
+struct BenchFuseOptions {
+  std::vector<std::string> peers;  // programs; empty: built from libfuse's examples
+  std::string folder;              // for pool and peer data, default /dev/shm
+  std::string output;
+  bool quick = false;
+};
+int bench_fuse(const BenchFuseOptions& options);
+
+int bench_report(const std::vector<std::string>& paths);
+
+}  // namespace gpu4fs::tools

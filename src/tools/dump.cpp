@@ -1,0 +1,267 @@
+// gpu4fs dump: any structure of a pool as text. Takes no lock; on a mounted pool it shows the last
+// checkpoint, whose pages may be reused while it reads.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/limits.hpp"
+#include "format/format_text.hpp"
+#include "server/check/tree_reader.hpp"
+#include "server/pool_open.hpp"
+#include "tools/verb.hpp"
+
+namespace gpu4fs::tools {
+
+namespace {
+
+struct DumpOptions {
+  std::vector<std::string> devices;
+  std::string number;  // inode number, or address of a page
+};
+DumpOptions options;
+void (*dump_function)() = nullptr;
+
+u64 parse_number(const std::string& text) {
+  std::size_t end = 0;
+  u64 number = 0;
+  try {
+    number = std::stoull(text, &end, 0);
+  } catch (const std::exception&) {
+    end = 0;
+  }
+  if (end == 0 || end != text.size()) {
+    throw std::invalid_argument(fmt::format("'{}' is not a number", text));
+  }
+  return number;
+}
+
+server::OpenedPool open_for_dump() { return server::open_pool({options.devices, true, false}); }
+
+const char* slot_state_text(server::SlotState state) {
+  switch (state) {
+    case server::SlotState::blank:
+      return "blank";
+    case server::SlotState::damaged:
+      return "damaged";
+    case server::SlotState::invalid:
+      return "invalid";
+    case server::SlotState::valid:
+      return "valid";
+  }
+  return "unknown";
+}
+
+std::string indent(const std::string& text) {
+  std::string result = "  ";
+  for (const char character : text) {
+    result += character;
+    if (character == '\n') result += "  ";
+  }
+  return result;
+}
+
+// Works on devices of no usable pool, too.
+void dump_superblock() {
+  for (const std::string& list : options.devices) {
+    for (const std::string& path : server::split_device_list(list)) {
+      const server::SuperblockProbe probe = server::probe_superblocks(path);
+      for (u32 slot = 0; slot < 2; ++slot) {
+        const server::SuperblockSlot& state = probe.slots[slot];
+        fmt::print("{} slot {} at {:#x}: {}{}{}\n", path, slot == 0 ? "A" : "B",
+                   server::superblock_offset(slot), slot_state_text(state.state),
+                   state.problem.empty() ? "" : ": ", state.problem);
+        if (state.state == server::SlotState::blank) continue;
+        fmt::print("{}\n  inode file:\n{}\n", indent(format::to_text(state.superblock)),
+                   indent(indent(format::to_text(state.superblock.inode_file))));
+      }
+    }
+  }
+}
+
+void dump_device() {
+  const server::OpenedPool pool = open_for_dump();
+  for (const server::OpenedDevice& device : pool.devices) {
+    fmt::print("{}:\n{}\n", device.file.path(), indent(format::to_text(device.part)));
+    const u64 slot_pages = 1 + device.part.chunk_map_pages;
+    for (u32 slot = 0; slot < 2; ++slot) {
+      format::BitmapSlotHeader header{};
+      device.file.read_at(device.part.chunk_map_offset + slot * slot_pages * page_size, &header, sizeof(header));
+      fmt::print("  chunk map slot {}:\n{}\n", slot == 0 ? "A" : "B", indent(indent(format::to_text(header))));
+    }
+  }
+}
+
+void dump_chunks() {
+  const server::OpenedPool pool = open_for_dump();
+  for (const server::OpenedChunk& chunk : pool.chunks) {
+    fmt::print("chunk {:#x}:\n{}\n", chunk.descriptor.base_address, indent(format::to_text(chunk.descriptor)));
+    const format::ChunkLayout layout = format::chunk_layout(chunk.descriptor.size_bytes / page_size);
+    for (const format::ColumnAddress column : chunk.columns) {
+      fmt::print("  column: {}\n", format::to_text(column));
+      const server::DeviceFile& file = pool.devices[column.device_index()].file;
+      format::ChunkHeader header{};
+      file.read_at(column.offset_bytes(), &header, sizeof(header));
+      fmt::print("  header:\n{}\n", indent(indent(format::to_text(header))));
+      for (const u64 page : {layout.bitmap_a_page, layout.bitmap_b_page}) {
+        format::BitmapSlotHeader slot{};
+        file.read_at(column.offset_bytes() + page * page_size, &slot, sizeof(slot));
+        fmt::print("  bitmap slot {}:\n{}\n", page == layout.bitmap_a_page ? "A" : "B",
+                   indent(indent(format::to_text(slot))));
+      }
+    }
+  }
+}
+
+void dump_tree() {
+  const server::OpenedPool pool = open_for_dump();
+  const format::Superblock& superblock = pool.superblock;
+  for (u32 replica = 0; replica < superblock.tree_replica_count; ++replica) {
+    const server::OpenedDevice& device = pool.devices[replica];
+    fmt::print("{}: chunk tree, root {}, {} nodes\n", device.file.path(), superblock.tree_root,
+               superblock.tree_node_count);
+    for (u64 number = 0; number < superblock.tree_node_count; ++number) {
+      format::ChunkTreeNode node{};
+      device.file.read_at(device.part.tree_offset + number * page_size, &node, sizeof(node));
+      if (node.magic != format::chunk_tree_magic) {
+        fmt::print("  node {}: no node\n", number);
+        continue;
+      }
+      fmt::print("  node {}: level {} epoch {} entries {} bytes {} checksum {:#018x}\n", number, node.level,
+                 node.epoch, node.entry_count, node.used_bytes, node.checksum);
+    }
+  }
+  for (const server::OpenedChunk& chunk : pool.chunks) {
+    fmt::print("{:#x} + {:#x} {}", chunk.descriptor.base_address, chunk.descriptor.size_bytes,
+               format::to_text(chunk.descriptor.level));
+    for (const format::ColumnAddress column : chunk.columns) fmt::print(", {}", format::to_text(column));
+    fmt::print("\n");
+  }
+}
+
+void dump_inode() {
+  const server::OpenedPool pool = open_for_dump();
+  server::MediumReader reader(pool);
+  const u64 number = parse_number(options.number);
+  const format::Inode inode = server::read_inode(reader, number);
+  fmt::print("inode {}:\n{}\n", number, indent(format::to_text(inode)));
+  if (!inode.attributes.is_valid()) return;
+  const auto page = std::make_unique<server::PageBuffer>();
+  server::read_verified(reader, inode.attributes.address(), page.get());
+  fmt::print("attributes:\n{}\n", indent(format::attribute_page_text(page->bytes)));
+}
+
+void dump_directory() {
+  const server::OpenedPool pool = open_for_dump();
+  server::MediumReader reader(pool);
+  const u64 number = parse_number(options.number);
+  const format::Inode inode = server::read_inode(reader, number);
+  if (format::inode_type_text(inode.mode) != "directory") {
+    throw std::invalid_argument(
+        fmt::format("inode {} is no directory: {}", number, format::inode_type_text(inode.mode)));
+  }
+  const auto page = std::make_unique<server::PageBuffer>();
+  for (u64 index = 0; index < inode.size_bytes / page_size; ++index) {
+    format::BlockPointer pointer{};
+    const u64 address = server::find_page(reader, inode, index, &pointer);
+    if (address == 0) {
+      fmt::print("page {}: missing\n", index);
+      continue;
+    }
+    server::read_verified(reader, address, page.get());
+    fmt::print("page {} at {:#x}:\n{}\n", index, address, indent(format::directory_page_text(page->bytes)));
+  }
+}
+
+void print_map(server::MediumReader& reader, format::BlockPointer pointer, u32 level, u64 index) {
+  if (pointer.raw == 0) return;
+  fmt::print("  level {} index {}: {}\n", level, index, format::to_text(pointer));
+  if (!pointer.is_well_formed() || !pointer.is_indirect() || level == 0) return;
+  const auto page = std::make_unique<server::PageBuffer>();
+  server::read_verified(reader, pointer.address(), page.get());
+  for (u32 i = 0; i < format::slots_per_block; ++i) {
+    format::BlockPointer child{};
+    std::memcpy(&child, page->bytes + i * sizeof(child), sizeof(child));
+    print_map(reader, child, level - 1, index * format::slots_per_block + i);
+  }
+}
+
+void dump_map() {
+  const server::OpenedPool pool = open_for_dump();
+  server::MediumReader reader(pool);
+  const u64 number = parse_number(options.number);
+  const format::Inode inode = server::read_inode(reader, number);
+  fmt::print("inode {}: height {}{}\n", number, inode.height, inode.is_inline() ? ", content is inline" : "");
+  if (inode.is_inline()) return;
+  for (u32 i = 0; i < format::inode_slot_count; ++i) print_map(reader, inode.slots[i], inode.height, i);
+}
+
+void dump_page() {
+  const server::OpenedPool pool = open_for_dump();
+  server::MediumReader reader(pool);
+  const u64 address = parse_number(options.number);
+  const auto page = std::make_unique<server::PageBuffer>();
+  const server::PageState state = reader.read_page(address, page.get());
+  const std::optional<server::PagePlace> place = reader.locate(address);
+  if (!place) {
+    throw std::invalid_argument(fmt::format("{:#x} is no address of a page: outside all chunks or not aligned", address));
+  }
+  format::PageDescriptor descriptor{};
+  reader.read_descriptor(*place, &descriptor);
+  fmt::print("{}: {}, {}\n", reader.place_text(address), format::to_text(descriptor),
+             state == server::PageState::good      ? "content matches"
+             : state == server::PageState::damaged ? "content does not match (or the page is free)"
+                                                   : "cannot be read");
+  for (u32 row = 0; row < page_size; row += 16) {
+    // Equal rows are left out.
+    if (row > 0 && row + 16 < page_size && std::memcmp(page->bytes + row, page->bytes + row - 16, 16) == 0) continue;
+    fmt::print("{:03x} ", row);
+    for (u32 i = 0; i < 16; ++i) fmt::print(" {:02x}", page->bytes[row + i]);
+    fmt::print("\n");
+  }
+}
+
+struct DumpTarget {
+  const char* name;
+  const char* summary;
+  const char* argument;  // null: none
+  void (*function)();
+};
+constexpr DumpTarget targets[] = {
+    {"superblock", "both superblock slots of each device named", nullptr, dump_superblock},
+    {"device", "layout and chunk map of each device", nullptr, dump_device},
+    {"chunks", "descriptor, header and bitmap slots of every chunk", nullptr, dump_chunks},
+    {"tree", "the chunk tree", nullptr, dump_tree},
+    {"inode", "an inode and its attributes", "number", dump_inode},
+    {"directory", "the pages of a directory", "number", dump_directory},
+    {"map", "all block pointers of a file", "number", dump_map},
+    {"page", "a page and its descriptor", "address", dump_page},
+};
+
+void add_options(CLI::App& app) {
+  options = {};
+  app.require_subcommand(1);
+  for (const DumpTarget& target : targets) {
+    CLI::App* sub = app.add_subcommand(target.name, target.summary);
+    if (target.argument != nullptr) {
+      sub->add_option(target.argument, options.number, "Decimal or 0x...")->required();
+    }
+    sub->add_option("devices", options.devices, "Members of the pool")->required();
+    sub->callback([&target] { dump_function = target.function; });
+  }
+}
+
+int run() {
+  dump_function();
+  return 0;
+}
+
+}  // namespace
+
+const Verb dump_verb = {"dump", "print structures of the medium", nullptr, add_options, run, 16, 8};
+
+}  // namespace gpu4fs::tools

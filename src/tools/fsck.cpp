@@ -1,0 +1,190 @@
+// gpu4fs fsck: checks a pool that is not mounted.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "base/limits.hpp"
+#include "server/check/check_pool.hpp"
+#include "tools/json.hpp"
+#include "tools/size_text.hpp"
+#include "tools/verb.hpp"
+
+namespace gpu4fs::tools {
+
+namespace {
+
+// Exit statuses of fsck(8).
+constexpr int status_clean = 0;
+constexpr int status_errors_left = 4;
+constexpr int status_failure = 8;
+constexpr int status_usage = 16;
+
+struct FsckOptions {
+  std::vector<std::string> devices;
+  bool no_change = false;
+  bool automatic = false;
+  bool assume_yes = false;
+  bool force = false;
+  bool verbose = false;
+  bool repair = false;
+  bool no_data = false;
+  bool quiet = false;
+  bool json = false;
+};
+FsckOptions options;
+
+void add_options(CLI::App& app) {
+  options = {};
+  app.add_option("devices", options.devices, "Members of the pool; those next to them are found")->required();
+  app.add_flag("-n", options.no_change, "Change nothing (this version never does)");
+  app.add_flag("-p,-a", options.automatic, "As fsck(8) calls it at boot; changes nothing");
+  app.add_flag("-y", options.assume_yes, "Accepted; there are no questions");
+  app.add_flag("-f", options.force, "Accepted; the check is always complete");
+  app.add_flag("-v,--verbose", options.verbose, "Print what was counted");
+  app.add_flag("--repair", options.repair, "Not available in this version");
+  app.add_flag("--no-data", options.no_data, "Do not verify checksums of file contents");
+  app.add_flag("-q,--quiet", options.quiet, "Print findings only");
+  app.add_flag("--json", options.json, "Print the result as JSON");
+}
+
+// One line on a terminal, rewritten; appears when the check takes longer than two seconds.
+class ProgressLine {
+ public:
+  void update(const server::CheckProgress& progress) {
+    using Seconds = std::chrono::duration<double>;
+    const auto now = std::chrono::steady_clock::now();
+    const double elapsed_s = Seconds(now - began_).count();
+    if (elapsed_s < 2 || Seconds(now - printed_).count() < 0.5) return;
+    printed_ = now;
+    const double rate = static_cast<double>(progress.pages_done) / elapsed_s;
+    const u64 left = progress.pages_total - std::min(progress.pages_done, progress.pages_total);
+    const double left_s = rate > 0 ? static_cast<double>(left) / rate : 0;
+    fmt::print(stderr, "\r{}: {} of {}, {}/s, {:.0f} s left   ", progress.phase,
+               size_text(progress.pages_done * page_size), size_text(progress.pages_total * page_size),
+               size_text(static_cast<u64>(rate) * page_size), left_s);
+    std::fflush(stderr);
+    is_visible_ = true;
+  }
+  void clear() {
+    if (is_visible_) fmt::print(stderr, "\r{:79}\r", "");
+    is_visible_ = false;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point printed_;
+  bool is_visible_ = false;
+};
+
+const char* severity_text(server::Severity severity) {
+  return severity == server::Severity::error ? "error" : "note";
+}
+
+void print_json(const server::CheckResult& result, double seconds) {
+  JsonWriter json;
+  json.begin_object();
+  json.add("clean", result.findings.error_count() == 0);
+  json.add("errors", result.findings.error_count());
+  json.add("epoch", result.epoch);
+  json.begin_array("devices");
+  for (const std::string& path : result.devices) json.add("", path);
+  json.end();
+  json.add("pages_total", result.pages_total);
+  json.add("pages_used", result.pages_used);
+  json.add("pages_verified", result.pages_verified);
+  json.add("data_verified", !options.no_data);
+  json.add("inodes", result.inodes);
+  json.add("directories", result.directories);
+  json.add("names", result.names);
+  json.add("orphans", result.orphans);
+  json.add("seconds", seconds);
+  json.begin_array("findings");
+  for (const server::Finding& finding : result.findings.kept()) {
+    const server::FindingKind kind = server::finding_kind(finding.id);
+    json.begin_object();
+    json.add("id", kind.id);
+    json.add("severity", severity_text(kind.severity));
+    json.add("place", finding.place);
+    json.add("text", finding.text);
+    json.end();
+  }
+  json.end();
+  json.begin_object("counts");
+  for (u32 i = 0; i < server::finding_id_count; ++i) {
+    const auto id = static_cast<server::FindingId>(i);
+    if (result.findings.count(id) > 0) json.add(server::finding_kind(id).id, result.findings.count(id));
+  }
+  json.end();
+  json.end();
+  fmt::print("{}", json.text());
+}
+
+void print_summary(const server::CheckResult& result, double seconds) {
+  for (u32 i = 0; i < server::finding_id_count; ++i) {
+    const auto id = static_cast<server::FindingId>(i);
+    const u64 count = result.findings.count(id);
+    if (count > server::Findings::kept_max) {
+      fmt::print("{}: {} more of this kind\n", server::finding_kind(id).id, count - server::Findings::kept_max);
+    }
+  }
+  if (options.quiet) return;
+  if (options.verbose) {
+    fmt::print("{} inodes, {} directories, {} names, {} orphans; {} of {} pages used, {} verified in {:.1f} s\n",
+               result.inodes, result.directories, result.names, result.orphans, result.pages_used,
+               result.pages_total, result.pages_verified, seconds);
+  }
+  if (result.findings.error_count() == 0) {
+    fmt::print("clean: epoch {}, {} files and directories, {} used{}\n", result.epoch, result.inodes,
+               size_text(result.pages_used * page_size),
+               options.no_data ? ", file contents not verified" : "");
+  } else {
+    fmt::print("{} errors\n", result.findings.error_count());
+  }
+}
+
+int run() {
+  if (options.repair) {
+    fmt::print(stderr, "fsck.gpu4fs: --repair is not available in this version: it finds damage and changes nothing\n");
+    return status_failure;
+  }
+  ProgressLine progress;
+  const bool shows_progress = !options.json && !options.quiet && ::isatty(STDERR_FILENO) != 0;
+  server::CheckOptions check;
+  check.device_paths = options.devices;
+  check.check_data = !options.no_data;
+  if (shows_progress) {
+    check.on_progress = [&](const server::CheckProgress& now) { progress.update(now); };
+  }
+  if (!options.json) {
+    check.on_finding = [&](const server::Finding& finding) {
+      progress.clear();
+      const server::FindingKind kind = server::finding_kind(finding.id);
+      if (options.quiet && kind.severity == server::Severity::note) return;
+      fmt::print("{}: {}: {}{}{}\n", kind.id, finding.place, kind.sentence, finding.text.empty() ? "" : " ",
+                 finding.text);
+    };
+  }
+  const auto began = std::chrono::steady_clock::now();
+  const server::CheckResult result = server::check_pool(check);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  progress.clear();
+  if (options.json) {
+    print_json(result, seconds);
+  } else {
+    print_summary(result, seconds);
+  }
+  return result.findings.error_count() == 0 ? status_clean : status_errors_left;
+}
+
+}  // namespace
+
+const Verb fsck_verb = {"fsck",       "check a pool that is not mounted", "fsck.gpu4fs", add_options, run,
+                        status_usage, status_failure};
+
+}  // namespace gpu4fs::tools

@@ -1,0 +1,195 @@
+// gpu4fs info: what a pool is and how full it is, from its newest checkpoint. Takes no lock, so that it works
+// on a mounted pool.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/limits.hpp"
+#include "format/format_text.hpp"
+#include "server/pool_open.hpp"
+#include "tools/json.hpp"
+#include "tools/size_text.hpp"
+#include "tools/verb.hpp"
+
+namespace gpu4fs::tools {
+
+namespace {
+
+struct InfoOptions {
+  std::vector<std::string> devices;
+  bool chunks = false;
+  bool json = false;
+};
+InfoOptions options;
+
+void add_options(CLI::App& app) {
+  options = {};
+  app.add_option("devices", options.devices, "Members of the pool; those next to them are found")->required();
+  app.add_flag("--chunks", options.chunks, "List every chunk");
+  app.add_flag("--json", options.json, "Print as JSON");
+}
+
+struct ChunkUsage {
+  u64 base_address;
+  u64 page_count;
+  u64 page_used;  // according to the bitmap slot that counts; 0 if neither does
+  u32 device;
+  u64 device_offset;
+};
+
+u64 read_page_used(const server::OpenedPool& pool, const server::OpenedChunk& chunk, u64 page_count) {
+  const format::ChunkLayout layout = format::chunk_layout(page_count);
+  const server::DeviceFile& file = pool.devices[chunk.columns[0].device_index()].file;
+  u64 newest = 0;
+  u64 used = 0;
+  for (const u64 page : {layout.bitmap_a_page, layout.bitmap_b_page}) {
+    format::BitmapSlotHeader header{};
+    file.read_at(chunk.columns[0].offset_bytes() + page * page_size, &header, sizeof(header));
+    if (header.magic != format::bitmap_slot_magic || header.epoch > pool.superblock.epoch) continue;
+    if (header.epoch >= newest) {
+      newest = header.epoch;
+      used = header.set_count;
+    }
+  }
+  return used;
+}
+
+std::vector<ChunkUsage> list_chunks(const server::OpenedPool& pool) {
+  std::vector<ChunkUsage> chunks;
+  for (const server::OpenedChunk& chunk : pool.chunks) {
+    const u64 page_count = chunk.descriptor.size_bytes / page_size;
+    chunks.push_back({chunk.descriptor.base_address, page_count, read_page_used(pool, chunk, page_count),
+                      chunk.columns[0].device_index(), chunk.columns[0].offset_bytes()});
+  }
+  return chunks;
+}
+
+struct DeviceUsage {
+  u64 chunk_count = 0;
+  u64 page_count = 0;
+  u64 page_used = 0;
+};
+
+std::vector<DeviceUsage> sum_by_device(const server::OpenedPool& pool, const std::vector<ChunkUsage>& chunks) {
+  std::vector<DeviceUsage> devices(pool.devices.size());
+  for (const ChunkUsage& chunk : chunks) {
+    DeviceUsage& device = devices[chunk.device];
+    ++device.chunk_count;
+    device.page_count += chunk.page_count;
+    device.page_used += chunk.page_used;
+  }
+  return devices;
+}
+
+std::string label_of(const format::Superblock& superblock) {
+  const std::string_view bytes(reinterpret_cast<const char*>(superblock.label), sizeof(superblock.label));
+  return std::string(bytes.substr(0, bytes.find('\0')));
+}
+
+std::string profile_text(u16 profile) { return format::to_text(static_cast<format::RaidLevel>(profile)); }
+
+void print_json(const server::OpenedPool& pool, const std::vector<ChunkUsage>& chunks) {
+  const format::Superblock& superblock = pool.superblock;
+  JsonWriter json;
+  json.begin_object();
+  json.add("pool_uuid", format::uuid_text(superblock.pool_uuid));
+  json.add("label", label_of(superblock));
+  json.add("format_version", superblock.version);
+  json.add("epoch", superblock.epoch);
+  json.add("clean", superblock.clean != 0);
+  json.add("created", format::time_text(superblock.creation_time));
+  json.add("checkpoint", format::time_text(superblock.checkpoint_time));
+  json.add("data_profile", profile_text(superblock.data_profile));
+  json.add("metadata_profile", profile_text(superblock.metadata_profile));
+  json.add("data_checksums", (superblock.feature_incompatible & format::feature_data_checksums) != 0);
+  json.add("chunk_size_bytes", superblock.chunk_size_bytes);
+  json.add("size_bytes", superblock.page_total * page_size);
+  json.add("used_bytes", superblock.page_used * page_size);
+  json.add("inodes_used", superblock.inode_used);
+  json.begin_array("devices");
+  const std::vector<DeviceUsage> usage = sum_by_device(pool, chunks);
+  for (std::size_t i = 0; i < pool.devices.size(); ++i) {
+    const server::OpenedDevice& device = pool.devices[i];
+    json.begin_object();
+    json.add("path", device.file.path());
+    json.add("uuid", format::uuid_text(device.part.device_uuid));
+    json.add("size_bytes", device.part.size_bytes);
+    json.add("chunk_count", usage[i].chunk_count);
+    json.add("data_bytes", usage[i].page_count * page_size);
+    json.add("used_bytes", usage[i].page_used * page_size);
+    json.add("has_newest_superblock", device.has_newest_superblock);
+    json.end();
+  }
+  json.end();
+  if (options.chunks) {
+    json.begin_array("chunks");
+    for (const ChunkUsage& chunk : chunks) {
+      json.begin_object();
+      json.add("base_address", chunk.base_address);
+      json.add("size_bytes", chunk.page_count * page_size);
+      json.add("used_bytes", chunk.page_used * page_size);
+      json.add("device", chunk.device);
+      json.add("device_offset", chunk.device_offset);
+      json.end();
+    }
+    json.end();
+  }
+  json.begin_array("warnings");
+  for (const std::string& warning : pool.warnings) json.add("", warning);
+  json.end();
+  json.end();
+  fmt::print("{}", json.text());
+}
+
+void print_text(const server::OpenedPool& pool, const std::vector<ChunkUsage>& chunks) {
+  const format::Superblock& superblock = pool.superblock;
+  fmt::print("pool        {}\n", format::uuid_text(superblock.pool_uuid));
+  if (!label_of(superblock).empty()) fmt::print("label       {}\n", format::escape_name(label_of(superblock)));
+  fmt::print("state       epoch {}, {}, checkpoint {}\n", superblock.epoch,
+             superblock.clean != 0 ? "unmounted" : "mounted or not unmounted",
+             format::time_text(superblock.checkpoint_time));
+  fmt::print("created     {}, format version {}\n", format::time_text(superblock.creation_time), superblock.version);
+  fmt::print("profiles    data {}, metadata {}, checksums of {}\n", profile_text(superblock.data_profile),
+             profile_text(superblock.metadata_profile),
+             (superblock.feature_incompatible & format::feature_data_checksums) != 0 ? "data and metadata"
+                                                                                   : "metadata only");
+  fmt::print("usage       {} of {} ({:.1f} %), {} inodes\n", size_text(superblock.page_used * page_size),
+             size_text(superblock.page_total * page_size),
+             100.0 * static_cast<double>(superblock.page_used) / static_cast<double>(superblock.page_total),
+             superblock.inode_used);
+  fmt::print("chunks      {} of {}\n", superblock.chunk_count, size_text(superblock.chunk_size_bytes));
+  const std::vector<DeviceUsage> usage = sum_by_device(pool, chunks);
+  for (std::size_t i = 0; i < pool.devices.size(); ++i) {
+    fmt::print("device {:<4} {}: {}, {} chunks, {} of {} used\n", i, pool.devices[i].file.path(),
+               size_text(pool.devices[i].part.size_bytes), usage[i].chunk_count,
+               size_text(usage[i].page_used * page_size), size_text(usage[i].page_count * page_size));
+  }
+  if (options.chunks) {
+    for (const ChunkUsage& chunk : chunks) {
+      fmt::print("chunk {:#x}: {} used of {}, device {} offset {:#x}\n", chunk.base_address,
+                 size_text(chunk.page_used * page_size), size_text(chunk.page_count * page_size), chunk.device,
+                 chunk.device_offset);
+    }
+  }
+  for (const std::string& warning : pool.warnings) fmt::print("warning: {}\n", warning);
+}
+
+int run() {
+  const server::OpenedPool pool = server::open_pool({options.devices, true, false});
+  const std::vector<ChunkUsage> chunks = list_chunks(pool);
+  if (options.json) {
+    print_json(pool, chunks);
+  } else {
+    print_text(pool, chunks);
+  }
+  return 0;
+}
+
+}  // namespace
+
+const Verb info_verb = {"info", "show a pool, its devices and usage", nullptr, add_options, run, 16, 8};
+
+}  // namespace gpu4fs::tools

@@ -1,0 +1,123 @@
+// gpu4fs mkfs: makes an empty pool.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/limits.hpp"
+#include "format/format_text.hpp"
+#include "server/pool_device_file.hpp"
+#include "server/pool_error.hpp"
+#include "server/pool_make.hpp"
+#include "tools/json.hpp"
+#include "tools/size_text.hpp"
+#include "tools/verb.hpp"
+
+namespace gpu4fs::tools {
+
+namespace {
+
+// Exit statuses of mkfs(8).
+constexpr int status_failure = 8;
+constexpr int status_usage = 16;
+
+struct MkfsOptions {
+  std::vector<std::string> devices;
+  std::string size;
+  std::string chunk_size;
+  std::string label;
+  std::string data_profile = "single";
+  std::string metadata_profile = "single";
+  bool no_data_checksums = false;
+  bool force = false;
+  bool quiet = false;
+  bool json = false;
+};
+MkfsOptions options;
+
+void add_options(CLI::App& app) {
+  options = {};
+  app.add_option("devices", options.devices,
+                 "Regular files or block devices, several or one list with colons")
+      ->required();
+  app.add_option("-s,--size", options.size, "Size of each file that does not exist yet (64M, 2GiB)");
+  app.add_option("-L,--label", options.label, "Name of the pool, at most 64 bytes");
+  app.add_option("-d,--data", options.data_profile, "Profile of file data; this version: single");
+  app.add_option("-m,--metadata", options.metadata_profile, "Profile of metadata; this version: single");
+  app.add_option("--chunk-size", options.chunk_size,
+                 "Unit of allocation of the logical space, a power of two from 8M to 1G");
+  app.add_flag("--no-data-checksums", options.no_data_checksums,
+               "Checksums for metadata only; damaged file data is not noticed");
+  app.add_flag("-f,--force", options.force, "Overwrite devices that hold something");
+  app.add_flag("-q,--quiet", options.quiet, "Print nothing on success");
+  app.add_flag("--json", options.json, "Print the result as JSON");
+}
+
+std::string label_of(const format::Superblock& superblock) {
+  const std::string_view bytes(reinterpret_cast<const char*>(superblock.label), sizeof(superblock.label));
+  return std::string(bytes.substr(0, bytes.find('\0')));
+}
+
+void print_result(const format::Superblock& superblock, const std::vector<std::string>& paths) {
+  if (options.json) {
+    JsonWriter json;
+    json.begin_object();
+    json.add("pool_uuid", format::uuid_text(superblock.pool_uuid));
+    json.add("label", label_of(superblock));
+    json.add("chunk_size_bytes", superblock.chunk_size_bytes);
+    json.add("chunk_count", superblock.chunk_count);
+    json.add("size_bytes", superblock.page_total * page_size);
+    json.add("data_profile", format::to_text(static_cast<format::RaidLevel>(superblock.data_profile)));
+    json.add("metadata_profile",
+             format::to_text(static_cast<format::RaidLevel>(superblock.metadata_profile)));
+    json.add("data_checksums",
+             (superblock.feature_incompatible & format::feature_data_checksums) != 0);
+    json.begin_array("devices");
+    for (const std::string& path : paths) json.add("", path);
+    json.end();
+    json.end();
+    fmt::print("{}", json.text());
+  } else if (!options.quiet) {
+    fmt::print("gpu4fs pool {}{}{}: {} on {} device{}, {} chunks of {}\n",
+               format::uuid_text(superblock.pool_uuid), label_of(superblock).empty() ? "" : " ",
+               format::escape_name(label_of(superblock)), size_text(superblock.page_total * page_size),
+               paths.size(), paths.size() == 1 ? "" : "s", superblock.chunk_count,
+               size_text(superblock.chunk_size_bytes));
+  }
+}
+
+int run() {
+  server::MakePoolOptions make;
+  for (const std::string& list : options.devices) {
+    for (const std::string& path : server::split_device_list(list)) make.device_paths.push_back(path);
+  }
+  try {
+    if (!options.size.empty()) make.size_bytes = parse_size(options.size);
+    if (!options.chunk_size.empty()) make.chunk_size_bytes = parse_size(options.chunk_size);
+  } catch (const std::invalid_argument& error) {
+    fmt::print(stderr, "mkfs.gpu4fs: {}\n", error.what());
+    return status_usage;
+  }
+  for (const std::string& profile : {options.data_profile, options.metadata_profile}) {
+    if (profile == "single") continue;
+    fmt::print(stderr, "mkfs.gpu4fs: profile '{}' is not available: this version makes only 'single'\n",
+               profile);
+    return status_usage;
+  }
+  make.label = options.label;
+  make.force = options.force;
+  make.data_checksums = !options.no_data_checksums;
+  const format::Superblock superblock = server::make_pool(make);
+  print_result(superblock, make.device_paths);
+  return 0;
+}
+
+}  // namespace
+
+const Verb mkfs_verb = {"mkfs",      "make an empty pool", "mkfs.gpu4fs", add_options, run, status_usage,
+                        status_failure};
+
+}  // namespace gpu4fs::tools

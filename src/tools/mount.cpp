@@ -1,0 +1,247 @@
+// gpu4fs mount, mount.gpu4fs: serves a pool as a directory.
+//
+// The program goes into the background when the directory is usable, so that its exit status says whether
+// the mount succeeded: the child reports through a pipe, the parent waits for the report.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "frontend/fuse/fuse_mount.hpp"
+#include "frontend/local_session.hpp"
+#include "server/log.hpp"
+#include "server/pool_device_file.hpp"
+#include "server/pool_error.hpp"
+#include "server/pool_server.hpp"
+#include "tools/mount_options.hpp"
+#include "tools/verb.hpp"
+
+namespace gpu4fs::tools {
+namespace {
+
+// Exit statuses of mount(8).
+constexpr int status_usage = 1;
+constexpr int status_failure = 32;
+
+struct CommandLine {
+  std::vector<std::string> words;  // devices, the mount point last
+  std::vector<std::string> option_lists;
+  std::string type;
+  std::string name_space;
+  bool foreground = false;
+  bool verbose = false;
+  bool fake = false;
+  bool sloppy = false;
+  bool no_mtab = false;
+  bool read_only = false;
+  bool read_write = false;
+};
+CommandLine line;
+
+void add_options(CLI::App& app) {
+  line = {};
+  app.add_option("words", line.words,
+                 "Devices of the pool (several, or one list with colons; one is enough when the others "
+                 "lie in the same folder), then the directory")
+      ->required();
+  app.add_option("-o,--options", line.option_lists,
+                 "ro, noatime, nodiratime, relatime, strictatime, allow_other, engine=auto|cpu|cuda, "
+                 "workers=N, threads=N, commit=SECONDS, cache=SIZE, readahead=KIB, direct_io, "
+                 "writeback, degraded, nosuid, nodev, noexec, sync")
+      ->expected(1);
+  app.add_flag("-F,--foreground", line.foreground, "Stay in the foreground and log to stderr");
+  app.add_flag("-v,--verbose", line.verbose, "Say more");
+  app.add_flag("-r,--read-only", line.read_only, "Same as -o ro");
+  app.add_flag("-w,--rw", line.read_write, "Same as -o rw");
+  app.add_flag("-f,--fake", line.fake, "Check the options, do not mount");
+  app.add_flag("-s,--sloppy", line.sloppy, "For mount(8); nothing is passed over in silence");
+  app.add_flag("-n,--no-mtab", line.no_mtab, "For mount(8); there is no mtab to write");
+  app.add_option("-t,--types", line.type, "For mount(8); gpu4fs");
+  app.add_option("-N,--namespace", line.name_space, "For mount(8); not supported");
+}
+
+std::string absolute_path(const std::string& path) {
+  char* resolved = ::realpath(path.c_str(), nullptr);
+  if (resolved == nullptr) {
+    throw server::PoolError(Status::not_found, fmt::format("{}: {}", path, std::strerror(errno)));
+  }
+  std::string result = resolved;
+  std::free(resolved);
+  return result;
+}
+
+MountOptions read_command_line() {
+  MountOptions options;
+  if (line.words.size() < 2) throw MountUsageError("a device and a directory are needed");
+  if (!line.name_space.empty()) throw MountUsageError("option '-N' is not supported");
+  // As root a pool is as trusted as any other file system that root mounts.
+  if (::geteuid() == 0) options.fuse.kernel_flags = {"suid", "dev"};
+  for (const std::string& list : line.option_lists) add_mount_options(options, list);
+  if (line.read_only) add_mount_options(options, "ro");
+  if (line.read_write) add_mount_options(options, "rw");
+  options.fuse.mountpoint = absolute_path(line.words.back());
+  std::string joined;
+  for (std::size_t i = 0; i + 1 < line.words.size(); ++i) {
+    for (const std::string& path : server::split_device_list(line.words[i])) {
+      options.server.device_paths.push_back(absolute_path(path));
+      joined += (joined.empty() ? "" : ":") + options.server.device_paths.back();
+    }
+  }
+  if (options.server.device_paths.empty()) throw MountUsageError("a device is needed");
+  if (options.fuse.source.empty()) options.fuse.source = joined;
+  struct stat attributes {};
+  if (::stat(options.fuse.mountpoint.c_str(), &attributes) != 0 || !S_ISDIR(attributes.st_mode)) {
+    throw server::PoolError(Status::not_directory,
+                            fmt::format("{}: not a directory", options.fuse.mountpoint));
+  }
+  return options;
+}
+
+// The child's word to its parent: the first byte is the exit status, then text for stderr.
+class Report {
+ public:
+  explicit Report(int pipe_end) : pipe_(pipe_end) {}
+  void send(int status, const std::string& text) {
+    if (pipe_ < 0) {
+      if (!text.empty()) fmt::print(stderr, "mount.gpu4fs: {}\n", text);
+      return;
+    }
+    const std::string message = static_cast<char>(status) + text;
+    if (::write(pipe_, message.data(), message.size()) < 0) return;
+    ::close(pipe_);
+    pipe_ = -1;
+  }
+  bool is_background() const { return pipe_ >= 0; }
+
+ private:
+  int pipe_;
+};
+
+int await_report(int pipe_end, pid_t child) {
+  std::string message;
+  char buffer[512];
+  ssize_t count = 0;
+  while ((count = ::read(pipe_end, buffer, sizeof(buffer))) > 0) {
+    message.append(buffer, static_cast<std::size_t>(count));
+  }
+  if (message.empty()) {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    fmt::print(stderr, "mount.gpu4fs: the server ended before it was ready (wait status {})\n",
+               status);
+    return status_failure;
+  }
+  if (message.size() > 1) fmt::print(stderr, "mount.gpu4fs: {}\n", message.substr(1));
+  return static_cast<unsigned char>(message[0]);
+}
+
+void detach_from_terminal() {
+  ::setsid();
+  if (::chdir("/") != 0) return;
+  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (null < 0) return;
+  for (int fd = 0; fd < 3; ++fd) ::dup2(null, fd);
+  ::close(null);
+}
+
+sigset_t ending_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, number);
+  return set;
+}
+
+// Mounts, reports, serves until the end. Everything that is not an error of the operation is thrown before
+// the report.
+int serve(const MountOptions& options, Report& report) {
+  const sigset_t signals = ending_signals();
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+  server::PoolServer server(options.server);
+  server.start();
+  frontend::LocalSessions sessions(server);
+  bool clean = false;
+  {
+    frontend::FuseMount mount(options.fuse, sessions);
+    mount.mount();
+    std::atomic<bool> ended{false};
+    std::thread ender([&] {
+      int number = 0;
+      while (::sigwait(&signals, &number) == 0 && !ended) {
+        if (number == SIGHUP && report.is_background()) continue;
+        mount.stop();
+        return;
+      }
+    });
+    std::string text;
+    for (const std::string& warning : server.warnings()) text += warning + "\n";
+    text += server.engine_text();
+    const bool background = report.is_background();
+    report.send(0, text);
+    if (background) {
+      server::log_to_system(true);
+      detach_from_terminal();
+    }
+    mount.run();
+    ended = true;
+    ::pthread_kill(ender.native_handle(), SIGTERM);
+    ender.join();
+  }
+  clean = server.stop();
+  return clean ? 0 : status_failure;
+}
+
+int serve_and_report(const MountOptions& options, Report& report) {
+  try {
+    return serve(options, report);
+  } catch (const std::exception& error) {
+    report.send(status_failure, error.what());
+    return status_failure;
+  }
+}
+
+int run() {
+  MountOptions options;
+  try {
+    options = read_command_line();
+  } catch (const MountUsageError& error) {
+    fmt::print(stderr, "mount.gpu4fs: {}\n", error.what());
+    return status_usage;
+  }
+  if (line.fake) return 0;
+  if (line.foreground) {
+    Report report(-1);
+    return serve_and_report(options, report);
+  }
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error(std::strerror(errno));
+  std::fflush(nullptr);
+  const pid_t child = ::fork();
+  if (child < 0) throw std::runtime_error(fmt::format("fork: {}", std::strerror(errno)));
+  if (child != 0) {
+    ::close(ends[1]);
+    return await_report(ends[0], child);
+  }
+  ::close(ends[0]);
+  Report report(ends[1]);
+  const int status = serve_and_report(options, report);
+  std::fflush(nullptr);
+  ::_exit(status);
+}
+
+}  // namespace
+
+const Verb mount_verb = {"mount",     "serve a pool as a directory", "mount.gpu4fs", add_options, run,
+                         status_usage, status_failure};
+
+}  // namespace gpu4fs::tools

@@ -1,0 +1,26 @@
+// The option list of a mount: "-o a,b=c". Host only.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "frontend/fuse/fuse_options.hpp"
+#include "server/server_options.hpp"
+
+namespace gpu4fs::tools {
+
+// A wrong command line; the message names the option.
+struct MountUsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+struct MountOptions {
+  server::ServerOptions server;
+  frontend::FuseOptions fuse;
+};
+
+// Adds one comma separated list to `options`; a later option overrides an earlier one.
+void add_mount_options(MountOptions& options, std::string_view list);
+
+}  // namespace gpu4fs::tools

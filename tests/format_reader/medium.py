@@ -1,0 +1,324 @@
+"""Devices, superblocks, the chunk tree and translation, after docs/format.md sections 2 to 5."""
+import dataclasses
+import os
+import struct
+
+from xxh3 import xxh3_64
+
+PAGE = 4096
+ZERO_PAGE = bytes(PAGE)
+GRANULE = 65536
+FEATURE_DATA_CHECKSUMS = 1
+SUPERBLOCK_OFFSETS = (65536, 131072)
+
+
+class FormatError(Exception):
+    """Something on the medium is not as docs/format.md says."""
+
+
+class SlotPassedOver(FormatError):
+    """A superblock slot that is blank or torn: the other one may count."""
+
+
+def require(condition, message: str) -> None:
+    if not condition:
+        raise FormatError(message)
+
+
+def is_zero(data: bytes) -> bool:
+    return not any(data)
+
+
+def unsealed_hash(page: bytes, offset: int, seed: int) -> int:
+    """Hash of a page whose own checksum of 8 bytes at `offset` counts as zero."""
+    return xxh3_64(page[:offset] + bytes(8) + page[offset + 8 :], seed)
+
+
+class Device:
+    def __init__(self, path: str):
+        self.path = path
+        self.fd = os.open(path, os.O_RDONLY)
+        self.size = os.lseek(self.fd, 0, os.SEEK_END)
+
+    def read(self, offset: int, length: int) -> bytes:
+        data = os.pread(self.fd, length, offset)
+        require(len(data) == length, f"{self.path}: ends before byte {offset + length}")
+        return data
+
+
+@dataclasses.dataclass
+class DevicePart:
+    uuid: bytes
+    size_bytes: int
+    tree_offset: int
+    tree_pages: int
+    chunk_map_offset: int
+    chunk_map_pages: int
+    log_offset: int
+    log_bytes: int
+    chunk_area_offset: int
+    chunk_area_granules: int
+    index: int
+
+    @staticmethod
+    def parse(data: bytes) -> "DevicePart":
+        require(is_zero(data[92:128]), "reserved bytes of the device part")
+        return DevicePart(data[0:16], *struct.unpack_from("<9QI", data, 16))
+
+    def check(self, device_size: int) -> None:
+        require(self.size_bytes <= device_size, f"device of {device_size} bytes, {self.size_bytes} used")
+        areas = (
+            (self.tree_offset, self.tree_pages * PAGE),
+            (self.chunk_map_offset, 2 * (1 + self.chunk_map_pages) * PAGE),
+            (self.log_offset, self.log_bytes),
+            (self.chunk_area_offset, self.chunk_area_granules * GRANULE),
+        )
+        end = 262144
+        for offset, length in areas:
+            require(offset >= end and offset % PAGE == 0, f"area at {offset} overlaps or is not aligned")
+            end = offset + length
+        require(end <= self.size_bytes, f"areas end at {end} of {self.size_bytes}")
+        require(self.chunk_area_offset % GRANULE == 0, "chunk area is not aligned")
+        require(self.chunk_map_pages * 32768 >= self.chunk_area_granules, "chunk map is too short")
+
+
+class Superblock:
+    NAMES = (
+        "magic version slot checksum epoch pool_uuid feature_compatible feature_read_only_compatible "
+        "feature_incompatible chunk_size_bytes name_hash_seed creation_time checkpoint_time device_count "
+        "chunk_count tree_root tree_height tree_replica_count clean reserved0 tree_node_count page_total "
+        "page_used inode_used data_profile metadata_profile reserved1"
+    ).split()
+
+    def __init__(self, page: bytes, slot: int, device_size: int):
+        for name, value in zip(self.NAMES, struct.unpack_from("<QIIQQ16s7Q3I4B4Q2HI", page)):
+            setattr(self, name, value)
+        if self.magic != int.from_bytes(b"!GPU4FS1", "little"):
+            raise SlotPassedOver("no superblock")
+        if self.checksum != unsealed_hash(page, 16, SUPERBLOCK_OFFSETS[slot]):
+            raise SlotPassedOver("superblock checksum")
+        require(self.version == 1, f"format version {self.version}")
+        require(self.slot == slot and self.epoch % 2 == slot and self.epoch >= 1, "slot or epoch")
+        require(self.feature_incompatible & ~1 == 0, f"features {self.feature_incompatible:#x}")
+        require(1 <= self.device_count <= 64, f"{self.device_count} devices")
+        size = self.chunk_size_bytes
+        require(size & (size - 1) == 0 and 1 << 23 <= size <= 1 << 30, f"chunk size {size}")
+        if self.feature_compatible == 0 and self.feature_read_only_compatible == 0:
+            reserved = page[119:120] + page[156:160] + page[224:480] + page[1888:]
+            require(is_zero(reserved), "reserved bytes of the superblock")
+        require(self.data_profile == 1 and self.metadata_profile == 1, "unknown profile")
+        require(1 <= self.tree_height <= 8, f"tree height {self.tree_height}")
+        require(1 <= self.tree_replica_count <= self.device_count, "tree replicas")
+        require(self.page_used <= self.page_total and self.clean <= 1, "page counts or clean flag")
+        self.label = page[160:224].rstrip(b"\0").decode("utf-8", "replace")
+        self.device = DevicePart.parse(page[480:608])
+        self.device.check(device_size)
+        self.inode_file = page[608:864]
+        self.uuids = [page[864 + 16 * i : 880 + 16 * i] for i in range(64)]
+        require(is_zero(b"".join(self.uuids[self.device_count :])), "UUIDs beyond the device count")
+        require(len(set(self.uuids[: self.device_count])) == self.device_count, "doubled device UUIDs")
+        require(self.device.index < self.device_count, "device index")
+        require(self.device.uuid == self.uuids[self.device.index], "device UUID")
+        self.common = page[:16] + page[24:480] + page[608:]
+
+
+@dataclasses.dataclass
+class Chunk:
+    base: int
+    size: int
+    flags: int
+    epoch_created: int
+    columns: list  # (device index, byte offset)
+
+    def __post_init__(self):
+        self.page_count = self.size // PAGE
+        self.bitmap_pages = -(-self.page_count // 32768)
+        self.descriptors_page = 3 + 2 * self.bitmap_pages
+        descriptor_pages = -(-self.page_count // 256)
+        self.header_pages = (self.descriptors_page + descriptor_pages + 15) // 16 * 16
+        self.column_bytes = self.header_pages * PAGE + self.size
+
+
+class Pool:
+    """An opened pool. `warnings` lists what was passed over without harm."""
+
+    def __init__(self, paths: list):
+        self.warnings = []
+        members = [self.read_member(Device(path)) for path in paths]
+        newest = max((superblock for _, superblock in members), key=lambda s: s.epoch)
+        self.superblock = newest
+        self.devices = self.order_members(members, newest)
+        self.chunks = ChunkTree(self).chunks
+        self.check_columns()
+        self.granules = {}
+        for chunk in self.chunks:
+            for base in range(chunk.base, chunk.base + chunk.size, newest.chunk_size_bytes):
+                self.granules[base // newest.chunk_size_bytes] = chunk
+        self.descriptor_pages = {}
+
+    def read_member(self, device: Device):
+        found, problems = [], []
+        for slot, offset in enumerate(SUPERBLOCK_OFFSETS):
+            try:
+                found.append(Superblock(device.read(offset, PAGE), slot, device.size))
+            except SlotPassedOver as error:
+                problems.append(f"{device.path}: slot {'AB'[slot]}: {error}")
+        require(found, "; ".join(problems))
+        self.warnings += [text for text in problems if "no superblock" not in text]
+        return device, max(found, key=lambda superblock: superblock.epoch)
+
+    def order_members(self, members: list, newest: Superblock) -> list:
+        ordered = [None] * newest.device_count
+        for device, own in members:
+            require(own.pool_uuid == newest.pool_uuid, f"{device.path}: of another pool")
+            require(own.epoch + 1 >= newest.epoch, f"{device.path}: has missed writes")
+            if own.epoch == newest.epoch:
+                require(own.common == newest.common, f"{device.path}: superblocks of one epoch differ")
+            else:
+                self.warnings.append(f"{device.path}: lacks epoch {newest.epoch}")
+            index = own.device.index
+            require(ordered[index] is None, f"{device.path}: device {index} is there twice")
+            ordered[index] = (device, own.device)
+        for index, member in enumerate(ordered):
+            require(member is not None, f"device {index} is missing: {newest.uuids[index].hex()}")
+        return ordered
+
+    def check_columns(self) -> None:
+        extents = []
+        for chunk in self.chunks:
+            for index, offset in chunk.columns:
+                require(index < len(self.devices), f"chunk {chunk.base:#x}: device {index}")
+                part = self.devices[index][1]
+                end = part.chunk_area_offset + part.chunk_area_granules * GRANULE
+                inside = part.chunk_area_offset <= offset and offset + chunk.column_bytes <= end
+                require(inside and offset % GRANULE == 0, f"chunk {chunk.base:#x}: column at {offset}")
+                extents.append((index, offset, offset + chunk.column_bytes))
+        extents.sort()
+        for (device, _, end), (other, begin, _) in zip(extents, extents[1:]):
+            require(device != other or begin >= end, f"columns overlap on device {device} at {begin}")
+
+    def chunk_of(self, address: int) -> Chunk:
+        chunk = self.granules.get(address // self.superblock.chunk_size_bytes)
+        require(chunk is not None, f"address {address:#x} lies in no chunk")
+        return chunk
+
+    def read_area(self, chunk: Chunk, first_page: int, page_count: int) -> bytes:
+        index, offset = chunk.columns[0]
+        return self.devices[index][0].read(offset + first_page * PAGE, page_count * PAGE)
+
+    def descriptor(self, address: int) -> tuple:
+        """(checksum, birth epoch, reserved) of the page at a logical address."""
+        chunk = self.chunk_of(address)
+        number = (address - chunk.base) // PAGE
+        key = (chunk.base, number // 256)
+        if key not in self.descriptor_pages:
+            self.descriptor_pages[key] = self.read_area(chunk, chunk.descriptors_page + number // 256, 1)
+        return struct.unpack_from("<QII", self.descriptor_pages[key], number % 256 * 16)
+
+    def read_page(self, address: int, verified: bool = True) -> bytes:
+        """The page at a logical address; a checksum that does not match is an error."""
+        chunk = self.chunk_of(address)
+        page = self.read_area(chunk, chunk.header_pages + (address - chunk.base) // PAGE, 1)
+        if verified:
+            checksum, _, reserved = self.descriptor(address)
+            require(xxh3_64(page, address) == checksum, f"page {address:#x}: checksum does not match")
+            require(reserved == 0, f"page {address:#x}: reserved bytes of its descriptor")
+        return page
+
+    @property
+    def has_data_checksums(self) -> bool:
+        return bool(self.superblock.feature_incompatible & FEATURE_DATA_CHECKSUMS)
+
+    def read_bitmap(self, device: Device, offset: int, pages: int, base: int, bit_count: int):
+        """The bitmap (as bytes) and set count of the slot that counts."""
+        best = None
+        for slot in (0, 1):
+            begin = offset + slot * (1 + pages) * PAGE
+            page = device.read(begin, PAGE)
+            magic, version, number, checksum, content, own_base, epoch, bits, count = struct.unpack_from(
+                "<4sHHQQQQQQ", page
+            )
+            if magic != b"G4CB" or version != 1 or number != slot or own_base != base:
+                continue
+            if checksum != unsealed_hash(page, 8, base ^ slot) or epoch > self.superblock.epoch:
+                continue
+            require(bits == bit_count and is_zero(page[56:]), f"bitmap header at {begin}: bit count")
+            if best is None or epoch > best[0]:
+                best = (epoch, begin + PAGE, content, count)
+        require(best is not None, f"{device.path}: no valid bitmap slot at {offset}")
+        bitmap = device.read(best[1], pages * PAGE)
+        require(xxh3_64(bitmap, base) == best[2], f"{device.path}: bitmap at {best[1]}: checksum")
+        set_count = int.from_bytes(bitmap, "little").bit_count()
+        require(set_count == best[3], f"{device.path}: bitmap at {best[1]}: {set_count} bits, not {best[3]}")
+        require(int.from_bytes(bitmap, "little") >> bit_count == 0, "bits beyond the bitmap's end")
+        return bitmap, set_count
+
+
+class ChunkTree:
+    def __init__(self, pool: Pool):
+        self.pool = pool
+        self.superblock = pool.superblock
+        self.chunks = []
+        self.node_count = 0
+        self.walk(self.superblock.tree_root, self.superblock.tree_height - 1, None)
+        require(len(self.chunks) == self.superblock.chunk_count, "chunk count of the superblock")
+        pages = sum(chunk.page_count for chunk in self.chunks)
+        require(pages == self.superblock.page_total, "page_total of the superblock")
+        require(self.node_count == self.superblock.tree_node_count, "node count of the superblock")
+
+    def read_node(self, number: int, level: int) -> tuple:
+        problems = []
+        for device, part in self.pool.devices[: self.superblock.tree_replica_count]:
+            try:
+                require(number < part.tree_pages, f"node {number} outside the tree area")
+                page = device.read(part.tree_offset + number * PAGE, PAGE)
+                magic, version, own_level, reserved, checksum, epoch, count, used = struct.unpack_from(
+                    "<4sHBBQQII", page
+                )
+                require(magic == b"G4CT" and version == 1 and reserved == 0, f"node {number}: magic")
+                require(checksum == unsealed_hash(page, 8, number), f"node {number}: checksum")
+                require(own_level == level, f"node {number}: level {own_level}")
+                require(1 <= epoch <= self.superblock.epoch, f"node {number}: epoch {epoch}")
+                require(count >= 1 and used <= PAGE - 32, f"node {number}: entry count")
+                self.pool.warnings += problems
+                return count, page[32 : 32 + used]
+            except FormatError as error:
+                problems.append(f"{device.path}: chunk tree: {error}")
+        raise FormatError("; ".join(problems))
+
+    def walk(self, number: int, level: int, first_key) -> None:
+        self.node_count += 1
+        require(self.node_count <= self.superblock.tree_node_count, "too many chunk tree nodes")
+        count, entries = self.read_node(number, level)
+        offset = 0
+        for i in range(count):
+            size = 16 if level > 0 else 40
+            require(offset + size <= len(entries), f"node {number}: entry {i} is cut off")
+            key = struct.unpack_from("<Q", entries, offset)[0]
+            require(i > 0 or first_key in (None, key), f"node {number}: first key {key:#x}")
+            if level > 0:
+                child, reserved = struct.unpack_from("<II", entries, offset + 8)
+                require(reserved == 0, f"node {number}: reserved bytes")
+                self.walk(child, level - 1, key)
+                offset += 16
+            else:
+                offset = self.add_chunk(entries, offset)
+        require(offset == len(entries), f"node {number}: used bytes")
+
+    def add_chunk(self, entries: bytes, offset: int) -> int:
+        base, size, level, redundancy, columns, stripe, flags, reserved, epoch = struct.unpack_from(
+            "<QQBBHIIIQ", entries, offset
+        )
+        granule = self.superblock.chunk_size_bytes
+        end = self.chunks[-1].base + self.chunks[-1].size if self.chunks else granule
+        require(base >= end and base % granule == 0, f"chunk {base:#x}: order or alignment")
+        require(size > 0 and size % granule == 0, f"chunk {base:#x}: size {size}")
+        require(base + size <= granule << 24, f"chunk {base:#x}: beyond the logical space")
+        require((level, redundancy, columns, stripe) == (1, 0, 1, 0), f"chunk {base:#x}: profile")
+        require(1 <= flags <= 3 and reserved == 0, f"chunk {base:#x}: flags or reserved bytes")
+        require(1 <= epoch <= self.superblock.epoch, f"chunk {base:#x}: epoch")
+        require(offset + 48 <= len(entries), f"chunk {base:#x}: column is cut off")
+        word = struct.unpack_from("<Q", entries, offset + 40)[0]
+        column = (word >> 48, (word & (1 << 48) - 1) * PAGE)
+        self.chunks.append(Chunk(base, size, flags, epoch, [column]))
+        return offset + 48

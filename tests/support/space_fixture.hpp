@@ -1,0 +1,204 @@
+// A pool in heap memory for tests of the layers above devices: devices, empty chunks on them, the logical space
+// and the parts of FileSystem that fs/space owns. No superblocks and no files; engine memory is the heap.
+//
+//     SpaceFixture pool({.device_count = 2, .chunks_per_device = 3});
+//     pool.load(1);                         // as a mount at epoch 1 does
+//     pool.fs ... pool.operation(shard) ...
+//     SpaceFixture again = pool.remount(2); // what a mount at epoch 2 finds on the same devices
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "base/group.hpp"
+#include "base/xxh3.hpp"
+#include "device/memory/mapped_file.hpp"
+#include "fs/space/space.hpp"
+#include "raid/logical_space_build.hpp"
+
+namespace gpu4fs::test {
+
+// Engine memory on the heap, filled with a pattern so that what is not initialised shows.
+class HeapAllocator {
+ public:
+  void* allocate(u64 bytes, u64 alignment) {
+    void* memory = std::aligned_alloc(alignment, align_up(bytes, alignment));
+    if (memory == nullptr) throw std::bad_alloc();
+    std::memset(memory, 0xa5, bytes);
+    blocks_.emplace_back(memory, &std::free);
+    return memory;
+  }
+  void copy_in(void* destination, const void* source, u64 bytes) { std::memcpy(destination, source, bytes); }
+  void zero(void* destination, u64 bytes) { std::memset(destination, 0, bytes); }
+
+ private:
+  std::vector<std::unique_ptr<void, void (*)(void*)>> blocks_;
+};
+
+struct SpaceOptions {
+  u32 device_count = 1;
+  u32 chunks_per_device = 1;
+  u64 granule_bytes = format::chunk_size_min;
+  u32 granules_per_chunk = 1;
+  u32 shard_count = 4;
+  bool data_checksums = true;
+  bool accessible = true;
+};
+
+class SpaceFixture {
+ public:
+  explicit SpaceFixture(const SpaceOptions& options = {}) : options_(options) {
+    make_layout();
+    const u64 device_bytes = format::layout_area_offset + options.chunks_per_device * column_bytes();
+    for (u32 i = 0; i < options.device_count; ++i) memory_.push_back(make_memory(device_bytes));
+    for (u32 i = 0; i < chunks.size(); ++i) format_chunk(i);
+    build();
+  }
+
+  // A second fixture on copies of the same devices: a mount after a crash, or beside this one.
+  SpaceFixture remount() const { return SpaceFixture(options_, memory_); }
+
+  Status load_chunk(u32 chunk, u64 epoch) { return fs::load_chunk(Lane{}, *fs, chunk, epoch); }
+  Status load(u64 epoch) {
+    for (u32 i = 0; i < fs->space.chunk_count; ++i) GPU4FS_TRY(load_chunk(i, epoch));
+    return Status::ok;
+  }
+
+  fs::Operation operation(u32 shard = 0) const {
+    fs::Operation op{};
+    op.shard = shard % fs->shard_count;
+    op.wanted_chunk = raid::no_chunk;
+    return op;
+  }
+
+  // A whole checkpoint by one lane. Returns the first failure of write_chunk.
+  Status checkpoint(u64 epoch) {
+    Lane g;
+    const u32 count = fs->space.chunk_count;
+    for (u32 i = 0; i < count; ++i) fs::snapshot_chunk(g, *fs, i);
+    for (u32 i = 0; i < count; ++i) GPU4FS_TRY(fs::write_chunk(g, *fs, i, epoch));
+    for (u32 i = 0; i < count; ++i) fs::publish_chunk(g, *fs, i);
+    fs->space.epoch_open = epoch + 1;
+    return Status::ok;
+  }
+
+  // Medium memory of page `page` of a chunk's header area.
+  u8* header_page(u32 chunk, u64 page) {
+    const format::ColumnAddress column = chunks[chunk].columns[0];
+    return device_base(column.device_index()) + column.offset_bytes() + page * page_size;
+  }
+  u8* device_base(u32 device) { return memory_[device].base(); }
+  u64 chunk_bytes() const { return options_.granule_bytes * options_.granules_per_chunk; }
+  u64 chunk_pages() const { return chunk_bytes() / page_size; }
+  format::ChunkLayout layout() const { return format::chunk_layout(chunk_pages()); }
+
+  format::Superblock superblock{};
+  std::vector<raid::ChunkSource> chunks;
+  std::vector<device::Device> devices;
+  std::unique_ptr<fs::FileSystem> fs;
+
+  // Writes a bitmap slot as a checkpoint of `epoch` would; `bitmap` has whole pages.
+  void write_slot(u32 chunk, u32 slot, u64 epoch, const std::vector<u64>& bitmap) {
+    const u64 base = chunks[chunk].descriptor.base_address;
+    const u64 page = slot == 0 ? layout().bitmap_a_page : layout().bitmap_b_page;
+    std::memcpy(header_page(chunk, page + 1), bitmap.data(), bitmap.size() * sizeof(u64));
+    format::BitmapSlotHeader header{};
+    header.magic = format::bitmap_slot_magic;
+    header.version = 1;
+    header.slot = static_cast<u16>(slot);
+    header.bitmap_checksum = xxh3_64(bitmap.data(), bitmap.size() * sizeof(u64), base);
+    header.base_address = base;
+    header.epoch = epoch;
+    header.bit_count = chunk_pages();
+    for (const u64 word : bitmap) header.set_count += popcount(word);
+    header.checksum = xxh3_64(&header, sizeof(header), base ^ slot);
+    std::memcpy(header_page(chunk, page), &header, sizeof(header));
+  }
+  std::vector<u64> empty_bitmap() const { return std::vector<u64>(layout().bitmap_pages * page_size / 8); }
+
+ private:
+  SpaceFixture(const SpaceOptions& options, const std::vector<device::MappedFile>& memory) : options_(options) {
+    make_layout();
+    for (const device::MappedFile& device : memory) {
+      memory_.push_back(make_memory(device.size_bytes()));
+      copy_written(device, memory_.back());
+    }
+    build();
+  }
+
+  // A memfd, because its holes can be told from what was written.
+  static device::MappedFile make_memory(u64 bytes) {
+    const int descriptor = memfd_create("gpu4fs-space-fixture", MFD_CLOEXEC);
+    if (descriptor < 0 || ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) throw std::bad_alloc();
+    return device::MappedFile::adopt(descriptor, "space fixture", {.lock = false});
+  }
+
+  static void copy_written(const device::MappedFile& from, const device::MappedFile& to) {
+    off_t end = 0;
+    for (off_t begin; (begin = lseek(from.descriptor(), end, SEEK_DATA)) >= 0;) {
+      end = lseek(from.descriptor(), begin, SEEK_HOLE);
+      std::memcpy(to.base() + begin, from.base() + begin, static_cast<u64>(end - begin));
+    }
+  }
+  u64 column_bytes() const { return (layout().header_pages + chunk_pages()) * page_size; }
+
+  // Neighbouring chunks lie on different devices, as mkfs places them.
+  void make_layout() {
+    const u32 chunk_count = options_.device_count * options_.chunks_per_device;
+    for (u32 i = 0; i < chunk_count; ++i) {
+      raid::ChunkSource chunk{};
+      chunk.descriptor.base_address = options_.granule_bytes + i * chunk_bytes();
+      chunk.descriptor.size_bytes = chunk_bytes();
+      chunk.descriptor.level = format::RaidLevel::single;
+      chunk.descriptor.column_count = 1;
+      chunk.descriptor.flags = format::chunk_flag_known;
+      const u64 offset = format::layout_area_offset + i / options_.device_count * column_bytes();
+      chunk.columns.push_back(format::ColumnAddress::make(i % options_.device_count, offset));
+      chunks.push_back(chunk);
+    }
+    superblock.epoch = 1;
+    superblock.chunk_size_bytes = options_.granule_bytes;
+    superblock.device_count = options_.device_count;
+    superblock.chunk_count = chunk_count;
+    superblock.page_total = chunk_count * chunk_pages();
+    superblock.feature_incompatible = options_.data_checksums ? u64{format::feature_data_checksums} : 0;
+  }
+
+  void format_chunk(u32 chunk) {
+    const format::ChunkDescriptor& descriptor = chunks[chunk].descriptor;
+    format::ChunkHeader header{};
+    header.magic = format::chunk_header_magic;
+    header.version = 1;
+    header.base_address = descriptor.base_address;
+    header.size_bytes = descriptor.size_bytes;
+    header.checksum = xxh3_64(&header, sizeof(header), header.base_address);
+    std::memcpy(header_page(chunk, 0), &header, sizeof(header));
+    write_slot(chunk, 0, 1, empty_bitmap());
+  }
+
+  void build() {
+    devices.clear();
+    for (u32 i = 0; i < memory_.size(); ++i) {
+      devices.push_back(memory_[i].device(i));
+    }
+    fs = std::make_unique<fs::FileSystem>();
+    std::memset(static_cast<void*>(fs.get()), 0, sizeof(*fs));
+    fs->space = raid::build_logical_space(allocator_, superblock, devices, chunks, options_.accessible);
+    fs->shard_count = options_.shard_count;
+    const u64 shard_bytes = options_.shard_count * sizeof(fs::AllocationShard);
+    fs->shards = static_cast<fs::AllocationShard*>(allocator_.allocate(shard_bytes, 128));
+    allocator_.zero(fs->shards, shard_bytes);
+  }
+
+  SpaceOptions options_;
+  std::vector<device::MappedFile> memory_;
+  HeapAllocator allocator_;
+};
+
+}  // namespace gpu4fs::test

@@ -1,0 +1,17 @@
+// GPU4FS_TEST_SCALE: the length of random tests in percent (cmake/tests.cmake).
+#pragma once
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/types.hpp"
+
+namespace gpu4fs::test {
+
+inline u32 scaled(u32 count) {
+  const char* text = std::getenv("GPU4FS_TEST_SCALE");
+  const unsigned long percent = text == nullptr ? 100 : std::strtoul(text, nullptr, 10);
+  return std::max<u32>(1, static_cast<u32>(u64{count} * (percent == 0 ? 100 : percent) / 100));
+}
+
+}  // namespace gpu4fs::test
