@@ -11,22 +11,21 @@
 
 namespace gpu4fs::engine {
 
-// Nanoseconds since 1970. A kernel adds an offset, set at its launch, to the device's clock.
-GPU4FS_FN inline u64 now_realtime_ns(const Engine& engine) {
+// The wall clock as a 34.30 time stamp; `monotonic_ns` is now_monotonic_ns(), read just before. A kernel adds an
+// offset, set when the engine was built, to the device's clock.
+GPU4FS_FN inline u64 stamp_at(const Engine& engine, u64 monotonic_ns) {
 #if GPU4FS_DEVICE_CODE
-  return now_monotonic_ns() + engine.config.realtime_offset_ns;
+  const u64 now_ns = monotonic_ns + engine.config.realtime_offset_ns;
+  return format::encode_time(static_cast<i64>(now_ns / 1000000000u), static_cast<u32>(now_ns % 1000000000u));
 #else
   (void)engine;
+  (void)monotonic_ns;
   timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
-  return static_cast<u64>(now.tv_sec) * 1000000000u + static_cast<u64>(now.tv_nsec);
+  return format::encode_time(now.tv_sec, static_cast<u32>(now.tv_nsec));
 #endif
 }
 
-// The same as a 34.30 time stamp.
-GPU4FS_FN inline u64 now_stamp(const Engine& engine) {
-  const u64 now_ns = now_realtime_ns(engine);
-  return format::encode_time(static_cast<i64>(now_ns / 1000000000u), static_cast<u32>(now_ns % 1000000000u));
-}
+GPU4FS_FN inline u64 now_stamp(const Engine& engine) { return stamp_at(engine, now_monotonic_ns()); }
 
 }  // namespace gpu4fs::engine

@@ -42,6 +42,11 @@ GPU4FS_FN inline Status validate_command(const format::Command& command, bool in
   return Status::ok;
 }
 
+// Commands that touch nothing but their session's memory run outside the step gate.
+GPU4FS_FN constexpr bool needs_step_gate(format::Opcode opcode) {
+  return opcode != format::Opcode::noop && opcode != format::Opcode::memset && opcode != format::Opcode::memcopy;
+}
+
 // A slot that was just taken gets its command. Leader only.
 GPU4FS_FN inline void reset_command(Engine& engine, CommandState& c, const format::Command& command,
                                     u32 session, u64 position) {
@@ -93,10 +98,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_command(Group g, Engine& engine, Comman
   const bool internal = c.session == session_max;
   serial(g, [&] {
     if (internal) return;
-    c.operation.now = now_stamp(engine);
+    const u64 now_ns = now_monotonic_ns();
+    c.operation.now = stamp_at(engine, now_ns);
     const u64 deadline_ms = c.command.deadline_ms != 0 ? c.command.deadline_ms : engine.config.default_deadline_ms;
-    store<Order::relaxed, Scope::engine>(
-        &c.deadline_ns, now_monotonic_ns() + minimum(deadline_ms, deadline_ms_max) * 1000000u);
+    store<Order::relaxed, Scope::engine>(&c.deadline_ns,
+                                         now_ns + minimum(deadline_ms, deadline_ms_max) * 1000000u);
   });
   if (internal) return Status::ok;
   const u64 name_bytes = u64{c.command.name_length} + c.command.second_name_length;
@@ -133,13 +139,19 @@ GPU4FS_FN GPU4FS_NOINLINE inline void release_holdings(Engine& engine, CommandSt
 }
 
 // The slot goes back; whoever left a ring alone for want of slots is told. Leader only.
-GPU4FS_FN inline void free_command(Engine& engine, u32 index) {
+GPU4FS_FN inline void free_command(Engine& engine, WorkerMemory& memory, u32 index) {
   CommandState& c = engine.commands[index];
   GPU4FS_CHECK_GE(index, first_client_command);
   GPU4FS_CHECK_EQ(c.lock_count, 0u);
-  set_phase(c, CommandPhase::free);
+  store<Order::relaxed, Scope::engine>(&c.phase, static_cast<u32>(CommandPhase::free));
+  fetch_sub<Order::relaxed, Scope::engine>(&engine.commands_active, 1u);
+  if (engine.config.keeps_spares != 0 && memory.spare_command == no_command) {
+    memory.spare_command = index;
+    return;
+  }
   engine.free_commands.push(index);
-  fetch_sub<Order::acq_rel, Scope::engine>(&engine.commands_active, 1u);
+  // Workers of a kernel do not sleep, so they need not be told.
+  if (engine.config.keeps_spares != 0) return;
   fence<Order::seq_cst, Scope::engine>();
   if (load<Order::relaxed, Scope::engine>(&engine.starved) != 0) {
     store<Order::relaxed, Scope::engine>(&engine.starved, 0u);
@@ -157,7 +169,7 @@ GPU4FS_FN inline void count_completion(Engine& engine, Status status) {
 GPU4FS_FN GPU4FS_NOINLINE inline void answer_client(Engine& engine, CommandState& c, Status status, u64 result) {
   Session& session = engine.sessions[c.session];
   ring::write_completion(session.ring, c.ring_position, status, result);
-  fetch_sub<Order::acq_rel, Scope::engine>(&session.in_flight, 1u);
+  fetch_sub<Order::relaxed, Scope::engine>(&session.in_flight, 1u);
   wake_client(session);
   count_completion(engine, status);
 }
@@ -177,7 +189,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 end_command(Engine& engine, CommandState& c
   const u32 next = c.next_linked;
   answer_client(engine, c, status, result);
   release_holdings(engine, c);
-  free_command(engine, c.index);
+  free_command(engine, memory, c.index);
   if (next == no_command) return no_command;
   if (status == Status::ok) {
     CommandState& successor = engine.commands[next];
@@ -191,7 +203,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 end_command(Engine& engine, CommandState& c
     CommandState& cancelled = engine.commands[at];
     at = cancelled.next_linked;
     answer_client(engine, cancelled, Status::cancelled, 0);
-    free_command(engine, cancelled.index);
+    free_command(engine, memory, cancelled.index);
   }
   return no_command;
 }

@@ -105,6 +105,17 @@ void build_commands(Allocator& allocator, Engine& engine) {
   engine.held_back = allocate_zeroed<u32>(allocator, engine.run_queue.capacity);
 }
 
+template <class Allocator>
+void build_worker_memory(Allocator& allocator, Engine& engine) {
+  const u32 count = worker_memory_count(engine.config);
+  // Spare slots must not starve those that find the free list empty.
+  if (engine.config.keeps_spares != 0) GPU4FS_CHECK_GE(engine.config.command_count, 4 * count);
+  std::vector<WorkerMemory> image(count);
+  std::memset(static_cast<void*>(image.data()), 0, image.size() * sizeof(WorkerMemory));
+  for (WorkerMemory& memory : image) memory.spare_command = no_command;
+  engine.worker_memory = allocate_copy(allocator, image);
+}
+
 inline void reset_gate(Gate& gate) {
   gate.closer = no_command;
   gate.owner = no_command;
@@ -126,6 +137,7 @@ EngineImage prepare_engine(Allocator& allocator, const EngineConfig& config, con
   image->config = config;
   image->upcalls = upcalls;
   detail::build_commands(allocator, *image);
+  detail::build_worker_memory(allocator, *image);
   detail::build_page_table(allocator, image->fs.pages, sizes);
   detail::reset_gate(image->commit_gate);
   detail::reset_gate(image->step_gate);

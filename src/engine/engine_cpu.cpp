@@ -56,7 +56,10 @@ void CpuEngine::wait_for_steps() {
 class CpuEngine::Port final : public ring::EnginePort {
  public:
   Port(Engine& engine, u32 session, StepMark& mark)
-      : engine_(engine), session_(session), mark_(mark), worker_(WorkerState::make(session)) {
+      : engine_(engine),
+        session_(session),
+        mark_(mark),
+        worker_(WorkerState::make(engine.config.worker_count + session)) {
     worker_.rings_first = 1;
   }
 
@@ -87,7 +90,7 @@ class CpuEngine::Port final : public ring::EnginePort {
   Session& session() { return engine_.sessions[session_]; }
 
   bool is_taken(u64 end_position) {
-    return load<Order::acquire, Scope::engine>(&session().next_position) >= end_position;
+    return (load<Order::acquire, Scope::engine>(&session().poll_word) >> 1) >= end_position;
   }
 
   // A stopping engine takes nothing from clients any more.
@@ -230,7 +233,7 @@ void CpuEngine::close_session(u32 session_index) {
   while (load<Order::acquire, Scope::engine>(&session.in_flight) != 0) backoff(1000);
   wait_for_steps();
   ports_[session_index].reset();
-  GPU4FS_CHECK_EQ((load<Order::acquire, Scope::engine>(&session.poll_token)), 0u);
+  GPU4FS_CHECK_EQ((load<Order::acquire, Scope::engine>(&session.poll_word)) & 1, u64{0});
   store<Order::release, Scope::system>(&session.phase, static_cast<u32>(SessionPhase::free));
 }
 

@@ -14,8 +14,7 @@ void fill_session(Session& session, const SessionRequest& request) {
   GPU4FS_CHECK_LE(layout.depth_log2, ring::ring_depth_log2_max);
   GPU4FS_CHECK_GE(layout.depth_log2, 1u);
   // `phase` is read by workers at any time; everything else only while the session is open.
-  session.poll_token = 0;
-  session.next_position = 0;
+  session.poll_word = 0;
   session.in_flight = 0;
   std::fill(std::begin(session.regions), std::end(session.regions), Region{});
   session.trusted = request.trusted ? 1 : 0;

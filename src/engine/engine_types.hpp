@@ -32,6 +32,8 @@ struct EngineConfig {
   u32 sweep_interval_ms = 250;       // between looks for commands past their deadline
   u32 batch_max = 8;                 // descriptors taken from a ring at a time
   u32 spin_ns = 20000;               // CPU: time without work before a worker sleeps
+  u32 keeps_spares = 0;              // 1: a worker keeps the last slot that it freed, see WorkerMemory
+  u32 reserved = 0;
   u64 realtime_offset_ns = 0;        // GPU: wall clock minus the device's clock
 };
 
@@ -54,10 +56,8 @@ struct Session {
   ring::EngineRing ring;
   ring::RingControl* control;
   Region regions[region_max];
-  alignas(cache_line) u32 poll_token;  // atomic: 1 while a worker looks at the ring
-  u64 next_position;                   // atomic, changed by the token's holder
+  alignas(cache_line) u64 poll_word;   // atomic: next ring position << 1, and 1 while a worker looks at the ring
   alignas(cache_line) u32 in_flight;   // atomic: commands taken and not completed
-  alignas(cache_line) format::RingDescriptor staging[linked_command_max];  // of the token's holder
 };
 
 // A gate counts who is inside; closing it keeps others out, who park, and restarts the closer when the
@@ -93,6 +93,19 @@ struct EngineCounters {
   u64 checkpoint_pause_max_ns;
 };
 
+// Work space of one worker, used by it alone.
+struct WorkerMemory {
+  alignas(cache_line) format::RingDescriptor staging[linked_command_max];
+  u32 spare_command;  // a slot that it freed and will use again, no_command: none
+};
+
+// What the host and the service kernel tell each other through engine memory.
+struct ServiceControl {
+  alignas(cache_line) u32 exit_requested;  // atomic: every worker leaves at its next look
+  u32 exit_reason;                         // ServiceExit, of whoever set it in the kernel
+  alignas(cache_line) u64 last_work_ns;    // atomic
+};
+
 // CPU workers sleep here. `sequence` is a futex word.
 struct Parking {
   alignas(cache_line) u32 sequence;
@@ -103,6 +116,7 @@ struct Engine {
   fs::FileSystem fs;
   EngineConfig config;
   CommandState* commands;
+  WorkerMemory* worker_memory;               // worker_memory_count(config) entries
   FreeList free_commands;
   RunQueue run_queue;
   alignas(cache_line) u32 helpers_queued;    // atomic: helper items in the run queue
@@ -123,25 +137,33 @@ struct Engine {
   alignas(cache_line) u32 session_end;       // atomic: sessions beyond it were never used
   u32 stop_requested;                        // atomic
   EngineCounters counters;
+  ServiceControl service;
   Parking parking;
   Session sessions[session_max];
 };
 
-// A worker's own memory, equal on all ranks.
+// Workers and, behind them, one thread a session that lends itself.
+GPU4FS_FN constexpr u32 worker_memory_count(const EngineConfig& config) {
+  return config.worker_count + session_max;
+}
+
+// A worker's own state, equal on all ranks.
 struct WorkerState {
-  u32 index;             // below config.worker_count, or any number for a thread that lends itself
+  u32 index;             // below worker_memory_count()
   u32 session_cursor;    // ring to look at next
   u32 turn;
   u32 rings_first;       // 1: looks at rings before the run queue
   u32 polls_rings;       // 0: only takes from the run queue
   u32 keeps_token;       // 1: keeps a quiet ring's token from poll to poll
   u32 held_session;      // with keeps_token; session_max: none
-  u32 held_polls;
+  u32 held_polls;        // since the ring last had something
+  u64 held_position;     // its next position
+  u32 fetch_count;       // descriptors to fetch at once
   u32 saw_descriptor;    // the last look at the rings saw a published descriptor
   u32 missed_token;      // and could not take it because somebody else was at that ring
 
   GPU4FS_FN static constexpr WorkerState make(u32 index) {
-    return WorkerState{index, index % session_max, 0, 0, 1, 0, session_max, 0, 0, 0};
+    return WorkerState{index, index % session_max, 0, 0, 1, 0, session_max, 0, 0, 1, 0, 0};
   }
 };
 

@@ -58,7 +58,7 @@ struct CheckpointStart {
 GPU4FS_FN inline CheckpointStart claim_checkpoint(Engine& engine) {
   EpochQueue& epochs = engine.epochs;
   if (epochs.checkpoint_running != 0 || epochs.round_wanted <= epochs.round_ended) return {false, 0};
-  epochs.checkpoint_running = 1;
+  store<Order::release, Scope::engine>(&epochs.checkpoint_running, 1u);
   const u32 mask = epochs.mask_wanted;
   epochs.mask_wanted = 0;
   return {true, mask};
@@ -156,7 +156,7 @@ GPU4FS_FN inline void checkpoint_ended(Engine& engine, Status status) {
   EpochQueue& epochs = engine.epochs;
   epochs.guard.lock();
   GPU4FS_CHECK_EQ(epochs.checkpoint_running, 1u);
-  epochs.checkpoint_running = 0;
+  store<Order::release, Scope::engine>(&epochs.checkpoint_running, 0u);
   ++epochs.round_ended;
   u32 waiting = no_command;
   if (status == Status::ok) {

@@ -25,6 +25,8 @@ struct Decision {
 
 // Before a step; the command is in phase `running`. Leader only.
 GPU4FS_FN inline Decision before_step(Engine& engine, CommandState& c) {
+  // Begun by this worker a moment ago, and nobody else knows of it.
+  if (c.prepared == 0 && !needs_step_gate(c.command.opcode)) return {Next::step, Status::ok, c.index, 0};
   const Status cancelled = static_cast<Status>(load<Order::acquire, Scope::engine>(&c.cancel_status));
   if (cancelled != Status::ok) return {Next::end, cancelled, c.index, 0};
   const EngineWait waited = static_cast<EngineWait>(c.engine_wait);
@@ -41,7 +43,7 @@ GPU4FS_FN inline Decision before_step(Engine& engine, CommandState& c) {
       return {Next::end, Status::deadline_exceeded, c.index, 0};
     }
   }
-  if (!is_closed_by(engine.step_gate, c)) {
+  if (needs_step_gate(c.command.opcode) && !is_closed_by(engine.step_gate, c)) {
     while (!try_enter(engine, engine.step_gate)) {
       set_phase(c, CommandPhase::queued);
       if (hold_back(engine, c.index)) return {Next::leave, Status::ok, no_command, 0};
@@ -141,7 +143,7 @@ GPU4FS_FN void run_command(Group g, Engine& engine, WorkerState& worker, detail:
         break;
       default: {
         const detail::Decision ended = decision;
-        const u32 next = serial(g, [&] { return end_command(engine, c, ended.status, ended.result); });
+        const u32 next = serial(g, [&] { return end_command(engine, engine.worker_memory[worker.index], c, ended.status, ended.result); });
         decision = next == no_command ? detail::Decision{detail::Next::leave, Status::ok, no_command, 0}
                                       : detail::Decision{detail::Next::step, Status::ok, next, 0};
         break;

@@ -18,7 +18,7 @@ inline constexpr u32 gate_closed = 1u << 31;
 
 // The last one out of a closed gate restarts the closer.
 GPU4FS_FN GPU4FS_NOINLINE inline void leave(Engine& engine, Gate& gate) {
-  const u32 before = fetch_sub<Order::acq_rel, Scope::engine>(&gate.word, 1u);
+  const u32 before = fetch_sub<Order::release, Scope::engine>(&gate.word, 1u);
   GPU4FS_CHECK_NE(before & ~gate_closed, 0u);
   if (before != (gate_closed | 1u)) return;
   gate.guard.lock();
@@ -33,7 +33,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void leave(Engine& engine, Gate& gate) {
 }
 
 GPU4FS_FN inline bool try_enter(Engine& engine, Gate& gate) {
-  const u32 before = fetch_add<Order::acq_rel, Scope::engine>(&gate.word, 1u);
+  const u32 before = fetch_add<Order::acquire, Scope::engine>(&gate.word, 1u);
   if ((before & gate_closed) == 0) return true;
   leave(engine, gate);
   return false;

@@ -1,8 +1,9 @@
 // Taking commands from rings.
 //
-// Whoever holds a session's poll token (a word in engine memory) reads the ring's next descriptors into the
-// session's staging, decides how many whole chains it can take, copies them into command slots, moves the
-// position, and passes the token on before any of them runs. A chain is taken whole or not at all; one that
+// Whoever holds a session's poll token reads the ring's next descriptors into its own staging, decides how
+// many whole chains it can take, copies them into command slots, and passes the token on before any of them
+// runs. Token and next position are one word in engine memory, and nothing else is handed over with it, so it
+// needs no fence. A chain is taken whole or not at all; one that
 // is not published to its end stays in the ring, one that is too long is refused. Nothing waits for slots:
 // what finds none stays in the ring, and freeing a slot wakes a worker (`starved`).
 #pragma once
@@ -21,14 +22,13 @@ GPU4FS_FN inline bool session_is_open(const Session& session) {
   return load<Order::acquire, Scope::system>(&session.phase) == static_cast<u32>(SessionPhase::open);
 }
 
-GPU4FS_FN inline bool try_token(Session& session) {
-  if (load<Order::relaxed, Scope::engine>(&session.poll_token) != 0) return false;
-  u32 expected = 0;
-  return compare_exchange<Order::acq_rel, Scope::engine>(&session.poll_token, expected, 1u);
+// Takes the token if `word`, as just loaded, is still true of the session.
+GPU4FS_FN inline bool try_token(Session& session, u64 word) {
+  return compare_exchange<Order::relaxed, Scope::engine>(&session.poll_word, word, word | 1);
 }
-GPU4FS_FN inline void pass_token(Session& session) {
-  GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&session.poll_token)), 1u);
-  store<Order::release, Scope::engine>(&session.poll_token, 0u);
+GPU4FS_FN inline void pass_token(Session& session, u64 position) {
+  GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&session.poll_word)) & 1, u64{1});
+  store<Order::relaxed, Scope::engine>(&session.poll_word, position << 1);
 }
 
 // What was taken from a ring. The heads of the chains are linked through wait_next.
@@ -71,10 +71,11 @@ struct Chain {
 };
 
 // The chain that begins at staged descriptor `begin`, and whether all of it is well formed.
-GPU4FS_FN inline Chain chain_at(const Session& session, u32 begin, u32 count) {
+GPU4FS_FN inline Chain chain_at(const Session& session, const format::RingDescriptor* staging, u32 begin,
+                                u32 count) {
   Chain chain{begin, begin, Status::ok};
   for (u32 i = begin; i < count; ++i) {
-    const format::Command command = format::decode_command(session.staging[i]);
+    const format::Command command = format::decode_command(staging[i]);
     const Status status = validate_command(command, session.internal != 0, i != begin);
     if (chain.status == Status::ok) chain.status = status;
     // An upcall answer is executed here, out of any order, so it cannot be part of a chain.
@@ -89,7 +90,13 @@ GPU4FS_FN inline Chain chain_at(const Session& session, u32 begin, u32 count) {
 }
 
 // Slots for a whole chain, or none. The last one popped is returned, the others hang on next_linked.
-GPU4FS_FN inline u32 take_slots(Engine& engine, u32 count) {
+GPU4FS_FN inline u32 take_slots(Engine& engine, WorkerMemory& memory, u32 count) {
+  if (count == 1 && memory.spare_command != no_command) {
+    const u32 spare = memory.spare_command;
+    memory.spare_command = no_command;
+    engine.commands[spare].next_linked = no_command;
+    return spare;
+  }
   u32 head = no_command;
   for (u32 i = 0; i < count; ++i) {
     u32 index = 0;
@@ -108,17 +115,18 @@ GPU4FS_FN inline u32 take_slots(Engine& engine, u32 count) {
 }
 
 // Fills the slots of a chain. Returns its head.
-GPU4FS_FN inline void fill_chain(Engine& engine, u32 session_index, const Chain& chain, u64 position, u32 head) {
+GPU4FS_FN inline void fill_chain(Engine& engine, u32 session_index, const format::RingDescriptor* staging,
+                                 const Chain& chain, u64 position, u32 head) {
   Session& session = engine.sessions[session_index];
   const u32 length = chain.end - chain.begin;
-  fetch_add<Order::acq_rel, Scope::engine>(&engine.commands_active, length);
-  fetch_add<Order::acq_rel, Scope::engine>(&session.in_flight, length);
+  fetch_add<Order::relaxed, Scope::engine>(&engine.commands_active, length);
+  fetch_add<Order::relaxed, Scope::engine>(&session.in_flight, length);
   fetch_add<Order::relaxed, Scope::engine>(&engine.counters.commands_started, u64{length});
   u32 at = head;
   for (u32 i = chain.begin; i < chain.end; ++i) {
     CommandState& c = engine.commands[at];
     const u32 next = c.next_linked;
-    reset_command(engine, c, format::decode_command(session.staging[i]), session_index, position + i);
+    reset_command(engine, c, format::decode_command(staging[i]), session_index, position + i);
     c.next_linked = next;
     at = next;
   }
@@ -133,9 +141,10 @@ GPU4FS_FN inline u32 session_room(const Session& session) {
 
 // Slots for a chain, within what the session may have in flight. If there are none it says so first, then
 // looks again: one may have been freed in between, and whoever frees the next one wakes a worker.
-GPU4FS_FN inline u32 take_slots_or_starve(Engine& engine, const Session& session, u32 count) {
+GPU4FS_FN inline u32 take_slots_or_starve(Engine& engine, const Session& session, WorkerMemory& memory,
+                                          u32 count) {
   for (u32 attempt = 0; attempt < 2; ++attempt) {
-    const u32 head = count <= session_room(session) ? take_slots(engine, count) : u32{no_command};
+    const u32 head = count <= session_room(session) ? take_slots(engine, memory, count) : u32{no_command};
     if (head != no_command || attempt == 1) return head;
     store<Order::relaxed, Scope::engine>(&engine.starved, 1u);
     fence<Order::seq_cst, Scope::engine>();
@@ -143,29 +152,35 @@ GPU4FS_FN inline u32 take_slots_or_starve(Engine& engine, const Session& session
   return no_command;
 }
 
+// The chain is malformed: the malformed commands say why, the others are cancelled.
+GPU4FS_FN inline void reject_chain(Engine& engine, Session& session, const format::RingDescriptor* staging,
+                                   const Chain& chain, u64 position) {
+  for (u32 i = chain.begin; i < chain.end; ++i) {
+    const format::Command command = format::decode_command(staging[i]);
+    const Status own = validate_command(command, session.internal != 0, i != chain.begin);
+    const bool alone = chain.end - chain.begin == 1;
+    reject(engine, session, position + i, own != Status::ok ? own : alone ? chain.status : Status::cancelled);
+  }
+}
+
 // Turns `count` staged descriptors, whole chains, into commands. Leader only, with the token.
-GPU4FS_FN inline Taken take_staged(Engine& engine, u32 session_index, u64 position, u32 count) {
+GPU4FS_FN inline Taken take_staged(Engine& engine, WorkerMemory& memory, u32 session_index, u64 position,
+                                   u32 count) {
   Session& session = engine.sessions[session_index];
+  const format::RingDescriptor* staging = memory.staging;
   Taken taken{no_command, 0, 0};
   u32 tail = no_command;
   while (taken.consumed < count) {
-    const Chain chain = chain_at(session, taken.consumed, count);
-    const u32 length = chain.end - chain.begin;
+    const Chain chain = chain_at(session, staging, taken.consumed, count);
+    const format::Command first = format::decode_command(staging[chain.begin]);
     if (chain.status != Status::ok) {
-      // The malformed ones say why, the others of their chain are cancelled.
-      for (u32 i = chain.begin; i < chain.end; ++i) {
-        const format::Command command = format::decode_command(session.staging[i]);
-        const Status own = validate_command(command, session.internal != 0, i != chain.begin);
-        const Status whole = own != Status::ok ? own : length == 1 ? chain.status : Status::cancelled;
-        reject(engine, session, position + i, whole);
-      }
-    } else if (format::decode_command(session.staging[chain.begin]).opcode == format::Opcode::upcall_done) {
-      accept_upcall_answer(engine, session, format::decode_command(session.staging[chain.begin]),
-                           position + chain.begin);
+      reject_chain(engine, session, staging, chain, position);
+    } else if (first.opcode == format::Opcode::upcall_done) {
+      accept_upcall_answer(engine, session, first, position + chain.begin);
     } else {
-      const u32 head = take_slots_or_starve(engine, session, length);
+      const u32 head = take_slots_or_starve(engine, session, memory, chain.end - chain.begin);
       if (head == no_command) break;
-      fill_chain(engine, session_index, chain, position, head);
+      fill_chain(engine, session_index, staging, chain, position, head);
       append_waiter(engine, taken.first_head, tail, head);
       ++taken.head_count;
     }
@@ -174,60 +189,76 @@ GPU4FS_FN inline Taken take_staged(Engine& engine, u32 session_index, u64 positi
   return taken;
 }
 
-// Reads ahead until `wanted` whole commands are staged or the published ones end. Returns how many staged
-// descriptors are valid. Collective, with the token.
+struct Staged {
+  u32 valid;
+  u32 fetch_count;
+};
+
+// Reads ahead until `wanted` descriptors that end with a whole chain are staged, or the published ones end.
+// `batch`: how many to fetch at first. A warp fetches as many at once as it found the last time, up to four: a
+// quiet ring costs one descriptor's bytes on the bus, a busy one few round trips. Collective, with the token.
 template <class Group>
-GPU4FS_FN u32 stage_descriptors(Group g, Session& session, u64 position, u32 wanted) {
-  constexpr u32 batch = Group::size() == 1 ? 1 : 4;
-  u32 valid = 0;
-  while (valid + batch <= linked_command_max) {
-    const u32 mask = ring::fetch_descriptors(g, session.ring, position + valid, batch, session.staging + valid);
-    const u32 found = count_trailing_zeros(u32{~mask});
-    valid += minimum(found, batch);
+GPU4FS_FN Staged stage_descriptors(Group g, const ring::EngineRing& ring, format::RingDescriptor* staging,
+                                   u64 position, u32 batch, u32 wanted) {
+  constexpr u32 batch_max = Group::size() == 1 ? 1 : 4;
+  Staged staged{0, 1};
+  batch = minimum(batch, batch_max);
+  while (batch != 0) {
+    const u32 mask = ring::fetch_descriptors(g, ring, position + staged.valid, batch, staging + staged.valid);
+    const u32 found = minimum(count_trailing_zeros(u32{~mask}), batch);
+    staged.valid += found;
+    staged.fetch_count = found == batch ? minimum(2 * batch, batch_max) : maximum(found, 1u);
     if (found < batch) break;
-    bool overlong = false;
-    const u32 whole =
-        serial(g, [&] { return whole_chains(session.staging, valid, linked_command_max, &overlong); });
-    if (valid >= wanted && whole > 0) break;
+    const bool more = serial(g, [&] {
+      bool overlong = false;
+      const u32 whole = whole_chains(staging, staged.valid, linked_command_max, &overlong);
+      // A single command is not kept waiting for a look at whether another follows.
+      return whole < staged.valid || (batch == batch_max && staged.valid < wanted);
+    });
+    if (!more) break;
+    batch = minimum(batch_max, linked_command_max - staged.valid);
   }
-  return valid;
+  return staged;
 }
 
-// With the token. Leaves it held when nothing was found, passes it on otherwise.
+// Leader only: the heads but the first are anybody's, the first is the caller's.
+GPU4FS_FN inline void hand_out_heads(Engine& engine, const Taken& taken) {
+  if (taken.head_count == 0) return;
+  CommandState& first = engine.commands[taken.first_head];
+  u32 at = first.wait_next;
+  first.wait_next = no_command;
+  store<Order::relaxed, Scope::engine>(&first.phase, static_cast<u32>(CommandPhase::running));
+  while (at != no_command) {
+    const u32 next = engine.commands[at].wait_next;
+    enqueue_command(engine, at);
+    at = next;
+  }
+}
+
+// With the token. Leaves it held when nothing was taken, passes it on otherwise.
 template <class Group>
-GPU4FS_FN Taken take_from_ring(Group g, Engine& engine, u32 session_index) {
+GPU4FS_FN Taken take_from_ring(Group g, Engine& engine, WorkerState& worker, u32 session_index, u64 position) {
   Session& session = engine.sessions[session_index];
-  const u64 position =
-      serial(g, [&] { return load<Order::acquire, Scope::engine>(&session.next_position); });
+  WorkerMemory& memory = engine.worker_memory[worker.index];
   const u32 limit = minimum(engine.config.batch_max, linked_command_max);
-  const u32 valid = stage_descriptors(g, session, position, limit);
-  if (valid == 0) return Taken{no_command, 0, 0};
+  const Staged staged = stage_descriptors(g, session.ring, memory.staging, position, worker.fetch_count, limit);
+  worker.fetch_count = staged.fetch_count;
+  if (staged.valid == 0) return Taken{no_command, 0, 0};
   return serial(g, [&] {
     ring::acquire_payload();
     bool overlong = false;
-    const u32 whole = whole_chains(session.staging, valid, limit, &overlong);
+    const u32 whole = whole_chains(memory.staging, staged.valid, limit, &overlong);
     Taken taken{no_command, 0, 0};
     if (overlong) {
       for (u32 i = 0; i < linked_command_max; ++i) reject(engine, session, position + i, Status::bad_descriptor);
       taken.consumed = linked_command_max;
     } else if (whole > 0) {
-      taken = take_staged(engine, session_index, position, whole);
+      taken = take_staged(engine, memory, session_index, position, whole);
     }
     if (taken.consumed == 0) return taken;
-    store<Order::release, Scope::engine>(&session.next_position, position + taken.consumed);
+    pass_token(session, position + taken.consumed);
     wake_client(session);
-    pass_token(session);
-    // All heads but the first are anybody's; the first is the caller's.
-    if (taken.head_count > 0) {
-      u32 at = engine.commands[taken.first_head].wait_next;
-      engine.commands[taken.first_head].wait_next = no_command;
-      set_phase(engine.commands[taken.first_head], CommandPhase::running);
-      while (at != no_command) {
-        const u32 next = engine.commands[at].wait_next;
-        enqueue_command(engine, at);
-        at = next;
-      }
-    }
+    hand_out_heads(engine, taken);
     return taken;
   });
 }
@@ -236,22 +267,24 @@ struct RingChoice {
   u32 session;  // session_max: none
   u32 saw_descriptor;
   u32 missed_token;
+  u64 position;
 };
 
 // A ring worth looking at, with its token taken. With `peek` only one that shows a descriptor. Once the
 // engine is asked to stop only the management process is listened to. Leader only.
 GPU4FS_FN inline RingChoice choose_ring(Engine& engine, u32 cursor, bool peek) {
-  RingChoice choice{session_max, 0, 0};
+  RingChoice choice{session_max, 0, 0, 0};
   const u32 end = load<Order::acquire, Scope::system>(&engine.session_end);
   const bool stopping = load<Order::relaxed, Scope::system>(&engine.stop_requested) != 0;
   for (u32 i = 0; i < end; ++i) {
     const u32 index = (cursor + i) % end;
     Session& session = engine.sessions[index];
     if (!session_is_open(session) || (stopping && session.internal == 0)) continue;
-    const u64 position = load<Order::relaxed, Scope::engine>(&session.next_position);
-    if (peek && !ring::peek_descriptor(session.ring, position)) continue;
+    const u64 word = load<Order::relaxed, Scope::engine>(&session.poll_word);
+    choice.position = word >> 1;
+    if (peek && !ring::peek_descriptor(session.ring, choice.position)) continue;
     choice.saw_descriptor = 1;
-    if (!try_token(session)) {
+    if ((word & 1) != 0 || !try_token(session, word)) {
       choice.missed_token = 1;
       continue;
     }
@@ -259,7 +292,7 @@ GPU4FS_FN inline RingChoice choose_ring(Engine& engine, u32 cursor, bool peek) {
     // It may have been closed between the look and the token.
     if (session_is_open(session)) return choice;
     choice.session = session_max;
-    pass_token(session);
+    pass_token(session, choice.position);
   }
   return choice;
 }
@@ -267,7 +300,7 @@ GPU4FS_FN inline RingChoice choose_ring(Engine& engine, u32 cursor, bool peek) {
 }  // namespace detail
 
 // Takes commands from one ring and starts them; the first one's index is returned, in phase `running`, for
-// the caller to run (no_command: there is none). *found: something was taken or answered.
+// the caller to run (no_command: there is none). *found: something was taken or answered. Collective.
 template <class Group>
 GPU4FS_FN u32 poll_rings(Group g, Engine& engine, WorkerState& worker, bool* found) {
   *found = false;
@@ -275,17 +308,18 @@ GPU4FS_FN u32 poll_rings(Group g, Engine& engine, WorkerState& worker, bool* fou
   worker.missed_token = 0;
   if (worker.polls_rings == 0) return no_command;
   const bool keeps = worker.keeps_token != 0;
-  u32 index = worker.held_session;
-  if (index == session_max) {
+  if (worker.held_session == session_max) {
     const detail::RingChoice choice =
         serial(g, [&] { return detail::choose_ring(engine, worker.session_cursor, !keeps); });
-    index = choice.session;
     worker.saw_descriptor = choice.saw_descriptor;
     worker.missed_token = choice.missed_token;
-    if (index == session_max) return no_command;
+    if (choice.session == session_max) return no_command;
+    worker.held_session = choice.session;
+    worker.held_position = choice.position;
     worker.held_polls = 0;
   }
-  const detail::Taken taken = detail::take_from_ring(g, engine, index);
+  const u32 index = worker.held_session;
+  const detail::Taken taken = detail::take_from_ring(g, engine, worker, index, worker.held_position);
   if (taken.consumed != 0) {
     worker.held_session = session_max;
     worker.session_cursor = index + 1;
@@ -293,14 +327,10 @@ GPU4FS_FN u32 poll_rings(Group g, Engine& engine, WorkerState& worker, bool* fou
     return taken.first_head;
   }
   ++worker.held_polls;
-  const bool pass_on = serial(g, [&] {
-    const bool give_up = !keeps || worker.held_polls >= detail::quiet_polls_per_token ||
-                         !detail::session_is_open(engine.sessions[index]);
-    if (give_up) detail::pass_token(engine.sessions[index]);
-    return give_up;
-  });
-  worker.held_session = pass_on ? session_max : index;
-  if (pass_on) worker.session_cursor = index + 1;
+  if (keeps && worker.held_polls < detail::quiet_polls_per_token) return no_command;
+  serial(g, [&] { detail::pass_token(engine.sessions[index], worker.held_position); });
+  worker.held_session = session_max;
+  worker.session_cursor = index + 1;
   return no_command;
 }
 

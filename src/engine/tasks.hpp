@@ -6,6 +6,7 @@
 #pragma once
 
 #include "base/bits.hpp"
+#include "engine/command_life.hpp"
 #include "engine/dispatch.hpp"
 #include "engine/engine.hpp"
 
@@ -49,7 +50,7 @@ struct TakenTask {
 
 // Inside the step gate, unless the command itself has it closed. Leader only.
 GPU4FS_FN inline TakenTask take_task(Engine& engine, CommandState& c, bool counted) {
-  if (!counted && !is_closed_by(engine.step_gate, c)) {
+  if (!counted && needs_step_gate(c.command.opcode) && !is_closed_by(engine.step_gate, c)) {
     if (!try_enter(engine, engine.step_gate)) return {TaskTake::closed, 0, false};
     counted = true;
   }

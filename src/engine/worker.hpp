@@ -38,12 +38,21 @@ GPU4FS_FN bool step_from_queue(Group g, Engine& engine, WorkerState& worker) {
   return popped.found;
 }
 
+// A worker of a service kernel that watches rings: others serve the run queue.
+template <class Group>
+GPU4FS_FN bool poller_step(Group g, Engine& engine, WorkerState& worker) {
+  if (step_from_rings(g, engine, worker)) return true;
+  if (worker.held_session != session_max && worker.turn % 16 != 0) return false;
+  return step_from_queue(g, engine, worker);
+}
+
 }  // namespace detail
 
 // Looks for one piece of work and does it. True if there was some. Collective.
 template <class Group>
 GPU4FS_FN bool worker_step(Group g, Engine& engine, WorkerState& worker) {
   ++worker.turn;
+  if (worker.keeps_token != 0 && worker.polls_rings != 0) return detail::poller_step(g, engine, worker);
   const bool rings_first = worker.rings_first != 0 || worker.turn % 4 == 0;
   if (rings_first && detail::step_from_rings(g, engine, worker)) return true;
   if (detail::step_from_queue(g, engine, worker)) return true;
@@ -61,11 +70,17 @@ GPU4FS_FN void worker_sweep(Group g, Engine& engine) {
   if (now_ns != 0) sweep_deadlines(g, engine, now_ns);
 }
 
-// Gives back the poll token that this worker may have kept. Collective.
+// Gives back what this worker keeps from step to step. Collective.
 template <class Group>
 GPU4FS_FN void worker_release(Group g, Engine& engine, WorkerState& worker) {
-  if (worker.held_session == session_max) return;
-  serial(g, [&] { detail::pass_token(engine.sessions[worker.held_session]); });
+  serial(g, [&] {
+    if (worker.held_session != session_max) {
+      detail::pass_token(engine.sessions[worker.held_session], worker.held_position);
+    }
+    u32& spare = engine.worker_memory[worker.index].spare_command;
+    if (spare != no_command) engine.free_commands.push(spare);
+    spare = no_command;
+  });
   worker.held_session = session_max;
 }
 

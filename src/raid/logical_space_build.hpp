@@ -1,14 +1,14 @@
 // Builds the logical space of an opened pool in engine memory. Host only.
 //
-// Engine memory may be VRAM, so its pointers are computed here and never followed: everything is laid out in one
-// block, built as a host image where it is not zero, and copied in. The allocator is
-//     void* allocate(u64 bytes, u64 alignment);                      // engine memory, or an exception
+// Engine memory may be VRAM, so its pointers are computed here and never followed: everything is
+// laid out in one block, built as a host image where it is not zero, and copied in. The allocator:
+//     void* allocate(u64 bytes, u64 alignment);  // engine memory, or an exception
 //     void copy_in(void* engine_destination, const void* host_source, u64 bytes);
 //     void zero(void* engine_destination, u64 bytes);
 // One allocation is made, for the lifetime of the mount.
 //
-// The pool was validated when it was opened; the bounds that the engine's memory safety rests on are tested here
-// again, because the superblock and the chunk tree come from the medium.
+// The pool was validated when it was opened; the bounds that the engine's memory safety rests on
+// are tested here again, because the superblock and the chunk tree come from the medium.
 #pragma once
 
 #include <algorithm>
@@ -62,22 +62,24 @@ inline void require(bool holds, u64 chunk, const char* what) {
 
 inline u64 column_bytes(const format::ChunkDescriptor& descriptor) {
   const u64 pages = descriptor.size_bytes / page_size;
-  const u64 data_pages = with_level(
-      descriptor.level, [&](auto level) { return level.column_pages(descriptor.column_count, pages); });
+  const u64 data_pages = with_level(descriptor.level, [&](auto level) {
+    return level.column_pages(descriptor.column_count, pages);
+  });
   return (format::chunk_layout(pages).header_pages + data_pages) * page_size;
 }
 
 inline void validate_descriptor(const format::ChunkDescriptor& d, u64 index, u64 chunk_size) {
   require(is_known_level(d.level), index, "its RAID level is unknown to this version");
   with_level(d.level, [&](auto level) {
-    require(d.column_count >= level.member_count_min && d.column_count <= level.member_count_max, index,
-            "its number of columns does not fit its level");
+    require(d.column_count >= level.member_count_min && d.column_count <= level.member_count_max,
+            index, "its number of columns does not fit its level");
     require(d.redundancy == level.losses_survived, index, "its redundancy does not fit its level");
   });
   require(d.stripe_length_bytes == 0, index, "it has a stripe length but no stripes");
   require((d.flags & ~u32{format::chunk_flag_known}) == 0, index, "it has unknown flags");
   require(d.reserved == 0, index, "a reserved field is not zero");
-  require(d.size_bytes != 0 && d.size_bytes % chunk_size == 0, index, "its size is not a multiple of the granule");
+  require(d.size_bytes != 0 && d.size_bytes % chunk_size == 0, index,
+          "its size is not a multiple of the granule");
   require(d.base_address != 0 && d.base_address % chunk_size == 0, index,
           "its base address is not a multiple of the granule");
   const u64 space_end = format::logical_granule_max * chunk_size;
@@ -88,12 +90,14 @@ inline void validate_descriptor(const format::ChunkDescriptor& d, u64 index, u64
 
 inline void validate_column(format::ColumnAddress column, u64 index, u64 bytes,
                             const std::vector<device::Device>& devices) {
-  require(column.device_index() < devices.size(), index, "a column is on a device that the pool does not have");
+  require(column.device_index() < devices.size(), index,
+          "a column is on a device that the pool does not have");
   const u64 offset = column.offset_bytes();
   const u64 device_bytes = devices[column.device_index()].size_bytes;
   require(offset >= format::layout_area_offset, index, "a column lies in the superblock area");
   require(offset % format::physical_granule_bytes == 0, index, "a column is not aligned to 64 KiB");
-  require(bytes <= device_bytes && offset <= device_bytes - bytes, index, "a column ends beyond its device");
+  require(bytes <= device_bytes && offset <= device_bytes - bytes, index,
+          "a column ends beyond its device");
 }
 
 inline void require_disjoint(std::vector<ColumnExtent> columns) {
@@ -102,7 +106,8 @@ inline void require_disjoint(std::vector<ColumnExtent> columns) {
   });
   for (std::size_t i = 1; i < columns.size(); ++i) {
     if (columns[i].device == columns[i - 1].device && columns[i].begin < columns[i - 1].end) {
-      refuse_chunk(columns[i].chunk, "a column overlaps one of chunk " + std::to_string(columns[i - 1].chunk));
+      refuse_chunk(columns[i].chunk,
+                   "a column overlaps one of chunk " + std::to_string(columns[i - 1].chunk));
     }
   }
 }
@@ -110,23 +115,27 @@ inline void require_disjoint(std::vector<ColumnExtent> columns) {
 inline void validate_superblock(const format::Superblock& superblock, u64 chunk_count,
                                 const std::vector<device::Device>& devices) {
   const u64 chunk_size = superblock.chunk_size_bytes;
-  if (!is_power_of_two(chunk_size) || chunk_size < format::chunk_size_min || chunk_size > format::chunk_size_max) {
-    throw SpaceError("the pool's granule of " + std::to_string(chunk_size) + " bytes is out of range");
+  if (!is_power_of_two(chunk_size) || chunk_size < format::chunk_size_min ||
+      chunk_size > format::chunk_size_max) {
+    throw SpaceError("the pool's granule of " + std::to_string(chunk_size) +
+                     " bytes is out of range");
   }
-  if (devices.empty() || devices.size() > device_count_max || devices.size() != superblock.device_count) {
+  if (devices.empty() || devices.size() > device_count_max ||
+      devices.size() != superblock.device_count) {
     throw SpaceError("the pool has " + std::to_string(superblock.device_count) + " devices, " +
                      std::to_string(devices.size()) + " were given");
   }
-  if (chunk_count == 0 || chunk_count > format::logical_granule_max || chunk_count != superblock.chunk_count) {
-    throw SpaceError("the pool has " + std::to_string(superblock.chunk_count) + " chunks, its chunk tree " +
-                     std::to_string(chunk_count));
+  if (chunk_count == 0 || chunk_count > format::logical_granule_max ||
+      chunk_count != superblock.chunk_count) {
+    throw SpaceError("the pool has " + std::to_string(superblock.chunk_count) +
+                     " chunks, its chunk tree " + std::to_string(chunk_count));
   }
 }
 
 // Validates all and returns the granule table.
 template <class Chunks>
-std::vector<u32> map_granules(const format::Superblock& superblock, const std::vector<device::Device>& devices,
-                              const Chunks& chunks) {
+std::vector<u32> map_granules(const format::Superblock& superblock,
+                              const std::vector<device::Device>& devices, const Chunks& chunks) {
   validate_superblock(superblock, chunks.size(), devices);
   const u64 chunk_size = superblock.chunk_size_bytes;
   u64 end = 0;
@@ -135,24 +144,27 @@ std::vector<u32> map_granules(const format::Superblock& superblock, const std::v
   for (u32 i = 0; i < chunks.size(); ++i) {
     const format::ChunkDescriptor& d = chunks[i].descriptor;
     validate_descriptor(d, i, chunk_size);
-    require(chunks[i].columns.size() == d.column_count, i, "columns are missing from its descriptor");
+    require(chunks[i].columns.size() == d.column_count, i,
+            "columns are missing from its descriptor");
     const u64 bytes = column_bytes(d);
     for (const format::ColumnAddress column : chunks[i].columns) {
       validate_column(column, i, bytes, devices);
-      columns.push_back({column.device_index(), i, column.offset_bytes(), column.offset_bytes() + bytes});
+      columns.push_back(
+          {column.device_index(), i, column.offset_bytes(), column.offset_bytes() + bytes});
     }
     end = std::max(end, d.base_address + d.size_bytes);
     page_total += d.size_bytes / page_size;
   }
   require_disjoint(std::move(columns));
   if (page_total != superblock.page_total) {
-    throw SpaceError("the chunks have " + std::to_string(page_total) + " pages, the superblock says " +
-                     std::to_string(superblock.page_total));
+    throw SpaceError("the chunks have " + std::to_string(page_total) +
+                     " pages, the superblock says " + std::to_string(superblock.page_total));
   }
   std::vector<u32> granules(end / chunk_size, no_chunk);
   for (u32 i = 0; i < chunks.size(); ++i) {
     const format::ChunkDescriptor& d = chunks[i].descriptor;
-    for (u64 granule = d.base_address / chunk_size; granule < (d.base_address + d.size_bytes) / chunk_size; ++granule) {
+    for (u64 granule = d.base_address / chunk_size;
+         granule < (d.base_address + d.size_bytes) / chunk_size; ++granule) {
       require(granules[granule] == no_chunk, i, "it overlaps another chunk in logical space");
       granules[granule] = i;
     }
@@ -204,7 +216,8 @@ inline ChunkPlaces place_chunk(BlockLayout& layout, const format::ChunkDescripto
   return places;
 }
 
-inline ChunkState make_chunk(const format::ChunkDescriptor& d, const ChunkPlaces& places, void* block) {
+inline ChunkState make_chunk(const format::ChunkDescriptor& d, const ChunkPlaces& places,
+                             void* block) {
   ChunkState chunk{};
   chunk.base_address = d.base_address;
   chunk.size_bytes = d.size_bytes;
@@ -217,22 +230,25 @@ inline ChunkState make_chunk(const format::ChunkDescriptor& d, const ChunkPlaces
   chunk.columns = at_offset<ColumnState>(block, places.columns);
   chunk.descriptors = at_offset<format::PageDescriptor>(block, places.descriptors);
   chunk.descriptor_dirty = at_offset<u64>(block, places.descriptor_dirty);
-  chunk.bitmaps = {at_offset<u64>(block, places.bitmaps[0]), at_offset<u64>(block, places.bitmaps[1]),
-                   at_offset<u64>(block, places.bitmaps[2]), at_offset<u64>(block, places.bitmaps[3]),
-                   at_offset<u64>(block, places.bitmaps[4]), at_offset<u64>(block, places.bitmaps[5])};
+  chunk.bitmaps = {
+      at_offset<u64>(block, places.bitmaps[0]), at_offset<u64>(block, places.bitmaps[1]),
+      at_offset<u64>(block, places.bitmaps[2]), at_offset<u64>(block, places.bitmaps[3]),
+      at_offset<u64>(block, places.bitmaps[4]), at_offset<u64>(block, places.bitmaps[5])};
   chunk.region_free = at_offset<u32>(block, places.region_free);
   return chunk;
 }
 
 }  // namespace detail
 
-// The space of an opened pool. `devices` in pool order, their `base` in the engine's address space; `chunks` in
-// any order, each with `descriptor` and `columns` like ChunkSource. No chunk is loaded yet. `accessible` says
-// whether the engine reaches all data pages from the start (the CPU engine does); the header areas in front of
-// them must be within its reach in any case. Throws SpaceError, and what the allocator throws.
+// The space of an opened pool. `devices` in pool order, their `base` in the engine's address space;
+// `chunks` in any order, each with `descriptor` and `columns` like ChunkSource. No chunk is loaded
+// yet. `accessible` says whether the engine reaches all data pages from the start (the CPU engine
+// does); the header areas in front of them must be within its reach in any case. Throws SpaceError,
+// and what the allocator throws.
 template <class Allocator, class Chunks>
 LogicalSpace build_logical_space(Allocator& allocator, const format::Superblock& superblock,
-                                 const std::vector<device::Device>& devices, const Chunks& chunks, bool accessible) {
+                                 const std::vector<device::Device>& devices, const Chunks& chunks,
+                                 bool accessible) {
   const std::vector<u32> granules = detail::map_granules(superblock, devices, chunks);
   detail::BlockLayout layout;
   const u64 devices_at = layout.take(devices.size() * sizeof(device::Device));
@@ -241,6 +257,7 @@ LogicalSpace build_logical_space(Allocator& allocator, const format::Superblock&
   std::vector<detail::ChunkPlaces> places;
   for (const auto& chunk : chunks) places.push_back(detail::place_chunk(layout, chunk.descriptor));
 
+  GPU4FS_CHECK_EQ(places.size(), chunks.size());
   void* block = allocator.allocate(layout.used(), page_size);
   GPU4FS_CHECK(is_aligned(block, page_size));
   allocator.zero(block, layout.used());
@@ -248,10 +265,12 @@ LogicalSpace build_logical_space(Allocator& allocator, const format::Superblock&
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     states.push_back(detail::make_chunk(chunks[i].descriptor, places[i], block));
     states.back().accessible = accessible ? 1 : 0;
-    const u64 header_bytes = format::chunk_layout(states.back().page_count).header_pages * page_size;
+    const u64 header_bytes =
+        format::chunk_layout(states.back().page_count).header_pages * page_size;
     std::vector<ColumnState> columns;
     for (const format::ColumnAddress column : chunks[i].columns) {
-      columns.push_back({column.device_index(), 0, column.offset_bytes(), column.offset_bytes() + header_bytes});
+      columns.push_back(
+          {column.device_index(), 0, column.offset_bytes(), column.offset_bytes() + header_bytes});
     }
     allocator.copy_in(states.back().columns, columns.data(), columns.size() * sizeof(ColumnState));
   }
@@ -263,7 +282,8 @@ LogicalSpace build_logical_space(Allocator& allocator, const format::Superblock&
   space.granule_to_chunk = detail::at_offset<u32>(block, granules_at);
   space.granule_count = granules.size();
   space.granule_shift = log2_floor(superblock.chunk_size_bytes);
-  space.data_checksums = (superblock.feature_incompatible & format::feature_data_checksums) != 0 ? 1 : 0;
+  space.data_checksums =
+      (superblock.feature_incompatible & format::feature_data_checksums) != 0 ? 1 : 0;
   space.epoch_open = superblock.epoch + 1;
   allocator.copy_in(space.devices, devices.data(), devices.size() * sizeof(device::Device));
   allocator.copy_in(space.granule_to_chunk, granules.data(), granules.size() * sizeof(u32));

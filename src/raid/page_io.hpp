@@ -1,19 +1,20 @@
 // Reading and writing single pages of the logical space.
 //
-// Each page has a descriptor in engine memory with the XXH3-64 of its bytes, seeded with its logical address.
-// Reading verifies it before a byte is given out, so neither damaged nor misdirected pages become data. Writing
-// computes it from the bytes that were stored, while they are copied: memory is read once. A page whose write
-// did not finish has a descriptor that does not match, which nobody reads: no committed pointer leads there.
+// Each page has a descriptor in engine memory with the XXH3-64 of its bytes, seeded with its
+// logical address. Reading verifies it before a byte is given out, so neither damaged nor
+// misdirected pages become data. Writing computes it from the bytes that were stored, while they
+// are copied: memory is read once. A page whose write did not finish has a descriptor that does not
+// match, which nobody reads: no committed pointer leads there.
 //
-// All functions are uniform. They synchronise the group: what was written before the call by any rank is seen,
-// and the result is visible to every rank after it. Other groups see a written page after the usual release
-// and acquire (lock, gate, completion).
+// All functions are uniform. They synchronise the group: what was written before the call by any
+// rank is seen, and the result is visible to every rank after it. Other groups see a written page
+// after the usual release and acquire (lock, gate, completion).
 //
-// With `data_checksums` off, pages accessed as PageUse::data carry no checksum; a page must be read with the
-// use that it was written with. Metadata always has one.
+// With `data_checksums` off, pages accessed as PageUse::data carry no checksum; a page must be read
+// with the use that it was written with. Metadata always has one.
 //
-// Status: checksum_mismatch (the destination of a read is untouched), corrupt_structure for an address that no
-// page has, chunk_not_mapped (chunk_of() names the chunk), device_failed.
+// Status: checksum_mismatch (the destination of a read is untouched), corrupt_structure for an
+// address that no page has, chunk_not_mapped (chunk_of() names the chunk), device_failed.
 #pragma once
 
 #include "base/access.hpp"
@@ -66,18 +67,21 @@ GPU4FS_FN inline WritePlan plan_write(const LogicalSpace& space, u64 address) {
   GPU4FS_CHECK(page_bit(chunk.bitmaps.busy, plan.location.page));
   GPU4FS_CHECK_EQ(space.devices[chunk.columns[0].device].read_only, 0u);
   plan.memory = page_memory(space, plan.location);
-  // The only writes to a stable page are those of the checkpoint that made it stable; they belong to the epoch
-  // before the open one.
+  // The only writes to a stable page are those of the checkpoint that made it stable; they belong
+  // to the epoch before the open one.
   const u64 epoch = load<Order::relaxed, Scope::engine>(&space.epoch_open);
+  GPU4FS_CHECK_GT(epoch, u64{1});
   plan.birth_epoch =
       static_cast<u32>(page_bit(chunk.bitmaps.stable, plan.location.page) ? epoch - 1 : epoch);
   return plan;
 }
 
-// After the page's bytes: the dirty bit is set last, so that a checkpoint that sees it sees the descriptor.
+// After the page's bytes: the dirty bit is set last, so that a checkpoint that sees it sees the
+// descriptor.
 GPU4FS_FN inline void finish_write(LogicalSpace& space, const WritePlan& plan, u64 checksum) {
   ChunkState& chunk = space.chunks[plan.location.chunk];
   const u64 page = plan.location.page;
+  GPU4FS_CHECK_LT(page, chunk.page_count);
   static_assert(offsetof(format::PageDescriptor, checksum) == 0);
   static_assert(offsetof(format::PageDescriptor, birth_epoch) == 8);
   store_shared_16(&chunk.descriptors[page], Vector16{checksum, u64{plan.birth_epoch}});
@@ -94,8 +98,9 @@ GPU4FS_FN inline bool has_checksum(const LogicalSpace& space, PageUse use) {
 
 // Verifies the page at `address` and copies its bytes [from, to) to `destination`, any alignment.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status read_page_range(Group g, const LogicalSpace& space, u64 address, u32 from, u32 to,
-                                 void* destination, PageUse use = PageUse::metadata) {
+GPU4FS_FN GPU4FS_NOINLINE Status read_page_range(Group g, const LogicalSpace& space, u64 address,
+                                                 u32 from, u32 to, void* destination,
+                                                 PageUse use = PageUse::metadata) {
   GPU4FS_CHECK_LE(from, to);
   GPU4FS_CHECK_LE(to, page_size);
   const detail::ReadPlan plan = serial(g, [&] { return detail::plan_read(space, address); });
@@ -112,16 +117,17 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_page_range(Group g, const LogicalSpace& sp
 
 // The whole page, 4096 bytes.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status read_page(Group g, const LogicalSpace& space, u64 address, void* destination,
-                           PageUse use = PageUse::metadata) {
+GPU4FS_FN GPU4FS_NOINLINE Status read_page(Group g, const LogicalSpace& space, u64 address,
+                                           void* destination, PageUse use = PageUse::metadata) {
   return read_page_range(g, space, address, 0, static_cast<u32>(page_size), destination, use);
 }
 
-// Writes the 4096 bytes at `source` (any alignment; they may change meanwhile, the page stays consistent) to the
-// page at `address`, which the caller has allocated.
+// Writes the 4096 bytes at `source` (any alignment; they may change meanwhile, the page stays
+// consistent) to the page at `address`, which the caller has allocated.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status write_page(Group g, LogicalSpace& space, u64 address, const void* source,
-                            PageUse use = PageUse::metadata) {
+GPU4FS_FN GPU4FS_NOINLINE Status write_page(Group g, LogicalSpace& space, u64 address,
+                                            const void* source, PageUse use = PageUse::metadata) {
+  GPU4FS_CHECK(source != nullptr);
   const detail::WritePlan plan = serial(g, [&] { return detail::plan_write(space, address); });
   if (plan.status != Status::ok) return plan.status;
   u64 checksum = 0;
@@ -134,13 +140,15 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_page(Group g, LogicalSpace& space, u64 ad
   return Status::ok;
 }
 
-// Writes to `address` the page at `old_address` (no_address: zeros) with its bytes [from, to) replaced by those
-// at `source` (any alignment; nullptr: zeros). `old_address` may equal `address`. The old page is verified unless
-// all of it is replaced; on checksum_mismatch the page at `address` has undefined content, or, if it is the old
-// one, is unchanged.
+// Writes to `address` the page at `old_address` (no_address: zeros) with its bytes [from, to)
+// replaced by those at `source` (any alignment; nullptr: zeros). `old_address` may equal `address`.
+// The old page is verified unless all of it is replaced; on checksum_mismatch the page at `address`
+// has undefined content, or, if it is the old one, is unchanged.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status write_page_merged(Group g, LogicalSpace& space, u64 address, u64 old_address, u32 from,
-                                   u32 to, const void* source, PageUse use = PageUse::metadata) {
+GPU4FS_FN GPU4FS_NOINLINE Status write_page_merged(Group g, LogicalSpace& space, u64 address,
+                                                   u64 old_address, u32 from, u32 to,
+                                                   const void* source,
+                                                   PageUse use = PageUse::metadata) {
   GPU4FS_CHECK_LE(from, to);
   GPU4FS_CHECK_LE(to, page_size);
   const bool whole = from == 0 && to == page_size;

@@ -1,7 +1,7 @@
 // A page made of an old page and new bytes. Internal to raid/page_io.
 //
-// A warp merges in registers and never sees a half-new page in memory. A Lane copies the old page and then the
-// new bytes, which on a CPU is as fast and costs no registers.
+// A warp merges in registers and never sees a half-new page in memory. A Lane copies the old page
+// and then the new bytes, which on a CPU is as fast and costs no registers.
 #pragma once
 
 #include "base/config.hpp"
@@ -15,20 +15,20 @@
 namespace gpu4fs::raid::detail {
 
 struct OldPage {
-  const u8* memory;     // nullptr: a page of zeros
+  const u8* memory;  // nullptr: a page of zeros
   u64 address;
   u64 checksum;
 };
 
 struct MergeTarget {
-  u8* memory;           // may be the old page
+  u8* memory;  // may be the old page
   u64 address;
-  bool has_checksum;    // pages of this use have one: verify the old, compute the new
+  bool has_checksum;  // pages of this use have one: verify the old, compute the new
 };
 
 struct MergeResult {
-  bool is_verified;     // false: the old page is damaged
-  u64 checksum;         // of the new page
+  bool is_verified;  // false: the old page is damaged
+  u64 checksum;      // of the new page
 };
 
 // Sixteen bytes from any alignment. Touches only aligned chunks that hold one of them.
@@ -54,7 +54,8 @@ GPU4FS_FN inline Vector16 with_byte(Vector16 chunk, u32 index, u8 value) {
 
 // Replaces bytes [from, to) of the page held in registers.
 template <class Group>
-GPU4FS_FN void replace_range(Group g, PageRegisters<Group>& page, u32 from, u32 to, const u8* source) {
+GPU4FS_FN void replace_range(Group g, PageRegisters<Group>& page, u32 from, u32 to,
+                             const u8* source) {
   GPU4FS_UNROLL
   for (u32 s = 0; s < page_chunk_rows; ++s) {
     const u32 begin = gpu4fs::detail::page_chunk_offset(s, g.rank());
@@ -64,26 +65,29 @@ GPU4FS_FN void replace_range(Group g, PageRegisters<Group>& page, u32 from, u32 
       const u32 first = maximum(begin, from);
       const u32 end = minimum(begin + 16, to);
       for (u32 i = first; i < end; ++i) {
-        page.chunks[s] = with_byte(page.chunks[s], i - begin, source == nullptr ? u8{0} : source[i - from]);
+        page.chunks[s] =
+            with_byte(page.chunks[s], i - begin, source == nullptr ? u8{0} : source[i - from]);
       }
     }
   }
 }
 
 template <class Group>
-GPU4FS_FN MergeResult merge_in_registers(Group g, const MergeTarget& target, const OldPage& old, u32 from,
-                                         u32 to, const u8* source) {
+GPU4FS_FN MergeResult merge_in_registers(Group g, const MergeTarget& target, const OldPage& old,
+                                         u32 from, u32 to, const u8* source) {
   PageRegisters<Group> page{};
   if (old.memory != nullptr) {
     page = load_page(g, old.memory);
-    if (target.has_checksum && xxh3_registers(g, page, old.address) != old.checksum) return {false, 0};
+    if (target.has_checksum && xxh3_registers(g, page, old.address) != old.checksum)
+      return {false, 0};
   }
   replace_range(g, page, from, to, source);
   store_page(g, page, target.memory);
   return {true, target.has_checksum ? xxh3_registers(g, page, target.address) : 0};
 }
 
-// True if the old page, or zeros, stand at the target. On false a target that is the old page is unchanged.
+// True if the old page, or zeros, stand at the target. On false a target that is the old page is
+// unchanged.
 template <class Group>
 GPU4FS_FN bool bring_old_page(Group g, const MergeTarget& target, const OldPage& old) {
   if (old.memory == nullptr) {
@@ -102,8 +106,11 @@ GPU4FS_FN bool bring_old_page(Group g, const MergeTarget& target, const OldPage&
 
 // Writes the merged page to the target. Does not synchronise.
 template <class Group>
-GPU4FS_FN MergeResult merge_page(Group g, const MergeTarget& target, const OldPage& old, u32 from, u32 to,
-                                 const u8* source) {
+GPU4FS_FN MergeResult merge_page(Group g, const MergeTarget& target, const OldPage& old, u32 from,
+                                 u32 to, const u8* source) {
+  GPU4FS_CHECK(target.memory != nullptr);
+  GPU4FS_CHECK_LE(from, to);
+  GPU4FS_CHECK_LE(to, page_size);
   if constexpr (Group::size() > 1) {
     return merge_in_registers(g, target, old, from, to, source);
   } else {

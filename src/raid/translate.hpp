@@ -1,8 +1,8 @@
 // From a logical address to memory (design section 5, "Logical space and chunks").
 //
-// Translation takes one look into the granule table. Addresses come from block pointers on the medium, so what
-// is wrong with them is a Status; the columns were checked against their devices when the space was built.
-// Plain functions: one rank calls them, inside serial().
+// Translation takes one look into the granule table. Addresses come from block pointers on the
+// medium, so what is wrong with them is a Status; the columns were checked against their devices
+// when the space was built. Plain functions: one rank calls them, inside serial().
 #pragma once
 
 #include "base/atomics.hpp"
@@ -54,8 +54,8 @@ GPU4FS_FN inline Status find_page(const LogicalSpace& space, u64 address, PageLo
   return Status::ok;
 }
 
-// Whether the engine may touch the chunk's pages: ok, chunk_not_mapped, or device_failed for a chunk whose
-// allocation state and page descriptors are not in memory.
+// Whether the engine may touch the chunk's pages: ok, chunk_not_mapped, or device_failed for a
+// chunk whose allocation state and page descriptors are not in memory.
 GPU4FS_FN inline Status chunk_state(const LogicalSpace& space, u32 chunk) {
   GPU4FS_CHECK_LT(chunk, space.chunk_count);
   const ChunkState& state = space.chunks[chunk];
@@ -74,6 +74,7 @@ GPU4FS_FN inline Status chunk_of(const LogicalSpace& space, u64 address, u32* ch
 
 // Memory of a data page.
 GPU4FS_FN inline u8* page_memory(const LogicalSpace& space, const PageLocation& location) {
+  GPU4FS_CHECK_LT(location.chunk, space.chunk_count);
   const ChunkState& chunk = space.chunks[location.chunk];
   GPU4FS_CHECK_LT(location.page, chunk.page_count);
   const PagePlace place = with_level(
@@ -81,8 +82,8 @@ GPU4FS_FN inline u8* page_memory(const LogicalSpace& space, const PageLocation& 
   GPU4FS_CHECK_LT(place.column, chunk.column_count);
   const ColumnState& column = chunk.columns[place.column];
   GPU4FS_CHECK_LT(column.device, space.device_count);
-  return device::memory_at(space.devices[column.device], column.data_offset + place.page * page_size,
-                           page_size);
+  return device::memory_at(space.devices[column.device],
+                           column.data_offset + place.page * page_size, page_size);
 }
 
 // Memory of pages [first, first + count) of a column's header area.
@@ -90,6 +91,8 @@ GPU4FS_FN inline u8* header_memory(const LogicalSpace& space, const ChunkState& 
                                    u64 first, u64 count) {
   GPU4FS_CHECK_LT(column, chunk.column_count);
   const ColumnState& state = chunk.columns[column];
+  GPU4FS_CHECK_LT(state.device, space.device_count);
+  GPU4FS_CHECK_LT(state.header_offset, state.data_offset);
   GPU4FS_CHECK_LE((first + count) * page_size, state.data_offset - state.header_offset);
   return device::memory_at(space.devices[state.device], state.header_offset + first * page_size,
                            count * page_size);

@@ -30,7 +30,7 @@ void add_options(CLI::App& app) {
   run->add_option("--engine", run_options.engine, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   run->add_option("-o,--output", run_options.output, "Write the result as JSON to this file");
   run->add_flag("--quick", run_options.quick, "Less data and fewer repetitions");
-  run->add_option("--only", run_options.only, "Parts to run: write, read, vram, latency, rate, idle, checkpoint");
+  run->add_option("--only", run_options.only, "Parts to run: files, vram, latency, rate, idle, checkpoint");
   run->callback([] { action = Action::run; });
   CLI::App* fuse = app.add_subcommand("fuse", "measure a mount against libfuse's passthrough file systems");
   fuse->add_option("--peer", fuse_options.peers, "Passthrough programs; otherwise libfuse's examples are built");

@@ -166,15 +166,15 @@ ProcessorCount count_free_processors() {
   require(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0), "cudaDeviceGetAttribute");
   require(cudaFuncSetAttribute(probe_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes), "probe kernel");
   cudaStream_t stream = nullptr;
-  unsigned* state = nullptr;
+  // Kept for ever: freeing it would wait for the service kernel.
+  static unsigned* state = nullptr;
   unsigned result[3] = {};
   require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
-  require(cudaMalloc(&state, 4 * sizeof(unsigned)), "cudaMalloc");
+  if (state == nullptr) require(cudaMalloc(&state, 4 * sizeof(unsigned)), "cudaMalloc");
   require(cudaMemsetAsync(state, 0, 4 * sizeof(unsigned), stream), "cudaMemsetAsync");
   probe_kernel<<<static_cast<unsigned>(processors), thread_count, static_cast<size_t>(shared_bytes), stream>>>(state, wait_ns);
   require(cudaMemcpyAsync(result, state, sizeof(result), cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
   require(cudaStreamSynchronize(stream), "probe kernel");
-  require(cudaFree(state), "cudaFree");
   require(cudaStreamDestroy(stream), "cudaStreamDestroy");
   return {static_cast<u32>(processors), result[2]};
 }

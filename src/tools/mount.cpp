@@ -58,7 +58,7 @@ void add_options(CLI::App& app) {
                  "ro, noatime, nodiratime, relatime, strictatime, allow_other, engine=auto|cpu|cuda, "
                  "workers=N, threads=N, commit=SECONDS, cache=SIZE, readahead=KIB, direct_io, "
                  "writeback, degraded, nosuid, nodev, noexec, sync")
-      ->expected(1);
+      ->allow_extra_args(false);
   app.add_flag("-F,--foreground", line.foreground, "Stay in the foreground and log to stderr");
   app.add_flag("-v,--verbose", line.verbose, "Say more");
   app.add_flag("-r,--read-only", line.read_only, "Same as -o ro");

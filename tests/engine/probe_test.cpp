@@ -8,6 +8,7 @@
 #include "base/emulated_warp.hpp"
 #include "base/group.hpp"
 #include "engine/engine_fixture.hpp"
+#include "engine/service_loop.hpp"
 #include "engine/worker.hpp"
 
 namespace gpu4fs::test {
@@ -199,6 +200,44 @@ TEST(Probe, EmulatedWarpIsAWorker) {
   EXPECT_EQ(client.data()[3 * 4096 + 4], 0x5a);
   EXPECT_EQ(client.data()[3 * 4096 + 5], 0);
   EXPECT_EQ(client.data()[5 * 4096 + 16], 0x77);
+}
+
+// Waits without lending a thread.
+ring::Completion await(Client& client, u64 position) {
+  ring::Completion completion{};
+  while (!client.producer().poll(position, &completion)) std::this_thread::yield();
+  return completion;
+}
+
+// Two warps of a service kernel, one of them polling: they work, leave when idle, and go on where they left.
+TEST(Probe, ServiceLoopLeavesWhenIdleAndGoesOn) {
+  EngineOptions options{};
+  options.start = false;
+  options.worker_count = 2;
+  options.config.inline_transfer_pages = 1;
+  options.config.task_pages = 1;
+  EngineFixture fixture(options);
+  Client client(fixture.host());
+  engine::ServiceLimits limits{};
+  limits.idle_exit_ns = 20000000;
+  limits.time_slice_ns = u64{60} * 1000000000;
+  limits.poller_count = 1;
+  limits.sleep_max_ns = 1000;
+  for (u32 launch = 0; launch < 3; ++launch) {
+    store<Order::relaxed, Scope::system>(&fixture.engine().service.exit_requested, 0u);
+    std::thread kernel([&] {
+      run_emulated_warps(2, [&](EmulatedWarp g, u32 index) {
+        engine::service_loop(g, fixture.engine(), index, limits);
+      });
+    });
+    const u64 length = 5 * 4096 + launch;
+    const u64 position = client.publish(memset_command(0, length, static_cast<u8>(launch + 1)));
+    EXPECT_EQ(await(client, position).result, length);
+    EXPECT_EQ(client.data()[length - 1], launch + 1);
+    kernel.join();
+    EXPECT_EQ(fixture.engine().service.exit_reason, static_cast<u32>(engine::ServiceExit::idle));
+    EXPECT_EQ(fixture.engine().sessions[client.session()].poll_word & 1, 0u);
+  }
 }
 
 }  // namespace

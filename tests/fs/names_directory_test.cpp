@@ -247,7 +247,7 @@ std::vector<Change> make_changes(u32 count) {
 TEST(NamesDirectory, AWarpMakesTheSamePagesAsALane) {
   DirectoryDriver by_lane;
   DirectoryDriver by_warp;
-  const std::vector<Change> changes = make_changes(scaled(150));
+  const std::vector<Change> changes = make_changes(150);
   const auto apply = [&changes](auto g, DirectoryDriver& directory) {
     for (const Change& change : changes) {
       const fs::HashedName name = directory.hashed(change.name);

@@ -83,7 +83,7 @@ TEST(PagesWalk, SmallTableEvictsAndReloads) {
   SmallFileSystem small(options);
   u32 checkpoints = 0;
   const WalkModel model = walk_on_lane(small, 21, {}, [&](Lane, auto& walk) {
-    run_plan(walk, {scaled(3000), 25, 1u << 30});
+    run_plan(walk, {1000 + scaled(2000), 25, 1u << 30});
     checkpoints = walk.checkpoint_count();
   });
   u64 pages = 0;
@@ -105,7 +105,7 @@ TEST(PagesWalk, FullPoolAnswersNoSpace) {
   ASSERT_EQ(fs::reserve_pages(fs, greedy, fs.counters.available - fs.counters.emergency - 150), Status::ok);
   const u64 held = greedy.pages_reserved;
   walk_on_lane(small, 31, {}, [&](Lane, auto& walk) {
-    for (u32 i = 0; i < scaled(1500); ++i) {
+    for (u32 i = 0; i < 800 + scaled(700); ++i) {
       walk.step();
       if (i % 50 == 0) walk.checkpoint();
     }

@@ -1,6 +1,8 @@
-// Allocation and reservation: to the last page, in whole regions, over all chunks, and only within reach.
+// Allocation and reservation: to the last page, in whole regions, over all chunks, and only within
+// reach.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <vector>
 
@@ -41,7 +43,8 @@ TEST(SpaceAllocate, every_page_is_handed_out_once) {
   for (u32 round = 0; op.pages_reserved > 0; ++round) {
     const Extent run = allocate_run(*pool.fs, op, 1 + round % 33, 1);
     ASSERT_GE(run.page_count, 1u);
-    for (u32 i = 0; i < run.page_count; ++i) ASSERT_TRUE(seen.insert(run.address + i * page_size).second);
+    for (u32 i = 0; i < run.page_count; ++i)
+      ASSERT_TRUE(seen.insert(run.address + i * page_size).second);
   }
   EXPECT_EQ(seen.size(), total);
   EXPECT_EQ(pool.fs->counters.free, 0u);
@@ -119,7 +122,8 @@ TEST(SpaceAllocate, no_large_run_without_a_free_region_but_every_small_one) {
 }
 
 TEST(SpaceAllocate, shards_start_in_different_regions_and_move_over_devices) {
-  SpaceFixture pool({.device_count = 2, .chunks_per_device = 2, .granules_per_chunk = 2, .shard_count = 8});
+  SpaceFixture pool(
+      {.device_count = 2, .chunks_per_device = 2, .granules_per_chunk = 2, .shard_count = 8});
   ASSERT_EQ(pool.load(1), Status::ok);
   std::set<u64> regions;
   for (u32 shard = 0; shard < 8; ++shard) {
@@ -131,7 +135,8 @@ TEST(SpaceAllocate, shards_start_in_different_regions_and_move_over_devices) {
   std::set<u32> chunks;
   Operation op = pool.operation(0);
   ASSERT_EQ(reserve_pages(*pool.fs, op, 4 * 512), Status::ok);
-  while (op.pages_reserved > 0) chunks.insert(chunk_of(pool, allocate_run(*pool.fs, op, 16, 1).address));
+  while (op.pages_reserved > 0)
+    chunks.insert(chunk_of(pool, allocate_run(*pool.fs, op, 16, 1).address));
   EXPECT_GE(chunks.size(), 4u);
 }
 
@@ -193,8 +198,9 @@ TEST(SpaceAllocate, damaged_block_pointers_free_nothing_else) {
   free_extent(*pool.fs, {run.address, 2, 0});
   EXPECT_EQ(pool.fs->had_error, 0u);
   const SpaceCounters before = pool.fs->counters;
-  for (const Extent bad : {Extent{run.address, 1, 0}, Extent{run.address + 5 * page_size, 1, 0}, Extent{0, 1, 0},
-                           Extent{run.address + 1, 1, 0}, Extent{u64{1} << 40, 1, 0}, Extent{run.address, 5000, 0}}) {
+  for (const Extent bad :
+       {Extent{run.address, 1, 0}, Extent{run.address + 5 * page_size, 1, 0}, Extent{0, 1, 0},
+        Extent{run.address + 1, 1, 0}, Extent{u64{1} << 40, 1, 0}, Extent{run.address, 5000, 0}}) {
     pool.fs->had_error = 0;
     free_extent(*pool.fs, bad);
     EXPECT_EQ(pool.fs->had_error, 1u);
@@ -205,6 +211,26 @@ TEST(SpaceAllocate, damaged_block_pointers_free_nothing_else) {
   free_extent(*pool.fs, {run.address, 4, 0});  // two of them are in use
   EXPECT_EQ(pool.fs->had_error, 1u);
   EXPECT_EQ(pool.fs->counters.used, 0u);
+}
+
+// Another worker took a page between the look and the grab.
+TEST(SpaceAllocate, collision_leaves_a_prefix_and_nothing_else) {
+  SpaceFixture pool;
+  ASSERT_EQ(pool.load(1), Status::ok);
+  raid::ChunkState& chunk = pool.fs->space.chunks[0];
+  for (const u32 taken : {60u, 61u, 63u, 64u, 70u, 79u, 80u}) {
+    std::fill_n(chunk.bitmaps.busy, 8, u64{0});
+    chunk.bitmaps.busy[taken / 64] = u64{1} << (taken % 64);
+    ASSERT_EQ(detail::set_busy_prefix(chunk, 60, 20), taken - 60);
+    for (u32 page = 0; page < 512; ++page) {
+      const bool expected = page == taken || (page >= 60 && page < taken);
+      ASSERT_EQ(raid::page_bit(chunk.bitmaps.busy, page), expected) << page << " " << taken;
+    }
+  }
+  std::fill_n(chunk.bitmaps.busy, 8, u64{0});
+  chunk.bitmaps.busy[5] = 2;
+  EXPECT_FALSE(detail::claim_whole_region(chunk, 0));
+  for (u32 w = 0; w < 8; ++w) EXPECT_EQ(chunk.bitmaps.busy[w], w == 5 ? 2u : 0u);
 }
 
 TEST(SpaceAllocate, misuse_fails_checks) {

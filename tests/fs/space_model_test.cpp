@@ -1,5 +1,6 @@
-// Space against a model: random orders of all operations, every answer and every counter compared with sets of
-// pages; after each checkpoint the medium is mounted a second time, at this epoch and at the one before.
+// Space against a model: random orders of all operations, every answer and every counter compared
+// with sets of pages; after each checkpoint the medium is mounted a second time, at this epoch and
+// at the one before.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -19,7 +20,8 @@ using test::SpaceFixture;
 
 u32 scaled(u32 count) {
   const char* percent = std::getenv("GPU4FS_TEST_SCALE");
-  return percent == nullptr ? count : std::max(1u, count * static_cast<u32>(std::atoi(percent)) / 100);
+  return percent == nullptr ? count
+                            : std::max(1u, count * static_cast<u32>(std::atoi(percent)) / 100);
 }
 
 class SpaceModel {
@@ -212,7 +214,8 @@ class SpaceModel {
     u32 chunk = 0;
     u32 chunk_here = 0;
     EXPECT_EQ(raid::find_chunk(pool_.fs->space, *first, &chunk), Status::ok);
-    for (auto next = std::next(first); next != committed_.end() && count < count_max; ++next, ++count) {
+    for (auto next = std::next(first); next != committed_.end() && count < count_max;
+         ++next, ++count) {
       EXPECT_EQ(raid::find_chunk(pool_.fs->space, *next, &chunk_here), Status::ok);
       if (*next != *first + count * page_size || chunk_here != chunk) break;
     }
@@ -246,7 +249,8 @@ class SpaceModel {
       pool_.fs->space.epoch_open = epoch_ + 2;
       is_written_ = false;
     } else if (!is_written_) {
-      for (u32 i = 0; i < chunk_count; ++i) ASSERT_EQ(write_chunk(g, *pool_.fs, i, epoch_ + 1), Status::ok);
+      for (u32 i = 0; i < chunk_count; ++i)
+        ASSERT_EQ(write_chunk(g, *pool_.fs, i, epoch_ + 1), Status::ok);
       is_written_ = true;
       expect_mounted(epoch_, durable_);
       expect_mounted(epoch_ + 1, *staged_);
@@ -311,8 +315,8 @@ TEST(SpaceModel, one_chunk) {
   std::set<std::string> seen;
   for (u64 seed = 1; seed <= 3; ++seed) seen.merge(run_model({}, seed, scaled(3000)));
   if (scaled(100) < 100) return;
-  const std::set<std::string> all{"ok", "no_space", "retry_after_checkpoint", "large run", "no large run left",
-                                  "stable page freed"};
+  const std::set<std::string> all{"ok",        "no_space",          "retry_after_checkpoint",
+                                  "large run", "no large run left", "stable page freed"};
   EXPECT_EQ(seen, all);
 }
 

@@ -1,4 +1,5 @@
-// Space under many threads: no page has two owners, and nothing is lost, while checkpoints run beside.
+// Space under many threads: no page has two owners, and nothing is lost, while checkpoints run
+// beside.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -21,7 +22,8 @@ constexpr u32 thread_count = 4;
 
 u32 scaled(u32 count) {
   const char* percent = std::getenv("GPU4FS_TEST_SCALE");
-  return percent == nullptr ? count : std::max(1u, count * static_cast<u32>(std::atoi(percent)) / 100);
+  return percent == nullptr ? count
+                            : std::max(1u, count * static_cast<u32>(std::atoi(percent)) / 100);
 }
 
 // Who has which page, by page number of the whole pool.
@@ -44,7 +46,9 @@ class Owners {
   u32 conflicts() const { return conflicts_; }
 
  private:
-  std::atomic<u32>& at(Extent extent, u32 i) { return owners_[(extent.address - first_) / page_size + i]; }
+  std::atomic<u32>& at(Extent extent, u32 i) {
+    return owners_[(extent.address - first_) / page_size + i];
+  }
 
   u64 first_;
   std::vector<std::atomic<u32>> owners_;
@@ -66,7 +70,8 @@ struct Shared {
 
 class Worker {
  public:
-  Worker(Shared& shared, u32 index, u32 shard) : shared_(shared), owner_(index + 1), random_(index) {
+  Worker(Shared& shared, u32 index, u32 shard)
+      : shared_(shared), owner_(index + 1), random_(index) {
     op_ = shared.pool.operation(shard);
   }
 
@@ -126,7 +131,8 @@ void checkpoint(Shared& shared, u64 epoch) {
     const std::unique_lock<std::shared_mutex> closed(shared.gate);
     for (u32 i = 0; i < fs.space.chunk_count; ++i) snapshot_chunk(g, fs, i);
   }
-  for (u32 i = 0; i < fs.space.chunk_count; ++i) EXPECT_EQ(write_chunk(g, fs, i, epoch), Status::ok);
+  for (u32 i = 0; i < fs.space.chunk_count; ++i)
+    EXPECT_EQ(write_chunk(g, fs, i, epoch), Status::ok);
   for (u32 i = 0; i < fs.space.chunk_count; ++i) publish_chunk(g, fs, i);
 }
 
@@ -161,14 +167,17 @@ void run_stress(const test::SpaceOptions& options, u32 round_count) {
   for (u32 c = 0; c < shared.pool.fs->space.chunk_count; ++c) {
     const raid::ChunkState& chunk = shared.pool.fs->space.chunks[c];
     EXPECT_EQ(chunk.free_pages & ~detail::counted_bit, chunk.page_count);
-    for (u32 r = 0; r < detail::region_count_of(chunk); ++r) EXPECT_EQ(detail::region_free(chunk, r), 512u);
+    for (u32 r = 0; r < detail::region_count_of(chunk); ++r)
+      EXPECT_EQ(detail::region_free(chunk, r), 512u);
   }
   SpaceFixture mounted = shared.pool.remount();
   ASSERT_EQ(mounted.load(epoch), Status::ok);
   EXPECT_EQ(mounted.fs->counters.used, 0u);
 }
 
-TEST(SpaceStress, threads_of_one_shard_in_a_small_pool) { run_stress({.shard_count = 1}, scaled(2000)); }
+TEST(SpaceStress, threads_of_one_shard_in_a_small_pool) {
+  run_stress({.shard_count = 1}, scaled(2000));
+}
 
 TEST(SpaceStress, threads_of_their_own_shards_over_devices) {
   run_stress({.device_count = 2, .chunks_per_device = 2, .shard_count = 4}, scaled(2000));
@@ -212,7 +221,8 @@ TEST(SpaceStress, freeing_while_chunks_come_into_reach) {
     std::thread freeing([&] {
       for (u32 c = 0; c < 2; ++c) {
         for (u32 i = 0; i < 64; ++i) {
-          free_extent(*pool.fs, {pool.chunks[c].descriptor.base_address + i * 32 * page_size, 32, 0});
+          free_extent(*pool.fs,
+                      {pool.chunks[c].descriptor.base_address + i * 32 * page_size, 32, 0});
         }
       }
     });

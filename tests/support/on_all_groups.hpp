@@ -1,5 +1,5 @@
-// Runs a generic lambda on the host's groups: on a Lane, then on an emulated warp (32 threads). Expectations may
-// be stated by every rank.
+// Runs a generic lambda on the host's groups: on a Lane, then on an emulated warp (32 threads).
+// Expectations may be stated by every rank.
 //
 //     on_all_groups([&](auto g) { EXPECT_EQ(read_page(g, space, address, buffer), Status::ok); });
 #pragma once

@@ -1,5 +1,6 @@
-// A pool in heap memory for tests of the layers above devices: devices, empty chunks on them, the logical space
-// and the parts of FileSystem that fs/space owns. No superblocks and no files; engine memory is the heap.
+// A pool in heap memory for tests of the layers above devices: devices, empty chunks on them, the
+// logical space and the parts of FileSystem that fs/space owns. No superblocks and no files; engine
+// memory is the heap.
 //
 //     SpaceFixture pool({.device_count = 2, .chunks_per_device = 3});
 //     pool.load(1);                         // as a mount at epoch 1 does
@@ -34,7 +35,9 @@ class HeapAllocator {
     blocks_.emplace_back(memory, &std::free);
     return memory;
   }
-  void copy_in(void* destination, const void* source, u64 bytes) { std::memcpy(destination, source, bytes); }
+  void copy_in(void* destination, const void* source, u64 bytes) {
+    std::memcpy(destination, source, bytes);
+  }
   void zero(void* destination, u64 bytes) { std::memset(destination, 0, bytes); }
 
  private:
@@ -55,7 +58,8 @@ class SpaceFixture {
  public:
   explicit SpaceFixture(const SpaceOptions& options = {}) : options_(options) {
     make_layout();
-    const u64 device_bytes = format::layout_area_offset + options.chunks_per_device * column_bytes();
+    const u64 device_bytes =
+        format::layout_area_offset + options.chunks_per_device * column_bytes();
     for (u32 i = 0; i < options.device_count; ++i) memory_.push_back(make_memory(device_bytes));
     for (u32 i = 0; i < chunks.size(); ++i) format_chunk(i);
     build();
@@ -120,10 +124,13 @@ class SpaceFixture {
     header.checksum = xxh3_64(&header, sizeof(header), base ^ slot);
     std::memcpy(header_page(chunk, page), &header, sizeof(header));
   }
-  std::vector<u64> empty_bitmap() const { return std::vector<u64>(layout().bitmap_pages * page_size / 8); }
+  std::vector<u64> empty_bitmap() const {
+    return std::vector<u64>(layout().bitmap_pages * page_size / 8);
+  }
 
  private:
-  SpaceFixture(const SpaceOptions& options, const std::vector<device::MappedFile>& memory) : options_(options) {
+  SpaceFixture(const SpaceOptions& options, const std::vector<device::MappedFile>& memory)
+      : options_(options) {
     make_layout();
     for (const device::MappedFile& device : memory) {
       memory_.push_back(make_memory(device.size_bytes()));
@@ -135,7 +142,8 @@ class SpaceFixture {
   // A memfd, because its holes can be told from what was written.
   static device::MappedFile make_memory(u64 bytes) {
     const int descriptor = memfd_create("gpu4fs-space-fixture", MFD_CLOEXEC);
-    if (descriptor < 0 || ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) throw std::bad_alloc();
+    if (descriptor < 0 || ftruncate(descriptor, static_cast<off_t>(bytes)) != 0)
+      throw std::bad_alloc();
     return device::MappedFile::adopt(descriptor, "space fixture", {.lock = false});
   }
 
@@ -167,7 +175,8 @@ class SpaceFixture {
     superblock.device_count = options_.device_count;
     superblock.chunk_count = chunk_count;
     superblock.page_total = chunk_count * chunk_pages();
-    superblock.feature_incompatible = options_.data_checksums ? u64{format::feature_data_checksums} : 0;
+    superblock.feature_incompatible =
+        options_.data_checksums ? u64{format::feature_data_checksums} : 0;
   }
 
   void format_chunk(u32 chunk) {
@@ -189,7 +198,8 @@ class SpaceFixture {
     }
     fs = std::make_unique<fs::FileSystem>();
     std::memset(static_cast<void*>(fs.get()), 0, sizeof(*fs));
-    fs->space = raid::build_logical_space(allocator_, superblock, devices, chunks, options_.accessible);
+    fs->space =
+        raid::build_logical_space(allocator_, superblock, devices, chunks, options_.accessible);
     fs->shard_count = options_.shard_count;
     const u64 shard_bytes = options_.shard_count * sizeof(fs::AllocationShard);
     fs->shards = static_cast<fs::AllocationShard*>(allocator_.allocate(shard_bytes, 128));

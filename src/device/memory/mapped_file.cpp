@@ -126,7 +126,9 @@ MappedFile MappedFile::anonymous(u64 size_bytes) {
   return file;
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
+MappedFile::MappedFile(MappedFile&& other) noexcept {
+  *this = std::move(other);
+}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   if (this == &other) return *this;
@@ -141,7 +143,9 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-MappedFile::~MappedFile() { release(); }
+MappedFile::~MappedFile() {
+  release();
+}
 
 void MappedFile::release() noexcept {
   if (base_ != nullptr) munmap(base_, size_bytes_);
@@ -168,14 +172,17 @@ void MappedFile::reserve_blocks() const {
 
 GpuRegistration MappedFile::gpu_registration() const {
   if (!needs_flush()) return {true, {}};
-  return {false, path_ +
-                     ": a writable mapping of a file on a disk file system cannot be registered with the GPU; "
-                     "a file on tmpfs or hugetlbfs can, and the CPU engine works with any"};
+  return {
+      false,
+      path_ +
+          ": a writable mapping of a file on a disk file system cannot be registered with the GPU; "
+          "a file on tmpfs or hugetlbfs can, and the CPU engine works with any"};
 }
 
 Device MappedFile::device(u32 index) const {
   GPU4FS_CHECK(base_ != nullptr);
-  return Device{DeviceKind::memory, index, size_bytes_, base_, needs_flush() ? 1u : 0u, read_only_ ? 1u : 0u};
+  return Device{DeviceKind::memory,  index, size_bytes_, base_, needs_flush() ? 1u : 0u,
+                read_only_ ? 1u : 0u};
 }
 
 }  // namespace gpu4fs::device

@@ -1,24 +1,29 @@
 // Files and anonymous memory as memory devices. Host only.
 //
-// A MappedFile owns a shared mapping of a whole regular file, the descriptor it came from, and a lock that
-// keeps a second mount away. What the medium is decides three things:
+// A MappedFile owns a shared mapping of a whole regular file, the descriptor it came from, and a
+// lock that keeps a second mount away. What the medium is decides three things:
 //
 //   medium     flush()              GPU registration
 //   tmpfs      nothing to do        possible
 //   hugetlbfs  nothing to do        possible
 //   anonymous  nothing to do        possible
-//   file       msync(MS_SYNC)       only when mapped read-only: a driver cannot pin pages of a disk file
-//                                   that it may write, because the file system tracks who dirtied them
+//   file       msync(MS_SYNC)       only when mapped read-only
 //
-// msync(MS_SYNC) is the call for which POSIX promises that stores through a mapping reach the medium; on Linux
-// it runs fdatasync of the file behind the mapping, the device's cache flush included.
+// A driver cannot pin pages of a disk file that it may write, because the file system has to know
+// who dirties them.
 //
-// The lock is an open file description lock (fcntl F_OFD_SETLK) over the whole file: exclusive for writing,
-// shared for reading, gone with the last descriptor, so a killed process leaves none behind. It belongs to the
-// description, not to the process: two mounts in one process exclude each other too.
+// msync(MS_SYNC) is the call for which POSIX promises that stores through a mapping reach the
+// medium; on Linux it runs fdatasync of the file behind the mapping, the device's cache flush
+// included.
 //
-// A file that another process cuts short while it is mapped turns accesses beyond its end into SIGBUS; so does a
-// store into a hole of a sparse file on a full medium, which reserve_blocks() rules out beforehand.
+// The lock is an open file description lock (fcntl F_OFD_SETLK) over the whole file: exclusive for
+// writing, shared for reading, gone with the last descriptor, so a killed process leaves none
+// behind. It belongs to the description, not to the process: two mounts in one process exclude each
+// other too.
+//
+// A file that another process cuts short while it is mapped turns accesses beyond its end into
+// SIGBUS; so does a store into a hole of a sparse file on a full medium, which reserve_blocks()
+// rules out beforehand.
 #pragma once
 
 #include <stdexcept>
@@ -55,11 +60,11 @@ struct GpuRegistration {
 
 class MappedFile {
  public:
-  // Opens, locks and maps. DeviceError: cannot be opened, not a regular file, empty or not a whole number of
-  // pages, in use (EBUSY), cannot be mapped.
+  // Opens, locks and maps. DeviceError: cannot be opened, not a regular file, empty or not a whole
+  // number of pages, in use (EBUSY), cannot be mapped.
   static MappedFile open(const std::string& path, OpenOptions options = {});
-  // The same for an open descriptor, which is taken over (closed even on failure); `path` is for messages. The
-  // descriptor must be open for writing unless options.read_only is set.
+  // The same for an open descriptor, which is taken over (closed even on failure); `path` is for
+  // messages. The descriptor must be open for writing unless options.read_only is set.
   static MappedFile adopt(int descriptor, const std::string& path, OpenOptions options = {});
   // Zeroed memory without a file.
   static MappedFile anonymous(u64 size_bytes);
@@ -79,17 +84,18 @@ class MappedFile {
   const std::string& path() const { return path_; }
   int descriptor() const { return descriptor_; }  // -1: anonymous
 
-  // Every store made before is durable afterwards, as far as the medium is. DeviceError on failure, after which
-  // the state of what was not flushed is unknown. Any thread, also while others store.
+  // Every store made before is durable afterwards, as far as the medium is. DeviceError on failure,
+  // after which the state of what was not flushed is unknown. Any thread, also while others store.
   void flush() const;
 
-  // Allocates the file's holes. DeviceError with ENOSPC when the medium has no room. A file system that cannot
-  // do it (EOPNOTSUPP) is left as it is.
+  // Allocates the file's holes. DeviceError with ENOSPC when the medium has no room. A file system
+  // that cannot do it (EOPNOTSUPP) is left as it is.
   void reserve_blocks() const;
 
   GpuRegistration gpu_registration() const;
 
-  // As the engine sees it; `base` is this process's address, which the server replaces by the GPU's.
+  // As the engine sees it; `base` is this process's address, which the server replaces by the
+  // GPU's.
   Device device(u32 index) const;
 
  private:

@@ -1,8 +1,9 @@
 // Access to memory devices: a bounded pointer into the region.
 //
-// Ranges come from structures that were validated when the pool was opened (raid/logical_space_build.hpp), so
-// one that leaves the device is a fault of this program and fails a check. Bulk data behind the pointer is
-// moved by the functions of base/copy.hpp and base/xxh3.hpp, which keep it out of the GPU's L1.
+// Ranges come from structures that were validated when the pool was opened
+// (raid/logical_space_build.hpp), so one that leaves the device is a fault of this program and
+// fails a check. Bulk data behind the pointer is moved by the functions of base/copy.hpp and
+// base/xxh3.hpp, which keep it out of the GPU's L1.
 #pragma once
 
 #include "base/bits.hpp"

@@ -179,6 +179,7 @@ GPU4FS_FN void commit_extents(Group g, Engine& engine, CommandState& c, const fs
     const u64 first = file_page + extent_first(c.extents[i]);
     if (extent_is_in_place(c.extents[i])) {
       fs::map_mark_written(g, fs, c.operation, ref, first, first + extent.page_count);
+      serial(g, [&] { fs::touch_extent(fs, extent); });
     } else {
       fs::map_replace(g, fs, c.operation, ref, first, extent, kind);
       serial(g, [&] { fs::commit_extent(fs, extent); });

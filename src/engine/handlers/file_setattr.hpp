@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine/handlers/file_truncate.hpp"
+#include "fs/names/stored_access_lists.hpp"
 
 namespace gpu4fs::engine {
 namespace detail {
@@ -106,9 +107,15 @@ GPU4FS_FN Status set_attributes(Group g, Engine& engine, CommandState& c, const 
     go_to_stage(g, c, static_cast<u32>(SetAttributeStage::rest));
     leave_gate(g, engine, c);
   }
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, 0, 0));
+  // An access control list follows the mode.
+  fs::FoundAttribute list{};
+  if ((c.command.mask & format::set_mode) != 0) {
+    GPU4FS_TRY(fs::prepare_mode_change(g, fs, c.operation, ref, &list));
+  }
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, list.entry_offset != 0 ? 1 : 0, 0));
   GPU4FS_TRY(enter_gate(g, engine, c));
   serial(g, [&] { apply_attributes(engine, c, *ref.inode, state.record); });
+  fs::commit_mode_change(g, fs, c.operation, ref, list, ref.inode->mode);
   fs::mark_inode_dirty(g, fs, c.operation, ref);
   return Status::ok;
 }

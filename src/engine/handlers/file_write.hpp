@@ -180,6 +180,24 @@ GPU4FS_FN Status find_old_page(Group g, Engine& engine, CommandState& c, const f
   return data_page_of(g, engine, c, ref, page, address);
 }
 
+// Pages [first + done, ...) are the file's own unwritten ones: as many as lie in one run enter the round.
+template <class Group>
+GPU4FS_FN Allocated take_unwritten(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 first,
+                                   u32 done, u64 limit) {
+  fs::MapRun run{};
+  const Status found = fs::map_lookup(g, engine.fs, c.operation, ref, first + done, limit, &run);
+  if (found != Status::ok) return {found, 0};
+  GPU4FS_CHECK_EQ(run.kind, fs::MapKind::unwritten);
+  const u32 page_count = static_cast<u32>(run.page_count);
+  const Status status = serial(g, [&] {
+    GPU4FS_TRY(fs::check_accessible(engine.fs, c.operation, run.address));
+    if (!fs::pages_in_use(engine.fs, run.address, page_count)) return Status::corrupt_structure;
+    c.extents[c.extent_count++] = {run.address, page_count, done | extent_in_place_bit};
+    return Status::ok;
+  });
+  return {status, status == Status::ok ? page_count : 0};
+}
+
 // Allocates the round's pages, or takes the file's unwritten ones. *covered: how many from `first` on.
 template <class Group>
 GPU4FS_FN Status find_round_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 first,
@@ -187,24 +205,23 @@ GPU4FS_FN Status find_round_pages(Group g, Engine& engine, CommandState& c, cons
   u32 done = 0;
   Status status = Status::ok;
   while (done < wanted && serial(g, [&] { return c.extent_count; }) < command_extent_capacity) {
-    fs::MapRun run{};
-    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, first + done, wanted - done, &run));
-    if (run.kind == fs::MapKind::unwritten) {
-      status = serial(g, [&] {
-        GPU4FS_TRY(fs::check_accessible(engine.fs, c.operation, run.address));
-        if (!fs::pages_in_use(engine.fs, run.address, run.page_count)) return Status::corrupt_structure;
-        c.extents[c.extent_count++] = {run.address, static_cast<u32>(run.page_count), done | extent_in_place_bit};
-        return Status::ok;
-      });
-      if (status != Status::ok) break;
-      done += static_cast<u32>(run.page_count);
-      continue;
+    fs::MapStretch next{};
+    GPU4FS_TRY(fs::map_stretch(g, engine.fs, c.operation, ref, first + done, wanted - done, &next));
+    u32 asked = 0;
+    if (!next.unwritten) {
+      // Stretches of one kind are allocated together, so that long runs come out.
+      u64 total = next.page_count;
+      while (total < wanted - done && !next.unwritten) {
+        GPU4FS_TRY(fs::map_stretch(g, engine.fs, c.operation, ref, first + done + total, wanted - done - total, &next));
+        if (!next.unwritten) total += next.page_count;
+      }
+      asked = static_cast<u32>(total);
     }
-    const u32 asked = static_cast<u32>(run.page_count);
-    const Allocated allocated = allocate_extents(g, engine, c, done, first + done, asked);
-    status = allocated.status;
-    done += allocated.page_count;
-    if (allocated.page_count < asked) break;
+    const Allocated taken = asked != 0 ? allocate_extents(g, engine, c, done, first + done, asked)
+                                       : take_unwritten(g, engine, c, ref, first, done, next.page_count);
+    status = taken.status;
+    done += taken.page_count;
+    if (status != Status::ok || taken.page_count < asked) break;
   }
   *covered = done;
   return done > 0 && status == Status::no_space ? Status::ok : status;

@@ -321,7 +321,8 @@ GPU4FS_FN Step step_load_chunks(Group g, Engine& engine, CommandState& c) {
     return was_fanned;
   });
   if (!done) return Step::fan_out(engine.fs.space.chunk_count);
-  return Step::fail(task_result(g, c));
+  GPU4FS_STEP_TRY(task_result(g, c));
+  return Step::fail(serial(g, [&] { return fs::check_page_used(engine.fs, engine.fs.page_used_staged); }));
 }
 
 template <class Group>

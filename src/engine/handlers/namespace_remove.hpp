@@ -101,23 +101,22 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_link(Group g, Engine& engine, CommandState& 
   fs::Operation& op = c.operation;
   fs::InodeRef dir{};
   GPU4FS_STEP_TRY(lock_directory_for_change(g, engine, c, c.command.inode, &dir));
+  const fs::HashedName name = hash_name(g, engine, first_name(c));
+  fs::InsertPlan plan{};
+  GPU4FS_STEP_TRY(fs::directory_prepare_insert(g, fs, op, dir, name, &plan));
   // Directories have one name, and locking one here could be against the order of locks. The type of an
   // inode does not change while it lives, so it may be read before the lock and is looked at again after.
   const u64 number = c.command.second_inode;
+  if (!is_file_number(number)) return Step::fail(Status::stale);
   fs::InodeRef file{};
   const Status status = fs::get_inode(g, fs, op, number, &file);
-  if (status == Status::not_found || number == dir.number) {
-    return Step::fail(number == dir.number ? Status::permission : Status::stale);
-  }
+  if (status == Status::not_found) return Step::fail(Status::stale);
   GPU4FS_STEP_TRY(status);
   const u32 mode_before = serial(g, [&] { return fs::peek_mode(*file.inode); });
   if (fs::is_directory(mode_before)) return Step::fail(Status::permission);
   GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, number, LockMode::exclusive, &file));
   if (fs::is_directory(file.inode->mode)) return Step::fail(Status::permission);
   if (file.inode->link_count >= link_count_max) return Step::fail(Status::too_many_links);
-  const fs::HashedName name = hash_name(g, engine, first_name(c));
-  fs::InsertPlan plan{};
-  GPU4FS_STEP_TRY(fs::directory_prepare_insert(g, fs, op, dir, name, &plan));
   bool was_orphan = file.inode->link_count == 0;
   if (was_orphan) GPU4FS_STEP_TRY(fs::is_orphan(g, fs, op, number, &was_orphan));
   GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, op, 3, plan.touched_pages, plan.new_pages));

@@ -1,8 +1,5 @@
-// Directory streams.
-//
-// The engine's cursor c is the position behind an entry; the kernel's offset is c + 2, because offsets 1
-// and 2 stand behind "." and "..", which the engine does not store. A record of the engine is as
-// long as the kernel's form of the same entry, so a request of the kernel's size never overflows it.
+// Directory streams. The engine gives "." and ".." first and its cursor is the kernel's offset. A record of
+// the engine is as long as the kernel's form of the same entry, so an answer fits the kernel's request.
 #include <dirent.h>
 
 #include <cstring>
@@ -14,8 +11,6 @@ namespace gpu4fs::frontend {
 namespace {
 
 using format::Opcode;
-
-constexpr u64 offset_after_dots = 2;
 
 class EntryBuffer {
  public:
@@ -61,22 +56,8 @@ class EntryBuffer {
   bool plus_;
 };
 
-// "." and "..". Their entries carry no attributes: the kernel does not count a lookup for them.
-Status add_dots(fuse_req_t request, FuseWorker& worker, u64 inode, u64& offset,
-                EntryBuffer& entries) {
-  if (offset == 0) {
-    if (!entries.add(".", inode, DT_DIR, 1, nullptr)) return Status::ok;
-    offset = 1;
-  }
-  if (offset == 1) {
-    format::Command command = worker.command(request, Opcode::getattr, inode);
-    worker.want_attributes(command);
-    GPU4FS_TRY(worker.call(command).status);
-    const u64 parent = worker.attributes().parent != 0 ? worker.attributes().parent : inode;
-    if (entries.add("..", parent, DT_DIR, offset_after_dots, nullptr)) offset = offset_after_dots;
-  }
-  return Status::ok;
-}
+// The kernel counts no lookup for these two.
+bool is_dot(const std::string& name) { return name == "." || name == ".."; }
 
 // Copies the engine's records to the kernel's form; the engine is trusted, its arithmetic is checked.
 void convert(const u8* records, u64 length, EntryBuffer& entries) {
@@ -92,8 +73,8 @@ void convert(const u8* records, u64 length, EntryBuffer& entries) {
     const std::string text(name, head.name_length);
     format::AttributeRecord record;
     if (has_attributes) std::memcpy(&record, records + at + sizeof(head), sizeof(record));
-    if (!entries.add(text.c_str(), head.inode, head.type, head.next_cursor + offset_after_dots,
-                     has_attributes ? &record : nullptr)) {
+    if (!entries.add(text.c_str(), head.inode, head.type, head.next_cursor,
+                     has_attributes && !is_dot(text) ? &record : nullptr)) {
       return;
     }
     at += head.record_length;
@@ -103,22 +84,13 @@ void convert(const u8* records, u64 length, EntryBuffer& entries) {
 void answer_entries(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, bool plus) {
   FuseWorker& worker = FuseWorker::current();
   EntryBuffer entries(request, worker, size < fuse_max_write ? size : fuse_max_write, plus);
-  u64 at = static_cast<u64>(offset);
-  if (at < offset_after_dots) {
-    const Status status = add_dots(request, worker, inode, at, entries);
-    if (status != Status::ok) return reply_status(request, status);
-  }
-  if (at >= offset_after_dots && entries.room() != 0) {
-    format::Command command = worker.command(request, Opcode::readdir, inode);
-    command.offset = at - offset_after_dots;
-    command.mask = plus ? 1 : 0;
-    worker.set_data(command, worker.reply_buffer(), entries.room());
-    const client::Reply reply = worker.call(command);
-    // What does not fit behind the dots comes with the next request.
-    const bool retry_later = reply.status != Status::ok && entries.used() != 0;
-    if (reply.status != Status::ok && !retry_later) return reply_status(request, reply.status);
-    if (reply.status == Status::ok) convert(worker.reply_buffer(), reply.result, entries);
-  }
+  format::Command command = worker.command(request, Opcode::readdir, inode);
+  command.offset = static_cast<u64>(offset);
+  command.mask = plus ? 1 : 0;
+  worker.set_data(command, worker.reply_buffer(), entries.room());
+  const client::Reply reply = worker.call(command);
+  if (reply.status != Status::ok) return reply_status(request, reply.status);
+  convert(worker.reply_buffer(), reply.result, entries);
   fuse_reply_buf(request, entries.data(), entries.used());
 }
 

@@ -1,5 +1,12 @@
 #include "frontend/fuse/fuse_operations.hpp"
 
+#include <atomic>
+#include <cerrno>
+#include <ctime>
+
+#include "fmt/format.h"
+#include "server/log.hpp"
+
 namespace gpu4fs::frontend {
 
 struct stat to_stat(const format::AttributeRecord& record) {
@@ -30,7 +37,24 @@ fuse_entry_param to_entry(FuseWorker& worker, const format::AttributeRecord& rec
   return entry;
 }
 
+namespace {
+
+// EIO says nothing; the log keeps what it was. Not more than the first few a second.
+void log_failure(Status status) {
+  constexpr u32 lines_per_second = 5;
+  static std::atomic<u64> window{0};
+  static std::atomic<u32> lines{0};
+  const auto now = static_cast<u64>(std::time(nullptr));
+  if (window.exchange(now) != now) lines = 0;
+  if (lines.fetch_add(1) >= lines_per_second) return;
+  server::log(server::LogLevel::error,
+              fmt::format("an operation failed, {}: {}", status_name(status), status_text(status)));
+}
+
+}  // namespace
+
 void reply_status(fuse_req_t request, Status status) {
+  if (to_errno(status) == EIO) log_failure(status);
   // A failed reply means that the kernel no longer waits for it.
   fuse_reply_err(request, to_errno(status));
 }

@@ -1,7 +1,8 @@
 // One thread of a FUSE mount: its session with the engine, its buffers, and the state all threads share.
 //
 // A thread's session has a data area in shared memory, cut as follows (bytes):
-//   0        attributes, statfs record, names that must lie together   (scratch_bytes)
+//   0        attributes, statfs record, names that must lie together   (scratch_bytes); the first
+//            bytes stay unused, because address 0 in a command means "none"
 //   ...      receive buffer: the kernel's request is read straight into it, placed so that the data of
 //            a WRITE begins on a page boundary; the engine takes names and data from there
 //   ...      reply buffer: the engine puts file data, entries, values here; writev(2) sends them
@@ -72,9 +73,9 @@ class FuseWorker {
   u8* receive_buffer() { return session_->data() + area_receive; }
   u8* reply_buffer() { return session_->data() + area_reply; }
   u8* convert_buffer() { return session_->data() + area_convert; }
-  format::AttributeRecord& attributes() { return at<format::AttributeRecord>(0); }
-  format::AttributeRecord& attributes_in() { return at<format::AttributeRecord>(128); }
-  format::StatfsRecord& statfs() { return at<format::StatfsRecord>(256); }
+  format::AttributeRecord& attributes() { return at<format::AttributeRecord>(128); }
+  format::AttributeRecord& attributes_in() { return at<format::AttributeRecord>(256); }
+  format::StatfsRecord& statfs() { return at<format::StatfsRecord>(384); }
   u8* name_buffer() { return session_->data() + area_scratch + 512; }
 
   // A command in the name of the request's user.

@@ -42,28 +42,34 @@ GPU4FS_FN constexpr MapKind kind_of(format::BlockPointer pointer) {
   return pointer.is_hole() ? MapKind::hole : pointer.is_unwritten() ? MapKind::unwritten : MapKind::data;
 }
 
-// Slots behind place.slot that go on with its run, at most `slot_max`.
-template <class Group>
-GPU4FS_FN u32 following_slots(Group g, const MapPlace& place, u64 slot_max) {
+// Counts the slots behind place.slot, at most `slot_max`, up to the first for which goes_on(pointer, distance)
+// is false; distance counts from 1.
+template <class Group, class Predicate>
+GPU4FS_FN u32 following_slots(Group g, const MapPlace& place, u64 slot_max, Predicate&& goes_on) {
   const u64 left = place.slot_count - 1 - place.slot;
   const u32 limit = static_cast<u32>(minimum(left, slot_max));
-  const u64 block_bytes = map_span(place.level) * page_size;
   u32 found = 0;
   while (found < limit) {
-    const u32 ahead = found + g.rank();
-    bool goes_on = false;
-    if (ahead < limit) {
-      const format::BlockPointer next = load_slot(&place.slots[place.slot + 1 + ahead]);
-      goes_on = place.pointer.is_hole()
-                    ? next.raw == 0
-                    : next.raw == place.pointer.raw + (u64{ahead} + 1) * block_bytes;
-    }
-    const u32 stops = ~g.ballot(goes_on);
-    const u32 here = minimum(count_trailing_zeros(stops), Group::size());
+    const u32 ahead = found + g.rank() + 1;
+    const bool matches = ahead <= limit && goes_on(load_slot(&place.slots[place.slot + ahead]), ahead);
+    const u32 here = minimum(count_trailing_zeros(~g.ballot(matches)), Group::size());
     found += here;
     if (here < Group::size()) break;
   }
   return minimum(found, limit);
+}
+
+// Pages from `page`, at most `limit`, of the slot at place and the ones that go on with it. A hole at the end of
+// the inode's slots has no end.
+template <class Group, class Predicate>
+GPU4FS_FN u64 pages_ahead(Group g, const MapPlace& place, u64 page, u64 limit, Predicate&& goes_on) {
+  const u64 span = map_span(place.level);
+  u64 count = span - (page & (span - 1));
+  if (count >= limit) return limit;
+  const u32 slots = following_slots(g, place, divide_up(limit - count, span), goes_on);
+  count += span * slots;
+  const bool at_end = place.frame == no_frame && place.slot + slots + 1 == place.slot_count;
+  return at_end && place.pointer.is_hole() ? limit : minimum(count, limit);
 }
 
 // Every slot of [first, first + count) of an array of level 0 is well formed and inside the space.
@@ -99,19 +105,46 @@ GPU4FS_FN GPU4FS_NOINLINE Status map_lookup(Group g, FileSystem& fs, Operation& 
   if (place.pointer.is_valid() && !detail::block_in_space(fs, place.pointer, place.level)) {
     return Status::corrupt_structure;
   }
-  u64 count = span - inside;
-  if (count < page_limit) {
-    count += span * detail::following_slots(g, place, divide_up(page_limit - count, span));
-  }
+  const u64 block_bytes = span * page_size;
+  const u64 count = detail::pages_ahead(g, place, page, page_limit, [&](format::BlockPointer next, u32 distance) {
+    return place.pointer.is_hole() ? next.raw == 0 : next.raw == place.pointer.raw + distance * block_bytes;
+  });
   run->kind = detail::kind_of(place.pointer);
   run->reserved = 0;
   run->address = place.pointer.is_hole() ? 0 : place.pointer.address() + inside * page_size;
-  run->page_count = minimum(count, page_limit);
+  run->page_count = count;
   if (run->kind != MapKind::hole) {
     const u64 granule_bytes = u64{1} << fs.space.granule_shift;
     const u64 in_granule = granule_bytes - (run->address & (granule_bytes - 1));
     run->page_count = minimum(run->page_count, in_granule / page_size);
   }
+  return Status::ok;
+}
+
+// How a write sees the map: unwritten pages are filled where they are, everything else is replaced.
+struct MapStretch {
+  u64 page_count;
+  bool unwritten;
+};
+
+// The stretch of pages that begins at `page`, of at most `page_limit` > 0: all unwritten or none. It may end
+// earlier than it could, but not inside an aligned span of 2 MiB. Status: as map_lookup.
+template <class Group>
+GPU4FS_FN Status map_stretch(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 page, u64 page_limit,
+                             MapStretch* stretch) {
+  GPU4FS_CHECK_GT(page_limit, u64{0});
+  if (ref.inode->height > map_height_max) return Status::corrupt_structure;
+  if (ref.inode->is_inline() || page >= map_capacity(ref.inode->height)) {
+    *stretch = {page_limit, false};
+    return Status::ok;
+  }
+  detail::MapPlace place{};
+  GPU4FS_TRY(detail::map_descend(g, fs, op, ref, page, 0, &place));
+  stretch->unwritten = place.pointer.is_unwritten();
+  stretch->page_count =
+      detail::pages_ahead(g, place, page, page_limit, [&](format::BlockPointer next, u32 /*distance*/) {
+        return !next.is_indirect() && next.is_unwritten() == place.pointer.is_unwritten();
+      });
   return Status::ok;
 }
 

@@ -1,9 +1,9 @@
 // Allocation of pages out of a reservation (thesis Maucher 2022, section 4.3.5).
 //
-// Workers of different shards work in different 2 MiB regions: an allocation is a few atomic operations on words
-// that others rarely touch. A shard that has used up its region goes on in the next chunk, so that load spreads
-// over the devices; large runs take whole regions and move to another chunk after each run. Plain functions, one
-// rank.
+// Workers of different shards work in different 2 MiB regions: an allocation is a few atomic
+// operations on words that others rarely touch. A shard that has used up its region goes on in the
+// next chunk, so that load spreads over the devices; large runs take whole regions and move to
+// another chunk after each run. Plain functions, one rank.
 #pragma once
 
 #include "base/limits.hpp"
@@ -13,7 +13,8 @@
 
 namespace gpu4fs::fs {
 
-// Longest run of whole regions in one extent; longer ones would put too much of a file on one device.
+// Longest run of whole regions in one extent; longer ones would put too much of a file on one
+// device.
 inline constexpr u32 large_run_pages_max = 16 * static_cast<u32>(pages_per_block_2m);
 
 namespace detail {
@@ -23,7 +24,8 @@ GPU4FS_FN inline u32 start_of_shard(const FileSystem& fs, u32 shard, u32 count) 
   return static_cast<u32>(u64{shard} * count / fs.shard_count);
 }
 
-GPU4FS_FN inline raid::Extent take_extent(FileSystem& fs, Operation& op, const ChunkState& chunk, PageRun run) {
+GPU4FS_FN inline raid::Extent take_extent(FileSystem& fs, Operation& op, const ChunkState& chunk,
+                                          PageRun run) {
   GPU4FS_CHECK_GT(run.count, 0u);
   GPU4FS_CHECK_LE(run.count, op.pages_reserved);
   op.pages_reserved -= run.count;
@@ -33,10 +35,11 @@ GPU4FS_FN inline raid::Extent take_extent(FileSystem& fs, Operation& op, const C
   return {chunk.base_address + u64{run.first} * page_size, run.count, 0};
 }
 
-// The command's promise says that the counted chunks have a page to claim (invariant 2 of space_counters.hpp). A
-// pass over the chunks that finds none was overtaken by others that claimed pages and by pages freed behind it;
-// every such pass is someone else's progress.
-GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_small(FileSystem& fs, Operation& op, u32 wanted) {
+// The command's promise says that the counted chunks have a page to claim (invariant 2 of
+// space_counters.hpp). A pass over the chunks that finds none was overtaken by others that claimed
+// pages and by pages freed behind it; every such pass is someone else's progress.
+GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_small(FileSystem& fs, Operation& op,
+                                                             u32 wanted) {
   AllocationShard& shard = fs.shards[op.shard];
   const u32 chunk_count = fs.space.chunk_count;
   const u32 start = start_of_shard(fs, op.shard, chunk_count);
@@ -50,7 +53,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_small(FileSystem& fs, Ope
       const u32 first_region = start_of_shard(fs, op.shard, region_count);
       const u32 hint = (first_region + row) % region_count;
       // The region is used up: on to the next chunk, unless that was tried.
-      if (attempt == 0 && i == 0 && chunk_count > 1 && region_free(chunk, hint) < minimum(wanted, u32{64})) continue;
+      if (attempt == 0 && i == 0 && chunk_count > 1 &&
+          region_free(chunk, hint) < minimum(wanted, u32{64}))
+        continue;
       const u32 claim = claim_pages(chunk, wanted, 1);
       if (claim == 0) continue;
       const PageRun run = claim_in_chunk(chunk, hint, claim);
@@ -58,7 +63,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_small(FileSystem& fs, Ope
       const u32 region = run.first / region_pages;
       if (step_here != step || region != hint) {
         store<Order::relaxed, Scope::engine>(&shard.chunk, step_here);
-        store<Order::relaxed, Scope::engine>(&shard.region, (region + region_count - first_region) % region_count);
+        store<Order::relaxed, Scope::engine>(&shard.region,
+                                             (region + region_count - first_region) % region_count);
       }
       return take_extent(fs, op, chunk, run);
     }
@@ -67,7 +73,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_small(FileSystem& fs, Ope
   }
 }
 
-GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_large(FileSystem& fs, Operation& op, u32 wanted_regions) {
+GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_large(FileSystem& fs, Operation& op,
+                                                             u32 wanted_regions) {
   AllocationShard& shard = fs.shards[op.shard];
   const u32 chunk_count = fs.space.chunk_count;
   const u32 start = start_of_shard(fs, op.shard, chunk_count);
@@ -96,22 +103,27 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_large(FileSystem& fs, Ope
 
 }  // namespace detail
 
-// Takes free pages out of op.pages_reserved, which holds at least one: a run of contiguous pages inside one chunk,
-// of at most min(page_count_wanted, op.pages_reserved).
+// Takes free pages out of op.pages_reserved, which holds at least one: a run of contiguous pages
+// inside one chunk, of at most min(page_count_wanted, op.pages_reserved).
 //   alignment_pages 1    1 page at least, 512 at most
-//   alignment_pages 512  whole regions: address and length are multiples of 2 MiB; page_count 0 when no region is
+//   alignment_pages 512  whole regions: address and length are multiples of 2 MiB; page_count 0
+//   when no region is
 //                        entirely free, or the reservation or the wish is smaller than one
 // The pages belong to the command until commit_extent() or abandon_extent().
-GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_run(FileSystem& fs, Operation& op, u64 page_count_wanted, u32 alignment_pages) {
+GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_run(FileSystem& fs, Operation& op,
+                                                           u64 page_count_wanted,
+                                                           u32 alignment_pages) {
   GPU4FS_CHECK_LT(op.shard, fs.shard_count);
   GPU4FS_CHECK_GT(page_count_wanted, u64{0});
   GPU4FS_CHECK_GT(op.pages_reserved, u64{0});
   const u64 wanted = minimum(page_count_wanted, op.pages_reserved);
   if (alignment_pages == 1) {
-    return detail::allocate_small(fs, op, static_cast<u32>(minimum<u64>(wanted, detail::region_pages)));
+    return detail::allocate_small(fs, op,
+                                  static_cast<u32>(minimum<u64>(wanted, detail::region_pages)));
   }
   GPU4FS_CHECK_EQ(alignment_pages, detail::region_pages);
-  const u32 regions = static_cast<u32>(minimum<u64>(wanted, large_run_pages_max)) / detail::region_pages;
+  const u32 regions =
+      static_cast<u32>(minimum<u64>(wanted, large_run_pages_max)) / detail::region_pages;
   if (regions == 0) return {raid::no_address, 0, 0};
   return detail::allocate_large(fs, op, regions);
 }

@@ -4,8 +4,8 @@
 // snapshot   (copied)    |= committed      = 0         |= freed_now     = committed
 // publish                &= ~freed_old                 = 0
 //
-// All functions are uniform, take one chunk each, and may run for different chunks on any workers at once. A chunk
-// that did not change since its last snapshot costs one look.
+// All functions are uniform, take one chunk each, and may run for different chunks on any workers
+// at once. A chunk that did not change since its last snapshot costs one look.
 #pragma once
 
 #include "base/copy.hpp"
@@ -19,7 +19,9 @@ namespace gpu4fs::fs {
 
 namespace detail {
 
-GPU4FS_FN inline u64 bitmap_words(const ChunkState& chunk) { return divide_up(chunk.page_count, 64); }
+GPU4FS_FN inline u64 bitmap_words(const ChunkState& chunk) {
+  return divide_up(chunk.page_count, 64);
+}
 
 // First page of a bitmap slot in the header area: its header; the bitmap follows.
 GPU4FS_FN inline u64 slot_page(const format::ChunkLayout& layout, u32 slot) {
@@ -28,7 +30,8 @@ GPU4FS_FN inline u64 slot_page(const format::ChunkLayout& layout, u32 slot) {
 
 // The hash of a bitmap: of whole pages.
 template <class Group>
-GPU4FS_FN u64 bitmap_checksum(Group g, const ChunkState& chunk, const u64* bitmap, u64 bitmap_pages) {
+GPU4FS_FN u64 bitmap_checksum(Group g, const ChunkState& chunk, const u64* bitmap,
+                              u64 bitmap_pages) {
   if (bitmap_pages == 1) return xxh3_page(g, bitmap, chunk.base_address);
   return serial(g, [&] { return xxh3_64(bitmap, bitmap_pages * page_size, chunk.base_address); });
 }
@@ -40,8 +43,8 @@ GPU4FS_FN u64 count_set_bits(Group g, const ChunkState& chunk, const u64* bitmap
   return g.reduce(count, [](u64 a, u64 b) { return a + b; });
 }
 
-// Copies a page of descriptors to the medium. Descriptors of pages that are being written change meanwhile; none
-// of them is in the checkpoint, and each is copied whole.
+// Copies a page of descriptors to the medium. Descriptors of pages that are being written change
+// meanwhile; none of them is in the checkpoint, and each is copied whole.
 template <class Group>
 GPU4FS_FN void write_descriptor_page(Group g, FileSystem& fs, const ChunkState& chunk, u64 page) {
   const format::ChunkLayout layout = format::chunk_layout(chunk.page_count);
@@ -104,8 +107,8 @@ GPU4FS_FN GPU4FS_NOINLINE void snapshot_chunk(Group g, FileSystem& fs, u32 index
   });
 }
 
-// Writes the changed page descriptors in place, and the staged bitmap into the slot that does not hold the durable
-// state. The caller flushes the devices afterwards.
+// Writes the changed page descriptors in place, and the staged bitmap into the slot that does not
+// hold the durable state. The caller flushes the devices afterwards.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_chunk(Group g, FileSystem& fs, u32 index, u64 epoch) {
   GPU4FS_CHECK_LT(index, fs.space.chunk_count);
@@ -126,7 +129,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_chunk(Group g, FileSystem& fs, u32 index,
   copy_bytes(g, bitmap, chunk.bitmaps.staged, layout.bitmap_pages * page_size);
   const u64 checksum = detail::bitmap_checksum(g, chunk, chunk.bitmaps.staged, layout.bitmap_pages);
   const u64 set_count = detail::count_set_bits(g, chunk, chunk.bitmaps.staged);
-  // The header is composed on the medium: the slot counts for nothing until the superblock has this epoch.
+  // The header is composed on the medium: the slot counts for nothing until the superblock has this
+  // epoch.
   u8* page = raid::header_memory(fs.space, chunk, 0, header_page, 1);
   zero_page(g, page);
   format::BitmapSlotHeader* header = reinterpret_cast<format::BitmapSlotHeader*>(page);
@@ -148,7 +152,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_chunk(Group g, FileSystem& fs, u32 index,
   return Status::ok;
 }
 
-// The checkpoint is durable: its slot is the newest one, and what was freed before it can be used again.
+// The checkpoint is durable: its slot is the newest one, and what was freed before it can be used
+// again.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void publish_chunk(Group g, FileSystem& fs, u32 index) {
   GPU4FS_CHECK_LT(index, fs.space.chunk_count);
@@ -170,7 +175,8 @@ GPU4FS_FN GPU4FS_NOINLINE void publish_chunk(Group g, FileSystem& fs, u32 index)
   serial(g, [&] {
     chunk.slot_newest ^= 1;
     chunk.staged_changed = 0;
-    const u64 pending = fetch_sub<Order::relaxed, Scope::engine>(&fs.counters.freed_pending, released);
+    const u64 pending =
+        fetch_sub<Order::relaxed, Scope::engine>(&fs.counters.freed_pending, released);
     GPU4FS_CHECK_GE(pending, u64{released});
     detail::give_to_everyone(fs, chunk, released);
   });

@@ -1,10 +1,12 @@
-// Mounting a chunk: its header, the valid bitmap slot and the page descriptors come into engine memory.
+// Mounting a chunk: its header, the valid bitmap slot and the page descriptors come into engine
+// memory.
 //
-// The chunk's header area is hostile input: every structure is verified, and its numbers are compared with the
-// chunk tree's. Of the two bitmap slots the newest one whose epoch is not beyond the superblock's counts. A slot
-// whose header does not verify may be the torn remains of a checkpoint that never became valid, so it is passed
-// over; that the durable one was not lost this way is seen by check_page_used() once all chunks are loaded. A slot
-// that counts and whose bitmap does not verify is corrupt: an older bitmap would hand out pages that are in use.
+// The chunk's header area is hostile input: every structure is verified, and its numbers are
+// compared with the chunk tree's. Of the two bitmap slots the newest one whose epoch is not beyond
+// the superblock's counts. A slot whose header does not verify may be the torn remains of a
+// checkpoint that never became valid, so it is passed over; that the durable one was not lost this
+// way is seen by check_page_used() once all chunks are loaded. A slot that counts and whose bitmap
+// does not verify is corrupt: an older bitmap would hand out pages that are in use.
 #pragma once
 
 #include "base/copy.hpp"
@@ -24,7 +26,8 @@ inline constexpr u32 sealed_checksum_word = 1;
 static_assert(offsetof(format::ChunkHeader, checksum) == 8 * sealed_checksum_word);
 static_assert(offsetof(format::BitmapSlotHeader, checksum) == 8 * sealed_checksum_word);
 
-// Copies a page that carries its own checksum to `buffer`, where the field becomes zero; true if it verifies.
+// Copies a page that carries its own checksum to `buffer`, where the field becomes zero; true if it
+// verifies.
 template <class Group>
 GPU4FS_FN bool load_sealed_page(Group g, void* buffer, const void* source, u64 seed) {
   copy_bytes(g, buffer, source, page_size);
@@ -41,7 +44,7 @@ GPU4FS_FN bool load_sealed_page(Group g, void* buffer, const void* source, u64 s
 
 // What a valid slot header says.
 struct SlotFacts {
-  u64 epoch;             // 0: the slot is not valid
+  u64 epoch;  // 0: the slot is not valid
   u64 bitmap_checksum;
   u64 set_count;
 };
@@ -54,10 +57,12 @@ GPU4FS_FN SlotFacts read_slot(Group g, FileSystem& fs, ChunkState& chunk, u32 sl
   if (!load_sealed_page(g, buffer, page, chunk.base_address ^ slot)) return {0, 0, 0};
   return serial(g, [&] {
     const format::BitmapSlotHeader* header = static_cast<const format::BitmapSlotHeader*>(buffer);
-    const bool fits = header->magic == format::bitmap_slot_magic && header->version == 1 && header->slot == slot &&
-                      header->base_address == chunk.base_address && header->bit_count == chunk.page_count &&
+    const bool fits = header->magic == format::bitmap_slot_magic && header->version == 1 &&
+                      header->slot == slot && header->base_address == chunk.base_address &&
+                      header->bit_count == chunk.page_count &&
                       header->set_count <= header->bit_count;
-    return fits ? SlotFacts{header->epoch, header->bitmap_checksum, header->set_count} : SlotFacts{0, 0, 0};
+    return fits ? SlotFacts{header->epoch, header->bitmap_checksum, header->set_count}
+                : SlotFacts{0, 0, 0};
   });
 }
 
@@ -68,28 +73,33 @@ GPU4FS_FN bool chunk_header_fits(Group g, FileSystem& fs, ChunkState& chunk) {
   if (!load_sealed_page(g, buffer, page, chunk.base_address)) return false;
   return serial(g, [&] {
     const format::ChunkHeader* header = static_cast<const format::ChunkHeader*>(buffer);
-    return header->magic == format::chunk_header_magic && header->version == 1 && header->column_index == 0 &&
-           header->base_address == chunk.base_address && header->size_bytes == chunk.size_bytes;
+    return header->magic == format::chunk_header_magic && header->version == 1 &&
+           header->column_index == 0 && header->base_address == chunk.base_address &&
+           header->size_bytes == chunk.size_bytes;
   });
 }
 
-// Chooses the slot that counts. A slot beyond the superblock's epoch belongs to a checkpoint that was lost: mounted
-// for writing its header goes, so that it cannot come back when the pool reaches that epoch.
+// Chooses the slot that counts. A slot beyond the superblock's epoch belongs to a checkpoint that
+// was lost: mounted for writing its header goes, so that it cannot come back when the pool reaches
+// that epoch.
 template <class Group>
-GPU4FS_FN u32 choose_slot(Group g, FileSystem& fs, ChunkState& chunk, u64 superblock_epoch, SlotFacts (&slots)[2]) {
+GPU4FS_FN u32 choose_slot(Group g, FileSystem& fs, ChunkState& chunk, u64 superblock_epoch,
+                          SlotFacts (&slots)[2]) {
   const format::ChunkLayout layout = format::chunk_layout(chunk.page_count);
   for (u32 slot = 0; slot < 2; ++slot) {
     slots[slot] = read_slot(g, fs, chunk, slot);
     if (slots[slot].epoch <= superblock_epoch) continue;
     slots[slot].epoch = 0;
-    if (fs.read_only == 0) zero_page(g, raid::header_memory(fs.space, chunk, 0, slot_page(layout, slot), 1));
+    if (fs.read_only == 0)
+      zero_page(g, raid::header_memory(fs.space, chunk, 0, slot_page(layout, slot), 1));
   }
   return slots[1].epoch > slots[0].epoch ? 1 : 0;
 }
 
 // True if no bit beyond the chunk's pages is set.
 template <class Group>
-GPU4FS_FN bool padding_is_zero(Group g, const ChunkState& chunk, const u64* bitmap, u64 word_count) {
+GPU4FS_FN bool padding_is_zero(Group g, const ChunkState& chunk, const u64* bitmap,
+                               u64 word_count) {
   bool clear = true;
   for (u64 w = g.rank(); w < word_count; w += g.size()) {
     const u64 pages_before = w * 64;
@@ -105,13 +115,16 @@ GPU4FS_FN bool padding_is_zero(Group g, const ChunkState& chunk, const u64* bitm
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE bool load_bitmap(Group g, FileSystem& fs, ChunkState& chunk, u32 slot, const SlotFacts& facts) {
+GPU4FS_FN GPU4FS_NOINLINE bool load_bitmap(Group g, FileSystem& fs, ChunkState& chunk, u32 slot,
+                                           const SlotFacts& facts) {
   const format::ChunkLayout layout = format::chunk_layout(chunk.page_count);
   u64* committed = chunk.bitmaps.committed;
-  const u8* source = raid::header_memory(fs.space, chunk, 0, slot_page(layout, slot) + 1, layout.bitmap_pages);
+  const u8* source =
+      raid::header_memory(fs.space, chunk, 0, slot_page(layout, slot) + 1, layout.bitmap_pages);
   copy_bytes(g, committed, source, layout.bitmap_pages * page_size);
   g.sync();
-  if (bitmap_checksum(g, chunk, committed, layout.bitmap_pages) != facts.bitmap_checksum) return false;
+  if (bitmap_checksum(g, chunk, committed, layout.bitmap_pages) != facts.bitmap_checksum)
+    return false;
   if (!padding_is_zero(g, chunk, committed, layout.bitmap_pages * (page_size / 8))) return false;
   return count_set_bits(g, chunk, committed) == facts.set_count;
 }
@@ -135,7 +148,8 @@ GPU4FS_FN void derive_bitmaps(Group g, ChunkState& chunk) {
     u32 counts = 0;
     for (u32 region = 2 * pair; region < minimum(2 * pair + 2, region_count_of(chunk)); ++region) {
       u32 free = 0;
-      for (u32 w = 0; w < region_words; ++w) free += popcount(~maps.busy[u64{region} * region_words + w]);
+      for (u32 w = 0; w < region_words; ++w)
+        free += popcount(~maps.busy[u64{region} * region_words + w]);
       counts |= free << (16 * (region % 2));
     }
     chunk.region_free[pair] = counts;
@@ -145,30 +159,35 @@ GPU4FS_FN void derive_bitmaps(Group g, ChunkState& chunk) {
 template <class Group>
 GPU4FS_FN void load_descriptors(Group g, FileSystem& fs, ChunkState& chunk) {
   const format::ChunkLayout layout = format::chunk_layout(chunk.page_count);
-  const u8* source = raid::header_memory(fs.space, chunk, 0, layout.descriptors_page, layout.descriptor_pages);
+  const u8* source =
+      raid::header_memory(fs.space, chunk, 0, layout.descriptors_page, layout.descriptor_pages);
   copy_bytes(g, chunk.descriptors, source, layout.descriptor_pages * page_size);
-  for (u64 w = g.rank(); w < divide_up(layout.descriptor_pages, 64); w += g.size()) chunk.descriptor_dirty[w] = 0;
+  for (u64 w = g.rank(); w < divide_up(layout.descriptor_pages, 64); w += g.size())
+    chunk.descriptor_dirty[w] = 0;
 }
 
 GPU4FS_FN inline void add_to_counters(FileSystem& fs, u64 page_count, u64 free_count) {
-  const u64 total = fetch_add<Order::relaxed, Scope::engine>(&fs.counters.total, page_count) + page_count;
+  const u64 total =
+      fetch_add<Order::relaxed, Scope::engine>(&fs.counters.total, page_count) + page_count;
   fetch_add<Order::relaxed, Scope::engine>(&fs.counters.free, free_count);
   fetch_add<Order::relaxed, Scope::engine>(&fs.counters.used, page_count - free_count);
   // Chunks are loaded in parallel; what is kept back grows with the total.
   const u64 kept_back = emergency_pages(total);
   u64 found = load<Order::relaxed, Scope::engine>(&fs.counters.emergency);
   while (found < kept_back) {
-    if (compare_exchange<Order::relaxed, Scope::engine>(&fs.counters.emergency, found, kept_back)) break;
+    if (compare_exchange<Order::relaxed, Scope::engine>(&fs.counters.emergency, found, kept_back))
+      break;
   }
 }
 
 }  // namespace detail
 
-// Mount. Loads one chunk, once, and adds it to fs.counters, which begin as zero. Its header area must be within
-// the engine's reach; its data pages need not be. With fs.read_only nothing on the medium is changed. Status:
-// corrupt_structure.
+// Mount. Loads one chunk, once, and adds it to fs.counters, which begin as zero. Its header area
+// must be within the engine's reach; its data pages need not be. With fs.read_only nothing on the
+// medium is changed. Status: corrupt_structure.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, FileSystem& fs, u32 index, u64 superblock_epoch) {
+GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, FileSystem& fs, u32 index,
+                                            u64 superblock_epoch) {
   GPU4FS_CHECK_LT(index, fs.space.chunk_count);
   GPU4FS_CHECK_GT(superblock_epoch, u64{0});
   raid::ChunkState& chunk = fs.space.chunks[index];
@@ -193,10 +212,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, FileSystem& fs, u32 index, 
   return Status::ok;
 }
 
-// Mount, after all chunks: the superblock's page_used must be the pages found in use; a difference shows that a
-// bitmap slot was lost. Status: corrupt_structure.
+// Mount, after all chunks: the superblock's page_used must be the pages found in use; a difference
+// shows that a bitmap slot was lost. Status: corrupt_structure.
 GPU4FS_FN inline Status check_page_used(const FileSystem& fs, u64 page_used) {
-  return load<Order::relaxed, Scope::engine>(&fs.counters.used) == page_used ? Status::ok : Status::corrupt_structure;
+  return load<Order::relaxed, Scope::engine>(&fs.counters.used) == page_used
+             ? Status::ok
+             : Status::corrupt_structure;
 }
 
 // The server has made a chunk's pages reachable for the engine.

@@ -1,7 +1,8 @@
 // Finding and taking runs of free pages in one chunk, lock-free. Internal to fs/space.
 //
-// The caller holds a claim on the chunk (claim_pages) that is at least as large as what is taken here, so busy
-// bits are only ever set under a claim; bits taken and given back after a collision are covered by it too.
+// The caller holds a claim on the chunk (claim_pages) that is at least as large as what is taken
+// here, so busy bits are only ever set under a claim; bits taken and given back after a collision
+// are covered by it too.
 #pragma once
 
 #include "base/access.hpp"
@@ -11,7 +12,7 @@ namespace gpu4fs::fs::detail {
 
 struct PageRun {
   u32 first;
-  u32 count;   // 0: none
+  u32 count;  // 0: none
 };
 
 // The first run of at least `wanted` zero bits in the region's words, else the longest. A snapshot.
@@ -19,7 +20,8 @@ GPU4FS_FN inline PageRun find_run(const ChunkState& chunk, u32 region, u32 wante
   PageRun best{0, 0};
   PageRun run{0, 0};
   for (u32 w = 0; w < region_words; ++w) {
-    const u64 word = load<Order::acquire, Scope::engine>(&chunk.bitmaps.busy[region * region_words + w]);
+    const u64 word =
+        load<Order::acquire, Scope::engine>(&chunk.bitmaps.busy[region * region_words + w]);
     u32 bit = 0;
     while (bit < 64) {
       const u64 rest = word >> bit;
@@ -51,7 +53,8 @@ GPU4FS_FN inline u32 set_busy_prefix(ChunkState& chunk, u32 first, u32 count) {
     if (conflict != 0) {
       ours = mask & ((conflict & (~conflict + 1)) - 1);
       const u64 surplus = mask & ~old & ~ours;
-      if (surplus != 0) fetch_and<Order::release, Scope::engine>(&chunk.bitmaps.busy[word], ~surplus);
+      if (surplus != 0)
+        fetch_and<Order::release, Scope::engine>(&chunk.bitmaps.busy[word], ~surplus);
       collided = true;
     }
     taken += popcount(ours);
@@ -59,7 +62,8 @@ GPU4FS_FN inline u32 set_busy_prefix(ChunkState& chunk, u32 first, u32 count) {
   return taken;
 }
 
-// Takes 1 to `wanted` contiguous pages of the region; count 0: it had none that others did not take first.
+// Takes 1 to `wanted` contiguous pages of the region; count 0: it had none that others did not take
+// first.
 GPU4FS_FN inline PageRun claim_in_region(ChunkState& chunk, u32 region, u32 wanted) {
   for (u32 attempt = 0; attempt < 4; ++attempt) {
     const PageRun found = find_run(chunk, region, wanted);
@@ -89,12 +93,14 @@ GPU4FS_FN inline bool claim_whole_region(ChunkState& chunk, u32 region) {
   return true;
 }
 
-// Takes 1 to `wanted` contiguous pages, preferably in region `hint` or after it and where a good part is free.
+// Takes 1 to `wanted` contiguous pages, preferably in region `hint` or after it and where a good
+// part is free.
 //
-// It always succeeds: the claim of the caller says that at least `wanted` bits are zero or in the hands of others
-// that will clear them again without waiting for us (a surplus after a collision). A pass over all regions fails
-// only if others took what it saw or freed behind it; each of them takes under a claim of its own, which leaves
-// ours untouched. So a failed pass is someone else's progress, and when the others stop, the next one succeeds.
+// It always succeeds: the claim of the caller says that at least `wanted` bits are zero or in the
+// hands of others that will clear them again without waiting for us (a surplus after a collision).
+// A pass over all regions fails only if others took what it saw or freed behind it; each of them
+// takes under a claim of its own, which leaves ours untouched. So a failed pass is someone else's
+// progress, and when the others stop, the next one succeeds.
 GPU4FS_FN inline PageRun claim_in_chunk(ChunkState& chunk, u32 hint, u32 wanted) {
   const u32 region_count = region_count_of(chunk);
   const u32 well_filled = minimum(wanted, u32{64});
@@ -111,14 +117,17 @@ GPU4FS_FN inline PageRun claim_in_chunk(ChunkState& chunk, u32 hint, u32 wanted)
   }
 }
 
-// Takes up to `wanted_regions` entirely free regions in a row, from `hint` on; count 0: there is none.
+// Takes up to `wanted_regions` entirely free regions in a row, from `hint` on; count 0: there is
+// none.
 GPU4FS_FN inline PageRun claim_regions(ChunkState& chunk, u32 hint, u32 wanted_regions) {
   const u32 region_count = region_count_of(chunk);
   for (u32 i = 0; i < region_count; ++i) {
     const u32 first = (hint + i) % region_count;
     if (!claim_whole_region(chunk, first)) continue;
     u32 count = 1;
-    while (count < wanted_regions && first + count < region_count && claim_whole_region(chunk, first + count)) ++count;
+    while (count < wanted_regions && first + count < region_count &&
+           claim_whole_region(chunk, first + count))
+      ++count;
     return {first * region_pages, count * region_pages};
   }
   return {0, 0};

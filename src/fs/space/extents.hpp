@@ -1,9 +1,9 @@
 // The life of allocated pages: committed or abandoned, and freed.
 //
-// A page's state is in the bitmaps of its chunk (raid/raid_types.hpp). Committing and freeing happen inside the
-// commit gate, so a checkpoint's snapshot sees all of an operation or nothing of it. Extents that are freed come
-// from block pointers; pages of them that are not in use show a damaged map, which is recorded in fs.had_error and
-// otherwise ignored. Plain functions, one rank.
+// A page's state is in the bitmaps of its chunk (raid/raid_types.hpp). Committing and freeing
+// happen inside the commit gate, so a checkpoint's snapshot sees all of an operation or nothing of
+// it. Extents that are freed come from block pointers; pages of them that are not in use show a
+// damaged map, which is recorded in fs.had_error and otherwise ignored. Plain functions, one rank.
 #pragma once
 
 #include "base/status.hpp"
@@ -24,7 +24,8 @@ GPU4FS_FN inline raid::PageLocation location_of(const FileSystem& fs, const raid
 }
 
 GPU4FS_FN inline void mark_changed(ChunkState& chunk) {
-  if (load<Order::relaxed, Scope::engine>(&chunk.changed) == 0) store<Order::relaxed, Scope::engine>(&chunk.changed, 1u);
+  if (load<Order::relaxed, Scope::engine>(&chunk.changed) == 0)
+    store<Order::relaxed, Scope::engine>(&chunk.changed, 1u);
 }
 
 }  // namespace detail
@@ -42,12 +43,20 @@ GPU4FS_FN GPU4FS_NOINLINE inline void commit_extent(FileSystem& fs, raid::Extent
   detail::mark_changed(chunk);
 }
 
+// Gate. Committed pages were filled where they are (unwritten blocks): the next checkpoint must write their
+// descriptors even if nothing else changed in the chunk.
+GPU4FS_FN inline void touch_extent(FileSystem& fs, raid::Extent extent) {
+  detail::mark_changed(fs.space.chunks[detail::location_of(fs, extent).chunk]);
+}
+
 // Gives allocated pages that were not committed back to the command's reservation.
-GPU4FS_FN GPU4FS_NOINLINE inline void abandon_extent(FileSystem& fs, Operation& op, raid::Extent extent) {
+GPU4FS_FN GPU4FS_NOINLINE inline void abandon_extent(FileSystem& fs, Operation& op,
+                                                     raid::Extent extent) {
   const raid::PageLocation location = detail::location_of(fs, extent);
   raid::ChunkState& chunk = fs.space.chunks[location.chunk];
   detail::for_each_word(location.page, extent.page_count, [&](u64 word, u64 mask) {
-    GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[word])) & mask, u64{0});
+    GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[word])) & mask,
+                    u64{0});
     detail::clear_busy(chunk, word, mask);
   });
   const bool counted = detail::return_claim(chunk, extent.page_count);
@@ -57,12 +66,13 @@ GPU4FS_FN GPU4FS_NOINLINE inline void abandon_extent(FileSystem& fs, Operation& 
   op.pages_reserved += extent.page_count;
 }
 
-// Gate. The pages leave the file system. Those that the durable checkpoint, or the one being written, refers to
-// are reusable when the next one is durable; the others at once.
+// Gate. The pages leave the file system. Those that the durable checkpoint, or the one being
+// written, refers to are reusable when the next one is durable; the others at once.
 GPU4FS_FN GPU4FS_NOINLINE inline void free_extent(FileSystem& fs, raid::Extent extent) {
   raid::PageLocation location;
   const Status status = raid::find_page(fs.space, extent.address, &location);
-  if (status != Status::ok || extent.page_count > fs.space.chunks[location.chunk].page_count - location.page) {
+  if (status != Status::ok ||
+      extent.page_count > fs.space.chunks[location.chunk].page_count - location.page) {
     store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
     return;
   }
@@ -74,7 +84,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void free_extent(FileSystem& fs, raid::Extent e
     const u64 in_use = old & mask;
     if (in_use != mask) store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
     const u64 stable = in_use & load<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word]);
-    if (stable != 0) fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.freed_now[word], stable);
+    if (stable != 0)
+      fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.freed_now[word], stable);
     detail::clear_busy(chunk, word, in_use & ~stable);
     pending += popcount(stable);
     freed += popcount(in_use);
@@ -87,17 +98,18 @@ GPU4FS_FN GPU4FS_NOINLINE inline void free_extent(FileSystem& fs, raid::Extent e
   detail::give_to_everyone(fs, chunk, freed - pending);
 }
 
-// True if the page must not be changed in place: the durable checkpoint, or the one being written, refers to it.
-// True also for an address that no page has.
+// True if the page must not be changed in place: the durable checkpoint, or the one being written,
+// refers to it. True also for an address that no page has.
 GPU4FS_FN inline bool is_stable(const FileSystem& fs, u64 address) {
   raid::PageLocation location;
   if (raid::find_page(fs.space, address, &location) != Status::ok) return true;
   return raid::page_bit(fs.space.chunks[location.chunk].bitmaps.stable, location.page);
 }
 
-// Whether the page's memory is within the engine's reach: ok, or chunk_not_mapped with op.wanted_chunk set, or
-// corrupt_structure for an address that no page has, or device_failed.
-GPU4FS_FN GPU4FS_NOINLINE inline Status check_accessible(const FileSystem& fs, Operation& op, u64 address) {
+// Whether the page's memory is within the engine's reach: ok, or chunk_not_mapped with
+// op.wanted_chunk set, or corrupt_structure for an address that no page has, or device_failed.
+GPU4FS_FN GPU4FS_NOINLINE inline Status check_accessible(const FileSystem& fs, Operation& op,
+                                                         u64 address) {
   u32 chunk = raid::no_chunk;
   const Status status = raid::chunk_of(fs.space, address, &chunk);
   if (status == Status::chunk_not_mapped) op.wanted_chunk = chunk;

@@ -1,7 +1,7 @@
 // Reserving space: where running out of it becomes an answer (design section 6, "Allocator").
 //
-// A command promises itself pages while it prepares; from then on allocate_run() always has one for it. Plain
-// functions, called by one rank.
+// A command promises itself pages while it prepares; from then on allocate_run() always has one for
+// it. Plain functions, called by one rank.
 #pragma once
 
 #include "base/status.hpp"
@@ -21,7 +21,8 @@ GPU4FS_FN inline bool take_available(FileSystem& fs, u64 page_count, u64 kept_ba
   u64 available = load<Order::acquire, Scope::engine>(&fs.counters.available);
   for (;;) {
     if (available < kept_back || available - kept_back < page_count) return false;
-    if (compare_exchange<Order::acq_rel, Scope::engine>(&fs.counters.available, available, available - page_count)) {
+    if (compare_exchange<Order::acq_rel, Scope::engine>(&fs.counters.available, available,
+                                                        available - page_count)) {
       return true;
     }
   }
@@ -60,18 +61,20 @@ GPU4FS_FN inline Status explain_shortage(FileSystem& fs, Operation& op, u64 need
 }  // namespace detail
 
 // Promises `page_count` more pages to the command. Status:
-//   no_space                what is free, less what is kept back for commands that free space, does not suffice
-//   retry_after_checkpoint  with the pages that the next checkpoint gives back it would
-//   chunk_not_mapped        with those of chunk op.wanted_chunk, which the engine cannot reach yet, it may
-//   read_only
-GPU4FS_FN GPU4FS_NOINLINE inline Status reserve_pages(FileSystem& fs, Operation& op, u64 page_count) {
+//   no_space                what is free, less what is kept back for commands that free space, does
+//   not suffice retry_after_checkpoint  with the pages that the next checkpoint gives back it would
+//   chunk_not_mapped        with those of chunk op.wanted_chunk, which the engine cannot reach yet,
+//   it may read_only
+GPU4FS_FN GPU4FS_NOINLINE inline Status reserve_pages(FileSystem& fs, Operation& op,
+                                                      u64 page_count) {
   if (page_count == 0) return Status::ok;
   if (fs.read_only != 0) return Status::read_only;
   const u64 kept_back =
       op.may_use_emergency != 0 ? 0 : load<Order::relaxed, Scope::engine>(&fs.counters.emergency);
   if (page_count > load<Order::relaxed, Scope::engine>(&fs.counters.total)) return Status::no_space;
   while (!detail::take_available(fs, page_count, kept_back)) {
-    if (!detail::count_accessible_chunks(fs)) return detail::explain_shortage(fs, op, page_count + kept_back);
+    if (!detail::count_accessible_chunks(fs))
+      return detail::explain_shortage(fs, op, page_count + kept_back);
   }
   fetch_add<Order::relaxed, Scope::engine>(&fs.counters.reserved, page_count);
   op.pages_reserved += page_count;
@@ -79,7 +82,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status reserve_pages(FileSystem& fs, Operation&
 }
 
 // Gives back promised pages that the command did not allocate.
-GPU4FS_FN GPU4FS_NOINLINE inline void unreserve_pages(FileSystem& fs, Operation& op, u64 page_count) {
+GPU4FS_FN GPU4FS_NOINLINE inline void unreserve_pages(FileSystem& fs, Operation& op,
+                                                      u64 page_count) {
   GPU4FS_CHECK_GE(op.pages_reserved, page_count);
   op.pages_reserved -= page_count;
   const u64 old = fetch_sub<Order::relaxed, Scope::engine>(&fs.counters.reserved, page_count);

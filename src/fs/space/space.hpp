@@ -2,12 +2,15 @@
 //
 // The common way of a page:
 //
-//   reserve_pages -> allocate_run -> (written) -> commit_extent -> ... -> free_extent -> next checkpoint -> free
+//   reserve_pages -> allocate_run -> (written) -> commit_extent -> ... -> free_extent -> next
+//   checkpoint -> free
 //                        |
-//                        +-> abandon_extent: back to the reservation; unreserve_pages: back to everyone
+//                        +-> abandon_extent: back to the reservation; unreserve_pages: back to
+//                        everyone
 //
-// Per chunk and page six bits say where it is on this way (raid::ChunkBitmaps). Reservation, allocation and
-// release are lock-free; a checkpoint's snapshot needs the commit gate closed and nothing else.
+// Per chunk and page six bits say where it is on this way (raid::ChunkBitmaps). Reservation,
+// allocation and release are lock-free; a checkpoint's snapshot needs the commit gate closed and
+// nothing else.
 #pragma once
 
 #include "fs/space/allocate.hpp"

@@ -1,6 +1,7 @@
 // Who may take which page: the counters behind the allocator. Internal to fs/space.
 //
-// Three layers of promises, each an atomic counter, make sure that a command which was told it has space finds it:
+// Three layers of promises, each an atomic counter, make sure that a command which was told it has
+// space finds it:
 //
 //   counters.available   pages that may still be promised to commands (reserve_pages)
 //   chunk.free_pages     pages of the chunk that may still be claimed (claim_pages)
@@ -8,16 +9,17 @@
 //
 //   (1)  zero bits of a chunk  >=  its free_pages + what is claimed there and not yet taken.
 //        Bits are cleared before free_pages grows; they are set under a claim only.
-//   (2)  sum of free_pages over counted chunks  >=  available + promises not yet turned into claims.
-//        free_pages grows before available or a promise does; it shrinks under a promise only, and available
-//        shrinks when a promise is made.
+//   (2)  sum of free_pages over counted chunks  >=  available + promises not turned into claims.
+//        free_pages grows before available or a promise does; it shrinks under a promise only, and
+//        available shrinks when a promise is made.
 //
-// A chunk is *counted* (top bit of free_pages) from when the engine can reach its pages. Pages of other chunks are
-// in counters.free but not available, and nobody claims them. Bit and number share a word, so that a page freed
-// while its chunk becomes counted enters `available` exactly once.
+// A chunk is *counted* (top bit of free_pages) from when the engine can reach its pages. Pages of
+// other chunks are in counters.free but not available, and nobody claims them. Bit and number share
+// a word, so that a page freed while its chunk becomes counted enters `available` exactly once.
 //
-// region_free is a hint that never errs on the low side, so a region whose count is 0 is full: it grows before bits
-// are cleared and shrinks after they were set. For the same reason it never leaves 0 to 512.
+// region_free is a hint that never errs on the low side, so a region whose count is 0 is full: it
+// grows before bits are cleared and shrinks after they were set. For the same reason it never
+// leaves 0 to 512.
 #pragma once
 
 #include "base/atomics.hpp"
@@ -61,25 +63,28 @@ GPU4FS_FN inline u32 region_free(const ChunkState& chunk, u32 region) {
 
 GPU4FS_FN inline void add_region_free(ChunkState& chunk, u32 region, u32 page_count) {
   const u32 shift = 16 * (region % 2);
-  const u32 old = fetch_add<Order::relaxed, Scope::engine>(&chunk.region_free[region / 2], page_count << shift);
+  const u32 old =
+      fetch_add<Order::relaxed, Scope::engine>(&chunk.region_free[region / 2], page_count << shift);
   GPU4FS_CHECK_LE((old >> shift & 0xffff) + page_count, region_pages);
 }
 
 GPU4FS_FN inline void subtract_region_free(ChunkState& chunk, u32 region, u32 page_count) {
   const u32 shift = 16 * (region % 2);
-  const u32 old = fetch_sub<Order::relaxed, Scope::engine>(&chunk.region_free[region / 2], page_count << shift);
+  const u32 old =
+      fetch_sub<Order::relaxed, Scope::engine>(&chunk.region_free[region / 2], page_count << shift);
   GPU4FS_CHECK_GE(old >> shift & 0xffff, page_count);
 }
 
-// Takes up to `page_count` pages, a multiple of `unit`, out of free_pages; 0: the chunk has fewer than `unit`, or is
-// not counted.
+// Takes up to `page_count` pages, a multiple of `unit`, out of free_pages; 0: the chunk has fewer
+// than `unit`, or is not counted.
 GPU4FS_FN inline u32 claim_pages(ChunkState& chunk, u32 page_count, u32 unit) {
   u32 value = load<Order::acquire, Scope::engine>(&chunk.free_pages);
   for (;;) {
     if ((value & counted_bit) == 0) return 0;
     const u32 claim = minimum(value & ~counted_bit, page_count) / unit * unit;
     if (claim == 0) return 0;
-    if (compare_exchange<Order::acq_rel, Scope::engine>(&chunk.free_pages, value, value - claim)) return claim;
+    if (compare_exchange<Order::acq_rel, Scope::engine>(&chunk.free_pages, value, value - claim))
+      return claim;
   }
 }
 
@@ -106,7 +111,8 @@ GPU4FS_FN inline void give_to_everyone(FileSystem& fs, ChunkState& chunk, u32 pa
   if (counted) fetch_add<Order::release, Scope::engine>(&fs.counters.available, page_count);
 }
 
-// Makes the free pages of a loaded chunk available once the engine can reach it. True if it had not been counted.
+// Makes the free pages of a loaded chunk available once the engine can reach it. True if it had not
+// been counted.
 GPU4FS_FN inline bool count_chunk(FileSystem& fs, ChunkState& chunk) {
   if (load<Order::acquire, Scope::engine>(&chunk.loaded) == 0) return false;
   if (load<Order::acquire, Scope::engine>(&chunk.accessible) == 0) return false;

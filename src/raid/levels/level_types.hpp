@@ -1,11 +1,12 @@
-// What a RAID level says about itself. A level is a type with these static members, at the end of its file:
+// What a RAID level says about itself. A level is a type with these static members, at the end of
+// its file:
 //
-//   level              format::RaidLevel
-//   member_count_min   columns of a chunk
+//   level             format::RaidLevel
+//   member_count_min  columns of a chunk
 //   member_count_max
-//   losses_survived    columns that may be lost; the header area is kept in that many more copies
-//   map(column_count, page)          place of a logical page
-//   column_pages(column_count, pages) data pages that each column of a chunk of `pages` logical pages holds
+//   losses_survived   columns that may be lost; the header area has that many more copies
+//   map(column_count, page)            place of a logical page
+//   column_pages(column_count, pages)  data pages of each column of a chunk of `pages` pages
 #pragma once
 
 #include "base/config.hpp"

@@ -1,4 +1,5 @@
-// All levels, and the one switch over them. A level that is a reserved number of the format is not here.
+// All levels, and the one switch over them. A level that is a reserved number of the format is not
+// here.
 #pragma once
 
 #include "base/check.hpp"
@@ -7,7 +8,9 @@
 namespace gpu4fs::raid {
 
 // True for the levels that this version can read and write.
-GPU4FS_FN constexpr bool is_known_level(format::RaidLevel level) { return level == SingleLevel::level; }
+GPU4FS_FN constexpr bool is_known_level(format::RaidLevel level) {
+  return level == SingleLevel::level;
+}
 
 // Calls visit(Level{}) with the descriptor of `level`, which is known.
 template <class Visit>

@@ -1,0 +1,89 @@
+// The GPU engine: a persistent service kernel on a few multiprocessors, its memory and its host side. Host
+// only; includes nothing of CUDA. Without CUDA in the build, available() says so and nothing else may be used.
+//
+// The kernel is started when there is work and ends by itself when there was none for idle_exit_us, so an
+// idle mount leaves the GPU alone. Handover: the host marks every session's engine_asleep after the kernel's
+// end, then looks at all rings once more; a client publishes, then looks at engine_asleep and rings the
+// doorbell if it is set. One of the two sees the other.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "engine/engine_host.hpp"
+
+namespace gpu4fs::engine {
+
+struct CudaOptions {
+  u32 block_count = 8;           // at most 8: the rest of the GPU belongs to its user
+  u32 pollers_per_block = 2;     // workers that look at rings
+  u32 idle_exit_us = 20000;
+  u32 time_slice_ms = 1000;      // the longest a kernel runs without a break
+  u32 exit_timeout_ms = 10000;   // a kernel that has not ended so long after it was asked to is given up
+  int device = 0;
+};
+
+struct CudaAvailability {
+  bool available;
+  std::string reason;  // the device's name, or why it cannot be used
+};
+
+// Whether this machine has a GPU that can run the engine: present, recent enough, and able to use registered
+// host memory under its host address.
+CudaAvailability cuda_availability(int device = 0);
+
+// What the engine's tunables should be on this GPU; worker_count and realtime_offset_ns among them.
+EngineConfig cuda_engine_config(const CudaOptions& options);
+
+// GPU memory for engine_build.hpp and host memory that both sides see. Everything is freed with the object,
+// which outlives the engine. Throws std::runtime_error with CUDA's words.
+class CudaAllocator {
+ public:
+  explicit CudaAllocator(int device = 0);
+  CudaAllocator(const CudaAllocator&) = delete;
+  CudaAllocator& operator=(const CudaAllocator&) = delete;
+  ~CudaAllocator();
+
+  void* allocate(u64 bytes, u64 alignment);
+  void copy_in(void* engine_destination, const void* host_source, u64 bytes);
+  void zero(void* engine_destination, u64 bytes);
+
+  // Pinned host memory, zeroed, at the same address on both sides: rings of upcalls, fault records.
+  void* allocate_shared(u64 bytes);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+class CudaEngine final : public EngineHost {
+ public:
+  // `engine` from place_engine() with a CudaAllocator; `upcalls` from allocate_shared().
+  CudaEngine(Engine* engine, ring::UpcallRing* upcalls, CudaAllocator& allocator, const CudaOptions& options);
+  ~CudaEngine() override;
+
+  void start() override;
+  void stop() override;
+  u32 open_session(const SessionRequest& request) override;
+  void close_session(u32 session) override;
+  Status add_region(u32 session, u32 region, void* base, u64 length) override;
+  void remove_region(u32 session, u32 region) override;
+  ring::EnginePort& port(u32 session) override;
+  bool wait_upcall(ring::Upcall* upcall, u64 timeout_ns) override;
+  Status map_memory(void* base, u64 length) override;
+  bool has_died() const override;
+  std::string fault_text() const override;
+  std::string description() const override;
+  EngineCounters counters() const override;
+  u64 durable_epoch() const override;
+
+  // For tests and statistics.
+  bool is_asleep() const;
+  u64 launch_count() const;
+
+ private:
+  class Implementation;
+  std::unique_ptr<Implementation> implementation_;
+};
+
+}  // namespace gpu4fs::engine

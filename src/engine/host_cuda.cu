@@ -1,0 +1,543 @@
+// Host side of the GPU engine: starting and watching the service kernel, sessions, registered memory.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/access.hpp"
+#include "engine/cuda_support.hpp"
+#include "engine/engine_cuda.hpp"
+#include "engine/service_cuda.hpp"
+
+namespace gpu4fs::engine {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+u64 realtime_now_ns() {
+  return static_cast<u64>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                              std::chrono::system_clock::now().time_since_epoch())
+                              .count());
+}
+
+void sleep_ns(u64 duration_ns) {
+  const timespec duration{static_cast<time_t>(duration_ns / 1000000000u), static_cast<long>(duration_ns % 1000000000u)};
+  nanosleep(&duration, nullptr);
+}
+
+}  // namespace
+
+EngineConfig cuda_engine_config(const CudaOptions& options) {
+  const CurrentDevice current(options.device);
+  EngineConfig config{};
+  config.command_count = 2048;
+  config.worker_count = options.block_count * service_workers_per_block();
+  config.inline_transfer_pages = 2;
+  config.task_pages = 4;
+  config.keeps_spares = 1;
+  config.realtime_offset_ns = realtime_now_ns() - read_device_clock_ns();
+  return config;
+}
+
+class CudaEngine::Implementation {
+ public:
+  Implementation(Engine* engine, ring::UpcallRing* upcalls, CudaAllocator& allocator, const CudaOptions& options);
+  ~Implementation();
+
+  void start();
+  void stop();
+  u32 open_session(const SessionRequest& request);
+  void close_session(u32 index);
+  Status add_region(u32 session, u32 region, void* base, u64 length);
+  void remove_region(u32 session, u32 region);
+  ring::EnginePort& port(u32 session);
+  bool wait_upcall(ring::Upcall* upcall, u64 timeout_ns);
+  Status map_memory(void* base, u64 length);
+
+  bool has_died() const { return died_.load(); }
+  std::string fault_text() const;
+  std::string description() const;
+  bool is_asleep() const { return asleep_.load(); }
+  u64 launch_count() const { return launches_.load(); }
+  void ring_doorbell();
+
+  // Copies a word or structure of engine memory out and in, also while the kernel runs.
+  template <class T>
+  T peek(const T* engine_address) const;
+  template <class T>
+  void poke(T* engine_address, const T& value);
+
+  Engine* engine() const { return engine_; }
+
+ private:
+  class Port;
+  struct HostSession {
+    SessionRequest request;
+    std::unique_ptr<Port> port;
+    u64 stuck_position = ~u64{0};
+    bool is_open = false;
+  };
+
+  void supervise();
+  void run_kernel();
+  bool work_is_left();
+  void set_asleep(bool asleep);
+  void die(const std::string& reason);
+  void fail_pending_commands();
+  void request_exit();
+  // While any Pause lives no kernel runs.
+  void pause();
+  void resume();
+  Status register_memory(void* base, u64 length);
+  void unregister_memory(void* base);
+
+  Engine* engine_;
+  ring::UpcallRing* upcalls_;
+  CudaOptions options_;
+  FaultRecord* fault_;
+  cudaStream_t service_stream_ = nullptr;
+  cudaStream_t control_stream_ = nullptr;
+  cudaEvent_t ended_ = nullptr;
+  ServiceLimits limits_{};
+  mutable std::mutex control_mutex_;  // the control stream
+  std::mutex sessions_mutex_;
+  std::array<HostSession, session_max> sessions_;
+  std::map<void*, u64> registered_;
+  ring::UpcallReader upcall_reader_{};
+  // The supervisor's state.
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::thread supervisor_;
+  bool work_announced_ = false;
+  bool kernel_runs_ = false;
+  bool stopping_ = false;
+  u32 pause_count_ = 0;
+  std::string death_reason_;
+  std::atomic<bool> asleep_{true};
+  std::atomic<bool> died_{false};
+  std::atomic<bool> stopped_{true};
+  std::atomic<u64> launches_{0};
+};
+
+// Waits by spinning for a moment, then by sleeping for a share of what such waits took lately.
+class CudaEngine::Implementation::Port final : public ring::EnginePort {
+ public:
+  Port(Implementation& host, ring::RingControl& control) : host_(host), control_(control) {}
+
+  void doorbell() override {
+    fence<Order::seq_cst, Scope::system>();
+    if (load<Order::relaxed, Scope::system>(&control_.engine_asleep) != 0) host_.ring_doorbell();
+  }
+
+  bool wait(u64 /*end_position*/, ring::Predicate done) override {
+    if (done()) return true;
+    doorbell();
+    const u64 begin_ns = now_monotonic_ns();
+    u64 pause_ns = expected_ns_ > 2 * spin_ns ? expected_ns_ / 2 : 0;
+    for (;;) {
+      for (u32 i = 0; i < 32; ++i) {
+        if (done()) {
+          const u64 took_ns = now_monotonic_ns() - begin_ns;
+          expected_ns_ = expected_ns_ - expected_ns_ / 8 + took_ns / 8;
+          return true;
+        }
+        cpu_relax();
+      }
+      if (host_.has_died() || host_.stopped_.load()) return done();
+      if (pause_ns == 0 && now_monotonic_ns() - begin_ns < spin_ns) continue;
+      pause_ns = std::clamp<u64>(pause_ns, pause_min_ns, pause_max_ns);
+      sleep_ns(pause_ns);
+      pause_ns += pause_ns / 2;
+      doorbell();
+    }
+  }
+
+ private:
+  static constexpr u64 spin_ns = 20000;
+  static constexpr u64 pause_min_ns = 5000;
+  static constexpr u64 pause_max_ns = 500000;
+
+  Implementation& host_;
+  ring::RingControl& control_;
+  u64 expected_ns_ = 0;  // running mean
+};
+
+CudaEngine::Implementation::Implementation(Engine* engine, ring::UpcallRing* upcalls, CudaAllocator& allocator,
+                                           const CudaOptions& options)
+    : engine_(engine), upcalls_(upcalls), options_(options) {
+  GPU4FS_CHECK(engine != nullptr && upcalls != nullptr);
+  GPU4FS_CHECK_GE(options.block_count, 1u);
+  GPU4FS_CHECK_LE(options.block_count, 8u);
+  const CurrentDevice current(options.device);
+  fault_ = static_cast<FaultRecord*>(allocator.allocate_shared(sizeof(FaultRecord)));
+  require_cuda(arm_fault_record(fault_), "the fault record");
+  require_cuda(cudaStreamCreateWithFlags(&service_stream_, cudaStreamNonBlocking), "a stream");
+  require_cuda(cudaStreamCreateWithFlags(&control_stream_, cudaStreamNonBlocking), "a stream");
+  require_cuda(cudaEventCreateWithFlags(&ended_, cudaEventBlockingSync | cudaEventDisableTiming), "an event");
+  limits_.idle_exit_ns = u64{options.idle_exit_us} * 1000;
+  limits_.time_slice_ns = u64{options.time_slice_ms} * 1000000;
+  limits_.poller_count = options.block_count * options.pollers_per_block;
+  limits_.sleep_max_ns = 1000;
+  upcall_reader_.ring = upcalls;
+}
+
+CudaEngine::Implementation::~Implementation() {
+  stop();
+  for (const auto& [base, length] : registered_) cudaHostUnregister(base);
+  cudaEventDestroy(ended_);
+  cudaStreamDestroy(service_stream_);
+  cudaStreamDestroy(control_stream_);
+}
+
+template <class T>
+T CudaEngine::Implementation::peek(const T* engine_address) const {
+  T value{};
+  const std::lock_guard<std::mutex> guard(control_mutex_);
+  if (has_died()) return value;
+  cudaMemcpyAsync(&value, engine_address, sizeof(T), cudaMemcpyDeviceToHost, control_stream_);
+  cudaStreamSynchronize(control_stream_);
+  return value;
+}
+
+template <class T>
+void CudaEngine::Implementation::poke(T* engine_address, const T& value) {
+  const std::lock_guard<std::mutex> guard(control_mutex_);
+  if (has_died()) return;
+  cudaMemcpyAsync(engine_address, &value, sizeof(T), cudaMemcpyHostToDevice, control_stream_);
+  cudaStreamSynchronize(control_stream_);
+}
+
+void CudaEngine::Implementation::start() {
+  GPU4FS_CHECK(!supervisor_.joinable());
+  poke(&engine_->stop_requested, 0u);
+  stopping_ = false;
+  stopped_ = false;
+  work_announced_ = true;
+  supervisor_ = std::thread([this] { supervise(); });
+}
+
+void CudaEngine::Implementation::stop() {
+  if (!supervisor_.joinable()) return;
+  poke(&engine_->stop_requested, 1u);
+  // What was taken completes; that needs the kernel, and the answers to its upcalls.
+  const Clock::time_point limit = Clock::now() + std::chrono::milliseconds(options_.exit_timeout_ms + 30000);
+  while (!has_died() && Clock::now() < limit) {
+    const bool busy = peek(&engine_->commands_active) != 0 || peek(&engine_->epochs.checkpoint_running) != 0;
+    if (!busy) break;
+    ring_doorbell();
+    sleep_ns(200000);
+  }
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+  request_exit();
+  supervisor_.join();
+  stopped_ = true;
+}
+
+void CudaEngine::Implementation::request_exit() { poke(&engine_->service.exit_requested, 1u); }
+
+void CudaEngine::Implementation::ring_doorbell() {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  work_announced_ = true;
+  changed_.notify_all();
+}
+
+void CudaEngine::Implementation::supervise() {
+  cudaSetDevice(options_.device);
+  std::unique_lock<std::mutex> guard(mutex_);
+  for (;;) {
+    changed_.wait(guard, [this] { return stopping_ || (work_announced_ && pause_count_ == 0); });
+    if (stopping_ || has_died()) break;
+    work_announced_ = false;
+    kernel_runs_ = true;
+    guard.unlock();
+    run_kernel();
+    const bool more = !has_died() && work_is_left();
+    guard.lock();
+    kernel_runs_ = false;
+    if (more) work_announced_ = true;
+    changed_.notify_all();
+  }
+  set_asleep(true);
+}
+
+void CudaEngine::Implementation::run_kernel() {
+  set_asleep(false);
+  poke(&engine_->service.exit_requested, 0u);
+  {
+    // A pause or a stop that came before this kernel has asked for nothing yet.
+    const std::lock_guard<std::mutex> guard(mutex_);
+    if (stopping_ || pause_count_ != 0) {
+      set_asleep(true);
+      return;
+    }
+    launches_.fetch_add(1);
+    changed_.notify_all();
+  }
+  cudaError_t error = launch_service(engine_, limits_, options_.block_count, service_stream_);
+  if (error == cudaSuccess) error = cudaEventRecord(ended_, service_stream_);
+  if (error == cudaSuccess) error = cudaEventSynchronize(ended_);
+  if (error != cudaSuccess) die(cudaGetErrorString(error));
+  set_asleep(true);
+}
+
+void CudaEngine::Implementation::set_asleep(bool asleep) {
+  const std::lock_guard<std::mutex> guard(sessions_mutex_);
+  asleep_ = asleep;
+  for (HostSession& session : sessions_) {
+    if (!session.is_open) continue;
+    auto* control = reinterpret_cast<ring::RingControl*>(session.request.memory);
+    store<Order::relaxed, Scope::system>(&control->engine_asleep, asleep ? 1u : 0u);
+  }
+  fence<Order::seq_cst, Scope::system>();
+}
+
+// After the kernel's end. A ring whose next descriptor was there the last time too, and was not taken, holds
+// the beginning of a chain: its producer will ring the doorbell.
+bool CudaEngine::Implementation::work_is_left() {
+  if (peek(&engine_->commands_active) != 0 || peek(&engine_->epochs.checkpoint_running) != 0) return true;
+  if (peek(&engine_->run_queue.head) != peek(&engine_->run_queue.tail)) return true;
+  const std::lock_guard<std::mutex> guard(sessions_mutex_);
+  bool left = false;
+  for (u32 i = 0; i < session_max; ++i) {
+    HostSession& session = sessions_[i];
+    if (!session.is_open) continue;
+    const u64 position = peek(&engine_->sessions[i].poll_word) >> 1;
+    const ring::SessionLayout& layout = session.request.layout;
+    ring::EngineRing view{};
+    view.descriptors =
+        reinterpret_cast<format::RingDescriptor*>(session.request.memory + layout.descriptor_offset);
+    view.depth_log2 = layout.depth_log2;
+    const bool published = ring::peek_descriptor(view, position);
+    if (published && session.stuck_position != position) left = true;
+    session.stuck_position = published ? position : ~u64{0};
+  }
+  return left;
+}
+
+void CudaEngine::Implementation::pause() {
+  std::unique_lock<std::mutex> guard(mutex_);
+  ++pause_count_;
+  const Clock::time_point limit = Clock::now() + std::chrono::milliseconds(options_.exit_timeout_ms);
+  while (kernel_runs_ && !has_died()) {
+    guard.unlock();
+    request_exit();
+    guard.lock();
+    changed_.wait_for(guard, std::chrono::milliseconds(1), [this] { return !kernel_runs_; });
+    if (kernel_runs_ && Clock::now() > limit) {
+      guard.unlock();
+      die("the service kernel does not end");
+      guard.lock();
+    }
+  }
+}
+
+void CudaEngine::Implementation::resume() {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  GPU4FS_CHECK_GT(pause_count_, 0u);
+  --pause_count_;
+  work_announced_ = true;
+  changed_.notify_all();
+}
+
+void CudaEngine::Implementation::die(const std::string& reason) {
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    if (died_.load()) return;
+    death_reason_ = reason;
+    died_ = true;
+    changed_.notify_all();
+  }
+  fail_pending_commands();
+}
+
+// Every descriptor without its completion gets one. Producers in this process see has_died() as well.
+void CudaEngine::Implementation::fail_pending_commands() {
+  const std::lock_guard<std::mutex> guard(sessions_mutex_);
+  for (HostSession& session : sessions_) {
+    if (!session.is_open) continue;
+    const ring::SessionLayout& layout = session.request.layout;
+    const auto* descriptors =
+        reinterpret_cast<const format::RingDescriptor*>(session.request.memory + layout.descriptor_offset);
+    auto* completions =
+        reinterpret_cast<format::RingCompletion*>(session.request.memory + layout.completion_offset);
+    for (u32 i = 0; i < layout.depth(); ++i) {
+      const u32 sequence = ring::vector_sequence(load_shared_16(&descriptors[i].units[0]));
+      if (sequence == 0 || ring::vector_sequence(load_shared_16(&completions[i])) == sequence) continue;
+      const format::RingUnit unit{0, static_cast<u32>(Status::engine_died), sequence};
+      store_shared_16(&completions[i], ring::unit_to_vector(unit));
+    }
+  }
+}
+
+std::string CudaEngine::Implementation::fault_text() const {
+  if (!has_died()) return {};
+  if (fault_->state == 0) return death_reason_;
+  return death_reason_ + "; " + fault_->file + ":" + std::to_string(fault_->line) + ": " + fault_->expression +
+         " (" + std::to_string(fault_->left) + ", " + std::to_string(fault_->right) + "), block " +
+         std::to_string(fault_->block) + ", thread " + std::to_string(fault_->thread);
+}
+
+std::string CudaEngine::Implementation::description() const {
+  const ServiceResources resources = service_resources();
+  return cuda_availability(options_.device).reason + ", " + std::to_string(options_.block_count) + " blocks of " +
+         std::to_string(service_workers_per_block()) + " workers, " + std::to_string(resources.registers) +
+         " registers, " + std::to_string(resources.stack_bytes) + " bytes of stack";
+}
+
+Status CudaEngine::Implementation::register_memory(void* base, u64 length) {
+  const CurrentDevice current(options_.device);
+  cudaError_t error = cudaHostRegister(base, length, cudaHostRegisterMapped | cudaHostRegisterPortable);
+  if (error == cudaErrorHostMemoryAlreadyRegistered) {
+    cudaGetLastError();
+    return Status::ok;
+  }
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    // A mapping without write access, of a pool mounted read-only.
+    error = cudaHostRegister(base, length,
+                             cudaHostRegisterMapped | cudaHostRegisterPortable | cudaHostRegisterReadOnly);
+  }
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    return Status::gpu_error;
+  }
+  const std::lock_guard<std::mutex> guard(control_mutex_);
+  registered_[base] = length;
+  return Status::ok;
+}
+
+// No kernel may run.
+void CudaEngine::Implementation::unregister_memory(void* base) {
+  {
+    const std::lock_guard<std::mutex> guard(control_mutex_);
+    if (registered_.erase(base) == 0) return;
+  }
+  if (!has_died()) cudaHostUnregister(base);
+}
+
+Status CudaEngine::Implementation::map_memory(void* base, u64 length) { return register_memory(base, length); }
+
+u32 CudaEngine::Implementation::open_session(const SessionRequest& request) {
+  if (register_memory(request.memory, request.layout.total_length) != Status::ok) return session_max;
+  const std::lock_guard<std::mutex> guard(sessions_mutex_);
+  for (u32 i = 0; i < session_max; ++i) {
+    HostSession& session = sessions_[i];
+    if (session.is_open) continue;
+    auto image = std::make_unique<Session>();
+    std::memset(static_cast<void*>(image.get()), 0, sizeof(Session));
+    fill_session(*image, request);
+    session.request = request;
+    auto* control = reinterpret_cast<ring::RingControl*>(request.memory);
+    session.port = std::make_unique<Port>(*this, *control);
+    session.stuck_position = ~u64{0};
+    session.is_open = true;
+    store<Order::relaxed, Scope::system>(&control->engine_asleep, asleep_.load() ? 1u : 0u);
+    poke(&engine_->sessions[i], *image);
+    if (peek(&engine_->session_end) < i + 1) poke(&engine_->session_end, i + 1);
+    poke(&engine_->sessions[i].phase, static_cast<u32>(SessionPhase::open));
+    return i;
+  }
+  return session_max;
+}
+
+void CudaEngine::Implementation::close_session(u32 index) {
+  GPU4FS_CHECK_LT(index, session_max);
+  poke(&engine_->sessions[index].phase, static_cast<u32>(SessionPhase::closing));
+  while (!has_died() && !stopped_.load() && peek(&engine_->sessions[index].in_flight) != 0) sleep_ns(100000);
+  // With no kernel nobody is at the ring or still writes to the session's memory.
+  pause();
+  std::vector<void*> memory;
+  {
+    const std::lock_guard<std::mutex> guard(sessions_mutex_);
+    memory.push_back(sessions_[index].request.memory);
+    sessions_[index].is_open = false;
+    sessions_[index].port.reset();
+  }
+  for (void* base : memory) unregister_memory(base);
+  poke(&engine_->sessions[index].phase, static_cast<u32>(SessionPhase::free));
+  resume();
+}
+
+Status CudaEngine::Implementation::add_region(u32 session, u32 region, void* base, u64 length) {
+  if (session >= session_max || region == 0 || region >= region_max) return Status::invalid_argument;
+  cudaPointerAttributes attributes{};
+  const bool is_known = cudaPointerGetAttributes(&attributes, base) == cudaSuccess;
+  const bool is_device = is_known && attributes.type == cudaMemoryTypeDevice;
+  if (!is_device) GPU4FS_TRY(register_memory(base, length));
+  poke(&engine_->sessions[session].regions[region], Region{static_cast<u8*>(base), length});
+  return Status::ok;
+}
+
+void CudaEngine::Implementation::remove_region(u32 session, u32 region) {
+  GPU4FS_CHECK_LT(session, session_max);
+  GPU4FS_CHECK_LT(region, region_max);
+  pause();
+  const Region old = peek(&engine_->sessions[session].regions[region]);
+  poke(&engine_->sessions[session].regions[region], Region{});
+  if (old.base != nullptr) unregister_memory(old.base);
+  resume();
+}
+
+ring::EnginePort& CudaEngine::Implementation::port(u32 session) {
+  GPU4FS_CHECK_LT(session, session_max);
+  GPU4FS_CHECK(sessions_[session].port != nullptr);
+  return *sessions_[session].port;
+}
+
+// The kernel cannot wake anybody: while it runs the ring is looked at now and then.
+bool CudaEngine::Implementation::wait_upcall(ring::Upcall* upcall, u64 timeout_ns) {
+  const Clock::time_point limit = Clock::now() + std::chrono::nanoseconds(timeout_ns);
+  constexpr u64 look_interval_ns = 50000;
+  for (;;) {
+    if (upcall_reader_.read(upcall)) return true;
+    if (has_died() || Clock::now() >= limit) return false;
+    if (!asleep_.load()) {
+      sleep_ns(look_interval_ns);
+      continue;
+    }
+    std::unique_lock<std::mutex> guard(mutex_);
+    changed_.wait_until(guard, limit, [this] { return kernel_runs_ || died_.load(); });
+  }
+}
+
+CudaEngine::CudaEngine(Engine* engine, ring::UpcallRing* upcalls, CudaAllocator& allocator,
+                       const CudaOptions& options)
+    : implementation_(std::make_unique<Implementation>(engine, upcalls, allocator, options)) {}
+CudaEngine::~CudaEngine() = default;
+void CudaEngine::start() { implementation_->start(); }
+void CudaEngine::stop() { implementation_->stop(); }
+u32 CudaEngine::open_session(const SessionRequest& request) { return implementation_->open_session(request); }
+void CudaEngine::close_session(u32 session) { implementation_->close_session(session); }
+Status CudaEngine::add_region(u32 session, u32 region, void* base, u64 length) {
+  return implementation_->add_region(session, region, base, length);
+}
+void CudaEngine::remove_region(u32 session, u32 region) { implementation_->remove_region(session, region); }
+ring::EnginePort& CudaEngine::port(u32 session) { return implementation_->port(session); }
+bool CudaEngine::wait_upcall(ring::Upcall* upcall, u64 timeout_ns) {
+  return implementation_->wait_upcall(upcall, timeout_ns);
+}
+Status CudaEngine::map_memory(void* base, u64 length) { return implementation_->map_memory(base, length); }
+bool CudaEngine::has_died() const { return implementation_->has_died(); }
+std::string CudaEngine::fault_text() const { return implementation_->fault_text(); }
+std::string CudaEngine::description() const { return implementation_->description(); }
+EngineCounters CudaEngine::counters() const {
+  return implementation_->peek(&implementation_->engine()->counters);
+}
+u64 CudaEngine::durable_epoch() const {
+  return implementation_->peek(&implementation_->engine()->fs.epoch_durable);
+}
+bool CudaEngine::is_asleep() const { return implementation_->is_asleep(); }
+u64 CudaEngine::launch_count() const { return implementation_->launch_count(); }
+
+}  // namespace gpu4fs::engine

@@ -1,0 +1,76 @@
+// The loop of a worker inside a service kernel.
+//
+// Workers leave when exit_requested is set: by the host (to stop, or to change what the kernel may touch), or
+// by worker 0 when there has been nothing to do for a while or the kernel has run for its time slice. All
+// state is in engine memory, so a kernel can end at any step boundary and the next one goes on. The host looks
+// for work once more after the end, so nothing is lost that comes in while the workers leave.
+#pragma once
+
+#include "engine/worker.hpp"
+
+namespace gpu4fs::engine {
+
+enum class ServiceExit : u32 { none = 0, host = 1, idle = 2, time_slice = 3 };
+
+struct ServiceLimits {
+  u64 idle_exit_ns;
+  u64 time_slice_ns;
+  u32 poller_count;     // workers [0, poller_count) look at rings
+  u32 sleep_max_ns;     // of workers that wait for the run queue
+};
+
+namespace detail {
+
+GPU4FS_FN inline bool exit_is_requested(const Engine& engine) {
+  return load<Order::relaxed, Scope::system>(&engine.service.exit_requested) != 0;
+}
+
+// Worker 0 alone. Leader only.
+GPU4FS_FN inline void decide_exit(Engine& engine, const ServiceLimits& limits, u64 start_ns, u64 now_ns) {
+  ServiceExit reason = ServiceExit::none;
+  if (now_ns - start_ns > limits.time_slice_ns) reason = ServiceExit::time_slice;
+  const u64 last_ns = maximum(start_ns, load<Order::relaxed, Scope::engine>(&engine.service.last_work_ns));
+  const bool quiet = now_ns > last_ns && now_ns - last_ns > limits.idle_exit_ns;
+  if (quiet && load<Order::acquire, Scope::engine>(&engine.commands_active) == 0 &&
+      load<Order::acquire, Scope::engine>(&engine.epochs.checkpoint_running) == 0) {
+    reason = ServiceExit::idle;
+  }
+  if (reason == ServiceExit::none) return;
+  engine.service.exit_reason = static_cast<u32>(reason);
+  store<Order::release, Scope::system>(&engine.service.exit_requested, 1u);
+}
+
+}  // namespace detail
+
+template <class Group>
+GPU4FS_FN void service_loop(Group g, Engine& engine, u32 worker_index, const ServiceLimits& limits) {
+  WorkerState worker = WorkerState::make(worker_index);
+  worker.polls_rings = worker_index < limits.poller_count ? 1 : 0;
+  worker.keeps_token = 1;
+  const u64 start_ns = serial(g, [&] { return now_monotonic_ns(); });
+  u32 idle_turns = 0;
+  for (u32 turn = 1;; ++turn) {
+    const bool worked = worker_step(g, engine, worker);
+    if (worked && turn % 16 != 0) {
+      if (idle_turns != 0) {
+        serial(g, [&] {
+          store<Order::relaxed, Scope::engine>(&engine.service.last_work_ns, now_monotonic_ns());
+        });
+        idle_turns = 0;
+      }
+      continue;
+    }
+    idle_turns = worked ? 0 : idle_turns + 1;
+    if (worker_index == 0 && turn % 64 == 0) {
+      worker_sweep(g, engine);
+      serial(g, [&] { detail::decide_exit(engine, limits, start_ns, now_monotonic_ns()); });
+    }
+    if (serial(g, [&] { return detail::exit_is_requested(engine); })) break;
+    if (worked) continue;
+    // A poller's look at its ring takes its time on the bus; the others give way.
+    if (worker.held_session == session_max) backoff(minimum(32 + 16 * idle_turns, limits.sleep_max_ns));
+  }
+  worker_release(g, engine, worker);
+}
+
+}  // namespace gpu4fs::engine

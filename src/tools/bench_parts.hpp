@@ -1,0 +1,54 @@
+// The parts of `gpu4fs bench run`. Each adds its rows to the context's result; it throws when something
+// fails or wrong content is read.
+#pragma once
+
+#include <string>
+
+#include "base/types.hpp"
+#include "server/pool_server.hpp"
+#include "tools/bench_result.hpp"
+
+namespace gpu4fs::tools {
+
+struct BenchScale {
+  u64 file_bytes;
+  u64 device_bytes;   // of each of the four devices
+  u32 file_count;     // written side by side
+  u32 repeats;
+  u32 latency_calls;
+  u32 create_calls;
+  u32 ring_count;
+  u32 checkpoint_count;
+  u64 dirty_bytes;    // written before each checkpoint
+
+  static constexpr BenchScale full() {
+    return {256ull << 20, 4ull << 30, 10, 5, 50000, 20000, 8, 12, 1ull << 30};
+  }
+  static constexpr BenchScale quick() {
+    return {64ull << 20, 512ull << 20, 4, 3, 5000, 2000, 4, 6, 128ull << 20};
+  }
+};
+
+struct Limits {
+  double write_gb_per_s = 0;
+  double read_gb_per_s = 0;
+  double device_gb_per_s = 0;  // host memory to VRAM
+  std::string what;
+};
+
+struct BenchContext {
+  server::PoolServer& server;
+  const BenchScale& scale;
+  const Limits& limits;
+  bool on_gpu;
+  BenchResult& result;
+};
+
+void bench_files(BenchContext& context);
+void bench_read_device(BenchContext& context);
+void bench_latency(BenchContext& context);
+void bench_small_reads(BenchContext& context);
+void bench_idle(BenchContext& context);
+void bench_checkpoint_pause(BenchContext& context);
+
+}  // namespace gpu4fs::tools

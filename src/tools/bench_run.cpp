@@ -1,0 +1,187 @@
+// gpu4fs bench run: an engine in this process on a pool of memory devices. The limits it is held against
+// are measured in the same process, before the engine starts; every byte read is compared.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+#include <exception>
+#include <filesystem>
+#include <stdexcept>
+#include <thread>
+
+#include "base/limits.hpp"
+#include "frontend/local_session.hpp"
+#include "server/pool_make.hpp"
+#include "server/pool_server.hpp"
+#include "tools/bench_client.hpp"
+#include "tools/bench_limits.hpp"
+#include "tools/bench_parts.hpp"
+#include "tools/bench_result.hpp"
+#include "tools/bench_verbs.hpp"
+
+namespace gpu4fs::tools {
+
+namespace {
+
+std::string date_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+// Device files in a folder of their own, removed at the end.
+class MemoryPool {
+ public:
+  explicit MemoryPool(u64 device_bytes) {
+    std::string pattern = "/dev/shm/gpu4fs-bench-XXXXXX";
+    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("cannot make a folder in /dev/shm");
+    folder_ = pattern;
+    server::MakePoolOptions make;
+    make.size_bytes = device_bytes;
+    make.label = "bench";
+    for (u32 i = 0; i < device_count; ++i) make.device_paths.push_back(fmt::format("{}/device{}", folder_, i));
+    server::make_pool(make);
+    // Memory is allocated now, not while something is measured.
+    for (const std::string& path : make.device_paths) {
+      const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+      const int error = file < 0 ? errno : ::posix_fallocate(file, 0, static_cast<off_t>(device_bytes));
+      if (file >= 0) ::close(file);
+      if (error != 0) throw std::runtime_error(fmt::format("{}: {}", path, std::strerror(error)));
+    }
+    paths_ = make.device_paths;
+  }
+  ~MemoryPool() {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  MemoryPool(const MemoryPool&) = delete;
+  MemoryPool& operator=(const MemoryPool&) = delete;
+
+  const std::vector<std::string>& paths() const { return paths_; }
+
+ private:
+  static constexpr u32 device_count = 4;
+  std::string folder_;
+  std::vector<std::string> paths_;
+};
+
+server::EngineChoice engine_choice(const std::string& name) {
+  if (name == "cpu") return server::EngineChoice::cpu;
+  return name == "cuda" ? server::EngineChoice::cuda : server::EngineChoice::automatic;
+}
+
+struct Part {
+  const char* name;
+  void (*run)(BenchContext&);
+};
+constexpr Part parts[] = {
+    {"files", bench_files},     {"vram", bench_read_device}, {"latency", bench_latency},
+    {"rate", bench_small_reads}, {"idle", bench_idle},         {"checkpoint", bench_checkpoint_pause},
+};
+
+// The median of several passes; with the first, which warms up, left out.
+double measure_limit(GpuLimits& limits, CopyPath path, u64 length_bytes) {
+  limits.copy_seconds(path);
+  std::vector<double> rates;
+  for (int i = 0; i < 5; ++i) rates.push_back(static_cast<double>(length_bytes) / 1e9 / limits.copy_seconds(path));
+  BenchRow row;
+  set_samples(row, rates);
+  return row.value;
+}
+
+// Copying between two buffers by as many threads as the CPU engine has: what it could do at best.
+double measure_memcpy(u64 length_bytes) {
+  const unsigned thread_count = std::max(1u, std::thread::hardware_concurrency());
+  std::vector<u8> from(length_bytes, 1);
+  std::vector<u8> to(length_bytes, 2);
+  std::vector<double> rates;
+  for (int repeat = 0; repeat < 5; ++repeat) {
+    const double began = now_seconds();
+    std::vector<std::thread> threads;
+    for (unsigned i = 0; i < thread_count; ++i) {
+      threads.emplace_back([&, i] {
+        const u64 begin = length_bytes * i / thread_count;
+        std::memcpy(&to[begin], &from[begin], length_bytes * (i + 1) / thread_count - begin);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    rates.push_back(static_cast<double>(length_bytes) / 1e9 / (now_seconds() - began));
+  }
+  if (std::memcmp(from.data(), to.data(), length_bytes) != 0) throw std::runtime_error("memcpy did not copy");
+  BenchRow row;
+  set_samples(row, rates);
+  return row.value;
+}
+
+Limits measure_limits(bool on_gpu, u64 length_bytes) {
+  Limits result;
+  if (!on_gpu) {
+    result.write_gb_per_s = result.read_gb_per_s = measure_memcpy(length_bytes);
+    result.what = "memcpy, all CPUs";
+    return result;
+  }
+  GpuLimits limits(length_bytes);
+  result.write_gb_per_s = result.read_gb_per_s = measure_limit(limits, CopyPath::host_to_host, length_bytes);
+  result.device_gb_per_s = measure_limit(limits, CopyPath::host_to_device, length_bytes);
+  result.what = "bare kernel";
+  count_free_processors();  // loads the probe, which must not happen beside the service kernel
+  return result;
+}
+
+bool is_wanted(const BenchRunOptions& options, const char* part) {
+  return options.only.empty() || std::find(options.only.begin(), options.only.end(), part) != options.only.end();
+}
+
+}  // namespace
+
+int bench_run(const BenchRunOptions& options) {
+  const std::string problem = gpu_problem();
+  if (options.engine == "cuda" && !problem.empty()) throw std::runtime_error("engine cuda: " + problem);
+  const bool on_gpu = options.engine != "cpu" && problem.empty();
+  BenchResult result;
+  result.benchmark = "run";
+  result.engine = on_gpu ? "cuda" : "cpu";
+  result.date = date_text();
+  const char* commit = std::getenv("GPU4FS_COMMIT");
+  result.commit = commit != nullptr ? commit : "";
+  result.version = GPU4FS_VERSION;
+  result.quick = options.quick;
+  result.machine = describe_machine();
+
+  const BenchScale scale = options.quick || !on_gpu ? BenchScale::quick() : BenchScale::full();
+  const Limits limits = measure_limits(on_gpu, scale.file_bytes);
+  MemoryPool pool(scale.device_bytes);
+  server::ServerOptions server_options;
+  server_options.device_paths = pool.paths();
+  server_options.engine = engine_choice(on_gpu ? "cuda" : "cpu");
+  server_options.commit_interval_s = 0;  // checkpoints happen where a part asks for them
+  server::PoolServer server(server_options);
+  server.start();
+  fmt::print("{}\n", server.engine_text());
+  {
+    BenchContext context{server, scale, limits, on_gpu, result};
+    for (const Part& part : parts) {
+      if (!is_wanted(options, part.name)) continue;
+      try {
+        part.run(context);
+      } catch (const std::exception& error) {
+        result.left_out.push_back(fmt::format("{}: {}", part.name, error.what()));
+      }
+    }
+  }
+  const bool clean = server.stop();
+  if (!clean) result.left_out.push_back("the last checkpoint failed");
+  print_rows(result);
+  if (!options.output.empty()) write_result(result, options.output);
+  return clean && result.left_out.empty() ? 0 : 8;
+}
+
+}  // namespace gpu4fs::tools

@@ -1,0 +1,423 @@
+// Canaries of fsck: a pool as the engine leaves it is clean; damage of every kind of structure is reported,
+// by the id that belongs to it where the damage is of meaning and not only of bytes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "check/pool_image.hpp"
+
+namespace gpu4fs::test {
+namespace {
+
+using server::CheckResult;
+using server::FindingId;
+
+std::string describe(const CheckResult& result) {
+  std::string text;
+  for (const server::Finding& finding : result.findings.kept()) {
+    text += std::string(server::finding_kind(finding.id).id) + ": " + finding.place + ": " + finding.text + "\n";
+  }
+  return text;
+}
+
+// One image for all tests; each damages it and puts it back.
+class CheckPoolTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { image_ = new PoolImage; }
+  static void TearDownTestSuite() {
+    delete image_;
+    image_ = nullptr;
+  }
+  void TearDown() override {
+    image_->restore();
+    const CheckResult result = image_->check();
+    ASSERT_EQ(result.findings.error_count(), 0u) << describe(result);
+  }
+  void expect(FindingId id) {
+    const CheckResult result = image_->check();
+    EXPECT_GT(result.findings.count(id), 0u) << server::finding_kind(id).id << " is missing:\n" << describe(result);
+    EXPECT_GT(result.findings.error_count(), 0u);
+  }
+  const Content& content() const { return image_->content(); }
+
+  static PoolImage* image_;
+};
+PoolImage* CheckPoolTest::image_ = nullptr;
+
+TEST_F(CheckPoolTest, CleanPoolHasNoFinding) {
+  const CheckResult result = image_->check();
+  EXPECT_EQ(result.findings.kept().size(), 0u) << describe(result);
+  EXPECT_EQ(result.directories, 3u);
+  // Two directories, the long names, plain, sparse, inline, two names of one file, symlink, with-attribute.
+  EXPECT_EQ(result.names, 2 + long_name_count + 7);
+  EXPECT_EQ(result.inodes, result.names - 1);
+  EXPECT_EQ(result.pages_used, image_->open().superblock.page_used);
+}
+
+TEST_F(CheckPoolTest, EveryFlippedBitOfAPageInUseIsFound) {
+  std::vector<u64> addresses;
+  {
+    const server::OpenedPool pool = image_->open();
+    const server::MediumReader reader(pool);
+    for (u32 chunk = 0; chunk < pool.chunks.size(); ++chunk) {
+      const u64 pages = reader.chunk_page_count(chunk);
+      const format::ChunkLayout layout = format::chunk_layout(pages);
+      format::BitmapSlotHeader headers[2];
+      u64 best = 0;
+      for (u32 slot = 0; slot < 2; ++slot) {
+        const u64 page = slot == 0 ? layout.bitmap_a_page : layout.bitmap_b_page;
+        reader.chunk_device(chunk).read_at(reader.header_area_offset(chunk, page), &headers[slot], page_size);
+        if (headers[slot].epoch > headers[best].epoch) best = slot;
+      }
+      std::vector<u8> bits(layout.bitmap_pages * page_size);
+      const u64 page = (best == 0 ? layout.bitmap_a_page : layout.bitmap_b_page) + 1;
+      reader.chunk_device(chunk).read_at(reader.header_area_offset(chunk, page), bits.data(), bits.size());
+      for (u64 i = 0; i < pages; ++i) {
+        if ((bits[i / 8] >> (i % 8)) & 1) addresses.push_back(pool.chunks[chunk].descriptor.base_address + i * page_size);
+      }
+    }
+  }
+  ASSERT_GT(addresses.size(), 700u);
+  std::mt19937_64 random(20);
+  for (int round = 0; round < 100; ++round) {
+    const u64 address = addresses[random() % addresses.size()];
+    server::PagePlace place{};
+    {
+      const server::OpenedPool pool = image_->open();
+      place = server::MediumReader(pool).locate(address).value();
+    }
+    const u64 offset = place.device_offset + random() % page_size;
+    const u32 bit = static_cast<u32>(random() % 8);
+    image_->flip_bit(place.device, offset, bit);
+    const CheckResult result = image_->check();
+    EXPECT_GT(result.findings.count(FindingId::page_checksum), 0u) << "page " << address << "\n" << describe(result);
+    image_->flip_bit(place.device, offset, bit);
+  }
+}
+
+TEST_F(CheckPoolTest, DataIsOnlyVerifiedWhenAsked) {
+  const u64 address = image_->file_page_address(content().plain_file, 5);
+  server::PagePlace place{};
+  {
+    const server::OpenedPool pool = image_->open();
+    place = server::MediumReader(pool).locate(address).value();
+  }
+  image_->flip_bit(place.device, place.device_offset + 77, 1);
+  EXPECT_EQ(image_->check(false).findings.error_count(), 0u);
+  const CheckResult result = image_->check(true);
+  ASSERT_EQ(result.findings.error_count(), 1u);
+  EXPECT_NE(result.findings.kept()[0].text.find("bytes from 20480"), std::string::npos) << describe(result);
+}
+
+TEST_F(CheckPoolTest, SuperblockSlots) {
+  for (const u64 offset : {format::superblock_offset_a, format::superblock_offset_b}) {
+    image_->flip_bit(1, offset + 200, 3);
+    expect(FindingId::superblock_damaged);
+    image_->restore();
+  }
+  image_->flip_bit(0, format::superblock_offset_a + 30, 0);
+  image_->flip_bit(0, format::superblock_offset_b + 30, 0);
+  expect(FindingId::pool_unusable);
+}
+
+TEST_F(CheckPoolTest, SuperblockCounts) {
+  image_->edit_superblocks([](format::Superblock& superblock) { superblock.inode_used += 1; });
+  expect(FindingId::superblock_count);
+  image_->restore();
+  image_->edit_superblocks([](format::Superblock& superblock) { superblock.page_used -= 1; });
+  expect(FindingId::superblock_count);
+}
+
+TEST_F(CheckPoolTest, ChunkTreeReplica) {
+  const u64 offset = image_->open().devices[1].part.tree_offset;
+  image_->flip_bit(1, offset + 100, 2);
+  expect(FindingId::tree_node_damaged);
+}
+
+TEST_F(CheckPoolTest, ChunkMap) {
+  const u64 offset = image_->open().devices[0].part.chunk_map_offset;
+  image_->flip_bit(0, offset + page_size, 0);
+  expect(FindingId::chunk_map_damaged);
+  image_->restore();
+  // The same with right checksums.
+  std::vector<u8> bitmap(image_->open().devices[0].part.chunk_map_pages * page_size);
+  format::BitmapSlotHeader header{};
+  image_->read(0, offset, &header, sizeof(header));
+  image_->read(0, offset + page_size, bitmap.data(), bitmap.size());
+  bitmap[0] ^= 1;
+  header.set_count -= 1;
+  header.bitmap_checksum = xxh3_64(bitmap.data(), bitmap.size(), header.base_address);
+  server::seal(header, header.base_address ^ header.slot);
+  image_->write(0, offset, &header, sizeof(header));
+  image_->write(0, offset + page_size, bitmap.data(), bitmap.size());
+  expect(FindingId::chunk_map_damaged);
+}
+
+struct BitmapSlotPlace {
+  u32 device;
+  u64 offset;  // of the header
+  u64 bytes;
+};
+
+// The bitmap slot of the first chunk that counts.
+BitmapSlotPlace newest_bitmap(const PoolImage& image) {
+  const server::OpenedPool pool = image.open();
+  const server::MediumReader reader(pool);
+  const format::ChunkLayout layout = format::chunk_layout(reader.chunk_page_count(0));
+  BitmapSlotPlace best{};
+  u64 best_epoch = 0;
+  for (const u64 page : {layout.bitmap_a_page, layout.bitmap_b_page}) {
+    format::BitmapSlotHeader header{};
+    const u64 offset = reader.header_area_offset(0, page);
+    reader.chunk_device(0).read_at(offset, &header, sizeof(header));
+    if (header.epoch < best_epoch) continue;
+    best_epoch = header.epoch;
+    best = {pool.chunks[0].columns[0].device_index(), offset, layout.bitmap_pages * page_size};
+  }
+  return best;
+}
+
+void flip_bitmap_bit(PoolImage& image, u64 bit) {
+  const BitmapSlotPlace place = newest_bitmap(image);
+  std::vector<u8> bitmap(place.bytes);
+  format::BitmapSlotHeader header{};
+  image.read(place.device, place.offset, &header, sizeof(header));
+  image.read(place.device, place.offset + page_size, bitmap.data(), bitmap.size());
+  const bool was_set = ((bitmap[bit / 8] >> (bit % 8)) & 1) != 0;
+  bitmap[bit / 8] = static_cast<u8>(bitmap[bit / 8] ^ (1u << (bit % 8)));
+  header.set_count += was_set ? ~u64{0} : u64{1};
+  header.bitmap_checksum = xxh3_64(bitmap.data(), bitmap.size(), header.base_address);
+  server::seal(header, header.base_address ^ header.slot);
+  image.write(place.device, place.offset, &header, sizeof(header));
+  image.write(place.device, place.offset + page_size, bitmap.data(), bitmap.size());
+}
+
+TEST_F(CheckPoolTest, ChunkHeaderAndBitmap) {
+  const BitmapSlotPlace place = newest_bitmap(*image_);
+  const u64 header_offset = image_->open().chunks[0].columns[0].offset_bytes();
+  image_->flip_bit(place.device, header_offset + 24, 1);
+  expect(FindingId::chunk_header_damaged);
+  image_->restore();
+  image_->flip_bit(place.device, place.offset + page_size + 3, 1);
+  EXPECT_GT(image_->check().findings.error_count(), 0u);  // the older slot counts now
+}
+
+TEST_F(CheckPoolTest, BitmapAgainstReachablePages) {
+  u64 last_page = 0;
+  u64 used_page = 0;
+  {
+    const server::OpenedPool pool = image_->open();
+    const server::MediumReader reader(pool);
+    last_page = reader.chunk_page_count(0) - 1;
+    const u64 base = pool.chunks[0].descriptor.base_address;
+    const u64 size = pool.chunks[0].descriptor.size_bytes;
+    for (u64 index = 0; index < 768; ++index) {
+      const u64 address = image_->file_page_address(content().plain_file, index);
+      if (address >= base && address < base + size) used_page = (address - base) / page_size;
+    }
+    if (used_page == 0) used_page = (image_->inode_page_address(1) - base) / page_size;
+  }
+  flip_bitmap_bit(*image_, used_page);
+  expect(FindingId::page_not_allocated);
+  image_->restore();
+  flip_bitmap_bit(*image_, last_page);
+  expect(FindingId::page_leaked);
+}
+
+TEST_F(CheckPoolTest, InodeFields) {
+  struct Damage {
+    FindingId id;
+    std::function<void(format::Inode&)> change;
+  };
+  const Damage damages[] = {
+      {FindingId::link_count, [](format::Inode& inode) { inode.link_count += 1; }},
+      {FindingId::inode_page_count, [](format::Inode& inode) { inode.page_count += 1; }},
+      {FindingId::inode_reserved, [](format::Inode& inode) { inode.reserved[29] = 1; }},
+      {FindingId::inode_field, [](format::Inode& inode) { inode.version = 2; }},
+      {FindingId::inode_field, [](format::Inode& inode) { inode.flags |= 1u << 31; }},
+      {FindingId::inode_field, [](format::Inode& inode) { inode.mode |= S_IFMT; }},
+      {FindingId::inode_field, [](format::Inode& inode) { inode.change_time |= (1u << 30) - 1; }},
+      {FindingId::inode_size, [](format::Inode& inode) { inode.size_bytes = ~u64{0}; }},
+      {FindingId::pointer_malformed, [](format::Inode& inode) { inode.slots[0].raw |= format::BlockPointer::reserved_bit; }},
+      {FindingId::pointer_malformed, [](format::Inode& inode) { inode.slots[6].raw = 1; }},
+      {FindingId::page_outside,
+       [](format::Inode& inode) { inode.attributes = format::BlockPointer::data(u64{1} << 50, format::BlockSize::page_4k); }},
+      {FindingId::directory_type, [](format::Inode& inode) { inode.mode = S_IFLNK | 0777; }},
+      {FindingId::directory_target, [](format::Inode& inode) { inode = format::Inode{}; }},
+      {FindingId::inode_bitmap, [](format::Inode& inode) { inode = format::Inode{}; }},
+      {FindingId::page_leaked, [](format::Inode& inode) { inode = format::Inode{}; }},
+  };
+  for (const Damage& damage : damages) {
+    image_->edit_inode(content().plain_file, damage.change);
+    expect(damage.id);
+    image_->restore();
+  }
+}
+
+TEST_F(CheckPoolTest, PagesUsedTwice) {
+  const format::BlockPointer other{image_->inode(content().sparse_file).slots[0].raw};
+  image_->edit_inode(content().plain_file, [&](format::Inode& inode) {
+    inode.height = image_->inode(content().sparse_file).height;
+    inode.slots[0] = other;
+  });
+  expect(FindingId::page_used_twice);
+}
+
+TEST_F(CheckPoolTest, FreeInodeWithContent) {
+  u64 free_number = content().attribute_file;
+  while (image_->inode(free_number).mode != 0) ++free_number;
+  image_->edit_inode(free_number, [](format::Inode& inode) { inode.size_bytes = 1; });
+  expect(FindingId::inode_reserved);
+}
+
+TEST_F(CheckPoolTest, InodeWithoutName) {
+  u64 free_number = content().attribute_file;
+  while (image_->inode(free_number).mode != 0) ++free_number;
+  image_->edit_inode(free_number, [](format::Inode& inode) {
+    inode.version = 1;
+    inode.mode = S_IFREG | 0600;
+  });
+  expect(FindingId::inode_lost);
+}
+
+TEST_F(CheckPoolTest, Bitmaps) {
+  image_->edit_page(image_->file_page_address(format::inode_number_inode_bitmap, 0), [](u8* page) { page[100] ^= 1; });
+  expect(FindingId::inode_bitmap);
+  image_->restore();
+  image_->edit_page(image_->file_page_address(format::inode_number_orphan_bitmap, 0), [&](u8* page) {
+    const u64 number = content().plain_file;
+    page[number / 8] = static_cast<u8>(page[number / 8] | (1u << (number % 8)));
+  });
+  expect(FindingId::orphan_bitmap);
+}
+
+TEST_F(CheckPoolTest, Attributes) {
+  const u64 address = image_->inode(content().attribute_file).attributes.address();
+  image_->edit_page(address, [](u8* page) {
+    page[sizeof(format::AttributePageHeader) + sizeof(format::AttributeEntry) + 9 + 4] ^= 1;  // in the value
+  });
+  expect(FindingId::attribute_page);
+}
+
+TEST_F(CheckPoolTest, DirectoryInode) {
+  image_->edit_inode(content().directory, [](format::Inode& inode) { inode.entry_count += 1; });
+  expect(FindingId::directory_count);
+  image_->restore();
+  image_->edit_inode(content().subdirectory, [](format::Inode& inode) { inode.parent_or_device = 1; });
+  expect(FindingId::directory_parent);
+  image_->restore();
+  image_->edit_inode(content().directory, [](format::Inode& inode) { inode.link_count = 2; });
+  expect(FindingId::link_count);
+}
+
+format::DirectorySlot read_slot(const u8* page, u32 index) {
+  format::DirectorySlot slot{};
+  std::memcpy(&slot, page + format::directory_leaf_slots_offset + index * sizeof(slot), sizeof(slot));
+  return slot;
+}
+void write_slot(u8* page, u32 index, const format::DirectorySlot& slot) {
+  std::memcpy(page + format::directory_leaf_slots_offset + index * sizeof(slot), &slot, sizeof(slot));
+}
+
+TEST_F(CheckPoolTest, DirectoryLeaf) {
+  // The root directory is a single leaf.
+  const u64 address = image_->file_page_address(format::inode_number_root, 0);
+  struct Damage {
+    FindingId id;
+    std::function<void(u8*)> change;
+  };
+  const Damage damages[] = {
+      {FindingId::directory_order,
+       [](u8* page) {
+         const format::DirectorySlot first = read_slot(page, 0);
+         write_slot(page, 0, read_slot(page, 1));
+         write_slot(page, 1, first);
+       }},
+      {FindingId::directory_hash, [](u8* page) { page[read_slot(page, 0).entry_offset + 8] ^= 1; }},
+      {FindingId::directory_name, [](u8* page) { page[read_slot(page, 0).entry_offset + 8] = '/'; }},
+      {FindingId::directory_target, [](u8* page) { page[read_slot(page, 0).entry_offset + 3] ^= 1; }},
+      {FindingId::directory_target,
+       [](u8* page) {
+         const u64 reserved = 2;
+         std::memcpy(page + read_slot(page, 0).entry_offset, &reserved, sizeof(reserved));
+       }},
+      {FindingId::directory_type,
+       [](u8* page) {
+         format::DirectorySlot slot = read_slot(page, 0);
+         slot.type ^= 2;
+         write_slot(page, 0, slot);
+       }},
+      {FindingId::directory_page, [](u8* page) { page[0] ^= 1; }},
+      {FindingId::directory_page, [](u8* page) { page[7] = 1; }},
+      {FindingId::directory_page,
+       [](u8* page) {
+         format::DirectorySlot slot = read_slot(page, 0);
+         slot.entry_offset = 0;
+         write_slot(page, 0, slot);
+       }},
+      {FindingId::directory_page, [](u8* page) { page[12] ^= 8; }},
+  };
+  for (const Damage& damage : damages) {
+    image_->edit_page(address, damage.change);
+    expect(damage.id);
+    image_->restore();
+  }
+}
+
+TEST_F(CheckPoolTest, DirectoryNode) {
+  const u64 address = image_->file_page_address(content().directory, 0);
+  const auto change_child = [&](u32 slot, u32 child) {
+    image_->edit_page(address, [&](u8* page) {
+      u32 magic = 0;
+      std::memcpy(&magic, page, sizeof(magic));
+      ASSERT_EQ(magic, format::directory_node_magic);
+      std::memcpy(page + format::directory_node_children_offset + slot * sizeof(child), &child, sizeof(child));
+    });
+  };
+  change_child(3, 0);
+  expect(FindingId::directory_page);
+  image_->restore();
+  change_child(511, 100000);
+  expect(FindingId::directory_page);
+}
+
+TEST_F(CheckPoolTest, DirectoryLoop) {
+  // The entry of `subdirectory` becomes one of `directory`, which so contains itself.
+  const u64 root_leaf = image_->file_page_address(format::inode_number_root, 0);
+  image_->edit_page(root_leaf, [&](u8* page) {
+    format::DirectoryPageHeader header{};
+    std::memcpy(&header, page, sizeof(header));
+    for (u32 i = 0; i < header.entry_count; ++i) {
+      u64 target = 0;
+      u8* place = page + read_slot(page, i).entry_offset;
+      std::memcpy(&target, place, sizeof(target));
+      if (target == content().directory) target = content().subdirectory;
+      std::memcpy(place, &target, sizeof(target));
+    }
+  });
+  const CheckResult result = image_->check();
+  EXPECT_GT(result.findings.count(FindingId::directory_parent) + result.findings.count(FindingId::inode_lost), 1u)
+      << describe(result);
+}
+
+TEST_F(CheckPoolTest, HostileBytesEndInAnAnswer) {
+  // Random rewrites of metadata with right checksums must neither crash nor hang the checker.
+  std::mt19937_64 random(7);
+  const u64 addresses[] = {image_->inode_page_address(1), image_->inode_page_address(content().plain_file),
+                           image_->file_page_address(format::inode_number_root, 0),
+                           image_->file_page_address(content().directory, 0),
+                           image_->file_page_address(content().directory, 1),
+                           image_->inode(content().attribute_file).attributes.address()};
+  for (int round = 0; round < 150; ++round) {
+    image_->edit_page(addresses[random() % std::size(addresses)], [&](u8* page) {
+      const u64 change_count = 1 + random() % 16;
+      for (u64 i = 0; i < change_count; ++i) page[random() % page_size] = static_cast<u8>(random());
+    });
+    (void)image_->check(false);
+    if (round % 10 == 9) image_->restore();
+  }
+}
+
+}  // namespace
+}  // namespace gpu4fs::test

@@ -1,0 +1,230 @@
+// A small pool with one of everything in it, as bytes, to be damaged and checked.
+#pragma once
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/xxh3_serial.hpp"
+#include "format/directory_format.hpp"
+#include "frontend/local_session.hpp"
+#include "server/check/check_pool.hpp"
+#include "server/check/tree_reader.hpp"
+#include "server/pool_checksum.hpp"
+#include "server/pool_make.hpp"
+#include "server/pool_server.hpp"
+#include "tools/bench_client.hpp"
+
+namespace gpu4fs::test {
+
+inline constexpr u64 device_bytes = 64ull << 20;
+inline constexpr u64 long_name_count = 60;
+
+// Numbers of the inodes that populate() makes.
+struct Content {
+  u64 directory = 0;     // several pages: root node and leaves
+  u64 subdirectory = 0;
+  u64 plain_file = 0;    // 3 MiB
+  u64 sparse_file = 0;   // has indirect blocks
+  u64 inline_file = 0;
+  u64 linked_file = 0;   // two names
+  u64 attribute_file = 0;
+};
+
+inline u64 write_bytes(tools::BenchClient& client, u64 inode, u64 offset, u64 length) {
+  tools::fill_pattern(client.buffer(), inode, 0, (length + page_size - 1) / page_size);
+  return client
+      .call(tools::BenchClient::transfer(format::Opcode::write, inode, offset, length, client.buffer_address(0)),
+            "write")
+      .result;
+}
+
+inline Content populate(tools::BenchClient& client) {
+  Content content;
+  const u64 root = format::inode_number_root;
+  content.directory = client.make_directory(root, "directory");
+  content.subdirectory = client.make_directory(content.directory, "subdirectory");
+  for (u64 i = 0; i < long_name_count; ++i) {
+    client.create(content.directory, std::to_string(i) + std::string(200, 'n'));
+  }
+  content.plain_file = client.create(root, "plain");
+  write_bytes(client, content.plain_file, 0, 3ull << 20);
+  content.sparse_file = client.create(root, "sparse");
+  for (u64 i = 0; i < 5; ++i) write_bytes(client, content.sparse_file, i * (16ull << 20) + 4096, 10000);
+  content.inline_file = client.create(root, "inline");
+  write_bytes(client, content.inline_file, 0, 100);
+  content.linked_file = client.create(root, "first-name");
+  format::Command link = client.named(format::Opcode::link, content.subdirectory, "second-name");
+  link.second_inode = content.linked_file;
+  client.call(link, "link");
+  format::Command symlink = client.named(format::Opcode::symlink, root, "symlink");
+  symlink.data = client.buffer_address(0);
+  symlink.length = 300;
+  std::memset(client.buffer(), 's', symlink.length);
+  client.call(symlink, "symlink");
+  content.attribute_file = client.create(root, "with-attribute");
+  format::Command attribute = client.named(format::Opcode::set_attribute, content.attribute_file, "user.name");
+  attribute.data = client.buffer_address(0);
+  attribute.length = 50;
+  client.call(attribute, "set_attribute");
+  client.sync();
+  client.set_times(content.plain_file);  // so that the two superblocks are of different epochs
+  client.sync();
+  return content;
+}
+
+class PoolImage {
+ public:
+  PoolImage() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "gpu4fs-check-XXXXXX").string();
+    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp");
+    folder_ = pattern;
+    server::MakePoolOptions make;
+    make.size_bytes = device_bytes;
+    make.device_paths = {folder_ + "/a", folder_ + "/b"};
+    server::make_pool(make);
+    paths_ = make.device_paths;
+    server::ServerOptions options;
+    options.device_paths = paths_;
+    options.engine = server::EngineChoice::cpu;
+    options.worker_count = 1;
+    options.commit_interval_s = 0;
+    server::PoolServer server(options);
+    server.start();
+    {
+      tools::BenchClient client(frontend::open_local_session(server, 8 << 20));
+      content_ = populate(client);
+    }
+    if (!server.stop()) throw std::runtime_error("the last checkpoint failed");
+    for (const std::string& path : paths_) originals_.push_back(read_file(path));
+  }
+  ~PoolImage() {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  PoolImage(const PoolImage&) = delete;
+  PoolImage& operator=(const PoolImage&) = delete;
+
+  const Content& content() const { return content_; }
+  const std::vector<std::string>& paths() const { return paths_; }
+
+  server::OpenedPool open() const { return server::open_pool({paths_, true, false}); }
+
+  server::CheckResult check(bool check_data = true) const {
+    server::CheckOptions options;
+    options.device_paths = paths_;
+    options.check_data = check_data;
+    return server::check_pool(options);
+  }
+
+  // As it was before any damage.
+  void restore() {
+    for (std::size_t i = 0; i < paths_.size(); ++i) {
+      if (!touched_[i]) continue;
+      write_file(paths_[i], 0, originals_[i].data(), originals_[i].size());
+      touched_[i] = false;
+    }
+  }
+
+  void write(u32 device, u64 offset, const void* bytes, u64 length) {
+    touched_[device] = true;
+    write_file(paths_[device], offset, bytes, length);
+  }
+  void read(u32 device, u64 offset, void* bytes, u64 length) const {
+    std::ifstream file(paths_[device], std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(offset));
+    file.read(static_cast<char*>(bytes), static_cast<std::streamsize>(length));
+    ASSERT_TRUE(file.good());
+  }
+  void flip_bit(u32 device, u64 offset, u32 bit) {
+    u8 byte = 0;
+    read(device, offset, &byte, 1);
+    byte = static_cast<u8>(byte ^ (1u << bit));
+    write(device, offset, &byte, 1);
+  }
+
+  // Changes a page and makes its checksum right again, so that only its meaning is wrong.
+  void edit_page(u64 address, const std::function<void(u8*)>& change) {
+    server::PagePlace place{};
+    u64 descriptor_offset = 0;
+    {
+      const server::OpenedPool pool = open();
+      const server::MediumReader reader(pool);
+      place = reader.locate(address).value();
+      const format::ChunkLayout layout = format::chunk_layout(reader.chunk_page_count(place.chunk));
+      descriptor_offset = reader.header_area_offset(place.chunk, layout.descriptors_page) +
+                          place.page * sizeof(format::PageDescriptor);
+    }
+    alignas(16) u8 page[page_size];
+    read(place.device, place.device_offset, page, page_size);
+    change(page);
+    write(place.device, place.device_offset, page, page_size);
+    const u64 checksum = xxh3_64(page, page_size, address);
+    write(place.device, descriptor_offset, &checksum, sizeof(checksum));
+  }
+
+  u64 inode_page_address(u64 number) const {
+    const server::OpenedPool pool = open();
+    server::MediumReader reader(pool);
+    format::BlockPointer pointer{};
+    return server::find_page(reader, pool.superblock.inode_file, number / format::inodes_per_page, &pointer);
+  }
+  format::Inode inode(u64 number) const {
+    const server::OpenedPool pool = open();
+    server::MediumReader reader(pool);
+    return server::read_inode(reader, number);
+  }
+  u64 file_page_address(u64 number, u64 index) const {
+    const server::OpenedPool pool = open();
+    server::MediumReader reader(pool);
+    format::BlockPointer pointer{};
+    return server::find_page(reader, server::read_inode(reader, number), index, &pointer);
+  }
+  void edit_inode(u64 number, const std::function<void(format::Inode&)>& change) {
+    edit_page(inode_page_address(number), [&](u8* page) {
+      format::Inode inode{};
+      u8* place = page + number % format::inodes_per_page * sizeof(inode);
+      std::memcpy(&inode, place, sizeof(inode));
+      change(inode);
+      std::memcpy(place, &inode, sizeof(inode));
+    });
+  }
+  // Changes the newest superblock on every device, with right checksums.
+  void edit_superblocks(const std::function<void(format::Superblock&)>& change) {
+    for (u32 device = 0; device < paths_.size(); ++device) {
+      format::Superblock superblock = *server::probe_superblocks(paths_[device]).newest();
+      change(superblock);
+      const u64 offset = server::superblock_offset(superblock.slot);
+      server::seal(superblock, offset);
+      write(device, offset, &superblock, sizeof(superblock));
+    }
+  }
+
+ private:
+  static std::vector<char> read_file(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  static void write_file(const std::string& path, u64 offset, const void* bytes, u64 length) {
+    const int file = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+    const ssize_t written = ::pwrite(file, bytes, length, static_cast<off_t>(offset));
+    ::close(file);
+    if (written != static_cast<ssize_t>(length)) throw std::runtime_error("pwrite " + path);
+  }
+
+  std::string folder_;
+  std::vector<std::string> paths_;
+  std::vector<std::vector<char>> originals_;
+  bool touched_[2] = {false, false};
+  Content content_;
+};
+
+}  // namespace gpu4fs::test

@@ -1,0 +1,77 @@
+// File commands carried out by emulated warps: the code paths of the GPU engine, its group discipline included.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "base/emulated_warp.hpp"
+#include "engine/file_walk.hpp"
+#include "engine/worker.hpp"
+#include "support/test_scale.hpp"
+
+namespace gpu4fs::test {
+namespace {
+
+FileEngineOptions warp_options() {
+  FileEngineOptions options;
+  options.pool.chunk_count = 4;
+  options.pool.chunk_bytes = u64{16} << 20;
+  options.start = false;
+  return options;
+}
+
+// `count` warps that work until stop() is called.
+class WarpWorkers {
+ public:
+  WarpWorkers(engine::Engine& engine, u32 count)
+      : thread_([this, &engine, count] {
+          run_emulated_warps(count, [&](EmulatedWarp g, u32 warp) {
+            engine::WorkerState worker = engine::WorkerState::make(warp);
+            while (!serial(g, [&] { return load<Order::acquire, Scope::engine>(&stopping_) != 0; })) {
+              engine::worker_step(g, engine, worker);
+            }
+            engine::worker_release(g, engine, worker);
+          });
+        }) {}
+  ~WarpWorkers() {
+    store<Order::release, Scope::engine>(&stopping_, 1u);
+    thread_.join();
+  }
+
+ private:
+  u32 stopping_ = 0;
+  std::thread thread_;
+};
+
+TEST(FileWarp, AgreesWithModel) {
+  const FileEngineOptions options = warp_options();
+  DeviceImages images;
+  std::vector<ModelFile> files;
+  {
+    FileEngine engine(options);
+    {
+      WarpWorkers workers(engine.engine(), 1);
+      FileWalk<WaitingClient> walk(engine, 900);
+      for (u32 i = 0; i < scaled(60) && !HasFatalFailure(); ++i) {
+        SCOPED_TRACE("step " + std::to_string(i));
+        walk.step();
+      }
+      if (HasFatalFailure()) return;
+      walk.read_all();
+      walk.checkpoint();
+      files = walk.durable_files;
+    }
+    images = engine.images();
+    EXPECT_EQ(engine.fs().had_error, 0u);
+  }
+  FileEngineOptions lane_options = options;
+  lane_options.start = true;
+  FileEngine after(lane_options, images);
+  FileClient client(after);
+  for (const ModelFile& file : files) {
+    ASSERT_EQ(client.read(file.inode, 0, walk_size_max + 300000).result, file.bytes.size());
+    EXPECT_EQ(std::memcmp(client.data(), file.bytes.data(), file.bytes.size()), 0) << file.name;
+  }
+}
+
+}  // namespace
+}  // namespace gpu4fs::test

@@ -1,0 +1,284 @@
+// What a session that is not trusted may do: mode bits as the kernel decides, sticky directories, groups,
+// access control lists.
+#include <fcntl.h>
+#include <grp.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "engine/name_fixture.hpp"
+
+namespace gpu4fs::test {
+namespace {
+
+constexpr u64 root = format::inode_number_root;
+
+class NamespaceRights : public ::testing::Test {
+ protected:
+  FileEngine engine_;
+  NameClient super_{engine_};
+  NameClient user_{engine_, false};
+
+  void become(u32 uid, u32 gid, const std::vector<u32>& groups = {}) {
+    engine::Session& session = engine_.engine().sessions[user_.session()];
+    session.uid = uid;
+    session.gid = gid;
+    session.group_count = static_cast<u32>(groups.size());
+    std::copy(groups.begin(), groups.end(), session.groups);
+  }
+  u64 made(const ring::Completion& done) {
+    EXPECT_EQ(done.status, Status::ok) << status_name(done.status);
+    return done.result;
+  }
+  u64 directory_of(u32 uid, u32 gid, const std::string& name, u32 mode) {
+    super_.uid = uid;
+    super_.gid = gid;
+    const u64 inode = made(super_.mkdir(root, name, mode & 01777));
+    made(super_.chmod(inode, mode));
+    super_.uid = super_.gid = 0;
+    return inode;
+  }
+};
+
+struct Identity {
+  u32 uid;
+  u32 gid;
+};
+constexpr Identity identities[] = {{1001, 2001}, {1002, 2001}, {1002, 2002}, {0, 0}};
+
+// The kernel's answers to access() for every mode and right, asked in a child that has become `who`.
+std::vector<u8> ask_kernel(const std::string& path, Identity who) {
+  int ends[2];
+  EXPECT_EQ(::pipe(ends), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool changed = ::setgroups(0, nullptr) == 0 && ::setgid(who.gid) == 0 && ::setuid(who.uid) == 0;
+    for (u32 mode = 0; changed && mode < 512; ++mode) {
+      u8 allowed = 0;
+      for (u32 wanted = 1; wanted < 8; ++wanted) {
+        const std::string file = path + "/" + std::to_string(mode);
+        if (::access(file.c_str(), static_cast<int>(wanted)) == 0) allowed = static_cast<u8>(allowed | 1u << wanted);
+      }
+      if (::write(ends[1], &allowed, 1) != 1) break;
+    }
+    ::_exit(0);
+  }
+  ::close(ends[1]);
+  std::vector<u8> answers;
+  u8 answer = 0;
+  while (::read(ends[0], &answer, 1) == 1) answers.push_back(answer);
+  ::close(ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return answers;
+}
+
+TEST_F(NamespaceRights, ModeBitsDecideAsInTheKernel) {
+  if (::geteuid() != 0) GTEST_SKIP() << "becoming other users needs the superuser";
+  std::string path = "/tmp/gpu4fs_rights_XXXXXX";
+  ASSERT_NE(::mkdtemp(path.data()), nullptr);
+  ASSERT_EQ(::chmod(path.c_str(), 0755), 0);
+  std::vector<u64> files;
+  super_.uid = 1001;
+  super_.gid = 2001;
+  for (u32 mode = 0; mode < 512; ++mode) {
+    const std::string file = path + "/" + std::to_string(mode);
+    const int descriptor = ::open(file.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+    ASSERT_GE(descriptor, 0);
+    ASSERT_EQ(::fchown(descriptor, 1001, 2001), 0);
+    ASSERT_EQ(::fchmod(descriptor, mode), 0);
+    ::close(descriptor);
+    files.push_back(made(super_.create(root, std::to_string(mode), mode)));
+  }
+  for (const Identity who : identities) {
+    const std::vector<u8> answers = ask_kernel(path, who);
+    ASSERT_EQ(answers.size(), 512u);
+    become(who.uid, who.gid);
+    for (u32 mode = 0; mode < 512; ++mode) {
+      u32 allowed = 0;
+      for (u32 wanted = 1; wanted < 8; ++wanted) {
+        const Status status = user_.access(files[mode], wanted).status;
+        ASSERT_TRUE(status == Status::ok || status == Status::access);
+        allowed |= status == Status::ok ? 1u << wanted : 0;
+      }
+      ASSERT_EQ(allowed, answers[mode]) << "mode " << mode << " uid " << who.uid << " gid " << who.gid;
+    }
+  }
+  std::filesystem::remove_all(path);
+}
+
+TEST_F(NamespaceRights, SupplementaryGroupsCount) {
+  const u64 directory = directory_of(1001, 2001, "d", 0770);
+  become(1002, 2002);
+  EXPECT_EQ(user_.access(directory, 7).status, Status::access);
+  become(1002, 2002, {5, 2001});
+  EXPECT_EQ(user_.access(directory, 7).status, Status::ok);
+}
+
+TEST_F(NamespaceRights, NamesNeedRightsOnTheDirectory) {
+  const u64 readable = directory_of(1001, 2001, "readable", 0744);
+  const u64 searchable = directory_of(1001, 2001, "searchable", 0711);
+  made(super_.create(readable, "f"));
+  made(super_.create(searchable, "f"));
+  become(1002, 2002);
+  std::vector<ListedName> names;
+  EXPECT_EQ(user_.list(readable, &names), Status::ok);
+  EXPECT_EQ(user_.lookup(readable, "f").status, Status::access);
+  EXPECT_EQ(user_.list(searchable, &names), Status::access);
+  EXPECT_EQ(user_.lookup(searchable, "f").status, Status::ok);
+  EXPECT_EQ(user_.lookup_path(root, "readable/f").status, Status::access);
+  EXPECT_EQ(user_.lookup_path(root, "searchable/f").status, Status::ok);
+  for (const u64 directory : {readable, searchable}) {
+    EXPECT_EQ(user_.mkdir(directory, "x").status, Status::access);
+    EXPECT_EQ(user_.create(directory, "x").status, Status::access);
+    EXPECT_EQ(user_.symlink(directory, "x", "y").status, Status::access);
+    EXPECT_EQ(user_.unlink(directory, "f").status, Status::access);
+    EXPECT_EQ(user_.rename(directory, "f", directory, "g").status, Status::access);
+    EXPECT_EQ(user_.tmpfile(directory).status, Status::access);
+  }
+  become(1001, 2001);
+  EXPECT_EQ(user_.unlink(searchable, "f").status, Status::ok);
+  EXPECT_EQ(user_.mknod(searchable, "device", 0020666, 1).status, Status::permission);
+  EXPECT_EQ(user_.mknod(searchable, "fifo", 0010666).status, Status::ok);
+}
+
+TEST_F(NamespaceRights, StickyDirectoriesProtectTheFilesOfOthers) {
+  const u64 sticky = directory_of(1001, 2001, "sticky", 01777);
+  super_.uid = 1002;
+  made(super_.create(sticky, "of 1002", 0666));
+  made(super_.create(sticky, "also of 1002", 0666));
+  super_.uid = 1003;
+  made(super_.create(sticky, "of 1003", 0666));
+  super_.uid = 0;
+  become(1003, 2003);
+  EXPECT_EQ(user_.unlink(sticky, "of 1002").status, Status::permission);
+  EXPECT_EQ(user_.rename(sticky, "of 1002", sticky, "x").status, Status::permission);
+  EXPECT_EQ(user_.rename(sticky, "of 1003", sticky, "of 1002").status, Status::permission);
+  EXPECT_EQ(user_.rename(sticky, "of 1003", sticky, "of 1002", 2).status, Status::permission);
+  EXPECT_EQ(user_.rename(sticky, "of 1003", sticky, "x").status, Status::ok);
+  become(1002, 2003);
+  EXPECT_EQ(user_.unlink(sticky, "of 1002").status, Status::ok);
+  become(1001, 2003);
+  EXPECT_EQ(user_.unlink(sticky, "also of 1002").status, Status::ok) << "the directory's owner";
+}
+
+TEST_F(NamespaceRights, SetGidDirectoriesHandDownTheirGroup) {
+  const u64 directory = directory_of(1001, 2001, "group", 02777);
+  become(1002, 2002);
+  made(user_.mkdir(directory, "below", 0755));
+  EXPECT_EQ(user_.attributes().gid, 2001u);
+  EXPECT_EQ(user_.attributes().mode, 0042755u);
+  EXPECT_EQ(user_.attributes().uid, 1002u);
+  made(user_.create(directory, "file", 0644));
+  EXPECT_EQ(user_.attributes().gid, 2001u);
+  made(user_.create(directory, "program", 02755));
+  EXPECT_EQ(user_.attributes().mode, 0100755u) << "not a member of the group";
+  become(1002, 2002, {2001});
+  made(user_.create(directory, "other program", 02755));
+  EXPECT_EQ(user_.attributes().mode, 0102755u);
+}
+
+std::string access_list(const std::vector<std::vector<u32>>& entries) {
+  std::string value("\2\0\0\0", 4);
+  for (const std::vector<u32>& e : entries) {
+    for (const u32 byte : {e[0], 0u, e[1], 0u, e[2] & 255, e[2] >> 8 & 255, e[2] >> 16 & 255, e[2] >> 24}) {
+      value.push_back(static_cast<char>(byte));
+    }
+  }
+  return value;
+}
+constexpr u32 nobody = 0xffffffff;
+
+TEST_F(NamespaceRights, AccessListsAreAppliedAndFollowTheMode) {
+  super_.uid = 1001;
+  const u64 file = made(super_.create(root, "file", 0640));
+  const std::string name = "system.posix_acl_access";
+  const std::string list =
+      access_list({{1, 6, nobody}, {2, 4, 1002}, {4, 0, nobody}, {0x10, 4, nobody}, {0x20, 0, nobody}});
+  EXPECT_EQ(super_.set_attribute(file, name, list).status, Status::ok);
+  made(super_.getattr(file));
+  EXPECT_EQ(super_.attributes().mode, 0100640u);
+  become(1002, 2002);
+  EXPECT_EQ(user_.access(file, 4).status, Status::ok);
+  EXPECT_EQ(user_.access(file, 2).status, Status::access);
+  become(1003, 2003);
+  EXPECT_EQ(user_.access(file, 4).status, Status::access);
+  EXPECT_EQ(user_.set_attribute(file, name, list).status, Status::permission);
+  // The mask goes with the mode's group bits.
+  made(super_.chmod(file, 0600));
+  become(1002, 2002);
+  EXPECT_EQ(user_.access(file, 4).status, Status::access);
+  // A list that says no more than a mode becomes one.
+  EXPECT_EQ(super_.set_attribute(file, name, access_list({{1, 7, nobody}, {4, 5, nobody}, {0x20, 1, nobody}})).status,
+            Status::ok);
+  made(super_.getattr(file));
+  EXPECT_EQ(super_.attributes().mode, 0100751u);
+  std::string value;
+  EXPECT_EQ(super_.get_attribute(file, name, &value).status, Status::no_attribute);
+  EXPECT_EQ(super_.set_attribute(file, name, list.substr(0, 20)).status, Status::invalid_argument);
+  EXPECT_EQ(super_.set_attribute(file, "system.posix_acl_default", list).status, Status::access);
+}
+
+TEST_F(NamespaceRights, DefaultListsAreInheritedThroughCommands) {
+  const u64 directory = directory_of(1001, 2001, "d", 0755);
+  const std::string list =
+      access_list({{1, 7, nobody}, {2, 6, 1002}, {4, 5, nobody}, {0x10, 7, nobody}, {0x20, 0, nobody}});
+  ASSERT_EQ(super_.set_attribute(directory, "system.posix_acl_default", list).status, Status::ok);
+  super_.umask_bits = 077;
+  const u64 file = made(super_.create(directory, "file", 0666));
+  EXPECT_EQ(super_.attributes().mode, 0100660u) << "the default list takes the place of the umask";
+  const u64 below = made(super_.mkdir(directory, "below", 0777));
+  std::string value;
+  EXPECT_EQ(super_.get_attribute(file, "system.posix_acl_access", &value).status, Status::ok);
+  EXPECT_EQ(super_.get_attribute(file, "system.posix_acl_default", &value).status, Status::no_attribute);
+  EXPECT_EQ(super_.get_attribute(below, "system.posix_acl_default", &value).status, Status::ok);
+  EXPECT_EQ(value, list);
+  become(1002, 2002);
+  EXPECT_EQ(user_.access(file, 6).status, Status::ok);
+  made(super_.symlink(directory, "link", "file"));
+  EXPECT_EQ(super_.attributes().mode, 0120777u);
+}
+
+TEST_F(NamespaceRights, AttributeSpacesHaveTheirOwnRules) {
+  super_.uid = 1001;
+  const u64 file = made(super_.create(root, "file", 0644));
+  const u64 link = made(super_.symlink(root, "link", "file"));
+  super_.uid = 0;
+  std::string value;
+  ASSERT_EQ(super_.set_attribute(file, "trusted.x", "secret").status, Status::ok);
+  ASSERT_EQ(super_.set_attribute(file, "user.x", "open").status, Status::ok);
+  ASSERT_EQ(super_.set_attribute(file, "security.x", "label").status, Status::ok);
+  EXPECT_EQ(super_.set_attribute(file, "other.x", "1").status, Status::not_supported);
+  EXPECT_EQ(super_.set_attribute(file, "user.", "1").status, Status::not_supported);
+  become(1002, 2002);
+  EXPECT_EQ(user_.get_attribute(file, "trusted.x", &value).status, Status::no_attribute);
+  EXPECT_EQ(user_.set_attribute(file, "trusted.x", "1").status, Status::permission);
+  EXPECT_EQ(user_.get_attribute(file, "user.x", &value).status, Status::ok);
+  EXPECT_EQ(value, "open");
+  EXPECT_EQ(user_.set_attribute(file, "user.x", "1").status, Status::access);
+  EXPECT_EQ(user_.get_attribute(file, "security.x", &value).status, Status::ok);
+  EXPECT_EQ(user_.set_attribute(file, "security.x", "1").status, Status::permission);
+  EXPECT_EQ(user_.remove_attribute(file, "user.x").status, Status::access);
+  std::string names;
+  EXPECT_EQ(user_.list_attributes(file, &names).status, Status::ok);
+  EXPECT_EQ(names.find("trusted"), std::string::npos);
+  EXPECT_NE(names.find("user.x"), std::string::npos);
+  become(1001, 2001);
+  EXPECT_EQ(user_.set_attribute(link, "user.x", "1").status, Status::permission);
+  EXPECT_EQ(user_.set_attribute(file, "user.x", "2", 1).status, Status::exists);
+  EXPECT_EQ(user_.set_attribute(file, "user.y", "2", 2).status, Status::no_attribute);
+  EXPECT_EQ(user_.set_attribute(file, "user.x", "22", 2).status, Status::ok);
+  EXPECT_EQ(made(user_.get_attribute(file, "user.x", &value, 0)), 2u);
+  EXPECT_EQ(user_.get_attribute(file, "user.x", &value, 1).status, Status::attribute_range);
+  EXPECT_EQ(user_.set_attribute(file, "user.big", std::string(4096, 'x')).status, Status::no_space);
+  EXPECT_EQ(user_.remove_attribute(file, "user.x").status, Status::ok);
+  EXPECT_EQ(user_.remove_attribute(file, "user.x").status, Status::no_attribute);
+}
+
+}  // namespace
+}  // namespace gpu4fs::test

@@ -1,0 +1,280 @@
+// Extended attributes against std::map, damaged attribute pages, access control lists.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/emulated_warp.hpp"
+#include "fs/names/stored_access_lists.hpp"
+#include "support/small_file_system.hpp"
+#include "support/test_scale.hpp"
+
+namespace gpu4fs::test {
+namespace {
+
+class NamesAttributes : public testing::Test {
+ protected:
+  NamesAttributes() : op_(small_.operation()) {
+    GPU4FS_CHECK_OK(fs::get_inode(Lane{}, small_.fs(), op_, format::inode_number_root, &file_));
+  }
+
+  static fs::AttributeName named(const std::string& name) {
+    return {reinterpret_cast<const u8*>(name.data()), static_cast<u32>(name.size()), 0};
+  }
+  template <class Group>
+  Status set(Group g, const std::string& name, const std::string& value, u32 mask = 0) {
+    fs::AttributePlan plan{};
+    const u32 length = static_cast<u32>(value.size());
+    GPU4FS_TRY(fs::attribute_prepare_set(g, small_.fs(), op_, file_, named(name), length, mask, &plan));
+    GPU4FS_TRY(fs::reserve_metadata(g, small_.fs(), op_, 1, plan.touched_pages, plan.new_pages));
+    fs::attribute_commit_set(g, small_.fs(), op_, file_, plan, named(name), reinterpret_cast<const u8*>(value.data()),
+                             length);
+    serial(g, [&] { fs::release_reservations(small_.fs(), op_); });
+    return Status::ok;
+  }
+  template <class Group>
+  Status remove(Group g, const std::string& name) {
+    fs::FoundAttribute found{};
+    GPU4FS_TRY(fs::attribute_find(g, small_.fs(), op_, file_, named(name), &found));
+    GPU4FS_TRY(fs::reserve_metadata(g, small_.fs(), op_, 1, 1, 0));
+    fs::attribute_commit_remove(g, small_.fs(), op_, file_, found);
+    serial(g, [&] { fs::release_reservations(small_.fs(), op_); });
+    return Status::ok;
+  }
+  Status get(const std::string& name, std::string* value) {
+    fs::FoundAttribute found{};
+    GPU4FS_TRY(fs::attribute_find(Lane{}, small_.fs(), op_, file_, named(name), &found));
+    const u8* page = fs::page_data(small_.fs(), found.frame);
+    value->assign(reinterpret_cast<const char*>(page + found.value_offset), found.value_length);
+    return fs::attribute_check_page(page);
+  }
+  std::map<std::string, u32> list(bool hide_trusted) {
+    std::string bytes(page_size, '\xee');
+    u64 length = 0;
+    EXPECT_EQ(fs::attributes_list(Lane{}, small_.fs(), op_, file_, hide_trusted, reinterpret_cast<u8*>(bytes.data()),
+                                  bytes.size(), &length),
+              Status::ok);
+    std::map<std::string, u32> names;
+    for (u64 at = 0; at < length; at += std::strlen(&bytes[at]) + 1) ++names[&bytes[at]];
+    return names;
+  }
+
+  SmallFileSystem small_;
+  fs::Operation op_;
+  fs::InodeRef file_{};
+};
+
+TEST_F(NamesAttributes, FollowAMap) {
+  std::mt19937_64 random(21);
+  std::map<std::string, std::string> model;
+  u64 used = 16;
+  const auto cost = [](const std::string& name, const std::string& value) {
+    return align_up(8 + name.size() + value.size(), 8);
+  };
+  u32 refused = 0;
+  for (u32 step = 0; step < scaled(20000); ++step) {
+    const std::string name = "user.n" + std::to_string(random() % 30);
+    const bool is_there = model.contains(name);
+    if (random() % 3 == 0) {
+      ASSERT_EQ(remove(Lane{}, name), is_there ? Status::ok : Status::no_attribute);
+      if (is_there) used -= cost(name, model[name]);
+      model.erase(name);
+    } else {
+      const std::string value(random() % 700, static_cast<char>(random()));
+      const u32 mask = static_cast<u32>(random() % 3);
+      const u64 after = used + cost(name, value) - (is_there ? cost(name, model[name]) : 0);
+      Status expected = after <= page_size ? Status::ok : Status::no_space;
+      if (mask == fs::attribute_create && is_there) expected = Status::exists;
+      if (mask == fs::attribute_replace && !is_there) expected = Status::no_attribute;
+      ASSERT_EQ(set(Lane{}, name, value, mask), expected);
+      refused += expected == Status::no_space;
+      if (expected == Status::ok) {
+        model[name] = value;
+        used = after;
+      }
+    }
+    std::string value;
+    ASSERT_EQ(get(name, &value), model.contains(name) ? Status::ok : Status::no_attribute);
+    if (model.contains(name)) {
+      ASSERT_EQ(value, model[name]);
+    }
+    ASSERT_EQ(file_.inode->attributes.is_valid(), !model.empty());
+  }
+  EXPECT_GT(refused, 0u);
+  const std::map<std::string, u32> names = list(false);
+  ASSERT_EQ(names.size(), model.size());
+  for (const auto& [name, value] : model) EXPECT_EQ(names.at(name), 1u);
+}
+
+TEST_F(NamesAttributes, AWarpSetsAndRemoves) {
+  run_emulated_warp([&](EmulatedWarp g) {
+    EXPECT_EQ(set(g, "user.a", std::string(3000, 'a')), Status::ok);
+    EXPECT_EQ(set(g, "user.b", std::string(2000, 'b')), Status::no_space);
+    EXPECT_EQ(set(g, "user.b", "short"), Status::ok);
+    EXPECT_EQ(set(g, "user.a", "now short too"), Status::ok);
+    EXPECT_EQ(remove(g, "user.c"), Status::no_attribute);
+  });
+  std::string value;
+  EXPECT_EQ(get("user.a", &value), Status::ok);
+  EXPECT_EQ(value, "now short too");
+  EXPECT_EQ(get("user.b", &value), Status::ok);
+  EXPECT_EQ(value, "short");
+}
+
+TEST_F(NamesAttributes, TheGreatestValueFillsThePage) {
+  EXPECT_EQ(set(Lane{}, "x", std::string(fs::attribute_value_max + 1, 'v')), Status::no_space);
+  EXPECT_EQ(set(Lane{}, "x", std::string(fs::attribute_value_max, 'v')), Status::ok);
+  EXPECT_EQ(set(Lane{}, "y", ""), Status::no_space);
+  EXPECT_EQ(file_.inode->page_count, 2u);
+  EXPECT_EQ(remove(Lane{}, "x"), Status::ok);
+  EXPECT_EQ(file_.inode->page_count, 1u);
+}
+
+TEST_F(NamesAttributes, TrustedNamesAreHiddenFromOthers) {
+  ASSERT_EQ(set(Lane{}, "trusted.a", "1"), Status::ok);
+  ASSERT_EQ(set(Lane{}, "user.a", "2"), Status::ok);
+  EXPECT_EQ(list(false).size(), 2u);
+  EXPECT_EQ(list(true), (std::map<std::string, u32>{{"user.a", 1}}));
+  u64 length = 0;
+  u8 small[8];
+  EXPECT_EQ(fs::attributes_list(Lane{}, small_.fs(), op_, file_, false, small, sizeof(small), &length),
+            Status::attribute_range);
+  EXPECT_EQ(length, 17u);
+}
+
+TEST_F(NamesAttributes, DamagedPagesGiveAnAnswer) {
+  std::mt19937_64 random(22);
+  for (u32 i = 0; i < 20; ++i) {
+    ASSERT_EQ(set(Lane{}, "user.name" + std::to_string(i), std::string(random() % 150, 'v')), Status::ok);
+  }
+  u32 frame = fs::no_frame;
+  ASSERT_EQ(fs::attributes_get_page(Lane{}, small_.fs(), op_, file_, &frame), Status::ok);
+  u8* page = fs::page_data(small_.fs(), frame);
+  u8 saved[page_size];
+  std::memcpy(saved, page, page_size);
+  u32 recognised = 0;
+  for (u32 round = 0; round < scaled(20000); ++round) {
+    const u32 range = random() % 2 == 0 ? 64u : u32{page_size};
+    for (u32 i = 0; i < 1 + random() % 6; ++i) page[random() % range] = static_cast<u8>(random());
+    fs::FoundAttribute found{};
+    const Status status = fs::attribute_find(Lane{}, small_.fs(), op_, file_, named("user.name7"), &found);
+    ASSERT_TRUE(status == Status::ok || status == Status::no_attribute || status == Status::corrupt_structure);
+    recognised += status == Status::corrupt_structure;
+    if (status == Status::ok) {
+      ASSERT_LE(found.value_offset + found.value_length, page_size);
+    }
+    if (status != Status::corrupt_structure) {
+      ASSERT_NE(set(Lane{}, "user.name7", std::string(random() % 400, 'w')), Status::internal);
+      u64 length = 0;
+      u8 names[page_size];
+      (void)fs::attributes_list(Lane{}, small_.fs(), op_, file_, true, names, sizeof(names), &length);
+    }
+    std::memcpy(page, saved, page_size);
+  }
+  EXPECT_GT(recognised, 0u);
+}
+
+struct ListEntry {
+  u32 tag;
+  u32 permissions;
+  u32 id;
+};
+
+std::string encode(const std::vector<ListEntry>& entries) {
+  std::string value("\2\0\0\0", 4);
+  for (const ListEntry& e : entries) {
+    for (const u32 byte : {e.tag, 0u, e.permissions, 0u, e.id & 255, e.id >> 8 & 255, e.id >> 16 & 255, e.id >> 24}) {
+      value.push_back(static_cast<char>(byte));
+    }
+  }
+  return value;
+}
+const u8* bytes(const std::string& value) { return reinterpret_cast<const u8*>(value.data()); }
+bool is_valid(const std::string& value) { return fs::acl_is_valid(bytes(value), static_cast<u32>(value.size())); }
+
+constexpr u32 nobody = 0xffffffff;
+
+TEST(NamesAccessList, ValidityFollowsAclValid) {
+  const std::vector<ListEntry> minimal{{1, 6, nobody}, {4, 4, nobody}, {0x20, 0, nobody}};
+  EXPECT_TRUE(is_valid(encode(minimal)));
+  EXPECT_TRUE(is_valid(encode({{1, 6, nobody}, {2, 7, 5}, {4, 4, nobody}, {0x10, 7, nobody}, {0x20, 0, nobody}})));
+  EXPECT_FALSE(is_valid(encode({{1, 6, nobody}, {2, 7, 5}, {4, 4, nobody}, {0x20, 0, nobody}}))) << "no mask";
+  EXPECT_FALSE(is_valid(encode({{1, 6, nobody}, {4, 4, nobody}, {4, 4, nobody}, {0x20, 0, nobody}}))) << "twice";
+  EXPECT_FALSE(is_valid(encode({{4, 4, nobody}, {1, 6, nobody}, {0x20, 0, nobody}}))) << "order";
+  EXPECT_FALSE(is_valid(encode({{1, 6, nobody}, {4, 4, nobody}}))) << "no other";
+  EXPECT_FALSE(is_valid(encode({{1, 9, nobody}, {4, 4, nobody}, {0x20, 0, nobody}}))) << "permissions";
+  EXPECT_FALSE(is_valid(encode({{1, 6, nobody}, {3, 4, nobody}, {0x20, 0, nobody}}))) << "tag";
+  EXPECT_FALSE(is_valid(encode(minimal).substr(0, 27))) << "length";
+  EXPECT_FALSE(is_valid(std::string("\3", 1) + encode(minimal).substr(1))) << "version";
+}
+
+TEST(NamesAccessList, ModeAndListFollowEachOther) {
+  std::string value = encode({{1, 7, nobody}, {2, 6, 5}, {4, 5, nobody}, {0x10, 4, nobody}, {0x20, 1, nobody}});
+  const u32 length = static_cast<u32>(value.size());
+  EXPECT_EQ(fs::acl_mode(bytes(value), length), 0741u);
+  fs::acl_set_mode(reinterpret_cast<u8*>(value.data()), length, 0652);
+  EXPECT_EQ(fs::acl_mode(bytes(value), length), 0652u);
+  EXPECT_EQ(fs::acl_entry(bytes(value), 2).permissions, 5u) << "the owning group's entry stays behind the mask";
+  EXPECT_EQ(fs::acl_inherited_mode(bytes(value), length, 0100666), 0100642u);
+}
+
+TEST(NamesAccessList, GrantsAsPosixDraftSays) {
+  const std::string value =
+      encode({{1, 6, nobody}, {2, 7, 5}, {4, 4, nobody}, {8, 2, 30}, {0x10, 6, nobody}, {0x20, 1, nobody}});
+  format::Inode inode{};
+  inode.uid = 1;
+  inode.gid = 10;
+  const auto allowed = [&](u32 uid, u32 gid, u32 wanted) {
+    const fs::Credentials who{nullptr, uid, gid, 0, 0};
+    return fs::acl_allows(bytes(value), static_cast<u32>(value.size()), inode, who, wanted);
+  };
+  EXPECT_TRUE(allowed(1, 99, 6));    // owner
+  EXPECT_FALSE(allowed(1, 99, 1));
+  EXPECT_TRUE(allowed(5, 99, 6));    // named user, masked
+  EXPECT_FALSE(allowed(5, 99, 1));
+  EXPECT_TRUE(allowed(7, 10, 4));    // owning group
+  EXPECT_FALSE(allowed(7, 10, 2));
+  EXPECT_TRUE(allowed(7, 30, 2));    // named group
+  EXPECT_FALSE(allowed(7, 30, 1)) << "a matching group excludes the entry for others";
+  EXPECT_TRUE(allowed(7, 99, 1));    // others
+  EXPECT_FALSE(allowed(7, 99, 4));
+}
+
+TEST_F(NamesAttributes, ANewDirectoryInheritsTheDefaultList) {
+  const std::string defaults =
+      encode({{1, 7, nobody}, {2, 6, 5}, {4, 5, nobody}, {0x10, 7, nobody}, {0x20, 0, nobody}});
+  ASSERT_EQ(set(Lane{}, "system.posix_acl_default", defaults), Status::ok);
+  fs::InheritedAccess inherited{};
+  ASSERT_EQ(fs::prepare_inherited_access(Lane{}, small_.fs(), op_, file_, 0040775, 022, &inherited), Status::ok);
+  EXPECT_EQ(inherited.mode, 0040770u) << "the umask does not count beside a default list";
+  EXPECT_EQ(inherited.new_pages, 1u);
+  u64 number = 0;
+  ASSERT_EQ(fs::claim_inode(Lane{}, small_.fs(), op_, &number), Status::ok);
+  ASSERT_EQ(fs::prepare_new_inode(Lane{}, small_.fs(), op_, number), Status::ok);
+  ASSERT_EQ(fs::reserve_metadata(Lane{}, small_.fs(), op_, 2, 0, 1), Status::ok);
+  fs::NewInode values{};
+  values.mode = static_cast<u16>(inherited.mode);
+  const fs::InodeRef child = fs::commit_new_inode(Lane{}, small_.fs(), op_, number, values);
+  fs::commit_inherited_access(Lane{}, small_.fs(), op_, child, inherited);
+  fs::release_reservations(small_.fs(), op_);
+  file_ = child;
+  std::string value;
+  ASSERT_EQ(get("system.posix_acl_default", &value), Status::ok);
+  EXPECT_EQ(value, defaults);
+  ASSERT_EQ(get("system.posix_acl_access", &value), Status::ok);
+  EXPECT_EQ(fs::acl_mode(bytes(value), static_cast<u32>(value.size())), 0770u);
+  // chmod reaches the list.
+  fs::FoundAttribute found{};
+  ASSERT_EQ(fs::prepare_mode_change(Lane{}, small_.fs(), op_, child, &found), Status::ok);
+  ASSERT_EQ(fs::reserve_metadata(Lane{}, small_.fs(), op_, 1, 1, 0), Status::ok);
+  fs::commit_mode_change(Lane{}, small_.fs(), op_, child, found, 0040701);
+  fs::release_reservations(small_.fs(), op_);
+  ASSERT_EQ(get("system.posix_acl_access", &value), Status::ok);
+  EXPECT_EQ(fs::acl_mode(bytes(value), static_cast<u32>(value.size())), 0701u);
+}
+
+}  // namespace
+}  // namespace gpu4fs::test
