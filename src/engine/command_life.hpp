@@ -130,7 +130,6 @@ GPU4FS_FN GPU4FS_NOINLINE inline void release_holdings(Engine& engine, CommandSt
     leave(engine, engine.commit_gate);
   }
   if (c.extent_count != 0) abandon_owned_extents(engine, c);
-  if (c.extent_count != 0) abandon_owned_extents(engine, c);
   release_all_locks(engine, c);
   const fs::Operation& op = c.operation;
   if (op.pages_reserved != 0 || op.frames_reserved != 0 || op.dirty_reserved != 0) {
@@ -176,7 +175,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void answer_client(Engine& engine, CommandState
 
 // The command has ended. Returns the next command of its chain, ready to run and in phase `running`, or
 // no_command. Of a chain whose command fails the rest is cancelled. Leader only, behind a g.sync().
-GPU4FS_FN GPU4FS_NOINLINE inline u32 end_command(Engine& engine, CommandState& c, Status status, u64 result) {
+GPU4FS_FN GPU4FS_NOINLINE inline u32 end_command(Engine& engine, WorkerMemory& memory, CommandState& c,
+                                                 Status status, u64 result) {
   GPU4FS_CHECK(!is_control(status));
   // A command that succeeds has committed what it allocated.
   if (status == Status::ok) GPU4FS_CHECK_EQ(c.extent_count, 0u);

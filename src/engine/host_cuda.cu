@@ -5,15 +5,16 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 #include "base/access.hpp"
-#include "engine/cuda_support.hpp"
+#include "engine/cuda_support.cuh"
 #include "engine/engine_cuda.hpp"
-#include "engine/service_cuda.hpp"
+#include "engine/service_cuda.cuh"
 
 namespace gpu4fs::engine {
 
@@ -96,7 +97,8 @@ class CudaEngine::Implementation {
   void pause();
   void resume();
   Status register_memory(void* base, u64 length);
-  void unregister_memory(void* base);
+  Status register_gap(u8* base, u64 length);
+  void unregister_memory(void* base, u64 length);
 
   Engine* engine_;
   ring::UpcallRing* upcalls_;
@@ -109,7 +111,8 @@ class CudaEngine::Implementation {
   mutable std::mutex control_mutex_;  // the control stream
   std::mutex sessions_mutex_;
   std::array<HostSession, session_max> sessions_;
-  std::map<void*, u64> registered_;
+  std::mutex registered_mutex_;
+  std::map<u8*, u64> registered_;  // lengths of disjoint ranges
   ring::UpcallReader upcall_reader_{};
   // The supervisor's state.
   std::mutex mutex_;
@@ -173,6 +176,7 @@ CudaEngine::Implementation::Implementation(Engine* engine, ring::UpcallRing* upc
                                            const CudaOptions& options)
     : engine_(engine), upcalls_(upcalls), options_(options) {
   GPU4FS_CHECK(engine != nullptr && upcalls != nullptr);
+  GPU4FS_CHECK_EQ(service_memory_layout(), engine_memory_layout());
   GPU4FS_CHECK_GE(options.block_count, 1u);
   GPU4FS_CHECK_LE(options.block_count, 8u);
   const CurrentDevice current(options.device);
@@ -395,35 +399,52 @@ std::string CudaEngine::Implementation::description() const {
          " registers, " + std::to_string(resources.stack_bytes) + " bytes of stack";
 }
 
+// Registers what of the range is not registered yet: a chunk's header area comes in before the chunk.
 Status CudaEngine::Implementation::register_memory(void* base, u64 length) {
   const CurrentDevice current(options_.device);
-  cudaError_t error = cudaHostRegister(base, length, cudaHostRegisterMapped | cudaHostRegisterPortable);
-  if (error == cudaErrorHostMemoryAlreadyRegistered) {
-    cudaGetLastError();
-    return Status::ok;
+  const std::lock_guard<std::mutex> guard(registered_mutex_);
+  u8* at = static_cast<u8*>(base);
+  u8* const end = at + length;
+  while (at < end) {
+    auto next = registered_.upper_bound(at);
+    if (next != registered_.begin()) {
+      const auto& [start, size] = *std::prev(next);
+      if (at < start + size) {
+        at = start + size;
+        continue;
+      }
+    }
+    u8* const gap_end = next == registered_.end() ? end : std::min(end, next->first);
+    const u64 gap = static_cast<u64>(gap_end - at);
+    GPU4FS_TRY(register_gap(at, gap));
+    registered_[at] = gap;
+    at = gap_end;
   }
-  if (error != cudaSuccess) {
-    cudaGetLastError();
-    // A mapping without write access, of a pool mounted read-only.
-    error = cudaHostRegister(base, length,
-                             cudaHostRegisterMapped | cudaHostRegisterPortable | cudaHostRegisterReadOnly);
-  }
-  if (error != cudaSuccess) {
-    cudaGetLastError();
-    return Status::gpu_error;
-  }
-  const std::lock_guard<std::mutex> guard(control_mutex_);
-  registered_[base] = length;
   return Status::ok;
 }
 
-// No kernel may run.
-void CudaEngine::Implementation::unregister_memory(void* base) {
-  {
-    const std::lock_guard<std::mutex> guard(control_mutex_);
-    if (registered_.erase(base) == 0) return;
+Status CudaEngine::Implementation::register_gap(u8* base, u64 length) {
+  constexpr unsigned flags = cudaHostRegisterMapped | cudaHostRegisterPortable;
+  cudaError_t error = cudaHostRegister(base, length, flags);
+  // A mapping without write access, of a pool mounted read-only.
+  if (error != cudaSuccess && error != cudaErrorHostMemoryAlreadyRegistered) {
+    error = cudaHostRegister(base, length, flags | cudaHostRegisterReadOnly);
   }
-  if (!has_died()) cudaHostUnregister(base);
+  cudaGetLastError();
+  // Registered already by whoever allocated it: pinned memory.
+  const bool usable = error == cudaSuccess || error == cudaErrorHostMemoryAlreadyRegistered;
+  return usable ? Status::ok : Status::gpu_error;
+}
+
+// No kernel may run.
+void CudaEngine::Implementation::unregister_memory(void* base, u64 length) {
+  const std::lock_guard<std::mutex> guard(registered_mutex_);
+  auto at = registered_.lower_bound(static_cast<u8*>(base));
+  while (at != registered_.end() && at->first < static_cast<u8*>(base) + length) {
+    if (!has_died()) cudaHostUnregister(at->first);
+    cudaGetLastError();
+    at = registered_.erase(at);
+  }
 }
 
 Status CudaEngine::Implementation::map_memory(void* base, u64 length) { return register_memory(base, length); }
@@ -457,14 +478,14 @@ void CudaEngine::Implementation::close_session(u32 index) {
   while (!has_died() && !stopped_.load() && peek(&engine_->sessions[index].in_flight) != 0) sleep_ns(100000);
   // With no kernel nobody is at the ring or still writes to the session's memory.
   pause();
-  std::vector<void*> memory;
+  SessionRequest request;
   {
     const std::lock_guard<std::mutex> guard(sessions_mutex_);
-    memory.push_back(sessions_[index].request.memory);
+    request = sessions_[index].request;
     sessions_[index].is_open = false;
     sessions_[index].port.reset();
   }
-  for (void* base : memory) unregister_memory(base);
+  unregister_memory(request.memory, request.layout.total_length);
   poke(&engine_->sessions[index].phase, static_cast<u32>(SessionPhase::free));
   resume();
 }
@@ -485,7 +506,7 @@ void CudaEngine::Implementation::remove_region(u32 session, u32 region) {
   pause();
   const Region old = peek(&engine_->sessions[session].regions[region]);
   poke(&engine_->sessions[session].regions[region], Region{});
-  if (old.base != nullptr) unregister_memory(old.base);
+  if (old.base != nullptr) unregister_memory(old.base, old.length);
   resume();
 }
 

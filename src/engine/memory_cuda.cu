@@ -4,7 +4,7 @@
 
 #include "base/bits.hpp"
 #include "base/check.hpp"
-#include "engine/cuda_support.hpp"
+#include "engine/cuda_support.cuh"
 #include "engine/engine_cuda.hpp"
 
 namespace gpu4fs::engine {

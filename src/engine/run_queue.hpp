@@ -40,6 +40,19 @@ struct RunQueue {
   }
   GPU4FS_FN void push(u32 item) { put(claim(1), item); }
 
+  // `count` copies of one item. In a kernel a release is a fence, and one does for all of them.
+  GPU4FS_FN void push_copies(u32 item, u32 count) {
+    const u64 position = claim(count);
+#if GPU4FS_DEVICE_CODE
+    fence<Order::release, Scope::engine>();
+    for (u64 at = position; at < position + count; ++at) {
+      store<Order::relaxed, Scope::engine>(&cells[at & (capacity - 1)], cell_of(at, item));
+    }
+#else
+    for (u64 at = position; at < position + count; ++at) put(at, item);
+#endif
+  }
+
   GPU4FS_FN bool pop(u32* item) {
     u64 position = load<Order::relaxed, Scope::engine>(&head);
     for (;;) {

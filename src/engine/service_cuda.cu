@@ -2,8 +2,8 @@
 #include <chrono>
 
 #include "base/group.hpp"
-#include "engine/cuda_support.hpp"
-#include "engine/service_cuda.hpp"
+#include "engine/cuda_support.cuh"
+#include "engine/service_cuda.cuh"
 
 namespace gpu4fs::engine {
 
@@ -21,6 +21,8 @@ __global__ void __launch_bounds__(threads_per_block, 1) service_kernel(Engine* e
 __global__ void read_clock_kernel(u64* now_ns) { *now_ns = now_monotonic_ns(); }
 
 }  // namespace
+
+u64 service_memory_layout() { return engine_memory_layout(); }
 
 u32 service_workers_per_block() { return warps_per_block; }
 

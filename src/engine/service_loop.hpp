@@ -51,21 +51,20 @@ GPU4FS_FN void service_loop(Group g, Engine& engine, u32 worker_index, const Ser
   u32 idle_turns = 0;
   for (u32 turn = 1;; ++turn) {
     const bool worked = worker_step(g, engine, worker);
-    if (worked && turn % 16 != 0) {
-      if (idle_turns != 0) {
-        serial(g, [&] {
-          store<Order::relaxed, Scope::engine>(&engine.service.last_work_ns, now_monotonic_ns());
-        });
-        idle_turns = 0;
-      }
-      continue;
+    if (worked && (idle_turns != 0 || turn % 16 == 0)) {
+      serial(g, [&] {
+        store<Order::relaxed, Scope::engine>(&engine.service.last_work_ns, now_monotonic_ns());
+      });
     }
     idle_turns = worked ? 0 : idle_turns + 1;
+    if (worked && turn % 16 != 0) continue;
     if (worker_index == 0 && turn % 64 == 0) {
       worker_sweep(g, engine);
       serial(g, [&] { detail::decide_exit(engine, limits, start_ns, now_monotonic_ns()); });
     }
-    if (serial(g, [&] { return detail::exit_is_requested(engine); })) break;
+    // A poller's turn is short, and the look costs as much.
+    const bool looks = worker.held_session == session_max || turn % 8 == 0;
+    if (looks && serial(g, [&] { return detail::exit_is_requested(engine); })) break;
     if (worked) continue;
     // A poller's look at its ring takes its time on the bus; the others give way.
     if (worker.held_session == session_max) backoff(minimum(32 + 16 * idle_turns, limits.sleep_max_ns));

@@ -35,8 +35,7 @@ GPU4FS_FN inline void begin_fan_out(Engine& engine, CommandState& c, u32 task_co
   const u32 helpers = minimum(wanted, room);
   if (helpers < wanted) fetch_sub<Order::relaxed, Scope::engine>(&engine.helpers_queued, wanted - helpers);
   if (helpers == 0) return;
-  const u64 position = engine.run_queue.claim(helpers);
-  for (u32 i = 0; i < helpers; ++i) engine.run_queue.put(position + i, c.index | item_help);
+  engine.run_queue.push_copies(c.index | item_help, helpers);
   wake_workers(engine, helpers);
 }
 
@@ -54,7 +53,7 @@ GPU4FS_FN inline TakenTask take_task(Engine& engine, CommandState& c, bool count
     if (!try_enter(engine, engine.step_gate)) return {TaskTake::closed, 0, false};
     counted = true;
   }
-  const u64 word = fetch_add<Order::acq_rel, Scope::engine>(&c.task_word, u64{1});
+  const u64 word = fetch_add<Order::acquire, Scope::engine>(&c.task_word, u64{1});
   const u32 task = static_cast<u32>(word);
   if (task < static_cast<u32>(word >> 32)) return {TaskTake::task, task, counted};
   if (counted) leave(engine, engine.step_gate);

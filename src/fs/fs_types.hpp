@@ -27,6 +27,7 @@ namespace gpu4fs::fs {
 // the file); level L >= 1 is the indirect block whose 512 slots are of level L - 1 and whose index is
 // (page index >> 9 L). The attribute page of an inode has level `attribute_level`, index 0.
 inline constexpr u32 attribute_level = 15;
+inline constexpr u64 page_index_end = u64{1} << 56;  // of the indices that fit a key
 struct PageKey {
   u64 inode;
   u64 level_and_index;  // level in the top 8 bits

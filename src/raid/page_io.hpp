@@ -67,8 +67,8 @@ GPU4FS_FN inline WritePlan plan_write(const LogicalSpace& space, u64 address) {
   GPU4FS_CHECK(page_bit(chunk.bitmaps.busy, plan.location.page));
   GPU4FS_CHECK_EQ(space.devices[chunk.columns[0].device].read_only, 0u);
   plan.memory = page_memory(space, plan.location);
-  // The only writes to a stable page are those of the checkpoint that made it stable; they belong
-  // to the epoch before the open one.
+  // A stable page is written by the checkpoint that made it stable, whose epoch is the one before
+  // the open one, or it is an unwritten block being filled, for which one epoch less does no harm.
   const u64 epoch = load<Order::relaxed, Scope::engine>(&space.epoch_open);
   GPU4FS_CHECK_GT(epoch, u64{1});
   plan.birth_epoch =

@@ -1,7 +1,6 @@
 #include "server/engine_setup.hpp"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -108,7 +107,7 @@ engine::Engine* build_engine(Allocator& allocator, const ServerOptions& options,
                              const EngineSetup& setup, const engine::EngineConfig& config,
                              const engine::MemorySizes& sizes, bool accessible) {
   engine::EngineImage image =
-      engine::prepare_engine(allocator, config, sizes, setup.upcalls.get());
+      engine::prepare_engine(allocator, config, sizes, setup.upcalls);
   fs::FileSystem& fs = image->fs;
   const format::Superblock& superblock = pool.superblock;
   fs.space =
@@ -137,17 +136,76 @@ void set_up_cpu(const ServerOptions& options, const OpenedPool& pool, EngineSetu
   engine::EngineConfig config;
   config.worker_count = workers + lending_thread_max;
   setup.heap = std::make_unique<engine::HeapAllocator>();
+  setup.upcalls = static_cast<ring::UpcallRing*>(
+      setup.heap->allocate(sizeof(ring::UpcallRing), alignof(ring::UpcallRing)));
   engine::Engine* built = build_engine(*setup.heap, options, pool, setup, config,
                                        memory_sizes(options, workers), true);
   setup.host = std::make_unique<engine::CpuEngine>(built, workers);
 }
 
-void allocate_upcalls(EngineSetup& setup) {
-  void* memory = ::mmap(nullptr, sizeof(ring::UpcallRing), PROT_READ | PROT_WRITE,
-                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) throw PoolError(Status::no_memory, "no memory for the upcall ring");
-  setup.upcalls = {static_cast<ring::UpcallRing*>(memory),
-                   [](ring::UpcallRing* ring) { ::munmap(ring, sizeof(*ring)); }};
+// Why the GPU engine cannot serve this pool, empty if it can.
+std::string find_gpu_obstacle(const EngineSetup& setup) {
+  const engine::CudaAvailability gpu = engine::cuda_availability();
+  if (!gpu.available) return gpu.reason;
+  for (const device::MappedFile& file : setup.files) {
+    const device::GpuRegistration registration = file.gpu_registration();
+    if (!registration.possible) return registration.reason;
+  }
+  return {};
+}
+
+void map_for_gpu(engine::EngineHost& host, const device::MappedFile& file, u64 offset, u64 length) {
+  if (host.map_memory(file.base() + offset, length) == Status::ok) return;
+  throw PoolError(Status::gpu_error,
+                  fmt::format("{}: {} KiB at {:#x} cannot be registered with the GPU; is the limit of "
+                              "locked memory (ulimit -l) high enough?",
+                              file.path(), length >> 10, offset));
+}
+
+// What the engine reaches from the start: superblocks and the header areas of chunks. Data pages follow
+// chunk by chunk when they are first used, because registration touches every page.
+void map_fixed_areas(const OpenedPool& pool, EngineSetup& setup) {
+  for (u32 i = 0; i < setup.files.size(); ++i) {
+    map_for_gpu(*setup.host, setup.files[i], 0, format::layout_area_offset);
+  }
+  for (const OpenedChunk& chunk : pool.chunks) {
+    const u64 pages = chunk.descriptor.size_bytes / page_size;
+    const u64 length = format::chunk_layout(pages).header_pages * page_size;
+    for (const format::ColumnAddress column : chunk.columns) {
+      map_for_gpu(*setup.host, setup.files[column.device_index()], column.offset_bytes(), length);
+    }
+  }
+}
+
+void set_up_cuda(const ServerOptions& options, const OpenedPool& pool, EngineSetup& setup) {
+  const engine::CudaOptions cuda;
+  const engine::EngineConfig config = engine::cuda_engine_config(cuda);
+  setup.gpu = std::make_unique<engine::CudaAllocator>(cuda.device);
+  setup.upcalls =
+      static_cast<ring::UpcallRing*>(setup.gpu->allocate_shared(sizeof(ring::UpcallRing)));
+  engine::Engine* built = build_engine(*setup.gpu, options, pool, setup, config,
+                                       memory_sizes(options, config.worker_count), false);
+  setup.host = std::make_unique<engine::CudaEngine>(built, setup.upcalls, *setup.gpu, cuda);
+  map_fixed_areas(pool, setup);
+}
+
+// Tries the GPU engine; the reason of the setup says what came of it.
+bool try_cuda(const ServerOptions& options, const OpenedPool& pool, EngineSetup& setup) {
+  const bool wanted = options.engine == EngineChoice::cuda;
+  setup.reason = find_gpu_obstacle(setup);
+  if (setup.reason.empty()) {
+    try {
+      set_up_cuda(options, pool, setup);
+      setup.reason = wanted ? "as asked for" : "a GPU is here and reaches the pool";
+      return true;
+    } catch (const std::runtime_error& error) {
+      setup.host.reset();
+      setup.gpu.reset();
+      setup.reason = error.what();
+    }
+  }
+  if (wanted) throw PoolError(Status::gpu_error, "engine=cuda: " + setup.reason);
+  return false;
 }
 
 }  // namespace
@@ -156,13 +214,12 @@ EngineSetup set_up_engine(const ServerOptions& options, OpenedPool& pool) {
   EngineSetup setup;
   try {
     setup.files = map_devices(pool);
-    allocate_upcalls(setup);
-    if (options.engine == EngineChoice::cuda) {
-      throw PoolError(Status::gpu_error, "engine=cuda: this program was built without the GPU engine");
+    if (options.engine == EngineChoice::cpu) {
+      setup.reason = "as asked for";
+      set_up_cpu(options, pool, setup);
+    } else if (!try_cuda(options, pool, setup)) {
+      set_up_cpu(options, pool, setup);
     }
-    set_up_cpu(options, pool, setup);
-    setup.reason = options.engine == EngineChoice::cpu ? "as asked for"
-                                                       : "this program was built without the GPU engine";
   } catch (const device::DeviceError& error) {
     throw PoolError(error.error_number() == EBUSY ? Status::already_mounted : Status::io_error,
                     error.what());

@@ -7,6 +7,7 @@
 
 #include "device/memory/mapped_file.hpp"
 #include "engine/engine_cpu.hpp"
+#include "engine/engine_cuda.hpp"
 #include "engine/engine_host.hpp"
 #include "server/pool_open.hpp"
 #include "server/server_options.hpp"
@@ -16,8 +17,10 @@ namespace gpu4fs::server {
 // Everything that must outlive the engine, and the engine; destroyed in reverse order.
 struct EngineSetup {
   std::vector<device::MappedFile> files;  // by device index
-  std::unique_ptr<ring::UpcallRing, void (*)(ring::UpcallRing*)> upcalls{nullptr, nullptr};
+  // Engine memory: one of the two.
   std::unique_ptr<engine::HeapAllocator> heap;
+  std::unique_ptr<engine::CudaAllocator> gpu;
+  ring::UpcallRing* upcalls = nullptr;    // in memory of the allocator
   std::unique_ptr<engine::EngineHost> host;
   std::string reason;  // why this engine, a clause
 };

@@ -15,7 +15,7 @@ namespace {
 constexpr u32 session_depth_log2 = 6;
 constexpr u32 patient_deadline_ms = 600'000;  // loading, recovery, the last checkpoint
 constexpr u32 checkpoint_mask_clean = 1;      // Opcode::checkpoint: the last one, the pool is left clean
-constexpr u64 upcall_wait_ns = 10'000'000'000;
+constexpr u64 upcall_wait_ns = 250'000'000;  // also how long stop() may have to wait
 
 OpenedPool open_for(const ServerOptions& options) {
   OpenPoolOptions open;
@@ -57,6 +57,7 @@ void PoolServer::load_state() {
     throw PoolError(loaded, fmt::format("the pool's allocation state cannot be loaded: {}",
                                         status_text(loaded)));
   }
+  loaded_ = true;
   if (pool_.read_only) return;
   const Status freed = command(format::Opcode::reclaim_orphans, 0);
   if (freed == Status::ok) return;
@@ -74,7 +75,8 @@ bool PoolServer::stop() {
   }
   if (commit_thread_.joinable()) commit_thread_.join();
   Status status = Status::ok;
-  if (!pool_.read_only) {
+  // A pool whose state could not be loaded is left as it was found.
+  if (!pool_.read_only && loaded_) {
     status = command(format::Opcode::checkpoint, checkpoint_mask_clean);
     if (status != Status::ok) {
       log(LogLevel::error,
@@ -82,13 +84,21 @@ bool PoolServer::stop() {
                       status_text(status)));
     }
   }
-  upcalls_end_ = true;
-  engine::wake_server(*setup_.upcalls);
-  upcall_thread_.join();
+  end_upcall_thread();
   management_session_.reset();
   upcall_session_.reset();
   setup_.host->stop();
   return status == Status::ok;
+}
+
+// The thread may look for the end just before it goes to sleep, so it is woken until it has seen it.
+void PoolServer::end_upcall_thread() {
+  upcalls_end_ = true;
+  while (!upcalls_ended_) {
+    engine::wake_server(*setup_.upcalls);
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  upcall_thread_.join();
 }
 
 LocalSession PoolServer::open_session(u64 data_bytes) {
@@ -133,6 +143,7 @@ void PoolServer::answer_upcalls() {
     // not_found: the command gave up waiting.
     (void)upcall_session_->call(engine::answer_upcall_command(upcall, result));
   }
+  upcalls_ended_ = true;
 }
 
 Status PoolServer::carry_out(const ring::Upcall& upcall) {
@@ -166,15 +177,15 @@ Status PoolServer::flush_devices(u64 which) {
   return status;
 }
 
-// All columns of a chunk, header areas included.
+// The data pages of all columns; the header areas in front of them are mapped since the mount.
 Status PoolServer::map_chunk(u64 chunk) {
   if (chunk >= pool_.chunks.size()) return Status::out_of_range;
   const OpenedChunk& opened = pool_.chunks[chunk];
   const u64 pages = opened.descriptor.size_bytes / page_size;
-  const u64 bytes = (format::chunk_layout(pages).header_pages + pages) * page_size;
+  const u64 header_bytes = format::chunk_layout(pages).header_pages * page_size;
   for (const format::ColumnAddress column : opened.columns) {
-    const device::MappedFile& file = setup_.files[column.device_index()];
-    GPU4FS_TRY(setup_.host->map_memory(file.base() + column.offset_bytes(), bytes));
+    u8* base = setup_.files[column.device_index()].base() + column.offset_bytes();
+    GPU4FS_TRY(setup_.host->map_memory(base + header_bytes, pages * page_size));
   }
   return Status::ok;
 }

@@ -60,6 +60,7 @@ class PoolServer {
  private:
   void load_state();
   void answer_upcalls();
+  void end_upcall_thread();
   Status carry_out(const ring::Upcall& upcall);
   Status flush_devices(u64 which);
   Status map_chunk(u64 chunk);
@@ -79,9 +80,11 @@ class PoolServer {
   std::mutex stop_mutex_;
   std::condition_variable stop_changed_;
   bool stopping_ = false;  // under stop_mutex_
-  std::atomic<bool> upcalls_end_{false};
+  std::atomic<bool> upcalls_end_{false};    // asked for
+  std::atomic<bool> upcalls_ended_{false};  // done
   std::atomic<bool> death_reported_{false};
   bool started_ = false;
+  bool loaded_ = false;  // chunks and bitmaps of the pool are in the engine
 };
 
 }  // namespace gpu4fs::server

@@ -42,12 +42,20 @@ constexpr const char* example_folder = "/usr/share/doc/libfuse3-dev/examples";
   throw std::runtime_error(fmt::format("{}: {}", what, std::strerror(errno)));
 }
 
-pid_t start_program(const std::vector<std::string>& words) {
+// `quiet`: what it prints is thrown away.
+pid_t start_program(const std::vector<std::string>& words, bool quiet = false) {
   std::vector<char*> arguments;
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  if (quiet) {
+    ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  }
   pid_t child = 0;
-  const int error = ::posix_spawnp(&child, arguments[0], nullptr, nullptr, arguments.data(), environ);
+  const int error = ::posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
+  ::posix_spawn_file_actions_destroy(&actions);
   if (error != 0) throw std::runtime_error(fmt::format("{}: {}", words[0], std::strerror(error)));
   return child;
 }
@@ -122,7 +130,7 @@ class PeerMount final : public Mount {
     ::stat(mount_point_.c_str(), &before);
     std::vector<std::string> words{program_, "-f", mount_point_};
     if (is_low_level_) words.insert(words.end(), {"-o", "source=" + data_folder_});
-    child_ = start_program(words);
+    child_ = start_program(words, true);
     for (int attempt = 0; attempt < 500; ++attempt) {
       struct stat now {};
       if (::stat(mount_point_.c_str(), &now) == 0 && now.st_dev != before.st_dev) return;
@@ -226,11 +234,15 @@ void run_round(Mount& mount, const FuseScale& scale, Samples& samples) {
   mount.down();
 }
 
-Samples measure(Mount& mount, const FuseScale& scale) {
-  Samples samples;
-  Samples warm_up;
-  run_round(mount, scale, warm_up);
-  for (u32 round = 0; round < scale.rounds; ++round) run_round(mount, scale, samples);
+// Round by round in turn, so that a machine that changes its pace does so for all.
+std::vector<Samples> measure(const std::vector<std::unique_ptr<Mount>>& mounts, const FuseScale& scale) {
+  std::vector<Samples> samples(mounts.size());
+  for (u32 round = 0; round <= scale.rounds; ++round) {
+    for (std::size_t i = 0; i < mounts.size(); ++i) {
+      Samples warm_up;
+      run_round(*mounts[i], scale, round == 0 ? warm_up : samples[i]);
+    }
+  }
   return samples;
 }
 
@@ -325,16 +337,19 @@ int bench_fuse(const BenchFuseOptions& options) {
     for (const char* name : {"passthrough", "passthrough_ll"}) peers.push_back(build_example(name, folder.path()));
   }
   bind_to_cpus();
-  Samples own;
+  std::vector<Samples> samples;
   {
-    PoolMount mount(folder.path() + "/pool", folder.path() + "/mount", 4 * scale.file_bytes);
-    own = measure(mount, scale);
+    std::vector<std::unique_ptr<Mount>> mounts;
+    mounts.push_back(std::make_unique<PoolMount>(folder.path() + "/pool", folder.path() + "/mount", 4 * scale.file_bytes));
+    for (std::size_t i = 0; i < peers.size(); ++i) {
+      mounts.push_back(std::make_unique<PeerMount>(peers[i], fmt::format("{}/peer{}", folder.path(), i),
+                                                   fmt::format("{}/peer-mount{}", folder.path(), i)));
+    }
+    samples = measure(mounts, scale);
   }
   for (std::size_t i = 0; i < peers.size(); ++i) {
-    const std::string name = filesystem::path(peers[i]).filename().string();
-    PeerMount mount(peers[i], fmt::format("{}/peer{}", folder.path(), i), fmt::format("{}/peer-mount{}", folder.path(), i));
     // The first is what the goal names; the others are for comparison.
-    add_rows(result, own, measure(mount, scale), name, i == 0);
+    add_rows(result, samples[0], samples[i + 1], filesystem::path(peers[i]).filename().string(), i == 0);
   }
   print_rows(result);
   if (!options.output.empty()) write_result(result, options.output);

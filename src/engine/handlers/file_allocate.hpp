@@ -135,6 +135,7 @@ GPU4FS_FN Status run_allocate(Group g, Engine& engine, CommandState& c, const fs
   const bool punches = (mode & (fallocate_punch_hole | fallocate_zero_range)) != 0;
   const bool allocates = (mode & fallocate_punch_hole) == 0;
   if (c.stage == static_cast<u32>(AllocateStage::start)) {
+    GPU4FS_TRY(drop_capability(g, engine, c, ref));
     if (punches) GPU4FS_TRY(punch_range(g, engine, c, ref, begin, end));
     const bool stays_inline = ref.inode->is_inline() && end <= format::inode_inline_capacity;
     if (allocates && ref.inode->is_inline() && !stays_inline) GPU4FS_TRY(spill_inline(g, engine, c, ref));

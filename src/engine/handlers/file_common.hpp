@@ -10,6 +10,7 @@
 #include "engine/owned_extents.hpp"
 #include "fs/inode/inode.hpp"
 #include "fs/map/file_map.hpp"
+#include "fs/names/attributes.hpp"
 #include "fs/names/permissions.hpp"
 
 namespace gpu4fs::engine {
@@ -221,6 +222,24 @@ GPU4FS_FN Status data_page_of(Group g, Engine& engine, CommandState& c, const fs
   if (run.kind != fs::MapKind::data) return Status::ok;
   *address = run.address;
   return serial(g, [&] { return fs::check_accessible(engine.fs, c.operation, run.address); });
+}
+
+// The front end leaves it to the engine to take file capabilities away when content or owner change. A commit
+// of its own, for a command that owns no pages yet; a second call finds nothing to do.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status drop_capability(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  fs::FileSystem& fs = engine.fs;
+  if (!fs::load_slot(&ref.inode->attributes).is_valid()) return Status::ok;
+  const fs::AttributeName name{reinterpret_cast<const u8*>("security.capability"), 19, 0};
+  fs::FoundAttribute found{};
+  const Status status = fs::attribute_find(g, fs, c.operation, ref, name, &found);
+  if (is_control(status) || status == Status::again) return status;
+  if (status != Status::ok) return Status::ok;  // there is none; a damaged page does not keep data from being written
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, 1, 0));
+  GPU4FS_TRY(enter_gate(g, engine, c));
+  fs::attribute_commit_remove(g, fs, c.operation, ref, found);
+  leave_gate(g, engine, c);
+  return Status::ok;
 }
 
 // Moves the content of an inline file into page 0, in a commit of its own. Call it at stage 0 while the

@@ -261,6 +261,7 @@ GPU4FS_FN Status advance_copy(Group g, Engine& engine, CommandState& c, const Co
                               u32* tasks) {
   *tasks = 0;
   if (c.stage == static_cast<u32>(CopyStage::plan)) {
+    GPU4FS_TRY(drop_capability(g, engine, c, files.destination));
     if (files.destination.inode->is_inline()) GPU4FS_TRY(spill_inline(g, engine, c, files.destination));
     Status status = plan_copy(g, engine, c, files, length);
     if (status == Status::ok) status = copy_in_step(g, engine, c, files.source, tasks);

@@ -107,6 +107,9 @@ GPU4FS_FN Status set_attributes(Group g, Engine& engine, CommandState& c, const 
     go_to_stage(g, c, static_cast<u32>(SetAttributeStage::rest));
     leave_gate(g, engine, c);
   }
+  if ((c.command.mask & (format::set_uid | format::set_gid)) != 0 && type == fs::mode_regular) {
+    GPU4FS_TRY(drop_capability(g, engine, c, ref));
+  }
   // An access control list follows the mode.
   fs::FoundAttribute list{};
   if ((c.command.mask & format::set_mode) != 0) {

@@ -160,6 +160,7 @@ GPU4FS_FN Status truncate_to(Group g, Engine& engine, CommandState& c, const fs:
   fs::FileSystem& fs = engine.fs;
   if (fs.read_only != 0) return Status::read_only;
   if (size > fs::file_size_max) return Status::file_too_large;
+  GPU4FS_TRY(drop_capability(g, engine, c, ref));
   if (ref.inode->is_inline()) {
     if (size <= format::inode_inline_capacity) return resize_inline(g, engine, c, ref, size);
     GPU4FS_TRY(spill_inline(g, engine, c, ref));

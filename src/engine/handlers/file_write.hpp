@@ -37,6 +37,7 @@ GPU4FS_FN Status start_write(Group g, Engine& engine, CommandState& c, const fs:
   const bool appends = (c.command.flags & format::command_flag_append) != 0;
   const u64 begin = appends ? ref.inode->size_bytes : c.command.offset;
   if (begin >= fs::file_size_max) return Status::file_too_large;
+  if (c.command.length != 0) GPU4FS_TRY(drop_capability(g, engine, c, ref));
   const u64 length = minimum(c.command.length, fs::file_size_max - begin);
   serial(g, [&] {
     state = WriteState{};

@@ -61,7 +61,8 @@ GPU4FS_FN GPU4FS_NOINLINE void write_directory_record(Group g, CommandState& c, 
 // Copies the attributes of a named inode to c.attributes. corrupt_structure: there is no such inode.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status stage_attributes(Group g, Engine& engine, CommandState& c, u64 number) {
-  if (!is_file_number(number)) return Status::corrupt_structure;
+  // The directory itself, which is locked already, has no name in it.
+  if (!is_file_number(number) || number == c.command.inode) return Status::corrupt_structure;
   fs::InodeRef child{};
   const Status status = fs::get_inode(g, engine.fs, c.operation, number, &child);
   if (status == Status::not_found) return Status::corrupt_structure;

@@ -116,6 +116,7 @@ void opendir(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
 void fsyncdir(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info*) {
   FuseWorker& worker = FuseWorker::current();
   format::Command command = worker.command(request, Opcode::fsync, inode);
+  command.deadline_ms = patient_deadline_ms;
   command.mask = data_only != 0 ? 1 : 0;
   reply_status(request, worker.call(command).status);
 }

@@ -56,6 +56,7 @@ void setattr(fuse_req_t request, fuse_ino_t inode, struct stat* wanted, int to_s
              fuse_file_info*) {
   FuseWorker& worker = FuseWorker::current();
   format::Command command = worker.command(request, Opcode::setattr, inode);
+  command.deadline_ms = patient_deadline_ms;
   command.mask = set_mask(to_set);
   format::AttributeRecord& record = worker.attributes_in();
   record = {};
@@ -133,6 +134,7 @@ void write(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size, 
 void fsync(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info*) {
   FuseWorker& worker = FuseWorker::current();
   format::Command command = worker.command(request, Opcode::fsync, inode);
+  command.deadline_ms = patient_deadline_ms;
   command.mask = data_only != 0 ? 1 : 0;
   reply_status(request, worker.call(command).status);
 }
@@ -162,6 +164,7 @@ void fallocate(fuse_req_t request, fuse_ino_t inode, int mode, off_t offset, off
                fuse_file_info*) {
   FuseWorker& worker = FuseWorker::current();
   format::Command command = worker.command(request, Opcode::fallocate, inode);
+  command.deadline_ms = patient_deadline_ms;
   command.mode = static_cast<u32>(mode);
   command.offset = static_cast<u64>(offset);
   command.length = static_cast<u64>(length);
@@ -192,6 +195,7 @@ void copy_file_range(fuse_req_t request, fuse_ino_t from, off_t from_offset, fus
   // The answer is 32 bits wide, and a bounded piece keeps the kernel's inode lock short.
   constexpr u64 piece_max = u64{1} << 30;
   format::Command command = worker.command(request, Opcode::copy_range, from);
+  command.deadline_ms = patient_deadline_ms;
   command.offset = static_cast<u64>(from_offset);
   command.second_inode = to;
   command.aux = static_cast<u64>(to_offset);

@@ -87,7 +87,9 @@ client::Reply FuseWorker::call(const format::Command& command) {
 }
 
 void FuseWorker::reclaim(u64 inode) {
-  const client::Reply reply = session_->call(command(nullptr, format::Opcode::reclaim, inode));
+  format::Command request = command(nullptr, format::Opcode::reclaim, inode);
+  request.deadline_ms = patient_deadline_ms;
+  const client::Reply reply = session_->call(request);
   // Whatever is not freed now is freed by the next mount: the orphan bit is on the medium.
   if (reply.status != Status::ok && reply.status != Status::stale &&
       reply.status != Status::not_found) {

@@ -24,6 +24,9 @@ struct fuse_session;
 
 namespace gpu4fs::frontend {
 
+// For commands whose work grows with a file or waits for slow devices: fsync, truncation, freeing, copying.
+inline constexpr u32 patient_deadline_ms = 600'000;
+
 inline constexpr u64 fuse_max_write = u64{1} << 20;
 // Bytes in front of a WRITE's data: fuse_in_header and fuse_write_in.
 inline constexpr u64 fuse_write_head = 80;

@@ -86,11 +86,12 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE void change_bit(Group g, FileSystem& f
     const u64 bit = u64{1} << (number % 64);
     u64* word = bitmap_word(fs, frame, number);
     if (set) {
+      // On a damaged medium the bit may say what the inode does not.
       const u64 old = fetch_or<Order::relaxed, Scope::engine>(word, bit);
-      GPU4FS_CHECK_EQ(old & bit, u64{0});
+      if ((old & bit) != 0) store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
     } else {
-      const u64 old = fetch_and<Order::relaxed, Scope::engine>(word, ~bit);
-      GPU4FS_CHECK_EQ(old & bit, bit);
+      const u64 old = fetch_and<Order::release, Scope::engine>(word, ~bit);
+      if ((old & bit) == 0) store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
     }
     mark_page(fs, op, file, frame);
   });
@@ -145,6 +146,7 @@ GPU4FS_FN inline BatchChoice next_batch(FileSystem& fs, u32 wrapped) {
 // The batch of `first` is full: lets the scan go on at the next word of the bitmap page with a free bit.
 // Racing scans may look at a batch twice, which costs time only.
 GPU4FS_FN inline void skip_used_batches(FileSystem& fs, u32 frame, u64 first) {
+  if (load<Order::relaxed, Scope::engine>(bitmap_word(fs, frame, first)) != ~u64{0}) return;
   u64 number = first + 64 - first % 64;
   while (number % bitmap_bits_per_page != 0 &&
          load<Order::relaxed, Scope::engine>(bitmap_word(fs, frame, number)) == ~u64{0}) {
@@ -177,7 +179,12 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status claim_batch(Group g, FileSystem
     const Status status =
         get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, first, &file, &frame);
     if (status != Status::ok && status != Status::page_absent) return status;
-    if (serial(g, [&] { return take_batch(fs, op, first, frame); })) return Status::ok;
+    const bool taken = serial(g, [&] {
+      const bool is_ours = take_batch(fs, op, first, frame);
+      if (!is_ours && frame != no_frame) skip_used_batches(fs, frame, first);
+      return is_ours;
+    });
+    if (taken) return Status::ok;
   }
   return Status::no_inodes;
 }
@@ -230,7 +237,14 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status prepare_new_inode(Group g, File
   Status status = detail::get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, number, &file, &frame);
   if (status != Status::ok && status != Status::page_absent) return status;
   status = get_page(g, fs, op, detail::inode_file_ref(fs), 0, number / format::inodes_per_page, &frame);
-  return status == Status::page_absent ? Status::ok : status;
+  if (status == Status::page_absent) return Status::ok;
+  GPU4FS_TRY(status);
+  // On a damaged medium an inode may live although its bit says that it is free.
+  const bool is_free = serial(g, [&] {
+    const auto* inodes = reinterpret_cast<const format::Inode*>(page_data(fs, frame));
+    return inodes[number % format::inodes_per_page].mode == 0;
+  });
+  return is_free ? Status::ok : Status::corrupt_structure;
 }
 
 // Gate: brings the claimed inode to life with empty content. Its lock is free (nobody knows the number).
@@ -271,14 +285,15 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status prepare_free_inode(Group g, FileSystem& fs, Operation& op, u64 number) {
   InodeRef file{};
   u32 frame = no_frame;
-  return detail::get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, number, &file, &frame);
+  const Status status =
+      detail::get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, number, &file, &frame);
+  return status == Status::page_absent ? Status::corrupt_structure : status;
 }
 
 // Gate: the inode, exclusively locked and without content, links or attributes, becomes free. Its
 // generation survives, so that a handle of the old file never matches a new one.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE void commit_free_inode(Group g, FileSystem& fs, Operation& op, const InodeRef& ref) {
-  detail::change_bit(g, fs, op, format::inode_number_inode_bitmap, ref.number, false);
   serial(g, [&] {
     format::Inode& inode = *ref.inode;
     GPU4FS_CHECK_NE(inode.mode, 0);
@@ -290,6 +305,8 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE void commit_free_inode(Group g, FileSy
     detail::mark_page(fs, op, detail::inode_file_ref(fs), ref.frame);
     fetch_sub<Order::relaxed, Scope::engine>(&fs.inode_used, u64{1});
   });
+  // Last: from then on another command may claim the number.
+  detail::change_bit(g, fs, op, format::inode_number_inode_bitmap, ref.number, false);
 }
 
 // Prepare: the orphan bitmap's page for `number` is resident or will be created (covered by counting the

@@ -238,6 +238,24 @@ GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_change(Group g, FileSystem& f
   return dir.inode->entry_count == 0 ? Status::corrupt_structure : Status::ok;
 }
 
+namespace detail {
+
+// Brings in the map pages above the next `count` pages of the directory, so that appending finds them. A
+// page that is there already is damage.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status prepare_append(Group g, FileSystem& fs, Operation& op, const InodeRef& dir, u32 count) {
+  const u64 first = directory_page_count(dir);
+  for (u64 index = first; index < first + count; ++index) {
+    u32 frame = no_frame;
+    const Status status = get_page(g, fs, op, dir, 0, index, &frame);
+    if (status == Status::ok) return Status::corrupt_structure;
+    if (status != Status::page_absent) return status;
+  }
+  return Status::ok;
+}
+
+}  // namespace detail
+
 // Status: exists; no_space when the hashes of a leafful of names agree in all 63 usable bits or the
 // directory has 2^32 pages.
 template <class Group>
@@ -262,7 +280,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_insert(Group g, FileSystem& f
   const detail::SplitCount split = serial(g, [&] { return detail::count_split_pages(page, path, name); });
   plan->new_pages = split.pages;
   if (split.status == Status::ok && detail::directory_page_count(dir) + split.pages >= no_frame) return Status::no_space;
-  return split.status;
+  if (split.status != Status::ok) return split.status;
+  return detail::prepare_append(g, fs, op, dir, split.pages);
 }
 
 // Gate. `scratch` is a page of the command's own. Removals from the directory may lie between the plan and

@@ -158,6 +158,8 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status get_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
                           u64 index, u32* frame) {
   *frame = no_frame;
+  // No file reaches that far; in a key the index would run into the level.
+  if (index >= page_index_end) return Status::page_absent;
   const detail::FoundFrame hit =
       serial(g, [&] { return detail::look_up(fs, PageKey::make(file.number, level, index)); });
   if (hit.state == frame_valid) {

@@ -106,9 +106,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_large(FileSystem& fs, Ope
 // Takes free pages out of op.pages_reserved, which holds at least one: a run of contiguous pages
 // inside one chunk, of at most min(page_count_wanted, op.pages_reserved).
 //   alignment_pages 1    1 page at least, 512 at most
-//   alignment_pages 512  whole regions: address and length are multiples of 2 MiB; page_count 0
-//   when no region is
-//                        entirely free, or the reservation or the wish is smaller than one
+//   alignment_pages 512  whole regions, address and length multiples of 2 MiB; page_count 0 when no
+//                        region is entirely free, or less than one is reserved or wanted
 // The pages belong to the command until commit_extent() or abandon_extent().
 GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_run(FileSystem& fs, Operation& op,
                                                            u64 page_count_wanted,

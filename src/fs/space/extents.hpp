@@ -43,8 +43,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void commit_extent(FileSystem& fs, raid::Extent
   detail::mark_changed(chunk);
 }
 
-// Gate. Committed pages were filled where they are (unwritten blocks): the next checkpoint must write their
-// descriptors even if nothing else changed in the chunk.
+// Gate. Committed pages were filled where they are (unwritten blocks): the next checkpoint must
+// write their descriptors even if nothing else changed in the chunk.
 GPU4FS_FN inline void touch_extent(FileSystem& fs, raid::Extent extent) {
   detail::mark_changed(fs.space.chunks[detail::location_of(fs, extent).chunk]);
 }

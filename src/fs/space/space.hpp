@@ -2,11 +2,11 @@
 //
 // The common way of a page:
 //
-//   reserve_pages -> allocate_run -> (written) -> commit_extent -> ... -> free_extent -> next
-//   checkpoint -> free
+//   reserve_pages -> allocate_run -> commit_extent -> ... -> free_extent -> (checkpoint) -> free
 //                        |
-//                        +-> abandon_extent: back to the reservation; unreserve_pages: back to
-//                        everyone
+//                        +-> abandon_extent: back to the command's reservation
+//
+// unreserve_pages gives the rest of a reservation back to everyone.
 //
 // Per chunk and page six bits say where it is on this way (raid::ChunkBitmaps). Reservation,
 // allocation and release are lock-free; a checkpoint's snapshot needs the commit gate closed and

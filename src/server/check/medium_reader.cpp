@@ -1,14 +1,29 @@
 #include "server/check/medium_reader.hpp"
 
 #include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/vfs.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/check.hpp"
 #include "base/group.hpp"
 #include "base/xxh3.hpp"
 
 namespace gpu4fs::server {
+
+namespace {
+
+const u8* map_memory_device(const DeviceFile& file) {
+  struct statfs medium {};
+  if (::fstatfs(file.fd(), &medium) != 0 || static_cast<unsigned long>(medium.f_type) != TMPFS_MAGIC) return nullptr;
+  void* mapping = ::mmap(nullptr, file.size_bytes(), PROT_READ, MAP_SHARED, file.fd(), 0);
+  return mapping == MAP_FAILED ? nullptr : static_cast<const u8*>(mapping);
+}
+
+}  // namespace
 
 MediumReader::MediumReader(const OpenedPool& pool)
     : pool_(pool), cache_(std::make_unique<CachedDescriptors[]>(cache_slots)) {
@@ -18,6 +33,22 @@ MediumReader::MediumReader(const OpenedPool& pool)
                       fmt::format("chunk {:#x}: only profile 'single' is known",
                                   chunk.descriptor.base_address));
     }
+  }
+  for (const OpenedDevice& device : pool.devices) mappings_.push_back(map_memory_device(device.file));
+}
+
+MediumReader::~MediumReader() {
+  for (std::size_t i = 0; i < mappings_.size(); ++i) {
+    if (mappings_[i] != nullptr) ::munmap(const_cast<u8*>(mappings_[i]), pool_.devices[i].file.size_bytes());
+  }
+}
+
+void MediumReader::read_device(u32 device, u64 offset, void* to, u64 length) const {
+  const DeviceFile& file = pool_.devices[device].file;
+  if (mappings_[device] == nullptr || offset + length > file.size_bytes()) {
+    file.read_at(offset, to, length);
+  } else {
+    std::memcpy(to, mappings_[device] + offset, length);
   }
 }
 
@@ -63,9 +94,8 @@ bool MediumReader::read_descriptor(const PagePlace& place, format::PageDescripto
     const format::ChunkLayout layout = format::chunk_layout(chunk_page_count(place.chunk));
     cached.key = key;
     try {
-      chunk_device(place.chunk)
-          .read_at(header_area_offset(place.chunk, layout.descriptors_page + index),
-                   cached.descriptors, sizeof(cached.descriptors));
+      read_device(place.device, header_area_offset(place.chunk, layout.descriptors_page + index),
+                  cached.descriptors, sizeof(cached.descriptors));
       cached.readable = true;
     } catch (const PoolError&) {
       cached.readable = false;
@@ -78,7 +108,7 @@ bool MediumReader::read_descriptor(const PagePlace& place, format::PageDescripto
 bool MediumReader::read_raw(const PagePlace& place, u64 count, PageBuffer* pages) {
   GPU4FS_CHECK_LE(place.page + count, chunk_page_count(place.chunk));
   try {
-    chunk_device(place.chunk).read_at(place.device_offset, pages, count * page_size);
+    read_device(place.device, place.device_offset, pages, count * page_size);
   } catch (const PoolError&) {
     return false;
   }

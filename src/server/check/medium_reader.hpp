@@ -35,6 +35,9 @@ class MediumReader {
  public:
   // `pool` outlives the reader.
   explicit MediumReader(const OpenedPool& pool);
+  ~MediumReader();
+  MediumReader(const MediumReader&) = delete;
+  MediumReader& operator=(const MediumReader&) = delete;
 
   const OpenedPool& pool() const { return pool_; }
   u64 chunk_page_count(u32 chunk) const;
@@ -62,8 +65,12 @@ class MediumReader {
   };
   static constexpr u64 cache_slots = 1024;
 
+  void read_device(u32 device, u64 offset, void* to, u64 length) const;
+
   const OpenedPool& pool_;
   std::unique_ptr<CachedDescriptors[]> cache_;
+  // Of devices that are memory, where reading by mapping cannot fail and saves a call a page; else null.
+  std::vector<const u8*> mappings_;
 };
 
 }  // namespace gpu4fs::server

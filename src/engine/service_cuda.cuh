@@ -8,6 +8,12 @@
 
 namespace gpu4fs::engine {
 
+// A number that differs where the host's and the kernel's ideas of the engine's memory do.
+constexpr u64 engine_memory_layout() {
+  return (u64{sizeof(Engine)} << 40) ^ (u64{sizeof(CommandState)} << 20) ^ offsetof(Engine, sessions);
+}
+u64 service_memory_layout();
+
 u32 service_workers_per_block();
 
 // Asynchronous. The grid is small enough to be resident as a whole, which the workers rely on.

@@ -1,0 +1,108 @@
+#!/bin/sh
+# Checks the GPU engine on a machine with a GPU, within nine minutes and without a network: the programs of
+# tests/gpu, some of them under compute-sanitizer, the demo with both engines, and the benchmark. Ends with
+# "N passed, N failed"; non-zero if anything failed.
+#
+# usage: gpu_check.sh [--prebuilt DIR] [--quick]
+#   --prebuilt DIR  folder with gpu4fs and gpu4fs_gpu_* (default: build/cuda if it runs here, else it is built)
+#   --quick         no benchmark, no demo
+# GPU4FS_RESULTS: where the benchmark's JSON goes (default bench/results)
+set -eu
+root=$(cd "$(dirname "$0")/.." && pwd)
+prebuilt=
+quick=
+while [ $# -gt 0 ]; do
+    case $1 in
+        --prebuilt) prebuilt=$2; shift 2 ;;
+        --quick) quick=1; shift ;;
+        *) echo "usage: gpu_check.sh [--prebuilt DIR] [--quick]" >&2; exit 2 ;;
+    esac
+done
+began=$(date +%s)
+deadline=$((began + 525))
+
+if [ ! -e /dev/nvidiactl ]; then
+    echo "gpu-check: there is no NVIDIA GPU here (/dev/nvidiactl)" >&2
+    exit 1
+fi
+if [ -z "$prebuilt" ]; then
+    prebuilt=$root/build/cuda
+    if ! "$prebuilt/gpu4fs" --version >/dev/null 2>&1; then
+        echo "gpu-check: building $prebuilt"
+        (cd "$root" && cmake --preset cuda >/dev/null && cmake --build --preset cuda -j "${GPU4FS_JOBS:-$(nproc)}" | tail -1)
+        deadline=$(($(date +%s) + 525))
+    fi
+fi
+prebuilt=$(cd "$prebuilt" && pwd)
+results=${GPU4FS_RESULTS:-$root/bench/results}
+mkdir -p "$results"
+PATH=$PATH:/usr/local/cuda/bin
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+passed=0
+failed=0
+# check NAME LIMIT_S COMMAND...: runs it for at most LIMIT_S and not beyond the deadline.
+check() {
+    name=$1
+    limit=$2
+    shift 2
+    left=$((deadline - $(date +%s)))
+    [ "$limit" -le "$left" ] || limit=$left
+    if [ "$limit" -lt 5 ]; then
+        echo "FAIL $name: no time left"
+        failed=$((failed + 1))
+        return
+    fi
+    start=$(date +%s)
+    status=0
+    timeout -k 5 "$limit" "$@" >"$log" 2>&1 || status=$?
+    if [ "$status" -eq 0 ]; then
+        echo "PASS $name ($(($(date +%s) - start)) s)"
+        passed=$((passed + 1))
+    else
+        echo "FAIL $name: exit status $status after $(($(date +%s) - start)) s"
+        tail -40 "$log" | sed 's/^/    /'
+        failed=$((failed + 1))
+    fi
+}
+
+"$prebuilt/gpu4fs" doctor || true
+programs=$(find "$prebuilt" -name 'gpu4fs_gpu_*' -type f -perm -u+x | sort)
+if [ -z "$programs" ]; then
+    echo "FAIL no program gpu4fs_gpu_* in $prebuilt"
+    failed=$((failed + 1))
+fi
+for program in $programs; do
+    check "$(basename "$program")" 120 "$program"
+    grep -E '(passed|us|GB/s|Mop/s)' "$log" | tail -12 | sed 's/^/    /'
+done
+
+if command -v compute-sanitizer >/dev/null 2>&1; then
+    for program in $programs; do
+        case $program in
+            *base_kernel*) tools="memcheck racecheck synccheck" ;;
+            *) tools="memcheck synccheck" ;;
+        esac
+        for tool in $tools; do
+            GPU4FS_TEST_SCALE=5 check "$tool $(basename "$program")" 60 \
+                compute-sanitizer --tool "$tool" --error-exitcode 9 "$program"
+        done
+    done
+else
+    echo "note: compute-sanitizer is not installed here"
+fi
+
+if [ -z "$quick" ]; then
+    result=$results/run-cuda-$(date -u +%Y%m%dT%H%M%S).json
+    check "bench run --engine cuda" 200 "$prebuilt/gpu4fs" bench run --engine cuda --output "$result"
+    [ ! -s "$result" ] || "$prebuilt/gpu4fs" bench report "$result"
+    if [ -e /dev/fuse ]; then
+        GPU4FS=$prebuilt/gpu4fs check "demo" 150 "$root/scripts/demo.sh"
+        grep '^demo:' "$log" | sed 's/^/    /' || true
+    else
+        echo "note: no /dev/fuse here: the demo is left out"
+    fi
+fi
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,219 @@
+"""Mounting and unmounting: options, messages, exit statuses, read-only, ending by signal."""
+
+import errno
+import os
+import select
+import signal
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
+from mounted_pool import PROGRAM, MountedPool, wait_for_exit  # noqa: E402
+
+
+def gpu4fs(*words):
+    return subprocess.run([PROGRAM, *words], capture_output=True, text=True)
+
+
+class Mounting(unittest.TestCase):
+    def setUp(self):
+        self.pool = MountedPool(device_mib=32)
+        self.addCleanup(self.pool.remove)
+
+    def refuse(self, status, expected, *words):
+        done = gpu4fs("mount", *words)
+        self.assertEqual(done.returncode, status, done.stderr)
+        for word in expected:
+            self.assertIn(word, done.stderr)
+        self.assertFalse(os.path.ismount(self.pool.mountpoint))
+
+    def test_unknown_and_malformed_options_are_named(self):
+        devices = ":".join(self.pool.devices)
+        place = self.pool.mountpoint
+        self.refuse(1, ["'frobnicate'"], "-o", "ro,frobnicate", devices, place)
+        self.refuse(1, ["'commit'"], "-o", "commit", devices, place)
+        self.refuse(1, ["'commit'", "'soon'"], "-o", "commit=soon", devices, place)
+        self.refuse(1, ["'ro'"], "-o", "ro=1", devices, place)
+        self.refuse(1, ["'engine'", "'abacus'"], "-o", "engine=abacus", devices, place)
+        self.refuse(1, ["'cache'"], "-o", "cache=much", devices, place)
+        self.refuse(1, [], devices)
+
+    def test_wrong_devices_and_directories_are_named(self):
+        place = self.pool.mountpoint
+        self.refuse(32, ["/nonexistent/device"], "/nonexistent/device", place)
+        self.refuse(32, ["/nonexistent/dir"], self.pool.devices[0], "/nonexistent/dir")
+        other = os.path.join(self.pool.folder, "other")
+        with open(other, "wb") as file:
+            file.truncate(32 << 20)
+        self.refuse(32, [other], other, place)
+        os.unlink(self.pool.devices[1])
+        self.refuse(32, ["missing"], self.pool.devices[0], place)
+
+    def test_one_device_finds_the_others(self):
+        done = gpu4fs("mount", self.pool.devices[1], self.pool.mountpoint)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.pool.is_mounted = True
+        self.assertIn("engine: ", done.stderr)
+        self.pool.umount()
+
+    def test_second_mount_is_refused(self):
+        self.pool.mount()
+        second = os.path.join(self.pool.folder, "second")
+        os.mkdir(second)
+        done = gpu4fs("mount", ":".join(self.pool.devices), second)
+        self.assertEqual(done.returncode, 32)
+        self.assertIn("in use", done.stderr)
+        self.assertFalse(os.path.ismount(second))
+        self.pool.umount()
+
+    def test_fake_mount_does_nothing(self):
+        done = gpu4fs("mount", "-f", ":".join(self.pool.devices), self.pool.mountpoint)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertFalse(os.path.ismount(self.pool.mountpoint))
+
+    def test_as_mount_helper(self):
+        """The words that mount(8) gives to a helper."""
+        helper = os.path.join(os.path.dirname(PROGRAM), "mount.gpu4fs")
+        if not os.path.exists(helper):
+            helper = os.path.join(self.pool.folder, "mount.gpu4fs")
+            os.symlink(os.path.abspath(PROGRAM), helper)
+        done = subprocess.run([helper, ":".join(self.pool.devices), self.pool.mountpoint, "-n", "-o",
+                               "rw,noatime,nosuid,nodev"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.pool.is_mounted = True
+        with open("/proc/self/mounts") as mounts:
+            line = [text for text in mounts if self.pool.mountpoint in text][0]
+        self.assertIn(" fuse.gpu4fs ", line)
+        self.assertIn("nosuid", line)
+        self.assertIn("nodev", line)
+        self.pool.umount()
+
+    def test_read_only(self):
+        self.pool.mount()
+        with open(self.pool.path("f"), "w") as file:
+            file.write("content")
+        self.pool.umount()
+        before = [open(path, "rb").read() for path in self.pool.devices]
+        self.pool.mount("ro")
+        with open(self.pool.path("f")) as file:
+            self.assertEqual(file.read(), "content")
+        for operation in (lambda: os.unlink(self.pool.path("f")), lambda: os.mkdir(self.pool.path("d")),
+                          lambda: os.chmod(self.pool.path("f"), 0),
+                          lambda: open(self.pool.path("g"), "w")):
+            with self.assertRaises(OSError) as context:
+                operation()
+            self.assertEqual(context.exception.errno, errno.EROFS)
+        self.pool.umount()
+        self.assertEqual(before, [open(path, "rb").read() for path in self.pool.devices])
+
+    def test_signal_unmounts_cleanly(self):
+        self.pool.mount()
+        with open(self.pool.path("f"), "w") as file:
+            file.write("written before the signal")
+        handle = os.pidfd_open(self.pool.server_pid())
+        signal.pidfd_send_signal(handle, signal.SIGTERM)
+        wait_for_exit(handle)
+        os.close(handle)
+        self.assertFalse(os.path.ismount(self.pool.mountpoint))
+        self.pool.is_mounted = False
+        self.pool.fsck()
+        self.pool.mount()
+        with open(self.pool.path("f")) as file:
+            self.assertEqual(file.read(), "written before the signal")
+        self.pool.umount()
+
+    def test_signal_while_files_are_open(self):
+        self.pool.mount()
+        with open(self.pool.path("f"), "wb", buffering=0) as file:
+            file.write(b"kept")
+            os.unlink(self.pool.path("f"))
+            handle = os.pidfd_open(self.pool.server_pid())
+            signal.pidfd_send_signal(handle, signal.SIGTERM)
+            wait_for_exit(handle)
+            os.close(handle)
+            self.pool.is_mounted = False
+            with self.assertRaises(OSError):
+                file.write(b"nobody there")
+        self.pool.fsck()
+
+    def test_foreground_prints_and_ends(self):
+        server = subprocess.Popen([PROGRAM, "mount", "--foreground", "-o", "engine=cpu",
+                                   ":".join(self.pool.devices), self.pool.mountpoint],
+                                  stderr=subprocess.PIPE, text=True)
+        self.addCleanup(server.stderr.close)
+        self.assertIn("engine: CPU", server.stderr.readline())
+        self.assertTrue(os.path.ismount(self.pool.mountpoint))
+        self.pool.is_mounted = True
+        self.pool.umount()
+        self.assertEqual(server.wait(), 0)
+
+    def test_umount_of_a_busy_directory(self):
+        self.pool.mount()
+        with open(self.pool.path("f"), "w"):
+            done = gpu4fs("umount", self.pool.mountpoint)
+            self.assertEqual(done.returncode, 32)
+            self.assertIn("busy", done.stderr)
+            self.assertTrue(os.path.ismount(self.pool.mountpoint))
+        self.pool.umount()
+        self.assertEqual(gpu4fs("umount", self.pool.mountpoint).returncode, 32)
+
+    def test_umount_by_device(self):
+        self.pool.mount()
+        done = gpu4fs("umount", self.pool.devices[1])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.pool.is_mounted = False
+        self.assertFalse(os.path.ismount(self.pool.mountpoint))
+
+    def test_deleted_open_files_are_freed_by_the_next_mount(self):
+        self.pool.mount("commit=0")
+        free = os.statvfs(self.pool.mountpoint).f_bfree
+        with open(self.pool.path("f"), "wb", buffering=0) as file:
+            file.write(os.urandom(4 << 20))
+            os.unlink(self.pool.path("f"))
+            os.fsync(file.fileno())
+            self.pool.kill_server()
+        self.pool.mount()
+        self.assertLess(free - os.statvfs(self.pool.mountpoint).f_bfree, 64)
+        self.pool.umount()
+        self.pool.fsck()
+
+    def test_access_times(self):
+        self.pool.mount("noatime")
+        path = self.pool.path("f")
+        with open(path, "w") as file:
+            file.write("x" * 10000)
+        os.utime(path, ns=(10**18, 10**18))
+        self.pool.remount()  # so that reads reach the file system, not the page cache
+        self.pool.remount("noatime")
+        open(path).read()
+        self.assertEqual(os.stat(path).st_atime_ns, 10**18)
+        self.pool.remount("relatime")
+        open(path).read()
+        self.assertGreater(os.stat(path).st_atime_ns, 10**18)
+        self.pool.umount()
+
+    def test_idle_mount_uses_no_processor(self):
+        """All threads of an idle server sleep; counted by the kernel, not timed."""
+        self.pool.mount()
+        with open(self.pool.path("f"), "w") as file:
+            file.write("x")
+        pid = self.pool.server_pid()
+        os.sync()
+
+        def switches():
+            total = 0
+            for task in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{task}/status") as status:
+                    total += sum(int(line.split()[1]) for line in status if "ctxt_switches" in line)
+            return total
+
+        select.select([], [], [], 1.0)
+        before = switches()
+        select.select([], [], [], 1.0)
+        self.assertLess(switches() - before, 50)
+        self.pool.umount()
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)

@@ -1,0 +1,144 @@
+// A map is hostile input: whatever stands in its pages, the answer is a status, and no page outside is touched.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "fs/map_model.hpp"
+#include "support/test_scale.hpp"
+
+namespace gpu4fs::test {
+namespace {
+
+SmallPoolOptions hostile_options() {
+  SmallPoolOptions options;
+  options.chunk_count = 2;
+  options.chunk_bytes = u64{16} << 20;
+  options.frame_count = 1024;
+  options.staging_count = 512;
+  return options;
+}
+
+// Addresses of the map pages of the file on the medium.
+std::vector<u64> map_page_addresses(SmallFileSystem& small, u64 number) {
+  std::vector<u64> addresses;
+  for (u32 i = 0; i < small.fs().pages.frame_count; ++i) {
+    const fs::Frame& frame = small.fs().pages.frames[i];
+    if (frame.state == fs::frame_valid && frame.key.inode == number && frame.key.level() >= 1) {
+      addresses.push_back(frame.address);
+    }
+  }
+  return addresses;
+}
+
+// Changes one slot of the page on the medium and makes its checksum right again.
+void damage_slot(SmallFileSystem& small, u64 address, Sequence& random) {
+  u8* page = small.medium_page(address);
+  u64 word = 0;
+  const u64 slot = random.next() % format::slots_per_block;
+  std::memcpy(&word, page + 8 * slot, 8);
+  switch (random.next() % 5) {
+    case 0: word ^= u64{1} << random.next() % 64; break;
+    case 1: word = random.next(); break;
+    case 2: word = (random.next() % (u64{64} << 20) & ~u64{4095}) | (random.next() & 0x3f) | 8; break;
+    case 3: word = address | format::BlockPointer::indirect(0).raw; break;
+    default: word = 0x0000000000200000u * (random.next() % 32) | 8 | (1 + random.next() % 3); break;
+  }
+  std::memcpy(page + 8 * slot, &word, 8);
+  raid::PageLocation location{};
+  ASSERT_EQ(raid::find_page(small.fs().space, address, &location), Status::ok);
+  small.fs().space.chunks[location.chunk].descriptors[location.page].checksum = xxh3_64(page, page_size, address);
+}
+
+// Every function on random ranges; those that change run only after their prepare answered ok. Answers how often
+// the damage was seen.
+u32 use_map(SmallFileSystem& small, u64 number, Sequence& random) {
+  u32 refused = 0;
+  fs::FileSystem& fs = small.fs();
+  const auto place = [&] {
+    static constexpr u64 places[] = {0, 500, 3580, 4096, 262144 - 9, u64{1} << 27, fs::map_page_max - 5000};
+    return places[random.next() % 7] + random.next() % 600;
+  };
+  for (u32 i = 0; i < 30; ++i) {
+    fs::Operation op = small.operation();
+    fs::InodeRef ref{};
+    EXPECT_EQ(fs::get_inode(Lane{}, fs, op, number, &ref), Status::ok);
+    const u64 first = place();
+    const u64 end = first + 1 + random.next() % 1500;
+    fs::MapCost cost{};
+    fs::MapRun run{};
+    fs::MapSeek seek{};
+    u64 from = 0;
+    Status status = Status::ok;
+    switch (random.next() % 4) {
+      case 0: status = fs::map_lookup(Lane{}, fs, op, ref, first, end - first, &run); break;
+      case 1: status = fs::map_seek(Lane{}, fs, op, ref, first, end, random.next() % 2 == 0, 50, &seek); break;
+      case 2:
+        status = fs::map_prepare(Lane{}, fs, op, ref, first, end, &cost);
+        if (status != Status::ok) break;
+        if (fs::reserve_metadata(Lane{}, fs, op, 1, cost.changed, cost.fresh) != Status::ok) break;
+        if (fs::reserve_pages(fs, op, end - first) != Status::ok) break;
+        for (u64 page = first; page < end;) {
+          const raid::Extent extent = fs::allocate_run(fs, op, end - page, 1);
+          fs::map_replace(Lane{}, fs, op, ref, page, extent, fs::MapKind::data);
+          fs::commit_extent(fs, extent);
+          page += extent.page_count;
+        }
+        break;
+      default:
+        status = fs::map_prepare_remove(Lane{}, fs, op, ref, first, end, 20, &from, &cost);
+        if (status != Status::ok) break;
+        if (fs::reserve_metadata(Lane{}, fs, op, 1, cost.changed, cost.fresh) != Status::ok) break;
+        fs::map_remove(Lane{}, fs, op, ref, from, end);
+        break;
+    }
+    fs::release_reservations(fs, op);
+    // What a damaged map freed may have been a map page's place: that page then fails its check.
+    EXPECT_TRUE(status == Status::ok || status == Status::corrupt_structure || status == Status::checksum_mismatch)
+        << status_name(status);
+    if (status != Status::ok) ++refused;
+  }
+  return refused + fs.had_error;
+}
+
+TEST(MapHostile, DamagedSlotsAreStatuses) {
+  u32 seen = 0;
+  for (u64 seed = 1; seed <= scaled(150); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    SmallFileSystem small(hostile_options());
+    fs::Operation op{};
+    MapWalk<Lane> walk(Lane{}, small, op, seed);
+    walk.create_file();
+    for (const u64 page : {u64{0}, u64{512}, u64{3500}, u64{262144 - 20}, u64{1} << 27, fs::map_page_max - 4000}) {
+      walk.replace(page, 1 + static_cast<u32>(walk.random(700)),
+                   walk.random(2) == 0 ? fs::MapKind::data : fs::MapKind::unwritten);
+    }
+    ASSERT_EQ(small.checkpoint(Lane{}), Status::ok);
+    const std::vector<u64> addresses = map_page_addresses(small, walk.number);
+    ASSERT_GT(addresses.size(), 4u);
+    fs::evict_frames(Lane{}, small.fs(), small.fs().pages.frame_count);
+    Sequence random(seed * 77);
+    for (u32 i = 0; i < 1 + seed % 4; ++i) damage_slot(small, addresses[random.next() % addresses.size()], random);
+    if (use_map(small, walk.number, random) != 0) ++seen;
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(seen, scaled(150) / 4);
+}
+
+TEST(MapHostile, ImpossibleHeightIsRefused) {
+  SmallFileSystem small(hostile_options());
+  fs::Operation op{};
+  MapWalk<Lane> walk(Lane{}, small, op, 1);
+  walk.create_file();
+  fs::InodeRef ref{};
+  ASSERT_EQ(fs::get_inode(Lane{}, small.fs(), op, walk.number, &ref), Status::ok);
+  ref.inode->height = fs::map_height_max + 1;
+  fs::MapRun run{};
+  fs::MapCost cost{};
+  u64 from = 0;
+  EXPECT_EQ(fs::map_lookup(Lane{}, small.fs(), op, ref, 0, 1, &run), Status::corrupt_structure);
+  EXPECT_EQ(fs::map_prepare(Lane{}, small.fs(), op, ref, 0, 1, &cost), Status::corrupt_structure);
+  EXPECT_EQ(fs::map_prepare_remove(Lane{}, small.fs(), op, ref, 0, 1, 9, &from, &cost), Status::corrupt_structure);
+}
+
+}  // namespace
+}  // namespace gpu4fs::test
