@@ -22,8 +22,9 @@ cuda: setup
 test: setup
 	@scripts/test.sh
 
-demo: build
-	@GPU4FS=$(CURDIR)/build/release/gpu4fs scripts/demo.sh
+# With a GPU the demo runs both engines.
+demo: $(if $(wildcard /dev/nvidiactl),cuda,build)
+	@scripts/demo.sh
 
 gpu-check: setup
 	@scripts/gpu_check.sh

@@ -3,7 +3,7 @@
 # every byte, name, mode, time and link, unmounts, checks the pool, mounts it again and compares again.
 # With a GPU it does so with both engines. Exits non-zero at the first difference.
 #
-# GPU4FS: the program (default: build/cuda/gpu4fs or build/release/gpu4fs)
+# GPU4FS: the program (default: build/cuda/gpu4fs where there is a GPU, else build/release/gpu4fs)
 # GPU4FS_DEMO_BYTES, GPU4FS_DEMO_FILES: least size of the tree (default 200000000 and 5000)
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -12,8 +12,10 @@ files_min=${GPU4FS_DEMO_FILES:-5000}
 bytes_max=$((bytes_min * 4))
 
 gpu4fs=${GPU4FS:-}
-for candidate in "$root/build/cuda/gpu4fs" "$root/build/release/gpu4fs"; do
-    [ -n "$gpu4fs" ] || { [ -x "$candidate" ] && gpu4fs=$candidate; } || true
+builds="release cuda"
+[ ! -e /dev/nvidiactl ] || builds="cuda release"
+for build in $builds; do
+    if [ -z "$gpu4fs" ] && [ -x "$root/build/$build/gpu4fs" ]; then gpu4fs=$root/build/$build/gpu4fs; fi
 done
 [ -n "$gpu4fs" ] || { echo "demo: no gpu4fs program; run make first" >&2; exit 1; }
 

@@ -18,8 +18,9 @@ while [ $# -gt 0 ]; do
         *) echo "usage: gpu_check.sh [--prebuilt DIR] [--quick]" >&2; exit 2 ;;
     esac
 done
-began=$(date +%s)
-deadline=$((began + 525))
+deadline=$(($(date +%s) + 525))
+GPU4FS_COMMIT=${GPU4FS_COMMIT:-$(git -C "$root" rev-parse --short HEAD 2>/dev/null || true)}
+export GPU4FS_COMMIT
 
 if [ ! -e /dev/nvidiactl ]; then
     echo "gpu-check: there is no NVIDIA GPU here (/dev/nvidiactl)" >&2
@@ -85,7 +86,7 @@ if command -v compute-sanitizer >/dev/null 2>&1; then
             *) tools="memcheck synccheck" ;;
         esac
         for tool in $tools; do
-            GPU4FS_TEST_SCALE=5 check "$tool $(basename "$program")" 60 \
+            check "$tool $(basename "$program")" 60 env GPU4FS_TEST_SCALE=5 GPU4FS_TEST_NO_TRAP=1 \
                 compute-sanitizer --tool "$tool" --error-exitcode 9 "$program"
         done
     done
@@ -98,7 +99,7 @@ if [ -z "$quick" ]; then
     check "bench run --engine cuda" 200 "$prebuilt/gpu4fs" bench run --engine cuda --output "$result"
     [ ! -s "$result" ] || "$prebuilt/gpu4fs" bench report "$result"
     if [ -e /dev/fuse ]; then
-        GPU4FS=$prebuilt/gpu4fs check "demo" 150 "$root/scripts/demo.sh"
+        check "demo" 150 env GPU4FS="$prebuilt/gpu4fs" "$root/scripts/demo.sh"
         grep '^demo:' "$log" | sed 's/^/    /' || true
     else
         echo "note: no /dev/fuse here: the demo is left out"

@@ -20,6 +20,7 @@ GPU4FS_FN constexpr bool extent_is_in_place(const raid::Extent& extent) {
 
 // Leader only.
 GPU4FS_FN inline void abandon_owned_extents(Engine& engine, CommandState& c) {
+  GPU4FS_CHECK_LE(c.extent_count, command_extent_capacity);
   u64 page_count = 0;
   for (u32 i = 0; i < c.extent_count; ++i) {
     const raid::Extent& extent = c.extents[i];

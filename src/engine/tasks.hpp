@@ -47,9 +47,10 @@ struct TakenTask {
   bool counted;  // inside the step gate
 };
 
-// Inside the step gate, unless the command itself has it closed. Leader only.
+// Inside the step gate, unless the command itself has it closed. A helper that comes late, when the slot may
+// hold another command, must not look at the command before it has a task. Leader only.
 GPU4FS_FN inline TakenTask take_task(Engine& engine, CommandState& c, bool counted) {
-  if (!counted && needs_step_gate(c.command.opcode) && !is_closed_by(engine.step_gate, c)) {
+  if (!counted && !is_closed_by(engine.step_gate, c)) {
     if (!try_enter(engine, engine.step_gate)) return {TaskTake::closed, 0, false};
     counted = true;
   }

@@ -26,19 +26,27 @@ void add_options(CLI::App& app) {
   fuse_options = {};
   report_paths.clear();
   app.require_subcommand(1);
-  CLI::App* run = app.add_subcommand("run", "measure an engine in this process through the client library");
-  run->add_option("--engine", run_options.engine, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  CLI::App* run =
+      app.add_subcommand("run", "measure an engine in this process through the client library");
+  run->add_option("--engine", run_options.engine, "auto, cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   run->add_option("-o,--output", run_options.output, "Write the result as JSON to this file");
   run->add_flag("--quick", run_options.quick, "Less data and fewer repetitions");
-  run->add_option("--only", run_options.only, "Parts to run: files, vram, latency, rate, idle, checkpoint");
+  run->add_option("--only", run_options.only,
+                  "Parts to run: first, files, vram, latency, rate, idle, checkpoint")
+      ->check(CLI::IsMember({"first", "files", "vram", "latency", "rate", "idle", "checkpoint"}));
   run->callback([] { action = Action::run; });
-  CLI::App* fuse = app.add_subcommand("fuse", "measure a mount against libfuse's passthrough file systems");
-  fuse->add_option("--peer", fuse_options.peers, "Passthrough programs; otherwise libfuse's examples are built");
-  fuse->add_option("--folder", fuse_options.folder, "Where pool and peer keep their data, default /dev/shm");
+  CLI::App* fuse =
+      app.add_subcommand("fuse", "measure a mount against libfuse's passthrough file systems");
+  fuse->add_option("--peer", fuse_options.peers,
+                   "Passthrough programs; otherwise libfuse's examples are built");
+  fuse->add_option("--folder", fuse_options.folder,
+                   "Where pool and peer keep their data, default /dev/shm");
   fuse->add_option("-o,--output", fuse_options.output, "Write the result as JSON to this file");
   fuse->add_flag("--quick", fuse_options.quick, "Less data and fewer repetitions");
   fuse->callback([] { action = Action::fuse; });
-  CLI::App* report = app.add_subcommand("report", "print results: what, measured, required, met or short");
+  CLI::App* report =
+      app.add_subcommand("report", "print results: what, measured, required, met or short");
   report->add_option("results", report_paths, "JSON files, default bench/results/*.json");
   report->callback([] { action = Action::report; });
 }
@@ -66,7 +74,8 @@ int bench_report(const std::vector<std::string>& paths) {
     }
     std::sort(files.begin(), files.end());
   }
-  if (files.empty()) throw std::runtime_error("no results: name files, or run it where bench/results lies");
+  if (files.empty())
+    throw std::runtime_error("no results: name files, or run it where bench/results lies");
   for (const std::string& file : files) {
     fmt::print("{}: ", file);
     print_rows(read_result(file));
@@ -74,6 +83,7 @@ int bench_report(const std::vector<std::string>& paths) {
   return 0;
 }
 
-const Verb bench_verb = {"bench", "measure against the machine's limits", nullptr, add_options, run, 16, 8};
+const Verb bench_verb = {
+    "bench", "measure against the machine's limits", nullptr, add_options, run, 16, 8};
 
 }  // namespace gpu4fs::tools

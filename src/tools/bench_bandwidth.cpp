@@ -88,27 +88,32 @@ struct Rates {
   std::vector<double> write_cpu_s_per_gb;
 };
 
-// Writes new files, syncs, reads them back and compares them, removes them; `repeats` times after one
-// round that is not counted.
+// Writes new files, syncs, reads them back and compares them, removes them; `repeats` times after
+// one round that is not counted.
 Rates measure_files(BenchContext& context, u32 file_count) {
   Rates rates;
   const u64 length = context.scale.file_bytes;
   ClientGroup clients(context, file_count);
-  clients.run([&](BenchClient& client, u32 i) { fill_pattern(client.buffer(), i, 0, length / page_size); });
+  clients.run(
+      [&](BenchClient& client, u32 i) { fill_pattern(client.buffer(), i, 0, length / page_size); });
   const double gigabytes = static_cast<double>(length) * file_count / bytes_per_gb;
   for (u32 repeat = 0; repeat <= context.scale.repeats; ++repeat) {
     std::vector<u64> inodes(file_count);
     const auto name = [&](u32 i) { return fmt::format("file-{}-{}", repeat, i); };
-    clients.run([&](BenchClient& client, u32 i) { inodes[i] = client.create(format::inode_number_root, name(i)); });
+    clients.run([&](BenchClient& client, u32 i) {
+      inodes[i] = client.create(format::inode_number_root, name(i));
+    });
     const auto written = clients.run([&](BenchClient& client, u32 i) {
-      client.stream(format::Opcode::write, inodes[i], length, step_bytes, in_flight, client.buffer_address(0));
+      client.stream(format::Opcode::write, inodes[i], length, step_bytes, in_flight,
+                    client.buffer_address(0));
     });
     const double sync_began = now_seconds();
     clients[0].sync();
     const double sync_seconds = now_seconds() - sync_began;
     clients.run([&](BenchClient& client, u32) { std::fill_n(client.buffer(), length, u8{0}); });
     const auto read = clients.run([&](BenchClient& client, u32 i) {
-      client.stream(format::Opcode::read, inodes[i], length, step_bytes, in_flight, client.buffer_address(0));
+      client.stream(format::Opcode::read, inodes[i], length, step_bytes, in_flight,
+                    client.buffer_address(0));
     });
     clients.run([&](BenchClient& client, u32 i) {
       check_pattern(client.buffer(), i, 0, length / page_size);
@@ -125,11 +130,12 @@ Rates measure_files(BenchContext& context, u32 file_count) {
 }
 
 std::string file_text(const BenchContext& context, u32 count) {
-  return fmt::format("{} file{} of {} MiB", count, count == 1 ? "" : "s", context.scale.file_bytes >> 20);
+  return fmt::format("{} file{} of {} MiB", count, count == 1 ? "" : "s",
+                     context.scale.file_bytes >> 20);
 }
 
-void add_rate(BenchContext& context, const char* name, std::string what, const std::vector<double>& samples,
-              double limit, double required) {
+void add_rate(BenchContext& context, const char* name, std::string what,
+              const std::vector<double>& samples, double limit, double required) {
   BenchRow row;
   row.name = name;
   row.what = std::move(what);
@@ -139,7 +145,15 @@ void add_rate(BenchContext& context, const char* name, std::string what, const s
   row.limit_what = context.limits.what;
   // A figure above the limit would mean that one of the two was measured wrongly.
   if (limit > 0 && row.value > 1.05 * limit) {
-    throw std::runtime_error(fmt::format("{}: {:.1f} GB/s is above the limit of {:.1f} GB/s", name, row.value, limit));
+    if (!context.on_gpu) {  // a shared machine was busy while the limit was measured: there is no
+                            // ratio
+      row.limit = 0;
+      row.remark = fmt::format("limit measured as {:.2g} GB/s", limit);
+      context.result.rows.push_back(std::move(row));
+      return;
+    }
+    throw std::runtime_error(
+        fmt::format("{}: {:.1f} GB/s is above the limit of {:.1f} GB/s", name, row.value, limit));
   }
   if (context.on_gpu && required > 0) {
     row.requirement = Requirement::at_least;
@@ -150,6 +164,28 @@ void add_rate(BenchContext& context, const char* name, std::string what, const s
 
 }  // namespace
 
+void bench_first_touch(BenchContext& context) {
+  const u64 length = context.scale.file_bytes;
+  BenchClient client(
+      frontend::open_local_session(context.server, length + BenchClient::control_bytes));
+  fill_pattern(client.buffer(), 0, 0, length / page_size);
+  const u64 file_count = client.free_bytes() / length - 1;  // a file's worth stays free
+  std::vector<double> rates;
+  for (u64 i = 0; i < file_count; ++i) {
+    const u64 inode = client.create(format::inode_number_root, fmt::format("touch-{}", i));
+    const double began = now_seconds();
+    client.stream(format::Opcode::write, inode, length, step_bytes, in_flight,
+                  client.buffer_address(0));
+    rates.push_back(static_cast<double>(length) / bytes_per_gb / (now_seconds() - began));
+  }
+  for (u64 i = 0; i < file_count; ++i)
+    client.unlink(format::inode_number_root, fmt::format("touch-{}", i));
+  client.sync();
+  client.sync();
+  add_rate(context, "write-first", "write to memory used for the first time", rates,
+           context.limits.write_gb_per_s, 0);
+}
+
 void bench_files(BenchContext& context) {
   for (const u32 count : {1u, context.scale.file_count}) {
     const Rates rates = measure_files(context, count);
@@ -157,8 +193,8 @@ void bench_files(BenchContext& context) {
     const std::string suffix = count == 1 ? "one" : "many";
     add_rate(context, ("write-" + suffix).c_str(), "write " + files, rates.write_gb_per_s,
              context.limits.write_gb_per_s, write_ratio_min);
-    add_rate(context, ("write-sync-" + suffix).c_str(), "write and sync " + files, rates.synced_gb_per_s,
-             context.limits.write_gb_per_s, 0);
+    add_rate(context, ("write-sync-" + suffix).c_str(), "write and sync " + files,
+             rates.synced_gb_per_s, context.limits.write_gb_per_s, 0);
     add_rate(context, ("read-" + suffix).c_str(), "read " + files, rates.read_gb_per_s,
              context.limits.read_gb_per_s, read_ratio_min);
     if (count == 1) continue;
@@ -179,21 +215,27 @@ void bench_read_device(BenchContext& context) {
   if (!context.on_gpu) return;
   constexpr u32 region = 1;
   const u64 length = context.scale.file_bytes;
-  BenchClient writer(frontend::open_local_session(context.server, length + BenchClient::control_bytes));
+  BenchClient writer(
+      frontend::open_local_session(context.server, length + BenchClient::control_bytes));
   fill_pattern(writer.buffer(), 0, 0, length / page_size);
   const u64 inode = writer.create(format::inode_number_root, "device-read");
-  writer.stream(format::Opcode::write, inode, length, step_bytes, in_flight, writer.buffer_address(0));
-  void* device = allocate_device(length);  // freed with the process: freeing waits for the service kernel
+  writer.stream(format::Opcode::write, inode, length, step_bytes, in_flight,
+                writer.buffer_address(0));
+  void* device =
+      allocate_device(length);  // freed with the process: freeing waits for the service kernel
   server::LocalSession local = context.server.open_session(BenchClient::control_bytes + page_size);
   const auto* session = static_cast<const server::ServerSession*>(local.owner.get());
   const Status added = context.server.engine().add_region(session->index(), region, device, length);
-  if (added != Status::ok) throw std::runtime_error(fmt::format("GPU memory as a region: {}", status_text(added)));
-  BenchClient reader(client::Session(client::Connection{local.producer, local.port, std::move(local.owner)}));
+  if (added != Status::ok)
+    throw std::runtime_error(fmt::format("GPU memory as a region: {}", status_text(added)));
+  BenchClient reader(
+      client::Session(client::Connection{local.producer, local.port, std::move(local.owner)}));
   std::vector<double> rates;
   for (u32 repeat = 0; repeat <= context.scale.repeats; ++repeat) {
     zero_device(device, length);
     const double began = now_seconds();
-    reader.stream(format::Opcode::read, inode, length, step_bytes, in_flight, format::ring_address(region, 0));
+    reader.stream(format::Opcode::read, inode, length, step_bytes, in_flight,
+                  format::ring_address(region, 0));
     const double seconds = now_seconds() - began;
     std::fill_n(writer.buffer(), length, u8{0});
     copy_from_device(writer.buffer(), device, length);

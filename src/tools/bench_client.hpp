@@ -1,5 +1,5 @@
-// A benchmark's client: a session with the pieces of commands that the measurements need, and the content
-// of their files. Host only. Errors are std::runtime_error with the command and the status.
+// A benchmark's client: a session with the pieces of commands that the measurements need, and the
+// content of their files. Host only. Errors are std::runtime_error with the command and the status.
 #pragma once
 
 #include <string>
@@ -33,11 +33,13 @@ class BenchClient {
   void unlink(u64 directory, const std::string& name);
   void set_times(u64 inode);
   void sync();
+  u64 free_bytes();  // of the pool
 
   // read or write of `length` bytes between a file and memory at ring address `data`.
-  static format::Command transfer(format::Opcode opcode, u64 inode, u64 offset, u64 length, u64 data);
-  // The whole of [0, length) in commands of `step` bytes, `in_flight` at a time. `data` is the ring address
-  // of byte 0.
+  static format::Command transfer(format::Opcode opcode, u64 inode, u64 offset, u64 length,
+                                  u64 data);
+  // The whole of [0, length) in commands of `step` bytes, `in_flight` at a time. `data` is the ring
+  // address of byte 0.
   void stream(format::Opcode opcode, u64 inode, u64 length, u64 step, u32 in_flight, u64 data);
 
   client::Reply call(const format::Command& command, const char* what);

@@ -1,6 +1,7 @@
-// gpu4fs bench fuse: the CPU engine through FUSE on two CPUs against libfuse's passthrough file systems over
-// tmpfs, which do nothing but hand requests on. The same steps on both, the mounts taken down and set up
-// again before anything is read, so that nothing comes from the kernel's caches.
+// gpu4fs bench fuse: the CPU engine through FUSE on two CPUs against libfuse's passthrough file
+// systems over tmpfs, which do nothing but hand requests on. The same steps on both, the mounts
+// taken down and set up again before anything is read, so that nothing comes from the kernel's
+// caches.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
@@ -54,7 +55,8 @@ pid_t start_program(const std::vector<std::string>& words, bool quiet = false) {
     ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
   }
   pid_t child = 0;
-  const int error = ::posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
+  const int error =
+      ::posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
   ::posix_spawn_file_actions_destroy(&actions);
   if (error != 0) throw std::runtime_error(fmt::format("{}: {}", words[0], std::strerror(error)));
   return child;
@@ -63,7 +65,8 @@ pid_t start_program(const std::vector<std::string>& words, bool quiet = false) {
 void run_program(const std::vector<std::string>& words) {
   int status = 0;
   if (::waitpid(start_program(words), &status, 0) < 0 || status != 0) {
-    throw std::runtime_error(fmt::format("{} {} failed", words[0], words.size() > 1 ? words[1] : ""));
+    throw std::runtime_error(
+        fmt::format("{} {} failed", words[0], words.size() > 1 ? words[1] : ""));
   }
 }
 
@@ -76,7 +79,9 @@ class Mount {
   const std::string& folder() const { return folder_; }
 
  protected:
-  explicit Mount(std::string folder) : folder_(std::move(folder)) { filesystem::create_directories(folder_); }
+  explicit Mount(std::string folder) : folder_(std::move(folder)) {
+    filesystem::create_directories(folder_);
+  }
 
   dev_t device() const {
     struct stat state {};
@@ -91,7 +96,8 @@ class PoolMount final : public Mount {
   PoolMount(const std::string& data_folder, std::string folder, u64 pool_bytes)
       : Mount(std::move(folder)), program_(filesystem::read_symlink("/proc/self/exe").string()) {
     filesystem::create_directories(data_folder);
-    for (int i = 0; i < 4; ++i) devices_ += fmt::format("{}{}/device{}", i == 0 ? "" : ":", data_folder, i);
+    for (int i = 0; i < 4; ++i)
+      devices_ += fmt::format("{}{}/device{}", i == 0 ? "" : ":", data_folder, i);
     run_program({program_, "mkfs", "-q", "--size", std::to_string(pool_bytes / 4), devices_});
   }
   ~PoolMount() override {
@@ -116,7 +122,9 @@ class PoolMount final : public Mount {
 class PeerMount final : public Mount {
  public:
   PeerMount(std::string program, std::string data_folder, std::string folder)
-      : Mount(std::move(folder)), program_(std::move(program)), data_folder_(std::move(data_folder)) {
+      : Mount(std::move(folder)),
+        program_(std::move(program)),
+        data_folder_(std::move(data_folder)) {
     filesystem::create_directories(data_folder_);
     is_low_level_ = filesystem::path(program_).filename().string().find("_ll") != std::string::npos;
     mount_point_ = folder_;
@@ -169,7 +177,8 @@ using Samples = std::map<std::string, std::vector<double>>;
 
 class File {
  public:
-  File(const std::string& path, int flags) : descriptor_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {
+  File(const std::string& path, int flags)
+      : descriptor_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {
     if (descriptor_ < 0) fail(path);
   }
   ~File() { ::close(descriptor_); }
@@ -188,7 +197,9 @@ void write_file(const std::string& path, const FuseScale& scale, Samples& sample
   const double began = now_seconds();
   const File file(path, O_WRONLY | O_CREAT | O_TRUNC);
   for (u64 offset = 0; offset < scale.file_bytes; offset += call_bytes) {
-    if (::pwrite(file.get(), bytes + offset, call_bytes, static_cast<off_t>(offset)) != ssize_t{call_bytes}) fail(path);
+    if (::pwrite(file.get(), bytes + offset, call_bytes, static_cast<off_t>(offset)) !=
+        ssize_t{call_bytes})
+      fail(path);
   }
   samples["write"].push_back(static_cast<double>(scale.file_bytes) / 1e9 / (now_seconds() - began));
 }
@@ -199,14 +210,17 @@ void read_file(const std::string& path, const FuseScale& scale, Samples& samples
   const double began = now_seconds();
   const File file(path, O_RDONLY);
   for (u64 offset = 0; offset < scale.file_bytes; offset += call_bytes) {
-    if (::pread(file.get(), bytes + offset, call_bytes, static_cast<off_t>(offset)) != ssize_t{call_bytes}) fail(path);
+    if (::pread(file.get(), bytes + offset, call_bytes, static_cast<off_t>(offset)) !=
+        ssize_t{call_bytes})
+      fail(path);
   }
   samples["read"].push_back(static_cast<double>(scale.file_bytes) / 1e9 / (now_seconds() - began));
   check_pattern(content.data(), 0, 0, scale.file_bytes / page_size);
 }
 
 template <class Step>
-void time_files(const char* name, const std::string& folder, u32 count, Samples& samples, Step step) {
+void time_files(const char* name, const std::string& folder, u32 count, Samples& samples,
+                Step step) {
   const double began = now_seconds();
   for (u32 i = 0; i < count; ++i) step(fmt::format("{}/file{}", folder, i));
   samples[name].push_back(count / (now_seconds() - began));
@@ -235,7 +249,8 @@ void run_round(Mount& mount, const FuseScale& scale, Samples& samples) {
 }
 
 // Round by round in turn, so that a machine that changes its pace does so for all.
-std::vector<Samples> measure(const std::vector<std::unique_ptr<Mount>>& mounts, const FuseScale& scale) {
+std::vector<Samples> measure(const std::vector<std::unique_ptr<Mount>>& mounts,
+                             const FuseScale& scale) {
   std::vector<Samples> samples(mounts.size());
   for (u32 round = 0; round <= scale.rounds; ++round) {
     for (std::size_t i = 0; i < mounts.size(); ++i) {
@@ -250,10 +265,13 @@ std::vector<Samples> measure(const std::vector<std::unique_ptr<Mount>>& mounts, 
 std::string build_example(const std::string& name, const std::string& folder) {
   const std::string source = fmt::format("{}/{}.c", example_folder, name);
   if (!filesystem::exists(source)) {
-    throw std::runtime_error(fmt::format("{} is missing: install libfuse3-dev or name a program with --peer", source));
+    throw std::runtime_error(
+        fmt::format("{} is missing: install libfuse3-dev or name a program with --peer", source));
   }
   const std::string program = folder + "/" + name;
-  run_program({"sh", "-c", fmt::format("cc -O2 -w -o '{}' '{}' $(pkg-config fuse3 --cflags --libs)", program, source)});
+  run_program(
+      {"sh", "-c",
+       fmt::format("cc -O2 -w -o '{}' '{}' $(pkg-config fuse3 --cflags --libs)", program, source)});
   return program;
 }
 
@@ -287,13 +305,15 @@ void bind_to_cpus() {
   if (::sched_setaffinity(0, sizeof(chosen), &chosen) != 0) fail("sched_setaffinity");
 }
 
-void add_rows(BenchResult& result, const Samples& own, const Samples& peer, const std::string& peer_name,
-              bool is_required) {
+void add_rows(BenchResult& result, const Samples& own, const Samples& peer,
+              const std::string& peer_name, bool is_required) {
   for (const char* quantity : {"write", "read", "create", "stat", "unlink"}) {
-    const bool is_stream = std::strcmp(quantity, "write") == 0 || std::strcmp(quantity, "read") == 0;
+    const bool is_stream =
+        std::strcmp(quantity, "write") == 0 || std::strcmp(quantity, "read") == 0;
     BenchRow row;
     row.name = fmt::format("fuse-{}-{}", quantity, peer_name);
-    row.what = fmt::format("{} through FUSE, {}", is_stream ? fmt::format("sequential {} of 1 MiB", quantity) : quantity,
+    row.what = fmt::format("{} through FUSE, {}",
+                           is_stream ? fmt::format("sequential {} of 1 MiB", quantity) : quantity,
                            "CPU engine");
     row.unit = is_stream ? "GB/s" : "1/s";
     BenchRow limit;
@@ -321,7 +341,8 @@ std::string date_text() {
 }  // namespace
 
 int bench_fuse(const BenchFuseOptions& options) {
-  const FuseScale scale = options.quick ? FuseScale{64ull << 20, 1000, 2} : FuseScale{256ull << 20, 5000, 5};
+  const FuseScale scale =
+      options.quick ? FuseScale{64ull << 20, 1000, 2} : FuseScale{256ull << 20, 5000, 5};
   const TemporaryFolder folder(options.folder.empty() ? "/dev/shm" : options.folder);
   BenchResult result;
   result.benchmark = "fuse";
@@ -334,22 +355,26 @@ int bench_fuse(const BenchFuseOptions& options) {
   result.machine = describe_machine();
   std::vector<std::string> peers = options.peers;
   if (peers.empty()) {
-    for (const char* name : {"passthrough", "passthrough_ll"}) peers.push_back(build_example(name, folder.path()));
+    for (const char* name : {"passthrough", "passthrough_ll"})
+      peers.push_back(build_example(name, folder.path()));
   }
   bind_to_cpus();
   std::vector<Samples> samples;
   {
     std::vector<std::unique_ptr<Mount>> mounts;
-    mounts.push_back(std::make_unique<PoolMount>(folder.path() + "/pool", folder.path() + "/mount", 4 * scale.file_bytes));
+    mounts.push_back(std::make_unique<PoolMount>(folder.path() + "/pool", folder.path() + "/mount",
+                                                 4 * scale.file_bytes));
     for (std::size_t i = 0; i < peers.size(); ++i) {
-      mounts.push_back(std::make_unique<PeerMount>(peers[i], fmt::format("{}/peer{}", folder.path(), i),
-                                                   fmt::format("{}/peer-mount{}", folder.path(), i)));
+      mounts.push_back(
+          std::make_unique<PeerMount>(peers[i], fmt::format("{}/peer{}", folder.path(), i),
+                                      fmt::format("{}/peer-mount{}", folder.path(), i)));
     }
     samples = measure(mounts, scale);
   }
   for (std::size_t i = 0; i < peers.size(); ++i) {
     // The first is what the goal names; the others are for comparison.
-    add_rows(result, samples[0], samples[i + 1], filesystem::path(peers[i]).filename().string(), i == 0);
+    add_rows(result, samples[0], samples[i + 1], filesystem::path(peers[i]).filename().string(),
+             i == 0);
   }
   print_rows(result);
   if (!options.output.empty()) write_result(result, options.output);

@@ -1,4 +1,5 @@
-// Small commands: latency one at a time, rate with many in flight; and what the engine costs when idle.
+// Small commands: latency one at a time, rate with many in flight; and what the engine costs when
+// idle.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,8 +32,8 @@ constexpr double small_reads_per_s_min = 5e6;
 constexpr double processors_max = 8;
 constexpr u64 small_file_bytes = 32ull << 20;
 
-void add_latency(BenchContext& context, const char* name, const char* what, const std::vector<double>& samples_us,
-                 double required_us) {
+void add_latency(BenchContext& context, const char* name, const char* what,
+                 const std::vector<double>& samples_us, double required_us) {
   for (const double fraction : {0.5, 0.99}) {
     BenchRow row;
     row.name = fmt::format("{}-p{:.0f}", name, fraction * 100);
@@ -69,13 +70,16 @@ u64 write_small_file(BenchClient& client, const std::string& name, u64 file, u64
   return inode;
 }
 
-// One thread of the rate measurement. Each read of a batch has its own place in the data area, so that
-// every byte is compared after the clock has stopped.
+// One thread of the rate measurement. Each read of a batch has its own place in the data area, so
+// that every byte is compared after the clock has stopped.
 class SmallReader {
  public:
   SmallReader(BenchContext& context, u64 inode, u64 file, u64 seed)
-      : client_(frontend::open_local_session(context.server, batch_bytes + BenchClient::control_bytes)),
-        inode_(inode), file_(file), random_(seed) {}
+      : client_(
+            frontend::open_local_session(context.server, batch_bytes + BenchClient::control_bytes)),
+        inode_(inode),
+        file_(file),
+        random_(seed) {}
 
   static constexpr u64 batch_pages = 8192;
   static constexpr u64 batch_bytes = batch_pages * page_size;
@@ -91,8 +95,9 @@ class SmallReader {
     std::vector<u64> positions(batch_pages);
     for (u64 submitted = 0, finished = 0; finished < batch_pages;) {
       if (submitted < batch_pages && submitted - finished < depth) {
-        const auto command = BenchClient::transfer(format::Opcode::read, inode_, pages_[submitted] * page_size,
-                                                   page_size, client_.buffer_address(submitted * page_size));
+        const auto command =
+            BenchClient::transfer(format::Opcode::read, inode_, pages_[submitted] * page_size,
+                                  page_size, client_.buffer_address(submitted * page_size));
         if (client_.session().submit(command, &positions[submitted]) != Status::ok) {
           throw std::runtime_error("a ring with room took no command");
         }
@@ -121,12 +126,14 @@ class SmallReader {
   std::vector<u64> pages_;
 };
 
-void read_side_by_side(std::vector<std::unique_ptr<SmallReader>>& readers, u32 repeats, std::vector<double>* rates) {
+void read_side_by_side(std::vector<std::unique_ptr<SmallReader>>& readers, u32 repeats,
+                       std::vector<double>* rates) {
   double began = 0;
   const auto count = static_cast<std::ptrdiff_t>(readers.size());
   std::barrier before(count, [&]() noexcept { began = now_seconds(); });
   std::barrier after(count, [&]() noexcept {
-    rates->push_back(static_cast<double>(readers.size() * SmallReader::batch_pages) / (now_seconds() - began));
+    rates->push_back(static_cast<double>(readers.size() * SmallReader::batch_pages) /
+                     (now_seconds() - began));
   });
   std::mutex mutex;
   std::exception_ptr failure;
@@ -157,26 +164,32 @@ void read_side_by_side(std::vector<std::unique_ptr<SmallReader>>& readers, u32 r
 }  // namespace
 
 void bench_latency(BenchContext& context) {
-  BenchClient client(frontend::open_local_session(context.server, small_file_bytes + BenchClient::control_bytes));
+  BenchClient client(
+      frontend::open_local_session(context.server, small_file_bytes + BenchClient::control_bytes));
   format::Command noop{};
   noop.opcode = format::Opcode::noop;
-  add_latency(context, "noop", "no-op", time_calls(context.scale.latency_calls, [&](u32) { client.call(noop, "noop"); }),
+  add_latency(context, "noop", "no-op",
+              time_calls(context.scale.latency_calls, [&](u32) { client.call(noop, "noop"); }),
               noop_us_max);
 
   const u64 inode = write_small_file(client, "latency", 0, small_file_bytes);
   std::mt19937_64 random(1);
-  add_latency(context, "read-4k", "read of 4 KiB", time_calls(context.scale.latency_calls, [&](u32) {
-                const u64 page = random() % (small_file_bytes / page_size);
-                client.call(BenchClient::transfer(format::Opcode::read, inode, page * page_size, page_size,
-                                                  client.buffer_address(0)),
-                            "read");
-                check_pattern(client.buffer(), 0, page, 1);
-              }),
+  add_latency(context, "read-4k", "read of 4 KiB",
+              time_calls(context.scale.latency_calls,
+                         [&](u32) {
+                           const u64 page = random() % (small_file_bytes / page_size);
+                           client.call(
+                               BenchClient::transfer(format::Opcode::read, inode, page * page_size,
+                                                     page_size, client.buffer_address(0)),
+                               "read");
+                           check_pattern(client.buffer(), 0, page, 1);
+                         }),
               read_us_max);
 
   const u64 directory = client.make_directory(format::inode_number_root, "many");
   add_latency(context, "create", "create of an empty file",
-              time_calls(context.scale.create_calls, [&](u32 i) { client.create(directory, fmt::format("file{}", i)); }),
+              time_calls(context.scale.create_calls,
+                         [&](u32 i) { client.create(directory, fmt::format("file{}", i)); }),
               create_us_max);
   for (u32 i = 0; i < context.scale.create_calls + context.scale.create_calls / 10; ++i) {
     client.unlink(directory, fmt::format("file{}", i));
@@ -188,7 +201,8 @@ void bench_latency(BenchContext& context) {
 void bench_small_reads(BenchContext& context) {
   u64 inode = 0;
   {
-    BenchClient writer(frontend::open_local_session(context.server, small_file_bytes + BenchClient::control_bytes));
+    BenchClient writer(frontend::open_local_session(context.server,
+                                                    small_file_bytes + BenchClient::control_bytes));
     inode = write_small_file(writer, "rate", 1, small_file_bytes);
   }
   std::vector<std::unique_ptr<SmallReader>> readers;
@@ -211,7 +225,8 @@ void bench_small_reads(BenchContext& context) {
 }
 
 void bench_idle(BenchContext& context) {
-  BenchClient client(frontend::open_local_session(context.server, BenchClient::control_bytes + page_size));
+  BenchClient client(
+      frontend::open_local_session(context.server, BenchClient::control_bytes + page_size));
   if (context.on_gpu) {
     // Busy: a thread keeps the engine at work while the probe looks for free multiprocessors.
     std::atomic<bool> stop{false};

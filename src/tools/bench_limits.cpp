@@ -6,18 +6,32 @@
 
 namespace gpu4fs::tools {
 
-std::string gpu_problem() { return "built without CUDA"; }
+std::string gpu_problem() {
+  return "built without CUDA";
+}
 
 struct GpuLimits::Buffers {};
-GpuLimits::GpuLimits(u64) { throw std::runtime_error(gpu_problem()); }
+GpuLimits::GpuLimits(u64) {
+  throw std::runtime_error(gpu_problem());
+}
 GpuLimits::~GpuLimits() = default;
-double GpuLimits::copy_seconds(CopyPath) { return 0; }
+double GpuLimits::copy_seconds(CopyPath) {
+  return 0;
+}
 
-void* allocate_device(u64) { throw std::runtime_error(gpu_problem()); }
+void* allocate_device(u64) {
+  throw std::runtime_error(gpu_problem());
+}
 void free_device(void*) {}
-void copy_from_device(void*, const void*, u64) { throw std::runtime_error(gpu_problem()); }
-void zero_device(void*, u64) { throw std::runtime_error(gpu_problem()); }
-ProcessorCount count_free_processors() { return {0, 0}; }
+void copy_from_device(void*, const void*, u64) {
+  throw std::runtime_error(gpu_problem());
+}
+void zero_device(void*, u64) {
+  throw std::runtime_error(gpu_problem());
+}
+ProcessorCount count_free_processors() {
+  return {0, 0};
+}
 
 }  // namespace gpu4fs::tools
 #endif

@@ -1,5 +1,6 @@
-// What the GPU can do at best: bare kernels and allocations that the benchmark holds the engine against.
-// Host only; without CUDA in the build gpu_problem() says so and nothing else may be called.
+// What the GPU can do at best: bare kernels and allocations that the benchmark holds the engine
+// against. Host only; without CUDA in the build gpu_problem() says so and nothing else may be
+// called.
 #pragma once
 
 #include <memory>
@@ -14,9 +15,10 @@ std::string gpu_problem();
 
 enum class CopyPath { host_to_host, host_to_device, device_to_host };
 
-// Zero-copy kernels: the GPU's threads load from one registered buffer and store to another, four 16-byte
-// loads in flight a thread, 8 blocks of 1024 threads, as many as the engine may use. Buffers are shared
-// memory (memfd), registered and touched beforehand, or VRAM. Throws std::runtime_error.
+// Zero-copy kernels: the GPU's threads load from one registered buffer and store to another, four
+// 16-byte loads in flight a thread, 8 blocks of 1024 threads, as many as the engine may use.
+// Buffers are shared memory (memfd), registered and touched beforehand, or VRAM. Throws
+// std::runtime_error.
 class GpuLimits {
  public:
   explicit GpuLimits(u64 length_bytes);
@@ -24,8 +26,8 @@ class GpuLimits {
   GpuLimits(const GpuLimits&) = delete;
   GpuLimits& operator=(const GpuLimits&) = delete;
 
-  // Seconds for one pass over the buffer, timed by the host around launch and completion. The result is
-  // compared byte by byte with the source afterwards.
+  // Seconds for one pass over the buffer, timed by the host around launch and completion. The
+  // result is compared byte by byte with the source afterwards.
   double copy_seconds(CopyPath path);
 
  private:
@@ -43,7 +45,8 @@ struct ProcessorCount {
   u32 total;
   u32 free;  // took a whole block of a probe kernel at once
 };
-// Multiprocessors of the GPU on which no other kernel has a block: a probe wants each of them whole.
+// Multiprocessors of the GPU on which no other kernel has a block: a probe wants each of them
+// whole.
 ProcessorCount count_free_processors();
 
 }  // namespace gpu4fs::tools

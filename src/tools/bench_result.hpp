@@ -12,8 +12,8 @@ namespace gpu4fs::tools {
 // What a row is held against.
 enum class Requirement { none, at_least, at_most };
 
-// One measured quantity. `value` is in `unit`; what is judged is value / limit where a limit was measured
-// in the same run, else the value itself.
+// One measured quantity. `value` is in `unit`; what is judged is value / limit where a limit was
+// measured in the same run, else the value itself.
 struct BenchRow {
   std::string name;  // stable: "gpu-write-1"
   std::string what;  // for people
@@ -42,7 +42,7 @@ struct Machine {
   u32 cpu_count = 0;
   u64 memory_bytes = 0;
   std::string kernel;
-  std::string gpu;         // "" without one
+  std::string gpu;  // "" without one
   std::string gpu_driver;
 };
 Machine describe_machine();
@@ -50,8 +50,8 @@ Machine describe_machine();
 struct BenchResult {
   std::string benchmark;  // "run" or "fuse"
   std::string engine;
-  std::string date;       // UTC
-  std::string commit;     // of the sources, "" when unknown
+  std::string date;    // UTC
+  std::string commit;  // of the sources, "" when unknown
   std::string version;
   bool quick = false;
   Machine machine;

@@ -1,5 +1,5 @@
-// gpu4fs bench run: an engine in this process on a pool of memory devices. The limits it is held against
-// are measured in the same process, before the engine starts; every byte read is compared.
+// gpu4fs bench run: an engine in this process on a pool of memory devices. The limits it is held
+// against are measured in the same process, before the engine starts; every byte read is compared.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -42,17 +42,20 @@ class MemoryPool {
  public:
   explicit MemoryPool(u64 device_bytes) {
     std::string pattern = "/dev/shm/gpu4fs-bench-XXXXXX";
-    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("cannot make a folder in /dev/shm");
+    if (::mkdtemp(pattern.data()) == nullptr)
+      throw std::runtime_error("cannot make a folder in /dev/shm");
     folder_ = pattern;
     server::MakePoolOptions make;
     make.size_bytes = device_bytes;
     make.label = "bench";
-    for (u32 i = 0; i < device_count; ++i) make.device_paths.push_back(fmt::format("{}/device{}", folder_, i));
+    for (u32 i = 0; i < device_count; ++i)
+      make.device_paths.push_back(fmt::format("{}/device{}", folder_, i));
     server::make_pool(make);
     // Memory is allocated now, not while something is measured.
     for (const std::string& path : make.device_paths) {
       const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-      const int error = file < 0 ? errno : ::posix_fallocate(file, 0, static_cast<off_t>(device_bytes));
+      const int error =
+          file < 0 ? errno : ::posix_fallocate(file, 0, static_cast<off_t>(device_bytes));
       if (file >= 0) ::close(file);
       if (error != 0) throw std::runtime_error(fmt::format("{}: {}", path, std::strerror(error)));
     }
@@ -83,15 +86,21 @@ struct Part {
   void (*run)(BenchContext&);
 };
 constexpr Part parts[] = {
-    {"files", bench_files},     {"vram", bench_read_device}, {"latency", bench_latency},
-    {"rate", bench_small_reads}, {"idle", bench_idle},         {"checkpoint", bench_checkpoint_pause},
+    {"first", bench_first_touch},
+    {"files", bench_files},
+    {"vram", bench_read_device},
+    {"latency", bench_latency},
+    {"rate", bench_small_reads},
+    {"idle", bench_idle},
+    {"checkpoint", bench_checkpoint_pause},
 };
 
 // The median of several passes; with the first, which warms up, left out.
 double measure_limit(GpuLimits& limits, CopyPath path, u64 length_bytes) {
   limits.copy_seconds(path);
   std::vector<double> rates;
-  for (int i = 0; i < 5; ++i) rates.push_back(static_cast<double>(length_bytes) / 1e9 / limits.copy_seconds(path));
+  for (int i = 0; i < 5; ++i)
+    rates.push_back(static_cast<double>(length_bytes) / 1e9 / limits.copy_seconds(path));
   BenchRow row;
   set_samples(row, rates);
   return row.value;
@@ -115,7 +124,8 @@ double measure_memcpy(u64 length_bytes) {
     for (std::thread& thread : threads) thread.join();
     rates.push_back(static_cast<double>(length_bytes) / 1e9 / (now_seconds() - began));
   }
-  if (std::memcmp(from.data(), to.data(), length_bytes) != 0) throw std::runtime_error("memcpy did not copy");
+  if (std::memcmp(from.data(), to.data(), length_bytes) != 0)
+    throw std::runtime_error("memcpy did not copy");
   BenchRow row;
   set_samples(row, rates);
   return row.value;
@@ -129,7 +139,8 @@ Limits measure_limits(bool on_gpu, u64 length_bytes) {
     return result;
   }
   GpuLimits limits(length_bytes);
-  result.write_gb_per_s = result.read_gb_per_s = measure_limit(limits, CopyPath::host_to_host, length_bytes);
+  result.write_gb_per_s = result.read_gb_per_s =
+      measure_limit(limits, CopyPath::host_to_host, length_bytes);
   result.device_gb_per_s = measure_limit(limits, CopyPath::host_to_device, length_bytes);
   result.what = "bare kernel";
   count_free_processors();  // loads the probe, which must not happen beside the service kernel
@@ -137,14 +148,16 @@ Limits measure_limits(bool on_gpu, u64 length_bytes) {
 }
 
 bool is_wanted(const BenchRunOptions& options, const char* part) {
-  return options.only.empty() || std::find(options.only.begin(), options.only.end(), part) != options.only.end();
+  return options.only.empty() ||
+         std::find(options.only.begin(), options.only.end(), part) != options.only.end();
 }
 
 }  // namespace
 
 int bench_run(const BenchRunOptions& options) {
   const std::string problem = gpu_problem();
-  if (options.engine == "cuda" && !problem.empty()) throw std::runtime_error("engine cuda: " + problem);
+  if (options.engine == "cuda" && !problem.empty())
+    throw std::runtime_error("engine cuda: " + problem);
   const bool on_gpu = options.engine != "cpu" && problem.empty();
   BenchResult result;
   result.benchmark = "run";
@@ -169,7 +182,8 @@ int bench_run(const BenchRunOptions& options) {
   {
     BenchContext context{server, scale, limits, on_gpu, result};
     for (const Part& part : parts) {
-      if (!is_wanted(options, part.name)) continue;
+      const bool warms_up = on_gpu && std::strcmp(part.name, "first") == 0;
+      if (!warms_up && !is_wanted(options, part.name)) continue;
       try {
         part.run(context);
       } catch (const std::exception& error) {

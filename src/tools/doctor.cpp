@@ -73,7 +73,9 @@ Condition check_fuse_device() {
   const int file = ::open("/dev/fuse", O_RDWR | O_CLOEXEC);
   const int error = errno;
   if (file >= 0) ::close(file);
-  return {"fuse", Need::required, file >= 0,
+  return {"fuse",
+          Need::required,
+          file >= 0,
           file >= 0 ? "/dev/fuse opens" : fmt::format("/dev/fuse: {}", std::strerror(error)),
           "a mount is served through the kernel's FUSE",
           error == ENOENT ? "load the module: modprobe fuse; in a container pass --device /dev/fuse"
@@ -83,8 +85,11 @@ Condition check_fuse_device() {
 Condition check_fusermount() {
   const std::string path = find_program("fusermount3");
   const bool is_root = ::geteuid() == 0;
-  return {"fusermount3", is_root ? Need::advice : Need::required, !path.empty(),
-          path.empty() ? "not in PATH" : path, "users other than root mount and unmount with it",
+  return {"fusermount3",
+          is_root ? Need::advice : Need::required,
+          !path.empty(),
+          path.empty() ? "not in PATH" : path,
+          "users other than root mount and unmount with it",
           "install the package fuse3"};
 }
 
@@ -92,9 +97,12 @@ Condition check_allow_other() {
   std::ifstream file("/etc/fuse.conf");
   bool allowed = ::geteuid() == 0;
   for (std::string line; std::getline(file, line);) allowed = allowed || line == "user_allow_other";
-  return {"allow_other", Need::advice, allowed,
+  return {"allow_other",
+          Need::advice,
+          allowed,
           ::geteuid() == 0 ? "root needs no permission" : "from /etc/fuse.conf",
-          "without it only the user who mounted sees the files", "add the line user_allow_other to /etc/fuse.conf"};
+          "without it only the user who mounted sees the files",
+          "add the line user_allow_other to /etc/fuse.conf"};
 }
 
 Condition check_shared_memory() {
@@ -103,76 +111,110 @@ Condition check_shared_memory() {
   const u64 size = exists ? u64{state.f_blocks} * state.f_frsize : 0;
   const u64 free = exists ? u64{state.f_bavail} * state.f_frsize : 0;
   constexpr u64 enough = u64{1} << 30;
-  return {"shared memory", Need::advice, size >= enough,
-          exists ? fmt::format("/dev/shm {} of {} free", size_text(free), size_text(size)) : "no /dev/shm",
+  return {"shared memory",
+          Need::advice,
+          size >= enough,
+          exists ? fmt::format("/dev/shm {} of {} free", size_text(free), size_text(size))
+                 : "no /dev/shm",
           "pools of memory devices lie there, and the GPU engine reaches them directly",
           "mount -o remount,size=8G /dev/shm; in a container pass --shm-size"};
 }
 
 Condition check_huge_pages() {
   const std::string setting = first_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
-  const bool on = setting.find("[always]") != std::string::npos || setting.find("[advise]") != std::string::npos ||
-                  setting.find("[within_size]") != std::string::npos || setting.find("[force]") != std::string::npos;
-  return {"huge pages", Need::advice, on, setting.empty() ? "unknown" : setting,
+  const bool on = setting.find("[always]") != std::string::npos ||
+                  setting.find("[advise]") != std::string::npos ||
+                  setting.find("[within_size]") != std::string::npos ||
+                  setting.find("[force]") != std::string::npos;
+  return {"huge pages",
+          Need::advice,
+          on,
+          setting.empty() ? "unknown" : setting,
           "a pool in /dev/shm is registered with the GPU and copied faster from huge pages",
-          "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled, or put the pool on hugetlbfs"};
+          "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled, or put the pool on "
+          "hugetlbfs"};
 }
 
 Condition check_memlock() {
   rlimit limit{};
   ::getrlimit(RLIMIT_MEMLOCK, &limit);
   const bool unlimited = limit.rlim_cur == RLIM_INFINITY || ::geteuid() == 0;
-  return {"locked memory", Need::advice, unlimited || limit.rlim_cur >= (u64{1} << 30),
-          unlimited ? "unlimited" : size_text(limit.rlim_cur), "memory registered with the GPU is locked",
+  return {"locked memory",
+          Need::advice,
+          unlimited || limit.rlim_cur >= (u64{1} << 30),
+          unlimited ? "unlimited" : size_text(limit.rlim_cur),
+          "memory registered with the GPU is locked",
           "raise memlock in /etc/security/limits.conf or LimitMEMLOCK= of the unit"};
 }
 
 Condition check_build() {
   constexpr bool with_cuda = GPU4FS_WITH_CUDA != 0;
-  return {"cuda build", Need::gpu_engine, with_cuda,
+  return {"cuda build",
+          Need::gpu_engine,
+          with_cuda,
           with_cuda ? "this program has the GPU engine" : "this program has only the CPU engine",
-          "engine=cuda needs it; engine=auto takes the CPU engine without it", "build with: make cuda"};
+          "engine=cuda needs it; engine=auto takes the CPU engine without it",
+          "build with: make cuda"};
 }
 
-std::string cuda_version_text(u32 version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+std::string cuda_version_text(u32 version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
 
 Condition check_driver(const CudaDriverReport& cuda) {
   const std::string kernel_module = first_line("/proc/driver/nvidia/version");
-  return {"driver", Need::gpu_engine, cuda.driver_version >= cuda_version_min,
-          cuda.driver_version == 0 ? (cuda.library_found ? cuda.problem : "no libcuda.so.1: " + cuda.problem)
-                                   : fmt::format("CUDA {}{}{}", cuda_version_text(cuda.driver_version),
-                                                 kernel_module.empty() ? "" : ", ", kernel_module),
+  return {"driver",
+          Need::gpu_engine,
+          cuda.driver_version >= cuda_version_min,
+          cuda.driver_version == 0
+              ? (cuda.library_found ? cuda.problem : "no libcuda.so.1: " + cuda.problem)
+              : fmt::format("CUDA {}{}{}", cuda_version_text(cuda.driver_version),
+                            kernel_module.empty() ? "" : ", ", kernel_module),
           "the GPU engine runs through the NVIDIA driver",
-          fmt::format("install an NVIDIA driver that serves CUDA {} or newer", cuda_version_text(cuda_version_min))};
+          fmt::format("install an NVIDIA driver that serves CUDA {} or newer",
+                      cuda_version_text(cuda_version_min))};
 }
 
 Condition check_gpu(const CudaDriverReport& cuda) {
   const bool fits = cuda.device_count > 0 && cuda.compute_capability >= compute_capability_min;
-  return {"gpu", Need::gpu_engine, fits,
-          cuda.device_count == 0 ? "none"
-                                 : fmt::format("{}, compute capability {}.{}, {} processors, {}", cuda.device_name,
-                                               cuda.compute_capability / 10, cuda.compute_capability % 10,
-                                               cuda.processor_count, size_text(cuda.memory_bytes)),
-          "the GPU engine is compiled for compute capability 9.0", "use a GPU of the Hopper generation"};
+  return {"gpu",
+          Need::gpu_engine,
+          fits,
+          cuda.device_count == 0
+              ? "none"
+              : fmt::format("{}, compute capability {}.{}, {} processors, {}", cuda.device_name,
+                            cuda.compute_capability / 10, cuda.compute_capability % 10,
+                            cuda.processor_count, size_text(cuda.memory_bytes)),
+          "the GPU engine is compiled for compute capability 9.0",
+          "use a GPU of the Hopper generation"};
 }
 
 Condition check_registration(const CudaDriverReport& cuda) {
-  return {"registration", Need::gpu_engine, cuda.can_register_host_memory,
+  return {"registration",
+          Need::gpu_engine,
+          cuda.can_register_host_memory,
           cuda.can_register_host_memory ? "a page of shared memory was registered"
           : cuda.device_count == 0      ? "not tried: there is no GPU"
                                         : cuda.registration_problem,
           "the GPU reads and writes the pool and the command rings in the CPU's memory",
-          "see the driver's message; a container needs enough locked memory and no seccomp filter on ioctl"};
+          "see the driver's message; a container needs enough locked memory and no seccomp filter "
+          "on ioctl"};
 }
 
 Condition check_mps(const CudaDriverReport& cuda) {
   const char* folder = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
-  const std::filesystem::path pipe = std::filesystem::path(folder != nullptr ? folder : "/tmp/nvidia-mps") / "control";
+  const std::filesystem::path pipe =
+      std::filesystem::path(folder != nullptr ? folder : "/tmp/nvidia-mps") / "control";
   std::error_code ignored;
   const bool runs = std::filesystem::exists(pipe, ignored);
-  return {"mps", Need::advice, runs || cuda.device_count == 0,
-          cuda.device_count == 0 ? "no GPU to share" : runs ? "control daemon at " + pipe.string() : "not running",
-          "without it the engine and other programs on the GPU take turns of 2 ms; idle, the engine leaves the GPU",
+  return {"mps",
+          Need::advice,
+          runs || cuda.device_count == 0,
+          cuda.device_count == 0 ? "no GPU to share"
+          : runs                 ? "control daemon at " + pipe.string()
+                                 : "not running",
+          "without it the engine and other programs on the GPU take turns of 2 ms; idle, the "
+          "engine leaves the GPU",
           "start it before the mount and the other programs: nvidia-cuda-mps-control -d"};
 }
 
@@ -211,12 +253,13 @@ void print_json(const std::vector<Condition>& conditions, bool usable, bool gpu_
 
 void print_text(const std::vector<Condition>& conditions, bool usable, bool gpu_usable) {
   for (const Condition& condition : conditions) {
-    const char* state = condition.holds                         ? "ok"
-                        : condition.need == Need::required      ? "MISSING"
-                        : condition.need == Need::gpu_engine    ? "no"
-                                                                : "advice";
+    const char* state = condition.holds                      ? "ok"
+                        : condition.need == Need::required   ? "MISSING"
+                        : condition.need == Need::gpu_engine ? "no"
+                                                             : "advice";
     fmt::print("{:<8} {:<14} {}\n", state, condition.name, condition.found);
-    if (!condition.holds || options.verbose) fmt::print("{:8} {:<14}   why: {}\n", "", "", condition.why);
+    if (!condition.holds || options.verbose)
+      fmt::print("{:8} {:<14}   why: {}\n", "", "", condition.why);
     if (!condition.holds) fmt::print("{:8} {:<14}   fix: {}\n", "", "", condition.fix);
   }
   fmt::print("{}; {}\n", usable ? "mounts work here" : "mounts do not work here",
@@ -226,9 +269,9 @@ void print_text(const std::vector<Condition>& conditions, bool usable, bool gpu_
 int run() {
   const CudaDriverReport cuda = ask_cuda_driver(true);
   const std::vector<Condition> conditions = {
-      check_fuse_device(),  check_fusermount(),  check_allow_other(),      check_shared_memory(), check_huge_pages(),
-      check_memlock(),      check_build(),       check_driver(cuda),       check_gpu(cuda),       check_registration(cuda),
-      check_mps(cuda),
+      check_fuse_device(), check_fusermount(),       check_allow_other(), check_shared_memory(),
+      check_huge_pages(),  check_memlock(),          check_build(),       check_driver(cuda),
+      check_gpu(cuda),     check_registration(cuda), check_mps(cuda),
   };
   bool usable = true;
   bool gpu_usable = true;
@@ -247,6 +290,7 @@ int run() {
 
 }  // namespace
 
-const Verb doctor_verb = {"doctor", "show what this machine has of what gpu4fs needs", nullptr, add_options, run, 16, 8};
+const Verb doctor_verb = {
+    "doctor", "show what this machine has of what gpu4fs needs", nullptr, add_options, run, 16, 8};
 
 }  // namespace gpu4fs::tools

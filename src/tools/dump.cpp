@@ -40,7 +40,9 @@ u64 parse_number(const std::string& text) {
   return number;
 }
 
-server::OpenedPool open_for_dump() { return server::open_pool({options.devices, true, false}); }
+server::OpenedPool open_for_dump() {
+  return server::open_pool({options.devices, true, false});
+}
 
 const char* slot_state_text(server::SlotState state) {
   switch (state) {
@@ -90,8 +92,10 @@ void dump_device() {
     const u64 slot_pages = 1 + device.part.chunk_map_pages;
     for (u32 slot = 0; slot < 2; ++slot) {
       format::BitmapSlotHeader header{};
-      device.file.read_at(device.part.chunk_map_offset + slot * slot_pages * page_size, &header, sizeof(header));
-      fmt::print("  chunk map slot {}:\n{}\n", slot == 0 ? "A" : "B", indent(indent(format::to_text(header))));
+      device.file.read_at(device.part.chunk_map_offset + slot * slot_pages * page_size, &header,
+                          sizeof(header));
+      fmt::print("  chunk map slot {}:\n{}\n", slot == 0 ? "A" : "B",
+                 indent(indent(format::to_text(header))));
     }
   }
 }
@@ -99,8 +103,10 @@ void dump_device() {
 void dump_chunks() {
   const server::OpenedPool pool = open_for_dump();
   for (const server::OpenedChunk& chunk : pool.chunks) {
-    fmt::print("chunk {:#x}:\n{}\n", chunk.descriptor.base_address, indent(format::to_text(chunk.descriptor)));
-    const format::ChunkLayout layout = format::chunk_layout(chunk.descriptor.size_bytes / page_size);
+    fmt::print("chunk {:#x}:\n{}\n", chunk.descriptor.base_address,
+               indent(format::to_text(chunk.descriptor)));
+    const format::ChunkLayout layout =
+        format::chunk_layout(chunk.descriptor.size_bytes / page_size);
     for (const format::ColumnAddress column : chunk.columns) {
       fmt::print("  column: {}\n", format::to_text(column));
       const server::DeviceFile& file = pool.devices[column.device_index()].file;
@@ -131,14 +137,15 @@ void dump_tree() {
         fmt::print("  node {}: no node\n", number);
         continue;
       }
-      fmt::print("  node {}: level {} epoch {} entries {} bytes {} checksum {:#018x}\n", number, node.level,
-                 node.epoch, node.entry_count, node.used_bytes, node.checksum);
+      fmt::print("  node {}: level {} epoch {} entries {} bytes {} checksum {:#018x}\n", number,
+                 node.level, node.epoch, node.entry_count, node.used_bytes, node.checksum);
     }
   }
   for (const server::OpenedChunk& chunk : pool.chunks) {
     fmt::print("{:#x} + {:#x} {}", chunk.descriptor.base_address, chunk.descriptor.size_bytes,
                format::to_text(chunk.descriptor.level));
-    for (const format::ColumnAddress column : chunk.columns) fmt::print(", {}", format::to_text(column));
+    for (const format::ColumnAddress column : chunk.columns)
+      fmt::print(", {}", format::to_text(column));
     fmt::print("\n");
   }
 }
@@ -173,7 +180,8 @@ void dump_directory() {
       continue;
     }
     server::read_verified(reader, address, page.get());
-    fmt::print("page {} at {:#x}:\n{}\n", index, address, indent(format::directory_page_text(page->bytes)));
+    fmt::print("page {} at {:#x}:\n{}\n", index, address,
+               indent(format::directory_page_text(page->bytes)));
   }
 }
 
@@ -195,9 +203,11 @@ void dump_map() {
   server::MediumReader reader(pool);
   const u64 number = parse_number(options.number);
   const format::Inode inode = server::read_inode(reader, number);
-  fmt::print("inode {}: height {}{}\n", number, inode.height, inode.is_inline() ? ", content is inline" : "");
+  fmt::print("inode {}: height {}{}\n", number, inode.height,
+             inode.is_inline() ? ", content is inline" : "");
   if (inode.is_inline()) return;
-  for (u32 i = 0; i < format::inode_slot_count; ++i) print_map(reader, inode.slots[i], inode.height, i);
+  for (u32 i = 0; i < format::inode_slot_count; ++i)
+    print_map(reader, inode.slots[i], inode.height, i);
 }
 
 void dump_page() {
@@ -208,7 +218,8 @@ void dump_page() {
   const server::PageState state = reader.read_page(address, page.get());
   const std::optional<server::PagePlace> place = reader.locate(address);
   if (!place) {
-    throw std::invalid_argument(fmt::format("{:#x} is no address of a page: outside all chunks or not aligned", address));
+    throw std::invalid_argument(
+        fmt::format("{:#x} is no address of a page: outside all chunks or not aligned", address));
   }
   format::PageDescriptor descriptor{};
   reader.read_descriptor(*place, &descriptor);
@@ -218,7 +229,9 @@ void dump_page() {
                                                    : "cannot be read");
   for (u32 row = 0; row < page_size; row += 16) {
     // Equal rows are left out.
-    if (row > 0 && row + 16 < page_size && std::memcmp(page->bytes + row, page->bytes + row - 16, 16) == 0) continue;
+    if (row > 0 && row + 16 < page_size &&
+        std::memcmp(page->bytes + row, page->bytes + row - 16, 16) == 0)
+      continue;
     fmt::print("{:03x} ", row);
     for (u32 i = 0; i < 16; ++i) fmt::print(" {:02x}", page->bytes[row + i]);
     fmt::print("\n");

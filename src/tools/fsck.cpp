@@ -41,7 +41,8 @@ FsckOptions options;
 
 void add_options(CLI::App& app) {
   options = {};
-  app.add_option("devices", options.devices, "Members of the pool; those next to them are found")->required();
+  app.add_option("devices", options.devices, "Members of the pool; those next to them are found")
+      ->required();
   app.add_flag("-n", options.no_change, "Change nothing (this version never does)");
   app.add_flag("-p,-a", options.automatic, "As fsck(8) calls it at boot; changes nothing");
   app.add_flag("-y", options.assume_yes, "Accepted; there are no questions");
@@ -66,7 +67,8 @@ class ProgressLine {
     const u64 left = progress.pages_total - std::min(progress.pages_done, progress.pages_total);
     const double left_s = rate > 0 ? static_cast<double>(left) / rate : 0;
     fmt::print(stderr, "\r{}: {} of {}, {}/s, {:.0f} s left   ", progress.phase,
-               size_text(progress.pages_done * page_size), size_text(progress.pages_total * page_size),
+               size_text(progress.pages_done * page_size),
+               size_text(progress.pages_total * page_size),
                size_text(static_cast<u64>(rate) * page_size), left_s);
     std::fflush(stderr);
     is_visible_ = true;
@@ -118,7 +120,8 @@ void print_json(const server::CheckResult& result, double seconds) {
   json.begin_object("counts");
   for (u32 i = 0; i < server::finding_id_count; ++i) {
     const auto id = static_cast<server::FindingId>(i);
-    if (result.findings.count(id) > 0) json.add(server::finding_kind(id).id, result.findings.count(id));
+    if (result.findings.count(id) > 0)
+      json.add(server::finding_kind(id).id, result.findings.count(id));
   }
   json.end();
   json.end();
@@ -130,18 +133,21 @@ void print_summary(const server::CheckResult& result, double seconds) {
     const auto id = static_cast<server::FindingId>(i);
     const u64 count = result.findings.count(id);
     if (count > server::Findings::kept_max) {
-      fmt::print("{}: {} more of this kind\n", server::finding_kind(id).id, count - server::Findings::kept_max);
+      fmt::print("{}: {} more of this kind\n", server::finding_kind(id).id,
+                 count - server::Findings::kept_max);
     }
   }
   if (options.quiet) return;
   if (options.verbose) {
-    fmt::print("{} inodes, {} directories, {} names, {} orphans; {} of {} pages used, {} verified in {:.1f} s\n",
-               result.inodes, result.directories, result.names, result.orphans, result.pages_used,
-               result.pages_total, result.pages_verified, seconds);
+    fmt::print(
+        "{} inodes, {} directories, {} names, {} orphans; {} of {} pages used, {} verified in "
+        "{:.1f} s\n",
+        result.inodes, result.directories, result.names, result.orphans, result.pages_used,
+        result.pages_total, result.pages_verified, seconds);
   }
   if (result.findings.error_count() == 0) {
-    fmt::print("clean: epoch {}, {} files and directories, {} used{}\n", result.epoch, result.inodes,
-               size_text(result.pages_used * page_size),
+    fmt::print("clean: epoch {}, {} files and directories, {} used{}\n", result.epoch,
+               result.inodes, size_text(result.pages_used * page_size),
                options.no_data ? ", file contents not verified" : "");
   } else {
     fmt::print("{} errors\n", result.findings.error_count());
@@ -150,7 +156,9 @@ void print_summary(const server::CheckResult& result, double seconds) {
 
 int run() {
   if (options.repair) {
-    fmt::print(stderr, "fsck.gpu4fs: --repair is not available in this version: it finds damage and changes nothing\n");
+    fmt::print(stderr,
+               "fsck.gpu4fs: --repair is not available in this version: it finds damage and "
+               "changes nothing\n");
     return status_failure;
   }
   ProgressLine progress;
@@ -166,13 +174,14 @@ int run() {
       progress.clear();
       const server::FindingKind kind = server::finding_kind(finding.id);
       if (options.quiet && kind.severity == server::Severity::note) return;
-      fmt::print("{}: {}: {}{}{}\n", kind.id, finding.place, kind.sentence, finding.text.empty() ? "" : " ",
-                 finding.text);
+      fmt::print("{}: {}: {}{}{}\n", kind.id, finding.place, kind.sentence,
+                 finding.text.empty() ? "" : " ", finding.text);
     };
   }
   const auto began = std::chrono::steady_clock::now();
   const server::CheckResult result = server::check_pool(check);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   progress.clear();
   if (options.json) {
     print_json(result, seconds);
@@ -184,7 +193,9 @@ int run() {
 
 }  // namespace
 
-const Verb fsck_verb = {"fsck",       "check a pool that is not mounted", "fsck.gpu4fs", add_options, run,
-                        status_usage, status_failure};
+const Verb fsck_verb = {"fsck",        "check a pool that is not mounted",
+                        "fsck.gpu4fs", add_options,
+                        run,           status_usage,
+                        status_failure};
 
 }  // namespace gpu4fs::tools

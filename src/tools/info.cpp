@@ -1,5 +1,5 @@
-// gpu4fs info: what a pool is and how full it is, from its newest checkpoint. Takes no lock, so that it works
-// on a mounted pool.
+// gpu4fs info: what a pool is and how full it is, from its newest checkpoint. Takes no lock, so
+// that it works on a mounted pool.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -27,7 +27,8 @@ InfoOptions options;
 
 void add_options(CLI::App& app) {
   options = {};
-  app.add_option("devices", options.devices, "Members of the pool; those next to them are found")->required();
+  app.add_option("devices", options.devices, "Members of the pool; those next to them are found")
+      ->required();
   app.add_flag("--chunks", options.chunks, "List every chunk");
   app.add_flag("--json", options.json, "Print as JSON");
 }
@@ -40,7 +41,8 @@ struct ChunkUsage {
   u64 device_offset;
 };
 
-u64 read_page_used(const server::OpenedPool& pool, const server::OpenedChunk& chunk, u64 page_count) {
+u64 read_page_used(const server::OpenedPool& pool, const server::OpenedChunk& chunk,
+                   u64 page_count) {
   const format::ChunkLayout layout = format::chunk_layout(page_count);
   const server::DeviceFile& file = pool.devices[chunk.columns[0].device_index()].file;
   u64 newest = 0;
@@ -61,8 +63,9 @@ std::vector<ChunkUsage> list_chunks(const server::OpenedPool& pool) {
   std::vector<ChunkUsage> chunks;
   for (const server::OpenedChunk& chunk : pool.chunks) {
     const u64 page_count = chunk.descriptor.size_bytes / page_size;
-    chunks.push_back({chunk.descriptor.base_address, page_count, read_page_used(pool, chunk, page_count),
-                      chunk.columns[0].device_index(), chunk.columns[0].offset_bytes()});
+    chunks.push_back({chunk.descriptor.base_address, page_count,
+                      read_page_used(pool, chunk, page_count), chunk.columns[0].device_index(),
+                      chunk.columns[0].offset_bytes()});
   }
   return chunks;
 }
@@ -73,7 +76,8 @@ struct DeviceUsage {
   u64 page_used = 0;
 };
 
-std::vector<DeviceUsage> sum_by_device(const server::OpenedPool& pool, const std::vector<ChunkUsage>& chunks) {
+std::vector<DeviceUsage> sum_by_device(const server::OpenedPool& pool,
+                                       const std::vector<ChunkUsage>& chunks) {
   std::vector<DeviceUsage> devices(pool.devices.size());
   for (const ChunkUsage& chunk : chunks) {
     DeviceUsage& device = devices[chunk.device];
@@ -85,11 +89,14 @@ std::vector<DeviceUsage> sum_by_device(const server::OpenedPool& pool, const std
 }
 
 std::string label_of(const format::Superblock& superblock) {
-  const std::string_view bytes(reinterpret_cast<const char*>(superblock.label), sizeof(superblock.label));
+  const std::string_view bytes(reinterpret_cast<const char*>(superblock.label),
+                               sizeof(superblock.label));
   return std::string(bytes.substr(0, bytes.find('\0')));
 }
 
-std::string profile_text(u16 profile) { return format::to_text(static_cast<format::RaidLevel>(profile)); }
+std::string profile_text(u16 profile) {
+  return format::to_text(static_cast<format::RaidLevel>(profile));
+}
 
 void print_json(const server::OpenedPool& pool, const std::vector<ChunkUsage>& chunks) {
   const format::Superblock& superblock = pool.superblock;
@@ -104,7 +111,8 @@ void print_json(const server::OpenedPool& pool, const std::vector<ChunkUsage>& c
   json.add("checkpoint", format::time_text(superblock.checkpoint_time));
   json.add("data_profile", profile_text(superblock.data_profile));
   json.add("metadata_profile", profile_text(superblock.metadata_profile));
-  json.add("data_checksums", (superblock.feature_incompatible & format::feature_data_checksums) != 0);
+  json.add("data_checksums",
+           (superblock.feature_incompatible & format::feature_data_checksums) != 0);
   json.add("chunk_size_bytes", superblock.chunk_size_bytes);
   json.add("size_bytes", superblock.page_total * page_size);
   json.add("used_bytes", superblock.page_used * page_size);
@@ -147,31 +155,38 @@ void print_json(const server::OpenedPool& pool, const std::vector<ChunkUsage>& c
 void print_text(const server::OpenedPool& pool, const std::vector<ChunkUsage>& chunks) {
   const format::Superblock& superblock = pool.superblock;
   fmt::print("pool        {}\n", format::uuid_text(superblock.pool_uuid));
-  if (!label_of(superblock).empty()) fmt::print("label       {}\n", format::escape_name(label_of(superblock)));
+  if (!label_of(superblock).empty())
+    fmt::print("label       {}\n", format::escape_name(label_of(superblock)));
   fmt::print("state       epoch {}, {}, checkpoint {}\n", superblock.epoch,
              superblock.clean != 0 ? "unmounted" : "mounted or not unmounted",
              format::time_text(superblock.checkpoint_time));
-  fmt::print("created     {}, format version {}\n", format::time_text(superblock.creation_time), superblock.version);
-  fmt::print("profiles    data {}, metadata {}, checksums of {}\n", profile_text(superblock.data_profile),
-             profile_text(superblock.metadata_profile),
-             (superblock.feature_incompatible & format::feature_data_checksums) != 0 ? "data and metadata"
-                                                                                   : "metadata only");
-  fmt::print("usage       {} of {} ({:.1f} %), {} inodes\n", size_text(superblock.page_used * page_size),
+  fmt::print("created     {}, format version {}\n", format::time_text(superblock.creation_time),
+             superblock.version);
+  fmt::print("profiles    data {}, metadata {}, checksums of {}\n",
+             profile_text(superblock.data_profile), profile_text(superblock.metadata_profile),
+             (superblock.feature_incompatible & format::feature_data_checksums) != 0
+                 ? "data and metadata"
+                 : "metadata only");
+  fmt::print("usage       {} of {} ({:.1f} %), {} inodes\n",
+             size_text(superblock.page_used * page_size),
              size_text(superblock.page_total * page_size),
-             100.0 * static_cast<double>(superblock.page_used) / static_cast<double>(superblock.page_total),
+             100.0 * static_cast<double>(superblock.page_used) /
+                 static_cast<double>(superblock.page_total),
              superblock.inode_used);
-  fmt::print("chunks      {} of {}\n", superblock.chunk_count, size_text(superblock.chunk_size_bytes));
+  fmt::print("chunks      {} of {}\n", superblock.chunk_count,
+             size_text(superblock.chunk_size_bytes));
   const std::vector<DeviceUsage> usage = sum_by_device(pool, chunks);
   for (std::size_t i = 0; i < pool.devices.size(); ++i) {
     fmt::print("device {:<4} {}: {}, {} chunks, {} of {} used\n", i, pool.devices[i].file.path(),
                size_text(pool.devices[i].part.size_bytes), usage[i].chunk_count,
-               size_text(usage[i].page_used * page_size), size_text(usage[i].page_count * page_size));
+               size_text(usage[i].page_used * page_size),
+               size_text(usage[i].page_count * page_size));
   }
   if (options.chunks) {
     for (const ChunkUsage& chunk : chunks) {
       fmt::print("chunk {:#x}: {} used of {}, device {} offset {:#x}\n", chunk.base_address,
-                 size_text(chunk.page_used * page_size), size_text(chunk.page_count * page_size), chunk.device,
-                 chunk.device_offset);
+                 size_text(chunk.page_used * page_size), size_text(chunk.page_count * page_size),
+                 chunk.device, chunk.device_offset);
     }
   }
   for (const std::string& warning : pool.warnings) fmt::print("warning: {}\n", warning);
@@ -190,6 +205,7 @@ int run() {
 
 }  // namespace
 
-const Verb info_verb = {"info", "show a pool, its devices and usage", nullptr, add_options, run, 16, 8};
+const Verb info_verb = {"info", "show a pool, its devices and usage", nullptr, add_options, run, 16,
+                        8};
 
 }  // namespace gpu4fs::tools

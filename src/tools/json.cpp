@@ -11,7 +11,7 @@ namespace {
 // Length of the well-formed UTF-8 sequence at the front, 0 if there is none.
 std::size_t utf8_length(std::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
-  const std::size_t length = lead < 0x80 ? 1
+  const std::size_t length = lead < 0x80                    ? 1
                              : lead >= 0xc2 && lead <= 0xdf ? 2
                              : (lead & 0xf0) == 0xe0        ? 3
                              : lead >= 0xf0 && lead <= 0xf4 ? 4

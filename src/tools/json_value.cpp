@@ -27,7 +27,9 @@ class Parser {
     throw std::runtime_error(fmt::format("not JSON at byte {}: {}", at_, what));
   }
   void skip_space() {
-    while (at_ < text_.size() && std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos) ++at_;
+    while (at_ < text_.size() &&
+           std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos)
+      ++at_;
   }
   bool take(char character) {
     skip_space();
@@ -136,6 +138,8 @@ const JsonValue& JsonValue::operator[](const std::string& key) const {
   return found == members.end() ? nothing : found->second;
 }
 
-JsonValue parse_json(std::string_view text) { return Parser(text).parse(); }
+JsonValue parse_json(std::string_view text) {
+  return Parser(text).parse();
+}
 
 }  // namespace gpu4fs::tools

@@ -10,8 +10,8 @@
 
 namespace gpu4fs::tools {
 
-// A parsed document. Asking for another kind than is there gives an empty value, so that optional members
-// need no questions.
+// A parsed document. Asking for another kind than is there gives an empty value, so that optional
+// members need no questions.
 struct JsonValue {
   enum class Kind { null, boolean, number, text, array, object };
 

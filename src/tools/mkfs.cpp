@@ -43,10 +43,12 @@ void add_options(CLI::App& app) {
   app.add_option("devices", options.devices,
                  "Regular files or block devices, several or one list with colons")
       ->required();
-  app.add_option("-s,--size", options.size, "Size of each file that does not exist yet (64M, 2GiB)");
+  app.add_option("-s,--size", options.size,
+                 "Size of each file that does not exist yet (64M, 2GiB)");
   app.add_option("-L,--label", options.label, "Name of the pool, at most 64 bytes");
   app.add_option("-d,--data", options.data_profile, "Profile of file data; this version: single");
-  app.add_option("-m,--metadata", options.metadata_profile, "Profile of metadata; this version: single");
+  app.add_option("-m,--metadata", options.metadata_profile,
+                 "Profile of metadata; this version: single");
   app.add_option("--chunk-size", options.chunk_size,
                  "Unit of allocation of the logical space, a power of two from 8M to 1G");
   app.add_flag("--no-data-checksums", options.no_data_checksums,
@@ -57,7 +59,8 @@ void add_options(CLI::App& app) {
 }
 
 std::string label_of(const format::Superblock& superblock) {
-  const std::string_view bytes(reinterpret_cast<const char*>(superblock.label), sizeof(superblock.label));
+  const std::string_view bytes(reinterpret_cast<const char*>(superblock.label),
+                               sizeof(superblock.label));
   return std::string(bytes.substr(0, bytes.find('\0')));
 }
 
@@ -70,7 +73,8 @@ void print_result(const format::Superblock& superblock, const std::vector<std::s
     json.add("chunk_size_bytes", superblock.chunk_size_bytes);
     json.add("chunk_count", superblock.chunk_count);
     json.add("size_bytes", superblock.page_total * page_size);
-    json.add("data_profile", format::to_text(static_cast<format::RaidLevel>(superblock.data_profile)));
+    json.add("data_profile",
+             format::to_text(static_cast<format::RaidLevel>(superblock.data_profile)));
     json.add("metadata_profile",
              format::to_text(static_cast<format::RaidLevel>(superblock.metadata_profile)));
     json.add("data_checksums",
@@ -83,8 +87,9 @@ void print_result(const format::Superblock& superblock, const std::vector<std::s
   } else if (!options.quiet) {
     fmt::print("gpu4fs pool {}{}{}: {} on {} device{}, {} chunks of {}\n",
                format::uuid_text(superblock.pool_uuid), label_of(superblock).empty() ? "" : " ",
-               format::escape_name(label_of(superblock)), size_text(superblock.page_total * page_size),
-               paths.size(), paths.size() == 1 ? "" : "s", superblock.chunk_count,
+               format::escape_name(label_of(superblock)),
+               size_text(superblock.page_total * page_size), paths.size(),
+               paths.size() == 1 ? "" : "s", superblock.chunk_count,
                size_text(superblock.chunk_size_bytes));
   }
 }
@@ -92,7 +97,8 @@ void print_result(const format::Superblock& superblock, const std::vector<std::s
 int run() {
   server::MakePoolOptions make;
   for (const std::string& list : options.devices) {
-    for (const std::string& path : server::split_device_list(list)) make.device_paths.push_back(path);
+    for (const std::string& path : server::split_device_list(list))
+      make.device_paths.push_back(path);
   }
   try {
     if (!options.size.empty()) make.size_bytes = parse_size(options.size);
@@ -103,7 +109,8 @@ int run() {
   }
   for (const std::string& profile : {options.data_profile, options.metadata_profile}) {
     if (profile == "single") continue;
-    fmt::print(stderr, "mkfs.gpu4fs: profile '{}' is not available: this version makes only 'single'\n",
+    fmt::print(stderr,
+               "mkfs.gpu4fs: profile '{}' is not available: this version makes only 'single'\n",
                profile);
     return status_usage;
   }
@@ -117,7 +124,7 @@ int run() {
 
 }  // namespace
 
-const Verb mkfs_verb = {"mkfs",      "make an empty pool", "mkfs.gpu4fs", add_options, run, status_usage,
-                        status_failure};
+const Verb mkfs_verb = {"mkfs", "make an empty pool", "mkfs.gpu4fs", add_options,
+                        run,    status_usage,         status_failure};
 
 }  // namespace gpu4fs::tools

@@ -38,7 +38,7 @@ void add_options(CLI::App& app) {
   line = {};
   app.add_option("place", line.place, "The directory, or the pool's device list as mounted")
       ->required();
-  app.add_flag("-l,--lazy", line.lazy, "Take the directory out of the tree although it is in use");
+  app.add_flag("-l,--lazy", line.lazy, "Take the directory out of the tree although it is in use; nothing is waited for");
   app.add_flag("-v,--verbose", line.verbose, "Say what is done");
   app.add_option("--timeout", line.timeout_s,
                  "Seconds to wait for the server's last checkpoint (300); 0: do not wait");
@@ -118,7 +118,8 @@ int run() {
     fmt::print(stderr, "gpu4fs umount: {}: no gpu4fs pool is mounted there\n", line.place);
     return status_failure;
   }
-  const pid_t server = line.timeout_s != 0 ? server_of(mountpoint) : 0;
+  const bool waits = line.timeout_s != 0 && !line.lazy;
+  const pid_t server = waits ? server_of(mountpoint) : 0;
   // The descriptor names this very process even if its number is used again.
   const int handle =
       server > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, server, 0)) : -1;

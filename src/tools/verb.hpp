@@ -1,8 +1,8 @@
 // A verb of the gpu4fs program: `gpu4fs <name> ...`, for some also a program name of its own.
 //
-// main.cpp has the table. A verb keeps its options in its own source file: add_options() tells the command
-// line parser about them, run() does the work and returns the exit status. What run() throws is printed as
-// one line, "<program>: <message>", and becomes `failure_status`.
+// main.cpp has the table. A verb keeps its options in its own source file: add_options() tells the
+// command line parser about them, run() does the work and returns the exit status. What run()
+// throws is printed as one line, "<program>: <message>", and becomes `failure_status`.
 #pragma once
 
 namespace CLI {

@@ -1,5 +1,5 @@
-// Canaries of fsck: a pool as the engine leaves it is clean; damage of every kind of structure is reported,
-// by the id that belongs to it where the damage is of meaning and not only of bytes.
+// Canaries of fsck: a pool as the engine leaves it is clean; damage of every kind of structure is
+// reported, by the id that belongs to it where the damage is of meaning and not only of bytes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,8 @@ using server::FindingId;
 std::string describe(const CheckResult& result) {
   std::string text;
   for (const server::Finding& finding : result.findings.kept()) {
-    text += std::string(server::finding_kind(finding.id).id) + ": " + finding.place + ": " + finding.text + "\n";
+    text += std::string(server::finding_kind(finding.id).id) + ": " + finding.place + ": " +
+            finding.text + "\n";
   }
   return text;
 }
@@ -36,7 +37,8 @@ class CheckPoolTest : public testing::Test {
   }
   void expect(FindingId id) {
     const CheckResult result = image_->check();
-    EXPECT_GT(result.findings.count(id), 0u) << server::finding_kind(id).id << " is missing:\n" << describe(result);
+    EXPECT_GT(result.findings.count(id), 0u) << server::finding_kind(id).id << " is missing:\n"
+                                             << describe(result);
     EXPECT_GT(result.findings.error_count(), 0u);
   }
   const Content& content() const { return image_->content(); }
@@ -49,7 +51,8 @@ TEST_F(CheckPoolTest, CleanPoolHasNoFinding) {
   const CheckResult result = image_->check();
   EXPECT_EQ(result.findings.kept().size(), 0u) << describe(result);
   EXPECT_EQ(result.directories, 3u);
-  // Two directories, the long names, plain, sparse, inline, two names of one file, symlink, with-attribute.
+  // Two directories, the long names, plain, sparse, inline, two names of one file, symlink,
+  // with-attribute.
   EXPECT_EQ(result.names, 2 + long_name_count + 7);
   EXPECT_EQ(result.inodes, result.names - 1);
   EXPECT_EQ(result.pages_used, image_->open().superblock.page_used);
@@ -67,14 +70,17 @@ TEST_F(CheckPoolTest, EveryFlippedBitOfAPageInUseIsFound) {
       u64 best = 0;
       for (u32 slot = 0; slot < 2; ++slot) {
         const u64 page = slot == 0 ? layout.bitmap_a_page : layout.bitmap_b_page;
-        reader.chunk_device(chunk).read_at(reader.header_area_offset(chunk, page), &headers[slot], page_size);
+        reader.chunk_device(chunk).read_at(reader.header_area_offset(chunk, page), &headers[slot],
+                                           page_size);
         if (headers[slot].epoch > headers[best].epoch) best = slot;
       }
       std::vector<u8> bits(layout.bitmap_pages * page_size);
       const u64 page = (best == 0 ? layout.bitmap_a_page : layout.bitmap_b_page) + 1;
-      reader.chunk_device(chunk).read_at(reader.header_area_offset(chunk, page), bits.data(), bits.size());
+      reader.chunk_device(chunk).read_at(reader.header_area_offset(chunk, page), bits.data(),
+                                         bits.size());
       for (u64 i = 0; i < pages; ++i) {
-        if ((bits[i / 8] >> (i % 8)) & 1) addresses.push_back(pool.chunks[chunk].descriptor.base_address + i * page_size);
+        if ((bits[i / 8] >> (i % 8)) & 1)
+          addresses.push_back(pool.chunks[chunk].descriptor.base_address + i * page_size);
       }
     }
   }
@@ -91,7 +97,8 @@ TEST_F(CheckPoolTest, EveryFlippedBitOfAPageInUseIsFound) {
     const u32 bit = static_cast<u32>(random() % 8);
     image_->flip_bit(place.device, offset, bit);
     const CheckResult result = image_->check();
-    EXPECT_GT(result.findings.count(FindingId::page_checksum), 0u) << "page " << address << "\n" << describe(result);
+    EXPECT_GT(result.findings.count(FindingId::page_checksum), 0u) << "page " << address << "\n"
+                                                                   << describe(result);
     image_->flip_bit(place.device, offset, bit);
   }
 }
@@ -107,7 +114,8 @@ TEST_F(CheckPoolTest, DataIsOnlyVerifiedWhenAsked) {
   EXPECT_EQ(image_->check(false).findings.error_count(), 0u);
   const CheckResult result = image_->check(true);
   ASSERT_EQ(result.findings.error_count(), 1u);
-  EXPECT_NE(result.findings.kept()[0].text.find("bytes from 20480"), std::string::npos) << describe(result);
+  EXPECT_NE(result.findings.kept()[0].text.find("bytes from 20480"), std::string::npos)
+      << describe(result);
 }
 
 TEST_F(CheckPoolTest, SuperblockSlots) {
@@ -239,10 +247,13 @@ TEST_F(CheckPoolTest, InodeFields) {
       {FindingId::inode_field, [](format::Inode& inode) { inode.mode |= S_IFMT; }},
       {FindingId::inode_field, [](format::Inode& inode) { inode.change_time |= (1u << 30) - 1; }},
       {FindingId::inode_size, [](format::Inode& inode) { inode.size_bytes = ~u64{0}; }},
-      {FindingId::pointer_malformed, [](format::Inode& inode) { inode.slots[0].raw |= format::BlockPointer::reserved_bit; }},
+      {FindingId::pointer_malformed,
+       [](format::Inode& inode) { inode.slots[0].raw |= format::BlockPointer::reserved_bit; }},
       {FindingId::pointer_malformed, [](format::Inode& inode) { inode.slots[6].raw = 1; }},
       {FindingId::page_outside,
-       [](format::Inode& inode) { inode.attributes = format::BlockPointer::data(u64{1} << 50, format::BlockSize::page_4k); }},
+       [](format::Inode& inode) {
+         inode.attributes = format::BlockPointer::data(u64{1} << 50, format::BlockSize::page_4k);
+       }},
       {FindingId::directory_type, [](format::Inode& inode) { inode.mode = S_IFLNK | 0777; }},
       {FindingId::directory_target, [](format::Inode& inode) { inode = format::Inode{}; }},
       {FindingId::inode_bitmap, [](format::Inode& inode) { inode = format::Inode{}; }},
@@ -282,20 +293,23 @@ TEST_F(CheckPoolTest, InodeWithoutName) {
 }
 
 TEST_F(CheckPoolTest, Bitmaps) {
-  image_->edit_page(image_->file_page_address(format::inode_number_inode_bitmap, 0), [](u8* page) { page[100] ^= 1; });
+  image_->edit_page(image_->file_page_address(format::inode_number_inode_bitmap, 0),
+                    [](u8* page) { page[100] ^= 1; });
   expect(FindingId::inode_bitmap);
   image_->restore();
-  image_->edit_page(image_->file_page_address(format::inode_number_orphan_bitmap, 0), [&](u8* page) {
-    const u64 number = content().plain_file;
-    page[number / 8] = static_cast<u8>(page[number / 8] | (1u << (number % 8)));
-  });
+  image_->edit_page(image_->file_page_address(format::inode_number_orphan_bitmap, 0),
+                    [&](u8* page) {
+                      const u64 number = content().plain_file;
+                      page[number / 8] = static_cast<u8>(page[number / 8] | (1u << (number % 8)));
+                    });
   expect(FindingId::orphan_bitmap);
 }
 
 TEST_F(CheckPoolTest, Attributes) {
   const u64 address = image_->inode(content().attribute_file).attributes.address();
   image_->edit_page(address, [](u8* page) {
-    page[sizeof(format::AttributePageHeader) + sizeof(format::AttributeEntry) + 9 + 4] ^= 1;  // in the value
+    page[sizeof(format::AttributePageHeader) + sizeof(format::AttributeEntry) + 9 + 4] ^=
+        1;  // in the value
   });
   expect(FindingId::attribute_page);
 }
@@ -304,7 +318,8 @@ TEST_F(CheckPoolTest, DirectoryInode) {
   image_->edit_inode(content().directory, [](format::Inode& inode) { inode.entry_count += 1; });
   expect(FindingId::directory_count);
   image_->restore();
-  image_->edit_inode(content().subdirectory, [](format::Inode& inode) { inode.parent_or_device = 1; });
+  image_->edit_inode(content().subdirectory,
+                     [](format::Inode& inode) { inode.parent_or_device = 1; });
   expect(FindingId::directory_parent);
   image_->restore();
   image_->edit_inode(content().directory, [](format::Inode& inode) { inode.link_count = 2; });
@@ -313,11 +328,13 @@ TEST_F(CheckPoolTest, DirectoryInode) {
 
 format::DirectorySlot read_slot(const u8* page, u32 index) {
   format::DirectorySlot slot{};
-  std::memcpy(&slot, page + format::directory_leaf_slots_offset + index * sizeof(slot), sizeof(slot));
+  std::memcpy(&slot, page + format::directory_leaf_slots_offset + index * sizeof(slot),
+              sizeof(slot));
   return slot;
 }
 void write_slot(u8* page, u32 index, const format::DirectorySlot& slot) {
-  std::memcpy(page + format::directory_leaf_slots_offset + index * sizeof(slot), &slot, sizeof(slot));
+  std::memcpy(page + format::directory_leaf_slots_offset + index * sizeof(slot), &slot,
+              sizeof(slot));
 }
 
 TEST_F(CheckPoolTest, DirectoryLeaf) {
@@ -335,8 +352,10 @@ TEST_F(CheckPoolTest, DirectoryLeaf) {
          write_slot(page, 1, first);
        }},
       {FindingId::directory_hash, [](u8* page) { page[read_slot(page, 0).entry_offset + 8] ^= 1; }},
-      {FindingId::directory_name, [](u8* page) { page[read_slot(page, 0).entry_offset + 8] = '/'; }},
-      {FindingId::directory_target, [](u8* page) { page[read_slot(page, 0).entry_offset + 3] ^= 1; }},
+      {FindingId::directory_name,
+       [](u8* page) { page[read_slot(page, 0).entry_offset + 8] = '/'; }},
+      {FindingId::directory_target,
+       [](u8* page) { page[read_slot(page, 0).entry_offset + 3] ^= 1; }},
       {FindingId::directory_target,
        [](u8* page) {
          const u64 reserved = 2;
@@ -372,7 +391,8 @@ TEST_F(CheckPoolTest, DirectoryNode) {
       u32 magic = 0;
       std::memcpy(&magic, page, sizeof(magic));
       ASSERT_EQ(magic, format::directory_node_magic);
-      std::memcpy(page + format::directory_node_children_offset + slot * sizeof(child), &child, sizeof(child));
+      std::memcpy(page + format::directory_node_children_offset + slot * sizeof(child), &child,
+                  sizeof(child));
     });
   };
   change_child(3, 0);
@@ -397,14 +417,17 @@ TEST_F(CheckPoolTest, DirectoryLoop) {
     }
   });
   const CheckResult result = image_->check();
-  EXPECT_GT(result.findings.count(FindingId::directory_parent) + result.findings.count(FindingId::inode_lost), 1u)
+  EXPECT_GT(result.findings.count(FindingId::directory_parent) +
+                result.findings.count(FindingId::inode_lost),
+            1u)
       << describe(result);
 }
 
 TEST_F(CheckPoolTest, HostileBytesEndInAnAnswer) {
   // Random rewrites of metadata with right checksums must neither crash nor hang the checker.
   std::mt19937_64 random(7);
-  const u64 addresses[] = {image_->inode_page_address(1), image_->inode_page_address(content().plain_file),
+  const u64 addresses[] = {image_->inode_page_address(1),
+                           image_->inode_page_address(content().plain_file),
                            image_->file_page_address(format::inode_number_root, 0),
                            image_->file_page_address(content().directory, 0),
                            image_->file_page_address(content().directory, 1),

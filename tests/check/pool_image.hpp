@@ -30,19 +30,20 @@ inline constexpr u64 long_name_count = 60;
 
 // Numbers of the inodes that populate() makes.
 struct Content {
-  u64 directory = 0;     // several pages: root node and leaves
+  u64 directory = 0;  // several pages: root node and leaves
   u64 subdirectory = 0;
-  u64 plain_file = 0;    // 3 MiB
-  u64 sparse_file = 0;   // has indirect blocks
+  u64 plain_file = 0;   // 3 MiB
+  u64 sparse_file = 0;  // has indirect blocks
   u64 inline_file = 0;
-  u64 linked_file = 0;   // two names
+  u64 linked_file = 0;  // two names
   u64 attribute_file = 0;
 };
 
 inline u64 write_bytes(tools::BenchClient& client, u64 inode, u64 offset, u64 length) {
   tools::fill_pattern(client.buffer(), inode, 0, (length + page_size - 1) / page_size);
   return client
-      .call(tools::BenchClient::transfer(format::Opcode::write, inode, offset, length, client.buffer_address(0)),
+      .call(tools::BenchClient::transfer(format::Opcode::write, inode, offset, length,
+                                         client.buffer_address(0)),
             "write")
       .result;
 }
@@ -58,7 +59,8 @@ inline Content populate(tools::BenchClient& client) {
   content.plain_file = client.create(root, "plain");
   write_bytes(client, content.plain_file, 0, 3ull << 20);
   content.sparse_file = client.create(root, "sparse");
-  for (u64 i = 0; i < 5; ++i) write_bytes(client, content.sparse_file, i * (16ull << 20) + 4096, 10000);
+  for (u64 i = 0; i < 5; ++i)
+    write_bytes(client, content.sparse_file, i * (16ull << 20) + 4096, 10000);
   content.inline_file = client.create(root, "inline");
   write_bytes(client, content.inline_file, 0, 100);
   content.linked_file = client.create(root, "first-name");
@@ -71,7 +73,8 @@ inline Content populate(tools::BenchClient& client) {
   std::memset(client.buffer(), 's', symlink.length);
   client.call(symlink, "symlink");
   content.attribute_file = client.create(root, "with-attribute");
-  format::Command attribute = client.named(format::Opcode::set_attribute, content.attribute_file, "user.name");
+  format::Command attribute =
+      client.named(format::Opcode::set_attribute, content.attribute_file, "user.name");
   attribute.data = client.buffer_address(0);
   attribute.length = 50;
   client.call(attribute, "set_attribute");
@@ -175,7 +178,8 @@ class PoolImage {
     const server::OpenedPool pool = open();
     server::MediumReader reader(pool);
     format::BlockPointer pointer{};
-    return server::find_page(reader, pool.superblock.inode_file, number / format::inodes_per_page, &pointer);
+    return server::find_page(reader, pool.superblock.inode_file, number / format::inodes_per_page,
+                             &pointer);
   }
   format::Inode inode(u64 number) const {
     const server::OpenedPool pool = open();

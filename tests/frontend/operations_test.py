@@ -527,12 +527,11 @@ class Full(Case):
     def test_no_space_and_back(self):
         written = 0
         block = os.urandom(1 << 20)
-        fd = os.open(self.path("big"), os.O_WRONLY | os.O_CREAT)
-        with self.assertRaises(OSError) as context:
-            while written < 1 << 30:
-                written += os.write(fd, block)
-        self.assertEqual(context.exception.errno, errno.ENOSPC)
-        os.close(fd)
+        with open(self.path("big"), "wb", buffering=0) as file:
+            with self.assertRaises(OSError) as context:
+                while written < 1 << 30:
+                    written += file.write(block)
+            self.assertEqual(errno.errorcode[context.exception.errno], "ENOSPC")
         self.assertEqual(os.stat(self.path("big")).st_size, written)
         os.unlink(self.path("big"))
         write_file(self.path("after"), block)  # the space is there at once

@@ -326,6 +326,7 @@ class ModelRunner {
       const client::Reply reply = client_->simple(format::Opcode::read, number, at, std::min(unit, end - at));
       if (reply.status != Status::ok) return fmt::format("reading at {} answers {}", at, status_name(reply.status));
       if (reply.result != expected.size()) return fmt::format("{} bytes at {}", reply.result, at);
+      if (std::memcmp(client_->data(), expected.data(), expected.size()) == 0) continue;
       for (u64 i = 0; i < expected.size(); ++i) {
         if (client_->data()[i] != expected[i]) {
           return fmt::format("byte {} is {:#x}, expected {:#x}", at + i, client_->data()[i], expected[i]);

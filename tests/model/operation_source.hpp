@@ -16,6 +16,9 @@ struct SourceOptions {
   bool sparse = true;              // far offsets
   bool zero_ranges = true;
   u32 node_max = 40;               // then more is removed than made
+  u32 name_count = 7;              // different names in a directory, and as many long ones
+  u32 directory_max = 1000;        // of these more are not made
+  u32 make_percent = 24;           // how often something is made
 };
 
 // Bytes of a write, from its seed.
@@ -51,11 +54,16 @@ class OperationSource {
     op.uid = below(3) == 0 ? 1000 : 0;
     op.gid = below(3) == 0 ? 100 : 0;
     const bool is_full = model.nodes.size() > options_.node_max;
-    const u64 choice = below(100);
-    if (choice < 24) {
-      if (is_full && below(3) != 0) remove(op);
-      else make(op);
-    } else if (choice < 36) {
+    if (below(100) < options_.make_percent) {
+      if (is_full && below(3) != 0) {
+        remove(op);
+      } else {
+        make(op);
+      }
+      return op;
+    }
+    const u64 choice = 24 + below(76);
+    if (choice < 36) {
       is_full || below(3) == 0 ? remove(op) : rename(op);
     } else if (choice < 80) {
       content(model, op);
@@ -78,8 +86,8 @@ class OperationSource {
     return numbers[below(numbers.size())];
   }
   std::string name() {
-    std::string text(1, static_cast<char>('a' + below(7)));
-    if (below(12) == 0) text += std::string(254, 'n');
+    std::string text = fmt::format("{}", below(options_.name_count));
+    if (below(12) == 0) text += std::string(255 - text.size(), 'n');
     return text;
   }
   u64 offset() {
@@ -115,7 +123,7 @@ class OperationSource {
       case 0:
       case 1:
       case 2:
-        op.opcode = Opcode::mkdir;
+        op.opcode = directories_.size() < options_.directory_max ? Opcode::mkdir : Opcode::create;
         break;
       case 3: {
         op.opcode = Opcode::symlink;

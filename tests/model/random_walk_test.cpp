@@ -93,6 +93,15 @@ std::vector<Variant> variants() {
   names.source.node_max = 120;
   names.pool.access_times = fs::AccessTimeMode::strict;
   list.push_back(names);
+  Variant many = names;
+  many.name = "large_directories";
+  many.seed = 7;
+  many.steps = 6000;
+  many.source.name_count = 2000;
+  many.source.node_max = 2500;
+  many.source.directory_max = 3;
+  many.source.make_percent = 80;
+  list.push_back(many);
   return list;
 }
 

@@ -147,16 +147,16 @@ TEST_P(Clients, KeepWhatTheyKnow) {
 
 std::vector<Load> loads() {
   std::vector<Load> list;
-  Load plain{"two_workers", 4, 1200, false, {}};
+  Load plain{"two_workers", 4, 8000, false, {}};
   plain.pool.worker_count = 2;
   plain.pool.config.inline_transfer_pages = 8;
   plain.pool.config.task_pages = 8;
   list.push_back(plain);
-  Load frames{"few_frames", 4, 600, false, {}};
+  Load frames{"few_frames", 4, 4000, false, {}};
   frames.pool.worker_count = 2;
   frames.pool.memory = {.frame_count = 768, .staging_count = 640, .shard_count = 4};
   list.push_back(frames);
-  Load space{"little_space", 4, 600, true, {}};
+  Load space{"little_space", 4, 4000, true, {}};
   space.pool.worker_count = 1;
   space.pool.device_count = 1;
   space.pool.device_bytes = u64{20} << 20;

@@ -94,6 +94,13 @@ class DirectoryDriver {
     return Status::ok;
   }
 
+  // Writes everything and leaves no page in memory, as after a mount.
+  Status forget_pages() {
+    GPU4FS_TRY(small_.checkpoint(Lane{}));
+    fs::evict_frames(Lane{}, fs(), fs().pages.frame_count);
+    return fs::get_inode(Lane{}, fs(), op_, format::inode_number_root, &dir_);
+  }
+
   // A page of the directory, resident.
   u8* page(u64 index) {
     u32 frame = fs::no_frame;

@@ -103,9 +103,21 @@ class MountedPool:
             raise AssertionError(
                 f"fsck found damage, status {done.returncode}:\n{done.stdout}{done.stderr}")
 
+    def end_server(self):
+        for process in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{process}/cmdline", "rb") as file:
+                    words = file.read().split(b"\0")
+                if os.fsencode(self.mountpoint) in words:
+                    os.kill(int(process), signal.SIGKILL)
+            except OSError:
+                pass  # it ended meanwhile
+
     def remove(self):
         if self.is_mounted:
-            subprocess.run([PROGRAM, "umount", "--lazy", self.mountpoint])
+            # A failed test: files may still be open, so the server is not waited for.
+            subprocess.run(["umount", "-l", self.mountpoint])
+            self.end_server()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

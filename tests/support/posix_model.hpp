@@ -122,6 +122,7 @@ class PosixModel {
   std::set<int> expect_rename(const FileOperation& op) const;
   std::set<int> expect_on_file(const FileOperation& op) const;
   std::set<int> expect_attribute(const FileOperation& op) const;
+  std::map<u64, TimeRule> name_times(const FileOperation& op, u64 result) const;
   void commit_new(const FileOperation& op, u64 number);
   void commit_rename(const FileOperation& op);
   void commit_setattr(const FileOperation& op);
@@ -486,7 +487,8 @@ inline void PosixModel::commit(const FileOperation& op, u64 result, const std::v
   }
 }
 
-inline std::map<u64, TimeRule> PosixModel::times(const FileOperation& op, u64 result) const {
+// Those that change names.
+inline std::map<u64, TimeRule> PosixModel::name_times(const FileOperation& op, u64 result) const {
   using format::Opcode;
   constexpr u32 content = time_modification | time_change;
   constexpr u32 all = content | time_access;
@@ -527,6 +529,17 @@ inline std::map<u64, TimeRule> PosixModel::times(const FileOperation& op, u64 re
       if (target != 0) rules[target].must |= time_change;
       break;
     }
+    default:
+      break;
+  }
+  return rules;
+}
+
+inline std::map<u64, TimeRule> PosixModel::times(const FileOperation& op, u64 result) const {
+  using format::Opcode;
+  constexpr u32 content = time_modification | time_change;
+  std::map<u64, TimeRule> rules = name_times(op, result);
+  switch (op.opcode) {
     case Opcode::write:
       if (op.length != 0) rules[op.inode].must = content;
       break;

@@ -27,7 +27,8 @@ GPU4FS_FN constexpr bool is_known_allocation(u32 mode) {
 
 // Zeros in [begin, end) of a file that lives in its inode.
 template <class Group>
-GPU4FS_FN Status zero_inline(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 begin, u64 end) {
+GPU4FS_FN GPU4FS_NOINLINE Status zero_inline(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 begin, u64 end) {
+  GPU4FS_CHECK_LE(ref.inode->size_bytes, u64{format::inode_inline_capacity});
   const u64 stop = minimum(end, ref.inode->size_bytes);
   if (begin >= stop) return Status::ok;
   GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, 0, 0));
@@ -43,7 +44,7 @@ GPU4FS_FN Status zero_inline(Group g, Engine& engine, CommandState& c, const fs:
 
 // [begin, end) reads as zeros; whole pages of it become a hole. Doing it twice changes nothing.
 template <class Group>
-GPU4FS_FN Status punch_range(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 begin, u64 end) {
+GPU4FS_FN GPU4FS_NOINLINE Status punch_range(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 begin, u64 end) {
   serial(g, [&] { c.operation.may_use_emergency = 1; });
   if (ref.inode->is_inline()) return zero_inline(g, engine, c, ref, begin, end);
   const u64 first_whole = divide_up(begin, page_size);
@@ -62,7 +63,7 @@ GPU4FS_FN Status punch_range(Group g, Engine& engine, CommandState& c, const fs:
 
 // The next hole in [state.page, end), as far as one round goes; *count 0: none is left.
 template <class Group>
-GPU4FS_FN Status find_hole(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 end, u32* count) {
+GPU4FS_FN GPU4FS_NOINLINE Status find_hole(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 end, u32* count) {
   AllocateState& state = scratch_of<AllocateState>(c);
   *count = 0;
   for (;;) {
@@ -80,7 +81,7 @@ GPU4FS_FN Status find_hole(Group g, Engine& engine, CommandState& c, const fs::I
 
 // Fills the holes of pages [first, end) with unwritten blocks. Leaves the gate after each commit.
 template <class Group>
-GPU4FS_FN Status allocate_holes(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 end) {
+GPU4FS_FN GPU4FS_NOINLINE Status allocate_holes(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 end) {
   fs::FileSystem& fs = engine.fs;
   AllocateState& state = scratch_of<AllocateState>(c);
   for (;;) {
@@ -96,6 +97,7 @@ GPU4FS_FN Status allocate_holes(Group g, Engine& engine, CommandState& c, const 
         state.page += allocated.page_count;
       });
     }
+    GPU4FS_CHECK_LT(state.round_page, state.page);
     fs::MapCost cost{};
     GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, state.round_page, state.page, &cost));
     GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, cost.changed, cost.fresh));
@@ -107,7 +109,7 @@ GPU4FS_FN Status allocate_holes(Group g, Engine& engine, CommandState& c, const 
 }
 
 template <class Group>
-GPU4FS_FN Status finish_allocate(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 end) {
+GPU4FS_FN GPU4FS_NOINLINE Status finish_allocate(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 end) {
   const u32 mode = c.command.mode;
   GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, 0, 0));
   GPU4FS_TRY(enter_gate(g, engine, c));
@@ -127,10 +129,12 @@ GPU4FS_FN Status finish_allocate(Group g, Engine& engine, CommandState& c, const
 }
 
 template <class Group>
-GPU4FS_FN Status run_allocate(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+GPU4FS_FN GPU4FS_NOINLINE Status run_allocate(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   const u32 mode = c.command.mode;
   const u64 begin = c.command.offset;
   const u64 end = begin + c.command.length;
+  GPU4FS_CHECK_LT(begin, end);
+  GPU4FS_CHECK_LE(end, fs::file_size_max);
   AllocateState& state = scratch_of<AllocateState>(c);
   const bool punches = (mode & (fallocate_punch_hole | fallocate_zero_range)) != 0;
   const bool allocates = (mode & fallocate_punch_hole) == 0;
@@ -157,7 +161,7 @@ GPU4FS_FN Status run_allocate(Group g, Engine& engine, CommandState& c, const fs
 
 // mode: FALLOC_FL_*; not_supported for collapse, insert and unshare. A failure may leave a part allocated.
 template <class Group>
-GPU4FS_FN Step step_fallocate(Group g, Engine& engine, CommandState& c) {
+GPU4FS_FN GPU4FS_NOINLINE Step step_fallocate(Group g, Engine& engine, CommandState& c) {
   if (!detail::is_known_allocation(c.command.mode)) return Step::fail(Status::not_supported);
   if (engine.fs.read_only != 0) return Step::fail(Status::read_only);
   if (c.command.length == 0) return Step::fail(Status::invalid_argument);

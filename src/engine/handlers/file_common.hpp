@@ -55,7 +55,7 @@ GPU4FS_FN inline Status check_access(const Engine& engine, const CommandState& c
 
 // Finds and locks any inode that a client may name. Status: stale (no such inode), parked, as get_page.
 template <class Group>
-GPU4FS_FN Status lock_any(Group g, Engine& engine, CommandState& c, u64 number, LockMode mode,
+GPU4FS_FN GPU4FS_NOINLINE Status lock_any(Group g, Engine& engine, CommandState& c, u64 number, LockMode mode,
                           fs::InodeRef* ref) {
   if (number != format::inode_number_root && number < format::inode_number_first_free) return Status::stale;
   const Status status = fs::get_inode(g, engine.fs, c.operation, number, ref);
@@ -67,7 +67,7 @@ GPU4FS_FN Status lock_any(Group g, Engine& engine, CommandState& c, u64 number, 
 
 // The same for a regular file that the caller may access as `wanted` (fs::may_read ...).
 template <class Group>
-GPU4FS_FN Status lock_file(Group g, Engine& engine, CommandState& c, u64 number, LockMode mode, u32 wanted,
+GPU4FS_FN GPU4FS_NOINLINE Status lock_file(Group g, Engine& engine, CommandState& c, u64 number, LockMode mode, u32 wanted,
                            fs::InodeRef* ref) {
   GPU4FS_TRY(lock_any(g, engine, c, number, mode, ref));
   const u32 type = ref->inode->mode & fs::mode_type_mask;
@@ -82,6 +82,8 @@ GPU4FS_FN Status lock_file(Group g, Engine& engine, CommandState& c, u64 number,
 
 // Index of the extent that holds page `page` of the round; `count` extents, page below their sum.
 GPU4FS_FN inline u32 find_extent(const CommandState& c, u32 count, u32 page) {
+  GPU4FS_CHECK_GT(count, 0u);
+  GPU4FS_CHECK_LE(count, command_extent_capacity);
   u32 low = 0;
   u32 high = count;
   while (high - low > 1) {
@@ -108,6 +110,7 @@ struct Allocated {
 
 // Leader: how many pages to ask for next, so that aligned spans of 2 MiB in the file get aligned runs.
 GPU4FS_FN inline raid::Extent allocate_next(fs::FileSystem& fs, fs::Operation& op, u64 file_page, u64 wanted) {
+  GPU4FS_CHECK_GT(wanted, u64{0});
   const u64 inside = file_page % pages_per_block_2m;
   if (inside == 0 && wanted >= pages_per_block_2m) {
     const u64 whole = align_down(wanted, pages_per_block_2m);
@@ -122,11 +125,14 @@ GPU4FS_FN inline raid::Extent allocate_next(fs::FileSystem& fs, fs::Operation& o
 // Allocates pages for file pages [file_page, + wanted), which are pages `round_page` on of the round, and
 // appends them to c.extents. Fewer than wanted when the space or the extents run out; no_space: none.
 template <class Group>
-GPU4FS_FN Allocated allocate_extents(Group g, Engine& engine, CommandState& c, u32 round_page, u64 file_page,
+GPU4FS_FN GPU4FS_NOINLINE Allocated allocate_extents(Group g, Engine& engine, CommandState& c, u32 round_page, u64 file_page,
                                      u32 wanted, u32 extent_max = command_extent_capacity) {
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
+  GPU4FS_CHECK_GT(wanted, 0u);
+  GPU4FS_CHECK_LE(extent_max, command_extent_capacity);
   return serial(g, [&]() -> Allocated {
+    GPU4FS_CHECK_EQ(c.in_gate, 0u);
     u32 reserved = wanted;
     Status status = fs::reserve_pages(fs, op, reserved);
     while (status == Status::no_space && reserved > 1) {
@@ -150,7 +156,7 @@ GPU4FS_FN Allocated allocate_extents(Group g, Engine& engine, CommandState& c, u
 
 // Pages that were allocated and will not be committed go back; the command begins again at stage 0.
 template <class Group>
-GPU4FS_FN void abandon_extents(Group g, Engine& engine, CommandState& c) {
+GPU4FS_FN GPU4FS_NOINLINE void abandon_extents(Group g, Engine& engine, CommandState& c) {
   serial(g, [&] {
     abandon_owned_extents(engine, c);
     c.stage = 0;
@@ -171,10 +177,12 @@ GPU4FS_FN Step leave_with(Group g, Engine& engine, CommandState& c, Status statu
 
 // Gate: the round's extents become file pages from `file_page` on.
 template <class Group>
-GPU4FS_FN void commit_extents(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 file_page,
+GPU4FS_FN GPU4FS_NOINLINE void commit_extents(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 file_page,
                               fs::MapKind kind) {
   fs::FileSystem& fs = engine.fs;
   const u32 count = c.extent_count;
+  GPU4FS_CHECK_EQ(c.in_gate, 1u);
+  GPU4FS_CHECK_LE(count, command_extent_capacity);
   for (u32 i = 0; i < count; ++i) {
     const raid::Extent extent{c.extents[i].address, c.extents[i].page_count, 0};
     const u64 first = file_page + extent_first(c.extents[i]);
@@ -199,6 +207,7 @@ GPU4FS_FN inline void drop_set_id(const CommandState& c, format::Inode& inode) {
 
 // Leader, gate: content changed.
 GPU4FS_FN inline void stamp_change(const CommandState& c, format::Inode& inode) {
+  GPU4FS_CHECK_EQ(c.in_gate, 1u);
   store<Order::relaxed, Scope::engine>(&inode.modification_time, c.operation.now);
   store<Order::relaxed, Scope::engine>(&inode.change_time, c.operation.now);
   drop_set_id(c, inode);
@@ -214,7 +223,7 @@ GPU4FS_FN inline void clear_inline(format::Inode& inode) {
 // The page of a regular file: its logical address if it holds data, no_address if it reads as zeros.
 // Also makes sure that it can be read (chunk_not_mapped).
 template <class Group>
-GPU4FS_FN Status data_page_of(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 file_page,
+GPU4FS_FN GPU4FS_NOINLINE Status data_page_of(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 file_page,
                               u64* address) {
   *address = raid::no_address;
   fs::MapRun run{};
@@ -245,10 +254,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status drop_capability(Group g, Engine& engine, Comman
 // Moves the content of an inline file into page 0, in a commit of its own. Call it at stage 0 while the
 // file is inline; on parked or again the page waits in c.extents.
 template <class Group>
-GPU4FS_FN Status spill_inline(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+GPU4FS_FN GPU4FS_NOINLINE Status spill_inline(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   fs::FileSystem& fs = engine.fs;
   GPU4FS_CHECK(ref.inode->is_inline());
   const u32 length = static_cast<u32>(ref.inode->size_bytes);
+  GPU4FS_CHECK_LE(length, format::inode_inline_capacity);
   if (c.extent_count == 0 && length != 0) {
     const Allocated allocated = allocate_extents(g, engine, c, 0, 0, 1);
     GPU4FS_TRY(allocated.status);

@@ -37,7 +37,7 @@ GPU4FS_FN constexpr bool copies_whole_pages(const CopyState& state) {
 }
 
 template <class Group>
-GPU4FS_FN Status lock_copy(Group g, Engine& engine, CommandState& c, CopyFiles* files) {
+GPU4FS_FN GPU4FS_NOINLINE Status lock_copy(Group g, Engine& engine, CommandState& c, CopyFiles* files) {
   const u64 from = c.command.inode;
   const u64 to = c.command.second_inode;
   if (from < to) {
@@ -75,7 +75,7 @@ GPU4FS_FN inline Status find_copy_length(const Engine& engine, const CommandStat
 }
 
 template <class Group>
-GPU4FS_FN Status find_source_runs(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 length) {
+GPU4FS_FN GPU4FS_NOINLINE Status find_source_runs(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 length) {
   CopyState& state = scratch_of<CopyState>(c);
   const u64 first = c.command.offset / page_size;
   const u32 wanted = static_cast<u32>(divide_up(c.command.offset + length, page_size) - first);
@@ -108,7 +108,7 @@ GPU4FS_FN Status find_source_runs(Group g, Engine& engine, CommandState& c, cons
 
 // Allocates the destination's pages and finds what partial ones hold; shortens the round to what there is.
 template <class Group>
-GPU4FS_FN Status find_copy_target(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+GPU4FS_FN GPU4FS_NOINLINE Status find_copy_target(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   CopyState& state = scratch_of<CopyState>(c);
   const u64 first = state.destination / page_size;
   const u32 wanted = static_cast<u32>(divide_up(state.destination + state.length, page_size) - first);
@@ -134,6 +134,7 @@ GPU4FS_FN Status find_copy_target(Group g, Engine& engine, CommandState& c, cons
 
 // Address of the source page with number `page` of the runs, no_address: zeros.
 GPU4FS_FN inline u64 source_page(const CommandState& c, const CopyState& state, u32 page) {
+  GPU4FS_CHECK_GT(state.run_count, 0u);
   u32 low = copy_run_base;
   u32 high = copy_run_base + state.run_count;
   while (high - low > 1) {
@@ -152,9 +153,11 @@ GPU4FS_FN inline u64 source_page(const CommandState& c, const CopyState& state, 
 
 // Source bytes [from, from + length) to `buffer`; at most a page, any place.
 template <class Group>
-GPU4FS_FN Status gather_source(Group g, Engine& engine, const CommandState& c, const CopyState& state,
+GPU4FS_FN GPU4FS_NOINLINE Status gather_source(Group g, Engine& engine, const CommandState& c, const CopyState& state,
                                const fs::InodeRef& ref, u64 from, u32 length, u8* buffer) {
+  GPU4FS_CHECK_LE(length, page_size);
   if (ref.inode->is_inline()) {
+    GPU4FS_CHECK_LE(from + length, u64{format::inode_inline_capacity});
     copy_bytes(g, buffer, ref.inode->inline_data() + from, length);
     g.sync();
     return Status::ok;
@@ -185,19 +188,21 @@ GPU4FS_FN constexpr bool is_whole_copy(const CopyState& state, u32 page) {
 }
 
 template <class Group>
-GPU4FS_FN Status copy_whole_page(Group g, Engine& engine, const CommandState& c, const CopyState& state, u32 page) {
+GPU4FS_FN GPU4FS_NOINLINE Status copy_whole_page(Group g, Engine& engine, const CommandState& c, const CopyState& state, u32 page) {
+  GPU4FS_CHECK_LT(page, state.page_count);
   const u64 target = extent_page(c, find_extent(c, c.extent_count, page), page);
   const u64 address = source_page(c, state, page);
   return raid::write_page_merged(g, engine.fs.space, target, address, 0, 0, nullptr, raid::PageUse::data);
 }
 
 template <class Group>
-GPU4FS_FN Status copy_part(Group g, Engine& engine, CommandState& c, const CopyState& state, const fs::InodeRef& ref,
+GPU4FS_FN GPU4FS_NOINLINE Status copy_part(Group g, Engine& engine, CommandState& c, const CopyState& state, const fs::InodeRef& ref,
                            u32 page) {
   const u64 page_begin = (state.destination / page_size + page) * page_size;
   const u64 low = maximum(page_begin, state.destination);
   const u64 high = minimum(page_begin + page_size, state.destination + state.length);
   const u64 from = state.source + (low - state.destination);
+  GPU4FS_CHECK_LT(low, high);
   const u32 length = static_cast<u32>(high - low);
   GPU4FS_TRY(gather_source(g, engine, c, state, ref, from, length, c.buffer));
   const u64 target = extent_page(c, find_extent(c, c.extent_count, page), page);
@@ -210,7 +215,7 @@ GPU4FS_FN Status copy_part(Group g, Engine& engine, CommandState& c, const CopyS
 
 // In the step: pages that are no whole copies, and all of them if they are few. *tasks: of the rest.
 template <class Group>
-GPU4FS_FN Status copy_in_step(Group g, Engine& engine, CommandState& c, const fs::InodeRef& source, u32* tasks) {
+GPU4FS_FN GPU4FS_NOINLINE Status copy_in_step(Group g, Engine& engine, CommandState& c, const fs::InodeRef& source, u32* tasks) {
   const CopyState& state = scratch_of<CopyState>(c);
   const bool few = state.page_count <= engine.config.inline_transfer_pages;
   const bool inline_source = source.inode->is_inline();
@@ -231,13 +236,13 @@ GPU4FS_FN Status copy_in_step(Group g, Engine& engine, CommandState& c, const fs
 }
 
 template <class Group>
-GPU4FS_FN Status plan_copy(Group g, Engine& engine, CommandState& c, const CopyFiles& files, u64 length) {
+GPU4FS_FN GPU4FS_NOINLINE Status plan_copy(Group g, Engine& engine, CommandState& c, const CopyFiles& files, u64 length) {
   GPU4FS_TRY(find_source_runs(g, engine, c, files.source, length));
   return find_copy_target(g, engine, c, files.destination);
 }
 
 template <class Group>
-GPU4FS_FN Status commit_copy(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+GPU4FS_FN GPU4FS_NOINLINE Status commit_copy(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   const CopyState& state = scratch_of<CopyState>(c);
   fs::FileSystem& fs = engine.fs;
   const u64 first = state.destination / page_size;
@@ -257,7 +262,7 @@ GPU4FS_FN Status commit_copy(Group g, Engine& engine, CommandState& c, const fs:
 
 // Carries the copy up to its commit. *tasks != 0: fan out, then come back.
 template <class Group>
-GPU4FS_FN Status advance_copy(Group g, Engine& engine, CommandState& c, const CopyFiles& files, u64 length,
+GPU4FS_FN GPU4FS_NOINLINE Status advance_copy(Group g, Engine& engine, CommandState& c, const CopyFiles& files, u64 length,
                               u32* tasks) {
   *tasks = 0;
   if (c.stage == static_cast<u32>(CopyStage::plan)) {
@@ -284,7 +289,7 @@ GPU4FS_FN Status advance_copy(Group g, Engine& engine, CommandState& c, const Co
 
 // From inode/offset to second_inode/aux. Result: bytes copied, 0 at the end of the source.
 template <class Group>
-GPU4FS_FN Step step_copy_range(Group g, Engine& engine, CommandState& c) {
+GPU4FS_FN GPU4FS_NOINLINE Step step_copy_range(Group g, Engine& engine, CommandState& c) {
   if (engine.fs.read_only != 0) return Step::fail(Status::read_only);
   if (c.command.mode != 0) return Step::fail(Status::invalid_argument);
   detail::CopyFiles files{};
@@ -302,7 +307,7 @@ GPU4FS_FN Step step_copy_range(Group g, Engine& engine, CommandState& c) {
 }
 
 template <class Group>
-GPU4FS_FN void task_copy_range(Group g, Engine& engine, CommandState& c, u32 task) {
+GPU4FS_FN GPU4FS_NOINLINE void task_copy_range(Group g, Engine& engine, CommandState& c, u32 task) {
   const detail::CopyState& state = detail::scratch_of<detail::CopyState>(c);
   const u32 from = task * engine.config.task_pages;
   const u32 to = minimum(from + engine.config.task_pages, state.page_count);

@@ -33,7 +33,7 @@ GPU4FS_FN inline format::StatfsRecord statfs_of(const fs::FileSystem& fs) {
 
 // StatfsRecord to `output`.
 template <class Group>
-GPU4FS_FN Step step_statfs(Group g, Engine& engine, CommandState& c) {
+GPU4FS_FN GPU4FS_NOINLINE Step step_statfs(Group g, Engine& engine, CommandState& c) {
   format::StatfsRecord& record = detail::scratch_of<format::StatfsRecord>(c);
   u8* destination = nullptr;
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.output, sizeof(format::StatfsRecord), &destination));

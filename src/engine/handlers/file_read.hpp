@@ -24,8 +24,9 @@ struct ReadState {
 
 // Looks up the runs of the next round.
 template <class Group>
-GPU4FS_FN Status collect_runs(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+GPU4FS_FN GPU4FS_NOINLINE Status collect_runs(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   ReadState& state = scratch_of<ReadState>(c);
+  GPU4FS_CHECK_LT(state.position, state.end);
   const u64 first = state.position / page_size;
   const u64 page_end = divide_up(state.end, page_size);
   const u32 wanted = static_cast<u32>(minimum<u64>(page_end - first, round_pages_max));
@@ -57,9 +58,11 @@ GPU4FS_FN Status collect_runs(Group g, Engine& engine, CommandState& c, const fs
 
 // Moves pages [from, to) of the round.
 template <class Group>
-GPU4FS_FN Status read_round(Group g, Engine& engine, const CommandState& c, const ReadState& state, u32 from,
+GPU4FS_FN GPU4FS_NOINLINE Status read_round(Group g, Engine& engine, const CommandState& c, const ReadState& state, u32 from,
                             u32 to) {
   const u64 first = state.position / page_size;
+  GPU4FS_CHECK_LT(from, to);
+  GPU4FS_CHECK_LE(state.round_end, state.end);
   u32 index = find_extent(c, state.run_count, from);
   for (u32 page = from; page < to; ++page) {
     while (page - extent_first(c.extents[index]) >= c.extents[index].page_count) ++index;
@@ -95,7 +98,7 @@ GPU4FS_FN inline bool access_time_is_due(const fs::FileSystem& fs, const Command
 
 // The read is done; its time stamp must not make it fail, so without room it stays as it is.
 template <class Group>
-GPU4FS_FN Step finish_read(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 result) {
+GPU4FS_FN GPU4FS_NOINLINE Step finish_read(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 result) {
   fs::FileSystem& fs = engine.fs;
   if (!serial(g, [&] { return access_time_is_due(fs, c, *ref.inode); })) return Step::complete(result);
   go_to_stage(g, c, static_cast<u32>(ReadStage::access_time));
@@ -109,7 +112,7 @@ GPU4FS_FN Step finish_read(Group g, Engine& engine, CommandState& c, const fs::I
 }
 
 template <class Group>
-GPU4FS_FN Status start_read(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+GPU4FS_FN GPU4FS_NOINLINE Status start_read(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   u8* data = nullptr;
   GPU4FS_TRY(resolve(g, engine, c, c.command.data, c.command.length, &data));
   const u64 size = ref.inode->size_bytes;
@@ -126,13 +129,14 @@ GPU4FS_FN Status start_read(Group g, Engine& engine, CommandState& c, const fs::
 
 // Result: bytes read, fewer than asked only at the end of the file.
 template <class Group>
-GPU4FS_FN Step step_read(Group g, Engine& engine, CommandState& c) {
+GPU4FS_FN GPU4FS_NOINLINE Step step_read(Group g, Engine& engine, CommandState& c) {
   using detail::ReadStage;
   detail::ReadState& state = detail::scratch_of<detail::ReadState>(c);
   fs::InodeRef ref{};
   GPU4FS_STEP_TRY(detail::lock_file(g, engine, c, c.command.inode, LockMode::shared, fs::may_read, &ref));
   if (c.stage == static_cast<u32>(ReadStage::start)) GPU4FS_STEP_TRY(detail::start_read(g, engine, c, ref));
   if (ref.inode->is_inline() && c.stage == static_cast<u32>(ReadStage::collect)) {
+    GPU4FS_CHECK_LE(state.end, u64{format::inode_inline_capacity});
     copy_bytes(g, state.data, ref.inode->inline_data() + state.begin, state.end - state.begin);
     g.sync();
     return detail::finish_read(g, engine, c, ref, state.end - state.begin);
@@ -159,7 +163,7 @@ GPU4FS_FN Step step_read(Group g, Engine& engine, CommandState& c) {
 }
 
 template <class Group>
-GPU4FS_FN void task_read(Group g, Engine& engine, CommandState& c, u32 task) {
+GPU4FS_FN GPU4FS_NOINLINE void task_read(Group g, Engine& engine, CommandState& c, u32 task) {
   const detail::ReadState& state = detail::scratch_of<detail::ReadState>(c);
   const u32 from = task * engine.config.task_pages;
   const u32 to = minimum(from + engine.config.task_pages,
@@ -184,7 +188,7 @@ struct SeekState {
 
 // Result: the offset found; no_such_data beyond the end, and for data behind the last.
 template <class Group>
-GPU4FS_FN Step step_seek(Group g, Engine& engine, CommandState& c) {
+GPU4FS_FN GPU4FS_NOINLINE Step step_seek(Group g, Engine& engine, CommandState& c) {
   detail::SeekState& state = detail::scratch_of<detail::SeekState>(c);
   fs::InodeRef ref{};
   if (c.command.mode != detail::seek_data && c.command.mode != detail::seek_hole) {

@@ -22,7 +22,7 @@ struct ReclaimState {
 
 // Brings in the last pages of a directory or a long symbolic link, and notes them in the scratch memory.
 template <class Group>
-GPU4FS_FN Status find_metadata_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u32* changed) {
+GPU4FS_FN GPU4FS_NOINLINE Status find_metadata_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u32* changed) {
   ReclaimState& state = scratch_of<ReclaimState>(c);
   fs::FileSystem& fs = engine.fs;
   const u32 height = ref.inode->height;
@@ -44,6 +44,7 @@ GPU4FS_FN Status find_metadata_pages(Group g, Engine& engine, CommandState& c, c
     --page;
     u32 frame = fs::no_frame;
     GPU4FS_TRY(fs::get_page(g, fs, c.operation, ref, 0, page, &frame));
+    GPU4FS_CHECK_LT(count, metadata_pages_per_round);
     serial(g, [&] { state.pages[count] = page; });
     ++count;
   }
@@ -54,7 +55,7 @@ GPU4FS_FN Status find_metadata_pages(Group g, Engine& engine, CommandState& c, c
 
 // Removes the pages of a directory or a long symbolic link. Leaves the gate after each commit.
 template <class Group>
-GPU4FS_FN Status remove_metadata_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+GPU4FS_FN GPU4FS_NOINLINE Status remove_metadata_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   fs::FileSystem& fs = engine.fs;
   const ReclaimState& state = scratch_of<ReclaimState>(c);
   for (;;) {
@@ -79,7 +80,7 @@ GPU4FS_FN Status remove_metadata_pages(Group g, Engine& engine, CommandState& c,
 
 // What the last commit touches besides the map.
 template <class Group>
-GPU4FS_FN Status prepare_release(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+GPU4FS_FN GPU4FS_NOINLINE Status prepare_release(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   fs::FileSystem& fs = engine.fs;
   if (ref.inode->attributes.is_valid()) {
     u32 frame = fs::no_frame;
@@ -90,9 +91,11 @@ GPU4FS_FN Status prepare_release(Group g, Engine& engine, CommandState& c, const
 }
 
 template <class Group>
-GPU4FS_FN void commit_release(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+GPU4FS_FN GPU4FS_NOINLINE void commit_release(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   fs::FileSystem& fs = engine.fs;
   serial(g, [&] {
+    GPU4FS_CHECK_EQ(c.in_gate, 1u);
+    GPU4FS_CHECK_EQ(ref.inode->link_count, 0u);
     const bool has_attributes = ref.inode->attributes.is_valid();
     if (ref.inode->page_count == (has_attributes ? 1u : 0u)) return;
     store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
@@ -108,7 +111,7 @@ GPU4FS_FN void commit_release(Group g, Engine& engine, CommandState& c, const fs
 
 // Frees an orphan that is exclusively locked. ok: done, inside the gate.
 template <class Group>
-GPU4FS_FN Status reclaim_inode(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+GPU4FS_FN GPU4FS_NOINLINE Status reclaim_inode(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   fs::FileSystem& fs = engine.fs;
   serial(g, [&] { c.operation.may_use_emergency = 1; });
   const u32 type = ref.inode->mode & fs::mode_type_mask;
@@ -136,7 +139,7 @@ GPU4FS_FN Status reclaim_inode(Group g, Engine& engine, CommandState& c, const f
 
 // *orphan: the inode, exclusively locked now, is to be freed.
 template <class Group>
-GPU4FS_FN Status lock_orphan(Group g, Engine& engine, CommandState& c, u64 number, fs::InodeRef* ref, bool* orphan) {
+GPU4FS_FN GPU4FS_NOINLINE Status lock_orphan(Group g, Engine& engine, CommandState& c, u64 number, fs::InodeRef* ref, bool* orphan) {
   *orphan = false;
   const Status status = lock_any(g, engine, c, number, LockMode::exclusive, ref);
   if (status == Status::stale) return Status::ok;
@@ -150,7 +153,9 @@ GPU4FS_FN Status lock_orphan(Group g, Engine& engine, CommandState& c, u64 numbe
 
 // Frees the inode if it is an orphan; else nothing happens. Result: 1 if it was.
 template <class Group>
-GPU4FS_FN Step step_reclaim(Group g, Engine& engine, CommandState& c) {
+GPU4FS_FN GPU4FS_NOINLINE Step step_reclaim(Group g, Engine& engine, CommandState& c) {
+  // Whoever frees an orphan vouches that nobody has it open.
+  if (!session_is_trusted(engine, c.session)) return Step::fail(Status::permission);
   if (engine.fs.read_only != 0) return Step::complete(0);
   fs::InodeRef ref{};
   bool orphan = false;
@@ -162,7 +167,7 @@ GPU4FS_FN Step step_reclaim(Group g, Engine& engine, CommandState& c) {
 
 // Internal, at mount: frees all orphans; those that cannot be read stay for fsck. Result: how many.
 template <class Group>
-GPU4FS_FN Step step_reclaim_orphans(Group g, Engine& engine, CommandState& c) {
+GPU4FS_FN GPU4FS_NOINLINE Step step_reclaim_orphans(Group g, Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;
   detail::ReclaimState& state = detail::scratch_of<detail::ReclaimState>(c);
   if (fs.read_only != 0) return Step::complete(0);

@@ -55,6 +55,7 @@ GPU4FS_FN inline u32 changed_mode(const Engine& engine, const CommandState& c, c
 // Leader, gate.
 GPU4FS_FN inline void apply_attributes(const Engine& engine, const CommandState& c, format::Inode& inode,
                                        const format::AttributeRecord& record) {
+  GPU4FS_CHECK_EQ(c.in_gate, 1u);
   const u32 mask = c.command.mask;
   const u64 now = c.operation.now;
   inode.mode = static_cast<u16>(changed_mode(engine, c, inode, record));
@@ -80,7 +81,7 @@ GPU4FS_FN inline void apply_attributes(const Engine& engine, const CommandState&
 }
 
 template <class Group>
-GPU4FS_FN Status start_set_attribute(Group g, Engine& engine, CommandState& c) {
+GPU4FS_FN GPU4FS_NOINLINE Status start_set_attribute(Group g, Engine& engine, CommandState& c) {
   SetAttributeState& state = scratch_of<SetAttributeState>(c);
   if ((c.command.mask & ~format::set_attribute_known) != 0) return Status::invalid_argument;
   if (serial(g, [&] { return state.started != 0; })) return Status::ok;
@@ -94,7 +95,7 @@ GPU4FS_FN Status start_set_attribute(Group g, Engine& engine, CommandState& c) {
 }
 
 template <class Group>
-GPU4FS_FN Status set_attributes(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+GPU4FS_FN GPU4FS_NOINLINE Status set_attributes(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   const SetAttributeState& state = scratch_of<SetAttributeState>(c);
   fs::FileSystem& fs = engine.fs;
   const u32 type = ref.inode->mode & fs::mode_type_mask;
@@ -127,7 +128,7 @@ GPU4FS_FN Status set_attributes(Group g, Engine& engine, CommandState& c, const 
 
 // mask: SetAttributeMask, record at `data`, the new attributes to `output`.
 template <class Group>
-GPU4FS_FN Step step_setattr(Group g, Engine& engine, CommandState& c) {
+GPU4FS_FN GPU4FS_NOINLINE Step step_setattr(Group g, Engine& engine, CommandState& c) {
   fs::InodeRef ref{};
   GPU4FS_STEP_TRY(detail::start_set_attribute(g, engine, c));
   const bool changes = c.command.mask != 0;

@@ -24,7 +24,7 @@ struct ZeroPlan {
 };
 
 template <class Group>
-GPU4FS_FN Status prepare_zero(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 file_page,
+GPU4FS_FN GPU4FS_NOINLINE Status prepare_zero(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 file_page,
                               u32 from, u32 to, ZeroPlan* plan) {
   fs::FileSystem& fs = engine.fs;
   *plan = ZeroPlan{};
@@ -32,6 +32,7 @@ GPU4FS_FN Status prepare_zero(Group g, Engine& engine, CommandState& c, const fs
   plan->from = from;
   plan->to = to;
   GPU4FS_CHECK_LT(from, to);
+  GPU4FS_CHECK_LE(to, page_size);
   GPU4FS_TRY(data_page_of(g, engine, c, ref, file_page, &plan->address));
   if (plan->address == raid::no_address) return Status::ok;
   const u64 address = plan->address;
@@ -52,7 +53,8 @@ GPU4FS_FN Status prepare_zero(Group g, Engine& engine, CommandState& c, const fs
 
 // Gate, before anything else of the commit: can fail on a damaged page. again: a checkpoint came between.
 template <class Group>
-GPU4FS_FN Status commit_zero(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, const ZeroPlan& plan) {
+GPU4FS_FN GPU4FS_NOINLINE Status commit_zero(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, const ZeroPlan& plan) {
+  GPU4FS_CHECK_EQ(c.in_gate, 1u);
   if (plan.address == raid::no_address) return Status::ok;
   if (plan.in_place == 0) {
     commit_extents(g, engine, c, ref, plan.file_page, fs::MapKind::data);
@@ -64,7 +66,7 @@ GPU4FS_FN Status commit_zero(Group g, Engine& engine, CommandState& c, const fs:
 }
 
 template <class Group>
-GPU4FS_FN Status try_zero_in_page(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 file_page,
+GPU4FS_FN GPU4FS_NOINLINE Status try_zero_in_page(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 file_page,
                                   u32 from, u32 to) {
   ZeroPlan plan{};
   GPU4FS_TRY(prepare_zero(g, engine, c, ref, file_page, from, to, &plan));
@@ -81,7 +83,7 @@ GPU4FS_FN Status try_zero_in_page(Group g, Engine& engine, CommandState& c, cons
 // Bytes [from, to) of one page become zeros, in a commit of its own that leaves the gate again. After a park
 // the page is prepared anew: the command may have zeroed another one before.
 template <class Group>
-GPU4FS_FN Status zero_in_page(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 file_page,
+GPU4FS_FN GPU4FS_NOINLINE Status zero_in_page(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 file_page,
                               u32 from, u32 to) {
   const Status status = try_zero_in_page(g, engine, c, ref, file_page, from, to);
   if (status != Status::ok) abandon_extents(g, engine, c);
@@ -90,7 +92,7 @@ GPU4FS_FN Status zero_in_page(Group g, Engine& engine, CommandState& c, const fs
 
 // Pages [first, end) of a mapped file become a hole, in as many commits as it takes; each leaves the gate.
 template <class Group>
-GPU4FS_FN Status remove_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 first, u64 end) {
+GPU4FS_FN GPU4FS_NOINLINE Status remove_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 first, u64 end) {
   fs::FileSystem& fs = engine.fs;
   while (first < end) {
     u64 from = first;
@@ -102,13 +104,14 @@ GPU4FS_FN Status remove_pages(Group g, Engine& engine, CommandState& c, const fs
     serial(g, [&] { stamp_change(c, *ref.inode); });
     fs::mark_inode_dirty(g, fs, c.operation, ref);
     leave_gate(g, engine, c);
+    GPU4FS_CHECK_LT(from, end);
     end = from;
   }
   return Status::ok;
 }
 
 template <class Group>
-GPU4FS_FN Status resize_inline(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 size) {
+GPU4FS_FN GPU4FS_NOINLINE Status resize_inline(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 size) {
   GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, 0, 0));
   GPU4FS_TRY(enter_gate(g, engine, c));
   serial(g, [&] {
@@ -125,7 +128,7 @@ GPU4FS_FN Status resize_inline(Group g, Engine& engine, CommandState& c, const f
 
 // One commit of shrinking towards `size`; stays in the gate. *done: the file has that size now.
 template <class Group>
-GPU4FS_FN Status shrink_once(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 size, bool* done) {
+GPU4FS_FN GPU4FS_NOINLINE Status shrink_once(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 size, bool* done) {
   fs::FileSystem& fs = engine.fs;
   const u64 keep = divide_up(size, page_size);
   u64 from = keep;
@@ -133,6 +136,7 @@ GPU4FS_FN Status shrink_once(Group g, Engine& engine, CommandState& c, const fs:
   GPU4FS_TRY(fs::map_prepare_remove(g, fs, c.operation, ref, keep, fs::map_page_max, map_pages_per_round(engine), &from,
                                     &cost));
   const bool is_last = from <= keep;
+  GPU4FS_CHECK_LE(size, ref.inode->size_bytes);
   ZeroPlan tail{};
   const u32 tail_from = static_cast<u32>(size % page_size);
   if (is_last && tail_from != 0 && size < ref.inode->size_bytes) {
@@ -156,7 +160,7 @@ GPU4FS_FN Status shrink_once(Group g, Engine& engine, CommandState& c, const fs:
 // Gives the file `size` bytes. ok: done, still inside the gate. May be called again after parked and again.
 // The caller owns no extents of its own.
 template <class Group>
-GPU4FS_FN Status truncate_to(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 size) {
+GPU4FS_FN GPU4FS_NOINLINE Status truncate_to(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 size) {
   fs::FileSystem& fs = engine.fs;
   if (fs.read_only != 0) return Status::read_only;
   if (size > fs::file_size_max) return Status::file_too_large;
@@ -188,7 +192,7 @@ GPU4FS_FN Status truncate_to(Group g, Engine& engine, CommandState& c, const fs:
 
 // Attributes to `output`.
 template <class Group>
-GPU4FS_FN Step step_truncate(Group g, Engine& engine, CommandState& c) {
+GPU4FS_FN GPU4FS_NOINLINE Step step_truncate(Group g, Engine& engine, CommandState& c) {
   fs::InodeRef ref{};
   Status status = detail::lock_file(g, engine, c, c.command.inode, LockMode::exclusive, fs::may_write, &ref);
   if (status == Status::ok) status = detail::truncate_to(g, engine, c, ref, c.command.offset);

@@ -29,7 +29,7 @@ struct WriteState {
 };
 
 template <class Group>
-GPU4FS_FN Status start_write(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+GPU4FS_FN GPU4FS_NOINLINE Status start_write(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   WriteState& state = scratch_of<WriteState>(c);
   if (serial(g, [&] { return state.started != 0; })) return Status::ok;
   u8* data = nullptr;
@@ -61,7 +61,7 @@ GPU4FS_FN void stamp_written(Group g, Engine& engine, CommandState& c, const fs:
 }
 
 template <class Group>
-GPU4FS_FN Status write_inline(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+GPU4FS_FN GPU4FS_NOINLINE Status write_inline(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   const WriteState& state = scratch_of<WriteState>(c);
   GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, 0, 0));
   GPU4FS_TRY(enter_gate(g, engine, c));
@@ -92,7 +92,7 @@ GPU4FS_FN constexpr ByteRange range_in_page(u64 page, u64 begin, u64 end) {
 // Whether the whole write falls on data pages that may be overwritten; their runs are put into c.extents,
 // which own nothing (c.extent_count stays 0). *run_count 0: no.
 template <class Group>
-GPU4FS_FN Status find_unstable_runs(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+GPU4FS_FN GPU4FS_NOINLINE Status find_unstable_runs(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                     u32* run_count) {
   const WriteState& state = scratch_of<WriteState>(c);
   const u64 first = state.begin / page_size;
@@ -123,10 +123,12 @@ GPU4FS_FN Status find_unstable_runs(Group g, Engine& engine, CommandState& c, co
 
 // Gate: overwrites page `page` of the write where it is.
 template <class Group>
-GPU4FS_FN Status overwrite_page(Group g, Engine& engine, const CommandState& c, const WriteState& state,
+GPU4FS_FN GPU4FS_NOINLINE Status overwrite_page(Group g, Engine& engine, const CommandState& c, const WriteState& state,
                                 u32 run_count, u32 page) {
   const u64 file_page = state.begin / page_size + page;
   const ByteRange range = range_in_page(file_page, state.begin, state.end);
+  GPU4FS_CHECK_LT(range.from, range.to);
+  GPU4FS_CHECK_EQ(c.extent_count, 0u);
   const u64 address = extent_page(c, find_extent(c, run_count, page), page);
   const u8* source = state.data + (file_page * page_size + range.from - state.begin);
   return raid::write_page_merged(g, engine.fs.space, address, address, range.from, range.to, source,
@@ -136,7 +138,7 @@ GPU4FS_FN Status overwrite_page(Group g, Engine& engine, const CommandState& c, 
 // *done: the whole write was carried out in place. Partial pages go first, because only their old content
 // can turn out to be damaged.
 template <class Group>
-GPU4FS_FN Status write_in_place(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, bool* done) {
+GPU4FS_FN GPU4FS_NOINLINE Status write_in_place(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, bool* done) {
   const WriteState& state = scratch_of<WriteState>(c);
   *done = false;
   u32 run_count = 0;
@@ -170,7 +172,7 @@ GPU4FS_FN Status write_in_place(Group g, Engine& engine, CommandState& c, const 
 
 // Old content of file page `page`, needed where the write leaves some of it.
 template <class Group>
-GPU4FS_FN Status find_old_page(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 page,
+GPU4FS_FN GPU4FS_NOINLINE Status find_old_page(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 page,
                                u64* address) {
   const WriteState& state = scratch_of<WriteState>(c);
   *address = raid::no_address;
@@ -183,7 +185,7 @@ GPU4FS_FN Status find_old_page(Group g, Engine& engine, CommandState& c, const f
 
 // Pages [first + done, ...) are the file's own unwritten ones: as many as lie in one run enter the round.
 template <class Group>
-GPU4FS_FN Allocated take_unwritten(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 first,
+GPU4FS_FN GPU4FS_NOINLINE Allocated take_unwritten(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 first,
                                    u32 done, u64 limit) {
   fs::MapRun run{};
   const Status found = fs::map_lookup(g, engine.fs, c.operation, ref, first + done, limit, &run);
@@ -201,7 +203,7 @@ GPU4FS_FN Allocated take_unwritten(Group g, Engine& engine, CommandState& c, con
 
 // Allocates the round's pages, or takes the file's unwritten ones. *covered: how many from `first` on.
 template <class Group>
-GPU4FS_FN Status find_round_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 first,
+GPU4FS_FN GPU4FS_NOINLINE Status find_round_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 first,
                                   u32 wanted, u32* covered) {
   u32 done = 0;
   Status status = Status::ok;
@@ -218,6 +220,7 @@ GPU4FS_FN Status find_round_pages(Group g, Engine& engine, CommandState& c, cons
       }
       asked = static_cast<u32>(total);
     }
+    GPU4FS_CHECK_LE(asked, wanted - done);
     const Allocated taken = asked != 0 ? allocate_extents(g, engine, c, done, first + done, asked)
                                        : take_unwritten(g, engine, c, ref, first, done, next.page_count);
     status = taken.status;
@@ -229,7 +232,7 @@ GPU4FS_FN Status find_round_pages(Group g, Engine& engine, CommandState& c, cons
 }
 
 template <class Group>
-GPU4FS_FN Status try_plan_round(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+GPU4FS_FN GPU4FS_NOINLINE Status try_plan_round(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   WriteState& state = scratch_of<WriteState>(c);
   const u64 first = state.position / page_size;
   const u64 page_end = divide_up(state.end, page_size);
@@ -255,7 +258,7 @@ GPU4FS_FN Status try_plan_round(Group g, Engine& engine, CommandState& c, const 
 
 // Plans and prepares the next round. With any status but ok the command owns no pages.
 template <class Group>
-GPU4FS_FN Status plan_round(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+GPU4FS_FN GPU4FS_NOINLINE Status plan_round(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   const Status status = try_plan_round(g, engine, c, ref);
   if (status != Status::ok) abandon_extents(g, engine, c);
   return status;
@@ -263,9 +266,11 @@ GPU4FS_FN Status plan_round(Group g, Engine& engine, CommandState& c, const fs::
 
 // Fills pages [from, to) of the round.
 template <class Group>
-GPU4FS_FN Status write_round(Group g, Engine& engine, const CommandState& c, const WriteState& state, u32 from,
+GPU4FS_FN GPU4FS_NOINLINE Status write_round(Group g, Engine& engine, const CommandState& c, const WriteState& state, u32 from,
                              u32 to) {
   const u64 first = state.position / page_size;
+  GPU4FS_CHECK_LT(from, to);
+  GPU4FS_CHECK_LE(to, state.page_count);
   u32 index = find_extent(c, c.extent_count, from);
   for (u32 page = from; page < to; ++page) {
     while (page - extent_first(c.extents[index]) >= c.extents[index].page_count) ++index;
@@ -282,7 +287,7 @@ GPU4FS_FN Status write_round(Group g, Engine& engine, const CommandState& c, con
 
 // Commits the round. The map pages are brought in again: a checkpoint may have run since the plan.
 template <class Group>
-GPU4FS_FN Status commit_round(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   WriteState& state = scratch_of<WriteState>(c);
   const u64 first = state.position / page_size;
   fs::MapCost cost{};
@@ -297,6 +302,8 @@ GPU4FS_FN Status commit_round(Group g, Engine& engine, CommandState& c, const fs
   commit_extents(g, engine, c, ref, first, fs::MapKind::data);
   stamp_written(g, engine, c, ref, state.round_end);
   serial(g, [&] {
+    GPU4FS_CHECK_GT(state.round_end, state.position);
+    GPU4FS_CHECK_LE(state.round_end, state.end);
     state.position = state.round_end;
     c.stage = static_cast<u32>(WriteStage::plan);
     // A restart after a checkpoint writes the same bytes to the same place again.
@@ -309,7 +316,7 @@ GPU4FS_FN Status commit_round(Group g, Engine& engine, CommandState& c, const fs
 
 // Handles what fits the inode or can be overwritten, and makes the rest ready for rounds. *done: complete.
 template <class Group>
-GPU4FS_FN Status write_without_rounds(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+GPU4FS_FN GPU4FS_NOINLINE Status write_without_rounds(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                       bool* done) {
   const WriteState& state = scratch_of<WriteState>(c);
   *done = false;
@@ -329,7 +336,7 @@ GPU4FS_FN Status write_without_rounds(Group g, Engine& engine, CommandState& c, 
 
 // What has been committed counts: an error after that is a short write.
 template <class Group>
-GPU4FS_FN Step end_write(Group g, Engine& engine, CommandState& c, Status status) {
+GPU4FS_FN GPU4FS_NOINLINE Step end_write(Group g, Engine& engine, CommandState& c, Status status) {
   const WriteState& state = scratch_of<WriteState>(c);
   if (status == Status::ok) return Step::complete(state.end - state.begin);
   if (!keeps_extents(status)) abandon_extents(g, engine, c);
@@ -344,7 +351,7 @@ GPU4FS_FN Step end_write(Group g, Engine& engine, CommandState& c, Status status
 
 // Result: bytes written. Status: file_too_large, no_space, read_only ...
 template <class Group>
-GPU4FS_FN Step step_write(Group g, Engine& engine, CommandState& c) {
+GPU4FS_FN GPU4FS_NOINLINE Step step_write(Group g, Engine& engine, CommandState& c) {
   using detail::WriteStage;
   detail::WriteState& state = detail::scratch_of<detail::WriteState>(c);
   if (engine.fs.read_only != 0) return detail::end_write(g, engine, c, Status::read_only);
@@ -377,7 +384,7 @@ GPU4FS_FN Step step_write(Group g, Engine& engine, CommandState& c) {
 }
 
 template <class Group>
-GPU4FS_FN void task_write(Group g, Engine& engine, CommandState& c, u32 task) {
+GPU4FS_FN GPU4FS_NOINLINE void task_write(Group g, Engine& engine, CommandState& c, u32 task) {
   const detail::WriteState& state = detail::scratch_of<detail::WriteState>(c);
   const u32 from = task * engine.config.task_pages;
   const u32 to = minimum(from + engine.config.task_pages, state.page_count);

@@ -229,7 +229,10 @@ GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
         publish_durable(g, engine, scratch.epoch);
         break;
       default: {
-        if (!serial(g, [&] { return eviction_is_due(engine); })) return Step::complete(scratch.epoch);
+        // A restart with the steps stopped goes on, even if frames have become free meanwhile.
+        const bool goes_on =
+            serial(g, [&] { return is_closed_by(engine.step_gate, c) || eviction_is_due(engine); });
+        if (!goes_on) return Step::complete(scratch.epoch);
         const Status stopped = stop_steps(g, engine, c);
         if (stopped != Status::ok) return Step::fail(stopped);
         fs::evict_frames(g, fs, fs.pages.frame_count / 2);

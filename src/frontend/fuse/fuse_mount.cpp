@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -29,13 +28,24 @@ ssize_t read_request(int, void* buffer, size_t length, void*) {
   return ::read(FuseWorker::current().device, buffer, length);
 }
 
+// libfuse asks the kernel for 128 KiB of read-ahead at most; here root may ask for more, once INIT is
+// answered. Takes no reference to the directory, which would make it busy, and asks the server nothing.
+void set_readahead(const FuseOptions& options) {
+  struct statx root {};
+  if (::statx(AT_FDCWD, options.mountpoint.c_str(), AT_STATX_DONT_SYNC, STATX_TYPE, &root) != 0) return;
+  std::ofstream file(fmt::format("/sys/class/bdi/{}:{}/read_ahead_kb", root.stx_dev_major,
+                                 root.stx_dev_minor));
+  if (file) file << options.readahead_kib;
+}
+
 ssize_t write_reply(int, iovec* parts, int count, void*) {
   FuseWorker& worker = FuseWorker::current();
-  if (worker.answering_init && count >= 2) {
-    worker.answering_init = false;
-    extend_init_reply(worker.receive_buffer(), parts[1].iov_base, parts[1].iov_len);
-  }
-  return ::writev(worker.device, parts, count);
+  if (!worker.answering_init || count < 2) return ::writev(worker.device, parts, count);
+  worker.answering_init = false;
+  extend_init_reply(worker.receive_buffer(), parts[1].iov_base, parts[1].iov_len);
+  const ssize_t written = ::writev(worker.device, parts, count);
+  set_readahead(worker.shared().options);
+  return written;
 }
 
 constexpr fuse_custom_io channel_io = {write_reply, read_request, nullptr, nullptr};
@@ -152,19 +162,6 @@ void FuseMount::serve(FuseWorker& worker) {
   changed_.notify_all();
 }
 
-// libfuse asks the kernel for 128 KiB of read-ahead at most; the kernel lets root ask for more here.
-void FuseMount::set_readahead() {
-  struct stat root {};
-  const int directory = ::open(options_.mountpoint.c_str(), O_PATH | O_CLOEXEC);
-  if (directory < 0) return;
-  if (::fstat(directory, &root) == 0) {
-    std::ofstream file(fmt::format("/sys/class/bdi/{}:{}/read_ahead_kb", major(root.st_dev),
-                                   minor(root.st_dev)));
-    if (file) file << options_.readahead_kib;
-  }
-  ::close(directory);
-}
-
 void FuseMount::run() {
   struct sigaction action {};
   action.sa_handler = [](int) {};  // only to end a read(2)
@@ -176,7 +173,6 @@ void FuseMount::run() {
     if (i != 0) workers_[i]->device = clone_device();
     threads.emplace_back([this, i] { serve(*workers_[i]); });
   }
-  set_readahead();
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return serving_ == 0 || stopping_; });

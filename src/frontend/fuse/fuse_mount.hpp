@@ -49,7 +49,6 @@ class FuseMount {
  private:
   void open_sessions();
   void serve(FuseWorker& worker);
-  void set_readahead();
   int clone_device() const;
 
   FuseOptions options_;

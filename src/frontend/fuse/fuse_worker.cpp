@@ -72,7 +72,7 @@ void FuseWorker::want_attributes(format::Command& command) {
 client::Reply FuseWorker::call(const format::Command& command) {
   client::Reply reply = session_->call(command);
   if (reply.status != Status::no_space && reply.status != Status::no_inodes) return reply;
-  constexpr int wait_ms_max = 200;
+  constexpr int wait_ms_max = 2000;
   for (int waited_ms = 0; waited_ms < wait_ms_max; ++waited_ms) {
     const u64 orphans = shared_.inodes.orphan_count();
     if (orphans <= shared_.orphans_not_freed.load()) return reply;
@@ -102,6 +102,7 @@ void FuseWorker::reclaim(u64 inode) {
 void FuseWorker::forget(u64 inode, u64 count) {
   if (shared_.inodes.forget(inode, count)) {
     reclaim(inode);
+    shared_.inodes.reclaimed();
     u64 floor = shared_.orphans_not_freed.load();
     const u64 orphans = shared_.inodes.orphan_count();
     while (floor > orphans && !shared_.orphans_not_freed.compare_exchange_weak(floor, orphans)) {
@@ -110,7 +111,9 @@ void FuseWorker::forget(u64 inode, u64 count) {
 }
 
 void FuseWorker::orphaned(u64 inode) {
-  if (inode != 0 && shared_.inodes.mark_orphan(inode)) reclaim(inode);
+  if (inode == 0 || !shared_.inodes.mark_orphan(inode)) return;
+  reclaim(inode);
+  shared_.inodes.reclaimed();
 }
 
 }  // namespace gpu4fs::frontend

@@ -19,7 +19,6 @@ bool InodeTable::forget(u64 inode, u64 count) {
     return false;
   }
   const bool orphan = entry.orphan;
-  if (orphan) orphan_count_.fetch_sub(1);
   shard.entries.erase(found);
   return orphan;
 }
@@ -28,8 +27,8 @@ bool InodeTable::mark_orphan(u64 inode) {
   Shard& shard = shard_of(inode);
   const std::lock_guard guard(shard.mutex);
   const auto found = shard.entries.find(inode);
+  if (found == shard.entries.end() || !found->second.orphan) orphan_count_.fetch_add(1);
   if (found == shard.entries.end()) return true;
-  if (!found->second.orphan) orphan_count_.fetch_add(1);
   found->second.orphan = true;
   return false;
 }

@@ -21,18 +21,20 @@ class InodeTable {
   // The kernel was given an entry of this inode.
   void add_lookup(u64 inode);
 
-  // The kernel gave `count` lookups back. True: the inode is an orphan that nobody refers to any more,
-  // and the caller reclaims it. A count beyond what was given is clamped (a kernel's mistake must not
+  // The kernel gave `count` lookups back. True: the inode is an orphan that nobody refers to any more, and
+  // the caller reclaims it and then says so by reclaimed(). A count beyond what was given is clamped (a kernel's mistake must not
   // become ours).
   [[nodiscard]] bool forget(u64 inode, u64 count);
 
-  // The inode lost its last name. True: the kernel does not refer to it, and the caller reclaims it.
+  // The inode lost its last name. True: the kernel does not refer to it, and the caller reclaims it and
+  // then says so by reclaimed().
   [[nodiscard]] bool mark_orphan(u64 inode);
+  void reclaimed() { orphan_count_.fetch_sub(1); }
 
   // An orphan got a name again (linkat of a temporary file).
   void clear_orphan(u64 inode);
 
-  // Orphans that the kernel still refers to.
+  // Orphans whose space is not free yet.
   [[nodiscard]] u64 orphan_count() const { return orphan_count_.load(); }
 
   // Removes and returns every orphan. Called when the kernel is gone.

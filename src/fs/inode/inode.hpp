@@ -11,7 +11,9 @@
 
 namespace gpu4fs::fs {
 
-inline constexpr u64 inode_number_max = u64{1} << 40;
+// The inode file's height is fixed, so it ends here.
+inline constexpr u64 inode_number_max =
+    (u64{format::inode_slot_count} << (format::slot_shift * format::inode_file_height)) * format::inodes_per_page;
 inline constexpr u64 bitmap_bits_per_page = format::bits_per_page;
 
 struct NewInode {
@@ -46,11 +48,19 @@ GPU4FS_FN inline bool batch_is_claimed(FileSystem& fs, u64 batch) {
   return false;
 }
 
+// The inode of a bitmap file, whose map has its fixed shape.
+template <class Group>
+GPU4FS_FN Status get_bitmap_file(Group g, FileSystem& fs, Operation& op, u64 file_number, InodeRef* file) {
+  GPU4FS_TRY(get_inode(g, fs, op, file_number, file));
+  const bool fits = file->inode->height == format::inode_bitmap_height && !file->inode->is_inline();
+  return fits ? Status::ok : Status::corrupt_structure;
+}
+
 // The page of bitmap file `file_number` that holds `number`'s bit: resident, or page_absent.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status get_bitmap_page(Group g, FileSystem& fs, Operation& op, u64 file_number, u64 number,
                                  InodeRef* file, u32* frame) {
-  GPU4FS_TRY(get_inode(g, fs, op, file_number, file));
+  GPU4FS_TRY(get_bitmap_file(g, fs, op, file_number, file));
   return get_page(g, fs, op, *file, 0, number / bitmap_bits_per_page, frame);
 }
 
@@ -352,9 +362,10 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status next_orphan(Group g, FileSystem& fs, Operation& op, u64 from, u64* number) {
   *number = 0;
   InodeRef file{};
-  GPU4FS_TRY(get_inode(g, fs, op, format::inode_number_orphan_bitmap, &file));
+  GPU4FS_TRY(detail::get_bitmap_file(g, fs, op, format::inode_number_orphan_bitmap, &file));
   const u64 page_end = serial(g, [&] {
-    return load<Order::relaxed, Scope::engine>(&file.inode->size_bytes) / page_size;
+    const u64 pages = load<Order::relaxed, Scope::engine>(&file.inode->size_bytes) / page_size;
+    return minimum(pages, u64{format::inode_slot_count} << (format::slot_shift * format::inode_bitmap_height));
   });
   for (u64 page = from / bitmap_bits_per_page; page < page_end; ++page) {
     u32 frame = no_frame;

@@ -23,6 +23,8 @@ GPU4FS_FN GPU4FS_NOINLINE void map_replace(Group g, FileSystem& fs, Operation& o
   GPU4FS_CHECK(!ref.inode->is_inline());
   const bool unwritten = kind == MapKind::unwritten;
   const u64 end = first + extent.page_count;
+  GPU4FS_CHECK_GT(extent.page_count, 0u);
+  GPU4FS_CHECK(is_aligned(extent.address, page_size));
   GPU4FS_CHECK_LE(end, map_page_max);
   while (map_capacity(ref.inode->height) < end) {
     g.sync();
@@ -50,6 +52,8 @@ GPU4FS_FN GPU4FS_NOINLINE void map_replace(Group g, FileSystem& fs, Operation& o
 // data. Their content was written before.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void map_mark_written(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 first, u64 end) {
+  GPU4FS_CHECK_LT(first, end);
+  GPU4FS_CHECK(!ref.inode->is_inline());
   u64 page = first;
   while (page < end) {
     const detail::MapPlace place = detail::place_in_gate(g, fs, op, ref, page, 0);

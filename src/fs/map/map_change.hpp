@@ -92,7 +92,7 @@ GPU4FS_FN GPU4FS_NOINLINE void split_block(Group g, FileSystem& fs, Operation& o
 }
 
 template <class Group>
-GPU4FS_FN bool all_holes(Group g, const format::BlockPointer* slots, u32 count) {
+GPU4FS_FN GPU4FS_NOINLINE bool all_holes(Group g, const format::BlockPointer* slots, u32 count) {
   bool holes = true;
   for (u32 i = g.rank(); i < count; i += Group::size()) holes = holes && load_slot(&slots[i]).is_hole();
   return g.all(holes);
@@ -101,6 +101,7 @@ GPU4FS_FN bool all_holes(Group g, const format::BlockPointer* slots, u32 count) 
 // Removes the map page of `level` over `page` if it is empty, then its parents while they are, up to `top`.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void prune(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u32 level, u64 page, u32 top) {
+  GPU4FS_CHECK_GE(level, 1u);
   const u32 last = minimum<u32>(top, ref.inode->height);
   for (; level <= last; ++level) {
     const u64 index = page >> (format::slot_shift * level);
@@ -121,6 +122,8 @@ GPU4FS_FN GPU4FS_NOINLINE void prune(Group g, FileSystem& fs, Operation& op, con
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void clear_slots(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, const MapPlace& place,
                            u32 count, u64 page, u32 top) {
+  GPU4FS_CHECK_EQ(place.level, 0u);
+  GPU4FS_CHECK_LE(place.slot + count, place.slot_count);
   format::BlockPointer* slots = place.slots + place.slot;
   const u64 freed = serial(g, [&] {
     const u64 pages = free_slot_pages(fs, slots, count);
@@ -144,6 +147,7 @@ GPU4FS_FN GPU4FS_NOINLINE void clear_slots(Group g, FileSystem& fs, Operation& o
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void remove_range(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 first, u64 end,
                             u32 top) {
+  GPU4FS_CHECK_LE(first, end);
   const u64 stop = minimum(end, map_capacity(ref.inode->height));
   u64 page = first;
   while (page < stop) {
@@ -176,6 +180,7 @@ GPU4FS_FN GPU4FS_NOINLINE void remove_range(Group g, FileSystem& fs, Operation& 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void put_pages(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, const MapPlace& place,
                          u32 count, u64 address, bool unwritten) {
+  GPU4FS_CHECK_EQ(place.level, 0u);
   GPU4FS_CHECK_LE(place.slot + count, place.slot_count);
   format::BlockPointer* slots = place.slots + place.slot;
   const bool is_fresh = all_holes(g, slots, count);
@@ -198,6 +203,7 @@ GPU4FS_FN GPU4FS_NOINLINE MapPlace ensure_place(Group g, FileSystem& fs, Operati
   for (;;) {
     const MapPlace place = place_in_gate(g, fs, op, ref, page, level);
     if (place.level == level) return place;
+    GPU4FS_CHECK_GT(place.level, level);
     if (place.pointer.is_hole()) {
       add_page(g, fs, op, ref, level + 1, page >> (format::slot_shift * (level + 1)));
       g.sync();
@@ -212,6 +218,9 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void put_block(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 page, u32 level,
                          u64 address, bool unwritten) {
   const u64 span = map_span(level);
+  GPU4FS_CHECK(level >= 1 && level <= 2);
+  GPU4FS_CHECK(is_aligned(page, span));
+  GPU4FS_CHECK(is_aligned(address, span * page_size));
   MapPlace place = ensure_place(g, fs, op, ref, page, level);
   if (place.pointer.is_indirect()) {
     remove_range(g, fs, op, ref, page, page + span, level);

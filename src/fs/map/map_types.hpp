@@ -94,6 +94,7 @@ GPU4FS_FN constexpr u64 region_count(u32 level, u64 first, u64 end) {
 
 // Map pages that filling [first, end), all below one missing subtree of `level`, adds at most.
 GPU4FS_FN constexpr u64 subtree_pages(u32 level, u64 first, u64 end) {
+  GPU4FS_CHECK_LE(level, map_height_max);
   u64 pages = 0;
   for (u32 l = 1; l <= level; ++l) pages += region_count(l, first, end);
   return pages;
@@ -114,6 +115,7 @@ GPU4FS_FN constexpr u32 fresh_path(u64 page, u64 previous, u32 level, u32 height
 // Whether `count` pages from `address`, all in one chunk, are in use: false only for damaged maps, which may
 // name free pages. Leader or Lane.
 GPU4FS_FN inline bool pages_in_use(const FileSystem& fs, u64 address, u64 count) {
+  GPU4FS_CHECK_GT(count, u64{0});
   raid::PageLocation location{};
   if (raid::find_page(fs.space, address, &location) != Status::ok) return false;
   const raid::ChunkState& chunk = fs.space.chunks[location.chunk];

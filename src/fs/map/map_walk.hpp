@@ -46,6 +46,7 @@ GPU4FS_FN constexpr MapKind kind_of(format::BlockPointer pointer) {
 // is false; distance counts from 1.
 template <class Group, class Predicate>
 GPU4FS_FN u32 following_slots(Group g, const MapPlace& place, u64 slot_max, Predicate&& goes_on) {
+  GPU4FS_CHECK_LT(place.slot, place.slot_count);
   const u64 left = place.slot_count - 1 - place.slot;
   const u32 limit = static_cast<u32>(minimum(left, slot_max));
   u32 found = 0;
@@ -74,8 +75,9 @@ GPU4FS_FN u64 pages_ahead(Group g, const MapPlace& place, u64 page, u64 limit, P
 
 // Every slot of [first, first + count) of an array of level 0 is well formed and inside the space.
 template <class Group>
-GPU4FS_FN bool slots_are_sound(Group g, const FileSystem& fs, const format::BlockPointer* slots, u32 first,
+GPU4FS_FN GPU4FS_NOINLINE bool slots_are_sound(Group g, const FileSystem& fs, const format::BlockPointer* slots, u32 first,
                                u32 count) {
+  GPU4FS_CHECK_LE(first + count, format::slots_per_block);
   bool sound = true;
   for (u32 i = g.rank(); i < count; i += Group::size()) {
     const format::BlockPointer pointer = load_slot(&slots[first + i]);
@@ -130,7 +132,7 @@ struct MapStretch {
 // The stretch of pages that begins at `page`, of at most `page_limit` > 0: all unwritten or none. It may end
 // earlier than it could, but not inside an aligned span of 2 MiB. Status: as map_lookup.
 template <class Group>
-GPU4FS_FN Status map_stretch(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 page, u64 page_limit,
+GPU4FS_FN GPU4FS_NOINLINE Status map_stretch(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 page, u64 page_limit,
                              MapStretch* stretch) {
   GPU4FS_CHECK_GT(page_limit, u64{0});
   if (ref.inode->height > map_height_max) return Status::corrupt_structure;
@@ -159,6 +161,8 @@ struct MapSeek {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status map_seek(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 page, u64 end,
                           bool want_data, u32 lookup_max, MapSeek* seek) {
+  GPU4FS_CHECK_LE(page, end);
+  GPU4FS_CHECK_GT(lookup_max, 0u);
   *seek = {page, false};
   for (u32 i = 0; i < lookup_max && seek->page < end; ++i) {
     MapRun run{};
@@ -231,6 +235,8 @@ GPU4FS_FN inline u64 chunk_begin(const MapPlace& place, u64 page) {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status map_prepare_remove(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 first, u64 end,
                                     u32 map_pages_wanted, u64* from, MapCost* cost) {
+  GPU4FS_CHECK_LE(first, end);
+  GPU4FS_CHECK_GT(map_pages_wanted, 0u);
   *cost = {0, 0};
   *from = first;
   if (ref.inode->is_inline()) return Status::ok;
@@ -255,6 +261,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status map_prepare_remove(Group g, FileSystem& fs, Ope
     previous = page - 1;
     page = begin;
   }
+  GPU4FS_CHECK_GE(page, minimum(first, map_capacity(height)));
   *from = maximum(page, first);
   return Status::ok;
 }

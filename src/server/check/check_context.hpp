@@ -14,11 +14,15 @@ namespace gpu4fs::server::check {
 
 using BitWords = std::vector<u64>;
 
-inline bool test_bit(const BitWords& words, u64 bit) { return ((words[bit / 64] >> (bit % 64)) & 1) != 0; }
-inline void set_bit(BitWords& words, u64 bit) { words[bit / 64] |= u64{1} << (bit % 64); }
+inline bool test_bit(const BitWords& words, u64 bit) {
+  return ((words[bit / 64] >> (bit % 64)) & 1) != 0;
+}
+inline void set_bit(BitWords& words, u64 bit) {
+  words[bit / 64] |= u64{1} << (bit % 64);
+}
 
 struct ChunkUse {
-  BitWords allocated;       // of the bitmap slot that counts; all zero without one
+  BitWords allocated;  // of the bitmap slot that counts; all zero without one
   BitWords reached;
   bool has_bitmap = false;
 };
@@ -26,10 +30,10 @@ struct ChunkUse {
 // An inode in use.
 struct InodeRecord {
   format::Inode inode;
-  u64 names = 0;          // that lead to it
-  u64 subdirectories = 0; // names of directories in it
-  u64 named_in = 0;       // directory of the first name
-  std::vector<u64> pages; // directories: address of each page, 0: missing
+  u64 names = 0;           // that lead to it
+  u64 subdirectories = 0;  // names of directories in it
+  u64 named_in = 0;        // directory of the first name
+  std::vector<u64> pages;  // directories: address of each page, 0: missing
 };
 
 // Level-0 pages of the inode file and of the bitmap files by index.
@@ -47,7 +51,8 @@ struct CheckContext {
   PageAddresses orphan_bitmap_pages;
   u64 pages_passed = 0;
 
-  CheckContext(const CheckOptions& check_options, const OpenedPool& opened, CheckResult& check_result)
+  CheckContext(const CheckOptions& check_options, const OpenedPool& opened,
+               CheckResult& check_result)
       : options(check_options), pool(opened), reader(opened), result(check_result) {}
 
   void add(FindingId id, std::string place, std::string text) {
@@ -56,7 +61,8 @@ struct CheckContext {
   void report_progress(const char* phase) {
     if (options.on_progress) options.on_progress({phase, pages_passed, pool.superblock.page_used});
   }
-  // Verifies a metadata page and reports what is wrong with it. False: its content must not be used.
+  // Verifies a metadata page and reports what is wrong with it. False: its content must not be
+  // used.
   bool read_metadata(u64 address, const std::string& owner, PageBuffer* page);
 };
 
@@ -64,20 +70,21 @@ std::string inode_place(u64 number, const format::Inode& inode);
 
 // What a map leads to. Regular files report only their blocks, the others every page of content.
 struct MapResult {
-  u64 page_count = 0;        // content and indirect blocks
-  u64 content_end = 0;       // index after the last page of content
-  PageAddresses pages;       // of metadata files
+  u64 page_count = 0;   // content and indirect blocks
+  u64 content_end = 0;  // index after the last page of content
+  PageAddresses pages;  // of metadata files
 };
 
 void check_superblocks(CheckContext& context);
 void check_tree_replicas(CheckContext& context);
 void check_chunk_maps(CheckContext& context);
 void check_chunks(CheckContext& context);
-// Claims all pages of the inode's map. `is_metadata`: content pages are metadata pages of 4 KiB; they are
-// claimed, not read.
-MapResult check_map(CheckContext& context, u64 number, const format::Inode& inode, bool is_metadata);
-// Claims `count` pages from `address`; reports pages outside, twice or not allocated. False: the caller
-// must not follow them.
+// Claims all pages of the inode's map. `is_metadata`: content pages are metadata pages of 4 KiB;
+// they are claimed, not read.
+MapResult check_map(CheckContext& context, u64 number, const format::Inode& inode,
+                    bool is_metadata);
+// Claims `count` pages from `address`; reports pages outside, twice or not allocated. False: the
+// caller must not follow them.
 bool claim_pages(CheckContext& context, u64 address, u64 count, const std::string& owner);
 void check_inodes(CheckContext& context);
 void check_attribute_page(CheckContext& context, const std::string& place, const PageBuffer& page);

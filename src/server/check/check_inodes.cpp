@@ -48,8 +48,9 @@ class InodeCheck {
     }
     const u64 attribute_pages = check_attributes();
     if (map.page_count + attribute_pages != inode_.page_count) {
-      fail(FindingId::inode_page_count, fmt::format("{} pages, the inode says {}",
-                                                    map.page_count + attribute_pages, inode_.page_count));
+      fail(FindingId::inode_page_count,
+           fmt::format("{} pages, the inode says {}", map.page_count + attribute_pages,
+                       inode_.page_count));
     }
     check_size(map);
     return map;
@@ -59,7 +60,8 @@ class InodeCheck {
   void fail(FindingId id, std::string text) { context_.add(id, place_, std::move(text)); }
 
   void check_fields() {
-    if (inode_.version != 1) fail(FindingId::inode_field, fmt::format("version {}", inode_.version));
+    if (inode_.version != 1)
+      fail(FindingId::inode_field, fmt::format("version {}", inode_.version));
     if (format::inode_type_text(inode_.mode) == "unknown") {
       fail(FindingId::inode_field, fmt::format("mode {:07o}", inode_.mode));
     }
@@ -69,7 +71,8 @@ class InodeCheck {
     if (inode_.profile > static_cast<u16>(format::RaidLevel::raid7)) {
       fail(FindingId::inode_field, fmt::format("profile {}", inode_.profile));
     }
-    for (const u64 time : {inode_.access_time, inode_.modification_time, inode_.change_time, inode_.birth_time}) {
+    for (const u64 time :
+         {inode_.access_time, inode_.modification_time, inode_.change_time, inode_.birth_time}) {
       if (format::time_nanoseconds(time) >= nanoseconds_end) {
         fail(FindingId::inode_field, fmt::format("time stamp {:#x}", time));
       }
@@ -77,7 +80,8 @@ class InodeCheck {
     if (type_ != S_IFDIR && inode_.entry_count != 0) {
       fail(FindingId::inode_field, fmt::format("{} entries in no directory", inode_.entry_count));
     }
-    if (!is_zero(inode_.reserved, sizeof(inode_.reserved))) fail(FindingId::inode_reserved, "after the profile");
+    if (!is_zero(inode_.reserved, sizeof(inode_.reserved)))
+      fail(FindingId::inode_reserved, "after the profile");
     if (!inode_.is_inline() && !is_zero(inode_.inline_tail, sizeof(inode_.inline_tail))) {
       fail(FindingId::inode_reserved, "space of inline content");
     }
@@ -86,8 +90,8 @@ class InodeCheck {
   u64 check_attributes() {
     const format::BlockPointer pointer = inode_.attributes;
     if (pointer.raw == 0) return 0;
-    if (!pointer.is_well_formed() || pointer.is_hole() || pointer.is_indirect() || pointer.is_unwritten() ||
-        pointer.size() != format::BlockSize::page_4k) {
+    if (!pointer.is_well_formed() || pointer.is_hole() || pointer.is_indirect() ||
+        pointer.is_unwritten() || pointer.size() != format::BlockSize::page_4k) {
       fail(FindingId::pointer_malformed, "attributes: " + format::to_text(pointer));
       return 0;
     }
@@ -103,7 +107,8 @@ class InodeCheck {
     const u64 size = inode_.size_bytes;
     bool good = true;
     if (is_metadata_) {
-      // Every page below the size; a directory has no holes, and a page beyond it would never be read.
+      // Every page below the size; a directory has no holes, and a page beyond it would never be
+      // read.
       good = size % page_size == 0 && map.content_end <= size / page_size &&
              (is_hidden(number_) || (size > 0 && map.pages.size() == size / page_size));
     } else if (inode_.is_inline()) {
@@ -117,8 +122,8 @@ class InodeCheck {
     }
     if (type_ == S_IFLNK && (size == 0 || size > symlink_length_max)) good = false;
     if (!good) {
-      fail(FindingId::inode_size, fmt::format("{} bytes with {} pages of content up to page {}", size,
-                                              map.pages.size(), map.content_end));
+      fail(FindingId::inode_size, fmt::format("{} bytes with {} pages of content up to page {}",
+                                              size, map.pages.size(), map.content_end));
     }
   }
 
@@ -137,14 +142,17 @@ void check_free_inode(CheckContext& context, u64 number, const format::Inode& in
   const bool never_used = inode.version == 0;
   if (std::memcmp(&inode, &expected, sizeof(inode)) != 0 || inode.version > 1 ||
       (never_used && inode.generation != 0)) {
-    context.add(FindingId::inode_reserved, fmt::format("inode {}", number), "a free inode is not zero");
+    context.add(FindingId::inode_reserved, fmt::format("inode {}", number),
+                "a free inode is not zero");
   }
 }
 
 void take_inode(CheckContext& context, u64 number, const format::Inode& inode) {
-  if (number == format::inode_number_inode_file || (is_hidden(number) && number > format::inode_number_orphan_bitmap)) {
+  if (number == format::inode_number_inode_file ||
+      (is_hidden(number) && number > format::inode_number_orphan_bitmap)) {
     if (!is_zero(&inode, sizeof(inode))) {
-      context.add(FindingId::inode_reserved, fmt::format("inode {}", number), "a reserved inode is not zero");
+      context.add(FindingId::inode_reserved, fmt::format("inode {}", number),
+                  "a reserved inode is not zero");
     }
     return;
   }
@@ -167,8 +175,10 @@ void take_inode(CheckContext& context, u64 number, const format::Inode& inode) {
       }
     }
   }
-  if (number == format::inode_number_inode_bitmap) context.inode_bitmap_pages = std::move(map.pages);
-  if (number == format::inode_number_orphan_bitmap) context.orphan_bitmap_pages = std::move(map.pages);
+  if (number == format::inode_number_inode_bitmap)
+    context.inode_bitmap_pages = std::move(map.pages);
+  if (number == format::inode_number_orphan_bitmap)
+    context.orphan_bitmap_pages = std::move(map.pages);
 }
 
 }  // namespace
@@ -205,8 +215,9 @@ void check_inodes(CheckContext& context) {
   }
   const u64 in_use = context.result.inodes + format::inode_number_first_free;
   if (in_use != context.pool.superblock.inode_used) {
-    context.add(FindingId::superblock_count, context.pool.devices.front().file.path(),
-                fmt::format("{} inodes in use, found {}", context.pool.superblock.inode_used, in_use));
+    context.add(
+        FindingId::superblock_count, context.pool.devices.front().file.path(),
+        fmt::format("{} inodes in use, found {}", context.pool.superblock.inode_used, in_use));
   }
 }
 
@@ -225,7 +236,8 @@ void check_attribute_page(CheckContext& context, const std::string& place, const
   std::size_t offset = sizeof(header);
   for (u32 i = 0; i < header.entry_count; ++i) {
     format::AttributeEntry entry{};
-    if (offset + sizeof(entry) > header.used_bytes) return fail(fmt::format("entry {} is cut off", i));
+    if (offset + sizeof(entry) > header.used_bytes)
+      return fail(fmt::format("entry {} is cut off", i));
     std::memcpy(&entry, page.bytes + offset, sizeof(entry));
     const std::size_t length = sizeof(entry) + entry.name_length + entry.value_length;
     if (entry.name_length == 0 || entry.reserved != 0 || offset + length > header.used_bytes) {
@@ -236,7 +248,8 @@ void check_attribute_page(CheckContext& context, const std::string& place, const
     if (!names.insert(text).second || text.find('\0') != std::string_view::npos) {
       fail(fmt::format("name \"{}\" is there twice or not allowed", format::escape_name(text)));
     }
-    if (static_cast<u32>(xxh3_64(name + entry.name_length, entry.value_length, 0)) != entry.value_hash) {
+    if (static_cast<u32>(xxh3_64(name + entry.name_length, entry.value_length, 0)) !=
+        entry.value_hash) {
       fail(fmt::format("the value of \"{}\" does not match its hash", format::escape_name(text)));
     }
     offset += (length + 7) & ~std::size_t{7};

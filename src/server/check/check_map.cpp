@@ -20,7 +20,10 @@ constexpr u64 pages_per_read = 256;
 class MapWalker {
  public:
   MapWalker(CheckContext& context, u64 number, const format::Inode& inode, bool is_metadata)
-      : context_(context), inode_(inode), owner_(inode_place(number, inode)), is_metadata_(is_metadata) {
+      : context_(context),
+        inode_(inode),
+        owner_(inode_place(number, inode)),
+        is_metadata_(is_metadata) {
     const bool has_data_checksums =
         (context.pool.superblock.feature_incompatible & format::feature_data_checksums) != 0;
     verifies_data_ = !is_metadata && context.options.check_data && has_data_checksums;
@@ -118,13 +121,15 @@ class MapWalker {
       if (count > 1) {  // page by page, so that the report is exact
         for (u64 i = 0; i < count; ++i) verify(address + i * page_size, 1, file_page + i);
       } else {
-        context_.add(FindingId::page_unreadable, context_.reader.place_text(address), owner_text(file_page));
+        context_.add(FindingId::page_unreadable, context_.reader.place_text(address),
+                     owner_text(file_page));
       }
       return;
     }
     for (u64 i = 0; i < count; ++i) {
       format::PageDescriptor descriptor{};
-      const PagePlace page{place.chunk, place.page + i, place.device, place.device_offset + i * page_size};
+      const PagePlace page{place.chunk, place.page + i, place.device,
+                           place.device_offset + i * page_size};
       const u64 page_address = address + i * page_size;
       if (!context_.reader.read_descriptor(page, &descriptor)) {
         context_.add(FindingId::page_unreadable, context_.reader.place_text(page_address),
@@ -205,14 +210,17 @@ bool CheckContext::read_metadata(u64 address, const std::string& owner, PageBuff
   const std::optional<PagePlace> place = reader.locate(address);
   // A checkpoint writes its pages while the next epoch is open.
   if (reader.read_descriptor(*place, &descriptor) &&
-      (descriptor.birth_epoch > static_cast<u32>(pool.superblock.epoch + 1) || descriptor.reserved != 0)) {
+      (descriptor.birth_epoch > static_cast<u32>(pool.superblock.epoch + 1) ||
+       descriptor.reserved != 0)) {
     add(FindingId::page_epoch, reader.place_text(address),
-        fmt::format("born in epoch {}, the pool is at {}", descriptor.birth_epoch, pool.superblock.epoch));
+        fmt::format("born in epoch {}, the pool is at {}", descriptor.birth_epoch,
+                    pool.superblock.epoch));
   }
   return true;
 }
 
-MapResult check_map(CheckContext& context, u64 number, const format::Inode& inode, bool is_metadata) {
+MapResult check_map(CheckContext& context, u64 number, const format::Inode& inode,
+                    bool is_metadata) {
   return MapWalker(context, number, inode, is_metadata).walk();
 }
 

@@ -1,4 +1,5 @@
-// Structures outside the logical space: superblocks, chunk tree, chunk maps, chunk headers and bitmaps.
+// Structures outside the logical space: superblocks, chunk tree, chunk maps, chunk headers and
+// bitmaps.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -47,8 +48,8 @@ std::string find_header_problem(const format::BitmapSlotHeader& header, u32 slot
 }
 
 // A bitmap behind its header: `bitmap_pages` pages of which `bit_count` bits count.
-BitmapSlot read_bitmap_slot(const DeviceFile& file, u64 offset, u32 slot, u64 base_address, u64 bit_count,
-                            u64 bitmap_pages, u64 epoch_max) {
+BitmapSlot read_bitmap_slot(const DeviceFile& file, u64 offset, u32 slot, u64 base_address,
+                            u64 bit_count, u64 bitmap_pages, u64 epoch_max) {
   BitmapSlot result;
   format::BitmapSlotHeader header{};
   BitWords words(bitmap_pages * page_size / 8);
@@ -111,7 +112,8 @@ BitWords choose_bitmap(CheckContext& context, const BitmapPlace& place, FindingI
   }
   if (chosen == nullptr) {
     if (slots[0].use != SlotUse::damaged && slots[1].use != SlotUse::damaged) {
-      context.add(damage, device_place(place.file, place.offset_a), "neither bitmap slot holds a state of this epoch");
+      context.add(damage, device_place(place.file, place.offset_a),
+                  "neither bitmap slot holds a state of this epoch");
     }
     return {};
   }
@@ -185,7 +187,8 @@ std::string read_tree_node(const OpenedDevice& device, u64 number, format::Chunk
 std::vector<u64> node_children(const format::ChunkTreeNode& node) {
   std::vector<u64> children;
   if (node.level == 0) return children;
-  const u64 count = std::min<u64>(node.entry_count, sizeof(node.entries) / sizeof(format::ChunkTreeBranch));
+  const u64 count =
+      std::min<u64>(node.entry_count, sizeof(node.entries) / sizeof(format::ChunkTreeBranch));
   for (u64 i = 0; i < count; ++i) {
     format::ChunkTreeBranch branch{};
     std::memcpy(&branch, node.entries + i * sizeof(branch), sizeof(branch));
@@ -213,9 +216,10 @@ void check_superblocks(CheckContext& context) {
       const SlotState state = probe.slots[slot].state;
       if (state != SlotState::damaged && state != SlotState::invalid) continue;
       const bool torn = state == SlotState::damaged && chosen.clean == 0;
-      context.add(torn ? FindingId::superblock_torn : FindingId::superblock_damaged,
-                  device_place(device.file, superblock_offset(slot)),
-                  fmt::format("superblock slot {}: {}", slot == 0 ? "A" : "B", probe.slots[slot].problem));
+      context.add(
+          torn ? FindingId::superblock_torn : FindingId::superblock_damaged,
+          device_place(device.file, superblock_offset(slot)),
+          fmt::format("superblock slot {}: {}", slot == 0 ? "A" : "B", probe.slots[slot].problem));
     }
     // Two epochs are kept from the second one on.
     const SlotState other = probe.slots[(chosen.epoch & 1) ^ 1].state;
@@ -247,7 +251,8 @@ void check_tree_replicas(CheckContext& context) {
       if (followed) continue;
       followed = true;
       for (const u64 child : node_children(node)) {
-        if (child < superblock.tree_node_count && seen.insert(child).second) waiting.push_back(child);
+        if (child < superblock.tree_node_count && seen.insert(child).second)
+          waiting.push_back(child);
       }
     }
   }
@@ -258,18 +263,22 @@ void check_chunk_maps(CheckContext& context) {
     const OpenedDevice& device = context.pool.devices[index];
     const format::DevicePart& part = device.part;
     const u64 slot_b = part.chunk_map_offset + (1 + part.chunk_map_pages) * page_size;
-    const BitWords map =
-        choose_bitmap(context, {device.file, part.chunk_map_offset, slot_b, index, part.chunk_area_granules, part.chunk_map_pages},
-                      FindingId::chunk_map_damaged);
+    const BitWords map = choose_bitmap(context,
+                                       {device.file, part.chunk_map_offset, slot_b, index,
+                                        part.chunk_area_granules, part.chunk_map_pages},
+                                       FindingId::chunk_map_damaged);
     if (map.empty()) continue;
     BitWords expected(map.size());
     for (const OpenedChunk& chunk : context.pool.chunks) {
       const u64 pages = chunk.descriptor.size_bytes / page_size;
       const u64 bytes = (format::chunk_layout(pages).header_pages + pages) * page_size;
       if (chunk.columns[0].device_index() != index) continue;
-      const u64 first = (chunk.columns[0].offset_bytes() - part.chunk_area_offset) / format::physical_granule_bytes;
-      const u64 count = (bytes + format::physical_granule_bytes - 1) / format::physical_granule_bytes;
-      for (u64 granule = first; granule < std::min(first + count, part.chunk_area_granules); ++granule) {
+      const u64 first = (chunk.columns[0].offset_bytes() - part.chunk_area_offset) /
+                        format::physical_granule_bytes;
+      const u64 count =
+          (bytes + format::physical_granule_bytes - 1) / format::physical_granule_bytes;
+      for (u64 granule = first; granule < std::min(first + count, part.chunk_area_granules);
+           ++granule) {
         set_bit(expected, granule);
       }
     }
@@ -292,7 +301,8 @@ void check_chunks(CheckContext& context) {
     ChunkUse& use = context.chunks[chunk];
     use.allocated = choose_bitmap(
         context,
-        {context.reader.chunk_device(chunk), context.reader.header_area_offset(chunk, layout.bitmap_a_page),
+        {context.reader.chunk_device(chunk),
+         context.reader.header_area_offset(chunk, layout.bitmap_a_page),
          context.reader.header_area_offset(chunk, layout.bitmap_b_page),
          context.pool.chunks[chunk].descriptor.base_address, page_count, layout.bitmap_pages},
         FindingId::bitmap_damaged);

@@ -1,16 +1,17 @@
 // fsck: a complete check of a pool that is not mounted. Host only, one thread, read-only.
 //
 // It shares no code with the engine above the format structures: it reads the devices with its own
-// walker, so that it does not repeat the engine's mistakes and a damaged pool cannot trip a check of the
-// engine. The amount of work is bounded by the pool's size whatever the devices hold: a page that is
-// reached twice is reported and not followed again.
+// walker, so that it does not repeat the engine's mistakes and a damaged pool cannot trip a check
+// of the engine. The amount of work is bounded by the pool's size whatever the devices hold: a page
+// that is reached twice is reported and not followed again.
 //
 // Checked, in this order:
 //   medium       superblocks of every device and slot, chunk tree replicas, chunk headers, bitmaps,
 //                chunk maps
 //   inodes       every inode's fields, its whole map, attributes, the checksums of all its pages
 //   directories  page structure, order, hashes, names, targets and their types
-//   links        link counts, parents, loops, inode bitmap, orphan bitmap, bitmaps = reachable pages
+//   links        link counts, parents, loops, inode bitmap, orphan bitmap, bitmaps = reachable
+//   pages
 #pragma once
 
 #include <functional>
@@ -39,7 +40,7 @@ struct CheckOptions {
 struct CheckResult {
   Findings findings{};
   u64 epoch = 0;
-  u64 pages_used = 0;      // reached
+  u64 pages_used = 0;  // reached
   u64 pages_total = 0;
   u64 pages_verified = 0;  // checksums computed
   u64 inodes = 0;          // in use, the reserved ones left out
@@ -49,8 +50,8 @@ struct CheckResult {
   std::vector<std::string> devices{};  // paths by index
 };
 
-// Throws PoolError when the pool cannot be looked at at all: no permission, in use, a device missing, no
-// pool there. Damage that keeps the pool from being opened is a finding, pool_unusable.
+// Throws PoolError when the pool cannot be looked at at all: no permission, in use, a device
+// missing, no pool there. Damage that keeps the pool from being opened is a finding, pool_unusable.
 CheckResult check_pool(const CheckOptions& options);
 
 }  // namespace gpu4fs::server

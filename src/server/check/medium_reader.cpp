@@ -18,7 +18,9 @@ namespace {
 
 const u8* map_memory_device(const DeviceFile& file) {
   struct statfs medium {};
-  if (::fstatfs(file.fd(), &medium) != 0 || static_cast<unsigned long>(medium.f_type) != TMPFS_MAGIC) return nullptr;
+  if (::fstatfs(file.fd(), &medium) != 0 ||
+      static_cast<unsigned long>(medium.f_type) != TMPFS_MAGIC)
+    return nullptr;
   void* mapping = ::mmap(nullptr, file.size_bytes(), PROT_READ, MAP_SHARED, file.fd(), 0);
   return mapping == MAP_FAILED ? nullptr : static_cast<const u8*>(mapping);
 }
@@ -34,12 +36,14 @@ MediumReader::MediumReader(const OpenedPool& pool)
                                   chunk.descriptor.base_address));
     }
   }
-  for (const OpenedDevice& device : pool.devices) mappings_.push_back(map_memory_device(device.file));
+  for (const OpenedDevice& device : pool.devices)
+    mappings_.push_back(map_memory_device(device.file));
 }
 
 MediumReader::~MediumReader() {
   for (std::size_t i = 0; i < mappings_.size(); ++i) {
-    if (mappings_[i] != nullptr) ::munmap(const_cast<u8*>(mappings_[i]), pool_.devices[i].file.size_bytes());
+    if (mappings_[i] != nullptr)
+      ::munmap(const_cast<u8*>(mappings_[i]), pool_.devices[i].file.size_bytes());
   }
 }
 
@@ -119,8 +123,10 @@ PageState MediumReader::read_page(u64 address, PageBuffer* page) {
   const std::optional<PagePlace> place = locate(address);
   if (!place) return PageState::outside;
   format::PageDescriptor descriptor{};
-  if (!read_descriptor(*place, &descriptor) || !read_raw(*place, 1, page)) return PageState::unreadable;
-  return xxh3_page(Lane{}, page, address) == descriptor.checksum ? PageState::good : PageState::damaged;
+  if (!read_descriptor(*place, &descriptor) || !read_raw(*place, 1, page))
+    return PageState::unreadable;
+  return xxh3_page(Lane{}, page, address) == descriptor.checksum ? PageState::good
+                                                                 : PageState::damaged;
 }
 
 }  // namespace gpu4fs::server

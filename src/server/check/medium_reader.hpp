@@ -1,7 +1,8 @@
-// Pages of an opened pool by logical address, straight from the devices. Host only; for fsck and dump.
+// Pages of an opened pool by logical address, straight from the devices. Host only; for fsck and
+// dump.
 //
-// Translation, bitmaps and descriptors are read by this class itself from the chunk list of OpenedPool.
-// Only chunks of profile `single` exist in version 1.
+// Translation, bitmaps and descriptors are read by this class itself from the chunk list of
+// OpenedPool. Only chunks of profile `single` exist in version 1.
 #pragma once
 
 #include <memory>
@@ -21,8 +22,8 @@ enum class PageState : u8 { good, outside, unreadable, damaged };
 
 // Where a logical page lies.
 struct PagePlace {
-  u32 chunk;          // index in OpenedPool::chunks
-  u64 page;           // in the chunk
+  u32 chunk;  // index in OpenedPool::chunks
+  u64 page;   // in the chunk
   u32 device;
   u64 device_offset;
 };
@@ -69,7 +70,8 @@ class MediumReader {
 
   const OpenedPool& pool_;
   std::unique_ptr<CachedDescriptors[]> cache_;
-  // Of devices that are memory, where reading by mapping cannot fail and saves a call a page; else null.
+  // Of devices that are memory, where reading by mapping cannot fail and saves a call a page; else
+  // null.
   std::vector<const u8*> mappings_;
 };
 
