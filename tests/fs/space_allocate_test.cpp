@@ -55,21 +55,21 @@ TEST(SpaceAllocate, every_page_is_handed_out_once) {
 }
 
 TEST(SpaceAllocate, emergency_reserve_is_for_commands_that_free) {
-  EXPECT_EQ(emergency_pages(2048), 32u);
+  EXPECT_EQ(emergency_pages(2048), 128u);
   EXPECT_EQ(emergency_pages(50000), 500u);
   EXPECT_EQ(emergency_pages(10'000'000), 1024u);
   SpaceFixture pool;
   ASSERT_EQ(pool.load(1), Status::ok);
-  ASSERT_EQ(pool.fs->counters.emergency, 32u);
+  ASSERT_EQ(pool.fs->counters.emergency, 128u);
   Operation consuming = pool.operation();
-  EXPECT_EQ(reserve_pages(*pool.fs, consuming, 2048 - 31), Status::no_space);
-  EXPECT_EQ(reserve_pages(*pool.fs, consuming, 2048 - 32), Status::ok);
+  EXPECT_EQ(reserve_pages(*pool.fs, consuming, 2048 - 127), Status::no_space);
+  EXPECT_EQ(reserve_pages(*pool.fs, consuming, 2048 - 128), Status::ok);
   EXPECT_EQ(reserve_pages(*pool.fs, consuming, 1), Status::no_space);
   EXPECT_EQ(reserve_pages(*pool.fs, consuming, 0), Status::ok);
   Operation freeing = pool.operation();
   freeing.may_use_emergency = 1;
-  EXPECT_EQ(reserve_pages(*pool.fs, freeing, 33), Status::no_space);
-  EXPECT_EQ(reserve_pages(*pool.fs, freeing, 32), Status::ok);
+  EXPECT_EQ(reserve_pages(*pool.fs, freeing, 129), Status::no_space);
+  EXPECT_EQ(reserve_pages(*pool.fs, freeing, 128), Status::ok);
   EXPECT_EQ(reserve_pages(*pool.fs, consuming, ~u64{0}), Status::no_space);
   unreserve_pages(*pool.fs, consuming, consuming.pages_reserved);
   unreserve_pages(*pool.fs, freeing, freeing.pages_reserved);

@@ -158,9 +158,12 @@ GPU4FS_FN inline bool devices_need_flush(const Engine& engine) {
   return false;
 }
 
-GPU4FS_FN inline bool eviction_is_due(const Engine& engine) {
-  const fs::PageTable& pages = engine.fs.pages;
-  return pages.free_count - minimum(pages.free_count, pages.frames_reserved) < pages.frame_count / 4;
+GPU4FS_FN inline bool eviction_is_due(Engine& engine) {
+  fs::PageTable& pages = engine.fs.pages;
+  pages.free_lock.lock();
+  const u32 unpromised = pages.free_count - minimum(pages.free_count, pages.frames_reserved);
+  pages.free_lock.unlock();
+  return unpromised < pages.frame_count / 4;
 }
 
 // Flushes the devices: true when that is done, else the step to leave with. `c.upcall_result` has the

@@ -10,9 +10,10 @@
 
 namespace gpu4fs::fs {
 
-// Pages kept back for commands that free space: 1 %, between 32 and 1024.
+// Pages kept back for commands that free space: 1 %, between 128 and 1024. Removing a file may dirty about
+// 75 metadata pages, so less would leave a full small pool that cannot be emptied.
 GPU4FS_FN constexpr u64 emergency_pages(u64 total) {
-  return maximum<u64>(minimum<u64>(total / 100, 1024), 32);
+  return maximum<u64>(minimum<u64>(total / 100, 1024), 128);
 }
 
 namespace detail {
