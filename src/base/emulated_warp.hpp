@@ -59,7 +59,7 @@ class EmulatedWarpState {
                               u32 bytes))[warp_size][slot_bytes] {
     SlotSet& set = sets_[rank_state_[rank].set];
     rank_state_[rank].set ^= 1;
-    if (bytes != 0) std::memcpy(set.bytes[rank], value, bytes);
+    if (value != nullptr && bytes != 0) std::memcpy(set.bytes[rank], value, bytes);
     set.collective[rank] = collective;
     barrier();
     const u32 neighbour = (rank + 1) % warp_size;

@@ -209,18 +209,21 @@ inline std::set<int> PosixModel::expect_on_file(const FileOperation& op) const {
     return op.length == 0 ? std::set{EOPNOTSUPP, EINVAL} : std::set{EOPNOTSUPP};
   }
   if (op.opcode == Opcode::fallocate && op.length == 0) return {EINVAL};
-  if (node->is_directory()) return {EISDIR};
-  if (!node->is_regular()) return {EINVAL};
   if (op.opcode == Opcode::copy_range) {
-    const ModelNode* to = find(op.second_inode);
-    if (to == nullptr) return {ESTALE};
-    if (to->is_directory()) return {EISDIR};
-    if (!to->is_regular()) return {EINVAL};
+    std::set<int> errors;
+    for (const ModelNode* file : {node, find(op.second_inode)}) {
+      if (file == nullptr) errors.insert(ESTALE);
+      if (file != nullptr && file->is_directory()) errors.insert(EISDIR);
+      if (file != nullptr && !file->is_directory() && !file->is_regular()) errors.insert(EINVAL);
+    }
+    if (!errors.empty()) return errors;
     if (op.inode != op.second_inode || op.offset >= node->content.size()) return {0};
     const u64 length = std::min(op.length, node->content.size() - op.offset);
     const u64 distance = op.offset < op.aux ? op.aux - op.offset : op.offset - op.aux;
     return {length != 0 && distance < length ? EINVAL : 0};
   }
+  if (node->is_directory()) return {EISDIR};
+  if (!node->is_regular()) return {EINVAL};
   if (op.opcode == Opcode::seek) {
     if (op.offset >= node->content.size()) return {ENXIO};
     const bool only_zeros = node->content.is_zero(op.offset, node->content.size());
