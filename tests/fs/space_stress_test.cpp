@@ -228,11 +228,11 @@ TEST(SpaceStress, freeing_while_chunks_come_into_reach) {
     });
     std::thread mapping([&] {
       Operation op = pool.operation();
-      while (reserve_pages(*pool.fs, op, 4000) != Status::ok) {
+      while (reserve_pages(*pool.fs, op, 3900) != Status::ok) {
         if (op.wanted_chunk != raid::no_chunk) make_chunk_accessible(*pool.fs, op.wanted_chunk);
         std::this_thread::yield();
       }
-      unreserve_pages(*pool.fs, op, 4000);
+      unreserve_pages(*pool.fs, op, 3900);
     });
     freeing.join();
     mapping.join();
