@@ -97,6 +97,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_command(Group g, Engine& engine, Comman
   clear_scratch(g, c);
   const bool internal = c.session == session_max;
   serial(g, [&] {
+    // Not the client's in a write: what restarts have behind them (handlers/file_write.hpp).
+    if (c.command.opcode == format::Opcode::write) c.command.aux = 0;
     if (internal) return;
     const u64 now_ns = now_monotonic_ns();
     c.operation.now = stamp_at(engine, now_ns);

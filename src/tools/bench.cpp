@@ -31,6 +31,8 @@ void add_options(CLI::App& app) {
   run->add_option("--engine", run_options.engine, "auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   run->add_option("-o,--output", run_options.output, "Write the result as JSON to this file");
+  run->add_option("--step", run_options.step,
+                  "Bytes that one command of a large transfer moves (32M)");
   run->add_flag("--quick", run_options.quick, "Less data and fewer repetitions");
   run->add_option("--only", run_options.only,
                   "Parts to run: first, files, vram, latency, rate, idle, checkpoint")

@@ -24,7 +24,6 @@ namespace gpu4fs::tools {
 
 namespace {
 
-constexpr u64 step_bytes = 32ull << 20;
 constexpr u32 in_flight = 2;
 constexpr double bytes_per_gb = 1e9;
 constexpr double write_ratio_min = 0.8;
@@ -104,7 +103,7 @@ Rates measure_files(BenchContext& context, u32 file_count) {
       inodes[i] = client.create(format::inode_number_root, name(i));
     });
     const auto written = clients.run([&](BenchClient& client, u32 i) {
-      client.stream(format::Opcode::write, inodes[i], length, step_bytes, in_flight,
+      client.stream(format::Opcode::write, inodes[i], length, context.scale.step_bytes, in_flight,
                     client.buffer_address(0));
     });
     const double sync_began = now_seconds();
@@ -112,7 +111,7 @@ Rates measure_files(BenchContext& context, u32 file_count) {
     const double sync_seconds = now_seconds() - sync_began;
     clients.run([&](BenchClient& client, u32) { std::fill_n(client.buffer(), length, u8{0}); });
     const auto read = clients.run([&](BenchClient& client, u32 i) {
-      client.stream(format::Opcode::read, inodes[i], length, step_bytes, in_flight,
+      client.stream(format::Opcode::read, inodes[i], length, context.scale.step_bytes, in_flight,
                     client.buffer_address(0));
     });
     clients.run([&](BenchClient& client, u32 i) {
@@ -174,7 +173,7 @@ void bench_first_touch(BenchContext& context) {
   for (u64 i = 0; i < file_count; ++i) {
     const u64 inode = client.create(format::inode_number_root, fmt::format("touch-{}", i));
     const double began = now_seconds();
-    client.stream(format::Opcode::write, inode, length, step_bytes, in_flight,
+    client.stream(format::Opcode::write, inode, length, context.scale.step_bytes, in_flight,
                   client.buffer_address(0));
     rates.push_back(static_cast<double>(length) / bytes_per_gb / (now_seconds() - began));
   }
@@ -219,7 +218,7 @@ void bench_read_device(BenchContext& context) {
       frontend::open_local_session(context.server, length + BenchClient::control_bytes));
   fill_pattern(writer.buffer(), 0, 0, length / page_size);
   const u64 inode = writer.create(format::inode_number_root, "device-read");
-  writer.stream(format::Opcode::write, inode, length, step_bytes, in_flight,
+  writer.stream(format::Opcode::write, inode, length, context.scale.step_bytes, in_flight,
                 writer.buffer_address(0));
   void* device =
       allocate_device(length);  // freed with the process: freeing waits for the service kernel
@@ -234,7 +233,7 @@ void bench_read_device(BenchContext& context) {
   for (u32 repeat = 0; repeat <= context.scale.repeats; ++repeat) {
     zero_device(device, length);
     const double began = now_seconds();
-    reader.stream(format::Opcode::read, inode, length, step_bytes, in_flight,
+    reader.stream(format::Opcode::read, inode, length, context.scale.step_bytes, in_flight,
                   format::ring_address(region, 0));
     const double seconds = now_seconds() - began;
     std::fill_n(writer.buffer(), length, u8{0});

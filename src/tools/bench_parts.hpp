@@ -19,7 +19,8 @@ struct BenchScale {
   u32 create_calls;
   u32 ring_count;
   u32 checkpoint_count;
-  u64 dirty_bytes;  // written before each checkpoint
+  u64 dirty_bytes;               // written before each checkpoint
+  u64 step_bytes = 32ull << 20;  // of one command that moves a part of a large file
 
   static constexpr BenchScale full() {
     return {256ull << 20, 2ull << 30, 10, 5, 50000, 20000, 8, 12, 1ull << 30};

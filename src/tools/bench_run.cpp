@@ -23,6 +23,7 @@
 #include "tools/bench_parts.hpp"
 #include "tools/bench_result.hpp"
 #include "tools/bench_verbs.hpp"
+#include "tools/size_text.hpp"
 
 namespace gpu4fs::tools {
 
@@ -169,7 +170,8 @@ int bench_run(const BenchRunOptions& options) {
   result.quick = options.quick;
   result.machine = describe_machine();
 
-  const BenchScale scale = options.quick || !on_gpu ? BenchScale::quick() : BenchScale::full();
+  BenchScale scale = options.quick || !on_gpu ? BenchScale::quick() : BenchScale::full();
+  if (!options.step.empty()) scale.step_bytes = std::max(parse_size(options.step), page_size);
   const Limits limits = measure_limits(on_gpu, scale.file_bytes);
   MemoryPool pool(scale.device_bytes);
   server::ServerOptions server_options;

@@ -9,6 +9,7 @@ namespace gpu4fs::tools {
 struct BenchRunOptions {
   std::string engine = "auto";
   std::string output;
+  std::string step;  // size text; empty: the default
   bool quick = false;
   std::vector<std::string> only;  // parts to run; empty: all
 };

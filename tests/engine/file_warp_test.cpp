@@ -1,11 +1,8 @@
 // File commands carried out by emulated warps: the code paths of the GPU engine, its group discipline included.
 #include <gtest/gtest.h>
 
-#include <thread>
-
-#include "base/emulated_warp.hpp"
 #include "engine/file_walk.hpp"
-#include "engine/worker.hpp"
+#include "engine/warp_workers.hpp"
 #include "support/test_scale.hpp"
 
 namespace gpu4fs::test {
@@ -18,29 +15,6 @@ FileEngineOptions warp_options() {
   options.start = false;
   return options;
 }
-
-// `count` warps that work until stop() is called.
-class WarpWorkers {
- public:
-  WarpWorkers(engine::Engine& engine, u32 count)
-      : thread_([this, &engine, count] {
-          run_emulated_warps(count, [&](EmulatedWarp g, u32 warp) {
-            engine::WorkerState worker = engine::WorkerState::make(warp);
-            while (!serial(g, [&] { return load<Order::acquire, Scope::engine>(&stopping_) != 0; })) {
-              engine::worker_step(g, engine, worker);
-            }
-            engine::worker_release(g, engine, worker);
-          });
-        }) {}
-  ~WarpWorkers() {
-    store<Order::release, Scope::engine>(&stopping_, 1u);
-    thread_.join();
-  }
-
- private:
-  u32 stopping_ = 0;
-  std::thread thread_;
-};
 
 TEST(FileWarp, AgreesWithModel) {
   const FileEngineOptions options = warp_options();

@@ -18,16 +18,18 @@ struct ListedName {
   format::AttributeRecord attributes{};
 };
 
-class NameClient {
+template <class Connection>
+class BasicNameClient {
  public:
   static constexpr u64 record_offset = 4096;
   static constexpr u64 name_offset = 8192;
   static constexpr u64 data_offset = 16384;
   static constexpr u64 data_length = 1 << 18;
 
-  explicit NameClient(FileEngine& engine, bool trusted = true)
-      : client_(engine.host(),
-                ClientOptions{.data_length = data_offset + data_length, .trusted = trusted, .internal = trusted}) {}
+  explicit BasicNameClient(FileEngine& engine, bool trusted = true)
+      : client_(engine.host(), ClientOptions{.data_length = data_offset + data_length,
+                                             .trusted = trusted,
+                                             .internal = trusted}) {}
 
   u32 uid = 0;
   u32 gid = 0;
@@ -45,7 +47,8 @@ class NameClient {
     command.umask_bits = umask_bits;
     return client_.call(command);
   }
-  format::Command named(format::Opcode opcode, u64 directory, const std::string& name, const std::string& second = "") {
+  format::Command named(format::Opcode opcode, u64 directory, const std::string& name,
+                        const std::string& second = "") {
     std::memcpy(client_.data() + name_offset, name.data(), name.size());
     std::memcpy(client_.data() + name_offset + name.size(), second.data(), second.size());
     format::Command command = make_command(opcode);
@@ -82,7 +85,8 @@ class NameClient {
     command.aux = device;
     return call(command);
   }
-  ring::Completion create(u64 directory, const std::string& name, u32 mode = 0644, u32 flags = 0200) {
+  ring::Completion create(u64 directory, const std::string& name, u32 mode = 0644,
+                          u32 flags = 0200) {
     format::Command command = named(format::Opcode::create, directory, name);
     command.mode = mode;
     command.mask = flags;
@@ -98,8 +102,10 @@ class NameClient {
     return call(with_data(named(format::Opcode::symlink, directory, name), target.size()));
   }
   ring::Completion readlink(u64 inode, std::string* target, u64 capacity = 4096) {
-    const ring::Completion done = call(with_data(named(format::Opcode::readlink, inode, ""), capacity));
-    target->assign(reinterpret_cast<const char*>(data()), done.status == Status::ok ? done.result : 0);
+    const ring::Completion done =
+        call(with_data(named(format::Opcode::readlink, inode, ""), capacity));
+    target->assign(reinterpret_cast<const char*>(data()),
+                   done.status == Status::ok ? done.result : 0);
     return done;
   }
   ring::Completion unlink(u64 directory, const std::string& name) {
@@ -113,7 +119,8 @@ class NameClient {
     command.second_inode = inode;
     return call(command);
   }
-  ring::Completion rename(u64 from, const std::string& name, u64 to, const std::string& second, u32 flags = 0) {
+  ring::Completion rename(u64 from, const std::string& name, u64 to, const std::string& second,
+                          u32 flags = 0) {
     format::Command command = named(format::Opcode::rename, from, name, second);
     command.second_inode = to;
     command.mask = flags;
@@ -138,20 +145,25 @@ class NameClient {
     return call(command);
   }
   ring::Completion reclaim(u64 inode) { return call(named(format::Opcode::reclaim, inode, "")); }
-  ring::Completion set_attribute(u64 inode, const std::string& name, const std::string& value, u32 mask = 0) {
+  ring::Completion set_attribute(u64 inode, const std::string& name, const std::string& value,
+                                 u32 mask = 0) {
     std::memcpy(data(), value.data(), value.size());
-    format::Command command = with_data(named(format::Opcode::set_attribute, inode, name), value.size());
+    format::Command command =
+        with_data(named(format::Opcode::set_attribute, inode, name), value.size());
     command.mask = mask;
     return call(command);
   }
-  ring::Completion get_attribute(u64 inode, const std::string& name, std::string* value, u64 capacity = 4096) {
-    const ring::Completion done = call(with_data(named(format::Opcode::get_attribute, inode, name), capacity));
+  ring::Completion get_attribute(u64 inode, const std::string& name, std::string* value,
+                                 u64 capacity = 4096) {
+    const ring::Completion done =
+        call(with_data(named(format::Opcode::get_attribute, inode, name), capacity));
     const u64 length = done.status == Status::ok && capacity != 0 ? done.result : 0;
     value->assign(reinterpret_cast<const char*>(data()), length);
     return done;
   }
   ring::Completion list_attributes(u64 inode, std::string* names, u64 capacity = 4096) {
-    const ring::Completion done = call(with_data(named(format::Opcode::list_attributes, inode, ""), capacity));
+    const ring::Completion done =
+        call(with_data(named(format::Opcode::list_attributes, inode, ""), capacity));
     const u64 length = done.status == Status::ok && capacity != 0 ? done.result : 0;
     names->assign(reinterpret_cast<const char*>(data()), length);
     return done;
@@ -161,7 +173,8 @@ class NameClient {
   }
 
   // One call; appends what it gives.
-  Status readdir(u64 directory, u64 cursor, u64 length, bool with_attributes, std::vector<ListedName>* names) {
+  Status readdir(u64 directory, u64 cursor, u64 length, bool with_attributes,
+                 std::vector<ListedName>* names) {
     format::Command command = with_data(named(format::Opcode::readdir, directory, ""), length);
     command.offset = cursor;
     command.mask = with_attributes ? 1 : 0;
@@ -187,7 +200,8 @@ class NameClient {
     return Status::ok;
   }
   // The whole directory in calls of `length` bytes.
-  Status list(u64 directory, std::vector<ListedName>* names, u64 length = 4096, bool with_attributes = false) {
+  Status list(u64 directory, std::vector<ListedName>* names, u64 length = 4096,
+              bool with_attributes = false) {
     u64 cursor = 0;
     for (;;) {
       const std::size_t before = names->size();
@@ -198,7 +212,8 @@ class NameClient {
   }
 
  private:
-  Client client_;
+  Connection client_;
 };
+using NameClient = BasicNameClient<Client>;
 
 }  // namespace gpu4fs::test

@@ -29,12 +29,18 @@ class NamespaceBasic : public ::testing::Test {
   }
 };
 
-u64 time_of(i64 seconds, u32 nanoseconds) { return format::encode_time(seconds, nanoseconds); }
-u64 change_time(const format::AttributeRecord& a) { return time_of(a.change_seconds, a.change_nanoseconds); }
+u64 time_of(i64 seconds, u32 nanoseconds) {
+  return format::encode_time(seconds, nanoseconds);
+}
+u64 change_time(const format::AttributeRecord& a) {
+  return time_of(a.change_seconds, a.change_nanoseconds);
+}
 u64 modification_time(const format::AttributeRecord& a) {
   return time_of(a.modification_seconds, a.modification_nanoseconds);
 }
-u64 access_time(const format::AttributeRecord& a) { return time_of(a.access_seconds, a.access_nanoseconds); }
+u64 access_time(const format::AttributeRecord& a) {
+  return time_of(a.access_seconds, a.access_nanoseconds);
+}
 
 TEST_F(NamespaceBasic, MkdirMakesADirectoryWithItsParent) {
   const u64 a = made(client_.mkdir(root, "a", 0750));
@@ -51,7 +57,8 @@ TEST_F(NamespaceBasic, MkdirMakesADirectoryWithItsParent) {
   EXPECT_EQ(made(client_.rmdir(a, "b")), b);
   EXPECT_EQ(client_.lookup(a, "b").status, Status::not_found);
   EXPECT_EQ(attributes(b).link_count, 0u);
-  EXPECT_EQ(client_.mkdir(b, "c").status, Status::not_found) << "a removed directory takes no names";
+  EXPECT_EQ(client_.mkdir(b, "c").status, Status::not_found)
+      << "a removed directory takes no names";
   EXPECT_EQ(client_.reclaim(b).status, Status::ok);
   EXPECT_EQ(client_.getattr(b).status, Status::stale);
 }
@@ -73,7 +80,8 @@ TEST_F(NamespaceBasic, NamesAreChecked) {
 }
 
 TEST_F(NamespaceBasic, InodesThatClientsMustNotNameAreStale) {
-  for (const u64 inode : {u64{0}, u64{2}, u64{3}, u64{15}, u64{16}, u64{1} << 30, u64{1} << 40, ~u64{0}}) {
+  for (const u64 inode :
+       {u64{0}, u64{2}, u64{3}, u64{15}, u64{16}, u64{1} << 30, u64{1} << 40, ~u64{0}}) {
     EXPECT_EQ(client_.getattr(inode).status, Status::stale) << inode;
     EXPECT_EQ(client_.lookup(inode, "x").status, Status::stale) << inode;
     EXPECT_EQ(client_.link(inode, root, "x").status, Status::stale) << inode;
@@ -267,7 +275,8 @@ TEST_F(NamespaceBasic, ReaddirGivesEverythingOnceInAnyBuffer) {
     }
   }
   std::vector<ListedName> names;
-  EXPECT_EQ(client_.readdir(a, 0, 31, false, &names), Status::invalid_argument) << "no room for one record";
+  EXPECT_EQ(client_.readdir(a, 0, 31, false, &names), Status::invalid_argument)
+      << "no room for one record";
   EXPECT_EQ(client_.readdir(a, 5, 4096, false, &names), Status::invalid_argument) << "no cursor";
 }
 

@@ -1,5 +1,5 @@
-// Random changes of a tree of names, done by the engine and by the kernel on a temporary file system at the
-// same time: same answers, same trees.
+// Random changes of a tree of names, done by the engine and by the kernel on a temporary file
+// system at the same time: same answers, same trees.
 #include <dirent.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -53,7 +53,8 @@ class NamespaceOracle : public ::testing::TestWithParam<u32> {
   // The engine's errno and the kernel's.
   void compare(const char* what, Status status, int result) {
     const int expected = result >= 0 ? 0 : errno;
-    ASSERT_EQ(to_errno(status), expected) << what << " " << status_name(status) << " step " << step_;
+    ASSERT_EQ(to_errno(status), expected)
+        << what << " " << status_name(status) << " step " << step_;
     ++answers_[expected];
   }
 
@@ -62,14 +63,16 @@ class NamespaceOracle : public ::testing::TestWithParam<u32> {
     const std::string name = any_name();
     const ring::Completion done = client_.mkdir(at.inode, name, 0755);
     compare("mkdir", done.status, ::mkdirat(at.descriptor, name.c_str(), 0755));
-    if (done.status == Status::ok) places_.push_back({done.result, open_directory(at.descriptor, name)});
+    if (done.status == Status::ok)
+      places_.push_back({done.result, open_directory(at.descriptor, name)});
   }
   void make_file() {
     const Place at = any_place();
     const std::string name = any_name();
     const u32 kind = static_cast<u32>(random_() % 3);
     if (kind == 0) {
-      const int file = ::openat(at.descriptor, name.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644);
+      const int file =
+          ::openat(at.descriptor, name.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644);
       compare("create", client_.create(at.inode, name).status, file);
       if (file >= 0) ::close(file);
     } else if (kind == 1) {
@@ -84,7 +87,8 @@ class NamespaceOracle : public ::testing::TestWithParam<u32> {
     const Place at = any_place();
     const std::string name = any_name();
     const bool directory = random_() % 2 == 0;
-    const ring::Completion done = directory ? client_.rmdir(at.inode, name) : client_.unlink(at.inode, name);
+    const ring::Completion done =
+        directory ? client_.rmdir(at.inode, name) : client_.unlink(at.inode, name);
     compare(directory ? "rmdir" : "unlink", done.status,
             ::unlinkat(at.descriptor, name.c_str(), directory ? AT_REMOVEDIR : 0));
     if (directory && done.status == Status::ok) forget(done.result);
@@ -95,9 +99,11 @@ class NamespaceOracle : public ::testing::TestWithParam<u32> {
     const std::string name = any_name();
     const std::string second = any_name();
     const ring::Completion found = client_.lookup(from.inode, name);
-    const Status status =
-        found.status == Status::ok ? client_.link(found.result, to.inode, second).status : found.status;
-    compare("link", status, ::linkat(from.descriptor, name.c_str(), to.descriptor, second.c_str(), 0));
+    const Status status = found.status == Status::ok
+                              ? client_.link(found.result, to.inode, second).status
+                              : found.status;
+    compare("link", status,
+            ::linkat(from.descriptor, name.c_str(), to.descriptor, second.c_str(), 0));
   }
   void rename() {
     const Place from = any_place();
@@ -134,7 +140,7 @@ class NamespaceOracle : public ::testing::TestWithParam<u32> {
       ++count;
       ASSERT_TRUE(names.contains(name)) << name;
       if (name == "." || name == "..") continue;
-      struct stat expected{};
+      struct stat expected {};
       ASSERT_EQ(::fstatat(at.descriptor, entry->d_name, &expected, AT_SYMLINK_NOFOLLOW), 0);
       const format::AttributeRecord& found = names[name].attributes;
       ASSERT_EQ(found.mode, expected.st_mode) << name;

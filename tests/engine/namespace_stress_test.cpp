@@ -1,5 +1,5 @@
-// Many clients change one small tree at once, with checkpoints in between: no command hangs or fails in a
-// way it must not, and what is left is a tree.
+// Many clients change one small tree at once, with checkpoints in between: no command hangs or
+// fails in a way it must not, and what is left is a tree.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -61,7 +61,8 @@ class Changer {
  private:
   std::string name() { return std::string(1, static_cast<char>('a' + random_() % 5)); }
 
-  ring::Completion change(u64 here, u64 there, const std::string& first, const std::string& second) {
+  ring::Completion change(u64 here, u64 there, const std::string& first,
+                          const std::string& second) {
     switch (random_() % 12) {
       case 0:
       case 1:
@@ -104,13 +105,14 @@ class Changer {
 };
 
 struct TreeCount {
-  std::map<u64, u32> names;      // of files, by inode
+  std::map<u64, u32> names;  // of files, by inode
   std::set<u64> directories;
 };
 
 // Every directory is met once, its parent is where it was found, and link counts are right.
 void check_tree(NameClient& client, u64 directory, u64 parent, TreeCount* count) {
-  ASSERT_TRUE(count->directories.insert(directory).second) << "directory " << directory << " has two names";
+  ASSERT_TRUE(count->directories.insert(directory).second)
+      << "directory " << directory << " has two names";
   std::vector<ListedName> names;
   ASSERT_EQ(client.list(directory, &names, 4096, true), Status::ok);
   u32 subdirectories = 0;
@@ -151,8 +153,8 @@ void remove_tree(NameClient& client, u64 directory) {
     if (entry.name == "." || entry.name == "..") continue;
     if (entry.type == 4) remove_tree(client, entry.inode);
     if (::testing::Test::HasFatalFailure()) return;
-    const ring::Completion done =
-        entry.type == 4 ? client.rmdir(directory, entry.name) : client.unlink(directory, entry.name);
+    const ring::Completion done = entry.type == 4 ? client.rmdir(directory, entry.name)
+                                                  : client.unlink(directory, entry.name);
     ASSERT_EQ(done.status, Status::ok) << status_name(done.status);
     if (done.result == 0) continue;
     ASSERT_EQ(client.reclaim(done.result).status, Status::ok);
@@ -175,7 +177,9 @@ void expect_no_leak(FileEngine& engine) {
     owned += ref.inode->page_count;
   }
   ASSERT_EQ(client.statfs().status, Status::ok);
-  EXPECT_EQ(engine.fs().counters.total - engine.fs().counters.free - engine.fs().counters.freed_pending, owned);
+  EXPECT_EQ(
+      engine.fs().counters.total - engine.fs().counters.free - engine.fs().counters.freed_pending,
+      owned);
   EXPECT_EQ(client.space().inode_used, format::inode_number_first_free);
 }
 

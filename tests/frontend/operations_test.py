@@ -538,6 +538,28 @@ class Full(Case):
         self.assertEqual(read_file(self.path("after")), block)
 
 
+    def test_overwriting_when_almost_full(self):
+        """New pages come only from what earlier overwrites gave back, one checkpoint later."""
+        block = os.urandom(1 << 20)
+        with open(self.path("big"), "w+b", buffering=0) as file:
+            with self.assertRaises(OSError):
+                while True:
+                    file.write(block)
+            size = os.fstat(file.fileno()).st_size - (2 << 20)
+            file.truncate(size)
+            pieces = min(48, size >> 20)
+            for i in range(pieces):
+                piece = i.to_bytes(4, "little") + block[4:]
+                done = 0
+                while done < len(piece):
+                    done += os.pwrite(file.fileno(), piece[done:], (i << 20) + done)
+            drop_page_cache(file.fileno())
+            for i in range(pieces):
+                piece = os.pread(file.fileno(), 1 << 20, i << 20)
+                self.assertEqual(int.from_bytes(piece[:4], "little"), i)
+                self.assertEqual(piece[4:], block[4:])
+
+
 def current_umask():
     mask = os.umask(0)
     os.umask(mask)

@@ -28,10 +28,11 @@ class NamesAttributes : public testing::Test {
   Status set(Group g, const std::string& name, const std::string& value, u32 mask = 0) {
     fs::AttributePlan plan{};
     const u32 length = static_cast<u32>(value.size());
-    GPU4FS_TRY(fs::attribute_prepare_set(g, small_.fs(), op_, file_, named(name), length, mask, &plan));
+    GPU4FS_TRY(
+        fs::attribute_prepare_set(g, small_.fs(), op_, file_, named(name), length, mask, &plan));
     GPU4FS_TRY(fs::reserve_metadata(g, small_.fs(), op_, 1, plan.touched_pages, plan.new_pages));
-    fs::attribute_commit_set(g, small_.fs(), op_, file_, plan, named(name), reinterpret_cast<const u8*>(value.data()),
-                             length);
+    fs::attribute_commit_set(g, small_.fs(), op_, file_, plan, named(name),
+                             reinterpret_cast<const u8*>(value.data()), length);
     serial(g, [&] { fs::release_reservations(small_.fs(), op_); });
     return Status::ok;
   }
@@ -54,8 +55,8 @@ class NamesAttributes : public testing::Test {
   std::map<std::string, u32> list(bool hide_trusted) {
     std::string bytes(page_size, '\xee');
     u64 length = 0;
-    EXPECT_EQ(fs::attributes_list(Lane{}, small_.fs(), op_, file_, hide_trusted, reinterpret_cast<u8*>(bytes.data()),
-                                  bytes.size(), &length),
+    EXPECT_EQ(fs::attributes_list(Lane{}, small_.fs(), op_, file_, hide_trusted,
+                                  reinterpret_cast<u8*>(bytes.data()), bytes.size(), &length),
               Status::ok);
     std::map<std::string, u32> names;
     for (u64 at = 0; at < length; at += std::strlen(&bytes[at]) + 1) ++names[&bytes[at]];
@@ -140,15 +141,17 @@ TEST_F(NamesAttributes, TrustedNamesAreHiddenFromOthers) {
   EXPECT_EQ(list(true), (std::map<std::string, u32>{{"user.a", 1}}));
   u64 length = 0;
   u8 small[8];
-  EXPECT_EQ(fs::attributes_list(Lane{}, small_.fs(), op_, file_, false, small, sizeof(small), &length),
-            Status::attribute_range);
+  EXPECT_EQ(
+      fs::attributes_list(Lane{}, small_.fs(), op_, file_, false, small, sizeof(small), &length),
+      Status::attribute_range);
   EXPECT_EQ(length, 17u);
 }
 
 TEST_F(NamesAttributes, DamagedPagesGiveAnAnswer) {
   std::mt19937_64 random(22);
   for (u32 i = 0; i < 20; ++i) {
-    ASSERT_EQ(set(Lane{}, "user.name" + std::to_string(i), std::string(random() % 150, 'v')), Status::ok);
+    ASSERT_EQ(set(Lane{}, "user.name" + std::to_string(i), std::string(random() % 150, 'v')),
+              Status::ok);
   }
   u32 frame = fs::no_frame;
   ASSERT_EQ(fs::attributes_get_page(Lane{}, small_.fs(), op_, file_, &frame), Status::ok);
@@ -160,8 +163,10 @@ TEST_F(NamesAttributes, DamagedPagesGiveAnAnswer) {
     const u32 range = random() % 2 == 0 ? 64u : u32{page_size};
     for (u32 i = 0; i < 1 + random() % 6; ++i) page[random() % range] = static_cast<u8>(random());
     fs::FoundAttribute found{};
-    const Status status = fs::attribute_find(Lane{}, small_.fs(), op_, file_, named("user.name7"), &found);
-    ASSERT_TRUE(status == Status::ok || status == Status::no_attribute || status == Status::corrupt_structure);
+    const Status status =
+        fs::attribute_find(Lane{}, small_.fs(), op_, file_, named("user.name7"), &found);
+    ASSERT_TRUE(status == Status::ok || status == Status::no_attribute ||
+                status == Status::corrupt_structure);
     recognised += status == Status::corrupt_structure;
     if (status == Status::ok) {
       ASSERT_LE(found.value_offset + found.value_length, page_size);
@@ -170,7 +175,8 @@ TEST_F(NamesAttributes, DamagedPagesGiveAnAnswer) {
       ASSERT_NE(set(Lane{}, "user.name7", std::string(random() % 400, 'w')), Status::internal);
       u64 length = 0;
       u8 names[page_size];
-      (void)fs::attributes_list(Lane{}, small_.fs(), op_, file_, true, names, sizeof(names), &length);
+      (void)fs::attributes_list(Lane{}, small_.fs(), op_, file_, true, names, sizeof(names),
+                                &length);
     }
     std::memcpy(page, saved, page_size);
   }
@@ -186,44 +192,60 @@ struct ListEntry {
 std::string encode(const std::vector<ListEntry>& entries) {
   std::string value("\2\0\0\0", 4);
   for (const ListEntry& e : entries) {
-    for (const u32 byte : {e.tag, 0u, e.permissions, 0u, e.id & 255, e.id >> 8 & 255, e.id >> 16 & 255, e.id >> 24}) {
+    for (const u32 byte : {e.tag, 0u, e.permissions, 0u, e.id & 255, e.id >> 8 & 255,
+                           e.id >> 16 & 255, e.id >> 24}) {
       value.push_back(static_cast<char>(byte));
     }
   }
   return value;
 }
-const u8* bytes(const std::string& value) { return reinterpret_cast<const u8*>(value.data()); }
-bool is_valid(const std::string& value) { return fs::acl_is_valid(bytes(value), static_cast<u32>(value.size())); }
+const u8* bytes(const std::string& value) {
+  return reinterpret_cast<const u8*>(value.data());
+}
+bool is_valid(const std::string& value) {
+  return fs::acl_is_valid(bytes(value), static_cast<u32>(value.size()));
+}
 
 constexpr u32 nobody = 0xffffffff;
 
 TEST(NamesAccessList, ValidityFollowsAclValid) {
   const std::vector<ListEntry> minimal{{1, 6, nobody}, {4, 4, nobody}, {0x20, 0, nobody}};
   EXPECT_TRUE(is_valid(encode(minimal)));
-  EXPECT_TRUE(is_valid(encode({{1, 6, nobody}, {2, 7, 5}, {4, 4, nobody}, {0x10, 7, nobody}, {0x20, 0, nobody}})));
-  EXPECT_FALSE(is_valid(encode({{1, 6, nobody}, {2, 7, 5}, {4, 4, nobody}, {0x20, 0, nobody}}))) << "no mask";
-  EXPECT_FALSE(is_valid(encode({{1, 6, nobody}, {4, 4, nobody}, {4, 4, nobody}, {0x20, 0, nobody}}))) << "twice";
+  EXPECT_TRUE(is_valid(
+      encode({{1, 6, nobody}, {2, 7, 5}, {4, 4, nobody}, {0x10, 7, nobody}, {0x20, 0, nobody}})));
+  EXPECT_FALSE(is_valid(encode({{1, 6, nobody}, {2, 7, 5}, {4, 4, nobody}, {0x20, 0, nobody}})))
+      << "no mask";
+  EXPECT_FALSE(
+      is_valid(encode({{1, 6, nobody}, {4, 4, nobody}, {4, 4, nobody}, {0x20, 0, nobody}})))
+      << "twice";
   EXPECT_FALSE(is_valid(encode({{4, 4, nobody}, {1, 6, nobody}, {0x20, 0, nobody}}))) << "order";
   EXPECT_FALSE(is_valid(encode({{1, 6, nobody}, {4, 4, nobody}}))) << "no other";
-  EXPECT_FALSE(is_valid(encode({{1, 9, nobody}, {4, 4, nobody}, {0x20, 0, nobody}}))) << "permissions";
+  EXPECT_FALSE(is_valid(encode({{1, 9, nobody}, {4, 4, nobody}, {0x20, 0, nobody}})))
+      << "permissions";
   EXPECT_FALSE(is_valid(encode({{1, 6, nobody}, {3, 4, nobody}, {0x20, 0, nobody}}))) << "tag";
   EXPECT_FALSE(is_valid(encode(minimal).substr(0, 27))) << "length";
   EXPECT_FALSE(is_valid(std::string("\3", 1) + encode(minimal).substr(1))) << "version";
 }
 
 TEST(NamesAccessList, ModeAndListFollowEachOther) {
-  std::string value = encode({{1, 7, nobody}, {2, 6, 5}, {4, 5, nobody}, {0x10, 4, nobody}, {0x20, 1, nobody}});
+  std::string value =
+      encode({{1, 7, nobody}, {2, 6, 5}, {4, 5, nobody}, {0x10, 4, nobody}, {0x20, 1, nobody}});
   const u32 length = static_cast<u32>(value.size());
   EXPECT_EQ(fs::acl_mode(bytes(value), length), 0741u);
   fs::acl_set_mode(reinterpret_cast<u8*>(value.data()), length, 0652);
   EXPECT_EQ(fs::acl_mode(bytes(value), length), 0652u);
-  EXPECT_EQ(fs::acl_entry(bytes(value), 2).permissions, 5u) << "the owning group's entry stays behind the mask";
+  EXPECT_EQ(fs::acl_entry(bytes(value), 2).permissions, 5u)
+      << "the owning group's entry stays behind the mask";
   EXPECT_EQ(fs::acl_inherited_mode(bytes(value), length, 0100666), 0100642u);
 }
 
 TEST(NamesAccessList, GrantsAsPosixDraftSays) {
-  const std::string value =
-      encode({{1, 6, nobody}, {2, 7, 5}, {4, 4, nobody}, {8, 2, 30}, {0x10, 6, nobody}, {0x20, 1, nobody}});
+  const std::string value = encode({{1, 6, nobody},
+                                    {2, 7, 5},
+                                    {4, 4, nobody},
+                                    {8, 2, 30},
+                                    {0x10, 6, nobody},
+                                    {0x20, 1, nobody}});
   format::Inode inode{};
   inode.uid = 1;
   inode.gid = 10;
@@ -231,15 +253,15 @@ TEST(NamesAccessList, GrantsAsPosixDraftSays) {
     const fs::Credentials who{nullptr, uid, gid, 0, 0};
     return fs::acl_allows(bytes(value), static_cast<u32>(value.size()), inode, who, wanted);
   };
-  EXPECT_TRUE(allowed(1, 99, 6));    // owner
+  EXPECT_TRUE(allowed(1, 99, 6));  // owner
   EXPECT_FALSE(allowed(1, 99, 1));
-  EXPECT_TRUE(allowed(5, 99, 6));    // named user, masked
+  EXPECT_TRUE(allowed(5, 99, 6));  // named user, masked
   EXPECT_FALSE(allowed(5, 99, 1));
-  EXPECT_TRUE(allowed(7, 10, 4));    // owning group
+  EXPECT_TRUE(allowed(7, 10, 4));  // owning group
   EXPECT_FALSE(allowed(7, 10, 2));
-  EXPECT_TRUE(allowed(7, 30, 2));    // named group
+  EXPECT_TRUE(allowed(7, 30, 2));  // named group
   EXPECT_FALSE(allowed(7, 30, 1)) << "a matching group excludes the entry for others";
-  EXPECT_TRUE(allowed(7, 99, 1));    // others
+  EXPECT_TRUE(allowed(7, 99, 1));  // others
   EXPECT_FALSE(allowed(7, 99, 4));
 }
 
@@ -248,7 +270,8 @@ TEST_F(NamesAttributes, ANewDirectoryInheritsTheDefaultList) {
       encode({{1, 7, nobody}, {2, 6, 5}, {4, 5, nobody}, {0x10, 7, nobody}, {0x20, 0, nobody}});
   ASSERT_EQ(set(Lane{}, "system.posix_acl_default", defaults), Status::ok);
   fs::InheritedAccess inherited{};
-  ASSERT_EQ(fs::prepare_inherited_access(Lane{}, small_.fs(), op_, file_, 0040775, 022, &inherited), Status::ok);
+  ASSERT_EQ(fs::prepare_inherited_access(Lane{}, small_.fs(), op_, file_, 0040775, 022, &inherited),
+            Status::ok);
   EXPECT_EQ(inherited.mode, 0040770u) << "the umask does not count beside a default list";
   EXPECT_EQ(inherited.new_pages, 1u);
   u64 number = 0;

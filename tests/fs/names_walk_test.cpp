@@ -34,14 +34,16 @@ TEST_P(NamesWalk, SeesWhatStaysExactlyOnce) {
     std::vector<std::string> names;
     status = directory.enumerate(&cursor, 1 + random() % 40, &names);
     for (const std::string& name : names) ++seen[name];
-    // Between two calls about as many names are added as there are in a leaf, so leaves split everywhere.
+    // Between two calls about as many names are added as there are in a leaf, so leaves split
+    // everywhere.
     for (u32 i = 0; i < 60; ++i) {
       if (coming.size() > 50 && random() % 3 == 0) {
         ASSERT_EQ(directory.remove(Lane{}, directory.hashed(*coming.begin())), Status::ok);
         coming.erase(coming.begin());
         continue;
       }
-      const std::string name = "come " + std::to_string(created++) + std::string(random() % 60, 'c');
+      const std::string name =
+          "come " + std::to_string(created++) + std::string(random() % 60, 'c');
       coming.insert(name);
       ASSERT_EQ(directory.insert(Lane{}, directory.hashed(name), 5, 8), Status::ok);
     }
@@ -62,7 +64,8 @@ TEST(NamesWalkCursor, RefusesWhatNoCallGave) {
 
 TEST(NamesWalkCursor, BehindTheLastNameIsTheEnd) {
   DirectoryDriver directory;
-  ASSERT_EQ(directory.insert(Lane{}, DirectoryDriver::with_hash("last", ~u64{0}), 9, 8), Status::ok);
+  ASSERT_EQ(directory.insert(Lane{}, DirectoryDriver::with_hash("last", ~u64{0}), 9, 8),
+            Status::ok);
   ASSERT_EQ(directory.insert(Lane{}, DirectoryDriver::with_hash("first", 0), 10, 8), Status::ok);
   std::vector<std::string> names;
   u64 cursor = fs::cursor_first_name;

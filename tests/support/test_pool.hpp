@@ -34,6 +34,7 @@
 #include "server/pool_make.hpp"
 #include "server/pool_open.hpp"
 #include "server/server_session.hpp"
+#include "support/warp_engine.hpp"
 
 namespace gpu4fs::test {
 
@@ -42,6 +43,7 @@ struct TestPoolOptions {
   u64 device_bytes = u64{48} << 20;
   u64 chunk_bytes = u64{8} << 20;
   u32 worker_count = 1;
+  u32 warp_count = 0;  // not 0: emulated warps instead of threads
   engine::MemorySizes memory{.frame_count = 4096, .staging_count = 2048, .shard_count = 4};
   engine::EngineConfig config{};
   fs::AccessTimeMode access_times = fs::AccessTimeMode::relative;
@@ -135,7 +137,7 @@ class TestPool {
     return std::make_unique<client::Session>(std::move(connection));
   }
 
-  engine::Engine& engine() { return mounted_->host->engine(); }
+  engine::Engine& engine() { return *mounted_->engine; }
 
   // fsck of the unmounted pool.
   server::CheckResult check() const {
@@ -153,7 +155,8 @@ class TestPool {
     std::vector<device::Device> devices;
     std::unique_ptr<ring::UpcallRing, void (*)(ring::UpcallRing*)> upcalls{nullptr, nullptr};
     engine::HeapAllocator heap;
-    std::unique_ptr<engine::CpuEngine> host;
+    engine::Engine* engine = nullptr;
+    std::unique_ptr<engine::EngineHost> host;
     std::unique_ptr<server::ServerSession> management;
   };
 
@@ -188,7 +191,7 @@ class TestPool {
     const server::OpenedPool& pool = *mounted_->pool;
     const format::Superblock& superblock = pool.superblock;
     engine::EngineConfig config = options_.config;
-    config.worker_count = options_.worker_count + engine::session_max;
+    config.worker_count = options_.worker_count + options_.warp_count + engine::session_max;
     config.default_deadline_ms = 600'000;  // instrumented engines on busy machines are slow
     engine::HeapAllocator& heap = mounted_->heap;
     engine::EngineImage image = engine::prepare_engine(heap, config, options_.memory, mounted_->upcalls.get());
@@ -210,8 +213,12 @@ class TestPool {
     fs.epoch_durable = superblock.epoch;
     fs.name_hash_seed = superblock.name_hash_seed;
     fs.access_time_mode = options_.access_times;
-    mounted_->host =
-        std::make_unique<engine::CpuEngine>(engine::place_engine(heap, image), options_.worker_count);
+    mounted_->engine = engine::place_engine(heap, image);
+    if (options_.warp_count == 0) {
+      mounted_->host = std::make_unique<engine::CpuEngine>(mounted_->engine, options_.worker_count);
+    } else {
+      mounted_->host = std::make_unique<WarpEngine>(mounted_->engine, options_.warp_count);
+    }
   }
 
   TestPoolOptions options_;

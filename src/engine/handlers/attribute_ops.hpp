@@ -1,15 +1,16 @@
 // Handlers of extended attributes, access control lists included.
 //
-// Names live in the namespaces user., trusted., security. and system.posix_acl_{access,default}. For trusted
-// sessions the kernel has applied the rules of xattr(7); for others they are applied here.
+// Names live in the namespaces user., trusted., security. and system.posix_acl_{access,default}.
+// For trusted sessions the kernel has applied the rules of xattr(7); for others they are applied
+// here.
 #pragma once
 
 #include "engine/handlers/namespace_common.hpp"
 
 namespace gpu4fs::engine {
 
-// Besides XATTR_CREATE and XATTR_REPLACE: setting the access list takes the set-gid bit away (the caller is
-// not in the file's group).
+// Besides XATTR_CREATE and XATTR_REPLACE: setting the access list takes the set-gid bit away (the
+// caller is not in the file's group).
 inline constexpr u32 attribute_kill_set_gid = 4;
 
 namespace detail {
@@ -17,7 +18,8 @@ namespace detail {
 enum class AttributeSpace : u32 { unknown, user, trusted, security, access_list, default_list };
 
 GPU4FS_FN inline bool begins_with(NameBytes name, const char* prefix, u32 length) {
-  return name.length > length && fs::detail::names_equal(name.bytes, reinterpret_cast<const u8*>(prefix), length);
+  return name.length > length &&
+         fs::detail::names_equal(name.bytes, reinterpret_cast<const u8*>(prefix), length);
 }
 
 // Leader.
@@ -26,28 +28,32 @@ GPU4FS_FN inline AttributeSpace attribute_space(NameBytes name) {
   if (begins_with(name, "trusted.", 8)) return AttributeSpace::trusted;
   if (begins_with(name, "security.", 9)) return AttributeSpace::security;
   const fs::AttributeName access = fs::acl_access_name();
-  if (name.length == access.length && fs::detail::names_equal(name.bytes, access.bytes, access.length)) {
+  if (name.length == access.length &&
+      fs::detail::names_equal(name.bytes, access.bytes, access.length)) {
     return AttributeSpace::access_list;
   }
   const fs::AttributeName defaults = fs::acl_default_name();
-  if (name.length == defaults.length && fs::detail::names_equal(name.bytes, defaults.bytes, defaults.length)) {
+  if (name.length == defaults.length &&
+      fs::detail::names_equal(name.bytes, defaults.bytes, defaults.length)) {
     return AttributeSpace::default_list;
   }
   return AttributeSpace::unknown;
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status check_attribute_name(Group g, NameBytes name, AttributeSpace* space) {
+GPU4FS_FN GPU4FS_NOINLINE Status check_attribute_name(Group g, NameBytes name,
+                                                      AttributeSpace* space) {
   if (name.length == 0 || name.length > name_length_max) return Status::attribute_range;
   *space = serial(g, [&] { return attribute_space(name); });
   return *space == AttributeSpace::unknown ? Status::not_supported : Status::ok;
 }
 
-// The rules of xattr(7) for a session that is not trusted. `denied` is what a reader or writer of a hidden
-// attribute gets.
+// The rules of xattr(7) for a session that is not trusted. `denied` is what a reader or writer of a
+// hidden attribute gets.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status check_attribute_access(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
-                                        AttributeSpace space, bool is_change) {
+GPU4FS_FN GPU4FS_NOINLINE Status check_attribute_access(Group g, Engine& engine, CommandState& c,
+                                                        const fs::InodeRef& file,
+                                                        AttributeSpace space, bool is_change) {
   if (session_is_trusted(engine, c)) return Status::ok;
   const format::Inode& inode = *file.inode;
   const u32 uid = c.command.uid;
@@ -66,24 +72,28 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_attribute_access(Group g, Engine& engine,
   }
   const bool holds_user = fs::is_regular(inode.mode) || fs::is_directory(inode.mode);
   if (!holds_user) return is_change ? Status::permission : Status::no_attribute;
-  if (is_change && fs::is_directory(inode.mode) && (inode.mode & fs::mode_sticky) != 0 && !is_owner) {
+  if (is_change && fs::is_directory(inode.mode) && (inode.mode & fs::mode_sticky) != 0 &&
+      !is_owner) {
     return Status::permission;
   }
   return require_access(g, engine, c, file, is_change ? fs::may_write : fs::may_read);
 }
 
-GPU4FS_FN inline fs::AttributeName as_attribute(NameBytes name) { return {name.bytes, name.length, 0}; }
+GPU4FS_FN inline fs::AttributeName as_attribute(NameBytes name) {
+  return {name.bytes, name.length, 0};
+}
 
 // What setting an access control list means for the inode.
 struct ListChange {
-  u32 removes;    // nothing is stored
-  u32 new_mode;   // of the inode; its mode where it does not change
+  u32 removes;   // nothing is stored
+  u32 new_mode;  // of the inode; its mode where it does not change
 };
 
 // `length` bytes of the value are in c.buffer. Status: invalid_argument, not_supported, access.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status plan_list_change(Group g, CommandState& c, const fs::InodeRef& file, AttributeSpace space,
-                                  u32 length, ListChange* change) {
+GPU4FS_FN GPU4FS_NOINLINE Status plan_list_change(Group g, CommandState& c,
+                                                  const fs::InodeRef& file, AttributeSpace space,
+                                                  u32 length, ListChange* change) {
   const u32 mode = file.inode->mode;
   *change = {0, mode};
   const bool is_access = space == AttributeSpace::access_list;
@@ -104,8 +114,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_list_change(Group g, CommandState& c, cons
 
 // Gate: the inode's mode and change time after its attributes have changed.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void stamp_attribute_change(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
-                                      u32 new_mode) {
+GPU4FS_FN GPU4FS_NOINLINE void stamp_attribute_change(Group g, Engine& engine, CommandState& c,
+                                                      const fs::InodeRef& file, u32 new_mode) {
   serial(g, [&] {
     file.inode->mode = static_cast<u16>(new_mode);
     set_change_time(file, c.operation.now);
@@ -115,13 +125,17 @@ GPU4FS_FN GPU4FS_NOINLINE void stamp_attribute_change(Group g, Engine& engine, C
 
 // Takes an attribute away; with `must_exist` no_attribute if there is none.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Step remove_attribute(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file, u32 new_mode,
-                                bool must_exist) {
+GPU4FS_FN GPU4FS_NOINLINE Step remove_attribute(Group g, Engine& engine, CommandState& c,
+                                                const fs::InodeRef& file, u32 new_mode,
+                                                bool must_exist) {
   fs::FileSystem& fs = engine.fs;
   fs::FoundAttribute found{};
-  const Status status = fs::attribute_find(g, fs, c.operation, file, as_attribute(first_name(c)), &found);
-  if (status == Status::no_attribute && !must_exist && new_mode == file.inode->mode) return Step::complete();
-  if (status != Status::ok && (status != Status::no_attribute || must_exist)) return Step::fail(status);
+  const Status status =
+      fs::attribute_find(g, fs, c.operation, file, as_attribute(first_name(c)), &found);
+  if (status == Status::no_attribute && !must_exist && new_mode == file.inode->mode)
+    return Step::complete();
+  if (status != Status::ok && (status != Status::no_attribute || must_exist))
+    return Step::fail(status);
   GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, c.operation, 1, 1, 0));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
   if (status == Status::ok) fs::attribute_commit_remove(g, fs, c.operation, file, found);
@@ -157,14 +171,16 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_set_attribute(Group g, Engine& engine, Comma
   g.sync();
   detail::ListChange change{};
   GPU4FS_STEP_TRY(detail::plan_list_change(g, c, file, space, length, &change));
-  if (change.removes != 0) return detail::remove_attribute(g, engine, c, file, change.new_mode, false);
+  if (change.removes != 0)
+    return detail::remove_attribute(g, engine, c, file, change.new_mode, false);
   fs::FileSystem& fs = engine.fs;
   fs::AttributePlan plan{};
-  GPU4FS_STEP_TRY(fs::attribute_prepare_set(g, fs, c.operation, file, detail::as_attribute(name), length,
-                                            mask & mode_flags, &plan));
+  GPU4FS_STEP_TRY(fs::attribute_prepare_set(g, fs, c.operation, file, detail::as_attribute(name),
+                                            length, mask & mode_flags, &plan));
   GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, c.operation, 1, plan.touched_pages, plan.new_pages));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
-  fs::attribute_commit_set(g, fs, c.operation, file, plan, detail::as_attribute(name), c.buffer, length);
+  fs::attribute_commit_set(g, fs, c.operation, file, plan, detail::as_attribute(name), c.buffer,
+                           length);
   detail::stamp_attribute_change(g, engine, c, file, change.new_mode);
   return Step::complete();
 }
@@ -174,16 +190,18 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_get_attribute(Group g, Engine& engine, Comma
   detail::AttributeSpace space{};
   GPU4FS_STEP_TRY(detail::check_attribute_name(g, first_name(c), &space));
   u8* data = nullptr;
-  if (c.command.length != 0) GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &data));
+  if (c.command.length != 0)
+    GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &data));
   fs::InodeRef file{};
   GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, c.command.inode, LockMode::shared, &file));
   GPU4FS_STEP_TRY(detail::check_attribute_access(g, engine, c, file, space, false));
   fs::FoundAttribute found{};
-  GPU4FS_STEP_TRY(
-      fs::attribute_find(g, engine.fs, c.operation, file, detail::as_attribute(first_name(c)), &found));
+  GPU4FS_STEP_TRY(fs::attribute_find(g, engine.fs, c.operation, file,
+                                     detail::as_attribute(first_name(c)), &found));
   if (c.command.length == 0) return Step::complete(found.value_length);
   if (found.value_length > c.command.length) return Step::fail(Status::attribute_range);
-  copy_bytes(g, data, fs::page_data(engine.fs, found.frame) + found.value_offset, found.value_length);
+  copy_bytes(g, data, fs::page_data(engine.fs, found.frame) + found.value_offset,
+             found.value_length);
   g.sync();
   return Step::complete(found.value_length);
 }
@@ -191,13 +209,14 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_get_attribute(Group g, Engine& engine, Comma
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_list_attributes(Group g, Engine& engine, CommandState& c) {
   u8* data = nullptr;
-  if (c.command.length != 0) GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &data));
+  if (c.command.length != 0)
+    GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &data));
   fs::InodeRef file{};
   GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, c.command.inode, LockMode::shared, &file));
   const bool hides_trusted = c.command.uid != 0;
   u64 length = 0;
-  GPU4FS_STEP_TRY(
-      fs::attributes_list(g, engine.fs, c.operation, file, hides_trusted, data, c.command.length, &length));
+  GPU4FS_STEP_TRY(fs::attributes_list(g, engine.fs, c.operation, file, hides_trusted, data,
+                                      c.command.length, &length));
   return Step::complete(length);
 }
 

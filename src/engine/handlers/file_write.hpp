@@ -304,10 +304,15 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
   serial(g, [&] {
     GPU4FS_CHECK_GT(state.round_end, state.position);
     GPU4FS_CHECK_LE(state.round_end, state.end);
+    // A restart after a checkpoint goes on behind this round: one that wrote the same bytes again could
+    // need another checkpoint each time, for ever, when space is short.
+    const u64 bytes = state.round_end - state.position;
+    c.command.offset = state.round_end;
+    c.command.length = state.end - state.round_end;
+    c.command.data += bytes;
+    c.command.aux += bytes;
     state.position = state.round_end;
     c.stage = static_cast<u32>(WriteStage::plan);
-    // A restart after a checkpoint writes the same bytes to the same place again.
-    c.command.offset = state.begin;
     c.command.flags = static_cast<u16>(c.command.flags & ~format::command_flag_append);
   });
   if (state.position < state.end) leave_gate(g, engine, c);
@@ -334,16 +339,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_without_rounds(Group g, Engine& engine, C
   return write_in_place(g, engine, c, ref, done);
 }
 
-// What has been committed counts: an error after that is a short write.
+// What has been committed counts, restarts included (command.aux): an error after that is a short write.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step end_write(Group g, Engine& engine, CommandState& c, Status status) {
   const WriteState& state = scratch_of<WriteState>(c);
-  if (status == Status::ok) return Step::complete(state.end - state.begin);
+  if (status == Status::ok) return Step::complete(c.command.aux + (state.end - state.position));
   if (!keeps_extents(status)) abandon_extents(g, engine, c);
   const bool is_error = !is_control(status) && status != Status::again && status != Status::chunk_not_mapped;
-  if (is_error && state.started != 0 && state.position > state.begin) {
-    return Step::complete(state.position - state.begin);
-  }
+  if (is_error && c.command.aux != 0) return Step::complete(c.command.aux);
   return Step::fail(status);
 }
 

@@ -1,8 +1,8 @@
 // What the handlers of names share: names and inodes of a command, access checks, times.
 //
-// A handler locks inodes before it believes anything about them. A front end that has checked permissions
-// already (FUSE with default_permissions) owns a trusted session; for all others the engine checks, with the
-// session's own credentials.
+// A handler locks inodes before it believes anything about them. A front end that has checked
+// permissions already (FUSE with default_permissions) owns a trusted session; for all others the
+// engine checks, with the session's own credentials.
 #pragma once
 
 #include "engine/engine.hpp"
@@ -30,16 +30,22 @@ struct NameBytes {
   u32 length;
   u32 reserved;
 };
-GPU4FS_FN inline NameBytes first_name(const CommandState& c) { return {c.names, c.command.name_length, 0}; }
+GPU4FS_FN inline NameBytes first_name(const CommandState& c) {
+  return {c.names, c.command.name_length, 0};
+}
 GPU4FS_FN inline NameBytes second_name(const CommandState& c) {
   return {c.names + c.command.name_length, c.command.second_name_length, 0};
 }
 
-GPU4FS_FN inline bool is_dot(NameBytes name) { return name.length == 1 && name.bytes[0] == '.'; }
+GPU4FS_FN inline bool is_dot(NameBytes name) {
+  return name.length == 1 && name.bytes[0] == '.';
+}
 GPU4FS_FN inline bool is_dot_dot(NameBytes name) {
   return name.length == 2 && name.bytes[0] == '.' && name.bytes[1] == '.';
 }
-GPU4FS_FN inline bool is_dots(NameBytes name) { return is_dot(name) || is_dot_dot(name); }
+GPU4FS_FN inline bool is_dots(NameBytes name) {
+  return is_dot(name) || is_dot_dot(name);
+}
 
 // not_found for an empty name (as for an empty path), name_too_long, invalid_argument.
 template <class Group>
@@ -64,7 +70,8 @@ GPU4FS_FN inline bool session_is_trusted(const Engine& engine, const CommandStat
 
 GPU4FS_FN inline fs::Credentials credentials_of(const Engine& engine, const CommandState& c) {
   const Session& session = engine.sessions[c.session];
-  return {session.groups, c.command.uid, c.command.gid, minimum(session.group_count, session_group_max), 0};
+  return {session.groups, c.command.uid, c.command.gid,
+          minimum(session.group_count, session_group_max), 0};
 }
 
 GPU4FS_FN inline Status check_writable(const Engine& engine) {
@@ -81,20 +88,22 @@ GPU4FS_FN inline bool inode_is_sound(const format::Inode& inode) {
 
 // Inodes that clients can name: not the inode file, the bitmaps and the reserved numbers.
 GPU4FS_FN constexpr bool is_file_number(u64 number) {
-  const bool is_file = number == format::inode_number_root || number >= format::inode_number_first_free;
+  const bool is_file =
+      number == format::inode_number_root || number >= format::inode_number_first_free;
   return is_file && number < fs::inode_number_max;
 }
 
 // Whether the engine runs the step again after this status.
 GPU4FS_FN constexpr bool will_run_again(Status status) {
-  return status == Status::parked || status == Status::again || status == Status::retry_after_checkpoint ||
-         status == Status::chunk_not_mapped;
+  return status == Status::parked || status == Status::again ||
+         status == Status::retry_after_checkpoint || status == Status::chunk_not_mapped;
 }
 
-// Brings the inode in and locks it. stale: no such inode; corrupt_structure; or as lock_inode and get_inode.
+// Brings the inode in and locks it. stale: no such inode; corrupt_structure; or as lock_inode and
+// get_inode.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status lock_live_inode(Group g, Engine& engine, CommandState& c, u64 number, LockMode mode,
-                                 fs::InodeRef* ref) {
+GPU4FS_FN GPU4FS_NOINLINE Status lock_live_inode(Group g, Engine& engine, CommandState& c,
+                                                 u64 number, LockMode mode, fs::InodeRef* ref) {
   if (!is_file_number(number)) return Status::stale;
   const Status status = fs::get_inode(g, engine.fs, c.operation, number, ref);
   if (status == Status::not_found) return Status::stale;
@@ -106,15 +115,17 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_live_inode(Group g, Engine& engine, Comman
 
 // An inode that a name in a locked directory leads to: that it does not exist is damage.
 template <class Group>
-GPU4FS_FN Status lock_named_inode(Group g, Engine& engine, CommandState& c, u64 number, LockMode mode,
-                                  fs::InodeRef* ref) {
+GPU4FS_FN Status lock_named_inode(Group g, Engine& engine, CommandState& c, u64 number,
+                                  LockMode mode, fs::InodeRef* ref) {
   const Status status = lock_live_inode(g, engine, c, number, mode, ref);
   return status == Status::stale ? Status::corrupt_structure : status;
 }
 
-// access when the command's owner lacks a right in `wanted` (fs::may_*); trusted sessions have them all.
+// access when the command's owner lacks a right in `wanted` (fs::may_*); trusted sessions have them
+// all.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status require_access(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u32 wanted) {
+GPU4FS_FN GPU4FS_NOINLINE Status require_access(Group g, Engine& engine, CommandState& c,
+                                                const fs::InodeRef& ref, u32 wanted) {
   if (wanted == 0 || session_is_trusted(engine, c)) return Status::ok;
   const fs::Credentials who = credentials_of(engine, c);
   const format::Inode& inode = *ref.inode;
@@ -136,16 +147,18 @@ GPU4FS_FN GPU4FS_NOINLINE Status require_access(Group g, Engine& engine, Command
   return fs::may_access(inode, who, wanted) ? Status::ok : Status::access;
 }
 
-GPU4FS_FN inline Status check_sticky(const Engine& engine, const CommandState& c, const fs::InodeRef& dir,
-                                     const fs::InodeRef& child) {
+GPU4FS_FN inline Status check_sticky(const Engine& engine, const CommandState& c,
+                                     const fs::InodeRef& dir, const fs::InodeRef& child) {
   if (session_is_trusted(engine, c)) return Status::ok;
-  return fs::sticky_allows(*dir.inode, *child.inode, credentials_of(engine, c).uid) ? Status::ok : Status::permission;
+  return fs::sticky_allows(*dir.inode, *child.inode, credentials_of(engine, c).uid)
+             ? Status::ok
+             : Status::permission;
 }
 
 // A directory to look into. not_directory; access without the right to search it.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status lock_directory(Group g, Engine& engine, CommandState& c, u64 number, LockMode mode,
-                                fs::InodeRef* dir) {
+GPU4FS_FN GPU4FS_NOINLINE Status lock_directory(Group g, Engine& engine, CommandState& c,
+                                                u64 number, LockMode mode, fs::InodeRef* dir) {
   GPU4FS_TRY(lock_live_inode(g, engine, c, number, mode, dir));
   if (!fs::is_directory(dir->inode->mode)) return Status::not_directory;
   return require_access(g, engine, c, *dir, fs::may_execute);
@@ -153,7 +166,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_directory(Group g, Engine& engine, Command
 
 // A directory whose names change: not_found when it was removed and is only held open.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status lock_directory_for_change(Group g, Engine& engine, CommandState& c, u64 number, fs::InodeRef* dir) {
+GPU4FS_FN GPU4FS_NOINLINE Status lock_directory_for_change(Group g, Engine& engine, CommandState& c,
+                                                           u64 number, fs::InodeRef* dir) {
   GPU4FS_TRY(lock_directory(g, engine, c, number, LockMode::exclusive, dir));
   if (dir->inode->link_count == 0) return Status::not_found;
   GPU4FS_TRY(require_access(g, engine, c, *dir, fs::may_write));
@@ -170,9 +184,11 @@ GPU4FS_FN inline void set_modification_times(fs::InodeRef ref, u64 now) {
 }
 
 // Whether a read at `now` changes the access time: the rules of relatime are those of mount(8).
-GPU4FS_FN inline bool access_time_is_due(const fs::FileSystem& fs, const format::Inode& inode, u64 now) {
+GPU4FS_FN inline bool access_time_is_due(const fs::FileSystem& fs, const format::Inode& inode,
+                                         u64 now) {
   if (fs.read_only != 0 || fs.access_time_mode == fs::AccessTimeMode::never) return false;
-  if (fs.access_time_mode == fs::AccessTimeMode::directories_never && fs::is_directory(inode.mode)) return false;
+  if (fs.access_time_mode == fs::AccessTimeMode::directories_never && fs::is_directory(inode.mode))
+    return false;
   const u64 access = load<Order::relaxed, Scope::engine>(&inode.access_time);
   if (fs.access_time_mode == fs::AccessTimeMode::strict) return access != now;
   constexpr i64 day_seconds = 24 * 60 * 60;
@@ -180,10 +196,11 @@ GPU4FS_FN inline bool access_time_is_due(const fs::FileSystem& fs, const format:
          format::time_seconds(now) - format::time_seconds(access) >= day_seconds;
 }
 
-// The end of a handler that read `ref`: sets the access time if it is due. Only parked is an error; when
-// the time cannot be kept (no space, say) it is left alone.
+// The end of a handler that read `ref`: sets the access time if it is due. Only parked is an error;
+// when the time cannot be kept (no space, say) it is left alone.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status update_access_time(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+GPU4FS_FN GPU4FS_NOINLINE Status update_access_time(Group g, Engine& engine, CommandState& c,
+                                                    const fs::InodeRef& ref) {
   const u64 now = c.operation.now;
   const bool is_due = serial(g, [&] { return access_time_is_due(engine.fs, *ref.inode, now); });
   if (!is_due) return Status::ok;

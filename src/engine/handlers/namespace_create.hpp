@@ -9,10 +9,10 @@ namespace detail {
 
 // What a new inode is to be.
 struct CreateRequest {
-  u32 mode;              // type and permissions as asked for, before umask and default lists
-  u32 link_count;        // 2 for directories, 0 for a file without a name
-  u64 device;            // of device nodes
-  const u8* target;      // symbolic links: session memory
+  u32 mode;          // type and permissions as asked for, before umask and default lists
+  u32 link_count;    // 2 for directories, 0 for a file without a name
+  u64 device;        // of device nodes
+  const u8* target;  // symbolic links: session memory
   u32 target_length;
   u32 reserved;
 };
@@ -31,19 +31,23 @@ GPU4FS_FN inline u32 strip_set_gid(const Engine& engine, const CommandState& c, 
   return is_program && !caller_in_group(engine, c, gid) ? mode & ~fs::mode_set_gid : mode;
 }
 
-// Prepares the inode, claims its number and enters the gate. With a status that is not ok the number has
-// been given back.
+// Prepares the inode, claims its number and enters the gate. With a status that is not ok the
+// number has been given back.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status prepare_creation(Group g, Engine& engine, CommandState& c, const fs::InodeRef& dir,
-                                  const CreateRequest& request, Creation* creation) {
+GPU4FS_FN GPU4FS_NOINLINE Status prepare_creation(Group g, Engine& engine, CommandState& c,
+                                                  const fs::InodeRef& dir,
+                                                  const CreateRequest& request,
+                                                  Creation* creation) {
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
-  GPU4FS_TRY(fs::prepare_inherited_access(g, fs, op, dir, request.mode, c.command.umask_bits, &creation->inherited));
+  GPU4FS_TRY(fs::prepare_inherited_access(g, fs, op, dir, request.mode, c.command.umask_bits,
+                                          &creation->inherited));
   creation->owner = fs::inherit_owner(*dir.inode, creation->inherited.mode, c.command.gid);
   creation->owner.mode = strip_set_gid(engine, c, creation->owner.mode, creation->owner.gid);
   const bool has_content_page =
       fs::is_directory(request.mode) || request.target_length > format::inode_inline_capacity;
-  const u32 new_pages = creation->plan.new_pages + creation->inherited.new_pages + (has_content_page ? 1 : 0);
+  const u32 new_pages =
+      creation->plan.new_pages + creation->inherited.new_pages + (has_content_page ? 1 : 0);
   const bool is_nameless = request.link_count == 0;
   GPU4FS_TRY(fs::claim_inode(g, fs, op, &creation->number));
   const Status status = [&] {
@@ -58,11 +62,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_creation(Group g, Engine& engine, Comma
 
 // Gate: the inode with its content and lists, still without a name.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE fs::InodeRef commit_inode(Group g, Engine& engine, CommandState& c, const fs::InodeRef& dir,
-                                    const CreateRequest& request, const Creation& creation) {
+GPU4FS_FN GPU4FS_NOINLINE fs::InodeRef commit_inode(Group g, Engine& engine, CommandState& c,
+                                                    const fs::InodeRef& dir,
+                                                    const CreateRequest& request,
+                                                    const Creation& creation) {
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
-  const bool is_inline = request.target != nullptr && request.target_length <= format::inode_inline_capacity;
+  const bool is_inline =
+      request.target != nullptr && request.target_length <= format::inode_inline_capacity;
   fs::NewInode values{};
   values.mode = static_cast<u16>(creation.owner.mode);
   values.profile = dir.inode->profile;
@@ -88,10 +95,11 @@ GPU4FS_FN GPU4FS_NOINLINE fs::InodeRef commit_inode(Group g, Engine& engine, Com
   return child;
 }
 
-// Creates the inode and its name in the locked directory `dir`; the name is checked. exists: it is there.
+// Creates the inode and its name in the locked directory `dir`; the name is checked. exists: it is
+// there.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Step create_in(Group g, Engine& engine, CommandState& c, const fs::InodeRef& dir,
-                         const CreateRequest& request) {
+GPU4FS_FN GPU4FS_NOINLINE Step create_in(Group g, Engine& engine, CommandState& c,
+                                         const fs::InodeRef& dir, const CreateRequest& request) {
   fs::FileSystem& fs = engine.fs;
   const fs::HashedName name = hash_name(g, engine, first_name(c));
   Creation creation{};
@@ -109,7 +117,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step create_in(Group g, Engine& engine, CommandState& 
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Step create_named(Group g, Engine& engine, CommandState& c, const CreateRequest& request) {
+GPU4FS_FN GPU4FS_NOINLINE Step create_named(Group g, Engine& engine, CommandState& c,
+                                            const CreateRequest& request) {
   GPU4FS_STEP_TRY(check_name(g, first_name(c)));
   if (is_dots(first_name(c))) return Step::fail(Status::exists);
   fs::InodeRef dir{};
@@ -145,8 +154,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_symlink(Group g, Engine& engine, CommandStat
   if (c.command.length >= path_length_max) return Step::fail(Status::name_too_long);
   u8* target = nullptr;
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &target));
-  return detail::create_named(g, engine, c,
-                              {fs::mode_symlink | 0777, 1, 0, target, static_cast<u32>(c.command.length), 0});
+  return detail::create_named(
+      g, engine, c, {fs::mode_symlink | 0777, 1, 0, target, static_cast<u32>(c.command.length), 0});
 }
 
 // open(2) with O_CREAT: opens the file if the name exists, unless O_EXCL is set.

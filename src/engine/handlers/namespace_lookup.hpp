@@ -7,8 +7,8 @@ namespace gpu4fs::engine {
 
 namespace detail {
 
-// lookup of "..": the parent's lock comes before the directory's, so the directory is let go first. `stage`
-// 1: the parent's number is in scratch.
+// lookup of "..": the parent's lock comes before the directory's, so the directory is let go first.
+// `stage` 1: the parent's number is in scratch.
 template <class Group>
 GPU4FS_FN Step look_up_parent(Group g, Engine& engine, CommandState& c) {
   u64* saved = reinterpret_cast<u64*>(c.scratch);
@@ -45,7 +45,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_lookup(Group g, Engine& engine, CommandState
     return Step::complete(dir.number);
   }
   fs::FoundName found{};
-  GPU4FS_STEP_TRY(fs::directory_find(g, engine.fs, c.operation, dir, hash_name(g, engine, name), &found));
+  GPU4FS_STEP_TRY(
+      fs::directory_find(g, engine.fs, c.operation, dir, hash_name(g, engine, name), &found));
   fs::InodeRef child{};
   GPU4FS_STEP_TRY(lock_named_inode(g, engine, c, found.inode, LockMode::shared, &child));
   put_attributes(g, engine, c, child);
@@ -64,7 +65,8 @@ namespace detail {
 
 // What open(2) asks of an inode that exists.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status check_open(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u32 flags) {
+GPU4FS_FN GPU4FS_NOINLINE Status check_open(Group g, Engine& engine, CommandState& c,
+                                            const fs::InodeRef& ref, u32 flags) {
   const u32 mode = ref.inode->mode;
   const u32 access = flags & open_access_mask;
   u32 wanted = access == open_write_only ? fs::may_write : fs::may_read;
@@ -115,8 +117,8 @@ struct LinkTarget {
 };
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status read_link_target(Group g, Engine& engine, CommandState& c, const fs::InodeRef& link,
-                                  LinkTarget* target) {
+GPU4FS_FN GPU4FS_NOINLINE Status read_link_target(Group g, Engine& engine, CommandState& c,
+                                                  const fs::InodeRef& link, LinkTarget* target) {
   if (!fs::is_symlink(link.inode->mode)) return Status::not_a_symlink;
   const u64 length = link.inode->size_bytes;
   if (length == 0 || length >= path_length_max) return Status::corrupt_structure;

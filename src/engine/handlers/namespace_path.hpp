@@ -1,9 +1,10 @@
 // Handler of lookup_path: resolves a whole path in one command.
 //
-// The walk goes hand over hand: the next inode is locked before its directory is let go, so that every step
-// of the path is taken in a directory that still has the name. Only ".." lets go first, because locks go from
-// parents to children. The rest of the path lies right-aligned in the command's buffer, so that the target of
-// a symbolic link is put in front of it. The state in scratch is what a parked walk needs to go on.
+// The walk goes hand over hand: the next inode is locked before its directory is let go, so that
+// every step of the path is taken in a directory that still has the name. Only ".." lets go first,
+// because locks go from parents to children. The rest of the path lies right-aligned in the
+// command's buffer, so that the target of a symbolic link is put in front of it. The state in
+// scratch is what a parked walk needs to go on.
 #pragma once
 
 #include "engine/handlers/namespace_lookup.hpp"
@@ -13,10 +14,10 @@ namespace gpu4fs::engine {
 namespace detail {
 
 struct PathWalk {
-  u64 current;     // locked inode, 0: none
-  u64 next;        // to be locked next, 0: none
-  u32 begin;       // first byte of the rest in CommandState::buffer; the rest ends with the buffer
-  u32 links;       // symbolic links followed
+  u64 current;  // locked inode, 0: none
+  u64 next;     // to be locked next, 0: none
+  u32 begin;    // first byte of the rest in CommandState::buffer; the rest ends with the buffer
+  u32 links;    // symbolic links followed
   u32 needs_directory;  // the component before was followed by a slash
   u32 reserved;
 };
@@ -24,9 +25,9 @@ static_assert(sizeof(PathWalk) <= command_scratch_size);
 
 struct PathComponent {
   u32 begin;
-  u32 end;           // begin == end: nothing left
-  u32 has_slash;     // a slash follows
-  u32 is_last;       // only slashes follow
+  u32 end;        // begin == end: nothing left
+  u32 has_slash;  // a slash follows
+  u32 is_last;    // only slashes follow
 };
 
 // Leader. `begin` may be at slashes.
@@ -62,7 +63,8 @@ GPU4FS_FN Status begin_walk(Group g, CommandState& c, PathWalk* walk) {
 
 // Locks walk->next and lets the directory go in which it was found.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status advance_walk(Group g, Engine& engine, CommandState& c, PathWalk* walk) {
+GPU4FS_FN GPU4FS_NOINLINE Status advance_walk(Group g, Engine& engine, CommandState& c,
+                                              PathWalk* walk) {
   fs::InodeRef next{};
   const Status status = lock_live_inode(g, engine, c, walk->next, LockMode::shared, &next);
   if (status == Status::stale && walk->current != 0) return Status::corrupt_structure;
@@ -74,9 +76,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status advance_walk(Group g, Engine& engine, CommandSt
   return Status::ok;
 }
 
-// Puts the target of symbolic link `number` in front of the rest of the path, which begins at `rest`.
+// Puts the target of symbolic link `number` in front of the rest of the path, which begins at
+// `rest`.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status follow_link(Group g, Engine& engine, CommandState& c, u64 number, u32 rest, PathWalk* walk) {
+GPU4FS_FN GPU4FS_NOINLINE Status follow_link(Group g, Engine& engine, CommandState& c, u64 number,
+                                             u32 rest, PathWalk* walk) {
   if (++walk->links > symlink_follow_max) return Status::loop;
   fs::InodeRef link{};
   GPU4FS_TRY(lock_named_inode(g, engine, c, number, LockMode::shared, &link));
@@ -104,8 +108,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status follow_link(Group g, Engine& engine, CommandSta
 
 // Takes one component of the path in the locked directory `dir`.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status walk_component(Group g, Engine& engine, CommandState& c, const fs::InodeRef& dir,
-                                const PathComponent& component, PathWalk* walk) {
+GPU4FS_FN GPU4FS_NOINLINE Status walk_component(Group g, Engine& engine, CommandState& c,
+                                                const fs::InodeRef& dir,
+                                                const PathComponent& component, PathWalk* walk) {
   if (!fs::is_directory(dir.inode->mode)) return Status::not_directory;
   GPU4FS_TRY(require_access(g, engine, c, dir, fs::may_execute));
   const NameBytes name{c.buffer + component.begin, component.end - component.begin, 0};
@@ -124,7 +129,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status walk_component(Group g, Engine& engine, Command
   }
   GPU4FS_TRY(check_name(g, name));
   fs::FoundName found{};
-  GPU4FS_TRY(fs::directory_find(g, engine.fs, c.operation, dir, hash_name(g, engine, name), &found));
+  GPU4FS_TRY(
+      fs::directory_find(g, engine.fs, c.operation, dir, hash_name(g, engine, name), &found));
   const bool follows = component.is_last == 0 || component.has_slash != 0 ||
                        (c.command.flags & format::command_flag_follow) != 0;
   if (follows && found.type == fs::entry_type(fs::mode_symlink)) {
@@ -151,7 +157,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_lookup_path(Group g, Engine& engine, Command
     if (walk.next != 0) {
       const bool went_up = walk.current == 0;
       const Status status = detail::advance_walk(g, engine, c, &walk);
-      if (status == Status::stale && went_up && walk.begin != command_buffer_size - c.command.name_length) {
+      if (status == Status::stale && went_up &&
+          walk.begin != command_buffer_size - c.command.name_length) {
         return Step::fail(Status::not_found);  // the parent was removed meanwhile
       }
       GPU4FS_STEP_TRY(status);

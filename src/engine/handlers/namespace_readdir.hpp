@@ -1,8 +1,8 @@
 // Handler of readdir: a stretch of a directory as format::DirectoryRecord stream.
 //
-// "." and ".." come first, then the names in hash order; each record carries the cursor behind it. With
-// attributes every named inode is locked for a moment; when one is busy the command parks and later goes on
-// where it was, which scratch remembers.
+// "." and ".." come first, then the names in hash order; each record carries the cursor behind it.
+// With attributes every named inode is locked for a moment; when one is busy the command parks and
+// later goes on where it was, which scratch remembers.
 #pragma once
 
 #include "engine/handlers/namespace_common.hpp"
@@ -36,8 +36,9 @@ GPU4FS_FN constexpr u32 directory_record_length(u32 name_length, bool with_attri
 
 // The attributes lie in c.attributes already.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void write_directory_record(Group g, CommandState& c, u8* destination, const ReaddirEntry& entry,
-                                      bool with_attributes) {
+GPU4FS_FN GPU4FS_NOINLINE void write_directory_record(Group g, CommandState& c, u8* destination,
+                                                      const ReaddirEntry& entry,
+                                                      bool with_attributes) {
   const u32 length = directory_record_length(entry.name_length, with_attributes);
   u8* at = destination + sizeof(format::DirectoryRecord);
   serial(g, [&] {
@@ -58,9 +59,11 @@ GPU4FS_FN GPU4FS_NOINLINE void write_directory_record(Group g, CommandState& c, 
   g.sync();
 }
 
-// Copies the attributes of a named inode to c.attributes. corrupt_structure: there is no such inode.
+// Copies the attributes of a named inode to c.attributes. corrupt_structure: there is no such
+// inode.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status stage_attributes(Group g, Engine& engine, CommandState& c, u64 number) {
+GPU4FS_FN GPU4FS_NOINLINE Status stage_attributes(Group g, Engine& engine, CommandState& c,
+                                                  u64 number) {
   // The directory itself, which is locked already, has no name in it.
   if (!is_file_number(number) || number == c.command.inode) return Status::corrupt_structure;
   fs::InodeRef child{};
@@ -78,8 +81,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status stage_attributes(Group g, Engine& engine, Comma
 
 // The entry at the cursor. not_found: there is none.
 template <class Group>
-GPU4FS_FN Status next_entry(Group g, Engine& engine, CommandState& c, const fs::InodeRef& dir, u64 cursor,
-                            fs::DirectoryWalk* walk, ReaddirEntry* entry) {
+GPU4FS_FN Status next_entry(Group g, Engine& engine, CommandState& c, const fs::InodeRef& dir,
+                            u64 cursor, fs::DirectoryWalk* walk, ReaddirEntry* entry) {
   const u32 directory_type = fs::entry_type(fs::mode_directory);
   const u8* dots = reinterpret_cast<const u8*>("..");
   if (cursor == fs::cursor_start) {
@@ -98,21 +101,23 @@ GPU4FS_FN Status next_entry(Group g, Engine& engine, CommandState& c, const fs::
   return Status::ok;
 }
 
-// Writes entries until the buffer is full or the directory ends; `state` says how far it came. A status
-// that is not ok: nothing of the entry at state->cursor was written.
+// Writes entries until the buffer is full or the directory ends; `state` says how far it came. A
+// status that is not ok: nothing of the entry at state->cursor was written.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status fill_entries(Group g, Engine& engine, CommandState& c, const fs::InodeRef& dir, u8* data,
-                              ReaddirState* state) {
+GPU4FS_FN GPU4FS_NOINLINE Status fill_entries(Group g, Engine& engine, CommandState& c,
+                                              const fs::InodeRef& dir, u8* data,
+                                              ReaddirState* state) {
   fs::DirectoryWalk walk{};
   const u64 first_name = maximum(state->cursor, fs::cursor_after_dot_dot);
-  GPU4FS_TRY(fs::directory_begin(first_name == fs::cursor_after_dot_dot ? fs::cursor_first_name : first_name, &walk));
+  GPU4FS_TRY(fs::directory_begin(
+      first_name == fs::cursor_after_dot_dot ? fs::cursor_first_name : first_name, &walk));
   for (;;) {
     ReaddirEntry entry{};
     const Status status = next_entry(g, engine, c, dir, state->cursor, &walk, &entry);
     if (status == Status::not_found) return Status::ok;
     GPU4FS_TRY(status);
-    bool with_attributes =
-        (c.command.mask & readdir_with_attributes) != 0 && state->cursor >= fs::cursor_after_dot_dot;
+    bool with_attributes = (c.command.mask & readdir_with_attributes) != 0 &&
+                           state->cursor >= fs::cursor_after_dot_dot;
     const u32 length = directory_record_length(entry.name_length, with_attributes);
     if (state->bytes + length > c.command.length) {
       return state->bytes == 0 ? Status::invalid_argument : Status::ok;

@@ -1,7 +1,8 @@
 // Handlers that add and take away names of inodes that exist: link, unlink, rmdir.
 //
-// An inode that loses its last name becomes an orphan: it keeps its content, has link count 0 and a bit in
-// the orphan bitmap, and the command answers its number. `reclaim` frees it when nobody has it open.
+// An inode that loses its last name becomes an orphan: it keeps its content, has link count 0 and a
+// bit in the orphan bitmap, and the command answers its number. `reclaim` frees it when nobody has
+// it open.
 #pragma once
 
 #include "engine/handlers/namespace_common.hpp"
@@ -24,10 +25,12 @@ GPU4FS_FN inline void drop_subdirectory(fs::InodeRef dir) {
 
 // A name to take away and its inode, both locked.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status prepare_removal(Group g, Engine& engine, CommandState& c, fs::InodeRef* dir, fs::FoundName* found,
-                                 fs::InodeRef* child) {
+GPU4FS_FN GPU4FS_NOINLINE Status prepare_removal(Group g, Engine& engine, CommandState& c,
+                                                 fs::InodeRef* dir, fs::FoundName* found,
+                                                 fs::InodeRef* child) {
   GPU4FS_TRY(lock_directory_for_change(g, engine, c, c.command.inode, dir));
-  GPU4FS_TRY(fs::directory_prepare_change(g, engine.fs, c.operation, *dir, hash_name(g, engine, first_name(c)), found));
+  GPU4FS_TRY(fs::directory_prepare_change(g, engine.fs, c.operation, *dir,
+                                          hash_name(g, engine, first_name(c)), found));
   if (found->inode == dir->number) return Status::corrupt_structure;
   GPU4FS_TRY(lock_named_inode(g, engine, c, found->inode, LockMode::exclusive, child));
   if (child->inode->link_count == 0) return Status::corrupt_structure;
@@ -91,8 +94,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rmdir(Group g, Engine& engine, CommandState&
   return Step::complete(child.number);
 }
 
-// A new name for second_inode. One without a name (tmpfile) gets its first one; that a file which lost its
-// last name does not come back is the business of whoever holds it open.
+// A new name for second_inode. One without a name (tmpfile) gets its first one; that a file which
+// lost its last name does not come back is the business of whoever holds it open.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_link(Group g, Engine& engine, CommandState& c) {
   GPU4FS_STEP_TRY(check_name(g, first_name(c)));
@@ -104,8 +107,9 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_link(Group g, Engine& engine, CommandState& 
   const fs::HashedName name = hash_name(g, engine, first_name(c));
   fs::InsertPlan plan{};
   GPU4FS_STEP_TRY(fs::directory_prepare_insert(g, fs, op, dir, name, &plan));
-  // Directories have one name, and locking one here could be against the order of locks. The type of an
-  // inode does not change while it lives, so it may be read before the lock and is looked at again after.
+  // Directories have one name, and locking one here could be against the order of locks. The type
+  // of an inode does not change while it lives, so it may be read before the lock and is looked at
+  // again after.
   const u64 number = c.command.second_inode;
   if (!is_file_number(number)) return Step::fail(Status::stale);
   fs::InodeRef file{};
@@ -121,7 +125,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_link(Group g, Engine& engine, CommandState& 
   if (was_orphan) GPU4FS_STEP_TRY(fs::is_orphan(g, fs, op, number, &was_orphan));
   GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, op, 3, plan.touched_pages, plan.new_pages));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
-  fs::directory_commit_insert(g, fs, op, dir, plan, name, number, fs::entry_type(file.inode->mode), c.buffer);
+  fs::directory_commit_insert(g, fs, op, dir, plan, name, number, fs::entry_type(file.inode->mode),
+                              c.buffer);
   serial(g, [&] {
     set_modification_times(dir, op.now);
     file.inode->link_count += 1;

@@ -1,10 +1,11 @@
 // Handler of rename: plain, RENAME_NOREPLACE, RENAME_EXCHANGE.
 //
-// Locks. Between two directories the rename lock comes first: while it is held no directory changes its
-// parent, so the ancestors of both directories can be read without their locks, which gives the order in which
-// to lock the two (the ancestor first) and shows a move of a directory below itself. With the directories
-// locked come the source and the target: neither can be above the other once that move is excluded, so two
-// directories need no order, and files are locked after directories, by number.
+// Locks. Between two directories the rename lock comes first: while it is held no directory changes
+// its parent, so the ancestors of both directories can be read without their locks, which gives the
+// order in which to lock the two (the ancestor first) and shows a move of a directory below itself.
+// With the directories locked come the source and the target: neither can be above the other once
+// that move is excluded, so two directories need no order, and files are locked after directories,
+// by number.
 #pragma once
 
 #include "engine/handlers/namespace_remove.hpp"
@@ -24,16 +25,17 @@ struct RenameState {
   fs::InodeRef target;
   fs::FoundName from;
   fs::FoundName to;
-  fs::InsertPlan plan;    // without a target
+  fs::InsertPlan plan;  // without a target
   bool has_target;
   bool same_directory;
 };
 
-// Whether directory `upper` is `number` or above it. Requires the rename lock. corrupt_structure when the
-// parents run in a circle or leave the directories.
+// Whether directory `upper` is `number` or above it. Requires the rename lock. corrupt_structure
+// when the parents run in a circle or leave the directories.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status is_above(Group g, Engine& engine, CommandState& c, u64 upper, u64 number, bool* result) {
-  u64 mark = 0;         // Brent's cycle detection
+GPU4FS_FN GPU4FS_NOINLINE Status is_above(Group g, Engine& engine, CommandState& c, u64 upper,
+                                          u64 number, bool* result) {
+  u64 mark = 0;  // Brent's cycle detection
   u64 steps_to_mark = 1;
   u64 steps = 0;
   for (;;) {
@@ -59,7 +61,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status is_above(Group g, Engine& engine, CommandState&
 
 // An inode number of a client that is no directory answers here what locking it would.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status check_directory_number(Group g, Engine& engine, CommandState& c, u64 number) {
+GPU4FS_FN GPU4FS_NOINLINE Status check_directory_number(Group g, Engine& engine, CommandState& c,
+                                                        u64 number) {
   if (!is_file_number(number)) return Status::stale;
   fs::InodeRef dir{};
   const Status status = fs::get_inode(g, engine.fs, c.operation, number, &dir);
@@ -71,7 +74,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_directory_number(Group g, Engine& engine,
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status lock_rename_directories(Group g, Engine& engine, CommandState& c, RenameState* state) {
+GPU4FS_FN GPU4FS_NOINLINE Status lock_rename_directories(Group g, Engine& engine, CommandState& c,
+                                                         RenameState* state) {
   const u64 from = c.command.inode;
   const u64 to = c.command.second_inode;
   state->same_directory = from == to;
@@ -92,13 +96,16 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_rename_directories(Group g, Engine& engine
 
 // Finds both names; ok with has_target or a plan for the new name.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status find_rename_names(Group g, Engine& engine, CommandState& c, RenameState* state) {
+GPU4FS_FN GPU4FS_NOINLINE Status find_rename_names(Group g, Engine& engine, CommandState& c,
+                                                   RenameState* state) {
   fs::FileSystem& fs = engine.fs;
   const u32 flags = c.command.mask;
   const fs::HashedName old_name = hash_name(g, engine, first_name(c));
   const fs::HashedName new_name = hash_name(g, engine, second_name(c));
-  GPU4FS_TRY(fs::directory_prepare_change(g, fs, c.operation, state->from_dir, old_name, &state->from));
-  const Status status = fs::directory_prepare_change(g, fs, c.operation, state->to_dir, new_name, &state->to);
+  GPU4FS_TRY(
+      fs::directory_prepare_change(g, fs, c.operation, state->from_dir, old_name, &state->from));
+  const Status status =
+      fs::directory_prepare_change(g, fs, c.operation, state->to_dir, new_name, &state->to);
   state->has_target = status == Status::ok;
   if (state->has_target) return (flags & rename_no_replace) != 0 ? Status::exists : Status::ok;
   if (status != Status::not_found) return status;
@@ -108,7 +115,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_rename_names(Group g, Engine& engine, Comm
 
 // No directory may come to lie below itself.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status check_rename_topology(Group g, Engine& engine, CommandState& c, const RenameState& state) {
+GPU4FS_FN GPU4FS_NOINLINE Status check_rename_topology(Group g, Engine& engine, CommandState& c,
+                                                       const RenameState& state) {
   const u64 from_dir = state.from_dir.number;
   const u64 to_dir = state.to_dir.number;
   const u64 source = state.from.inode;
@@ -126,33 +134,41 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_rename_topology(Group g, Engine& engine, 
     const bool exchanges = (c.command.mask & rename_exchange) != 0;
     if (is_circular) return exchanges ? Status::would_orphan : Status::directory_not_empty;
   }
-  const bool names_itself = source == from_dir || source == to_dir || target == from_dir || target == to_dir;
+  const bool names_itself =
+      source == from_dir || source == to_dir || target == from_dir || target == to_dir;
   return names_itself ? Status::corrupt_structure : Status::ok;
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status lock_rename_inodes(Group g, Engine& engine, CommandState& c, RenameState* state) {
+GPU4FS_FN GPU4FS_NOINLINE Status lock_rename_inodes(Group g, Engine& engine, CommandState& c,
+                                                    RenameState* state) {
   const u32 directory_type = fs::entry_type(fs::mode_directory);
   const bool source_is_directory = state->from.type == directory_type;
   const bool target_is_directory = state->has_target && state->to.type == directory_type;
-  const bool target_first =
-      state->has_target && !source_is_directory && (target_is_directory || state->to.inode < state->from.inode);
-  if (target_first) GPU4FS_TRY(lock_named_inode(g, engine, c, state->to.inode, LockMode::exclusive, &state->target));
-  GPU4FS_TRY(lock_named_inode(g, engine, c, state->from.inode, LockMode::exclusive, &state->source));
+  const bool target_first = state->has_target && !source_is_directory &&
+                            (target_is_directory || state->to.inode < state->from.inode);
+  if (target_first)
+    GPU4FS_TRY(
+        lock_named_inode(g, engine, c, state->to.inode, LockMode::exclusive, &state->target));
+  GPU4FS_TRY(
+      lock_named_inode(g, engine, c, state->from.inode, LockMode::exclusive, &state->source));
   if (state->has_target && !target_first) {
-    GPU4FS_TRY(lock_named_inode(g, engine, c, state->to.inode, LockMode::exclusive, &state->target));
+    GPU4FS_TRY(
+        lock_named_inode(g, engine, c, state->to.inode, LockMode::exclusive, &state->target));
   }
   // The names' types decided the order; inodes of another type mean damage.
   const bool source_fits = fs::entry_type(state->source.inode->mode) == state->from.type;
-  const bool target_fits = !state->has_target || fs::entry_type(state->target.inode->mode) == state->to.type;
-  const bool are_linked =
-      state->source.inode->link_count != 0 && (!state->has_target || state->target.inode->link_count != 0);
+  const bool target_fits =
+      !state->has_target || fs::entry_type(state->target.inode->mode) == state->to.type;
+  const bool are_linked = state->source.inode->link_count != 0 &&
+                          (!state->has_target || state->target.inode->link_count != 0);
   return source_fits && target_fits && are_linked ? Status::ok : Status::corrupt_structure;
 }
 
 // Rights, and what may replace what.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status check_rename(Group g, Engine& engine, CommandState& c, const RenameState& state) {
+GPU4FS_FN GPU4FS_NOINLINE Status check_rename(Group g, Engine& engine, CommandState& c,
+                                              const RenameState& state) {
   const bool exchanges = (c.command.mask & rename_exchange) != 0;
   const bool source_is_directory = fs::is_directory(state.source.inode->mode);
   GPU4FS_TRY(check_sticky(engine, c, state.from_dir, state.source));
@@ -162,7 +178,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_rename(Group g, Engine& engine, CommandSt
     if (!exchanges) {
       if (source_is_directory && !target_is_directory) return Status::not_directory;
       if (!source_is_directory && target_is_directory) return Status::is_directory;
-      if (target_is_directory && state.target.inode->entry_count != 0) return Status::directory_not_empty;
+      if (target_is_directory && state.target.inode->entry_count != 0)
+        return Status::directory_not_empty;
     } else if (target_is_directory && !state.same_directory) {
       GPU4FS_TRY(require_access(g, engine, c, state.target, fs::may_write));
     }
@@ -183,27 +200,32 @@ GPU4FS_FN inline void move_directory(fs::InodeRef moved, fs::InodeRef from, fs::
 
 // Gate: the names.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void commit_rename_names(Group g, Engine& engine, CommandState& c, const RenameState& state) {
+GPU4FS_FN GPU4FS_NOINLINE void commit_rename_names(Group g, Engine& engine, CommandState& c,
+                                                   const RenameState& state) {
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
   if ((c.command.mask & rename_exchange) != 0) {
-    fs::directory_commit_replace(g, fs, op, state.from_dir, state.from, state.to.inode, state.to.type);
-    fs::directory_commit_replace(g, fs, op, state.to_dir, state.to, state.from.inode, state.from.type);
+    fs::directory_commit_replace(g, fs, op, state.from_dir, state.from, state.to.inode,
+                                 state.to.type);
+    fs::directory_commit_replace(g, fs, op, state.to_dir, state.to, state.from.inode,
+                                 state.from.type);
   } else if (state.has_target) {
     // Replacing moves no slot, so the source's place stays valid.
-    fs::directory_commit_replace(g, fs, op, state.to_dir, state.to, state.from.inode, state.from.type);
+    fs::directory_commit_replace(g, fs, op, state.to_dir, state.to, state.from.inode,
+                                 state.from.type);
     fs::directory_commit_remove(g, fs, op, state.from_dir, state.from);
   } else {
     fs::directory_commit_remove(g, fs, op, state.from_dir, state.from);
     const fs::HashedName name = hash_name(g, engine, second_name(c));
-    fs::directory_commit_insert(g, fs, op, state.to_dir, state.plan, name, state.from.inode, state.from.type,
-                                c.buffer);
+    fs::directory_commit_insert(g, fs, op, state.to_dir, state.plan, name, state.from.inode,
+                                state.from.type, c.buffer);
   }
 }
 
 // Gate: link counts, parents and times. Gives true if the target has lost its last name.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE bool commit_rename_inodes(Group g, Engine& engine, CommandState& c, const RenameState& state) {
+GPU4FS_FN GPU4FS_NOINLINE bool commit_rename_inodes(Group g, Engine& engine, CommandState& c,
+                                                    const RenameState& state) {
   const u64 now = c.operation.now;
   const bool exchanges = (c.command.mask & rename_exchange) != 0;
   const bool lost = serial(g, [&] {
@@ -211,12 +233,14 @@ GPU4FS_FN GPU4FS_NOINLINE bool commit_rename_inodes(Group g, Engine& engine, Com
     set_modification_times(state.from_dir, now);
     set_modification_times(state.to_dir, now);
     set_change_time(state.source, now);
-    if (source_is_directory && !state.same_directory) move_directory(state.source, state.from_dir, state.to_dir);
+    if (source_is_directory && !state.same_directory)
+      move_directory(state.source, state.from_dir, state.to_dir);
     if (!state.has_target) return false;
     const bool target_is_directory = fs::is_directory(state.target.inode->mode);
     if (exchanges) {
       set_change_time(state.target, now);
-      if (target_is_directory && !state.same_directory) move_directory(state.target, state.to_dir, state.from_dir);
+      if (target_is_directory && !state.same_directory)
+        move_directory(state.target, state.to_dir, state.from_dir);
       return false;
     }
     drop_link(state.target, now);
@@ -239,7 +263,8 @@ GPU4FS_FN Status check_rename_command(Group g, const CommandState& c) {
   GPU4FS_TRY(check_name(g, first_name(c)));
   GPU4FS_TRY(check_name(g, second_name(c)));
   if (is_dots(first_name(c))) return Status::busy;
-  if (is_dots(second_name(c))) return (flags & rename_no_replace) != 0 ? Status::exists : Status::busy;
+  if (is_dots(second_name(c)))
+    return (flags & rename_no_replace) != 0 ? Status::exists : Status::busy;
   return Status::ok;
 }
 
@@ -259,7 +284,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rename(Group g, Engine& engine, CommandState
   GPU4FS_STEP_TRY(detail::lock_rename_inodes(g, engine, c, &state));
   GPU4FS_STEP_TRY(detail::check_rename(g, engine, c, state));
   const bool exchanges = (c.command.mask & rename_exchange) != 0;
-  if (state.has_target && !exchanges) GPU4FS_STEP_TRY(fs::prepare_orphan(g, fs, op, state.target.number));
+  if (state.has_target && !exchanges)
+    GPU4FS_STEP_TRY(fs::prepare_orphan(g, fs, op, state.target.number));
   const u32 touched = 2 + state.plan.touched_pages;
   GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, op, 5, touched, state.plan.new_pages));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));

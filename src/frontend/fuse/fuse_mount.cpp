@@ -42,7 +42,8 @@ ssize_t write_reply(int, iovec* parts, int count, void*) {
   FuseWorker& worker = FuseWorker::current();
   if (!worker.answering_init || count < 2) return ::writev(worker.device, parts, count);
   worker.answering_init = false;
-  extend_init_reply(worker.receive_buffer(), parts[1].iov_base, parts[1].iov_len);
+  extend_init_reply(worker.receive_buffer(), parts[1].iov_base, parts[1].iov_len,
+                    worker.shared().options.direct_io);
   const ssize_t written = ::writev(worker.device, parts, count);
   set_readahead(worker.shared().options);
   return written;

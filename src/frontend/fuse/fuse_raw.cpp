@@ -33,6 +33,9 @@ fuse_attr to_raw(const format::AttributeRecord& record) {
   return raw;
 }
 
+// FUSE_DIRECT_IO_ALLOW_MMAP of protocol 7.39, in the upper half of the flags.
+constexpr u32 direct_io_allow_mmap = u32{1} << (36 - 32);
+
 struct CreateReply {
   fuse_out_header head;
   fuse_entry_out entry;
@@ -89,12 +92,15 @@ bool answer_raw_request(FuseWorker& worker, const void* message, u64 length, dou
   return true;
 }
 
-void extend_init_reply(const void* request, void* reply, u64 reply_length) {
+void extend_init_reply(const void* request, void* reply, u64 reply_length, bool direct_io) {
   fuse_init_in offered;
   std::memcpy(&offered, static_cast<const u8*>(request) + sizeof(fuse_in_header), sizeof(offered));
   if (reply_length < offsetof(fuse_init_out, flags) + sizeof(u32)) return;
   auto* answer = static_cast<fuse_init_out*>(reply);
   answer->flags |= offered.flags & FUSE_HANDLE_KILLPRIV_V2;
+  if ((answer->flags & FUSE_INIT_EXT) == 0 || (offered.flags & FUSE_INIT_EXT) == 0) return;
+  if (reply_length < offsetof(fuse_init_out, flags2) + sizeof(u32)) return;
+  if (direct_io) answer->flags2 |= offered.flags2 & direct_io_allow_mmap;
 }
 
 }  // namespace gpu4fs::frontend

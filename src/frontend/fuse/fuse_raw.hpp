@@ -10,7 +10,8 @@ namespace gpu4fs::frontend {
 bool answer_raw_request(FuseWorker& worker, const void* message, u64 length, double timeout_s);
 
 // `reply` is the body of libfuse's answer to INIT. Adds HANDLE_KILLPRIV_V2 if the kernel offers it: the
-// engine clears set-id bits and security.capability itself when a file changes.
-void extend_init_reply(const void* request, void* reply, u64 reply_length);
+// engine clears set-id bits and security.capability itself when a file changes. With `direct_io` also that
+// files may be mapped shared nevertheless.
+void extend_init_reply(const void* request, void* reply, u64 reply_length, bool direct_io);
 
 }  // namespace gpu4fs::frontend

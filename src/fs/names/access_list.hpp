@@ -1,11 +1,11 @@
-// POSIX access control lists in the form in which they are stored: the value of the extended attributes
-// system.posix_acl_access and system.posix_acl_default, version 2 of the Linux format:
+// POSIX access control lists in the form in which they are stored: the value of the extended
+// attributes system.posix_acl_access and system.posix_acl_default, version 2 of the Linux format:
 //   u32 version; then {u16 tag, u16 permissions, u32 id}, little-endian,
-// sorted by (tag, id). The rules are those of POSIX 1003.1e draft 17 as Linux applies them: the owner, mask
-// (or group, without a mask) and other entries always equal the inode's mode bits.
+// sorted by (tag, id). The rules are those of POSIX 1003.1e draft 17 as Linux applies them: the
+// owner, mask (or group, without a mask) and other entries always equal the inode's mode bits.
 //
-// A value lies at any alignment and its bytes are validated by acl_is_valid before they are used. Plain
-// functions for one rank.
+// A value lies at any alignment and its bytes are validated by acl_is_valid before they are used.
+// Plain functions for one rank.
 #pragma once
 
 #include "fs/names/permissions.hpp"
@@ -41,11 +41,14 @@ GPU4FS_FN inline u32 read_little(const u8* at, u32 byte_count) {
 
 }  // namespace detail
 
-GPU4FS_FN inline u32 acl_entry_count(u32 length) { return (length - acl_header_size) / acl_entry_size; }
+GPU4FS_FN inline u32 acl_entry_count(u32 length) {
+  return (length - acl_header_size) / acl_entry_size;
+}
 
 GPU4FS_FN inline AclEntry acl_entry(const u8* value, u32 index) {
   const u8* at = value + acl_header_size + index * acl_entry_size;
-  return {detail::read_little(at, 2), detail::read_little(at + 2, 2), detail::read_little(at + 4, 4)};
+  return {detail::read_little(at, 2), detail::read_little(at + 2, 2),
+          detail::read_little(at + 4, 4)};
 }
 GPU4FS_FN inline void acl_set_permissions(u8* value, u32 index, u32 permissions) {
   u8* at = value + acl_header_size + index * acl_entry_size + 2;
@@ -53,10 +56,12 @@ GPU4FS_FN inline void acl_set_permissions(u8* value, u32 index, u32 permissions)
   at[1] = 0;
 }
 
-// Whether the value is a complete list: one owner, owning group and other entry, named entries in order of
-// tags, a mask exactly where it is needed (it is allowed without named entries).
+// Whether the value is a complete list: one owner, owning group and other entry, named entries in
+// order of tags, a mask exactly where it is needed (it is allowed without named entries).
 GPU4FS_FN inline bool acl_is_valid(const u8* value, u32 length) {
-  if (length < acl_header_size + 3 * acl_entry_size || (length - acl_header_size) % acl_entry_size != 0) return false;
+  if (length < acl_header_size + 3 * acl_entry_size ||
+      (length - acl_header_size) % acl_entry_size != 0)
+    return false;
   if (detail::read_little(value, 4) != acl_version) return false;
   u32 previous_tag = 0;
   u32 seen = 0;
@@ -76,9 +81,12 @@ GPU4FS_FN inline bool acl_is_valid(const u8* value, u32 length) {
 }
 
 // A list of three entries says no more than mode bits.
-GPU4FS_FN inline bool acl_is_minimal(u32 length) { return acl_entry_count(length) == 3; }
+GPU4FS_FN inline bool acl_is_minimal(u32 length) {
+  return acl_entry_count(length) == 3;
+}
 
-// The index of the entry that the mode's group bits stand for: the mask, or without one the owning group.
+// The index of the entry that the mode's group bits stand for: the mask, or without one the owning
+// group.
 GPU4FS_FN inline u32 acl_group_class(const u8* value, u32 length) {
   u32 found = 0;
   for (u32 i = 0; i < acl_entry_count(length); ++i) {
@@ -103,15 +111,15 @@ GPU4FS_FN inline void acl_set_mode(u8* value, u32 length, u32 mode) {
   acl_set_permissions(value, acl_entry_count(length) - 1, mode & 7);
 }
 
-// A directory's default list for a new inode created with `mode`: both keep only what both grant. Gives the
-// new mode; the caller gives the list that mode with acl_set_mode.
+// A directory's default list for a new inode created with `mode`: both keep only what both grant.
+// Gives the new mode; the caller gives the list that mode with acl_set_mode.
 GPU4FS_FN inline u32 acl_inherited_mode(const u8* value, u32 length, u32 mode) {
   return mode & (acl_mode(value, length) | ~0777u);
 }
 
 // The access decision for everybody but the superuser.
-GPU4FS_FN inline bool acl_allows(const u8* value, u32 length, const format::Inode& inode, const Credentials& who,
-                                 u32 wanted) {
+GPU4FS_FN inline bool acl_allows(const u8* value, u32 length, const format::Inode& inode,
+                                 const Credentials& who, u32 wanted) {
   const u32 count = acl_entry_count(length);
   u32 mask = 7;
   for (u32 i = 0; i < count; ++i) {
@@ -122,7 +130,8 @@ GPU4FS_FN inline bool acl_allows(const u8* value, u32 length, const format::Inod
   for (u32 i = 0; i < count; ++i) {
     const AclEntry entry = acl_entry(value, i);
     if (entry.tag == acl_owner && who.uid == inode.uid) return (wanted & ~entry.permissions) == 0;
-    if (entry.tag == acl_user && who.uid == entry.id) return (wanted & ~(entry.permissions & mask)) == 0;
+    if (entry.tag == acl_user && who.uid == entry.id)
+      return (wanted & ~(entry.permissions & mask)) == 0;
     if ((entry.tag == acl_owning_group && is_in_group(who, inode.gid)) ||
         (entry.tag == acl_group && is_in_group(who, entry.id))) {
       group_matched = true;

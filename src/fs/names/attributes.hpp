@@ -1,20 +1,21 @@
 // Extended attributes: one page an inode (format/directory_format.hpp), entries packed in no order.
 //
-// Names are stored whole ("user.x"). What does not fit into the page does not fit (no_space), as in ext4
-// without large attributes. Reading requires the inode's lock shared, changing exclusive and, for commit
-// functions, the gate. The page is not trusted: every walk checks it; a damaged one is corrupt_structure.
+// Names are stored whole ("user.x"). What does not fit into the page does not fit (no_space), as in
+// ext4 without large attributes. Reading requires the inode's lock shared, changing exclusive and,
+// for commit functions, the gate. The page is not trusted: every walk checks it; a damaged one is
+// corrupt_structure.
 #pragma once
 
 #include "base/xxh3_serial.hpp"
+#include "format/directory_format.hpp"
 #include "fs/names/access_list.hpp"
 #include "fs/pages/change.hpp"
-#include "format/directory_format.hpp"
 
 namespace gpu4fs::fs {
 
 inline constexpr u16 attribute_page_version = 1;
-inline constexpr u32 attribute_value_max = static_cast<u32>(page_size - sizeof(format::AttributePageHeader) -
-                                                            sizeof(format::AttributeEntry) - 1);
+inline constexpr u32 attribute_value_max = static_cast<u32>(
+    page_size - sizeof(format::AttributePageHeader) - sizeof(format::AttributeEntry) - 1);
 inline constexpr u32 attribute_create = 1;   // XATTR_CREATE: the name must be new
 inline constexpr u32 attribute_replace = 2;  // XATTR_REPLACE: the name must exist
 
@@ -62,7 +63,8 @@ inline constexpr u32 attributes_begin = sizeof(format::AttributePageHeader);
 // One rank: header and all entries lie inside the page and add up.
 GPU4FS_FN inline bool attribute_page_is_sound(const u8* page) {
   const format::AttributePageHeader& header = attribute_header(page);
-  if (header.magic != format::attribute_page_magic || header.version != attribute_page_version) return false;
+  if (header.magic != format::attribute_page_magic || header.version != attribute_page_version)
+    return false;
   if (header.used_bytes > page_size || header.used_bytes % 8 != 0) return false;
   u32 count = 0;
   u32 offset = attributes_begin;
@@ -87,7 +89,8 @@ GPU4FS_FN inline u32 find_attribute(const u8* page, const AttributeName& name) {
   const u32 end = attribute_header(page).used_bytes;
   for (u32 offset = attributes_begin; offset < end; offset += attribute_size_at(page, offset)) {
     if (attribute_entry(page, offset).name_length != name.length) continue;
-    if (names_equal(page + offset + sizeof(format::AttributeEntry), name.bytes, name.length)) return offset;
+    if (names_equal(page + offset + sizeof(format::AttributeEntry), name.bytes, name.length))
+      return offset;
   }
   return 0;
 }
@@ -109,21 +112,24 @@ GPU4FS_FN inline void erase_attribute(u8* page, u32 offset) {
 
 // The attribute page's frame, checked; no_frame where there is none.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status attributes_get_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32* frame) {
+GPU4FS_FN GPU4FS_NOINLINE Status attributes_get_page(Group g, FileSystem& fs, Operation& op,
+                                                     const InodeRef& file, u32* frame) {
   *frame = no_frame;
   if (load_slot(&file.inode->attributes).is_hole()) return Status::ok;
   const Status status = get_page(g, fs, op, file, attribute_level, 0, frame);
   if (status == Status::page_absent) return Status::corrupt_structure;
   GPU4FS_TRY(status);
   const u32 found = *frame;
-  const bool sound = serial(g, [&] { return detail::attribute_page_is_sound(page_data(fs, found)); });
+  const bool sound =
+      serial(g, [&] { return detail::attribute_page_is_sound(page_data(fs, found)); });
   return sound ? Status::ok : Status::corrupt_structure;
 }
 
 // Status: no_attribute (found->frame is set all the same), or as attributes_get_page.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status attribute_find(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
-                                const AttributeName& name, FoundAttribute* found) {
+GPU4FS_FN GPU4FS_NOINLINE Status attribute_find(Group g, FileSystem& fs, Operation& op,
+                                                const InodeRef& file, const AttributeName& name,
+                                                FoundAttribute* found) {
   GPU4FS_CHECK(name.length >= 1 && name.length <= name_length_max);
   *found = {no_frame, 0, 0, 0};
   u32 frame = no_frame;
@@ -133,17 +139,21 @@ GPU4FS_FN GPU4FS_NOINLINE Status attribute_find(Group g, FileSystem& fs, Operati
     const u8* page = page_data(fs, frame);
     const u32 offset = detail::find_attribute(page, name);
     if (offset == 0) return FoundAttribute{frame, 0, 0, 0};
-    const u32 value_offset = offset + static_cast<u32>(sizeof(format::AttributeEntry)) + name.length;
-    return FoundAttribute{frame, offset, value_offset, detail::attribute_entry(page, offset).value_length};
+    const u32 value_offset =
+        offset + static_cast<u32>(sizeof(format::AttributeEntry)) + name.length;
+    return FoundAttribute{frame, offset, value_offset,
+                          detail::attribute_entry(page, offset).value_length};
   });
   return found->entry_offset == 0 ? Status::no_attribute : Status::ok;
 }
 
-// Bytes of all names, each with a terminator. `destination` may be nullptr (size only); `hide_trusted` leaves
-// out the names that only the superuser sees. Status: attribute_range when they exceed `capacity`.
+// Bytes of all names, each with a terminator. `destination` may be nullptr (size only);
+// `hide_trusted` leaves out the names that only the superuser sees. Status: attribute_range when
+// they exceed `capacity`.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status attributes_list(Group g, FileSystem& fs, Operation& op, const InodeRef& file, bool hide_trusted,
-                                 u8* destination, u64 capacity, u64* length) {
+GPU4FS_FN GPU4FS_NOINLINE Status attributes_list(Group g, FileSystem& fs, Operation& op,
+                                                 const InodeRef& file, bool hide_trusted,
+                                                 u8* destination, u64 capacity, u64* length) {
   *length = 0;
   u32 frame = no_frame;
   GPU4FS_TRY(attributes_get_page(g, fs, op, file, &frame));
@@ -153,10 +163,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status attributes_list(Group g, FileSystem& fs, Operat
     const u8* page = page_data(fs, frame);
     const u32 end = detail::attribute_header(page).used_bytes;
     u64 total = 0;
-    for (u32 offset = detail::attributes_begin; offset < end; offset += detail::attribute_size_at(page, offset)) {
+    for (u32 offset = detail::attributes_begin; offset < end;
+         offset += detail::attribute_size_at(page, offset)) {
       const u32 name_length = detail::attribute_entry(page, offset).name_length;
       const u8* name = page + offset + sizeof(format::AttributeEntry);
-      const bool is_trusted = name_length > sizeof(trusted) && detail::names_equal(name, trusted, sizeof(trusted));
+      const bool is_trusted =
+          name_length > sizeof(trusted) && detail::names_equal(name, trusted, sizeof(trusted));
       if (hide_trusted && is_trusted) continue;
       if (destination != nullptr && total + name_length + 1 <= capacity) {
         for (u32 i = 0; i < name_length; ++i) destination[total + i] = name[i];
@@ -169,15 +181,19 @@ GPU4FS_FN GPU4FS_NOINLINE Status attributes_list(Group g, FileSystem& fs, Operat
   return destination != nullptr && *length > capacity ? Status::attribute_range : Status::ok;
 }
 
-// Prepare: `mask` is 0, attribute_create or attribute_replace. Status: exists, no_attribute, no_space.
+// Prepare: `mask` is 0, attribute_create or attribute_replace. Status: exists, no_attribute,
+// no_space.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status attribute_prepare_set(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
-                                       const AttributeName& name, u32 value_length, u32 mask, AttributePlan* plan) {
+GPU4FS_FN GPU4FS_NOINLINE Status attribute_prepare_set(Group g, FileSystem& fs, Operation& op,
+                                                       const InodeRef& file,
+                                                       const AttributeName& name, u32 value_length,
+                                                       u32 mask, AttributePlan* plan) {
   *plan = {};
   const Status status = attribute_find(g, fs, op, file, name, &plan->old);
   if (status != Status::ok && status != Status::no_attribute) return status;
   if (status == Status::ok && (mask & attribute_create) != 0) return Status::exists;
-  if (status == Status::no_attribute && (mask & attribute_replace) != 0) return Status::no_attribute;
+  if (status == Status::no_attribute && (mask & attribute_replace) != 0)
+    return Status::no_attribute;
   if (value_length > attribute_value_max) return Status::no_space;
   u32 used = detail::attributes_begin;
   if (plan->old.frame == no_frame) {
@@ -186,14 +202,17 @@ GPU4FS_FN GPU4FS_NOINLINE Status attribute_prepare_set(Group g, FileSystem& fs, 
     const u8* page = page_data(fs, plan->old.frame);
     plan->touched_pages = 1;
     used = detail::attribute_header(page).used_bytes;
-    if (plan->old.entry_offset != 0) used -= detail::attribute_size_at(page, plan->old.entry_offset);
+    if (plan->old.entry_offset != 0)
+      used -= detail::attribute_size_at(page, plan->old.entry_offset);
   }
-  return used + detail::attribute_size(name.length, value_length) <= page_size ? Status::ok : Status::no_space;
+  return used + detail::attribute_size(name.length, value_length) <= page_size ? Status::ok
+                                                                               : Status::no_space;
 }
 
 // Gate: the value's hash after a change of its bytes.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void attribute_rehash(Group g, FileSystem& fs, const FoundAttribute& place) {
+GPU4FS_FN GPU4FS_NOINLINE void attribute_rehash(Group g, FileSystem& fs,
+                                                const FoundAttribute& place) {
   serial(g, [&] {
     u8* page = page_data(fs, place.frame);
     auto& entry = *reinterpret_cast<format::AttributeEntry*>(page + place.entry_offset);
@@ -201,18 +220,23 @@ GPU4FS_FN GPU4FS_NOINLINE void attribute_rehash(Group g, FileSystem& fs, const F
   });
 }
 
-// Gate: `value` is engine memory. Gives the value's place in the page, where the caller may still change it
-// if it then calls attribute_rehash.
+// Gate: `value` is engine memory. Gives the value's place in the page, where the caller may still
+// change it if it then calls attribute_rehash.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE FoundAttribute attribute_commit_set(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
-                                              const AttributePlan& plan, const AttributeName& name, const u8* value,
-                                              u32 value_length) {
+GPU4FS_FN GPU4FS_NOINLINE FoundAttribute attribute_commit_set(Group g, FileSystem& fs,
+                                                              Operation& op, const InodeRef& file,
+                                                              const AttributePlan& plan,
+                                                              const AttributeName& name,
+                                                              const u8* value, u32 value_length) {
   u32 frame = plan.old.frame;
   if (frame == no_frame) {
     frame = add_page(g, fs, op, file, attribute_level, 0);
     serial(g, [&] {
-      detail::attribute_header(page_data(fs, frame)) = {
-          format::attribute_page_magic, attribute_page_version, 0, static_cast<u16>(detail::attributes_begin), {}};
+      detail::attribute_header(page_data(fs, frame)) = {format::attribute_page_magic,
+                                                        attribute_page_version,
+                                                        0,
+                                                        static_cast<u16>(detail::attributes_begin),
+                                                        {}};
     });
   }
   u8* page = page_data(fs, frame);
@@ -228,7 +252,8 @@ GPU4FS_FN GPU4FS_NOINLINE FoundAttribute attribute_commit_set(Group g, FileSyste
     for (u32 i = 0; i < name.length; ++i) bytes[i] = name.bytes[i];
     header.used_bytes = static_cast<u16>(offset + size);
     header.entry_count = static_cast<u16>(header.entry_count + 1);
-    return FoundAttribute{frame, offset, offset + static_cast<u32>(sizeof(format::AttributeEntry)) + name.length,
+    return FoundAttribute{frame, offset,
+                          offset + static_cast<u32>(sizeof(format::AttributeEntry)) + name.length,
                           value_length};
   });
   copy_bytes(g, page + place.value_offset, value, value_length);
@@ -239,11 +264,12 @@ GPU4FS_FN GPU4FS_NOINLINE FoundAttribute attribute_commit_set(Group g, FileSyste
   return place;
 }
 
-// Gate: takes out what attribute_find found in this step; the page goes with its last attribute. One page
-// changes.
+// Gate: takes out what attribute_find found in this step; the page goes with its last attribute.
+// One page changes.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void attribute_commit_remove(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
-                                       const FoundAttribute& found) {
+GPU4FS_FN GPU4FS_NOINLINE void attribute_commit_remove(Group g, FileSystem& fs, Operation& op,
+                                                       const InodeRef& file,
+                                                       const FoundAttribute& found) {
   GPU4FS_CHECK_NE(found.entry_offset, 0u);
   const u32 left = serial(g, [&] {
     u8* page = page_data(fs, found.frame);
@@ -262,11 +288,14 @@ GPU4FS_FN GPU4FS_NOINLINE void attribute_commit_remove(Group g, FileSystem& fs, 
 GPU4FS_FN inline Status attribute_check_page(const u8* page) {
   if (!detail::attribute_page_is_sound(page)) return Status::corrupt_structure;
   const u32 end = detail::attribute_header(page).used_bytes;
-  for (u32 offset = detail::attributes_begin; offset < end; offset += detail::attribute_size_at(page, offset)) {
+  for (u32 offset = detail::attributes_begin; offset < end;
+       offset += detail::attribute_size_at(page, offset)) {
     const format::AttributeEntry& entry = detail::attribute_entry(page, offset);
     const u8* name = page + offset + sizeof(format::AttributeEntry);
-    if (detail::find_attribute(page, {name, entry.name_length, 0}) != offset) return Status::corrupt_structure;
-    if (static_cast<u32>(xxh3_64(name + entry.name_length, entry.value_length, 0)) != entry.value_hash) {
+    if (detail::find_attribute(page, {name, entry.name_length, 0}) != offset)
+      return Status::corrupt_structure;
+    if (static_cast<u32>(xxh3_64(name + entry.name_length, entry.value_length, 0)) !=
+        entry.value_hash) {
       return Status::corrupt_structure;
     }
   }

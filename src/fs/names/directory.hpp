@@ -1,16 +1,17 @@
 // Directories as trees of hashed names: find, insert, remove, replace.
 //
-// A change has two halves. Prepare finds the leaf, brings its page and its node's page in, checks them and
-// counts the pages that the splits will need. Commit, in the gate of the same step, changes; it cannot fail,
-// because everything it relies on was checked and reserved.
+// A change has two halves. Prepare finds the leaf, brings its page and its node's page in, checks
+// them and counts the pages that the splits will need. Commit, in the gate of the same step,
+// changes; it cannot fail, because everything it relies on was checked and reserved.
 //
-// Pages are never given back while the directory lives (as in other extendible hash tables), so the pages of
-// a directory are 0 .. size / 4096 - 1 without holes, and a new page takes the next index. mtime, ctime and
-// link counts of the directory are the caller's business; size_bytes and entry_count are changed here.
+// Pages are never given back while the directory lives (as in other extendible hash tables), so the
+// pages of a directory are 0 .. size / 4096 - 1 without holes, and a new page takes the next index.
+// mtime, ctime and link counts of the directory are the caller's business; size_bytes and
+// entry_count are changed here.
 //
-// All functions require the directory's lock: shared for find, exclusive for prepare and commit. `dir` is an
-// inode of type directory. Status of reading functions: corrupt_structure for a damaged page, and everything
-// that get_page answers.
+// All functions require the directory's lock: shared for find, exclusive for prepare and commit.
+// `dir` is an inode of type directory. Status of reading functions: corrupt_structure for a damaged
+// page, and everything that get_page answers.
 #pragma once
 
 #include "fs/names/directory_leaf.hpp"
@@ -48,20 +49,22 @@ struct InsertPlan {
 
 namespace detail {
 
-GPU4FS_FN inline u64 directory_page_count(const InodeRef& dir) { return dir.inode->size_bytes / page_size; }
+GPU4FS_FN inline u64 directory_page_count(const InodeRef& dir) {
+  return dir.inode->size_bytes / page_size;
+}
 
 // A directory's pages exist, so a hole is damage.
 template <class Group>
-GPU4FS_FN Status get_directory_page(Group g, FileSystem& fs, Operation& op, const InodeRef& dir, u64 index,
-                                    u32* frame) {
+GPU4FS_FN Status get_directory_page(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
+                                    u64 index, u32* frame) {
   const Status status = get_page(g, fs, op, dir, 0, index, frame);
   return status == Status::page_absent ? Status::corrupt_structure : status;
 }
 
 // Walks to the leaf of `hash`. Every page on the way has a sound header for its place.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status walk_to_leaf(Group g, FileSystem& fs, Operation& op, const InodeRef& dir, u64 hash,
-                              DirectoryPath* path) {
+GPU4FS_FN GPU4FS_NOINLINE Status walk_to_leaf(Group g, FileSystem& fs, Operation& op,
+                                              const InodeRef& dir, u64 hash, DirectoryPath* path) {
   const u64 page_count = directory_page_count(dir);
   if (page_count == 0) return Status::corrupt_structure;
   *path = {no_frame, 0, no_frame, 0, 0, 0};
@@ -70,7 +73,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status walk_to_leaf(Group g, FileSystem& fs, Operation
     const u8* page = page_data(fs, path->leaf_frame);
     if (page_header(page).magic != format::directory_node_magic) {
       path->level = level == 0 ? 0 : level - 1;
-      if (!leaf_header_is_sound(page, level == 0, path->level, hash)) return Status::corrupt_structure;
+      if (!leaf_header_is_sound(page, level == 0, path->level, hash))
+        return Status::corrupt_structure;
       path->depth = page_header(page).depth;
       return Status::ok;
     }
@@ -91,9 +95,11 @@ struct SplitCount {
   u32 pages;
 };
 
-// Pages that the splits take until `name` has room in the leaf, counted by splitting the sorted slots
-// without moving anything. Leader only.
-GPU4FS_FN GPU4FS_NOINLINE inline SplitCount count_split_pages(const u8* page, const DirectoryPath& path, const HashedName& name) {
+// Pages that the splits take until `name` has room in the leaf, counted by splitting the sorted
+// slots without moving anything. Leader only.
+GPU4FS_FN GPU4FS_NOINLINE inline SplitCount count_split_pages(const u8* page,
+                                                              const DirectoryPath& path,
+                                                              const HashedName& name) {
   const format::DirectorySlot* slots = leaf_slots(page);
   u32 first = 0;
   u32 end = page_header(page).entry_count;
@@ -127,7 +133,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline SplitCount count_split_pages(const u8* page, co
 
 // The page after the last one, for a new leaf or node.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE u32 append_page(Group g, FileSystem& fs, Operation& op, const InodeRef& dir, u32* frame) {
+GPU4FS_FN GPU4FS_NOINLINE u32 append_page(Group g, FileSystem& fs, Operation& op,
+                                          const InodeRef& dir, u32* frame) {
   const u64 index = directory_page_count(dir);
   GPU4FS_CHECK_LT(index, u64{no_frame});
   *frame = add_page(g, fs, op, dir, 0, index);
@@ -137,7 +144,8 @@ GPU4FS_FN GPU4FS_NOINLINE u32 append_page(Group g, FileSystem& fs, Operation& op
 
 // The root leaf moves to a new page and page 0 becomes the node above it.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void grow_root(Group g, FileSystem& fs, Operation& op, const InodeRef& dir, DirectoryPath* path) {
+GPU4FS_FN GPU4FS_NOINLINE void grow_root(Group g, FileSystem& fs, Operation& op,
+                                         const InodeRef& dir, DirectoryPath* path) {
   GPU4FS_CHECK_EQ(path->leaf_index, 0u);
   const u32 root_frame = path->leaf_frame;
   u32 frame = no_frame;
@@ -151,7 +159,8 @@ GPU4FS_FN GPU4FS_NOINLINE void grow_root(Group g, FileSystem& fs, Operation& op,
 
 // A leaf that has its node's last bit gets a node of its own, all of whose slots name it.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void grow_node(Group g, FileSystem& fs, Operation& op, const InodeRef& dir, u64 hash, DirectoryPath* path) {
+GPU4FS_FN GPU4FS_NOINLINE void grow_node(Group g, FileSystem& fs, Operation& op,
+                                         const InodeRef& dir, u64 hash, DirectoryPath* path) {
   GPU4FS_CHECK_EQ(path->depth, format::directory_node_bits);
   GPU4FS_CHECK_LT(path->level + 1, format::directory_level_max);
   u8* leaf = page_data(fs, path->leaf_frame);
@@ -174,8 +183,9 @@ GPU4FS_FN GPU4FS_NOINLINE void grow_node(Group g, FileSystem& fs, Operation& op,
 
 // Splits the leaf at its next hash bit; the path follows `hash`.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void split_leaf(Group g, FileSystem& fs, Operation& op, const InodeRef& dir, u64 hash, u8* scratch,
-                          DirectoryPath* path) {
+GPU4FS_FN GPU4FS_NOINLINE void split_leaf(Group g, FileSystem& fs, Operation& op,
+                                          const InodeRef& dir, u64 hash, u8* scratch,
+                                          DirectoryPath* path) {
   u8* leaf = page_data(fs, path->leaf_frame);
   const format::DirectoryPageHeader header = page_header(leaf);
   const u32 bit = format::directory_node_bits * path->level + path->depth;
@@ -185,8 +195,8 @@ GPU4FS_FN GPU4FS_NOINLINE void split_leaf(Group g, FileSystem& fs, Operation& op
   copy_bytes(g, scratch, leaf, page_size);
   g.sync();
   const u32 middle = leaf_lower_bound(g, scratch, upper_prefix);
-  leaf_rebuild(g, page_data(fs, frame), scratch, middle, header.entry_count - middle, path->level, path->depth + 1,
-               upper_prefix);
+  leaf_rebuild(g, page_data(fs, frame), scratch, middle, header.entry_count - middle, path->level,
+               path->depth + 1, upper_prefix);
   leaf_rebuild(g, leaf, scratch, 0, middle, path->level, path->depth + 1, header.prefix);
   NodeSpan upper = node_span(header.prefix, path->level, path->depth);
   upper.count /= 2;
@@ -205,7 +215,8 @@ GPU4FS_FN GPU4FS_NOINLINE void split_leaf(Group g, FileSystem& fs, Operation& op
 
 // Gate: the content of a new directory, one empty leaf; one new page.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void create_directory(Group g, FileSystem& fs, Operation& op, const InodeRef& dir) {
+GPU4FS_FN GPU4FS_NOINLINE void create_directory(Group g, FileSystem& fs, Operation& op,
+                                                const InodeRef& dir) {
   GPU4FS_CHECK_EQ(dir.inode->size_bytes, u64{0});
   u32 frame = no_frame;
   detail::append_page(g, fs, op, dir, &frame);
@@ -214,8 +225,9 @@ GPU4FS_FN GPU4FS_NOINLINE void create_directory(Group g, FileSystem& fs, Operati
 
 // Status: not_found.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status directory_find(Group g, FileSystem& fs, Operation& op, const InodeRef& dir, const HashedName& name,
-                                FoundName* found) {
+GPU4FS_FN GPU4FS_NOINLINE Status directory_find(Group g, FileSystem& fs, Operation& op,
+                                                const InodeRef& dir, const HashedName& name,
+                                                FoundName* found) {
   *found = {};
   GPU4FS_TRY(detail::walk_to_leaf(g, fs, op, dir, name.hash, &found->path));
   const u8* page = page_data(fs, found->path.leaf_frame);
@@ -228,11 +240,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status directory_find(Group g, FileSystem& fs, Operati
   return Status::ok;
 }
 
-// The same for a name that will be removed or replaced: its leaf, the one existing page that changes, is
-// checked whole.
+// The same for a name that will be removed or replaced: its leaf, the one existing page that
+// changes, is checked whole.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_change(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
-                                          const HashedName& name, FoundName* found) {
+GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_change(Group g, FileSystem& fs, Operation& op,
+                                                          const InodeRef& dir,
+                                                          const HashedName& name,
+                                                          FoundName* found) {
   GPU4FS_TRY(directory_find(g, fs, op, dir, name, found));
   if (!leaf_check(g, page_data(fs, found->path.leaf_frame))) return Status::corrupt_structure;
   return dir.inode->entry_count == 0 ? Status::corrupt_structure : Status::ok;
@@ -240,10 +254,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_change(Group g, FileSystem& f
 
 namespace detail {
 
-// Brings in the map pages above the next `count` pages of the directory, so that appending finds them. A
-// page that is there already is damage.
+// Brings in the map pages above the next `count` pages of the directory, so that appending finds
+// them. A page that is there already is damage.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status prepare_append(Group g, FileSystem& fs, Operation& op, const InodeRef& dir, u32 count) {
+GPU4FS_FN GPU4FS_NOINLINE Status prepare_append(Group g, FileSystem& fs, Operation& op,
+                                                const InodeRef& dir, u32 count) {
   const u64 first = directory_page_count(dir);
   for (u64 index = first; index < first + count; ++index) {
     u32 frame = no_frame;
@@ -259,8 +274,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_append(Group g, FileSystem& fs, Operati
 // Status: exists; no_space when the hashes of a leafful of names agree in all 63 usable bits or the
 // directory has 2^32 pages.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_insert(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
-                                          const HashedName& name, InsertPlan* plan) {
+GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_insert(Group g, FileSystem& fs, Operation& op,
+                                                          const InodeRef& dir,
+                                                          const HashedName& name,
+                                                          InsertPlan* plan) {
   *plan = {};
   DirectoryPath path{};
   GPU4FS_TRY(detail::walk_to_leaf(g, fs, op, dir, name.hash, &path));
@@ -274,22 +291,26 @@ GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_insert(Group g, FileSystem& f
   if (leaf_cost(name.length) <= leaf_room_compacted(page)) return Status::ok;
   if (path.node_frame != no_frame) {
     const NodeSpan span = node_span(detail::page_header(page).prefix, path.level, path.depth);
-    if (!node_span_is(g, page_data(fs, path.node_frame), span, path.leaf_index)) return Status::corrupt_structure;
+    if (!node_span_is(g, page_data(fs, path.node_frame), span, path.leaf_index))
+      return Status::corrupt_structure;
     plan->touched_pages = 2;
   }
-  const detail::SplitCount split = serial(g, [&] { return detail::count_split_pages(page, path, name); });
+  const detail::SplitCount split =
+      serial(g, [&] { return detail::count_split_pages(page, path, name); });
   plan->new_pages = split.pages;
-  if (split.status == Status::ok && detail::directory_page_count(dir) + split.pages >= no_frame) return Status::no_space;
+  if (split.status == Status::ok && detail::directory_page_count(dir) + split.pages >= no_frame)
+    return Status::no_space;
   if (split.status != Status::ok) return split.status;
   return detail::prepare_append(g, fs, op, dir, split.pages);
 }
 
-// Gate. `scratch` is a page of the command's own. Removals from the directory may lie between the plan and
-// this call, in the same step; other insertions may not.
+// Gate. `scratch` is a page of the command's own. Removals from the directory may lie between the
+// plan and this call, in the same step; other insertions may not.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void directory_commit_insert(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
-                                       const InsertPlan& plan, const HashedName& name, u64 inode, u32 type,
-                                       u8* scratch) {
+GPU4FS_FN GPU4FS_NOINLINE void directory_commit_insert(Group g, FileSystem& fs, Operation& op,
+                                                       const InodeRef& dir, const InsertPlan& plan,
+                                                       const HashedName& name, u64 inode, u32 type,
+                                                       u8* scratch) {
   GPU4FS_CHECK_NE(inode, u64{0});
   DirectoryPath path = plan.path;
   const u64 pages_before = detail::directory_page_count(dir);
@@ -314,8 +335,9 @@ GPU4FS_FN GPU4FS_NOINLINE void directory_commit_insert(Group g, FileSystem& fs, 
 
 // Gate: the name that directory_prepare_change found in this step.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void directory_commit_remove(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
-                                       const FoundName& found) {
+GPU4FS_FN GPU4FS_NOINLINE void directory_commit_remove(Group g, FileSystem& fs, Operation& op,
+                                                       const InodeRef& dir,
+                                                       const FoundName& found) {
   leaf_remove(g, page_data(fs, found.path.leaf_frame), found.slot);
   serial(g, [&] {
     GPU4FS_CHECK_GT(dir.inode->entry_count, u64{0});
@@ -327,8 +349,9 @@ GPU4FS_FN GPU4FS_NOINLINE void directory_commit_remove(Group g, FileSystem& fs, 
 
 // Gate: the name leads to another inode from now on.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void directory_commit_replace(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
-                                        const FoundName& found, u64 inode, u32 type) {
+GPU4FS_FN GPU4FS_NOINLINE void directory_commit_replace(Group g, FileSystem& fs, Operation& op,
+                                                        const InodeRef& dir, const FoundName& found,
+                                                        u64 inode, u32 type) {
   GPU4FS_CHECK_NE(inode, u64{0});
   GPU4FS_CHECK_LT(type, 16u);
   u8* page = page_data(fs, found.path.leaf_frame);

@@ -1,11 +1,11 @@
 // One page of a directory: leaves and index nodes (format/directory_format.hpp).
 //
-// A page comes from the medium and is not trusted: a reader checks the header against the place in the
-// tree where it found the page, and every slot before it follows the slot's offset. Whoever changes a leaf
-// has called leaf_check() in prepare, so that the changes themselves cannot fail.
+// A page comes from the medium and is not trusted: a reader checks the header against the place in
+// the tree where it found the page, and every slot before it follows the slot's offset. Whoever
+// changes a leaf has called leaf_check() in prepare, so that the changes themselves cannot fail.
 //
-// Readers hold the directory's lock shared, writers hold it exclusively inside the gate; therefore all ranks
-// may read page bytes directly. Functions that change a page begin and end with g.sync().
+// Readers hold the directory's lock shared, writers hold it exclusively inside the gate; therefore
+// all ranks may read page bytes directly. Functions that change a page begin and end with g.sync().
 #pragma once
 
 #include "base/bits.hpp"
@@ -77,11 +77,13 @@ GPU4FS_FN inline const u8* entry_name(const u8* page, u32 offset) {
 }
 
 GPU4FS_FN constexpr u32 leaf_slots_end(u32 entry_count) {
-  return format::directory_leaf_slots_offset + entry_count * static_cast<u32>(sizeof(format::DirectorySlot));
+  return format::directory_leaf_slots_offset +
+         entry_count * static_cast<u32>(sizeof(format::DirectorySlot));
 }
 
 // Whether the slot's entry lies inside the heap.
-GPU4FS_FN inline bool slot_is_sound(const format::DirectoryPageHeader& header, const format::DirectorySlot& slot) {
+GPU4FS_FN inline bool slot_is_sound(const format::DirectoryPageHeader& header,
+                                    const format::DirectorySlot& slot) {
   const u32 offset = slot.entry_offset;
   return slot.name_length != 0 && slot.type < 16 && slot.reserved == 0 && offset % 8 == 0 &&
          offset >= header.heap_begin &&
@@ -99,14 +101,17 @@ GPU4FS_FN inline i32 compare_names(const u8* a, u32 a_length, const u8* b, u32 b
 
 }  // namespace detail
 
-// Leader or all ranks: the header of a leaf found below a node of `level` (0 for a root leaf) on the way to
-// `hash`.
+// Leader or all ranks: the header of a leaf found below a node of `level` (0 for a root leaf) on
+// the way to `hash`.
 GPU4FS_FN inline bool leaf_header_is_sound(const u8* page, bool is_root, u32 level, u64 hash) {
   const format::DirectoryPageHeader& header = detail::page_header(page);
-  if (header.magic != format::directory_leaf_magic || header.version != directory_page_version) return false;
-  if (header.level != level || header.depth > (is_root ? 0 : format::directory_node_bits)) return false;
+  if (header.magic != format::directory_leaf_magic || header.version != directory_page_version)
+    return false;
+  if (header.level != level || header.depth > (is_root ? 0 : format::directory_node_bits))
+    return false;
   if (header.reserved0 != 0 || header.reserved1 != 0) return false;
-  if (header.prefix != hash_prefix(hash, format::directory_node_bits * level + header.depth)) return false;
+  if (header.prefix != hash_prefix(hash, format::directory_node_bits * level + header.depth))
+    return false;
   if (header.heap_begin > page_size || header.heap_begin % 8 != 0) return false;
   return detail::leaf_slots_end(header.entry_count) <= header.heap_begin &&
          header.heap_garbage <= page_size - header.heap_begin;
@@ -115,12 +120,14 @@ GPU4FS_FN inline bool leaf_header_is_sound(const u8* page, bool is_root, u32 lev
 GPU4FS_FN inline bool node_header_is_sound(const u8* page, u32 level, u64 hash) {
   const format::DirectoryPageHeader& header = detail::page_header(page);
   return header.magic == format::directory_node_magic && header.version == directory_page_version &&
-         header.level == level && header.depth == 0 && header.entry_count == 0 && header.heap_begin == 0 &&
-         header.heap_garbage == 0 && header.reserved0 == 0 && header.reserved1 == 0 &&
+         header.level == level && header.depth == 0 && header.entry_count == 0 &&
+         header.heap_begin == 0 && header.heap_garbage == 0 && header.reserved0 == 0 &&
+         header.reserved1 == 0 &&
          header.prefix == hash_prefix(hash, format::directory_node_bits * level);
 }
 
-// The first slot whose hash is not below `hash`. The Lane halves, a wider group looks at all slots at once.
+// The first slot whose hash is not below `hash`. The Lane halves, a wider group looks at all slots
+// at once.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 leaf_lower_bound(Group g, const u8* page, u64 hash) {
   const u32 count = detail::page_header(page).entry_count;
@@ -147,7 +154,8 @@ GPU4FS_FN GPU4FS_NOINLINE u32 leaf_lower_bound(Group g, const u8* page, u64 hash
 }
 
 struct LeafPosition {
-  Status status;  // ok: the name is at `slot`; not_found: it belongs before `slot`; corrupt_structure
+  Status
+      status;  // ok: the name is at `slot`; not_found: it belongs before `slot`; corrupt_structure
   u32 slot;
 };
 
@@ -160,7 +168,8 @@ GPU4FS_FN GPU4FS_NOINLINE LeafPosition leaf_find(Group g, const u8* page, const 
     const format::DirectorySlot* slots = detail::leaf_slots(page);
     u32 i = first;
     for (; i < header.entry_count && slots[i].hash == name.hash; ++i) {
-      if (!detail::slot_is_sound(header, slots[i])) return LeafPosition{Status::corrupt_structure, i};
+      if (!detail::slot_is_sound(header, slots[i]))
+        return LeafPosition{Status::corrupt_structure, i};
       const i32 order = detail::compare_names(detail::entry_name(page, slots[i].entry_offset),
                                               slots[i].name_length, name.bytes, name.length);
       if (order == 0) return LeafPosition{Status::ok, i};
@@ -170,8 +179,8 @@ GPU4FS_FN GPU4FS_NOINLINE LeafPosition leaf_find(Group g, const u8* page, const 
   });
 }
 
-// Checks all that changing a leaf relies on: every slot inside the heap, slots in hash order inside the
-// leaf's range, and the heap's bytes accounted for. The header is sound.
+// Checks all that changing a leaf relies on: every slot inside the heap, slots in hash order inside
+// the leaf's range, and the heap's bytes accounted for. The header is sound.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool leaf_check(Group g, const u8* page) {
   const format::DirectoryPageHeader& header = detail::page_header(page);
@@ -182,7 +191,8 @@ GPU4FS_FN GPU4FS_NOINLINE bool leaf_check(Group g, const u8* page) {
   u32 live_bytes = 0;
   for (u32 i = g.rank(); i < count; i += Group::size()) {
     const format::DirectorySlot& slot = slots[i];
-    if (!detail::slot_is_sound(header, slot) || hash_prefix(slot.hash, bit_count) != header.prefix ||
+    if (!detail::slot_is_sound(header, slot) ||
+        hash_prefix(slot.hash, bit_count) != header.prefix ||
         (i > 0 && slots[i - 1].hash > slot.hash)) {
       sound = false;
       continue;
@@ -195,7 +205,8 @@ GPU4FS_FN GPU4FS_NOINLINE bool leaf_check(Group g, const u8* page) {
 
 // Bytes that one more name takes.
 GPU4FS_FN constexpr u32 leaf_cost(u32 name_length) {
-  return format::directory_entry_size(name_length) + static_cast<u32>(sizeof(format::DirectorySlot));
+  return format::directory_entry_size(name_length) +
+         static_cast<u32>(sizeof(format::DirectorySlot));
 }
 GPU4FS_FN inline u32 leaf_room(const u8* page) {
   const format::DirectoryPageHeader& header = detail::page_header(page);
@@ -220,11 +231,11 @@ GPU4FS_FN GPU4FS_NOINLINE void leaf_create(Group g, u8* page, u32 level, u32 dep
   });
 }
 
-// `page` becomes a leaf with slots [first, first + count) of `source`, another checked leaf; its heap is
-// packed. Every rank copies whole entries.
+// `page` becomes a leaf with slots [first, first + count) of `source`, another checked leaf; its
+// heap is packed. Every rank copies whole entries.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void leaf_rebuild(Group g, u8* page, const u8* source, u32 first, u32 count, u32 level, u32 depth,
-                            u64 prefix) {
+GPU4FS_FN GPU4FS_NOINLINE void leaf_rebuild(Group g, u8* page, const u8* source, u32 first,
+                                            u32 count, u32 level, u32 depth, u64 prefix) {
   g.sync();
   GPU4FS_CHECK_LE(first + count, u32{detail::page_header(source).entry_count});
   zero_page(g, page);
@@ -265,8 +276,8 @@ GPU4FS_FN GPU4FS_NOINLINE void leaf_compact(Group g, u8* page, u8* scratch) {
   leaf_rebuild(g, page, scratch, 0, header.entry_count, header.level, header.depth, header.prefix);
 }
 
-// Moves slots [first, count) by one place up or down. All ranks read before any writes, one stretch of
-// size() slots after the other.
+// Moves slots [first, count) by one place up or down. All ranks read before any writes, one stretch
+// of size() slots after the other.
 template <class Group>
 GPU4FS_FN void leaf_open_slot(Group g, format::DirectorySlot* slots, u32 first, u32 count) {
   const u32 moved = count - first;
@@ -293,7 +304,8 @@ GPU4FS_FN void leaf_close_slot(Group g, format::DirectorySlot* slots, u32 first,
 
 // Puts a name in front of slot `position`. There is room.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void leaf_insert(Group g, u8* page, u32 position, const HashedName& name, u64 inode, u32 type) {
+GPU4FS_FN GPU4FS_NOINLINE void leaf_insert(Group g, u8* page, u32 position, const HashedName& name,
+                                           u64 inode, u32 type) {
   const format::DirectoryPageHeader header = detail::page_header(page);
   GPU4FS_CHECK_LE(leaf_cost(name.length), leaf_room(page));
   GPU4FS_CHECK_LE(position, u32{header.entry_count});
@@ -309,7 +321,8 @@ GPU4FS_FN GPU4FS_NOINLINE void leaf_insert(Group g, u8* page, u32 position, cons
   }
   serial(g, [&] {
     detail::entry_inode(page, offset) = inode;
-    slots[position] = {name.hash, static_cast<u16>(offset), static_cast<u8>(name.length), static_cast<u8>(type), 0};
+    slots[position] = {name.hash, static_cast<u16>(offset), static_cast<u8>(name.length),
+                       static_cast<u8>(type), 0};
     detail::page_header(page).heap_begin = static_cast<u16>(offset);
     detail::page_header(page).entry_count = static_cast<u16>(header.entry_count + 1);
   });
@@ -375,17 +388,21 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool node_span_is(Group g, const u8* page, NodeSpan span, u32 child) {
   const u32* children = detail::node_children(page);
   bool same = true;
-  for (u32 i = g.rank(); i < span.count; i += Group::size()) same = same && children[span.first + i] == child;
+  for (u32 i = g.rank(); i < span.count; i += Group::size())
+    same = same && children[span.first + i] == child;
   return g.all(same);
 }
 
-// One page of a directory of `page_count` pages, looked at alone (by fsck, and by the reader of a damaged
-// pool): header, slots, names, hashes with the pool's seed; or a node's children. corrupt_structure or ok.
+// One page of a directory of `page_count` pages, looked at alone (by fsck, and by the reader of a
+// damaged pool): header, slots, names, hashes with the pool's seed; or a node's children.
+// corrupt_structure or ok.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status directory_check_page(Group g, const u8* page, u64 page_count, bool is_root, u64 hash_seed) {
+GPU4FS_FN GPU4FS_NOINLINE Status directory_check_page(Group g, const u8* page, u64 page_count,
+                                                      bool is_root, u64 hash_seed) {
   const format::DirectoryPageHeader& header = detail::page_header(page);
   if (header.magic == format::directory_node_magic) {
-    if (header.level >= format::directory_level_max || (is_root && header.level != 0)) return Status::corrupt_structure;
+    if (header.level >= format::directory_level_max || (is_root && header.level != 0))
+      return Status::corrupt_structure;
     if (!node_header_is_sound(page, header.level, header.prefix)) return Status::corrupt_structure;
     bool sound = true;
     for (u32 i = g.rank(); i < format::directory_node_slots; i += Group::size()) {
@@ -394,8 +411,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status directory_check_page(Group g, const u8* page, u
     }
     return g.all(sound) ? Status::ok : Status::corrupt_structure;
   }
-  if (header.level >= format::directory_level_max || (is_root && header.level != 0)) return Status::corrupt_structure;
-  if (!leaf_header_is_sound(page, is_root, header.level, header.prefix)) return Status::corrupt_structure;
+  if (header.level >= format::directory_level_max || (is_root && header.level != 0))
+    return Status::corrupt_structure;
+  if (!leaf_header_is_sound(page, is_root, header.level, header.prefix))
+    return Status::corrupt_structure;
   if (!leaf_check(g, page)) return Status::corrupt_structure;
   bool sound = true;
   const format::DirectorySlot* slots = detail::leaf_slots(page);
@@ -405,8 +424,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status directory_check_page(Group g, const u8* page, u
     sound = sound && xxh3_64(name, slots[i].name_length, hash_seed) == slots[i].hash;
     sound = sound && detail::entry_inode(page, slots[i].entry_offset) != 0;
     if (i == 0 || slots[i - 1].hash != slots[i].hash) continue;
-    sound = sound && detail::compare_names(detail::entry_name(page, slots[i - 1].entry_offset),
-                                           slots[i - 1].name_length, name, slots[i].name_length) < 0;
+    sound =
+        sound && detail::compare_names(detail::entry_name(page, slots[i - 1].entry_offset),
+                                       slots[i - 1].name_length, name, slots[i].name_length) < 0;
   }
   return g.all(sound) ? Status::ok : Status::corrupt_structure;
 }

@@ -1,9 +1,9 @@
 // Enumeration of a directory in hash order.
 //
-// A cursor is a position in hash order (format::directory_cursor), so that insertions, splits and removals
-// between two calls neither hide nor repeat a name that is there all the time. (Among names whose hashes
-// agree in the upper 54 bits the position is their ordinal; only there can a concurrent change shift it, and
-// only 255 of them are ever returned.)
+// A cursor is a position in hash order (format::directory_cursor), so that insertions, splits and
+// removals between two calls neither hide nor repeat a name that is there all the time. (Among
+// names whose hashes agree in the upper 54 bits the position is their ordinal; only there can a
+// concurrent change shift it, and only 255 of them are ever returned.)
 #pragma once
 
 #include "fs/names/directory.hpp"
@@ -19,14 +19,14 @@ inline constexpr u32 cursor_hash_shift = 10;
 
 // State of an enumeration within one step, equal on all ranks.
 struct DirectoryWalk {
-  u64 hash;        // no name below it remains to be looked at
-  u64 group;       // upper 54 bits of the hash that `ordinal` counts in
-  u32 ordinal;     // names of `group` seen so far
-  u32 skip;        // names of the first group returned by earlier calls
+  u64 hash;     // no name below it remains to be looked at
+  u64 group;    // upper 54 bits of the hash that `ordinal` counts in
+  u32 ordinal;  // names of `group` seen so far
+  u32 skip;     // names of the first group returned by earlier calls
   u64 skip_group;
   u32 leaf_frame;  // no_frame: the leaf of `hash` is not found yet
   u32 slot;
-  u64 next_leaf;   // first hash after the leaf, 0: it is the last
+  u64 next_leaf;  // first hash after the leaf, 0: it is the last
 };
 
 struct DirectoryItem {
@@ -59,13 +59,15 @@ GPU4FS_FN inline Status directory_begin(u64 cursor, DirectoryWalk* walk) {
 namespace detail {
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status open_leaf(Group g, FileSystem& fs, Operation& op, const InodeRef& dir, DirectoryWalk* walk) {
+GPU4FS_FN GPU4FS_NOINLINE Status open_leaf(Group g, FileSystem& fs, Operation& op,
+                                           const InodeRef& dir, DirectoryWalk* walk) {
   DirectoryPath path{};
   GPU4FS_TRY(walk_to_leaf(g, fs, op, dir, walk->hash, &path));
   const u8* page = page_data(fs, path.leaf_frame);
   walk->leaf_frame = path.leaf_frame;
   walk->slot = leaf_lower_bound(g, page, walk->hash);
-  const u32 bit_count = path.node_frame == no_frame ? 0 : format::directory_node_bits * path.level + path.depth;
+  const u32 bit_count =
+      path.node_frame == no_frame ? 0 : format::directory_node_bits * path.level + path.depth;
   walk->next_leaf =
       bit_count == 0 ? 0 : page_header(page).prefix + (u64{1} << (directory_hash_bits - bit_count));
   return Status::ok;
@@ -76,8 +78,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status open_leaf(Group g, FileSystem& fs, Operation& o
 // The next name. `item` refers to the page: valid in this step and under the directory's lock.
 // Status: not_found at the end.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status directory_next(Group g, FileSystem& fs, Operation& op, const InodeRef& dir, DirectoryWalk* walk,
-                                DirectoryItem* item) {
+GPU4FS_FN GPU4FS_NOINLINE Status directory_next(Group g, FileSystem& fs, Operation& op,
+                                                const InodeRef& dir, DirectoryWalk* walk,
+                                                DirectoryItem* item) {
   for (;;) {
     if (walk->leaf_frame == no_frame) {
       if (walk->next_leaf == 0) return Status::not_found;
@@ -106,7 +109,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status directory_next(Group g, FileSystem& fs, Operati
       walk->ordinal = 0;
     }
     const u32 ordinal = walk->ordinal++;
-    if (ordinal >= cursor_ordinal_max || (group == walk->skip_group && ordinal < walk->skip)) continue;
+    if (ordinal >= cursor_ordinal_max || (group == walk->skip_group && ordinal < walk->skip))
+      continue;
     item->inode = detail::entry_inode(page, slot.entry_offset);
     item->next_cursor = format::directory_cursor(slot.hash, ordinal + 1);
     item->name = detail::entry_name(page, slot.entry_offset);

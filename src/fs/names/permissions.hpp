@@ -1,7 +1,8 @@
-// Who may do what: mode bits, the sticky bit, inheritance of groups, as ext4 and the Linux VFS decide.
+// Who may do what: mode bits, the sticky bit, inheritance of groups, as ext4 and the Linux VFS
+// decide.
 //
-// Plain functions on one rank or uniform on all; they read an inode under its lock. Access control lists are
-// in fs/names/access_list.hpp.
+// Plain functions on one rank or uniform on all; they read an inode under its lock. Access control
+// lists are in fs/names/access_list.hpp.
 #pragma once
 
 #include "base/atomics.hpp"
@@ -30,17 +31,27 @@ inline constexpr u32 may_read = 4;     // R_OK
 inline constexpr u32 may_write = 2;    // W_OK
 inline constexpr u32 may_execute = 1;  // X_OK; to search a directory
 
-GPU4FS_FN constexpr bool is_directory(u32 mode) { return (mode & mode_type_mask) == mode_directory; }
-GPU4FS_FN constexpr bool is_regular(u32 mode) { return (mode & mode_type_mask) == mode_regular; }
-GPU4FS_FN constexpr bool is_symlink(u32 mode) { return (mode & mode_type_mask) == mode_symlink; }
-GPU4FS_FN constexpr bool is_device(u32 mode) {
-  return (mode & mode_type_mask) == mode_character_device || (mode & mode_type_mask) == mode_block_device;
+GPU4FS_FN constexpr bool is_directory(u32 mode) {
+  return (mode & mode_type_mask) == mode_directory;
 }
-GPU4FS_FN constexpr u32 entry_type(u32 mode) { return (mode & mode_type_mask) >> mode_type_shift; }
+GPU4FS_FN constexpr bool is_regular(u32 mode) {
+  return (mode & mode_type_mask) == mode_regular;
+}
+GPU4FS_FN constexpr bool is_symlink(u32 mode) {
+  return (mode & mode_type_mask) == mode_symlink;
+}
+GPU4FS_FN constexpr bool is_device(u32 mode) {
+  return (mode & mode_type_mask) == mode_character_device ||
+         (mode & mode_type_mask) == mode_block_device;
+}
+GPU4FS_FN constexpr u32 entry_type(u32 mode) {
+  return (mode & mode_type_mask) >> mode_type_shift;
+}
 GPU4FS_FN constexpr bool is_known_type(u32 mode) {
   const u32 type = mode & mode_type_mask;
-  return type == mode_fifo || type == mode_character_device || type == mode_directory || type == mode_block_device ||
-         type == mode_regular || type == mode_symlink || type == mode_socket;
+  return type == mode_fifo || type == mode_character_device || type == mode_directory ||
+         type == mode_block_device || type == mode_regular || type == mode_symlink ||
+         type == mode_socket;
 }
 
 // The mode of an inode whose lock is not held: a hint, from the one word that holds it.
@@ -65,7 +76,8 @@ GPU4FS_FN inline bool is_in_group(const Credentials& who, u32 gid) {
   return false;
 }
 
-// What the superuser may do whatever the mode says: everything, except executing a file that nobody may.
+// What the superuser may do whatever the mode says: everything, except executing a file that nobody
+// may.
 GPU4FS_FN constexpr bool may_override(u32 mode, u32 wanted) {
   return is_directory(mode) || (wanted & may_execute) == 0 || (mode & 0111) != 0;
 }
@@ -83,7 +95,8 @@ GPU4FS_FN inline bool may_access(const format::Inode& inode, const Credentials& 
 }
 
 // In a sticky directory only the owner of a name's inode or of the directory removes or renames it.
-GPU4FS_FN constexpr bool sticky_allows(const format::Inode& dir, const format::Inode& child, u32 uid) {
+GPU4FS_FN constexpr bool sticky_allows(const format::Inode& dir, const format::Inode& child,
+                                       u32 uid) {
   return (dir.mode & mode_sticky) == 0 || uid == 0 || uid == child.uid || uid == dir.uid;
 }
 

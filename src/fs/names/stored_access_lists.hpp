@@ -1,7 +1,7 @@
 // Access control lists where they are stored: inheritance by new inodes, chmod, replacing a list.
 //
-// The mode's group bits and a stored list are two views of one thing, so whoever changes one changes the
-// other in the same commit.
+// The mode's group bits and a stored list are two views of one thing, so whoever changes one
+// changes the other in the same commit.
 #pragma once
 
 #include "fs/names/attributes.hpp"
@@ -15,20 +15,24 @@ GPU4FS_FN inline AttributeName acl_default_name() {
   return {reinterpret_cast<const u8*>("system.posix_acl_default"), 24, 0};
 }
 
-// What a new inode in a directory begins with. `list.entry_offset` 0: the directory has no default list.
+// What a new inode in a directory begins with. `list.entry_offset` 0: the directory has no default
+// list.
 struct InheritedAccess {
-  FoundAttribute list;   // the directory's default list
-  u32 mode;              // of the new inode
-  u32 keeps_default;     // the new inode is a directory and gets the default list too
-  u32 keeps_access;      // the list says more than the mode
+  FoundAttribute list;  // the directory's default list
+  u32 mode;             // of the new inode
+  u32 keeps_default;    // the new inode is a directory and gets the default list too
+  u32 keeps_access;     // the list says more than the mode
   u32 new_pages;
 };
 
-// Prepare: `mode` is what the caller asked for, with the type; `umask_bits` apply only without a default
-// list. The directory is locked exclusively or shared. Status: corrupt_structure, as get_page.
+// Prepare: `mode` is what the caller asked for, with the type; `umask_bits` apply only without a
+// default list. The directory is locked exclusively or shared. Status: corrupt_structure, as
+// get_page.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status prepare_inherited_access(Group g, FileSystem& fs, Operation& op, const InodeRef& dir, u32 mode,
-                                          u32 umask_bits, InheritedAccess* inherited) {
+GPU4FS_FN GPU4FS_NOINLINE Status prepare_inherited_access(Group g, FileSystem& fs, Operation& op,
+                                                          const InodeRef& dir, u32 mode,
+                                                          u32 umask_bits,
+                                                          InheritedAccess* inherited) {
   *inherited = {};
   inherited->mode = mode;
   if (is_symlink(mode)) return Status::ok;
@@ -42,24 +46,29 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_inherited_access(Group g, FileSystem& f
   const FoundAttribute list = inherited->list;
   inherited->mode = serial(g, [&] {
     const u8* value = page_data(fs, list.frame) + list.value_offset;
-    return acl_is_valid(value, list.value_length) ? acl_inherited_mode(value, list.value_length, mode) : u32{0};
+    return acl_is_valid(value, list.value_length)
+               ? acl_inherited_mode(value, list.value_length, mode)
+               : u32{0};
   });
   if (inherited->mode == 0) return Status::corrupt_structure;
   inherited->keeps_access = !acl_is_minimal(list.value_length);
   inherited->keeps_default = is_directory(mode);
   inherited->new_pages = inherited->keeps_access + inherited->keeps_default != 0 ? 1 : 0;
-  // Both lists have to fit into the new inode's one page; the directory's own page may hold the default
-  // list alone.
+  // Both lists have to fit into the new inode's one page; the directory's own page may hold the
+  // default list alone.
   const u32 used = detail::attributes_begin +
-                   inherited->keeps_access * detail::attribute_size(acl_access_name().length, list.value_length) +
-                   inherited->keeps_default * detail::attribute_size(acl_default_name().length, list.value_length);
+                   inherited->keeps_access *
+                       detail::attribute_size(acl_access_name().length, list.value_length) +
+                   inherited->keeps_default *
+                       detail::attribute_size(acl_default_name().length, list.value_length);
   return used <= page_size ? Status::ok : Status::no_space;
 }
 
 // Gate: gives the new inode, created with inherited.mode, its lists.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void commit_inherited_access(Group g, FileSystem& fs, Operation& op, const InodeRef& child,
-                                       const InheritedAccess& inherited) {
+GPU4FS_FN GPU4FS_NOINLINE void commit_inherited_access(Group g, FileSystem& fs, Operation& op,
+                                                       const InodeRef& child,
+                                                       const InheritedAccess& inherited) {
   if (inherited.new_pages == 0) return;
   const FoundAttribute& list = inherited.list;
   const u8* value = page_data(fs, list.frame) + list.value_offset;
@@ -69,7 +78,8 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_inherited_access(Group g, FileSystem& fs, 
     const FoundAttribute place =
         attribute_commit_set(g, fs, op, child, plan, acl_access_name(), value, list.value_length);
     serial(g, [&] {
-      acl_set_mode(page_data(fs, place.frame) + place.value_offset, place.value_length, inherited.mode);
+      acl_set_mode(page_data(fs, place.frame) + place.value_offset, place.value_length,
+                   inherited.mode);
     });
     attribute_rehash(g, fs, place);
     plan.old.frame = place.frame;
@@ -79,11 +89,11 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_inherited_access(Group g, FileSystem& fs, 
   }
 }
 
-// chmod, prepare: finds the inode's access list, which has to follow the mode; `found->entry_offset` 0: there
-// is none. One existing page changes if there is one.
+// chmod, prepare: finds the inode's access list, which has to follow the mode;
+// `found->entry_offset` 0: there is none. One existing page changes if there is one.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status prepare_mode_change(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
-                                     FoundAttribute* found) {
+GPU4FS_FN GPU4FS_NOINLINE Status prepare_mode_change(Group g, FileSystem& fs, Operation& op,
+                                                     const InodeRef& file, FoundAttribute* found) {
   const Status status = attribute_find(g, fs, op, file, acl_access_name(), found);
   if (status == Status::no_attribute) {
     found->entry_offset = 0;
@@ -91,17 +101,21 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_mode_change(Group g, FileSystem& fs, Op
   }
   GPU4FS_TRY(status);
   const FoundAttribute list = *found;
-  const bool valid = serial(
-      g, [&] { return acl_is_valid(page_data(fs, list.frame) + list.value_offset, list.value_length); });
+  const bool valid = serial(g, [&] {
+    return acl_is_valid(page_data(fs, list.frame) + list.value_offset, list.value_length);
+  });
   return valid ? Status::ok : Status::corrupt_structure;
 }
 
 // chmod, gate: the list follows `mode`; the inode's mode is the caller's business.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void commit_mode_change(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
-                                  const FoundAttribute& found, u32 mode) {
+GPU4FS_FN GPU4FS_NOINLINE void commit_mode_change(Group g, FileSystem& fs, Operation& op,
+                                                  const InodeRef& file, const FoundAttribute& found,
+                                                  u32 mode) {
   if (found.entry_offset == 0) return;
-  serial(g, [&] { acl_set_mode(page_data(fs, found.frame) + found.value_offset, found.value_length, mode); });
+  serial(g, [&] {
+    acl_set_mode(page_data(fs, found.frame) + found.value_offset, found.value_length, mode);
+  });
   attribute_rehash(g, fs, found);
   mark_dirty(g, fs, op, file, found.frame);
 }
