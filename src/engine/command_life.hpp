@@ -4,7 +4,6 @@
 #include "base/copy.hpp"
 #include "engine/engine.hpp"
 #include "engine/owned_extents.hpp"
-#include "engine/owned_extents.hpp"
 #include "fs/pages/change.hpp"
 #include "ring/ring.hpp"
 
@@ -50,7 +49,7 @@ GPU4FS_FN constexpr bool needs_step_gate(format::Opcode opcode) {
 // A slot that was just taken gets its command. Leader only.
 GPU4FS_FN inline void reset_command(Engine& engine, CommandState& c, const format::Command& command,
                                     u32 session, u64 position) {
-  GPU4FS_CHECK(phase_of(c) == CommandPhase::free);
+  GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&c.phase)), static_cast<u32>(CommandPhase::free));
   const Session& s = engine.sessions[session];
   c.command = command;
   if (s.trusted == 0) {
@@ -77,7 +76,8 @@ GPU4FS_FN inline void reset_command(Engine& engine, CommandState& c, const forma
   store<Order::relaxed, Scope::engine>(&c.task_word, u64{0});
   store<Order::relaxed, Scope::engine>(&c.task_status, static_cast<u32>(Status::ok));
   store<Order::relaxed, Scope::engine>(&c.cancel_status, static_cast<u32>(Status::ok));
-  set_phase(c, CommandPhase::linked);
+  // Relaxed: whoever is to see the command gets it through the run queue, which releases.
+  store<Order::relaxed, Scope::engine>(&c.phase, static_cast<u32>(CommandPhase::linked));
 }
 
 // CommandState::prepared: 0 before prepare_command, 1 after, this when the command begins anew.
@@ -94,9 +94,11 @@ GPU4FS_FN void clear_scratch(Group g, CommandState& c) {
 // here is never read again from the session's memory. Collective.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_command(Group g, Engine& engine, CommandState& c) {
-  clear_scratch(g, c);
   const bool internal = c.session == session_max;
+  g.sync();
+  fill_bytes(g, c.scratch, 0, command_scratch_size);
   serial(g, [&] {
+    c.prepared = 1;
     // Not the client's in a write: what restarts have behind them (handlers/file_write.hpp).
     if (c.command.opcode == format::Opcode::write) c.command.aux = 0;
     if (internal) return;
@@ -146,8 +148,8 @@ GPU4FS_FN inline void free_command(Engine& engine, WorkerMemory& memory, u32 ind
   GPU4FS_CHECK_EQ(c.lock_count, 0u);
   store<Order::relaxed, Scope::engine>(&c.phase, static_cast<u32>(CommandPhase::free));
   fetch_sub<Order::relaxed, Scope::engine>(&engine.commands_active, 1u);
-  if (engine.config.keeps_spares != 0 && memory.spare_command == no_command) {
-    memory.spare_command = index;
+  if (engine.config.keeps_spares != 0 && memory.spare_count < spare_command_max) {
+    memory.spare_commands[memory.spare_count++] = index;
     return;
   }
   engine.free_commands.push(index);

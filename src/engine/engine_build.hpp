@@ -109,10 +109,9 @@ template <class Allocator>
 void build_worker_memory(Allocator& allocator, Engine& engine) {
   const u32 count = worker_memory_count(engine.config);
   // Spare slots must not starve those that find the free list empty.
-  if (engine.config.keeps_spares != 0) GPU4FS_CHECK_GE(engine.config.command_count, 4 * count);
+  if (engine.config.keeps_spares != 0) GPU4FS_CHECK_GE(engine.config.command_count, 2 * spare_command_max * count);
   std::vector<WorkerMemory> image(count);
   std::memset(static_cast<void*>(image.data()), 0, image.size() * sizeof(WorkerMemory));
-  for (WorkerMemory& memory : image) memory.spare_command = no_command;
   engine.worker_memory = allocate_copy(allocator, image);
 }
 

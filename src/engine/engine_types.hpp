@@ -32,7 +32,7 @@ struct EngineConfig {
   u32 sweep_interval_ms = 250;       // between looks for commands past their deadline
   u32 batch_max = 8;                 // descriptors taken from a ring at a time
   u32 spin_ns = 20000;               // CPU: time without work before a worker sleeps
-  u32 keeps_spares = 0;              // 1: a worker keeps the last slot that it freed, see WorkerMemory
+  u32 keeps_spares = 0;              // 1: a worker keeps some slots for itself, see WorkerMemory
   u32 reserved = 0;
   u64 realtime_offset_ns = 0;        // GPU: wall clock minus the device's clock
 };
@@ -93,10 +93,13 @@ struct EngineCounters {
   u64 checkpoint_pause_max_ns;
 };
 
+inline constexpr u32 spare_command_max = 4;
+
 // Work space of one worker, used by it alone.
 struct WorkerMemory {
   alignas(cache_line) format::RingDescriptor staging[linked_command_max];
-  u32 spare_command;  // a slot that it freed and will use again, no_command: none
+  u32 spare_count;
+  u32 spare_commands[spare_command_max];  // free slots that it keeps for its next commands
 };
 
 // What the host and the service kernel tell each other through engine memory.
@@ -156,7 +159,7 @@ struct WorkerState {
   u32 polls_rings;       // 0: only takes from the run queue
   u32 keeps_token;       // 1: keeps a quiet ring's token from poll to poll
   u32 held_session;      // with keeps_token; session_max: none
-  u32 held_polls;        // since the ring last had something
+  u32 held_polls;        // since it has the token
   u64 held_position;     // its next position
   u32 fetch_count;       // descriptors to fetch at once
   u32 saw_descriptor;    // the last look at the rings saw a published descriptor

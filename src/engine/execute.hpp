@@ -23,10 +23,22 @@ struct Decision {
   u64 result;
 };
 
+// Into the step gate, or held back until it opens.
+GPU4FS_FN inline Decision enter_step(Engine& engine, CommandState& c) {
+  while (!try_enter(engine, engine.step_gate)) {
+    set_phase(c, CommandPhase::queued);
+    if (hold_back(engine, c.index)) return {Next::leave, Status::ok, no_command, 0};
+    set_phase(c, CommandPhase::running);
+  }
+  c.in_step_gate = 1;
+  return {Next::step, Status::ok, c.index, 0};
+}
+
 // Before a step; the command is in phase `running`. Leader only.
 GPU4FS_FN inline Decision before_step(Engine& engine, CommandState& c) {
   // Begun by this worker a moment ago, and nobody else knows of it.
   if (c.prepared == 0 && !needs_step_gate(c.command.opcode)) return {Next::step, Status::ok, c.index, 0};
+  if (c.prepared == 0 && c.index != checkpoint_command) return enter_step(engine, c);
   const Status cancelled = static_cast<Status>(load<Order::acquire, Scope::engine>(&c.cancel_status));
   if (cancelled != Status::ok) return {Next::end, cancelled, c.index, 0};
   const EngineWait waited = static_cast<EngineWait>(c.engine_wait);
@@ -43,15 +55,10 @@ GPU4FS_FN inline Decision before_step(Engine& engine, CommandState& c) {
       return {Next::end, Status::deadline_exceeded, c.index, 0};
     }
   }
-  if (needs_step_gate(c.command.opcode) && !is_closed_by(engine.step_gate, c)) {
-    while (!try_enter(engine, engine.step_gate)) {
-      set_phase(c, CommandPhase::queued);
-      if (hold_back(engine, c.index)) return {Next::leave, Status::ok, no_command, 0};
-      set_phase(c, CommandPhase::running);
-    }
-    c.in_step_gate = 1;
+  if (!needs_step_gate(c.command.opcode) || is_closed_by(engine.step_gate, c)) {
+    return {Next::step, Status::ok, c.index, 0};
   }
-  return {Next::step, Status::ok, c.index, 0};
+  return enter_step(engine, c);
 }
 
 GPU4FS_FN inline Decision parked_or_again(CommandState& c) {

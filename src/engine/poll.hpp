@@ -1,11 +1,16 @@
 // Taking commands from rings.
 //
 // Whoever holds a session's poll token reads the ring's next descriptors into its own staging, decides how
-// many whole chains it can take, copies them into command slots, and passes the token on before any of them
-// runs. Token and next position are one word in engine memory, and nothing else is handed over with it, so it
-// needs no fence. A chain is taken whole or not at all; one that
-// is not published to its end stays in the ring, one that is too long is refused. Nothing waits for slots:
-// what finds none stays in the ring, and freeing a slot wakes a worker (`starved`).
+// many whole chains it can take, and passes the token on before any of them runs. Token and next position are
+// one word in engine memory, and nothing else is handed over with it, so it needs no fence. A chain is taken
+// whole or not at all; one that is not published to its end stays in the ring, one that is too long is
+// refused. Nothing waits for slots: what finds none stays in the ring, and freeing a slot wakes a worker
+// (`starved`).
+//
+// Three ways, told apart by what the fetch saw in registers. Noops that refer to nothing are answered at once
+// and need no slot. Commands that are chains of their own get slots, then the token goes on, then each rank
+// decodes one of them. Everything else (longer chains, upcall answers, no room) is decoded by the leader with
+// the token held.
 #pragma once
 
 #include "engine/command_life.hpp"
@@ -16,7 +21,7 @@ namespace gpu4fs::engine {
 
 namespace detail {
 
-inline constexpr u32 quiet_polls_per_token = 64;
+inline constexpr u32 polls_per_token = 64;
 
 GPU4FS_FN inline bool session_is_open(const Session& session) {
   return load<Order::acquire, Scope::system>(&session.phase) == static_cast<u32>(SessionPhase::open);
@@ -36,6 +41,7 @@ struct Taken {
   u32 first_head;  // no_command: nothing to run
   u32 head_count;
   u32 consumed;    // ring positions
+  u32 keeps_token; // 1: the token has not been passed on although something was consumed
 };
 
 // How many staged descriptors, of `valid` valid ones, form whole chains; at most `limit` positions, or one
@@ -91,9 +97,8 @@ GPU4FS_FN inline Chain chain_at(const Session& session, const format::RingDescri
 
 // Slots for a whole chain, or none. The last one popped is returned, the others hang on next_linked.
 GPU4FS_FN inline u32 take_slots(Engine& engine, WorkerMemory& memory, u32 count) {
-  if (count == 1 && memory.spare_command != no_command) {
-    const u32 spare = memory.spare_command;
-    memory.spare_command = no_command;
+  if (count == 1 && memory.spare_count != 0) {
+    const u32 spare = memory.spare_commands[--memory.spare_count];
     engine.commands[spare].next_linked = no_command;
     return spare;
   }
@@ -168,7 +173,7 @@ GPU4FS_FN inline Taken take_staged(Engine& engine, WorkerMemory& memory, u32 ses
                                    u32 count) {
   Session& session = engine.sessions[session_index];
   const format::RingDescriptor* staging = memory.staging;
-  Taken taken{no_command, 0, 0};
+  Taken taken{no_command, 0, 0, 0};
   u32 tail = no_command;
   while (taken.consumed < count) {
     const Chain chain = chain_at(session, staging, taken.consumed, count);
@@ -189,34 +194,26 @@ GPU4FS_FN inline Taken take_staged(Engine& engine, WorkerMemory& memory, u32 ses
   return taken;
 }
 
-struct Staged {
-  u32 valid;
-  u32 fetch_count;
-};
-
 // Reads ahead until `wanted` descriptors that end with a whole chain are staged, or the published ones end.
-// `batch`: how many to fetch at first. A warp fetches as many at once as it found the last time, up to four: a
-// quiet ring costs one descriptor's bytes on the bus, a busy one few round trips. Collective, with the token.
+// Returns how many. Collective, with the token.
 template <class Group>
-GPU4FS_FN Staged stage_descriptors(Group g, const ring::EngineRing& ring, format::RingDescriptor* staging,
-                                   u64 position, u32 batch, u32 wanted) {
+GPU4FS_FN u32 stage_descriptors(Group g, const ring::EngineRing& ring, format::RingDescriptor* staging,
+                                u64 position, u32 wanted) {
   constexpr u32 batch_max = Group::size() == 1 ? 1 : 4;
-  Staged staged{0, 1};
-  batch = minimum(batch, batch_max);
+  u32 staged = 0;
+  u32 batch = batch_max;
   while (batch != 0) {
-    const u32 mask = ring::fetch_descriptors(g, ring, position + staged.valid, batch, staging + staged.valid);
+    const u32 mask = ring::fetch_descriptors(g, ring, position + staged, batch, staging + staged).valid;
     const u32 found = minimum(count_trailing_zeros(u32{~mask}), batch);
-    staged.valid += found;
-    staged.fetch_count = found == batch ? minimum(2 * batch, batch_max) : maximum(found, 1u);
+    staged += found;
     if (found < batch) break;
     const bool more = serial(g, [&] {
       bool overlong = false;
-      const u32 whole = whole_chains(staging, staged.valid, linked_command_max, &overlong);
-      // A single command is not kept waiting for a look at whether another follows.
-      return whole < staged.valid || (batch == batch_max && staged.valid < wanted);
+      const u32 whole = whole_chains(staging, staged, linked_command_max, &overlong);
+      return whole < staged || staged < wanted;
     });
     if (!more) break;
-    batch = minimum(batch_max, linked_command_max - staged.valid);
+    batch = minimum(batch_max, linked_command_max - staged);
   }
   return staged;
 }
@@ -235,20 +232,21 @@ GPU4FS_FN inline void hand_out_heads(Engine& engine, const Taken& taken) {
   }
 }
 
-// With the token. Leaves it held when nothing was taken, passes it on otherwise.
+// With the token: the leader decodes, chain by chain. Leaves it held when nothing was taken, passes it on
+// otherwise.
 template <class Group>
-GPU4FS_FN Taken take_from_ring(Group g, Engine& engine, WorkerState& worker, u32 session_index, u64 position) {
+GPU4FS_FN GPU4FS_NOINLINE Taken take_chains(Group g, Engine& engine, WorkerState& worker, u32 session_index,
+                                            u64 position) {
   Session& session = engine.sessions[session_index];
   WorkerMemory& memory = engine.worker_memory[worker.index];
   const u32 limit = minimum(engine.config.batch_max, linked_command_max);
-  const Staged staged = stage_descriptors(g, session.ring, memory.staging, position, worker.fetch_count, limit);
-  worker.fetch_count = staged.fetch_count;
-  if (staged.valid == 0) return Taken{no_command, 0, 0};
+  const u32 staged = stage_descriptors(g, session.ring, memory.staging, position, limit);
+  if (staged == 0) return Taken{no_command, 0, 0, 0};
   return serial(g, [&] {
     ring::acquire_payload();
     bool overlong = false;
-    const u32 whole = whole_chains(memory.staging, staged.valid, limit, &overlong);
-    Taken taken{no_command, 0, 0};
+    const u32 whole = whole_chains(memory.staging, staged, limit, &overlong);
+    Taken taken{no_command, 0, 0, 0};
     if (overlong) {
       for (u32 i = 0; i < linked_command_max; ++i) reject(engine, session, position + i, Status::bad_descriptor);
       taken.consumed = linked_command_max;
@@ -261,6 +259,139 @@ GPU4FS_FN Taken take_from_ring(Group g, Engine& engine, WorkerState& worker, u32
     hand_out_heads(engine, taken);
     return taken;
   });
+}
+
+// With the token, which is kept: the next `count` noops refer to nothing, so they are done. They are not counted
+// in Session::in_flight; who closes a session waits for the token, or for the kernel's end, as well.
+template <class Group>
+GPU4FS_FN Taken answer_plain(Group g, Engine& engine, Session& session, u64 position, u32 count) {
+  GPU4FS_CHECK_LE(count, Group::size());
+  if (g.rank() < count) ring::write_bare_completion(session.ring, position + g.rank(), Status::ok, 0);
+  serial(g, [&] {
+    fetch_add<Order::relaxed, Scope::engine>(&engine.counters.commands_started, u64{count});
+    fetch_add<Order::relaxed, Scope::engine>(&engine.counters.commands_completed, u64{count});
+    wake_client(session);
+  });
+  return Taken{no_command, 0, count, 1};
+}
+
+struct Grant {
+  u32 count;
+  u32 first;  // the slots are WorkerMemory::spare_commands[first, first + count)
+};
+
+// Slots for up to `wanted` commands of one chain each, within what the session may have in flight. With some,
+// the commands count as started and the token has been passed on. Leader only.
+GPU4FS_FN inline Grant grant_slots(Engine& engine, Session& session, WorkerMemory& memory, u64 position,
+                                   u32 wanted) {
+  const u32 room = session_room(session);
+  wanted = minimum(wanted, room);
+  while (memory.spare_count < wanted) {
+    u32 index = 0;
+    if (!engine.free_commands.pop(&index)) break;
+    memory.spare_commands[memory.spare_count++] = index;
+  }
+  const u32 count = minimum(wanted, memory.spare_count);
+  if (count == 0) return {0, 0};
+  memory.spare_count -= count;
+  fetch_add<Order::relaxed, Scope::engine>(&engine.commands_active, count);
+  fetch_add<Order::relaxed, Scope::engine>(&session.in_flight, count);
+  fetch_add<Order::relaxed, Scope::engine>(&engine.counters.commands_started, u64{count});
+  pass_token(session, position + count);
+  return {count, memory.spare_count};
+}
+
+// A command of grant_slots() that is malformed. Leader only, when the ranks have read their slots.
+GPU4FS_FN inline void reject_granted(Engine& engine, Session& session, WorkerMemory& memory, u32 slot,
+                                     u64 position, Status status) {
+  reject(engine, session, position, status);
+  fetch_sub<Order::relaxed, Scope::engine>(&session.in_flight, 1u);
+  free_command(engine, memory, slot);
+  wake_client(session);
+}
+
+// With the token: the first `wanted` staged descriptors are chains of their own. Rank i makes a command of
+// descriptor i. Takes nothing, and leaves the token held, when there is no slot.
+template <class Group>
+GPU4FS_FN Taken take_single(Group g, Engine& engine, WorkerState& worker, u32 session_index, u64 position,
+                            u32 wanted) {
+  Session& session = engine.sessions[session_index];
+  WorkerMemory& memory = engine.worker_memory[worker.index];
+  const Grant grant = serial(g, [&] { return grant_slots(engine, session, memory, position, wanted); });
+  if (grant.count == 0) return Taken{no_command, 0, 0, 0};
+  GPU4FS_CHECK_LE(grant.count, Group::size());
+  const u32 rank = g.rank();
+  const bool is_mine = rank < grant.count;
+  u32 slot = no_command;
+  Status status = Status::ok;
+  if (is_mine) {
+    ring::acquire_payload();
+    slot = memory.spare_commands[grant.first + rank];
+    const format::Command command = format::decode_command(memory.staging[rank]);
+    status = validate_command(command, session.internal != 0, false);
+    if (status == Status::ok) {
+      reset_command(engine, engine.commands[slot], command, session_index, position + rank);
+    }
+  }
+  const u32 started = g.ballot(is_mine && status == Status::ok);
+  const u32 malformed = g.ballot(is_mine && status != Status::ok);
+  for (u32 left = malformed; left != 0; left &= left - 1) {
+    const u32 i = count_trailing_zeros(left);
+    const u32 unused_slot = g.shuffle(slot, i);
+    const Status why = g.shuffle(status, i);
+    serial(g, [&] { reject_granted(engine, session, memory, unused_slot, position + i, why); });
+  }
+  if (started == 0) return Taken{no_command, 0, grant.count, 0};
+  // The first one is the caller's, the others are anybody's.
+  const u32 first = count_trailing_zeros(started);
+  const u32 others = popcount(started) - 1;
+  u64 queue_position = 0;
+  if (others != 0) queue_position = serial(g, [&] { return engine.run_queue.claim(others); });
+  if (((started >> rank) & 1) != 0) {
+    const CommandPhase phase = rank == first ? CommandPhase::running : CommandPhase::queued;
+    store<Order::relaxed, Scope::engine>(&engine.commands[slot].phase, static_cast<u32>(phase));
+    if (rank != first) {
+      const u32 before = popcount(started & ((1u << rank) - 1));
+      engine.run_queue.put(queue_position + before - 1, slot);
+    }
+  }
+  g.sync();
+  if (others != 0) serial(g, [&] { wake_workers(engine, others); });
+  return Taken{g.shuffle(slot, first), others + 1, grant.count, 0};
+}
+
+// With the token. Leaves it held when nothing was taken or Taken says so, passes it on otherwise.
+// A warp fetches as many descriptors at once as it found the last time, up to four: a quiet ring costs one
+// descriptor's bytes on the bus, a busy one few round trips.
+template <class Group>
+GPU4FS_FN Taken take_from_ring(Group g, Engine& engine, WorkerState& worker, u32 session_index, u64 position) {
+  constexpr u32 fetch_max = Group::size() == 1 ? 1 : spare_command_max;
+  Session& session = engine.sessions[session_index];
+  WorkerMemory& memory = engine.worker_memory[worker.index];
+  const u32 batch = minimum(worker.fetch_count, fetch_max);
+  const ring::FetchedDescriptors seen = ring::fetch_descriptors(g, session.ring, position, batch, memory.staging);
+  const u32 found = minimum(count_trailing_zeros(u32{~seen.valid}), batch);
+  worker.fetch_count = found == batch ? minimum(2 * batch, fetch_max) : maximum(found, 1u);
+  if (found == 0) return Taken{no_command, 0, 0, 0};
+  const u32 plain = minimum(count_trailing_zeros(u32{~seen.plain}), found);
+  if (plain != 0) return answer_plain(g, engine, session, position, plain);
+  const u32 other = seen.linked | seen.answers | seen.plain | (1u << found);
+  const u32 single = minimum(count_trailing_zeros(other), engine.config.batch_max);
+  // Sleeping workers are woken command by command, which take_chains() does.
+  if (single != 0 && engine.config.keeps_spares != 0) {
+    const Taken taken = take_single(g, engine, worker, session_index, position, single);
+    if (taken.consumed != 0) return taken;
+  }
+  return take_chains(g, engine, worker, session_index, position);
+}
+
+// Before a ring is looked at, so that its token is not held for it. Leader only.
+GPU4FS_FN inline void refill_spares(Engine& engine, WorkerMemory& memory) {
+  while (memory.spare_count < spare_command_max) {
+    u32 index = 0;
+    if (!engine.free_commands.pop(&index)) return;
+    memory.spare_commands[memory.spare_count++] = index;
+  }
 }
 
 struct RingChoice {
@@ -309,8 +440,10 @@ GPU4FS_FN u32 poll_rings(Group g, Engine& engine, WorkerState& worker, bool* fou
   if (worker.polls_rings == 0) return no_command;
   const bool keeps = worker.keeps_token != 0;
   if (worker.held_session == session_max) {
-    const detail::RingChoice choice =
-        serial(g, [&] { return detail::choose_ring(engine, worker.session_cursor, !keeps); });
+    const detail::RingChoice choice = serial(g, [&] {
+      if (keeps) detail::refill_spares(engine, engine.worker_memory[worker.index]);
+      return detail::choose_ring(engine, worker.session_cursor, !keeps);
+    });
     worker.saw_descriptor = choice.saw_descriptor;
     worker.missed_token = choice.missed_token;
     if (choice.session == session_max) return no_command;
@@ -320,14 +453,15 @@ GPU4FS_FN u32 poll_rings(Group g, Engine& engine, WorkerState& worker, bool* fou
   }
   const u32 index = worker.held_session;
   const detail::Taken taken = detail::take_from_ring(g, engine, worker, index, worker.held_position);
-  if (taken.consumed != 0) {
+  *found = taken.consumed != 0;
+  if (*found && taken.keeps_token == 0) {
     worker.held_session = session_max;
     worker.session_cursor = index + 1;
-    *found = true;
     return taken.first_head;
   }
+  worker.held_position += taken.consumed;
   ++worker.held_polls;
-  if (keeps && worker.held_polls < detail::quiet_polls_per_token) return no_command;
+  if (keeps && worker.held_polls < detail::polls_per_token) return no_command;
   serial(g, [&] { detail::pass_token(engine.sessions[index], worker.held_position); });
   worker.held_session = session_max;
   worker.session_cursor = index + 1;

@@ -77,9 +77,8 @@ GPU4FS_FN void worker_release(Group g, Engine& engine, WorkerState& worker) {
     if (worker.held_session != session_max) {
       detail::pass_token(engine.sessions[worker.held_session], worker.held_position);
     }
-    u32& spare = engine.worker_memory[worker.index].spare_command;
-    if (spare != no_command) engine.free_commands.push(spare);
-    spare = no_command;
+    WorkerMemory& memory = engine.worker_memory[worker.index];
+    while (memory.spare_count != 0) engine.free_commands.push(memory.spare_commands[--memory.spare_count]);
   });
   worker.held_session = session_max;
 }

@@ -44,30 +44,84 @@ GPU4FS_FN constexpr u32 vector_sequence(const Vector16& vector) {
   return static_cast<u32>(vector.high >> 32);
 }
 
+// What a fetch saw; bit i speaks of descriptor i.
+struct FetchedDescriptors {
+  u32 valid;     // it is the descriptor of its position; the others' bytes are garbage
+  u32 linked;    // valid, and the next one belongs to the same chain
+  u32 plain;     // valid, and a noop without flags, names and addresses
+  u32 answers;   // valid, and an upcall's answer
+};
+
+namespace detail {
+
+inline constexpr u32 unit_is_valid = 1u << 0;
+inline constexpr u32 unit_links = 1u << 1;
+inline constexpr u32 unit_is_plain = 1u << 2;
+inline constexpr u32 unit_answers = 1u << 3;
+
+// What unit number `unit` of a descriptor says about it, as bits.
+GPU4FS_FN constexpr u32 unit_facts(const Vector16& value, u32 unit, u32 sequence) {
+  if (vector_sequence(value) != sequence) return 0;
+  const u32 word = static_cast<u32>(value.high);
+  u32 facts = unit_is_valid;
+  if (unit == 0) {
+    const u32 opcode = word & 0xffff;
+    if (((word >> 16) & format::command_flag_link) != 0) facts |= unit_links;
+    if (opcode == static_cast<u32>(format::Opcode::upcall_done)) facts |= unit_answers;
+    if (word == static_cast<u32>(format::Opcode::noop)) facts |= unit_is_plain;
+  } else if (unit == 6) {
+    if (word == 0) facts |= unit_is_plain;
+  } else if (unit != 7 || value.low == 0) {
+    facts |= unit_is_plain;
+  }
+  return facts;
+}
+
+// From one bit a unit to one bit a descriptor. `wanted`: the units of a descriptor that must be set.
+GPU4FS_FN constexpr u32 gather_units(u32 unit_bits, u32 wanted) {
+  u32 result = 0;
+  for (u32 i = 0; i < 4; ++i) {
+    if (((unit_bits >> (i * units_per_descriptor)) & wanted) == wanted) result |= 1u << i;
+  }
+  return result;
+}
+
+}  // namespace detail
+
 // Copies the descriptors of positions [position, position + count), count <= 4, to `destination` in engine
-// memory. Bit i of the answer is set where descriptor i is valid; the others' bytes are garbage.
+// memory, and says what they are, from the registers that they went through.
 // The caller issues acquire_payload() before anybody looks at the payload of a valid one. Collective.
 template <class Group>
-GPU4FS_FN u32 fetch_descriptors(Group g, const EngineRing& ring, u64 position, u32 count,
-                                format::RingDescriptor* destination) {
+GPU4FS_FN FetchedDescriptors fetch_descriptors(Group g, const EngineRing& ring, u64 position, u32 count,
+                                               format::RingDescriptor* destination) {
+  static_assert(Group::size() == 1 || Group::size() == 4 * units_per_descriptor);
   GPU4FS_CHECK_LE(count, 4u);
-  const u32 unit_count = count * units_per_descriptor;
-  u32 valid_units = 0;
-  for (u32 i = g.rank(); i < unit_count; i += Group::size()) {
+  u32 valid = 0;
+  u32 links = 0;
+  u32 plain = 0;
+  u32 answers = 0;
+  for (u32 first = 0; first < count * units_per_descriptor; first += Group::size()) {
+    const u32 i = first + g.rank();
     const u64 at = position + i / units_per_descriptor;
     const u32 unit = i % units_per_descriptor;
-    const Vector16 value = load_shared_16(&ring.descriptors[ring.slot(at)].units[unit]);
-    if (vector_sequence(value) == format::ring_sequence(at, ring.depth_log2)) valid_units |= 1u << i;
-    destination[i / units_per_descriptor].units[unit] =
-        format::RingUnit{value.low, static_cast<u32>(value.high), vector_sequence(value)};
+    u32 facts = 0;
+    if (i < count * units_per_descriptor) {
+      const Vector16 value = load_shared_16(&ring.descriptors[ring.slot(at)].units[unit]);
+      facts = detail::unit_facts(value, unit, format::ring_sequence(at, ring.depth_log2));
+      destination[i / units_per_descriptor].units[unit] =
+          format::RingUnit{value.low, static_cast<u32>(value.high), vector_sequence(value)};
+    }
+    valid |= g.ballot((facts & detail::unit_is_valid) != 0) << first;
+    links |= g.ballot((facts & detail::unit_links) != 0) << first;
+    plain |= g.ballot((facts & detail::unit_is_plain) != 0) << first;
+    answers |= g.ballot((facts & detail::unit_answers) != 0) << first;
   }
-  const u32 all = g.reduce(valid_units, [](u32 a, u32 b) { return a | b; });
   g.sync();
-  u32 valid = 0;
-  for (u32 i = 0; i < count; ++i) {
-    if (((all >> (i * units_per_descriptor)) & 0xffu) == 0xffu) valid |= 1u << i;
-  }
-  return valid;
+  FetchedDescriptors fetched{detail::gather_units(valid, 0xff), 0, 0, 0};
+  fetched.linked = fetched.valid & detail::gather_units(links, 1);
+  fetched.plain = fetched.valid & detail::gather_units(plain, 0xff);
+  fetched.answers = fetched.valid & detail::gather_units(answers, 1);
+  return fetched;
 }
 
 // True if the first unit of `position` is there: a cheap look, no promise about the others.
@@ -79,13 +133,18 @@ GPU4FS_FN inline bool peek_descriptor(const EngineRing& ring, u64 position) {
 // After validation, before the first access to payload.
 GPU4FS_FN inline void acquire_payload() { fence<Order::acq_rel, Scope::system>(); }
 
-// Leader only, after g.sync() behind the last writer of the payload. `result` is 0 unless status is ok.
-GPU4FS_FN inline void write_completion(const EngineRing& ring, u64 position, Status status, u64 result) {
+// Of a command that wrote nothing for the client to read: one rank, any.
+GPU4FS_FN inline void write_bare_completion(const EngineRing& ring, u64 position, Status status, u64 result) {
   GPU4FS_CHECK(!is_control(status));
-  fence<Order::acq_rel, Scope::system>();
   const format::RingUnit unit{status == Status::ok ? result : 0, static_cast<u32>(status),
                               format::ring_sequence(position, ring.depth_log2)};
   store_shared_16(&ring.completions[ring.slot(position)], unit_to_vector(unit));
+}
+
+// Leader only, after g.sync() behind the last writer of the payload. `result` is 0 unless status is ok.
+GPU4FS_FN inline void write_completion(const EngineRing& ring, u64 position, Status status, u64 result) {
+  fence<Order::acq_rel, Scope::system>();
+  write_bare_completion(ring, position, status, result);
 }
 
 }  // namespace gpu4fs::ring

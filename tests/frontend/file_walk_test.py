@@ -142,7 +142,8 @@ class Walk:
             except OSError as error:
                 assert error.errno == errno.ENXIO
                 data = len(self.model)
-            assert not any(self.model[position:data]), f"{step}: data in a hole at {position}"
+            hole = self.model[position:data]
+            assert hole == bytes(len(hole)), f"{step}: data in a hole at {position}"
             position = os.lseek(self.fd, data, os.SEEK_HOLE) if data < len(self.model) else data
 
     def run(self, count):

@@ -54,7 +54,7 @@ TEST(RingLayout, AreasDoNotOverlap) {
 TEST(Ring, FreshMemoryHoldsNoDescriptor) {
   Memory memory(3);
   format::RingDescriptor staging[4];
-  EXPECT_EQ(fetch_descriptors(Lane{}, memory.engine, 0, 4, staging), 0u);
+  EXPECT_EQ(fetch_descriptors(Lane{}, memory.engine, 0, 4, staging).valid, 0u);
   EXPECT_FALSE(peek_descriptor(memory.engine, 0));
 }
 
@@ -65,11 +65,11 @@ TEST(Ring, ManyLapsThroughASmallRing) {
     u64 position = 0;
     ASSERT_EQ(memory.producer.publish(numbered(i), &position), Status::ok);
     ASSERT_EQ(position, i);
-    ASSERT_EQ(fetch_descriptors(Lane{}, memory.engine, i, 1, staging), 1u);
+    ASSERT_EQ(fetch_descriptors(Lane{}, memory.engine, i, 1, staging).valid, 1u);
     ASSERT_EQ(format::decode_command(staging[0]).inode, i);
     // Neither the next position nor the one a lap later is there.
-    ASSERT_EQ(fetch_descriptors(Lane{}, memory.engine, i + 1, 1, staging), 0u);
-    ASSERT_EQ(fetch_descriptors(Lane{}, memory.engine, i + 4, 1, staging), 0u);
+    ASSERT_EQ(fetch_descriptors(Lane{}, memory.engine, i + 1, 1, staging).valid, 0u);
+    ASSERT_EQ(fetch_descriptors(Lane{}, memory.engine, i + 4, 1, staging).valid, 0u);
     Completion completion{};
     ASSERT_FALSE(memory.producer.poll(i, &completion));
     write_completion(memory.engine, i, Status::ok, i * 3);
@@ -116,11 +116,11 @@ TEST(Ring, EveryTornDescriptorIsRefused) {
         const u32 whole = slot.units[unit].sequence;
         for (const u32 wrong : {whole - 1, whole + 1, 0u, whole | 0x80000000u}) {
           slot.units[unit].sequence = wrong;
-          EXPECT_EQ(fetch_descriptors(Lane{}, memory.engine, position, 1, staging), 0u);
+          EXPECT_EQ(fetch_descriptors(Lane{}, memory.engine, position, 1, staging).valid, 0u);
         }
         slot.units[unit].sequence = whole;
       }
-      EXPECT_EQ(fetch_descriptors(Lane{}, memory.engine, position, 1, staging), 1u);
+      EXPECT_EQ(fetch_descriptors(Lane{}, memory.engine, position, 1, staging).valid, 1u);
       write_completion(memory.engine, position, Status::ok, 0);
     }
   }
@@ -134,7 +134,7 @@ TEST(Ring, WarpFetchesFourWithHolesMarked) {
   format::RingDescriptor staging[4];
   u32 masks[32] = {};
   run_emulated_warp([&](EmulatedWarp g) {
-    masks[g.rank()] = fetch_descriptors(g, memory.engine, 0, 4, staging);
+    masks[g.rank()] = fetch_descriptors(g, memory.engine, 0, 4, staging).valid;
   });
   for (const u32 mask : masks) EXPECT_EQ(mask, 0b1011u);
   EXPECT_EQ(format::decode_command(staging[0]).inode, 100u);
@@ -148,7 +148,7 @@ TEST(Ring, TwoThreadsExchangeEverything) {
   std::thread engine([&] {
     for (u64 position = 0; position < count;) {
       format::RingDescriptor staging[1];
-      if (fetch_descriptors(Lane{}, memory.engine, position, 1, staging) == 0) {
+      if (fetch_descriptors(Lane{}, memory.engine, position, 1, staging).valid == 0) {
         std::this_thread::yield();
         continue;
       }
