@@ -157,7 +157,7 @@ class Walk:
 
 def main():
     seed = int(sys.argv[1]) if len(sys.argv) > 1 else random.randrange(1 << 32)
-    count = scale(400)
+    count = scale(250)
     print(f"seed {seed}", flush=True)
     with MountedPool(device_mib=48, options="commit=1") as pool:
         Walk(pool, seed).run(count)

@@ -103,7 +103,7 @@ std::vector<Variant> variants() {
   many.source.make_percent = 80;
   list.push_back(many);
   // Emulated warps take milliseconds a command.
-  Variant warp{"one_warp", 8, 220, {}, {}, false};
+  Variant warp{"one_warp", 8, 100, {}, {}, false};
   warp.pool.warp_count = 1;
   warp.pool.memory = {.frame_count = 400, .staging_count = 256, .shard_count = 2};
   warp.source.offset_max = 20'000;
@@ -115,7 +115,7 @@ std::vector<Variant> variants() {
   Variant warps = warp;
   warps.name = "two_warps";
   warps.seed = 9;
-  warps.steps = 100;
+  warps.steps = 50;
   warps.pool.warp_count = 2;
   warps.pool.config.inline_transfer_pages = 1;
   warps.pool.config.task_pages = 1;
