@@ -163,7 +163,7 @@ class ModelRunner {
       case Opcode::read: {
         const std::vector<u8> expected = node->content.read(op.offset, op.length);
         if (result != expected.size()) return fmt::format("{} bytes read, expected {}", result, expected.size());
-        return std::memcmp(client_->data(), expected.data(), result) == 0 ? "" : "other bytes are read";
+        return result == 0 || std::memcmp(client_->data(), expected.data(), result) == 0 ? "" : "other bytes are read";
       }
       case Opcode::copy_range: {
         const u64 size = node->content.size();
@@ -190,7 +190,7 @@ class ModelRunner {
         const std::string& expected = node->attributes.at(op.name);
         if (result != expected.size()) return fmt::format("an attribute of {} bytes", result);
         if (op.length == 0) return "";
-        return std::memcmp(client_->data(), expected.data(), result) == 0 ? "" : "another attribute value";
+        return result == 0 || std::memcmp(client_->data(), expected.data(), result) == 0 ? "" : "another attribute value";
       }
       case Opcode::list_attributes:
         return list_difference(op, *node, result);

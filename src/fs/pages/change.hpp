@@ -12,8 +12,8 @@ struct MetadataCost {
   u32 dirty;
 };
 
-// Upper bounds. An inode may dirty its page and three ancestors, and a bitmap page with two ancestors;
-// all may be new. Pages dirty their map pages above: the pages of one command lie in at most eight runs,
+// Upper bounds. An inode may dirty its page and three ancestors, a bitmap page and two ancestors, and the page
+// of the bitmap's inode with three ancestors; all may be new. Pages dirty their map pages above: the pages of one command lie in at most eight runs,
 // so at most 8 * 5 ancestors and one more per 256 pages. A file that gets pages may grow from height 0 to 5,
 // which puts five map pages above its old content.
 GPU4FS_FN constexpr MetadataCost metadata_cost(u32 inode_count, u32 page_count, u32 new_page_count) {
@@ -23,8 +23,8 @@ GPU4FS_FN constexpr MetadataCost metadata_cost(u32 inode_count, u32 page_count, 
   const u32 growing = inode_count == 0 ? 1 : inode_count;
   const u32 growth = 5 * (new_runs < growing ? new_runs : growing);
   MetadataCost cost{};
-  cost.frames = 8 * inode_count + new_page_count + 5 * new_runs + growth + new_page_count / 256;
-  cost.dirty = 8 * inode_count + changed + 5 * runs + growth + changed / 256;
+  cost.frames = 12 * inode_count + new_page_count + 5 * new_runs + growth + new_page_count / 256;
+  cost.dirty = 12 * inode_count + changed + 5 * runs + growth + changed / 256;
   return cost;
 }
 
