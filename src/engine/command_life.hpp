@@ -16,7 +16,6 @@ GPU4FS_FN constexpr bool is_internal(format::Opcode opcode) {
   switch (opcode) {
     case format::Opcode::checkpoint:
     case format::Opcode::upcall_done:
-    case format::Opcode::evict:
     case format::Opcode::reclaim_orphans:
     case format::Opcode::load_chunks:
       return true;

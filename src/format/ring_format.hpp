@@ -76,7 +76,6 @@ enum class Opcode : std::uint16_t {
   reclaim,          // frees inode if it is an orphan: nobody refers to it any more
   checkpoint,       // internal: writes the open epoch
   upcall_done,      // internal, server only: inode: command index, value offset: result
-  evict,            // internal: makes room for metadata pages
   reclaim_orphans,  // internal, at mount
   load_chunks,      // internal, at mount: reads every chunk's header area
   count,

@@ -76,7 +76,6 @@ struct PageTable {
   u32 staged_count;
   u32 limbo_count;
   u32 clock_hand;
-  u32 removed_dirty;        // frames in the dirty list that were removed since
 };
 
 // Space accounting in pages (fs/space; all atomic). `available` is what may still be promised: a page of a

@@ -115,7 +115,7 @@ TEST(Descriptors, MalformedOnesAreAnswered) {
   EXPECT_EQ(client.call(command).status, Status::ok);
   command.name = (1 << 20) - 4095;
   EXPECT_EQ(client.call(command).status, Status::bad_address);
-  for (const Opcode opcode : {Opcode::checkpoint, Opcode::upcall_done, Opcode::load_chunks, Opcode::evict}) {
+  for (const Opcode opcode : {Opcode::checkpoint, Opcode::upcall_done, Opcode::load_chunks, Opcode::reclaim_orphans}) {
     EXPECT_EQ(client.call(make_command(opcode)).status, Status::permission);
   }
   command = make_command(Opcode::noop);

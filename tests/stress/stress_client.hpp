@@ -356,9 +356,9 @@ class StressClient {
         c.opcode = static_cast<Opcode>(200 + below(60000));
         break;
       case 1: {
-        const Opcode internal[] = {Opcode::upcall_done, Opcode::evict, Opcode::reclaim_orphans,
+        const Opcode internal[] = {Opcode::upcall_done, Opcode::reclaim_orphans,
                                    Opcode::load_chunks, Opcode::none};
-        c.opcode = internal[below(5)];
+        c.opcode = internal[below(4)];
         break;
       }
       case 2:
