@@ -242,9 +242,9 @@ inline ChunkState make_chunk(const format::ChunkDescriptor& d, const ChunkPlaces
 
 // The space of an opened pool. `devices` in pool order, their `base` in the engine's address space;
 // `chunks` in any order, each with `descriptor` and `columns` like ChunkSource. No chunk is loaded
-// yet. `accessible` says whether the engine reaches all data pages from the start (the CPU engine
-// does); the header areas in front of them must be within its reach in any case. Throws SpaceError,
-// and what the allocator throws.
+// yet. `accessible` says whether the engine reaches all data pages from the start; the header areas
+// in front of them must be within its reach in any case. Throws SpaceError, and what the allocator
+// throws.
 template <class Allocator, class Chunks>
 LogicalSpace build_logical_space(Allocator& allocator, const format::Superblock& superblock,
                                  const std::vector<device::Device>& devices, const Chunks& chunks,

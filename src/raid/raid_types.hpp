@@ -1,8 +1,9 @@
 // The logical address space in engine memory: chunks, their columns, page descriptors and bitmaps.
 //
 // Every array is allocated when the pool is mounted and never moves. `descriptors` and the bitmaps are
-// filled by load_chunk(); a chunk is usable once `loaded` is 1. On the GPU a chunk's columns must also be
-// registered with the device (`accessible`), which the server does on first use by an upcall.
+// filled by load_chunk(); a chunk is usable once `loaded` is 1. A chunk's columns must also have their memory
+// (`accessible`): blocks of a tmpfs, and registration with the GPU. The server sees to that on first use, by an
+// upcall.
 #pragma once
 
 #include "base/config.hpp"

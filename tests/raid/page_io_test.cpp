@@ -258,7 +258,7 @@ TEST_F(PageIo, write_marks_the_descriptor_page_dirty) {
 
 TEST_F(PageIo, checkpoint_writes_belong_to_its_epoch) {
   const u64 address = addresses_[0];
-  fs::commit_extent(*pool_.fs, Extent{address, 1, 0});
+  fs::commit_extent(Lane{}, *pool_.fs, Extent{address, 1, 0});
   ASSERT_EQ(pool_.checkpoint(2), Status::ok);
   write(address, random_page(10));
   EXPECT_EQ(descriptor(address).birth_epoch, 2u);

@@ -49,7 +49,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_copy(Group g, Engine& engine, CommandState
   }
   if (from == to) {
     files->source = files->destination;
-    GPU4FS_TRY(check_access(engine, c, *files->source.inode, fs::may_read));
+    GPU4FS_TRY(require_access(g, engine, c, files->source, fs::may_read));
   }
   return Status::ok;
 }
@@ -227,7 +227,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status copy_in_step(Group g, Engine& engine, CommandSt
     } else if (few) {
       GPU4FS_TRY(copy_whole_page(g, engine, c, state, page));
     } else {
-      *tasks = static_cast<u32>(divide_up(state.page_count, engine.config.task_pages));
+      *tasks = fan_out_pages(engine, state.page_count).task_count;
       // The pages between the first and the last are whole as well.
       if (page + 1 < state.page_count) page = maximum(page, state.page_count - 2);
     }
@@ -309,9 +309,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_copy_range(Group g, Engine& engine, CommandS
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void task_copy_range(Group g, Engine& engine, CommandState& c, u32 task) {
   const detail::CopyState& state = detail::scratch_of<detail::CopyState>(c);
-  const u32 from = task * engine.config.task_pages;
-  const u32 to = minimum(from + engine.config.task_pages, state.page_count);
-  for (u32 page = from; page < to; ++page) {
+  const detail::TaskPages pages = detail::pages_of_task(engine, state.page_count, task);
+  for (u32 page = pages.from; page < pages.to; ++page) {
     if (!detail::is_whole_copy(state, page)) continue;
     const Status status = detail::copy_whole_page(g, engine, c, state, page);
     if (status != Status::ok) return fail_task(g, c, status);

@@ -64,20 +64,31 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_round(Group g, Engine& engine, const Comma
   GPU4FS_CHECK_LT(from, to);
   GPU4FS_CHECK_LE(state.round_end, state.end);
   u32 index = find_extent(c, state.run_count, from);
-  for (u32 page = from; page < to; ++page) {
+  for (u32 page = from; page < to;) {
     while (page - extent_first(c.extents[index]) >= c.extents[index].page_count) ++index;
+    const raid::Extent& extent = c.extents[index];
+    const u32 run_end = minimum(to, extent_first(extent) + extent.page_count);
     const u64 page_begin = (first + page) * page_size;
     const u64 low = maximum(page_begin, state.position);
-    const u64 high = minimum(page_begin + page_size, state.round_end);
-    GPU4FS_CHECK_LT(low, high);
+    const u64 run_high = minimum((first + run_end) * page_size, state.round_end);
+    GPU4FS_CHECK_LT(low, run_high);
     u8* destination = state.data + (low - state.begin);
-    if (c.extents[index].address == raid::no_address) {
-      fill_bytes(g, destination, 0, high - low);
+    if (extent.address == raid::no_address) {
+      fill_bytes(g, destination, 0, run_high - low);
+      page = run_end;
       continue;
     }
-    GPU4FS_TRY(raid::read_page_range(g, engine.fs.space, extent_page(c, index, page),
-                                     static_cast<u32>(low - page_begin), static_cast<u32>(high - page_begin),
-                                     destination, raid::PageUse::data));
+    const u64 address = extent_page(c, index, page);
+    const u32 whole = low == page_begin ? static_cast<u32>((run_high - low) / page_size) : 0;
+    if (whole != 0) {
+      GPU4FS_TRY(raid::read_pages(g, engine.fs.space, address, whole, destination, raid::PageUse::data));
+      page += whole;
+      continue;
+    }
+    const u64 high = minimum(page_begin + page_size, run_high);
+    GPU4FS_TRY(raid::read_page_range(g, engine.fs.space, address, static_cast<u32>(low - page_begin),
+                                     static_cast<u32>(high - page_begin), destination, raid::PageUse::data));
+    ++page;
   }
   g.sync();
   return Status::ok;
@@ -154,7 +165,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_read(Group g, Engine& engine, CommandState& 
     const u32 page_count = detail::round_page_count(state.position, state.round_end);
     if (page_count > engine.config.inline_transfer_pages) {
       detail::go_to_stage(g, c, static_cast<u32>(ReadStage::transfer));
-      return Step::fan_out(static_cast<u32>(divide_up(page_count, engine.config.task_pages)));
+      return detail::fan_out_pages(engine, page_count);
     }
     GPU4FS_STEP_TRY(detail::read_round(g, engine, c, state, 0, page_count));
     serial(g, [&] { state.position = state.round_end; });
@@ -165,10 +176,9 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_read(Group g, Engine& engine, CommandState& 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void task_read(Group g, Engine& engine, CommandState& c, u32 task) {
   const detail::ReadState& state = detail::scratch_of<detail::ReadState>(c);
-  const u32 from = task * engine.config.task_pages;
-  const u32 to = minimum(from + engine.config.task_pages,
-                         detail::round_page_count(state.position, state.round_end));
-  const Status status = detail::read_round(g, engine, c, state, from, to);
+  const u32 page_count = detail::round_page_count(state.position, state.round_end);
+  const detail::TaskPages pages = detail::pages_of_task(engine, page_count, task);
+  const Status status = detail::read_round(g, engine, c, state, pages.from, pages.to);
   if (status != Status::ok) fail_task(g, c, status);
 }
 

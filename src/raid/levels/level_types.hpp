@@ -6,6 +6,8 @@
 //   member_count_max
 //   losses_survived   columns that may be lost; the header area has that many more copies
 //   map(column_count, page)            place of a logical page
+//   pages_together(column_count, page, page_count)  pages from `page` on, of a chunk of page_count, that
+//                                      follow each other in one column
 //   column_pages(column_count, pages)  data pages of each column of a chunk of `pages` pages
 #pragma once
 

@@ -12,6 +12,9 @@ struct SingleLevel {
   static constexpr u32 losses_survived = 0;
 
   GPU4FS_FN static constexpr PagePlace map(u32 /*column_count*/, u64 page) { return {0, 0, page}; }
+  GPU4FS_FN static constexpr u64 pages_together(u32 /*column_count*/, u64 page, u64 page_count) {
+    return page_count - page;
+  }
   GPU4FS_FN static constexpr u64 column_pages(u32 /*column_count*/, u64 pages) { return pages; }
 };
 
