@@ -50,6 +50,8 @@ inline constexpr cuda::memory_order native_order =
                               : cuda::memory_order_seq_cst;
 template <Scope scope, class T>
 __device__ auto atomic_ref(T* address) {
+  // Else each operation asks first whether the address lies in shared memory.
+  __builtin_assume(__isGlobal(address));
   return cuda::atomic_ref<T, cuda_scope<scope>>(*address);
 }
 #else
@@ -127,6 +129,16 @@ GPU4FS_FN T fetch_or(T* address, std::type_identity_t<T> operand) {
 #else
   return __atomic_fetch_or(address, operand, detail::native_order<order>);
 #endif
+}
+
+// Sets bits that are mostly set already, relaxed. A CPU looks first, so that the line stays in everybody's
+// cache; a GPU sends the operation off and does not wait for it.
+template <Scope scope, class T>
+GPU4FS_FN void set_bits(T* address, std::type_identity_t<T> bits) {
+#if !GPU4FS_DEVICE_CODE
+  if ((load<Order::relaxed, scope>(address) & bits) == bits) return;
+#endif
+  fetch_or<Order::relaxed, scope>(address, bits);
 }
 
 template <Order order, Scope scope, class T>

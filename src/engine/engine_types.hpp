@@ -82,6 +82,14 @@ struct EpochQueue {
   u64 round_wanted;
 };
 
+inline constexpr u32 help_board_size = 16;
+
+// Commands whose tasks want help, for workers without work to look at: one cache line. Functions in tasks.hpp.
+struct HelpBoard {
+  alignas(cache_line) u64 entries[help_board_size];  // atomic: ticket in the upper half, command + 1; 0: free
+  alignas(cache_line) u32 tickets;                   // atomic
+};
+
 struct EngineCounters {
   alignas(cache_line) u64 commands_started;
   u64 commands_completed;
@@ -122,8 +130,7 @@ struct Engine {
   WorkerMemory* worker_memory;               // worker_memory_count(config) entries
   FreeList free_commands;
   RunQueue run_queue;
-  alignas(cache_line) u32 helpers_queued;    // atomic: helper items in the run queue
-  u32 helper_max;
+  HelpBoard help_board;
   alignas(cache_line) u32 commands_active;   // atomic: client commands that hold a slot
   alignas(cache_line) u32 starved;           // atomic: a ring was left alone for want of command slots
   alignas(cache_line) u64 next_sweep_ns;     // atomic

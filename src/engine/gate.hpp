@@ -119,7 +119,8 @@ GPU4FS_FN inline void release_held_back(Engine& engine) {
   for (u32 i = 0; i < count; ++i) engine.run_queue.push(engine.held_back[i]);
   engine.held_back_count = 0;
   engine.held_back_lock.unlock();
-  if (count != 0) wake_workers(engine, count);
+  // Tasks that were held back want helpers as well.
+  if (count != 0) wake_workers(engine, maximum(count, engine.config.worker_count));
 }
 
 }  // namespace gpu4fs::engine

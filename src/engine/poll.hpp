@@ -23,6 +23,10 @@ namespace detail {
 
 inline constexpr u32 polls_per_token = 64;
 
+// Without acquiring anything: for looks at many rings.
+GPU4FS_FN inline bool session_looks_open(const Session& session) {
+  return load<Order::relaxed, Scope::system>(&session.phase) == static_cast<u32>(SessionPhase::open);
+}
 GPU4FS_FN inline bool session_is_open(const Session& session) {
   return load<Order::acquire, Scope::system>(&session.phase) == static_cast<u32>(SessionPhase::open);
 }
@@ -394,6 +398,17 @@ GPU4FS_FN inline void refill_spares(Engine& engine, WorkerMemory& memory) {
   }
 }
 
+enum class TokenEnd : u32 { taken, missed, closed };
+
+// Leader only.
+GPU4FS_FN inline TokenEnd take_token_of_open(Session& session, u64 word) {
+  if (!try_token(session, word)) return TokenEnd::missed;
+  // It may have been closed between the look and the token.
+  if (session_is_open(session)) return TokenEnd::taken;
+  pass_token(session, word >> 1);
+  return TokenEnd::closed;
+}
+
 struct RingChoice {
   u32 session;  // session_max: none
   u32 saw_descriptor;
@@ -401,29 +416,53 @@ struct RingChoice {
   u64 position;
 };
 
+struct RingsSeen {
+  u32 end;       // sessions beyond it were never used
+  u32 stopping;  // only the management process is listened to
+};
+
+struct RingLook {
+  u64 word;  // Session::poll_word
+  u32 shows; // worth taking, as far as one can see
+};
+
+// A look at one ring that acquires nothing. Any rank.
+GPU4FS_FN inline RingLook look_at_ring(const Engine& engine, u32 index, bool stopping, bool peek) {
+  const Session& session = engine.sessions[index];
+  if (!session_looks_open(session) || (stopping && session.internal == 0)) return {0, 0};
+  const u64 word = load<Order::relaxed, Scope::engine>(&session.poll_word);
+  const bool shows = !peek || ring::peek_descriptor(session.ring, word >> 1);
+  return {word, shows ? 1u : 0u};
+}
+
 // A ring worth looking at, with its token taken. With `peek` only one that shows a descriptor. Once the
-// engine is asked to stop only the management process is listened to. Leader only.
-GPU4FS_FN inline RingChoice choose_ring(Engine& engine, u32 cursor, bool peek) {
+// engine is asked to stop only the management process is listened to. The ranks look at a ring each.
+template <class Group>
+GPU4FS_FN RingChoice choose_ring(Group g, Engine& engine, u32 cursor, bool peek) {
   RingChoice choice{session_max, 0, 0, 0};
-  const u32 end = load<Order::acquire, Scope::system>(&engine.session_end);
-  const bool stopping = load<Order::relaxed, Scope::system>(&engine.stop_requested) != 0;
-  for (u32 i = 0; i < end; ++i) {
-    const u32 index = (cursor + i) % end;
-    Session& session = engine.sessions[index];
-    if (!session_is_open(session) || (stopping && session.internal == 0)) continue;
-    const u64 word = load<Order::relaxed, Scope::engine>(&session.poll_word);
-    choice.position = word >> 1;
-    if (peek && !ring::peek_descriptor(session.ring, choice.position)) continue;
-    choice.saw_descriptor = 1;
-    if ((word & 1) != 0 || !try_token(session, word)) {
-      choice.missed_token = 1;
-      continue;
+  const RingsSeen rings = serial(g, [&] {
+    return RingsSeen{load<Order::relaxed, Scope::system>(&engine.session_end),
+                     load<Order::relaxed, Scope::system>(&engine.stop_requested)};
+  });
+  for (u32 base = 0; base < rings.end; base += Group::size()) {
+    const u32 mine = base + g.rank() < rings.end ? (cursor + base + g.rank()) % rings.end : session_max;
+    const RingLook look = mine == session_max ? RingLook{0, 0} : look_at_ring(engine, mine, rings.stopping != 0, peek);
+    const u32 showing = g.ballot(look.shows != 0);
+    u32 free = g.ballot(look.shows != 0 && (look.word & 1) == 0);
+    if (showing != 0) choice.saw_descriptor = 1;
+    if (showing != free) choice.missed_token = 1;
+    for (; free != 0; free &= free - 1) {
+      const u32 rank = count_trailing_zeros(free);
+      const u32 index = g.shuffle(mine, rank);
+      const u64 word = g.shuffle(look.word, rank);
+      const TokenEnd end = serial(g, [&] { return take_token_of_open(engine.sessions[index], word); });
+      if (end == TokenEnd::taken) {
+        choice.session = index;
+        choice.position = word >> 1;
+        return choice;
+      }
+      if (end == TokenEnd::missed) choice.missed_token = 1;
     }
-    choice.session = index;
-    // It may have been closed between the look and the token.
-    if (session_is_open(session)) return choice;
-    choice.session = session_max;
-    pass_token(session, choice.position);
   }
   return choice;
 }
@@ -440,10 +479,8 @@ GPU4FS_FN u32 poll_rings(Group g, Engine& engine, WorkerState& worker, bool* fou
   if (worker.polls_rings == 0) return no_command;
   const bool keeps = worker.keeps_token != 0;
   if (worker.held_session == session_max) {
-    const detail::RingChoice choice = serial(g, [&] {
-      if (keeps) detail::refill_spares(engine, engine.worker_memory[worker.index]);
-      return detail::choose_ring(engine, worker.session_cursor, !keeps);
-    });
+    if (keeps) serial(g, [&] { detail::refill_spares(engine, engine.worker_memory[worker.index]); });
+    const detail::RingChoice choice = detail::choose_ring(g, engine, worker.session_cursor, !keeps);
     worker.saw_descriptor = choice.saw_descriptor;
     worker.missed_token = choice.missed_token;
     if (choice.session == session_max) return no_command;

@@ -40,23 +40,14 @@ struct RunQueue {
   }
   GPU4FS_FN void push(u32 item) { put(claim(1), item); }
 
-  // `count` copies of one item. In a kernel a release is a fence, and one does for all of them.
-  GPU4FS_FN void push_copies(u32 item, u32 count) {
-    const u64 position = claim(count);
-#if GPU4FS_DEVICE_CODE
-    fence<Order::release, Scope::engine>();
-    for (u64 at = position; at < position + count; ++at) {
-      store<Order::relaxed, Scope::engine>(&cells[at & (capacity - 1)], cell_of(at, item));
-    }
-#else
-    for (u64 at = position; at < position + count; ++at) put(at, item);
-#endif
-  }
-
+  // A look at an empty queue acquires nothing: on a GPU that would empty the first-level cache of everybody on
+  // the multiprocessor, each time.
   GPU4FS_FN bool pop(u32* item) {
     u64 position = load<Order::relaxed, Scope::engine>(&head);
     for (;;) {
-      const u64 cell = load<Order::acquire, Scope::engine>(&cells[position & (capacity - 1)]);
+      u64* const place = &cells[position & (capacity - 1)];
+      u64 cell = load<Order::relaxed, Scope::engine>(place);
+      if ((cell >> 32) == ((position + 1) & 0xffffffffu)) cell = load<Order::acquire, Scope::engine>(place);
       if ((cell >> 32) != ((position + 1) & 0xffffffffu)) {
         // Empty, or another consumer was here between the two loads.
         const u64 now = load<Order::relaxed, Scope::engine>(&head);
@@ -64,7 +55,7 @@ struct RunQueue {
         position = now;
         continue;
       }
-      if (compare_exchange<Order::acq_rel, Scope::engine>(&head, position, position + 1)) {
+      if (compare_exchange<Order::relaxed, Scope::engine>(&head, position, position + 1)) {
         *item = static_cast<u32>(cell);
         return true;
       }

@@ -2,7 +2,11 @@
 //
 // The task word holds {count, next}; a fetch_add both takes a task and tells whether it exists, so a helper
 // that comes too late, even after the slot was reused, either finds nothing or helps the newer fan-out.
-// The run queue gets a bounded number of help items. Whoever ends the last task goes on with the command.
+//
+// The command stands on the help board, one cache line that workers without work look at: all of them see it
+// within a microsecond, where handing out an item to each through the run queue takes one a microsecond. A full
+// board costs help, nothing else: who fanned out runs tasks until none is left. A helper runs a few and looks
+// around again. Whoever ends the last task goes on with the command.
 #pragma once
 
 #include "base/bits.hpp"
@@ -15,12 +19,32 @@ namespace gpu4fs::engine {
 enum class HelpEnd : u32 {
   nothing_left,  // other workers end the rest
   was_last,      // the caller goes on with the command
-  held_back,     // the step gate is closed; a help item was held back
+  held_back,     // the step gate is closed; the command's tasks were held back
+  did_some,      // a helper: there may be more
 };
 
 namespace detail {
 
-// Leader only.
+GPU4FS_FN inline bool has_open_task(const Engine& engine, u64 entry) {
+  const u32 index = static_cast<u32>(entry) - 1;
+  GPU4FS_CHECK_LT(index, engine.config.command_count);
+  const u64 word = load<Order::relaxed, Scope::engine>(&engine.commands[index].task_word);
+  return static_cast<u32>(word) < static_cast<u32>(word >> 32);
+}
+
+// Puts the command on the board, in a free place or one whose tasks have all been taken. Leader only.
+GPU4FS_FN inline void ask_for_help(Engine& engine, u32 index) {
+  HelpBoard& board = engine.help_board;
+  const u64 ticket = fetch_add<Order::relaxed, Scope::engine>(&board.tickets, 1u);
+  const u64 entry = (ticket << 32) | (index + 1);
+  for (u32 i = 0; i < help_board_size; ++i) {
+    u64* const place = &board.entries[(index + i) % help_board_size];
+    u64 old = load<Order::relaxed, Scope::engine>(place);
+    if (old != 0 && has_open_task(engine, old)) continue;
+    if (compare_exchange<Order::release, Scope::engine>(place, old, entry)) return;
+  }
+}
+
 GPU4FS_FN inline void begin_fan_out(Engine& engine, CommandState& c, u32 task_count) {
   GPU4FS_CHECK_GT(task_count, 0u);
   GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&c.tasks_left)), 0u);
@@ -28,14 +52,9 @@ GPU4FS_FN inline void begin_fan_out(Engine& engine, CommandState& c, u32 task_co
   store<Order::relaxed, Scope::engine>(&c.task_status, static_cast<u32>(Status::ok));
   store<Order::relaxed, Scope::engine>(&c.tasks_left, task_count);
   store<Order::release, Scope::engine>(&c.task_word, u64{task_count} << 32);
-  const u32 wanted = minimum(task_count, engine.config.worker_count) - 1;
-  if (wanted == 0) return;
-  const u32 queued = fetch_add<Order::relaxed, Scope::engine>(&engine.helpers_queued, wanted);
-  const u32 room = queued < engine.helper_max ? engine.helper_max - queued : 0;
-  const u32 helpers = minimum(wanted, room);
-  if (helpers < wanted) fetch_sub<Order::relaxed, Scope::engine>(&engine.helpers_queued, wanted - helpers);
+  const u32 helpers = minimum(task_count, engine.config.worker_count) - 1;
   if (helpers == 0) return;
-  engine.run_queue.push_copies(c.index | item_help, helpers);
+  ask_for_help(engine, c.index);
   wake_workers(engine, helpers);
 }
 
@@ -76,16 +95,32 @@ GPU4FS_FN inline TaskEnd end_task(Engine& engine, CommandState& c, bool counted)
 }
 
 // The gate is closed: what is left of the tasks is taken up when it opens. Leader only.
-GPU4FS_FN inline bool hold_back_help(Engine& engine, CommandState& c) {
-  fetch_add<Order::relaxed, Scope::engine>(&engine.helpers_queued, 1u);
-  if (hold_back(engine, c.index | item_help)) return true;
-  fetch_sub<Order::relaxed, Scope::engine>(&engine.helpers_queued, 1u);
-  return false;
+GPU4FS_FN inline bool hold_back_tasks(Engine& engine, CommandState& c) {
+  return hold_back(engine, c.index | item_tasks);
+}
+
+struct WantedHelp {
+  u64 entry;  // 0: none
+  u32 place;
+};
+
+// An entry of the board. Collective.
+template <class Group>
+GPU4FS_FN WantedHelp find_wanted_help(Group g, const Engine& engine, u32 start) {
+  WantedHelp own{0, 0};
+  for (u32 i = g.rank(); i < help_board_size; i += Group::size()) {
+    const u32 place = (start + i) % help_board_size;
+    const u64 entry = load<Order::relaxed, Scope::engine>(&engine.help_board.entries[place]);
+    if (entry != 0 && own.entry == 0) own = {entry, place};
+  }
+  const u32 found = g.ballot(own.entry != 0);
+  return found == 0 ? WantedHelp{0, 0} : g.shuffle(own, count_trailing_zeros(found));
 }
 
 }  // namespace detail
 
-// Runs tasks of `c` until none is left. The caller is outside the step gate.
+// Runs tasks of `c`, which fanned out or whose tasks were held back, until none is left. The caller is outside
+// the step gate.
 template <class Group>
 GPU4FS_FN HelpEnd run_tasks(Group g, Engine& engine, CommandState& c) {
   bool counted = false;
@@ -93,7 +128,7 @@ GPU4FS_FN HelpEnd run_tasks(Group g, Engine& engine, CommandState& c) {
     const detail::TakenTask taken = serial(g, [&] { return detail::take_task(engine, c, counted); });
     if (taken.take == detail::TaskTake::none) return HelpEnd::nothing_left;
     if (taken.take == detail::TaskTake::closed) {
-      const bool held = serial(g, [&] { return detail::hold_back_help(engine, c); });
+      const bool held = serial(g, [&] { return detail::hold_back_tasks(engine, c); });
       if (held) return HelpEnd::held_back;
       continue;
     }
@@ -102,6 +137,45 @@ GPU4FS_FN HelpEnd run_tasks(Group g, Engine& engine, CommandState& c) {
     if (ended.last) return HelpEnd::was_last;
     counted = ended.counted;
   }
+}
+
+struct Help {
+  HelpEnd end;
+  u32 command;
+};
+
+inline constexpr u32 tasks_per_help = 4;
+
+// Runs tasks of a command on the board. With nothing_left there was none to run.
+template <class Group>
+GPU4FS_FN Help help_somebody(Group g, Engine& engine, u32 start) {
+  const detail::WantedHelp wanted = detail::find_wanted_help(g, engine, start);
+  if (wanted.entry == 0) return {HelpEnd::nothing_left, 0};
+  const u32 index = static_cast<u32>(wanted.entry) - 1;
+  GPU4FS_CHECK_LT(index, engine.config.command_count);
+  CommandState& c = engine.commands[index];
+  bool counted = false;
+  for (u32 done = 0; done < tasks_per_help; ++done) {
+    const detail::TakenTask taken = serial(g, [&] {
+      const detail::TakenTask task = detail::take_task(engine, c, counted);
+      if (task.take == detail::TaskTake::none) {
+        u64 entry = wanted.entry;
+        compare_exchange<Order::relaxed, Scope::engine>(&engine.help_board.entries[wanted.place], entry, u64{0});
+      }
+      return task;
+    });
+    // A closed gate keeps the entry: it is seen again when the gate has opened.
+    if (taken.take != detail::TaskTake::task) return {done == 0 ? HelpEnd::nothing_left : HelpEnd::did_some, 0};
+    dispatch_task(g, engine, c, taken.task);
+    const detail::TaskEnd ended = serial(g, [&] {
+      detail::TaskEnd end = detail::end_task(engine, c, taken.counted);
+      if (end.counted && done + 1 == tasks_per_help) leave(engine, engine.step_gate);
+      return end;
+    });
+    if (ended.last) return {HelpEnd::was_last, index};
+    counted = ended.counted;
+  }
+  return {HelpEnd::did_some, index};
 }
 
 }  // namespace gpu4fs::engine

@@ -13,8 +13,8 @@
 
 namespace gpu4fs::engine {
 
-// Run queue items: a command to run, or one whose tasks want help.
-inline constexpr u32 item_help = 1u << 31;
+// Run queue items: a command to run, or one whose tasks were held back.
+inline constexpr u32 item_tasks = 1u << 31;
 
 GPU4FS_FN inline CommandPhase phase_of(const CommandState& c) {
   return static_cast<CommandPhase>(load<Order::acquire, Scope::engine>(&c.phase));

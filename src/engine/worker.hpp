@@ -1,7 +1,7 @@
 // A worker: one group that executes work. A CPU thread or a warp calls worker_step() in a loop.
 //
-// Work is an item of the run queue (a command to go on with, or one whose tasks want help) or a command in a
-// ring. Workers look at the run queue first, so that what was begun gets done, and at the rings first every
+// Work is an item of the run queue (a command to go on with), a task of a command on the help board, or a
+// command in a ring. Workers look at the run queue first, so that what was begun gets done, and at the rings first every
 // fourth time, so that new commands are seen while large transfers run.
 #pragma once
 
@@ -38,12 +38,25 @@ GPU4FS_FN bool step_from_queue(Group g, Engine& engine, WorkerState& worker) {
   return popped.found;
 }
 
+// A task of somebody's transfer, and the rest of that command if it was the last one.
+template <class Group>
+GPU4FS_FN bool step_from_board(Group g, Engine& engine, WorkerState& worker) {
+  // Few commands at a time: each is a stream of host memory, and many at once cost bandwidth.
+  constexpr u32 streams = 4;
+  const Help help = help_somebody(g, engine, worker.index % streams * (help_board_size / streams));
+  if (help.end == HelpEnd::nothing_left) return false;
+  if (help.end == HelpEnd::was_last) {
+    run_command(g, engine, worker, Decision{Next::step, Status::ok, help.command, 0});
+  }
+  return true;
+}
+
 // A worker of a service kernel that watches rings: others serve the run queue.
 template <class Group>
 GPU4FS_FN bool poller_step(Group g, Engine& engine, WorkerState& worker) {
   if (step_from_rings(g, engine, worker)) return true;
   if (worker.held_session != session_max && worker.turn % 16 != 0) return false;
-  return step_from_queue(g, engine, worker);
+  return step_from_queue(g, engine, worker) || step_from_board(g, engine, worker);
 }
 
 }  // namespace detail
@@ -56,6 +69,7 @@ GPU4FS_FN bool worker_step(Group g, Engine& engine, WorkerState& worker) {
   const bool rings_first = worker.rings_first != 0 || worker.turn % 4 == 0;
   if (rings_first && detail::step_from_rings(g, engine, worker)) return true;
   if (detail::step_from_queue(g, engine, worker)) return true;
+  if (detail::step_from_board(g, engine, worker)) return true;
   if (!rings_first && detail::step_from_rings(g, engine, worker)) return true;
   return false;
 }
