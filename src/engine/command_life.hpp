@@ -4,6 +4,7 @@
 #include "base/copy.hpp"
 #include "engine/engine.hpp"
 #include "engine/owned_extents.hpp"
+#include "fs/inode/inode.hpp"
 #include "fs/pages/change.hpp"
 #include "ring/ring.hpp"
 
@@ -133,6 +134,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void release_holdings(Engine& engine, CommandSt
     leave(engine, engine.commit_gate);
   }
   if (c.extent_count != 0) abandon_owned_extents(engine, c);
+  if (c.operation.claimed_inode != 0) fs::unclaim_inode(engine.fs, c.operation);
   release_all_locks(engine, c);
   const fs::Operation& op = c.operation;
   if (op.pages_reserved != 0 || op.frames_reserved != 0 || op.dirty_reserved != 0) {

@@ -52,8 +52,8 @@ struct Step {
   //   retry_after_checkpoint  locks and reservations are dropped, stage becomes 0, restarted after the
   //                           next checkpoint (which also evicts)
   //   chunk_not_mapped        the server maps operation.wanted_chunk, then the command is restarted
-  // Extents in c.extents[0, extent_count) are given back by the engine with the reservations; claimed
-  // inode numbers are not: the handler gives them back before it answers one of the last two.
+  // Extents in c.extents[0, extent_count) and a claimed inode number are given back by the engine with the
+  // reservations.
   GPU4FS_FN static Step fail(Status status) { return {StepKind::complete, status, 0, 0, 0}; }
   GPU4FS_FN static Step park() { return {StepKind::parked, Status::parked, 0, 0, 0}; }
   GPU4FS_FN static Step fan_out(u32 task_count) {

@@ -44,8 +44,11 @@ GPU4FS_FN inline Decision before_step(Engine& engine, CommandState& c) {
   const EngineWait waited = static_cast<EngineWait>(c.engine_wait);
   c.engine_wait = static_cast<u32>(EngineWait::none);
   if (waited == EngineWait::chunk_mapping) {
-    if (c.upcall_result != Status::ok) return {Next::end, c.upcall_result, c.index, 0};
-    fs::make_chunk_accessible(engine.fs, c.operation.wanted_chunk);
+    const bool has_memory = c.upcall_result == Status::ok;
+    if (has_memory) fs::make_chunk_accessible(engine.fs, c.operation.wanted_chunk);
+    const bool goes_on =
+        has_memory || (c.upcall_result == Status::no_space && fs::refuse_wanted_chunk(engine.fs, c.operation));
+    if (!goes_on) return {Next::end, c.upcall_result, c.index, 0};
   }
   if (waited == EngineWait::checkpoint) {
     const Status failed = static_cast<Status>(c.wait_status);
@@ -162,11 +165,10 @@ GPU4FS_FN void run_command(Group g, Engine& engine, WorkerState& worker, detail:
 // An item of the run queue.
 template <class Group>
 GPU4FS_FN void run_item(Group g, Engine& engine, WorkerState& worker, u32 item) {
-  const u32 index = item & ~item_help;
+  const u32 index = item & ~item_tasks;
   GPU4FS_CHECK_LT(index, engine.config.command_count);
   CommandState& c = engine.commands[index];
-  if ((item & item_help) != 0) {
-    serial(g, [&] { fetch_sub<Order::relaxed, Scope::engine>(&engine.helpers_queued, 1u); });
+  if ((item & item_tasks) != 0) {
     run_command(g, engine, worker, detail::Decision{detail::Next::tasks, Status::ok, index, 0});
     return;
   }

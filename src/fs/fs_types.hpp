@@ -43,30 +43,38 @@ inline constexpr u32 no_frame = 0xffffffffu;
 
 enum FrameState : u32 { frame_free = 0, frame_loading = 1, frame_valid = 2 };
 
-struct Frame {
+enum FrameBits : u32 {
+  frame_referenced = 1,  // used since the eviction clock passed
+  frame_has_child = 2,   // while evicting: a page below it is resident
+  frame_checked = 4,     // a directory leaf that was found sound as a whole
+};
+
+// Key, link and state in 32 bytes, see PageTable.
+struct alignas(64) Frame {
   PageKey key;
   u64 address;      // logical address of the page's last place on the medium, 0: never written
   u32 next;         // hash chain or free list
   u32 state;        // FrameState, atomic
   u32 dirty;        // 1: in the dirty list, atomic
-  u32 referenced;   // clock bit for eviction
+  u32 referenced;   // FrameBits, atomic
 };
 
-struct PageTable {
+// What a look-up needs stands in front: a GPU's first-level cache is filled by 32 bytes.
+struct alignas(32) PageTable {
   Frame* frames;            // frame_count
   u8* data;                 // frame_count * 4096, 4 KiB aligned
   CommandLock* inode_locks; // frame_count * 16: lock of inode (16 * page + i) while its inode page is here
   u32* buckets;             // bucket_count frame indices (no_frame: empty), bucket_count a power of two
+  u32 frame_count;
+  u32 bucket_count;
+  u32 bucket_lock_count;
+  u32 staging_count;        // greatest number of dirty frames
   TicketLock* bucket_locks; // bucket_lock_count (a power of two)
   u32* dirty_list;          // frame indices, frame_count entries
   u32* limbo_list;          // frame_count entries: frames removed, not yet reusable
   u8* staging;              // staging_count * 4096: copies taken by the snapshot
   u32* staged_frames;       // staging_count frame indices
   u64* staged_addresses;    // staging_count new addresses
-  u32 frame_count;
-  u32 bucket_count;
-  u32 bucket_lock_count;
-  u32 staging_count;        // greatest number of dirty frames
   TicketLock free_lock;
   u32 free_head;            // free list of frames
   u32 free_count;           // frames on it
@@ -103,6 +111,7 @@ struct AllocationShard {
 
 // Batches of inode numbers in flight are counted by hash, so that a batch is not handed out twice.
 inline constexpr u32 claimed_batch_slots = 1024;
+inline constexpr u32 returned_inode_max = 64;
 
 enum class AccessTimeMode : u32 { relative = 0, never = 1, strict = 2, directories_never = 3 };
 
@@ -129,6 +138,8 @@ struct FileSystem {
   u64 checkpoint_pause_ns;         // how long the last one kept operations from committing
   format::Superblock* superblocks; // one a device, as last written; templates of the next ones
   u32 claimed_batches[claimed_batch_slots];  // inode numbers claimed but not committed, by hash of batch
+  u64 returned_inodes[returned_inode_max];   // claims whose command ended without them, under grow_lock
+  u32 returned_inode_count;                  // atomic
 };
 
 // What a command carries through the fs functions; lives in the command's state in engine memory.
@@ -137,6 +148,8 @@ struct Operation {
   u32 shard;             // allocation shard of the worker
   u32 may_use_emergency; // 1: frees space (unlink, truncate, rmdir ...)
   u64 pages_reserved;    // of SpaceCounters::reserved, still unused by this command
+  u64 claimed_inode;     // number claimed and not committed, kept over restarts; 0: none
+  u64 refused_devices;   // bit a device: a chunk of it could not be mapped for this command
   u32 frames_reserved;   // of PageTable::frames_reserved
   u32 dirty_reserved;    // of PageTable::dirty_reserved
   u32 wanted_chunk;      // set with Status::chunk_not_mapped

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cstring>
+#include <set>
+#include <thread>
 #include <vector>
 
 #include "base/emulated_warp.hpp"
@@ -11,6 +14,7 @@
 #include "raid/logical_space_build.hpp"
 #include "support/on_all_groups.hpp"
 #include "support/small_file_system.hpp"
+#include "support/test_scale.hpp"
 
 namespace gpu4fs::test {
 namespace {
@@ -128,17 +132,17 @@ class GiantPool {
   fs::FileSystem* fs_ = nullptr;
 };
 
-// The first GiB of the chunk as one extent: regions are handed out in order.
+raid::Extent allocate_giga(fs::FileSystem& fs, fs::Operation& op) {
+  return fs::allocate_run(fs, op, giga_pages, static_cast<u32>(giga_pages));
+}
+
+// The first GiB of the chunk.
 raid::Extent take_first_giga(fs::FileSystem& fs, fs::Operation& op) {
   EXPECT_EQ(fs::reserve_pages(fs, op, giga_pages), Status::ok);
-  u64 taken = 0;
-  while (taken < giga_pages) {
-    const raid::Extent extent = fs::allocate_run(fs, op, giga_pages - taken, static_cast<u32>(pages_per_block_2m));
-    EXPECT_EQ(extent.address, GiantPool::chunk_base + taken * page_size);
-    if (extent.page_count == 0) break;
-    taken += extent.page_count;
-  }
-  return {GiantPool::chunk_base, static_cast<u32>(giga_pages), 0};
+  const raid::Extent extent = allocate_giga(fs, op);
+  EXPECT_EQ(extent.address, GiantPool::chunk_base);
+  EXPECT_EQ(extent.page_count, giga_pages);
+  return extent;
 }
 
 template <class Group>
@@ -167,6 +171,79 @@ void remove_all(Group g, GiantPool& pool, fs::Operation& op, u64 first, u64 end)
   fs::map_remove(g, pool.fs(), op, pool.file(), first, end);
 }
 
+// All or nothing, aligned, and what one holds the other does not get.
+TEST(MapGiant, RunsAreAlignedAndWhole) {
+  GiantPool pool;
+  fs::FileSystem& fs = pool.fs();
+  ASSERT_EQ(pool.load_status, Status::ok);
+  const u64 free_pages = fs.counters.free;
+  fs::Operation op{};
+  op.may_use_emergency = 1;
+  ASSERT_EQ(fs::reserve_pages(fs, op, 2 * giga_pages), Status::ok);
+  const raid::Extent first = allocate_giga(fs, op);
+  const raid::Extent second = allocate_giga(fs, op);
+  EXPECT_EQ((std::set<u64>{first.address, second.address}), (std::set<u64>{giga, 2 * giga}));
+  EXPECT_EQ(fs.counters.free, free_pages - 2 * giga_pages);
+  fs::abandon_extent(fs, op, first);
+  fs::abandon_extent(fs, op, second);
+  // One page in the way of each.
+  const raid::Extent small = fs::allocate_run(fs, op, 1, 1);
+  EXPECT_EQ(small.address / giga, u64{1});
+  const raid::Extent rest = allocate_giga(fs, op);
+  EXPECT_EQ(rest.address, 2 * giga);
+  EXPECT_EQ(allocate_giga(fs, op).page_count, 0u) << "one page less is reserved";
+  fs::abandon_extent(fs, op, rest);
+  const raid::Extent region = fs::allocate_run(fs, op, giga_pages, static_cast<u32>(pages_per_block_2m));
+  EXPECT_EQ(region.page_count, fs::large_run_pages_max);
+  fs::abandon_extent(fs, op, region);
+  fs::abandon_extent(fs, op, small);
+  EXPECT_EQ(op.pages_reserved, 2 * giga_pages);
+  fs::unreserve_pages(fs, op, op.pages_reserved);
+  EXPECT_EQ(fs.counters.free, free_pages);
+  EXPECT_EQ(fs.counters.available, free_pages);
+}
+
+// Threads that want blocks of 1 GiB, of 2 MiB and pages: nothing is given twice, and everything comes back.
+TEST(MapGiant, RunsOfAllSizesAreTakenAtOnce) {
+  GiantPool pool;
+  fs::FileSystem& fs = pool.fs();
+  ASSERT_EQ(pool.load_status, Status::ok);
+  const u64 free_pages = fs.counters.free;
+  std::atomic<u32> giants{0};
+  std::atomic<bool> ended{false};
+  std::vector<std::thread> threads;
+  for (u32 t = 0; t < 2; ++t) {
+    threads.emplace_back([&, t] {
+      const u32 alignment = t == 0 ? 1 : static_cast<u32>(pages_per_block_2m);
+      while (!ended) {
+        fs::Operation op{};
+        if (fs::reserve_pages(fs, op, alignment) != Status::ok) continue;
+        const raid::Extent run = fs::allocate_run(fs, op, alignment, alignment);
+        if (run.page_count != 0) fs::abandon_extent(fs, op, run);
+        fs::unreserve_pages(fs, op, op.pages_reserved);
+      }
+    });
+  }
+  const u32 rounds = scaled(1000);
+  for (u32 i = 0; i < rounds; ++i) {
+    fs::Operation op{};
+    if (fs::reserve_pages(fs, op, giga_pages) != Status::ok) continue;
+    const raid::Extent run = allocate_giga(fs, op);
+    if (run.page_count != 0) {
+      EXPECT_TRUE(is_aligned(run.address, giga));
+      EXPECT_EQ(run.page_count, giga_pages);
+      giants.fetch_add(1);
+      fs::abandon_extent(fs, op, run);
+    }
+    fs::unreserve_pages(fs, op, op.pages_reserved);
+  }
+  ended = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(giants.load(), 0u);
+  EXPECT_EQ(fs.counters.free, free_pages);
+  EXPECT_EQ(fs.counters.available, free_pages);
+}
+
 TEST(MapGiant, BlockIsPlacedSplitAndRemoved) {
   on_all_groups([](auto g) {
     static GiantPool* pool = nullptr;
@@ -181,7 +258,7 @@ TEST(MapGiant, BlockIsPlacedSplitAndRemoved) {
     const raid::Extent giant = serial(g, [&] { return take_first_giga(fs, op); });
     prepare_change(g, *pool, op, at, at + giga_pages);
     fs::map_replace(g, fs, op, pool->file(), at, giant, fs::MapKind::unwritten);
-    serial(g, [&] { fs::commit_extent(fs, giant); });
+    serial(g, [&] { fs::commit_extent(Lane{}, fs, giant); });
     EXPECT_EQ(fs.inode_file.slots[3].size(), format::BlockSize::block_1g);
     EXPECT_EQ(fs.inode_file.page_count, giga_pages);
     expect_run(g, *pool, op, at + 5, {fs::MapKind::unwritten, 0, giant.address + 5 * page_size, giga_pages - 5});
@@ -227,11 +304,11 @@ TEST(MapGiant, ReplacedSubtreeIsFreed) {
     ASSERT_EQ(fs::reserve_pages(fs, op, 1), Status::ok);
     const raid::Extent extent = fs::allocate_run(fs, op, 1, 1);
     fs::map_replace(Lane{}, fs, op, pool.file(), page, extent, fs::MapKind::data);
-    fs::commit_extent(fs, extent);
+    fs::commit_extent(Lane{}, fs, extent);
   }
   prepare_change(Lane{}, pool, op, giga_pages, 2 * giga_pages);
   fs::map_replace(Lane{}, fs, op, pool.file(), giga_pages, giant, fs::MapKind::data);
-  fs::commit_extent(fs, giant);
+  fs::commit_extent(Lane{}, fs, giant);
   EXPECT_EQ(fs.inode_file.slots[1].size(), format::BlockSize::block_1g);
   EXPECT_EQ(fs.counters.used, giga_pages + 2);
   EXPECT_EQ(fs.inode_file.page_count, giga_pages + 2 + 4);

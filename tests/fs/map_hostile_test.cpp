@@ -80,7 +80,7 @@ u32 use_map(SmallFileSystem& small, u64 number, Sequence& random) {
         for (u64 page = first; page < end;) {
           const raid::Extent extent = fs::allocate_run(fs, op, end - page, 1);
           fs::map_replace(Lane{}, fs, op, ref, page, extent, fs::MapKind::data);
-          fs::commit_extent(fs, extent);
+          fs::commit_extent(Lane{}, fs, extent);
           page += extent.page_count;
         }
         break;

@@ -61,7 +61,7 @@ class MapWalk {
       const raid::Extent extent = allocate(first + done, count - done);
       ASSERT_GT(extent.page_count, 0u);
       fs::map_replace(g_, fs_, op_, ref, first + done, extent, kind);
-      serial(g_, [&] { fs::commit_extent(fs_, extent); });
+      serial(g_, [&] { fs::commit_extent(Lane{}, fs_, extent); });
       for (u32 i = 0; i < extent.page_count; ++i) {
         model[first + done + i] = {extent.address + u64{i} * page_size, kind == fs::MapKind::unwritten};
       }

@@ -255,6 +255,87 @@ TEST(PagesTable, MalformedPointersAreRefused) {
   ref.inode->height = 0;
 }
 
+// Files of fixed height are walked without a lock: a page may be created between the look for it and the load.
+TEST(PagesTable, APageCreatedMeanwhileIsNoDamage) {
+  SmallFileSystem small;
+  fs::Operation op = small.operation();
+  const fs::InodeRef file = fs::detail::inode_file_ref(small.fs());
+  const u64 index = make_file(Lane{}, small, op) / format::inodes_per_page;
+  ASSERT_NE(fs::resident_frame(small.fs(), 0, 0, index), no_frame);
+  EXPECT_EQ(fs::detail::begin_load(small.fs(), op, file, 0, index).status, Status::again);
+  ASSERT_EQ(small.checkpoint(Lane{}), Status::ok);
+  EXPECT_EQ(fs::detail::begin_load(small.fs(), op, file, 0, index).status, Status::again);
+  // Without the page, a slot that says nothing is damage.
+  format::BlockPointer* slot = fs::detail::slot_of_page(small.fs(), file, 0, index + 1);
+  ASSERT_NE(slot, nullptr);
+  const format::BlockPointer before = *slot;
+  *slot = format::BlockPointer::data(0, format::BlockSize::page_4k);
+  EXPECT_EQ(fs::detail::begin_load(small.fs(), op, file, 0, index + 1).status, Status::corrupt_structure);
+  *slot = before;
+}
+
+fs::Operation operation_of_shard(u32 shard) {
+  fs::Operation op{};
+  op.now = 1;
+  op.shard = shard;
+  return op;
+}
+
+u64 claim(SmallFileSystem& small, fs::Operation& op) {
+  u64 number = 0;
+  EXPECT_EQ(fs::claim_inode(Lane{}, small.fs(), op, &number), Status::ok);
+  return number;
+}
+
+TEST(PagesTable, AClaimStaysWithItsCommandAndReturnsWhenItEnds) {
+  SmallFileSystem small;
+  std::vector<fs::Operation> commands(2 * format::inodes_per_page, operation_of_shard(0));
+  std::vector<u64> numbers;
+  // Two batches; the shard goes on from the first one to the second.
+  for (fs::Operation& op : commands) numbers.push_back(claim(small, op));
+  const std::set<u64> distinct(numbers.begin(), numbers.end());
+  ASSERT_EQ(distinct.size(), commands.size());
+  // A restart, by a worker of another shard.
+  commands[5].shard = 1;
+  EXPECT_EQ(claim(small, commands[5]), numbers[5]);
+  // Ended without an inode: whoever asks next gets the number, although its batch is in nobody's hands.
+  fs::unclaim_inode(small.fs(), commands[3]);
+  fs::unclaim_inode(small.fs(), commands[3]);
+  fs::unclaim_inode(small.fs(), commands[7]);
+  fs::Operation first = operation_of_shard(1);
+  fs::Operation second = operation_of_shard(0);
+  EXPECT_EQ((std::set<u64>{claim(small, first), claim(small, second)}), (std::set<u64>{numbers[3], numbers[7]}));
+}
+
+TEST(PagesTable, MoreReturnedClaimsThanThereIsRoomForDoNoHarm) {
+  SmallFileSystem small;
+  std::vector<fs::Operation> commands(2 * fs::returned_inode_max, operation_of_shard(0));
+  for (u32 round = 0; round < 3; ++round) {
+    std::set<u64> numbers;
+    for (fs::Operation& op : commands) numbers.insert(claim(small, op));
+    EXPECT_EQ(numbers.size(), commands.size());
+    for (fs::Operation& op : commands) fs::unclaim_inode(small.fs(), op);
+  }
+}
+
+TEST(PagesTable, AClaimThatWaitsForAPageSkipsNoNumbers) {
+  SmallFileSystem small;
+  fs::Operation first = operation_of_shard(0);
+  const u64 number = claim(small, first);
+  const u32 bitmap = fs::resident_frame(small.fs(), format::inode_number_inode_bitmap, 0, 0);
+  ASSERT_NE(bitmap, no_frame);
+  // As while somebody else reads it.
+  fs::Frame& frame = small.fs().pages.frames[bitmap];
+  frame.state = fs::frame_loading;
+  fs::Operation second = operation_of_shard(1);
+  u64 ignored = 0;
+  for (u32 i = 0; i < 5; ++i) {
+    EXPECT_EQ(fs::claim_inode(Lane{}, small.fs(), second, &ignored), Status::again);
+  }
+  frame.state = fs::frame_valid;
+  EXPECT_EQ(claim(small, second), number + format::inodes_per_page);
+}
+
 // Threads that create files at once never get the same number, and none is told that there is no number left.
 TEST(PagesTable, ConcurrentCreationGivesDistinctNumbers) {
   SmallPoolOptions options;
@@ -286,7 +367,7 @@ TEST(PagesTable, ConcurrentCreationGivesDistinctNumbers) {
           return;
         }
         if (i % 7 == 3) {
-          fs::unclaim_inode(Lane{}, small.fs(), op, number);
+          fs::unclaim_inode(small.fs(), op);
         } else {
           fs::commit_new_inode(Lane{}, small.fs(), op, number, fs::NewInode{0100600, 0, 0, 0, 1, 0, 0, 0});
           numbers[t].push_back(number);

@@ -194,7 +194,7 @@ TEST(SpaceAllocate, damaged_block_pointers_free_nothing_else) {
   ASSERT_EQ(reserve_pages(*pool.fs, op, 8), Status::ok);
   const Extent run = allocate_run(*pool.fs, op, 8, 1);
   ASSERT_EQ(run.page_count, 8u);
-  commit_extent(*pool.fs, {run.address, 4, 0});
+  commit_extent(Lane{}, *pool.fs, {run.address, 4, 0});
   free_extent(*pool.fs, {run.address, 2, 0});
   EXPECT_EQ(pool.fs->had_error, 0u);
   const SpaceCounters before = pool.fs->counters;
@@ -241,10 +241,10 @@ TEST(SpaceAllocate, misuse_fails_checks) {
   const Extent run = allocate_run(*pool.fs, op, 2, 1);
   const CheckGuard guard;
   EXPECT_THROW(unreserve_pages(*pool.fs, op, 2), FailedCheck);
-  EXPECT_THROW(commit_extent(*pool.fs, {run.address + 2 * page_size, 1, 0}), FailedCheck);
+  EXPECT_THROW(commit_extent(Lane{}, *pool.fs, {run.address + 2 * page_size, 1, 0}), FailedCheck);
   EXPECT_THROW(abandon_extent(*pool.fs, op, {run.address + 2 * page_size, 1, 0}), FailedCheck);
-  commit_extent(*pool.fs, run);
-  EXPECT_THROW(commit_extent(*pool.fs, run), FailedCheck);
+  commit_extent(Lane{}, *pool.fs, run);
+  EXPECT_THROW(commit_extent(Lane{}, *pool.fs, run), FailedCheck);
   EXPECT_THROW(abandon_extent(*pool.fs, op, run), FailedCheck);
   EXPECT_THROW(allocate_run(*pool.fs, op, 1, 2), FailedCheck);
   EXPECT_THROW(allocate_run(*pool.fs, op, 0, 1), FailedCheck);

@@ -162,7 +162,7 @@ TEST(SpaceLoad, checkpoint_alternates_slots_and_keeps_the_other_intact) {
         Operation op = shared->operation();
         EXPECT_EQ(reserve_pages(fs, op, 1), Status::ok);
         const raid::Extent run = allocate_run(fs, op, 1, 1);
-        commit_extent(fs, run);
+        commit_extent(Lane{}, fs, run);
         return run.address;
       });
       serial(g, [&] { page.assign(page_size, static_cast<u8>(epoch)); });

@@ -194,7 +194,7 @@ class SpaceModel {
   void commit(Command& command) {
     const std::optional<Extent> extent = take_extent(command);
     if (!extent) return;
-    commit_extent(*pool_.fs, *extent);
+    commit_extent(Lane{}, *pool_.fs, *extent);
     for (u32 i = 0; i < extent->page_count; ++i) committed_.insert(extent->address + i * page_size);
   }
 

@@ -105,7 +105,7 @@ class Worker {
       return;
     }
     const std::shared_lock<std::shared_mutex> inside(shared_.gate);
-    commit_extent(fs, run);
+    commit_extent(Lane{}, fs, run);
     extents_.push_back(run);
   }
 

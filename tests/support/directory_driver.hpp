@@ -104,11 +104,13 @@ class DirectoryDriver {
     return fs::get_inode(Lane{}, fs(), op_, format::inode_number_root, &dir_);
   }
 
-  // A page of the directory, resident.
+  // A page of the directory, resident, as if it had just been loaded: what is changed in it stands for damage on
+  // the medium.
   u8* page(u64 index) {
     u32 frame = fs::no_frame;
     const Status status = fs::get_page(Lane{}, fs(), op_, dir_, 0, index, &frame);
     GPU4FS_CHECK_OK(status);
+    fs().pages.frames[frame].referenced &= ~u32{fs::frame_checked};
     return fs::page_data(fs(), frame);
   }
 

@@ -72,40 +72,40 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_hole(Group g, Engine& engine, CommandState
     fs::MapRun run{};
     GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, page, end - page, &run));
     if (run.kind == fs::MapKind::hole) {
-      *count = static_cast<u32>(minimum<u64>(run.page_count, round_page_limit(engine)));
+      *count = round_pages(engine, page, run.page_count);
       return Status::ok;
     }
     serial(g, [&] { state.page = page + run.page_count; });
   }
 }
 
-// Fills the holes of pages [first, end) with unwritten blocks. Leaves the gate after each commit.
+// Fills holes before page `end` with unwritten blocks, in one commit that leaves the gate. ok: none is left.
+// again: call it once more.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status allocate_holes(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 end) {
   fs::FileSystem& fs = engine.fs;
   AllocateState& state = scratch_of<AllocateState>(c);
-  for (;;) {
-    if (serial(g, [&] { return c.extent_count; }) == 0) {
-      u32 wanted = 0;
-      GPU4FS_TRY(find_hole(g, engine, c, ref, end, &wanted));
-      if (wanted == 0) return Status::ok;
-      const Allocated allocated = allocate_extents(g, engine, c, 0, state.page, wanted);
-      GPU4FS_TRY(allocated.status);
-      g.sync();
-      serial(g, [&] {
-        state.round_page = state.page;
-        state.page += allocated.page_count;
-      });
-    }
-    GPU4FS_CHECK_LT(state.round_page, state.page);
-    fs::MapCost cost{};
-    GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, state.round_page, state.page, &cost));
-    GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, cost.changed, cost.fresh));
-    GPU4FS_TRY(enter_gate(g, engine, c));
-    commit_extents(g, engine, c, ref, state.round_page, fs::MapKind::unwritten);
-    fs::mark_inode_dirty(g, fs, c.operation, ref);
-    leave_gate(g, engine, c);
+  if (serial(g, [&] { return c.extent_count; }) == 0) {
+    u32 wanted = 0;
+    GPU4FS_TRY(find_hole(g, engine, c, ref, end, &wanted));
+    if (wanted == 0) return Status::ok;
+    const Allocated allocated = allocate_extents(g, engine, c, 0, state.page, wanted);
+    GPU4FS_TRY(allocated.status);
+    g.sync();
+    serial(g, [&] {
+      state.round_page = state.page;
+      state.page += allocated.page_count;
+    });
   }
+  GPU4FS_CHECK_LT(state.round_page, state.page);
+  fs::MapCost cost{};
+  GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, state.round_page, state.page, &cost));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, cost.changed, cost.fresh));
+  GPU4FS_TRY(enter_gate(g, engine, c));
+  commit_extents(g, engine, c, ref, state.round_page, fs::MapKind::unwritten);
+  fs::mark_inode_dirty(g, fs, c.operation, ref);
+  leave_gate(g, engine, c);
+  return serial(g, [&] { return state.page; }) >= end ? Status::ok : end_round(g, engine, c);
 }
 
 template <class Group>

@@ -1,22 +1,24 @@
 // What the handlers of file data share: locking, the pages of one round of a transfer, stamps.
 //
-// A transfer runs in rounds of at most round_page_limit() pages and `command_extent_capacity` extents:
+// A transfer runs in rounds of at most round_pages() pages and `command_extent_capacity` extents:
 // prepare (allocate, or find what to read), transfer (in the step, or fanned out into tasks), commit. The
 // round's pages are numbered from 0; c.extents holds its runs in order. While a command owns pages that no
 // map names yet, c.extent_count counts their extents (owned_extents.hpp).
 #pragma once
 
-#include "engine/engine.hpp"
+#include "engine/handlers/access_check.hpp"
 #include "engine/owned_extents.hpp"
 #include "fs/inode/inode.hpp"
 #include "fs/map/file_map.hpp"
 #include "fs/names/attributes.hpp"
 #include "fs/names/permissions.hpp"
+#include "raid/page_run_io.hpp"
 
 namespace gpu4fs::engine {
 
 inline constexpr u32 round_pages_max = 65536;
 inline constexpr u32 map_pages_per_round_max = 64;
+inline constexpr u32 task_pages_min = 4;
 
 namespace detail {
 
@@ -27,11 +29,42 @@ GPU4FS_FN inline u32 round_page_limit(const Engine& engine) {
   return minimum(map_pages, round_pages_max / format::slots_per_block) * format::slots_per_block;
 }
 
+// Pages of the round that begins at file page `first`, of `wanted` that are left. A round may hold one whole block
+// of 1 GiB, and those before end where such a block can begin.
+GPU4FS_FN inline u32 round_pages(const Engine& engine, u64 first, u64 wanted) {
+  const fs::PageTable& table = engine.fs.pages;
+  const u64 limit = round_page_limit(engine);
+  const bool fits_giant = minimum(table.frame_count, table.staging_count) / 8 >= format::slots_per_block;
+  const u64 head = align_up(first, pages_per_block_1g) - first;
+  if (fits_giant && wanted >= head + pages_per_block_1g) {
+    return static_cast<u32>(head == 0 ? pages_per_block_1g : minimum(head, limit));
+  }
+  return static_cast<u32>(minimum(wanted, limit));
+}
+
 // Map pages that one commit removes or changes.
 GPU4FS_FN inline u32 map_pages_per_round(const Engine& engine) {
   const fs::PageTable& table = engine.fs.pages;
   const u32 share = minimum(table.frame_count, table.staging_count) / 8;
   return minimum(maximum(share, 4u), map_pages_per_round_max);
+}
+
+// Pages that one task of a transfer moves: all workers get some, several times, so that they end together.
+GPU4FS_FN inline u32 pages_per_task(const Engine& engine, u32 page_count) {
+  const u32 share = static_cast<u32>(divide_up(page_count, u64{4} * engine.config.worker_count));
+  return minimum(maximum(share, task_pages_min), engine.config.task_pages);
+}
+GPU4FS_FN inline Step fan_out_pages(const Engine& engine, u32 page_count) {
+  return Step::fan_out(static_cast<u32>(divide_up(page_count, pages_per_task(engine, page_count))));
+}
+struct TaskPages {
+  u32 from;
+  u32 to;
+};
+GPU4FS_FN inline TaskPages pages_of_task(const Engine& engine, u32 page_count, u32 task) {
+  const u32 share = pages_per_task(engine, page_count);
+  GPU4FS_CHECK_LT(u64{task} * share, u64{page_count});
+  return {task * share, minimum((task + 1) * share, page_count)};
 }
 
 template <class T>
@@ -43,14 +76,6 @@ GPU4FS_FN T& scratch_of(CommandState& c) {
 template <class Group>
 GPU4FS_FN void go_to_stage(Group g, CommandState& c, u32 stage) {
   serial(g, [&] { c.stage = stage; });
-}
-
-GPU4FS_FN inline Status check_access(const Engine& engine, const CommandState& c, const format::Inode& inode,
-                                     u32 wanted) {
-  if (session_is_trusted(engine, c.session)) return Status::ok;
-  const Session& session = engine.sessions[c.session];
-  const fs::Credentials who{session.groups, c.command.uid, c.command.gid, session.group_count, 0};
-  return fs::may_access(inode, who, wanted) ? Status::ok : Status::access;
 }
 
 // Finds and locks any inode that a client may name. Status: stale (no such inode), parked, as get_page.
@@ -77,7 +102,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_file(Group g, Engine& engine, CommandState
   if (ref->inode->is_inline() && ref->inode->size_bytes > format::inode_inline_capacity) {
     return Status::corrupt_structure;
   }
-  return check_access(engine, c, *ref->inode, wanted);
+  return require_access(g, engine, c, *ref, wanted);
 }
 
 // Index of the extent that holds page `page` of the round; `count` extents, page below their sum.
@@ -108,9 +133,13 @@ struct Allocated {
   u32 page_count;
 };
 
-// Leader: how many pages to ask for next, so that aligned spans of 2 MiB in the file get aligned runs.
+// Leader: how many pages to ask for next, so that aligned spans of 1 GiB and 2 MiB in the file get aligned runs.
 GPU4FS_FN inline raid::Extent allocate_next(fs::FileSystem& fs, fs::Operation& op, u64 file_page, u64 wanted) {
   GPU4FS_CHECK_GT(wanted, u64{0});
+  if (file_page % pages_per_block_1g == 0 && wanted >= pages_per_block_1g) {
+    const raid::Extent extent = fs::allocate_run(fs, op, pages_per_block_1g, static_cast<u32>(pages_per_block_1g));
+    if (extent.page_count != 0) return extent;
+  }
   const u64 inside = file_page % pages_per_block_2m;
   if (inside == 0 && wanted >= pages_per_block_2m) {
     const u64 whole = align_down(wanted, pages_per_block_2m);
@@ -175,6 +204,18 @@ GPU4FS_FN Step leave_with(Group g, Engine& engine, CommandState& c, Status statu
   return Step::fail(status);
 }
 
+// Between two commits of a command that makes many: the step ends, so that evictions and checkpoints get their
+// turn, and the deadline is looked at. Locks stay held; what was committed stays. again, or deadline_exceeded.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status end_round(Group g, Engine& engine, CommandState& c) {
+  return serial(g, [&] {
+    GPU4FS_CHECK_EQ(c.in_gate, 0u);
+    if (!is_past_deadline(c, now_monotonic_ns())) return Status::again;
+    fetch_add<Order::relaxed, Scope::engine>(&engine.counters.deadlines_exceeded, u64{1});
+    return Status::deadline_exceeded;
+  });
+}
+
 // Gate: the round's extents become file pages from `file_page` on.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void commit_extents(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 file_page,
@@ -191,7 +232,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_extents(Group g, Engine& engine, CommandSt
       serial(g, [&] { fs::touch_extent(fs, extent); });
     } else {
       fs::map_replace(g, fs, c.operation, ref, first, extent, kind);
-      serial(g, [&] { fs::commit_extent(fs, extent); });
+      fs::commit_extent(g, fs, extent);
     }
   }
   serial(g, [&] { c.extent_count = 0; });

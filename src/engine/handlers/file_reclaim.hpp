@@ -1,7 +1,8 @@
 // reclaim and reclaim_orphans: frees inodes that have no name any more.
 //
 // An orphan's content goes in commits of bounded size; the last one also removes its attribute page, clears
-// its bit in the orphan bitmap and frees the inode. A crash in between leaves a smaller orphan.
+// its bit in the orphan bitmap and frees the inode. A crash or a deadline in between leaves a smaller orphan.
+// Each commit is a step of its own, and the inode stays locked from the first to the last.
 #pragma once
 
 #include "engine/handlers/file_truncate.hpp"
@@ -53,29 +54,30 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_metadata_pages(Group g, Engine& engine, Co
   return Status::ok;
 }
 
-// Removes the pages of a directory or a long symbolic link. Leaves the gate after each commit.
+// Removes the pages of a directory or a long symbolic link. ok: there are none any more. again: a part of them
+// went, and a second call does the rest.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status remove_metadata_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   fs::FileSystem& fs = engine.fs;
   const ReclaimState& state = scratch_of<ReclaimState>(c);
-  for (;;) {
-    u32 changed = 0;
-    GPU4FS_TRY(find_metadata_pages(g, engine, c, ref, &changed));
-    const u32 count = state.page_count;
-    if (count == 0) return Status::ok;
-    GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, changed, 0));
-    GPU4FS_TRY(enter_gate(g, engine, c));
-    for (u32 i = 0; i < count; ++i) {
-      const u64 page = state.pages[i];
-      serial(g, [&] {
-        if (ref.inode->page_count == 0) ref.inode->page_count = 1;
-      });
-      fs::remove_page(g, fs, c.operation, ref, 0, page);
-      fs::detail::prune(g, fs, c.operation, ref, 1, page, fs::map_height_max);
-    }
-    fs::mark_inode_dirty(g, fs, c.operation, ref);
-    leave_gate(g, engine, c);
+  u32 changed = 0;
+  GPU4FS_TRY(find_metadata_pages(g, engine, c, ref, &changed));
+  const u32 count = state.page_count;
+  if (count == 0) return Status::ok;
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, changed, 0));
+  GPU4FS_TRY(enter_gate(g, engine, c));
+  for (u32 i = 0; i < count; ++i) {
+    const u64 page = state.pages[i];
+    serial(g, [&] {
+      if (ref.inode->page_count == 0) ref.inode->page_count = 1;
+    });
+    fs::remove_page(g, fs, c.operation, ref, 0, page);
+    fs::detail::prune(g, fs, c.operation, ref, 1, page, fs::map_height_max);
   }
+  fs::mark_inode_dirty(g, fs, c.operation, ref);
+  leave_gate(g, engine, c);
+  // Fewer than a round's worth: there is nothing behind them.
+  return count < metadata_pages_per_round ? Status::ok : end_round(g, engine, c);
 }
 
 // What the last commit touches besides the map.
@@ -109,7 +111,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_release(Group g, Engine& engine, CommandSt
   fs::commit_free_inode(g, fs, c.operation, ref);
 }
 
-// Frees an orphan that is exclusively locked. ok: done, inside the gate.
+// Frees an orphan that is exclusively locked. ok: done, inside the gate. again: a part of it.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status reclaim_inode(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   fs::FileSystem& fs = engine.fs;
@@ -118,23 +120,22 @@ GPU4FS_FN GPU4FS_NOINLINE Status reclaim_inode(Group g, Engine& engine, CommandS
   if ((type == fs::mode_directory || type == fs::mode_symlink) && !ref.inode->is_inline()) {
     GPU4FS_TRY(remove_metadata_pages(g, engine, c, ref));
   }
-  for (;;) {
-    u64 from = 0;
-    fs::MapCost cost{};
-    GPU4FS_TRY(fs::map_prepare_remove(g, fs, c.operation, ref, 0, fs::map_page_max, map_pages_per_round(engine), &from,
-                                      &cost));
-    if (from == 0) GPU4FS_TRY(prepare_release(g, engine, c, ref));
-    GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 3, cost.changed + 1, cost.fresh));
-    GPU4FS_TRY(enter_gate(g, engine, c));
-    if (!ref.inode->is_inline()) fs::map_remove(g, fs, c.operation, ref, from, fs::map_page_max);
-    if (from == 0) {
-      commit_release(g, engine, c, ref);
-      return Status::ok;
-    }
-    serial(g, [&] { ref.inode->size_bytes = minimum(ref.inode->size_bytes, from * page_size); });
-    fs::mark_inode_dirty(g, fs, c.operation, ref);
-    leave_gate(g, engine, c);
+  u64 from = 0;
+  fs::MapCost cost{};
+  GPU4FS_TRY(fs::map_prepare_remove(g, fs, c.operation, ref, 0, fs::map_page_max, map_pages_per_round(engine), &from,
+                                    &cost));
+  if (from == 0) GPU4FS_TRY(prepare_release(g, engine, c, ref));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 3, cost.changed + 1, cost.fresh));
+  GPU4FS_TRY(enter_gate(g, engine, c));
+  if (!ref.inode->is_inline()) fs::map_remove(g, fs, c.operation, ref, from, fs::map_page_max);
+  if (from == 0) {
+    commit_release(g, engine, c, ref);
+    return Status::ok;
   }
+  serial(g, [&] { ref.inode->size_bytes = minimum(ref.inode->size_bytes, from * page_size); });
+  fs::mark_inode_dirty(g, fs, c.operation, ref);
+  leave_gate(g, engine, c);
+  return end_round(g, engine, c);
 }
 
 // *orphan: the inode, exclusively locked now, is to be freed.
@@ -183,8 +184,9 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_reclaim_orphans(Group g, Engine& engine, Com
       status = detail::reclaim_inode(g, engine, c, ref);
       if (status == Status::ok) leave_gate(g, engine, c);
     }
-    const bool comes_again = is_control(status) || status == Status::again || status == Status::chunk_not_mapped;
-    if (comes_again) return Step::fail(status);
+    const bool ends_step = is_control(status) || status == Status::again || status == Status::chunk_not_mapped ||
+                           status == Status::deadline_exceeded;
+    if (ends_step) return Step::fail(status);
     serial(g, [&] {
       if (status != Status::ok || !orphan) store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
       if (status == Status::ok && orphan) ++state.freed;
@@ -193,7 +195,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_reclaim_orphans(Group g, Engine& engine, Com
       if (c.lock_count != 0) release_all_locks(engine, c);
     });
   }
-  return Step::fail(Status::again);
+  return Step::fail(detail::end_round(g, engine, c));
 }
 
 }  // namespace gpu4fs::engine

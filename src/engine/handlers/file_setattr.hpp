@@ -16,9 +16,11 @@ struct SetAttributeState {
 };
 
 // Who may do what, for callers whose front end has not checked it: chmod, chown and utimes of POSIX.
-GPU4FS_FN inline Status check_set_attribute(const Engine& engine, const CommandState& c, const format::Inode& inode,
-                                            const format::AttributeRecord& record) {
+template <class Group>
+GPU4FS_FN Status check_set_attribute(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                     const format::AttributeRecord& record) {
   if (session_is_trusted(engine, c.session) || c.command.uid == 0) return Status::ok;
+  const format::Inode& inode = *ref.inode;
   const u32 mask = c.command.mask;
   const bool is_owner = c.command.uid == inode.uid;
   if ((mask & format::set_mode) != 0 && !is_owner) return Status::permission;
@@ -29,7 +31,7 @@ GPU4FS_FN inline Status check_set_attribute(const Engine& engine, const CommandS
   const u32 given_times = format::set_access_time | format::set_modification_time | format::set_change_time;
   if ((mask & given_times) != 0 && !is_owner) return Status::permission;
   const u32 times_now = format::set_access_time_now | format::set_modification_time_now;
-  if ((mask & times_now) != 0 && !is_owner) return check_access(engine, c, inode, fs::may_write);
+  if ((mask & times_now) != 0 && !is_owner) return require_access(g, engine, c, ref, fs::may_write);
   return Status::ok;
 }
 
@@ -102,7 +104,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status set_attributes(Group g, Engine& engine, Command
   if ((c.command.mask & format::set_size) != 0 && c.stage != static_cast<u32>(SetAttributeStage::rest)) {
     if (type == fs::mode_directory) return Status::is_directory;
     if (type != fs::mode_regular) return Status::invalid_argument;
-    GPU4FS_TRY(check_access(engine, c, *ref.inode, fs::may_write));
+    GPU4FS_TRY(require_access(g, engine, c, ref, fs::may_write));
     GPU4FS_TRY(truncate_to(g, engine, c, ref, state.record.size_bytes));
     if (c.command.mask == format::set_size) return Status::ok;
     go_to_stage(g, c, static_cast<u32>(SetAttributeStage::rest));
@@ -137,7 +139,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_setattr(Group g, Engine& engine, CommandStat
                                    changes ? LockMode::exclusive : LockMode::shared, &ref);
   if (status == Status::ok) {
     const auto& record = detail::scratch_of<detail::SetAttributeState>(c).record;
-    status = detail::check_set_attribute(engine, c, *ref.inode, record);
+    status = detail::check_set_attribute(g, engine, c, ref, record);
   }
   if (status == Status::ok && changes) status = detail::set_attributes(g, engine, c, ref);
   if (status != Status::ok) return detail::leave_with(g, engine, c, status);

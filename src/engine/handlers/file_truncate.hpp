@@ -2,7 +2,8 @@
 //
 // Pages are removed from the end backwards, in commits of about map_pages_per_round() map pages each; after
 // every one the file is as long as what is left of it. So a crash in the middle of shrinking a huge file
-// leaves a file that is partly cut, never one with old blocks behind its end.
+// leaves a file that is partly cut, never one with old blocks behind its end. Each commit is a step of its own,
+// and the inode stays locked from the first to the last.
 #pragma once
 
 #include "engine/handlers/file_common.hpp"
@@ -90,24 +91,23 @@ GPU4FS_FN GPU4FS_NOINLINE Status zero_in_page(Group g, Engine& engine, CommandSt
   return status;
 }
 
-// Pages [first, end) of a mapped file become a hole, in as many commits as it takes; each leaves the gate.
+// Pages [first, end) of a mapped file become a hole, from the end backwards; each commit leaves the gate. ok: all
+// of them are. again: a part of them, and a second call does the rest.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status remove_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 first, u64 end) {
   fs::FileSystem& fs = engine.fs;
-  while (first < end) {
-    u64 from = first;
-    fs::MapCost cost{};
-    GPU4FS_TRY(fs::map_prepare_remove(g, fs, c.operation, ref, first, end, map_pages_per_round(engine), &from, &cost));
-    GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, cost.changed, cost.fresh));
-    GPU4FS_TRY(enter_gate(g, engine, c));
-    fs::map_remove(g, fs, c.operation, ref, from, end);
-    serial(g, [&] { stamp_change(c, *ref.inode); });
-    fs::mark_inode_dirty(g, fs, c.operation, ref);
-    leave_gate(g, engine, c);
-    GPU4FS_CHECK_LT(from, end);
-    end = from;
-  }
-  return Status::ok;
+  if (first >= end) return Status::ok;
+  u64 from = first;
+  fs::MapCost cost{};
+  GPU4FS_TRY(fs::map_prepare_remove(g, fs, c.operation, ref, first, end, map_pages_per_round(engine), &from, &cost));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, cost.changed, cost.fresh));
+  GPU4FS_TRY(enter_gate(g, engine, c));
+  fs::map_remove(g, fs, c.operation, ref, from, end);
+  serial(g, [&] { stamp_change(c, *ref.inode); });
+  fs::mark_inode_dirty(g, fs, c.operation, ref);
+  leave_gate(g, engine, c);
+  GPU4FS_CHECK_LT(from, end);
+  return from == first ? Status::ok : end_round(g, engine, c);
 }
 
 template <class Group>
@@ -157,7 +157,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status shrink_once(Group g, Engine& engine, CommandSta
   return Status::ok;
 }
 
-// Gives the file `size` bytes. ok: done, still inside the gate. May be called again after parked and again.
+// Gives the file `size` bytes. ok: done, still inside the gate. May be called again after parked and again;
+// after deadline_exceeded the file may be partly cut.
 // The caller owns no extents of its own.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status truncate_to(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 size) {
@@ -180,12 +181,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status truncate_to(Group g, Engine& engine, CommandSta
     return Status::ok;
   }
   serial(g, [&] { c.operation.may_use_emergency = 1; });
-  for (;;) {
-    bool done = false;
-    GPU4FS_TRY(shrink_once(g, engine, c, ref, size, &done));
-    if (done) return Status::ok;
-    leave_gate(g, engine, c);
-  }
+  bool done = false;
+  GPU4FS_TRY(shrink_once(g, engine, c, ref, size, &done));
+  if (done) return Status::ok;
+  leave_gate(g, engine, c);
+  return end_round(g, engine, c);
 }
 
 }  // namespace detail

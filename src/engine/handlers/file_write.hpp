@@ -236,7 +236,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_plan_round(Group g, Engine& engine, Command
   WriteState& state = scratch_of<WriteState>(c);
   const u64 first = state.position / page_size;
   const u64 page_end = divide_up(state.end, page_size);
-  const u32 wanted = static_cast<u32>(minimum<u64>(page_end - first, round_page_limit(engine)));
+  const u32 wanted = round_pages(engine, first, page_end - first);
   fs::MapCost cost{};
   GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, first, first + wanted, &cost));
   GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, cost.changed, cost.fresh));
@@ -272,15 +272,25 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_round(Group g, Engine& engine, const Comm
   GPU4FS_CHECK_LT(from, to);
   GPU4FS_CHECK_LE(to, state.page_count);
   u32 index = find_extent(c, c.extent_count, from);
-  for (u32 page = from; page < to; ++page) {
+  for (u32 page = from; page < to;) {
     while (page - extent_first(c.extents[index]) >= c.extents[index].page_count) ++index;
     const ByteRange range = range_in_page(first + page, state.position, state.round_end);
     const u8* source = state.data + ((first + page) * page_size + range.from - state.begin);
+    const u32 run_end = minimum(to, extent_first(c.extents[index]) + c.extents[index].page_count);
+    const u64 run_bytes = minimum((first + run_end) * page_size, state.round_end) - (first + page) * page_size;
+    const u32 whole = range.from == 0 ? static_cast<u32>(run_bytes / page_size) : 0;
+    if (whole != 0) {
+      GPU4FS_TRY(raid::write_pages(g, engine.fs.space, extent_page(c, index, page), whole, source,
+                                   raid::PageUse::data));
+      page += whole;
+      continue;
+    }
     const u64 old = page == 0                       ? state.old_first_address
                     : page + 1 == state.page_count ? state.old_last_address
                                                    : u64{raid::no_address};
     GPU4FS_TRY(raid::write_page_merged(g, engine.fs.space, extent_page(c, index, page), old, range.from, range.to,
                                        source, raid::PageUse::data));
+    ++page;
   }
   return Status::ok;
 }
@@ -375,7 +385,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_write(Group g, Engine& engine, CommandState&
       const u32 page_count = state.page_count;
       if (page_count > engine.config.inline_transfer_pages) {
         detail::go_to_stage(g, c, static_cast<u32>(WriteStage::transfer));
-        return Step::fan_out(static_cast<u32>(divide_up(page_count, engine.config.task_pages)));
+        return detail::fan_out_pages(engine, page_count);
       }
       status = detail::write_round(g, engine, c, state, 0, page_count);
       if (status != Status::ok) break;
@@ -389,9 +399,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_write(Group g, Engine& engine, CommandState&
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void task_write(Group g, Engine& engine, CommandState& c, u32 task) {
   const detail::WriteState& state = detail::scratch_of<detail::WriteState>(c);
-  const u32 from = task * engine.config.task_pages;
-  const u32 to = minimum(from + engine.config.task_pages, state.page_count);
-  const Status status = detail::write_round(g, engine, c, state, from, to);
+  const detail::TaskPages pages = detail::pages_of_task(engine, state.page_count, task);
+  const Status status = detail::write_round(g, engine, c, state, pages.from, pages.to);
   if (status != Status::ok) fail_task(g, c, status);
 }
 

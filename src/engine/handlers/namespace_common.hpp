@@ -5,10 +5,9 @@
 // engine checks, with the session's own credentials.
 #pragma once
 
-#include "engine/engine.hpp"
+#include "engine/handlers/access_check.hpp"
 #include "fs/inode/inode.hpp"
 #include "fs/names/directory.hpp"
-#include "fs/names/permissions.hpp"
 #include "fs/names/stored_access_lists.hpp"
 
 namespace gpu4fs::engine {
@@ -64,16 +63,6 @@ GPU4FS_FN GPU4FS_NOINLINE fs::HashedName hash_name(Group g, const Engine& engine
   return serial(g, [&] { return fs::make_name(engine.fs, name.bytes, name.length); });
 }
 
-GPU4FS_FN inline bool session_is_trusted(const Engine& engine, const CommandState& c) {
-  return session_is_trusted(engine, c.session);
-}
-
-GPU4FS_FN inline fs::Credentials credentials_of(const Engine& engine, const CommandState& c) {
-  const Session& session = engine.sessions[c.session];
-  return {session.groups, c.command.uid, c.command.gid,
-          minimum(session.group_count, session_group_max), 0};
-}
-
 GPU4FS_FN inline Status check_writable(const Engine& engine) {
   return engine.fs.read_only != 0 ? Status::read_only : Status::ok;
 }
@@ -119,32 +108,6 @@ GPU4FS_FN Status lock_named_inode(Group g, Engine& engine, CommandState& c, u64 
                                   LockMode mode, fs::InodeRef* ref) {
   const Status status = lock_live_inode(g, engine, c, number, mode, ref);
   return status == Status::stale ? Status::corrupt_structure : status;
-}
-
-// access when the command's owner lacks a right in `wanted` (fs::may_*); trusted sessions have them
-// all.
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status require_access(Group g, Engine& engine, CommandState& c,
-                                                const fs::InodeRef& ref, u32 wanted) {
-  if (wanted == 0 || session_is_trusted(engine, c)) return Status::ok;
-  const fs::Credentials who = credentials_of(engine, c);
-  const format::Inode& inode = *ref.inode;
-  // Access control lists can only take rights away or give them within the mode's group bits.
-  if (who.uid != 0 && who.uid != inode.uid && (inode.mode & 070) != 0) {
-    const fs::AttributeName name = fs::acl_access_name();
-    fs::FoundAttribute found{};
-    const Status status = fs::attribute_find(g, engine.fs, c.operation, ref, name, &found);
-    if (status == Status::ok) {
-      const bool allowed = serial(g, [&] {
-        const u8* value = fs::page_data(engine.fs, found.frame) + found.value_offset;
-        return fs::acl_is_valid(value, found.value_length) &&
-               fs::acl_allows(value, found.value_length, inode, who, wanted);
-      });
-      return allowed ? Status::ok : Status::access;
-    }
-    if (status != Status::no_attribute) return status;
-  }
-  return fs::may_access(inode, who, wanted) ? Status::ok : Status::access;
 }
 
 GPU4FS_FN inline Status check_sticky(const Engine& engine, const CommandState& c,

@@ -31,8 +31,30 @@ GPU4FS_FN inline u32 strip_set_gid(const Engine& engine, const CommandState& c, 
   return is_program && !caller_in_group(engine, c, gid) ? mode & ~fs::mode_set_gid : mode;
 }
 
-// Prepares the inode, claims its number and enters the gate. With a status that is not ok the
-// number has been given back.
+// Locks the inode of a claimed number before anything is in it: clients may guess numbers, and whoever freed
+// the inode last may still hold it. A page that nobody can have locked yet is made in a commit of its own.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status lock_claimed_inode(Group g, Engine& engine, CommandState& c, u64 number) {
+  fs::FileSystem& fs = engine.fs;
+  fs::InodeRef ref{};
+  Status status = fs::get_inode(g, fs, c.operation, number, &ref);
+  if (status == Status::not_found) {
+    GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, 0, 0));
+    GPU4FS_TRY(enter_gate(g, engine, c));
+    fs::commit_inode_page(g, fs, c.operation, number);
+    leave_gate(g, engine, c);
+    status = fs::get_inode(g, fs, c.operation, number, &ref);
+  }
+  if (status == Status::checksum_mismatch || status == Status::corrupt_structure) {
+    // Left claimed until the next mount, so that the commands to come get other numbers.
+    serial(g, [&] { c.operation.claimed_inode = 0; });
+  }
+  GPU4FS_TRY(status);
+  return lock_inode(g, engine, c, ref, LockMode::exclusive);
+}
+
+// Claims the inode's number, locks and prepares it and enters the gate. The command keeps the number when it is
+// restarted, and gives it back when it ends without the inode.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_creation(Group g, Engine& engine, CommandState& c,
                                                   const fs::InodeRef& dir,
@@ -50,14 +72,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_creation(Group g, Engine& engine, Comma
       creation->plan.new_pages + creation->inherited.new_pages + (has_content_page ? 1 : 0);
   const bool is_nameless = request.link_count == 0;
   GPU4FS_TRY(fs::claim_inode(g, fs, op, &creation->number));
-  const Status status = [&] {
-    GPU4FS_TRY(fs::prepare_new_inode(g, fs, op, creation->number));
-    if (is_nameless) GPU4FS_TRY(fs::prepare_orphan(g, fs, op, creation->number));
-    GPU4FS_TRY(fs::reserve_metadata(g, fs, op, 3, creation->plan.touched_pages, new_pages));
-    return enter_gate(g, engine, c);
-  }();
-  if (status != Status::ok) fs::unclaim_inode(g, fs, op, creation->number);
-  return status;
+  GPU4FS_TRY(lock_claimed_inode(g, engine, c, creation->number));
+  GPU4FS_TRY(fs::prepare_new_inode(g, fs, op, creation->number));
+  if (is_nameless) GPU4FS_TRY(fs::prepare_orphan(g, fs, op, creation->number));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, op, 3, creation->plan.touched_pages, new_pages));
+  return enter_gate(g, engine, c);
 }
 
 // Gate: the inode with its content and lists, still without a name.

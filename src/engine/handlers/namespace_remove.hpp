@@ -95,7 +95,9 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rmdir(Group g, Engine& engine, CommandState&
 }
 
 // A new name for second_inode. One without a name (tmpfile) gets its first one; that a file which
-// lost its last name does not come back is the business of whoever holds it open.
+// lost its last name does not come back is the business of whoever holds it open. Link count and
+// orphan bit change together, in one commit under the inode's exclusive lock: here, in unlink and
+// rename, when a temporary file is made, and when one is freed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_link(Group g, Engine& engine, CommandState& c) {
   GPU4FS_STEP_TRY(check_name(g, first_name(c)));

@@ -2,8 +2,10 @@
 //
 // Numbers in use are the set bits of the inode bitmap (inode 2). Each allocation shard claims a batch of
 // sixteen numbers, which is one page of the inode file, so that workers that create files side by side
-// touch different pages. A claim lives in memory only: the bit is set in the gate. Orphans (inodes without
-// a name that are still open) are the set bits of the orphan bitmap (inode 3); mounting frees them.
+// touch different pages. A claim lives in memory only: the bit is set in the gate. It belongs to the command,
+// from restart to restart; the number of one that ends without committing goes to the next that asks.
+// Orphans (inodes without a name that are still open) are the set bits of the orphan bitmap (inode 3);
+// mounting frees them.
 #pragma once
 
 #include "format/ring_format.hpp"
@@ -169,6 +171,13 @@ GPU4FS_FN inline void skip_used_batches(FileSystem& fs, u32 frame, u64 first) {
   }
 }
 
+// The batch was not looked at after all: the scan comes back to it.
+GPU4FS_FN inline void put_back_batch(FileSystem& fs, u64 batch) {
+  u64 scan = load<Order::relaxed, Scope::engine>(&fs.inode_scan);
+  while (batch < scan && !compare_exchange<Order::relaxed, Scope::engine>(&fs.inode_scan, scan, batch)) {
+  }
+}
+
 // A batch with free numbers for shard `op.shard`, which is locked by the caller.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status claim_batch(Group g, FileSystem& fs, Operation& op) {
@@ -188,7 +197,10 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status claim_batch(Group g, FileSystem
     u32 frame = no_frame;
     const Status status =
         get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, first, &file, &frame);
-    if (status != Status::ok && status != Status::page_absent) return status;
+    if (status != Status::ok && status != Status::page_absent) {
+      serial(g, [&] { put_back_batch(fs, choice.batch); });
+      return status;
+    }
     const bool taken = serial(g, [&] {
       const bool is_ours = take_batch(fs, op, first, frame);
       if (!is_ours && frame != no_frame) skip_used_batches(fs, frame, first);
@@ -199,43 +211,66 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status claim_batch(Group g, FileSystem
   return Status::no_inodes;
 }
 
+GPU4FS_FN inline u64 take_returned_inode(FileSystem& fs) {
+  if (load<Order::relaxed, Scope::engine>(&fs.returned_inode_count) == 0) return 0;
+  fs.grow_lock.lock();
+  const u32 count = load<Order::relaxed, Scope::engine>(&fs.returned_inode_count);
+  const u64 number = count == 0 ? 0 : fs.returned_inodes[count - 1];
+  if (count != 0) store<Order::relaxed, Scope::engine>(&fs.returned_inode_count, count - 1);
+  fs.grow_lock.unlock();
+  return number;
+}
+
+// Whether there was room for the number, which stays claimed.
+GPU4FS_FN inline bool keep_returned_inode(FileSystem& fs, u64 number) {
+  fs.grow_lock.lock();
+  const u32 count = load<Order::relaxed, Scope::engine>(&fs.returned_inode_count);
+  const bool has_room = count < returned_inode_max;
+  if (has_room) {
+    fs.returned_inodes[count] = number;
+    store<Order::relaxed, Scope::engine>(&fs.returned_inode_count, count + 1);
+  }
+  fs.grow_lock.unlock();
+  return has_room;
+}
+
 }  // namespace detail
 
-// Prepare: claims a free inode number for this command. Whoever does not commit it must call
-// unclaim_inode. Status: no_inodes, or as get_page.
+// Prepare: claims a free inode number for this command, or finds the one that it has. Status: no_inodes, or as
+// get_page.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status claim_inode(Group g, FileSystem& fs, Operation& op, u64* number) {
-  *number = 0;
+GPU4FS_FN GPU4FS_NOINLINE Status claim_inode(Group g, FileSystem& fs, Operation& op, u64* number) {
   AllocationShard& shard = fs.shards[op.shard];
-  serial(g, [&] { shard.lock.lock(); });
+  *number = serial(g, [&] {
+    if (op.claimed_inode == 0) op.claimed_inode = detail::take_returned_inode(fs);
+    if (op.claimed_inode == 0) shard.lock.lock();
+    return op.claimed_inode;
+  });
+  if (*number != 0) return Status::ok;
   const bool has_batch = serial(g, [&] { return shard.inode_mask != 0; });
   const Status status = has_batch ? Status::ok : detail::claim_batch(g, fs, op);
   *number = serial(g, [&] {
-    u64 claimed = 0;
     if (status == Status::ok) {
       const u32 position = count_trailing_zeros(shard.inode_mask);
       shard.inode_mask &= shard.inode_mask - 1;
-      claimed = shard.inode_batch + position;
-      fetch_add<Order::relaxed, Scope::engine>(&detail::claimed_count(fs, claimed), 1u);
+      op.claimed_inode = shard.inode_batch + position;
+      fetch_add<Order::relaxed, Scope::engine>(&detail::claimed_count(fs, op.claimed_inode), 1u);
     }
     shard.lock.unlock();
-    return claimed;
+    return op.claimed_inode;
   });
   return status;
 }
 
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE void unclaim_inode(Group g, FileSystem& fs, Operation& op, u64 number) {
-  serial(g, [&] {
-    AllocationShard& shard = fs.shards[op.shard];
-    shard.lock.lock();
-    if (shard.inode_batch == number - number % format::inodes_per_page) {
-      shard.inode_mask |= 1u << (number % format::inodes_per_page);
-    }
-    const u32 old = fetch_sub<Order::release, Scope::engine>(&detail::claimed_count(fs, number), 1u);
-    GPU4FS_CHECK_GT(old, 0u);
-    shard.lock.unlock();
-  });
+// The command ends without having committed the number that it claimed. One rank.
+GPU4FS_FN GPU4FS_NOINLINE inline void unclaim_inode(FileSystem& fs, Operation& op) {
+  const u64 number = op.claimed_inode;
+  if (number == 0) return;
+  op.claimed_inode = 0;
+  if (detail::keep_returned_inode(fs, number)) return;
+  // Found again when the scan starts over.
+  const u32 old = fetch_sub<Order::release, Scope::engine>(&detail::claimed_count(fs, number), 1u);
+  GPU4FS_CHECK_GT(old, 0u);
 }
 
 // Prepare: the pages that commit_new_inode changes are resident or will be created (count the inode in
@@ -249,15 +284,24 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status prepare_new_inode(Group g, File
   status = get_page(g, fs, op, detail::inode_file_ref(fs), 0, number / format::inodes_per_page, &frame);
   if (status == Status::page_absent) return Status::ok;
   GPU4FS_TRY(status);
-  // On a damaged medium an inode may live although its bit says that it is free.
+  // On a damaged medium an inode may live although its bit says that it is free. Its number stays claimed until
+  // the next mount, so that nobody gets it again.
   const bool is_free = serial(g, [&] {
     const auto* inodes = reinterpret_cast<const format::Inode*>(page_data(fs, frame));
-    return inodes[number % format::inodes_per_page].mode == 0;
+    const bool has_no_mode = inodes[number % format::inodes_per_page].mode == 0;
+    if (!has_no_mode) op.claimed_inode = 0;
+    return has_no_mode;
   });
   return is_free ? Status::ok : Status::corrupt_structure;
 }
 
-// Gate: brings the claimed inode to life with empty content. Its lock is free (nobody knows the number).
+// Gate: the inode page of `number`, with free inodes only if it was absent (one inode in reserve_metadata).
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void commit_inode_page(Group g, FileSystem& fs, Operation& op, u64 number) {
+  detail::ensure_page(g, fs, op, detail::inode_file_ref(fs), number / format::inodes_per_page);
+}
+
+// Gate: brings the claimed inode to life with empty content. In an engine the command holds its lock.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE InodeRef commit_new_inode(Group g, FileSystem& fs, Operation& op, u64 number,
                                     const NewInode& values) {
@@ -270,6 +314,8 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE InodeRef commit_new_inode(Group g, Fil
   serial(g, [&] {
     format::Inode& inode = *ref.inode;
     GPU4FS_CHECK_EQ(inode.mode, 0);
+    GPU4FS_CHECK_EQ(op.claimed_inode, number);
+    op.claimed_inode = 0;
     const u32 generation = inode.generation + 1;
     inode = format::Inode{};
     inode.access_time = inode.modification_time = inode.change_time = inode.birth_time = op.now;

@@ -92,7 +92,7 @@ GPU4FS_FN GPU4FS_NOINLINE void relocate_frames(Group g, FileSystem& fs, u32 shar
       }
       const u64 address = run.address + u64{used} * page_size;
       ++used;
-      commit_extent(fs, raid::Extent{address, 1, 0});
+      commit_extent(Lane{}, fs, raid::Extent{address, 1, 0});
       detail::relocate_frame(fs, frame, address);
     }
     if (used < run.page_count) {

@@ -37,8 +37,8 @@ GPU4FS_FN GPU4FS_NOINLINE void map_replace(Group g, FileSystem& fs, Operation& o
     const u64 address = extent.address + (page - first) * page_size;
     const u32 level = detail::block_level(page, end - page, address);
     if (level > 0) {
-      detail::put_block(g, fs, op, ref, page, level, address, unwritten);
-      page += map_span(level);
+      const u64 span = map_span(level);
+      page += span * detail::put_blocks(g, fs, op, ref, page, level, address, (end - page) / span, unwritten);
       continue;
     }
     const detail::MapPlace place = detail::ensure_place(g, fs, op, ref, page, 0);

@@ -213,27 +213,34 @@ GPU4FS_FN GPU4FS_NOINLINE MapPlace ensure_place(Group g, FileSystem& fs, Operati
   }
 }
 
-// One direct block of `level` >= 1 over `page`, which is aligned to it.
+// Direct blocks of `level` >= 1 from `page` on, which is aligned to it, at `address` on: at least one and at
+// most `wanted`, as many as fill holes of one array. Returns how many.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void put_block(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 page, u32 level,
-                         u64 address, bool unwritten) {
+GPU4FS_FN GPU4FS_NOINLINE u32 put_blocks(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 page, u32 level,
+                         u64 address, u64 wanted, bool unwritten) {
   const u64 span = map_span(level);
   GPU4FS_CHECK(level >= 1 && level <= 2);
   GPU4FS_CHECK(is_aligned(page, span));
   GPU4FS_CHECK(is_aligned(address, span * page_size));
   MapPlace place = ensure_place(g, fs, op, ref, page, level);
+  u32 count = 1;
   if (place.pointer.is_indirect()) {
     remove_range(g, fs, op, ref, page, page + span, level);
     place = place_in_gate(g, fs, op, ref, page, level);
   } else if (place.pointer.is_valid()) {
     free_block(g, fs, op, ref, place);
+  } else {
+    count += following_slots(g, place, wanted - 1, [](format::BlockPointer next, u32) { return next.raw == 0; });
   }
   mark_place(g, fs, op, ref, place);
-  serial(g, [&] {
-    GPU4FS_CHECK(load_slot(&place.slots[place.slot]).is_hole());
-    store_slot(&place.slots[place.slot], direct_pointer(address, level, unwritten));
-    ref.inode->page_count += span;
-  });
+  g.sync();
+  for (u32 i = g.rank(); i < count; i += Group::size()) {
+    format::BlockPointer* const slot = &place.slots[place.slot + i];
+    GPU4FS_CHECK(load_slot(slot).is_hole());
+    store_slot(slot, direct_pointer(address + i * span * page_size, level, unwritten));
+  }
+  serial(g, [&] { ref.inode->page_count += count * span; });
+  return count;
 }
 
 // The level of the greatest block that `count` pages from file page `page` at `address` can begin with.

@@ -131,6 +131,18 @@ GPU4FS_FN GPU4FS_NOINLINE inline SplitCount count_split_pages(const u8* page,
   }
 }
 
+// Whether the whole leaf is sound. Once it was found so, only this file's functions have changed it, until
+// its frame is filled anew.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE bool leaf_is_sound(Group g, FileSystem& fs, u32 leaf_frame) {
+  Frame& frame = fs.pages.frames[leaf_frame];
+  const u32 bits = serial(g, [&] { return load<Order::relaxed, Scope::engine>(&frame.referenced); });
+  if ((bits & frame_checked) != 0) return true;
+  if (!leaf_check(g, page_data(fs, leaf_frame))) return false;
+  serial(g, [&] { set_bits<Scope::engine>(&frame.referenced, frame_checked); });
+  return true;
+}
+
 // The page after the last one, for a new leaf or node.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 append_page(Group g, FileSystem& fs, Operation& op,
@@ -248,7 +260,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_change(Group g, FileSystem& f
                                                           const HashedName& name,
                                                           FoundName* found) {
   GPU4FS_TRY(directory_find(g, fs, op, dir, name, found));
-  if (!leaf_check(g, page_data(fs, found->path.leaf_frame))) return Status::corrupt_structure;
+  if (!detail::leaf_is_sound(g, fs, found->path.leaf_frame)) return Status::corrupt_structure;
   return dir.inode->entry_count == 0 ? Status::corrupt_structure : Status::ok;
 }
 
@@ -285,7 +297,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_insert(Group g, FileSystem& f
   const LeafPosition position = leaf_find(g, page, name);
   if (position.status == Status::ok) return Status::exists;
   if (position.status != Status::not_found) return position.status;
-  if (!leaf_check(g, page)) return Status::corrupt_structure;
+  if (!detail::leaf_is_sound(g, fs, path.leaf_frame)) return Status::corrupt_structure;
   plan->path = path;
   plan->touched_pages = 1;
   if (leaf_cost(name.length) <= leaf_room_compacted(page)) return Status::ok;

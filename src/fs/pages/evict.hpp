@@ -11,9 +11,6 @@ namespace gpu4fs::fs {
 
 namespace detail {
 
-inline constexpr u32 frame_referenced = 1;
-inline constexpr u32 frame_has_child = 2;
-
 // The frame whose bytes hold the slot of frame `frame`; no_frame for the top pages of inode 0.
 GPU4FS_FN inline u32 parent_frame(FileSystem& fs, u32 frame) {
   const PageKey key = fs.pages.frames[frame].key;
@@ -63,8 +60,8 @@ GPU4FS_FN GPU4FS_NOINLINE u32 evict_frames(Group g, FileSystem& fs, u32 free_tar
     if (enough) break;
     for (u32 frame = g.rank(); frame < table.frame_count; frame += g.size()) {
       Frame& f = table.frames[frame];
-      if (f.state == frame_valid && (f.referenced & detail::frame_has_child) != 0) {
-        store<Order::relaxed, Scope::engine>(&f.referenced, f.referenced & ~detail::frame_has_child);
+      if (f.state == frame_valid && (f.referenced & frame_has_child) != 0) {
+        store<Order::relaxed, Scope::engine>(&f.referenced, f.referenced & ~u32{frame_has_child});
       }
     }
     g.sync();
@@ -72,7 +69,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 evict_frames(Group g, FileSystem& fs, u32 free_tar
       if (table.frames[frame].state != frame_valid) continue;
       const u32 parent = detail::parent_frame(fs, frame);
       if (parent == no_frame) continue;
-      fetch_or<Order::relaxed, Scope::engine>(&table.frames[parent].referenced, detail::frame_has_child);
+      fetch_or<Order::relaxed, Scope::engine>(&table.frames[parent].referenced, frame_has_child);
     }
     g.sync();
     serial(g, [&] {
@@ -80,9 +77,9 @@ GPU4FS_FN GPU4FS_NOINLINE u32 evict_frames(Group g, FileSystem& fs, u32 free_tar
         const u32 frame = table.clock_hand;
         table.clock_hand = frame + 1 == table.frame_count ? 0 : frame + 1;
         Frame& f = table.frames[frame];
-        if (f.state != frame_valid || f.dirty != 0 || (f.referenced & detail::frame_has_child) != 0) continue;
-        if ((f.referenced & detail::frame_referenced) != 0) {
-          store<Order::relaxed, Scope::engine>(&f.referenced, f.referenced & ~detail::frame_referenced);
+        if (f.state != frame_valid || f.dirty != 0 || (f.referenced & frame_has_child) != 0) continue;
+        if ((f.referenced & frame_referenced) != 0) {
+          store<Order::relaxed, Scope::engine>(&f.referenced, f.referenced & ~u32{frame_referenced});
           continue;
         }
         if (!detail::locks_are_idle(fs, frame)) continue;

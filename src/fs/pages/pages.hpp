@@ -99,6 +99,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline LoadTicket begin_load(FileSystem& fs, Operation
                        pointer.size() != format::BlockSize::page_4k)) {
     return {Status::corrupt_structure, no_frame, 0};
   }
+  // Created since the caller looked: its slot says nothing before the next checkpoint.
+  if (pointer.address() == 0 && find_frame(fs.pages, key) != no_frame) return {Status::again, no_frame, 0};
   const Status accessible = check_accessible(fs, op, pointer.address());
   if (accessible != Status::ok) return {accessible, no_frame, 0};
   const u32 frame = take_frame(fs.pages, false);
@@ -133,19 +135,11 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status load_page(Group g, FileSystem& 
   return status;
 }
 
-struct FoundFrame {
-  u32 frame;
-  u32 state;
-};
-
 GPU4FS_FN inline FoundFrame look_up(FileSystem& fs, PageKey key) {
-  const u32 frame = find_frame(fs.pages, key);
-  if (frame == no_frame) return {no_frame, frame_free};
-  Frame& f = fs.pages.frames[frame];
-  if ((load<Order::relaxed, Scope::engine>(&f.referenced) & 1u) == 0) {
-    fetch_or<Order::relaxed, Scope::engine>(&f.referenced, 1u);
-  }
-  return {frame, load<Order::acquire, Scope::engine>(&f.state)};
+  const FoundFrame found = search_frame(fs.pages, key);
+  if (found.frame == no_frame) return found;
+  set_bits<Scope::engine>(&fs.pages.frames[found.frame].referenced, frame_referenced);
+  return found;
 }
 
 }  // namespace detail

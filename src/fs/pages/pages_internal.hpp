@@ -31,20 +31,31 @@ GPU4FS_FN inline TicketLock& bucket_lock(PageTable& table, u32 bucket) {
   return table.bucket_locks[bucket & (table.bucket_lock_count - 1)];
 }
 
-// The frame of `key`, or no_frame. Its state is loading or valid at the time of the look.
-GPU4FS_FN GPU4FS_NOINLINE inline u32 find_frame(const PageTable& table, PageKey key) {
+struct FoundFrame {
+  u32 frame;  // no_frame: not there
+  u32 state;  // FrameState: loading or valid
+};
+
+// The frame of `key` and its state at the time of the look.
+GPU4FS_FN GPU4FS_NOINLINE inline FoundFrame search_frame(const PageTable& table, PageKey key) {
   u32 frame = load<Order::acquire, Scope::engine>(&table.buckets[bucket_of(table, key)]);
   u32 steps = 0;
   while (frame != no_frame) {
     GPU4FS_CHECK_LT(frame, table.frame_count);
     const Frame& f = table.frames[frame];
-    if (f.key == key && load<Order::acquire, Scope::engine>(&f.state) != frame_free) return frame;
+    if (f.key == key) {
+      const u32 state = load<Order::acquire, Scope::engine>(&f.state);
+      if (state != frame_free) return {frame, state};
+    }
     frame = load<Order::acquire, Scope::engine>(&f.next);
     // A chain that changed below us may lead elsewhere; it is never longer than the table.
-    if (++steps > table.frame_count) return no_frame;
+    if (++steps > table.frame_count) break;
   }
-  return no_frame;
+  return {no_frame, frame_free};
 }
+
+// The frame of `key`, or no_frame.
+GPU4FS_FN inline u32 find_frame(const PageTable& table, PageKey key) { return search_frame(table, key).frame; }
 
 // Takes a frame from the free list: with `reserved`, one that reserve_frames() promised; without, only
 // while unpromised frames are left. no_frame: none.
@@ -87,7 +98,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 insert_frame(PageTable& table, u32 frame, P
   Frame& f = table.frames[frame];
   f.key = key;
   f.address = address;
-  f.referenced = 1;
+  f.referenced = frame_referenced;
   store<Order::release, Scope::engine>(&f.state, state);
   store<Order::relaxed, Scope::engine>(
       &f.next, load<Order::relaxed, Scope::engine>(&table.buckets[bucket]));

@@ -13,8 +13,8 @@
 
 namespace gpu4fs::fs {
 
-// Longest run of whole regions in one extent; longer ones would put too much of a file on one
-// device.
+// Longest run of whole regions in one extent, but for one block of 1 GiB; longer ones would put too
+// much of a file on one device.
 inline constexpr u32 large_run_pages_max = 16 * static_cast<u32>(pages_per_block_2m);
 
 namespace detail {
@@ -101,6 +101,28 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_large(FileSystem& fs, Ope
   return {raid::no_address, 0, 0};
 }
 
+// One block of 1 GiB.
+GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_giant(FileSystem& fs, Operation& op) {
+  AllocationShard& shard = fs.shards[op.shard];
+  const u32 chunk_count = fs.space.chunk_count;
+  const u32 start = start_of_shard(fs, op.shard, chunk_count);
+  const u32 step = load<Order::relaxed, Scope::engine>(&shard.large_chunk);
+  const u32 pages = static_cast<u32>(pages_per_block_1g);
+  for (u32 i = 0; i < chunk_count; ++i) {
+    const u32 step_here = (step + i) % chunk_count;
+    ChunkState& chunk = fs.space.chunks[(start + step_here) % chunk_count];
+    if (chunk.page_count < pages || claim_pages(chunk, pages, pages) == 0) continue;
+    const PageRun run = claim_giant(chunk);
+    if (run.count == 0) {
+      return_claim(chunk, pages);
+      continue;
+    }
+    store<Order::relaxed, Scope::engine>(&shard.large_chunk, (step_here + 1) % chunk_count);
+    return take_extent(fs, op, chunk, run);
+  }
+  return {raid::no_address, 0, 0};
+}
+
 }  // namespace detail
 
 // Takes free pages out of op.pages_reserved, which holds at least one: a run of contiguous pages
@@ -108,6 +130,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_large(FileSystem& fs, Ope
 //   alignment_pages 1    1 page at least, 512 at most
 //   alignment_pages 512  whole regions, address and length multiples of 2 MiB; page_count 0 when no
 //                        region is entirely free, or less than one is reserved or wanted
+//   alignment_pages 2^18  one block of 1 GiB at a multiple of 1 GiB; page_count 0 when there is
+//                        none, or less is reserved or wanted
 // The pages belong to the command until commit_extent() or abandon_extent().
 GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_run(FileSystem& fs, Operation& op,
                                                            u64 page_count_wanted,
@@ -119,6 +143,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_run(FileSystem& fs, Opera
   if (alignment_pages == 1) {
     return detail::allocate_small(fs, op,
                                   static_cast<u32>(minimum<u64>(wanted, detail::region_pages)));
+  }
+  if (alignment_pages == pages_per_block_1g) {
+    return wanted < pages_per_block_1g ? raid::Extent{raid::no_address, 0, 0} : detail::allocate_giant(fs, op);
   }
   GPU4FS_CHECK_EQ(alignment_pages, detail::region_pages);
   const u32 regions =

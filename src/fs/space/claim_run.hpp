@@ -47,7 +47,7 @@ GPU4FS_FN inline u32 set_busy_prefix(ChunkState& chunk, u32 first, u32 count) {
   bool collided = false;
   for_each_word(first, count, [&](u64 word, u64 mask) {
     if (collided) return;
-    const u64 old = fetch_or<Order::acq_rel, Scope::engine>(&chunk.bitmaps.busy[word], mask);
+    const u64 old = fetch_or<Order::acquire, Scope::engine>(&chunk.bitmaps.busy[word], mask);
     const u64 conflict = old & mask;
     u64 ours = mask;
     if (conflict != 0) {
@@ -84,7 +84,7 @@ GPU4FS_FN inline bool claim_whole_region(ChunkState& chunk, u32 region) {
   u64* words = &chunk.bitmaps.busy[u64{region} * region_words];
   for (u32 w = 0; w < region_words; ++w) {
     u64 expected = 0;
-    if (!compare_exchange<Order::acq_rel, Scope::engine>(&words[w], expected, ~u64{0})) {
+    if (!compare_exchange<Order::acquire, Scope::engine>(&words[w], expected, ~u64{0})) {
       while (w > 0) store<Order::release, Scope::engine>(&words[--w], u64{0});
       return false;
     }
@@ -129,6 +129,36 @@ GPU4FS_FN inline PageRun claim_regions(ChunkState& chunk, u32 hint, u32 wanted_r
            claim_whole_region(chunk, first + count))
       ++count;
     return {first * region_pages, count * region_pages};
+  }
+  return {0, 0};
+}
+
+// Gives back an entirely claimed region.
+GPU4FS_FN inline void return_whole_region(ChunkState& chunk, u32 region) {
+  for (u32 w = 0; w < region_words; ++w) clear_busy(chunk, u64{region} * region_words + w, ~u64{0});
+}
+
+inline constexpr u32 giant_regions = static_cast<u32>(pages_per_block_1g / pages_per_block_2m);
+
+// A look without taking anything.
+GPU4FS_FN inline bool regions_are_free(const ChunkState& chunk, u32 first, u32 count) {
+  for (u32 i = 0; i < count; ++i) {
+    if (region_free(chunk, first + i) != region_pages) return false;
+  }
+  return true;
+}
+
+// Takes 1 GiB of entirely free regions at a multiple of 1 GiB in logical space, all or nothing; count 0: there
+// is none, or others were faster.
+GPU4FS_FN inline PageRun claim_giant(ChunkState& chunk) {
+  const u64 begin = align_up(chunk.base_address, block_size_1g) - chunk.base_address;
+  for (u64 at = begin; at / page_size + pages_per_block_1g <= chunk.page_count; at += block_size_1g) {
+    const u32 first = static_cast<u32>(at / block_size_2m);
+    if (!regions_are_free(chunk, first, giant_regions)) continue;
+    u32 count = 0;
+    while (count < giant_regions && claim_whole_region(chunk, first + count)) ++count;
+    if (count == giant_regions) return {first * region_pages, giant_regions * region_pages};
+    while (count > 0) return_whole_region(chunk, first + --count);
   }
   return {0, 0};
 }

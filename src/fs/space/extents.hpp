@@ -3,7 +3,8 @@
 // A page's state is in the bitmaps of its chunk (raid/raid_types.hpp). Committing and freeing
 // happen inside the commit gate, so a checkpoint's snapshot sees all of an operation or nothing of
 // it. Extents that are freed come from block pointers; pages of them that are not in use show a
-// damaged map, which is recorded in fs.had_error and otherwise ignored. Plain functions, one rank.
+// damaged map, which is recorded in fs.had_error and otherwise ignored. Plain functions, one rank,
+// but for commit_extent.
 #pragma once
 
 #include "base/status.hpp"
@@ -23,6 +24,14 @@ GPU4FS_FN inline raid::PageLocation location_of(const FileSystem& fs, const raid
   return location;
 }
 
+// The bits of [first, end) that lie in u64 word `word` of a bitmap; it holds one of them.
+GPU4FS_FN constexpr u64 word_mask(u64 word, u64 first, u64 end) {
+  const u64 low = maximum(first, word * 64) - word * 64;
+  const u64 high = minimum(end, word * 64 + 64) - word * 64;
+  const u64 below_high = high == 64 ? ~u64{0} : (u64{1} << high) - 1;
+  return below_high & ~((u64{1} << low) - 1);
+}
+
 GPU4FS_FN inline void mark_changed(ChunkState& chunk) {
   if (load<Order::relaxed, Scope::engine>(&chunk.changed) == 0)
     store<Order::relaxed, Scope::engine>(&chunk.changed, 1u);
@@ -30,17 +39,23 @@ GPU4FS_FN inline void mark_changed(ChunkState& chunk) {
 
 }  // namespace detail
 
-// Gate. The allocated pages belong to the file system from this epoch on.
-GPU4FS_FN GPU4FS_NOINLINE inline void commit_extent(FileSystem& fs, raid::Extent extent) {
-  const raid::PageLocation location = detail::location_of(fs, extent);
+// Gate. The allocated pages belong to the file system from this epoch on. Collective, because a
+// large extent has many words; Lane for one rank alone.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void commit_extent(Group g, FileSystem& fs, raid::Extent extent) {
+  const raid::PageLocation location = serial(g, [&] { return detail::location_of(fs, extent); });
   raid::ChunkState& chunk = fs.space.chunks[location.chunk];
-  detail::for_each_word(location.page, extent.page_count, [&](u64 word, u64 mask) {
+  const u64 end = location.page + extent.page_count;
+  for (u64 word = location.page / 64 + g.rank(); word * 64 < end; word += Group::size()) {
+    const u64 mask = detail::word_mask(word, location.page, end);
     GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&chunk.bitmaps.busy[word])) & mask, mask);
     const u64 old = fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[word], mask);
     GPU4FS_CHECK_EQ(old & mask, u64{0});
+  }
+  serial(g, [&] {
+    fetch_add<Order::relaxed, Scope::engine>(&fs.counters.used, extent.page_count);
+    detail::mark_changed(chunk);
   });
-  fetch_add<Order::relaxed, Scope::engine>(&fs.counters.used, extent.page_count);
-  detail::mark_changed(chunk);
 }
 
 // Gate. Committed pages were filled where they are (unwritten blocks): the next checkpoint must

@@ -35,6 +35,13 @@ GPU4FS_FN inline bool count_accessible_chunks(FileSystem& fs) {
   return counted;
 }
 
+GPU4FS_FN inline u64 devices_of(const ChunkState& chunk) {
+  static_assert(device_count_max <= 64);
+  u64 devices = 0;
+  for (u32 i = 0; i < chunk.column_count; ++i) devices |= u64{1} << chunk.columns[i].device;
+  return devices;
+}
+
 // Why `needed` pages are not available, and what would help.
 GPU4FS_FN inline Status explain_shortage(FileSystem& fs, Operation& op, u64 needed) {
   u64 in_reach = load<Order::relaxed, Scope::engine>(&fs.counters.available);
@@ -44,7 +51,7 @@ GPU4FS_FN inline Status explain_shortage(FileSystem& fs, Operation& op, u64 need
     const ChunkState& chunk = fs.space.chunks[i];
     if (load<Order::acquire, Scope::engine>(&chunk.loaded) == 0) continue;
     const u32 value = load<Order::relaxed, Scope::engine>(&chunk.free_pages);
-    if ((value & counted_bit) != 0) continue;
+    if ((value & counted_bit) != 0 || (devices_of(chunk) & op.refused_devices) != 0) continue;
     in_reach += value;
     if (value > wanted_pages) {
       wanted_pages = value;
@@ -80,6 +87,16 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status reserve_pages(FileSystem& fs, Operation&
   fetch_add<Order::relaxed, Scope::engine>(&fs.counters.reserved, page_count);
   op.pages_reserved += page_count;
   return Status::ok;
+}
+
+// The server has no room for the memory of chunk op.wanted_chunk. True: the command asks again, and takes its
+// space elsewhere if it was space that it wanted. False: it had been told before.
+GPU4FS_FN inline bool refuse_wanted_chunk(const FileSystem& fs, Operation& op) {
+  GPU4FS_CHECK_LT(op.wanted_chunk, fs.space.chunk_count);
+  const u64 devices = detail::devices_of(fs.space.chunks[op.wanted_chunk]);
+  const bool is_new = (devices & ~op.refused_devices) != 0;
+  op.refused_devices |= devices;
+  return is_new;
 }
 
 // Gives back promised pages that the command did not allocate.

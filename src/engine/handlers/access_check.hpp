@@ -1,0 +1,47 @@
+// Who may do what with an inode: mode bits and access control lists, for callers whose front end has not checked
+// it. One rule for names and for content.
+#pragma once
+
+#include "engine/engine.hpp"
+#include "fs/names/permissions.hpp"
+#include "fs/names/stored_access_lists.hpp"
+
+namespace gpu4fs::engine {
+
+GPU4FS_FN inline bool session_is_trusted(const Engine& engine, const CommandState& c) {
+  return session_is_trusted(engine, c.session);
+}
+
+GPU4FS_FN inline fs::Credentials credentials_of(const Engine& engine, const CommandState& c) {
+  const Session& session = engine.sessions[c.session];
+  return {session.groups, c.command.uid, c.command.gid,
+          minimum(session.group_count, session_group_max), 0};
+}
+
+// access when the command's owner lacks a right in `wanted` (fs::may_*); trusted sessions have them
+// all.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status require_access(Group g, Engine& engine, CommandState& c,
+                                                const fs::InodeRef& ref, u32 wanted) {
+  if (wanted == 0 || session_is_trusted(engine, c)) return Status::ok;
+  const fs::Credentials who = credentials_of(engine, c);
+  const format::Inode& inode = *ref.inode;
+  // Access control lists can only take rights away or give them within the mode's group bits.
+  if (who.uid != 0 && who.uid != inode.uid && (inode.mode & 070) != 0) {
+    const fs::AttributeName name = fs::acl_access_name();
+    fs::FoundAttribute found{};
+    const Status status = fs::attribute_find(g, engine.fs, c.operation, ref, name, &found);
+    if (status == Status::ok) {
+      const bool allowed = serial(g, [&] {
+        const u8* value = fs::page_data(engine.fs, found.frame) + found.value_offset;
+        return fs::acl_is_valid(value, found.value_length) &&
+               fs::acl_allows(value, found.value_length, inode, who, wanted);
+      });
+      return allowed ? Status::ok : Status::access;
+    }
+    if (status != Status::no_attribute) return status;
+  }
+  return fs::may_access(inode, who, wanted) ? Status::ok : Status::access;
+}
+
+}  // namespace gpu4fs::engine

@@ -1,0 +1,196 @@
+// Commands that make many commits: each is a step of its own, the inode stays locked in between, and the
+// deadline counts. The test runs the worker itself, so that it sees the engine between two steps.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "base/access.hpp"
+#include "engine/name_fixture.hpp"
+#include "engine/worker.hpp"
+#include "fs/map/map_types.hpp"
+
+namespace gpu4fs::test {
+namespace {
+
+constexpr u64 root = format::inode_number_root;
+constexpr u64 block = u64{2} << 20;
+constexpr u64 sparse_pages = 150;
+
+FileEngineOptions stepped() {
+  FileEngineOptions options;
+  options.start = false;
+  options.pool.chunk_count = 5;
+  options.pool.chunk_bytes = u64{16} << 20;
+  return options;
+}
+
+class FileRounds : public ::testing::Test {
+ protected:
+  // One page in each of many 2 MiB spans, each below a map page of its own.
+  u64 sparse_file() {
+    const u64 inode = names_.create(root, "sparse").result;
+    for (u64 i = 0; i < sparse_pages; ++i) EXPECT_EQ(files_.write(inode, i * block, 1).status, Status::ok);
+    EXPECT_EQ(files_.getattr(inode).status, Status::ok);
+    EXPECT_GT(files_.attributes().blocks_512, sparse_pages * 2 * 8);
+    // So that nothing below has to wait for one.
+    EXPECT_EQ(files_.checkpoint().status, Status::ok);
+    return inode;
+  }
+  format::Command on_inode(format::Opcode opcode, u64 inode, u64 offset = 0, u64 length = 0) {
+    format::Command command = make_command(opcode);
+    command.inode = inode;
+    command.offset = offset;
+    command.length = length;
+    return command;
+  }
+  // Steps of the engine until `command` has ended, at most `limit`.
+  u32 steps_of(const format::Command& command, Status expected, u32 limit = 10000) {
+    const u64 position = client_.publish(command);
+    ring::Completion completion{Status::engine_died, 0};
+    for (u32 steps = 1; steps <= limit; ++steps) {
+      engine::worker_step(Lane{}, engine_.engine(), worker_);
+      // Between steps nobody is inside a gate: evictions and checkpoints have their turn.
+      EXPECT_EQ(engine_.engine().step_gate.word, 0u);
+      EXPECT_EQ(engine_.engine().commit_gate.word, 0u);
+      if (!client_.producer().poll(position, &completion)) continue;
+      EXPECT_EQ(completion.status, expected) << status_name(completion.status);
+      return steps;
+    }
+    ADD_FAILURE() << "no end";
+    return limit;
+  }
+  void expect_sound() { EXPECT_EQ(engine_.fs().had_error, 0u); }
+
+  FileEngine engine_{stepped()};
+  NameClient names_{engine_};
+  FileClient files_{engine_};
+  Client client_{engine_.host(), ClientOptions{.data_length = 1 << 16, .trusted = true, .internal = true}};
+  engine::WorkerState worker_ = engine::WorkerState::make(0);
+};
+
+TEST_F(FileRounds, TruncateGivesTheWorkerBackBetweenItsCommits) {
+  const u64 inode = sparse_file();
+  EXPECT_GT(steps_of(on_inode(format::Opcode::truncate, inode, block / 2), Status::ok), 3u);
+  EXPECT_EQ(files_.getattr(inode).status, Status::ok);
+  EXPECT_EQ(files_.attributes().size_bytes, block / 2);
+  EXPECT_EQ(files_.attributes().blocks_512, 3 * 8u) << "a page, and the map pages above it";
+  expect_sound();
+}
+
+TEST_F(FileRounds, NobodyElseGetsTheFileBetweenTheCommits) {
+  const u64 inode = sparse_file();
+  const u64 truncate = client_.publish(on_inode(format::Opcode::truncate, inode, 0));
+  engine::worker_step(Lane{}, engine_.engine(), worker_);
+  Client other(engine_.host(), ClientOptions{.data_length = 1 << 16, .trusted = true, .internal = true});
+  format::Command getattr = on_inode(format::Opcode::getattr, inode);
+  getattr.output = format::ring_address(0, 4096);
+  const u64 look = other.publish(getattr);
+  ring::Completion done{};
+  ring::Completion seen{};
+  u32 looked_early = 0;
+  while (!client_.producer().poll(truncate, &done)) {
+    engine::worker_step(Lane{}, engine_.engine(), worker_);
+    if (other.producer().poll(look, &seen) && !client_.producer().poll(truncate, &done)) ++looked_early;
+  }
+  EXPECT_EQ(done.status, Status::ok);
+  EXPECT_EQ(looked_early, 0u);
+  EXPECT_EQ(other.wait(look).status, Status::ok);
+  EXPECT_EQ(reinterpret_cast<const format::AttributeRecord*>(other.data() + 4096)->size_bytes, 0u);
+}
+
+TEST_F(FileRounds, DeadlineEndsATruncateAndLeavesASoundFile) {
+  const u64 inode = sparse_file();
+  format::Command command = on_inode(format::Opcode::truncate, inode, 0);
+  command.deadline_ms = 1;
+  const u64 position = client_.publish(command);
+  engine::worker_step(Lane{}, engine_.engine(), worker_);
+  const u64 begin_ns = now_monotonic_ns();
+  while (now_monotonic_ns() < begin_ns + 2'000'000) {
+  }
+  ring::Completion done{};
+  while (!client_.producer().poll(position, &done)) engine::worker_step(Lane{}, engine_.engine(), worker_);
+  EXPECT_EQ(done.status, Status::deadline_exceeded);
+  EXPECT_EQ(engine_.host().counters().deadlines_exceeded, 1u);
+  EXPECT_EQ(files_.getattr(inode).status, Status::ok);
+  const u64 size = files_.attributes().size_bytes;
+  EXPECT_GT(size, 0u);
+  EXPECT_LT(size, (sparse_pages - 1) * block);
+  // What is left is content, what was cut is not.
+  EXPECT_EQ(files_.read(inode, 0, page_size).result, page_size);
+  EXPECT_EQ(files_.truncate(inode, 0).status, Status::ok);
+  EXPECT_EQ(files_.getattr(inode).status, Status::ok);
+  EXPECT_EQ(files_.attributes().blocks_512, 0u);
+  expect_sound();
+}
+
+TEST_F(FileRounds, PunchedAndZeroedRangesTakeManySteps) {
+  const u64 inode = sparse_file();
+  format::Command punch = on_inode(format::Opcode::fallocate, inode, 1, (sparse_pages - 10) * block);
+  punch.mode = 3;
+  EXPECT_GT(steps_of(punch, Status::ok), 3u);
+  EXPECT_EQ(files_.getattr(inode).status, Status::ok);
+  // The first page, for its first byte, and those behind the hole, each below a map page; and the top.
+  EXPECT_EQ(files_.attributes().blocks_512, (11 * 2 + 1) * 8u);
+  EXPECT_EQ(files_.attributes().size_bytes, (sparse_pages - 1) * block + 1);
+  expect_sound();
+}
+
+TEST_F(FileRounds, AllocatingMuchTakesManySteps) {
+  const u64 inode = names_.create(root, "large").result;
+  EXPECT_GT(steps_of(on_inode(format::Opcode::fallocate, inode, 0, u64{70} << 20), Status::ok), 1u);
+  EXPECT_EQ(files_.getattr(inode).status, Status::ok);
+  EXPECT_EQ(files_.attributes().size_bytes, u64{70} << 20);
+  EXPECT_GE(files_.attributes().blocks_512, (u64{70} << 20) / 512);
+  expect_sound();
+}
+
+TEST_F(FileRounds, ReclaimGivesTheWorkerBackAndKeepsItsProgressAtADeadline) {
+  const u64 inode = sparse_file();
+  ASSERT_EQ(names_.unlink(root, "sparse").result, inode);
+  format::Command late = on_inode(format::Opcode::reclaim, inode);
+  late.deadline_ms = 1;
+  const u64 position = client_.publish(late);
+  engine::worker_step(Lane{}, engine_.engine(), worker_);
+  const u64 begin_ns = now_monotonic_ns();
+  while (now_monotonic_ns() < begin_ns + 2'000'000) {
+  }
+  ring::Completion done{};
+  while (!client_.producer().poll(position, &done)) engine::worker_step(Lane{}, engine_.engine(), worker_);
+  EXPECT_EQ(done.status, Status::deadline_exceeded);
+  EXPECT_EQ(files_.getattr(inode).status, Status::ok);
+  EXPECT_GT(files_.attributes().blocks_512, 0u);
+  EXPECT_LT(files_.attributes().blocks_512, sparse_pages * 2 * 8);
+  EXPECT_GT(steps_of(on_inode(format::Opcode::reclaim, inode), Status::ok), 2u);
+  EXPECT_EQ(files_.getattr(inode).status, Status::stale);
+  expect_sound();
+}
+
+TEST_F(FileRounds, ReclaimingALargeDirectoryTakesManySteps) {
+  const u64 directory = names_.mkdir(root, "directory").result;
+  const u64 file = names_.create(root, "file").result;
+  constexpr u32 names = 3500;
+  const std::string padding(200, 'n');
+  for (u32 i = 0; i < names; ++i) {
+    ASSERT_EQ(names_.link(file, directory, padding + std::to_string(i)).status, Status::ok);
+  }
+  for (u32 i = 0; i < names; ++i) {
+    ASSERT_EQ(names_.unlink(directory, padding + std::to_string(i)).status, Status::ok);
+  }
+  ASSERT_EQ(names_.rmdir(root, "directory").result, directory);
+  EXPECT_GT(steps_of(on_inode(format::Opcode::reclaim, directory), Status::ok), 2u);
+  EXPECT_EQ(names_.getattr(directory).status, Status::stale);
+  expect_sound();
+}
+
+// As at the mount after a crash.
+TEST_F(FileRounds, OrphansAreReclaimedInManySteps) {
+  const u64 inode = sparse_file();
+  ASSERT_EQ(names_.unlink(root, "sparse").result, inode);
+  EXPECT_GT(steps_of(make_command(format::Opcode::reclaim_orphans), Status::ok), 3u);
+  EXPECT_EQ(files_.getattr(inode).status, Status::stale);
+  expect_sound();
+}
+
+}  // namespace
+}  // namespace gpu4fs::test

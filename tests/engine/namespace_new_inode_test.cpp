@@ -1,0 +1,245 @@
+// New inodes and clients that guess their numbers: nobody sees an inode before it is complete, and a file without
+// a name is given one, loses it and is freed in any order.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/name_fixture.hpp"
+#include "engine/worker.hpp"
+#include "support/test_scale.hpp"
+
+namespace gpu4fs::test {
+namespace {
+
+constexpr u64 root = format::inode_number_root;
+
+FileEngineOptions stepped() {
+  FileEngineOptions options;
+  options.start = false;
+  return options;
+}
+
+// The test runs the worker itself and holds the lock of the number that the worker's next command will claim.
+class NewInode : public ::testing::Test {
+ protected:
+  NewInode() {
+    const format::Command first = names_.named(format::Opcode::create, root, "first");
+    number_ = end_of(publish(first)).result + 1;
+    EXPECT_TRUE(engine().free_commands.pop(&slot_));
+    fs::Operation op{};
+    EXPECT_EQ(fs::get_inode(Lane{}, engine().fs, op, number_, &ref_), Status::ok);
+    EXPECT_EQ(ref_.inode->mode, 0) << "not in use yet";
+  }
+  ~NewInode() override { engine().free_commands.push(slot_); }
+
+  engine::Engine& engine() { return engine_.engine(); }
+  engine::CommandState& holder() { return engine().commands[slot_]; }
+  void hold() {
+    engine::set_phase(holder(), engine::CommandPhase::running);
+    EXPECT_EQ(engine::acquire_command_lock(engine(), holder(), ref_.lock, number_, engine::LockMode::exclusive),
+              Status::ok);
+  }
+  void release() {
+    engine::release_all_locks(engine(), holder());
+    engine::set_phase(holder(), engine::CommandPhase::free);
+  }
+  void step() { engine::worker_step(Lane{}, engine(), worker_); }
+
+  // Commands go through a session of their own, so that nothing but step() runs them. Names were put by named().
+  u64 publish(format::Command command) {
+    std::memcpy(client_.data(), names_.data() - NameClient::data_offset, NameClient::data_offset + 64);
+    return client_.publish(command);
+  }
+  bool has_ended(u64 position, ring::Completion* done) { return client_.producer().poll(position, done); }
+  ring::Completion end_of(u64 position) {
+    ring::Completion done{Status::engine_died, 0};
+    for (u32 steps = 0; steps < 1000 && !has_ended(position, &done); ++steps) step();
+    return done;
+  }
+  std::vector<format::Command> creating_commands() {
+    std::vector<format::Command> commands;
+    for (const format::Opcode opcode : {format::Opcode::create, format::Opcode::mkdir, format::Opcode::mknod,
+                                        format::Opcode::symlink, format::Opcode::tmpfile}) {
+      format::Command command = names_.named(opcode, root, "new");
+      command.mode = 0700;
+      if (opcode == format::Opcode::symlink) command = names_.with_data(command, 5);
+      commands.push_back(command);
+    }
+    return commands;
+  }
+
+  FileEngine engine_{stepped()};
+  NameClient names_{engine_};
+  Client client_{engine_.host(), ClientOptions{.trusted = true, .internal = true}};
+  engine::WorkerState worker_ = engine::WorkerState::make(0);
+  u64 number_ = 0;
+  u32 slot_ = 0;
+  fs::InodeRef ref_{};
+};
+
+TEST_F(NewInode, IsFilledUnderItsLock) {
+  for (const format::Command& command : creating_commands()) {
+    hold();
+    const u64 position = publish(command);
+    ring::Completion done{};
+    for (u32 i = 0; i < 20; ++i) step();
+    EXPECT_FALSE(has_ended(position, &done)) << static_cast<u32>(command.opcode);
+    EXPECT_EQ(ref_.inode->mode, 0) << static_cast<u32>(command.opcode);
+    release();
+    done = end_of(position);
+    EXPECT_EQ(done.status, Status::ok) << status_name(done.status);
+    EXPECT_EQ(done.result, number_);
+    EXPECT_NE(ref_.inode->mode, 0);
+    EXPECT_TRUE(ref_.lock->is_idle());
+    // The next one gets the next number of the same page, or this one again.
+    if (command.opcode == format::Opcode::mkdir) {
+      EXPECT_EQ(names_.rmdir(root, "new").status, Status::ok);
+    } else if (command.opcode != format::Opcode::tmpfile) {
+      EXPECT_EQ(names_.unlink(root, "new").status, Status::ok);
+    }
+    ++number_;
+    fs::Operation op{};
+    ASSERT_EQ(fs::get_inode(Lane{}, engine().fs, op, number_, &ref_), Status::ok);
+  }
+  EXPECT_EQ(engine().fs.had_error, 0u);
+}
+
+TEST_F(NewInode, GivesItsNumberBackWhenTheDeadlineEndsTheCommand) {
+  for (u32 round = 0; round < 3; ++round) {
+    hold();
+    format::Command command = names_.named(format::Opcode::create, root, "late");
+    command.deadline_ms = 1;
+    const u64 position = publish(command);
+    step();
+    const u64 begin_ns = now_monotonic_ns();
+    while (now_monotonic_ns() < begin_ns + 2'000'000) {
+    }
+    engine::sweep_deadlines(Lane{}, engine(), now_monotonic_ns());
+    EXPECT_EQ(end_of(position).status, Status::deadline_exceeded);
+    release();
+    EXPECT_TRUE(ref_.lock->is_idle());
+  }
+  EXPECT_EQ(end_of(publish(names_.named(format::Opcode::create, root, "later"))).result, number_);
+}
+
+// The guess waits until the file is complete, and then finds a temporary file as it should be.
+TEST_F(NewInode, ALinkToAGuessedNumberWaitsForTheTemporaryFile) {
+  hold();
+  const u64 made = publish(names_.named(format::Opcode::tmpfile, root, ""));
+  step();
+  format::Command link = names_.named(format::Opcode::link, root, "guessed");
+  link.second_inode = number_;
+  const u64 linked = publish(link);
+  for (u32 i = 0; i < 20; ++i) step();
+  ring::Completion done{};
+  EXPECT_FALSE(has_ended(made, &done));
+  EXPECT_FALSE(has_ended(linked, &done));
+  release();
+  EXPECT_EQ(end_of(made).result, number_);
+  EXPECT_EQ(end_of(linked).status, Status::ok);
+  fs::Operation op{};
+  bool orphan = true;
+  EXPECT_EQ(fs::is_orphan(Lane{}, engine().fs, op, number_, &orphan), Status::ok);
+  EXPECT_FALSE(orphan);
+  EXPECT_EQ(ref_.inode->link_count, 1u);
+  EXPECT_EQ(names_.unlink(root, "guessed").result, number_);
+  EXPECT_EQ(names_.reclaim(number_).result, 1u);
+  EXPECT_EQ(engine().fs.had_error, 0u);
+}
+
+// The numbers on a page that cannot be read are passed over, one command each.
+TEST(DamagedInodePage, DoesNotStopCreation) {
+  FileEngineOptions options;
+  options.worker_count = 1;
+  DeviceImages images;
+  {
+    FileEngine engine(options);
+    NameClient client(engine);
+    const u64 number = client.create(root, "first").result;
+    ASSERT_EQ(client.call(make_command(format::Opcode::checkpoint)).status, Status::ok);
+    images = engine.images();
+    const u32 frame = fs::resident_frame(engine.fs(), format::inode_number_inode_file, 0, number / format::inodes_per_page);
+    ASSERT_NE(frame, fs::no_frame);
+    raid::PageLocation location{};
+    ASSERT_EQ(raid::find_page(engine.fs().space, engine.fs().pages.frames[frame].address, &location), Status::ok);
+    const raid::ColumnState& column = engine.fs().space.chunks[location.chunk].columns[0];
+    const u64 garbage = 0x1234567890abcdef;
+    images[column.device].write(column.data_offset + location.page * page_size + 100, &garbage, sizeof(garbage));
+  }
+  FileEngine engine(options, images);
+  NameClient client(engine);
+  Status status = Status::no_inodes;
+  u32 attempts = 0;
+  for (; attempts <= 2 * format::inodes_per_page && status != Status::ok; ++attempts) {
+    status = client.create(root, "new" + std::to_string(attempts)).status;
+    EXPECT_TRUE(status == Status::ok || status == Status::checksum_mismatch) << status_name(status);
+  }
+  EXPECT_EQ(status, Status::ok);
+  EXPECT_GT(attempts, 1u) << "the page was damaged";
+}
+
+// Temporary files are made and named by one client while others name, unname and free whatever has one of the
+// numbers. Damage of the orphan bitmap or of a count would be noted in had_error.
+TEST(TemporaryFiles, AreNamedAndFreedByAllAtOnce) {
+  FileEngine engine;
+  const u64 used_before = engine.fs().inode_used;
+  const u32 rounds = scaled(20000);
+  std::atomic<u64> newest{format::inode_number_first_free};
+  std::atomic<bool> ended{false};
+  std::atomic<u32> surprises{0};
+  std::mutex mutex;
+  std::string first_surprise;
+  const auto surprise = [&](const std::string& what) {
+    const std::lock_guard guard(mutex);
+    if (surprises.fetch_add(1) == 0) first_surprise = what;
+  };
+  const auto expect = [&](const char* what, Status status, bool may_be_gone) {
+    const bool gone = status == Status::stale;
+    if (status != Status::ok && !(may_be_gone && gone)) surprise(std::string(what) + ": " + status_name(status));
+    return status == Status::ok;
+  };
+  const auto name_and_unname = [&](NameClient& client, u64 number, const std::string& name) {
+    if (!expect("link", client.link(number, root, name).status, true)) return;
+    const format::AttributeRecord& attributes = client.attributes();
+    if (attributes.link_count == 0) surprise("no link after link");
+    if (attributes.inode != number) surprise("another inode");
+    if (attributes.mode != 0100640) surprise("mode " + std::to_string(attributes.mode));
+    expect("unlink", client.unlink(root, name).status, false);
+  };
+  std::thread maker([&] {
+    NameClient client(engine);
+    for (u32 i = 0; i < rounds; ++i) {
+      const ring::Completion made = client.tmpfile(root, 0640);
+      if (!expect("tmpfile", made.status, false)) break;
+      newest.store(made.result);
+      if (i % 2 == 0) name_and_unname(client, made.result, "maker");
+      expect("reclaim", client.reclaim(made.result).status, true);
+    }
+    ended = true;
+  });
+  std::vector<std::thread> guessers;
+  for (u32 t = 0; t < 2; ++t) {
+    guessers.emplace_back([&, t] {
+      NameClient client(engine);
+      for (u32 i = 0; !ended; ++i) {
+        const u64 guess = newest.load() + i % 3;
+        name_and_unname(client, guess, "guesser" + std::to_string(t));
+        if (i % 4 == 0) expect("reclaim", client.reclaim(guess).status, true);
+      }
+    });
+  }
+  maker.join();
+  for (std::thread& thread : guessers) thread.join();
+  NameClient client(engine);
+  EXPECT_EQ(surprises.load(), 0u) << first_surprise;
+  EXPECT_EQ(client.call(make_command(format::Opcode::reclaim_orphans)).status, Status::ok);
+  EXPECT_EQ(engine.fs().inode_used, used_before);
+  EXPECT_EQ(engine.fs().had_error, 0u);
+}
+
+}  // namespace
+}  // namespace gpu4fs::test
