@@ -24,6 +24,17 @@ constexpr u64 cache_bytes_max = u64{1} << 40;
 // Threads that lend themselves to the engine while they wait, beside its own workers.
 constexpr u32 lending_thread_max = engine::session_max;
 
+Status status_of(const device::DeviceError& error) {
+  switch (error.error_number()) {
+    case EBUSY:
+      return Status::already_mounted;
+    case ENOSPC:
+      return Status::no_space;
+    default:
+      return Status::io_error;
+  }
+}
+
 void warn_of_thin_memory(const device::MappedFile& file, std::vector<std::string>& warnings) {
   struct stat attributes {};
   struct statvfs medium {};
@@ -38,13 +49,33 @@ void warn_of_thin_memory(const device::MappedFile& file, std::vector<std::string
 }
 
 // A mapped file must not run out of blocks under a store: that would be a SIGBUS. Disk files get their
-// blocks now; memory file systems hand out pages as they are touched.
+// blocks now; those on tmpfs get them chunk by chunk (map_chunk), so that a pool takes the memory that it uses.
 void prepare_medium(const device::MappedFile& file, std::vector<std::string>& warnings) {
-  if (file.medium() == device::MediumKind::tmpfs) {
+  if (file.grows_with_use()) {
     warn_of_thin_memory(file, warnings);
   } else {
     file.reserve_blocks();
   }
+}
+
+struct Area {
+  u32 device;
+  u64 offset;
+  u64 length;
+};
+
+// What the engine reaches from the start: superblocks and the header areas of chunks.
+std::vector<Area> fixed_areas(const OpenedPool& pool) {
+  std::vector<Area> areas;
+  for (u32 i = 0; i < pool.devices.size(); ++i) areas.push_back({i, 0, format::layout_area_offset});
+  for (const OpenedChunk& chunk : pool.chunks) {
+    const u64 pages = chunk.descriptor.size_bytes / page_size;
+    const u64 length = format::chunk_layout(pages).header_pages * page_size;
+    for (const format::ColumnAddress column : chunk.columns) {
+      areas.push_back({column.device_index(), column.offset_bytes(), length});
+    }
+  }
+  return areas;
 }
 
 std::vector<device::MappedFile> map_devices(OpenedPool& pool) {
@@ -58,6 +89,9 @@ std::vector<device::MappedFile> map_devices(OpenedPool& pool) {
     files.push_back(device::MappedFile::adopt(descriptor, opened.file.path(),
                                               {.read_only = pool.read_only, .lock = true}));
     if (!pool.read_only) prepare_medium(files.back(), pool.warnings);
+  }
+  for (const Area& area : fixed_areas(pool)) {
+    if (files[area.device].grows_with_use()) files[area.device].reserve_range(area.offset, area.length);
   }
   return files;
 }
@@ -138,8 +172,10 @@ void set_up_cpu(const ServerOptions& options, const OpenedPool& pool, EngineSetu
   setup.heap = std::make_unique<engine::HeapAllocator>();
   setup.upcalls = static_cast<ring::UpcallRing*>(
       setup.heap->allocate(sizeof(ring::UpcallRing), alignof(ring::UpcallRing)));
+  const bool has_blocks = std::none_of(setup.files.begin(), setup.files.end(),
+                                       [](const device::MappedFile& file) { return file.grows_with_use(); });
   engine::Engine* built = build_engine(*setup.heap, options, pool, setup, config,
-                                       memory_sizes(options, workers), true);
+                                       memory_sizes(options, workers), has_blocks);
   setup.host = std::make_unique<engine::CpuEngine>(built, workers);
 }
 
@@ -162,18 +198,11 @@ void map_for_gpu(engine::EngineHost& host, const device::MappedFile& file, u64 o
                               file.path(), length >> 10, offset));
 }
 
-// What the engine reaches from the start: superblocks and the header areas of chunks. Data pages follow
-// chunk by chunk when they are first used, because registration touches every page.
+// The fixed areas. Data pages follow chunk by chunk when they are first used, because registration touches
+// every page.
 void map_fixed_areas(const OpenedPool& pool, EngineSetup& setup) {
-  for (u32 i = 0; i < setup.files.size(); ++i) {
-    map_for_gpu(*setup.host, setup.files[i], 0, format::layout_area_offset);
-  }
-  for (const OpenedChunk& chunk : pool.chunks) {
-    const u64 pages = chunk.descriptor.size_bytes / page_size;
-    const u64 length = format::chunk_layout(pages).header_pages * page_size;
-    for (const format::ColumnAddress column : chunk.columns) {
-      map_for_gpu(*setup.host, setup.files[column.device_index()], column.offset_bytes(), length);
-    }
+  for (const Area& area : fixed_areas(pool)) {
+    map_for_gpu(*setup.host, setup.files[area.device], area.offset, area.length);
   }
 }
 
@@ -221,8 +250,7 @@ EngineSetup set_up_engine(const ServerOptions& options, OpenedPool& pool) {
       set_up_cpu(options, pool, setup);
     }
   } catch (const device::DeviceError& error) {
-    throw PoolError(error.error_number() == EBUSY ? Status::already_mounted : Status::io_error,
-                    error.what());
+    throw PoolError(status_of(error), error.what());
   } catch (const raid::SpaceError& error) {
     throw PoolError(Status::corrupt_structure, error.what());
   } catch (const std::bad_alloc&) {

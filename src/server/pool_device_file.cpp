@@ -180,6 +180,16 @@ void DeviceFile::zero_range(u64 offset, u64 length) {
   }
 }
 
+void DeviceFile::reserve_range(u64 offset, u64 length) {
+  if (!regular_ || length == 0) return;
+  int result;
+  do {
+    result = ::fallocate(fd_, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(length));
+  } while (result != 0 && errno == EINTR);
+  if (result == 0 || errno == EOPNOTSUPP || errno == ENOSYS) return;
+  fail(path_, fmt::format("no room for {} bytes at {}", length, offset), errno);
+}
+
 void DeviceFile::flush() {
   // hugetlbfs answers EINVAL: it is memory, there is nothing to wait for.
   if (::fsync(fd_) != 0 && !(huge_page_bytes_ != 0 && errno == EINVAL)) {

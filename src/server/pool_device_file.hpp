@@ -44,6 +44,9 @@ class DeviceFile {
   // moment.
   void write_at(u64 offset, const void* data, std::size_t length);
   void zero_range(u64 offset, u64 length);
+  // Regular files: holes in the range get blocks, so that it can be written through a mapping. Does nothing
+  // where the file system cannot.
+  void reserve_range(u64 offset, u64 length);
   // Durable when it returns, as far as the medium can be.
   void flush();
   // Regular files only: sets the size and fills growth with zeros.

@@ -277,6 +277,21 @@ format::Superblock make_superblock(const MakePoolOptions& options, const PoolLay
   return superblock;
 }
 
+// What every mount needs: all in front of the chunks, the chunks' header areas, and the first chunk, which holds
+// the root directory.
+void reserve_fixed_areas(std::vector<DeviceFile>& files, const PoolLayout& layout) {
+  for (u32 i = 0; i < files.size(); ++i) {
+    files[i].reserve_range(0, layout.parts[i].chunk_area_offset);
+  }
+  for (const ChunkPlacement& chunk : layout.chunks) {
+    const u64 offset = layout.parts[chunk.device_index].chunk_area_offset +
+                       chunk.first_granule * format::physical_granule_bytes;
+    const bool first = &chunk == layout.chunks.data();
+    const u64 pages = layout.chunk.header_pages + (first ? layout.pages_per_chunk : 0);
+    files[chunk.device_index].reserve_range(offset, pages * page_size);
+  }
+}
+
 void write_chunk_maps(std::vector<DeviceFile>& files, const PoolLayout& layout) {
   for (u32 i = 0; i < files.size(); ++i) {
     const format::DevicePart& part = layout.parts[i];
@@ -324,6 +339,7 @@ format::Superblock make_pool(const MakePoolOptions& options) {
       files.back().resize(candidate.size_bytes);
     }
   }
+  reserve_fixed_areas(files, layout);
   // From here on the old content is gone.
   for (DeviceFile& file : files) {
     file.zero_range(0, format::layout_area_offset);

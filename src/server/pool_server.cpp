@@ -1,5 +1,6 @@
 #include "server/pool_server.hpp"
 
+#include <cerrno>
 #include <chrono>
 #include <utility>
 
@@ -177,17 +178,39 @@ Status PoolServer::flush_devices(u64 which) {
   return status;
 }
 
-// The data pages of all columns; the header areas in front of them are mapped since the mount.
 Status PoolServer::map_chunk(u64 chunk) {
   if (chunk >= pool_.chunks.size()) return Status::out_of_range;
-  const OpenedChunk& opened = pool_.chunks[chunk];
-  const u64 pages = opened.descriptor.size_bytes / page_size;
-  const u64 header_bytes = format::chunk_layout(pages).header_pages * page_size;
-  for (const format::ColumnAddress column : opened.columns) {
-    u8* base = setup_.files[column.device_index()].base() + column.offset_bytes();
-    GPU4FS_TRY(setup_.host->map_memory(base + header_bytes, pages * page_size));
+  chunks_mapped_.resize(pool_.chunks.size());
+  if (chunks_mapped_[chunk]) return Status::ok;
+  for (const format::ColumnAddress column : pool_.chunks[chunk].columns) {
+    GPU4FS_TRY(map_column(chunk, column));
   }
+  chunks_mapped_[chunk] = true;
   return Status::ok;
+}
+
+// The column's data pages; the header area in front of them is mapped since the mount. They get their blocks
+// first: without, an access would end the process on a full medium.
+Status PoolServer::map_column(u64 chunk, format::ColumnAddress column) {
+  const device::MappedFile& file = setup_.files[column.device_index()];
+  const u64 pages = pool_.chunks[chunk].descriptor.size_bytes / page_size;
+  const u64 begin = column.offset_bytes() + format::chunk_layout(pages).header_pages * page_size;
+  if (file.grows_with_use()) {
+    // Trying in vain takes time, so it waits until there is more room than at the last time.
+    const u64 room = file.room_bytes();
+    const auto refused = room_at_refusal_.find(chunk);
+    if (refused != room_at_refusal_.end() && room <= refused->second) return Status::no_space;
+    try {
+      file.reserve_range(begin, pages * page_size);
+    } catch (const device::DeviceError& error) {
+      log(LogLevel::error, fmt::format("chunk {} cannot be used: {}", chunk, error.what()));
+      if (error.error_number() != ENOSPC) return Status::device_failed;
+      room_at_refusal_[chunk] = room;
+      return Status::no_space;
+    }
+    room_at_refusal_.erase(chunk);
+  }
+  return setup_.host->map_memory(file.base() + begin, pages * page_size);
 }
 
 // Idle pools are left alone: without a command since the last look nothing can have changed.

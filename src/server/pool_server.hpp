@@ -14,6 +14,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/engine_host.hpp"
@@ -64,6 +65,7 @@ class PoolServer {
   Status carry_out(const ring::Upcall& upcall);
   Status flush_devices(u64 which);
   Status map_chunk(u64 chunk);
+  Status map_column(u64 chunk, format::ColumnAddress column);
   void commit_regularly();
   Status command(format::Opcode opcode, u32 mask);
   void report_death();
@@ -76,6 +78,9 @@ class PoolServer {
   std::mutex management_mutex_;  // one command at a time on the management session
   std::unique_ptr<ServerSession> management_session_;
   std::thread upcall_thread_;
+  // Of the upcall thread:
+  std::vector<bool> chunks_mapped_;                         // by chunk
+  std::unordered_map<u64, u64> room_at_refusal_;            // by chunk: bytes its medium had left
   std::thread commit_thread_;
   std::mutex stop_mutex_;
   std::condition_variable stop_changed_;

@@ -208,6 +208,18 @@ class Mounting(unittest.TestCase):
         self.assertGreater(os.stat(path).st_atime_ns, 10**18)
         self.pool.umount()
 
+    def test_every_direct_read_is_an_access(self):
+        """Without the page cache strictatime means each read, as the manual says."""
+        self.pool.mount("strictatime,direct_io")
+        path = self.pool.path("f")
+        with open(path, "w") as file:
+            file.write("x" * 10000)
+        for _ in range(3):
+            os.utime(path, ns=(10**18, 10**18))
+            read_file(path)
+            self.assertGreater(os.stat(path).st_atime_ns, 10**18)
+        self.pool.umount()
+
     def test_idle_mount_uses_no_processor(self):
         """All threads of an idle server sleep; counted by the kernel, not timed."""
         self.pool.mount()

@@ -161,13 +161,37 @@ void MappedFile::flush() const {
 }
 
 void MappedFile::reserve_blocks() const {
-  if (descriptor_ < 0 || read_only_) return;
+  if (fill_holes(0, size_bytes_)) return;
+  fail(path_, "its medium has no room for all of it", errno);
+}
+
+void MappedFile::reserve_range(u64 offset, u64 length) const {
+  GPU4FS_CHECK_LE(offset, size_bytes_);
+  GPU4FS_CHECK_LE(length, size_bytes_ - offset);
+  if (length == 0 || fill_holes(offset, length)) return;
+  fail(path_,
+       "its medium has no room for bytes " + std::to_string(offset) + " to " +
+           std::to_string(offset + length),
+       errno);
+}
+
+// False with errno set when the medium refused.
+bool MappedFile::fill_holes(u64 offset, u64 length) const {
+  if (descriptor_ < 0 || read_only_) return true;
   int result;
   do {
-    result = fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(size_bytes_));
+    result = fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                       static_cast<off_t>(length));
   } while (result != 0 && errno == EINTR);
-  if (result == 0 || errno == EOPNOTSUPP || errno == ENOSYS) return;
-  fail(path_, "its medium has no room for all of it", errno);
+  return result == 0 || errno == EOPNOTSUPP || errno == ENOSYS;
+}
+
+u64 MappedFile::room_bytes() const {
+  struct statfs medium;
+  if (descriptor_ < 0 || fstatfs(descriptor_, &medium) != 0) return ~u64{0};
+  // A tmpfs without a limit has no blocks.
+  if (medium.f_blocks == 0) return ~u64{0};
+  return static_cast<u64>(medium.f_bavail) * static_cast<u64>(medium.f_bsize);
 }
 
 GpuRegistration MappedFile::gpu_registration() const {

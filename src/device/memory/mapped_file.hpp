@@ -22,8 +22,8 @@
 // other too.
 //
 // A file that another process cuts short while it is mapped turns accesses beyond its end into
-// SIGBUS; so does a store into a hole of a sparse file on a full medium, which reserve_blocks()
-// rules out beforehand.
+// SIGBUS; so does an access to a hole of a sparse file on a full medium, which reserve_blocks() and
+// reserve_range() rule out beforehand.
 #pragma once
 
 #include <stdexcept>
@@ -81,6 +81,8 @@ class MappedFile {
   u64 page_bytes() const { return page_bytes_; }  // of the mapping; a huge page on hugetlbfs
   bool read_only() const { return read_only_; }
   bool needs_flush() const { return medium_ == MediumKind::file && !read_only_; }
+  // Stores take blocks of the medium as they come: those of tmpfs, whose files are not reserved whole.
+  bool grows_with_use() const { return medium_ == MediumKind::tmpfs && !read_only_; }
   const std::string& path() const { return path_; }
   int descriptor() const { return descriptor_; }  // -1: anonymous
 
@@ -89,8 +91,13 @@ class MappedFile {
   void flush() const;
 
   // Allocates the file's holes. DeviceError with ENOSPC when the medium has no room. A file system
-  // that cannot do it (EOPNOTSUPP) is left as it is.
+  // that cannot do it (EOPNOTSUPP) is left as it is, as are anonymous memory and what is mapped
+  // read-only.
   void reserve_blocks() const;
+  // The same for the holes in [offset, + length), which lies inside the file.
+  void reserve_range(u64 offset, u64 length) const;
+  // Bytes that the medium still has room for, as far as it says; ~0: it does not.
+  u64 room_bytes() const;
 
   GpuRegistration gpu_registration() const;
 
@@ -101,6 +108,7 @@ class MappedFile {
  private:
   MappedFile() = default;
   void release() noexcept;
+  bool fill_holes(u64 offset, u64 length) const;
 
   std::string path_;
   u8* base_ = nullptr;
