@@ -1,6 +1,6 @@
 # tests/<layer>/*_test.cpp: one gtest program a layer.
 # tests/<other folder>/*_test.{cpp,sh,py}: each a test of its own, linked with everything.
-# tests/gpu/*.cu: programs with their own main; registered where a GPU is present.
+# tests/gpu/*_test.{cu,cpp}: programs with their own main; registered where a GPU is present.
 # A sanitizer build registers only compiled tests; they can read GPU4FS_TEST_SCALE (percent) to
 # shorten random walks, because instrumented code runs several times slower.
 find_package(GTest REQUIRED)
@@ -116,7 +116,8 @@ if(NOT GPU4FS_SANITIZE)
 endif()
 
 if(GPU4FS_CUDA)
-  file(GLOB gpu_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/gpu/*.cu)
+  file(GLOB gpu_sources CONFIGURE_DEPENDS
+    ${PROJECT_SOURCE_DIR}/tests/gpu/*_test.cu ${PROJECT_SOURCE_DIR}/tests/gpu/*_test.cpp)
   foreach(source IN LISTS gpu_sources)
     cmake_path(GET source STEM name)
     gpu4fs_add_cuda_program(gpu4fs_gpu_${name} ${source})

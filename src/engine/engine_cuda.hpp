@@ -21,6 +21,9 @@ struct CudaOptions {
   u32 time_slice_ms = 1000;      // the longest a kernel runs without a break
   u32 exit_timeout_ms = 10000;   // a kernel that has not ended so long after it was asked to is given up
   int device = 0;
+  // The kernel ends while memory is registered. For compute-sanitizer, which knows only the memory that there
+  // was when a kernel began.
+  bool pause_to_register = false;
 };
 
 struct CudaAvailability {

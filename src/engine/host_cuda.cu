@@ -49,8 +49,8 @@ EngineConfig cuda_engine_config(const CudaOptions& options) {
   EngineConfig config{};
   config.command_count = 2048;
   config.worker_count = options.block_count * service_workers_per_block();
-  config.inline_transfer_pages = 2;
-  config.task_pages = 4;
+  config.inline_transfer_pages = 4;
+  config.task_pages = 32;
   config.keeps_spares = 1;
   // Each worker runs what it takes: all of them meet at the run queue's head, which passes a million a second.
   config.batch_max = 1;
@@ -104,7 +104,7 @@ class CudaEngine::Implementation {
   void die(const std::string& reason);
   void fail_pending_commands();
   void request_exit();
-  // While any Pause lives no kernel runs.
+  // Between the two no kernel runs. They nest.
   void pause();
   void resume();
   Status register_memory(void* base, u64 length);
@@ -438,12 +438,14 @@ Status CudaEngine::Implementation::register_memory(void* base, u64 length) {
 
 Status CudaEngine::Implementation::register_gap(u8* base, u64 length) {
   constexpr unsigned flags = cudaHostRegisterMapped | cudaHostRegisterPortable;
+  if (options_.pause_to_register) pause();
   cudaError_t error = cudaHostRegister(base, length, flags);
   // A mapping without write access, of a pool mounted read-only.
   if (error != cudaSuccess && error != cudaErrorHostMemoryAlreadyRegistered) {
     error = cudaHostRegister(base, length, flags | cudaHostRegisterReadOnly);
   }
   cudaGetLastError();
+  if (options_.pause_to_register) resume();
   // Registered already by whoever allocated it: pinned memory.
   const bool usable = error == cudaSuccess || error == cudaErrorHostMemoryAlreadyRegistered;
   return usable ? Status::ok : Status::gpu_error;
@@ -509,7 +511,10 @@ Status CudaEngine::Implementation::add_region(u32 session, u32 region, void* bas
   const bool is_known = cudaPointerGetAttributes(&attributes, base) == cudaSuccess;
   const bool is_device = is_known && attributes.type == cudaMemoryTypeDevice;
   if (!is_device) GPU4FS_TRY(register_memory(base, length));
+  const bool pauses = is_device && options_.pause_to_register;
+  if (pauses) pause();
   poke(&engine_->sessions[session].regions[region], Region{static_cast<u8*>(base), length});
+  if (pauses) resume();
   return Status::ok;
 }
 

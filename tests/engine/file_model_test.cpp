@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/file_fixture.hpp"
 #include "engine/file_walk.hpp"
 #include "support/test_scale.hpp"
 
@@ -13,14 +14,11 @@ namespace gpu4fs::test {
 namespace {
 
 void expect_content(FileEngine& engine, const std::vector<ModelFile>& files) {
-  FileClient client(engine);
-  const ring::Completion freed = client.reclaim_orphans();
-  ASSERT_EQ(freed.status, Status::ok);
-  for (const ModelFile& file : files) {
-    ASSERT_EQ(client.lookup(file.name).result, file.inode) << file.name;
-    ASSERT_EQ(client.read(file.inode, 0, walk_size_max + 300000).result, file.bytes.size()) << file.name;
-    ASSERT_EQ(std::memcmp(client.data(), file.bytes.data(), file.bytes.size()), 0) << file.name;
+  {
+    FileClient client(engine);
+    ASSERT_EQ(client.reclaim_orphans().status, Status::ok);
   }
+  ASSERT_EQ(stored_difference<Client>(engine, files), "");
 }
 
 void run_walks(FileEngineOptions options, u32 walk_count, u32 step_count) {
@@ -33,20 +31,18 @@ void run_walks(FileEngineOptions options, u32 walk_count, u32 step_count) {
     std::vector<std::thread> threads;
     for (u32 w = 0; w < walk_count; ++w) {
       threads.emplace_back([&, w] {
-        for (u32 i = 0; i < step_count && !::testing::Test::HasFatalFailure(); ++i) {
-          SCOPED_TRACE("walk " + std::to_string(w) + ", step " + std::to_string(i));
-          walks[w]->step();
+        for (u32 i = 0; i < step_count && walks[w]->step(); ++i) {
         }
-        if (!::testing::Test::HasFatalFailure()) walks[w]->read_all();
+        walks[w]->read_all();
       });
     }
     for (std::thread& thread : threads) thread.join();
-    if (::testing::Test::HasFatalFailure()) return;
+    for (const auto& walk : walks) ASSERT_EQ(walk->difference(), "");
     FileClient client(engine);
     ASSERT_EQ(client.sync().status, Status::ok);
     images = engine.images();
     for (const auto& walk : walks) final_files.insert(final_files.end(), walk->files(), walk->files() + 2);
-    for (const auto& walk : walks) walk->remove_all();
+    for (const auto& walk : walks) ASSERT_TRUE(walk->remove_all()) << walk->difference();
     ASSERT_EQ(client.checkpoint().status, Status::ok);
     ASSERT_EQ(client.checkpoint().status, Status::ok);
     EXPECT_LE(engine.fs().counters.used, 24u) << "pages leaked";
@@ -75,12 +71,11 @@ TEST(FileModel, CrashLeavesTheLastCheckpoint) {
   const FileEngineOptions options = options_with(1024, 512);
   FileEngine engine(options);
   FileWalk<Client> walk(engine, 500);
-  walk.checkpoint();
+  ASSERT_TRUE(walk.checkpoint());
   u32 compared = 0;
   for (u32 round = 0; round < scaled(60); ++round) {
     SCOPED_TRACE("round " + std::to_string(round));
-    for (u32 i = 0; i < 12; ++i) walk.step();
-    if (HasFatalFailure()) return;
+    for (u32 i = 0; i < 12; ++i) ASSERT_TRUE(walk.step()) << walk.difference();
     const DeviceImages images = engine.images();
     // A checkpoint that some command needed is not the walk's.
     if (engine.fs().epoch_durable != walk.durable_epoch) continue;

@@ -1,12 +1,13 @@
-// Random file commands of one client on two files of its own, against byte vectors.
+// Random file commands of one client on two files of its own, against byte vectors. Any engine, any test
+// framework: what differs is told as text.
 #pragma once
-
-#include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
-#include "engine/file_fixture.hpp"
+#include "base/bits.hpp"
+#include "fmt/format.h"
+#include "support/file_commands.hpp"
 #include "support/group_runner.hpp"
 
 namespace gpu4fs::test {
@@ -19,20 +20,24 @@ struct ModelFile {
   std::string bytes;
 };
 
-// One client with two files of its own.
+// One client with two files of its own. A call answers false when engine and model differ; difference() says
+// how, and nothing goes on after that.
 template <class Connection>
 class FileWalk {
  public:
-  FileWalk(FileEngine& engine, u64 seed) : client_(engine), seed_(seed), random_(seed) {
+  FileWalk(engine::EngineHost& host, u64 seed) : client_(host), seed_(seed), random_(seed) {
     for (u32 i = 0; i < 2; ++i) {
-      files_[i].name = "file" + std::to_string(seed) + "_" + std::to_string(i);
+      files_[i].name = fmt::format("file{}_{}", seed, i);
       create(files_[i]);
     }
   }
 
   const ModelFile* files() const { return files_; }
+  const std::string& difference() const { return difference_; }
 
-  void step() {
+  bool step() {
+    if (!difference_.empty()) return false;
+    ++step_count_;
     ModelFile& file = files_[random(2)];
     const u64 choice = random(100);
     if (choice < 30) return write(file);
@@ -44,31 +49,44 @@ class FileWalk {
     if (choice < 75) return recreate(file);
     if (choice < 80) return checkpoint();
     if (choice < 90) return read(file);
-    compare(file, 0, walk_size_max + 100000);
+    return compare(file, 0, walk_size_max + 100000);
   }
 
-  void checkpoint() {
+  bool checkpoint() {
     const ring::Completion done = client_.checkpoint();
-    ASSERT_EQ(done.status, Status::ok) << status_name(done.status);
+    if (done.status != Status::ok) return differ("checkpoint answers {}", status_name(done.status));
     durable_epoch = done.result;
     durable_files.assign(files_, files_ + 2);
+    return true;
   }
   // What a crash would leave, if no other client works: the files as of `durable_epoch`.
   u64 durable_epoch = 0;
   std::vector<ModelFile> durable_files;
 
-  void read_all() {
-    for (ModelFile& file : files_) compare(file, 0, walk_size_max + 100000);
+  bool read_all() {
+    return compare(files_[0], 0, walk_size_max + 100000) && compare(files_[1], 0, walk_size_max + 100000);
   }
 
-  void remove_all() {
-    for (ModelFile& file : files_) {
-      EXPECT_EQ(client_.unlink(file.name).result, file.inode);
-      EXPECT_EQ(client_.reclaim(file.inode).result, 1u);
-    }
-  }
+  bool remove_all() { return remove(files_[0]) && remove(files_[1]); }
 
  private:
+  template <class... Values>
+  bool differ(fmt::format_string<Values...> what, Values&&... values) {
+    if (!difference_.empty()) return false;
+    difference_ = fmt::format("walk {}, step {}: ", seed_, step_count_) +
+                  fmt::format(what, std::forward<Values>(values)...);
+    return false;
+  }
+  bool expect_ok(const char* what, const ring::Completion& done, u64 result) {
+    if (done.status != Status::ok) return differ("{} answers {}", what, status_name(done.status));
+    if (done.result != result) return differ("{} answers {}, expected {}", what, done.result, result);
+    return true;
+  }
+  bool expect_size(const char* what, const ModelFile& file) {
+    const u64 size = client_.attributes().size_bytes;
+    return size == file.bytes.size() ? true : differ("{} tells size {}, expected {}", what, size, file.bytes.size());
+  }
+
   u64 random(u64 bound) { return random_.next() % bound; }
   // Often at the borders of pages, blocks and the inline area.
   u64 offset() {
@@ -93,59 +111,56 @@ class FileWalk {
       std::memcpy(client_.data() + i, &word, 8);
     }
   }
-  static void expect_ok(const char* what, const ring::Completion& done, u64 result) {
-    ASSERT_EQ(done.status, Status::ok) << what << ": " << status_name(done.status);
-    ASSERT_EQ(done.result, result) << what;
-  }
 
-  void create(ModelFile& file) {
+  bool create(ModelFile& file) {
     const ring::Completion done = client_.create(file.name);
-    ASSERT_EQ(done.status, Status::ok) << status_name(done.status);
+    if (done.status != Status::ok) return differ("create answers {}", status_name(done.status));
     file.inode = done.result;
     file.bytes.clear();
+    return true;
   }
-  void recreate(ModelFile& file) {
-    expect_ok("unlink", client_.unlink(file.name), file.inode);
-    expect_ok("reclaim", client_.reclaim(file.inode), 1);
-    create(file);
+  bool remove(const ModelFile& file) {
+    return expect_ok("unlink", client_.unlink(file.name), file.inode) &&
+           expect_ok("reclaim", client_.reclaim(file.inode), 1);
   }
-  void store(ModelFile& file, u64 at, u64 count) {
+  bool recreate(ModelFile& file) { return remove(file) && create(file); }
+  bool store(ModelFile& file, u64 at, u64 count) {
     if (file.bytes.size() < at + count) file.bytes.resize(at + count);
     std::memcpy(file.bytes.data() + at, client_.data(), count);
+    return true;
   }
-  void write(ModelFile& file) {
+  bool write(ModelFile& file) {
     const u64 at = offset();
     const u64 count = length();
     fill(count);
-    expect_ok("write", client_.write(file.inode, at, count), count);
-    store(file, at, count);
+    return expect_ok("write", client_.write(file.inode, at, count), count) && store(file, at, count);
   }
-  void append(ModelFile& file) {
+  bool append(ModelFile& file) {
     const u64 count = random(2) == 0 ? 1 + random(100) : length();
-    if (file.bytes.size() + count > walk_size_max + 50000) return;
+    if (file.bytes.size() + count > walk_size_max + 50000) return true;
     fill(count);
-    expect_ok("append", client_.write(file.inode, 0, count, 0, format::command_flag_append), count);
-    store(file, file.bytes.size(), count);
+    const ring::Completion done = client_.write(file.inode, 0, count, 0, format::command_flag_append);
+    return expect_ok("append", done, count) && store(file, file.bytes.size(), count);
   }
-  void truncate(ModelFile& file) {
+  bool truncate(ModelFile& file) {
     const u64 size = random(8) == 0 ? 0 : offset();
-    expect_ok("truncate", client_.truncate(file.inode, size), 0);
+    if (!expect_ok("truncate", client_.truncate(file.inode, size), 0)) return false;
     file.bytes.resize(size);
-    EXPECT_EQ(client_.attributes().size_bytes, size);
+    return expect_size("truncate", file);
   }
-  void fallocate(ModelFile& file) {
+  bool fallocate(ModelFile& file) {
     static constexpr u32 modes[] = {0, 1, 3, 3, 0x10, 0x11};
     const u32 mode = modes[random(6)];
     const u64 at = offset();
     const u64 count = length();
-    expect_ok("fallocate", client_.fallocate(file.inode, mode, at, count), 0);
+    if (!expect_ok("fallocate", client_.fallocate(file.inode, mode, at, count), 0)) return false;
     if ((mode & 0x12) != 0) {
       for (u64 i = at; i < minimum<u64>(at + count, file.bytes.size()); ++i) file.bytes[i] = 0;
     }
     if ((mode & 1) == 0 && file.bytes.size() < at + count) file.bytes.resize(at + count);
-    EXPECT_EQ(client_.attributes().size_bytes, file.bytes.size());
+    return expect_size("fallocate", file);
   }
-  void copy() {
+  bool copy() {
     const u64 from_index = random(2);
     ModelFile& from = files_[from_index];
     ModelFile& to = files_[random(4) == 0 ? from_index : 1 - from_index];
@@ -153,57 +168,83 @@ class FileWalk {
     u64 to_at = offset();
     if (random(2) == 0) to_at = align_down(to_at, 4096) + from_at % 4096;
     const u64 count = length();
-    if (from_at >= from.bytes.size()) {
-      return expect_ok("copy behind the end", client_.copy_range(from.inode, from_at, to.inode, to_at, count), 0);
-    }
-    const u64 wanted = minimum<u64>(count, from.bytes.size() - from_at);
     const ring::Completion done = client_.copy_range(from.inode, from_at, to.inode, to_at, count);
+    if (from_at >= from.bytes.size()) return expect_ok("copy behind the end", done, 0);
+    const u64 wanted = minimum<u64>(count, from.bytes.size() - from_at);
     const u64 distance = from_at < to_at ? to_at - from_at : from_at - to_at;
     if (&from == &to && distance < wanted) {
-      ASSERT_EQ(done.status, Status::invalid_argument);
-      return;
+      if (done.status == Status::invalid_argument) return true;
+      return differ("copy onto itself answers {}", status_name(done.status));
     }
-    ASSERT_EQ(done.status, Status::ok) << status_name(done.status);
-    ASSERT_LE(done.result, wanted);
-    ASSERT_GT(done.result, 0u);
+    if (done.status != Status::ok) return differ("copy answers {}", status_name(done.status));
+    if (done.result == 0 || done.result > wanted) return differ("copy answers {} of {}", done.result, wanted);
     const std::string piece = from.bytes.substr(from_at, done.result);
     if (to.bytes.size() < to_at + done.result) to.bytes.resize(to_at + done.result);
     to.bytes.replace(to_at, done.result, piece);
+    return true;
   }
   // Where SEEK_DATA skips, there are zeros only.
-  void seek(ModelFile& file) {
+  bool seek(ModelFile& file) {
     const u64 at = offset();
     const ring::Completion data = client_.seek(file.inode, 3, at);
     const ring::Completion hole = client_.seek(file.inode, 4, at);
     if (at >= file.bytes.size()) {
-      ASSERT_EQ(data.status, Status::no_such_data);
-      ASSERT_EQ(hole.status, Status::no_such_data);
-      return;
+      const bool right = data.status == Status::no_such_data && hole.status == Status::no_such_data;
+      return right ? true : differ("seek behind the end: {}, {}", status_name(data.status), status_name(hole.status));
     }
-    ASSERT_EQ(hole.status, Status::ok);
-    ASSERT_LE(hole.result, file.bytes.size());
+    if (hole.status != Status::ok || hole.result > file.bytes.size()) {
+      return differ("seek for a hole: {} {}", status_name(hole.status), hole.result);
+    }
     const u64 data_at = data.status == Status::ok ? data.result : file.bytes.size();
-    ASSERT_GE(data_at, at);
-    ASSERT_TRUE(data_at == at || hole.result == at);
-    ASSERT_EQ(file.bytes.substr(at, data_at - at).find_first_not_of('\0'), std::string::npos);
+    if (data_at < at || (data_at != at && hole.result != at)) {
+      return differ("from {} data at {}, hole at {}", at, data_at, hole.result);
+    }
+    const bool zeros = file.bytes.substr(at, data_at - at).find_first_not_of('\0') == std::string::npos;
+    return zeros ? true : differ("data between {} and {} are passed over", at, data_at);
   }
-  void read(ModelFile& file) { compare(file, offset(), length()); }
-  void compare(ModelFile& file, u64 at, u64 count) {
+  bool read(ModelFile& file) {
+    const u64 at = offset();
+    return compare(file, at, length());
+  }
+  bool compare(const ModelFile& file, u64 at, u64 count) {
     std::memset(client_.data(), 0xcc, count);
     const u64 expected = at >= file.bytes.size() ? 0 : minimum<u64>(count, file.bytes.size() - at);
     // Any alignment of the destination.
     const u64 shift = random(32);
-    expect_ok("read", client_.read(file.inode, at, count, shift), expected);
+    if (!expect_ok("read", client_.read(file.inode, at, count, shift), expected)) return false;
     for (u64 i = 0; i < expected; ++i) {
-      ASSERT_EQ(client_.data(shift)[i], static_cast<u8>(file.bytes[at + i]))
-          << file.name << " byte " << at + i << ", walk " << seed_;
+      if (client_.data(shift)[i] != static_cast<u8>(file.bytes[at + i])) {
+        return differ("{}: byte {} is {:#x}, expected {:#x}", file.name, at + i, client_.data(shift)[i],
+                      static_cast<u8>(file.bytes[at + i]));
+      }
     }
+    return true;
   }
 
   BasicFileClient<Connection> client_;
   u64 seed_;
   Sequence random_;
+  u64 step_count_ = 0;
   ModelFile files_[2];
+  std::string difference_;
 };
+
+// What `host` holds of `files`; empty: just that.
+template <class Connection>
+std::string stored_difference(engine::EngineHost& host, const std::vector<ModelFile>& files) {
+  BasicFileClient<Connection> client(host);
+  for (const ModelFile& file : files) {
+    const ring::Completion found = client.lookup(file.name);
+    if (found.status != Status::ok) return fmt::format("{}: lookup answers {}", file.name, status_name(found.status));
+    if (found.result != file.inode) return fmt::format("{} is inode {}, not {}", file.name, found.result, file.inode);
+    const ring::Completion done = client.read(file.inode, 0, walk_size_max + 300000);
+    if (done.status != Status::ok) return fmt::format("{}: read answers {}", file.name, status_name(done.status));
+    if (done.result != file.bytes.size()) {
+      return fmt::format("{} has {} bytes, expected {}", file.name, done.result, file.bytes.size());
+    }
+    if (std::memcmp(client.data(), file.bytes.data(), file.bytes.size()) != 0) return file.name + " has other bytes";
+  }
+  return {};
+}
 
 }  // namespace gpu4fs::test

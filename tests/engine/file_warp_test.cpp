@@ -1,6 +1,7 @@
 // File commands carried out by emulated warps: the code paths of the GPU engine, its group discipline included.
 #include <gtest/gtest.h>
 
+#include "engine/file_fixture.hpp"
 #include "engine/file_walk.hpp"
 #include "engine/warp_workers.hpp"
 #include "support/test_scale.hpp"
@@ -25,13 +26,8 @@ TEST(FileWarp, AgreesWithModel) {
     {
       WarpWorkers workers(engine.engine(), 1);
       FileWalk<WaitingClient> walk(engine, 900);
-      for (u32 i = 0; i < scaled(60) && !HasFatalFailure(); ++i) {
-        SCOPED_TRACE("step " + std::to_string(i));
-        walk.step();
-      }
-      if (HasFatalFailure()) return;
-      walk.read_all();
-      walk.checkpoint();
+      for (u32 i = 0; i < scaled(60); ++i) ASSERT_TRUE(walk.step()) << walk.difference();
+      ASSERT_TRUE(walk.read_all() && walk.checkpoint()) << walk.difference();
       files = walk.durable_files;
     }
     images = engine.images();
@@ -40,11 +36,7 @@ TEST(FileWarp, AgreesWithModel) {
   FileEngineOptions lane_options = options;
   lane_options.start = true;
   FileEngine after(lane_options, images);
-  FileClient client(after);
-  for (const ModelFile& file : files) {
-    ASSERT_EQ(client.read(file.inode, 0, walk_size_max + 300000).result, file.bytes.size());
-    EXPECT_EQ(std::memcmp(client.data(), file.bytes.data(), file.bytes.size()), 0) << file.name;
-  }
+  EXPECT_EQ(stored_difference<Client>(after, files), "");
 }
 
 }  // namespace

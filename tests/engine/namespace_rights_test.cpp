@@ -232,6 +232,56 @@ TEST_F(NamespaceRights, AccessListsAreAppliedAndFollowTheMode) {
   EXPECT_EQ(super_.set_attribute(file, "system.posix_acl_default", list).status, Status::access);
 }
 
+// The commands on content ask the list as those on names do.
+TEST_F(NamespaceRights, AccessListsDecideAboutContent) {
+  super_.uid = 1001;
+  super_.gid = 2001;
+  const u64 file = made(super_.create(root, "file", 0640));
+  const std::string list = access_list({{1, 6, nobody}, {2, 6, 1002}, {2, 4, 1003}, {2, 0, 1004}, {4, 6, nobody},
+                                        {0x10, 6, nobody}, {0x20, 0, nobody}});
+  ASSERT_EQ(super_.set_attribute(file, "system.posix_acl_access", list).status, Status::ok);
+  made(super_.getattr(file));
+  ASSERT_EQ(super_.attributes().mode, 0100660u);
+  const auto on_file = [&](format::Opcode opcode, u64 length) {
+    format::Command command = user_.with_data(user_.named(opcode, file, ""), length);
+    command.second_inode = file;  // copy_range
+    command.aux = 8192;
+    return command;
+  };
+  const auto set_attribute = [&](u32 mask) {
+    format::AttributeRecord record{};
+    record.size_bytes = 4000;
+    std::memcpy(user_.data(), &record, sizeof(record));
+    format::Command command = on_file(format::Opcode::setattr, 0);
+    command.mask = mask;
+    return user_.call(command).status;
+  };
+  const auto changes = [&] {
+    return std::vector<Status>{user_.call(on_file(format::Opcode::write, 5000)).status,
+                               user_.call(on_file(format::Opcode::truncate, 0)).status,
+                               user_.call(on_file(format::Opcode::fallocate, 100)).status,
+                               user_.call(on_file(format::Opcode::copy_range, 100)).status,
+                               set_attribute(format::set_size), set_attribute(format::set_modification_time_now)};
+  };
+  const auto reads = [&] { return user_.call(on_file(format::Opcode::read, 100)).status; };
+  const std::vector<Status> all_allowed(6, Status::ok);
+  const std::vector<Status> all_refused(6, Status::access);
+  become(1002, 2002);
+  EXPECT_EQ(changes(), all_allowed) << "named, though of no group";
+  EXPECT_EQ(reads(), Status::ok);
+  become(1003, 2001);
+  EXPECT_EQ(changes(), all_refused) << "named to read only, though of the group";
+  EXPECT_EQ(reads(), Status::ok);
+  become(1004, 2001);
+  EXPECT_EQ(changes(), all_refused);
+  EXPECT_EQ(reads(), Status::access) << "named to do nothing";
+  become(1005, 2001);
+  EXPECT_EQ(changes(), all_allowed) << "of the group";
+  become(1005, 2005);
+  EXPECT_EQ(changes(), all_refused);
+  EXPECT_EQ(reads(), Status::access);
+}
+
 TEST_F(NamespaceRights, DefaultListsAreInheritedThroughCommands) {
   const u64 directory = directory_of(1001, 2001, "d", 0755);
   const std::string list = access_list(

@@ -1,12 +1,11 @@
 // The service kernel without a pool: noop, memset, memcopy, chains and malformed descriptors from several
 // rings, idle exit and relaunch, memory of all kinds; and what a command costs. Prints "N passed, N failed" last.
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -19,7 +18,9 @@
 
 #include "engine/engine_build.hpp"
 #include "engine/engine_cuda.hpp"
-#include "ring/ring_client.hpp"
+#include "gpu/gpu_report.hpp"
+#include "support/ring_session.hpp"
+#include "support/test_scale.hpp"
 
 namespace gpu4fs::test {
 namespace {
@@ -27,79 +28,10 @@ namespace {
 using format::Opcode;
 using Clock = std::chrono::steady_clock;
 
-int passed = 0;
-int failed = 0;
-
-void check(bool holds, const char* what) {
-  holds ? ++passed : ++failed;
-  if (!holds) std::printf("FAILED: %s\n", what);
-}
-
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-class SharedMemory {
- public:
-  explicit SharedMemory(u64 length) : length_(length) {
-    memory_ = static_cast<u8*>(
-        mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-  }
-  SharedMemory(const SharedMemory&) = delete;
-  SharedMemory& operator=(const SharedMemory&) = delete;
-  ~SharedMemory() { munmap(memory_, length_); }
-  u8* data() const { return memory_; }
-
- private:
-  u8* memory_;
-  u64 length_;
-};
-
-// A session with its ring.
-class Client {
- public:
-  Client(engine::EngineHost& host, u32 depth_log2, u64 data_length)
-      : host_(host),
-        layout_(ring::SessionLayout::make(depth_log2, data_length)),
-        memory_(layout_.total_length) {
-    engine::SessionRequest request{};
-    request.memory = memory_.data();
-    request.layout = layout_;
-    request.trusted = true;
-    session_ = host.open_session(request);
-    check(session_ != engine::session_max, "a session opens");
-    producer_ = ring::RingProducer::attach(memory_.data(), layout_);
-  }
-  ~Client() { host_.close_session(session_); }
-
-  u8* data() { return producer_.data; }
-  u32 session() const { return session_; }
-  ring::RingProducer& producer() { return producer_; }
-  u64 publish(const format::Command& command) {
-    u64 position = 0;
-    while (producer_.publish(command, &position) != Status::ok) wait(producer_.next_position - producer_.depth());
-    return position;
-  }
-  ring::Completion wait(u64 position) {
-    ring::Completion completion{Status::engine_died, 0};
-    host_.port(session_).wait(position + 1, [&] { return producer_.poll(position, &completion); });
-    return completion;
-  }
-  ring::Completion call(const format::Command& command) { return wait(publish(command)); }
-
- private:
-  engine::EngineHost& host_;
-  ring::SessionLayout layout_;
-  SharedMemory memory_;
-  u32 session_ = 0;
-  ring::RingProducer producer_{};
-};
-
-format::Command make_command(Opcode opcode) {
-  format::Command command{};
-  command.opcode = opcode;
-  return command;
-}
 format::Command memset_command(u64 address, u64 length, u8 value) {
   format::Command command = make_command(Opcode::memset);
   command.data = address;
@@ -120,11 +52,11 @@ format::Command linked(format::Command command) {
 }
 
 void test_latency(engine::CudaEngine& host) {
-  Client client(host, 5, 4096);
-  for (u32 i = 0; i < 1000; ++i) client.call(make_command(Opcode::noop));
+  Client client(host, {.data_length = 4096});
+  for (u32 i = 0; i < scaled(1000); ++i) client.call(make_command(Opcode::noop));
   std::vector<double> samples;
   bool all_ok = true;
-  for (u32 i = 0; i < 20000; ++i) {
+  for (u32 i = 0; i < scaled(20000); ++i) {
     const Clock::time_point begin = Clock::now();
     all_ok = client.call(make_command(Opcode::noop)).status == Status::ok && all_ok;
     samples.push_back(seconds_since(begin) * 1e6);
@@ -137,9 +69,11 @@ void test_latency(engine::CudaEngine& host) {
 
 void test_rate(engine::CudaEngine& host, u32 ring_count, Opcode opcode, u64 length) {
   constexpr u32 depth_log2 = 8;
-  constexpr u32 rounds = 40000;
+  const u32 rounds = scaled(40000);
   std::vector<std::unique_ptr<Client>> clients;
-  for (u32 i = 0; i < ring_count; ++i) clients.push_back(std::make_unique<Client>(host, depth_log2, 1 << 20));
+  for (u32 i = 0; i < ring_count; ++i) {
+    clients.push_back(std::make_unique<Client>(host, ClientOptions{.depth_log2 = depth_log2}));
+  }
   std::vector<u32> failures(ring_count, 0);
   const Clock::time_point begin = Clock::now();
   std::vector<std::thread> threads;
@@ -170,12 +104,12 @@ void test_rate(engine::CudaEngine& host, u32 ring_count, Opcode opcode, u64 leng
   check(failure_count == 0, "commands at full rate complete");
   std::printf("%s of %llu bytes, %u rings, 256 in flight each: %.3f million/s\n",
               opcode == Opcode::noop ? "noop" : "memcopy", static_cast<unsigned long long>(length), ring_count,
-              ring_count * double{rounds} / seconds * 1e-6);
+              double(ring_count) * double(rounds) / seconds * 1e-6);
 }
 
 void test_transfers(engine::CudaEngine& host) {
   constexpr u64 half = 1 << 20;
-  Client client(host, 5, 2 * half);
+  Client client(host, {.data_length = 2 * half});
   std::vector<u8> expected(2 * half, 0);
   std::mt19937_64 random(11);
   bool equal = true;
@@ -194,7 +128,7 @@ void test_transfers(engine::CudaEngine& host) {
 }
 
 void test_chains_and_malformed(engine::CudaEngine& host) {
-  Client client(host, 5, 1 << 16);
+  Client client(host, {.data_length = 1 << 16});
   bool ordered = true;
   for (u32 round = 0; round < 100; ++round) {
     const u8 value = static_cast<u8>(round + 1);
@@ -217,7 +151,7 @@ void test_chains_and_malformed(engine::CudaEngine& host) {
 }
 
 void test_sleep(engine::CudaEngine& host) {
-  Client client(host, 5, 4096);
+  Client client(host, {.data_length = 4096});
   bool all_ok = true;
   double slowest_ms = 0;
   for (u32 round = 0; round < 10; ++round) {
@@ -233,8 +167,8 @@ void test_sleep(engine::CudaEngine& host) {
 }
 
 void test_bandwidth(engine::CudaEngine& host) {
-  constexpr u64 length = u64{256} << 20;
-  Client client(host, 5, length);
+  const u64 length = u64{scaled(256)} << 20;
+  Client client(host, {.data_length = length});
   void* device_memory = nullptr;
   check(cudaMalloc(&device_memory, length) == cudaSuccess, "GPU memory");
   SharedMemory other(length);
@@ -258,7 +192,7 @@ void test_bandwidth(engine::CudaEngine& host) {
   };
   run("memcopy host to GPU", 0, format::ring_address(1, 0));
   run("memcopy GPU to host", format::ring_address(1, 0), format::ring_address(2, 0));
-  check(std::memcmp(client.data(), other.data(), length) == 0, "256 MiB there and back are equal");
+  check(std::memcmp(client.data(), other.data(), length) == 0, "bytes there and back are equal");
   run("memcopy host to host", 0, format::ring_address(2, 0));
   host.remove_region(client.session(), 1);
   host.remove_region(client.session(), 2);
@@ -268,10 +202,8 @@ void test_bandwidth(engine::CudaEngine& host) {
 }
 
 // Whether memory can be registered while the kernel runs, or has to wait for its end.
-void test_registration(engine::CudaEngine& host) {
-  constexpr u64 length = u64{256} << 20;
-  Client client(host, 5, 4096);
-  SharedMemory memory(length);
+void test_registration(engine::CudaEngine& host, SharedMemory& memory, u64 length) {
+  Client client(host, {.data_length = 4096});
   std::memset(memory.data(), 1, length);
   std::atomic<bool> stop{false};
   std::atomic<u64> slowest_us{0};
@@ -289,10 +221,10 @@ void test_registration(engine::CudaEngine& host) {
   stop = true;
   busy.join();
   check(status == Status::ok, "memory is registered while the kernel runs");
-  std::printf("registering 256 MiB beside a busy kernel: %.1f ms, %llu launches meanwhile, slowest noop %llu us\n",
-              seconds * 1e3, static_cast<unsigned long long>(host.launch_count() - launches),
+  std::printf("registering %llu MiB beside a busy kernel: %.1f ms, %llu launches meanwhile, slowest noop %llu us\n",
+              static_cast<unsigned long long>(length >> 20), seconds * 1e3,
+              static_cast<unsigned long long>(host.launch_count() - launches),
               static_cast<unsigned long long>(slowest_us.load()));
-  cudaHostUnregister(memory.data());
 }
 
 void test_sessions(engine::CudaEngine& host) {
@@ -305,7 +237,7 @@ void test_sessions(engine::CudaEngine& host) {
         std::unique_ptr<Client> client;
         {
           const std::lock_guard<std::mutex> guard(management);
-          client = std::make_unique<Client>(host, 4, 4096);
+          client = std::make_unique<Client>(host, ClientOptions{.depth_log2 = 4, .data_length = 4096});
         }
         for (u32 i = 0; i < 50; ++i) {
           if (client->call(make_command(Opcode::noop)).status != Status::ok) ++wrong;
@@ -319,52 +251,53 @@ void test_sessions(engine::CudaEngine& host) {
   check(wrong.load() == 0, "sessions come and go");
 }
 
-int run() {
-  const engine::CudaAvailability availability = engine::cuda_availability();
-  if (!availability.available) {
-    std::printf("no usable GPU: %s\n0 passed, 1 failed\n", availability.reason.c_str());
-    return 1;
-  }
-  engine::CudaOptions options{};
+void run() {
+  const engine::CudaOptions options = gpu_test_options();
   engine::CudaAllocator allocator;
   auto* upcalls = static_cast<ring::UpcallRing*>(allocator.allocate_shared(sizeof(ring::UpcallRing)));
   const engine::MemorySizes sizes{1024, 256, 8};
   const engine::EngineConfig config = engine::cuda_engine_config(options);
   engine::EngineImage image = engine::prepare_engine(allocator, config, sizes, upcalls);
   engine::Engine* engine = engine::place_engine(allocator, image);
-  {
-    engine::CudaEngine host(engine, upcalls, allocator, options);
-    std::printf("%s\n", host.description().c_str());
-    host.start();
-    const std::vector<std::function<void()>> tests = {
-        [&] { test_latency(host); },
-        [&] { test_transfers(host); },
-        [&] { test_chains_and_malformed(host); },
-        [&] { test_rate(host, 1, Opcode::noop, 0); },
-        [&] { test_rate(host, 8, Opcode::noop, 0); },
-        [&] { test_rate(host, 8, Opcode::memcopy, 4096); },
-        [&] { test_bandwidth(host); },
-        [&] { test_registration(host); },
-        [&] { test_sessions(host); },
-        [&] { test_sleep(host); },
-    };
-    for (const auto& test : tests) {
-      test();
-      std::fflush(stdout);
-      if (host.has_died()) {
-        std::printf("the engine died: %s\n", host.fault_text().c_str());
-        break;
-      }
+  const u64 registered_length = u64{scaled(256)} << 20;
+  SharedMemory registered(registered_length);  // until the engine ends
+  engine::CudaEngine host(engine, upcalls, allocator, options);
+  std::printf("%s\n", host.description().c_str());
+  host.start();
+  const std::vector<std::function<void()>> tests = {
+      [&] { test_latency(host); },
+      [&] { test_transfers(host); },
+      [&] { test_chains_and_malformed(host); },
+      [&] { test_rate(host, 1, Opcode::noop, 0); },
+      [&] { test_rate(host, 8, Opcode::noop, 0); },
+      [&] { test_rate(host, 8, Opcode::memcopy, 4096); },
+      [&] { test_bandwidth(host); },
+      [&] { test_registration(host, registered, registered_length); },
+      [&] { test_sessions(host); },
+      [&] { test_sleep(host); },
+  };
+  for (const auto& test : tests) {
+    test();
+    std::fflush(stdout);
+    if (host.has_died()) {
+      std::printf("the engine died: %s\n", host.fault_text().c_str());
+      break;
     }
-    check(!host.has_died(), "the engine lives to the end");
-    host.stop();
-    check(host.has_died() || host.counters().commands_completed > 0, "counters are read");
   }
-  std::printf("%d passed, %d failed\n", passed, failed);
-  return failed == 0 ? 0 : 1;
+  check(!host.has_died(), "the engine lives to the end");
+  host.stop();
+  check(host.has_died() || host.counters().commands_completed > 0, "counters are read");
 }
 
 }  // namespace
 }  // namespace gpu4fs::test
 
-int main() { return gpu4fs::test::run(); }
+int main() {
+  using namespace gpu4fs::test;
+  try {
+    if (has_gpu()) run();
+  } catch (const std::exception& error) {
+    check(false, error.what());
+  }
+  return finish();
+}

@@ -88,7 +88,7 @@ __global__ void write_kernel(fs::FileSystem* fs, const u8* source, u64* addresse
       if (g.leader()) addresses[index] = address;
     }
     done += run.page_count;
-    serial(g, [&] { fs::commit_extent(*fs, run); });
+    serial(g, [&] { fs::commit_extent(Lane{}, *fs, run); });
   }
   serial(g, [&] { fs::unreserve_pages(*fs, op, op.pages_reserved); });
   if (g.leader()) status[warp] = worst;

@@ -226,7 +226,7 @@ class PageWalk {
       GPU4FS_TRY(fs::claim_inode(g_, fs(), op_, &number));
       Status status = fs::prepare_new_inode(g_, fs(), op_, number);
       if (status == Status::ok) status = fs::reserve_metadata(g_, fs(), op_, 1, 0, 0);
-      if (status != Status::ok) fs::unclaim_inode(g_, fs(), op_, number);
+      if (status != Status::ok) serial(g_, [&] { fs::unclaim_inode(fs(), op_); });
       return status;
     });
     if (!ready) return;

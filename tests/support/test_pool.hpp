@@ -1,230 +1,46 @@
-// A pool on memory-backed files with a CPU engine over it, for tests of whole operations.
-//
-//     TestPool pool({.worker_count = 3});
-//     auto session = pool.open_session();
-//     session->call(command) ...
-//     session.reset();
-//     pool.crash();      // the engine ends, nothing more is written
-//     pool.mount();      // the pool as of the last checkpoint
-//     pool.unmount();    // the last checkpoint, the engine ends
-//     pool.check();      // fsck
-//
-// The engine is built from its parts rather than by server::PoolServer, because tests choose sizes that a
-// mount never has.
+// TestPool: a pool with a CPU engine, of threads or of emulated warps. See basic_test_pool.hpp.
 #pragma once
 
-#include <fcntl.h>
 #include <sys/mman.h>
 
-#include <cerrno>
-#include <cstdlib>
-#include <filesystem>
 #include <memory>
-#include <mutex>
-#include <stdexcept>
-#include <string>
-#include <vector>
+#include <new>
 
-#include "client/session.hpp"
-#include "device/memory/mapped_file.hpp"
-#include "engine/engine_build.hpp"
 #include "engine/engine_cpu.hpp"
-#include "raid/logical_space_build.hpp"
-#include "server/check/check_pool.hpp"
-#include "server/pool_make.hpp"
-#include "server/pool_open.hpp"
-#include "server/server_session.hpp"
+#include "support/basic_test_pool.hpp"
 #include "support/warp_engine.hpp"
 
 namespace gpu4fs::test {
 
-struct TestPoolOptions {
-  u32 device_count = 2;
-  u64 device_bytes = u64{48} << 20;
-  u64 chunk_bytes = u64{8} << 20;
-  u32 worker_count = 1;
-  u32 warp_count = 0;  // not 0: emulated warps instead of threads
-  engine::MemorySizes memory{.frame_count = 4096, .staging_count = 2048, .shard_count = 4};
-  engine::EngineConfig config{};
-  fs::AccessTimeMode access_times = fs::AccessTimeMode::relative;
-  u64 session_bytes = u64{4} << 20;
-};
-
-// A folder for device files, in memory where there is one.
-class DeviceFolder {
+class CpuParts {
  public:
-  DeviceFolder() {
-    std::error_code none;
-    const bool shared_memory = std::filesystem::is_directory("/dev/shm", none);
-    std::string name = shared_memory ? "/dev/shm" : std::filesystem::temp_directory_path().string();
-    name += "/gpu4fs_test_XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no folder for device files");
-    path_ = name;
-  }
-  DeviceFolder(const DeviceFolder&) = delete;
-  DeviceFolder& operator=(const DeviceFolder&) = delete;
-  ~DeviceFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string device(u32 index) const { return (path_ / ("device" + std::to_string(index))).string(); }
-
- private:
-  std::filesystem::path path_;
-};
-
-class TestPool {
- public:
-  // Makes a pool and mounts it. PoolError.
-  explicit TestPool(const TestPoolOptions& options = {}) : options_(options) {
-    server::MakePoolOptions make;
-    make.device_paths = device_paths();
-    make.size_bytes = options_.device_bytes;
-    make.chunk_size_bytes = options_.chunk_bytes;
-    make.root_uid = 0;
-    make.root_gid = 0;
-    server::make_pool(make);
-    mount();
-  }
-  TestPool(const TestPool&) = delete;
-  TestPool& operator=(const TestPool&) = delete;
-  ~TestPool() { crash(); }
-
-  std::vector<std::string> device_paths() const {
-    std::vector<std::string> paths;
-    for (u32 i = 0; i < options_.device_count; ++i) paths.push_back(folder_.device(i));
-    return paths;
-  }
-  TestPoolOptions& options() { return options_; }
-
-  // Opens the pool, starts an engine, loads the allocation state and frees orphans.
-  void mount() {
-    if (mounted_) throw std::logic_error("the pool is mounted");
-    mounted_ = std::make_unique<Mounted>();
-    server::OpenPoolOptions open;
-    open.device_paths = device_paths();
-    mounted_->pool = std::make_unique<server::OpenedPool>(server::open_pool(open));
-    server::complete_superblocks(*mounted_->pool);
-    map_devices();
-    build_engine();
-    mounted_->host->start();
-    mounted_->management = std::make_unique<server::ServerSession>(
-        *mounted_->host, sessions_mutex_, server::ServerSession::Kind::internal, 4, page_size);
-    require(call_management(format::Opcode::load_chunks), "load_chunks");
-    require(call_management(format::Opcode::reclaim_orphans), "reclaim_orphans");
-  }
-
-  // Sessions must be gone.
-  void unmount() {
-    require(call_management(format::Opcode::checkpoint, checkpoint_mask_clean), "the last checkpoint");
-    crash();
-  }
-  // The engine ends without a checkpoint; the devices keep what they have.
-  void crash() {
-    if (!mounted_) return;
-    mounted_->management.reset();
-    mounted_->host->stop();
-    mounted_.reset();
-  }
-  // Any time while mounted, by one thread at a time.
-  Status checkpoint() { return call_management(format::Opcode::checkpoint); }
-
-  // A trusted session, as a front end has. Close it before the pool ends.
-  std::unique_ptr<client::Session> open_session() {
-    auto server_session = std::make_shared<server::ServerSession>(
-        *mounted_->host, sessions_mutex_, server::ServerSession::Kind::trusted, 6, options_.session_bytes);
-    client::Connection connection{server_session->producer(), &server_session->port(), server_session};
-    return std::make_unique<client::Session>(std::move(connection));
-  }
-
-  engine::Engine& engine() { return *mounted_->engine; }
-
-  // fsck of the unmounted pool.
-  server::CheckResult check() const {
-    server::CheckOptions options;
-    options.device_paths = device_paths();
-    return server::check_pool(options);
-  }
-
- private:
-  static constexpr u32 checkpoint_mask_clean = 1;
-
-  struct Mounted {
-    std::unique_ptr<server::OpenedPool> pool;
-    std::vector<device::MappedFile> files;
-    std::vector<device::Device> devices;
-    std::unique_ptr<ring::UpcallRing, void (*)(ring::UpcallRing*)> upcalls{nullptr, nullptr};
-    engine::HeapAllocator heap;
-    engine::Engine* engine = nullptr;
-    std::unique_ptr<engine::EngineHost> host;
-    std::unique_ptr<server::ServerSession> management;
-  };
-
-  static void require(Status status, const char* what) {
-    if (status == Status::ok) return;
-    throw std::runtime_error(std::string(what) + ": " + status_name(status));
-  }
-
-  Status call_management(format::Opcode opcode, u32 mask = 0) {
-    format::Command command{};
-    command.opcode = opcode;
-    command.mask = mask;
-    return mounted_->management->call(command).status;
-  }
-
-  void map_devices() {
-    for (const server::OpenedDevice& opened : mounted_->pool->devices) {
-      const int descriptor = ::fcntl(opened.file.fd(), F_DUPFD_CLOEXEC, 3);
-      if (descriptor < 0) throw std::runtime_error("no descriptor left");
-      mounted_->files.push_back(device::MappedFile::adopt(descriptor, opened.file.path()));
-      mounted_->devices.push_back(mounted_->files.back().device(static_cast<u32>(mounted_->devices.size())));
-      // The process does not die, so the mapping is the medium; nobody answers upcalls here.
-      mounted_->devices.back().needs_flush = 0;
-    }
+  explicit CpuParts(const TestPoolOptions& options) : options_(options) {
     void* memory = ::mmap(nullptr, sizeof(ring::UpcallRing), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) throw std::runtime_error("no memory for the upcall ring");
-    mounted_->upcalls = {static_cast<ring::UpcallRing*>(memory),
-                         [](ring::UpcallRing* ring) { ::munmap(ring, sizeof(*ring)); }};
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+    upcalls_ = static_cast<ring::UpcallRing*>(memory);
   }
+  CpuParts(const CpuParts&) = delete;
+  CpuParts& operator=(const CpuParts&) = delete;
+  ~CpuParts() { ::munmap(upcalls_, sizeof(*upcalls_)); }
 
-  void build_engine() {
-    const server::OpenedPool& pool = *mounted_->pool;
-    const format::Superblock& superblock = pool.superblock;
+  engine::HeapAllocator& allocator() { return allocator_; }
+  ring::UpcallRing* upcalls() { return upcalls_; }
+  engine::EngineConfig config() const {
     engine::EngineConfig config = options_.config;
     config.worker_count = options_.worker_count + options_.warp_count + engine::session_max;
-    config.default_deadline_ms = 600'000;  // instrumented engines on busy machines are slow
-    engine::HeapAllocator& heap = mounted_->heap;
-    engine::EngineImage image = engine::prepare_engine(heap, config, options_.memory, mounted_->upcalls.get());
-    fs::FileSystem& fs = image->fs;
-    fs.space = raid::build_logical_space(heap, superblock, mounted_->devices, pool.chunks, true);
-    std::vector<format::Superblock> templates;
-    for (const server::OpenedDevice& device : pool.devices) {
-      templates.push_back(superblock);
-      templates.back().device = device.part;
-    }
-    const u64 bytes = templates.size() * sizeof(format::Superblock);
-    fs.superblocks = static_cast<format::Superblock*>(heap.allocate(bytes, page_size));
-    heap.copy_in(fs.superblocks, templates.data(), bytes);
-    fs.inode_file = fs.inode_file_staged = superblock.inode_file;
-    fs.inode_scan = 1;
-    fs.inode_used = fs.inode_used_staged = superblock.inode_used;
-    fs.page_used_staged = superblock.page_used;
-    fs.epoch_open = superblock.epoch + 1;
-    fs.epoch_durable = superblock.epoch;
-    fs.name_hash_seed = superblock.name_hash_seed;
-    fs.access_time_mode = options_.access_times;
-    mounted_->engine = engine::place_engine(heap, image);
-    if (options_.warp_count == 0) {
-      mounted_->host = std::make_unique<engine::CpuEngine>(mounted_->engine, options_.worker_count);
-    } else {
-      mounted_->host = std::make_unique<WarpEngine>(mounted_->engine, options_.warp_count);
-    }
+    return config;
+  }
+  std::unique_ptr<engine::EngineHost> make_host(engine::Engine* engine) {
+    if (options_.warp_count != 0) return std::make_unique<WarpEngine>(engine, options_.warp_count);
+    return std::make_unique<engine::CpuEngine>(engine, options_.worker_count);
   }
 
+ private:
   TestPoolOptions options_;
-  DeviceFolder folder_;
-  std::mutex sessions_mutex_;
-  std::unique_ptr<Mounted> mounted_;
+  engine::HeapAllocator allocator_;
+  ring::UpcallRing* upcalls_;
 };
+
+using TestPool = BasicTestPool<CpuParts>;
 
 }  // namespace gpu4fs::test

@@ -1,0 +1,168 @@
+// The death of the service kernel by a failed check: pending and later commands end with EIO, nothing hangs,
+// the fault is named, and the pool is as of its last checkpoint. A process of its own, because it loses the
+// use of the GPU.
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <exception>
+#include <thread>
+
+#include <cuda_runtime.h>
+
+#include "engine/engine_types.hpp"
+#include "gpu/gpu_test_pool.hpp"
+#include "server/pool_server.hpp"
+#include "support/file_client.hpp"
+#include "support/ring_session.hpp"
+
+namespace gpu4fs::test {
+namespace {
+
+constexpr unsigned hang_limit_s = 100;
+
+void report_hang(int) {
+  static const char text[] = "FAILED: the program hangs\n0 passed, 1 failed\n";
+  [[maybe_unused]] const auto written = ::write(STDOUT_FILENO, text, sizeof(text) - 1);
+  ::_exit(1);
+}
+
+constexpr u64 root = format::inode_number_root;
+
+client::Reply create(client::Session& session, const std::string& name) {
+  FileOperation op;
+  op.opcode = format::Opcode::create;
+  op.inode = root;
+  op.name = name;
+  op.mode = 0644;
+  return FileClient(session).call(op);
+}
+
+client::Reply fsync(client::Session& session, u64 inode) {
+  return FileClient(session).simple(format::Opcode::fsync, inode);
+}
+
+// Puts an item into the run queue that names no command, until a worker has met it.
+void break_engine(GpuTestPool& pool) {
+  engine::RunQueue* const queue = &pool.engine()->run_queue;
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess, "a stream");
+  engine::RunQueue seen{};
+  while (!pool.host().has_died()) {
+    cudaMemcpyAsync(&seen, queue, sizeof(seen), cudaMemcpyDeviceToHost, stream);
+    if (cudaStreamSynchronize(stream) != cudaSuccess) continue;  // it is dying
+    const u64 item = engine::RunQueue::cell_of(seen.head, no_command);
+    u64* const cell = &seen.cells[seen.head & (seen.capacity - 1)];
+    cudaMemcpyAsync(cell, &item, sizeof(item), cudaMemcpyHostToDevice, stream);
+    cudaStreamSynchronize(stream);
+  }
+}
+
+// Answers all upcalls until `done`.
+void answer_upcalls(GpuTestPool& pool, Client& answers, const std::atomic<bool>& done) {
+  while (!done.load()) {
+    ring::Upcall upcall{};
+    if (!pool.host().wait_upcall(&upcall, 1'000'000)) continue;
+    if (ring::wants_answer(upcall.kind)) answers.call(engine::answer_upcall_command(upcall, Status::ok));
+  }
+}
+
+// A file whose fsync has been answered.
+void keep_a_file(GpuTestPool& pool, Client& answers, client::Session& session) {
+  const client::Reply made = create(session, "kept");
+  check(made.status == Status::ok, "a file is created");
+  std::atomic<bool> done{false};
+  client::Reply reply;
+  std::thread syncing([&] {
+    reply = fsync(session, made.result);
+    done = true;
+  });
+  answer_upcalls(pool, answers, done);
+  syncing.join();
+  check(reply.status == Status::ok, "fsync with its flushes answered");
+}
+
+void test_death(GpuTestPool& pool) {
+  const auto session = pool.open_session();
+  const auto other = pool.open_session();
+  Client answers(pool.host(), {.data_length = page_size, .internal = true});
+  keep_a_file(pool, answers, *session);
+
+  // One command waits for the server's answer, another for the checkpoint.
+  const client::Reply made = create(*session, "lost");
+  check(made.status == Status::ok, "another file is created");
+  client::Reply pending[2];
+  std::thread first([&] { pending[0] = fsync(*session, made.result); });
+  ring::Upcall upcall{};
+  while (!pool.host().wait_upcall(&upcall, 1'000'000)) {
+  }
+  check(upcall.kind == ring::UpcallKind::flush_device, "the checkpoint asks for a flush");
+  std::thread second([&] { pending[1] = fsync(*other, made.result); });
+  check(!pool.host().has_died() && pool.host().fault_text().empty(), "the engine lives");
+  break_engine(pool);
+  first.join();
+  second.join();
+  check(pending[0].status == Status::engine_died, "the command that waits for an upcall ends");
+  check(pending[1].status == Status::engine_died, "the command that waits for a checkpoint ends");
+  check(to_errno(Status::engine_died) == EIO, "their errno is EIO");
+
+  const std::string fault = pool.host().fault_text();
+  std::printf("%s\n", fault.c_str());
+  check(fault.find("engine/execute.hpp:") != std::string::npos, "the fault names file and line");
+  check(fault.find("index < engine.config.command_count (65535, ") != std::string::npos,
+        "the fault names condition and values");
+  check(create(*session, "later").status == Status::engine_died, "a later command ends");
+  check(pool.checkpoint() == Status::engine_died, "a later checkpoint ends");
+  check(!pool.host().wait_upcall(&upcall, 1'000'000), "no more upcalls");
+  try {
+    check(create(*pool.open_session(), "later").status == Status::engine_died, "a later session is of no use");
+  } catch (const std::exception&) {
+    check(true, "no session is opened any more");
+  }
+}
+
+// The CPU engine serves what the GPU engine has left.
+void test_what_is_left(const GpuTestPool& pool) {
+  const server::CheckResult result = pool.check();
+  check(result.findings.error_count() == 0, "fsck finds no error" + findings_text(result));
+  server::ServerOptions options;
+  options.device_paths = pool.device_paths();
+  options.engine = server::EngineChoice::cpu;
+  server::PoolServer server(options);
+  server.start();
+  const server::LocalSession local = server.open_session(u64{1} << 20);
+  client::Session session({local.producer, local.port, local.owner});
+  FileClient client(session);
+  FileOperation op;
+  op.opcode = format::Opcode::lookup;
+  op.inode = root;
+  op.name = "kept";
+  check(client.call(op).status == Status::ok, "what fsync has answered for is there");
+  op.name = "lost";
+  check(client.call(op).status == Status::not_found, "what came later is not");
+}
+
+void run() {
+  TestPoolOptions options;
+  options.flush_by_upcall = true;
+  GpuTestPool pool(options);
+  test_death(pool);
+  pool.crash();
+  test_what_is_left(pool);
+}
+
+}  // namespace
+}  // namespace gpu4fs::test
+
+int main() {
+  using namespace gpu4fs::test;
+  std::signal(SIGALRM, report_hang);
+  ::alarm(hang_limit_s);
+  try {
+    if (has_gpu()) run();
+  } catch (const std::exception& error) {
+    check(false, error.what());
+  }
+  return finish();
+}

@@ -1,0 +1,44 @@
+// What the programs of this folder say: each expectation that failed, and "N passed, N failed" last.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "engine/engine_cuda.hpp"
+
+namespace gpu4fs::test {
+
+inline int passed_count = 0;
+inline int failed_count = 0;
+
+inline void check(bool holds, const std::string& what) {
+  holds ? ++passed_count : ++failed_count;
+  if (!holds) std::printf("FAILED: %s\n", what.c_str());
+  std::fflush(stdout);
+}
+
+// The exit status of main().
+inline int finish() {
+  std::printf("%d passed, %d failed\n", passed_count, failed_count);
+  return failed_count == 0 && passed_count > 0 ? 0 : 1;
+}
+
+// Under compute-sanitizer: kernels are slow, and memory has to be known to it when a kernel begins.
+inline bool is_sanitized() { return std::getenv("GPU4FS_TEST_SANITIZER") != nullptr; }
+
+inline engine::CudaOptions gpu_test_options() {
+  engine::CudaOptions options{};
+  options.pause_to_register = is_sanitized();
+  if (is_sanitized()) options.exit_timeout_ms = 60000;
+  return options;
+}
+
+// Whether there is a GPU to test with; none is a failure.
+inline bool has_gpu() {
+  const engine::CudaAvailability availability = engine::cuda_availability();
+  if (!availability.available) check(false, "a usable GPU: " + availability.reason);
+  return availability.available;
+}
+
+}  // namespace gpu4fs::test

@@ -1,0 +1,136 @@
+// The walks of the handler tests (tests/engine) on pools that are served as a mount does it, with upcalls and
+// regular checkpoints: files by several clients at once, names against the CPU engine. What the GPU engine
+// left is checked, and read by the CPU engine.
+#include <exception>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "engine/file_walk.hpp"
+#include "engine/name_walk.hpp"
+#include "gpu/gpu_report.hpp"
+#include "server/pool_server.hpp"
+#include "support/basic_test_pool.hpp"
+#include "support/test_scale.hpp"
+
+namespace gpu4fs::test {
+namespace {
+
+using server::EngineChoice;
+
+constexpr u64 cache_bytes = u64{8} << 20;  // the least: pages are evicted
+
+std::vector<std::string> device_paths(const DeviceFolder& folder) { return {folder.device(0), folder.device(1)}; }
+
+void make_pool(const DeviceFolder& folder) {
+  server::MakePoolOptions make;
+  make.device_paths = device_paths(folder);
+  make.size_bytes = u64{64} << 20;
+  make.chunk_size_bytes = u64{8} << 20;
+  make.root_uid = 0;
+  make.root_gid = 0;
+  server::make_pool(make);
+}
+
+server::ServerOptions serving(const DeviceFolder& folder, EngineChoice engine) {
+  server::ServerOptions options;
+  options.device_paths = device_paths(folder);
+  options.engine = engine;
+  options.commit_interval_s = 1;
+  options.cache_bytes = cache_bytes;
+  return options;
+}
+
+void check_medium(const DeviceFolder& folder) {
+  server::CheckOptions options;
+  options.device_paths = device_paths(folder);
+  const server::CheckResult result = server::check_pool(options);
+  check(result.findings.error_count() == 0, "fsck finds no error" + findings_text(result));
+}
+
+// The files that the clients left.
+std::vector<ModelFile> walk_files(engine::EngineHost& host, u32 walk_count, u32 step_count) {
+  std::vector<std::unique_ptr<FileWalk<Client>>> walks;
+  for (u32 w = 0; w < walk_count; ++w) walks.push_back(std::make_unique<FileWalk<Client>>(host, 100 + w));
+  std::vector<std::thread> threads;
+  for (u32 w = 0; w < walk_count; ++w) {
+    threads.emplace_back([&, w] {
+      for (u32 i = 0; i < step_count && walks[w]->step(); ++i) {
+      }
+      walks[w]->read_all();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::vector<ModelFile> files;
+  for (const auto& walk : walks) {
+    check(walk->difference().empty(), "files: " + walk->difference());
+    files.insert(files.end(), walk->files(), walk->files() + 2);
+  }
+  return files;
+}
+
+void test_files(u32 walk_count, u32 step_count) {
+  const DeviceFolder folder;
+  make_pool(folder);
+  std::vector<ModelFile> files;
+  {
+    server::PoolServer server(serving(folder, EngineChoice::cuda));
+    server.start();
+    files = walk_files(server.engine(), walk_count, step_count);
+    check(!server.engine().has_died(), "the engine lives: " + server.engine().fault_text());
+    check(server.stop(), "the last checkpoint is written");
+  }
+  check_medium(folder);
+  for (const EngineChoice engine : {EngineChoice::cpu, EngineChoice::cuda}) {
+    server::PoolServer server(serving(folder, engine));
+    server.start();
+    const std::string difference = stored_difference<Client>(server.engine(), files);
+    check(difference.empty(), server.engine_text() + ": " + difference);
+  }
+}
+
+NameWalkResult walk_names(EngineChoice engine, u32 step_count) {
+  const DeviceFolder folder;
+  make_pool(folder);
+  NameWalkResult result;
+  {
+    server::PoolServer server(serving(folder, engine));
+    server.start();
+    result = run_name_walk<Client>(server.engine(), step_count);
+    check(!server.engine().has_died(), "the engine lives: " + server.engine().fault_text());
+  }
+  check_medium(folder);
+  return result;
+}
+
+void test_names(u32 step_count) {
+  const NameWalkResult cpu = walk_names(EngineChoice::cpu, step_count);
+  const NameWalkResult gpu = walk_names(EngineChoice::cuda, step_count);
+  check(cpu.is_complete && gpu.is_complete && !cpu.tree.empty(), "the trees can be listed");
+  check(cpu.tree == gpu.tree, "both engines leave the same tree");
+  for (u32 i = 0; i < step_count; ++i) {
+    if (cpu.answers[i] == gpu.answers[i]) continue;
+    check(false, fmt::format("names, step {}: the CPU answers {}, the GPU {}", i, cpu.answers[i], gpu.answers[i]));
+    return;
+  }
+  check(true, "both engines answer the same");
+}
+
+void run() {
+  test_files(1, scaled(1500));
+  test_files(4, scaled(1000));
+  test_names(scaled(3000));
+}
+
+}  // namespace
+}  // namespace gpu4fs::test
+
+int main() {
+  using namespace gpu4fs::test;
+  try {
+    if (has_gpu()) run();
+  } catch (const std::exception& error) {
+    check(false, error.what());
+  }
+  return finish();
+}
