@@ -20,7 +20,12 @@ struct BenchScale {
   u32 ring_count;
   u32 checkpoint_count;
   u64 dirty_bytes;               // written before each checkpoint
-  u64 step_bytes = 32ull << 20;  // of one command that moves a part of a large file
+  u64 step_bytes = 0;  // of one command that moves a part of a large file; 0: step_for()
+
+  // A client alone has few commands in flight, so each is large.
+  constexpr u64 step_for(u32 clients) const {
+    return step_bytes != 0 ? step_bytes : clients == 1 ? 128ull << 20 : 32ull << 20;
+  }
 
   static constexpr BenchScale full() {
     return {256ull << 20, 2ull << 30, 10, 5, 50000, 20000, 8, 12, 1ull << 30};
