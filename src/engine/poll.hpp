@@ -426,10 +426,12 @@ struct RingLook {
   u32 shows; // worth taking, as far as one can see
 };
 
-// A look at one ring that acquires nothing. Any rank.
+// A look at one ring; without `peek` it acquires nothing. Any rank.
 GPU4FS_FN inline RingLook look_at_ring(const Engine& engine, u32 index, bool stopping, bool peek) {
   const Session& session = engine.sessions[index];
-  if (!session_looks_open(session) || (stopping && session.internal == 0)) return {0, 0};
+  // What lies in the session may be read only once it was seen to be open by an acquire.
+  const bool is_open = peek ? session_is_open(session) : session_looks_open(session);
+  if (!is_open || (stopping && session.internal == 0)) return {0, 0};
   const u64 word = load<Order::relaxed, Scope::engine>(&session.poll_word);
   const bool shows = !peek || ring::peek_descriptor(session.ring, word >> 1);
   return {word, shows ? 1u : 0u};
