@@ -27,7 +27,7 @@ struct EngineConfig {
   u32 command_count = 1024;          // slots, the internal one included; at most 65534
   u32 worker_count = 1;              // greatest number of workers that run at the same time
   u32 inline_transfer_pages = 32;    // transfers up to this size run inside the step
-  u32 task_pages = 32;               // pages one task of a large transfer moves
+  u32 task_pages = 32;               // most pages that one task of a transfer moves
   u32 default_deadline_ms = 30000;
   u32 sweep_interval_ms = 250;       // between looks for commands past their deadline
   u32 batch_max = 8;                 // descriptors taken from a ring at a time

@@ -119,8 +119,12 @@ GPU4FS_FN inline void release_held_back(Engine& engine) {
   for (u32 i = 0; i < count; ++i) engine.run_queue.push(engine.held_back[i]);
   engine.held_back_count = 0;
   engine.held_back_lock.unlock();
-  // Tasks that were held back want helpers as well.
-  if (count != 0) wake_workers(engine, maximum(count, engine.config.worker_count));
+  // Commands on the help board want workers as well, held back or not.
+  bool wants_help = count != 0;
+  for (u32 i = 0; i < help_board_size; ++i) {
+    wants_help |= load<Order::relaxed, Scope::engine>(&engine.help_board.entries[i]) != 0;
+  }
+  if (wants_help) wake_workers(engine, maximum(count, engine.config.worker_count));
 }
 
 }  // namespace gpu4fs::engine

@@ -70,6 +70,9 @@ struct TakenTask {
 // hold another command, must not look at the command before it has a task. Leader only.
 GPU4FS_FN inline TakenTask take_task(Engine& engine, CommandState& c, bool counted) {
   if (!counted && !is_closed_by(engine.step_gate, c)) {
+    // A look first: workers without work come here turn by turn, and a gate that they kept entering and leaving
+    // would never be seen empty.
+    if (is_closed(engine.step_gate)) return {TaskTake::closed, 0, false};
     if (!try_enter(engine, engine.step_gate)) return {TaskTake::closed, 0, false};
     counted = true;
   }
@@ -164,8 +167,10 @@ GPU4FS_FN Help help_somebody(Group g, Engine& engine, u32 start) {
       }
       return task;
     });
-    // A closed gate keeps the entry: it is seen again when the gate has opened.
-    if (taken.take != detail::TaskTake::task) return {done == 0 ? HelpEnd::nothing_left : HelpEnd::did_some, 0};
+    // A closed gate keeps the entry: it is seen again when the gate has opened. One that was cleared counts as
+    // work: others may stand behind it.
+    if (taken.take == detail::TaskTake::none) return {HelpEnd::did_some, 0};
+    if (taken.take == detail::TaskTake::closed) return {done == 0 ? HelpEnd::nothing_left : HelpEnd::did_some, 0};
     dispatch_task(g, engine, c, taken.task);
     const detail::TaskEnd ended = serial(g, [&] {
       detail::TaskEnd end = detail::end_task(engine, c, taken.counted);

@@ -1,8 +1,8 @@
 // A worker: one group that executes work. A CPU thread or a warp calls worker_step() in a loop.
 //
 // Work is an item of the run queue (a command to go on with), a task of a command on the help board, or a
-// command in a ring. Workers look at the run queue first, so that what was begun gets done, and at the rings first every
-// fourth time, so that new commands are seen while large transfers run.
+// command in a ring. Workers look at the run queue first, so that what was begun gets done, and at the rings
+// first every fourth time, so that new commands are seen while large transfers run.
 #pragma once
 
 #include "engine/deadline.hpp"

@@ -117,7 +117,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void stamp_attribute_change(Group g, Engine& engine, CommandState& c,
                                                       const fs::InodeRef& file, u32 new_mode) {
   serial(g, [&] {
-    file.inode->mode = static_cast<u16>(new_mode);
+    fs::set_mode(*file.inode, new_mode);
     set_change_time(file, c.operation.now);
   });
   fs::mark_inode_dirty(g, engine.fs, c.operation, file);

@@ -243,7 +243,7 @@ GPU4FS_FN inline void drop_set_id(const CommandState& c, format::Inode& inode) {
   if (c.command.uid == 0) return;
   u32 mode = inode.mode & ~fs::mode_set_uid;
   if ((mode & 010) != 0) mode &= ~fs::mode_set_gid;
-  inode.mode = static_cast<u16>(mode);
+  fs::set_mode(inode, mode);
 }
 
 // Leader, gate: content changed.

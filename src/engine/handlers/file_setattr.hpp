@@ -60,7 +60,7 @@ GPU4FS_FN inline void apply_attributes(const Engine& engine, const CommandState&
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
   const u32 mask = c.command.mask;
   const u64 now = c.operation.now;
-  inode.mode = static_cast<u16>(changed_mode(engine, c, inode, record));
+  fs::set_mode(inode, changed_mode(engine, c, inode, record));
   if ((mask & format::set_uid) != 0) inode.uid = record.uid;
   if ((mask & format::set_gid) != 0) inode.gid = record.gid;
   u64 access = load<Order::relaxed, Scope::engine>(&inode.access_time);

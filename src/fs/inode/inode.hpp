@@ -198,7 +198,9 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status claim_batch(Group g, FileSystem
     const Status status =
         get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, first, &file, &frame);
     if (status != Status::ok && status != Status::page_absent) {
-      serial(g, [&] { put_back_batch(fs, choice.batch); });
+      // Not a damaged one: whoever asks next looks behind it.
+      const bool comes_again = is_control(status) || status == Status::again || status == Status::chunk_not_mapped;
+      if (comes_again) serial(g, [&] { put_back_batch(fs, choice.batch); });
       return status;
     }
     const bool taken = serial(g, [&] {
@@ -280,6 +282,10 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status prepare_new_inode(Group g, File
   InodeRef file{};
   u32 frame = no_frame;
   Status status = detail::get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, number, &file, &frame);
+  if (status == Status::checksum_mismatch || status == Status::corrupt_structure) {
+    // As below: a number that cannot be committed goes to nobody else.
+    serial(g, [&] { op.claimed_inode = 0; });
+  }
   if (status != Status::ok && status != Status::page_absent) return status;
   status = get_page(g, fs, op, detail::inode_file_ref(fs), 0, number / format::inodes_per_page, &frame);
   if (status == Status::page_absent) return Status::ok;
@@ -301,6 +307,15 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_inode_page(Group g, FileSystem& fs, Operat
   detail::ensure_page(g, fs, op, detail::inode_file_ref(fs), number / format::inodes_per_page);
 }
 
+// All of an inode by 8-byte stores: who does not hold its lock may look at its mode (peek_mode).
+GPU4FS_FN inline void put_inode(format::Inode* to, const format::Inode& from) {
+  static_assert(sizeof(format::Inode) % 8 == 0);
+  u64 words[sizeof(format::Inode) / 8];
+  __builtin_memcpy(words, &from, sizeof(words));
+  u64* const place = reinterpret_cast<u64*>(to);
+  for (u32 i = 0; i < sizeof(words) / 8; ++i) store<Order::relaxed, Scope::engine>(&place[i], words[i]);
+}
+
 // Gate: brings the claimed inode to life with empty content. In an engine the command holds its lock.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE InodeRef commit_new_inode(Group g, FileSystem& fs, Operation& op, u64 number,
@@ -312,12 +327,11 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE InodeRef commit_new_inode(Group g, Fil
   const InodeRef ref{number, reinterpret_cast<format::Inode*>(page_data(fs, frame)) + position, frame, 0,
                      &fs.pages.inode_locks[u64{frame} * format::inodes_per_page + position]};
   serial(g, [&] {
-    format::Inode& inode = *ref.inode;
-    GPU4FS_CHECK_EQ(inode.mode, 0);
+    GPU4FS_CHECK_EQ(ref.inode->mode, 0);
     GPU4FS_CHECK_EQ(op.claimed_inode, number);
     op.claimed_inode = 0;
-    const u32 generation = inode.generation + 1;
-    inode = format::Inode{};
+    const u32 generation = ref.inode->generation + 1;
+    format::Inode inode{};
     inode.access_time = inode.modification_time = inode.change_time = inode.birth_time = op.now;
     inode.uid = values.uid;
     inode.gid = values.gid;
@@ -328,6 +342,7 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE InodeRef commit_new_inode(Group g, Fil
     inode.generation = generation;
     inode.parent_or_device = values.parent_or_device;
     inode.profile = values.profile;
+    put_inode(ref.inode, inode);
     detail::mark_page(fs, op, inode_file, frame);
     fetch_add<Order::relaxed, Scope::engine>(&fs.inode_used, u64{1});
     const u32 old = fetch_sub<Order::release, Scope::engine>(&detail::claimed_count(fs, number), 1u);
@@ -351,13 +366,12 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status prepare_free_inode(Group g, Fil
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE void commit_free_inode(Group g, FileSystem& fs, Operation& op, const InodeRef& ref) {
   serial(g, [&] {
-    format::Inode& inode = *ref.inode;
-    GPU4FS_CHECK_NE(inode.mode, 0);
-    GPU4FS_CHECK_EQ(inode.page_count, u64{0});
-    const u32 generation = inode.generation;
-    inode = format::Inode{};
+    GPU4FS_CHECK_NE(ref.inode->mode, 0);
+    GPU4FS_CHECK_EQ(ref.inode->page_count, u64{0});
+    format::Inode inode{};
     inode.version = 1;
-    inode.generation = generation;
+    inode.generation = ref.inode->generation;
+    put_inode(ref.inode, inode);
     detail::mark_page(fs, op, detail::inode_file_ref(fs), ref.frame);
     fetch_sub<Order::relaxed, Scope::engine>(&fs.inode_used, u64{1});
   });

@@ -91,13 +91,6 @@ GPU4FS_FN GPU4FS_NOINLINE void split_block(Group g, FileSystem& fs, Operation& o
   g.sync();
 }
 
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE bool all_holes(Group g, const format::BlockPointer* slots, u32 count) {
-  bool holes = true;
-  for (u32 i = g.rank(); i < count; i += Group::size()) holes = holes && load_slot(&slots[i]).is_hole();
-  return g.all(holes);
-}
-
 // Removes the map page of `level` over `page` if it is empty, then its parents while they are, up to `top`.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void prune(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u32 level, u64 page, u32 top) {

@@ -217,6 +217,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status map_prepare(Group g, FileSystem& fs, Operation&
 
 namespace detail {
 
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE bool all_holes(Group g, const format::BlockPointer* slots, u32 count) {
+  bool holes = true;
+  for (u32 i = g.rank(); i < count; i += Group::size()) holes = holes && load_slot(&slots[i]).is_hole();
+  return g.all(holes);
+}
+
 // First page of what map_prepare_remove handles at once: the array of level 0, or the slot and, if it is a
 // hole, the holes before it.
 GPU4FS_FN inline u64 chunk_begin(const MapPlace& place, u64 page) {
@@ -244,7 +251,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status map_prepare_remove(Group g, FileSystem& fs, Ope
   if (height > map_height_max) return Status::corrupt_structure;
   u64 previous = ~u64{0};
   u64 page = minimum(end, map_capacity(height));
-  while (page > first && cost->changed < map_pages_wanted) {
+  // The array at the end may be empty already and stay because of what lies behind it: a commit that ended there
+  // would change nothing, each time.
+  bool has_block = false;
+  while (page > first && (cost->changed < map_pages_wanted || !has_block)) {
     detail::MapPlace place{};
     GPU4FS_TRY(detail::map_descend(g, fs, op, ref, page - 1, 0, &place));
     const u64 begin = maximum(first, detail::chunk_begin(place, page - 1));
@@ -253,8 +263,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status map_prepare_remove(Group g, FileSystem& fs, Ope
       if (!detail::slots_are_sound(g, fs, place.slots, place.slot + 1 - count, count)) {
         return Status::corrupt_structure;
       }
+      has_block = has_block || !detail::all_holes(g, &place.slots[place.slot + 1 - count], count);
     } else if (place.pointer.is_valid()) {
       if (!detail::block_in_space(fs, place.pointer, place.level)) return Status::corrupt_structure;
+      has_block = true;
       if (page - begin != map_span(place.level)) cost->fresh += 2 * place.level;
     }
     cost->changed += detail::fresh_path(page - 1, previous, place.level, height);

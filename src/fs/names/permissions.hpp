@@ -60,6 +60,13 @@ GPU4FS_FN inline u32 peek_mode(const format::Inode& inode) {
   return load<Order::relaxed, Scope::engine>(reinterpret_cast<const u32*>(&inode.mode)) & 0xffff;
 }
 
+// Under the exclusive lock, for those who peek.
+GPU4FS_FN inline void set_mode(format::Inode& inode, u32 mode) {
+  u32* const word = reinterpret_cast<u32*>(&inode.mode);
+  const u32 others = load<Order::relaxed, Scope::engine>(word) & ~u32{0xffff};
+  store<Order::relaxed, Scope::engine>(word, others | (mode & 0xffff));
+}
+
 struct Credentials {
   const u32* groups;  // supplementary, group_count of them
   u32 uid;
