@@ -87,7 +87,7 @@ TEST_F(FileRounds, TruncateGivesTheWorkerBackBetweenItsCommits) {
 TEST_F(FileRounds, NobodyElseGetsTheFileBetweenTheCommits) {
   const u64 inode = sparse_file();
   const u64 truncate = client_.publish(on_inode(format::Opcode::truncate, inode, 0));
-  engine::worker_step(Lane{}, engine_.engine(), worker_);
+  begin_it();
   Client other(engine_.host(), ClientOptions{.data_length = 1 << 16, .trusted = true, .internal = true});
   format::Command getattr = on_inode(format::Opcode::getattr, inode);
   getattr.output = format::ring_address(0, 4096);
