@@ -4,7 +4,9 @@
 #include "base/copy.hpp"
 #include "engine/engine.hpp"
 #include "engine/owned_extents.hpp"
+#include "engine/log_flush.hpp"
 #include "fs/inode/inode.hpp"
+#include "fs/journal/operation_log.hpp"
 #include "fs/pages/change.hpp"
 #include "ring/ring.hpp"
 
@@ -19,6 +21,7 @@ GPU4FS_FN constexpr bool is_internal(format::Opcode opcode) {
     case format::Opcode::upcall_done:
     case format::Opcode::reclaim_orphans:
     case format::Opcode::load_chunks:
+    case format::Opcode::claim_logged:
       return true;
     default:
       return false;
@@ -37,7 +40,8 @@ GPU4FS_FN inline Status validate_command(const format::Command& command, bool in
   if (u32{command.name_length} + command.second_name_length > command_name_capacity) {
     return Status::name_too_long;
   }
-  if (is_internal(command.opcode) && !internal) return Status::permission;
+  const bool wants_internal = is_internal(command.opcode) || (command.flags & format::command_flag_replay) != 0;
+  if (wants_internal && !internal) return Status::permission;
   return Status::ok;
 }
 
@@ -90,6 +94,26 @@ GPU4FS_FN void clear_scratch(Group g, CommandState& c) {
   serial(g, [&] { c.prepared = 1; });
 }
 
+// A command that carries out a record again takes its time stamp, and whatever else its handler wants, from there.
+// The server has validated the record, which lies in memory of its own.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status prepare_replay(Group g, Engine& engine, CommandState& c) {
+  u8* memory = nullptr;
+  GPU4FS_TRY(resolve(g, engine, c, c.command.output, sizeof(format::LogRecord), &memory));
+  return serial(g, [&] {
+    const format::LogRecord* record = reinterpret_cast<const format::LogRecord*>(memory);
+    if (record->opcode >= format::LogOpcode::count) return Status::bad_descriptor;
+    c.operation.replay = record;
+    c.operation.now = record->time;
+    c.operation.may_use_emergency = 1;
+    c.command.output = 0;
+    if (c.command.opcode != format::Opcode::claim_logged) {
+      store<Order::relaxed, Scope::engine>(&engine.fs.log.tail, record->lsn);
+    }
+    return Status::ok;
+  });
+}
+
 // Before the first step: names into engine memory, addresses of answers checked, clock started. What is read
 // here is never read again from the session's memory. Collective.
 template <class Group>
@@ -115,6 +139,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_command(Group g, Engine& engine, Comman
     GPU4FS_TRY(resolve(g, engine, c, c.command.name, name_bytes, &names));
     copy_bytes(g, c.names, names, name_bytes);
   }
+  if ((c.command.flags & format::command_flag_replay) != 0) GPU4FS_TRY(prepare_replay(g, engine, c));
   const bool is_record = c.command.output != 0 && c.command.opcode != format::Opcode::memcopy;
   if (is_record) {
     const u64 length = c.command.opcode == format::Opcode::statfs ? sizeof(format::StatfsRecord)
@@ -135,11 +160,13 @@ GPU4FS_FN GPU4FS_NOINLINE inline void release_holdings(Engine& engine, CommandSt
   }
   if (c.extent_count != 0) abandon_owned_extents(engine, c);
   if (c.operation.claimed_inode != 0) fs::unclaim_inode(engine.fs, c.operation);
+  abandon_log_flush(engine, c);
   release_all_locks(engine, c);
   const fs::Operation& op = c.operation;
   if (op.pages_reserved != 0 || op.frames_reserved != 0 || op.dirty_reserved != 0) {
     fs::release_reservations(engine.fs, c.operation);
   }
+  fs::release_log(engine.fs, c.operation);
 }
 
 // The slot goes back; whoever left a ring alone for want of slots is told. Leader only.

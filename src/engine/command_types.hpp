@@ -65,7 +65,7 @@ struct Step {
 enum class CommandPhase : u32 { free = 0, linked, queued, running, woken, parked };
 
 // What a parked command waits for; tells the deadline sweep which queue to take it out of.
-enum class WaitKind : u32 { none = 0, lock, gate, epoch, upcall, step_gate };
+enum class WaitKind : u32 { none = 0, lock, gate, epoch, upcall, step_gate, log };
 
 enum class EngineWait : u32 { none = 0, chunk_mapping = 1, checkpoint = 2 };
 

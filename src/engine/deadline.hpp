@@ -26,6 +26,8 @@ GPU4FS_FN inline bool cancel_wait(Engine& engine, u32 index, u64 now_ns) {
       return cancel_epoch_wait(engine, index, now_ns);
     case WaitKind::upcall:
       return cancel_upcall_wait(engine, index, now_ns);
+    case WaitKind::log:
+      return cancel_log_wait(engine, index, now_ns);
     default:
       return false;
   }

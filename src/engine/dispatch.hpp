@@ -49,7 +49,8 @@
   X(remove_attribute)       \
   X(reclaim)                \
   X(reclaim_orphans)        \
-  X(load_chunks)
+  X(load_chunks)            \
+  X(claim_logged)
 
 #define GPU4FS_TASK_LIST(X) \
   X(memset)                 \

@@ -141,9 +141,29 @@ EngineImage prepare_engine(Allocator& allocator, const EngineConfig& config, con
   detail::reset_gate(image->step_gate);
   image->epochs.head = no_command;
   image->epochs.tail = no_command;
+  image->log_queue.head = no_command;
+  image->log_queue.tail = no_command;
+  image->log_queue.flusher = no_command;
   image->fs.shard_count = std::max<u32>(sizes.shard_count, 1);
   image->fs.shards = detail::allocate_zeroed<fs::AllocationShard>(allocator, image->fs.shard_count);
   return image;
+}
+
+// The operation log of the pool whose superblock this is, empty, from the superblock's log_start on. `records`: it
+// takes records, and they get checksums with `seed`; its memory is as large as the smallest log area.
+template <class Allocator>
+void build_log(Allocator& allocator, fs::FileSystem& fs, const format::Superblock& superblock,
+               const std::vector<format::DevicePart>& parts, u64 seed, bool records) {
+  fs::OperationLog& log = fs.log;
+  log.seed = seed;
+  log.device_count = superblock.tree_replica_count;
+  log.start = log.start_staged = log.tail = log.durable = superblock.log_start;
+  if (!records || (superblock.feature_incompatible & format::feature_operation_log) == 0) return;
+  log.capacity = format::log_capacity(parts.data(), log.device_count);
+  if (log.capacity == 0) return;
+  log.room = log.capacity - 2 * format::log_record_bytes_max;
+  log.ring = static_cast<u8*>(allocator.allocate(log.capacity, page_size));
+  log.ready = detail::allocate_zeroed<u64>(allocator, log.capacity / format::log_record_granule);
 }
 
 // Copies the root into engine memory. The image can be thrown away.

@@ -82,6 +82,16 @@ struct EpochQueue {
   u64 round_wanted;
 };
 
+// Waiting for the operation log to reach the medium. Functions in log_flush.hpp.
+struct LogQueue {
+  alignas(cache_line) TicketLock guard;
+  u32 head;
+  u32 tail;
+  u32 flusher;              // command that writes the log now, no_command: none
+  u32 failed;               // it could not be written
+  u64 room_owed;            // room that a checkpoint made while the log was being written
+};
+
 inline constexpr u32 help_board_size = 16;
 
 // Commands whose tasks want help, for workers without work to look at: one cache line. Functions in tasks.hpp.
@@ -141,6 +151,7 @@ struct Engine {
   u32 held_back_count;
   u32* held_back;                            // run_queue.capacity entries
   EpochQueue epochs;
+  LogQueue log_queue;
   alignas(cache_line) u64 upcall_position;   // atomic
   u64 upcall_generation;                     // atomic
   ring::UpcallRing* upcalls;                 // shared memory

@@ -25,6 +25,8 @@ GPU4FS_FN inline void abandon_owned_extents(Engine& engine, CommandState& c) {
   for (u32 i = 0; i < c.extent_count; ++i) {
     const raid::Extent& extent = c.extents[i];
     if (extent_is_in_place(extent)) continue;
+    // A replayed command adopts them again.
+    if (c.operation.replay != nullptr) continue;
     fs::abandon_extent(engine.fs, c.operation, raid::Extent{extent.address, extent.page_count, 0});
     page_count += extent.page_count;
   }

@@ -202,7 +202,8 @@ std::string to_text(const Superblock& superblock) {
       "label: \"{}\"\nfeatures: compatible {:#x} read-only {:#x} incompatible {:#x}\n"
       "chunk size: {}\nname hash seed: {:#018x}\ncreated: {}\ncheckpoint: {}\nclean: {}\n"
       "data profile: {}\nmetadata profile: {}\ndevices: {}\nchunks: {}\n"
-      "chunk tree: root {} height {} nodes {} replicas {}\npages: {} used of {}\ninodes used: {}\n",
+      "chunk tree: root {} height {} nodes {} replicas {}\npages: {} used of {}\ninodes used: {}\n"
+      "log start: {:#x}\n",
       superblock.magic, superblock.magic == superblock_magic ? "" : " (wrong)", superblock.version,
       superblock.slot, superblock.checksum, superblock.epoch, uuid_text(superblock.pool_uuid),
       escape_name(trim_zeros(superblock.label, sizeof(superblock.label))),
@@ -213,7 +214,7 @@ std::string to_text(const Superblock& superblock) {
       to_text(static_cast<RaidLevel>(superblock.metadata_profile)), superblock.device_count,
       superblock.chunk_count, superblock.tree_root, superblock.tree_height,
       superblock.tree_node_count, superblock.tree_replica_count, superblock.page_used,
-      superblock.page_total, superblock.inode_used);
+      superblock.page_total, superblock.inode_used, superblock.log_start);
   const unsigned count = std::min<unsigned>(superblock.device_count, device_count_max);
   for (unsigned i = 0; i < count; ++i) {
     text += fmt::format("member {}: {}\n", i, uuid_text(superblock.device_uuids[i]));

@@ -64,8 +64,8 @@ enum class Opcode : std::uint16_t {
   fallocate,        // offset, length, mode: FALLOC_FL_*
   seek,             // offset, mode: SEEK_DATA or SEEK_HOLE; result: offset
   copy_range,       // inode/offset -> second_inode/aux, length; result: bytes
-  fsync,            // mask bit 0: data only
-  sync,             // whole pool
+  fsync,            // mask bit 0: data only; what committed before is durable
+  sync,             // the same for the whole pool
   readdir,          // directory inode, offset: cursor -> DirectoryRecord stream at data, at most length; mask bit 0: with attributes; result: bytes
   statfs,           // StatfsRecord at output
   access,           // mode: R_OK W_OK X_OK
@@ -78,6 +78,7 @@ enum class Opcode : std::uint16_t {
   upcall_done,      // internal, server only: inode: command index, value offset: result
   reclaim_orphans,  // internal, at mount
   load_chunks,      // internal, at mount: reads every chunk's header area
+  claim_logged,     // internal, before a replay: the extents of the LogRecord at output are allocated
   count,
 };
 
@@ -86,7 +87,8 @@ enum CommandFlags : std::uint16_t {
   command_flag_previous_inode = 1u << 1,  // inode = result inode of the command linked before
   command_flag_follow = 1u << 2,          // lookup_path: follow a symbolic link in the last component
   command_flag_append = 1u << 3,          // write: offset = size
-  command_flag_known = 0xf,
+  command_flag_replay = 1u << 4,          // internal: output is a LogRecord that the command carries out again
+  command_flag_known = 0x1f,
 };
 
 // A decoded descriptor. Addresses (`data`, `name`, `output`) are {region index in bits 56-63, byte

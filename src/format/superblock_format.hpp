@@ -8,7 +8,7 @@
 //   tree_offset        chunk tree area, tree_pages pages
 //   chunk_map_offset   the device's chunk map: slot A (BitmapSlotHeader page and bitmap), then slot B;
 //                      one bit a physical granule of 64 KiB of the chunk area
-//   log_offset         op-log area, log_bytes (unused by pools without the op log feature)
+//   log_offset         op-log area, log_bytes (format/log_format.hpp)
 //   chunk_area_offset  physical chunks, in granules of 64 KiB, up to the device's end
 //
 // A superblock page is valid when magic, version and checksum hold. The newest valid epoch of all slots
@@ -42,8 +42,9 @@ inline constexpr std::uint64_t feature_compatible_known = 0;
 inline constexpr std::uint64_t feature_read_only_compatible_known = 0;
 enum IncompatibleFeatures : std::uint64_t {
   feature_data_checksums = 1u << 0,  // every data page has a checksum; cleared: only metadata has
+  feature_operation_log = 1u << 1,   // the log may hold what no checkpoint has; cleared: every sync is a checkpoint
 };
-inline constexpr std::uint64_t feature_incompatible_known = feature_data_checksums;
+inline constexpr std::uint64_t feature_incompatible_known = feature_data_checksums | feature_operation_log;
 
 struct DevicePart {
   std::uint8_t device_uuid[16];
@@ -91,7 +92,9 @@ struct Superblock {
   std::uint16_t metadata_profile;
   std::uint32_t reserved1;
   std::uint8_t label[64];            // UTF-8, zero padded
-  std::uint8_t reserved2[256];
+  std::uint64_t log_start;           // LSN of the first record that this epoch does not include
+  std::uint64_t log_seed;            // of the checksums of its records
+  std::uint8_t reserved2[240];
   DevicePart device;                 // of the device that holds this copy
   Inode inode_file;                  // inode 0
   std::uint8_t device_uuids[device_count_max][16];

@@ -18,6 +18,7 @@
 #include "base/locks.hpp"
 #include "base/types.hpp"
 #include "format/inode_format.hpp"
+#include "format/log_format.hpp"
 #include "format/superblock_format.hpp"
 #include "raid/raid_types.hpp"
 
@@ -115,6 +116,23 @@ inline constexpr u32 returned_inode_max = 64;
 
 enum class AccessTimeMode : u32 { relative = 0, never = 1, strict = 2, directories_never = 3 };
 
+// The operation log in engine memory (fs/journal/operation_log.hpp). `ring` holds the bytes with LSNs in
+// [start, tail) at their LSN % capacity, as the medium does.
+struct OperationLog {
+  u8* ring;             // capacity bytes
+  u64* ready;           // atomic, one a granule: the LSN of the record that begins there, once it is complete
+  u64 capacity;         // 0: no log, every sync is a checkpoint
+  u64 seed;             // Superblock::log_seed
+  u32 device_count;     // devices 0.. that hold it
+  u32 checkpoint_asked; // atomic flag: more than half is in use, and a checkpoint was asked for
+  u64 start;            // first LSN that the durable checkpoint does not include
+  u64 start_staged;     // the same of the checkpoint being written
+  alignas(32) u64 tail; // atomic: LSN of the next record
+  u64 named_pages;      // atomic: that records since the last snapshot name
+  u64 room;             // atomic, signed: bytes that may still be promised
+  u64 durable;          // atomic: records before it are on the medium, or in a durable checkpoint
+};
+
 struct FileSystem {
   raid::LogicalSpace space;
   SpaceCounters counters;
@@ -140,6 +158,7 @@ struct FileSystem {
   u32 claimed_batches[claimed_batch_slots];  // inode numbers claimed but not committed, by hash of batch
   u64 returned_inodes[returned_inode_max];   // claims whose command ended without them, under grow_lock
   u32 returned_inode_count;                  // atomic
+  OperationLog log;
 };
 
 // What a command carries through the fs functions; lives in the command's state in engine memory.
@@ -153,7 +172,8 @@ struct Operation {
   u32 frames_reserved;   // of PageTable::frames_reserved
   u32 dirty_reserved;    // of PageTable::dirty_reserved
   u32 wanted_chunk;      // set with Status::chunk_not_mapped
-  u32 reserved;
+  u32 log_reserved;      // bytes of OperationLog::room, still unused by this command
+  const format::LogRecord* replay;  // the record that this command carries out again, or null
 };
 
 }  // namespace gpu4fs::fs

@@ -140,6 +140,17 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_page(Group g, LogicalSpace& space, u64 ad
   return Status::ok;
 }
 
+// The page at `address`, whose bytes someone else has put on the medium, gets the descriptor that fits them.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status describe_page(Group g, LogicalSpace& space, u64 address, u64* checksum) {
+  const detail::WritePlan plan = serial(g, [&] { return detail::plan_write(space, address); });
+  if (plan.status != Status::ok) return plan.status;
+  *checksum = detail::has_checksum(space, PageUse::data) ? xxh3_page(g, plan.memory, address) : 0;
+  const u64 stored = *checksum;
+  serial(g, [&] { detail::finish_write(space, plan, stored); });
+  return Status::ok;
+}
+
 // Writes to `address` the page at `old_address` (no_address: zeros) with its bytes [from, to)
 // replaced by those at `source` (any alignment; nullptr: zeros). `old_address` may equal `address`.
 // The old page is verified unless all of it is replaced; on checksum_mismatch the page at `address`

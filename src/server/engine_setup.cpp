@@ -1,6 +1,7 @@
 #include "server/engine_setup.hpp"
 
 #include <fcntl.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -64,10 +65,14 @@ struct Area {
   u64 length;
 };
 
-// What the engine reaches from the start: superblocks and the header areas of chunks.
+// What the engine reaches from the start: superblocks, the operation log and the header areas of chunks.
 std::vector<Area> fixed_areas(const OpenedPool& pool) {
   std::vector<Area> areas;
-  for (u32 i = 0; i < pool.devices.size(); ++i) areas.push_back({i, 0, format::layout_area_offset});
+  for (u32 i = 0; i < pool.devices.size(); ++i) {
+    areas.push_back({i, 0, format::layout_area_offset});
+    const format::DevicePart& part = pool.devices[i].part;
+    if (i < pool.superblock.tree_replica_count) areas.push_back({i, part.log_offset, part.log_bytes});
+  }
   for (const OpenedChunk& chunk : pool.chunks) {
     const u64 pages = chunk.descriptor.size_bytes / page_size;
     const u64 length = format::chunk_layout(pages).header_pages * page_size;
@@ -126,6 +131,20 @@ fs::AccessTimeMode access_mode(AccessTimes times) {
   return fs::AccessTimeMode::relative;
 }
 
+u64 random_number() {
+  u64 number = 0;
+  if (::getrandom(&number, sizeof(number), 0) != sizeof(number)) {
+    throw PoolError(Status::io_error, "no random numbers");
+  }
+  return number;
+}
+
+std::vector<format::DevicePart> device_parts(const OpenedPool& pool) {
+  std::vector<format::DevicePart> parts;
+  for (const OpenedDevice& device : pool.devices) parts.push_back(device.part);
+  return parts;
+}
+
 // The superblock of each device as the next checkpoint starts from it.
 std::vector<format::Superblock> superblock_templates(const OpenedPool& pool) {
   std::vector<format::Superblock> templates;
@@ -134,6 +153,14 @@ std::vector<format::Superblock> superblock_templates(const OpenedPool& pool) {
     templates.back().device = device.part;
   }
   return templates;
+}
+
+// A mount records with a seed of its own; a recovery reads, and keeps the seed of what it reads.
+template <class Allocator>
+void set_up_log(Allocator& allocator, const ServerOptions& options, const OpenedPool& pool, fs::FileSystem& fs) {
+  const bool records = !pool.read_only && options.purpose == ServerPurpose::mount;
+  engine::build_log(allocator, fs, pool.superblock, device_parts(pool),
+                    records ? random_number() : pool.superblock.log_seed, records);
 }
 
 template <class Allocator>
@@ -161,6 +188,7 @@ engine::Engine* build_engine(Allocator& allocator, const ServerOptions& options,
   fs.name_hash_seed = superblock.name_hash_seed;
   fs.access_time_mode = access_mode(options.access_times);
   fs.read_only = pool.read_only ? 1 : 0;
+  set_up_log(allocator, options, pool, fs);
   return engine::place_engine(allocator, image);
 }
 

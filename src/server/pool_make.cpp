@@ -14,6 +14,7 @@
 #include "base/bits.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
+#include "format/log_format.hpp"
 #include "server/pool_checksum.hpp"
 #include "server/pool_device_file.hpp"
 #include "server/pool_error.hpp"
@@ -260,8 +261,10 @@ format::Superblock make_superblock(const MakePoolOptions& options, const PoolLay
   superblock.slot = first_epoch & 1;
   superblock.epoch = first_epoch;
   make_uuid(superblock.pool_uuid);
-  superblock.feature_incompatible =
-      options.data_checksums ? u64{format::feature_data_checksums} : 0;
+  superblock.feature_incompatible = format::feature_operation_log;
+  if (options.data_checksums) superblock.feature_incompatible |= format::feature_data_checksums;
+  superblock.log_start = format::log_record_granule;
+  fill_random(&superblock.log_seed, sizeof(superblock.log_seed));
   superblock.chunk_size_bytes = layout.chunk_size_bytes;
   fill_random(&superblock.name_hash_seed, sizeof(superblock.name_hash_seed));
   superblock.creation_time = superblock.checkpoint_time = now;

@@ -16,6 +16,7 @@ namespace {
 constexpr u32 session_depth_log2 = 6;
 constexpr u32 patient_deadline_ms = 600'000;  // loading, recovery, the last checkpoint
 constexpr u32 checkpoint_mask_clean = 1;      // Opcode::checkpoint: the last one, the pool is left clean
+constexpr u32 checkpoint_mask_forced = 2;     // also when nothing has changed
 constexpr u64 upcall_wait_ns = 250'000'000;  // also how long stop() may have to wait
 
 OpenedPool open_for(const ServerOptions& options) {
@@ -25,10 +26,14 @@ OpenedPool open_for(const ServerOptions& options) {
   return open_pool(open);
 }
 
+RecoveryReport recover_before(const ServerOptions& options) {
+  return options.purpose == ServerPurpose::mount ? recover_pool(options) : RecoveryReport{};
+}
+
 }  // namespace
 
 PoolServer::PoolServer(ServerOptions options)
-    : options_(std::move(options)), pool_(open_for(options_)) {
+    : options_(std::move(options)), recovery_(recover_before(options_)), pool_(open_for(options_)) {
   if (!pool_.read_only) complete_superblocks(pool_);
   setup_ = set_up_engine(options_, pool_);
 }
@@ -59,7 +64,12 @@ void PoolServer::load_state() {
                                         status_text(loaded)));
   }
   loaded_ = true;
-  if (pool_.read_only) return;
+  if (pool_.read_only || options_.purpose == ServerPurpose::recovery) return;
+  // From here on the medium says that the pool is in use, and has this mount's seed for its log.
+  const Status begun = command(format::Opcode::checkpoint, checkpoint_mask_forced);
+  if (begun != Status::ok) {
+    throw PoolError(begun, fmt::format("the pool cannot be written: {}", status_text(begun)));
+  }
   const Status freed = command(format::Opcode::reclaim_orphans, 0);
   if (freed == Status::ok) return;
   pool_.warnings.push_back(fmt::format(
@@ -100,6 +110,16 @@ void PoolServer::end_upcall_thread() {
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
   upcall_thread_.join();
+}
+
+void PoolServer::abandon() {
+  loaded_ = false;
+  stop();
+}
+
+std::unique_ptr<ServerSession> PoolServer::open_internal_session(u64 data_bytes) {
+  return std::make_unique<ServerSession>(*setup_.host, sessions_mutex_, ServerSession::Kind::internal,
+                                         session_depth_log2, data_bytes);
 }
 
 LocalSession PoolServer::open_session(u64 data_bytes) {

@@ -1,6 +1,6 @@
 // The management process's side of a mounted pool: devices, engine, upcalls, checkpoints, sessions.
 //
-//   PoolServer server(options);   // opens and locks the devices, builds the engine; PoolError
+//   PoolServer server(options);   // recovers the pool, opens and locks the devices, builds the engine; PoolError
 //   server.start();               // the pool's state is loaded, orphans are freed; PoolError
 //   ... open_session() ...        // by front ends of this process
 //   server.stop();                // last checkpoint, engine ends; sessions must be gone
@@ -22,6 +22,7 @@
 #include "ring/ring_client.hpp"
 #include "server/engine_setup.hpp"
 #include "server/pool_open.hpp"
+#include "server/recovery/recovery.hpp"
 #include "server/server_options.hpp"
 #include "server/server_session.hpp"
 
@@ -50,11 +51,18 @@ class PoolServer {
   // A trusted session: the front end names the caller of each command and has checked permissions.
   // PoolError when there are too many. Any thread.
   LocalSession open_session(u64 data_bytes);
+  // One for internal commands, to be gone before stop(). PoolError.
+  std::unique_ptr<ServerSession> open_internal_session(u64 data_bytes);
+
+  // Ends like a crash: nothing more is written.
+  void abandon();
 
   // One line for the user: which engine runs, and why that one.
   [[nodiscard]] std::string engine_text() const;
   [[nodiscard]] const std::vector<std::string>& warnings() const { return pool_.warnings; }
   [[nodiscard]] std::string statistics_json() const;
+  // What was done to bring the pool to its last state before it was opened.
+  [[nodiscard]] const RecoveryReport& recovery() const { return recovery_; }
 
   engine::EngineHost& engine() { return *setup_.host; }
 
@@ -71,6 +79,7 @@ class PoolServer {
   void report_death();
 
   ServerOptions options_;
+  RecoveryReport recovery_;
   OpenedPool pool_;
   EngineSetup setup_;
   std::mutex sessions_mutex_;  // opening and closing, one at a time

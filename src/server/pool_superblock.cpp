@@ -7,6 +7,7 @@
 
 #include "base/bits.hpp"
 #include "base/limits.hpp"
+#include "format/log_format.hpp"
 #include "format/format_text.hpp"
 #include "server/pool_checksum.hpp"
 
@@ -137,6 +138,9 @@ std::string find_common_problem(const Superblock& superblock) {
         return fmt::format("members {} and {} have the same UUID", k, i);
       }
     }
+  }
+  if (superblock.log_start % format::log_record_granule != 0 || superblock.log_start > u64{1} << 62) {
+    return fmt::format("log that starts at {}", superblock.log_start);
   }
   const u64 chunk_size = superblock.chunk_size_bytes;
   if (!is_power_of_two(chunk_size) || chunk_size < format::chunk_size_min ||

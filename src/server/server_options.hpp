@@ -13,6 +13,9 @@ enum class EngineChoice { automatic, cpu, cuda };
 
 enum class AccessTimes { relative, never, strict, directories_never };
 
+// `recovery`: the engine replays the log; it records nothing, and frees nothing on its own.
+enum class ServerPurpose { mount, recovery };
+
 struct ServerOptions {
   std::vector<std::string> device_paths;  // members in any order, each may be a colon separated list
   bool read_only = false;
@@ -21,6 +24,9 @@ struct ServerOptions {
   unsigned worker_count = 0;         // 0: chosen by the machine
   unsigned commit_interval_s = 5;    // longest time until a change is durable by itself; 0: never
   u64 cache_bytes = 0;               // metadata pages held in engine memory; 0: chosen by the machine
+  bool ignore_log = false;           // read-only: the pool as of its newest checkpoint
+  bool drop_damaged_log = false;     // go on although acknowledged operations in the log cannot be read
+  ServerPurpose purpose = ServerPurpose::mount;
   bool degraded = false;             // go on although a device is missing, where nothing is lost by it
 };
 

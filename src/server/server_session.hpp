@@ -28,6 +28,7 @@ class ServerSession {
   ring::RingProducer& producer() { return producer_; }
   ring::EnginePort& port() { return host_.port(index_); }
   u32 index() const { return index_; }  // in the engine
+  u8* data() { return memory_ + layout_.data_offset; }
 
   // Submits and waits. Internal sessions' own commands only need this much of a client.
   ring::Completion call(const format::Command& command);

@@ -14,6 +14,7 @@
 #include "format/chunk_format.hpp"
 #include "format/directory_format.hpp"
 #include "format/inode_format.hpp"
+#include "format/log_format.hpp"
 #include "format/ring_format.hpp"
 #include "format/superblock_format.hpp"
 
@@ -123,6 +124,8 @@ void list_superblock(Listing& listing) {
   FIELD(Superblock, metadata_profile);
   FIELD(Superblock, reserved1);
   FIELD(Superblock, label);
+  FIELD(Superblock, log_start);
+  FIELD(Superblock, log_seed);
   FIELD(Superblock, reserved2);
   FIELD(Superblock, device);
   FIELD(Superblock, inode_file);
@@ -230,6 +233,42 @@ void list_directories(Listing& listing) {
   END(AttributeEntry);
 }
 
+void list_log(Listing& listing) {
+  BEGIN(LogRecord);
+  FIELD(LogRecord, lsn);
+  FIELD(LogRecord, checksum);
+  FIELD(LogRecord, length);
+  FIELD(LogRecord, opcode);
+  FIELD(LogRecord, flags);
+  FIELD(LogRecord, durable_lsn);
+  FIELD(LogRecord, time);
+  FIELD(LogRecord, inode);
+  FIELD(LogRecord, second_inode);
+  FIELD(LogRecord, offset);
+  FIELD(LogRecord, size);
+  FIELD(LogRecord, device);
+  FIELD(LogRecord, number);
+  FIELD(LogRecord, uid);
+  FIELD(LogRecord, gid);
+  FIELD(LogRecord, mode);
+  FIELD(LogRecord, mask);
+  FIELD(LogRecord, umask_bits);
+  FIELD(LogRecord, data_length);
+  FIELD(LogRecord, name_length);
+  FIELD(LogRecord, second_name_length);
+  FIELD(LogRecord, extent_count);
+  FIELD(LogRecord, reserved);
+  FIELD(LogRecord, epoch);
+  END(LogRecord);
+  BEGIN(LogExtent);
+  FIELD(LogExtent, address);
+  FIELD(LogExtent, digest);
+  FIELD(LogExtent, page_count);
+  FIELD(LogExtent, flags);
+  FIELD(LogExtent, reserved);
+  END(LogExtent);
+}
+
 void list_ring(Listing& listing) {
   BEGIN(RingUnit);
   FIELD(RingUnit, value);
@@ -288,6 +327,7 @@ TEST(FormatLayout, equals_golden_listing) {
   list_pointers_and_inodes(listing);
   list_directories(listing);
   list_ring(listing);
+  list_log(listing);
 
   const char* source = std::getenv("GPU4FS_SOURCE");
   const std::string path =

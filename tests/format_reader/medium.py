@@ -99,12 +99,12 @@ class Superblock:
             raise SlotPassedOver("superblock checksum")
         require(self.version == 1, f"format version {self.version}")
         require(self.slot == slot and self.epoch % 2 == slot and self.epoch >= 1, "slot or epoch")
-        require(self.feature_incompatible & ~1 == 0, f"features {self.feature_incompatible:#x}")
+        require(self.feature_incompatible & ~3 == 0, f"features {self.feature_incompatible:#x}")
         require(1 <= self.device_count <= 64, f"{self.device_count} devices")
         size = self.chunk_size_bytes
         require(size & (size - 1) == 0 and 1 << 23 <= size <= 1 << 30, f"chunk size {size}")
         if self.feature_compatible == 0 and self.feature_read_only_compatible == 0:
-            reserved = page[119:120] + page[156:160] + page[224:480] + page[1888:]
+            reserved = page[119:120] + page[156:160] + page[240:480] + page[1888:]
             require(is_zero(reserved), "reserved bytes of the superblock")
         require(self.data_profile == 1 and self.metadata_profile == 1, "unknown profile")
         require(1 <= self.tree_height <= 8, f"tree height {self.tree_height}")

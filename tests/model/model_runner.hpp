@@ -90,6 +90,8 @@ class ModelRunner {
     return clean ? same : differ("fsck finds errors:" + findings_text(result));
   }
 
+  u64 replayed_count() const { return replayed_count_; }
+
   void close() {
     client_.reset();
     session_.reset();
@@ -117,6 +119,7 @@ class ModelRunner {
     model_.flaw = flaw;
     model_.drop_orphans();
     pool_.mount();
+    replayed_count_ += pool_.recovery().records_replayed;
     open();
     observed_.clear();
     if (!check_tree()) {
@@ -461,6 +464,7 @@ class ModelRunner {
   PosixModel durable_model_;
   u64 epoch_seen_ = 0;
   u64 refused_count_ = 0;
+  u64 replayed_count_ = 0;
   std::map<u64, Times> observed_;
   std::unique_ptr<client::Session> session_;
   std::optional<FileClient> client_;

@@ -21,6 +21,8 @@ struct ModelVariant {
   TestPoolOptions pool;
   SourceOptions source;
   bool tight;
+  u64 crash_every = 211;
+  u64 sync_every = 0;  // 0: only when the source says so
 
   friend std::ostream& operator<<(std::ostream& out, const ModelVariant& variant) { return out << variant.name; }
 };
@@ -29,6 +31,7 @@ struct ModelOutcome {
   std::string difference;  // empty: none
   u64 steps = 0;           // done, the one that differed included
   u64 refused = 0;
+  u64 replayed = 0;  // operations that recoveries carried out again
   std::string history;
 
   std::string how_to_repeat(const ModelVariant& variant) const {
@@ -92,6 +95,12 @@ inline ModelVariant as_asked_for(ModelVariant variant) {
   return variant;
 }
 
+inline FileOperation sync_operation() {
+  FileOperation op;
+  op.opcode = format::Opcode::sync;
+  return op;
+}
+
 // Steps, with full comparisons, remounts, crashes and checks of the medium in between, and one of each at the
 // end. Walks no further after `limit`.
 template <class Pool>
@@ -108,14 +117,16 @@ ModelOutcome run_model_walk(
     outcome.steps = i;
     same = runner.step(source.next(runner.model()));
     if (!same) break;
+    if (variant.sync_every != 0 && i % variant.sync_every == 0) same = runner.step(sync_operation());
     if (i % 97 == 0) same = runner.check_tree();
-    if (same && i % 211 == 0) same = runner.crash();
+    if (same && i % variant.crash_every == 0) same = runner.crash();
     if (same && i % 331 == 0) same = runner.remount();
     if (same && i % 499 == 0) same = runner.check_medium();
   }
   same = same && runner.check_tree() && runner.check_medium() && runner.crash();
   outcome.difference = runner.difference();
   outcome.refused = runner.refused_count();
+  outcome.replayed = runner.replayed_count();
   outcome.history = runner.history();
   runner.close();
   return outcome;

@@ -21,6 +21,7 @@
 
 #include <fcntl.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -28,6 +29,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "client/session.hpp"
@@ -39,6 +41,7 @@
 #include "server/check/check_pool.hpp"
 #include "server/pool_make.hpp"
 #include "server/pool_open.hpp"
+#include "server/recovery/recovery.hpp"
 #include "server/server_session.hpp"
 
 namespace gpu4fs::test {
@@ -53,6 +56,7 @@ struct TestPoolOptions {
   engine::EngineConfig config{};
   fs::AccessTimeMode access_times = fs::AccessTimeMode::relative;
   u64 session_bytes = u64{4} << 20;
+  bool has_log = true;           // false: every sync is a checkpoint
   bool flush_by_upcall = false;  // true: checkpoints ask for flushes, which the test answers or not
 };
 
@@ -117,6 +121,7 @@ class BasicTestPool {
   void mount() {
     if (mounted_) throw std::logic_error("the pool is mounted");
     mounted_ = std::make_unique<Mounted>();
+    recover();
     server::OpenPoolOptions open;
     open.device_paths = device_paths();
     mounted_->pool = std::make_unique<server::OpenedPool>(server::open_pool(open));
@@ -127,8 +132,12 @@ class BasicTestPool {
     mounted_->management = std::make_unique<server::ServerSession>(
         *mounted_->host, sessions_mutex_, server::ServerSession::Kind::internal, 4, page_size);
     require(call_management(format::Opcode::load_chunks), "load_chunks");
+    require(first_checkpoint(), "the first checkpoint");
     require(call_management(format::Opcode::reclaim_orphans), "reclaim_orphans");
   }
+
+  // What the last mount() replayed.
+  const server::RecoveryReport& recovery() const { return recovery_; }
 
   // Sessions must be gone.
   void unmount() {
@@ -175,6 +184,7 @@ class BasicTestPool {
 
  private:
   static constexpr u32 checkpoint_mask_clean = 1;
+  static constexpr u32 checkpoint_mask_forced = 2;
 
   struct Mounted {
     std::unique_ptr<server::OpenedPool> pool;
@@ -196,6 +206,31 @@ class BasicTestPool {
     command.opcode = opcode;
     command.mask = mask;
     return mounted_->management->call(command).status;
+  }
+
+  void recover() {
+    server::ServerOptions options;
+    options.device_paths = device_paths();
+    options.cache_bytes = u64{options_.memory.frame_count} * page_size;
+    recovery_ = server::recover_pool(options);
+  }
+
+  // Its flushes are answered here, those that come after it by the test.
+  Status first_checkpoint() {
+    if (!options_.flush_by_upcall) return call_management(format::Opcode::checkpoint, checkpoint_mask_forced);
+    std::atomic<bool> done{false};
+    std::thread answers([&] {
+      server::ServerSession session(*mounted_->host, sessions_mutex_, server::ServerSession::Kind::internal, 4, page_size);
+      ring::Upcall upcall{};
+      while (!done) {
+        if (!mounted_->host->wait_upcall(&upcall, 1'000'000) || !ring::wants_answer(upcall.kind)) continue;
+        (void)session.call(engine::answer_upcall_command(upcall, Status::ok));
+      }
+    });
+    const Status status = call_management(format::Opcode::checkpoint, checkpoint_mask_forced);
+    done = true;
+    answers.join();
+    return status;
   }
 
   void map_devices() {
@@ -236,6 +271,9 @@ class BasicTestPool {
     fs.epoch_durable = superblock.epoch;
     fs.name_hash_seed = superblock.name_hash_seed;
     fs.access_time_mode = options_.access_times;
+    std::vector<format::DevicePart> device_parts;
+    for (const server::OpenedDevice& device : pool.devices) device_parts.push_back(device.part);
+    engine::build_log(memory, fs, superblock, device_parts, ++log_seed_, options_.has_log);
     mounted_->engine = engine::place_engine(memory, image);
     mounted_->host = parts.make_host(mounted_->engine);
     for (const device::MappedFile& file : mounted_->files) {
@@ -246,6 +284,8 @@ class BasicTestPool {
   TestPoolOptions options_;
   DeviceFolder folder_;
   std::mutex sessions_mutex_;
+  u64 log_seed_ = 0x6c6f67;
+  server::RecoveryReport recovery_;
   std::unique_ptr<Mounted> mounted_;
 };
 

@@ -121,6 +121,19 @@ GPU4FS_FN GPU4FS_NOINLINE void stamp_attribute_change(Group g, Engine& engine, C
     set_change_time(file, c.operation.now);
   });
   fs::mark_inode_dirty(g, engine.fs, c.operation, file);
+  const bool removes = c.command.opcode == format::Opcode::remove_attribute;
+  format::LogRecord record =
+      record_of(c, removes ? format::LogOpcode::remove_attribute : format::LogOpcode::set_attribute);
+  record.mask = removes ? 0 : c.command.mask & attribute_kill_set_gid;
+  record.data_length = removes ? 0 : static_cast<u32>(c.command.length);
+  append_record(g, engine, c, record, c.buffer);
+}
+
+// Room for the record of stamp_attribute_change.
+template <class Group>
+GPU4FS_FN Status reserve_attribute_record(Group g, Engine& engine, CommandState& c) {
+  const bool removes = c.command.opcode == format::Opcode::remove_attribute;
+  return reserve_record(g, engine, c, removes ? 0 : c.command.length);
 }
 
 // Takes an attribute away; with `must_exist` no_attribute if there is none.
@@ -137,6 +150,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step remove_attribute(Group g, Engine& engine, Command
   if (status != Status::ok && (status != Status::no_attribute || must_exist))
     return Step::fail(status);
   GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, c.operation, 1, 1, 0));
+  GPU4FS_STEP_TRY(reserve_attribute_record(g, engine, c));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
   if (status == Status::ok) fs::attribute_commit_remove(g, fs, c.operation, file, found);
   stamp_attribute_change(g, engine, c, file, new_mode);
@@ -178,6 +192,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_set_attribute(Group g, Engine& engine, Comma
   GPU4FS_STEP_TRY(fs::attribute_prepare_set(g, fs, c.operation, file, detail::as_attribute(name),
                                             length, mask & mode_flags, &plan));
   GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, c.operation, 1, plan.touched_pages, plan.new_pages));
+  GPU4FS_STEP_TRY(detail::reserve_attribute_record(g, engine, c));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
   fs::attribute_commit_set(g, fs, c.operation, file, plan, detail::as_attribute(name), c.buffer,
                            length);

@@ -32,12 +32,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status zero_inline(Group g, Engine& engine, CommandSta
   const u64 stop = minimum(end, ref.inode->size_bytes);
   if (begin >= stop) return Status::ok;
   GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, 0, 0));
+  GPU4FS_TRY(reserve_record(g, engine, c));
   GPU4FS_TRY(enter_gate(g, engine, c));
   serial(g, [&] {
     __builtin_memset(ref.inode->inline_data() + begin, 0, stop - begin);
     stamp_change(c, *ref.inode);
   });
   fs::mark_inode_dirty(g, engine.fs, c.operation, ref);
+  record_zeros(g, engine, c, ref, begin, stop - begin);
   leave_gate(g, engine, c);
   return Status::ok;
 }
@@ -85,7 +87,13 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status allocate_holes(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 end) {
   fs::FileSystem& fs = engine.fs;
   AllocateState& state = scratch_of<AllocateState>(c);
-  if (serial(g, [&] { return c.extent_count; }) == 0) {
+  if (is_replay(c) && c.operation.replay->extent_count != 0) {
+    const u32 pages = adopt_extents(g, c);
+    serial(g, [&] {
+      state.round_page = c.command.offset / page_size;
+      state.page = state.round_page + pages;
+    });
+  } else if (serial(g, [&] { return c.extent_count; }) == 0) {
     u32 wanted = 0;
     GPU4FS_TRY(find_hole(g, engine, c, ref, end, &wanted));
     if (wanted == 0) return Status::ok;
@@ -101,30 +109,52 @@ GPU4FS_FN GPU4FS_NOINLINE Status allocate_holes(Group g, Engine& engine, Command
   fs::MapCost cost{};
   GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, state.round_page, state.page, &cost));
   GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, cost.changed, cost.fresh));
+  GPU4FS_TRY(reserve_record(g, engine, c, 0, c.extent_count));
   GPU4FS_TRY(enter_gate(g, engine, c));
-  commit_extents(g, engine, c, ref, state.round_page, fs::MapKind::unwritten);
+  format::LogRecord record = file_record_of(c, format::LogOpcode::allocate, ref.number);
+  record.offset = state.round_page * page_size;
+  record.size = (state.page - state.round_page) * page_size;
+  append_extent_record(g, engine, c, record, true);
+  commit_extents(g, engine, c, ref, state.round_page, fs::MapKind::unwritten, true);
   fs::mark_inode_dirty(g, fs, c.operation, ref);
   leave_gate(g, engine, c);
   return serial(g, [&] { return state.page; }) >= end ? Status::ok : end_round(g, engine, c);
+}
+
+// Gate: mode and times as they have become.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void record_stamps(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  serial(g, [&] { attributes_of(ref, &c.attributes); });
+  format::LogRecord record = file_record_of(c, format::LogOpcode::set_inode, ref.number);
+  record.mask = format::set_mode | format::set_modification_time | format::set_change_time;
+  record.data_length = sizeof(format::AttributeRecord);
+  append_record(g, engine, c, record, reinterpret_cast<const u8*>(&c.attributes));
 }
 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status finish_allocate(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 end) {
   const u32 mode = c.command.mode;
   GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, 0, 0));
+  GPU4FS_TRY(reserve_record(g, engine, c, sizeof(format::AttributeRecord)));
   GPU4FS_TRY(enter_gate(g, engine, c));
-  serial(g, [&] {
+  const bool grows = serial(g, [&] {
     format::Inode& inode = *ref.inode;
-    const bool grows = (mode & fallocate_keep_size) == 0 && inode.size_bytes < end;
-    if (grows) inode.size_bytes = end;
-    if (grows || (mode & ~fallocate_keep_size) != 0) {
+    const bool is_shorter = (mode & fallocate_keep_size) == 0 && inode.size_bytes < end;
+    if (is_shorter) inode.size_bytes = end;
+    if (is_shorter || (mode & ~fallocate_keep_size) != 0) {
       stamp_change(c, inode);
     } else {
       store<Order::relaxed, Scope::engine>(&inode.change_time, c.operation.now);
       drop_set_id(c, inode);
     }
+    return is_shorter;
   });
   fs::mark_inode_dirty(g, engine.fs, c.operation, ref);
+  if (grows) {
+    record_size(g, engine, c, ref, end);
+  } else {
+    record_stamps(g, engine, c, ref);
+  }
   return Status::ok;
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "engine/handlers/access_check.hpp"
+#include "engine/log_records.hpp"
 #include "engine/owned_extents.hpp"
 #include "fs/inode/inode.hpp"
 #include "fs/map/file_map.hpp"
@@ -216,10 +217,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status end_round(Group g, Engine& engine, CommandState
   });
 }
 
-// Gate: the round's extents become file pages from `file_page` on.
+// Gate: the round's extents become file pages from `file_page` on. `logged`: a record names them.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void commit_extents(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 file_page,
-                              fs::MapKind kind) {
+                              fs::MapKind kind, bool logged = false) {
   fs::FileSystem& fs = engine.fs;
   const u32 count = c.extent_count;
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
@@ -232,7 +233,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_extents(Group g, Engine& engine, CommandSt
       serial(g, [&] { fs::touch_extent(fs, extent); });
     } else {
       fs::map_replace(g, fs, c.operation, ref, first, extent, kind);
-      fs::commit_extent(g, fs, extent);
+      fs::commit_extent(g, fs, extent, logged && fs::log_is_on(fs));
     }
   }
   serial(g, [&] { c.extent_count = 0; });
@@ -286,8 +287,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status drop_capability(Group g, Engine& engine, Comman
   if (is_control(status) || status == Status::again) return status;
   if (status != Status::ok) return Status::ok;  // there is none; a damaged page does not keep data from being written
   GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, 1, 0));
+  GPU4FS_TRY(fs::reserve_log(g, fs, c.operation, fs::log_bytes(name.length, 0, 0)));
   GPU4FS_TRY(enter_gate(g, engine, c));
   fs::attribute_commit_remove(g, fs, c.operation, ref, found);
+  format::LogRecord record = file_record_of(c, format::LogOpcode::remove_attribute, ref.number);
+  record.name_length = static_cast<u16>(name.length);
+  fs::append_log(g, fs, c.operation, record, fs::LogPayload{name.bytes, nullptr, nullptr, 0, 0});
   leave_gate(g, engine, c);
   return Status::ok;
 }

@@ -249,8 +249,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_copy(Group g, Engine& engine, CommandSta
   fs::MapCost cost{};
   GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, first, first + state.page_count, &cost));
   GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, cost.changed, cost.fresh));
+  GPU4FS_TRY(reserve_record(g, engine, c, 0, c.extent_count));
   GPU4FS_TRY(enter_gate(g, engine, c));
-  commit_extents(g, engine, c, ref, first, fs::MapKind::data);
+  format::LogRecord record = file_record_of(c, format::LogOpcode::write_extents, ref.number);
+  record.offset = state.destination;
+  record.size = state.length;
+  append_extent_record(g, engine, c, record, false);
+  commit_extents(g, engine, c, ref, first, fs::MapKind::data, true);
   serial(g, [&] {
     const u64 end = state.destination + state.length;
     if (ref.inode->size_bytes < end) ref.inode->size_bytes = end;

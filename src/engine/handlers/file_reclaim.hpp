@@ -126,10 +126,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status reclaim_inode(Group g, Engine& engine, CommandS
                                     &cost));
   if (from == 0) GPU4FS_TRY(prepare_release(g, engine, c, ref));
   GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 3, cost.changed + 1, cost.fresh));
+  GPU4FS_TRY(reserve_record(g, engine, c));
   GPU4FS_TRY(enter_gate(g, engine, c));
   if (!ref.inode->is_inline()) fs::map_remove(g, fs, c.operation, ref, from, fs::map_page_max);
   if (from == 0) {
     commit_release(g, engine, c, ref);
+    append_record(g, engine, c, file_record_of(c, format::LogOpcode::reclaim, ref.number));
     return Status::ok;
   }
   serial(g, [&] { ref.inode->size_bytes = minimum(ref.inode->size_bytes, from * page_size); });

@@ -96,6 +96,17 @@ GPU4FS_FN GPU4FS_NOINLINE Status start_set_attribute(Group g, Engine& engine, Co
   return Status::ok;
 }
 
+// Gate: the record has the mode that came out, which depended on the caller's rights.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void record_attributes(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  SetAttributeState& state = scratch_of<SetAttributeState>(c);
+  serial(g, [&] { state.record.mode = ref.inode->mode; });
+  format::LogRecord record = file_record_of(c, format::LogOpcode::set_inode, ref.number);
+  record.mask = c.command.mask & ~u32{format::set_size};
+  record.data_length = sizeof(format::AttributeRecord);
+  append_record(g, engine, c, record, reinterpret_cast<const u8*>(&state.record));
+}
+
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status set_attributes(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   const SetAttributeState& state = scratch_of<SetAttributeState>(c);
@@ -119,10 +130,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status set_attributes(Group g, Engine& engine, Command
     GPU4FS_TRY(fs::prepare_mode_change(g, fs, c.operation, ref, &list));
   }
   GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, list.entry_offset != 0 ? 1 : 0, 0));
+  GPU4FS_TRY(reserve_record(g, engine, c, sizeof(format::AttributeRecord)));
   GPU4FS_TRY(enter_gate(g, engine, c));
   serial(g, [&] { apply_attributes(engine, c, *ref.inode, state.record); });
   fs::commit_mode_change(g, fs, c.operation, ref, list, ref.inode->mode);
   fs::mark_inode_dirty(g, fs, c.operation, ref);
+  record_attributes(g, engine, c, ref);
   return Status::ok;
 }
 

@@ -66,6 +66,23 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_zero(Group g, Engine& engine, CommandSta
                                  raid::PageUse::data);
 }
 
+// Gate: `length` bytes from `offset` on have become zeros.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void record_zeros(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 offset, u64 length) {
+  format::LogRecord record = file_record_of(c, format::LogOpcode::zero_range, ref.number);
+  record.offset = offset;
+  record.size = length;
+  append_record(g, engine, c, record);
+}
+
+// Gate: the file has `size` bytes now.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void record_size(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 size) {
+  format::LogRecord record = file_record_of(c, format::LogOpcode::set_size, ref.number);
+  record.size = size;
+  append_record(g, engine, c, record);
+}
+
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status try_zero_in_page(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 file_page,
                                   u32 from, u32 to) {
@@ -73,10 +90,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_zero_in_page(Group g, Engine& engine, Comma
   GPU4FS_TRY(prepare_zero(g, engine, c, ref, file_page, from, to, &plan));
   if (plan.address == raid::no_address) return Status::ok;
   GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, plan.cost.changed, plan.cost.fresh));
+  GPU4FS_TRY(reserve_record(g, engine, c));
   GPU4FS_TRY(enter_gate(g, engine, c));
   GPU4FS_TRY(commit_zero(g, engine, c, ref, plan));
   serial(g, [&] { stamp_change(c, *ref.inode); });
   fs::mark_inode_dirty(g, engine.fs, c.operation, ref);
+  record_zeros(g, engine, c, ref, file_page * page_size + from, to - from);
   leave_gate(g, engine, c);
   return Status::ok;
 }
@@ -101,10 +120,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status remove_pages(Group g, Engine& engine, CommandSt
   fs::MapCost cost{};
   GPU4FS_TRY(fs::map_prepare_remove(g, fs, c.operation, ref, first, end, map_pages_per_round(engine), &from, &cost));
   GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, cost.changed, cost.fresh));
+  GPU4FS_TRY(reserve_record(g, engine, c));
   GPU4FS_TRY(enter_gate(g, engine, c));
   fs::map_remove(g, fs, c.operation, ref, from, end);
   serial(g, [&] { stamp_change(c, *ref.inode); });
   fs::mark_inode_dirty(g, fs, c.operation, ref);
+  record_zeros(g, engine, c, ref, from * page_size, (end - from) * page_size);
   leave_gate(g, engine, c);
   GPU4FS_CHECK_LT(from, end);
   return from == first ? Status::ok : end_round(g, engine, c);
@@ -113,6 +134,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status remove_pages(Group g, Engine& engine, CommandSt
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status resize_inline(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 size) {
   GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, 0, 0));
+  GPU4FS_TRY(reserve_record(g, engine, c));
   GPU4FS_TRY(enter_gate(g, engine, c));
   serial(g, [&] {
     format::Inode& inode = *ref.inode;
@@ -123,6 +145,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status resize_inline(Group g, Engine& engine, CommandS
     stamp_change(c, inode);
   });
   fs::mark_inode_dirty(g, engine.fs, c.operation, ref);
+  record_size(g, engine, c, ref, size);
   return Status::ok;
 }
 
@@ -144,6 +167,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status shrink_once(Group g, Engine& engine, CommandSta
   }
   GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, cost.changed + tail.cost.changed,
                                   cost.fresh + tail.cost.fresh));
+  GPU4FS_TRY(reserve_record(g, engine, c));
   GPU4FS_TRY(enter_gate(g, engine, c));
   GPU4FS_TRY(commit_zero(g, engine, c, ref, tail));
   fs::map_remove(g, fs, c.operation, ref, from, fs::map_page_max);
@@ -153,6 +177,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status shrink_once(Group g, Engine& engine, CommandSta
     stamp_change(c, inode);
   });
   fs::mark_inode_dirty(g, fs, c.operation, ref);
+  record_size(g, engine, c, ref, ref.inode->size_bytes);
   *done = is_last;
   return Status::ok;
 }
@@ -172,12 +197,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status truncate_to(Group g, Engine& engine, CommandSta
   }
   if (size > ref.inode->size_bytes) {
     GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, 0, 0));
+    GPU4FS_TRY(reserve_record(g, engine, c));
     GPU4FS_TRY(enter_gate(g, engine, c));
     serial(g, [&] {
       ref.inode->size_bytes = size;
       stamp_change(c, *ref.inode);
     });
     fs::mark_inode_dirty(g, fs, c.operation, ref);
+    record_size(g, engine, c, ref, size);
     return Status::ok;
   }
   serial(g, [&] { c.operation.may_use_emergency = 1; });

@@ -28,12 +28,28 @@ struct WriteState {
   u8* data;               // byte `begin`
 };
 
+// A replay of a write whose pages are on the medium.
+GPU4FS_FN inline bool replays_extents(const CommandState& c) {
+  return is_replay(c) && c.operation.replay->extent_count != 0;
+}
+
+// Gate: bytes [from, to) of the file were written, and go into the record.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void record_bytes(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 from, u64 to,
+                            const u8* data) {
+  format::LogRecord record = file_record_of(c, format::LogOpcode::write_bytes, ref.number);
+  record.offset = from;
+  record.size = to - from;
+  record.data_length = static_cast<u32>(to - from);
+  append_record(g, engine, c, record, data);
+}
+
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status start_write(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   WriteState& state = scratch_of<WriteState>(c);
   if (serial(g, [&] { return state.started != 0; })) return Status::ok;
   u8* data = nullptr;
-  GPU4FS_TRY(resolve(g, engine, c, c.command.data, c.command.length, &data));
+  if (!replays_extents(c)) GPU4FS_TRY(resolve(g, engine, c, c.command.data, c.command.length, &data));
   const bool appends = (c.command.flags & format::command_flag_append) != 0;
   const u64 begin = appends ? ref.inode->size_bytes : c.command.offset;
   if (begin >= fs::file_size_max) return Status::file_too_large;
@@ -64,6 +80,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_inline(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   const WriteState& state = scratch_of<WriteState>(c);
   GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, 0, 0));
+  GPU4FS_TRY(reserve_record(g, engine, c, state.end - state.begin));
   GPU4FS_TRY(enter_gate(g, engine, c));
   serial(g, [&] {
     if (ref.inode->is_inline()) return;
@@ -74,6 +91,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_inline(Group g, Engine& engine, CommandSt
   copy_bytes(g, ref.inode->inline_data() + state.begin, state.data, state.end - state.begin);
   g.sync();
   stamp_written(g, engine, c, ref, state.end);
+  record_bytes(g, engine, c, ref, state.begin, state.end, ref.inode->inline_data() + state.begin);
   return Status::ok;
 }
 
@@ -99,6 +117,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_unstable_runs(Group g, Engine& engine, Com
   const u64 wanted = divide_up(state.end, page_size) - first;
   *run_count = 0;
   if (wanted > engine.config.inline_transfer_pages) return Status::ok;
+  if (fs::log_is_on(engine.fs) && state.end - state.begin > log_in_place_bytes_max) return Status::ok;
   u32 count = 0;
   for (u64 done = 0; done < wanted;) {
     fs::MapRun run{};
@@ -145,6 +164,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_in_place(Group g, Engine& engine, Command
   GPU4FS_TRY(find_unstable_runs(g, engine, c, ref, &run_count));
   if (run_count == 0) return Status::ok;
   GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, 0, 0));
+  if (fs::log_is_on(engine.fs)) GPU4FS_TRY(reserve_record(g, engine, c, state.end - state.begin));
   GPU4FS_TRY(enter_gate(g, engine, c));
   // A checkpoint that ran before the gate let us in has made the pages stable.
   const bool unstable = serial(g, [&] {
@@ -166,6 +186,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_in_place(Group g, Engine& engine, Command
     GPU4FS_TRY(overwrite_page(g, engine, c, state, run_count, page));
   }
   stamp_written(g, engine, c, ref, state.end);
+  record_bytes(g, engine, c, ref, state.begin, state.end, state.data);
   *done = true;
   return Status::ok;
 }
@@ -256,10 +277,23 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_plan_round(Group g, Engine& engine, Command
   return Status::ok;
 }
 
+// The record's pages, which are filled, are the only round.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status adopt_round(Group g, CommandState& c) {
+  WriteState& state = scratch_of<WriteState>(c);
+  const u32 pages = adopt_extents(g, c);
+  return serial(g, [&] {
+    state.page_count = pages;
+    state.round_end = state.end;
+    const u64 needed = divide_up(state.end, page_size) - state.position / page_size;
+    return pages == needed ? Status::ok : Status::corrupt_structure;
+  });
+}
+
 // Plans and prepares the next round. With any status but ok the command owns no pages.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status plan_round(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
-  const Status status = try_plan_round(g, engine, c, ref);
+  const Status status = replays_extents(c) ? adopt_round(g, c) : try_plan_round(g, engine, c, ref);
   if (status != Status::ok) abandon_extents(g, engine, c);
   return status;
 }
@@ -303,13 +337,24 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
   fs::MapCost cost{};
   GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, first, first + state.page_count, &cost));
   GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, cost.changed, cost.fresh));
+  const bool by_bytes = !replays_extents(c) && state.round_end - state.position <= log_inline_bytes_max;
+  const u64 byte_count = by_bytes ? state.round_end - state.position : 0;
+  GPU4FS_TRY(reserve_record(g, engine, c, byte_count, by_bytes ? 0 : c.extent_count));
   GPU4FS_TRY(enter_gate(g, engine, c));
   if (ref.inode->is_inline()) {
     // The write replaces all of it, else it would have been spilled.
     g.sync();
     serial(g, [&] { clear_inline(*ref.inode); });
   }
-  commit_extents(g, engine, c, ref, first, fs::MapKind::data);
+  if (by_bytes) {
+    record_bytes(g, engine, c, ref, state.position, state.round_end, state.data + (state.position - state.begin));
+  } else {
+    format::LogRecord record = file_record_of(c, format::LogOpcode::write_extents, ref.number);
+    record.offset = state.position;
+    record.size = state.round_end - state.position;
+    append_extent_record(g, engine, c, record, false);
+  }
+  commit_extents(g, engine, c, ref, first, fs::MapKind::data, !by_bytes);
   stamp_written(g, engine, c, ref, state.round_end);
   serial(g, [&] {
     GPU4FS_CHECK_GT(state.round_end, state.position);
@@ -336,7 +381,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_without_rounds(Group g, Engine& engine, C
   const WriteState& state = scratch_of<WriteState>(c);
   *done = false;
   const u64 size = ref.inode->size_bytes;
-  const bool fits = maximum(size, state.end) <= format::inode_inline_capacity;
+  const bool fits = maximum(size, state.end) <= format::inode_inline_capacity && !replays_extents(c);
   if (fits && fs::map_is_empty(g, ref)) {
     *done = true;
     return write_inline(g, engine, c, ref);
@@ -345,7 +390,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_without_rounds(Group g, Engine& engine, C
     const bool replaces = state.begin == 0 && state.end >= size;
     return replaces ? Status::ok : spill_inline(g, engine, c, ref);
   }
-  if (state.position != state.begin) return Status::ok;
+  if (state.position != state.begin || replays_extents(c)) return Status::ok;
   return write_in_place(g, engine, c, ref, done);
 }
 
@@ -383,13 +428,16 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_write(Group g, Engine& engine, CommandState&
       status = detail::plan_round(g, engine, c, ref);
       if (status != Status::ok) break;
       const u32 page_count = state.page_count;
-      if (page_count > engine.config.inline_transfer_pages) {
+      if (detail::replays_extents(c)) {
+        detail::go_to_stage(g, c, static_cast<u32>(WriteStage::commit));
+      } else if (page_count > engine.config.inline_transfer_pages) {
         detail::go_to_stage(g, c, static_cast<u32>(WriteStage::transfer));
         return detail::fan_out_pages(engine, page_count);
+      } else {
+        status = detail::write_round(g, engine, c, state, 0, page_count);
+        if (status != Status::ok) break;
+        detail::go_to_stage(g, c, static_cast<u32>(WriteStage::commit));
       }
-      status = detail::write_round(g, engine, c, state, 0, page_count);
-      if (status != Status::ok) break;
-      detail::go_to_stage(g, c, static_cast<u32>(WriteStage::commit));
     }
     status = detail::commit_round(g, engine, c, ref);
   }

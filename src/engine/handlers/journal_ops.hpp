@@ -4,6 +4,7 @@
 
 #include "engine/clock.hpp"
 #include "engine/engine.hpp"
+#include "engine/handlers/sync.hpp"
 #include "fs/journal/checkpoint.hpp"
 #include "fs/pages/evict.hpp"
 
@@ -23,7 +24,8 @@ enum class CheckpointStage : u32 {
 };
 
 inline constexpr u32 chunks_per_checkpoint_task = 8;
-inline constexpr u32 checkpoint_mask_clean = 1;  // Command::mask: the last one before unmounting
+inline constexpr u32 checkpoint_mask_clean = 1;   // Command::mask: the last one before unmounting
+inline constexpr u32 checkpoint_mask_forced = 2;  // also when nothing has changed
 
 struct CheckpointScratch {
   u64 epoch;       // being written
@@ -140,24 +142,6 @@ GPU4FS_FN void set_stage(Group g, CommandState& c, CheckpointStage stage) {
   serial(g, [&] { c.stage = static_cast<u32>(stage); });
 }
 
-// A checkpoint that cannot be written: the pool stays at the epoch before and takes no more changes. The
-// engine tells everybody who waits for the epoch.
-template <class Group>
-GPU4FS_FN Step give_up_checkpoint(Group g, Engine& engine, Status status) {
-  serial(g, [&] {
-    store<Order::relaxed, Scope::engine>(&engine.fs.checkpoint_failed, 1u);
-    store<Order::relaxed, Scope::engine>(&engine.fs.read_only, 1u);
-  });
-  return Step::fail(status);
-}
-
-GPU4FS_FN inline bool devices_need_flush(const Engine& engine) {
-  for (u32 d = 0; d < engine.fs.space.device_count; ++d) {
-    if (engine.fs.space.devices[d].needs_flush != 0) return true;
-  }
-  return false;
-}
-
 GPU4FS_FN inline bool eviction_is_due(Engine& engine) {
   fs::PageTable& pages = engine.fs.pages;
   pages.free_lock.lock();
@@ -230,6 +214,7 @@ GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
       case CheckpointStage::publish:
         if (!run_checkpoint_tasks(g, engine, c, stage, &step)) return step;
         publish_durable(g, engine, scratch.epoch);
+        serial(g, [&] { cut_log(engine); });
         break;
       default: {
         // A restart with the steps stopped goes on, even if frames have become free meanwhile.
@@ -257,8 +242,8 @@ GPU4FS_FN Step step_checkpoint(Group g, Engine& engine, CommandState& c) {
   if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::close) {
     if (serial(g, [&] { return fs.checkpoint_failed != 0; })) return Step::fail(Status::io_error);
     const bool needed = serial(g, [&] {
-      const bool clean = (c.command.mask & checkpoint_mask_clean) != 0;
-      return fs.read_only == 0 && (fs::has_changes(fs) || clean);
+      const bool forced = (c.command.mask & (checkpoint_mask_clean | checkpoint_mask_forced)) != 0;
+      return fs.read_only == 0 && (fs::has_changes(fs) || forced);
     });
     if (!needed) {
       // Somebody may wait for room: eviction alone.
@@ -287,35 +272,16 @@ GPU4FS_FN Step step_checkpoint(Group g, Engine& engine, CommandState& c) {
   return detail::write_checkpoint(g, engine, c);
 }
 
-namespace detail {
-
-struct SyncScratch {
-  u64 epoch;
-};
-
-}  // namespace detail
-
-// Everything that committed before this command began is durable when it completes.
+// Makes everything durable that committed before it began: through the operation log, or, where there is none or it
+// holds too much that was never written, by a checkpoint. Result: 0.
 template <class Group>
 GPU4FS_FN Step step_sync(Group g, Engine& engine, CommandState& c) {
-  fs::FileSystem& fs = engine.fs;
-  auto& scratch = *reinterpret_cast<detail::SyncScratch*>(c.scratch);
-  const u64 wanted = serial(g, [&]() -> u64 {
-    if (c.stage == 0) {
-      scratch.epoch = fs::epoch_of_changes(fs);
-      c.stage = 1;
-    }
-    if (fs.read_only != 0 && fs.checkpoint_failed == 0) return 0;
-    return load<Order::acquire, Scope::engine>(&fs.epoch_durable) >= scratch.epoch ? 0 : scratch.epoch;
-  });
-  if (wanted == 0) return Step::complete();
-  if (serial(g, [&] { return fs.checkpoint_failed != 0; })) return Step::fail(Status::io_error);
-  return Step::fail(park_until_epoch(g, engine, c, wanted));
+  return detail::run_sync(g, engine, c);
 }
 
 template <class Group>
 GPU4FS_FN Step step_fsync(Group g, Engine& engine, CommandState& c) {
-  return step_sync(g, engine, c);
+  return detail::run_sync(g, engine, c);
 }
 
 // Internal, at mount: one task a chunk.
@@ -329,6 +295,38 @@ GPU4FS_FN Step step_load_chunks(Group g, Engine& engine, CommandState& c) {
   if (!done) return Step::fan_out(engine.fs.space.chunk_count);
   GPU4FS_STEP_TRY(task_result(g, c));
   return Step::fail(serial(g, [&] { return fs::check_page_used(engine.fs, engine.fs.page_used_staged); }));
+}
+
+// Internal, before the replay of the record at `output`: the pages that it names are allocated and get descriptors.
+// checksum_mismatch: they were not written before the end; the log ends in front of this record.
+template <class Group>
+GPU4FS_FN Step step_claim_logged(Group g, Engine& engine, CommandState& c) {
+  const format::LogRecord* record = c.operation.replay;
+  if (record == nullptr) return Step::fail(Status::bad_descriptor);
+  fs::FileSystem& fs = engine.fs;
+  const format::LogExtent* extents = fs::record_extents(*record);
+  for (u32 i = serial(g, [&] { return c.stage; }); i < record->extent_count; ++i) {
+    const format::LogExtent extent = extents[i];
+    GPU4FS_STEP_TRY(serial(g, [&] { return fs::check_accessible(fs, c.operation, extent.address); }));
+    GPU4FS_STEP_TRY(serial(g, [&] {
+      c.stage = i + 1;
+      if ((extent.flags & format::log_extent_in_place) != 0) {
+        return fs::pages_are_taken(fs, raid::Extent{extent.address, extent.page_count, 0})
+                   ? Status::ok
+                   : Status::corrupt_structure;
+      }
+      return fs::claim_extent(fs, raid::Extent{extent.address, extent.page_count, 0});
+    }));
+    if ((extent.flags & format::log_extent_unwritten) != 0) continue;
+    u64 digest = 0;
+    for (u32 page = 0; page < extent.page_count; ++page) {
+      u64 checksum = 0;
+      GPU4FS_STEP_TRY(raid::describe_page(g, fs.space, extent.address + u64{page} * page_size, &checksum));
+      digest += format::page_digest(checksum, page);
+    }
+    if (digest != extent.digest) return Step::fail(Status::checksum_mismatch);
+  }
+  return Step::complete();
 }
 
 template <class Group>

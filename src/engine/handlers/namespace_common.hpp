@@ -6,6 +6,7 @@
 #pragma once
 
 #include "engine/handlers/access_check.hpp"
+#include "engine/log_records.hpp"
 #include "fs/inode/inode.hpp"
 #include "fs/names/directory.hpp"
 #include "fs/names/stored_access_lists.hpp"

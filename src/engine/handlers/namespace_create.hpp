@@ -66,6 +66,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_creation(Group g, Engine& engine, Comma
                                           &creation->inherited));
   creation->owner = fs::inherit_owner(*dir.inode, creation->inherited.mode, c.command.gid);
   creation->owner.mode = strip_set_gid(engine, c, creation->owner.mode, creation->owner.gid);
+  if (is_replay(c)) creation->owner.mode = serial(g, [&] { return op.replay->mode; });
   const bool has_content_page =
       fs::is_directory(request.mode) || request.target_length > format::inode_inline_capacity;
   const u32 new_pages =
@@ -76,7 +77,27 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_creation(Group g, Engine& engine, Comma
   GPU4FS_TRY(fs::prepare_new_inode(g, fs, op, creation->number));
   if (is_nameless) GPU4FS_TRY(fs::prepare_orphan(g, fs, op, creation->number));
   GPU4FS_TRY(fs::reserve_metadata(g, fs, op, 3, creation->plan.touched_pages, new_pages));
+  GPU4FS_TRY(reserve_record(g, engine, c, request.target_length));
   return enter_gate(g, engine, c);
+}
+
+// `target`: the copy of it that was committed.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void record_creation(Group g, Engine& engine, CommandState& c, const CreateRequest& request,
+                                               const Creation& creation, const u8* target) {
+  using format::LogOpcode;
+  const bool nameless = request.link_count == 0;
+  format::LogRecord record = record_of(c, nameless                          ? LogOpcode::tmpfile
+                                          : fs::is_directory(request.mode) ? LogOpcode::mkdir
+                                          : request.target != nullptr      ? LogOpcode::symlink
+                                                                           : LogOpcode::mknod);
+  record.number = creation.number;
+  record.mode = creation.owner.mode;
+  record.mask = request.mode;
+  record.umask_bits = c.command.umask_bits;
+  record.device = request.device;
+  record.data_length = request.target_length;
+  append_record(g, engine, c, record, target);
 }
 
 // Gate: the inode with its content and lists, still without a name.
@@ -99,8 +120,9 @@ GPU4FS_FN GPU4FS_NOINLINE fs::InodeRef commit_inode(Group g, Engine& engine, Com
   values.flags = is_inline ? u32{format::inode_flag_inline} : 0u;
   const fs::InodeRef child = fs::commit_new_inode(g, fs, op, creation.number, values);
   if (fs::is_directory(request.mode)) fs::create_directory(g, fs, op, child);
+  u8* destination = nullptr;
   if (request.target != nullptr) {
-    u8* destination = child.inode->inline_data();
+    destination = child.inode->inline_data();
     if (!is_inline) {
       const u32 frame = fs::add_page(g, fs, op, child, 0, 0);
       destination = fs::page_data(fs, frame);
@@ -111,6 +133,7 @@ GPU4FS_FN GPU4FS_NOINLINE fs::InodeRef commit_inode(Group g, Engine& engine, Com
   }
   fs::commit_inherited_access(g, fs, op, child, creation.inherited);
   fs::mark_inode_dirty(g, fs, op, child);
+  record_creation(g, engine, c, request, creation, destination);
   return child;
 }
 

@@ -54,6 +54,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_unlink(Group g, Engine& engine, CommandState
   const bool is_last = child.inode->link_count == 1;
   if (is_last) GPU4FS_STEP_TRY(fs::prepare_orphan(g, fs, op, child.number));
   GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, op, 3, 1, 0));
+  GPU4FS_STEP_TRY(reserve_record(g, engine, c));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
   fs::directory_commit_remove(g, fs, op, dir, found);
   serial(g, [&] {
@@ -62,6 +63,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_unlink(Group g, Engine& engine, CommandState
   });
   fs::mark_inode_dirty(g, fs, op, child);
   if (is_last) fs::set_orphan(g, fs, op, child.number);
+  append_record(g, engine, c, record_of(c, format::LogOpcode::unlink));
   return Step::complete(is_last ? child.number : 0);
 }
 
@@ -81,6 +83,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rmdir(Group g, Engine& engine, CommandState&
   if (child.inode->entry_count != 0) return Step::fail(Status::directory_not_empty);
   GPU4FS_STEP_TRY(fs::prepare_orphan(g, fs, op, child.number));
   GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, op, 3, 1, 0));
+  GPU4FS_STEP_TRY(reserve_record(g, engine, c));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
   fs::directory_commit_remove(g, fs, op, dir, found);
   serial(g, [&] {
@@ -91,6 +94,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rmdir(Group g, Engine& engine, CommandState&
   });
   fs::mark_inode_dirty(g, fs, op, child);
   fs::set_orphan(g, fs, op, child.number);
+  append_record(g, engine, c, record_of(c, format::LogOpcode::rmdir));
   return Step::complete(child.number);
 }
 
@@ -126,6 +130,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_link(Group g, Engine& engine, CommandState& 
   bool was_orphan = file.inode->link_count == 0;
   if (was_orphan) GPU4FS_STEP_TRY(fs::is_orphan(g, fs, op, number, &was_orphan));
   GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, op, 3, plan.touched_pages, plan.new_pages));
+  GPU4FS_STEP_TRY(reserve_record(g, engine, c));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
   fs::directory_commit_insert(g, fs, op, dir, plan, name, number, fs::entry_type(file.inode->mode),
                               c.buffer);
@@ -136,6 +141,9 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_link(Group g, Engine& engine, CommandState& 
   });
   fs::mark_inode_dirty(g, fs, op, file);
   if (was_orphan) fs::clear_orphan(g, fs, op, number);
+  format::LogRecord record = record_of(c, format::LogOpcode::link);
+  record.second_inode = number;
+  append_record(g, engine, c, record);
   put_attributes(g, engine, c, file);
   return Step::complete(number);
 }

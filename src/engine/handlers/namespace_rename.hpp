@@ -288,10 +288,15 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rename(Group g, Engine& engine, CommandState
     GPU4FS_STEP_TRY(fs::prepare_orphan(g, fs, op, state.target.number));
   const u32 touched = 2 + state.plan.touched_pages;
   GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, op, 5, touched, state.plan.new_pages));
+  GPU4FS_STEP_TRY(reserve_record(g, engine, c));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
   detail::commit_rename_names(g, engine, c, state);
   const bool lost = detail::commit_rename_inodes(g, engine, c, state);
   if (lost) fs::set_orphan(g, fs, op, state.target.number);
+  format::LogRecord record = record_of(c, format::LogOpcode::rename);
+  record.second_inode = c.command.second_inode;
+  record.mask = c.command.mask;
+  append_record(g, engine, c, record);
   put_attributes(g, engine, c, state.source);
   return Step::complete(lost ? state.target.number : 0);
 }

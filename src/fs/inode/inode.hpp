@@ -244,6 +244,10 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status claim_inode(Group g, FileSystem& fs, Operation& op, u64* number) {
   AllocationShard& shard = fs.shards[op.shard];
   *number = serial(g, [&] {
+    if (op.claimed_inode == 0 && op.replay != nullptr) {
+      op.claimed_inode = op.replay->number;
+      fetch_add<Order::relaxed, Scope::engine>(&detail::claimed_count(fs, op.claimed_inode), 1u);
+    }
     if (op.claimed_inode == 0) op.claimed_inode = detail::take_returned_inode(fs);
     if (op.claimed_inode == 0) shard.lock.lock();
     return op.claimed_inode;

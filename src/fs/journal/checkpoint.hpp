@@ -130,6 +130,9 @@ GPU4FS_FN GPU4FS_NOINLINE u32 begin_epoch(Group g, FileSystem& fs) {
     fs.inode_file_staged = fs.inode_file;
     fs.inode_used_staged = load<Order::relaxed, Scope::engine>(&fs.inode_used);
     fs.page_used_staged = load<Order::relaxed, Scope::engine>(&fs.counters.used);
+    // No record is half written: whoever appends one is inside the gate.
+    fs.log.start_staged = load<Order::relaxed, Scope::engine>(&fs.log.tail);
+    store<Order::relaxed, Scope::engine>(&fs.log.named_pages, u64{0});
     table.staged_count = table.dirty_count;
     table.free_lock.lock();
     store<Order::release, Scope::engine>(&table.dirty_count, 0u);
@@ -169,6 +172,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_superblocks(Group g, FileSystem& fs, u64 
       superblock.page_used = fs.page_used_staged;
       superblock.inode_used = fs.inode_used_staged;
       superblock.inode_file = fs.inode_file_staged;
+      superblock.log_start = fs.log.start_staged;
+      superblock.log_seed = fs.log.seed;
       superblock.checksum = 0;
     });
     const u64 checksum = xxh3_page(g, &superblock, offset);

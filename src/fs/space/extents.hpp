@@ -39,10 +39,12 @@ GPU4FS_FN inline void mark_changed(ChunkState& chunk) {
 
 }  // namespace detail
 
-// Gate. The allocated pages belong to the file system from this epoch on. Collective, because a
-// large extent has many words; Lane for one rank alone.
+// Gate. The allocated pages belong to the file system from this epoch on. `logged`: a record of the
+// operation log names them, so they are stable at once. Collective, because a large extent has many
+// words; Lane for one rank alone.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void commit_extent(Group g, FileSystem& fs, raid::Extent extent) {
+GPU4FS_FN GPU4FS_NOINLINE void commit_extent(Group g, FileSystem& fs, raid::Extent extent,
+                                             bool logged = false) {
   const raid::PageLocation location = serial(g, [&] { return detail::location_of(fs, extent); });
   raid::ChunkState& chunk = fs.space.chunks[location.chunk];
   const u64 end = location.page + extent.page_count;
@@ -51,6 +53,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_extent(Group g, FileSystem& fs, raid::Exte
     GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&chunk.bitmaps.busy[word])) & mask, mask);
     const u64 old = fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[word], mask);
     GPU4FS_CHECK_EQ(old & mask, u64{0});
+    if (logged) fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word], mask);
   }
   serial(g, [&] {
     fetch_add<Order::relaxed, Scope::engine>(&fs.counters.used, extent.page_count);
@@ -62,6 +65,48 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_extent(Group g, FileSystem& fs, raid::Exte
 // write their descriptors even if nothing else changed in the chunk.
 GPU4FS_FN inline void touch_extent(FileSystem& fs, raid::Extent extent) {
   detail::mark_changed(fs.space.chunks[detail::location_of(fs, extent).chunk]);
+}
+
+namespace detail {
+
+GPU4FS_FN inline u64 count_busy(const raid::ChunkState& chunk, u64 first_page, u64 page_count) {
+  u64 count = 0;
+  for_each_word(first_page, page_count, [&](u64 word, u64 mask) {
+    count += popcount(load<Order::relaxed, Scope::engine>(&chunk.bitmaps.busy[word]) & mask);
+  });
+  return count;
+}
+
+}  // namespace detail
+
+// Whether all of the extent's pages exist and none is free.
+GPU4FS_FN inline bool pages_are_taken(const FileSystem& fs, raid::Extent extent) {
+  raid::PageLocation location;
+  if (raid::find_page(fs.space, extent.address, &location) != Status::ok) return false;
+  const raid::ChunkState& chunk = fs.space.chunks[location.chunk];
+  if (extent.page_count > chunk.page_count - location.page) return false;
+  return detail::count_busy(chunk, location.page, extent.page_count) == extent.page_count;
+}
+
+// Before any command runs: the free pages of `extent` are taken, as by an allocation, and belong to
+// the operation whose record names them. Status: corrupt_structure for pages that are not free.
+GPU4FS_FN GPU4FS_NOINLINE inline Status claim_extent(FileSystem& fs, raid::Extent extent) {
+  raid::PageLocation location;
+  GPU4FS_TRY(raid::find_page(fs.space, extent.address, &location));
+  raid::ChunkState& chunk = fs.space.chunks[location.chunk];
+  if (extent.page_count == 0 || extent.page_count > chunk.page_count - location.page)
+    return Status::corrupt_structure;
+  if (detail::count_busy(chunk, location.page, extent.page_count) != 0) return Status::corrupt_structure;
+  detail::for_each_word(location.page, extent.page_count, [&](u64 word, u64 mask) {
+    fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.busy[word], mask);
+    detail::subtract_region_free(chunk, static_cast<u32>(word / detail::region_words), popcount(mask));
+  });
+  const u32 before = fetch_sub<Order::relaxed, Scope::engine>(&chunk.free_pages, extent.page_count);
+  GPU4FS_CHECK_GE(before & ~detail::counted_bit, extent.page_count);
+  fetch_sub<Order::relaxed, Scope::engine>(&fs.counters.free, extent.page_count);
+  if ((before & detail::counted_bit) != 0)
+    fetch_sub<Order::relaxed, Scope::engine>(&fs.counters.available, extent.page_count);
+  return Status::ok;
 }
 
 // Gives allocated pages that were not committed back to the command's reservation.

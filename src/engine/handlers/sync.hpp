@@ -1,0 +1,142 @@
+// What fsync and sync do (design section 6, "Op log").
+//
+// The command takes the log's end as its goal. Whoever finds nobody writing the log writes it up to there, or
+// further if more is complete by then, and has the devices flushed; the others wait for it (engine/log_flush.hpp).
+// So any number of them costs one flush. A goal far behind what was written last is left to a checkpoint, which
+// writes metadata in bulk and makes the records superfluous.
+#pragma once
+
+#include "engine/engine.hpp"
+#include "engine/log_flush.hpp"
+#include "fs/journal/checkpoint.hpp"
+#include "fs/journal/operation_log.hpp"
+
+namespace gpu4fs::engine {
+
+// More than this is not written to the log but by a checkpoint.
+inline constexpr u64 log_flush_bytes_max = u64{4} << 20;
+
+namespace detail {
+
+// A checkpoint that cannot be written: the pool stays at the epoch before and takes no more changes. The
+// engine tells everybody who waits for the epoch.
+template <class Group>
+GPU4FS_FN Step give_up_checkpoint(Group g, Engine& engine, Status status) {
+  serial(g, [&] {
+    store<Order::relaxed, Scope::engine>(&engine.fs.checkpoint_failed, 1u);
+    store<Order::relaxed, Scope::engine>(&engine.fs.read_only, 1u);
+  });
+  return Step::fail(status);
+}
+
+GPU4FS_FN inline bool devices_need_flush(const Engine& engine) {
+  for (u32 d = 0; d < engine.fs.space.device_count; ++d) {
+    if (engine.fs.space.devices[d].needs_flush != 0) return true;
+  }
+  return false;
+}
+
+enum class SyncStage : u32 { start = 0, wait, write, flushed, epoch };
+
+struct SyncScratch {
+  u64 goal;      // LSN, or the epoch with SyncStage::epoch
+  u64 written;   // LSN, as the writer
+};
+
+GPU4FS_FN inline SyncScratch& sync_scratch(CommandState& c) {
+  return *reinterpret_cast<SyncScratch*>(c.scratch);
+}
+
+// Leader.
+GPU4FS_FN inline void choose_way_to_sync(Engine& engine, CommandState& c) {
+  fs::FileSystem& fs = engine.fs;
+  SyncScratch& scratch = sync_scratch(c);
+  const u64 tail = load<Order::acquire, Scope::engine>(&fs.log.tail);
+  if (fs::log_is_on(fs) && tail - minimum(tail, durable_lsn(engine)) <= log_flush_bytes_max) {
+    scratch.goal = tail;
+    c.stage = static_cast<u32>(SyncStage::wait);
+    return;
+  }
+  scratch.goal = fs::epoch_of_changes(fs);
+  c.stage = static_cast<u32>(SyncStage::epoch);
+}
+
+template <class Group>
+GPU4FS_FN Step fail_log_flush(Group g, Engine& engine, CommandState& c, Status status) {
+  serial(g, [&] { end_log_flush(engine, c, 0, true); });
+  return give_up_checkpoint(g, engine, status);
+}
+
+// As the writer: the log from where it is durable up to the goal at least. again: a command that is about to
+// commit has its place in the log and not yet its record.
+template <class Group>
+GPU4FS_FN Status write_log_for_all(Group g, Engine& engine, CommandState& c) {
+  fs::FileSystem& fs = engine.fs;
+  struct Range {
+    u64 from;
+    u64 to;
+  };
+  const Range range = serial(g, [&] {
+    return Range{durable_lsn(engine), load<Order::acquire, Scope::engine>(&fs.log.tail)};
+  });
+  const u64 end = fs::collect_log(g, fs, range.from, range.to);
+  const bool enough = serial(g, [&] {
+    sync_scratch(c).written = end;
+    return maximum(end, durable_lsn(engine)) >= sync_scratch(c).goal;
+  });
+  if (!enough) return Status::again;
+  return fs::write_log(g, fs, range.from, end);
+}
+
+// Stages `write` and `flushed`. Answers the step to leave with; complete: the goal is durable.
+template <class Group>
+GPU4FS_FN Step flush_log(Group g, Engine& engine, CommandState& c) {
+  if (c.stage == static_cast<u32>(SyncStage::write)) {
+    const Status status = write_log_for_all(g, engine, c);
+    if (status == Status::again) return Step::fail(status);
+    if (status != Status::ok) return fail_log_flush(g, engine, c, status);
+    const bool flushes = serial(g, [&] {
+      fence<Order::acq_rel, Scope::system>();
+      c.stage = static_cast<u32>(SyncStage::flushed);
+      c.upcall_result = Status::ok;
+      return devices_need_flush(engine);
+    });
+    if (flushes) return Step::fail(upcall(g, engine, c, UpcallKind::flush_device, ~u64{0}));
+  }
+  const Status flushed = serial(g, [&] { return c.upcall_result; });
+  if (flushed != Status::ok) return fail_log_flush(g, engine, c, flushed);
+  serial(g, [&] { end_log_flush(engine, c, sync_scratch(c).written, false); });
+  return Step::complete();
+}
+
+template <class Group>
+GPU4FS_FN Step sync_by_epoch(Group g, Engine& engine, CommandState& c) {
+  const u64 goal = sync_scratch(c).goal;
+  if (serial(g, [&] { return durable_epoch(engine) >= goal; })) return Step::complete();
+  if (serial(g, [&] { return engine.fs.checkpoint_failed != 0; })) return Step::fail(Status::io_error);
+  return Step::fail(park_until_epoch(g, engine, c, goal));
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Step run_sync(Group g, Engine& engine, CommandState& c) {
+  const bool nothing_to_do = serial(g, [&] {
+    if (engine.fs.read_only != 0 && engine.fs.checkpoint_failed == 0) return true;
+    if (c.stage == static_cast<u32>(SyncStage::start)) choose_way_to_sync(engine, c);
+    return false;
+  });
+  if (nothing_to_do) return Step::complete();
+  if (c.stage == static_cast<u32>(SyncStage::epoch)) return sync_by_epoch(g, engine, c);
+  if (c.stage == static_cast<u32>(SyncStage::wait)) {
+    const Status status = serial(g, [&] {
+      const Status waited = await_log(engine, c, sync_scratch(c).goal);
+      if (waited == Status::exists) c.stage = static_cast<u32>(SyncStage::write);
+      return waited;
+    });
+    if (status == Status::ok) return Step::complete();
+    if (status != Status::exists) return Step::fail(status);
+  }
+  return flush_log(g, engine, c);
+}
+
+}  // namespace detail
+}  // namespace gpu4fs::engine

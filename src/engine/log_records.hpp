@@ -1,0 +1,95 @@
+// Operation log records of commands: what handlers put into them. Collective.
+//
+// A handler promises room beside its other reservations (reserve_record) and makes the record inside the commit
+// gate, one for each commit that changes what users can see. The record has the command's own arguments as
+// they took effect: replaying it is running the command again (server/recovery).
+#pragma once
+
+#include "engine/engine.hpp"
+#include "fs/journal/operation_log.hpp"
+
+namespace gpu4fs::engine {
+
+// Greatest write whose bytes go into its record: longer ones are recorded by their pages.
+inline constexpr u64 log_inline_bytes_max = page_size - 1;
+// Greatest write that is made in place while there is a log: its bytes go into the record as well.
+inline constexpr u64 log_in_place_bytes_max = 2 * page_size;
+
+GPU4FS_FN inline bool is_replay(const CommandState& c) {
+  return c.operation.replay != nullptr;
+}
+
+// The command as a record: operation, caller, inode and both names.
+GPU4FS_FN inline format::LogRecord record_of(const CommandState& c, format::LogOpcode opcode) {
+  format::LogRecord record{};
+  record.opcode = opcode;
+  record.inode = c.command.inode;
+  record.uid = c.command.uid;
+  record.gid = c.command.gid;
+  record.name_length = c.command.name_length;
+  record.second_name_length = c.command.second_name_length;
+  return record;
+}
+
+// The same without names.
+GPU4FS_FN inline format::LogRecord file_record_of(const CommandState& c, format::LogOpcode opcode, u64 inode) {
+  format::LogRecord record = record_of(c, opcode);
+  record.inode = inode;
+  record.name_length = 0;
+  record.second_name_length = 0;
+  return record;
+}
+
+// Prepare: room for the command's record with `data_length` bytes and `extent_count` extents.
+template <class Group>
+GPU4FS_FN Status reserve_record(Group g, Engine& engine, CommandState& c, u64 data_length = 0,
+                                u32 extent_count = 0) {
+  const u32 names = u32{c.command.name_length} + c.command.second_name_length;
+  return fs::reserve_log(g, engine.fs, c.operation,
+                         fs::log_bytes(names, static_cast<u32>(data_length), extent_count));
+}
+
+// Gate. `data` has record.data_length bytes.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void append_record(Group g, Engine& engine, CommandState& c, const format::LogRecord& record,
+                                             const u8* data = nullptr) {
+  GPU4FS_CHECK_EQ(c.in_gate, 1u);
+  fs::append_log(g, engine.fs, c.operation, record, fs::LogPayload{c.names, data, nullptr, 0, 0});
+  serial(g, [&] {
+    if (fs::log_wants_checkpoint(engine.fs.log)) request_checkpoint(engine, 0);
+  });
+}
+
+// Gate. The record names the command's extents, whose pages hold data (or nothing: `unwritten`).
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void append_extent_record(Group g, Engine& engine, CommandState& c, format::LogRecord record,
+                                                    bool unwritten) {
+  GPU4FS_CHECK_EQ(c.in_gate, 1u);
+  record.extent_count = static_cast<u16>(c.extent_count);
+  const u32 flags = unwritten ? u32{format::log_extent_unwritten} : 0u;
+  fs::append_log(g, engine.fs, c.operation, record,
+                 fs::LogPayload{c.names, nullptr, c.extents, extent_in_place_bit, flags});
+  serial(g, [&] {
+    if (fs::log_wants_checkpoint(engine.fs.log)) request_checkpoint(engine, 0);
+  });
+}
+
+// Replay: the record's extents become the command's, as if it had allocated and filled them. Answers their pages.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE u32 adopt_extents(Group g, CommandState& c) {
+  return serial(g, [&] {
+    const format::LogRecord& record = *c.operation.replay;
+    GPU4FS_CHECK_LE(u32{record.extent_count}, command_extent_capacity);
+    const format::LogExtent* extents = fs::record_extents(record);
+    u32 pages = 0;
+    for (u32 i = 0; i < record.extent_count; ++i) {
+      const u32 in_place = (extents[i].flags & format::log_extent_in_place) != 0 ? extent_in_place_bit : 0u;
+      c.extents[i] = {extents[i].address, extents[i].page_count, pages | in_place};
+      pages += extents[i].page_count;
+    }
+    c.extent_count = record.extent_count;
+    return pages;
+  });
+}
+
+}  // namespace gpu4fs::engine

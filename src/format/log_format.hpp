@@ -1,0 +1,136 @@
+// Operation log of format version 1: what committed after the newest checkpoint (design sections 5 and 6).
+//
+// The log is one sequence of records. A record's place in it is its log sequence number (LSN), a count of bytes
+// that never goes back during a pool's life; records follow each other without gaps. The record with LSN n lies
+// at byte n % capacity of the op-log area of each log device: devices 0 .. tree_replica_count - 1 all hold the
+// same log, and capacity is the least log_bytes of theirs. No record crosses the end of the area: in front of
+// one that would, a filler takes up the rest.
+//
+// Reading begins at the superblock's log_start and ends at the first place without a valid record of just that
+// LSN, or with a record that names pages whose digest differs (they were not written before the end). A record
+// is valid when LSN, length, bounds and checksum hold. The checksum's seed is the superblock's log_seed ^ lsn. That
+// seed is a random number, a new one for each mount for writing, which no client can read: so neither what an
+// earlier mount left in the area nor what a client writes into a file is ever taken for a record.
+//
+// Of a filler only the first 64 bytes count, checksum included.
+// Record: LogRecord, first name, second name, zeros up to a multiple of 16, data, zeros up to a multiple of 16,
+// extents, zeros up to a multiple of 64.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/config.hpp"
+#include "base/limits.hpp"
+#include "format/superblock_format.hpp"
+
+namespace gpu4fs::format {
+
+inline constexpr std::uint32_t log_record_granule = 64;
+inline constexpr std::uint32_t log_record_bytes_max = 32 * 1024;
+inline constexpr std::uint64_t log_capacity_min = 512 * 1024;
+
+// What was done. "File" stands for the inode number in `inode`.
+enum class LogOpcode : std::uint16_t {
+  none = 0,
+  filler,            // nothing
+  mknod,             // file `number` of type and permissions `mode` named in directory `inode`; device
+  mkdir,             // as mknod
+  symlink,           // as mknod; data: target
+  tmpfile,           // file `number` without a name, an orphan; made in directory `inode`
+  link,              // `second_inode` gets a name in directory `inode`
+  unlink,            // the name in directory `inode` goes
+  rmdir,             // the same for an empty directory
+  rename,            // the name in directory `inode` becomes the second name in `second_inode`; mask: RENAME_*
+  write_bytes,       // data to byte `offset` of the file
+  write_extents,     // bytes [offset, offset + size) of the file lie in the extents, whole pages from that of `offset` on
+  allocate,          // the extents are unwritten blocks of the file, from the page of `offset` on
+  set_size,          // the file has `size` bytes
+  zero_range,        // `size` bytes from `offset` on read as zeros; whole pages are a hole
+  set_inode,         // mask: SetAttributeMask without size; data: AttributeRecord
+  set_attribute,     // extended attribute: name, data: value; mask as in the command
+  remove_attribute,  // extended attribute: name
+  reclaim,           // the orphan is free
+  count,
+};
+
+// All fields little-endian; those that the operation does not use are zero.
+struct LogRecord {
+  std::uint64_t lsn;
+  std::uint64_t checksum;     // XXH3-64 of the whole record with this field zero, seed: log_seed ^ lsn
+  std::uint32_t length;       // bytes of the record, a multiple of 64
+  LogOpcode opcode;
+  std::uint16_t flags;        // zero
+  std::uint64_t durable_lsn;  // everything before it was durable, and acknowledged, when the record was made
+  std::uint64_t time;         // 34.30: the operation's time stamp
+  std::uint64_t inode;
+  std::uint64_t second_inode;
+  std::uint64_t offset;
+  std::uint64_t size;
+  std::uint64_t device;       // dev_t of device nodes
+  std::uint64_t number;       // of the inode that was made
+  std::uint32_t uid;          // of the caller
+  std::uint32_t gid;
+  std::uint32_t mode;
+  std::uint32_t mask;
+  std::uint32_t umask_bits;
+  std::uint32_t data_length;
+  std::uint16_t name_length;
+  std::uint16_t second_name_length;
+  std::uint16_t extent_count;
+  std::uint16_t reserved;
+  std::uint64_t epoch;        // in which it was done
+};
+static_assert(sizeof(LogRecord) == 128);
+static_assert(offsetof(LogRecord, opcode) == 20);
+static_assert(offsetof(LogRecord, uid) == 88);
+
+enum LogExtentFlags : std::uint32_t {
+  log_extent_in_place = 1,   // the pages were unwritten blocks of the file already
+  log_extent_unwritten = 2,  // the pages hold nothing
+};
+
+// Pages that belong to the operation. They are never changed before a checkpoint covers the record.
+struct LogExtent {
+  std::uint64_t address;     // logical
+  std::uint64_t digest;      // page_digest() summed over the pages, 0 if unwritten
+  std::uint32_t page_count;
+  std::uint32_t flags;       // LogExtentFlags
+  std::uint64_t reserved;
+};
+static_assert(sizeof(LogExtent) == 32);
+
+// One page's part of an extent's digest: the finaliser of MurmurHash3 over its checksum and place.
+GPU4FS_FN constexpr std::uint64_t page_digest(std::uint64_t checksum, std::uint32_t index) {
+  std::uint64_t h = checksum + (std::uint64_t{index} + 1) * 0x9e3779b97f4a7c15ull;
+  h = (h ^ (h >> 33)) * 0xff51afd7ed558ccdull;
+  h = (h ^ (h >> 33)) * 0xc4ceb9fe1a85ec53ull;
+  return h ^ (h >> 33);
+}
+
+struct LogRecordLayout {
+  std::uint32_t data_offset;
+  std::uint32_t extents_offset;
+  std::uint32_t length;
+};
+
+// Sums stay far below 2^32: data_length is bounded by the caller to log_record_bytes_max.
+GPU4FS_FN constexpr LogRecordLayout log_record_layout(std::uint32_t name_bytes, std::uint32_t data_length,
+                                                      std::uint32_t extent_count) {
+  LogRecordLayout layout{};
+  layout.data_offset = (static_cast<std::uint32_t>(sizeof(LogRecord)) + name_bytes + 15) & ~15u;
+  layout.extents_offset = (layout.data_offset + data_length + 15) & ~15u;
+  const std::uint32_t end = layout.extents_offset + extent_count * static_cast<std::uint32_t>(sizeof(LogExtent));
+  layout.length = (end + log_record_granule - 1) & ~(log_record_granule - 1);
+  return layout;
+}
+
+// Bytes that the log of a pool can hold, 0: too few for a log. `parts` are those of the log devices.
+constexpr std::uint64_t log_capacity(const DevicePart* parts, std::uint32_t count) {
+  std::uint64_t capacity = count == 0 ? 0 : ~std::uint64_t{0};
+  for (std::uint32_t i = 0; i < count; ++i) capacity = parts[i].log_bytes < capacity ? parts[i].log_bytes : capacity;
+  capacity &= ~std::uint64_t{page_size - 1};
+  return capacity < log_capacity_min ? 0 : capacity;
+}
+
+}  // namespace gpu4fs::format

@@ -1,0 +1,300 @@
+// The operation log: what a command did, so that it survives a crash before the next checkpoint (design
+// section 6; format/log_format.hpp has the bytes).
+//
+// There is one sequence of records. Taking a place in it is one compare-exchange of `tail` inside the commit
+// gate, under the operation's locks, so the order of records is an order in which the operations can have
+// happened; the place is the sequence number. A record is written into the ring in engine memory, by whoever
+// commits, and then marked `ready`. Nothing reaches a device until somebody asks for durability: then all
+// records up to the one wanted are complete, or their commands are about to complete them, and are written in
+// one go, for everybody who waits (engine/log_flush.hpp). A checkpoint makes all records before its snapshot
+// superfluous, written or not.
+//
+// Room for a record is promised in prepare, so that appending cannot fail. A part of the ring is never promised:
+// what fillers may take up.
+//
+// Pages that a record names (LogExtent) are marked stable when they are committed: they are neither overwritten
+// nor reused before a checkpoint that covers the record is durable. Bytes that a record carries need no such
+// care: replaying writes them again.
+#pragma once
+
+#include "base/copy.hpp"
+#include "base/xxh3.hpp"
+#include "fs/fs_types.hpp"
+#include "fs/space/extents.hpp"
+
+namespace gpu4fs::fs {
+
+// Pages that records name before a checkpoint is asked for: what a recovery has to read, 8 GiB.
+inline constexpr u64 log_named_pages_max = u64{2} << 20;
+
+// What a commit puts into a record besides LogRecord's own fields. Lengths are in `record`. Engine memory, or
+// session memory for `data`, which may change meanwhile: the record is hashed as it was stored.
+struct LogPayload {
+  const u8* names;                 // first name, and the second right behind it
+  const u8* data;
+  const raid::Extent* extents;
+  u32 in_place_bit;                // of Extent::reserved: the pages were the file's already
+  u32 flags;                       // format::LogExtentFlags of all extents
+};
+
+GPU4FS_FN inline bool log_is_on(const FileSystem& fs) {
+  return fs.log.capacity != 0;
+}
+
+// Bytes that a record with such a payload takes.
+GPU4FS_FN constexpr u32 log_bytes(u32 name_bytes, u32 data_length, u32 extent_count) {
+  return format::log_record_layout(name_bytes, data_length, extent_count).length;
+}
+
+// Prepare: promises room for a record of `bytes`; asking again tops up. Status: retry_after_checkpoint.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status reserve_log(Group g, FileSystem& fs, Operation& op, u32 bytes) {
+  if (!log_is_on(fs)) return Status::ok;
+  GPU4FS_CHECK_LE(bytes, format::log_record_bytes_max);
+  return serial(g, [&] {
+    if (op.log_reserved >= bytes) return Status::ok;
+    const u64 more = bytes - op.log_reserved;
+    const u64 before = fetch_sub<Order::acquire, Scope::engine>(&fs.log.room, more);
+    if (static_cast<i64>(before) < static_cast<i64>(more)) {
+      fetch_add<Order::relaxed, Scope::engine>(&fs.log.room, more);
+      return Status::retry_after_checkpoint;
+    }
+    op.log_reserved = bytes;
+    return Status::ok;
+  });
+}
+
+// Behind its header; the record is a valid one.
+GPU4FS_FN inline const format::LogExtent* record_extents(const format::LogRecord& record) {
+  const format::LogRecordLayout layout = format::log_record_layout(
+      u32{record.name_length} + record.second_name_length, record.data_length, record.extent_count);
+  return reinterpret_cast<const format::LogExtent*>(reinterpret_cast<const u8*>(&record) + layout.extents_offset);
+}
+
+// One rank.
+GPU4FS_FN inline void release_log(FileSystem& fs, Operation& op) {
+  if (op.log_reserved == 0) return;
+  fetch_add<Order::relaxed, Scope::engine>(&fs.log.room, u64{op.log_reserved});
+  op.log_reserved = 0;
+}
+
+namespace detail {
+
+GPU4FS_FN inline u64* ready_word(const OperationLog& log, u64 lsn) {
+  GPU4FS_CHECK_EQ(lsn % format::log_record_granule, u64{0});
+  return &log.ready[lsn % log.capacity / format::log_record_granule];
+}
+
+GPU4FS_FN inline format::LogRecord* record_at(const OperationLog& log, u64 lsn) {
+  return reinterpret_cast<format::LogRecord*>(log.ring + lsn % log.capacity);
+}
+
+GPU4FS_FN inline u64 record_checksum(const OperationLog& log, format::LogRecord& record) {
+  record.checksum = 0;
+  return xxh3_64(&record, record.length, log.seed ^ record.lsn);
+}
+
+// Takes the place of a record of `length` bytes; what is left in front of it at the ring's end becomes a filler.
+GPU4FS_FN inline u64 take_place(FileSystem& fs, u32 length) {
+  OperationLog& log = fs.log;
+  u64 lsn = load<Order::relaxed, Scope::engine>(&log.tail);
+  u64 gap = 0;
+  do {
+    const u64 left = log.capacity - lsn % log.capacity;
+    gap = left < length ? left : 0;
+  } while (!compare_exchange<Order::relaxed, Scope::engine>(&log.tail, lsn, lsn + gap + length));
+  if (gap == 0) return lsn;
+  fetch_sub<Order::relaxed, Scope::engine>(&log.room, gap);
+  // Of a filler only the first 64 bytes mean something; its checksum covers those.
+  format::LogRecord& filler = *record_at(log, lsn);
+  __builtin_memset(&filler, 0, minimum<u64>(gap, sizeof(filler)));
+  filler.lsn = lsn;
+  filler.length = static_cast<u32>(gap);
+  filler.opcode = format::LogOpcode::filler;
+  filler.checksum = xxh3_64(&filler, format::log_record_granule, log.seed ^ lsn);
+  store<Order::release, Scope::engine>(ready_word(log, lsn), lsn);
+  return lsn + gap;
+}
+
+// Pages of one extent whose digests a commit adds up itself; more are left to whoever flushes the log.
+inline constexpr u32 digest_pages_at_once = 64;
+inline constexpr u16 log_flag_unfinished = 1;  // in memory only: digests and checksum are still missing
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE u64 extent_digest(Group g, const FileSystem& fs, u64 address, u32 page_count) {
+  const raid::PageLocation location =
+      serial(g, [&] { return location_of(fs, raid::Extent{address, page_count, 0}); });
+  const format::PageDescriptor* descriptors = &fs.space.chunks[location.chunk].descriptors[location.page];
+  u64 sum = 0;
+  for (u32 i = g.rank(); i < page_count; i += Group::size()) {
+    sum += format::page_digest(load_shared_16(&descriptors[i]).low, i);
+  }
+  return g.reduce(sum, [](u64 a, u64 b) { return a + b; });
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void finish_record(Group g, const FileSystem& fs, format::LogRecord& record) {
+  auto* extents = const_cast<format::LogExtent*>(record_extents(record));
+  const u32 count = record.extent_count;
+  for (u32 i = 0; i < count; ++i) {
+    const format::LogExtent extent = extents[i];
+    if ((extent.flags & format::log_extent_unwritten) != 0) continue;
+    const u64 digest = extent_digest(g, fs, extent.address, extent.page_count);
+    serial(g, [&] { extents[i].digest = digest; });
+  }
+  serial(g, [&] {
+    record.flags = 0;
+    record.checksum = record_checksum(fs.log, record);
+  });
+}
+
+template <class Group>
+GPU4FS_FN void zero_gap(Group g, u8* record, u32 from, u32 to) {
+  for (u32 i = from + g.rank(); i < to; i += Group::size()) record[i] = 0;
+}
+
+// Everything behind the header.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE u64 store_payload(Group g, u8* record, const format::LogRecord& header,
+                                            const LogPayload& payload) {
+  const u32 name_bytes = u32{header.name_length} + header.second_name_length;
+  const format::LogRecordLayout layout =
+      format::log_record_layout(name_bytes, header.data_length, header.extent_count);
+  copy_bytes(g, record + sizeof(format::LogRecord), payload.names, name_bytes);
+  zero_gap(g, record, static_cast<u32>(sizeof(format::LogRecord)) + name_bytes, layout.data_offset);
+  copy_bytes(g, record + layout.data_offset, payload.data, header.data_length);
+  zero_gap(g, record, layout.data_offset + header.data_length, layout.extents_offset);
+  auto* extents = reinterpret_cast<format::LogExtent*>(record + layout.extents_offset);
+  u64 pages = 0;  // that hold data
+  for (u32 i = g.rank(); i < header.extent_count; i += Group::size()) {
+    const raid::Extent& extent = payload.extents[i];
+    const bool in_place = (extent.reserved & payload.in_place_bit) != 0;
+    const u32 flags = payload.flags | (in_place ? u32{format::log_extent_in_place} : 0u);
+    extents[i] = format::LogExtent{extent.address, 0, extent.page_count, flags, 0};
+    if ((flags & format::log_extent_unwritten) == 0) pages += extent.page_count;
+  }
+  const u32 end = layout.extents_offset + header.extent_count * static_cast<u32>(sizeof(format::LogExtent));
+  zero_gap(g, record, end, layout.length);
+  return g.reduce(pages, [](u64 a, u64 b) { return a + b; });
+}
+
+}  // namespace detail
+
+// A checkpoint in the middle of a replay includes the records before `tail`: one that can be carried out twice
+// counts when the next one begins, because it may take several commits; the others in their commit.
+GPU4FS_FN constexpr bool replays_twice(format::LogOpcode opcode) {
+  switch (opcode) {
+    case format::LogOpcode::write_bytes:
+    case format::LogOpcode::set_size:
+    case format::LogOpcode::zero_range:
+    case format::LogOpcode::remove_attribute:
+    case format::LogOpcode::reclaim:
+      return true;
+    default:
+      return false;
+  }
+}
+
+namespace detail {
+
+GPU4FS_FN inline void note_replayed(FileSystem& fs, const Operation& op) {
+  if (op.replay == nullptr || replays_twice(op.replay->opcode)) return;
+  store<Order::relaxed, Scope::engine>(&fs.log.tail, op.replay->lsn + op.replay->length);
+}
+
+}  // namespace detail
+
+// Gate, under the operation's locks, before they are given up: the record of what this commit does. `header` has
+// the operation's fields, equal on all ranks; lsn, length, time and epoch are filled in here. The room was
+// promised. During a replay nothing is recorded.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void append_log(Group g, FileSystem& fs, Operation& op, const format::LogRecord& header,
+                                          const LogPayload& payload) {
+  if (!log_is_on(fs)) {
+    serial(g, [&] { detail::note_replayed(fs, op); });
+    return;
+  }
+  OperationLog& log = fs.log;
+  const u32 length =
+      log_bytes(u32{header.name_length} + header.second_name_length, header.data_length, header.extent_count);
+  const u64 lsn = serial(g, [&] {
+    GPU4FS_CHECK_GE(op.log_reserved, length);
+    op.log_reserved -= length;
+    const u64 place = detail::take_place(fs, length);
+    format::LogRecord& record = *detail::record_at(log, place);
+    record = header;
+    record.lsn = place;
+    record.length = length;
+    record.flags = 0;
+    record.durable_lsn = load<Order::relaxed, Scope::engine>(&log.durable);
+    record.time = op.now;
+    record.epoch = fs.epoch_open;
+    return place;
+  });
+  format::LogRecord& record = *detail::record_at(log, lsn);
+  const u64 pages = detail::store_payload(g, reinterpret_cast<u8*>(&record), header, payload);
+  g.sync();
+  if (pages <= detail::digest_pages_at_once) {
+    detail::finish_record(g, fs, record);
+  } else {
+    serial(g, [&] { record.flags = detail::log_flag_unfinished; });
+  }
+  serial(g, [&] { fetch_add<Order::relaxed, Scope::engine>(&log.named_pages, pages); });
+  serial(g, [&] { store<Order::release, Scope::engine>(detail::ready_word(log, lsn), lsn); });
+}
+
+// True once each time half of the log has come into use, or so many pages are named that a recovery would take
+// long to look at them: the caller asks for a checkpoint. One rank.
+GPU4FS_FN inline bool log_wants_checkpoint(OperationLog& log) {
+  if (log.capacity == 0) return false;
+  const u64 used = load<Order::relaxed, Scope::engine>(&log.tail) - load<Order::relaxed, Scope::engine>(&log.start);
+  const u64 pages = load<Order::relaxed, Scope::engine>(&log.named_pages);
+  if ((used < log.capacity / 2 && pages < log_named_pages_max) || load<Order::relaxed, Scope::engine>(&log.checkpoint_asked) != 0) return false;
+  return exchange<Order::relaxed, Scope::engine>(&log.checkpoint_asked, 1u) == 0;
+}
+
+// The LSN behind the records that are complete from `from` on, looking no further than `to`. Finishes what was
+// left unfinished. Only for whoever flushes the log.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE u64 collect_log(Group g, const FileSystem& fs, u64 from, u64 to) {
+  const OperationLog& log = fs.log;
+  u64 at = from;
+  while (at < to) {
+    struct Found {
+      u32 length;
+      u32 unfinished;
+    };
+    const Found found = serial(g, [&] {
+      if (load<Order::acquire, Scope::engine>(detail::ready_word(log, at)) != at) return Found{0, 0};
+      const format::LogRecord& record = *detail::record_at(log, at);
+      GPU4FS_CHECK_EQ(record.lsn, at);
+      return Found{record.length, record.flags};
+    });
+    if (found.length == 0) break;
+    if (found.unfinished != 0) detail::finish_record(g, fs, *detail::record_at(log, at));
+    at += found.length;
+  }
+  return at;
+}
+
+// Writes the log's bytes [from, to), at most its capacity, to every log device. The caller flushes them.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status write_log(Group g, FileSystem& fs, u64 from, u64 to) {
+  const OperationLog& log = fs.log;
+  GPU4FS_CHECK_LE(from, to);
+  GPU4FS_CHECK_LE(to - from, log.capacity);
+  for (u32 d = 0; d < log.device_count; ++d) {
+    const u64 area = serial(g, [&] { return fs.superblocks[d].device.log_offset; });
+    for (u64 at = from; at < to;) {
+      const u64 place = at % log.capacity;
+      const u64 length = minimum(to - at, log.capacity - place);
+      u8* destination = device::memory_at(fs.space.devices[d], area + place, length);
+      copy_bytes(g, destination, log.ring + place, length);
+      at += length;
+    }
+  }
+  g.sync();
+  return Status::ok;
+}
+
+}  // namespace gpu4fs::fs

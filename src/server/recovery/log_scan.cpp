@@ -1,0 +1,130 @@
+#include "server/recovery/log_scan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/bits.hpp"
+#include "base/xxh3.hpp"
+
+namespace gpu4fs::server {
+namespace {
+
+using format::LogOpcode;
+using format::LogRecord;
+
+constexpr u64 window_bytes = u64{1} << 20;
+static_assert(window_bytes >= 2 * format::log_record_bytes_max);
+
+// A window over one device's log area.
+class LogArea {
+ public:
+  LogArea(const OpenedDevice& device, u64 capacity) : device_(device), capacity_(capacity) {}
+
+  // The bytes from `place` on; *available: how many, at least a record's greatest length or up to the area's end.
+  const u8* at(u64 place, u64* available) {
+    const u64 wanted = std::min<u64>(format::log_record_bytes_max, capacity_ - place);
+    if (place < begin_ || place + wanted > begin_ + window_.size()) {
+      begin_ = place;
+      window_.resize(std::min(window_bytes, capacity_ - place));
+      device_.file.read_at(device_.part.log_offset + place, window_.data(), window_.size());
+    }
+    *available = begin_ + window_.size() - place;
+    return window_.data() + (place - begin_);
+  }
+
+ private:
+  const OpenedDevice& device_;
+  u64 capacity_;
+  u64 begin_ = 0;
+  std::vector<u8> window_;
+};
+
+u64 checksum_of(const LogRecord& record, u64 length, u64 seed) {
+  std::vector<u8> copy(length);
+  std::memcpy(copy.data(), &record, length);
+  std::memset(copy.data() + offsetof(LogRecord, checksum), 0, sizeof(record.checksum));
+  return xxh3_64(copy.data(), length, seed);
+}
+
+std::vector<format::DevicePart> parts_of(const OpenedPool& pool) {
+  std::vector<format::DevicePart> parts;
+  for (const OpenedDevice& device : pool.devices) parts.push_back(device.part);
+  return parts;
+}
+
+// The record of `lsn` from the first area that has it, or null.
+const LogRecord* read_record(std::vector<LogArea>& areas, u64 capacity, u64 lsn, u64 seed) {
+  for (LogArea& area : areas) {
+    u64 available = 0;
+    const auto* record = reinterpret_cast<const LogRecord*>(area.at(lsn % capacity, &available));
+    if (record->lsn != lsn) continue;
+    if (find_record_problem(*record, available, lsn, seed).empty()) return record;
+  }
+  return nullptr;
+}
+
+// Records behind a gap are never replayed, but may tell that what lies in the gap had been acknowledged.
+void look_behind(std::vector<LogArea>& areas, u64 seed, LogScan& scan) {
+  for (u64 lsn = scan.end + format::log_record_granule; lsn < scan.start + scan.capacity;
+       lsn += format::log_record_granule) {
+    const LogRecord* record = read_record(areas, scan.capacity, lsn, seed);
+    if (record != nullptr && record->opcode != LogOpcode::filler) scan.durable = std::max(scan.durable, record->durable_lsn);
+  }
+}
+
+}  // namespace
+
+std::string find_record_problem(const LogRecord& record, u64 available, u64 lsn, u64 seed) {
+  if (available < format::log_record_granule) return "cut short";
+  if (record.lsn != lsn) return fmt::format("LSN {:#x}", record.lsn);
+  const u32 length = record.length;
+  if (length < format::log_record_granule || length % format::log_record_granule != 0 ||
+      length > format::log_record_bytes_max || length > available) {
+    return fmt::format("{} bytes", length);
+  }
+  const bool is_filler = record.opcode == LogOpcode::filler;
+  if (!is_filler && length < sizeof(LogRecord)) return fmt::format("{} bytes", length);
+  const u64 hashed = is_filler ? u64{format::log_record_granule} : length;
+  if (checksum_of(record, hashed, seed ^ lsn) != record.checksum) return "checksum";
+  if (is_filler) return "";
+  if (record.data_length > length || record.extent_count > length / sizeof(format::LogExtent)) return "lengths";
+  const format::LogRecordLayout layout = format::log_record_layout(
+      u32{record.name_length} + record.second_name_length, record.data_length, record.extent_count);
+  if (layout.length != length) return "lengths do not add up";
+  if (record.flags != 0 || record.reserved != 0) return "reserved bytes";
+  if (record.durable_lsn > lsn) return "LSNs out of order";
+  return "";
+}
+
+LogScan scan_log(const OpenedPool& pool) {
+  LogScan scan;
+  scan.start = scan.end = pool.superblock.log_start;
+  if ((pool.superblock.feature_incompatible & format::feature_operation_log) == 0) return scan;
+  const u32 replicas = pool.superblock.tree_replica_count;
+  scan.capacity = format::log_capacity(parts_of(pool).data(), replicas);
+  if (scan.capacity == 0) return scan;
+  std::vector<LogArea> areas;
+  for (u32 i = 0; i < replicas; ++i) areas.emplace_back(pool.devices[i], scan.capacity);
+  const u64 seed = pool.superblock.log_seed;
+  while (scan.end - scan.start < scan.capacity) {
+    const LogRecord* record = read_record(areas, scan.capacity, scan.end, seed);
+    if (record == nullptr || record->length > scan.capacity - (scan.end - scan.start)) break;
+    scan.end += record->length;
+    if (record->opcode == LogOpcode::filler) continue;
+    if (record->opcode == LogOpcode::none || record->opcode >= LogOpcode::count) {
+      throw PoolError(Status::not_supported,
+                      fmt::format("the operation log has a record of unknown kind {} at {:#x}",
+                                  static_cast<unsigned>(record->opcode), record->lsn));
+    }
+    scan.durable = std::max(scan.durable, record->durable_lsn);
+    scan.positions.push_back(scan.bytes.size());
+    const u8* bytes = reinterpret_cast<const u8*>(record);
+    scan.bytes.insert(scan.bytes.end(), bytes, bytes + record->length);
+  }
+  if (pool.superblock.clean == 0) look_behind(areas, seed, scan);
+  return scan;
+}
+
+}  // namespace gpu4fs::server

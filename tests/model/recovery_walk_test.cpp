@@ -1,0 +1,57 @@
+// Random operations against a POSIX model with a sync every few of them and a crash every few more: what a mount
+// recovers from the operation log is the state as of the last sync (design section 6).
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "model/model_walk.hpp"
+#include "support/test_pool.hpp"
+
+namespace gpu4fs::test {
+namespace {
+
+// The shared variants, shorter, crashing often; and a log that wraps.
+std::vector<ModelVariant> variants() {
+  std::vector<ModelVariant> list = model_variants();
+  for (ModelVariant& variant : list) {
+    variant.seed += 100;
+    variant.steps = variant.steps * 2 / 3;
+    variant.sync_every = 5;
+    variant.crash_every = 33;
+  }
+  ModelVariant rare{"long_logs", 120, 3000, {}, {}, false};
+  rare.sync_every = 50;
+  rare.crash_every = 211;
+  list.push_back(rare);
+  ModelVariant warp{"one_warp", 121, 90, {}, {}, false};
+  warp.pool.warp_count = 1;
+  warp.pool.memory = {.frame_count = 400, .staging_count = 256, .shard_count = 2};
+  warp.source.offset_max = 20'000;
+  warp.source.length_max = 9'000;
+  warp.source.big_length = 40'000;
+  warp.source.sparse = false;
+  warp.source.node_max = 14;
+  warp.sync_every = 4;
+  warp.crash_every = 18;
+  list.push_back(warp);
+  return list;
+}
+
+class RecoveryWalk : public ::testing::TestWithParam<ModelVariant> {};
+
+TEST_P(RecoveryWalk, EverySyncSurvives) {
+  const ModelVariant variant = as_asked_for(GetParam());
+  const ModelOutcome outcome = run_model_walk<TestPool>(variant);
+  EXPECT_EQ(outcome.difference, "") << outcome.how_to_repeat(variant);
+  if (variant.steps >= 60) {
+    EXPECT_GT(outcome.replayed, 0u);
+  }
+  std::printf("%s: %llu steps, %llu operations replayed\n", variant.name,
+              static_cast<unsigned long long>(outcome.steps), static_cast<unsigned long long>(outcome.replayed));
+}
+
+INSTANTIATE_TEST_SUITE_P(Variants, RecoveryWalk, ::testing::ValuesIn(variants()),
+                         [](const auto& parameter) { return std::string(parameter.param.name); });
+
+}  // namespace
+}  // namespace gpu4fs::test

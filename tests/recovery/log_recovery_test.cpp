@@ -1,0 +1,349 @@
+// The operation log and its recovery: what is replayed, what ends a log, what counts as damage, and that any number
+// of syncs shares a flush.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <fstream>
+#include <thread>
+
+#include "fmt/format.h"
+#include "server/pool_error.hpp"
+#include "server/recovery/log_scan.hpp"
+#include "support/file_client.hpp"
+#include "support/group_runner.hpp"
+#include "support/test_pool.hpp"
+
+namespace gpu4fs::test {
+namespace {
+
+constexpr u64 root = format::inode_number_root;
+
+u64 create(FileClient& client, const std::string& name) {
+  FileOperation op;
+  op.opcode = format::Opcode::create;
+  op.inode = root;
+  op.name = name;
+  op.mode = 0644;
+  op.mask = 0200;
+  const client::Reply reply = client.call(op);
+  EXPECT_EQ(reply.status, Status::ok) << name;
+  return reply.result;
+}
+
+std::vector<u8> random_bytes(u64 length, u64 seed) {
+  std::vector<u8> bytes(length);
+  fill_random(bytes.data(), bytes.size(), seed);
+  return bytes;
+}
+
+void write(FileClient& client, u64 file, u64 offset, const std::vector<u8>& bytes) {
+  FileOperation op;
+  op.opcode = format::Opcode::write;
+  op.inode = file;
+  op.offset = offset;
+  op.length = bytes.size();
+  ASSERT_EQ(client.call(op, bytes).status, Status::ok);
+}
+
+void sync(FileClient& client) { ASSERT_EQ(client.simple(format::Opcode::sync).status, Status::ok); }
+
+std::vector<u8> read(FileClient& client, u64 file, u64 length) {
+  const client::Reply reply = client.simple(format::Opcode::read, file, 0, length);
+  EXPECT_EQ(reply.status, Status::ok);
+  return {client.data(), client.data() + reply.result};
+}
+
+bool exists(FileClient& client, const std::string& name) {
+  FileOperation op;
+  op.opcode = format::Opcode::lookup;
+  op.inode = root;
+  op.name = name;
+  return client.call(op).status == Status::ok;
+}
+
+server::LogScan scan(const TestPool& pool) {
+  server::OpenPoolOptions open;
+  open.device_paths = pool.device_paths();
+  open.read_only = true;
+  open.lock = false;
+  return server::scan_log(server::open_pool(open));
+}
+
+u64 log_offset(const TestPool& pool, u32 device) {
+  server::OpenPoolOptions open;
+  open.device_paths = pool.device_paths();
+  open.read_only = true;
+  open.lock = false;
+  return server::open_pool(open).devices[device].part.log_offset;
+}
+
+void overwrite(const std::string& path, u64 offset, const std::vector<u8>& bytes) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(static_cast<std::streamoff>(offset));
+  file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  ASSERT_TRUE(file.good()) << path;
+}
+
+// A pool of two devices with three files, each synced: at least one record each in the log.
+class LogRecovery : public ::testing::Test {
+ protected:
+  LogRecovery() {
+    const auto session = pool_.open_session();
+    FileClient client(*session);
+    for (u32 i = 0; i < 3; ++i) {
+      files_.push_back(create(client, fmt::format("file{}", i)));
+      write(client, files_.back(), 0, content(i));
+      sync(client);
+    }
+  }
+  static std::vector<u8> content(u32 index) { return random_bytes(10'000 + 4'096 * index, 77 + index); }
+  void crash() { pool_.crash(); }
+  void expect_files(u32 count) {
+    const auto session = pool_.open_session();
+    FileClient client(*session);
+    for (u32 i = 0; i < 3; ++i) {
+      EXPECT_EQ(exists(client, fmt::format("file{}", i)), i < count);
+      if (i < count) {
+        EXPECT_EQ(read(client, files_[i], 100'000), content(i));
+      }
+    }
+  }
+  // Changes a byte of a record in the log of one device.
+  void damage_record(u32 device, u64 index, u64 byte = 40) {
+    const server::LogScan log = scan(pool_);
+    ASSERT_LT(index, log.record_count());
+    const u64 place = log.record(index).lsn % log.capacity + byte;
+    overwrite(pool_.device_paths()[device], log_offset(pool_, device) + place, {0xa5});
+  }
+
+  TestPool pool_;
+  std::vector<u64> files_;
+};
+
+TEST_F(LogRecovery, ReplaysWhatWasSynced) {
+  crash();
+  const u64 records = scan(pool_).record_count();
+  EXPECT_GE(records, 6u);
+  pool_.mount();
+  EXPECT_EQ(pool_.recovery().records_replayed, records);
+  EXPECT_GE(pool_.recovery().pages_verified, 12u);
+  expect_files(3);
+  pool_.unmount();
+  EXPECT_EQ(scan(pool_).record_count(), 0u) << "the log is empty after a clean end";
+  EXPECT_EQ(pool_.check().findings.error_count(), 0u);
+}
+
+TEST_F(LogRecovery, IsIdempotent) {
+  crash();
+  const u64 records = scan(pool_).record_count();
+  server::ServerOptions options;
+  options.device_paths = pool_.device_paths();
+  EXPECT_EQ(server::recover_pool(options).records_replayed, records);
+  EXPECT_EQ(server::recover_pool(options).records_replayed, 0u);
+  pool_.mount();
+  expect_files(3);
+}
+
+TEST_F(LogRecovery, UnsyncedOperationsAreNotInTheLog) {
+  {
+    const auto session = pool_.open_session();
+    FileClient client(*session);
+    create(client, "unsynced");
+  }
+  crash();
+  pool_.mount();
+  expect_files(3);
+  const auto session = pool_.open_session();
+  FileClient client(*session);
+  EXPECT_FALSE(exists(client, "unsynced"));
+}
+
+TEST_F(LogRecovery, OneReplicaIsEnough) {
+  crash();
+  damage_record(0, 0);
+  damage_record(1, 2);
+  pool_.mount();
+  expect_files(3);
+}
+
+TEST_F(LogRecovery, LastRecordTornInBothReplicasEndsTheLog) {
+  crash();
+  const u64 records = scan(pool_).record_count();
+  damage_record(0, records - 1);
+  damage_record(1, records - 1);
+  pool_.mount();
+  EXPECT_EQ(pool_.recovery().records_replayed, records - 1);
+  const auto session = pool_.open_session();
+  FileClient client(*session);
+  EXPECT_EQ(read(client, files_[1], 100'000), content(1));
+  EXPECT_TRUE(exists(client, "file2"));
+  EXPECT_EQ(read(client, files_[2], 100'000).size(), 0u);
+}
+
+TEST_F(LogRecovery, DamageInFrontOfAcknowledgedRecordsIsToldAndDroppedOnDemand) {
+  crash();
+  damage_record(0, 1);
+  damage_record(1, 1);
+  server::ServerOptions options;
+  options.device_paths = pool_.device_paths();
+  try {
+    server::recover_pool(options);
+    FAIL() << "the damage was passed over";
+  } catch (const server::PoolError& error) {
+    EXPECT_NE(std::string(error.what()).find("operation log is damaged"), std::string::npos) << error.what();
+  }
+  options.drop_damaged_log = true;
+  EXPECT_EQ(server::recover_pool(options).records_replayed, 1u);
+  pool_.mount();
+  const auto session = pool_.open_session();
+  FileClient client(*session);
+  EXPECT_TRUE(exists(client, "file0"));
+  EXPECT_FALSE(exists(client, "file1"));
+}
+
+TEST_F(LogRecovery, PagesThatWereNotWrittenEndTheLog) {
+  crash();
+  const server::LogScan log = scan(pool_);
+  const format::LogRecord& last = log.record(log.record_count() - 1);
+  ASSERT_EQ(last.opcode, format::LogOpcode::write_extents);
+  // The page's place on its device: every page whose bytes are file 2's first.
+  const std::vector<u8> page(content(2).begin(), content(2).begin() + page_size);
+  u32 found = 0;
+  for (const std::string& path : pool_.device_paths()) {
+    std::ifstream file(path, std::ios::binary);
+    const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
+    for (u64 at = 0; at + page_size <= bytes.size(); at += page_size) {
+      if (std::memcmp(bytes.data() + at, page.data(), page_size) != 0) continue;
+      overwrite(path, at + 100, {0x5a, 0x5a, 0x5a, 0x5a});
+      ++found;
+    }
+  }
+  ASSERT_EQ(found, 1u);
+  pool_.mount();
+  EXPECT_EQ(pool_.recovery().records_replayed, log.record_count() - 1);
+  const auto session = pool_.open_session();
+  FileClient client(*session);
+  EXPECT_EQ(read(client, files_[1], 100'000), content(1));
+  EXPECT_EQ(read(client, files_[2], 100'000).size(), 0u);
+}
+
+TEST_F(LogRecovery, ReadingOnlyRefusesUnlessTold) {
+  crash();
+  server::ServerOptions options;
+  options.device_paths = pool_.device_paths();
+  options.read_only = true;
+  EXPECT_THROW(server::recover_pool(options), server::PoolError);
+  options.ignore_log = true;
+  EXPECT_EQ(server::recover_pool(options).records_replayed, 0u);
+  EXPECT_GE(scan(pool_).record_count(), 6u) << "nothing was written";
+}
+
+// Several laps around a log of 1 MiB, with checkpoints whenever it is half full.
+TEST(LogRing, WrapsAndStaysReplayable) {
+  TestPoolOptions options;
+  options.worker_count = 2;
+  TestPool pool(options);
+  u64 file = 0;
+  std::vector<u8> expected;
+  constexpr u32 step_count = 3000;
+  {
+    const auto session = pool.open_session();
+    FileClient client(*session);
+    file = create(client, "lap");
+    for (u32 i = 0; i < step_count; ++i) {
+      // Parts of pages, whose bytes go into the log.
+      const std::vector<u8> bytes = random_bytes(1 + i * 7 % 3000, i + 1);
+      const u64 offset = i * 37 % 60'000;
+      if (expected.size() < offset + bytes.size()) expected.resize(offset + bytes.size());
+      std::copy(bytes.begin(), bytes.end(), expected.begin() + static_cast<std::ptrdiff_t>(offset));
+      write(client, file, offset, bytes);
+      if (i % 10 == 9) sync(client);
+    }
+    sync(client);
+  }
+  pool.crash();
+  const server::LogScan log = scan(pool);
+  EXPECT_GT(log.start, 3 * log.capacity) << "fewer laps than meant";
+  pool.mount();
+  const auto session = pool.open_session();
+  FileClient client(*session);
+  EXPECT_EQ(read(client, file, 200'000), expected);
+}
+
+// While one sync's flush is under way any number of others begin; one more flush serves them all.
+TEST(GroupCommit, ManySyncsShareAFlush) {
+  TestPoolOptions options;
+  options.flush_by_upcall = true;
+  options.worker_count = 2;
+  TestPool pool(options);
+  constexpr u32 client_count = 8;
+  std::vector<std::unique_ptr<client::Session>> sessions;
+  for (u32 i = 0; i < client_count; ++i) sessions.push_back(pool.open_session());
+  std::vector<std::thread> threads;
+  std::atomic<u32> begun{0};
+  std::atomic<u32> ended{0};
+  for (u32 i = 0; i < client_count; ++i) {
+    threads.emplace_back([&, i] {
+      FileClient client(*sessions[i]);
+      create(client, fmt::format("client{}", i));
+      begun.fetch_add(1);
+      sync(client);
+      ended.fetch_add(1);
+    });
+  }
+  std::mutex open_close;
+  server::ServerSession answers(pool.host(), open_close, server::ServerSession::Kind::internal, 4, page_size);
+  u32 flushes = 0;
+  while (ended < client_count) {
+    ring::Upcall upcall{};
+    if (!pool.host().wait_upcall(&upcall, 1'000'000)) continue;
+    ASSERT_EQ(upcall.kind, ring::UpcallKind::flush_device);
+    // The first answer waits until all have something to sync, so the second flush takes all that are left.
+    while (begun < client_count) std::this_thread::yield();
+    ++flushes;
+    (void)answers.call(engine::answer_upcall_command(upcall, Status::ok));
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LE(flushes, 2u) << "syncs do not share flushes";
+  sessions.clear();
+}
+
+// A flush that fails fails every sync that counted on it, and the pool takes no more changes.
+TEST(GroupCommit, FailedFlushIsToldToEverybody) {
+  TestPoolOptions options;
+  options.flush_by_upcall = true;
+  TestPool pool(options);
+  auto session = pool.open_session();
+  Status first = Status::ok;
+  Status second = Status::ok;
+  Status third = Status::ok;
+  std::atomic<bool> done{false};
+  std::thread thread([&] {
+    FileClient client(*session);
+    create(client, "lost");
+    first = client.simple(format::Opcode::sync).status;
+    second = client.simple(format::Opcode::sync).status;
+    FileOperation op;
+    op.opcode = format::Opcode::create;
+    op.inode = root;
+    op.name = "after";
+    op.mask = 0200;
+    third = client.call(op).status;
+    done = true;
+  });
+  std::mutex open_close;
+  server::ServerSession answers(pool.host(), open_close, server::ServerSession::Kind::internal, 4, page_size);
+  while (!done) {
+    ring::Upcall upcall{};
+    if (!pool.host().wait_upcall(&upcall, 1'000'000)) continue;
+    (void)answers.call(engine::answer_upcall_command(upcall, Status::device_failed));
+  }
+  thread.join();
+  EXPECT_EQ(to_errno(first), EIO);
+  EXPECT_EQ(to_errno(second), EIO);
+  EXPECT_EQ(to_errno(third), EROFS);
+  session.reset();
+}
+
+}  // namespace
+}  // namespace gpu4fs::test
