@@ -24,6 +24,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -40,6 +41,7 @@
 #include "server/pool_make.hpp"
 #include "server/pool_open.hpp"
 #include "server/server_session.hpp"
+#include "support/flush_answerer.hpp"
 
 namespace gpu4fs::test {
 
@@ -54,6 +56,9 @@ struct TestPoolOptions {
   fs::AccessTimeMode access_times = fs::AccessTimeMode::relative;
   u64 session_bytes = u64{4} << 20;
   bool flush_by_upcall = false;  // true: checkpoints ask for flushes, which the test answers or not
+  // The stack over a device's memory while the pool is mounted, asked for at each mount; the pool answers the
+  // flushes then. Making, opening and checking the pool go past it.
+  std::function<std::shared_ptr<device::DeviceStack>(u32 device)> stack;
 };
 
 // A folder for device files, in memory where there is one.
@@ -124,6 +129,10 @@ class BasicTestPool {
     map_devices();
     build_engine();
     mounted_->host->start();
+    if (options_.stack) {
+      mounted_->flushes = std::make_unique<FlushAnswerer>(*mounted_->host, *mounted_->parts->upcalls(),
+                                                          sessions_mutex_, mounted_->files);
+    }
     mounted_->management = std::make_unique<server::ServerSession>(
         *mounted_->host, sessions_mutex_, server::ServerSession::Kind::internal, 4, page_size);
     require(call_management(format::Opcode::load_chunks), "load_chunks");
@@ -139,6 +148,7 @@ class BasicTestPool {
   u64 crash() {
     if (!mounted_) return 0;
     mounted_->management.reset();
+    mounted_->flushes.reset();
     u64 epoch = 0;
     if (mounted_->host) {  // else mounting failed
       mounted_->host->stop();
@@ -183,6 +193,7 @@ class BasicTestPool {
     std::unique_ptr<Parts> parts;
     engine::Engine* engine = nullptr;
     std::unique_ptr<engine::EngineHost> host;
+    std::unique_ptr<FlushAnswerer> flushes;
     std::unique_ptr<server::ServerSession> management;
   };
 
@@ -202,10 +213,13 @@ class BasicTestPool {
     for (const server::OpenedDevice& opened : mounted_->pool->devices) {
       const int descriptor = ::fcntl(opened.file.fd(), F_DUPFD_CLOEXEC, 3);
       if (descriptor < 0) throw std::runtime_error("no descriptor left");
-      mounted_->files.push_back(device::MappedFile::adopt(descriptor, opened.file.path()));
-      mounted_->devices.push_back(mounted_->files.back().device(static_cast<u32>(mounted_->devices.size())));
-      // The process does not die, so the mapping is the medium; nobody answers upcalls here.
-      mounted_->devices.back().needs_flush = options_.flush_by_upcall ? 1 : 0;
+      const u32 index = static_cast<u32>(mounted_->devices.size());
+      device::OpenOptions open;
+      if (options_.stack) open.stack = options_.stack(index);
+      mounted_->files.push_back(device::MappedFile::adopt(descriptor, opened.file.path(), std::move(open)));
+      mounted_->devices.push_back(mounted_->files.back().device(index));
+      // The process does not die, so the mapping is the medium.
+      mounted_->devices.back().needs_flush = options_.flush_by_upcall || options_.stack ? 1 : 0;
     }
   }
 
