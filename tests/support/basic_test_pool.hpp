@@ -93,6 +93,39 @@ inline std::string findings_text(const server::CheckResult& result) {
   return text;
 }
 
+// What a mount asks of a new engine, in this order.
+inline constexpr format::Opcode mount_commands[] = {format::Opcode::load_chunks, format::Opcode::reclaim_orphans};
+
+// An engine over the mapped devices of an opened pool, in the memory of `parts`; nothing is loaded yet.
+template <class Parts>
+engine::Engine* assemble_engine(Parts& parts, const TestPoolOptions& options, const server::OpenedPool& pool,
+                                const std::vector<device::Device>& devices) {
+  const format::Superblock& superblock = pool.superblock;
+  engine::EngineConfig config = parts.config();
+  config.default_deadline_ms = 600'000;  // instrumented engines on busy machines are slow
+  auto& memory = parts.allocator();
+  engine::EngineImage image = engine::prepare_engine(memory, config, options.memory, parts.upcalls());
+  fs::FileSystem& fs = image->fs;
+  fs.space = raid::build_logical_space(memory, superblock, devices, pool.chunks, true);
+  std::vector<format::Superblock> templates;
+  for (const server::OpenedDevice& device : pool.devices) {
+    templates.push_back(superblock);
+    templates.back().device = device.part;
+  }
+  const u64 bytes = templates.size() * sizeof(format::Superblock);
+  fs.superblocks = static_cast<format::Superblock*>(memory.allocate(bytes, page_size));
+  memory.copy_in(fs.superblocks, templates.data(), bytes);
+  fs.inode_file = fs.inode_file_staged = superblock.inode_file;
+  fs.inode_scan = 1;
+  fs.inode_used = fs.inode_used_staged = superblock.inode_used;
+  fs.page_used_staged = superblock.page_used;
+  fs.epoch_open = superblock.epoch + 1;
+  fs.epoch_durable = superblock.epoch;
+  fs.name_hash_seed = superblock.name_hash_seed;
+  fs.access_time_mode = options.access_times;
+  return engine::place_engine(memory, image);
+}
+
 template <class Parts>
 class BasicTestPool {
  public:
@@ -135,8 +168,7 @@ class BasicTestPool {
     }
     mounted_->management = std::make_unique<server::ServerSession>(
         *mounted_->host, sessions_mutex_, server::ServerSession::Kind::internal, 4, page_size);
-    require(call_management(format::Opcode::load_chunks), "load_chunks");
-    require(call_management(format::Opcode::reclaim_orphans), "reclaim_orphans");
+    for (const format::Opcode opcode : mount_commands) require(call_management(opcode), "mounting");
   }
 
   // Sessions must be gone.
@@ -224,33 +256,9 @@ class BasicTestPool {
   }
 
   void build_engine() {
-    const server::OpenedPool& pool = *mounted_->pool;
-    const format::Superblock& superblock = pool.superblock;
     mounted_->parts = std::make_unique<Parts>(options_);
     Parts& parts = *mounted_->parts;
-    engine::EngineConfig config = parts.config();
-    config.default_deadline_ms = 600'000;  // instrumented engines on busy machines are slow
-    auto& memory = parts.allocator();
-    engine::EngineImage image = engine::prepare_engine(memory, config, options_.memory, parts.upcalls());
-    fs::FileSystem& fs = image->fs;
-    fs.space = raid::build_logical_space(memory, superblock, mounted_->devices, pool.chunks, true);
-    std::vector<format::Superblock> templates;
-    for (const server::OpenedDevice& device : pool.devices) {
-      templates.push_back(superblock);
-      templates.back().device = device.part;
-    }
-    const u64 bytes = templates.size() * sizeof(format::Superblock);
-    fs.superblocks = static_cast<format::Superblock*>(memory.allocate(bytes, page_size));
-    memory.copy_in(fs.superblocks, templates.data(), bytes);
-    fs.inode_file = fs.inode_file_staged = superblock.inode_file;
-    fs.inode_scan = 1;
-    fs.inode_used = fs.inode_used_staged = superblock.inode_used;
-    fs.page_used_staged = superblock.page_used;
-    fs.epoch_open = superblock.epoch + 1;
-    fs.epoch_durable = superblock.epoch;
-    fs.name_hash_seed = superblock.name_hash_seed;
-    fs.access_time_mode = options_.access_times;
-    mounted_->engine = engine::place_engine(memory, image);
+    mounted_->engine = assemble_engine(parts, options_, *mounted_->pool, mounted_->devices);
     mounted_->host = parts.make_host(mounted_->engine);
     for (const device::MappedFile& file : mounted_->files) {
       require(mounted_->host->map_memory(file.base(), file.size_bytes()), "map_memory");
