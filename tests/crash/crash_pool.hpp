@@ -25,6 +25,17 @@ class TouchLayer : public device::StackLayer {
   u32 device_;
 };
 
+// One worker, whoever waits.
+class LoneParts : public CpuParts {
+ public:
+  using CpuParts::CpuParts;
+  engine::EngineConfig config() const {
+    engine::EngineConfig config = CpuParts::config();
+    config.worker_count = 1;
+    return config;
+  }
+};
+
 inline TestPoolOptions crash_pool_options() {
   TestPoolOptions options;
   options.memory = {.frame_count = 320, .staging_count = 256, .shard_count = 1};
@@ -109,7 +120,7 @@ class CrashPool {
 
   CrashImage& image_;
   TestPoolOptions options_ = crash_pool_options();
-  CpuParts parts_;
+  LoneParts parts_;
   std::unique_ptr<server::OpenedPool> pool_;
   std::vector<device::MappedFile> files_;
   std::vector<device::Device> devices_;
