@@ -2,7 +2,7 @@
 JOBS ?= $(shell nproc)
 export GPU4FS_JOBS := $(JOBS)
 
-.PHONY: setup build cuda test demo gpu-check format tidy clean
+.PHONY: setup build cuda test demo crash-explore gpu-check format tidy clean
 
 build: setup-cpu
 	cmake --preset release
@@ -25,6 +25,14 @@ test: setup
 # With a GPU the demo runs both engines.
 demo: $(if $(wildcard /dev/nvidiactl),cuda,build)
 	@scripts/demo.sh
+
+# States in which crashes may leave a pool: N random histories beside the fixed ones, from SEED on.
+N ?= 2000
+SEED ?= 1
+crash-explore: setup-cpu
+	cmake --preset release
+	cmake --build --preset release -j $(JOBS) --target gpu4fs_crash_explore_test
+	GPU4FS_CRASH_RANDOM=$(N) GPU4FS_CRASH_SEED=$(SEED) build/release/gpu4fs_crash_explore_test
 
 gpu-check: setup
 	@scripts/gpu_check.sh

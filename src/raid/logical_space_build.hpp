@@ -282,6 +282,7 @@ LogicalSpace build_logical_space(Allocator& allocator, const format::Superblock&
   space.granule_to_chunk = detail::at_offset<u32>(block, granules_at);
   space.granule_count = granules.size();
   space.granule_shift = log2_floor(superblock.chunk_size_bytes);
+  for (const device::Device& device : devices) space.stacked |= device.stack != nullptr ? 1u : 0u;
   space.data_checksums =
       (superblock.feature_incompatible & format::feature_data_checksums) != 0 ? 1 : 0;
   space.epoch_open = superblock.epoch + 1;

@@ -14,7 +14,7 @@
 // with the use that it was written with. Metadata always has one.
 //
 // Status: checksum_mismatch (the destination of a read is untouched), corrupt_structure for an
-// address that no page has, chunk_not_mapped (chunk_of() names the chunk), device_failed.
+// address that no page has, chunk_not_mapped (chunk_of() names the chunk), device_failed, medium_error.
 #pragma once
 
 #include "base/access.hpp"
@@ -24,6 +24,7 @@
 #include "base/status.hpp"
 #include "base/types.hpp"
 #include "base/xxh3.hpp"
+#include "raid/page_access.hpp"
 #include "raid/page_merge.hpp"
 #include "raid/raid_types.hpp"
 #include "raid/translate.hpp"
@@ -45,6 +46,7 @@ GPU4FS_FN inline ReadPlan plan_read(const LogicalSpace& space, u64 address) {
   PageLocation location;
   Status status = find_page(space, address, &location);
   if (status == Status::ok) status = chunk_state(space, location.chunk);
+  if (status == Status::ok) status = begin_page_read(space, location, 1);
   if (status != Status::ok) return {status, 0, nullptr, 0};
   const ChunkState& chunk = space.chunks[location.chunk];
   const Vector16 descriptor = load_shared_16(&chunk.descriptors[location.page]);
@@ -58,7 +60,7 @@ struct WritePlan {
   PageLocation location;
 };
 
-GPU4FS_FN inline WritePlan plan_write(const LogicalSpace& space, u64 address) {
+GPU4FS_FN inline WritePlan place_write(const LogicalSpace& space, u64 address) {
   WritePlan plan{};
   plan.status = find_page(space, address, &plan.location);
   if (plan.status == Status::ok) plan.status = chunk_state(space, plan.location.chunk);
@@ -76,9 +78,16 @@ GPU4FS_FN inline WritePlan plan_write(const LogicalSpace& space, u64 address) {
   return plan;
 }
 
+// An end_page_write() must follow if the status is ok.
+GPU4FS_FN inline WritePlan plan_write(const LogicalSpace& space, u64 address) {
+  WritePlan plan = place_write(space, address);
+  if (plan.status == Status::ok) plan.status = begin_page_write(space, plan.location, 1);
+  return plan;
+}
+
 // After the page's bytes: the dirty bit is set last, so that a checkpoint that sees it sees the
 // descriptor.
-GPU4FS_FN inline void finish_write(LogicalSpace& space, const WritePlan& plan, u64 checksum) {
+GPU4FS_FN inline void store_descriptor(LogicalSpace& space, const WritePlan& plan, u64 checksum) {
   ChunkState& chunk = space.chunks[plan.location.chunk];
   const u64 page = plan.location.page;
   GPU4FS_CHECK_LT(page, chunk.page_count);
@@ -88,6 +97,11 @@ GPU4FS_FN inline void finish_write(LogicalSpace& space, const WritePlan& plan, u
   const u64 descriptor_page = page / format::descriptors_per_page;
   const u64 bit = u64{1} << (descriptor_page % 64);
   fetch_or<Order::release, Scope::engine>(&chunk.descriptor_dirty[descriptor_page / 64], bit);
+}
+
+GPU4FS_FN inline void finish_write(LogicalSpace& space, const WritePlan& plan, u64 checksum) {
+  end_page_write(space, plan.location, 1);
+  store_descriptor(space, plan, checksum);
 }
 
 GPU4FS_FN inline bool has_checksum(const LogicalSpace& space, PageUse use) {
@@ -143,11 +157,15 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_page(Group g, LogicalSpace& space, u64 ad
 // The page at `address`, whose bytes someone else has put on the medium, gets the descriptor that fits them.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status describe_page(Group g, LogicalSpace& space, u64 address, u64* checksum) {
-  const detail::WritePlan plan = serial(g, [&] { return detail::plan_write(space, address); });
+  const detail::WritePlan plan = serial(g, [&] {
+    detail::WritePlan place = detail::place_write(space, address);
+    if (place.status == Status::ok) place.status = begin_page_read(space, place.location, 1);
+    return place;
+  });
   if (plan.status != Status::ok) return plan.status;
   *checksum = detail::has_checksum(space, PageUse::data) ? xxh3_page(g, plan.memory, address) : 0;
   const u64 stored = *checksum;
-  serial(g, [&] { detail::finish_write(space, plan, stored); });
+  serial(g, [&] { detail::store_descriptor(space, plan, stored); });
   return Status::ok;
 }
 
@@ -164,19 +182,22 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_page_merged(Group g, LogicalSpace& space,
   GPU4FS_CHECK_LE(to, page_size);
   const bool whole = from == 0 && to == page_size;
   if (whole && source != nullptr) return write_page(g, space, address, source, use);
-  const detail::WritePlan plan = serial(g, [&] { return detail::plan_write(space, address); });
-  if (plan.status != Status::ok) return plan.status;
   detail::OldPage old{};
   if (old_address != no_address && !whole) {
     const detail::ReadPlan read = serial(g, [&] { return detail::plan_read(space, old_address); });
     if (read.status != Status::ok) return read.status;
     old = {read.memory, old_address, read.checksum};
   }
+  const detail::WritePlan plan = serial(g, [&] { return detail::plan_write(space, address); });
+  if (plan.status != Status::ok) return plan.status;
   const detail::MergeTarget target{plan.memory, address, detail::has_checksum(space, use)};
   const detail::MergeResult result =
       detail::merge_page(g, target, old, from, to, static_cast<const u8*>(source));
   g.sync();
-  if (!result.is_verified) return Status::checksum_mismatch;
+  if (!result.is_verified) {
+    serial(g, [&] { end_page_write(space, plan.location, 1); });
+    return Status::checksum_mismatch;
+  }
   serial(g, [&] { detail::finish_write(space, plan, result.checksum); });
   return Status::ok;
 }

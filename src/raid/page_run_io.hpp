@@ -128,6 +128,7 @@ GPU4FS_FN GPU4FS_NOINLINE void write_planned(Group g, LogicalSpace& space, const
     }
   }
   serial(g, [&] {
+    end_page_write(space, plan.location, plan.page_count);
     const u64 last = (first + plan.page_count - 1) / format::descriptors_per_page;
     for (u64 at = first / format::descriptors_per_page; at <= last; ++at) {
       fetch_or<Order::release, Scope::engine>(&chunk.descriptor_dirty[at / 64], u64{1} << (at % 64));
@@ -145,7 +146,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_pages(Group g, const LogicalSpace& space, 
   GPU4FS_CHECK_GT(page_count, 0u);
   for (u32 done = 0; done < page_count;) {
     const u64 here = address + u64{done} * page_size;
-    const detail::RunPlan plan = serial(g, [&] { return detail::plan_run(space, here, page_count - done); });
+    const detail::RunPlan plan = serial(g, [&] {
+      detail::RunPlan found = detail::plan_run(space, here, page_count - done);
+      if (found.status == Status::ok) found.status = begin_page_read(space, found.location, found.page_count);
+      return found;
+    });
     if (plan.status != Status::ok) return plan.status;
     const bool verified = detail::read_planned(g, space, plan, here, destination + u64{done} * page_size,
                                                detail::has_checksum(space, use));
@@ -166,12 +171,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_pages(Group g, LogicalSpace& space, u64 a
   for (u32 done = 0; done < page_count;) {
     const u64 here = address + u64{done} * page_size;
     const detail::RunPlan plan = serial(g, [&] {
-      const detail::RunPlan found = detail::plan_run(space, here, page_count - done);
+      detail::RunPlan found = detail::plan_run(space, here, page_count - done);
       if (found.status != Status::ok) return found;
       const ChunkState& chunk = space.chunks[found.location.chunk];
       const u32 all = static_cast<u32>((u64{1} << found.page_count) - 1);
       GPU4FS_CHECK_EQ(detail::run_bits(chunk.bitmaps.busy, found.location.page, found.page_count), all);
       GPU4FS_CHECK_EQ(space.devices[chunk.columns[0].device].read_only, 0u);
+      found.status = begin_page_write(space, found.location, found.page_count);
       return found;
     });
     if (plan.status != Status::ok) return plan.status;

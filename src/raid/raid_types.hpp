@@ -69,6 +69,8 @@ struct LogicalSpace {
   u32 granule_shift;            // log2 of the superblock's chunk_size_bytes
   u32 data_checksums;           // feature_data_checksums
   u64 epoch_open;               // birth epoch of pages written now
+  u32 stacked;                  // 1: a device has a stack (device/device_access.hpp)
+  u32 reserved;
 };
 inline constexpr u32 no_chunk = 0xffffffffu;
 

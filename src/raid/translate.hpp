@@ -72,8 +72,14 @@ GPU4FS_FN inline Status chunk_of(const LogicalSpace& space, u64 address, u32* ch
   return chunk_state(space, location.chunk);
 }
 
-// Memory of a data page.
-GPU4FS_FN inline u8* page_memory(const LogicalSpace& space, const PageLocation& location) {
+// Where a data page lies.
+struct DevicePlace {
+  u32 device;
+  u32 reserved;
+  u64 offset;
+};
+
+GPU4FS_FN inline DevicePlace page_place(const LogicalSpace& space, const PageLocation& location) {
   GPU4FS_CHECK_LT(location.chunk, space.chunk_count);
   const ChunkState& chunk = space.chunks[location.chunk];
   GPU4FS_CHECK_LT(location.page, chunk.page_count);
@@ -82,8 +88,13 @@ GPU4FS_FN inline u8* page_memory(const LogicalSpace& space, const PageLocation& 
   GPU4FS_CHECK_LT(place.column, chunk.column_count);
   const ColumnState& column = chunk.columns[place.column];
   GPU4FS_CHECK_LT(column.device, space.device_count);
-  return device::memory_at(space.devices[column.device],
-                           column.data_offset + place.page * page_size, page_size);
+  return {column.device, 0, column.data_offset + place.page * page_size};
+}
+
+// Memory of a data page.
+GPU4FS_FN inline u8* page_memory(const LogicalSpace& space, const PageLocation& location) {
+  const DevicePlace place = page_place(space, location);
+  return device::memory_at(space.devices[place.device], place.offset, page_size);
 }
 
 // Memory of pages [first, first + count) of a column's header area.

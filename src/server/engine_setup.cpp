@@ -92,7 +92,9 @@ std::vector<device::MappedFile> map_devices(OpenedPool& pool) {
                       fmt::format("{}: {}", opened.file.path(), std::strerror(errno)));
     }
     files.push_back(device::MappedFile::adopt(descriptor, opened.file.path(),
-                                              {.read_only = pool.read_only, .lock = true}));
+                                              {.read_only = pool.read_only,
+                                               .lock = true,
+                                               .stack = opened.file.stack()}));
     if (!pool.read_only) prepare_medium(files.back(), pool.warnings);
   }
   for (const Area& area : fixed_areas(pool)) {

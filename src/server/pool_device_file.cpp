@@ -15,6 +15,8 @@
 #include <utility>
 
 #include "base/bits.hpp"
+#include "device/memory/mapped_file.hpp"
+#include "device/stack/device_stack.hpp"
 #include "server/pool_error.hpp"
 
 namespace gpu4fs::server {
@@ -49,6 +51,7 @@ DeviceFile& DeviceFile::operator=(DeviceFile&& other) noexcept {
   std::swap(device_number_, other.device_number_);
   std::swap(inode_number_, other.inode_number_);
   std::swap(regular_, other.regular_);
+  std::swap(stack_, other.stack_);
   return *this;
 }
 
@@ -56,7 +59,46 @@ DeviceFile::~DeviceFile() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-DeviceFile DeviceFile::open(const std::string& path, Access access, Locking locking) {
+device::DeviceSpec parse_device(const std::string& text) {
+  try {
+    return device::parse_device_spec(text);
+  } catch (const device::DeviceError& error) {
+    throw PoolError(Status::invalid_argument, error.what());
+  }
+}
+
+std::string absolute_device_path(const std::string& text) {
+  parse_device(text);
+  try {
+    return device::absolute_device(text);
+  } catch (const device::DeviceError& error) {
+    throw PoolError(Status::not_found, error.what());
+  }
+}
+
+void DeviceFile::put_under(const device::DeviceSpec& spec) {
+  try {
+    stack_ = device::make_stack(spec);
+  } catch (const device::DeviceError& error) {
+    throw PoolError(Status::invalid_argument, error.what());
+  }
+  if (stack_ != nullptr && size_bytes_ != 0) stack_->attach(size_bytes_);
+}
+
+DeviceFile DeviceFile::open_null(const device::DeviceSpec& spec) {
+  const int fd = ::memfd_create("gpu4fs null", MFD_CLOEXEC);
+  if (fd < 0) fail(spec.path, "no memory for it", errno);
+  DeviceFile file(fd, spec.path);
+  if (::ftruncate(fd, static_cast<off_t>(spec.null_bytes)) != 0) fail(spec.path, "no memory for it", errno);
+  file.inspect();
+  file.put_under(spec);
+  return file;
+}
+
+DeviceFile DeviceFile::open(const std::string& text, Access access, Locking locking) {
+  const device::DeviceSpec spec = parse_device(text);
+  if (spec.is_null()) return open_null(spec);
+  const std::string& path = spec.path;
   const bool writable = access == Access::read_write;
   // O_NONBLOCK keeps the open of a pipe from waiting for its other end; inspect() then refuses it.
   const int fd = ::open(path.c_str(), (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK);
@@ -64,10 +106,13 @@ DeviceFile DeviceFile::open(const std::string& path, Access access, Locking lock
   DeviceFile file(fd, path);
   file.inspect();
   if (locking == Locking::lock) file.lock(writable);
+  file.put_under(spec);
   return file;
 }
 
-DeviceFile DeviceFile::create(const std::string& path, u64 size_bytes) {
+DeviceFile DeviceFile::create(const std::string& text, u64 size_bytes) {
+  const device::DeviceSpec spec = parse_device(text);
+  const std::string& path = spec.path;
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) fail(path, "cannot create", errno);
   DeviceFile file(fd, path);
@@ -75,6 +120,7 @@ DeviceFile DeviceFile::create(const std::string& path, u64 size_bytes) {
     file.inspect();
     file.lock(true);
     file.resize(size_bytes);
+    file.put_under(spec);
   } catch (...) {
     ::unlink(path.c_str());
     throw;
@@ -121,10 +167,13 @@ void DeviceFile::resize(u64 size_bytes) {
     fail(path_, fmt::format("cannot set the size to {}", size_bytes), errno);
   }
   size_bytes_ = size_bytes;
+  if (stack_ != nullptr && size_bytes != 0) stack_->attach(size_bytes);
 }
 
-void DeviceFile::read_at(u64 offset, void* data, std::size_t length) const {
+void DeviceFile::read_at(const u64 begin, void* data, const std::size_t byte_count) const {
   auto* to = static_cast<u8*>(data);
+  u64 offset = begin;
+  std::size_t length = byte_count;
   while (length > 0) {
     const ssize_t count = ::pread(fd_, to, length, static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
@@ -137,9 +186,23 @@ void DeviceFile::read_at(u64 offset, void* data, std::size_t length) const {
     offset += static_cast<u64>(count);
     length -= static_cast<std::size_t>(count);
   }
+  if (stack_ != nullptr && stack_->read(begin, static_cast<u8*>(data), byte_count) != Status::ok) {
+    fail(path_, fmt::format("cannot read {} bytes at {}", byte_count, begin), EIO);
+  }
 }
 
 void DeviceFile::write_at(u64 offset, const void* data, std::size_t length) {
+  if (stack_ == nullptr) {
+    write_medium(offset, data, length);
+    return;
+  }
+  const Status status =
+      stack_->write(offset, static_cast<const u8*>(data), length,
+                    [this](u64 at, const u8* bytes, u64 count) { write_medium(at, bytes, count); });
+  if (status != Status::ok) fail(path_, fmt::format("cannot write {} bytes at {}", length, offset), EIO);
+}
+
+void DeviceFile::write_medium(u64 offset, const void* data, std::size_t length) {
   if (huge_page_bytes_ != 0) {
     write_mapped(offset, data, length);
     return;
@@ -191,17 +254,19 @@ void DeviceFile::reserve_range(u64 offset, u64 length) {
 }
 
 void DeviceFile::flush() {
+  if (stack_ != nullptr && stack_->begin_flush() != Status::ok) fail(path_, "cannot flush", EIO);
   // hugetlbfs answers EINVAL: it is memory, there is nothing to wait for.
   if (::fsync(fd_) != 0 && !(huge_page_bytes_ != 0 && errno == EINVAL)) {
     fail(path_, "cannot flush", errno);
   }
+  if (stack_ != nullptr) stack_->end_flush();
 }
 
 std::vector<std::string> split_device_list(const std::string& list) {
   std::vector<std::string> parts;
   std::size_t begin = 0;
   while (begin <= list.size()) {
-    const std::size_t end = std::min(list.find(':', begin), list.size());
+    const std::size_t end = device::end_of_device(list, begin);
     if (end > begin) parts.push_back(list.substr(begin, end - begin));
     begin = end + 1;
   }

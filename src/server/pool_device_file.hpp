@@ -4,15 +4,20 @@
 // While a DeviceFile opened for writing lives, no other open of this library succeeds on the same
 // file, in any process; readers exclude writers only (flock). All failures are PoolErrors that name
 // the path, the operation and the offset.
+//
+// Wherever a path stands, a device with a stack can (device/stack/stack_spec.hpp); what is read and written here
+// then goes through it. A device `null=SIZE:` is memory of its own.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/types.hpp"
+#include "device/stack/stack_spec.hpp"
 
 namespace gpu4fs::server {
 
@@ -31,7 +36,9 @@ class DeviceFile {
   ~DeviceFile();
 
   int fd() const { return fd_; }
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return path_; }  // without its stack
+  // Null: it has none.
+  const std::shared_ptr<device::DeviceStack>& stack() const { return stack_; }
   u64 size_bytes() const { return size_bytes_; }
   bool is_regular() const { return regular_; }
   bool is_same_file(const DeviceFile& other) const {
@@ -54,8 +61,11 @@ class DeviceFile {
 
  private:
   DeviceFile(int fd, std::string path);
+  static DeviceFile open_null(const device::DeviceSpec& spec);
+  void put_under(const device::DeviceSpec& spec);
   void inspect();
   void lock(bool exclusive) const;
+  void write_medium(u64 offset, const void* data, std::size_t length);
   void write_mapped(u64 offset, const void* data, std::size_t length);
 
   int fd_ = -1;
@@ -65,10 +75,15 @@ class DeviceFile {
   dev_t device_number_ = 0;
   ino_t inode_number_ = 0;
   bool regular_ = false;
+  std::shared_ptr<device::DeviceStack> stack_;
 };
 
-// "a:b:c" as its parts, empty parts left out. The form in which one string names all devices of a
-// pool.
+// As device::parse_device_spec and absolute_device, with PoolErrors.
+device::DeviceSpec parse_device(const std::string& text);
+std::string absolute_device_path(const std::string& text);
+
+// "a:b:c" as its parts, empty parts left out; the colons of a stack separate nothing. The form in which one string
+// names all devices of a pool.
 std::vector<std::string> split_device_list(const std::string& list);
 
 }  // namespace gpu4fs::server

@@ -100,7 +100,7 @@ Candidate check_missing(const std::string& path, const MakePoolOptions& options)
     throw PoolError(Status::no_device,
                     fmt::format("{}: does not exist, and no size is given to create it", path));
   }
-  const std::filesystem::path parent = std::filesystem::absolute(path).parent_path();
+  const std::filesystem::path parent = std::filesystem::absolute(parse_device(path).path).parent_path();
   std::error_code ignored;
   if (!std::filesystem::is_directory(parent, ignored)) {
     throw PoolError(Status::no_device,
@@ -112,21 +112,28 @@ Candidate check_missing(const std::string& path, const MakePoolOptions& options)
 // Everything that can be found out without writing.
 std::vector<Candidate> check_devices(const MakePoolOptions& options) {
   std::vector<Candidate> candidates;
-  for (const std::string& path : options.device_paths) {
+  for (const std::string& text : options.device_paths) {
+    const device::DeviceSpec spec = parse_device(text);
+    const std::string& path = spec.path;
+    if (spec.is_null()) {
+      candidates.push_back(check_existing(text, options));
+      continue;
+    }
     // The lock of a device given twice would fail with a misleading message, so names are compared
     // first.
     for (const Candidate& earlier : candidates) {
       std::error_code ignored;
+      const std::string other = parse_device(earlier.path).path;
       if (std::filesystem::weakly_canonical(path, ignored) ==
-              std::filesystem::weakly_canonical(earlier.path, ignored) ||
-          std::filesystem::equivalent(path, earlier.path, ignored)) {
+              std::filesystem::weakly_canonical(other, ignored) ||
+          std::filesystem::equivalent(path, other, ignored)) {
         throw PoolError(Status::invalid_argument,
                         fmt::format("{}: the same device as {}", path, earlier.path));
       }
     }
     struct stat state {};
     const bool missing = ::stat(path.c_str(), &state) != 0 && errno == ENOENT;
-    candidates.push_back(missing ? check_missing(path, options) : check_existing(path, options));
+    candidates.push_back(missing ? check_missing(text, options) : check_existing(text, options));
   }
   return candidates;
 }
@@ -139,7 +146,7 @@ class CreatedFiles {
   }
   DeviceFile create(const std::string& path, u64 size_bytes) {
     DeviceFile file = DeviceFile::create(path, size_bytes);
-    paths_.push_back(path);
+    paths_.push_back(file.path());
     return file;
   }
   void keep() { paths_.clear(); }

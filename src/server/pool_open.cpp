@@ -261,13 +261,14 @@ OpenedPool open_pool(const OpenPoolOptions& options) {
 
 std::vector<std::string> find_members(const std::string& path) {
   const SuperblockProbe probe = probe_superblocks(path);
+  const std::string plain = parse_device(path).path;
   const format::Superblock* own = probe.newest();
   if (own == nullptr) {
     throw PoolError(Status::not_a_pool,
                     fmt::format("{}: holds no gpu4fs pool ({})", path, probe.problem()));
   }
   std::vector<std::pair<u32, std::string>> members{{own->device.device_index, path}};
-  for (const std::string& neighbour : list_neighbours(path, *own)) {
+  for (const std::string& neighbour : list_neighbours(plain, *own)) {
     const SuperblockProbe other = probe_superblocks(neighbour);
     const format::Superblock* superblock = other.newest();
     // A copy of the very device that was named is nobody's member.

@@ -93,7 +93,7 @@ MountOptions read_command_line() {
   std::string joined;
   for (std::size_t i = 0; i + 1 < line.words.size(); ++i) {
     for (const std::string& path : server::split_device_list(line.words[i])) {
-      options.server.device_paths.push_back(absolute_path(path));
+      options.server.device_paths.push_back(server::absolute_device_path(path));
       joined += (joined.empty() ? "" : ":") + options.server.device_paths.back();
     }
   }

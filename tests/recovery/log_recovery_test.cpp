@@ -207,7 +207,8 @@ TEST_F(LogRecovery, PagesThatWereNotWrittenEndTheLog) {
   const format::LogRecord& last = log.record(log.record_count() - 1);
   ASSERT_EQ(last.opcode, format::LogOpcode::write_extents);
   // The page's place on its device: every page whose bytes are file 2's first.
-  const std::vector<u8> page(content(2).begin(), content(2).begin() + page_size);
+  std::vector<u8> page = content(2);
+  page.resize(page_size);
   u32 found = 0;
   for (const std::string& path : pool_.device_paths()) {
     std::ifstream file(path, std::ios::binary);

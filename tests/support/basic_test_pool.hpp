@@ -25,6 +25,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -43,6 +44,7 @@
 #include "server/pool_open.hpp"
 #include "server/recovery/recovery.hpp"
 #include "server/server_session.hpp"
+#include "support/flush_answerer.hpp"
 
 namespace gpu4fs::test {
 
@@ -58,6 +60,9 @@ struct TestPoolOptions {
   u64 session_bytes = u64{4} << 20;
   bool has_log = true;           // false: every sync is a checkpoint
   bool flush_by_upcall = false;  // true: checkpoints ask for flushes, which the test answers or not
+  // The stack over a device's memory while the pool is mounted, asked for at each mount; the pool answers the
+  // flushes then. Making, opening and checking the pool go past it.
+  std::function<std::shared_ptr<device::DeviceStack>(u32 device)> stack;
 };
 
 // A folder for device files, in memory where there is one.
@@ -90,6 +95,42 @@ inline std::string findings_text(const server::CheckResult& result) {
     text += fmt::format("\n  {} {}: {}", server::finding_kind(finding.id).id, finding.place, finding.text);
   }
   return text;
+}
+
+// An engine over the mapped devices of an opened pool, in the memory of `parts`; nothing is loaded yet. `log_seed`
+// 0: it replays a log, and keeps none.
+template <class Parts>
+engine::Engine* assemble_engine(Parts& parts, const TestPoolOptions& options, const server::OpenedPool& pool,
+                                const std::vector<device::Device>& devices, u64 log_seed) {
+  const format::Superblock& superblock = pool.superblock;
+  engine::EngineConfig config = parts.config();
+  config.default_deadline_ms = 600'000;  // instrumented engines on busy machines are slow
+  auto& memory = parts.allocator();
+  engine::EngineImage image = engine::prepare_engine(memory, config, options.memory, parts.upcalls());
+  fs::FileSystem& fs = image->fs;
+  fs.space = raid::build_logical_space(memory, superblock, devices, pool.chunks, true);
+  std::vector<format::Superblock> templates;
+  for (const server::OpenedDevice& device : pool.devices) {
+    templates.push_back(superblock);
+    templates.back().device = device.part;
+  }
+  const u64 bytes = templates.size() * sizeof(format::Superblock);
+  fs.superblocks = static_cast<format::Superblock*>(memory.allocate(bytes, page_size));
+  memory.copy_in(fs.superblocks, templates.data(), bytes);
+  fs.inode_file = fs.inode_file_staged = superblock.inode_file;
+  fs.inode_scan = 1;
+  fs.inode_used = fs.inode_used_staged = superblock.inode_used;
+  fs.page_used_staged = superblock.page_used;
+  fs.epoch_open = superblock.epoch + 1;
+  fs.epoch_durable = superblock.epoch;
+  fs.name_hash_seed = superblock.name_hash_seed;
+  fs.access_time_mode = options.access_times;
+  std::vector<format::DevicePart> device_parts;
+  for (const server::OpenedDevice& device : pool.devices) device_parts.push_back(device.part);
+  const bool replays = log_seed == 0;
+  engine::build_log(memory, fs, superblock, device_parts, replays ? superblock.log_seed : log_seed,
+                    !replays && options.has_log);
+  return engine::place_engine(memory, image);
 }
 
 template <class Parts>
@@ -129,6 +170,10 @@ class BasicTestPool {
     map_devices();
     build_engine();
     mounted_->host->start();
+    if (options_.stack) {
+      mounted_->flushes = std::make_unique<FlushAnswerer>(*mounted_->host, *mounted_->parts->upcalls(),
+                                                          sessions_mutex_, mounted_->files);
+    }
     mounted_->management = std::make_unique<server::ServerSession>(
         *mounted_->host, sessions_mutex_, server::ServerSession::Kind::internal, 4, page_size);
     require(call_management(format::Opcode::load_chunks), "load_chunks");
@@ -148,6 +193,7 @@ class BasicTestPool {
   u64 crash() {
     if (!mounted_) return 0;
     mounted_->management.reset();
+    mounted_->flushes.reset();
     u64 epoch = 0;
     if (mounted_->host) {  // else mounting failed
       mounted_->host->stop();
@@ -193,6 +239,7 @@ class BasicTestPool {
     std::unique_ptr<Parts> parts;
     engine::Engine* engine = nullptr;
     std::unique_ptr<engine::EngineHost> host;
+    std::unique_ptr<FlushAnswerer> flushes;
     std::unique_ptr<server::ServerSession> management;
   };
 
@@ -217,7 +264,7 @@ class BasicTestPool {
 
   // Its flushes are answered here, those that come after it by the test.
   Status first_checkpoint() {
-    if (!options_.flush_by_upcall) return call_management(format::Opcode::checkpoint, checkpoint_mask_forced);
+    if (!options_.flush_by_upcall || options_.stack) return call_management(format::Opcode::checkpoint, checkpoint_mask_forced);
     std::atomic<bool> done{false};
     std::thread answers([&] {
       server::ServerSession session(*mounted_->host, sessions_mutex_, server::ServerSession::Kind::internal, 4, page_size);
@@ -237,44 +284,20 @@ class BasicTestPool {
     for (const server::OpenedDevice& opened : mounted_->pool->devices) {
       const int descriptor = ::fcntl(opened.file.fd(), F_DUPFD_CLOEXEC, 3);
       if (descriptor < 0) throw std::runtime_error("no descriptor left");
-      mounted_->files.push_back(device::MappedFile::adopt(descriptor, opened.file.path()));
-      mounted_->devices.push_back(mounted_->files.back().device(static_cast<u32>(mounted_->devices.size())));
-      // The process does not die, so the mapping is the medium; nobody answers upcalls here.
-      mounted_->devices.back().needs_flush = options_.flush_by_upcall ? 1 : 0;
+      const u32 index = static_cast<u32>(mounted_->devices.size());
+      device::OpenOptions open;
+      if (options_.stack) open.stack = options_.stack(index);
+      mounted_->files.push_back(device::MappedFile::adopt(descriptor, opened.file.path(), std::move(open)));
+      mounted_->devices.push_back(mounted_->files.back().device(index));
+      // The process does not die, so the mapping is the medium.
+      mounted_->devices.back().needs_flush = options_.flush_by_upcall || options_.stack ? 1 : 0;
     }
   }
 
   void build_engine() {
-    const server::OpenedPool& pool = *mounted_->pool;
-    const format::Superblock& superblock = pool.superblock;
     mounted_->parts = std::make_unique<Parts>(options_);
     Parts& parts = *mounted_->parts;
-    engine::EngineConfig config = parts.config();
-    config.default_deadline_ms = 600'000;  // instrumented engines on busy machines are slow
-    auto& memory = parts.allocator();
-    engine::EngineImage image = engine::prepare_engine(memory, config, options_.memory, parts.upcalls());
-    fs::FileSystem& fs = image->fs;
-    fs.space = raid::build_logical_space(memory, superblock, mounted_->devices, pool.chunks, true);
-    std::vector<format::Superblock> templates;
-    for (const server::OpenedDevice& device : pool.devices) {
-      templates.push_back(superblock);
-      templates.back().device = device.part;
-    }
-    const u64 bytes = templates.size() * sizeof(format::Superblock);
-    fs.superblocks = static_cast<format::Superblock*>(memory.allocate(bytes, page_size));
-    memory.copy_in(fs.superblocks, templates.data(), bytes);
-    fs.inode_file = fs.inode_file_staged = superblock.inode_file;
-    fs.inode_scan = 1;
-    fs.inode_used = fs.inode_used_staged = superblock.inode_used;
-    fs.page_used_staged = superblock.page_used;
-    fs.epoch_open = superblock.epoch + 1;
-    fs.epoch_durable = superblock.epoch;
-    fs.name_hash_seed = superblock.name_hash_seed;
-    fs.access_time_mode = options_.access_times;
-    std::vector<format::DevicePart> device_parts;
-    for (const server::OpenedDevice& device : pool.devices) device_parts.push_back(device.part);
-    engine::build_log(memory, fs, superblock, device_parts, ++log_seed_, options_.has_log);
-    mounted_->engine = engine::place_engine(memory, image);
+    mounted_->engine = assemble_engine(parts, options_, *mounted_->pool, mounted_->devices, ++log_seed_);
     mounted_->host = parts.make_host(mounted_->engine);
     for (const device::MappedFile& file : mounted_->files) {
       require(mounted_->host->map_memory(file.base(), file.size_bytes()), "map_memory");

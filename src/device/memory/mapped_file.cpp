@@ -14,6 +14,7 @@
 #include "base/bits.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
+#include "device/stack/device_stack.hpp"
 
 namespace gpu4fs::device {
 namespace {
@@ -108,10 +109,18 @@ MappedFile MappedFile::adopt(int descriptor, const std::string& path, OpenOption
   void* base = mmap(nullptr, file.size_bytes_, protection, MAP_SHARED, descriptor, 0);
   if (base == MAP_FAILED) fail(path, "cannot be mapped", errno);
   file.base_ = static_cast<u8*>(base);
+  file.put_under(std::move(options.stack));
   return file;
 }
 
-MappedFile MappedFile::anonymous(u64 size_bytes) {
+void MappedFile::put_under(std::shared_ptr<DeviceStack> stack) {
+  if (stack == nullptr) return;
+  stack_ = std::move(stack);
+  stack_->attach(size_bytes_);
+  stack_->map(base_, !read_only_);
+}
+
+MappedFile MappedFile::anonymous(u64 size_bytes, std::shared_ptr<DeviceStack> stack) {
   MappedFile file;
   file.path_ = "anonymous memory";
   if (size_bytes == 0 || !is_aligned(size_bytes, page_size)) {
@@ -123,6 +132,7 @@ MappedFile MappedFile::anonymous(u64 size_bytes) {
   file.base_ = static_cast<u8*>(base);
   file.size_bytes_ = size_bytes;
   file.page_bytes_ = static_cast<u64>(sysconf(_SC_PAGESIZE));
+  file.put_under(std::move(stack));
   return file;
 }
 
@@ -140,6 +150,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   medium_ = other.medium_;
   read_only_ = other.read_only_;
   descriptor_ = std::exchange(other.descriptor_, -1);
+  stack_ = std::move(other.stack_);
   return *this;
 }
 
@@ -148,6 +159,8 @@ MappedFile::~MappedFile() {
 }
 
 void MappedFile::release() noexcept {
+  if (stack_ != nullptr) stack_->map(nullptr, false);
+  stack_.reset();
   if (base_ != nullptr) munmap(base_, size_bytes_);
   if (descriptor_ >= 0) close(descriptor_);
   base_ = nullptr;
@@ -157,7 +170,13 @@ void MappedFile::release() noexcept {
 void MappedFile::flush() const {
   if (!needs_flush()) return;
   GPU4FS_CHECK(base_ != nullptr);
-  if (msync(base_, size_bytes_, MS_SYNC) != 0) fail(path_, "cannot be flushed", errno);
+  if (stack_ != nullptr && stack_->begin_flush() != Status::ok) {
+    fail(path_, "cannot be flushed: its stack of devices failed it", 0);
+  }
+  if (medium_ == MediumKind::file && msync(base_, size_bytes_, MS_SYNC) != 0) {
+    fail(path_, "cannot be flushed", errno);
+  }
+  if (stack_ != nullptr) stack_->end_flush();
 }
 
 void MappedFile::reserve_blocks() const {
@@ -195,6 +214,9 @@ u64 MappedFile::room_bytes() const {
 }
 
 GpuRegistration MappedFile::gpu_registration() const {
+  if (stack_ != nullptr) {
+    return {false, path_ + ": a device under layers like 'record' or 'fault' works with the CPU engine only"};
+  }
   if (!needs_flush()) return {true, {}};
   return {
       false,
@@ -205,8 +227,8 @@ GpuRegistration MappedFile::gpu_registration() const {
 
 Device MappedFile::device(u32 index) const {
   GPU4FS_CHECK(base_ != nullptr);
-  return Device{DeviceKind::memory,  index, size_bytes_, base_, needs_flush() ? 1u : 0u,
-                read_only_ ? 1u : 0u};
+  return Device{DeviceKind::memory,       index,          size_bytes_, base_, needs_flush() ? 1u : 0u,
+                read_only_ ? 1u : 0u, stack_.get()};
 }
 
 }  // namespace gpu4fs::device

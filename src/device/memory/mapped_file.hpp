@@ -9,6 +9,9 @@
 //   anonymous  nothing to do        possible
 //   file       msync(MS_SYNC)       only when mapped read-only
 //
+// A device with a stack (device/stack/device_stack.hpp) is flushed whatever its medium, because its layers want to
+// know, and never registered with a GPU, which would touch it unseen.
+//
 // A driver cannot pin pages of a disk file that it may write, because the file system has to know
 // who dirties them.
 //
@@ -26,6 +29,7 @@
 // reserve_range() rule out beforehand.
 #pragma once
 
+#include <memory>
 #include <stdexcept>
 #include <string>
 
@@ -51,6 +55,7 @@ const char* medium_name(MediumKind kind);
 struct OpenOptions {
   bool read_only = false;
   bool lock = true;
+  std::shared_ptr<DeviceStack> stack = nullptr;
 };
 
 struct GpuRegistration {
@@ -67,7 +72,7 @@ class MappedFile {
   // messages. The descriptor must be open for writing unless options.read_only is set.
   static MappedFile adopt(int descriptor, const std::string& path, OpenOptions options = {});
   // Zeroed memory without a file.
-  static MappedFile anonymous(u64 size_bytes);
+  static MappedFile anonymous(u64 size_bytes, std::shared_ptr<DeviceStack> stack = nullptr);
 
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
@@ -80,7 +85,7 @@ class MappedFile {
   MediumKind medium() const { return medium_; }
   u64 page_bytes() const { return page_bytes_; }  // of the mapping; a huge page on hugetlbfs
   bool read_only() const { return read_only_; }
-  bool needs_flush() const { return medium_ == MediumKind::file && !read_only_; }
+  bool needs_flush() const { return (medium_ == MediumKind::file || stack_ != nullptr) && !read_only_; }
   // Stores take blocks of the medium as they come: those of tmpfs, whose files are not reserved whole.
   bool grows_with_use() const { return medium_ == MediumKind::tmpfs && !read_only_; }
   const std::string& path() const { return path_; }
@@ -108,6 +113,7 @@ class MappedFile {
  private:
   MappedFile() = default;
   void release() noexcept;
+  void put_under(std::shared_ptr<DeviceStack> stack);
   bool fill_holes(u64 offset, u64 length) const;
 
   std::string path_;
@@ -117,6 +123,7 @@ class MappedFile {
   MediumKind medium_ = MediumKind::anonymous;
   bool read_only_ = false;
   int descriptor_ = -1;
+  std::shared_ptr<DeviceStack> stack_;
 };
 
 }  // namespace gpu4fs::device

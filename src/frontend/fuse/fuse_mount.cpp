@@ -87,8 +87,18 @@ unsigned default_threads() {
   return std::clamp(2 * processors, 8u, 32u);
 }
 
+// As libfuse wants it in a list of options.
+std::string escape_option(const std::string& text) {
+  std::string escaped;
+  for (const char character : text) {
+    if (character == ',' || character == '\\') escaped += '\\';
+    escaped += character;
+  }
+  return escaped;
+}
+
 fuse_session* new_session(const FuseOptions& options, FuseShared& shared) {
-  std::string kernel_options = "default_permissions,subtype=gpu4fs,fsname=" + options.source;
+  std::string kernel_options = "default_permissions,subtype=gpu4fs,fsname=" + escape_option(options.source);
   if (options.allow_other) kernel_options += ",allow_other";
   if (options.read_only) kernel_options += ",ro";
   for (const std::string& flag : options.kernel_flags) kernel_options += "," + flag;

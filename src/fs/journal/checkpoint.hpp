@@ -18,6 +18,7 @@
 // crash after it leaves this one.
 #pragma once
 
+#include "device/device_access.hpp"
 #include "device/memory/memory_device.hpp"
 #include "fs/pages/change.hpp"
 
@@ -178,9 +179,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_superblocks(Group g, FileSystem& fs, u64 
     });
     const u64 checksum = xxh3_page(g, &superblock, offset);
     serial(g, [&] { superblock.checksum = checksum; });
-    u8* destination = device::memory_at(fs.space.devices[d], offset, page_size);
-    copy_bytes(g, destination, &superblock, page_size);
+    const device::Device& device = fs.space.devices[d];
+    GPU4FS_TRY(serial(g, [&] { return device::begin_write(device, offset, page_size); }));
+    copy_bytes(g, device::memory_at(device, offset, page_size), &superblock, page_size);
     g.sync();
+    serial(g, [&] { device::end_write(device, offset, page_size); });
   }
   return Status::ok;
 }

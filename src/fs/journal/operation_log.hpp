@@ -19,6 +19,8 @@
 
 #include "base/copy.hpp"
 #include "base/xxh3.hpp"
+#include "device/device_access.hpp"
+#include "device/memory/memory_device.hpp"
 #include "fs/fs_types.hpp"
 #include "fs/space/extents.hpp"
 
@@ -277,23 +279,38 @@ GPU4FS_FN GPU4FS_NOINLINE u64 collect_log(Group g, const FileSystem& fs, u64 fro
   return at;
 }
 
-// Writes the log's bytes [from, to), at most its capacity, to every log device. The caller flushes them.
+namespace detail {
+
+// One rank of the group calls begin and end, all copy.
+template <class Group>
+GPU4FS_FN Status write_log_part(Group g, FileSystem& fs, u32 device, u64 from, u64 length) {
+  const OperationLog& log = fs.log;
+  const u64 place = from % log.capacity;
+  const u64 offset = serial(g, [&] { return fs.superblocks[device].device.log_offset + place; });
+  const device::Device& target = fs.space.devices[device];
+  GPU4FS_TRY(serial(g, [&] { return device::begin_write(target, offset, length); }));
+  copy_bytes(g, device::memory_at(target, offset, length), log.ring + place, length);
+  g.sync();
+  serial(g, [&] { device::end_write(target, offset, length); });
+  return Status::ok;
+}
+
+}  // namespace detail
+
+// Writes the log's bytes [from, to), at most its capacity, to every log device. The caller flushes them. Status:
+// device_failed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_log(Group g, FileSystem& fs, u64 from, u64 to) {
   const OperationLog& log = fs.log;
   GPU4FS_CHECK_LE(from, to);
   GPU4FS_CHECK_LE(to - from, log.capacity);
   for (u32 d = 0; d < log.device_count; ++d) {
-    const u64 area = serial(g, [&] { return fs.superblocks[d].device.log_offset; });
     for (u64 at = from; at < to;) {
-      const u64 place = at % log.capacity;
-      const u64 length = minimum(to - at, log.capacity - place);
-      u8* destination = device::memory_at(fs.space.devices[d], area + place, length);
-      copy_bytes(g, destination, log.ring + place, length);
+      const u64 length = minimum(to - at, log.capacity - at % log.capacity);
+      GPU4FS_TRY(detail::write_log_part(g, fs, d, at, length));
       at += length;
     }
   }
-  g.sync();
   return Status::ok;
 }
 

@@ -13,7 +13,7 @@
 #include "base/xxh3.hpp"
 #include "fs/fs_types.hpp"
 #include "fs/space/space_counters.hpp"
-#include "raid/translate.hpp"
+#include "raid/page_access.hpp"
 
 namespace gpu4fs::fs {
 
@@ -46,17 +46,21 @@ GPU4FS_FN u64 count_set_bits(Group g, const ChunkState& chunk, const u64* bitmap
 // Copies a page of descriptors to the medium. Descriptors of pages that are being written change
 // meanwhile; none of them is in the checkpoint, and each is copied whole.
 template <class Group>
-GPU4FS_FN void write_descriptor_page(Group g, FileSystem& fs, const ChunkState& chunk, u64 page) {
-  const format::ChunkLayout layout = format::chunk_layout(chunk.page_count);
+GPU4FS_FN Status write_descriptor_page(Group g, FileSystem& fs, const ChunkState& chunk, u64 page) {
+  const u64 header_page = format::chunk_layout(chunk.page_count).descriptors_page + page;
   const format::PageDescriptor* source = chunk.descriptors + page * format::descriptors_per_page;
-  u8* destination = raid::header_memory(fs.space, chunk, 0, layout.descriptors_page + page, 1);
+  GPU4FS_TRY(serial(g, [&] { return raid::begin_header_write(fs.space, chunk, 0, header_page, 1); }));
+  u8* destination = raid::header_memory(fs.space, chunk, 0, header_page, 1);
   for (u32 i = g.rank(); i < format::descriptors_per_page; i += g.size()) {
     store_stream_16(destination + 16 * i, load_shared_16(source + i));
   }
+  g.sync();
+  serial(g, [&] { raid::end_header_write(fs.space, chunk, 0, header_page, 1); });
+  return Status::ok;
 }
 
 template <class Group>
-GPU4FS_FN void write_descriptors(Group g, FileSystem& fs, ChunkState& chunk) {
+GPU4FS_FN Status write_descriptors(Group g, FileSystem& fs, ChunkState& chunk) {
   const u64 descriptor_pages = format::chunk_layout(chunk.page_count).descriptor_pages;
   for (u64 w = 0; w < divide_up(descriptor_pages, 64); ++w) {
     u64 dirty = serial(g, [&] {
@@ -67,10 +71,44 @@ GPU4FS_FN void write_descriptors(Group g, FileSystem& fs, ChunkState& chunk) {
     while (dirty != 0) {
       const u64 page = w * 64 + count_trailing_zeros(dirty);
       GPU4FS_CHECK_LT(page, descriptor_pages);
-      write_descriptor_page(g, fs, chunk, page);
+      GPU4FS_TRY(write_descriptor_page(g, fs, chunk, page));
       dirty &= dirty - 1;
     }
   }
+  return Status::ok;
+}
+
+struct SlotContent {
+  u64 epoch;
+  u64 bitmap_checksum;
+  u64 set_count;
+};
+
+// The slot's header, composed on the medium: the slot counts for nothing until the superblock has its epoch.
+template <class Group>
+GPU4FS_FN Status write_slot_header(Group g, FileSystem& fs, ChunkState& chunk, u32 slot,
+                                   const SlotContent& content) {
+  const u64 header_page = slot_page(format::chunk_layout(chunk.page_count), slot);
+  GPU4FS_TRY(serial(g, [&] { return raid::begin_header_write(fs.space, chunk, 0, header_page, 1); }));
+  u8* page = raid::header_memory(fs.space, chunk, 0, header_page, 1);
+  zero_page(g, page);
+  format::BitmapSlotHeader* written = reinterpret_cast<format::BitmapSlotHeader*>(page);
+  serial(g, [&] {
+    written->magic = format::bitmap_slot_magic;
+    written->version = 1;
+    written->slot = static_cast<u16>(slot);
+    written->bitmap_checksum = content.bitmap_checksum;
+    written->base_address = chunk.base_address;
+    written->epoch = content.epoch;
+    written->bit_count = chunk.page_count;
+    written->set_count = content.set_count;
+  });
+  const u64 checksum = xxh3_page(g, page, chunk.base_address ^ slot);
+  serial(g, [&] {
+    written->checksum = checksum;
+    raid::end_header_write(fs.space, chunk, 0, header_page, 1);
+  });
+  return Status::ok;
 }
 
 }  // namespace detail
@@ -121,34 +159,22 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_chunk(Group g, FileSystem& fs, u32 index,
     GPU4FS_CHECK_LT(chunk.slot_epoch[chunk.slot_newest], epoch);
     return chunk.slot_newest ^ 1;
   });
-  detail::write_descriptors(g, fs, chunk);
+  GPU4FS_TRY(detail::write_descriptors(g, fs, chunk));
 
   const format::ChunkLayout layout = format::chunk_layout(chunk.page_count);
-  const u64 header_page = detail::slot_page(layout, slot);
-  u8* bitmap = raid::header_memory(fs.space, chunk, 0, header_page + 1, layout.bitmap_pages);
+  const u64 bitmap_page = detail::slot_page(layout, slot) + 1;
+  GPU4FS_TRY(serial(
+      g, [&] { return raid::begin_header_write(fs.space, chunk, 0, bitmap_page, layout.bitmap_pages); }));
+  u8* bitmap = raid::header_memory(fs.space, chunk, 0, bitmap_page, layout.bitmap_pages);
   copy_bytes(g, bitmap, chunk.bitmaps.staged, layout.bitmap_pages * page_size);
-  const u64 checksum = detail::bitmap_checksum(g, chunk, chunk.bitmaps.staged, layout.bitmap_pages);
-  const u64 set_count = detail::count_set_bits(g, chunk, chunk.bitmaps.staged);
-  // The header is composed on the medium: the slot counts for nothing until the superblock has this
-  // epoch.
-  u8* page = raid::header_memory(fs.space, chunk, 0, header_page, 1);
-  zero_page(g, page);
-  format::BitmapSlotHeader* header = reinterpret_cast<format::BitmapSlotHeader*>(page);
-  serial(g, [&] {
-    header->magic = format::bitmap_slot_magic;
-    header->version = 1;
-    header->slot = static_cast<u16>(slot);
-    header->bitmap_checksum = checksum;
-    header->base_address = chunk.base_address;
-    header->epoch = epoch;
-    header->bit_count = chunk.page_count;
-    header->set_count = set_count;
-  });
-  const u64 header_checksum = xxh3_page(g, page, chunk.base_address ^ slot);
-  serial(g, [&] {
-    header->checksum = header_checksum;
-    chunk.slot_epoch[slot] = epoch;
-  });
+  g.sync();
+  serial(g, [&] { raid::end_header_write(fs.space, chunk, 0, bitmap_page, layout.bitmap_pages); });
+  detail::SlotContent content{};
+  content.epoch = epoch;
+  content.bitmap_checksum = detail::bitmap_checksum(g, chunk, chunk.bitmaps.staged, layout.bitmap_pages);
+  content.set_count = detail::count_set_bits(g, chunk, chunk.bitmaps.staged);
+  GPU4FS_TRY(detail::write_slot_header(g, fs, chunk, slot, content));
+  serial(g, [&] { chunk.slot_epoch[slot] = epoch; });
   return Status::ok;
 }
 

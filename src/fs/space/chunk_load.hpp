@@ -15,7 +15,7 @@
 #include "fs/fs_types.hpp"
 #include "fs/space/chunk_checkpoint.hpp"
 #include "fs/space/reserve.hpp"
-#include "raid/translate.hpp"
+#include "raid/page_access.hpp"
 
 namespace gpu4fs::fs {
 
@@ -49,13 +49,17 @@ struct SlotFacts {
   u64 set_count;
 };
 
+// Status: the device's, when it cannot read.
 template <class Group>
-GPU4FS_FN SlotFacts read_slot(Group g, FileSystem& fs, ChunkState& chunk, u32 slot) {
+GPU4FS_FN Status read_slot(Group g, FileSystem& fs, ChunkState& chunk, u32 slot, SlotFacts* facts) {
   const format::ChunkLayout layout = format::chunk_layout(chunk.page_count);
+  *facts = {0, 0, 0};
+  GPU4FS_TRY(serial(
+      g, [&] { return raid::begin_header_read(fs.space, chunk, 0, slot_page(layout, slot), 1); }));
   const u8* page = raid::header_memory(fs.space, chunk, 0, slot_page(layout, slot), 1);
   void* buffer = chunk.bitmaps.staged;  // not in use before the chunk is loaded
-  if (!load_sealed_page(g, buffer, page, chunk.base_address ^ slot)) return {0, 0, 0};
-  return serial(g, [&] {
+  if (!load_sealed_page(g, buffer, page, chunk.base_address ^ slot)) return Status::ok;
+  *facts = serial(g, [&] {
     const format::BitmapSlotHeader* header = static_cast<const format::BitmapSlotHeader*>(buffer);
     const bool fits = header->magic == format::bitmap_slot_magic && header->version == 1 &&
                       header->slot == slot && header->base_address == chunk.base_address &&
@@ -64,36 +68,49 @@ GPU4FS_FN SlotFacts read_slot(Group g, FileSystem& fs, ChunkState& chunk, u32 sl
     return fits ? SlotFacts{header->epoch, header->bitmap_checksum, header->set_count}
                 : SlotFacts{0, 0, 0};
   });
+  return Status::ok;
+}
+
+// Status: corrupt_structure, or the device's.
+template <class Group>
+GPU4FS_FN Status check_chunk_header(Group g, FileSystem& fs, ChunkState& chunk) {
+  void* buffer = chunk.bitmaps.staged;
+  GPU4FS_TRY(serial(g, [&] { return raid::begin_header_read(fs.space, chunk, 0, 0, 1); }));
+  const u8* page = raid::header_memory(fs.space, chunk, 0, 0, 1);
+  if (!load_sealed_page(g, buffer, page, chunk.base_address)) return Status::corrupt_structure;
+  return serial(g, [&] {
+    const format::ChunkHeader* header = static_cast<const format::ChunkHeader*>(buffer);
+    const bool fits = header->magic == format::chunk_header_magic && header->version == 1 &&
+                      header->column_index == 0 && header->base_address == chunk.base_address &&
+                      header->size_bytes == chunk.size_bytes;
+    return fits ? Status::ok : Status::corrupt_structure;
+  });
 }
 
 template <class Group>
-GPU4FS_FN bool chunk_header_fits(Group g, FileSystem& fs, ChunkState& chunk) {
-  void* buffer = chunk.bitmaps.staged;
-  const u8* page = raid::header_memory(fs.space, chunk, 0, 0, 1);
-  if (!load_sealed_page(g, buffer, page, chunk.base_address)) return false;
-  return serial(g, [&] {
-    const format::ChunkHeader* header = static_cast<const format::ChunkHeader*>(buffer);
-    return header->magic == format::chunk_header_magic && header->version == 1 &&
-           header->column_index == 0 && header->base_address == chunk.base_address &&
-           header->size_bytes == chunk.size_bytes;
-  });
+GPU4FS_FN Status clear_slot(Group g, FileSystem& fs, ChunkState& chunk, u32 slot) {
+  const u64 page = slot_page(format::chunk_layout(chunk.page_count), slot);
+  GPU4FS_TRY(serial(g, [&] { return raid::begin_header_write(fs.space, chunk, 0, page, 1); }));
+  zero_page(g, raid::header_memory(fs.space, chunk, 0, page, 1));
+  g.sync();
+  serial(g, [&] { raid::end_header_write(fs.space, chunk, 0, page, 1); });
+  return Status::ok;
 }
 
 // Chooses the slot that counts. A slot beyond the superblock's epoch belongs to a checkpoint that
 // was lost: mounted for writing its header goes, so that it cannot come back when the pool reaches
 // that epoch.
 template <class Group>
-GPU4FS_FN u32 choose_slot(Group g, FileSystem& fs, ChunkState& chunk, u64 superblock_epoch,
-                          SlotFacts (&slots)[2]) {
-  const format::ChunkLayout layout = format::chunk_layout(chunk.page_count);
+GPU4FS_FN Status choose_slot(Group g, FileSystem& fs, ChunkState& chunk, u64 superblock_epoch,
+                             SlotFacts (&slots)[2], u32* newest) {
   for (u32 slot = 0; slot < 2; ++slot) {
-    slots[slot] = read_slot(g, fs, chunk, slot);
+    GPU4FS_TRY(read_slot(g, fs, chunk, slot, &slots[slot]));
     if (slots[slot].epoch <= superblock_epoch) continue;
     slots[slot].epoch = 0;
-    if (fs.read_only == 0)
-      zero_page(g, raid::header_memory(fs.space, chunk, 0, slot_page(layout, slot), 1));
+    if (fs.read_only == 0) GPU4FS_TRY(clear_slot(g, fs, chunk, slot));
   }
-  return slots[1].epoch > slots[0].epoch ? 1 : 0;
+  *newest = slots[1].epoch > slots[0].epoch ? 1 : 0;
+  return Status::ok;
 }
 
 // True if no bit beyond the chunk's pages is set.
@@ -115,18 +132,22 @@ GPU4FS_FN bool padding_is_zero(Group g, const ChunkState& chunk, const u64* bitm
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE bool load_bitmap(Group g, FileSystem& fs, ChunkState& chunk, u32 slot,
-                                           const SlotFacts& facts) {
+GPU4FS_FN GPU4FS_NOINLINE Status load_bitmap(Group g, FileSystem& fs, ChunkState& chunk, u32 slot,
+                                             const SlotFacts& facts) {
   const format::ChunkLayout layout = format::chunk_layout(chunk.page_count);
   u64* committed = chunk.bitmaps.committed;
-  const u8* source =
-      raid::header_memory(fs.space, chunk, 0, slot_page(layout, slot) + 1, layout.bitmap_pages);
+  const u64 first = slot_page(layout, slot) + 1;
+  GPU4FS_TRY(serial(
+      g, [&] { return raid::begin_header_read(fs.space, chunk, 0, first, layout.bitmap_pages); }));
+  const u8* source = raid::header_memory(fs.space, chunk, 0, first, layout.bitmap_pages);
   copy_bytes(g, committed, source, layout.bitmap_pages * page_size);
   g.sync();
   if (bitmap_checksum(g, chunk, committed, layout.bitmap_pages) != facts.bitmap_checksum)
-    return false;
-  if (!padding_is_zero(g, chunk, committed, layout.bitmap_pages * (page_size / 8))) return false;
-  return count_set_bits(g, chunk, committed) == facts.set_count;
+    return Status::corrupt_structure;
+  if (!padding_is_zero(g, chunk, committed, layout.bitmap_pages * (page_size / 8)))
+    return Status::corrupt_structure;
+  return count_set_bits(g, chunk, committed) == facts.set_count ? Status::ok
+                                                                : Status::corrupt_structure;
 }
 
 // The other bitmaps and the counts of free pages, from `committed`.
@@ -157,13 +178,18 @@ GPU4FS_FN void derive_bitmaps(Group g, ChunkState& chunk) {
 }
 
 template <class Group>
-GPU4FS_FN void load_descriptors(Group g, FileSystem& fs, ChunkState& chunk) {
+GPU4FS_FN Status load_descriptors(Group g, FileSystem& fs, ChunkState& chunk) {
   const format::ChunkLayout layout = format::chunk_layout(chunk.page_count);
+  GPU4FS_TRY(serial(g, [&] {
+    return raid::begin_header_read(fs.space, chunk, 0, layout.descriptors_page,
+                                   layout.descriptor_pages);
+  }));
   const u8* source =
       raid::header_memory(fs.space, chunk, 0, layout.descriptors_page, layout.descriptor_pages);
   copy_bytes(g, chunk.descriptors, source, layout.descriptor_pages * page_size);
   for (u64 w = g.rank(); w < divide_up(layout.descriptor_pages, 64); w += g.size())
     chunk.descriptor_dirty[w] = 0;
+  return Status::ok;
 }
 
 GPU4FS_FN inline void add_to_counters(FileSystem& fs, u64 page_count, u64 free_count) {
@@ -184,7 +210,7 @@ GPU4FS_FN inline void add_to_counters(FileSystem& fs, u64 page_count, u64 free_c
 
 // Mount. Loads one chunk, once, and adds it to fs.counters, which begin as zero. Its header area
 // must be within the engine's reach; its data pages need not be. With fs.read_only nothing on the
-// medium is changed. Status: corrupt_structure.
+// medium is changed. Status: corrupt_structure, medium_error, device_failed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, FileSystem& fs, u32 index,
                                             u64 superblock_epoch) {
@@ -192,13 +218,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, FileSystem& fs, u32 index,
   GPU4FS_CHECK_GT(superblock_epoch, u64{0});
   raid::ChunkState& chunk = fs.space.chunks[index];
   GPU4FS_CHECK_EQ(chunk.loaded, 0u);
-  if (!detail::chunk_header_fits(g, fs, chunk)) return Status::corrupt_structure;
+  GPU4FS_TRY(detail::check_chunk_header(g, fs, chunk));
   detail::SlotFacts slots[2];
-  const u32 newest = detail::choose_slot(g, fs, chunk, superblock_epoch, slots);
+  u32 newest = 0;
+  GPU4FS_TRY(detail::choose_slot(g, fs, chunk, superblock_epoch, slots, &newest));
   if (slots[newest].epoch == 0) return Status::corrupt_structure;
-  if (!detail::load_bitmap(g, fs, chunk, newest, slots[newest])) return Status::corrupt_structure;
+  GPU4FS_TRY(detail::load_bitmap(g, fs, chunk, newest, slots[newest]));
   detail::derive_bitmaps(g, chunk);
-  detail::load_descriptors(g, fs, chunk);
+  GPU4FS_TRY(detail::load_descriptors(g, fs, chunk));
   serial(g, [&] {
     const u64 free_count = chunk.page_count - slots[newest].set_count;
     chunk.slot_newest = newest;

@@ -215,7 +215,9 @@ void check_superblocks(CheckContext& context) {
     for (u32 slot = 0; slot < 2; ++slot) {
       const SlotState state = probe.slots[slot].state;
       if (state != SlotState::damaged && state != SlotState::invalid) continue;
-      const bool torn = state == SlotState::damaged && chosen.clean == 0;
+      // Also beside a clean one: the first checkpoint behind it may have been torn, and nothing tells that
+      // from damage.
+      const bool torn = state == SlotState::damaged;
       context.add(
           torn ? FindingId::superblock_torn : FindingId::superblock_damaged,
           device_place(device.file, superblock_offset(slot)),

@@ -19,9 +19,9 @@
   X(pool_unusable, "pool-unusable", error, "The pool cannot be opened.")                           \
   X(pool_not_clean, "pool-not-clean", note,                                                        \
     "The pool was not unmounted; a mount continues from its last checkpoint.")                     \
-  X(superblock_damaged, "superblock-damaged", error, "A superblock slot is damaged.")              \
+  X(superblock_damaged, "superblock-damaged", error, "A superblock slot is wrong or missing.")     \
   X(superblock_torn, "superblock-torn", note,                                                      \
-    "A superblock slot was being written when the pool was last used.")                            \
+    "A superblock slot was being written at a crash, or is damaged; another one counts.")          \
   X(superblock_behind, "superblock-behind", note,                                                  \
     "A device holds the epoch before the newest one.")                                             \
   X(superblock_count, "superblock-count", error, "A count in the superblock is wrong.")            \

@@ -18,6 +18,7 @@ namespace {
 
 const u8* map_memory_device(const DeviceFile& file) {
   struct statfs medium {};
+  if (file.stack() != nullptr) return nullptr;  // its layers want to see the reads
   if (::fstatfs(file.fd(), &medium) != 0 ||
       static_cast<unsigned long>(medium.f_type) != TMPFS_MAGIC)
     return nullptr;

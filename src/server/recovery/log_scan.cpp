@@ -22,23 +22,32 @@ class LogArea {
  public:
   LogArea(const OpenedDevice& device, u64 capacity) : device_(device), capacity_(capacity) {}
 
-  // The bytes from `place` on; *available: how many, at least a record's greatest length or up to the area's end.
+  // The bytes from `place` on; *available: how many, at least a record's greatest length or up to the area's end. Null:
+  // they cannot be read.
   const u8* at(u64 place, u64* available) {
     const u64 wanted = std::min<u64>(format::log_record_bytes_max, capacity_ - place);
     if (place < begin_ || place + wanted > begin_ + window_.size()) {
       begin_ = place;
       window_.resize(std::min(window_bytes, capacity_ - place));
-      device_.file.read_at(device_.part.log_offset + place, window_.data(), window_.size());
+      try {
+        device_.file.read_at(device_.part.log_offset + place, window_.data(), window_.size());
+      } catch (const PoolError& error) {
+        problem_ = error.what();
+        window_.clear();
+        return nullptr;
+      }
     }
     *available = begin_ + window_.size() - place;
     return window_.data() + (place - begin_);
   }
+  const std::string& problem() const { return problem_; }
 
  private:
   const OpenedDevice& device_;
   u64 capacity_;
   u64 begin_ = 0;
   std::vector<u8> window_;
+  std::string problem_;
 };
 
 u64 checksum_of(const LogRecord& record, u64 length, u64 seed) {
@@ -56,12 +65,15 @@ std::vector<format::DevicePart> parts_of(const OpenedPool& pool) {
 
 // The record of `lsn` from the first area that has it, or null.
 const LogRecord* read_record(std::vector<LogArea>& areas, u64 capacity, u64 lsn, u64 seed) {
+  std::size_t unreadable = 0;
   for (LogArea& area : areas) {
     u64 available = 0;
     const auto* record = reinterpret_cast<const LogRecord*>(area.at(lsn % capacity, &available));
-    if (record->lsn != lsn) continue;
+    if (record == nullptr) ++unreadable;
+    if (record == nullptr || record->lsn != lsn) continue;
     if (find_record_problem(*record, available, lsn, seed).empty()) return record;
   }
+  if (unreadable == areas.size()) throw PoolError(Status::io_error, areas.front().problem());
   return nullptr;
 }
 

@@ -1,6 +1,11 @@
-#include "server/recovery/replay_command.hpp"
+#include "server/recovery/replay.hpp"
 
-#include "base/types.hpp"
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "format/ring_format.hpp"
+#include "server/pool_error.hpp"
 
 namespace gpu4fs::server {
 namespace {
@@ -71,8 +76,7 @@ void set_arguments(const LogRecord& record, format::Command& command) {
   }
 }
 
-}  // namespace
-
+// The command that carries out the record in the session's memory at `address`.
 format::Command replay_command(const LogRecord& record, u64 address) {
   const u32 name_bytes = u32{record.name_length} + record.second_name_length;
   const format::LogRecordLayout layout =
@@ -105,6 +109,75 @@ format::Command claim_command(u64 address) {
   command.deadline_ms = patient_deadline_ms;
   command.output = address;
   return command;
+}
+
+Status call(ServerSession& session, const LogRecord& record, bool claims) {
+  std::memcpy(session.data(), &record, record.length);
+  const u64 address = format::ring_address(0, 0);
+  return session.call(claims ? claim_command(address) : replay_command(record, address)).status;
+}
+
+[[noreturn]] void fail(const char* what, const LogRecord& record, Status status) {
+  throw PoolError(status, fmt::format("{}: record of kind {} for inode {} at {:#x}: {}", what,
+                                      static_cast<unsigned>(record.opcode), record.inode, record.lsn,
+                                      status_text(status)));
+}
+
+u64 named_pages(const LogRecord& record) {
+  const u32 name_bytes = u32{record.name_length} + record.second_name_length;
+  const u32 offset =
+      format::log_record_layout(name_bytes, record.data_length, record.extent_count).extents_offset;
+  u64 pages = 0;
+  for (u32 i = 0; i < record.extent_count; ++i) {
+    format::LogExtent extent;
+    std::memcpy(&extent, reinterpret_cast<const u8*>(&record) + offset + i * sizeof(extent), sizeof(extent));
+    if ((extent.flags & format::log_extent_unwritten) == 0) pages += extent.page_count;
+  }
+  return pages;
+}
+
+}  // namespace
+
+VerifiedLog verify_records(ServerSession& session, const LogScan& scan) {
+  VerifiedLog log;
+  for (; log.record_count < scan.record_count(); ++log.record_count) {
+    const LogRecord& record = scan.record(log.record_count);
+    if (record.extent_count == 0) continue;
+    const Status status = call(session, record, true);
+    if (status == Status::checksum_mismatch) break;
+    if (status != Status::ok) fail("the pages of a logged operation cannot be read", record, status);
+    log.page_count += named_pages(record);
+  }
+  const bool is_whole = log.record_count == scan.record_count();
+  log.end = is_whole ? scan.end : scan.record(log.record_count).lsn;
+  return log;
+}
+
+void require_nothing_lost(const LogScan& scan, u64 end) {
+  if (scan.durable <= end) return;
+  throw PoolError(Status::checksum_mismatch,
+                  fmt::format("the operation log is damaged at {:#x}: {} KiB behind it had been made durable; mount "
+                              "with 'damaged_log=drop' to go on without the operations there",
+                              end, (scan.durable - end + 1023) >> 10));
+}
+
+void replay_records(ServerSession& session, const LogScan& scan, u64 record_count) {
+  for (u64 i = 0; i < record_count; ++i) {
+    const LogRecord& record = scan.record(i);
+    const Status status = call(session, record, false);
+    // It may have been carried out before a checkpoint of an earlier attempt.
+    const bool was_done = status == Status::no_attribute && record.opcode == LogOpcode::remove_attribute;
+    if (status != Status::ok && !was_done) fail("a logged operation cannot be carried out", record, status);
+  }
+}
+
+void set_log_end(ServerSession& session, u64 lsn) {
+  LogRecord last{};
+  last.opcode = LogOpcode::filler;
+  last.lsn = lsn;
+  last.length = sizeof(last);
+  const Status status = call(session, last, false);
+  if (status != Status::ok) fail("the end of the log cannot be set", last, status);
 }
 
 }  // namespace gpu4fs::server

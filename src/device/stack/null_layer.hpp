@@ -1,0 +1,14 @@
+// The layer `null`: forgets writes. Over memory of zeros nobody else writes to, reads are zeros.
+#pragma once
+
+#include "device/stack/device_stack.hpp"
+
+namespace gpu4fs::device {
+
+class NullLayer : public StackLayer {
+ public:
+  void write(std::vector<StackWrite>& writes) override { writes.clear(); }
+  bool changes_writes() const override { return true; }
+};
+
+}  // namespace gpu4fs::device

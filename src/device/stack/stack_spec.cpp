@@ -1,0 +1,122 @@
+#include "device/stack/stack_spec.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+#include "base/bits.hpp"
+#include "base/limits.hpp"
+#include "device/memory/mapped_file.hpp"
+#include "device/stack/fault_layer.hpp"
+#include "device/stack/null_layer.hpp"
+#include "device/stack/record_layer.hpp"
+
+namespace gpu4fs::device {
+
+namespace {
+
+constexpr std::string_view layer_names[] = {"record", "fault", "null"};
+constexpr std::string_view null_name = "null";
+
+[[noreturn]] void fail(const std::string& text, const std::string& what) {
+  throw DeviceError("device '" + text + "': " + what, 0);
+}
+
+// The layer that `text` begins with; empty: it is a path.
+std::string_view layer_at(std::string_view text) {
+  for (const std::string_view name : layer_names) {
+    if (text.size() > name.size() && text.starts_with(name) && text[name.size()] == '=')
+      return name;
+  }
+  return {};
+}
+
+u64 parse_null_size(const std::string& text, std::string_view argument) {
+  u64 size = 0;
+  const char* end = argument.data() + argument.size();
+  const auto [stop, error] = std::from_chars(argument.data(), end, size);
+  if (error != std::errc{}) fail(text, "the size of 'null' is a number with K, M or G behind it");
+  const std::string_view unit(stop, static_cast<std::size_t>(end - stop));
+  const std::string_view units = "KMG";
+  const std::size_t at = unit.size() == 1 ? units.find(unit) : std::string_view::npos;
+  if (!unit.empty() && at == std::string_view::npos) {
+    fail(text, "'" + std::string(unit) + "' is no unit of the size of 'null'");
+  }
+  const u32 shift = unit.empty() ? 0 : 10 * (static_cast<u32>(at) + 1);
+  if (size == 0 || size > (u64{1} << 46) >> shift || !is_aligned(size << shift, page_size)) {
+    fail(text, "the size of 'null' is a multiple of 4096, at most 64 TiB");
+  }
+  return size << shift;
+}
+
+}  // namespace
+
+DeviceSpec parse_device_spec(const std::string& text) {
+  DeviceSpec spec;
+  std::string_view rest = text;
+  for (std::string_view name = layer_at(rest); !name.empty(); name = layer_at(rest)) {
+    const std::size_t colon = rest.find(':');
+    if (colon == std::string_view::npos) {
+      fail(text, "a colon is missing behind '" + std::string(rest) + "' (write ./" +
+                     std::string(rest) + " for a path)");
+    }
+    const std::string_view argument = rest.substr(name.size() + 1, colon - name.size() - 1);
+    if (argument.empty()) fail(text, "'" + std::string(name) + "' needs something behind '='");
+    rest.remove_prefix(colon + 1);
+    if (name == null_name) {
+      if (!rest.empty()) fail(text, "nothing can be below 'null'");
+      spec.null_bytes = parse_null_size(text, argument);
+      spec.path = null_name;
+      return spec;
+    }
+    spec.layers.push_back({std::string(name), std::string(argument)});
+  }
+  if (rest.empty() && !spec.layers.empty())
+    fail(text, "no device below '" + spec.layers.back().name + "'");
+  spec.path = rest;
+  return spec;
+}
+
+std::size_t end_of_device(std::string_view list, std::size_t begin) {
+  for (;;) {
+    const std::string_view name = layer_at(list.substr(begin));
+    const std::size_t end = std::min(list.find(':', begin), list.size());
+    if (name.empty() || end == list.size()) return end;
+    begin = end + 1;
+    // The colon behind the size belongs to it; one more separates.
+    if (name == null_name) return std::min(list.find(':', begin), list.size());
+  }
+}
+
+std::string absolute_device(const std::string& text) {
+  const DeviceSpec spec = parse_device_spec(text);
+  std::string result;
+  std::error_code error;
+  for (const LayerSpec& layer : spec.layers) {
+    const bool is_path = layer.name == "record";
+    result +=
+        layer.name + "=" +
+        (is_path ? std::filesystem::absolute(layer.argument, error).string() : layer.argument) +
+        ":";
+  }
+  if (spec.is_null()) return result + "null=" + std::to_string(spec.null_bytes) + ":";
+  const std::filesystem::path canonical = std::filesystem::canonical(spec.path, error);
+  if (error) throw DeviceError(spec.path + ": " + error.message(), error.value());
+  return result + canonical.string();
+}
+
+std::shared_ptr<DeviceStack> make_stack(const DeviceSpec& spec) {
+  if (!spec.has_stack()) return nullptr;
+  std::vector<std::unique_ptr<StackLayer>> layers;
+  for (const LayerSpec& layer : spec.layers) {
+    if (layer.name == "record") {
+      layers.push_back(std::make_unique<RecordLayer>(open_write_log(layer.argument), spec.path));
+    } else {
+      layers.push_back(std::make_unique<FaultLayer>(parse_fault_rules(layer.argument)));
+    }
+  }
+  if (spec.is_null()) layers.push_back(std::make_unique<NullLayer>());
+  return std::make_shared<DeviceStack>(std::move(layers));
+}
+
+}  // namespace gpu4fs::device

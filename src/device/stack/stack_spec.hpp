@@ -1,0 +1,52 @@
+// Devices with stacks as they are named on command lines and in tables of file systems:
+//
+//   PATH                     a device; a stack only if it begins with the name of a layer and '=':
+//   ./record=x is a path record=LOGFILE:DEVICE    writes and flushes of DEVICE go into LOGFILE
+//   (device/stack/write_log.hpp) fault=RULES:DEVICE       DEVICE with faults
+//   (device/stack/fault_layer.hpp) null=SIZE:               reads zeros, forgets writes; SIZE in
+//   bytes, or with K, M, G; no path behind it
+//
+// DEVICE may itself have a stack. Arguments cannot contain colons. In lists of devices, which have
+// colons too, the colon behind a layer's argument separates nothing.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/types.hpp"
+#include "device/stack/device_stack.hpp"
+
+namespace gpu4fs::device {
+
+struct LayerSpec {
+  std::string name;
+  std::string argument;
+};
+
+struct DeviceSpec {
+  std::vector<LayerSpec> layers;  // top first; without `null`
+  std::string path;               // of the device below them; "null" of a null device
+  u64 null_bytes = 0;             // not 0: a null device of this size
+
+  bool is_null() const { return null_bytes != 0; }
+  bool has_stack() const { return is_null() || !layers.empty(); }
+};
+
+// DeviceError: names the text and what is wrong with it.
+DeviceSpec parse_device_spec(const std::string& text);
+
+// Where the device that begins at `begin` ends in a list with colons: the position of the colon
+// behind it, or the list's size.
+std::size_t end_of_device(std::string_view list, std::size_t begin);
+
+// The same device for a process in another folder: its paths made absolute. DeviceError, also when
+// it does not exist.
+std::string absolute_device(const std::string& text);
+
+// The stack, without a medium yet; null when the device has none. DeviceError.
+std::shared_ptr<DeviceStack> make_stack(const DeviceSpec& spec);
+
+}  // namespace gpu4fs::device

@@ -1,0 +1,68 @@
+// Announcing accesses to pages of the space to their devices' stacks (device/device_access.hpp).
+//
+// Plain functions: one rank calls them, inside serial(). A space without stacks costs one test a
+// call, which is one for a run of pages; in a kernel they are nothing.
+#pragma once
+
+#include "device/device_access.hpp"
+#include "raid/translate.hpp"
+
+namespace gpu4fs::raid {
+
+GPU4FS_FN inline bool is_stacked(const LogicalSpace& space) {
+#if GPU4FS_DEVICE_CODE
+  (void)space;
+  return false;
+#else
+  return space.stacked != 0;
+#endif
+}
+
+// Of `page_count` data pages that lie together (RunPlan).
+GPU4FS_FN inline Status begin_page_read(const LogicalSpace& space, const PageLocation& location,
+                                        u64 page_count) {
+  if (!is_stacked(space)) return Status::ok;
+  const DevicePlace place = page_place(space, location);
+  return device::begin_read(space.devices[place.device], place.offset, page_count * page_size);
+}
+
+GPU4FS_FN inline Status begin_page_write(const LogicalSpace& space, const PageLocation& location,
+                                         u64 page_count) {
+  if (!is_stacked(space)) return Status::ok;
+  const DevicePlace place = page_place(space, location);
+  return device::begin_write(space.devices[place.device], place.offset, page_count * page_size);
+}
+
+GPU4FS_FN inline void end_page_write(const LogicalSpace& space, const PageLocation& location,
+                                     u64 page_count) {
+  if (!is_stacked(space)) return;
+  const DevicePlace place = page_place(space, location);
+  device::end_write(space.devices[place.device], place.offset, page_count * page_size);
+}
+
+// Of pages [first, first + count) of a column's header area.
+GPU4FS_FN inline Status begin_header_read(const LogicalSpace& space, const ChunkState& chunk,
+                                          u32 column, u64 first, u64 count) {
+  if (!is_stacked(space)) return Status::ok;
+  const ColumnState& state = chunk.columns[column];
+  return device::begin_read(space.devices[state.device], state.header_offset + first * page_size,
+                            count * page_size);
+}
+
+GPU4FS_FN inline Status begin_header_write(const LogicalSpace& space, const ChunkState& chunk,
+                                           u32 column, u64 first, u64 count) {
+  if (!is_stacked(space)) return Status::ok;
+  const ColumnState& state = chunk.columns[column];
+  return device::begin_write(space.devices[state.device], state.header_offset + first * page_size,
+                             count * page_size);
+}
+
+GPU4FS_FN inline void end_header_write(const LogicalSpace& space, const ChunkState& chunk,
+                                       u32 column, u64 first, u64 count) {
+  if (!is_stacked(space)) return;
+  const ColumnState& state = chunk.columns[column];
+  device::end_write(space.devices[state.device], state.header_offset + first * page_size,
+                    count * page_size);
+}
+
+}  // namespace gpu4fs::raid

@@ -1,0 +1,34 @@
+// Carrying out the records of an operation log again, on an engine that replays (it keeps no log). Host only.
+//
+//   const VerifiedLog log = verify_records(session, scan);   // what of it counts
+//   replay_records(session, scan, log.record_count);
+//   set_log_end(session, log.end);
+//   ... a checkpoint ...
+//
+// `session` is an internal one with at least format::log_record_bytes_max of data. All throw PoolError naming the
+// record; the engine is to be thrown away then, without a checkpoint.
+#pragma once
+
+#include "server/recovery/log_scan.hpp"
+#include "server/server_session.hpp"
+
+namespace gpu4fs::server {
+
+struct VerifiedLog {
+  u64 record_count = 0;  // the log ends in front of the first record whose pages are not on the medium
+  u64 page_count = 0;    // of data, that records name
+  u64 end = 0;           // LSN
+};
+
+// Claims the pages that records name and compares them with their digests.
+VerifiedLog verify_records(ServerSession& session, const LogScan& scan);
+
+// Whatever was acknowledged lies in front of `end`: else checksum_mismatch.
+void require_nothing_lost(const LogScan& scan, u64 end);
+
+void replay_records(ServerSession& session, const LogScan& scan, u64 record_count);
+
+// The next checkpoint says that the log begins at `lsn`.
+void set_log_end(ServerSession& session, u64 lsn);
+
+}  // namespace gpu4fs::server

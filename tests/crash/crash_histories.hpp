@@ -1,0 +1,164 @@
+// The histories of the crash tests: every operation alone, every pair of operations on names, what checkpoints and a
+// full pool do in between, and random ones.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "crash/crash_history.hpp"
+
+namespace gpu4fs::test {
+
+struct NamedStep {
+  const char* name;
+  void (*run)(CrashWriter&);
+};
+
+// On a bounded set of names; any may follow any other (then some fail, which is a history too).
+inline const std::vector<NamedStep>& name_steps() {
+  static const std::vector<NamedStep> steps = {
+      {"create", [](CrashWriter& w) { w.create("n"); }},
+      {"mkdir", [](CrashWriter& w) { w.mkdir("m"); }},
+      {"mknod", [](CrashWriter& w) { w.mknod("p"); }},
+      {"symlink", [](CrashWriter& w) { w.symlink("l", "somewhere/else"); }},
+      {"link", [](CrashWriter& w) { w.link("h", "d/h2"); }},
+      {"unlink", [](CrashWriter& w) { w.unlink("a"); }},
+      {"unlink_link", [](CrashWriter& w) { w.unlink("h"); }},
+      {"rmdir", [](CrashWriter& w) { w.rmdir("e"); }},
+      {"rename", [](CrashWriter& w) { w.rename("h", "h3"); }},
+      {"rename_over", [](CrashWriter& w) { w.rename("d/f", "a"); }},
+      {"rename_directory", [](CrashWriter& w) { w.rename("d", "e/d"); }},
+      {"exchange", [](CrashWriter& w) { w.rename("s", "e", 2); }},
+      {"chmod", [](CrashWriter& w) { w.chmod("", 0711); }},
+      {"set_attribute", [](CrashWriter& w) { w.set_attribute("", "user.y", 300); }},
+      {"tmpfile", [](CrashWriter& w) { w.tmpfile(); }},
+  };
+  return steps;
+}
+
+inline const std::vector<NamedStep>& content_steps() {
+  using format::Opcode;
+  static const std::vector<NamedStep> steps = {
+      {"write_inline", [](CrashWriter& w) { w.write("a", 20, 50); }},
+      {"write_grow", [](CrashWriter& w) { w.write("a", 90, 500); }},
+      {"write_middle", [](CrashWriter& w) { w.write("h", 1000, 2000); }},
+      {"write_pages", [](CrashWriter& w) { w.write("h", page_size, 2 * page_size); }},
+      {"write_end", [](CrashWriter& w) { w.write("h", 3 * page_size + 100, 40000); }},
+      {"write_hole", [](CrashWriter& w) { w.write("a", 60000, 300); }},
+      {"append", [](CrashWriter& w) { w.write("h", 3 * page_size + 100, 10); }},
+      {"truncate_zero", [](CrashWriter& w) { w.on_file(Opcode::truncate, "h", 0, 0); }},
+      {"truncate_part", [](CrashWriter& w) { w.on_file(Opcode::truncate, "h", page_size + 7, 0); }},
+      {"truncate_grow", [](CrashWriter& w) { w.on_file(Opcode::truncate, "a", 30000, 0); }},
+      {"fallocate", [](CrashWriter& w) { w.on_file(Opcode::fallocate, "a", 0, 5 * page_size); }},
+      {"punch", [](CrashWriter& w) { w.on_file(Opcode::fallocate, "h", 100, 2 * page_size, 3); }},
+      {"zero_range", [](CrashWriter& w) { w.on_file(Opcode::fallocate, "h", page_size, page_size, 0x10); }},
+      {"copy_range", [](CrashWriter& w) { w.copy("h", "a", 0, page_size, 2 * page_size); }},
+      {"remove_attribute", [](CrashWriter& w) { w.remove_attribute("a", "user.x"); }},
+      {"large_attribute", [](CrashWriter& w) { w.set_attribute("a", "user.z", 3000); }},
+  };
+  return steps;
+}
+
+namespace detail {
+
+// A step may need a name that is not there (any more): then it is left out.
+template <class Step>
+void try_step(CrashWriter& w, const Step& step) {
+  try {
+    step(w);
+  } catch (const std::out_of_range&) {
+  }
+}
+
+// The step; durable; and something after it that nobody was promised.
+inline CrashHistory alone(const NamedStep& step, CrashPlace place) {
+  CrashHistory history{fmt::format("alone_{}_{}", step.name, static_cast<u32>(place)), place, 6, {}};
+  history.body = [run = step.run](CrashWriter& w) {
+    try_step(w, run);
+    w.sync();
+    w.create("last");
+    w.fsync("");
+    try_step(w, [](CrashWriter& writer) { writer.write("last", 0, 6000); });
+    w.checkpoint();
+  };
+  return history;
+}
+
+inline CrashHistory pair(const NamedStep& first, const NamedStep& second, bool syncs_between) {
+  CrashHistory history{fmt::format("pair_{}_{}", first.name, second.name), CrashPlace::one_device, 1, {}};
+  history.body = [first, second, syncs_between](CrashWriter& w) {
+    try_step(w, first.run);
+    if (syncs_between) w.sync();
+    try_step(w, second.run);
+    w.sync();
+  };
+  return history;
+}
+
+inline CrashHistory random_walk(u64 seed) {
+  const CrashPlace place = static_cast<CrashPlace>(seed % crash_place_count);
+  CrashHistory history{fmt::format("random_{}", seed), place, 2, {}};
+  history.body = [seed, place](CrashWriter& w) {
+    SourceOptions options;
+    options.offset_max = u64{40} << 10;
+    options.length_max = u64{12} << 10;
+    options.big_length = u64{24} << 10;
+    options.sparse = false;
+    options.node_max = 25;
+    options.name_count = 4;
+    OperationSource source(seed, options);
+    for (u32 i = 0; i < 24; ++i) {
+      FileOperation op = source.next(w.model());
+      // What removes the filling of a full pool is not the point, and takes many commits.
+      const auto big = w.model().nodes.at(PosixModel::root).entries.find("big");
+      const bool fills = place == CrashPlace::nearly_full && big != w.model().nodes.at(PosixModel::root).entries.end() &&
+                         (op.inode == big->second || op.second_inode == big->second);
+      if (!fills) w.run(op);
+      if (source.below(7) == 0) w.sync();
+      if (source.below(11) == 0) w.checkpoint();
+    }
+    w.sync();
+  };
+  return history;
+}
+
+// Space runs out in the middle of things.
+inline CrashHistory full_pool() {
+  CrashHistory history{"full_pool", CrashPlace::nearly_full, 3, {}};
+  history.body = [](CrashWriter& w) {
+    for (u32 i = 0; i < 12; ++i) {
+      const std::string name = fmt::format("x{}", i);
+      w.create(name);
+      if (w.model().nodes.at(PosixModel::root).entries.count(name) == 0) break;
+      w.write(name, 0, 5 * page_size);
+      if (i % 4 == 3) w.sync();
+    }
+    w.unlink("h");
+    w.unlink("d/f");
+    w.sync();
+    w.write("a", 0, 3 * page_size);
+    w.fsync("a");
+  };
+  return history;
+}
+
+}  // namespace detail
+
+// `random_count`: of random histories, from `first_seed` on.
+inline std::vector<CrashHistory> crash_histories(u64 first_seed, u64 random_count) {
+  std::vector<CrashHistory> list;
+  for (u32 place = 0; place < crash_place_count; ++place) {
+    for (const NamedStep& step : name_steps()) list.push_back(detail::alone(step, static_cast<CrashPlace>(place)));
+    for (const NamedStep& step : content_steps()) list.push_back(detail::alone(step, static_cast<CrashPlace>(place)));
+  }
+  u32 number = 0;
+  for (const NamedStep& first : name_steps()) {
+    for (const NamedStep& second : name_steps()) list.push_back(detail::pair(first, second, number++ % 2 == 0));
+  }
+  list.push_back(detail::full_pool());
+  for (u64 i = 0; i < random_count; ++i) list.push_back(detail::random_walk(first_seed + i));
+  return list;
+}
+
+}  // namespace gpu4fs::test

@@ -1,0 +1,282 @@
+// What a crash test does to a pool, and the record of it: every write and flush of the devices, and between them when
+// each operation began and ended.
+//
+// Marks in the log: 2 * i when operation i begins, 2 * i + 1 when it has been acknowledged. The state after the first
+// i operations is states[i]; an operation that failed changes nothing.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "crash/crash_pool.hpp"
+#include "crash/crash_state.hpp"
+#include "model/operation_source.hpp"
+#include "server/pool_checksum.hpp"
+
+namespace gpu4fs::test {
+
+// A prepared pool, unmounted.
+struct CrashBase {
+  DeviceBytes devices;
+  PosixModel model;
+};
+
+struct CrashRecord {
+  DeviceBytes before;                              // the devices when the log begins
+  std::vector<device::WriteLogEntry> entries;
+  std::vector<std::string> states;                 // by number of operations
+  std::vector<bool> is_sync;                       // by operation: it promises all before it
+  std::vector<std::string> operations;             // for people
+  std::string problem;                             // not empty: engine and model differ without any crash
+};
+
+// Does operations on a pool and on its model.
+class CrashWriter {
+ public:
+  CrashWriter(CrashPool& pool, PosixModel model, device::WriteLog* log, CrashRecord* record)
+      : pool_(pool), model_(std::move(model)), log_(log), record_(record), client_(pool.session()) {
+    record_->states.push_back(ModelText(model_).text());
+  }
+
+  const PosixModel& model() const { return model_; }
+  u64 at(const std::string& path) const {
+    u64 number = PosixModel::root;
+    for (std::size_t begin = 0; begin < path.size();) {
+      const std::size_t end = std::min(path.find('/', begin), path.size());
+      number = model_.nodes.at(number).entries.at(path.substr(begin, end - begin));
+      begin = end + 1;
+    }
+    return number;
+  }
+
+  // Answers what the engine does. Follows it in the model.
+  client::Reply run(const FileOperation& op) {
+    const u64 index = record_->operations.size();
+    const std::set<int> expected = model_.expect(op);
+    const std::vector<u8> content = op.opcode == format::Opcode::write ? content_of(op) : std::vector<u8>{};
+    mark(2 * index);
+    const client::Reply reply = client_.call(op, content);
+    mark(2 * index + 1);
+    const int error = to_errno(reply.status);
+    record_->operations.push_back(fmt::format("{} = {}", to_text(op), status_name(reply.status)));
+    record_->is_sync.push_back(error == 0 &&
+                               (op.opcode == format::Opcode::fsync || op.opcode == format::Opcode::sync));
+    const bool is_stray_reclaim = op.opcode == format::Opcode::reclaim;
+    if (error == 0) {
+      model_.commit(op, reply.result, content);
+    } else if (expected.count(error) == 0 && error != ENOSPC && !is_stray_reclaim) {
+      record_->problem += record_->operations.back() + "\n";
+    }
+    record_->states.push_back(ModelText(model_).text());
+    return reply;
+  }
+
+  // Of names, by path.
+  u64 create(const std::string& path) { return named(format::Opcode::create, path, 0644).result; }
+  u64 mkdir(const std::string& path) { return named(format::Opcode::mkdir, path, 0755).result; }
+  void mknod(const std::string& path) { named(format::Opcode::mknod, path, S_IFIFO | 0600); }
+  void unlink(const std::string& path) { named(format::Opcode::unlink, path, 0); }
+  void rmdir(const std::string& path) { named(format::Opcode::rmdir, path, 0); }
+  void symlink(const std::string& path, const std::string& target) {
+    FileOperation op = in_directory(format::Opcode::symlink, path);
+    op.text = target;
+    run(op);
+  }
+  void link(const std::string& from, const std::string& to) {
+    FileOperation op = in_directory(format::Opcode::link, to);
+    op.second_inode = at(from);
+    run(op);
+  }
+  void rename(const std::string& from, const std::string& to, u32 flags = 0) {
+    FileOperation op = in_directory(format::Opcode::rename, from);
+    const FileOperation target = in_directory(format::Opcode::rename, to);
+    op.second_inode = target.inode;
+    op.second_name = target.name;
+    op.mask = flags;
+    run(op);
+  }
+  void tmpfile() {
+    FileOperation op;
+    op.opcode = format::Opcode::tmpfile;
+    op.inode = PosixModel::root;
+    op.mode = 0600;
+    run(op);
+  }
+  // Of files.
+  void on_file(format::Opcode opcode, const std::string& path, u64 offset, u64 length, u32 mode = 0) {
+    FileOperation op;
+    op.opcode = opcode;
+    op.inode = at(path);
+    op.offset = offset;
+    op.length = length;
+    op.mode = mode;
+    op.data_seed = record_->operations.size() + 1;
+    run(op);
+  }
+  void write(const std::string& path, u64 offset, u64 length) { on_file(format::Opcode::write, path, offset, length); }
+  void copy(const std::string& from, const std::string& to, u64 offset, u64 target_offset, u64 length) {
+    FileOperation op;
+    op.opcode = format::Opcode::copy_range;
+    op.inode = at(from);
+    op.second_inode = at(to);
+    op.offset = offset;
+    op.aux = target_offset;
+    op.length = length;
+    run(op);
+  }
+  void chmod(const std::string& path, u32 mode) {
+    FileOperation op;
+    op.opcode = format::Opcode::setattr;
+    op.inode = at(path);
+    op.mask = format::set_mode | format::set_uid;
+    op.attributes.mode = mode;
+    op.attributes.uid = 1000;
+    run(op);
+  }
+  void set_attribute(const std::string& path, const std::string& name, u64 length) {
+    FileOperation op;
+    op.opcode = format::Opcode::set_attribute;
+    op.inode = at(path);
+    op.name = name;
+    op.text = std::string(length, 'v');
+    run(op);
+  }
+  void remove_attribute(const std::string& path, const std::string& name) {
+    FileOperation op;
+    op.opcode = format::Opcode::remove_attribute;
+    op.inode = at(path);
+    op.name = name;
+    run(op);
+  }
+  void fsync(const std::string& path) { on_file(format::Opcode::fsync, path, 0, 0); }
+  void sync() { on_file(format::Opcode::sync, "", 0, 0); }
+  // Durable, but nobody was promised it.
+  void checkpoint() { CrashPool::require(pool_.checkpoint(), "a checkpoint"); }
+
+ private:
+  void mark(u64 value) {
+    if (log_ != nullptr) log_->mark(value);
+  }
+  FileOperation in_directory(format::Opcode opcode, const std::string& path) const {
+    const std::size_t slash = path.rfind('/');
+    FileOperation op;
+    op.opcode = opcode;
+    op.inode = slash == std::string::npos ? PosixModel::root : at(path.substr(0, slash));
+    op.name = slash == std::string::npos ? path : path.substr(slash + 1);
+    return op;
+  }
+  client::Reply named(format::Opcode opcode, const std::string& path, u32 mode) {
+    FileOperation op = in_directory(opcode, path);
+    op.mode = mode;
+    return run(op);
+  }
+
+  CrashPool& pool_;
+  PosixModel model_;
+  device::WriteLog* log_;
+  CrashRecord* record_;
+  FileClient client_;
+};
+
+enum class CrashPlace : u32 { one_device, two_devices, nearly_full };
+inline constexpr u32 crash_place_count = 3;
+
+struct CrashHistory {
+  std::string id;
+  CrashPlace place = CrashPlace::one_device;
+  u32 variants = 2;  // random states at each moment, beside the one with all writes and the one without any
+  std::function<void(CrashWriter&)> body;
+};
+
+namespace detail {
+
+// A small tree: files inline, of one page and of several, a directory with a file, a symbolic link, a hard link, an
+// attribute.
+inline void prepare_tree(CrashWriter& writer, CrashPlace place) {
+  writer.create("a");
+  writer.write("a", 0, 100);
+  writer.mkdir("d");
+  writer.create("d/f");
+  writer.write("d/f", 0, 3 * page_size + 100);
+  writer.link("d/f", "h");
+  writer.symlink("s", "d/f");
+  writer.set_attribute("a", "user.x", 20);
+  writer.mkdir("e");
+  if (place != CrashPlace::nearly_full) return;
+  // Unwritten blocks: they read as zeros and need not be compared for long.
+  writer.create("big");
+  for (u64 length = u64{1} << 20, offset = 0; length >= 4 * page_size; length /= 2) {
+    FileOperation op;
+    op.opcode = format::Opcode::fallocate;
+    op.inode = writer.at("big");
+    for (;; offset += length) {
+      op.offset = offset;
+      op.length = length;
+      if (writer.run(op).status != Status::ok) break;
+    }
+  }
+  // Some operations shall still work.
+  writer.on_file(format::Opcode::fallocate, "big", 0, 32 * page_size, 3);
+}
+
+}  // namespace detail
+
+inline CrashBase make_crash_base(CrashPlace place) {
+  DeviceFolder folder;
+  server::MakePoolOptions make;
+  const u32 device_count = place == CrashPlace::two_devices ? 2 : 1;
+  for (u32 i = 0; i < device_count; ++i) make.device_paths.push_back(folder.device(i));
+  make.size_bytes = u64{11} << 20;
+  make.chunk_size_bytes = u64{8} << 20;
+  make.root_uid = make.root_gid = 0;
+  server::make_pool(make);
+  CrashBase base;
+  for (u32 i = 0; i < device_count; ++i) {
+    server::DeviceFile file = server::DeviceFile::open(
+        folder.device(i), server::DeviceFile::Access::read_write, server::DeviceFile::Locking::lock);
+    // Equal runs shall write equal things.
+    server::SuperblockProbe probe = server::probe_superblocks(file);
+    format::Superblock superblock = *probe.newest();
+    superblock.name_hash_seed = 1;
+    server::seal(superblock, server::superblock_offset(superblock.slot));
+    file.write_at(server::superblock_offset(superblock.slot), &superblock, sizeof(superblock));
+    base.devices.emplace_back(file.size_bytes());
+    file.read_at(0, base.devices.back().data(), base.devices.back().size());
+  }
+  CrashImage image(base.devices);
+  CrashRecord record;
+  {
+    CrashPool pool(image, nullptr, "preparing a pool");
+    CrashWriter writer(pool, PosixModel{}, nullptr, &record);
+    detail::prepare_tree(writer, place);
+    base.model = writer.model();
+    CrashPool::require(pool.checkpoint(true), "the last checkpoint");
+  }
+  if (!record.problem.empty()) throw std::runtime_error("preparing a pool: " + record.problem);
+  base.devices = image.bytes();
+  return base;
+}
+
+inline CrashRecord record_history(const CrashHistory& history, const CrashBase& base) {
+  CrashRecord record;
+  record.before = base.devices;
+  CrashImage image(base.devices);
+  const auto log = std::make_shared<device::MemoryWriteLog>();
+  {
+    CrashPool pool(image, log, history.id.c_str());
+    CrashWriter writer(pool, base.model, log.get(), &record);
+    history.body(writer);
+    pool.drain();
+    const std::string found = PoolText(pool.session()).text();
+    if (found != record.states.back()) {
+      record.problem += "without a crash the pool holds\n" + found + "instead of\n" + record.states.back();
+    }
+  }
+  record.entries = log->entries();
+  return record;
+}
+
+}  // namespace gpu4fs::test

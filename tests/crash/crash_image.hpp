@@ -1,0 +1,96 @@
+// The devices of a pool in memory, put back and changed by pages.
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <new>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/limits.hpp"
+#include "base/types.hpp"
+
+namespace gpu4fs::test {
+
+using DeviceBytes = std::vector<std::vector<u8>>;  // by device
+
+// Files without names that hold the devices; `pristine` is what they go back to.
+class CrashImage {
+ public:
+  explicit CrashImage(const DeviceBytes& bytes) : pristine_(bytes), dirty_(bytes.size()) {
+    for (const std::vector<u8>& device : bytes) {
+      const int descriptor = ::memfd_create("crash image", MFD_CLOEXEC);
+      if (descriptor < 0 || ::ftruncate(descriptor, static_cast<off_t>(device.size())) != 0) throw std::bad_alloc();
+      void* memory = ::mmap(nullptr, device.size(), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+      if (memory == MAP_FAILED) throw std::bad_alloc();
+      descriptors_.push_back(descriptor);
+      memory_.push_back(static_cast<u8*>(memory));
+      std::memcpy(memory, device.data(), device.size());
+    }
+  }
+  CrashImage(const CrashImage&) = delete;
+  CrashImage& operator=(const CrashImage&) = delete;
+  ~CrashImage() {
+    for (std::size_t i = 0; i < memory_.size(); ++i) {
+      ::munmap(memory_[i], pristine_[i].size());
+      ::close(descriptors_[i]);
+    }
+  }
+
+  u32 device_count() const { return static_cast<u32>(memory_.size()); }
+  std::vector<std::string> paths() const {
+    std::vector<std::string> paths;
+    for (const int descriptor : descriptors_) paths.push_back("/proc/self/fd/" + std::to_string(descriptor));
+    return paths;
+  }
+  const std::vector<u8>& pristine(u32 device) const { return pristine_[device]; }
+
+  // Changes what reset() goes back to, and the image.
+  void write_pristine(u32 device, u64 offset, const u8* bytes, u64 length) {
+    std::memcpy(pristine_[device].data() + offset, bytes, length);
+    touch(device, offset, length);
+  }
+  // Changes the image until the next reset().
+  void write(u32 device, u64 offset, const u8* bytes, u64 length) {
+    std::memcpy(memory_[device] + offset, bytes, length);
+    touch(device, offset, length);
+  }
+  // Somebody else changes the image there.
+  void touch(u32 device, u64 offset, u64 length) {
+    for (u64 page = offset / page_size; page * page_size < offset + length; ++page) dirty_[device].insert(page);
+  }
+  void reset() {
+    for (u32 i = 0; i < device_count(); ++i) {
+      for (const u64 page : dirty_[i]) {
+        std::memcpy(memory_[i] + page * page_size, pristine_[i].data() + page * page_size, page_size);
+      }
+      dirty_[i].clear();
+    }
+  }
+  // After reset(): whether all changes were known.
+  bool is_pristine() const {
+    for (u32 i = 0; i < device_count(); ++i) {
+      if (std::memcmp(memory_[i], pristine_[i].data(), pristine_[i].size()) != 0) return false;
+    }
+    return true;
+  }
+  const std::set<u64>& dirty_pages(u32 device) const { return dirty_[device]; }
+  const u8* memory(u32 device) const { return memory_[device]; }
+  DeviceBytes bytes() const {
+    DeviceBytes copy;
+    for (u32 i = 0; i < device_count(); ++i) copy.emplace_back(memory_[i], memory_[i] + pristine_[i].size());
+    return copy;
+  }
+
+ private:
+  DeviceBytes pristine_;
+  std::vector<int> descriptors_;
+  std::vector<u8*> memory_;
+  std::vector<std::set<u64>> dirty_;
+};
+
+}  // namespace gpu4fs::test

@@ -1,0 +1,127 @@
+// A crash at any moment, with any part of what was not flushed on the medium, loses nothing that was promised and
+// leaves a pool that works (crash_explorer.hpp has the rules).
+//
+// Environment:
+//   GPU4FS_CRASH_ID        "history/moment/variant": this state only, as a failure printed it
+//   GPU4FS_CRASH_RANDOM    number of random histories, 30 if not given
+//   GPU4FS_CRASH_SEED      of the first of them
+//   GPU4FS_TEST_SCALE      percent of the histories (cmake/tests.cmake)
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+
+#include "crash/crash_explorer.hpp"
+#include "crash/crash_histories.hpp"
+#include "support/test_scale.hpp"
+
+namespace gpu4fs::test {
+namespace {
+
+u64 number_from(const char* name, u64 otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+std::vector<CrashBase> make_bases() {
+  std::vector<CrashBase> bases;
+  for (u32 place = 0; place < crash_place_count; ++place) {
+    bases.push_back(make_crash_base(static_cast<CrashPlace>(place)));
+  }
+  return bases;
+}
+
+void add_counts(CrashCounts& sum, CrashCounts part) {
+  sum.histories += part.histories;
+  sum.states += part.states;
+  sum.equal += part.equal;
+  sum.checked += part.checked;
+  for (std::string& failure : part.failures) sum.failures.push_back(std::move(failure));
+}
+
+// Several threads, each with histories of its own.
+CrashCounts explore_all(const std::vector<CrashHistory>& histories, const std::vector<CrashBase>& bases,
+                        const CrashOptions& options) {
+  CrashCounts sum;
+  std::mutex mutex;
+  std::atomic<std::size_t> next{0};
+  std::atomic<bool> enough{false};
+  const auto work = [&] {
+    for (std::size_t i = next++; i < histories.size() && !enough; i = next++) {
+      CrashCounts counts;
+      try {
+        counts = CrashExplorer(histories[i], bases[static_cast<u32>(histories[i].place)], options).explore();
+      } catch (const std::exception& error) {
+        counts.failures.push_back(histories[i].id + ": " + error.what());
+      }
+      const std::lock_guard guard(mutex);
+      add_counts(sum, std::move(counts));
+      enough = sum.failures.size() >= options.failure_max;
+    }
+  };
+  const u32 thread_count = std::clamp(std::thread::hardware_concurrency(), 1u, 8u);
+  std::vector<std::thread> threads;
+  for (u32 i = 0; i < thread_count; ++i) threads.emplace_back(work);
+  for (std::thread& thread : threads) thread.join();
+  return sum;
+}
+
+class CrashExplorerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    previous_ = set_check_handler([](const CheckFailure& failure) {
+      std::fprintf(stderr, "GPU4FS_CRASH_ID=%s\n%s:%d: check %s fails\n", CrashExplorer::current_id().c_str(),
+                   failure.file, static_cast<int>(failure.line), failure.expression);
+      std::abort();
+    });
+  }
+  void TearDown() override { set_check_handler(previous_); }
+
+  CheckHandler previous_ = nullptr;
+};
+
+TEST_F(CrashExplorerTest, EveryStateIsAPrefix) {
+  CrashOptions options;
+  const char* only = std::getenv("GPU4FS_CRASH_ID");
+  if (only != nullptr) options.only = only;
+  std::vector<CrashHistory> histories =
+      crash_histories(number_from("GPU4FS_CRASH_SEED", 1), number_from("GPU4FS_CRASH_RANDOM", 30));
+  const std::string history = options.only.substr(0, options.only.find('/'));
+  std::vector<CrashHistory> chosen;
+  for (std::size_t i = 0; i < histories.size(); ++i) {
+    const bool in_scale = i * scaled(100) / 100 != (i + 1) * scaled(100) / 100 || scaled(100) >= 100;
+    if (only != nullptr ? histories[i].id == history : in_scale) chosen.push_back(std::move(histories[i]));
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  const CrashCounts counts = explore_all(chosen, make_bases(), options);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  for (const std::string& failure : counts.failures) ADD_FAILURE() << failure;
+  if (only != nullptr) {
+    EXPECT_EQ(counts.states, 1u) << "no such state: " << only;
+  } else if (counts.failures.empty()) {
+    EXPECT_GT(counts.states, 20 * chosen.size());
+  }
+  std::printf("%llu histories, %llu states recovered, %llu equal ones left out, %llu of them checked by fsck and crashed "
+              "again, %zu failures, %.1f s\n",
+              static_cast<unsigned long long>(counts.histories), static_cast<unsigned long long>(counts.states),
+              static_cast<unsigned long long>(counts.equal), static_cast<unsigned long long>(counts.checked),
+              counts.failures.size(), seconds);
+}
+
+// The oracle can tell: on a device that forgets what was flushed in front of a superblock, states are wrong.
+TEST_F(CrashExplorerTest, ForgottenFlushIsNoticed) {
+  CrashOptions options;
+  options.drops_flush = true;
+  options.failure_max = 1;
+  options.check_every = 1u << 30;
+  const CrashCounts counts = explore_all({crash_histories(1, 0).front()}, make_bases(), options);
+  EXPECT_GT(counts.states, 0u);
+  EXPECT_FALSE(counts.failures.empty());
+}
+
+}  // namespace
+}  // namespace gpu4fs::test

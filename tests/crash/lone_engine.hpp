@@ -1,0 +1,96 @@
+// An engine without threads: whoever waits for a command executes everything, flushes included. Single steps in one
+// order, so that equal commands write equal things in an equal order, and nothing is started or stopped.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <utility>
+
+#include "engine/engine_cpu.hpp"
+#include "engine/upcalls.hpp"
+#include "engine/worker.hpp"
+
+namespace gpu4fs::test {
+
+class LoneEngine final : public engine::EngineHost {
+ public:
+  // `flush`: carries out a flush of the device, or of all (~0). `where`: printed when nothing moves any more.
+  LoneEngine(engine::Engine* engine, std::function<Status(u64 device)> flush, const char* where)
+      : engine_(engine), table_(engine, 1), port_(*this), flush_(std::move(flush)), where_(where) {
+    upcalls_.ring = engine->upcalls;
+  }
+
+  void start() override {}
+  void stop() override {}
+  u32 open_session(const engine::SessionRequest& request) override { return table_.open_session(request); }
+  void close_session(u32 session) override { table_.close_session(session); }
+  Status add_region(u32 session, u32 region, void* base, u64 length) override {
+    return table_.add_region(session, region, base, length);
+  }
+  void remove_region(u32 session, u32 region) override { table_.remove_region(session, region); }
+  ring::EnginePort& port(u32) override { return port_; }
+  bool wait_upcall(ring::Upcall*, u64) override { return false; }
+  Status map_memory(void*, u64) override { return Status::ok; }
+  bool has_died() const override { return false; }
+  std::string fault_text() const override { return {}; }
+  std::string description() const override { return "CPU, no workers"; }
+  engine::EngineCounters counters() const override { return table_.counters(); }
+  u64 durable_epoch() const override { return table_.durable_epoch(); }
+
+  // Until nothing is left to do.
+  void drain() {
+    while (step()) {
+    }
+  }
+
+ private:
+  class Port final : public ring::EnginePort {
+   public:
+    explicit Port(LoneEngine& engine) : engine_(engine) {}
+    void doorbell() override {}
+    bool wait(u64, ring::Predicate done) override {
+      u64 idle_since_ns = 0;
+      while (!done()) {
+        if (engine_.step()) {
+          idle_since_ns = 0;
+          continue;
+        }
+        const u64 now_ns = now_monotonic_ns();
+        if (idle_since_ns == 0) idle_since_ns = now_ns;
+        if (now_ns - idle_since_ns > stuck_ns) engine_.report_stuck();
+        engine::worker_sweep(Lane{}, *engine_.engine_);
+      }
+      return true;
+    }
+
+   private:
+    LoneEngine& engine_;
+  };
+  static constexpr u64 stuck_ns = 20'000'000'000;
+
+  bool step() {
+    if (engine::worker_step(Lane{}, *engine_, worker_)) return true;
+    ring::Upcall upcall{};
+    if (!upcalls_.read(&upcall)) return false;
+    if (!ring::wants_answer(upcall.kind)) return true;
+    const Status result =
+        upcall.kind == ring::UpcallKind::flush_device ? flush_(upcall.argument) : Status::not_supported;
+    (void)engine::answer_upcall(*engine_, upcall.id, static_cast<u64>(result));
+    return true;
+  }
+  [[noreturn]] void report_stuck() const {
+    std::fprintf(stderr, "nothing moves any more: %s\n", where_);
+    std::abort();
+  }
+
+  engine::Engine* engine_;
+  engine::CpuEngine table_;  // of sessions; it never starts
+  Port port_;
+  std::function<Status(u64)> flush_;
+  const char* where_;
+  ring::UpcallReader upcalls_{};
+  engine::WorkerState worker_ = engine::WorkerState::make(0);
+};
+
+}  // namespace gpu4fs::test

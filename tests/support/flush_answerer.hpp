@@ -1,0 +1,70 @@
+// Carries out the flushes that an engine asks for by upcalls, as the server does for a mount.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "device/memory/mapped_file.hpp"
+#include "engine/engine_host.hpp"
+#include "engine/wake.hpp"
+#include "server/server_session.hpp"
+
+namespace gpu4fs::test {
+
+class FlushAnswerer {
+ public:
+  // All outlive it; `files` by device index.
+  FlushAnswerer(engine::EngineHost& host, ring::UpcallRing& upcalls, std::mutex& sessions_mutex,
+                const std::vector<device::MappedFile>& files)
+      : host_(host),
+        upcalls_(upcalls),
+        files_(files),
+        session_(host, sessions_mutex, server::ServerSession::Kind::internal, 4, page_size),
+        thread_([this] { answer(); }) {}
+  ~FlushAnswerer() {
+    end_ = true;
+    // The thread may look for the end just before it goes to sleep.
+    while (!ended_) {
+      engine::wake_server(upcalls_);
+      std::this_thread::yield();
+    }
+    thread_.join();
+  }
+
+ private:
+  static constexpr u64 wait_ns = 100'000'000;
+
+  void answer() {
+    while (!end_) {
+      ring::Upcall upcall{};
+      if (!host_.wait_upcall(&upcall, wait_ns) || !ring::wants_answer(upcall.kind)) continue;
+      const Status result = upcall.kind == ring::UpcallKind::flush_device ? flush(upcall.argument)
+                                                                          : Status::not_supported;
+      (void)session_.call(engine::answer_upcall_command(upcall, result));
+    }
+    ended_ = true;
+  }
+
+  Status flush(u64 which) {
+    try {
+      for (u64 i = 0; i < files_.size(); ++i) {
+        if (which == ~u64{0} || which == i) files_[i].flush();
+      }
+    } catch (const device::DeviceError&) {
+      return Status::device_failed;
+    }
+    return Status::ok;
+  }
+
+  engine::EngineHost& host_;
+  ring::UpcallRing& upcalls_;
+  const std::vector<device::MappedFile>& files_;
+  server::ServerSession session_;
+  std::atomic<bool> end_{false};
+  std::atomic<bool> ended_{false};
+  std::thread thread_;
+};
+
+}  // namespace gpu4fs::test
