@@ -60,8 +60,8 @@ struct WritePlan {
   PageLocation location;
 };
 
-// An end_page_write() must follow if the status is ok.
-GPU4FS_FN inline WritePlan plan_write(const LogicalSpace& space, u64 address) {
+// Of a page whose descriptor will be changed; nothing is announced yet.
+GPU4FS_FN inline WritePlan plan_description(const LogicalSpace& space, u64 address) {
   WritePlan plan{};
   plan.status = find_page(space, address, &plan.location);
   if (plan.status == Status::ok) plan.status = chunk_state(space, plan.location.chunk);
@@ -76,14 +76,19 @@ GPU4FS_FN inline WritePlan plan_write(const LogicalSpace& space, u64 address) {
   GPU4FS_CHECK_GT(epoch, u64{1});
   plan.birth_epoch =
       static_cast<u32>(page_bit(chunk.bitmaps.stable, plan.location.page) ? epoch - 1 : epoch);
-  plan.status = begin_page_write(space, plan.location, 1);
+  return plan;
+}
+
+// finish_write() or end_page_write() must follow if the status is ok.
+GPU4FS_FN inline WritePlan plan_write(const LogicalSpace& space, u64 address) {
+  WritePlan plan = plan_description(space, address);
+  if (plan.status == Status::ok) plan.status = begin_page_write(space, plan.location, 1);
   return plan;
 }
 
 // After the page's bytes: the dirty bit is set last, so that a checkpoint that sees it sees the
 // descriptor.
-GPU4FS_FN inline void finish_write(LogicalSpace& space, const WritePlan& plan, u64 checksum) {
-  end_page_write(space, plan.location, 1);
+GPU4FS_FN inline void put_descriptor(LogicalSpace& space, const WritePlan& plan, u64 checksum) {
   ChunkState& chunk = space.chunks[plan.location.chunk];
   const u64 page = plan.location.page;
   GPU4FS_CHECK_LT(page, chunk.page_count);
@@ -93,6 +98,11 @@ GPU4FS_FN inline void finish_write(LogicalSpace& space, const WritePlan& plan, u
   const u64 descriptor_page = page / format::descriptors_per_page;
   const u64 bit = u64{1} << (descriptor_page % 64);
   fetch_or<Order::release, Scope::engine>(&chunk.descriptor_dirty[descriptor_page / 64], bit);
+}
+
+GPU4FS_FN inline void finish_write(LogicalSpace& space, const WritePlan& plan, u64 checksum) {
+  end_page_write(space, plan.location, 1);
+  put_descriptor(space, plan, checksum);
 }
 
 GPU4FS_FN inline bool has_checksum(const LogicalSpace& space, PageUse use) {

@@ -66,7 +66,9 @@ class CrashPool {
     host_ = std::make_unique<LoneEngine>(engine_, [this](u64 which) { return flush(which); }, where, worker);
     management_ = std::make_unique<server::ServerSession>(
         *host_, sessions_mutex_, server::ServerSession::Kind::internal, 4, page_size);
-    for (const format::Opcode opcode : mount_commands) require(command(opcode), "mounting");
+    for (const format::Opcode opcode : mount_commands) {
+      require(command(opcode), opcode == format::Opcode::load_chunks ? "load_chunks" : "reclaim_orphans");
+    }
     session_ = open_session();
   }
   CrashPool(const CrashPool&) = delete;
