@@ -60,7 +60,8 @@ struct WritePlan {
   PageLocation location;
 };
 
-GPU4FS_FN inline WritePlan place_write(const LogicalSpace& space, u64 address) {
+// Of a page whose descriptor will be changed; nothing is announced yet.
+GPU4FS_FN inline WritePlan plan_description(const LogicalSpace& space, u64 address) {
   WritePlan plan{};
   plan.status = find_page(space, address, &plan.location);
   if (plan.status == Status::ok) plan.status = chunk_state(space, plan.location.chunk);
@@ -78,16 +79,16 @@ GPU4FS_FN inline WritePlan place_write(const LogicalSpace& space, u64 address) {
   return plan;
 }
 
-// An end_page_write() must follow if the status is ok.
+// finish_write() or end_page_write() must follow if the status is ok.
 GPU4FS_FN inline WritePlan plan_write(const LogicalSpace& space, u64 address) {
-  WritePlan plan = place_write(space, address);
+  WritePlan plan = plan_description(space, address);
   if (plan.status == Status::ok) plan.status = begin_page_write(space, plan.location, 1);
   return plan;
 }
 
 // After the page's bytes: the dirty bit is set last, so that a checkpoint that sees it sees the
 // descriptor.
-GPU4FS_FN inline void store_descriptor(LogicalSpace& space, const WritePlan& plan, u64 checksum) {
+GPU4FS_FN inline void put_descriptor(LogicalSpace& space, const WritePlan& plan, u64 checksum) {
   ChunkState& chunk = space.chunks[plan.location.chunk];
   const u64 page = plan.location.page;
   GPU4FS_CHECK_LT(page, chunk.page_count);
@@ -101,7 +102,7 @@ GPU4FS_FN inline void store_descriptor(LogicalSpace& space, const WritePlan& pla
 
 GPU4FS_FN inline void finish_write(LogicalSpace& space, const WritePlan& plan, u64 checksum) {
   end_page_write(space, plan.location, 1);
-  store_descriptor(space, plan, checksum);
+  put_descriptor(space, plan, checksum);
 }
 
 GPU4FS_FN inline bool has_checksum(const LogicalSpace& space, PageUse use) {
@@ -158,14 +159,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_page(Group g, LogicalSpace& space, u64 ad
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status describe_page(Group g, LogicalSpace& space, u64 address, u64* checksum) {
   const detail::WritePlan plan = serial(g, [&] {
-    detail::WritePlan place = detail::place_write(space, address);
+    detail::WritePlan place = detail::plan_description(space, address);
     if (place.status == Status::ok) place.status = begin_page_read(space, place.location, 1);
     return place;
   });
   if (plan.status != Status::ok) return plan.status;
   *checksum = detail::has_checksum(space, PageUse::data) ? xxh3_page(g, plan.memory, address) : 0;
   const u64 stored = *checksum;
-  serial(g, [&] { detail::store_descriptor(space, plan, stored); });
+  serial(g, [&] { detail::put_descriptor(space, plan, stored); });
   return Status::ok;
 }
 

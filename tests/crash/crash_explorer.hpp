@@ -9,8 +9,9 @@
 // operations, which a second crash behind their fsync does not undo.
 #pragma once
 
+#include <map>
+#include <mutex>
 #include <set>
-#include <sstream>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -21,9 +22,11 @@
 
 namespace gpu4fs::test {
 
+// For the test of this test: flushes whose promise is not kept.
+enum class DroppedFlush { none, before_superblock, before_acknowledgement };
+
 struct CrashOptions {
-  // For the test of this test: what a flush in front of a superblock promised is not kept.
-  bool drops_flush = false;
+  DroppedFlush drops = DroppedFlush::none;
   u32 check_every = 6;  // states between two runs of fsck, and of the second crash
   u64 failure_max = 5;
   // Not empty: only this state, "history/moment/variant".
@@ -42,6 +45,11 @@ class CrashExplorer {
  public:
   CrashExplorer(const CrashHistory& history, const CrashBase& base, const CrashOptions& options)
       : history_(history), options_(options), record_(record_history(history, base)), image_(record_.before) {}
+
+  ~CrashExplorer() {
+    const std::lock_guard guard(ids_mutex());
+    ids().erase(this);
+  }
 
   CrashCounts explore() {
     counts_.histories = 1;
@@ -72,12 +80,13 @@ class CrashExplorer {
     return moment < record_.entries.size() && record_.entries[moment].kind == Kind::flush_begin;
   }
 
-  // A flush whose next write is a superblock.
+  // Whether the flush that ends at `index` is one of those.
   bool is_dropped(u64 index) const {
-    if (!options_.drops_flush) return false;
-    for (u64 i = index + 1; i < record_.entries.size(); ++i) {
+    for (u64 i = index + 1; options_.drops != DroppedFlush::none && i < record_.entries.size(); ++i) {
       const device::WriteLogEntry& entry = record_.entries[i];
-      if (entry.kind != Kind::write) continue;
+      const bool ends = entry.kind == Kind::mark && entry.offset % 2 == 1;
+      if (entry.kind != Kind::write && !ends) continue;
+      if (options_.drops == DroppedFlush::before_acknowledgement) return ends;
       return entry.offset == format::superblock_offset_a || entry.offset == format::superblock_offset_b;
     }
     return false;
@@ -183,11 +192,16 @@ class CrashExplorer {
     const bool checks = counts_.states % options_.check_every == 0 || !options_.only.empty();
     counts_.checked += checks ? 1 : 0;
     current_id() = id;
+    {
+      const std::lock_guard guard(ids_mutex());
+      ids()[this] = id;
+    }
     std::string problem;
+    stage_ = "";
     try {
       problem = recover(checks);
     } catch (const std::exception& error) {
-      problem = error.what();
+      problem = stage_ + error.what();
     }
     if (problem.empty()) return;
     add_failure(id, problem + volatile_text());
@@ -219,6 +233,7 @@ class CrashExplorer {
       if (after.starts_with("further")) return after;
     }
     if (!checks) return "";
+    stage_ = "after a second crash: ";
     {
       CrashPool pool(image_, nullptr, current_id().c_str());
       const std::string found = PoolText(pool.session()).text();
@@ -277,13 +292,28 @@ class CrashExplorer {
   }
 
  public:
-  // Of the state that this thread is at, for those that end the process.
+  // Of the state that this thread is at.
   static std::string& current_id() {
     static thread_local std::string id;
     return id;
   }
+  // Of the states that all threads are at, for those that end the process.
+  static std::string all_ids() {
+    std::string text;
+    for (const auto& [explorer, id] : ids()) text += "GPU4FS_CRASH_ID=" + id + "\n";
+    return text;
+  }
 
  private:
+  static std::mutex& ids_mutex() {
+    static std::mutex mutex;
+    return mutex;
+  }
+  static std::map<const CrashExplorer*, std::string>& ids() {
+    static std::map<const CrashExplorer*, std::string> ids;
+    return ids;
+  }
+
   const CrashHistory& history_;
   const CrashOptions& options_;
   CrashRecord record_;
@@ -294,6 +324,7 @@ class CrashExplorer {
   u64 promised_ = 0;
   u64 begun_ = 0;
   u64 builds_ = 0;
+  std::string stage_;  // of recover(), for messages
   std::set<std::tuple<u64, u64, u64>> seen_;  // image, promised, begun
   CrashCounts counts_;
 

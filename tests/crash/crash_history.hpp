@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -275,7 +276,15 @@ inline CrashRecord record_history(const CrashHistory& history, const CrashBase& 
       record.problem += "without a crash the pool holds\n" + found + "instead of\n" + record.states.back();
     }
   }
-  record.entries = log->entries();
+  // Devices are numbered in the log as they came, and named by their index.
+  std::map<u32, u32> index_of;
+  for (device::WriteLogEntry entry : log->entries()) {
+    if (entry.kind == device::WriteLogKind::device) {
+      index_of[entry.device] = static_cast<u32>(std::stoul(std::string(entry.bytes.begin(), entry.bytes.end())));
+    }
+    if (entry.kind != device::WriteLogKind::mark) entry.device = index_of.at(entry.device);
+    record.entries.push_back(std::move(entry));
+  }
   return record;
 }
 

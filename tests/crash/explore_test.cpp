@@ -74,8 +74,8 @@ class CrashExplorerTest : public ::testing::Test {
  protected:
   void SetUp() override {
     previous_ = set_check_handler([](const CheckFailure& failure) {
-      std::fprintf(stderr, "GPU4FS_CRASH_ID=%s\n%s:%d: check %s fails\n", CrashExplorer::current_id().c_str(),
-                   failure.file, static_cast<int>(failure.line), failure.expression);
+      std::fprintf(stderr, "%s%s:%d: check %s fails\n", CrashExplorer::all_ids().c_str(), failure.file,
+                   static_cast<int>(failure.line), failure.expression);
       std::abort();
     });
   }
@@ -112,13 +112,23 @@ TEST_F(CrashExplorerTest, EveryStateIsAPrefix) {
               counts.failures.size(), seconds);
 }
 
-// The oracle can tell: on a device that forgets what was flushed in front of a superblock, states are wrong.
-TEST_F(CrashExplorerTest, ForgottenFlushIsNoticed) {
+// The oracle can tell: on a device that forgets flushes, states are wrong.
+CrashCounts explore_dropping(DroppedFlush drops) {
   CrashOptions options;
-  options.drops_flush = true;
+  options.drops = drops;
   options.failure_max = 1;
   options.check_every = 1u << 30;
-  const CrashCounts counts = explore_all({crash_histories(1, 0).front()}, make_bases(), options);
+  return explore_all({crash_histories(1, 0).front()}, make_bases(), options);
+}
+
+TEST_F(CrashExplorerTest, ForgottenFlushInFrontOfASuperblockIsNoticed) {
+  const CrashCounts counts = explore_dropping(DroppedFlush::before_superblock);
+  EXPECT_GT(counts.states, 0u);
+  EXPECT_FALSE(counts.failures.empty());
+}
+
+TEST_F(CrashExplorerTest, ForgottenFlushOfWhatWasPromisedIsNoticed) {
+  const CrashCounts counts = explore_dropping(DroppedFlush::before_acknowledgement);
   EXPECT_GT(counts.states, 0u);
   EXPECT_FALSE(counts.failures.empty());
 }

@@ -16,8 +16,14 @@ namespace gpu4fs::test {
 class LoneEngine final : public engine::EngineHost {
  public:
   // `flush`: carries out a flush of the device, or of all (~0). `where`: printed when nothing moves any more.
-  LoneEngine(engine::Engine* engine, std::function<Status(u64 device)> flush, const char* where)
-      : engine_(engine), table_(engine, 1), port_(*this), flush_(std::move(flush)), where_(where) {
+  // `worker`: the number of the worker that this engine is; its space comes from the allocation shard of that number.
+  LoneEngine(engine::Engine* engine, std::function<Status(u64 device)> flush, const char* where, u32 worker)
+      : engine_(engine),
+        table_(engine, 1),
+        port_(*this),
+        flush_(std::move(flush)),
+        where_(where),
+        worker_(engine::WorkerState::make(worker)) {
     upcalls_.ring = engine->upcalls;
   }
 
@@ -90,7 +96,7 @@ class LoneEngine final : public engine::EngineHost {
   std::function<Status(u64)> flush_;
   const char* where_;
   ring::UpcallReader upcalls_{};
-  engine::WorkerState worker_ = engine::WorkerState::make(0);
+  engine::WorkerState worker_;
 };
 
 }  // namespace gpu4fs::test
