@@ -57,7 +57,7 @@ void add_options(CLI::App& app) {
   app.add_option("-o,--options", line.option_lists,
                  "ro, noatime, nodiratime, relatime, strictatime, allow_other, engine=auto|cpu|cuda, "
                  "workers=N, threads=N, commit=SECONDS, cache=SIZE, readahead=KIB, direct_io, "
-                 "writeback, degraded, nosuid, nodev, noexec, sync")
+                 "writeback, sync, dirsync, norecovery, damaged_log=refuse|drop, degraded, nosuid, nodev, noexec")
       ->allow_extra_args(false);
   app.add_flag("-F,--foreground", line.foreground, "Stay in the foreground and log to stderr");
   app.add_flag("-v,--verbose", line.verbose, "Say more");
@@ -98,6 +98,9 @@ MountOptions read_command_line() {
     }
   }
   if (options.server.device_paths.empty()) throw MountUsageError("a device is needed");
+  if (options.server.ignore_log && !options.server.read_only) {
+    throw MountUsageError("option 'norecovery' needs 'ro': without the log's operations the pool must not be written");
+  }
   if (options.fuse.source.empty()) options.fuse.source = joined;
   struct stat attributes {};
   if (::stat(options.fuse.mountpoint.c_str(), &attributes) != 0 || !S_ISDIR(attributes.st_mode)) {
@@ -184,6 +187,8 @@ int serve(const MountOptions& options, Report& report) {
       }
     });
     std::string text;
+    const server::RecoveryReport& recovery = server.recovery();
+    if (line.verbose || recovery.records_replayed != 0) text += recovery.text();
     for (const std::string& warning : server.warnings()) text += warning + "\n";
     text += server.engine_text();
     const bool background = report.is_background();

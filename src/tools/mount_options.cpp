@@ -58,6 +58,14 @@ void apply_cache(MountOptions& options, const Option& option) {
   }
 }
 
+void apply_damaged_log(MountOptions& options, const Option& option) {
+  if (option.value != "drop" && option.value != "refuse") {
+    throw MountUsageError(
+        fmt::format("option 'damaged_log' is refuse or drop, not '{}'", option.value));
+  }
+  options.server.drop_damaged_log = option.value == "drop";
+}
+
 void apply_nothing(MountOptions&, const Option&) {}
 
 void apply_kernel_flag(MountOptions& options, const Option& option) {
@@ -110,6 +118,11 @@ constexpr Rule rules[] = {
      [](MountOptions& options, const Option& option) {
        options.fuse.readahead_kib = parse_count(option, 0, 1u << 20);
      }},
+    {"sync", false, apply_fuse<&frontend::FuseOptions::synchronous>},
+    {"dirsync", false, apply_fuse<&frontend::FuseOptions::synchronous_directories>},
+    {"norecovery", false,
+     [](MountOptions& options, const Option&) { options.server.ignore_log = true; }},
+    {"damaged_log", true, apply_damaged_log},
     {"degraded", false,
      [](MountOptions& options, const Option&) { options.server.degraded = true; }},
     {"fsname", true,
@@ -123,9 +136,7 @@ constexpr Rule rules[] = {
     {"nodev", false, apply_kernel_flag},
     {"exec", false, apply_kernel_flag},
     {"noexec", false, apply_kernel_flag},
-    {"sync", false, apply_kernel_flag},
     {"async", false, apply_kernel_flag},
-    {"dirsync", false, apply_kernel_flag},
     // For mount(8), fstab and the init system; nothing to do here.
     {"defaults", false, apply_nothing},
     {"auto", false, apply_nothing},

@@ -14,6 +14,8 @@ struct FuseOptions {
   std::vector<std::string> kernel_flags;  // nosuid, nodev, noexec, sync ... handed to the kernel
   bool read_only = false;
   bool allow_other = false;
+  bool synchronous = false;              // changes are durable before they are answered
+  bool synchronous_directories = false;  // the same for changes of names
   bool direct_io = false;   // no page cache for file data
   bool writeback = false;   // the kernel collects small writes; no other program may write the pool
   unsigned threads = 0;     // 0: chosen by the number of processors

@@ -69,7 +69,55 @@ void FuseWorker::want_attributes(format::Command& command) {
   command.output = session_->address_of(&attributes());
 }
 
+namespace {
+
+enum class Change { none, content, names };
+
+Change change_of(format::Opcode opcode) {
+  using format::Opcode;
+  switch (opcode) {
+    case Opcode::write:
+    case Opcode::truncate:
+    case Opcode::fallocate:
+    case Opcode::copy_range:
+    case Opcode::setattr:
+    case Opcode::set_attribute:
+    case Opcode::remove_attribute:
+      return Change::content;
+    case Opcode::mknod:
+    case Opcode::mkdir:
+    case Opcode::symlink:
+    case Opcode::create:
+    case Opcode::tmpfile:
+    case Opcode::link:
+    case Opcode::unlink:
+    case Opcode::rmdir:
+    case Opcode::rename:
+      return Change::names;
+    default:
+      return Change::none;
+  }
+}
+
+}  // namespace
+
 client::Reply FuseWorker::call(const format::Command& command) {
+  const client::Reply reply = call_with_room(command);
+  const Change change = change_of(command.opcode);
+  const bool waits = change == Change::names ? shared_.options.synchronous || shared_.options.synchronous_directories
+                                             : change == Change::content && shared_.options.synchronous;
+  if (!waits || reply.status != Status::ok) return reply;
+  const Status synced = sync();
+  return synced == Status::ok ? reply : client::Reply{synced, 0};
+}
+
+Status FuseWorker::sync() {
+  format::Command request = command(nullptr, format::Opcode::sync, 0);
+  request.deadline_ms = patient_deadline_ms;
+  return session_->call(request).status;
+}
+
+client::Reply FuseWorker::call_with_room(const format::Command& command) {
   client::Reply reply = session_->call(command);
   if (reply.status != Status::no_space && reply.status != Status::no_inodes) return reply;
   constexpr int wait_ms_max = 2000;

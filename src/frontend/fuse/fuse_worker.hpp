@@ -91,8 +91,10 @@ class FuseWorker {
   void want_attributes(format::Command& command);
 
   // Submits and waits. no_space is answered only after the space of files whose last reference the
-  // kernel is just giving up has come back.
+  // kernel is just giving up has come back. On a synchronous mount a change is durable before it is answered.
   client::Reply call(const format::Command& command);
+  // Makes everything durable that was answered before.
+  Status sync();
 
   // Frees an orphan that nobody refers to.
   void reclaim(u64 inode);
@@ -103,6 +105,7 @@ class FuseWorker {
   bool answering_init = false;   // the next message is the reply to INIT
 
  private:
+  client::Reply call_with_room(const format::Command& command);
   template <class T>
   T& at(u64 offset) {
     return *reinterpret_cast<T*>(session_->data() + area_scratch + offset);
