@@ -22,7 +22,7 @@ u64 chunk_bytes(u64 chunk_size_bytes) {
          chunk_size_bytes;
 }
 
-format::DevicePart device_layout(u64 size_bytes, u64 tree_pages) {
+format::DevicePart device_layout(u64 size_bytes, u64 tree_pages, u64 log_bytes = 0) {
   format::DevicePart part{};
   part.size_bytes = size_bytes;
   part.tree_offset = format::layout_area_offset;
@@ -33,6 +33,7 @@ format::DevicePart device_layout(u64 size_bytes, u64 tree_pages) {
   part.chunk_map_pages = std::max<u64>(1, divide_up(granule_max, bits_per_page));
   part.log_offset = part.chunk_map_offset + 2 * (1 + part.chunk_map_pages) * page_size;
   part.log_bytes = align_down(std::clamp(size_bytes / 64, log_bytes_min, log_bytes_max), page_size);
+  if (log_bytes != 0) part.log_bytes = align_up(log_bytes, page_size);
   part.chunk_area_offset =
       align_up(part.log_offset + part.log_bytes, format::physical_granule_bytes);
   part.chunk_area_granules =
@@ -100,7 +101,7 @@ u64 minimum_device_size(u64 chunk_size_bytes, u64 tree_pages) {
   return size;
 }
 
-PoolLayout compute_layout(const std::vector<NamedSize>& devices, u64 chunk_size_bytes) {
+PoolLayout compute_layout(const std::vector<NamedSize>& devices, u64 chunk_size_bytes, u64 log_bytes) {
   u64 smallest = ~u64{0};
   for (const NamedSize& device : devices) smallest = std::min(smallest, device.size_bytes);
   PoolLayout layout{};
@@ -116,9 +117,15 @@ PoolLayout compute_layout(const std::vector<NamedSize>& devices, u64 chunk_size_
   layout.pages_per_chunk = layout.chunk_size_bytes / page_size;
   layout.chunk = format::chunk_layout(layout.pages_per_chunk);
   layout.granules_per_chunk = chunk_bytes(layout.chunk_size_bytes) / format::physical_granule_bytes;
+  if (log_bytes != 0 && (log_bytes < log_bytes_min || log_bytes > smallest / 2)) {
+    throw PoolError(Status::invalid_argument,
+                    fmt::format("an operation log of {} bytes: it needs {} at least, and half of the "
+                                "smallest device at most",
+                                log_bytes, log_bytes_min));
+  }
   const u64 tree_pages = tree_pages_for(devices, layout.chunk_size_bytes);
   for (const NamedSize& device : devices) {
-    layout.parts.push_back(device_layout(device.size_bytes, tree_pages));
+    layout.parts.push_back(device_layout(device.size_bytes, tree_pages, log_bytes));
     format::DevicePart& part = layout.parts.back();
     if (part.chunk_area_granules < layout.granules_per_chunk) {
       throw PoolError(Status::no_space,

@@ -40,9 +40,11 @@ u64 minimum_device_size(u64 chunk_size_bytes, u64 tree_pages);
 
 // As many chunks of profile `single` as fit. Logical bases are dealt to the devices in turn, so
 // that neighbouring chunks are on different devices while several have room. `chunk_size_bytes` 0
-// takes the default, otherwise a power of two from 8 MiB to 1 GiB. Throws PoolError where a device
-// is too small or the pool would exceed a limit of the format.
-PoolLayout compute_layout(const std::vector<NamedSize>& devices, u64 chunk_size_bytes);
+// takes the default, otherwise a power of two from 8 MiB to 1 GiB. `log_bytes` of each device's
+// operation log, rounded up to pages; 0: a 64th of the device, between 1 and 256 MiB. Throws PoolError
+// where a device is too small or the pool would exceed a limit of the format.
+PoolLayout compute_layout(const std::vector<NamedSize>& devices, u64 chunk_size_bytes,
+                          u64 log_bytes = 0);
 
 // Pages of the nodes of a chunk tree with this many chunks of one column.
 u64 chunk_tree_node_count(u64 chunk_count);

@@ -336,7 +336,7 @@ format::Superblock make_pool(const MakePoolOptions& options) {
   for (const Candidate& candidate : candidates) {
     sizes.push_back({candidate.path, candidate.size_bytes});
   }
-  const PoolLayout layout = compute_layout(sizes, options.chunk_size_bytes);
+  const PoolLayout layout = compute_layout(sizes, options.chunk_size_bytes, options.log_bytes);
   const u64 now = current_time();
   format::Superblock superblock = make_superblock(options, layout, now);
 

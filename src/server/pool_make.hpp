@@ -28,6 +28,8 @@ struct MakePoolOptions {
   bool force = false;
   // 0: an eighth of the smallest device; else a power of two from 8 MiB to 1 GiB.
   u64 chunk_size_bytes = 0;
+  // Of the operation log on each device; 0: chosen by the device's size.
+  u64 log_bytes = 0;
   // Version 1 of the format makes only "single".
   std::string data_profile = "single";
   std::string metadata_profile = "single";

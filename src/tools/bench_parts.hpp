@@ -57,6 +57,8 @@ void bench_files(BenchContext& context);
 void bench_read_device(BenchContext& context);
 void bench_latency(BenchContext& context);
 void bench_small_reads(BenchContext& context);
+void bench_sync(BenchContext& context);
+void bench_recovery(BenchContext& context);
 void bench_idle(BenchContext& context);
 void bench_checkpoint_pause(BenchContext& context);
 

@@ -92,6 +92,8 @@ constexpr Part parts[] = {
     {"vram", bench_read_device},
     {"latency", bench_latency},
     {"rate", bench_small_reads},
+    {"sync", bench_sync},
+    {"recovery", bench_recovery},
     {"idle", bench_idle},
     {"checkpoint", bench_checkpoint_pause},
 };

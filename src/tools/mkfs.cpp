@@ -28,6 +28,7 @@ struct MkfsOptions {
   std::vector<std::string> devices;
   std::string size;
   std::string chunk_size;
+  std::string log_size;
   std::string label;
   std::string data_profile = "single";
   std::string metadata_profile = "single";
@@ -49,6 +50,8 @@ void add_options(CLI::App& app) {
   app.add_option("-d,--data", options.data_profile, "Profile of file data; this version: single");
   app.add_option("-m,--metadata", options.metadata_profile,
                  "Profile of metadata; this version: single");
+  app.add_option("--log-size", options.log_size,
+                 "Of the operation log on each device, default a 64th of it from 1M to 256M");
   app.add_option("--chunk-size", options.chunk_size,
                  "Unit of allocation of the logical space, a power of two from 8M to 1G");
   app.add_flag("--no-data-checksums", options.no_data_checksums,
@@ -103,6 +106,7 @@ int run() {
   try {
     if (!options.size.empty()) make.size_bytes = parse_size(options.size);
     if (!options.chunk_size.empty()) make.chunk_size_bytes = parse_size(options.chunk_size);
+    if (!options.log_size.empty()) make.log_bytes = parse_size(options.log_size);
   } catch (const std::invalid_argument& error) {
     fmt::print(stderr, "mkfs.gpu4fs: {}\n", error.what());
     return status_usage;
