@@ -166,11 +166,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_pages(Group g, LogicalSpace& space, u64 a
   for (u32 done = 0; done < page_count;) {
     const u64 here = address + u64{done} * page_size;
     const detail::RunPlan plan = serial(g, [&] {
-      const detail::RunPlan found = detail::plan_run(space, here, page_count - done);
+      detail::RunPlan found = detail::plan_run(space, here, page_count - done);
       if (found.status != Status::ok) return found;
       const ChunkState& chunk = space.chunks[found.location.chunk];
       const u32 all = static_cast<u32>((u64{1} << found.page_count) - 1);
-      GPU4FS_CHECK_EQ(detail::run_bits(chunk.bitmaps.busy, found.location.page, found.page_count), all);
+      if (detail::run_bits(chunk.bitmaps.busy, found.location.page, found.page_count) != all) {
+        found.status = Status::corrupt_structure;
+        return found;
+      }
       GPU4FS_CHECK_EQ(space.devices[chunk.columns[0].device].read_only, 0u);
       return found;
     });

@@ -231,7 +231,8 @@ GPU4FS_FN inline u64 chunk_begin(const MapPlace& place, u64 page) {
   if (place.level == 0) return page - place.slot;
   u64 begin = page & ~(span - 1);
   if (place.pointer.is_valid()) return begin;
-  for (u32 slot = place.slot; slot > 0 && load_slot(&place.slots[slot - 1]).is_hole(); --slot) begin -= span;
+  // Not is_hole(): an invalid pointer with other bits is damage, for map_descend to see.
+  for (u32 slot = place.slot; slot > 0 && load_slot(&place.slots[slot - 1]).raw == 0; --slot) begin -= span;
   return begin;
 }
 
