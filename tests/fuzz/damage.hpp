@@ -73,6 +73,12 @@ inline void change_bytes(Input& input, u8* bytes, u64 length) {
       std::memmove(bytes + offset, bytes + from, count);
       return;
     }
+    case 5: {  // a block pointer, or nearly one
+      const u32 tags = input.byte();
+      value = input.number(2) << (tags % 4 == 2 ? 21 : tags % 4 == 3 ? 30 : 12) | tags % 64;
+      std::memcpy(bytes + (offset & ~u64{7}), &value, 8);
+      return;
+    }
     default:
       value = input.odd_number();
       break;

@@ -17,6 +17,29 @@ constexpr u64 data_length = 64 * 1024;
 constexpr u32 stranger_uid = 1000;
 constexpr u32 in_flight_max = 24;
 
+// At the beginning of the data area and again behind each other.
+constexpr const char* known_names[] = {"plain",
+                                 "directory",
+                                 "new",
+                                 "sparse",
+                                 "inline",
+                                 "directory/below/second-name",
+                                 "system.posix_acl_access",
+                                 "user.name",
+                                 "allocated",
+                                 "..",
+                                 "security.capability",
+                                 "trusted.name",
+                                 "short-link",
+                                 "system.posix_acl_default",
+                                 "long-link",
+                                 "pipe"};
+constexpr u32 name_count = 16;
+constexpr u32 name_stride = 32;
+constexpr u64 list_offset = 8192;  // an access control list that may be set
+constexpr u8 access_list[] = {2, 0, 0, 0, 1,    0, 6, 0, 0xff, 0xff, 0xff, 0xff, 2,    0, 7,    0,    0xe8, 3, 0, 0, 4, 0,
+                              4, 0, 0xff, 0xff, 0xff, 0xff, 16, 0, 7, 0, 0xff, 0xff, 0xff, 0xff, 32, 0, 4, 0, 0xff, 0xff, 0xff, 0xff};
+
 bool is_internal(Opcode opcode) {
   return opcode == Opcode::checkpoint || opcode == Opcode::upcall_done || opcode == Opcode::reclaim_orphans ||
          opcode == Opcode::load_chunks;
@@ -51,9 +74,18 @@ Command read_command(Input& input) {
   c.data = odd_address(input);
   c.name = odd_address(input);
   c.output = (shape & 8) != 0 ? odd_address(input) : data_length - 256;
+  if (c.opcode == Opcode::set_attribute && (shape & 2) == 0) {
+    c.data = list_offset;
+    c.length = sizeof(access_list) - c.offset % 9;
+  }
   const u32 lengths = input.byte();
-  c.name_length = static_cast<u16>((shape & 16) != 0 ? input.number(2) : lengths % 16);
-  c.second_name_length = static_cast<u16>((shape & 32) != 0 ? input.number(2) : lengths / 16);
+  c.name_length = static_cast<u16>((shape & 16) != 0 ? input.number(2) : lengths % 32);
+  c.second_name_length = static_cast<u16>((shape & 32) != 0 ? input.number(2) : lengths / 32);
+  if (lengths % 2 == 0 && (shape & 16) == 0) {  // a whole name
+    c.name = lengths / 2 % name_count * name_stride;
+    c.name_length = static_cast<u16>(std::strlen(known_names[lengths / 2 % name_count]));
+    c.second_name_length = 0;
+  }
   c.mode = static_cast<u32>((shape & 64) != 0 ? input.odd_number() : input.number(2));
   c.mask = static_cast<u32>((shape & 128) != 0 ? input.odd_number() : input.byte());
   c.aux = input.odd_number();
@@ -97,11 +129,11 @@ class HostileSession {
 
  private:
   void fill_names() {
-    static constexpr const char* names[] = {"plain", "directory", "new", "sparse", "inline", "..", "a/b", "user.name"};
-    for (u64 at = 0; at < data_length; at += 16) {
-      const char* name = names[at / 16 % 8];
-      std::memcpy(data() + at, name, std::strlen(name));
+    for (u64 at = 0; at < data_length; at += name_stride) {
+      const char* text = known_names[at / name_stride % name_count];
+      std::memcpy(data() + at, text, std::strlen(text));
     }
+    std::memcpy(data() + list_offset, access_list, sizeof(access_list));
   }
 
   void judge(const Command& command, const ring::Completion& done) const {
@@ -158,19 +190,15 @@ void require_alive(engine::EngineHost& host) {
 }  // namespace
 
 void run_input(const u8* data, std::size_t length) {
-  static PoolFile file;
-  static const bool is_made = (make_populated(file), true);
-  require(is_made, "no pool");
+  static PopulatedPool pool;
   Input input(data, length);
-  file.restore();
-  {
-    server::PoolServer server(mount_options(file));
-    server.start();
-    run_commands(input, server.engine());
-    require_alive(server.engine());
-    require(server.stop(), "the pool is not left clean");
-  }
-  require_clean(file);
+  pool.file().restore();
+  const bool was_mounted = pool.mounted([&](engine::EngineHost& host) {
+    run_commands(input, host);
+    require_alive(host);
+  });
+  require(was_mounted, "a sound pool is refused");
+  require_clean(pool.file());
 }
 
 }  // namespace gpu4fs::fuzz

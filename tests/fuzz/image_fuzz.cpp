@@ -1,6 +1,6 @@
-// A whole image, damaged anywhere: fsck looks at it, a mount walks the tree and reads every file, writes a little
-// and unmounts, fsck looks again, a read-only mount walks once more. All of it ends, each command with an answer;
-// what a read returns is what an independent reader of the medium finds verified.
+// A whole image, damaged anywhere: fsck looks at it, a mount walks the tree, reads every file, writes a little and
+// unmounts (some inputs: the real server, for writing or reading only), fsck looks again. All of it ends, each
+// command with an answer; what a read returns is what an independent reader of the medium finds verified.
 #include <algorithm>
 #include <deque>
 #include <memory>
@@ -64,7 +64,7 @@ class Witness {
 
 class Walk {
  public:
-  Walk(server::PoolServer& server, Witness* witness) : names_(server.engine()), files_(names_), witness_(witness) {}
+  Walk(engine::EngineHost& host, Witness* witness) : names_(host), files_(names_), witness_(witness) {}
 
   void run() {
     std::deque<u64> waiting{root};
@@ -187,28 +187,31 @@ void look(const PoolFile& file) {
   }
 }
 
-bool mount_and_change(const PoolFile& file) {
+// Without threads, and with the medium watched.
+void mount_and_change(PopulatedPool& pool) {
+  std::unique_ptr<Witness> witness;
   try {
-    Witness witness(file);
-    server::PoolServer server(mount_options(file));
+    witness = std::make_unique<Witness>(pool.file());
+  } catch (const server::PoolError&) {
+  }
+  pool.mounted([&](engine::EngineHost& host) {
+    require(witness != nullptr, "mounted although the medium cannot be opened");
+    Walk walk(host, witness.get());
+    walk.run();
+    walk.change();
+  });
+}
+
+// The server as `gpu4fs mount` has it.
+void serve(const PoolFile& file, bool read_only) {
+  try {
+    server::PoolServer server(mount_options(file, read_only));
     server.start();
     {
-      Walk walk(server, &witness);
+      Walk walk(server.engine(), nullptr);
       walk.run();
       walk.change();
     }
-    (void)server.stop();
-    return true;
-  } catch (const server::PoolError&) {
-    return false;
-  }
-}
-
-void mount_read_only(const PoolFile& file) {
-  try {
-    server::PoolServer server(mount_options(file, true));
-    server.start();
-    Walk(server, nullptr).run();
     (void)server.stop();
   } catch (const server::PoolError&) {
   }
@@ -217,17 +220,19 @@ void mount_read_only(const PoolFile& file) {
 }  // namespace
 
 void run_input(const u8* data, std::size_t length) {
-  static PoolFile file;
-  static const bool is_made = (make_populated(file), true);
-  require(is_made, "no pool");
-  static ImageDamage image(file);
+  static PopulatedPool pool;
+  static ImageDamage image(pool.file());
   Input input(data, length);
-  file.restore();
+  pool.file().restore();
+  const u32 how = input.byte();
   image.apply(input);
-  const bool changes = input.byte() % 4 != 3;
-  look(file);
-  if (changes && mount_and_change(file)) look(file);
-  mount_read_only(file);
+  look(pool.file());
+  if (how % 32 == 31) {
+    serve(pool.file(), how >= 128);
+  } else {
+    mount_and_change(pool);
+  }
+  look(pool.file());
 }
 
 }  // namespace gpu4fs::fuzz

@@ -1,7 +1,12 @@
 // A populated pool on a PoolFile, and mounts of it with a CPU engine.
+//
+// PopulatedPool mounts without any thread: whoever waits for a command does the engine's work, so that an input
+// means the same each time and no time goes into handing over. mount_options() are for the real server.
 #pragma once
 
 #include <cstring>
+#include <memory>
+#include <stdexcept>
 #include <string>
 
 #include "fuzz/fuzz_target.hpp"
@@ -10,6 +15,7 @@
 #include "server/pool_server.hpp"
 #include "support/file_commands.hpp"
 #include "support/name_commands.hpp"
+#include "support/test_pool.hpp"
 
 namespace gpu4fs::fuzz {
 
@@ -98,8 +104,8 @@ inline constexpr u32 populated_name_count = 50;
 inline std::string populated_name(u64 i) { return std::to_string(i) + std::string(180, 'n'); }
 
 // One of everything. Names and numbers follow from the order.
-inline void populate(server::PoolServer& server) {
-  NameClient names(server.engine());
+inline void populate(engine::EngineHost& host) {
+  NameClient names(host);
   FileCalls files(names);
   const u64 root = format::inode_number_root;
   const u64 directory = require_ok(names.mkdir(root, "directory"));
@@ -123,16 +129,51 @@ inline void populate(server::PoolServer& server) {
   require_ok(files.write(orphan, 0, 30'000));
 }
 
-// Makes the pool that each input begins with.
-inline void make_populated(PoolFile& file) {
-  {
-    server::PoolServer server(mount_options(file));
-    server.start();
-    populate(server);
-    require(server.stop(), "the pool is not left clean");
+class PopulatedPool {
+ public:
+  PopulatedPool() : pool_(options()) {
+    pool_.unmount();  // an empty pool
+    file_ = std::make_unique<PoolFile>(pool_.device_paths()[0]);
+    pool_.mount();
+    populate(pool_.host());
+    pool_.unmount();
+    require_clean(*file_);
+    file_->keep();
   }
-  require_clean(file);
-  file.keep();
-}
+
+  PoolFile& file() { return *file_; }
+
+  // Mounts what the file holds, calls use(host) and unmounts. False: the pool is refused.
+  template <class Use>
+  bool mounted(Use&& use) {
+    try {
+      pool_.mount();
+    } catch (const std::runtime_error&) {
+      pool_.crash();
+      return false;
+    }
+    use(pool_.host());
+    try {
+      pool_.unmount();
+    } catch (const std::runtime_error&) {  // the last checkpoint meets damage
+      pool_.crash();
+    }
+    return true;
+  }
+
+ private:
+  static test::TestPoolOptions options() {
+    test::TestPoolOptions options;
+    options.device_count = 1;
+    options.device_bytes = pool_file_bytes;
+    options.starts_workers = false;
+    options.memory = {.frame_count = 2048, .staging_count = 1024, .shard_count = 2};
+    options.config.command_count = 128;
+    return options;
+  }
+
+  test::TestPool pool_;
+  std::unique_ptr<PoolFile> file_;
+};
 
 }  // namespace gpu4fs::fuzz

@@ -38,16 +38,16 @@ class PoolFile {
     make.root_uid = 0;
     make.root_gid = 0;
     server::make_pool(make);
-    file_ = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
-    if (file_ < 0) throw std::runtime_error("a pool file does not open");
-    fix_hash_seed();
+    open();
   }
+  // Somebody else's, of pool_file_bytes bytes.
+  explicit PoolFile(const std::string& path) : path_(path) { open(); }
   PoolFile(const PoolFile&) = delete;
   PoolFile& operator=(const PoolFile&) = delete;
   ~PoolFile() {
     ::close(file_);
     std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
+    if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
   }
 
   const std::string& path() const { return path_; }
@@ -86,13 +86,18 @@ class PoolFile {
   }
 
  private:
-  // mkfs draws the seed of name hashes; inputs are to mean the same in every run.
-  void fix_hash_seed() {
-    const u64 offset = server::superblock_offset(1);
-    auto superblock = read_as<format::Superblock>(offset);
-    superblock.name_hash_seed = 0x5eed;
-    server::seal(superblock, offset);
-    write(offset, &superblock, sizeof(superblock));
+  void open() {
+    file_ = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
+    if (file_ < 0) throw std::runtime_error("a pool file does not open");
+    // mkfs draws the seed of name hashes; inputs are to mean the same in every run.
+    for (u32 slot = 0; slot < 2; ++slot) {
+      const u64 offset = server::superblock_offset(slot);
+      auto superblock = read_as<format::Superblock>(offset);
+      if (superblock.magic != format::superblock_magic) continue;
+      superblock.name_hash_seed = 0x5eed;
+      server::seal(superblock, offset);
+      write(offset, &superblock, sizeof(superblock));
+    }
   }
 
   std::string folder_;

@@ -53,6 +53,7 @@ struct TestPoolOptions {
   engine::EngineConfig config{};
   fs::AccessTimeMode access_times = fs::AccessTimeMode::relative;
   u64 session_bytes = u64{4} << 20;
+  bool starts_workers = true;    // false: the threads that wait for commands do all the work
   bool flush_by_upcall = false;  // true: checkpoints ask for flushes, which the test answers or not
 };
 
@@ -123,7 +124,7 @@ class BasicTestPool {
     server::complete_superblocks(*mounted_->pool);
     map_devices();
     build_engine();
-    mounted_->host->start();
+    if (options_.starts_workers) mounted_->host->start();
     mounted_->management = std::make_unique<server::ServerSession>(
         *mounted_->host, sessions_mutex_, server::ServerSession::Kind::internal, 4, page_size);
     require(call_management(format::Opcode::load_chunks), "load_chunks");
