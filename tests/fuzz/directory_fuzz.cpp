@@ -107,11 +107,13 @@ class Directory {
 
  private:
 #if defined(GPU4FS_FUZZ_CANARY)
-  // Believes the offset of the first slot.
+  // Believes what the slots say.
   void look_at_copy(const u8* page) {
     const auto copy = std::make_unique<u8[]>(page_size);
     std::memcpy(copy.get(), page, page_size);
-    checksum_ += copy[fs::detail::leaf_slots(page)->entry_offset];
+    for (u32 i = 0; i < fs::detail::page_header(copy.get()).entry_count; ++i) {
+      checksum_ += copy[fs::detail::leaf_slots(copy.get())[i].entry_offset];
+    }
   }
 #else
   void look_at_copy(const u8* /*page*/) {}

@@ -127,8 +127,15 @@ class File {
 };
 
 u64 file_number = 0;
+u64 low_file_number = 0;  // of height 0, with a page and holes
 
 void fill(SmallFileSystem& small) {
+  {
+    File low(small, 0);
+    GPU4FS_CHECK_OK(low.create());
+    low_file_number = low.number();
+    GPU4FS_CHECK_OK(low.replace(2, 3, fs::MapKind::data));
+  }
   File file(small, 0);
   GPU4FS_CHECK_OK(file.create());
   file_number = file.number();
@@ -171,10 +178,11 @@ void run_input(const u8* data, std::size_t length) {
   require(small.load_status() == Status::ok, "the chunks do not load");
   {
     File file(small, file_number);
+    File low(small, low_file_number);
     if (file.open()) {
       for (const u64 place : places) (void)answered(file.look(place, round_pages));
     }
-    for (u32 count = 0; count < 24 && !input.empty(); ++count) use(file, input);
+    for (u32 count = 0; count < 24 && !input.empty(); ++count) use(input.byte() % 3 == 0 ? low : file, input);
   }
   (void)answered(small.checkpoint(Lane{}));
 }
