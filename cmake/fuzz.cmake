@@ -11,8 +11,8 @@ endif()
 set(gpu4fs_fuzz_runs 3000)
 set(gpu4fs_fuzz_runs_directory 1500)
 set(gpu4fs_fuzz_runs_file_map 1500)
-set(gpu4fs_fuzz_runs_descriptor 150)
-set(gpu4fs_fuzz_runs_image 100)
+set(gpu4fs_fuzz_runs_descriptor 400)
+set(gpu4fs_fuzz_runs_image 200)
 
 add_custom_target(gpu4fs_fuzz_programs)
 
