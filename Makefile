@@ -2,7 +2,7 @@
 JOBS ?= $(shell nproc)
 export GPU4FS_JOBS := $(JOBS)
 
-.PHONY: setup build cuda test demo crash-explore gpu-check format tidy clean
+.PHONY: setup build cuda test demo crash-explore gpu-check fuzz format tidy clean
 
 build: setup-cpu
 	cmake --preset release
@@ -37,6 +37,12 @@ crash-explore: setup-cpu
 gpu-check: setup
 	@scripts/gpu_check.sh
 
+# TIME: seconds for each target.
+TIME ?= 60
+fuzz:
+	@GPU4FS_SETUP_CUDA=0 scripts/setup.sh clang
+	@scripts/fuzz.sh $(TIME)
+
 format:
 	@GPU4FS_SETUP_CUDA=0 scripts/setup.sh clang-format
 	@git ls-files -co --exclude-standard -- '*.hpp' '*.h' '*.cpp' '*.cu' '*.cuh' | \
@@ -49,4 +55,4 @@ tidy:
 	    xargs -r -n 1 -P $(JOBS) clang-tidy -p build/release --quiet --extra-arg=-Wno-unknown-warning-option
 
 clean:
-	rm -rf build/release build/debug build/asan build/tsan build/cuda build/test
+	rm -rf build/release build/debug build/asan build/tsan build/fuzz build/cuda build/test

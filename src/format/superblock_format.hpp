@@ -33,6 +33,7 @@ inline constexpr std::uint64_t superblock_offset_a = 64 * 1024;
 inline constexpr std::uint64_t superblock_offset_b = 128 * 1024;
 inline constexpr std::uint64_t layout_area_offset = 256 * 1024;
 inline constexpr std::uint64_t physical_granule_bytes = 64 * 1024;
+inline constexpr std::uint64_t epoch_max = std::uint64_t{1} << 62;  // so that counting on never wraps
 inline constexpr std::uint64_t chunk_size_min = 8ull << 20;
 inline constexpr std::uint64_t chunk_size_max = 1ull << 30;
 

@@ -14,7 +14,8 @@
 // with the use that it was written with. Metadata always has one.
 //
 // Status: checksum_mismatch (the destination of a read is untouched), corrupt_structure for an
-// address that no page has, chunk_not_mapped (chunk_of() names the chunk), device_failed, medium_error.
+// address that no page has and for a write to a free page, chunk_not_mapped (chunk_of() names the chunk),
+// device_failed, medium_error.
 #pragma once
 
 #include "base/access.hpp"
@@ -67,7 +68,11 @@ GPU4FS_FN inline WritePlan plan_description(const LogicalSpace& space, u64 addre
   if (plan.status == Status::ok) plan.status = chunk_state(space, plan.location.chunk);
   if (plan.status != Status::ok) return plan;
   const ChunkState& chunk = space.chunks[plan.location.chunk];
-  GPU4FS_CHECK(page_bit(chunk.bitmaps.busy, plan.location.page));
+  // An unwritten block is filled where it is; on a damaged medium another map may name it too and have freed it.
+  if (!page_bit(chunk.bitmaps.busy, plan.location.page)) {
+    plan.status = Status::corrupt_structure;
+    return plan;
+  }
   GPU4FS_CHECK_EQ(space.devices[chunk.columns[0].device].read_only, 0u);
   plan.memory = page_memory(space, plan.location);
   // A stable page is written by the checkpoint that made it stable, whose epoch is the one before

@@ -175,7 +175,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_pages(Group g, LogicalSpace& space, u64 a
       if (found.status != Status::ok) return found;
       const ChunkState& chunk = space.chunks[found.location.chunk];
       const u32 all = static_cast<u32>((u64{1} << found.page_count) - 1);
-      GPU4FS_CHECK_EQ(detail::run_bits(chunk.bitmaps.busy, found.location.page, found.page_count), all);
+      if (detail::run_bits(chunk.bitmaps.busy, found.location.page, found.page_count) != all) {
+        found.status = Status::corrupt_structure;
+        return found;
+      }
       GPU4FS_CHECK_EQ(space.devices[chunk.columns[0].device].read_only, 0u);
       found.status = begin_page_write(space, found.location, found.page_count);
       return found;

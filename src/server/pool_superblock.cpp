@@ -126,7 +126,7 @@ std::string find_inode_file_problem(const Superblock& superblock) {
 }
 
 std::string find_common_problem(const Superblock& superblock) {
-  if (superblock.epoch == 0) return "epoch 0";
+  if (superblock.epoch == 0 || superblock.epoch > format::epoch_max) return fmt::format("epoch {}", superblock.epoch);
   if (superblock.device_count < 1 || superblock.device_count > device_count_max) {
     return fmt::format("{} devices", superblock.device_count);
   }

@@ -98,7 +98,7 @@ class Superblock:
         if self.checksum != unsealed_hash(page, 16, SUPERBLOCK_OFFSETS[slot]):
             raise SlotPassedOver("superblock checksum")
         require(self.version == 1, f"format version {self.version}")
-        require(self.slot == slot and self.epoch % 2 == slot and self.epoch >= 1, "slot or epoch")
+        require(self.slot == slot and self.epoch % 2 == slot and 1 <= self.epoch <= 1 << 62, "slot or epoch")
         require(self.feature_incompatible & ~3 == 0, f"features {self.feature_incompatible:#x}")
         require(1 <= self.device_count <= 64, f"{self.device_count} devices")
         size = self.chunk_size_bytes

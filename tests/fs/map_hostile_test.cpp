@@ -124,6 +124,37 @@ TEST(MapHostile, DamagedSlotsAreStatuses) {
   EXPECT_GT(seen, scaled(150) / 4);
 }
 
+// Bits in an invalid pointer are neither a block nor a hole; growing would put them where the new pages go.
+TEST(MapHostile, InvalidPointersWithBitsAreSeenBeforeAFileGrows) {
+  SmallFileSystem small(hostile_options());
+  fs::Operation op{};
+  MapWalk<Lane> walk(Lane{}, small, op, 1);
+  walk.create_file();
+  fs::InodeRef ref{};
+  ASSERT_EQ(fs::get_inode(Lane{}, small.fs(), op, walk.number, &ref), Status::ok);
+  ref.inode->slots[3].raw = 0x40;
+  fs::MapCost cost{};
+  EXPECT_EQ(fs::map_prepare(Lane{}, small.fs(), op, ref, 3 * 512, 3 * 512 + 9, &cost), Status::corrupt_structure);
+  ref.inode->slots[3].raw = 0;
+  EXPECT_EQ(fs::map_prepare(Lane{}, small.fs(), op, ref, 3 * 512, 3 * 512 + 9, &cost), Status::ok);
+}
+
+TEST(MapHostile, InvalidPointersWithBitsAreSeenBeforeARemoval) {
+  SmallFileSystem small(hostile_options());
+  fs::Operation op{};
+  MapWalk<Lane> walk(Lane{}, small, op, 1);
+  walk.create_file();
+  walk.replace(3 * 512 + 5, 4, fs::MapKind::data);
+  fs::InodeRef ref{};
+  ASSERT_EQ(fs::get_inode(Lane{}, small.fs(), op, walk.number, &ref), Status::ok);
+  ASSERT_EQ(ref.inode->height, 1u);
+  fs::MapCost cost{};
+  u64 from = 0;
+  ASSERT_EQ(fs::map_prepare_remove(Lane{}, small.fs(), op, ref, 0, 2000, 20, &from, &cost), Status::ok);
+  ref.inode->slots[1].raw = 0x40;
+  EXPECT_EQ(fs::map_prepare_remove(Lane{}, small.fs(), op, ref, 0, 2000, 20, &from, &cost), Status::corrupt_structure);
+}
+
 TEST(MapHostile, ImpossibleHeightIsRefused) {
   SmallFileSystem small(hostile_options());
   fs::Operation op{};

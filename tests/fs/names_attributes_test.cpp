@@ -183,6 +183,14 @@ TEST_F(NamesAttributes, DamagedPagesGiveAnAnswer) {
   EXPECT_GT(recognised, 0u);
 }
 
+TEST_F(NamesAttributes, ACountThatIsTooSmallIsNoted) {
+  ASSERT_EQ(set(Lane{}, "user.name", "value"), Status::ok);
+  file_.inode->page_count = 0;
+  EXPECT_EQ(remove(Lane{}, "user.name"), Status::ok);
+  EXPECT_EQ(file_.inode->page_count, 0u);
+  EXPECT_EQ(small_.fs().had_error, 1u);
+}
+
 struct ListEntry {
   u32 tag;
   u32 permissions;

@@ -249,6 +249,10 @@ TEST(PagesTable, MalformedPointersAreRefused) {
     EXPECT_STREQ(status_name(fs::get_page(Lane{}, fs, op, ref, 0, 2, &frame)), status_name(c.expected)) << c.raw;
     EXPECT_EQ(frame, no_frame);
   }
+  // A greater block where a map page is looked for.
+  ref.inode->height = 1;
+  ref.inode->slots[2] = BlockPointer::data(u64{8} << 20, BlockSize::block_2m);
+  EXPECT_EQ(fs::get_page(Lane{}, fs, op, ref, 0, 2 * format::slots_per_block, &frame), Status::corrupt_structure);
   // A height that no file can have.
   ref.inode->height = 200;
   EXPECT_NE(fs::get_page(Lane{}, fs, op, ref, 0, 2, &frame), Status::ok);

@@ -187,6 +187,8 @@ TEST(PoolOpen, every_field_of_the_superblock_is_bounded) {
   using Change = std::function<void(format::Superblock&)>;
   const std::vector<std::pair<Change, std::string>> changes = {
       {[](auto& s) { s.version = 2; }, "format version 2"},
+      {[](auto& s) { s.epoch = ~u64{0}; }, "epoch 18446744073709551615"},
+      {[](auto& s) { s.epoch = format::epoch_max + 1; }, "epoch 4611686018427387905"},
       {[](auto& s) { s.device_count = 0; }, "0 devices"},
       {[](auto& s) { s.device_count = 65; }, "65 devices"},
       {[](auto& s) { s.device_count = 2; }, "UUID of member 1"},

@@ -59,6 +59,7 @@ struct TestPoolOptions {
   fs::AccessTimeMode access_times = fs::AccessTimeMode::relative;
   u64 session_bytes = u64{4} << 20;
   bool has_log = true;           // false: every sync is a checkpoint
+  bool starts_workers = true;    // false: the threads that wait for commands do all the work
   bool flush_by_upcall = false;  // true: checkpoints ask for flushes, which the test answers or not
   // The stack over a device's memory while the pool is mounted, asked for at each mount; the pool answers the
   // flushes then. Making, opening and checking the pool go past it.
@@ -169,7 +170,7 @@ class BasicTestPool {
     server::complete_superblocks(*mounted_->pool);
     map_devices();
     build_engine();
-    mounted_->host->start();
+    if (options_.starts_workers) mounted_->host->start();
     if (options_.stack) {
       mounted_->flushes = std::make_unique<FlushAnswerer>(*mounted_->host, *mounted_->parts->upcalls(),
                                                           sessions_mutex_, mounted_->files);

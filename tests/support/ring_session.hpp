@@ -35,6 +35,8 @@ struct ClientOptions {
   u64 data_length = 1 << 20;
   bool trusted = true;
   bool internal = false;
+  u32 uid = 0;  // of an untrusted session
+  u32 gid = 0;
 };
 
 // One session and its producer. Sessions of an engine are opened and closed by one thread at a time.
@@ -49,6 +51,8 @@ class Client {
     request.layout = layout_;
     request.trusted = options.trusted;
     request.internal = options.internal;
+    request.uid = options.uid;
+    request.gid = options.gid;
     session_ = host.open_session(request);
     if (session_ == engine::session_max) throw std::runtime_error("no session left");
     producer_ = ring::RingProducer::attach(memory_.data(), layout_);

@@ -68,9 +68,6 @@ GPU4FS_FN GPU4FS_NOINLINE Status remove_metadata_pages(Group g, Engine& engine, 
   GPU4FS_TRY(enter_gate(g, engine, c));
   for (u32 i = 0; i < count; ++i) {
     const u64 page = state.pages[i];
-    serial(g, [&] {
-      if (ref.inode->page_count == 0) ref.inode->page_count = 1;
-    });
     fs::remove_page(g, fs, c.operation, ref, 0, page);
     fs::detail::prune(g, fs, c.operation, ref, 1, page, fs::map_height_max);
   }

@@ -101,12 +101,6 @@ GPU4FS_FN GPU4FS_NOINLINE void prune(Group g, FileSystem& fs, Operation& op, con
     const u32 frame = serial(g, [&] { return resident_frame(fs, ref.number, level, index); });
     GPU4FS_CHECK_NE(frame, no_frame);
     if (!all_holes(g, map_slots(fs, frame), format::slots_per_block)) return;
-    serial(g, [&] {
-      // remove_page() counts on the page being counted.
-      if (ref.inode->page_count != 0) return;
-      store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
-      ref.inode->page_count = 1;
-    });
     remove_page(g, fs, op, ref, level, index);
   }
 }

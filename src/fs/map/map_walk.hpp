@@ -209,6 +209,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status map_prepare(Group g, FileSystem& fs, Operation&
     page = stop;
   }
   if (page < end) {
+    // Growing takes the slots up a level as they are, so all of them have to be sound.
+    for (u32 i = 0; i < format::inode_slot_count && !ref.inode->is_inline(); ++i) {
+      if (!detail::slot_fits_level(load_slot(&ref.inode->slots[i]), height)) return Status::corrupt_structure;
+    }
     const u32 new_height = map_height_for(end);
     cost->fresh += new_height - height + static_cast<u32>(detail::subtree_pages(new_height, page, end));
   }
@@ -231,7 +235,8 @@ GPU4FS_FN inline u64 chunk_begin(const MapPlace& place, u64 page) {
   if (place.level == 0) return page - place.slot;
   u64 begin = page & ~(span - 1);
   if (place.pointer.is_valid()) return begin;
-  for (u32 slot = place.slot; slot > 0 && load_slot(&place.slots[slot - 1]).is_hole(); --slot) begin -= span;
+  // Not is_hole(): an invalid pointer with other bits is damage, for map_descend to see.
+  for (u32 slot = place.slot; slot > 0 && load_slot(&place.slots[slot - 1]).raw == 0; --slot) begin -= span;
   return begin;
 }
 

@@ -270,8 +270,12 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE void remove_page(Group g, FileSystem& 
     if (f.address != 0) free_extent(fs, raid::Extent{f.address, 1, 0});
     detail::unlink_frame(fs.pages, frame);
     detail::send_to_limbo(fs.pages, frame);
-    GPU4FS_CHECK_GT(file.inode->page_count, u64{0});
-    file.inode->page_count -= 1;
+    // On a damaged medium an inode's count may be too small.
+    if (file.inode->page_count == 0) {
+      store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
+    } else {
+      file.inode->page_count -= 1;
+    }
   });
 }
 

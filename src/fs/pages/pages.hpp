@@ -94,7 +94,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline LoadTicket begin_load(FileSystem& fs, Operation
   if (!pointer.is_well_formed()) return {Status::corrupt_structure, no_frame, 0};
   if (pointer.is_hole()) return {Status::page_absent, no_frame, 0};
   const bool is_map_page = level != attribute_level && level > 0;
-  if (is_map_page && !pointer.is_indirect()) return {Status::page_absent, no_frame, 0};
+  // Metadata has no greater blocks, and who would add a page here would find the slot taken.
+  if (is_map_page && !pointer.is_indirect()) return {Status::corrupt_structure, no_frame, 0};
   if (!is_map_page && (pointer.is_indirect() || pointer.is_unwritten() ||
                        pointer.size() != format::BlockSize::page_4k)) {
     return {Status::corrupt_structure, no_frame, 0};
@@ -145,8 +146,7 @@ GPU4FS_FN inline FoundFrame look_up(FileSystem& fs, PageKey key) {
 }  // namespace detail
 
 // Makes page (level, index) of `file` resident for the rest of this step and gives its frame.
-// Status: page_absent (hole, or a block of another size stands there), corrupt_structure,
-// checksum_mismatch, and the control codes again, retry_after_checkpoint, chunk_not_mapped.
+// Status: page_absent (a hole), corrupt_structure (also for a block of another size), checksum_mismatch, and the control codes again, retry_after_checkpoint, chunk_not_mapped.
 // Requires the file's lock (shared is enough), except for inodes 0, 2 and 3.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status get_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level,

@@ -1,0 +1,152 @@
+// A chunk tree of any content: what read_chunk_tree() accepts is a set of chunks that lie in order, inside the
+// devices and apart from each other, so that the engine's table of the logical space can be built from it.
+#include <algorithm>
+
+#include "engine/engine_cpu.hpp"
+#include "format/format_text.hpp"
+#include "fuzz/damage.hpp"
+#include "fuzz/fuzz_target.hpp"
+#include "fuzz/pool_file.hpp"
+#include "raid/logical_space_build.hpp"
+#include "raid/translate.hpp"
+#include "server/pool_chunk_tree.hpp"
+#include "server/pool_error.hpp"
+
+namespace gpu4fs::fuzz {
+
+const char target_name[] = "chunk_tree";
+
+namespace {
+
+using format::ChunkTreeBranch;
+using format::ChunkTreeNode;
+using format::Superblock;
+
+constexpr u32 node_count = 6;
+
+// Greater spaces would cost the time of many inputs, in the granule table alone.
+constexpr u64 granule_count_max = u64{1} << 14;
+
+// A node of `level` over two children.
+ChunkTreeNode make_branch(u32 level, u64 first_key, u32 first_child, u32 second_child) {
+  ChunkTreeNode node{};
+  node.magic = format::chunk_tree_magic;
+  node.version = 1;
+  node.level = static_cast<u8>(level);
+  node.epoch = 1;
+  node.entry_count = 2;
+  node.used_bytes = 2 * sizeof(ChunkTreeBranch);
+  const ChunkTreeBranch branches[2] = {{first_key, first_child, 0}, {2 * first_key, second_child, 0}};
+  std::memcpy(node.entries, branches, sizeof(branches));
+  return node;
+}
+
+// The leaf with one of its chunks only.
+ChunkTreeNode part_of(const ChunkTreeNode& leaf, u32 index) {
+  constexpr u32 entry_bytes = sizeof(format::ChunkDescriptor) + sizeof(format::ColumnAddress);
+  ChunkTreeNode node = leaf;
+  node.entry_count = 1;
+  node.used_bytes = entry_bytes;
+  std::memmove(node.entries, node.entries + index * entry_bytes, entry_bytes);
+  return node;
+}
+
+// Node 0 is the leaf of both chunks; 1 is the root of a tree of height 2 over 2 and 3, which hold one chunk each.
+void make_nodes(const ChunkTreeNode& leaf, u64 chunk_size, ChunkTreeNode (&nodes)[node_count]) {
+  nodes[0] = leaf;
+  nodes[1] = make_branch(1, chunk_size, 2, 3);
+  nodes[2] = part_of(leaf, 0);
+  nodes[3] = part_of(leaf, 1);
+  nodes[4] = make_branch(2, chunk_size, 1, 5);
+  nodes[5] = make_branch(1, chunk_size, 2, 2);
+}
+
+void damage_tree(Input& input, Superblock& superblock, ChunkTreeNode (&nodes)[node_count]) {
+  static constexpr u32 roots[] = {0, 1, 4};
+  const u32 flags = input.byte();
+  superblock.tree_height = static_cast<u8>(1 + flags % 3);
+  superblock.tree_root = roots[flags % 3];
+  superblock.tree_node_count = 1 + (flags / 4) % 32;
+  for (u32 count = 0; count < 32 && !input.empty(); ++count) {
+    const u32 place = input.byte();
+    u8 page[page_size];
+    if (place % 8 == 7) {
+      std::memcpy(page, &superblock, page_size);
+      change_bytes(input, page + offsetof(Superblock, chunk_count), 40);
+      std::memcpy(&superblock, page, page_size);
+      continue;
+    }
+    ChunkTreeNode& node = nodes[place % node_count];
+    std::memcpy(page, &node, page_size);
+    change_bytes(input, page, place / 8 % 4 == 0 ? page_size : 256);
+    std::memcpy(&node, page, page_size);
+  }
+  for (u32 i = 0; i < node_count; ++i) {
+    if ((flags & 0x80) == 0) server::seal(nodes[i], i);
+  }
+}
+
+void check_chunks(const Superblock& superblock, const std::vector<server::OpenedChunk>& chunks,
+                  const format::DevicePart& part) {
+  u64 previous_end = superblock.chunk_size_bytes;
+  std::vector<std::pair<u64, u64>> columns;
+  require(!chunks.empty(), "a pool without chunks");
+  for (const server::OpenedChunk& chunk : chunks) {
+    const u64 size = chunk.descriptor.size_bytes;
+    require(chunk.descriptor.base_address >= previous_end, "chunks overlap in logical space");
+    previous_end = chunk.descriptor.base_address + size;
+    require(chunk.columns.size() == 1 && chunk.columns[0].device_index() == 0, "columns");
+    const u64 begin = chunk.columns[0].offset_bytes();
+    const u64 end = begin + format::chunk_layout(size / page_size).header_pages * page_size + size;
+    require(begin >= part.chunk_area_offset && end <= part.size_bytes, "a column outside the device");
+    columns.emplace_back(begin, end);
+    require(!format::to_text(chunk.descriptor).empty(), "no text");
+  }
+  std::sort(columns.begin(), columns.end());
+  for (std::size_t i = 1; i < columns.size(); ++i) {
+    require(columns[i - 1].second <= columns[i].first, "columns overlap");
+  }
+  require(previous_end <= format::logical_granule_max * superblock.chunk_size_bytes, "beyond the logical space");
+}
+
+void read_it(const Superblock& superblock, const server::DeviceFile& device) {
+  std::vector<std::string> warnings;
+  const std::vector<server::TreeDevice> devices{{&device, superblock.device}};
+  const std::vector<server::OpenedChunk> chunks = server::read_chunk_tree(superblock, devices, warnings);
+  check_chunks(superblock, chunks, superblock.device);
+  const format::ChunkDescriptor& last = chunks.back().descriptor;
+  if ((last.base_address + last.size_bytes) / superblock.chunk_size_bytes > granule_count_max) return;
+  engine::HeapAllocator memory;
+  const std::vector<device::Device> memories{
+      {device::DeviceKind::memory, 0, superblock.device.size_bytes, nullptr, 0, 0}};
+  const raid::LogicalSpace space = raid::build_logical_space(memory, superblock, memories, chunks, true);
+  for (u64 address = 0; address < space.granule_count << space.granule_shift; address += u64{1} << space.granule_shift) {
+    raid::PageLocation location{};
+    (void)raid::find_page(space, address, &location);
+  }
+}
+
+}  // namespace
+
+void run_input(const u8* data, std::size_t length) {
+  static PoolFile file;
+  static const auto base = file.read_as<Superblock>(server::superblock_offset(1));
+  static const auto leaf = file.read_as<ChunkTreeNode>(base.device.tree_offset);
+  Input input(data, length);
+  Superblock superblock = base;
+  ChunkTreeNode nodes[node_count];
+  make_nodes(leaf, base.chunk_size_bytes, nodes);
+  damage_tree(input, superblock, nodes);
+  server::seal(superblock, server::superblock_offset(1));
+  // Only a superblock that was judged good comes this far.
+  if (!server::find_superblock_problem(superblock, 1, pool_file_bytes).empty()) return;
+  file.write(base.device.tree_offset, nodes, sizeof(nodes));
+  const server::DeviceFile device =
+      server::DeviceFile::open(file.path(), server::DeviceFile::Access::read_only, server::DeviceFile::Locking::none);
+  try {
+    read_it(superblock, device);
+  } catch (const server::PoolError&) {
+  }
+}
+
+}  // namespace gpu4fs::fuzz

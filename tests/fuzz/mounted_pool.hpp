@@ -1,0 +1,179 @@
+// A populated pool on a PoolFile, and mounts of it with a CPU engine.
+//
+// PopulatedPool mounts without any thread: whoever waits for a command does the engine's work, so that an input
+// means the same each time and no time goes into handing over. mount_options() are for the real server.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "fuzz/fuzz_target.hpp"
+#include "fuzz/pool_file.hpp"
+#include "server/check/check_pool.hpp"
+#include "server/pool_server.hpp"
+#include "support/file_commands.hpp"
+#include "support/name_commands.hpp"
+#include "support/test_pool.hpp"
+
+namespace gpu4fs::fuzz {
+
+using NameClient = test::BasicNameClient<test::Client>;
+
+inline server::ServerOptions mount_options(const PoolFile& file, bool read_only = false) {
+  server::ServerOptions options;
+  options.device_paths = {file.path()};
+  options.read_only = read_only;
+  options.engine = server::EngineChoice::cpu;
+  options.worker_count = 1;
+  options.commit_interval_s = 0;
+  options.cache_bytes = u64{8} << 20;
+  return options;
+}
+
+inline server::CheckResult check(const PoolFile& file) {
+  server::CheckOptions options;
+  options.device_paths = {file.path()};
+  return server::check_pool(options);
+}
+
+// The pool is as sound as it was before the input.
+inline void require_clean(const PoolFile& file) {
+  const server::CheckResult result = check(file);
+  if (result.findings.error_count() == 0) return;
+  std::string text = "fsck:";
+  for (const server::Finding& finding : result.findings.kept()) {
+    text += "\n  " + std::string(server::finding_kind(finding.id).id) + " " + finding.place + ": " + finding.text;
+  }
+  fail(text.c_str());
+}
+
+// Commands on files, with the data area of a NameClient.
+class FileCalls {
+ public:
+  explicit FileCalls(NameClient& client) : client_(client) {}
+
+  ring::Completion transfer(format::Opcode opcode, u64 inode, u64 offset, u64 length) {
+    format::Command command = test::make_command(opcode);
+    command.inode = inode;
+    command.offset = offset;
+    return client_.call(client_.with_data(command, length));
+  }
+  ring::Completion read(u64 inode, u64 offset, u64 length) {
+    return transfer(format::Opcode::read, inode, offset, length);
+  }
+  ring::Completion write(u64 inode, u64 offset, u64 length) {
+    return transfer(format::Opcode::write, inode, offset, length);
+  }
+  ring::Completion truncate(u64 inode, u64 size) { return transfer(format::Opcode::truncate, inode, size, 0); }
+  ring::Completion fallocate(u64 inode, u32 mode, u64 offset, u64 length) {
+    format::Command command = test::make_command(format::Opcode::fallocate);
+    command.inode = inode;
+    command.mode = mode;
+    command.offset = offset;
+    command.length = length;
+    return client_.call(command);
+  }
+  ring::Completion seek(u64 inode, u32 mode, u64 offset) {
+    format::Command command = test::make_command(format::Opcode::seek);
+    command.inode = inode;
+    command.mode = mode;
+    command.offset = offset;
+    return client_.call(command);
+  }
+  ring::Completion copy(u64 from, u64 to, u64 length) {
+    format::Command command = test::make_command(format::Opcode::copy_range);
+    command.inode = from;
+    command.second_inode = to;
+    command.length = length;
+    return client_.call(command);
+  }
+  ring::Completion sync() { return client_.call(test::make_command(format::Opcode::sync)); }
+
+ private:
+  NameClient& client_;
+};
+
+inline u64 require_ok(ring::Completion done) {
+  if (done.status != Status::ok) fail(status_name(done.status));
+  return done.result;
+}
+
+inline constexpr u32 populated_name_count = 50;
+inline std::string populated_name(u64 i) { return std::to_string(i) + std::string(180, 'n'); }
+
+// One of everything. Names and numbers follow from the order.
+inline void populate(engine::EngineHost& host) {
+  NameClient names(host);
+  FileCalls files(names);
+  const u64 root = format::inode_number_root;
+  const u64 directory = require_ok(names.mkdir(root, "directory"));
+  const u64 below = require_ok(names.mkdir(directory, "below"));
+  for (u32 i = 0; i < populated_name_count; ++i) require_ok(names.create(directory, populated_name(i)));
+  for (u64 i = 0; i < NameClient::data_length; ++i) names.data()[i] = static_cast<u8>(i * 7 + i / 251);
+  const u64 plain = require_ok(names.create(root, "plain", 0666));
+  require_ok(files.write(plain, 0, 100'000));
+  const u64 sparse = require_ok(names.create(root, "sparse"));
+  for (u64 i = 0; i < 5; ++i) require_ok(files.write(sparse, i * (u64{48} << 20) + 4000, 9000));
+  const u64 allocated = require_ok(names.create(root, "allocated"));
+  require_ok(files.fallocate(allocated, 0, 0, u64{3} << 20));
+  require_ok(files.write(allocated, 100'000, 20'000));
+  require_ok(files.write(require_ok(names.create(root, "inline")), 0, 100));
+  require_ok(names.link(plain, below, "second-name"));
+  require_ok(names.symlink(root, "short-link", "directory/below"));
+  require_ok(names.symlink(root, "long-link", std::string(300, 's')));
+  require_ok(names.set_attribute(plain, "user.name", std::string(50, 'v')));
+  require_ok(names.mknod(root, "pipe", 0010644));
+  const u64 orphan = require_ok(names.tmpfile(root));
+  require_ok(files.write(orphan, 0, 30'000));
+}
+
+class PopulatedPool {
+ public:
+  PopulatedPool() : pool_(options()) {
+    pool_.unmount();  // an empty pool
+    file_ = std::make_unique<PoolFile>(pool_.device_paths()[0]);
+    pool_.mount();
+    populate(pool_.host());
+    pool_.unmount();
+    require_clean(*file_);
+    file_->keep();
+  }
+
+  PoolFile& file() { return *file_; }
+
+  // Mounts what the file holds, calls use(host) and unmounts. False: the pool is refused.
+  template <class Use>
+  bool mounted(Use&& use) {
+    try {
+      pool_.mount();
+    } catch (const std::runtime_error&) {
+      pool_.crash();
+      return false;
+    }
+    use(pool_.host());
+    try {
+      pool_.unmount();
+    } catch (const std::runtime_error&) {  // the last checkpoint meets damage
+      pool_.crash();
+    }
+    return true;
+  }
+
+ private:
+  static test::TestPoolOptions options() {
+    test::TestPoolOptions options;
+    options.device_count = 1;
+    options.device_bytes = pool_file_bytes;
+    options.starts_workers = false;
+    options.memory = {.frame_count = 2048, .staging_count = 1024, .shard_count = 2};
+    options.config.command_count = 128;
+    return options;
+  }
+
+  test::TestPool pool_;
+  std::unique_ptr<PoolFile> file_;
+};
+
+}  // namespace gpu4fs::fuzz
