@@ -32,7 +32,7 @@ SEED ?= 1
 crash-explore: setup-cpu
 	cmake --preset release
 	cmake --build --preset release -j $(JOBS) --target gpu4fs_crash_explore_test
-	GPU4FS_CRASH_RANDOM=$(N) GPU4FS_CRASH_SEED=$(SEED) build/release/gpu4fs_crash_explore_test
+	GPU4FS_CRASH_RANDOM=$(N) GPU4FS_CRASH_SEED=$(SEED) GPU4FS_CRASH_SECONDS=1000000 build/release/gpu4fs_crash_explore_test
 
 gpu-check: setup
 	@scripts/gpu_check.sh

@@ -170,6 +170,19 @@ TEST(Stack, FlushErrorReachesTheCaller) {
   EXPECT_NO_THROW(memory.file().flush());
 }
 
+// The GPU would touch its memory unseen, and its flushes are to be seen.
+TEST(Stack, DeviceIsFlushedAndKeptFromTheGpu) {
+  StackedMemory memory("delay=0");
+  EXPECT_TRUE(memory.file().needs_flush());
+  const GpuRegistration registration = memory.file().gpu_registration();
+  EXPECT_FALSE(registration.possible);
+  EXPECT_NE(registration.reason.find("CPU engine"), std::string::npos) << registration.reason;
+  const MappedFile plain = MappedFile::anonymous(device_bytes);
+  EXPECT_FALSE(plain.needs_flush());
+  EXPECT_TRUE(plain.gpu_registration().possible);
+  EXPECT_EQ(plain.device(0).stack, nullptr);
+}
+
 TEST(Stack, EqualSeedsGiveEqualFaults) {
   const auto run = [](const std::string& rules) {
     StackedMemory memory(rules);
