@@ -19,6 +19,9 @@ GPU4FS_FN constexpr bool is_internal(format::Opcode opcode) {
     case format::Opcode::upcall_done:
     case format::Opcode::reclaim_orphans:
     case format::Opcode::load_chunks:
+    case format::Opcode::scrub:
+    case format::Opcode::health:
+    case format::Opcode::list_blocks:
       return true;
     default:
       return false;
