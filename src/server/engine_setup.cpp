@@ -161,6 +161,7 @@ engine::Engine* build_engine(Allocator& allocator, const ServerOptions& options,
   fs.name_hash_seed = superblock.name_hash_seed;
   fs.access_time_mode = access_mode(options.access_times);
   fs.read_only = pool.read_only ? 1 : 0;
+  fs.stop_on_error = options.stop_on_error ? 1 : 0;
   return engine::place_engine(allocator, image);
 }
 

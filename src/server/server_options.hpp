@@ -21,6 +21,8 @@ struct ServerOptions {
   unsigned worker_count = 0;         // 0: chosen by the machine
   unsigned commit_interval_s = 5;    // longest time until a change is durable by itself; 0: never
   u64 cache_bytes = 0;               // metadata pages held in engine memory; 0: chosen by the machine
+  bool stop_on_error = true;         // after damage of metadata no more changes are taken (fs/errors.hpp)
+  std::string control_folder;        // of the control socket; empty: none is made
   bool degraded = false;             // go on although a device is missing, where nothing is lost by it
 };
 

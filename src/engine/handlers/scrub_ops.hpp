@@ -16,14 +16,6 @@ namespace detail {
 
 inline constexpr u64 scrub_task_pages = raid::verify_page_max;
 
-struct ScrubState {
-  u32 verified;  // atomic
-  u32 damaged;   // atomic
-};
-static_assert(sizeof(ScrubState) <= command_scratch_size);
-
-GPU4FS_FN inline ScrubState& scrub_state(CommandState& c) { return *reinterpret_cast<ScrubState*>(c.scratch); }
-
 GPU4FS_FN inline Status check_scrub_range(const Engine& engine, const format::Command& command) {
   if ((command.mask & ~u32{format::scrub_mask_record}) != 0) return Status::invalid_argument;
   if (command.mode > static_cast<u32>(format::DamageKind::metadata)) return Status::invalid_argument;
@@ -68,10 +60,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_scrub(Group g, Engine& engine, CommandState&
   const format::Command& command = c.command;
   if (serial(g, [&] { return c.stage == 1; })) {
     GPU4FS_STEP_TRY(task_result(g, c));
-    return Step::complete(serial(g, [&] {
-      const detail::ScrubState& state = detail::scrub_state(c);
-      return u64{state.verified} | u64{state.damaged} << 32;
-    }));
+    return Step::complete(serial(g, [&] { return load<Order::acquire, Scope::engine>(&c.result); }));
   }
   GPU4FS_STEP_TRY(detail::check_scrub_range(engine, command));
   const u64 words = divide_up(command.length, detail::scrub_task_pages);
@@ -112,11 +101,11 @@ GPU4FS_FN GPU4FS_NOINLINE void task_scrub(Group g, Engine& engine, CommandState&
   u8* output = nullptr;
   GPU4FS_CHECK_OK(resolve(g, engine, c, command.data, divide_up(command.length, u64{64}) * sizeof(u64), &output));
   serial(g, [&] {
-    detail::ScrubState& state = detail::scrub_state(c);
-    fetch_add<Order::relaxed, Scope::engine>(&state.verified, popcount(wanted));
+    // The result grows task by task; neither half can run over.
+    const u64 counts = u64{popcount(wanted)} | u64{popcount(damaged)} << 32;
+    fetch_add<Order::relaxed, Scope::engine>(&c.result, counts);
     if (records) detail::record_scrub(engine, command, chunk.base_address + page * page_size, count, damaged);
     if (damaged == 0) return;
-    fetch_add<Order::relaxed, Scope::engine>(&state.damaged, popcount(damaged));
     store<Order::relaxed, Scope::system>(reinterpret_cast<u64*>(output) + task, damaged);
   });
 }
