@@ -51,6 +51,7 @@ static_assert(sizeof(HealthRecord) == 56 + 64 * 8);
 
 enum ScrubMask : std::uint32_t {
   // Damaged pages of the range enter the damage table, owned by `second_inode`, of kind `mode`; others leave it.
+  // Only pages that the last checkpoint had count as damaged.
   scrub_mask_record = 1u << 0,
 };
 // The result of `scrub`: pages verified in the lower half, damaged ones in the upper.

@@ -18,8 +18,7 @@ class OwnerSearch {
   OwnerSearch(const DamageSearch& search, PageRuns suspects) : search_(search), suspects_(std::move(suspects)) {}
 
   OwnedDamage run() {
-    // Where no checkpoint can be written nothing has been freed or relocated since the last one either.
-    if (search_.may_checkpoint) (void)search_.inspector.checkpoint();
+    checkpoint();
     verify_again();
     if (suspects_.empty()) return std::move(result_);
     for (const u64 inode : {format::inode_number_inode_file, format::inode_number_inode_bitmap,
@@ -35,11 +34,26 @@ class OwnerSearch {
     });
     result_.unreadable = walked.unreadable;
     result_.was_stopped = search_.is_stopped();
-    if (!result_.was_stopped) record_ownerless();
+    if (result_.was_stopped) return std::move(result_);
+    checkpoint();
+    record_named();
+    if (!all_is_readable_ || !result_.unreadable.empty()) record_ownerless();
     return std::move(result_);
   }
 
  private:
+  // Pages of a file that may be damaged.
+  struct Named {
+    WalkedFile file;
+    PageRun run;
+    format::DamageKind kind;
+  };
+
+  // Where none can be written, nothing has been freed or moved since the last one either.
+  void checkpoint() {
+    if (search_.may_checkpoint) (void)search_.inspector.checkpoint();
+  }
+
   // Calls act(chunk, first page, count) for the pieces of a run that one command can verify.
   template <class Act>
   void for_pieces(PageRun run, Act&& act) {
@@ -81,25 +95,31 @@ class OwnerSearch {
   }
 
   void look_at(const WalkedFile& file) {
-    // The directory may have come to nothing meanwhile, or the inode be unreadable; its pages are ownerless then.
     bool is_complete = true;
-    std::vector<format::BlockRecord> met;
-    (void)search_.inspector.list_blocks(file.inode, [&](const format::BlockRecord& block) {
-      if (!suspects_.within(block.address, block.page_count).empty()) met.push_back(block);
-    }, &is_complete);
-    u64 damaged = 0;
-    for (const format::BlockRecord& block : met) {
+    const auto strike_off = [&](const format::BlockRecord& block) {
       const bool is_content = block.kind == format::BlockKind::content;
       const bool is_data = is_content && file.type == DT_REG;
       const bool counts = block.kind != format::BlockKind::unwritten && (!is_data || search_.data_has_checksums);
       for (const PageRun& run : suspects_.within(block.address, block.page_count)) {
-        if (counts) {
-          damaged += record(run, file.inode, is_data ? format::DamageKind::data : format::DamageKind::metadata);
-        }
+        if (counts) named_.push_back({file, run, is_data ? format::DamageKind::data : format::DamageKind::metadata});
         suspects_.remove(run.address, run.page_count);
       }
+    };
+    const Status status = search_.inspector.list_blocks(file.inode, strike_off, &is_complete);
+    // Stale: the file was removed meanwhile.
+    if (!is_complete || (status != Status::ok && status != Status::stale)) all_is_readable_ = false;
+  }
+
+  void record_named() {
+    for (const Named& named : named_) {
+      const u64 damaged = record(named.run, named.file.inode, named.kind);
+      if (damaged == 0) continue;
+      if (!result_.files.empty() && result_.files.back().inode == named.file.inode) {
+        result_.files.back().page_count += damaged;
+      } else {
+        result_.files.push_back({named.file.path, named.file.inode, damaged});
+      }
     }
-    if (damaged != 0) result_.files.push_back({file.path, file.inode, damaged});
   }
 
   void record_ownerless() {
@@ -110,6 +130,8 @@ class OwnerSearch {
 
   const DamageSearch& search_;
   PageRuns suspects_;
+  std::vector<Named> named_;
+  bool all_is_readable_ = true;
   OwnedDamage result_;
 };
 

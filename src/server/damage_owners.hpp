@@ -6,10 +6,12 @@
 //   1. A checkpoint. Metadata is written then, and no page that was allocated before is rewritten in place.
 //   2. They are verified again; most false suspects match now.
 //   3. The tree is walked and each file's map is compared with what is left: unwritten blocks are struck off, what
-//      is named as content or as a map page is damaged, and its owner known.
-//   4. What no file names and is still allocated and does not match is damage without an owner: a lost page, or one
-//      below a directory or a map page that cannot be read itself.
-// The engine's table takes over what is found. Host only.
+//      is named as content or as a map page belongs to that file.
+//   4. Another checkpoint, because files and metadata have moved during the walk, and a last look at what was named:
+//      that is damage, and the engine's table takes it over.
+// What no file names is damage without an owner if a directory or a map could not be read: it may lie below. If
+// all could be read, nobody misses it: it came and went during the walk, is a file's without a name that is still
+// open, or leaked. Host only.
 #pragma once
 
 #include <functional>

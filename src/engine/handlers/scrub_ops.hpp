@@ -98,6 +98,8 @@ GPU4FS_FN GPU4FS_NOINLINE void task_scrub(Group g, Engine& engine, CommandState&
   if (wanted == 0 && !records) return;
   u64 damaged = raid::find_mismatches(g, engine.fs.space, index, page, wanted);
   if (damaged != 0) damaged = raid::confirm_mismatches(g, engine.fs.space, index, page, damaged);
+  // Pages that are no part of a checkpoint yet are rewritten in place: they are not judged.
+  if (records) damaged &= serial(g, [&] { return raid::bitmap_bits_64(chunk, chunk.bitmaps.stable, page); });
   u8* output = nullptr;
   GPU4FS_CHECK_OK(resolve(g, engine, c, command.data, divide_up(command.length, u64{64}) * sizeof(u64), &output));
   serial(g, [&] {
