@@ -55,14 +55,18 @@ void PoolServer::start() {
   open_control();
 }
 
-void PoolServer::open_control() {
+std::vector<ChunkRange> PoolServer::chunk_ranges() const {
   std::vector<ChunkRange> chunks;
   for (const OpenedChunk& chunk : pool_.chunks) {
     chunks.push_back({chunk.descriptor.base_address, chunk.descriptor.size_bytes / page_size});
   }
+  return chunks;
+}
+
+void PoolServer::open_control() {
   const bool has_checksums = (pool_.superblock.feature_incompatible & format::feature_data_checksums) != 0;
   scrubber_ = std::make_unique<Scrubber>(
-      ScrubSetup{*setup_.host, sessions_mutex_, std::move(chunks), has_checksums, !pool_.read_only});
+      ScrubSetup{*setup_.host, sessions_mutex_, chunk_ranges(), has_checksums, !pool_.read_only});
   control_ = std::make_unique<PoolControl>(ControlContext{
       pool_, setup_, sessions_mutex_, *scrubber_, [this](u32 device) { return flush_errors_[device].load(); }});
   if (options_.control_folder.empty()) return;

@@ -71,6 +71,7 @@ class PoolServer {
   // While the server is started.
   [[nodiscard]] const PoolControl& control() const { return *control_; }
   Scrubber& scrubber() { return *scrubber_; }
+  [[nodiscard]] std::vector<ChunkRange> chunk_ranges() const;
   PoolInspector open_inspector() { return {*setup_.host, sessions_mutex_}; }
 
  private:
