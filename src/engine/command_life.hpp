@@ -22,6 +22,9 @@ GPU4FS_FN constexpr bool is_internal(format::Opcode opcode) {
     case format::Opcode::reclaim_orphans:
     case format::Opcode::load_chunks:
     case format::Opcode::claim_logged:
+    case format::Opcode::scrub:
+    case format::Opcode::health:
+    case format::Opcode::list_blocks:
       return true;
     default:
       return false;

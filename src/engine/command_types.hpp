@@ -80,7 +80,7 @@ struct CommandState {
   u32 prepared;                  // names copied, addresses checked
   u64 ring_position;
   u64 deadline_ns;               // monotonic, 0: none
-  u64 result;
+  u64 result;                    // atomic, 0 at first: for handlers whose tasks add it up
   u32 in_gate;
   u32 in_step_gate;              // counted by Engine::step_gate
   u32 lock_count;

@@ -8,9 +8,11 @@
 #include "engine/engine.hpp"
 #include "engine/handlers/attribute_ops.hpp"
 #include "engine/handlers/file_ops.hpp"
+#include "engine/handlers/health_ops.hpp"
 #include "engine/handlers/journal_ops.hpp"
 #include "engine/handlers/namespace_ops.hpp"
 #include "engine/handlers/probe_ops.hpp"
+#include "engine/handlers/scrub_ops.hpp"
 #include "format/ring_format.hpp"
 
 #define GPU4FS_STEP_LIST(X) \
@@ -50,7 +52,10 @@
   X(reclaim)                \
   X(reclaim_orphans)        \
   X(load_chunks)            \
-  X(claim_logged)
+  X(claim_logged)           \
+  X(scrub)                  \
+  X(health)                 \
+  X(list_blocks)
 
 #define GPU4FS_TASK_LIST(X) \
   X(memset)                 \
@@ -59,7 +64,8 @@
   X(write)                  \
   X(copy_range)             \
   X(checkpoint)             \
-  X(load_chunks)
+  X(load_chunks)            \
+  X(scrub)
 
 namespace gpu4fs::engine {
 namespace detail {

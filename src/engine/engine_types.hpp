@@ -80,6 +80,9 @@ struct EpochQueue {
   u32 mask_wanted;          // Command::mask of the next checkpoint
   u64 round_ended;          // checkpoints that have run
   u64 round_wanted;
+  u64 write_errors;         // checkpoints that failed, see write_errors.hpp
+  u32 write_error_stays;    // and the last one keeps all others from being written
+  u32 reserved;
 };
 
 // Waiting for the operation log to reach the medium. Functions in log_flush.hpp.

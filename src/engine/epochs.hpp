@@ -12,6 +12,7 @@
 #include "base/check.hpp"
 #include "engine/clock.hpp"
 #include "engine/wait_list.hpp"
+#include "engine/write_errors.hpp"
 
 namespace gpu4fs::engine {
 
@@ -158,6 +159,7 @@ GPU4FS_FN inline void checkpoint_ended(Engine& engine, Status status) {
   GPU4FS_CHECK_EQ(epochs.checkpoint_running, 1u);
   store<Order::release, Scope::engine>(&epochs.checkpoint_running, 0u);
   ++epochs.round_ended;
+  count_write_error(engine, status);
   u32 waiting = no_command;
   if (status == Status::ok) {
     waiting = detail::detach_waiters(engine, 0, epochs.round_ended, Status::ok);

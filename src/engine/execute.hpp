@@ -1,6 +1,7 @@
 // Running a command: step after step, until it ends, parks, or is left to other workers.
 #pragma once
 
+#include "engine/admission.hpp"
 #include "engine/command_life.hpp"
 #include "engine/dispatch.hpp"
 #include "engine/tasks.hpp"
@@ -127,6 +128,7 @@ GPU4FS_FN Decision run_step(Group g, Engine& engine, CommandState& c) {
   Status status = Status::ok;
   if (prepared == 0) status = prepare_command(g, engine, c);
   if (prepared == prepared_stale_scratch) clear_scratch(g, c);
+  if (prepared == 0 && status == Status::ok) status = serial(g, [&] { return admit_command(engine.fs, c); });
   const Step step = status == Status::ok ? dispatch_step(g, engine, c) : Step::fail(status);
   return serial(g, [&] { return after_step(engine, c, step); });
 }

@@ -79,6 +79,9 @@ enum class Opcode : std::uint16_t {
   reclaim_orphans,  // internal, at mount
   load_chunks,      // internal, at mount: reads every chunk's header area
   claim_logged,     // internal, before a replay: the extents of the LogRecord at output are allocated
+  scrub,            // internal: verifies pages [offset, + length) of chunk inode; result: health_format.hpp
+  health,           // internal: HealthRecord and DamageRecords to data, at most length; result: bytes
+  list_blocks,      // internal: where the inode's pages lie, to data, at most length; result: records
   count,
 };
 

@@ -21,6 +21,8 @@ class LocalSessions final : public SessionSource {
   explicit LocalSessions(server::PoolServer& server) : server_(server) {}
   std::unique_ptr<client::Session> open_session(u64 data_bytes) override;
   std::string statistics_json() override { return server_.statistics_json(); }
+  std::string control_path() override { return server_.control_path(); }
+  u64 write_errors() override { return server_.write_errors(); }
 
  private:
   server::PoolServer& server_;

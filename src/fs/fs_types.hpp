@@ -151,7 +151,8 @@ struct FileSystem {
   u64 name_hash_seed;
   AccessTimeMode access_time_mode;
   u32 read_only;
-  u32 had_error;                   // metadata damage was seen since mount
+  u32 had_error;                   // atomic: metadata damage was seen since mount
+  u32 stop_on_error;               // 1: no more changes then, see fs/errors.hpp
   u32 checkpoint_failed;           // a checkpoint could not be written: no further ones
   u64 checkpoint_pause_ns;         // how long the last one kept operations from committing
   format::Superblock* superblocks; // one a device, as last written; templates of the next ones

@@ -23,6 +23,7 @@
 #include "base/types.hpp"
 #include "format/chunk_format.hpp"
 #include "format/superblock_format.hpp"
+#include "raid/damage.hpp"
 #include "raid/levels/levels.hpp"
 #include "raid/raid_types.hpp"
 
@@ -254,6 +255,7 @@ LogicalSpace build_logical_space(Allocator& allocator, const format::Superblock&
   const u64 devices_at = layout.take(devices.size() * sizeof(device::Device));
   const u64 granules_at = layout.take(granules.size() * sizeof(u32));
   const u64 chunks_at = layout.take(chunks.size() * sizeof(ChunkState));
+  const u64 damage_at = layout.take(sizeof(DamageTable));
   std::vector<detail::ChunkPlaces> places;
   for (const auto& chunk : chunks) places.push_back(detail::place_chunk(layout, chunk.descriptor));
 
@@ -285,6 +287,7 @@ LogicalSpace build_logical_space(Allocator& allocator, const format::Superblock&
   for (const device::Device& device : devices) space.stacked |= device.stack != nullptr ? 1u : 0u;
   space.data_checksums =
       (superblock.feature_incompatible & format::feature_data_checksums) != 0 ? 1 : 0;
+  space.damage = detail::at_offset<DamageTable>(block, damage_at);
   space.epoch_open = superblock.epoch + 1;
   allocator.copy_in(space.devices, devices.data(), devices.size() * sizeof(device::Device));
   allocator.copy_in(space.granule_to_chunk, granules.data(), granules.size() * sizeof(u32));

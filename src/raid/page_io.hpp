@@ -25,6 +25,7 @@
 #include "base/status.hpp"
 #include "base/types.hpp"
 #include "base/xxh3.hpp"
+#include "raid/damage.hpp"
 #include "raid/page_access.hpp"
 #include "raid/page_merge.hpp"
 #include "raid/raid_types.hpp"
@@ -132,7 +133,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_page_range(Group g, const LogicalSpace& sp
     copy_bytes(g, destination, plan.memory + from, to - from);
   }
   g.sync();
-  return verified ? Status::ok : Status::checksum_mismatch;
+  if (verified) return Status::ok;
+  serial(g, [&] { note_damage(space, address); });
+  return Status::checksum_mismatch;
 }
 
 // The whole page, 4096 bytes.
@@ -201,7 +204,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_page_merged(Group g, LogicalSpace& space,
       detail::merge_page(g, target, old, from, to, static_cast<const u8*>(source));
   g.sync();
   if (!result.is_verified) {
-    serial(g, [&] { end_page_write(space, plan.location, 1); });
+    serial(g, [&] {
+      end_page_write(space, plan.location, 1);
+      note_damage(space, old_address);
+    });
     return Status::checksum_mismatch;
   }
   serial(g, [&] { detail::finish_write(space, plan, result.checksum); });

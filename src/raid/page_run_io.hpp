@@ -79,7 +79,10 @@ GPU4FS_FN GPU4FS_NOINLINE bool read_planned(Group g, const LogicalSpace& space, 
     if (verifies) {
       const u64 checksum =
           Group::size() > 1 ? g.shuffle(own, i % Group::size()) : load_shared_16(&descriptors[i]).low;
-      if (xxh3_registers(g, page, address + i * page_size) != checksum) return false;
+      if (xxh3_registers(g, page, address + i * page_size) != checksum) {
+        serial(g, [&] { note_damage(space, address + i * page_size); });
+        return false;
+      }
     }
     store_whole_page(g, page, destination + i * page_size);
   }

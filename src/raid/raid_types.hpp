@@ -59,6 +59,8 @@ struct ChunkState {
   u32 loaded;                   // 1: descriptors and bitmaps are valid
 };
 
+struct DamageTable;             // raid/damage.hpp
+
 struct LogicalSpace {
   device::Device* devices;
   u32 device_count;
@@ -68,6 +70,7 @@ struct LogicalSpace {
   u64 granule_count;
   u32 granule_shift;            // log2 of the superblock's chunk_size_bytes
   u32 data_checksums;           // feature_data_checksums
+  DamageTable* damage;          // of the pages that did not match; nullptr: nobody keeps count
   u64 epoch_open;               // birth epoch of pages written now
   u32 stacked;                  // 1: a device has a stack (device/device_access.hpp)
   u32 reserved;

@@ -47,6 +47,7 @@ struct UpcallRing {
   alignas(128) u64 consumed;       // server: upcalls read so far
   alignas(128) u32 wake_sequence;  // engine on the CPU: futex word
   alignas(128) u32 server_sleeping;
+  alignas(128) u64 write_errors;   // engine: checkpoints that failed, see engine/write_errors.hpp
   alignas(128) UpcallSlot slots[upcall_depth];
 };
 

@@ -191,6 +191,7 @@ engine::Engine* build_engine(Allocator& allocator, const ServerOptions& options,
   fs.access_time_mode = access_mode(options.access_times);
   fs.read_only = pool.read_only ? 1 : 0;
   set_up_log(allocator, options, pool, fs);
+  fs.stop_on_error = options.stop_on_error ? 1 : 0;
   return engine::place_engine(allocator, image);
 }
 

@@ -1,10 +1,12 @@
 #include "server/pool_server.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/to_text.hpp"
 #include "engine/wake.hpp"
 #include "fmt/format.h"
 #include "server/log.hpp"
@@ -55,6 +57,42 @@ void PoolServer::start() {
   if (!pool_.read_only && options_.commit_interval_s != 0) {
     commit_thread_ = std::thread([this] { commit_regularly(); });
   }
+  open_control();
+}
+
+std::vector<ChunkRange> PoolServer::chunk_ranges() const {
+  std::vector<ChunkRange> chunks;
+  for (const OpenedChunk& chunk : pool_.chunks) {
+    chunks.push_back({chunk.descriptor.base_address, chunk.descriptor.size_bytes / page_size});
+  }
+  return chunks;
+}
+
+void PoolServer::open_control() {
+  const bool has_checksums = (pool_.superblock.feature_incompatible & format::feature_data_checksums) != 0;
+  scrubber_ = std::make_unique<Scrubber>(
+      ScrubSetup{*setup_.host, sessions_mutex_, chunk_ranges(), has_checksums, !pool_.read_only});
+  control_ = std::make_unique<PoolControl>(ControlContext{
+      pool_, setup_, sessions_mutex_, *scrubber_, [this](u32 device) { return flush_errors_[device].load(); }});
+  if (options_.control_folder.empty()) return;
+  Uuid uuid{};
+  std::copy_n(pool_.superblock.pool_uuid, sizeof(uuid.bytes), uuid.bytes);
+  try {
+    control_socket_ = std::make_unique<ControlSocket>(
+        options_.control_folder, to_text(uuid), [this](const JsonValue& request) { return control_->answer(request); });
+  } catch (const PoolError& error) {
+    pool_.warnings.push_back(fmt::format("without a control socket: {}", error.what()));
+  }
+}
+
+void PoolServer::close_control() {
+  control_socket_.reset();
+  control_.reset();
+  scrubber_.reset();
+}
+
+u64 PoolServer::write_errors() const {
+  return load<Order::acquire, Scope::system>(&setup_.upcalls->write_errors);
 }
 
 void PoolServer::load_state() {
@@ -79,6 +117,7 @@ void PoolServer::load_state() {
 bool PoolServer::stop() {
   if (!started_) return true;
   started_ = false;
+  close_control();
   {
     const std::lock_guard guard(stop_mutex_);
     stopping_ = true;
@@ -192,6 +231,7 @@ Status PoolServer::flush_devices(u64 which) {
       if (setup_.files[i].needs_flush()) setup_.files[i].flush();
     } catch (const device::DeviceError& error) {
       log(LogLevel::error, error.what());
+      flush_errors_[i].fetch_add(1);
       status = Status::device_failed;
     }
   }

@@ -5,9 +5,11 @@
 //   ... open_session() ...        // by front ends of this process
 //   server.stop();                // last checkpoint, engine ends; sessions must be gone
 //
-// Threads of its own: one answers upcalls, one asks for checkpoints. Host only.
+// Threads of its own: one answers upcalls, one asks for checkpoints, one scrubs, and those of the control socket.
+// Host only.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <memory>
@@ -20,9 +22,13 @@
 #include "engine/engine_host.hpp"
 #include "ring/engine_port.hpp"
 #include "ring/ring_client.hpp"
+#include "server/control_socket.hpp"
 #include "server/engine_setup.hpp"
+#include "server/pool_control.hpp"
+#include "server/pool_inspector.hpp"
 #include "server/pool_open.hpp"
 #include "server/recovery/recovery.hpp"
+#include "server/scrubber.hpp"
 #include "server/server_options.hpp"
 #include "server/server_session.hpp"
 
@@ -66,8 +72,20 @@ class PoolServer {
 
   engine::EngineHost& engine() { return *setup_.host; }
 
+  // How often changes that had been acknowledged could not be written (engine/write_errors.hpp).
+  [[nodiscard]] u64 write_errors() const;
+  // Of the control socket, "" without one.
+  [[nodiscard]] std::string control_path() const { return control_socket_ ? control_socket_->path() : ""; }
+  // While the server is started.
+  [[nodiscard]] const PoolControl& control() const { return *control_; }
+  Scrubber& scrubber() { return *scrubber_; }
+  [[nodiscard]] std::vector<ChunkRange> chunk_ranges() const;
+  PoolInspector open_inspector() { return {*setup_.host, sessions_mutex_}; }
+
  private:
   void load_state();
+  void open_control();
+  void close_control();
   void answer_upcalls();
   void end_upcall_thread();
   Status carry_out(const ring::Upcall& upcall);
@@ -97,6 +115,10 @@ class PoolServer {
   std::atomic<bool> upcalls_end_{false};    // asked for
   std::atomic<bool> upcalls_ended_{false};  // done
   std::atomic<bool> death_reported_{false};
+  std::array<std::atomic<u64>, device_count_max> flush_errors_{};  // by device
+  std::unique_ptr<Scrubber> scrubber_;
+  std::unique_ptr<PoolControl> control_;
+  std::unique_ptr<ControlSocket> control_socket_;
   bool started_ = false;
   bool loaded_ = false;  // chunks and bitmaps of the pool are in the engine
 };

@@ -27,6 +27,8 @@ struct ServerOptions {
   bool ignore_log = false;           // read-only: the pool as of its newest checkpoint
   bool drop_damaged_log = false;     // go on although acknowledged operations in the log cannot be read
   ServerPurpose purpose = ServerPurpose::mount;
+  bool stop_on_error = true;         // after damage of metadata no more changes are taken (fs/errors.hpp)
+  std::string control_folder;        // of the control socket; empty: none is made
   bool degraded = false;             // go on although a device is missing, where nothing is lost by it
 };
 

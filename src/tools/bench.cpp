@@ -35,8 +35,9 @@ void add_options(CLI::App& app) {
                   "Bytes that one command of a large transfer moves (128M for one client, 32M for several)");
   run->add_flag("--quick", run_options.quick, "Less data and fewer repetitions");
   run->add_option("--only", run_options.only,
-                  "Parts to run: first, files, vram, latency, rate, sync, recovery, idle, checkpoint")
-      ->check(CLI::IsMember({"first", "files", "vram", "latency", "rate", "sync", "recovery", "idle", "checkpoint"}));
+                  "Parts to run: first, files, vram, scrub, latency, rate, sync, recovery, idle, checkpoint")
+      ->check(CLI::IsMember(
+          {"first", "files", "vram", "scrub", "latency", "rate", "sync", "recovery", "idle", "checkpoint"}));
   run->callback([] { action = Action::run; });
   CLI::App* fuse =
       app.add_subcommand("fuse", "measure a mount against libfuse's passthrough file systems");

@@ -55,6 +55,7 @@ struct BenchContext {
 void bench_first_touch(BenchContext& context);
 void bench_files(BenchContext& context);
 void bench_read_device(BenchContext& context);
+void bench_scrub(BenchContext& context);
 void bench_latency(BenchContext& context);
 void bench_small_reads(BenchContext& context);
 void bench_sync(BenchContext& context);

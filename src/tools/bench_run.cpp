@@ -90,6 +90,7 @@ constexpr Part parts[] = {
     {"first", bench_first_touch},
     {"files", bench_files},
     {"vram", bench_read_device},
+    {"scrub", bench_scrub},
     {"latency", bench_latency},
     {"rate", bench_small_reads},
     {"sync", bench_sync},

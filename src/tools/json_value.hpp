@@ -1,31 +1,11 @@
-// Reads JSON, as far as our own result files need it. Host only.
+// The server's JSON parser under the name that tools use. Host only.
 #pragma once
 
-#include <map>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include "base/types.hpp"
+#include "server/json_value.hpp"
 
 namespace gpu4fs::tools {
 
-// A parsed document. Asking for another kind than is there gives an empty value, so that optional
-// members need no questions.
-struct JsonValue {
-  enum class Kind { null, boolean, number, text, array, object };
-
-  Kind kind = Kind::null;
-  bool boolean = false;
-  double number = 0;
-  std::string text;
-  std::vector<JsonValue> elements;
-  std::map<std::string, JsonValue> members;
-
-  const JsonValue& operator[](const std::string& key) const;
-};
-
-// Throws std::runtime_error with the byte offset of the fault. Depth is limited to 64.
-JsonValue parse_json(std::string_view text);
+using server::JsonValue;
+using server::parse_json;
 
 }  // namespace gpu4fs::tools

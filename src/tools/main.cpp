@@ -16,7 +16,8 @@ using gpu4fs::tools::Verb;
 
 constexpr const Verb* verbs[] = {
     &gpu4fs::tools::mkfs_verb, &gpu4fs::tools::mount_verb, &gpu4fs::tools::umount_verb,
-    &gpu4fs::tools::fsck_verb,   &gpu4fs::tools::info_verb,
+    &gpu4fs::tools::fsck_verb,   &gpu4fs::tools::info_verb, &gpu4fs::tools::status_verb,
+    &gpu4fs::tools::scrub_verb,
     &gpu4fs::tools::dump_verb, &gpu4fs::tools::doctor_verb, &gpu4fs::tools::bench_verb,
 };
 

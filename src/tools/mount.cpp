@@ -19,6 +19,7 @@
 
 #include "frontend/fuse/fuse_mount.hpp"
 #include "frontend/local_session.hpp"
+#include "server/control_socket.hpp"
 #include "server/log.hpp"
 #include "server/pool_device_file.hpp"
 #include "server/pool_error.hpp"
@@ -57,7 +58,8 @@ void add_options(CLI::App& app) {
   app.add_option("-o,--options", line.option_lists,
                  "ro, noatime, nodiratime, relatime, strictatime, allow_other, engine=auto|cpu|cuda, "
                  "workers=N, threads=N, commit=SECONDS, cache=SIZE, readahead=KIB, direct_io, "
-                 "writeback, sync, dirsync, norecovery, damaged_log=refuse|drop, degraded, nosuid, nodev, noexec")
+                 "writeback, fast_close, sync, dirsync, errors=remount-ro|continue, norecovery, "
+                 "damaged_log=refuse|drop, degraded, nosuid, nodev, noexec")
       ->allow_extra_args(false);
   app.add_flag("-F,--foreground", line.foreground, "Stay in the foreground and log to stderr");
   app.add_flag("-v,--verbose", line.verbose, "Say more");
@@ -82,6 +84,7 @@ std::string absolute_path(const std::string& path) {
 
 MountOptions read_command_line() {
   MountOptions options;
+  options.server.control_folder = server::default_control_folder();
   if (line.words.size() < 2) throw MountUsageError("a device and a directory are needed");
   if (!line.name_space.empty()) throw MountUsageError("option '-N' is not supported");
   // As root a pool is as trusted as any other file system that root mounts.

@@ -66,6 +66,13 @@ void apply_damaged_log(MountOptions& options, const Option& option) {
   options.server.drop_damaged_log = option.value == "drop";
 }
 
+void apply_errors(MountOptions& options, const Option& option) {
+  if (option.value != "remount-ro" && option.value != "continue") {
+    throw MountUsageError(fmt::format("option 'errors' is remount-ro or continue, not '{}'", option.value));
+  }
+  options.server.stop_on_error = option.value == "remount-ro";
+}
+
 void apply_nothing(MountOptions&, const Option&) {}
 
 void apply_kernel_flag(MountOptions& options, const Option& option) {
@@ -100,6 +107,8 @@ constexpr Rule rules[] = {
     {"default_permissions", false, apply_nothing},
     {"direct_io", false, apply_fuse<&frontend::FuseOptions::direct_io>},
     {"writeback", false, apply_fuse<&frontend::FuseOptions::writeback>},
+    {"fast_close", false, apply_fuse<&frontend::FuseOptions::fast_close>},
+    {"errors", true, apply_errors},
     {"engine", true, apply_engine},
     {"workers", true,
      [](MountOptions& options, const Option& option) {

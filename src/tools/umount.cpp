@@ -5,7 +5,6 @@
 #include <sys/mount.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -13,10 +12,9 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 #include <string>
 
+#include "tools/mounted_pool.hpp"
 #include "tools/verb.hpp"
 
 namespace gpu4fs::tools {
@@ -44,51 +42,12 @@ void add_options(CLI::App& app) {
                  "Seconds to wait for the server's last checkpoint (300); 0: do not wait");
 }
 
-// /proc writes blanks and backslashes of paths as \ooo.
-std::string unescape(const std::string& text) {
-  std::string result;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\\' && i + 3 < text.size()) {
-      result += static_cast<char>(std::stoi(text.substr(i + 1, 3), nullptr, 8));
-      i += 3;
-    } else {
-      result += text[i];
-    }
-  }
-  return result;
-}
-
-// The directory of the newest gpu4fs mount that `place` names, empty if there is none.
-std::string find_mountpoint(const std::string& place) {
-  char* resolved = ::realpath(place.c_str(), nullptr);
-  const std::string path = resolved != nullptr ? resolved : place;
-  std::free(resolved);
-  std::ifstream mounts("/proc/self/mounts");
-  std::string text;
-  std::string found;
-  while (std::getline(mounts, text)) {
-    std::istringstream fields(text);
-    std::string source;
-    std::string directory;
-    std::string type;
-    fields >> source >> directory >> type;
-    if (type != "fuse.gpu4fs") continue;
-    source = unescape(source);
-    directory = unescape(directory);
-    const bool is_member = (":" + source + ":").find(":" + path + ":") != std::string::npos;
-    if (directory == path || source == place || is_member) found = directory;
-  }
-  return found;
-}
-
 pid_t server_of(const std::string& mountpoint) {
-  char value[32];
-  const ssize_t length =
-      ::getxattr(mountpoint.c_str(), "user.gpu4fs.server.pid", value, sizeof(value));
-  if (length <= 0) return 0;
+  const std::string value = server_attribute(mountpoint, "pid");
+  const char* end = value.data() + value.size();
   int pid = 0;
-  const auto [stop, error] = std::from_chars(value, value + length, pid);
-  return error == std::errc{} && stop == value + length ? pid : 0;
+  const auto [stop, error] = std::from_chars(value.data(), end, pid);
+  return error == std::errc{} && stop == end ? pid : 0;
 }
 
 // False with a message when the kernel refuses.

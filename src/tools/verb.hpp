@@ -28,6 +28,8 @@ extern const Verb info_verb;
 extern const Verb dump_verb;
 extern const Verb fsck_verb;
 extern const Verb doctor_verb;
+extern const Verb scrub_verb;
+extern const Verb status_verb;
 extern const Verb bench_verb;
 
 }  // namespace gpu4fs::tools

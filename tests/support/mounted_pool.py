@@ -38,15 +38,16 @@ def memory_folder(needed_bytes):
 class MountedPool:
     """Use as a context manager: makes and mounts the pool, at the end unmounts and checks it."""
 
-    def __init__(self, device_mib=128, device_count=2, options="", check=True):
+    def __init__(self, device_mib=128, device_count=2, options="", check=True, parent=None):
         require_fuse()
         self.folder = tempfile.mkdtemp(
-            prefix="gpu4fs-test-", dir=memory_folder(device_mib * device_count << 20))
+            prefix="gpu4fs-test-", dir=parent or memory_folder(device_mib * device_count << 20))
         self.devices = [os.path.join(self.folder, f"device{i}") for i in range(device_count)]
         self.mountpoint = os.path.join(self.folder, "mount")
         self.options = options
         self.check = check
         self.is_mounted = False
+        os.environ["GPU4FS_CONTROL_FOLDER"] = os.path.join(self.folder, "run")
         os.mkdir(self.mountpoint)
         os.chmod(self.folder, 0o755)
         run("mkfs", "--quiet", "--size", f"{device_mib}M", *self.devices)

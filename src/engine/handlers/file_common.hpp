@@ -6,6 +6,7 @@
 // map names yet, c.extent_count counts their extents (owned_extents.hpp).
 #pragma once
 
+#include "engine/damage_notes.hpp"
 #include "engine/handlers/access_check.hpp"
 #include "engine/log_records.hpp"
 #include "engine/owned_extents.hpp"

@@ -81,13 +81,15 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_round(Group g, Engine& engine, const Comma
     const u64 address = extent_page(c, index, page);
     const u32 whole = low == page_begin ? static_cast<u32>((run_high - low) / page_size) : 0;
     if (whole != 0) {
-      GPU4FS_TRY(raid::read_pages(g, engine.fs.space, address, whole, destination, raid::PageUse::data));
+      const Status read = raid::read_pages(g, engine.fs.space, address, whole, destination, raid::PageUse::data);
+      GPU4FS_TRY(with_owner(g, engine, c.command.inode, read, address, whole));
       page += whole;
       continue;
     }
     const u64 high = minimum(page_begin + page_size, run_high);
-    GPU4FS_TRY(raid::read_page_range(g, engine.fs.space, address, static_cast<u32>(low - page_begin),
-                                     static_cast<u32>(high - page_begin), destination, raid::PageUse::data));
+    const Status read = raid::read_page_range(g, engine.fs.space, address, static_cast<u32>(low - page_begin),
+                                              static_cast<u32>(high - page_begin), destination, raid::PageUse::data);
+    GPU4FS_TRY(with_owner(g, engine, c.command.inode, read, address, 1));
     ++page;
   }
   g.sync();

@@ -32,6 +32,8 @@ void answer_server_name(fuse_req_t request, FuseWorker& worker, std::string_view
   std::string value;
   if (what == "pid") {
     value = std::to_string(getpid());
+  } else if (what == "socket" && !worker.shared().source.control_path().empty()) {
+    value = worker.shared().source.control_path();
   } else if (what == "statistics") {
     value = worker.shared().source.statistics_json();
   } else {

@@ -1,8 +1,10 @@
 // Files: attributes, content, space.
 //
-// OPEN, OPENDIR and FLUSH are answered with ENOSYS: the kernel then opens and closes without asking and
-// keeps its page cache, which is right because nobody else writes this pool. The kernel checks permissions
-// (default_permissions) and sends O_TRUNC as a SETATTR of the size.
+// The kernel keeps its page cache over opens, which is right because nobody else writes this pool. It checks
+// permissions (default_permissions) and sends O_TRUNC as a SETATTR of the size. What is opened for writing gets a
+// handle, so that fsync and close report changes that were lost (open_files.hpp); what is opened for reading is not
+// asked about at its close. With `fast_close` OPEN and FLUSH are answered with ENOSYS: the kernel then opens and
+// closes without asking.
 #include <fcntl.h>
 
 #include "frontend/fuse/fuse_operations.hpp"
@@ -53,8 +55,9 @@ u32 set_mask(int to_set) {
 }
 
 void setattr(fuse_req_t request, fuse_ino_t inode, struct stat* wanted, int to_set,
-             fuse_file_info*) {
+             fuse_file_info* info) {
   FuseWorker& worker = FuseWorker::current();
+  if (info != nullptr) worker.note_change(info->fh);
   format::Command command = worker.command(request, Opcode::setattr, inode);
   command.deadline_ms = patient_deadline_ms;
   command.mask = set_mask(to_set);
@@ -81,15 +84,32 @@ void access(fuse_req_t request, fuse_ino_t inode, int mask) {
   reply_status(request, worker.call(command).status);
 }
 
-void open(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
-  const FuseShared& shared = FuseWorker::current().shared();
+// `info` as the kernel is to have it.
+void set_open(FuseWorker& worker, fuse_ino_t inode, fuse_file_info* info) {
+  info->direct_io = worker.shared().options.direct_io ? 1 : 0;
+  info->keep_cache = 1;
+  info->fh = worker.open_file(inode, info->flags);
+  info->noflush = info->fh == 0 ? 1 : 0;
+}
+
+void open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
+  FuseWorker& worker = FuseWorker::current();
+  const FuseShared& shared = worker.shared();
   if (shared.opens_without_asking) {
     fuse_reply_err(request, ENOSYS);
     return;
   }
-  info->direct_io = shared.options.direct_io ? 1 : 0;
-  info->keep_cache = 1;
-  fuse_reply_open(request, info);
+  set_open(worker, inode, info);
+  if (fuse_reply_open(request, info) == -ENOENT) worker.close_file(info->fh);
+}
+
+void flush(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
+  FuseWorker& worker = FuseWorker::current();
+  if (worker.shared().opens_without_asking) {
+    fuse_reply_err(request, ENOSYS);
+    return;
+  }
+  reply_status(request, worker.take_error(info->fh) ? Status::io_error : Status::ok);
 }
 
 void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode,
@@ -103,12 +123,17 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
   const client::Reply reply = worker.call(command);
   if (reply.status != Status::ok) return reply_status(request, reply.status);
   const fuse_entry_param entry = to_entry(worker, worker.attributes());
-  info->keep_cache = 1;
-  info->direct_io = worker.shared().options.direct_io ? 1 : 0;
-  if (fuse_reply_create(request, &entry, info) == -ENOENT) worker.forget(entry.ino, 1);
+  set_open(worker, entry.ino, info);
+  worker.note_change(info->fh);
+  if (fuse_reply_create(request, &entry, info) != -ENOENT) return;
+  worker.close_file(info->fh);
+  worker.forget(entry.ino, 1);
 }
 
-void release(fuse_req_t request, fuse_ino_t, fuse_file_info*) { fuse_reply_err(request, 0); }
+void release(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
+  FuseWorker::current().close_file(info->fh);
+  fuse_reply_err(request, 0);
+}
 
 void read(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info*) {
   FuseWorker& worker = FuseWorker::current();
@@ -121,8 +146,9 @@ void read(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fuse_
 }
 
 void write(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size, off_t offset,
-           fuse_file_info*) {
+           fuse_file_info* info) {
   FuseWorker& worker = FuseWorker::current();
+  worker.note_change(info->fh);
   format::Command command = worker.command(request, Opcode::write, inode);
   command.offset = static_cast<u64>(offset);
   worker.set_data(command, data, size);
@@ -131,12 +157,12 @@ void write(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size, 
   fuse_reply_write(request, reply.result);
 }
 
-void fsync(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info*) {
+void fsync(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info* info) {
   FuseWorker& worker = FuseWorker::current();
   format::Command command = worker.command(request, Opcode::fsync, inode);
   command.deadline_ms = patient_deadline_ms;
   command.mask = data_only != 0 ? 1 : 0;
-  reply_status(request, worker.call(command).status);
+  reply_status(request, worker.sync_file(command, info->fh));
 }
 
 void statfs(fuse_req_t request, fuse_ino_t) {
@@ -161,8 +187,9 @@ void statfs(fuse_req_t request, fuse_ino_t) {
 }
 
 void fallocate(fuse_req_t request, fuse_ino_t inode, int mode, off_t offset, off_t length,
-               fuse_file_info*) {
+               fuse_file_info* info) {
   FuseWorker& worker = FuseWorker::current();
+  worker.note_change(info->fh);
   format::Command command = worker.command(request, Opcode::fallocate, inode);
   command.deadline_ms = patient_deadline_ms;
   command.mode = static_cast<u32>(mode);
@@ -186,8 +213,9 @@ void lseek(fuse_req_t request, fuse_ino_t inode, off_t offset, int whence, fuse_
 }
 
 void copy_file_range(fuse_req_t request, fuse_ino_t from, off_t from_offset, fuse_file_info*,
-                     fuse_ino_t to, off_t to_offset, fuse_file_info*, size_t length, int flags) {
+                     fuse_ino_t to, off_t to_offset, fuse_file_info* to_info, size_t length, int flags) {
   FuseWorker& worker = FuseWorker::current();
+  worker.note_change(to_info->fh);
   if (flags != 0) {
     fuse_reply_err(request, EINVAL);
     return;
@@ -221,6 +249,7 @@ void add_file_operations(fuse_lowlevel_ops& operations) {
   operations.lseek = lseek;
   operations.copy_file_range = copy_file_range;
   operations.open = open;
+  operations.flush = flush;
 }
 
 }  // namespace gpu4fs::frontend

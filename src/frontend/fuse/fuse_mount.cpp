@@ -60,7 +60,7 @@ void init(void* user, fuse_conn_info* connection) {
       FUSE_CAP_NO_OPENDIR_SUPPORT | FUSE_CAP_EXPLICIT_INVAL_DATA;
   unsigned wanted = always;
   if (options.writeback) wanted |= FUSE_CAP_WRITEBACK_CACHE;
-  if (!options.direct_io) wanted |= FUSE_CAP_NO_OPEN_SUPPORT;
+  if (options.fast_close && !options.direct_io) wanted |= FUSE_CAP_NO_OPEN_SUPPORT;
   connection->want = wanted & connection->capable;
   shared.opens_without_asking = (connection->want & FUSE_CAP_NO_OPEN_SUPPORT) != 0;
   shared.lists_without_asking = (connection->want & FUSE_CAP_NO_OPENDIR_SUPPORT) != 0;
@@ -117,7 +117,7 @@ fuse_session* new_session(const FuseOptions& options, FuseShared& shared) {
 
 FuseMount::FuseMount(FuseOptions options, SessionSource& source)
     : options_(std::move(options)),
-      shared_{.options = options_, .source = source, .inodes = {}},
+      shared_{.options = options_, .source = source, .inodes = {}, .files = {}},
       thread_count_(options_.threads != 0 ? options_.threads : default_threads()) {}
 
 FuseMount::~FuseMount() {

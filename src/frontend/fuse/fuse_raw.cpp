@@ -72,9 +72,11 @@ void answer_tmpfile(FuseWorker& worker, const fuse_in_header& head, const fuse_c
   answer.entry.entry_valid = static_cast<u64>(timeout_s);
   answer.entry.attr_valid = static_cast<u64>(timeout_s);
   answer.entry.attr = to_raw(record);
+  answer.open.fh = worker.open_file(record.inode, body.flags);
   answer.open.open_flags = FOPEN_KEEP_CACHE;
   if (worker.shared().options.direct_io) answer.open.open_flags |= FOPEN_DIRECT_IO;
   if (::write(worker.device, &answer, sizeof(answer)) < 0 && errno == ENOENT) {
+    worker.close_file(answer.open.fh);
     worker.forget(record.inode, 1);
   }
 }

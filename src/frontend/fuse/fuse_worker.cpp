@@ -1,6 +1,7 @@
 #include "frontend/fuse/fuse_worker.hpp"
 
 #define FUSE_USE_VERSION 314
+#include <fcntl.h>
 #include <fuse_lowlevel.h>
 
 #include <cstring>
@@ -132,6 +133,38 @@ client::Reply FuseWorker::call_with_room(const format::Command& command) {
   }
   shared_.orphans_not_freed = shared_.inodes.orphan_count();
   return session_->call(command);
+}
+
+namespace {
+
+OpenFiles::Description* description_of(u64 handle) { return reinterpret_cast<OpenFiles::Description*>(handle); }
+
+}  // namespace
+
+u64 FuseWorker::open_file(u64 inode, int flags) {
+  if (shared_.opens_without_asking || (flags & O_ACCMODE) == O_RDONLY) return 0;
+  return reinterpret_cast<u64>(shared_.files.open(inode, shared_.source.write_errors()));
+}
+
+void FuseWorker::close_file(u64 handle) {
+  if (handle != 0) shared_.files.close(description_of(handle));
+}
+
+void FuseWorker::note_change(u64 handle) {
+  if (handle != 0) shared_.files.changed(description_of(handle), shared_.source.write_errors());
+}
+
+bool FuseWorker::take_error(u64 handle) {
+  return handle != 0 && shared_.files.take_error(description_of(handle), shared_.source.write_errors());
+}
+
+Status FuseWorker::sync_file(const format::Command& command, u64 handle) {
+  if (handle == 0) return call(command).status;
+  shared_.files.begin_sync(description_of(handle), shared_.source.write_errors());
+  const Status status = call(command).status;
+  const bool failed =
+      shared_.files.end_sync(description_of(handle), shared_.source.write_errors(), status == Status::ok);
+  return failed && status == Status::ok ? Status::io_error : status;
 }
 
 void FuseWorker::reclaim(u64 inode) {

@@ -18,6 +18,7 @@
 #include "format/ring_format.hpp"
 #include "frontend/fuse/fuse_options.hpp"
 #include "frontend/fuse/inode_table.hpp"
+#include "frontend/fuse/open_files.hpp"
 
 struct fuse_req;
 struct fuse_session;
@@ -49,6 +50,10 @@ class SessionSource {
   virtual std::unique_ptr<client::Session> open_session(u64 data_bytes) = 0;
   // JSON text about the server, read as an extended attribute of the root directory.
   virtual std::string statistics_json() = 0;
+  // Where the server's control socket is, "" without one.
+  virtual std::string control_path() = 0;
+  // How often acknowledged changes could not be made durable; never goes back.
+  virtual u64 write_errors() = 0;
 };
 
 // What all threads share.
@@ -56,6 +61,7 @@ struct FuseShared {
   const FuseOptions& options;
   SessionSource& source;
   InodeTable inodes;
+  OpenFiles files;
   bool opens_without_asking = false;      // the kernel can open and close files by itself
   bool lists_without_asking = false;      // ... directories
   std::atomic<u64> orphans_not_freed{0};  // orphan count when waiting for room was last given up
@@ -95,6 +101,15 @@ class FuseWorker {
   client::Reply call(const format::Command& command);
   // Makes everything durable that was answered before.
   Status sync();
+
+  // Open files as the kernel's handles. 0, of files that are open for reading only or were opened without asking,
+  // is fine everywhere and nothing is known of it. `flags` are open(2)'s.
+  u64 open_file(u64 inode, int flags);
+  void close_file(u64 handle);
+  void note_change(u64 handle);
+  [[nodiscard]] bool take_error(u64 handle);
+  // fsync: the answer to give.
+  Status sync_file(const format::Command& command, u64 handle);
 
   // Frees an orphan that nobody refers to.
   void reclaim(u64 inode);

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "base/xxh3.hpp"
+#include "fs/errors.hpp"
 #include "fs/fs_types.hpp"
 #include "fs/pages/pages_internal.hpp"
 #include "fs/space/space.hpp"
@@ -129,7 +130,7 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status load_page(Group g, FileSystem& 
     } else {
       unlink_frame(fs.pages, ticket.frame);
       send_to_limbo(fs.pages, ticket.frame);
-      store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
+      note_metadata_error(fs, file.number, ticket.address);
     }
   });
   *frame = ticket.frame;

@@ -1,10 +1,10 @@
-#include "tools/json.hpp"
+#include "server/json.hpp"
 
 #include <cmath>
 
 #include "base/check.hpp"
 
-namespace gpu4fs::tools {
+namespace gpu4fs::server {
 
 namespace {
 
@@ -48,12 +48,15 @@ std::string JsonWriter::quote(std::string_view text) {
   return quoted + "\"";
 }
 
+void JsonWriter::start_line() {
+  if (layout_ == JsonLayout::one_line) return;
+  text_ += '\n';
+  text_.append(2 * closers_.size(), ' ');
+}
+
 void JsonWriter::start_item(std::string_view key) {
   if (!is_first_) text_ += ',';
-  if (!closers_.empty()) {
-    text_ += '\n';
-    text_.append(2 * closers_.size(), ' ');
-  }
+  if (!closers_.empty()) start_line();
   if (!key.empty()) text_ += quote(key) + ": ";
   is_first_ = false;
 }
@@ -69,10 +72,7 @@ void JsonWriter::end() {
   GPU4FS_CHECK(!closers_.empty());
   const char closer = closers_.back();
   closers_.pop_back();
-  if (!is_first_) {
-    text_ += '\n';
-    text_.append(2 * closers_.size(), ' ');
-  }
+  if (!is_first_) start_line();
   text_ += closer;
   is_first_ = false;
 }
@@ -86,4 +86,4 @@ void JsonWriter::add(std::string_view key, double value) {
   put(key, std::isfinite(value) ? fmt::format("{:.6g}", value) : "null");
 }
 
-}  // namespace gpu4fs::tools
+}  // namespace gpu4fs::server

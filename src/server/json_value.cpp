@@ -1,11 +1,11 @@
-#include "tools/json_value.hpp"
+#include "server/json_value.hpp"
 
 #include <fmt/format.h>
 
 #include <charconv>
 #include <stdexcept>
 
-namespace gpu4fs::tools {
+namespace gpu4fs::server {
 
 namespace {
 
@@ -142,4 +142,4 @@ JsonValue parse_json(std::string_view text) {
   return Parser(text).parse();
 }
 
-}  // namespace gpu4fs::tools
+}  // namespace gpu4fs::server

@@ -1,0 +1,18 @@
+// Naming the file whose content was found damaged.
+#pragma once
+
+#include "base/group.hpp"
+#include "engine/engine_types.hpp"
+#include "raid/damage.hpp"
+
+namespace gpu4fs::engine {
+
+// Passes on `status` of an access to [address, address + page_count pages), content of regular file `inode`.
+template <class Group>
+GPU4FS_FN Status with_owner(Group g, const Engine& engine, u64 inode, Status status, u64 address, u64 page_count) {
+  if (status != Status::checksum_mismatch) return status;
+  serial(g, [&] { raid::name_damage(engine.fs.space, address, page_count, inode, format::DamageKind::data); });
+  return status;
+}
+
+}  // namespace gpu4fs::engine

@@ -1,0 +1,190 @@
+// health and list_blocks: what the management process asks to tell people about a pool's state.
+#pragma once
+
+#include "engine/handlers/file_common.hpp"
+#include "format/health_format.hpp"
+#include "fs/errors.hpp"
+#include "fs/map/file_map.hpp"
+#include "raid/damage.hpp"
+
+namespace gpu4fs::engine {
+namespace detail {
+
+GPU4FS_FN inline u32 health_flags(const fs::FileSystem& fs) {
+  u32 flags = 0;
+  if (fs.read_only != 0 && fs.checkpoint_failed == 0) flags |= format::health_read_only;
+  if (load<Order::relaxed, Scope::engine>(&fs.had_error) != 0) flags |= format::health_metadata_damaged;
+  if (load<Order::relaxed, Scope::engine>(&fs.checkpoint_failed) != 0) flags |= format::health_checkpoint_failed;
+  if (!fs::takes_changes(fs)) flags |= format::health_changes_stopped;
+  return flags;
+}
+
+// Leader: the record and as many entries of the table as fit. Bytes written.
+GPU4FS_FN GPU4FS_NOINLINE inline u64 write_health(const Engine& engine, u8* output, u64 length) {
+  const fs::FileSystem& fs = engine.fs;
+  auto* record = reinterpret_cast<format::HealthRecord*>(output);
+  auto* entries = reinterpret_cast<format::DamageRecord*>(record + 1);
+  GPU4FS_CHECK_GE(length, sizeof(*record));
+  const u64 room = (length - sizeof(*record)) / sizeof(*entries);
+  record->epoch_open = load<Order::relaxed, Scope::engine>(&fs.epoch_open);
+  record->epoch_durable = load<Order::acquire, Scope::engine>(&fs.epoch_durable);
+  record->page_total = load<Order::relaxed, Scope::engine>(&fs.counters.total);
+  record->page_used = load<Order::relaxed, Scope::engine>(&fs.counters.used);
+  record->write_errors = load<Order::relaxed, Scope::engine>(&engine.epochs.write_errors);
+  record->flags = health_flags(fs);
+  record->device_count = fs.space.device_count;
+  record->damage_count = 0;
+  record->damage_dropped = 0;
+  for (u32 i = 0; i < device_count_max; ++i) record->mismatch_counts[i] = 0;
+  if (fs.space.damage == nullptr) return sizeof(*record);
+  raid::DamageTable& table = *fs.space.damage;
+  table.lock.lock();
+  GPU4FS_CHECK_LE(table.entry_count, raid::damage_entry_max);
+  const u32 count = static_cast<u32>(minimum<u64>(table.entry_count, room));
+  for (u32 i = 0; i < count; ++i) entries[i] = table.entries[i];
+  for (u32 i = 0; i < fs.space.device_count; ++i) record->mismatch_counts[i] = table.mismatch_counts[i];
+  record->damage_count = count;
+  record->damage_dropped = table.dropped + (table.entry_count - count);
+  table.lock.unlock();
+  return sizeof(*record) + u64{count} * sizeof(*entries);
+}
+
+}  // namespace detail
+
+// Internal. data, length: format::HealthRecord and DamageRecords. Result: bytes.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Step step_health(Group g, Engine& engine, CommandState& c) {
+  u8* output = nullptr;
+  if (c.command.length < sizeof(format::HealthRecord)) return Step::fail(Status::invalid_argument);
+  GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &output));
+  if (!is_aligned(output, alignof(format::HealthRecord))) return Step::fail(Status::unaligned);
+  return Step::complete(serial(g, [&] { return detail::write_health(engine, output, c.command.length); }));
+}
+
+namespace detail {
+
+inline constexpr u32 block_list_rounds = 512;  // places of the map that one command looks at
+
+struct BlockList {
+  format::BlockListHeader* header;
+  format::BlockRecord* records;
+  u64 room;
+};
+
+GPU4FS_FN inline void append_block(BlockList& list, const format::BlockRecord& record) {
+  GPU4FS_CHECK_LT(u64{list.header->record_count}, list.room);
+  list.records[list.header->record_count++] = record;
+}
+
+// Damage makes a part of the map unreadable; it is passed over.
+GPU4FS_FN constexpr bool is_damage(Status status) {
+  return status == Status::checksum_mismatch || status == Status::corrupt_structure ||
+         status == Status::device_failed;
+}
+
+// Lists the indirect blocks whose first page is `page`. *next: where to go on, `page` unless one of them could
+// not be read.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status list_map_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 page,
+                                BlockList& list, u64* next) {
+  *next = page;
+  for (u32 level = ref.inode->height; level >= 1; --level) {
+    fs::detail::MapPlace place{};
+    const Status status = fs::detail::map_descend(g, engine.fs, c.operation, ref, page, level, &place);
+    if (is_damage(status)) {
+      const u64 span = fs::map_span(level + 1);
+      *next = align_down(page, span) + span;
+      serial(g, [&] { list.header->skipped = 1; });
+      return Status::ok;
+    }
+    GPU4FS_TRY(status);
+    if (place.level != level || !place.pointer.is_indirect()) return Status::ok;
+    if (page % fs::map_span(level) != 0 || place.pointer.address() == 0) continue;
+    serial(g, [&] { append_block(list, {place.pointer.address(), page, 1, format::BlockKind::map_page}); });
+  }
+  return Status::ok;
+}
+
+// Lists the run of blocks at `page`. *next: the page behind it.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status list_run(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 page, u64 limit,
+                          BlockList& list, u64* next) {
+  fs::detail::MapPlace place{};
+  const Status status = fs::detail::map_descend(g, engine.fs, c.operation, ref, page, 0, &place);
+  if (is_damage(status)) {
+    *next = align_down(page, fs::map_span(1)) + fs::map_span(1);
+    serial(g, [&] { list.header->skipped = 1; });
+    return Status::ok;
+  }
+  GPU4FS_TRY(status);
+  const u64 block_bytes = fs::map_span(place.level) * page_size;
+  const u64 inside = page & (fs::map_span(place.level) - 1);
+  const format::BlockPointer first = place.pointer;
+  const u64 count = fs::detail::pages_ahead(g, place, page, minimum(limit - page, u64{1} << 30),
+                                            [&](format::BlockPointer following, u32 distance) {
+    return first.is_hole() ? following.raw == 0 : following.raw == first.raw + distance * block_bytes;
+  });
+  *next = page + count;
+  // A page that is new since the last checkpoint has no place on the medium.
+  if (first.is_hole() || first.address() == 0) return Status::ok;
+  const auto kind = first.is_unwritten() ? format::BlockKind::unwritten : format::BlockKind::content;
+  serial(g, [&] {
+    append_block(list, {first.address() + inside * page_size, page, static_cast<u32>(count), kind});
+  });
+  return Status::ok;
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status list_from(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, BlockList& list) {
+  u64 page = c.command.offset;
+  const bool has_map = !ref.inode->is_inline() && ref.inode->height <= fs::map_height_max;
+  const u64 capacity = has_map ? fs::map_capacity(ref.inode->height) : 0;
+  const format::BlockPointer attributes = fs::load_slot(&ref.inode->attributes);
+  if (page == 0 && attributes.is_valid() && attributes.address() != 0) {
+    serial(g, [&] { append_block(list, {attributes.address(), 0, 1, format::BlockKind::attributes}); });
+  }
+  for (u32 round = 0; page < capacity && round < block_list_rounds; ++round) {
+    // What one place may list: its run, and an indirect block a level.
+    const bool full = serial(g, [&] { return list.room - list.header->record_count < fs::map_height_max + 1; });
+    if (full) break;
+    u64 next = page;
+    GPU4FS_TRY(list_map_pages(g, engine, c, ref, page, list, &next));
+    if (next == page) GPU4FS_TRY(list_run(g, engine, c, ref, page, capacity, list, &next));
+    GPU4FS_CHECK_GT(next, page);
+    page = next;
+  }
+  serial(g, [&] { list.header->next_page = page < capacity ? page : format::block_list_end; });
+  return Status::ok;
+}
+
+}  // namespace detail
+
+// Internal. inode; offset: first page; data, length: format::BlockListHeader and BlockRecords, at least 16 of them.
+// Result: records. The places are those of the last checkpoint; what changed since may be listed or not.
+// Status: stale, as get_page for the inode's own page.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Step step_list_blocks(Group g, Engine& engine, CommandState& c) {
+  u8* output = nullptr;
+  const u64 least = sizeof(format::BlockListHeader) + 16 * sizeof(format::BlockRecord);
+  if (c.command.length < least) return Step::fail(Status::invalid_argument);
+  GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &output));
+  if (!is_aligned(output, alignof(format::BlockListHeader))) return Step::fail(Status::unaligned);
+  fs::InodeRef ref{};
+  const u64 number = c.command.inode;
+  const bool is_root_of_all = number == format::inode_number_inode_file ||
+                              number == format::inode_number_inode_bitmap ||
+                              number == format::inode_number_orphan_bitmap;
+  if (is_root_of_all) {
+    GPU4FS_STEP_TRY(fs::get_inode(g, engine.fs, c.operation, number, &ref));
+  } else {
+    GPU4FS_STEP_TRY(detail::lock_any(g, engine, c, number, LockMode::shared, &ref));
+  }
+  auto* header = reinterpret_cast<format::BlockListHeader*>(output);
+  detail::BlockList list{header, reinterpret_cast<format::BlockRecord*>(header + 1),
+                         (c.command.length - sizeof(*header)) / sizeof(format::BlockRecord)};
+  serial(g, [&] { *header = {0, 0, 0}; });
+  GPU4FS_STEP_TRY(detail::list_from(g, engine, c, ref, list));
+  return Step::complete(serial(g, [&] { return u64{header->record_count}; }));
+}
+
+}  // namespace gpu4fs::engine

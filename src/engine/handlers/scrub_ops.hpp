@@ -1,0 +1,115 @@
+// scrub: verifies the pages in use of a range of a chunk, where they lie.
+//
+// The range is cut into tasks of 64 pages; each answers with one word of the result, a bit a page, which is
+// stored only if it is not zero. No lock is held and nothing is kept from being written meanwhile: what a bit
+// means, and what it does not, stands in raid/verify_pages.hpp.
+#pragma once
+
+#include "base/bits.hpp"
+#include "engine/engine.hpp"
+#include "fs/space/space.hpp"
+#include "raid/damage.hpp"
+#include "raid/verify_pages.hpp"
+
+namespace gpu4fs::engine {
+namespace detail {
+
+inline constexpr u64 scrub_task_pages = raid::verify_page_max;
+
+GPU4FS_FN inline Status check_scrub_range(const Engine& engine, const format::Command& command) {
+  if ((command.mask & ~u32{format::scrub_mask_record}) != 0) return Status::invalid_argument;
+  if (command.mode > static_cast<u32>(format::DamageKind::metadata)) return Status::invalid_argument;
+  if (command.inode >= engine.fs.space.chunk_count) return Status::out_of_range;
+  const u64 page_count = engine.fs.space.chunks[command.inode].page_count;
+  if (command.offset >= page_count || command.length > page_count - command.offset) return Status::out_of_range;
+  return command.length == 0 ? Status::invalid_argument : Status::ok;
+}
+
+// Whether any page of the range is in use. Collective.
+template <class Group>
+GPU4FS_FN bool has_pages_in_use(Group g, const raid::ChunkState& chunk, u64 first, u64 count) {
+  u64 found = 0;
+  for (u64 at = u64{g.rank()} * 64; at < count; at += u64{Group::size()} * 64) {
+    found |= raid::bitmap_bits_64(chunk, chunk.bitmaps.committed, first + at);
+  }
+  return g.any(found != 0);
+}
+
+// What is known of the pages goes into the table of damage.
+GPU4FS_FN inline void record_scrub(const Engine& engine, const format::Command& command, u64 address, u64 count,
+                                   u64 damaged) {
+  const auto kind = static_cast<format::DamageKind>(command.mode);
+  for (u64 i = 0; i < count; ++i) {
+    const u64 page = address + i * page_size;
+    if ((damaged >> i & 1) == 0) {
+      raid::forget_damage(engine.fs.space, page);
+      continue;
+    }
+    raid::note_damage(engine.fs.space, page);
+    raid::name_damage(engine.fs.space, page, 1, command.second_inode, kind);
+  }
+}
+
+}  // namespace detail
+
+// Internal. inode: chunk; offset, length: pages of it; data: a bit a page, in words that are zero before; mask,
+// mode, second_inode: format::ScrubMask. Result: format::scrub_pages_verified(). Status: chunk_not_mapped and what
+// becomes of it, device_failed, out_of_range.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Step step_scrub(Group g, Engine& engine, CommandState& c) {
+  const format::Command& command = c.command;
+  if (serial(g, [&] { return c.stage == 1; })) {
+    GPU4FS_STEP_TRY(task_result(g, c));
+    return Step::complete(serial(g, [&] { return load<Order::acquire, Scope::engine>(&c.result); }));
+  }
+  GPU4FS_STEP_TRY(detail::check_scrub_range(engine, command));
+  const u64 words = divide_up(command.length, detail::scrub_task_pages);
+  u8* output = nullptr;
+  GPU4FS_STEP_TRY(resolve(g, engine, c, command.data, words * sizeof(u64), &output));
+  if (!is_aligned(output, alignof(u64))) return Step::fail(Status::unaligned);
+  const u32 index = static_cast<u32>(command.inode);
+  const Status reached = serial(g, [&] { return raid::chunk_state(engine.fs.space, index); });
+  if (reached == Status::device_failed) return Step::fail(reached);
+  // A chunk that nobody used since the mount is mapped only if there is something to verify.
+  const raid::ChunkState& chunk = engine.fs.space.chunks[index];
+  if (!detail::has_pages_in_use(g, chunk, command.offset, command.length)) return Step::complete(0);
+  if (reached != Status::ok) {
+    serial(g, [&] { c.operation.wanted_chunk = index; });
+    return Step::fail(reached);
+  }
+  serial(g, [&] { c.stage = 1; });
+  return Step::fan_out(static_cast<u32>(words));
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void task_scrub(Group g, Engine& engine, CommandState& c, u32 task) {
+  const format::Command& command = c.command;
+  const u32 index = static_cast<u32>(command.inode);
+  const raid::ChunkState& chunk = engine.fs.space.chunks[index];
+  const u64 begin = u64{task} * detail::scrub_task_pages;
+  GPU4FS_CHECK_LT(begin, command.length);
+  const u64 page = command.offset + begin;
+  const u64 count = minimum(detail::scrub_task_pages, command.length - begin);
+  const u64 wanted = serial(g, [&] {
+    const u64 mask = count == 64 ? ~u64{0} : (u64{1} << count) - 1;
+    return raid::bitmap_bits_64(chunk, chunk.bitmaps.committed, page) & mask;
+  });
+  const bool records = (command.mask & format::scrub_mask_record) != 0;
+  if (wanted == 0 && !records) return;
+  u64 damaged = raid::find_mismatches(g, engine.fs.space, index, page, wanted);
+  if (damaged != 0) damaged = raid::confirm_mismatches(g, engine.fs.space, index, page, damaged);
+  // Pages that are no part of a checkpoint yet are rewritten in place: they are not judged.
+  if (records) damaged &= serial(g, [&] { return raid::bitmap_bits_64(chunk, chunk.bitmaps.stable, page); });
+  u8* output = nullptr;
+  GPU4FS_CHECK_OK(resolve(g, engine, c, command.data, divide_up(command.length, u64{64}) * sizeof(u64), &output));
+  serial(g, [&] {
+    // The result grows task by task; neither half can run over.
+    const u64 counts = u64{popcount(wanted)} | u64{popcount(damaged)} << 32;
+    fetch_add<Order::relaxed, Scope::engine>(&c.result, counts);
+    if (records) detail::record_scrub(engine, command, chunk.base_address + page * page_size, count, damaged);
+    if (damaged == 0) return;
+    store<Order::relaxed, Scope::system>(reinterpret_cast<u64*>(output) + task, damaged);
+  });
+}
+
+}  // namespace gpu4fs::engine

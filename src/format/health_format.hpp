@@ -1,0 +1,90 @@
+// Wire format of what the management process asks the engine about a pool's health: the answers of the
+// internal commands `health`, `scrub` and `list_blocks`. All in the session's data area, little-endian.
+#pragma once
+
+#include <cstdint>
+
+#include "base/config.hpp"
+
+namespace gpu4fs::format {
+
+inline constexpr std::uint64_t damage_inode_unknown = ~std::uint64_t{0};
+
+enum class DamageKind : std::uint32_t {
+  unknown = 0,
+  data = 1,      // content of a regular file
+  metadata = 2,  // directory, map page, attribute page, inode file, bitmap file
+};
+
+// A page whose bytes did not match its checksum.
+struct DamageRecord {
+  std::uint64_t address;   // logical
+  std::uint64_t inode;     // owner, damage_inode_unknown: nobody who met it knew
+  std::uint32_t count;     // how often it was met
+  std::uint32_t device;    // index of the device that holds it
+  DamageKind kind;
+  std::uint32_t reserved;
+};
+static_assert(sizeof(DamageRecord) == 32);
+
+enum HealthFlags : std::uint32_t {
+  health_read_only = 1u << 0,          // mounted so
+  health_metadata_damaged = 1u << 1,   // a metadata page did not match, or made no sense
+  health_checkpoint_failed = 1u << 2,  // no further checkpoint will be written
+  health_changes_stopped = 1u << 3,    // commands that change something are refused, see fs/errors.hpp
+};
+
+// `health`: this, then `damage_count` DamageRecords, as many as fit.
+struct HealthRecord {
+  std::uint64_t epoch_open;
+  std::uint64_t epoch_durable;
+  std::uint64_t page_total;
+  std::uint64_t page_used;
+  std::uint64_t write_errors;          // checkpoints that failed
+  std::uint32_t flags;                 // HealthFlags
+  std::uint32_t device_count;
+  std::uint32_t damage_count;          // records that follow
+  std::uint32_t damage_dropped;        // damaged pages met while the table was full
+  std::uint64_t mismatch_counts[64];   // by device: reads that met a damaged page
+};
+static_assert(sizeof(HealthRecord) == 56 + 64 * 8);
+
+enum ScrubMask : std::uint32_t {
+  // Damaged pages of the range enter the damage table, owned by `second_inode`, of kind `mode`; others leave it.
+  // Only pages that the last checkpoint had count as damaged.
+  scrub_mask_record = 1u << 0,
+};
+// The result of `scrub`: pages verified in the lower half, damaged ones in the upper.
+GPU4FS_FN constexpr std::uint32_t scrub_pages_verified(std::uint64_t result) {
+  return static_cast<std::uint32_t>(result);
+}
+GPU4FS_FN constexpr std::uint32_t scrub_pages_damaged(std::uint64_t result) {
+  return static_cast<std::uint32_t>(result >> 32);
+}
+
+enum class BlockKind : std::uint32_t {
+  content = 1,    // of a regular file: data; of others: metadata
+  unwritten = 2,  // allocated, holds nothing
+  map_page = 3,   // indirect block
+  attributes = 4,
+};
+
+// Pages of a file that follow each other in the file and in logical space.
+struct BlockRecord {
+  std::uint64_t address;     // logical
+  std::uint64_t file_page;   // 4 KiB pages from the beginning of the file
+  std::uint32_t page_count;
+  BlockKind kind;
+};
+static_assert(sizeof(BlockRecord) == 24);
+
+// `list_blocks`: this, then the records.
+struct BlockListHeader {
+  std::uint64_t next_page;     // `offset` of the command that goes on; block_list_end: it was the last
+  std::uint32_t record_count;
+  std::uint32_t skipped;       // 1: a part of the map could not be read
+};
+static_assert(sizeof(BlockListHeader) == 16);
+inline constexpr std::uint64_t block_list_end = ~std::uint64_t{0};
+
+}  // namespace gpu4fs::format

@@ -1,0 +1,60 @@
+// Open file descriptions, and which of them have an error to report.
+//
+// When acknowledged changes could not be made durable, every description of a file that had changed hears of it
+// once: by fsync or by close, whichever comes first, as Linux' local file systems report it by fsync (errseq_t).
+// The engine counts such failures in a sequence (engine/write_errors.hpp). A file knows whether it changed since it
+// was last made durable; when the sequence is seen to have grown, a changed file takes the new number over as that
+// of its error, and a description reports when its file's number is beyond the one that it has seen. What was
+// opened after the failure reports nothing. A change that a regular checkpoint has made durable meanwhile still
+// counts as one, so a report may come for a file that has lost nothing; never the other way round.
+//
+// A description costs a lookup when it is opened and a lock of its file at each change; descriptions of one file
+// share its lock and nothing else. Any thread.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <unordered_map>
+
+#include "base/types.hpp"
+
+namespace gpu4fs::frontend {
+
+class OpenFiles {
+ public:
+  // Of one open(2).
+  struct Description;
+
+  OpenFiles() = default;
+  OpenFiles(const OpenFiles&) = delete;
+  OpenFiles& operator=(const OpenFiles&) = delete;
+  ~OpenFiles();
+
+  // `sequence` is the engine's, here and below; it never goes back. close() ends a description.
+  Description* open(u64 inode, u64 sequence);
+  void close(Description* description);
+
+  // The file is about to change, or has changed, through this description.
+  void changed(Description* description, u64 sequence);
+  // Whether an error is to be reported; only once.
+  [[nodiscard]] bool take_error(Description* description, u64 sequence);
+
+  // Around a command that makes the file durable: after a success the file counts as unchanged. True: an error is to
+  // be reported, although the command may have succeeded.
+  void begin_sync(Description* description, u64 sequence);
+  [[nodiscard]] bool end_sync(Description* description, u64 sequence, bool succeeded);
+
+  [[nodiscard]] u64 size() const;  // descriptions
+
+ private:
+  struct File;
+  static constexpr unsigned shard_count = 64;
+  static void see(File& file, u64 sequence);
+
+  std::array<std::mutex, shard_count> mutexes_;
+  std::array<std::unordered_map<u64, File*>, shard_count> files_;  // by inode; each under its mutex
+  std::atomic<u64> size_{0};
+};
+
+}  // namespace gpu4fs::frontend

@@ -1,0 +1,97 @@
+// The table of damaged pages: what reading met that did not match its checksum.
+//
+// Reading notes a page here before it fails; whoever asked for the page names its owner afterwards. The table
+// is bounded: a page is entered once, and beyond its end damage is only counted. Entries leave it when the
+// page is found sound or free (scrub). All functions are called by one rank, take the table's lock for some
+// hundred cycles, and do nothing in a space without a table.
+#pragma once
+
+#include "base/check.hpp"
+#include "base/limits.hpp"
+#include "base/locks.hpp"
+#include "format/health_format.hpp"
+#include "raid/translate.hpp"
+
+namespace gpu4fs::raid {
+
+inline constexpr u32 damage_entry_max = 1024;
+
+struct DamageTable {
+  TicketLock lock;
+  u32 entry_count;
+  u32 dropped;                             // see format::HealthRecord
+  u64 mismatch_counts[device_count_max];   // by device
+  format::DamageRecord entries[damage_entry_max];
+};
+
+namespace detail {
+
+// Index of the page's entry, entry_count: none. Under the lock.
+GPU4FS_FN inline u32 find_damage(const DamageTable& table, u64 address) {
+  GPU4FS_CHECK_LE(table.entry_count, damage_entry_max);
+  u32 index = 0;
+  while (index < table.entry_count && table.entries[index].address != address) ++index;
+  return index;
+}
+
+GPU4FS_FN inline u32 device_of_page(const LogicalSpace& space, u64 address) {
+  PageLocation location{};
+  if (find_page(space, address, &location) != Status::ok) return 0;
+  const ChunkState& chunk = space.chunks[location.chunk];
+  const PagePlace place =
+      with_level(chunk.level, [&](auto level) { return level.map(chunk.column_count, location.page); });
+  GPU4FS_CHECK_LT(place.column, chunk.column_count);
+  return chunk.columns[place.column].device;
+}
+
+}  // namespace detail
+
+// The page at `address` did not match its checksum.
+GPU4FS_FN GPU4FS_NOINLINE inline void note_damage(const LogicalSpace& space, u64 address) {
+  if (space.damage == nullptr) return;
+  DamageTable& table = *space.damage;
+  const u32 device = detail::device_of_page(space, address);
+  GPU4FS_CHECK_LT(device, device_count_max);
+  table.lock.lock();
+  ++table.mismatch_counts[device];
+  const u32 index = detail::find_damage(table, address);
+  if (index < table.entry_count) {
+    ++table.entries[index].count;
+  } else if (index < damage_entry_max) {
+    table.entries[index] = {address, format::damage_inode_unknown, 1, device, format::DamageKind::unknown, 0};
+    ++table.entry_count;
+  } else {
+    ++table.dropped;
+  }
+  table.lock.unlock();
+}
+
+// Damaged pages among [address, address + page_count pages) belong to `inode`.
+GPU4FS_FN GPU4FS_NOINLINE inline void name_damage(const LogicalSpace& space, u64 address, u64 page_count, u64 inode,
+                                                  format::DamageKind kind) {
+  if (space.damage == nullptr) return;
+  DamageTable& table = *space.damage;
+  table.lock.lock();
+  for (u32 i = 0; i < table.entry_count; ++i) {
+    format::DamageRecord& entry = table.entries[i];
+    if (entry.address < address || (entry.address - address) / page_size >= page_count) continue;
+    entry.inode = inode;
+    entry.kind = kind;
+  }
+  table.lock.unlock();
+}
+
+// The page is sound, or free.
+GPU4FS_FN GPU4FS_NOINLINE inline void forget_damage(const LogicalSpace& space, u64 address) {
+  if (space.damage == nullptr) return;
+  DamageTable& table = *space.damage;
+  table.lock.lock();
+  const u32 index = detail::find_damage(table, address);
+  if (index < table.entry_count) {
+    --table.entry_count;
+    table.entries[index] = table.entries[table.entry_count];
+  }
+  table.lock.unlock();
+}
+
+}  // namespace gpu4fs::raid

@@ -1,0 +1,115 @@
+// Verifying pages where they lie, without copying them anywhere: what a scrub does.
+//
+// As in reading runs (raid/page_run_io.hpp), a warp has the next page's bytes on their way while it hashes one.
+// Nobody is kept from writing meanwhile, so a page that does not match may just be in the making: it counts
+// only if it is still allocated and its descriptor is the same after the look. That leaves pages whose writer
+// has not come to the descriptor yet, and those that nobody wrote since they were allocated; the caller sorts
+// them out (server/damage_owners.hpp).
+#pragma once
+
+#include "raid/page_run_io.hpp"
+
+namespace gpu4fs::raid {
+
+inline constexpr u32 verify_page_max = 64;
+
+// Bits [page, page + 64) of a chunk's bitmap; bits beyond its pages are zero.
+GPU4FS_FN inline u64 bitmap_bits_64(const ChunkState& chunk, const u64* bitmap, u64 page) {
+  GPU4FS_CHECK_LT(page, chunk.page_count);
+  const u32 shift = page % 64;
+  const u64 word = page / 64;
+  u64 bits = load<Order::relaxed, Scope::engine>(&bitmap[word]) >> shift;
+  if (shift != 0 && (word + 1) * 64 < chunk.page_count) {
+    bits |= load<Order::relaxed, Scope::engine>(&bitmap[word + 1]) << (64 - shift);
+  }
+  const u64 left = chunk.page_count - page;
+  return left >= 64 ? bits : bits & ((u64{1} << left) - 1);
+}
+
+namespace detail {
+
+// Of [0, run_pages) those in `wanted` that do not match; `memory` is page 0's.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE u64 mismatches_in_run(Group g, const u8* memory, const format::PageDescriptor* descriptors,
+                                                u64 address, u64 wanted) {
+  u64 found = 0;
+  u64 own = 0;
+  u32 half = 2;
+  u32 next_page = wanted != 0 ? static_cast<u32>(count_trailing_zeros(wanted)) : 0;
+  PageRegisters<Group> next{};
+  if (wanted != 0) next = load_page(g, memory + u64{next_page} * page_size);
+  while (wanted != 0) {
+    PageRegisters<Group> page = next;
+    const u32 here = next_page;
+    wanted &= wanted - 1;
+    if (wanted != 0) {
+      next_page = static_cast<u32>(count_trailing_zeros(wanted));
+      next = load_page(g, memory + u64{next_page} * page_size);
+    }
+    u64 checksum = 0;
+    if constexpr (Group::size() > 1) {
+      if (here / warp_size != half) {
+        half = here / warp_size;
+        own = load_shared_16(&descriptors[half * warp_size + g.rank()]).low;
+      }
+      checksum = g.shuffle(own, here % warp_size);
+    } else {
+      checksum = load_shared_16(&descriptors[here]).low;
+    }
+    if (xxh3_registers(g, page, address + u64{here} * page_size) != checksum) found |= u64{1} << here;
+  }
+  return found;
+}
+
+}  // namespace detail
+
+// Of the chunk's pages [page, page + 64) those in `wanted` (a bit a page, all of them pages of the chunk) that
+// are allocated and do not match their checksum. The chunk is accessible. Uniform.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE u64 find_mismatches(Group g, const LogicalSpace& space, u32 index, u64 page, u64 wanted) {
+  const ChunkState& chunk = space.chunks[index];
+  GPU4FS_CHECK_LT(page, chunk.page_count);
+  const u64 address = chunk.base_address + page * page_size;
+  const u32 count = static_cast<u32>(minimum<u64>(verify_page_max, chunk.page_count - page));
+  u64 found = 0;
+  for (u32 done = 0; done < count;) {
+    const u64 first = page + done;
+    const u32 together = static_cast<u32>(minimum<u64>(count - done, with_level(chunk.level, [&](auto level) {
+      return level.pages_together(chunk.column_count, first, chunk.page_count);
+    })));
+    GPU4FS_CHECK_GT(together, 0u);
+    const u64 mask = together == 64 ? ~u64{0} : (u64{1} << together) - 1;
+    const u64 here = wanted >> done & mask;
+    if (here != 0) {
+      const u8* memory = page_memory(space, {index, 0, first});
+      found |= detail::mismatches_in_run(g, memory, &chunk.descriptors[first], address + u64{done} * page_size, here)
+               << done;
+    }
+    done += together;
+  }
+  return found;
+}
+
+// The same for pages that did not match before: those that are still allocated and still do not match, and whose
+// descriptor did not change meanwhile. Leader's work, except for hashing.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE u64 confirm_mismatches(Group g, const LogicalSpace& space, u32 index, u64 page, u64 suspects) {
+  const ChunkState& chunk = space.chunks[index];
+  u64 confirmed = 0;
+  for (u64 left = suspects; left != 0; left &= left - 1) {
+    const u32 at = static_cast<u32>(count_trailing_zeros(left));
+    const format::PageDescriptor* descriptor = &chunk.descriptors[page + at];
+    const Vector16 before = serial(g, [&] { return load_shared_16(descriptor); });
+    const u64 again = find_mismatches(g, space, index, page, u64{1} << at);
+    const bool stays = again != 0 && serial(g, [&] {
+      fence<Order::acq_rel, Scope::engine>();
+      const Vector16 after = load_shared_16(descriptor);
+      return after.low == before.low && after.high == before.high &&
+             page_bit(chunk.bitmaps.committed, page + at);
+    });
+    if (stays) confirmed |= u64{1} << at;
+  }
+  return confirmed;
+}
+
+}  // namespace gpu4fs::raid

@@ -1,0 +1,208 @@
+#include "server/control_socket.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "fmt/format.h"
+#include "server/json.hpp"
+#include "server/log.hpp"
+#include "server/pool_error.hpp"
+
+namespace gpu4fs::server {
+namespace {
+
+constexpr int line_seconds_max = 10;  // from the first byte of a line to its end, and for taking an answer
+constexpr int idle_seconds_max = 600;
+
+[[noreturn]] void fail(const std::string& what) {
+  throw PoolError(Status::io_error, fmt::format("{}: {}", what, std::strerror(errno)));
+}
+
+void set_time_limit(int fd, int option, int seconds) {
+  const timeval limit{seconds, 0};
+  ::setsockopt(fd, SOL_SOCKET, option, &limit, sizeof(limit));
+}
+
+bool send_all(int fd, const std::string& text) {
+  for (std::size_t sent = 0; sent < text.size();) {
+    const ssize_t count = ::send(fd, text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    sent += static_cast<std::size_t>(count);
+  }
+  return true;
+}
+
+bool may_connect(int fd) {
+  ucred peer{};
+  socklen_t length = sizeof(peer);
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return false;
+  return peer.uid == 0 || peer.uid == ::geteuid();
+}
+
+// Whether somebody answers there.
+bool is_served(const sockaddr_un& address) {
+  const int probe = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (probe < 0) return true;
+  const bool served = ::connect(probe, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+  ::close(probe);
+  return served;
+}
+
+int open_listener(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) {
+    throw PoolError(Status::name_too_long, fmt::format("{}: too long for a socket's path", path));
+  }
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  if (is_served(address)) throw PoolError(Status::already_mounted, fmt::format("{}: in use", path));
+  ::unlink(path.c_str());
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) fail(path);
+  // The mode of the name comes from that of the socket, so that there is no moment when others may connect.
+  ::fchmod(fd, S_IRUSR | S_IWUSR);
+  if (::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+      ::chmod(path.c_str(), S_IRUSR | S_IWUSR) != 0 || ::listen(fd, 8) != 0) {
+    const int error = errno;
+    ::close(fd);
+    errno = error;
+    fail(path);
+  }
+  return fd;
+}
+
+}  // namespace
+
+std::string default_control_folder() {
+  const char* named = std::getenv("GPU4FS_CONTROL_FOLDER");
+  if (named != nullptr) return named;
+  if (::geteuid() == 0) return "/run/gpu4fs";
+  const char* own = std::getenv("XDG_RUNTIME_DIR");
+  return own != nullptr && own[0] == '/' ? std::string(own) + "/gpu4fs" : std::string();
+}
+
+std::string control_error(const std::string& text) {
+  JsonWriter json(JsonLayout::one_line);
+  json.begin_object();
+  json.add("ok", false);
+  json.add("error", text);
+  json.end();
+  std::string line = json.text();
+  line.pop_back();
+  return line;
+}
+
+ControlSocket::ControlSocket(const std::string& folder, const std::string& name, Handler handler)
+    : path_(folder + "/" + name + ".sock"), handler_(std::move(handler)) {
+  if (::mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) fail(folder);
+  if (::pipe2(wake_, O_CLOEXEC) != 0) fail("a pipe");
+  try {
+    listener_ = open_listener(path_);
+  } catch (...) {
+    ::close(wake_[0]);
+    ::close(wake_[1]);
+    throw;
+  }
+  thread_ = std::thread([this] { accept_clients(); });
+}
+
+ControlSocket::~ControlSocket() {
+  ::unlink(path_.c_str());
+  // One byte for each thread that may wait in poll(2); none is read, so all see it.
+  if (::write(wake_[1], "", 1) != 1) log(LogLevel::warning, "the control socket could not be woken");
+  thread_.join();
+  for (Client& client : clients_) client.thread.join();
+  ::close(listener_);
+  ::close(wake_[0]);
+  ::close(wake_[1]);
+}
+
+void ControlSocket::accept_clients() {
+  for (;;) {
+    pollfd wanted[2] = {{listener_, POLLIN, 0}, {wake_[0], POLLIN, 0}};
+    if (::poll(wanted, 2, -1) < 0 && errno != EINTR) return;
+    if (wanted[1].revents != 0) return;
+    if ((wanted[0].revents & POLLIN) == 0) continue;
+    const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+    if (fd >= 0) admit(fd);
+  }
+}
+
+void ControlSocket::admit(int fd) {
+  set_time_limit(fd, SO_SNDTIMEO, line_seconds_max);
+  join_ended();
+  const std::lock_guard guard(mutex_);
+  const bool is_allowed = may_connect(fd);
+  if (!is_allowed || clients_.size() >= control_client_max) {
+    send_all(fd, control_error(is_allowed ? "too many clients" : "permission denied") + "\n");
+    ::close(fd);
+    return;
+  }
+  Client& client = clients_.emplace_back();
+  client.fd = fd;
+  client.thread = std::thread([this, &client] { serve(client); });
+}
+
+void ControlSocket::join_ended() {
+  std::list<Client> ended;
+  {
+    const std::lock_guard guard(mutex_);
+    for (auto at = clients_.begin(); at != clients_.end();) {
+      const auto next = std::next(at);
+      if (at->is_done) ended.splice(ended.end(), clients_, at);
+      at = next;
+    }
+  }
+  for (Client& client : ended) client.thread.join();
+}
+
+void ControlSocket::serve(Client& client) {
+  std::string text;
+  for (;;) {
+    const std::size_t newline = text.find('\n');
+    if (newline != std::string::npos) {
+      const std::string line = text.substr(0, newline);
+      text.erase(0, newline + 1);
+      if (!send_all(client.fd, answer(line) + "\n")) break;
+      continue;
+    }
+    if (text.size() > control_request_bytes_max) {
+      send_all(client.fd, control_error("the request is too long") + "\n");
+      break;
+    }
+    pollfd wanted[2] = {{client.fd, POLLIN, 0}, {wake_[0], POLLIN, 0}};
+    const int ready = ::poll(wanted, 2, (text.empty() ? idle_seconds_max : line_seconds_max) * 1000);
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready == 0 && !text.empty()) send_all(client.fd, control_error("the request has no end") + "\n");
+    if (ready <= 0 || wanted[1].revents != 0) break;
+    char buffer[1024];
+    const ssize_t count = ::recv(client.fd, buffer, sizeof(buffer), 0);
+    if (count <= 0) break;
+    text.append(buffer, static_cast<std::size_t>(count));
+  }
+  ::close(client.fd);
+  const std::lock_guard guard(mutex_);
+  client.is_done = true;
+}
+
+std::string ControlSocket::answer(const std::string& line) const {
+  if (line.size() > control_request_bytes_max) return control_error("the request is too long");
+  try {
+    const JsonValue request = parse_json(line);
+    if (request.kind != JsonValue::Kind::object) return control_error("the request is no JSON object");
+    return handler_(request);
+  } catch (const std::exception& error) {
+    return control_error(error.what());
+  }
+}
+
+}  // namespace gpu4fs::server

@@ -1,0 +1,119 @@
+#include "tools/mounted_pool.hpp"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+namespace gpu4fs::tools {
+namespace {
+
+constexpr std::size_t answer_bytes_max = std::size_t{64} << 20;
+
+// /proc writes blanks and backslashes of paths as \ooo.
+std::string unescape(const std::string& text) {
+  std::string result;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\' && i + 3 < text.size()) {
+      result += static_cast<char>(std::stoi(text.substr(i + 1, 3), nullptr, 8));
+      i += 3;
+    } else {
+      result += text[i];
+    }
+  }
+  return result;
+}
+
+class Socket {
+ public:
+  explicit Socket(const std::string& path) : path_(path), fd_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    if (path.size() >= sizeof(address.sun_path)) throw ControlError(path + ": too long for a socket's path");
+    std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+    if (::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return;
+    const int error = errno;
+    ::close(fd_);
+    throw ControlError(fmt::format("{}: {}", path, std::strerror(error)));
+  }
+  ~Socket() { ::close(fd_); }
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+
+  void send(const std::string& line) {
+    for (std::size_t sent = 0; sent < line.size();) {
+      const ssize_t count = ::send(fd_, line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
+      if (count <= 0) return;  // why, its answer says
+      sent += static_cast<std::size_t>(count);
+    }
+  }
+  std::string receive_line() {
+    std::string line;
+    for (;;) {
+      char buffer[4096];
+      const ssize_t count = ::recv(fd_, buffer, sizeof(buffer), 0);
+      if (count <= 0 || line.size() > answer_bytes_max) throw ControlError(path_ + ": no answer");
+      line.append(buffer, static_cast<std::size_t>(count));
+      const std::size_t newline = line.find('\n');
+      if (newline != std::string::npos) return line.substr(0, newline);
+    }
+  }
+
+ private:
+  std::string path_;
+  int fd_;
+};
+
+}  // namespace
+
+std::string find_mountpoint(const std::string& place) {
+  char* resolved = ::realpath(place.c_str(), nullptr);
+  const std::string path = resolved != nullptr ? resolved : place;
+  std::free(resolved);
+  std::ifstream mounts("/proc/self/mounts");
+  std::string text;
+  std::string found;
+  while (std::getline(mounts, text)) {
+    std::istringstream fields(text);
+    std::string source;
+    std::string directory;
+    std::string type;
+    fields >> source >> directory >> type;
+    if (type != "fuse.gpu4fs") continue;
+    source = unescape(source);
+    directory = unescape(directory);
+    const bool is_member = (":" + source + ":").find(":" + path + ":") != std::string::npos;
+    if (directory == path || source == place || is_member) found = directory;
+  }
+  return found;
+}
+
+std::string server_attribute(const std::string& mountpoint, const std::string& name) {
+  char value[4096];
+  const ssize_t length =
+      ::getxattr(mountpoint.c_str(), ("user.gpu4fs.server." + name).c_str(), value, sizeof(value));
+  return length <= 0 ? std::string() : std::string(value, static_cast<std::size_t>(length));
+}
+
+std::string ask_server_text(const std::string& mountpoint, const std::string& request) {
+  const std::string path = server_attribute(mountpoint, "socket");
+  if (path.empty()) throw ControlError(mountpoint + ": its server has no control socket");
+  Socket socket(path);
+  socket.send(request + "\n");
+  return socket.receive_line();
+}
+
+server::JsonValue ask_server(const std::string& mountpoint, const std::string& request) {
+  server::JsonValue answer = server::parse_json(ask_server_text(mountpoint, request));
+  if (!answer["ok"].boolean) throw ControlError(fmt::format("{}: {}", mountpoint, answer["error"].text));
+  return answer;
+}
+
+}  // namespace gpu4fs::tools

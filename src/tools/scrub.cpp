@@ -1,0 +1,84 @@
+// gpu4fs scrub: verifies all pages of a mounted pool, in its server.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <thread>
+
+#include "base/limits.hpp"
+#include "server/json.hpp"
+#include "tools/mounted_pool.hpp"
+#include "tools/scrub_text.hpp"
+#include "tools/size_text.hpp"
+#include "tools/verb.hpp"
+
+namespace gpu4fs::tools {
+namespace {
+
+constexpr int status_damaged = 4;  // as fsck(8): errors left uncorrected
+constexpr int status_failure = 8;
+constexpr int status_usage = 16;
+
+struct CommandLine {
+  std::string action;
+  std::string place;
+  std::string rate;
+  bool json = false;
+  bool waits = false;
+};
+CommandLine line;
+
+void add_options(CLI::App& app) {
+  line = {};
+  app.add_option("action", line.action, "What to do")
+      ->required()
+      ->check(CLI::IsMember({"start", "pause", "resume", "cancel", "status"}));
+  app.add_option("place", line.place, "The directory of the mount, or a device of the pool")->required();
+  app.add_option("--rate", line.rate, "With start: bytes a second at most, as 500M; without, as fast as it goes");
+  app.add_flag("--json", line.json, "Print JSON");
+  app.add_flag("--wait", line.waits, "Wait until the scrub is no longer running");
+}
+
+std::string request() {
+  server::JsonWriter json(server::JsonLayout::one_line);
+  json.begin_object();
+  json.add("request", "scrub-" + line.action);
+  if (!line.rate.empty()) json.add("rate", parse_size(line.rate));
+  json.end();
+  std::string text = json.text();
+  text.pop_back();
+  return text;
+}
+
+int run() {
+  if (!line.rate.empty() && line.action != "start") {
+    fmt::print(stderr, "gpu4fs scrub: --rate belongs to 'start'\n");
+    return status_usage;
+  }
+  const std::string mountpoint = find_mountpoint(line.place);
+  if (mountpoint.empty()) {
+    fmt::print(stderr, "gpu4fs scrub: {}: no gpu4fs pool is mounted there\n", line.place);
+    return status_failure;
+  }
+  std::string text = ask_server_text(mountpoint, request());
+  server::JsonValue answer = server::parse_json(text);
+  while (line.waits && answer["ok"].boolean && answer["scrub"]["state"].text == "running") {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    text = ask_server_text(mountpoint, "{\"request\": \"scrub-status\"}");
+    answer = server::parse_json(text);
+  }
+  if (!answer["ok"].boolean) throw ControlError(fmt::format("{}: {}", mountpoint, answer["error"].text));
+  const server::JsonValue& scrub = answer["scrub"];
+  fmt::print("{}", line.json ? text + "\n" : scrub_text(scrub));
+  return scrub["pages_damaged"].number > 0 ? status_damaged : 0;
+}
+
+}  // namespace
+
+const Verb scrub_verb = {"scrub", "verify all pages of a mounted pool", nullptr, add_options, run,
+                         status_usage, status_failure};
+
+}  // namespace gpu4fs::tools

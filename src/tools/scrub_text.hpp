@@ -1,0 +1,16 @@
+// A scrub's progress for people. Host only.
+#pragma once
+
+#include <string>
+
+#include "server/json_value.hpp"
+
+namespace gpu4fs::tools {
+
+// Lines, from the member "scrub" of a server's answer.
+std::string scrub_text(const server::JsonValue& scrub);
+
+// "3:07", "12 s": how long something takes.
+std::string duration_text(double seconds);
+
+}  // namespace gpu4fs::tools

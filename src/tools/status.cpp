@@ -1,0 +1,151 @@
+// gpu4fs status: how a pool is. A mounted one is asked through its server, of others the medium is read.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "base/limits.hpp"
+#include "format/format_text.hpp"
+#include "server/pool_open.hpp"
+#include "tools/json.hpp"
+#include "tools/mounted_pool.hpp"
+#include "tools/scrub_text.hpp"
+#include "tools/size_text.hpp"
+#include "tools/verb.hpp"
+
+namespace gpu4fs::tools {
+namespace {
+
+constexpr int status_damaged = 4;  // as fsck(8): errors left uncorrected
+constexpr int status_failure = 8;
+constexpr int status_usage = 16;
+
+struct CommandLine {
+  std::vector<std::string> places;
+  bool json = false;
+};
+CommandLine line;
+
+void add_options(CLI::App& app) {
+  line = {};
+  app.add_option("place", line.places, "The directory of a mount, or devices of a pool")->required();
+  app.add_flag("--json", line.json, "Print JSON");
+}
+
+u64 count_of(const server::JsonValue& value) { return value.number > 0 ? static_cast<u64>(value.number) : 0; }
+
+void print_damage(const server::JsonValue& status) {
+  for (const server::JsonValue& device : status["devices"].elements) {
+    fmt::print("device {:<4} {}: {}, {} checksum mismatches, {} flush errors\n", count_of(device["index"]),
+               device["path"].text, size_text(count_of(device["size_bytes"])),
+               count_of(device["checksum_mismatches"]), count_of(device["flush_errors"]));
+  }
+  if (status["damaged_files"].elements.empty()) {
+    fmt::print("damage      none met since the mount\n");
+    return;
+  }
+  fmt::print("damage      {} pages met since the mount\n", count_of(status["pages_damaged"]));
+  for (const server::JsonValue& file : status["damaged_files"].elements) {
+    std::string name = "of no file that is known";
+    if (file["path"].kind == server::JsonValue::Kind::text) {
+      name = "of " + format::escape_name(file["path"].text);
+    } else if (file["inode"].kind == server::JsonValue::Kind::number) {
+      name = fmt::format("of inode {}, which has no name any more", count_of(file["inode"]));
+    }
+    fmt::print("  {} pages {}{}\n", count_of(file["pages"]), name, file["metadata"].boolean ? " (metadata)" : "");
+  }
+  if (count_of(status["damage_not_listed"]) != 0) {
+    fmt::print("  and {} times pages that the table has no room for\n", count_of(status["damage_not_listed"]));
+  }
+}
+
+void print_mounted(const std::string& mountpoint, const server::JsonValue& status) {
+  fmt::print("pool        {}{}{}\n", status["uuid"].text, status["label"].text.empty() ? "" : ", ",
+             format::escape_name(status["label"].text));
+  fmt::print("mounted     {}{}, for {}\n", format::escape_name(mountpoint), status["read_only"].boolean ? " read-only" : "",
+             duration_text(status["uptime_seconds"].number));
+  fmt::print("engine      {} ({})\n", status["engine"].text, status["engine_reason"].text);
+  fmt::print("epochs      {} is durable, {} is open\n", count_of(status["epoch_durable"]), count_of(status["epoch_open"]));
+  fmt::print("usage       {} of {}\n", size_text(count_of(status["pages_used"]) * page_size),
+             size_text(count_of(status["pages_total"]) * page_size));
+  if (status["takes_changes"].boolean) {
+    fmt::print("changes     are taken\n");
+  } else {
+    fmt::print("changes     are refused: {}\n", status["refusal"].text);
+  }
+  if (count_of(status["write_errors"]) != 0) {
+    fmt::print("lost        {} times changes could not be written\n", count_of(status["write_errors"]));
+  }
+  print_damage(status);
+  fmt::print("{}", scrub_text(status["scrub"]));
+}
+
+int show_mounted(const std::string& mountpoint) {
+  const std::string text = ask_server_text(mountpoint, "{\"request\": \"status\"}");
+  const server::JsonValue status = server::parse_json(text);
+  if (!status["ok"].boolean) throw ControlError(fmt::format("{}: {}", mountpoint, status["error"].text));
+  if (line.json) {
+    fmt::print("{}\n", text);
+  } else {
+    print_mounted(mountpoint, status);
+  }
+  const bool is_sound = status["damaged_files"].elements.empty() && count_of(status["write_errors"]) == 0 &&
+                        !status["metadata_damaged"].boolean && count_of(status["scrub"]["pages_damaged"]) == 0;
+  return is_sound ? 0 : status_damaged;
+}
+
+int show_medium() {
+  const server::OpenedPool pool = server::open_pool({line.places, true, false});
+  const format::Superblock& superblock = pool.superblock;
+  if (line.json) {
+    JsonWriter json;
+    json.begin_object();
+    json.add("ok", true);
+    json.add("mounted", false);
+    json.add("uuid", format::uuid_text(superblock.pool_uuid));
+    json.add("epoch_durable", superblock.epoch);
+    json.add("clean", superblock.clean != 0);
+    json.add("pages_total", superblock.page_total);
+    json.add("pages_used", superblock.page_used);
+    json.begin_array("devices");
+    for (const server::OpenedDevice& device : pool.devices) {
+      json.begin_object();
+      json.add("path", device.file.path());
+      json.add("size_bytes", device.part.size_bytes);
+      json.add("has_newest_superblock", device.has_newest_superblock);
+      json.end();
+    }
+    json.end();
+    json.begin_array("warnings");
+    for (const std::string& warning : pool.warnings) json.add("", warning);
+    json.end();
+    json.end();
+    fmt::print("{}", json.text());
+    return 0;
+  }
+  fmt::print("pool        {}\n", format::uuid_text(superblock.pool_uuid));
+  fmt::print("mounted     no; {}\n", superblock.clean != 0 ? "it was unmounted" : "it was not unmounted, or is mounted elsewhere");
+  fmt::print("epochs      {} is durable, written {}\n", superblock.epoch, format::time_text(superblock.checkpoint_time));
+  fmt::print("usage       {} of {}\n", size_text(superblock.page_used * page_size),
+             size_text(superblock.page_total * page_size));
+  for (std::size_t i = 0; i < pool.devices.size(); ++i) {
+    fmt::print("device {:<4} {}: {}{}\n", i, pool.devices[i].file.path(), size_text(pool.devices[i].part.size_bytes),
+               pool.devices[i].has_newest_superblock ? "" : ", holds the epoch before");
+  }
+  for (const std::string& warning : pool.warnings) fmt::print("warning     {}\n", warning);
+  fmt::print("damage      is counted while a pool is mounted; 'gpu4fs fsck' looks for it now\n");
+  return 0;
+}
+
+int run() {
+  const std::string mountpoint = find_mountpoint(line.places.front());
+  return mountpoint.empty() ? show_medium() : show_mounted(mountpoint);
+}
+
+}  // namespace
+
+const Verb status_verb = {"status", "show how a pool is: errors, damaged files, scrub", nullptr, add_options, run,
+                          status_usage, status_failure};
+
+}  // namespace gpu4fs::tools
