@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "base/limits.hpp"
 #include "base/to_text.hpp"
 #include "fmt/format.h"
 #include "server/control_socket.hpp"
@@ -57,6 +58,23 @@ void add_scrub(JsonWriter& json, const ScrubReport& report) {
   }
   json.end();
   json.end();
+}
+
+// Pages of the table that have been freed or written anew since leave it. True: some have.
+bool drop_healed_pages(PoolInspector& inspector, const OpenedPool& pool, const PoolHealth& health) {
+  bool dropped = false;
+  for (const format::DamageRecord& record : health.damage) {
+    for (u32 chunk = 0; chunk < pool.chunks.size(); ++chunk) {
+      const format::ChunkDescriptor& range = pool.chunks[chunk].descriptor;
+      if (record.address < range.base_address || record.address - range.base_address >= range.size_bytes) continue;
+      const u64 page = (record.address - range.base_address) / page_size;
+      const PoolInspector::Verified verified = inspector.verify(chunk, page, 1);
+      if (verified.status != Status::ok || verified.damaged_count != 0) continue;
+      (void)inspector.verify_and_record(chunk, page, 1, record.inode, record.kind);
+      dropped = true;
+    }
+  }
+  return dropped;
 }
 
 struct DamagedInode {
@@ -145,7 +163,8 @@ std::string PoolControl::status() const {
   }
   PoolInspector inspector(*context_.setup.host, context_.open_close);
   PoolHealth health;
-  const Status asked = inspector.health(&health);
+  Status asked = inspector.health(&health);
+  if (asked == Status::ok && drop_healed_pages(inspector, context_.pool, health)) asked = inspector.health(&health);
   if (asked != Status::ok) return control_error(status_text(asked));
   JsonWriter json(JsonLayout::one_line);
   json.begin_object();

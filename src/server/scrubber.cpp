@@ -172,6 +172,12 @@ void Scrubber::verify_next(std::unique_lock<std::mutex>& lock) {
   if (verified.status == Status::ok) {
     progress_.page_count += verified.page_count;
     if (verified.damaged_count != 0) take_suspects(chunk, first, count);
+  } else if (verified.status == Status::engine_died || verified.status == Status::engine_stopped) {
+    // Nothing more will be verified; the position is where the next mount goes on.
+    progress_.position = setup_.chunks[chunk].base_address + first * page_size;
+    progress_.state = ScrubState::paused;
+    problem_ = status_text(verified.status);
+    return;
   } else {
     progress_.unreached_count += count;
     problem_ = fmt::format("chunk {}: {}", chunk, status_text(verified.status));

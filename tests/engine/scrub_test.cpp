@@ -207,6 +207,12 @@ void keeps_the_table(FileEngine& engine) {
   patient.damage(address);  // twice is not at all
   EXPECT_EQ(patient.scrub(place.chunk, place.page, 1, format::scrub_mask_record).result, 1u);
   EXPECT_TRUE(patient.table().empty());
+  // So does one that is free.
+  raid::note_damage(engine.fs().space, address);
+  ASSERT_EQ(patient.client.unlink("file").result, file);
+  ASSERT_EQ(patient.client.reclaim(file).status, Status::ok);
+  EXPECT_EQ(patient.scrub(place.chunk, place.page, 1, format::scrub_mask_record).result, 0u);
+  EXPECT_TRUE(patient.table().empty());
 }
 
 template <class Connection>

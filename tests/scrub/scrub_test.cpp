@@ -183,6 +183,8 @@ TEST_F(ScrubPool, DamageIsFoundAndNamed) {
   // A damaged file that is removed is damage no more.
   client_->unlink(root, "large");
   client_->sync();
+  const std::map<std::string, u64> left{{"/folder/deep/plain file", 1}, {"/mapped", 1}};
+  EXPECT_EQ(damaged_files(), left);
   EXPECT_EQ(scrub().progress.damaged_count, 2u);
 }
 

@@ -72,8 +72,11 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_scrub(Group g, Engine& engine, CommandState&
   if (reached == Status::device_failed) return Step::fail(reached);
   // A chunk that nobody used since the mount is mapped only if there is something to verify.
   const raid::ChunkState& chunk = engine.fs.space.chunks[index];
-  if (!detail::has_pages_in_use(g, chunk, command.offset, command.length)) return Step::complete(0);
-  if (reached != Status::ok) {
+  const bool in_use = detail::has_pages_in_use(g, chunk, command.offset, command.length);
+  // Pages that are free leave the table of damage.
+  const bool records = (command.mask & format::scrub_mask_record) != 0;
+  if (!in_use && !records) return Step::complete(0);
+  if (in_use && reached != Status::ok) {
     serial(g, [&] { c.operation.wanted_chunk = index; });
     return Step::fail(reached);
   }
