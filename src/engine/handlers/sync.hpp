@@ -8,6 +8,7 @@
 
 #include "engine/engine.hpp"
 #include "engine/log_flush.hpp"
+#include "engine/write_errors.hpp"
 #include "fs/journal/checkpoint.hpp"
 #include "fs/journal/operation_log.hpp"
 
@@ -64,7 +65,13 @@ GPU4FS_FN inline void choose_way_to_sync(Engine& engine, CommandState& c) {
 template <class Group>
 GPU4FS_FN Step fail_log_flush(Group g, Engine& engine, CommandState& c, Status status) {
   serial(g, [&] { end_log_flush(engine, c, 0, true); });
-  return give_up_checkpoint(g, engine, status);
+  const Step step = give_up_checkpoint(g, engine, status);
+  serial(g, [&] {
+    engine.epochs.guard.lock();
+    count_write_error(engine, status);
+    engine.epochs.guard.unlock();
+  });
+  return step;
 }
 
 // As the writer: the log from where it is durable up to the goal at least. again: a command that is about to

@@ -80,6 +80,7 @@ class Recovery {
     options.engine = EngineChoice::cpu;
     options.worker_count = 1;
     options.commit_interval_s = 0;
+    options.control_folder.clear();
     options.purpose = ServerPurpose::recovery;
     server_ = std::make_unique<PoolServer>(options);
     server_->start();
