@@ -158,7 +158,7 @@ void build_log(Allocator& allocator, fs::FileSystem& fs, const format::Superbloc
   log.seed = seed;
   log.device_count = superblock.tree_replica_count;
   log.start = log.start_staged = log.tail = log.durable = superblock.log_start;
-  if (!records || (superblock.feature_incompatible & format::feature_operation_log) == 0) return;
+  if (!records || !format::has_log(superblock)) return;
   log.capacity = format::log_capacity(parts.data(), log.device_count);
   if (log.capacity == 0) return;
   log.room = log.capacity - 2 * format::log_record_bytes_max;

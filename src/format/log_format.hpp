@@ -125,6 +125,12 @@ GPU4FS_FN constexpr LogRecordLayout log_record_layout(std::uint32_t name_bytes, 
   return layout;
 }
 
+// Without checksums of data it could not be told whether a record's pages were written: such pools have no log.
+constexpr bool has_log(const Superblock& superblock) {
+  constexpr std::uint64_t wanted = feature_operation_log | feature_data_checksums;
+  return (superblock.feature_incompatible & wanted) == wanted;
+}
+
 // Bytes that the log of a pool can hold, 0: too few for a log. `parts` are those of the log devices.
 constexpr std::uint64_t log_capacity(const DevicePart* parts, std::uint32_t count) {
   std::uint64_t capacity = count == 0 ? 0 : ~std::uint64_t{0};

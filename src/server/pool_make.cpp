@@ -268,8 +268,9 @@ format::Superblock make_superblock(const MakePoolOptions& options, const PoolLay
   superblock.slot = first_epoch & 1;
   superblock.epoch = first_epoch;
   make_uuid(superblock.pool_uuid);
-  superblock.feature_incompatible = format::feature_operation_log;
-  if (options.data_checksums) superblock.feature_incompatible |= format::feature_data_checksums;
+  if (options.data_checksums) {
+    superblock.feature_incompatible = u64{format::feature_data_checksums} | format::feature_operation_log;
+  }
   superblock.log_start = format::log_record_granule;
   fill_random(&superblock.log_seed, sizeof(superblock.log_seed));
   superblock.chunk_size_bytes = layout.chunk_size_bytes;

@@ -227,6 +227,11 @@ Status PoolServer::flush_devices(u64 which) {
   Status status = Status::ok;
   for (u64 i = 0; i < setup_.files.size(); ++i) {
     if (which != ~u64{0} && which != i) continue;
+    // The kernel tells of a lost write once; what it lost stays lost.
+    if (flush_errors_[i].load() != 0) {
+      status = Status::device_failed;
+      continue;
+    }
     try {
       if (setup_.files[i].needs_flush()) setup_.files[i].flush();
     } catch (const device::DeviceError& error) {

@@ -60,6 +60,9 @@ class PoolServer {
   // One for internal commands, to be gone before stop(). PoolError.
   std::unique_ptr<ServerSession> open_internal_session(u64 data_bytes);
 
+  // As it was opened.
+  [[nodiscard]] const format::Superblock& superblock() const { return pool_.superblock; }
+
   // Ends like a crash: nothing more is written.
   void abandon();
 

@@ -139,7 +139,8 @@ std::string find_common_problem(const Superblock& superblock) {
       }
     }
   }
-  if (superblock.log_start % format::log_record_granule != 0 || superblock.log_start > u64{1} << 62) {
+  const bool begins_nowhere = superblock.log_start == 0 && format::has_log(superblock);
+  if (begins_nowhere || superblock.log_start % format::log_record_granule != 0 || superblock.log_start > u64{1} << 62) {
     return fmt::format("log that starts at {}", superblock.log_start);
   }
   const u64 chunk_size = superblock.chunk_size_bytes;

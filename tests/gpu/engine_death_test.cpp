@@ -139,8 +139,8 @@ void test_what_is_left(const GpuTestPool& pool) {
   op.inode = root;
   op.name = "kept";
   check(client.call(op).status == Status::ok, "what fsync has answered for is there");
-  op.name = "lost";
-  check(client.call(op).status == Status::not_found, "what came later is not");
+  op.name = "later";
+  check(client.call(op).status == Status::not_found, "what came after its end is not");
 }
 
 void run() {

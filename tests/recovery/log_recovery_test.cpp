@@ -239,6 +239,52 @@ TEST_F(LogRecovery, ReadingOnlyRefusesUnlessTold) {
   EXPECT_GE(scan(pool_).record_count(), 6u) << "nothing was written";
 }
 
+// A write of the recovery fails, the first, the second, and so on: each time the log is as good as before. Some of the
+// operations change or free pages that earlier records name.
+TEST_F(LogRecovery, FailuresInTheMiddleCostNothing) {
+  std::vector<u8> changed = content(1);
+  {
+    const auto session = pool_.open_session();
+    FileClient client(*session);
+    write(client, files_[1], 100, std::vector<u8>(700, 0x11));
+    std::fill_n(changed.begin() + 100, 700, u8{0x11});
+    FileOperation op;
+    op.opcode = format::Opcode::unlink;
+    op.inode = root;
+    op.name = "file2";
+    const client::Reply gone = client.call(op);
+    ASSERT_EQ(gone.status, Status::ok);
+    ASSERT_EQ(client.simple(format::Opcode::reclaim, gone.result).status, Status::ok);
+    const u64 other = create(client, "other");
+    for (u32 i = 0; i < 40; ++i) write(client, other, i * 1000, random_bytes(1000, i + 1));
+    sync(client);
+  }
+  crash();
+  const u64 records = scan(pool_).record_count();
+  u32 failures = 0;
+  for (;; ++failures) {
+    ASSERT_LT(failures, 1000u);
+    server::ServerOptions options;
+    options.device_paths = {fmt::format("fault=write-error#{}:{}", failures + 1, pool_.device_paths()[0]),
+                            pool_.device_paths()[1]};
+    try {
+      EXPECT_EQ(server::recover_pool(options).records_replayed, records);
+      break;
+    } catch (const server::PoolError& error) {
+      EXPECT_EQ(to_errno(error.status()), EIO) << error.what();
+      ASSERT_EQ(scan(pool_).record_count(), records) << error.what();
+    }
+  }
+  EXPECT_GT(failures, 10u);
+  pool_.mount();
+  const auto session = pool_.open_session();
+  FileClient client(*session);
+  EXPECT_EQ(read(client, files_[0], 100'000), content(0));
+  EXPECT_EQ(read(client, files_[1], 100'000), changed);
+  EXPECT_FALSE(exists(client, "file2"));
+  EXPECT_TRUE(exists(client, "other"));
+}
+
 // Several laps around a log of 1 MiB, with checkpoints whenever it is half full.
 TEST(LogRing, WrapsAndStaysReplayable) {
   TestPoolOptions options;

@@ -278,11 +278,29 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_plan_round(Group g, Engine& engine, Command
   return Status::ok;
 }
 
+// Whether extents that were filled in place are unwritten blocks of the file at their pages: the log is hostile.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status check_in_place(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                u64 first) {
+  const u32 count = c.extent_count;
+  for (u32 i = 0; i < count; ++i) {
+    const raid::Extent extent = c.extents[i];
+    if (!extent_is_in_place(extent)) continue;
+    fs::MapRun run{};
+    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, first + extent_first(extent), extent.page_count, &run));
+    const bool same = run.kind == fs::MapKind::unwritten && run.address == extent.address &&
+                      run.page_count >= extent.page_count;
+    if (!same) return Status::corrupt_structure;
+  }
+  return Status::ok;
+}
+
 // The record's pages, which are filled, are the only round.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status adopt_round(Group g, CommandState& c) {
+GPU4FS_FN GPU4FS_NOINLINE Status adopt_round(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   WriteState& state = scratch_of<WriteState>(c);
   const u32 pages = adopt_extents(g, c);
+  GPU4FS_TRY(check_in_place(g, engine, c, ref, state.position / page_size));
   return serial(g, [&] {
     state.page_count = pages;
     state.round_end = state.end;
@@ -294,7 +312,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status adopt_round(Group g, CommandState& c) {
 // Plans and prepares the next round. With any status but ok the command owns no pages.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status plan_round(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
-  const Status status = replays_extents(c) ? adopt_round(g, c) : try_plan_round(g, engine, c, ref);
+  const Status status = replays_extents(c) ? adopt_round(g, engine, c, ref) : try_plan_round(g, engine, c, ref);
   if (status != Status::ok) abandon_extents(g, engine, c);
   return status;
 }

@@ -240,8 +240,10 @@ GPU4FS_FN Step step_checkpoint(Group g, Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;
   Step step{};
   if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::close) {
-    if (serial(g, [&] { return fs.checkpoint_failed != 0; })) return Step::fail(Status::io_error);
-    const bool needed = serial(g, [&] {
+    // Once it keeps the gate closed it goes on, whatever a failing flush of the log says meanwhile.
+    const bool goes_on = serial(g, [&] { return is_closed_by(engine.commit_gate, c); });
+    if (!goes_on && serial(g, [&] { return fs.checkpoint_failed != 0; })) return Step::fail(Status::io_error);
+    const bool needed = goes_on || serial(g, [&] {
       const bool forced = (c.command.mask & (checkpoint_mask_clean | checkpoint_mask_forced)) != 0;
       return fs.read_only == 0 && (fs::has_changes(fs) || forced);
     });

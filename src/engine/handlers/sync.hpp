@@ -26,6 +26,10 @@ GPU4FS_FN Step give_up_checkpoint(Group g, Engine& engine, Status status) {
   serial(g, [&] {
     store<Order::relaxed, Scope::engine>(&engine.fs.checkpoint_failed, 1u);
     store<Order::relaxed, Scope::engine>(&engine.fs.read_only, 1u);
+    // What a flush may have lost the log cannot promise either.
+    engine.log_queue.guard.lock();
+    engine.log_queue.failed = 1;
+    engine.log_queue.guard.unlock();
   });
   return Step::fail(status);
 }

@@ -154,7 +154,6 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_chunk(Group g, FileSystem& fs, u32 index,
   const bool changed = serial(g, [&] { return chunk.staged_changed != 0; });
   if (!changed) return Status::ok;
   const u32 slot = serial(g, [&] {
-    GPU4FS_CHECK_EQ(fs.read_only, 0u);
     GPU4FS_CHECK_EQ(fs.space.devices[chunk.columns[0].device].read_only, 0u);
     GPU4FS_CHECK_LT(chunk.slot_epoch[chunk.slot_newest], epoch);
     return chunk.slot_newest ^ 1;

@@ -99,6 +99,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status claim_extent(FileSystem& fs, raid::Exten
   if (detail::count_busy(chunk, location.page, extent.page_count) != 0) return Status::corrupt_structure;
   detail::for_each_word(location.page, extent.page_count, [&](u64 word, u64 mask) {
     fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.busy[word], mask);
+    // Neither overwritten nor reused before the recovery's checkpoint: until then the log needs them.
+    fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word], mask);
     detail::subtract_region_free(chunk, static_cast<u32>(word / detail::region_words), popcount(mask));
   });
   const u32 before = fetch_sub<Order::relaxed, Scope::engine>(&chunk.free_pages, extent.page_count);
@@ -126,8 +128,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline void abandon_extent(FileSystem& fs, Operation& 
   op.pages_reserved += extent.page_count;
 }
 
-// Gate. The pages leave the file system. Those that the durable checkpoint, or the one being
-// written, refers to are reusable when the next one is durable; the others at once.
+// Gate. The pages leave the file system. Those that the durable checkpoint, the one being written or
+// the log refers to are reusable when the next one is durable; the others at once. With a log all wait:
+// a recovery must find room for whatever had room at any time since the checkpoint.
 GPU4FS_FN GPU4FS_NOINLINE inline void free_extent(FileSystem& fs, raid::Extent extent) {
   raid::PageLocation location;
   const Status status = raid::find_page(fs.space, extent.address, &location);
@@ -137,12 +140,15 @@ GPU4FS_FN GPU4FS_NOINLINE inline void free_extent(FileSystem& fs, raid::Extent e
     return;
   }
   raid::ChunkState& chunk = fs.space.chunks[location.chunk];
+  const bool waits = fs.log.capacity != 0;
   u32 freed = 0;
   u32 pending = 0;
   detail::for_each_word(location.page, extent.page_count, [&](u64 word, u64 mask) {
     const u64 old = fetch_and<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[word], ~mask);
     const u64 in_use = old & mask;
     if (in_use != mask) store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
+    if (waits && in_use != 0)
+      fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word], in_use);
     const u64 stable = in_use & load<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word]);
     if (stable != 0)
       fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.freed_now[word], stable);

@@ -2,11 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cstring>
 
 #include "base/bits.hpp"
+#include "base/limits.hpp"
 #include "base/xxh3.hpp"
+#include "engine/command_types.hpp"
+#include "format/inode_format.hpp"
+#include "format/ring_format.hpp"
+#include "fs/inode/inode.hpp"
+#include "fs/map/map_types.hpp"
 
 namespace gpu4fs::server {
 namespace {
@@ -86,6 +94,66 @@ void look_behind(std::vector<LogArea>& areas, u64 seed, LogScan& scan) {
   }
 }
 
+constexpr u32 mode_type_mask = 0170000;
+
+// Of records that make an inode.
+std::string find_creation_problem(const LogRecord& record) {
+  if (record.number < format::inode_number_first_free || record.number >= fs::inode_number_max) {
+    return fmt::format("inode number {}", record.number);
+  }
+  const u32 type = record.mode & mode_type_mask;
+  if (type != (record.mask & mode_type_mask)) return "two types of one inode";
+  const bool fits = record.opcode == LogOpcode::mkdir     ? type == S_IFDIR
+                    : record.opcode == LogOpcode::symlink ? type == S_IFLNK
+                    : record.opcode == LogOpcode::tmpfile ? type == S_IFREG
+                                                          : type != S_IFDIR && type != S_IFLNK && type != 0;
+  return fits ? "" : fmt::format("mode {:o}", record.mode);
+}
+
+// Of records that name pages.
+std::string find_extent_problem(const LogRecord& record, const format::LogRecordLayout& layout) {
+  const auto* extents = reinterpret_cast<const u8*>(&record) + layout.extents_offset;
+  if (record.extent_count == 0 || record.extent_count > engine::command_extent_capacity) {
+    return fmt::format("{} extents", record.extent_count);
+  }
+  u64 pages = 0;
+  for (u32 i = 0; i < record.extent_count; ++i) {
+    format::LogExtent extent;
+    std::memcpy(&extent, extents + i * sizeof(extent), sizeof(extent));
+    const bool unwritten = (extent.flags & format::log_extent_unwritten) != 0;
+    if (extent.page_count == 0 || extent.page_count > pages_per_block_1g || extent.reserved != 0 ||
+        extent.flags > format::log_extent_unwritten || unwritten != (record.opcode == LogOpcode::allocate)) {
+      return fmt::format("extent {}", i);
+    }
+    pages += extent.page_count;
+  }
+  const bool fits = record.offset <= fs::file_size_max && record.size != 0 && record.size <= fs::file_size_max - record.offset;
+  const u64 first = record.offset / page_size;
+  if (!fits || divide_up(record.offset + record.size, page_size) - first != pages) return "extents and size";
+  const bool whole = record.offset % page_size == 0 && record.size % page_size == 0;
+  return whole || record.opcode != LogOpcode::allocate ? "" : "part of a page";
+}
+
+std::string find_argument_problem(const LogRecord& record, const format::LogRecordLayout& layout) {
+  if (record.name_length > name_length_max || record.second_name_length > name_length_max) return "names";
+  switch (record.opcode) {
+    case LogOpcode::mknod:
+    case LogOpcode::mkdir:
+    case LogOpcode::symlink:
+    case LogOpcode::tmpfile:
+      return find_creation_problem(record);
+    case LogOpcode::write_extents:
+    case LogOpcode::allocate:
+      return find_extent_problem(record, layout);
+    case LogOpcode::write_bytes:
+      return record.size == record.data_length ? "" : "size";
+    case LogOpcode::set_inode:
+      return record.data_length == sizeof(format::AttributeRecord) ? "" : "size";
+    default:
+      return record.extent_count == 0 ? "" : "extents";
+  }
+}
+
 }  // namespace
 
 std::string find_record_problem(const LogRecord& record, u64 available, u64 lsn, u64 seed) {
@@ -107,13 +175,13 @@ std::string find_record_problem(const LogRecord& record, u64 available, u64 lsn,
   if (layout.length != length) return "lengths do not add up";
   if (record.flags != 0 || record.reserved != 0) return "reserved bytes";
   if (record.durable_lsn > lsn) return "LSNs out of order";
-  return "";
+  return find_argument_problem(record, layout);
 }
 
 LogScan scan_log(const OpenedPool& pool) {
   LogScan scan;
   scan.start = scan.end = pool.superblock.log_start;
-  if ((pool.superblock.feature_incompatible & format::feature_operation_log) == 0) return scan;
+  if (!format::has_log(pool.superblock)) return scan;
   const u32 replicas = pool.superblock.tree_replica_count;
   scan.capacity = format::log_capacity(parts_of(pool).data(), replicas);
   if (scan.capacity == 0) return scan;

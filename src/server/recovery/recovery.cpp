@@ -70,6 +70,7 @@ class Recovery {
     open.lock = !options_.read_only;
     const OpenedPool pool = open_pool(open);
     scan_ = scan_log(pool);
+    superblock_ = pool.superblock;
     note(step_scan, scan_.record_count(),
          fmt::format("{} operations in {} KiB behind epoch {}", scan_.record_count(),
                      (scan_.end - scan_.start) >> 10, pool.superblock.epoch));
@@ -83,6 +84,11 @@ class Recovery {
     options.control_folder.clear();
     options.purpose = ServerPurpose::recovery;
     server_ = std::make_unique<PoolServer>(options);
+    // Between the look and now somebody else may have mounted the pool.
+    const format::Superblock& now = server_->superblock();
+    if (now.epoch != superblock_.epoch || now.log_start != superblock_.log_start || now.log_seed != superblock_.log_seed) {
+      throw PoolError(Status::already_mounted, "the pool was mounted by someone else while its log was read");
+    }
     server_->start();
     session_ = server_->open_internal_session(format::log_record_bytes_max);
   }
@@ -124,6 +130,7 @@ class Recovery {
 
   const ServerOptions& options_;
   RecoveryReport report_;
+  format::Superblock superblock_{};  // that the log belongs to
   LogScan scan_;
   VerifiedLog log_;
   std::unique_ptr<PoolServer> server_;
