@@ -6,6 +6,7 @@
 #pragma once
 
 #include "engine/engine.hpp"
+#include "engine/owned_extents.hpp"
 #include "fs/journal/operation_log.hpp"
 
 namespace gpu4fs::engine {
