@@ -76,6 +76,14 @@ class ScrubPool : public ::testing::Test {
     client_->call(command, "fallocate");
   }
 
+  // Everything has its place on the medium, map pages included.
+  void checkpoint() {
+    const auto session = server_->open_internal_session(page_size);
+    format::Command command{};
+    command.opcode = format::Opcode::checkpoint;
+    ASSERT_EQ(session->call(command).status, Status::ok);
+  }
+
   // Place of a logical page in the device files.
   std::pair<std::string, u64> place(u64 address) {
     const server::OpenedPool pool =
@@ -145,7 +153,7 @@ class ScrubPool : public ::testing::Test {
 
 TEST_F(ScrubPool, ASoundPoolIsSound) {
   write(client_->create(root, "file"), 700);
-  client_->sync();
+  checkpoint();
   const server::ScrubReport report = scrub();
   EXPECT_EQ(report.progress.state, ScrubState::finished);
   EXPECT_EQ(report.progress.damaged_count, 0u);
@@ -165,7 +173,7 @@ TEST_F(ScrubPool, DamageIsFoundAndNamed) {
   const u64 large = write(client_->create(root, "large"), 1500);
   const u64 mapped = write(client_->create(root, "mapped"), 600, 9);
   for (u32 i = 0; i < 400; ++i) client_->create(folder, "name" + std::to_string(i));
-  client_->sync();
+  checkpoint();
   damage(blocks(plain, format::BlockKind::content)[7]);
   for (const u64 i : {0u, 1u, 1499u}) damage(blocks(large, format::BlockKind::content)[i]);
   damage(blocks(mapped, format::BlockKind::map_page).back());
@@ -182,7 +190,7 @@ TEST_F(ScrubPool, DamageIsFoundAndNamed) {
   EXPECT_EQ(damaged_files(), expected);
   // A damaged file that is removed is damage no more.
   client_->unlink(root, "large");
-  client_->sync();
+  checkpoint();
   const std::map<std::string, u64> left{{"/folder/deep/plain file", 1}, {"/mapped", 1}};
   EXPECT_EQ(damaged_files(), left);
   EXPECT_EQ(scrub().progress.damaged_count, 2u);
@@ -190,7 +198,7 @@ TEST_F(ScrubPool, DamageIsFoundAndNamed) {
 
 TEST_F(ScrubPool, ReadingNamesTheFileToo) {
   const u64 file = write(client_->create(root, "read me"), 40);
-  client_->sync();
+  checkpoint();
   damage(blocks(file, format::BlockKind::content)[13]);
   EXPECT_THROW(client_->call(tools::BenchClient::transfer(format::Opcode::read, file, 0, 40 * page_size,
                                                           client_->buffer_address(0)), "read"),
@@ -209,7 +217,7 @@ TEST_F(ScrubPool, UnwrittenBlocksRaiseNoAlarm) {
   const u64 allocated = client_->create(root, "allocated");
   fallocate(allocated, 3000);
   write(allocated, 5, 100);
-  client_->sync();
+  checkpoint();
   const std::vector<u64> unwritten = blocks(allocated, format::BlockKind::unwritten);
   ASSERT_EQ(unwritten.size(), 2995u);
   damage(unwritten[0]);
@@ -225,7 +233,7 @@ TEST_F(ScrubPool, UnwrittenBlocksRaiseNoAlarm) {
 TEST_F(ScrubPool, PagesWithoutAnOwnerAreCounted) {
   const u64 folder = client_->make_directory(root, "folder");
   const u64 inside = write(client_->create(folder, "inside"), 3);
-  client_->sync();
+  checkpoint();
   const u64 page = blocks(inside, format::BlockKind::content)[1];
   const u64 leaf = blocks(folder, format::BlockKind::content)[0];
   unmount();
@@ -243,7 +251,7 @@ TEST_F(ScrubPool, PagesWithoutAnOwnerAreCounted) {
 TEST_F(ScrubPool, PausesResumesAndSurvivesRemounts) {
   const u64 early = write(client_->create(root, "early"), 200);
   for (u32 i = 0; i < 12; ++i) write(client_->create(root, "file" + std::to_string(i)), 1500);
-  client_->sync();
+  checkpoint();
   damage(blocks(early, format::BlockKind::content)[3]);
   EXPECT_EQ(server_->scrubber().start(20'000'000), "");
   EXPECT_EQ(server_->scrubber().start(0), "a scrub is running");
