@@ -286,7 +286,11 @@ TEST_F(LockedInode, DeadlineEndsTheWaitAndLeavesTheLockIntact) {
 TEST_F(LockedInode, StopDrainsWhatIsUnderWay) {
   Client client(fixture_.host());
   std::vector<u64> positions;
-  for (u32 i = 0; i < 8; ++i) positions.push_back(client.publish(getattr()));
+  for (u32 i = 0; i < 8; ++i) {
+    format::Command command = getattr();
+    command.output += 4096 * i;  // two workers may answer at the same time
+    positions.push_back(client.publish(command));
+  }
   client.doorbell();
   while (load<Order::acquire, Scope::engine>(&engine().commands_active) != 8) std::this_thread::yield();
   std::thread releaser([&] {
