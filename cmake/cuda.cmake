@@ -29,7 +29,7 @@ find_package(Python3 REQUIRED COMPONENTS Interpreter)
 set(GPU4FS_NVCC_FLAGS -std=c++20 -arch=${GPU4FS_CUDA_ARCH} -O3 -lineinfo --expt-relaxed-constexpr
   -Xptxas -v -ccbin ${CMAKE_CXX_COMPILER} -Werror cross-execution-space-call
   -I ${PROJECT_SOURCE_DIR}/src -I ${PROJECT_SOURCE_DIR}/include
-  -DGPU4FS_WITH_CUDA=1 -DFMT_HEADER_ONLY=1 -DGPU4FS_VERSION=\"${PROJECT_VERSION}\")
+  -DGPU4FS_WITH_CUDA=1 -DGPU4FS_VERSION=\"${PROJECT_VERSION}\")
 foreach(flag IN LISTS GPU4FS_HOST_FLAGS ITEMS -Wall -Wno-unknown-pragmas)
   list(APPEND GPU4FS_NVCC_FLAGS -Xcompiler ${flag})
 endforeach()

@@ -19,7 +19,9 @@ set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g")
 # Flags that the host compiler of nvcc gets as well.
 set(GPU4FS_HOST_FLAGS -march=${GPU4FS_MARCH} -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
 if(GPU4FS_SANITIZE STREQUAL "address")
-  set(gpu4fs_sanitize_flags -fsanitize=address,undefined -fno-sanitize-recover=all)
+  # Left out of "undefined": what AddressSanitizer reports anyway, at a third of the time to compile.
+  set(gpu4fs_sanitize_flags -fsanitize=address,undefined -fno-sanitize=null,vptr,object-size
+    -fno-sanitize-recover=all)
 elseif(GPU4FS_SANITIZE STREQUAL "fuzzer")
   set(gpu4fs_sanitize_flags -fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=all)
 elseif(GPU4FS_SANITIZE STREQUAL "thread")
@@ -41,6 +43,14 @@ endif()
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
+if(fmt_VERSION VERSION_LESS 10)
+  add_library(gpu4fs_fmt STATIC ${PROJECT_SOURCE_DIR}/cmake/fmt_static.cpp)
+  target_compile_options(gpu4fs_fmt PRIVATE ${GPU4FS_HOST_FLAGS})
+  target_link_options(gpu4fs_fmt INTERFACE ${gpu4fs_sanitize_flags})
+else()  # The list of what is compiled is that of version 9.
+  add_library(gpu4fs_fmt INTERFACE)
+  target_link_libraries(gpu4fs_fmt INTERFACE fmt::fmt-header-only)
+endif()
 add_library(gpu4fs_options INTERFACE)
 target_include_directories(gpu4fs_options INTERFACE
   ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
@@ -48,7 +58,7 @@ target_compile_options(gpu4fs_options INTERFACE ${GPU4FS_HOST_FLAGS})
 target_compile_definitions(gpu4fs_options INTERFACE
   GPU4FS_WITH_CUDA=${GPU4FS_WITH_CUDA} GPU4FS_VERSION="${PROJECT_VERSION}")
 target_link_options(gpu4fs_options INTERFACE ${gpu4fs_sanitize_flags})
-target_link_libraries(gpu4fs_options INTERFACE fmt::fmt-header-only Threads::Threads)
+target_link_libraries(gpu4fs_options INTERFACE gpu4fs_fmt Threads::Threads)
 
 add_library(gpu4fs_warnings INTERFACE)
 target_compile_options(gpu4fs_warnings INTERFACE -Wall -Wextra -Wpedantic -Wshadow)

@@ -5,9 +5,6 @@
 // but a complete match.
 #pragma once
 
-#ifndef FMT_HEADER_ONLY
-#define FMT_HEADER_ONLY 1
-#endif
 #include <fmt/format.h>
 #include <sys/random.h>
 

@@ -12,6 +12,10 @@
 
 namespace gpu4fs::engine {
 
+template bool worker_step(Lane g, Engine& engine, WorkerState& worker);
+template void worker_sweep(Lane g, Engine& engine);
+template void worker_release(Lane g, Engine& engine, WorkerState& worker);
+
 HeapAllocator::~HeapAllocator() {
   for (const Block& block : blocks_) munmap(block.memory, block.length);
 }

@@ -5,6 +5,7 @@
 // first every fourth time, so that new commands are seen while large transfers run.
 #pragma once
 
+#include "base/group.hpp"
 #include "engine/deadline.hpp"
 #include "engine/engine.hpp"
 #include "engine/execute.hpp"
@@ -96,5 +97,13 @@ GPU4FS_FN void worker_release(Group g, Engine& engine, WorkerState& worker) {
   });
   worker.held_session = session_max;
 }
+
+// The whole engine hangs on these three. A translation unit that calls them on a CPU thread uses the copy in
+// engine_cpu.cpp instead of compiling its own.
+#ifndef __CUDACC__
+extern template bool worker_step(Lane g, Engine& engine, WorkerState& worker);
+extern template void worker_sweep(Lane g, Engine& engine);
+extern template void worker_release(Lane g, Engine& engine, WorkerState& worker);
+#endif
 
 }  // namespace gpu4fs::engine

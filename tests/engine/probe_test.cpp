@@ -8,8 +8,7 @@
 #include "base/emulated_warp.hpp"
 #include "base/group.hpp"
 #include "engine/engine_fixture.hpp"
-#include "engine/service_loop.hpp"
-#include "engine/worker.hpp"
+#include "support/warp_worker.hpp"
 
 namespace gpu4fs::test {
 namespace {

@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "base/emulated_warp.hpp"
-#include "engine/worker.hpp"
+#include "support/warp_worker.hpp"
 
 namespace gpu4fs::test {
 

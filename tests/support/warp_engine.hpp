@@ -9,7 +9,7 @@
 
 #include "base/emulated_warp.hpp"
 #include "engine/engine_cpu.hpp"
-#include "engine/worker.hpp"
+#include "support/warp_worker.hpp"
 
 namespace gpu4fs::test {
 
