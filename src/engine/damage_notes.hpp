@@ -7,11 +7,20 @@
 
 namespace gpu4fs::engine {
 
+namespace detail {
+
+// Apart, so that the loops which move pages do not pay for it.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void name_owner(Group g, const Engine& engine, u64 inode, u64 address, u64 page_count) {
+  serial(g, [&] { raid::name_damage(engine.fs.space, address, page_count, inode, format::DamageKind::data); });
+}
+
+}  // namespace detail
+
 // Passes on `status` of an access to [address, address + page_count pages), content of regular file `inode`.
 template <class Group>
 GPU4FS_FN Status with_owner(Group g, const Engine& engine, u64 inode, Status status, u64 address, u64 page_count) {
-  if (status != Status::checksum_mismatch) return status;
-  serial(g, [&] { raid::name_damage(engine.fs.space, address, page_count, inode, format::DamageKind::data); });
+  if (status == Status::checksum_mismatch) detail::name_owner(g, engine, inode, address, page_count);
   return status;
 }
 

@@ -61,9 +61,10 @@ GPU4FS_FN void store_whole_page(Group g, PageRegisters<Group>& page, u8* destina
   }
 }
 
-// False: a page is damaged; it and those behind it were not given out.
+// How many pages were verified and given out; the one behind them is damaged. What becomes of that is the
+// caller's: calls inside the loop would cost registers of the loads in flight.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE bool read_planned(Group g, const LogicalSpace& space, const RunPlan& plan,
+GPU4FS_FN GPU4FS_NOINLINE u32 read_planned(Group g, const LogicalSpace& space, const RunPlan& plan,
                                             u64 address, u8* destination, bool verifies) {
   const format::PageDescriptor* descriptors =
       &space.chunks[plan.location.chunk].descriptors[plan.location.page];
@@ -79,14 +80,18 @@ GPU4FS_FN GPU4FS_NOINLINE bool read_planned(Group g, const LogicalSpace& space, 
     if (verifies) {
       const u64 checksum =
           Group::size() > 1 ? g.shuffle(own, i % Group::size()) : load_shared_16(&descriptors[i]).low;
-      if (xxh3_registers(g, page, address + i * page_size) != checksum) {
-        serial(g, [&] { note_damage(space, address + i * page_size); });
-        return false;
-      }
+      if (xxh3_registers(g, page, address + i * page_size) != checksum) return i;
     }
     store_whole_page(g, page, destination + i * page_size);
   }
-  return true;
+  return plan.page_count;
+}
+
+// Passes on that the page at `address` is damaged.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status report_damage(Group g, const LogicalSpace& space, u64 address) {
+  serial(g, [&] { note_damage(space, address); });
+  return Status::checksum_mismatch;
 }
 
 // One page, from any alignment; the hash is that of the bytes written, whatever becomes of the source.
@@ -155,9 +160,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_pages(Group g, const LogicalSpace& space, 
       return found;
     });
     if (plan.status != Status::ok) return plan.status;
-    const bool verified = detail::read_planned(g, space, plan, here, destination + u64{done} * page_size,
-                                               detail::has_checksum(space, use));
-    if (!verified) return Status::checksum_mismatch;
+    const u32 verified = detail::read_planned(g, space, plan, here, destination + u64{done} * page_size,
+                                              detail::has_checksum(space, use));
+    if (verified != plan.page_count) return detail::report_damage(g, space, here + u64{verified} * page_size);
     done += plan.page_count;
   }
   g.sync();

@@ -51,22 +51,41 @@ GPU4FS_FN inline u32 map_pages_per_round(const Engine& engine) {
   return minimum(maximum(share, 4u), map_pages_per_round_max);
 }
 
-// Pages that one task of a transfer moves: all workers get some, several times, so that they end together.
-GPU4FS_FN inline u32 pages_per_task(const Engine& engine, u32 page_count) {
-  const u32 share = static_cast<u32>(divide_up(page_count, u64{4} * engine.config.worker_count));
-  return minimum(maximum(share, task_pages_min), engine.config.task_pages);
+// How the pages of a transfer are dealt to tasks: first large ones, then, for the workers to end together, small
+// ones. All workers get some several times.
+struct TaskSplit {
+  u32 large_pages;  // pages of each of the first large_count tasks
+  u32 large_count;
+  u32 small_pages;  // of each of the others, the last one's may be fewer
+  u32 small_count;
+};
+GPU4FS_FN inline TaskSplit split_into_tasks(const Engine& engine, u32 page_count) {
+  const u64 workers = engine.config.worker_count;
+  TaskSplit split{};
+  const u32 share = static_cast<u32>(divide_up(page_count, 4 * workers));
+  split.large_pages = minimum(maximum(share, task_pages_min), engine.config.task_pages);
+  split.small_pages = minimum(maximum(split.large_pages / 4, task_pages_min), split.large_pages);
+  const u64 at_the_end = minimum<u64>(page_count, 2 * workers * split.small_pages);
+  split.large_count = static_cast<u32>(page_count - at_the_end) / split.large_pages;
+  const u32 left = page_count - split.large_count * split.large_pages;
+  split.small_count = static_cast<u32>(divide_up(left, split.small_pages));
+  return split;
 }
 GPU4FS_FN inline Step fan_out_pages(const Engine& engine, u32 page_count) {
-  return Step::fan_out(static_cast<u32>(divide_up(page_count, pages_per_task(engine, page_count))));
+  const TaskSplit split = split_into_tasks(engine, page_count);
+  return Step::fan_out(split.large_count + split.small_count);
 }
 struct TaskPages {
   u32 from;
   u32 to;
 };
 GPU4FS_FN inline TaskPages pages_of_task(const Engine& engine, u32 page_count, u32 task) {
-  const u32 share = pages_per_task(engine, page_count);
-  GPU4FS_CHECK_LT(u64{task} * share, u64{page_count});
-  return {task * share, minimum((task + 1) * share, page_count)};
+  const TaskSplit split = split_into_tasks(engine, page_count);
+  GPU4FS_CHECK_LT(task, split.large_count + split.small_count);
+  if (task < split.large_count) return {task * split.large_pages, (task + 1) * split.large_pages};
+  const u32 from = split.large_count * split.large_pages + (task - split.large_count) * split.small_pages;
+  GPU4FS_CHECK_LT(from, page_count);
+  return {from, minimum(from + split.small_pages, page_count)};
 }
 
 template <class T>
