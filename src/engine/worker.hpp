@@ -100,7 +100,7 @@ GPU4FS_FN void worker_release(Group g, Engine& engine, WorkerState& worker) {
 
 // The whole engine hangs on these three. A translation unit that calls them on a CPU thread uses the copy in
 // engine_cpu.cpp instead of compiling its own.
-#ifndef __CUDACC__
+#if !GPU4FS_CUDA_COMPILER
 extern template bool worker_step(Lane g, Engine& engine, WorkerState& worker);
 extern template void worker_sweep(Lane g, Engine& engine);
 extern template void worker_release(Lane g, Engine& engine, WorkerState& worker);
