@@ -21,6 +21,7 @@ struct DamageTable {
   u32 entry_count;
   u32 dropped;                             // see format::HealthRecord
   u64 mismatch_counts[device_count_max];   // by device
+  u64 repair_counts[device_count_max];     // pages that another copy was written over
   format::DamageRecord entries[damage_entry_max];
 };
 
@@ -37,11 +38,7 @@ GPU4FS_FN inline u32 find_damage(const DamageTable& table, u64 address) {
 GPU4FS_FN inline u32 device_of_page(const LogicalSpace& space, u64 address) {
   PageLocation location{};
   if (find_page(space, address, &location) != Status::ok) return 0;
-  const ChunkState& chunk = space.chunks[location.chunk];
-  const PagePlace place =
-      with_level(chunk.level, [&](auto level) { return level.map(chunk.column_count, location.page); });
-  GPU4FS_CHECK_LT(place.column, chunk.column_count);
-  return chunk.columns[place.column].device;
+  return page_place(space, location, 0).device;
 }
 
 }  // namespace detail
@@ -63,6 +60,17 @@ GPU4FS_FN GPU4FS_NOINLINE inline void note_damage(const LogicalSpace& space, u64
   } else {
     ++table.dropped;
   }
+  table.lock.unlock();
+}
+
+// A copy on `device` was bad and has been written again.
+GPU4FS_FN GPU4FS_NOINLINE inline void note_repair(const LogicalSpace& space, u32 device) {
+  GPU4FS_CHECK_LT(device, device_count_max);
+  if (space.damage == nullptr) return;
+  DamageTable& table = *space.damage;
+  table.lock.lock();
+  ++table.mismatch_counts[device];
+  ++table.repair_counts[device];
   table.lock.unlock();
 }
 

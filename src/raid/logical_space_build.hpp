@@ -61,26 +61,12 @@ inline void require(bool holds, u64 chunk, const char* what) {
   if (!holds) refuse_chunk(chunk, what);
 }
 
-inline u64 column_bytes(const format::ChunkDescriptor& descriptor) {
-  const u64 pages = descriptor.size_bytes / page_size;
-  const u64 data_pages = with_level(descriptor.level, [&](auto level) {
-    return level.column_pages(descriptor.column_count, pages);
-  });
-  return (format::chunk_layout(pages).header_pages + data_pages) * page_size;
-}
-
 inline void validate_descriptor(const format::ChunkDescriptor& d, u64 index, u64 chunk_size) {
-  require(is_known_level(d.level), index, "its RAID level is unknown to this version");
-  with_level(d.level, [&](auto level) {
-    require(d.column_count >= level.member_count_min && d.column_count <= level.member_count_max,
-            index, "its number of columns does not fit its level");
-    require(d.redundancy == level.losses_survived, index, "its redundancy does not fit its level");
-  });
-  require(d.stripe_length_bytes == 0, index, "it has a stripe length but no stripes");
-  require((d.flags & ~u32{format::chunk_flag_known}) == 0, index, "it has unknown flags");
-  require(d.reserved == 0, index, "a reserved field is not zero");
   require(d.size_bytes != 0 && d.size_bytes % chunk_size == 0, index,
           "its size is not a multiple of the granule");
+  if (const char* problem = find_shape_problem(d)) refuse_chunk(index, problem);
+  require((d.flags & ~u32{format::chunk_flag_known}) == 0, index, "it has unknown flags");
+  require(d.reserved == 0, index, "a reserved field is not zero");
   require(d.base_address != 0 && d.base_address % chunk_size == 0, index,
           "its base address is not a multiple of the granule");
   const u64 space_end = format::logical_granule_max * chunk_size;
@@ -147,9 +133,13 @@ std::vector<u32> map_granules(const format::Superblock& superblock,
     validate_descriptor(d, i, chunk_size);
     require(chunks[i].columns.size() == d.column_count, i,
             "columns are missing from its descriptor");
-    const u64 bytes = column_bytes(d);
+    const u64 bytes = column_length(d);
+    u64 devices_used = 0;
     for (const format::ColumnAddress column : chunks[i].columns) {
       validate_column(column, i, bytes, devices);
+      const u64 device_bit = u64{1} << column.device_index();
+      require((devices_used & device_bit) == 0, i, "two of its columns are on one device");
+      devices_used |= device_bit;
       columns.push_back(
           {column.device_index(), i, column.offset_bytes(), column.offset_bytes() + bytes});
     }
@@ -226,7 +216,8 @@ inline ChunkState make_chunk(const format::ChunkDescriptor& d, const ChunkPlaces
   chunk.level = d.level;
   chunk.redundancy = d.redundancy;
   chunk.column_count = d.column_count;
-  chunk.stripe_length_bytes = d.stripe_length_bytes;
+  chunk.stripe_pages = static_cast<u32>(d.stripe_length_bytes / page_size);
+  chunk.copy_count = with_level(d.level, [&](auto level) { return level.copies(d.column_count); });
   chunk.flags = d.flags;
   chunk.columns = at_offset<ColumnState>(block, places.columns);
   chunk.descriptors = at_offset<format::PageDescriptor>(block, places.descriptors);

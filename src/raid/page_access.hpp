@@ -18,26 +18,47 @@ GPU4FS_FN inline bool is_stacked(const LogicalSpace& space) {
 #endif
 }
 
-// Of `page_count` data pages that lie together (RunPlan).
-GPU4FS_FN inline Status begin_page_read(const LogicalSpace& space, const PageLocation& location,
-                                        u64 page_count) {
+// Of `page_count` pages that lie together (pages_together()), in one of their copies.
+GPU4FS_FN inline Status begin_copy_read(const LogicalSpace& space, const PageLocation& location,
+                                        u64 page_count, u32 copy) {
   if (!is_stacked(space)) return Status::ok;
-  const DevicePlace place = page_place(space, location);
+  const DevicePlace place = page_place(space, location, copy);
   return device::begin_read(space.devices[place.device], place.offset, page_count * page_size);
 }
 
+GPU4FS_FN inline Status begin_copy_write(const LogicalSpace& space, const PageLocation& location,
+                                         u64 page_count, u32 copy) {
+  if (!is_stacked(space)) return Status::ok;
+  const DevicePlace place = page_place(space, location, copy);
+  return device::begin_write(space.devices[place.device], place.offset, page_count * page_size);
+}
+
+GPU4FS_FN inline void end_copy_write(const LogicalSpace& space, const PageLocation& location,
+                                     u64 page_count, u32 copy) {
+  if (!is_stacked(space)) return;
+  const DevicePlace place = page_place(space, location, copy);
+  device::end_write(space.devices[place.device], place.offset, page_count * page_size);
+}
+
+// The same in all copies.
 GPU4FS_FN inline Status begin_page_write(const LogicalSpace& space, const PageLocation& location,
                                          u64 page_count) {
   if (!is_stacked(space)) return Status::ok;
-  const DevicePlace place = page_place(space, location);
-  return device::begin_write(space.devices[place.device], place.offset, page_count * page_size);
+  for (u32 copy = 0; copy < space.chunks[location.chunk].copy_count; ++copy) {
+    const Status status = begin_copy_write(space, location, page_count, copy);
+    if (status == Status::ok) continue;
+    while (copy > 0) end_copy_write(space, location, page_count, --copy);
+    return status;
+  }
+  return Status::ok;
 }
 
 GPU4FS_FN inline void end_page_write(const LogicalSpace& space, const PageLocation& location,
                                      u64 page_count) {
   if (!is_stacked(space)) return;
-  const DevicePlace place = page_place(space, location);
-  device::end_write(space.devices[place.device], place.offset, page_count * page_size);
+  for (u32 copy = 0; copy < space.chunks[location.chunk].copy_count; ++copy) {
+    end_copy_write(space, location, page_count, copy);
+  }
 }
 
 // Of pages [first, first + count) of a column's header area.

@@ -13,6 +13,9 @@
 // With `data_checksums` off, pages accessed as PageUse::data carry no checksum; a page must be read
 // with the use that it was written with. Metadata always has one.
 //
+// A page with several copies is written to all of them; one that is bad when it is read is replaced
+// by another (raid/copies.hpp).
+//
 // Status: checksum_mismatch (the destination of a read is untouched), corrupt_structure for an
 // address that no page has and for a write to a free page, chunk_not_mapped (chunk_of() names the chunk),
 // device_failed, medium_error.
@@ -25,6 +28,7 @@
 #include "base/status.hpp"
 #include "base/types.hpp"
 #include "base/xxh3.hpp"
+#include "raid/copies.hpp"
 #include "raid/damage.hpp"
 #include "raid/page_access.hpp"
 #include "raid/page_merge.hpp"
@@ -39,20 +43,69 @@ namespace detail {
 
 struct ReadPlan {
   Status status;
-  u32 reserved;
+  u32 copy;
   const u8* memory;
   u64 checksum;
+  PageLocation location;
 };
 
-GPU4FS_FN inline ReadPlan plan_read(const LogicalSpace& space, u64 address) {
-  PageLocation location;
-  Status status = find_page(space, address, &location);
-  if (status == Status::ok) status = chunk_state(space, location.chunk);
-  if (status == Status::ok) status = begin_page_read(space, location, 1);
-  if (status != Status::ok) return {status, 0, nullptr, 0};
-  const ChunkState& chunk = space.chunks[location.chunk];
-  const Vector16 descriptor = load_shared_16(&chunk.descriptors[location.page]);
-  return {Status::ok, 0, page_memory(space, location), descriptor.low};
+inline constexpr u32 any_copy = copy_count_max;
+
+GPU4FS_FN inline ReadPlan plan_read(const LogicalSpace& space, u64 address, u32 wanted_copy = any_copy) {
+  ReadPlan plan{};
+  plan.status = find_page(space, address, &plan.location);
+  if (plan.status == Status::ok) plan.status = chunk_state(space, plan.location.chunk);
+  if (plan.status != Status::ok) return plan;
+  plan.copy = wanted_copy != any_copy ? wanted_copy
+                                      : preferred_copy(space.chunks[plan.location.chunk], plan.location.page);
+  const CopyPlan copy = plan_copy(space, plan.location, plan.copy);
+  plan.status = copy.status;
+  plan.memory = copy.memory;
+  plan.checksum = copy.checksum;
+  return plan;
+}
+
+// True if a page that could not be read for `reason` may have another copy that can.
+GPU4FS_FN inline bool has_other_copies(const LogicalSpace& space, const PageLocation& location, Status reason) {
+  const bool is_copys_fault = reason == Status::checksum_mismatch || reason == Status::medium_error ||
+                              reason == Status::device_failed;
+  return is_copys_fault && location.chunk != no_chunk && space.chunks[location.chunk].copy_count > 1;
+}
+
+// Another copy takes the place of the planned one, which could not be read for `reason`.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status use_other_copy(Group g, const LogicalSpace& space, ReadPlan* plan, Status reason,
+                                                bool verifies) {
+  if (!has_other_copies(space, plan->location, reason)) {
+    if (reason == Status::checksum_mismatch) {
+      const ChunkState& chunk = space.chunks[plan->location.chunk];
+      serial(g, [&] { note_damage(space, chunk.base_address + plan->location.page * page_size); });
+    }
+    return reason;
+  }
+  const CopyPlan good = find_good_copy(g, space, plan->location, plan->copy, reason, verifies);
+  plan->status = good.status;
+  plan->copy = good.copy;
+  plan->memory = good.memory;
+  return good.status;
+}
+
+// Brings the other copies of pages whose copy 0 has just been written in line. Inside begin and
+// end_page_write().
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void mirror_pages(Group g, const LogicalSpace& space, const PageLocation& location,
+                                            u64 page_count) {
+  g.sync();
+  const u8* source = page_memory(space, location, 0);
+  for (u32 copy = 1; copy < space.chunks[location.chunk].copy_count; ++copy) {
+    copy_bytes(g, page_memory(space, location, copy), source, page_count * page_size);
+  }
+  g.sync();
+}
+
+template <class Group>
+GPU4FS_FN void mirror_page(Group g, const LogicalSpace& space, const PageLocation& location) {
+  if (space.chunks[location.chunk].copy_count > 1) mirror_pages(g, space, location, 1);
 }
 
 struct WritePlan {
@@ -124,18 +177,23 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_page_range(Group g, const LogicalSpace& sp
                                                  PageUse use = PageUse::metadata) {
   GPU4FS_CHECK_LE(from, to);
   GPU4FS_CHECK_LE(to, page_size);
-  const detail::ReadPlan plan = serial(g, [&] { return detail::plan_read(space, address); });
-  if (plan.status != Status::ok) return plan.status;
-  bool verified = true;
-  if (detail::has_checksum(space, use)) {
-    verified = verify_copy_page(g, destination, plan.memory, address, plan.checksum, from, to);
-  } else {
-    copy_bytes(g, destination, plan.memory + from, to - from);
+  detail::ReadPlan plan = serial(g, [&] { return detail::plan_read(space, address); });
+  const bool verifies = detail::has_checksum(space, use);
+  if (plan.status != Status::ok) {
+    GPU4FS_TRY(detail::use_other_copy(g, space, &plan, plan.status, verifies));
   }
-  g.sync();
-  if (verified) return Status::ok;
-  serial(g, [&] { note_damage(space, address); });
-  return Status::checksum_mismatch;
+  for (u32 attempt = 0;; ++attempt) {
+    bool verified = true;
+    if (verifies) {
+      verified = verify_copy_page(g, destination, plan.memory, address, plan.checksum, from, to);
+    } else {
+      copy_bytes(g, destination, plan.memory + from, to - from);
+    }
+    g.sync();
+    if (verified) return Status::ok;
+    if (attempt == copy_count_max) return Status::checksum_mismatch;
+    GPU4FS_TRY(detail::use_other_copy(g, space, &plan, Status::checksum_mismatch, verifies));
+  }
 }
 
 // The whole page, 4096 bytes.
@@ -159,6 +217,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_page(Group g, LogicalSpace& space, u64 ad
   } else {
     copy_bytes(g, plan.memory, source, page_size);
   }
+  detail::mirror_page(g, space, plan.location);
   serial(g, [&] { detail::finish_write(space, plan, checksum); });
   return Status::ok;
 }
@@ -168,7 +227,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status describe_page(Group g, LogicalSpace& space, u64 address, u64* checksum) {
   const detail::WritePlan plan = serial(g, [&] {
     detail::WritePlan place = detail::plan_description(space, address);
-    if (place.status == Status::ok) place.status = begin_page_read(space, place.location, 1);
+    if (place.status == Status::ok) place.status = begin_copy_read(space, place.location, 1, 0);
     return place;
   });
   if (plan.status != Status::ok) return plan.status;
@@ -191,27 +250,41 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_page_merged(Group g, LogicalSpace& space,
   GPU4FS_CHECK_LE(to, page_size);
   const bool whole = from == 0 && to == page_size;
   if (whole && source != nullptr) return write_page(g, space, address, source, use);
-  detail::OldPage old{};
-  if (old_address != no_address && !whole) {
-    const detail::ReadPlan read = serial(g, [&] { return detail::plan_read(space, old_address); });
-    if (read.status != Status::ok) return read.status;
-    old = {read.memory, old_address, read.checksum};
+  const bool has_old = old_address != no_address && !whole;
+  const bool in_place = old_address == address;
+  detail::ReadPlan read{};
+  if (has_old) {
+    // What is replaced where it stands is merged into copy 0.
+    read = serial(g, [&] { return detail::plan_read(space, old_address, in_place ? 0 : detail::any_copy); });
+    if (read.status != Status::ok) {
+      GPU4FS_TRY(detail::use_other_copy(g, space, &read, read.status, detail::has_checksum(space, use)));
+    }
   }
   const detail::WritePlan plan = serial(g, [&] { return detail::plan_write(space, address); });
   if (plan.status != Status::ok) return plan.status;
   const detail::MergeTarget target{plan.memory, address, detail::has_checksum(space, use)};
-  const detail::MergeResult result =
-      detail::merge_page(g, target, old, from, to, static_cast<const u8*>(source));
-  g.sync();
-  if (!result.is_verified) {
-    serial(g, [&] {
-      end_page_write(space, plan.location, 1);
-      note_damage(space, old_address);
-    });
-    return Status::checksum_mismatch;
+  for (u32 attempt = 0;; ++attempt) {
+    // The copies have been repaired if there was anything to repair, so copy 0 is as good as the one found.
+    const u8* old_memory = in_place ? plan.memory : read.memory;
+    const detail::OldPage old = has_old ? detail::OldPage{old_memory, old_address, read.checksum} : detail::OldPage{};
+    const detail::MergeResult result =
+        detail::merge_page(g, target, old, from, to, static_cast<const u8*>(source));
+    g.sync();
+    if (result.is_verified) {
+      detail::mirror_page(g, space, plan.location);
+      serial(g, [&] { detail::finish_write(space, plan, result.checksum); });
+      return Status::ok;
+    }
+    Status repaired = Status::checksum_mismatch;
+    if (attempt < copy_count_max) {
+      repaired = detail::use_other_copy(g, space, &read, repaired, target.has_checksum);
+      if (in_place) read.copy = 0;
+    }
+    if (repaired != Status::ok) {
+      serial(g, [&] { end_page_write(space, plan.location, 1); });
+      return repaired;
+    }
   }
-  serial(g, [&] { detail::finish_write(space, plan, result.checksum); });
-  return Status::ok;
 }
 
 }  // namespace gpu4fs::raid

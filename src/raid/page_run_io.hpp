@@ -18,7 +18,9 @@ inline constexpr u32 run_page_max = warp_size;
 struct RunPlan {
   Status status;
   u32 page_count;   // of the wanted ones: those that follow each other in memory
-  u8* memory;
+  u32 copy;         // that is read
+  u32 reserved;
+  u8* memory;       // of the copy that is read; copy 0 for writing
   PageLocation location;
 };
 
@@ -33,10 +35,7 @@ GPU4FS_FN inline RunPlan plan_run(const LogicalSpace& space, u64 address, u64 wa
     plan.status = Status::corrupt_structure;
     return plan;
   }
-  const u64 together = with_level(chunk.level, [&](auto level) {
-    return level.pages_together(chunk.column_count, page, chunk.page_count);
-  });
-  plan.page_count = static_cast<u32>(minimum<u64>(minimum(wanted, together), run_page_max));
+  plan.page_count = static_cast<u32>(minimum<u64>(minimum(wanted, pages_together(chunk, page)), run_page_max));
   GPU4FS_CHECK_GT(plan.page_count, 0u);
   plan.memory = page_memory(space, plan.location);
   return plan;
@@ -50,6 +49,15 @@ GPU4FS_FN inline u32 run_bits(const u64* bitmap, u64 page, u32 count) {
     bits |= load<Order::relaxed, Scope::engine>(&bitmap[page / 64 + 1]) << (64 - shift);
   }
   return static_cast<u32>(bits) & static_cast<u32>((u64{1} << count) - 1);
+}
+
+GPU4FS_FN inline RunPlan plan_run_to_read(const LogicalSpace& space, u64 address, u64 wanted) {
+  RunPlan plan = plan_run(space, address, wanted);
+  if (plan.status != Status::ok) return plan;
+  plan.copy = preferred_copy(space.chunks[plan.location.chunk], plan.location.page);
+  if (plan.copy != 0) plan.memory = page_memory(space, plan.location, plan.copy);
+  plan.status = begin_copy_read(space, plan.location, plan.page_count, plan.copy);
+  return plan;
 }
 
 template <class Group>
@@ -87,11 +95,18 @@ GPU4FS_FN GPU4FS_NOINLINE u32 read_planned(Group g, const LogicalSpace& space, c
   return plan.page_count;
 }
 
-// Passes on that the page at `address` is damaged.
+// The page at `address`, which could not be read as part of a run for `reason`, on its own, from whatever copy
+// is good.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status report_damage(Group g, const LogicalSpace& space, u64 address) {
-  serial(g, [&] { note_damage(space, address); });
-  return Status::checksum_mismatch;
+GPU4FS_FN GPU4FS_NOINLINE Status read_apart(Group g, const LogicalSpace& space, u64 address, u8* destination,
+                                            PageUse use, Status reason) {
+  PageLocation location{};
+  const Status found = find_page(space, address, &location);
+  if (found == Status::ok && has_other_copies(space, location, reason)) {
+    return read_page(g, space, address, destination, use);
+  }
+  if (reason == Status::checksum_mismatch) serial(g, [&] { note_damage(space, address); });
+  return reason;
 }
 
 // One page, from any alignment; the hash is that of the bytes written, whatever becomes of the source.
@@ -104,6 +119,21 @@ GPU4FS_FN u64 write_one(Group g, PageRegisters<Group>& page, u8* memory, u64 add
   } else {
     store_page(g, page, memory);
     return hashes ? xxh3_registers(g, page, address) : 0;
+  }
+}
+
+// The same page, as it was stored, into its other copies.
+template <class Group>
+GPU4FS_FN void write_other_copies(Group g, PageRegisters<Group>& page, const LogicalSpace& space,
+                                  const RunPlan& plan, u32 index) {
+  for (u32 copy = 1; copy < space.chunks[plan.location.chunk].copy_count; ++copy) {
+    u8* memory = page_memory(space, plan.location, copy) + u64{index} * page_size;
+    if constexpr (Group::size() == 1) {
+      (void)page;
+      copy_bytes(g, memory, plan.memory + u64{index} * page_size, page_size);
+    } else {
+      store_page(g, page, memory);
+    }
   }
 }
 
@@ -125,11 +155,13 @@ GPU4FS_FN GPU4FS_NOINLINE void write_planned(Group g, LogicalSpace& space, const
   });
   GPU4FS_CHECK_GT(birth.epoch, u64{1});
   format::PageDescriptor* descriptors = &chunk.descriptors[first];
+  const bool mirrors = chunk.copy_count > 1;
   PageRegisters<Group> next = load_page(g, source);
   for (u32 i = 0; i < plan.page_count; ++i) {
     PageRegisters<Group> page = next;
     if (i + 1 < plan.page_count) next = load_page(g, source + (i + 1) * page_size);
     const u64 checksum = write_one(g, page, plan.memory + i * page_size, address + i * page_size, hashes);
+    if (mirrors) write_other_copies(g, page, space, plan, i);
     if (g.leader()) {
       const u32 birth_epoch = static_cast<u32>(birth.epoch - ((birth.stable >> i) & 1));
       store_shared_16(&descriptors[i], Vector16{checksum, u64{birth_epoch}});
@@ -154,16 +186,20 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_pages(Group g, const LogicalSpace& space, 
   GPU4FS_CHECK_GT(page_count, 0u);
   for (u32 done = 0; done < page_count;) {
     const u64 here = address + u64{done} * page_size;
-    const detail::RunPlan plan = serial(g, [&] {
-      detail::RunPlan found = detail::plan_run(space, here, page_count - done);
-      if (found.status == Status::ok) found.status = begin_page_read(space, found.location, found.page_count);
-      return found;
-    });
-    if (plan.status != Status::ok) return plan.status;
-    const u32 verified = detail::read_planned(g, space, plan, here, destination + u64{done} * page_size,
-                                              detail::has_checksum(space, use));
-    if (verified != plan.page_count) return detail::report_damage(g, space, here + u64{verified} * page_size);
-    done += plan.page_count;
+    const detail::RunPlan plan =
+        serial(g, [&] { return detail::plan_run_to_read(space, here, page_count - done); });
+    u32 verified = 0;
+    Status status = plan.status;
+    if (status == Status::ok) {
+      verified = detail::read_planned(g, space, plan, here, destination + u64{done} * page_size,
+                                      detail::has_checksum(space, use));
+      if (verified != plan.page_count) status = Status::checksum_mismatch;
+    }
+    done += verified;
+    if (status == Status::ok) continue;
+    GPU4FS_TRY(detail::read_apart(g, space, address + u64{done} * page_size, destination + u64{done} * page_size,
+                                  use, status));
+    ++done;
   }
   g.sync();
   return Status::ok;

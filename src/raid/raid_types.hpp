@@ -43,7 +43,8 @@ struct ChunkState {
   format::RaidLevel level;
   u8 redundancy;
   u16 column_count;
-  u32 stripe_length_bytes;
+  u32 stripe_pages;             // 0: no stripes
+  u32 copy_count;               // places of each page
   u32 flags;                    // format::ChunkFlags
   ColumnState* columns;         // column_count
   format::PageDescriptor* descriptors;  // page_count

@@ -79,21 +79,37 @@ struct DevicePlace {
   u64 offset;
 };
 
-GPU4FS_FN inline DevicePlace page_place(const LogicalSpace& space, const PageLocation& location) {
+GPU4FS_FN inline Geometry geometry_of(const ChunkState& chunk) {
+  return {chunk.column_count, chunk.stripe_pages, chunk.page_count};
+}
+
+// Pages from `page` on that follow each other in memory, in every copy.
+GPU4FS_FN inline u64 pages_together(const ChunkState& chunk, u64 page) {
+  GPU4FS_CHECK_LT(page, chunk.page_count);
+  return with_level(chunk.level, [&](auto level) { return level.pages_together(geometry_of(chunk), page); });
+}
+
+// The copy that is read first: neighbouring stretches of a mirror come from different devices.
+GPU4FS_FN inline u32 preferred_copy(const ChunkState& chunk, u64 page) {
+  return chunk.copy_count == 1 ? 0 : static_cast<u32>(page / 64 % chunk.copy_count);
+}
+
+GPU4FS_FN inline DevicePlace page_place(const LogicalSpace& space, const PageLocation& location, u32 copy) {
   GPU4FS_CHECK_LT(location.chunk, space.chunk_count);
   const ChunkState& chunk = space.chunks[location.chunk];
   GPU4FS_CHECK_LT(location.page, chunk.page_count);
-  const PagePlace place = with_level(
-      chunk.level, [&](auto level) { return level.map(chunk.column_count, location.page); });
+  GPU4FS_CHECK_LT(copy, chunk.copy_count);
+  const PagePlace place =
+      with_level(chunk.level, [&](auto level) { return level.map(geometry_of(chunk), location.page, copy); });
   GPU4FS_CHECK_LT(place.column, chunk.column_count);
   const ColumnState& column = chunk.columns[place.column];
   GPU4FS_CHECK_LT(column.device, space.device_count);
   return {column.device, 0, column.data_offset + place.page * page_size};
 }
 
-// Memory of a data page.
-GPU4FS_FN inline u8* page_memory(const LogicalSpace& space, const PageLocation& location) {
-  const DevicePlace place = page_place(space, location);
+// Memory of a copy of a data page.
+GPU4FS_FN inline u8* page_memory(const LogicalSpace& space, const PageLocation& location, u32 copy = 0) {
+  const DevicePlace place = page_place(space, location, copy);
   return device::memory_at(space.devices[place.device], place.offset, page_size);
 }
 

@@ -63,10 +63,11 @@ GPU4FS_FN GPU4FS_NOINLINE u64 mismatches_in_run(Group g, const u8* memory, const
 
 }  // namespace detail
 
-// Of the chunk's pages [page, page + 64) those in `wanted` (a bit a page, all of them pages of the chunk) that
-// are allocated and do not match their checksum. The chunk is accessible. Uniform.
+// Of copy `copy` of the chunk's pages [page, page + 64) those in `wanted` (a bit a page, all of them pages of the
+// chunk) that are allocated and do not match their checksum. The chunk is accessible. Uniform.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE u64 find_mismatches(Group g, const LogicalSpace& space, u32 index, u64 page, u64 wanted) {
+GPU4FS_FN GPU4FS_NOINLINE u64 find_mismatches(Group g, const LogicalSpace& space, u32 index, u32 copy, u64 page,
+                                              u64 wanted) {
   const ChunkState& chunk = space.chunks[index];
   GPU4FS_CHECK_LT(page, chunk.page_count);
   const u64 address = chunk.base_address + page * page_size;
@@ -74,14 +75,12 @@ GPU4FS_FN GPU4FS_NOINLINE u64 find_mismatches(Group g, const LogicalSpace& space
   u64 found = 0;
   for (u32 done = 0; done < count;) {
     const u64 first = page + done;
-    const u32 together = static_cast<u32>(minimum<u64>(count - done, with_level(chunk.level, [&](auto level) {
-      return level.pages_together(chunk.column_count, first, chunk.page_count);
-    })));
+    const u32 together = static_cast<u32>(minimum<u64>(count - done, pages_together(chunk, first)));
     GPU4FS_CHECK_GT(together, 0u);
     const u64 mask = together == 64 ? ~u64{0} : (u64{1} << together) - 1;
     const u64 here = wanted >> done & mask;
     if (here != 0) {
-      const u8* memory = page_memory(space, {index, 0, first});
+      const u8* memory = page_memory(space, {index, 0, first}, copy);
       found |= detail::mismatches_in_run(g, memory, &chunk.descriptors[first], address + u64{done} * page_size, here)
                << done;
     }
@@ -93,14 +92,15 @@ GPU4FS_FN GPU4FS_NOINLINE u64 find_mismatches(Group g, const LogicalSpace& space
 // The same for pages that did not match before: those that are still allocated and still do not match, and whose
 // descriptor did not change meanwhile. Leader's work, except for hashing.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE u64 confirm_mismatches(Group g, const LogicalSpace& space, u32 index, u64 page, u64 suspects) {
+GPU4FS_FN GPU4FS_NOINLINE u64 confirm_mismatches(Group g, const LogicalSpace& space, u32 index, u32 copy, u64 page,
+                                                 u64 suspects) {
   const ChunkState& chunk = space.chunks[index];
   u64 confirmed = 0;
   for (u64 left = suspects; left != 0; left &= left - 1) {
     const u32 at = static_cast<u32>(count_trailing_zeros(left));
     const format::PageDescriptor* descriptor = &chunk.descriptors[page + at];
     const Vector16 before = serial(g, [&] { return load_shared_16(descriptor); });
-    const u64 again = find_mismatches(g, space, index, page, u64{1} << at);
+    const u64 again = find_mismatches(g, space, index, copy, page, u64{1} << at);
     const bool stays = again != 0 && serial(g, [&] {
       fence<Order::acq_rel, Scope::engine>();
       const Vector16 after = load_shared_16(descriptor);
@@ -110,6 +110,21 @@ GPU4FS_FN GPU4FS_NOINLINE u64 confirm_mismatches(Group g, const LogicalSpace& sp
     if (stays) confirmed |= u64{1} << at;
   }
   return confirmed;
+}
+
+// Copy `copy` of the pages in `damaged` does not match: writes good copies over it. Answers those that have none. The
+// pages are part of a checkpoint, so nobody writes them.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE u64 repair_mismatches(Group g, const LogicalSpace& space, u32 index, u32 copy, u64 page,
+                                                u64 damaged) {
+  u64 left = 0;
+  for (u64 rest = damaged; rest != 0; rest &= rest - 1) {
+    const u32 at = static_cast<u32>(count_trailing_zeros(rest));
+    const CopyPlan good =
+        find_good_copy(g, space, {index, 0, page + at}, copy, Status::checksum_mismatch, true);
+    if (good.status != Status::ok) left |= u64{1} << at;
+  }
+  return left;
 }
 
 }  // namespace gpu4fs::raid

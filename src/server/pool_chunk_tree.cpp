@@ -8,6 +8,7 @@
 #include "base/bits.hpp"
 #include "base/limits.hpp"
 #include "format/format_text.hpp"
+#include "raid/levels/levels.hpp"
 #include "server/pool_checksum.hpp"
 #include "server/pool_error.hpp"
 
@@ -152,11 +153,10 @@ class TreeReader {
       fail(fmt::format("chunk at {:#x} of {} bytes is out of order, bounds or alignment",
                        chunk.base_address, chunk.size_bytes));
     }
-    if (chunk.level != format::RaidLevel::single || chunk.redundancy != 0 ||
-        chunk.column_count != 1 || chunk.stripe_length_bytes != 0) {
-      fail(fmt::format("chunk at {:#x}: profile {} with redundancy {} and {} columns is unknown",
-                       chunk.base_address, to_text(chunk.level), chunk.redundancy,
-                       chunk.column_count));
+    if (const char* problem = raid::find_shape_problem(chunk)) {
+      fail(fmt::format("chunk at {:#x}, profile {} with redundancy {}, {} columns and stripes of {} bytes: {}",
+                       chunk.base_address, to_text(chunk.level), chunk.redundancy, chunk.column_count,
+                       chunk.stripe_length_bytes, problem));
     }
     if ((chunk.flags & ~u32{format::chunk_flag_known}) != 0 || chunk.flags == 0 ||
         chunk.reserved != 0 || chunk.epoch_created == 0 ||
@@ -189,13 +189,19 @@ void check_columns(const std::vector<OpenedChunk>& chunks, const std::vector<Tre
   std::vector<ColumnExtent> extents;
   extents.reserve(chunks.size());
   for (const OpenedChunk& chunk : chunks) {
-    const u64 size = chunk.descriptor.size_bytes;
-    const u64 length = format::chunk_layout(size / page_size).header_pages * page_size + size;
+    const u64 length = raid::column_length(chunk.descriptor);
+    u64 devices_used = 0;
     for (const ColumnAddress& column : chunk.columns) {
       if (column.device_index() >= devices.size()) {
         fail(fmt::format("chunk at {:#x}: column on device {} of {}", chunk.descriptor.base_address,
                          column.device_index(), devices.size()));
       }
+      const u64 device_bit = u64{1} << column.device_index();
+      if ((devices_used & device_bit) != 0) {
+        fail(fmt::format("chunk at {:#x}: two columns on device {}", chunk.descriptor.base_address,
+                         column.device_index()));
+      }
+      devices_used |= device_bit;
       const format::DevicePart& part = devices[column.device_index()].part;
       const u64 area_end =
           part.chunk_area_offset + part.chunk_area_granules * format::physical_granule_bytes;

@@ -10,20 +10,34 @@
 
 namespace gpu4fs::server {
 
-// A logical chunk and its only column (profile `single`).
-struct ChunkPlacement {
-  u64 base_address;  // logical
+// How chunks are spread over the devices.
+struct ChunkProfile {
+  format::RaidLevel level = format::RaidLevel::single;
+  u32 column_count = 1;         // raid0: at most, 0 for as many as there are devices
+  u32 stripe_length_bytes = 0;  // of levels with stripes
+};
+
+// `single`, `raid0`, `raid1` (two copies), `raid1c3`, `raid1c4`, as mkfs.btrfs names them. `stripe_length_bytes` 0
+// takes 64 KiB. Throws PoolError.
+ChunkProfile parse_profile(const std::string& name, u32 stripe_length_bytes);
+
+struct ColumnPlacement {
   u32 device_index;
   u64 first_granule;  // in the device's chunk area, units of 64 KiB
 };
 
+struct ChunkPlacement {
+  format::ChunkDescriptor descriptor;
+  std::vector<ColumnPlacement> columns;
+  u64 column_granules() const;  // header area and data, in physical granules
+};
+
 struct PoolLayout {
-  u64 chunk_size_bytes;
-  u64 pages_per_chunk;                    // data pages
-  format::ChunkLayout chunk;              // header area of every chunk
-  u64 granules_per_chunk;                 // header area and data, in physical granules
+  u64 chunk_size_bytes;                   // the granule of the logical space
+  ChunkProfile profile;
   std::vector<format::DevicePart> parts;  // UUIDs are zero
   std::vector<ChunkPlacement> chunks;     // ascending base address
+  u64 page_total() const;
 };
 
 struct NamedSize {
@@ -35,23 +49,26 @@ struct NamedSize {
 // power of two, between 8 MiB and 1 GiB.
 u64 default_chunk_size(u64 smallest_device_bytes);
 
-// The smallest device that holds one chunk of this size and everything in front of it.
+// The smallest device that holds one column of a chunk of this size and everything in front of it.
 u64 minimum_device_size(u64 chunk_size_bytes, u64 tree_pages);
 
-// As many chunks of profile `single` as fit. Logical bases are dealt to the devices in turn, so
-// that neighbouring chunks are on different devices while several have room. `chunk_size_bytes` 0
-// takes the default, otherwise a power of two from 8 MiB to 1 GiB. `log_bytes` of each device's
-// operation log, rounded up to pages; 0: a 64th of the device, between 1 and 256 MiB. Throws PoolError
-// where a device is too small or the pool would exceed a limit of the format.
-PoolLayout compute_layout(const std::vector<NamedSize>& devices, u64 chunk_size_bytes,
-                          u64 log_bytes = 0);
+// As many chunks as fit. Columns go where most space is free, and never two of a chunk to one device, so that
+// neighbouring chunks are on different devices while several have room. `chunk_size_bytes` 0 takes the default,
+// otherwise a power of two from 8 MiB to 1 GiB. `log_bytes` of each device's operation log, rounded up to pages; 0:
+// a 64th of the device, between 1 and 256 MiB. Throws PoolError where a device is too small, there are too few for
+// the profile, or the pool would exceed a limit of the format.
+PoolLayout compute_layout(const std::vector<NamedSize>& devices, u64 chunk_size_bytes, u64 log_bytes = 0,
+                          const ChunkProfile& profile = {});
 
-// Pages of the nodes of a chunk tree with this many chunks of one column.
-u64 chunk_tree_node_count(u64 chunk_count);
+// Pages of the nodes of a chunk tree with this many chunks of `column_count` columns.
+u64 chunk_tree_node_count(u64 chunk_count, u64 column_count = 1);
 
-inline constexpr u64 leaf_entry_bytes =
-    sizeof(format::ChunkDescriptor) + sizeof(format::ColumnAddress);
-inline constexpr u64 entries_per_leaf = sizeof(format::ChunkTreeNode::entries) / leaf_entry_bytes;
+constexpr u64 leaf_entry_bytes(u64 column_count) {
+  return sizeof(format::ChunkDescriptor) + column_count * sizeof(format::ColumnAddress);
+}
+constexpr u64 entries_per_leaf(u64 column_count) {
+  return sizeof(format::ChunkTreeNode::entries) / leaf_entry_bytes(column_count);
+}
 inline constexpr u64 entries_per_branch_node =
     sizeof(format::ChunkTreeNode::entries) / sizeof(format::ChunkTreeBranch);
 

@@ -15,6 +15,7 @@
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "format/log_format.hpp"
+#include "raid/levels/levels.hpp"
 #include "server/pool_checksum.hpp"
 #include "server/pool_device_file.hpp"
 #include "server/pool_error.hpp"
@@ -59,13 +60,11 @@ void check_options(const MakePoolOptions& options) {
                     fmt::format("a pool has 1 to {} devices, not {}", device_count_max,
                                 options.device_paths.size()));
   }
-  for (const auto& [what, profile] :
-       {std::pair{"data", options.data_profile}, std::pair{"metadata", options.metadata_profile}}) {
-    if (profile != "single") {
-      throw PoolError(Status::not_supported,
-                      fmt::format("{} profile '{}' is not supported: this version makes 'single'",
-                                  what, profile));
-    }
+  if (options.data_profile != options.metadata_profile) {
+    throw PoolError(Status::not_supported,
+                    fmt::format("data profile '{}' and metadata profile '{}' differ: this version keeps both in the "
+                                "same chunks",
+                                options.data_profile, options.metadata_profile));
   }
   if (options.label.size() > sizeof(format::Superblock::label) ||
       options.label.find('\0') != std::string::npos) {
@@ -155,10 +154,19 @@ class CreatedFiles {
   std::vector<std::string> paths_;
 };
 
+// Device byte offset of a column.
+u64 column_offset(const PoolLayout& layout, const ChunkPlacement& chunk, u32 column) {
+  const ColumnPlacement& place = chunk.columns[column];
+  return layout.parts[place.device_index].chunk_area_offset +
+         place.first_granule * format::physical_granule_bytes;
+}
+
 // The bulk-built chunk tree as node pages in order of their numbers: leaves first, the root last.
 std::vector<format::ChunkTreeNode> build_chunk_tree(const PoolLayout& layout, u32& height) {
   std::vector<format::ChunkTreeNode> nodes;
   std::vector<format::ChunkTreeBranch> level;  // first key and number of every node of one level
+  u64 widest = 1;
+  for (const ChunkPlacement& placement : layout.chunks) widest = std::max<u64>(widest, placement.columns.size());
   const auto begin_node = [&](u8 node_level, u64 first_key) {
     level.push_back({first_key, static_cast<u32>(nodes.size()), 0});
     format::ChunkTreeNode node{};
@@ -173,21 +181,22 @@ std::vector<format::ChunkTreeNode> build_chunk_tree(const PoolLayout& layout, u3
     std::memcpy(node.entries + node.used_bytes, entry, length);
     node.used_bytes += length;
   };
-  for (std::size_t i = 0; i < layout.chunks.size(); ++i) {
-    const ChunkPlacement& placement = layout.chunks[i];
-    if (i % entries_per_leaf == 0) begin_node(0, placement.base_address);
-    format::ChunkDescriptor descriptor{};
-    descriptor.base_address = placement.base_address;
-    descriptor.size_bytes = layout.chunk_size_bytes;
-    descriptor.level = format::RaidLevel::single;
-    descriptor.column_count = 1;
-    descriptor.flags = format::chunk_flag_data | format::chunk_flag_metadata;
+  u64 entries_left = 0;
+  for (const ChunkPlacement& placement : layout.chunks) {
+    // As many in a leaf as would fit with the greatest number of columns.
+    if (entries_left == 0) {
+      begin_node(0, placement.descriptor.base_address);
+      entries_left = entries_per_leaf(widest);
+    }
+    --entries_left;
+    format::ChunkDescriptor descriptor = placement.descriptor;
     descriptor.epoch_created = first_epoch;
     append(&descriptor, sizeof(descriptor));
-    const u64 offset = layout.parts[placement.device_index].chunk_area_offset +
-                       placement.first_granule * format::physical_granule_bytes;
-    const auto column = format::ColumnAddress::make(placement.device_index, offset);
-    append(&column, sizeof(column));
+    for (u32 i = 0; i < placement.columns.size(); ++i) {
+      const auto column =
+          format::ColumnAddress::make(placement.columns[i].device_index, column_offset(layout, placement, i));
+      append(&column, sizeof(column));
+    }
     ++nodes.back().entry_count;
   }
   for (height = 1; level.size() > 1; ++height) {
@@ -231,33 +240,54 @@ std::vector<u8> leading_bits(u64 set_count, u64 page_count) {
   return bitmap;
 }
 
-// Header area and initial pages of one chunk. `pages` are the chunk's first data pages.
-void write_chunk(DeviceFile& file, u64 column_offset, const PoolLayout& layout, u64 base_address,
-                 const u8 (&pool_uuid)[16], const std::vector<InitialPage>& pages) {
+// One copy of a chunk's header area; `pages` are the chunk's first data pages.
+void write_header_area(DeviceFile& file, u64 offset, const format::ChunkDescriptor& chunk, u32 column,
+                       const u8 (&pool_uuid)[16], const std::vector<InitialPage>& pages) {
+  const u64 page_count = chunk.size_bytes / page_size;
+  const format::ChunkLayout layout = format::chunk_layout(page_count);
   format::ChunkHeader header{};
   header.magic = format::chunk_header_magic;
   header.version = 1;
+  header.column_index = static_cast<u16>(column);
   std::memcpy(header.pool_uuid, pool_uuid, sizeof(pool_uuid));
-  header.base_address = base_address;
-  header.size_bytes = layout.chunk_size_bytes;
+  header.base_address = chunk.base_address;
+  header.size_bytes = chunk.size_bytes;
   header.epoch_created = first_epoch;
-  seal(header, base_address);
-  file.write_at(column_offset, &header, sizeof(header));
-  write_bitmap_slots(file, column_offset + layout.chunk.bitmap_a_page * page_size,
-                     leading_bits(pages.size(), layout.chunk.bitmap_pages), layout.pages_per_chunk,
-                     pages.size(), base_address);
+  seal(header, chunk.base_address);
+  file.write_at(offset, &header, sizeof(header));
+  write_bitmap_slots(file, offset + layout.bitmap_a_page * page_size, leading_bits(pages.size(), layout.bitmap_pages),
+                     page_count, pages.size(), chunk.base_address);
   if (pages.empty()) return;
-  std::vector<format::PageDescriptor> descriptors(
-      align_up(pages.size(), format::descriptors_per_page));
+  std::vector<format::PageDescriptor> descriptors(align_up(pages.size(), format::descriptors_per_page));
   for (std::size_t i = 0; i < pages.size(); ++i) {
-    GPU4FS_CHECK_EQ(pages[i].address, base_address + i * page_size);
+    GPU4FS_CHECK_EQ(pages[i].address, chunk.base_address + i * page_size);
     descriptors[i].checksum = xxh3_64(pages[i].bytes.data(), page_size, pages[i].address);
     descriptors[i].birth_epoch = static_cast<u32>(first_epoch);
-    file.write_at(column_offset + (layout.chunk.header_pages + i) * page_size,
-                  pages[i].bytes.data(), page_size);
   }
-  file.write_at(column_offset + layout.chunk.descriptors_page * page_size, descriptors.data(),
+  file.write_at(offset + layout.descriptors_page * page_size, descriptors.data(),
                 descriptors.size() * sizeof(format::PageDescriptor));
+}
+
+// Header areas and initial pages of one chunk.
+void write_chunk(std::vector<DeviceFile>& files, const PoolLayout& layout, const ChunkPlacement& chunk,
+                 const u8 (&pool_uuid)[16], const std::vector<InitialPage>& pages) {
+  const format::ChunkDescriptor& descriptor = chunk.descriptor;
+  for (u32 column = 0; column <= descriptor.redundancy; ++column) {
+    write_header_area(files[chunk.columns[column].device_index], column_offset(layout, chunk, column), descriptor,
+                      column, pool_uuid, pages);
+  }
+  const raid::Geometry geometry = raid::geometry_of(descriptor);
+  const u64 header_bytes = format::chunk_layout(geometry.page_count).header_pages * page_size;
+  raid::with_level(descriptor.level, [&](auto level) {
+    for (u64 i = 0; i < pages.size(); ++i) {
+      for (u32 copy = 0; copy < level.copies(geometry.column_count); ++copy) {
+        const raid::PagePlace place = level.map(geometry, i, copy);
+        files[chunk.columns[place.column].device_index].write_at(
+            column_offset(layout, chunk, place.column) + header_bytes + place.page * page_size,
+            pages[i].bytes.data(), page_size);
+      }
+    }
+  });
 }
 
 format::Superblock make_superblock(const MakePoolOptions& options, const PoolLayout& layout,
@@ -278,11 +308,12 @@ format::Superblock make_superblock(const MakePoolOptions& options, const PoolLay
   superblock.creation_time = superblock.checkpoint_time = now;
   superblock.device_count = static_cast<u32>(layout.parts.size());
   superblock.chunk_count = static_cast<u32>(layout.chunks.size());
-  superblock.tree_replica_count = static_cast<u8>(std::min<u64>(2, layout.parts.size()));
+  const u64 replicas = std::max<u64>(2, u64{layout.chunks.front().descriptor.redundancy} + 1);
+  superblock.tree_replica_count = static_cast<u8>(std::min<u64>(replicas, layout.parts.size()));
   superblock.clean = 1;
-  superblock.page_total = layout.chunks.size() * layout.pages_per_chunk;
-  superblock.data_profile = static_cast<u16>(format::RaidLevel::single);
-  superblock.metadata_profile = static_cast<u16>(format::RaidLevel::single);
+  superblock.page_total = layout.page_total();
+  superblock.data_profile = static_cast<u16>(layout.profile.level);
+  superblock.metadata_profile = static_cast<u16>(layout.profile.level);
   std::memcpy(superblock.label, options.label.data(), options.label.size());
   for (u32 i = 0; i < superblock.device_count; ++i) make_uuid(superblock.device_uuids[i]);
   return superblock;
@@ -295,21 +326,24 @@ void reserve_fixed_areas(std::vector<DeviceFile>& files, const PoolLayout& layou
     files[i].reserve_range(0, layout.parts[i].chunk_area_offset);
   }
   for (const ChunkPlacement& chunk : layout.chunks) {
-    const u64 offset = layout.parts[chunk.device_index].chunk_area_offset +
-                       chunk.first_granule * format::physical_granule_bytes;
     const bool first = &chunk == layout.chunks.data();
-    const u64 pages = layout.chunk.header_pages + (first ? layout.pages_per_chunk : 0);
-    files[chunk.device_index].reserve_range(offset, pages * page_size);
+    const u64 header_pages = format::chunk_layout(chunk.descriptor.size_bytes / page_size).header_pages;
+    for (u32 column = 0; column < chunk.columns.size(); ++column) {
+      const u64 length = first ? raid::column_length(chunk.descriptor) : header_pages * page_size;
+      files[chunk.columns[column].device_index].reserve_range(column_offset(layout, chunk, column), length);
+    }
   }
 }
 
 void write_chunk_maps(std::vector<DeviceFile>& files, const PoolLayout& layout) {
   for (u32 i = 0; i < files.size(); ++i) {
     const format::DevicePart& part = layout.parts[i];
-    const auto chunk_count = static_cast<u64>(
-        std::count_if(layout.chunks.begin(), layout.chunks.end(),
-                      [i](const ChunkPlacement& chunk) { return chunk.device_index == i; }));
-    const u64 used = chunk_count * layout.granules_per_chunk;  // chunks lie densely from granule 0
+    u64 used = 0;  // columns lie densely from granule 0
+    for (const ChunkPlacement& chunk : layout.chunks) {
+      for (const ColumnPlacement& column : chunk.columns) {
+        if (column.device_index == i) used += chunk.column_granules();
+      }
+    }
     write_bitmap_slots(files[i], part.chunk_map_offset, leading_bits(used, part.chunk_map_pages),
                        part.chunk_area_granules, used, i);
   }
@@ -337,7 +371,8 @@ format::Superblock make_pool(const MakePoolOptions& options) {
   for (const Candidate& candidate : candidates) {
     sizes.push_back({candidate.path, candidate.size_bytes});
   }
-  const PoolLayout layout = compute_layout(sizes, options.chunk_size_bytes, options.log_bytes);
+  const ChunkProfile profile = parse_profile(options.data_profile, options.stripe_length_bytes);
+  const PoolLayout layout = compute_layout(sizes, options.chunk_size_bytes, options.log_bytes, profile);
   const u64 now = current_time();
   format::Superblock superblock = make_superblock(options, layout, now);
 
@@ -367,17 +402,14 @@ format::Superblock make_pool(const MakePoolOptions& options) {
   }
   write_chunk_maps(files, layout);
   const InitialTree tree =
-      build_initial_tree(layout.chunks.front().base_address, now,
+      build_initial_tree(layout.chunks.front().descriptor.base_address, now,
                          {options.root_uid, options.root_gid, options.root_permissions});
   superblock.inode_file = tree.inode_file;
   superblock.inode_used = tree.inode_used;
   superblock.page_used = tree.pages.size();
   for (const ChunkPlacement& chunk : layout.chunks) {
     const bool first = &chunk == layout.chunks.data();
-    const u64 offset = layout.parts[chunk.device_index].chunk_area_offset +
-                       chunk.first_granule * format::physical_granule_bytes;
-    write_chunk(files[chunk.device_index], offset, layout, chunk.base_address, superblock.pool_uuid,
-                first ? tree.pages : std::vector<InitialPage>{});
+    write_chunk(files, layout, chunk, superblock.pool_uuid, first ? tree.pages : std::vector<InitialPage>{});
   }
   for (DeviceFile& file : files) file.flush();
   write_superblocks(files, layout, superblock);

@@ -30,9 +30,10 @@ struct MakePoolOptions {
   u64 chunk_size_bytes = 0;
   // Of the operation log on each device; 0: chosen by the device's size.
   u64 log_bytes = 0;
-  // Version 1 of the format makes only "single".
+  // As parse_profile() has them; both the same.
   std::string data_profile = "single";
   std::string metadata_profile = "single";
+  u32 stripe_length_bytes = 0;  // 0: 64 KiB where the profile has stripes
   // Off: only metadata has checksums.
   bool data_checksums = true;
   u32 root_uid = ::geteuid();

@@ -9,6 +9,7 @@
 #include "base/limits.hpp"
 #include "format/log_format.hpp"
 #include "format/format_text.hpp"
+#include "raid/levels/levels.hpp"
 #include "server/pool_checksum.hpp"
 
 namespace gpu4fs::server {
@@ -155,8 +156,10 @@ std::string find_common_problem(const Superblock& superblock) {
   if (superblock.page_total > page_max || superblock.page_used > superblock.page_total) {
     return fmt::format("{} pages used of {}", superblock.page_used, superblock.page_total);
   }
-  const auto single = static_cast<u16>(format::RaidLevel::single);
-  if (superblock.data_profile != single || superblock.metadata_profile != single) {
+  const auto is_known = [](u16 profile) {
+    return profile <= UINT8_MAX && raid::is_known_level(static_cast<format::RaidLevel>(profile));
+  };
+  if (!is_known(superblock.data_profile) || superblock.metadata_profile != superblock.data_profile) {
     return fmt::format("data profile {}, metadata profile {}", superblock.data_profile,
                        superblock.metadata_profile);
   }

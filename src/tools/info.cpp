@@ -9,6 +9,7 @@
 
 #include "base/limits.hpp"
 #include "format/format_text.hpp"
+#include "raid/levels/levels.hpp"
 #include "server/pool_open.hpp"
 #include "tools/json.hpp"
 #include "tools/size_text.hpp"
@@ -37,8 +38,9 @@ struct ChunkUsage {
   u64 base_address;
   u64 page_count;
   u64 page_used;  // according to the bitmap slot that counts; 0 if neither does
-  u32 device;
-  u64 device_offset;
+  format::RaidLevel level;
+  u64 column_pages;  // data pages of each column
+  std::vector<format::ColumnAddress> columns;
 };
 
 u64 read_page_used(const server::OpenedPool& pool, const server::OpenedChunk& chunk,
@@ -64,8 +66,12 @@ std::vector<ChunkUsage> list_chunks(const server::OpenedPool& pool) {
   for (const server::OpenedChunk& chunk : pool.chunks) {
     const u64 page_count = chunk.descriptor.size_bytes / page_size;
     chunks.push_back({chunk.descriptor.base_address, page_count,
-                      read_page_used(pool, chunk, page_count), chunk.columns[0].device_index(),
-                      chunk.columns[0].offset_bytes()});
+                      read_page_used(pool, chunk, page_count), chunk.descriptor.level,
+                      raid::with_level(chunk.descriptor.level,
+                                       [&](auto level) {
+                                         return level.column_pages(raid::geometry_of(chunk.descriptor));
+                                       }),
+                      chunk.columns});
   }
   return chunks;
 }
@@ -80,10 +86,13 @@ std::vector<DeviceUsage> sum_by_device(const server::OpenedPool& pool,
                                        const std::vector<ChunkUsage>& chunks) {
   std::vector<DeviceUsage> devices(pool.devices.size());
   for (const ChunkUsage& chunk : chunks) {
-    DeviceUsage& device = devices[chunk.device];
-    ++device.chunk_count;
-    device.page_count += chunk.page_count;
-    device.page_used += chunk.page_used;
+    for (const format::ColumnAddress column : chunk.columns) {
+      DeviceUsage& device = devices[column.device_index()];
+      ++device.chunk_count;
+      device.page_count += chunk.column_pages;
+      // Which pages of a striped chunk are in use is not looked at: an even share.
+      device.page_used += chunk.page_used * chunk.column_pages / chunk.page_count;
+    }
   }
   return devices;
 }
@@ -139,8 +148,15 @@ void print_json(const server::OpenedPool& pool, const std::vector<ChunkUsage>& c
       json.add("base_address", chunk.base_address);
       json.add("size_bytes", chunk.page_count * page_size);
       json.add("used_bytes", chunk.page_used * page_size);
-      json.add("device", chunk.device);
-      json.add("device_offset", chunk.device_offset);
+      json.add("level", format::to_text(chunk.level));
+      json.begin_array("columns");
+      for (const format::ColumnAddress column : chunk.columns) {
+        json.begin_object();
+        json.add("device", column.device_index());
+        json.add("device_offset", column.offset_bytes());
+        json.end();
+      }
+      json.end();
       json.end();
     }
     json.end();
@@ -184,9 +200,12 @@ void print_text(const server::OpenedPool& pool, const std::vector<ChunkUsage>& c
   }
   if (options.chunks) {
     for (const ChunkUsage& chunk : chunks) {
-      fmt::print("chunk {:#x}: {} used of {}, device {} offset {:#x}\n", chunk.base_address,
-                 size_text(chunk.page_used * page_size), size_text(chunk.page_count * page_size),
-                 chunk.device, chunk.device_offset);
+      fmt::print("chunk {:#x}: {}, {} used of {}", chunk.base_address, format::to_text(chunk.level),
+                 size_text(chunk.page_used * page_size), size_text(chunk.page_count * page_size));
+      for (const format::ColumnAddress column : chunk.columns) {
+        fmt::print(", device {} offset {:#x}", column.device_index(), column.offset_bytes());
+      }
+      fmt::print("\n");
     }
   }
   for (const std::string& warning : pool.warnings) fmt::print("warning: {}\n", warning);

@@ -31,7 +31,8 @@ struct MkfsOptions {
   std::string log_size;
   std::string label;
   std::string data_profile = "single";
-  std::string metadata_profile = "single";
+  std::string metadata_profile;
+  std::string stripe_length;
   bool no_data_checksums = false;
   bool force = false;
   bool quiet = false;
@@ -47,9 +48,11 @@ void add_options(CLI::App& app) {
   app.add_option("-s,--size", options.size,
                  "Size of each file that does not exist yet (64M, 2GiB)");
   app.add_option("-L,--label", options.label, "Name of the pool, at most 64 bytes");
-  app.add_option("-d,--data", options.data_profile, "Profile of file data; this version: single");
+  app.add_option("-d,--data", options.data_profile, "Profile of file data: single, raid0, raid1 (two copies), raid1c3, raid1c4");
   app.add_option("-m,--metadata", options.metadata_profile,
-                 "Profile of metadata; this version: single");
+                 "Profile of metadata; in this version that of the data");
+  app.add_option("--stripe-length", options.stripe_length,
+                 "Bytes of a stripe on one device, a power of two from 4K to 1M, default 64K");
   app.add_option("--log-size", options.log_size,
                  "Of the operation log on each device, default a 64th of it from 1M to 256M");
   app.add_option("--chunk-size", options.chunk_size,
@@ -107,17 +110,15 @@ int run() {
     if (!options.size.empty()) make.size_bytes = parse_size(options.size);
     if (!options.chunk_size.empty()) make.chunk_size_bytes = parse_size(options.chunk_size);
     if (!options.log_size.empty()) make.log_bytes = parse_size(options.log_size);
+    if (!options.stripe_length.empty()) {
+      make.stripe_length_bytes = static_cast<u32>(std::min<u64>(parse_size(options.stripe_length), UINT32_MAX));
+    }
   } catch (const std::invalid_argument& error) {
     fmt::print(stderr, "mkfs.gpu4fs: {}\n", error.what());
     return status_usage;
   }
-  for (const std::string& profile : {options.data_profile, options.metadata_profile}) {
-    if (profile == "single") continue;
-    fmt::print(stderr,
-               "mkfs.gpu4fs: profile '{}' is not available: this version makes only 'single'\n",
-               profile);
-    return status_usage;
-  }
+  make.data_profile = options.data_profile;
+  make.metadata_profile = options.metadata_profile.empty() ? options.data_profile : options.metadata_profile;
   make.label = options.label;
   make.force = options.force;
   make.data_checksums = !options.no_data_checksums;

@@ -106,7 +106,7 @@ class Superblock:
         if self.feature_compatible == 0 and self.feature_read_only_compatible == 0:
             reserved = page[119:120] + page[156:160] + page[240:480] + page[1888:]
             require(is_zero(reserved), "reserved bytes of the superblock")
-        require(self.data_profile == 1 and self.metadata_profile == 1, "unknown profile")
+        require(self.data_profile in (1, 2, 3) and self.metadata_profile == self.data_profile, "unknown profile")
         require(1 <= self.tree_height <= 8, f"tree height {self.tree_height}")
         require(1 <= self.tree_replica_count <= self.device_count, "tree replicas")
         require(self.page_used <= self.page_total and self.clean <= 1, "page counts or clean flag")
@@ -122,12 +122,18 @@ class Superblock:
         self.common = page[:16] + page[24:480] + page[608:]
 
 
+SINGLE, RAID0, RAID1 = 1, 2, 3
+
+
 @dataclasses.dataclass
 class Chunk:
     base: int
     size: int
     flags: int
     epoch_created: int
+    level: int  # 1 single, 2 raid0, 3 raid1
+    redundancy: int
+    stripe: int  # bytes
     columns: list  # (device index, byte offset)
 
     def __post_init__(self):
@@ -136,7 +142,16 @@ class Chunk:
         self.descriptors_page = 3 + 2 * self.bitmap_pages
         descriptor_pages = -(-self.page_count // 256)
         self.header_pages = (self.descriptors_page + descriptor_pages + 15) // 16 * 16
-        self.column_bytes = self.header_pages * PAGE + self.size
+        data_columns = len(self.columns) if self.level == RAID0 else 1
+        self.column_bytes = self.header_pages * PAGE + self.size // data_columns
+
+    def places(self, page: int) -> list:
+        """(column, page of its data area) of each copy of a logical page."""
+        if self.level == RAID0:
+            length = self.stripe // PAGE
+            row, column = divmod(page // length, len(self.columns))
+            return [(column, row * length + page % length)]
+        return [(column, page) for column in range(self.redundancy + 1)]
 
 
 class Pool:
@@ -186,6 +201,8 @@ class Pool:
     def check_columns(self) -> None:
         extents = []
         for chunk in self.chunks:
+            members = [index for index, _ in chunk.columns]
+            require(len(set(members)) == len(members), f"chunk {chunk.base:#x}: two columns on one device")
             for index, offset in chunk.columns:
                 require(index < len(self.devices), f"chunk {chunk.base:#x}: device {index}")
                 part = self.devices[index][1]
@@ -202,8 +219,8 @@ class Pool:
         require(chunk is not None, f"address {address:#x} lies in no chunk")
         return chunk
 
-    def read_area(self, chunk: Chunk, first_page: int, page_count: int) -> bytes:
-        index, offset = chunk.columns[0]
+    def read_area(self, chunk: Chunk, first_page: int, page_count: int, column: int = 0) -> bytes:
+        index, offset = chunk.columns[column]
         return self.devices[index][0].read(offset + first_page * PAGE, page_count * PAGE)
 
     def descriptor(self, address: int) -> tuple:
@@ -218,12 +235,19 @@ class Pool:
     def read_page(self, address: int, verified: bool = True) -> bytes:
         """The page at a logical address; a checksum that does not match is an error."""
         chunk = self.chunk_of(address)
-        page = self.read_area(chunk, chunk.header_pages + (address - chunk.base) // PAGE, 1)
-        if verified:
-            checksum, _, reserved = self.descriptor(address)
-            require(xxh3_64(page, address) == checksum, f"page {address:#x}: checksum does not match")
-            require(reserved == 0, f"page {address:#x}: reserved bytes of its descriptor")
-        return page
+        pages = [
+            self.read_area(chunk, chunk.header_pages + place, 1, column)
+            for column, place in chunk.places((address - chunk.base) // PAGE)
+        ]
+        if not verified:
+            return pages[0]
+        checksum, _, reserved = self.descriptor(address)
+        require(reserved == 0, f"page {address:#x}: reserved bytes of its descriptor")
+        good = [page for page in pages if xxh3_64(page, address) == checksum]
+        require(good, f"page {address:#x}: checksum does not match")
+        if len(good) != len(pages):
+            self.warnings.append(f"page {address:#x}: {len(pages) - len(good)} of {len(pages)} copies are damaged")
+        return good[0]
 
     @property
     def has_data_checksums(self) -> bool:
@@ -314,11 +338,23 @@ class ChunkTree:
         require(base >= end and base % granule == 0, f"chunk {base:#x}: order or alignment")
         require(size > 0 and size % granule == 0, f"chunk {base:#x}: size {size}")
         require(base + size <= granule << 24, f"chunk {base:#x}: beyond the logical space")
-        require((level, redundancy, columns, stripe) == (1, 0, 1, 0), f"chunk {base:#x}: profile")
+        self.check_shape(base, size, level, redundancy, columns, stripe)
         require(1 <= flags <= 3 and reserved == 0, f"chunk {base:#x}: flags or reserved bytes")
         require(1 <= epoch <= self.superblock.epoch, f"chunk {base:#x}: epoch")
-        require(offset + 48 <= len(entries), f"chunk {base:#x}: column is cut off")
-        word = struct.unpack_from("<Q", entries, offset + 40)[0]
-        column = (word >> 48, (word & (1 << 48) - 1) * PAGE)
-        self.chunks.append(Chunk(base, size, flags, epoch, [column]))
-        return offset + 48
+        end = offset + 40 + 8 * columns
+        require(end <= len(entries), f"chunk {base:#x}: column is cut off")
+        words = struct.unpack_from(f"<{columns}Q", entries, offset + 40)
+        places = [(word >> 48, (word & (1 << 48) - 1) * PAGE) for word in words]
+        self.chunks.append(Chunk(base, size, flags, epoch, level, redundancy, stripe, places))
+        return end
+
+    @staticmethod
+    def check_shape(base: int, size: int, level: int, redundancy: int, columns: int, stripe: int) -> None:
+        if level == RAID0:
+            fits = redundancy == 0 and 2 <= columns <= 64
+            fits = fits and stripe in (1 << n for n in range(12, 21)) and size % (stripe * columns) == 0
+        elif level == RAID1:
+            fits = redundancy == columns - 1 and 2 <= columns <= 4 and stripe == 0
+        else:
+            fits = (level, redundancy, columns, stripe) == (SINGLE, 0, 1, 0)
+        require(fits, f"chunk {base:#x}: profile")

@@ -41,28 +41,35 @@ class Checker:
         self.bitmaps = {}
         total = 0
         for chunk in self.pool.chunks:
-            index, offset = chunk.columns[0]
-            page = self.pool.read_area(chunk, 0, 1)
-            magic, version, column, checksum, uuid, base, size, epoch = struct.unpack_from("<4sHHQ16sQQQ", page)
-            right = (b"G4CH", 1, 0, self.pool.superblock.pool_uuid, chunk.base, chunk.size, chunk.epoch_created)
-            if (magic, version, column, uuid, base, size, epoch) != right or not is_zero(page[56:]):
-                self.fault(f"chunk {chunk.base:#x}: header")
-            if checksum != unsealed_hash(page, 8, chunk.base):
-                self.fault(f"chunk {chunk.base:#x}: checksum of the header")
-            found = self.attempt(
-                f"chunk {chunk.base:#x}",
-                self.pool.read_bitmap,
-                self.pool.devices[index][0],
-                offset + PAGE,
-                chunk.bitmap_pages,
-                chunk.base,
-                chunk.page_count,
-            )
-            if found is not None:
-                self.bitmaps[chunk.base] = found[0]
-                total += found[1]
+            copies = [self.check_header_area(chunk, column) for column in range(chunk.redundancy + 1)]
+            found = [copy for copy in copies if copy is not None]
+            if any(copy != found[0] for copy in found):
+                self.fault(f"chunk {chunk.base:#x}: copies of the bitmap differ")
+            if found:
+                self.bitmaps[chunk.base] = found[0][0]
+                total += found[0][1]
         if total != self.pool.superblock.page_used:
             self.fault(f"bitmaps have {total} pages allocated, the superblock {self.pool.superblock.page_used}")
+
+    def check_header_area(self, chunk, column: int):
+        """One copy of a chunk's header area; its bitmap and number of pages in use."""
+        index, offset = chunk.columns[column]
+        page = self.pool.read_area(chunk, 0, 1, column)
+        magic, version, own, checksum, uuid, base, size, epoch = struct.unpack_from("<4sHHQ16sQQQ", page)
+        right = (b"G4CH", 1, column, self.pool.superblock.pool_uuid, chunk.base, chunk.size, chunk.epoch_created)
+        if (magic, version, own, uuid, base, size, epoch) != right or not is_zero(page[56:]):
+            self.fault(f"chunk {chunk.base:#x}: header of column {column}")
+        if checksum != unsealed_hash(page, 8, chunk.base):
+            self.fault(f"chunk {chunk.base:#x}: checksum of the header of column {column}")
+        return self.attempt(
+            f"chunk {chunk.base:#x}",
+            self.pool.read_bitmap,
+            self.pool.devices[index][0],
+            offset + PAGE,
+            chunk.bitmap_pages,
+            chunk.base,
+            chunk.page_count,
+        )
 
     def check_chunk_maps(self) -> None:
         for index, (device, part) in enumerate(self.pool.devices):

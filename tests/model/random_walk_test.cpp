@@ -38,6 +38,19 @@ std::vector<ModelVariant> variants() {
   warps.pool.config.inline_transfer_pages = 1;
   warps.pool.config.task_pages = 1;
   list.push_back(warps);
+  ModelVariant mirror{"raid1", 11, 2000, {}, {}, false};
+  mirror.pool.profile = "raid1";
+  list.push_back(mirror);
+  ModelVariant stripes{"raid0", 12, 2000, {}, {}, false};
+  stripes.pool.profile = "raid0";
+  stripes.pool.device_count = 3;
+  list.push_back(stripes);
+  ModelVariant mirror_warp = warp;
+  mirror_warp.name = "raid1_warp";
+  mirror_warp.seed = 13;
+  mirror_warp.steps = 60;
+  mirror_warp.pool.profile = "raid1";
+  list.push_back(mirror_warp);
   return list;
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/limits.hpp"
 #include "format/directory_format.hpp"
+#include "raid/levels/levels.hpp"
 #include "server/pool_layout.hpp"
 #include "server/pool_open.hpp"
 #include "server/pool_test_support.hpp"
@@ -170,18 +171,58 @@ TEST(PoolLayout, areas_hold_for_large_and_uneven_pools) {
     const PoolLayout layout = compute_layout(devices, 0);
     std::vector<u64> granules_used(sizes.size());
     for (const ChunkPlacement& chunk : layout.chunks) {
-      EXPECT_EQ(chunk.first_granule, granules_used[chunk.device_index]);
-      granules_used[chunk.device_index] += layout.granules_per_chunk;
+      ASSERT_EQ(chunk.columns.size(), 1u);
+      const ColumnPlacement& column = chunk.columns[0];
+      EXPECT_EQ(column.first_granule, granules_used[column.device_index]);
+      granules_used[column.device_index] += chunk.column_granules();
     }
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       const format::DevicePart& part = layout.parts[i];
       EXPECT_LE(granules_used[i], part.chunk_area_granules);
-      EXPECT_LT(part.chunk_area_granules - granules_used[i], layout.granules_per_chunk);
+      EXPECT_LT(part.chunk_area_granules - granules_used[i], layout.chunks[0].column_granules());
       EXPECT_LE(part.chunk_area_offset + part.chunk_area_granules * 65536, sizes[i]);
       EXPECT_LE(part.chunk_area_granules, part.chunk_map_pages * 32768);
       EXPECT_GE(part.tree_pages, 2 * chunk_tree_node_count(layout.chunks.size()));
     }
   }
+}
+
+TEST(PoolLayout, columns_of_a_chunk_are_on_different_devices_of_most_room) {
+  const std::vector<NamedSize> devices = {{"a", 64 * mib}, {"b", 200 * mib}, {"c", 100 * mib}, {"d", 64 * mib}};
+  for (const char* name : {"raid0", "raid1", "raid1c3", "raid1c4"}) {
+    const PoolLayout layout = compute_layout(devices, 8 * mib, 0, parse_profile(name, 0));
+    std::vector<u64> used(devices.size());
+    u64 base = 8 * mib;
+    for (const ChunkPlacement& chunk : layout.chunks) {
+      EXPECT_EQ(chunk.descriptor.base_address, base);
+      base += chunk.descriptor.size_bytes;
+      EXPECT_EQ(raid::find_shape_problem(chunk.descriptor), nullptr) << name;
+      std::set<u32> members;
+      for (const ColumnPlacement& column : chunk.columns) {
+        EXPECT_TRUE(members.insert(column.device_index).second) << name;
+        EXPECT_EQ(column.first_granule, used[column.device_index]);
+        used[column.device_index] += chunk.column_granules();
+      }
+      for (u32 other = 0; other < devices.size(); ++other) {
+        EXPECT_LE(used[other], layout.parts[other].chunk_area_granules);
+      }
+    }
+    // Another chunk of the smallest shape does not fit anywhere.
+    u32 with_room = 0;
+    for (u32 i = 0; i < devices.size(); ++i) {
+      if (layout.parts[i].chunk_area_granules - used[i] >= layout.chunks.back().column_granules()) ++with_room;
+    }
+    EXPECT_LT(with_room, layout.chunks.back().columns.size()) << name;
+  }
+}
+
+TEST(PoolLayout, profiles_are_refused_with_a_reason) {
+  EXPECT_TRUE(contains(error_of([] { parse_profile("raid5", 0); }), "not supported"));
+  EXPECT_TRUE(contains(error_of([] { parse_profile("raid0", 12288); }), "power of two"));
+  EXPECT_TRUE(contains(error_of([] { parse_profile("raid0", 2 << 20); }), "power of two"));
+  EXPECT_TRUE(contains(error_of([] { parse_profile("raid1", 65536); }), "has no stripes"));
+  const std::vector<NamedSize> two = {{"a", 64 * mib}, {"b", 64 * mib}};
+  EXPECT_TRUE(contains(error_of([&] { compute_layout(two, 0, 0, parse_profile("raid1c3", 0)); }), "needs 3 devices"));
 }
 
 TEST(PoolLayout, minimum_size_is_exact) {
@@ -284,8 +325,9 @@ TEST(PoolMake, refuses_bad_options) {
   };
   refused([](auto& o) { o.device_paths.clear(); }, "1 to 64 devices");
   refused([](auto& o) { o.device_paths.assign(65, "x"); }, "not 65");
-  refused([](auto& o) { o.data_profile = "raid6"; }, "data profile 'raid6' is not supported");
-  refused([](auto& o) { o.metadata_profile = "raid1"; }, "metadata profile 'raid1'");
+  refused([](auto& o) { o.data_profile = "raid6"; }, "data profile 'raid6' and metadata profile 'single' differ");
+  refused([](auto& o) { o.data_profile = o.metadata_profile = "raid6"; }, "profile 'raid6' is not supported");
+  refused([](auto& o) { o.metadata_profile = "raid1"; }, "metadata profile 'raid1' differ");
   refused([](auto& o) { o.label.assign(65, 'x'); }, "label has 65 bytes");
   refused([](auto& o) { o.chunk_size_bytes = 9 * mib; }, "chunk size 9437184");
   refused([](auto& o) { o.chunk_size_bytes = 4 * mib; }, "chunk size 4194304");

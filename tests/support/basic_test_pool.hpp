@@ -52,6 +52,7 @@ struct TestPoolOptions {
   u32 device_count = 2;
   u64 device_bytes = u64{48} << 20;
   u64 chunk_bytes = u64{8} << 20;
+  std::string profile = "single";  // of data and metadata
   u32 worker_count = 1;
   u32 warp_count = 0;  // not 0: emulated warps instead of threads
   engine::MemorySizes memory{.frame_count = 4096, .staging_count = 2048, .shard_count = 4};
@@ -143,6 +144,7 @@ class BasicTestPool {
     make.device_paths = device_paths();
     make.size_bytes = options_.device_bytes;
     make.chunk_size_bytes = options_.chunk_bytes;
+    make.data_profile = make.metadata_profile = options_.profile;
     make.root_uid = 0;
     make.root_gid = 0;
     server::make_pool(make);

@@ -38,7 +38,7 @@ def memory_folder(needed_bytes):
 class MountedPool:
     """Use as a context manager: makes and mounts the pool, at the end unmounts and checks it."""
 
-    def __init__(self, device_mib=128, device_count=2, options="", check=True, parent=None):
+    def __init__(self, device_mib=128, device_count=2, options="", check=True, parent=None, mkfs=()):
         require_fuse()
         self.folder = tempfile.mkdtemp(
             prefix="gpu4fs-test-", dir=parent or memory_folder(device_mib * device_count << 20))
@@ -50,7 +50,7 @@ class MountedPool:
         os.environ["GPU4FS_CONTROL_FOLDER"] = os.path.join(self.folder, "run")
         os.mkdir(self.mountpoint)
         os.chmod(self.folder, 0o755)
-        run("mkfs", "--quiet", "--size", f"{device_mib}M", *self.devices)
+        run("mkfs", "--quiet", "--size", f"{device_mib}M", *mkfs, *self.devices)
 
     def __enter__(self):
         try:

@@ -52,6 +52,10 @@ struct SpaceOptions {
   u32 shard_count = 4;
   bool data_checksums = true;
   bool accessible = true;
+  // Of every chunk; its columns lie on devices 0 to column_count - 1.
+  format::RaidLevel level = format::RaidLevel::single;
+  u32 column_count = 1;
+  u32 stripe_length_bytes = 0;
 };
 
 class SpaceFixture {
@@ -59,7 +63,7 @@ class SpaceFixture {
   explicit SpaceFixture(const SpaceOptions& options = {}) : options_(options) {
     make_layout();
     const u64 device_bytes =
-        format::layout_area_offset + options.chunks_per_device * column_bytes();
+        format::layout_area_offset + options.chunks_per_device * align_up(column_bytes(), 65536);
     for (u32 i = 0; i < options.device_count; ++i) memory_.push_back(make_memory(device_bytes));
     for (u32 i = 0; i < chunks.size(); ++i) format_chunk(i);
     build();
@@ -93,12 +97,16 @@ class SpaceFixture {
   }
 
   // Medium memory of page `page` of a chunk's header area.
-  u8* header_page(u32 chunk, u64 page) {
-    const format::ColumnAddress column = chunks[chunk].columns[0];
-    return device_base(column.device_index()) + column.offset_bytes() + page * page_size;
+  u8* header_page(u32 chunk, u64 page, u32 column = 0) {
+    const format::ColumnAddress address = chunks[chunk].columns[column];
+    return device_base(address.device_index()) + address.offset_bytes() + page * page_size;
   }
   u8* device_base(u32 device) { return memory_[device].base(); }
-  u64 chunk_bytes() const { return options_.granule_bytes * options_.granules_per_chunk; }
+  u64 chunk_bytes() const {
+    const u32 data_columns = raid::with_level(
+        options_.level, [&](auto level) { return level.data_columns(options_.column_count); });
+    return options_.granule_bytes * options_.granules_per_chunk * data_columns;
+  }
   u64 chunk_pages() const { return chunk_bytes() / page_size; }
   format::ChunkLayout layout() const { return format::chunk_layout(chunk_pages()); }
 
@@ -111,7 +119,6 @@ class SpaceFixture {
   void write_slot(u32 chunk, u32 slot, u64 epoch, const std::vector<u64>& bitmap) {
     const u64 base = chunks[chunk].descriptor.base_address;
     const u64 page = slot == 0 ? layout().bitmap_a_page : layout().bitmap_b_page;
-    std::memcpy(header_page(chunk, page + 1), bitmap.data(), bitmap.size() * sizeof(u64));
     format::BitmapSlotHeader header{};
     header.magic = format::bitmap_slot_magic;
     header.version = 1;
@@ -122,7 +129,10 @@ class SpaceFixture {
     header.bit_count = chunk_pages();
     for (const u64 word : bitmap) header.set_count += popcount(word);
     header.checksum = xxh3_64(&header, sizeof(header), base ^ slot);
-    std::memcpy(header_page(chunk, page), &header, sizeof(header));
+    for (u32 column = 0; column <= chunks[chunk].descriptor.redundancy; ++column) {
+      std::memcpy(header_page(chunk, page + 1, column), bitmap.data(), bitmap.size() * sizeof(u64));
+      std::memcpy(header_page(chunk, page, column), &header, sizeof(header));
+    }
   }
   std::vector<u64> empty_bitmap() const {
     return std::vector<u64>(layout().bitmap_pages * page_size / 8);
@@ -154,20 +164,32 @@ class SpaceFixture {
       std::memcpy(to.base() + begin, from.base() + begin, static_cast<u64>(end - begin));
     }
   }
-  u64 column_bytes() const { return (layout().header_pages + chunk_pages()) * page_size; }
+  u64 column_bytes() const { return raid::column_length(describe()); }
+
+  format::ChunkDescriptor describe() const {
+    format::ChunkDescriptor descriptor{};
+    descriptor.size_bytes = chunk_bytes();
+    descriptor.level = options_.level;
+    descriptor.column_count = static_cast<u16>(options_.column_count);
+    descriptor.redundancy = static_cast<u8>(
+        raid::with_level(options_.level, [&](auto level) { return level.redundancy(options_.column_count); }));
+    descriptor.stripe_length_bytes = options_.stripe_length_bytes;
+    descriptor.flags = format::chunk_flag_known;
+    return descriptor;
+  }
 
   // Neighbouring chunks lie on different devices, as mkfs places them.
   void make_layout() {
-    const u32 chunk_count = options_.device_count * options_.chunks_per_device;
+    const bool spread = options_.level == format::RaidLevel::single;
+    const u32 chunk_count = (spread ? options_.device_count : 1) * options_.chunks_per_device;
     for (u32 i = 0; i < chunk_count; ++i) {
-      raid::ChunkSource chunk{};
+      raid::ChunkSource chunk{describe(), {}};
       chunk.descriptor.base_address = options_.granule_bytes + i * chunk_bytes();
-      chunk.descriptor.size_bytes = chunk_bytes();
-      chunk.descriptor.level = format::RaidLevel::single;
-      chunk.descriptor.column_count = 1;
-      chunk.descriptor.flags = format::chunk_flag_known;
-      const u64 offset = format::layout_area_offset + i / options_.device_count * column_bytes();
-      chunk.columns.push_back(format::ColumnAddress::make(i % options_.device_count, offset));
+      const u64 row = spread ? i / options_.device_count : i;
+      const u64 offset = format::layout_area_offset + row * align_up(column_bytes(), 65536);
+      for (u32 c = 0; c < options_.column_count; ++c) {
+        chunk.columns.push_back(format::ColumnAddress::make(spread ? i % options_.device_count : c, offset));
+      }
       chunks.push_back(chunk);
     }
     superblock.epoch = 1;
@@ -181,13 +203,16 @@ class SpaceFixture {
 
   void format_chunk(u32 chunk) {
     const format::ChunkDescriptor& descriptor = chunks[chunk].descriptor;
-    format::ChunkHeader header{};
-    header.magic = format::chunk_header_magic;
-    header.version = 1;
-    header.base_address = descriptor.base_address;
-    header.size_bytes = descriptor.size_bytes;
-    header.checksum = xxh3_64(&header, sizeof(header), header.base_address);
-    std::memcpy(header_page(chunk, 0), &header, sizeof(header));
+    for (u32 column = 0; column <= descriptor.redundancy; ++column) {
+      format::ChunkHeader header{};
+      header.magic = format::chunk_header_magic;
+      header.version = 1;
+      header.column_index = static_cast<u16>(column);
+      header.base_address = descriptor.base_address;
+      header.size_bytes = descriptor.size_bytes;
+      header.checksum = xxh3_64(&header, sizeof(header), header.base_address);
+      std::memcpy(header_page(chunk, 0, column), &header, sizeof(header));
+    }
     write_slot(chunk, 0, 1, empty_bitmap());
   }
 

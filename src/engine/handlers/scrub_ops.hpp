@@ -35,6 +35,25 @@ GPU4FS_FN bool has_pages_in_use(Group g, const raid::ChunkState& chunk, u64 firs
   return g.any(found != 0);
 }
 
+// Those of the pages in `wanted` of which a copy is damaged and could not be replaced by another.
+template <class Group>
+GPU4FS_FN u64 scrub_copies(Group g, const raid::LogicalSpace& space, u32 index, u64 page, u64 wanted) {
+  const raid::ChunkState& chunk = space.chunks[index];
+  u64 lost = 0;
+  for (u32 copy = 0; copy < chunk.copy_count; ++copy) {
+    u64 damaged = raid::find_mismatches(g, space, index, copy, page, wanted);
+    if (damaged != 0) damaged = raid::confirm_mismatches(g, space, index, copy, page, damaged);
+    if (damaged == 0) continue;
+    u64 settled = 0;
+    if (chunk.copy_count > 1) {
+      settled = damaged & serial(g, [&] { return raid::bitmap_bits_64(chunk, chunk.bitmaps.stable, page); });
+    }
+    lost |= damaged & ~settled;
+    if (settled != 0) lost |= raid::repair_mismatches(g, space, index, copy, page, settled);
+  }
+  return lost;
+}
+
 // What is known of the pages goes into the table of damage.
 GPU4FS_FN inline void record_scrub(const Engine& engine, const format::Command& command, u64 address, u64 count,
                                    u64 damaged) {
@@ -99,8 +118,7 @@ GPU4FS_FN GPU4FS_NOINLINE void task_scrub(Group g, Engine& engine, CommandState&
   });
   const bool records = (command.mask & format::scrub_mask_record) != 0;
   if (wanted == 0 && !records) return;
-  u64 damaged = raid::find_mismatches(g, engine.fs.space, index, page, wanted);
-  if (damaged != 0) damaged = raid::confirm_mismatches(g, engine.fs.space, index, page, damaged);
+  u64 damaged = detail::scrub_copies(g, engine.fs.space, index, page, wanted);
   // Pages that are no part of a checkpoint yet are rewritten in place: they are not judged.
   if (records) damaged &= serial(g, [&] { return raid::bitmap_bits_64(chunk, chunk.bitmaps.stable, page); });
   u8* output = nullptr;

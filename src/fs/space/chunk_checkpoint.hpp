@@ -49,13 +49,15 @@ template <class Group>
 GPU4FS_FN Status write_descriptor_page(Group g, FileSystem& fs, const ChunkState& chunk, u64 page) {
   const u64 header_page = format::chunk_layout(chunk.page_count).descriptors_page + page;
   const format::PageDescriptor* source = chunk.descriptors + page * format::descriptors_per_page;
-  GPU4FS_TRY(serial(g, [&] { return raid::begin_header_write(fs.space, chunk, 0, header_page, 1); }));
-  u8* destination = raid::header_memory(fs.space, chunk, 0, header_page, 1);
-  for (u32 i = g.rank(); i < format::descriptors_per_page; i += g.size()) {
-    store_stream_16(destination + 16 * i, load_shared_16(source + i));
+  for (u32 column = 0; column <= chunk.redundancy; ++column) {
+    GPU4FS_TRY(serial(g, [&] { return raid::begin_header_write(fs.space, chunk, column, header_page, 1); }));
+    u8* destination = raid::header_memory(fs.space, chunk, column, header_page, 1);
+    for (u32 i = g.rank(); i < format::descriptors_per_page; i += g.size()) {
+      store_stream_16(destination + 16 * i, load_shared_16(source + i));
+    }
+    g.sync();
+    serial(g, [&] { raid::end_header_write(fs.space, chunk, column, header_page, 1); });
   }
-  g.sync();
-  serial(g, [&] { raid::end_header_write(fs.space, chunk, 0, header_page, 1); });
   return Status::ok;
 }
 
@@ -86,11 +88,11 @@ struct SlotContent {
 
 // The slot's header, composed on the medium: the slot counts for nothing until the superblock has its epoch.
 template <class Group>
-GPU4FS_FN Status write_slot_header(Group g, FileSystem& fs, ChunkState& chunk, u32 slot,
+GPU4FS_FN Status write_slot_header(Group g, FileSystem& fs, ChunkState& chunk, u32 column, u32 slot,
                                    const SlotContent& content) {
   const u64 header_page = slot_page(format::chunk_layout(chunk.page_count), slot);
-  GPU4FS_TRY(serial(g, [&] { return raid::begin_header_write(fs.space, chunk, 0, header_page, 1); }));
-  u8* page = raid::header_memory(fs.space, chunk, 0, header_page, 1);
+  GPU4FS_TRY(serial(g, [&] { return raid::begin_header_write(fs.space, chunk, column, header_page, 1); }));
+  u8* page = raid::header_memory(fs.space, chunk, column, header_page, 1);
   zero_page(g, page);
   format::BitmapSlotHeader* written = reinterpret_cast<format::BitmapSlotHeader*>(page);
   serial(g, [&] {
@@ -106,9 +108,24 @@ GPU4FS_FN Status write_slot_header(Group g, FileSystem& fs, ChunkState& chunk, u
   const u64 checksum = xxh3_page(g, page, chunk.base_address ^ slot);
   serial(g, [&] {
     written->checksum = checksum;
-    raid::end_header_write(fs.space, chunk, 0, header_page, 1);
+    raid::end_header_write(fs.space, chunk, column, header_page, 1);
   });
   return Status::ok;
+}
+
+// The staged bitmap into a slot of one copy of the header area.
+template <class Group>
+GPU4FS_FN Status write_slot(Group g, FileSystem& fs, ChunkState& chunk, u32 column, u32 slot,
+                            const SlotContent& content) {
+  const format::ChunkLayout layout = format::chunk_layout(chunk.page_count);
+  const u64 first = slot_page(layout, slot) + 1;
+  GPU4FS_TRY(serial(
+      g, [&] { return raid::begin_header_write(fs.space, chunk, column, first, layout.bitmap_pages); }));
+  u8* bitmap = raid::header_memory(fs.space, chunk, column, first, layout.bitmap_pages);
+  copy_bytes(g, bitmap, chunk.bitmaps.staged, layout.bitmap_pages * page_size);
+  g.sync();
+  serial(g, [&] { raid::end_header_write(fs.space, chunk, column, first, layout.bitmap_pages); });
+  return write_slot_header(g, fs, chunk, column, slot, content);
 }
 
 }  // namespace detail
@@ -160,19 +177,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_chunk(Group g, FileSystem& fs, u32 index,
   });
   GPU4FS_TRY(detail::write_descriptors(g, fs, chunk));
 
-  const format::ChunkLayout layout = format::chunk_layout(chunk.page_count);
-  const u64 bitmap_page = detail::slot_page(layout, slot) + 1;
-  GPU4FS_TRY(serial(
-      g, [&] { return raid::begin_header_write(fs.space, chunk, 0, bitmap_page, layout.bitmap_pages); }));
-  u8* bitmap = raid::header_memory(fs.space, chunk, 0, bitmap_page, layout.bitmap_pages);
-  copy_bytes(g, bitmap, chunk.bitmaps.staged, layout.bitmap_pages * page_size);
-  g.sync();
-  serial(g, [&] { raid::end_header_write(fs.space, chunk, 0, bitmap_page, layout.bitmap_pages); });
+  const u64 bitmap_pages = format::chunk_layout(chunk.page_count).bitmap_pages;
   detail::SlotContent content{};
   content.epoch = epoch;
-  content.bitmap_checksum = detail::bitmap_checksum(g, chunk, chunk.bitmaps.staged, layout.bitmap_pages);
+  content.bitmap_checksum = detail::bitmap_checksum(g, chunk, chunk.bitmaps.staged, bitmap_pages);
   content.set_count = detail::count_set_bits(g, chunk, chunk.bitmaps.staged);
-  GPU4FS_TRY(detail::write_slot_header(g, fs, chunk, slot, content));
+  for (u32 column = 0; column <= chunk.redundancy; ++column) {
+    GPU4FS_TRY(detail::write_slot(g, fs, chunk, column, slot, content));
+  }
   serial(g, [&] { chunk.slot_epoch[slot] = epoch; });
   return Status::ok;
 }

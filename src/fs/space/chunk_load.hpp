@@ -7,6 +7,10 @@
 // checkpoint that never became valid, so it is passed over; that the durable one was not lost this
 // way is seen by check_page_used() once all chunks are loaded. A slot that counts and whose bitmap
 // does not verify is corrupt: an older bitmap would hand out pages that are in use.
+//
+// With redundancy the header area has several copies. The first one counts whose header and slot verify
+// and whose newest slot is as new as that of any; descriptors are taken from the same copy. Copies that
+// are older, or damaged, are written again by the next checkpoint.
 #pragma once
 
 #include "base/copy.hpp"
@@ -51,12 +55,13 @@ struct SlotFacts {
 
 // Status: the device's, when it cannot read.
 template <class Group>
-GPU4FS_FN Status read_slot(Group g, FileSystem& fs, ChunkState& chunk, u32 slot, SlotFacts* facts) {
+GPU4FS_FN Status read_slot(Group g, FileSystem& fs, ChunkState& chunk, u32 column, u32 slot,
+                           SlotFacts* facts) {
   const format::ChunkLayout layout = format::chunk_layout(chunk.page_count);
   *facts = {0, 0, 0};
   GPU4FS_TRY(serial(
-      g, [&] { return raid::begin_header_read(fs.space, chunk, 0, slot_page(layout, slot), 1); }));
-  const u8* page = raid::header_memory(fs.space, chunk, 0, slot_page(layout, slot), 1);
+      g, [&] { return raid::begin_header_read(fs.space, chunk, column, slot_page(layout, slot), 1); }));
+  const u8* page = raid::header_memory(fs.space, chunk, column, slot_page(layout, slot), 1);
   void* buffer = chunk.bitmaps.staged;  // not in use before the chunk is loaded
   if (!load_sealed_page(g, buffer, page, chunk.base_address ^ slot)) return Status::ok;
   *facts = serial(g, [&] {
@@ -73,27 +78,27 @@ GPU4FS_FN Status read_slot(Group g, FileSystem& fs, ChunkState& chunk, u32 slot,
 
 // Status: corrupt_structure, or the device's.
 template <class Group>
-GPU4FS_FN Status check_chunk_header(Group g, FileSystem& fs, ChunkState& chunk) {
+GPU4FS_FN Status check_chunk_header(Group g, FileSystem& fs, ChunkState& chunk, u32 column) {
   void* buffer = chunk.bitmaps.staged;
-  GPU4FS_TRY(serial(g, [&] { return raid::begin_header_read(fs.space, chunk, 0, 0, 1); }));
-  const u8* page = raid::header_memory(fs.space, chunk, 0, 0, 1);
+  GPU4FS_TRY(serial(g, [&] { return raid::begin_header_read(fs.space, chunk, column, 0, 1); }));
+  const u8* page = raid::header_memory(fs.space, chunk, column, 0, 1);
   if (!load_sealed_page(g, buffer, page, chunk.base_address)) return Status::corrupt_structure;
   return serial(g, [&] {
     const format::ChunkHeader* header = static_cast<const format::ChunkHeader*>(buffer);
     const bool fits = header->magic == format::chunk_header_magic && header->version == 1 &&
-                      header->column_index == 0 && header->base_address == chunk.base_address &&
+                      header->column_index == column && header->base_address == chunk.base_address &&
                       header->size_bytes == chunk.size_bytes;
     return fits ? Status::ok : Status::corrupt_structure;
   });
 }
 
 template <class Group>
-GPU4FS_FN Status clear_slot(Group g, FileSystem& fs, ChunkState& chunk, u32 slot) {
+GPU4FS_FN Status clear_slot(Group g, FileSystem& fs, ChunkState& chunk, u32 column, u32 slot) {
   const u64 page = slot_page(format::chunk_layout(chunk.page_count), slot);
-  GPU4FS_TRY(serial(g, [&] { return raid::begin_header_write(fs.space, chunk, 0, page, 1); }));
-  zero_page(g, raid::header_memory(fs.space, chunk, 0, page, 1));
+  GPU4FS_TRY(serial(g, [&] { return raid::begin_header_write(fs.space, chunk, column, page, 1); }));
+  zero_page(g, raid::header_memory(fs.space, chunk, column, page, 1));
   g.sync();
-  serial(g, [&] { raid::end_header_write(fs.space, chunk, 0, page, 1); });
+  serial(g, [&] { raid::end_header_write(fs.space, chunk, column, page, 1); });
   return Status::ok;
 }
 
@@ -101,13 +106,13 @@ GPU4FS_FN Status clear_slot(Group g, FileSystem& fs, ChunkState& chunk, u32 slot
 // was lost: mounted for writing its header goes, so that it cannot come back when the pool reaches
 // that epoch.
 template <class Group>
-GPU4FS_FN Status choose_slot(Group g, FileSystem& fs, ChunkState& chunk, u64 superblock_epoch,
-                             SlotFacts (&slots)[2], u32* newest) {
+GPU4FS_FN Status choose_slot(Group g, FileSystem& fs, ChunkState& chunk, u32 column,
+                             u64 superblock_epoch, SlotFacts (&slots)[2], u32* newest) {
   for (u32 slot = 0; slot < 2; ++slot) {
-    GPU4FS_TRY(read_slot(g, fs, chunk, slot, &slots[slot]));
+    GPU4FS_TRY(read_slot(g, fs, chunk, column, slot, &slots[slot]));
     if (slots[slot].epoch <= superblock_epoch) continue;
     slots[slot].epoch = 0;
-    if (fs.read_only == 0) GPU4FS_TRY(clear_slot(g, fs, chunk, slot));
+    if (fs.read_only == 0) GPU4FS_TRY(clear_slot(g, fs, chunk, column, slot));
   }
   *newest = slots[1].epoch > slots[0].epoch ? 1 : 0;
   return Status::ok;
@@ -132,21 +137,20 @@ GPU4FS_FN bool padding_is_zero(Group g, const ChunkState& chunk, const u64* bitm
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status load_bitmap(Group g, FileSystem& fs, ChunkState& chunk, u32 slot,
-                                             const SlotFacts& facts) {
+GPU4FS_FN GPU4FS_NOINLINE Status load_bitmap(Group g, FileSystem& fs, ChunkState& chunk, u32 column,
+                                             u32 slot, const SlotFacts& facts, u64* bitmap) {
   const format::ChunkLayout layout = format::chunk_layout(chunk.page_count);
-  u64* committed = chunk.bitmaps.committed;
   const u64 first = slot_page(layout, slot) + 1;
   GPU4FS_TRY(serial(
-      g, [&] { return raid::begin_header_read(fs.space, chunk, 0, first, layout.bitmap_pages); }));
-  const u8* source = raid::header_memory(fs.space, chunk, 0, first, layout.bitmap_pages);
-  copy_bytes(g, committed, source, layout.bitmap_pages * page_size);
+      g, [&] { return raid::begin_header_read(fs.space, chunk, column, first, layout.bitmap_pages); }));
+  const u8* source = raid::header_memory(fs.space, chunk, column, first, layout.bitmap_pages);
+  copy_bytes(g, bitmap, source, layout.bitmap_pages * page_size);
   g.sync();
-  if (bitmap_checksum(g, chunk, committed, layout.bitmap_pages) != facts.bitmap_checksum)
+  if (bitmap_checksum(g, chunk, bitmap, layout.bitmap_pages) != facts.bitmap_checksum)
     return Status::corrupt_structure;
-  if (!padding_is_zero(g, chunk, committed, layout.bitmap_pages * (page_size / 8)))
+  if (!padding_is_zero(g, chunk, bitmap, layout.bitmap_pages * (page_size / 8)))
     return Status::corrupt_structure;
-  return count_set_bits(g, chunk, committed) == facts.set_count ? Status::ok
+  return count_set_bits(g, chunk, bitmap) == facts.set_count ? Status::ok
                                                                 : Status::corrupt_structure;
 }
 
@@ -178,14 +182,14 @@ GPU4FS_FN void derive_bitmaps(Group g, ChunkState& chunk) {
 }
 
 template <class Group>
-GPU4FS_FN Status load_descriptors(Group g, FileSystem& fs, ChunkState& chunk) {
+GPU4FS_FN Status load_descriptors(Group g, FileSystem& fs, ChunkState& chunk, u32 column) {
   const format::ChunkLayout layout = format::chunk_layout(chunk.page_count);
   GPU4FS_TRY(serial(g, [&] {
-    return raid::begin_header_read(fs.space, chunk, 0, layout.descriptors_page,
+    return raid::begin_header_read(fs.space, chunk, column, layout.descriptors_page,
                                    layout.descriptor_pages);
   }));
   const u8* source =
-      raid::header_memory(fs.space, chunk, 0, layout.descriptors_page, layout.descriptor_pages);
+      raid::header_memory(fs.space, chunk, column, layout.descriptors_page, layout.descriptor_pages);
   copy_bytes(g, chunk.descriptors, source, layout.descriptor_pages * page_size);
   for (u64 w = g.rank(); w < divide_up(layout.descriptor_pages, 64); w += g.size())
     chunk.descriptor_dirty[w] = 0;
@@ -206,6 +210,107 @@ GPU4FS_FN inline void add_to_counters(FileSystem& fs, u64 page_count, u64 free_c
   }
 }
 
+// What one copy of the header area says.
+struct HeaderCopy {
+  Status status;
+  u32 column;
+  u32 newest;  // slot
+  SlotFacts slots[2];
+};
+
+template <class Group>
+GPU4FS_FN HeaderCopy read_header_copy(Group g, FileSystem& fs, ChunkState& chunk, u32 column,
+                                      u64 superblock_epoch) {
+  HeaderCopy copy{};
+  copy.column = column;
+  copy.status = check_chunk_header(g, fs, chunk, column);
+  if (copy.status != Status::ok) return copy;
+  copy.status = choose_slot(g, fs, chunk, column, superblock_epoch, copy.slots, &copy.newest);
+  if (copy.status == Status::ok && copy.slots[copy.newest].epoch == 0) {
+    copy.status = Status::corrupt_structure;
+  }
+  return copy;
+}
+
+// Writes the chunk header of column `good` in front of column `bad`. What cannot be written stays as it is: a later
+// mount tries again.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void restore_chunk_header(Group g, FileSystem& fs, ChunkState& chunk, u32 good, u32 bad) {
+  void* buffer = chunk.bitmaps.staged;
+  const bool readable =
+      serial(g, [&] { return raid::begin_header_read(fs.space, chunk, good, 0, 1) == Status::ok; });
+  if (!readable) return;
+  copy_bytes(g, buffer, raid::header_memory(fs.space, chunk, good, 0, 1), page_size);
+  format::ChunkHeader* header = static_cast<format::ChunkHeader*>(buffer);
+  serial(g, [&] {
+    header->column_index = static_cast<u16>(bad);
+    header->checksum = 0;
+  });
+  const u64 checksum = xxh3_page(g, buffer, chunk.base_address);
+  const bool writable = serial(g, [&] {
+    header->checksum = checksum;
+    return raid::begin_header_write(fs.space, chunk, bad, 0, 1) == Status::ok;
+  });
+  if (!writable) return;
+  copy_bytes(g, raid::header_memory(fs.space, chunk, bad, 0, 1), buffer, page_size);
+  g.sync();
+  serial(g, [&] { raid::end_header_write(fs.space, chunk, bad, 0, 1); });
+}
+
+// Bitmap and descriptors of the newest copy that has them. *complete: all copies are equally new and sound, as
+// far as was seen.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status load_newest_copy(Group g, FileSystem& fs, ChunkState& chunk,
+                                                  u64 superblock_epoch, HeaderCopy* chosen, bool* complete) {
+  *complete = true;
+  u64 best_epoch = 0;
+  Status status = Status::corrupt_structure;
+  // First how new the newest is, then the first copy of that age that loads.
+  for (u32 column = 0; column <= chunk.redundancy; ++column) {
+    const HeaderCopy copy = read_header_copy(g, fs, chunk, column, superblock_epoch);
+    if (copy.status != Status::ok) {
+      status = copy.status;
+      *complete = false;
+      continue;
+    }
+    const u64 epoch = copy.slots[copy.newest].epoch;
+    if (best_epoch != 0 && epoch != best_epoch) *complete = false;
+    best_epoch = maximum(best_epoch, epoch);
+  }
+  bool found = false;
+  for (u32 column = 0; column <= chunk.redundancy; ++column) {
+    const HeaderCopy copy = read_header_copy(g, fs, chunk, column, superblock_epoch);
+    if (copy.status != Status::ok || copy.slots[copy.newest].epoch != best_epoch) continue;
+    // Of the copies behind the one that counts the bitmap is only verified, in the work space.
+    u64* bitmap = found ? chunk.bitmaps.staged : chunk.bitmaps.committed;
+    Status loaded = load_bitmap(g, fs, chunk, column, copy.newest, copy.slots[copy.newest], bitmap);
+    if (loaded == Status::ok && !found) loaded = load_descriptors(g, fs, chunk, column);
+    if (loaded != Status::ok) {
+      if (!found) status = loaded;
+      *complete = false;
+    } else if (!found) {
+      found = true;
+      *chosen = copy;
+    }
+  }
+  return found ? Status::ok : status;
+}
+
+// Not all copies of the header area are sound: chunk headers are written at once, the next checkpoint writes
+// everything else. `good`: a column whose chunk header is sound.
+template <class Group>
+GPU4FS_FN void rewrite_all_headers(Group g, FileSystem& fs, ChunkState& chunk, u32 good) {
+  for (u32 column = 0; column <= chunk.redundancy; ++column) {
+    if (check_chunk_header(g, fs, chunk, column) != Status::ok) restore_chunk_header(g, fs, chunk, good, column);
+  }
+  const u64 descriptor_pages = format::chunk_layout(chunk.page_count).descriptor_pages;
+  for (u64 page = g.rank(); page < descriptor_pages; page += g.size()) {
+    fetch_or<Order::relaxed, Scope::engine>(&chunk.descriptor_dirty[page / 64], u64{1} << (page % 64));
+  }
+  g.sync();
+  serial(g, [&] { store<Order::relaxed, Scope::engine>(&chunk.changed, 1u); });
+}
+
 }  // namespace detail
 
 // Mount. Loads one chunk, once, and adds it to fs.counters, which begin as zero. Its header area
@@ -218,19 +323,17 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, FileSystem& fs, u32 index,
   GPU4FS_CHECK_GT(superblock_epoch, u64{0});
   raid::ChunkState& chunk = fs.space.chunks[index];
   GPU4FS_CHECK_EQ(chunk.loaded, 0u);
-  GPU4FS_TRY(detail::check_chunk_header(g, fs, chunk));
-  detail::SlotFacts slots[2];
-  u32 newest = 0;
-  GPU4FS_TRY(detail::choose_slot(g, fs, chunk, superblock_epoch, slots, &newest));
-  if (slots[newest].epoch == 0) return Status::corrupt_structure;
-  GPU4FS_TRY(detail::load_bitmap(g, fs, chunk, newest, slots[newest]));
+  detail::HeaderCopy copy{};
+  bool complete = true;
+  GPU4FS_TRY(detail::load_newest_copy(g, fs, chunk, superblock_epoch, &copy, &complete));
+  // The bitmap `staged` is work space until it is derived.
+  if (!complete && fs.read_only == 0) detail::rewrite_all_headers(g, fs, chunk, copy.column);
   detail::derive_bitmaps(g, chunk);
-  GPU4FS_TRY(detail::load_descriptors(g, fs, chunk));
   serial(g, [&] {
-    const u64 free_count = chunk.page_count - slots[newest].set_count;
-    chunk.slot_newest = newest;
-    chunk.slot_epoch[0] = slots[0].epoch;
-    chunk.slot_epoch[1] = slots[1].epoch;
+    const u64 free_count = chunk.page_count - copy.slots[copy.newest].set_count;
+    chunk.slot_newest = copy.newest;
+    chunk.slot_epoch[0] = copy.slots[0].epoch;
+    chunk.slot_epoch[1] = copy.slots[1].epoch;
     chunk.free_pages = static_cast<u32>(free_count);
     detail::add_to_counters(fs, chunk.page_count, free_count);
     store<Order::release, Scope::engine>(&chunk.loaded, 1u);

@@ -4,11 +4,13 @@
 //   level             format::RaidLevel
 //   member_count_min  columns of a chunk
 //   member_count_max
-//   losses_survived   columns that may be lost; the header area has that many more copies
-//   map(column_count, page)            place of a logical page
-//   pages_together(column_count, page, page_count)  pages from `page` on, of a chunk of page_count, that
-//                                      follow each other in one column
-//   column_pages(column_count, pages)  data pages of each column of a chunk of `pages` pages
+//   has_stripes       whether a chunk has a stripe length
+//   redundancy(column_count)   columns that may be lost; the header area has that many more copies
+//   copies(column_count)       places that hold each page, 1 to copy_count_max
+//   data_columns(column_count) granules of logical space that a chunk covers for each granule of a column
+//   map(geometry, page, copy)  place of a copy of a logical page; the place in the column is the same for all copies
+//   pages_together(geometry, page)  pages from `page` on that follow each other in their columns
+//   column_pages(geometry)     data pages of each column
 #pragma once
 
 #include "base/config.hpp"
@@ -16,6 +18,15 @@
 #include "format/chunk_format.hpp"
 
 namespace gpu4fs::raid {
+
+inline constexpr u32 copy_count_max = 4;
+
+// Shape of a chunk.
+struct Geometry {
+  u32 column_count;
+  u32 stripe_pages;  // 0 without stripes
+  u64 page_count;    // logical
+};
 
 // A page of a column's data area.
 struct PagePlace {

@@ -64,6 +64,9 @@ struct CheckContext {
   // Verifies a metadata page and reports what is wrong with it. False: its content must not be
   // used.
   bool read_metadata(u64 address, const std::string& owner, PageBuffer* page);
+  // Of a page with several copies of which one at least is good: reports the others that are not. False: none is
+  // good, or it has no copies.
+  bool check_copies(u64 address, const std::string& owner);
 };
 
 std::string inode_place(u64 number, const format::Inode& inode);

@@ -134,6 +134,8 @@ class MapWalker {
       if (!context_.reader.read_descriptor(page, &descriptor)) {
         context_.add(FindingId::page_unreadable, context_.reader.place_text(page_address),
                      owner_text(file_page + i) + ": its descriptor");
+      } else if (context_.check_copies(page_address, owner_text(file_page + i))) {
+        // One copy at least is good.
       } else if (xxh3_page(Lane{}, &buffer_[i], page_address) != descriptor.checksum) {
         context_.add(FindingId::page_checksum, context_.reader.place_text(page_address),
                      owner_text(file_page + i));
@@ -191,6 +193,25 @@ bool claim_pages(CheckContext& context, u64 address, u64 count, const std::strin
   return twice == 0;
 }
 
+bool CheckContext::check_copies(u64 address, const std::string& owner) {
+  const u32 count = reader.copy_count(reader.locate(address)->chunk);
+  if (count == 1) return false;
+  PageBuffer page;
+  std::vector<u32> bad;
+  for (u32 copy = 0; copy < count; ++copy) {
+    if (reader.read_copy(address, copy, &page) != PageState::good) bad.push_back(copy);
+  }
+  if (bad.size() == count) return false;
+  for (const u32 copy : bad) {
+    const PagePlace place = *reader.locate(address, copy);
+    add(FindingId::copy_damaged,
+        fmt::format("{} offset {:#x} (logical {:#x})", pool.devices[place.device].file.path(), place.device_offset,
+                    address),
+        owner);
+  }
+  return true;
+}
+
 bool CheckContext::read_metadata(u64 address, const std::string& owner, PageBuffer* page) {
   switch (reader.read_page(address, page)) {
     case PageState::good:
@@ -206,6 +227,7 @@ bool CheckContext::read_metadata(u64 address, const std::string& owner, PageBuff
       return false;
   }
   ++result.pages_verified;
+  (void)check_copies(address, "metadata of " + owner);
   format::PageDescriptor descriptor{};
   const std::optional<PagePlace> place = reader.locate(address);
   // A checkpoint writes its pages while the next epoch is open.

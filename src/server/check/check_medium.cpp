@@ -9,6 +9,7 @@
 
 #include "base/xxh3_serial.hpp"
 #include "format/format_text.hpp"
+#include "raid/levels/levels.hpp"
 #include "server/check/check_context.hpp"
 #include "server/pool_checksum.hpp"
 
@@ -137,10 +138,10 @@ BitWords choose_bitmap(CheckContext& context, const BitmapPlace& place, FindingI
   return chosen->words;
 }
 
-void check_chunk_header(CheckContext& context, u32 chunk) {
+void check_chunk_header(CheckContext& context, u32 chunk, u32 column) {
   const format::ChunkDescriptor& descriptor = context.pool.chunks[chunk].descriptor;
-  const DeviceFile& file = context.reader.chunk_device(chunk);
-  const u64 offset = context.reader.header_area_offset(chunk, 0);
+  const DeviceFile& file = context.reader.chunk_device(chunk, column);
+  const u64 offset = context.reader.header_area_offset(chunk, 0, column);
   format::ChunkHeader header{};
   std::string problem;
   try {
@@ -155,7 +156,7 @@ void check_chunk_header(CheckContext& context, u32 chunk) {
       problem = "wrong magic";
     } else if (header.checksum != structure_checksum(header, descriptor.base_address)) {
       problem = "wrong checksum";
-    } else if (header.version != 1 || header.column_index != 0 || !reserved_zero) {
+    } else if (header.version != 1 || header.column_index != column || !reserved_zero) {
       problem = "impossible fields";
     } else if (std::memcmp(header.pool_uuid, context.pool.superblock.pool_uuid, 16) != 0) {
       problem = fmt::format("belongs to pool {}", format::uuid_text(header.pool_uuid));
@@ -195,6 +196,34 @@ std::vector<u64> node_children(const format::ChunkTreeNode& node) {
     children.push_back(branch.child);
   }
   return children;
+}
+
+// The bitmap that counts, from the first copy of the header area that has it; reports copies that differ.
+BitWords read_allocation(CheckContext& context, u32 chunk) {
+  const format::ChunkDescriptor& descriptor = context.pool.chunks[chunk].descriptor;
+  const u64 page_count = context.reader.chunk_page_count(chunk);
+  const format::ChunkLayout layout = format::chunk_layout(page_count);
+  const FindingId damage = descriptor.redundancy == 0 ? FindingId::bitmap_damaged : FindingId::copy_damaged;
+  BitWords found;
+  for (u32 column = 0; column <= descriptor.redundancy; ++column) {
+    const DeviceFile& file = context.reader.chunk_device(chunk, column);
+    const u64 slot_a = context.reader.header_area_offset(chunk, layout.bitmap_a_page, column);
+    BitWords words = choose_bitmap(
+        context,
+        {file, slot_a, context.reader.header_area_offset(chunk, layout.bitmap_b_page, column), descriptor.base_address,
+         page_count, layout.bitmap_pages},
+        damage);
+    if (words.empty()) continue;
+    if (found.empty()) {
+      found = std::move(words);
+    } else if (words != found) {
+      context.add(FindingId::copy_damaged, device_place(file, slot_a), "the bitmap differs from that of another copy");
+    }
+  }
+  if (found.empty() && descriptor.redundancy != 0) {
+    context.add(FindingId::bitmap_damaged, fmt::format("chunk {:#x}", descriptor.base_address), "in all copies");
+  }
+  return found;
 }
 
 }  // namespace
@@ -272,16 +301,14 @@ void check_chunk_maps(CheckContext& context) {
     if (map.empty()) continue;
     BitWords expected(map.size());
     for (const OpenedChunk& chunk : context.pool.chunks) {
-      const u64 pages = chunk.descriptor.size_bytes / page_size;
-      const u64 bytes = (format::chunk_layout(pages).header_pages + pages) * page_size;
-      if (chunk.columns[0].device_index() != index) continue;
-      const u64 first = (chunk.columns[0].offset_bytes() - part.chunk_area_offset) /
-                        format::physical_granule_bytes;
-      const u64 count =
-          (bytes + format::physical_granule_bytes - 1) / format::physical_granule_bytes;
-      for (u64 granule = first; granule < std::min(first + count, part.chunk_area_granules);
-           ++granule) {
-        set_bit(expected, granule);
+      const u64 bytes = raid::column_length(chunk.descriptor);
+      for (const format::ColumnAddress& column : chunk.columns) {
+        if (column.device_index() != index) continue;
+        const u64 first = (column.offset_bytes() - part.chunk_area_offset) / format::physical_granule_bytes;
+        const u64 count = (bytes + format::physical_granule_bytes - 1) / format::physical_granule_bytes;
+        for (u64 granule = first; granule < std::min(first + count, part.chunk_area_granules); ++granule) {
+          set_bit(expected, granule);
+        }
       }
     }
     if (map != expected) {
@@ -297,17 +324,13 @@ void check_chunks(CheckContext& context) {
   u64 pages_allocated = 0;
   bool all_known = true;
   for (u32 chunk = 0; chunk < chunk_count; ++chunk) {
-    check_chunk_header(context, chunk);
+    for (u32 column = 0; column <= context.pool.chunks[chunk].descriptor.redundancy; ++column) {
+      check_chunk_header(context, chunk, column);
+    }
     const u64 page_count = context.reader.chunk_page_count(chunk);
     const format::ChunkLayout layout = format::chunk_layout(page_count);
     ChunkUse& use = context.chunks[chunk];
-    use.allocated = choose_bitmap(
-        context,
-        {context.reader.chunk_device(chunk),
-         context.reader.header_area_offset(chunk, layout.bitmap_a_page),
-         context.reader.header_area_offset(chunk, layout.bitmap_b_page),
-         context.pool.chunks[chunk].descriptor.base_address, page_count, layout.bitmap_pages},
-        FindingId::bitmap_damaged);
+    use.allocated = read_allocation(context, chunk);
     use.has_bitmap = !use.allocated.empty();
     all_known = all_known && use.has_bitmap;
     use.allocated.resize(layout.bitmap_pages * page_size / 8);

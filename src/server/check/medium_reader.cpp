@@ -11,6 +11,7 @@
 #include "base/check.hpp"
 #include "base/group.hpp"
 #include "base/xxh3.hpp"
+#include "raid/levels/levels.hpp"
 
 namespace gpu4fs::server {
 
@@ -30,13 +31,6 @@ const u8* map_memory_device(const DeviceFile& file) {
 
 MediumReader::MediumReader(const OpenedPool& pool)
     : pool_(pool), cache_(std::make_unique<CachedDescriptors[]>(cache_slots)) {
-  for (const OpenedChunk& chunk : pool.chunks) {
-    if (chunk.descriptor.level != format::RaidLevel::single || chunk.columns.size() != 1) {
-      throw PoolError(Status::unsupported_feature,
-                      fmt::format("chunk {:#x}: only profile 'single' is known",
-                                  chunk.descriptor.base_address));
-    }
-  }
   for (const OpenedDevice& device : pool.devices)
     mappings_.push_back(map_memory_device(device.file));
 }
@@ -61,15 +55,20 @@ u64 MediumReader::chunk_page_count(u32 chunk) const {
   return pool_.chunks[chunk].descriptor.size_bytes / page_size;
 }
 
-const DeviceFile& MediumReader::chunk_device(u32 chunk) const {
-  return pool_.devices[pool_.chunks[chunk].columns[0].device_index()].file;
+u32 MediumReader::copy_count(u32 chunk) const {
+  const format::ChunkDescriptor& descriptor = pool_.chunks[chunk].descriptor;
+  return raid::with_level(descriptor.level, [&](auto level) { return level.copies(descriptor.column_count); });
 }
 
-u64 MediumReader::header_area_offset(u32 chunk, u64 page) const {
-  return pool_.chunks[chunk].columns[0].offset_bytes() + page * page_size;
+const DeviceFile& MediumReader::chunk_device(u32 chunk, u32 column) const {
+  return pool_.devices[pool_.chunks[chunk].columns[column].device_index()].file;
 }
 
-std::optional<PagePlace> MediumReader::locate(u64 address) const {
+u64 MediumReader::header_area_offset(u32 chunk, u64 page, u32 column) const {
+  return pool_.chunks[chunk].columns[column].offset_bytes() + page * page_size;
+}
+
+std::optional<PagePlace> MediumReader::locate(u64 address, u32 copy) const {
   const auto& chunks = pool_.chunks;
   const auto after = std::upper_bound(
       chunks.begin(), chunks.end(), address,
@@ -80,8 +79,10 @@ std::optional<PagePlace> MediumReader::locate(u64 address) const {
   if (address - descriptor.base_address >= descriptor.size_bytes) return std::nullopt;
   const u64 page = (address - descriptor.base_address) / page_size;
   const u64 header_pages = format::chunk_layout(chunk_page_count(chunk)).header_pages;
-  return PagePlace{chunk, page, chunks[chunk].columns[0].device_index(),
-                   header_area_offset(chunk, header_pages + page)};
+  const raid::PagePlace place = raid::with_level(
+      descriptor.level, [&](auto level) { return level.map(raid::geometry_of(descriptor), page, copy); });
+  return PagePlace{chunk, page, chunks[chunk].columns[place.column].device_index(),
+                   header_area_offset(chunk, header_pages + place.page, place.column)};
 }
 
 std::string MediumReader::place_text(u64 address) const {
@@ -99,7 +100,8 @@ bool MediumReader::read_descriptor(const PagePlace& place, format::PageDescripto
     const format::ChunkLayout layout = format::chunk_layout(chunk_page_count(place.chunk));
     cached.key = key;
     try {
-      read_device(place.device, header_area_offset(place.chunk, layout.descriptors_page + index),
+      read_device(pool_.chunks[place.chunk].columns[0].device_index(),
+                  header_area_offset(place.chunk, layout.descriptors_page + index),
                   cached.descriptors, sizeof(cached.descriptors));
       cached.readable = true;
     } catch (const PoolError&) {
@@ -112,22 +114,43 @@ bool MediumReader::read_descriptor(const PagePlace& place, format::PageDescripto
 
 bool MediumReader::read_raw(const PagePlace& place, u64 count, PageBuffer* pages) {
   GPU4FS_CHECK_LE(place.page + count, chunk_page_count(place.chunk));
+  const format::ChunkDescriptor& descriptor = pool_.chunks[place.chunk].descriptor;
   try {
-    read_device(place.device, place.device_offset, pages, count * page_size);
+    for (u64 done = 0; done < count;) {
+      const u64 page = place.page + done;
+      const u64 together = raid::with_level(descriptor.level, [&](auto level) {
+        return level.pages_together(raid::geometry_of(descriptor), page);
+      });
+      const u64 here = std::min(together, count - done);
+      const PagePlace from = *locate(descriptor.base_address + page * page_size);
+      read_device(from.device, from.device_offset, pages + done, here * page_size);
+      done += here;
+    }
   } catch (const PoolError&) {
     return false;
   }
   return true;
 }
 
-PageState MediumReader::read_page(u64 address, PageBuffer* page) {
-  const std::optional<PagePlace> place = locate(address);
+PageState MediumReader::read_copy(u64 address, u32 copy, PageBuffer* page) {
+  const std::optional<PagePlace> place = locate(address, copy);
   if (!place) return PageState::outside;
   format::PageDescriptor descriptor{};
   if (!read_descriptor(*place, &descriptor) || !read_raw(*place, 1, page))
     return PageState::unreadable;
   return xxh3_page(Lane{}, page, address) == descriptor.checksum ? PageState::good
                                                                  : PageState::damaged;
+}
+
+PageState MediumReader::read_page(u64 address, PageBuffer* page) {
+  const std::optional<PagePlace> place = locate(address);
+  if (!place) return PageState::outside;
+  PageState state = PageState::unreadable;
+  for (u32 copy = 0; copy < copy_count(place->chunk); ++copy) {
+    state = read_copy(address, copy, page);
+    if (state == PageState::good) break;
+  }
+  return state;
 }
 
 }  // namespace gpu4fs::server

@@ -2,7 +2,8 @@
 // dump.
 //
 // Translation, bitmaps and descriptors are read by this class itself from the chunk list of
-// OpenedPool. Only chunks of profile `single` exist in version 1.
+// OpenedPool. Of a page with several copies the first good one is given out; a header area with
+// several copies is read from the first column.
 #pragma once
 
 #include <memory>
@@ -20,7 +21,7 @@ namespace gpu4fs::server {
 
 enum class PageState : u8 { good, outside, unreadable, damaged };
 
-// Where a logical page lies.
+// Where a copy of a logical page lies.
 struct PagePlace {
   u32 chunk;  // index in OpenedPool::chunks
   u64 page;   // in the chunk
@@ -42,20 +43,23 @@ class MediumReader {
 
   const OpenedPool& pool() const { return pool_; }
   u64 chunk_page_count(u32 chunk) const;
+  u32 copy_count(u32 chunk) const;
   // Device offset of a page of the chunk's header area.
-  u64 header_area_offset(u32 chunk, u64 page) const;
-  const DeviceFile& chunk_device(u32 chunk) const;
+  u64 header_area_offset(u32 chunk, u64 page, u32 column = 0) const;
+  const DeviceFile& chunk_device(u32 chunk, u32 column = 0) const;
 
   // No value when the address is in no chunk.
-  std::optional<PagePlace> locate(u64 address) const;
+  std::optional<PagePlace> locate(u64 address, u32 copy = 0) const;
   // "path offset 0x... (logical 0x...)", whatever the address.
   std::string place_text(u64 address) const;
 
   // False when the device cannot read it.
   bool read_descriptor(const PagePlace& place, format::PageDescriptor* descriptor);
-  // Reads and verifies one page. `damaged` leaves the content in `page`.
+  // Reads and verifies one page, from the first copy that is good. `damaged` leaves the content in `page`.
   PageState read_page(u64 address, PageBuffer* page);
-  // Reads `count` pages of one chunk without verifying them.
+  // One copy of it.
+  PageState read_copy(u64 address, u32 copy, PageBuffer* page);
+  // Reads `count` pages of one chunk, their first copies, without verifying them.
   bool read_raw(const PagePlace& place, u64 count, PageBuffer* pages);
 
  private:

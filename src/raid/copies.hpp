@@ -1,0 +1,88 @@
+// The other copies of a page: finding one that is good, and repairing those that are not.
+//
+// A page that has several places is read from one of them. If that one cannot be read or does not
+// match its checksum the others are tried in turn; the first that verifies is written over those
+// that did not, which is counted (raid/damage.hpp). Pages that commands can reach do not change
+// while somebody reads them (fs/fs_types.hpp), so a repair stores what was there before; two readers
+// that repair one page store the same.
+//
+// Uniform; off every fast path.
+#pragma once
+
+#include "base/copy.hpp"
+#include "base/group.hpp"
+#include "base/xxh3.hpp"
+#include "raid/damage.hpp"
+#include "raid/page_access.hpp"
+
+namespace gpu4fs::raid {
+
+// A copy of a page; `status` is what keeps it from being read.
+struct CopyPlan {
+  Status status;
+  u32 copy;
+  const u8* memory;
+  u64 checksum;
+};
+
+namespace detail {
+
+GPU4FS_FN inline CopyPlan plan_copy(const LogicalSpace& space, const PageLocation& location, u32 copy) {
+  const Status status = begin_copy_read(space, location, 1, copy);
+  if (status != Status::ok) return {status, copy, nullptr, 0};
+  const Vector16 descriptor = load_shared_16(&space.chunks[location.chunk].descriptors[location.page]);
+  return {Status::ok, copy, page_memory(space, location, copy), descriptor.low};
+}
+
+// Writes the page at `good` over copy `copy`. A device that cannot be written keeps what it has.
+template <class Group>
+GPU4FS_FN void repair_copy(Group g, const LogicalSpace& space, const PageLocation& location, u32 copy,
+                           const u8* good) {
+  u8* memory = serial(g, [&]() -> u8* {
+    const DevicePlace place = page_place(space, location, copy);
+    if (space.devices[place.device].read_only != 0) return nullptr;
+    if (begin_copy_write(space, location, 1, copy) != Status::ok) return nullptr;
+    return page_memory(space, location, copy);
+  });
+  if (memory == nullptr) return;
+  copy_bytes(g, memory, good, page_size);
+  g.sync();
+  serial(g, [&] {
+    end_copy_write(space, location, 1, copy);
+    note_repair(space, page_place(space, location, copy).device);
+  });
+}
+
+}  // namespace detail
+
+// Finds a copy of the page at `location` other than `bad_copy`, which could not be read for
+// `reason` (checksum_mismatch, or what its device said), and repairs those that were met on the way.
+// Answers the copy's number and place. Status: checksum_mismatch, entered into the table of damage,
+// when a copy was read and none verifies, or the reason. `verifies`: pages of this use have a
+// checksum.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE CopyPlan find_good_copy(Group g, const LogicalSpace& space, const PageLocation& location,
+                                                  u32 bad_copy, Status reason, bool verifies) {
+  const ChunkState& chunk = space.chunks[location.chunk];
+  const u64 address = chunk.base_address + location.page * page_size;
+  u32 mismatched = reason == Status::checksum_mismatch ? 1u << bad_copy : 0;
+  for (u32 i = 1; i < chunk.copy_count; ++i) {
+    const u32 copy = (bad_copy + i) % chunk.copy_count;
+    const CopyPlan plan = serial(g, [&] { return detail::plan_copy(space, location, copy); });
+    if (plan.status != Status::ok) continue;
+    if (verifies && xxh3_page(g, plan.memory, address) != plan.checksum) {
+      mismatched |= 1u << copy;
+      continue;
+    }
+    if (reason != Status::checksum_mismatch) mismatched |= 1u << bad_copy;
+    for (u32 bad = 0; bad < chunk.copy_count; ++bad) {
+      if ((mismatched >> bad & 1) != 0) detail::repair_copy(g, space, location, bad, plan.memory);
+    }
+    return plan;
+  }
+  if (mismatched == 0) return {reason, bad_copy, nullptr, 0};
+  serial(g, [&] { note_damage(space, address); });
+  return {Status::checksum_mismatch, bad_copy, nullptr, 0};
+}
+
+}  // namespace gpu4fs::raid

@@ -1,0 +1,274 @@
+// Levels of redundancy: where pages lie, and what comes back when some of those places are damaged. Every level and
+// number of members, on all groups.
+#include "raid/levels/levels.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "raid/page_io.hpp"
+#include "raid/page_run_io.hpp"
+#include "raid/verify_pages.hpp"
+#include "support/group_runner.hpp"
+#include "support/on_all_groups.hpp"
+#include "support/space_fixture.hpp"
+
+namespace gpu4fs::raid {
+namespace {
+
+using test::fill_random;
+using test::on_all_groups;
+using test::SpaceFixture;
+
+struct Shape {
+  const char* name;
+  format::RaidLevel level;
+  u32 column_count;
+  u32 stripe_length_bytes;
+};
+
+const Shape shapes[] = {
+    {"single", format::RaidLevel::single, 1, 0},
+    {"raid0_2_4k", format::RaidLevel::raid0, 2, 4096},
+    {"raid0_4_64k", format::RaidLevel::raid0, 4, 65536},
+    {"raid0_8_1m", format::RaidLevel::raid0, 8, 1 << 20},
+    {"raid1_2", format::RaidLevel::raid1, 2, 0},
+    {"raid1_3", format::RaidLevel::raid1, 3, 0},
+    {"raid1_4", format::RaidLevel::raid1, 4, 0},
+};
+
+test::SpaceOptions options_of(const Shape& shape) {
+  test::SpaceOptions options;
+  options.device_count = shape.column_count;
+  options.level = shape.level;
+  options.column_count = shape.column_count;
+  options.stripe_length_bytes = shape.stripe_length_bytes;
+  return options;
+}
+
+class Levels : public ::testing::TestWithParam<Shape> {
+ protected:
+  Levels() : pool_(options_of(GetParam())) { EXPECT_EQ(pool_.load(1), Status::ok); }
+
+  LogicalSpace& space() { return pool_.fs->space; }
+  const ChunkState& chunk() { return space().chunks[0]; }
+  u64 address(u64 page) { return chunk().base_address + page * page_size; }
+  u8* medium(u64 page, u32 copy) { return page_memory(space(), {0, 0, page}, copy); }
+  // Pages [first, first + count) become busy, as if allocated.
+  void take(u64 first, u64 count) {
+    for (u64 page = first; page < first + count; ++page) {
+      chunk().bitmaps.busy[page / 64] |= u64{1} << (page % 64);
+      chunk().bitmaps.committed[page / 64] |= u64{1} << (page % 64);
+      chunk().bitmaps.stable[page / 64] |= u64{1} << (page % 64);
+    }
+  }
+  std::vector<u8> write_random(u64 first, u32 count, u64 seed) {
+    take(first, count);
+    std::vector<u8> bytes(u64{count} * page_size);
+    fill_random(bytes.data(), bytes.size(), seed);
+    EXPECT_EQ(write_pages(Lane{}, space(), address(first), count, bytes.data(), PageUse::data), Status::ok);
+    return bytes;
+  }
+  void expect_all_copies(u64 first, const std::vector<u8>& bytes) {
+    for (u64 i = 0; i < bytes.size() / page_size; ++i) {
+      for (u32 copy = 0; copy < chunk().copy_count; ++copy) {
+        ASSERT_EQ(std::memcmp(medium(first + i, copy), bytes.data() + i * page_size, page_size), 0)
+            << "page " << first + i << " copy " << copy;
+      }
+    }
+  }
+
+  SpaceFixture pool_;
+};
+
+TEST_P(Levels, EveryCopyOfEveryPageHasAPlaceOfItsOwn) {
+  std::set<std::pair<u32, u64>> places;
+  const Geometry geometry = geometry_of(chunk());
+  with_level(chunk().level, [&](auto level) {
+    const u64 column_pages = level.column_pages(geometry);
+    for (u64 page = 0; page < geometry.page_count; ++page) {
+      std::set<u32> columns;
+      const u64 together = level.pages_together(geometry, page);
+      ASSERT_GE(together, 1u);
+      ASSERT_LE(page + together, geometry.page_count);
+      for (u32 copy = 0; copy < level.copies(geometry.column_count); ++copy) {
+        const PagePlace place = level.map(geometry, page, copy);
+        ASSERT_LT(place.column, geometry.column_count);
+        ASSERT_LT(place.page, column_pages);
+        ASSERT_TRUE(columns.insert(place.column).second) << "two copies in one column";
+        ASSERT_TRUE(places.insert({place.column, place.page}).second) << "two pages in one place";
+        if (together > 1) {
+          const PagePlace next = level.map(geometry, page + 1, copy);
+          ASSERT_EQ(next.column, place.column);
+          ASSERT_EQ(next.page, place.page + 1);
+        }
+      }
+    }
+    EXPECT_EQ(places.size(), column_pages * geometry.column_count) << "no place is wasted";
+  });
+}
+
+TEST_P(Levels, RunsComeBackAndStandInAllCopies) {
+  u64 seed = 100;
+  on_all_groups([&](auto g) {
+    test::Sequence random(5);
+    for (u32 round = 0; round < (g.size() == 1 ? 60 : 6); ++round) {
+      const u64 first = random.next() % (chunk().page_count - 200);
+      const u32 count = 1 + static_cast<u32>(random.next() % (g.size() == 1 ? 180 : 40));
+      std::vector<u8> bytes(u64{count} * page_size);
+      std::vector<u8> back(bytes.size());
+      serial(g, [&] {
+        take(first, count);
+        fill_random(bytes.data(), bytes.size(), ++seed);
+      });
+      u8* from = serial(g, [&] { return bytes.data(); });
+      u8* to = serial(g, [&] { return back.data(); });
+      EXPECT_EQ(write_pages(g, space(), address(first), count, from, PageUse::data), Status::ok);
+      EXPECT_EQ(read_pages(g, space(), address(first), count, to, PageUse::data), Status::ok);
+      serial(g, [&] {
+        EXPECT_EQ(std::memcmp(from, to, bytes.size()), 0);
+        expect_all_copies(first, bytes);
+      });
+    }
+  });
+}
+
+// Every set of damaged copies of which one is left: reading finds it and repairs the others.
+TEST_P(Levels, DamagedCopiesAreReplacedWhileReading) {
+  const u32 copies = chunk().copy_count;
+  const std::vector<u8> bytes = write_random(62, 4, 7);  // neighbours prefer different copies
+  u64 repairs = 0;
+  on_all_groups([&](auto g) {
+    for (u32 damaged = 1; damaged + 1 < 1u << copies; ++damaged) {
+      for (u64 page = 62; page < 66; ++page) {
+        serial(g, [&] {
+          for (u32 copy = 0; copy < copies; ++copy) {
+            if ((damaged >> copy & 1) != 0) medium(page, copy)[damaged * 100 % page_size] ^= 0x40;
+          }
+        });
+        std::vector<u8> back(4 * page_size);
+        u8* to = serial(g, [&] { return back.data(); });
+        EXPECT_EQ(read_pages(g, space(), address(62), 4, to, PageUse::data), Status::ok);
+        serial(g, [&] {
+          EXPECT_EQ(std::memcmp(to, bytes.data(), bytes.size()), 0);
+          // Copies that no read came across stay as they are: a scrub finds them.
+          for (u32 copy = 0; copy < copies; ++copy) {
+            const u64 found = find_mismatches(Lane{}, space(), 0, copy, 62, 0xf);
+            EXPECT_EQ(repair_mismatches(Lane{}, space(), 0, copy, 62, found), 0u);
+          }
+          expect_all_copies(62, bytes);
+        });
+        ++repairs;
+      }
+    }
+  });
+  EXPECT_EQ(repairs == 0, copies == 1);
+}
+
+TEST_P(Levels, DamageBeyondTheLevelIsAnErrorOfThatPageAlone) {
+  const std::vector<u8> bytes = write_random(10, 3, 9);
+  for (u32 copy = 0; copy < chunk().copy_count; ++copy) medium(11, copy)[5] ^= 1;
+  on_all_groups([&](auto g) {
+    std::vector<u8> back(page_size, 0xee);
+    u8* to = serial(g, [&] { return back.data(); });
+    EXPECT_EQ(read_page(g, space(), address(11), to, PageUse::data), Status::checksum_mismatch);
+    serial(g, [&] { EXPECT_EQ(std::vector<u8>(to, to + page_size), std::vector<u8>(page_size, 0xee)); });
+    EXPECT_EQ(read_page(g, space(), address(10), to, PageUse::data), Status::ok);
+    EXPECT_EQ(read_page(g, space(), address(12), to, PageUse::data), Status::ok);
+  });
+  EXPECT_EQ(space().damage->entry_count, 1u);
+  EXPECT_EQ(space().damage->entries[0].address, address(11));
+}
+
+// A partial write reads the old page from whatever copy is good, in place or to a new page.
+TEST_P(Levels, MergingReadsAGoodCopyAndWritesAll) {
+  std::vector<u8> bytes = write_random(20, 1, 11);
+  take(21, 1);
+  on_all_groups([&](auto g) {
+    for (u32 copy = 0; copy < chunk().copy_count; ++copy) {
+      for (const u64 target : {u64{21}, u64{20}}) {
+        if (chunk().copy_count > 1) serial(g, [&] { medium(20, copy)[4000] ^= 8; });
+        const u8 patch[3] = {1, 2, static_cast<u8>(3 + copy)};
+        EXPECT_EQ(write_page_merged(g, space(), address(target), address(20), 100, 103, patch, PageUse::data),
+                  Status::ok);
+        serial(g, [&] {
+          std::vector<u8> expected = bytes;
+          std::memcpy(expected.data() + 100, patch, 3);
+          expect_all_copies(target, expected);
+          if (target == 20) bytes = expected;
+        });
+      }
+    }
+  });
+}
+
+// Each copy of the header area damaged in turn, at each of its parts (epoch 2 lies in slot B): the chunk loads as it was, and the next
+// checkpoint has written the copy again.
+TEST_P(Levels, HeaderAreasAreReplacedByTheirCopies) {
+  const format::ChunkLayout layout = pool_.layout();
+  fs::Operation op = pool_.operation();
+  ASSERT_EQ(fs::reserve_pages(*pool_.fs, op, 5), Status::ok);
+  const Extent run = fs::allocate_run(*pool_.fs, op, 5, 1);
+  fs::commit_extent(Lane{}, *pool_.fs, run);
+  ASSERT_EQ(pool_.checkpoint(2), Status::ok);
+  const u64 used = pool_.fs->counters.used;
+  for (u32 column = 0; column <= chunk().redundancy; ++column) {
+    for (const u64 part : {u64{0}, layout.bitmap_b_page, layout.bitmap_b_page + 1}) {
+      SpaceFixture damaged = pool_.remount();
+      std::memset(damaged.header_page(0, part, column) + 1000, 0x5a, 64);
+      SpaceFixture mounted = damaged.remount();
+      const Status status = mounted.load(2);
+      if (chunk().redundancy == 0) {
+        // Without its newest slot a chunk is as of the one before, which its count of pages gives away.
+        EXPECT_TRUE(status != Status::ok || mounted.fs->counters.used != used) << part;
+        continue;
+      }
+      ASSERT_EQ(status, Status::ok) << "column " << column << " page " << part;
+      EXPECT_EQ(mounted.fs->counters.used, used);
+      ASSERT_EQ(mounted.checkpoint(3), Status::ok);
+      for (u32 other = 0; other <= chunk().redundancy; ++other) {
+        // Only the copy in question is left.
+        SpaceFixture alone = mounted.remount();
+        for (u32 lost = 0; lost <= chunk().redundancy; ++lost) {
+          if (lost != other) std::memset(alone.header_page(0, 0, lost), 0, page_size);
+        }
+        EXPECT_EQ(alone.remount().load(3), Status::ok) << "column " << column << " page " << part << " alone " << other;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, Levels, ::testing::ValuesIn(shapes),
+                         [](const auto& parameter) { return std::string(parameter.param.name); });
+
+TEST(LevelShapes, WhatDoesNotFitIsNamed) {
+  format::ChunkDescriptor chunk{};
+  chunk.size_bytes = format::chunk_size_min * 2;
+  chunk.level = format::RaidLevel::raid0;
+  chunk.column_count = 2;
+  chunk.stripe_length_bytes = 65536;
+  EXPECT_EQ(find_shape_problem(chunk), nullptr);
+  const auto problem_with = [&](auto change) {
+    format::ChunkDescriptor other = chunk;
+    change(other);
+    const char* problem = find_shape_problem(other);
+    return std::string(problem == nullptr ? "" : problem);
+  };
+  EXPECT_NE(problem_with([](auto& c) { c.stripe_length_bytes = 0; }), "");
+  EXPECT_NE(problem_with([](auto& c) { c.stripe_length_bytes = 2048; }), "");
+  EXPECT_NE(problem_with([](auto& c) { c.stripe_length_bytes = 3 << 16; }), "");
+  EXPECT_NE(problem_with([](auto& c) { c.stripe_length_bytes = 2 << 20; }), "");
+  EXPECT_NE(problem_with([](auto& c) { c.column_count = 1; }), "");
+  EXPECT_NE(problem_with([](auto& c) { c.column_count = 65; }), "");
+  EXPECT_NE(problem_with([](auto& c) { c.redundancy = 1; }), "");
+  EXPECT_NE(problem_with([](auto& c) { c.level = format::RaidLevel::raid5; }), "");
+  EXPECT_NE(problem_with([](auto& c) { c.level = static_cast<format::RaidLevel>(99); }), "");
+  EXPECT_NE(problem_with([](auto& c) { c.size_bytes += 4096; }), "");
+  EXPECT_NE(problem_with([](auto& c) { c.level = format::RaidLevel::raid1; }), "");
+}
+
+}  // namespace
+}  // namespace gpu4fs::raid

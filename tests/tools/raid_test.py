@@ -1,0 +1,141 @@
+"""Pools with redundancy through the programs: a whole device's worth of damage under a mounted tree, and what info,
+scrub, fsck and the independent reader say."""
+
+import filecmp
+import json
+import os
+import shutil
+import subprocess
+import sys
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "support"))
+from mounted_pool import PROGRAM, MountedPool  # noqa: E402
+
+READER = os.path.join(HERE, "..", "format_reader", "gpu4fs_reader.py")
+SOURCE = os.path.join(HERE, "..", "..", "src")
+# In front of it stand superblocks, chunk tree, chunk map and operation log.
+FIRST_CHUNK = 2 << 20
+
+
+def gpu4fs(*words):
+    return subprocess.run([PROGRAM, *words], capture_output=True, text=True)
+
+
+def same_tree(left, right):
+    compared = filecmp.dircmp(left, right)
+    if compared.left_only or compared.right_only or compared.funny_files:
+        return False
+    _, mismatch, errors = filecmp.cmpfiles(left, right, compared.common_files, shallow=False)
+    if mismatch or errors:
+        return False
+    return all(same_tree(os.path.join(left, name), os.path.join(right, name)) for name in compared.common_dirs)
+
+
+def damage_everywhere(path, first):
+    """A byte of every page from `first` on."""
+    with open(path, "r+b") as file:
+        for offset in range(first + 77, os.path.getsize(path), 4096):
+            file.seek(offset)
+            byte = file.read(1)
+            file.seek(offset)
+            file.write(bytes([byte[0] ^ 0x81]))
+
+
+class Profiles(unittest.TestCase):
+    def make(self, profile, devices, *more):
+        pool = MountedPool(device_mib=48, device_count=devices, check=False, mkfs=("-d", profile, *more))
+        self.addCleanup(pool.remove)
+        pool.mount()
+        shutil.copytree(SOURCE, pool.path("tree"))
+        pool.umount()
+        return pool
+
+    def fsck(self, pool):
+        done = gpu4fs("fsck", "--json", *pool.devices)
+        return done.returncode, json.loads(done.stdout)
+
+    def test_reader_agrees_on_every_profile(self):
+        for profile, devices, more in (
+            ("raid0", 2, ("--stripe-length", "4K")),
+            ("raid0", 3, ()),
+            ("raid1", 3, ()),
+            ("raid1c3", 3, ()),
+            ("raid1c4", 4, ()),
+        ):
+            with self.subTest(profile=profile, devices=devices):
+                pool = self.make(profile, devices, *more)
+                done = subprocess.run([sys.executable, READER, "verify", *pool.devices], capture_output=True, text=True)
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                self.assertIn(" 0 problems", done.stdout)
+                self.assertEqual(self.fsck(pool)[0], 0)
+                info = json.loads(gpu4fs("info", "--json", "--chunks", pool.devices[0]).stdout)
+                self.assertEqual({chunk["level"] for chunk in info["chunks"]}, {info["data_profile"]})
+                for chunk in info["chunks"]:
+                    members = [column["device"] for column in chunk["columns"]]
+                    self.assertEqual(len(set(members)), len(members))
+                pool.mount()
+                self.assertTrue(same_tree(SOURCE, pool.path("tree")))
+                pool.umount()
+
+    def test_mirrors_outlive_a_device_full_of_damage(self):
+        for profile, devices, damaged in (("raid1", 2, (1,)), ("raid1", 2, (0,)), ("raid1c3", 3, (0, 2))):
+            with self.subTest(profile=profile, damaged=damaged):
+                pool = self.make(profile, devices)
+                for index in damaged:
+                    damage_everywhere(pool.devices[index], FIRST_CHUNK)
+                status, report = self.fsck(pool)
+                self.assertEqual(status, 4)
+                self.assertIn("copy-damaged", {finding["id"] for finding in report["findings"]})
+                pool.mount()
+                self.assertTrue(same_tree(SOURCE, pool.path("tree")))
+                scrub = json.loads(gpu4fs("scrub", "start", pool.mountpoint, "--wait", "--json").stdout)["scrub"]
+                self.assertEqual((scrub["state"], scrub["pages_damaged"]), ("finished", 0))
+                pool.umount()
+                # What is left is not in use: nobody looks at it, and what is in use is whole again.
+                status, report = self.fsck(pool)
+                self.assertEqual(status, 0, json.dumps(report)[:2000])
+                pool.mount()
+                self.assertTrue(same_tree(SOURCE, pool.path("tree")))
+                pool.umount()
+
+    def test_damage_of_all_copies_is_an_error_and_never_data(self):
+        pool = self.make("raid1", 2)
+        name = "tree/engine/engine_cpu.cpp"
+        with open(os.path.join(SOURCE, "engine/engine_cpu.cpp"), "rb") as file:
+            content = file.read()
+        for path in pool.devices:
+            with open(path, "r+b") as file:
+                at = file.read().find(content[:4096])
+                self.assertGreater(at, 0)
+                file.seek(at + 5)
+                file.write(b"\x00")
+        pool.mount()
+        with self.assertRaises(OSError):
+            with open(pool.path(name), "rb") as file:
+                file.read()
+        status = json.loads(gpu4fs("status", "--json", pool.mountpoint).stdout)
+        self.assertIn("engine_cpu.cpp", json.dumps(status))
+        os.unlink(pool.path(name))
+        pool.umount()
+        self.assertEqual(self.fsck(pool)[0], 0)
+
+    def test_profiles_that_cannot_be_are_refused(self):
+        folder = self.make("single", 2).folder
+        paths = [os.path.join(folder, name) for name in ("a", "b")]
+        for words, text in (
+            (("-d", "raid5"), "not supported"),
+            (("-d", "raid1c3"), "needs 3 devices"),
+            (("-d", "raid1", "-m", "single"), "differ"),
+            (("-d", "raid1", "--stripe-length", "64K"), "has no stripes"),
+            (("-d", "raid0", "--stripe-length", "96K"), "power of two"),
+        ):
+            done = gpu4fs("mkfs", "-s", "32M", *words, *paths)
+            self.assertNotEqual(done.returncode, 0, words)
+            self.assertIn(text, done.stderr)
+            self.assertFalse(os.path.exists(paths[0]))
+
+
+if __name__ == "__main__":
+    unittest.main()
