@@ -78,7 +78,7 @@ class PoolText {
     if (S_ISLNK(a.mode)) add_target(path, number);
     if (S_ISREG(a.mode)) add_content(path, number, a.size_bytes);
     if (a.device != 0) text_ += fmt::format(" device {:x}", a.device);
-    if (S_ISREG(a.mode) || S_ISDIR(a.mode)) add_attributes(path, number);
+    add_attributes(path, number);
     text_ += "\n";
     if (S_ISDIR(a.mode)) add_entries(path, number);
   }

@@ -68,6 +68,10 @@ class LoneEngine : public engine::EngineHost {
     (void)engine::answer_upcall(*engine_, upcall.id, static_cast<u64>(result));
   }
   engine::Engine& engine() { return *engine_; }
+  [[noreturn]] virtual void report_stuck() const {
+    std::fprintf(stderr, "nothing moves any more: %s\n", where_);
+    std::abort();
+  }
 
  private:
   class Port final : public ring::EnginePort {
@@ -94,10 +98,6 @@ class LoneEngine : public engine::EngineHost {
   };
   static constexpr u64 stuck_ns = 20'000'000'000;
 
-  [[noreturn]] void report_stuck() const {
-    std::fprintf(stderr, "nothing moves any more: %s\n", where_);
-    std::abort();
-  }
 
   engine::Engine* engine_;
   engine::CpuEngine table_;  // of sessions; it never starts
