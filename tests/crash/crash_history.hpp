@@ -54,8 +54,10 @@ class CrashWriter {
     return number;
   }
 
+  virtual ~CrashWriter() = default;
+
   // Answers what the engine does. Follows it in the model.
-  client::Reply run(const FileOperation& op) {
+  virtual client::Reply run(const FileOperation& op) {
     const u64 index = record_->operations.size();
     const std::set<int> expected = model_.expect(op);
     const std::vector<u8> content = op.opcode == format::Opcode::write ? content_of(op) : std::vector<u8>{};

@@ -43,6 +43,8 @@ class Actor {
       : folder_(folder), source_(seed, options) {
     begin_anew(PosixModel{});
   }
+  // In a pool of its own, which holds this.
+  explicit Actor(PosixModel model) : Actor(0, PosixModel::root) { begin_anew(std::move(model)); }
 
   u64 folder() const { return folder_; }
   const PosixModel& model() const { return model_; }
@@ -55,6 +57,9 @@ class Actor {
     FileOperation op = source_.next(model_);
     // Others have inodes too.
     if (op.opcode == format::Opcode::getattr && model_.find(op.inode) == nullptr) op.inode = PosixModel::root;
+    return begin(std::move(seen), op);
+  }
+  const FileOperation& begin(StepCounts seen, const FileOperation& op) {
     steps_.push_back({op, std::move(seen)});
     return steps_.back().op;
   }
@@ -196,7 +201,7 @@ class Actor {
       }
     };
     for (const std::string& state : states_) add(state);
-    if (is_under_way()) add(state_with_last_step());
+    for (const PosixModel& candidate : models_with_last_step()) add(ModelText(candidate).text());
     return lines;
   }
 
@@ -246,7 +251,6 @@ class Actor {
     return model;
   }
   std::string state_after(const FileOperation& op) const { return ModelText(model_after_op(op)).text(); }
-  std::string state_with_last_step() const { return state_after(steps_.back().op); }
   std::vector<PosixModel> models_with_last_step() const {
     std::vector<PosixModel> list;
     if (is_under_way()) list.push_back(model_after_op(steps_.back().op));

@@ -401,12 +401,15 @@ class SimRun {
   }
   void compare_lines(const std::vector<std::string>& found) {
     for (u64 i = 0; i < actors_.size(); ++i) {
+      actors_[i].consider_mixture(plain_client());
       const std::set<std::string> lines = actors_[i].all_lines();
       for (std::size_t at = 0; at < found[i].size();) {
         const std::size_t end = std::min(found[i].find('\n', at), found[i].size());
         const std::string line = found[i].substr(at, end - at);
         at = end + 1;
-        if (lines.count(line) != 0 || line.find(" answers ") != std::string::npos) continue;
+        // What could not be read is told in the middle of a line, and ends it.
+        const bool is_part = line.empty() || line.front() != '/' || line.find(" answers ") != std::string::npos;
+        if (is_part || lines.count(line) != 0) continue;
         fail("was never so: " + line);
       }
     }
