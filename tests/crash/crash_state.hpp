@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/xxh3.hpp"
+#include "fmt/format.h"
 #include "support/file_client.hpp"
 
 namespace gpu4fs::test {

@@ -144,10 +144,13 @@ class Actor {
   }
   const StepCounts& seen_by(u64 step) const { return steps_[step].seen; }
 
-  // An operation on contents that failed may have changed a part of the file. Before matches() and survive().
+  // An operation on contents that failed may have changed a part of the file, and so may fallocate, a series of
+  // commits, that a crash cut. Before matches() and survive().
   void consider_mixture(FileClient& client) {
     mixture_.reset();
-    if (!uncertain_ || !changes_content(steps_.back().op)) return;
+    if (!is_under_way() || !changes_content(steps_.back().op)) return;
+    if (!uncertain_ && steps_.back().op.opcode != format::Opcode::fallocate) return;
+    if (model_.expect(steps_.back().op).count(0) == 0) return;
     const FileOperation& op = steps_.back().op;
     const u64 number = op.opcode == format::Opcode::copy_range ? op.second_inode : op.inode;
     const PosixModel after = model_after_op(op);
