@@ -3,7 +3,8 @@
 //
 // What seeds do (SimKind): nothing fails but the power; some commands have deadlines that flushes overrun; devices
 // answer with errors; devices store or keep wrong bytes. With errors, operations may be refused, and nothing
-// acknowledged is lost. With wrong bytes only one thing is asked: what is read is right or refused.
+// acknowledged is lost. With wrong bytes only one thing is asked: what is read is right or refused. A third of the seeds
+// does it on a pool that is nearly full.
 #pragma once
 
 #include <deque>
@@ -34,6 +35,7 @@ struct SimOutcome {
   u64 replayed = 0;
   u64 faults = 0;
   u64 timeouts = 0;
+  u64 refusals = 0;  // for want of space
 };
 
 // Faults only while `armed`.
@@ -56,8 +58,9 @@ class ArmedFaults : public device::FaultLayer {
 
 class SimRun {
  public:
-  SimRun(u64 seed, const CrashBase& base, SimFlaw flaw = SimFlaw::none)
-      : world_(seed), name_("GPU4FS_SIM_SEED=" + std::to_string(seed)), kind_(kind_of(seed)) {
+  // `filler`: a file of the base to make a little room in, 0 for none: the pool is nearly full.
+  SimRun(u64 seed, const CrashBase& base, u64 filler, SimFlaw flaw = SimFlaw::none)
+      : world_(seed), name_("GPU4FS_SIM_SEED=" + std::to_string(seed)), kind_(kind_of(seed)), filler_(filler) {
     world_.flaw = flaw;
     if (kind_ == SimKind::deadlines) world_.flush_ns = 2'000'000 + world_.below(6'000'000);
     image_ = std::make_unique<CrashImage>(base.devices);
@@ -181,17 +184,31 @@ class SimRun {
   }
 
   void prepare() {
+    if (filler_ != 0) {
+      const client::Reply punched = plain_client().simple(format::Opcode::fallocate, filler_, 0, 256 * page_size, 3);
+      CrashPool::require(punched.status, "making room");
+      CrashPool::require(pool_->checkpoint(), "making room");
+    }
     const u64 count = 2 + world_.below(5);
     for (u64 i = 0; i < count; ++i) {
       const bool shares = world_.flaw == SimFlaw::shares_folder && i == 1;
       const u64 folder = shares ? actors_[0].folder() : make(format::Opcode::mkdir, PosixModel::root, fmt::format("actor{}", i));
       actors_.emplace_back(world_.seed() * 100 + i, folder);
+      if (filler_ != 0) actors_.back().set_tight();
     }
     const u64 folder = make(format::Opcode::mkdir, PosixModel::root, "shared");
     shared_client_count_ = 1 + world_.below(3);
     const u64 log_file = make(format::Opcode::create, PosixModel::root, "shared log");
     shared_.emplace(folder, log_file, shared_client_count_);
+    if (filler_ != 0) leave_pages(8 + world_.below(40));
     CrashPool::require(plain_client().simple(format::Opcode::sync).status, "the first sync");
+  }
+  void leave_pages(u64 count) {
+    for (u64 page = 0; page < 256; ++page) {
+      CrashPool::require(plain_client().simple(format::Opcode::statfs).status, "statfs");
+      if (plain_client().statistics().page_available <= count) return;
+      if (plain_client().simple(format::Opcode::fallocate, filler_, page * page_size, page_size, 1).status != Status::ok) return;
+    }
   }
   u64 make(format::Opcode opcode, u64 directory, const std::string& name) {
     FileOperation op;
@@ -309,6 +326,8 @@ class SimRun {
       doubtful.insert({EIO, EUCLEAN});
       refusals.insert(EROFS);
     }
+    if (filler_ != 0) (Actor::changes_content(slot.op) ? doubtful : refusals).insert(ENOSPC);
+    if (filler_ != 0 && error == ENOSPC) ++outcome_.refusals;
     const bool syncs = slot.op.opcode == format::Opcode::sync || slot.op.opcode == format::Opcode::fsync;
     if (slot.is_sync) {
       if (error != 0 && doubtful.count(error) == 0 && refusals.count(error) == 0) {
@@ -496,6 +515,7 @@ class SimRun {
   SimWorld world_;
   std::string name_;
   SimKind kind_;
+  u64 filler_;
   SimOutcome outcome_;
   std::deque<std::string> recent_;
   std::unique_ptr<CrashImage> image_;

@@ -35,17 +35,24 @@ u64 number_from(const char* name, u64 otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-const CrashBase& base_of(u64 seed) {
-  static const CrashBase bases[] = {make_crash_base(CrashPlace::one_device), make_crash_base(CrashPlace::two_devices)};
-  return bases[seed / 10 % 2];
+const CrashBase& base_of(CrashPlace place) {
+  static const CrashBase bases[] = {make_crash_base(CrashPlace::one_device), make_crash_base(CrashPlace::two_devices),
+                                    make_crash_base(CrashPlace::nearly_full)};
+  return bases[static_cast<u32>(place)];
 }
 
-SimOutcome simulate(u64 seed, SimFlaw flaw = SimFlaw::none) { return SimRun(seed, base_of(seed), flaw).run(); }
+SimOutcome simulate(u64 seed, SimFlaw flaw = SimFlaw::none) {
+  const auto place = static_cast<CrashPlace>(seed / 10 % crash_place_count);
+  const CrashBase& base = base_of(place);
+  const auto& entries = base.model.nodes.at(PosixModel::root).entries;
+  const u64 filler = place == CrashPlace::nearly_full ? entries.at("big") : 0;
+  return SimRun(seed, base, filler, flaw).run();
+}
 
 class Simulation : public ::testing::Test {
  protected:
   void SetUp() override {
-    (void)base_of(0);
+    (void)base_of(CrashPlace::one_device);
     previous_ = set_check_handler([](const CheckFailure& failure) {
       std::fprintf(stderr, "GPU4FS_SIM_SEED=%llu\n%s:%d: check %s fails (%llu, %llu)\n",
                    static_cast<unsigned long long>(world_of_clock == nullptr ? 0 : world_of_clock->seed()), failure.file,
@@ -77,6 +84,7 @@ TEST_F(Simulation, SeedsEndWell) {
       sum.replayed += outcome.replayed;
       sum.faults += outcome.faults;
       sum.timeouts += outcome.timeouts;
+      sum.refusals += outcome.refusals;
       if (outcome.problem.empty()) continue;
       ADD_FAILURE() << "GPU4FS_SIM_SEED=" << first + i << "\n" << outcome.problem << "\nwhat happened last:\n" << outcome.tail;
       if (++failures >= 5) next = count;
@@ -88,13 +96,14 @@ TEST_F(Simulation, SeedsEndWell) {
   for (std::thread& thread : threads) thread.join();
   const auto number = [](u64 value) { return static_cast<unsigned long long>(value); };
   std::printf("%llu seeds: %llu operations, %llu comparisons of everything, %llu power failures, %llu operations replayed, "
-              "%llu faults of devices, %llu deadlines overrun\n",
+              "%llu faults of devices, %llu deadlines overrun, %llu refusals on full pools\n",
               number(count), number(sum.operations), number(sum.quiet_points), number(sum.power_failures),
-              number(sum.replayed), number(sum.faults), number(sum.timeouts));
+              number(sum.replayed), number(sum.faults), number(sum.timeouts), number(sum.refusals));
   if (failures != 0 || count < 200) return;
   EXPECT_GT(sum.replayed, count);
   EXPECT_GT(sum.faults, count / 4);
   EXPECT_GT(sum.timeouts, count / 20);
+  EXPECT_GT(sum.refusals, count);
 }
 
 // A seed is all there is to a run.
