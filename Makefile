@@ -34,6 +34,14 @@ crash-explore: setup-cpu
 	cmake --build --preset release -j $(JOBS) --target gpu4fs_crash_explore_test
 	GPU4FS_CRASH_RANDOM=$(N) GPU4FS_CRASH_SEED=$(SEED) GPU4FS_CRASH_SECONDS=1000000 build/release/gpu4fs_crash_explore_test
 
+# Worlds of workers, clients, devices and accidents: COUNT of them, from SEED on.
+COUNT ?= 2000
+.PHONY: simulate
+simulate: setup-cpu
+	cmake --preset release
+	cmake --build --preset release -j $(JOBS) --target gpu4fs_sim_simulate_test
+	GPU4FS_SIM_SEED=$(SEED) GPU4FS_SIM_COUNT=$(COUNT) build/release/gpu4fs_sim_simulate_test --gtest_filter='*EndWell'
+
 gpu-check: setup
 	@scripts/gpu_check.sh
 

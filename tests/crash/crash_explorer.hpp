@@ -1,8 +1,6 @@
 // All states in which a crash may leave the devices of a recorded history, and what must be true of them.
 //
-// At each moment (a number of entries of the log) the writes in front of the last flush that has ended are on the
-// medium; of those behind it, the volatile ones, any part may be. Variant 0 has all of them, variant 1 none, variant 2
-// and up are random: subsets, all but one, only one, single ones torn at 512 or 16 bytes, other orders.
+// At each moment (a number of entries of the log) several variants (crash_medium.hpp).
 //
 // Whatever is there: the pool mounts; its tree is that of the model after some number of operations, at least as many
 // as the last acknowledged sync promised, at most as many as had begun; fsck finds no error; and it takes further
@@ -18,7 +16,7 @@
 #include <vector>
 
 #include "crash/crash_history.hpp"
-#include "support/group_runner.hpp"
+#include "crash/crash_medium.hpp"
 
 namespace gpu4fs::test {
 
@@ -28,6 +26,7 @@ enum class DroppedFlush { none, before_superblock, before_acknowledgement };
 struct CrashOptions {
   DroppedFlush drops = DroppedFlush::none;
   u32 check_every = 6;  // states between two runs of fsck, and of the second crash
+  u32 cut_every = 10;   // states between two whose recovery is cut
   u64 failure_max = 5;
   // Not empty: only this state, "history/moment/variant".
   std::string only;
@@ -38,6 +37,7 @@ struct CrashCounts {
   u64 states = 0;     // different ones, recovered
   u64 equal = 0;      // moments and variants that were seen already
   u64 checked = 0;    // by fsck and a second crash
+  u64 cut = 0;        // states that a crash during a recovery left, recovered
   std::vector<std::string> failures;
 };
 
@@ -57,7 +57,7 @@ class CrashExplorer {
     for (u64 moment = 0; moment <= record_.entries.size() && !is_full(); ++moment) {
       if (moment > 0) follow(moment - 1);
       const u64 extra = is_flush_begin(moment) ? 3 : 1;
-      const u64 variants = volatile_.empty() ? 1 : 2 + extra * history_.variants;
+      const u64 variants = !medium_.has_volatile() ? 1 : 2 + extra * history_.variants;
       for (u64 variant = 0; variant < variants && !is_full(); ++variant) visit(moment, variant);
     }
     return std::move(counts_);
@@ -95,96 +95,18 @@ class CrashExplorer {
   // The entry at `index` has happened.
   void follow(u64 index) {
     const device::WriteLogEntry& entry = record_.entries[index];
-    switch (entry.kind) {
-      case Kind::write:
-        volatile_.push_back(index);
-        break;
-      case Kind::flush_begin:
-        flush_begin_[entry.device] = index;
-        break;
-      case Kind::flush_end:
-        if (!is_dropped(index)) make_durable(entry.device, flush_begin_[entry.device]);
-        break;
-      case Kind::mark: {
-        const u64 operation = entry.offset / 2;
-        if (entry.offset % 2 == 0) begun_ = operation + 1;
-        if (entry.offset % 2 == 1 && record_.is_sync[operation]) promised_ = operation + 1;
-        break;
-      }
-      default:
-        break;
-    }
-  }
-
-  void make_durable(u32 device, u64 before) {
-    std::vector<u64> left;
-    for (const u64 index : volatile_) {
-      const device::WriteLogEntry& write = record_.entries[index];
-      if (write.device != device || index > before) {
-        left.push_back(index);
-      } else {
-        image_.write_pristine(device, write.offset, write.bytes.data(), write.bytes.size());
-      }
-    }
-    volatile_ = std::move(left);
-  }
-
-  void put(const device::WriteLogEntry& write) {
-    image_.write(write.device, write.offset, write.bytes.data(), write.bytes.size());
-  }
-  void put_torn(Sequence& random, const device::WriteLogEntry& write, u64 granule) {
-    const u64 mode = random.next() % 3;
-    const u64 count = (write.bytes.size() + granule - 1) / granule;
-    const u64 cut = random.next() % (count + 1);
-    for (u64 i = 0; i < count; ++i) {
-      const bool stored = mode == 0 ? i < cut : mode == 1 ? i >= cut : random.next() % 2 == 0;
-      const u64 length = std::min(granule, write.bytes.size() - i * granule);
-      if (stored) image_.write(write.device, write.offset + i * granule, write.bytes.data() + i * granule, length);
-    }
-  }
-
-  void build(u64 moment, u64 variant) {
-    image_.reset();
-    // Whoever writes a device announces it, so everything is known that has to be put back.
-    if (++builds_ % 64 == 0 && !image_.is_pristine()) throw std::runtime_error("a write that was not announced");
-    if (variant == 1) return;
-    Sequence random(moment * 1000 + variant);
-    std::vector<u64> order = volatile_;
-    const u64 mode = variant == 0 ? 0 : 1 + random.next() % 6;
-    const u64 single = order.empty() ? 0 : random.next() % order.size();
-    const u64 percent = 10 + 40 * (random.next() % 3);
-    if (mode == 6) {
-      for (u64 i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.next() % i]);
-    }
-    for (u64 i = 0; i < order.size(); ++i) {
-      const device::WriteLogEntry& write = record_.entries[order[i]];
-      const bool torn = (mode == 4 || mode == 5) && i == single;
-      if (torn) {
-        put_torn(random, write, mode == 4 ? 512 : 16);
-        continue;
-      }
-      const bool stored = mode == 0 || (mode == 2 && i != single) || (mode == 3 && i == single) ||
-                          ((mode == 1 || mode >= 4) && random.next() % 100 < percent);
-      if (stored) put(write);
-    }
-  }
-
-  // Of the image against the one at the beginning.
-  u64 image_hash() const {
-    u64 hash = 0;
-    for (u32 d = 0; d < image_.device_count(); ++d) {
-      std::set<u64> pages = image_.dirty_pages(d);
-      pages.insert(ever_changed_[d].begin(), ever_changed_[d].end());
-      for (const u64 page : pages) hash += xxh3_64(image_.memory(d) + page * page_size, page_size, page * 64 + d);
-    }
-    return hash;
+    medium_.follow(index, entry.kind == Kind::flush_end && is_dropped(index));
+    if (entry.kind != Kind::mark) return;
+    const u64 operation = entry.offset / 2;
+    if (entry.offset % 2 == 0) begun_ = operation + 1;
+    if (entry.offset % 2 == 1 && record_.is_sync[operation]) promised_ = operation + 1;
   }
 
   void visit(u64 moment, u64 variant) {
     const std::string id = fmt::format("{}/{}/{}", history_.id, moment, variant);
     if (!options_.only.empty() && options_.only != id) return;
-    build(moment, variant);
-    if (!seen_.insert({image_hash(), promised_, begun_}).second && options_.only.empty()) {
+    medium_.build(moment * 1000 + variant, variant);
+    if (!seen_.insert({image_.hash(), promised_, begun_}).second && options_.only.empty()) {
       ++counts_.equal;
       return;
     }
@@ -199,38 +121,41 @@ class CrashExplorer {
     std::string problem;
     stage_ = "";
     try {
-      problem = recover(checks);
+      problem = recover(checks, counts_.states % options_.cut_every == 0 || !options_.only.empty());
     } catch (const std::exception& error) {
       problem = stage_ + error.what();
     }
     if (problem.empty()) return;
-    add_failure(id, problem + volatile_text());
-  }
-
-  std::string volatile_text() const {
-    std::string text = "\nwrites not flushed:";
-    for (const u64 index : volatile_) {
-      const device::WriteLogEntry& write = record_.entries[index];
-      text += fmt::format("\n  {}: device {} offset {:#x}, {} bytes", index, write.device, write.offset,
-                          write.bytes.size());
-    }
-    return text;
+    add_failure(id, problem + medium_.volatile_text());
   }
 
   // What is wrong with the state in the image, empty: nothing.
-  std::string recover(bool checks) {
+  std::string recover(bool checks, bool cuts) {
     if (checks) {
       const std::string found = check();
       if (!found.empty()) return "fsck before mounting:" + found;
     }
     std::string after;
+    RecordedRecovery recovery;
+    if (cuts) {
+      CrashPool::complete(image_);
+      recovery.before = image_.bytes();
+      recovery.log = std::make_shared<device::MemoryWriteLog>();
+    }
     {
-      CrashPool pool(image_, nullptr, current_id().c_str());
+      CrashPool pool(image_, {.log = recovery.log, .where = current_id().c_str(), .logs_recovery = true});
+      if (cuts) recovery.entries = recovery.log->entries();
       const std::string found = PoolText(pool.session()).text();
+      recovery.found = found;
       const std::string problem = compare(found);
       if (!problem.empty()) return problem;
       after = work(pool);
       if (after.starts_with("further")) return after;
+    }
+    if (cuts) {
+      stage_ = "after a crash during the recovery: ";
+      const std::string problem = cut(recovery);
+      if (!problem.empty()) return stage_ + problem;
     }
     if (!checks) return "";
     stage_ = "after a second crash: ";
@@ -242,6 +167,38 @@ class CrashExplorer {
     }
     const std::string found = check();
     return found.empty() ? "" : "fsck at the end:" + found;
+  }
+
+  struct RecordedRecovery {
+    DeviceBytes before;
+    std::shared_ptr<device::MemoryWriteLog> log;
+    std::vector<device::WriteLogEntry> entries;
+    std::string found;
+  };
+
+  // A few moments of the recovery, or all.
+  std::string cut(RecordedRecovery& recovery) {
+    constexpr u64 moment_count = 3;
+    number_devices(recovery.entries);
+    CrashImage image(recovery.before);
+    CrashMedium medium(image, recovery.entries);
+    const u64 end = recovery.entries.size();
+    Sequence random(counts_.states);
+    for (u64 moment = 0; moment <= end; ++moment) {
+      if (moment > 0) medium.follow(moment - 1);
+      const bool chosen = !options_.only.empty() || random.next() % (end + 1) < moment_count;
+      if (!chosen || !medium.has_volatile()) continue;
+      for (u64 variant = random.next() % 2; variant < 4; variant += 2) {
+        medium.build(moment * 1000 + variant, variant);
+        ++counts_.cut;
+        CrashPool pool(image, nullptr, current_id().c_str());
+        const std::string found = PoolText(pool.session()).text();
+        if (found == recovery.found) continue;
+        return fmt::format("moment {} of {}, variant {}: the pool holds\n{}instead of\n{}{}", moment, end, variant, found,
+                           recovery.found, medium.volatile_text());
+      }
+    }
+    return "";
   }
 
   std::string compare(const std::string& found) const {
@@ -318,26 +275,12 @@ class CrashExplorer {
   const CrashOptions& options_;
   CrashRecord record_;
   CrashImage image_;
-  std::vector<std::set<u64>> ever_changed_ = changed_pages();
-  std::vector<u64> volatile_;                 // indices of entries
-  std::map<u32, u64> flush_begin_;            // by device
+  CrashMedium medium_{image_, record_.entries};
   u64 promised_ = 0;
   u64 begun_ = 0;
-  u64 builds_ = 0;
   std::string stage_;  // of recover(), for messages
   std::set<std::tuple<u64, u64, u64>> seen_;  // image, promised, begun
   CrashCounts counts_;
-
-  std::vector<std::set<u64>> changed_pages() const {
-    std::vector<std::set<u64>> pages(record_.before.size());
-    for (const device::WriteLogEntry& entry : record_.entries) {
-      if (entry.kind != Kind::write) continue;
-      for (u64 page = entry.offset / page_size; page * page_size < entry.offset + entry.bytes.size(); ++page) {
-        pages[entry.device].insert(page);
-      }
-    }
-    return pages;
-  }
 };
 
 }  // namespace gpu4fs::test

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "crash/crash_medium.hpp"
 #include "crash/crash_pool.hpp"
 #include "crash/crash_state.hpp"
 #include "model/operation_source.hpp"
@@ -53,8 +54,10 @@ class CrashWriter {
     return number;
   }
 
+  virtual ~CrashWriter() = default;
+
   // Answers what the engine does. Follows it in the model.
-  client::Reply run(const FileOperation& op) {
+  virtual client::Reply run(const FileOperation& op) {
     const u64 index = record_->operations.size();
     const std::set<int> expected = model_.expect(op);
     const std::vector<u8> content = op.opcode == format::Opcode::write ? content_of(op) : std::vector<u8>{};
@@ -207,12 +210,13 @@ inline void prepare_tree(CrashWriter& writer, CrashPlace place) {
   writer.set_attribute("a", "user.x", 20);
   writer.mkdir("e");
   if (place != CrashPlace::nearly_full) return;
-  // Unwritten blocks: they read as zeros and need not be compared for long.
+  // Blocks behind the end: nothing to read, nothing to compare.
   writer.create("big");
   for (u64 length = u64{1} << 20, offset = 0; length >= 4 * page_size; length /= 2) {
     FileOperation op;
     op.opcode = format::Opcode::fallocate;
     op.inode = writer.at("big");
+    op.mode = 1;  // FALLOC_FL_KEEP_SIZE
     for (;; offset += length) {
       op.offset = offset;
       op.length = length;
@@ -276,15 +280,8 @@ inline CrashRecord record_history(const CrashHistory& history, const CrashBase& 
       record.problem += "without a crash the pool holds\n" + found + "instead of\n" + record.states.back();
     }
   }
-  // Devices are numbered in the log as they came, and named by their index.
-  std::map<u32, u32> index_of;
-  for (device::WriteLogEntry entry : log->entries()) {
-    if (entry.kind == device::WriteLogKind::device) {
-      index_of[entry.device] = static_cast<u32>(std::stoul(std::string(entry.bytes.begin(), entry.bytes.end())));
-    }
-    if (entry.kind != device::WriteLogKind::mark) entry.device = index_of.at(entry.device);
-    record.entries.push_back(std::move(entry));
-  }
+  record.entries = log->entries();
+  number_devices(record.entries);
   return record;
 }
 

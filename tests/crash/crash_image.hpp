@@ -13,6 +13,7 @@
 
 #include "base/limits.hpp"
 #include "base/types.hpp"
+#include "base/xxh3.hpp"
 
 namespace gpu4fs::test {
 
@@ -51,7 +52,11 @@ class CrashImage {
 
   // Changes what reset() goes back to, and the image.
   void write_pristine(u32 device, u64 offset, const u8* bytes, u64 length) {
-    std::memcpy(pristine_[device].data() + offset, bytes, length);
+    u8* const memory = pristine_[device].data();
+    const u64 end = offset + length;
+    for (u64 page = offset / page_size; page * page_size < end; ++page) pristine_hash_ -= page_hash(memory, device, page);
+    std::memcpy(memory + offset, bytes, length);
+    for (u64 page = offset / page_size; page * page_size < end; ++page) pristine_hash_ += page_hash(memory, device, page);
     touch(device, offset, length);
   }
   // Changes the image until the next reset().
@@ -71,6 +76,17 @@ class CrashImage {
       dirty_[i].clear();
     }
   }
+  // Of all that ever changed, against the image at the beginning; equal images have equal ones.
+  u64 hash() {
+    u64 hash = 0;
+    for (u32 i = 0; i < device_count(); ++i) {
+      for (const u64 page : dirty_[i]) {
+        hash += page_hash(memory_[i], i, page);
+        hash -= page_hash(pristine_[i].data(), i, page);
+      }
+    }
+    return hash + pristine_hash_;
+  }
   // After reset(): whether all changes were known.
   bool is_pristine() const {
     for (u32 i = 0; i < device_count(); ++i) {
@@ -78,8 +94,6 @@ class CrashImage {
     }
     return true;
   }
-  const std::set<u64>& dirty_pages(u32 device) const { return dirty_[device]; }
-  const u8* memory(u32 device) const { return memory_[device]; }
   DeviceBytes bytes() const {
     DeviceBytes copy;
     for (u32 i = 0; i < device_count(); ++i) copy.emplace_back(memory_[i], memory_[i] + pristine_[i].size());
@@ -87,7 +101,12 @@ class CrashImage {
   }
 
  private:
+  static u64 page_hash(const u8* memory, u32 device, u64 page) {
+    return xxh3_64(memory + page * page_size, page_size, page * 64 + device);
+  }
+
   DeviceBytes pristine_;
+  u64 pristine_hash_ = 0;  // of its pages, less that of what they were at the beginning
   std::vector<int> descriptors_;
   std::vector<u8*> memory_;
   std::vector<std::set<u64>> dirty_;

@@ -1,6 +1,7 @@
 // A pool of a CrashImage with an engine without threads over it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -26,15 +27,18 @@ class TouchLayer : public device::StackLayer {
   u32 device_;
 };
 
-// One worker, whoever waits.
+// No threads: workers, and whoever waits.
 class LoneParts : public CpuParts {
  public:
-  using CpuParts::CpuParts;
+  explicit LoneParts(const TestPoolOptions& options) : CpuParts(options), worker_count_(options.worker_count) {}
   engine::EngineConfig config() const {
     engine::EngineConfig config = CpuParts::config();
-    config.worker_count = 1;
+    config.worker_count = worker_count_;
     return config;
   }
+
+ private:
+  u32 worker_count_;
 };
 
 inline TestPoolOptions crash_pool_options() {
@@ -45,23 +49,42 @@ inline TestPoolOptions crash_pool_options() {
   return options;
 }
 
+using FlushDevices = std::function<Status(u64 device)>;
+using DeviceLayers = std::vector<std::unique_ptr<device::StackLayer>>;
+
+struct CrashPoolSetup {
+  // What is written and flushed goes there; without, flushes are not asked for, as the image is memory.
+  std::shared_ptr<device::WriteLog> log;
+  const char* where = "";      // see LoneEngine
+  bool logs_recovery = false;  // also what a recovery writes
+  TestPoolOptions options = crash_pool_options();
+  // More layers, above the log.
+  std::function<void(u32 device, DeviceLayers& layers)> add_layers = nullptr;
+  // Another engine than one of a single worker.
+  std::function<std::unique_ptr<LoneEngine>(engine::Engine* engine, FlushDevices flush)> make_engine = nullptr;
+};
+
 class CrashPool {
  public:
-  // Mounts. `log`: what is written and flushed goes there; without, flushes are not asked for, as the image is
-  // memory. `where`: see LoneEngine. PoolError, std::runtime_error.
-  CrashPool(CrashImage& image, const std::shared_ptr<device::WriteLog>& log, const char* where) : image_(image) {
+  // Mounts. PoolError, std::runtime_error.
+  CrashPool(CrashImage& image, const std::shared_ptr<device::WriteLog>& log, const char* where)
+      : CrashPool(image, CrashPoolSetup{.log = log, .where = where}) {}
+  CrashPool(CrashImage& image, CrashPoolSetup setup)
+      : image_(image), setup_(std::move(setup)), options_(setup_.options) {
+    const std::shared_ptr<device::WriteLog>& log = setup_.log;
     open();
     const server::LogScan scan = server::scan_log(*pool_);
     if (scan.record_count() != 0) {
-      start(log, 0, where);
+      start(setup_.logs_recovery ? log : nullptr, 0);
       CrashPool::require(command(format::Opcode::load_chunks), "loading");
       replay(scan);
+      replayed_count_ = scan.record_count();
       end();
       open();
     } else {
       server::require_nothing_lost(scan, scan.end);
     }
-    start(log, pool_->superblock.log_seed + 1, where);
+    start(log, pool_->superblock.log_seed + 1);
     require(command(format::Opcode::load_chunks), "loading");
     require(command(format::Opcode::checkpoint, checkpoint_mask_forced), "the first checkpoint");
     require(command(format::Opcode::reclaim_orphans), "freeing orphans");
@@ -73,11 +96,35 @@ class CrashPool {
   ~CrashPool() { host_->drain(); }
 
   client::Session& session() { return *session_; }
+  // One more.
+  std::unique_ptr<client::Session> open_session() {
+    auto session = std::make_shared<server::ServerSession>(
+        *host_, sessions_mutex_, server::ServerSession::Kind::trusted, 4, options_.session_bytes);
+    client::Connection connection{session->producer(), &session->port(), session};
+    return std::make_unique<client::Session>(std::move(connection));
+  }
+  // For internal commands.
+  server::ServerSession& management() { return *management_; }
+  LoneEngine& host() { return *host_; }
+  engine::Engine* engine() { return engine_; }
+  u64 replayed_count() const { return replayed_count_; }
   Status checkpoint(bool clean = false) {
     return command(format::Opcode::checkpoint, clean ? checkpoint_mask_clean : 0);
   }
   // What was begun ends.
   void drain() { host_->drain(); }
+
+  // What opening does before anything is recorded: devices without the newest superblock get it.
+  static void complete(CrashImage& image) {
+    server::OpenPoolOptions open;
+    open.device_paths = image.paths();
+    server::OpenedPool pool = server::open_pool(open);
+    for (u32 i = 0; i < image.device_count(); ++i) {
+      image.touch(i, format::superblock_offset_a, page_size);
+      image.touch(i, format::superblock_offset_b, page_size);
+    }
+    server::complete_superblocks(pool);
+  }
 
   static void require(Status status, const char* what) {
     if (status == Status::ok) return;
@@ -100,14 +147,16 @@ class CrashPool {
   }
 
   // An engine with a log of this seed, or, with 0, one that replays.
-  void start(const std::shared_ptr<device::WriteLog>& log, u64 log_seed, const char* where) {
+  void start(const std::shared_ptr<device::WriteLog>& log, u64 log_seed) {
     parts_ = std::make_unique<LoneParts>(options_);
     map_devices(log);
     engine_ = assemble_engine(*parts_, options_, *pool_, devices_, log_seed);
     // What was recorded lies in other chunks than what is done after a crash, where there are two: so what a lost
     // checkpoint left behind is not overwritten by the next one.
     const u32 worker = log != nullptr ? 1 : 0;
-    host_ = std::make_unique<LoneEngine>(engine_, [this](u64 which) { return flush(which); }, where, worker);
+    FlushDevices flushes = [this](u64 which) { return flush(which); };
+    host_ = setup_.make_engine ? setup_.make_engine(engine_, flushes)
+                               : std::make_unique<LoneEngine>(engine_, flushes, setup_.where, worker);
     management_ = std::make_unique<server::ServerSession>(
         *host_, sessions_mutex_, server::ServerSession::Kind::internal, 4, format::log_record_bytes_max);
   }
@@ -136,16 +185,10 @@ class CrashPool {
     return management_->call(command).status;
   }
 
-  std::unique_ptr<client::Session> open_session() {
-    auto session = std::make_shared<server::ServerSession>(
-        *host_, sessions_mutex_, server::ServerSession::Kind::trusted, 4, options_.session_bytes);
-    client::Connection connection{session->producer(), &session->port(), session};
-    return std::make_unique<client::Session>(std::move(connection));
-  }
-
   void map_devices(const std::shared_ptr<device::WriteLog>& log) {
     for (u32 i = 0; i < image_.device_count(); ++i) {
-      std::vector<std::unique_ptr<device::StackLayer>> layers;
+      DeviceLayers layers;
+      if (setup_.add_layers) setup_.add_layers(i, layers);
       layers.push_back(std::make_unique<TouchLayer>(image_, i));
       if (log != nullptr) layers.push_back(std::make_unique<device::RecordLayer>(log, std::to_string(i)));
       device::OpenOptions open;
@@ -154,19 +197,25 @@ class CrashPool {
       if (descriptor < 0) throw std::runtime_error("no descriptor left");
       files_.push_back(device::MappedFile::adopt(descriptor, pool_->devices[i].file.path(), std::move(open)));
       devices_.push_back(files_.back().device(i));
-      devices_.back().needs_flush = log != nullptr ? 1 : 0;
+      devices_.back().needs_flush = log != nullptr || setup_.add_layers ? 1 : 0;
     }
   }
 
   Status flush(u64 which) {
-    for (u64 i = 0; i < files_.size(); ++i) {
-      if (which == ~u64{0} || which == i) files_[i].flush();
+    try {
+      for (u64 i = 0; i < files_.size(); ++i) {
+        if (which == ~u64{0} || which == i) files_[i].flush();
+      }
+    } catch (const device::DeviceError&) {
+      return Status::device_failed;
     }
     return Status::ok;
   }
 
   CrashImage& image_;
-  TestPoolOptions options_ = crash_pool_options();
+  CrashPoolSetup setup_;
+  TestPoolOptions options_;
+  u64 replayed_count_ = 0;
   std::unique_ptr<LoneParts> parts_;
   std::unique_ptr<server::OpenedPool> pool_;
   std::vector<device::MappedFile> files_;

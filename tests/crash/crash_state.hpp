@@ -7,13 +7,26 @@
 #include <string>
 
 #include "base/xxh3.hpp"
+#include "fmt/format.h"
 #include "support/file_client.hpp"
 
 namespace gpu4fs::test {
 
-inline u64 text_hash(const void* bytes, u64 length) {
+inline u64 text_hash(const void* bytes, u64 length, u64 seed = 0) {
   const u8 none = 0;
-  return xxh3_64(length == 0 ? &none : bytes, length, 0);
+  return xxh3_64(length == 0 ? &none : bytes, length, seed);
+}
+
+// Contents are hashed in units, each with the hash of the one before as its seed.
+inline constexpr u64 content_unit = u64{24} << 10;
+
+inline std::string content_text(const SparseBytes& content) {
+  u64 hash = 0;
+  for (u64 at = 0; at < content.size(); at += content_unit) {
+    const std::vector<u8> bytes = content.read(at, content_unit);
+    hash = text_hash(bytes.data(), bytes.size(), hash);
+  }
+  return fmt::format(" {} bytes {:x}", content.size(), hash);
 }
 
 // What the model holds; orphans are left out.
@@ -32,10 +45,7 @@ class ModelText {
     }
     text_ += fmt::format("{} {:o} {}:{} {}", path, node.mode, node.uid, node.gid, node.link_count);
     if (node.is_symlink()) text_ += " -> " + node.target;
-    if (node.is_regular()) {
-      const std::vector<u8> bytes = node.content.read(0, node.content.size());
-      text_ += fmt::format(" {} bytes {:x}", bytes.size(), text_hash(bytes.data(), bytes.size()));
-    }
+    if (node.is_regular()) text_ += content_text(node.content);
     if (node.device != 0) text_ += fmt::format(" device {:x}", node.device);
     for (const auto& [name, value] : node.attributes) {
       text_ += fmt::format(" {}={:x}", name, text_hash(value.data(), value.size()));
@@ -52,7 +62,7 @@ class ModelText {
 // What an engine says. Failures are part of the text.
 class PoolText {
  public:
-  explicit PoolText(client::Session& session) : client_(session) { add("/", PosixModel::root); }
+  explicit PoolText(client::Session& session, u64 root = PosixModel::root) : client_(session) { add("/", root); }
   const std::string& text() const { return text_; }
 
  private:
@@ -69,7 +79,7 @@ class PoolText {
     if (S_ISLNK(a.mode)) add_target(path, number);
     if (S_ISREG(a.mode)) add_content(path, number, a.size_bytes);
     if (a.device != 0) text_ += fmt::format(" device {:x}", a.device);
-    if (S_ISREG(a.mode) || S_ISDIR(a.mode)) add_attributes(path, number);
+    add_attributes(path, number);
     text_ += "\n";
     if (S_ISDIR(a.mode)) add_entries(path, number);
   }
@@ -81,14 +91,16 @@ class PoolText {
   }
 
   void add_content(const std::string& path, u64 number, u64 size) {
-    std::vector<u8> bytes;
-    while (bytes.size() < size) {
-      const u64 part = std::min<u64>(size - bytes.size(), client_.data_bytes());
-      const client::Reply reply = client_.simple(format::Opcode::read, number, bytes.size(), part);
+    u64 hash = 0;
+    u64 length = 0;
+    while (length < size) {
+      const u64 part = std::min<u64>(size - length, content_unit);
+      const client::Reply reply = client_.simple(format::Opcode::read, number, length, part);
       if (reply.status != Status::ok || reply.result == 0) return fail(path, "read", reply.status);
-      bytes.insert(bytes.end(), client_.data(), client_.data() + reply.result);
+      hash = text_hash(client_.data(), reply.result, hash);
+      length += reply.result;
     }
-    text_ += fmt::format(" {} bytes {:x}", bytes.size(), text_hash(bytes.data(), bytes.size()));
+    text_ += fmt::format(" {} bytes {:x}", length, hash);
   }
 
   void add_attributes(const std::string& path, u64 number) {

@@ -41,6 +41,7 @@ void add_counts(CrashCounts& sum, CrashCounts part) {
   sum.states += part.states;
   sum.equal += part.equal;
   sum.checked += part.checked;
+  sum.cut += part.cut;
   for (std::string& failure : part.failures) sum.failures.push_back(std::move(failure));
 }
 
@@ -116,9 +117,9 @@ TEST_F(CrashExplorerTest, EveryStateIsAPrefix) {
                 chosen.size() - static_cast<std::size_t>(counts.histories));
   }
   std::printf("%llu histories, %llu states recovered, %llu equal ones left out, %llu of them checked by fsck and crashed "
-              "again, %zu failures, %.1f s\n",
+              "again, %llu states of cut recoveries, %zu failures, %.1f s\n",
               static_cast<unsigned long long>(counts.histories), static_cast<unsigned long long>(counts.states),
-              static_cast<unsigned long long>(counts.equal), static_cast<unsigned long long>(counts.checked),
+              static_cast<unsigned long long>(counts.equal), static_cast<unsigned long long>(counts.checked), static_cast<unsigned long long>(counts.cut),
               counts.failures.size(), seconds);
 }
 
@@ -127,7 +128,7 @@ CrashCounts explore_dropping(DroppedFlush drops) {
   CrashOptions options;
   options.drops = drops;
   options.failure_max = 1;
-  options.check_every = 1u << 30;
+  options.check_every = options.cut_every = 1u << 30;
   return explore_all({crash_histories(1, 0).front()}, make_bases(), options);
 }
 

@@ -13,7 +13,7 @@
 
 namespace gpu4fs::test {
 
-class LoneEngine final : public engine::EngineHost {
+class LoneEngine : public engine::EngineHost {
  public:
   // `flush`: carries out a flush of the device, or of all (~0). `where`: printed when nothing moves any more.
   // `worker`: the number of the worker that this engine is; its space comes from the allocation shard of that number.
@@ -50,6 +50,29 @@ class LoneEngine final : public engine::EngineHost {
     }
   }
 
+ protected:
+  // Something that moves the engine on; false: nothing does.
+  virtual bool step() {
+    if (engine::worker_step(Lane{}, *engine_, worker_)) return true;
+    ring::Upcall upcall{};
+    if (!read_upcall(&upcall)) return false;
+    answer(upcall);
+    return true;
+  }
+  bool read_upcall(ring::Upcall* upcall) { return upcalls_.read(upcall); }
+  // Carries it out and says so.
+  void answer(const ring::Upcall& upcall) {
+    if (!ring::wants_answer(upcall.kind)) return;
+    const Status result =
+        upcall.kind == ring::UpcallKind::flush_device ? flush_(upcall.argument) : Status::not_supported;
+    (void)engine::answer_upcall(*engine_, upcall.id, static_cast<u64>(result));
+  }
+  engine::Engine& engine() { return *engine_; }
+  [[noreturn]] virtual void report_stuck() const {
+    std::fprintf(stderr, "nothing moves any more: %s\n", where_);
+    std::abort();
+  }
+
  private:
   class Port final : public ring::EnginePort {
    public:
@@ -75,20 +98,6 @@ class LoneEngine final : public engine::EngineHost {
   };
   static constexpr u64 stuck_ns = 20'000'000'000;
 
-  bool step() {
-    if (engine::worker_step(Lane{}, *engine_, worker_)) return true;
-    ring::Upcall upcall{};
-    if (!upcalls_.read(&upcall)) return false;
-    if (!ring::wants_answer(upcall.kind)) return true;
-    const Status result =
-        upcall.kind == ring::UpcallKind::flush_device ? flush_(upcall.argument) : Status::not_supported;
-    (void)engine::answer_upcall(*engine_, upcall.id, static_cast<u64>(result));
-    return true;
-  }
-  [[noreturn]] void report_stuck() const {
-    std::fprintf(stderr, "nothing moves any more: %s\n", where_);
-    std::abort();
-  }
 
   engine::Engine* engine_;
   engine::CpuEngine table_;  // of sessions; it never starts

@@ -1,6 +1,6 @@
 // Puts FileOperations through a session and reads back what a test wants to compare.
 //
-// Data area: attributes at 256 (an output address of 0 means none), a StatfsRecord at 512, names and paths at 1024 and 8 KiB, data from 16 KiB on.
+// Area: attributes at 256 (an output address of 0 means none), a StatfsRecord at 512, names and paths at 1024 and 8 KiB, data from 16 KiB on.
 #pragma once
 
 #include <cstring>
@@ -21,15 +21,18 @@ struct ListedName {
 
 class FileClient {
  public:
-  explicit FileClient(client::Session& session) : session_(session) {}
+  explicit FileClient(client::Session& session) : FileClient(session, 0, session.data_bytes()) {}
+  // In a part of the session's data area: so one session has several commands under way.
+  FileClient(client::Session& session, u64 area_offset, u64 area_bytes)
+      : session_(session), area_(session.data() + area_offset), area_bytes_(area_bytes) {}
 
-  u8* data() { return session_.data() + data_offset; }
-  u64 data_bytes() const { return session_.data_bytes() - data_offset; }
+  u8* data() { return area_ + data_offset; }
+  u64 data_bytes() const { return area_bytes_ - data_offset; }
   const format::AttributeRecord& attributes() const {
-    return *reinterpret_cast<const format::AttributeRecord*>(session_.data() + attributes_offset);
+    return *reinterpret_cast<const format::AttributeRecord*>(area_ + attributes_offset);
   }
   const format::StatfsRecord& statistics() const {
-    return *reinterpret_cast<const format::StatfsRecord*>(session_.data() + statistics_offset);
+    return *reinterpret_cast<const format::StatfsRecord*>(area_ + statistics_offset);
   }
 
   format::Command command_of(const FileOperation& op) {
@@ -47,15 +50,15 @@ class FileClient {
     c.offset = op.offset;
     c.length = op.length;
     c.aux = op.aux;
-    u8* names = session_.data() + names_offset;
+    u8* names = area_ + names_offset;
     std::memcpy(names, op.name.data(), op.name.size());
     std::memcpy(names + op.name.size(), op.second_name.data(), op.second_name.size());
     c.name = session_.address_of(names);
     c.name_length = static_cast<u16>(op.name.size());
     c.second_name_length = static_cast<u16>(op.second_name.size());
     c.data = session_.address_of(data());
-    c.output = session_.address_of(session_.data() + attributes_offset);
-    if (op.opcode == Opcode::statfs) c.output = session_.address_of(session_.data() + statistics_offset);
+    c.output = session_.address_of(area_ + attributes_offset);
+    if (op.opcode == Opcode::statfs) c.output = session_.address_of(area_ + statistics_offset);
     if (op.opcode == Opcode::setattr) std::memcpy(data(), &op.attributes, sizeof(op.attributes));
     if (op.opcode == Opcode::symlink || op.opcode == Opcode::set_attribute) {
       std::memcpy(data(), op.text.data(), op.text.size());
@@ -128,6 +131,8 @@ class FileClient {
   static constexpr u64 data_offset = 16384;
 
   client::Session& session_;
+  u8* area_;
+  u64 area_bytes_;
 };
 
 }  // namespace gpu4fs::test

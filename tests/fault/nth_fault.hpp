@@ -1,0 +1,130 @@
+// A device whose n-th read, write or flush fails, counted from a moment on; and a table of operations to try it with.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "crash/crash_histories.hpp"
+#include "model/actor.hpp"
+
+namespace gpu4fs::test {
+
+enum class NthKind { read, write, flush };
+inline const char* nth_name(NthKind kind) {
+  return kind == NthKind::read ? "read" : kind == NthKind::write ? "write" : "flush";
+}
+
+// Shared by the layers of all devices of a pool.
+struct NthPlan {
+  NthKind kind = NthKind::read;
+  u64 nth = 0;  // 0: none fails
+  u64 seen = 0;
+  bool has_struck = false;
+  std::function<void()> on_superblock = nullptr;  // when one is about to be written
+
+  void arm(NthKind which, u64 number) {
+    kind = which;
+    nth = number;
+    seen = 0;
+    has_struck = false;
+  }
+  void disarm() { nth = 0; }
+  bool strikes(NthKind which) {
+    if (nth == 0 || which != kind || ++seen != nth) return false;
+    has_struck = true;
+    return true;
+  }
+};
+
+class NthLayer : public device::StackLayer {
+ public:
+  explicit NthLayer(NthPlan& plan) : plan_(plan) {}
+  Status may_read(u64, u64) override { return plan_.strikes(NthKind::read) ? Status::medium_error : Status::ok; }
+  Status may_write(u64 offset, u64) override {
+    const bool is_superblock = offset == format::superblock_offset_a || offset == format::superblock_offset_b;
+    if (is_superblock && plan_.on_superblock) plan_.on_superblock();
+    return plan_.strikes(NthKind::write) ? Status::device_failed : Status::ok;
+  }
+  Status may_flush() override { return plan_.strikes(NthKind::flush) ? Status::device_failed : Status::ok; }
+
+ private:
+  NthPlan& plan_;
+};
+
+// What an operation needs before it, and the operation, in terms of a model that follows.
+struct TriedOperation {
+  std::string name;
+  std::vector<FileOperation> before;
+  FileOperation operation;
+};
+
+namespace detail {
+
+// Takes down what a step would do.
+class OperationTaker : public CrashWriter {
+ public:
+  using CrashWriter::CrashWriter;
+  client::Reply run(const FileOperation& op) override {
+    taken.push_back(op);
+    return {};
+  }
+  std::vector<FileOperation> taken;
+};
+
+inline FileOperation on_inode(format::Opcode opcode, u64 inode, u64 offset = 0, u64 length = 0) {
+  FileOperation op;
+  op.opcode = opcode;
+  op.inode = inode;
+  op.offset = offset;
+  op.length = length;
+  return op;
+}
+
+}  // namespace detail
+
+// Every operation on the tree of a CrashBase. `pool`: any, it is not used.
+inline std::vector<TriedOperation> tried_operations(CrashPool& pool, const PosixModel& model) {
+  using format::Opcode;
+  CrashRecord record;
+  std::vector<TriedOperation> list;
+  const auto take = [&](const NamedStep& step) {
+    detail::OperationTaker taker(pool, model, nullptr, &record);
+    step.run(taker);
+    if (taker.taken.size() == 1) list.push_back({step.name, {}, taker.taken.front()});
+  };
+  for (const NamedStep& step : name_steps()) take(step);
+  for (const NamedStep& step : content_steps()) take(step);
+  const auto& entries = model.nodes.at(PosixModel::root).entries;
+  const u64 small = entries.at("a");
+  const u64 large = entries.at("h");
+  const auto add = [&](const char* name, const FileOperation& op) { list.push_back({name, {}, op}); };
+  add("read", detail::on_inode(Opcode::read, large, 0, 3 * page_size));
+  add("read_inline", detail::on_inode(Opcode::read, small, 0, 100));
+  add("readlink", detail::on_inode(Opcode::readlink, entries.at("s"), 0, 4096));
+  add("readdir", detail::on_inode(Opcode::readdir, PosixModel::root, 0, 3000));
+  add("getattr", detail::on_inode(Opcode::getattr, large));
+  add("statfs", detail::on_inode(Opcode::statfs, 0));
+  FileOperation op = detail::on_inode(Opcode::lookup, entries.at("d"));
+  op.name = "f";
+  add("lookup", op);
+  op = detail::on_inode(Opcode::get_attribute, small, 0, 100);
+  op.name = "user.x";
+  add("get_attribute", op);
+  add("list_attributes", detail::on_inode(Opcode::list_attributes, small, 0, 600));
+  FileOperation seek = detail::on_inode(Opcode::seek, large);
+  seek.mode = 4;
+  add("seek", seek);
+  FileOperation write = detail::on_inode(Opcode::write, large, 0, 5000);
+  write.data_seed = 11;
+  list.push_back({"fsync", {write}, detail::on_inode(Opcode::fsync, large)});
+  list.push_back({"sync", {write, detail::on_inode(Opcode::truncate, small, 0)}, detail::on_inode(Opcode::sync, 0)});
+  FileOperation unlink = detail::on_inode(Opcode::unlink, PosixModel::root);
+  unlink.name = "a";
+  list.push_back({"reclaim", {unlink}, detail::on_inode(Opcode::reclaim, small)});
+  return list;
+}
+
+}  // namespace gpu4fs::test

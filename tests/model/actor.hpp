@@ -1,0 +1,386 @@
+// One of several that use a pool at a time, each in a folder of its own with one operation under way: what it does, what
+// the model says of it, and every state that a crash may leave its folder in.
+//
+// The folder is the model's root (inode 1 there, `folder` in the engine). A step is an operation; the state after the
+// first i steps is state i. The last step may be under way, or have failed in a way that leaves open whether it
+// happened: then the state behind it is one more candidate.
+//
+// Steps of several actors are ordered by what each had seen when it began: the number of steps of every actor that had
+// ended. A sync that is acknowledged promises those. After a crash each folder is in one of its states, none from before
+// its promise, and nobody's step is there without those that it had seen: survivors_problem().
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "crash/crash_state.hpp"
+#include "model/operation_source.hpp"
+
+namespace gpu4fs::test {
+
+inline SourceOptions actor_source_options() {
+  SourceOptions options;
+  options.offset_max = u64{24} << 10;
+  options.length_max = u64{12} << 10;
+  options.big_length = u64{20} << 10;
+  options.sparse = false;
+  options.node_max = 9;
+  options.name_count = 4;
+  options.directory_max = 4;
+  return options;
+}
+
+// What a FileClient needs for any of an actor's operations.
+inline constexpr u64 actor_area_bytes = u64{48} << 10;
+
+using StepCounts = std::vector<u64>;  // by actor
+
+class Actor {
+ public:
+  Actor(u64 seed, u64 folder, const SourceOptions& options = actor_source_options())
+      : folder_(folder), source_(seed, options) {
+    begin_anew(PosixModel{});
+  }
+  // In a pool of its own, which holds this.
+  explicit Actor(PosixModel model) : Actor(0, PosixModel::root) { begin_anew(std::move(model)); }
+
+  u64 folder() const { return folder_; }
+  const PosixModel& model() const { return model_; }
+  // The pool may run full: writes may be short, and what a crash cut of them.
+  void set_tight() { is_tight_ = true; }
+  u64 ended_count() const { return ended_count_; }
+  bool is_under_way() const { return ended_count_ < steps_.size(); }
+  bool is_uncertain() const { return uncertain_; }
+
+  // The next operation, in terms of the model. `seen` by it: of all actors.
+  const FileOperation& begin(StepCounts seen) {
+    FileOperation op = source_.next(model_);
+    // Others have inodes too.
+    if (op.opcode == format::Opcode::getattr && model_.find(op.inode) == nullptr) op.inode = PosixModel::root;
+    return begin(std::move(seen), op);
+  }
+  const FileOperation& begin(StepCounts seen, const FileOperation& op) {
+    steps_.push_back({op, std::move(seen)});
+    return steps_.back().op;
+  }
+  // For the engine.
+  FileOperation engine_form(const FileOperation& op) const {
+    FileOperation form = op;
+    if (form.inode == PosixModel::root) form.inode = folder_;
+    if (form.second_inode == PosixModel::root) form.second_inode = folder_;
+    return form;
+  }
+  static std::vector<u8> content(const FileOperation& op) {
+    return op.opcode == format::Opcode::write ? content_of(op) : std::vector<u8>{};
+  }
+
+  static bool changes_content(const FileOperation& op) {
+    using format::Opcode;
+    return op.opcode == Opcode::write || op.opcode == Opcode::fallocate || op.opcode == Opcode::copy_range ||
+           op.opcode == Opcode::truncate;
+  }
+
+  // The operation under way has been answered. `client` still holds what it answered (nullptr: that is not compared).
+  // `doubtful`: errno values, beside those of the model, that leave open whether it happened; `refusals`: those that say
+  // that it did not. Answers what is wrong, "" for nothing.
+  std::string end(const client::Reply& reply, FileClient* client, const std::set<int>& doubtful = {},
+                  const std::set<int>& refusals = {}) {
+    const FileOperation& op = steps_.back().op;
+    const int error = to_errno(reply.status);
+    const std::set<int> expected = model_.expect(op);
+    const bool is_stray = op.opcode == format::Opcode::reclaim && !is_orphan(op.inode);
+    if (error == 0 && !is_stray) {
+      if (expected.count(0) == 0) return to_text(op) + " succeeds";
+      const std::string problem = client == nullptr ? "" : result_problem(op, reply.result, *client);
+      if (!problem.empty()) return to_text(op) + ": " + problem;
+      model_.commit(op, reply.result, content(op));
+    } else if (doubtful.count(error) != 0 && !changes_nothing(op)) {
+      uncertain_ = true;
+      return "";
+    } else if (expected.count(error) == 0 && refusals.count(error) == 0 && doubtful.count(error) == 0 && !is_stray) {
+      return fmt::format("{} answers {}", to_text(op), status_name(reply.status));
+    }
+    note_end();
+    return "";
+  }
+
+  // The folder's text now that nothing is under way: settles what was uncertain. "" if it is as it should be.
+  std::string settle(const std::string& found, FileClient& client) {
+    if (found == states_.back()) {
+      if (uncertain_) note_end();
+      uncertain_ = false;
+      return "";
+    }
+    if (uncertain_) {
+      consider_mixture(client);
+      for (const PosixModel& candidate : models_with_last_step()) {
+        if (ModelText(candidate).text() != found) continue;
+        uncertain_ = false;
+        model_ = PosixModel(candidate);
+        note_end();
+        return renumber(client);
+      }
+    }
+    return difference_text(found, states_.size() - 1);
+  }
+
+  void promise(u64 step_count) { promised_ = std::max(promised_, step_count); }
+
+  // Of what a crash may have left, the numbers of steps that explain it: empty for none.
+  std::vector<u64> matches(const std::string& found) const {
+    std::vector<u64> list;
+    for (u64 i = promised_; i < states_.size(); ++i) {
+      if (states_[i] == found) list.push_back(i);
+    }
+    for (const PosixModel& candidate : models_with_last_step()) {
+      if (ModelText(candidate).text() != found) continue;
+      list.push_back(states_.size());
+      break;
+    }
+    return list;
+  }
+  std::string mismatch_text(const std::string& found) const {
+    std::string text = difference_text(found, promised_);
+    for (u64 i = 0; i < states_.size(); ++i) {
+      if (states_[i] == found) text += fmt::format("that is the state after {} steps; ", i);
+    }
+    text += fmt::format("{} were promised, {} ended, {} began\n", promised_, ended_count_, steps_.size());
+    for (std::size_t i = 0; i < steps_.size(); ++i) text += fmt::format("  {} {}\n", i, to_text(steps_[i].op));
+    return text;
+  }
+  const StepCounts& seen_by(u64 step) const { return steps_[step].seen; }
+
+  // An operation on contents that failed may have changed a part of the file, and so may fallocate, a series of
+  // commits, that a crash cut. Before matches() and survive().
+  void consider_mixture(FileClient& client) {
+    mixture_.reset();
+    if (!is_under_way() || !changes_content(steps_.back().op)) return;
+    if (!uncertain_ && !is_tight_ && steps_.back().op.opcode != format::Opcode::fallocate) return;
+    if (model_.expect(steps_.back().op).count(0) == 0) return;
+    const FileOperation& op = steps_.back().op;
+    const u64 number = op.opcode == format::Opcode::copy_range ? op.second_inode : op.inode;
+    const PosixModel after = model_after_op(op);
+    if (client.simple(format::Opcode::getattr, number).status != Status::ok) return;
+    const u64 size = client.attributes().size_bytes;
+    const u32 mode = client.attributes().mode;
+    const ModelNode& old_node = model_.nodes.at(number);
+    const ModelNode& new_node = after.nodes.at(number);
+    const u64 old_size = old_node.content.size();
+    const u64 new_size = new_node.content.size();
+    const bool is_between = is_tight_ && size >= std::min(old_size, new_size) && size <= std::max(old_size, new_size);
+    if (size != old_size && size != new_size && !is_between) return;
+    if (mode != old_node.mode && mode != new_node.mode) return;
+    PosixModel mixed = model_;
+    ModelNode& node = mixed.nodes.at(number);
+    node.mode = mode;
+    node.content.resize(size);
+    for (u64 at = 0; at < size; at += content_unit) {
+      const client::Reply reply = client.simple(format::Opcode::read, number, at, content_unit);
+      if (reply.status != Status::ok) return;
+      const std::vector<u8> old_bytes = old_node.content.read(at, reply.result);
+      const std::vector<u8> new_bytes = new_node.content.read(at, reply.result);
+      for (u64 i = 0; i < reply.result; ++i) {
+        const u8 byte = client.data()[i];
+        if ((i >= old_bytes.size() || byte != old_bytes[i]) && (i >= new_bytes.size() || byte != new_bytes[i])) return;
+      }
+      node.content.write(at, client.data(), reply.result);
+    }
+    mixture_ = std::move(mixed);
+  }
+
+  // After a crash that left `step_count` steps and this text: goes on from there. "" or what is wrong.
+  std::string survive(u64 step_count, const std::string& found, FileClient& client) {
+    PosixModel model = models_[std::min(step_count, ended_count_)];
+    if (step_count > ended_count_) {
+      for (const PosixModel& candidate : models_with_last_step()) {
+        if (ModelText(candidate).text() == found) model = candidate;
+      }
+    }
+    model.drop_orphans();
+    uncertain_ = false;
+    begin_anew(std::move(model));
+    return renumber(client);
+  }
+
+  // Every line that any state has; the hashes of contents are in them.
+  std::set<std::string> all_lines() const {
+    std::set<std::string> lines;
+    const auto add = [&](const std::string& text) {
+      for (std::size_t at = 0; at < text.size();) {
+        const std::size_t end = text.find('\n', at);
+        lines.insert(text.substr(at, end - at));
+        at = end + 1;
+      }
+    };
+    for (const std::string& state : states_) add(state);
+    for (const PosixModel& candidate : models_with_last_step()) add(ModelText(candidate).text());
+    return lines;
+  }
+
+ private:
+  struct Step {
+    FileOperation op;
+    StepCounts seen;
+    bool succeeded = false;
+    u64 result = 0;
+  };
+
+  void begin_anew(PosixModel model) {
+    model_ = std::move(model);
+    steps_.clear();
+    models_.clear();
+    states_ = {ModelText(model_).text()};
+    models_.push_back(model_);
+    mixture_.reset();
+    ended_count_ = 0;
+    promised_ = 0;
+  }
+  void note_end() {
+    ++ended_count_;
+    states_.push_back(ModelText(model_).text());
+    models_.push_back(model_);
+  }
+  bool is_orphan(u64 number) const {
+    const ModelNode* node = model_.find(number);
+    return node != nullptr && node->link_count == 0;
+  }
+  bool changes_nothing(const FileOperation& op) const {
+    return model_.expect(op).count(0) == 0 || state_after(op) == states_.back();
+  }
+
+  // As if the operation succeeded whole; what it creates gets a number that nobody has.
+  PosixModel model_after_op(const FileOperation& op) const {
+    PosixModel model = model_;
+    if (model.expect(op).count(0) == 0) return model;
+    u64 result = u64{1} << 50;
+    if (op.opcode == format::Opcode::write) result = op.length;
+    if (op.opcode == format::Opcode::copy_range) {
+      const u64 size = model.nodes.at(op.inode).content.size();
+      result = op.offset >= size ? 0 : std::min(op.length, size - op.offset);
+    }
+    if (op.opcode == format::Opcode::reclaim && !is_orphan(op.inode)) return model;
+    model.commit(op, result, content(op));
+    return model;
+  }
+  std::string state_after(const FileOperation& op) const { return ModelText(model_after_op(op)).text(); }
+  std::vector<PosixModel> models_with_last_step() const {
+    std::vector<PosixModel> list;
+    if (is_under_way()) list.push_back(model_after_op(steps_.back().op));
+    if (is_under_way() && mixture_) list.push_back(*mixture_);
+    return list;
+  }
+
+  std::string result_problem(const FileOperation& op, u64 result, FileClient& client) const {
+    using format::Opcode;
+    const ModelNode* node = model_.find(op.inode);
+    const auto differs = [&](const void* expected, u64 length) {
+      if (result != length) return fmt::format("{} bytes instead of {}", result, length);
+      return length == 0 || std::memcmp(client.data(), expected, length) == 0 ? std::string() : std::string("other bytes");
+    };
+    switch (op.opcode) {
+      case Opcode::write:
+        return result == op.length || (is_tight_ && result != 0) ? "" : "a short write";
+      case Opcode::read: {
+        const std::vector<u8> bytes = node->content.read(op.offset, op.length);
+        return differs(bytes.data(), bytes.size());
+      }
+      case Opcode::readlink: {
+        const std::string target = node->target.substr(0, op.length);
+        return differs(target.data(), target.size());
+      }
+      case Opcode::get_attribute: {
+        const std::string& value = node->attributes.at(op.name);
+        return op.length == 0 ? "" : differs(value.data(), value.size());
+      }
+      case Opcode::lookup:
+        return result == node->entries.at(op.name) ? "" : "another inode";
+      case Opcode::getattr: {
+        const format::AttributeRecord& a = client.attributes();
+        const bool same = a.mode == node->mode && a.uid == node->uid && a.link_count == node->link_count &&
+                          (!node->is_regular() || a.size_bytes == node->content.size());
+        return same ? "" : "other attributes";
+      }
+      default:
+        return "";
+    }
+  }
+
+  std::string difference_text(const std::string& found, u64 state) const {
+    return fmt::format("the folder holds\n{}instead of\n{}", found, states_[state]);
+  }
+
+  // The model gets the engine's inode numbers, by looking up every name.
+  std::string renumber(FileClient& client) {
+    std::map<u64, u64> number_of = {{PosixModel::root, PosixModel::root}};
+    const std::string problem = look_up(client, PosixModel::root, number_of);
+    if (!problem.empty()) return problem;
+    PosixModel model = model_;
+    model.nodes.clear();
+    for (const auto& [old, node] : model_.nodes) {
+      if (number_of.count(old) == 0) number_of[old] = old;  // without a name
+    }
+    for (const auto& [old, node] : model_.nodes) {
+      ModelNode copy = node;
+      for (auto& [name, child] : copy.entries) child = number_of.at(child);
+      if (number_of.count(copy.parent) != 0) copy.parent = number_of.at(copy.parent);
+      model.nodes[number_of.at(old)] = std::move(copy);
+    }
+    model_ = std::move(model);
+    models_.back() = model_;
+    return "";
+  }
+  std::string look_up(FileClient& client, u64 directory, std::map<u64, u64>& number_of) const {
+    for (const auto& [name, child] : model_.nodes.at(directory).entries) {
+      FileOperation op;
+      op.opcode = format::Opcode::lookup;
+      op.inode = number_of.at(directory);
+      op.name = name;
+      const client::Reply reply = client.call(engine_form(op));
+      if (reply.status != Status::ok) return fmt::format("{} answers {}", to_text(op), status_name(reply.status));
+      number_of[child] = reply.result;
+      if (!model_.nodes.at(child).is_directory()) continue;
+      const std::string problem = look_up(client, child, number_of);
+      if (!problem.empty()) return problem;
+    }
+    return "";
+  }
+
+  u64 folder_;
+  OperationSource source_;
+  PosixModel model_;
+  std::vector<Step> steps_;
+  std::vector<std::string> states_;  // by number of steps
+  std::vector<PosixModel> models_;
+  u64 ended_count_ = 0;
+  u64 promised_ = 0;
+  bool uncertain_ = false;
+  bool is_tight_ = false;
+  std::optional<PosixModel> mixture_;
+};
+
+// What crashed pools hold of each actor's folder, in the order of `actors`. Fills in the number of steps that each is
+// taken to have kept. "" or what is wrong.
+inline std::string survivors_problem(const std::vector<const Actor*>& actors, const std::vector<std::string>& found,
+                                     std::vector<u64>* kept) {
+  std::vector<std::pair<u64, u64>> ranges;
+  for (std::size_t i = 0; i < actors.size(); ++i) {
+    const std::vector<u64> matches = actors[i]->matches(found[i]);
+    if (matches.empty()) return fmt::format("actor {}: {}", i, actors[i]->mismatch_text(found[i]));
+    ranges.emplace_back(matches.front(), matches.back());
+    kept->push_back(matches.back());
+  }
+  for (std::size_t i = 0; i < actors.size(); ++i) {
+    if (ranges[i].first == 0) continue;
+    const StepCounts& seen = actors[i]->seen_by(ranges[i].first - 1);
+    for (std::size_t k = 0; k < actors.size() && k < seen.size(); ++k) {
+      if (ranges[k].second >= seen[k]) continue;
+      return fmt::format("step {} of actor {} is there, and of actor {} only {} steps, of which it had seen {}",
+                         ranges[i].first - 1, i, k, ranges[k].second, seen[k]);
+    }
+  }
+  return "";
+}
+
+}  // namespace gpu4fs::test

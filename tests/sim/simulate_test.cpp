@@ -1,0 +1,138 @@
+// The CPU engine in a simulation: each seed is one world of workers, clients, devices, time and accidents (sim_run.hpp).
+//
+// Environment:
+//   GPU4FS_SIM_SEED     the first seed, 1 if not given; a failure prints its own
+//   GPU4FS_SIM_COUNT    how many seeds, 300 if not given
+//   GPU4FS_TEST_SCALE   percent of them (cmake/tests.cmake)
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <mutex>
+#include <thread>
+
+#include "sim/sim_run.hpp"
+#include "support/test_scale.hpp"
+
+// The engine's clock is that of the world that the thread simulates.
+extern "C" int clock_gettime(clockid_t clock, timespec* time) noexcept {
+  const gpu4fs::test::SimWorld* world = gpu4fs::test::world_of_clock;
+  if (world == nullptr) return static_cast<int>(::syscall(SYS_clock_gettime, clock, time));
+  time->tv_sec = static_cast<time_t>(world->now_ns() / 1'000'000'000);
+  time->tv_nsec = static_cast<long>(world->now_ns() % 1'000'000'000);
+  return 0;
+}
+
+namespace gpu4fs::test {
+namespace {
+
+u64 number_from(const char* name, u64 otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+const CrashBase& base_of(CrashPlace place) {
+  static const CrashBase bases[] = {make_crash_base(CrashPlace::one_device), make_crash_base(CrashPlace::two_devices),
+                                    make_crash_base(CrashPlace::nearly_full)};
+  return bases[static_cast<u32>(place)];
+}
+
+SimOutcome simulate(u64 seed, SimFlaw flaw = SimFlaw::none) {
+  const auto place = static_cast<CrashPlace>(seed / 10 % crash_place_count);
+  const CrashBase& base = base_of(place);
+  const auto& entries = base.model.nodes.at(PosixModel::root).entries;
+  const u64 filler = place == CrashPlace::nearly_full ? entries.at("big") : 0;
+  return SimRun(seed, base, filler, flaw).run();
+}
+
+class Simulation : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    (void)base_of(CrashPlace::one_device);
+    previous_ = set_check_handler([](const CheckFailure& failure) {
+      std::fprintf(stderr, "GPU4FS_SIM_SEED=%llu\n%s:%d: check %s fails (%llu, %llu)\n",
+                   static_cast<unsigned long long>(world_of_clock == nullptr ? 0 : world_of_clock->seed()), failure.file,
+                   static_cast<int>(failure.line), failure.expression, static_cast<unsigned long long>(failure.left),
+                   static_cast<unsigned long long>(failure.right));
+      std::abort();
+    });
+  }
+  void TearDown() override { set_check_handler(previous_); }
+
+  CheckHandler previous_ = nullptr;
+};
+
+TEST_F(Simulation, SeedsEndWell) {
+  const u64 first = number_from("GPU4FS_SIM_SEED", 1);
+  const bool is_repeated = std::getenv("GPU4FS_SIM_SEED") != nullptr;
+  const u64 count = number_from("GPU4FS_SIM_COUNT", is_repeated ? 1 : scaled(300));
+  std::atomic<u64> next{0};
+  std::mutex mutex;
+  SimOutcome sum;
+  u64 failures = 0;
+  const auto work = [&] {
+    for (u64 i = next++; i < count; i = next++) {
+      const SimOutcome outcome = simulate(first + i);
+      const std::lock_guard guard(mutex);
+      sum.operations += outcome.operations;
+      sum.quiet_points += outcome.quiet_points;
+      sum.power_failures += outcome.power_failures;
+      sum.replayed += outcome.replayed;
+      sum.faults += outcome.faults;
+      sum.timeouts += outcome.timeouts;
+      sum.refusals += outcome.refusals;
+      if (outcome.problem.empty()) continue;
+      ADD_FAILURE() << "GPU4FS_SIM_SEED=" << first + i << "\n" << outcome.problem << "\nwhat happened last:\n" << outcome.tail;
+      if (++failures >= 5) next = count;
+    }
+  };
+  std::vector<std::thread> threads;
+  const u32 thread_count = std::clamp(std::thread::hardware_concurrency(), 1u, 8u);
+  for (u32 i = 0; i < thread_count; ++i) threads.emplace_back(work);
+  for (std::thread& thread : threads) thread.join();
+  const auto number = [](u64 value) { return static_cast<unsigned long long>(value); };
+  std::printf("%llu seeds: %llu operations, %llu comparisons of everything, %llu power failures, %llu operations replayed, "
+              "%llu faults of devices, %llu deadlines overrun, %llu refusals on full pools\n",
+              number(count), number(sum.operations), number(sum.quiet_points), number(sum.power_failures),
+              number(sum.replayed), number(sum.faults), number(sum.timeouts), number(sum.refusals));
+  if (failures != 0 || count < 200) return;
+  EXPECT_GT(sum.replayed, count);
+  EXPECT_GT(sum.faults, count / 4);
+  EXPECT_GT(sum.timeouts, count / 20);
+  EXPECT_GT(sum.refusals, count);
+}
+
+// A seed is all there is to a run.
+TEST_F(Simulation, EqualSeedsAreEqualRuns) {
+  for (const u64 seed : {1, 5, 7, 9, 13}) {
+    const SimOutcome first = simulate(seed);
+    const SimOutcome second = simulate(seed);
+    EXPECT_EQ(first.trace, second.trace) << "seed " << seed;
+    EXPECT_EQ(first.operations, second.operations);
+    EXPECT_NE(first.trace, simulate(seed + 10).trace);
+  }
+}
+
+// What each kind of mistake looks like, within a few seeds.
+std::string first_problem(SimFlaw flaw) {
+  for (u64 seed = 1; seed <= 40; ++seed) {
+    const std::string problem = simulate(seed * 10 + 1, flaw).problem;
+    if (!problem.empty()) return problem;
+  }
+  return "";
+}
+
+TEST_F(Simulation, ForgottenFlushIsNoticed) { EXPECT_NE(first_problem(SimFlaw::forgets_flush), ""); }
+
+TEST_F(Simulation, LostWakeUpIsNoticed) {
+  EXPECT_NE(first_problem(SimFlaw::loses_item).find("nothing moves any more"), std::string::npos);
+}
+
+TEST_F(Simulation, TwoInOneFolderAreNoticed) { EXPECT_NE(first_problem(SimFlaw::shares_folder), ""); }
+
+}  // namespace
+}  // namespace gpu4fs::test
