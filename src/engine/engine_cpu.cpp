@@ -59,8 +59,9 @@ void CpuEngine::wait_for_steps() {
 // A session's thread and the engine in one process.
 class CpuEngine::Port final : public ring::EnginePort {
  public:
-  Port(Engine& engine, u32 session, StepMark& mark)
+  Port(Engine& engine, u32 session, StepMark& mark, const std::atomic<bool>& died)
       : engine_(engine),
+        died_(died),
         session_(session),
         mark_(mark),
         worker_(WorkerState::make(engine.config.worker_count + session)) {
@@ -73,6 +74,7 @@ class CpuEngine::Port final : public ring::EnginePort {
     u64 idle_since_ns = 0;
     for (;;) {
       if (done()) return true;
+      if (died_.load()) return false;
       worker_.session_cursor = session_;
       if (marked_step(engine_, worker_, mark_)) {
         idle_since_ns = 0;
@@ -116,6 +118,7 @@ class CpuEngine::Port final : public ring::EnginePort {
   }
 
   Engine& engine_;
+  const std::atomic<bool>& died_;
   u32 session_;
   StepMark& mark_;
   WorkerState worker_;
@@ -165,6 +168,7 @@ void CpuEngine::work(u32 index) {
       idle_since_ns = 0;
       continue;
     }
+    if (died_.load()) break;
     if (load<Order::acquire, Scope::system>(&engine_->stop_requested) != 0 && is_drained()) break;
     const u64 now_ns = now_monotonic_ns();
     if (idle_since_ns == 0) idle_since_ns = now_ns;
@@ -204,7 +208,7 @@ void CpuEngine::sleep(WorkerState& worker, StepMark& mark) {
   fetch_add<Order::acq_rel, Scope::engine>(&parking.sleepers, 1u);
   fence<Order::seq_cst, Scope::engine>();
   const bool stopping = load<Order::acquire, Scope::system>(&engine_->stop_requested) != 0;
-  if (!find_work(worker, mark) && !(stopping && is_drained())) {
+  if (!died_.load() && !find_work(worker, mark) && !(stopping && is_drained())) {
     futex_wait(&parking.sequence, sequence, sleep_limit_ns());
   }
   fetch_sub<Order::acq_rel, Scope::engine>(&parking.sleepers, 1u);
@@ -217,7 +221,7 @@ u32 CpuEngine::open_session(const SessionRequest& request) {
     Session& session = engine_->sessions[i];
     if (load<Order::acquire, Scope::system>(&session.phase) != static_cast<u32>(SessionPhase::free)) continue;
     fill_session(session, request);
-    ports_[i] = std::make_unique<Port>(*engine_, i, marks_[i]);
+    ports_[i] = std::make_unique<Port>(*engine_, i, marks_[i], died_);
     store<Order::release, Scope::system>(&session.phase, static_cast<u32>(SessionPhase::open));
     const u32 end = load<Order::relaxed, Scope::system>(&engine_->session_end);
     if (end < i + 1) store<Order::release, Scope::system>(&engine_->session_end, i + 1);
@@ -234,7 +238,7 @@ void CpuEngine::close_session(u32 session_index) {
   // Whoever saw it open may be taking commands; then what was taken completes; then the last of those who
   // completed something lets go of the session's memory.
   wait_for_steps();
-  while (load<Order::acquire, Scope::engine>(&session.in_flight) != 0) backoff(1000);
+  while (!died_.load() && load<Order::acquire, Scope::engine>(&session.in_flight) != 0) backoff(1000);
   wait_for_steps();
   ports_[session_index].reset();
   GPU4FS_CHECK_EQ((load<Order::acquire, Scope::engine>(&session.poll_word)) & 1, u64{0});
@@ -259,14 +263,25 @@ ring::EnginePort& CpuEngine::port(u32 session) {
   return *ports_[session];
 }
 
+std::string CpuEngine::fault_text() const {
+  return has_died() ? "the engine was told to end as by a fault" : std::string();
+}
+
+void CpuEngine::request_death() {
+  died_ = true;
+  wake_workers(*engine_, UINT32_MAX);
+  wake_server(*engine_->upcalls);
+}
+
 bool CpuEngine::wait_upcall(ring::Upcall* upcall, u64 timeout_ns) {
+  if (died_.load()) return false;
   if (upcall_reader_.read(upcall)) return true;
   ring::UpcallRing& ring = *engine_->upcalls;
   store<Order::relaxed, Scope::system>(&ring.server_sleeping, 1u);
   fence<Order::seq_cst, Scope::system>();
   const u32 sequence = load<Order::acquire, Scope::system>(&ring.wake_sequence);
   bool found = upcall_reader_.read(upcall);
-  if (!found) {
+  if (!found && !died_.load()) {
     futex_wait(&ring.wake_sequence, sequence, timeout_ns);
     found = upcall_reader_.read(upcall);
   }

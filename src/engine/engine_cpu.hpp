@@ -5,6 +5,7 @@
 // call costs no switch of threads.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -50,8 +51,10 @@ class CpuEngine final : public EngineHost {
   ring::EnginePort& port(u32 session) override;
   bool wait_upcall(ring::Upcall* upcall, u64 timeout_ns) override;
   Status map_memory(void* base, u64 length) override;
-  bool has_died() const override { return false; }
-  std::string fault_text() const override { return {}; }
+  // A failed check ends the process; only request_death() ends an engine alone.
+  bool has_died() const override { return died_.load(); }
+  std::string fault_text() const override;
+  void request_death() override;
   std::string description() const override;
   EngineCounters counters() const override;
   u64 durable_epoch() const override;
@@ -85,6 +88,7 @@ class CpuEngine final : public EngineHost {
   std::vector<StepMark> marks_;  // of the sessions' threads, then of the workers
   std::mutex sessions_mutex_;
   ring::UpcallReader upcall_reader_{};
+  std::atomic<bool> died_{false};
 };
 
 }  // namespace gpu4fs::engine

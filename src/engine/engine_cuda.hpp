@@ -76,6 +76,7 @@ class CudaEngine final : public EngineHost {
   Status map_memory(void* base, u64 length) override;
   bool has_died() const override;
   std::string fault_text() const override;
+  void request_death() override;
   std::string description() const override;
   EngineCounters counters() const override;
   u64 durable_epoch() const override;

@@ -39,6 +39,7 @@ bool CudaEngine::wait_upcall(ring::Upcall* /*upcall*/, u64 /*timeout_ns*/) { ref
 Status CudaEngine::map_memory(void* /*base*/, u64 /*length*/) { refuse(); }
 bool CudaEngine::has_died() const { refuse(); }
 std::string CudaEngine::fault_text() const { refuse(); }
+void CudaEngine::request_death() { refuse(); }
 std::string CudaEngine::description() const { refuse(); }
 EngineCounters CudaEngine::counters() const { refuse(); }
 u64 CudaEngine::durable_epoch() const { refuse(); }

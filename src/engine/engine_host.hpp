@@ -58,6 +58,8 @@ class EngineHost {
 
   virtual bool has_died() const = 0;
   virtual std::string fault_text() const = 0;   // why, empty if it lives
+  // Makes the engine die as a failed check of its own would, at the end of a step. For tests of what comes after.
+  virtual void request_death() = 0;
   virtual std::string description() const = 0;  // "CPU, 8 workers"
 
   virtual EngineCounters counters() const = 0;

@@ -124,6 +124,9 @@ struct WorkerMemory {
 };
 
 // What the host and the service kernel tell each other through engine memory.
+// A value of exit_requested with which a worker's check fails, for tests of an engine's death.
+inline constexpr u32 service_fault_requested = 2;
+
 struct ServiceControl {
   alignas(cache_line) u32 exit_requested;  // atomic: every worker leaves at its next look
   u32 exit_reason;                         // ServiceExit, of whoever set it in the kernel

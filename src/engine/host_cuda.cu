@@ -75,6 +75,7 @@ class CudaEngine::Implementation {
 
   bool has_died() const { return died_.load(); }
   std::string fault_text() const;
+  void request_death();
   std::string description() const;
   bool is_asleep() const { return asleep_.load(); }
   u64 launch_count() const { return launches_.load(); }
@@ -397,6 +398,15 @@ void CudaEngine::Implementation::fail_pending_commands() {
   }
 }
 
+// The kernel may be about to end, or not be there; the request is repeated until it was met.
+void CudaEngine::Implementation::request_death() {
+  while (!has_died() && !stopped_.load()) {
+    ring_doorbell();
+    poke(&engine_->service.exit_requested, service_fault_requested);
+    sleep_ns(1000000);
+  }
+}
+
 std::string CudaEngine::Implementation::fault_text() const {
   if (!has_died()) return {};
   if (fault_->state == 0) return death_reason_;
@@ -569,6 +579,7 @@ bool CudaEngine::wait_upcall(ring::Upcall* upcall, u64 timeout_ns) {
 Status CudaEngine::map_memory(void* base, u64 length) { return implementation_->map_memory(base, length); }
 bool CudaEngine::has_died() const { return implementation_->has_died(); }
 std::string CudaEngine::fault_text() const { return implementation_->fault_text(); }
+void CudaEngine::request_death() { implementation_->request_death(); }
 std::string CudaEngine::description() const { return implementation_->description(); }
 EngineCounters CudaEngine::counters() const {
   return implementation_->peek(&implementation_->engine()->counters);

@@ -22,7 +22,9 @@ struct ServiceLimits {
 namespace detail {
 
 GPU4FS_FN inline bool exit_is_requested(const Engine& engine) {
-  return load<Order::relaxed, Scope::system>(&engine.service.exit_requested) != 0;
+  const u32 requested = load<Order::relaxed, Scope::system>(&engine.service.exit_requested);
+  GPU4FS_CHECK_NE(requested, service_fault_requested);
+  return requested != 0;
 }
 
 // Worker 0 alone. Leader only.

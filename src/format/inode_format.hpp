@@ -50,7 +50,7 @@ struct Inode {
   std::uint8_t version;               // 1; 0 in a never used inode
   BlockPointer attributes;            // extended attributes: one 4 KiB page, or a hole
   std::uint32_t flags;                // InodeFlags
-  std::uint32_t generation;           // counts reuses of this number, survives freeing
+  std::uint32_t generation;           // grows with each reuse of this number, survives freeing
   BlockPointer slots[inode_slot_count];  // level = height; inline_data begins here
   std::uint8_t inline_tail[72];
   std::uint64_t page_count;           // 4 KiB units allocated: content, indirect blocks, attributes

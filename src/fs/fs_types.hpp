@@ -149,6 +149,7 @@ struct FileSystem {
   u64 epoch_open;                  // operations that commit now belong to it
   u64 epoch_durable;               // newest epoch whose superblocks are durable
   u64 name_hash_seed;
+  u32 generation_skip;             // generations of inodes that this engine makes are larger by it
   AccessTimeMode access_time_mode;
   u32 read_only;
   u32 had_error;                   // atomic: metadata damage was seen since mount

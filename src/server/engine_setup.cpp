@@ -188,6 +188,7 @@ engine::Engine* build_engine(Allocator& allocator, const ServerOptions& options,
   fs.epoch_open = superblock.epoch + 1;
   fs.epoch_durable = superblock.epoch;
   fs.name_hash_seed = superblock.name_hash_seed;
+  fs.generation_skip = options.generation_skip;
   fs.access_time_mode = access_mode(options.access_times);
   fs.read_only = pool.read_only ? 1 : 0;
   set_up_log(allocator, options, pool, fs);

@@ -122,6 +122,13 @@ void add_devices(JsonWriter& json, const ControlContext& context, const PoolHeal
   json.end();
 }
 
+void add_history(JsonWriter& json, const EngineHistory& history) {
+  json.add("engine_restarts", history.restart_count);
+  if (history.restart_count == 0) return;
+  json.add("engine_last_fault", history.last_reason);
+  json.add("engine_last_restart", history.last_restart_s);
+}
+
 void add_pool(JsonWriter& json, const ControlContext& context, const PoolHealth& health) {
   const format::Superblock& superblock = context.pool.superblock;
   Uuid uuid{};
@@ -131,6 +138,7 @@ void add_pool(JsonWriter& json, const ControlContext& context, const PoolHealth&
   json.add("label", std::string_view(label, ::strnlen(label, sizeof(superblock.label))));
   json.add("engine", context.setup.host->description());
   json.add("engine_reason", context.setup.reason);
+  add_history(json, context.options.history);
   json.add("read_only", context.pool.read_only);
   json.add("takes_changes", refusal_text(health.record.flags)[0] == '\0');
   json.add("refusal", refusal_text(health.record.flags));
@@ -139,7 +147,7 @@ void add_pool(JsonWriter& json, const ControlContext& context, const PoolHealth&
   json.add("epoch_durable", health.record.epoch_durable);
   json.add("pages_total", health.record.page_total);
   json.add("pages_used", health.record.page_used);
-  json.add("write_errors", health.record.write_errors);
+  json.add("write_errors", context.options.write_errors_before + health.record.write_errors);
   json.add("pages_damaged", health.damage.size());
   json.add("damage_not_listed", health.record.damage_dropped);
 }
@@ -154,7 +162,14 @@ std::string PoolControl::answer(const JsonValue& request) const {
   if (what == "scrub-pause") return scrub_change(context_.scrubber.pause());
   if (what == "scrub-resume") return scrub_change(context_.scrubber.resume());
   if (what == "scrub-cancel") return scrub_change(context_.scrubber.cancel());
+  if (what == "end-engine") return end_engine();
   return control_error(fmt::format("unknown request '{}'", what.substr(0, 64)));
+}
+
+std::string PoolControl::end_engine() const {
+  if (!context_.options.allow_fault) return control_error("this mount does not allow it");
+  context_.setup.host->request_death();
+  return "{\"ok\": true}";
 }
 
 std::string PoolControl::status() const {

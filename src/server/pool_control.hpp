@@ -4,6 +4,7 @@
 //   scrub-start    "rate": bytes a second, 0 or absent: as fast as it goes
 //   scrub-pause, scrub-resume, scrub-cancel
 //   scrub-status
+//   end-engine     the engine dies as by a fault of its own; only where the mount allows it, for tests
 //
 // All of scrub-* answer with the scrub's progress. Host only.
 #pragma once
@@ -22,6 +23,7 @@ namespace gpu4fs::server {
 
 // Everything outlives the control.
 struct ControlContext {
+  const ServerOptions& options;
   const OpenedPool& pool;
   const EngineSetup& setup;
   std::mutex& open_close;
@@ -39,6 +41,7 @@ class PoolControl {
 
  private:
   [[nodiscard]] std::string status() const;
+  [[nodiscard]] std::string end_engine() const;
   [[nodiscard]] std::string scrub_status() const;
   [[nodiscard]] std::string scrub_start(const JsonValue& request) const;
   [[nodiscard]] std::string scrub_change(const std::string& problem) const;

@@ -73,7 +73,7 @@ void PoolServer::open_control() {
   scrubber_ = std::make_unique<Scrubber>(
       ScrubSetup{*setup_.host, sessions_mutex_, chunk_ranges(), has_checksums, !pool_.read_only});
   control_ = std::make_unique<PoolControl>(ControlContext{
-      pool_, setup_, sessions_mutex_, *scrubber_, [this](u32 device) { return flush_errors_[device].load(); }});
+      options_, pool_, setup_, sessions_mutex_, *scrubber_, [this](u32 device) { return flush_errors_[device].load(); }});
   if (options_.control_folder.empty()) return;
   Uuid uuid{};
   std::copy_n(pool_.superblock.pool_uuid, sizeof(uuid.bytes), uuid.bytes);
@@ -92,7 +92,7 @@ void PoolServer::close_control() {
 }
 
 u64 PoolServer::write_errors() const {
-  return load<Order::acquire, Scope::system>(&setup_.upcalls->write_errors);
+  return options_.write_errors_before + load<Order::acquire, Scope::system>(&setup_.upcalls->write_errors);
 }
 
 void PoolServer::load_state() {
@@ -108,6 +108,7 @@ void PoolServer::load_state() {
   if (begun != Status::ok) {
     throw PoolError(begun, fmt::format("the pool cannot be written: {}", status_text(begun)));
   }
+  if (options_.keep_orphans) return;
   const Status freed = command(format::Opcode::reclaim_orphans, 0);
   if (freed == Status::ok) return;
   pool_.warnings.push_back(fmt::format(
@@ -300,8 +301,8 @@ void PoolServer::commit_regularly() {
 
 void PoolServer::report_death() {
   if (!setup_.host->has_died() || death_reported_.exchange(true)) return;
-  log(LogLevel::error, fmt::format("the engine died, all operations fail from now on: {}",
-                                   setup_.host->fault_text()));
+  log(LogLevel::error, fmt::format("the engine died, its pending operations fail: {}", setup_.host->fault_text()));
+  if (death_handler_) death_handler_();
 }
 
 }  // namespace gpu4fs::server

@@ -12,11 +12,13 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "engine/engine_host.hpp"
@@ -50,6 +52,10 @@ class PoolServer {
 
   void start();
 
+  // Called once, by a thread of the server, when the engine has died; the pool is as after a crash then. Before
+  // start().
+  void on_death(std::function<void()> handler) { death_handler_ = std::move(handler); }
+
   // The clean unmount. False: the last checkpoint could not be written; the pool is as of the one
   // before, and the log says why. Called by the destructor if need be.
   bool stop();
@@ -68,6 +74,7 @@ class PoolServer {
 
   // One line for the user: which engine runs, and why that one.
   [[nodiscard]] std::string engine_text() const;
+  [[nodiscard]] bool uses_gpu() const { return setup_.gpu != nullptr; }
   [[nodiscard]] const std::vector<std::string>& warnings() const { return pool_.warnings; }
   [[nodiscard]] std::string statistics_json() const;
   // What was done to bring the pool to its last state before it was opened.
@@ -75,7 +82,7 @@ class PoolServer {
 
   engine::EngineHost& engine() { return *setup_.host; }
 
-  // How often changes that had been acknowledged could not be written (engine/write_errors.hpp).
+  // How often changes that had been acknowledged could not be written (engine/write_errors.hpp), since the mount.
   [[nodiscard]] u64 write_errors() const;
   // Of the control socket, "" without one.
   [[nodiscard]] std::string control_path() const { return control_socket_ ? control_socket_->path() : ""; }
@@ -117,6 +124,7 @@ class PoolServer {
   bool stopping_ = false;  // under stop_mutex_
   std::atomic<bool> upcalls_end_{false};    // asked for
   std::atomic<bool> upcalls_ended_{false};  // done
+  std::function<void()> death_handler_;
   std::atomic<bool> death_reported_{false};
   std::array<std::atomic<u64>, device_count_max> flush_errors_{};  // by device
   std::unique_ptr<Scrubber> scrubber_;

@@ -1,6 +1,7 @@
 // What a pool server is told. Host only.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,13 @@ enum class AccessTimes { relative, never, strict, directories_never };
 // `recovery`: the engine replays the log; it records nothing, and frees nothing on its own.
 enum class ServerPurpose { mount, recovery };
 
+// What a mount whose engine died before knows of it; shown by its status.
+struct EngineHistory {
+  u32 restart_count = 0;
+  std::string last_reason;             // why the last one died
+  std::int64_t last_restart_s = 0;     // since 1970
+};
+
 struct ServerOptions {
   std::vector<std::string> device_paths;  // members in any order, each may be a colon separated list
   bool read_only = false;
@@ -29,6 +37,12 @@ struct ServerOptions {
   ServerPurpose purpose = ServerPurpose::mount;
   bool stop_on_error = true;         // after damage of metadata no more changes are taken (fs/errors.hpp)
   std::string control_folder;        // of the control socket; empty: none is made
+  EngineHistory history;
+  u64 write_errors_before = 0;       // of this mount's former engines, see PoolServer::write_errors()
+  bool keep_orphans = false;         // files without a name may still be open: a front end frees them
+  u32 generation_skip = 0;           // see fs::FileSystem; with it numbers are not reused unseen after a restart
+  u32 recovered_generation_skip = 0; // of the engine that wrote the log
+  bool allow_fault = false;          // the control socket's "end-engine" is obeyed; for tests
   bool degraded = false;             // go on although a device is missing, where nothing is lost by it
 };
 

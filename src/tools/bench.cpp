@@ -15,15 +15,17 @@ namespace gpu4fs::tools {
 
 namespace {
 
-enum class Action { run, fuse, report };
+enum class Action { run, fuse, programs, report };
 Action action = Action::report;
 BenchRunOptions run_options;
 BenchFuseOptions fuse_options;
+BenchProgramsOptions programs_options;
 std::vector<std::string> report_paths;
 
 void add_options(CLI::App& app) {
   run_options = {};
   fuse_options = {};
+  programs_options = {};
   report_paths.clear();
   app.require_subcommand(1);
   CLI::App* run =
@@ -35,9 +37,10 @@ void add_options(CLI::App& app) {
                   "Bytes that one command of a large transfer moves (128M for one client, 32M for several)");
   run->add_flag("--quick", run_options.quick, "Less data and fewer repetitions");
   run->add_option("--only", run_options.only,
-                  "Parts to run: first, files, vram, scrub, latency, rate, sync, recovery, idle, checkpoint")
+                  "Parts to run: first, files, vram, scrub, latency, rate, sync, recovery, idle, checkpoint, checksums")
       ->check(CLI::IsMember(
-          {"first", "files", "vram", "scrub", "latency", "rate", "sync", "recovery", "idle", "checkpoint"}));
+          {"first", "files", "vram", "scrub", "latency", "rate", "sync", "recovery", "idle", "checkpoint",
+           "checksums"}));
   run->callback([] { action = Action::run; });
   CLI::App* fuse =
       app.add_subcommand("fuse", "measure a mount against libfuse's passthrough file systems");
@@ -48,6 +51,14 @@ void add_options(CLI::App& app) {
   fuse->add_option("-o,--output", fuse_options.output, "Write the result as JSON to this file");
   fuse->add_flag("--quick", fuse_options.quick, "Less data and fewer repetitions");
   fuse->callback([] { action = Action::fuse; });
+  CLI::App* programs =
+      app.add_subcommand("programs", "measure databases on a mount against ext4 on the same medium");
+  programs->add_option("--folder", programs_options.folder, "Where both keep their data, default /dev/shm");
+  programs->add_option("-o,--output", programs_options.output, "Write the result as JSON to this file");
+  programs->add_flag("--quick", programs_options.quick, "Fewer transactions and repetitions");
+  programs->add_option("--only", programs_options.only, "Parts to run: sqlite, postgres")
+      ->check(CLI::IsMember({"sqlite", "postgres"}));
+  programs->callback([] { action = Action::programs; });
   CLI::App* report =
       app.add_subcommand("report", "print results: what, measured, required, met or short");
   report->add_option("results", report_paths, "JSON files, default bench/results/*.json");
@@ -60,6 +71,8 @@ int run() {
       return bench_run(run_options);
     case Action::fuse:
       return bench_fuse(fuse_options);
+    case Action::programs:
+      return bench_programs(programs_options);
     case Action::report:
       return bench_report(report_paths);
   }

@@ -80,17 +80,10 @@ class ClientGroup {
   std::vector<std::unique_ptr<BenchClient>> clients_;
 };
 
-struct Rates {
-  std::vector<double> write_gb_per_s;
-  std::vector<double> synced_gb_per_s;  // the sync included
-  std::vector<double> read_gb_per_s;
-  std::vector<double> write_cpu_s_per_gb;
-};
+}  // namespace
 
-// Writes new files, syncs, reads them back and compares them, removes them; `repeats` times after
-// one round that is not counted.
-Rates measure_files(BenchContext& context, u32 file_count) {
-  Rates rates;
+FileRates measure_files(BenchContext& context, u32 file_count) {
+  FileRates rates;
   const u64 length = context.scale.file_bytes;
   ClientGroup clients(context, file_count);
   clients.run(
@@ -127,6 +120,8 @@ Rates measure_files(BenchContext& context, u32 file_count) {
   }
   return rates;
 }
+
+namespace {
 
 std::string file_text(const BenchContext& context, u32 count) {
   const u64 step = std::min(context.scale.step_for(count), context.scale.file_bytes);
@@ -188,7 +183,7 @@ void bench_first_touch(BenchContext& context) {
 
 void bench_files(BenchContext& context) {
   for (const u32 count : {1u, context.scale.file_count}) {
-    const Rates rates = measure_files(context, count);
+    const FileRates rates = measure_files(context, count);
     const std::string files = file_text(context, count);
     const std::string suffix = count == 1 ? "one" : "many";
     add_rate(context, ("write-" + suffix).c_str(), "write " + files, rates.write_gb_per_s,

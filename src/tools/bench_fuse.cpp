@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
-#include <spawn.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,7 +12,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -23,10 +21,9 @@
 
 #include "base/limits.hpp"
 #include "tools/bench_client.hpp"
+#include "tools/bench_mounts.hpp"
 #include "tools/bench_result.hpp"
 #include "tools/bench_verbs.hpp"
-
-extern char** environ;
 
 namespace gpu4fs::tools {
 
@@ -38,85 +35,6 @@ constexpr u32 cpu_count = 2;
 constexpr double ratio_min = 0.7;
 constexpr u64 call_bytes = 1 << 20;
 constexpr const char* example_folder = "/usr/share/doc/libfuse3-dev/examples";
-
-[[noreturn]] void fail(const std::string& what) {
-  throw std::runtime_error(fmt::format("{}: {}", what, std::strerror(errno)));
-}
-
-// `quiet`: what it prints is thrown away.
-pid_t start_program(const std::vector<std::string>& words, bool quiet = false) {
-  std::vector<char*> arguments;
-  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  if (quiet) {
-    ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-    ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-  }
-  pid_t child = 0;
-  const int error =
-      ::posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
-  ::posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) throw std::runtime_error(fmt::format("{}: {}", words[0], std::strerror(error)));
-  return child;
-}
-
-void run_program(const std::vector<std::string>& words) {
-  int status = 0;
-  if (::waitpid(start_program(words), &status, 0) < 0 || status != 0) {
-    throw std::runtime_error(
-        fmt::format("{} {} failed", words[0], words.size() > 1 ? words[1] : ""));
-  }
-}
-
-// A served directory; mounting and unmounting by programs, as users do.
-class Mount {
- public:
-  virtual ~Mount() = default;
-  virtual void up() = 0;
-  virtual void down() = 0;
-  const std::string& folder() const { return folder_; }
-
- protected:
-  explicit Mount(std::string folder) : folder_(std::move(folder)) {
-    filesystem::create_directories(folder_);
-  }
-
-  dev_t device() const {
-    struct stat state {};
-    return ::stat(folder_.c_str(), &state) == 0 ? state.st_dev : 0;
-  }
-
-  std::string folder_;
-};
-
-class PoolMount final : public Mount {
- public:
-  PoolMount(const std::string& data_folder, std::string folder, u64 pool_bytes)
-      : Mount(std::move(folder)), program_(filesystem::read_symlink("/proc/self/exe").string()) {
-    filesystem::create_directories(data_folder);
-    for (int i = 0; i < 4; ++i)
-      devices_ += fmt::format("{}{}/device{}", i == 0 ? "" : ":", data_folder, i);
-    run_program({program_, "mkfs", "-q", "--size", std::to_string(pool_bytes / 4), devices_});
-  }
-  ~PoolMount() override {
-    if (is_up_) (void)::waitpid(start_program({"fusermount3", "-uz", folder_}), nullptr, 0);
-  }
-  void up() override {
-    run_program({program_, "mount", "-o", "engine=cpu", devices_, folder_});
-    is_up_ = true;
-  }
-  void down() override {
-    run_program({program_, "umount", folder_});
-    is_up_ = false;
-  }
-
- private:
-  std::string program_;
-  std::string devices_;
-  bool is_up_ = false;
-};
 
 // passthrough has the whole tree below its mount point, passthrough_ll takes -o source.
 class PeerMount final : public Mount {
@@ -179,7 +97,7 @@ class File {
  public:
   File(const std::string& path, int flags)
       : descriptor_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {
-    if (descriptor_ < 0) fail(path);
+    if (descriptor_ < 0) fail_by_errno(path);
   }
   ~File() { ::close(descriptor_); }
   File(const File&) = delete;
@@ -199,7 +117,7 @@ void write_file(const std::string& path, const FuseScale& scale, Samples& sample
   for (u64 offset = 0; offset < scale.file_bytes; offset += call_bytes) {
     if (::pwrite(file.get(), bytes + offset, call_bytes, static_cast<off_t>(offset)) !=
         ssize_t{call_bytes})
-      fail(path);
+      fail_by_errno(path);
   }
   samples["write"].push_back(static_cast<double>(scale.file_bytes) / 1e9 / (now_seconds() - began));
 }
@@ -212,7 +130,7 @@ void read_file(const std::string& path, const FuseScale& scale, Samples& samples
   for (u64 offset = 0; offset < scale.file_bytes; offset += call_bytes) {
     if (::pread(file.get(), bytes + offset, call_bytes, static_cast<off_t>(offset)) !=
         ssize_t{call_bytes})
-      fail(path);
+      fail_by_errno(path);
   }
   samples["read"].push_back(static_cast<double>(scale.file_bytes) / 1e9 / (now_seconds() - began));
   check_pattern(content.data(), 0, 0, scale.file_bytes / page_size);
@@ -230,7 +148,7 @@ void run_round(Mount& mount, const FuseScale& scale, Samples& samples) {
   mount.up();
   const std::string folder = mount.folder() + "/many";
   const std::string big = mount.folder() + "/big";
-  if (::mkdir(folder.c_str(), 0755) != 0) fail(folder);
+  if (::mkdir(folder.c_str(), 0755) != 0) fail_by_errno(folder);
   write_file(big, scale, samples);
   time_files("create", folder, scale.file_count, samples,
              [](const std::string& path) { File(path, O_WRONLY | O_CREAT | O_EXCL); });
@@ -239,12 +157,12 @@ void run_round(Mount& mount, const FuseScale& scale, Samples& samples) {
   read_file(big, scale, samples);
   time_files("stat", folder, scale.file_count, samples, [](const std::string& path) {
     struct stat state {};
-    if (::stat(path.c_str(), &state) != 0 || state.st_size != 0) fail(path);
+    if (::stat(path.c_str(), &state) != 0 || state.st_size != 0) fail_by_errno(path);
   });
   time_files("unlink", folder, scale.file_count, samples, [](const std::string& path) {
-    if (::unlink(path.c_str()) != 0) fail(path);
+    if (::unlink(path.c_str()) != 0) fail_by_errno(path);
   });
-  if (::unlink(big.c_str()) != 0 || ::rmdir(folder.c_str()) != 0) fail(folder);
+  if (::unlink(big.c_str()) != 0 || ::rmdir(folder.c_str()) != 0) fail_by_errno(folder);
   mount.down();
 }
 
@@ -275,34 +193,18 @@ std::string build_example(const std::string& name, const std::string& folder) {
   return program;
 }
 
-class TemporaryFolder {
- public:
-  explicit TemporaryFolder(const std::string& parent) {
-    path_ = parent + "/gpu4fs-bench-XXXXXX";
-    if (::mkdtemp(path_.data()) == nullptr) fail(parent);
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 void bind_to_cpus() {
   cpu_set_t allowed;
   cpu_set_t chosen;
   CPU_ZERO(&chosen);
-  if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0) fail("sched_getaffinity");
+  if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0) fail_by_errno("sched_getaffinity");
   u32 count = 0;
   for (int cpu = 0; cpu < CPU_SETSIZE && count < cpu_count; ++cpu) {
     if (!CPU_ISSET(cpu, &allowed)) continue;
     CPU_SET(cpu, &chosen);
     ++count;
   }
-  if (::sched_setaffinity(0, sizeof(chosen), &chosen) != 0) fail("sched_setaffinity");
+  if (::sched_setaffinity(0, sizeof(chosen), &chosen) != 0) fail_by_errno("sched_setaffinity");
 }
 
 void add_rows(BenchResult& result, const Samples& own, const Samples& peer,
@@ -329,30 +231,13 @@ void add_rows(BenchResult& result, const Samples& own, const Samples& peer,
   }
 }
 
-std::string date_text() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  ::gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
-}
-
 }  // namespace
 
 int bench_fuse(const BenchFuseOptions& options) {
   const FuseScale scale =
       options.quick ? FuseScale{64ull << 20, 1000, 2} : FuseScale{256ull << 20, 5000, 5};
   const TemporaryFolder folder(options.folder.empty() ? "/dev/shm" : options.folder);
-  BenchResult result;
-  result.benchmark = "fuse";
-  result.engine = "cpu";
-  result.date = date_text();
-  const char* commit = std::getenv("GPU4FS_COMMIT");
-  result.commit = commit != nullptr ? commit : "";
-  result.version = GPU4FS_VERSION;
-  result.quick = options.quick;
-  result.machine = describe_machine();
+  BenchResult result = new_result("fuse", "cpu", options.quick);
   std::vector<std::string> peers = options.peers;
   if (peers.empty()) {
     for (const char* name : {"passthrough", "passthrough_ll"})

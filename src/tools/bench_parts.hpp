@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/types.hpp"
 #include "server/pool_server.hpp"
@@ -50,11 +51,24 @@ struct BenchContext {
   BenchResult& result;
 };
 
+struct FileRates {
+  std::vector<double> write_gb_per_s;
+  std::vector<double> synced_gb_per_s;  // the sync included
+  std::vector<double> read_gb_per_s;
+  std::vector<double> write_cpu_s_per_gb;
+};
+// Writes new files side by side, syncs, reads them back and compares them, removes them; scale.repeats times after
+// one round that is not counted.
+FileRates measure_files(BenchContext& context, u32 file_count);
+
 // Fills nearly the whole pool once and frees it again: memory is registered with the GPU when it is
 // first used, which belongs to no measurement but this.
 void bench_first_touch(BenchContext& context);
 void bench_files(BenchContext& context);
 void bench_read_device(BenchContext& context);
+// Pools with and without checksums of data in turn, each with an engine of its own; no other may run.
+void bench_checksums(const BenchScale& scale, const Limits& limits, const server::ServerOptions& options,
+                     BenchResult& result);
 void bench_scrub(BenchContext& context);
 void bench_latency(BenchContext& context);
 void bench_small_reads(BenchContext& context);

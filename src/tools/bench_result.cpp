@@ -9,6 +9,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -145,6 +147,32 @@ Machine describe_machine() {
     std::getline(file, machine.gpu_driver);
   }
   return machine;
+}
+
+namespace {
+
+std::string date_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+}  // namespace
+
+BenchResult new_result(const std::string& benchmark, const std::string& engine, bool quick) {
+  BenchResult result;
+  result.benchmark = benchmark;
+  result.engine = engine;
+  result.date = date_text();
+  const char* commit = std::getenv("GPU4FS_COMMIT");
+  result.commit = commit != nullptr ? commit : "";
+  result.version = GPU4FS_VERSION;
+  result.quick = quick;
+  result.machine = describe_machine();
+  return result;
 }
 
 std::string result_json(const BenchResult& result) {

@@ -59,6 +59,9 @@ struct BenchResult {
   std::vector<std::string> left_out;  // rows that were not measured, with the reason
 };
 
+// With machine, date, version and commit (GPU4FS_COMMIT) filled in.
+BenchResult new_result(const std::string& benchmark, const std::string& engine, bool quick);
+
 std::string result_json(const BenchResult& result);
 // Written to a temporary name first. Throws std::runtime_error.
 void write_result(const BenchResult& result, const std::string& path);

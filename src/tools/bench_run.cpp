@@ -1,26 +1,20 @@
 // gpu4fs bench run: an engine in this process on a pool of memory devices. The limits it is held
 // against are measured in the same process, before the engine starts; every byte read is compared.
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
-#include <ctime>
 #include <exception>
-#include <filesystem>
 #include <stdexcept>
 #include <thread>
 
 #include "base/limits.hpp"
 #include "frontend/local_session.hpp"
-#include "server/pool_make.hpp"
 #include "server/pool_server.hpp"
 #include "tools/bench_client.hpp"
 #include "tools/bench_limits.hpp"
 #include "tools/bench_parts.hpp"
+#include "tools/bench_pool.hpp"
 #include "tools/bench_result.hpp"
 #include "tools/bench_verbs.hpp"
 #include "tools/size_text.hpp"
@@ -28,54 +22,6 @@
 namespace gpu4fs::tools {
 
 namespace {
-
-std::string date_text() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  ::gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
-}
-
-// Device files in a folder of their own, removed at the end.
-class MemoryPool {
- public:
-  explicit MemoryPool(u64 device_bytes) {
-    std::string pattern = "/dev/shm/gpu4fs-bench-XXXXXX";
-    if (::mkdtemp(pattern.data()) == nullptr)
-      throw std::runtime_error("cannot make a folder in /dev/shm");
-    folder_ = pattern;
-    server::MakePoolOptions make;
-    make.size_bytes = device_bytes;
-    make.label = "bench";
-    for (u32 i = 0; i < device_count; ++i)
-      make.device_paths.push_back(fmt::format("{}/device{}", folder_, i));
-    server::make_pool(make);
-    // Memory is allocated now, not while something is measured.
-    for (const std::string& path : make.device_paths) {
-      const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-      const int error =
-          file < 0 ? errno : ::posix_fallocate(file, 0, static_cast<off_t>(device_bytes));
-      if (file >= 0) ::close(file);
-      if (error != 0) throw std::runtime_error(fmt::format("{}: {}", path, std::strerror(error)));
-    }
-    paths_ = make.device_paths;
-  }
-  ~MemoryPool() {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
-  MemoryPool(const MemoryPool&) = delete;
-  MemoryPool& operator=(const MemoryPool&) = delete;
-
-  const std::vector<std::string>& paths() const { return paths_; }
-
- private:
-  static constexpr u32 device_count = 4;
-  std::string folder_;
-  std::vector<std::string> paths_;
-};
 
 server::EngineChoice engine_choice(const std::string& name) {
   if (name == "cpu") return server::EngineChoice::cpu;
@@ -163,16 +109,7 @@ int bench_run(const BenchRunOptions& options) {
   if (options.engine == "cuda" && !problem.empty())
     throw std::runtime_error("engine cuda: " + problem);
   const bool on_gpu = options.engine != "cpu" && problem.empty();
-  BenchResult result;
-  result.benchmark = "run";
-  result.engine = on_gpu ? "cuda" : "cpu";
-  result.date = date_text();
-  const char* commit = std::getenv("GPU4FS_COMMIT");
-  result.commit = commit != nullptr ? commit : "";
-  result.version = GPU4FS_VERSION;
-  result.quick = options.quick;
-  result.machine = describe_machine();
-
+  BenchResult result = new_result("run", on_gpu ? "cuda" : "cpu", options.quick);
   BenchScale scale = options.quick || !on_gpu ? BenchScale::quick() : BenchScale::full();
   if (!options.step.empty()) scale.step_bytes = std::max(parse_size(options.step), page_size);
   const Limits limits = measure_limits(on_gpu, scale.file_bytes);
@@ -197,6 +134,13 @@ int bench_run(const BenchRunOptions& options) {
     }
   }
   const bool clean = server.stop();
+  if (is_wanted(options, "checksums")) {
+    try {
+      bench_checksums(scale, limits, server_options, result);
+    } catch (const std::exception& error) {
+      result.left_out.push_back(fmt::format("checksums: {}", error.what()));
+    }
+  }
   if (!clean) result.left_out.push_back("the last checkpoint failed");
   print_rows(result);
   if (!options.output.empty()) write_result(result, options.output);

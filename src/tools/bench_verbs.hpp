@@ -23,6 +23,14 @@ struct BenchFuseOptions {
 };
 int bench_fuse(const BenchFuseOptions& options);
 
+struct BenchProgramsOptions {
+  std::string folder;  // for pool and peer data, default /dev/shm
+  std::string output;
+  bool quick = false;
+  std::vector<std::string> only;  // parts to run; empty: all
+};
+int bench_programs(const BenchProgramsOptions& options);
+
 int bench_report(const std::vector<std::string>& paths);
 
 }  // namespace gpu4fs::tools

@@ -4,27 +4,24 @@
 // the mount succeeded: the child reports through a pipe, the parent waits for the report.
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
-#include "frontend/fuse/fuse_mount.hpp"
-#include "frontend/local_session.hpp"
 #include "server/control_socket.hpp"
 #include "server/log.hpp"
 #include "server/pool_device_file.hpp"
 #include "server/pool_error.hpp"
-#include "server/pool_server.hpp"
 #include "tools/mount_options.hpp"
+#include "tools/mount_restart.hpp"
+#include "tools/mount_service.hpp"
 #include "tools/verb.hpp"
 
 namespace gpu4fs::tools {
@@ -46,6 +43,7 @@ struct CommandLine {
   bool no_mtab = false;
   bool read_only = false;
   bool read_write = false;
+  int resume_from = -1;
 };
 CommandLine line;
 
@@ -69,6 +67,8 @@ void add_options(CLI::App& app) {
   app.add_flag("-s,--sloppy", line.sloppy, "For mount(8); nothing is passed over in silence");
   app.add_flag("-n,--no-mtab", line.no_mtab, "For mount(8); there is no mtab to write");
   app.add_option("-t,--types", line.type, "For mount(8); gpu4fs");
+  // By this program itself, see mount_restart.hpp; not shown.
+  app.add_option("--resume", line.resume_from)->group("");
   app.add_option("-N,--namespace", line.name_space, "For mount(8); not supported");
 }
 
@@ -92,11 +92,13 @@ MountOptions read_command_line() {
   for (const std::string& list : line.option_lists) add_mount_options(options, list);
   if (line.read_only) add_mount_options(options, "ro");
   if (line.read_write) add_mount_options(options, "rw");
-  options.fuse.mountpoint = absolute_path(line.words.back());
+  const bool is_resumed = line.resume_from >= 0;
+  // The directory is ours to answer for: asking for it would wait for ourselves.
+  options.fuse.mountpoint = is_resumed ? line.words.back() : absolute_path(line.words.back());
   std::string joined;
   for (std::size_t i = 0; i + 1 < line.words.size(); ++i) {
     for (const std::string& path : server::split_device_list(line.words[i])) {
-      options.server.device_paths.push_back(server::absolute_device_path(path));
+      options.server.device_paths.push_back(is_resumed ? path : server::absolute_device_path(path));
       joined += (joined.empty() ? "" : ":") + options.server.device_paths.back();
     }
   }
@@ -106,6 +108,7 @@ MountOptions read_command_line() {
   }
   if (options.fuse.source.empty()) options.fuse.source = joined;
   struct stat attributes {};
+  if (is_resumed) return options;
   if (::stat(options.fuse.mountpoint.c_str(), &attributes) != 0 || !S_ISDIR(attributes.st_mode)) {
     throw server::PoolError(Status::not_directory,
                             fmt::format("{}: not a directory", options.fuse.mountpoint));
@@ -160,58 +163,52 @@ void detach_from_terminal() {
   ::close(null);
 }
 
-sigset_t ending_signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, number);
-  return set;
+// To be executed again with, from any working directory.
+std::vector<std::string> words_of(const MountOptions& options) {
+  std::vector<std::string> words = {"gpu4fs", "mount"};
+  for (const std::string& list : line.option_lists) {
+    words.emplace_back("-o");
+    words.push_back(list);
+  }
+  if (line.read_only) words.emplace_back("--read-only");
+  if (line.read_write) words.emplace_back("--rw");
+  if (line.verbose) words.emplace_back("--verbose");
+  words.insert(words.end(), options.server.device_paths.begin(), options.server.device_paths.end());
+  words.push_back(options.fuse.mountpoint);
+  return words;
 }
 
-// Mounts, reports, serves until the end. Everything that is not an error of the operation is thrown before
-// the report.
-int serve(const MountOptions& options, Report& report) {
-  const sigset_t signals = ending_signals();
-  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  ::signal(SIGPIPE, SIG_IGN);
-  server::PoolServer server(options.server);
-  server.start();
-  frontend::LocalSessions sessions(server);
-  bool clean = false;
-  {
-    frontend::FuseMount mount(options.fuse, sessions);
-    mount.mount();
-    std::atomic<bool> ended{false};
-    std::thread ender([&] {
-      int number = 0;
-      while (::sigwait(&signals, &number) == 0 && !ended) {
-        if (number == SIGHUP && report.is_background()) continue;
-        mount.stop();
-        return;
-      }
-    });
-    std::string text;
-    const server::RecoveryReport& recovery = server.recovery();
-    if (line.verbose || recovery.records_replayed != 0) text += recovery.text();
-    for (const std::string& warning : server.warnings()) text += warning + "\n";
-    text += server.engine_text();
+int resume(const MountOptions& options) {
+  MountService service;
+  service.options = options;
+  service.words = words_of(options);
+  service.resumed = read_restart_state(line.resume_from);
+  service.is_background = service.resumed->is_background;
+  service.is_verbose = true;
+  service.announce = [](const std::string& text) { server::log(server::LogLevel::info, text); };
+  if (service.is_background) server::log_to_system(true);
+  return serve(std::move(service)) ? 0 : status_failure;
+}
+
+int serve_first(const MountOptions& options, Report& report) {
+  MountService service;
+  service.options = options;
+  service.words = words_of(options);
+  service.is_background = report.is_background();
+  service.is_verbose = line.verbose;
+  service.announce = [&report](const std::string& text) {
     const bool background = report.is_background();
     report.send(0, text);
-    if (background) {
-      server::log_to_system(true);
-      detach_from_terminal();
-    }
-    mount.run();
-    ended = true;
-    ::pthread_kill(ender.native_handle(), SIGTERM);
-    ender.join();
-  }
-  clean = server.stop();
-  return clean ? 0 : status_failure;
+    if (!background) return;
+    server::log_to_system(true);
+    detach_from_terminal();
+  };
+  return serve(std::move(service)) ? 0 : status_failure;
 }
 
 int serve_and_report(const MountOptions& options, Report& report) {
   try {
-    return serve(options, report);
+    return serve_first(options, report);
   } catch (const std::exception& error) {
     report.send(status_failure, error.what());
     return status_failure;
@@ -227,6 +224,7 @@ int run() {
     return status_usage;
   }
   if (line.fake) return 0;
+  if (line.resume_from >= 0) return resume(options);
   if (line.foreground) {
     Report report(-1);
     return serve_and_report(options, report);

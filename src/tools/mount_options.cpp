@@ -134,6 +134,8 @@ constexpr Rule rules[] = {
     {"damaged_log", true, apply_damaged_log},
     {"degraded", false,
      [](MountOptions& options, const Option&) { options.server.degraded = true; }},
+    {"allow_fault", false,
+     [](MountOptions& options, const Option&) { options.server.allow_fault = true; }},
     {"fsname", true,
      [](MountOptions& options, const Option& option) { options.fuse.source = option.value; }},
     {"subtype", true, apply_nothing},

@@ -66,6 +66,10 @@ void print_mounted(const std::string& mountpoint, const server::JsonValue& statu
   fmt::print("mounted     {}{}, for {}\n", format::escape_name(mountpoint), status["read_only"].boolean ? " read-only" : "",
              duration_text(status["uptime_seconds"].number));
   fmt::print("engine      {} ({})\n", status["engine"].text, status["engine_reason"].text);
+  if (count_of(status["engine_restarts"]) != 0) {
+    fmt::print("restarts    {}, the last at {}, because the engine died: {}\n", count_of(status["engine_restarts"]),
+               format::time_text(count_of(status["engine_last_restart"]) << 30), status["engine_last_fault"].text);
+  }
   fmt::print("epochs      {} is durable, {} is open\n", count_of(status["epoch_durable"]), count_of(status["epoch_open"]));
   fmt::print("usage       {} of {}\n", size_text(count_of(status["pages_used"]) * page_size),
              size_text(count_of(status["pages_total"]) * page_size));

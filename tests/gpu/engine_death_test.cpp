@@ -1,13 +1,17 @@
 // The death of the service kernel by a failed check: pending and later commands end with EIO, nothing hangs,
-// the fault is named, and the pool is as of its last checkpoint. A process of its own, because it loses the
-// use of the GPU.
+// the fault is named, and the pool is as of its last sync. The process loses the use of the GPU by it; the same
+// process after execve(2), which is how a mount goes on, has it again: there a PoolServer's GPU engine takes the pool
+// over, and dies on request.
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <exception>
+#include <filesystem>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include <cuda_runtime.h>
 
@@ -143,6 +147,52 @@ void test_what_is_left(const GpuTestPool& pool) {
   check(client.call(op).status == Status::not_found, "what came after its end is not");
 }
 
+// In a fresh program image.
+void test_next_engine(const std::vector<std::string>& device_paths) {
+  server::ServerOptions options;
+  options.device_paths = device_paths;
+  options.engine = server::EngineChoice::cuda;
+  options.generation_skip = 7;
+  server::PoolServer server(options);
+  std::atomic<bool> was_told{false};
+  server.on_death([&] { was_told = true; });
+  server.start();
+  check(server.uses_gpu(), "the GPU serves again");
+  const server::LocalSession local = server.open_session(u64{1} << 20);
+  client::Session session({local.producer, local.port, local.owner});
+  FileClient client(session);
+  FileOperation op;
+  op.opcode = format::Opcode::lookup;
+  op.inode = root;
+  op.name = "kept";
+  check(client.call(op).status == Status::ok, "the next GPU engine finds what was synced");
+  const client::Reply made = create(session, "another");
+  check(made.status == Status::ok && fsync(session, made.result).status == Status::ok, "and takes changes");
+  server.engine().request_death();
+  check(server.engine().has_died(), "an engine dies on request");
+  check(server.engine().fault_text().find("service_loop.hpp:") != std::string::npos, server.engine().fault_text());
+  check(create(session, "late").status == Status::engine_died, "a command after that ends");
+  while (!was_told) std::this_thread::yield();
+  check(!server.stop(), "its end is not a clean one");
+}
+
+void run_again(const std::vector<std::string>& device_paths) {
+  test_next_engine(device_paths);
+  std::filesystem::remove_all(std::filesystem::path(device_paths.front()).parent_path());
+}
+
+// Returns only if it fails.
+void execute_again(const std::vector<std::string>& device_paths) {
+  std::vector<std::string> words = {"engine_death_test"};
+  words.insert(words.end(), device_paths.begin(), device_paths.end());
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  std::fflush(nullptr);
+  ::execv("/proc/self/exe", pointers.data());
+  check(false, "the program is executed again");
+}
+
 void run() {
   TestPoolOptions options;
   options.flush_by_upcall = true;
@@ -150,17 +200,24 @@ void run() {
   test_death(pool);
   pool.crash();
   test_what_is_left(pool);
+  // The pool's folder outlives this image, and the failures so far must too.
+  if (failed_count == 0) execute_again(pool.device_paths());
 }
 
 }  // namespace
 }  // namespace gpu4fs::test
 
-int main() {
+int main(int count, char** words) {
   using namespace gpu4fs::test;
   std::signal(SIGALRM, report_hang);
   ::alarm(hang_limit_s);
   try {
-    if (has_gpu()) run();
+    if (!has_gpu()) return finish();
+    if (count > 1) {
+      run_again({words + 1, words + count});
+    } else {
+      run();
+    }
   } catch (const std::exception& error) {
     check(false, error.what());
   }

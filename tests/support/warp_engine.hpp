@@ -55,6 +55,7 @@ class WarpEngine final : public engine::EngineHost {
   Status map_memory(void*, u64) override { return Status::ok; }
   bool has_died() const override { return false; }
   std::string fault_text() const override { return {}; }
+  void request_death() override {}
   std::string description() const override { return "emulated warps"; }
   engine::EngineCounters counters() const override { return table_.counters(); }
   u64 durable_epoch() const override { return table_.durable_epoch(); }

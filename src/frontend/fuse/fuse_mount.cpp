@@ -38,8 +38,15 @@ void set_readahead(const FuseOptions& options) {
   if (file) file << options.readahead_kib;
 }
 
+size_t length_of(const iovec* parts, int count) {
+  size_t length = 0;
+  for (int i = 0; i < count; ++i) length += parts[i].iov_len;
+  return length;
+}
+
 ssize_t write_reply(int, iovec* parts, int count, void*) {
   FuseWorker& worker = FuseWorker::current();
+  if (worker.answers_nobody) return static_cast<ssize_t>(length_of(parts, count));
   if (!worker.answering_init || count < 2) return ::writev(worker.device, parts, count);
   worker.answering_init = false;
   extend_init_reply(worker.receive_buffer(), parts[1].iov_base, parts[1].iov_len,
@@ -123,7 +130,7 @@ FuseMount::FuseMount(FuseOptions options, SessionSource& source)
 FuseMount::~FuseMount() {
   workers_.clear();
   if (fuse_ == nullptr) return;
-  if (mounted_) fuse_session_unmount(fuse_);
+  if (mounted_) unmount();
   fuse_session_destroy(fuse_);
 }
 
@@ -136,9 +143,14 @@ void FuseMount::open_sessions() {
 
 void FuseMount::mount() {
   open_sessions();
+  open_channel(options_.mountpoint);
+}
+
+// `place`: the directory, or "/dev/fd/N" for a channel that is open.
+void FuseMount::open_channel(const std::string& place) {
   fuse_ = new_session(options_, shared_);
   if (fuse_ == nullptr) throw FuseError("the mount options were refused by libfuse");
-  if (fuse_session_mount(fuse_, options_.mountpoint.c_str()) != 0) {
+  if (fuse_session_mount(fuse_, place.c_str()) != 0) {
     throw FuseError(fmt::format("cannot mount on '{}'", options_.mountpoint));
   }
   mounted_ = true;
@@ -164,6 +176,9 @@ void FuseMount::serve(FuseWorker& worker) {
     const int length = fuse_session_receive_buf(fuse_, &request);
     if (length == -EINTR || length == -EAGAIN) continue;
     if (length <= 0) break;
+    if (is_init_request(request.mem, static_cast<u64>(length))) {
+      shared_.init_request.assign(static_cast<const char*>(request.mem), static_cast<size_t>(length));
+    }
     if (!answer_raw_request(worker, request.mem, static_cast<u64>(length), cache_timeout_s)) {
       fuse_session_process_buf(fuse_, &request);
     }
@@ -173,7 +188,21 @@ void FuseMount::serve(FuseWorker& worker) {
   changed_.notify_all();
 }
 
-void FuseMount::run() {
+FuseMount::RunEnd FuseMount::run() {
+  std::thread teller;
+  if (is_resumed_) teller = std::thread([this] { tell_kernel(); });
+  serve_all();
+  if (teller.joinable()) teller.join();
+  // Still mounted: a destructor that comes to run unmounts.
+  if (suspending_ && !unmounting_ && fuse_session_exited(fuse_) == 0) return RunEnd::suspended;
+  // Closing the last channel ends all requests of the kernel that are still waiting.
+  unmount();
+  mounted_ = false;
+  for (const u64 inode : shared_.inodes.take_orphans()) workers_[0]->reclaim(inode);
+  return RunEnd::unmounted;
+}
+
+void FuseMount::serve_all() {
   struct sigaction action {};
   action.sa_handler = [](int) {};  // only to end a read(2)
   ::sigaction(interrupt_signal, &action, nullptr);
@@ -194,10 +223,13 @@ void FuseMount::run() {
   }
   for (std::thread& thread : threads) thread.join();
   for (unsigned i = 1; i < thread_count_; ++i) ::close(workers_[i]->device);
-  // Closing the last channel ends all requests of the kernel that are still waiting.
-  fuse_session_unmount(fuse_);
-  mounted_ = false;
-  for (const u64 inode : shared_.inodes.take_orphans()) workers_[0]->reclaim(inode);
+}
+
+void FuseMount::suspend() {
+  const std::lock_guard guard(mutex_);
+  suspending_ = true;
+  stopping_ = true;
+  changed_.notify_all();
 }
 
 void FuseMount::stop() {
@@ -208,6 +240,7 @@ void FuseMount::stop() {
     ::close(directory);
   }
   const std::lock_guard guard(mutex_);
+  unmounting_ = true;
   stopping_ = true;
   changed_.notify_all();
 }

@@ -36,9 +36,21 @@ class FuseMount {
 
   void mount();
 
-  // Serves until the kernel has ended the mount or stop() was called; then frees all orphans. The
-  // sessions are still open when it returns and are closed by the destructor.
-  void run();
+  // In place of mount(): goes on with a mount that another process has suspended. `device` is its device(). What the
+  // engine does not have any more is lost, and the kernel is told to forget what it has cached. The engine must not
+  // have freed orphans.
+  void resume(int device, const SavedMount& saved);
+
+  enum class RunEnd { unmounted, suspended };
+  // Serves until the kernel has ended the mount or stop() was called, then frees all orphans; or until suspend() was
+  // called. The sessions are still open when it returns and are closed by the destructor.
+  RunEnd run();
+
+  // From any thread: run() returns when the requests that have been taken are answered; others wait in the kernel.
+  void suspend();
+  // After that, for resume().
+  [[nodiscard]] SavedMount save() const;
+  [[nodiscard]] int device() const;
 
   // From any thread, once run() was called: unmounts. A directory in use is taken out of the tree at
   // once and its last users get ENOTCONN. Returns before run() does.
@@ -48,6 +60,13 @@ class FuseMount {
 
  private:
   void open_sessions();
+  void open_channel(const std::string& place);
+  void restore(const SavedMount& saved);
+  void check_inode(SavedInode& inode);
+  void replay_init(const std::string& request);
+  void tell_kernel();
+  void unmount();
+  void serve_all();
   void serve(FuseWorker& worker);
   int clone_device() const;
 
@@ -56,7 +75,11 @@ class FuseMount {
   unsigned thread_count_;
   fuse_session* fuse_ = nullptr;
   bool mounted_ = false;
+  bool is_resumed_ = false;
+  std::vector<u64> told_inodes_;  // that the kernel's caches are to drop
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> suspending_{false};
+  std::atomic<bool> unmounting_{false};
   std::mutex mutex_;
   std::condition_variable changed_;
   unsigned serving_ = 0;  // under mutex_

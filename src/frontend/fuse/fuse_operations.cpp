@@ -33,7 +33,7 @@ fuse_entry_param to_entry(FuseWorker& worker, const format::AttributeRecord& rec
   entry.attr = to_stat(record);
   entry.attr_timeout = cache_timeout_s;
   entry.entry_timeout = cache_timeout_s;
-  worker.shared().inodes.add_lookup(record.inode);
+  worker.shared().inodes.add_lookup(record.inode, record.generation);
   return entry;
 }
 

@@ -63,7 +63,7 @@ void answer_tmpfile(FuseWorker& worker, const fuse_in_header& head, const fuse_c
     return answer_error(worker, head.unique, to_errno(reply.status));
   }
   const format::AttributeRecord record = worker.attributes();
-  worker.shared().inodes.add_lookup(record.inode);
+  worker.shared().inodes.add_lookup(record.inode, record.generation);
   worker.orphaned(record.inode);
   CreateReply answer{};
   answer.head = {sizeof(answer), 0, head.unique};
@@ -92,6 +92,30 @@ bool answer_raw_request(FuseWorker& worker, const void* message, u64 length, dou
   std::memcpy(&body, static_cast<const u8*>(message) + sizeof(head), sizeof(body));
   answer_tmpfile(worker, head, body, timeout_s);
   return true;
+}
+
+bool is_init_request(const void* message, u64 length) {
+  fuse_in_header head;
+  if (length < sizeof(head)) return false;
+  std::memcpy(&head, message, sizeof(head));
+  return head.opcode == FUSE_INIT;
+}
+
+bool notify_inode_changed(int device, u64 inode) {
+  struct Message {
+    fuse_out_header head;
+    fuse_notify_inval_inode_out body;
+  };
+  Message message{};
+  message.head = {sizeof(message), FUSE_NOTIFY_INVAL_INODE, 0};
+  message.body.ino = inode;
+  return ::write(device, &message, sizeof(message)) == sizeof(message);
+}
+
+bool notify_names_changed(int device) {
+  constexpr int increase_epoch = 8;  // FUSE_NOTIFY_INC_EPOCH of protocol 7.44
+  const fuse_out_header message{sizeof(message), increase_epoch, 0};
+  return ::write(device, &message, sizeof(message)) == sizeof(message);
 }
 
 void extend_init_reply(const void* request, void* reply, u64 reply_length, bool direct_io) {

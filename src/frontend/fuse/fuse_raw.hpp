@@ -9,6 +9,13 @@ namespace gpu4fs::frontend {
 // True: `message` was such a request, and it was answered. `timeout_s` is how long the kernel may cache.
 bool answer_raw_request(FuseWorker& worker, const void* message, u64 length, double timeout_s);
 
+[[nodiscard]] bool is_init_request(const void* message, u64 length);
+
+// Tell the kernel that what it has cached of an inode, or all names, may not be true any more. They wait for requests
+// under way, so some thread must be answering. False: it does not know the inode; or is too old for the message.
+bool notify_inode_changed(int device, u64 inode);
+[[nodiscard]] bool notify_names_changed(int device);
+
 // `reply` is the body of libfuse's answer to INIT. Adds HANDLE_KILLPRIV_V2 if the kernel offers it: the
 // engine clears set-id bits and security.capability itself when a file changes. With `direct_io` also that
 // files may be mapped shared nevertheless.

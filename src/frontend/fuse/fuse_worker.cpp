@@ -103,6 +103,9 @@ Change change_of(format::Opcode opcode) {
 }  // namespace
 
 client::Reply FuseWorker::call(const format::Command& command) {
+  // Another file may have the number by now.
+  const InodeTable& inodes = shared_.inodes;
+  if (inodes.is_lost(command.inode) || inodes.is_lost(command.second_inode)) return {Status::stale, 0};
   const client::Reply reply = call_with_room(command);
   const Change change = change_of(command.opcode);
   const bool waits = change == Change::names ? shared_.options.synchronous || shared_.options.synchronous_directories
@@ -135,35 +138,29 @@ client::Reply FuseWorker::call_with_room(const format::Command& command) {
   return session_->call(command);
 }
 
-namespace {
-
-OpenFiles::Description* description_of(u64 handle) { return reinterpret_cast<OpenFiles::Description*>(handle); }
-
-}  // namespace
-
 u64 FuseWorker::open_file(u64 inode, int flags) {
   if (shared_.opens_without_asking || (flags & O_ACCMODE) == O_RDONLY) return 0;
-  return reinterpret_cast<u64>(shared_.files.open(inode, shared_.source.write_errors()));
+  return OpenFiles::handle_of(shared_.files.open(inode, shared_.source.write_errors()));
 }
 
 void FuseWorker::close_file(u64 handle) {
-  if (handle != 0) shared_.files.close(description_of(handle));
+  if (handle != 0) shared_.files.close(shared_.files.find(handle));
 }
 
 void FuseWorker::note_change(u64 handle) {
-  if (handle != 0) shared_.files.changed(description_of(handle), shared_.source.write_errors());
+  if (handle != 0) shared_.files.changed(shared_.files.find(handle), shared_.source.write_errors());
 }
 
 bool FuseWorker::take_error(u64 handle) {
-  return handle != 0 && shared_.files.take_error(description_of(handle), shared_.source.write_errors());
+  return handle != 0 && shared_.files.take_error(shared_.files.find(handle), shared_.source.write_errors());
 }
 
 Status FuseWorker::sync_file(const format::Command& command, u64 handle) {
   if (handle == 0) return call(command).status;
-  shared_.files.begin_sync(description_of(handle), shared_.source.write_errors());
+  shared_.files.begin_sync(shared_.files.find(handle), shared_.source.write_errors());
   const Status status = call(command).status;
   const bool failed =
-      shared_.files.end_sync(description_of(handle), shared_.source.write_errors(), status == Status::ok);
+      shared_.files.end_sync(shared_.files.find(handle), shared_.source.write_errors(), status == Status::ok);
   return failed && status == Status::ok ? Status::io_error : status;
 }
 

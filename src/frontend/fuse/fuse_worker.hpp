@@ -10,6 +10,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "base/limits.hpp"
@@ -64,6 +65,7 @@ struct FuseShared {
   OpenFiles files;
   bool opens_without_asking = false;      // the kernel can open and close files by itself
   bool lists_without_asking = false;      // ... directories
+  std::string init_request = {};          // the kernel's, for a process that goes on with this mount
   std::atomic<u64> orphans_not_freed{0};  // orphan count when waiting for room was last given up
 };
 
@@ -118,6 +120,7 @@ class FuseWorker {
 
   int device = -1;               // this thread's channel to the kernel
   bool answering_init = false;   // the next message is the reply to INIT
+  bool answers_nobody = false;   // what is answered was answered by a former process
 
  private:
   client::Reply call_with_room(const format::Command& command);

@@ -13,13 +13,14 @@
 #include <vector>
 
 #include "base/types.hpp"
+#include "frontend/fuse/saved_mount.hpp"
 
 namespace gpu4fs::frontend {
 
 class InodeTable {
  public:
   // The kernel was given an entry of this inode.
-  void add_lookup(u64 inode);
+  void add_lookup(u64 inode, u32 generation = 0);
 
   // The kernel gave `count` lookups back. True: the inode is an orphan that nobody refers to any more, and
   // the caller reclaims it and then says so by reclaimed(). A count beyond what was given is clamped (a kernel's mistake must not
@@ -42,11 +43,19 @@ class InodeTable {
 
   [[nodiscard]] u64 size() const;
 
+  // For a mount that goes on after its engine's death. An inode is lost when the pool does not have it any more but
+  // the kernel still refers to it; it stays so until the kernel forgets it or gets a new inode of this number.
+  [[nodiscard]] std::vector<SavedInode> save() const;
+  void restore(const SavedInode& saved);
+  [[nodiscard]] bool is_lost(u64 inode) const;
+
  private:
   static constexpr unsigned shard_count = 64;
   struct Entry {
     u64 lookups = 0;
+    u32 generation = 0;
     bool orphan = false;
+    bool lost = false;
   };
   struct alignas(128) Shard {
     mutable std::mutex mutex;
@@ -54,9 +63,11 @@ class InodeTable {
   };
 
   Shard& shard_of(u64 inode) { return shards_[inode % shard_count]; }
+  const Shard& shard_of(u64 inode) const { return shards_[inode % shard_count]; }
 
   std::array<Shard, shard_count> shards_;
   std::atomic<u64> orphan_count_{0};
+  std::atomic<u64> lost_count_{0};
 };
 
 }  // namespace gpu4fs::frontend

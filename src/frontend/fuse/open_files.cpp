@@ -1,6 +1,8 @@
 #include "frontend/fuse/open_files.hpp"
 
+#include <memory>
 #include <unordered_set>
+#include <utility>
 
 #include "base/check.hpp"
 
@@ -19,7 +21,8 @@ struct OpenFiles::File {
 
 struct OpenFiles::Description {
   File* file;
-  u64 reported;  // error number, under the file's mutex
+  u64 reported;   // error number, under the file's mutex
+  u64 inherited;  // handle of a former process, 0: none
 };
 
 OpenFiles::~OpenFiles() {
@@ -32,9 +35,23 @@ OpenFiles::~OpenFiles() {
   }
 }
 
-OpenFiles::Description* OpenFiles::open(u64 inode, u64 sequence) {
+// Its address must not be the handle of another one.
+OpenFiles::Description* OpenFiles::new_description() const {
+  std::vector<std::unique_ptr<Description>> taken;
+  for (;;) {
+    auto description = std::make_unique<Description>();
+    if (inherited_count_.load() == 0) return description.release();
+    const std::lock_guard guard(inherited_mutex_);
+    if (!inherited_.contains(handle_of(description.get()))) return description.release();
+    taken.push_back(std::move(description));
+  }
+}
+
+OpenFiles::Description* OpenFiles::open(u64 inode, u64 sequence) { return add(inode, sequence, 0); }
+
+OpenFiles::Description* OpenFiles::add(u64 inode, u64 sequence, u64 handle) {
   const unsigned shard = inode % shard_count;
-  auto* const description = new Description{};
+  auto* const description = new_description();
   File* file = nullptr;
   {
     const std::lock_guard guard(mutexes_[shard]);
@@ -50,7 +67,7 @@ OpenFiles::Description* OpenFiles::open(u64 inode, u64 sequence) {
   const std::lock_guard guard(file->mutex);
   see(*file, sequence);
   size_.fetch_add(1);
-  *description = {file, file->error};
+  *description = {file, file->error, handle};
   return description;
 }
 
@@ -59,6 +76,11 @@ void OpenFiles::close(Description* description) {
   const unsigned shard = file->inode % shard_count;
   const std::lock_guard guard(mutexes_[shard]);
   GPU4FS_CHECK_EQ(file->users.erase(description), std::size_t{1});
+  if (description->inherited != 0) {
+    const std::lock_guard inherited_guard(inherited_mutex_);
+    inherited_.erase(description->inherited);
+    inherited_count_.fetch_sub(1);
+  }
   delete description;
   size_.fetch_sub(1);
   if (!file->users.empty()) return;
@@ -114,6 +136,41 @@ bool OpenFiles::end_sync(Description* description, u64 sequence, bool succeeded)
   if (file.error <= description->reported) return false;
   description->reported = file.error;
   return true;
+}
+
+u64 OpenFiles::handle_of(const Description* description) { return reinterpret_cast<u64>(description); }
+
+OpenFiles::Description* OpenFiles::find(u64 handle) const {
+  if (inherited_count_.load(std::memory_order_relaxed) != 0) {
+    const std::lock_guard guard(inherited_mutex_);
+    const auto found = inherited_.find(handle);
+    if (found != inherited_.end()) return found->second;
+  }
+  return reinterpret_cast<Description*>(handle);
+}
+
+std::vector<SavedDescription> OpenFiles::save() const {
+  std::vector<SavedDescription> saved;
+  for (const auto& files : files_) {
+    for (const auto& [inode, file] : files) {
+      for (const Description* description : file->users) {
+        const u64 handle = description->inherited != 0 ? description->inherited : handle_of(description);
+        const bool changed = file->is_changed || file->changed_before_sync;
+        saved.push_back({handle, inode, description->reported, file->error, changed});
+      }
+    }
+  }
+  return saved;
+}
+
+void OpenFiles::restore(const SavedDescription& saved, u64 sequence) {
+  Description* const description = add(saved.inode, sequence, saved.handle);
+  description->reported = saved.reported;
+  description->file->error = saved.file_error;
+  description->file->is_changed = saved.file_changed;
+  const std::lock_guard guard(inherited_mutex_);
+  inherited_[saved.handle] = description;
+  inherited_count_.fetch_add(1);
 }
 
 u64 OpenFiles::size() const { return size_.load(); }

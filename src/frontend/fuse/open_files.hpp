@@ -16,8 +16,10 @@
 #include <atomic>
 #include <mutex>
 #include <unordered_map>
+#include <vector>
 
 #include "base/types.hpp"
+#include "frontend/fuse/saved_mount.hpp"
 
 namespace gpu4fs::frontend {
 
@@ -47,14 +49,29 @@ class OpenFiles {
 
   [[nodiscard]] u64 size() const;  // descriptions
 
+  // The kernel's name of a description, never 0, and back. Those of a former process of this mount stay valid.
+  [[nodiscard]] static u64 handle_of(const Description* description);
+  [[nodiscard]] Description* find(u64 handle) const;
+
+  // For a mount that goes on in a new process: when nobody uses a description; and before anybody does. `sequence`
+  // is what the saved ones had seen.
+  [[nodiscard]] std::vector<SavedDescription> save() const;
+  void restore(const SavedDescription& saved, u64 sequence);
+
  private:
   struct File;
   static constexpr unsigned shard_count = 64;
+  Description* add(u64 inode, u64 sequence, u64 handle);
+  Description* new_description() const;
   static void see(File& file, u64 sequence);
 
   std::array<std::mutex, shard_count> mutexes_;
   std::array<std::unordered_map<u64, File*>, shard_count> files_;  // by inode; each under its mutex
   std::atomic<u64> size_{0};
+  // Descriptions of a former process by its addresses of them.
+  mutable std::mutex inherited_mutex_;
+  std::unordered_map<u64, Description*> inherited_;  // under inherited_mutex_
+  std::atomic<u64> inherited_count_{0};
 };
 
 }  // namespace gpu4fs::frontend

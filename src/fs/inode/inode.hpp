@@ -334,7 +334,7 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE InodeRef commit_new_inode(Group g, Fil
     GPU4FS_CHECK_EQ(ref.inode->mode, 0);
     GPU4FS_CHECK_EQ(op.claimed_inode, number);
     op.claimed_inode = 0;
-    const u32 generation = ref.inode->generation + 1;
+    const u32 generation = ref.inode->generation + 1 + fs.generation_skip;
     format::Inode inode{};
     inode.access_time = inode.modification_time = inode.change_time = inode.birth_time = op.now;
     inode.uid = values.uid;

@@ -1,0 +1,129 @@
+// Going on with a mount in another process, see saved_mount.hpp.
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "fmt/format.h"
+#include "frontend/fuse/fuse_mount.hpp"
+#include "frontend/fuse/fuse_operations.hpp"
+#include "frontend/fuse/fuse_raw.hpp"
+#include "server/log.hpp"
+
+namespace gpu4fs::frontend {
+namespace {
+
+// The kernel ended the mount by itself.
+bool is_disconnected(int device) {
+  pollfd place{device, 0, 0};
+  return ::poll(&place, 1, 0) == 1 && (place.revents & POLLERR) != 0;
+}
+
+// What libfuse does for a mount of its own: takes the directory out of the tree, now or when nobody uses it any more.
+void take_down(const std::string& mountpoint) {
+  if (::geteuid() == 0) {
+    ::umount2(mountpoint.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
+    return;
+  }
+  std::vector<std::string> words = {"fusermount3", "-u", "-q", "-z", "--", mountpoint};
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  pid_t child = 0;
+  if (::posix_spawnp(&child, pointers[0], nullptr, nullptr, pointers.data(), environ) == 0) {
+    ::waitpid(child, nullptr, 0);
+  }
+}
+
+}  // namespace
+
+int FuseMount::device() const { return fuse_session_fd(fuse_); }
+
+SavedMount FuseMount::save() const {
+  return {shared_.init_request, shared_.source.write_errors(), shared_.inodes.save(), shared_.files.save()};
+}
+
+void FuseMount::resume(int device, const SavedMount& saved) {
+  is_resumed_ = true;
+  ::fcntl(device, F_SETFD, FD_CLOEXEC);
+  open_sessions();
+  open_channel(fmt::format("/dev/fd/{}", device));
+  workers_[0]->make_current();
+  restore(saved);
+  replay_init(saved.init_request);
+}
+
+void FuseMount::restore(const SavedMount& saved) {
+  u64 lost = 0;
+  told_inodes_.push_back(format::inode_number_root);
+  for (SavedInode inode : saved.inodes) {
+    if (!inode.lost) check_inode(inode);
+    if (inode.lost) ++lost;
+    shared_.inodes.restore(inode);
+    told_inodes_.push_back(inode.inode);
+  }
+  for (const SavedDescription& description : saved.descriptions) {
+    shared_.files.restore(description, saved.write_errors);
+  }
+  if (lost == 0) return;
+  server::log(server::LogLevel::warning,
+              fmt::format("{} files and directories that were in use had not been made durable and are gone", lost));
+}
+
+// Whether the pool still has it, and its name.
+void FuseMount::check_inode(SavedInode& inode) {
+  FuseWorker& worker = *workers_[0];
+  format::Command command = worker.command(nullptr, format::Opcode::getattr, inode.inode);
+  worker.want_attributes(command);
+  const Status status = worker.session().call(command).status;
+  // An inode that cannot be read now is not another one.
+  if (status != Status::ok && status != Status::stale && status != Status::not_found) return;
+  inode.lost = status != Status::ok || worker.attributes().generation != inode.generation;
+  inode.orphan = !inode.lost && worker.attributes().link_count == 0;
+}
+
+// libfuse takes nothing before an INIT. The kernel has its answer.
+void FuseMount::replay_init(const std::string& request) {
+  if (request.empty()) return;  // it has not come yet
+  FuseWorker& worker = *workers_[0];
+  shared_.init_request = request;
+  std::string message = request;
+  fuse_buf buffer{};
+  buffer.mem = message.data();
+  buffer.size = message.size();
+  worker.answers_nobody = true;
+  fuse_session_process_buf(fuse_, &buffer);
+  worker.answers_nobody = false;
+  worker.answering_init = false;
+}
+
+// Beside the threads that answer, because the kernel waits for pages that are being read or written.
+void FuseMount::tell_kernel() {
+  if (!notify_names_changed(device())) {
+    // A remount drops the names that nobody is using. The rest is checked when an inode is found to be lost.
+    if (::geteuid() != 0 || ::mount(nullptr, options_.mountpoint.c_str(), nullptr, MS_REMOUNT, nullptr) != 0) {
+      server::log(server::LogLevel::warning,
+                  "the kernel may still show names as they were before the engine died; mount again to be sure");
+    }
+  }
+  for (const u64 inode : told_inodes_) {
+    if (stopping_) return;
+    notify_inode_changed(device(), inode);
+  }
+}
+
+void FuseMount::unmount() {
+  if (!is_resumed_) return fuse_session_unmount(fuse_);
+  const bool is_gone = is_disconnected(device());
+  // libfuse closes the number later; until then it must not become anybody else's.
+  const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (nothing < 0 || ::dup3(nothing, device(), O_CLOEXEC) < 0) {
+    server::log(server::LogLevel::error, fmt::format("{}: the channel cannot be closed", options_.mountpoint));
+  }
+  ::close(nothing);
+  if (!is_gone) take_down(options_.mountpoint);
+}
+
+}  // namespace gpu4fs::frontend

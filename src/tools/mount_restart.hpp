@@ -1,0 +1,45 @@
+// Going on with a mount after its engine has died: in the same process by execve(2), because a process whose GPU
+// kernel failed cannot use the GPU any more. The channel to the kernel is kept, the pool is recovered from its medium
+// as after a crash, and the same kind of engine is started. Host only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "frontend/fuse/saved_mount.hpp"
+
+namespace gpu4fs::tools {
+
+// What goes from one program image to the next.
+struct RestartState {
+  frontend::SavedMount mount;
+  std::string pool_name;     // its control socket's
+  std::string engine;        // "cpu" or "cuda": the next engine is of the same kind
+  std::vector<std::string> reasons;        // of each death, the last few
+  std::vector<std::int64_t> times_s;       // of each death, since 1970; same count
+  u64 restart_count = 0;
+  u32 generation_skip = 0;   // of the engine that died
+  int device = -1;           // channel to the kernel
+  bool is_background = true;
+};
+
+// So many deaths in so many seconds are no accident.
+inline constexpr unsigned restart_max = 5;
+inline constexpr std::int64_t restart_window_s = 600;
+
+// Adds a death. False: there have been too many of late, and the mount is to stay dead.
+[[nodiscard]] bool note_death(RestartState& state, const std::string& reason, std::int64_t now_s);
+
+// "3 times in 600 s, the last time: ...".
+std::string deaths_text(const RestartState& state);
+
+std::string to_bytes(const RestartState& state);
+RestartState restart_state_from(const std::string& bytes);
+
+// Starts this program anew with `words` and "--resume N". Returns only if that failed: why.
+std::string execute_again(const RestartState& state, const std::vector<std::string>& words);
+// What execute_again() left behind descriptor `number`; closes it. std::runtime_error.
+RestartState read_restart_state(int number);
+
+}  // namespace gpu4fs::tools

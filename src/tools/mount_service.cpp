@@ -1,0 +1,224 @@
+#include "tools/mount_service.hpp"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/random.h>
+
+#include <atomic>
+#include <chrono>
+#include <ctime>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "frontend/dead_session.hpp"
+#include "frontend/fuse/fuse_mount.hpp"
+#include "frontend/local_session.hpp"
+#include "server/control_socket.hpp"
+#include "server/log.hpp"
+#include "server/pool_error.hpp"
+#include "server/pool_server.hpp"
+
+namespace gpu4fs::tools {
+namespace {
+
+using frontend::FuseMount;
+using server::LogLevel;
+using server::PoolServer;
+
+constexpr auto release_wait = std::chrono::seconds(20);
+constexpr u32 generation_skip_max = 65535;
+
+sigset_t ending_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, number);
+  return set;
+}
+
+// Unmounts when the user asks for it by a signal.
+class SignalWatch {
+ public:
+  SignalWatch(FuseMount& mount, bool ignores_hangup)
+      : thread_([this, &mount, ignores_hangup] {
+          const sigset_t signals = ending_signals();
+          int number = 0;
+          while (::sigwait(&signals, &number) == 0 && !ended_) {
+            if (number == SIGHUP && ignores_hangup) continue;
+            mount.stop();
+            return;
+          }
+        }) {}
+  ~SignalWatch() {
+    ended_ = true;
+    ::pthread_kill(thread_.native_handle(), SIGTERM);
+    thread_.join();
+  }
+  SignalWatch(const SignalWatch&) = delete;
+  SignalWatch& operator=(const SignalWatch&) = delete;
+
+ private:
+  std::atomic<bool> ended_{false};
+  std::thread thread_;
+};
+
+// Suspends the mount when its engine dies, unless that happens too often.
+class DeathWatch {
+ public:
+  explicit DeathWatch(RestartState& state) : state_(state) {}
+
+  void watch(FuseMount& mount) {
+    const std::lock_guard guard(mutex_);
+    mount_ = &mount;
+    if (is_to_go_on_) mount.suspend();
+  }
+  void died(const std::string& reason) {
+    const std::lock_guard guard(mutex_);
+    is_to_go_on_ = note_death(state_, reason, std::time(nullptr));
+    if (!is_to_go_on_) {
+      server::log(LogLevel::error, deaths_text(state_) + "; it is not started again: unmount and look for the cause");
+    } else if (mount_ != nullptr) {
+      mount_->suspend();
+    }
+  }
+
+ private:
+  RestartState& state_;
+  std::mutex mutex_;
+  FuseMount* mount_ = nullptr;
+  bool is_to_go_on_ = false;
+};
+
+u32 random_skip() {
+  u32 number = 0;
+  if (::getrandom(&number, sizeof(number), 0) != sizeof(number)) throw std::runtime_error("no random numbers");
+  return 1 + number % generation_skip_max;
+}
+
+server::ServerOptions resumed_options(const MountService& service, u32 generation_skip) {
+  const RestartState& state = *service.resumed;
+  server::ServerOptions options = service.options.server;
+  // Never another one in silence.
+  options.engine = state.engine == "cuda" ? server::EngineChoice::cuda : server::EngineChoice::cpu;
+  options.history = {static_cast<u32>(state.restart_count), state.reasons.back(), state.times_s.back()};
+  options.write_errors_before = state.mount.write_errors + 1;
+  options.keep_orphans = true;
+  options.recovered_generation_skip = state.generation_skip;
+  options.generation_skip = generation_skip;
+  return options;
+}
+
+// What the former program image held is let go of a moment after its end.
+std::unique_ptr<PoolServer> open_again(const server::ServerOptions& options) {
+  const auto limit = std::chrono::steady_clock::now() + release_wait;
+  for (;;) {
+    try {
+      return std::make_unique<PoolServer>(options);
+    } catch (const server::PoolError& error) {
+      if (error.status() != Status::already_mounted || std::chrono::steady_clock::now() > limit) throw;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+  }
+}
+
+std::string name_of_control(const std::string& path) {
+  const std::size_t slash = path.rfind('/') + 1;
+  const std::size_t end = path.rfind(".sock");
+  return end == std::string::npos ? std::string() : path.substr(slash, end - slash);
+}
+
+// Serves with an engine. False: the mount's end was not clean.
+bool serve_alive(const MountService& service, PoolServer& server, RestartState& state, DeathWatch& deaths) {
+  frontend::LocalSessions sessions(server);
+  {
+    FuseMount mount(service.options.fuse, sessions);
+    if (service.resumed) {
+      mount.resume(state.device, state.mount);
+    } else {
+      mount.mount();
+    }
+    deaths.watch(mount);
+    FuseMount::RunEnd end{};
+    {
+      const SignalWatch signals(mount, service.is_background);
+      std::string text;
+      if (service.is_verbose || server.recovery().records_replayed != 0) text += server.recovery().text();
+      for (const std::string& warning : server.warnings()) text += warning + "\n";
+      text += server.engine_text();
+      service.announce(text);
+      state.mount = {};
+      end = mount.run();
+    }
+    if (end == FuseMount::RunEnd::suspended) {
+      state.mount = mount.save();
+      state.device = mount.device();
+      state.pool_name = name_of_control(server.control_path());
+      ++state.restart_count;
+      server::log(LogLevel::error, "the pool is recovered and the engine started again");
+      server::log(LogLevel::error, fmt::format("that was not possible: {}", execute_again(state, service.words)));
+      return false;
+    }
+  }
+  return server.stop();
+}
+
+// Every operation fails until the directory is unmounted, and whoever asks is told why.
+void serve_dead(const MountService& service, const std::string& reason) {
+  const RestartState& state = *service.resumed;
+  const std::string text =
+      fmt::format("{}; it could not be started again: {}; unmount and mount again", deaths_text(state), reason);
+  server::log(LogLevel::error, text);
+  std::unique_ptr<server::ControlSocket> socket;
+  const std::string& folder = service.options.server.control_folder;
+  try {
+    if (!state.pool_name.empty()) {
+      socket = std::make_unique<server::ControlSocket>(
+          folder, state.pool_name, [text](const server::JsonValue&) { return server::control_error(text); });
+    }
+  } catch (const server::PoolError& error) {
+    server::log(LogLevel::warning, error.what());
+  }
+  frontend::DeadSessions sessions(text, socket ? socket->path() : "", state.mount.write_errors + 1);
+  FuseMount mount(service.options.fuse, sessions);
+  mount.resume(state.device, state.mount);
+  const SignalWatch signals(mount, service.is_background);
+  mount.run();
+}
+
+}  // namespace
+
+bool serve(MountService service) {
+  const sigset_t signals = ending_signals();
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+  RestartState state;
+  state.is_background = service.is_background;
+  DeathWatch deaths(state);
+  std::unique_ptr<PoolServer> server;
+  const auto start = [&] {
+    server->on_death([&] { deaths.died(server->engine().fault_text()); });
+    server->start();
+    state.engine = server->uses_gpu() ? "cuda" : "cpu";
+  };
+  if (!service.resumed) {
+    server = std::make_unique<PoolServer>(service.options.server);
+    start();
+    return serve_alive(service, *server, state, deaths);
+  }
+  state = *service.resumed;
+  state.generation_skip = random_skip();
+  try {
+    server = open_again(resumed_options(service, state.generation_skip));
+    start();
+  } catch (const std::exception& error) {
+    server.reset();
+    serve_dead(service, error.what());
+    return false;
+  }
+  return serve_alive(service, *server, state, deaths);
+}
+
+}  // namespace gpu4fs::tools

@@ -1,0 +1,27 @@
+// Serves a mount until its end, over deaths of its engine (mount_restart.hpp). Host only.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/mount_options.hpp"
+#include "tools/mount_restart.hpp"
+
+namespace gpu4fs::tools {
+
+struct MountService {
+  MountOptions options;
+  std::vector<std::string> words;  // this program's, to be executed with again
+  bool is_background = false;
+  bool is_verbose = false;
+  // The directory is usable; `text` is for the user. Goes into the background if that is wanted.
+  std::function<void(const std::string& text)> announce;
+  std::optional<RestartState> resumed = std::nullopt;
+};
+
+// True: unmounted, and everything is on the medium. What keeps a first mount from being usable is thrown.
+bool serve(MountService service);
+
+}  // namespace gpu4fs::tools
