@@ -105,6 +105,11 @@ void print_json(const server::CheckResult& result, double seconds) {
   json.add("directories", result.directories);
   json.add("names", result.names);
   json.add("orphans", result.orphans);
+  json.begin_object("log");
+  json.add("records", result.log_records);
+  json.add("bytes", result.log_bytes);
+  json.add("end", result.log_end);
+  json.end();
   json.add("seconds", seconds);
   json.begin_array("findings");
   for (const server::Finding& finding : result.findings.kept()) {

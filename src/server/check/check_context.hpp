@@ -78,6 +78,7 @@ struct MapResult {
 void check_superblocks(CheckContext& context);
 void check_tree_replicas(CheckContext& context);
 void check_chunk_maps(CheckContext& context);
+void check_log(CheckContext& context);
 void check_chunks(CheckContext& context);
 // Claims all pages of the inode's map. `is_metadata`: content pages are metadata pages of 4 KiB;
 // they are claimed, not read.

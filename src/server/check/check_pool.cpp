@@ -18,6 +18,7 @@ constexpr Phase phases[] = {
     {"chunk tree", check::check_tree_replicas},
     {"chunk maps", check::check_chunk_maps},
     {"chunks", check::check_chunks},
+    {"operation log", check::check_log},
     {"inodes", check::check_inodes},
     {"directories", check::check_directories},
     {"links", check::check_links},

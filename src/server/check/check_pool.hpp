@@ -7,7 +7,7 @@
 //
 // Checked, in this order:
 //   medium       superblocks of every device and slot, chunk tree replicas, chunk headers, bitmaps,
-//                chunk maps
+//                chunk maps, the operation log
 //   inodes       every inode's fields, its whole map, attributes, the checksums of all its pages
 //   directories  page structure, order, hashes, names, targets and their types
 //   links        link counts, parents, loops, inode bitmap, orphan bitmap, bitmaps = reachable
@@ -47,6 +47,9 @@ struct CheckResult {
   u64 directories = 0;
   u64 names = 0;
   u64 orphans = 0;
+  u64 log_records = 0;  // that the next mount replays
+  u64 log_bytes = 0;
+  u64 log_end = 0;      // sequence number behind the last of them
   std::vector<std::string> devices{};  // paths by index
 };
 
