@@ -13,8 +13,9 @@ enum class EngineChoice { automatic, cpu, cuda };
 
 enum class AccessTimes { relative, never, strict, directories_never };
 
-// `recovery`: the engine replays the log; it records nothing, and frees nothing on its own.
-enum class ServerPurpose { mount, recovery };
+// `recovery`: the engine replays the log; it records nothing, and frees nothing on its own. `check`: it only executes
+// Opcode::check; read-only.
+enum class ServerPurpose { mount, recovery, check };
 
 struct ServerOptions {
   std::vector<std::string> device_paths;  // members in any order, each may be a colon separated list
@@ -27,6 +28,7 @@ struct ServerOptions {
   bool ignore_log = false;           // read-only: the pool as of its newest checkpoint
   bool drop_damaged_log = false;     // go on although acknowledged operations in the log cannot be read
   ServerPurpose purpose = ServerPurpose::mount;
+  u64 check_inode_count = 0;         // purpose check: greater than any inode number
   bool stop_on_error = true;         // after damage of metadata no more changes are taken (fs/errors.hpp)
   std::string control_folder;        // of the control socket; empty: none is made
   bool degraded = false;             // go on although a device is missing, where nothing is lost by it

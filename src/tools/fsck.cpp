@@ -36,6 +36,7 @@ struct FsckOptions {
   bool no_data = false;
   bool quiet = false;
   bool json = false;
+  std::string engine = "auto";
 };
 FsckOptions options;
 
@@ -50,6 +51,8 @@ void add_options(CLI::App& app) {
   app.add_flag("-v,--verbose", options.verbose, "Print what was counted");
   app.add_flag("--repair", options.repair, "Not available in this version");
   app.add_flag("--no-data", options.no_data, "Do not verify checksums of file contents");
+  app.add_option("--engine", options.engine, "Who reads: auto, cpu, cuda, or none (one thread, without the engine)")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda", "none"}));
   app.add_flag("-q,--quiet", options.quiet, "Print findings only");
   app.add_flag("--json", options.json, "Print the result as JSON");
 }
@@ -84,6 +87,12 @@ class ProgressLine {
   bool is_visible_ = false;
 };
 
+server::CheckEngine chosen_engine() {
+  if (options.engine == "none") return server::CheckEngine::none;
+  if (options.engine == "cpu") return server::CheckEngine::cpu;
+  return options.engine == "cuda" ? server::CheckEngine::cuda : server::CheckEngine::automatic;
+}
+
 const char* severity_text(server::Severity severity) {
   return severity == server::Severity::error ? "error" : "note";
 }
@@ -110,6 +119,7 @@ void print_json(const server::CheckResult& result, double seconds) {
   json.add("bytes", result.log_bytes);
   json.add("end", result.log_end);
   json.end();
+  json.add("engine", result.engine);
   json.add("seconds", seconds);
   json.begin_array("findings");
   for (const server::Finding& finding : result.findings.kept()) {
@@ -146,9 +156,9 @@ void print_summary(const server::CheckResult& result, double seconds) {
   if (options.verbose) {
     fmt::print(
         "{} inodes, {} directories, {} names, {} orphans; {} of {} pages used, {} verified in "
-        "{:.1f} s\n",
+        "{:.1f} s, engine: {}\n",
         result.inodes, result.directories, result.names, result.orphans, result.pages_used,
-        result.pages_total, result.pages_verified, seconds);
+        result.pages_total, result.pages_verified, seconds, result.engine);
   }
   if (result.findings.error_count() == 0) {
     fmt::print("clean: epoch {}, {} files and directories, {} used{}\n", result.epoch,
@@ -171,6 +181,7 @@ int run() {
   server::CheckOptions check;
   check.device_paths = options.devices;
   check.check_data = !options.no_data;
+  check.engine = chosen_engine();
   if (shows_progress) {
     check.on_progress = [&](const server::CheckProgress& now) { progress.update(now); };
   }

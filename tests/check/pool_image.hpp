@@ -121,10 +121,15 @@ class PoolImage {
 
   server::OpenedPool open() const { return server::open_pool({paths_, true, false}); }
 
-  server::CheckResult check(bool check_data = true) const {
+  // By the host's reader, the oracle.
+  server::CheckResult check(bool check_data = true) const { return check_by(server::CheckEngine::none, check_data); }
+  // Or by an engine with threads.
+  server::CheckResult check_by(server::CheckEngine engine, bool check_data = true) const {
     server::CheckOptions options;
     options.device_paths = paths_;
     options.check_data = check_data;
+    options.engine = engine;
+    options.worker_count = 3;
     return server::check_pool(options);
   }
 
