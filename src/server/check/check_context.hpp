@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "format/inode_format.hpp"
@@ -27,6 +28,7 @@ struct ChunkUse {
   BitWords allocated;  // of the bitmap slot that counts; all zero without one
   BitWords reached;
   bool has_bitmap = false;
+  u32 slot = 0;  // with a bitmap: which counts
 };
 
 // What later phases want to know of an inode; named as in format::Inode.
@@ -65,6 +67,7 @@ struct CheckContext {
   std::vector<ChunkUse> chunks;
   std::unordered_map<u64, InodeRecord> inodes;
   std::map<u64, u16> inode_masks;  // by page of the inode file: which of the sixteen are in use
+  std::vector<u32> chunk_map_slots;  // by device: which counts, 2: none
   PageAddresses inode_bitmap_pages;
   PageAddresses orphan_bitmap_pages;
   u64 pages_passed = 0;
@@ -102,6 +105,8 @@ struct MapResult {
 void check_superblocks(CheckContext& context);
 void check_tree_replicas(CheckContext& context);
 void check_chunk_maps(CheckContext& context);
+// Granules of the device that columns are in.
+BitWords expected_chunk_map(const CheckContext& context, u32 device);
 void check_log(CheckContext& context);
 void check_chunks(CheckContext& context);
 // Claims all pages of the inode's map. `is_metadata`: content pages are metadata pages of 4 KiB;
@@ -135,7 +140,11 @@ void check_data_page(CheckContext& context, u64 number, const format::Inode& ino
 // Findings on one directory whose names were counted already.
 void explain_directory(CheckContext& context, u64 number, const format::Inode& inode);
 void check_attribute_page(CheckContext& context, const std::string& place, const PageBuffer& page);
+// One directory that context.inodes has, and all of them.
+void check_directory(CheckContext& context, u64 number);
 void check_directories(CheckContext& context);
+// Numbers in the orphan bitmap.
+std::unordered_set<u64> read_orphans(CheckContext& context);
 void check_links(CheckContext& context);
 void check_inode_bitmaps(CheckContext& context);
 void check_page_bitmaps(CheckContext& context);

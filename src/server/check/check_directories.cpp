@@ -241,6 +241,10 @@ void explain_directory(CheckContext& context, u64 number, const format::Inode& i
   DirectoryCheck(context, number, record, false).run();
 }
 
+void check_directory(CheckContext& context, u64 number) {
+  DirectoryCheck(context, number, context.inodes.at(number), true).run();
+}
+
 void check_directories(CheckContext& context) {
   std::vector<u64> numbers;
   for (const auto& [number, record] : context.inodes) {
@@ -249,7 +253,7 @@ void check_directories(CheckContext& context) {
   std::sort(numbers.begin(), numbers.end());
   for (const u64 number : numbers) {
     context.report_progress("directories");
-    DirectoryCheck(context, number, context.inodes.at(number), true).run();
+    check_directory(context, number);
   }
 }
 

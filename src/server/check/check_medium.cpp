@@ -91,8 +91,9 @@ struct BitmapPlace {
   u64 bitmap_pages;
 };
 
-// The words of the slot that counts, empty if none does. Reports damage as `damage`.
-BitWords choose_bitmap(CheckContext& context, const BitmapPlace& place, FindingId damage) {
+// The words of the slot that counts, empty if none does; *which: the slot, 2: none. Reports damage as `damage`.
+BitWords choose_bitmap(CheckContext& context, const BitmapPlace& place, FindingId damage, u32* which) {
+  *which = 2;
   BitmapSlot slots[2];
   for (u32 slot = 0; slot < 2; ++slot) {
     slots[slot] = read_bitmap_slot(place.file, slot == 0 ? place.offset_a : place.offset_b, slot,
@@ -117,6 +118,7 @@ BitWords choose_bitmap(CheckContext& context, const BitmapPlace& place, FindingI
     }
     return {};
   }
+  *which = chosen == &slots[0] ? 0 : 1;
   u64 set_count = 0;
   for (u64 bit = 0; bit < chosen->words.size() * 64; bit += 64) {
     u64 word = chosen->words[bit / 64];
@@ -265,30 +267,37 @@ void check_chunk_maps(CheckContext& context) {
     const OpenedDevice& device = context.pool.devices[index];
     const format::DevicePart& part = device.part;
     const u64 slot_b = part.chunk_map_offset + (1 + part.chunk_map_pages) * page_size;
+    u32 slot = 0;
     const BitWords map = choose_bitmap(context,
                                        {device.file, part.chunk_map_offset, slot_b, index,
                                         part.chunk_area_granules, part.chunk_map_pages},
-                                       FindingId::chunk_map_damaged);
+                                       FindingId::chunk_map_damaged, &slot);
+    context.chunk_map_slots.push_back(slot);
     if (map.empty()) continue;
-    BitWords expected(map.size());
-    for (const OpenedChunk& chunk : context.pool.chunks) {
-      const u64 pages = chunk.descriptor.size_bytes / page_size;
-      const u64 bytes = (format::chunk_layout(pages).header_pages + pages) * page_size;
-      if (chunk.columns[0].device_index() != index) continue;
-      const u64 first = (chunk.columns[0].offset_bytes() - part.chunk_area_offset) /
-                        format::physical_granule_bytes;
-      const u64 count =
-          (bytes + format::physical_granule_bytes - 1) / format::physical_granule_bytes;
-      for (u64 granule = first; granule < std::min(first + count, part.chunk_area_granules);
-           ++granule) {
-        set_bit(expected, granule);
-      }
-    }
-    if (map != expected) {
+    if (map != expected_chunk_map(context, index)) {
       context.add(FindingId::chunk_map_damaged, device_place(device.file, part.chunk_map_offset),
                   "the granules in use are not those of the device's chunks");
     }
   }
+}
+
+BitWords expected_chunk_map(const CheckContext& context, u32 index) {
+  const format::DevicePart& part = context.pool.devices[index].part;
+  BitWords expected(part.chunk_map_pages * page_size / 8);
+  for (const OpenedChunk& chunk : context.pool.chunks) {
+    const u64 pages = chunk.descriptor.size_bytes / page_size;
+    const u64 bytes = (format::chunk_layout(pages).header_pages + pages) * page_size;
+    if (chunk.columns[0].device_index() != index) continue;
+    const u64 first = (chunk.columns[0].offset_bytes() - part.chunk_area_offset) /
+                      format::physical_granule_bytes;
+    const u64 count =
+        (bytes + format::physical_granule_bytes - 1) / format::physical_granule_bytes;
+    for (u64 granule = first; granule < std::min(first + count, part.chunk_area_granules);
+         ++granule) {
+      set_bit(expected, granule);
+    }
+  }
+  return expected;
 }
 
 void check_chunks(CheckContext& context) {
@@ -307,7 +316,7 @@ void check_chunks(CheckContext& context) {
          context.reader.header_area_offset(chunk, layout.bitmap_a_page),
          context.reader.header_area_offset(chunk, layout.bitmap_b_page),
          context.pool.chunks[chunk].descriptor.base_address, page_count, layout.bitmap_pages},
-        FindingId::bitmap_damaged);
+        FindingId::bitmap_damaged, &use.slot);
     use.has_bitmap = !use.allocated.empty();
     all_known = all_known && use.has_bitmap;
     use.allocated.resize(layout.bitmap_pages * page_size / 8);
