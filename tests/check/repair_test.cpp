@@ -56,6 +56,7 @@ std::map<u64, FileState> read_files(const PoolImage& image) {
     const format::Inode inode = server::read_inode(reader, number);
     if (inode.mode == 0) continue;
     const bool is_directory = (inode.mode & S_IFMT) == S_IFDIR;
+    if (inode.size_bytes > u64{1} << 30) continue;  // the size was damaged: all holes
     files[number] = {inode.mode, inode.uid, is_directory ? 0 : inode.size_bytes,
                      is_directory ? "" : content_of(reader, inode)};
   }

@@ -9,6 +9,7 @@
 #include "fmt/format.h"
 #include "server/pool_error.hpp"
 #include "server/recovery/log_scan.hpp"
+#include "server/repair/repair_pool.hpp"
 #include "support/file_client.hpp"
 #include "support/group_runner.hpp"
 #include "support/test_pool.hpp"
@@ -209,6 +210,30 @@ TEST_F(LogRecovery, DamageInFrontOfAcknowledgedRecordsIsToldAndDroppedOnDemand) 
   FileClient client(*session);
   EXPECT_TRUE(exists(client, "file0"));
   EXPECT_FALSE(exists(client, "file1"));
+}
+
+TEST_F(LogRecovery, RepairGivesUpADamagedLogOnlyWhenTold) {
+  crash();
+  damage_record(0, 1);
+  damage_record(1, 1);
+  server::RepairOptions options;
+  options.device_paths = pool_.device_paths();
+  EXPECT_THROW(server::repair_pool(options), server::PoolError);
+  EXPECT_EQ(pool_.check().findings.count(server::FindingId::log_damaged), 1u);
+  options.drop_log = true;
+  EXPECT_EQ(server::repair_pool(options).operations_replayed, 1u);
+  EXPECT_EQ(pool_.check().findings.error_count(), 0u);
+  EXPECT_EQ(pool_.check().log_records, 0u);
+}
+
+TEST_F(LogRecovery, RepairReplaysWhatWaits) {
+  crash();
+  server::RepairOptions options;
+  options.device_paths = pool_.device_paths();
+  EXPECT_GE(server::repair_pool(options).operations_replayed, 6u);
+  EXPECT_EQ(pool_.check().findings.kept().size(), 0u);
+  pool_.mount();
+  expect_files(3);
 }
 
 TEST_F(LogRecovery, PagesThatWereNotWrittenEndTheLog) {
