@@ -25,6 +25,7 @@ GPU4FS_FN constexpr bool is_internal(format::Opcode opcode) {
     case format::Opcode::scrub:
     case format::Opcode::health:
     case format::Opcode::list_blocks:
+    case format::Opcode::check:
       return true;
     default:
       return false;

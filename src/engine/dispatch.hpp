@@ -7,6 +7,7 @@
 
 #include "engine/engine.hpp"
 #include "engine/handlers/attribute_ops.hpp"
+#include "engine/handlers/check_ops.hpp"
 #include "engine/handlers/file_ops.hpp"
 #include "engine/handlers/health_ops.hpp"
 #include "engine/handlers/journal_ops.hpp"
@@ -55,7 +56,8 @@
   X(claim_logged)           \
   X(scrub)                  \
   X(health)                 \
-  X(list_blocks)
+  X(list_blocks)            \
+  X(check)
 
 #define GPU4FS_TASK_LIST(X) \
   X(memset)                 \
@@ -65,7 +67,8 @@
   X(copy_range)             \
   X(checkpoint)             \
   X(load_chunks)            \
-  X(scrub)
+  X(scrub)                  \
+  X(check)
 
 namespace gpu4fs::engine {
 namespace detail {

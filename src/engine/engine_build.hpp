@@ -166,6 +166,17 @@ void build_log(Allocator& allocator, fs::FileSystem& fs, const format::Superbloc
   log.ready = detail::allocate_zeroed<u64>(allocator, log.capacity / format::log_record_granule);
 }
 
+// For a check of a pool whose inode numbers are below `inode_count`.
+template <class Allocator>
+void build_check(Allocator& allocator, Engine& engine, u64 inode_count) {
+  CheckTables& tables = engine.check;
+  tables.inode_count = inode_count;
+  tables.inodes = detail::allocate_zeroed<format::CheckInode>(allocator, inode_count);
+  tables.buffer_count = std::min(worker_memory_count(engine.config), check_buffer_max);
+  tables.buffers =
+      static_cast<CheckBuffer*>(allocator.allocate(tables.buffer_count * sizeof(CheckBuffer), page_size));
+}
+
 // Copies the root into engine memory. The image can be thrown away.
 template <class Allocator>
 Engine* place_engine(Allocator& allocator, const EngineImage& image) {

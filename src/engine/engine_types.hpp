@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/limits.hpp"
+#include "engine/check_tables.hpp"
 #include "engine/command_types.hpp"
 #include "engine/run_queue.hpp"
 #include "fs/fs_types.hpp"
@@ -165,6 +166,7 @@ struct Engine {
   u32 stop_requested;                        // atomic
   EngineCounters counters;
   ServiceControl service;
+  CheckTables check;
   Parking parking;
   Session sessions[session_max];
 };

@@ -82,6 +82,7 @@ enum class Opcode : std::uint16_t {
   scrub,            // internal: verifies pages [offset, + length) of chunk inode; result: health_format.hpp
   health,           // internal: HealthRecord and DamageRecords to data, at most length; result: bytes
   list_blocks,      // internal: where the inode's pages lie, to data, at most length; result: records
+  check,            // internal, of a pool opened for a check: a part of a phase (check_format.hpp)
   count,
 };
 

@@ -193,6 +193,7 @@ engine::Engine* build_engine(Allocator& allocator, const ServerOptions& options,
   fs.read_only = pool.read_only ? 1 : 0;
   set_up_log(allocator, options, pool, fs);
   fs.stop_on_error = options.stop_on_error ? 1 : 0;
+  if (options.purpose == ServerPurpose::check) engine::build_check(allocator, *image, options.check_inode_count);
   return engine::place_engine(allocator, image);
 }
 

@@ -69,6 +69,7 @@ std::vector<ChunkRange> PoolServer::chunk_ranges() const {
 }
 
 void PoolServer::open_control() {
+  if (options_.purpose == ServerPurpose::check) return;
   const bool has_checksums = (pool_.superblock.feature_incompatible & format::feature_data_checksums) != 0;
   scrubber_ = std::make_unique<Scrubber>(
       ScrubSetup{*setup_.host, sessions_mutex_, chunk_ranges(), has_checksums, !pool_.read_only});
@@ -96,6 +97,7 @@ u64 PoolServer::write_errors() const {
 }
 
 void PoolServer::load_state() {
+  if (options_.purpose == ServerPurpose::check) return;
   const Status loaded = command(format::Opcode::load_chunks, 0);
   if (loaded != Status::ok) {
     throw PoolError(loaded, fmt::format("the pool's allocation state cannot be loaded: {}",

@@ -14,8 +14,9 @@ enum class EngineChoice { automatic, cpu, cuda };
 
 enum class AccessTimes { relative, never, strict, directories_never };
 
-// `recovery`: the engine replays the log; it records nothing, and frees nothing on its own.
-enum class ServerPurpose { mount, recovery };
+// `recovery`: the engine replays the log; it records nothing, and frees nothing on its own. `check`: it only executes
+// Opcode::check; read-only.
+enum class ServerPurpose { mount, recovery, check };
 
 // What a mount whose engine died before knows of it; shown by its status.
 struct EngineHistory {
@@ -35,6 +36,7 @@ struct ServerOptions {
   bool ignore_log = false;           // read-only: the pool as of its newest checkpoint
   bool drop_damaged_log = false;     // go on although acknowledged operations in the log cannot be read
   ServerPurpose purpose = ServerPurpose::mount;
+  u64 check_inode_count = 0;         // purpose check: greater than any inode number
   bool stop_on_error = true;         // after damage of metadata no more changes are taken (fs/errors.hpp)
   std::string control_folder;        // of the control socket; empty: none is made
   EngineHistory history;

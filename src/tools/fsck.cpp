@@ -11,6 +11,8 @@
 
 #include "base/limits.hpp"
 #include "server/check/check_pool.hpp"
+#include "server/pool_error.hpp"
+#include "server/repair/repair_pool.hpp"
 #include "tools/json.hpp"
 #include "tools/size_text.hpp"
 #include "tools/verb.hpp"
@@ -21,6 +23,7 @@ namespace {
 
 // Exit statuses of fsck(8).
 constexpr int status_clean = 0;
+constexpr int status_corrected = 1;
 constexpr int status_errors_left = 4;
 constexpr int status_failure = 8;
 constexpr int status_usage = 16;
@@ -33,9 +36,12 @@ struct FsckOptions {
   bool force = false;
   bool verbose = false;
   bool repair = false;
+  bool dry_run = false;
+  bool drop_log = false;
   bool no_data = false;
   bool quiet = false;
   bool json = false;
+  std::string engine = "auto";
 };
 FsckOptions options;
 
@@ -43,13 +49,18 @@ void add_options(CLI::App& app) {
   options = {};
   app.add_option("devices", options.devices, "Members of the pool; those next to them are found")
       ->required();
-  app.add_flag("-n", options.no_change, "Change nothing (this version never does)");
+  app.add_flag("-n", options.no_change, "Change nothing, whatever else is said");
   app.add_flag("-p,-a", options.automatic, "As fsck(8) calls it at boot; changes nothing");
   app.add_flag("-y", options.assume_yes, "Accepted; there are no questions");
   app.add_flag("-f", options.force, "Accepted; the check is always complete");
   app.add_flag("-v,--verbose", options.verbose, "Print what was counted");
-  app.add_flag("--repair", options.repair, "Not available in this version");
+  app.add_flag("--repair", options.repair, "Repair what is wrong, without questions");
+  app.add_flag("--dry-run", options.dry_run, "With --repair: say what would be repaired");
+  app.add_flag("--drop-log", options.drop_log, "With --repair: give up an operation log that cannot be replayed")
+      ->needs("--repair");
   app.add_flag("--no-data", options.no_data, "Do not verify checksums of file contents");
+  app.add_option("--engine", options.engine, "Who reads: auto, cpu, cuda, or none (one thread, without the engine)")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda", "none"}));
   app.add_flag("-q,--quiet", options.quiet, "Print findings only");
   app.add_flag("--json", options.json, "Print the result as JSON");
 }
@@ -84,6 +95,12 @@ class ProgressLine {
   bool is_visible_ = false;
 };
 
+server::CheckEngine chosen_engine() {
+  if (options.engine == "none") return server::CheckEngine::none;
+  if (options.engine == "cpu") return server::CheckEngine::cpu;
+  return options.engine == "cuda" ? server::CheckEngine::cuda : server::CheckEngine::automatic;
+}
+
 const char* severity_text(server::Severity severity) {
   return severity == server::Severity::error ? "error" : "note";
 }
@@ -105,6 +122,12 @@ void print_json(const server::CheckResult& result, double seconds) {
   json.add("directories", result.directories);
   json.add("names", result.names);
   json.add("orphans", result.orphans);
+  json.begin_object("log");
+  json.add("records", result.log_records);
+  json.add("bytes", result.log_bytes);
+  json.add("end", result.log_end);
+  json.end();
+  json.add("engine", result.engine);
   json.add("seconds", seconds);
   json.begin_array("findings");
   for (const server::Finding& finding : result.findings.kept()) {
@@ -141,9 +164,9 @@ void print_summary(const server::CheckResult& result, double seconds) {
   if (options.verbose) {
     fmt::print(
         "{} inodes, {} directories, {} names, {} orphans; {} of {} pages used, {} verified in "
-        "{:.1f} s\n",
+        "{:.1f} s, engine: {}\n",
         result.inodes, result.directories, result.names, result.orphans, result.pages_used,
-        result.pages_total, result.pages_verified, seconds);
+        result.pages_total, result.pages_verified, seconds, result.engine);
   }
   if (result.findings.error_count() == 0) {
     fmt::print("clean: epoch {}, {} files and directories, {} used{}\n", result.epoch,
@@ -154,18 +177,14 @@ void print_summary(const server::CheckResult& result, double seconds) {
   }
 }
 
-int run() {
-  if (options.repair) {
-    fmt::print(stderr,
-               "fsck.gpu4fs: --repair is not available in this version: it finds damage and "
-               "changes nothing\n");
-    return status_failure;
-  }
+// Findings are printed as they come, unless the result is to be JSON.
+server::CheckResult check_once(double* seconds) {
   ProgressLine progress;
   const bool shows_progress = !options.json && !options.quiet && ::isatty(STDERR_FILENO) != 0;
   server::CheckOptions check;
   check.device_paths = options.devices;
   check.check_data = !options.no_data;
+  check.engine = chosen_engine();
   if (shows_progress) {
     check.on_progress = [&](const server::CheckProgress& now) { progress.update(now); };
   }
@@ -179,16 +198,55 @@ int run() {
     };
   }
   const auto began = std::chrono::steady_clock::now();
-  const server::CheckResult result = server::check_pool(check);
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  server::CheckResult result = server::check_pool(check);
+  *seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   progress.clear();
+  return result;
+}
+
+void print_result(const server::CheckResult& result, double seconds) {
   if (options.json) {
     print_json(result, seconds);
   } else {
     print_summary(result, seconds);
   }
-  return result.findings.error_count() == 0 ? status_clean : status_errors_left;
+}
+
+// What is repaired goes to standard error if standard output is for JSON.
+server::RepairResult repair() {
+  server::RepairOptions repair;
+  repair.device_paths = options.devices;
+  repair.dry_run = options.dry_run || options.no_change;
+  repair.drop_log = options.drop_log;
+  const char* word = repair.dry_run ? "would repair" : "repaired";
+  repair.on_repair = [word](const std::string& place, const std::string& text) {
+    if (!options.quiet) fmt::print(options.json ? stderr : stdout, "{}: {}: {}\n", word, place, text);
+  };
+  return server::repair_pool(repair);
+}
+
+int run() {
+  double seconds = 0;
+  server::CheckResult result = check_once(&seconds);
+  const bool changes = options.repair && !options.dry_run && !options.no_change;
+  const bool wants_repair = options.repair && result.findings.error_count() != 0;
+  if (!wants_repair || !changes) {
+    if (wants_repair && result.findings.count(server::FindingId::pool_unusable) == 0) (void)repair();
+    print_result(result, seconds);
+    return result.findings.error_count() == 0 ? status_clean : status_errors_left;
+  }
+  if (!options.json) print_summary(result, seconds);
+  try {
+    (void)repair();
+  } catch (const server::PoolError& error) {
+    fmt::print(stderr, "fsck.gpu4fs: not repaired: {}\n", error.what());
+    if (options.json) print_result(result, seconds);
+    return status_errors_left;
+  }
+  if (!options.json) fmt::print("checking again\n");
+  result = check_once(&seconds);
+  print_result(result, seconds);
+  return result.findings.error_count() == 0 ? status_corrected : status_errors_left;
 }
 
 }  // namespace

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 
 #include "check/pool_image.hpp"
+#include "check/warp_check.hpp"
 
 namespace gpu4fs::test {
 namespace {
@@ -20,6 +22,46 @@ std::string describe(const CheckResult& result) {
             finding.text + "\n";
   }
   return text;
+}
+
+// What was found, in no order.
+std::multiset<std::string> found_by(const CheckResult& result) {
+  std::multiset<std::string> found;
+  for (const server::Finding& finding : result.findings.kept()) {
+    found.insert(std::string(server::finding_kind(finding.id).id) + ": " + finding.place + ": " + finding.text);
+  }
+  return found;
+}
+
+void expect_same(const CheckResult& oracle, const CheckResult& other) {
+  EXPECT_EQ(found_by(oracle), found_by(other));
+  for (u32 i = 0; i < server::finding_id_count; ++i) {
+    const auto id = static_cast<FindingId>(i);
+    EXPECT_EQ(oracle.findings.count(id), other.findings.count(id)) << server::finding_kind(id).id;
+  }
+  EXPECT_EQ(oracle.pages_used, other.pages_used);
+  EXPECT_EQ(oracle.inodes, other.inodes);
+  EXPECT_EQ(oracle.directories, other.directories);
+  EXPECT_EQ(oracle.names, other.names);
+  EXPECT_EQ(oracle.orphans, other.orphans);
+}
+
+// Both ways of running the engine find what the host's reader found.
+void expect_engines_agree(const PoolImage& image, const CheckResult& oracle, bool check_data = true) {
+  {
+    SCOPED_TRACE("threads");
+    const CheckResult found = image.check_by(server::CheckEngine::cpu, check_data);
+    expect_same(oracle, found);
+    EXPECT_TRUE(found.engine != "none" || found.findings.count(FindingId::pool_unusable) > 0);
+  }
+  // Emulated warps are slow: every eighth damage is theirs too.
+  static u32 calls = 0;
+  if (calls++ % 8 != 0) return;
+  SCOPED_TRACE("emulated warps");
+  server::CheckOptions options;
+  options.device_paths = image.paths();
+  options.check_data = check_data;
+  expect_same(oracle, server::check::check_pool_with(options, run_warp_check));
 }
 
 // One image for all tests; each damages it and puts it back.
@@ -40,6 +82,30 @@ class CheckPoolTest : public testing::Test {
     EXPECT_GT(result.findings.count(id), 0u) << server::finding_kind(id).id << " is missing:\n"
                                              << describe(result);
     EXPECT_GT(result.findings.error_count(), 0u);
+    expect_engines_agree(*image_, result);
+    if (id != FindingId::pool_unusable) expect_repair();
+  }
+  // What is damaged can be repaired, and the engine mounts the result.
+  void expect_repair() {
+    std::string said;
+    EXPECT_GT(image_->repair(true, &said).repair_count, 0u);
+    said.clear();
+    const server::RepairResult repaired = image_->repair(false, &said);
+    EXPECT_GT(repaired.repair_count, 0u);
+    const CheckResult result = image_->check();
+    EXPECT_EQ(result.findings.error_count(), 0u) << describe(result) << "after\n" << said;
+    EXPECT_EQ(image_->repair().repair_count, 0u);
+    server::ServerOptions options;
+    options.device_paths = image_->paths();
+    options.engine = server::EngineChoice::cpu;
+    options.worker_count = 1;
+    options.commit_interval_s = 0;
+    {
+      server::PoolServer server(options);
+      server.start();
+      EXPECT_TRUE(server.stop());
+    }
+    EXPECT_EQ(image_->check().findings.error_count(), 0u) << describe(image_->check()) << "after\n" << said;
   }
   const Content& content() const { return image_->content(); }
 
@@ -50,6 +116,7 @@ PoolImage* CheckPoolTest::image_ = nullptr;
 TEST_F(CheckPoolTest, CleanPoolHasNoFinding) {
   const CheckResult result = image_->check();
   EXPECT_EQ(result.findings.kept().size(), 0u) << describe(result);
+  expect_engines_agree(*image_, result);
   EXPECT_EQ(result.directories, 3u);
   // Two directories, the long names, plain, sparse, inline, two names of one file, symlink,
   // with-attribute.
@@ -99,6 +166,7 @@ TEST_F(CheckPoolTest, EveryFlippedBitOfAPageInUseIsFound) {
     const CheckResult result = image_->check();
     EXPECT_GT(result.findings.count(FindingId::page_checksum), 0u) << "page " << address << "\n"
                                                                    << describe(result);
+    if (round % 25 == 0) expect_engines_agree(*image_, result);
     image_->flip_bit(place.device, offset, bit);
   }
 }
@@ -114,6 +182,7 @@ TEST_F(CheckPoolTest, DataIsOnlyVerifiedWhenAsked) {
   EXPECT_EQ(image_->check(false).findings.error_count(), 0u);
   const CheckResult result = image_->check(true);
   ASSERT_EQ(result.findings.error_count(), 1u);
+  expect_engines_agree(*image_, result);
   EXPECT_NE(result.findings.kept()[0].text.find("bytes from 20480"), std::string::npos)
       << describe(result);
 }
@@ -424,6 +493,7 @@ TEST_F(CheckPoolTest, DirectoryLoop) {
                 result.findings.count(FindingId::inode_lost),
             1u)
       << describe(result);
+  expect_engines_agree(*image_, result);
 }
 
 TEST_F(CheckPoolTest, HostileBytesEndInAnAnswer) {
@@ -440,7 +510,8 @@ TEST_F(CheckPoolTest, HostileBytesEndInAnAnswer) {
       const u64 change_count = 1 + random() % 16;
       for (u64 i = 0; i < change_count; ++i) page[random() % page_size] = static_cast<u8>(random());
     });
-    (void)image_->check(false);
+    const CheckResult result = image_->check(false);
+    if (round % 8 == 0) expect_engines_agree(*image_, result, false);
     if (round % 10 == 9) image_->restore();
   }
 }

@@ -21,6 +21,7 @@
 #include "server/pool_checksum.hpp"
 #include "server/pool_make.hpp"
 #include "server/pool_server.hpp"
+#include "server/repair/repair_pool.hpp"
 #include "tools/bench_client.hpp"
 
 namespace gpu4fs::test {
@@ -87,7 +88,10 @@ inline Content populate(tools::BenchClient& client) {
 class PoolImage {
  public:
   PoolImage() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "gpu4fs-check-XXXXXX").string();
+    std::error_code none;
+    const bool shared_memory = std::filesystem::is_directory("/dev/shm", none);
+    std::string pattern = shared_memory ? "/dev/shm" : std::filesystem::temp_directory_path().string();
+    pattern += "/gpu4fs-check-XXXXXX";
     if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp");
     folder_ = pattern;
     server::MakePoolOptions make;
@@ -121,11 +125,29 @@ class PoolImage {
 
   server::OpenedPool open() const { return server::open_pool({paths_, true, false}); }
 
-  server::CheckResult check(bool check_data = true) const {
+  // By the host's reader, the oracle.
+  server::CheckResult check(bool check_data = true) const { return check_by(server::CheckEngine::none, check_data); }
+  // Or by an engine with threads.
+  server::CheckResult check_by(server::CheckEngine engine, bool check_data = true) const {
     server::CheckOptions options;
     options.device_paths = paths_;
     options.check_data = check_data;
+    options.engine = engine;
+    options.worker_count = 3;
     return server::check_pool(options);
+  }
+
+  server::RepairResult repair(bool dry_run = false, std::string* said = nullptr) {
+    server::RepairOptions options;
+    options.device_paths = paths_;
+    options.dry_run = dry_run;
+    if (said != nullptr) {
+      options.on_repair = [said](const std::string& place, const std::string& text) {
+        *said += place + ": " + text + "\n";
+      };
+    }
+    if (!dry_run) touched_[0] = touched_[1] = true;
+    return server::repair_pool(options);
   }
 
   // As it was before any damage.

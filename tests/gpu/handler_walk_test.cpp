@@ -46,6 +46,12 @@ void check_medium(const DeviceFolder& folder) {
   options.device_paths = device_paths(folder);
   const server::CheckResult result = server::check_pool(options);
   check(result.findings.error_count() == 0, "fsck finds no error" + findings_text(result));
+  options.engine = server::CheckEngine::cuda;
+  const server::CheckResult by_gpu = server::check_pool(options);
+  check(by_gpu.findings.error_count() == 0, "fsck on the GPU finds no error" + findings_text(by_gpu));
+  check(by_gpu.engine != "none" && by_gpu.names == result.names && by_gpu.pages_used == result.pages_used &&
+            by_gpu.pages_verified == result.pages_verified && by_gpu.inodes == result.inodes,
+        "fsck on the GPU counts what the host's reader counts");
 }
 
 // The files that the clients left.

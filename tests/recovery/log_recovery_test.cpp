@@ -9,6 +9,7 @@
 #include "fmt/format.h"
 #include "server/pool_error.hpp"
 #include "server/recovery/log_scan.hpp"
+#include "server/repair/repair_pool.hpp"
 #include "support/file_client.hpp"
 #include "support/group_runner.hpp"
 #include "support/test_pool.hpp"
@@ -124,6 +125,11 @@ TEST_F(LogRecovery, ReplaysWhatWasSynced) {
   crash();
   const u64 records = scan(pool_).record_count();
   EXPECT_GE(records, 6u);
+  const server::CheckResult waiting = pool_.check();
+  EXPECT_EQ(waiting.log_records, records);
+  EXPECT_EQ(waiting.log_end, scan(pool_).end);
+  EXPECT_EQ(waiting.findings.count(server::FindingId::log_waiting), 1u);
+  EXPECT_EQ(waiting.findings.error_count(), 0u);
   pool_.mount();
   EXPECT_EQ(pool_.recovery().records_replayed, records);
   EXPECT_GE(pool_.recovery().pages_verified, 12u);
@@ -171,6 +177,8 @@ TEST_F(LogRecovery, LastRecordTornInBothReplicasEndsTheLog) {
   const u64 records = scan(pool_).record_count();
   damage_record(0, records - 1);
   damage_record(1, records - 1);
+  EXPECT_EQ(pool_.check().log_records, records - 1);
+  EXPECT_EQ(pool_.check().findings.error_count(), 0u) << "nothing that was acknowledged is lost";
   pool_.mount();
   EXPECT_EQ(pool_.recovery().records_replayed, records - 1);
   const auto session = pool_.open_session();
@@ -184,6 +192,9 @@ TEST_F(LogRecovery, DamageInFrontOfAcknowledgedRecordsIsToldAndDroppedOnDemand) 
   crash();
   damage_record(0, 1);
   damage_record(1, 1);
+  EXPECT_EQ(pool_.check().log_records, 1u);
+  EXPECT_EQ(pool_.check().findings.count(server::FindingId::log_damaged), 1u);
+  EXPECT_EQ(pool_.check().findings.error_count(), 1u);
   server::ServerOptions options;
   options.device_paths = pool_.device_paths();
   try {
@@ -199,6 +210,30 @@ TEST_F(LogRecovery, DamageInFrontOfAcknowledgedRecordsIsToldAndDroppedOnDemand) 
   FileClient client(*session);
   EXPECT_TRUE(exists(client, "file0"));
   EXPECT_FALSE(exists(client, "file1"));
+}
+
+TEST_F(LogRecovery, RepairGivesUpADamagedLogOnlyWhenTold) {
+  crash();
+  damage_record(0, 1);
+  damage_record(1, 1);
+  server::RepairOptions options;
+  options.device_paths = pool_.device_paths();
+  EXPECT_THROW(server::repair_pool(options), server::PoolError);
+  EXPECT_EQ(pool_.check().findings.count(server::FindingId::log_damaged), 1u);
+  options.drop_log = true;
+  EXPECT_EQ(server::repair_pool(options).operations_replayed, 1u);
+  EXPECT_EQ(pool_.check().findings.error_count(), 0u);
+  EXPECT_EQ(pool_.check().log_records, 0u);
+}
+
+TEST_F(LogRecovery, RepairReplaysWhatWaits) {
+  crash();
+  server::RepairOptions options;
+  options.device_paths = pool_.device_paths();
+  EXPECT_GE(server::repair_pool(options).operations_replayed, 6u);
+  EXPECT_EQ(pool_.check().findings.kept().size(), 0u);
+  pool_.mount();
+  expect_files(3);
 }
 
 TEST_F(LogRecovery, PagesThatWereNotWrittenEndTheLog) {
@@ -220,6 +255,7 @@ TEST_F(LogRecovery, PagesThatWereNotWrittenEndTheLog) {
     }
   }
   ASSERT_EQ(found, 1u);
+  EXPECT_EQ(pool_.check().log_records, log.record_count() - 1);
   pool_.mount();
   EXPECT_EQ(pool_.recovery().records_replayed, log.record_count() - 1);
   const auto session = pool_.open_session();

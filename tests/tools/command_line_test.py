@@ -102,9 +102,8 @@ class CommandLineTest(unittest.TestCase):
         self.assertTrue(json.loads(clean.stdout)["clean"])
         for option in ("-n", "-p", "-a", "-y", "-f", "--no-data"):
             self.assertEqual(run("fsck", option, self.devices[0]).returncode, 0, option)
-        repair = run("fsck", "--repair", self.devices[0])
-        self.assertEqual(repair.returncode, 8)
-        self.assertIn("not available", repair.stderr)
+        self.assertEqual(run("fsck", "--repair", self.devices[0]).returncode, 0)
+        self.assertEqual(run("fsck", "--drop-log", self.devices[0]).returncode, 16)
         with open(self.devices[1], "r+b") as device:
             device.seek(128 * 1024 + 100)
             byte = device.read(1)[0]
@@ -114,6 +113,22 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual(broken.returncode, 4, broken.stdout)
         self.assertEqual(json.loads(broken.stdout)["findings"][0]["id"], "pool-unusable")
         self.assertRegex(run("fsck", *self.devices).stdout, r"^pool-unusable: .*" + self.devices[1])
+
+    def test_fsck_repair(self) -> None:
+        self.make()
+        with open(self.devices[1], "r+b") as device:
+            device.seek(256 * 1024 + 100)  # a replica of the chunk tree
+            device.write(b"damage")
+        for engine in ("none", "cpu", "auto"):
+            self.assertEqual(run("fsck", "--engine", engine, self.devices[0]).returncode, 4, engine)
+        planned = run("fsck", "--repair", "--dry-run", self.devices[0])
+        self.assertEqual(planned.returncode, 4)
+        self.assertIn("would repair: chunk tree", planned.stdout)
+        self.assertEqual(run("fsck", "-n", "--repair", self.devices[0]).returncode, 4)
+        repaired = run("fsck", "--repair", self.devices[0])
+        self.assertEqual(repaired.returncode, 1, repaired.stdout)
+        self.assertIn("repaired: chunk tree", repaired.stdout)
+        self.assertEqual(run("fsck", self.devices[0]).returncode, 0)
 
     def test_fsck_without_a_pool(self) -> None:
         self.assertEqual(run("fsck").returncode, 16)

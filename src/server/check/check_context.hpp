@@ -1,9 +1,11 @@
 // State shared by the parts of a check. Private to src/server/check.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "format/inode_format.hpp"
@@ -12,6 +14,7 @@
 
 namespace gpu4fs::server::check {
 
+struct CheckContext;
 using BitWords = std::vector<u64>;
 
 inline bool test_bit(const BitWords& words, u64 bit) {
@@ -25,11 +28,25 @@ struct ChunkUse {
   BitWords allocated;  // of the bitmap slot that counts; all zero without one
   BitWords reached;
   bool has_bitmap = false;
+  u32 slot = 0;  // with a bitmap: which counts
+};
+
+// What later phases want to know of an inode; named as in format::Inode.
+struct InodeSummary {
+  u64 size_bytes = 0;
+  u64 parent_or_device = 0;
+  u64 entry_count = 0;
+  u32 link_count = 0;
+  u16 mode = 0;
+
+  static InodeSummary of(const format::Inode& inode) {
+    return {inode.size_bytes, inode.parent_or_device, inode.entry_count, inode.link_count, inode.mode};
+  }
 };
 
 // An inode in use.
 struct InodeRecord {
-  format::Inode inode;
+  InodeSummary inode;
   u64 names = 0;           // that lead to it
   u64 subdirectories = 0;  // names of directories in it
   u64 named_in = 0;        // directory of the first name
@@ -39,6 +56,9 @@ struct InodeRecord {
 // Level-0 pages of the inode file and of the bitmap files by index.
 using PageAddresses = std::map<u64, u64>;
 
+// Checks inodes and directories on an engine, given the pages of the inode file. False: it did not.
+using EngineRunner = std::function<bool(CheckContext& context, const PageAddresses& pages)>;
+
 struct CheckContext {
   const CheckOptions& options;
   const OpenedPool& pool;
@@ -47,9 +67,11 @@ struct CheckContext {
   std::vector<ChunkUse> chunks;
   std::unordered_map<u64, InodeRecord> inodes;
   std::map<u64, u16> inode_masks;  // by page of the inode file: which of the sixteen are in use
+  std::vector<u32> chunk_map_slots;  // by device: which counts, 2: none
   PageAddresses inode_bitmap_pages;
   PageAddresses orphan_bitmap_pages;
   u64 pages_passed = 0;
+  EngineRunner run_engine;  // empty: none
 
   CheckContext(const CheckOptions& check_options, const OpenedPool& opened,
                CheckResult& check_result)
@@ -69,7 +91,12 @@ struct CheckContext {
   bool check_copies(u64 address, const std::string& owner);
 };
 
-std::string inode_place(u64 number, const format::Inode& inode);
+// check_pool() with an engine of the caller's.
+CheckResult check_pool_with(const CheckOptions& options, const EngineRunner& run_engine);
+
+std::string inode_place(u64 number, u16 mode);
+inline std::string inode_place(u64 number, const format::Inode& inode) { return inode_place(number, inode.mode); }
+inline std::string inode_place(u64 number, const InodeSummary& inode) { return inode_place(number, inode.mode); }
 
 // What a map leads to. Regular files report only their blocks, the others every page of content.
 struct MapResult {
@@ -81,17 +108,46 @@ struct MapResult {
 void check_superblocks(CheckContext& context);
 void check_tree_replicas(CheckContext& context);
 void check_chunk_maps(CheckContext& context);
+// Granules of the device that columns are in.
+BitWords expected_chunk_map(const CheckContext& context, u32 device);
+void check_log(CheckContext& context);
 void check_chunks(CheckContext& context);
 // Claims all pages of the inode's map. `is_metadata`: content pages are metadata pages of 4 KiB;
 // they are claimed, not read.
 MapResult check_map(CheckContext& context, u64 number, const format::Inode& inode,
                     bool is_metadata);
+// The same pages, of a metadata file, without claims and findings.
+PageAddresses list_pages(CheckContext& context, u64 number, const format::Inode& inode);
 // Claims `count` pages from `address`; reports pages outside, twice or not allocated. False: the
 // caller must not follow them.
 bool claim_pages(CheckContext& context, u64 address, u64 count, const std::string& owner);
-void check_inodes(CheckContext& context);
+// The inode file's own map: addresses of its pages by index.
+PageAddresses check_inode_file(CheckContext& context);
+void set_directory_pages(InodeRecord& record, const PageAddresses& pages);
+// `pages`: what check_inode_file() found. Inodes that were taken already are left out.
+void check_inodes(CheckContext& context, const PageAddresses& pages);
+// Inodes and directories, by an engine if there is to be one.
+void check_files(CheckContext& context);
+// The engine that options.engine names.
+bool run_server_engine(CheckContext& context, const PageAddresses& pages);
+// One inode that is not free: enters it into context.inodes and checks all of it.
+void take_inode(CheckContext& context, u64 number, const format::Inode& inode);
+void check_inode_count(CheckContext& context);
+// The parts of take_inode() that have no side effects: findings on the inode's fields (also of a free one), and on its
+// size and page count, given what its map has.
+void check_inode_fields(CheckContext& context, u64 number, const format::Inode& inode);
+void check_inode_summary(CheckContext& context, u64 number, const format::Inode& inode, u64 page_count,
+                         u64 content_pages, u64 content_end);
+// Verifies a page of a regular file.
+void check_data_page(CheckContext& context, u64 number, const format::Inode& inode, u64 address, u64 file_page);
+// Findings on one directory whose names were counted already.
+void explain_directory(CheckContext& context, u64 number, const format::Inode& inode);
 void check_attribute_page(CheckContext& context, const std::string& place, const PageBuffer& page);
+// One directory that context.inodes has, and all of them.
+void check_directory(CheckContext& context, u64 number);
 void check_directories(CheckContext& context);
+// Numbers in the orphan bitmap.
+std::unordered_set<u64> read_orphans(CheckContext& context);
 void check_links(CheckContext& context);
 void check_inode_bitmaps(CheckContext& context);
 void check_page_bitmaps(CheckContext& context);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <string_view>
+#include <unordered_set>
 
 #include "base/xxh3_serial.hpp"
 #include "format/directory_format.hpp"
@@ -30,10 +31,12 @@ struct Span {
 
 class DirectoryCheck {
  public:
-  DirectoryCheck(CheckContext& context, u64 number, InodeRecord& record)
+  // `counts`: names are counted at the inodes that they lead to; else they were counted before.
+  DirectoryCheck(CheckContext& context, u64 number, InodeRecord& record, bool counts)
       : context_(context),
         number_(number),
         record_(record),
+        counts_(counts),
         place_(inode_place(number, record.inode)) {}
 
   void run() {
@@ -176,7 +179,7 @@ class DirectoryCheck {
 
   void check_name(u64 index, const format::DirectorySlot& slot, std::string_view name, u64 target) {
     ++name_count_;
-    ++context_.result.names;
+    if (counts_) ++context_.result.names;
     if (name == "." || name == ".." || name.find('/') != std::string_view::npos ||
         name.find('\0') != std::string_view::npos) {
       fail(FindingId::directory_name, index, name_text(name));
@@ -202,10 +205,11 @@ class DirectoryCheck {
       fail(FindingId::directory_type, index,
            fmt::format("{}: type {}, inode {} has {}", name_text(name), slot.type, target, type));
     }
-    if (child.names++ == 0) child.named_in = number_;
+    if (counts_ && child.names++ == 0) child.named_in = number_;
     if (type != S_IFDIR >> 12) return;
-    ++record_.subdirectories;
-    if (child.names > 1) {
+    if (counts_) ++record_.subdirectories;
+    const bool is_first = named_here_.insert(target).second && child.named_in == number_;
+    if (!is_first) {
       fail(FindingId::directory_parent, index,
            fmt::format("{}: directory {} has a second name", name_text(name), target));
     } else if (child.inode.parent_or_device != number_) {
@@ -218,8 +222,10 @@ class DirectoryCheck {
   CheckContext& context_;
   u64 number_;
   InodeRecord& record_;
+  bool counts_;
   std::string place_;
   BitWords visited_;
+  std::unordered_set<u64> named_here_;  // directories
   u64 name_count_ = 0;
   u64 prefix_ = 0;  // of the leaf being looked at
   u32 prefix_bits_ = 0;
@@ -227,6 +233,17 @@ class DirectoryCheck {
 };
 
 }  // namespace
+
+void explain_directory(CheckContext& context, u64 number, const format::Inode& inode) {
+  InodeRecord& record = context.inodes.at(number);
+  record.inode = InodeSummary::of(inode);
+  set_directory_pages(record, list_pages(context, number, inode));
+  DirectoryCheck(context, number, record, false).run();
+}
+
+void check_directory(CheckContext& context, u64 number) {
+  DirectoryCheck(context, number, context.inodes.at(number), true).run();
+}
 
 void check_directories(CheckContext& context) {
   std::vector<u64> numbers;
@@ -236,7 +253,7 @@ void check_directories(CheckContext& context) {
   std::sort(numbers.begin(), numbers.end());
   for (const u64 number : numbers) {
     context.report_progress("directories");
-    DirectoryCheck(context, number, context.inodes.at(number)).run();
+    check_directory(context, number);
   }
 }
 

@@ -35,25 +35,37 @@ class InodeCheck {
       : context_(context), number_(number), inode_(inode), place_(inode_place(number, inode)) {}
 
   MapResult run() {
+    run_fields();
+    MapResult map;
+    if (!inode_.is_inline()) map = check_map(context_, number_, inode_, is_metadata_);
+    const u64 attribute_pages = check_attributes();
+    check_summary({map.page_count + attribute_pages, map.pages.size(), map.content_end});
+    return map;
+  }
+
+  // As far as the inode's own bytes go.
+  void run_fields() {
     type_ = inode_.mode & S_IFMT;
     is_metadata_ = is_hidden(number_) || type_ == S_IFDIR;
     check_fields();
-    MapResult map;
-    if (inode_.is_inline()) {
-      if (is_metadata_ || (type_ != S_IFREG && type_ != S_IFLNK)) {
-        fail(FindingId::inode_field, "content is inline");
-      }
-    } else {
-      map = check_map(context_, number_, inode_, is_metadata_);
+    if (inode_.is_inline() && (is_metadata_ || (type_ != S_IFREG && type_ != S_IFLNK))) {
+      fail(FindingId::inode_field, "content is inline");
     }
-    const u64 attribute_pages = check_attributes();
-    if (map.page_count + attribute_pages != inode_.page_count) {
+  }
+
+  struct Summary {
+    u64 page_count;     // with the page of attributes
+    u64 content_pages;  // of metadata files
+    u64 content_end;
+  };
+  void check_summary(const Summary& found) {
+    type_ = inode_.mode & S_IFMT;
+    is_metadata_ = is_hidden(number_) || type_ == S_IFDIR;
+    if (found.page_count != inode_.page_count) {
       fail(FindingId::inode_page_count,
-           fmt::format("{} pages, the inode says {}", map.page_count + attribute_pages,
-                       inode_.page_count));
+           fmt::format("{} pages, the inode says {}", found.page_count, inode_.page_count));
     }
-    check_size(map);
-    return map;
+    check_size(found);
   }
 
  private:
@@ -103,27 +115,27 @@ class InodeCheck {
     return 1;
   }
 
-  void check_size(const MapResult& map) {
+  void check_size(const Summary& found) {
     const u64 size = inode_.size_bytes;
     bool good = true;
     if (is_metadata_) {
       // Every page below the size; a directory has no holes, and a page beyond it would never be
       // read.
-      good = size % page_size == 0 && map.content_end <= size / page_size &&
-             (is_hidden(number_) || (size > 0 && map.pages.size() == size / page_size));
+      good = size % page_size == 0 && found.content_end <= size / page_size &&
+             (is_hidden(number_) || (size > 0 && found.content_pages == size / page_size));
     } else if (inode_.is_inline()) {
       good = size <= format::inode_inline_capacity;
     } else if (type_ == S_IFLNK) {
-      good = map.content_end * page_size >= size;
+      good = found.content_end * page_size >= size;
     } else if (type_ != S_IFREG) {
-      good = size == 0 && inode_.height == 0 && map.page_count == 0;
+      good = size == 0 && inode_.height == 0 && found.content_end == 0;
     } else {
       good = size < u64{1} << 63;
     }
     if (type_ == S_IFLNK && (size == 0 || size > symlink_length_max)) good = false;
     if (!good) {
       fail(FindingId::inode_size, fmt::format("{} bytes with {} pages of content up to page {}",
-                                              size, map.pages.size(), map.content_end));
+                                              size, found.content_pages, found.content_end));
     }
   }
 
@@ -147,43 +159,14 @@ void check_free_inode(CheckContext& context, u64 number, const format::Inode& in
   }
 }
 
-void take_inode(CheckContext& context, u64 number, const format::Inode& inode) {
-  if (number == format::inode_number_inode_file ||
-      (is_hidden(number) && number > format::inode_number_orphan_bitmap)) {
-    if (!is_zero(&inode, sizeof(inode))) {
-      context.add(FindingId::inode_reserved, fmt::format("inode {}", number),
-                  "a reserved inode is not zero");
-    }
-    return;
-  }
-  if (inode.mode == 0) {
-    check_free_inode(context, number, inode);
-    return;
-  }
-  InodeRecord& record = context.inodes[number];
-  record.inode = inode;
-  if (number >= format::inode_number_first_free) ++context.result.inodes;
-  MapResult map = InodeCheck(context, number, inode).run();
-  if ((inode.mode & S_IFMT) == S_IFDIR) {
-    ++context.result.directories;
-    // A hostile size must not cost memory: pages are bounded by what exists.
-    const u64 count = std::min<u64>(inode.size_bytes / page_size, map.content_end);
-    if (map.pages.size() >= count / 2) {
-      record.pages.resize(count);
-      for (const auto& [index, address] : map.pages) {
-        if (index < count) record.pages[index] = address;
-      }
-    }
-  }
-  if (number == format::inode_number_inode_bitmap)
-    context.inode_bitmap_pages = std::move(map.pages);
-  if (number == format::inode_number_orphan_bitmap)
-    context.orphan_bitmap_pages = std::move(map.pages);
+bool is_unused(u64 number) {
+  return number == format::inode_number_inode_file ||
+         (is_hidden(number) && number > format::inode_number_orphan_bitmap);
 }
 
 }  // namespace
 
-std::string inode_place(u64 number, const format::Inode& inode) {
+std::string inode_place(u64 number, u16 mode) {
   switch (number) {
     case format::inode_number_inode_file:
       return "inode file";
@@ -192,15 +175,70 @@ std::string inode_place(u64 number, const format::Inode& inode) {
     case format::inode_number_orphan_bitmap:
       return "orphan bitmap";
     default:
-      return fmt::format("inode {} ({})", number, format::inode_type_text(inode.mode));
+      return fmt::format("inode {} ({})", number, format::inode_type_text(mode));
   }
 }
 
-void check_inodes(CheckContext& context) {
+void check_inode_fields(CheckContext& context, u64 number, const format::Inode& inode) {
+  if (is_unused(number)) {
+    if (is_zero(&inode, sizeof(inode))) return;
+    context.add(FindingId::inode_reserved, fmt::format("inode {}", number), "a reserved inode is not zero");
+  } else if (inode.mode == 0) {
+    check_free_inode(context, number, inode);
+  } else {
+    InodeCheck(context, number, inode).run_fields();
+  }
+}
+
+void check_inode_summary(CheckContext& context, u64 number, const format::Inode& inode, u64 page_count,
+                         u64 content_pages, u64 content_end) {
+  InodeCheck(context, number, inode).check_summary({page_count, content_pages, content_end});
+}
+
+void take_inode(CheckContext& context, u64 number, const format::Inode& inode) {
+  if (context.inodes.contains(number)) return;
+  if (is_unused(number) || inode.mode == 0) return check_inode_fields(context, number, inode);
+  InodeRecord& record = context.inodes[number];
+  record.inode = InodeSummary::of(inode);
+  if (number >= format::inode_number_first_free) ++context.result.inodes;
+  MapResult map = InodeCheck(context, number, inode).run();
+  if ((inode.mode & S_IFMT) == S_IFDIR) {
+    ++context.result.directories;
+    set_directory_pages(record, map.pages);
+  }
+  if (number == format::inode_number_inode_bitmap)
+    context.inode_bitmap_pages = std::move(map.pages);
+  if (number == format::inode_number_orphan_bitmap)
+    context.orphan_bitmap_pages = std::move(map.pages);
+}
+
+// A hostile size must not cost memory: pages are bounded by what exists.
+void set_directory_pages(InodeRecord& record, const PageAddresses& pages) {
+  const u64 content_end = pages.empty() ? 0 : pages.rbegin()->first + 1;
+  const u64 count = std::min<u64>(record.inode.size_bytes / page_size, content_end);
+  if (pages.size() < count / 2) return;
+  record.pages.resize(count);
+  for (const auto& [index, address] : pages) {
+    if (index < count) record.pages[index] = address;
+  }
+}
+
+PageAddresses check_inode_file(CheckContext& context) {
   const format::Inode& inode_file = context.pool.superblock.inode_file;
-  const MapResult map = InodeCheck(context, format::inode_number_inode_file, inode_file).run();
+  return InodeCheck(context, format::inode_number_inode_file, inode_file).run().pages;
+}
+
+void check_inode_count(CheckContext& context) {
+  const u64 in_use = context.result.inodes + format::inode_number_first_free;
+  if (in_use == context.pool.superblock.inode_used) return;
+  context.add(
+      FindingId::superblock_count, context.pool.devices.front().file.path(),
+      fmt::format("{} inodes in use, found {}", context.pool.superblock.inode_used, in_use));
+}
+
+void check_inodes(CheckContext& context, const PageAddresses& pages) {
   const auto page = std::make_unique<PageBuffer>();
-  for (const auto& [index, address] : map.pages) {
+  for (const auto& [index, address] : pages) {
     context.report_progress("inodes");
     if (!context.read_metadata(address, "inode file", page.get())) continue;
     u16 mask = 0;
@@ -213,12 +251,7 @@ void check_inodes(CheckContext& context) {
     if (index == 0) mask = 0xffff;  // reserved numbers count as used
     context.inode_masks[index] = mask;
   }
-  const u64 in_use = context.result.inodes + format::inode_number_first_free;
-  if (in_use != context.pool.superblock.inode_used) {
-    context.add(
-        FindingId::superblock_count, context.pool.devices.front().file.path(),
-        fmt::format("{} inodes in use, found {}", context.pool.superblock.inode_used, in_use));
-  }
+  check_inode_count(context);
 }
 
 void check_attribute_page(CheckContext& context, const std::string& place, const PageBuffer& page) {

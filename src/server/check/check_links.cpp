@@ -104,9 +104,12 @@ void report_leaks(CheckContext& context, u32 chunk) {
 
 }  // namespace
 
+std::unordered_set<u64> read_orphans(CheckContext& context) {
+  return read_bits(context, context.orphan_bitmap_pages, "orphan bitmap");
+}
+
 void check_links(CheckContext& context) {
-  const std::unordered_set<u64> orphans =
-      read_bits(context, context.orphan_bitmap_pages, "orphan bitmap");
+  const std::unordered_set<u64> orphans = read_orphans(context);
   const std::vector<u64> numbers = named_numbers(context);
   for (const u64 number : numbers) {
     const InodeRecord& record = context.inodes.at(number);

@@ -29,6 +29,11 @@ class MapWalker {
     verifies_data_ = !is_metadata && context.options.check_data && has_data_checksums;
   }
 
+  void verify_page(u64 address, u64 file_page) {
+    buffer_.resize(1);
+    verify(address, 1, file_page);
+  }
+
   MapResult walk() {
     if (inode_.height > height_max) {
       context_.add(FindingId::inode_field, owner_, fmt::format("height {}", inode_.height));
@@ -239,6 +244,22 @@ bool CheckContext::read_metadata(u64 address, const std::string& owner, PageBuff
                     pool.superblock.epoch));
   }
   return true;
+}
+
+void check_data_page(CheckContext& context, u64 number, const format::Inode& inode, u64 address, u64 file_page) {
+  MapWalker(context, number, inode, false).verify_page(address, file_page);
+}
+
+PageAddresses list_pages(CheckContext& context, u64 number, const format::Inode& inode) {
+  if (inode.is_inline()) return {};
+  CheckResult unused;
+  CheckOptions options;
+  options.check_data = false;
+  CheckContext quiet(options, context.pool, unused);
+  for (const ChunkUse& use : context.chunks) {
+    quiet.chunks.push_back({BitWords(), BitWords(use.reached.size()), false});
+  }
+  return MapWalker(quiet, number, inode, true).walk().pages;
 }
 
 MapResult check_map(CheckContext& context, u64 number, const format::Inode& inode,

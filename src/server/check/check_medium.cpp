@@ -92,8 +92,9 @@ struct BitmapPlace {
   u64 bitmap_pages;
 };
 
-// The words of the slot that counts, empty if none does. Reports damage as `damage`.
-BitWords choose_bitmap(CheckContext& context, const BitmapPlace& place, FindingId damage) {
+// The words of the slot that counts, empty if none does; *which: the slot, 2: none. Reports damage as `damage`.
+BitWords choose_bitmap(CheckContext& context, const BitmapPlace& place, FindingId damage, u32* which) {
+  *which = 2;
   BitmapSlot slots[2];
   for (u32 slot = 0; slot < 2; ++slot) {
     slots[slot] = read_bitmap_slot(place.file, slot == 0 ? place.offset_a : place.offset_b, slot,
@@ -118,6 +119,7 @@ BitWords choose_bitmap(CheckContext& context, const BitmapPlace& place, FindingI
     }
     return {};
   }
+  *which = chosen == &slots[0] ? 0 : 1;
   u64 set_count = 0;
   for (u64 bit = 0; bit < chosen->words.size() * 64; bit += 64) {
     u64 word = chosen->words[bit / 64];
@@ -199,12 +201,14 @@ std::vector<u64> node_children(const format::ChunkTreeNode& node) {
 }
 
 // The bitmap that counts, from the first copy of the header area that has it; reports copies that differ.
-BitWords read_allocation(CheckContext& context, u32 chunk) {
+BitWords read_allocation(CheckContext& context, u32 chunk, u32* slot_used) {
   const format::ChunkDescriptor& descriptor = context.pool.chunks[chunk].descriptor;
   const u64 page_count = context.reader.chunk_page_count(chunk);
   const format::ChunkLayout layout = format::chunk_layout(page_count);
   const FindingId damage = descriptor.redundancy == 0 ? FindingId::bitmap_damaged : FindingId::copy_damaged;
   BitWords found;
+  u32 slot = 2;
+  *slot_used = slot;
   for (u32 column = 0; column <= descriptor.redundancy; ++column) {
     const DeviceFile& file = context.reader.chunk_device(chunk, column);
     const u64 slot_a = context.reader.header_area_offset(chunk, layout.bitmap_a_page, column);
@@ -212,10 +216,11 @@ BitWords read_allocation(CheckContext& context, u32 chunk) {
         context,
         {file, slot_a, context.reader.header_area_offset(chunk, layout.bitmap_b_page, column), descriptor.base_address,
          page_count, layout.bitmap_pages},
-        damage);
+        damage, &slot);
     if (words.empty()) continue;
     if (found.empty()) {
       found = std::move(words);
+      *slot_used = slot;
     } else if (words != found) {
       context.add(FindingId::copy_damaged, device_place(file, slot_a), "the bitmap differs from that of another copy");
     }
@@ -294,28 +299,35 @@ void check_chunk_maps(CheckContext& context) {
     const OpenedDevice& device = context.pool.devices[index];
     const format::DevicePart& part = device.part;
     const u64 slot_b = part.chunk_map_offset + (1 + part.chunk_map_pages) * page_size;
+    u32 slot = 0;
     const BitWords map = choose_bitmap(context,
                                        {device.file, part.chunk_map_offset, slot_b, index,
                                         part.chunk_area_granules, part.chunk_map_pages},
-                                       FindingId::chunk_map_damaged);
+                                       FindingId::chunk_map_damaged, &slot);
+    context.chunk_map_slots.push_back(slot);
     if (map.empty()) continue;
-    BitWords expected(map.size());
-    for (const OpenedChunk& chunk : context.pool.chunks) {
-      const u64 bytes = raid::column_length(chunk.descriptor);
-      for (const format::ColumnAddress& column : chunk.columns) {
-        if (column.device_index() != index) continue;
-        const u64 first = (column.offset_bytes() - part.chunk_area_offset) / format::physical_granule_bytes;
-        const u64 count = (bytes + format::physical_granule_bytes - 1) / format::physical_granule_bytes;
-        for (u64 granule = first; granule < std::min(first + count, part.chunk_area_granules); ++granule) {
-          set_bit(expected, granule);
-        }
-      }
-    }
-    if (map != expected) {
+    if (map != expected_chunk_map(context, index)) {
       context.add(FindingId::chunk_map_damaged, device_place(device.file, part.chunk_map_offset),
                   "the granules in use are not those of the device's chunks");
     }
   }
+}
+
+BitWords expected_chunk_map(const CheckContext& context, u32 index) {
+  const format::DevicePart& part = context.pool.devices[index].part;
+  BitWords expected(part.chunk_map_pages * page_size / 8);
+  for (const OpenedChunk& chunk : context.pool.chunks) {
+    const u64 bytes = raid::column_length(chunk.descriptor);
+    const u64 count = (bytes + format::physical_granule_bytes - 1) / format::physical_granule_bytes;
+    for (const format::ColumnAddress& column : chunk.columns) {
+      if (column.device_index() != index) continue;
+      const u64 first = (column.offset_bytes() - part.chunk_area_offset) / format::physical_granule_bytes;
+      for (u64 granule = first; granule < std::min(first + count, part.chunk_area_granules); ++granule) {
+        set_bit(expected, granule);
+      }
+    }
+  }
+  return expected;
 }
 
 void check_chunks(CheckContext& context) {
@@ -330,7 +342,7 @@ void check_chunks(CheckContext& context) {
     const u64 page_count = context.reader.chunk_page_count(chunk);
     const format::ChunkLayout layout = format::chunk_layout(page_count);
     ChunkUse& use = context.chunks[chunk];
-    use.allocated = read_allocation(context, chunk);
+    use.allocated = read_allocation(context, chunk, &use.slot);
     use.has_bitmap = !use.allocated.empty();
     all_known = all_known && use.has_bitmap;
     use.allocated.resize(layout.bitmap_pages * page_size / 8);

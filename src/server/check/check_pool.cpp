@@ -18,8 +18,8 @@ constexpr Phase phases[] = {
     {"chunk tree", check::check_tree_replicas},
     {"chunk maps", check::check_chunk_maps},
     {"chunks", check::check_chunks},
-    {"inodes", check::check_inodes},
-    {"directories", check::check_directories},
+    {"operation log", check::check_log},
+    {"files", check::check_files},
     {"links", check::check_links},
     {"inode bitmap", check::check_inode_bitmaps},
     {"page bitmaps", check::check_page_bitmaps},
@@ -42,6 +42,11 @@ bool is_damage(Status status) {
 }  // namespace
 
 CheckResult check_pool(const CheckOptions& options) {
+  return check::check_pool_with(options, options.engine == CheckEngine::none ? check::EngineRunner()
+                                                                             : check::run_server_engine);
+}
+
+CheckResult check::check_pool_with(const CheckOptions& options, const EngineRunner& run_engine) {
   CheckResult result;
   result.findings = Findings(options.on_finding);
   try {
@@ -49,6 +54,7 @@ CheckResult check_pool(const CheckOptions& options) {
     result.epoch = pool.superblock.epoch;
     for (const OpenedDevice& device : pool.devices) result.devices.push_back(device.file.path());
     check::CheckContext context(options, pool, result);
+    context.run_engine = run_engine;
     for (const Phase& phase : phases) {
       context.report_progress(phase.name);
       phase.run(context);

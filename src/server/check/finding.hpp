@@ -18,7 +18,7 @@
 #define GPU4FS_FINDING_LIST(X)                                                                     \
   X(pool_unusable, "pool-unusable", error, "The pool cannot be opened.")                           \
   X(pool_not_clean, "pool-not-clean", note,                                                        \
-    "The pool was not unmounted; a mount continues from its last checkpoint.")                     \
+    "The pool was not unmounted; a mount continues from its last checkpoint and its log.")         \
   X(superblock_damaged, "superblock-damaged", error, "A superblock slot is wrong or missing.")     \
   X(superblock_torn, "superblock-torn", note,                                                      \
     "A superblock slot was being written at a crash, or is damaged; another one counts.")          \
@@ -31,6 +31,10 @@
   X(bitmap_damaged, "bitmap-damaged", error, "No bitmap slot of a chunk is usable.")               \
   X(bitmap_slot_stale, "bitmap-slot-stale", note, "A bitmap slot that is not in use is damaged.")  \
   X(bitmap_count, "bitmap-count", error, "A bitmap's counts do not agree with its bits.")          \
+  X(log_waiting, "log-waiting", note,                                                              \
+    "Operations behind the checkpoint wait in the log; the next mount carries them out.")          \
+  X(log_damaged, "log-damaged", error,                                                             \
+    "The operation log lacks operations that had been acknowledged.")                              \
   X(page_unreadable, "page-unreadable", error, "A page cannot be read from its device.")           \
   X(page_checksum, "page-checksum", error, "A page's content does not match its checksum.")        \
   X(copy_damaged, "copy-damaged", error, "A copy is damaged; another is good, and a scrub repairs it.") \

@@ -1,0 +1,229 @@
+// check: the phases of a check of the pool (format/check_format.hpp), as tasks for all workers.
+#pragma once
+
+#include "engine/handlers/check_names.hpp"
+#include "fs/space/chunk_load.hpp"
+#include "raid/verify_pages.hpp"
+
+namespace gpu4fs::engine {
+namespace detail {
+
+using format::CheckPhase;
+
+inline constexpr u64 check_task_pages = raid::verify_page_max;  // of verify
+inline constexpr u64 check_leak_words = 64;                     // of leaks, in a task
+inline constexpr u64 check_table_inodes = 1024;
+
+GPU4FS_FN inline format::CheckCounts& check_counts(CommandState& c) {
+  static_assert(sizeof(format::CheckCounts) <= command_scratch_size);
+  return *reinterpret_cast<format::CheckCounts*>(c.scratch);
+}
+
+GPU4FS_FN constexpr bool takes_inode_pages(CheckPhase phase) {
+  return phase == CheckPhase::walk || phase == CheckPhase::owners || phase == CheckPhase::names;
+}
+GPU4FS_FN constexpr bool takes_chunk(CheckPhase phase) {
+  return phase == CheckPhase::load || phase == CheckPhase::verify || phase == CheckPhase::leaks;
+}
+
+// What the phase writes: the counts and records, or words.
+GPU4FS_FN inline u64 check_output_bytes(const format::Command& command, CheckPhase phase) {
+  if (phase == CheckPhase::leaks) return divide_up(command.aux, u64{64}) * sizeof(u64);
+  if (phase == CheckPhase::table) return command.aux * sizeof(format::CheckInode);
+  return command.length;
+}
+
+GPU4FS_FN inline Status check_arguments(const Engine& engine, const format::Command& command) {
+  if (command.mode >= static_cast<u32>(CheckPhase::count)) return Status::invalid_argument;
+  const auto phase = static_cast<CheckPhase>(command.mode);
+  if (engine.check.inodes == nullptr || engine.fs.read_only == 0) return Status::not_supported;
+  if (command.aux == 0 || command.aux > u64{1} << 40) return Status::invalid_argument;
+  if (takes_chunk(phase) && command.inode >= engine.fs.space.chunk_count) return Status::out_of_range;
+  if (phase == CheckPhase::verify || phase == CheckPhase::leaks) {
+    const u64 page_count = engine.fs.space.chunks[command.inode].page_count;
+    if (command.offset % 64 != 0 || command.offset >= page_count || command.aux > page_count - command.offset) {
+      return Status::out_of_range;
+    }
+  }
+  if (phase == CheckPhase::table &&
+      (command.offset >= engine.check.inode_count || command.aux > engine.check.inode_count - command.offset)) {
+    return Status::out_of_range;
+  }
+  if (takes_inode_pages(phase) && command.aux % sizeof(format::CheckInodePage) != 0) return Status::invalid_argument;
+  const bool counts = takes_inode_pages(phase) || phase == CheckPhase::verify;
+  return counts && command.length < sizeof(format::CheckCounts) ? Status::invalid_argument : Status::ok;
+}
+
+GPU4FS_FN inline u64 check_task_count(const format::Command& command) {
+  switch (static_cast<CheckPhase>(command.mode)) {
+    case CheckPhase::verify:
+      return divide_up(command.aux, check_task_pages);
+    case CheckPhase::leaks:
+      return divide_up(command.aux, check_leak_words * 64);
+    case CheckPhase::table:
+      return divide_up(command.aux, check_table_inodes);
+    default:
+      return command.aux / sizeof(format::CheckInodePage);
+  }
+}
+
+// The chunk's pages can be reached, its descriptors are in memory, its bitmaps are those of a check.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Step load_checked_chunk(Group g, Engine& engine, CommandState& c) {
+  const u32 index = static_cast<u32>(c.command.inode);
+  raid::ChunkState& chunk = engine.fs.space.chunks[index];
+  const u64 words = divide_up(chunk.page_count, u64{64});
+  u8* input = nullptr;
+  if (c.command.aux != 2 * words * sizeof(u64)) return Step::fail(Status::invalid_argument);
+  GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.aux, &input));
+  if (serial(g, [&] { return load<Order::acquire, Scope::engine>(&chunk.accessible) == 0; })) {
+    serial(g, [&] { c.operation.wanted_chunk = index; });
+    return Step::fail(Status::chunk_not_mapped);
+  }
+  const raid::ChunkBitmaps& maps = chunk.bitmaps;
+  copy_bytes(g, maps.committed, input, words * sizeof(u64));
+  copy_bytes(g, maps.staged, input + words * sizeof(u64), words * sizeof(u64));
+  for (u64* const map : {maps.busy, maps.stable, maps.freed_now, maps.freed_old}) {
+    fill_bytes(g, map, 0, words * sizeof(u64));
+  }
+  g.sync();
+  GPU4FS_STEP_TRY(fs::detail::load_descriptors(g, engine.fs, chunk));
+  g.sync();
+  serial(g, [&] { store<Order::release, Scope::engine>(&chunk.loaded, 1u); });
+  return Step::complete();
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void check_page_task(Group g, Engine& engine, CommandState& c, u32 index,
+                                               const CheckSink& sink) {
+  u8* input = nullptr;
+  GPU4FS_CHECK_OK(resolve(g, engine, c, c.command.data, c.command.aux, &input));
+  const format::CheckInodePage page = serial(g, [&] {
+    format::CheckInodePage copy{};
+    __builtin_memcpy(&copy, input + u64{index} * sizeof(copy), sizeof(copy));
+    return copy;
+  });
+  if (page.index >= engine.check.inode_count / format::inodes_per_page) return;
+  const u32 buffer = serial(g, [&] { return take_check_buffer(engine.check); });
+  const auto phase = static_cast<CheckPhase>(c.command.mode);
+  const bool marks = (c.command.mask & format::check_mask_verify_data) != 0 && engine.fs.space.data_checksums != 0;
+  const CheckTask task{engine, sink, engine.check.buffers[buffer], phase == CheckPhase::owners, marks,
+                       phase == CheckPhase::walk};
+  if (phase == CheckPhase::names) {
+    check_names_page(g, task, page);
+  } else {
+    check_inode_page(g, task, page);
+  }
+  g.sync();
+  serial(g, [&] { put_check_buffer(engine.check, buffer); });
+}
+
+// Pages that cannot be read at all count as damaged: whoever words it reads them again.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void check_verify_task(Group g, Engine& engine, CommandState& c, u32 index,
+                                                 const CheckSink& sink) {
+  const u32 chunk_index = static_cast<u32>(c.command.inode);
+  const raid::ChunkState& chunk = engine.fs.space.chunks[chunk_index];
+  const u64 page = c.command.offset + u64{index} * check_task_pages;
+  const u64 count = minimum(check_task_pages, c.command.aux - u64{index} * check_task_pages);
+  const u64 wanted = serial(g, [&] {
+    return load<Order::relaxed, Scope::engine>(&chunk.bitmaps.freed_now[page / 64]) & word_mask(page, page + count);
+  });
+  if (wanted == 0) return;
+  const Status reached = serial(g, [&] {
+    const Status state = raid::chunk_state(engine.fs.space, chunk_index);
+    return state != Status::ok ? state : raid::begin_page_read(engine.fs.space, {chunk_index, 0, page}, count);
+  });
+  const u64 damaged =
+      reached == Status::ok ? raid::find_mismatches(g, engine.fs.space, chunk_index, page, wanted) : wanted;
+  serial(g, [&] {
+    fetch_add<Order::relaxed, Scope::engine>(&sink.counts->verified, u64{popcount(wanted)});
+    if (damaged == 0) return;
+    fetch_add<Order::relaxed, Scope::engine>(&sink.counts->found, u64{popcount(damaged)});
+    fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.freed_old[page / 64], damaged);
+  });
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void check_leaks_task(Group g, Engine& engine, CommandState& c, u32 index, u8* output,
+                                                const CheckSink& sink) {
+  const raid::ChunkState& chunk = engine.fs.space.chunks[c.command.inode];
+  const u64 first = u64{index} * check_leak_words;
+  const u64 last = minimum(first + check_leak_words, divide_up(c.command.aux, u64{64}));
+  const u64 begin = c.command.offset / 64;
+  u64 found = 0;
+  for (u64 i = first + g.rank(); i < last; i += Group::size()) {
+    const u64 page = (begin + i) * 64;
+    const u64 leaked = load<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[begin + i]) &
+                       ~load<Order::relaxed, Scope::engine>(&chunk.bitmaps.staged[begin + i]) &
+                       word_mask(page, c.command.offset + c.command.aux);
+    if (leaked == 0) continue;
+    store<Order::relaxed, Scope::system>(reinterpret_cast<u64*>(output) + i, leaked);
+    found += popcount(leaked);
+  }
+  if (found != 0) fetch_add<Order::relaxed, Scope::engine>(&sink.counts->found, found);
+}
+
+}  // namespace detail
+
+// Internal, on an engine that was built for a check (CheckTables). Fields: format::CheckPhase. Result: of leaks the
+// pages found, else 0. Status: not_supported, invalid_argument, out_of_range, bad_address, and of load
+// chunk_not_mapped and what becomes of it, device_failed, medium_error.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Step step_check(Group g, Engine& engine, CommandState& c) {
+  GPU4FS_STEP_TRY(detail::check_arguments(engine, c.command));
+  const auto phase = static_cast<format::CheckPhase>(c.command.mode);
+  if (phase == format::CheckPhase::load) return detail::load_checked_chunk(g, engine, c);
+  u8* output = nullptr;
+  GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.output, detail::check_output_bytes(c.command, phase), &output));
+  if (!is_aligned(output, alignof(u64))) return Step::fail(Status::unaligned);
+  if (detail::takes_inode_pages(phase)) {
+    u8* input = nullptr;
+    GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.aux, &input));
+  }
+  if (serial(g, [&] { return c.stage == 0; })) {
+    serial(g, [&] {
+      detail::check_counts(c) = format::CheckCounts{};
+      c.stage = 1;
+    });
+    return Step::fan_out(static_cast<u32>(detail::check_task_count(c.command)));
+  }
+  GPU4FS_STEP_TRY(task_result(g, c));
+  const bool has_words = phase == format::CheckPhase::leaks || phase == format::CheckPhase::table;
+  return Step::complete(serial(g, [&] {
+    if (has_words) return detail::check_counts(c).found;
+    __builtin_memcpy(output, &detail::check_counts(c), sizeof(format::CheckCounts));
+    return u64{0};
+  }));
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void task_check(Group g, Engine& engine, CommandState& c, u32 task) {
+  const auto phase = static_cast<format::CheckPhase>(c.command.mode);
+  u8* output = nullptr;
+  GPU4FS_CHECK_OK(resolve(g, engine, c, c.command.output, detail::check_output_bytes(c.command, phase), &output));
+  CheckSink sink{&detail::check_counts(c), reinterpret_cast<format::CheckRecord*>(output + sizeof(format::CheckCounts)),
+                 0};
+  switch (phase) {
+    case format::CheckPhase::walk:
+    case format::CheckPhase::owners:
+    case format::CheckPhase::names:
+      sink.capacity = (c.command.length - sizeof(format::CheckCounts)) / sizeof(format::CheckRecord);
+      return detail::check_page_task(g, engine, c, task, sink);
+    case format::CheckPhase::verify:
+      return detail::check_verify_task(g, engine, c, task, sink);
+    case format::CheckPhase::leaks:
+      return detail::check_leaks_task(g, engine, c, task, output, sink);
+    case format::CheckPhase::table: {
+      const u64 first = u64{task} * detail::check_table_inodes;
+      const u64 count = minimum(detail::check_table_inodes, c.command.aux - first);
+      copy_bytes(g, output + first * sizeof(format::CheckInode), engine.check.inodes + c.command.offset + first,
+                 count * sizeof(format::CheckInode));
+      return;
+    }
+    default:
+      GPU4FS_UNREACHABLE("a phase of a check that has no tasks");
+  }
+}
+
+}  // namespace gpu4fs::engine

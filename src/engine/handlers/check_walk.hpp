@@ -1,0 +1,408 @@
+// check: the walk over inodes, their maps and attributes, and the search for the owners of damaged pages.
+//
+// A task is a page of the inode file. The medium is hostile: pages are followed only from the first pointer that
+// leads to them, so the work is bounded by the pool's size. The pool is not in use: nothing changes meanwhile, and
+// pages are read past the table of metadata pages.
+#pragma once
+
+#include "base/xxh3_serial.hpp"
+#include "engine/check_tables.hpp"
+#include "engine/engine.hpp"
+#include "format/directory_format.hpp"
+#include "fs/map/map_types.hpp"
+#include "fs/names/permissions.hpp"
+#include "raid/page_io.hpp"
+
+namespace gpu4fs::engine {
+namespace detail {
+
+using format::BlockPointer;
+using format::CheckKind;
+
+inline constexpr u32 check_height_max = 5;
+inline constexpr u32 check_inode_buffer = 0;  // pages of a CheckBuffer: the inodes,
+inline constexpr u32 check_block_buffer = 1;  // indirect blocks whose slots have level 0, 1 and so on,
+inline constexpr u32 check_leaf_buffer = 7;   // a leaf or a page of attributes,
+inline constexpr u32 check_node_buffer = 8;   // nodes of a directory from the root on
+static_assert(check_node_buffer + format::directory_level_max <= check_buffer_pages);
+
+// One task; equal on all ranks.
+struct CheckTask {
+  Engine& engine;
+  CheckSink sink;
+  CheckBuffer& buffer;
+  bool finds_owners;
+  bool marks_data;
+  bool reports_pages;  // off: a page that cannot be used is the caller's problem
+};
+
+// A rank's part of what one inode has.
+struct CheckSums {
+  u64 pages;        // claimed by this inode alone
+  u64 reached;
+  u64 content;      // pages of content
+  u64 content_end;
+};
+
+GPU4FS_FN inline CheckSums add_sums(const CheckSums& a, const CheckSums& b) {
+  return {a.pages + b.pages, a.reached + b.reached, a.content + b.content, maximum(a.content_end, b.content_end)};
+}
+
+struct CheckedInode {
+  u64 number;
+  const format::Inode* inode;  // in the task's buffer
+  u32 type;
+  bool is_metadata;
+};
+
+GPU4FS_FN inline bool is_zero_bytes(const void* bytes, u32 length) {
+  const u8* begin = static_cast<const u8*>(bytes);
+  u32 found = 0;
+  for (u32 i = 0; i < length; ++i) found |= begin[i];
+  return found == 0;
+}
+
+GPU4FS_FN constexpr bool is_hidden_inode(u64 number) {
+  return number < format::inode_number_first_free && number != format::inode_number_root;
+}
+
+GPU4FS_FN inline bool is_known_type(u32 type) {
+  return type == fs::mode_regular || type == fs::mode_directory || type == fs::mode_symlink || type == fs::mode_character_device ||
+         type == fs::mode_block_device || type == fs::mode_fifo || type == fs::mode_socket;
+}
+
+struct PageLook {
+  bool usable;
+  bool odd;  // also of a usable one: it is younger than the pool's state
+};
+
+// Reads a metadata page; what is odd is reported as `record`.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE PageLook look_at_page(Group g, const CheckTask& task, const format::CheckRecord& record,
+                                            u64 address, u8* to) {
+  const raid::LogicalSpace& space = task.engine.fs.space;
+  const Status status = raid::read_page(g, space, address, to);
+  if (task.finds_owners) return {status == Status::ok, false};
+  const bool odd = status != Status::ok || serial(g, [&] {
+    raid::PageLocation location{};
+    GPU4FS_CHECK_OK(raid::find_page(space, address, &location));
+    const format::PageDescriptor& descriptor = space.chunks[location.chunk].descriptors[location.page];
+    return descriptor.birth_epoch > static_cast<u32>(task.engine.fs.epoch_durable + 1) || descriptor.reserved != 0;
+  });
+  if (g.leader()) {
+    fetch_add<Order::relaxed, Scope::engine>(&task.sink.counts->verified, u64{1});
+    if (odd && task.reports_pages) emit_record(task.sink, record);
+  }
+  return {status == Status::ok, odd};
+}
+
+template <class Group>
+GPU4FS_FN bool read_checked(Group g, const CheckTask& task, const format::CheckRecord& record, u64 address, u8* to) {
+  return look_at_page(g, task, record, address, to).usable;
+}
+
+// Any rank. True: `count` pages from `address` are this inode's alone so far.
+GPU4FS_FN GPU4FS_NOINLINE inline bool claim_checked(const CheckTask& task, u64 number, u64 address, u64 count,
+                                                    CheckSums& sums) {
+  raid::LogicalSpace& space = task.engine.fs.space;
+  raid::PageLocation location{};
+  const bool found = raid::find_page(space, address, &location) == Status::ok &&
+                     count <= space.chunks[location.chunk].page_count - location.page;
+  if (!found) {
+    if (!task.finds_owners) emit_record(task.sink, make_record(CheckKind::outside, number, address));
+    return false;
+  }
+  raid::ChunkState& chunk = space.chunks[location.chunk];
+  u64* const bits = task.finds_owners ? chunk.bitmaps.busy : chunk.bitmaps.staged;
+  const ClaimedPages claimed = claim_bits(chunk, bits, location.page, count);
+  if (task.finds_owners) return claimed.before == 0;
+  sums.reached += count - claimed.before;
+  if (claimed.before != 0) {
+    emit_record(task.sink, make_record(CheckKind::used_twice, number, address, claimed.before, count));
+  }
+  if (claimed.not_allocated != 0) {
+    emit_record(task.sink, make_record(CheckKind::not_allocated, number, address, claimed.not_allocated, count));
+  }
+  return claimed.before == 0;
+}
+
+// Any rank: those of the pages that did not match have this owner.
+GPU4FS_FN inline void emit_damaged(const CheckTask& task, u64 number, u64 address, u64 count, u64 file_page) {
+  raid::PageLocation location{};
+  GPU4FS_CHECK_OK(raid::find_page(task.engine.fs.space, address, &location));
+  const u64* bits = task.engine.fs.space.chunks[location.chunk].bitmaps.freed_old;
+  const u64 end = location.page + count;
+  for (u64 at = location.page; at < end; at = align_down(at, u64{64}) + 64) {
+    u64 damaged = load<Order::relaxed, Scope::engine>(&bits[at / 64]) & word_mask(at, end);
+    for (; damaged != 0; damaged &= damaged - 1) {
+      const u64 inside = align_down(at, u64{64}) + count_trailing_zeros(damaged) - location.page;
+      emit_record(task.sink, make_record(CheckKind::data_page, number, address + inside * page_size,
+                                         file_page + inside));
+    }
+  }
+}
+
+GPU4FS_FN inline void visit_content(const CheckTask& task, const CheckedInode& file, BlockPointer pointer, u32 level,
+                                    u64 index, CheckSums& sums) {
+  const u64 span = u64{1} << (format::slot_shift * level);
+  if (!claim_checked(task, file.number, pointer.address(), span, sums)) return;
+  sums.pages += span;
+  sums.content += file.is_metadata ? 1 : 0;
+  sums.content_end = maximum(sums.content_end, (index + 1) * span);
+  if (file.is_metadata || pointer.is_unwritten()) return;
+  if (task.finds_owners) {
+    emit_damaged(task, file.number, pointer.address(), span, index * span);
+  } else if (task.marks_data) {
+    raid::PageLocation location{};
+    GPU4FS_CHECK_OK(raid::find_page(task.engine.fs.space, pointer.address(), &location));
+    const raid::ChunkState& chunk = task.engine.fs.space.chunks[location.chunk];
+    claim_bits(chunk, chunk.bitmaps.freed_now, location.page, span);
+  }
+}
+
+GPU4FS_FN inline bool leads_down(BlockPointer pointer, u32 level) {
+  return pointer.is_valid() && pointer.is_well_formed() && pointer.is_indirect() && level >= 1;
+}
+
+GPU4FS_FN inline bool fits_content(const CheckedInode& file, BlockPointer pointer, u32 level) {
+  if (!pointer.is_valid() || !pointer.is_well_formed() || pointer.is_indirect()) return false;
+  if (file.is_metadata && (level != 0 || pointer.is_unwritten())) return false;
+  return static_cast<u32>(pointer.size()) == level + 1;
+}
+
+// All slots of one block, `first` being the index of slot 0 among those of its level: content is claimed. True if
+// indirect blocks hang below.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE bool visit_slots(Group g, const CheckTask& task, const CheckedInode& file,
+                                           const BlockPointer* slots, u32 count, u32 level, u64 first,
+                                           CheckSums& sums) {
+  bool has_blocks = false;
+  for (u32 i = g.rank(); i < count; i += Group::size()) {
+    const BlockPointer pointer = slots[i];
+    if (pointer.raw == 0) continue;
+    if (leads_down(pointer, level)) {
+      has_blocks = true;
+    } else if (fits_content(file, pointer, level)) {
+      visit_content(task, file, pointer, level, first + i, sums);
+    } else if (!task.finds_owners) {
+      emit_record(task.sink, make_record(CheckKind::pointer, file.number, pointer.raw, first + i, 0, level));
+    }
+  }
+  return g.any(has_blocks);
+}
+
+// Depth first; indirect blocks of the way stand in the task's buffer.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void walk_map(Group g, const CheckTask& task, const CheckedInode& file, CheckSums& sums) {
+  const u32 height = file.inode->height;
+  GPU4FS_CHECK_LE(height, check_height_max);
+  u32 position[check_height_max + 1];  // next slot to look at, by level
+  u64 first[check_height_max + 1];     // index of slot 0
+  u32 level = height;
+  first[level] = 0;
+  const bool has_blocks = visit_slots(g, task, file, file.inode->slots, format::inode_slot_count, level, 0, sums);
+  position[level] = has_blocks ? 0 : format::slots_per_block;
+  for (;;) {
+    const bool is_top = level == height;
+    const u32 count = is_top ? format::inode_slot_count : format::slots_per_block;
+    const BlockPointer* slots =
+        is_top ? file.inode->slots
+               : reinterpret_cast<const BlockPointer*>(task.buffer.pages[check_block_buffer + level]);
+    u32 i = position[level];
+    while (i < count && !leads_down(slots[i], level)) ++i;
+    if (i >= count) {
+      if (is_top) return;
+      ++level;
+      continue;
+    }
+    position[level] = i + 1;
+    const u64 address = slots[i].address();
+    CheckSums claimed{};
+    const bool follows = serial(g, [&] { return claim_checked(task, file.number, address, 1, claimed); });
+    if (g.leader()) sums.reached += claimed.reached;
+    if (!follows) continue;
+    if (g.leader()) ++sums.pages;
+    u8* const block = task.buffer.pages[check_block_buffer + level - 1];
+    const u64 child_first = (first[level] + i) * format::slots_per_block;
+    if (!read_checked(g, task, make_record(CheckKind::metadata, file.number, address), address, block)) continue;
+    --level;
+    first[level] = child_first;
+    const bool goes_on = visit_slots(g, task, file, reinterpret_cast<const BlockPointer*>(block),
+                                     format::slots_per_block, level, child_first, sums);
+    position[level] = goes_on ? 0 : format::slots_per_block;
+  }
+}
+
+// Leader: whether a page of attributes is what it should be.
+GPU4FS_FN GPU4FS_NOINLINE inline bool attributes_are_sound(const u8* page) {
+  format::AttributePageHeader header{};
+  __builtin_memcpy(&header, page, sizeof(header));
+  if (header.magic != format::attribute_page_magic || header.version != 1 || header.used_bytes > page_size ||
+      header.used_bytes < sizeof(header) || !is_zero_bytes(header.reserved, sizeof(header.reserved))) {
+    return false;
+  }
+  u32 offset = sizeof(header);
+  for (u32 i = 0; i < header.entry_count; ++i) {
+    format::AttributeEntry entry{};
+    if (offset + sizeof(entry) > header.used_bytes) return false;
+    __builtin_memcpy(&entry, page + offset, sizeof(entry));
+    const u32 length = static_cast<u32>(sizeof(entry)) + entry.name_length + entry.value_length;
+    if (entry.name_length == 0 || entry.reserved != 0 || offset + length > header.used_bytes) return false;
+    const u8* name = page + offset + sizeof(entry);
+    for (u32 k = 0; k < entry.name_length; ++k) {
+      if (name[k] == 0) return false;
+    }
+    if (static_cast<u32>(xxh3_64(name + entry.name_length, entry.value_length, 0)) != entry.value_hash) return false;
+    for (u32 other = sizeof(header); other < offset;) {
+      format::AttributeEntry before{};
+      __builtin_memcpy(&before, page + other, sizeof(before));
+      const u8* other_name = page + other + sizeof(before);
+      bool equal = before.name_length == entry.name_length;
+      for (u32 k = 0; equal && k < entry.name_length; ++k) equal = other_name[k] == name[k];
+      if (equal) return false;
+      other += (static_cast<u32>(sizeof(before)) + before.name_length + before.value_length + 7) & ~7u;
+    }
+    offset += (length + 7) & ~7u;
+  }
+  return offset == header.used_bytes;
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void check_attributes(Group g, const CheckTask& task, const CheckedInode& file,
+                                                CheckSums& sums) {
+  const BlockPointer pointer = file.inode->attributes;
+  if (pointer.raw == 0 || task.finds_owners) return;
+  const bool fits = pointer.is_well_formed() && pointer.is_valid() && !pointer.is_indirect() &&
+                    !pointer.is_unwritten() && pointer.size() == format::BlockSize::page_4k;
+  if (!fits) {
+    if (g.leader()) emit_record(task.sink, make_record(CheckKind::attribute_pointer, file.number, pointer.raw));
+    return;
+  }
+  const u64 address = pointer.address();
+  CheckSums claimed{};
+  const bool follows = serial(g, [&] { return claim_checked(task, file.number, address, 1, claimed); });
+  if (g.leader()) {
+    sums.reached += claimed.reached;
+    ++sums.pages;  // counted by the inode whether it is its own or not
+  }
+  u8* const page = task.buffer.pages[check_leaf_buffer];
+  if (!follows || !read_checked(g, task, make_record(CheckKind::metadata, file.number, address), address, page)) {
+    return;
+  }
+  const bool sound = serial(g, [&] { return attributes_are_sound(page); });
+  if (!sound && g.leader()) emit_record(task.sink, make_record(CheckKind::attribute_page, file.number, address));
+}
+
+GPU4FS_FN inline bool fields_are_sound(const CheckedInode& file) {
+  const format::Inode& inode = *file.inode;
+  constexpr u32 nanoseconds_end = 1000000000;
+  if (inode.version != 1 || !is_known_type(file.type)) return false;
+  if ((inode.flags & ~u32{format::inode_flag_known}) != 0) return false;
+  if (inode.profile > static_cast<u16>(format::RaidLevel::raid7)) return false;
+  if (format::time_nanoseconds(inode.access_time) >= nanoseconds_end) return false;
+  if (format::time_nanoseconds(inode.modification_time) >= nanoseconds_end) return false;
+  if (format::time_nanoseconds(inode.change_time) >= nanoseconds_end) return false;
+  if (format::time_nanoseconds(inode.birth_time) >= nanoseconds_end) return false;
+  if (file.type != fs::mode_directory && inode.entry_count != 0) return false;
+  if (!is_zero_bytes(inode.reserved, sizeof(inode.reserved))) return false;
+  if (!inode.is_inline()) return is_zero_bytes(inode.inline_tail, sizeof(inode.inline_tail));
+  return !file.is_metadata && (file.type == fs::mode_regular || file.type == fs::mode_symlink);
+}
+
+GPU4FS_FN inline bool size_is_sound(const CheckedInode& file, const CheckSums& sums) {
+  const format::Inode& inode = *file.inode;
+  const u64 size = inode.size_bytes;
+  bool good = true;
+  if (file.is_metadata) {
+    good = size % page_size == 0 && sums.content_end <= size / page_size && size > 0 &&
+           sums.content == size / page_size;
+  } else if (inode.is_inline()) {
+    good = size <= format::inode_inline_capacity;
+  } else if (file.type == fs::mode_symlink) {
+    good = sums.content_end >= divide_up(size, page_size);
+  } else if (file.type != fs::mode_regular) {
+    good = size == 0 && inode.height == 0 && sums.content_end == 0 && sums.content == 0;
+  } else {
+    good = size < u64{1} << 63;
+  }
+  return good && (file.type != fs::mode_symlink || (size != 0 && size < path_length_max));
+}
+
+// Leader: what other phases and the caller want to know of the inode.
+GPU4FS_FN inline void enter_inode(const CheckTask& task, const CheckedInode& file, const CheckSums& sums) {
+  CheckTables& tables = task.engine.check;
+  GPU4FS_CHECK_LT(file.number, tables.inode_count);
+  const format::Inode& inode = *file.inode;
+  format::CheckInode& entry = tables.inodes[file.number];
+  entry = format::CheckInode{};
+  entry.size_bytes = inode.size_bytes;
+  entry.link_count = inode.link_count;
+  entry.mode = inode.mode;
+  if (file.type != fs::mode_directory) return;
+  entry.parent = inode.parent_or_device;
+  const u64 count = minimum(inode.size_bytes / page_size, sums.content_end);
+  entry.directory_pages = static_cast<u32>(minimum(sums.content, u64{0xffffffff}));
+  if (count != 0 && sums.content >= count / 2) entry.flags |= format::check_inode_readable;
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void check_inode(Group g, const CheckTask& task, const CheckedInode& file) {
+  CheckSums sums{};
+  const format::Inode& inode = *file.inode;
+  const bool is_file = !is_hidden_inode(file.number);  // the caller looks at the pool's own files itself
+  if (!is_file) {
+    if (g.leader() && !task.finds_owners) enter_inode(task, file, sums);
+    return;
+  }
+  const bool fits = inode.height <= check_height_max;
+  if (!inode.is_inline() && fits) walk_map(g, task, file, sums);
+  check_attributes(g, task, file, sums);
+  if (task.finds_owners) return;
+  const CheckSums all = g.reduce(sums, [](const CheckSums& a, const CheckSums& b) { return add_sums(a, b); });
+  if (!g.leader()) return;
+  fetch_add<Order::relaxed, Scope::engine>(&task.sink.counts->reached, all.reached);
+  if (!fields_are_sound(file)) emit_record(task.sink, make_record(CheckKind::fields, file.number));
+  if (!inode.is_inline() && !fits) emit_record(task.sink, make_record(CheckKind::height, file.number));
+  if (all.pages != inode.page_count || !size_is_sound(file, all)) {
+    emit_record(task.sink, make_record(CheckKind::summary, file.number, all.content, all.pages, all.content_end));
+  }
+  enter_inode(task, file, all);
+}
+
+// Leader: a free inode, or a number that no file may have.
+GPU4FS_FN inline void check_unused_inode(const CheckTask& task, u64 number, const format::Inode& inode) {
+  if (task.finds_owners) return;
+  format::Inode rest = inode;
+  const bool is_reserved = is_hidden_inode(number);
+  if (!is_reserved) {
+    rest.version = 0;
+    rest.generation = 0;
+  }
+  const bool odd = !is_reserved && (inode.version > 1 || (inode.version == 0 && inode.generation != 0));
+  if (odd || !is_zero_bytes(&rest, sizeof(rest))) emit_record(task.sink, make_record(CheckKind::fields, number));
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void check_inode_page(Group g, const CheckTask& task, const format::CheckInodePage& page) {
+  const u64 first = page.index * format::inodes_per_page;
+  GPU4FS_CHECK_LE(first + format::inodes_per_page, task.engine.check.inode_count);
+  u8* const bytes = task.buffer.pages[check_inode_buffer];
+  const auto record = make_record(CheckKind::inode_page, format::inode_number_inode_file, page.address, page.index);
+  if (!read_checked(g, task, record, page.address, bytes)) return;
+  const auto* inodes = reinterpret_cast<const format::Inode*>(bytes);
+  for (u32 i = 0; i < format::inodes_per_page; ++i) {
+    const u64 number = first + i;
+    const bool is_unused = number == format::inode_number_inode_file ||
+                           (is_hidden_inode(number) && number > format::inode_number_orphan_bitmap) ||
+                           inodes[i].mode == 0;
+    if (is_unused) {
+      if (g.leader()) check_unused_inode(task, number, inodes[i]);
+      continue;
+    }
+    const u32 type = inodes[i].mode & fs::mode_type_mask;
+    check_inode(g, task, CheckedInode{number, &inodes[i], type, type == fs::mode_directory});
+  }
+}
+
+}  // namespace detail
+}  // namespace gpu4fs::engine

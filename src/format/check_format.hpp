@@ -1,0 +1,90 @@
+// What a check of a pool and the engine exchange (Opcode::check). Not on the medium.
+//
+// A check runs in phases (Command::mode), each over the whole pool before the next begins; the caller splits a
+// phase into commands. Tables in engine memory carry what one phase leaves for another: of each page whether it
+// is allocated, reached, to be verified, damaged, part of a directory seen; of each inode its CheckInode.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gpu4fs::format {
+
+// Command::mode. Fields of the command, with `output`, `length`: CheckCounts and CheckRecords, unless said
+// otherwise:
+//   load      inode: chunk; data, aux: bytes of two bitmaps of whole u64 words, allocated and reached pages
+//   walk      data, aux: CheckInodePages; every inode's fields, map and attributes; pages are claimed
+//   verify    inode: chunk; offset, aux: first page and number of pages; what walk found to verify is
+//   owners    as walk: which files the pages belong to that did not match
+//   names     as walk: every directory
+//   leaks     inode: chunk; offset, aux: as verify; output: a bit a page, in words that are zero before: allocated
+//             and not reached
+//   table     offset, aux: first inode and number; output: CheckInodes
+enum class CheckPhase : std::uint32_t { load = 0, walk, verify, owners, names, leaks, table, count };
+
+inline constexpr std::uint32_t check_mask_verify_data = 1;  // walk: contents of regular files are to be verified
+
+// A page of the inode file.
+struct CheckInodePage {
+  std::uint64_t index;
+  std::uint64_t address;
+};
+
+// What is wrong, or may be: the caller takes a second look, and words it.
+enum class CheckKind : std::uint16_t {
+  none = 0,
+  metadata,           // address: a page that cannot be read, does not match, or is too young
+  inode_page,         // the same, of the inode file; value: index
+  fields,             // a field of the inode, or a reserved one in use
+  height,
+  summary,            // size or page count: value: pages, expected: end of content, address: pages of content
+  pointer,            // level, value: index of the slot, address: the pointer
+  attribute_pointer,  // address: the pointer
+  outside,            // address
+  used_twice,         // address, value: of `expected` pages
+  not_allocated,      // the same
+  attribute_page,     // address
+  data_page,          // address, value: page of the file
+  directory,          // anything
+};
+
+struct CheckRecord {
+  CheckKind kind;
+  std::uint16_t level;
+  std::uint32_t reserved;
+  std::uint64_t inode;
+  std::uint64_t address;
+  std::uint64_t value;
+  std::uint64_t expected;
+};
+static_assert(sizeof(CheckRecord) == 40);
+
+// In front of the records of a command.
+struct CheckCounts {
+  std::uint64_t records;   // found; those that did not fit are lost
+  std::uint64_t reached;   // pages
+  std::uint64_t verified;  // pages
+  std::uint64_t found;     // verify: pages that do not match; leaks: pages
+  std::uint64_t names;
+  std::uint64_t reserved[3];
+};
+static_assert(sizeof(CheckCounts) == 64);
+
+inline constexpr std::uint32_t check_inode_readable = 1;  // CheckInode::flags: a directory with most of its pages
+
+// All zero: the inode is not in use.
+struct CheckInode {
+  std::uint64_t size_bytes;
+  std::uint64_t parent;           // directories: as the inode says
+  std::uint64_t named_in;         // directories: directory of the first name, plus 1; 0: none
+  std::uint32_t names;            // that lead to it
+  std::uint32_t subdirectories;   // names of directories in it
+  std::uint32_t link_count;
+  std::uint32_t directory_pages;  // pages of content
+  std::uint16_t mode;
+  std::uint16_t reserved;
+  std::uint32_t flags;
+};
+static_assert(sizeof(CheckInode) == 48);
+
+}  // namespace gpu4fs::format

@@ -1,0 +1,90 @@
+// Inodes and directories: on an engine, or here.
+#include <cstring>
+#include <memory>
+
+#include "server/check/engine_check.hpp"
+#include "server/pool_server.hpp"
+
+namespace gpu4fs::server::check {
+
+namespace {
+
+// Inode files that the engine makes are dense; a table for a hostile one could be of any size.
+bool is_dense(const PageAddresses& pages) {
+  constexpr u64 slack = 4096;
+  return !pages.empty() && pages.rbegin()->first < 4 * pages.size() + slack;
+}
+
+// Layers over devices have a state of their own and see every access once.
+bool has_layers(const CheckContext& context) {
+  for (const OpenedDevice& device : context.pool.devices) {
+    if (device.file.stack() != nullptr) return true;
+  }
+  return false;
+}
+
+ServerOptions engine_options(const CheckContext& context, const PageAddresses& pages) {
+  ServerOptions options;
+  options.device_paths = context.options.device_paths;
+  options.read_only = true;
+  options.purpose = ServerPurpose::check;
+  options.worker_count = context.options.worker_count;
+  options.cache_bytes = u64{8} << 20;  // pages are read past it
+  options.check_inode_count = (pages.rbegin()->first + 1) * format::inodes_per_page;
+  switch (context.options.engine) {
+    case CheckEngine::cpu:
+      options.engine = EngineChoice::cpu;
+      break;
+    case CheckEngine::cuda:
+      options.engine = EngineChoice::cuda;
+      break;
+    default:
+      options.engine = EngineChoice::automatic;
+      break;
+  }
+  return options;
+}
+
+// The pool's own files: few pages, and what is in them is wanted here.
+void take_own_files(CheckContext& context, const PageAddresses& pages) {
+  const auto first = pages.find(0);
+  const auto page = std::make_unique<PageBuffer>();
+  if (first == pages.end() || context.reader.read_page(first->second, page.get()) != PageState::good) return;
+  for (const u64 number : {format::inode_number_inode_bitmap, format::inode_number_orphan_bitmap}) {
+    format::Inode inode{};
+    std::memcpy(&inode, page->bytes + number * sizeof(inode), sizeof(inode));
+    if (inode.mode != 0) take_inode(context, number, inode);
+  }
+}
+
+}  // namespace
+
+bool run_server_engine(CheckContext& context, const PageAddresses& pages) {
+  const bool is_free_choice = context.options.engine == CheckEngine::automatic;
+  if (!context.options.lock || (is_free_choice && has_layers(context))) return false;
+  try {
+    PoolServer server(engine_options(context, pages));
+    server.start();
+    auto session = server.open_internal_session(engine_check_session_bytes());
+    const bool complete = EngineCheck(context, *session, pages).run();
+    if (complete) context.result.engine = server.engine().description();
+    session.reset();
+    server.stop();
+    return complete;
+  } catch (const PoolError& error) {
+    if (!is_free_choice || error.status() != Status::no_memory) throw;
+    return false;
+  }
+}
+
+void check_files(CheckContext& context) {
+  const PageAddresses pages = check_inode_file(context);
+  if (context.run_engine && is_dense(pages)) {
+    take_own_files(context, pages);
+    if (context.run_engine(context, pages)) return check_inode_count(context);
+  }
+  check_inodes(context, pages);
+  check_directories(context);
+}
+
+}  // namespace gpu4fs::server::check

@@ -1,0 +1,262 @@
+// File maps: what of the old one can stay, copies of what two files share, and maps of new files.
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "base/xxh3_serial.hpp"
+#include "format/directory_format.hpp"
+#include "server/repair/repair_context.hpp"
+
+namespace gpu4fs::server::repair {
+
+namespace {
+
+using format::BlockPointer;
+using format::BlockSize;
+
+constexpr u32 height_max = 5;
+constexpr u32 least_height = ~u32{0};
+
+u64 span_of(u32 level) { return u64{1} << (format::slot_shift * level); }
+
+class MapRepair {
+ public:
+  MapRepair(RepairContext& context, u64 number, format::Inode& inode)
+      : context_(context), number_(number), inode_(inode), is_directory_((inode.mode & S_IFMT) == S_IFDIR) {}
+
+  void run() {
+    if (inode_.is_inline()) return;
+    for (u32 i = 0; i < format::inode_slot_count; ++i) {
+      inode_.slots[i] = visit(inode_.slots[i], inode_.height, i);
+    }
+    if (cut_ > 0) context_.note_inode(number_, fmt::format("{} pointers were cut out of its map", cut_));
+    if (copied_ > 0) context_.note_inode(number_, fmt::format("{} pages in use elsewhere were copied", copied_));
+  }
+  u64 page_count() const { return page_count_; }
+  u64 content_end() const { return content_end_; }
+
+ private:
+  BlockPointer cut() {
+    ++cut_;
+    return BlockPointer::hole();
+  }
+
+  bool fits(BlockPointer pointer, u32 level) const {
+    if (!pointer.is_well_formed() || pointer.is_hole()) return false;
+    if (pointer.is_indirect()) return level >= 1;
+    if (is_directory_ && (level != 0 || pointer.is_unwritten())) return false;
+    return static_cast<u32>(pointer.size()) == level + 1;
+  }
+
+  BlockPointer visit(BlockPointer pointer, u32 level, u64 index) {
+    if (pointer.raw == 0) return pointer;
+    if (!fits(pointer, level)) return cut();
+    const u64 count = pointer.is_indirect() ? 1 : span_of(level);
+    const std::optional<PagePlace> place = context_.old_state.reader.locate(pointer.address());
+    if (!place || place->page + count > context_.old_state.reader.chunk_page_count(place->chunk)) return cut();
+    return pointer.is_indirect() ? visit_indirect(pointer, level, index) : visit_content(pointer, level, index);
+  }
+
+  BlockPointer visit_indirect(BlockPointer pointer, u32 level, u64 index) {
+    const auto page = std::make_unique<PageBuffer>();
+    if (context_.old_state.reader.read_page(pointer.address(), page.get()) != PageState::good) return cut();
+    const bool is_own = context_.pages.claim(pointer.address(), 1);
+    return rewrite_slots(is_own ? pointer : BlockPointer::hole(), *page, level, index);
+  }
+
+  // `kept` is the block whose content `page` is, if it may stay. Empty ones stay.
+  BlockPointer rewrite_slots(BlockPointer kept, PageBuffer& page, u32 level, u64 index) {
+    auto* slots = reinterpret_cast<BlockPointer*>(page.bytes);
+    bool changed = kept.is_hole();
+    ++page_count_;
+    for (u32 i = 0; i < format::slots_per_block; ++i) {
+      const BlockPointer before = slots[i];
+      slots[i] = visit(before, level - 1, index * format::slots_per_block + i);
+      changed |= slots[i].raw != before.raw;
+    }
+    if (!changed) return kept;
+    if (kept.is_valid()) context_.pages.release(kept.address());
+    return BlockPointer::indirect(context_.pages.add(page.bytes));
+  }
+
+  BlockPointer visit_content(BlockPointer pointer, u32 level, u64 index) {
+    const u64 span = span_of(level);
+    if (context_.pages.claim(pointer.address(), span)) {
+      page_count_ += span;
+      content_end_ = std::max(content_end_, (index + 1) * span);
+      return pointer;
+    }
+    if (level > 0) return split(pointer, level, index);
+    u64 address = 0;
+    if (pointer.is_unwritten()) {
+      address = context_.pages.add_unwritten();
+    } else {
+      const auto page = std::make_unique<PageBuffer>();
+      if (context_.old_state.reader.read_page(pointer.address(), page.get()) != PageState::good) return cut();
+      address = context_.pages.add(page->bytes);
+    }
+    ++copied_;
+    ++page_count_;
+    content_end_ = std::max(content_end_, index + 1);
+    const u64 tags = pointer.raw & ~BlockPointer::address_mask;
+    return {address | tags};
+  }
+
+  // A large block of which a part belongs to somebody else becomes 512 smaller ones.
+  BlockPointer split(BlockPointer pointer, u32 level, u64 index) {
+    const auto page = std::make_unique<PageBuffer>();
+    auto* slots = reinterpret_cast<BlockPointer*>(page->bytes);
+    for (u32 i = 0; i < format::slots_per_block; ++i) {
+      const u64 address = pointer.address() + i * span_of(level - 1) * page_size;
+      const auto size = static_cast<BlockSize>(level);
+      slots[i] = pointer.is_unwritten() ? BlockPointer::unwritten(address, size) : BlockPointer::data(address, size);
+    }
+    return rewrite_slots(BlockPointer::hole(), *page, level, index);
+  }
+
+  RepairContext& context_;
+  u64 number_;
+  format::Inode& inode_;
+  bool is_directory_;
+  u64 page_count_ = 0;
+  u64 content_end_ = 0;
+  u64 cut_ = 0;
+  u64 copied_ = 0;
+};
+
+// The sound entries of a page of attributes, packed anew. 0: none.
+u32 pack_attributes(const PageBuffer& page, PageBuffer* packed) {
+  format::AttributePageHeader header{};
+  std::memcpy(&header, page.bytes, sizeof(header));
+  format::AttributePageHeader fresh{};
+  fresh.magic = format::attribute_page_magic;
+  fresh.version = 1;
+  u32 to = sizeof(fresh);
+  std::set<std::string> names;
+  const u32 end = header.magic == format::attribute_page_magic ? std::min<u32>(header.used_bytes, page_size) : 0;
+  for (u32 from = sizeof(header); from + sizeof(format::AttributeEntry) <= end;) {
+    format::AttributeEntry entry{};
+    std::memcpy(&entry, page.bytes + from, sizeof(entry));
+    const u32 length = static_cast<u32>(sizeof(entry)) + entry.name_length + entry.value_length;
+    if (entry.name_length == 0 || from + length > end) break;
+    const u8* name = page.bytes + from + sizeof(entry);
+    const std::string text(reinterpret_cast<const char*>(name), entry.name_length);
+    const u32 hash = static_cast<u32>(xxh3_64(name + entry.name_length, entry.value_length, 0));
+    const u32 padded = (length + 7) & ~7u;
+    if (hash == entry.value_hash && text.find('\0') == std::string::npos && names.insert(text).second) {
+      std::memcpy(packed->bytes + to, page.bytes + from, length);
+      packed->bytes[to + offsetof(format::AttributeEntry, reserved)] = 0;
+      to += padded;
+      ++fresh.entry_count;
+    }
+    from += padded;
+  }
+  fresh.used_bytes = static_cast<u16>(to);
+  std::memcpy(packed->bytes, &fresh, sizeof(fresh));
+  return fresh.entry_count;
+}
+
+// Pages that the inode's attributes take.
+u64 repair_attributes(RepairContext& context, u64 number, format::Inode& inode) {
+  const BlockPointer pointer = inode.attributes;
+  if (pointer.raw == 0) return 0;
+  const auto page = std::make_unique<PageBuffer>();
+  const bool fits = pointer.is_well_formed() && pointer.is_valid() && !pointer.is_indirect() &&
+                    !pointer.is_unwritten() && pointer.size() == BlockSize::page_4k;
+  if (!fits || context.old_state.reader.read_page(pointer.address(), page.get()) != PageState::good) {
+    context.note_inode(number, "its extended attributes cannot be read and are gone");
+    inode.attributes = BlockPointer::hole();
+    return 0;
+  }
+  CheckResult result;
+  check::CheckContext quiet(context.old_state.options, context.pool, result);
+  check::check_attribute_page(quiet, "", *page);
+  const auto packed = std::make_unique<PageBuffer>();
+  if (result.findings.error_count() == 0) {
+    if (context.pages.claim(pointer.address(), 1)) return 1;
+    context.note_inode(number, "the page of its extended attributes was in use elsewhere and is copied");
+    *packed = *page;
+  } else if (pack_attributes(*page, packed.get()) == 0) {
+    context.note_inode(number, "its extended attributes are damaged and gone");
+    inode.attributes = BlockPointer::hole();
+    return 0;
+  } else {
+    context.note_inode(number, "damaged extended attributes are gone");
+  }
+  inode.attributes = BlockPointer::data(context.pages.add(packed->bytes), BlockSize::page_4k);
+  return 1;
+}
+
+void settle_size(RepairContext& context, u64 number, format::Inode& inode, u64 content_end) {
+  const u32 type = inode.mode & S_IFMT;
+  u64 size = inode.size_bytes;
+  if (type == S_IFREG && !inode.is_inline() && size >= u64{1} << 63) size = content_end * page_size;
+  if (type == S_IFREG && inode.is_inline()) size = std::min<u64>(size, format::inode_inline_capacity);
+  if (size == inode.size_bytes) return;
+  context.note_inode(number, fmt::format("its size becomes {}", size));
+  inode.size_bytes = size;
+}
+
+void rebuild_directory(RepairContext& context, u64 number, format::Inode& inode, const DirectoryState& directory) {
+  context.note_inode(number, fmt::format("is built anew with {} names", directory.names.size()));
+  const std::vector<PageBuffer> built = build_directory(directory.names);
+  PageAddresses addresses;
+  for (const PageBuffer& page : built) addresses.emplace(addresses.size(), context.pages.add(page.bytes));
+  build_map(context, addresses, least_height, inode);
+  inode.size_bytes = built.size() * page_size;
+}
+
+}  // namespace
+
+void build_map(RepairContext& context, const PageAddresses& pages, u32 height, format::Inode& inode) {
+  const u64 end = pages.empty() ? 0 : pages.rbegin()->first + 1;
+  if (height == least_height) {
+    height = 0;
+    while (end > format::inode_slot_count * span_of(height)) ++height;
+  }
+  GPU4FS_CHECK_LE(end, format::inode_slot_count * span_of(height));
+  std::map<u64, BlockPointer> level;
+  for (const auto& [index, address] : pages) level.emplace(index, BlockPointer::data(address, BlockSize::page_4k));
+  inode.page_count = pages.size();
+  for (u32 i = 0; i < height; ++i) {
+    std::map<u64, BlockPointer> above;
+    for (auto at = level.begin(); at != level.end();) {
+      const u64 block = at->first / format::slots_per_block;
+      PageBuffer page{};
+      for (; at != level.end() && at->first / format::slots_per_block == block; ++at) {
+        std::memcpy(page.bytes + at->first % format::slots_per_block * sizeof(BlockPointer), &at->second,
+                    sizeof(BlockPointer));
+      }
+      above.emplace(block, BlockPointer::indirect(context.pages.add(page.bytes)));
+      ++inode.page_count;
+    }
+    level = std::move(above);
+  }
+  std::fill(std::begin(inode.slots), std::end(inode.slots), BlockPointer::hole());
+  for (const auto& [index, pointer] : level) inode.slots[index] = pointer;
+  inode.height = static_cast<u8>(height);
+}
+
+void settle_maps(RepairContext& context) {
+  for (auto& [number, inode] : context.inodes) {
+    const auto directory = context.directories.find(number);
+    const u64 counted = inode.page_count;
+    if (directory != context.directories.end() && directory->second.is_rebuilt) {
+      rebuild_directory(context, number, inode, directory->second);
+    } else {
+      MapRepair map(context, number, inode);
+      map.run();
+      settle_size(context, number, inode, map.content_end());
+      inode.page_count = map.page_count();
+    }
+    inode.page_count += repair_attributes(context, number, inode);
+    if (inode.page_count != counted) {
+      context.note_inode(number, fmt::format("{} pages instead of {}", inode.page_count, counted));
+    }
+  }
+}
+
+}  // namespace gpu4fs::server::repair

@@ -1,0 +1,216 @@
+// What lies outside the logical space: bitmaps, chunk headers, chunk maps, chunk tree, superblocks.
+#include <fmt/format.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include <bit>
+#include <cstring>
+
+#include "base/xxh3_serial.hpp"
+#include "server/pool_checksum.hpp"
+#include "server/repair/repair_context.hpp"
+
+namespace gpu4fs::server::repair {
+
+namespace {
+
+struct SlotPlace {
+  DeviceFile& file;
+  u64 offset_a;
+  u64 offset_b;
+  u64 base_address;
+  u64 bit_count;
+};
+
+// Writes the slot that does not count, so that the other one does until the superblocks are written.
+void write_slot(const SlotPlace& place, u32 counting_slot, const BitWords& words, u64 epoch) {
+  const u32 slot = counting_slot == 0 ? 1 : 0;
+  format::BitmapSlotHeader header{};
+  header.magic = format::bitmap_slot_magic;
+  header.version = 1;
+  header.slot = static_cast<u16>(slot);
+  header.bitmap_checksum = xxh3_64(words.data(), words.size() * sizeof(u64), place.base_address);
+  header.base_address = place.base_address;
+  header.epoch = epoch;
+  header.bit_count = place.bit_count;
+  for (const u64 word : words) header.set_count += static_cast<u64>(std::popcount(word));
+  seal(header, place.base_address ^ slot);
+  const u64 offset = slot == 0 ? place.offset_a : place.offset_b;
+  place.file.write_at(offset + page_size, words.data(), words.size() * sizeof(u64));
+  place.file.write_at(offset, &header, sizeof(header));
+}
+
+class MediumRepair {
+ public:
+  MediumRepair(RepairContext& context, u64 epoch) : context_(context), epoch_(epoch) {}
+
+  void run(const format::Inode& inode_file, u64 inode_used) {
+    write_bitmaps();
+    if (found(FindingId::chunk_header_damaged)) write_chunk_headers();
+    if (found(FindingId::chunk_map_damaged)) write_chunk_maps();
+    if (found(FindingId::tree_node_damaged)) write_tree_nodes();
+    if (found(FindingId::superblock_count)) context_.note("superblocks", "counts are put right");
+    if (found(FindingId::superblock_damaged)) context_.note("superblocks", "damaged ones are replaced");
+    if (context_.options.dry_run) return;
+    complete_superblocks(context_.pool);
+    for (OpenedDevice& device : context_.pool.devices) device.file.flush();
+    write_superblocks(inode_file, inode_used);
+  }
+
+ private:
+  bool found(FindingId id) const { return context_.old_state.result.findings.count(id) > 0; }
+  DeviceFile& file_of(u32 chunk, u32 column) {
+    return context_.pool.devices[context_.pool.chunks[chunk].columns[column].device_index()].file;
+  }
+
+  void write_bitmaps() {
+    const bool has_wrong_counts =
+        found(FindingId::bitmap_count) || found(FindingId::bitmap_damaged) || found(FindingId::copy_damaged);
+    u64 freed = 0;
+    u64 added = 0;
+    for (u32 chunk = 0; chunk < context_.old_state.chunks.size(); ++chunk) {
+      const check::ChunkUse& use = context_.old_state.chunks[chunk];
+      const BitWords& claimed = context_.pages.claimed(chunk);
+      for (std::size_t i = 0; i < claimed.size(); ++i) {
+        // Pages that were replaced were reached; only others are news.
+        freed += static_cast<u64>(std::popcount(use.allocated[i] & ~claimed[i] & ~use.reached[i]));
+        added += static_cast<u64>(std::popcount(claimed[i] & ~use.allocated[i] & use.reached[i]));
+      }
+      if (claimed == use.allocated && use.has_bitmap && !has_wrong_counts) continue;
+      if (!context_.options.dry_run) write_bitmap(chunk);
+    }
+    if (freed > 0) context_.note("bitmaps", fmt::format("{} pages that belonged to nothing are freed", freed));
+    if (added > 0) context_.note("bitmaps", fmt::format("{} pages in use are marked so", added));
+    if (has_wrong_counts) context_.note("bitmaps", "all are written anew");
+  }
+
+  void write_bitmap(u32 chunk) {
+    const check::CheckContext& old = context_.old_state;
+    const u64 page_count = old.reader.chunk_page_count(chunk);
+    const format::ChunkLayout layout = format::chunk_layout(page_count);
+    const check::ChunkUse& use = old.chunks[chunk];
+    for (u32 column = 0; column <= context_.pool.chunks[chunk].descriptor.redundancy; ++column) {
+      if (column != 0) copy_descriptors(chunk, column, layout);
+      write_slot({file_of(chunk, column), old.reader.header_area_offset(chunk, layout.bitmap_a_page, column),
+                  old.reader.header_area_offset(chunk, layout.bitmap_b_page, column),
+                  context_.pool.chunks[chunk].descriptor.base_address, page_count},
+                 use.has_bitmap ? use.slot : 2, context_.pages.claimed(chunk), epoch_);
+    }
+  }
+
+  // The check went by the descriptors of the first copy of the header area.
+  void copy_descriptors(u32 chunk, u32 column, const format::ChunkLayout& layout) {
+    const MediumReader& reader = context_.old_state.reader;
+    std::vector<u8> descriptors(layout.descriptor_pages * page_size);
+    file_of(chunk, 0).read_at(reader.header_area_offset(chunk, layout.descriptors_page), descriptors.data(),
+                              descriptors.size());
+    file_of(chunk, column)
+        .write_at(reader.header_area_offset(chunk, layout.descriptors_page, column), descriptors.data(),
+                  descriptors.size());
+  }
+
+  void write_chunk_headers() {
+    context_.note("chunk headers", "damaged ones are written anew");
+    if (context_.options.dry_run) return;
+    for (u32 chunk = 0; chunk < context_.pool.chunks.size(); ++chunk) {
+      const format::ChunkDescriptor& descriptor = context_.pool.chunks[chunk].descriptor;
+      format::ChunkHeader header{};
+      header.magic = format::chunk_header_magic;
+      header.version = 1;
+      std::memcpy(header.pool_uuid, context_.pool.superblock.pool_uuid, sizeof(header.pool_uuid));
+      header.base_address = descriptor.base_address;
+      header.size_bytes = descriptor.size_bytes;
+      header.epoch_created = descriptor.epoch_created;
+      for (u32 column = 0; column <= descriptor.redundancy; ++column) {
+        header.column_index = static_cast<u16>(column);
+        header.checksum = 0;
+        seal(header, descriptor.base_address);
+        replace(file_of(chunk, column), context_.old_state.reader.header_area_offset(chunk, 0, column), &header);
+      }
+    }
+  }
+
+  // One page, unless it is what it should be.
+  static void replace(DeviceFile& file, u64 offset, const void* page) {
+    PageBuffer before;
+    try {
+      file.read_at(offset, &before, sizeof(before));
+      if (std::memcmp(&before, page, page_size) == 0) return;
+    } catch (const PoolError&) {
+      // Writing may bring it back.
+    }
+    file.write_at(offset, page, page_size);
+  }
+
+  void write_chunk_maps() {
+    context_.note("chunk maps", "are written anew");
+    if (context_.options.dry_run) return;
+    for (u32 index = 0; index < context_.pool.devices.size(); ++index) {
+      OpenedDevice& device = context_.pool.devices[index];
+      const format::DevicePart& part = device.part;
+      write_slot({device.file, part.chunk_map_offset,
+                  part.chunk_map_offset + (1 + part.chunk_map_pages) * page_size, index, part.chunk_area_granules},
+                 context_.old_state.chunk_map_slots[index], check::expected_chunk_map(context_.old_state, index),
+                 epoch_);
+    }
+  }
+
+  void write_tree_nodes() {
+    context_.note("chunk tree", "damaged nodes are copied from the other replica");
+    if (context_.options.dry_run) return;
+    const format::Superblock& superblock = context_.pool.superblock;
+    for (u64 number = 0; number < superblock.tree_node_count; ++number) {
+      format::ChunkTreeNode good{};
+      for (u32 i = 0; i < superblock.tree_replica_count && good.magic == 0; ++i) {
+        const OpenedDevice& device = context_.pool.devices[i];
+        format::ChunkTreeNode node{};
+        try {
+          device.file.read_at(device.part.tree_offset + number * page_size, &node, sizeof(node));
+        } catch (const PoolError&) {
+          continue;
+        }
+        if (node.magic == format::chunk_tree_magic && node.checksum == structure_checksum(node, number)) good = node;
+      }
+      if (good.magic == 0) continue;
+      for (u32 i = 0; i < superblock.tree_replica_count; ++i) {
+        OpenedDevice& device = context_.pool.devices[i];
+        replace(device.file, device.part.tree_offset + number * page_size, &good);
+      }
+    }
+  }
+
+  void write_superblocks(const format::Inode& inode_file, u64 inode_used) {
+    format::Superblock superblock = context_.pool.superblock;
+    superblock.epoch = epoch_;
+    superblock.slot = static_cast<u32>(epoch_ & 1);
+    superblock.clean = 1;
+    superblock.inode_file = inode_file;
+    superblock.inode_used = inode_used;
+    superblock.page_used = context_.pages.page_used();
+    superblock.page_total = context_.old_state.result.pages_total;
+    timespec now{};
+    ::clock_gettime(CLOCK_REALTIME, &now);
+    superblock.checkpoint_time = format::encode_time(now.tv_sec, static_cast<u32>(now.tv_nsec));
+    // Nothing that lies in the log now is a record any more.
+    if (::getrandom(&superblock.log_seed, sizeof(superblock.log_seed), 0) != sizeof(superblock.log_seed)) {
+      throw PoolError(Status::io_error, "no random numbers");
+    }
+    for (OpenedDevice& device : context_.pool.devices) {
+      superblock.device = device.part;
+      seal(superblock, superblock_offset(superblock.slot));
+      device.file.write_at(superblock_offset(superblock.slot), &superblock, sizeof(superblock));
+      device.file.flush();
+    }
+  }
+
+  RepairContext& context_;
+  u64 epoch_;
+};
+
+}  // namespace
+
+void write_medium(RepairContext& context, const format::Inode& inode_file, u64 inode_used) {
+  MediumRepair(context, context.pool.superblock.epoch + 1).run(inode_file, inode_used);
+}
+
+}  // namespace gpu4fs::server::repair

@@ -1,0 +1,180 @@
+#include "server/repair/repair_pool.hpp"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <set>
+#include <unordered_set>
+
+#include "server/recovery/log_scan.hpp"
+#include "server/recovery/recovery.hpp"
+#include "server/repair/repair_context.hpp"
+
+namespace gpu4fs::server {
+
+namespace {
+
+using repair::RepairContext;
+
+OpenPoolOptions open_options(const RepairOptions& options, bool read_only) {
+  OpenPoolOptions open;
+  open.device_paths = options.device_paths;
+  open.read_only = read_only;
+  return open;
+}
+
+void tell(const RepairOptions& options, RepairResult& result, const std::string& text) {
+  ++result.repair_count;
+  if (options.on_repair) options.on_repair("operation log", text);
+}
+
+// The operations that wait, as a mount would carry them out. PoolError.
+u64 replay(const RepairOptions& options, bool drop_damaged) {
+  ServerOptions recovery;
+  recovery.device_paths = options.device_paths;
+  recovery.engine = EngineChoice::cpu;
+  recovery.drop_damaged_log = drop_damaged;
+  return recover_pool(recovery).records_replayed;
+}
+
+struct WaitingLog {
+  bool is_empty = true;
+  u64 record_count = 0;
+  std::string trouble;  // why it cannot be read
+};
+
+WaitingLog look_at_log(const RepairOptions& options) {
+  const OpenedPool pool = open_pool(open_options(options, true));
+  try {
+    const LogScan scan = scan_log(pool);
+    return {scan.record_count() == 0 && scan.durable <= scan.end, scan.record_count(), ""};
+  } catch (const PoolError& error) {
+    return {false, 0, error.what()};
+  }
+}
+
+// What a mount would carry out first is carried out first, as far as it can be. True: the rest is given up.
+bool replay_log(const RepairOptions& options, RepairResult& result) {
+  const WaitingLog log = look_at_log(options);
+  if (log.is_empty) return false;
+  if (options.dry_run) {
+    tell(options, result, fmt::format("{} operations wait and are carried out first", log.record_count));
+    return false;
+  }
+  std::string trouble;
+  for (const bool drop_damaged : {false, true}) {
+    if (drop_damaged && !options.drop_log) break;
+    try {
+      result.operations_replayed = replay(options, drop_damaged);
+      tell(options, result, fmt::format("{} operations were carried out{}", result.operations_replayed,
+                                        drop_damaged ? ", what is behind them is given up" : ""));
+      return false;
+    } catch (const PoolError& error) {
+      trouble = error.what();
+    }
+  }
+  if (!options.drop_log) {
+    throw PoolError(Status::corrupt_log, fmt::format("the operation log cannot be carried out: {}; '--drop-log' gives "
+                                                     "it up", trouble));
+  }
+  tell(options, result, fmt::format("{} operations are given up: {}", log.record_count, trouble));
+  return true;
+}
+
+// A complete check of the old state, with the directories in which it found something. Contents of files are left
+// out: nothing can be done about them.
+class OldState {
+ public:
+  OldState(const RepairOptions& options, const OpenedPool& pool) : context_(check_options(options), pool, result_) {}
+
+  void look() {
+    check::check_superblocks(context_);
+    check::check_tree_replicas(context_);
+    check::check_chunk_maps(context_);
+    check::check_chunks(context_);
+    inode_pages_ = check::check_inode_file(context_);
+    for (const auto& [index, address] : inode_pages_) look_at_inodes(index, address);
+    check::check_inode_count(context_);
+    look_at_directories();
+    orphans_ = check::read_orphans(context_);
+    check::check_links(context_);
+    check::check_inode_bitmaps(context_);
+    check::check_page_bitmaps(context_);
+  }
+
+  check::CheckContext& context() { return context_; }
+  u64 error_count() const { return result_.findings.error_count(); }
+  const check::PageAddresses& inode_pages() const { return inode_pages_; }
+  const std::set<u64>& suspects() const { return suspects_; }
+  const std::unordered_set<u64>& orphans() const { return orphans_; }
+
+ private:
+  const CheckOptions& check_options(const RepairOptions& options) {
+    check_options_.device_paths = options.device_paths;
+    check_options_.check_data = false;
+    return check_options_;
+  }
+
+  void look_at_inodes(u64 index, u64 address) {
+    const auto page = std::make_unique<PageBuffer>();
+    if (!context_.read_metadata(address, "inode file", page.get())) return;
+    u16 mask = index == 0 ? u16{0xffff} : u16{0};
+    for (u32 i = 0; i < format::inodes_per_page; ++i) {
+      const u64 number = index * format::inodes_per_page + i;
+      format::Inode inode{};
+      std::memcpy(&inode, page->bytes + i * sizeof(inode), sizeof(inode));
+      if (inode.mode != 0) mask = static_cast<u16>(mask | (1u << i));
+      const u64 before = error_count();
+      check::take_inode(context_, number, inode);
+      if (error_count() != before) suspects_.insert(number);
+    }
+    context_.inode_masks[index] = mask;
+  }
+
+  void look_at_directories() {
+    std::set<u64> numbers;
+    for (const auto& [number, record] : context_.inodes) {
+      if ((record.inode.mode & S_IFMT) == S_IFDIR) numbers.insert(number);
+    }
+    for (const u64 number : numbers) {
+      const u64 before = error_count();
+      check::check_directory(context_, number);
+      if (error_count() != before) suspects_.insert(number);
+    }
+  }
+
+  CheckOptions check_options_;
+  CheckResult result_;
+  check::CheckContext context_;
+  check::PageAddresses inode_pages_;
+  std::set<u64> suspects_;
+  std::unordered_set<u64> orphans_;
+};
+
+}  // namespace
+
+RepairResult repair_pool(const RepairOptions& options) {
+  RepairResult result;
+  const bool drops_log = replay_log(options, result);
+  OpenedPool pool = open_pool(open_options(options, options.dry_run));
+  result.epoch = pool.superblock.epoch;
+  OldState old(options, pool);
+  old.look();
+  if (old.error_count() == 0 && !drops_log) return result;
+  repair::NewPages pages(pool, old.context(), pool.superblock.epoch + 1, !options.dry_run);
+  RepairContext context{options, pool, old.context(), pages, result, {}, {}, old.suspects(), {}};
+  context.orphans.insert(old.orphans().begin(), old.orphans().end());
+  repair::read_inodes(context, old.inode_pages());
+  repair::settle_names(context);
+  repair::settle_maps(context);
+  u64 inode_used = 0;
+  const format::Inode inode_file = repair::write_own_files(context, old.inode_pages(), &inode_used);
+  repair::write_medium(context, inode_file, inode_used);
+  if (!options.dry_run) ++result.epoch;
+  return result;
+}
+
+}  // namespace gpu4fs::server
