@@ -40,7 +40,23 @@ GPU4FS_FN inline void end_copy_write(const LogicalSpace& space, const PageLocati
   device::end_write(space.devices[place.device], place.offset, page_count * page_size);
 }
 
-// The same in all copies.
+// Of any `page_count` pages of one chunk, in all copies.
+GPU4FS_FN inline Status begin_copies_read(const LogicalSpace& space, const PageLocation& location,
+                                          u64 page_count) {
+  if (!is_stacked(space)) return Status::ok;
+  const ChunkState& chunk = space.chunks[location.chunk];
+  for (u64 done = 0; done < page_count;) {
+    const PageLocation here{location.chunk, 0, location.page + done};
+    const u64 count = minimum(page_count - done, pages_together(chunk, here.page));
+    for (u32 copy = 0; copy < chunk.copy_count; ++copy) {
+      GPU4FS_TRY(begin_copy_read(space, here, count, copy));
+    }
+    done += count;
+  }
+  return Status::ok;
+}
+
+// Of pages that lie together, in all copies.
 GPU4FS_FN inline Status begin_page_write(const LogicalSpace& space, const PageLocation& location,
                                          u64 page_count) {
   if (!is_stacked(space)) return Status::ok;

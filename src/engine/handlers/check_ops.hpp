@@ -87,7 +87,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step load_checked_chunk(Group g, Engine& engine, Comma
     fill_bytes(g, map, 0, words * sizeof(u64));
   }
   g.sync();
-  GPU4FS_STEP_TRY(fs::detail::load_descriptors(g, engine.fs, chunk));
+  GPU4FS_STEP_TRY(fs::detail::load_descriptors(g, engine.fs, chunk, 0));
   g.sync();
   serial(g, [&] { store<Order::release, Scope::engine>(&chunk.loaded, 1u); });
   return Step::complete();
@@ -132,10 +132,14 @@ GPU4FS_FN GPU4FS_NOINLINE void check_verify_task(Group g, Engine& engine, Comman
   if (wanted == 0) return;
   const Status reached = serial(g, [&] {
     const Status state = raid::chunk_state(engine.fs.space, chunk_index);
-    return state != Status::ok ? state : raid::begin_page_read(engine.fs.space, {chunk_index, 0, page}, count);
+    return state != Status::ok ? state : raid::begin_copies_read(engine.fs.space, {chunk_index, 0, page}, count);
   });
-  const u64 damaged =
-      reached == Status::ok ? raid::find_mismatches(g, engine.fs.space, chunk_index, page, wanted) : wanted;
+  u64 damaged = reached == Status::ok ? 0 : wanted;
+  if (reached == Status::ok) {
+    for (u32 copy = 0; copy < chunk.copy_count; ++copy) {
+      damaged |= raid::find_mismatches(g, engine.fs.space, chunk_index, copy, page, wanted);
+    }
+  }
   serial(g, [&] {
     fetch_add<Order::relaxed, Scope::engine>(&sink.counts->verified, u64{popcount(wanted)});
     if (damaged == 0) return;
