@@ -105,6 +105,12 @@ const char* severity_text(server::Severity severity) {
   return severity == server::Severity::error ? "error" : "note";
 }
 
+struct Repair {
+  std::string place;
+  std::string text;
+};
+std::vector<Repair> repairs;  // made, or planned by a dry run
+
 void print_json(const server::CheckResult& result, double seconds) {
   JsonWriter json;
   json.begin_object();
@@ -129,6 +135,15 @@ void print_json(const server::CheckResult& result, double seconds) {
   json.end();
   json.add("engine", result.engine);
   json.add("seconds", seconds);
+  json.add("dry_run", options.dry_run || options.no_change);
+  json.begin_array("repairs");
+  for (const Repair& repair : repairs) {
+    json.begin_object();
+    json.add("place", repair.place);
+    json.add("text", repair.text);
+    json.end();
+  }
+  json.end();
   json.begin_array("findings");
   for (const server::Finding& finding : result.findings.kept()) {
     const server::FindingKind kind = server::finding_kind(finding.id);
@@ -212,7 +227,6 @@ void print_result(const server::CheckResult& result, double seconds) {
   }
 }
 
-// What is repaired goes to standard error if standard output is for JSON.
 server::RepairResult repair() {
   server::RepairOptions repair;
   repair.device_paths = options.devices;
@@ -220,12 +234,14 @@ server::RepairResult repair() {
   repair.drop_log = options.drop_log;
   const char* word = repair.dry_run ? "would repair" : "repaired";
   repair.on_repair = [word](const std::string& place, const std::string& text) {
-    if (!options.quiet) fmt::print(options.json ? stderr : stdout, "{}: {}: {}\n", word, place, text);
+    repairs.push_back({place, text});
+    if (!options.quiet && !options.json) fmt::print("{}: {}: {}\n", word, place, text);
   };
   return server::repair_pool(repair);
 }
 
 int run() {
+  repairs.clear();
   double seconds = 0;
   server::CheckResult result = check_once(&seconds);
   const bool changes = options.repair && !options.dry_run && !options.no_change;

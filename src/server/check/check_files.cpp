@@ -72,7 +72,9 @@ bool run_server_engine(CheckContext& context, const PageAddresses& pages) {
     server.stop();
     return complete;
   } catch (const PoolError& error) {
-    if (!is_free_choice || error.status() != Status::no_memory) throw;
+    // A pool that no engine can be built for is read here, whoever was to do it.
+    const bool is_damage = error.status() == Status::corrupt_structure || error.status() == Status::device_failed;
+    if (!is_damage && (!is_free_choice || error.status() != Status::no_memory)) throw;
     return false;
   }
 }
