@@ -3,7 +3,7 @@
 //
 // Environment:
 //   GPU4FS_CRASH_ID        "history/moment/variant": this state only, as a failure printed it
-//   GPU4FS_CRASH_RANDOM    number of random histories, 30 if not given
+//   GPU4FS_CRASH_RANDOM    number of random histories, 45 if not given
 //   GPU4FS_CRASH_SEED      of the first of them
 //   GPU4FS_CRASH_SECONDS   no further history is begun after this time, 300 if not given
 //   GPU4FS_TEST_SCALE      percent of the histories (cmake/tests.cmake)
@@ -93,7 +93,7 @@ TEST_F(CrashExplorerTest, EveryStateIsAPrefix) {
   const char* only = std::getenv("GPU4FS_CRASH_ID");
   if (only != nullptr) options.only = only;
   std::vector<CrashHistory> histories =
-      crash_histories(number_from("GPU4FS_CRASH_SEED", 1), number_from("GPU4FS_CRASH_RANDOM", 30));
+      crash_histories(number_from("GPU4FS_CRASH_SEED", 1), number_from("GPU4FS_CRASH_RANDOM", 45));
   const std::string history = options.only.substr(0, options.only.find('/'));
   std::vector<CrashHistory> chosen;
   for (std::size_t i = 0; i < histories.size(); ++i) {
