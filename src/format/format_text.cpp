@@ -292,4 +292,54 @@ std::string attribute_page_text(const void* page) {
   return text;
 }
 
+namespace {
+
+std::string log_opcode_text(LogOpcode opcode) {
+  constexpr const char* names[] = {
+      "none", "filler", "mknod", "mkdir", "symlink", "tmpfile", "link", "unlink", "rmdir", "rename",
+      "write_bytes", "write_extents", "allocate", "set_size", "zero_range", "set_inode", "set_attribute",
+      "remove_attribute", "reclaim"};
+  static_assert(std::size(names) == static_cast<std::size_t>(LogOpcode::count));
+  const auto number = static_cast<std::size_t>(opcode);
+  return number < std::size(names) ? names[number] : std::to_string(number);
+}
+
+std::string log_names_text(const LogRecord& record, std::string_view behind) {
+  std::string text;
+  for (const std::size_t length : {std::size_t{record.name_length}, std::size_t{record.second_name_length}}) {
+    const std::string_view name = behind.substr(0, length);
+    behind.remove_prefix(name.size());
+    if (name.empty()) continue;
+    fmt::format_to(std::back_inserter(text), "{} \"{}\"", text.empty() ? ", names" : "", escape_name(name));
+  }
+  return text;
+}
+
+std::uint64_t log_pages(const LogRecord& record, const void* bytes, std::size_t length) {
+  const std::uint32_t name_bytes = std::uint32_t{record.name_length} + record.second_name_length;
+  if (record.data_length > length) return 0;
+  const LogRecordLayout layout = log_record_layout(name_bytes, record.data_length, record.extent_count);
+  std::uint64_t pages = 0;
+  for (unsigned i = 0; i < record.extent_count; ++i) {
+    const std::size_t at = layout.extents_offset + i * sizeof(LogExtent);
+    if (at + sizeof(LogExtent) > length) break;
+    pages += read_struct<LogExtent>(bytes, at).page_count;
+  }
+  return pages;
+}
+
+}  // namespace
+
+std::string log_record_text(const void* record, std::size_t length) {
+  if (length < sizeof(LogRecord)) return "cut short";
+  const auto head = read_struct<LogRecord>(record, 0);
+  const std::string_view behind(static_cast<const char*>(record) + sizeof(LogRecord), length - sizeof(LogRecord));
+  return fmt::format(
+      "{:#x}: {}, {} bytes, epoch {}, durable {:#x}, inode {}, second {}, number {}, offset {}, size {}, data {}, "
+      "pages {}{}",
+      head.lsn, log_opcode_text(head.opcode), head.length, head.epoch, head.durable_lsn, head.inode, head.second_inode,
+      head.number, head.offset, head.size, head.data_length, log_pages(head, record, length),
+      log_names_text(head, behind));
+}
+
 }  // namespace gpu4fs::format

@@ -5,6 +5,7 @@
 // at the end; pointers and times print as one word group.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include "format/chunk_format.hpp"
 #include "format/directory_format.hpp"
 #include "format/inode_format.hpp"
+#include "format/log_format.hpp"
 #include "format/superblock_format.hpp"
 
 namespace gpu4fs::format {
@@ -37,6 +39,8 @@ std::string attribute_page_text(const void* page);
 
 // 34.30 time as "2026-01-31T12:00:00.000000000Z".
 std::string time_text(std::uint64_t encoded);
+// A log record in `length` bytes at any address, on one line.
+std::string log_record_text(const void* record, std::size_t length);
 // 8-4-4-4-12 hexadecimal digits.
 std::string uuid_text(const std::uint8_t (&uuid)[16]);
 // The type of an inode: "directory", "regular file", ... ; "free" for mode 0.

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <system_error>
 
 #include "fmt/format.h"
 #include "server/json.hpp"
@@ -149,7 +150,13 @@ void ControlSocket::admit(int fd) {
   }
   Client& client = clients_.emplace_back();
   client.fd = fd;
-  client.thread = std::thread([this, &client] { serve(client); });
+  try {
+    client.thread = std::thread([this, &client] { serve(client); });
+  } catch (const std::system_error&) {
+    // No room for a thread; or the process is just executing another program, and then none can be started.
+    clients_.pop_back();
+    ::close(fd);
+  }
 }
 
 void ControlSocket::join_ended() {

@@ -10,9 +10,11 @@
 #include <vector>
 
 #include "base/limits.hpp"
+#include "base/xxh3.hpp"
 #include "format/format_text.hpp"
 #include "server/check/tree_reader.hpp"
 #include "server/pool_open.hpp"
+#include "server/recovery/log_scan.hpp"
 #include "tools/verb.hpp"
 
 namespace gpu4fs::tools {
@@ -238,6 +240,39 @@ void dump_page() {
   }
 }
 
+// Whether the pages that the record names are those that were written for it.
+bool pages_match(server::MediumReader& reader, const format::LogRecord& record) {
+  const format::LogRecordLayout layout = format::log_record_layout(
+      u32{record.name_length} + record.second_name_length, record.data_length, record.extent_count);
+  const auto page = std::make_unique<server::PageBuffer>();
+  for (u32 i = 0; i < record.extent_count; ++i) {
+    format::LogExtent extent;
+    std::memcpy(&extent, reinterpret_cast<const u8*>(&record) + layout.extents_offset + i * sizeof(extent),
+                sizeof(extent));
+    if ((extent.flags & format::log_extent_unwritten) != 0) continue;
+    u64 digest = 0;
+    for (u32 k = 0; k < extent.page_count; ++k) {
+      const u64 address = extent.address + u64{k} * page_size;
+      if (!reader.locate(address) || reader.read_page(address, page.get()) == server::PageState::unreadable) return false;
+      digest += format::page_digest(xxh3_64(page->bytes, page_size, address), k);
+    }
+    if (digest != extent.digest) return false;
+  }
+  return true;
+}
+
+void dump_log() {
+  const server::OpenedPool pool = open_for_dump();
+  server::MediumReader reader(pool);
+  const server::LogScan log = server::scan_log(pool);
+  for (u64 i = 0; i < log.record_count(); ++i) {
+    const format::LogRecord& record = log.record(i);
+    fmt::print("{}{}\n", format::log_record_text(&record, record.length), pages_match(reader, record) ? "" : ", its pages were not written");
+  }
+  fmt::print("log: {} records from {:#x} to {:#x} of {} bytes\n", log.record_count(), log.start, log.end, log.capacity);
+  if (log.durable > log.end) fmt::print("log: damaged, was durable up to {:#x}\n", log.durable);
+}
+
 struct DumpTarget {
   const char* name;
   const char* summary;
@@ -249,6 +284,7 @@ constexpr DumpTarget targets[] = {
     {"device", "layout and chunk map of each device", nullptr, dump_device},
     {"chunks", "descriptor, header and bitmap slots of every chunk", nullptr, dump_chunks},
     {"tree", "the chunk tree", nullptr, dump_tree},
+    {"log", "the operations behind the newest checkpoint", nullptr, dump_log},
     {"inode", "an inode and its attributes", "number", dump_inode},
     {"directory", "the pages of a directory", "number", dump_directory},
     {"map", "all block pointers of a file", "number", dump_map},

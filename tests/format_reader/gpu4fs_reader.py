@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """An independent reader of gpu4fs pools, written from docs/format.md.
 
-usage: gpu4fs_reader.py info|list|verify DEVICE...
+usage: gpu4fs_reader.py info|list|log|verify DEVICE...
        gpu4fs_reader.py extract FOLDER DEVICE...
 
-All devices of the pool are given, in any order. `list` prints one JSON object a line, parents first.
+All devices of the pool are given, in any order. `list` prints one JSON object a line, parents first; `log` the records
+behind the newest checkpoint.
 Exit status: 0 good, 1 damaged, 2 usage.
 """
 import base64
@@ -14,6 +15,7 @@ import stat
 import sys
 
 from files import ROOT, FileSystem, open_file_system
+from log import Log
 from medium import FormatError
 from verify import Checker
 
@@ -98,6 +100,15 @@ def print_list(fs: FileSystem) -> None:
         print(json.dumps(describe(fs, path, inode)))
 
 
+def print_log(fs: FileSystem) -> None:
+    log = Log(fs.pool)
+    for record in log.records:
+        print(log.describe(record))
+    print(f"log: {len(log.records)} records from {log.start:#x} to {log.end:#x} of {log.capacity} bytes")
+    if log.durable > log.end:
+        print(f"log: damaged, was durable up to {log.durable:#x}")
+
+
 def extract(fs: FileSystem, folder: str) -> None:
     """Regular files, directories and symbolic links; hard links stay links. Others are left out."""
     os.makedirs(folder, exist_ok=True)
@@ -138,7 +149,7 @@ def verify(fs: FileSystem) -> int:
 def main(arguments: list) -> int:
     command = arguments[0] if arguments else ""
     devices = arguments[2:] if command == "extract" else arguments[1:]
-    if command not in ("info", "list", "verify", "extract") or not devices:
+    if command not in ("info", "list", "log", "verify", "extract") or not devices:
         print(__doc__, file=sys.stderr)
         return 2
     try:
@@ -147,6 +158,8 @@ def main(arguments: list) -> int:
             print_info(fs)
         elif command == "list":
             print_list(fs)
+        elif command == "log":
+            print_log(fs)
         elif command == "extract":
             extract(fs, arguments[1])
         else:

@@ -120,6 +120,7 @@ class Superblock:
         require(self.device.index < self.device_count, "device index")
         require(self.device.uuid == self.uuids[self.device.index], "device UUID")
         self.common = page[:16] + page[24:480] + page[608:]
+        self.page = page
 
 
 SINGLE, RAID0, RAID1 = 1, 2, 3

@@ -19,11 +19,14 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 import gpu4fs_reader  # noqa: E402
 import xxh3  # noqa: E402
 from files import INODE_BITMAP, ORPHAN_BITMAP, ROOT, open_file_system  # noqa: E402
 from image_writer import Block, ImageWriter, attribute_page  # noqa: E402
+from log import Log  # noqa: E402
 from medium import PAGE, unsealed_hash  # noqa: E402
+from mounted_pool import PROGRAM, MountedPool  # noqa: E402
 from verify import Checker  # noqa: E402
 
 
@@ -397,6 +400,86 @@ class Damage(Images):
 
             self.rewrite(image, inode.attributes & ~127, change)
             self.expect(image, text)
+
+
+class OperationLog(unittest.TestCase):
+    """The log of a mount that was killed, by this reader and by the program's own."""
+
+    def setUp(self):
+        self.pool = MountedPool(device_mib=32, device_count=2, options="commit=0,engine=cpu", check=False)
+        self.pool.__enter__()
+        self.addCleanup(self.pool.remove)
+        self.change()
+        self.pool.kill_server()
+
+    def change(self):
+        path = self.pool.path
+        os.mkdir(path("folder"))
+        file = os.open(path("folder/file"), os.O_RDWR | os.O_CREAT, 0o644)
+        os.pwrite(file, b"x" * 300, 0)
+        os.pwrite(file, random.Random(3).randbytes(50_000), 10_000)
+        os.posix_fallocate(file, 100_000, 30_000)
+        os.ftruncate(file, 120_000)
+        os.fsync(file)
+        os.setxattr(path("folder/file"), "user.name", b"value")
+        os.symlink("t" * 100, path("link"))
+        os.link(path("folder/file"), path("\u00fc and \\"))
+        os.rename(path("link"), path("folder/renamed"))
+        os.unlink(path("folder/renamed"))
+        os.fsync(file)
+        os.close(file)
+
+    def both(self, devices):
+        program = subprocess.run([PROGRAM, "dump", "log", *devices], capture_output=True, text=True)
+        self.assertEqual(program.returncode, 0, program.stderr)
+        status, output = run("log", *devices)
+        self.assertEqual(status, 0, output)
+        return output, program.stdout
+
+    def test_both_list_the_same(self):
+        own, program = self.both(self.pool.devices)
+        self.assertEqual(own, program)
+        kinds = {line.split(": ", 1)[1].split(",")[0] for line in own.splitlines()[:-1]}
+        wanted = {"mkdir", "mknod", "write_bytes", "write_extents", "allocate", "set_size", "set_attribute", "symlink",
+                  "link", "rename", "unlink"}
+        self.assertLessEqual(wanted, kinds)
+        self.assertIn("\\xc3\\xbc and \\x5c", own)
+        self.assertNotIn("not written", own)
+
+    def test_both_see_damage(self):
+        records = Log(open_file_system(self.pool.devices).pool).records
+        victim = next(record for record in records if record.kind == "write_extents")
+        fs = open_file_system(self.pool.devices)
+        address = victim.extents[0].address
+        chunk = fs.pool.chunk_of(address)
+        index, offset = chunk.columns[0]
+        device, _ = fs.pool.devices[index]
+        with open(device.path, "r+b") as file:
+            file.seek(offset + chunk.header_pages * PAGE + address - chunk.base + 5)
+            file.write(b"damage")
+        own, program = self.both(self.pool.devices)
+        self.assertEqual(own, program)
+        self.assertEqual(own.count("its pages were not written"), 1)
+        # One copy of a record is enough, none is the log's end.
+        last = records[-1]
+        for count, place in enumerate(fs.pool.devices):
+            device, part = place
+            with open(device.path, "r+b") as file:
+                file.seek(part.log_offset + last.lsn + 30)
+                file.write(b"damage")
+            own, program = self.both(self.pool.devices)
+            self.assertEqual(own, program)
+            self.assertIn(f"log: {len(records) - count} records", own)
+            self.assertNotIn("damaged", own)
+        # Behind the second there are records that say that it was durable.
+        for device, part in fs.pool.devices:
+            with open(device.path, "r+b") as file:
+                file.seek(part.log_offset + records[1].lsn + 30)
+                file.write(b"damage")
+        own, program = self.both(self.pool.devices)
+        self.assertEqual(own, program)
+        self.assertIn("log: 1 records", own)
+        self.assertIn("log: damaged, was durable up to ", own)
 
 
 if __name__ == "__main__":

@@ -76,6 +76,7 @@ class FuseMount {
   fuse_session* fuse_ = nullptr;
   bool mounted_ = false;
   bool is_resumed_ = false;
+  bool names_are_told_ = false;
   std::vector<u64> told_inodes_;  // that the kernel's caches are to drop
   std::atomic<bool> stopping_{false};
   std::atomic<bool> suspending_{false};

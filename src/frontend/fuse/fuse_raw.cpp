@@ -101,7 +101,7 @@ bool is_init_request(const void* message, u64 length) {
   return head.opcode == FUSE_INIT;
 }
 
-bool notify_inode_changed(int device, u64 inode) {
+bool notify_inode_changed(int device, u64 inode, bool with_pages) {
   struct Message {
     fuse_out_header head;
     fuse_notify_inval_inode_out body;
@@ -109,6 +109,7 @@ bool notify_inode_changed(int device, u64 inode) {
   Message message{};
   message.head = {sizeof(message), FUSE_NOTIFY_INVAL_INODE, 0};
   message.body.ino = inode;
+  message.body.off = with_pages ? 0 : -1;
   return ::write(device, &message, sizeof(message)) == sizeof(message);
 }
 

@@ -11,9 +11,10 @@ bool answer_raw_request(FuseWorker& worker, const void* message, u64 length, dou
 
 [[nodiscard]] bool is_init_request(const void* message, u64 length);
 
-// Tell the kernel that what it has cached of an inode, or all names, may not be true any more. They wait for requests
-// under way, so some thread must be answering. False: it does not know the inode; or is too old for the message.
-bool notify_inode_changed(int device, u64 inode);
+// Tell the kernel that what it has cached of an inode, or all names, may not be true any more. `with_pages` waits for
+// requests under way, so some thread must be answering then. False: it does not know the inode; or is too old for the
+// message.
+bool notify_inode_changed(int device, u64 inode, bool with_pages);
 [[nodiscard]] bool notify_names_changed(int device);
 
 // `reply` is the body of libfuse's answer to INIT. Adds HANDLE_KILLPRIV_V2 if the kernel offers it: the

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <spawn.h>
 #include <sys/mount.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -37,6 +38,16 @@ void take_down(const std::string& mountpoint) {
   }
 }
 
+// A remount with the flags as they are: Linux drops the names that nobody is using.
+bool drop_unused_names(const std::string& mountpoint) {
+  struct statvfs state {};
+  if (::geteuid() != 0 || ::statvfs(mountpoint.c_str(), &state) != 0) return false;
+  // Those of statvfs(3) that mount(2) numbers alike.
+  constexpr unsigned long alike = ST_RDONLY | ST_NOSUID | ST_NODEV | ST_NOEXEC | ST_SYNCHRONOUS | ST_NOATIME | ST_NODIRATIME;
+  const unsigned long flags = (state.f_flag & alike) | ((state.f_flag & ST_RELATIME) != 0 ? MS_RELATIME : 0);
+  return ::mount(nullptr, mountpoint.c_str(), nullptr, MS_REMOUNT | flags, nullptr) == 0;
+}
+
 }  // namespace
 
 int FuseMount::device() const { return fuse_session_fd(fuse_); }
@@ -53,6 +64,9 @@ void FuseMount::resume(int device, const SavedMount& saved) {
   workers_[0]->make_current();
   restore(saved);
   replay_init(saved.init_request);
+  // Before anybody is answered.
+  names_are_told_ = notify_names_changed(device);
+  for (const u64 inode : told_inodes_) notify_inode_changed(device, inode, false);
 }
 
 void FuseMount::restore(const SavedMount& saved) {
@@ -101,16 +115,13 @@ void FuseMount::replay_init(const std::string& request) {
 
 // Beside the threads that answer, because the kernel waits for pages that are being read or written.
 void FuseMount::tell_kernel() {
-  if (!notify_names_changed(device())) {
-    // A remount drops the names that nobody is using. The rest is checked when an inode is found to be lost.
-    if (::geteuid() != 0 || ::mount(nullptr, options_.mountpoint.c_str(), nullptr, MS_REMOUNT, nullptr) != 0) {
-      server::log(server::LogLevel::warning,
-                  "the kernel may still show names as they were before the engine died; mount again to be sure");
-    }
+  if (!names_are_told_ && !drop_unused_names(options_.mountpoint)) {
+    server::log(server::LogLevel::warning,
+                "the kernel may still show names as they were before the engine died; mount again to be sure");
   }
   for (const u64 inode : told_inodes_) {
     if (stopping_) return;
-    notify_inode_changed(device(), inode);
+    notify_inode_changed(device(), inode, true);
   }
 }
 
