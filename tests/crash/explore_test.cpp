@@ -5,7 +5,7 @@
 //   GPU4FS_CRASH_ID        "history/moment/variant": this state only, as a failure printed it
 //   GPU4FS_CRASH_RANDOM    number of random histories, 45 if not given
 //   GPU4FS_CRASH_SEED      of the first of them
-//   GPU4FS_CRASH_SECONDS   no further history is begun after this time, 300 if not given
+//   GPU4FS_CRASH_SECONDS   no further history is begun after this time, 345 if not given
 //   GPU4FS_TEST_SCALE      percent of the histories (cmake/tests.cmake)
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ void add_counts(CrashCounts& sum, CrashCounts part) {
 // Several threads, each with histories of its own.
 CrashCounts explore_all(const std::vector<CrashHistory>& histories, const std::vector<CrashBase>& bases,
                         const CrashOptions& options) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(number_from("GPU4FS_CRASH_SECONDS", 300));
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(number_from("GPU4FS_CRASH_SECONDS", 345));
   CrashCounts sum;
   std::mutex mutex;
   std::atomic<std::size_t> next{0};
