@@ -9,6 +9,7 @@
 #include "base/to_text.hpp"
 #include "engine/wake.hpp"
 #include "fmt/format.h"
+#include "raid/levels/levels.hpp"
 #include "server/log.hpp"
 #include "server/pool_error.hpp"
 
@@ -261,15 +262,17 @@ Status PoolServer::map_chunk(u64 chunk) {
 // first: without, an access would end the process on a full medium.
 Status PoolServer::map_column(u64 chunk, format::ColumnAddress column) {
   const device::MappedFile& file = setup_.files[column.device_index()];
-  const u64 pages = pool_.chunks[chunk].descriptor.size_bytes / page_size;
-  const u64 begin = column.offset_bytes() + format::chunk_layout(pages).header_pages * page_size;
+  const format::ChunkDescriptor& descriptor = pool_.chunks[chunk].descriptor;
+  const u64 header_bytes = format::chunk_layout(descriptor.size_bytes / page_size).header_pages * page_size;
+  const u64 begin = column.offset_bytes() + header_bytes;
+  const u64 length = raid::column_length(descriptor) - header_bytes;
   if (file.grows_with_use()) {
     // Trying in vain takes time, so it waits until there is more room than at the last time.
     const u64 room = file.room_bytes();
     const auto refused = room_at_refusal_.find(chunk);
     if (refused != room_at_refusal_.end() && room <= refused->second) return Status::no_space;
     try {
-      file.reserve_range(begin, pages * page_size);
+      file.reserve_range(begin, length);
     } catch (const device::DeviceError& error) {
       log(LogLevel::error, fmt::format("chunk {} cannot be used: {}", chunk, error.what()));
       if (error.error_number() != ENOSPC) return Status::device_failed;
@@ -278,7 +281,7 @@ Status PoolServer::map_column(u64 chunk, format::ColumnAddress column) {
     }
     room_at_refusal_.erase(chunk);
   }
-  return setup_.host->map_memory(file.base() + begin, pages * page_size);
+  return setup_.host->map_memory(file.base() + begin, length);
 }
 
 // Idle pools are left alone: without a command since the last look nothing can have changed.

@@ -21,7 +21,7 @@ std::vector<ModelVariant> variants() {
   three.pool.config.task_pages = 3;
   list.push_back(three);
   // Emulated warps take milliseconds a command.
-  ModelVariant warp{"one_warp", 8, 100, {}, {}, false};
+  ModelVariant warp{"one_warp", 8, 70, {}, {}, false};
   warp.pool.warp_count = 1;
   warp.pool.memory = {.frame_count = 400, .staging_count = 256, .shard_count = 2};
   warp.source.offset_max = 20'000;
@@ -33,7 +33,7 @@ std::vector<ModelVariant> variants() {
   ModelVariant warps = warp;
   warps.name = "two_warps";
   warps.seed = 9;
-  warps.steps = 50;
+  warps.steps = 30;
   warps.pool.warp_count = 2;
   warps.pool.config.inline_transfer_pages = 1;
   warps.pool.config.task_pages = 1;
@@ -48,7 +48,7 @@ std::vector<ModelVariant> variants() {
   ModelVariant mirror_warp = warp;
   mirror_warp.name = "raid1_warp";
   mirror_warp.seed = 13;
-  mirror_warp.steps = 60;
+  mirror_warp.steps = 25;
   mirror_warp.pool.profile = "raid1";
   list.push_back(mirror_warp);
   return list;
