@@ -57,12 +57,12 @@ GPU4FS_FN void repair_copy(Group g, const LogicalSpace& space, const PageLocatio
 
 // Finds a copy of the page at `location` other than `bad_copy`, which could not be read for
 // `reason` (checksum_mismatch, or what its device said), and repairs those that were met on the way.
-// Answers the copy's number and place. Status: checksum_mismatch, entered into the table of damage,
-// when a copy was read and none verifies, or the reason. `verifies`: pages of this use have a
-// checksum.
+// Answers the copy's number and place. Status: checksum_mismatch, with `notes` entered into the table of
+// damage, when a copy was read and none verifies, or the reason. `verifies`: pages of this use have
+// a checksum. The caller keeps the page from being written meanwhile.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE CopyPlan find_good_copy(Group g, const LogicalSpace& space, const PageLocation& location,
-                                                  u32 bad_copy, Status reason, bool verifies) {
+                                                  u32 bad_copy, Status reason, bool verifies, bool notes) {
   const ChunkState& chunk = space.chunks[location.chunk];
   const u64 address = chunk.base_address + location.page * page_size;
   u32 mismatched = reason == Status::checksum_mismatch ? 1u << bad_copy : 0;
@@ -81,7 +81,7 @@ GPU4FS_FN GPU4FS_NOINLINE CopyPlan find_good_copy(Group g, const LogicalSpace& s
     return plan;
   }
   if (mismatched == 0) return {reason, bad_copy, nullptr, 0};
-  serial(g, [&] { note_damage(space, address); });
+  if (notes) serial(g, [&] { note_damage(space, address); });
   return {Status::checksum_mismatch, bad_copy, nullptr, 0};
 }
 

@@ -83,10 +83,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status use_other_copy(Group g, const LogicalSpace& spa
     }
     return reason;
   }
-  const CopyPlan good = find_good_copy(g, space, plan->location, plan->copy, reason, verifies);
+  const CopyPlan good = find_good_copy(g, space, plan->location, plan->copy, reason, verifies, true);
   plan->status = good.status;
   plan->copy = good.copy;
   plan->memory = good.memory;
+  plan->checksum = good.checksum;
   return good.status;
 }
 

@@ -112,19 +112,4 @@ GPU4FS_FN GPU4FS_NOINLINE u64 confirm_mismatches(Group g, const LogicalSpace& sp
   return confirmed;
 }
 
-// Copy `copy` of the pages in `damaged` does not match: writes good copies over it. Answers those that have none. The
-// pages are part of a checkpoint, so nobody writes them.
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE u64 repair_mismatches(Group g, const LogicalSpace& space, u32 index, u32 copy, u64 page,
-                                                u64 damaged) {
-  u64 left = 0;
-  for (u64 rest = damaged; rest != 0; rest &= rest - 1) {
-    const u32 at = static_cast<u32>(count_trailing_zeros(rest));
-    const CopyPlan good =
-        find_good_copy(g, space, {index, 0, page + at}, copy, Status::checksum_mismatch, true);
-    if (good.status != Status::ok) left |= u64{1} << at;
-  }
-  return left;
-}
-
 }  // namespace gpu4fs::raid

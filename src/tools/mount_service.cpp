@@ -75,6 +75,11 @@ class DeathWatch {
     mount_ = &mount;
     if (is_to_go_on_) mount.suspend();
   }
+  // The mount ends; a death from now on, while the server stops, has nothing to suspend.
+  void forget() {
+    const std::lock_guard guard(mutex_);
+    mount_ = nullptr;
+  }
   void died(const std::string& reason) {
     const std::lock_guard guard(mutex_);
     is_to_go_on_ = note_death(state_, reason, std::time(nullptr));
@@ -140,6 +145,10 @@ bool serve_alive(const MountService& service, PoolServer& server, RestartState& 
     } else {
       mount.mount();
     }
+    const struct Watched {
+      DeathWatch& deaths;
+      ~Watched() { deaths.forget(); }
+    } watched{deaths};
     deaths.watch(mount);
     FuseMount::RunEnd end{};
     {
@@ -199,7 +208,8 @@ bool serve(MountService service) {
   DeathWatch deaths(state);
   std::unique_ptr<PoolServer> server;
   const auto start = [&] {
-    server->on_death([&] { deaths.died(server->engine().fault_text()); });
+    // Not through `server`: it is empty already while what it held ends.
+    server->on_death([&deaths, alive = server.get()] { deaths.died(alive->engine().fault_text()); });
     server->start();
     state.engine = server->uses_gpu() ? "cuda" : "cpu";
   };

@@ -35,23 +35,21 @@ GPU4FS_FN bool has_pages_in_use(Group g, const raid::ChunkState& chunk, u64 firs
   return g.any(found != 0);
 }
 
-// Those of the pages in `wanted` of which a copy is damaged and could not be replaced by another.
+// Of the pages in `wanted` those of which a copy is damaged, or, with `spares`, those that have no good copy. Bad copies
+// are not written again here: a scrub holds no locks, and what it takes for damage may be a page that a checkpoint or a
+// write into an unwritten block is just storing. Whoever reads such a page does it.
 template <class Group>
-GPU4FS_FN u64 scrub_copies(Group g, const raid::LogicalSpace& space, u32 index, u64 page, u64 wanted) {
+GPU4FS_FN u64 scrub_copies(Group g, const raid::LogicalSpace& space, u32 index, u64 page, u64 wanted, bool spares) {
   const raid::ChunkState& chunk = space.chunks[index];
-  u64 lost = 0;
+  u64 bad = 0;
+  u64 good = 0;
   for (u32 copy = 0; copy < chunk.copy_count; ++copy) {
     u64 damaged = raid::find_mismatches(g, space, index, copy, page, wanted);
     if (damaged != 0) damaged = raid::confirm_mismatches(g, space, index, copy, page, damaged);
-    if (damaged == 0) continue;
-    u64 settled = 0;
-    if (chunk.copy_count > 1) {
-      settled = damaged & serial(g, [&] { return raid::bitmap_bits_64(chunk, chunk.bitmaps.stable, page); });
-    }
-    lost |= damaged & ~settled;
-    if (settled != 0) lost |= raid::repair_mismatches(g, space, index, copy, page, settled);
+    bad |= damaged;
+    good |= wanted & ~damaged;
   }
-  return lost;
+  return spares ? bad & ~good : bad;
 }
 
 // What is known of the pages goes into the table of damage.
@@ -118,7 +116,8 @@ GPU4FS_FN GPU4FS_NOINLINE void task_scrub(Group g, Engine& engine, CommandState&
   });
   const bool records = (command.mask & format::scrub_mask_record) != 0;
   if (wanted == 0 && !records) return;
-  u64 damaged = detail::scrub_copies(g, engine.fs.space, index, page, wanted);
+  // A page that has a good copy is no damage; its owner is looked for all the same.
+  u64 damaged = detail::scrub_copies(g, engine.fs.space, index, page, wanted, records);
   // Pages that are no part of a checkpoint yet are rewritten in place: they are not judged.
   if (records) damaged &= serial(g, [&] { return raid::bitmap_bits_64(chunk, chunk.bitmaps.stable, page); });
   u8* output = nullptr;

@@ -233,6 +233,11 @@ void FuseMount::suspend() {
 }
 
 void FuseMount::stop() {
+  {
+    // Should the engine die below, the mount ends all the same, and with it what waits for it here.
+    const std::lock_guard guard(mutex_);
+    unmounting_ = true;
+  }
   // Pages of shared mappings go out while there is somebody to take them.
   const int directory = ::open(options_.mountpoint.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (directory >= 0) {
@@ -240,7 +245,6 @@ void FuseMount::stop() {
     ::close(directory);
   }
   const std::lock_guard guard(mutex_);
-  unmounting_ = true;
   stopping_ = true;
   changed_.notify_all();
 }

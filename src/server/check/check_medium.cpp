@@ -205,7 +205,7 @@ BitWords read_allocation(CheckContext& context, u32 chunk, u32* slot_used) {
   const format::ChunkDescriptor& descriptor = context.pool.chunks[chunk].descriptor;
   const u64 page_count = context.reader.chunk_page_count(chunk);
   const format::ChunkLayout layout = format::chunk_layout(page_count);
-  const FindingId damage = descriptor.redundancy == 0 ? FindingId::bitmap_damaged : FindingId::copy_damaged;
+  const FindingId damage = descriptor.redundancy == 0 ? FindingId::bitmap_damaged : FindingId::header_copy_damaged;
   BitWords found;
   u32 slot = 2;
   *slot_used = slot;
@@ -222,7 +222,7 @@ BitWords read_allocation(CheckContext& context, u32 chunk, u32* slot_used) {
       found = std::move(words);
       *slot_used = slot;
     } else if (words != found) {
-      context.add(FindingId::copy_damaged, device_place(file, slot_a), "the bitmap differs from that of another copy");
+      context.add(FindingId::header_copy_damaged, device_place(file, slot_a), "the bitmap differs from that of another copy");
     }
   }
   if (found.empty() && descriptor.redundancy != 0) {

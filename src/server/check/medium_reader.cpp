@@ -136,8 +136,12 @@ PageState MediumReader::read_copy(u64 address, u32 copy, PageBuffer* page) {
   const std::optional<PagePlace> place = locate(address, copy);
   if (!place) return PageState::outside;
   format::PageDescriptor descriptor{};
-  if (!read_descriptor(*place, &descriptor) || !read_raw(*place, 1, page))
+  if (!read_descriptor(*place, &descriptor)) return PageState::unreadable;
+  try {
+    read_device(place->device, place->device_offset, page, page_size);
+  } catch (const PoolError&) {
     return PageState::unreadable;
+  }
   return xxh3_page(Lane{}, page, address) == descriptor.checksum ? PageState::good
                                                                  : PageState::damaged;
 }

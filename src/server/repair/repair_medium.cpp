@@ -64,8 +64,7 @@ class MediumRepair {
   }
 
   void write_bitmaps() {
-    const bool has_wrong_counts =
-        found(FindingId::bitmap_count) || found(FindingId::bitmap_damaged) || found(FindingId::copy_damaged);
+    const bool has_wrong_counts = found(FindingId::bitmap_count) || found(FindingId::bitmap_damaged);
     u64 freed = 0;
     u64 added = 0;
     for (u32 chunk = 0; chunk < context_.old_state.chunks.size(); ++chunk) {
@@ -90,23 +89,11 @@ class MediumRepair {
     const format::ChunkLayout layout = format::chunk_layout(page_count);
     const check::ChunkUse& use = old.chunks[chunk];
     for (u32 column = 0; column <= context_.pool.chunks[chunk].descriptor.redundancy; ++column) {
-      if (column != 0) copy_descriptors(chunk, column, layout);
       write_slot({file_of(chunk, column), old.reader.header_area_offset(chunk, layout.bitmap_a_page, column),
                   old.reader.header_area_offset(chunk, layout.bitmap_b_page, column),
                   context_.pool.chunks[chunk].descriptor.base_address, page_count},
                  use.has_bitmap ? use.slot : 2, context_.pages.claimed(chunk), epoch_);
     }
-  }
-
-  // The check went by the descriptors of the first copy of the header area.
-  void copy_descriptors(u32 chunk, u32 column, const format::ChunkLayout& layout) {
-    const MediumReader& reader = context_.old_state.reader;
-    std::vector<u8> descriptors(layout.descriptor_pages * page_size);
-    file_of(chunk, 0).read_at(reader.header_area_offset(chunk, layout.descriptors_page), descriptors.data(),
-                              descriptors.size());
-    file_of(chunk, column)
-        .write_at(reader.header_area_offset(chunk, layout.descriptors_page, column), descriptors.data(),
-                  descriptors.size());
   }
 
   void write_chunk_headers() {

@@ -164,6 +164,11 @@ RepairResult repair_pool(const RepairOptions& options) {
   OldState old(options, pool);
   old.look();
   if (old.error_count() == 0 && !drops_log) return result;
+  if (old.context().result.findings.count(FindingId::header_copy_damaged) > 0) {
+    throw PoolError(Status::corrupt_structure,
+                    "copies of a chunk's header area differ: mount the pool for writing once, which replaces those that are "
+                    "damaged or old, and repair it then");
+  }
   repair::NewPages pages(pool, old.context(), pool.superblock.epoch + 1, !options.dry_run);
   RepairContext context{options, pool, old.context(), pages, result, {}, {}, old.suspects(), {}};
   context.orphans.insert(old.orphans().begin(), old.orphans().end());
