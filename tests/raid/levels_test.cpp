@@ -164,8 +164,8 @@ TEST_P(Levels, DamagedCopiesAreReplacedWhileReading) {
             }
           }
           expect_all_copies(62, bytes);
+          ++repairs;
         });
-        ++repairs;
       }
     }
   });
