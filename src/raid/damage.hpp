@@ -21,7 +21,6 @@ struct DamageTable {
   u32 entry_count;
   u32 dropped;                             // see format::HealthRecord
   u64 mismatch_counts[device_count_max];   // by device
-  u64 repair_counts[device_count_max];     // pages that another copy was written over
   format::DamageRecord entries[damage_entry_max];
 };
 
@@ -70,7 +69,6 @@ GPU4FS_FN GPU4FS_NOINLINE inline void note_repair(const LogicalSpace& space, u32
   DamageTable& table = *space.damage;
   table.lock.lock();
   ++table.mismatch_counts[device];
-  ++table.repair_counts[device];
   table.lock.unlock();
 }
 

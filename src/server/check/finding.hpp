@@ -37,7 +37,7 @@
     "The operation log lacks operations that had been acknowledged.")                              \
   X(page_unreadable, "page-unreadable", error, "A page cannot be read from its device.")           \
   X(page_checksum, "page-checksum", error, "A page's content does not match its checksum.")        \
-  X(copy_damaged, "copy-damaged", error, "A copy is damaged; another is good, and a scrub repairs it.") \
+  X(copy_damaged, "copy-damaged", error, "A copy is damaged; a good one replaces it when it is read.") \
   X(header_copy_damaged, "header-copy-damaged", error,                                             \
     "A copy of a chunk's header area is damaged or old; a mount for writing replaces it.")         \
   X(page_epoch, "page-epoch", error, "A page claims to be younger than the pool's state.")         \
