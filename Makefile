@@ -31,16 +31,38 @@ N ?= 2000
 SEED ?= 1
 crash-explore: setup-cpu
 	cmake --preset release
-	cmake --build --preset release -j $(JOBS) --target gpu4fs_crash_explore_test
-	GPU4FS_CRASH_RANDOM=$(N) GPU4FS_CRASH_SEED=$(SEED) GPU4FS_CRASH_SECONDS=1000000 build/release/gpu4fs_crash_explore_test
+	cmake --build --preset release -j $(JOBS) --target gpu4fs_system_test
+	GPU4FS_CRASH_RANDOM=$(N) GPU4FS_CRASH_SEED=$(SEED) GPU4FS_CRASH_SECONDS=1000000 build/release/gpu4fs_system_test \
+	    --gtest_filter='CrashExplorerTest.*:*/CrashExplorerTest.*'
+
+# The same for pools with redundancy that lose devices at each of those states; takes hours.
+.PHONY: write-hole
+write-hole: setup-cpu
+	cmake --preset release
+	cmake --build --preset release -j $(JOBS) --target gpu4fs_crash_write_hole_test
+	GPU4FS_LOSS_ALL=1 GPU4FS_LOSS_RANDOM=$(N) build/release/gpu4fs_crash_write_hole_test
+
+# All levels, numbers of devices, stripe lengths, losses and damaged pages.
+.PHONY: raid-matrix
+raid-matrix: setup-cpu
+	cmake --preset release
+	cmake --build --preset release -j $(JOBS) --target gpu4fs_raid_matrix_matrix_test
+	GPU4FS_MATRIX_ALL=1 build/release/gpu4fs_raid_matrix_matrix_test
 
 # Worlds of workers, clients, devices and accidents: COUNT of them, from SEED on.
 COUNT ?= 2000
 .PHONY: simulate
 simulate: setup-cpu
 	cmake --preset release
-	cmake --build --preset release -j $(JOBS) --target gpu4fs_sim_simulate_test
-	GPU4FS_SIM_SEED=$(SEED) GPU4FS_SIM_COUNT=$(COUNT) build/release/gpu4fs_sim_simulate_test --gtest_filter='*EndWell'
+	cmake --build --preset release -j $(JOBS) --target gpu4fs_system_test
+	GPU4FS_SIM_SEED=$(SEED) GPU4FS_SIM_COUNT=$(COUNT) build/release/gpu4fs_system_test --gtest_filter='*EndWell'
+
+# Pictures of the sweep over levels, file sizes and numbers of files; SWEEP: its result, measured here if it is missing.
+SWEEP ?= build/sweep.json
+.PHONY: plots
+plots: build
+	@test -e $(SWEEP) || build/release/gpu4fs bench run --quick --only sweep -o $(SWEEP)
+	python3 bench/plots/sweep.py $(SWEEP)
 
 gpu-check: setup
 	@scripts/gpu_check.sh

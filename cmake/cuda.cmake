@@ -74,13 +74,29 @@ function(gpu4fs_add_cuda_library target)
   set(objects)
   set(reports)
   foreach(source IN LISTS sources)
-    gpu4fs_compile_cuda(${source} object)
+    # Relocatable: ptxas translates function by function, in a twentieth of the time and a tenth of the memory that it
+    # takes for a whole program. Functions know nothing of the kernel's launch bounds then: 65,536 registers for 512
+    # threads are 128 each.
+    gpu4fs_compile_cuda(${source} object -rdc=true -maxrregcount=128)
     list(APPEND objects ${object})
     list(APPEND reports ${object}.ptxas)
   endforeach()
-  add_library(${target} STATIC ${objects})
-  set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
-  target_link_libraries(${target} PUBLIC gpu4fs_engine gpu4fs_cudart)
+  set(linked ${PROJECT_BINARY_DIR}/cuda/device_link.o)
+  add_custom_command(OUTPUT ${linked}
+    COMMAND ${GPU4FS_NVCC} -arch=${GPU4FS_CUDA_ARCH} -ccbin ${CMAKE_CXX_COMPILER} -dlink ${objects} -o ${linked}
+    DEPENDS ${objects} COMMENT "Linking device code" VERBATIM)
+  list(APPEND objects ${linked})
+  # An archive that programs need when they are linked and no sooner: as a library of CMake's own it would keep every
+  # source above it from being compiled before the service kernel, which takes minutes of one core.
+  set(archive ${PROJECT_BINARY_DIR}/lib${target}.a)
+  add_custom_command(OUTPUT ${archive}
+    COMMAND ${CMAKE_COMMAND} -E rm -f ${archive}
+    COMMAND ${CMAKE_AR} qcs ${archive} ${objects}
+    DEPENDS ${objects} COMMENT "Collecting lib${target}.a" VERBATIM)
+  add_custom_target(${target}_archive ALL DEPENDS ${archive})
+  add_library(${target} STATIC IMPORTED GLOBAL)
+  set_target_properties(${target} PROPERTIES IMPORTED_LOCATION ${archive}
+    INTERFACE_LINK_LIBRARIES "gpu4fs_engine;gpu4fs_cudart")
   add_custom_command(OUTPUT ${PROJECT_BINARY_DIR}/ptxas.log
     COMMAND cat ${reports} > ${PROJECT_BINARY_DIR}/ptxas.log
     DEPENDS ${objects} COMMENT "Collecting ptxas.log")

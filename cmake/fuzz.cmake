@@ -17,12 +17,15 @@ set(gpu4fs_fuzz_runs_log 300)
 
 add_custom_target(gpu4fs_fuzz_programs)
 
+set(gpu4fs_fuzz_entry ${PROJECT_SOURCE_DIR}/tests/fuzz/fuzz_entry.cpp)
+if(NOT gpu4fs_fuzz_libfuzzer)
+  list(APPEND gpu4fs_fuzz_entry ${PROJECT_SOURCE_DIR}/tests/fuzz/fuzz_driver.cpp)
+endif()
+add_library(gpu4fs_fuzz_entry OBJECT ${gpu4fs_fuzz_entry})
+target_link_libraries(gpu4fs_fuzz_entry PRIVATE gpu4fs_warnings gpu4fs_test_support)
+
 function(gpu4fs_add_fuzz_program target source)
-  set(entry ${PROJECT_SOURCE_DIR}/tests/fuzz/fuzz_entry.cpp)
-  if(NOT gpu4fs_fuzz_libfuzzer)
-    list(APPEND entry ${PROJECT_SOURCE_DIR}/tests/fuzz/fuzz_driver.cpp)
-  endif()
-  add_executable(${target} ${source} ${entry})
+  add_executable(${target} ${source} $<TARGET_OBJECTS:gpu4fs_fuzz_entry>)
   target_link_libraries(${target} PRIVATE gpu4fs_warnings gpu4fs_test_support gpu4fs_client gpu4fs_server)
   if(gpu4fs_fuzz_libfuzzer)
     target_link_options(${target} PRIVATE -fsanitize=fuzzer)
@@ -49,10 +52,11 @@ endforeach()
 
 # A read behind the end of a page that the driver has to find, or it finds nothing at all.
 if(NOT gpu4fs_fuzz_libfuzzer)
-  gpu4fs_add_fuzz_program(gpu4fs_fuzz_canary ${PROJECT_SOURCE_DIR}/tests/fuzz/directory_fuzz.cpp)
-  target_compile_definitions(gpu4fs_fuzz_canary PRIVATE GPU4FS_FUZZ_CANARY=1)
-  gpu4fs_register_test(fuzz.canary system $<TARGET_FILE:gpu4fs_fuzz_canary>
+  set(folder ${PROJECT_BINARY_DIR}/fuzz_canary)  # for the input that fails
+  file(MAKE_DIRECTORY ${folder})
+  gpu4fs_register_test(fuzz.canary system $<TARGET_FILE:gpu4fs_fuzz_directory>
     --corpus ${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/directory --runs 1500)
   set_tests_properties(${GPU4FS_TEST_PREFIX}fuzz.canary PROPERTIES
-    PASS_REGULAR_EXPRESSION "heap-buffer-overflow.*fuzz canary: [0-9]+ inputs, 1 failures")
+    ENVIRONMENT "${gpu4fs_test_environment};GPU4FS_FUZZ_CANARY=1" WORKING_DIRECTORY ${folder}
+    PASS_REGULAR_EXPRESSION "heap-buffer-overflow.*fuzz directory: [0-9]+ inputs, 1 failures")
 endif()

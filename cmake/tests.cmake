@@ -1,5 +1,5 @@
 # tests/<layer>/*_test.cpp: one gtest program a layer.
-# tests/<other folder>/*_test.{cpp,sh,py}: each a test of its own, linked with everything.
+# tests/<other folder>/*_test.{cpp,sh,py}: each a test of its own, the compiled ones in one program with everything.
 # tests/gpu/*_test.{cu,cpp}: programs with their own main; registered where a GPU is present.
 # A sanitizer build registers only compiled tests; they can read GPU4FS_TEST_SCALE (percent) to
 # shorten random walks, because instrumented code runs several times slower.
@@ -9,6 +9,9 @@ set(GPU4FS_TEST_PREFIX "" CACHE STRING "Put before test names, so that several b
 set(GPU4FS_SYSTEM_TESTS ".*" CACHE STRING "Regular expression of the system test folders to build")
 set(GPU4FS_UNIT_TESTS ".*" CACHE STRING "Regular expression of the layers whose unit tests to build")
 set(GPU4FS_TEST_SCALE 100 CACHE STRING "Length of random tests in percent, handed to them in the environment")
+
+# The libraries are tested as they are shipped; the tests' own code need not be fast.
+set(GPU4FS_TEST_FLAGS $<$<CONFIG:Release>:-O1>)
 
 set(gpu4fs_test_environment
   "GPU4FS=${PROJECT_BINARY_DIR}/gpu4fs"
@@ -41,6 +44,7 @@ file(GLOB_RECURSE support_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/
 if(support_sources)
   add_library(gpu4fs_test_support STATIC ${support_sources})
   target_link_libraries(gpu4fs_test_support PRIVATE gpu4fs_warnings)
+  target_compile_options(gpu4fs_test_support PRIVATE ${GPU4FS_TEST_FLAGS})
   set(support_scope PUBLIC)
 else()
   add_library(gpu4fs_test_support INTERFACE)
@@ -55,6 +59,7 @@ add_custom_target(gpu4fs_tests)
 function(gpu4fs_add_test_program target)
   add_executable(${target} ${ARGN})
   add_dependencies(gpu4fs_tests ${target})
+  target_compile_options(${target} PRIVATE ${GPU4FS_TEST_FLAGS})
   target_link_libraries(${target} PRIVATE gpu4fs_warnings gpu4fs_test_support
     GTest::gtest_main GTest::gtest)
   foreach(library IN ITEMS ${GPU4FS_XXHASH_LIBRARY} ${GPU4FS_ISAL_LIBRARY})
@@ -62,6 +67,23 @@ function(gpu4fs_add_test_program target)
       target_link_libraries(${target} PRIVATE ${library})
     endif()
   endforeach()
+endfunction()
+
+# The compiled system tests are one program; each file's suites are a test of ctest.
+set(gpu4fs_system_sources)
+function(gpu4fs_register_system_test name source)
+  file(STRINGS ${source} cases REGEX "^(TEST|TEST_F|TEST_P)\\(")
+  set(filter)
+  foreach(case IN LISTS cases)
+    string(REGEX REPLACE "^[A-Z_]+\\(([A-Za-z0-9]+),.*" "\\1" suite "${case}")
+    list(APPEND filter "${suite}.*" "*/${suite}.*")
+  endforeach()
+  if(NOT filter)
+    message(FATAL_ERROR "${source} has no tests")
+  endif()
+  list(REMOVE_DUPLICATES filter)
+  list(JOIN filter ":" filter)
+  gpu4fs_register_test(${name} system $<TARGET_FILE:gpu4fs_system_test> --gtest_filter=${filter})
 endfunction()
 
 file(GLOB test_folders CONFIGURE_DEPENDS LIST_DIRECTORIES true
@@ -82,15 +104,9 @@ foreach(folder IN LISTS test_folders)
     foreach(source IN LISTS sources)
       cmake_path(GET source STEM name)
       string(REGEX REPLACE "_test$" "" name ${name})
-      gpu4fs_add_test_program(gpu4fs_${folder}_${name}_test ${source})
-      if(GPU4FS_SANITIZE)
-        target_link_libraries(gpu4fs_${folder}_${name}_test PRIVATE gpu4fs_client gpu4fs_server)
-      else()
-        target_link_libraries(gpu4fs_${folder}_${name}_test PRIVATE gpu4fs_tools)
-        add_dependencies(gpu4fs_${folder}_${name}_test gpu4fs)
-      endif()
-      gpu4fs_register_test(${folder}.${name} system $<TARGET_FILE:gpu4fs_${folder}_${name}_test>)
+      gpu4fs_register_system_test(${folder}.${name} ${source})
     endforeach()
+    list(APPEND gpu4fs_system_sources ${sources})
   endif()
   if(NOT GPU4FS_SANITIZE)
     file(GLOB_RECURSE scripts CONFIGURE_DEPENDS ${path}/*_test.sh ${path}/*_test.py)
@@ -105,6 +121,17 @@ foreach(folder IN LISTS test_folders)
     endforeach()
   endif()
 endforeach()
+
+if(gpu4fs_system_sources)
+  gpu4fs_add_test_program(gpu4fs_system_test ${gpu4fs_system_sources})
+  if(GPU4FS_SANITIZE)
+    target_link_libraries(gpu4fs_system_test PRIVATE gpu4fs_client gpu4fs_server)
+  else()
+    target_link_libraries(gpu4fs_system_test PRIVATE gpu4fs_tools)
+    # Not of the program itself, whose sources would wait for everything that gpu4fs is linked from.
+    add_dependencies(gpu4fs_tests gpu4fs)
+  endif()
+endif()
 
 if(NOT GPU4FS_SANITIZE)
   foreach(check IN ITEMS layers style)

@@ -17,7 +17,7 @@ CUDA_MACRO_HOME = "src/base/config.hpp"
 HOST_DEVICE = re.compile(r"\bGPU4FS_FN\b")
 HOST_DEVICE_LAYERS = {"base", "format", "device", "raid", "cache", "fs", "ring", "engine"}
 # EmulatedWarp carries the mark of host+device code so that kernels' templates accept it.
-HOST_ONLY_NAME = re.compile(r"emulated|to_text")
+HOST_ONLY_NAME = re.compile(r"emulated|fiber|to_text")
 NOT_IN_KERNELS = re.compile(
     r"\bvirtual\b|\bthrow\b|\bstd::(?:atomic|vector|string|map|unordered_map|function|mutex)\b"
 )

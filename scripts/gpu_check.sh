@@ -97,15 +97,26 @@ else
 fi
 
 if [ -z "$quick" ]; then
-    result=$results/run-cuda-$(date -u +%Y%m%dT%H%M%S).json
-    check "bench run --engine cuda" 200 "$prebuilt/gpu4fs" bench run --engine cuda --output "$result"
-    [ ! -s "$result" ] || "$prebuilt/gpu4fs" bench report "$result"
     if [ -e /dev/fuse ]; then
         check "demo" 150 env GPU4FS="$prebuilt/gpu4fs" "$root/scripts/demo.sh"
         grep '^demo:' "$log" | sed 's/^/    /' || true
     else
         echo "note: no /dev/fuse here: the demo is left out"
     fi
+    now=$(date -u +%Y%m%dT%H%M%S)
+    # bench NAME LIMIT_S PART...
+    bench() {
+        result=$results/$1-cuda-$now.json
+        name=$1
+        limit=$2
+        shift 2
+        # shellcheck disable=SC2046
+        check "bench run, $name" "$limit" "$prebuilt/gpu4fs" bench run --engine cuda --output "$result" \
+            $(printf -- '--only %s ' "$@")
+        [ ! -s "$result" ] || "$prebuilt/gpu4fs" bench report "$result"
+    }
+    bench run 150 first files vram scrub latency rate sync recovery idle checkpoint checksums
+    bench raid 250 raid
 fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

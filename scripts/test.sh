@@ -9,19 +9,24 @@ jobs=${GPU4FS_JOBS:-$(nproc)}
 began=$(date +%s)
 
 for preset in cuda asan tsan; do
-    echo "== build $preset"
     mkdir -p "build/$preset"
     cmake --preset "$preset" >"build/$preset/configure.log" || {
         cat "build/$preset/configure.log"
         exit 1
     }
-    # The sanitizers run compiled tests only; the programs are the cuda build's.
-    target=all
-    [ "$preset" = cuda ] || target=gpu4fs_tests
-    cmake --build --preset "$preset" -j "$jobs" --target "$target"
 done
-echo "== headers compile alone"
-cmake --build --preset cuda -j "$jobs" --target gpu4fs_header_check
+
+# build PRESET TARGET
+build() {
+    echo "== build $1 ($2)"
+    cmake --build --preset "$1" -j "$jobs" --target "$2"
+}
+
+# The sanitizers run compiled tests only; the programs are the cuda build's.
+build cuda all
+build cuda gpu4fs_header_check
+build asan gpu4fs_tests
+build tsan gpu4fs_tests
 echo "== built in $(($(date +%s) - began)) s"
 
 mkdir -p build/test

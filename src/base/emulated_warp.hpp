@@ -1,12 +1,14 @@
-// EmulatedWarp: 32 host threads that form one group. Host only, for tests.
+// EmulatedWarp: 32 lines of execution on one host thread that form one group. Host only, for tests.
 //
 // It lets machines without a GPU, and their sanitizers, execute the code paths of a warp. Every
-// collective is one arrival of all 32 threads at a barrier, so it costs tens of microseconds.
+// collective is one arrival of all 32 ranks at a barrier; who waits there lets the next rank run, so the
+// order of the ranks changes with every barrier. Between collectives a rank runs alone: it must not wait for
+// another one of its warp, but may for other threads.
 // Beyond a real warp it checks the discipline: at every barrier all ranks must call the same
 // collective, or a check fails. (On a GPU such code hangs or exchanges garbage.)
 //
-//   run_emulated_warp(body)          calls body(EmulatedWarp) on 32 threads and waits for them
-//   run_emulated_warps(count, body)  `count` warps at once, body(EmulatedWarp, warp_index)
+//   run_emulated_warp(body)          calls body(EmulatedWarp) for 32 ranks and waits for them
+//   run_emulated_warps(count, body)  `count` warps at once, a thread each, body(EmulatedWarp, warp_index)
 //
 // Threads are kept for the next run. A body must not throw.
 #pragma once
@@ -24,6 +26,7 @@
 
 #include "base/check.hpp"
 #include "base/config.hpp"
+#include "base/fiber.hpp"
 #include "base/limits.hpp"
 #include "base/types.hpp"
 
@@ -33,11 +36,17 @@ namespace detail {
 
 enum class Collective : u32 { none, sync, exchange, finish };
 
-// What the 32 threads of an emulated warp share. Two sets of slots alternate, so that one barrier
+// What the 32 ranks of an emulated warp share. Two sets of slots alternate, so that one barrier
 // a collective is enough: a slot is written again only two barriers after it was read.
 class EmulatedWarpState {
  public:
   static constexpr u32 slot_bytes = 64;
+
+  // Set before any rank runs.
+  void set_fibers(std::unique_ptr<Fiber>* fibers) { fibers_ = fibers; }
+
+  // Lets the next rank run; returns when this one's turn comes again.
+  void pass_on(u32 rank) { fibers_[rank]->switch_to(*fibers_[(rank + 1) % warp_size]); }
 
   void arrive(u32 rank, Collective collective) { write_and_arrive(rank, collective, nullptr, 0); }
 
@@ -61,27 +70,28 @@ class EmulatedWarpState {
     rank_state_[rank].set ^= 1;
     if (value != nullptr && bytes != 0) std::memcpy(set.bytes[rank], value, bytes);
     set.collective[rank] = collective;
-    barrier();
+    barrier(rank);
     const u32 neighbour = (rank + 1) % warp_size;
     GPU4FS_CHECK_EQ(set.collective[neighbour], collective);
     return set.bytes;
   }
 
-  void barrier() {
+  // One thread runs all ranks; the orders are what a sanitizer is told.
+  void barrier(u32 rank) {
     const u32 generation = generation_.load(std::memory_order_acquire);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == warp_size) {
       arrived_.store(0, std::memory_order_relaxed);
       generation_.store(generation + 1, std::memory_order_release);
-      generation_.notify_all();
-    } else {
-      generation_.wait(generation, std::memory_order_acquire);
+      return;
     }
+    while (generation_.load(std::memory_order_acquire) == generation) pass_on(rank);
   }
 
   std::atomic<u32> arrived_{0};
   std::atomic<u32> generation_{0};
   RankState rank_state_[warp_size];
   SlotSet sets_[2];
+  std::unique_ptr<Fiber>* fibers_ = nullptr;
 };
 
 }  // namespace detail
@@ -172,14 +182,10 @@ class EmulatedWarp {
 
 namespace detail {
 
-// 32 threads that run one body at a time.
+// A thread whose 32 fibers run one body at a time.
 class EmulatedWarpCrew {
  public:
-  EmulatedWarpCrew() {
-    for (u32 rank = 0; rank < warp_size; ++rank) {
-      threads_.emplace_back([this, rank] { work(rank); });
-    }
-  }
+  EmulatedWarpCrew() : thread_([this] { work(); }) {}
 
   EmulatedWarpCrew(const EmulatedWarpCrew&) = delete;
   EmulatedWarpCrew& operator=(const EmulatedWarpCrew&) = delete;
@@ -190,36 +196,67 @@ class EmulatedWarpCrew {
       stopping_ = true;
     }
     changed_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
+    thread_.join();
   }
 
   void start(std::function<void(EmulatedWarp)> body) {
     const std::lock_guard<std::mutex> guard(mutex_);
     body_ = std::move(body);
-    running_ = warp_size;
     ++round_;
     changed_.notify_all();
   }
 
   void wait() {
     std::unique_lock<std::mutex> guard(mutex_);
-    changed_.wait(guard, [this] { return running_ == 0; });
+    changed_.wait(guard, [this] { return done_ == round_; });
     body_ = nullptr;
   }
 
  private:
-  void work(u32 rank) {
-    for (u64 seen = 0;;) {
-      {
-        std::unique_lock<std::mutex> guard(mutex_);
-        changed_.wait(guard, [&] { return stopping_ || round_ != seen; });
-        if (stopping_) return;
-        seen = round_;
+  struct Rank {
+    EmulatedWarpCrew* crew = nullptr;
+    u32 rank = 0;
+  };
+
+  void work() {
+    Fiber own;
+    std::unique_ptr<Fiber> fibers[warp_size];
+    Rank ranks[warp_size];
+    for (u32 rank = 0; rank < warp_size; ++rank) {
+      ranks[rank] = {this, rank};
+      fibers[rank] = std::make_unique<Fiber>(&EmulatedWarpCrew::run_rank, &ranks[rank]);
+    }
+    own_ = &own;
+    fibers_ = fibers;
+    state_.set_fibers(fibers);
+    std::unique_lock<std::mutex> guard(mutex_);
+    for (;;) {
+      changed_.wait(guard, [&] { return stopping_ || round_ != done_; });
+      if (stopping_) break;
+      guard.unlock();
+      finished_.store(0, std::memory_order_release);
+      own.switch_to(*fibers[0]);
+      GPU4FS_CHECK_EQ(finished_.load(std::memory_order_acquire), warp_size);
+      guard.lock();
+      done_ = round_;
+      changed_.notify_all();
+    }
+    for (const auto& fiber : fibers) fiber->acquire();
+  }
+
+  // A fiber for ever: a round is over for it when it has passed on.
+  static void run_rank(void* argument) {
+    const Rank self = *static_cast<Rank*>(argument);
+    EmulatedWarpCrew& crew = *self.crew;
+    for (;;) {
+      (void)crew.finished_.load(std::memory_order_acquire);  // the body is from before
+      crew.body_(EmulatedWarp(&crew.state_, self.rank));
+      crew.state_.arrive(self.rank, Collective::finish);
+      if (crew.finished_.fetch_add(1, std::memory_order_acq_rel) + 1 == warp_size) {
+        crew.fibers_[self.rank]->switch_to(*crew.own_);
+      } else {
+        crew.state_.pass_on(self.rank);
       }
-      body_(EmulatedWarp(&state_, rank));
-      state_.arrive(rank, Collective::finish);
-      const std::lock_guard<std::mutex> guard(mutex_);
-      if (--running_ == 0) changed_.notify_all();
     }
   }
 
@@ -228,9 +265,12 @@ class EmulatedWarpCrew {
   std::condition_variable changed_;
   std::function<void(EmulatedWarp)> body_;
   u64 round_ = 0;
-  u32 running_ = 0;
+  u64 done_ = 0;
   bool stopping_ = false;
-  std::vector<std::thread> threads_;
+  Fiber* own_ = nullptr;
+  std::unique_ptr<Fiber>* fibers_ = nullptr;
+  std::atomic<u32> finished_{0};
+  std::thread thread_;
 };
 
 class EmulatedWarpCrews {

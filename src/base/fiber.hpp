@@ -1,0 +1,130 @@
+// Fiber: a stack and where its execution stands, for switching between lines of execution on one thread. Host only, for
+// emulated warps.
+//
+// Sanitizers are told of each switch. To ThreadSanitizer a fiber is a thread of its own and a switch orders nothing, so
+// that what two fibers do without synchronization counts as a race although one thread does both.
+#pragma once
+
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <atomic>
+#include <new>
+
+#include "base/check.hpp"
+#include "base/limits.hpp"
+#include "base/types.hpp"
+
+#if defined(__SANITIZE_ADDRESS__)
+#define GPU4FS_FIBER_ADDRESS_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define GPU4FS_FIBER_ADDRESS_SANITIZER 1
+#endif
+#endif
+#if defined(GPU4FS_FIBER_ADDRESS_SANITIZER)
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace gpu4fs {
+
+class Fiber {
+ public:
+  // Of the calling thread as it is: something to come back to.
+  Fiber() {
+#if defined(__SANITIZE_THREAD__)
+    sanitizer_thread_ = __tsan_get_current_fiber();
+#endif
+  }
+
+  // Runs `entry(argument)` on a stack of its own when it is first switched to. `entry` never returns.
+  Fiber(void (*entry)(void*), void* argument) : entry_(entry), argument_(argument) {
+    memory_ = ::mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory_ == MAP_FAILED) throw std::bad_alloc();
+    // Whoever needs more than the stack meets the guard.
+    GPU4FS_CHECK_EQ(::mprotect(memory_, page_size, PROT_NONE), 0);
+    stack_ = static_cast<u8*>(memory_) + page_size;
+    stack_length_ = stack_bytes - page_size;
+    GPU4FS_CHECK_EQ(::getcontext(&context_), 0);
+    context_.uc_stack.ss_sp = stack_;
+    context_.uc_stack.ss_size = stack_length_;
+    context_.uc_link = nullptr;
+    const u64 self = reinterpret_cast<u64>(this);
+    ::makecontext(&context_, reinterpret_cast<void (*)()>(&Fiber::begin), 2, static_cast<u32>(self >> 32),
+                  static_cast<u32>(self));
+#if defined(__SANITIZE_THREAD__)
+    sanitizer_thread_ = __tsan_create_fiber(0);
+    owns_sanitizer_thread_ = true;
+#endif
+  }
+
+  Fiber(const Fiber&) = delete;
+  Fiber& operator=(const Fiber&) = delete;
+
+  ~Fiber() {
+#if defined(__SANITIZE_THREAD__)
+    if (owns_sanitizer_thread_) __tsan_destroy_fiber(sanitizer_thread_);
+#endif
+    if (memory_ != nullptr) ::munmap(memory_, stack_bytes);
+  }
+
+  // Orders all that the fiber has done, which touches others too, before what the caller does next: their end.
+  void acquire() const { (void)left_.load(std::memory_order_acquire); }
+
+  // Called on `this`; returns when somebody switches back.
+  void switch_to(Fiber& other) {
+#if defined(__SANITIZE_THREAD__)
+    void* const thread = other.sanitizer_thread_;
+    left_.store(true, std::memory_order_release);
+    __tsan_switch_to_fiber(thread, __tsan_switch_to_fiber_no_sync);
+#endif
+#if defined(GPU4FS_FIBER_ADDRESS_SANITIZER)
+    other.came_from_ = this;
+    __sanitizer_start_switch_fiber(&fake_stack_, other.stack_, other.stack_length_);
+#endif
+    GPU4FS_CHECK_EQ(::swapcontext(&context_, &other.context_), 0);
+    arrive();
+  }
+
+ private:
+  // The address sanitizer clears the shadow of the whole stack at each switch, beyond 512 KiB by a system call.
+  static constexpr u64 stack_bytes = u64{256} << 10;
+
+  static void begin(u32 high, u32 low) {
+    auto* self = reinterpret_cast<Fiber*>(u64{high} << 32 | low);
+    self->arrive();
+    self->entry_(self->argument_);
+    GPU4FS_CHECK(!"the entry of a fiber returned");
+  }
+
+  void arrive() {
+#if defined(GPU4FS_FIBER_ADDRESS_SANITIZER)
+    const void* stack = nullptr;
+    std::size_t length = 0;
+    __sanitizer_finish_switch_fiber(fake_stack_, &stack, &length);
+    came_from_->stack_ = const_cast<void*>(stack);
+    came_from_->stack_length_ = length;
+#endif
+  }
+
+  ucontext_t context_{};
+  std::atomic<bool> left_{false};  // see acquire(), which only the thread sanitizer needs
+  void (*entry_)(void*) = nullptr;
+  void* argument_ = nullptr;
+  void* memory_ = nullptr;  // with the guard
+  void* stack_ = nullptr;
+  u64 stack_length_ = 0;
+#if defined(GPU4FS_FIBER_ADDRESS_SANITIZER)
+  void* fake_stack_ = nullptr;
+  Fiber* came_from_ = nullptr;
+#endif
+#if defined(__SANITIZE_THREAD__)
+  void* sanitizer_thread_ = nullptr;
+  bool owns_sanitizer_thread_ = false;
+#endif
+};
+
+}  // namespace gpu4fs
