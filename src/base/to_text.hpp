@@ -6,14 +6,11 @@
 #pragma once
 
 #include <fmt/format.h>
-#include <sys/random.h>
 
 #include <array>
-#include <cerrno>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 
 #include "base/bits.hpp"
 #include "base/check.hpp"
@@ -115,21 +112,6 @@ inline std::optional<Uuid> parse_uuid(std::string_view text) {
     byte = static_cast<u8>(byte * 16 + digit);
     ++digit_count;
   }
-  return uuid;
-}
-
-// A random (version 4) UUID from the kernel's generator. Throws std::system_error.
-inline Uuid random_uuid() {
-  Uuid uuid{};
-  ssize_t got = 0;
-  do {
-    got = getrandom(uuid.bytes, sizeof(uuid.bytes), 0);
-  } while (got < 0 && errno == EINTR);
-  if (got != static_cast<ssize_t>(sizeof(uuid.bytes))) {
-    throw std::system_error(errno, std::generic_category(), "getrandom");
-  }
-  uuid.bytes[6] = static_cast<u8>((uuid.bytes[6] & 0x0f) | 0x40);
-  uuid.bytes[8] = static_cast<u8>((uuid.bytes[8] & 0x3f) | 0x80);
   return uuid;
 }
 

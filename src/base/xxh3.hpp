@@ -142,11 +142,22 @@ GPU4FS_FN u64 xxh3_copy_page(Group g, void* destination, const void* source, u64
 }
 
 // Verifies the page at `source` and, if its hash is `expected`, writes its bytes [from, to) so
-// that byte `from` lands at `destination` (any alignment). On a mismatch returns false and writes
-// nothing. A Lane reads the source twice, so nobody else may be writing it.
+// that byte `from` lands at `destination` (any alignment). On a mismatch returns false and gives nothing
+// out: the destination is untouched, or zeroed where a lane hashes what it copies. A lane that wants a part of the
+// page reads that twice, so nobody else may be writing it.
 template <class Group>
 [[nodiscard]] GPU4FS_FN bool verify_copy_page(Group g, void* destination, const void* source,
                                               u64 seed, u64 expected, u32 from, u32 to) {
+#if GPU4FS_X86_64
+  if constexpr (Group::size() == 1) {
+    if (from == 0 && to == page_size && xxh3::has_avx2()) {
+      u8* copy = static_cast<u8*>(destination);
+      if (xxh3::hash_page_avx2<true>(copy, static_cast<const u8*>(source), seed) == expected) return true;
+      fill_bytes(g, copy, 0, page_size);
+      return false;
+    }
+  }
+#endif
   PageRegisters<Group> page = load_page(g, source);
   if (xxh3_registers(g, page, seed) != expected) return false;
   store_page_range(g, page, destination, from, to);

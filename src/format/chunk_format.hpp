@@ -36,14 +36,90 @@ inline constexpr std::uint32_t chunk_tree_magic = 0x54433447;        // "G4CT"
 // Logical space ends below this many granules, so that a table by granule stays small.
 inline constexpr std::uint64_t logical_granule_max = std::uint64_t{1} << 24;
 
-// Levels of redundancy. Version 1 writes only `single`; the others are reserved numbers.
+// Levels of redundancy.
 enum class RaidLevel : std::uint8_t { single = 1, raid0 = 2, raid1 = 3, raid5 = 4, raid6 = 5, raid7 = 6 };
 
-// What a chunk may hold.
+// A level with its number of columns where it has several: what superblocks and inodes say. The first six are levels.
+// From `physical` on: one column on the device whose index is the difference. Free and used pages are counted by profile
+// (fs/space).
+enum class Profile : std::uint16_t {
+  none = 0,  // of an inode: what the pool has for data
+  single = 1,
+  raid0 = 2,
+  raid1 = 3,
+  raid5 = 4,
+  raid6 = 5,
+  raid7 = 6,
+  raid1c3 = 7,
+  raid1c4 = 8,
+  physical = 9,
+};
+inline constexpr std::uint32_t pool_profile_max = 8;     // that data whose inode names none, and metadata, can have
+inline constexpr std::uint32_t physical_device_max = 56;
+inline constexpr std::uint32_t profile_max = pool_profile_max + physical_device_max;
+
+GPU4FS_FN constexpr Profile profile_of(RaidLevel level, std::uint32_t column_count) {
+  if (level == RaidLevel::raid1 && column_count == 3) return Profile::raid1c3;
+  if (level == RaidLevel::raid1 && column_count == 4) return Profile::raid1c4;
+  return static_cast<Profile>(level);
+}
+GPU4FS_FN constexpr Profile physical_profile(std::uint32_t device) {
+  return static_cast<Profile>(static_cast<std::uint32_t>(Profile::physical) + device);
+}
+GPU4FS_FN constexpr bool is_physical(Profile profile) {
+  return profile >= Profile::physical && static_cast<std::uint32_t>(profile) <= profile_max;
+}
+GPU4FS_FN constexpr std::uint32_t device_of(Profile profile) {
+  return static_cast<std::uint32_t>(profile) - static_cast<std::uint32_t>(Profile::physical);
+}
+
+GPU4FS_FN constexpr const char* pool_profile_name(Profile profile) {
+  switch (profile) {
+    case Profile::single:
+      return "single";
+    case Profile::raid0:
+      return "raid0";
+    case Profile::raid1:
+      return "raid1";
+    case Profile::raid5:
+      return "raid5";
+    case Profile::raid6:
+      return "raid6";
+    case Profile::raid7:
+      return "raid7";
+    case Profile::raid1c3:
+      return "raid1c3";
+    case Profile::raid1c4:
+      return "raid1c4";
+    default:
+      return "none";
+  }
+}
+
+// As mkfs has it: "raid1c3", "physical:12".
+struct ProfileName {
+  char text[16];
+};
+GPU4FS_FN constexpr ProfileName profile_name(Profile profile) {
+  const bool on_device = is_physical(profile);
+  const char* begin = on_device ? "physical:" : pool_profile_name(profile);
+  ProfileName name{};
+  unsigned length = 0;
+  for (; begin[length] != 0; ++length) name.text[length] = begin[length];
+  if (!on_device) return name;
+  const std::uint32_t device = device_of(profile);
+  if (device >= 10) name.text[length++] = static_cast<char>('0' + device / 10);
+  name.text[length] = static_cast<char>('0' + device % 10);
+  return name;
+}
+
+// What a chunk may hold, and that it lies on a given device.
 enum ChunkFlags : std::uint32_t {
   chunk_flag_data = 1u << 0,
   chunk_flag_metadata = 1u << 1,
-  chunk_flag_known = chunk_flag_data | chunk_flag_metadata,
+  chunk_flag_physical = 1u << 2,
+  chunk_flag_any_content = chunk_flag_data | chunk_flag_metadata,
+  chunk_flag_known = chunk_flag_any_content | chunk_flag_physical,
 };
 
 // First page of a header area; never changes after the chunk was made.
@@ -75,11 +151,14 @@ struct BitmapSlotHeader {
 };
 static_assert(sizeof(BitmapSlotHeader) == page_size);
 
+// Page flags.
+inline constexpr std::uint32_t page_flag_in_parity = 1;  // the parities of the page's row include its bytes
+
 // One per logical data page. Changes in place only while its page is free.
 struct PageDescriptor {
   std::uint64_t checksum;        // XXH3-64 of the 4 KiB, seed = its logical address
   std::uint32_t birth_epoch;     // low 32 bits of the epoch in which it was written
-  std::uint32_t reserved;        // zero
+  std::uint32_t flags;           // PageFlags; zero in chunks without parities
 };
 static_assert(sizeof(PageDescriptor) == 16);
 inline constexpr unsigned descriptors_per_page = page_size / sizeof(PageDescriptor);
@@ -138,10 +217,15 @@ struct ChunkDescriptor {
   std::uint16_t column_count;    // 1..64
   std::uint32_t stripe_length_bytes;  // 0 for `single`
   std::uint32_t flags;           // ChunkFlags
-  std::uint32_t reserved;        // zero
+  std::uint32_t physical_device; // with chunk_flag_physical: index of the device that the column lies on, else zero
   std::uint64_t epoch_created;
 };
 static_assert(sizeof(ChunkDescriptor) == 40);
+
+GPU4FS_FN constexpr Profile profile_of(const ChunkDescriptor& chunk) {
+  return (chunk.flags & chunk_flag_physical) != 0 ? physical_profile(chunk.physical_device)
+                                                  : profile_of(chunk.level, chunk.column_count);
+}
 
 // Start of a column on its device: device index in the upper 16 bits, page number in the lower 48.
 struct ColumnAddress {

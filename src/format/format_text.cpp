@@ -158,6 +158,11 @@ std::string to_text(ColumnAddress address) {
   return fmt::format("device {} offset {:#x}", address.device_index(), address.offset_bytes());
 }
 
+std::string to_text(Profile profile) {
+  const auto number = static_cast<unsigned>(profile);
+  return number >= 1 && number <= profile_max ? profile_name(profile).text : fmt::format("unknown ({})", number);
+}
+
 std::string to_text(const PageDescriptor& descriptor) {
   return fmt::format("checksum {:#018x} birth epoch {}", descriptor.checksum,
                      descriptor.birth_epoch);
@@ -210,14 +215,16 @@ std::string to_text(const Superblock& superblock) {
       superblock.feature_compatible, superblock.feature_read_only_compatible,
       superblock.feature_incompatible, superblock.chunk_size_bytes, superblock.name_hash_seed,
       time_text(superblock.creation_time), time_text(superblock.checkpoint_time), superblock.clean,
-      to_text(static_cast<RaidLevel>(superblock.data_profile)),
-      to_text(static_cast<RaidLevel>(superblock.metadata_profile)), superblock.device_count,
+      to_text(static_cast<Profile>(superblock.data_profile)),
+      to_text(static_cast<Profile>(superblock.metadata_profile)), superblock.device_count,
       superblock.chunk_count, superblock.tree_root, superblock.tree_height,
       superblock.tree_node_count, superblock.tree_replica_count, superblock.page_used,
       superblock.page_total, superblock.inode_used, superblock.log_start);
   const unsigned count = std::min<unsigned>(superblock.device_count, device_count_max);
   for (unsigned i = 0; i < count; ++i) {
-    text += fmt::format("member {}: {}\n", i, uuid_text(superblock.device_uuids[i]));
+    text += fmt::format("member {}: {}", i, uuid_text(superblock.device_uuids[i]));
+    if (superblock.stale_since[i] != 0) text += fmt::format(", stale since epoch {}", superblock.stale_since[i]);
+    text += "\n";
   }
   return text + to_text(superblock.device);
 }
@@ -242,11 +249,13 @@ std::string to_text(const BitmapSlotHeader& header) {
 std::string to_text(const ChunkDescriptor& descriptor) {
   return fmt::format(
       "base: {:#x}\nsize: {}\nlevel: {}\nredundancy: {}\ncolumns: {}\nstripe length: {}\n"
-      "flags: {:#x}{}{}\nepoch created: {}",
+      "flags: {:#x}{}{}{}\nepoch created: {}",
       descriptor.base_address, descriptor.size_bytes, to_text(descriptor.level),
       descriptor.redundancy, descriptor.column_count, descriptor.stripe_length_bytes,
       descriptor.flags, (descriptor.flags & chunk_flag_data) != 0 ? " data" : "",
-      (descriptor.flags & chunk_flag_metadata) != 0 ? " metadata" : "", descriptor.epoch_created);
+      (descriptor.flags & chunk_flag_metadata) != 0 ? " metadata" : "",
+      (descriptor.flags & chunk_flag_physical) != 0 ? fmt::format(" on device {}", descriptor.physical_device) : "",
+      descriptor.epoch_created);
 }
 
 std::string directory_page_text(const void* page) {

@@ -30,6 +30,7 @@ std::string to_text(const BitmapSlotHeader& header);
 std::string to_text(const PageDescriptor& descriptor);
 std::string to_text(const ChunkDescriptor& descriptor);
 std::string to_text(ColumnAddress address);
+std::string to_text(Profile profile);
 std::string to_text(RaidLevel level);
 
 // `page` is 4096 bytes: a directory leaf or node, told apart by the magic.

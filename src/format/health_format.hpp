@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/config.hpp"
+#include "format/chunk_format.hpp"
 
 namespace gpu4fs::format {
 
@@ -34,20 +35,43 @@ enum HealthFlags : std::uint32_t {
   health_changes_stopped = 1u << 3,    // commands that change something are refused, see fs/errors.hpp
 };
 
+// Pages of the chunks of one profile, as files see them: what copies and parities take is not counted. Chunks that could
+// still be made if no other profile got any are.
+struct ClassUsage {
+  std::uint64_t page_total;
+  std::uint64_t page_used;       // by what is committed
+  std::uint64_t page_free;       // for whoever comes, with what the next checkpoint sets free
+  std::uint64_t page_available;  // of these, without what is kept back for commands that free space
+  std::uint32_t flags;           // ClassFlags
+  std::uint32_t chunk_count;
+};
+static_assert(sizeof(ClassUsage) == 40);
+enum ClassFlags : std::uint32_t {
+  class_takes_data = 1u << 0,  // of files that ask for it
+  class_is_data = 1u << 1,     // of those that do not
+  class_is_metadata = 1u << 2,
+};
+
 // `health`: this, then `damage_count` DamageRecords, as many as fit.
 struct HealthRecord {
   std::uint64_t epoch_open;
   std::uint64_t epoch_durable;
   std::uint64_t page_total;
   std::uint64_t page_used;
-  std::uint64_t write_errors;          // checkpoints that failed
+  std::uint64_t checkpoint_errors;     // checkpoints that failed
   std::uint32_t flags;                 // HealthFlags
   std::uint32_t device_count;
   std::uint32_t damage_count;          // records that follow
   std::uint32_t damage_dropped;        // damaged pages met while the table was full
+  std::uint64_t failed_devices;        // a bit a device: missing, stale or given up
+  std::uint64_t rebuilding_devices;    // of these, those that are being filled again
   std::uint64_t mismatch_counts[64];   // by device: reads that met a damaged page
+  std::uint32_t read_errors[64];       // by device: accesses that it refused
+  std::uint32_t write_errors[64];
+  std::uint32_t flush_errors[64];      // that made it a lost device
+  ClassUsage classes[profile_max];     // by Profile, less one; page_total 0: the pool has none
 };
-static_assert(sizeof(HealthRecord) == 56 + 64 * 8);
+static_assert(sizeof(HealthRecord) == 72 + 64 * 8 + 3 * 64 * 4 + 64 * 40);
 
 enum ScrubMask : std::uint32_t {
   // Damaged pages of the range enter the damage table, owned by `second_inode`, of kind `mode`; others leave it.

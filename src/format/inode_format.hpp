@@ -56,7 +56,7 @@ struct Inode {
   std::uint64_t page_count;           // 4 KiB units allocated: content, indirect blocks, attributes
   std::uint64_t parent_or_device;     // directories: inode number of the parent; devices: dev_t
   std::uint64_t entry_count;          // directories: names in it ("." and ".." not counted)
-  std::uint16_t profile;              // RAID profile, 0: the pool's default
+  std::uint16_t profile;              // Profile of new blocks, 0: the pool's for data
   std::uint8_t reserved[30];          // zero
 
   GPU4FS_FN std::uint8_t* inline_data() { return reinterpret_cast<std::uint8_t*>(slots); }

@@ -139,4 +139,10 @@ constexpr std::uint64_t log_capacity(const DevicePart* parts, std::uint32_t coun
   return capacity < log_capacity_min ? 0 : capacity;
 }
 
+// The same of a pool of which not all log devices may be there.
+constexpr std::uint64_t log_capacity(const Superblock& superblock, const DevicePart* parts) {
+  if (superblock.log_capacity != 0) return superblock.log_capacity;
+  return log_capacity(parts, superblock.tree_replica_count);
+}
+
 }  // namespace gpu4fs::format

@@ -82,8 +82,20 @@ enum class Opcode : std::uint16_t {
   scrub,            // internal: verifies pages [offset, + length) of chunk inode; result: health_format.hpp
   health,           // internal: HealthRecord and DamageRecords to data, at most length; result: bytes
   list_blocks,      // internal: where the inode's pages lie, to data, at most length; result: records
+  grow,             // internal, mask: GrowMask (fs/space/growth.hpp)
   check,            // internal, of a pool opened for a check: a part of a phase (check_format.hpp)
+  rebuild,          // internal: fills devices with what they lack (rebuild_format.hpp)
+  relocate,         // internal: pages move to other places (relocate_format.hpp)
   count,
+};
+
+enum GrowMask : std::uint32_t {
+  grow_stage = 1,
+  grow_admit = 2,
+  grow_room = 3,    // mode: class of chunks, offset: pages of chunks that could still be made
+  grow_freeze = 4,  // inode: a chunk, that is empty
+  grow_thaw = 5,    // inode: a chunk
+  grow_usage = 6,   // inode: a chunk; result: its pages in use
 };
 
 enum CommandFlags : std::uint16_t {

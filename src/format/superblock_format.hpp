@@ -16,11 +16,16 @@
 // refers to was flushed. Before epoch N + 1 is written to any device, every device must hold epoch N
 // durably, so that a torn write never costs a device its only usable slot; after a crash a mount for
 // writing first completes epoch N on the devices that lack it.
+//
+// A pool may go on without a device. From then on the superblocks of the others name it in `stale_since`, and nothing
+// that it lacks is acknowledged as durable before such a superblock is: whatever a stale device holds does not count.
+// A device can leave the pool when no chunk has a column on it: superblocks then have no UUID at its index.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "base/config.hpp"
 #include "base/limits.hpp"
 #include "format/chunk_format.hpp"
 #include "format/inode_format.hpp"
@@ -44,8 +49,14 @@ inline constexpr std::uint64_t feature_read_only_compatible_known = 0;
 enum IncompatibleFeatures : std::uint64_t {
   feature_data_checksums = 1u << 0,  // every data page has a checksum; cleared: only metadata has
   feature_operation_log = 1u << 1,   // the log may hold what no checkpoint has; cleared: every sync is a checkpoint
+  feature_stale_devices = 1u << 2,   // stale_since names a device
+  feature_mixed_profiles = 1u << 3,  // chunks of several profiles; the two fields are those of data and metadata
+  feature_removed_devices = 1u << 4,  // indices below device_count have no device: their UUID is zero
+  feature_physical = 1u << 5,        // with feature_mixed_profiles: chunks that say on which device they lie
 };
-inline constexpr std::uint64_t feature_incompatible_known = feature_data_checksums | feature_operation_log;
+inline constexpr std::uint64_t feature_incompatible_known =
+    feature_data_checksums | feature_operation_log | feature_stale_devices | feature_mixed_profiles |
+    feature_removed_devices | feature_physical;
 
 struct DevicePart {
   std::uint8_t device_uuid[16];
@@ -89,25 +100,36 @@ struct Superblock {
   std::uint64_t page_total;          // logical pages of all chunks
   std::uint64_t page_used;           // allocated pages at this epoch
   std::uint64_t inode_used;          // inodes in use, the reserved ones included
-  std::uint16_t data_profile;        // RaidLevel
+  std::uint16_t data_profile;        // Profile; without feature_mixed_profiles the level of all chunks
   std::uint16_t metadata_profile;
   std::uint32_t reserved1;
   std::uint8_t label[64];            // UTF-8, zero padded
   std::uint64_t log_start;           // LSN of the first record that this epoch does not include
   std::uint64_t log_seed;            // of the checksums of its records
-  std::uint8_t reserved2[240];
+  std::uint64_t log_capacity;        // bytes of the op-log; 0: the least log_bytes of the devices that hold it
+  std::uint8_t reserved2[232];
   DevicePart device;                 // of the device that holds this copy
   Inode inode_file;                  // inode 0
   std::uint8_t device_uuids[device_count_max][16];
-  std::uint8_t reserved3[page_size - 1888];
+  std::uint64_t stale_since[device_count_max];  // first epoch that the device lacks a part of; 0: it has all
+  std::uint8_t reserved3[page_size - 2400];
 };
 static_assert(offsetof(Superblock, pool_uuid) == 32);
 static_assert(offsetof(Superblock, device_count) == 104);
 static_assert(offsetof(Superblock, label) == 160);
+static_assert(offsetof(Superblock, log_capacity) == 240);
 static_assert(offsetof(Superblock, device) == 480);
 static_assert(offsetof(Superblock, inode_file) == 608);
 static_assert(offsetof(Superblock, device_uuids) == 864);
-static_assert(offsetof(Superblock, reserved3) == 1888);
+static_assert(offsetof(Superblock, stale_since) == 1888);
+static_assert(offsetof(Superblock, reserved3) == 2400);
 static_assert(sizeof(Superblock) == page_size);
+
+// False for an index whose device was removed, and for those beyond the devices.
+GPU4FS_FN inline bool has_device(const Superblock& superblock, std::uint32_t index) {
+  std::uint8_t any = 0;
+  for (std::uint32_t i = 0; i < 16; ++i) any = static_cast<std::uint8_t>(any | superblock.device_uuids[index][i]);
+  return any != 0;
+}
 
 }  // namespace gpu4fs::format

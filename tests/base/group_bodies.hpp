@@ -198,7 +198,13 @@ struct VerifyCopyBody {
     GPU4FS_EXPECT(report, !verify_copy_page(g, destination + 3, source, seed, wrong, 0, 4096));
     GPU4FS_EXPECT(report, !verify_copy_page(g, destination + 16, source, seed, wrong));
     g.sync();
-    expect_filled(g, report, 0, page_size + 64);
+    expect_filled(g, report, 0, 3);
+    expect_filled(g, report, page_size + 16, page_size + 64);
+    // A lane may have zeroed what it had copied.
+    for (u64 i = g.rank(); i < page_size + 16; i += Group::size()) {
+      GPU4FS_EXPECT(report, destination[i] == 0xee || (Group::size() == 1 && destination[i] == 0));
+    }
+    g.sync();
     GPU4FS_EXPECT(report, verify_copy_page(g, destination + 16, source, seed, hashes[0]));
     g.sync();
     PageHashBody::check_equal(g, report, destination + 16, source, page_size);

@@ -6,6 +6,7 @@
 
 #include "base/bits.hpp"
 #include "base/limits.hpp"
+#include "base/random.hpp"
 #include "base/to_text.hpp"
 
 namespace gpu4fs {

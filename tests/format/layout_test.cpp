@@ -126,10 +126,12 @@ void list_superblock(Listing& listing) {
   FIELD(Superblock, label);
   FIELD(Superblock, log_start);
   FIELD(Superblock, log_seed);
+  FIELD(Superblock, log_capacity);
   FIELD(Superblock, reserved2);
   FIELD(Superblock, device);
   FIELD(Superblock, inode_file);
   FIELD(Superblock, device_uuids);
+  FIELD(Superblock, stale_since);
   FIELD(Superblock, reserved3);
   END(Superblock);
 }
@@ -161,7 +163,7 @@ void list_chunks(Listing& listing) {
   BEGIN(PageDescriptor);
   FIELD(PageDescriptor, checksum);
   FIELD(PageDescriptor, birth_epoch);
-  FIELD(PageDescriptor, reserved);
+  FIELD(PageDescriptor, flags);
   END(PageDescriptor);
   BEGIN(ChunkTreeNode);
   FIELD(ChunkTreeNode, magic);
@@ -187,7 +189,7 @@ void list_chunks(Listing& listing) {
   FIELD(ChunkDescriptor, column_count);
   FIELD(ChunkDescriptor, stripe_length_bytes);
   FIELD(ChunkDescriptor, flags);
-  FIELD(ChunkDescriptor, reserved);
+  FIELD(ChunkDescriptor, physical_device);
   FIELD(ChunkDescriptor, epoch_created);
   END(ChunkDescriptor);
   BEGIN(ColumnAddress);

@@ -4,7 +4,7 @@
 usage: gpu4fs_reader.py info|list|log|verify DEVICE...
        gpu4fs_reader.py extract FOLDER DEVICE...
 
-All devices of the pool are given, in any order. `list` prints one JSON object a line, parents first; `log` the records
+The devices of the pool are given, in any order, as many as are needed for its redundancy. `list` prints one JSON object a line, parents first; `log` the records
 behind the newest checkpoint.
 Exit status: 0 good, 1 damaged, 2 usage.
 """
@@ -38,7 +38,7 @@ def print_info(fs: FileSystem) -> None:
                 "label": superblock.label,
                 "epoch": superblock.epoch,
                 "clean": bool(superblock.clean),
-                "devices": [device.path for device, _ in fs.pool.devices],
+                "devices": [device.path if device else None for device, _ in fs.pool.devices],
                 "chunk_size": superblock.chunk_size_bytes,
                 "chunks": len(fs.pool.chunks),
                 "page_total": superblock.page_total,

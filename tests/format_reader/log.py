@@ -70,7 +70,11 @@ class Log:
         page = superblock.page
         self.start, self.seed = struct.unpack_from("<QQ", page, 224)
         members = pool.devices[: superblock.tree_replica_count]
-        self.capacity = min(part.log_bytes for _, part in members) // PAGE * PAGE
+        self.capacity = superblock.log_capacity
+        if self.capacity == 0:
+            require(all(device is not None for device, _ in members), "a device with the operation log is missing")
+            self.capacity = min(part.log_bytes for _, part in members) // PAGE * PAGE
+        members = [(device, part) for device, part in members if device is not None]
         if superblock.feature_incompatible & 3 != FEATURE_LOG | 1 or self.capacity < CAPACITY_MIN:
             self.capacity = 0
         self.members = members

@@ -1,5 +1,6 @@
 """Devices, superblocks, the chunk tree and translation, after docs/format.md sections 2 to 5."""
 import dataclasses
+import functools
 import os
 import struct
 
@@ -9,6 +10,10 @@ PAGE = 4096
 ZERO_PAGE = bytes(PAGE)
 GRANULE = 65536
 FEATURE_DATA_CHECKSUMS = 1
+FEATURE_STALE_DEVICES = 4
+FEATURE_MIXED_PROFILES = 8
+FEATURE_REMOVED_DEVICES = 16
+FEATURE_PHYSICAL = 32
 SUPERBLOCK_OFFSETS = (65536, 131072)
 
 
@@ -99,14 +104,19 @@ class Superblock:
             raise SlotPassedOver("superblock checksum")
         require(self.version == 1, f"format version {self.version}")
         require(self.slot == slot and self.epoch % 2 == slot and 1 <= self.epoch <= 1 << 62, "slot or epoch")
-        require(self.feature_incompatible & ~3 == 0, f"features {self.feature_incompatible:#x}")
+        require(self.feature_incompatible & ~63 == 0, f"features {self.feature_incompatible:#x}")
         require(1 <= self.device_count <= 64, f"{self.device_count} devices")
         size = self.chunk_size_bytes
         require(size & (size - 1) == 0 and 1 << 23 <= size <= 1 << 30, f"chunk size {size}")
         if self.feature_compatible == 0 and self.feature_read_only_compatible == 0:
-            reserved = page[119:120] + page[156:160] + page[240:480] + page[1888:]
+            reserved = page[119:120] + page[156:160] + page[248:480] + page[2400:]
             require(is_zero(reserved), "reserved bytes of the superblock")
-        require(self.data_profile in (1, 2, 3) and self.metadata_profile == self.data_profile, "unknown profile")
+        self.is_mixed = bool(self.feature_incompatible & FEATURE_MIXED_PROFILES)
+        self.has_physical_chunks = bool(self.feature_incompatible & FEATURE_PHYSICAL)
+        require(self.is_mixed or not self.has_physical_chunks, "chunks of devices in a pool of one profile")
+        known = range(1, 9 if self.is_mixed else 7)
+        require(self.data_profile in known and self.metadata_profile in known, "unknown profile")
+        require(self.is_mixed or self.data_profile == self.metadata_profile, "profiles differ")
         require(1 <= self.tree_height <= 8, f"tree height {self.tree_height}")
         require(1 <= self.tree_replica_count <= self.device_count, "tree replicas")
         require(self.page_used <= self.page_total and self.clean <= 1, "page counts or clean flag")
@@ -116,14 +126,51 @@ class Superblock:
         self.inode_file = page[608:864]
         self.uuids = [page[864 + 16 * i : 880 + 16 * i] for i in range(64)]
         require(is_zero(b"".join(self.uuids[self.device_count :])), "UUIDs beyond the device count")
-        require(len(set(self.uuids[: self.device_count])) == self.device_count, "doubled device UUIDs")
+        named = [uuid for uuid in self.uuids[: self.device_count] if not is_zero(uuid)]
+        require(len(set(named)) == len(named), "doubled device UUIDs")
+        has_gaps = len(named) < self.device_count
+        require(has_gaps == bool(self.feature_incompatible & FEATURE_REMOVED_DEVICES), "removed devices")
+        require(not any(is_zero(uuid) for uuid in self.uuids[: self.tree_replica_count]), "a removed device with the tree")
+        require(not is_zero(self.device.uuid), "a device without UUID")
         require(self.device.index < self.device_count, "device index")
         require(self.device.uuid == self.uuids[self.device.index], "device UUID")
+        self.check_later_fields(page)
         self.common = page[:16] + page[24:480] + page[608:]
         self.page = page
 
 
+    def check_later_fields(self, page: bytes) -> None:
+        self.log_capacity = struct.unpack_from("<Q", page, 240)[0]
+        holds_log = self.device.index < self.tree_replica_count
+        require(self.log_capacity % PAGE == 0, "log capacity")
+        require(not holds_log or self.log_capacity <= self.device.log_bytes, "log capacity")
+        self.stale_since = struct.unpack_from("<64Q", page, 1888)
+        members = [not is_zero(uuid) for uuid in self.uuids]
+        require(not any(since and not here for since, here in zip(self.stale_since, members)), "a stale device that is none")
+        require(max(self.stale_since) <= self.epoch, "a device that is stale since a later epoch")
+        require(self.stale_since[self.device.index] == 0, "a device that says it is stale")
+        require(any(self.stale_since) == bool(self.feature_incompatible & FEATURE_STALE_DEVICES), "stale devices")
+
+
 SINGLE, RAID0, RAID1 = 1, 2, 3
+PARITIES = {4: 1, 5: 2, 6: 3}  # by level: raid5, raid6, raid7
+REGION = 512  # pages that rows do not cross
+
+
+@functools.lru_cache(maxsize=None)
+def times_power(exponent: int) -> bytes:
+    """Every byte times 2^exponent in GF(2^8) with the polynomial 0x11d."""
+    table = list(range(256))
+    for _ in range(exponent):
+        table = [value << 1 ^ (0x11D if value & 0x80 else 0) for value in table]
+    return bytes(table)
+
+
+@functools.lru_cache(maxsize=None)
+def times(factor: int) -> bytes:
+    """Every byte times `factor` in the same field."""
+    powers = [times_power(bit) for bit in range(8) if factor >> bit & 1]
+    return bytes(functools.reduce(lambda sum, power: sum ^ power[value], powers, 0) for value in range(256))
 
 
 @dataclasses.dataclass
@@ -132,7 +179,7 @@ class Chunk:
     size: int
     flags: int
     epoch_created: int
-    level: int  # 1 single, 2 raid0, 3 raid1
+    level: int  # 1 single, 2 raid0, 3 raid1, 4 raid5, 5 raid6, 6 raid7
     redundancy: int
     stripe: int  # bytes
     columns: list  # (device index, byte offset)
@@ -143,8 +190,31 @@ class Chunk:
         self.descriptors_page = 3 + 2 * self.bitmap_pages
         descriptor_pages = -(-self.page_count // 256)
         self.header_pages = (self.descriptors_page + descriptor_pages + 15) // 16 * 16
-        data_columns = len(self.columns) if self.level == RAID0 else 1
-        self.column_bytes = self.header_pages * PAGE + self.size // data_columns
+        self.parity_count = PARITIES.get(self.level, 0)
+        if self.parity_count:
+            self.slot_count = len(self.columns) - self.parity_count
+            self.region_rows = -(-REGION // self.slot_count)
+            self.unit = min(self.stripe // PAGE, self.region_rows)
+            self.full_stripes = REGION // (self.unit * self.slot_count)
+            column_pages = self.page_count // REGION * self.region_rows
+        else:
+            column_pages = self.page_count // (len(self.columns) if self.level == RAID0 else 1)
+        self.column_bytes = (self.header_pages + column_pages) * PAGE
+
+    def row_of(self, page: int) -> tuple:
+        """(row, pages of its slots, column of slot 0) of the row that holds a logical page."""
+        region, inside = divmod(page, REGION)
+        full_pages = self.unit * self.slot_count
+        stripe = min(inside // full_pages, self.full_stripes)
+        begin = stripe * full_pages
+        is_last = stripe == self.full_stripes
+        unit = self.region_rows - self.full_stripes * self.unit if is_last else self.unit
+        end = REGION if is_last else begin + full_pages
+        at = (inside - begin) % unit
+        pages = [region * REGION + other for other in range(begin + at, end, unit)]
+        stripes = self.full_stripes + (self.region_rows > self.full_stripes * self.unit)
+        row = region * self.region_rows + stripe * self.unit + at
+        return row, pages[: self.slot_count], (region * stripes + stripe) % len(self.columns)
 
     def places(self, page: int) -> list:
         """(column, page of its data area) of each copy of a logical page."""
@@ -152,6 +222,9 @@ class Chunk:
             length = self.stripe // PAGE
             row, column = divmod(page // length, len(self.columns))
             return [(column, row * length + page % length)]
+        if self.parity_count:
+            row, pages, shift = self.row_of(page)
+            return [((pages.index(page) + shift) % len(self.columns), row)]
         return [(column, page) for column in range(self.redundancy + 1)]
 
 
@@ -171,6 +244,7 @@ class Pool:
             for base in range(chunk.base, chunk.base + chunk.size, newest.chunk_size_bytes):
                 self.granules[base // newest.chunk_size_bytes] = chunk
         self.descriptor_pages = {}
+        self.rows_checked = set()
 
     def read_member(self, device: Device):
         found, problems = [], []
@@ -184,29 +258,56 @@ class Pool:
         return device, max(found, key=lambda superblock: superblock.epoch)
 
     def order_members(self, members: list, newest: Superblock) -> list:
-        ordered = [None] * newest.device_count
+        """A device that is missing or stale is (None, None)."""
+        ordered = [(None, None)] * newest.device_count
         for device, own in members:
             require(own.pool_uuid == newest.pool_uuid, f"{device.path}: of another pool")
-            require(own.epoch + 1 >= newest.epoch, f"{device.path}: has missed writes")
+            index = own.device.index
+            if own.device.uuid != newest.uuids[index]:
+                self.warnings.append(f"{device.path}: is no member any more")
+                continue
+            since = newest.stale_since[index]
+            require(since == 0 or own.epoch < since, f"{device.path}: was written without the others")
+            if since != 0 or own.epoch + 1 < newest.epoch:
+                self.warnings.append(f"{device.path}: is stale")
+                continue
             if own.epoch == newest.epoch:
                 require(own.common == newest.common, f"{device.path}: superblocks of one epoch differ")
             else:
                 self.warnings.append(f"{device.path}: lacks epoch {newest.epoch}")
-            index = own.device.index
-            require(ordered[index] is None, f"{device.path}: device {index} is there twice")
+            require(ordered[index][0] is None, f"{device.path}: device {index} is there twice")
             ordered[index] = (device, own.device)
-        for index, member in enumerate(ordered):
-            require(member is not None, f"device {index} is missing: {newest.uuids[index].hex()}")
+        for index, (device, _) in enumerate(ordered):
+            if device is None and not is_zero(newest.uuids[index]):
+                self.warnings.append(f"device {index} is not here: {newest.uuids[index].hex()}")
         return ordered
+
+    def is_here(self, chunk, column: int) -> bool:
+        return self.devices[chunk.columns[column][0]][0] is not None
+
+    def header_column(self, chunk) -> int:
+        """The first with a copy of the header area."""
+        here = [column for column in range(chunk.redundancy + 1) if self.is_here(chunk, column)]
+        require(here, f"chunk {chunk.base:#x}: too many of its devices are missing")
+        return here[0]
 
     def check_columns(self) -> None:
         extents = []
         for chunk in self.chunks:
             members = [index for index, _ in chunk.columns]
             require(len(set(members)) == len(members), f"chunk {chunk.base:#x}: two columns on one device")
+            absent = [index for index in members if index < len(self.devices) and self.devices[index][0] is None]
+            require(
+                len(absent) <= chunk.redundancy,
+                f"device {absent[0] if absent else 0} is missing, and chunk {chunk.base:#x} cannot do without it",
+            )
             for index, offset in chunk.columns:
                 require(index < len(self.devices), f"chunk {chunk.base:#x}: device {index}")
-                part = self.devices[index][1]
+                device, part = self.devices[index]
+                if device is None:
+                    require(offset % GRANULE == 0, f"chunk {chunk.base:#x}: column at {offset}")
+                    extents.append((index, offset, offset + chunk.column_bytes))
+                    continue
                 end = part.chunk_area_offset + part.chunk_area_granules * GRANULE
                 inside = part.chunk_area_offset <= offset and offset + chunk.column_bytes <= end
                 require(inside and offset % GRANULE == 0, f"chunk {chunk.base:#x}: column at {offset}")
@@ -220,12 +321,13 @@ class Pool:
         require(chunk is not None, f"address {address:#x} lies in no chunk")
         return chunk
 
-    def read_area(self, chunk: Chunk, first_page: int, page_count: int, column: int = 0) -> bytes:
+    def read_area(self, chunk: Chunk, first_page: int, page_count: int, column=None) -> bytes:
+        column = self.header_column(chunk) if column is None else column
         index, offset = chunk.columns[column]
         return self.devices[index][0].read(offset + first_page * PAGE, page_count * PAGE)
 
     def descriptor(self, address: int) -> tuple:
-        """(checksum, birth epoch, reserved) of the page at a logical address."""
+        """(checksum, birth epoch, flags) of the page at a logical address."""
         chunk = self.chunk_of(address)
         number = (address - chunk.base) // PAGE
         key = (chunk.base, number // 256)
@@ -236,19 +338,84 @@ class Pool:
     def read_page(self, address: int, verified: bool = True) -> bytes:
         """The page at a logical address; a checksum that does not match is an error."""
         chunk = self.chunk_of(address)
+        number = (address - chunk.base) // PAGE
         pages = [
             self.read_area(chunk, chunk.header_pages + place, 1, column)
-            for column, place in chunk.places((address - chunk.base) // PAGE)
+            for column, place in chunk.places(number)
+            if self.is_here(chunk, column)
         ]
+        if not pages and chunk.parity_count:
+            pages = [self.page_from_row(chunk, number)]
+        require(pages, f"page {address:#x}: its devices are missing")
         if not verified:
             return pages[0]
-        checksum, _, reserved = self.descriptor(address)
-        require(reserved == 0, f"page {address:#x}: reserved bytes of its descriptor")
+        checksum, _, flags = self.descriptor(address)
+        require(flags == (1 if chunk.parity_count else 0), f"page {address:#x}: flags of its descriptor")
+        if chunk.parity_count:
+            self.check_row(chunk, (address - chunk.base) // PAGE)
         good = [page for page in pages if xxh3_64(page, address) == checksum]
         require(good, f"page {address:#x}: checksum does not match")
         if len(good) != len(pages):
             self.warnings.append(f"page {address:#x}: {len(pages) - len(good)} of {len(pages)} copies are damaged")
         return good[0]
+
+    def read_row(self, chunk: Chunk, page: int) -> tuple:
+        """(row, sums of its pages that are here, by parity, slots that are missing, parities or None each)"""
+        row, pages, shift = chunk.row_of(page)
+        sums, missing, parities = [0] * chunk.parity_count, [], []
+        for slot, other in enumerate(pages):
+            if self.descriptor(chunk.base + other * PAGE)[2] & 1 == 0:
+                continue
+            column = (slot + shift) % len(chunk.columns)
+            if not self.is_here(chunk, column):
+                missing.append(slot)
+                continue
+            content = self.read_area(chunk, chunk.header_pages + row, 1, column)
+            for j in range(chunk.parity_count):
+                sums[j] ^= int.from_bytes(content.translate(times_power(j * slot)), "little")
+        for j in range(chunk.parity_count):
+            column = (chunk.slot_count + j + shift) % len(chunk.columns)
+            here = self.is_here(chunk, column)
+            content = self.read_area(chunk, chunk.header_pages + row, 1, column) if here else None
+            parities.append(content and int.from_bytes(content, "little"))
+        return row, sums, missing, parities
+
+    def check_row(self, chunk: Chunk, page: int) -> None:
+        """The parities of the page's row are those of the pages that they say they include."""
+        row, sums, missing, parities = self.read_row(chunk, page)
+        if missing or (chunk.base, row) in self.rows_checked:
+            return
+        self.rows_checked.add((chunk.base, row))
+        for j, parity in enumerate(parities):
+            same = parity is None or parity == sums[j]
+            require(same, f"row {row} of chunk {chunk.base:#x}: parity {j} does not match")
+
+    def page_from_row(self, chunk: Chunk, page: int) -> bytes:
+        """A page whose device is missing, from the rest of its row: elimination over the missing slots."""
+        row, sums, missing, parities = self.read_row(chunk, page)
+        pages = chunk.row_of(page)[1]
+        target = pages.index(page)
+        require(target in missing, f"page {page} of chunk {chunk.base:#x} is in no parity")
+        order = [slot for slot in missing if slot != target] + [target]
+        equations = [
+            ([times_power(j * slot)[1] for slot in order], (parity ^ sums[j]).to_bytes(PAGE, "little"))
+            for j, parity in enumerate(parities)
+            if parity is not None
+        ]
+        require(len(equations) >= len(order), f"row {row} of chunk {chunk.base:#x}: too many devices are missing")
+        for i in range(len(order)):
+            pivot = next(k for k in range(i, len(equations)) if equations[k][0][i])
+            equations[i], equations[pivot] = equations[pivot], equations[i]
+            factors, content = equations[i]
+            scale = times(next(x for x in range(256) if times(x)[factors[i]] == 1))
+            factors, content = [scale[factor] for factor in factors], content.translate(scale)
+            equations[i] = factors, content
+            for k in range(i + 1, len(equations)):
+                other, rest = equations[k]
+                table = times(other[i])
+                mixed = int.from_bytes(rest, "little") ^ int.from_bytes(content.translate(table), "little")
+                equations[k] = [a ^ table[b] for a, b in zip(other, factors)], mixed.to_bytes(PAGE, "little")
+        return equations[len(order) - 1][1]
 
     @property
     def has_data_checksums(self) -> bool:
@@ -293,7 +460,10 @@ class ChunkTree:
 
     def read_node(self, number: int, level: int) -> tuple:
         problems = []
+        newest = None  # of the valid replicas
         for device, part in self.pool.devices[: self.superblock.tree_replica_count]:
+            if device is None:
+                continue
             try:
                 require(number < part.tree_pages, f"node {number} outside the tree area")
                 page = device.read(part.tree_offset + number * PAGE, PAGE)
@@ -305,11 +475,13 @@ class ChunkTree:
                 require(own_level == level, f"node {number}: level {own_level}")
                 require(1 <= epoch <= self.superblock.epoch, f"node {number}: epoch {epoch}")
                 require(count >= 1 and used <= PAGE - 32, f"node {number}: entry count")
-                self.pool.warnings += problems
-                return count, page[32 : 32 + used]
+                if newest is None or epoch > newest[0]:
+                    newest = epoch, count, page[32 : 32 + used]
             except FormatError as error:
                 problems.append(f"{device.path}: chunk tree: {error}")
-        raise FormatError("; ".join(problems))
+        require(newest is not None, "; ".join(problems))
+        self.pool.warnings += problems
+        return newest[1:]
 
     def walk(self, number: int, level: int, first_key) -> None:
         self.node_count += 1
@@ -331,7 +503,7 @@ class ChunkTree:
         require(offset == len(entries), f"node {number}: used bytes")
 
     def add_chunk(self, entries: bytes, offset: int) -> int:
-        base, size, level, redundancy, columns, stripe, flags, reserved, epoch = struct.unpack_from(
+        base, size, level, redundancy, columns, stripe, flags, device, epoch = struct.unpack_from(
             "<QQBBHIIIQ", entries, offset
         )
         granule = self.superblock.chunk_size_bytes
@@ -340,12 +512,17 @@ class ChunkTree:
         require(size > 0 and size % granule == 0, f"chunk {base:#x}: size {size}")
         require(base + size <= granule << 24, f"chunk {base:#x}: beyond the logical space")
         self.check_shape(base, size, level, redundancy, columns, stripe)
-        require(1 <= flags <= 3 and reserved == 0, f"chunk {base:#x}: flags or reserved bytes")
+        require(flags & ~7 == 0 and flags & 3 != 0, f"chunk {base:#x}: flags or reserved bytes")
+        is_physical = flags & 4 != 0
+        require(is_physical or device == 0, f"chunk {base:#x}: flags or reserved bytes")
         require(1 <= epoch <= self.superblock.epoch, f"chunk {base:#x}: epoch")
         end = offset + 40 + 8 * columns
         require(end <= len(entries), f"chunk {base:#x}: column is cut off")
         words = struct.unpack_from(f"<{columns}Q", entries, offset + 40)
         places = [(word >> 48, (word & (1 << 48) - 1) * PAGE) for word in words]
+        if is_physical:
+            fits = self.superblock.has_physical_chunks and flags & 2 == 0 and level == SINGLE and device < 56
+            require(fits and places[0][0] == device, f"chunk {base:#x}: device that it belongs to")
         self.chunks.append(Chunk(base, size, flags, epoch, level, redundancy, stripe, places))
         return end
 
@@ -356,6 +533,9 @@ class ChunkTree:
             fits = fits and stripe in (1 << n for n in range(12, 21)) and size % (stripe * columns) == 0
         elif level == RAID1:
             fits = redundancy == columns - 1 and 2 <= columns <= 4 and stripe == 0
+        elif level in PARITIES:
+            fits = redundancy == PARITIES[level] and PARITIES[level] < columns <= 64
+            fits = fits and stripe in (1 << n for n in range(12, 21)) and size % (REGION * PAGE) == 0
         else:
             fits = (level, redundancy, columns, stripe) == (SINGLE, 0, 1, 0)
         require(fits, f"chunk {base:#x}: profile")

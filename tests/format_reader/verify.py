@@ -41,7 +41,8 @@ class Checker:
         self.bitmaps = {}
         total = 0
         for chunk in self.pool.chunks:
-            copies = [self.check_header_area(chunk, column) for column in range(chunk.redundancy + 1)]
+            here = [column for column in range(chunk.redundancy + 1) if self.pool.is_here(chunk, column)]
+            copies = [self.check_header_area(chunk, column) for column in here]
             found = [copy for copy in copies if copy is not None]
             if any(copy != found[0] for copy in found):
                 self.fault(f"chunk {chunk.base:#x}: copies of the bitmap differ")
@@ -73,12 +74,14 @@ class Checker:
 
     def check_chunk_maps(self) -> None:
         for index, (device, part) in enumerate(self.pool.devices):
+            if device is None:
+                continue
             expected = 0
             for chunk in self.pool.chunks:
                 for device_index, offset in chunk.columns:
                     if device_index == index:
                         first = (offset - part.chunk_area_offset) // GRANULE
-                        expected |= ((1 << chunk.column_bytes // GRANULE) - 1) << first
+                        expected |= ((1 << -(-chunk.column_bytes // GRANULE)) - 1) << first
             found = self.attempt(
                 f"chunk map of {device.path}",
                 self.pool.read_bitmap,
