@@ -13,6 +13,12 @@ enum class DeviceKind : u32 {
 
 class DeviceStack;  // device/stack/device_stack.hpp
 
+enum DeviceUse : u32 {
+  device_in_use = 0,
+  device_failed_for_good = 1,  // missing or given up: nothing reads or writes it; base may be null
+  device_rebuilding = 2,       // everything that is written goes to it too, nobody reads what it holds
+};
+
 struct Device {
   DeviceKind kind;
   u32 index;        // in the pool
@@ -21,6 +27,8 @@ struct Device {
   u32 needs_flush;  // 1: durable only after a flush upcall (msync or fdatasync); 0: memory is the medium
   u32 read_only;
   DeviceStack* stack = nullptr;  // sees every access (device/device_access.hpp); never with a GPU engine
+  u32 failed = 0;   // atomic, DeviceUse
+  u32 reserved = 0;
 };
 
 }  // namespace gpu4fs::device

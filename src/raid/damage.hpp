@@ -20,6 +20,7 @@ struct DamageTable {
   TicketLock lock;
   u32 entry_count;
   u32 dropped;                             // see format::HealthRecord
+  u64 repairs_running;                     // atomic: raid/repair_pages.hpp
   u64 mismatch_counts[device_count_max];   // by device
   format::DamageRecord entries[damage_entry_max];
 };

@@ -1,10 +1,14 @@
 // Announcing accesses to pages of the space to their devices' stacks (device/device_access.hpp).
 //
-// Plain functions: one rank calls them, inside serial(). A space without stacks costs one test a
-// call, which is one for a run of pages; in a kernel they are nothing.
+// Plain functions: one rank calls them, inside serial(). A space without stacks and lost devices costs two tests a
+// call, which is one for a run of pages.
+//
+// Lost devices (raid/device_loss.hpp) answer device_failed. Writing all copies passes them over; a device that cannot
+// be written becomes one, if the pool can do without it.
 #pragma once
 
 #include "device/device_access.hpp"
+#include "raid/device_loss.hpp"
 #include "raid/translate.hpp"
 
 namespace gpu4fs::raid {
@@ -18,37 +22,43 @@ GPU4FS_FN inline bool is_stacked(const LogicalSpace& space) {
 #endif
 }
 
+// True if accesses need no announcement.
+GPU4FS_FN inline bool is_plain(const LogicalSpace& space) { return !is_stacked(space) && failed_devices(space) == 0; }
+
 // Of `page_count` pages that lie together (pages_together()), in one of their copies.
 GPU4FS_FN inline Status begin_copy_read(const LogicalSpace& space, const PageLocation& location,
                                         u64 page_count, u32 copy) {
-  if (!is_stacked(space)) return Status::ok;
+  if (is_plain(space)) return Status::ok;
   const DevicePlace place = page_place(space, location, copy);
-  return device::begin_read(space.devices[place.device], place.offset, page_count * page_size);
+  const Status status = device::begin_read(space.devices[place.device], place.offset, page_count * page_size);
+  if (status != Status::ok) note_read_error(space, place.device, status);
+  return status;
 }
 
 GPU4FS_FN inline Status begin_copy_write(const LogicalSpace& space, const PageLocation& location,
                                          u64 page_count, u32 copy) {
-  if (!is_stacked(space)) return Status::ok;
+  if (is_plain(space)) return Status::ok;
   const DevicePlace place = page_place(space, location, copy);
   return device::begin_write(space.devices[place.device], place.offset, page_count * page_size);
 }
 
 GPU4FS_FN inline void end_copy_write(const LogicalSpace& space, const PageLocation& location,
                                      u64 page_count, u32 copy) {
-  if (!is_stacked(space)) return;
+  if (is_plain(space)) return;
   const DevicePlace place = page_place(space, location, copy);
   device::end_write(space.devices[place.device], place.offset, page_count * page_size);
 }
 
-// Of any `page_count` pages of one chunk, in all copies.
+// Of any `page_count` pages of one chunk, in all copies that are left.
 GPU4FS_FN inline Status begin_copies_read(const LogicalSpace& space, const PageLocation& location,
                                           u64 page_count) {
-  if (!is_stacked(space)) return Status::ok;
+  if (is_plain(space)) return Status::ok;
   const ChunkState& chunk = space.chunks[location.chunk];
   for (u64 done = 0; done < page_count;) {
     const PageLocation here{location.chunk, 0, location.page + done};
     const u64 count = minimum(page_count - done, pages_together(chunk, here.page));
     for (u32 copy = 0; copy < chunk.copy_count; ++copy) {
+      if (!copy_is_readable(space, here, copy)) continue;
       GPU4FS_TRY(begin_copy_read(space, here, count, copy));
     }
     done += count;
@@ -56,22 +66,29 @@ GPU4FS_FN inline Status begin_copies_read(const LogicalSpace& space, const PageL
   return Status::ok;
 }
 
-// Of pages that lie together, in all copies.
+// Of pages that lie together, in all copies that are left; one at least.
 GPU4FS_FN inline Status begin_page_write(const LogicalSpace& space, const PageLocation& location,
                                          u64 page_count) {
-  if (!is_stacked(space)) return Status::ok;
+  if (is_plain(space)) return Status::ok;
+  u32 begun = 0;
   for (u32 copy = 0; copy < space.chunks[location.chunk].copy_count; ++copy) {
     const Status status = begin_copy_write(space, location, page_count, copy);
-    if (status == Status::ok) continue;
-    while (copy > 0) end_copy_write(space, location, page_count, --copy);
+    if (status == Status::ok) {
+      begun |= 1u << copy;
+      continue;
+    }
+    if (outlives_write_error(space, page_place(space, location, copy).device)) continue;
+    for (u32 other = 0; other < copy; ++other) {
+      if ((begun >> other & 1) != 0) end_copy_write(space, location, page_count, other);
+    }
     return status;
   }
-  return Status::ok;
+  return begun != 0 ? Status::ok : Status::device_failed;
 }
 
 GPU4FS_FN inline void end_page_write(const LogicalSpace& space, const PageLocation& location,
                                      u64 page_count) {
-  if (!is_stacked(space)) return;
+  if (is_plain(space)) return;
   for (u32 copy = 0; copy < space.chunks[location.chunk].copy_count; ++copy) {
     end_copy_write(space, location, page_count, copy);
   }
@@ -80,23 +97,28 @@ GPU4FS_FN inline void end_page_write(const LogicalSpace& space, const PageLocati
 // Of pages [first, first + count) of a column's header area.
 GPU4FS_FN inline Status begin_header_read(const LogicalSpace& space, const ChunkState& chunk,
                                           u32 column, u64 first, u64 count) {
-  if (!is_stacked(space)) return Status::ok;
+  if (is_plain(space)) return Status::ok;
   const ColumnState& state = chunk.columns[column];
-  return device::begin_read(space.devices[state.device], state.header_offset + first * page_size,
-                            count * page_size);
+  const Status status = device::begin_read(space.devices[state.device], state.header_offset + first * page_size,
+                                           count * page_size);
+  if (status != Status::ok) note_read_error(space, state.device, status);
+  return status;
 }
 
+// On an error the column's device may have become a lost one (column_has_failed()): then the caller goes on without it.
 GPU4FS_FN inline Status begin_header_write(const LogicalSpace& space, const ChunkState& chunk,
                                            u32 column, u64 first, u64 count) {
-  if (!is_stacked(space)) return Status::ok;
+  if (is_plain(space)) return Status::ok;
   const ColumnState& state = chunk.columns[column];
-  return device::begin_write(space.devices[state.device], state.header_offset + first * page_size,
-                             count * page_size);
+  const Status status = device::begin_write(space.devices[state.device], state.header_offset + first * page_size,
+                                            count * page_size);
+  if (status != Status::ok) (void)outlives_write_error(space, state.device);
+  return status;
 }
 
 GPU4FS_FN inline void end_header_write(const LogicalSpace& space, const ChunkState& chunk,
                                        u32 column, u64 first, u64 count) {
-  if (!is_stacked(space)) return;
+  if (is_plain(space)) return;
   const ColumnState& state = chunk.columns[column];
   device::end_write(space.devices[state.device], state.header_offset + first * page_size,
                     count * page_size);

@@ -14,11 +14,12 @@
 // with the use that it was written with. Metadata always has one.
 //
 // A page with several copies is written to all of them; one that is bad when it is read is replaced
-// by another (raid/copies.hpp).
+// by another (raid/copies.hpp). A page of a row with parities is written with them, and made from the rest
+// of the row when it is bad (raid/parity).
 //
-// Status: checksum_mismatch (the destination of a read is untouched), corrupt_structure for an
+// Status: checksum_mismatch (nothing of the page is at the destination of a read), corrupt_structure for an
 // address that no page has and for a write to a free page, chunk_not_mapped (chunk_of() names the chunk),
-// device_failed, medium_error.
+// device_failed, medium_error, and for writing data of chunks with parities retry_after_checkpoint.
 #pragma once
 
 #include "base/access.hpp"
@@ -32,6 +33,8 @@
 #include "raid/damage.hpp"
 #include "raid/page_access.hpp"
 #include "raid/page_merge.hpp"
+#include "raid/parity/reconstruct.hpp"
+#include "raid/parity/row_write.hpp"
 #include "raid/raid_types.hpp"
 #include "raid/translate.hpp"
 
@@ -47,17 +50,20 @@ struct ReadPlan {
   const u8* memory;
   u64 checksum;
   PageLocation location;
+  u32 scratch;  // that `memory` lies in, or no_scratch; end_read() gives it back
+  u32 reserved;
 };
 
 inline constexpr u32 any_copy = copy_count_max;
 
 GPU4FS_FN inline ReadPlan plan_read(const LogicalSpace& space, u64 address, u32 wanted_copy = any_copy) {
   ReadPlan plan{};
+  plan.scratch = no_scratch;
   plan.status = find_page(space, address, &plan.location);
   if (plan.status == Status::ok) plan.status = chunk_state(space, plan.location.chunk);
   if (plan.status != Status::ok) return plan;
   plan.copy = wanted_copy != any_copy ? wanted_copy
-                                      : preferred_copy(space.chunks[plan.location.chunk], plan.location.page);
+                                      : copy_to_read(space, plan.location);
   const CopyPlan copy = plan_copy(space, plan.location, plan.copy);
   plan.status = copy.status;
   plan.memory = copy.memory;
@@ -65,11 +71,39 @@ GPU4FS_FN inline ReadPlan plan_read(const LogicalSpace& space, u64 address, u32 
   return plan;
 }
 
-// True if a page that could not be read for `reason` may have another copy that can.
+// True if a page that could not be read for `reason` may come from elsewhere.
 GPU4FS_FN inline bool has_other_copies(const LogicalSpace& space, const PageLocation& location, Status reason) {
   const bool is_copys_fault = reason == Status::checksum_mismatch || reason == Status::medium_error ||
                               reason == Status::device_failed;
-  return is_copys_fault && location.chunk != no_chunk && space.chunks[location.chunk].copy_count > 1;
+  if (!is_copys_fault || location.chunk == no_chunk) return false;
+  const ChunkState& chunk = space.chunks[location.chunk];
+  return chunk.copy_count > 1 || chunk.parity_count != 0;
+}
+
+GPU4FS_FN inline void end_read(const LogicalSpace& space, const ReadPlan& plan) {
+  if (plan.scratch != no_scratch) return_scratch(space, plan.scratch);
+}
+
+// The page as the rest of its row has it takes the place of the planned one, and is written over it.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status use_rest_of_row(Group g, const LogicalSpace& space, ReadPlan* plan, Status reason,
+                                                 bool verifies) {
+  if (plan->scratch == no_scratch) plan->scratch = serial(g, [&] { return take_scratch(space); });
+  u8* page = scratch_memory(space, plan->scratch);
+  const Status status = reconstruct_page(g, space, plan->location, verifies, reason, page);
+  if (status != Status::ok) {
+    if (reason != Status::checksum_mismatch) return status;
+    const ChunkState& chunk = space.chunks[plan->location.chunk];
+    serial(g, [&] { note_damage(space, chunk.base_address + plan->location.page * page_size); });
+    return status;
+  }
+  repair_copy(g, space, plan->location, 0, page);
+  plan->memory = page;
+  plan->status = Status::ok;
+  plan->checksum = serial(g, [&] {
+    return load_shared_16(&space.chunks[plan->location.chunk].descriptors[plan->location.page]).low;
+  });
+  return Status::ok;
 }
 
 // Another copy takes the place of the planned one, which could not be read for `reason`.
@@ -83,6 +117,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status use_other_copy(Group g, const LogicalSpace& spa
     }
     return reason;
   }
+  if (space.chunks[plan->location.chunk].parity_count != 0) {
+    return use_rest_of_row(g, space, plan, reason, verifies);
+  }
   const CopyPlan good = find_good_copy(g, space, plan->location, plan->copy, reason, verifies, true);
   plan->status = good.status;
   plan->copy = good.copy;
@@ -91,30 +128,40 @@ GPU4FS_FN GPU4FS_NOINLINE Status use_other_copy(Group g, const LogicalSpace& spa
   return good.status;
 }
 
-// Brings the other copies of pages whose copy 0 has just been written in line. Inside begin and
+struct WritePlan {
+  Status status;
+  u32 birth_epoch;
+  u8* memory;        // of the first of `copies`
+  PageLocation location;
+  u32 copies;        // a bit a copy: that are written
+  u32 reserved;
+};
+
+GPU4FS_FN inline u32 first_copy(u32 copies) {
+  GPU4FS_CHECK_NE(copies, 0u);
+  return static_cast<u32>(count_trailing_zeros(u64{copies}));
+}
+
+// Brings the other copies of a page whose first one has just been written in line. Inside begin and
 // end_page_write().
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void mirror_pages(Group g, const LogicalSpace& space, const PageLocation& location,
-                                            u64 page_count) {
+GPU4FS_FN GPU4FS_NOINLINE void mirror_copies(Group g, const LogicalSpace& space, const WritePlan& plan) {
   g.sync();
-  const u8* source = page_memory(space, location, 0);
-  for (u32 copy = 1; copy < space.chunks[location.chunk].copy_count; ++copy) {
-    copy_bytes(g, page_memory(space, location, copy), source, page_count * page_size);
+  for (u32 left = plan.copies & (plan.copies - 1); left != 0; left &= left - 1) {
+    copy_bytes(g, page_memory(space, plan.location, first_copy(left)), plan.memory, page_size);
   }
   g.sync();
 }
 
 template <class Group>
-GPU4FS_FN void mirror_page(Group g, const LogicalSpace& space, const PageLocation& location) {
-  if (space.chunks[location.chunk].copy_count > 1) mirror_pages(g, space, location, 1);
+GPU4FS_FN void mirror_page(Group g, const LogicalSpace& space, const WritePlan& plan) {
+  if ((plan.copies & (plan.copies - 1)) != 0) mirror_copies(g, space, plan);
 }
 
-struct WritePlan {
-  Status status;
-  u32 birth_epoch;
-  u8* memory;
-  PageLocation location;
-};
+GPU4FS_FN inline void choose_copies(const LogicalSpace& space, WritePlan* plan) {
+  plan->copies = copies_to_write(space, plan->location);
+  plan->memory = page_memory(space, plan->location, first_copy(plan->copies));
+}
 
 // Of a page whose descriptor will be changed; nothing is announced yet.
 GPU4FS_FN inline WritePlan plan_description(const LogicalSpace& space, u64 address) {
@@ -129,7 +176,7 @@ GPU4FS_FN inline WritePlan plan_description(const LogicalSpace& space, u64 addre
     return plan;
   }
   GPU4FS_CHECK_EQ(space.devices[chunk.columns[0].device].read_only, 0u);
-  plan.memory = page_memory(space, plan.location);
+  if (chunk.parity_count == 0) choose_copies(space, &plan);
   // A stable page is written by the checkpoint that made it stable, whose epoch is the one before
   // the open one, or it is an unwritten block being filled, for which one epoch less does no harm.
   const u64 epoch = load<Order::relaxed, Scope::engine>(&space.epoch_open);
@@ -139,25 +186,31 @@ GPU4FS_FN inline WritePlan plan_description(const LogicalSpace& space, u64 addre
   return plan;
 }
 
-// finish_write() or end_page_write() must follow if the status is ok.
+GPU4FS_FN inline bool is_in_rows(const LogicalSpace& space, const WritePlan& plan) {
+  return plan.status == Status::ok && space.chunks[plan.location.chunk].parity_count != 0;
+}
+
+// Unless the page is in rows, which announce themselves, finish_write() or end_page_write() must follow if the status
+// is ok.
 GPU4FS_FN inline WritePlan plan_write(const LogicalSpace& space, u64 address) {
   WritePlan plan = plan_description(space, address);
-  if (plan.status == Status::ok) plan.status = begin_page_write(space, plan.location, 1);
+  if (plan.status != Status::ok || is_in_rows(space, plan)) return plan;
+  plan.status = begin_page_write(space, plan.location, 1);
+  if (plan.status == Status::ok) choose_copies(space, &plan);
   return plan;
 }
 
 // After the page's bytes: the dirty bit is set last, so that a checkpoint that sees it sees the
 // descriptor.
-GPU4FS_FN inline void put_descriptor(LogicalSpace& space, const WritePlan& plan, u64 checksum) {
+GPU4FS_FN inline void put_descriptor(LogicalSpace& space, const WritePlan& plan, u64 checksum, u32 flags = 0) {
   ChunkState& chunk = space.chunks[plan.location.chunk];
   const u64 page = plan.location.page;
   GPU4FS_CHECK_LT(page, chunk.page_count);
-  static_assert(offsetof(format::PageDescriptor, checksum) == 0);
-  static_assert(offsetof(format::PageDescriptor, birth_epoch) == 8);
-  store_shared_16(&chunk.descriptors[page], Vector16{checksum, u64{plan.birth_epoch}});
+  store_shared_16(&chunk.descriptors[page], make_descriptor(checksum, plan.birth_epoch, flags));
   const u64 descriptor_page = page / format::descriptors_per_page;
   const u64 bit = u64{1} << (descriptor_page % 64);
   fetch_or<Order::release, Scope::engine>(&chunk.descriptor_dirty[descriptor_page / 64], bit);
+  note_rewritten_pages(space, chunk, page, 1);
 }
 
 GPU4FS_FN inline void finish_write(LogicalSpace& space, const WritePlan& plan, u64 checksum) {
@@ -165,8 +218,32 @@ GPU4FS_FN inline void finish_write(LogicalSpace& space, const WritePlan& plan, u
   put_descriptor(space, plan, checksum);
 }
 
+GPU4FS_FN inline ReadPlan plan_old_page(const LogicalSpace& space, u64 address, bool in_place) {
+  if (!in_place) return plan_read(space, address);
+  const WritePlan target = plan_description(space, address);
+  if (target.status != Status::ok) return plan_read(space, address);
+  return plan_read(space, address, first_copy(target.copies));
+}
+
 GPU4FS_FN inline bool has_checksum(const LogicalSpace& space, PageUse use) {
   return use == PageUse::metadata || space.data_checksums != 0;
+}
+
+}  // namespace detail
+
+namespace detail {
+
+template <class Group>
+GPU4FS_FN Status write_in_rows(Group g, LogicalSpace& space, const PageLocation& location, u64 count,
+                               const void* source, PageUse use) {
+  const RowSource rows{location.chunk,
+                       has_checksum(space, use) ? 1u : 0u,
+                       use == PageUse::metadata ? 1u : 0u,
+                       0,
+                       location.page,
+                       count,
+                       static_cast<const u8*>(source)};
+  return write_rows(g, space, rows);
 }
 
 }  // namespace detail
@@ -180,10 +257,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_page_range(Group g, const LogicalSpace& sp
   GPU4FS_CHECK_LE(to, page_size);
   detail::ReadPlan plan = serial(g, [&] { return detail::plan_read(space, address); });
   const bool verifies = detail::has_checksum(space, use);
-  if (plan.status != Status::ok) {
-    GPU4FS_TRY(detail::use_other_copy(g, space, &plan, plan.status, verifies));
-  }
-  for (u32 attempt = 0;; ++attempt) {
+  Status status = plan.status;
+  if (status != Status::ok) status = detail::use_other_copy(g, space, &plan, status, verifies);
+  for (u32 attempt = 0; status == Status::ok; ++attempt) {
     bool verified = true;
     if (verifies) {
       verified = verify_copy_page(g, destination, plan.memory, address, plan.checksum, from, to);
@@ -191,10 +267,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_page_range(Group g, const LogicalSpace& sp
       copy_bytes(g, destination, plan.memory + from, to - from);
     }
     g.sync();
-    if (verified) return Status::ok;
-    if (attempt == copy_count_max) return Status::checksum_mismatch;
-    GPU4FS_TRY(detail::use_other_copy(g, space, &plan, Status::checksum_mismatch, verifies));
+    if (verified) break;
+    status = Status::checksum_mismatch;
+    if (attempt < copy_count_max) status = detail::use_other_copy(g, space, &plan, status, verifies);
   }
+  if (plan.scratch != no_scratch) serial(g, [&] { detail::end_read(space, plan); });
+  return status;
 }
 
 // The whole page, 4096 bytes.
@@ -212,36 +290,84 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_page(Group g, LogicalSpace& space, u64 ad
   GPU4FS_CHECK(source != nullptr);
   const detail::WritePlan plan = serial(g, [&] { return detail::plan_write(space, address); });
   if (plan.status != Status::ok) return plan.status;
+  if (detail::is_in_rows(space, plan)) return detail::write_in_rows(g, space, plan.location, 1, source, use);
   u64 checksum = 0;
   if (detail::has_checksum(space, use)) {
     checksum = xxh3_copy_page(g, plan.memory, source, address);
   } else {
     copy_bytes(g, plan.memory, source, page_size);
   }
-  detail::mirror_page(g, space, plan.location);
+  detail::mirror_page(g, space, plan);
   serial(g, [&] { detail::finish_write(space, plan, checksum); });
   return Status::ok;
 }
 
-// The page at `address`, whose bytes someone else has put on the medium, gets the descriptor that fits them.
+namespace detail {
+
+struct MergeSource {
+  u32 from;
+  u32 to;
+  const u8* bytes;  // nullptr: zeros
+};
+
+// The merged page of a chunk with parities is put together in engine memory: it is written once.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status describe_page(Group g, LogicalSpace& space, u64 address, u64* checksum) {
-  const detail::WritePlan plan = serial(g, [&] {
-    detail::WritePlan place = detail::plan_description(space, address);
-    if (place.status == Status::ok) place.status = begin_copy_read(space, place.location, 1, 0);
-    return place;
-  });
-  if (plan.status != Status::ok) return plan.status;
-  *checksum = detail::has_checksum(space, PageUse::data) ? xxh3_page(g, plan.memory, address) : 0;
-  const u64 stored = *checksum;
-  serial(g, [&] { detail::put_descriptor(space, plan, stored); });
-  return Status::ok;
+GPU4FS_FN GPU4FS_NOINLINE Status merge_into_row(Group g, LogicalSpace& space, const WritePlan& plan, ReadPlan* read,
+                                                u64 old_address, const MergeSource& source, PageUse use) {
+  const u32 scratch = serial(g, [&] { return take_scratch(space); });
+  const MergeTarget target{scratch_memory(space, scratch), old_address, has_checksum(space, use)};
+  Status status = Status::ok;
+  for (u32 attempt = 0; status == Status::ok; ++attempt) {
+    const OldPage old = read != nullptr ? OldPage{read->memory, old_address, read->checksum} : OldPage{};
+    const bool verified = merge_page(g, target, old, source.from, source.to, source.bytes).is_verified;
+    g.sync();
+    if (verified) {
+      status = write_in_rows(g, space, plan.location, 1, target.memory, use);
+      break;
+    }
+    status = Status::checksum_mismatch;
+    if (attempt < copy_count_max) status = use_other_copy(g, space, read, status, target.has_checksum);
+  }
+  serial(g, [&] { return_scratch(space, scratch); });
+  return status;
 }
 
+// Into all copies of the page at `address`, which may be the old one.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status merge_into_copies(Group g, LogicalSpace& space, const WritePlan& plan,
+                                                   ReadPlan* read, u64 old_address, u64 address,
+                                                   const MergeSource& source, PageUse use) {
+  const MergeTarget target{plan.memory, address, has_checksum(space, use)};
+  const bool in_place = old_address == address;
+  for (u32 attempt = 0;; ++attempt) {
+    // The copies have been repaired if there was anything to repair, so the first is as good as the one found.
+    const u8* old_memory = in_place ? plan.memory : read != nullptr ? read->memory : nullptr;
+    const OldPage old = read != nullptr ? OldPage{old_memory, old_address, read->checksum} : OldPage{};
+    const MergeResult result = merge_page(g, target, old, source.from, source.to, source.bytes);
+    g.sync();
+    if (result.is_verified) {
+      mirror_page(g, space, plan);
+      serial(g, [&] { finish_write(space, plan, result.checksum); });
+      return Status::ok;
+    }
+    Status repaired = Status::checksum_mismatch;
+    if (attempt < copy_count_max) {
+      repaired = use_other_copy(g, space, read, repaired, target.has_checksum);
+      if (in_place) read->copy = first_copy(plan.copies);
+    }
+    if (repaired != Status::ok) {
+      serial(g, [&] { end_page_write(space, plan.location, 1); });
+      return repaired;
+    }
+  }
+}
+
+}  // namespace detail
+
 // Writes to `address` the page at `old_address` (no_address: zeros) with its bytes [from, to)
-// replaced by those at `source` (any alignment; nullptr: zeros). `old_address` may equal `address`.
-// The old page is verified unless all of it is replaced; on checksum_mismatch the page at `address`
-// has undefined content, or, if it is the old one, is unchanged.
+// replaced by those at `source` (any alignment; nullptr: zeros). `old_address` may equal `address`, but not in
+// chunks with parities. The old page is verified unless all of it is replaced; on checksum_mismatch the page at
+// `address` has undefined content, or, if it is the old one, is unchanged.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_page_merged(Group g, LogicalSpace& space, u64 address,
                                                    u64 old_address, u32 from, u32 to,
@@ -254,38 +380,30 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_page_merged(Group g, LogicalSpace& space,
   const bool has_old = old_address != no_address && !whole;
   const bool in_place = old_address == address;
   detail::ReadPlan read{};
+  read.scratch = no_scratch;
+  Status status = Status::ok;
   if (has_old) {
-    // What is replaced where it stands is merged into copy 0.
-    read = serial(g, [&] { return detail::plan_read(space, old_address, in_place ? 0 : detail::any_copy); });
-    if (read.status != Status::ok) {
-      GPU4FS_TRY(detail::use_other_copy(g, space, &read, read.status, detail::has_checksum(space, use)));
+    // What is replaced where it stands is merged into the first copy that is written.
+    read = serial(g, [&] { return detail::plan_old_page(space, old_address, in_place); });
+    status = read.status;
+    if (status != Status::ok) {
+      status = detail::use_other_copy(g, space, &read, status, detail::has_checksum(space, use));
     }
   }
-  const detail::WritePlan plan = serial(g, [&] { return detail::plan_write(space, address); });
-  if (plan.status != Status::ok) return plan.status;
-  const detail::MergeTarget target{plan.memory, address, detail::has_checksum(space, use)};
-  for (u32 attempt = 0;; ++attempt) {
-    // The copies have been repaired if there was anything to repair, so copy 0 is as good as the one found.
-    const u8* old_memory = in_place ? plan.memory : read.memory;
-    const detail::OldPage old = has_old ? detail::OldPage{old_memory, old_address, read.checksum} : detail::OldPage{};
-    const detail::MergeResult result =
-        detail::merge_page(g, target, old, from, to, static_cast<const u8*>(source));
-    g.sync();
-    if (result.is_verified) {
-      detail::mirror_page(g, space, plan.location);
-      serial(g, [&] { detail::finish_write(space, plan, result.checksum); });
-      return Status::ok;
-    }
-    Status repaired = Status::checksum_mismatch;
-    if (attempt < copy_count_max) {
-      repaired = detail::use_other_copy(g, space, &read, repaired, target.has_checksum);
-      if (in_place) read.copy = 0;
-    }
-    if (repaired != Status::ok) {
-      serial(g, [&] { end_page_write(space, plan.location, 1); });
-      return repaired;
+  if (status == Status::ok) {
+    const detail::WritePlan plan = serial(g, [&] { return detail::plan_write(space, address); });
+    const detail::MergeSource merged{from, to, static_cast<const u8*>(source)};
+    detail::ReadPlan* const old = has_old ? &read : nullptr;
+    status = plan.status;
+    if (detail::is_in_rows(space, plan)) {
+      GPU4FS_CHECK(!in_place);
+      status = detail::merge_into_row(g, space, plan, old, old_address, merged, use);
+    } else if (status == Status::ok) {
+      status = detail::merge_into_copies(g, space, plan, old, old_address, address, merged, use);
     }
   }
+  if (read.scratch != no_scratch) serial(g, [&] { detail::end_read(space, read); });
+  return status;
 }
 
 }  // namespace gpu4fs::raid

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "raid/page_io.hpp"
+#include "raid/parity/row_read.hpp"
 
 namespace gpu4fs::raid {
 namespace detail {
@@ -17,27 +18,30 @@ inline constexpr u32 run_page_max = warp_size;
 
 struct RunPlan {
   Status status;
-  u32 page_count;   // of the wanted ones: those that follow each other in memory
+  u32 page_count;   // of the wanted ones
   u32 copy;         // that is read
+  u32 copies;       // a bit a copy: that are written
+  u8* memory;       // of the copy that is read, or of the first that is written
+  u32 is_spread;    // 1: the pages do not follow each other
   u32 reserved;
-  u8* memory;       // of the copy that is read; copy 0 for writing
   PageLocation location;
 };
 
+// Where the pages begin, which lie in one chunk that can be used.
+GPU4FS_FN inline Status find_run(const LogicalSpace& space, u64 address, u64 page_count, PageLocation* location) {
+  GPU4FS_TRY(find_page(space, address, location));
+  GPU4FS_TRY(chunk_state(space, location->chunk));
+  return page_count > space.chunks[location->chunk].page_count - location->page ? Status::corrupt_structure : Status::ok;
+}
+
 GPU4FS_FN inline RunPlan plan_run(const LogicalSpace& space, u64 address, u64 wanted) {
   RunPlan plan{};
-  plan.status = find_page(space, address, &plan.location);
-  if (plan.status == Status::ok) plan.status = chunk_state(space, plan.location.chunk);
+  plan.status = find_run(space, address, wanted, &plan.location);
   if (plan.status != Status::ok) return plan;
   const ChunkState& chunk = space.chunks[plan.location.chunk];
   const u64 page = plan.location.page;
-  if (wanted > chunk.page_count - page) {
-    plan.status = Status::corrupt_structure;
-    return plan;
-  }
   plan.page_count = static_cast<u32>(minimum<u64>(minimum(wanted, pages_together(chunk, page)), run_page_max));
   GPU4FS_CHECK_GT(plan.page_count, 0u);
-  plan.memory = page_memory(space, plan.location);
   return plan;
 }
 
@@ -51,27 +55,61 @@ GPU4FS_FN inline u32 run_bits(const u64* bitmap, u64 page, u32 count) {
   return static_cast<u32>(bits) & static_cast<u32>((u64{1} << count) - 1);
 }
 
+// How many of the pages can be read in one run though they do not follow each other: up to the first one on a lost
+// device; 0 where accesses are announced.
+GPU4FS_FN inline u32 spread_pages(const LogicalSpace& space, const RunPlan& plan, u32 wanted) {
+  if (space.chunks[plan.location.chunk].copy_count != 1 || is_stacked(space)) return 0;
+  if (failed_devices(space) == 0) return wanted;
+  u32 count = 0;
+  while (count < wanted && copy_is_readable(space, {plan.location.chunk, 0, plan.location.page + count}, 0)) ++count;
+  return count;
+}
+
 GPU4FS_FN inline RunPlan plan_run_to_read(const LogicalSpace& space, u64 address, u64 wanted) {
   RunPlan plan = plan_run(space, address, wanted);
   if (plan.status != Status::ok) return plan;
-  plan.copy = preferred_copy(space.chunks[plan.location.chunk], plan.location.page);
-  if (plan.copy != 0) plan.memory = page_memory(space, plan.location, plan.copy);
-  plan.status = begin_copy_read(space, plan.location, plan.page_count, plan.copy);
+  plan.copy = copy_to_read(space, plan.location);
+  const u32 spread = spread_pages(space, plan, static_cast<u32>(minimum<u64>(wanted, run_page_max)));
+  if (spread > plan.page_count) {
+    plan.page_count = spread;
+    plan.is_spread = 1;
+  }
+  plan.status = begin_copy_read(space, plan.location, plan.is_spread != 0 ? 1 : plan.page_count, plan.copy);
+  if (plan.status == Status::ok) plan.memory = page_memory(space, plan.location, plan.copy);
   return plan;
 }
 
-template <class Group>
-GPU4FS_FN void store_whole_page(Group g, PageRegisters<Group>& page, u8* destination) {
-  if (is_aligned(destination, 16)) {
-    store_page(g, page, destination);
-  } else {
-    store_page_range(g, page, destination, 0, static_cast<u32>(page_size));
+// Where the pages of a run are: one behind the other, or, of a spread run, each where its rank found it.
+template <bool is_spread, class Group>
+struct RunPages {
+  const LogicalSpace* space;
+  const RunPlan* plan;
+  u64 own;  // of a warp: the rank's page
+
+  GPU4FS_FN static RunPages make(Group g, const LogicalSpace& space, const RunPlan& plan) {
+    RunPages pages{&space, &plan, 0};
+    if constexpr (is_spread && Group::size() > 1) {
+      if (g.rank() < plan.page_count) pages.own = reinterpret_cast<std::uintptr_t>(pages.find(g.rank()));
+    }
+    return pages;
   }
-}
+  GPU4FS_FN const u8* find(u32 index) const {
+    return page_memory(*space, {plan->location.chunk, 0, plan->location.page + index}, 0);
+  }
+  GPU4FS_FN const u8* at(Group g, u32 index) const {
+    if constexpr (!is_spread) {
+      return plan->memory + u64{index} * page_size;
+    } else if constexpr (Group::size() > 1) {
+      return reinterpret_cast<const u8*>(static_cast<std::uintptr_t>(g.shuffle(own, index % Group::size())));
+    } else {
+      return find(index);
+    }
+  }
+};
 
 // How many pages were verified and given out; the one behind them is damaged. What becomes of that is the
 // caller's: calls inside the loop would cost registers of the loads in flight.
-template <class Group>
+template <bool is_spread, class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 read_planned(Group g, const LogicalSpace& space, const RunPlan& plan,
                                             u64 address, u8* destination, bool verifies) {
   const format::PageDescriptor* descriptors =
@@ -81,14 +119,21 @@ GPU4FS_FN GPU4FS_NOINLINE u32 read_planned(Group g, const LogicalSpace& space, c
   if (Group::size() > 1 && g.rank() < plan.page_count) {
     own = load_shared_16(&descriptors[g.rank()]).low;
   }
-  PageRegisters<Group> next = load_page(g, plan.memory);
+  const RunPages<is_spread, Group> pages = RunPages<is_spread, Group>::make(g, space, plan);
+  PageRegisters<Group> next = load_page(g, pages.at(g, 0));
   for (u32 i = 0; i < plan.page_count; ++i) {
     PageRegisters<Group> page = next;
-    if (i + 1 < plan.page_count) next = load_page(g, plan.memory + (i + 1) * page_size);
+    if (i + 1 < plan.page_count) next = load_page(g, pages.at(g, i + 1));
     if (verifies) {
       const u64 checksum =
           Group::size() > 1 ? g.shuffle(own, i % Group::size()) : load_shared_16(&descriptors[i]).low;
-      if (xxh3_registers(g, page, address + i * page_size) != checksum) return i;
+      const u64 seed = address + i * page_size;
+      if constexpr (Group::size() == 1) {
+        // One pass over the page.
+        if (!verify_copy_page(g, destination + i * page_size, page.page, seed, checksum)) return i;
+        continue;
+      }
+      if (xxh3_registers(g, page, seed) != checksum) return i;
     }
     store_whole_page(g, page, destination + i * page_size);
   }
@@ -126,8 +171,8 @@ GPU4FS_FN u64 write_one(Group g, PageRegisters<Group>& page, u8* memory, u64 add
 template <class Group>
 GPU4FS_FN void write_other_copies(Group g, PageRegisters<Group>& page, const LogicalSpace& space,
                                   const RunPlan& plan, u32 index) {
-  for (u32 copy = 1; copy < space.chunks[plan.location.chunk].copy_count; ++copy) {
-    u8* memory = page_memory(space, plan.location, copy) + u64{index} * page_size;
+  for (u32 left = plan.copies & (plan.copies - 1); left != 0; left &= left - 1) {
+    u8* memory = page_memory(space, plan.location, first_copy(left)) + u64{index} * page_size;
     if constexpr (Group::size() == 1) {
       (void)page;
       copy_bytes(g, memory, plan.memory + u64{index} * page_size, page_size);
@@ -155,7 +200,7 @@ GPU4FS_FN GPU4FS_NOINLINE void write_planned(Group g, LogicalSpace& space, const
   });
   GPU4FS_CHECK_GT(birth.epoch, u64{1});
   format::PageDescriptor* descriptors = &chunk.descriptors[first];
-  const bool mirrors = chunk.copy_count > 1;
+  const bool mirrors = (plan.copies & (plan.copies - 1)) != 0;
   PageRegisters<Group> next = load_page(g, source);
   for (u32 i = 0; i < plan.page_count; ++i) {
     PageRegisters<Group> page = next;
@@ -173,7 +218,51 @@ GPU4FS_FN GPU4FS_NOINLINE void write_planned(Group g, LogicalSpace& space, const
     for (u64 at = first / format::descriptors_per_page; at <= last; ++at) {
       fetch_or<Order::release, Scope::engine>(&chunk.descriptor_dirty[at / 64], u64{1} << (at % 64));
     }
+    if (birth.stable != 0) note_rewritten_pages(space, chunk, first, plan.page_count);
   });
+}
+
+// True if the pages are read by rows: devices are lost, and the chunk has parities.
+GPU4FS_FN inline bool reads_rows(const LogicalSpace& space, u64 address) {
+  PageLocation location{};
+  return failed_devices(space) != 0 && find_page(space, address, &location) == Status::ok &&
+         space.chunks[location.chunk].parity_count != 0;
+}
+
+struct RowsPlan {
+  Status status;
+  PageLocation location;
+};
+// As read_pages().
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status read_in_rows(Group g, const LogicalSpace& space, u64 address, u64 page_count,
+                                              u8* destination, PageUse use) {
+  const RowsPlan plan = serial(g, [&] {
+    RowsPlan found{};
+    found.status = find_run(space, address, page_count, &found.location);
+    return found;
+  });
+  GPU4FS_TRY(plan.status);
+  const u32 index = plan.location.chunk;
+  const u64 first = plan.location.page;
+  const u64 end = first + page_count;
+  const RowTarget target{index, has_checksum(space, use) ? 1u : 0u, first, page_count, destination};
+  for (u64 page = first; page < end;) {
+    const RowsOfRun rows = serial(g, [&] { return rows_of_run(space, index, page, end); });
+    for (u64 i = 0; i < rows.count; ++i) {
+      const u64 row = serial(g, [&] { return row_place(space.chunks[index], page + i).row; });
+      if (read_row(g, space, target, row)) continue;
+      const RowView view = serial(g, [&] { return row_view(space, index, row); });
+      const SlotRange range = covered_slots(view, first, page_count);
+      for (u32 slot = range.low; slot < range.high; ++slot) {
+        const u64 behind = (row_page(view, slot) - first) * page_size;
+        GPU4FS_TRY(read_page(g, space, address + behind, destination + behind, use));
+      }
+    }
+    page = rows.next_page;
+  }
+  g.sync();
+  return Status::ok;
 }
 
 }  // namespace detail
@@ -184,6 +273,9 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status read_pages(Group g, const LogicalSpace& space, u64 address, u32 page_count,
                                             u8* destination, PageUse use) {
   GPU4FS_CHECK_GT(page_count, 0u);
+  if (space.parity != nullptr && serial(g, [&] { return detail::reads_rows(space, address); })) {
+    return detail::read_in_rows(g, space, address, page_count, destination, use);
+  }
   for (u32 done = 0; done < page_count;) {
     const u64 here = address + u64{done} * page_size;
     const detail::RunPlan plan =
@@ -191,8 +283,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_pages(Group g, const LogicalSpace& space, 
     u32 verified = 0;
     Status status = plan.status;
     if (status == Status::ok) {
-      verified = detail::read_planned(g, space, plan, here, destination + u64{done} * page_size,
-                                      detail::has_checksum(space, use));
+      const bool verifies = detail::has_checksum(space, use);
+      u8* to = destination + u64{done} * page_size;
+      verified = plan.is_spread != 0 ? detail::read_planned<true>(g, space, plan, here, to, verifies)
+                                     : detail::read_planned<false>(g, space, plan, here, to, verifies);
       if (verified != plan.page_count) status = Status::checksum_mismatch;
     }
     done += verified;
@@ -205,6 +299,32 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_pages(Group g, const LogicalSpace& space, 
   return Status::ok;
 }
 
+namespace detail {
+
+// True if all pages of [page, page + count) are taken.
+GPU4FS_FN inline bool all_busy(const ChunkState& chunk, u64 page, u64 count) {
+  for (u64 done = 0; done < count; done += run_page_max) {
+    const u32 here = static_cast<u32>(minimum<u64>(count - done, run_page_max));
+    if (run_bits(chunk.bitmaps.busy, page + done, here) != static_cast<u32>((u64{1} << here) - 1)) return false;
+  }
+  return true;
+}
+
+// Where a run of a chunk with parities begins; status exists: the chunk has none.
+GPU4FS_FN inline WritePlan plan_rows(const LogicalSpace& space, u64 address, u64 page_count) {
+  WritePlan plan = plan_description(space, address);
+  if (plan.status != Status::ok) return plan;
+  const ChunkState& chunk = space.chunks[plan.location.chunk];
+  if (chunk.parity_count == 0) {
+    plan.status = Status::exists;
+  } else if (page_count > chunk.page_count - plan.location.page || !all_busy(chunk, plan.location.page, page_count)) {
+    plan.status = Status::corrupt_structure;
+  }
+  return plan;
+}
+
+}  // namespace detail
+
 // Writes `page_count` > 0 pages from `source` (any alignment; it may change meanwhile, the pages stay
 // consistent) to `address` on; the caller has allocated them. Status as write_page.
 template <class Group>
@@ -212,6 +332,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_pages(Group g, LogicalSpace& space, u64 a
                                              const u8* source, PageUse use) {
   GPU4FS_CHECK_GT(page_count, 0u);
   GPU4FS_CHECK(source != nullptr);
+  if (space.parity != nullptr) {
+    const detail::WritePlan rows = serial(g, [&] { return detail::plan_rows(space, address, page_count); });
+    if (rows.status == Status::ok) return detail::write_in_rows(g, space, rows.location, page_count, source, use);
+    if (rows.status != Status::exists) return rows.status;
+  }
   for (u32 done = 0; done < page_count;) {
     const u64 here = address + u64{done} * page_size;
     const detail::RunPlan plan = serial(g, [&] {
@@ -225,6 +350,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_pages(Group g, LogicalSpace& space, u64 a
       }
       GPU4FS_CHECK_EQ(space.devices[chunk.columns[0].device].read_only, 0u);
       found.status = begin_page_write(space, found.location, found.page_count);
+      if (found.status != Status::ok) return found;
+      found.copies = copies_to_write(space, found.location);
+      found.memory = page_memory(space, found.location, detail::first_copy(found.copies));
       return found;
     });
     if (plan.status != Status::ok) return plan.status;

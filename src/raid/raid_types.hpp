@@ -1,11 +1,14 @@
 // The logical address space in engine memory: chunks, their columns, page descriptors and bitmaps.
 //
-// Every array is allocated when the pool is mounted and never moves. `descriptors` and the bitmaps are
-// filled by load_chunk(); a chunk is usable once `loaded` is 1. A chunk's columns must also have their memory
+// Every array is allocated when the pool is mounted, or with a chunk that is made later, and never moves. The counts of
+// devices and chunks grow: what they count is complete before. A chunk that is deleted leaves its place in the table,
+// marked as erased, for one that comes later (fs/space/growth.hpp). `descriptors` and the
+// bitmaps are filled by load_chunk(); a chunk is usable once `loaded` is 1. A chunk's columns must also have their memory
 // (`accessible`): blocks of a tmpfs, and registration with the GPU. The server sees to that on first use, by an
 // upcall.
 #pragma once
 
+#include "base/atomics.hpp"
 #include "base/config.hpp"
 #include "base/types.hpp"
 #include "device/device_types.hpp"
@@ -45,11 +48,15 @@ struct ChunkState {
   u16 column_count;
   u32 stripe_pages;             // 0: no stripes
   u32 copy_count;               // places of each page
+  u32 parity_count;             // parities of each row of pages
   u32 flags;                    // format::ChunkFlags
+  u32 stripe_count;             // of a chunk with parities: what its pages are allocated in, else 0
   ColumnState* columns;         // column_count
   format::PageDescriptor* descriptors;  // page_count
   u64* descriptor_dirty;        // one bit a descriptor page
   ChunkBitmaps bitmaps;
+  u32* stripe_closed;           // by stripe: free pages that wait for the others of their stripe
+  u64* rebuild_todo;            // one bit a page: devices being rebuilt may lack it (raid/rebuild/); nullptr: never
   u32* region_free;             // free pages of each 2 MiB region (512 pages), two 16-bit counts a word
   u32 free_pages;               // pages not busy and not claimed; top bit: see fs/space/space_counters.hpp
   u32 changed;                  // atomic flag: `committed` changed since the last snapshot
@@ -58,25 +65,55 @@ struct ChunkState {
   u64 slot_epoch[2];            // epochs found in or written to the slots, 0: invalid
   u32 accessible;               // 1: the engine may touch the columns' memory
   u32 loaded;                   // 1: descriptors and bitmaps are valid
+  u32 page_class;               // format::Profile of the chunk, less one
+  u32 erased;                   // atomic, 1: the pool has no such chunk any more; its place in the table is free
 };
 
 struct DamageTable;             // raid/damage.hpp
+struct ParityState;             // raid/parity/parity_types.hpp
+struct DeviceHealth;            // raid/device_loss.hpp
 
 struct LogicalSpace {
-  device::Device* devices;
-  u32 device_count;
-  u32 chunk_count;
-  ChunkState* chunks;
-  u32* granule_to_chunk;        // logical address >> granule_shift -> chunk index, or no_chunk
-  u64 granule_count;
+  device::Device* devices;      // room for device_capacity
+  u32 device_count;             // atomic
+  u32 chunk_count;              // atomic
+  ChunkState* chunks;           // room for chunk_capacity
+  u32* granule_to_chunk;        // atomic: logical address >> granule_shift -> chunk index, or no_chunk
+  u64 granule_count;            // of the table; it may reach beyond the last chunk
   u32 granule_shift;            // log2 of the superblock's chunk_size_bytes
   u32 data_checksums;           // feature_data_checksums
   DamageTable* damage;          // of the pages that did not match; nullptr: nobody keeps count
+  ParityState* parity;          // nullptr: no chunk has parities
   u64 epoch_open;               // birth epoch of pages written now
   u32 stacked;                  // 1: a device has a stack (device/device_access.hpp)
-  u32 reserved;
+  u32 data_class;               // of data whose inode names no profile: a format::Profile less one
+  u32 metadata_class;
+  u64 data_classes;             // a bit a class: data may ask for it
+  u64 striped_classes;          // a bit a class: chunks with parities
+  u32 page_cost[format::profile_max];  // by class: pages that are promised for one, 1 or those of the longest stripe
+  u32 tree_device_count;        // devices 0.. that hold chunk tree and operation log; 0: none does
+  DeviceHealth* health;         // of the devices; nullptr: none of them may be lost
+  u32 device_capacity;
+  u32 chunk_capacity;
 };
 inline constexpr u32 no_chunk = 0xffffffffu;
+inline constexpr u32 chunk_to_make = 0xfffffffeu;  // where a chunk is wanted: one that there is not yet
+
+// How many there are now.
+GPU4FS_FN inline u32 chunk_count_of(const LogicalSpace& space) {
+  return load<Order::acquire, Scope::engine>(&space.chunk_count);
+}
+GPU4FS_FN inline u32 device_count_of(const LogicalSpace& space) {
+  return load<Order::acquire, Scope::engine>(&space.device_count);
+}
+
+// At least as many as count the chunk or device that the caller knows of: it learned of it after it was counted.
+GPU4FS_FN inline u32 known_chunk_count(const LogicalSpace& space) {
+  return load<Order::relaxed, Scope::group>(&space.chunk_count);
+}
+GPU4FS_FN inline u32 known_device_count(const LogicalSpace& space) {
+  return load<Order::relaxed, Scope::group>(&space.device_count);
+}
 
 // A run of logical pages inside one chunk.
 struct Extent {

@@ -37,9 +37,10 @@ GPU4FS_FN inline Status find_chunk(const LogicalSpace& space, u64 address, u32* 
   *chunk = no_chunk;
   const u64 granule = address >> space.granule_shift;
   if (granule >= space.granule_count) return Status::corrupt_structure;
-  const u32 index = space.granule_to_chunk[granule];
+  // Addresses in a chunk come from whoever allocated there, after the chunk was counted.
+  const u32 index = load<Order::relaxed, Scope::group>(&space.granule_to_chunk[granule]);
   if (index == no_chunk) return Status::corrupt_structure;
-  GPU4FS_CHECK_LT(index, space.chunk_count);
+  GPU4FS_CHECK_LT(index, known_chunk_count(space));
   GPU4FS_CHECK_LT(address - space.chunks[index].base_address, space.chunks[index].size_bytes);
   *chunk = index;
   return Status::ok;
@@ -54,11 +55,12 @@ GPU4FS_FN inline Status find_page(const LogicalSpace& space, u64 address, PageLo
   return Status::ok;
 }
 
-// Whether the engine may touch the chunk's pages: ok, chunk_not_mapped, or device_failed for a
-// chunk whose allocation state and page descriptors are not in memory.
+// Whether the engine may touch the chunk's pages: ok, chunk_not_mapped, device_failed for a
+// chunk whose allocation state and page descriptors are not in memory, or corrupt_structure for one that was deleted.
 GPU4FS_FN inline Status chunk_state(const LogicalSpace& space, u32 chunk) {
-  GPU4FS_CHECK_LT(chunk, space.chunk_count);
+  GPU4FS_CHECK_LT(chunk, known_chunk_count(space));
   const ChunkState& state = space.chunks[chunk];
+  if (load<Order::acquire, Scope::engine>(&state.erased) != 0) return Status::corrupt_structure;
   if (load<Order::acquire, Scope::engine>(&state.loaded) == 0) return Status::device_failed;
   if (load<Order::acquire, Scope::engine>(&state.accessible) == 0) return Status::chunk_not_mapped;
   return Status::ok;
@@ -84,7 +86,7 @@ GPU4FS_FN inline Geometry geometry_of(const ChunkState& chunk) {
 }
 
 // Pages from `page` on that follow each other in memory, in every copy.
-GPU4FS_FN inline u64 pages_together(const ChunkState& chunk, u64 page) {
+GPU4FS_FN GPU4FS_NOINLINE inline u64 pages_together(const ChunkState& chunk, u64 page) {
   GPU4FS_CHECK_LT(page, chunk.page_count);
   return with_level(chunk.level, [&](auto level) { return level.pages_together(geometry_of(chunk), page); });
 }
@@ -94,8 +96,8 @@ GPU4FS_FN inline u32 preferred_copy(const ChunkState& chunk, u64 page) {
   return chunk.copy_count == 1 ? 0 : static_cast<u32>(page / 64 % chunk.copy_count);
 }
 
-GPU4FS_FN inline DevicePlace page_place(const LogicalSpace& space, const PageLocation& location, u32 copy) {
-  GPU4FS_CHECK_LT(location.chunk, space.chunk_count);
+GPU4FS_FN GPU4FS_NOINLINE inline DevicePlace page_place(const LogicalSpace& space, const PageLocation& location, u32 copy) {
+  GPU4FS_CHECK_LT(location.chunk, known_chunk_count(space));
   const ChunkState& chunk = space.chunks[location.chunk];
   GPU4FS_CHECK_LT(location.page, chunk.page_count);
   GPU4FS_CHECK_LT(copy, chunk.copy_count);
@@ -103,7 +105,7 @@ GPU4FS_FN inline DevicePlace page_place(const LogicalSpace& space, const PageLoc
       with_level(chunk.level, [&](auto level) { return level.map(geometry_of(chunk), location.page, copy); });
   GPU4FS_CHECK_LT(place.column, chunk.column_count);
   const ColumnState& column = chunk.columns[place.column];
-  GPU4FS_CHECK_LT(column.device, space.device_count);
+  GPU4FS_CHECK_LT(column.device, known_device_count(space));
   return {column.device, 0, column.data_offset + place.page * page_size};
 }
 
@@ -118,7 +120,7 @@ GPU4FS_FN inline u8* header_memory(const LogicalSpace& space, const ChunkState& 
                                    u64 first, u64 count) {
   GPU4FS_CHECK_LT(column, chunk.column_count);
   const ColumnState& state = chunk.columns[column];
-  GPU4FS_CHECK_LT(state.device, space.device_count);
+  GPU4FS_CHECK_LT(state.device, known_device_count(space));
   GPU4FS_CHECK_LT(state.header_offset, state.data_offset);
   GPU4FS_CHECK_LE((first + count) * page_size, state.data_offset - state.header_offset);
   return device::memory_at(space.devices[state.device], state.header_offset + first * page_size,

@@ -34,6 +34,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 mismatches_in_run(Group g, const u8* memory, const
                                                 u64 address, u64 wanted) {
   u64 found = 0;
   u64 own = 0;
+  const u32 page_end = wanted != 0 ? 64 - static_cast<u32>(count_leading_zeros(wanted)) : 0;
   u32 half = 2;
   u32 next_page = wanted != 0 ? static_cast<u32>(count_trailing_zeros(wanted)) : 0;
   PageRegisters<Group> next{};
@@ -50,7 +51,8 @@ GPU4FS_FN GPU4FS_NOINLINE u64 mismatches_in_run(Group g, const u8* memory, const
     if constexpr (Group::size() > 1) {
       if (here / warp_size != half) {
         half = here / warp_size;
-        own = load_shared_16(&descriptors[half * warp_size + g.rank()]).low;
+        const u32 mine = half * warp_size + g.rank();
+        if (mine < page_end) own = load_shared_16(&descriptors[mine]).low;
       }
       checksum = g.shuffle(own, here % warp_size);
     } else {
@@ -64,7 +66,8 @@ GPU4FS_FN GPU4FS_NOINLINE u64 mismatches_in_run(Group g, const u8* memory, const
 }  // namespace detail
 
 // Of copy `copy` of the chunk's pages [page, page + 64) those in `wanted` (a bit a page, all of them pages of the
-// chunk) that are allocated and do not match their checksum. The chunk is accessible. Uniform.
+// chunk) that are allocated and do not match their checksum; those on lost devices are passed over. The chunk is
+// accessible. Uniform.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 find_mismatches(Group g, const LogicalSpace& space, u32 index, u32 copy, u64 page,
                                               u64 wanted) {
@@ -72,6 +75,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 find_mismatches(Group g, const LogicalSpace& space
   GPU4FS_CHECK_LT(page, chunk.page_count);
   const u64 address = chunk.base_address + page * page_size;
   const u32 count = static_cast<u32>(minimum<u64>(verify_page_max, chunk.page_count - page));
+  wanted &= ~serial(g, [&] { return pages_out_of_reach(space, index, copy, page, wanted); });
   u64 found = 0;
   for (u32 done = 0; done < count;) {
     const u64 first = page + done;
@@ -79,8 +83,11 @@ GPU4FS_FN GPU4FS_NOINLINE u64 find_mismatches(Group g, const LogicalSpace& space
     GPU4FS_CHECK_GT(together, 0u);
     const u64 mask = together == 64 ? ~u64{0} : (u64{1} << together) - 1;
     const u64 here = wanted >> done & mask;
-    if (here != 0) {
-      const u8* memory = page_memory(space, {index, 0, first}, copy);
+    const PageLocation location{index, 0, first};
+    if (here != 0 && serial(g, [&] { return begin_copy_read(space, location, together, copy); }) != Status::ok) {
+      found |= here << done;  // what cannot be read is as good as damaged
+    } else if (here != 0) {
+      const u8* memory = page_memory(space, location, copy);
       found |= detail::mismatches_in_run(g, memory, &chunk.descriptors[first], address + u64{done} * page_size, here)
                << done;
     }

@@ -120,6 +120,13 @@ void MappedFile::put_under(std::shared_ptr<DeviceStack> stack) {
   stack_->map(base_, !read_only_);
 }
 
+MappedFile MappedFile::absent(const std::string& name, bool read_only) {
+  MappedFile file;
+  file.path_ = name;
+  file.read_only_ = read_only;
+  return file;
+}
+
 MappedFile MappedFile::anonymous(u64 size_bytes, std::shared_ptr<DeviceStack> stack) {
   MappedFile file;
   file.path_ = "anonymous memory";
@@ -226,7 +233,9 @@ GpuRegistration MappedFile::gpu_registration() const {
 }
 
 Device MappedFile::device(u32 index) const {
-  GPU4FS_CHECK(base_ != nullptr);
+  if (is_absent()) {
+    return Device{DeviceKind::memory, index, ~u64{0} & ~u64{page_size - 1}, nullptr, 0, read_only_ ? 1u : 0u, nullptr, 1};
+  }
   return Device{DeviceKind::memory,       index,          size_bytes_, base_, needs_flush() ? 1u : 0u,
                 read_only_ ? 1u : 0u, stack_.get()};
 }

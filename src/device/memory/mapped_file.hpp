@@ -71,6 +71,8 @@ class MappedFile {
   // The same for an open descriptor, which is taken over (closed even on failure); `path` is for
   // messages. The descriptor must be open for writing unless options.read_only is set.
   static MappedFile adopt(int descriptor, const std::string& path, OpenOptions options = {});
+  // Stands for a device that is not there: its Device is marked as failed and has no memory.
+  static MappedFile absent(const std::string& name, bool read_only);
   // Zeroed memory without a file.
   static MappedFile anonymous(u64 size_bytes, std::shared_ptr<DeviceStack> stack = nullptr);
 
@@ -80,6 +82,7 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
   ~MappedFile();
 
+  bool is_absent() const { return base_ == nullptr; }
   u8* base() const { return base_; }
   u64 size_bytes() const { return size_bytes_; }
   MediumKind medium() const { return medium_; }

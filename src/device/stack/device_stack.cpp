@@ -23,6 +23,10 @@ void end_stacked_write(DeviceStack& stack, u64 offset, u64 length) {
   stack.end_write(offset, length);
 }
 
+void cancel_stacked_write(DeviceStack& stack, u64 offset) {
+  stack.cancel_write(offset);
+}
+
 }  // namespace detail
 
 DeviceStack::DeviceStack(std::vector<std::unique_ptr<StackLayer>> layers)
@@ -92,6 +96,11 @@ void DeviceStack::end_write(u64 offset, u64 length) {
     GPU4FS_CHECK_LE(write.offset + write.bytes.size(), size_bytes_);
     std::memcpy(base_ + write.offset, write.bytes.data(), write.bytes.size());
   }
+}
+
+void DeviceStack::cancel_write(u64 offset) {
+  const std::lock_guard guard(mutex_);
+  old_bytes_.erase(offset);
 }
 
 Status DeviceStack::read(u64 offset, u8* bytes, u64 length) {

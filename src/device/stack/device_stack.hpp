@@ -76,6 +76,8 @@ class DeviceStack {
   Status begin_read(u64 offset, u64 length);
   Status begin_write(u64 offset, u64 length);
   void end_write(u64 offset, u64 length);
+  // In place of end_write(), also where no write had begun: what was stored stays, unseen by the layers.
+  void cancel_write(u64 offset);
 
   // Of a file: read() when `bytes` were read, which it may change; write() calls `store` for what
   // reaches the medium.

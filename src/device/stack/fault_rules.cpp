@@ -27,7 +27,7 @@ constexpr KindName kind_names[] = {
     {"gone", FaultKind::gone},
 };
 
-[[noreturn]] void fail(std::string_view rule, const std::string& what) {
+[[noreturn]] void fail_rule(std::string_view rule, const std::string& what) {
   throw DeviceError("fault rule '" + std::string(rule) + "': " + what, 0);
 }
 
@@ -40,14 +40,14 @@ u64 take_number(std::string_view rule, std::string_view& text, const char* what)
   }
   u64 number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, base);
-  if (error != std::errc{}) fail(rule, std::string(what) + " is no number");
+  if (error != std::errc{}) fail_rule(rule, std::string(what) + " is no number");
   text.remove_prefix(static_cast<std::size_t>(end - text.data()));
   return number;
 }
 
 u64 whole_number(std::string_view rule, std::string_view text, const char* what) {
   const u64 number = take_number(rule, text, what);
-  if (!text.empty()) fail(rule, "'" + std::string(text) + "' behind " + what);
+  if (!text.empty()) fail_rule(rule, "'" + std::string(text) + "' behind " + what);
   return number;
 }
 
@@ -61,23 +61,23 @@ FaultRule parse_rule(std::string_view rule) {
   for (const KindName& known : kind_names) {
     if (known.name == name) found = &known;
   }
-  if (found == nullptr) fail(rule, "unknown kind of fault '" + std::string(name) + "'");
-  if (rest.empty()) fail(rule, "says nowhere when: =PROBABILITY, @OFFSET+LENGTH or #NUMBER");
+  if (found == nullptr) fail_rule(rule, "unknown kind of fault '" + std::string(name) + "'");
+  if (rest.empty()) fail_rule(rule, "says nowhere when: =PROBABILITY, @OFFSET+LENGTH or #NUMBER");
   parsed.kind = found->kind;
   if (rest.starts_with('@')) {
     rest.remove_prefix(1);
     parsed.begin = take_number(rule, rest, "the offset");
-    if (!rest.starts_with('+')) fail(rule, "a range is OFFSET+LENGTH");
+    if (!rest.starts_with('+')) fail_rule(rule, "a range is OFFSET+LENGTH");
     rest.remove_prefix(1);
     const u64 length = take_number(rule, rest, "the length");
-    if (length == 0 || parsed.begin + length < parsed.begin) fail(rule, "an impossible range");
+    if (length == 0 || parsed.begin + length < parsed.begin) fail_rule(rule, "an impossible range");
     parsed.end = parsed.begin + length;
-    if (parsed.kind == FaultKind::flush_error) fail(rule, "a flush has no range");
+    if (parsed.kind == FaultKind::flush_error) fail_rule(rule, "a flush has no range");
   }
   if (rest.starts_with('#')) {
     rest.remove_prefix(1);
     parsed.nth = take_number(rule, rest, "the number");
-    if (parsed.nth == 0) fail(rule, "accesses are counted from 1");
+    if (parsed.nth == 0) fail_rule(rule, "accesses are counted from 1");
   }
   if (rest.starts_with('=')) {
     rest.remove_prefix(1);
@@ -85,11 +85,11 @@ FaultRule parse_rule(std::string_view rule) {
         std::from_chars(rest.data(), rest.data() + rest.size(), parsed.probability);
     const bool whole = end == rest.data() + rest.size();
     if (error != std::errc{} || !whole || !(parsed.probability >= 0 && parsed.probability <= 1)) {
-      fail(rule, "a probability is a number from 0 to 1");
+      fail_rule(rule, "a probability is a number from 0 to 1");
     }
     rest = {};
   }
-  if (!rest.empty()) fail(rule, "'" + std::string(rest) + "' is not understood");
+  if (!rest.empty()) fail_rule(rule, "'" + std::string(rest) + "' is not understood");
   return parsed;
 }
 
@@ -101,7 +101,7 @@ FaultRules parse_fault_rules(std::string_view text) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const std::string_view rule = text.substr(begin, end - begin);
     begin = end + 1;
-    if (rule.empty()) fail(text, "an empty rule");
+    if (rule.empty()) fail_rule(text, "an empty rule");
     if (rule.starts_with("seed=")) {
       rules.seed = whole_number(rule, rule.substr(5), "the seed");
     } else if (rule.starts_with("delay-us=")) {

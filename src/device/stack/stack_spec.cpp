@@ -18,7 +18,7 @@ namespace {
 constexpr std::string_view layer_names[] = {"record", "fault", "null"};
 constexpr std::string_view null_name = "null";
 
-[[noreturn]] void fail(const std::string& text, const std::string& what) {
+[[noreturn]] void fail_spec(const std::string& text, const std::string& what) {
   throw DeviceError("device '" + text + "': " + what, 0);
 }
 
@@ -35,16 +35,16 @@ u64 parse_null_size(const std::string& text, std::string_view argument) {
   u64 size = 0;
   const char* end = argument.data() + argument.size();
   const auto [stop, error] = std::from_chars(argument.data(), end, size);
-  if (error != std::errc{}) fail(text, "the size of 'null' is a number with K, M or G behind it");
+  if (error != std::errc{}) fail_spec(text, "the size of 'null' is a number with K, M or G behind it");
   const std::string_view unit(stop, static_cast<std::size_t>(end - stop));
   const std::string_view units = "KMG";
   const std::size_t at = unit.size() == 1 ? units.find(unit) : std::string_view::npos;
   if (!unit.empty() && at == std::string_view::npos) {
-    fail(text, "'" + std::string(unit) + "' is no unit of the size of 'null'");
+    fail_spec(text, "'" + std::string(unit) + "' is no unit of the size of 'null'");
   }
   const u32 shift = unit.empty() ? 0 : 10 * (static_cast<u32>(at) + 1);
   if (size == 0 || size > (u64{1} << 46) >> shift || !is_aligned(size << shift, page_size)) {
-    fail(text, "the size of 'null' is a multiple of 4096, at most 64 TiB");
+    fail_spec(text, "the size of 'null' is a multiple of 4096, at most 64 TiB");
   }
   return size << shift;
 }
@@ -57,14 +57,14 @@ DeviceSpec parse_device_spec(const std::string& text) {
   for (std::string_view name = layer_at(rest); !name.empty(); name = layer_at(rest)) {
     const std::size_t colon = rest.find(':');
     if (colon == std::string_view::npos) {
-      fail(text, "a colon is missing behind '" + std::string(rest) + "' (write ./" +
+      fail_spec(text, "a colon is missing behind '" + std::string(rest) + "' (write ./" +
                      std::string(rest) + " for a path)");
     }
     const std::string_view argument = rest.substr(name.size() + 1, colon - name.size() - 1);
-    if (argument.empty()) fail(text, "'" + std::string(name) + "' needs something behind '='");
+    if (argument.empty()) fail_spec(text, "'" + std::string(name) + "' needs something behind '='");
     rest.remove_prefix(colon + 1);
     if (name == null_name) {
-      if (!rest.empty()) fail(text, "nothing can be below 'null'");
+      if (!rest.empty()) fail_spec(text, "nothing can be below 'null'");
       spec.null_bytes = parse_null_size(text, argument);
       spec.path = null_name;
       return spec;
@@ -72,7 +72,7 @@ DeviceSpec parse_device_spec(const std::string& text) {
     spec.layers.push_back({std::string(name), std::string(argument)});
   }
   if (rest.empty() && !spec.layers.empty())
-    fail(text, "no device below '" + spec.layers.back().name + "'");
+    fail_spec(text, "no device below '" + spec.layers.back().name + "'");
   spec.path = rest;
   return spec;
 }
@@ -100,7 +100,7 @@ std::string absolute_device(const std::string& text) {
         ":";
   }
   if (spec.is_null()) return result + "null=" + std::to_string(spec.null_bytes) + ":";
-  const std::filesystem::path canonical = std::filesystem::canonical(spec.path, error);
+  const std::filesystem::path canonical = std::filesystem::weakly_canonical(std::filesystem::absolute(spec.path, error), error);
   if (error) throw DeviceError(spec.path + ": " + error.message(), error.value());
   return result + canonical.string();
 }

@@ -42,8 +42,7 @@ DeviceSpec parse_device_spec(const std::string& text);
 // behind it, or the list's size.
 std::size_t end_of_device(std::string_view list, std::size_t begin);
 
-// The same device for a process in another folder: its paths made absolute. DeviceError, also when
-// it does not exist.
+// The same device for a process in another folder: its paths made absolute, whether it exists or not. DeviceError.
 std::string absolute_device(const std::string& text);
 
 // The stack, without a medium yet; null when the device has none. DeviceError.

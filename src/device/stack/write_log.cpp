@@ -39,7 +39,7 @@ u64 header_checksum(const EntryHeader& header) {
   return xxh3_64(&header, offsetof(EntryHeader, checksum), 0);
 }
 
-[[noreturn]] void fail(const std::string& path, const std::string& what, int error_number) {
+[[noreturn]] void fail_log(const std::string& path, const std::string& what, int error_number) {
   std::string message = path + ": " + what;
   if (error_number != 0) message += std::string(": ") + std::strerror(error_number);
   throw DeviceError(message, error_number);
@@ -55,9 +55,9 @@ bool read_file_header(const std::string& path, std::FILE* file) {
   FileHeader header{};
   const std::size_t count = std::fread(&header, 1, sizeof(header), file);
   if (count == 0 && std::ferror(file) == 0) return false;
-  if (count != sizeof(header) || header.magic != log_magic) fail(path, "is no log of writes", 0);
+  if (count != sizeof(header) || header.magic != log_magic) fail_log(path, "is no log of writes", 0);
   if (header.version != log_version) {
-    fail(path, "is a log of writes of version " + std::to_string(header.version) + ", not 1", 0);
+    fail_log(path, "is a log of writes of version " + std::to_string(header.version) + ", not 1", 0);
   }
   return true;
 }
@@ -69,7 +69,7 @@ class FileWriteLog : public WriteLog {
     if (old) {
       read_file_header(path_, old.get());
     } else if (errno != ENOENT) {
-      fail(path_, "cannot be opened", errno);
+      fail_log(path_, "cannot be opened", errno);
     }
   }
 
@@ -149,7 +149,7 @@ std::shared_ptr<WriteLog> open_write_log(const std::string& path) {
 
 std::vector<WriteLogEntry> read_write_log(const std::string& path) {
   const FileHandle file(std::fopen(path.c_str(), "rbe"));
-  if (!file) fail(path, "cannot be opened", errno);
+  if (!file) fail_log(path, "cannot be opened", errno);
   std::vector<WriteLogEntry> entries;
   if (!read_file_header(path, file.get())) return entries;
   EntryHeader header{};

@@ -2,6 +2,7 @@
 // its file:
 //
 //   level             format::RaidLevel
+//   parity_count      parities of each row; 0: a level without them (parity_level.hpp has more to say)
 //   member_count_min  columns of a chunk
 //   member_count_max
 //   has_stripes       whether a chunk has a stripe length

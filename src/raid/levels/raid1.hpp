@@ -7,6 +7,7 @@ namespace gpu4fs::raid {
 
 struct Raid1Level {
   static constexpr format::RaidLevel level = format::RaidLevel::raid1;
+  static constexpr u32 parity_count = 0;
   static constexpr u32 member_count_min = 2;
   static constexpr u32 member_count_max = copy_count_max;
   static constexpr bool has_stripes = false;

@@ -7,6 +7,7 @@ namespace gpu4fs::raid {
 
 struct SingleLevel {
   static constexpr format::RaidLevel level = format::RaidLevel::single;
+  static constexpr u32 parity_count = 0;
   static constexpr u32 member_count_min = 1;
   static constexpr u32 member_count_max = 1;
   static constexpr bool has_stripes = false;

@@ -1,0 +1,314 @@
+// Devices that are missing or gave up, and how a pool goes on without them.
+//
+// A device is lost for the whole mount: nothing reads or writes it any more (Device::failed). It may be lost while
+// every chunk with a column on it keeps enough of the others, and while one device with the chunk tree is left;
+// otherwise its errors are the client's. Lost are devices that were not there at the mount, that could not be written
+// or flushed, or that answered a read with device_failed.
+//
+// What a lost device misses must never be taken for the newest state, not even after a crash. So from the moment of
+// the loss nothing is acknowledged as durable before superblocks that name the device as stale are durable on those
+// that are left (`recorded`): fsync goes by checkpoints until then (engine/handlers/sync.hpp).
+//
+// A lost device that superblocks name as stale can be rebuilt: from begin_rebuild() on everything that is written goes
+// to it too, while reads go on without it (it stays one of the lost ones for whoever counts them). When all that it lacks
+// has been written (raid/rebuild/), a checkpoint whose superblocks do not name it any more makes it a device like
+// the others. Until then a write that fails gives it up again, which costs nothing.
+//
+// Plain functions: one rank calls them, inside serial().
+#pragma once
+
+#include "base/atomics.hpp"
+#include "base/bits.hpp"
+#include "base/check.hpp"
+#include "base/limits.hpp"
+#include "base/locks.hpp"
+#include "device/device_access.hpp"
+#include "raid/translate.hpp"
+
+namespace gpu4fs::raid {
+
+struct DeviceHealth {
+  TicketLock lock;
+  u64 failed;                          // atomic, a bit a device: those that cannot be read
+  u64 rebuilding;                      // atomic: of these, those that are written
+  u64 complete;                        // of these, those that lack nothing any more
+  u64 completing;                      // and that the checkpoint being written makes readable
+  u64 staged;                          // those that the checkpoint being written names as stale
+  u64 recorded;                        // atomic: those that durable superblocks name as stale
+  u64 reported;                        // those that the server knows of
+  const ChunkState* planned;           // chunks that superblocks being written name, and the table does not have yet
+  u32 planned_count;
+  u32 reserved;
+  u32 read_errors[device_count_max];   // atomic
+  u32 write_errors[device_count_max];  // atomic
+  u32 flush_errors[device_count_max];  // atomic
+};
+
+// A bit a device. Zero costs two loads of a line that nobody writes.
+GPU4FS_FN inline u64 failed_devices(const LogicalSpace& space) {
+  return space.health == nullptr ? 0 : load<Order::relaxed, Scope::engine>(&space.health->failed);
+}
+
+GPU4FS_FN inline u64 rebuilding_devices(const LogicalSpace& space) {
+  return space.health == nullptr ? 0 : load<Order::relaxed, Scope::engine>(&space.health->rebuilding);
+}
+
+// Nothing is written to it.
+GPU4FS_FN inline bool device_has_failed(const LogicalSpace& space, u32 device) {
+  GPU4FS_CHECK_LT(device, known_device_count(space));
+  return device::has_failed(space.devices[device]);
+}
+
+GPU4FS_FN inline bool device_is_readable(const LogicalSpace& space, u32 device) {
+  GPU4FS_CHECK_LT(device, known_device_count(space));
+  return device::is_readable(space.devices[device]);
+}
+
+GPU4FS_FN inline bool column_has_failed(const LogicalSpace& space, const ChunkState& chunk, u32 column) {
+  GPU4FS_CHECK_LT(column, chunk.column_count);
+  return device_has_failed(space, chunk.columns[column].device);
+}
+
+// Of the place that holds a copy of a page.
+GPU4FS_FN inline bool copy_has_failed(const LogicalSpace& space, const PageLocation& location, u32 copy) {
+  return device_has_failed(space, page_place(space, location, copy).device);
+}
+
+GPU4FS_FN inline bool copy_is_readable(const LogicalSpace& space, const PageLocation& location, u32 copy) {
+  return device_is_readable(space, page_place(space, location, copy).device);
+}
+
+// The first column with a copy of the header area that can be read.
+GPU4FS_FN inline u32 first_header_column(const LogicalSpace& space, const ChunkState& chunk) {
+  u32 column = 0;
+  while (column < chunk.redundancy && !device_is_readable(space, chunk.columns[column].device)) ++column;
+  return column;
+}
+
+// Columns of the chunk on devices of the mask.
+GPU4FS_FN inline u32 lost_column_count(const ChunkState& chunk, u64 devices) {
+  if (load<Order::relaxed, Scope::engine>(&chunk.erased) != 0) return 0;
+  u32 count = 0;
+  for (u32 column = 0; column < chunk.column_count; ++column) {
+    count += static_cast<u32>(devices >> chunk.columns[column].device & 1);
+  }
+  return count;
+}
+
+// Whether the pool can do without the devices of the mask. Under the lock.
+GPU4FS_FN inline bool can_lose(const LogicalSpace& space, u64 devices) {
+  for (u32 i = 0; i < chunk_count_of(space); ++i) {
+    if (lost_column_count(space.chunks[i], devices) > space.chunks[i].redundancy) return false;
+  }
+  for (u32 i = 0; i < space.health->planned_count; ++i) {
+    const ChunkState& chunk = space.health->planned[i];
+    if (lost_column_count(chunk, devices) > chunk.redundancy) return false;
+  }
+  const u64 tree_devices = space.tree_device_count >= 64 ? ~u64{0} : (u64{1} << space.tree_device_count) - 1;
+  return tree_devices == 0 || (tree_devices & ~devices) != 0;
+}
+
+// The superblocks that are about to be written name these chunks, and the devices of `leaving` no more: nothing of the
+// pool is on those. False: a device is lost, so that nothing has changed.
+GPU4FS_FN GPU4FS_NOINLINE inline bool plan_chunks(const LogicalSpace& space, const ChunkState* chunks, u32 count,
+                                                  u64 leaving) {
+  if (space.health == nullptr) return leaving == 0;
+  DeviceHealth& health = *space.health;
+  health.lock.lock();
+  const bool all_here = load<Order::relaxed, Scope::engine>(&health.failed) == 0;
+  if (all_here) {
+    health.planned = chunks;
+    health.planned_count = count;
+    for (u64 left = leaving; left != 0; left &= left - 1) {
+      store<Order::relaxed, Scope::engine>(&space.devices[count_trailing_zeros(left)].failed,
+                                           u32{device::device_failed_for_good});
+    }
+  }
+  health.lock.unlock();
+  return all_here;
+}
+
+// They are in the table.
+GPU4FS_FN inline void forget_planned_chunks(const LogicalSpace& space) {
+  if (space.health == nullptr) return;
+  space.health->lock.lock();
+  space.health->planned = nullptr;
+  space.health->planned_count = 0;
+  space.health->lock.unlock();
+}
+
+// Gives the device up, if the pool can do without it; one that is being rebuilt, always. False: it stays, and so do
+// its errors. One that has left the pool is no loss.
+GPU4FS_FN GPU4FS_NOINLINE inline bool lose_device(const LogicalSpace& space, u32 device) {
+  GPU4FS_CHECK_LT(device, known_device_count(space));
+  if (space.health == nullptr) return false;
+  DeviceHealth& health = *space.health;
+  health.lock.lock();
+  const u64 before = load<Order::relaxed, Scope::engine>(&health.failed);
+  if ((before >> device & 1) == 0 && device_has_failed(space, device)) {
+    health.lock.unlock();
+    return true;
+  }
+  const u64 failed = before | u64{1} << device;
+  const bool lost = failed == before || can_lose(space, failed);
+  if (lost) {
+    store<Order::relaxed, Scope::engine>(&space.devices[device].failed, u32{device::device_failed_for_good});
+    store<Order::release, Scope::engine>(&health.failed, failed);
+    const u64 others = ~(u64{1} << device);
+    store<Order::relaxed, Scope::engine>(&health.rebuilding, health.rebuilding & others);
+    health.complete &= others;
+    health.completing &= others;
+  }
+  health.lock.unlock();
+  return lost;
+}
+
+// A write of the device failed. True: the pool goes on without the device.
+GPU4FS_FN GPU4FS_NOINLINE inline bool outlives_write_error(const LogicalSpace& space, u32 device) {
+  if (device_has_failed(space, device)) return true;
+  if (space.health == nullptr) return false;
+  fetch_add<Order::relaxed, Scope::engine>(&space.health->write_errors[device], 1u);
+  return lose_device(space, device);
+}
+
+GPU4FS_FN GPU4FS_NOINLINE inline bool outlives_flush_error(const LogicalSpace& space, u32 device) {
+  if (device_has_failed(space, device)) return true;
+  if (space.health == nullptr) return false;
+  fetch_add<Order::relaxed, Scope::engine>(&space.health->flush_errors[device], 1u);
+  return lose_device(space, device);
+}
+
+// A read failed: other copies may have the bytes. A device that is gone is asked no more; one with a bad place is.
+GPU4FS_FN GPU4FS_NOINLINE inline void note_read_error(const LogicalSpace& space, u32 device, Status status) {
+  if (space.health == nullptr || !device_is_readable(space, device)) return;
+  fetch_add<Order::relaxed, Scope::engine>(&space.health->read_errors[device], 1u);
+  if (status == Status::device_failed) (void)lose_device(space, device);
+}
+
+// True from the loss of a device until superblocks that say so are durable.
+GPU4FS_FN inline bool has_unrecorded_loss(const LogicalSpace& space) {
+  if (space.health == nullptr) return false;
+  const u64 failed = load<Order::acquire, Scope::engine>(&space.health->failed);
+  return (failed & ~load<Order::acquire, Scope::engine>(&space.health->recorded)) != 0;
+}
+
+// Gate closed: the devices that lack nothing now are those that the checkpoint makes readable.
+GPU4FS_FN inline void stage_rebuilt(const LogicalSpace& space) {
+  if (space.health == nullptr) return;
+  DeviceHealth& health = *space.health;
+  health.lock.lock();
+  health.completing = health.complete & health.rebuilding;
+  health.lock.unlock();
+}
+
+// A bit a device: rebuilt ones, of which the superblocks being written say that they lack nothing.
+GPU4FS_FN inline u64 rebuilt_devices(const LogicalSpace& space) {
+  if (space.health == nullptr) return 0;
+  space.health->lock.lock();
+  const u64 rebuilt = space.health->completing;
+  space.health->lock.unlock();
+  return rebuilt;
+}
+
+// A checkpoint is about to write its superblocks: the devices that they name as stale. If one of the others is lost from
+// here on, the next checkpoint has to say so.
+GPU4FS_FN inline u64 stage_losses(const LogicalSpace& space) {
+  if (space.health == nullptr) return 0;
+  DeviceHealth& health = *space.health;
+  health.lock.lock();
+  health.staged = load<Order::acquire, Scope::engine>(&health.failed) & ~health.completing;
+  const u64 recorded = load<Order::relaxed, Scope::engine>(&health.recorded);
+  store<Order::release, Scope::engine>(&health.recorded, recorded & ~health.completing);
+  health.lock.unlock();
+  return health.staged;
+}
+
+// Of superblocks that are written after others of their epoch: what these name.
+GPU4FS_FN inline u64 staged_losses(const LogicalSpace& space) {
+  return space.health == nullptr ? 0 : space.health->staged;
+}
+
+// Its superblocks are durable: rebuilt devices are read again.
+GPU4FS_FN inline void record_losses(const LogicalSpace& space) {
+  if (space.health == nullptr) return;
+  DeviceHealth& health = *space.health;
+  health.lock.lock();
+  const u64 rebuilt = health.completing;
+  for (u64 left = rebuilt; left != 0; left &= left - 1) {
+    store<Order::release, Scope::engine>(&space.devices[count_trailing_zeros(left)].failed, u32{device::device_in_use});
+  }
+  store<Order::release, Scope::engine>(&health.recorded, health.staged);
+  store<Order::relaxed, Scope::engine>(&health.rebuilding, health.rebuilding & ~rebuilt);
+  store<Order::release, Scope::engine>(&health.failed, health.failed & ~rebuilt);
+  health.reported &= ~rebuilt;
+  health.complete &= ~rebuilt;
+  health.completing = 0;
+  health.lock.unlock();
+}
+
+// Of a lost device, while no step runs. Its Device, and the chunks' rebuild_todo, are set before.
+GPU4FS_FN inline void begin_rebuild(const LogicalSpace& space, u32 device) {
+  GPU4FS_CHECK_LT(device, known_device_count(space));
+  GPU4FS_CHECK(space.health != nullptr);
+  DeviceHealth& health = *space.health;
+  const u64 bit = u64{1} << device;
+  health.lock.lock();
+  GPU4FS_CHECK_NE((load<Order::relaxed, Scope::engine>(&health.failed)) & bit, u64{0});
+  store<Order::relaxed, Scope::engine>(&space.devices[device].failed, u32{device::device_rebuilding});
+  store<Order::release, Scope::engine>(&health.rebuilding, health.rebuilding | bit);
+  health.complete = 0;  // what was marked for this one is missing on others as well, as far as anybody knows
+  health.lock.unlock();
+}
+
+// All that the devices lacked is written.
+GPU4FS_FN inline void complete_rebuild(const LogicalSpace& space) {
+  DeviceHealth& health = *space.health;
+  health.lock.lock();
+  health.complete = health.rebuilding;
+  health.lock.unlock();
+}
+
+// Devices lost since the last call, for the server to tell. By one command at a time.
+GPU4FS_FN inline u64 take_unreported_losses(const LogicalSpace& space) {
+  if (space.health == nullptr) return 0;
+  const u64 failed = load<Order::acquire, Scope::engine>(&space.health->failed);
+  const u64 fresh = failed & ~space.health->reported;
+  space.health->reported = failed;
+  return fresh;
+}
+
+// The copy that is read: the preferred one, or another if its device is lost.
+GPU4FS_FN inline u32 copy_to_read(const LogicalSpace& space, const PageLocation& location) {
+  const ChunkState& chunk = space.chunks[location.chunk];
+  const u32 preferred = preferred_copy(chunk, location.page);
+  if (failed_devices(space) == 0) return preferred;
+  for (u32 i = 0; i < chunk.copy_count; ++i) {
+    const u32 copy = (preferred + i) % chunk.copy_count;
+    if (copy_is_readable(space, location, copy)) return copy;
+  }
+  return preferred;
+}
+
+// A bit a copy: those of the page that are written, at least one.
+GPU4FS_FN inline u32 copies_to_write(const LogicalSpace& space, const PageLocation& location) {
+  const u32 all = (1u << space.chunks[location.chunk].copy_count) - 1;
+  if (failed_devices(space) == 0) return all;
+  u32 left = 0;
+  for (u32 copy = 0; copy < space.chunks[location.chunk].copy_count; ++copy) {
+    if (!copy_has_failed(space, location, copy)) left |= 1u << copy;
+  }
+  return left;
+}
+
+// Of the chunk's pages [page, page + 64) those in `wanted` whose copy `copy` cannot be read.
+GPU4FS_FN inline u64 pages_out_of_reach(const LogicalSpace& space, u32 chunk, u32 copy, u64 page, u64 wanted) {
+  if (failed_devices(space) == 0) return 0;
+  u64 lost = 0;
+  for (u64 left = wanted; left != 0; left &= left - 1) {
+    const u32 at = static_cast<u32>(count_trailing_zeros(left));
+    if (!copy_is_readable(space, {chunk, 0, page + at}, copy)) lost |= u64{1} << at;
+  }
+  return lost;
+}
+
+}  // namespace gpu4fs::raid

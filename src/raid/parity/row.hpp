@@ -1,0 +1,203 @@
+// Rows of chunks with parities: where their pages are, what their parities include, and the lock that keeps both
+// together. Leader's work, but for what takes a group.
+//
+// A descriptor's flag page_flag_in_parity says that the row's parities include the bytes of that page, whether the
+// page is in use or not. Flags and parities of a row change together, under the row's lock. Bytes that are included
+// do not change any more until the whole stripe is free: pages of such chunks are written once (row_write.hpp).
+#pragma once
+
+#include "raid/page_access.hpp"
+#include "raid/parity/parity_types.hpp"
+
+namespace gpu4fs::raid {
+
+// A row as its level has it: page of slot s is first + s * step.
+struct RowView {
+  u32 chunk;
+  u32 slot_count;  // slots that have pages
+  u64 row;
+  u64 first;
+  u32 step;
+  u32 data_slots;  // k: parity j is slot k + j for column_of()
+};
+
+GPU4FS_FN GPU4FS_NOINLINE inline RowView row_view(const LogicalSpace& space, u32 index, u64 row) {
+  GPU4FS_CHECK_LT(index, known_chunk_count(space));
+  const ChunkState& chunk = space.chunks[index];
+  GPU4FS_CHECK_GT(chunk.parity_count, 0u);
+  return with_parity_level(chunk.level, [&](auto level) {
+    const auto at = level.row_at(geometry_of(chunk), row);
+    return RowView{index, at.slot_count, row, at.first, at.step, chunk.column_count - chunk.parity_count};
+  });
+}
+
+GPU4FS_FN GPU4FS_NOINLINE inline RowPlace row_place(const ChunkState& chunk, u64 page) {
+  GPU4FS_CHECK_LT(page, chunk.page_count);
+  return with_parity_level(chunk.level, [&](auto level) { return level.row_of(geometry_of(chunk), page); });
+}
+
+GPU4FS_FN GPU4FS_NOINLINE inline Stripe stripe_of(const ChunkState& chunk, u64 page) {
+  GPU4FS_CHECK_LT(page, chunk.page_count);
+  return with_parity_level(chunk.level, [&](auto level) { return level.stripe_of(geometry_of(chunk), page); });
+}
+
+GPU4FS_FN GPU4FS_NOINLINE inline Stripe stripe_at(const ChunkState& chunk, u64 index) {
+  GPU4FS_CHECK_LT(index, u64{chunk.stripe_count});
+  return with_parity_level(chunk.level, [&](auto level) { return level.stripe_at(geometry_of(chunk), index); });
+}
+
+GPU4FS_FN GPU4FS_NOINLINE inline DevicePlace parity_place(const LogicalSpace& space, const RowView& view, u32 j) {
+  const ChunkState& chunk = space.chunks[view.chunk];
+  GPU4FS_CHECK_LT(j, chunk.parity_count);
+  const u32 column = with_parity_level(chunk.level, [&](auto level) {
+    return level.column_of(geometry_of(chunk), view.row, view.data_slots + j);
+  });
+  GPU4FS_CHECK_LT(column, chunk.column_count);
+  const ColumnState& state = chunk.columns[column];
+  GPU4FS_CHECK_LT(state.device, known_device_count(space));
+  return {state.device, 0, state.data_offset + view.row * page_size};
+}
+
+GPU4FS_FN inline u8* parity_memory(const LogicalSpace& space, const RowView& view, u32 j) {
+  const DevicePlace place = parity_place(space, view, j);
+  return device::memory_at(space.devices[place.device], place.offset, page_size);
+}
+
+// Announcing accesses to a parity, as raid/page_access.hpp does for pages. On an error of a write the device may have
+// become a lost one.
+GPU4FS_FN inline Status begin_parity_read(const LogicalSpace& space, const RowView& view, u32 j) {
+  if (is_plain(space)) return Status::ok;
+  const DevicePlace place = parity_place(space, view, j);
+  const Status status = device::begin_read(space.devices[place.device], place.offset, page_size);
+  if (status != Status::ok) note_read_error(space, place.device, status);
+  return status;
+}
+// What stands there is known to be right, be it on a device that is being rebuilt.
+GPU4FS_FN inline Status begin_known_parity_read(const LogicalSpace& space, const RowView& view, u32 j) {
+  if (is_plain(space)) return Status::ok;
+  const DevicePlace place = parity_place(space, view, j);
+  const Status status = device::begin_known_read(space.devices[place.device], place.offset, page_size);
+  if (status != Status::ok) note_read_error(space, place.device, status);
+  return status;
+}
+GPU4FS_FN inline Status begin_parity_write(const LogicalSpace& space, const RowView& view, u32 j) {
+  if (is_plain(space)) return Status::ok;
+  const DevicePlace place = parity_place(space, view, j);
+  const Status status = device::begin_write(space.devices[place.device], place.offset, page_size);
+  if (status != Status::ok) (void)outlives_write_error(space, place.device);
+  return status;
+}
+GPU4FS_FN inline void end_parity_write(const LogicalSpace& space, const RowView& view, u32 j) {
+  if (is_plain(space)) return;
+  const DevicePlace place = parity_place(space, view, j);
+  device::end_write(space.devices[place.device], place.offset, page_size);
+}
+
+GPU4FS_FN constexpr u64 row_page(const RowView& view, u32 slot) { return view.first + u64{slot} * view.step; }
+
+GPU4FS_FN inline TicketLock& row_lock(const LogicalSpace& space, const RowView& view) {
+  GPU4FS_CHECK(space.parity != nullptr);
+  return space.parity->row_locks[(view.row + view.chunk * u64{37}) % row_lock_count];
+}
+
+static_assert(offsetof(format::PageDescriptor, checksum) == 0);
+static_assert(offsetof(format::PageDescriptor, birth_epoch) == 8 && offsetof(format::PageDescriptor, flags) == 12);
+GPU4FS_FN constexpr Vector16 make_descriptor(u64 checksum, u32 birth_epoch, u32 flags) {
+  return {checksum, u64{birth_epoch} | u64{flags} << 32};
+}
+
+GPU4FS_FN inline bool is_in_parity(const ChunkState& chunk, u64 page) {
+  GPU4FS_CHECK_LT(page, chunk.page_count);
+  return (load_shared_16(&chunk.descriptors[page]).high >> 32 & format::page_flag_in_parity) != 0;
+}
+
+// The slots of a row that its parities include, a bit each.
+GPU4FS_FN GPU4FS_NOINLINE inline u64 slots_in_parity(const LogicalSpace& space, const RowView& view) {
+  const ChunkState& chunk = space.chunks[view.chunk];
+  u64 included = 0;
+  for (u32 slot = 0; slot < view.slot_count; ++slot) {
+    if (is_in_parity(chunk, row_page(view, slot))) included |= u64{1} << slot;
+  }
+  return included;
+}
+
+// Slots [low, high) of a row, those of the pages [first, first + count).
+struct SlotRange {
+  u32 low;
+  u32 high;
+};
+GPU4FS_FN inline SlotRange covered_slots(const RowView& view, u64 first, u64 count) {
+  SlotRange range{};
+  while (range.low < view.slot_count && row_page(view, range.low) < first) ++range.low;
+  range.high = range.low;
+  while (range.high < view.slot_count && row_page(view, range.high) < first + count) ++range.high;
+  GPU4FS_CHECK_LT(range.low, range.high);
+  return range;
+}
+
+// Rows that the pages from `page` on to `end`, or to the end of their stripe, have a part in: those of the next `count`
+// pages, one page of each.
+struct RowsOfRun {
+  u64 count;
+  u64 next_page;  // behind the stripe
+};
+GPU4FS_FN GPU4FS_NOINLINE inline RowsOfRun rows_of_run(const LogicalSpace& space, u32 index, u64 page, u64 end) {
+  const ChunkState& chunk = space.chunks[index];
+  const Stripe stripe = stripe_of(chunk, page);
+  const u64 stop = minimum(end, stripe.first + stripe.page_count);
+  const u64 unit = row_view(space, index, row_place(chunk, page).row).step;
+  return {minimum(unit, stop - page), stop};
+}
+
+// Descriptor pages of [first, first + count) must be written by the next checkpoint.
+GPU4FS_FN inline void mark_descriptors_dirty(const ChunkState& chunk, u64 first, u64 count) {
+  GPU4FS_CHECK_GT(count, u64{0});
+  GPU4FS_CHECK_LE(first + count, chunk.page_count);
+  const u64 last = (first + count - 1) / format::descriptors_per_page;
+  for (u64 at = first / format::descriptors_per_page; at <= last; ++at) {
+    fetch_or<Order::release, Scope::engine>(&chunk.descriptor_dirty[at / 64], u64{1} << (at % 64));
+  }
+}
+
+// No bytes of [first, first + count) are in any parity: their stripes are free, or are about to be taken.
+GPU4FS_FN GPU4FS_NOINLINE inline void clear_in_parity(const ChunkState& chunk, u64 first, u64 count) {
+  for (u64 page = first; page < first + count; ++page) {
+    Vector16 descriptor = load_shared_16(&chunk.descriptors[page]);
+    if (descriptor.high >> 32 == 0) continue;
+    descriptor.high &= 0xffffffffu;
+    store_shared_16(&chunk.descriptors[page], descriptor);
+  }
+}
+
+// A page of engine memory for a short while; others give theirs back without waiting for anything.
+GPU4FS_FN GPU4FS_NOINLINE inline u32 take_scratch(const LogicalSpace& space) {
+  GPU4FS_CHECK(space.parity != nullptr);
+  constexpr u32 word_count = scratch_page_count / 64;
+  for (u32 attempt = 0;; ++attempt) {
+    for (u32 w = 0; w < word_count; ++w) {
+      u64* word = &space.parity->scratch_free[w];
+      const u64 free = load<Order::relaxed, Scope::engine>(word);
+      if (free == 0) continue;
+      const u64 bit = free & (~free + 1);
+      const u64 old = fetch_and<Order::acquire, Scope::engine>(word, ~bit);
+      if ((old & bit) != 0) return w * 64 + count_trailing_zeros(bit);
+    }
+    backoff(1000);
+    GPU4FS_CHECK_LT(attempt, 1u << 24);
+  }
+}
+
+GPU4FS_FN inline void return_scratch(const LogicalSpace& space, u32 index) {
+  if (index == no_scratch) return;
+  GPU4FS_CHECK_LT(index, scratch_page_count);
+  const u64 old =
+      fetch_or<Order::release, Scope::engine>(&space.parity->scratch_free[index / 64], u64{1} << (index % 64));
+  GPU4FS_CHECK_EQ(old >> (index % 64) & 1, u64{0});
+}
+
+GPU4FS_FN inline u8* scratch_memory(const LogicalSpace& space, u32 index) {
+  GPU4FS_CHECK_LT(index, scratch_page_count);
+  return space.parity->scratch[index];
+}
+
+}  // namespace gpu4fs::raid

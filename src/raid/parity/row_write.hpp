@@ -1,0 +1,365 @@
+// Writing pages of chunks with parities.
+//
+// Rows that a run of pages covers as a whole are written in one pass: each page is read once, hashed, stored and
+// added to the sums in registers, which are the row's parities. Their stripe was free and belongs to the command
+// alone, so nobody else looks at the row.
+//
+// Of other rows the pages come first; then, under the row's lock, the sums are added to the parities that stand
+// there, or, when those include nothing yet, replace them, and the descriptors say that the pages are included.
+// So parities fit what they include at any time, and a page is protected when its write has ended.
+//
+// Crashes. A parity that a durable page depends on must not be half written. Rows with durable pages get no new
+// ones: pages are allocated in whole stripes, and what a command or a shard has left of one at a checkpoint's
+// snapshot is not given out (fs/space/stripes.hpp). A command that was given its page before the snapshot and comes
+// to write it behind it is told to begin again: retry_after_checkpoint. The look at the snapshot and the update of
+// the parities count as one running update, and the checkpoint waits, before it makes itself durable, until it saw
+// none: what began before it is complete, what begins later sees the snapshot. Pages of the checkpoint itself
+// (PageUse::metadata) are exempt.
+//
+// A lost device keeps what it had. Its pages are in the parities alone, which are written before the command ends; its
+// parities are not written.
+//
+// Uniform; synchronise the group.
+#pragma once
+
+#include "base/xxh3.hpp"
+#include "raid/parity/parity_pages.hpp"
+#include "raid/parity/row.hpp"
+#include "raid/rebuild/rebuild_todo.hpp"
+
+namespace gpu4fs::raid {
+
+// What is written: `count` pages of one chunk.
+struct RowSource {
+  u32 chunk;
+  u32 hashes;      // 1: pages have checksums
+  u32 is_exempt;   // 1: pages of a checkpoint
+  u32 reserved;
+  u64 first;       // page
+  u64 count;
+  const u8* bytes; // any alignment; may change meanwhile
+};
+
+namespace detail {
+
+// Pages [low, high) of slots of a row.
+struct RowPart {
+  Status status;
+  u32 low;
+  u32 high;
+  u32 is_whole;
+  u32 is_plain;  // 1: nothing was lost and no device is stacked when the row was planned
+  u32 reserved;
+  RowView view;
+};
+
+// The part of `row` that the run covers; it covers one page at least.
+GPU4FS_FN GPU4FS_NOINLINE inline RowPart plan_row(const LogicalSpace& space, const RowSource& source, u64 row) {
+  RowPart part{};
+  part.is_plain = is_plain(space) ? 1 : 0;
+  part.view = row_view(space, source.chunk, row);
+  const RowView& view = part.view;
+  const SlotRange range = covered_slots(view, source.first, source.count);
+  part.low = range.low;
+  part.high = range.high;
+  part.is_whole = part.low == 0 && part.high == view.slot_count ? 1 : 0;
+  const ChunkState& chunk = space.chunks[source.chunk];
+  if (part.is_whole != 0) return part;
+  for (u32 slot = part.low; slot < part.high; ++slot) {
+    if (!is_in_parity(chunk, row_page(view, slot))) continue;
+    part.status = Status::corrupt_structure;  // written once already: only a damaged map leads here
+  }
+  return part;
+}
+
+// As raid/page_run_io.hpp has it: an unwritten block being filled counts as one epoch older.
+GPU4FS_FN inline u32 birth_of(const LogicalSpace& space, const ChunkState& chunk, u64 page) {
+  const u64 epoch = load<Order::relaxed, Scope::engine>(&space.epoch_open);
+  GPU4FS_CHECK_GT(epoch, u64{1});
+  return static_cast<u32>(epoch - (page_bit(chunk.bitmaps.stable, page) ? 1 : 0));
+}
+
+// One page from any alignment; the hash is that of the bytes written, whatever becomes of the source. A Lane's
+// `page` then is the page that was written.
+template <class Group>
+GPU4FS_FN u64 store_row_page(Group g, PageRegisters<Group>& page, u8* memory, u64 address, bool hashes) {
+  if constexpr (Group::size() == 1) {
+    u64 checksum = 0;
+    if (hashes) {
+      checksum = xxh3_copy_page(g, memory, page.page, address);
+    } else {
+      copy_bytes(g, memory, page.page, page_size);
+    }
+    page.page = memory;
+    return checksum;
+  } else {
+    store_page(g, page, memory);
+    return hashes ? xxh3_registers(g, page, address) : 0;
+  }
+}
+
+// Where a page of the part goes.
+struct SlotTarget {
+  Status status;
+  u32 birth_epoch;
+  u8* memory;
+  u32 scratch;  // that `memory` is, or no_scratch
+  u32 reserved;
+};
+
+GPU4FS_FN GPU4FS_NOINLINE inline SlotTarget plan_slot(const LogicalSpace& space, const RowPart& part, u32 slot) {
+  const ChunkState& chunk = space.chunks[part.view.chunk];
+  const PageLocation location{part.view.chunk, 0, row_page(part.view, slot)};
+  const Status status = begin_copy_write(space, location, 1, 0);
+  const u32 birth = birth_of(space, chunk, location.page);
+  if (status == Status::ok) return {Status::ok, birth, page_memory(space, location, 0), no_scratch, 0};
+  const u32 device = page_place(space, location, 0).device;
+  if (!outlives_write_error(space, device)) return {status, 0, nullptr, no_scratch, 0};
+  // The parities alone will have it.
+  const u32 scratch = take_scratch(space);
+  return {Status::ok, birth, scratch_memory(space, scratch), scratch, 0};
+}
+
+// Where a rank's page of the part goes. In a plain row the ranks of a warp find that out side by side, before the first
+// page is stored; otherwise, and on a Lane, the leader plans slot by slot.
+struct OwnTarget {
+  u64 memory;
+  u32 birth_epoch;
+  u32 is_planned;  // 1: of all slots of the part
+};
+
+template <class Group>
+GPU4FS_FN OwnTarget plan_own_slot(Group g, const LogicalSpace& space, const RowPart& part) {
+  OwnTarget own{};
+  if (Group::size() == 1 || part.is_plain == 0 || part.high - part.low > Group::size()) return own;
+  own.is_planned = 1;
+  const u32 slot = part.low + g.rank();
+  if (slot >= part.high) return own;
+  const PageLocation location{part.view.chunk, 0, row_page(part.view, slot)};
+  own.birth_epoch = birth_of(space, space.chunks[location.chunk], location.page);
+  own.memory = reinterpret_cast<std::uintptr_t>(page_memory(space, location, 0));
+  return own;
+}
+
+template <class Group>
+GPU4FS_FN SlotTarget target_of_slot(Group g, const LogicalSpace& space, const RowPart& part, const OwnTarget& own, u32 slot) {
+  if (own.is_planned == 0) return serial(g, [&] { return plan_slot(space, part, slot); });
+  const u32 rank = slot - part.low;
+  u8* memory = reinterpret_cast<u8*>(static_cast<std::uintptr_t>(g.shuffle(own.memory, rank)));
+  return {Status::ok, g.shuffle(own.birth_epoch, rank), memory, no_scratch, 0};
+}
+
+GPU4FS_FN inline void end_slot(const LogicalSpace& space, const RowPart& part, u32 slot, const SlotTarget& target) {
+  if (target.scratch != no_scratch) {
+    return_scratch(space, target.scratch);
+  } else {
+    end_copy_write(space, {part.view.chunk, 0, row_page(part.view, slot)}, 1, 0);
+  }
+}
+
+// The pages of the part, highest slot first, and their sums.
+template <class Group, u32 count>
+GPU4FS_FN GPU4FS_NOINLINE Status write_row_pages(Group g, LogicalSpace& space, const RowSource& source,
+                                                 const RowPart& part, ParityPages<Group, count>& sums) {
+  ChunkState& chunk = space.chunks[source.chunk];
+  const RowView& view = part.view;
+  clear_parities(g, sums);
+  PageRegisters<Group> next =
+      load_page(g, source.bytes + (row_page(view, part.high - 1) - source.first) * page_size);
+  const OwnTarget own = plan_own_slot(g, space, part);
+  for (u32 slot = part.high; slot-- > part.low;) {
+    const u64 at = row_page(view, slot);
+    PageRegisters<Group> page = next;
+    if (slot > part.low) next = load_page(g, source.bytes + (row_page(view, slot - 1) - source.first) * page_size);
+    const SlotTarget target = target_of_slot(g, space, part, own, slot);
+    GPU4FS_TRY(target.status);
+    const u64 address = chunk.base_address + at * page_size;
+    const u64 checksum = store_row_page(g, page, target.memory, address, source.hashes != 0);
+    add_lower_slot(g, sums, page);
+    if (target.scratch != no_scratch) g.sync();
+    if (g.leader()) {
+      if (own.is_planned == 0) end_slot(space, part, slot, target);
+      const u32 flags = part.is_whole != 0 ? format::page_flag_in_parity : 0;
+      store_shared_16(&chunk.descriptors[at], make_descriptor(checksum, target.birth_epoch, flags));
+    }
+  }
+  raise_to_slot(g, sums, part.low);
+  return Status::ok;
+}
+
+struct ParityAccess {
+  Status status;
+  u32 parities;    // a bit each: those on devices that are not lost
+  u32 is_partial;  // 1: one on a device that is being rebuilt was left as it is
+};
+
+// Leader: announces the change of the parities, or, with a status, of none; `reads`: what stands there is read too.
+GPU4FS_FN GPU4FS_NOINLINE inline ParityAccess begin_parities(const LogicalSpace& space, const RowView& view, u32 count,
+                                                             bool reads) {
+  const u32 all = (1u << count) - 1;
+  if (is_plain(space)) return {Status::ok, all, 0};
+  ParityAccess access{Status::ok, 0, 0};
+  for (u32 j = 0; j < count && access.status == Status::ok; ++j) {
+    const u32 device = parity_place(space, view, j).device;
+    if (reads && is_rebuilding(space, device) && !row_is_rebuilt(space, view)) {
+      access.is_partial = 1;
+      continue;
+    }
+    Status status = reads ? begin_known_parity_read(space, view, j) : Status::ok;
+    if (status == Status::ok) {
+      status = begin_parity_write(space, view, j);
+    } else {
+      // What cannot be read cannot be brought in line: the parity is as good as lost, and its device goes with it.
+      (void)outlives_write_error(space, device);
+    }
+    if (status == Status::ok) {
+      access.parities |= 1u << j;
+    } else if (!device_has_failed(space, device)) {
+      access.status = status;
+    }
+  }
+  for (u32 j = 0; j < count && access.status != Status::ok; ++j) {
+    if ((access.parities >> j & 1) != 0) end_parity_write(space, view, j);
+  }
+  return access;
+}
+
+// Announced before.
+template <class Group, u32 count>
+GPU4FS_FN void store_parities(Group g, LogicalSpace& space, const RowView& view, u32 parities,
+                              const ParityPages<Group, count>& sums) {
+  for (u32 j = 0; j < count; ++j) {
+    if ((parities >> j & 1) != 0) store_page(g, parity_page(g, sums, j), parity_memory(space, view, j));
+  }
+  g.sync();
+  if (!g.leader()) return;
+  for (u32 j = 0; j < count; ++j) {
+    if ((parities >> j & 1) != 0) end_parity_write(space, view, j);
+  }
+}
+
+// Leader, under the row's lock, the update being counted: whether the row's parities may change.
+GPU4FS_FN GPU4FS_NOINLINE inline Status may_change_parities(const LogicalSpace& space, const RowSource& source, const RowPart& part) {
+  if (source.is_exempt != 0) return Status::ok;
+  const ChunkState& chunk = space.chunks[source.chunk];
+  for (u32 slot = 0; slot < part.view.slot_count; ++slot) {
+    const u64 page = row_page(part.view, slot);
+    // Freed since: the durable checkpoint still needs it.
+    const bool is_durable = page_bit(chunk.bitmaps.staged, page) || page_bit(chunk.bitmaps.freed_old, page);
+    if (is_durable && is_in_parity(chunk, page)) return Status::retry_after_checkpoint;
+  }
+  return Status::ok;
+}
+
+// Leader: counts an update of parities as running; answers with which counter.
+GPU4FS_FN GPU4FS_NOINLINE inline u32 begin_update(ParityState& state) {
+  for (;;) {
+    const u64 before = load<Order::acquire, Scope::engine>(&state.snapshot_count);
+    const u32 counter = static_cast<u32>(before % 2);
+    fetch_add<Order::acq_rel, Scope::engine>(&state.updates_running[counter], u64{1});
+    // Either the snapshot's checkpoint sees the count, or this look sees the snapshot.
+    if (fetch_add<Order::acq_rel, Scope::engine>(&state.snapshot_count, u64{0}) == before) return counter;
+    fetch_sub<Order::acq_rel, Scope::engine>(&state.updates_running[counter], u64{1});
+  }
+}
+
+struct UpdatePlan {
+  Status status;
+  u32 counter;   // of begin_update()
+  u32 adds;        // 1: to what stands there
+  u32 parities;    // a bit each: that are written
+  u32 is_partial;  // 1: those on devices that are being rebuilt are left to the rebuild
+};
+
+// The sums of the part become part of the row's parities.
+template <class Group, u32 count>
+GPU4FS_FN GPU4FS_NOINLINE Status add_to_parities(Group g, LogicalSpace& space, const RowSource& source,
+                                                 const RowPart& part, ParityPages<Group, count>& sums) {
+  ChunkState& chunk = space.chunks[source.chunk];
+  const RowView& view = part.view;
+  const UpdatePlan plan = serial(g, [&] {
+    row_lock(space, view).lock();
+    const u32 counter = begin_update(*space.parity);
+    UpdatePlan found{may_change_parities(space, source, part), counter, 0, 0, 0};
+    found.adds = slots_in_parity(space, view) != 0 ? 1 : 0;
+    if (found.status != Status::ok) return found;
+    const ParityAccess access = begin_parities(space, view, count, found.adds != 0);
+    found.status = access.status;
+    found.parities = access.parities;
+    found.is_partial = access.is_partial;
+    return found;
+  });
+  if (plan.status == Status::ok) {
+    for (u32 j = 0; j < count && plan.adds != 0; ++j) {
+      if ((plan.parities >> j & 1) == 0) continue;
+      add_scaled(g, sums, j, load_page(g, parity_memory(space, view, j)), 1);
+    }
+    store_parities(g, space, view, plan.parities, sums);
+  }
+  return serial(g, [&] {
+    for (u32 slot = part.low; slot < part.high && plan.status == Status::ok; ++slot) {
+      format::PageDescriptor* descriptor = &chunk.descriptors[row_page(view, slot)];
+      Vector16 value = load_shared_16(descriptor);
+      value.high |= u64{format::page_flag_in_parity} << 32;
+      store_shared_16(descriptor, value);
+      if (plan.is_partial != 0) set_rebuild_todo(chunk, row_page(view, slot));
+    }
+    // Before the update ends: a checkpoint that waits for it writes the flags.
+    for (u32 slot = part.low; slot < part.high; ++slot) mark_descriptors_dirty(chunk, row_page(view, slot), 1);
+    fetch_sub<Order::acq_rel, Scope::engine>(&space.parity->updates_running[plan.counter], u64{1});
+    row_lock(space, view).unlock();
+    return plan.status;
+  });
+}
+
+// The row of `page`.
+template <u32 parities, class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status write_row(Group g, LogicalSpace& space, const RowSource& source, u64 page) {
+  const RowPart part = serial(g, [&] { return plan_row(space, source, row_place(space.chunks[source.chunk], page).row); });
+  GPU4FS_TRY(part.status);
+  GPU4FS_CHECK_LT(part.low, part.high);
+  ParityPages<Group, parities> sums;
+  GPU4FS_TRY(write_row_pages(g, space, source, part, sums));
+  if (part.is_whole == 0) return add_to_parities(g, space, source, part, sums);
+  ParityAccess access{Status::ok, (1u << parities) - 1, 0};
+  if (part.is_plain == 0) access = serial(g, [&] { return begin_parities(space, part.view, parities, false); });
+  GPU4FS_TRY(access.status);
+  store_parities(g, space, part.view, access.parities, sums);
+  return Status::ok;
+}
+
+template <u32 parities, class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status write_counted_rows(Group g, LogicalSpace& space, const RowSource& source) {
+  const u64 end = source.first + source.count;
+  for (u64 page = source.first; page < end;) {
+    const RowsOfRun rows = serial(g, [&] { return rows_of_run(space, source.chunk, page, end); });
+    for (u64 i = 0; i < rows.count; ++i) {
+      GPU4FS_TRY(write_row<parities>(g, space, source, page + i));
+    }
+    page = rows.next_page;
+  }
+  return Status::ok;
+}
+
+}  // namespace detail
+
+// Writes the pages, which the caller has allocated, their descriptors and parities. Status: retry_after_checkpoint
+// (above); corrupt_structure for pages that were written before; what the devices say.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status write_rows(Group g, LogicalSpace& space, const RowSource& source) {
+  GPU4FS_CHECK_GT(source.count, u64{0});
+  GPU4FS_CHECK(source.bytes != nullptr);
+  GPU4FS_CHECK_LT(source.chunk, known_chunk_count(space));
+  GPU4FS_CHECK_LE(source.first + source.count, space.chunks[source.chunk].page_count);
+  Status status = Status::ok;
+  switch (space.chunks[source.chunk].parity_count) {
+    case 1: status = detail::write_counted_rows<1>(g, space, source); break;
+    case 2: status = detail::write_counted_rows<2>(g, space, source); break;
+    default: status = detail::write_counted_rows<3>(g, space, source); break;
+  }
+  g.sync();
+  serial(g, [&] { mark_descriptors_dirty(space.chunks[source.chunk], source.first, source.count); });
+  return status;
+}
+
+}  // namespace gpu4fs::raid

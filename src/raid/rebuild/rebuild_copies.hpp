@@ -1,0 +1,272 @@
+// Filling devices that are being rebuilt: pages of mirrors.
+//
+// Copied are pages that the durable checkpoint, or a record of the log, refers to: these are not
+// written any more, and not given to anybody else before a checkpoint is published, which waits
+// (begin_repair() in raid/repair_pages.hpp). The exceptions are unwritten blocks that are filled
+// where they stand; for those see rebuild_todo.hpp. Pages that become stable with the checkpoint
+// being written may still be on their way, so chunks that take part in it are left for later.
+//
+// Nothing is stored that does not match its checksum, as far as pages have one. Uniform.
+#pragma once
+
+#include "format/rebuild_format.hpp"
+#include "raid/rebuild/rebuild_todo.hpp"
+#include "raid/repair_pages.hpp"
+
+namespace gpu4fs::raid {
+
+inline constexpr u32 rebuild_task_pages = 64;
+
+// Adds up like format::rebuild_count(); `left`: pages that have to wait for a later round.
+struct RebuildOutcome {
+  u64 counts;
+  u64 left;
+};
+
+GPU4FS_FN inline void count_rebuilt(RebuildOutcome& outcome, format::RebuildCount which,
+                                    u32 pages) {
+  outcome.counts += format::rebuild_one(which) * pages;
+}
+
+namespace detail {
+
+// Bits of pages [page, page + 64) that the durable checkpoint or the log keeps from being written;
+// 0 while a checkpoint writes pages of the chunk. The caller is counted in repairs_running, and
+// stays so while it uses them.
+GPU4FS_FN GPU4FS_NOINLINE inline u64 settled_pages(const ChunkState& chunk, u64 page) {
+  const u64 stable = bitmap_bits_64(chunk, chunk.bitmaps.stable, page);
+  const u64 committed = bitmap_bits_64(chunk, chunk.bitmaps.committed, page);
+  fence<Order::seq_cst, Scope::engine>();
+  return load<Order::acquire, Scope::engine>(&chunk.staged_changed) != 0 ? 0 : stable & committed;
+}
+
+struct CopyTargets {
+  u32 copies;  // a bit each: on devices that are being rebuilt
+  u32 source;  // copy that is read
+};
+
+GPU4FS_FN inline CopyTargets find_targets(const LogicalSpace& space, const PageLocation& location) {
+  CopyTargets targets{0, copy_to_read(space, location)};
+  for (u32 copy = 0; copy < space.chunks[location.chunk].copy_count; ++copy) {
+    if (is_rebuilding(space, page_place(space, location, copy).device))
+      targets.copies |= 1u << copy;
+  }
+  return targets;
+}
+
+// Announces writing `count` pages of the target copies; answers which take it.
+GPU4FS_FN GPU4FS_NOINLINE inline u32 begin_targets(const LogicalSpace& space,
+                                                   const PageLocation& location, u64 count,
+                                                   u32 copies) {
+  u32 begun = 0;
+  for (u32 left = copies; left != 0; left &= left - 1) {
+    const u32 copy = count_trailing_zeros(left);
+    if (begin_copy_write(space, location, count, copy) == Status::ok) {
+      begun |= 1u << copy;
+    } else {
+      (void)outlives_write_error(space, page_place(space, location, copy).device);
+    }
+  }
+  return begun;
+}
+
+GPU4FS_FN inline void end_targets(const LogicalSpace& space, const PageLocation& location,
+                                  u64 count, u32 copies) {
+  for (u32 left = copies; left != 0; left &= left - 1) {
+    end_copy_write(space, location, count, count_trailing_zeros(left));
+  }
+}
+
+// Pages [location.page, + count), one behind the other in every copy, from `source` into the target
+// copies. Answers those that did not match, a bit each.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE u64 copy_verified_run(Group g, const LogicalSpace& space,
+                                                const PageLocation& location, u32 count, u32 source,
+                                                u32 copies, bool verifies) {
+  const ChunkState& chunk = space.chunks[location.chunk];
+  const u8* from = page_memory(space, location, source);
+  u8* const to = page_memory(space, location, first_copy(copies));
+  const u32 others = copies & (copies - 1);
+  const format::PageDescriptor* descriptors = &chunk.descriptors[location.page];
+  const u64 address = chunk.base_address + location.page * page_size;
+  u64 failed = 0;
+  u64 own = 0;
+  PageRegisters<Group> next = load_page(g, from);
+  for (u32 i = 0; i < count; ++i) {
+    PageRegisters<Group> page = next;
+    if (i + 1 < count) next = load_page(g, from + u64{i + 1} * page_size);
+    u64 checksum = 0;
+    if constexpr (Group::size() > 1) {
+      if (i % warp_size == 0 && i + g.rank() < count)
+        own = load_shared_16(&descriptors[i + g.rank()]).low;
+      checksum = g.shuffle(own, i % warp_size);
+    } else {
+      checksum = load_shared_16(&descriptors[i]).low;
+    }
+    if (verifies && xxh3_registers(g, page, address + u64{i} * page_size) != checksum) {
+      failed |= u64{1} << i;
+      continue;
+    }
+    store_page(g, page, to + u64{i} * page_size);
+    for (u32 left = others; left != 0; left &= left - 1) {
+      store_page(g, page, page_memory(space, location, first_copy(left)) + u64{i} * page_size);
+    }
+  }
+  g.sync();
+  return failed;
+}
+
+// A page whose preferred copy is of no use, from any other that is.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void rebuild_one_copy(Group g, const LogicalSpace& space,
+                                                const PageLocation& location, u32 copies,
+                                                bool verifies, RebuildOutcome& outcome) {
+  const ChunkState& chunk = space.chunks[location.chunk];
+  bool was_read = false;
+  for (u32 copy = 0; copy < chunk.copy_count; ++copy) {
+    const bool readable =
+        serial(g, [&] { return begin_copy_read(space, location, 1, copy) == Status::ok; });
+    if (!readable) continue;
+    was_read = true;
+    const u32 begun = serial(g, [&] { return begin_targets(space, location, 1, copies); });
+    if (begun == 0) return;
+    const u64 failed = copy_verified_run(g, space, location, 1, copy, begun, verifies);
+    serial(g, [&] { end_targets(space, location, 1, begun); });
+    if (failed != 0) continue;
+    count_rebuilt(outcome, format::RebuildCount::written, 1);
+    return;
+  }
+  if (was_read) {
+    count_rebuilt(outcome, format::RebuildCount::unverified, 1);
+    return;
+  }
+  count_rebuilt(outcome, format::RebuildCount::unreadable, 1);
+  serial(g, [&] { set_rebuild_todo(chunk, location.page); });
+}
+
+// Of the run's pages those that the target copies do not have yet, a bit each.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE u64 pages_lacking(Group g, const LogicalSpace& space,
+                                            const PageLocation& location, u32 count, u32 copies,
+                                            bool verifies) {
+  const ChunkState& chunk = space.chunks[location.chunk];
+  const u64 all = count == 64 ? ~u64{0} : (u64{1} << count) - 1;
+  if (!verifies) return all;
+  u64 lacking = 0;
+  for (u32 left = copies; left != 0; left &= left - 1) {
+    const u32 copy = first_copy(left);
+    const bool readable = serial(g, [&] {
+      const DevicePlace place = page_place(space, location, copy);
+      return device::begin_known_read(space.devices[place.device], place.offset,
+                                      count * page_size) == Status::ok;
+    });
+    if (!readable) return all;
+    lacking |=
+        mismatches_in_run(g, page_memory(space, location, copy), &chunk.descriptors[location.page],
+                          chunk.base_address + location.page * page_size, all);
+  }
+  return lacking;
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void rebuild_run(Group g, const LogicalSpace& space,
+                                           const PageLocation& location, u32 count, bool verifies,
+                                           RebuildOutcome& outcome) {
+  const CopyTargets targets = serial(g, [&] {
+    CopyTargets found = find_targets(space, location);
+    if (found.copies != 0) found.copies = begin_targets(space, location, count, found.copies);
+    return found;
+  });
+  if (targets.copies == 0) return;
+  const bool readable = serial(
+      g, [&] { return begin_copy_read(space, location, count, targets.source) == Status::ok; });
+  u64 failed = count == 64 ? ~u64{0} : (u64{1} << count) - 1;
+  if (readable)
+    failed = copy_verified_run(g, space, location, count, targets.source, targets.copies, verifies);
+  serial(g, [&] { end_targets(space, location, count, targets.copies); });
+  count_rebuilt(outcome, format::RebuildCount::written, count - static_cast<u32>(popcount(failed)));
+  for (; failed != 0; failed &= failed - 1) {
+    const PageLocation page{location.chunk, 0, location.page + count_trailing_zeros(failed)};
+    rebuild_one_copy(g, space, page, targets.copies, verifies, outcome);
+  }
+}
+
+// Lengths of runs of set bits, from the lowest on.
+struct BitRun {
+  u32 first;
+  u32 count;
+};
+GPU4FS_FN constexpr BitRun first_run(u64 bits) {
+  const u32 first = static_cast<u32>(count_trailing_zeros(bits));
+  const u64 rest = ~(bits >> first);
+  const u32 count =
+      rest == 0 ? 64 - first : minimum(static_cast<u32>(count_trailing_zeros(rest)), 64 - first);
+  return {first, count};
+}
+GPU4FS_FN constexpr u64 without_run(u64 bits, const BitRun& run) {
+  const u32 end = run.first + run.count;
+  return end == 64 ? 0 : bits & (~u64{0} << end);
+}
+
+// Leader: what of [page, page + 64) can be copied now; its bits are cleared. Pages that are free
+// need nothing.
+GPU4FS_FN GPU4FS_NOINLINE inline u64 take_copies_to_rebuild(const ChunkState& chunk, u64 page,
+                                                            u64 wanted, u64* left) {
+  const u64 todo = bitmap_bits_64(chunk, chunk.rebuild_todo, page) & wanted;
+  *left = 0;
+  if (todo == 0) return 0;
+  const u64 free = todo & ~bitmap_bits_64(chunk, chunk.bitmaps.busy, page);
+  const u64 settled = todo & settled_pages(chunk, page) & ~free;
+  for (u64 bits = free | settled; bits != 0; bits &= bits - 1) {
+    clear_rebuild_todo(chunk, page + count_trailing_zeros(bits));
+  }
+  *left = todo & ~free & ~settled;
+  return settled;
+}
+
+}  // namespace detail
+
+// Pages [page, page + count) of a chunk without parities, at most 64: those that have their bit.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE RebuildOutcome rebuild_copies(Group g, const LogicalSpace& space,
+                                                        u32 index, u64 page, u32 count,
+                                                        bool is_fresh) {
+  const ChunkState& chunk = space.chunks[index];
+  GPU4FS_CHECK_LE(count, rebuild_task_pages);
+  GPU4FS_CHECK_EQ(chunk.parity_count, 0u);
+  struct Taken {
+    u64 pages;
+    u64 left;
+  };
+  const u64 wanted = count == 64 ? ~u64{0} : (u64{1} << count) - 1;
+  const Taken taken = serial(g, [&] {
+    fetch_add<Order::acq_rel, Scope::engine>(&space.damage->repairs_running, u64{1});
+    Taken found{};
+    found.pages = detail::take_copies_to_rebuild(chunk, page, wanted, &found.left);
+    return found;
+  });
+  RebuildOutcome outcome{0, static_cast<u64>(popcount(taken.left))};
+  count_rebuilt(outcome, format::RebuildCount::looked_at, static_cast<u32>(popcount(taken.pages)));
+  const bool verifies = space.data_checksums != 0;
+  u64 pages = taken.pages;
+  for (u64 bits = pages; bits != 0 && !is_fresh;) {
+    const detail::BitRun run = detail::first_run(bits);
+    const PageLocation location{index, 0, page + run.first};
+    const u32 copies = serial(g, [&] { return detail::find_targets(space, location).copies; });
+    const u64 lacking =
+        copies == 0 ? 0 : detail::pages_lacking(g, space, location, run.count, copies, verifies);
+    pages &= ~((run.count == 64 ? ~u64{0} : (u64{1} << run.count) - 1) << run.first);
+    pages |= lacking << run.first;
+    bits = detail::without_run(bits, run);
+  }
+  while (pages != 0) {
+    const detail::BitRun run = detail::first_run(pages);
+    detail::rebuild_run(g, space, {index, 0, page + run.first}, run.count, verifies, outcome);
+    pages = detail::without_run(pages, run);
+  }
+  g.sync();
+  serial(g, [&] { end_repair(space); });
+  return outcome;
+}
+
+}  // namespace gpu4fs::raid

@@ -1,0 +1,201 @@
+// Repairing what a scrub finds: copies of pages, pages of rows, and parities.
+//
+// A scrub holds no locks of files, so the page that it looks at may be freed meanwhile, used again and written. What is
+// repaired here is part of the durable checkpoint (`stable`); such pages are not written, and do not become free before a
+// checkpoint is published, which waits until no repair is running (begin_repair). What is stored is what stood there.
+//
+// Uniform.
+#pragma once
+
+#include "raid/page_io.hpp"
+#include "raid/verify_pages.hpp"
+
+namespace gpu4fs::raid {
+
+// Leader: from now on, if true, the page stays what it is until end_repair().
+GPU4FS_FN inline bool begin_repair(const LogicalSpace& space, const PageLocation& location) {
+  GPU4FS_CHECK(space.damage != nullptr);
+  GPU4FS_CHECK_LT(location.chunk, known_chunk_count(space));
+  GPU4FS_CHECK_LT(location.page, space.chunks[location.chunk].page_count);
+  fetch_add<Order::acq_rel, Scope::engine>(&space.damage->repairs_running, u64{1});
+  const ChunkState& chunk = space.chunks[location.chunk];
+  if (page_bit(chunk.bitmaps.stable, location.page) && page_bit(chunk.bitmaps.committed, location.page)) return true;
+  fetch_sub<Order::acq_rel, Scope::engine>(&space.damage->repairs_running, u64{1});
+  return false;
+}
+
+GPU4FS_FN inline void end_repair(const LogicalSpace& space) {
+  const u64 before = fetch_sub<Order::acq_rel, Scope::engine>(&space.damage->repairs_running, u64{1});
+  GPU4FS_CHECK_GT(before, u64{0});
+}
+
+// Before a checkpoint is published: true while a repair runs.
+GPU4FS_FN inline bool repairs_are_running(const LogicalSpace& space) {
+  if (space.damage == nullptr) return false;
+  return fetch_add<Order::acq_rel, Scope::engine>(&space.damage->repairs_running, u64{0}) != 0;
+}
+
+namespace detail {
+
+template <class Group>
+GPU4FS_FN bool copy_matches(Group g, const LogicalSpace& space, const PageLocation& location, u32 copy) {
+  const CopyPlan plan = serial(g, [&] { return plan_copy(space, location, copy); });
+  if (plan.status != Status::ok) return false;
+  return xxh3_page(g, plan.memory, space.chunks[location.chunk].base_address + location.page * page_size) ==
+         plan.checksum;
+}
+
+// The page from the rest of its row. False: that is not enough.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE bool repair_from_row(Group g, const LogicalSpace& space, const PageLocation& location) {
+  if (copy_matches(g, space, location, 0)) return true;
+  const u32 scratch = serial(g, [&] { return take_scratch(space); });
+  u8* page = scratch_memory(space, scratch);
+  const Status status = reconstruct_page(g, space, location, true, Status::checksum_mismatch, page);
+  if (status == Status::ok) repair_copy(g, space, location, 0, page);
+  serial(g, [&] { return_scratch(space, scratch); });
+  return status == Status::ok;
+}
+
+}  // namespace detail
+
+// Brings all copies of the page in line, where their devices take it. True: there is a good one, or the row gives
+// it. Between begin and end_repair(), for pages that have a checksum.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE bool repair_page(Group g, const LogicalSpace& space, const PageLocation& location) {
+  const ChunkState& chunk = space.chunks[location.chunk];
+  if (chunk.parity_count != 0) return detail::repair_from_row(g, space, location);
+  bool has_good = false;
+  for (u32 copy = 0; copy < chunk.copy_count; ++copy) {
+    if (detail::copy_matches(g, space, location, copy)) {
+      has_good = true;
+      continue;
+    }
+    if (chunk.copy_count == 1) return false;
+    const CopyPlan good =
+        find_good_copy(g, space, location, copy, Status::checksum_mismatch, true, false);
+    if (good.status != Status::ok) return false;
+    has_good = true;
+  }
+  return has_good;
+}
+
+namespace detail {
+
+struct RowLook {
+  u64 included;
+  u64 bad;        // a slot that does not match, a bit; 0: none
+  u32 repaired;   // parities that were written again, a bit each
+  u32 reserved;
+};
+
+// Adds up the pages of a row that `included` names; find(location) says where a verified one is, or nullptr. Answers
+// the slot of the first that is nowhere, a bit; 0: the sums are complete. Uniform.
+template <class Group, class Find>
+GPU4FS_FN u64 sum_slots(Group g, const RowView& view, u64 included, ParityPages<Group, parity_count_max>& sums,
+                        Find&& find) {
+  clear_parities(g, sums);
+  const ParityPages<Group, 1> none{};
+  for (u32 slot = view.slot_count; slot-- > 0;) {
+    if ((included >> slot & 1) == 0) {
+      add_lower_slot(g, sums, parity_page(g, none, 0));
+      continue;
+    }
+    const u8* memory = find(PageLocation{view.chunk, 0, row_page(view, slot)});
+    if (memory == nullptr) return u64{1} << slot;
+    add_lower_slot(g, sums, load_page(g, memory));
+  }
+  return 0;
+}
+
+// Under the row's lock: adds up what is included. Stops at a page that does not match.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE RowLook sum_row(Group g, const LogicalSpace& space, const RowView& view,
+                                          ParityPages<Group, parity_count_max>& sums) {
+  const ChunkState& chunk = space.chunks[view.chunk];
+  RowLook look{};
+  look.included = serial(g, [&] { return slots_in_parity(space, view); });
+  look.bad = sum_slots(g, view, look.included, sums, [&](const PageLocation& location) -> const u8* {
+    const CopyPlan plan = serial(g, [&] { return plan_copy(space, location, 0); });
+    if (plan.status != Status::ok) return nullptr;
+    const u64 address = chunk.base_address + location.page * page_size;
+    return xxh3_page(g, plan.memory, address) == plan.checksum ? plan.memory : nullptr;
+  });
+  return look;
+}
+
+template <class Group>
+GPU4FS_FN bool same_page(Group g, const PageRegisters<Group>& a, const PageRegisters<Group>& b) {
+  bool same = true;
+  if constexpr (Group::size() == 1) {
+    same = __builtin_memcmp(a.page, b.page, page_size) == 0;
+  } else {
+    GPU4FS_UNROLL
+    for (u32 i = 0; i < page_chunk_rows; ++i) {
+      same &= a.chunks[i].low == b.chunks[i].low && a.chunks[i].high == b.chunks[i].high;
+    }
+  }
+  return g.all(same);
+}
+
+// Writes parities that are not what the row's pages add up to; answers which, a bit each. Under the row's lock.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE u32 repair_parities(Group g, const LogicalSpace& space, const RowView& view,
+                                              const ParityPages<Group, parity_count_max>& sums) {
+  u32 repaired = 0;
+  for (u32 j = 0; j < space.chunks[view.chunk].parity_count; ++j) {
+    const PageRegisters<Group> expected = parity_page(g, sums, j);
+    // One that is lost may have no memory.
+    const bool readable = serial(g, [&] { return begin_parity_read(space, view, j) == Status::ok; });
+    if (readable && same_page(g, expected, load_page(g, parity_memory(space, view, j)))) continue;
+    const bool writable = serial(g, [&] {
+      if (space.devices[parity_place(space, view, j).device].read_only != 0) return false;
+      return begin_parity_write(space, view, j) == Status::ok;
+    });
+    if (!writable) continue;
+    store_page(g, expected, parity_memory(space, view, j));
+    g.sync();
+    serial(g, [&] { end_parity_write(space, view, j); });
+    repaired |= 1u << j;
+  }
+  return repaired;
+}
+
+// Brings the row's parities in line with its pages, unless one of these does not match.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE RowLook look_at_row(Group g, const LogicalSpace& space, const RowView& view) {
+  serial(g, [&] { row_lock(space, view).lock(); });
+  ParityPages<Group, parity_count_max> sums;
+  RowLook look = sum_row(g, space, view, sums);
+  if (look.bad == 0) look.repaired = repair_parities(g, space, view, sums);
+  g.sync();
+  serial(g, [&] { row_lock(space, view).unlock(); });
+  return look;
+}
+
+}  // namespace detail
+
+// Verifies the parities of a row against its pages, each of which is verified first, and repaired if need be; writes
+// those again that do not match. False: a page of the row is damaged beyond repair, so nothing is known of the
+// parities. Between begin and end_repair() of a page of the row, in pools whose pages all have checksums.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE bool repair_row(Group g, const LogicalSpace& space, const RowView& view) {
+  // What a lost device would have cannot be told.
+  if (serial(g, [&] { return failed_devices(space) != 0; })) return true;
+  for (u32 attempt = 0; attempt <= view.slot_count; ++attempt) {
+    const detail::RowLook look = detail::look_at_row(g, space, view);
+    if (look.bad == 0) {
+      serial(g, [&] {
+        for (u32 left = look.repaired; left != 0; left &= left - 1) {
+          note_repair(space, parity_place(space, view, count_trailing_zeros(left)).device);
+        }
+      });
+      return true;
+    }
+    const PageLocation location{view.chunk, 0, row_page(view, count_trailing_zeros(look.bad))};
+    if (!repair_page(g, space, location)) return false;
+  }
+  return false;
+}
+
+}  // namespace gpu4fs::raid
