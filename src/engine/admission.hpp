@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine/command_types.hpp"
+#include "format/relocate_format.hpp"
 #include "fs/errors.hpp"
 
 namespace gpu4fs::engine {
@@ -34,9 +35,17 @@ GPU4FS_FN constexpr bool changes_the_pool(format::Opcode opcode) {
   }
 }
 
+// Of the management process's command `relocate`.
+GPU4FS_FN constexpr bool moves_pages(const format::Command& command) {
+  return command.opcode == format::Opcode::relocate &&
+         (command.mode == static_cast<u32>(format::RelocateStep::data) ||
+          command.mode == static_cast<u32>(format::RelocateStep::metadata));
+}
+
 // Before a command's first step. Leader only.
 GPU4FS_FN inline Status admit_command(const fs::FileSystem& fs, const CommandState& c) {
-  return fs::takes_changes(fs) || !changes_the_pool(c.command.opcode) ? Status::ok : Status::read_only;
+  const bool changes = changes_the_pool(c.command.opcode) || moves_pages(c.command);
+  return fs::takes_changes(fs) || !changes ? Status::ok : Status::read_only;
 }
 
 }  // namespace gpu4fs::engine

@@ -25,7 +25,10 @@ GPU4FS_FN constexpr bool is_internal(format::Opcode opcode) {
     case format::Opcode::scrub:
     case format::Opcode::health:
     case format::Opcode::list_blocks:
+    case format::Opcode::grow:
     case format::Opcode::check:
+    case format::Opcode::rebuild:
+    case format::Opcode::relocate:
       return true;
     default:
       return false;
@@ -127,8 +130,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_command(Group g, Engine& engine, Comman
   fill_bytes(g, c.scratch, 0, command_scratch_size);
   serial(g, [&] {
     c.prepared = 1;
-    // Not the client's in a write: what restarts have behind them (handlers/file_write.hpp).
-    if (c.command.opcode == format::Opcode::write) c.command.aux = 0;
+    // Not the client's in these: what restarts have behind them (handlers/file_write.hpp, file_allocate.hpp).
+    const bool counts = c.command.opcode == format::Opcode::write || c.command.opcode == format::Opcode::fallocate;
+    if (counts) c.command.aux = 0;
     if (internal) return;
     const u64 now_ns = now_monotonic_ns();
     c.operation.now = stamp_at(engine, now_ns);

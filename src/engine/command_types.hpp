@@ -51,7 +51,9 @@ struct Step {
   //   again                   put at the end of the run queue
   //   retry_after_checkpoint  locks and reservations are dropped, stage becomes 0, restarted after the
   //                           next checkpoint (which also evicts)
-  //   chunk_not_mapped        the server maps operation.wanted_chunk, then the command is restarted
+  //   chunk_not_mapped        the server maps operation.wanted_chunk, then the command is restarted; if that is
+  //                           raid::chunk_to_make it makes one, and all is dropped as with retry_after_checkpoint; if it
+  //                           cannot, the command finds that there is no space
   // Extents in c.extents[0, extent_count) and a claimed inode number are given back by the engine with the
   // reservations.
   GPU4FS_FN static Step fail(Status status) { return {StepKind::complete, status, 0, 0, 0}; }
@@ -101,6 +103,8 @@ struct CommandState {
   u64 upcall_id;                 // atomic, 0: none outstanding
   Status upcall_result;          // of the last upcall
   u32 reserved;
+  u64 upcall_devices;            // of a flush that failed: the devices, a bit each; 0: not known
+  u64 upcall_replaced;           // devices that others took the place of since the upcall, a bit each
   format::AttributeRecord attributes;             // staging of put_attributes
   alignas(16) u8 scratch[command_scratch_size];
   alignas(16) u8 names[command_name_capacity];    // name, then second name, or a path

@@ -9,10 +9,13 @@
 #include "engine/handlers/attribute_ops.hpp"
 #include "engine/handlers/check_ops.hpp"
 #include "engine/handlers/file_ops.hpp"
+#include "engine/handlers/growth_ops.hpp"
 #include "engine/handlers/health_ops.hpp"
 #include "engine/handlers/journal_ops.hpp"
 #include "engine/handlers/namespace_ops.hpp"
 #include "engine/handlers/probe_ops.hpp"
+#include "engine/handlers/rebuild_ops.hpp"
+#include "engine/handlers/relocate_ops.hpp"
 #include "engine/handlers/scrub_ops.hpp"
 #include "format/ring_format.hpp"
 
@@ -57,7 +60,10 @@
   X(scrub)                  \
   X(health)                 \
   X(list_blocks)            \
-  X(check)
+  X(grow)                   \
+  X(check)                  \
+  X(rebuild)                \
+  X(relocate)
 
 #define GPU4FS_TASK_LIST(X) \
   X(memset)                 \
@@ -68,7 +74,10 @@
   X(checkpoint)             \
   X(load_chunks)            \
   X(scrub)                  \
-  X(check)
+  X(grow)                   \
+  X(check)                  \
+  X(rebuild)                \
+  X(relocate)
 
 namespace gpu4fs::engine {
 namespace detail {

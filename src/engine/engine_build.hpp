@@ -159,7 +159,7 @@ void build_log(Allocator& allocator, fs::FileSystem& fs, const format::Superbloc
   log.device_count = superblock.tree_replica_count;
   log.start = log.start_staged = log.tail = log.durable = superblock.log_start;
   if (!records || !format::has_log(superblock)) return;
-  log.capacity = format::log_capacity(parts.data(), log.device_count);
+  log.capacity = format::log_capacity(superblock, parts.data());
   if (log.capacity == 0) return;
   log.room = log.capacity - 2 * format::log_record_bytes_max;
   log.ring = static_cast<u8*>(allocator.allocate(log.capacity, page_size));

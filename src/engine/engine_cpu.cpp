@@ -41,9 +41,11 @@ void HeapAllocator::zero(void* engine_destination, u64 bytes) {
   std::memset(engine_destination, 0, bytes);
 }
 
-bool CpuEngine::marked_step(Engine& engine, WorkerState& worker, StepMark& mark) {
+// A dead engine takes no step: sessions are closed with their commands unfinished, and close_session() waits for what was
+// begun before. It sees the mark, or the step sees the death.
+bool CpuEngine::marked_step(Engine& engine, WorkerState& worker, StepMark& mark, const std::atomic<bool>& died) {
   const u64 before = exchange<Order::seq_cst, Scope::engine>(&mark.value, mark.value + 1);
-  const bool worked = worker_step(Lane{}, engine, worker);
+  const bool worked = !died.load() && worker_step(Lane{}, engine, worker);
   store<Order::release, Scope::engine>(&mark.value, before + 2);
   return worked;
 }
@@ -76,7 +78,7 @@ class CpuEngine::Port final : public ring::EnginePort {
       if (done()) return true;
       if (died_.load()) return false;
       worker_.session_cursor = session_;
-      if (marked_step(engine_, worker_, mark_)) {
+      if (marked_step(engine_, worker_, mark_, died_)) {
         idle_since_ns = 0;
         continue;
       }
@@ -164,7 +166,7 @@ void CpuEngine::work(u32 index) {
   u64 idle_since_ns = 0;
   for (u32 turn = 0;; ++turn) {
     if (turn % 256 == 0) worker_sweep(Lane{}, *engine_);
-    if (marked_step(*engine_, worker, mark)) {
+    if (marked_step(*engine_, worker, mark, died_)) {
       idle_since_ns = 0;
       continue;
     }
@@ -196,7 +198,7 @@ u64 CpuEngine::sleep_limit_ns() const {
 bool CpuEngine::find_work(WorkerState& worker, StepMark& mark) {
   const u32 rounds = load<Order::acquire, Scope::system>(&engine_->session_end) + 1;
   for (u32 i = 0; i < rounds; ++i) {
-    if (marked_step(*engine_, worker, mark) || worker.missed_token != 0) return true;
+    if (marked_step(*engine_, worker, mark, died_) || worker.missed_token != 0) return true;
     if (worker.saw_descriptor == 0) return false;
   }
   return false;

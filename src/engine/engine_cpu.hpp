@@ -51,6 +51,7 @@ class CpuEngine final : public EngineHost {
   ring::EnginePort& port(u32 session) override;
   bool wait_upcall(ring::Upcall* upcall, u64 timeout_ns) override;
   Status map_memory(void* base, u64 length) override;
+  void while_paused(const std::function<void()>& work) override { work(); }
   // A failed check ends the process; only request_death() ends an engine alone.
   bool has_died() const override { return died_.load(); }
   std::string fault_text() const override;
@@ -73,7 +74,7 @@ class CpuEngine final : public EngineHost {
     u64 value = 0;
   };
 
-  static bool marked_step(Engine& engine, WorkerState& worker, StepMark& mark);
+  static bool marked_step(Engine& engine, WorkerState& worker, StepMark& mark, const std::atomic<bool>& died);
   void wait_for_steps();
   void work(u32 index);
   bool find_work(WorkerState& worker, StepMark& mark);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,9 @@ class EngineHost {
   // engine's address of it is the same as the host's.
   virtual Status map_memory(void* base, u64 length) = 0;
 
+  // Runs `work`, which changes engine memory that no command looks at yet; on a GPU while no kernel runs.
+  virtual void while_paused(const std::function<void()>& work) = 0;
+
   virtual bool has_died() const = 0;
   virtual std::string fault_text() const = 0;   // why, empty if it lives
   // Makes the engine die as a failed check of its own would, at the end of a step. For tests of what comes after.
@@ -66,11 +70,13 @@ class EngineHost {
   virtual u64 durable_epoch() const = 0;
 };
 
-inline format::Command answer_upcall_command(const ring::Upcall& upcall, Status result) {
+// `devices`: those whose flush failed, a bit each.
+inline format::Command answer_upcall_command(const ring::Upcall& upcall, Status result, u64 devices = 0) {
   format::Command command{};
   command.opcode = format::Opcode::upcall_done;
   command.inode = upcall.id;
   command.offset = static_cast<u64>(result);
+  command.aux = devices;
   return command;
 }
 

@@ -36,7 +36,7 @@ GPU4FS_FN inline Decision enter_step(Engine& engine, CommandState& c) {
 }
 
 // Before a step; the command is in phase `running`. Leader only.
-GPU4FS_FN inline Decision before_step(Engine& engine, CommandState& c) {
+GPU4FS_FN GPU4FS_NOINLINE inline Decision before_step(Engine& engine, CommandState& c) {
   // Begun by this worker a moment ago, and nobody else knows of it.
   if (c.prepared == 0 && !needs_step_gate(c.command.opcode)) return {Next::step, Status::ok, c.index, 0};
   if (c.prepared == 0 && c.index != checkpoint_command) return enter_step(engine, c);
@@ -46,9 +46,11 @@ GPU4FS_FN inline Decision before_step(Engine& engine, CommandState& c) {
   c.engine_wait = static_cast<u32>(EngineWait::none);
   if (waited == EngineWait::chunk_mapping) {
     const bool has_memory = c.upcall_result == Status::ok;
-    if (has_memory) fs::make_chunk_accessible(engine.fs, c.operation.wanted_chunk);
-    const bool goes_on =
-        has_memory || (c.upcall_result == Status::no_space && fs::refuse_wanted_chunk(engine.fs, c.operation));
+    const bool is_new = c.operation.wanted_chunk == raid::chunk_to_make;
+    if (has_memory && !is_new) fs::make_chunk_accessible(engine.fs, c.operation.wanted_chunk);
+    if (!has_memory && is_new) fs::refuse_growth(c.operation);
+    const bool goes_on = has_memory || is_new ||
+                         (c.upcall_result == Status::no_space && fs::refuse_wanted_chunk(engine.fs, c.operation));
     if (!goes_on) return {Next::end, c.upcall_result, c.index, 0};
   }
   if (waited == EngineWait::checkpoint) {
@@ -70,6 +72,19 @@ GPU4FS_FN inline Decision parked_or_again(CommandState& c) {
   return {Next::step, Status::ok, c.index, 0};
 }
 
+// As with retry_after_checkpoint nothing is held meanwhile: a chunk comes with a checkpoint.
+GPU4FS_FN inline Decision ask_for_chunk(Engine& engine, CommandState& c) {
+  GPU4FS_CHECK_NE(c.index, checkpoint_command);
+  release_holdings(engine, c);
+  c.stage = 0;
+  c.prepared = prepared_stale_scratch;
+  c.operation.wanted_chunk = raid::chunk_to_make;
+  c.engine_wait = static_cast<u32>(EngineWait::chunk_mapping);
+  const Status posted = post_upcall(engine, c, ring::UpcallKind::make_chunk, c.operation.wanted_class);
+  GPU4FS_CHECK_EQ(posted, Status::parked);
+  return parked_or_again(c);
+}
+
 // The step answered a control code or `parked`. Leader only.
 GPU4FS_FN inline Decision restart_later(Engine& engine, CommandState& c, Status status) {
   switch (status) {
@@ -79,6 +94,7 @@ GPU4FS_FN inline Decision restart_later(Engine& engine, CommandState& c, Status 
       enqueue_command(engine, c.index);
       return {Next::leave, Status::ok, no_command, 0};
     case Status::chunk_not_mapped:
+      if (c.operation.wanted_chunk == raid::chunk_to_make) return ask_for_chunk(engine, c);
       c.engine_wait = static_cast<u32>(EngineWait::chunk_mapping);
       if (post_upcall(engine, c, ring::UpcallKind::map_chunk, c.operation.wanted_chunk) == Status::parked) {
         return parked_or_again(c);
@@ -100,7 +116,7 @@ GPU4FS_FN inline Decision restart_later(Engine& engine, CommandState& c, Status 
 }
 
 // Leader only, behind a g.sync().
-GPU4FS_FN inline Decision after_step(Engine& engine, CommandState& c, const Step& step) {
+GPU4FS_FN GPU4FS_NOINLINE inline Decision after_step(Engine& engine, CommandState& c, const Step& step) {
   if (c.in_gate != 0) {
     c.in_gate = 0;
     leave(engine, engine.commit_gate);
@@ -137,7 +153,7 @@ GPU4FS_FN Decision run_step(Group g, Engine& engine, CommandState& c) {
 
 // Runs a command in phase `running` and then what is linked to it. `decision` says where to begin.
 template <class Group>
-GPU4FS_FN void run_command(Group g, Engine& engine, WorkerState& worker, detail::Decision decision) {
+GPU4FS_FN GPU4FS_NOINLINE void run_command(Group g, Engine& engine, WorkerState& worker, detail::Decision decision) {
   while (decision.next != detail::Next::leave) {
     CommandState& c = engine.commands[decision.command];
     switch (decision.next) {
@@ -166,7 +182,7 @@ GPU4FS_FN void run_command(Group g, Engine& engine, WorkerState& worker, detail:
 
 // An item of the run queue.
 template <class Group>
-GPU4FS_FN void run_item(Group g, Engine& engine, WorkerState& worker, u32 item) {
+GPU4FS_FN GPU4FS_NOINLINE void run_item(Group g, Engine& engine, WorkerState& worker, u32 item) {
   const u32 index = item & ~item_tasks;
   GPU4FS_CHECK_LT(index, engine.config.command_count);
   CommandState& c = engine.commands[index];

@@ -72,6 +72,7 @@ class CudaEngine::Implementation {
   ring::EnginePort& port(u32 session);
   bool wait_upcall(ring::Upcall* upcall, u64 timeout_ns);
   Status map_memory(void* base, u64 length);
+  void while_paused(const std::function<void()>& work);
 
   bool has_died() const { return died_.load(); }
   std::string fault_text() const;
@@ -474,6 +475,17 @@ void CudaEngine::Implementation::unregister_memory(void* base, u64 length) {
 
 Status CudaEngine::Implementation::map_memory(void* base, u64 length) { return register_memory(base, length); }
 
+void CudaEngine::Implementation::while_paused(const std::function<void()>& work) {
+  pause();
+  try {
+    work();
+  } catch (...) {
+    resume();
+    throw;
+  }
+  resume();
+}
+
 u32 CudaEngine::Implementation::open_session(const SessionRequest& request) {
   if (register_memory(request.memory, request.layout.total_length) != Status::ok) return session_max;
   const std::lock_guard<std::mutex> guard(sessions_mutex_);
@@ -577,6 +589,7 @@ bool CudaEngine::wait_upcall(ring::Upcall* upcall, u64 timeout_ns) {
   return implementation_->wait_upcall(upcall, timeout_ns);
 }
 Status CudaEngine::map_memory(void* base, u64 length) { return implementation_->map_memory(base, length); }
+void CudaEngine::while_paused(const std::function<void()>& work) { implementation_->while_paused(work); }
 bool CudaEngine::has_died() const { return implementation_->has_died(); }
 std::string CudaEngine::fault_text() const { return implementation_->fault_text(); }
 void CudaEngine::request_death() { implementation_->request_death(); }

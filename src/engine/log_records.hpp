@@ -11,8 +11,11 @@
 
 namespace gpu4fs::engine {
 
-// Greatest write whose bytes go into its record: longer ones are recorded by their pages.
-inline constexpr u64 log_inline_bytes_max = page_size - 1;
+// Greatest write whose bytes go into its record: longer ones are recorded by their pages. These need stripes of their own
+// in chunks with parities (fs/space/stripes.hpp), which single pages are too small for.
+GPU4FS_FN inline u64 log_inline_bytes_max(const fs::FileSystem& fs) {
+  return fs.space.parity != nullptr ? 2 * page_size : page_size - 1;
+}
 // Greatest write that is made in place while there is a log: its bytes go into the record as well.
 inline constexpr u64 log_in_place_bytes_max = 2 * page_size;
 

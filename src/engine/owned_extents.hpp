@@ -27,8 +27,7 @@ GPU4FS_FN inline void abandon_owned_extents(Engine& engine, CommandState& c) {
     if (extent_is_in_place(extent)) continue;
     // A replayed command adopts them again.
     if (c.operation.replay != nullptr) continue;
-    fs::abandon_extent(engine.fs, c.operation, raid::Extent{extent.address, extent.page_count, 0});
-    page_count += extent.page_count;
+    page_count += fs::abandon_extent(engine.fs, c.operation, raid::Extent{extent.address, extent.page_count, 0});
   }
   if (page_count != 0) fs::unreserve_pages(engine.fs, c.operation, page_count);
   c.extent_count = 0;

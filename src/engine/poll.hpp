@@ -70,7 +70,7 @@ GPU4FS_FN inline void reject(Engine& engine, Session& session, u64 position, Sta
 // An answer to an upcall needs no slot: those that wait for it may hold all of them.
 GPU4FS_FN inline void accept_upcall_answer(Engine& engine, Session& session, const format::Command& command,
                                            u64 position) {
-  const Status status = answer_upcall(engine, command.inode, command.offset);
+  const Status status = answer_upcall(engine, command.inode, command.offset, command.aux);
   ring::write_completion(session.ring, position, status, 0);
 }
 
@@ -317,7 +317,7 @@ GPU4FS_FN inline void reject_granted(Engine& engine, Session& session, WorkerMem
 // With the token: the first `wanted` staged descriptors are chains of their own. Rank i makes a command of
 // descriptor i. Takes nothing, and leaves the token held, when there is no slot.
 template <class Group>
-GPU4FS_FN Taken take_single(Group g, Engine& engine, WorkerState& worker, u32 session_index, u64 position,
+GPU4FS_FN GPU4FS_NOINLINE Taken take_single(Group g, Engine& engine, WorkerState& worker, u32 session_index, u64 position,
                             u32 wanted) {
   Session& session = engine.sessions[session_index];
   WorkerMemory& memory = engine.worker_memory[worker.index];

@@ -125,7 +125,7 @@ GPU4FS_FN WantedHelp find_wanted_help(Group g, const Engine& engine, u32 start) 
 // Runs tasks of `c`, which fanned out or whose tasks were held back, until none is left. The caller is outside
 // the step gate.
 template <class Group>
-GPU4FS_FN HelpEnd run_tasks(Group g, Engine& engine, CommandState& c) {
+GPU4FS_FN GPU4FS_NOINLINE HelpEnd run_tasks(Group g, Engine& engine, CommandState& c) {
   bool counted = false;
   for (;;) {
     const detail::TakenTask taken = serial(g, [&] { return detail::take_task(engine, c, counted); });
@@ -151,7 +151,7 @@ inline constexpr u32 tasks_per_help = 4;
 
 // Runs tasks of a command on the board. With nothing_left there was none to run.
 template <class Group>
-GPU4FS_FN Help help_somebody(Group g, Engine& engine, u32 start) {
+GPU4FS_FN GPU4FS_NOINLINE Help help_somebody(Group g, Engine& engine, u32 start) {
   const detail::WantedHelp wanted = detail::find_wanted_help(g, engine, start);
   if (wanted.entry == 0) return {HelpEnd::nothing_left, 0};
   const u32 index = static_cast<u32>(wanted.entry) - 1;

@@ -30,6 +30,8 @@ GPU4FS_FN inline Status post_upcall(Engine& engine, CommandState& c, ring::Upcal
   const u64 generation = fetch_add<Order::relaxed, Scope::engine>(&engine.upcall_generation, u64{1}) + 1;
   const u64 id = (generation << 16) | c.index;
   c.upcall_result = Status::upcall_failed;
+  c.upcall_devices = 0;
+  c.upcall_replaced = 0;
   announce_wait(c, WaitKind::upcall);
   store<Order::release, Scope::engine>(&c.upcall_id, id);
   const u64 position = fetch_add<Order::relaxed, Scope::engine>(&engine.upcall_position, u64{1});
@@ -50,13 +52,14 @@ GPU4FS_FN inline bool claim_upcall(Engine& engine, u64 id) {
 
 }  // namespace detail
 
-// The server's answer. not_found: nobody waits for it (any more).
-GPU4FS_FN inline Status answer_upcall(Engine& engine, u64 id, u64 result) {
+// The server's answer; `devices`: as CommandState::upcall_devices. not_found: nobody waits for it (any more).
+GPU4FS_FN inline Status answer_upcall(Engine& engine, u64 id, u64 result, u64 devices = 0) {
   if (result >= status_count) return Status::invalid_argument;
   if (!detail::claim_upcall(engine, id)) return Status::not_found;
   const u32 index = static_cast<u32>(id & 0xffffu);
   const Status status = static_cast<Status>(result);
   engine.commands[index].upcall_result = is_control(status) ? Status::upcall_failed : status;
+  engine.commands[index].upcall_devices = devices;
   wake_command(engine, index);
   return Status::ok;
 }

@@ -87,9 +87,10 @@ struct alignas(32) PageTable {
   u32 clock_hand;
 };
 
-// Space accounting in pages (fs/space; all atomic). `available` is what may still be promised: a page of a
-// chunk that the engine can reach, free and not promised yet. A page is allocated out of a promise only.
-struct SpaceCounters {
+// Space accounting in pages, one for the chunks of each profile (fs/space; all atomic). `available` is what may still be
+// promised: a page of a chunk that the engine can reach, free and not promised yet. A page is allocated out of a promise
+// only.
+struct alignas(64) SpaceCounters {
   u64 total;
   u64 free;            // not busy
   u64 available;
@@ -97,18 +98,29 @@ struct SpaceCounters {
   u64 used;            // set bits of `committed`: the page_used of the next checkpoint
   u64 freed_pending;   // busy only until the next checkpoint is durable
   u64 emergency;       // kept back from commands that only consume
+  u64 growable;        // in no chunk yet: what chunks have that the server could still make for the class
 };
 
-struct AllocationShard {
-  TicketLock lock;
-  u32 chunk;           // where small allocations go on
+// Where a shard goes on in the chunks of one profile.
+struct ShardPlace {
+  u32 chunk;           // small allocations
   u32 region;
-  u32 large_chunk;     // where 2 MiB allocations go on
+  u32 large_chunk;     // allocations of 2 MiB
   u32 large_region;
+  u64 open_address;    // of what is left of the open stripe (fs/space/stripes.hpp), under the shard's lock, as the next two
+  u32 open_count;      // its pages
+  u32 open_generation; // FileSystem::stripe_generation when it was opened
+};
+static_assert(sizeof(ShardPlace) == 32);
+
+struct alignas(64) AllocationShard {
+  TicketLock lock;
   u64 inode_batch;     // first inode number of the claimed batch of 16, 0: none
   u32 inode_mask;      // its inodes still free (bit i: inode_batch + i)
-  u32 padding[22];
+  u32 padding[3];
+  ShardPlace places[format::profile_max];
 };
+static_assert(sizeof(AllocationShard) == 64 + 32 * format::profile_max);
 
 // Batches of inode numbers in flight are counted by hash, so that a batch is not handed out twice.
 inline constexpr u32 claimed_batch_slots = 1024;
@@ -133,9 +145,11 @@ struct OperationLog {
   u64 durable;          // atomic: records before it are on the medium, or in a durable checkpoint
 };
 
+struct PoolGrowth;      // fs/space/growth.hpp
+
 struct FileSystem {
   raid::LogicalSpace space;
-  SpaceCounters counters;
+  SpaceCounters counters[format::profile_max];  // by class: a format::Profile less one
   PageTable pages;
   format::Inode inode_file;        // inode 0, live
   format::Inode inode_file_staged; // as of the snapshot
@@ -149,6 +163,7 @@ struct FileSystem {
   u64 epoch_open;                  // operations that commit now belong to it
   u64 epoch_durable;               // newest epoch whose superblocks are durable
   u64 name_hash_seed;
+  u32 stripe_generation;           // grows at each snapshot: open stripes of older ones are closed
   u32 generation_skip;             // generations of inodes that this engine makes are larger by it
   AccessTimeMode access_time_mode;
   u32 read_only;
@@ -156,11 +171,16 @@ struct FileSystem {
   u32 stop_on_error;               // 1: no more changes then, see fs/errors.hpp
   u32 checkpoint_failed;           // a checkpoint could not be written: no further ones
   u64 checkpoint_pause_ns;         // how long the last one kept operations from committing
-  format::Superblock* superblocks; // one a device, as last written; templates of the next ones
+  format::Superblock* superblocks; // one a device, as last written; templates of the next ones. Room as space.devices
+  PoolGrowth* growth;              // what the next checkpoint adds to the pool; nullptr: it does not grow
   u32 claimed_batches[claimed_batch_slots];  // inode numbers claimed but not committed, by hash of batch
   u64 returned_inodes[returned_inode_max];   // claims whose command ended without them, under grow_lock
   u32 returned_inode_count;                  // atomic
   OperationLog log;
+
+  // Of the class of data whose inode names no profile.
+  GPU4FS_FN SpaceCounters& data_counters() { return counters[space.data_class]; }
+  GPU4FS_FN const SpaceCounters& data_counters() const { return counters[space.data_class]; }
 };
 
 // What a command carries through the fs functions; lives in the command's state in engine memory.
@@ -168,12 +188,17 @@ struct Operation {
   u64 now;               // 34.30 time stamp of this command
   u32 shard;             // allocation shard of the worker
   u32 may_use_emergency; // 1: frees space (unlink, truncate, rmdir ...)
-  u64 pages_reserved;    // of SpaceCounters::reserved, still unused by this command
+  u32 whole_stripes;     // 1: pages are allocated in stripes that no other command gets pages of
+  u32 profile;           // format::Profile of the pages that it reserves and allocates, 0: the pool's for data
+  u32 padding;
+  u64 pages_reserved;    // of SpaceCounters::reserved of that profile, still unused by this command
   u64 claimed_inode;     // number claimed and not committed, kept over restarts; 0: none
   u64 refused_devices;   // bit a device: a chunk of it could not be mapped for this command
+  u64 refused_classes;   // bit a class: no chunk could be made of it for this command
   u32 frames_reserved;   // of PageTable::frames_reserved
-  u32 dirty_reserved;    // of PageTable::dirty_reserved
-  u32 wanted_chunk;      // set with Status::chunk_not_mapped
+  u32 dirty_reserved;    // of PageTable::dirty_reserved, and as many pages for metadata
+  u32 wanted_chunk;      // set with Status::chunk_not_mapped; raid::chunk_to_make: one more
+  u32 wanted_class;      // of that chunk
   u32 log_reserved;      // bytes of OperationLog::room, still unused by this command
   const format::LogRecord* replay;  // the record that this command carries out again, or null
 };

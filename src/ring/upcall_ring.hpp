@@ -4,7 +4,7 @@
 // counter in engine memory. Upcalls that want an answer are bounded by the number of commands (one each),
 // and the ring is deeper than that. Those that want none (`wake_client`, `log`) are dropped when the reader
 // is more than half a ring behind. The answer comes as an `upcall_done` command on an internal session, with
-// the upcall's id in `inode` and a Status code in `offset`.
+// the upcall's id in `inode`, a Status code in `offset` and, of a flush that failed, the devices in `aux`, a bit each.
 #pragma once
 
 #include "base/access.hpp"
@@ -22,10 +22,14 @@ enum class UpcallKind : u32 {
   map_chunk,     // argument: chunk index; answer when the chunk's memory is accessible
   wake_client,   // argument: session index; no answer
   log,           // argument: a number, `detail` says what it is; no answer
+  device_lost,   // argument: device index; the pool goes on without it; no answer
+  make_chunk,    // a command found no space; answer when there is one chunk more, no_space if there cannot be
+  write_growth,  // argument: epoch of the checkpoint that takes up the staged growth; answer when all is written
 };
 
 GPU4FS_FN constexpr bool wants_answer(UpcallKind kind) {
-  return kind == UpcallKind::flush_device || kind == UpcallKind::map_chunk;
+  return kind == UpcallKind::flush_device || kind == UpcallKind::map_chunk ||
+         kind == UpcallKind::make_chunk || kind == UpcallKind::write_growth;
 }
 
 struct Upcall {

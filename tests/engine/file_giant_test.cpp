@@ -13,7 +13,7 @@ namespace gpu4fs::test {
 namespace {
 
 constexpr u64 giga = u64{1} << 30;
-constexpr u32 punch_hole = 3;
+constexpr u32 punch_hole_keeping_size = 3;
 
 FileEngineOptions giant_options(u32 chunk_count) {
   FileEngineOptions options;
@@ -40,7 +40,7 @@ bool is_giant(format::BlockPointer pointer) {
 TEST(FileGiant, AllocatedSplitReadAndFreed) {
   FileEngine engine(giant_options(5));
   FileClient client(engine);
-  const u64 used_before = engine.fs().counters.used;
+  const u64 used_before = engine.fs().data_counters().used;
   const u64 inode = client.create("giant").result;
   ASSERT_EQ(client.fallocate(inode, 0, giga - 5000, 2 * giga + 10000).status, Status::ok);
   EXPECT_TRUE(slot_of(engine, inode, 0).is_indirect());
@@ -66,7 +66,7 @@ TEST(FileGiant, AllocatedSplitReadAndFreed) {
 
   // A hole splits the second, which a checkpoint has made durable.
   ASSERT_EQ(client.checkpoint().status, Status::ok);
-  ASSERT_EQ(client.fallocate(inode, punch_hole, 2 * giga + 100 * page_size, 10 * page_size).status, Status::ok);
+  ASSERT_EQ(client.fallocate(inode, punch_hole_keeping_size, 2 * giga + 100 * page_size, 10 * page_size).status, Status::ok);
   EXPECT_TRUE(slot_of(engine, inode, 2).is_indirect());
   EXPECT_EQ(client.seek(inode, 3, 0).result, align_down(middle, page_size));
 
@@ -76,7 +76,7 @@ TEST(FileGiant, AllocatedSplitReadAndFreed) {
   ASSERT_EQ(client.unlink("giant").result, inode);
   ASSERT_EQ(client.reclaim(inode).status, Status::ok);
   ASSERT_EQ(client.checkpoint().status, Status::ok);
-  EXPECT_LE(engine.fs().counters.used, used_before + 8);
+  EXPECT_LE(engine.fs().data_counters().used, used_before + 8);
   EXPECT_EQ(engine.fs().had_error, 0u);
 
   // All of it can be had again.

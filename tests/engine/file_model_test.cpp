@@ -45,8 +45,8 @@ void run_walks(FileEngineOptions options, u32 walk_count, u32 step_count) {
     for (const auto& walk : walks) ASSERT_TRUE(walk->remove_all()) << walk->difference();
     ASSERT_EQ(client.checkpoint().status, Status::ok);
     ASSERT_EQ(client.checkpoint().status, Status::ok);
-    EXPECT_LE(engine.fs().counters.used, 24u) << "pages leaked";
-    EXPECT_EQ(engine.fs().counters.reserved, engine.fs().pages.dirty_count);
+    EXPECT_LE(engine.fs().data_counters().used, 24u) << "pages leaked";
+    EXPECT_EQ(engine.fs().data_counters().reserved, engine.fs().pages.dirty_count);
     EXPECT_EQ(engine.fs().had_error, 0u);
   }
   FileEngine after_crash(options, images);
@@ -110,7 +110,7 @@ TEST(FileModel, OrphansAreFreedAtMount) {
   EXPECT_EQ(client.reclaim_orphans().result, 0u);
   ASSERT_EQ(client.checkpoint().status, Status::ok);
   ASSERT_EQ(client.checkpoint().status, Status::ok);
-  EXPECT_LE(engine.fs().counters.used, 24u);
+  EXPECT_LE(engine.fs().data_counters().used, 24u);
   EXPECT_EQ(engine.fs().had_error, 0u);
 }
 

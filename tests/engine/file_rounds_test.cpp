@@ -13,11 +13,10 @@
 namespace gpu4fs::test {
 namespace {
 
-constexpr u64 root = format::inode_number_root;
 constexpr u64 block = u64{2} << 20;
 constexpr u64 sparse_pages = 150;
 
-FileEngineOptions stepped() {
+FileEngineOptions stepped_on_few_chunks() {
   FileEngineOptions options;
   options.start = false;
   options.pool.chunk_count = 5;
@@ -69,7 +68,7 @@ class FileRounds : public ::testing::Test {
   }
   void expect_sound() { EXPECT_EQ(engine_.fs().had_error, 0u); }
 
-  FileEngine engine_{stepped()};
+  FileEngine engine_{stepped_on_few_chunks()};
   NameClient names_{engine_};
   FileClient files_{engine_};
   Client client_{engine_.host(), ClientOptions{.data_length = 1 << 16, .trusted = true, .internal = true}};

@@ -6,6 +6,8 @@
 
 namespace gpu4fs::test {
 
+inline constexpr u64 root = format::inode_number_root;
+
 using NameClient = BasicNameClient<Client>;
 
 }  // namespace gpu4fs::test

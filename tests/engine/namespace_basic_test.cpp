@@ -12,7 +12,6 @@
 namespace gpu4fs::test {
 namespace {
 
-constexpr u64 root = format::inode_number_root;
 
 class NamespaceBasic : public ::testing::Test {
  protected:

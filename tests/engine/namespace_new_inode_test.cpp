@@ -15,8 +15,6 @@
 namespace gpu4fs::test {
 namespace {
 
-constexpr u64 root = format::inode_number_root;
-
 FileEngineOptions stepped() {
   FileEngineOptions options;
   options.start = false;

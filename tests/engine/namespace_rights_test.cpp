@@ -16,7 +16,6 @@
 namespace gpu4fs::test {
 namespace {
 
-constexpr u64 root = format::inode_number_root;
 
 class NamespaceRights : public ::testing::Test {
  protected:

@@ -16,7 +16,6 @@
 namespace gpu4fs::test {
 namespace {
 
-constexpr u64 root = format::inode_number_root;
 
 bool is_expected(Status status) {
   switch (status) {
@@ -178,7 +177,7 @@ void expect_no_leak(FileEngine& engine) {
   }
   ASSERT_EQ(client.statfs().status, Status::ok);
   EXPECT_EQ(
-      engine.fs().counters.total - engine.fs().counters.free - engine.fs().counters.freed_pending,
+      engine.fs().data_counters().total - engine.fs().data_counters().free - engine.fs().data_counters().freed_pending,
       owned);
   EXPECT_EQ(client.space().inode_used, format::inode_number_first_free);
 }

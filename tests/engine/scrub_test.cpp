@@ -152,7 +152,7 @@ void finds_exactly_what_was_planted(FileEngine& engine) {
   ASSERT_EQ(patient.client.checkpoint().status, Status::ok);
   u64 verified = 0;
   EXPECT_EQ(patient.damaged(&verified), std::set<u64>{}) << "a sound pool";
-  EXPECT_EQ(verified, engine.fs().counters.used);
+  EXPECT_EQ(verified, engine.fs().data_counters().used);
 
   const Blocks in_small = patient.blocks(small);
   const Blocks in_large = patient.blocks(large);

@@ -176,14 +176,14 @@ TEST(MapGiant, RunsAreAlignedAndWhole) {
   GiantPool pool;
   fs::FileSystem& fs = pool.fs();
   ASSERT_EQ(pool.load_status, Status::ok);
-  const u64 free_pages = fs.counters.free;
+  const u64 free_pages = fs.data_counters().free;
   fs::Operation op{};
   op.may_use_emergency = 1;
   ASSERT_EQ(fs::reserve_pages(fs, op, 2 * giga_pages), Status::ok);
   const raid::Extent first = allocate_giga(fs, op);
   const raid::Extent second = allocate_giga(fs, op);
   EXPECT_EQ((std::set<u64>{first.address, second.address}), (std::set<u64>{giga, 2 * giga}));
-  EXPECT_EQ(fs.counters.free, free_pages - 2 * giga_pages);
+  EXPECT_EQ(fs.data_counters().free, free_pages - 2 * giga_pages);
   fs::abandon_extent(fs, op, first);
   fs::abandon_extent(fs, op, second);
   // One page in the way of each.
@@ -199,8 +199,8 @@ TEST(MapGiant, RunsAreAlignedAndWhole) {
   fs::abandon_extent(fs, op, small);
   EXPECT_EQ(op.pages_reserved, 2 * giga_pages);
   fs::unreserve_pages(fs, op, op.pages_reserved);
-  EXPECT_EQ(fs.counters.free, free_pages);
-  EXPECT_EQ(fs.counters.available, free_pages);
+  EXPECT_EQ(fs.data_counters().free, free_pages);
+  EXPECT_EQ(fs.data_counters().available, free_pages);
 }
 
 // Threads that want blocks of 1 GiB, of 2 MiB and pages: nothing is given twice, and everything comes back.
@@ -208,7 +208,7 @@ TEST(MapGiant, RunsOfAllSizesAreTakenAtOnce) {
   GiantPool pool;
   fs::FileSystem& fs = pool.fs();
   ASSERT_EQ(pool.load_status, Status::ok);
-  const u64 free_pages = fs.counters.free;
+  const u64 free_pages = fs.data_counters().free;
   std::atomic<u32> giants{0};
   std::atomic<bool> ended{false};
   std::vector<std::thread> threads;
@@ -240,8 +240,8 @@ TEST(MapGiant, RunsOfAllSizesAreTakenAtOnce) {
   ended = true;
   for (std::thread& thread : threads) thread.join();
   EXPECT_GT(giants.load(), 0u);
-  EXPECT_EQ(fs.counters.free, free_pages);
-  EXPECT_EQ(fs.counters.available, free_pages);
+  EXPECT_EQ(fs.data_counters().free, free_pages);
+  EXPECT_EQ(fs.data_counters().available, free_pages);
 }
 
 TEST(MapGiant, BlockIsPlacedSplitAndRemoved) {
@@ -279,11 +279,11 @@ TEST(MapGiant, BlockIsPlacedSplitAndRemoved) {
     expect_run(g, *pool, op, hole, {fs::MapKind::hole, 0, 0, 412});
     expect_run(g, *pool, op, hole + 1024,
                {fs::MapKind::unwritten, 0, giant.address + (hole + 1024 - at) * page_size, 412});
-    EXPECT_EQ(fs.counters.used, giga_pages - 1024);
+    EXPECT_EQ(fs.data_counters().used, giga_pages - 1024);
     EXPECT_EQ(fs.inode_file.page_count, giga_pages - 1024 + 4);
 
     remove_all(g, *pool, op, 0, fs::map_page_max);
-    EXPECT_EQ(fs.counters.used, 0u);
+    EXPECT_EQ(fs.data_counters().used, 0u);
     EXPECT_EQ(fs.inode_file.page_count, 0u);
     EXPECT_EQ(fs.inode_file.height, 0);
     EXPECT_EQ(fs.had_error, 0u);
@@ -310,11 +310,11 @@ TEST(MapGiant, ReplacedSubtreeIsFreed) {
   fs::map_replace(Lane{}, fs, op, pool.file(), giga_pages, giant, fs::MapKind::data);
   fs::commit_extent(Lane{}, fs, giant);
   EXPECT_EQ(fs.inode_file.slots[1].size(), format::BlockSize::block_1g);
-  EXPECT_EQ(fs.counters.used, giga_pages + 2);
+  EXPECT_EQ(fs.data_counters().used, giga_pages + 2);
   EXPECT_EQ(fs.inode_file.page_count, giga_pages + 2 + 4);
   expect_run(Lane{}, pool, op, giga_pages, {fs::MapKind::data, 0, giant.address, giga_pages});
   remove_all(Lane{}, pool, op, 0, fs::map_page_max);
-  EXPECT_EQ(fs.counters.used, 0u);
+  EXPECT_EQ(fs.data_counters().used, 0u);
   EXPECT_EQ(fs.inode_file.page_count, 0u);
 }
 

@@ -42,7 +42,7 @@ u64 new_file(SmallFileSystem& small) {
 u64 used_when_idle(SmallFileSystem& small) {
   EXPECT_EQ(small.checkpoint(Lane{}), Status::ok);
   EXPECT_EQ(small.checkpoint(Lane{}), Status::ok);
-  return small.fs().counters.used;
+  return small.fs().data_counters().used;
 }
 
 TEST(MapRandom, AgreesWithModelOnLane) {

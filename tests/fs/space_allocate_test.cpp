@@ -34,7 +34,7 @@ u32 chunk_of(const SpaceFixture& pool, u64 address) {
 TEST(SpaceAllocate, every_page_is_handed_out_once) {
   SpaceFixture pool({.device_count = 2, .chunks_per_device = 2});
   ASSERT_EQ(pool.load(1), Status::ok);
-  const u64 total = pool.fs->counters.total;
+  const u64 total = pool.fs->data_counters().total;
   ASSERT_EQ(total, 4 * 2048u);
   Operation op = pool.operation(1);
   op.may_use_emergency = 1;
@@ -47,8 +47,8 @@ TEST(SpaceAllocate, every_page_is_handed_out_once) {
       ASSERT_TRUE(seen.insert(run.address + i * page_size).second);
   }
   EXPECT_EQ(seen.size(), total);
-  EXPECT_EQ(pool.fs->counters.free, 0u);
-  EXPECT_EQ(pool.fs->counters.available, 0u);
+  EXPECT_EQ(pool.fs->data_counters().free, 0u);
+  EXPECT_EQ(pool.fs->data_counters().available, 0u);
   Operation late = pool.operation();
   late.may_use_emergency = 1;
   EXPECT_EQ(reserve_pages(*pool.fs, late, 1), Status::no_space);
@@ -58,9 +58,12 @@ TEST(SpaceAllocate, emergency_reserve_is_for_commands_that_free) {
   EXPECT_EQ(emergency_pages(2048), 128u);
   EXPECT_EQ(emergency_pages(50000), 500u);
   EXPECT_EQ(emergency_pages(10'000'000), 1024u);
+  EXPECT_EQ(emergency_pages(50000, 80), 128u * 80) << "with stripes of 80 pages, not 1 % of the pool times 80";
+  EXPECT_EQ(emergency_pages(10'000'000, 80), 1024u * 80);
+  EXPECT_EQ(emergency_pages(2'000'000, 80), 20000u);
   SpaceFixture pool;
   ASSERT_EQ(pool.load(1), Status::ok);
-  ASSERT_EQ(pool.fs->counters.emergency, 128u);
+  ASSERT_EQ(pool.fs->data_counters().emergency, 128u);
   Operation consuming = pool.operation();
   EXPECT_EQ(reserve_pages(*pool.fs, consuming, 2048 - 127), Status::no_space);
   EXPECT_EQ(reserve_pages(*pool.fs, consuming, 2048 - 128), Status::ok);
@@ -73,7 +76,7 @@ TEST(SpaceAllocate, emergency_reserve_is_for_commands_that_free) {
   EXPECT_EQ(reserve_pages(*pool.fs, consuming, ~u64{0}), Status::no_space);
   unreserve_pages(*pool.fs, consuming, consuming.pages_reserved);
   unreserve_pages(*pool.fs, freeing, freeing.pages_reserved);
-  EXPECT_EQ(pool.fs->counters.available, 2048u);
+  EXPECT_EQ(pool.fs->data_counters().available, 2048u);
 }
 
 TEST(SpaceAllocate, large_runs_are_whole_regions_and_rotate_over_chunks) {
@@ -143,15 +146,15 @@ TEST(SpaceAllocate, shards_start_in_different_regions_and_move_over_devices) {
 TEST(SpaceAllocate, chunks_out_of_reach_are_asked_for_only_when_needed) {
   SpaceFixture pool({.chunks_per_device = 3, .accessible = false});
   ASSERT_EQ(pool.load(1), Status::ok);
-  EXPECT_EQ(pool.fs->counters.free, 3 * 2048u);
-  EXPECT_EQ(pool.fs->counters.available, 0u);
+  EXPECT_EQ(pool.fs->data_counters().free, 3 * 2048u);
+  EXPECT_EQ(pool.fs->data_counters().available, 0u);
   Operation op = pool.operation();
   ASSERT_EQ(reserve_pages(*pool.fs, op, 10), Status::chunk_not_mapped);
   ASSERT_LT(op.wanted_chunk, 3u);
   const u32 first = op.wanted_chunk;
   make_chunk_accessible(*pool.fs, first);
   make_chunk_accessible(*pool.fs, first);
-  EXPECT_EQ(pool.fs->counters.available, 2048u);
+  EXPECT_EQ(pool.fs->data_counters().available, 2048u);
   ASSERT_EQ(reserve_pages(*pool.fs, op, 1500), Status::ok);
   for (u32 shard = 0; op.pages_reserved > 0; ++shard) {
     op.shard = shard % 4;
@@ -175,16 +178,16 @@ TEST(SpaceAllocate, pages_freed_out_of_reach_become_available_with_their_chunk) 
   pool.write_slot(1, 0, 1, bitmap);
   pool.fs->space.chunks[1].accessible = 0;
   ASSERT_EQ(pool.load(1), Status::ok);
-  EXPECT_EQ(pool.fs->counters.available, 2048u);
-  EXPECT_EQ(pool.fs->counters.used, 640u);
+  EXPECT_EQ(pool.fs->data_counters().available, 2048u);
+  EXPECT_EQ(pool.fs->data_counters().used, 640u);
   free_extent(*pool.fs, {pool.chunks[1].descriptor.base_address, 100, 0});
-  EXPECT_EQ(pool.fs->counters.freed_pending, 100u);
+  EXPECT_EQ(pool.fs->data_counters().freed_pending, 100u);
   ASSERT_EQ(pool.checkpoint(2), Status::ok);
-  EXPECT_EQ(pool.fs->counters.freed_pending, 0u);
-  EXPECT_EQ(pool.fs->counters.free, 2048u + 2048 - 540);
-  EXPECT_EQ(pool.fs->counters.available, 2048u);
+  EXPECT_EQ(pool.fs->data_counters().freed_pending, 0u);
+  EXPECT_EQ(pool.fs->data_counters().free, 2048u + 2048 - 540);
+  EXPECT_EQ(pool.fs->data_counters().available, 2048u);
   make_chunk_accessible(*pool.fs, 1);
-  EXPECT_EQ(pool.fs->counters.available, 2048u + 2048 - 540);
+  EXPECT_EQ(pool.fs->data_counters().available, 2048u + 2048 - 540);
 }
 
 TEST(SpaceAllocate, damaged_block_pointers_free_nothing_else) {
@@ -197,20 +200,20 @@ TEST(SpaceAllocate, damaged_block_pointers_free_nothing_else) {
   commit_extent(Lane{}, *pool.fs, {run.address, 4, 0});
   free_extent(*pool.fs, {run.address, 2, 0});
   EXPECT_EQ(pool.fs->had_error, 0u);
-  const SpaceCounters before = pool.fs->counters;
+  const SpaceCounters before = pool.fs->data_counters();
   for (const Extent bad :
        {Extent{run.address, 1, 0}, Extent{run.address + 5 * page_size, 1, 0}, Extent{0, 1, 0},
         Extent{run.address + 1, 1, 0}, Extent{u64{1} << 40, 1, 0}, Extent{run.address, 5000, 0}}) {
     pool.fs->had_error = 0;
     free_extent(*pool.fs, bad);
     EXPECT_EQ(pool.fs->had_error, 1u);
-    EXPECT_EQ(pool.fs->counters.used, before.used);
-    EXPECT_EQ(pool.fs->counters.free, before.free);
+    EXPECT_EQ(pool.fs->data_counters().used, before.used);
+    EXPECT_EQ(pool.fs->data_counters().free, before.free);
   }
   pool.fs->had_error = 0;
   free_extent(*pool.fs, {run.address, 4, 0});  // two of them are in use
   EXPECT_EQ(pool.fs->had_error, 1u);
-  EXPECT_EQ(pool.fs->counters.used, 0u);
+  EXPECT_EQ(pool.fs->data_counters().used, 0u);
 }
 
 // Another worker took a page between the look and the grab.

@@ -39,9 +39,9 @@ void expect_load(u64 superblock_epoch, Status status, u64 used,
     });
     EXPECT_EQ(load_chunk(g, *pool->fs, 0, superblock_epoch), status);
     serial(g, [&] {
-      EXPECT_EQ(pool->fs->counters.used, used);
+      EXPECT_EQ(pool->fs->data_counters().used, used);
       EXPECT_EQ(pool->fs->space.chunks[0].loaded, status == Status::ok ? 1u : 0u);
-      EXPECT_EQ(pool->fs->counters.total, status == Status::ok ? 2048u : 0u);
+      EXPECT_EQ(pool->fs->data_counters().total, status == Status::ok ? 2048u : 0u);
     });
   });
 }
@@ -74,7 +74,7 @@ TEST(SpaceLoad, slot_beyond_the_superblock_is_cleared_unless_read_only) {
   // It stays lost when the pool reaches its epoch.
   SpaceFixture again = writable->remount();
   ASSERT_EQ(again.load(5), Status::ok);
-  EXPECT_EQ(again.fs->counters.used, 10u);
+  EXPECT_EQ(again.fs->data_counters().used, 10u);
 }
 
 TEST(SpaceLoad, slot_with_a_damaged_header_is_passed_over_and_missed_in_the_sum) {
@@ -175,7 +175,7 @@ TEST(SpaceLoad, checkpoint_alternates_slots_and_keeps_the_other_intact) {
       serial(g, [&] {
         SpaceFixture mounted = shared->remount();
         EXPECT_EQ(mounted.load(epoch), Status::ok);
-        EXPECT_EQ(mounted.fs->counters.used, 20 + epoch - 5);
+        EXPECT_EQ(mounted.fs->data_counters().used, 20 + epoch - 5);
         std::vector<u8> read(page_size);
         EXPECT_EQ(raid::read_page(Lane{}, mounted.fs->space, address, read.data()), Status::ok);
         EXPECT_EQ(read, page);
@@ -193,16 +193,16 @@ TEST(SpaceLoad, failed_checkpoint_is_written_again_into_the_same_slot) {
   ASSERT_EQ(write_chunk(Lane{}, *pool->fs, 0, 6), Status::ok);
   // The superblock could not be written; nothing is published.
   free_extent(*pool->fs, {pool->chunks[0].descriptor.base_address + 3 * page_size, 2, 0});
-  EXPECT_EQ(pool->fs->counters.freed_pending, 5u);
+  EXPECT_EQ(pool->fs->data_counters().freed_pending, 5u);
   snapshot_chunk(Lane{}, *pool->fs, 0);
   ASSERT_EQ(write_chunk(Lane{}, *pool->fs, 0, 7), Status::ok);
   EXPECT_EQ(std::memcmp(durable.data(), slot_header(*pool, 1), durable.size()), 0);
   publish_chunk(Lane{}, *pool->fs, 0);
-  EXPECT_EQ(pool->fs->counters.freed_pending, 0u);
-  EXPECT_EQ(pool->fs->counters.used, 15u);
+  EXPECT_EQ(pool->fs->data_counters().freed_pending, 0u);
+  EXPECT_EQ(pool->fs->data_counters().used, 15u);
   SpaceFixture mounted = pool->remount();
   ASSERT_EQ(mounted.load(7), Status::ok);
-  EXPECT_EQ(mounted.fs->counters.used, 15u);
+  EXPECT_EQ(mounted.fs->data_counters().used, 15u);
 }
 
 TEST(SpaceLoad, bitmap_of_several_pages) {
@@ -216,7 +216,7 @@ TEST(SpaceLoad, bitmap_of_several_pages) {
     SpaceFixture* mounted = nullptr;
     mounted = serial(g, [&] { return new SpaceFixture(pool.remount()); });
     EXPECT_EQ(load_chunk(g, *mounted->fs, 0, 2), Status::ok);
-    EXPECT_EQ(serial(g, [&] { return mounted->fs->counters.used; }), 32u);
+    EXPECT_EQ(serial(g, [&] { return mounted->fs->data_counters().used; }), 32u);
     serial(g, [&] {
       free_extent(*mounted->fs,
                   {pool.chunks[0].descriptor.base_address + (700 * 64 + 8) * page_size, 4, 0});
@@ -226,7 +226,7 @@ TEST(SpaceLoad, bitmap_of_several_pages) {
     serial(g, [&] {
       SpaceFixture again = mounted->remount();
       EXPECT_EQ(again.load(3), Status::ok);
-      EXPECT_EQ(again.fs->counters.used, 28u);
+      EXPECT_EQ(again.fs->data_counters().used, 28u);
       again.header_page(0, again.layout().bitmap_a_page + 2)[5] ^= 1;
       SpaceFixture damaged = again.remount();
       EXPECT_EQ(damaged.load(3), Status::corrupt_structure);

@@ -11,18 +11,14 @@
 #include <vector>
 
 #include "support/space_fixture.hpp"
+#include "support/test_scale.hpp"
 
 namespace gpu4fs::fs {
 namespace {
 
 using raid::Extent;
+using test::scaled;
 using test::SpaceFixture;
-
-u32 scaled(u32 count) {
-  const char* percent = std::getenv("GPU4FS_TEST_SCALE");
-  return percent == nullptr ? count
-                            : std::max(1u, count * static_cast<u32>(std::atoi(percent)) / 100);
-}
 
 class SpaceModel {
  public:
@@ -65,7 +61,7 @@ class SpaceModel {
   }
 
   void compare() {
-    const SpaceCounters& counters = pool_.fs->counters;
+    const SpaceCounters& counters = pool_.fs->data_counters();
     u64 reserved = 0;
     for (const Command& command : commands_) reserved += command.op.pages_reserved;
     ASSERT_EQ(counters.total, total_);
@@ -106,7 +102,7 @@ class SpaceModel {
     advance_checkpoint();
     while (staged_.has_value()) advance_checkpoint();
     compare();
-    EXPECT_EQ(pool_.fs->counters.available, total_);
+    EXPECT_EQ(pool_.fs->data_counters().available, total_);
   }
 
   const std::set<std::string>& seen() const { return seen_; }
@@ -279,7 +275,7 @@ class SpaceModel {
         ASSERT_EQ(raid::page_bit(chunk.bitmaps.busy, page), expected);
       }
     }
-    ASSERT_EQ(mounted.fs->counters.available, total_ - pages.size());
+    ASSERT_EQ(mounted.fs->data_counters().available, total_ - pages.size());
   }
 
   SpaceFixture pool_;

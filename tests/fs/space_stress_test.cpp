@@ -11,20 +11,16 @@
 #include <vector>
 
 #include "support/space_fixture.hpp"
+#include "support/test_scale.hpp"
 
 namespace gpu4fs::fs {
 namespace {
 
 using raid::Extent;
+using test::scaled;
 using test::SpaceFixture;
 
 constexpr u32 thread_count = 4;
-
-u32 scaled(u32 count) {
-  const char* percent = std::getenv("GPU4FS_TEST_SCALE");
-  return percent == nullptr ? count
-                            : std::max(1u, count * static_cast<u32>(std::atoi(percent)) / 100);
-}
 
 // Who has which page, by page number of the whole pool.
 class Owners {
@@ -157,7 +153,7 @@ void run_stress(const test::SpaceOptions& options, u32 round_count) {
   EXPECT_EQ(shared.owners.conflicts(), 0u);
   EXPECT_GT(shared.page_count.load(), round_count);
   checkpoint(shared, ++epoch);
-  const SpaceCounters& counters = shared.pool.fs->counters;
+  const SpaceCounters& counters = shared.pool.fs->data_counters();
   EXPECT_EQ(counters.available, counters.total);
   EXPECT_EQ(counters.free, counters.total);
   EXPECT_EQ(counters.reserved, 0u);
@@ -172,7 +168,7 @@ void run_stress(const test::SpaceOptions& options, u32 round_count) {
   }
   SpaceFixture mounted = shared.pool.remount();
   ASSERT_EQ(mounted.load(epoch), Status::ok);
-  EXPECT_EQ(mounted.fs->counters.used, 0u);
+  EXPECT_EQ(mounted.fs->data_counters().used, 0u);
 }
 
 TEST(SpaceStress, threads_of_one_shard_in_a_small_pool) {
@@ -204,7 +200,7 @@ TEST(SpaceStress, last_pages_are_shared_out_exactly) {
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(shared.owners.conflicts(), 0u);
     EXPECT_EQ(shared.page_count.load(), 2048u);
-    EXPECT_EQ(shared.pool.fs->counters.free, 0u);
+    EXPECT_EQ(shared.pool.fs->data_counters().free, 0u);
   }
 }
 
@@ -236,7 +232,7 @@ TEST(SpaceStress, freeing_while_chunks_come_into_reach) {
     });
     freeing.join();
     mapping.join();
-    ASSERT_EQ(pool.fs->counters.available, 4096u);
+    ASSERT_EQ(pool.fs->data_counters().available, 4096u);
   }
 }
 

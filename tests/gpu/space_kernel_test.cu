@@ -153,7 +153,7 @@ void run() {
   mount_kernel<<<1, warp_size>>>(fs.data(), status.data());
   if (!cuda_ok(cudaDeviceSynchronize(), "mount")) return;
   count("a warp mounts the chunks", all_ok(status, 4));
-  count("all pages are available", fs[0].counters.available == 4 * 2048);
+  count("all pages are available", fs[0].data_counters().available == 4 * 2048);
 
   GroupMemory<u8> source(page_count * 64 + 2 * page_size);
   fill_random(source.data(), source.size(), 5);
@@ -164,8 +164,8 @@ void run() {
   count("warps write their pages", all_ok(status, warp_count));
   const std::set<u64> distinct(addresses.data(), addresses.data() + page_count);
   count("no page has two owners", distinct.size() == page_count && distinct.count(0) == 0);
-  count("counters add up", fs[0].counters.used == page_count && fs[0].counters.reserved == 0 &&
-                               fs[0].counters.available == 4 * 2048 - page_count);
+  count("counters add up", fs[0].data_counters().used == page_count && fs[0].data_counters().reserved == 0 &&
+                               fs[0].data_counters().available == 4 * 2048 - page_count);
 
   GroupMemory<u8> pages(page_count * page_size);
   read_kernel<<<block_count, warps_per_block * warp_size>>>(fs.data(), addresses.data(),

@@ -27,19 +27,8 @@ extern "C" int clock_gettime(clockid_t clock, timespec* time) noexcept {
   return 0;
 }
 
-namespace gpu4fs::test {
+namespace gpu4fs::test::simulate_test {
 namespace {
-
-u64 number_from(const char* name, u64 otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
-const CrashBase& base_of(CrashPlace place) {
-  static const CrashBase bases[] = {make_crash_base(CrashPlace::one_device), make_crash_base(CrashPlace::two_devices),
-                                    make_crash_base(CrashPlace::nearly_full)};
-  return bases[static_cast<u32>(place)];
-}
 
 SimOutcome simulate(u64 seed, SimFlaw flaw = SimFlaw::none) {
   const auto place = static_cast<CrashPlace>(seed / 10 % crash_place_count);
@@ -135,4 +124,4 @@ TEST_F(Simulation, LostWakeUpIsNoticed) {
 TEST_F(Simulation, TwoInOneFolderAreNoticed) { EXPECT_NE(first_problem(SimFlaw::shares_folder), ""); }
 
 }  // namespace
-}  // namespace gpu4fs::test
+}  // namespace gpu4fs::test::simulate_test

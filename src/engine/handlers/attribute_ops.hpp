@@ -6,6 +6,7 @@
 #pragma once
 
 #include "engine/handlers/namespace_common.hpp"
+#include "engine/handlers/profile_attribute.hpp"
 
 namespace gpu4fs::engine {
 
@@ -136,6 +137,24 @@ GPU4FS_FN Status reserve_attribute_record(Group g, Engine& engine, CommandState&
   return reserve_record(g, engine, c, removes ? 0 : c.command.length);
 }
 
+// Gives the inode the profile that the value in c.buffer names, or takes it away.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Step change_profile(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
+                                              ProfileAttribute kind) {
+  u32 profile = 0;
+  if (c.command.opcode == format::Opcode::set_attribute) {
+    if (kind == ProfileAttribute::own) {
+      GPU4FS_STEP_TRY(plan_profile(g, engine, c, file, static_cast<u32>(c.command.length), &profile));
+    }
+  } else if (kind == ProfileAttribute::own && file.inode->profile == 0) {
+    return Step::fail(Status::no_attribute);
+  }
+  GPU4FS_STEP_TRY(reserve_profile_change(g, engine, c, file, kind));
+  serial(g, [&] { file.inode->profile = static_cast<u16>(profile); });
+  stamp_attribute_change(g, engine, c, file, file.inode->mode);
+  return Step::complete();
+}
+
 // Takes an attribute away; with `must_exist` no_attribute if there is none.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step remove_attribute(Group g, Engine& engine, CommandState& c,
@@ -183,6 +202,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_set_attribute(Group g, Engine& engine, Comma
   g.sync();
   copy_bytes(g, c.buffer, data, length);
   g.sync();
+  const detail::ProfileAttribute kind = serial(g, [&] { return detail::profile_attribute(name); });
+  if (kind != detail::ProfileAttribute::none) return detail::change_profile(g, engine, c, file, kind);
   detail::ListChange change{};
   GPU4FS_STEP_TRY(detail::plan_list_change(g, c, file, space, length, &change));
   if (change.removes != 0)
@@ -210,6 +231,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_get_attribute(Group g, Engine& engine, Comma
   fs::InodeRef file{};
   GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, c.command.inode, LockMode::shared, &file));
   GPU4FS_STEP_TRY(detail::check_attribute_access(g, engine, c, file, space, false));
+  const detail::ProfileAttribute kind = serial(g, [&] { return detail::profile_attribute(first_name(c)); });
+  if (kind != detail::ProfileAttribute::none) return detail::read_profile(g, engine, c, file, kind, data);
   fs::FoundAttribute found{};
   GPU4FS_STEP_TRY(fs::attribute_find(g, engine.fs, c.operation, file,
                                      detail::as_attribute(first_name(c)), &found));
@@ -232,6 +255,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_list_attributes(Group g, Engine& engine, Com
   u64 length = 0;
   GPU4FS_STEP_TRY(fs::attributes_list(g, engine.fs, c.operation, file, hides_trusted, data,
                                       c.command.length, &length));
+  GPU4FS_STEP_TRY(detail::list_profile(g, c, file, data, &length));
   return Step::complete(length);
 }
 
@@ -243,6 +267,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_remove_attribute(Group g, Engine& engine, Co
   GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, c.command.inode, LockMode::exclusive, &file));
   GPU4FS_STEP_TRY(check_writable(engine));
   GPU4FS_STEP_TRY(detail::check_attribute_access(g, engine, c, file, space, true));
+  const detail::ProfileAttribute kind = serial(g, [&] { return detail::profile_attribute(first_name(c)); });
+  if (kind != detail::ProfileAttribute::none) return detail::change_profile(g, engine, c, file, kind);
   return detail::remove_attribute(g, engine, c, file, file.inode->mode, true);
 }
 

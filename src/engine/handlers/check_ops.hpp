@@ -38,7 +38,10 @@ GPU4FS_FN inline Status check_arguments(const Engine& engine, const format::Comm
   const auto phase = static_cast<CheckPhase>(command.mode);
   if (engine.check.inodes == nullptr || engine.fs.read_only == 0) return Status::not_supported;
   if (command.aux == 0 || command.aux > u64{1} << 40) return Status::invalid_argument;
-  if (takes_chunk(phase) && command.inode >= engine.fs.space.chunk_count) return Status::out_of_range;
+  if (takes_chunk(phase) && command.inode >= raid::chunk_count_of(engine.fs.space)) return Status::out_of_range;
+  if (phase == CheckPhase::load && command.offset > engine.fs.space.chunks[command.inode].redundancy) {
+    return Status::out_of_range;
+  }
   if (phase == CheckPhase::verify || phase == CheckPhase::leaks) {
     const u64 page_count = engine.fs.space.chunks[command.inode].page_count;
     if (command.offset % 64 != 0 || command.offset >= page_count || command.aux > page_count - command.offset) {
@@ -87,7 +90,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step load_checked_chunk(Group g, Engine& engine, Comma
     fill_bytes(g, map, 0, words * sizeof(u64));
   }
   g.sync();
-  GPU4FS_STEP_TRY(fs::detail::load_descriptors(g, engine.fs, chunk, 0));
+  GPU4FS_STEP_TRY(fs::detail::load_descriptors(g, engine.fs, chunk, static_cast<u32>(c.command.offset)));
   g.sync();
   serial(g, [&] { store<Order::release, Scope::engine>(&chunk.loaded, 1u); });
   return Step::complete();

@@ -87,7 +87,8 @@ GPU4FS_FN GPU4FS_NOINLINE PageLook look_at_page(Group g, const CheckTask& task, 
     raid::PageLocation location{};
     GPU4FS_CHECK_OK(raid::find_page(space, address, &location));
     const format::PageDescriptor& descriptor = space.chunks[location.chunk].descriptors[location.page];
-    return descriptor.birth_epoch > static_cast<u32>(task.engine.fs.epoch_durable + 1) || descriptor.reserved != 0;
+    return descriptor.birth_epoch > static_cast<u32>(task.engine.fs.epoch_durable + 1) ||
+           (descriptor.flags & ~format::page_flag_in_parity) != 0;
   });
   if (g.leader()) {
     fetch_add<Order::relaxed, Scope::engine>(&task.sink.counts->verified, u64{1});
@@ -298,7 +299,7 @@ GPU4FS_FN inline bool fields_are_sound(const CheckedInode& file) {
   constexpr u32 nanoseconds_end = 1000000000;
   if (inode.version != 1 || !is_known_type(file.type)) return false;
   if ((inode.flags & ~u32{format::inode_flag_known}) != 0) return false;
-  if (inode.profile > static_cast<u16>(format::RaidLevel::raid7)) return false;
+  if (inode.profile > format::profile_max) return false;
   if (format::time_nanoseconds(inode.access_time) >= nanoseconds_end) return false;
   if (format::time_nanoseconds(inode.modification_time) >= nanoseconds_end) return false;
   if (format::time_nanoseconds(inode.change_time) >= nanoseconds_end) return false;

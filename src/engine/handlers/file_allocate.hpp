@@ -97,7 +97,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status allocate_holes(Group g, Engine& engine, Command
     u32 wanted = 0;
     GPU4FS_TRY(find_hole(g, engine, c, ref, end, &wanted));
     if (wanted == 0) return Status::ok;
-    const Allocated allocated = allocate_extents(g, engine, c, 0, state.page, wanted);
+    const Allocated allocated = allocate_extents(g, engine, c, ref, 0, state.page, wanted, true);
     GPU4FS_TRY(allocated.status);
     g.sync();
     serial(g, [&] {
@@ -170,7 +170,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status run_allocate(Group g, Engine& engine, CommandSt
   const bool allocates = (mode & fallocate_punch_hole) == 0;
   if (c.stage == static_cast<u32>(AllocateStage::start)) {
     GPU4FS_TRY(drop_capability(g, engine, c, ref));
-    if (punches) GPU4FS_TRY(punch_range(g, engine, c, ref, begin, end));
+    // A command that begins again because the pool is full must not free what it has allocated.
+    if (punches && serial(g, [&] { return c.command.aux == 0; })) {
+      GPU4FS_TRY(punch_range(g, engine, c, ref, begin, end));
+      serial(g, [&] { c.command.aux = 1; });
+    }
     const bool stays_inline = ref.inode->is_inline() && end <= format::inode_inline_capacity;
     if (allocates && ref.inode->is_inline() && !stays_inline) GPU4FS_TRY(spill_inline(g, engine, c, ref));
     serial(g, [&] {

@@ -149,6 +149,34 @@ GPU4FS_FN inline u64 extent_page(const CommandState& c, u32 index, u32 page) {
   return extent.address + u64{page - extent_first(extent)} * page_size;
 }
 
+// Page `page` of the round, whose extents are the first `count`, or, if it is inside a stripe of a chunk with parities, the
+// first one behind that stripe or its extent. Stripes larger than a few tasks are worth the parallelism of being shared.
+// The answer is the same for all tasks of a transfer, whatever happens to devices meanwhile.
+GPU4FS_FN GPU4FS_NOINLINE inline u32 stripe_boundary(const Engine& engine, const CommandState& c, u32 count,
+                                                     u32 page_count, u32 page) {
+  if (page == 0 || page == page_count) return page;
+  const raid::Extent& extent = c.extents[find_extent(c, count, page)];
+  const u32 inside = page - extent_first(extent);
+  raid::PageLocation location{};
+  const raid::LogicalSpace& space = engine.fs.space;
+  if (inside == 0 || extent.address == raid::no_address) return page;
+  if (raid::find_page(space, extent.address + u64{inside} * page_size, &location) != Status::ok) return page;
+  const raid::ChunkState& chunk = space.chunks[location.chunk];
+  if (chunk.parity_count == 0) return page;
+  const raid::Stripe stripe = raid::stripe_of(chunk, location.page);
+  if (location.page == stripe.first || stripe.page_count > 4 * engine.config.task_pages) return page;
+  const u64 left = minimum(stripe.first + stripe.page_count - location.page, u64{extent.page_count} - inside);
+  return page + static_cast<u32>(left);
+}
+
+// A task's pages of the round. Tasks do not share a stripe: the parities of its rows would be updated, and with a device
+// lost its pages read, by each. Leader only.
+GPU4FS_FN inline TaskPages rows_of_task(const Engine& engine, const CommandState& c, u32 count, u32 page_count, u32 task) {
+  const TaskPages pages = pages_of_task(engine, page_count, task);
+  return {stripe_boundary(engine, c, count, page_count, pages.from),
+          stripe_boundary(engine, c, count, page_count, pages.to)};
+}
+
 struct Allocated {
   Status status;
   u32 page_count;
@@ -172,17 +200,21 @@ GPU4FS_FN inline raid::Extent allocate_next(fs::FileSystem& fs, fs::Operation& o
   return fs::allocate_run(fs, op, wanted, 1);
 }
 
-// Allocates pages for file pages [file_page, + wanted), which are pages `round_page` on of the round, and
-// appends them to c.extents. Fewer than wanted when the space or the extents run out; no_space: none.
+// Allocates pages of the file's profile for its pages [file_page, + wanted), which are pages `round_page` on of the round, and
+// appends them to c.extents. `is_named`: a record of the log will name them, so in chunks with parities no other command
+// may get pages of their stripes. Fewer than wanted when the space or the extents run out; no_space: none.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Allocated allocate_extents(Group g, Engine& engine, CommandState& c, u32 round_page, u64 file_page,
-                                     u32 wanted, u32 extent_max = command_extent_capacity) {
+GPU4FS_FN GPU4FS_NOINLINE Allocated allocate_extents(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                     u32 round_page, u64 file_page, u32 wanted, bool is_named, u32 extent_max = command_extent_capacity) {
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
   GPU4FS_CHECK_GT(wanted, 0u);
   GPU4FS_CHECK_LE(extent_max, command_extent_capacity);
   return serial(g, [&]() -> Allocated {
     GPU4FS_CHECK_EQ(c.in_gate, 0u);
+    GPU4FS_CHECK_EQ(op.pages_reserved, u64{0});
+    op.whole_stripes = is_named ? 1 : 0;
+    op.profile = fs::effective_profile(fs, ref.inode->profile);
     u32 reserved = wanted;
     Status status = fs::reserve_pages(fs, op, reserved);
     while (status == Status::no_space && reserved > 1) {
@@ -326,7 +358,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status spill_inline(Group g, Engine& engine, CommandSt
   const u32 length = static_cast<u32>(ref.inode->size_bytes);
   GPU4FS_CHECK_LE(length, format::inode_inline_capacity);
   if (c.extent_count == 0 && length != 0) {
-    const Allocated allocated = allocate_extents(g, engine, c, 0, 0, 1);
+    const Allocated allocated = allocate_extents(g, engine, c, ref, 0, 0, 1, false);
     GPU4FS_TRY(allocated.status);
     GPU4FS_TRY(raid::write_page_merged(g, fs.space, c.extents[0].address, raid::no_address, 0, length,
                                        ref.inode->inline_data(), raid::PageUse::data));

@@ -115,7 +115,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_copy_target(Group g, Engine& engine, Comma
   fs::MapCost cost{};
   GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, first, first + wanted, &cost));
   GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, cost.changed, cost.fresh));
-  const Allocated allocated = allocate_extents(g, engine, c, 0, first, wanted, copy_run_base);
+  const Allocated allocated = allocate_extents(g, engine, c, ref, 0, first, wanted, true, copy_run_base);
   GPU4FS_TRY(allocated.status);
   u64 old_first = raid::no_address;
   u64 old_last = raid::no_address;

@@ -12,17 +12,17 @@
 namespace gpu4fs::engine {
 namespace detail {
 
+// What can be stored as data of the pool's profile, in chunks that could still be made too; inodes have their place among
+// the metadata.
 GPU4FS_FN inline format::StatfsRecord statfs_of(const fs::FileSystem& fs) {
-  const fs::SpaceCounters& counters = fs.counters;
   format::StatfsRecord record{};
-  const u64 free = load<Order::relaxed, Scope::engine>(&counters.free);
-  const u64 reserved = load<Order::relaxed, Scope::engine>(&counters.reserved);
-  const u64 pending = load<Order::relaxed, Scope::engine>(&counters.freed_pending);
-  record.page_total = load<Order::relaxed, Scope::engine>(&counters.total);
-  record.page_free = minimum(record.page_total, free - minimum(free, reserved) + pending);
-  record.page_available = record.page_free - minimum(record.page_free, counters.emergency);
+  const fs::ClassRoom data = fs::room_of(fs, fs.space.data_class);
+  const fs::ClassRoom metadata = fs::room_of(fs, fs.space.metadata_class);
+  record.page_total = data.total;
+  record.page_free = data.free;
+  record.page_available = data.available;
   record.inode_used = load<Order::relaxed, Scope::engine>(&fs.inode_used);
-  record.inode_free = minimum(record.page_available * format::inodes_per_page,
+  record.inode_free = minimum(metadata.available * format::inodes_per_page,
                               fs::inode_number_max - minimum(fs::inode_number_max, record.inode_used));
   record.epoch_open = load<Order::relaxed, Scope::engine>(&fs.epoch_open);
   record.epoch_durable = load<Order::relaxed, Scope::engine>(&fs.epoch_durable);

@@ -179,7 +179,9 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void task_read(Group g, Engine& engine, CommandState& c, u32 task) {
   const detail::ReadState& state = detail::scratch_of<detail::ReadState>(c);
   const u32 page_count = detail::round_page_count(state.position, state.round_end);
-  const detail::TaskPages pages = detail::pages_of_task(engine, page_count, task);
+  const detail::TaskPages pages =
+      serial(g, [&] { return detail::rows_of_task(engine, c, state.run_count, page_count, task); });
+  if (pages.from == pages.to) return;
   const Status status = detail::read_round(g, engine, c, state, pages.from, pages.to);
   if (status != Status::ok) fail_task(g, c, status);
 }

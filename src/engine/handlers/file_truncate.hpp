@@ -44,7 +44,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_zero(Group g, Engine& engine, CommandSt
   }
   GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, file_page, file_page + 1, &plan->cost));
   if (serial(g, [&] { return c.extent_count; }) == 0) {
-    const Allocated allocated = allocate_extents(g, engine, c, 0, file_page, 1);
+    const Allocated allocated = allocate_extents(g, engine, c, ref, 0, file_page, 1, false);
     GPU4FS_TRY(allocated.status);
     GPU4FS_TRY(raid::write_page_merged(g, fs.space, c.extents[0].address, address, from, to, nullptr,
                                        raid::PageUse::data));

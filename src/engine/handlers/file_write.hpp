@@ -125,6 +125,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_unstable_runs(Group g, Engine& engine, Com
     if (run.kind != fs::MapKind::data || count == command_extent_capacity) return Status::ok;
     const Status status = serial(g, [&] {
       GPU4FS_TRY(fs::check_accessible(engine.fs, c.operation, run.address));
+      if (!fs::has_profile_of(engine.fs, *ref.inode, run.address)) return Status::exists;
       for (u64 i = 0; i < run.page_count; ++i) {
         if (!fs::may_overwrite(engine.fs, run.address + i * page_size)) return Status::exists;
       }
@@ -227,6 +228,8 @@ GPU4FS_FN GPU4FS_NOINLINE Allocated take_unwritten(Group g, Engine& engine, Comm
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status find_round_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 first,
                                   u32 wanted, u32* covered) {
+  const WriteState& state = scratch_of<WriteState>(c);
+  const u64 left = serial(g, [&] { return state.end - state.position; });
   u32 done = 0;
   Status status = Status::ok;
   while (done < wanted && serial(g, [&] { return c.extent_count; }) < command_extent_capacity) {
@@ -243,7 +246,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_round_pages(Group g, Engine& engine, Comma
       asked = static_cast<u32>(total);
     }
     GPU4FS_CHECK_LE(asked, wanted - done);
-    const Allocated taken = asked != 0 ? allocate_extents(g, engine, c, done, first + done, asked)
+    const bool is_named = left > log_inline_bytes_max(engine.fs);
+    const Allocated taken = asked != 0 ? allocate_extents(g, engine, c, ref, done, first + done, asked, is_named)
                                        : take_unwritten(g, engine, c, ref, first, done, next.page_count);
     status = taken.status;
     done += taken.page_count;
@@ -357,7 +361,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
   fs::MapCost cost{};
   GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, first, first + state.page_count, &cost));
   GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, cost.changed, cost.fresh));
-  const bool by_bytes = !replays_extents(c) && state.round_end - state.position <= log_inline_bytes_max;
+  const bool by_bytes = !replays_extents(c) && state.round_end - state.position <= log_inline_bytes_max(engine.fs);
   const u64 byte_count = by_bytes ? state.round_end - state.position : 0;
   GPU4FS_TRY(reserve_record(g, engine, c, byte_count, by_bytes ? 0 : c.extent_count));
   GPU4FS_TRY(enter_gate(g, engine, c));
@@ -467,7 +471,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_write(Group g, Engine& engine, CommandState&
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void task_write(Group g, Engine& engine, CommandState& c, u32 task) {
   const detail::WriteState& state = detail::scratch_of<detail::WriteState>(c);
-  const detail::TaskPages pages = detail::pages_of_task(engine, state.page_count, task);
+  const detail::TaskPages pages = serial(g, [&] { return detail::rows_of_task(engine, c, c.extent_count, state.page_count, task); });
+  if (pages.from == pages.to) return;
   const Status status = detail::write_round(g, engine, c, state, pages.from, pages.to);
   if (status != Status::ok) fail_task(g, c, status);
 }

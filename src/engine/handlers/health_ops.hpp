@@ -6,6 +6,7 @@
 #include "fs/errors.hpp"
 #include "fs/map/file_map.hpp"
 #include "raid/damage.hpp"
+#include "raid/device_loss.hpp"
 
 namespace gpu4fs::engine {
 namespace detail {
@@ -19,6 +20,36 @@ GPU4FS_FN inline u32 health_flags(const fs::FileSystem& fs) {
   return flags;
 }
 
+GPU4FS_FN inline void write_device_health(const raid::LogicalSpace& space, format::HealthRecord& record) {
+  record.failed_devices = raid::failed_devices(space);
+  record.rebuilding_devices = raid::rebuilding_devices(space);
+  const raid::DeviceHealth* health = space.health;
+  for (u32 i = 0; i < device_count_max; ++i) {
+    record.read_errors[i] = health == nullptr ? 0 : load<Order::relaxed, Scope::engine>(&health->read_errors[i]);
+    record.write_errors[i] = health == nullptr ? 0 : load<Order::relaxed, Scope::engine>(&health->write_errors[i]);
+    record.flush_errors[i] = health == nullptr ? 0 : load<Order::relaxed, Scope::engine>(&health->flush_errors[i]);
+  }
+}
+
+GPU4FS_FN GPU4FS_NOINLINE inline void write_classes(const fs::FileSystem& fs, format::HealthRecord& record) {
+  for (u32 i = 0; i < format::profile_max; ++i) {
+    const fs::ClassRoom room = fs::room_of(fs, i);
+    format::ClassUsage& usage = record.classes[i];
+    usage.page_total = room.total;
+    usage.page_used = load<Order::relaxed, Scope::engine>(&fs.counters[i].used);
+    usage.page_free = room.free;
+    usage.page_available = room.available;
+    usage.flags = (fs.space.data_classes >> i & 1) != 0 ? u32{format::class_takes_data} : 0u;
+    if (i == fs.space.data_class) usage.flags |= format::class_is_data;
+    if (i == fs.space.metadata_class) usage.flags |= format::class_is_metadata;
+    usage.chunk_count = 0;
+  }
+  for (u32 i = 0; i < raid::chunk_count_of(fs.space); ++i) {
+    const raid::ChunkState& chunk = fs.space.chunks[i];
+    if (load<Order::relaxed, Scope::engine>(&chunk.erased) == 0) ++record.classes[chunk.page_class].chunk_count;
+  }
+}
+
 // Leader: the record and as many entries of the table as fit. Bytes written.
 GPU4FS_FN GPU4FS_NOINLINE inline u64 write_health(const Engine& engine, u8* output, u64 length) {
   const fs::FileSystem& fs = engine.fs;
@@ -28,21 +59,23 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 write_health(const Engine& engine, u8* outp
   const u64 room = (length - sizeof(*record)) / sizeof(*entries);
   record->epoch_open = load<Order::relaxed, Scope::engine>(&fs.epoch_open);
   record->epoch_durable = load<Order::acquire, Scope::engine>(&fs.epoch_durable);
-  record->page_total = load<Order::relaxed, Scope::engine>(&fs.counters.total);
-  record->page_used = load<Order::relaxed, Scope::engine>(&fs.counters.used);
-  record->write_errors = load<Order::relaxed, Scope::engine>(&engine.epochs.write_errors);
+  record->page_total = fs::pages_total(fs);
+  record->page_used = fs::pages_used(fs);
+  record->checkpoint_errors = load<Order::relaxed, Scope::engine>(&engine.epochs.write_errors);
   record->flags = health_flags(fs);
-  record->device_count = fs.space.device_count;
+  record->device_count = raid::device_count_of(fs.space);
   record->damage_count = 0;
   record->damage_dropped = 0;
   for (u32 i = 0; i < device_count_max; ++i) record->mismatch_counts[i] = 0;
+  write_device_health(fs.space, *record);
+  write_classes(fs, *record);
   if (fs.space.damage == nullptr) return sizeof(*record);
   raid::DamageTable& table = *fs.space.damage;
   table.lock.lock();
   GPU4FS_CHECK_LE(table.entry_count, raid::damage_entry_max);
   const u32 count = static_cast<u32>(minimum<u64>(table.entry_count, room));
   for (u32 i = 0; i < count; ++i) entries[i] = table.entries[i];
-  for (u32 i = 0; i < fs.space.device_count; ++i) record->mismatch_counts[i] = table.mismatch_counts[i];
+  for (u32 i = 0; i < raid::device_count_of(fs.space); ++i) record->mismatch_counts[i] = table.mismatch_counts[i];
   record->damage_count = count;
   record->damage_dropped = table.dropped + (table.entry_count - count);
   table.lock.unlock();

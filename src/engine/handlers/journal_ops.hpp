@@ -7,6 +7,8 @@
 #include "engine/handlers/sync.hpp"
 #include "fs/journal/checkpoint.hpp"
 #include "fs/pages/evict.hpp"
+#include "raid/repair_pages.hpp"
+#include "raid/logged_pages.hpp"
 
 namespace gpu4fs::engine {
 
@@ -16,7 +18,10 @@ enum class CheckpointStage : u32 {
   copy,         // gate closed
   write,
   chunks,
+  growth,       // only if the pool grows, see fs/space/growth.hpp
   flush_pages,
+  join,
+  flush_join,
   superblocks,
   flush_superblocks,
   publish,
@@ -32,6 +37,7 @@ struct CheckpointScratch {
   u32 fanned_out;  // the tasks of this stage were fanned out and have ended
   u32 started;
   u64 pause_begin_ns;
+  u64 stamp;       // of its superblocks
 };
 static_assert(sizeof(CheckpointScratch) <= command_scratch_size);
 
@@ -47,7 +53,7 @@ GPU4FS_FN inline u32 tasks_for(u64 items, u32 per_task) {
 
 GPU4FS_FN inline u32 checkpoint_task_count(const Engine& engine, CheckpointStage stage) {
   const fs::PageTable& pages = engine.fs.pages;
-  const u32 chunk_tasks = tasks_for(engine.fs.space.chunk_count, chunks_per_checkpoint_task);
+  const u32 chunk_tasks = tasks_for(raid::chunk_count_of(engine.fs.space), chunks_per_checkpoint_task);
   switch (stage) {
     case CheckpointStage::relocate:
       return tasks_for(pages.dirty_count, fs::frames_per_checkpoint_task);
@@ -66,7 +72,10 @@ GPU4FS_FN inline u32 checkpoint_task_count(const Engine& engine, CheckpointStage
 template <class Group>
 GPU4FS_FN Status for_chunks(Group g, Engine& engine, CommandState& c, CheckpointStage stage, u32 task) {
   const u32 first = task * chunks_per_checkpoint_task;
-  const u32 end = minimum(first + chunks_per_checkpoint_task, engine.fs.space.chunk_count);
+  // Chunks may come meanwhile.
+  const u32 end = serial(g, [&] {
+    return minimum(first + chunks_per_checkpoint_task, raid::chunk_count_of(engine.fs.space));
+  });
   const u64 epoch = checkpoint_scratch(c).epoch;
   Status status = Status::ok;
   for (u32 chunk = first; chunk < end && status == Status::ok; ++chunk) {
@@ -81,13 +90,13 @@ GPU4FS_FN Status for_chunks(Group g, Engine& engine, CommandState& c, Checkpoint
 
 // Runs the stage's tasks here if they are few, else fans them out. True when they have ended.
 template <class Group>
-GPU4FS_FN bool run_checkpoint_tasks(Group g, Engine& engine, CommandState& c, CheckpointStage stage,
+GPU4FS_FN GPU4FS_NOINLINE bool run_checkpoint_tasks(Group g, Engine& engine, CommandState& c, CheckpointStage stage,
                                     Step* step);
 
 }  // namespace detail
 
 template <class Group>
-GPU4FS_FN void task_checkpoint(Group g, Engine& engine, CommandState& c, u32 task) {
+GPU4FS_FN GPU4FS_NOINLINE void task_checkpoint(Group g, Engine& engine, CommandState& c, u32 task) {
   fs::FileSystem& fs = engine.fs;
   const CheckpointStage stage = static_cast<CheckpointStage>(c.stage);
   const u32 first = task * fs::frames_per_checkpoint_task;
@@ -142,6 +151,13 @@ GPU4FS_FN void set_stage(Group g, CommandState& c, CheckpointStage stage) {
   serial(g, [&] { c.stage = static_cast<u32>(stage); });
 }
 
+// The server tells people. Devices of which nobody knows yet are told of by the next checkpoint.
+GPU4FS_FN inline void report_losses(Engine& engine) {
+  for (u64 left = raid::take_unreported_losses(engine.fs.space); left != 0; left &= left - 1) {
+    notify_server(engine, ring::UpcallKind::device_lost, 0, u64{count_trailing_zeros(left)});
+  }
+}
+
 GPU4FS_FN inline bool eviction_is_due(Engine& engine) {
   fs::PageTable& pages = engine.fs.pages;
   pages.free_lock.lock();
@@ -150,35 +166,87 @@ GPU4FS_FN inline bool eviction_is_due(Engine& engine) {
   return unpromised < pages.frame_count / 4;
 }
 
+// A stage that asks the server: false the first time, when it is to ask, true when the command comes back with the
+// answer.
+template <class Group>
+GPU4FS_FN bool asked_before(Group g, CommandState& c) {
+  CheckpointScratch& scratch = checkpoint_scratch(c);
+  return serial(g, [&] {
+    const bool was_asked = scratch.fanned_out != 0;
+    scratch.fanned_out = was_asked ? 0 : 1;
+    return was_asked;
+  });
+}
+
 // Flushes the devices: true when that is done, else the step to leave with. `c.upcall_result` has the
 // server's answer when the command is restarted.
 template <class Group>
-GPU4FS_FN bool flush_devices(Group g, Engine& engine, CommandState& c, Step* step) {
+GPU4FS_FN GPU4FS_NOINLINE bool flush_devices(Group g, Engine& engine, CommandState& c, Step* step) {
   const bool needed = serial(g, [&] {
     fence<Order::acq_rel, Scope::system>();
     return devices_need_flush(engine);
   });
   if (!needed) return true;
-  CheckpointScratch& scratch = checkpoint_scratch(c);
-  const bool answered = serial(g, [&] {
-    const bool was_asked = scratch.fanned_out != 0;
-    scratch.fanned_out = was_asked ? 0 : 1;
-    return was_asked;
-  });
-  if (!answered) {
+  if (!asked_before(g, c)) {
     *step = Step::fail(upcall(g, engine, c, UpcallKind::flush_device, ~u64{0}));
     return false;
   }
-  if (c.upcall_result == Status::ok) return true;
-  *step = give_up_checkpoint(g, engine, c.upcall_result);
+  const Status flushed = serial(g, [&] { return flush_outcome(engine, c); });
+  if (flushed == Status::ok) return true;
+  *step = give_up_checkpoint(g, engine, flushed);
   return false;
+}
+
+// The server writes what a growing pool needs in front of the superblocks. True when that is done, or not needed, else
+// the step to leave with.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE bool ask_for_growth(Group g, Engine& engine, CommandState& c, Step* step) {
+  // A checkpoint that makes a rebuilt device readable leaves it to the next one.
+  const bool is_due = serial(g, [&] {
+    if (!fs::growth_is_staged(engine.fs) || raid::rebuilt_devices(engine.fs.space) != 0) return false;
+    if (raid::failed_devices(engine.fs.space) == 0) return true;
+    // A new chunk must not be on a device that this epoch calls stale.
+    fs::take_up_growth(engine.fs, false);
+    return false;
+  });
+  if (!is_due) return true;
+  if (!asked_before(g, c)) {
+    const u64 epoch = serial(g, [&] { return checkpoint_scratch(c).epoch; });
+    *step = Step::fail(upcall(g, engine, c, UpcallKind::write_growth, epoch));
+    return false;
+  }
+  serial(g, [&] { fs::take_up_growth(engine.fs, c.upcall_result == Status::ok); });
+  return true;
+}
+
+// Stage `join`: of the devices that join the pool; `superblocks`: of the others.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status write_superblocks(Group g, Engine& engine, CommandState& c, CheckpointStage stage) {
+  struct Part {
+    u64 stamp;
+    u64 devices;
+  };
+  const Part part = serial(g, [&] {
+    const u64 joining = fs::joining_devices(engine.fs);
+    CheckpointScratch& scratch = checkpoint_scratch(c);
+    // All superblocks of an epoch say the same.
+    if (stage == CheckpointStage::join) scratch.stamp = now_stamp(engine);
+    return Part{scratch.stamp, stage == CheckpointStage::join ? joining : ~joining};
+  });
+  if (part.devices == 0) return Status::ok;
+  const u64 epoch = serial(g, [&] { return checkpoint_scratch(c).epoch; });
+  const bool is_clean = (c.command.mask & checkpoint_mask_clean) != 0;
+  return fs::write_superblocks(g, engine.fs, epoch, part.stamp, is_clean, part.devices);
 }
 
 // Gate closed, everything copied: the next epoch begins and the gate opens.
 template <class Group>
-GPU4FS_FN void end_pause(Group g, Engine& engine, CommandState& c) {
+GPU4FS_FN GPU4FS_NOINLINE void end_pause(Group g, Engine& engine, CommandState& c) {
   CheckpointScratch& scratch = checkpoint_scratch(c);
-  serial(g, [&] { scratch.epoch = engine.fs.epoch_open; });
+  serial(g, [&] {
+    scratch.epoch = engine.fs.epoch_open;
+    fs::count_snapshot(engine.fs);
+  });
   fs::begin_epoch(g, engine.fs);
   open_gate(g, engine, c);
   serial(g, [&] { engine.fs.checkpoint_pause_ns = now_monotonic_ns() - scratch.pause_begin_ns; });
@@ -196,25 +264,45 @@ GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
     const Status failed = task_result(g, c);
     if (failed != Status::ok) return give_up_checkpoint(g, engine, failed);
     switch (stage) {
-      case CheckpointStage::write:
       case CheckpointStage::chunks:
+        if (scratch.fanned_out == 0 && serial(g, [&] { return fs::parities_are_changing(fs); })) {
+          return Step::fail(Status::again);
+        }
         if (!run_checkpoint_tasks(g, engine, c, stage, &step)) return step;
         break;
+      case CheckpointStage::write:
+        if (!run_checkpoint_tasks(g, engine, c, stage, &step)) return step;
+        break;
+      case CheckpointStage::growth:
+        if (!ask_for_growth(g, engine, c, &step)) return step;
+        break;
+      case CheckpointStage::flush_join:
+        if (serial(g, [&] { return fs::joining_devices(fs); }) == 0) break;
+        [[fallthrough]];
       case CheckpointStage::flush_pages:
       case CheckpointStage::flush_superblocks:
         if (!flush_devices(g, engine, c, &step)) return step;
         break;
+      case CheckpointStage::join:
       case CheckpointStage::superblocks: {
-        const u64 now = serial(g, [&] { return now_stamp(engine); });
-        const Status status = fs::write_superblocks(g, fs, scratch.epoch, now,
-                                                    (c.command.mask & checkpoint_mask_clean) != 0);
+        const Status status = write_superblocks(g, engine, c, stage);
         if (status != Status::ok) return give_up_checkpoint(g, engine, status);
         break;
       }
       case CheckpointStage::publish:
+        if (scratch.fanned_out == 0 && serial(g, [&] { return raid::repairs_are_running(fs.space); })) {
+          return Step::fail(Status::again);
+        }
         if (!run_checkpoint_tasks(g, engine, c, stage, &step)) return step;
+        serial(g, [&] {
+          raid::record_losses(fs.space);
+          fs::end_growth(fs);
+        });
         publish_durable(g, engine, scratch.epoch);
-        serial(g, [&] { cut_log(engine); });
+        serial(g, [&] {
+          cut_log(engine);
+          report_losses(engine);
+        });
         break;
       default: {
         // A restart with the steps stopped goes on, even if frames have become free meanwhile.
@@ -261,6 +349,7 @@ GPU4FS_FN Step step_checkpoint(Group g, Engine& engine, CommandState& c) {
       }
     });
     GPU4FS_STEP_TRY(close_gate(g, engine, c));
+    serial(g, [&] { fs::close_stripes(fs); });
     detail::set_stage(g, c, CheckpointStage::relocate);
   }
   if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::relocate) {
@@ -294,7 +383,7 @@ GPU4FS_FN Step step_load_chunks(Group g, Engine& engine, CommandState& c) {
     c.stage = 1;
     return was_fanned;
   });
-  if (!done) return Step::fan_out(engine.fs.space.chunk_count);
+  if (!done) return Step::fan_out(raid::chunk_count_of(engine.fs.space));
   GPU4FS_STEP_TRY(task_result(g, c));
   return Step::fail(serial(g, [&] { return fs::check_page_used(engine.fs, engine.fs.page_used_staged); }));
 }
@@ -317,16 +406,11 @@ GPU4FS_FN Step step_claim_logged(Group g, Engine& engine, CommandState& c) {
                    ? Status::ok
                    : Status::corrupt_structure;
       }
-      return fs::claim_extent(fs, raid::Extent{extent.address, extent.page_count, 0});
+      return fs::claim_extent(fs, raid::Extent{extent.address, extent.page_count, 0},
+                              (extent.flags & format::log_extent_unwritten) == 0);
     }));
     if ((extent.flags & format::log_extent_unwritten) != 0) continue;
-    u64 digest = 0;
-    for (u32 page = 0; page < extent.page_count; ++page) {
-      u64 checksum = 0;
-      GPU4FS_STEP_TRY(raid::describe_page(g, fs.space, extent.address + u64{page} * page_size, &checksum));
-      digest += format::page_digest(checksum, page);
-    }
-    if (digest != extent.digest) return Step::fail(Status::checksum_mismatch);
+    GPU4FS_STEP_TRY(raid::accept_logged_pages(g, fs.space, extent.address, extent.page_count, extent.digest));
   }
   return Step::complete();
 }

@@ -112,7 +112,9 @@ GPU4FS_FN GPU4FS_NOINLINE fs::InodeRef commit_inode(Group g, Engine& engine, Com
       request.target != nullptr && request.target_length <= format::inode_inline_capacity;
   fs::NewInode values{};
   values.mode = static_cast<u16>(creation.owner.mode);
-  values.profile = dir.inode->profile;
+  // Others have no blocks of data, nor may they have attributes that say so.
+  const bool inherits = fs::is_regular(request.mode) || fs::is_directory(request.mode);
+  values.profile = inherits ? dir.inode->profile : u16{0};
   values.uid = c.command.uid;
   values.gid = creation.owner.gid;
   values.link_count = request.link_count;

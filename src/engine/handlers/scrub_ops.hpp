@@ -9,7 +9,7 @@
 #include "engine/engine.hpp"
 #include "fs/space/space.hpp"
 #include "raid/damage.hpp"
-#include "raid/verify_pages.hpp"
+#include "raid/repair_pages.hpp"
 
 namespace gpu4fs::engine {
 namespace detail {
@@ -19,7 +19,9 @@ inline constexpr u64 scrub_task_pages = raid::verify_page_max;
 GPU4FS_FN inline Status check_scrub_range(const Engine& engine, const format::Command& command) {
   if ((command.mask & ~u32{format::scrub_mask_record}) != 0) return Status::invalid_argument;
   if (command.mode > static_cast<u32>(format::DamageKind::metadata)) return Status::invalid_argument;
-  if (command.inode >= engine.fs.space.chunk_count) return Status::out_of_range;
+  if (command.inode >= raid::chunk_count_of(engine.fs.space)) return Status::out_of_range;
+  // A chunk that was deleted has nothing to verify.
+  if (load<Order::acquire, Scope::engine>(&engine.fs.space.chunks[command.inode].erased) != 0) return Status::not_found;
   const u64 page_count = engine.fs.space.chunks[command.inode].page_count;
   if (command.offset >= page_count || command.length > page_count - command.offset) return Status::out_of_range;
   return command.length == 0 ? Status::invalid_argument : Status::ok;
@@ -35,21 +37,63 @@ GPU4FS_FN bool has_pages_in_use(Group g, const raid::ChunkState& chunk, u64 firs
   return g.any(found != 0);
 }
 
-// Of the pages in `wanted` those of which a copy is damaged, or, with `spares`, those that have no good copy. Bad copies
-// are not written again here: a scrub holds no locks, and what it takes for damage may be a page that a checkpoint or a
-// write into an unwritten block is just storing. Whoever reads such a page does it.
+// Of the pages in `wanted` those of which a copy is damaged.
 template <class Group>
-GPU4FS_FN u64 scrub_copies(Group g, const raid::LogicalSpace& space, u32 index, u64 page, u64 wanted, bool spares) {
+GPU4FS_FN u64 find_damaged_copies(Group g, const raid::LogicalSpace& space, u32 index, u64 page, u64 wanted) {
   const raid::ChunkState& chunk = space.chunks[index];
   u64 bad = 0;
-  u64 good = 0;
   for (u32 copy = 0; copy < chunk.copy_count; ++copy) {
     u64 damaged = raid::find_mismatches(g, space, index, copy, page, wanted);
     if (damaged != 0) damaged = raid::confirm_mismatches(g, space, index, copy, page, damaged);
     bad |= damaged;
-    good |= wanted & ~damaged;
   }
-  return spares ? bad & ~good : bad;
+  return bad;
+}
+
+// Repairs what can be repaired of the pages in `damaged` and returns the rest.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE u64 repair_damaged(Group g, const raid::LogicalSpace& space, u32 index, u64 page,
+                                             u64 damaged) {
+  u64 left = damaged;
+  for (u64 bits = damaged; bits != 0; bits &= bits - 1) {
+    const raid::PageLocation location{index, 0, page + count_trailing_zeros(bits)};
+    if (!serial(g, [&] { return raid::begin_repair(space, location); })) continue;
+    if (raid::repair_page(g, space, location)) left &= ~(bits & (~bits + 1));
+    g.sync();
+    serial(g, [&] { raid::end_repair(space); });
+  }
+  return left;
+}
+
+// The row that begins with page `first`, whose slot is 0: a page of it that is in the durable checkpoint, or no_page.
+inline constexpr u64 no_page = ~u64{0};
+GPU4FS_FN inline u64 find_page_of_row(const raid::LogicalSpace& space, const raid::RowView& view) {
+  const raid::ChunkState& chunk = space.chunks[view.chunk];
+  for (u32 slot = 0; slot < view.slot_count; ++slot) {
+    const u64 page = raid::row_page(view, slot);
+    const bool counts = raid::page_bit(chunk.bitmaps.stable, page) && raid::page_bit(chunk.bitmaps.committed, page);
+    if (counts && raid::is_in_parity(chunk, page)) return page;
+  }
+  return no_page;
+}
+
+// The parities of the rows whose first page is one of [page, page + count).
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void scrub_rows(Group g, const raid::LogicalSpace& space, u32 index, u64 page, u64 count) {
+  const raid::ChunkState& chunk = space.chunks[index];
+  for (u64 first = page; first < page + count; ++first) {
+    const raid::RowPlace place = serial(g, [&] { return raid::row_place(chunk, first); });
+    if (place.slot != 0) continue;
+    const raid::RowView view = serial(g, [&] { return raid::row_view(space, index, place.row); });
+    const bool begun = serial(g, [&] {
+      const u64 durable = find_page_of_row(space, view);
+      return durable != no_page && raid::begin_repair(space, {index, 0, durable});
+    });
+    if (!begun) continue;
+    (void)raid::repair_row(g, space, view);
+    g.sync();
+    serial(g, [&] { raid::end_repair(space); });
+  }
 }
 
 // What is known of the pages goes into the table of damage.
@@ -79,7 +123,9 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_scrub(Group g, Engine& engine, CommandState&
     GPU4FS_STEP_TRY(task_result(g, c));
     return Step::complete(serial(g, [&] { return load<Order::acquire, Scope::engine>(&c.result); }));
   }
-  GPU4FS_STEP_TRY(detail::check_scrub_range(engine, command));
+  const Status checked = serial(g, [&] { return detail::check_scrub_range(engine, command); });
+  if (checked == Status::not_found) return Step::complete(0);
+  if (checked != Status::ok) return Step::fail(checked);
   const u64 words = divide_up(command.length, detail::scrub_task_pages);
   u8* output = nullptr;
   GPU4FS_STEP_TRY(resolve(g, engine, c, command.data, words * sizeof(u64), &output));
@@ -116,8 +162,12 @@ GPU4FS_FN GPU4FS_NOINLINE void task_scrub(Group g, Engine& engine, CommandState&
   });
   const bool records = (command.mask & format::scrub_mask_record) != 0;
   if (wanted == 0 && !records) return;
-  // A page that has a good copy is no damage; its owner is looked for all the same.
-  u64 damaged = detail::scrub_copies(g, engine.fs.space, index, page, wanted, records);
+  // A page that has a good copy, or a row that gives it back, is no damage any more.
+  u64 damaged = detail::find_damaged_copies(g, engine.fs.space, index, page, wanted);
+  if (damaged != 0) damaged = detail::repair_damaged(g, engine.fs.space, index, page, damaged);
+  if (chunk.parity_count != 0 && !records && engine.fs.space.data_checksums != 0) {
+    detail::scrub_rows(g, engine.fs.space, index, page, count);
+  }
   // Pages that are no part of a checkpoint yet are rewritten in place: they are not judged.
   if (records) damaged &= serial(g, [&] { return raid::bitmap_bits_64(chunk, chunk.bitmaps.stable, page); });
   u8* output = nullptr;

@@ -35,10 +35,23 @@ GPU4FS_FN Step give_up_checkpoint(Group g, Engine& engine, Status status) {
 }
 
 GPU4FS_FN inline bool devices_need_flush(const Engine& engine) {
-  for (u32 d = 0; d < engine.fs.space.device_count; ++d) {
+  for (u32 d = 0; d < raid::device_count_of(engine.fs.space); ++d) {
     if (engine.fs.space.devices[d].needs_flush != 0) return true;
   }
   return false;
+}
+
+// What came of a flush: ok also if all devices that it failed on could be given up. Leader.
+GPU4FS_FN inline Status flush_outcome(Engine& engine, const CommandState& c) {
+  if (c.upcall_result == Status::ok || c.upcall_devices == 0) return c.upcall_result;
+  // What failed before another device took the place is not that one's failure: it has nothing yet that was to be flushed.
+  for (u64 left = c.upcall_devices & ~c.upcall_replaced; left != 0; left &= left - 1) {
+    const u32 device = static_cast<u32>(count_trailing_zeros(left));
+    // One that is about to join the pool: nothing depends on it before its superblock is flushed.
+    if (device >= raid::device_count_of(engine.fs.space)) continue;
+    if (!raid::outlives_flush_error(engine.fs.space, device)) return c.upcall_result;
+  }
+  return Status::ok;
 }
 
 enum class SyncStage : u32 { start = 0, wait, write, flushed, epoch };
@@ -57,7 +70,9 @@ GPU4FS_FN inline void choose_way_to_sync(Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;
   SyncScratch& scratch = sync_scratch(c);
   const u64 tail = load<Order::acquire, Scope::engine>(&fs.log.tail);
-  if (fs::log_is_on(fs) && tail - minimum(tail, durable_lsn(engine)) <= log_flush_bytes_max) {
+  // What a lost device lacks is not acknowledged before superblocks name it (raid/device_loss.hpp).
+  const bool log_will_do = fs::log_is_on(fs) && !raid::has_unrecorded_loss(fs.space);
+  if (log_will_do && tail - minimum(tail, durable_lsn(engine)) <= log_flush_bytes_max) {
     scratch.goal = tail;
     c.stage = static_cast<u32>(SyncStage::wait);
     return;
@@ -114,16 +129,24 @@ GPU4FS_FN Step flush_log(Group g, Engine& engine, CommandState& c) {
     });
     if (flushes) return Step::fail(upcall(g, engine, c, UpcallKind::flush_device, ~u64{0}));
   }
-  const Status flushed = serial(g, [&] { return c.upcall_result; });
+  const Status flushed = serial(g, [&] { return flush_outcome(engine, c); });
   if (flushed != Status::ok) return fail_log_flush(g, engine, c, flushed);
-  serial(g, [&] { end_log_flush(engine, c, sync_scratch(c).written, false); });
-  return Step::complete();
+  const bool counts = serial(g, [&] {
+    const bool is_whole = !raid::has_unrecorded_loss(engine.fs.space);
+    end_log_flush(engine, c, is_whole ? sync_scratch(c).written : 0, false);
+    if (!is_whole) choose_way_to_sync(engine, c);
+    return is_whole;
+  });
+  return counts ? Step::complete() : Step::fail(Status::again);
 }
 
 template <class Group>
 GPU4FS_FN Step sync_by_epoch(Group g, Engine& engine, CommandState& c) {
   const u64 goal = sync_scratch(c).goal;
-  if (serial(g, [&] { return durable_epoch(engine) >= goal; })) return Step::complete();
+  // A goal that was taken because of a lost device may be reached without an epoch of its own.
+  const bool reached =
+      serial(g, [&] { return durable_epoch(engine) >= minimum(goal, fs::epoch_of_changes(engine.fs)); });
+  if (reached) return Step::complete();
   if (serial(g, [&] { return engine.fs.checkpoint_failed != 0; })) return Step::fail(Status::io_error);
   return Step::fail(park_until_epoch(g, engine, c, goal));
 }
@@ -139,6 +162,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step run_sync(Group g, Engine& engine, CommandState& c
   if (c.stage == static_cast<u32>(SyncStage::epoch)) return sync_by_epoch(g, engine, c);
   if (c.stage == static_cast<u32>(SyncStage::wait)) {
     const Status status = serial(g, [&] {
+      if (raid::has_unrecorded_loss(engine.fs.space)) choose_way_to_sync(engine, c);
+      if (c.stage == static_cast<u32>(SyncStage::epoch)) return Status::again;
       const Status waited = await_log(engine, c, sync_scratch(c).goal);
       if (waited == Status::exists) c.stage = static_cast<u32>(SyncStage::write);
       return waited;

@@ -4,14 +4,17 @@
 // many workers at once.
 //
 //   1  the commit gate closes: operations that commit wait at it, all others go on
+//      and the open stripes of chunks with parities with it (fs/space/stripes.hpp)
 //   2  relocate_frames (task): every dirty frame gets a new place; the pointer to it is put into its
 //      parent's page (dirty as well, by the invariant of fs/pages), its old place is freed
 //   3  copy_frames (task), snapshot_chunk (task): the dirty pages and the changed allocation bitmaps are
 //      copied aside
 //   4  begin_epoch; the gate opens: operations go on in the next epoch. The pause ends here
 //   5  write_staged (task): the copies are written to their new, free places
+//      then waits for running updates of parities (raid/parity/row_write.hpp)
 //   6  write_chunk (task): page descriptors and the older bitmap slot of every changed chunk
-//   7  flush of every device, then the superblocks of the epoch, then flush again
+//   7  what a growing pool gets (fs/space/growth.hpp); flush of every device, then the superblocks of the epoch,
+//      then flush again
 //   8  publish_chunk (task): what the epoch freed becomes reusable; whoever waits for the epoch goes on
 //
 // A crash before a superblock of step 7 is durable leaves the epoch before, whose pages are untouched; a
@@ -21,14 +24,17 @@
 #include "device/device_access.hpp"
 #include "device/memory/memory_device.hpp"
 #include "fs/pages/change.hpp"
+#include "fs/space/growth.hpp"
+#include "raid/device_loss.hpp"
+#include "raid/page_run_io.hpp"
 
 namespace gpu4fs::fs {
 
 inline constexpr u32 frames_per_checkpoint_task = 64;
 
-// True when the open epoch has something to write.
+// True when the open epoch has something to write, and be it that a device is lost.
 GPU4FS_FN inline bool has_changes(const FileSystem& fs) {
-  return load<Order::acquire, Scope::engine>(&fs.pages.dirty_count) != 0;
+  return load<Order::acquire, Scope::engine>(&fs.pages.dirty_count) != 0 || raid::has_unrecorded_loss(fs.space);
 }
 
 // The epoch that has to be durable for everything that has committed so far. Dirty pages and epoch are read
@@ -72,14 +78,35 @@ GPU4FS_FN inline void relocate_frame(FileSystem& fs, u32 frame, u64 address) {
 
 }  // namespace detail
 
+// Gate closed, before step 2: what is left of open stripes is not given out any more.
+GPU4FS_FN inline void close_stripes(FileSystem& fs) {
+  fetch_add<Order::acq_rel, Scope::engine>(&fs.stripe_generation, 1u);
+}
+
+// Behind step 3, once: updates of parities that begin from now on see the snapshot.
+GPU4FS_FN inline void count_snapshot(const FileSystem& fs) {
+  if (fs.space.parity == nullptr) return;
+  fetch_add<Order::acq_rel, Scope::engine>(&fs.space.parity->snapshot_count, u64{1});
+}
+
+// Behind that: true while an update runs that may not have seen it.
+GPU4FS_FN inline bool parities_are_changing(const FileSystem& fs) {
+  if (fs.space.parity == nullptr) return false;
+  raid::ParityState& state = *fs.space.parity;
+  const u64 snapshots = load<Order::acquire, Scope::engine>(&state.snapshot_count);
+  return fetch_add<Order::acq_rel, Scope::engine>(&state.updates_running[(snapshots + 1) % 2], u64{0}) != 0;
+}
+
 // Task of step 2: entries [first, first + count) of the dirty list. `shard` spreads the allocation.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void relocate_frames(Group g, FileSystem& fs, u32 shard, u32 first, u32 count) {
   serial(g, [&] {
     Operation op{};
     op.shard = shard % fs.shard_count;
+    op.profile = fs.space.metadata_class + 1;
     op.pages_reserved = count;  // one page was promised to each dirty frame
     op.may_use_emergency = 1;
+    op.whole_stripes = 1;
     raid::Extent run{};
     u32 used = 0;
     for (u32 i = first; i < first + count; ++i) {
@@ -128,9 +155,10 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 begin_epoch(Group g, FileSystem& fs) {
   return serial(g, [&] {
     PageTable& table = fs.pages;
+    raid::stage_rebuilt(fs.space);
     fs.inode_file_staged = fs.inode_file;
     fs.inode_used_staged = load<Order::relaxed, Scope::engine>(&fs.inode_used);
-    fs.page_used_staged = load<Order::relaxed, Scope::engine>(&fs.counters.used);
+    fs.page_used_staged = pages_used(fs);
     // No record is half written: whoever appends one is inside the gate.
     fs.log.start_staged = load<Order::relaxed, Scope::engine>(&fs.log.tail);
     store<Order::relaxed, Scope::engine>(&fs.log.named_pages, u64{0});
@@ -144,46 +172,146 @@ GPU4FS_FN GPU4FS_NOINLINE u32 begin_epoch(Group g, FileSystem& fs) {
   });
 }
 
-// Task of step 5.
+namespace detail {
+
+// Staged pages from `first` on, at most `count`, that go to places one behind the other.
+struct StagedRun {
+  u64 address;  // 0: the first one was removed
+  u32 count;
+  u32 reserved;
+};
+
+GPU4FS_FN inline StagedRun find_staged_run(const FileSystem& fs, u32 first, u32 count) {
+  const u64* addresses = fs.pages.staged_addresses + first;
+  StagedRun run{addresses[0], 1, 0};
+  const u64 granule_bytes = u64{1} << fs.space.granule_shift;
+  while (run.address != 0 && run.count < count) {
+    const u64 next = run.address + u64{run.count} * page_size;
+    if (addresses[run.count] != next || is_aligned(next, granule_bytes)) break;
+    ++run.count;
+  }
+  return run;
+}
+
+}  // namespace detail
+
+// Task of step 5. Runs, so that rows with parities are written as a whole.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_staged(Group g, FileSystem& fs, u32 first, u32 count) {
   PageTable& table = fs.pages;
-  for (u32 i = first; i < first + count; ++i) {
-    const u64 address = serial(g, [&] { return table.staged_addresses[i]; });
-    if (address == 0) continue;
-    GPU4FS_TRY(raid::write_page(g, fs.space, address, table.staging + u64{i} * page_size));
+  for (u32 i = first; i < first + count;) {
+    const detail::StagedRun run = serial(g, [&] { return detail::find_staged_run(fs, i, first + count - i); });
+    if (run.address != 0) {
+      const u8* source = table.staging + u64{i} * page_size;
+      GPU4FS_TRY(raid::write_pages(g, fs.space, run.address, run.count, source, raid::PageUse::metadata));
+    }
+    i += run.count;
   }
   return Status::ok;
 }
 
-// Step 7: the superblock of `epoch` on every device, into the slot of its parity. The caller flushes
-// before and after.
+namespace detail {
+
+// A bit a device: those that `superblock`, of `epoch`, says are stale, and those that it says are so no more.
+GPU4FS_FN inline void name_stale_devices(format::Superblock& superblock, u64 devices, u64 rebuilt, u64 epoch) {
+  bool any = false;
+  for (u32 d = 0; d < superblock.device_count; ++d) {
+    u64& since = superblock.stale_since[d];
+    if ((devices >> d & 1) != 0 && since == 0) since = epoch;
+    if ((rebuilt >> d & 1) != 0) since = 0;
+    any = any || since != 0;
+  }
+  superblock.feature_incompatible &= ~u64{format::feature_stale_devices};
+  if (any) superblock.feature_incompatible |= format::feature_stale_devices;
+}
+
+struct SuperblockPlan {
+  u64 epoch;
+  u64 now;
+  u64 stale;    // a bit a device
+  u64 rebuilt;
+  u32 clean;
+  u32 reserved;
+};
+
+// The superblock of a device in engine memory becomes that of the epoch, without its checksum. Leader.
+GPU4FS_FN GPU4FS_NOINLINE inline void compose_superblock(FileSystem& fs, u32 d, const SuperblockPlan& plan) {
+  format::Superblock& superblock = fs.superblocks[d];
+  if ((plan.rebuilt >> d & 1) != 0) {
+    // It took no part in the epochs before: it gets what the others have.
+    u32 source = 0;
+    while (source < raid::device_count_of(fs.space) && !device::is_readable(fs.space.devices[source])) ++source;
+    GPU4FS_CHECK_LT(source, raid::device_count_of(fs.space));
+    const format::DevicePart part = superblock.device;
+    superblock = fs.superblocks[source];
+    superblock.device = part;
+  }
+  GPU4FS_CHECK_EQ(superblock.magic, format::superblock_magic);
+  GPU4FS_CHECK_EQ(superblock.epoch + 1, plan.epoch);
+  superblock.epoch = plan.epoch;
+  superblock.slot = static_cast<u32>(plan.epoch & 1);
+  superblock.checkpoint_time = plan.now;
+  superblock.clean = static_cast<u8>(plan.clean);
+  superblock.page_used = fs.page_used_staged;
+  superblock.inode_used = fs.inode_used_staged;
+  superblock.inode_file = fs.inode_file_staged;
+  superblock.log_start = fs.log.start_staged;
+  superblock.log_seed = fs.log.seed;
+  name_stale_devices(superblock, plan.stale, plan.rebuilt, plan.epoch);
+  superblock.checksum = 0;
+}
+
+// Status exists: the device is lost by this, the others go on.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status write_superblocks(Group g, FileSystem& fs, u64 epoch, u64 now, bool clean) {
-  for (u32 d = 0; d < fs.space.device_count; ++d) {
-    format::Superblock& superblock = fs.superblocks[d];
-    const u64 offset = (epoch & 1) == 0 ? format::superblock_offset_a : format::superblock_offset_b;
-    serial(g, [&] {
-      GPU4FS_CHECK_EQ(superblock.magic, format::superblock_magic);
-      GPU4FS_CHECK_EQ(superblock.epoch + 1, epoch);
-      superblock.epoch = epoch;
-      superblock.slot = static_cast<u32>(epoch & 1);
-      superblock.checkpoint_time = now;
-      superblock.clean = clean ? 1 : 0;
-      superblock.page_used = fs.page_used_staged;
-      superblock.inode_used = fs.inode_used_staged;
-      superblock.inode_file = fs.inode_file_staged;
-      superblock.log_start = fs.log.start_staged;
-      superblock.log_seed = fs.log.seed;
-      superblock.checksum = 0;
-    });
-    const u64 checksum = xxh3_page(g, &superblock, offset);
-    serial(g, [&] { superblock.checksum = checksum; });
-    const device::Device& device = fs.space.devices[d];
-    GPU4FS_TRY(serial(g, [&] { return device::begin_write(device, offset, page_size); }));
-    copy_bytes(g, device::memory_at(device, offset, page_size), &superblock, page_size);
-    g.sync();
-    serial(g, [&] { device::end_write(device, offset, page_size); });
+GPU4FS_FN GPU4FS_NOINLINE Status write_superblock(Group g, FileSystem& fs, u32 d, const SuperblockPlan& plan) {
+  const device::Device& device = fs.space.devices[d];
+  const u64 offset = (plan.epoch & 1) == 0 ? format::superblock_offset_a : format::superblock_offset_b;
+  serial(g, [&] { compose_superblock(fs, d, plan); });
+  format::Superblock& superblock = fs.superblocks[d];
+  const u64 checksum = xxh3_page(g, &superblock, offset);
+  serial(g, [&] { superblock.checksum = checksum; });
+  const Status begun = serial(g, [&] { return device::begin_write(device, offset, page_size); });
+  if (begun != Status::ok) {
+    return serial(g, [&] { return raid::outlives_write_error(fs.space, d) ? Status::exists : begun; });
+  }
+  copy_bytes(g, device::memory_at(device, offset, page_size), &superblock, page_size);
+  g.sync();
+  serial(g, [&] { device::end_write(device, offset, page_size); });
+  return Status::ok;
+}
+
+}  // namespace detail
+
+// Step 7: the superblock of `epoch` on every device of the mask that is left, into the slot of its parity; it names the
+// lost ones. One that is lost meanwhile has the pages of the epoch, so that the next superblock is soon enough to say so;
+// not so a rebuilt one, so those come first: if one of them fails, the superblocks of the others still name it.
+// The caller flushes before and after. Devices that join the pool get theirs in a call of their own before the others,
+// and never in a checkpoint that makes a rebuilt one readable.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status write_superblocks(Group g, FileSystem& fs, u64 epoch, u64 now, bool clean,
+                                                   u64 devices = ~u64{0}) {
+  detail::SuperblockPlan plan{epoch, now, 0, 0, clean ? 1u : 0u, 0};
+  // Superblocks of an epoch say the same.
+  const bool is_second =
+      serial(g, [&] { return joining_devices(fs) != 0 && (devices & joining_devices(fs)) == 0; });
+  for (u32 tries = 0; tries <= device_count_max; ++tries) {
+    plan.stale = serial(g, [&] { return is_second ? raid::staged_losses(fs.space) : raid::stage_losses(fs.space); });
+    plan.rebuilt = serial(g, [&] { return raid::rebuilt_devices(fs.space); });
+    GPU4FS_CHECK(plan.rebuilt == 0 || devices == ~u64{0});
+    Status status = Status::ok;
+    for (u64 left = plan.rebuilt; left != 0 && status == Status::ok; left &= left - 1) {
+      status = detail::write_superblock(g, fs, static_cast<u32>(count_trailing_zeros(left)), plan);
+    }
+    if (status == Status::exists) continue;
+    GPU4FS_TRY(status);
+    break;
+  }
+  const u32 device_count = serial(g, [&] { return raid::device_count_of(fs.space); });
+  for (u32 d = 0; d < device_count; ++d) {
+    const bool is_left = serial(g, [&] { return device::is_readable(fs.space.devices[d]); });
+    if (!is_left || (devices >> d & 1) == 0) continue;
+    const Status status = detail::write_superblock(g, fs, d, plan);
+    if (status != Status::exists) GPU4FS_TRY(status);
   }
   return Status::ok;
 }

@@ -23,6 +23,7 @@
 #include "device/memory/memory_device.hpp"
 #include "fs/fs_types.hpp"
 #include "fs/space/extents.hpp"
+#include "raid/device_loss.hpp"
 
 namespace gpu4fs::fs {
 
@@ -297,8 +298,8 @@ GPU4FS_FN Status write_log_part(Group g, FileSystem& fs, u32 device, u64 from, u
 
 }  // namespace detail
 
-// Writes the log's bytes [from, to), at most its capacity, to every log device. The caller flushes them. Status:
-// device_failed.
+// Writes the log's bytes [from, to), at most its capacity, to every log device that is left. The caller flushes them.
+// Status: device_failed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_log(Group g, FileSystem& fs, u64 from, u64 to) {
   const OperationLog& log = fs.log;
@@ -307,7 +308,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_log(Group g, FileSystem& fs, u64 from, u6
   for (u32 d = 0; d < log.device_count; ++d) {
     for (u64 at = from; at < to;) {
       const u64 length = minimum(to - at, log.capacity - at % log.capacity);
-      GPU4FS_TRY(detail::write_log_part(g, fs, d, at, length));
+      const Status status = detail::write_log_part(g, fs, d, at, length);
+      if (status != Status::ok && serial(g, [&] { return raid::outlives_write_error(fs.space, d); })) break;
+      GPU4FS_TRY(status);
       at += length;
     }
   }

@@ -128,8 +128,25 @@ GPU4FS_FN inline bool pages_in_use(const FileSystem& fs, u64 address, u64 count)
   return in_use;
 }
 
+// Whether pages of the chunk that holds `address` are written once (raid/parity/row.hpp).
+GPU4FS_FN inline bool is_written_once(const FileSystem& fs, u64 address) {
+  raid::PageLocation location{};
+  if (raid::find_page(fs.space, address, &location) != Status::ok) return false;
+  return detail::has_stripes(fs.space.chunks[location.chunk]);
+}
+
+// Whether the page at `address` lies in chunks of the profile that new blocks of the file get.
+GPU4FS_FN GPU4FS_NOINLINE inline bool has_profile_of(const FileSystem& fs, const format::Inode& inode, u64 address) {
+  const u64 classes = fs.space.data_classes;
+  if ((classes & (classes - 1)) == 0) return true;
+  raid::PageLocation location{};
+  if (raid::find_page(fs.space, address, &location) != Status::ok) return true;
+  return fs.space.chunks[location.chunk].page_class + 1 == effective_profile(fs, inode.profile);
+}
+
 // Whether a data page of a map may be overwritten where it is: no checkpoint refers to it.
 GPU4FS_FN inline bool may_overwrite(const FileSystem& fs, u64 address) {
+  if (is_written_once(fs, address)) return false;
   return !is_stable(fs, address) && pages_in_use(fs, address, 1);
 }
 

@@ -123,13 +123,25 @@ GPU4FS_FN GPU4FS_NOINLINE Status map_lookup(Group g, FileSystem& fs, Operation& 
   return Status::ok;
 }
 
+namespace detail {
+
+// Unwritten pages; but in chunks with parities, where pages are written once, they are replaced like any other, and so are
+// those of a file that has another profile by now.
+GPU4FS_FN GPU4FS_NOINLINE inline bool is_filled_in_place(const FileSystem& fs, const format::Inode& inode,
+                                                         format::BlockPointer pointer) {
+  if (!pointer.is_unwritten() || !has_profile_of(fs, inode, pointer.address())) return false;
+  return fs.space.parity == nullptr || !is_written_once(fs, pointer.address());
+}
+
+}  // namespace detail
+
 // How a write sees the map: unwritten pages are filled where they are, everything else is replaced.
 struct MapStretch {
   u64 page_count;
   bool unwritten;
 };
 
-// The stretch of pages that begins at `page`, of at most `page_limit` > 0: all unwritten or none. It may end
+// The stretch of pages that begins at `page`, of at most `page_limit` > 0: all to be filled where they are or none. It may end
 // earlier than it could, but not inside an aligned span of 2 MiB. Status: as map_lookup.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status map_stretch(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 page, u64 page_limit,
@@ -142,10 +154,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status map_stretch(Group g, FileSystem& fs, Operation&
   }
   detail::MapPlace place{};
   GPU4FS_TRY(detail::map_descend(g, fs, op, ref, page, 0, &place));
-  stretch->unwritten = place.pointer.is_unwritten();
+  const bool fills = detail::is_filled_in_place(fs, *ref.inode, place.pointer);
+  stretch->unwritten = fills;
   stretch->page_count =
       detail::pages_ahead(g, place, page, page_limit, [&](format::BlockPointer next, u32 /*distance*/) {
-        return !next.is_indirect() && next.is_unwritten() == place.pointer.is_unwritten();
+        return !next.is_indirect() && detail::is_filled_in_place(fs, *ref.inode, next) == fills;
       });
   return Status::ok;
 }

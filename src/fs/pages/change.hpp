@@ -54,7 +54,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status top_up_dirty(FileSystem& fs, Operation& 
   if (enough) table.dirty_reserved += more;
   table.free_lock.unlock();
   if (!enough) return Status::retry_after_checkpoint;
-  const Status status = reserve_pages(fs, op, more);
+  const Status status = promise_pages(fs, op, fs.space.metadata_class, more);
   if (status != Status::ok) {
     table.free_lock.lock();
     table.dirty_reserved -= more;
@@ -73,10 +73,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool mark_frame(FileSystem& fs, Operation& op, 
   if (load<Order::relaxed, Scope::engine>(&f.dirty) != 0) return false;
   if (exchange<Order::relaxed, Scope::engine>(&f.dirty, 1u) != 0) return false;
   GPU4FS_CHECK_GT(op.dirty_reserved, 0u);
-  GPU4FS_CHECK_GT(op.pages_reserved, u64{0});
   // The page stays in SpaceCounters::reserved: from now on it is promised to this frame.
   --op.dirty_reserved;
-  --op.pages_reserved;
   table.free_lock.lock();
   --table.dirty_reserved;
   const u32 position = fetch_add<Order::relaxed, Scope::engine>(&table.dirty_count, 1u);
@@ -141,6 +139,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void release_reservations(FileSystem& fs, Opera
   table.frames_reserved -= op.frames_reserved;
   table.dirty_reserved -= op.dirty_reserved;
   table.free_lock.unlock();
+  if (op.dirty_reserved != 0) detail::return_promise(fs, fs.space.metadata_class, op.dirty_reserved);
   op.frames_reserved = 0;
   op.dirty_reserved = 0;
   if (op.pages_reserved != 0) unreserve_pages(fs, op, op.pages_reserved);

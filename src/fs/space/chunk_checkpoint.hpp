@@ -13,6 +13,7 @@
 #include "base/xxh3.hpp"
 #include "fs/fs_types.hpp"
 #include "fs/space/space_counters.hpp"
+#include "fs/space/stripes.hpp"
 #include "raid/page_access.hpp"
 
 namespace gpu4fs::fs {
@@ -43,6 +44,13 @@ GPU4FS_FN u64 count_set_bits(Group g, const ChunkState& chunk, const u64* bitmap
   return g.reduce(count, [](u64 a, u64 b) { return a + b; });
 }
 
+// True if writing a copy of the header area failed with its device, and the pool goes on without it.
+template <class Group>
+GPU4FS_FN bool is_lost(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column, Status status) {
+  if (status == Status::ok) return false;
+  return serial(g, [&] { return raid::column_has_failed(fs.space, chunk, column); });
+}
+
 // Copies a page of descriptors to the medium. Descriptors of pages that are being written change
 // meanwhile; none of them is in the checkpoint, and each is copied whole.
 template <class Group>
@@ -50,7 +58,9 @@ GPU4FS_FN Status write_descriptor_page(Group g, FileSystem& fs, const ChunkState
   const u64 header_page = format::chunk_layout(chunk.page_count).descriptors_page + page;
   const format::PageDescriptor* source = chunk.descriptors + page * format::descriptors_per_page;
   for (u32 column = 0; column <= chunk.redundancy; ++column) {
-    GPU4FS_TRY(serial(g, [&] { return raid::begin_header_write(fs.space, chunk, column, header_page, 1); }));
+    const Status begun = serial(g, [&] { return raid::begin_header_write(fs.space, chunk, column, header_page, 1); });
+    if (is_lost(g, fs, chunk, column, begun)) continue;
+    GPU4FS_TRY(begun);
     u8* destination = raid::header_memory(fs.space, chunk, column, header_page, 1);
     for (u32 i = g.rank(); i < format::descriptors_per_page; i += g.size()) {
       store_stream_16(destination + 16 * i, load_shared_16(source + i));
@@ -133,11 +143,15 @@ GPU4FS_FN Status write_slot(Group g, FileSystem& fs, ChunkState& chunk, u32 colu
 // Gate closed. Fixes what the checkpoint writes of this chunk, and that its pages stay as they are.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void snapshot_chunk(Group g, FileSystem& fs, u32 index) {
-  GPU4FS_CHECK_LT(index, fs.space.chunk_count);
+  GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
   raid::ChunkState& chunk = fs.space.chunks[index];
   const bool changed = serial(g, [&] {
-    return load<Order::acquire, Scope::engine>(&chunk.loaded) != 0 &&
-           load<Order::relaxed, Scope::engine>(&chunk.changed) != 0;
+    const bool found = load<Order::acquire, Scope::engine>(&chunk.loaded) != 0 &&
+                       load<Order::relaxed, Scope::engine>(&chunk.changed) != 0;
+    // Before pages become stable: a rebuild takes stable pages of other chunks only (raid/rebuild/).
+    if (found) store<Order::relaxed, Scope::engine>(&chunk.staged_changed, 1u);
+    fence<Order::seq_cst, Scope::engine>();
+    return found;
   });
   if (!changed) return;
   const raid::ChunkBitmaps& maps = chunk.bitmaps;
@@ -156,17 +170,14 @@ GPU4FS_FN GPU4FS_NOINLINE void snapshot_chunk(Group g, FileSystem& fs, u32 index
       store<Order::relaxed, Scope::engine>(&maps.freed_now[w], u64{0});
     }
   }
-  serial(g, [&] {
-    chunk.staged_changed = 1;
-    store<Order::relaxed, Scope::engine>(&chunk.changed, 0u);
-  });
+  serial(g, [&] { store<Order::relaxed, Scope::engine>(&chunk.changed, 0u); });
 }
 
 // Writes the changed page descriptors in place, and the staged bitmap into the slot that does not
 // hold the durable state. The caller flushes the devices afterwards.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_chunk(Group g, FileSystem& fs, u32 index, u64 epoch) {
-  GPU4FS_CHECK_LT(index, fs.space.chunk_count);
+  GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
   raid::ChunkState& chunk = fs.space.chunks[index];
   const bool changed = serial(g, [&] { return chunk.staged_changed != 0; });
   if (!changed) return Status::ok;
@@ -183,7 +194,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_chunk(Group g, FileSystem& fs, u32 index,
   content.bitmap_checksum = detail::bitmap_checksum(g, chunk, chunk.bitmaps.staged, bitmap_pages);
   content.set_count = detail::count_set_bits(g, chunk, chunk.bitmaps.staged);
   for (u32 column = 0; column <= chunk.redundancy; ++column) {
-    GPU4FS_TRY(detail::write_slot(g, fs, chunk, column, slot, content));
+    const Status written = detail::write_slot(g, fs, chunk, column, slot, content);
+    if (!detail::is_lost(g, fs, chunk, column, written)) GPU4FS_TRY(written);
   }
   serial(g, [&] { chunk.slot_epoch[slot] = epoch; });
   return Status::ok;
@@ -193,7 +205,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_chunk(Group g, FileSystem& fs, u32 index,
 // again.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void publish_chunk(Group g, FileSystem& fs, u32 index) {
-  GPU4FS_CHECK_LT(index, fs.space.chunk_count);
+  GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
   raid::ChunkState& chunk = fs.space.chunks[index];
   const bool changed = serial(g, [&] { return chunk.staged_changed != 0; });
   if (!changed) return;
@@ -205,17 +217,23 @@ GPU4FS_FN GPU4FS_NOINLINE void publish_chunk(Group g, FileSystem& fs, u32 index)
     GPU4FS_CHECK_EQ(freed & (load<Order::relaxed, Scope::engine>(&maps.committed[w])), u64{0});
     store<Order::relaxed, Scope::engine>(&maps.freed_old[w], u64{0});
     fetch_and<Order::relaxed, Scope::engine>(&maps.stable[w], ~freed);
-    detail::clear_busy(chunk, w, freed);
+    if (detail::has_stripes(chunk)) {
+      detail::close_word(fs, chunk, w, freed);
+    } else {
+      detail::clear_busy(chunk, w, freed);
+    }
     released += popcount(freed);
   }
   released = g.reduce(released, [](u32 a, u32 b) { return a + b; });
   serial(g, [&] {
     chunk.slot_newest ^= 1;
-    chunk.staged_changed = 0;
-    const u64 pending =
-        fetch_sub<Order::relaxed, Scope::engine>(&fs.counters.freed_pending, released);
-    GPU4FS_CHECK_GE(pending, u64{released});
-    detail::give_to_everyone(fs, chunk, released);
+    store<Order::release, Scope::engine>(&chunk.staged_changed, 0u);
+    if (!detail::is_frozen(chunk)) {
+      const u64 pending =
+          fetch_sub<Order::relaxed, Scope::engine>(&detail::counters_of(fs, chunk).freed_pending, released);
+      GPU4FS_CHECK_GE(pending, u64{released});
+    }
+    if (!detail::has_stripes(chunk)) detail::give_to_everyone(fs, chunk, released);
   });
 }
 

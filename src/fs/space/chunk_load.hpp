@@ -155,8 +155,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_bitmap(Group g, FileSystem& fs, ChunkState
 }
 
 // The other bitmaps and the counts of free pages, from `committed`.
+// Answers how many pages count as free.
 template <class Group>
-GPU4FS_FN void derive_bitmaps(Group g, ChunkState& chunk) {
+GPU4FS_FN u64 derive_bitmaps(Group g, ChunkState& chunk) {
   const raid::ChunkBitmaps& maps = chunk.bitmaps;
   for (u64 w = g.rank(); w < u64{region_count_of(chunk)} * region_words; w += g.size()) {
     const u64 first = w * 64;
@@ -169,6 +170,8 @@ GPU4FS_FN void derive_bitmaps(Group g, ChunkState& chunk) {
     maps.freed_old[w] = 0;
   }
   g.sync();
+  const u64 free_count = has_stripes(chunk) ? derive_stripes(g, chunk)
+                                            : chunk.page_count - count_set_bits(g, chunk, maps.committed);
   for (u32 pair = g.rank(); pair < (region_count_of(chunk) + 1) / 2; pair += g.size()) {
     u32 counts = 0;
     for (u32 region = 2 * pair; region < minimum(2 * pair + 2, region_count_of(chunk)); ++region) {
@@ -179,6 +182,7 @@ GPU4FS_FN void derive_bitmaps(Group g, ChunkState& chunk) {
     }
     chunk.region_free[pair] = counts;
   }
+  return free_count;
 }
 
 template <class Group>
@@ -196,16 +200,17 @@ GPU4FS_FN Status load_descriptors(Group g, FileSystem& fs, ChunkState& chunk, u3
   return Status::ok;
 }
 
-GPU4FS_FN inline void add_to_counters(FileSystem& fs, u64 page_count, u64 free_count) {
+GPU4FS_FN inline void add_to_counters(FileSystem& fs, const ChunkState& chunk, u64 free_count, u64 used_count) {
+  SpaceCounters& counters = counters_of(fs, chunk);
   const u64 total =
-      fetch_add<Order::relaxed, Scope::engine>(&fs.counters.total, page_count) + page_count;
-  fetch_add<Order::relaxed, Scope::engine>(&fs.counters.free, free_count);
-  fetch_add<Order::relaxed, Scope::engine>(&fs.counters.used, page_count - free_count);
+      fetch_add<Order::relaxed, Scope::engine>(&counters.total, chunk.page_count) + chunk.page_count;
+  fetch_add<Order::relaxed, Scope::engine>(&counters.free, free_count);
+  fetch_add<Order::relaxed, Scope::engine>(&counters.used, used_count);
   // Chunks are loaded in parallel; what is kept back grows with the total.
-  const u64 kept_back = emergency_pages(total);
-  u64 found = load<Order::relaxed, Scope::engine>(&fs.counters.emergency);
+  const u64 kept_back = kept_back_pages(fs, chunk.page_class, total);
+  u64 found = load<Order::relaxed, Scope::engine>(&counters.emergency);
   while (found < kept_back) {
-    if (compare_exchange<Order::relaxed, Scope::engine>(&fs.counters.emergency, found, kept_back))
+    if (compare_exchange<Order::relaxed, Scope::engine>(&counters.emergency, found, kept_back))
       break;
   }
 }
@@ -267,6 +272,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_newest_copy(Group g, FileSystem& fs, Chunk
   Status status = Status::corrupt_structure;
   // First how new the newest is, then the first copy of that age that loads.
   for (u32 column = 0; column <= chunk.redundancy; ++column) {
+    if (serial(g, [&] { return raid::column_has_failed(fs.space, chunk, column); })) continue;
     const HeaderCopy copy = read_header_copy(g, fs, chunk, column, superblock_epoch);
     if (copy.status != Status::ok) {
       status = copy.status;
@@ -279,6 +285,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_newest_copy(Group g, FileSystem& fs, Chunk
   }
   bool found = false;
   for (u32 column = 0; column <= chunk.redundancy; ++column) {
+    if (serial(g, [&] { return raid::column_has_failed(fs.space, chunk, column); })) continue;
     const HeaderCopy copy = read_header_copy(g, fs, chunk, column, superblock_epoch);
     if (copy.status != Status::ok || copy.slots[copy.newest].epoch != best_epoch) continue;
     // Of the copies behind the one that counts the bitmap is only verified, in the work space.
@@ -319,7 +326,7 @@ GPU4FS_FN void rewrite_all_headers(Group g, FileSystem& fs, ChunkState& chunk, u
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, FileSystem& fs, u32 index,
                                             u64 superblock_epoch) {
-  GPU4FS_CHECK_LT(index, fs.space.chunk_count);
+  GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
   GPU4FS_CHECK_GT(superblock_epoch, u64{0});
   raid::ChunkState& chunk = fs.space.chunks[index];
   GPU4FS_CHECK_EQ(chunk.loaded, 0u);
@@ -328,14 +335,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, FileSystem& fs, u32 index,
   GPU4FS_TRY(detail::load_newest_copy(g, fs, chunk, superblock_epoch, &copy, &complete));
   // The bitmap `staged` is work space until it is derived.
   if (!complete && fs.read_only == 0) detail::rewrite_all_headers(g, fs, chunk, copy.column);
-  detail::derive_bitmaps(g, chunk);
+  const u64 free_count = detail::derive_bitmaps(g, chunk);
   serial(g, [&] {
-    const u64 free_count = chunk.page_count - copy.slots[copy.newest].set_count;
     chunk.slot_newest = copy.newest;
     chunk.slot_epoch[0] = copy.slots[0].epoch;
     chunk.slot_epoch[1] = copy.slots[1].epoch;
     chunk.free_pages = static_cast<u32>(free_count);
-    detail::add_to_counters(fs, chunk.page_count, free_count);
+    detail::add_to_counters(fs, chunk, free_count, copy.slots[copy.newest].set_count);
     store<Order::release, Scope::engine>(&chunk.loaded, 1u);
     detail::count_chunk(fs, chunk);
   });
@@ -345,14 +351,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, FileSystem& fs, u32 index,
 // Mount, after all chunks: the superblock's page_used must be the pages found in use; a difference
 // shows that a bitmap slot was lost. Status: corrupt_structure.
 GPU4FS_FN inline Status check_page_used(const FileSystem& fs, u64 page_used) {
-  return load<Order::relaxed, Scope::engine>(&fs.counters.used) == page_used
+  return pages_used(fs) == page_used
              ? Status::ok
              : Status::corrupt_structure;
 }
 
 // The server has made a chunk's pages reachable for the engine.
 GPU4FS_FN inline void make_chunk_accessible(FileSystem& fs, u32 index) {
-  GPU4FS_CHECK_LT(index, fs.space.chunk_count);
+  GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
   raid::ChunkState& chunk = fs.space.chunks[index];
   store<Order::release, Scope::engine>(&chunk.accessible, 1u);
   fence<Order::seq_cst, Scope::engine>();

@@ -10,6 +10,7 @@
 #include "base/status.hpp"
 #include "fs/fs_types.hpp"
 #include "fs/space/space_counters.hpp"
+#include "fs/space/stripes.hpp"
 #include "raid/translate.hpp"
 
 namespace gpu4fs::fs {
@@ -56,7 +57,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_extent(Group g, FileSystem& fs, raid::Exte
     if (logged) fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word], mask);
   }
   serial(g, [&] {
-    fetch_add<Order::relaxed, Scope::engine>(&fs.counters.used, extent.page_count);
+    fetch_add<Order::relaxed, Scope::engine>(&detail::counters_of(fs, chunk).used, extent.page_count);
     detail::mark_changed(chunk);
   });
 }
@@ -89,43 +90,62 @@ GPU4FS_FN inline bool pages_are_taken(const FileSystem& fs, raid::Extent extent)
 }
 
 // Before any command runs: the free pages of `extent` are taken, as by an allocation, and belong to
-// the operation whose record names them. Status: corrupt_structure for pages that are not free.
-GPU4FS_FN GPU4FS_NOINLINE inline Status claim_extent(FileSystem& fs, raid::Extent extent) {
+// the operation whose record names them; `filled`: with their content. Status: corrupt_structure for pages that are not
+// free.
+GPU4FS_FN GPU4FS_NOINLINE inline Status claim_extent(FileSystem& fs, raid::Extent extent, bool filled = true) {
   raid::PageLocation location;
   GPU4FS_TRY(raid::find_page(fs.space, extent.address, &location));
   raid::ChunkState& chunk = fs.space.chunks[location.chunk];
   if (extent.page_count == 0 || extent.page_count > chunk.page_count - location.page)
     return Status::corrupt_structure;
   if (detail::count_busy(chunk, location.page, extent.page_count) != 0) return Status::corrupt_structure;
+  const bool striped = detail::has_stripes(chunk);
+  u32 cost = extent.page_count;
+  if (striped) cost = detail::claim_stripes_of(chunk, location.page, extent.page_count, filled);
   detail::for_each_word(location.page, extent.page_count, [&](u64 word, u64 mask) {
-    fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.busy[word], mask);
     // Neither overwritten nor reused before the recovery's checkpoint: until then the log needs them.
     fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word], mask);
+    if (striped) return;
+    fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.busy[word], mask);
     detail::subtract_region_free(chunk, static_cast<u32>(word / detail::region_words), popcount(mask));
   });
-  const u32 before = fetch_sub<Order::relaxed, Scope::engine>(&chunk.free_pages, extent.page_count);
-  GPU4FS_CHECK_GE(before & ~detail::counted_bit, extent.page_count);
-  fetch_sub<Order::relaxed, Scope::engine>(&fs.counters.free, extent.page_count);
-  if ((before & detail::counted_bit) != 0)
-    fetch_sub<Order::relaxed, Scope::engine>(&fs.counters.available, extent.page_count);
+  const u32 before = fetch_sub<Order::relaxed, Scope::engine>(&chunk.free_pages, cost);
+  GPU4FS_CHECK_GE(before & detail::free_number_mask, cost);
+  SpaceCounters& counters = detail::counters_of(fs, chunk);
+  fetch_sub<Order::relaxed, Scope::engine>(&counters.free, cost);
+  if ((before & detail::counted_bit) != 0) fetch_sub<Order::relaxed, Scope::engine>(&counters.available, cost);
   return Status::ok;
 }
 
-// Gives allocated pages that were not committed back to the command's reservation.
-GPU4FS_FN GPU4FS_NOINLINE inline void abandon_extent(FileSystem& fs, Operation& op,
-                                                     raid::Extent extent) {
+// Gives allocated pages that were not committed back: to the command's reservation, or, of chunks with parities, to
+// whoever comes when their stripe is free, or, of frozen ones, to nobody. Answers how many went to the reservation.
+GPU4FS_FN GPU4FS_NOINLINE inline u32 abandon_extent(FileSystem& fs, Operation& op, raid::Extent extent) {
   const raid::PageLocation location = detail::location_of(fs, extent);
   raid::ChunkState& chunk = fs.space.chunks[location.chunk];
+  const bool striped = detail::has_stripes(chunk);
   detail::for_each_word(location.page, extent.page_count, [&](u64 word, u64 mask) {
     GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[word])) & mask,
                     u64{0});
-    detail::clear_busy(chunk, word, mask);
+    if (!striped) detail::clear_busy(chunk, word, mask);
   });
-  const bool counted = detail::return_claim(chunk, extent.page_count);
-  GPU4FS_CHECK(counted);
-  fetch_add<Order::relaxed, Scope::engine>(&fs.counters.free, extent.page_count);
-  fetch_add<Order::relaxed, Scope::engine>(&fs.counters.reserved, extent.page_count);
+  if (striped) {
+    detail::close_pages(fs, chunk, location.page, extent.page_count);
+    return 0;
+  }
+  const u32 bits = detail::return_claim(chunk, extent.page_count);
+  if ((bits & detail::frozen_bit) != 0) return 0;
+  GPU4FS_CHECK((bits & detail::counted_bit) != 0);
+  SpaceCounters& counters = detail::counters_of(fs, chunk);
+  fetch_add<Order::relaxed, Scope::engine>(&counters.free, extent.page_count);
+  // A command that has gone on to another profile has no reservation for them.
+  if (chunk.page_class != detail::class_of(fs, op)) {
+    fetch_add<Order::release, Scope::engine>(&counters.available, extent.page_count);
+    return 0;
+  }
+  GPU4FS_CHECK_EQ(fs.space.page_cost[chunk.page_class], 1u);
+  fetch_add<Order::relaxed, Scope::engine>(&counters.reserved, extent.page_count);
   op.pages_reserved += extent.page_count;
+  return extent.page_count;
 }
 
 // Gate. The pages leave the file system. Those that the durable checkpoint, the one being written or
@@ -140,7 +160,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void free_extent(FileSystem& fs, raid::Extent e
     return;
   }
   raid::ChunkState& chunk = fs.space.chunks[location.chunk];
-  const bool waits = fs.log.capacity != 0;
+  const bool waits = fs.log.capacity != 0 || detail::has_stripes(chunk);
   u32 freed = 0;
   u32 pending = 0;
   detail::for_each_word(location.page, extent.page_count, [&](u64 word, u64 mask) {
@@ -158,9 +178,12 @@ GPU4FS_FN GPU4FS_NOINLINE inline void free_extent(FileSystem& fs, raid::Extent e
   });
   if (freed == 0) return;
   detail::mark_changed(chunk);
-  const u64 used = fetch_sub<Order::relaxed, Scope::engine>(&fs.counters.used, freed);
+  SpaceCounters& counters = detail::counters_of(fs, chunk);
+  const u64 used = fetch_sub<Order::relaxed, Scope::engine>(&counters.used, freed);
   GPU4FS_CHECK_GE(used, u64{freed});
-  if (pending != 0) fetch_add<Order::relaxed, Scope::engine>(&fs.counters.freed_pending, pending);
+  // Frozen chunks give nothing back.
+  const bool comes_back = pending != 0 && !detail::is_frozen(chunk);
+  if (comes_back) fetch_add<Order::relaxed, Scope::engine>(&counters.freed_pending, pending);
   detail::give_to_everyone(fs, chunk, freed - pending);
 }
 

@@ -10,20 +10,53 @@
 
 namespace gpu4fs::fs {
 
-// Pages kept back for commands that free space: 1 %, between 128 and 1024. Removing a file may dirty about
-// 75 metadata pages, so less would leave a full small pool that cannot be emptied.
-GPU4FS_FN constexpr u64 emergency_pages(u64 total) {
-  return maximum<u64>(minimum<u64>(total / 100, 1024), 128);
+// Pages kept back for commands that free space: 1 %, but enough for 128 to 1024 promises of a page, each of which costs
+// `page_cost`. Removing a file may dirty about 75 metadata pages, so less would leave a full small pool that cannot be
+// emptied.
+GPU4FS_FN constexpr u64 emergency_pages(u64 total, u64 page_cost = 1) {
+  return maximum<u64>(minimum<u64>(total / 100, 1024 * page_cost), 128 * page_cost);
+}
+// The same of chunks that hold data only: what cutting files short in the middle of a page needs.
+GPU4FS_FN constexpr u64 data_emergency_pages(u64 total, u64 page_cost) {
+  return minimum<u64>(total / 100, 32 * page_cost);
+}
+
+// What a class of `total` pages keeps back.
+GPU4FS_FN constexpr u64 kept_back_pages(u64 total, u64 page_cost, bool has_metadata) {
+  const u64 pages = has_metadata ? emergency_pages(total, page_cost) : data_emergency_pages(total, page_cost);
+  return page_cost == 1 ? pages : minimum(pages, total / 8);
+}
+GPU4FS_FN inline u64 kept_back_pages(const FileSystem& fs, u32 page_class, u64 total) {
+  return kept_back_pages(total, fs.space.page_cost[page_class], page_class == fs.space.metadata_class);
+}
+
+// Pages that a class has, with those of chunks that could still be made for it if no other class got any.
+struct ClassRoom {
+  u64 total;
+  u64 free;       // for whoever asks next
+  u64 available;  // without what is kept back for commands that free space
+};
+GPU4FS_FN GPU4FS_NOINLINE inline ClassRoom room_of(const FileSystem& fs, u32 page_class) {
+  GPU4FS_CHECK_LT(page_class, format::profile_max);
+  const SpaceCounters& counters = fs.counters[page_class];
+  const u64 free = load<Order::relaxed, Scope::engine>(&counters.free);
+  const u64 reserved = load<Order::relaxed, Scope::engine>(&counters.reserved);
+  const u64 pending = load<Order::relaxed, Scope::engine>(&counters.freed_pending);
+  const u64 total = load<Order::relaxed, Scope::engine>(&counters.total);
+  const u64 growable = load<Order::relaxed, Scope::engine>(&counters.growable);
+  const u64 left = minimum(total, free - minimum(free, reserved) + pending) + growable;
+  u64 kept_back = load<Order::relaxed, Scope::engine>(&counters.emergency);
+  if (growable != 0) kept_back = maximum(kept_back, kept_back_pages(fs, page_class, total + growable));
+  return {total + growable, left, left - minimum(left, kept_back)};
 }
 
 namespace detail {
 
-GPU4FS_FN inline bool take_available(FileSystem& fs, u64 page_count, u64 kept_back) {
-  u64 available = load<Order::acquire, Scope::engine>(&fs.counters.available);
+GPU4FS_FN inline bool take_available(SpaceCounters& counters, u64 page_count, u64 kept_back) {
+  u64 available = load<Order::acquire, Scope::engine>(&counters.available);
   for (;;) {
     if (available < kept_back || available - kept_back < page_count) return false;
-    if (compare_exchange<Order::acq_rel, Scope::engine>(&fs.counters.available, available,
-                                                        available - page_count)) {
+    if (compare_exchange<Order::acq_rel, Scope::engine>(&counters.available, available, available - page_count)) {
       return true;
     }
   }
@@ -31,7 +64,7 @@ GPU4FS_FN inline bool take_available(FileSystem& fs, u64 page_count, u64 kept_ba
 
 GPU4FS_FN inline bool count_accessible_chunks(FileSystem& fs) {
   bool counted = false;
-  for (u32 i = 0; i < fs.space.chunk_count; ++i) counted |= count_chunk(fs, fs.space.chunks[i]);
+  for (u32 i = 0; i < raid::chunk_count_of(fs.space); ++i) counted |= count_chunk(fs, fs.space.chunks[i]);
   return counted;
 }
 
@@ -42,16 +75,18 @@ GPU4FS_FN inline u64 devices_of(const ChunkState& chunk) {
   return devices;
 }
 
-// Why `needed` pages are not available, and what would help.
-GPU4FS_FN inline Status explain_shortage(FileSystem& fs, Operation& op, u64 needed) {
-  u64 in_reach = load<Order::relaxed, Scope::engine>(&fs.counters.available);
+// Why `needed` pages of the class are not available, and what would help. The one place where a class has no pages left.
+GPU4FS_FN GPU4FS_NOINLINE inline Status explain_shortage(FileSystem& fs, Operation& op, u32 page_class, u64 needed) {
+  const SpaceCounters& counters = fs.counters[page_class];
+  u64 in_reach = load<Order::relaxed, Scope::engine>(&counters.available);
   u32 wanted_chunk = raid::no_chunk;
   u32 wanted_pages = 0;
-  for (u32 i = 0; i < fs.space.chunk_count; ++i) {
+  for (u32 i = 0; i < raid::chunk_count_of(fs.space); ++i) {
     const ChunkState& chunk = fs.space.chunks[i];
+    if (chunk.page_class != page_class) continue;
     if (load<Order::acquire, Scope::engine>(&chunk.loaded) == 0) continue;
     const u32 value = load<Order::relaxed, Scope::engine>(&chunk.free_pages);
-    if ((value & counted_bit) != 0 || (devices_of(chunk) & op.refused_devices) != 0) continue;
+    if ((value & ~free_number_mask) != 0 || (devices_of(chunk) & op.refused_devices) != 0) continue;
     in_reach += value;
     if (value > wanted_pages) {
       wanted_pages = value;
@@ -62,29 +97,52 @@ GPU4FS_FN inline Status explain_shortage(FileSystem& fs, Operation& op, u64 need
     op.wanted_chunk = wanted_chunk;
     return Status::chunk_not_mapped;
   }
-  const u64 pending = load<Order::relaxed, Scope::engine>(&fs.counters.freed_pending);
-  return in_reach + pending >= needed ? Status::retry_after_checkpoint : Status::no_space;
+  // A page may be the last one of its stripe.
+  const u64 pending = load<Order::relaxed, Scope::engine>(&counters.freed_pending) * fs.space.page_cost[page_class];
+  if (in_reach + pending >= needed) return Status::retry_after_checkpoint;
+  const bool was_refused = (op.refused_classes >> page_class & 1) != 0;
+  if (was_refused || load<Order::acquire, Scope::engine>(&counters.growable) == 0) return Status::no_space;
+  op.wanted_chunk = raid::chunk_to_make;
+  op.wanted_class = page_class;
+  return Status::chunk_not_mapped;
+}
+
+// Promises `page_count` pages of the class, as reserve_pages() below.
+GPU4FS_FN GPU4FS_NOINLINE inline Status promise_pages(FileSystem& fs, Operation& op, u32 page_class, u64 page_count) {
+  if (fs.read_only != 0) return Status::read_only;
+  GPU4FS_CHECK_LT(page_class, format::profile_max);
+  SpaceCounters& counters = fs.counters[page_class];
+  const u64 kept_back =
+      op.may_use_emergency != 0 ? 0 : load<Order::relaxed, Scope::engine>(&counters.emergency);
+  if (page_count > load<Order::relaxed, Scope::engine>(&counters.total)) return Status::no_space;
+  const u64 cost = page_count * fs.space.page_cost[page_class];
+  while (!take_available(counters, cost, kept_back)) {
+    if (!count_accessible_chunks(fs)) return explain_shortage(fs, op, page_class, cost + kept_back);
+  }
+  fetch_add<Order::relaxed, Scope::engine>(&counters.reserved, cost);
+  return Status::ok;
+}
+
+GPU4FS_FN GPU4FS_NOINLINE inline void return_promise(FileSystem& fs, u32 page_class, u64 page_count) {
+  GPU4FS_CHECK_LT(page_class, format::profile_max);
+  SpaceCounters& counters = fs.counters[page_class];
+  const u64 cost = page_count * fs.space.page_cost[page_class];
+  const u64 old = fetch_sub<Order::relaxed, Scope::engine>(&counters.reserved, cost);
+  GPU4FS_CHECK_GE(old, cost);
+  fetch_add<Order::release, Scope::engine>(&counters.available, cost);
 }
 
 }  // namespace detail
 
-// Promises `page_count` more pages to the command. Status:
-//   no_space                what is free, less what is kept back for commands that free space, does
-//   not suffice retry_after_checkpoint  with the pages that the next checkpoint gives back it would
-//   chunk_not_mapped        with those of chunk op.wanted_chunk, which the engine cannot reach yet,
-//   it may read_only
-GPU4FS_FN GPU4FS_NOINLINE inline Status reserve_pages(FileSystem& fs, Operation& op,
-                                                      u64 page_count) {
+// Promises `page_count` more pages of profile op.profile to the command. Status:
+//   no_space                what is free, less what is kept back for commands that free space, does not suffice
+//   retry_after_checkpoint  with the pages that the next checkpoint gives back it would
+//   chunk_not_mapped        with those of chunk op.wanted_chunk, which the engine cannot reach yet, it may; or with a
+//                           new chunk of class op.wanted_class
+//   read_only
+GPU4FS_FN GPU4FS_NOINLINE inline Status reserve_pages(FileSystem& fs, Operation& op, u64 page_count) {
   if (page_count == 0) return Status::ok;
-  if (fs.read_only != 0) return Status::read_only;
-  const u64 kept_back =
-      op.may_use_emergency != 0 ? 0 : load<Order::relaxed, Scope::engine>(&fs.counters.emergency);
-  if (page_count > load<Order::relaxed, Scope::engine>(&fs.counters.total)) return Status::no_space;
-  while (!detail::take_available(fs, page_count, kept_back)) {
-    if (!detail::count_accessible_chunks(fs))
-      return detail::explain_shortage(fs, op, page_count + kept_back);
-  }
-  fetch_add<Order::relaxed, Scope::engine>(&fs.counters.reserved, page_count);
+  GPU4FS_TRY(detail::promise_pages(fs, op, detail::class_of(fs, op), page_count));
   op.pages_reserved += page_count;
   return Status::ok;
 }
@@ -92,11 +150,17 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status reserve_pages(FileSystem& fs, Operation&
 // The server has no room for the memory of chunk op.wanted_chunk. True: the command asks again, and takes its
 // space elsewhere if it was space that it wanted. False: it had been told before.
 GPU4FS_FN inline bool refuse_wanted_chunk(const FileSystem& fs, Operation& op) {
-  GPU4FS_CHECK_LT(op.wanted_chunk, fs.space.chunk_count);
+  GPU4FS_CHECK_LT(op.wanted_chunk, raid::known_chunk_count(fs.space));
   const u64 devices = detail::devices_of(fs.space.chunks[op.wanted_chunk]);
   const bool is_new = (devices & ~op.refused_devices) != 0;
   op.refused_devices |= devices;
   return is_new;
+}
+
+// No chunk more could be made for the command: it makes do with what there is.
+GPU4FS_FN inline void refuse_growth(Operation& op) {
+  GPU4FS_CHECK_LT(op.wanted_class, format::profile_max);
+  op.refused_classes |= u64{1} << op.wanted_class;
 }
 
 // Gives back promised pages that the command did not allocate.
@@ -104,9 +168,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void unreserve_pages(FileSystem& fs, Operation&
                                                       u64 page_count) {
   GPU4FS_CHECK_GE(op.pages_reserved, page_count);
   op.pages_reserved -= page_count;
-  const u64 old = fetch_sub<Order::relaxed, Scope::engine>(&fs.counters.reserved, page_count);
-  GPU4FS_CHECK_GE(old, page_count);
-  fetch_add<Order::release, Scope::engine>(&fs.counters.available, page_count);
+  detail::return_promise(fs, detail::class_of(fs, op), page_count);
 }
 
 }  // namespace gpu4fs::fs

@@ -17,4 +17,5 @@
 #include "fs/space/chunk_checkpoint.hpp"
 #include "fs/space/chunk_load.hpp"
 #include "fs/space/extents.hpp"
+#include "fs/space/freeze.hpp"
 #include "fs/space/reserve.hpp"

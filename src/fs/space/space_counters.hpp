@@ -1,7 +1,10 @@
 // Who may take which page: the counters behind the allocator. Internal to fs/space.
 //
+// The chunks of a profile (format::Profile) are a class; each class has counters of its own, and a command reserves in
+// one class for its data and in one for metadata. In a pool with one profile they are the same.
+//
 // Three layers of promises, each an atomic counter, make sure that a command which was told it has
-// space finds it:
+// space finds it, in each class for itself:
 //
 //   counters.available   pages that may still be promised to commands (reserve_pages)
 //   chunk.free_pages     pages of the chunk that may still be claimed (claim_pages)
@@ -16,6 +19,9 @@
 // A chunk is *counted* (top bit of free_pages) from when the engine can reach its pages. Pages of
 // other chunks are in counters.free but not available, and nobody claims them. Bit and number share
 // a word, so that a page freed while its chunk becomes counted enters `available` exactly once.
+//
+// A chunk may be *frozen* (the bit below; fs/space/freeze.hpp): its free pages are in none of the counters, and nobody
+// claims them.
 //
 // region_free is a hint that never errs on the low side, so a region whose count is 0 is full: it
 // grows before bits are cleared and shrinks after they were set. For the same reason it never
@@ -37,6 +43,24 @@ using raid::ChunkState;
 inline constexpr u32 region_pages = static_cast<u32>(pages_per_block_2m);
 inline constexpr u32 region_words = region_pages / 64;
 inline constexpr u32 counted_bit = u32{1} << 31;
+inline constexpr u32 frozen_bit = u32{1} << 30;  // never with the other
+inline constexpr u32 free_number_mask = frozen_bit - 1;
+
+GPU4FS_FN inline bool is_frozen(const ChunkState& chunk) {
+  return (load<Order::relaxed, Scope::engine>(&chunk.free_pages) & frozen_bit) != 0;
+}
+
+// The counters of a chunk's class.
+GPU4FS_FN inline SpaceCounters& counters_of(FileSystem& fs, const ChunkState& chunk) {
+  GPU4FS_CHECK_LT(chunk.page_class, format::profile_max);
+  return fs.counters[chunk.page_class];
+}
+
+// The class that the command reserves and allocates pages in.
+GPU4FS_FN inline u32 class_of(const FileSystem& fs, const Operation& op) {
+  GPU4FS_CHECK_LE(op.profile, format::profile_max);
+  return op.profile == 0 ? fs.space.data_class : op.profile - 1;
+}
 
 GPU4FS_FN inline u32 region_count_of(const ChunkState& chunk) {
   return static_cast<u32>(divide_up(chunk.page_count, region_pages));
@@ -81,18 +105,18 @@ GPU4FS_FN inline u32 claim_pages(ChunkState& chunk, u32 page_count, u32 unit) {
   u32 value = load<Order::acquire, Scope::engine>(&chunk.free_pages);
   for (;;) {
     if ((value & counted_bit) == 0) return 0;
-    const u32 claim = minimum(value & ~counted_bit, page_count) / unit * unit;
+    const u32 claim = minimum(value & free_number_mask, page_count) / unit * unit;
     if (claim == 0) return 0;
     if (compare_exchange<Order::acq_rel, Scope::engine>(&chunk.free_pages, value, value - claim))
       return claim;
   }
 }
 
-// Gives a claim, or pages whose bits were cleared, to the chunk. True if the chunk is counted.
-GPU4FS_FN inline bool return_claim(ChunkState& chunk, u32 page_count) {
+// Gives a claim, or pages whose bits were cleared, to the chunk. Which bits it has: counted_bit, frozen_bit.
+GPU4FS_FN inline u32 return_claim(ChunkState& chunk, u32 page_count) {
   const u32 old = fetch_add<Order::acq_rel, Scope::engine>(&chunk.free_pages, page_count);
-  GPU4FS_CHECK_LE((old & ~counted_bit) + page_count, chunk.page_count);
-  return (old & counted_bit) != 0;
+  GPU4FS_CHECK_LE((old & free_number_mask) + page_count, chunk.page_count);
+  return old & ~free_number_mask;
 }
 
 // Clears busy bits of one word. The caller then calls return_claim() for their sum.
@@ -106,9 +130,11 @@ GPU4FS_FN inline void clear_busy(ChunkState& chunk, u64 word, u64 mask) {
 // Accounts for pages whose bits were cleared and that nobody holds a promise for.
 GPU4FS_FN inline void give_to_everyone(FileSystem& fs, ChunkState& chunk, u32 page_count) {
   if (page_count == 0) return;
-  const bool counted = return_claim(chunk, page_count);
-  fetch_add<Order::relaxed, Scope::engine>(&fs.counters.free, page_count);
-  if (counted) fetch_add<Order::release, Scope::engine>(&fs.counters.available, page_count);
+  const u32 bits = return_claim(chunk, page_count);
+  if ((bits & frozen_bit) != 0) return;
+  SpaceCounters& counters = counters_of(fs, chunk);
+  fetch_add<Order::relaxed, Scope::engine>(&counters.free, page_count);
+  if ((bits & counted_bit) != 0) fetch_add<Order::release, Scope::engine>(&counters.available, page_count);
 }
 
 // Makes the free pages of a loaded chunk available once the engine can reach it. True if it had not
@@ -116,11 +142,37 @@ GPU4FS_FN inline void give_to_everyone(FileSystem& fs, ChunkState& chunk, u32 pa
 GPU4FS_FN inline bool count_chunk(FileSystem& fs, ChunkState& chunk) {
   if (load<Order::acquire, Scope::engine>(&chunk.loaded) == 0) return false;
   if (load<Order::acquire, Scope::engine>(&chunk.accessible) == 0) return false;
-  if ((load<Order::relaxed, Scope::engine>(&chunk.free_pages) & counted_bit) != 0) return false;
-  const u32 old = fetch_or<Order::acq_rel, Scope::engine>(&chunk.free_pages, counted_bit);
-  if ((old & counted_bit) != 0) return false;
-  fetch_add<Order::release, Scope::engine>(&fs.counters.available, old);
+  u32 value = load<Order::relaxed, Scope::engine>(&chunk.free_pages);
+  do {
+    if ((value & ~free_number_mask) != 0) return false;
+  } while (!compare_exchange<Order::acq_rel, Scope::engine>(&chunk.free_pages, value, value | counted_bit));
+  fetch_add<Order::release, Scope::engine>(&counters_of(fs, chunk).available, value);
   return true;
 }
 
 }  // namespace gpu4fs::fs::detail
+
+namespace gpu4fs::fs {
+
+// Pages of all classes.
+GPU4FS_FN inline u64 pages_total(const FileSystem& fs) {
+  u64 sum = 0;
+  for (const SpaceCounters& counters : fs.counters) sum += load<Order::relaxed, Scope::engine>(&counters.total);
+  return sum;
+}
+GPU4FS_FN inline u64 pages_used(const FileSystem& fs) {
+  u64 sum = 0;
+  for (const SpaceCounters& counters : fs.counters) sum += load<Order::relaxed, Scope::engine>(&counters.used);
+  return sum;
+}
+
+// Whether a file may ask for the profile: it names one, and the pool has chunks for data of it.
+GPU4FS_FN inline bool has_data_profile(const FileSystem& fs, u32 profile) {
+  return profile >= 1 && profile <= format::profile_max && (fs.space.data_classes >> (profile - 1) & 1) != 0;
+}
+// What new blocks of a file have whose inode names `profile`; on a damaged medium that may be any number.
+GPU4FS_FN inline u32 effective_profile(const FileSystem& fs, u32 profile) {
+  return has_data_profile(fs, profile) ? profile : fs.space.data_class + 1;
+}
+
+}  // namespace gpu4fs::fs

@@ -1,0 +1,111 @@
+// user.gpu4fs.raid and user.gpu4fs.raid.effective: the profile of a file's new blocks, as extended attributes.
+//
+// The first is the inode's own field; files and directories that are made in a directory get the directory's. Values are mkfs's
+// names of profiles. It is set on files with data as well: blocks that they have stay where they are. A profile of
+// which the pool has no chunks for data is not_supported. The second says what new blocks get; it is neither listed,
+// so that copying tools do not try to set it, nor changed.
+#pragma once
+
+#include "engine/handlers/namespace_common.hpp"
+
+namespace gpu4fs::engine {
+namespace detail {
+
+enum class ProfileAttribute : u32 { none, own, effective };
+
+inline constexpr u32 profile_attribute_length = 16;
+GPU4FS_FN constexpr const char* profile_attribute_name() { return "user.gpu4fs.raid"; }
+
+// Leader.
+GPU4FS_FN inline ProfileAttribute profile_attribute(NameBytes name) {
+  const char* effective = ".effective";
+  constexpr u32 effective_length = 10;
+  if (name.length < profile_attribute_length) return ProfileAttribute::none;
+  for (u32 i = 0; i < profile_attribute_length; ++i) {
+    if (name.bytes[i] != static_cast<u8>(profile_attribute_name()[i])) return ProfileAttribute::none;
+  }
+  if (name.length == profile_attribute_length) return ProfileAttribute::own;
+  if (name.length != profile_attribute_length + effective_length) return ProfileAttribute::none;
+  for (u32 i = 0; i < effective_length; ++i) {
+    if (name.bytes[profile_attribute_length + i] != static_cast<u8>(effective[i])) return ProfileAttribute::none;
+  }
+  return ProfileAttribute::effective;
+}
+
+// The format::Profile of that name, 0: none.
+GPU4FS_FN inline u32 find_profile(const u8* bytes, u32 length) {
+  for (u32 profile = 1; profile <= format::profile_max; ++profile) {
+    const format::ProfileName found = format::profile_name(static_cast<format::Profile>(profile));
+    const char* name = found.text;
+    u32 i = 0;
+    while (i < length && name[i] != 0 && static_cast<u8>(name[i]) == bytes[i]) ++i;
+    if (i == length && name[i] == 0) return profile;
+  }
+  return 0;
+}
+
+// Enters the gate with all that a change of the inode's profile needs; access was checked. Status: permission for what
+// has none, or cannot be changed.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status reserve_profile_change(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
+                                                        ProfileAttribute kind) {
+  if (kind == ProfileAttribute::effective) return Status::permission;
+  if (!fs::is_regular(file.inode->mode) && !fs::is_directory(file.inode->mode)) return Status::permission;
+  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, 0, 0));
+  const bool removes = c.command.opcode == format::Opcode::remove_attribute;
+  GPU4FS_TRY(reserve_record(g, engine, c, removes ? 0 : c.command.length));
+  return enter_gate(g, engine, c);
+}
+
+// What an attribute of `length` bytes in c.buffer asks for. Status: exists, no_attribute (by c.command.mask),
+// invalid_argument, not_supported.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status plan_profile(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file, u32 length,
+                                              u32* profile) {
+  const u32 asked = serial(g, [&] { return find_profile(c.buffer, length); });
+  *profile = asked;
+  if (asked == 0) return Status::invalid_argument;
+  const bool is_set = file.inode->profile != 0;
+  if (is_set && (c.command.mask & fs::attribute_create) != 0) return Status::exists;
+  if (!is_set && (c.command.mask & fs::attribute_replace) != 0) return Status::no_attribute;
+  return serial(g, [&] { return fs::has_data_profile(engine.fs, asked) ? Status::ok : Status::not_supported; });
+}
+
+// The value into `data`, which has c.command.length bytes; with none only its length is asked for.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Step read_profile(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
+                                            ProfileAttribute kind, u8* data) {
+  const u32 own = file.inode->profile;
+  if (kind == ProfileAttribute::own && own == 0) return Step::fail(Status::no_attribute);
+  const u32 length = serial(g, [&] {
+    const u32 profile = kind == ProfileAttribute::own ? own : fs::effective_profile(engine.fs, own);
+    const format::ProfileName found = format::profile_name(static_cast<format::Profile>(profile));
+    const char* name = found.text;
+    u32 count = 0;
+    for (; name[count] != 0; ++count) {
+      if (count < c.command.length) data[count] = static_cast<u8>(name[count]);
+    }
+    return count;
+  });
+  g.sync();
+  if (c.command.length != 0 && length > c.command.length) return Step::fail(Status::attribute_range);
+  return Step::complete(length);
+}
+
+// Adds the name to a list of `*length` bytes in `data`, nullptr: only its length is asked for.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status list_profile(Group g, const CommandState& c, const fs::InodeRef& file, u8* data, u64* length) {
+  if (file.inode->profile == 0) return Status::ok;
+  const u64 begin = *length;
+  *length += profile_attribute_length + 1;
+  if (data == nullptr) return Status::ok;
+  if (*length > c.command.length) return Status::attribute_range;
+  serial(g, [&] {
+    for (u32 i = 0; i <= profile_attribute_length; ++i) data[begin + i] = static_cast<u8>(profile_attribute_name()[i]);
+  });
+  g.sync();
+  return Status::ok;
+}
+
+}  // namespace detail
+}  // namespace gpu4fs::engine

@@ -1,0 +1,275 @@
+// relocate, what is not about blocks of data: metadata pages in frozen chunks, the walk over all inodes, frozen chunks and
+// what chunks have in use (format/relocate_format.hpp).
+#pragma once
+
+#include "base/bits.hpp"
+#include "engine/handlers/file_common.hpp"
+#include "format/relocate_format.hpp"
+#include "fs/inode/inode.hpp"
+#include "fs/map/file_map.hpp"
+#include "fs/space/freeze.hpp"
+
+namespace gpu4fs::engine {
+namespace detail {
+
+inline constexpr u32 marked_page_max = 32;    // of one command
+inline constexpr u32 marked_run_max = 8;      // what reserve_metadata() counts ancestors for
+inline constexpr u32 metadata_lookups_max = 512;
+
+// Metadata pages that are to be written elsewhere.
+struct MarkedPage {
+  u64 index;
+  u32 level;
+  u32 frame;
+};
+struct MarkedPages {
+  u64 next;    // where the walk goes on
+  u64 stayed;  // pages that cannot be read
+  u32 count;
+  u32 run_count;
+  MarkedPage pages[marked_page_max];
+};
+static_assert(sizeof(MarkedPages) <= command_scratch_size);
+
+// Leader. False: there is no room for it.
+GPU4FS_FN inline bool add_marked(MarkedPages& list, u32 level, u64 index) {
+  const bool follows = list.count != 0 && list.pages[list.count - 1].level == level &&
+                       list.pages[list.count - 1].index >> format::slot_shift == index >> format::slot_shift;
+  if (list.count == marked_page_max || (!follows && list.run_count == marked_run_max)) return false;
+  if (!follows) ++list.run_count;
+  list.pages[list.count++] = {index, level, fs::no_frame};
+  return true;
+}
+
+GPU4FS_FN constexpr bool is_unreadable(Status status) {
+  return status == Status::checksum_mismatch || status == Status::corrupt_structure ||
+         status == Status::device_failed || status == Status::medium_error;
+}
+
+// Map pages that begin at file page `page`. *next: `page`, or the page behind what cannot be read. *full: the list is.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status mark_map_pages_at(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                                   u64 page, u64* next, bool* full) {
+  MarkedPages& list = scratch_of<MarkedPages>(c);
+  *next = page;
+  *full = false;
+  for (u32 level = ref.inode->height; level >= 1; --level) {
+    fs::detail::MapPlace place{};
+    const Status status = fs::detail::map_descend(g, engine.fs, c.operation, ref, page, level, &place);
+    if (is_unreadable(status)) {
+      const u64 span = fs::map_span(level + 1);
+      *next = align_down(page, span) + span;
+      serial(g, [&] { ++list.stayed; });
+      return Status::ok;
+    }
+    GPU4FS_TRY(status);
+    if (place.level != level || !place.pointer.is_indirect()) return Status::ok;
+    if (page % fs::map_span(level) != 0) continue;
+    *full = serial(g, [&] {
+      if (!fs::is_in_frozen_chunk(engine.fs, place.pointer.address())) return false;
+      return !add_marked(list, level, page >> (format::slot_shift * level));
+    });
+    if (*full) return Status::ok;
+  }
+  return Status::ok;
+}
+
+// Pages of content that are metadata, in the array of slots over `page`. *next: the page behind, or where the list is full.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status mark_content_at(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 page,
+                                                 bool counts, u64* next, bool* full) {
+  MarkedPages& list = scratch_of<MarkedPages>(c);
+  fs::detail::MapPlace place{};
+  const Status status = fs::detail::map_descend(g, engine.fs, c.operation, ref, page, 0, &place);
+  *full = false;
+  if (is_unreadable(status)) {
+    *next = align_down(page, fs::map_span(1)) + fs::map_span(1);
+    serial(g, [&] { ++list.stayed; });
+    return Status::ok;
+  }
+  GPU4FS_TRY(status);
+  const u64 span = fs::map_span(place.level);
+  if (place.level != 0) {
+    *next = align_down(page, span) + span;
+    return Status::ok;
+  }
+  const u64 end = page + (place.slot_count - place.slot);
+  const u64 stop = serial(g, [&] {
+    for (u64 at = page; at < end && counts; ++at) {
+      const format::BlockPointer pointer = fs::load_slot(&place.slots[place.slot + (at - page)]);
+      if (!pointer.is_valid() || !fs::is_in_frozen_chunk(engine.fs, pointer.address())) continue;
+      if (!add_marked(list, 0, at)) return at;
+    }
+    return end;
+  });
+  *full = stop != end;
+  *next = stop;
+  return Status::ok;
+}
+
+// Lists pages of the inode's metadata in frozen chunks. Content of regular files is data.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status list_metadata(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  MarkedPages& list = scratch_of<MarkedPages>(c);
+  serial(g, [&] { list = {}; });
+  const bool has_map = !ref.inode->is_inline() && ref.inode->height <= fs::map_height_max;
+  const u64 end = has_map ? fs::map_capacity(ref.inode->height) : 0;
+  const bool is_file = ref.number >= format::inode_number_first_free && fs::is_regular(ref.inode->mode);
+  const format::BlockPointer attributes = fs::load_slot(&ref.inode->attributes);
+  u64 page = c.command.offset;
+  if (page == 0 && attributes.is_valid()) {
+    serial(g, [&] {
+      if (fs::is_in_frozen_chunk(engine.fs, attributes.address())) add_marked(list, fs::attribute_level, 0);
+    });
+  }
+  bool full = false;
+  for (u32 i = 0; i < metadata_lookups_max && page < end && !full; ++i) {
+    u64 next = page;
+    GPU4FS_TRY(mark_map_pages_at(g, engine, c, ref, page, &next, &full));
+    if (full) break;
+    if (next == page) GPU4FS_TRY(mark_content_at(g, engine, c, ref, page, !is_file, &next, &full));
+    page = next;
+  }
+  serial(g, [&] { list.next = page < end ? page : format::relocate_end; });
+  return Status::ok;
+}
+
+// Brings the listed pages in; those that cannot be read leave the list.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status load_marked(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  MarkedPages& list = scratch_of<MarkedPages>(c);
+  const u32 count = serial(g, [&] { return list.count; });
+  for (u32 i = 0; i < count; ++i) {
+    const MarkedPage page = serial(g, [&] { return list.pages[i]; });
+    u32 frame = fs::no_frame;
+    const Status status = fs::get_page(g, engine.fs, c.operation, ref, page.level, page.index, &frame);
+    const bool gone = is_unreadable(status) || status == Status::page_absent;
+    if (!gone) GPU4FS_TRY(status);
+    serial(g, [&] {
+      list.pages[i].frame = gone ? fs::no_frame : frame;
+      if (gone) ++list.stayed;
+    });
+  }
+  return Status::ok;
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status find_any_inode(Group g, Engine& engine, CommandState& c, fs::InodeRef* ref) {
+  const u64 number = c.command.inode;
+  const bool is_special = number == format::inode_number_inode_file || number == format::inode_number_inode_bitmap ||
+                          number == format::inode_number_orphan_bitmap;
+  if (!is_special) return lock_any(g, engine, c, number, LockMode::exclusive, ref);
+  return fs::get_inode(g, engine.fs, c.operation, number, ref);
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Step relocate_metadata(Group g, Engine& engine, CommandState& c) {
+  MarkedPages& list = scratch_of<MarkedPages>(c);
+  u8* output = nullptr;
+  GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, sizeof(format::RelocateReport), &output));
+  if (!is_aligned(output, 8)) return Step::fail(Status::unaligned);
+  fs::InodeRef ref{};
+  GPU4FS_STEP_TRY(find_any_inode(g, engine, c, &ref));
+  GPU4FS_STEP_TRY(list_metadata(g, engine, c, ref));
+  GPU4FS_STEP_TRY(load_marked(g, engine, c, ref));
+  const u32 count = serial(g, [&] { return list.count; });
+  u64 moved = 0;
+  if (count != 0) {
+    GPU4FS_STEP_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, count, 0));
+    GPU4FS_STEP_TRY(enter_gate(g, engine, c));
+    for (u32 i = 0; i < count; ++i) {
+      const u32 frame = serial(g, [&] { return list.pages[i].frame; });
+      if (frame == fs::no_frame) continue;
+      fs::mark_dirty(g, engine.fs, c.operation, ref, frame);
+      ++moved;
+    }
+  }
+  serial(g, [&] { *reinterpret_cast<format::RelocateReport*>(output) = {list.next, moved, list.stayed}; });
+  return Step::complete();
+}
+
+// Leader: the first number from `number` on whose bit is set in the bitmap page, or the first behind the page.
+GPU4FS_FN inline u64 next_set_bit(fs::FileSystem& fs, u32 frame, u64 number) {
+  const u64 page_end = align_down(number, fs::bitmap_bits_per_page) + fs::bitmap_bits_per_page;
+  while (number < page_end) {
+    const u64 word = load<Order::acquire, Scope::engine>(fs::detail::bitmap_word(fs, frame, number)) >> (number % 64);
+    if (word != 0) return number + count_trailing_zeros(word);
+    number = align_down(number, u64{64}) + 64;
+  }
+  return page_end;
+}
+
+// Without locks: who is made or removed meanwhile may be met or not.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Step find_next_inode(Group g, Engine& engine, CommandState& c) {
+  fs::FileSystem& fs = engine.fs;
+  u64 number = c.command.inode;
+  while (number < fs::inode_number_max) {
+    fs::InodeRef file{};
+    u32 frame = fs::no_frame;
+    const Status status = fs::detail::get_bitmap_page(g, fs, c.operation, format::inode_number_inode_bitmap, number,
+                                                      &file, &frame);
+    const u64 page_end = align_down(number, fs::bitmap_bits_per_page) + fs::bitmap_bits_per_page;
+    if (status == Status::page_absent) {
+      const u64 reached = serial(g, [&] {
+        return load<Order::relaxed, Scope::engine>(&file.inode->size_bytes) / page_size * fs::bitmap_bits_per_page;
+      });
+      if (page_end > reached) break;
+      number = page_end;
+      continue;
+    }
+    GPU4FS_STEP_TRY(status);
+    const u64 found = serial(g, [&] { return next_set_bit(fs, frame, number); });
+    if (found != page_end) return Step::complete(found);
+    number = found;
+  }
+  return Step::complete(format::relocate_end);
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Step freeze_while_stopped(Group g, Engine& engine, CommandState& c) {
+  const bool freezes = c.command.mode == static_cast<u32>(format::RelocateStep::freeze);
+  if (c.command.inode >= raid::chunk_count_of(engine.fs.space)) return Step::fail(Status::out_of_range);
+  GPU4FS_STEP_TRY(stop_steps(g, engine, c));
+  const Status status = serial(g, [&] {
+    const u32 chunk = static_cast<u32>(c.command.inode);
+    return freezes ? fs::freeze_chunk(engine.fs, chunk) : fs::unfreeze_chunk(engine.fs, chunk);
+  });
+  resume_steps(g, engine, c);
+  return Step::fail(status);
+}
+
+template <class Group>
+GPU4FS_FN format::ChunkUsage usage_of(Group g, const raid::ChunkState& chunk) {
+  u32 used = 0;
+  u32 busy = 0;
+  for (u64 w = g.rank(); w < divide_up(chunk.page_count, u64{64}); w += Group::size()) {
+    const u64 left = chunk.page_count - w * 64;
+    const u64 mask = left >= 64 ? ~u64{0} : (u64{1} << left) - 1;
+    used += popcount(load<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[w]) & mask);
+    busy += popcount(load<Order::relaxed, Scope::engine>(&chunk.bitmaps.busy[w]) & mask);
+  }
+  const auto sum = [](u32 a, u32 b) { return a + b; };
+  used = g.reduce(used, sum);
+  busy = g.reduce(busy, sum);
+  return {static_cast<u32>(chunk.page_count), used, busy, static_cast<u16>(chunk.page_class),
+          serial(g, [&] { return static_cast<u16>(fs::detail::is_frozen(chunk) ? 1 : 0); })};
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Step list_chunk_usage(Group g, Engine& engine, CommandState& c) {
+  u8* output = nullptr;
+  GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &output));
+  if (!is_aligned(output, 8)) return Step::fail(Status::unaligned);
+  const u32 chunk_count = serial(g, [&] { return raid::chunk_count_of(engine.fs.space); });
+  if (c.command.inode >= chunk_count) return Step::complete(0);
+  const u64 count = minimum(chunk_count - c.command.inode, c.command.length / sizeof(format::ChunkUsage));
+  for (u64 i = 0; i < count; ++i) {
+    const format::ChunkUsage usage = usage_of(g, engine.fs.space.chunks[c.command.inode + i]);
+    serial(g, [&] { reinterpret_cast<format::ChunkUsage*>(output)[i] = usage; });
+  }
+  return Step::complete(count);
+}
+
+}  // namespace detail
+}  // namespace gpu4fs::engine

@@ -1,0 +1,403 @@
+// relocate: pages of files and of metadata move to other places while the pool is in use: to empty chunks, to give files
+// another profile, to put together what is scattered (format/relocate_format.hpp).
+//
+// A command moves one stretch of a file: under the file's exclusive lock it finds blocks of one kind, allocates others,
+// copies, verified and if need be repaired, and puts them into the map; the old ones are freed as by an overwrite. A page
+// that cannot be read anywhere stays where it is: the stretch ends in front of it, and the next one begins behind.
+// Content, size, times and what is a hole or unwritten stay as they are.
+//
+// Nothing of this is in the operation log. Records name pages of data by address, and replaying them begins with the
+// durable checkpoint:
+//   - pages that it or a record names are `stable`: moved away, they keep their content and are not given out
+//     before a checkpoint without them is durable. So what a replay looks at is there, and after it the
+//     file's map leads to the old places again;
+//   - the new places were free, so neither names them. They are in no record either, unless an unwritten block that
+//     was moved is filled where it is: a replay would not find it there. So a command that moves unwritten blocks
+//     keeps the file locked until the checkpoint that has them is durable. Chunks with parities are exempt, where
+//     unwritten blocks are not filled but replaced.
+//
+// Metadata is not copied: marking a page's frame is enough for the next checkpoint to write it elsewhere.
+#pragma once
+
+#include "engine/handlers/file_common.hpp"
+#include "engine/handlers/relocate_metadata.hpp"
+#include "format/relocate_format.hpp"
+
+namespace gpu4fs::engine {
+namespace detail {
+
+enum class RelocateStage : u32 { plan = 0, transfer = 1, commit = 2, wait = 3 };
+
+// c.extents holds the new pages in front and the old runs behind relocate_run_base.
+inline constexpr u32 relocate_run_base = command_extent_capacity / 2;
+inline constexpr u32 relocate_lookups_max = 1024;  // of the map in one command
+// Of one command, unless there is a block of 1 GiB: others have to wait for the file that long.
+inline constexpr u64 relocate_pages_max = 16384;
+
+struct RelocateState {
+  u64 first;           // page of the file
+  u64 next;            // where the next command goes on if this one moves nothing
+  u64 stayed;
+  u64 epoch;           // RelocateStage::wait
+  fs::MapKind kind;
+  u32 page_count;      // of the stretch; 0: there is none
+  u32 run_count;
+  u32 old_pieces;
+  u32 bad_page;        // atomic: one of the stretch that could not be read; page_count: none
+  u32 limit;           // pages, 0: none: behind them is one that cannot be read
+};
+
+GPU4FS_FN constexpr bool stays_in_place(Status status) {
+  return status == Status::checksum_mismatch || status == Status::corrupt_structure ||
+         status == Status::device_failed || status == Status::medium_error;
+}
+
+// Leader: whether a run of blocks is to move. `wanted_class`: what new blocks of the file get.
+GPU4FS_FN inline bool is_to_move(const fs::FileSystem& fs, const fs::MapRun& run, u32 wanted_class, u32 mask) {
+  if (run.kind == fs::MapKind::hole) return false;
+  if ((mask & format::relocate_scattered) != 0) return true;
+  raid::PageLocation location{};
+  if (raid::find_page(fs.space, run.address, &location) != Status::ok) return false;
+  const raid::ChunkState& chunk = fs.space.chunks[location.chunk];
+  if ((mask & format::relocate_frozen) != 0 && fs::detail::is_frozen(chunk)) return true;
+  return (mask & format::relocate_class) != 0 && chunk.page_class != wanted_class;
+}
+
+struct FoundRun {
+  fs::MapRun run;
+  bool moves;
+  bool is_damaged;  // the run is a part of the map that cannot be read, or leads to free pages
+};
+
+// What lies at `page`, of at most `limit` pages. Status: control codes only.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status look_at_run(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 page,
+                                             u64 limit, FoundRun* found) {
+  fs::FileSystem& fs = engine.fs;
+  *found = {};
+  const Status status = fs::map_lookup(g, fs, c.operation, ref, page, limit, &found->run);
+  if (stays_in_place(status)) {
+    const u64 span = fs::map_span(1);
+    found->run = {fs::MapKind::hole, 0, 0, minimum(limit, align_down(page, span) + span - page)};
+    found->is_damaged = true;
+    return Status::ok;
+  }
+  GPU4FS_TRY(status);
+  const fs::MapRun run = found->run;
+  const u32 answer = serial(g, [&] {
+    if (!is_to_move(fs, run, fs::effective_profile(fs, ref.inode->profile) - 1, c.command.mask)) return 0u;
+    return fs::pages_in_use(fs, run.address, run.page_count) ? 1u : 2u;
+  });
+  found->moves = answer == 1;
+  found->is_damaged = answer == 2;
+  return Status::ok;
+}
+
+// Leader: pages that the stretch which begins with `run` at `page` may have. It ends where blocks do.
+GPU4FS_FN GPU4FS_NOINLINE inline u64 stretch_limit(const Engine& engine, const CommandState& c, const RelocateState& state,
+                                                   const fs::MapRun& run, u64 page, u64 end) {
+  const bool is_giant = run.page_count >= pages_per_block_1g && page % pages_per_block_1g == 0 &&
+                        is_aligned(run.address, block_size_1g);
+  if (state.limit != 0) return minimum<u64>(state.limit, end - page);
+  if ((c.command.mask & format::relocate_scattered) != 0) {
+    return minimum(end - page, pages_per_block_2m - page % pages_per_block_2m);
+  }
+  u64 limit = relocate_pages_max;
+  if (c.command.length != 0) limit = minimum(limit, maximum(c.command.length, u64{pages_per_block_2m}));
+  if (is_giant) limit = pages_per_block_1g;
+  limit = minimum(limit, u64{round_pages(engine, page, end - page)});
+  const u64 border = align_down(page + limit, u64{pages_per_block_2m});
+  return minimum(border > page ? border - page : limit, end - page);
+}
+
+// The old runs of the stretch that begins with `found` at `page`.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status gather_runs(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 page,
+                                             u64 end, FoundRun found) {
+  RelocateState& state = scratch_of<RelocateState>(c);
+  const u64 limit = serial(g, [&] { return stretch_limit(engine, c, state, found.run, page, end); });
+  const fs::MapKind kind = found.run.kind;
+  u32 done = 0;
+  u32 count = 0;
+  for (;;) {
+    const u32 pages = static_cast<u32>(minimum(found.run.page_count, limit - done));
+    const u64 address = found.run.address;
+    GPU4FS_TRY(serial(g, [&] {
+      c.extents[relocate_run_base + count] = {address, pages, done};
+      return kind == fs::MapKind::data ? fs::check_accessible(engine.fs, c.operation, address) : Status::ok;
+    }));
+    ++count;
+    done += pages;
+    if (done == limit || count == command_extent_capacity - relocate_run_base) break;
+    GPU4FS_TRY(look_at_run(g, engine, c, ref, page + done, limit - done, &found));
+    if (!found.moves || found.run.kind != kind) break;
+  }
+  serial(g, [&] {
+    const bool is_block = done == pages_per_block_2m && page % pages_per_block_2m == 0;
+    const bool is_aligned_there = is_aligned(c.extents[relocate_run_base].address, block_size_2m);
+    state.first = page;
+    state.kind = kind;
+    state.page_count = done;
+    state.run_count = count;
+    state.old_pieces = count + (is_block && !is_aligned_there ? 1 : 0);
+    state.next = page + done;
+    state.bad_page = done;
+  });
+  return Status::ok;
+}
+
+// The next stretch to move; state.page_count 0: none up to state.next.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status find_stretch(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  RelocateState& state = scratch_of<RelocateState>(c);
+  const bool has_map = !ref.inode->is_inline() && ref.inode->height <= fs::map_height_max;
+  const u64 end = has_map ? fs::map_capacity(ref.inode->height) : 0;
+  u64 page = c.command.offset;
+  u64 stayed = 0;
+  for (u32 i = 0; i < relocate_lookups_max && page < end; ++i) {
+    FoundRun found{};
+    GPU4FS_TRY(look_at_run(g, engine, c, ref, page, end - page, &found));
+    if (found.moves) {
+      GPU4FS_TRY(gather_runs(g, engine, c, ref, page, end, found));
+      if (serial(g, [&] { return (c.command.mask & format::relocate_scattered) == 0 || state.old_pieces > 1; })) {
+        serial(g, [&] { state.stayed = stayed; });
+        return Status::ok;
+      }
+      page = serial(g, [&] { return state.next; });
+      continue;
+    }
+    if (found.is_damaged) stayed += found.run.kind == fs::MapKind::hole ? 1 : found.run.page_count;
+    page += found.run.page_count;
+  }
+  serial(g, [&] {
+    state.page_count = 0;
+    state.next = page < end ? page : format::relocate_end;
+    state.stayed = stayed;
+  });
+  return Status::ok;
+}
+
+// Leader: pieces that the new pages are in.
+GPU4FS_FN inline u32 count_new_pieces(const CommandState& c, const RelocateState& state) {
+  const bool is_block = state.page_count == pages_per_block_2m && state.first % pages_per_block_2m == 0;
+  return c.extent_count + (is_block && !is_aligned(c.extents[0].address, block_size_2m) ? 1 : 0);
+}
+
+// Finds what to move and where to. With state.page_count 0 the command owns nothing.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status plan_relocation(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  RelocateState& state = scratch_of<RelocateState>(c);
+  GPU4FS_TRY(find_stretch(g, engine, c, ref));
+  const u64 first = state.first;
+  const u32 wanted = serial(g, [&] { return state.page_count; });
+  if (wanted == 0) return Status::ok;
+  fs::MapCost cost{};
+  GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, first, first + wanted, &cost));
+  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, cost.changed, cost.fresh));
+  // Few pages share a stripe with others, where there are stripes.
+  const bool whole_stripes = wanted * page_size > log_inline_bytes_max(engine.fs);
+  const Allocated allocated =
+      allocate_extents(g, engine, c, ref, 0, first, wanted, whole_stripes, relocate_run_base);
+  const bool tidies = (c.command.mask & format::relocate_scattered) != 0;
+  // Nothing is lost if things stay as they are.
+  const bool no_room = tidies && allocated.status == Status::no_space;
+  if (!no_room) GPU4FS_TRY(allocated.status);
+  const bool gives_up = no_room || serial(g, [&] {
+    return tidies && (allocated.page_count < wanted || count_new_pieces(c, state) >= state.old_pieces);
+  });
+  if (gives_up) abandon_extents(g, engine, c);
+  serial(g, [&] {
+    state.page_count = gives_up ? 0 : allocated.page_count;
+    state.bad_page = state.page_count;
+    if (!gives_up) state.next = first + allocated.page_count;
+  });
+  return Status::ok;
+}
+
+// Address of the old page with number `page` of the stretch.
+GPU4FS_FN inline u64 old_page(const CommandState& c, const RelocateState& state, u32 page) {
+  GPU4FS_CHECK_GT(state.run_count, 0u);
+  u32 low = relocate_run_base;
+  u32 high = relocate_run_base + state.run_count;
+  while (high - low > 1) {
+    const u32 middle = low + (high - low) / 2;
+    if (c.extents[middle].reserved <= page) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  const raid::Extent& run = c.extents[low];
+  GPU4FS_CHECK_LT(page - run.reserved, run.page_count);
+  return run.address + u64{page - run.reserved} * page_size;
+}
+
+// Apart, as an atomic access to the command inside of the loop is more than nvcc 13 can translate.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void note_bad_page(Group g, u32* bad_page, u32 page) {
+  serial(g, [&] { store<Order::relaxed, Scope::engine>(bad_page, page); });
+}
+
+// Copies pages [from, to) of the stretch, or up to one that cannot be read, which is noted.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status copy_old_pages(Group g, Engine& engine, CommandState& c, u32 from, u32 to) {
+  RelocateState& state = scratch_of<RelocateState>(c);
+  for (u32 page = from; page < to; ++page) {
+    struct Places {
+      u64 source;
+      u64 target;
+    };
+    const Places places = serial(g, [&] {
+      return Places{old_page(c, state, page), extent_page(c, find_extent(c, c.extent_count, page), page)};
+    });
+    const Status copied = raid::write_page_merged(g, engine.fs.space, places.target, places.source, 0, 0, nullptr,
+                                                  raid::PageUse::data);
+    if (copied == Status::ok) continue;
+    if (!stays_in_place(copied)) return copied;
+    (void)with_owner(g, engine, c.command.inode, copied, places.source, 1);
+    note_bad_page(g, &state.bad_page, page);
+    return Status::ok;
+  }
+  return Status::ok;
+}
+
+// A page cannot be read. True: there is something to move in front of it, which the command begins with again; if there
+// is another such page, once more. False: it is the first, and stays.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE bool give_way_to_damage(Group g, Engine& engine, CommandState& c) {
+  RelocateState& state = scratch_of<RelocateState>(c);
+  abandon_extents(g, engine, c);
+  return serial(g, [&] {
+    const u64 stayed = state.stayed;
+    const u64 first = state.first;
+    const u32 bad = state.bad_page;
+    state = {};
+    if (bad != 0 && (c.command.mask & format::relocate_scattered) == 0) {
+      state.limit = bad;
+      return true;
+    }
+    state.next = first + bad + 1;
+    state.stayed = stayed + 1;
+    return false;
+  });
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status commit_relocation(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  RelocateState& state = scratch_of<RelocateState>(c);
+  fs::FileSystem& fs = engine.fs;
+  const u64 first = state.first;
+  fs::MapCost cost{};
+  GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, first, first + state.page_count, &cost));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, cost.changed, cost.fresh));
+  GPU4FS_TRY(enter_gate(g, engine, c));
+  const bool is_refilled = serial(g, [&] {
+    return state.kind == fs::MapKind::unwritten && fs::log_is_on(fs) && !fs::is_written_once(fs, c.extents[0].address);
+  });
+  commit_extents(g, engine, c, ref, first, state.kind);
+  serial(g, [&] {
+    state.epoch = is_refilled ? load<Order::relaxed, Scope::engine>(&fs.epoch_open) : 0;
+    // Nobody else may have the file before the checkpoint is durable, however long that takes.
+    if (is_refilled) store<Order::relaxed, Scope::engine>(&c.deadline_ns, u64{0});
+    c.stage = static_cast<u32>(RelocateStage::wait);
+  });
+  return Status::ok;
+}
+
+// Up to the commit. *tasks != 0: fan out, then come back.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status advance_relocation(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                                    u32* tasks) {
+  RelocateState& state = scratch_of<RelocateState>(c);
+  const auto stage = [&] { return static_cast<RelocateStage>(serial(g, [&] { return c.stage; })); };
+  if (stage() == RelocateStage::plan) {
+    Status status = plan_relocation(g, engine, c, ref);
+    const u32 page_count = serial(g, [&] { return state.page_count; });
+    const bool copies = serial(g, [&] { return state.kind == fs::MapKind::data; });
+    if (status == Status::ok && page_count == 0) return Status::ok;
+    const bool few = page_count <= engine.config.inline_transfer_pages;
+    if (status == Status::ok && copies && few) status = copy_old_pages(g, engine, c, 0, page_count);
+    // A restart plans anew, so nothing is kept here, whatever the status.
+    if (status != Status::ok) {
+      abandon_extents(g, engine, c);
+      return status;
+    }
+    if (copies && !few) *tasks = fan_out_pages(engine, page_count).task_count;
+    go_to_stage(g, c, static_cast<u32>(RelocateStage::transfer));
+    if (*tasks != 0) return Status::ok;
+  }
+  if (stage() == RelocateStage::transfer) {
+    GPU4FS_TRY(task_result(g, c));
+    if (serial(g, [&] { return state.bad_page < state.page_count; })) {
+      return give_way_to_damage(g, engine, c) ? Status::again : Status::ok;
+    }
+    go_to_stage(g, c, static_cast<u32>(RelocateStage::commit));
+  }
+  return commit_relocation(g, engine, c, ref);
+}
+
+template <class Group>
+GPU4FS_FN Step end_relocation(Group g, CommandState& c, u8* output) {
+  const RelocateState& state = scratch_of<RelocateState>(c);
+  serial(g, [&] {
+    *reinterpret_cast<format::RelocateReport*>(output) = {state.next, state.page_count, state.stayed};
+  });
+  return Step::complete();
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Step relocate_data(Group g, Engine& engine, CommandState& c) {
+  RelocateState& state = scratch_of<RelocateState>(c);
+  u8* output = nullptr;
+  Status status = resolve(g, engine, c, c.command.data, sizeof(format::RelocateReport), &output);
+  if (status == Status::ok && !is_aligned(output, 8)) status = Status::unaligned;
+  const auto waits = [&] { return serial(g, [&] { return c.stage == static_cast<u32>(RelocateStage::wait); }); };
+  if (status == Status::ok && !waits()) {
+    fs::InodeRef ref{};
+    u32 tasks = 0;
+    status = lock_any(g, engine, c, c.command.inode, LockMode::exclusive, &ref);
+    if (status == Status::ok && !fs::is_regular(ref.inode->mode)) {
+      serial(g, [&] { state.next = format::relocate_end; });
+      return end_relocation(g, c, output);
+    }
+    if (status == Status::ok) status = advance_relocation(g, engine, c, ref, &tasks);
+    if (tasks != 0) return Step::fan_out(tasks);
+  }
+  if (status == Status::ok && waits()) {
+    const u64 epoch = serial(g, [&] { return state.epoch; });
+    if (epoch != 0) status = park_until_epoch(g, engine, c, epoch);
+  }
+  if (status != Status::ok) return leave_with(g, engine, c, status);
+  return end_relocation(g, c, output);
+}
+
+}  // namespace detail
+
+// Internal. mode: format::RelocateStep, which says what else. Status: stale (no such inode), no_space, read_only,
+// out_of_range, invalid_argument.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Step step_relocate(Group g, Engine& engine, CommandState& c) {
+  const auto step = static_cast<format::RelocateStep>(c.command.mode);
+  if ((c.command.mask & ~u32{format::relocate_known}) != 0) return Step::fail(Status::invalid_argument);
+  const bool changes = step != format::RelocateStep::usage && step != format::RelocateStep::next_inode;
+  if (changes && engine.fs.read_only != 0) return Step::fail(Status::read_only);
+  switch (step) {
+    case format::RelocateStep::data: return detail::relocate_data(g, engine, c);
+    case format::RelocateStep::metadata: return detail::relocate_metadata(g, engine, c);
+    case format::RelocateStep::next_inode: return detail::find_next_inode(g, engine, c);
+    case format::RelocateStep::freeze:
+    case format::RelocateStep::unfreeze: return detail::freeze_while_stopped(g, engine, c);
+    case format::RelocateStep::usage: return detail::list_chunk_usage(g, engine, c);
+  }
+  return Step::fail(Status::invalid_argument);
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void task_relocate(Group g, Engine& engine, CommandState& c, u32 task) {
+  const detail::RelocateState& state = detail::scratch_of<detail::RelocateState>(c);
+  const detail::TaskPages pages = detail::pages_of_task(engine, state.page_count, task);
+  const Status status = detail::copy_old_pages(g, engine, c, pages.from, pages.to);
+  if (status != Status::ok) fail_task(g, c, status);
+}
+
+}  // namespace gpu4fs::engine

@@ -1,0 +1,143 @@
+// Frozen chunks: nothing is allocated in them any more, so that they can be emptied while the pool is in use.
+//
+// It is a bit of the chunk's word of free pages (fs/space/space_counters.hpp), in engine memory only: after a mount no
+// chunk is frozen. Pages are freed there as everywhere. They are not in the counters of their class meanwhile, so that
+// neither statfs nor a reservation counts on them.
+//
+// freeze_chunk() and unfreeze_chunk() are for the leader while no step and no task runs: no page is claimed then that
+// is not taken yet, and no freed page is between two counters. What runs outside of steps, ending commands and chunks that
+// become accessible, moves the word and the counters in the order that space_counters.hpp has.
+#pragma once
+
+#include "base/bits.hpp"
+#include "base/status.hpp"
+#include "fs/fs_types.hpp"
+#include "fs/space/reserve.hpp"
+#include "fs/space/stripes.hpp"
+#include "raid/translate.hpp"
+
+namespace gpu4fs::fs {
+
+namespace detail {
+
+// What all pages of the chunk count as when they are free.
+GPU4FS_FN GPU4FS_NOINLINE inline u64 chunk_cost(const ChunkState& chunk) {
+  const u64 whole = stripe_pages(chunk);
+  const u64 regions = chunk.page_count / region_pages;
+  return regions * region_cost(chunk) + chunk.page_count % region_pages / whole * whole;
+}
+
+GPU4FS_FN inline u64 occupied_cost(const ChunkState& chunk) {
+  const u64 free = load<Order::relaxed, Scope::engine>(&chunk.free_pages) & free_number_mask;
+  const u64 cost = chunk_cost(chunk);
+  return cost - minimum(cost, free);
+}
+
+// Pages that are in use no more and wait for a checkpoint.
+GPU4FS_FN inline u64 count_pending(const ChunkState& chunk) {
+  u64 count = 0;
+  for (u64 w = 0; w < divide_up(chunk.page_count, u64{64}); ++w) {
+    count += popcount(load<Order::relaxed, Scope::engine>(&chunk.bitmaps.freed_now[w]) |
+                      load<Order::relaxed, Scope::engine>(&chunk.bitmaps.freed_old[w]));
+  }
+  return count;
+}
+
+// What frozen chunks of the class hold has to find room in the others; and how much of it they have that is not counted.
+struct FreezeNeed {
+  u64 held;
+  u64 uncounted;
+};
+GPU4FS_FN GPU4FS_NOINLINE inline FreezeNeed freeze_need(const FileSystem& fs, u32 index) {
+  const u32 page_class = fs.space.chunks[index].page_class;
+  FreezeNeed need{occupied_cost(fs.space.chunks[index]), 0};
+  for (u32 i = 0; i < raid::chunk_count_of(fs.space); ++i) {
+    const ChunkState& chunk = fs.space.chunks[i];
+    if (i == index || chunk.page_class != page_class) continue;
+    if (load<Order::acquire, Scope::engine>(&chunk.loaded) == 0) continue;
+    const u32 value = load<Order::relaxed, Scope::engine>(&chunk.free_pages);
+    if ((value & frozen_bit) != 0) need.held += occupied_cost(chunk);
+    if ((value & ~free_number_mask) == 0) need.uncounted += value;
+  }
+  return need;
+}
+
+// The shards go on elsewhere.
+GPU4FS_FN GPU4FS_NOINLINE inline void close_open_stripes_in(FileSystem& fs, u32 index) {
+  ChunkState& chunk = fs.space.chunks[index];
+  if (!has_stripes(chunk)) return;
+  for (u32 s = 0; s < fs.shard_count; ++s) {
+    ShardPlace& place = fs.shards[s].places[chunk.page_class];
+    raid::PageLocation location{};
+    if (place.open_count == 0) continue;
+    GPU4FS_CHECK_OK(raid::find_page(fs.space, place.open_address, &location));
+    if (location.chunk != index) continue;
+    close_pages(fs, chunk, location.page, place.open_count);
+    place.open_count = 0;
+  }
+}
+
+}  // namespace detail
+
+// Status: no_space when the other chunks of its class could not take what it and other frozen ones hold, with what is
+// kept back for commands that free space; out_of_range. Freezing a frozen one changes nothing.
+GPU4FS_FN GPU4FS_NOINLINE inline Status freeze_chunk(FileSystem& fs, u32 index) {
+  if (fs.read_only != 0) return Status::read_only;
+  if (index >= raid::chunk_count_of(fs.space)) return Status::out_of_range;
+  raid::ChunkState& chunk = fs.space.chunks[index];
+  if (load<Order::acquire, Scope::engine>(&chunk.loaded) == 0) return Status::device_failed;
+  if (detail::is_frozen(chunk)) return Status::ok;
+  detail::close_open_stripes_in(fs, index);
+  SpaceCounters& counters = detail::counters_of(fs, chunk);
+  const detail::FreezeNeed need = detail::freeze_need(fs, index);
+  // Chunks that could still be made may take what is held, but what is kept back for commands that free space is there.
+  const u64 emergency = load<Order::relaxed, Scope::engine>(&counters.emergency);
+  const u64 needed = need.held + emergency;
+  const u64 room = need.uncounted + load<Order::acquire, Scope::engine>(&counters.growable);
+  const u64 kept_back = maximum(emergency - minimum(emergency, need.uncounted), needed - minimum(needed, room));
+  u32 value = load<Order::relaxed, Scope::engine>(&chunk.free_pages);
+  for (;;) {
+    const u32 free = value & detail::free_number_mask;
+    const u32 taken = (value & detail::counted_bit) != 0 ? free : 0;
+    if (!detail::take_available(counters, taken, kept_back)) return Status::no_space;
+    if (compare_exchange<Order::acq_rel, Scope::engine>(&chunk.free_pages, value, free | detail::frozen_bit)) {
+      fetch_sub<Order::relaxed, Scope::engine>(&counters.free, u64{free});
+      break;
+    }
+    fetch_add<Order::release, Scope::engine>(&counters.available, u64{taken});
+  }
+  fetch_sub<Order::relaxed, Scope::engine>(&counters.freed_pending, detail::count_pending(chunk));
+  return Status::ok;
+}
+
+// Its free pages are given out again.
+GPU4FS_FN GPU4FS_NOINLINE inline Status unfreeze_chunk(FileSystem& fs, u32 index) {
+  if (index >= raid::chunk_count_of(fs.space)) return Status::out_of_range;
+  raid::ChunkState& chunk = fs.space.chunks[index];
+  if (!detail::is_frozen(chunk) || load<Order::acquire, Scope::engine>(&chunk.erased) != 0) return Status::ok;
+  SpaceCounters& counters = detail::counters_of(fs, chunk);
+  fetch_add<Order::relaxed, Scope::engine>(&counters.freed_pending, detail::count_pending(chunk));
+  const bool counts = load<Order::acquire, Scope::engine>(&chunk.loaded) != 0 &&
+                      load<Order::acquire, Scope::engine>(&chunk.accessible) != 0;
+  // In one piece: a command that ends meanwhile finds its chunk frozen or counted.
+  u32 value = load<Order::relaxed, Scope::engine>(&chunk.free_pages);
+  for (;;) {
+    const u32 free = value & detail::free_number_mask;
+    fetch_add<Order::relaxed, Scope::engine>(&counters.free, u64{free});
+    const u32 thawed = counts ? free | detail::counted_bit : free;
+    if (compare_exchange<Order::acq_rel, Scope::engine>(&chunk.free_pages, value, thawed)) {
+      if (counts) fetch_add<Order::release, Scope::engine>(&counters.available, u64{free});
+      return Status::ok;
+    }
+    fetch_sub<Order::relaxed, Scope::engine>(&counters.free, u64{free});
+  }
+}
+
+// Whether the page lies in a chunk that is to be emptied. An address that no page has does not.
+GPU4FS_FN inline bool is_in_frozen_chunk(const FileSystem& fs, u64 address) {
+  raid::PageLocation location{};
+  if (address == raid::no_address || raid::find_page(fs.space, address, &location) != Status::ok) return false;
+  return detail::is_frozen(fs.space.chunks[location.chunk]);
+}
+
+}  // namespace gpu4fs::fs

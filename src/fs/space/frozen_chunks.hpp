@@ -1,0 +1,76 @@
+// Chunks that are to be deleted: frozen ones (fs/space/freeze.hpp) without a page that any epoch, command or promise
+// needs. Plain functions, one rank.
+#pragma once
+
+#include "fs/fs_types.hpp"
+#include "fs/space/freeze.hpp"
+#include "fs/space/reserve.hpp"
+#include "fs/space/space_counters.hpp"
+#include "raid/translate.hpp"
+
+namespace gpu4fs::fs {
+
+namespace detail {
+
+// Behind the last page `busy` has the bits of its padding set.
+GPU4FS_FN GPU4FS_NOINLINE inline bool has_no_pages(const ChunkState& chunk) {
+  const raid::ChunkBitmaps& maps = chunk.bitmaps;
+  for (u64 w = 0; w < divide_up(chunk.page_count, u64{64}); ++w) {
+    const u64 left = chunk.page_count - w * 64;
+    const u64 pages = left >= 64 ? ~u64{0} : (u64{1} << left) - 1;
+    u64 used = load<Order::acquire, Scope::engine>(&maps.busy[w]) & pages;
+    const u64* const others[] = {maps.committed, maps.stable, maps.freed_now, maps.freed_old};
+    for (const u64* const map : others) {
+      used |= load<Order::acquire, Scope::engine>(&map[w]);
+    }
+    if (used != 0) return false;
+  }
+  return true;
+}
+
+// While no step runs. The counters of its class without the chunk, which is frozen and empty, and in none of the others.
+GPU4FS_FN GPU4FS_NOINLINE inline void forget_chunk(FileSystem& fs, ChunkState& chunk) {
+  SpaceCounters& counters = counters_of(fs, chunk);
+  const u64 total = load<Order::relaxed, Scope::engine>(&counters.total) - chunk.page_count;
+  store<Order::relaxed, Scope::engine>(&counters.total, total);
+  store<Order::relaxed, Scope::engine>(&counters.emergency, kept_back_pages(fs, chunk.page_class, total));
+  store<Order::relaxed, Scope::engine>(&chunk.loaded, 0u);
+  store<Order::relaxed, Scope::engine>(&chunk.accessible, 0u);
+  store<Order::release, Scope::engine>(&chunk.erased, 1u);
+}
+
+}  // namespace detail
+
+// Pages of the chunk that are not free, or promised to somebody. 0 of one that was deleted.
+GPU4FS_FN inline u64 pages_taken(const FileSystem& fs, u32 index) {
+  GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
+  const raid::ChunkState& chunk = fs.space.chunks[index];
+  return load<Order::acquire, Scope::engine>(&chunk.erased) != 0 ? 0 : detail::occupied_cost(chunk);
+}
+
+// Of a frozen chunk: ok, busy (pages are in use or promised), or retry_after_checkpoint (none are, but the running
+// checkpoint writes its header area, or the next one will). not_found: it was deleted.
+GPU4FS_FN GPU4FS_NOINLINE inline Status check_frozen_empty(const FileSystem& fs, u32 index) {
+  GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
+  const raid::ChunkState& chunk = fs.space.chunks[index];
+  if (load<Order::acquire, Scope::engine>(&chunk.erased) != 0) return Status::not_found;
+  if (!detail::is_frozen(chunk) || detail::occupied_cost(chunk) != 0 || !detail::has_no_pages(chunk)) return Status::busy;
+  const bool is_written = load<Order::acquire, Scope::engine>(&chunk.changed) != 0 ||
+                          load<Order::acquire, Scope::engine>(&chunk.staged_changed) != 0;
+  return is_written ? Status::retry_after_checkpoint : Status::ok;
+}
+
+// While no step runs: freezes a chunk that is empty; one that is frozen already is only looked at. Status: those of
+// freeze_chunk() and check_frozen_empty(). The chunk is as it was then, but with retry_after_checkpoint.
+GPU4FS_FN GPU4FS_NOINLINE inline Status freeze_empty_chunk(FileSystem& fs, u32 index) {
+  GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
+  raid::ChunkState& chunk = fs.space.chunks[index];
+  if (load<Order::acquire, Scope::engine>(&chunk.erased) != 0) return Status::not_found;
+  const bool was_frozen = detail::is_frozen(chunk);
+  GPU4FS_TRY(freeze_chunk(fs, index));
+  const Status status = check_frozen_empty(fs, index);
+  if (status == Status::busy && !was_frozen) (void)unfreeze_chunk(fs, index);
+  return status;
+}
+
+}  // namespace gpu4fs::fs

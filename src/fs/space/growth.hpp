@@ -1,0 +1,229 @@
+// A pool that changes its size while it is mounted: chunks that are made and deleted, devices that join and leave.
+//
+// The server prepares what comes where nobody looks, and what the superblocks will say of it (PoolGrowth); nothing on the
+// medium refers to it yet. What goes is frozen and empty before (fs/space/frozen_chunks.hpp). Then:
+//
+//   stage     the plan is handed over (Opcode::grow)
+//   the next checkpoint, of epoch E:
+//     asks the server to write what depends on E: nodes of the chunk tree, chunk headers, chunk maps. It may refuse, or a
+//     device be lost meanwhile; the checkpoint goes on without the plan then
+//     flushes, with the pages of the epoch
+//     writes the superblocks of E that name it: first on devices that join the pool, which are flushed, then on the
+//     others. So a device is in no durable list of members before it has a superblock itself; one that leaves gets none
+//   admit     (Opcode::grow) while no step runs: new chunks get a place in the table and are entered into the granule table,
+//     deleted ones leave it. Then the new ones are loaded
+//
+// A crash before a superblock of E is durable leaves the pool as it was: nodes of the tree and slots of chunk maps that
+// were written are free ones. A crash behind that leaves a pool with the new chunks, which are empty: their pages are
+// allocated only after `admit`. What deleted chunks had on the devices is as it was until then, and the server gives it
+// to others only in a plan for a later epoch.
+#pragma once
+
+#include "base/atomics.hpp"
+#include "base/bits.hpp"
+#include "base/check.hpp"
+#include "device/device_access.hpp"
+#include "fs/fs_types.hpp"
+#include "fs/space/frozen_chunks.hpp"
+#include "raid/device_loss.hpp"
+#include "raid/translate.hpp"
+
+namespace gpu4fs::fs {
+
+enum class GrowthPhase : u32 {
+  none = 0,
+  staged,   // a checkpoint takes it up
+  written,  // the superblocks of the running checkpoint name it
+  durable,  // they are durable
+  refused,  // the server could not write what it takes, or a device was lost
+};
+
+inline constexpr u32 growth_chunks_max = 256;  // that one plan makes, or deletes
+
+// Written by the server while the phase is none, durable or refused.
+struct PoolGrowth {
+  u32 phase;            // atomic, GrowthPhase
+  u32 device_count;     // afterwards, as all that follows
+  u32 chunk_count;
+  u32 slot_count;       // places in the table of chunks, erased ones included
+  u32 tree_root;
+  u32 tree_height;
+  u32 tree_replica_count;
+  u32 added_count;
+  u32 erased_count;
+  u32 reserved;
+  u64 tree_node_count;
+  u64 page_total;
+  u64 joining;          // a bit a device: those that were no members
+  u64 leaving;          // those that are none any more
+  u8 device_uuids[device_count_max][16];
+  device::Device devices[device_count_max];    // those that join
+  format::DevicePart parts[device_count_max];
+  u32 added_slots[growth_chunks_max];
+  u32 erased_slots[growth_chunks_max];
+  raid::ChunkState added[growth_chunks_max];
+};
+
+namespace detail {
+
+GPU4FS_FN inline GrowthPhase growth_phase(const FileSystem& fs) {
+  if (fs.growth == nullptr) return GrowthPhase::none;
+  return static_cast<GrowthPhase>(load<Order::acquire, Scope::engine>(&fs.growth->phase));
+}
+
+GPU4FS_FN inline void set_growth_phase(FileSystem& fs, GrowthPhase phase) {
+  store<Order::release, Scope::engine>(&fs.growth->phase, static_cast<u32>(phase));
+}
+
+GPU4FS_FN inline bool growth_fits(const FileSystem& fs, const PoolGrowth& plan) {
+  return plan.device_count >= raid::device_count_of(fs.space) && plan.device_count <= fs.space.device_capacity &&
+         plan.slot_count >= raid::chunk_count_of(fs.space) && plan.slot_count <= fs.space.chunk_capacity &&
+         plan.chunk_count <= plan.slot_count && plan.added_count <= growth_chunks_max &&
+         plan.erased_count <= growth_chunks_max;
+}
+
+// Each added chunk has a place that is free, and lies inside the granule table.
+GPU4FS_FN GPU4FS_NOINLINE inline bool added_chunks_fit(const FileSystem& fs, const PoolGrowth& plan) {
+  for (u32 i = 0; i < plan.added_count; ++i) {
+    const u32 slot = plan.added_slots[i];
+    if (slot >= plan.slot_count) return false;
+    if (slot < raid::chunk_count_of(fs.space) && fs.space.chunks[slot].erased == 0) return false;
+    const raid::ChunkState& chunk = plan.added[i];
+    if ((chunk.base_address + chunk.size_bytes) >> fs.space.granule_shift > fs.space.granule_count) return false;
+  }
+  return true;
+}
+
+}  // namespace detail
+
+// The server's plan stands in fs.growth. Status: busy (one is under way, or a chunk to be deleted is not frozen and
+// empty), retry_after_checkpoint (it is so, but not for the durable epoch), invalid_argument.
+GPU4FS_FN GPU4FS_NOINLINE inline Status stage_growth(FileSystem& fs) {
+  if (fs.growth == nullptr || fs.read_only != 0) return Status::read_only;
+  const GrowthPhase phase = detail::growth_phase(fs);
+  if (phase == GrowthPhase::staged || phase == GrowthPhase::written) return Status::busy;
+  const PoolGrowth& plan = *fs.growth;
+  if (!detail::growth_fits(fs, plan) || !detail::added_chunks_fit(fs, plan)) return Status::invalid_argument;
+  for (u32 i = 0; i < plan.erased_count; ++i) {
+    if (plan.erased_slots[i] >= raid::chunk_count_of(fs.space)) return Status::invalid_argument;
+    GPU4FS_TRY(check_frozen_empty(fs, plan.erased_slots[i]));
+  }
+  detail::set_growth_phase(fs, GrowthPhase::staged);
+  return Status::ok;
+}
+
+GPU4FS_FN inline bool growth_is_staged(const FileSystem& fs) {
+  return detail::growth_phase(fs) == GrowthPhase::staged;
+}
+
+namespace detail {
+
+// What the plan says goes into the superblock of every device; one that joins begins with what the others have.
+GPU4FS_FN GPU4FS_NOINLINE inline void put_into_superblocks(FileSystem& fs, const PoolGrowth& plan) {
+  u32 newest = 0;  // a device that was written the last time
+  while (newest + 1 < raid::device_count_of(fs.space) && !device::is_readable(fs.space.devices[newest])) ++newest;
+  bool any_removed = false;
+  for (u32 d = 0; d < plan.device_count; ++d) {
+    u8 any = 0;
+    for (u32 k = 0; k < 16; ++k) any = static_cast<u8>(any | plan.device_uuids[d][k]);
+    any_removed = any_removed || any == 0;
+  }
+  for (u32 d = 0; d < plan.device_count; ++d) {
+    format::Superblock& superblock = fs.superblocks[d];
+    if ((plan.joining >> d & 1) != 0) {
+      superblock = fs.superblocks[newest];
+      superblock.epoch = fs.epoch_durable;
+      superblock.device = plan.parts[d];
+    }
+    superblock.device_count = plan.device_count;
+    superblock.chunk_count = plan.chunk_count;
+    superblock.tree_root = plan.tree_root;
+    superblock.tree_height = static_cast<u8>(plan.tree_height);
+    superblock.tree_replica_count = static_cast<u8>(plan.tree_replica_count);
+    superblock.tree_node_count = plan.tree_node_count;
+    superblock.page_total = plan.page_total;
+    superblock.feature_incompatible &= ~u64{format::feature_removed_devices};
+    if (any_removed) superblock.feature_incompatible |= format::feature_removed_devices;
+    for (u32 i = 0; i < plan.device_count; ++i) {
+      for (u32 k = 0; k < 16; ++k) superblock.device_uuids[i][k] = plan.device_uuids[i][k];
+    }
+  }
+}
+
+// It comes into use with the last store; nobody else looks at an index without a device.
+GPU4FS_FN inline void install_joining_device(FileSystem& fs, const PoolGrowth& plan, u32 d) {
+  device::Device& device = fs.space.devices[d];
+  device::Device image = plan.devices[d];
+  image.failed = device::device_failed_for_good;
+  device = image;
+  if (image.stack != nullptr) store<Order::relaxed, Scope::engine>(&fs.space.stacked, 1u);
+  if (fs.space.health != nullptr) {
+    raid::DeviceHealth& health = *fs.space.health;
+    store<Order::relaxed, Scope::engine>(&health.read_errors[d], 0u);
+    store<Order::relaxed, Scope::engine>(&health.write_errors[d], 0u);
+    store<Order::relaxed, Scope::engine>(&health.flush_errors[d], 0u);
+  }
+  store<Order::release, Scope::engine>(&device.failed, u32{device::device_in_use});
+}
+
+}  // namespace detail
+
+// The server has written its part, for the epoch of the running checkpoint, or not.
+GPU4FS_FN GPU4FS_NOINLINE inline void take_up_growth(FileSystem& fs, bool is_written) {
+  GPU4FS_CHECK(detail::growth_phase(fs) == GrowthPhase::staged);
+  const PoolGrowth& plan = *fs.growth;
+  // From here on a loss is judged with the new chunks; one that came before leaves the pool as it was.
+  if (!is_written || !raid::plan_chunks(fs.space, plan.added, plan.added_count, plan.leaving)) {
+    detail::set_growth_phase(fs, GrowthPhase::refused);
+    return;
+  }
+  GPU4FS_CHECK_LE(plan.device_count, fs.space.device_capacity);
+  detail::put_into_superblocks(fs, plan);
+  for (u64 left = plan.joining; left != 0; left &= left - 1) {
+    detail::install_joining_device(fs, plan, static_cast<u32>(count_trailing_zeros(left)));
+  }
+  store<Order::release, Scope::engine>(&fs.space.device_count, plan.device_count);
+  detail::set_growth_phase(fs, GrowthPhase::written);
+}
+
+// Devices that the running checkpoint takes into the pool, a bit each.
+GPU4FS_FN inline u64 joining_devices(const FileSystem& fs) {
+  return detail::growth_phase(fs) == GrowthPhase::written ? fs.growth->joining : 0;
+}
+
+// The checkpoint is durable.
+GPU4FS_FN inline void end_growth(FileSystem& fs) {
+  if (detail::growth_phase(fs) != GrowthPhase::written) return;
+  fs.space.tree_device_count = fs.growth->tree_replica_count;
+  detail::set_growth_phase(fs, GrowthPhase::durable);
+}
+
+// While no step runs: the chunks of a durable plan, which are to be loaded, get their places, and those that it deletes
+// lose theirs. Status: busy (it is not durable yet), stale (it was refused).
+GPU4FS_FN GPU4FS_NOINLINE inline Status admit_chunks(FileSystem& fs) {
+  const GrowthPhase phase = detail::growth_phase(fs);
+  if (phase == GrowthPhase::refused) return Status::stale;
+  if (phase != GrowthPhase::durable) return Status::busy;
+  const PoolGrowth& plan = *fs.growth;
+  const auto enter = [&](const raid::ChunkState& chunk, u32 index, u32 expected) {
+    const u64 end = (chunk.base_address + chunk.size_bytes) >> fs.space.granule_shift;
+    for (u64 granule = chunk.base_address >> fs.space.granule_shift; granule < end; ++granule) {
+      GPU4FS_CHECK_EQ(fs.space.granule_to_chunk[granule], expected);
+      store<Order::release, Scope::engine>(&fs.space.granule_to_chunk[granule], index);
+    }
+  };
+  for (u32 i = 0; i < plan.erased_count; ++i) {
+    raid::ChunkState& chunk = fs.space.chunks[plan.erased_slots[i]];
+    enter(chunk, raid::no_chunk, plan.erased_slots[i]);
+    detail::forget_chunk(fs, chunk);
+  }
+  for (u32 i = 0; i < plan.added_count; ++i) {
+    fs.space.chunks[plan.added_slots[i]] = plan.added[i];
+    enter(plan.added[i], plan.added_slots[i], raid::no_chunk);
+  }
+  store<Order::release, Scope::engine>(&fs.space.chunk_count, plan.slot_count);
+  raid::forget_planned_chunks(fs.space);
+  return Status::ok;
+}
+
+}  // namespace gpu4fs::fs
