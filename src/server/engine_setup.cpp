@@ -1,7 +1,6 @@
 #include "server/engine_setup.hpp"
 
 #include <fcntl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -11,6 +10,7 @@
 #include <cstring>
 #include <thread>
 
+#include "base/random.hpp"
 #include "engine/engine_build.hpp"
 #include "fmt/format.h"
 #include "raid/logical_space_build.hpp"
@@ -69,6 +69,7 @@ struct Area {
 std::vector<Area> fixed_areas(const OpenedPool& pool) {
   std::vector<Area> areas;
   for (u32 i = 0; i < pool.devices.size(); ++i) {
+    if (!pool.devices[i].is_here()) continue;
     areas.push_back({i, 0, format::layout_area_offset});
     const format::DevicePart& part = pool.devices[i].part;
     if (i < pool.superblock.tree_replica_count) areas.push_back({i, part.log_offset, part.log_bytes});
@@ -77,6 +78,7 @@ std::vector<Area> fixed_areas(const OpenedPool& pool) {
     const u64 pages = chunk.descriptor.size_bytes / page_size;
     const u64 length = format::chunk_layout(pages).header_pages * page_size;
     for (const format::ColumnAddress column : chunk.columns) {
+      if (!pool.devices[column.device_index()].is_here()) continue;
       areas.push_back({column.device_index(), column.offset_bytes(), length});
     }
   }
@@ -86,6 +88,10 @@ std::vector<Area> fixed_areas(const OpenedPool& pool) {
 std::vector<device::MappedFile> map_devices(OpenedPool& pool) {
   std::vector<device::MappedFile> files;
   for (const OpenedDevice& opened : pool.devices) {
+    if (!opened.is_here()) {
+      files.push_back(device::MappedFile::absent(opened.file.path(), pool.read_only));
+      continue;
+    }
     const int descriptor = ::fcntl(opened.file.fd(), F_DUPFD_CLOEXEC, 3);
     if (descriptor < 0) {
       throw PoolError(Status::io_error,
@@ -133,14 +139,6 @@ fs::AccessTimeMode access_mode(AccessTimes times) {
   return fs::AccessTimeMode::relative;
 }
 
-u64 random_number() {
-  u64 number = 0;
-  if (::getrandom(&number, sizeof(number), 0) != sizeof(number)) {
-    throw PoolError(Status::io_error, "no random numbers");
-  }
-  return number;
-}
-
 std::vector<format::DevicePart> device_parts(const OpenedPool& pool) {
   std::vector<format::DevicePart> parts;
   for (const OpenedDevice& device : pool.devices) parts.push_back(device.part);
@@ -162,23 +160,40 @@ template <class Allocator>
 void set_up_log(Allocator& allocator, const ServerOptions& options, const OpenedPool& pool, fs::FileSystem& fs) {
   const bool records = !pool.read_only && options.purpose == ServerPurpose::mount;
   engine::build_log(allocator, fs, pool.superblock, device_parts(pool),
-                    records ? random_number() : pool.superblock.log_seed, records);
+                    records ? random_number<u64>() : pool.superblock.log_seed, records);
+}
+
+// What a mount that writes may add to its pool: twice the chunks and some, on as many devices as there can be.
+raid::SpaceRoom room_for_growth(const ServerOptions& options, const OpenedPool& pool) {
+  constexpr u32 chunks_least = 4096;
+  if (pool.read_only || options.purpose != ServerPurpose::mount) return {};
+  const u64 chunks = std::max<u64>(chunks_least, pool.chunks.size());
+  const u64 granules = pool.chunks.back().end() / pool.superblock.chunk_size_bytes;
+  return {device_count_max, static_cast<u32>(std::min<u64>(chunks, format::logical_granule_max)),
+          std::max<u64>(u64{16} * chunks_least, granules)};
 }
 
 template <class Allocator>
 engine::Engine* build_engine(Allocator& allocator, const ServerOptions& options, const OpenedPool& pool,
-                             const EngineSetup& setup, const engine::EngineConfig& config,
+                             EngineSetup& setup, const engine::EngineConfig& config,
                              const engine::MemorySizes& sizes, bool accessible) {
   engine::EngineImage image =
       engine::prepare_engine(allocator, config, sizes, setup.upcalls);
   fs::FileSystem& fs = image->fs;
   const format::Superblock& superblock = pool.superblock;
-  fs.space =
-      raid::build_logical_space(allocator, superblock, devices_of(setup), pool.chunks, accessible);
+  const raid::SpaceRoom room = room_for_growth(options, pool);
+  fs.space = raid::build_logical_space(allocator, superblock, devices_of(setup), pool.chunks, accessible, room);
   const std::vector<format::Superblock> templates = superblock_templates(pool);
-  const u64 bytes = templates.size() * sizeof(format::Superblock);
-  fs.superblocks = static_cast<format::Superblock*>(allocator.allocate(bytes, page_size));
-  allocator.copy_in(fs.superblocks, templates.data(), bytes);
+  fs.superblocks = static_cast<format::Superblock*>(
+      allocator.allocate(u64{fs.space.device_capacity} * sizeof(format::Superblock), page_size));
+  allocator.copy_in(fs.superblocks, templates.data(), templates.size() * sizeof(format::Superblock));
+  if (room.chunks != 0) {
+    fs.growth = static_cast<fs::PoolGrowth*>(allocator.allocate(sizeof(fs::PoolGrowth), cache_line));
+    allocator.zero(fs.growth, sizeof(fs::PoolGrowth));
+  }
+  setup.space = fs.space;
+  setup.superblocks = fs.superblocks;
+  setup.growth = fs.growth;
   fs.inode_file = superblock.inode_file;
   fs.inode_file_staged = superblock.inode_file;
   fs.inode_scan = 1;  // the batch of numbers behind the fixed ones
@@ -217,6 +232,7 @@ std::string find_gpu_obstacle(const EngineSetup& setup) {
   const engine::CudaAvailability gpu = engine::cuda_availability();
   if (!gpu.available) return gpu.reason;
   for (const device::MappedFile& file : setup.files) {
+    if (file.is_absent()) continue;
     const device::GpuRegistration registration = file.gpu_registration();
     if (!registration.possible) return registration.reason;
   }

@@ -9,6 +9,7 @@
 #include "engine/engine_cpu.hpp"
 #include "engine/engine_cuda.hpp"
 #include "engine/engine_host.hpp"
+#include "fs/space/growth.hpp"
 #include "server/pool_open.hpp"
 #include "server/server_options.hpp"
 
@@ -17,12 +18,19 @@ namespace gpu4fs::server {
 // Everything that must outlive the engine, and the engine; destroyed in reverse order.
 struct EngineSetup {
   std::vector<device::MappedFile> files;  // by device index
+  // Of devices that others took the place of.
+  std::vector<device::MappedFile> retired_files;
+  std::vector<DeviceFile> retired_devices;
   // Engine memory: one of the two.
   std::unique_ptr<engine::HeapAllocator> heap;
   std::unique_ptr<engine::CudaAllocator> gpu;
   ring::UpcallRing* upcalls = nullptr;    // in memory of the allocator
   std::unique_ptr<engine::EngineHost> host;
   std::string reason;  // why this engine, a clause
+  // Engine memory that changes when the pool grows (fs/space/growth.hpp): addresses and capacities as of the mount.
+  raid::LogicalSpace space{};
+  format::Superblock* superblocks = nullptr;
+  fs::PoolGrowth* growth = nullptr;  // null: this pool does not grow
 };
 
 // Maps the devices and builds the engine; nothing of the pool's state is loaded yet. PoolError.

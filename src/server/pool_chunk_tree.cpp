@@ -3,13 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/bits.hpp"
 #include "base/limits.hpp"
 #include "format/format_text.hpp"
 #include "raid/levels/levels.hpp"
-#include "server/pool_checksum.hpp"
 #include "server/pool_error.hpp"
 
 namespace gpu4fs::server {
@@ -17,11 +15,7 @@ namespace gpu4fs::server {
 namespace {
 
 using format::ChunkDescriptor;
-using format::ChunkTreeBranch;
-using format::ChunkTreeNode;
 using format::ColumnAddress;
-
-constexpr u32 column_count_max = 64;
 
 [[noreturn]] void fail(const std::string& message) {
   throw PoolError(Status::corrupt_structure, message);
@@ -29,9 +23,7 @@ constexpr u32 column_count_max = 64;
 
 class TreeReader {
  public:
-  TreeReader(const format::Superblock& superblock, const std::vector<TreeDevice>& devices,
-             std::vector<std::string>& warnings)
-      : superblock_(superblock), devices_(devices), warnings_(warnings) {}
+  TreeReader(const format::Superblock& superblock, TreeNodeStore& store) : superblock_(superblock), store_(store) {}
 
   std::vector<OpenedChunk> read() {
     walk(superblock_.tree_root, superblock_.tree_height - 1u, 0);
@@ -48,96 +40,21 @@ class TreeReader {
     return std::move(chunks_);
   }
 
+  const TreeReport& report() const { return report_; }
+
  private:
-  // "" or what is wrong with a node as read from one replica.
-  std::string find_node_problem(const ChunkTreeNode& node, u32 number, u32 level) const {
-    if (node.magic != format::chunk_tree_magic) return "magic";
-    if (node.checksum != structure_checksum(node, number)) return "checksum";
-    if (node.version != 1 || node.reserved0 != 0) return "version or reserved bytes";
-    if (node.level != level) return fmt::format("level {} instead of {}", node.level, level);
-    if (node.epoch == 0 || node.epoch > superblock_.epoch)
-      return fmt::format("epoch {}", node.epoch);
-    if (node.entry_count == 0 || node.used_bytes > sizeof(node.entries)) {
-      return fmt::format("{} entries in {} bytes", node.entry_count, node.used_bytes);
-    }
-    return "";
-  }
-
-  ChunkTreeNode read_node(u32 number, u32 level) {
-    std::string problems;
-    for (u32 i = 0; i < superblock_.tree_replica_count; ++i) {
-      const TreeDevice& device = devices_[i];
-      std::string problem = "outside the tree area";
-      if (number < device.part.tree_pages) {
-        ChunkTreeNode node;
-        device.file->read_at(device.part.tree_offset + u64{number} * page_size, &node, page_size);
-        problem = find_node_problem(node, number, level);
-        if (problem.empty()) {
-          if (!problems.empty()) warnings_.push_back(problems + "; another replica is good");
-          return node;
-        }
-      }
-      problems += fmt::format("{}{}: chunk tree node {}: {}", problems.empty() ? "" : "; ",
-                              device.file->path(), number, problem);
-    }
-    fail(problems);
-  }
-
   // `first_key` is what the parent says of this node's smallest key, 0 for the root.
   void walk(u32 number, u32 level, u64 first_key) {
     if (++node_count_ > superblock_.tree_node_count) {
       fail(fmt::format("chunk tree: more than the {} nodes that the superblock counts",
                        superblock_.tree_node_count));
     }
-    const ChunkTreeNode node = read_node(number, level);
-    if (level == 0) {
-      read_leaf(node, number, first_key);
-      return;
-    }
-    if (u64{node.entry_count} * sizeof(ChunkTreeBranch) != node.used_bytes) {
-      fail(fmt::format("chunk tree node {}: {} entries in {} bytes", number, node.entry_count,
-                       node.used_bytes));
-    }
-    for (u32 i = 0; i < node.entry_count; ++i) {
-      ChunkTreeBranch branch;
-      std::memcpy(&branch, node.entries + i * sizeof(branch), sizeof(branch));
-      if (branch.reserved != 0 || branch.base_address == 0 ||
-          (i == 0 && first_key != 0 && branch.base_address != first_key)) {
-        fail(fmt::format("chunk tree node {}: entry {} with key {:#x}", number, i,
-                         branch.base_address));
-      }
-      walk(branch.child, level - 1, branch.base_address);
-    }
-  }
-
-  void read_leaf(const ChunkTreeNode& node, u32 number, u64 first_key) {
-    u32 offset = 0;
-    for (u32 i = 0; i < node.entry_count; ++i) {
-      OpenedChunk chunk;
-      if (offset + sizeof(ChunkDescriptor) > node.used_bytes) {
-        fail(fmt::format("chunk tree node {}: entry {} reaches beyond the used bytes", number, i));
-      }
-      std::memcpy(&chunk.descriptor, node.entries + offset, sizeof(ChunkDescriptor));
-      offset += static_cast<u32>(sizeof(ChunkDescriptor));
-      const u32 column_count = chunk.descriptor.column_count;
-      if (column_count < 1 || column_count > column_count_max ||
-          offset + column_count * sizeof(ColumnAddress) > node.used_bytes) {
-        fail(fmt::format("chunk tree node {}: entry {} with {} columns", number, i, column_count));
-      }
-      chunk.columns.resize(column_count);
-      std::memcpy(chunk.columns.data(), node.entries + offset,
-                  column_count * sizeof(ColumnAddress));
-      offset += static_cast<u32>(column_count * sizeof(ColumnAddress));
-      if (i == 0 && first_key != 0 && chunk.descriptor.base_address != first_key) {
-        fail(fmt::format("chunk tree node {}: first key {:#x}, its parent says {:#x}", number,
-                         chunk.descriptor.base_address, first_key));
-      }
+    const format::ChunkTreeNode page = read_newest_page(store_, number, level, superblock_.epoch, report_);
+    TreeNode node = decode_node(page, number, first_key);
+    for (const format::ChunkTreeBranch& branch : node.children) walk(branch.child, level - 1, branch.base_address);
+    for (OpenedChunk& chunk : node.chunks) {
       check_chunk(chunk.descriptor);
       chunks_.push_back(std::move(chunk));
-    }
-    if (offset != node.used_bytes) {
-      fail(fmt::format("chunk tree node {}: {} bytes used, entries take {}", number,
-                       node.used_bytes, offset));
     }
   }
 
@@ -158,11 +75,10 @@ class TreeReader {
                        chunk.base_address, to_text(chunk.level), chunk.redundancy, chunk.column_count,
                        chunk.stripe_length_bytes, problem));
     }
-    if ((chunk.flags & ~u32{format::chunk_flag_known}) != 0 || chunk.flags == 0 ||
-        chunk.reserved != 0 || chunk.epoch_created == 0 ||
+    const u32 content = chunk.flags & format::chunk_flag_any_content;
+    if ((chunk.flags & ~u32{format::chunk_flag_known}) != 0 || content == 0 || chunk.epoch_created == 0 ||
         chunk.epoch_created > superblock_.epoch) {
-      fail(fmt::format("chunk at {:#x}: flags {:#x}, reserved {}, epoch {}", chunk.base_address,
-                       chunk.flags, chunk.reserved, chunk.epoch_created));
+      fail(fmt::format("chunk at {:#x}: flags {:#x}, epoch {}", chunk.base_address, chunk.flags, chunk.epoch_created));
     }
     if (chunks_.size() >= superblock_.chunk_count) {
       fail(fmt::format("chunk tree: more than the {} chunks that the superblock counts",
@@ -171,8 +87,8 @@ class TreeReader {
   }
 
   const format::Superblock& superblock_;
-  const std::vector<TreeDevice>& devices_;
-  std::vector<std::string>& warnings_;
+  TreeNodeStore& store_;
+  TreeReport report_;
   std::vector<OpenedChunk> chunks_;
   u64 node_count_ = 0;
 };
@@ -191,6 +107,11 @@ void check_columns(const std::vector<OpenedChunk>& chunks, const std::vector<Tre
   for (const OpenedChunk& chunk : chunks) {
     const u64 length = raid::column_length(chunk.descriptor);
     u64 devices_used = 0;
+    const bool is_physical = (chunk.descriptor.flags & format::chunk_flag_physical) != 0;
+    if (is_physical && chunk.columns.front().device_index() != chunk.descriptor.physical_device) {
+      fail(fmt::format("chunk at {:#x}: belongs to device {}, lies on device {}", chunk.descriptor.base_address,
+                       chunk.descriptor.physical_device, chunk.columns.front().device_index()));
+    }
     for (const ColumnAddress& column : chunk.columns) {
       if (column.device_index() >= devices.size()) {
         fail(fmt::format("chunk at {:#x}: column on device {} of {}", chunk.descriptor.base_address,
@@ -206,8 +127,10 @@ void check_columns(const std::vector<OpenedChunk>& chunks, const std::vector<Tre
       const u64 area_end =
           part.chunk_area_offset + part.chunk_area_granules * format::physical_granule_bytes;
       const u64 begin = column.offset_bytes();
-      if (begin < part.chunk_area_offset || length > area_end || begin > area_end - length ||
-          !is_aligned(begin, format::physical_granule_bytes)) {
+      // Of a device that is not here the areas are not known.
+      const bool is_here = devices[column.device_index()].file->fd() >= 0;
+      const bool is_inside = begin >= part.chunk_area_offset && length <= area_end && begin <= area_end - length;
+      if ((is_here && !is_inside) || !is_aligned(begin, format::physical_granule_bytes)) {
         fail(fmt::format("chunk at {:#x}: column at {} of {} bytes is outside the chunk area of {}",
                          chunk.descriptor.base_address, begin, length,
                          devices[column.device_index()].file->path()));
@@ -228,13 +151,46 @@ void check_columns(const std::vector<OpenedChunk>& chunks, const std::vector<Tre
   }
 }
 
+// What the superblock says of the chunks' profiles.
+void check_profiles(const format::Superblock& superblock, const std::vector<OpenedChunk>& chunks) {
+  const bool is_mixed = (superblock.feature_incompatible & format::feature_mixed_profiles) != 0;
+  bool has_data = false;
+  bool has_metadata = false;
+  for (const OpenedChunk& chunk : chunks) {
+    const auto profile = static_cast<u16>(format::profile_of(chunk.descriptor));
+    const bool is_first = format::profile_of(chunks[0].descriptor) == static_cast<format::Profile>(profile);
+    const bool is_physical = (chunk.descriptor.flags & format::chunk_flag_physical) != 0;
+    if (is_physical && (superblock.feature_incompatible & format::feature_physical) == 0) {
+      fail(fmt::format("chunk at {:#x}: belongs to a device, and the pool has no such chunks", chunk.descriptor.base_address));
+    }
+    if (!is_mixed && (!is_first || static_cast<u16>(chunk.descriptor.level) != superblock.data_profile)) {
+      fail(fmt::format("chunk at {:#x}: profile {}, and the pool has only one", chunk.descriptor.base_address,
+                       format::profile_name(static_cast<format::Profile>(profile)).text));
+    }
+    has_data = has_data || profile == superblock.data_profile;
+    has_metadata = has_metadata || profile == superblock.metadata_profile;
+  }
+  if (is_mixed && !(has_data && has_metadata)) {
+    const u16 missing = has_data ? superblock.metadata_profile : superblock.data_profile;
+    fail(fmt::format("no chunk of profile {}", format::profile_name(static_cast<format::Profile>(missing)).text));
+  }
+}
+
 }  // namespace
 
 std::vector<OpenedChunk> read_chunk_tree(const format::Superblock& superblock,
-                                         const std::vector<TreeDevice>& devices,
-                                         std::vector<std::string>& warnings) {
-  std::vector<OpenedChunk> chunks = TreeReader(superblock, devices, warnings).read();
+                                         const std::vector<TreeDevice>& devices, std::vector<std::string>& warnings,
+                                         bool may_repair) {
+  DeviceNodeStore store(devices, superblock.tree_replica_count, may_repair);
+  TreeReader reader(superblock, store);
+  std::vector<OpenedChunk> chunks = reader.read();
   check_columns(chunks, devices);
+  check_profiles(superblock, chunks);
+  const TreeReport& report = reader.report();
+  warnings.insert(warnings.end(), report.lines.begin(), report.lines.end());
+  if (report.pages_repaired != 0) {
+    warnings.push_back(fmt::format("{} pages of the chunk tree's replicas were written again", report.pages_repaired));
+  }
   return chunks;
 }
 

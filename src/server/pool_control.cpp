@@ -8,6 +8,7 @@
 #include "base/to_text.hpp"
 #include "fmt/format.h"
 #include "server/control_socket.hpp"
+#include "server/job_pace.hpp"
 #include "server/json.hpp"
 #include "server/tree_walk.hpp"
 
@@ -60,6 +61,47 @@ void add_scrub(JsonWriter& json, const ScrubReport& report) {
   json.end();
 }
 
+void add_rebuild(JsonWriter& json, const RebuildReport& report) {
+  json.begin_object("rebuild");
+  json.add("state", rebuild_state_name(report.state));
+  json.add("device", report.device);
+  json.add("path", report.path);
+  json.add("pages_total", report.page_total);
+  json.add("pages_done", report.page_count);
+  json.add("pages_written", report.written_count);
+  json.add("pages_unverified", report.unverified_count);
+  json.add("pages_unreadable", report.unreadable_count);
+  json.add("rate_limit", report.rate_limit);
+  add_pace(json, report);
+  json.end();
+}
+
+void add_relocation(JsonWriter& json, const RelocationReport& report) {
+  json.begin_object("relocation");
+  json.add("state", relocation_state_name(report.state));
+  json.add("kind", report.job.kind == RelocationKind::convert ? "convert" : "defragment");
+  json.add("inode", report.job.inode);
+  json.add("files_total", report.file_total);
+  json.add("files_done", report.file_count);
+  json.add("pages_moved", report.moved_count);
+  json.add("pages_unreadable", report.stayed_count);
+  json.add("rate_limit", report.job.rate_limit);
+  add_pace(json, report);
+  json.end();
+}
+
+// "" or what is wrong with the request's limit, bytes a second; 0 without one.
+std::string read_rate(const JsonValue& request, u64* limit) {
+  const JsonValue& rate = request["rate"];
+  *limit = 0;
+  if (rate.kind == JsonValue::Kind::null) return {};
+  if (rate.kind != JsonValue::Kind::number) return "'rate' is no number";
+  // Not a number is not in the range either.
+  if (!(rate.number >= 0 && rate.number <= rate_limit_max)) return "'rate' is out of range";
+  *limit = static_cast<u64>(rate.number);
+  return {};
+}
+
 // Pages of the table that have been freed or written anew since leave it. True: some have.
 bool drop_healed_pages(PoolInspector& inspector, const OpenedPool& pool, const PoolHealth& health) {
   bool dropped = false;
@@ -108,14 +150,33 @@ void add_damaged_files(JsonWriter& json, PoolInspector& inspector, const PoolHea
   json.end();
 }
 
+// ok, missing, stale, rebuilding, or failed: it was here at the mount.
+const char* device_state(const OpenedDevice& device, const format::HealthRecord& health, u32 index) {
+  if ((health.rebuilding_devices >> index & 1) != 0) return "rebuilding";
+  if ((health.failed_devices >> index & 1) == 0) return "ok";
+  return device.is_here() ? "failed" : member_state_name(device.state);
+}
+
+std::string device_uuid(const OpenedDevice& device) {
+  Uuid uuid{};
+  std::copy_n(device.part.device_uuid, sizeof(uuid.bytes), uuid.bytes);
+  return to_text(uuid);
+}
+
 void add_devices(JsonWriter& json, const ControlContext& context, const PoolHealth& health) {
   json.begin_array("devices");
   for (u32 i = 0; i < context.setup.files.size(); ++i) {
+    if (context.pool.devices[i].state == MemberState::removed) continue;
     json.begin_object();
     json.add("index", i);
     json.add("path", context.setup.files[i].path());
+    json.add("uuid", device_uuid(context.pool.devices[i]));
     json.add("size_bytes", context.setup.files[i].size_bytes());
+    json.add("unallocated_bytes", unallocated_bytes(context.pool, i));
+    json.add("state", device_state(context.pool.devices[i], health.record, i));
     json.add("checksum_mismatches", health.record.mismatch_counts[i]);
+    json.add("read_errors", health.record.read_errors[i]);
+    json.add("write_errors", health.record.write_errors[i]);
     json.add("flush_errors", context.flush_errors(i));
     json.end();
   }
@@ -142,14 +203,35 @@ void add_pool(JsonWriter& json, const ControlContext& context, const PoolHealth&
   json.add("read_only", context.pool.read_only);
   json.add("takes_changes", refusal_text(health.record.flags)[0] == '\0');
   json.add("refusal", refusal_text(health.record.flags));
+  json.add("degraded", health.record.failed_devices != 0);
   json.add("metadata_damaged", (health.record.flags & format::health_metadata_damaged) != 0);
   json.add("epoch_open", health.record.epoch_open);
   json.add("epoch_durable", health.record.epoch_durable);
   json.add("pages_total", health.record.page_total);
   json.add("pages_used", health.record.page_used);
-  json.add("write_errors", context.options.write_errors_before + health.record.write_errors);
+  json.add("write_errors", context.options.write_errors_before + health.record.checkpoint_errors);
   json.add("pages_damaged", health.damage.size());
   json.add("damage_not_listed", health.record.damage_dropped);
+}
+
+void add_classes(JsonWriter& json, const PoolHealth& health) {
+  json.begin_array("classes");
+  for (u32 i = 0; i < format::profile_max; ++i) {
+    const format::ClassUsage& usage = health.record.classes[i];
+    if (usage.page_total == 0) continue;
+    json.begin_object();
+    json.add("profile", format::profile_name(static_cast<format::Profile>(i + 1)).text);
+    json.add("takes_data", (usage.flags & format::class_takes_data) != 0);
+    json.add("data", (usage.flags & format::class_is_data) != 0);
+    json.add("metadata", (usage.flags & format::class_is_metadata) != 0);
+    json.add("chunks", usage.chunk_count);
+    json.add("total_bytes", usage.page_total * page_size);
+    json.add("used_bytes", usage.page_used * page_size);
+    json.add("free_bytes", usage.page_free * page_size);
+    json.add("available_bytes", usage.page_available * page_size);
+    json.end();
+  }
+  json.end();
 }
 
 }  // namespace
@@ -162,6 +244,14 @@ std::string PoolControl::answer(const JsonValue& request) const {
   if (what == "scrub-pause") return scrub_change(context_.scrubber.pause());
   if (what == "scrub-resume") return scrub_change(context_.scrubber.resume());
   if (what == "scrub-cancel") return scrub_change(context_.scrubber.cancel());
+  if (what == "device-add") return join_devices(request);
+  if (what == "chunks-add") return make_chunks(request);
+  if (is_reshape_request(what)) {
+    const ReshapeControl control{context_.reshaper, context_.spares, context_.exchange, context_.pool.read_only};
+    return answer_reshape(control, what, request);
+  }
+  if (what.starts_with("device-") || what.starts_with("rebuild-")) return rebuild_request(what, request);
+  if (what.starts_with("relocate-")) return relocate_request(what, request);
   if (what == "end-engine") return end_engine();
   return control_error(fmt::format("unknown request '{}'", what.substr(0, 64)));
 }
@@ -172,10 +262,55 @@ std::string PoolControl::end_engine() const {
   return "{\"ok\": true}";
 }
 
+std::string PoolControl::join_devices(const JsonValue& request) const {
+  const JsonValue& paths = request["paths"];
+  if (paths.elements.empty()) return control_error("'paths' names no device");
+  JsonWriter json(JsonLayout::one_line);
+  json.begin_object();
+  json.add("ok", true);
+  std::string problem;
+  json.begin_array("devices");
+  try {
+    for (const JsonValue& path : paths.elements) {
+      json.add("", context_.grower.add_device(path.text, request["force"].boolean));
+    }
+  } catch (const PoolError& error) {
+    problem = error.what();
+  }
+  json.end();
+  if (!problem.empty()) return control_error(problem);
+  try {
+    // Where several classes share the space, each takes chunks when it needs them.
+    json.add("chunks", context_.grower.is_mixed() ? 0 : context_.grower.add_chunks(~u64{0}));
+  } catch (const PoolError& error) {
+    return control_error(fmt::format("the devices are members now, but chunks were not made of them: {}", error.what()));
+  }
+  json.end();
+  return one_line(json);
+}
+
+std::string PoolControl::make_chunks(const JsonValue& request) const {
+  const JsonValue& count = request["count"];
+  if (count.kind != JsonValue::Kind::number || !(count.number >= 1 && count.number <= 1e9)) {
+    return control_error("'count' is no number of chunks");
+  }
+  JsonWriter json(JsonLayout::one_line);
+  json.begin_object();
+  json.add("ok", true);
+  try {
+    json.add("chunks", context_.grower.add_chunks(static_cast<u64>(count.number)));
+  } catch (const PoolError& error) {
+    return control_error(error.what());
+  }
+  json.end();
+  return one_line(json);
+}
+
 std::string PoolControl::status() const {
   if (context_.setup.host->has_died()) {
     return control_error("the engine died: " + context_.setup.host->fault_text());
   }
+  const std::shared_lock lock(context_.tables);
   PoolInspector inspector(*context_.setup.host, context_.open_close);
   PoolHealth health;
   Status asked = inspector.health(&health);
@@ -188,8 +323,76 @@ std::string PoolControl::status() const {
   const auto uptime = std::chrono::steady_clock::now() - began_;
   json.add("uptime_seconds", std::chrono::duration<double>(uptime).count());
   add_devices(json, context_, health);
+  add_classes(json, health);
   add_damaged_files(json, inspector, health);
   add_scrub(json, context_.scrubber.report());
+  add_rebuild(json, context_.rebuilder.report());
+  add_relocation(json, context_.relocator.report());
+  add_reshape(json, context_.reshaper.report());
+  add_spares(json, context_.spares);
+  json.end();
+  return one_line(json);
+}
+
+std::string PoolControl::relocate_request(const std::string& what, const JsonValue& request) const {
+  u64 limit = 0;
+  std::string problem = read_rate(request, &limit);
+  if (!problem.empty()) return control_error(problem);
+  if (what == "relocate-start") {
+    RelocationJob job;
+    const std::string& kind = request["kind"].text;
+    const JsonValue& inode = request["inode"];
+    if (kind != "convert" && kind != "defragment") return control_error("'kind' is neither convert nor defragment");
+    if (inode.kind != JsonValue::Kind::number || !(inode.number >= 1 && inode.number <= 1e15)) {
+      return control_error("'inode' is no inode number");
+    }
+    job.kind = kind == "convert" ? RelocationKind::convert : RelocationKind::defragment;
+    job.inode = static_cast<u64>(inode.number);
+    job.recursive = request["recursive"].boolean;
+    job.rate_limit = limit;
+    problem = context_.relocator.start(job);
+  } else if (what == "relocate-pause") {
+    problem = context_.relocator.pause();
+  } else if (what == "relocate-resume") {
+    problem = context_.relocator.resume();
+  } else if (what == "relocate-cancel") {
+    problem = context_.relocator.cancel();
+  } else if (what == "relocate-rate") {
+    problem = context_.relocator.set_rate(limit);
+  } else if (what != "relocate-status") {
+    problem = fmt::format("unknown request '{}'", what.substr(0, 64));
+  }
+  if (!problem.empty()) return control_error(problem);
+  JsonWriter json(JsonLayout::one_line);
+  json.begin_object();
+  json.add("ok", true);
+  add_relocation(json, context_.relocator.report());
+  json.end();
+  return one_line(json);
+}
+
+std::string PoolControl::rebuild_request(const std::string& what, const JsonValue& request) const {
+  u64 limit = 0;
+  std::string problem = read_rate(request, &limit);
+  if (!problem.empty()) return control_error(problem);
+  if (what == "device-replace") {
+    problem = context_.exchange.replace(request["device"].text, request["path"].text, request["force"].boolean, limit);
+  } else if (what == "device-rebuild") {
+    problem = context_.exchange.rebuild(request["device"].text, limit);
+  } else if (what == "rebuild-pause") {
+    problem = context_.rebuilder.pause();
+  } else if (what == "rebuild-resume") {
+    problem = context_.rebuilder.resume();
+  } else if (what == "rebuild-rate") {
+    problem = context_.rebuilder.set_rate(limit);
+  } else if (what != "rebuild-status") {
+    problem = fmt::format("unknown request '{}'", what.substr(0, 64));
+  }
+  if (!problem.empty()) return control_error(problem);
+  JsonWriter json(JsonLayout::one_line);
+  json.begin_object();
+  json.add("ok", true);
+  add_rebuild(json, context_.rebuilder.report());
   json.end();
   return one_line(json);
 }
@@ -208,12 +411,9 @@ std::string PoolControl::scrub_change(const std::string& problem) const {
 }
 
 std::string PoolControl::scrub_start(const JsonValue& request) const {
-  const JsonValue& rate = request["rate"];
-  const bool is_number = rate.kind == JsonValue::Kind::number;
-  if (rate.kind != JsonValue::Kind::null && !is_number) return control_error("'rate' is no number");
-  // Not a number is not in the range either.
-  if (is_number && !(rate.number >= 0 && rate.number <= rate_limit_max)) return control_error("'rate' is out of range");
-  return scrub_change(context_.scrubber.start(is_number ? static_cast<u64>(rate.number) : 0));
+  u64 limit = 0;
+  const std::string problem = read_rate(request, &limit);
+  return problem.empty() ? scrub_change(context_.scrubber.start(limit)) : control_error(problem);
 }
 
 }  // namespace gpu4fs::server

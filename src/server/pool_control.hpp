@@ -4,19 +4,35 @@
 //   scrub-start    "rate": bytes a second, 0 or absent: as fast as it goes
 //   scrub-pause, scrub-resume, scrub-cancel
 //   scrub-status
+//   device-add     "paths": files that become members, "force": also if they hold something; and all their space becomes
+//                  chunks. Answers with the devices' numbers and how many chunks were made
+//   chunks-add     "count": so many chunks at most of the space that belongs to none
+//   device-replace "device": index, path or UUID; "path": of the one that comes; "force"; "rate"
+//   device-rebuild "device", or "": the only one that is stale; "rate"
+//   rebuild-pause, rebuild-resume, rebuild-rate ("rate"), rebuild-status
+//   relocate-start "kind": convert or defragment; "inode": a file or a directory; "recursive"; "rate"
+//   relocate-pause, relocate-resume, relocate-cancel, relocate-rate ("rate"), relocate-status
+//   device-remove, balance, reshape-*, spare-*: see server/growth/reshape_control.hpp
 //   end-engine     the engine dies as by a fault of its own; only where the mount allows it, for tests
 //
-// All of scrub-* answer with the scrub's progress. Host only.
+// All of scrub-* answer with the scrub's progress, those of device-* and rebuild-* with the rebuild's, those of
+// relocate-* with what is being moved. Host only.
 #pragma once
 
 #include <chrono>
 #include <functional>
 #include <mutex>
+#include <shared_mutex>
 #include <string>
 
+#include "server/device_exchange.hpp"
 #include "server/engine_setup.hpp"
+#include "server/growth/pool_grower.hpp"
+#include "server/growth/reshape_control.hpp"
 #include "server/json_value.hpp"
 #include "server/pool_open.hpp"
+#include "server/rebuilder.hpp"
+#include "server/relocator.hpp"
 #include "server/scrubber.hpp"
 
 namespace gpu4fs::server {
@@ -29,6 +45,13 @@ struct ControlContext {
   std::mutex& open_close;
   Scrubber& scrubber;
   std::function<u64(u32 device)> flush_errors;
+  PoolGrower& grower;
+  std::shared_mutex& tables;  // of the pool's devices and chunks, while they are looked at
+  Rebuilder& rebuilder;
+  DeviceExchange& exchange;
+  Relocator& relocator;
+  Reshaper& reshaper;
+  SpareDevices& spares;
 };
 
 class PoolControl {
@@ -42,9 +65,13 @@ class PoolControl {
  private:
   [[nodiscard]] std::string status() const;
   [[nodiscard]] std::string end_engine() const;
+  [[nodiscard]] std::string join_devices(const JsonValue& request) const;
+  [[nodiscard]] std::string make_chunks(const JsonValue& request) const;
   [[nodiscard]] std::string scrub_status() const;
   [[nodiscard]] std::string scrub_start(const JsonValue& request) const;
   [[nodiscard]] std::string scrub_change(const std::string& problem) const;
+  [[nodiscard]] std::string relocate_request(const std::string& what, const JsonValue& request) const;
+  [[nodiscard]] std::string rebuild_request(const std::string& what, const JsonValue& request) const;
 
   ControlContext context_;
   std::chrono::steady_clock::time_point began_;

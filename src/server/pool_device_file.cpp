@@ -174,6 +174,7 @@ void DeviceFile::read_at(const u64 begin, void* data, const std::size_t byte_cou
   auto* to = static_cast<u8*>(data);
   u64 offset = begin;
   std::size_t length = byte_count;
+  if (fd_ < 0) throw PoolError(Status::no_device, fmt::format("{}: is not there", path_));
   while (length > 0) {
     const ssize_t count = ::pread(fd_, to, length, static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;

@@ -30,6 +30,8 @@ class DeviceFile {
   static DeviceFile open(const std::string& path, Access access, Locking locking);
   // Creates a file of `size_bytes` zeros that did not exist, opens it for writing and locks it.
   static DeviceFile create(const std::string& path, u64 size_bytes);
+  // Stands for a device that is not there: reading fails, fd() is -1. `name` is for messages.
+  static DeviceFile absent(const std::string& name) { return DeviceFile(-1, name); }
 
   DeviceFile(DeviceFile&& other) noexcept;
   DeviceFile& operator=(DeviceFile&& other) noexcept;

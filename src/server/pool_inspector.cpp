@@ -4,19 +4,19 @@
 
 #include "base/bits.hpp"
 #include "base/check.hpp"
+#include "server/pool_error.hpp"
 
 namespace gpu4fs::server {
 namespace {
 
 using format::Opcode;
 
-constexpr u32 session_depth_log2 = 2;
-constexpr u32 patient_deadline_ms = 600'000;
+constexpr u32 inspector_session_depth_log2 = 2;
 
 }  // namespace
 
 PoolInspector::PoolInspector(engine::EngineHost& host, std::mutex& open_close)
-    : session_(host, open_close, ServerSession::Kind::internal, session_depth_log2, name_bytes + data_bytes),
+    : session_(host, open_close, ServerSession::Kind::internal, inspector_session_depth_log2, name_bytes + data_bytes),
       data_(session_.producer().data + name_bytes) {}
 
 format::Command PoolInspector::command(Opcode opcode, u64 inode) {
@@ -133,6 +133,13 @@ Status PoolInspector::health(PoolHealth* health) {
     std::memcpy(health->damage.data(), data() + sizeof(health->record), count * sizeof(format::DamageRecord));
   }
   return Status::ok;
+}
+
+u64 PoolInspector::lost_devices() {
+  PoolHealth found;
+  const Status status = health(&found);
+  if (status != Status::ok) throw PoolError(status, status_text(status));
+  return found.record.failed_devices;
 }
 
 Status PoolInspector::checkpoint() { return session_.call(command(Opcode::checkpoint, 0)).status; }

@@ -60,6 +60,8 @@ class PoolInspector {
   Status read_directory(u64 inode, bool with_attributes, std::vector<DirectoryEntry>* entries);
 
   Status health(PoolHealth* health);
+  // A bit each. PoolError.
+  u64 lost_devices();
   Status checkpoint();
   Status sync();
 

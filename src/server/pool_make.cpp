@@ -1,7 +1,6 @@
 #include "server/pool_make.hpp"
 
 #include <fmt/format.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -10,36 +9,28 @@
 #include <ctime>
 #include <filesystem>
 #include <optional>
+#include <set>
 
 #include "base/bits.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
+#include "base/random.hpp"
 #include "format/log_format.hpp"
 #include "raid/levels/levels.hpp"
+#include "server/chunk_area.hpp"
 #include "server/pool_checksum.hpp"
 #include "server/pool_device_file.hpp"
 #include "server/pool_error.hpp"
 #include "server/pool_foreign.hpp"
 #include "server/pool_initial_tree.hpp"
 #include "server/pool_layout.hpp"
+#include "server/row_parities.hpp"
 
 namespace gpu4fs::server {
 
 namespace {
 
 constexpr u64 first_epoch = 1;
-
-void fill_random(void* bytes, std::size_t length) {
-  const ssize_t count = ::getrandom(bytes, length, 0);
-  GPU4FS_CHECK_EQ(count, static_cast<ssize_t>(length));
-}
-
-// A random UUID (RFC 9562 version 4).
-void make_uuid(u8 (&uuid)[16]) {
-  fill_random(uuid, sizeof(uuid));
-  uuid[6] = static_cast<u8>((uuid[6] & 0x0f) | 0x40);
-  uuid[8] = static_cast<u8>((uuid[8] & 0x3f) | 0x80);
-}
 
 u64 current_time() {
   timespec now{};
@@ -60,11 +51,8 @@ void check_options(const MakePoolOptions& options) {
                     fmt::format("a pool has 1 to {} devices, not {}", device_count_max,
                                 options.device_paths.size()));
   }
-  if (options.data_profile != options.metadata_profile) {
-    throw PoolError(Status::not_supported,
-                    fmt::format("data profile '{}' and metadata profile '{}' differ: this version keeps both in the "
-                                "same chunks",
-                                options.data_profile, options.metadata_profile));
+  if (options.initial_share < 1 || options.initial_share > 100) {
+    throw PoolError(Status::invalid_argument, fmt::format("an initial share of {} percent", options.initial_share));
   }
   if (options.label.size() > sizeof(format::Superblock::label) ||
       options.label.find('\0') != std::string::npos) {
@@ -72,6 +60,63 @@ void check_options(const MakePoolOptions& options) {
                     fmt::format("the label has {} bytes, at most {} without zeros are possible",
                                 options.label.size(), sizeof(format::Superblock::label)));
   }
+}
+
+// The chunks' profiles, that of metadata first, and their shares.
+std::vector<ChunkShare> choose_shares(const MakePoolOptions& options) {
+  const auto has_stripes = [](const std::string& name) { return parse_profile(name, 0).stripe_length_bytes != 0; };
+  bool uses_length = options.stripe_length_bytes == 0;
+  const auto parse = [&](const std::string& name) {
+    const bool is_mixed = options.data_profile != options.metadata_profile || !options.more_profiles.empty();
+    // In a pool of several profiles the length is for those that have stripes.
+    uses_length = uses_length || has_stripes(name);
+    return parse_profile(name, is_mixed && !has_stripes(name) ? 0 : options.stripe_length_bytes);
+  };
+  const auto check_share = [](const std::string& name, double share) {
+    if (share >= chunk_share_min && share <= 1 - chunk_share_min) return;
+    throw PoolError(Status::invalid_argument, fmt::format("a share of {:.4g} % for profile '{}': it is 1 to 99 %", share * 100, name));
+  };
+  for (const std::string& name : {options.data_profile, options.metadata_profile}) {
+    if (!parse_profile(name, 0).device) continue;
+    throw PoolError(Status::invalid_argument, fmt::format("profile '{}' is for files that ask for it: give it a share", name));
+  }
+  std::vector<ChunkShare> shares;
+  double data_share = 1;
+  if (options.metadata_profile != options.data_profile) {
+    check_share(options.metadata_profile, options.metadata_share);
+    shares.push_back({parse(options.metadata_profile), format::chunk_flag_metadata, options.metadata_share});
+    data_share -= options.metadata_share;
+  }
+  const bool is_split = !shares.empty();
+  shares.push_back({parse(options.data_profile), is_split ? u32{format::chunk_flag_data} : u32{format::chunk_flag_any_content}, 0});
+  const std::size_t data = shares.size() - 1;
+  for (const auto& [name, share] : options.more_profiles) {
+    check_share(name, share);
+    const ChunkProfile profile = parse(name);
+    data_share -= share;
+    const auto same = std::find_if(shares.begin(), shares.end(), [&](const ChunkShare& other) {
+      return profile_number(other.profile) == profile_number(profile);
+    });
+    const bool is_metadata = is_split && same == shares.begin();
+    if (same != shares.end() && (!is_metadata || (same->flags & format::chunk_flag_data) != 0)) {
+      throw PoolError(Status::invalid_argument, fmt::format("profile '{}' is named twice", name));
+    }
+    if (is_metadata) {
+      same->flags |= format::chunk_flag_data;
+      same->share += share;
+    } else {
+      shares.push_back({profile, format::chunk_flag_data, share});
+    }
+  }
+  if (data_share < chunk_share_min) {
+    throw PoolError(Status::invalid_argument, fmt::format("{:.4g} % are left for data of profile '{}', 1 % at least is needed",
+                                                          std::max(data_share, 0.0) * 100, options.data_profile));
+  }
+  shares[data].share = data_share;
+  if (!uses_length) {
+    throw PoolError(Status::invalid_argument, "none of the profiles has stripes to give a length to");
+  }
+  return shares;
 }
 
 Candidate check_existing(const std::string& path, const MakePoolOptions& options) {
@@ -190,7 +235,6 @@ std::vector<format::ChunkTreeNode> build_chunk_tree(const PoolLayout& layout, u3
     }
     --entries_left;
     format::ChunkDescriptor descriptor = placement.descriptor;
-    descriptor.epoch_created = first_epoch;
     append(&descriptor, sizeof(descriptor));
     for (u32 i = 0; i < placement.columns.size(); ++i) {
       const auto column =
@@ -214,24 +258,6 @@ std::vector<format::ChunkTreeNode> build_chunk_tree(const PoolLayout& layout, u3
   return nodes;
 }
 
-// Slot A with epoch 1 and its bitmap of `bitmap_pages` pages, then a cleared header of slot B.
-void write_bitmap_slots(DeviceFile& file, u64 offset, std::vector<u8> bitmap, u64 bit_count,
-                        u64 set_count, u64 base_address) {
-  format::BitmapSlotHeader header{};
-  header.magic = format::bitmap_slot_magic;
-  header.version = 1;
-  header.slot = 0;
-  header.bitmap_checksum = xxh3_64(bitmap.data(), bitmap.size(), base_address);
-  header.base_address = base_address;
-  header.epoch = first_epoch;
-  header.bit_count = bit_count;
-  header.set_count = set_count;
-  seal(header, base_address ^ header.slot);
-  file.write_at(offset, &header, sizeof(header));
-  file.write_at(offset + page_size, bitmap.data(), bitmap.size());
-  file.zero_range(offset + page_size + bitmap.size(), page_size);
-}
-
 std::vector<u8> leading_bits(u64 set_count, u64 page_count) {
   std::vector<u8> bitmap(page_count * page_size);
   for (u64 bit = 0; bit < set_count; ++bit) {
@@ -240,32 +266,48 @@ std::vector<u8> leading_bits(u64 set_count, u64 page_count) {
   return bitmap;
 }
 
+// Slot A with epoch 1; slot B is none.
+void write_bitmap_slots(DeviceFile& file, const BitmapPlace& place, u64 set_count) {
+  write_bitmap_slot(file, place, 0, leading_bits(set_count, place.bitmap_pages).data(), first_epoch);
+  clear_bitmap_slot(file, place, 1);
+}
+
 // One copy of a chunk's header area; `pages` are the chunk's first data pages.
 void write_header_area(DeviceFile& file, u64 offset, const format::ChunkDescriptor& chunk, u32 column,
                        const u8 (&pool_uuid)[16], const std::vector<InitialPage>& pages) {
-  const u64 page_count = chunk.size_bytes / page_size;
-  const format::ChunkLayout layout = format::chunk_layout(page_count);
-  format::ChunkHeader header{};
-  header.magic = format::chunk_header_magic;
-  header.version = 1;
-  header.column_index = static_cast<u16>(column);
-  std::memcpy(header.pool_uuid, pool_uuid, sizeof(pool_uuid));
-  header.base_address = chunk.base_address;
-  header.size_bytes = chunk.size_bytes;
-  header.epoch_created = first_epoch;
-  seal(header, chunk.base_address);
+  const format::ChunkLayout layout = format::chunk_layout(chunk.size_bytes / page_size);
+  const format::ChunkHeader header = make_chunk_header(chunk, column, pool_uuid);
   file.write_at(offset, &header, sizeof(header));
-  write_bitmap_slots(file, offset + layout.bitmap_a_page * page_size, leading_bits(pages.size(), layout.bitmap_pages),
-                     page_count, pages.size(), chunk.base_address);
+  write_bitmap_slots(file, chunk_bitmap_place(chunk, offset), pages.size());
   if (pages.empty()) return;
   std::vector<format::PageDescriptor> descriptors(align_up(pages.size(), format::descriptors_per_page));
   for (std::size_t i = 0; i < pages.size(); ++i) {
     GPU4FS_CHECK_EQ(pages[i].address, chunk.base_address + i * page_size);
     descriptors[i].checksum = xxh3_64(pages[i].bytes.data(), page_size, pages[i].address);
     descriptors[i].birth_epoch = static_cast<u32>(first_epoch);
+    if (parity_count_of(chunk) != 0) descriptors[i].flags = format::page_flag_in_parity;
   }
   file.write_at(offset + layout.descriptors_page * page_size, descriptors.data(),
                 descriptors.size() * sizeof(format::PageDescriptor));
+}
+
+// The parities of the rows that the initial pages are in.
+void write_parities(std::vector<DeviceFile>& files, const PoolLayout& layout, const ChunkPlacement& chunk,
+                    const std::vector<InitialPage>& pages) {
+  const format::ChunkDescriptor& descriptor = chunk.descriptor;
+  const u64 header_bytes = format::chunk_layout(descriptor.size_bytes / page_size).header_pages * page_size;
+  for (u64 page = 0; page < pages.size(); ++page) {
+    const RowOfPages row = row_of_page(descriptor, page);
+    if (row.pages.front() != page) continue;  // once for each row: the first pages of a chunk begin with slot 0
+    std::vector<const u8*> slots;
+    for (const u64 other : row.pages) slots.push_back(other < pages.size() ? pages[other].bytes.data() : nullptr);
+    const std::vector<std::vector<u8>> parities = compute_parities(parity_count_of(descriptor), slots);
+    for (u32 j = 0; j < parities.size(); ++j) {
+      const u32 column = row.columns[row.data_slots + j];
+      files[chunk.columns[column].device_index].write_at(
+          column_offset(layout, chunk, column) + header_bytes + row.row * page_size, parities[j].data(), page_size);
+    }
+  }
 }
 
 // Header areas and initial pages of one chunk.
@@ -288,16 +330,17 @@ void write_chunk(std::vector<DeviceFile>& files, const PoolLayout& layout, const
       }
     }
   });
+  if (parity_count_of(descriptor) != 0) write_parities(files, layout, chunk, pages);
 }
 
 format::Superblock make_superblock(const MakePoolOptions& options, const PoolLayout& layout,
-                                   u64 now) {
+                                   const std::vector<ChunkShare>& shares, u64 now) {
   format::Superblock superblock{};
   superblock.magic = format::superblock_magic;
   superblock.version = format::format_version;
   superblock.slot = first_epoch & 1;
   superblock.epoch = first_epoch;
-  make_uuid(superblock.pool_uuid);
+  std::memcpy(superblock.pool_uuid, random_uuid().bytes, sizeof(superblock.pool_uuid));
   if (options.data_checksums) {
     superblock.feature_incompatible = u64{format::feature_data_checksums} | format::feature_operation_log;
   }
@@ -308,14 +351,28 @@ format::Superblock make_superblock(const MakePoolOptions& options, const PoolLay
   superblock.creation_time = superblock.checkpoint_time = now;
   superblock.device_count = static_cast<u32>(layout.parts.size());
   superblock.chunk_count = static_cast<u32>(layout.chunks.size());
-  const u64 replicas = std::max<u64>(2, u64{layout.chunks.front().descriptor.redundancy} + 1);
+  u64 replicas = 2;
+  for (const ChunkPlacement& chunk : layout.chunks) {
+    replicas = std::max<u64>(replicas, u64{chunk.descriptor.redundancy} + 1);
+  }
   superblock.tree_replica_count = static_cast<u8>(std::min<u64>(replicas, layout.parts.size()));
+  if (options.data_checksums) superblock.log_capacity = format::log_capacity(layout.parts.data(), superblock.tree_replica_count);
   superblock.clean = 1;
   superblock.page_total = layout.page_total();
-  superblock.data_profile = static_cast<u16>(layout.profile.level);
-  superblock.metadata_profile = static_cast<u16>(layout.profile.level);
+  if (shares.size() == 1) {
+    superblock.data_profile = superblock.metadata_profile = static_cast<u16>(shares[0].profile.level);
+  } else {
+    const bool is_split = options.metadata_profile != options.data_profile;
+    superblock.feature_incompatible |= format::feature_mixed_profiles;
+    const bool is_physical = std::any_of(shares.begin(), shares.end(), [](const auto& share) { return share.profile.device; });
+    if (is_physical) superblock.feature_incompatible |= format::feature_physical;
+    superblock.metadata_profile = static_cast<u16>(profile_number(shares[0].profile));
+    superblock.data_profile = static_cast<u16>(profile_number(shares[is_split ? 1 : 0].profile));
+  }
   std::memcpy(superblock.label, options.label.data(), options.label.size());
-  for (u32 i = 0; i < superblock.device_count; ++i) make_uuid(superblock.device_uuids[i]);
+  for (u32 i = 0; i < superblock.device_count; ++i) {
+    std::memcpy(superblock.device_uuids[i], random_uuid().bytes, sizeof(superblock.device_uuids[i]));
+  }
   return superblock;
 }
 
@@ -344,8 +401,7 @@ void write_chunk_maps(std::vector<DeviceFile>& files, const PoolLayout& layout) 
         if (column.device_index == i) used += chunk.column_granules();
       }
     }
-    write_bitmap_slots(files[i], part.chunk_map_offset, leading_bits(used, part.chunk_map_pages),
-                       part.chunk_area_granules, used, i);
+    write_bitmap_slots(files[i], chunk_map_place(part), used);
   }
 }
 
@@ -362,6 +418,17 @@ void write_superblocks(std::vector<DeviceFile>& files, const PoolLayout& layout,
   for (DeviceFile& file : files) file.flush();
 }
 
+// Leaves a part of the space without chunks; each profile keeps one at least.
+void leave_out_chunks(PoolLayout& layout, u32 initial_share) {
+  const auto profile = [](const ChunkPlacement& chunk) { return format::profile_of(chunk.descriptor); };
+  std::set<format::Profile> all;
+  for (const ChunkPlacement& chunk : layout.chunks) all.insert(profile(chunk));
+  std::set<format::Profile> kept;
+  u64 least = 0;
+  while (kept.size() < all.size()) kept.insert(profile(layout.chunks[least++]));
+  layout.chunks.resize(std::max<u64>(least, layout.chunks.size() * initial_share / 100));
+}
+
 }  // namespace
 
 format::Superblock make_pool(const MakePoolOptions& options) {
@@ -371,10 +438,12 @@ format::Superblock make_pool(const MakePoolOptions& options) {
   for (const Candidate& candidate : candidates) {
     sizes.push_back({candidate.path, candidate.size_bytes});
   }
-  const ChunkProfile profile = parse_profile(options.data_profile, options.stripe_length_bytes);
-  const PoolLayout layout = compute_layout(sizes, options.chunk_size_bytes, options.log_bytes, profile);
+  const std::vector<ChunkShare> shares = choose_shares(options);
+  PoolLayout layout = compute_layout(sizes, options.chunk_size_bytes, options.log_bytes, shares);
+  leave_out_chunks(layout, options.initial_share);
+  for (ChunkPlacement& chunk : layout.chunks) chunk.descriptor.epoch_created = first_epoch;
   const u64 now = current_time();
-  format::Superblock superblock = make_superblock(options, layout, now);
+  format::Superblock superblock = make_superblock(options, layout, shares, now);
 
   CreatedFiles created;
   std::vector<DeviceFile> files;

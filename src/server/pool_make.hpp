@@ -9,12 +9,17 @@
 #include <unistd.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/types.hpp"
 #include "format/superblock_format.hpp"
 
 namespace gpu4fs::server {
+
+// Of files of 4 KiB 7 % are inodes and names; what is changed stands twice until the next checkpoint.
+inline constexpr double metadata_share_default = 0.1;
+inline constexpr double chunk_share_min = 0.01;
 
 struct MakePoolOptions {
   // Regular files (also on tmpfs and hugetlbfs) or block devices, in the order of their
@@ -30,10 +35,15 @@ struct MakePoolOptions {
   u64 chunk_size_bytes = 0;
   // Of the operation log on each device; 0: chosen by the device's size.
   u64 log_bytes = 0;
-  // As parse_profile() has them; both the same.
+  // As parse_profile() has them. Where they differ, chunks for metadata get `metadata_share` of the space.
   std::string data_profile = "single";
   std::string metadata_profile = "single";
+  double metadata_share = metadata_share_default;
+  // Further profiles for data of files that ask for them, with their shares of the space.
+  std::vector<std::pair<std::string, double>> more_profiles;
   u32 stripe_length_bytes = 0;  // 0: 64 KiB where the profile has stripes
+  // Of the space: what chunks are made of now, 1 to 100 percent, at least one chunk. The rest stays unallocated.
+  u32 initial_share = 100;
   // Off: only metadata has checksums.
   bool data_checksums = true;
   u32 root_uid = ::geteuid();

@@ -21,10 +21,17 @@ namespace filesystem = std::filesystem;
 struct Member {
   DeviceFile file;
   SuperblockProbe probe;
+  bool was_named = true;  // else it lay in the folder of one that was
 };
 
 bool is_same_pool(const format::Superblock& a, const format::Superblock& b) {
   return std::memcmp(a.pool_uuid, b.pool_uuid, sizeof(a.pool_uuid)) == 0;
+}
+
+std::size_t member_count(const format::Superblock& superblock) {
+  std::size_t count = 0;
+  for (u32 i = 0; i < superblock.device_count; ++i) count += format::has_device(superblock, i) ? 1 : 0;
+  return count;
 }
 
 bool is_same_device(const format::Superblock& a, const format::Superblock& b) {
@@ -72,18 +79,21 @@ class PoolOpener {
       throw PoolError(Status::invalid_argument, "a pool is opened for writing only with its lock");
     }
     for (const std::string& list : options_.device_paths) {
-      for (const std::string& path : split_device_list(list)) add_member(path);
+      for (const std::string& path : split_device_list(list)) try_member(path);
     }
+    if (members_.empty() && !unreachable_.empty()) throw unreachable_.front();
     if (members_.empty()) throw PoolError(Status::invalid_argument, "no device given");
     check_one_pool();
     find_missing();
     const format::Superblock newest = choose_superblock();
     OpenedPool pool = order_devices(newest);
+    if (!unreachable_.empty() && pool.absent_devices() == 0) throw unreachable_.front();
+    require_tree_device(pool);
     std::vector<TreeDevice> tree_devices;
-    for (const OpenedDevice& device : pool.devices) {
-      tree_devices.push_back({&device.file, device.part});
-    }
-    pool.chunks = read_chunk_tree(pool.superblock, tree_devices, warnings_);
+    for (OpenedDevice& device : pool.devices) tree_devices.push_back({&device.file, device.part});
+    pool.chunks = read_chunk_tree(pool.superblock, tree_devices, warnings_,
+                                  !options_.read_only && options_.repairs_tree);
+    require_enough_columns(pool);
     if (pool.superblock.clean == 0) {
       warnings_.push_back("the pool was not unmounted; it continues from its last checkpoint");
     }
@@ -92,6 +102,16 @@ class PoolOpener {
   }
 
  private:
+  // One that cannot be reached is a missing device, if it is one.
+  void try_member(const std::string& path) {
+    try {
+      add_member(path);
+    } catch (const PoolError& error) {
+      if (error.status() != Status::no_device && error.status() != Status::io_error) throw;
+      unreachable_.push_back(error);
+    }
+  }
+
   void add_member(const std::string& path) {
     const auto access =
         options_.read_only ? DeviceFile::Access::read_only : DeviceFile::Access::read_write;
@@ -151,10 +171,19 @@ class PoolOpener {
     }
   }
 
+  // The first of those with the greatest epoch; others may not know of members that have joined with it.
+  const Member& newest_member() const {
+    const Member* best = &members_.front();
+    for (const Member& member : members_) {
+      if (member.probe.newest()->epoch > best->probe.newest()->epoch) best = &member;
+    }
+    return *best;
+  }
+
   void find_missing() {
     const format::Superblock first = *members_.front().probe.newest();
     std::set<std::string> searched;
-    for (std::size_t i = 0; i < members_.size() && members_.size() < first.device_count; ++i) {
+    for (std::size_t i = 0; i < members_.size() && members_.size() < member_count(*newest_member().probe.newest()); ++i) {
       const std::string path = members_[i].file.path();
       const std::string folder = filesystem::path(canonical_path(path)).parent_path().string();
       if (!searched.insert(folder).second) continue;
@@ -162,27 +191,28 @@ class PoolOpener {
         const bool known = std::any_of(members_.begin(), members_.end(), [&](const Member& member) {
           return canonical_path(member.file.path()) == canonical_path(neighbour);
         });
-        if (!known) add_member(neighbour);
+        if (known) continue;
+        add_member(neighbour);
+        members_.back().was_named = false;
       }
     }
   }
 
   // The newest epoch over all members.
   format::Superblock choose_superblock() {
-    const Member* best = &members_.front();
-    for (const Member& member : members_) {
-      if (member.probe.newest()->epoch > best->probe.newest()->epoch) best = &member;
-    }
+    const Member* best = &newest_member();
     const format::Superblock newest = *best->probe.newest();
     for (const Member& member : members_) {
       const std::string& path = member.file.path();
       const format::Superblock* own = member.probe.newest();
-      if (own->epoch + 1 < newest.epoch) {
-        throw PoolError(Status::device_failed,
-                        fmt::format("{}: holds epoch {}, the pool is at {}: it has missed writes",
-                                    path, own->epoch, newest.epoch));
+      const u64 since = stale_since(member, newest);
+      if (since != 0 && own->epoch >= since) {
+        throw PoolError(Status::wrong_pool,
+                        fmt::format("{} and {}: each was written without the other, from epoch {} on; they are two "
+                                    "pools now, give one of them alone and keep the other out of its folder",
+                                    path, best->file.path(), since));
       }
-      if (own->epoch == newest.epoch && !is_common_part_equal(*own, newest)) {
+      if (since == 0 && own->epoch == newest.epoch && !is_common_part_equal(*own, newest)) {
         throw PoolError(Status::corrupt_superblock,
                         fmt::format("{} and {}: superblocks of epoch {} differ", path,
                                     best->file.path(), newest.epoch));
@@ -198,35 +228,136 @@ class PoolOpener {
     return newest;
   }
 
+  // First epoch that the newest superblock says a member lacks, 0: none.
+  static u64 stale_since(const Member& member, const format::Superblock& newest) {
+    const u32 index = member.probe.newest()->device.device_index;
+    return index < newest.device_count ? newest.stale_since[index] : 0;
+  }
+
   OpenedPool order_devices(const format::Superblock& newest) {
     OpenedPool pool{newest, {}, {}, {}, options_.read_only};
+    const OpenedDevice* first_here = nullptr;
+    pool.devices.reserve(newest.device_count);
     for (u32 index = 0; index < newest.device_count; ++index) {
-      Member& member = member_of(newest, index);
-      const format::Superblock* own = member.probe.newest();
-      const bool current = own->epoch == newest.epoch;
-      if (!current) {
-        warnings_.push_back(fmt::format("{}: lacks the superblock of epoch {}, holds {}",
-                                        member.file.path(), newest.epoch, own->epoch));
+      if (!format::has_device(newest, index)) {
+        pool.devices.push_back(absent_device(newest, index, fmt::format("removed device {}", index), MemberState::removed));
+        continue;
       }
-      if (own->device.device_index != index || own->chunk_size_bytes != newest.chunk_size_bytes) {
-        throw PoolError(Status::corrupt_superblock,
-                        fmt::format("{}: claims index {} and chunk size {} in place of {} and {}",
-                                    member.file.path(), own->device.device_index,
-                                    own->chunk_size_bytes, index, newest.chunk_size_bytes));
-      }
-      pool.devices.push_back({std::move(member.file), own->device, current});
+      Member* member = find_member(newest, index);
+      pool.devices.push_back(member == nullptr ? missing_device(newest, index) : open_device(*member, newest, index));
+      if (first_here == nullptr && pool.devices.back().is_here()) first_here = &pool.devices.back();
     }
     for (const Member& member : members_) {
       if (member.file.fd() < 0) continue;  // moved to its place
+      // One that was replaced may lie about; one that was removed may still be named by whoever did not hear of it.
+      const format::Superblock* own = member.probe.newest();
+      const bool was_removed = own != nullptr && own->epoch < newest.epoch && !format::has_device(newest, own->device.device_index);
+      if (!member.was_named || was_removed) {
+        warnings_.push_back(fmt::format("{}: is no longer a member of the pool and is passed over", member.file.path()));
+        continue;
+      }
       throw PoolError(Status::wrong_pool,
                       fmt::format("{}: is no longer a member of pool {}", member.file.path(),
                                   format::uuid_text(newest.pool_uuid)));
     }
-    pool.superblock.device = pool.devices.front().part;
+    GPU4FS_CHECK(first_here != nullptr);  // the one with the newest superblock
+    pool.superblock.device = first_here->part;
     return pool;
   }
 
-  Member& member_of(const format::Superblock& newest, u32 index) {
+  OpenedDevice open_device(Member& member, const format::Superblock& newest, u32 index) {
+    const format::Superblock* own = member.probe.newest();
+    if (own->device.device_index != index || own->chunk_size_bytes != newest.chunk_size_bytes) {
+      throw PoolError(Status::corrupt_superblock,
+                      fmt::format("{}: claims index {} and chunk size {} in place of {} and {}",
+                                  member.file.path(), own->device.device_index,
+                                  own->chunk_size_bytes, index, newest.chunk_size_bytes));
+    }
+    const u64 since = newest.stale_since[index];
+    if (since != 0 || own->epoch + 1 < newest.epoch) return stale_device(member, newest, index);
+    const bool current = own->epoch == newest.epoch;
+    if (!current) {
+      warnings_.push_back(fmt::format("{}: lacks the superblock of epoch {}, holds {}",
+                                      member.file.path(), newest.epoch, own->epoch));
+    }
+    return {std::move(member.file), own->device, current};
+  }
+
+  // What is known of a device that is not here.
+  static OpenedDevice absent_device(const format::Superblock& newest, u32 index, const std::string& name,
+                                    MemberState state) {
+    OpenedDevice device{DeviceFile::absent(name), {}, false, state, newest.stale_since[index]};
+    std::memcpy(device.part.device_uuid, newest.device_uuids[index], sizeof(device.part.device_uuid));
+    device.part.device_index = index;
+    return device;
+  }
+
+  OpenedDevice stale_device(Member& member, const format::Superblock& newest, u32 index) {
+    const std::string path = member.file.path();
+    const u64 held = member.probe.newest()->epoch;
+    const u64 since = newest.stale_since[index] != 0 ? newest.stale_since[index] : held + 1;
+    const std::string what =
+        fmt::format("{}: device {} is stale since epoch {}, the pool is at {}: it has missed writes and needs a rebuild",
+                    path, index, since, newest.epoch);
+    if (!options_.degraded) {
+      throw PoolError(Status::device_failed, what + "; the option 'degraded' goes on without it, if nothing is lost by that");
+    }
+    warnings_.push_back(what + "; going on without it");
+    const DeviceFile closed = std::move(member.file);
+    OpenedDevice device = absent_device(newest, index, path, MemberState::stale);
+    device.stale_since = since;
+    return device;
+  }
+
+  OpenedDevice missing_device(const format::Superblock& newest, u32 index) {
+    std::string what =
+        fmt::format("device {} of {} is missing: UUID {} of pool {}", index, newest.device_count,
+                    format::uuid_text(newest.device_uuids[index]), format::uuid_text(newest.pool_uuid));
+    for (const PoolError& error : unreachable_) what += fmt::format(" ({})", error.what());
+    if (!options_.degraded) {
+      throw PoolError(Status::no_device, what + "; the option 'degraded' goes on without it, if nothing is lost by that");
+    }
+    warnings_.push_back(what + "; going on without it");
+    return absent_device(newest, index, fmt::format("missing device {}", index), MemberState::missing);
+  }
+
+  static void require_tree_device(const OpenedPool& pool) {
+    const u32 count = pool.superblock.tree_replica_count;
+    bool all_here = true;
+    bool any_here = false;
+    for (u32 i = 0; i < count; ++i) {
+      all_here = all_here && pool.devices[i].is_here();
+      any_here = any_here || pool.devices[i].is_here();
+    }
+    if (!any_here) {
+      throw PoolError(Status::no_device, fmt::format("none of devices 0 to {}, which hold the chunk tree, is here", count - 1));
+    }
+    if (!all_here && format::has_log(pool.superblock) && pool.superblock.log_capacity == 0) {
+      throw PoolError(Status::no_device,
+                      "the operation log cannot be read without all devices that hold it: its size is not written down");
+    }
+  }
+
+  static void require_enough_columns(const OpenedPool& pool) {
+    for (const OpenedChunk& chunk : pool.chunks) {
+      std::string absent;
+      u32 count = 0;
+      for (const format::ColumnAddress column : chunk.columns) {
+        if (pool.devices[column.device_index()].is_here()) continue;
+        const OpenedDevice& device = pool.devices[column.device_index()];
+        absent += fmt::format("{}{} ({})", count == 0 ? "" : ", ", device.file.path(), member_state_name(device.state));
+        ++count;
+      }
+      if (count <= chunk.descriptor.redundancy) continue;
+      throw PoolError(Status::no_device,
+                      fmt::format("chunk at {:#x} of level {} with {} columns can do without {} of them, {} are not "
+                                  "here: {}",
+                                  chunk.descriptor.base_address, format::to_text(chunk.descriptor.level),
+                                  chunk.descriptor.column_count, chunk.descriptor.redundancy, count, absent));
+    }
+  }
+
+  Member* find_member(const format::Superblock& newest, u32 index) {
     Member* found = nullptr;
     for (Member& member : members_) {
       const u8(&own)[16] = member.probe.newest()->device.device_uuid;
@@ -238,25 +369,55 @@ class PoolOpener {
       }
       found = &member;
     }
-    if (found == nullptr) {
-      throw PoolError(
-          Status::no_device,
-          fmt::format("device {} of {} is missing: UUID {} of pool {}", index, newest.device_count,
-                      format::uuid_text(newest.device_uuids[index]),
-                      format::uuid_text(newest.pool_uuid)));
-    }
-    return *found;
+    return found;
   }
 
   OpenPoolOptions options_;
   std::vector<Member> members_;
+  std::vector<PoolError> unreachable_;  // why paths that were given have no member
   std::vector<std::string> warnings_;
 };
 
 }  // namespace
 
+const char* member_state_name(MemberState state) {
+  switch (state) {
+    case MemberState::here:
+      return "ok";
+    case MemberState::missing:
+      return "missing";
+    case MemberState::stale:
+      return "stale";
+    case MemberState::removed:
+      return "removed";
+  }
+  return "unknown";
+}
+
+u64 OpenedPool::absent_devices() const {
+  u64 absent = 0;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    absent |= u64{!devices[i].is_here() && devices[i].state != MemberState::removed} << i;
+  }
+  return absent;
+}
+
+bool OpenedPool::is_degraded() const { return absent_devices() != 0; }
+
 OpenedPool open_pool(const OpenPoolOptions& options) {
   return PoolOpener(options).open();
+}
+
+PoolProfiles profiles_of(const OpenedPool& pool) {
+  GPU4FS_CHECK(!pool.chunks.empty());
+  if ((pool.superblock.feature_incompatible & format::feature_mixed_profiles) != 0) {
+    return {static_cast<format::Profile>(pool.superblock.data_profile),
+            static_cast<format::Profile>(pool.superblock.metadata_profile)};
+  }
+  const auto chunk = std::find_if(pool.chunks.begin(), pool.chunks.end(), [](const OpenedChunk& any) { return !any.is_erased(); });
+  GPU4FS_CHECK(chunk != pool.chunks.end());
+  const format::Profile only = format::profile_of(chunk->descriptor);
+  return {only, only};
 }
 
 std::vector<std::string> find_members(const std::string& path) {
@@ -284,7 +445,7 @@ std::vector<std::string> find_members(const std::string& path) {
 void complete_superblocks(OpenedPool& pool) {
   GPU4FS_CHECK(!pool.read_only);
   for (OpenedDevice& device : pool.devices) {
-    if (device.has_newest_superblock) continue;
+    if (device.has_newest_superblock || !device.is_here()) continue;
     format::Superblock copy = pool.superblock;
     copy.device = device.part;
     seal(copy, superblock_offset(copy.slot));

@@ -10,14 +10,15 @@
 #include "engine/wake.hpp"
 #include "fmt/format.h"
 #include "raid/levels/levels.hpp"
+#include "server/growth/chunk_maps.hpp"
 #include "server/log.hpp"
 #include "server/pool_error.hpp"
+#include "server/pool_replace.hpp"
 
 namespace gpu4fs::server {
 namespace {
 
 constexpr u32 session_depth_log2 = 6;
-constexpr u32 patient_deadline_ms = 600'000;  // loading, recovery, the last checkpoint
 constexpr u32 checkpoint_mask_clean = 1;      // Opcode::checkpoint: the last one, the pool is left clean
 constexpr u32 checkpoint_mask_forced = 2;     // also when nothing has changed
 constexpr u64 upcall_wait_ns = 250'000'000;  // also how long stop() may have to wait
@@ -26,6 +27,7 @@ OpenedPool open_for(const ServerOptions& options) {
   OpenPoolOptions open;
   open.device_paths = options.device_paths;
   open.read_only = options.read_only;
+  open.degraded = options.degraded;
   return open_pool(open);
 }
 
@@ -37,8 +39,20 @@ RecoveryReport recover_before(const ServerOptions& options) {
 
 PoolServer::PoolServer(ServerOptions options)
     : options_(std::move(options)), recovery_(recover_before(options_)), pool_(open_for(options_)) {
-  if (!pool_.read_only) complete_superblocks(pool_);
+  if (!pool_.read_only) {
+    complete_superblocks(pool_);
+    clear_lost_chunk_maps(pool_);
+  }
   setup_ = set_up_engine(options_, pool_);
+  reserve_for_growth(pool_, setup_);
+  grower_ = std::make_unique<PoolGrower>(GrowthContext{
+      pool_, setup_, tables_, [this](format::Opcode opcode, u32 mask, u64 inode) { return call(opcode, mask, inode); },
+      [this](u32 page_class, u64 page_count) { return tell_room(page_class, page_count); },
+      [this] { return lost_devices(); }, [this](const std::string& path) { options_.device_paths.push_back(path); },
+      [this](const std::string& path) { forget_device(path); }, [this](u32 device) { flush_errors_[device] = 0; },
+      [this](u32 chunk) { forget_chunk_mapping(chunk); }});
+  all_accessible_ = setup_.gpu == nullptr && std::none_of(setup_.files.begin(), setup_.files.end(),
+                                                          [](const auto& file) { return file.grows_with_use(); });
 }
 
 PoolServer::~PoolServer() {
@@ -55,6 +69,12 @@ void PoolServer::start() {
   upcall_thread_ = std::thread([this] { answer_upcalls(); });
   started_ = true;
   load_state();
+  if (!pool_.read_only && options_.purpose == ServerPurpose::mount) {
+    growth_session_ = std::make_unique<ServerSession>(
+        *setup_.host, sessions_mutex_, ServerSession::Kind::internal, session_depth_log2, page_size);
+    growth_thread_ = std::thread([this] { make_wanted_chunks(); });
+    grower_->tell_engine();
+  }
   if (!pool_.read_only && options_.commit_interval_s != 0) {
     commit_thread_ = std::thread([this] { commit_regularly(); });
   }
@@ -63,6 +83,7 @@ void PoolServer::start() {
 
 std::vector<ChunkRange> PoolServer::chunk_ranges() const {
   std::vector<ChunkRange> chunks;
+  const std::shared_lock lock(tables_);
   for (const OpenedChunk& chunk : pool_.chunks) {
     chunks.push_back({chunk.descriptor.base_address, chunk.descriptor.size_bytes / page_size});
   }
@@ -74,8 +95,14 @@ void PoolServer::open_control() {
   const bool has_checksums = (pool_.superblock.feature_incompatible & format::feature_data_checksums) != 0;
   scrubber_ = std::make_unique<Scrubber>(
       ScrubSetup{*setup_.host, sessions_mutex_, chunk_ranges(), has_checksums, !pool_.read_only});
-  control_ = std::make_unique<PoolControl>(ControlContext{
-      options_, pool_, setup_, sessions_mutex_, *scrubber_, [this](u32 device) { return flush_errors_[device].load(); }});
+  open_exchange();
+  relocator_ = std::make_unique<Relocator>(
+      RelocatorSetup{*setup_.host, sessions_mutex_,
+                     [this] { return command(format::Opcode::checkpoint, checkpoint_mask_forced); }});
+  control_ = std::make_unique<PoolControl>(ControlContext{options_, pool_, setup_, sessions_mutex_, *scrubber_,
+                                                          [this](u32 device) { return flush_errors_[device].load(); },
+                                                          *grower_, tables_, *rebuilder_, *exchange_, *relocator_,
+                                                          *reshaper_, *spares_});
   if (options_.control_folder.empty()) return;
   Uuid uuid{};
   std::copy_n(pool_.superblock.pool_uuid, sizeof(uuid.bytes), uuid.bytes);
@@ -87,9 +114,109 @@ void PoolServer::open_control() {
   }
 }
 
+void PoolServer::open_exchange() {
+  const auto checkpoint = [this] { return command(format::Opcode::checkpoint, checkpoint_mask_forced); };
+  rebuilder_ = std::make_unique<Rebuilder>(RebuildSetup{*setup_.host, sessions_mutex_, [this] { return chunk_ranges(); },
+                                                        checkpoint,
+                                                        [this](u32 device) { exchange_->finished(device); }});
+  exchange_ = std::make_unique<DeviceExchange>(ExchangeContext{
+      pool_, setup_, tables_, sessions_mutex_, *rebuilder_, *grower_, checkpoint,
+      [this](u32 device, const device::MappedFile& file, const format::DevicePart& part) { map_device(device, file, part); },
+      [this](u32 device) { flush_errors_[device] = 0; },
+      [this](const std::string& path, const std::string& spec) { rename_device(path, spec); }});
+  reshaper_ = std::make_unique<Reshaper>(ReshaperSetup{
+      *grower_,
+      [this](const std::vector<u32>& chunks, const RelocationGoesOn& goes_on) {
+        return relocator_->empty_chunks(chunks, goes_on);
+      },
+      [this](u32 device) {
+        const std::shared_lock lock(tables_);
+        return pool_.devices[device].file.path();
+      }});
+  open_spares();
+}
+
+// Spares that will not do are no reason not to mount.
+void PoolServer::open_spares() {
+  SpareSetup setup;
+  setup.replace = [this](u32 device, const std::string& path) { return exchange_->replace(std::to_string(device), path, true, 0); };
+  setup.is_busy = [this] { return rebuilder_->is_busy(); };
+  setup.lost_devices = [this] { return lost_devices(); };
+  setup.bytes_least = [this] {
+    const std::shared_lock lock(tables_);
+    u64 least = ~u64{0};
+    for (u32 i = 0; i < pool_.devices.size(); ++i) {
+      if (pool_.devices[i].is_here()) least = std::min(least, replacement_size_min(pool_, i));
+    }
+    return least;
+  };
+  setup.is_member = [this](const DeviceFile& file) {
+    const std::shared_lock lock(tables_);
+    return std::any_of(pool_.devices.begin(), pool_.devices.end(), [&](const OpenedDevice& device) {
+      return device.file.fd() >= 0 && device.file.is_same_file(file);
+    });
+  };
+  auto spares = std::make_unique<SpareDevices>(std::move(setup));
+  if (pool_.read_only) return spares_.swap(spares);
+  for (const std::string& path : options_.spare_paths) {
+    const std::string problem = spares->add(path, false);
+    if (!problem.empty()) pool_.warnings.push_back("spare " + problem);
+  }
+  const std::lock_guard guard(spares_mutex_);
+  spares_ = std::move(spares);
+}
+
+void PoolServer::rename_device(const std::string& path, const std::string& spec) {
+  forget_device(path);
+  std::erase(options_.device_paths, spec);
+  options_.device_paths.push_back(spec);
+  has_lost_devices_ = true;
+}
+
+// Under tables_: whoever opens the pool again names it no more.
+void PoolServer::forget_device(const std::string& path) {
+  std::vector<std::string> paths;
+  for (const std::string& list : options_.device_paths) {
+    for (const std::string& text : split_device_list(list)) {
+      if (parse_device(text).path != path) paths.push_back(text);
+    }
+  }
+  options_.device_paths = std::move(paths);
+}
+
+// Another chunk, or none, has the number.
+void PoolServer::forget_chunk_mapping(u32 chunk) {
+  const std::lock_guard guard(mapped_mutex_);
+  if (chunk < chunks_mapped_.size()) chunks_mapped_[chunk] = false;
+  room_at_refusal_.erase(chunk);
+}
+
+// As the engine has it, a bit each.
+u64 PoolServer::lost_devices() {
+  return open_inspector().lost_devices();
+}
+
+std::vector<std::string> PoolServer::device_paths() {
+  const std::shared_lock lock(tables_);
+  return options_.device_paths;
+}
+
 void PoolServer::close_control() {
   control_socket_.reset();
   control_.reset();
+  if (reshaper_) reshaper_->stop();
+  if (relocator_) relocator_->stop();
+  std::unique_ptr<SpareDevices> spares;
+  {
+    const std::lock_guard guard(spares_mutex_);
+    spares = std::move(spares_);
+  }
+  spares.reset();
+  if (rebuilder_) rebuilder_->stop();
+  reshaper_.reset();
+  relocator_.reset();
+  exchange_.reset();
+  rebuilder_.reset();
   scrubber_.reset();
 }
 
@@ -128,6 +255,7 @@ bool PoolServer::stop() {
     stop_changed_.notify_all();
   }
   if (commit_thread_.joinable()) commit_thread_.join();
+  end_growth_thread();
   Status status = Status::ok;
   // A pool whose state could not be loaded is left as it was found.
   if (!pool_.read_only && loaded_) {
@@ -140,6 +268,7 @@ bool PoolServer::stop() {
   }
   end_upcall_thread();
   management_session_.reset();
+  growth_session_.reset();
   upcall_session_.reset();
   setup_.host->stop();
   return status == Status::ok;
@@ -186,13 +315,29 @@ std::string PoolServer::statistics_json() const {
       counters.deadlines_exceeded, counters.upcalls_dropped);
 }
 
-Status PoolServer::command(format::Opcode opcode, u32 mask) {
-  const std::lock_guard guard(management_mutex_);
+Status PoolServer::command(format::Opcode opcode, u32 mask) { return call(opcode, mask, 0).status; }
+
+ring::Completion PoolServer::call(format::Opcode opcode, u32 mask, u64 inode) {
   format::Command request{};
   request.opcode = opcode;
   request.mask = mask;
+  request.inode = inode;
+  return call_patiently(request);
+}
+
+Status PoolServer::tell_room(u32 page_class, u64 page_count) {
+  format::Command request{};
+  request.opcode = format::Opcode::grow;
+  request.mask = format::grow_room;
+  request.mode = page_class;
+  request.offset = page_count;
+  return call_patiently(request).status;
+}
+
+ring::Completion PoolServer::call_patiently(format::Command request) {
+  const std::lock_guard guard(management_mutex_);
   request.deadline_ms = patient_deadline_ms;
-  return management_session_->call(request).status;
+  return management_session_->call(request);
 }
 
 void PoolServer::answer_upcalls() {
@@ -202,20 +347,29 @@ void PoolServer::answer_upcalls() {
       report_death();
       continue;
     }
-    const Status result = carry_out(upcall);
+    if (upcall.kind == ring::UpcallKind::make_chunk && defer_to_growth(upcall)) continue;
+    u64 failed_devices = 0;
+    const Status result = carry_out(upcall, &failed_devices);
     if (!ring::wants_answer(upcall.kind)) continue;
     // not_found: the command gave up waiting.
-    (void)upcall_session_->call(engine::answer_upcall_command(upcall, result));
+    (void)upcall_session_->call(engine::answer_upcall_command(upcall, result, failed_devices));
   }
   upcalls_ended_ = true;
 }
 
-Status PoolServer::carry_out(const ring::Upcall& upcall) {
+Status PoolServer::carry_out(const ring::Upcall& upcall, u64* failed_devices) {
   switch (upcall.kind) {
     case ring::UpcallKind::flush_device:
-      return flush_devices(upcall.argument);
+      return flush_devices(upcall.argument, failed_devices);
+    case ring::UpcallKind::device_lost:
+      tell_of_loss(upcall.argument);
+      return Status::ok;
     case ring::UpcallKind::map_chunk:
       return map_chunk(upcall.argument);
+    case ring::UpcallKind::make_chunk:
+      return Status::no_space;
+    case ring::UpcallKind::write_growth:
+      return grower_->write(upcall.argument);
     case ring::UpcallKind::log:
       log(LogLevel::warning,
           fmt::format("the engine reports {} {:#x}", upcall.detail, upcall.argument));
@@ -227,12 +381,26 @@ Status PoolServer::carry_out(const ring::Upcall& upcall) {
   return Status::not_supported;
 }
 
-Status PoolServer::flush_devices(u64 which) {
+void PoolServer::tell_of_loss(u64 device) {
+  has_lost_devices_ = true;
+  const std::shared_lock lock(tables_);
+  if (device >= setup_.files.size()) return;
+  log(LogLevel::error,
+      fmt::format("device {} failed and is not used any more: {}; the pool goes on without it, with less redundancy",
+                  device, setup_.files[device].path()));
+  const std::lock_guard guard(spares_mutex_);
+  if (spares_) spares_->device_lost();
+}
+
+// The failing ones are marked in *failed_devices; whether the pool can do without them, the engine says.
+Status PoolServer::flush_devices(u64 which, u64* failed_devices) {
   Status status = Status::ok;
+  const std::shared_lock lock(tables_);
   for (u64 i = 0; i < setup_.files.size(); ++i) {
     if (which != ~u64{0} && which != i) continue;
     // The kernel tells of a lost write once; what it lost stays lost.
     if (flush_errors_[i].load() != 0) {
+      *failed_devices |= u64{1} << i;
       status = Status::device_failed;
       continue;
     }
@@ -241,27 +409,120 @@ Status PoolServer::flush_devices(u64 which) {
     } catch (const device::DeviceError& error) {
       log(LogLevel::error, error.what());
       flush_errors_[i].fetch_add(1);
+      *failed_devices |= u64{1} << i;
       status = Status::device_failed;
     }
   }
   return status;
 }
 
-Status PoolServer::map_chunk(u64 chunk) {
-  if (chunk >= pool_.chunks.size()) return Status::out_of_range;
-  chunks_mapped_.resize(pool_.chunks.size());
-  if (chunks_mapped_[chunk]) return Status::ok;
-  for (const format::ColumnAddress column : pool_.chunks[chunk].columns) {
-    GPU4FS_TRY(map_column(chunk, column));
+// False: nobody will make a chunk any more.
+bool PoolServer::defer_to_growth(const ring::Upcall& upcall) {
+  const std::lock_guard guard(growth_mutex_);
+  if (growth_ends_ || !growth_thread_.joinable()) return false;
+  chunks_wanted_.push_back(upcall);
+  growth_changed_.notify_all();
+  return true;
+}
+
+// One chunk of a class for all that ask for it meanwhile. A chunk takes a checkpoint, which the upcall thread flushes for.
+void PoolServer::make_wanted_chunks() {
+  std::unique_lock lock(growth_mutex_);
+  for (;;) {
+    growth_changed_.wait(lock, [this] { return growth_ends_ || !chunks_wanted_.empty(); });
+    if (chunks_wanted_.empty()) return;
+    const u64 page_class = chunks_wanted_.front().argument;
+    const auto others = std::stable_partition(chunks_wanted_.begin(), chunks_wanted_.end(), [page_class](const ring::Upcall& upcall) {
+      return upcall.argument == page_class;
+    });
+    const std::vector<ring::Upcall> asking(chunks_wanted_.begin(), others);
+    chunks_wanted_.erase(chunks_wanted_.begin(), others);
+    const bool ends = growth_ends_;
+    lock.unlock();
+    Status result = Status::no_space;
+    try {
+      if (!ends && grower_->add_chunks(1, static_cast<u32>(page_class)) != 0) result = Status::ok;
+    } catch (const PoolError& error) {
+      log(LogLevel::error, error.what());
+      const bool is_refused = error.status() == Status::no_space || error.status() == Status::busy;
+      result = is_refused ? Status::no_space : Status::io_error;
+      grower_->tell_engine();
+    } catch (const std::exception& error) {
+      // No memory for the chunk's state, in the engine's place for it or here.
+      log(LogLevel::error, fmt::format("no chunk could be made: {}", error.what()));
+    }
+    for (const ring::Upcall& upcall : asking) {
+      (void)growth_session_->call(engine::answer_upcall_command(upcall, result));
+    }
+    lock.lock();
   }
+}
+
+void PoolServer::end_growth_thread() {
+  if (!growth_thread_.joinable()) return;
+  {
+    const std::lock_guard guard(growth_mutex_);
+    growth_ends_ = true;
+    growth_changed_.notify_all();
+  }
+  growth_thread_.join();
+}
+
+Status PoolServer::map_chunk(u64 chunk) {
+  const std::shared_lock lock(tables_);
+  if (chunk >= pool_.chunks.size()) return Status::out_of_range;
+  if (pool_.chunks[chunk].is_erased()) return Status::no_space;  // the command looks elsewhere
+  if (is_chunk_mapped(chunk)) return Status::ok;
+  for (const format::ColumnAddress column : pool_.chunks[chunk].columns) {
+    const u32 device = column.device_index();
+    if (setup_.files[device].is_absent()) continue;
+    const Status status = map_column(chunk, column, setup_.files[device]);
+    if (status == Status::ok) continue;
+    if (pool_.devices[device].is_here()) return status;
+    // A device that is being filled and has no room for it is not worth that the others stop.
+    format::Command given_up{};
+    given_up.opcode = format::Opcode::rebuild;
+    given_up.mode = static_cast<u32>(format::RebuildStep::give_up);
+    given_up.inode = device;
+    GPU4FS_TRY(upcall_session_->call(given_up).status);
+  }
+  const std::lock_guard guard(mapped_mutex_);
+  chunks_mapped_.resize(std::max<std::size_t>(chunks_mapped_.size(), chunk + 1));
   chunks_mapped_[chunk] = true;
   return Status::ok;
 }
 
+bool PoolServer::is_chunk_mapped(u64 chunk) {
+  const std::lock_guard guard(mapped_mutex_);
+  return chunk < chunks_mapped_.size() && chunks_mapped_[chunk];
+}
+
+// What the engine may touch of a device that it did not know before. Under tables_.
+void PoolServer::map_device(u32 device, const device::MappedFile& file, const format::DevicePart& part) {
+  const auto reach = [&](u64 offset, u64 length) {
+    if (length == 0) return;
+    if (file.grows_with_use()) file.reserve_range(offset, length);
+    if (setup_.host->map_memory(file.base() + offset, length) == Status::ok) return;
+    throw PoolError(Status::gpu_error, fmt::format("{}: {} KiB at {:#x} cannot be registered with the GPU", file.path(),
+                                                   length >> 10, offset));
+  };
+  reach(0, format::layout_area_offset);
+  if (device < pool_.superblock.tree_replica_count) reach(part.log_offset, part.log_bytes);
+  for (u32 chunk = 0; chunk < pool_.chunks.size(); ++chunk) {
+    for (const format::ColumnAddress column : pool_.chunks[chunk].columns) {
+      if (column.device_index() != device) continue;
+      const u64 pages = pool_.chunks[chunk].descriptor.size_bytes / page_size;
+      reach(column.offset_bytes(), format::chunk_layout(pages).header_pages * page_size);
+      if (!all_accessible_ && !is_chunk_mapped(chunk)) continue;
+      const Status status = map_column(chunk, column, file);
+      if (status != Status::ok) throw PoolError(status, fmt::format("{}: {}", file.path(), status_text(status)));
+    }
+  }
+}
+
 // The column's data pages; the header area in front of them is mapped since the mount. They get their blocks
 // first: without, an access would end the process on a full medium.
-Status PoolServer::map_column(u64 chunk, format::ColumnAddress column) {
-  const device::MappedFile& file = setup_.files[column.device_index()];
+Status PoolServer::map_column(u64 chunk, format::ColumnAddress column, const device::MappedFile& file) {
   const format::ChunkDescriptor& descriptor = pool_.chunks[chunk].descriptor;
   const u64 header_bytes = format::chunk_layout(descriptor.size_bytes / page_size).header_pages * page_size;
   const u64 begin = column.offset_bytes() + header_bytes;
@@ -269,16 +530,21 @@ Status PoolServer::map_column(u64 chunk, format::ColumnAddress column) {
   if (file.grows_with_use()) {
     // Trying in vain takes time, so it waits until there is more room than at the last time.
     const u64 room = file.room_bytes();
-    const auto refused = room_at_refusal_.find(chunk);
-    if (refused != room_at_refusal_.end() && room <= refused->second) return Status::no_space;
+    {
+      const std::lock_guard guard(mapped_mutex_);
+      const auto refused = room_at_refusal_.find(chunk);
+      if (refused != room_at_refusal_.end() && room <= refused->second) return Status::no_space;
+    }
     try {
       file.reserve_range(begin, length);
     } catch (const device::DeviceError& error) {
       log(LogLevel::error, fmt::format("chunk {} cannot be used: {}", chunk, error.what()));
       if (error.error_number() != ENOSPC) return Status::device_failed;
+      const std::lock_guard guard(mapped_mutex_);
       room_at_refusal_[chunk] = room;
       return Status::no_space;
     }
+    const std::lock_guard guard(mapped_mutex_);
     room_at_refusal_.erase(chunk);
   }
   return setup_.host->map_memory(file.base() + begin, length);

@@ -5,7 +5,8 @@
 //   ... open_session() ...        // by front ends of this process
 //   server.stop();                // last checkpoint, engine ends; sessions must be gone
 //
-// Threads of its own: one answers upcalls, one asks for checkpoints, one scrubs, and those of the control socket.
+// Threads of its own: one answers upcalls, one makes chunks, one asks for checkpoints, one scrubs, and those of the
+// control socket.
 // Host only.
 #pragma once
 
@@ -15,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -25,14 +27,20 @@
 #include "ring/engine_port.hpp"
 #include "ring/ring_client.hpp"
 #include "server/control_socket.hpp"
+#include "server/device_exchange.hpp"
 #include "server/engine_setup.hpp"
+#include "server/growth/pool_grower.hpp"
+#include "server/growth/reshaper.hpp"
 #include "server/pool_control.hpp"
 #include "server/pool_inspector.hpp"
 #include "server/pool_open.hpp"
+#include "server/rebuilder.hpp"
+#include "server/relocator.hpp"
 #include "server/recovery/recovery.hpp"
 #include "server/scrubber.hpp"
 #include "server/server_options.hpp"
 #include "server/server_session.hpp"
+#include "server/spare_devices.hpp"
 
 namespace gpu4fs::server {
 
@@ -82,6 +90,11 @@ class PoolServer {
 
   engine::EngineHost& engine() { return *setup_.host; }
 
+  // To open the pool again with: devices that were replaced are not among them.
+  [[nodiscard]] std::vector<std::string> device_paths();
+  // A device was lost or replaced since the mount, so that it may take the option `degraded` to go on.
+  [[nodiscard]] bool has_lost_devices() const { return has_lost_devices_; }
+
   // How often changes that had been acknowledged could not be written (engine/write_errors.hpp), since the mount.
   [[nodiscard]] u64 write_errors() const;
   // Of the control socket, "" without one.
@@ -89,6 +102,17 @@ class PoolServer {
   // While the server is started.
   [[nodiscard]] const PoolControl& control() const { return *control_; }
   Scrubber& scrubber() { return *scrubber_; }
+  // While the server is started, and the pool can be written.
+  PoolGrower& grower() { return *grower_; }
+  Rebuilder& rebuilder() { return *rebuilder_; }
+  DeviceExchange& exchange() { return *exchange_; }
+  Relocator& relocator() { return *relocator_; }
+  // Freezes the chunks and moves all that they hold; they stay frozen (server/relocator.hpp). PoolError.
+  RelocationResult empty_chunks(const std::vector<u32>& chunks, const RelocationGoesOn& goes_on) {
+    return relocator_->empty_chunks(chunks, goes_on);
+  }
+  Reshaper& reshaper() { return *reshaper_; }
+  SpareDevices& spares() { return *spares_; }
   [[nodiscard]] std::vector<ChunkRange> chunk_ranges() const;
   PoolInspector open_inspector() { return {*setup_.host, sessions_mutex_}; }
 
@@ -98,26 +122,50 @@ class PoolServer {
   void close_control();
   void answer_upcalls();
   void end_upcall_thread();
-  Status carry_out(const ring::Upcall& upcall);
-  Status flush_devices(u64 which);
+  Status carry_out(const ring::Upcall& upcall, u64* failed_devices);
+  Status flush_devices(u64 which, u64* failed_devices);
+  void tell_of_loss(u64 device);
+  bool defer_to_growth(const ring::Upcall& upcall);
+  void end_growth_thread();
   Status map_chunk(u64 chunk);
-  Status map_column(u64 chunk, format::ColumnAddress column);
+  Status map_column(u64 chunk, format::ColumnAddress column, const device::MappedFile& file);
+  void map_device(u32 device, const device::MappedFile& file, const format::DevicePart& part);
+  bool is_chunk_mapped(u64 chunk);
+  void open_exchange();
+  void open_spares();
+  void rename_device(const std::string& path, const std::string& spec);
+  u64 lost_devices();
   void commit_regularly();
+  void make_wanted_chunks();
   Status command(format::Opcode opcode, u32 mask);
+  ring::Completion call(format::Opcode opcode, u32 mask, u64 inode);
+  void forget_device(const std::string& path);
+  void forget_chunk_mapping(u32 chunk);
+  Status tell_room(u32 page_class, u64 page_count);
+  ring::Completion call_patiently(format::Command request);
   void report_death();
 
   ServerOptions options_;
   RecoveryReport recovery_;
   OpenedPool pool_;
   EngineSetup setup_;
+  mutable std::shared_mutex tables_;  // of the devices and chunks in the two, see PoolGrower
   std::mutex sessions_mutex_;  // opening and closing, one at a time
   std::unique_ptr<ServerSession> upcall_session_;
   std::mutex management_mutex_;  // one command at a time on the management session
   std::unique_ptr<ServerSession> management_session_;
   std::thread upcall_thread_;
-  // Of the upcall thread:
-  std::vector<bool> chunks_mapped_;                         // by chunk
-  std::unordered_map<u64, u64> room_at_refusal_;            // by chunk: bytes its medium had left
+  std::atomic<bool> has_lost_devices_{false};
+  bool all_accessible_ = false;  // the engine reaches every chunk from the start
+  std::mutex mapped_mutex_;
+  std::vector<bool> chunks_mapped_;                         // under mapped_mutex_: by chunk
+  std::unordered_map<u64, u64> room_at_refusal_;            // under mapped_mutex_: by chunk, bytes its medium had left
+  std::unique_ptr<ServerSession> growth_session_;  // of the growth thread
+  std::thread growth_thread_;
+  std::mutex growth_mutex_;
+  std::condition_variable growth_changed_;
+  std::vector<ring::Upcall> chunks_wanted_;  // under growth_mutex_: upcalls without answer
+  bool growth_ends_ = false;                 // under growth_mutex_
   std::thread commit_thread_;
   std::mutex stop_mutex_;
   std::condition_variable stop_changed_;
@@ -127,7 +175,14 @@ class PoolServer {
   std::function<void()> death_handler_;
   std::atomic<bool> death_reported_{false};
   std::array<std::atomic<u64>, device_count_max> flush_errors_{};  // by device
+  std::unique_ptr<PoolGrower> grower_;
   std::unique_ptr<Scrubber> scrubber_;
+  std::unique_ptr<Rebuilder> rebuilder_;
+  std::unique_ptr<DeviceExchange> exchange_;
+  std::unique_ptr<Relocator> relocator_;
+  std::unique_ptr<Reshaper> reshaper_;
+  std::mutex spares_mutex_;  // while they come and go
+  std::unique_ptr<SpareDevices> spares_;
   std::unique_ptr<PoolControl> control_;
   std::unique_ptr<ControlSocket> control_socket_;
   bool started_ = false;

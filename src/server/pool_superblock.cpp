@@ -79,6 +79,7 @@ std::string find_device_part_problem(const Superblock& superblock, u64 device_by
   if (std::memcmp(part.device_uuid, superblock.device_uuids[part.device_index], 16) != 0) {
     return fmt::format("device UUID is not that of member {}", part.device_index);
   }
+  if (is_zero(part.device_uuid)) return "device without a UUID";
   if (part.reserved0 != 0 || !is_zero(part.reserved)) return "reserved bytes of the device part";
   if (part.size_bytes > device_bytes) {
     return fmt::format("image cut short: the device has {} bytes, the pool uses {}", device_bytes,
@@ -109,6 +110,37 @@ std::string find_tree_problem(const Superblock& superblock) {
   return "";
 }
 
+std::string find_log_problem(const Superblock& superblock) {
+  const bool begins_nowhere = superblock.log_start == 0 && format::has_log(superblock);
+  if (begins_nowhere || superblock.log_start % format::log_record_granule != 0 || superblock.log_start > u64{1} << 62) {
+    return fmt::format("log that starts at {}", superblock.log_start);
+  }
+  const u64 capacity = superblock.log_capacity;
+  if (capacity == 0) return "";
+  const bool holds_it = superblock.device.device_index < superblock.tree_replica_count;
+  if (!is_aligned(capacity, page_size) || capacity < format::log_capacity_min ||
+      (holds_it && capacity > superblock.device.log_bytes)) {
+    return fmt::format("log of {} bytes in an area of {}", capacity, superblock.device.log_bytes);
+  }
+  return "";
+}
+
+std::string find_stale_problem(const Superblock& superblock) {
+  bool any = false;
+  for (u32 i = 0; i < device_count_max; ++i) {
+    const u64 since = superblock.stale_since[i];
+    any = any || since != 0;
+    if (since > superblock.epoch || (since != 0 && is_zero(superblock.device_uuids[i]))) {
+      return fmt::format("device {} is stale since epoch {}", i, since);
+    }
+  }
+  if (superblock.device.device_index < device_count_max && superblock.stale_since[superblock.device.device_index] != 0) {
+    return "it says that its own device is stale";
+  }
+  const bool named = (superblock.feature_incompatible & format::feature_stale_devices) != 0;
+  return named == any ? "" : "stale devices and the feature that tells of them do not agree";
+}
+
 std::string find_inode_file_problem(const Superblock& superblock) {
   const format::Inode& inode = superblock.inode_file;
   if (inode.version != 1 || inode.height != format::inode_file_height || inode.flags != 0 ||
@@ -131,19 +163,22 @@ std::string find_common_problem(const Superblock& superblock) {
   if (superblock.device_count < 1 || superblock.device_count > device_count_max) {
     return fmt::format("{} devices", superblock.device_count);
   }
+  const bool may_have_gaps = (superblock.feature_incompatible & format::feature_removed_devices) != 0;
+  bool has_gaps = false;
   for (u32 i = 0; i < device_count_max; ++i) {
     const bool zero = is_zero(superblock.device_uuids[i]);
-    if (zero != (i >= superblock.device_count)) return fmt::format("UUID of member {}", i);
+    const bool is_gap = zero && i < superblock.device_count;
+    has_gaps = has_gaps || is_gap;
+    if ((is_gap && (!may_have_gaps || i < superblock.tree_replica_count)) || (!zero && i >= superblock.device_count)) {
+      return fmt::format("UUID of member {}", i);
+    }
     for (u32 k = 0; k < i && !zero; ++k) {
       if (std::memcmp(superblock.device_uuids[i], superblock.device_uuids[k], 16) == 0) {
         return fmt::format("members {} and {} have the same UUID", k, i);
       }
     }
   }
-  const bool begins_nowhere = superblock.log_start == 0 && format::has_log(superblock);
-  if (begins_nowhere || superblock.log_start % format::log_record_granule != 0 || superblock.log_start > u64{1} << 62) {
-    return fmt::format("log that starts at {}", superblock.log_start);
-  }
+  if (has_gaps != may_have_gaps) return "removed devices and the feature that tells of them do not agree";
   const u64 chunk_size = superblock.chunk_size_bytes;
   if (!is_power_of_two(chunk_size) || chunk_size < format::chunk_size_min ||
       chunk_size > format::chunk_size_max) {
@@ -156,10 +191,13 @@ std::string find_common_problem(const Superblock& superblock) {
   if (superblock.page_total > page_max || superblock.page_used > superblock.page_total) {
     return fmt::format("{} pages used of {}", superblock.page_used, superblock.page_total);
   }
-  const auto is_known = [](u16 profile) {
-    return profile <= UINT8_MAX && raid::is_known_level(static_cast<format::RaidLevel>(profile));
-  };
-  if (!is_known(superblock.data_profile) || superblock.metadata_profile != superblock.data_profile) {
+  const bool is_mixed = (superblock.feature_incompatible & format::feature_mixed_profiles) != 0;
+  const bool is_physical = (superblock.feature_incompatible & format::feature_physical) != 0;
+  if (is_physical && !is_mixed) return "chunks of given devices in a pool of one profile";
+  const u32 profile_end = is_mixed ? format::pool_profile_max : static_cast<u32>(format::RaidLevel::raid7);
+  const auto is_known = [&](u16 profile) { return profile >= 1 && profile <= profile_end; };
+  if (!is_known(superblock.data_profile) || !is_known(superblock.metadata_profile) ||
+      (!is_mixed && superblock.metadata_profile != superblock.data_profile)) {
     return fmt::format("data profile {}, metadata profile {}", superblock.data_profile,
                        superblock.metadata_profile);
   }
@@ -212,6 +250,8 @@ std::string find_superblock_problem(const Superblock& superblock, u32 slot, u64 
   std::string problem = find_common_problem(superblock);
   if (problem.empty()) problem = find_device_part_problem(superblock, device_bytes);
   if (problem.empty()) problem = find_tree_problem(superblock);
+  if (problem.empty()) problem = find_log_problem(superblock);
+  if (problem.empty()) problem = find_stale_problem(superblock);
   return problem;
 }
 

@@ -45,6 +45,7 @@ struct ServerOptions {
   u32 generation_skip = 0;           // see fs::FileSystem; with it numbers are not reused unseen after a restart
   u32 recovered_generation_skip = 0; // of the engine that wrote the log
   bool allow_fault = false;          // the control socket's "end-engine" is obeyed; for tests
+  std::vector<std::string> spare_paths;  // devices that take the place of one that is lost
   bool degraded = false;             // go on although a device is missing, where nothing is lost by it
 };
 

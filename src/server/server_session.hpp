@@ -12,6 +12,9 @@
 
 namespace gpu4fs::server {
 
+// Deadline of commands that nobody else waits for: loading, recovery, the last checkpoint.
+inline constexpr u32 patient_deadline_ms = 600'000;
+
 class ServerSession {
  public:
   enum class Kind { internal, trusted };

@@ -9,7 +9,7 @@
 #include "check/pool_image.hpp"
 #include "fmt/format.h"
 
-namespace gpu4fs::test {
+namespace gpu4fs::test::repair_test {
 namespace {
 
 using server::CheckResult;
@@ -237,4 +237,4 @@ TEST_F(RepairTest, PoolInUseIsRefused) {
 }
 
 }  // namespace
-}  // namespace gpu4fs::test
+}  // namespace gpu4fs::test::repair_test

@@ -12,7 +12,7 @@
 #include "support/file_client.hpp"
 #include "support/test_pool.hpp"
 
-namespace gpu4fs::test {
+namespace gpu4fs::test::engine_death_test {
 namespace {
 
 constexpr u64 root = format::inode_number_root;
@@ -116,4 +116,4 @@ TEST(EngineDeath, FormerErrorsCountOn) {
 }
 
 }  // namespace
-}  // namespace gpu4fs::test
+}  // namespace gpu4fs::test::engine_death_test

@@ -19,7 +19,6 @@
 namespace gpu4fs::server::test {
 namespace {
 
-constexpr u64 mib = u64{1} << 20;
 
 u64 oracle_hash(const std::vector<u8>& bytes, u64 seed) {
   return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
@@ -90,7 +89,7 @@ TEST(PoolMake, every_initial_page_has_its_descriptor) {
     const std::vector<u8> bytes = read_bytes(path, column + (16 + page) * page_size, page_size);
     EXPECT_EQ(descriptor.checksum, oracle_hash(bytes, 8 * mib + page * page_size)) << page;
     EXPECT_EQ(descriptor.birth_epoch, 1u);
-    EXPECT_EQ(descriptor.reserved, 0u);
+    EXPECT_EQ(descriptor.flags, 0u);
   }
 }
 
@@ -189,7 +188,7 @@ TEST(PoolLayout, areas_hold_for_large_and_uneven_pools) {
 
 TEST(PoolLayout, columns_of_a_chunk_are_on_different_devices_of_most_room) {
   const std::vector<NamedSize> devices = {{"a", 64 * mib}, {"b", 200 * mib}, {"c", 100 * mib}, {"d", 64 * mib}};
-  for (const char* name : {"raid0", "raid1", "raid1c3", "raid1c4"}) {
+  for (const char* name : {"raid0", "raid1", "raid1c3", "raid1c4", "raid5", "raid6", "raid7"}) {
     const PoolLayout layout = compute_layout(devices, 8 * mib, 0, parse_profile(name, 0));
     std::vector<u64> used(devices.size());
     u64 base = 8 * mib;
@@ -216,8 +215,89 @@ TEST(PoolLayout, columns_of_a_chunk_are_on_different_devices_of_most_room) {
   }
 }
 
+TEST(PoolLayout, profiles_of_devices_get_their_share_there) {
+  const std::vector<NamedSize> devices(3, {"device", 1024 * mib});
+  const std::vector<ChunkShare> shares = {{parse_profile("raid1", 0), format::chunk_flag_any_content, 0.8},
+                                          {parse_profile("physical:2", 0), format::chunk_flag_data, 0.2}};
+  const PoolLayout layout = compute_layout(devices, 16 * mib, 0, shares);
+  u64 chunks = 0;
+  for (const ChunkPlacement& chunk : layout.chunks) {
+    EXPECT_EQ(raid::find_shape_problem(chunk.descriptor), nullptr);
+    if (format::profile_of(chunk.descriptor) != format::physical_profile(2)) continue;
+    ++chunks;
+    ASSERT_EQ(chunk.columns.size(), 1u);
+    EXPECT_EQ(chunk.columns[0].device_index, 2u);
+    EXPECT_EQ(chunk.descriptor.flags, u32{format::chunk_flag_data} | format::chunk_flag_physical);
+  }
+  EXPECT_NEAR(static_cast<double>(chunks * 16 * mib), 0.2 * 3 * 1024 * mib, 40 * mib);
+  EXPECT_STREQ(format::profile_name(format::physical_profile(2)).text, "physical:2");
+  EXPECT_STREQ(format::profile_name(format::physical_profile(55)).text, "physical:55");
+  for (const char* name : {"physical:", "physical:56", "physical:x", "physical:-1", "physical:01", "physical:1 "}) {
+    EXPECT_TRUE(contains(error_of([&] { parse_profile(name, 0); }), "the index of a device")) << name;
+  }
+  EXPECT_TRUE(contains(error_of([&] { parse_profile("physical:1", 65536); }), "no stripes"));
+  const std::vector<NamedSize> two(2, {"device", 1024 * mib});
+  EXPECT_TRUE(contains(error_of([&] { compute_layout(two, 16 * mib, 0, shares); }), "the pool has 2 devices"));
+}
+
+TEST(PoolLayout, profiles_get_their_shares) {
+  const std::vector<NamedSize> devices(5, {"device", 1024 * mib});
+  const std::vector<ChunkShare> shares = {{parse_profile("raid1c3", 0), format::chunk_flag_metadata, 0.1},
+                                          {parse_profile("raid5", 0), format::chunk_flag_data, 0.7},
+                                          {parse_profile("raid0", 0), format::chunk_flag_data, 0.2}};
+  const PoolLayout layout = compute_layout(devices, 16 * mib, 0, shares);
+  std::map<format::Profile, u64> granules;
+  u64 all = 0;
+  u64 base = 16 * mib;
+  for (const ChunkPlacement& chunk : layout.chunks) {
+    const format::ChunkDescriptor& d = chunk.descriptor;
+    EXPECT_EQ(d.base_address, base);
+    base += d.size_bytes;
+    EXPECT_EQ(raid::find_shape_problem(d), nullptr);
+    const format::Profile profile = format::profile_of(d.level, d.column_count);
+    EXPECT_EQ(d.flags, profile == format::Profile::raid1c3 ? format::chunk_flag_metadata : format::chunk_flag_data);
+    granules[profile] += chunk.column_granules() * chunk.columns.size();
+    all += chunk.column_granules() * chunk.columns.size();
+  }
+  const format::ChunkDescriptor& first = layout.chunks.front().descriptor;
+  EXPECT_EQ(format::profile_of(first.level, first.column_count), format::Profile::raid1c3) << "the root directory is there";
+  const auto part = [&](format::Profile profile) { return static_cast<double>(granules[profile]) / static_cast<double>(all); };
+  EXPECT_NEAR(part(format::Profile::raid1c3), 0.1, 0.02);
+  EXPECT_NEAR(part(format::Profile::raid5), 0.7, 0.03);
+  EXPECT_NEAR(part(format::Profile::raid0), 0.2, 0.03);
+  EXPECT_EQ(granules.size(), 3u);
+  // The pool is small: each gets a chunk, or it is refused.
+  const std::vector<NamedSize> small(4, {"device", 32 * mib});
+  EXPECT_GE(compute_layout(small, 8 * mib, 0, shares).chunks.size(), 3u);
+  const std::vector<NamedSize> smallest(4, {"device", 12 * mib});
+  EXPECT_TRUE(contains(error_of([&] { compute_layout(smallest, 8 * mib, 0, shares); }), "beside those of the others"));
+}
+
+// Every profile for data with every one for metadata.
+TEST(PoolMake, all_pairs_of_profiles_can_be_opened) {
+  const char* names[] = {"single", "raid0", "raid1", "raid1c3", "raid1c4", "raid5", "raid6", "raid7"};
+  for (u32 d = 0; d < std::size(names); ++d) {
+    for (u32 m = 0; m < std::size(names); ++m) {
+      const TemporaryFolder folder;
+      MakePoolOptions make = pool_options({folder / "a", folder / "b", folder / "c", folder / "d", folder / "e"}, 32 * mib);
+      make.data_profile = names[d];
+      make.metadata_profile = names[m];
+      const format::Superblock made = make_pool(make);
+      EXPECT_EQ((made.feature_incompatible & format::feature_mixed_profiles) != 0, d != m);
+      OpenPoolOptions open;
+      open.device_paths = make.device_paths;
+      const OpenedPool pool = open_pool(open);
+      EXPECT_STREQ(format::profile_name(profiles_of(pool).data).text, names[d]);
+      EXPECT_STREQ(format::profile_name(profiles_of(pool).metadata).text, names[m]);
+      u32 redundancy = 0;
+      for (const OpenedChunk& chunk : pool.chunks) redundancy = std::max<u32>(redundancy, chunk.descriptor.redundancy);
+      EXPECT_EQ(made.tree_replica_count, std::max(2u, redundancy + 1));
+    }
+  }
+}
+
 TEST(PoolLayout, profiles_are_refused_with_a_reason) {
-  EXPECT_TRUE(contains(error_of([] { parse_profile("raid5", 0); }), "not supported"));
+  EXPECT_TRUE(contains(error_of([] { parse_profile("raid9", 0); }), "not supported"));
   EXPECT_TRUE(contains(error_of([] { parse_profile("raid0", 12288); }), "power of two"));
   EXPECT_TRUE(contains(error_of([] { parse_profile("raid0", 2 << 20); }), "power of two"));
   EXPECT_TRUE(contains(error_of([] { parse_profile("raid1", 65536); }), "has no stripes"));
@@ -325,9 +405,15 @@ TEST(PoolMake, refuses_bad_options) {
   };
   refused([](auto& o) { o.device_paths.clear(); }, "1 to 64 devices");
   refused([](auto& o) { o.device_paths.assign(65, "x"); }, "not 65");
-  refused([](auto& o) { o.data_profile = "raid6"; }, "data profile 'raid6' and metadata profile 'single' differ");
-  refused([](auto& o) { o.data_profile = o.metadata_profile = "raid6"; }, "profile 'raid6' is not supported");
-  refused([](auto& o) { o.metadata_profile = "raid1"; }, "metadata profile 'raid1' differ");
+  refused([](auto& o) { o.data_profile = "raid6"; }, "profile 'raid6' needs 3 devices");
+  refused([](auto& o) { o.data_profile = o.metadata_profile = "raid9"; }, "profile 'raid9' is not supported");
+  refused([](auto& o) { o.data_profile = o.metadata_profile = "raid7"; }, "needs 4 devices");
+  refused([](auto& o) { o.metadata_profile = "raid1"; }, "profile 'raid1' needs 2 devices");
+  refused([](auto& o) { o.metadata_profile = "raid1", o.metadata_share = 0.995; }, "a share of 99.5 %");
+  refused([](auto& o) { o.metadata_profile = "raid1", o.metadata_share = 0; }, "a share of 0 %");
+  refused([](auto& o) { o.more_profiles = {{"raid0", 0.6}, {"raid1", 0.39999}}; }, "0.001 % are left");
+  refused([](auto& o) { o.more_profiles = {{"single", 0.5}}; }, "'single' is named twice");
+  refused([](auto& o) { o.more_profiles = {{"raid0", 0.2}, {"raid0", 0.2}}; }, "'raid0' is named twice");
   refused([](auto& o) { o.label.assign(65, 'x'); }, "label has 65 bytes");
   refused([](auto& o) { o.chunk_size_bytes = 9 * mib; }, "chunk size 9437184");
   refused([](auto& o) { o.chunk_size_bytes = 4 * mib; }, "chunk size 4194304");

@@ -14,7 +14,6 @@
 namespace gpu4fs::server::test {
 namespace {
 
-constexpr u64 mib = u64{1} << 20;
 constexpr u64 slot_b = format::superblock_offset_b;
 
 OpenPoolOptions open_options(const std::vector<std::string>& paths, bool read_only = true) {
@@ -148,7 +147,7 @@ TEST(PoolOpen, a_member_that_missed_an_epoch_is_refused) {
     put_superblock(paths[0], superblock);
   }
   const std::string message = open_error(paths);
-  EXPECT_TRUE(contains(message, paths[1] + ": holds epoch 1, the pool is at 3")) << message;
+  EXPECT_TRUE(contains(message, paths[1] + ": device 1 is stale since epoch 2, the pool is at 3")) << message;
 }
 
 TEST(PoolOpen, superblocks_of_one_epoch_must_agree) {
@@ -176,10 +175,10 @@ TEST(PoolOpen, features_decide_who_may_mount) {
   const std::string writing = error_of([&] { open_pool(open_options({path}, false)); });
   EXPECT_TRUE(contains(writing, "allow only a read-only mount")) << writing;
   superblock = made;
-  superblock.feature_incompatible |= 1u << 5;
+  superblock.feature_incompatible |= 1u << 6;
   superblock.device_count = 0xffffffffu;
   put_superblock(path, superblock);
-  EXPECT_TRUE(contains(open_error({path}), "unknown incompatible features 0x20"));
+  EXPECT_TRUE(contains(open_error({path}), "unknown incompatible features 0x40"));
 }
 
 // One damaged field each, with a fitting checksum: the message must name it.
@@ -208,11 +207,20 @@ TEST(PoolOpen, every_field_of_the_superblock_is_bounded) {
       {[](auto& s) { s.clean = 2; }, "clean flag 2"},
       {[](auto& s) { s.reserved0 = 1; }, "reserved bytes"},
       {[](auto& s) { s.reserved1 = 1; }, "reserved bytes"},
-      {[](auto& s) { s.reserved2[239] = 1; }, "reserved bytes"},
+      {[](auto& s) { s.reserved2[231] = 1; }, "reserved bytes"},
       {[](auto& s) { s.log_start += 1; }, "log that starts at"},
-      {[](auto& s) { s.reserved3[2207] = 1; }, "reserved bytes"},
+      {[](auto& s) { s.log_capacity += 1; }, "log of"},
+      {[](auto& s) { s.log_capacity = 4096; }, "log of 4096 bytes"},
+      {[](auto& s) { s.log_capacity = s.device.log_bytes + 4096; }, "log of"},
+      {[](auto& s) { s.stale_since[0] = 1; }, "its own device is stale"},
+      {[](auto& s) { s.stale_since[1] = 1; }, "device 1 is stale since epoch 1"},
+      {[](auto& s) { s.feature_incompatible |= format::feature_stale_devices; }, "do not agree"},
+      {[](auto& s) { s.reserved3[1695] = 1; }, "reserved bytes"},
       {[](auto& s) { s.data_profile = 4; }, "data profile 4"},
       {[](auto& s) { s.metadata_profile = 0; }, "metadata profile 0"},
+      {[](auto& s) { s.data_profile = s.metadata_profile = 7; }, "data profile 7"},
+      {[](auto& s) { s.feature_incompatible |= format::feature_mixed_profiles, s.metadata_profile = 9; }, "metadata profile 9"},
+      {[](auto& s) { s.feature_incompatible |= format::feature_mixed_profiles, s.data_profile = 0; }, "data profile 0"},
       {[](auto& s) { s.inode_file.height = 4; }, "inode file"},
       {[](auto& s) { s.inode_file.size_bytes = 100; }, "inode file of 100 bytes"},
       {[](auto& s) { s.inode_file.slots[6].raw = 1; }, "inode file: slot"},
@@ -333,6 +341,12 @@ TEST(PoolOpen, the_chunk_tree_is_bounded) {
       {[](Leaf& l) { l.chunk(0).level = format::RaidLevel::raid5; }, "profile raid5"},
       {[](Leaf& l) { l.chunk(0).redundancy = 1; }, "redundancy 1"},
       {[](Leaf& l) { l.chunk(0).flags = 4; }, "flags 0x4"},
+      {[](Leaf& l) { l.chunk(0).flags = 8; }, "flags 0x8"},
+      {[](Leaf& l) { l.chunk(0).flags = 7; }, "belongs to a device, and holds metadata"},
+      {[](Leaf& l) { l.chunk(0).flags = 5; }, "the pool has no such chunks"},
+      {[](Leaf& l) { l.chunk(0).flags = 5, l.chunk(0).physical_device = 1; }, "belongs to device 1, lies on device 0"},
+      {[](Leaf& l) { l.chunk(0).flags = 5, l.chunk(0).physical_device = 56; }, "too great an index"},
+      {[](Leaf& l) { l.chunk(0).physical_device = 1; }, "names a device that it does not belong to"},
       {[](Leaf& l) { l.chunk(0).epoch_created = 9; }, "epoch 9"},
       {[](Leaf& l) { l.column(0) |= u64{5} << 48; }, "column on device 5 of 1"},
       {[](Leaf& l) { l.column(0) = 0; }, "outside the chunk area"},

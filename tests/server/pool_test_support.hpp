@@ -18,6 +18,8 @@
 
 namespace gpu4fs::server::test {
 
+inline constexpr u64 mib = u64{1} << 20;
+
 class TemporaryFolder {
  public:
   TemporaryFolder() {

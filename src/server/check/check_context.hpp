@@ -28,7 +28,8 @@ struct ChunkUse {
   BitWords allocated;  // of the bitmap slot that counts; all zero without one
   BitWords reached;
   bool has_bitmap = false;
-  u32 slot = 0;  // with a bitmap: which counts
+  u32 slot = 0;    // with a bitmap: which counts
+  u32 column = 0;  // whose header area that is
 };
 
 // What later phases want to know of an inode; named as in format::Inode.

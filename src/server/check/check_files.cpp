@@ -27,6 +27,7 @@ ServerOptions engine_options(const CheckContext& context, const PageAddresses& p
   ServerOptions options;
   options.device_paths = context.options.device_paths;
   options.read_only = true;
+  options.degraded = true;
   options.purpose = ServerPurpose::check;
   options.worker_count = context.options.worker_count;
   options.cache_bytes = u64{8} << 20;  // pages are read past it

@@ -80,7 +80,7 @@ class InodeCheck {
     if ((inode_.flags & ~u32{format::inode_flag_known}) != 0) {
       fail(FindingId::inode_field, fmt::format("flags {:#x}", inode_.flags));
     }
-    if (inode_.profile > static_cast<u16>(format::RaidLevel::raid7)) {
+    if (inode_.profile > format::profile_max) {
       fail(FindingId::inode_field, fmt::format("profile {}", inode_.profile));
     }
     for (const u64 time :

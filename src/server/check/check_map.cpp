@@ -8,6 +8,7 @@
 #include "base/xxh3.hpp"
 #include "format/format_text.hpp"
 #include "server/check/check_context.hpp"
+#include "server/row_parities.hpp"
 
 namespace gpu4fs::server::check {
 
@@ -125,6 +126,8 @@ class MapWalker {
     if (!context_.reader.read_raw(place, count, buffer_.data())) {
       if (count > 1) {  // page by page, so that the report is exact
         for (u64 i = 0; i < count; ++i) verify(address + i * page_size, 1, file_page + i);
+      } else if (context_.check_copies(address, owner_text(file_page))) {
+        ++context_.result.pages_verified;  // from elsewhere
       } else {
         context_.add(FindingId::page_unreadable, context_.reader.place_text(address),
                      owner_text(file_page));
@@ -199,14 +202,26 @@ bool claim_pages(CheckContext& context, u64 address, u64 count, const std::strin
 }
 
 bool CheckContext::check_copies(u64 address, const std::string& owner) {
-  const u32 count = reader.copy_count(reader.locate(address)->chunk);
-  if (count == 1) return false;
+  const u32 chunk = reader.locate(address)->chunk;
+  const u32 count = reader.copy_count(chunk);
   PageBuffer page;
+  if (count == 1) {
+    // Its row may have what it needs.
+    if (parity_count_of(pool.chunks[chunk].descriptor) == 0) return false;
+    const bool damaged = reader.read_copy(address, 0, &page) != PageState::good;
+    if (damaged && reader.read_page(address, &page) != PageState::good) return false;
+    const bool is_here = pool.devices[reader.locate(address)->device].is_here();
+    if (damaged && is_here) add(FindingId::copy_damaged, reader.place_text(address), owner);
+    return true;
+  }
   std::vector<u32> bad;
+  u32 here = 0;
   for (u32 copy = 0; copy < count; ++copy) {
+    if (!pool.devices[reader.locate(address, copy)->device].is_here()) continue;
+    ++here;
     if (reader.read_copy(address, copy, &page) != PageState::good) bad.push_back(copy);
   }
-  if (bad.size() == count) return false;
+  if (bad.size() == here) return false;
   for (const u32 copy : bad) {
     const PagePlace place = *reader.locate(address, copy);
     add(FindingId::copy_damaged,
@@ -238,7 +253,7 @@ bool CheckContext::read_metadata(u64 address, const std::string& owner, PageBuff
   // A checkpoint writes its pages while the next epoch is open.
   if (reader.read_descriptor(*place, &descriptor) &&
       (descriptor.birth_epoch > static_cast<u32>(pool.superblock.epoch + 1) ||
-       descriptor.reserved != 0)) {
+       (descriptor.flags & ~format::page_flag_in_parity) != 0)) {
     add(FindingId::page_epoch, reader.place_text(address),
         fmt::format("born in epoch {}, the pool is at {}", descriptor.birth_epoch,
                     pool.superblock.epoch));

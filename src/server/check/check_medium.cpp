@@ -92,9 +92,14 @@ struct BitmapPlace {
   u64 bitmap_pages;
 };
 
-// The words of the slot that counts, empty if none does; *which: the slot, 2: none. Reports damage as `damage`.
-BitWords choose_bitmap(CheckContext& context, const BitmapPlace& place, FindingId damage, u32* which) {
-  *which = 2;
+struct ChosenBitmap {
+  BitWords words;  // empty: no slot counts
+  u32 slot = 2;    // that counts; 2: none
+  u64 epoch = 0;
+};
+
+// The slot that counts. Reports damage as `damage`.
+ChosenBitmap choose_bitmap(CheckContext& context, const BitmapPlace& place, FindingId damage) {
   BitmapSlot slots[2];
   for (u32 slot = 0; slot < 2; ++slot) {
     slots[slot] = read_bitmap_slot(place.file, slot == 0 ? place.offset_a : place.offset_b, slot,
@@ -119,7 +124,6 @@ BitWords choose_bitmap(CheckContext& context, const BitmapPlace& place, FindingI
     }
     return {};
   }
-  *which = chosen == &slots[0] ? 0 : 1;
   u64 set_count = 0;
   for (u64 bit = 0; bit < chosen->words.size() * 64; bit += 64) {
     u64 word = chosen->words[bit / 64];
@@ -137,7 +141,7 @@ BitWords choose_bitmap(CheckContext& context, const BitmapPlace& place, FindingI
     context.add(FindingId::bitmap_count, device_place(place.file, place.offset_a),
                 fmt::format("{} bits are set, the header says {}", set_count, chosen->set_count));
   }
-  return chosen->words;
+  return {chosen->words, chosen == &slots[0] ? 0u : 1u, chosen->epoch};
 }
 
 void check_chunk_header(CheckContext& context, u32 chunk, u32 column) {
@@ -200,35 +204,64 @@ std::vector<u64> node_children(const format::ChunkTreeNode& node) {
   return children;
 }
 
-// The bitmap that counts, from the first copy of the header area that has it; reports copies that differ.
-BitWords read_allocation(CheckContext& context, u32 chunk, u32* slot_used) {
+// The newest bitmap that counts of all copies of the header area, as an engine takes it; reports copies that are
+// older or differ. *column: whose it is.
+ChosenBitmap read_allocation(CheckContext& context, u32 chunk, u32* column) {
   const format::ChunkDescriptor& descriptor = context.pool.chunks[chunk].descriptor;
   const u64 page_count = context.reader.chunk_page_count(chunk);
   const format::ChunkLayout layout = format::chunk_layout(page_count);
   const FindingId damage = descriptor.redundancy == 0 ? FindingId::bitmap_damaged : FindingId::header_copy_damaged;
-  BitWords found;
-  u32 slot = 2;
-  *slot_used = slot;
-  for (u32 column = 0; column <= descriptor.redundancy; ++column) {
-    const DeviceFile& file = context.reader.chunk_device(chunk, column);
-    const u64 slot_a = context.reader.header_area_offset(chunk, layout.bitmap_a_page, column);
-    BitWords words = choose_bitmap(
-        context,
-        {file, slot_a, context.reader.header_area_offset(chunk, layout.bitmap_b_page, column), descriptor.base_address,
-         page_count, layout.bitmap_pages},
-        damage, &slot);
-    if (words.empty()) continue;
-    if (found.empty()) {
-      found = std::move(words);
-      *slot_used = slot;
-    } else if (words != found) {
-      context.add(FindingId::header_copy_damaged, device_place(file, slot_a), "the bitmap differs from that of another copy");
+  std::vector<ChosenBitmap> copies;
+  *column = context.reader.first_column(chunk);
+  for (u32 at = 0; at <= descriptor.redundancy; ++at) {
+    if (!context.reader.is_here(chunk, at)) {
+      copies.emplace_back();
+      continue;
     }
+    copies.push_back(choose_bitmap(
+        context,
+        {context.reader.chunk_device(chunk, at), context.reader.header_area_offset(chunk, layout.bitmap_a_page, at),
+         context.reader.header_area_offset(chunk, layout.bitmap_b_page, at), descriptor.base_address, page_count,
+         layout.bitmap_pages},
+        damage));
+    // An epoch of a copy without a bitmap is 0.
+    if (copies[at].epoch > copies[*column].epoch) *column = at;
   }
-  if (found.empty() && descriptor.redundancy != 0) {
+  const ChosenBitmap newest = copies[*column];
+  for (u32 at = 0; at < copies.size(); ++at) {
+    const ChosenBitmap& copy = copies[at];
+    if (copy.words.empty() || (copy.epoch == newest.epoch && copy.words == newest.words)) continue;
+    context.add(FindingId::header_copy_damaged,
+                device_place(context.reader.chunk_device(chunk, at),
+                             context.reader.header_area_offset(chunk, layout.bitmap_a_page, at)),
+                copy.epoch < newest.epoch
+                    ? fmt::format("the bitmap is of epoch {}, that of another copy of {}", copy.epoch, newest.epoch)
+                    : "the bitmap differs from that of another copy");
+  }
+  if (newest.words.empty() && descriptor.redundancy != 0) {
     context.add(FindingId::bitmap_damaged, fmt::format("chunk {:#x}", descriptor.base_address), "in all copies");
   }
-  return found;
+  return newest;
+}
+
+void add_tree_finding(CheckContext& context, const OpenedDevice& device, u64 number, const std::string& problem) {
+  context.add(FindingId::tree_node_damaged, device_place(device.file, device.part.tree_offset + number * page_size),
+              fmt::format("chunk tree node {}: {}", number, problem));
+}
+
+// The epoch before the newest did not have the device.
+bool has_just_joined(const OpenedPool& pool, const OpenedDevice& device) {
+  for (const OpenedDevice& other : pool.devices) {
+    if (!other.is_here()) continue;
+    const SuperblockProbe probe = probe_superblocks(other.file);
+    const format::Superblock* before = probe.with_epoch(pool.superblock.epoch - 1);
+    if (before == nullptr) continue;
+    for (u32 i = 0; i < before->device_count; ++i) {
+      if (std::memcmp(before->device_uuids[i], device.part.device_uuid, sizeof(device.part.device_uuid)) == 0) return false;
+    }
+    return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -241,6 +274,12 @@ void check_superblocks(CheckContext& context) {
                             format::time_text(chosen.checkpoint_time)));
   }
   for (const OpenedDevice& device : context.pool.devices) {
+    if (device.state == MemberState::removed) continue;
+    if (!device.is_here()) {
+      context.add(FindingId::device_missing, device.file.path(),
+                  fmt::format("UUID {}, {}", format::uuid_text(device.part.device_uuid), member_state_name(device.state)));
+      continue;
+    }
     if (!device.has_newest_superblock) {
       context.add(FindingId::superblock_behind, device.file.path(),
                   fmt::format("has no superblock of epoch {}", chosen.epoch));
@@ -257,9 +296,10 @@ void check_superblocks(CheckContext& context) {
           device_place(device.file, superblock_offset(slot)),
           fmt::format("superblock slot {}: {}", slot == 0 ? "A" : "B", probe.slots[slot].problem));
     }
-    // Two epochs are kept from the second one on.
+    // Two epochs are kept from the second one on that has the device.
     const SlotState other = probe.slots[(chosen.epoch & 1) ^ 1].state;
-    if (chosen.epoch > 1 && other == SlotState::blank && device.has_newest_superblock) {
+    if (chosen.epoch > 1 && other == SlotState::blank && device.has_newest_superblock &&
+        !has_just_joined(context.pool, device)) {
       context.add(FindingId::superblock_damaged, device.file.path(),
                   fmt::format("no superblock of epoch {}", chosen.epoch - 1));
     }
@@ -273,23 +313,27 @@ void check_tree_replicas(CheckContext& context) {
   while (!waiting.empty()) {
     const u64 number = waiting.back();
     waiting.pop_back();
-    bool followed = false;
+    format::ChunkTreeNode newest{};
+    std::vector<std::pair<const OpenedDevice*, format::ChunkTreeNode>> found;
     for (u32 replica = 0; replica < superblock.tree_replica_count; ++replica) {
       const OpenedDevice& device = context.pool.devices[replica];
+      if (!device.is_here() || number >= device.part.tree_pages) continue;
       format::ChunkTreeNode node{};
       const std::string problem = read_tree_node(device, number, &node);
       if (!problem.empty()) {
-        context.add(FindingId::tree_node_damaged,
-                    device_place(device.file, device.part.tree_offset + number * page_size),
-                    fmt::format("chunk tree node {}: {}", number, problem));
+        add_tree_finding(context, device, number, problem);
         continue;
       }
-      if (followed) continue;
-      followed = true;
-      for (const u64 child : node_children(node)) {
-        if (child < superblock.tree_node_count && seen.insert(child).second)
-          waiting.push_back(child);
-      }
+      found.emplace_back(&device, node);
+      if (node.epoch <= superblock.epoch && node.epoch > newest.epoch) newest = node;
+    }
+    for (const auto& [device, node] : found) {
+      if (std::memcmp(&node, &newest, sizeof(node)) == 0) continue;
+      add_tree_finding(context, *device, number,
+                       fmt::format("epoch {}, another replica has epoch {}", node.epoch, newest.epoch));
+    }
+    for (const u64 child : node_children(newest)) {
+      if (seen.size() < superblock.tree_node_count && seen.insert(child).second) waiting.push_back(child);
     }
   }
 }
@@ -297,16 +341,19 @@ void check_tree_replicas(CheckContext& context) {
 void check_chunk_maps(CheckContext& context) {
   for (u32 index = 0; index < context.pool.devices.size(); ++index) {
     const OpenedDevice& device = context.pool.devices[index];
+    if (!device.is_here()) {
+      context.chunk_map_slots.push_back(2);
+      continue;
+    }
     const format::DevicePart& part = device.part;
     const u64 slot_b = part.chunk_map_offset + (1 + part.chunk_map_pages) * page_size;
-    u32 slot = 0;
-    const BitWords map = choose_bitmap(context,
-                                       {device.file, part.chunk_map_offset, slot_b, index,
-                                        part.chunk_area_granules, part.chunk_map_pages},
-                                       FindingId::chunk_map_damaged, &slot);
-    context.chunk_map_slots.push_back(slot);
-    if (map.empty()) continue;
-    if (map != expected_chunk_map(context, index)) {
+    const ChosenBitmap map = choose_bitmap(context,
+                                           {device.file, part.chunk_map_offset, slot_b, index,
+                                            part.chunk_area_granules, part.chunk_map_pages},
+                                           FindingId::chunk_map_damaged);
+    context.chunk_map_slots.push_back(map.slot);
+    if (map.words.empty()) continue;
+    if (map.words != expected_chunk_map(context, index)) {
       context.add(FindingId::chunk_map_damaged, device_place(device.file, part.chunk_map_offset),
                   "the granules in use are not those of the device's chunks");
     }
@@ -337,12 +384,15 @@ void check_chunks(CheckContext& context) {
   bool all_known = true;
   for (u32 chunk = 0; chunk < chunk_count; ++chunk) {
     for (u32 column = 0; column <= context.pool.chunks[chunk].descriptor.redundancy; ++column) {
-      check_chunk_header(context, chunk, column);
+      if (context.reader.is_here(chunk, column)) check_chunk_header(context, chunk, column);
     }
     const u64 page_count = context.reader.chunk_page_count(chunk);
     const format::ChunkLayout layout = format::chunk_layout(page_count);
     ChunkUse& use = context.chunks[chunk];
-    use.allocated = read_allocation(context, chunk, &use.slot);
+    ChosenBitmap bitmap = read_allocation(context, chunk, &use.column);
+    use.allocated = std::move(bitmap.words);
+    use.slot = bitmap.slot;
+    context.reader.use_header_column(chunk, use.column);
     use.has_bitmap = !use.allocated.empty();
     all_known = all_known && use.has_bitmap;
     use.allocated.resize(layout.bitmap_pages * page_size / 8);

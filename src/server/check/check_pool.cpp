@@ -50,7 +50,7 @@ CheckResult check::check_pool_with(const CheckOptions& options, const EngineRunn
   CheckResult result;
   result.findings = Findings(options.on_finding);
   try {
-    const OpenedPool pool = open_pool({options.device_paths, true, options.lock});
+    const OpenedPool pool = open_pool({options.device_paths, true, options.lock, true});
     result.epoch = pool.superblock.epoch;
     for (const OpenedDevice& device : pool.devices) result.devices.push_back(device.file.path());
     check::CheckContext context(options, pool, result);

@@ -29,7 +29,7 @@ constexpr u64 pages_per_command = 128;                  // of the inode file
 constexpr u64 verified_per_command = u64{16} << 10;     // pages
 constexpr u64 leak_pages_per_command = u64{1} << 20;
 constexpr u64 inodes_per_command = 8 * 1024;
-constexpr u32 patient_deadline_ms = 24u * 3600 * 1000;
+constexpr u32 check_deadline_ms = 24u * 3600 * 1000;
 constexpr u64 data_begin = page_size;
 static_assert(inodes_per_command * sizeof(format::CheckInode) <= output_bytes);
 static_assert(leak_pages_per_command / 8 <= output_bytes);
@@ -58,7 +58,7 @@ format::Command EngineCheck::command(CheckPhase phase, u32 slot) const {
   format::Command command{};
   command.opcode = format::Opcode::check;
   command.mode = static_cast<u32>(phase);
-  command.deadline_ms = patient_deadline_ms;
+  command.deadline_ms = check_deadline_ms;
   const u64 begin = data_begin + slot * (input_bytes + output_bytes);
   command.data = format::ring_address(0, begin);
   command.output = format::ring_address(0, begin + input_bytes);
@@ -104,6 +104,7 @@ void EngineCheck::take_output(u32 slot) {
   if (counts.records > room) overflowed_ = true;
   const std::size_t before = records_.size();
   records_.resize(before + std::min(counts.records, room));
+  if (records_.size() == before) return;
   std::memcpy(records_.data() + before, output(slot) + sizeof(counts),
               (records_.size() - before) * sizeof(CheckRecord));
 }
@@ -117,6 +118,7 @@ void EngineCheck::load_chunks() {
     if (2 * bytes > input_bytes) throw PoolError(Status::not_supported, "a chunk is too large for the engine's check");
     request = command(CheckPhase::load, slot);
     request.inode = item;
+    request.offset = use.column;
     request.aux = 2 * bytes;
     if (use.has_bitmap) {
       std::memcpy(input(slot), use.allocated.data(), bytes);

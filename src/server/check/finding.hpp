@@ -19,6 +19,8 @@
   X(pool_unusable, "pool-unusable", error, "The pool cannot be opened.")                           \
   X(pool_not_clean, "pool-not-clean", note,                                                        \
     "The pool was not unmounted; a mount continues from its last checkpoint and its log.")         \
+  X(device_missing, "device-missing", error,                                                       \
+    "A device is missing or stale; what is checked is the rest of the pool.")                      \
   X(superblock_damaged, "superblock-damaged", error, "A superblock slot is wrong or missing.")     \
   X(superblock_torn, "superblock-torn", note,                                                      \
     "A superblock slot was being written at a crash, or is damaged; another one counts.")          \

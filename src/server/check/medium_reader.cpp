@@ -12,6 +12,7 @@
 #include "base/group.hpp"
 #include "base/xxh3.hpp"
 #include "raid/levels/levels.hpp"
+#include "server/row_parities.hpp"
 
 namespace gpu4fs::server {
 
@@ -30,9 +31,10 @@ const u8* map_memory_device(const DeviceFile& file) {
 }  // namespace
 
 MediumReader::MediumReader(const OpenedPool& pool)
-    : pool_(pool), cache_(std::make_unique<CachedDescriptors[]>(cache_slots)) {
+    : pool_(pool), header_columns_(pool.chunks.size()), cache_(std::make_unique<CachedDescriptors[]>(cache_slots)) {
   for (const OpenedDevice& device : pool.devices)
     mappings_.push_back(map_memory_device(device.file));
+  for (u32 chunk = 0; chunk < header_columns_.size(); ++chunk) header_columns_[chunk] = first_column(chunk);
 }
 
 MediumReader::~MediumReader() {
@@ -64,8 +66,26 @@ const DeviceFile& MediumReader::chunk_device(u32 chunk, u32 column) const {
   return pool_.devices[pool_.chunks[chunk].columns[column].device_index()].file;
 }
 
+bool MediumReader::is_here(u32 chunk, u32 column) const {
+  return pool_.devices[pool_.chunks[chunk].columns[column].device_index()].is_here();
+}
+
+u32 MediumReader::first_column(u32 chunk) const {
+  u32 column = 0;
+  while (column < pool_.chunks[chunk].descriptor.redundancy && !is_here(chunk, column)) ++column;
+  return column;
+}
+
 u64 MediumReader::header_area_offset(u32 chunk, u64 page, u32 column) const {
   return pool_.chunks[chunk].columns[column].offset_bytes() + page * page_size;
+}
+
+void MediumReader::use_header_column(u32 chunk, u32 column) {
+  if (header_columns_[chunk] == column) return;
+  header_columns_[chunk] = column;
+  for (u64 slot = 0; slot < cache_slots; ++slot) {
+    if (cache_[slot].key >> 32 == chunk) cache_[slot].key = ~u64{0};
+  }
 }
 
 std::optional<PagePlace> MediumReader::locate(u64 address, u32 copy) const {
@@ -100,8 +120,9 @@ bool MediumReader::read_descriptor(const PagePlace& place, format::PageDescripto
     const format::ChunkLayout layout = format::chunk_layout(chunk_page_count(place.chunk));
     cached.key = key;
     try {
-      read_device(pool_.chunks[place.chunk].columns[0].device_index(),
-                  header_area_offset(place.chunk, layout.descriptors_page + index),
+      const u32 column = header_columns_[place.chunk];
+      read_device(pool_.chunks[place.chunk].columns[column].device_index(),
+                  header_area_offset(place.chunk, layout.descriptors_page + index, column),
                   cached.descriptors, sizeof(cached.descriptors));
       cached.readable = true;
     } catch (const PoolError&) {
@@ -122,10 +143,35 @@ bool MediumReader::read_raw(const PagePlace& place, u64 count, PageBuffer* pages
         return level.pages_together(raid::geometry_of(descriptor), page);
       });
       const u64 here = std::min(together, count - done);
-      const PagePlace from = *locate(descriptor.base_address + page * page_size);
+      PagePlace from = *locate(descriptor.base_address + page * page_size);
+      for (u32 copy = 1; copy < copy_count(place.chunk) && !pool_.devices[from.device].is_here(); ++copy) {
+        from = *locate(descriptor.base_address + page * page_size, copy);
+      }
       read_device(from.device, from.device_offset, pages + done, here * page_size);
       done += here;
     }
+  } catch (const PoolError&) {
+    return false;
+  }
+  return true;
+}
+
+bool MediumReader::read_raw_copy(u64 address, u32 copy, PageBuffer* page) {
+  const std::optional<PagePlace> place = locate(address, copy);
+  if (!place) return false;
+  try {
+    read_device(place->device, place->device_offset, page, page_size);
+  } catch (const PoolError&) {
+    return false;
+  }
+  return true;
+}
+
+bool MediumReader::read_column(u32 chunk, u32 column, u64 page, PageBuffer* to) {
+  const u64 header_pages = format::chunk_layout(chunk_page_count(chunk)).header_pages;
+  try {
+    read_device(pool_.chunks[chunk].columns[column].device_index(),
+                header_area_offset(chunk, header_pages + page, column), to, page_size);
   } catch (const PoolError&) {
     return false;
   }
@@ -136,12 +182,7 @@ PageState MediumReader::read_copy(u64 address, u32 copy, PageBuffer* page) {
   const std::optional<PagePlace> place = locate(address, copy);
   if (!place) return PageState::outside;
   format::PageDescriptor descriptor{};
-  if (!read_descriptor(*place, &descriptor)) return PageState::unreadable;
-  try {
-    read_device(place->device, place->device_offset, page, page_size);
-  } catch (const PoolError&) {
-    return PageState::unreadable;
-  }
+  if (!read_descriptor(*place, &descriptor) || !read_raw_copy(address, copy, page)) return PageState::unreadable;
   return xxh3_page(Lane{}, page, address) == descriptor.checksum ? PageState::good
                                                                  : PageState::damaged;
 }
@@ -151,10 +192,45 @@ PageState MediumReader::read_page(u64 address, PageBuffer* page) {
   if (!place) return PageState::outside;
   PageState state = PageState::unreadable;
   for (u32 copy = 0; copy < copy_count(place->chunk); ++copy) {
+    if (!pool_.devices[locate(address, copy)->device].is_here()) continue;
     state = read_copy(address, copy, page);
     if (state == PageState::good) break;
   }
+  if (state != PageState::good && read_from_row(*place, page)) return PageState::good;
   return state;
+}
+
+bool MediumReader::read_from_row(const PagePlace& place, PageBuffer* page) {
+  const format::ChunkDescriptor& chunk = pool_.chunks[place.chunk].descriptor;
+  if (parity_count_of(chunk) == 0) return false;
+  const RowOfPages row = row_of_page(chunk, place.page);
+  std::vector<PageBuffer> buffers(row.columns.size());
+  std::vector<const u8*> slots(row.pages.size(), nullptr);
+  std::vector<const u8*> parities(parity_count_of(chunk), nullptr);
+  u64 included = 0;
+  for (u32 slot = 0; slot < slots.size(); ++slot) {
+    const u64 address = chunk.base_address + row.pages[slot] * page_size;
+    format::PageDescriptor descriptor{};
+    if (!read_descriptor(*locate(address), &descriptor)) return false;
+    if ((descriptor.flags & format::page_flag_in_parity) == 0) continue;
+    included |= u64{1} << slot;
+    if (slot != row.slot && read_copy(address, 0, &buffers[slot]) == PageState::good) {
+      slots[slot] = buffers[slot].bytes;
+    }
+  }
+  for (u32 j = 0; j < parities.size(); ++j) {
+    PageBuffer* buffer = &buffers[row.data_slots + j];
+    if (read_column(place.chunk, row.columns[row.data_slots + j], row.row, buffer)) parities[j] = buffer->bytes;
+  }
+  format::PageDescriptor descriptor{};
+  if (!read_descriptor(place, &descriptor)) return false;
+  const u64 address = chunk.base_address + place.page * page_size;
+  PageBuffer made;
+  const bool found = reconstruct_slot(row.slot, included, slots, parities, made.bytes, [&] {
+    return xxh3_page(Lane{}, &made, address) == descriptor.checksum;
+  });
+  if (found) *page = made;
+  return found;
 }
 
 }  // namespace gpu4fs::server

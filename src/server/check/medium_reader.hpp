@@ -3,7 +3,7 @@
 //
 // Translation, bitmaps and descriptors are read by this class itself from the chunk list of
 // OpenedPool. Of a page with several copies the first good one is given out; a header area with
-// several copies is read from the first column.
+// several copies is read from the first column that is here, or the one that use_header_column() names.
 #pragma once
 
 #include <memory>
@@ -47,6 +47,12 @@ class MediumReader {
   // Device offset of a page of the chunk's header area.
   u64 header_area_offset(u32 chunk, u64 page, u32 column = 0) const;
   const DeviceFile& chunk_device(u32 chunk, u32 column = 0) const;
+  // Whether the column's device is there.
+  bool is_here(u32 chunk, u32 column) const;
+  u32 first_column(u32 chunk) const;
+
+  // Descriptors of the chunk's pages are read from this column from now on.
+  void use_header_column(u32 chunk, u32 column);
 
   // No value when the address is in no chunk.
   std::optional<PagePlace> locate(u64 address, u32 copy = 0) const;
@@ -55,10 +61,14 @@ class MediumReader {
 
   // False when the device cannot read it.
   bool read_descriptor(const PagePlace& place, format::PageDescriptor* descriptor);
-  // Reads and verifies one page, from the first copy that is good. `damaged` leaves the content in `page`.
+  // Reads and verifies one page, from the first copy that is good, or from the rest of its row. `damaged` leaves the content in `page`.
   PageState read_page(u64 address, PageBuffer* page);
   // One copy of it.
   PageState read_copy(u64 address, u32 copy, PageBuffer* page);
+  // One copy of it, whatever its checksum; false when its device cannot read it.
+  bool read_raw_copy(u64 address, u32 copy, PageBuffer* page);
+  // A page of a column behind its header area, whatever it is; false when its device cannot read it.
+  bool read_column(u32 chunk, u32 column, u64 page, PageBuffer* to);
   // Reads `count` pages of one chunk, their first copies, without verifying them.
   bool read_raw(const PagePlace& place, u64 count, PageBuffer* pages);
 
@@ -70,9 +80,12 @@ class MediumReader {
   };
   static constexpr u64 cache_slots = 1024;
 
+  // The page as the rest of its row has it; false: not enough of that is good.
+  bool read_from_row(const PagePlace& place, PageBuffer* page);
   void read_device(u32 device, u64 offset, void* to, u64 length) const;
 
   const OpenedPool& pool_;
+  std::vector<u32> header_columns_;  // by chunk
   std::unique_ptr<CachedDescriptors[]> cache_;
   // Of devices that are memory, where reading by mapping cannot fail and saves a call a page; else
   // null.

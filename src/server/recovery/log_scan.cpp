@@ -183,10 +183,12 @@ LogScan scan_log(const OpenedPool& pool) {
   scan.start = scan.end = pool.superblock.log_start;
   if (!format::has_log(pool.superblock)) return scan;
   const u32 replicas = pool.superblock.tree_replica_count;
-  scan.capacity = format::log_capacity(parts_of(pool).data(), replicas);
+  scan.capacity = format::log_capacity(pool.superblock, parts_of(pool).data());
   if (scan.capacity == 0) return scan;
   std::vector<LogArea> areas;
-  for (u32 i = 0; i < replicas; ++i) areas.emplace_back(pool.devices[i], scan.capacity);
+  for (u32 i = 0; i < replicas; ++i) {
+    if (pool.devices[i].is_here()) areas.emplace_back(pool.devices[i], scan.capacity);
+  }
   const u64 seed = pool.superblock.log_seed;
   while (scan.end - scan.start < scan.capacity) {
     const LogRecord* record = read_record(areas, scan.capacity, scan.end, seed);

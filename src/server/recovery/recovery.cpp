@@ -68,6 +68,7 @@ class Recovery {
     open.device_paths = options_.device_paths;
     open.read_only = options_.read_only;
     open.lock = !options_.read_only;
+    open.degraded = options_.degraded;
     const OpenedPool pool = open_pool(open);
     scan_ = scan_log(pool);
     superblock_ = pool.superblock;

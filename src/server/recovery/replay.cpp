@@ -14,7 +14,6 @@ using format::LogOpcode;
 using format::LogRecord;
 using format::Opcode;
 
-constexpr u32 patient_deadline_ms = 600'000;
 constexpr u32 keep_size = 0x01;   // FALLOC_FL_KEEP_SIZE
 constexpr u32 punch_hole = 0x02;  // FALLOC_FL_PUNCH_HOLE
 

@@ -2,7 +2,9 @@
 
 #include "base/check.hpp"
 #include "base/xxh3_serial.hpp"
+#include "raid/levels/levels.hpp"
 #include "server/repair/repair_context.hpp"
+#include "server/row_parities.hpp"
 
 namespace gpu4fs::server::repair {
 
@@ -29,17 +31,71 @@ void NewPages::release(u64 address) {
   claimed_[place.chunk][place.page / 64] &= ~(u64{1} << (place.page % 64));
 }
 
-u64 NewPages::take() {
-  for (; chunk_ < claimed_.size(); ++chunk_, page_ = 0) {
-    const check::ChunkUse& use = old_.chunks[chunk_];
-    for (; page_ < old_.reader.chunk_page_count(chunk_); ++page_) {
-      if (check::test_bit(use.allocated, page_) || check::test_bit(use.reached, page_) ||
-          check::test_bit(claimed_[chunk_], page_)) {
-        continue;
-      }
-      check::set_bit(claimed_[chunk_], page_);
-      return pool_.chunks[chunk_].descriptor.base_address + page_++ * page_size;
+// Rows that the old state depends on stay as they are.
+bool NewPages::is_in_free_stripe(u32 chunk, u64 page) const {
+  const format::ChunkDescriptor& descriptor = pool_.chunks[chunk].descriptor;
+  if (parity_count_of(descriptor) == 0) return true;
+  const raid::Stripe stripe = raid::with_parity_level(
+      descriptor.level, [&](auto level) { return level.stripe_of(raid::geometry_of(descriptor), page); });
+  const check::ChunkUse& use = old_.chunks[chunk];
+  for (u64 other = stripe.first; other < stripe.first + stripe.page_count; ++other) {
+    if (check::test_bit(use.allocated, other) || check::test_bit(use.reached, other)) return false;
+  }
+  return true;
+}
+
+void NewPages::write_descriptor(u32 chunk, u64 page, const format::PageDescriptor& descriptor) {
+  const format::ChunkLayout layout = format::chunk_layout(old_.reader.chunk_page_count(chunk));
+  const OpenedChunk& opened = pool_.chunks[chunk];
+  for (u32 column = 0; column <= opened.descriptor.redundancy; ++column) {
+    pool_.devices[opened.columns[column].device_index()].file.write_at(
+        old_.reader.header_area_offset(chunk, layout.descriptors_page, column) + page * sizeof(descriptor),
+        &descriptor, sizeof(descriptor));
+  }
+}
+
+// The parities of the row of a page that has just been added: of the pages that this repair has written there. What else
+// the row has is in no parity.
+void NewPages::write_parities(u32 chunk, u64 page) {
+  const OpenedChunk& opened = pool_.chunks[chunk];
+  const RowOfPages row = row_of_page(opened.descriptor, page);
+  std::vector<PageBuffer> buffers(row.pages.size());
+  std::vector<const u8*> slots(row.pages.size(), nullptr);
+  for (u32 slot = 0; slot < slots.size(); ++slot) {
+    const u64 address = opened.descriptor.base_address + row.pages[slot] * page_size;
+    if (written_.count(address) == 0) {
+      write_descriptor(chunk, row.pages[slot], {});
+      continue;
     }
+    const PagePlace place = old_.reader.locate(address).value();
+    pool_.devices[place.device].file.read_at(place.device_offset, &buffers[slot], page_size);
+    slots[slot] = buffers[slot].bytes;
+  }
+  const std::vector<std::vector<u8>> parities = compute_parities(parity_count_of(opened.descriptor), slots);
+  const u64 header_pages = format::chunk_layout(old_.reader.chunk_page_count(chunk)).header_pages;
+  for (u32 j = 0; j < parities.size(); ++j) {
+    const u32 column = row.columns[row.data_slots + j];
+    pool_.devices[opened.columns[column].device_index()].file.write_at(
+        old_.reader.header_area_offset(chunk, header_pages + row.row, column), parities[j].data(), page_size);
+  }
+}
+
+u64 NewPages::take() {
+  for (;; chunk_ = 0, page_ = 0, took_metadata_chunks_ = true) {
+    for (; chunk_ < claimed_.size(); ++chunk_, page_ = 0) {
+      const bool is_for_metadata = (pool_.chunks[chunk_].descriptor.flags & format::chunk_flag_metadata) != 0;
+      if (is_for_metadata == took_metadata_chunks_) continue;
+      const check::ChunkUse& use = old_.chunks[chunk_];
+      for (; page_ < old_.reader.chunk_page_count(chunk_); ++page_) {
+        if (check::test_bit(use.allocated, page_) || check::test_bit(use.reached, page_) ||
+            check::test_bit(claimed_[chunk_], page_) || !is_in_free_stripe(chunk_, page_)) {
+          continue;
+        }
+        check::set_bit(claimed_[chunk_], page_);
+        return pool_.chunks[chunk_].descriptor.base_address + page_++ * page_size;
+      }
+    }
+    if (took_metadata_chunks_) break;
   }
   throw PoolError(Status::no_space, "there are no free pages left to repair the pool with; it is unchanged");
 }
@@ -57,14 +113,12 @@ u64 NewPages::add(const void* content) {
     const PagePlace place = old_.reader.locate(address, copy).value();
     pool_.devices[place.device].file.write_at(place.device_offset, content, page_size);
   }
-  const format::ChunkLayout layout = format::chunk_layout(old_.reader.chunk_page_count(first.chunk));
-  const OpenedChunk& chunk = pool_.chunks[first.chunk];
-  for (u32 column = 0; column <= chunk.descriptor.redundancy; ++column) {
-    pool_.devices[chunk.columns[column].device_index()].file.write_at(
-        old_.reader.header_area_offset(first.chunk, layout.descriptors_page, column) +
-            first.page * sizeof(descriptor),
-        &descriptor, sizeof(descriptor));
+  if (parity_count_of(pool_.chunks[first.chunk].descriptor) != 0) {
+    descriptor.flags = format::page_flag_in_parity;
+    written_.insert(address);
+    write_parities(first.chunk, first.page);
   }
+  write_descriptor(first.chunk, first.page, descriptor);
   return address;
 }
 

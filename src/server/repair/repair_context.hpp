@@ -14,6 +14,8 @@ namespace gpu4fs::server::repair {
 using check::BitWords;
 using check::PageAddresses;
 
+inline constexpr u32 height_max = 5;  // of file maps
+
 struct Name {
   u64 hash;
   std::string text;
@@ -46,13 +48,18 @@ class NewPages {
 
  private:
   u64 take();
+  bool is_in_free_stripe(u32 chunk, u64 page) const;
+  void write_descriptor(u32 chunk, u64 page, const format::PageDescriptor& descriptor);
+  void write_parities(u32 chunk, u64 page);
 
   OpenedPool& pool_;
   check::CheckContext& old_;
   u64 epoch_;
   bool writes_;
   std::vector<BitWords> claimed_;
-  u32 chunk_ = 0;  // where to look next
+  std::set<u64> written_;  // addresses with content, in chunks with parities
+  bool took_metadata_chunks_ = false;  // the chunks for metadata have no page left, others are looked at
+  u32 chunk_ = 0;                      // where to look next
   u64 page_ = 0;
 };
 

@@ -17,7 +17,6 @@ namespace {
 using format::Inode;
 
 constexpr u32 nanoseconds_end = 1000000000;
-constexpr u32 height_max = 5;
 constexpr u64 bits_per_page = format::bits_per_page;
 
 bool is_own(u64 number) { return number < format::inode_number_first_free && number != format::inode_number_root; }
@@ -46,7 +45,7 @@ void settle_fields(Inode& inode) {
   const u32 type = inode.mode & S_IFMT;
   inode.version = 1;
   inode.flags &= format::inode_flag_known;
-  inode.profile = inode.profile > static_cast<u16>(format::RaidLevel::raid7) ? u16{0} : inode.profile;
+  inode.profile = inode.profile > format::profile_max ? u16{0} : inode.profile;
   settle_times(inode);
   std::memset(inode.reserved, 0, sizeof(inode.reserved));
   const bool may_be_inline = type == S_IFREG || type == S_IFLNK;

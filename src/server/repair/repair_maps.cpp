@@ -17,7 +17,6 @@ namespace {
 using format::BlockPointer;
 using format::BlockSize;
 
-constexpr u32 height_max = 5;
 constexpr u32 least_height = ~u32{0};
 
 u64 span_of(u32 level) { return u64{1} << (format::slot_shift * level); }

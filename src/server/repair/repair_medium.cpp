@@ -1,12 +1,13 @@
 // What lies outside the logical space: bitmaps, chunk headers, chunk maps, chunk tree, superblocks.
 #include <fmt/format.h>
-#include <sys/random.h>
 #include <time.h>
 
 #include <bit>
 #include <cstring>
 
-#include "base/xxh3_serial.hpp"
+#include "base/check.hpp"
+#include "base/random.hpp"
+#include "server/chunk_area.hpp"
 #include "server/pool_checksum.hpp"
 #include "server/repair/repair_context.hpp"
 
@@ -14,30 +15,10 @@ namespace gpu4fs::server::repair {
 
 namespace {
 
-struct SlotPlace {
-  DeviceFile& file;
-  u64 offset_a;
-  u64 offset_b;
-  u64 base_address;
-  u64 bit_count;
-};
-
 // Writes the slot that does not count, so that the other one does until the superblocks are written.
-void write_slot(const SlotPlace& place, u32 counting_slot, const BitWords& words, u64 epoch) {
-  const u32 slot = counting_slot == 0 ? 1 : 0;
-  format::BitmapSlotHeader header{};
-  header.magic = format::bitmap_slot_magic;
-  header.version = 1;
-  header.slot = static_cast<u16>(slot);
-  header.bitmap_checksum = xxh3_64(words.data(), words.size() * sizeof(u64), place.base_address);
-  header.base_address = place.base_address;
-  header.epoch = epoch;
-  header.bit_count = place.bit_count;
-  for (const u64 word : words) header.set_count += static_cast<u64>(std::popcount(word));
-  seal(header, place.base_address ^ slot);
-  const u64 offset = slot == 0 ? place.offset_a : place.offset_b;
-  place.file.write_at(offset + page_size, words.data(), words.size() * sizeof(u64));
-  place.file.write_at(offset, &header, sizeof(header));
+void write_other_slot(DeviceFile& file, const BitmapPlace& place, u32 counting_slot, const BitWords& words, u64 epoch) {
+  GPU4FS_CHECK_EQ(words.size() * sizeof(u64), place.bitmap_pages * page_size);
+  write_bitmap_slot(file, place, counting_slot == 0 ? 1 : 0, words.data(), epoch);
 }
 
 class MediumRepair {
@@ -53,7 +34,9 @@ class MediumRepair {
     if (found(FindingId::superblock_damaged)) context_.note("superblocks", "damaged ones are replaced");
     if (context_.options.dry_run) return;
     complete_superblocks(context_.pool);
-    for (OpenedDevice& device : context_.pool.devices) device.file.flush();
+    for (OpenedDevice& device : context_.pool.devices) {
+      if (device.is_here()) device.file.flush();
+    }
     write_superblocks(inode_file, inode_used);
   }
 
@@ -85,14 +68,12 @@ class MediumRepair {
 
   void write_bitmap(u32 chunk) {
     const check::CheckContext& old = context_.old_state;
-    const u64 page_count = old.reader.chunk_page_count(chunk);
-    const format::ChunkLayout layout = format::chunk_layout(page_count);
+    const format::ChunkDescriptor& descriptor = context_.pool.chunks[chunk].descriptor;
     const check::ChunkUse& use = old.chunks[chunk];
-    for (u32 column = 0; column <= context_.pool.chunks[chunk].descriptor.redundancy; ++column) {
-      write_slot({file_of(chunk, column), old.reader.header_area_offset(chunk, layout.bitmap_a_page, column),
-                  old.reader.header_area_offset(chunk, layout.bitmap_b_page, column),
-                  context_.pool.chunks[chunk].descriptor.base_address, page_count},
-                 use.has_bitmap ? use.slot : 2, context_.pages.claimed(chunk), epoch_);
+    for (u32 column = 0; column <= descriptor.redundancy; ++column) {
+      write_other_slot(file_of(chunk, column),
+                       chunk_bitmap_place(descriptor, old.reader.header_area_offset(chunk, 0, column)),
+                       use.has_bitmap ? use.slot : 2, context_.pages.claimed(chunk), epoch_);
     }
   }
 
@@ -101,17 +82,8 @@ class MediumRepair {
     if (context_.options.dry_run) return;
     for (u32 chunk = 0; chunk < context_.pool.chunks.size(); ++chunk) {
       const format::ChunkDescriptor& descriptor = context_.pool.chunks[chunk].descriptor;
-      format::ChunkHeader header{};
-      header.magic = format::chunk_header_magic;
-      header.version = 1;
-      std::memcpy(header.pool_uuid, context_.pool.superblock.pool_uuid, sizeof(header.pool_uuid));
-      header.base_address = descriptor.base_address;
-      header.size_bytes = descriptor.size_bytes;
-      header.epoch_created = descriptor.epoch_created;
       for (u32 column = 0; column <= descriptor.redundancy; ++column) {
-        header.column_index = static_cast<u16>(column);
-        header.checksum = 0;
-        seal(header, descriptor.base_address);
+        const format::ChunkHeader header = make_chunk_header(descriptor, column, context_.pool.superblock.pool_uuid);
         replace(file_of(chunk, column), context_.old_state.reader.header_area_offset(chunk, 0, column), &header);
       }
     }
@@ -134,21 +106,23 @@ class MediumRepair {
     if (context_.options.dry_run) return;
     for (u32 index = 0; index < context_.pool.devices.size(); ++index) {
       OpenedDevice& device = context_.pool.devices[index];
-      const format::DevicePart& part = device.part;
-      write_slot({device.file, part.chunk_map_offset,
-                  part.chunk_map_offset + (1 + part.chunk_map_pages) * page_size, index, part.chunk_area_granules},
-                 context_.old_state.chunk_map_slots[index], check::expected_chunk_map(context_.old_state, index),
-                 epoch_);
+      if (!device.is_here()) continue;  // removed
+      write_other_slot(device.file, chunk_map_place(device.part), context_.old_state.chunk_map_slots[index],
+                       check::expected_chunk_map(context_.old_state, index), epoch_);
     }
   }
 
   void write_tree_nodes() {
-    context_.note("chunk tree", "damaged nodes are copied from the other replica");
+    context_.note("chunk tree", "damaged and old nodes are copied from the replica with the newest");
     if (context_.options.dry_run) return;
     const format::Superblock& superblock = context_.pool.superblock;
-    for (u64 number = 0; number < superblock.tree_node_count; ++number) {
+    u64 page_count = ~u64{0};
+    for (u32 i = 0; i < superblock.tree_replica_count; ++i) {
+      page_count = std::min(page_count, context_.pool.devices[i].part.tree_pages);
+    }
+    for (u64 number = 0; number < page_count; ++number) {
       format::ChunkTreeNode good{};
-      for (u32 i = 0; i < superblock.tree_replica_count && good.magic == 0; ++i) {
+      for (u32 i = 0; i < superblock.tree_replica_count; ++i) {
         const OpenedDevice& device = context_.pool.devices[i];
         format::ChunkTreeNode node{};
         try {
@@ -156,7 +130,9 @@ class MediumRepair {
         } catch (const PoolError&) {
           continue;
         }
-        if (node.magic == format::chunk_tree_magic && node.checksum == structure_checksum(node, number)) good = node;
+        const bool is_valid = node.magic == format::chunk_tree_magic && node.epoch <= superblock.epoch &&
+                              node.checksum == structure_checksum(node, number);
+        if (is_valid && node.epoch > good.epoch) good = node;
       }
       if (good.magic == 0) continue;
       for (u32 i = 0; i < superblock.tree_replica_count; ++i) {
@@ -179,10 +155,9 @@ class MediumRepair {
     ::clock_gettime(CLOCK_REALTIME, &now);
     superblock.checkpoint_time = format::encode_time(now.tv_sec, static_cast<u32>(now.tv_nsec));
     // Nothing that lies in the log now is a record any more.
-    if (::getrandom(&superblock.log_seed, sizeof(superblock.log_seed), 0) != sizeof(superblock.log_seed)) {
-      throw PoolError(Status::io_error, "no random numbers");
-    }
+    superblock.log_seed = random_number<u64>();
     for (OpenedDevice& device : context_.pool.devices) {
+      if (!device.is_here()) continue;
       superblock.device = device.part;
       seal(superblock, superblock_offset(superblock.slot));
       device.file.write_at(superblock_offset(superblock.slot), &superblock, sizeof(superblock));

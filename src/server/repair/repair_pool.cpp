@@ -23,6 +23,7 @@ OpenPoolOptions open_options(const RepairOptions& options, bool read_only) {
   OpenPoolOptions open;
   open.device_paths = options.device_paths;
   open.read_only = read_only;
+  open.repairs_tree = false;  // it is said and done with the rest
   return open;
 }
 

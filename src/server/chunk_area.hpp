@@ -1,0 +1,34 @@
+// What lies in front of a chunk's pages on a device, and the devices' chunk maps: mkfs, growth, the replacement of a
+// device and repair write them (docs/format.md). Host only.
+#pragma once
+
+#include "base/types.hpp"
+#include "format/chunk_format.hpp"
+#include "format/superblock_format.hpp"
+#include "server/pool_device_file.hpp"
+
+namespace gpu4fs::server {
+
+// A bitmap in two slots, each a header page and the bitmap behind it.
+struct BitmapPlace {
+  u64 offset;        // device byte offset of slot A
+  u64 bitmap_pages;  // of one slot, without its header
+  u64 base_address;  // of the chunk; a device's index for its chunk map
+  u64 bit_count;
+};
+
+BitmapPlace chunk_map_place(const format::DevicePart& part);
+
+// `offset`: of the header area on its device.
+BitmapPlace chunk_bitmap_place(const format::ChunkDescriptor& chunk, u64 offset);
+
+// `bitmap` has bitmap_pages pages. Its header is written behind it. PoolError.
+void write_bitmap_slot(DeviceFile& file, const BitmapPlace& place, u32 slot, const void* bitmap, u64 epoch);
+
+// Slot `slot` is none from now on. PoolError.
+void clear_bitmap_slot(DeviceFile& file, const BitmapPlace& place, u32 slot);
+
+// The first page of the header area of a column, as it has been since the chunk was made.
+format::ChunkHeader make_chunk_header(const format::ChunkDescriptor& chunk, u32 column, const u8 (&pool_uuid)[16]);
+
+}  // namespace gpu4fs::server
