@@ -15,17 +15,19 @@ namespace gpu4fs::tools {
 
 namespace {
 
-enum class Action { run, fuse, programs, report };
+enum class Action { run, fuse, programs, btrfs, report };
 Action action = Action::report;
 BenchRunOptions run_options;
 BenchFuseOptions fuse_options;
 BenchProgramsOptions programs_options;
+BenchBtrfsOptions btrfs_options;
 std::vector<std::string> report_paths;
 
 void add_options(CLI::App& app) {
   run_options = {};
   fuse_options = {};
   programs_options = {};
+  btrfs_options = {};
   report_paths.clear();
   app.require_subcommand(1);
   CLI::App* run =
@@ -37,10 +39,13 @@ void add_options(CLI::App& app) {
                   "Bytes that one command of a large transfer moves (128M for one client, 32M for several)");
   run->add_flag("--quick", run_options.quick, "Less data and fewer repetitions");
   run->add_option("--only", run_options.only,
-                  "Parts to run: first, files, vram, scrub, latency, rate, sync, recovery, idle, checkpoint, checksums")
+                  "Parts to run: first, files, vram, scrub, latency, rate, sync, recovery, idle, checkpoint, checksums, raid, rebuild; "
+                  "sweep only when named")
       ->check(CLI::IsMember(
           {"first", "files", "vram", "scrub", "latency", "rate", "sync", "recovery", "idle", "checkpoint",
-           "checksums"}));
+           "checksums", "raid", "rebuild", "sweep"}));
+  run->add_option("--level", run_options.levels, "Pools of the parts raid, rebuild and sweep; default all")
+      ->check(CLI::IsMember({"raid0", "raid1", "raid5-3+1", "raid6-4+2", "raid7-5+3"}));
   run->callback([] { action = Action::run; });
   CLI::App* fuse =
       app.add_subcommand("fuse", "measure a mount against libfuse's passthrough file systems");
@@ -59,6 +64,11 @@ void add_options(CLI::App& app) {
   programs->add_option("--only", programs_options.only, "Parts to run: sqlite, postgres")
       ->check(CLI::IsMember({"sqlite", "postgres"}));
   programs->callback([] { action = Action::programs; });
+  CLI::App* btrfs = app.add_subcommand("btrfs", "measure pools with redundancy against btrfs on the same medium");
+  btrfs->add_option("--folder", btrfs_options.folder, "Where both keep their devices, default /dev/shm");
+  btrfs->add_option("-o,--output", btrfs_options.output, "Write the result as JSON to this file");
+  btrfs->add_flag("--quick", btrfs_options.quick, "Less data and fewer repetitions");
+  btrfs->callback([] { action = Action::btrfs; });
   CLI::App* report =
       app.add_subcommand("report", "print results: what, measured, required, met or short");
   report->add_option("results", report_paths, "JSON files, default bench/results/*.json");
@@ -73,6 +83,8 @@ int run() {
       return bench_fuse(fuse_options);
     case Action::programs:
       return bench_programs(programs_options);
+    case Action::btrfs:
+      return bench_btrfs(btrfs_options);
     case Action::report:
       return bench_report(report_paths);
   }

@@ -129,6 +129,8 @@ std::string file_text(const BenchContext& context, u32 count) {
                      context.scale.file_bytes >> 20, step >> 20);
 }
 
+}  // namespace
+
 void add_rate(BenchContext& context, const char* name, std::string what,
               const std::vector<double>& samples, double limit, double required) {
   BenchRow row;
@@ -156,8 +158,6 @@ void add_rate(BenchContext& context, const char* name, std::string what,
   }
   context.result.rows.push_back(std::move(row));
 }
-
-}  // namespace
 
 void bench_first_touch(BenchContext& context) {
   const u64 length = context.scale.file_bytes;

@@ -18,6 +18,12 @@ GpuLimits::~GpuLimits() = default;
 double GpuLimits::copy_seconds(CopyPath) {
   return 0;
 }
+double GpuLimits::row_seconds(const RowShape&, const u8*, u64) {
+  return 0;
+}
+const u8* GpuLimits::source() const {
+  return nullptr;
+}
 
 void* allocate_device(u64) {
   throw std::runtime_error(gpu_problem());

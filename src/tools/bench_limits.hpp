@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/types.hpp"
+#include "tools/bench_rows.hpp"
 
 namespace gpu4fs::tools {
 
@@ -29,6 +30,11 @@ class GpuLimits {
   // Seconds for one pass over the buffer, timed by the host around launch and completion. The
   // result is compared byte by byte with the source afterwards.
   double copy_seconds(CopyPath path);
+  // The same for writing rows from host memory to host memory; `extra` is what second copies and parities must be
+  // then, `extra_bytes` of it.
+  double row_seconds(const RowShape& shape, const u8* extra, u64 extra_bytes);
+  // Of the source, for computing that.
+  const u8* source() const;
 
  private:
   struct Buffers;

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <stdexcept>
 #include <string>
 
@@ -35,6 +36,13 @@ __global__ void __launch_bounds__(thread_count)
     for (unsigned i = 0; i < loads_in_flight; ++i) __stcs(&to[unit + i * stride], values[i]);
   }
   for (; unit < unit_count; unit += stride) __stcs(&to[unit], __ldcs(&from[unit]));
+}
+
+__global__ void __launch_bounds__(thread_count)
+    row_kernel(u8* to, u8* extra, const u8* from, u64 page_count, RowShape shape) {
+  const u64 warps_per_block = blockDim.x / warp_size;
+  const u64 first = blockIdx.x * warps_per_block + threadIdx.x / warp_size;
+  copy_rows(Warp{}, from, to, extra, first, gridDim.x * warps_per_block, page_count, shape);
 }
 
 // Blocks that need a whole multiprocessor announce themselves and wait for a while, so that no two
@@ -104,6 +112,7 @@ struct GpuLimits::Buffers {
   u64 length;
   SharedBuffer source;
   SharedBuffer destination;
+  std::unique_ptr<SharedBuffer> extra;  // second copies and parities, once they are wanted
   void* device = nullptr;
   cudaStream_t stream = nullptr;
 };
@@ -136,6 +145,31 @@ double GpuLimits::copy_seconds(CopyPath path) {
   if (!writes_host) b.transfer(b.destination.get(), b.device);
   if (std::memcmp(b.destination.get(), b.source.get(), b.length) != 0) {
     throw std::runtime_error("the bare copy kernel did not copy");
+  }
+  return seconds;
+}
+
+const u8* GpuLimits::source() const {
+  return static_cast<const u8*>(buffers_->source.get());
+}
+
+double GpuLimits::row_seconds(const RowShape& shape, const u8* extra, u64 extra_bytes) {
+  Buffers& b = *buffers_;
+  if (extra_bytes > b.length) throw std::runtime_error("more parities than pages");
+  if (!b.extra) b.extra = std::make_unique<SharedBuffer>(b.length);
+  std::memset(b.destination.get(), 0, b.length);
+  std::memset(b.extra->get(), 0, b.length);
+  const auto began = std::chrono::steady_clock::now();
+  row_kernel<<<block_count, thread_count, 0, b.stream>>>(
+      static_cast<u8*>(b.destination.get()), static_cast<u8*>(b.extra->get()),
+      static_cast<const u8*>(b.source.get()), b.length / page_size, shape);
+  require(cudaGetLastError(), "row kernel");
+  require(cudaStreamSynchronize(b.stream), "row kernel");
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  if (std::memcmp(b.destination.get(), b.source.get(), b.length) != 0 ||
+      std::memcmp(b.extra->get(), extra, extra_bytes) != 0) {
+    throw std::runtime_error("the bare kernel of rows did not do its work");
   }
   return seconds;
 }

@@ -56,13 +56,14 @@ std::string program_output(const std::vector<std::string>& words) {
   return text;
 }
 
-PoolMount::PoolMount(const std::string& data_folder, std::string folder, u64 pool_bytes, std::string options)
+PoolMount::PoolMount(const std::string& data_folder, std::string folder, u64 pool_bytes, std::string options,
+                     const std::string& profile)
     : Mount(std::move(folder)),
       program_(std::filesystem::read_symlink("/proc/self/exe").string()),
       options_(std::move(options)) {
   std::filesystem::create_directories(data_folder);
   for (int i = 0; i < 4; ++i) devices_ += fmt::format("{}{}/device{}", i == 0 ? "" : ":", data_folder, i);
-  run_program({program_, "mkfs", "-q", "--size", std::to_string(pool_bytes / 4), devices_});
+  run_program({program_, "mkfs", "-q", "-d", profile, "--size", std::to_string(pool_bytes / 4), devices_});
 }
 
 PoolMount::~PoolMount() {

@@ -63,8 +63,9 @@ class Mount {
 
 class PoolMount final : public Mount {
  public:
-  // Four devices in `data_folder`; `options` for the mount.
-  PoolMount(const std::string& data_folder, std::string folder, u64 pool_bytes, std::string options = "engine=cpu");
+  // Four devices in `data_folder`, together of `pool_bytes`; `options` for the mount.
+  PoolMount(const std::string& data_folder, std::string folder, u64 pool_bytes, std::string options = "engine=cpu",
+            const std::string& profile = "single");
   ~PoolMount() override;
   void up() override;
   void down() override;

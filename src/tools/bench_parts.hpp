@@ -61,6 +61,10 @@ struct FileRates {
 // one round that is not counted.
 FileRates measure_files(BenchContext& context, u32 file_count);
 
+// A row in GB/s against `limit`, which is required where a GPU is measured; `required` 0: it is not.
+void add_rate(BenchContext& context, const char* name, std::string what, const std::vector<double>& samples,
+              double limit, double required);
+
 // Fills nearly the whole pool once and frees it again: memory is registered with the GPU when it is
 // first used, which belongs to no measurement but this.
 void bench_first_touch(BenchContext& context);
@@ -69,6 +73,17 @@ void bench_read_device(BenchContext& context);
 // Pools with and without checksums of data in turn, each with an engine of its own; no other may run.
 void bench_checksums(const BenchScale& scale, const Limits& limits, const server::ServerOptions& options,
                      BenchResult& result);
+// Pools of all levels, each with an engine of its own; no other may run.
+// `levels`: names of those that are measured; empty: all.
+void bench_raid(const BenchScale& scale, const server::ServerOptions& options, const std::vector<std::string>& levels,
+                bool on_gpu, BenchResult& result);
+// Rows "rebuild-...": with pools of its own, as bench_raid().
+void bench_rebuild(const BenchScale& scale, const server::ServerOptions& options,
+                   const std::vector<std::string>& levels, const Limits& limits, bool on_gpu,
+                   BenchResult& result);
+// Levels, sizes and numbers of files, for bench/plots/sweep.py; rows "sweep-QUANTITY:LEVEL:KIB:COUNT".
+void bench_raid_sweep(const BenchScale& scale, const server::ServerOptions& options,
+                      const std::vector<std::string>& levels, bool on_gpu, BenchResult& result);
 void bench_scrub(BenchContext& context);
 void bench_latency(BenchContext& context);
 void bench_small_reads(BenchContext& context);

@@ -15,7 +15,7 @@
 
 namespace gpu4fs::tools {
 
-MemoryPool::MemoryPool(u64 device_bytes, bool data_checksums) {
+MemoryPool::MemoryPool(u64 device_bytes, bool data_checksums, u32 device_count, const std::string& profile) {
   std::string pattern = "/dev/shm/gpu4fs-bench-XXXXXX";
   if (::mkdtemp(pattern.data()) == nullptr)
     throw std::runtime_error("cannot make a folder in /dev/shm");
@@ -24,6 +24,7 @@ MemoryPool::MemoryPool(u64 device_bytes, bool data_checksums) {
   make.size_bytes = device_bytes;
   make.label = "bench";
   make.data_checksums = data_checksums;
+  make.data_profile = make.metadata_profile = profile;
   for (u32 i = 0; i < device_count; ++i)
     make.device_paths.push_back(fmt::format("{}/device{}", folder_, i));
   server::make_pool(make);

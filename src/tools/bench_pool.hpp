@@ -11,7 +11,8 @@ namespace gpu4fs::tools {
 // Device files in a folder of their own in /dev/shm, removed at the end.
 class MemoryPool {
  public:
-  explicit MemoryPool(u64 device_bytes, bool data_checksums = true);
+  explicit MemoryPool(u64 device_bytes, bool data_checksums = true, u32 device_count = 4,
+                      const std::string& profile = "single");
   ~MemoryPool();
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
@@ -19,7 +20,6 @@ class MemoryPool {
   const std::vector<std::string>& paths() const { return paths_; }
 
  private:
-  static constexpr u32 device_count = 4;
   std::string folder_;
   std::vector<std::string> paths_;
 };

@@ -243,6 +243,11 @@ BenchResult read_result(const std::string& path) {
   return result;
 }
 
+void report_part(const std::string& what) {
+  static const double began = now_seconds();
+  fmt::print(stderr, "{:6.1f} s  {}\n", now_seconds() - began, what);
+}
+
 void print_rows(const BenchResult& result) {
   fmt::print("{} engine={}{} {} {}, {} CPUs{}{}\n", result.benchmark, result.engine,
              result.quick ? " (quick)" : "", result.date, result.machine.host_cpu,

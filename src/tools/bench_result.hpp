@@ -68,6 +68,8 @@ void write_result(const BenchResult& result, const std::string& path);
 // Throws std::runtime_error naming the file and what is wrong.
 BenchResult read_result(const std::string& path);
 
+// Tells on the standard error what is measured now, and how long the run has taken until here.
+void report_part(const std::string& what);
 // One line a row: what, measured, required, met or short.
 void print_rows(const BenchResult& result);
 // Rows that have a requirement and miss it.

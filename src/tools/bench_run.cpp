@@ -126,6 +126,7 @@ int bench_run(const BenchRunOptions& options) {
     for (const Part& part : parts) {
       const bool warms_up = on_gpu && std::strcmp(part.name, "first") == 0;
       if (!warms_up && !is_wanted(options, part.name)) continue;
+      report_part(part.name);
       try {
         part.run(context);
       } catch (const std::exception& error) {
@@ -135,11 +136,30 @@ int bench_run(const BenchRunOptions& options) {
   }
   const bool clean = server.stop();
   if (is_wanted(options, "checksums")) {
+    report_part("checksums");
     try {
       bench_checksums(scale, limits, server_options, result);
     } catch (const std::exception& error) {
       result.left_out.push_back(fmt::format("checksums: {}", error.what()));
     }
+  }
+  if (is_wanted(options, "raid")) {
+    try {
+      bench_raid(scale, server_options, options.levels, on_gpu, result);
+    } catch (const std::exception& error) {
+      result.left_out.push_back(fmt::format("raid: {}", error.what()));
+    }
+  }
+  if (is_wanted(options, "rebuild")) {
+    try {
+      bench_rebuild(scale, server_options, options.levels, limits, on_gpu, result);
+    } catch (const std::exception& error) {
+      result.left_out.push_back(fmt::format("rebuild: {}", error.what()));
+    }
+  }
+  // Not part of a run that names no parts: it takes long and judges nothing.
+  if (!options.only.empty() && is_wanted(options, "sweep")) {
+    bench_raid_sweep(scale, server_options, options.levels, on_gpu, result);
   }
   if (!clean) result.left_out.push_back("the last checkpoint failed");
   print_rows(result);

@@ -11,7 +11,8 @@ struct BenchRunOptions {
   std::string output;
   std::string step;  // size text; empty: the default
   bool quick = false;
-  std::vector<std::string> only;  // parts to run; empty: all
+  std::vector<std::string> only;    // parts to run; empty: all
+  std::vector<std::string> levels;  // of the pools with redundancy; empty: all
 };
 int bench_run(const BenchRunOptions& options);
 
@@ -30,6 +31,13 @@ struct BenchProgramsOptions {
   std::vector<std::string> only;  // parts to run; empty: all
 };
 int bench_programs(const BenchProgramsOptions& options);
+
+struct BenchBtrfsOptions {
+  std::string folder;  // for pool and peer data, default /dev/shm
+  std::string output;
+  bool quick = false;
+};
+int bench_btrfs(const BenchBtrfsOptions& options);
 
 int bench_report(const std::vector<std::string>& paths);
 

@@ -43,7 +43,7 @@ u64 parse_number(const std::string& text) {
 }
 
 server::OpenedPool open_for_dump() {
-  return server::open_pool({options.devices, true, false});
+  return server::open_pool({options.devices, true, false, true});
 }
 
 const char* slot_state_text(server::SlotState state) {
@@ -90,6 +90,10 @@ void dump_superblock() {
 void dump_device() {
   const server::OpenedPool pool = open_for_dump();
   for (const server::OpenedDevice& device : pool.devices) {
+    if (!device.is_here()) {
+      fmt::print("{}: {}\n", device.file.path(), server::member_state_name(device.state));
+      continue;
+    }
     fmt::print("{}:\n{}\n", device.file.path(), indent(format::to_text(device.part)));
     const u64 slot_pages = 1 + device.part.chunk_map_pages;
     for (u32 slot = 0; slot < 2; ++slot) {
@@ -112,6 +116,7 @@ void dump_chunks() {
     for (const format::ColumnAddress column : chunk.columns) {
       fmt::print("  column: {}\n", format::to_text(column));
       const server::DeviceFile& file = pool.devices[column.device_index()].file;
+      if (!pool.devices[column.device_index()].is_here()) continue;
       format::ChunkHeader header{};
       file.read_at(column.offset_bytes(), &header, sizeof(header));
       fmt::print("  header:\n{}\n", indent(indent(format::to_text(header))));
@@ -130,13 +135,15 @@ void dump_tree() {
   const format::Superblock& superblock = pool.superblock;
   for (u32 replica = 0; replica < superblock.tree_replica_count; ++replica) {
     const server::OpenedDevice& device = pool.devices[replica];
+    if (!device.is_here()) continue;
     fmt::print("{}: chunk tree, root {}, {} nodes\n", device.file.path(), superblock.tree_root,
                superblock.tree_node_count);
-    for (u64 number = 0; number < superblock.tree_node_count; ++number) {
+    // Also those that the tree does not use: they are free, or were the tree before.
+    for (u64 number = 0; number < device.part.tree_pages; ++number) {
       format::ChunkTreeNode node{};
       device.file.read_at(device.part.tree_offset + number * page_size, &node, sizeof(node));
       if (node.magic != format::chunk_tree_magic) {
-        fmt::print("  node {}: no node\n", number);
+        if (number < superblock.tree_node_count) fmt::print("  node {}: no node\n", number);
         continue;
       }
       fmt::print("  node {}: level {} epoch {} entries {} bytes {} checksum {:#018x}\n", number,

@@ -10,8 +10,10 @@
 #include "base/limits.hpp"
 #include "format/format_text.hpp"
 #include "raid/levels/levels.hpp"
+#include "server/growth/free_granules.hpp"
 #include "server/pool_open.hpp"
 #include "tools/json.hpp"
+#include "tools/pool_usage.hpp"
 #include "tools/size_text.hpp"
 #include "tools/verb.hpp"
 
@@ -34,57 +36,17 @@ void add_options(CLI::App& app) {
   app.add_flag("--json", options.json, "Print as JSON");
 }
 
-struct ChunkUsage {
-  u64 base_address;
-  u64 page_count;
-  u64 page_used;  // according to the bitmap slot that counts; 0 if neither does
-  format::RaidLevel level;
-  u64 column_pages;  // data pages of each column
-  std::vector<format::ColumnAddress> columns;
-};
-
-u64 read_page_used(const server::OpenedPool& pool, const server::OpenedChunk& chunk,
-                   u64 page_count) {
-  const format::ChunkLayout layout = format::chunk_layout(page_count);
-  const server::DeviceFile& file = pool.devices[chunk.columns[0].device_index()].file;
-  u64 newest = 0;
-  u64 used = 0;
-  for (const u64 page : {layout.bitmap_a_page, layout.bitmap_b_page}) {
-    format::BitmapSlotHeader header{};
-    file.read_at(chunk.columns[0].offset_bytes() + page * page_size, &header, sizeof(header));
-    if (header.magic != format::bitmap_slot_magic || header.epoch > pool.superblock.epoch) continue;
-    if (header.epoch >= newest) {
-      newest = header.epoch;
-      used = header.set_count;
-    }
-  }
-  return used;
-}
-
-std::vector<ChunkUsage> list_chunks(const server::OpenedPool& pool) {
-  std::vector<ChunkUsage> chunks;
-  for (const server::OpenedChunk& chunk : pool.chunks) {
-    const u64 page_count = chunk.descriptor.size_bytes / page_size;
-    chunks.push_back({chunk.descriptor.base_address, page_count,
-                      read_page_used(pool, chunk, page_count), chunk.descriptor.level,
-                      raid::with_level(chunk.descriptor.level,
-                                       [&](auto level) {
-                                         return level.column_pages(raid::geometry_of(chunk.descriptor));
-                                       }),
-                      chunk.columns});
-  }
-  return chunks;
-}
-
 struct DeviceUsage {
   u64 chunk_count = 0;
   u64 page_count = 0;
   u64 page_used = 0;
+  u64 unallocated_bytes = 0;  // in no chunk
 };
 
 std::vector<DeviceUsage> sum_by_device(const server::OpenedPool& pool,
                                        const std::vector<ChunkUsage>& chunks) {
   std::vector<DeviceUsage> devices(pool.devices.size());
+  for (u32 i = 0; i < devices.size(); ++i) devices[i].unallocated_bytes = server::unallocated_bytes(pool, i);
   for (const ChunkUsage& chunk : chunks) {
     for (const format::ColumnAddress column : chunk.columns) {
       DeviceUsage& device = devices[column.device_index()];
@@ -103,12 +65,22 @@ std::string label_of(const format::Superblock& superblock) {
   return std::string(bytes.substr(0, bytes.find('\0')));
 }
 
-std::string profile_text(u16 profile) {
-  return format::to_text(static_cast<format::RaidLevel>(profile));
+void add_classes(JsonWriter& json, const server::OpenedPool& pool, const std::vector<ChunkUsage>& chunks) {
+  json.begin_array("classes");
+  for (const ClassSum& sum : sum_by_profile(pool, chunks)) {
+    json.begin_object();
+    json.add("profile", format::profile_name(sum.profile).text);
+    json.add("chunks", sum.chunk_count);
+    json.add("total_bytes", sum.page_count * page_size);
+    json.add("used_bytes", sum.page_used * page_size);
+    json.end();
+  }
+  json.end();
 }
 
 void print_json(const server::OpenedPool& pool, const std::vector<ChunkUsage>& chunks) {
   const format::Superblock& superblock = pool.superblock;
+  const server::PoolProfiles profiles = server::profiles_of(pool);
   JsonWriter json;
   json.begin_object();
   json.add("pool_uuid", format::uuid_text(superblock.pool_uuid));
@@ -116,10 +88,12 @@ void print_json(const server::OpenedPool& pool, const std::vector<ChunkUsage>& c
   json.add("format_version", superblock.version);
   json.add("epoch", superblock.epoch);
   json.add("clean", superblock.clean != 0);
+  json.add("degraded", pool.is_degraded());
   json.add("created", format::time_text(superblock.creation_time));
   json.add("checkpoint", format::time_text(superblock.checkpoint_time));
-  json.add("data_profile", profile_text(superblock.data_profile));
-  json.add("metadata_profile", profile_text(superblock.metadata_profile));
+  json.add("data_profile", format::profile_name(profiles.data).text);
+  json.add("metadata_profile", format::profile_name(profiles.metadata).text);
+  add_classes(json, pool, chunks);
   json.add("data_checksums",
            (superblock.feature_incompatible & format::feature_data_checksums) != 0);
   json.add("chunk_size_bytes", superblock.chunk_size_bytes);
@@ -133,10 +107,13 @@ void print_json(const server::OpenedPool& pool, const std::vector<ChunkUsage>& c
     json.begin_object();
     json.add("path", device.file.path());
     json.add("uuid", format::uuid_text(device.part.device_uuid));
+    json.add("state", server::member_state_name(device.state));
+    if (device.stale_since != 0) json.add("stale_since", device.stale_since);
     json.add("size_bytes", device.part.size_bytes);
     json.add("chunk_count", usage[i].chunk_count);
     json.add("data_bytes", usage[i].page_count * page_size);
     json.add("used_bytes", usage[i].page_used * page_size);
+    json.add("unallocated_bytes", usage[i].unallocated_bytes);
     json.add("has_newest_superblock", device.has_newest_superblock);
     json.end();
   }
@@ -149,6 +126,7 @@ void print_json(const server::OpenedPool& pool, const std::vector<ChunkUsage>& c
       json.add("size_bytes", chunk.page_count * page_size);
       json.add("used_bytes", chunk.page_used * page_size);
       json.add("level", format::to_text(chunk.level));
+      json.add("profile", format::profile_name(chunk.profile).text);
       json.begin_array("columns");
       for (const format::ColumnAddress column : chunk.columns) {
         json.begin_object();
@@ -170,6 +148,7 @@ void print_json(const server::OpenedPool& pool, const std::vector<ChunkUsage>& c
 
 void print_text(const server::OpenedPool& pool, const std::vector<ChunkUsage>& chunks) {
   const format::Superblock& superblock = pool.superblock;
+  const server::PoolProfiles profiles = server::profiles_of(pool);
   fmt::print("pool        {}\n", format::uuid_text(superblock.pool_uuid));
   if (!label_of(superblock).empty())
     fmt::print("label       {}\n", format::escape_name(label_of(superblock)));
@@ -179,7 +158,7 @@ void print_text(const server::OpenedPool& pool, const std::vector<ChunkUsage>& c
   fmt::print("created     {}, format version {}\n", format::time_text(superblock.creation_time),
              superblock.version);
   fmt::print("profiles    data {}, metadata {}, checksums of {}\n",
-             profile_text(superblock.data_profile), profile_text(superblock.metadata_profile),
+             format::profile_name(profiles.data).text, format::profile_name(profiles.metadata).text,
              (superblock.feature_incompatible & format::feature_data_checksums) != 0
                  ? "data and metadata"
                  : "metadata only");
@@ -191,16 +170,29 @@ void print_text(const server::OpenedPool& pool, const std::vector<ChunkUsage>& c
              superblock.inode_used);
   fmt::print("chunks      {} of {}\n", superblock.chunk_count,
              size_text(superblock.chunk_size_bytes));
+  const std::vector<ClassSum> sums = sum_by_profile(pool, chunks);
+  for (const ClassSum& sum : sums) {
+    if (sums.size() == 1) break;
+    fmt::print("{:<11} {} chunks, {} of {} used\n", format::profile_name(sum.profile).text, sum.chunk_count,
+               size_text(sum.page_used * page_size), size_text(sum.page_count * page_size));
+  }
   const std::vector<DeviceUsage> usage = sum_by_device(pool, chunks);
   for (std::size_t i = 0; i < pool.devices.size(); ++i) {
-    fmt::print("device {:<4} {}: {}, {} chunks, {} of {} used\n", i, pool.devices[i].file.path(),
+    if (pool.devices[i].state == server::MemberState::removed) continue;
+    if (!pool.devices[i].is_here()) {
+      fmt::print("device {:<4} {}: {}, UUID {}, {} chunks\n", i, pool.devices[i].file.path(),
+                 server::member_state_name(pool.devices[i].state), format::uuid_text(pool.devices[i].part.device_uuid),
+                 usage[i].chunk_count);
+      continue;
+    }
+    fmt::print("device {:<4} {}: {}, {} chunks, {} of {} used, {} unallocated\n", i, pool.devices[i].file.path(),
                size_text(pool.devices[i].part.size_bytes), usage[i].chunk_count,
                size_text(usage[i].page_used * page_size),
-               size_text(usage[i].page_count * page_size));
+               size_text(usage[i].page_count * page_size), size_text(usage[i].unallocated_bytes));
   }
   if (options.chunks) {
     for (const ChunkUsage& chunk : chunks) {
-      fmt::print("chunk {:#x}: {}, {} used of {}", chunk.base_address, format::to_text(chunk.level),
+      fmt::print("chunk {:#x}: {}, {} used of {}", chunk.base_address, format::profile_name(chunk.profile).text,
                  size_text(chunk.page_used * page_size), size_text(chunk.page_count * page_size));
       for (const format::ColumnAddress column : chunk.columns) {
         fmt::print(", device {} offset {:#x}", column.device_index(), column.offset_bytes());
@@ -212,7 +204,7 @@ void print_text(const server::OpenedPool& pool, const std::vector<ChunkUsage>& c
 }
 
 int run() {
-  const server::OpenedPool pool = server::open_pool({options.devices, true, false});
+  const server::OpenedPool pool = server::open_pool({options.devices, true, false, true});
   const std::vector<ChunkUsage> chunks = list_chunks(pool);
   if (options.json) {
     print_json(pool, chunks);

@@ -17,7 +17,9 @@ using gpu4fs::tools::Verb;
 constexpr const Verb* verbs[] = {
     &gpu4fs::tools::mkfs_verb, &gpu4fs::tools::mount_verb, &gpu4fs::tools::umount_verb,
     &gpu4fs::tools::fsck_verb,   &gpu4fs::tools::info_verb, &gpu4fs::tools::status_verb,
-    &gpu4fs::tools::scrub_verb,
+    &gpu4fs::tools::scrub_verb,  &gpu4fs::tools::device_verb, &gpu4fs::tools::balance_verb,
+    &gpu4fs::tools::df_verb,     &gpu4fs::tools::set_profile_verb, &gpu4fs::tools::convert_verb,
+    &gpu4fs::tools::defragment_verb,
     &gpu4fs::tools::dump_verb, &gpu4fs::tools::doctor_verb, &gpu4fs::tools::bench_verb,
 };
 
@@ -30,7 +32,7 @@ std::string_view base_name(std::string_view path) {
 
 void print_help(std::FILE* to) {
   fmt::print(to, "usage: gpu4fs VERB [OPTION...]\n\n");
-  for (const Verb* verb : verbs) fmt::print(to, "  {:<8} {}\n", verb->name, verb->summary);
+  for (const Verb* verb : verbs) fmt::print(to, "  {:<11} {}\n", verb->name, verb->summary);
   fmt::print(to, "\n'gpu4fs VERB --help' explains a verb's options, 'gpu4fs --version' prints the version.\n");
 }
 

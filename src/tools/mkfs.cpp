@@ -32,7 +32,10 @@ struct MkfsOptions {
   std::string label;
   std::string data_profile = "single";
   std::string metadata_profile;
+  std::string metadata_share;
+  std::vector<std::string> profiles;
   std::string stripe_length;
+  u32 initial_share = 100;
   bool no_data_checksums = false;
   bool force = false;
   bool quiet = false;
@@ -48,15 +51,24 @@ void add_options(CLI::App& app) {
   app.add_option("-s,--size", options.size,
                  "Size of each file that does not exist yet (64M, 2GiB)");
   app.add_option("-L,--label", options.label, "Name of the pool, at most 64 bytes");
-  app.add_option("-d,--data", options.data_profile, "Profile of file data: single, raid0, raid1 (two copies), raid1c3, raid1c4");
+  app.add_option("-d,--data", options.data_profile,
+                 "Profile of file data: single, raid0, raid1 (two copies), raid1c3, raid1c4, raid5, raid6, raid7");
   app.add_option("-m,--metadata", options.metadata_profile,
-                 "Profile of metadata; in this version that of the data");
+                 "Profile of metadata, default that of the data");
+  app.add_option("--metadata-share", options.metadata_share,
+                 "Of the space, for chunks of metadata where they have a profile of their own, default 10%");
+  app.add_option("--profile", options.profiles,
+                 "A further profile for files that ask for it, with its share of the space: raid0=20%")
+      ->allow_extra_args(false);
   app.add_option("--stripe-length", options.stripe_length,
                  "Bytes of a stripe on one device, a power of two from 4K to 1M, default 64K");
   app.add_option("--log-size", options.log_size,
                  "Of the operation log on each device, default a 64th of it from 1M to 256M");
   app.add_option("--chunk-size", options.chunk_size,
                  "Unit of allocation of the logical space, a power of two from 8M to 1G");
+  app.add_option("--initial-share", options.initial_share,
+                 "Percent of the space that chunks are made of now; more are made of the rest when they are needed")
+      ->check(CLI::Range(1, 100));
   app.add_flag("--no-data-checksums", options.no_data_checksums,
                "Checksums for metadata only; damaged file data is not noticed");
   app.add_flag("-f,--force", options.force, "Overwrite devices that hold something");
@@ -80,9 +92,9 @@ void print_result(const format::Superblock& superblock, const std::vector<std::s
     json.add("chunk_count", superblock.chunk_count);
     json.add("size_bytes", superblock.page_total * page_size);
     json.add("data_profile",
-             format::to_text(static_cast<format::RaidLevel>(superblock.data_profile)));
+             options.data_profile);
     json.add("metadata_profile",
-             format::to_text(static_cast<format::RaidLevel>(superblock.metadata_profile)));
+             options.metadata_profile.empty() ? options.data_profile : options.metadata_profile);
     json.add("data_checksums",
              (superblock.feature_incompatible & format::feature_data_checksums) != 0);
     json.begin_array("devices");
@@ -100,6 +112,22 @@ void print_result(const format::Superblock& superblock, const std::vector<std::s
   }
 }
 
+// "20%" or "20".
+double parse_share(const std::string& text) {
+  const std::string digits = text.ends_with('%') ? text.substr(0, text.size() - 1) : text;
+  std::size_t used = 0;
+  double percent = -1;
+  try {
+    percent = std::stod(digits, &used);
+  } catch (const std::exception&) {
+    used = 0;
+  }
+  if (used == 0 || used != digits.size() || !(percent >= 0 && percent <= 100)) {
+    throw std::invalid_argument(fmt::format("'{}' is no share: a number of percent is wanted", text));
+  }
+  return percent / 100;
+}
+
 int run() {
   server::MakePoolOptions make;
   for (const std::string& list : options.devices) {
@@ -110,6 +138,12 @@ int run() {
     if (!options.size.empty()) make.size_bytes = parse_size(options.size);
     if (!options.chunk_size.empty()) make.chunk_size_bytes = parse_size(options.chunk_size);
     if (!options.log_size.empty()) make.log_bytes = parse_size(options.log_size);
+    if (!options.metadata_share.empty()) make.metadata_share = parse_share(options.metadata_share);
+    for (const std::string& text : options.profiles) {
+      const std::size_t equals = text.find('=');
+      if (equals == std::string::npos) throw std::invalid_argument("--profile takes NAME=SHARE, as raid0=20%, not " + text);
+      make.more_profiles.emplace_back(text.substr(0, equals), parse_share(text.substr(equals + 1)));
+    }
     if (!options.stripe_length.empty()) {
       make.stripe_length_bytes = static_cast<u32>(std::min<u64>(parse_size(options.stripe_length), UINT32_MAX));
     }
@@ -121,6 +155,7 @@ int run() {
   make.metadata_profile = options.metadata_profile.empty() ? options.data_profile : options.metadata_profile;
   make.label = options.label;
   make.force = options.force;
+  make.initial_share = options.initial_share;
   make.data_checksums = !options.no_data_checksums;
   const format::Superblock superblock = server::make_pool(make);
   print_result(superblock, make.device_paths);

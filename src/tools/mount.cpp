@@ -57,7 +57,7 @@ void add_options(CLI::App& app) {
                  "ro, noatime, nodiratime, relatime, strictatime, allow_other, engine=auto|cpu|cuda, "
                  "workers=N, threads=N, commit=SECONDS, cache=SIZE, readahead=KIB, direct_io, "
                  "writeback, fast_close, sync, dirsync, errors=remount-ro|continue, norecovery, "
-                 "damaged_log=refuse|drop, degraded, nosuid, nodev, noexec")
+                 "damaged_log=refuse|drop, degraded, spare=PATH, nosuid, nodev, noexec")
       ->allow_extra_args(false);
   app.add_flag("-F,--foreground", line.foreground, "Stay in the foreground and log to stderr");
   app.add_flag("-v,--verbose", line.verbose, "Say more");

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstddef>
 
+#include "server/pool_device_file.hpp"
 #include "tools/size_text.hpp"
 
 namespace gpu4fs::tools {
@@ -134,6 +135,10 @@ constexpr Rule rules[] = {
     {"damaged_log", true, apply_damaged_log},
     {"degraded", false,
      [](MountOptions& options, const Option&) { options.server.degraded = true; }},
+    {"spare", true,
+     [](MountOptions& options, const Option& option) {
+       options.server.spare_paths.push_back(server::absolute_device_path(std::string(option.value)));
+     }},
     {"allow_fault", false,
      [](MountOptions& options, const Option&) { options.server.allow_fault = true; }},
     {"fsname", true,

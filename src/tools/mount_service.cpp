@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/random.h>
 
 #include <atomic>
 #include <chrono>
@@ -14,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/random.hpp"
 #include "frontend/dead_session.hpp"
 #include "frontend/fuse/fuse_mount.hpp"
 #include "frontend/local_session.hpp"
@@ -98,9 +98,7 @@ class DeathWatch {
 };
 
 u32 random_skip() {
-  u32 number = 0;
-  if (::getrandom(&number, sizeof(number), 0) != sizeof(number)) throw std::runtime_error("no random numbers");
-  return 1 + number % generation_skip_max;
+  return 1 + random_number<u32>() % generation_skip_max;
 }
 
 server::ServerOptions resumed_options(const MountService& service, u32 generation_skip) {
@@ -135,6 +133,17 @@ std::string name_of_control(const std::string& path) {
   return end == std::string::npos ? std::string() : path.substr(slash, end - slash);
 }
 
+// The words with which the mount goes on: with the devices that the pool has by now.
+std::vector<std::string> words_to_go_on(const MountService& service, PoolServer& server) {
+  std::vector<std::string> words = service.words;
+  const auto count = static_cast<std::ptrdiff_t>(service.options.server.device_paths.size());
+  words.erase(words.end() - 1 - count, words.end() - 1);
+  const std::vector<std::string> paths = server.device_paths();
+  words.insert(words.end() - 1, paths.begin(), paths.end());
+  if (server.has_lost_devices()) words.insert(words.begin() + 2, {"-o", "degraded"});
+  return words;
+}
+
 // Serves with an engine. False: the mount's end was not clean.
 bool serve_alive(const MountService& service, PoolServer& server, RestartState& state, DeathWatch& deaths) {
   frontend::LocalSessions sessions(server);
@@ -167,7 +176,7 @@ bool serve_alive(const MountService& service, PoolServer& server, RestartState& 
       state.pool_name = name_of_control(server.control_path());
       ++state.restart_count;
       server::log(LogLevel::error, "the pool is recovered and the engine started again");
-      server::log(LogLevel::error, fmt::format("that was not possible: {}", execute_again(state, service.words)));
+      server::log(LogLevel::error, fmt::format("that was not possible: {}", execute_again(state, words_to_go_on(service, server))));
       return false;
     }
   }

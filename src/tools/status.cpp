@@ -10,6 +10,9 @@
 #include "server/pool_open.hpp"
 #include "tools/json.hpp"
 #include "tools/mounted_pool.hpp"
+#include "tools/rebuild_text.hpp"
+#include "tools/relocate_command.hpp"
+#include "tools/reshape_command.hpp"
 #include "tools/scrub_text.hpp"
 #include "tools/size_text.hpp"
 #include "tools/verb.hpp"
@@ -37,9 +40,12 @@ u64 count_of(const server::JsonValue& value) { return value.number > 0 ? static_
 
 void print_damage(const server::JsonValue& status) {
   for (const server::JsonValue& device : status["devices"].elements) {
-    fmt::print("device {:<4} {}: {}, {} checksum mismatches, {} flush errors\n", count_of(device["index"]),
-               device["path"].text, size_text(count_of(device["size_bytes"])),
-               count_of(device["checksum_mismatches"]), count_of(device["flush_errors"]));
+    const bool is_here = device["state"].text == "ok";
+    fmt::print("device {:<4} {}: {}{}, {} checksum mismatches, {} read errors, {} write errors, {} flush errors\n",
+               count_of(device["index"]), device["path"].text,
+               is_here ? "" : fmt::format("{}, UUID {}, ", device["state"].text, device["uuid"].text),
+               size_text(count_of(device["size_bytes"])), count_of(device["checksum_mismatches"]),
+               count_of(device["read_errors"]), count_of(device["write_errors"]), count_of(device["flush_errors"]));
   }
   if (status["damaged_files"].elements.empty()) {
     fmt::print("damage      none met since the mount\n");
@@ -81,8 +87,11 @@ void print_mounted(const std::string& mountpoint, const server::JsonValue& statu
   if (count_of(status["write_errors"]) != 0) {
     fmt::print("lost        {} times changes could not be written\n", count_of(status["write_errors"]));
   }
+  if (status["degraded"].boolean) fmt::print("redundancy  degraded: devices are missing, what is lost now may be lost for good\n");
   print_damage(status);
-  fmt::print("{}", scrub_text(status["scrub"]));
+  fmt::print("{}{}{}{}", rebuild_text(status["rebuild"]), spares_text(status["spares"]),
+             relocation_text(status["relocation"]), scrub_text(status["scrub"]));
+  if (status["reshape"]["state"].text != "never") fmt::print("{}", reshape_text(status["reshape"]));
 }
 
 int show_mounted(const std::string& mountpoint) {
@@ -94,13 +103,20 @@ int show_mounted(const std::string& mountpoint) {
   } else {
     print_mounted(mountpoint, status);
   }
-  const bool is_sound = status["damaged_files"].elements.empty() && count_of(status["write_errors"]) == 0 &&
+  const bool is_sound = !status["degraded"].boolean && status["damaged_files"].elements.empty() && count_of(status["write_errors"]) == 0 &&
                         !status["metadata_damaged"].boolean && count_of(status["scrub"]["pages_damaged"]) == 0;
   return is_sound ? 0 : status_damaged;
 }
 
+std::string device_note(const server::OpenedDevice& device) {
+  if (!device.is_here()) {
+    return fmt::format(", {}, UUID {}", server::member_state_name(device.state), format::uuid_text(device.part.device_uuid));
+  }
+  return device.has_newest_superblock ? "" : ", holds the epoch before";
+}
+
 int show_medium() {
-  const server::OpenedPool pool = server::open_pool({line.places, true, false});
+  const server::OpenedPool pool = server::open_pool({line.places, true, false, true});
   const format::Superblock& superblock = pool.superblock;
   if (line.json) {
     JsonWriter json;
@@ -110,12 +126,15 @@ int show_medium() {
     json.add("uuid", format::uuid_text(superblock.pool_uuid));
     json.add("epoch_durable", superblock.epoch);
     json.add("clean", superblock.clean != 0);
+    json.add("degraded", pool.is_degraded());
     json.add("pages_total", superblock.page_total);
     json.add("pages_used", superblock.page_used);
     json.begin_array("devices");
     for (const server::OpenedDevice& device : pool.devices) {
       json.begin_object();
       json.add("path", device.file.path());
+      json.add("uuid", format::uuid_text(device.part.device_uuid));
+      json.add("state", server::member_state_name(device.state));
       json.add("size_bytes", device.part.size_bytes);
       json.add("has_newest_superblock", device.has_newest_superblock);
       json.end();
@@ -126,7 +145,7 @@ int show_medium() {
     json.end();
     json.end();
     fmt::print("{}", json.text());
-    return 0;
+    return pool.is_degraded() ? status_damaged : 0;
   }
   fmt::print("pool        {}\n", format::uuid_text(superblock.pool_uuid));
   fmt::print("mounted     no; {}\n", superblock.clean != 0 ? "it was unmounted" : "it was not unmounted, or is mounted elsewhere");
@@ -135,11 +154,11 @@ int show_medium() {
              size_text(superblock.page_total * page_size));
   for (std::size_t i = 0; i < pool.devices.size(); ++i) {
     fmt::print("device {:<4} {}: {}{}\n", i, pool.devices[i].file.path(), size_text(pool.devices[i].part.size_bytes),
-               pool.devices[i].has_newest_superblock ? "" : ", holds the epoch before");
+               device_note(pool.devices[i]));
   }
   for (const std::string& warning : pool.warnings) fmt::print("warning     {}\n", warning);
   fmt::print("damage      is counted while a pool is mounted; 'gpu4fs fsck' looks for it now\n");
-  return 0;
+  return pool.is_degraded() ? status_damaged : 0;
 }
 
 int run() {

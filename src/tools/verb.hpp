@@ -25,10 +25,16 @@ extern const Verb mkfs_verb;
 extern const Verb mount_verb;
 extern const Verb umount_verb;
 extern const Verb info_verb;
+extern const Verb df_verb;
+extern const Verb set_profile_verb;
+extern const Verb convert_verb;
+extern const Verb defragment_verb;
 extern const Verb dump_verb;
 extern const Verb fsck_verb;
 extern const Verb doctor_verb;
 extern const Verb scrub_verb;
+extern const Verb device_verb;
+extern const Verb balance_verb;
 extern const Verb status_verb;
 extern const Verb bench_verb;
 

@@ -202,6 +202,40 @@ class EngineDeath(unittest.TestCase):
         self.assertEqual(sorted(os.listdir(self.pool.mountpoint)), [f"worker{i}" for i in range(4)])
         self.finish()
 
+    def test_another_death_while_the_kernel_is_told(self):
+        """What it drops of a file waits for the reads of that file, which nobody may leave unanswered."""
+        content = b"x" * 65536
+        files = [self.write(f"file{i}", content) for i in range(200)]
+        for file in files:
+            os.fsync(file)
+        wrong = []
+        ended = threading.Event()
+
+        def read(index):
+            while not ended.is_set():
+                for file in files[index::4]:
+                    try:
+                        data = os.pread(file, len(content), 0)
+                        if data == b"" or not content.startswith(data):  # short where the rest was refused
+                            wrong.append(f"{len(data)} bytes of other data")
+                    except OSError as error:
+                        if error.errno != errno.EIO:
+                            wrong.append(str(error))
+
+        threads = [threading.Thread(target=read, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for _ in range(3):
+            self.end_engine()
+        ended.set()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(wrong, [])
+        for file in files:
+            self.assertEqual(os.pread(file, len(content), 0), content)
+            os.close(file)
+        self.finish()
+
     def test_too_many_deaths_are_not_repaired(self):
         for _ in range(RESTART_MAX):
             self.end_engine()

@@ -24,6 +24,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -38,13 +39,16 @@
 #include "engine/engine_build.hpp"
 #include "engine/engine_host.hpp"
 #include "fmt/format.h"
+#include "format/rebuild_format.hpp"
 #include "raid/logical_space_build.hpp"
 #include "server/check/check_pool.hpp"
 #include "server/pool_make.hpp"
 #include "server/pool_open.hpp"
+#include "server/pool_replace.hpp"
 #include "server/recovery/recovery.hpp"
 #include "server/server_session.hpp"
 #include "support/flush_answerer.hpp"
+#include "support/pool_profiles.hpp"
 
 namespace gpu4fs::test {
 
@@ -52,7 +56,8 @@ struct TestPoolOptions {
   u32 device_count = 2;
   u64 device_bytes = u64{48} << 20;
   u64 chunk_bytes = u64{8} << 20;
-  std::string profile = "single";  // of data and metadata
+  std::string profile = "single";  // of data and metadata, or of both: "raid5+raid1"
+  std::vector<std::pair<std::string, double>> more_profiles;  // for files that ask for them, with shares
   u32 worker_count = 1;
   u32 warp_count = 0;  // not 0: emulated warps instead of threads
   engine::MemorySizes memory{.frame_count = 4096, .staging_count = 2048, .shard_count = 4};
@@ -61,6 +66,7 @@ struct TestPoolOptions {
   u64 session_bytes = u64{4} << 20;
   bool has_log = true;           // false: every sync is a checkpoint
   bool starts_workers = true;    // false: the threads that wait for commands do all the work
+  bool degraded = false;         // mounts go on without devices whose files are not there, or stale
   bool flush_by_upcall = false;  // true: checkpoints ask for flushes, which the test answers or not
   // The stack over a device's memory while the pool is mounted, asked for at each mount; the pool answers the
   // flushes then. Making, opening and checking the pool go past it.
@@ -144,7 +150,8 @@ class BasicTestPool {
     make.device_paths = device_paths();
     make.size_bytes = options_.device_bytes;
     make.chunk_size_bytes = options_.chunk_bytes;
-    make.data_profile = make.metadata_profile = options_.profile;
+    set_profiles(make, options_.profile);
+    make.more_profiles = options_.more_profiles;
     make.root_uid = 0;
     make.root_gid = 0;
     server::make_pool(make);
@@ -168,6 +175,7 @@ class BasicTestPool {
     recover();
     server::OpenPoolOptions open;
     open.device_paths = device_paths();
+    open.degraded = options_.degraded;
     mounted_->pool = std::make_unique<server::OpenedPool>(server::open_pool(open));
     server::complete_superblocks(*mounted_->pool);
     map_devices();
@@ -224,6 +232,98 @@ class BasicTestPool {
   engine::EngineHost& host() { return *mounted_->host; }
   u64 durable_epoch() const { return mounted_->host->durable_epoch(); }
 
+  // A command that only the management process may give, with `data` in its session.
+  ring::Completion call_internal(format::Command command, const void* data = nullptr, u64 bytes = 0) {
+    ring::RingProducer& producer = mounted_->management->producer();
+    if (bytes != 0) std::memcpy(producer.data, data, bytes);
+    command.data = format::ring_address(0, 0);
+    return mounted_->management->call(command);
+  }
+
+  // Where its data lies, before and after.
+  const u8* internal_data() const { return mounted_->management->producer().data; }
+
+  // The file of a lost device takes its place again, or, if `is_new`, an empty one that is put where the file was.
+  Status begin_rebuild(u32 index, bool is_new) {
+    server::OpenedPool& pool = *mounted_->pool;
+    if (is_new) std::filesystem::remove(device_paths()[index]);
+    const std::string path = device_paths()[index];
+    const bool is_open = !is_new && pool.devices[index].is_here();
+    if (!is_open) {
+      mounted_->retired_devices.push_back(std::move(pool.devices[index].file));
+      pool.devices[index].file =
+          is_new ? server::DeviceFile::create(path, options_.device_bytes)
+                 : server::DeviceFile::open(path, server::DeviceFile::Access::read_write, server::DeviceFile::Locking::lock);
+      u8 uuid[16] = {0x77, static_cast<u8>(index), ++replacement_count_};
+      pool.devices[index].part = is_new ? server::plan_replacement(pool, index, options_.device_bytes, uuid)
+                                        : server::stale_part(pool, index, pool.devices[index].file);
+    }
+    server::OpenedDevice& opened = pool.devices[index];
+    server::prepare_replacement(pool, opened.file, opened.part, is_new);
+    if (!is_open) map_again(index);
+    format::RebuildTarget target{};
+    const device::Device device = mounted_->files[index].device(index);
+    target.part = opened.part;
+    target.base = reinterpret_cast<std::uintptr_t>(device.base);
+    target.mapped_bytes = device.size_bytes;
+    target.stack = reinterpret_cast<std::uintptr_t>(device.stack);
+    target.needs_flush = mounted_->devices[index].needs_flush;
+    const Status begun = call_internal(rebuild_command(format::RebuildStep::begin, index), &target, sizeof(target)).status;
+    if (begun != Status::ok || !is_new) return begun;
+    const Status named = call_management(format::Opcode::checkpoint, checkpoint_mask_forced);
+    if (named != Status::ok) return named;
+    u64 since = 0;  // those of other lost devices are older
+    for (u32 d = 0; d < options_.device_count; ++d) {
+      if (d != index) since = std::max(since, mounted_->engine->fs.superblocks[d].stale_since[index]);
+    }
+    server::write_stale_superblocks(pool, opened.file, opened.part, since);
+    return Status::ok;
+  }
+
+  static format::Command rebuild_command(format::RebuildStep step, u64 inode = 0) {
+    format::Command command{};
+    command.opcode = format::Opcode::rebuild;
+    command.mode = static_cast<u32>(step);
+    command.inode = inode;
+    return command;
+  }
+
+  struct RebuildRound {
+    Status status;
+    u64 looked_at;
+    u64 written;
+    u64 unverified;
+    u64 unreadable;
+    u64 left;  // pages, when it was to be finished
+  };
+  // A checkpoint, all pieces of all chunks, and, if that succeeds, the end.
+  RebuildRound rebuild_round(bool is_fresh) {
+    RebuildRound round{call_management(format::Opcode::checkpoint, checkpoint_mask_forced), 0, 0, 0, 0, 0};
+    for (u32 chunk = 0; chunk < mounted_->pool->chunks.size() && round.status == Status::ok; ++chunk) {
+      const u64 pages = mounted_->pool->chunks[chunk].descriptor.size_bytes / page_size;
+      for (u64 first = 0; first < pages && round.status == Status::ok; first += format::rebuild_pages_max) {
+        format::Command command = rebuild_command(format::RebuildStep::pages, chunk);
+        command.offset = first;
+        command.length = std::min(format::rebuild_pages_max, pages - first);
+        command.mask = is_fresh ? u32{format::rebuild_mask_fresh} : 0;
+        const ring::Completion done = call_internal(command);
+        round.status = done.status;
+        round.looked_at += format::rebuild_count(done.result, format::RebuildCount::looked_at);
+        round.written += format::rebuild_count(done.result, format::RebuildCount::written);
+        round.unverified += format::rebuild_count(done.result, format::RebuildCount::unverified);
+        round.unreadable += format::rebuild_count(done.result, format::RebuildCount::unreadable);
+      }
+    }
+    if (round.status != Status::ok) return round;
+    const ring::Completion ended = call_internal(rebuild_command(format::RebuildStep::finish));
+    round.status = ended.status;
+    round.left = ended.result;
+    if (ended.status == Status::ok && ended.result == 0) {
+      round.status = call_management(format::Opcode::checkpoint, checkpoint_mask_forced);
+    }
+    return round;
+  }
+
   // fsck of the unmounted pool.
   server::CheckResult check() const {
     server::CheckOptions options;
@@ -238,6 +338,8 @@ class BasicTestPool {
   struct Mounted {
     std::unique_ptr<server::OpenedPool> pool;
     std::vector<device::MappedFile> files;
+    std::vector<server::DeviceFile> retired_devices;  // of devices that others took the place of
+    std::vector<device::MappedFile> retired_files;
     std::vector<device::Device> devices;
     std::unique_ptr<Parts> parts;
     engine::Engine* engine = nullptr;
@@ -261,6 +363,7 @@ class BasicTestPool {
   void recover() {
     server::ServerOptions options;
     options.device_paths = device_paths();
+    options.degraded = options_.degraded;
     options.cache_bytes = u64{options_.memory.frame_count} * page_size;
     recovery_ = server::recover_pool(options);
   }
@@ -283,8 +386,27 @@ class BasicTestPool {
     return status;
   }
 
+  void map_again(u32 index) {
+    server::OpenedDevice& opened = mounted_->pool->devices[index];
+    const int descriptor = ::fcntl(opened.file.fd(), F_DUPFD_CLOEXEC, 3);
+    if (descriptor < 0) throw std::runtime_error("no descriptor left");
+    device::OpenOptions open;
+    if (options_.stack) open.stack = options_.stack(index);
+    mounted_->retired_files.push_back(std::move(mounted_->files[index]));
+    mounted_->files[index] = device::MappedFile::adopt(descriptor, opened.file.path(), std::move(open));
+    mounted_->devices[index] = mounted_->files[index].device(index);
+    mounted_->devices[index].needs_flush = options_.flush_by_upcall || options_.stack ? 1 : 0;
+    opened.state = server::MemberState::here;
+    require(mounted_->host->map_memory(mounted_->files[index].base(), mounted_->files[index].size_bytes()), "map_memory");
+  }
+
   void map_devices() {
     for (const server::OpenedDevice& opened : mounted_->pool->devices) {
+      if (!opened.is_here()) {
+        mounted_->files.push_back(device::MappedFile::absent(opened.file.path(), false));
+        mounted_->devices.push_back(mounted_->files.back().device(static_cast<u32>(mounted_->devices.size())));
+        continue;
+      }
       const int descriptor = ::fcntl(opened.file.fd(), F_DUPFD_CLOEXEC, 3);
       if (descriptor < 0) throw std::runtime_error("no descriptor left");
       const u32 index = static_cast<u32>(mounted_->devices.size());
@@ -303,6 +425,7 @@ class BasicTestPool {
     mounted_->engine = assemble_engine(parts, options_, *mounted_->pool, mounted_->devices, ++log_seed_);
     mounted_->host = parts.make_host(mounted_->engine);
     for (const device::MappedFile& file : mounted_->files) {
+      if (file.is_absent()) continue;
       require(mounted_->host->map_memory(file.base(), file.size_bytes()), "map_memory");
     }
   }
@@ -311,6 +434,7 @@ class BasicTestPool {
   DeviceFolder folder_;
   std::mutex sessions_mutex_;
   u64 log_seed_ = 0x6c6f67;
+  u8 replacement_count_ = 0;
   server::RecoveryReport recovery_;
   std::unique_ptr<Mounted> mounted_;
 };

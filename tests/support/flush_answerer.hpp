@@ -40,22 +40,24 @@ class FlushAnswerer {
     while (!end_) {
       ring::Upcall upcall{};
       if (!host_.wait_upcall(&upcall, wait_ns) || !ring::wants_answer(upcall.kind)) continue;
-      const Status result = upcall.kind == ring::UpcallKind::flush_device ? flush(upcall.argument)
+      u64 failed = 0;
+      const Status result = upcall.kind == ring::UpcallKind::flush_device ? flush(upcall.argument, &failed)
                                                                           : Status::not_supported;
-      (void)session_.call(engine::answer_upcall_command(upcall, result));
+      (void)session_.call(engine::answer_upcall_command(upcall, result, failed));
     }
     ended_ = true;
   }
 
-  Status flush(u64 which) {
-    try {
-      for (u64 i = 0; i < files_.size(); ++i) {
-        if (which == ~u64{0} || which == i) files_[i].flush();
+  Status flush(u64 which, u64* failed) {
+    for (u64 i = 0; i < files_.size(); ++i) {
+      if (which != ~u64{0} && which != i) continue;
+      try {
+        files_[i].flush();
+      } catch (const device::DeviceError&) {
+        *failed |= u64{1} << i;
       }
-    } catch (const device::DeviceError&) {
-      return Status::device_failed;
     }
-    return Status::ok;
+    return *failed == 0 ? Status::ok : Status::device_failed;
   }
 
   engine::EngineHost& host_;

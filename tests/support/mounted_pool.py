@@ -3,6 +3,7 @@
 GPU4FS names the program. The devices lie in /dev/shm when it has room, else in the temporary folder.
 """
 
+import filecmp
 import os
 import shutil
 import signal
@@ -21,6 +22,22 @@ def require_fuse():
     except OSError as error:
         print(f"skipped: /dev/fuse cannot be opened: {error.strerror}")
         sys.exit(SKIPPED)
+
+
+def gpu4fs(*words):
+    """The program's end, with what it printed."""
+    return subprocess.run([PROGRAM, *words], capture_output=True, text=True)
+
+
+def same_tree(left, right):
+    """Whether two folders hold the same names and bytes."""
+    compared = filecmp.dircmp(left, right)
+    if compared.left_only or compared.right_only or compared.funny_files:
+        return False
+    _, mismatch, errors = filecmp.cmpfiles(left, right, compared.common_files, shallow=False)
+    if mismatch or errors:
+        return False
+    return all(same_tree(os.path.join(left, name), os.path.join(right, name)) for name in compared.common_dirs)
 
 
 def scale(count):

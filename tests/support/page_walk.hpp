@@ -79,12 +79,12 @@ inline void expect_page_table_holds(SmallFileSystem& small) {
       pending += popcount(chunk.bitmaps.freed_now[w] | chunk.bitmaps.freed_old[w]);
     }
   }
-  ASSERT_EQ(fs.counters.free, fs.counters.total - busy);
-  ASSERT_EQ(fs.counters.used, committed);
-  ASSERT_EQ(fs.counters.freed_pending, pending);
+  ASSERT_EQ(fs.data_counters().free, fs.data_counters().total - busy);
+  ASSERT_EQ(fs.data_counters().used, committed);
+  ASSERT_EQ(fs.data_counters().freed_pending, pending);
   ASSERT_EQ(busy, committed + pending);
-  ASSERT_EQ(fs.counters.reserved, u64{dirty}) << "one promised page for each dirty one";
-  ASSERT_EQ(fs.counters.available + fs.counters.reserved, fs.counters.free);
+  ASSERT_EQ(fs.data_counters().reserved, u64{dirty}) << "one promised page for each dirty one";
+  ASSERT_EQ(fs.data_counters().available + fs.data_counters().reserved, fs.data_counters().free);
   ASSERT_EQ(fs.had_error, 0u);
 }
 
@@ -164,7 +164,7 @@ class PageWalk {
       expect_equal(retried([&] { return fs::get_inode(g_, fs(), op_, number, &ref); }), Status::ok);
       sum += serial(g_, [&] { return ref.inode->page_count; });
     }
-    const u64 used = serial(g_, [&] { return fs().counters.used; });
+    const u64 used = serial(g_, [&] { return fs().data_counters().used; });
     if (g_.leader()) {
       EXPECT_EQ(used, sum);
     }

@@ -70,6 +70,7 @@ class PosixModel {
  public:
   static constexpr u64 root = 1;
   static constexpr u64 file_size_max = (u64{1} << 63) - 1;
+  static constexpr const char* profile_attribute = "user.gpu4fs.raid";  // inherited; always set to a known profile
 
   PosixModel() {
     ModelNode node;
@@ -103,6 +104,7 @@ class PosixModel {
   static u64 attribute_bytes(const std::map<std::string, std::string>& attributes) {
     u64 bytes = sizeof(format::AttributePageHeader);
     for (const auto& [name, value] : attributes) {
+      if (name == profile_attribute) continue;  // it is in the inode
       bytes += (sizeof(format::AttributeEntry) + name.size() + value.size() + 7) / 8 * 8;
     }
     return bytes;
@@ -243,6 +245,10 @@ inline std::set<int> PosixModel::expect_attribute(const FileOperation& op) const
     case Opcode::set_attribute: {
       if (op.mask == 1 && exists) return {EEXIST};
       if (op.mask == 2 && !exists) return {ENODATA};
+      if (op.name == profile_attribute) {
+        if (!node->is_regular() && !node->is_directory()) return {EPERM};
+        return {0, EOPNOTSUPP};  // not every pool has chunks of it
+      }
       auto attributes = node->attributes;
       attributes[op.name] = op.text;
       return {attribute_bytes(attributes) > page_size ? ENOSPC : 0};
@@ -336,6 +342,8 @@ inline void PosixModel::commit_new(const FileOperation& op, u64 number) {
       node.mode = S_IFREG | permissions;
       break;
   }
+  const auto profile = directory.attributes.find(profile_attribute);
+  if (profile != directory.attributes.end() && (node.is_regular() || node.is_directory())) node.attributes.insert(*profile);
   if (op.opcode == Opcode::tmpfile) {
     node.link_count = 0;
   } else {

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -56,15 +57,16 @@ struct SpaceOptions {
   format::RaidLevel level = format::RaidLevel::single;
   u32 column_count = 1;
   u32 stripe_length_bytes = 0;
+  // So many chunks more, in front of the others, are for metadata and have a profile of their own.
+  u32 metadata_chunks = 0;
+  format::RaidLevel metadata_level = format::RaidLevel::single;
+  u32 metadata_column_count = 1;
 };
-
 class SpaceFixture {
  public:
   explicit SpaceFixture(const SpaceOptions& options = {}) : options_(options) {
     make_layout();
-    const u64 device_bytes =
-        format::layout_area_offset + options.chunks_per_device * align_up(column_bytes(), 65536);
-    for (u32 i = 0; i < options.device_count; ++i) memory_.push_back(make_memory(device_bytes));
+    for (u32 i = 0; i < options.device_count; ++i) memory_.push_back(make_memory(device_bytes_));
     for (u32 i = 0; i < chunks.size(); ++i) format_chunk(i);
     build();
   }
@@ -102,13 +104,15 @@ class SpaceFixture {
     return device_base(address.device_index()) + address.offset_bytes() + page * page_size;
   }
   u8* device_base(u32 device) { return memory_[device].base(); }
-  u64 chunk_bytes() const {
-    const u32 data_columns = raid::with_level(
-        options_.level, [&](auto level) { return level.data_columns(options_.column_count); });
+  // Of a chunk for data if none is given.
+  u64 chunk_bytes(u32 chunk = raid::no_chunk) const {
+    const u32 columns = is_metadata(chunk) ? options_.metadata_column_count : options_.column_count;
+    const u32 data_columns =
+        raid::with_level(level_of(chunk), [&](auto level) { return level.data_columns(columns); });
     return options_.granule_bytes * options_.granules_per_chunk * data_columns;
   }
-  u64 chunk_pages() const { return chunk_bytes() / page_size; }
-  format::ChunkLayout layout() const { return format::chunk_layout(chunk_pages()); }
+  u64 chunk_pages(u32 chunk = raid::no_chunk) const { return chunk_bytes(chunk) / page_size; }
+  format::ChunkLayout layout(u32 chunk = raid::no_chunk) const { return format::chunk_layout(chunk_pages(chunk)); }
 
   format::Superblock superblock{};
   std::vector<raid::ChunkSource> chunks;
@@ -118,7 +122,7 @@ class SpaceFixture {
   // Writes a bitmap slot as a checkpoint of `epoch` would; `bitmap` has whole pages.
   void write_slot(u32 chunk, u32 slot, u64 epoch, const std::vector<u64>& bitmap) {
     const u64 base = chunks[chunk].descriptor.base_address;
-    const u64 page = slot == 0 ? layout().bitmap_a_page : layout().bitmap_b_page;
+    const u64 page = slot == 0 ? layout(chunk).bitmap_a_page : layout(chunk).bitmap_b_page;
     format::BitmapSlotHeader header{};
     header.magic = format::bitmap_slot_magic;
     header.version = 1;
@@ -126,7 +130,7 @@ class SpaceFixture {
     header.bitmap_checksum = xxh3_64(bitmap.data(), bitmap.size() * sizeof(u64), base);
     header.base_address = base;
     header.epoch = epoch;
-    header.bit_count = chunk_pages();
+    header.bit_count = chunk_pages(chunk);
     for (const u64 word : bitmap) header.set_count += popcount(word);
     header.checksum = xxh3_64(&header, sizeof(header), base ^ slot);
     for (u32 column = 0; column <= chunks[chunk].descriptor.redundancy; ++column) {
@@ -134,8 +138,8 @@ class SpaceFixture {
       std::memcpy(header_page(chunk, page, column), &header, sizeof(header));
     }
   }
-  std::vector<u64> empty_bitmap() const {
-    return std::vector<u64>(layout().bitmap_pages * page_size / 8);
+  std::vector<u64> empty_bitmap(u32 chunk = raid::no_chunk) const {
+    return std::vector<u64>(layout(chunk).bitmap_pages * page_size / 8);
   }
 
  private:
@@ -164,41 +168,56 @@ class SpaceFixture {
       std::memcpy(to.base() + begin, from.base() + begin, static_cast<u64>(end - begin));
     }
   }
-  u64 column_bytes() const { return raid::column_length(describe()); }
+  bool is_metadata(u32 chunk) const { return chunk < options_.metadata_chunks; }
+  format::RaidLevel level_of(u32 chunk) const { return is_metadata(chunk) ? options_.metadata_level : options_.level; }
 
-  format::ChunkDescriptor describe() const {
+  format::ChunkDescriptor describe(u32 chunk) const {
+    const u32 columns = is_metadata(chunk) ? options_.metadata_column_count : options_.column_count;
     format::ChunkDescriptor descriptor{};
-    descriptor.size_bytes = chunk_bytes();
-    descriptor.level = options_.level;
-    descriptor.column_count = static_cast<u16>(options_.column_count);
-    descriptor.redundancy = static_cast<u8>(
-        raid::with_level(options_.level, [&](auto level) { return level.redundancy(options_.column_count); }));
-    descriptor.stripe_length_bytes = options_.stripe_length_bytes;
-    descriptor.flags = format::chunk_flag_known;
+    descriptor.size_bytes = chunk_bytes(chunk);
+    descriptor.level = level_of(chunk);
+    descriptor.column_count = static_cast<u16>(columns);
+    raid::with_level(descriptor.level, [&](auto level) {
+      descriptor.redundancy = static_cast<u8>(level.redundancy(columns));
+      if (level.has_stripes) descriptor.stripe_length_bytes = is_metadata(chunk) ? 4096 : options_.stripe_length_bytes;
+    });
+    descriptor.flags = format::chunk_flag_any_content;
+    if (options_.metadata_chunks != 0) {
+      descriptor.flags = is_metadata(chunk) ? format::chunk_flag_metadata : format::chunk_flag_data;
+    }
     return descriptor;
   }
 
   // Neighbouring chunks lie on different devices, as mkfs places them.
   void make_layout() {
     const bool spread = options_.level == format::RaidLevel::single;
-    const u32 chunk_count = (spread ? options_.device_count : 1) * options_.chunks_per_device;
+    const u32 chunk_count = options_.metadata_chunks + (spread ? options_.device_count : 1) * options_.chunks_per_device;
+    std::vector<u64> ends(options_.device_count, u64{format::layout_area_offset});
+    u64 base = options_.granule_bytes;
     for (u32 i = 0; i < chunk_count; ++i) {
-      raid::ChunkSource chunk{describe(), {}};
-      chunk.descriptor.base_address = options_.granule_bytes + i * chunk_bytes();
-      const u64 row = spread ? i / options_.device_count : i;
-      const u64 offset = format::layout_area_offset + row * align_up(column_bytes(), 65536);
-      for (u32 c = 0; c < options_.column_count; ++c) {
-        chunk.columns.push_back(format::ColumnAddress::make(spread ? i % options_.device_count : c, offset));
+      raid::ChunkSource chunk{describe(i), {}};
+      chunk.descriptor.base_address = base;
+      base += chunk.descriptor.size_bytes;
+      for (u32 c = 0; c < chunk.descriptor.column_count; ++c) {
+        const u32 row = is_metadata(i) ? i : i - options_.metadata_chunks;
+        const u32 device = level_of(i) == format::RaidLevel::single ? row % options_.device_count : c;
+        chunk.columns.push_back(format::ColumnAddress::make(device, ends[device]));
+        ends[device] += align_up(raid::column_length(chunk.descriptor), 65536);
       }
+      superblock.page_total += chunk.descriptor.size_bytes / page_size;
       chunks.push_back(chunk);
     }
+    device_bytes_ = *std::max_element(ends.begin(), ends.end());
     superblock.epoch = 1;
     superblock.chunk_size_bytes = options_.granule_bytes;
     superblock.device_count = options_.device_count;
     superblock.chunk_count = chunk_count;
-    superblock.page_total = chunk_count * chunk_pages();
     superblock.feature_incompatible =
         options_.data_checksums ? u64{format::feature_data_checksums} : 0;
+    if (options_.metadata_chunks == 0) return;
+    superblock.feature_incompatible |= format::feature_mixed_profiles;
+    superblock.metadata_profile = static_cast<u16>(format::profile_of(options_.metadata_level, options_.metadata_column_count));
+    superblock.data_profile = static_cast<u16>(format::profile_of(options_.level, options_.column_count));
   }
 
   void format_chunk(u32 chunk) {
@@ -213,7 +232,7 @@ class SpaceFixture {
       header.checksum = xxh3_64(&header, sizeof(header), header.base_address);
       std::memcpy(header_page(chunk, 0, column), &header, sizeof(header));
     }
-    write_slot(chunk, 0, 1, empty_bitmap());
+    write_slot(chunk, 0, 1, empty_bitmap(chunk));
   }
 
   void build() {
@@ -232,6 +251,7 @@ class SpaceFixture {
   }
 
   SpaceOptions options_;
+  u64 device_bytes_ = 0;
   std::vector<device::MappedFile> memory_;
   HeapAllocator allocator_;
 };

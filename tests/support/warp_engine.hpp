@@ -53,6 +53,7 @@ class WarpEngine final : public engine::EngineHost {
   ring::EnginePort& port(u32) override { return port_; }
   bool wait_upcall(ring::Upcall* upcall, u64 timeout_ns) override { return table_.wait_upcall(upcall, timeout_ns); }
   Status map_memory(void*, u64) override { return Status::ok; }
+  void while_paused(const std::function<void()>& work) override { work(); }
   bool has_died() const override { return false; }
   std::string fault_text() const override { return {}; }
   void request_death() override {}

@@ -61,7 +61,7 @@ class CommandLineTest(unittest.TestCase):
     def test_mkfs_refusals(self) -> None:
         for words, status in (
             (["--size", "64Q"], 16),
-            (["-d", "raid5", "--size", "64M"], 8),
+            (["-d", "raid7", "--size", "64M"], 8),
             (["-m", "raid6", "--size", "64M"], 8),
         ):
             result = run("mkfs", *words, *self.devices)

@@ -170,7 +170,7 @@ int FuseMount::clone_device() const {
 void FuseMount::serve(FuseWorker& worker) {
   worker.make_current();
   fuse_buf request{};
-  while (!stopping_ && fuse_session_exited(fuse_) == 0) {
+  while ((!stopping_ || telling_) && fuse_session_exited(fuse_) == 0) {
     request = {};
     request.mem = worker.receive_buffer();
     const int length = fuse_session_receive_buf(fuse_, &request);
@@ -190,7 +190,15 @@ void FuseMount::serve(FuseWorker& worker) {
 
 FuseMount::RunEnd FuseMount::run() {
   std::thread teller;
-  if (is_resumed_) teller = std::thread([this] { tell_kernel(); });
+  if (is_resumed_) {
+    telling_ = true;
+    teller = std::thread([this] {
+      tell_kernel();
+      const std::lock_guard guard(mutex_);
+      telling_ = false;
+      changed_.notify_all();
+    });
+  }
   serve_all();
   if (teller.joinable()) teller.join();
   // Still mounted: a destructor that comes to run unmounts.
@@ -215,7 +223,9 @@ void FuseMount::serve_all() {
   }
   {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return serving_ == 0 || stopping_; });
+    // The kernel may wait for answers while it is being told, so it gets them until that has ended, from a dead engine
+    // too.
+    changed_.wait(lock, [this] { return serving_ == 0 || (stopping_ && !telling_); });
     // The signal can come just before a read(2) begins, so it is repeated.
     while (!changed_.wait_for(lock, std::chrono::milliseconds(5), [this] { return serving_ == 0; })) {
       for (std::thread& thread : threads) ::pthread_kill(thread.native_handle(), interrupt_signal);

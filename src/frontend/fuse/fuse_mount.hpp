@@ -79,6 +79,7 @@ class FuseMount {
   bool names_are_told_ = false;
   std::vector<u64> told_inodes_;  // that the kernel's caches are to drop
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> telling_{false};  // the kernel, what it has to forget
   std::atomic<bool> suspending_{false};
   std::atomic<bool> unmounting_{false};
   std::mutex mutex_;

@@ -1,0 +1,203 @@
+// gpu4fs device: devices of a mounted pool.
+//
+//   gpu4fs device add MOUNTPOINT PATH...
+//   gpu4fs device replace MOUNTPOINT OLD NEW
+//   gpu4fs device rebuild MOUNTPOINT [DEVICE]
+//   gpu4fs device remove MOUNTPOINT DEVICE
+//   gpu4fs device spare add|remove|list MOUNTPOINT [PATH]
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <thread>
+
+#include "server/json.hpp"
+#include "server/pool_device_file.hpp"
+#include "tools/device_add_command.hpp"
+#include "tools/mounted_pool.hpp"
+#include "tools/rebuild_text.hpp"
+#include "tools/reshape_command.hpp"
+#include "tools/size_text.hpp"
+#include "tools/verb.hpp"
+
+namespace gpu4fs::tools {
+namespace {
+
+constexpr int status_degraded = 4;  // the rebuild failed: the pool is as it was
+constexpr int status_failure = 8;
+constexpr int status_usage = 16;
+
+struct CommandLine {
+  std::string place;
+  std::string device;
+  std::string replacement;
+  std::string rate;
+  bool force = false;
+  bool pauses = false;
+  bool resumes = false;
+  bool only_status = false;
+  bool json = false;
+  bool waits = false;
+  const CLI::App* add = nullptr;
+  const CLI::App* replace = nullptr;
+  const CLI::App* remove = nullptr;
+};
+CommandLine line;
+DeviceAddCommand add_command;
+ReshapeCommand remove_command;
+SpareCommand spare_command;
+
+void add_add_options(CLI::App& app) {
+  add_command = {};
+  CLI::App* add = app.add_subcommand("add", "Make files members of the pool, and chunks of their space");
+  add->add_option("place", add_command.place, "The directory of the mount, or a device of the pool")->required();
+  add->add_option("paths", add_command.paths, "The new devices")->required();
+  add->add_flag("-f,--force", add_command.force, "Overwrite devices that hold something");
+  add->add_flag("--json", add_command.json, "Print JSON");
+  line.add = add;
+}
+
+void add_remove_options(CLI::App& app) {
+  remove_command = {};
+  remove_command.request = "device-remove";
+  CLI::App* remove = app.add_subcommand("remove", "Empty a device of the pool and take it out, or steer what is running");
+  remove->add_option("place", remove_command.place, "The directory of the mount")->required();
+  CLI::Option* device = remove->add_option("device", remove_command.device, "The device: its index, its path or its UUID");
+  CLI::Option* pause = remove->add_flag("--pause", remove_command.pauses, "Stop for a while");
+  CLI::Option* resume = remove->add_flag("--resume", remove_command.resumes, "Go on")->excludes(pause);
+  CLI::Option* cancel =
+      remove->add_flag("--cancel", remove_command.cancels, "End it where it is")->excludes(pause)->excludes(resume);
+  CLI::Option* status = remove->add_flag("--status", remove_command.only_status, "Only say how far it is");
+  for (CLI::Option* other : {pause, resume, cancel, device}) status->excludes(other);
+  remove->add_option("--rate", remove_command.rate, "Bytes a second at most, as 500M; 0: as fast as it goes");
+  remove->add_flag("--wait", remove_command.waits, "Wait until it is no longer running");
+  remove->add_flag("--json", remove_command.json, "Print JSON");
+  line.remove = remove;
+}
+
+void add_spare_options(CLI::App& app) {
+  spare_command = {};
+  CLI::App* spare = app.add_subcommand("spare", "Devices that take the place of one that is lost");
+  spare->require_subcommand(1);
+  const auto add_verb = [&](const char* name, const char* summary, const char* request) {
+    CLI::App* verb = spare->add_subcommand(name, summary);
+    verb->add_option("place", spare_command.place, "The directory of the mount")->required();
+    verb->add_flag("--json", spare_command.json, "Print JSON");
+    verb->callback([request] { spare_command.request = request; });
+    return verb;
+  };
+  CLI::App* add = add_verb("add", "Let a device wait", "spare-add");
+  add->add_option("path", spare_command.path, "The device")->required();
+  add->add_flag("-f,--force", spare_command.force, "Also one that holds something");
+  add_verb("remove", "Let it go", "spare-remove")->add_option("path", spare_command.path, "The device")->required();
+  add_verb("list", "Show them", "spare-list");
+}
+
+void add_common_options(CLI::App& app) {
+  app.add_option("--rate", line.rate, "Bytes a second at most, as 500M; 0: as fast as it goes");
+  app.add_flag("--json", line.json, "Print JSON");
+  app.add_flag("--wait", line.waits, "Wait until the rebuild is no longer running");
+}
+
+void add_options(CLI::App& app) {
+  line = {};
+  app.require_subcommand(1);
+  add_add_options(app);
+  add_remove_options(app);
+  add_spare_options(app);
+  CLI::App* replace =
+      app.add_subcommand("replace", "Another device takes the place of one of the pool");
+  replace->add_option("place", line.place, "The directory of the mount")->required();
+  replace->add_option("old", line.device, "The device that goes: its index, its path or its UUID")
+      ->required();
+  replace->add_option("new", line.replacement, "The device that comes")->required();
+  replace->add_flag("-f,--force", line.force, "Overwrite what the new device holds");
+  add_common_options(*replace);
+  line.replace = replace;
+  CLI::App* rebuild = app.add_subcommand(
+      "rebuild", "Fill a stale device of the pool again, or steer what is running");
+  rebuild->add_option("place", line.place, "The directory of the mount")->required();
+  rebuild->add_option("device", line.device,
+                      "The stale device: its index, its path or its UUID; without, the only one");
+  CLI::Option* pause = rebuild->add_flag("--pause", line.pauses, "Stop for a while");
+  CLI::Option* resume = rebuild->add_flag("--resume", line.resumes, "Go on")->excludes(pause);
+  rebuild->add_flag("--status", line.only_status, "Only say how far it is")
+      ->excludes(pause)
+      ->excludes(resume);
+  add_common_options(*rebuild);
+}
+
+std::string one_line(const server::JsonWriter& json) {
+  std::string text = json.text();
+  text.pop_back();
+  return text;
+}
+
+std::string status_request() {
+  return "{\"request\": \"rebuild-status\"}";
+}
+
+std::string request(bool is_running) {
+  if (line.only_status) return status_request();
+  server::JsonWriter json(server::JsonLayout::one_line);
+  json.begin_object();
+  if (line.replace->parsed()) {
+    json.add("request", "device-replace");
+    json.add("device", line.device);
+    json.add("path", server::absolute_device_path(line.replacement));
+    json.add("force", line.force);
+  } else if (line.pauses || line.resumes) {
+    json.add("request", line.pauses ? "rebuild-pause" : "rebuild-resume");
+  } else if (is_running && !line.rate.empty()) {
+    json.add("request", "rebuild-rate");
+  } else {
+    json.add("request", "device-rebuild");
+    json.add("device", line.device);
+  }
+  if (!line.rate.empty()) json.add("rate", parse_size(line.rate));
+  json.end();
+  return one_line(json);
+}
+
+bool is_running(const server::JsonValue& answer) {
+  const std::string& state = answer["rebuild"]["state"].text;
+  return state == "running" || state == "paused";
+}
+
+int run() {
+  if (line.add->parsed()) return run_device_add(add_command);
+  if (line.remove->parsed()) return run_reshape(remove_command);
+  if (!spare_command.request.empty()) return run_spare(spare_command);
+  const std::string mountpoint = find_mountpoint(line.place);
+  if (mountpoint.empty()) {
+    fmt::print(stderr, "gpu4fs device: {}: no gpu4fs pool is mounted there\n", line.place);
+    return status_failure;
+  }
+  const bool runs = is_running(ask_server(mountpoint, status_request()));
+  std::string text = ask_server_text(mountpoint, request(runs));
+  server::JsonValue answer = server::parse_json(text);
+  while (line.waits && answer["ok"].boolean && answer["rebuild"]["state"].text == "running") {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    text = ask_server_text(mountpoint, status_request());
+    answer = server::parse_json(text);
+  }
+  if (!answer["ok"].boolean)
+    throw ControlError(fmt::format("{}: {}", mountpoint, answer["error"].text));
+  const std::string words = rebuild_text(answer["rebuild"]);
+  fmt::print("{}", line.json       ? text + "\n"
+                   : words.empty() ? "rebuild     none since the mount\n"
+                                   : words);
+  return answer["rebuild"]["state"].text == "failed" ? status_degraded : 0;
+}
+
+}  // namespace
+
+const Verb device_verb = {
+    "device",      "add devices to a mounted pool, remove and replace them, and fill stale ones again",
+    nullptr,       add_options,
+    run,           status_usage,
+    status_failure};
+
+}  // namespace gpu4fs::tools

@@ -1,0 +1,111 @@
+// gpu4fs df: what the chunks of each profile hold, and what can still be stored. A mounted pool is asked through its
+// server, of others the newest checkpoint is read.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/limits.hpp"
+#include "tools/json.hpp"
+#include "tools/mounted_pool.hpp"
+#include "tools/pool_usage.hpp"
+#include "tools/size_text.hpp"
+#include "tools/verb.hpp"
+
+namespace gpu4fs::tools {
+namespace {
+
+struct CommandLine {
+  std::vector<std::string> places;
+  bool json = false;
+};
+CommandLine line;
+
+void add_options(CLI::App& app) {
+  line = {};
+  app.add_option("place", line.places, "The directory of a mount, or devices of a pool")->required();
+  app.add_flag("--json", line.json, "Print JSON");
+}
+
+struct Row {
+  std::string profile;
+  bool takes_data;
+  bool is_data;
+  bool is_metadata;
+  u64 total;
+  u64 used;
+  u64 available;
+};
+
+std::vector<Row> rows_of_mount(const std::string& mountpoint) {
+  const server::JsonValue answer = ask_server(mountpoint, "{\"request\": \"status\"}");
+  std::vector<Row> rows;
+  for (const server::JsonValue& entry : answer["classes"].elements) {
+    const auto bytes = [&](const char* name) { return static_cast<u64>(std::max(entry[name].number, 0.0)); };
+    rows.push_back({entry["profile"].text, entry["takes_data"].boolean, entry["data"].boolean, entry["metadata"].boolean,
+                    bytes("total_bytes"), bytes("used_bytes"), bytes("available_bytes")});
+  }
+  return rows;
+}
+
+std::vector<Row> rows_of_medium() {
+  const server::OpenedPool pool = server::open_pool({line.places, true, false, true});
+  const server::PoolProfiles profiles = server::profiles_of(pool);
+  std::vector<Row> rows;
+  for (const ClassSum& sum : sum_by_profile(pool, list_chunks(pool))) {
+    const bool has_metadata = sum.profile == profiles.metadata;
+    rows.push_back({format::profile_name(sum.profile).text, (sum.flags & format::chunk_flag_data) != 0,
+                    sum.profile == profiles.data, has_metadata, (sum.page_count + sum.page_growable) * page_size,
+                    sum.page_used * page_size, available_pages(sum, has_metadata) * page_size});
+  }
+  return rows;
+}
+
+const char* use_text(const Row& row) {
+  if (row.is_data) return row.is_metadata ? "data, metadata" : "data";
+  if (row.is_metadata) return row.takes_data ? "metadata, files that ask for it" : "metadata";
+  return "files that ask for it";
+}
+
+void print_json(const std::vector<Row>& rows) {
+  JsonWriter json;
+  json.begin_object();
+  json.begin_array("classes");
+  for (const Row& row : rows) {
+    json.begin_object();
+    json.add("profile", row.profile);
+    json.add("takes_data", row.takes_data);
+    json.add("data", row.is_data);
+    json.add("metadata", row.is_metadata);
+    json.add("total_bytes", row.total);
+    json.add("used_bytes", row.used);
+    json.add("available_bytes", row.available);
+    json.end();
+  }
+  json.end();
+  json.end();
+  fmt::print("{}", json.text());
+}
+
+int run() {
+  const std::string mountpoint = find_mountpoint(line.places.front());
+  const std::vector<Row> rows = mountpoint.empty() ? rows_of_medium() : rows_of_mount(mountpoint);
+  if (line.json) {
+    print_json(rows);
+    return 0;
+  }
+  fmt::print("{:<11} {:>11} {:>11} {:>11}  {}\n", "profile", "total", "used", "available", "for");
+  for (const Row& row : rows) {
+    fmt::print("{:<11} {:>11} {:>11} {:>11}  {}\n", row.profile, size_text(row.total), size_text(row.used),
+               size_text(row.available), use_text(row));
+  }
+  return 0;
+}
+
+}  // namespace
+
+const Verb df_verb = {"df", "show what is used and free, by profile", nullptr, add_options, run, 16, 8};
+
+}  // namespace gpu4fs::tools

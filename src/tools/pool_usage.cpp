@@ -1,0 +1,102 @@
+#include "tools/pool_usage.hpp"
+
+#include <algorithm>
+
+#include "base/limits.hpp"
+#include "fs/space/reserve.hpp"
+#include "raid/levels/levels.hpp"
+#include "raid/logical_space_build.hpp"
+#include "server/growth/growth_forecast.hpp"
+
+namespace gpu4fs::tools {
+namespace {
+
+struct PageCounts {
+  u64 used;
+  u64 free;
+};
+
+// Pages of stripes, all of their region's, that have none in use.
+u64 count_stripe_pages(const format::ChunkDescriptor& chunk, const std::vector<u8>& bitmap) {
+  const u64 page_cost = raid::detail::page_cost_of(chunk);
+  const auto is_used = [&](u64 page) { return (bitmap[page / 8] >> (page % 8) & 1) != 0; };
+  u64 free = 0;
+  for (u64 region = 0; region * pages_per_block_2m < chunk.size_bytes / page_size; ++region) {
+    for (u64 stripe = 0; stripe < pages_per_block_2m / page_cost; ++stripe) {
+      const u64 first = region * pages_per_block_2m + stripe * page_cost;
+      u64 page = first;
+      while (page < first + page_cost && !is_used(page)) ++page;
+      if (page == first + page_cost) free += page_cost;
+    }
+  }
+  return free;
+}
+
+PageCounts count_pages(const server::OpenedPool& pool, const server::OpenedChunk& chunk, u64 page_count) {
+  const format::ChunkLayout layout = format::chunk_layout(page_count);
+  u32 column = 0;
+  while (column < chunk.descriptor.redundancy && !pool.devices[chunk.columns[column].device_index()].is_here()) ++column;
+  const server::DeviceFile& file = pool.devices[chunk.columns[column].device_index()].file;
+  const u64 area = chunk.columns[column].offset_bytes();
+  format::BitmapSlotHeader newest{};
+  u64 newest_page = layout.bitmap_a_page;
+  for (const u64 page : {layout.bitmap_a_page, layout.bitmap_b_page}) {
+    format::BitmapSlotHeader header{};
+    file.read_at(area + page * page_size, &header, sizeof(header));
+    if (header.magic != format::bitmap_slot_magic || header.epoch > pool.superblock.epoch) continue;
+    if (header.epoch < newest.epoch) continue;
+    newest = header;
+    newest_page = page;
+  }
+  const u64 used = std::min(newest.set_count, page_count);
+  if (raid::detail::page_cost_of(chunk.descriptor) == 1) return {used, page_count - used};
+  std::vector<u8> bitmap(layout.bitmap_pages * page_size);
+  file.read_at(area + (newest_page + 1) * page_size, bitmap.data(), bitmap.size());
+  return {used, count_stripe_pages(chunk.descriptor, bitmap)};
+}
+
+}  // namespace
+
+std::vector<ChunkUsage> list_chunks(const server::OpenedPool& pool) {
+  std::vector<ChunkUsage> chunks;
+  for (const server::OpenedChunk& chunk : pool.chunks) {
+    const u64 page_count = chunk.descriptor.size_bytes / page_size;
+    const PageCounts pages = count_pages(pool, chunk, page_count);
+    chunks.push_back({chunk.descriptor.base_address, page_count, pages.used, pages.free, chunk.descriptor.level,
+                      format::profile_of(chunk.descriptor),
+                      chunk.descriptor.flags,
+                      raid::with_level(chunk.descriptor.level,
+                                       [&](auto level) {
+                                         return level.column_pages(raid::geometry_of(chunk.descriptor));
+                                       }),
+                      chunk.columns});
+  }
+  return chunks;
+}
+
+std::vector<ClassSum> sum_by_profile(const server::OpenedPool& pool, const std::vector<ChunkUsage>& chunks) {
+  const auto growth = server::forecast_growth(pool, server::FreeGranules(pool));
+  std::vector<ClassSum> sums;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    const ChunkUsage& chunk = chunks[i];
+    auto sum = std::find_if(sums.begin(), sums.end(), [&](const ClassSum& other) { return other.profile == chunk.profile; });
+    if (sum == sums.end()) {
+      const u64 growable = growth[static_cast<u32>(chunk.profile) - 1].pages;
+      sum = sums.insert(sum, {chunk.profile, 0, 0, 0, 0, 0, 1, growable});
+    }
+    sum->flags |= chunk.flags;
+    sum->chunk_count += 1;
+    sum->page_count += chunk.page_count;
+    sum->page_used += chunk.page_used;
+    sum->page_free += chunk.page_free;
+    sum->page_cost = std::max<u64>(sum->page_cost, raid::detail::page_cost_of(pool.chunks[i].descriptor));
+  }
+  return sums;
+}
+
+u64 available_pages(const ClassSum& sum, bool has_metadata) {
+  const u64 left = sum.page_free + sum.page_growable;
+  return left - std::min(left, fs::kept_back_pages(sum.page_count + sum.page_growable, sum.page_cost, has_metadata));
+}
+
+}  // namespace gpu4fs::tools

@@ -1,0 +1,40 @@
+// How full the chunks of a pool are, as its newest checkpoint says. Host only.
+#pragma once
+
+#include <vector>
+
+#include "server/pool_open.hpp"
+
+namespace gpu4fs::tools {
+
+struct ChunkUsage {
+  u64 base_address;
+  u64 page_count;
+  u64 page_used;  // according to the bitmap slot that counts; 0 if neither does
+  u64 page_free;  // of the others those that can be given out: with parities, of stripes that are free as a whole
+  format::RaidLevel level;
+  format::Profile profile;
+  u32 flags;         // format::ChunkFlags
+  u64 column_pages;  // data pages of each column
+  std::vector<format::ColumnAddress> columns;
+};
+
+std::vector<ChunkUsage> list_chunks(const server::OpenedPool& pool);
+
+// Of all chunks of a profile.
+struct ClassSum {
+  format::Profile profile;
+  u32 flags;  // of all its chunks
+  u64 chunk_count;
+  u64 page_count;
+  u64 page_used;
+  u64 page_free;
+  u64 page_cost;      // what a promise of a page takes (raid/raid_types.hpp)
+  u64 page_growable;  // of chunks that could still be made if no other profile got any
+};
+std::vector<ClassSum> sum_by_profile(const server::OpenedPool& pool, const std::vector<ChunkUsage>& chunks);
+
+// Of the profile, with what could still grow and without what is kept back, as statfs of a mounted pool has it.
+u64 available_pages(const ClassSum& sum, bool has_metadata);
+
+}  // namespace gpu4fs::tools

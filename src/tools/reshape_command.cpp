@@ -1,0 +1,134 @@
+#include "tools/reshape_command.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include "base/limits.hpp"
+#include "base/types.hpp"
+#include "server/json.hpp"
+#include "server/json_value.hpp"
+#include "server/pool_device_file.hpp"
+#include "tools/mounted_pool.hpp"
+#include "tools/scrub_text.hpp"
+#include "tools/size_text.hpp"
+
+namespace gpu4fs::tools {
+namespace {
+
+constexpr int status_not_done = 4;  // it ended before its end; the pool is in use as before
+constexpr int status_failure = 8;
+
+u64 count_of(const server::JsonValue& value) { return value.number > 0 ? static_cast<u64>(value.number) : 0; }
+
+std::string one_line(const server::JsonWriter& json) {
+  std::string text = json.text();
+  text.pop_back();
+  return text;
+}
+
+std::string status_request() { return "{\"request\": \"reshape-status\"}"; }
+
+bool is_running(const server::JsonValue& answer) {
+  const std::string& state = answer["reshape"]["state"].text;
+  return state == "running" || state == "paused";
+}
+
+std::string request(const ReshapeCommand& command, bool runs) {
+  if (command.only_status) return status_request();
+  server::JsonWriter json(server::JsonLayout::one_line);
+  json.begin_object();
+  if (command.pauses || command.resumes || command.cancels) {
+    json.add("request", command.pauses ? "reshape-pause" : command.resumes ? "reshape-resume" : "reshape-cancel");
+  } else if (runs && !command.rate.empty()) {
+    json.add("request", "reshape-rate");
+  } else {
+    json.add("request", command.request);
+    if (!command.device.empty()) json.add("device", command.device);
+  }
+  if (!command.rate.empty()) json.add("rate", parse_size(command.rate));
+  json.end();
+  return one_line(json);
+}
+
+std::string require_mountpoint(const std::string& place) {
+  std::string mountpoint = find_mountpoint(place);
+  if (mountpoint.empty()) throw ControlError(fmt::format("{}: no gpu4fs pool is mounted there", place));
+  return mountpoint;
+}
+
+}  // namespace
+
+std::string reshape_text(const server::JsonValue& reshape) {
+  const std::string& state = reshape["state"].text;
+  if (state.empty() || state == "never") return "neither a removal nor a balance since the mount\n";
+  const bool is_removal = reshape["kind"].text == "remove";
+  std::string text = is_removal ? fmt::format("removal     of device {}, {}: {}\n", count_of(reshape["device"]),
+                                              reshape["path"].text, state)
+                                : fmt::format("balance     {}\n", state);
+  const u64 done = count_of(reshape["pages_done"]);
+  text += fmt::format("chunks      {} of {}, {} of {} moved", count_of(reshape["chunks_done"]), count_of(reshape["chunks_total"]),
+                      size_text(done * page_size), size_text(std::max(count_of(reshape["pages_total"]), done) * page_size));
+  if (reshape["rate"].number > 0) text += fmt::format(", {}/s", size_text(count_of(reshape["rate"])));
+  if (reshape["rate_limit"].number > 0) text += fmt::format(" (at most {}/s)", size_text(count_of(reshape["rate_limit"])));
+  if (reshape["seconds_left"].kind == server::JsonValue::Kind::number) {
+    text += fmt::format(", {} left", duration_text(reshape["seconds_left"].number));
+  }
+  text += '\n';
+  if (!reshape["problem"].text.empty()) text += fmt::format("problem     {}\n", reshape["problem"].text);
+  return text;
+}
+
+std::string spares_text(const server::JsonValue& spares) {
+  std::string text;
+  for (const server::JsonValue& spare : spares.elements) {
+    text += fmt::format("spare       {}: {}, {}\n", spare["path"].text, size_text(count_of(spare["size_bytes"])),
+                        spare["state"].text);
+  }
+  return text;
+}
+
+int run_reshape(const ReshapeCommand& command) {
+  const std::string mountpoint = require_mountpoint(command.place);
+  const bool runs = is_running(ask_server(mountpoint, status_request()));
+  std::string text = ask_server_text(mountpoint, request(command, runs));
+  server::JsonValue answer = server::parse_json(text);
+  while (command.waits && answer["ok"].boolean && answer["reshape"]["state"].text == "running") {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    text = ask_server_text(mountpoint, status_request());
+    answer = server::parse_json(text);
+  }
+  if (!answer["ok"].boolean) throw ControlError(fmt::format("{}: {}", mountpoint, answer["error"].text));
+  fmt::print("{}", command.json ? text + "\n" : reshape_text(answer["reshape"]));
+  const std::string& state = answer["reshape"]["state"].text;
+  return state == "failed" || state == "cancelled" ? status_not_done : 0;
+}
+
+int run_spare(const SpareCommand& command) {
+  const std::string mountpoint = require_mountpoint(command.place);
+  server::JsonWriter json(server::JsonLayout::one_line);
+  json.begin_object();
+  json.add("request", command.request);
+  // The server has a working directory of its own.
+  if (!command.path.empty()) json.add("path", server::absolute_device_path(command.path));
+  json.add("force", command.force);
+  json.end();
+  const std::string text = ask_server_text(mountpoint, one_line(json));
+  const server::JsonValue answer = server::parse_json(text);
+  if (!answer["ok"].boolean) {
+    fmt::print(stderr, "gpu4fs device: {}: {}\n", mountpoint, answer["error"].text);
+    return status_failure;
+  }
+  if (command.json) {
+    fmt::print("{}\n", text);
+    return 0;
+  }
+  const std::string words = spares_text(answer["spares"]);
+  fmt::print("{}", words.empty() ? "spare       none\n" : words);
+  return 0;
+}
+
+}  // namespace gpu4fs::tools

@@ -1,0 +1,41 @@
+// `gpu4fs balance`, `gpu4fs device remove` and `gpu4fs device spare`: what they have in common. Host only.
+#pragma once
+
+#include <string>
+
+#include "server/json_value.hpp"
+
+namespace gpu4fs::tools {
+
+// How far it is, for people: the member `reshape` of the server's answer.
+std::string reshape_text(const server::JsonValue& reshape);
+// The member `spares`; "" if there are none.
+std::string spares_text(const server::JsonValue& spares);
+
+struct ReshapeCommand {
+  std::string request;  // device-remove, balance
+  std::string place;
+  std::string device;   // of device-remove
+  std::string rate;
+  bool pauses = false;
+  bool resumes = false;
+  bool cancels = false;
+  bool only_status = false;
+  bool waits = false;
+  bool json = false;
+};
+
+// The exit status. ControlError.
+int run_reshape(const ReshapeCommand& command);
+
+struct SpareCommand {
+  std::string request;  // spare-add, spare-remove, spare-list
+  std::string place;
+  std::string path;
+  bool force = false;
+  bool json = false;
+};
+
+int run_spare(const SpareCommand& command);
+
+}  // namespace gpu4fs::tools
