@@ -55,6 +55,12 @@ inline const std::vector<NamedStep>& content_steps() {
       {"zero_range", [](CrashWriter& w) { w.on_file(Opcode::fallocate, "h", page_size, page_size, 0x10); }},
       {"copy_range", [](CrashWriter& w) { w.copy("h", "a", 0, page_size, 2 * page_size); }},
       {"remove_attribute", [](CrashWriter& w) { w.remove_attribute("a", "user.x"); }},
+      {"set_profile", [](CrashWriter& w) { w.set_profile("a", "single"); }},
+      {"set_directory_profile", [](CrashWriter& w) {
+         w.set_profile("d", "single");
+         w.create("d/g");
+         w.write("d/g", 0, 2 * page_size);
+       }},
       {"large_attribute", [](CrashWriter& w) { w.set_attribute("a", "user.z", 3000); }},
   };
   return steps;
@@ -96,8 +102,7 @@ inline CrashHistory pair(const NamedStep& first, const NamedStep& second, bool s
   return history;
 }
 
-inline CrashHistory random_walk(u64 seed) {
-  const CrashPlace place = static_cast<CrashPlace>(seed % crash_place_count);
+inline CrashHistory random_walk(u64 seed, CrashPlace place) {
   CrashHistory history{fmt::format("random_{}", seed), place, 2, {}};
   history.body = [seed, place](CrashWriter& w) {
     SourceOptions options;
@@ -143,6 +148,70 @@ inline CrashHistory full_pool() {
   return history;
 }
 
+// Pages move to other places between operations whose records name them, or are replayed over them.
+inline std::vector<NamedStep> relocation_steps() {
+  using format::Opcode;
+  return {
+      {"named", [](CrashWriter& w) {
+         w.write("h", 0, 10 * page_size);
+         w.fsync("h");
+         w.freeze(0);
+         w.move_everything();
+         w.write("h", 5 * page_size, 3 * page_size);
+         w.fsync("h");
+         w.move("h", format::relocate_scattered);
+         w.write("h", page_size + 100, 200);
+         w.sync();
+         w.checkpoint();
+         w.write("h", 2 * page_size, 100);
+         w.sync();
+       }},
+      {"unwritten", [](CrashWriter& w) {
+         w.on_file(Opcode::fallocate, "a", 0, 6 * page_size);
+         w.sync();
+         w.freeze(0);
+         w.move_everything();
+         w.write("a", page_size, 2 * page_size);
+         w.fsync("a");
+         w.unfreeze(0);
+         w.freeze(1);
+         w.move_everything();
+         w.write("a", 4 * page_size, page_size);
+         w.sync();
+       }},
+      {"checkpointed", [](CrashWriter& w) {
+         w.freeze(0);
+         w.move_everything();
+         w.checkpoint();
+         w.create("n");
+         w.write("n", 0, 3 * page_size);
+         w.unfreeze(0);
+         w.freeze(1);
+         w.move_everything();
+         w.sync();
+         w.checkpoint();
+         w.unlink("n");
+         w.sync();
+       }},
+      {"removed", [](CrashWriter& w) {
+         w.write("h", 0, 6 * page_size);
+         w.sync();
+         w.freeze(0);
+         w.move_everything();
+         w.on_file(Opcode::truncate, "h", 2 * page_size, 0);
+         w.unlink("h");
+         w.set_attribute("a", "user.y", 200);
+         w.sync();
+       }},
+  };
+}
+
+inline CrashHistory relocation(const NamedStep& step, CrashPlace place) {
+  CrashHistory history{fmt::format("relocation_{}_{}", step.name, static_cast<u32>(place)), place, 4, {}};
+  history.body = step.run;
+  return history;
+}
+
 }  // namespace detail
 
 // `random_count`: of random histories, from `first_seed` on.
@@ -157,7 +226,10 @@ inline std::vector<CrashHistory> crash_histories(u64 first_seed, u64 random_coun
     for (const NamedStep& second : name_steps()) list.push_back(detail::pair(first, second, number++ % 2 == 0));
   }
   list.push_back(detail::full_pool());
-  for (u64 i = 0; i < random_count; ++i) list.push_back(detail::random_walk(first_seed + i));
+  for (const NamedStep& step : detail::relocation_steps()) list.push_back(detail::relocation(step, CrashPlace::two_devices));
+  for (u64 seed = first_seed; seed < first_seed + random_count; ++seed) {
+    list.push_back(detail::random_walk(seed, static_cast<CrashPlace>(seed % crash_place_count)));
+  }
   return list;
 }
 

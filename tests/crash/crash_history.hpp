@@ -17,6 +17,8 @@
 #include "crash/crash_state.hpp"
 #include "model/operation_source.hpp"
 #include "server/pool_checksum.hpp"
+#include "support/pool_profiles.hpp"
+#include "support/relocation_driver.hpp"
 
 namespace gpu4fs::test {
 
@@ -148,6 +150,14 @@ class CrashWriter {
     op.text = std::string(length, 'v');
     run(op);
   }
+  void set_profile(const std::string& path, const std::string& profile) {
+    FileOperation op;
+    op.opcode = format::Opcode::set_attribute;
+    op.inode = at(path);
+    op.name = PosixModel::profile_attribute;
+    op.text = profile;
+    run(op);
+  }
   void remove_attribute(const std::string& path, const std::string& name) {
     FileOperation op;
     op.opcode = format::Opcode::remove_attribute;
@@ -159,6 +169,18 @@ class CrashWriter {
   void sync() { on_file(format::Opcode::sync, "", 0, 0); }
   // Durable, but nobody was promised it.
   void checkpoint() { CrashPool::require(pool_.checkpoint(), "a checkpoint"); }
+  // Pages move to other places, which nobody sees.
+  RelocationDriver relocation() {
+    server::ServerSession& session = pool_.management();
+    return {[&session](format::Command command) { return session.call(command); }, session.producer().data};
+  }
+  void freeze(u32 chunk) { CrashPool::require(relocation().step(format::RelocateStep::freeze, chunk).status, "freezing"); }
+  void unfreeze(u32 chunk) { relocation().step(format::RelocateStep::unfreeze, chunk); }
+  // Of all files and all metadata what lies in frozen chunks.
+  void move_everything() { CrashPool::require(relocation().move_everything(), "moving everything"); }
+  void move(const std::string& path, u32 mask) {
+    CrashPool::require(relocation().move(format::RelocateStep::data, at(path), mask), "moving a file");
+  }
 
  private:
   void mark(u64 value) {
@@ -185,8 +207,8 @@ class CrashWriter {
   FileClient client_;
 };
 
-enum class CrashPlace : u32 { one_device, two_devices, nearly_full };
-inline constexpr u32 crash_place_count = 3;
+enum class CrashPlace : u32 { one_device, two_devices, nearly_full, mixed };  // mixed: data single, metadata raid1
+inline constexpr u32 crash_place_count = 4;
 
 struct CrashHistory {
   std::string id;
@@ -229,13 +251,22 @@ inline void prepare_tree(CrashWriter& writer, CrashPlace place) {
 
 }  // namespace detail
 
-inline CrashBase make_crash_base(CrashPlace place) {
+struct CrashPoolShape {
+  u32 device_count = 1;
+  std::string profile = "single";
+  u32 stripe_length_bytes = 0;  // 0: as mkfs has it
+  u64 size_bytes = u64{11} << 20;  // of each device
+};
+
+inline CrashBase make_crash_base(const CrashPoolShape& shape, CrashPlace place) {
   DeviceFolder folder;
   server::MakePoolOptions make;
-  const u32 device_count = place == CrashPlace::two_devices ? 2 : 1;
+  const u32 device_count = shape.device_count;
   for (u32 i = 0; i < device_count; ++i) make.device_paths.push_back(folder.device(i));
-  make.size_bytes = u64{11} << 20;
+  make.size_bytes = shape.size_bytes;
   make.chunk_size_bytes = u64{8} << 20;
+  set_profiles(make, shape.profile);
+  make.stripe_length_bytes = shape.stripe_length_bytes;
   make.root_uid = make.root_gid = 0;
   server::make_pool(make);
   CrashBase base;
@@ -263,6 +294,23 @@ inline CrashBase make_crash_base(CrashPlace place) {
   if (!record.problem.empty()) throw std::runtime_error("preparing a pool: " + record.problem);
   base.devices = image.bytes();
   return base;
+}
+
+inline CrashBase make_crash_base(CrashPlace place) {
+  CrashPoolShape shape;
+  if (place == CrashPlace::two_devices || place == CrashPlace::mixed) shape.device_count = 2;
+  if (place == CrashPlace::mixed) {
+    shape.profile = "single+raid1";
+    shape.size_bytes = u64{20} << 20;
+  }
+  return make_crash_base(shape, place);
+}
+
+// Made once for all tests of a program.
+inline const CrashBase& base_of(CrashPlace place) {
+  static const CrashBase bases[] = {make_crash_base(CrashPlace::one_device), make_crash_base(CrashPlace::two_devices),
+                                    make_crash_base(CrashPlace::nearly_full), make_crash_base(CrashPlace::mixed)};
+  return bases[static_cast<u32>(place)];
 }
 
 inline CrashRecord record_history(const CrashHistory& history, const CrashBase& base) {

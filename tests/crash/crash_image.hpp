@@ -76,6 +76,33 @@ class CrashImage {
       dirty_[i].clear();
     }
   }
+  // What the image holds now, to come back to.
+  struct Saved {
+    std::vector<std::set<u64>> pages;     // by device, those that reset() would put back
+    std::vector<std::vector<u8>> bytes;   // of them
+  };
+  Saved save() const {
+    Saved saved{dirty_, {}};
+    for (u32 i = 0; i < device_count(); ++i) {
+      std::vector<u8>& bytes = saved.bytes.emplace_back(dirty_[i].size() * page_size);
+      u8* to = bytes.data();
+      for (const u64 page : dirty_[i]) {
+        std::memcpy(to, memory_[i] + page * page_size, page_size);
+        to += page_size;
+      }
+    }
+    return saved;
+  }
+  void restore(const Saved& saved) {
+    reset();
+    for (u32 i = 0; i < device_count(); ++i) {
+      const u8* from = saved.bytes[i].data();
+      for (const u64 page : saved.pages[i]) {
+        write(i, page * page_size, from, page_size);
+        from += page_size;
+      }
+    }
+  }
   // Of all that ever changed, against the image at the beginning; equal images have equal ones.
   u64 hash() {
     u64 hash = 0;
@@ -94,6 +121,7 @@ class CrashImage {
     }
     return true;
   }
+  const u8* bytes_at(u32 device, u64 offset) const { return memory_[device] + offset; }
   DeviceBytes bytes() const {
     DeviceBytes copy;
     for (u32 i = 0; i < device_count(); ++i) copy.emplace_back(memory_[i], memory_[i] + pristine_[i].size());

@@ -20,13 +20,8 @@
 #include "crash/crash_histories.hpp"
 #include "support/test_scale.hpp"
 
-namespace gpu4fs::test {
+namespace gpu4fs::test::explore_test {
 namespace {
-
-u64 number_from(const char* name, u64 otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 std::vector<CrashBase> make_bases() {
   std::vector<CrashBase> bases;
@@ -145,4 +140,4 @@ TEST_F(CrashExplorerTest, ForgottenFlushOfWhatWasPromisedIsNoticed) {
 }
 
 }  // namespace
-}  // namespace gpu4fs::test
+}  // namespace gpu4fs::test::explore_test

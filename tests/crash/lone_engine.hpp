@@ -38,6 +38,7 @@ class LoneEngine : public engine::EngineHost {
   ring::EnginePort& port(u32) override { return port_; }
   bool wait_upcall(ring::Upcall*, u64) override { return false; }
   Status map_memory(void*, u64) override { return Status::ok; }
+  void while_paused(const std::function<void()>& work) override { work(); }
   bool has_died() const override { return false; }
   std::string fault_text() const override { return {}; }
   void request_death() override {}

@@ -20,7 +20,7 @@
 #include "support/test_pool.hpp"
 #include "support/test_scale.hpp"
 
-namespace gpu4fs::test {
+namespace gpu4fs::test::mounted_test {
 namespace {
 
 constexpr u32 file_count = 12;
@@ -252,7 +252,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Variant{"write-error", "=0.02", false}, Variant{"write-error", "#20", false},
                       Variant{"flush-error", "#2", false}, Variant{"decay", "=0.05", true},
                       Variant{"flip", "=0.02", true}, Variant{"lost", "#25", true},
-                      Variant{"torn", "=0.01", true}, Variant{"misdirect", "=0.01", true},
+                      Variant{"torn", "=0.04", true}, Variant{"misdirect", "=0.04", true},
                       Variant{"delay", "=0.1", true}, Variant{"gone", "#60", false}));
 
 // mkfs, mounting and fsck take devices with layers wherever they take paths.
@@ -301,4 +301,4 @@ TEST(StackedPaths, NullForgetsAPool) {
 }
 
 }  // namespace
-}  // namespace gpu4fs::test
+}  // namespace gpu4fs::test::mounted_test

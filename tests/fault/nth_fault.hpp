@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,17 +24,19 @@ struct NthPlan {
   u64 nth = 0;  // 0: none fails
   u64 seen = 0;
   bool has_struck = false;
+  bool lasts = false;  // all further ones fail too
   std::function<void()> on_superblock = nullptr;  // when one is about to be written
 
-  void arm(NthKind which, u64 number) {
+  void arm(NthKind which, u64 number, bool is_lasting = false) {
     kind = which;
+    lasts = is_lasting;
     nth = number;
     seen = 0;
     has_struck = false;
   }
   void disarm() { nth = 0; }
   bool strikes(NthKind which) {
-    if (nth == 0 || which != kind || ++seen != nth) return false;
+    if (nth == 0 || which != kind || ++seen < nth || (seen > nth && !lasts)) return false;
     has_struck = true;
     return true;
   }
@@ -92,7 +95,11 @@ inline std::vector<TriedOperation> tried_operations(CrashPool& pool, const Posix
   std::vector<TriedOperation> list;
   const auto take = [&](const NamedStep& step) {
     detail::OperationTaker taker(pool, model, nullptr, &record);
-    step.run(taker);
+    try {
+      step.run(taker);
+    } catch (const std::out_of_range&) {
+      return;  // several operations, of which a later one wants what an earlier one makes
+    }
     if (taker.taken.size() == 1) list.push_back({step.name, {}, taker.taken.front()});
   };
   for (const NamedStep& step : name_steps()) take(step);

@@ -1,5 +1,6 @@
 // A chunk tree of any content: what read_chunk_tree() accepts is a set of chunks that lie in order, inside the
-// devices and apart from each other, so that the engine's table of the logical space can be built from it.
+// devices and apart from each other, so that the engine's table of the logical space can be built from it. Whatever the
+// nodes hold, ChunkTree changes them or throws a PoolError, and what it writes is a tree again.
 #include <algorithm>
 
 #include "engine/engine_cpu.hpp"
@@ -9,6 +10,7 @@
 #include "fuzz/pool_file.hpp"
 #include "raid/logical_space_build.hpp"
 #include "raid/translate.hpp"
+#include "server/chunk_tree/chunk_tree.hpp"
 #include "server/pool_chunk_tree.hpp"
 #include "server/pool_error.hpp"
 
@@ -109,7 +111,7 @@ void check_chunks(const Superblock& superblock, const std::vector<server::Opened
   require(previous_end <= format::logical_granule_max * superblock.chunk_size_bytes, "beyond the logical space");
 }
 
-void read_it(const Superblock& superblock, const server::DeviceFile& device) {
+void read_it(const Superblock& superblock, server::DeviceFile& device) {
   std::vector<std::string> warnings;
   const std::vector<server::TreeDevice> devices{{&device, superblock.device}};
   const std::vector<server::OpenedChunk> chunks = server::read_chunk_tree(superblock, devices, warnings);
@@ -126,6 +128,32 @@ void read_it(const Superblock& superblock, const server::DeviceFile& device) {
   }
 }
 
+// As many nodes of the area as the tree can have, and some free ones.
+constexpr u64 area_pages = 16;
+
+std::size_t count_chunks(server::ChunkTree& tree) {
+  std::size_t count = 0;
+  tree.for_each([&](const server::OpenedChunk&) { ++count; });
+  return count;
+}
+
+void change_it(const Superblock& superblock, server::DeviceFile& device, u64 key) {
+  format::DevicePart part = superblock.device;
+  part.tree_pages = std::min(part.tree_pages, area_pages);
+  const std::vector<server::TreeDevice> devices{{&device, part}};
+  server::DeviceNodeStore store(devices, 1, true);
+  server::ChunkTree tree(store, server::tree_root_of(superblock), superblock.epoch);
+  const std::size_t before = count_chunks(tree);
+  const std::optional<server::OpenedChunk> found = tree.find(key);
+  if (!found || !tree.erase(found->descriptor.base_address)) return;
+  require(count_chunks(tree) + 1 == before, "an erased chunk is still there");
+  tree.insert(*found);
+  tree.write(superblock.epoch + 1);
+  tree.commit();
+  server::ChunkTree again(store, tree.root(), superblock.epoch + 1);
+  require(count_chunks(again) == before, "chunks were lost");
+}
+
 }  // namespace
 
 void run_input(const u8* data, std::size_t length) {
@@ -140,11 +168,17 @@ void run_input(const u8* data, std::size_t length) {
   server::seal(superblock, server::superblock_offset(1));
   // Only a superblock that was judged good comes this far.
   if (!server::find_superblock_problem(superblock, 1, pool_file_bytes).empty()) return;
+  static const std::vector<u8> blank((area_pages - node_count) * page_size);
   file.write(base.device.tree_offset, nodes, sizeof(nodes));
-  const server::DeviceFile device =
-      server::DeviceFile::open(file.path(), server::DeviceFile::Access::read_only, server::DeviceFile::Locking::none);
+  file.write(base.device.tree_offset + sizeof(nodes), blank.data(), blank.size());
+  server::DeviceFile device =
+      server::DeviceFile::open(file.path(), server::DeviceFile::Access::read_write, server::DeviceFile::Locking::none);
   try {
     read_it(superblock, device);
+  } catch (const server::PoolError&) {
+  }
+  try {
+    change_it(superblock, device, u64{input.byte()} << 20);
   } catch (const server::PoolError&) {
   }
 }

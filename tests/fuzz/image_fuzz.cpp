@@ -1,6 +1,8 @@
 // A whole image, damaged anywhere: fsck looks at it, a mount walks the tree, reads every file, writes a little and
 // unmounts (some inputs: the real server, for writing or reading only), fsck looks again. All of it ends, each
-// command with an answer; what a read returns is what an independent reader of the medium finds verified.
+// command with an answer; what a read returns is what an independent reader of the medium finds verified. Some inputs
+// are also checked by an engine, which finds errors if and only if the reader does, and some are repaired: then
+// nothing is wrong but contents that do not match, and the pool mounts.
 #include <algorithm>
 #include <deque>
 #include <memory>
@@ -9,6 +11,7 @@
 #include "fuzz/image_damage.hpp"
 #include "fuzz/mounted_pool.hpp"
 #include "server/pool_error.hpp"
+#include "server/repair/repair_pool.hpp"
 
 namespace gpu4fs::fuzz {
 
@@ -187,6 +190,44 @@ void look(const PoolFile& file) {
   }
 }
 
+[[noreturn]] void fail_with(const std::string& what, const server::CheckResult& result) {
+  fail((what + test::findings_text(result)).c_str());
+}
+
+// By an engine and by the reader.
+void compare_checks(const PoolFile& file) {
+  server::CheckOptions options;
+  options.device_paths = {file.path()};
+  try {
+    const server::CheckResult expected = server::check_pool(options);
+    options.engine = server::CheckEngine::cpu;
+    options.worker_count = 1;
+    const server::CheckResult found = server::check_pool(options);
+    const bool finds_errors = found.findings.error_count() != 0;
+    if (finds_errors != (expected.findings.error_count() != 0)) {
+      fail_with("one check finds errors where the other finds none:", finds_errors ? found : expected);
+    }
+  } catch (const server::PoolError&) {
+  }
+}
+
+// False: it cannot be repaired.
+bool repair(const PoolFile& file) {
+  server::RepairOptions options;
+  options.device_paths = {file.path()};
+  try {
+    (void)server::repair_pool(options);
+  } catch (const server::PoolError&) {
+    return false;
+  }
+  const server::CheckResult after = check(file);
+  // Contents stay as they are.
+  if (after.findings.error_count() != after.findings.count(server::FindingId::page_checksum)) {
+    fail_with("a repaired pool:", after);
+  }
+  return true;
+}
+
 // Without threads, and with the medium watched.
 void mount_and_change(PopulatedPool& pool) {
   std::unique_ptr<Witness> witness;
@@ -226,8 +267,16 @@ void run_input(const u8* data, std::size_t length) {
   pool.file().restore();
   const u32 how = input.byte();
   image.apply(input);
-  look(pool.file());
-  if (how % 32 == 31) {
+  if (how % 8 == 3) {
+    compare_checks(pool.file());
+  } else {
+    look(pool.file());
+  }
+  if (how % 8 == 5) {
+    if (!repair(pool.file())) return;
+    const bool is_mounted = pool.mounted([](engine::EngineHost& host) { Walk(host, nullptr).run(); });
+    require(is_mounted, "a repaired pool does not mount");
+  } else if (how % 32 == 31) {
     serve(pool.file(), how >= 128);
   } else {
     mount_and_change(pool);

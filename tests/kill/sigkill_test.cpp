@@ -23,7 +23,7 @@
 #include "support/basic_test_pool.hpp"
 #include "support/test_scale.hpp"
 
-namespace gpu4fs::test {
+namespace gpu4fs::test::sigkill_test {
 namespace {
 
 constexpr u64 session_bytes = u64{128} << 10;
@@ -269,4 +269,4 @@ TEST(SigKill, ForgottenSyncsAreNoticed) {
 }
 
 }  // namespace
-}  // namespace gpu4fs::test
+}  // namespace gpu4fs::test::sigkill_test

@@ -19,6 +19,7 @@ struct SourceOptions {
   u32 name_count = 7;              // different names in a directory, and as many long ones
   u32 directory_max = 1000;        // of these more are not made
   u32 make_percent = 24;           // how often something is made
+  std::vector<std::string> profiles;  // that files may ask for; none: nobody does
 };
 
 // Bytes of a write, from its seed.
@@ -229,6 +230,8 @@ class OperationSource {
     const std::string names[] = {"user.a", "user.b", "user.long" + std::string(200, 'x'), "trusted.t", "security.s"};
     op.name = names[below(5)];
     op.uid = 0;  // others do not see trusted attributes
+    const bool is_profile = !options_.profiles.empty() && below(2) == 0;
+    if (is_profile) op.name = PosixModel::profile_attribute;
     switch (below(6)) {
       case 0:
         op.opcode = Opcode::remove_attribute;
@@ -247,6 +250,7 @@ class OperationSource {
         const u64 lengths[] = {0, 1, 7, 100, 900, 2500, 3900};
         op.text = std::string(lengths[below(7)], static_cast<char>('A' + below(26)));
         op.mask = static_cast<u32>(below(4) == 0 ? 1 + below(2) : 0);
+        if (is_profile) op.text = options_.profiles[below(options_.profiles.size())];
         break;
       }
     }

@@ -5,15 +5,16 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <tuple>
 
 #include "model/model_walk.hpp"
 #include "support/test_pool.hpp"
 
-namespace gpu4fs::test {
+namespace gpu4fs::test::random_walk_test {
 namespace {
 
 // The shared variants, with what only the CPU engine has.
-std::vector<ModelVariant> variants() {
+std::vector<ModelVariant> random_variants() {
   std::vector<ModelVariant> list = model_variants();
   ModelVariant three{"three_workers", 2, 2000, {}, {}, false};
   three.pool.worker_count = 3;
@@ -45,6 +46,35 @@ std::vector<ModelVariant> variants() {
   stripes.pool.profile = "raid0";
   stripes.pool.device_count = 3;
   list.push_back(stripes);
+  for (const auto& [profile, devices, seed] : {std::tuple{"raid5", 4u, 14u}, {"raid6", 5u, 15u}, {"raid7", 4u, 16u}}) {
+    ModelVariant parities{profile, seed, 2000, {}, {}, false};
+    parities.pool.profile = profile;
+    parities.pool.device_count = devices;
+    list.push_back(parities);
+  }
+  for (const auto& [profile, seed] : {std::tuple{"raid5+raid1c3", 18u}, {"single+raid1", 19u}, {"raid1+raid6", 20u}}) {
+    ModelVariant mixed{"mixed", seed, 1500, {}, {}, false};
+    mixed.name = seed == 18 ? "raid5_raid1c3" : seed == 19 ? "single_raid1" : "raid1_raid6";
+    mixed.pool.profile = profile;
+    mixed.pool.device_count = 4;
+    mixed.pool.more_profiles = {{"raid0", 0.2}};
+    mixed.source.profiles = {"raid0", mixed.pool.profile.substr(0, mixed.pool.profile.find('+'))};
+    list.push_back(mixed);
+  }
+  ModelVariant mixed_warp = warp;
+  mixed_warp.name = "raid5_raid1_warp";
+  mixed_warp.seed = 21;
+  mixed_warp.steps = 25;
+  mixed_warp.pool.profile = "raid5+raid1";
+  mixed_warp.pool.device_count = 3;
+  list.push_back(mixed_warp);
+  ModelVariant parity_warp = warp;
+  parity_warp.name = "raid6_warp";
+  parity_warp.seed = 17;
+  parity_warp.steps = 25;
+  parity_warp.pool.profile = "raid6";
+  parity_warp.pool.device_count = 4;
+  list.push_back(parity_warp);
   ModelVariant mirror_warp = warp;
   mirror_warp.name = "raid1_warp";
   mirror_warp.seed = 13;
@@ -65,7 +95,7 @@ TEST_P(RandomWalk, EngineAndModelAgree) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Variants, RandomWalk, ::testing::ValuesIn(variants()),
+INSTANTIATE_TEST_SUITE_P(Variants, RandomWalk, ::testing::ValuesIn(random_variants()),
                          [](const auto& parameter) { return std::string(parameter.param.name); });
 
 // A model with one wrong rule is found out: the comparison sees what it should.
@@ -84,4 +114,4 @@ INSTANTIATE_TEST_SUITE_P(Flaws, Canary,
                                            ModelFlaw::unlink_keeps_count));
 
 }  // namespace
-}  // namespace gpu4fs::test
+}  // namespace gpu4fs::test::random_walk_test

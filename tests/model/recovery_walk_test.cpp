@@ -7,11 +7,11 @@
 #include "model/model_walk.hpp"
 #include "support/test_pool.hpp"
 
-namespace gpu4fs::test {
+namespace gpu4fs::test::recovery_walk_test {
 namespace {
 
 // The shared variants, shorter, crashing often; and a log that wraps.
-std::vector<ModelVariant> variants() {
+std::vector<ModelVariant> recovery_variants() {
   std::vector<ModelVariant> list = model_variants();
   for (ModelVariant& variant : list) {
     variant.seed += 100;
@@ -23,6 +23,14 @@ std::vector<ModelVariant> variants() {
   rare.sync_every = 50;
   rare.crash_every = 211;
   list.push_back(rare);
+  ModelVariant mixed{"raid6_raid1c3", 122, 900, {}, {}, false};
+  mixed.pool.profile = "raid6+raid1c3";
+  mixed.pool.device_count = 4;
+  mixed.pool.more_profiles = {{"raid1", 0.2}};
+  mixed.source.profiles = {"raid1", "raid6"};
+  mixed.sync_every = 5;
+  mixed.crash_every = 33;
+  list.push_back(mixed);
   ModelVariant warp{"one_warp", 121, 90, {}, {}, false};
   warp.pool.warp_count = 1;
   warp.pool.memory = {.frame_count = 400, .staging_count = 256, .shard_count = 2};
@@ -50,8 +58,8 @@ TEST_P(RecoveryWalk, EverySyncSurvives) {
               static_cast<unsigned long long>(outcome.steps), static_cast<unsigned long long>(outcome.replayed));
 }
 
-INSTANTIATE_TEST_SUITE_P(Variants, RecoveryWalk, ::testing::ValuesIn(variants()),
+INSTANTIATE_TEST_SUITE_P(Variants, RecoveryWalk, ::testing::ValuesIn(recovery_variants()),
                          [](const auto& parameter) { return std::string(parameter.param.name); });
 
 }  // namespace
-}  // namespace gpu4fs::test
+}  // namespace gpu4fs::test::recovery_walk_test

@@ -8,7 +8,7 @@
 #include "stress/stress_client.hpp"
 #include "support/test_scale.hpp"
 
-namespace gpu4fs::test {
+namespace gpu4fs::test::clients_test {
 namespace {
 
 struct Load {
@@ -168,4 +168,4 @@ INSTANTIATE_TEST_SUITE_P(Loads, Clients, ::testing::ValuesIn(loads()),
                          [](const auto& parameter) { return std::string(parameter.param.name); });
 
 }  // namespace
-}  // namespace gpu4fs::test
+}  // namespace gpu4fs::test::clients_test

@@ -20,7 +20,7 @@
 #include "server/pool_server.hpp"
 #include "support/file_client.hpp"
 
-namespace gpu4fs::test {
+namespace gpu4fs::test::full_medium_test {
 namespace {
 
 constexpr u64 mega = u64{1} << 20;
@@ -226,4 +226,4 @@ TEST_F(FullMedium, APoolIsNotMadeWhereItsHeadersDoNotFit) {
 }
 
 }  // namespace
-}  // namespace gpu4fs::test
+}  // namespace gpu4fs::test::full_medium_test

@@ -15,7 +15,7 @@
 
 #include "fmt/format.h"
 
-namespace gpu4fs::test {
+namespace gpu4fs::test::power_loss_test {
 namespace {
 
 constexpr u64 record_bytes = 512;  // so that most pages are written several times
@@ -194,4 +194,4 @@ TEST_P(PowerLoss, LeavesAPrefix) {
 INSTANTIATE_TEST_SUITE_P(Workers, PowerLoss, ::testing::Values(1u, 3u));
 
 }  // namespace
-}  // namespace gpu4fs::test
+}  // namespace gpu4fs::test::power_loss_test

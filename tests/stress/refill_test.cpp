@@ -15,7 +15,7 @@
 #include "support/test_pool.hpp"
 #include "support/test_scale.hpp"
 
-namespace gpu4fs::test {
+namespace gpu4fs::test::refill_test {
 namespace {
 
 using format::Opcode;
@@ -230,4 +230,4 @@ TEST_P(Refill, ATiredPoolLosesNothing) {
 INSTANTIATE_TEST_SUITE_P(Workers, Refill, ::testing::Values(1u, 2u));
 
 }  // namespace
-}  // namespace gpu4fs::test
+}  // namespace gpu4fs::test::refill_test
