@@ -68,6 +68,7 @@ void add_options(CLI::App& app) {
   btrfs->add_option("--folder", btrfs_options.folder, "Where both keep their devices, default /dev/shm");
   btrfs->add_option("-o,--output", btrfs_options.output, "Write the result as JSON to this file");
   btrfs->add_flag("--quick", btrfs_options.quick, "Less data and fewer repetitions");
+  btrfs->add_option("--only", btrfs_options.only, "Parts to run: mount, ring")->check(CLI::IsMember({"mount", "ring"}));
   btrfs->callback([] { action = Action::btrfs; });
   CLI::App* report =
       app.add_subcommand("report", "print results: what, measured, required, met or short");

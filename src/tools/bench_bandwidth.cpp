@@ -99,9 +99,11 @@ FileRates measure_files(BenchContext& context, u32 file_count) {
       client.stream(format::Opcode::write, inodes[i], length,
                     context.scale.step_for(file_count), in_flight, client.buffer_address(0));
     });
+    const double sync_cpu_began = machine_cpu_seconds();
     const double sync_began = now_seconds();
     clients[0].sync();
     const double sync_seconds = now_seconds() - sync_began;
+    const double sync_cpu_seconds = machine_cpu_seconds() - sync_cpu_began;
     clients.run([&](BenchClient& client, u32) { std::fill_n(client.buffer(), length, u8{0}); });
     const auto read = clients.run([&](BenchClient& client, u32 i) {
       client.stream(format::Opcode::read, inodes[i], length,
@@ -117,6 +119,7 @@ FileRates measure_files(BenchContext& context, u32 file_count) {
     rates.synced_gb_per_s.push_back(gigabytes / (written.seconds + sync_seconds));
     rates.read_gb_per_s.push_back(gigabytes / read.seconds);
     rates.write_cpu_s_per_gb.push_back(written.cpu_seconds / gigabytes);
+    rates.synced_cpu_s_per_gb.push_back((written.cpu_seconds + sync_cpu_seconds) / gigabytes);
   }
   return rates;
 }

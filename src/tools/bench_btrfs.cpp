@@ -1,8 +1,8 @@
-// gpu4fs bench btrfs: one large file, fsync included, on pools with redundancy and on btrfs of the same level over
+// gpu4fs bench btrfs: one large file, fsync included, on mounted pools with redundancy and on btrfs of the same level over
 // loop devices, all devices files of the same medium; round by round in turn. Bandwidth, and CPU time of the machine.
+// Behind that the same through rings (tools/bench_btrfs_ring.hpp).
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mount.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "base/limits.hpp"
+#include "tools/bench_btrfs_mount.hpp"
+#include "tools/bench_btrfs_ring.hpp"
 #include "tools/bench_client.hpp"
 #include "tools/bench_limits.hpp"
 #include "tools/bench_mounts.hpp"
@@ -27,64 +29,6 @@ namespace {
 constexpr u64 call_bytes = 1 << 20;
 constexpr u32 device_count = 4;
 constexpr const char* profiles[] = {"raid0", "raid1", "raid5", "raid6"};
-
-// btrfs over loop devices over files.
-class BtrfsMount final : public Mount {
- public:
-  BtrfsMount(const std::string& data_folder, std::string folder, u64 device_bytes, const std::string& profile)
-      : Mount(std::move(folder)) {
-    if (::geteuid() != 0) throw std::runtime_error("btrfs over loop devices needs root");
-    std::filesystem::create_directories(data_folder);
-    std::vector<std::string> words{"mkfs.btrfs", "-q", "-f", "-d", profile, "-m", profile};
-    try {
-      run_program({"mkfs.btrfs", "--version"}, true);
-    } catch (const std::runtime_error&) {
-      throw std::runtime_error("there is no mkfs.btrfs: install btrfs-progs");
-    }
-    try {
-      for (u32 i = 0; i < device_count; ++i) {
-        const std::string file = fmt::format("{}/device{}", data_folder, i);
-        run_program({"truncate", "-s", std::to_string(device_bytes), file});
-        std::string device = program_output({"losetup", "--find", "--show", file});
-        device.erase(device.find_last_not_of('\n') + 1);
-        devices_.push_back(device);
-        words.push_back(device);
-      }
-      run_program(words, true);
-    } catch (...) {
-      detach();
-      throw;
-    }
-  }
-  ~BtrfsMount() override {
-    if (is_up_) ::umount2(folder_.c_str(), MNT_DETACH);
-    detach();
-  }
-  void up() override {
-    std::string data;
-    for (const std::string& device : devices_) data += fmt::format("{}device={}", data.empty() ? "" : ",", device);
-    if (::mount(devices_[0].c_str(), folder_.c_str(), "btrfs", 0, data.c_str()) != 0) fail_by_errno("mounting btrfs");
-    is_up_ = true;
-  }
-  void down() override {
-    if (::umount(folder_.c_str()) != 0) fail_by_errno("unmounting btrfs");
-    is_up_ = false;
-  }
-
- private:
-  void detach() {
-    for (const std::string& device : devices_) {
-      try {
-        run_program({"losetup", "--detach", device}, true);
-      } catch (const std::runtime_error&) {  // the kernel detaches it when it is no longer used
-      }
-    }
-    devices_.clear();
-  }
-
-  std::vector<std::string> devices_;
-  bool is_up_ = false;
-};
 
 struct Samples {
   std::vector<double> write;      // GB/s, the fsync included
@@ -173,7 +117,7 @@ void measure_profile(const std::string& profile, const std::string& folder, u64 
   std::vector<Side> sides;
   const u64 device_bytes = 2 * length + (u64{256} << 20);
   try {
-    sides.push_back({"btrfs", std::make_unique<BtrfsMount>(folder + "/btrfs", folder + "/btrfs-mount", device_bytes, profile), {}});
+    sides.push_back({"btrfs", std::make_unique<BtrfsMount>(folder + "/btrfs", folder + "/btrfs-mount", device_count, device_bytes, profile), {}});
     Samples warm_up;
     run_round(*sides[0].mount, length, warm_up);
   } catch (const std::exception& error) {
@@ -205,13 +149,21 @@ int bench_btrfs(const BenchBtrfsOptions& options) {
   const u64 length = options.quick ? u64{64} << 20 : u64{1} << 30;
   const u32 rounds = options.quick ? 2 : 5;
   BenchResult result = new_result("btrfs", gpu_problem().empty() ? "cpu, cuda" : "cpu", options.quick);
-  for (const char* profile : profiles) {
-    const TemporaryFolder folder(options.folder.empty() ? "/dev/shm" : options.folder);
-    try {
-      measure_profile(profile, folder.path(), length, rounds, result);
-    } catch (const std::exception& error) {
-      result.left_out.push_back(fmt::format("{}: {}", profile, error.what()));
+  const auto is_wanted = [&](const char* part) {
+    return options.only.empty() || std::find(options.only.begin(), options.only.end(), part) != options.only.end();
+  };
+  if (is_wanted("mount")) {
+    for (const char* profile : profiles) {
+      const TemporaryFolder folder(options.folder.empty() ? "/dev/shm" : options.folder);
+      try {
+        measure_profile(profile, folder.path(), length, rounds, result);
+      } catch (const std::exception& error) {
+        result.left_out.push_back(fmt::format("{}: {}", profile, error.what()));
+      }
     }
+  }
+  if (is_wanted("ring")) {
+    measure_rings_and_btrfs(options.folder.empty() ? "/dev/shm" : options.folder, options.quick, result);
   }
   print_rows(result);
   if (!options.output.empty()) write_result(result, options.output);

@@ -56,6 +56,7 @@ struct FileRates {
   std::vector<double> synced_gb_per_s;  // the sync included
   std::vector<double> read_gb_per_s;
   std::vector<double> write_cpu_s_per_gb;
+  std::vector<double> synced_cpu_s_per_gb;
 };
 // Writes new files side by side, syncs, reads them back and compares them, removes them; scale.repeats times after
 // one round that is not counted.
@@ -73,6 +74,8 @@ void bench_read_device(BenchContext& context);
 // Pools with and without checksums of data in turn, each with an engine of its own; no other may run.
 void bench_checksums(const BenchScale& scale, const Limits& limits, const server::ServerOptions& options,
                      BenchResult& result);
+// Writes all that is free of a pool once and frees it again: the first use of memory costs its registration.
+void touch_memory(server::PoolServer& server, const BenchScale& scale);
 // Pools of all levels, each with an engine of its own; no other may run.
 // `levels`: names of those that are measured; empty: all.
 void bench_raid(const BenchScale& scale, const server::ServerOptions& options, const std::vector<std::string>& levels,

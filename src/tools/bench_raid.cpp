@@ -24,11 +24,28 @@
 namespace gpu4fs::tools {
 
 namespace {
+constexpr u32 in_flight = 2;
+}
+
+void touch_memory(server::PoolServer& server, const BenchScale& scale) {
+  const u64 length = scale.file_bytes;
+  BenchClient client(frontend::open_local_session(server, length + BenchClient::control_bytes));
+  fill_pattern(client.buffer(), 0, 0, length / page_size);
+  u32 count = 0;
+  for (; client.free_bytes() >= 2 * length; ++count) {
+    const u64 inode = client.create(format::inode_number_root, fmt::format("touch-{}", count));
+    client.stream(format::Opcode::write, inode, length, scale.step_for(1), in_flight, client.buffer_address(0));
+  }
+  for (u32 i = 0; i < count; ++i) client.unlink(format::inode_number_root, fmt::format("touch-{}", i));
+  client.sync();
+  client.sync();
+}
+
+namespace {
 
 constexpr double write_ratio_min = 0.85;
 constexpr double degraded_ratio_min = 0.5;
 constexpr double overwrite_ratio_min = 0.3;
-constexpr u32 in_flight = 2;
 constexpr u32 overwrites_in_flight = 16;
 constexpr u64 overwrites_per_sync = 1024;  // what was overwritten is free again behind a checkpoint
 
@@ -73,21 +90,6 @@ double measure_row_limit(const BenchLevel& level, u64 length, bool on_gpu) {
   BenchRow row;
   set_samples(row, rates);
   return row.value;
-}
-
-// Writes all that is free once: the first use of memory costs its registration.
-void touch_memory(server::PoolServer& server, const BenchScale& scale) {
-  const u64 length = scale.file_bytes;
-  BenchClient client(frontend::open_local_session(server, length + BenchClient::control_bytes));
-  fill_pattern(client.buffer(), 0, 0, length / page_size);
-  u32 count = 0;
-  for (; client.free_bytes() >= 2 * length; ++count) {
-    const u64 inode = client.create(format::inode_number_root, fmt::format("touch-{}", count));
-    client.stream(format::Opcode::write, inode, length, scale.step_for(1), in_flight, client.buffer_address(0));
-  }
-  for (u32 i = 0; i < count; ++i) client.unlink(format::inode_number_root, fmt::format("touch-{}", i));
-  client.sync();
-  client.sync();
 }
 
 void measure_writes(RaidPool& pool, const BenchScale& scale, const Limits& limits, bool on_gpu, BenchResult& result) {

@@ -36,6 +36,7 @@ struct BenchBtrfsOptions {
   std::string folder;  // for pool and peer data, default /dev/shm
   std::string output;
   bool quick = false;
+  std::vector<std::string> only;  // parts to run: mount, ring; empty: both
 };
 int bench_btrfs(const BenchBtrfsOptions& options);
 
