@@ -36,7 +36,7 @@ void add_options(CLI::App& app) {
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   run->add_option("-o,--output", run_options.output, "Write the result as JSON to this file");
   run->add_option("--step", run_options.step,
-                  "Bytes that one command of a large transfer moves (128M for one client, 32M for several)");
+                  "Bytes that one command of a large transfer moves (default 256M)");
   run->add_flag("--quick", run_options.quick, "Less data and fewer repetitions");
   run->add_option("--only", run_options.only,
                   "Parts to run: first, files, vram, scrub, latency, rate, sync, recovery, idle, checkpoint, checksums, raid, rebuild; "

@@ -97,7 +97,7 @@ FileRates measure_files(BenchContext& context, u32 file_count) {
     });
     const auto written = clients.run([&](BenchClient& client, u32 i) {
       client.stream(format::Opcode::write, inodes[i], length,
-                    context.scale.step_for(file_count), in_flight, client.buffer_address(0));
+                    context.scale.command_bytes(), in_flight, client.buffer_address(0));
     });
     const double sync_cpu_began = machine_cpu_seconds();
     const double sync_began = now_seconds();
@@ -107,7 +107,7 @@ FileRates measure_files(BenchContext& context, u32 file_count) {
     clients.run([&](BenchClient& client, u32) { std::fill_n(client.buffer(), length, u8{0}); });
     const auto read = clients.run([&](BenchClient& client, u32 i) {
       client.stream(format::Opcode::read, inodes[i], length,
-                    context.scale.step_for(file_count), in_flight, client.buffer_address(0));
+                    context.scale.command_bytes(), in_flight, client.buffer_address(0));
     });
     clients.run([&](BenchClient& client, u32 i) {
       check_pattern(client.buffer(), i, 0, length / page_size);
@@ -127,7 +127,7 @@ FileRates measure_files(BenchContext& context, u32 file_count) {
 namespace {
 
 std::string file_text(const BenchContext& context, u32 count) {
-  const u64 step = std::min(context.scale.step_for(count), context.scale.file_bytes);
+  const u64 step = std::min(context.scale.command_bytes(), context.scale.file_bytes);
   return fmt::format("{} file{} of {} MiB ({} MiB a command)", count, count == 1 ? "" : "s",
                      context.scale.file_bytes >> 20, step >> 20);
 }
@@ -172,7 +172,7 @@ void bench_first_touch(BenchContext& context) {
   for (u64 i = 0; i < file_count; ++i) {
     const u64 inode = client.create(format::inode_number_root, fmt::format("touch-{}", i));
     const double began = now_seconds();
-    client.stream(format::Opcode::write, inode, length, context.scale.step_for(1), in_flight,
+    client.stream(format::Opcode::write, inode, length, context.scale.command_bytes(), in_flight,
                   client.buffer_address(0));
     rates.push_back(static_cast<double>(length) / bytes_per_gb / (now_seconds() - began));
   }
@@ -217,7 +217,7 @@ void bench_read_device(BenchContext& context) {
       frontend::open_local_session(context.server, length + BenchClient::control_bytes));
   fill_pattern(writer.buffer(), 0, 0, length / page_size);
   const u64 inode = writer.create(format::inode_number_root, "device-read");
-  writer.stream(format::Opcode::write, inode, length, context.scale.step_for(1), in_flight,
+  writer.stream(format::Opcode::write, inode, length, context.scale.command_bytes(), in_flight,
                 writer.buffer_address(0));
   void* device =
       allocate_device(length);  // freed with the process: freeing waits for the service kernel
@@ -232,7 +232,7 @@ void bench_read_device(BenchContext& context) {
   for (u32 repeat = 0; repeat <= context.scale.repeats; ++repeat) {
     zero_device(device, length);
     const double began = now_seconds();
-    reader.stream(format::Opcode::read, inode, length, context.scale.step_for(1), in_flight,
+    reader.stream(format::Opcode::read, inode, length, context.scale.command_bytes(), in_flight,
                   format::ring_address(region, 0));
     const double seconds = now_seconds() - began;
     std::fill_n(writer.buffer(), length, u8{0});

@@ -21,12 +21,11 @@ struct BenchScale {
   u32 ring_count;
   u32 checkpoint_count;
   u64 dirty_bytes;               // written before each checkpoint
-  u64 step_bytes = 0;  // of one command that moves a part of a large file; 0: step_for()
+  u64 step_bytes = 0;  // of one command that moves a part of a large file; 0: command_bytes() says
 
-  // A client alone has few commands in flight, so each is large.
-  constexpr u64 step_for(u32 clients) const {
-    return step_bytes != 0 ? step_bytes : clients == 1 ? 128ull << 20 : 32ull << 20;
-  }
+  // A file is one command, as of a program that writes it with one call; commands that write the same file follow each
+  // other, so that smaller ones leave the engine idle in between (docs/architecture.md).
+  constexpr u64 command_bytes() const { return step_bytes != 0 ? step_bytes : 256ull << 20; }
 
   static constexpr BenchScale full() {
     return {256ull << 20, 2ull << 30, 10, 5, 50000, 20000, 8, 12, 1ull << 30};

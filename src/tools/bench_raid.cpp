@@ -34,7 +34,7 @@ void touch_memory(server::PoolServer& server, const BenchScale& scale) {
   u32 count = 0;
   for (; client.free_bytes() >= 2 * length; ++count) {
     const u64 inode = client.create(format::inode_number_root, fmt::format("touch-{}", count));
-    client.stream(format::Opcode::write, inode, length, scale.step_for(1), in_flight, client.buffer_address(0));
+    client.stream(format::Opcode::write, inode, length, scale.command_bytes(), in_flight, client.buffer_address(0));
   }
   for (u32 i = 0; i < count; ++i) client.unlink(format::inode_number_root, fmt::format("touch-{}", i));
   client.sync();
@@ -118,7 +118,7 @@ std::vector<double> read_files(BenchClient& client, const std::vector<u64>& inod
     for (u32 i = 0; i < inodes.size(); ++i) {
       std::fill_n(client.buffer(), scale.file_bytes, u8{0});
       const double began = now_seconds();
-      client.stream(format::Opcode::read, inodes[i], scale.file_bytes, scale.step_for(1), in_flight,
+      client.stream(format::Opcode::read, inodes[i], scale.file_bytes, scale.command_bytes(), in_flight,
                     client.buffer_address(0));
       rates.push_back(static_cast<double>(scale.file_bytes) / 1e9 / (now_seconds() - began));
       check_pattern(client.buffer(), i, 0, scale.file_bytes / page_size);
@@ -142,7 +142,7 @@ void measure_degraded(const BenchLevel& level, const BenchScale& scale, const se
       for (u32 i = 0; i < scale.repeats && !is_degraded; ++i) {
         inodes.push_back(client.create(format::inode_number_root, fmt::format("file-{}", i)));
         fill_pattern(client.buffer(), i, 0, scale.file_bytes / page_size);
-        client.stream(format::Opcode::write, inodes[i], scale.file_bytes, scale.step_for(1), in_flight,
+        client.stream(format::Opcode::write, inodes[i], scale.file_bytes, scale.command_bytes(), in_flight,
                       client.buffer_address(0));
       }
       client.sync();
@@ -175,7 +175,7 @@ std::vector<double> measure_overwrites(RaidPool& pool, const BenchScale& scale) 
         frontend::open_local_session(server, pages * page_size + BenchClient::control_bytes));
     const u64 inode = client.create(format::inode_number_root, "overwritten");
     fill_pattern(client.buffer(), 0, 0, pages);
-    client.stream(format::Opcode::write, inode, pages * page_size, scale.step_for(1), in_flight,
+    client.stream(format::Opcode::write, inode, pages * page_size, scale.command_bytes(), in_flight,
                   client.buffer_address(0));
     client.sync();
     u64 random = 88172645463325252ull;
@@ -207,7 +207,7 @@ std::vector<double> measure_overwrites(RaidPool& pool, const BenchScale& scale) 
       rates.push_back(static_cast<double>(count) / (now_seconds() - began));
     }
     std::fill_n(client.buffer(), pages * page_size, u8{0});
-    client.stream(format::Opcode::read, inode, pages * page_size, scale.step_for(1), in_flight,
+    client.stream(format::Opcode::read, inode, pages * page_size, scale.command_bytes(), in_flight,
                   client.buffer_address(0));
     check_pattern(client.buffer(), 0, 0, pages);
     client.unlink(format::inode_number_root, "overwritten");

@@ -40,7 +40,7 @@ FileSet write_files(server::PoolServer& server, const BenchScale& scale, u64 tot
     files.inodes.push_back(client.create(format::inode_number_root, fmt::format("file-{}", i)));
     fill_pattern(client.buffer(), i, 0, files.file_bytes / page_size);
     client.stream(format::Opcode::write, files.inodes[i], files.file_bytes,
-                  std::min<u64>(scale.step_for(1), files.file_bytes), in_flight, client.buffer_address(0));
+                  std::min<u64>(scale.command_bytes(), files.file_bytes), in_flight, client.buffer_address(0));
   }
   client.sync();
   return files;
@@ -51,7 +51,7 @@ void verify_files(server::PoolServer& server, const BenchScale& scale, const Fil
   for (u32 i = 0; i < files.inodes.size(); ++i) {
     std::fill_n(client.buffer(), files.file_bytes, u8{0});
     client.stream(format::Opcode::read, files.inodes[i], files.file_bytes,
-                  std::min<u64>(scale.step_for(1), files.file_bytes), in_flight, client.buffer_address(0));
+                  std::min<u64>(scale.command_bytes(), files.file_bytes), in_flight, client.buffer_address(0));
     check_pattern(client.buffer(), i, 0, files.file_bytes / page_size);
   }
 }
