@@ -109,7 +109,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_replay(Group g, Engine& engine, Command
   GPU4FS_TRY(resolve(g, engine, c, c.command.output, sizeof(format::LogRecord), &memory));
   return serial(g, [&] {
     const format::LogRecord* record = reinterpret_cast<const format::LogRecord*>(memory);
-    if (record->opcode >= format::LogOpcode::count) return Status::bad_descriptor;
+    if (record->opcode >= format::LogOpcode::count || !format::is_time(record->time)) return Status::bad_descriptor;
     c.operation.replay = record;
     c.operation.now = record->time;
     c.operation.may_use_emergency = 1;

@@ -88,5 +88,6 @@ GPU4FS_FN constexpr std::int64_t time_seconds(std::uint64_t encoded) {
 GPU4FS_FN constexpr std::uint32_t time_nanoseconds(std::uint64_t encoded) {
   return static_cast<std::uint32_t>(encoded & ((std::uint64_t{1} << 30) - 1));
 }
+GPU4FS_FN constexpr bool is_time(std::uint64_t encoded) { return time_nanoseconds(encoded) < 1000000000; }
 
 }  // namespace gpu4fs::format

@@ -296,14 +296,13 @@ GPU4FS_FN GPU4FS_NOINLINE void check_attributes(Group g, const CheckTask& task, 
 
 GPU4FS_FN inline bool fields_are_sound(const CheckedInode& file) {
   const format::Inode& inode = *file.inode;
-  constexpr u32 nanoseconds_end = 1000000000;
   if (inode.version != 1 || !is_known_type(file.type)) return false;
   if ((inode.flags & ~u32{format::inode_flag_known}) != 0) return false;
   if (inode.profile > format::profile_max) return false;
-  if (format::time_nanoseconds(inode.access_time) >= nanoseconds_end) return false;
-  if (format::time_nanoseconds(inode.modification_time) >= nanoseconds_end) return false;
-  if (format::time_nanoseconds(inode.change_time) >= nanoseconds_end) return false;
-  if (format::time_nanoseconds(inode.birth_time) >= nanoseconds_end) return false;
+  if (!format::is_time(inode.access_time)) return false;
+  if (!format::is_time(inode.modification_time)) return false;
+  if (!format::is_time(inode.change_time)) return false;
+  if (!format::is_time(inode.birth_time)) return false;
   if (file.type != fs::mode_directory && inode.entry_count != 0) return false;
   if (!is_zero_bytes(inode.reserved, sizeof(inode.reserved))) return false;
   if (!inode.is_inline()) return is_zero_bytes(inode.inline_tail, sizeof(inode.inline_tail));

@@ -16,7 +16,6 @@ namespace gpu4fs::server::check {
 
 namespace {
 
-constexpr u32 nanoseconds_end = 1000000000;
 constexpr u64 symlink_length_max = path_length_max - 1;
 
 bool is_zero(const void* bytes, std::size_t length) {
@@ -85,7 +84,7 @@ class InodeCheck {
     }
     for (const u64 time :
          {inode_.access_time, inode_.modification_time, inode_.change_time, inode_.birth_time}) {
-      if (format::time_nanoseconds(time) >= nanoseconds_end) {
+      if (!format::is_time(time)) {
         fail(FindingId::inode_field, fmt::format("time stamp {:#x}", time));
       }
     }

@@ -175,6 +175,7 @@ std::string find_record_problem(const LogRecord& record, u64 available, u64 lsn,
   if (layout.length != length) return "lengths do not add up";
   if (record.flags != 0 || record.reserved != 0) return "reserved bytes";
   if (record.durable_lsn > lsn) return "LSNs out of order";
+  if (!format::is_time(record.time)) return fmt::format("time stamp {:#x}", record.time);
   return find_argument_problem(record, layout);
 }
 

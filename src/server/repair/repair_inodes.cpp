@@ -16,14 +16,13 @@ namespace {
 
 using format::Inode;
 
-constexpr u32 nanoseconds_end = 1000000000;
 constexpr u64 bits_per_page = format::bits_per_page;
 
 bool is_own(u64 number) { return number < format::inode_number_first_free && number != format::inode_number_root; }
 
 void settle_times(Inode& inode) {
   for (u64* time : {&inode.access_time, &inode.modification_time, &inode.change_time, &inode.birth_time}) {
-    if (format::time_nanoseconds(*time) >= nanoseconds_end) *time &= ~((u64{1} << 30) - 1);
+    if (!format::is_time(*time)) *time &= ~((u64{1} << 30) - 1);
   }
 }
 
