@@ -19,7 +19,7 @@ namespace gpu4fs::ring {
 enum class UpcallKind : u32 {
   none = 0,
   flush_device,  // argument: device index, or ~0 for all; answer when durable
-  map_chunk,     // argument: chunk index; answer when the chunk's memory is accessible
+  map_chunk,     // argument: chunk index; answer when the chunk's memory is accessible; stale: there is none, look again
   wake_client,   // argument: session index; no answer
   log,           // argument: a number, `detail` says what it is; no answer
   device_lost,   // argument: device index; the pool goes on without it; no answer

@@ -470,8 +470,8 @@ void PoolServer::end_growth_thread() {
 
 Status PoolServer::map_chunk(u64 chunk) {
   const std::shared_lock lock(tables_);
-  if (chunk >= pool_.chunks.size()) return Status::out_of_range;
-  if (pool_.chunks[chunk].is_erased()) return Status::no_space;  // the command looks elsewhere
+  // The engine learns of chunks that come and go a moment before the tables do: the command looks again.
+  if (chunk >= pool_.chunks.size() || pool_.chunks[chunk].is_erased()) return Status::stale;
   if (is_chunk_mapped(chunk)) return Status::ok;
   for (const format::ColumnAddress column : pool_.chunks[chunk].columns) {
     const u32 device = column.device_index();

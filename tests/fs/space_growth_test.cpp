@@ -106,6 +106,7 @@ TEST_F(GrowthPhases, EachCommandIsAnsweredInEachPhase) {
 
 TEST_F(GrowthPhases, APlaceIsUsedAgainByAnother) {
   const raid::ChunkState image = chunk(last);
+  const u32 occupant = image.occupant;
   plan_erasure(last);
   make_durable();
   ASSERT_EQ(admit_chunks(fs()), Status::ok);
@@ -113,6 +114,8 @@ TEST_F(GrowthPhases, APlaceIsUsedAgainByAnother) {
   make_durable();
   ASSERT_EQ(admit_chunks(fs()), Status::ok);
   EXPECT_EQ(chunk(last).erased, 0u);
+  EXPECT_NE(chunk(last).occupant, occupant);
+  EXPECT_EQ(chunk(0).occupant, occupant) << "the others are the same";
   EXPECT_EQ(fs().space.granule_to_chunk[image.base_address >> fs().space.granule_shift], last);
   EXPECT_EQ(admit_chunks(fs()), Status::not_found);
 }

@@ -279,7 +279,10 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status admit_chunks(FileSystem& fs) {
     detail::forget_chunk(fs, chunk);
   }
   for (u32 i = 0; i < plan.added_count; ++i) {
-    fs.space.chunks[plan.added_slots[i]] = plan.added[i];
+    raid::ChunkState& chunk = fs.space.chunks[plan.added_slots[i]];
+    const u32 occupant = chunk.occupant + 1;
+    chunk = plan.added[i];
+    chunk.occupant = occupant;
     enter(plan.added[i], plan.added_slots[i], raid::no_chunk);
   }
   store<Order::release, Scope::engine>(&fs.space.chunk_count, plan.slot_count);
