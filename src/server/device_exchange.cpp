@@ -157,6 +157,7 @@ void DeviceExchange::install_file(u32 device, Entrant& entrant) {
   EngineSetup& setup = context_.setup;
   std::swap(setup.files[device], mapped);
   setup.retired_files.push_back(std::move(mapped));
+  setup.file_numbers[device] = ++setup.last_file_number;
   context_.rename_device(opened.file.path(), entrant.spec);
   setup.retired_devices.push_back(std::move(opened.file));
   opened.file = std::move(entrant.file);
@@ -172,6 +173,7 @@ u64 DeviceExchange::begin(u32 device, const format::DevicePart& part) {
   target.mapped_bytes = as_seen.size_bytes;
   target.stack = reinterpret_cast<std::uintptr_t>(as_seen.stack);
   target.needs_flush = as_seen.needs_flush;
+  target.file_number = context_.setup.file_numbers[device];
   context_.forget_errors(device);
   const ring::Completion begun = context_.rebuilder.call(
       exchange_command(format::RebuildStep::begin, device), &target, sizeof(target));

@@ -31,6 +31,15 @@ OpenedPool open_for(const ServerOptions& options) {
   return open_pool(open);
 }
 
+// `path` empty: another device has its place by now.
+std::string loss_text(u64 device, const std::string& path) {
+  if (path.empty()) {
+    return fmt::format("device {} failed and is not used any more; another has taken its place since", device);
+  }
+  return fmt::format("device {} failed and is not used any more: {}; the pool goes on without it, with less redundancy",
+                     device, path);
+}
+
 RecoveryReport recover_before(const ServerOptions& options) {
   return options.purpose == ServerPurpose::mount ? recover_pool(options) : RecoveryReport{};
 }
@@ -362,7 +371,7 @@ Status PoolServer::carry_out(const ring::Upcall& upcall, u64* failed_devices) {
     case ring::UpcallKind::flush_device:
       return flush_devices(upcall.argument, failed_devices);
     case ring::UpcallKind::device_lost:
-      tell_of_loss(upcall.argument);
+      tell_of_loss(upcall.argument, upcall.detail);
       return Status::ok;
     case ring::UpcallKind::map_chunk:
       return map_chunk(upcall.argument);
@@ -381,13 +390,13 @@ Status PoolServer::carry_out(const ring::Upcall& upcall, u64* failed_devices) {
   return Status::not_supported;
 }
 
-void PoolServer::tell_of_loss(u64 device) {
+// Another file may have taken the place of the one that failed meanwhile, and be good.
+void PoolServer::tell_of_loss(u64 device, u32 file_number) {
   has_lost_devices_ = true;
   const std::shared_lock lock(tables_);
   if (device >= setup_.files.size()) return;
-  log(LogLevel::error,
-      fmt::format("device {} failed and is not used any more: {}; the pool goes on without it, with less redundancy",
-                  device, setup_.files[device].path()));
+  const bool is_the_same = setup_.file_numbers[device] == file_number;
+  log(LogLevel::error, loss_text(device, is_the_same ? setup_.files[device].path() : ""));
   const std::lock_guard guard(spares_mutex_);
   if (spares_) spares_->device_lost();
 }

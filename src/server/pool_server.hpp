@@ -124,7 +124,7 @@ class PoolServer {
   void end_upcall_thread();
   Status carry_out(const ring::Upcall& upcall, u64* failed_devices);
   Status flush_devices(u64 which, u64* failed_devices);
-  void tell_of_loss(u64 device);
+  void tell_of_loss(u64 device, u32 file_number);
   bool defer_to_growth(const ring::Upcall& upcall);
   void end_growth_thread();
   Status map_chunk(u64 chunk);

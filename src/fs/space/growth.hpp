@@ -220,6 +220,7 @@ GPU4FS_FN inline void install_joining_device(FileSystem& fs, const PoolGrowth& p
     store<Order::relaxed, Scope::engine>(&health.read_errors[d], 0u);
     store<Order::relaxed, Scope::engine>(&health.write_errors[d], 0u);
     store<Order::relaxed, Scope::engine>(&health.flush_errors[d], 0u);
+    health.file_numbers[d] = 0;
   }
   store<Order::release, Scope::engine>(&device.failed, u32{device::device_in_use});
 }
