@@ -130,7 +130,10 @@ class PoolServer {
   Status map_chunk(u64 chunk);
   Status map_column(u64 chunk, format::ColumnAddress column, const device::MappedFile& file);
   void map_device(u32 device, const device::MappedFile& file, const format::DevicePart& part);
+  void prepare_memory(u32 device, const device::MappedFile& file);
+  bool map_members(u64 chunk);
   bool is_chunk_mapped(u64 chunk);
+  void set_chunk_mapped(u64 chunk);
   void open_exchange();
   void open_spares();
   void rename_device(const std::string& path, const std::string& spec);
