@@ -53,7 +53,8 @@ struct Step {
   //                           next checkpoint (which also evicts)
   //   chunk_not_mapped        the server maps operation.wanted_chunk, then the command is restarted; if that is
   //                           raid::chunk_to_make it makes one, and all is dropped as with retry_after_checkpoint; if it
-  //                           cannot, the command finds that there is no space
+  //                           cannot, the command finds that there is no space. If the chunk was deleted meanwhile,
+  //                           its successor in the table is not meant: the step finds out anew
   // Extents in c.extents[0, extent_count) and a claimed inode number are given back by the engine with the
   // reservations.
   GPU4FS_FN static Step fail(Status status) { return {StepKind::complete, status, 0, 0, 0}; }
@@ -102,7 +103,7 @@ struct CommandState {
   u32 engine_wait;               // EngineWait: what the engine itself waits for before the next step
   u64 upcall_id;                 // atomic, 0: none outstanding
   Status upcall_result;          // of the last upcall
-  u32 reserved;
+  u32 wanted_occupant;           // with operation.wanted_chunk: ChunkState::occupant when the step wanted it
   u64 upcall_devices;            // of a flush that failed: the devices, a bit each; 0: not known
   u64 upcall_replaced;           // devices that others took the place of since the upcall, a bit each
   format::AttributeRecord attributes;             // staging of put_attributes

@@ -24,6 +24,12 @@ struct Decision {
   u64 result;
 };
 
+GPU4FS_FN inline void leave_step(Engine& engine, CommandState& c) {
+  if (c.in_step_gate == 0) return;
+  c.in_step_gate = 0;
+  leave(engine, engine.step_gate);
+}
+
 // Into the step gate, or held back until it opens.
 GPU4FS_FN inline Decision enter_step(Engine& engine, CommandState& c) {
   while (!try_enter(engine, engine.step_gate)) {
@@ -35,6 +41,33 @@ GPU4FS_FN inline Decision enter_step(Engine& engine, CommandState& c) {
   return {Next::step, Status::ok, c.index, 0};
 }
 
+// What the server says of the chunk that the step wanted; not ok: the command ends with it. Inside the step gate: what was
+// asked of a chunk that was deleted meanwhile says nothing of the one that has its place in the table now.
+GPU4FS_FN GPU4FS_NOINLINE inline Status take_chunk_answer(Engine& engine, CommandState& c) {
+  const bool has_memory = c.upcall_result == Status::ok;
+  const u32 wanted = c.operation.wanted_chunk;
+  if (wanted == raid::chunk_to_make) {
+    if (!has_memory) fs::refuse_growth(c.operation);
+    return Status::ok;
+  }
+  GPU4FS_CHECK_LT(wanted, raid::known_chunk_count(engine.fs.space));
+  const raid::ChunkState& chunk = engine.fs.space.chunks[wanted];
+  const bool is_another = chunk.occupant != c.wanted_occupant ||
+                          load<Order::acquire, Scope::engine>(&chunk.erased) != 0;
+  // The server has not heard of the new one yet, or not of the old one's end: the step looks again.
+  if (is_another || c.upcall_result == Status::stale) {
+    if (!is_past_deadline(c, now_monotonic_ns())) return Status::ok;
+    fetch_add<Order::relaxed, Scope::engine>(&engine.counters.deadlines_exceeded, u64{1});
+    return Status::deadline_exceeded;
+  }
+  if (has_memory) {
+    fs::make_chunk_accessible(engine.fs, wanted);
+    return Status::ok;
+  }
+  const bool goes_on = c.upcall_result == Status::no_space && fs::refuse_wanted_chunk(engine.fs, c.operation);
+  return goes_on ? Status::ok : c.upcall_result;
+}
+
 // Before a step; the command is in phase `running`. Leader only.
 GPU4FS_FN GPU4FS_NOINLINE inline Decision before_step(Engine& engine, CommandState& c) {
   // Begun by this worker a moment ago, and nobody else knows of it.
@@ -43,17 +76,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline Decision before_step(Engine& engine, CommandSta
   const Status cancelled = static_cast<Status>(load<Order::acquire, Scope::engine>(&c.cancel_status));
   if (cancelled != Status::ok) return {Next::end, cancelled, c.index, 0};
   const EngineWait waited = static_cast<EngineWait>(c.engine_wait);
-  c.engine_wait = static_cast<u32>(EngineWait::none);
-  if (waited == EngineWait::chunk_mapping) {
-    const bool has_memory = c.upcall_result == Status::ok;
-    const bool is_new = c.operation.wanted_chunk == raid::chunk_to_make;
-    if (has_memory && !is_new) fs::make_chunk_accessible(engine.fs, c.operation.wanted_chunk);
-    if (!has_memory && is_new) fs::refuse_growth(c.operation);
-    const bool goes_on = has_memory || is_new ||
-                         (c.upcall_result == Status::no_space && fs::refuse_wanted_chunk(engine.fs, c.operation));
-    if (!goes_on) return {Next::end, c.upcall_result, c.index, 0};
-  }
   if (waited == EngineWait::checkpoint) {
+    c.engine_wait = static_cast<u32>(EngineWait::none);
     const Status failed = static_cast<Status>(c.wait_status);
     if (failed != Status::ok) return {Next::end, failed, c.index, 0};
     if (c.deadline_ns != 0 && now_monotonic_ns() > c.deadline_ns) {
@@ -61,10 +85,16 @@ GPU4FS_FN GPU4FS_NOINLINE inline Decision before_step(Engine& engine, CommandSta
       return {Next::end, Status::deadline_exceeded, c.index, 0};
     }
   }
-  if (!needs_step_gate(c.command.opcode) || is_closed_by(engine.step_gate, c)) {
-    return {Next::step, Status::ok, c.index, 0};
+  if (needs_step_gate(c.command.opcode) && !is_closed_by(engine.step_gate, c)) {
+    const Decision entered = enter_step(engine, c);
+    if (entered.next != Next::step) return entered;
   }
-  return enter_step(engine, c);
+  if (waited != EngineWait::chunk_mapping) return {Next::step, Status::ok, c.index, 0};
+  c.engine_wait = static_cast<u32>(EngineWait::none);
+  const Status answered = take_chunk_answer(engine, c);
+  if (answered == Status::ok) return {Next::step, Status::ok, c.index, 0};
+  leave_step(engine, c);
+  return {Next::end, answered, c.index, 0};
 }
 
 GPU4FS_FN inline Decision parked_or_again(CommandState& c) {
@@ -121,10 +151,10 @@ GPU4FS_FN GPU4FS_NOINLINE inline Decision after_step(Engine& engine, CommandStat
     c.in_gate = 0;
     leave(engine, engine.commit_gate);
   }
-  if (c.in_step_gate != 0) {
-    c.in_step_gate = 0;
-    leave(engine, engine.step_gate);
-  }
+  const bool wants_chunk = step.kind != StepKind::parked && step.kind != StepKind::fan_out &&
+                           step.status == Status::chunk_not_mapped && c.operation.wanted_chunk != raid::chunk_to_make;
+  if (wants_chunk) c.wanted_occupant = engine.fs.space.chunks[c.operation.wanted_chunk].occupant;
+  leave_step(engine, c);
   if (step.kind == StepKind::parked) return restart_later(engine, c, Status::parked);
   if (step.kind == StepKind::fan_out) {
     if (step.task_count == 0) return {Next::step, Status::ok, c.index, 0};

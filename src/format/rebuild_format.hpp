@@ -34,7 +34,7 @@ struct RebuildTarget {
   std::uint64_t mapped_bytes;
   std::uint64_t stack;  // of an engine of threads: its layers, 0: none
   std::uint32_t needs_flush;
-  std::uint32_t reserved;
+  std::uint32_t file_number;  // comes back when the device is lost (UpcallKind::device_lost)
 };
 static_assert(sizeof(RebuildTarget) == 160);
 

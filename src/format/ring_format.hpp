@@ -96,6 +96,7 @@ enum GrowMask : std::uint32_t {
   grow_freeze = 4,  // inode: a chunk, that is empty
   grow_thaw = 5,    // inode: a chunk
   grow_usage = 6,   // inode: a chunk; result: its pages in use
+  grow_withdraw = 7,
 };
 
 enum CommandFlags : std::uint16_t {

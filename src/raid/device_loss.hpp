@@ -42,6 +42,7 @@ struct DeviceHealth {
   u32 read_errors[device_count_max];   // atomic
   u32 write_errors[device_count_max];  // atomic
   u32 flush_errors[device_count_max];  // atomic
+  u32 file_numbers[device_count_max];  // what the server calls the file that is the device: 0, or RebuildTarget::file_number
 };
 
 // A bit a device. Zero costs two loads of a line that nobody writes.

@@ -311,9 +311,11 @@ struct MergeSource {
 };
 
 // The merged page of a chunk with parities is put together in engine memory: it is written once.
+// *old_is_bad: whether the old page is why it failed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status merge_into_row(Group g, LogicalSpace& space, const WritePlan& plan, ReadPlan* read,
-                                                u64 old_address, const MergeSource& source, PageUse use) {
+                                                u64 old_address, const MergeSource& source, PageUse use,
+                                                bool* old_is_bad) {
   const u32 scratch = serial(g, [&] { return take_scratch(space); });
   const MergeTarget target{scratch_memory(space, scratch), old_address, has_checksum(space, use)};
   Status status = Status::ok;
@@ -321,6 +323,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status merge_into_row(Group g, LogicalSpace& space, co
     const OldPage old = read != nullptr ? OldPage{read->memory, old_address, read->checksum} : OldPage{};
     const bool verified = merge_page(g, target, old, source.from, source.to, source.bytes).is_verified;
     g.sync();
+    *old_is_bad = !verified;
     if (verified) {
       status = write_in_rows(g, space, plan.location, 1, target.memory, use);
       break;
@@ -332,7 +335,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status merge_into_row(Group g, LogicalSpace& space, co
   return status;
 }
 
-// Into all copies of the page at `address`, which may be the old one.
+// Into all copies of the page at `address`, which may be the old one. What fails is reading the old one.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status merge_into_copies(Group g, LogicalSpace& space, const WritePlan& plan,
                                                    ReadPlan* read, u64 old_address, u64 address,
@@ -367,21 +370,24 @@ GPU4FS_FN GPU4FS_NOINLINE Status merge_into_copies(Group g, LogicalSpace& space,
 // Writes to `address` the page at `old_address` (no_address: zeros) with its bytes [from, to)
 // replaced by those at `source` (any alignment; nullptr: zeros). `old_address` may equal `address`, but not in
 // chunks with parities. The old page is verified unless all of it is replaced; on checksum_mismatch the page at
-// `address` has undefined content, or, if it is the old one, is unchanged.
+// `address` has undefined content, or, if it is the old one, is unchanged. *old_is_bad: whether a status that is not ok
+// says that the old page cannot be read, rather than that the page at `address` cannot be written.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_page_merged(Group g, LogicalSpace& space, u64 address,
                                                    u64 old_address, u32 from, u32 to,
-                                                   const void* source,
-                                                   PageUse use = PageUse::metadata) {
+                                                   const void* source, PageUse use = PageUse::metadata,
+                                                   bool* old_is_bad = nullptr) {
   GPU4FS_CHECK_LE(from, to);
   GPU4FS_CHECK_LE(to, page_size);
   const bool whole = from == 0 && to == page_size;
+  if (old_is_bad != nullptr) *old_is_bad = false;
   if (whole && source != nullptr) return write_page(g, space, address, source, use);
   const bool has_old = old_address != no_address && !whole;
   const bool in_place = old_address == address;
   detail::ReadPlan read{};
   read.scratch = no_scratch;
   Status status = Status::ok;
+  bool read_failed = false;
   if (has_old) {
     // What is replaced where it stands is merged into the first copy that is written.
     read = serial(g, [&] { return detail::plan_old_page(space, old_address, in_place); });
@@ -389,6 +395,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_page_merged(Group g, LogicalSpace& space,
     if (status != Status::ok) {
       status = detail::use_other_copy(g, space, &read, status, detail::has_checksum(space, use));
     }
+    read_failed = status != Status::ok;
   }
   if (status == Status::ok) {
     const detail::WritePlan plan = serial(g, [&] { return detail::plan_write(space, address); });
@@ -397,11 +404,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_page_merged(Group g, LogicalSpace& space,
     status = plan.status;
     if (detail::is_in_rows(space, plan)) {
       GPU4FS_CHECK(!in_place);
-      status = detail::merge_into_row(g, space, plan, old, old_address, merged, use);
+      status = detail::merge_into_row(g, space, plan, old, old_address, merged, use, &read_failed);
     } else if (status == Status::ok) {
       status = detail::merge_into_copies(g, space, plan, old, old_address, address, merged, use);
+      read_failed = status != Status::ok;
     }
   }
+  if (old_is_bad != nullptr) *old_is_bad = read_failed;
   if (read.scratch != no_scratch) serial(g, [&] { detail::end_read(space, read); });
   return status;
 }

@@ -67,6 +67,8 @@ struct ChunkState {
   u32 loaded;                   // 1: descriptors and bitmaps are valid
   u32 page_class;               // format::Profile of the chunk, less one
   u32 erased;                   // atomic, 1: the pool has no such chunk any more; its place in the table is free
+  u32 occupant;                 // chunks that had this place in the table before; changed while no step runs
+  u32 reserved;
 };
 
 struct DamageTable;             // raid/damage.hpp

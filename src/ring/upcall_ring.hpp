@@ -19,10 +19,10 @@ namespace gpu4fs::ring {
 enum class UpcallKind : u32 {
   none = 0,
   flush_device,  // argument: device index, or ~0 for all; answer when durable
-  map_chunk,     // argument: chunk index; answer when the chunk's memory is accessible
+  map_chunk,     // argument: chunk index; answer when the chunk's memory is accessible; stale: there is none, look again
   wake_client,   // argument: session index; no answer
   log,           // argument: a number, `detail` says what it is; no answer
-  device_lost,   // argument: device index; the pool goes on without it; no answer
+  device_lost,   // argument: device index, detail: its file_number; the pool goes on without it; no answer
   make_chunk,    // a command found no space; answer when there is one chunk more, no_space if there cannot be
   write_growth,  // argument: epoch of the checkpoint that takes up the staged growth; answer when all is written
 };

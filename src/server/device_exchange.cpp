@@ -125,8 +125,8 @@ DeviceExchange::Entrant DeviceExchange::open_new(u32 device, const std::string& 
   return {std::move(file), part, true, content.empty(), path};
 }
 
-// The file becomes known to server and engine; nothing uses it yet.
-void DeviceExchange::install_file(u32 device, Entrant& entrant) {
+// With the memory that will be needed. What a file gets that is refused then, and that held nothing, it loses again.
+void DeviceExchange::map_file(u32 device, Entrant& entrant) const {
   const int descriptor = ::fcntl(entrant.file.fd(), F_DUPFD_CLOEXEC, 3);
   if (descriptor < 0)
     throw PoolError(Status::io_error,
@@ -138,6 +138,19 @@ void DeviceExchange::install_file(u32 device, Entrant& entrant) {
   if (context_.setup.gpu != nullptr && !registration.possible)
     throw PoolError(Status::gpu_error, registration.reason);
   if (!mapped.grows_with_use()) mapped.reserve_blocks();
+  try {
+    context_.prepare_memory(device, mapped);
+  } catch (const PoolError&) {
+    if (entrant.is_fresh) entrant.file.free_blocks();
+    throw;
+  }
+  entrant.mapped = std::move(mapped);
+}
+
+// The file becomes known to server and engine; nothing uses it yet.
+void DeviceExchange::install_file(u32 device, Entrant& entrant) {
+  GPU4FS_CHECK(entrant.mapped.has_value());
+  device::MappedFile& mapped = *entrant.mapped;
   std::unique_lock lock(context_.tables, std::defer_lock);
   try {
     {
@@ -157,6 +170,7 @@ void DeviceExchange::install_file(u32 device, Entrant& entrant) {
   EngineSetup& setup = context_.setup;
   std::swap(setup.files[device], mapped);
   setup.retired_files.push_back(std::move(mapped));
+  setup.file_numbers[device] = ++setup.last_file_number;
   context_.rename_device(opened.file.path(), entrant.spec);
   setup.retired_devices.push_back(std::move(opened.file));
   opened.file = std::move(entrant.file);
@@ -172,6 +186,7 @@ u64 DeviceExchange::begin(u32 device, const format::DevicePart& part) {
   target.mapped_bytes = as_seen.size_bytes;
   target.stack = reinterpret_cast<std::uintptr_t>(as_seen.stack);
   target.needs_flush = as_seen.needs_flush;
+  target.file_number = context_.setup.file_numbers[device];
   context_.forget_errors(device);
   const ring::Completion begun = context_.rebuilder.call(
       exchange_command(format::RebuildStep::begin, device), &target, sizeof(target));
@@ -239,6 +254,7 @@ std::string DeviceExchange::replace(const std::string& device_text, const std::s
     const u32 device = find_device(device_text);
     // What can be refused is refused before the old device is given up.
     Entrant entrant = open_new(device, path, force);
+    map_file(device, entrant);
     make_stale(device);
     const bool is_fresh = entrant.is_fresh;
     log(LogLevel::info, fmt::format("device {} is replaced by {}", device, entrant.file.path()));
@@ -267,6 +283,7 @@ std::string DeviceExchange::rebuild(const std::string& device_text, u64 rate_lim
     const bool is_mapped = opened.file.fd() >= 0;
     if (is_mapped) {
       prepare_replacement(context_.pool, opened.file, opened.part, false);
+      context_.prepare_memory(device, context_.setup.files[device]);
       {
         const std::shared_lock lock(context_.tables);
         context_.map_device(device, context_.setup.files[device], opened.part);
@@ -276,7 +293,9 @@ std::string DeviceExchange::rebuild(const std::string& device_text, u64 rate_lim
       DeviceFile file = DeviceFile::open(opened.file.path(), DeviceFile::Access::read_write,
                                          DeviceFile::Locking::lock);
       const format::DevicePart part = stale_part(context_.pool, device, file);
-      page_total = enter(device, {std::move(file), part, false, false, opened.file.path()});
+      Entrant entrant{std::move(file), part, false, false, opened.file.path()};
+      map_file(device, entrant);
+      page_total = enter(device, std::move(entrant));
     }
     return fill(device, is_mapped, page_total, rate_limit);
   } catch (const std::runtime_error& error) {

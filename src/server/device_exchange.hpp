@@ -37,6 +37,9 @@ struct ExchangeContext {
   // is, or becomes, the device. Again for the same one costs little. PoolError.
   std::function<void(u32 device, const device::MappedFile& file, const format::DevicePart& part)>
       map_device;
+  // Of the file that becomes the device the memory is got that its rebuild fills, and what it reads comes within the engine's
+  // reach, so that neither is waited for later. PoolError: no_space.
+  std::function<void(u32 device, const device::MappedFile& file)> prepare_memory;
   std::function<void(u32 device)> forget_errors;  // of the device that was there before
   // Under `tables`: whoever opens the pool again names `spec` instead of the device at `path`.
   std::function<void(const std::string& path, const std::string& spec)> rename_device;
@@ -64,6 +67,7 @@ class DeviceExchange {
     bool is_new;       // not a member before
     bool is_fresh;     // nothing on it is worth looking at
     std::string spec;  // path, with its layers
+    std::optional<device::MappedFile> mapped = std::nullopt;
   };
 
   u32 find_stale() const;
@@ -73,6 +77,7 @@ class DeviceExchange {
   Entrant open_new(u32 device, const std::string& path, bool force) const;
   void refuse_member(const DeviceFile& file) const;
   u64 enter(u32 device, Entrant entrant);
+  void map_file(u32 device, Entrant& entrant) const;
   void install_file(u32 device, Entrant& entrant);
   u64 begin(u32 device, const format::DevicePart& part);
   void name_newcomer(u32 device, const format::DevicePart& part);

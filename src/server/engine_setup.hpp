@@ -1,10 +1,12 @@
 // Builds the engine of an opened pool: which one, with how much memory, over which mappings. Host only.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/limits.hpp"
 #include "device/memory/mapped_file.hpp"
 #include "engine/engine_cpu.hpp"
 #include "engine/engine_cuda.hpp"
@@ -18,6 +20,9 @@ namespace gpu4fs::server {
 // Everything that must outlive the engine, and the engine; destroyed in reverse order.
 struct EngineSetup {
   std::vector<device::MappedFile> files;  // by device index
+  // Which file it is, as the engine knows it too: 0, or a number that no other had (format::RebuildTarget).
+  std::array<u32, device_count_max> file_numbers{};
+  u32 last_file_number = 0;
   // Of devices that others took the place of.
   std::vector<device::MappedFile> retired_files;
   std::vector<DeviceFile> retired_devices;

@@ -254,6 +254,11 @@ void DeviceFile::reserve_range(u64 offset, u64 length) {
   fail(path_, fmt::format("no room for {} bytes at {}", length, offset), errno);
 }
 
+void DeviceFile::free_blocks() {
+  if (!regular_) return;
+  (void)::fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(size_bytes_));
+}
+
 void DeviceFile::flush() {
   if (stack_ != nullptr && stack_->begin_flush() != Status::ok) fail(path_, "cannot flush", EIO);
   // hugetlbfs answers EINVAL: it is memory, there is nothing to wait for.

@@ -56,6 +56,8 @@ class DeviceFile {
   // Regular files: holes in the range get blocks, so that it can be written through a mapping. Does nothing
   // where the file system cannot.
   void reserve_range(u64 offset, u64 length);
+  // Regular files: all of it becomes a hole of zeros, where the file system can.
+  void free_blocks();
   // Durable when it returns, as far as the medium can be.
   void flush();
   // Regular files only: sets the size and fills growth with zeros.

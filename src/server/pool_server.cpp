@@ -12,6 +12,7 @@
 #include "raid/levels/levels.hpp"
 #include "server/growth/chunk_maps.hpp"
 #include "server/log.hpp"
+#include "server/memory_ahead.hpp"
 #include "server/pool_error.hpp"
 #include "server/pool_replace.hpp"
 
@@ -21,6 +22,7 @@ namespace {
 constexpr u32 session_depth_log2 = 6;
 constexpr u32 checkpoint_mask_clean = 1;      // Opcode::checkpoint: the last one, the pool is left clean
 constexpr u32 checkpoint_mask_forced = 2;     // also when nothing has changed
+constexpr u32 memory_threads_max = 8;        // that get memory for a rebuild
 constexpr u64 upcall_wait_ns = 250'000'000;  // also how long stop() may have to wait
 
 OpenedPool open_for(const ServerOptions& options) {
@@ -29,6 +31,15 @@ OpenedPool open_for(const ServerOptions& options) {
   open.read_only = options.read_only;
   open.degraded = options.degraded;
   return open_pool(open);
+}
+
+// `path` empty: another device has its place by now.
+std::string loss_text(u64 device, const std::string& path) {
+  if (path.empty()) {
+    return fmt::format("device {} failed and is not used any more; another has taken its place since", device);
+  }
+  return fmt::format("device {} failed and is not used any more: {}; the pool goes on without it, with less redundancy",
+                     device, path);
 }
 
 RecoveryReport recover_before(const ServerOptions& options) {
@@ -122,6 +133,7 @@ void PoolServer::open_exchange() {
   exchange_ = std::make_unique<DeviceExchange>(ExchangeContext{
       pool_, setup_, tables_, sessions_mutex_, *rebuilder_, *grower_, checkpoint,
       [this](u32 device, const device::MappedFile& file, const format::DevicePart& part) { map_device(device, file, part); },
+      [this](u32 device, const device::MappedFile& file) { prepare_memory(device, file); },
       [this](u32 device) { flush_errors_[device] = 0; },
       [this](const std::string& path, const std::string& spec) { rename_device(path, spec); }});
   reshaper_ = std::make_unique<Reshaper>(ReshaperSetup{
@@ -362,7 +374,7 @@ Status PoolServer::carry_out(const ring::Upcall& upcall, u64* failed_devices) {
     case ring::UpcallKind::flush_device:
       return flush_devices(upcall.argument, failed_devices);
     case ring::UpcallKind::device_lost:
-      tell_of_loss(upcall.argument);
+      tell_of_loss(upcall.argument, upcall.detail);
       return Status::ok;
     case ring::UpcallKind::map_chunk:
       return map_chunk(upcall.argument);
@@ -381,13 +393,13 @@ Status PoolServer::carry_out(const ring::Upcall& upcall, u64* failed_devices) {
   return Status::not_supported;
 }
 
-void PoolServer::tell_of_loss(u64 device) {
+// Another file may have taken the place of the one that failed meanwhile, and be good.
+void PoolServer::tell_of_loss(u64 device, u32 file_number) {
   has_lost_devices_ = true;
   const std::shared_lock lock(tables_);
   if (device >= setup_.files.size()) return;
-  log(LogLevel::error,
-      fmt::format("device {} failed and is not used any more: {}; the pool goes on without it, with less redundancy",
-                  device, setup_.files[device].path()));
+  const bool is_the_same = setup_.file_numbers[device] == file_number;
+  log(LogLevel::error, loss_text(device, is_the_same ? setup_.files[device].path() : ""));
   const std::lock_guard guard(spares_mutex_);
   if (spares_) spares_->device_lost();
 }
@@ -470,8 +482,8 @@ void PoolServer::end_growth_thread() {
 
 Status PoolServer::map_chunk(u64 chunk) {
   const std::shared_lock lock(tables_);
-  if (chunk >= pool_.chunks.size()) return Status::out_of_range;
-  if (pool_.chunks[chunk].is_erased()) return Status::no_space;  // the command looks elsewhere
+  // The engine learns of chunks that come and go a moment before the tables do: the command looks again.
+  if (chunk >= pool_.chunks.size() || pool_.chunks[chunk].is_erased()) return Status::stale;
   if (is_chunk_mapped(chunk)) return Status::ok;
   for (const format::ColumnAddress column : pool_.chunks[chunk].columns) {
     const u32 device = column.device_index();
@@ -486,10 +498,51 @@ Status PoolServer::map_chunk(u64 chunk) {
     given_up.inode = device;
     GPU4FS_TRY(upcall_session_->call(given_up).status);
   }
+  set_chunk_mapped(chunk);
+  return Status::ok;
+}
+
+void PoolServer::set_chunk_mapped(u64 chunk) {
   const std::lock_guard guard(mapped_mutex_);
   chunks_mapped_.resize(std::max<std::size_t>(chunks_mapped_.size(), chunk + 1));
   chunks_mapped_[chunk] = true;
-  return Status::ok;
+}
+
+// Under tables_, while no device is being filled: as map_chunk(), of devices that are here. False: it has to wait for that.
+bool PoolServer::map_members(u64 chunk) {
+  if (all_accessible_ || is_chunk_mapped(chunk)) return true;
+  for (const format::ColumnAddress column : pool_.chunks[chunk].columns) {
+    const u32 device = column.device_index();
+    if (!pool_.devices[device].is_here() || setup_.files[device].is_absent()) continue;
+    if (map_column(chunk, column, setup_.files[device]) != Status::ok) return false;
+  }
+  set_chunk_mapped(chunk);
+  return true;
+}
+
+// Filling a device needs its columns of chunks that hold anything, and the other columns of these.
+void PoolServer::prepare_memory(u32 device, const device::MappedFile& file) {
+  const std::vector<ChunkUsage> usage = grower_->usage();
+  const bool registers = setup_.gpu != nullptr;
+  const std::shared_lock lock(tables_);
+  std::vector<FileRange> ranges;
+  std::vector<u32> chunks;
+  for (const ChunkUsage& chunk : usage) {
+    if (chunk.pages_taken == 0) continue;
+    const OpenedChunk& opened = pool_.chunks[chunk.chunk];
+    for (const format::ColumnAddress column : opened.columns) {
+      if (column.device_index() != device) continue;
+      ranges.push_back({column.offset_bytes(), raid::column_length(opened.descriptor)});
+      chunks.push_back(chunk.chunk);
+    }
+  }
+  try {
+    const u32 threads = std::clamp(std::thread::hardware_concurrency(), 1u, memory_threads_max);
+    if (registers || file.grows_with_use()) prepare_ranges(file, ranges, registers, threads);
+  } catch (const device::DeviceError& error) {
+    throw PoolError(error.error_number() == ENOSPC ? Status::no_space : Status::io_error, error.what());
+  }
+  for (const u32 chunk : chunks) (void)map_members(chunk);
 }
 
 bool PoolServer::is_chunk_mapped(u64 chunk) {

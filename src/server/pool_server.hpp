@@ -124,13 +124,16 @@ class PoolServer {
   void end_upcall_thread();
   Status carry_out(const ring::Upcall& upcall, u64* failed_devices);
   Status flush_devices(u64 which, u64* failed_devices);
-  void tell_of_loss(u64 device);
+  void tell_of_loss(u64 device, u32 file_number);
   bool defer_to_growth(const ring::Upcall& upcall);
   void end_growth_thread();
   Status map_chunk(u64 chunk);
   Status map_column(u64 chunk, format::ColumnAddress column, const device::MappedFile& file);
   void map_device(u32 device, const device::MappedFile& file, const format::DevicePart& part);
+  void prepare_memory(u32 device, const device::MappedFile& file);
+  bool map_members(u64 chunk);
   bool is_chunk_mapped(u64 chunk);
+  void set_chunk_mapped(u64 chunk);
   void open_exchange();
   void open_spares();
   void rename_device(const std::string& path, const std::string& spec);

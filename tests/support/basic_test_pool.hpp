@@ -268,6 +268,7 @@ class BasicTestPool {
     target.mapped_bytes = device.size_bytes;
     target.stack = reinterpret_cast<std::uintptr_t>(device.stack);
     target.needs_flush = mounted_->devices[index].needs_flush;
+    target.file_number = replacement_count_;
     const Status begun = call_internal(rebuild_command(format::RebuildStep::begin, index), &target, sizeof(target)).status;
     if (begun != Status::ok || !is_new) return begun;
     const Status named = call_management(format::Opcode::checkpoint, checkpoint_mask_forced);

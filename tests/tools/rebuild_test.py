@@ -204,7 +204,7 @@ class Rebuild(unittest.TestCase):
         pool.devices[0] = new
         self.expect_redundant(pool, (1,))
 
-    def test_a_target_without_room_is_given_up(self):
+    def test_a_target_without_room_is_refused(self):
         pool = self.make("raid1", 2)
         with open(pool.path("large"), "wb") as file:
             file.write(os.urandom(24 << 20))
@@ -216,10 +216,12 @@ class Rebuild(unittest.TestCase):
         sparse = self.empty_device(pool, "small/sparse")
         done = gpu4fs("device", "replace", "--wait", pool.mountpoint, "1", sparse)
         self.assertNotEqual(done.returncode, 0)
+        self.assertIn("room", done.stdout + done.stderr)
+        self.assertLess(os.stat(sparse).st_blocks * 512, 1 << 20)
         status = self.status(pool)
-        self.assertTrue(status["degraded"])
+        self.assertFalse(status["degraded"])
         self.assertTrue(status["takes_changes"])
-        self.assertNotIn(status["devices"][1]["state"], ("ok", "rebuilding"))
+        self.assertEqual(self.states(pool), ["ok", "ok"])
         shutil.copytree(os.path.join(SOURCE, "fs"), pool.path("during"))
         new = self.empty_device(pool, "new")
         done = gpu4fs("device", "replace", "--wait", pool.mountpoint, "1", new)

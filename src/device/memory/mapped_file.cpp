@@ -201,6 +201,15 @@ void MappedFile::reserve_range(u64 offset, u64 length) const {
        errno);
 }
 
+void MappedFile::populate_range(u64 offset, u64 length) const {
+  GPU4FS_CHECK_LE(offset, size_bytes_);
+  GPU4FS_CHECK_LE(length, size_bytes_ - offset);
+  if (length == 0 || base_ == nullptr) return;
+  const u64 begin = align_down(offset, page_bytes_);
+  // Linux before 5.14 does not know it; what is not there is faulted in when it is touched.
+  (void)madvise(base_ + begin, offset + length - begin, read_only_ ? MADV_POPULATE_READ : MADV_POPULATE_WRITE);
+}
+
 // False with errno set when the medium refused.
 bool MappedFile::fill_holes(u64 offset, u64 length) const {
   if (descriptor_ < 0 || read_only_) return true;

@@ -21,7 +21,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step admit_growth(Group g, Engine& engine, CommandStat
     u32 added_count;
   };
   const Admitted admitted = serial(g, [&] {
-    const Status status = fs.growth == nullptr ? Status::read_only : fs::admit_chunks(fs);
+    const Status status = fs::admit_chunks(fs);
     c.stage = 1;
     return Admitted{status, status == Status::ok ? fs.growth->added_count : 0};
   });
@@ -36,6 +36,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status change_stopped(fs::FileSystem& fs, const
   if (fs.read_only != 0) return Status::read_only;
   if (command.inode >= raid::chunk_count_of(fs.space)) return Status::out_of_range;
   const u32 index = static_cast<u32>(command.inode);
+  if (command.mask != format::grow_usage && fs::is_being_deleted(fs, index)) return Status::busy;
   if (command.mask == format::grow_freeze) return fs::freeze_empty_chunk(fs, index);
   if (command.mask == format::grow_thaw) return fs::unfreeze_chunk(fs, index);
   *result = fs::pages_taken(fs, index);
@@ -62,15 +63,18 @@ GPU4FS_FN GPU4FS_NOINLINE Step change_chunk(Group g, Engine& engine, CommandStat
 }  // namespace detail
 
 // Internal. mask grow_stage: the plan in fs.growth goes into the next checkpoint. grow_admit: its chunks get their places
-// and are loaded, those that it deletes are gone. grow_room: chunks with `offset` pages could still be made for class
+// and are loaded, those that it deletes are gone. grow_withdraw: it is not to be staged any more. grow_room: chunks with `offset` pages could still be made for class
 // `mode`; commands that find no space there may ask for one (UpcallKind::make_chunk). grow_freeze, grow_thaw, grow_usage:
-// of chunk `inode`. Status: those of fs::stage_growth(), fs::admit_chunks(), fs::freeze_empty_chunk(), and of loading.
+// of chunk `inode`. Status: those of fs::stage_growth(), fs::admit_chunks(), fs::withdraw_growth(), fs::freeze_empty_chunk(), and of loading; busy for a chunk
+// that is being deleted.
 template <class Group>
 GPU4FS_FN Step step_grow(Group g, Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;
   switch (c.command.mask) {
     case format::grow_stage:
       return Step::fail(serial(g, [&] { return fs::stage_growth(fs); }));
+    case format::grow_withdraw:
+      return Step::fail(serial(g, [&] { return fs::withdraw_growth(fs); }));
     case format::grow_admit:
       return detail::admit_growth(g, engine, c);
     case format::grow_room:

@@ -154,7 +154,8 @@ GPU4FS_FN void set_stage(Group g, CommandState& c, CheckpointStage stage) {
 // The server tells people. Devices of which nobody knows yet are told of by the next checkpoint.
 GPU4FS_FN inline void report_losses(Engine& engine) {
   for (u64 left = raid::take_unreported_losses(engine.fs.space); left != 0; left &= left - 1) {
-    notify_server(engine, ring::UpcallKind::device_lost, 0, u64{count_trailing_zeros(left)});
+    const u32 device = static_cast<u32>(count_trailing_zeros(left));
+    notify_server(engine, ring::UpcallKind::device_lost, engine.fs.space.health->file_numbers[device], u64{device});
   }
 }
 

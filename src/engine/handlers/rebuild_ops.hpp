@@ -78,7 +78,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status install_device(Engine& engine, u32 index
       target.part.size_bytes > target.mapped_bytes) {
     return Status::invalid_argument;
   }
-  const raid::DeviceHealth& health = *space.health;
+  raid::DeviceHealth& health = *space.health;
   const u64 bit = u64{1} << index;
   if ((raid::failed_devices(space) & bit) == 0 || (raid::rebuilding_devices(space) & bit) != 0)
     return Status::busy;
@@ -91,6 +91,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status install_device(Engine& engine, u32 index
   device.needs_flush = target.needs_flush;
   device.stack = reinterpret_cast<device::DeviceStack*>(static_cast<std::uintptr_t>(target.stack));
   if (device.stack != nullptr) space.stacked = 1;
+  health.file_numbers[index] = target.file_number;
   fs.superblocks[index].device = target.part;
   for (u32 d = 0; d < raid::device_count_of(space); ++d) {
     __builtin_memcpy(fs.superblocks[d].device_uuids[index], target.part.device_uuid,

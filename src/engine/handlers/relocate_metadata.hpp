@@ -8,6 +8,7 @@
 #include "fs/inode/inode.hpp"
 #include "fs/map/file_map.hpp"
 #include "fs/space/freeze.hpp"
+#include "fs/space/growth.hpp"
 
 namespace gpu4fs::engine {
 namespace detail {
@@ -233,6 +234,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step freeze_while_stopped(Group g, Engine& engine, Com
   GPU4FS_STEP_TRY(stop_steps(g, engine, c));
   const Status status = serial(g, [&] {
     const u32 chunk = static_cast<u32>(c.command.inode);
+    if (fs::is_being_deleted(engine.fs, chunk)) return Status::busy;
     return freezes ? fs::freeze_chunk(engine.fs, chunk) : fs::unfreeze_chunk(engine.fs, chunk);
   });
   resume_steps(g, engine, c);

@@ -238,7 +238,8 @@ GPU4FS_FN GPU4FS_NOINLINE void note_bad_page(Group g, u32* bad_page, u32 page) {
   serial(g, [&] { store<Order::relaxed, Scope::engine>(bad_page, page); });
 }
 
-// Copies pages [from, to) of the stretch, or up to one that cannot be read, which is noted.
+// Copies pages [from, to) of the stretch, or up to one that cannot be read, which is noted. A page that cannot be written
+// where it is to go says nothing of the one that is there: that is the command's error.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status copy_old_pages(Group g, Engine& engine, CommandState& c, u32 from, u32 to) {
   RelocateState& state = scratch_of<RelocateState>(c);
@@ -250,10 +251,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status copy_old_pages(Group g, Engine& engine, Command
     const Places places = serial(g, [&] {
       return Places{old_page(c, state, page), extent_page(c, find_extent(c, c.extent_count, page), page)};
     });
+    bool source_is_bad = false;
     const Status copied = raid::write_page_merged(g, engine.fs.space, places.target, places.source, 0, 0, nullptr,
-                                                  raid::PageUse::data);
+                                                  raid::PageUse::data, &source_is_bad);
     if (copied == Status::ok) continue;
-    if (!stays_in_place(copied)) return copied;
+    if (!source_is_bad || !stays_in_place(copied)) return copied;
     (void)with_owner(g, engine, c.command.inode, copied, places.source, 1);
     note_bad_page(g, &state.bad_page, page);
     return Status::ok;

@@ -5,8 +5,8 @@
 // neither statfs nor a reservation counts on them.
 //
 // freeze_chunk() and unfreeze_chunk() are for the leader while no step and no task runs: no page is claimed then that
-// is not taken yet, and no freed page is between two counters. What runs outside of steps, ending commands and chunks that
-// become accessible, moves the word and the counters in the order that space_counters.hpp has.
+// is not taken yet, and no freed page is between two counters. What runs outside of steps, ending commands, moves the
+// word and the counters in the order that space_counters.hpp has.
 #pragma once
 
 #include "base/bits.hpp"

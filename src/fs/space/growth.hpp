@@ -12,6 +12,11 @@
 //     others. So a device is in no durable list of members before it has a superblock itself; one that leaves gets none
 //   admit     (Opcode::grow) while no step runs: new chunks get a place in the table and are entered into the granule table,
 //     deleted ones leave it. Then the new ones are loaded
+//   withdraw  (Opcode::grow) before a plan is written over one that came to nothing
+//
+// The phase is the engine's: each of these commands is carried out in the phases where it has a meaning, and answered with a
+// status in all others. What is staged fits when it is admitted, because nothing else changes the tables, and a chunk to be
+// deleted is not thawed meanwhile.
 //
 // A crash before a superblock of E is durable leaves the pool as it was: nodes of the tree and slots of chunk maps that
 // were written are free ones. A crash behind that leaves a pool with the new chunks, which are empty: their pages are
@@ -31,7 +36,7 @@
 namespace gpu4fs::fs {
 
 enum class GrowthPhase : u32 {
-  none = 0,
+  none = 0,  // nothing, or the last plan was admitted or withdrawn
   staged,   // a checkpoint takes it up
   written,  // the superblocks of the running checkpoint name it
   durable,  // they are durable
@@ -40,9 +45,9 @@ enum class GrowthPhase : u32 {
 
 inline constexpr u32 growth_chunks_max = 256;  // that one plan makes, or deletes
 
-// Written by the server while the phase is none, durable or refused.
+// Written by the server, but for the phase, while that is none or refused.
 struct PoolGrowth {
-  u32 phase;            // atomic, GrowthPhase
+  u32 phase;            // atomic, GrowthPhase; written by the engine alone
   u32 device_count;     // afterwards, as all that follows
   u32 chunk_count;
   u32 slot_count;       // places in the table of chunks, erased ones included
@@ -75,41 +80,94 @@ GPU4FS_FN inline void set_growth_phase(FileSystem& fs, GrowthPhase phase) {
   store<Order::release, Scope::engine>(&fs.growth->phase, static_cast<u32>(phase));
 }
 
+// False: it is another one by now.
+GPU4FS_FN inline bool change_growth_phase(FileSystem& fs, GrowthPhase from, GrowthPhase to) {
+  u32 expected = static_cast<u32>(from);
+  return compare_exchange<Order::acq_rel, Scope::engine>(&fs.growth->phase, expected, static_cast<u32>(to));
+}
+
 GPU4FS_FN inline bool growth_fits(const FileSystem& fs, const PoolGrowth& plan) {
-  return plan.device_count >= raid::device_count_of(fs.space) && plan.device_count <= fs.space.device_capacity &&
+  const u64 devices = plan.device_count >= 64 ? ~u64{0} : (u64{1} << plan.device_count) - 1;
+  return ((plan.joining | plan.leaving) & ~devices) == 0 && plan.device_count >= raid::device_count_of(fs.space) && plan.device_count <= fs.space.device_capacity &&
          plan.slot_count >= raid::chunk_count_of(fs.space) && plan.slot_count <= fs.space.chunk_capacity &&
          plan.chunk_count <= plan.slot_count && plan.added_count <= growth_chunks_max &&
          plan.erased_count <= growth_chunks_max;
 }
 
-// Each added chunk has a place that is free, and lies inside the granule table.
+// The chunk's granules are in the table, and nobody's.
+GPU4FS_FN GPU4FS_NOINLINE inline bool has_free_granules(const FileSystem& fs, const raid::ChunkState& chunk) {
+  const u64 granule_bytes = u64{1} << fs.space.granule_shift;
+  if (chunk.size_bytes == 0 || !is_aligned(chunk.base_address | chunk.size_bytes, granule_bytes)) return false;
+  const u64 first = chunk.base_address >> fs.space.granule_shift;
+  const u64 count = chunk.size_bytes >> fs.space.granule_shift;
+  if (first > fs.space.granule_count || count > fs.space.granule_count - first) return false;
+  for (u64 granule = first; granule < first + count; ++granule) {
+    if (load<Order::acquire, Scope::engine>(&fs.space.granule_to_chunk[granule]) != raid::no_chunk) return false;
+  }
+  return true;
+}
+
+// Each added chunk has a place in the table that is free, and addresses that are; none twice.
 GPU4FS_FN GPU4FS_NOINLINE inline bool added_chunks_fit(const FileSystem& fs, const PoolGrowth& plan) {
   for (u32 i = 0; i < plan.added_count; ++i) {
     const u32 slot = plan.added_slots[i];
     if (slot >= plan.slot_count) return false;
     if (slot < raid::chunk_count_of(fs.space) && fs.space.chunks[slot].erased == 0) return false;
     const raid::ChunkState& chunk = plan.added[i];
-    if ((chunk.base_address + chunk.size_bytes) >> fs.space.granule_shift > fs.space.granule_count) return false;
+    if (!has_free_granules(fs, chunk)) return false;
+    for (u32 k = 0; k < i; ++k) {
+      const raid::ChunkState& other = plan.added[k];
+      const bool is_apart = chunk.base_address >= other.base_address + other.size_bytes ||
+                            other.base_address >= chunk.base_address + chunk.size_bytes;
+      if (plan.added_slots[k] == slot || !is_apart) return false;
+    }
   }
   return true;
 }
 
+// Each chunk that goes is one of the table, once, frozen and empty.
+GPU4FS_FN GPU4FS_NOINLINE inline Status check_erased_chunks(const FileSystem& fs, const PoolGrowth& plan) {
+  for (u32 i = 0; i < plan.erased_count; ++i) {
+    if (plan.erased_slots[i] >= raid::chunk_count_of(fs.space)) return Status::invalid_argument;
+    for (u32 k = 0; k < i; ++k) {
+      if (plan.erased_slots[k] == plan.erased_slots[i]) return Status::invalid_argument;
+    }
+    GPU4FS_TRY(check_frozen_empty(fs, plan.erased_slots[i]));
+  }
+  return Status::ok;
+}
+
 }  // namespace detail
 
-// The server's plan stands in fs.growth. Status: busy (one is under way, or a chunk to be deleted is not frozen and
-// empty), retry_after_checkpoint (it is so, but not for the durable epoch), invalid_argument.
+// The server's plan stands in fs.growth. Status: busy (one is under way, or durable and not admitted, or a chunk to be
+// deleted is not frozen and empty), retry_after_checkpoint (it is so, but not for the durable epoch), not_found (it was
+// deleted), invalid_argument.
 GPU4FS_FN GPU4FS_NOINLINE inline Status stage_growth(FileSystem& fs) {
   if (fs.growth == nullptr || fs.read_only != 0) return Status::read_only;
   const GrowthPhase phase = detail::growth_phase(fs);
-  if (phase == GrowthPhase::staged || phase == GrowthPhase::written) return Status::busy;
+  if (phase != GrowthPhase::none && phase != GrowthPhase::refused) return Status::busy;
   const PoolGrowth& plan = *fs.growth;
   if (!detail::growth_fits(fs, plan) || !detail::added_chunks_fit(fs, plan)) return Status::invalid_argument;
-  for (u32 i = 0; i < plan.erased_count; ++i) {
-    if (plan.erased_slots[i] >= raid::chunk_count_of(fs.space)) return Status::invalid_argument;
-    GPU4FS_TRY(check_frozen_empty(fs, plan.erased_slots[i]));
+  GPU4FS_TRY(detail::check_erased_chunks(fs, plan));
+  return detail::change_growth_phase(fs, phase, GrowthPhase::staged) ? Status::ok : Status::busy;
+}
+
+// No checkpoint takes up what is staged any more. Status: busy (superblocks that name it are being written, or are durable).
+GPU4FS_FN GPU4FS_NOINLINE inline Status withdraw_growth(FileSystem& fs) {
+  if (fs.growth == nullptr) return Status::read_only;
+  (void)detail::change_growth_phase(fs, GrowthPhase::staged, GrowthPhase::none);
+  const GrowthPhase phase = detail::growth_phase(fs);
+  return phase == GrowthPhase::none || phase == GrowthPhase::refused ? Status::ok : Status::busy;
+}
+
+// A plan under way deletes the chunk.
+GPU4FS_FN GPU4FS_NOINLINE inline bool is_being_deleted(const FileSystem& fs, u32 index) {
+  const GrowthPhase phase = detail::growth_phase(fs);
+  if (phase == GrowthPhase::none || phase == GrowthPhase::refused) return false;
+  for (u32 i = 0; i < fs.growth->erased_count; ++i) {
+    if (fs.growth->erased_slots[i] == index) return true;
   }
-  detail::set_growth_phase(fs, GrowthPhase::staged);
-  return Status::ok;
+  return false;
 }
 
 GPU4FS_FN inline bool growth_is_staged(const FileSystem& fs) {
@@ -162,18 +220,21 @@ GPU4FS_FN inline void install_joining_device(FileSystem& fs, const PoolGrowth& p
     store<Order::relaxed, Scope::engine>(&health.read_errors[d], 0u);
     store<Order::relaxed, Scope::engine>(&health.write_errors[d], 0u);
     store<Order::relaxed, Scope::engine>(&health.flush_errors[d], 0u);
+    health.file_numbers[d] = 0;
   }
   store<Order::release, Scope::engine>(&device.failed, u32{device::device_in_use});
 }
 
 }  // namespace detail
 
-// The server has written its part, for the epoch of the running checkpoint, or not.
+// The server has written its part, for the epoch of the running checkpoint, or not. Nothing happens if the plan was
+// withdrawn while it was asked.
 GPU4FS_FN GPU4FS_NOINLINE inline void take_up_growth(FileSystem& fs, bool is_written) {
-  GPU4FS_CHECK(detail::growth_phase(fs) == GrowthPhase::staged);
+  const GrowthPhase next = is_written ? GrowthPhase::written : GrowthPhase::refused;
+  if (!detail::change_growth_phase(fs, GrowthPhase::staged, next) || !is_written) return;
   const PoolGrowth& plan = *fs.growth;
   // From here on a loss is judged with the new chunks; one that came before leaves the pool as it was.
-  if (!is_written || !raid::plan_chunks(fs.space, plan.added, plan.added_count, plan.leaving)) {
+  if (!raid::plan_chunks(fs.space, plan.added, plan.added_count, plan.leaving)) {
     detail::set_growth_phase(fs, GrowthPhase::refused);
     return;
   }
@@ -183,7 +244,6 @@ GPU4FS_FN GPU4FS_NOINLINE inline void take_up_growth(FileSystem& fs, bool is_wri
     detail::install_joining_device(fs, plan, static_cast<u32>(count_trailing_zeros(left)));
   }
   store<Order::release, Scope::engine>(&fs.space.device_count, plan.device_count);
-  detail::set_growth_phase(fs, GrowthPhase::written);
 }
 
 // Devices that the running checkpoint takes into the pool, a bit each.
@@ -199,10 +259,12 @@ GPU4FS_FN inline void end_growth(FileSystem& fs) {
 }
 
 // While no step runs: the chunks of a durable plan, which are to be loaded, get their places, and those that it deletes
-// lose theirs. Status: busy (it is not durable yet), stale (it was refused).
+// lose theirs. Status: busy (it is not durable yet), stale (it was refused), not_found (there is none, or it was admitted).
 GPU4FS_FN GPU4FS_NOINLINE inline Status admit_chunks(FileSystem& fs) {
+  if (fs.growth == nullptr) return Status::read_only;
   const GrowthPhase phase = detail::growth_phase(fs);
   if (phase == GrowthPhase::refused) return Status::stale;
+  if (phase == GrowthPhase::none) return Status::not_found;
   if (phase != GrowthPhase::durable) return Status::busy;
   const PoolGrowth& plan = *fs.growth;
   const auto enter = [&](const raid::ChunkState& chunk, u32 index, u32 expected) {
@@ -218,11 +280,15 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status admit_chunks(FileSystem& fs) {
     detail::forget_chunk(fs, chunk);
   }
   for (u32 i = 0; i < plan.added_count; ++i) {
-    fs.space.chunks[plan.added_slots[i]] = plan.added[i];
+    raid::ChunkState& chunk = fs.space.chunks[plan.added_slots[i]];
+    const u32 occupant = chunk.occupant + 1;
+    chunk = plan.added[i];
+    chunk.occupant = occupant;
     enter(plan.added[i], plan.added_slots[i], raid::no_chunk);
   }
   store<Order::release, Scope::engine>(&fs.space.chunk_count, plan.slot_count);
   raid::forget_planned_chunks(fs.space);
+  detail::set_growth_phase(fs, GrowthPhase::none);
   return Status::ok;
 }
 

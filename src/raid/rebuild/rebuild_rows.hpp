@@ -153,12 +153,6 @@ GPU4FS_FN GPU4FS_NOINLINE u64 add_up_outputs(Group g, const LogicalSpace& space,
                                              ParityPages<Group, count>& sums) {
   const ChunkState& chunk = space.chunks[row.view.chunk];
   clear_parities(g, sums);
-  for (u32 r = 0; r < recipe.equation_count; ++r) {
-    const PageRegisters<Group> page =
-        load_page(g, parity_memory(space, row.view, recipe.powers[r]));
-    for (u32 o = 0; o < count; ++o)
-      add_scaled(g, sums, o, page, weight_of_equation(recipe, row.outputs[o], r));
-  }
   u64 bad = 0;
   const bool verifies = space.data_checksums != 0;
   u64 left = row.included & ~row.missing;
@@ -166,7 +160,14 @@ GPU4FS_FN GPU4FS_NOINLINE u64 add_up_outputs(Group g, const LogicalSpace& space,
   const auto load_slot = [&](u32 slot) {
     return load_page(g, page_memory(space, {row.view.chunk, 0, row_page(row.view, slot)}, 0));
   };
+  // On its way while the parities are added.
   if (left != 0) next = load_slot(count_trailing_zeros(left));
+  for (u32 r = 0; r < recipe.equation_count; ++r) {
+    const PageRegisters<Group> page =
+        load_page(g, parity_memory(space, row.view, recipe.powers[r]));
+    for (u32 o = 0; o < count; ++o)
+      add_scaled(g, sums, o, page, weight_of_equation(recipe, row.outputs[o], r));
+  }
   while (left != 0) {
     const u32 slot = count_trailing_zeros(left);
     const PageRegisters<Group> page = next;

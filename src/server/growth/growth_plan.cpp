@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 
 #include "base/bits.hpp"
@@ -136,11 +137,15 @@ void PoolGrower::hand_over(const Plan& plan, const std::vector<raid::ChunkState>
     growth->devices[i] = setup.files[i].device(i);
     growth->parts[i] = pool.devices[i].part;
   }
+  // The phase in front is the engine's.
+  constexpr u64 skipped = offsetof(fs::PoolGrowth, device_count);
+  const u8* const from = reinterpret_cast<const u8*>(growth.get()) + skipped;
+  u8* const to = reinterpret_cast<u8*>(setup.growth) + skipped;
   setup.host->while_paused([&] {
     if (setup.heap) {
-      setup.heap->copy_in(setup.growth, growth.get(), sizeof(*growth));
+      setup.heap->copy_in(to, from, sizeof(*growth) - skipped);
     } else {
-      setup.gpu->copy_in(setup.growth, growth.get(), sizeof(*growth));
+      setup.gpu->copy_in(to, from, sizeof(*growth) - skipped);
     }
   });
 }
@@ -153,6 +158,7 @@ void PoolGrower::make_durable(Plan plan) {
   }
   try {
     std::vector<raid::ChunkState> states(plan.chunks.size());
+    withdraw();
     for (std::size_t i = 0; i < states.size(); ++i) prepare_chunk(plan.chunks[i], states[i]);
     hand_over(plan, states);
     {
@@ -185,6 +191,13 @@ void PoolGrower::make_durable(Plan plan) {
   }
 }
 
+// What came to nothing is not staged any more: its place in engine memory is written, and its chunks are thawed.
+void PoolGrower::withdraw() {
+  const Status status = context_.command(format::Opcode::grow, format::grow_withdraw, 0).status;
+  if (status == Status::ok) return;
+  throw PoolError(status, fmt::format("an earlier change of the pool is not complete: {}", status_text(status)));
+}
+
 // Until the superblocks that name the plan are durable.
 Status PoolGrower::stage_and_wait() {
   GPU4FS_TRY(context_.command(format::Opcode::grow, format::grow_stage, 0).status);
@@ -208,6 +221,7 @@ void PoolGrower::give_up(const Plan& plan) {
     tried = plan_;
   }
   if (failed_) return;
+  (void)context_.command(format::Opcode::grow, format::grow_withdraw, 0);
   forget(plan);
   if (tried.epoch != 0) restore_chunk_maps(tried);
 }

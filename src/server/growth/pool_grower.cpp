@@ -288,6 +288,7 @@ u32 PoolGrower::add_device(const std::string& path, bool force) {
       pool.devices[index] = std::move(prepared.opened);
       std::swap(setup.files[index], prepared.file);
     }
+    setup.file_numbers[index] = 0;
   }
   const TreeDevice entry{&pool.devices[index].file, pool.devices[index].part};
   if (index == tree_devices_.size()) {

@@ -156,6 +156,7 @@ class PoolGrower {
   void hand_over(const Plan& plan, const std::vector<raid::ChunkState>& states);
   void write_chunk_map(u32 device, u64 epoch);
   void restore_chunk_maps(const Plan& plan);
+  void withdraw();
   Status stage_and_wait();
   void forget(const Plan& plan);
   void remember(const Plan& plan);

@@ -1,0 +1,75 @@
+#include "server/memory_ahead.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+namespace gpu4fs::server {
+namespace {
+
+constexpr u64 piece_bytes = u64{32} << 20;
+
+std::vector<FileRange> cut(const std::vector<FileRange>& ranges) {
+  std::vector<FileRange> pieces;
+  for (const FileRange& range : ranges) {
+    for (u64 done = 0; done < range.length; done += piece_bytes) {
+      pieces.push_back({range.offset + done, std::min(piece_bytes, range.length - done)});
+    }
+  }
+  return pieces;
+}
+
+// Takes pieces until there is none, or one failed.
+class Preparation {
+ public:
+  Preparation(const device::MappedFile& file, std::vector<FileRange> pieces, bool populates)
+      : file_(file), pieces_(std::move(pieces)), populates_(populates) {}
+
+  std::size_t piece_count() const { return pieces_.size(); }
+  void work() noexcept {
+    for (std::size_t i = next_++; i < pieces_.size() && !has_failed_; i = next_++) {
+      try {
+        file_.reserve_range(pieces_[i].offset, pieces_[i].length);
+        if (populates_) file_.populate_range(pieces_[i].offset, pieces_[i].length);
+      } catch (...) {
+        const std::lock_guard guard(mutex_);
+        if (!failure_) failure_ = std::current_exception();
+        has_failed_ = true;
+      }
+    }
+  }
+  void rethrow() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  const device::MappedFile& file_;
+  const std::vector<FileRange> pieces_;
+  const bool populates_;
+  std::atomic<std::size_t> next_{0};
+  std::atomic<bool> has_failed_{false};
+  std::mutex mutex_;
+  std::exception_ptr failure_;  // under mutex_: the first
+};
+
+}  // namespace
+
+void prepare_ranges(const device::MappedFile& file, const std::vector<FileRange>& ranges, bool populates, u32 thread_count) {
+  Preparation preparation(file, cut(ranges), populates);
+  std::vector<std::thread> helpers;
+  try {
+    while (helpers.size() + 1 < std::min<std::size_t>(thread_count, preparation.piece_count())) {
+      helpers.emplace_back([&preparation] { preparation.work(); });
+    }
+  } catch (const std::system_error&) {
+    // Fewer will do.
+  }
+  preparation.work();
+  for (std::thread& helper : helpers) helper.join();
+  preparation.rethrow();
+}
+
+}  // namespace gpu4fs::server

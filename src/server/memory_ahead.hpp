@@ -1,0 +1,22 @@
+// Memory of a device's file that will be needed, got before it is. Host only.
+//
+// Blocks of a tmpfs are taken, cleared and mapped a page at a time by whoever touches them first, and by registering them with
+// a GPU: 0.4 s a GiB by one thread, against 35 ms once they are there. So several threads touch them ahead.
+#pragma once
+
+#include <vector>
+
+#include "device/memory/mapped_file.hpp"
+
+namespace gpu4fs::server {
+
+struct FileRange {
+  u64 offset;
+  u64 length;
+};
+
+// The ranges get their blocks, and with `populates` their pages, which keep what they hold. DeviceError with ENOSPC when the
+// medium has no room: what it gave before that stays.
+void prepare_ranges(const device::MappedFile& file, const std::vector<FileRange>& ranges, bool populates, u32 thread_count);
+
+}  // namespace gpu4fs::server

@@ -1,0 +1,153 @@
+// The phases of a plan that changes the chunks of a pool: each command has a meaning in some of them, and a status in the
+// others. A plan that does not fit is refused before anything depends on it.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "fs/space/growth.hpp"
+#include "fs/space/space.hpp"
+#include "support/space_fixture.hpp"
+
+namespace gpu4fs::fs::space_growth_test {
+namespace {
+
+using test::SpaceFixture;
+
+constexpr u32 chunk_count = 4;
+constexpr u32 last = chunk_count - 1;
+
+class GrowthPhases : public ::testing::Test {
+ protected:
+  GrowthPhases() : plan_(std::make_unique<PoolGrowth>()) {
+    EXPECT_EQ(pool_.load(1), Status::ok);
+    std::memset(static_cast<void*>(plan_.get()), 0, sizeof(*plan_));
+    fs().superblocks = superblocks_.data();
+    fs().growth = plan_.get();
+    fs().epoch_durable = 1;
+    plan_nothing();
+  }
+  FileSystem& fs() { return *pool_.fs; }
+  raid::ChunkState& chunk(u32 index) { return fs().space.chunks[index]; }
+  GrowthPhase phase() { return fs::detail::growth_phase(fs()); }
+
+  void plan_nothing() {
+    plan_->device_count = 1;
+    plan_->device_uuids[0][0] = 1;
+    plan_->slot_count = plan_->chunk_count = chunk_count;
+    plan_->added_count = plan_->erased_count = 0;
+    plan_->joining = plan_->leaving = 0;
+  }
+  void plan_erasure(u32 index) {
+    plan_nothing();
+    ASSERT_EQ(freeze_chunk(fs(), index), Status::ok);
+    plan_->erased_slots[plan_->erased_count++] = index;
+    --plan_->chunk_count;
+  }
+  void plan_addition(u32 slot, const raid::ChunkState& added) {
+    plan_nothing();
+    plan_->added_slots[0] = slot;
+    plan_->added[0] = added;
+    plan_->added[0].loaded = plan_->added[0].accessible = plan_->added[0].erased = 0;
+    plan_->added_count = 1;
+  }
+  void make_durable() {
+    ASSERT_EQ(stage_growth(fs()), Status::ok);
+    take_up_growth(fs(), true);
+    end_growth(fs());
+    ASSERT_EQ(phase(), GrowthPhase::durable);
+  }
+  // Of stage_growth(), admit_chunks() and withdraw_growth(), which change nothing; ok: not tried.
+  void expect_refusals(Status staged, Status admitted, Status withdrawn) {
+    const GrowthPhase before = phase();
+    if (staged != Status::ok) { EXPECT_EQ(stage_growth(fs()), staged); }
+    if (admitted != Status::ok) { EXPECT_EQ(admit_chunks(fs()), admitted); }
+    if (withdrawn != Status::ok) { EXPECT_EQ(withdraw_growth(fs()), withdrawn); }
+    EXPECT_EQ(phase(), before);
+  }
+  void expect_misfit(const char* what) {
+    EXPECT_EQ(stage_growth(fs()), Status::invalid_argument) << what;
+    EXPECT_EQ(phase(), GrowthPhase::none) << what;
+  }
+
+  SpaceFixture pool_{{.chunks_per_device = chunk_count}};
+  std::unique_ptr<PoolGrowth> plan_;
+  std::vector<format::Superblock> superblocks_{1};
+};
+
+TEST_F(GrowthPhases, EachCommandIsAnsweredInEachPhase) {
+  expect_refusals(Status::ok, Status::not_found, Status::ok);
+  EXPECT_EQ(withdraw_growth(fs()), Status::ok) << "there is nothing";
+  plan_erasure(last);
+  ASSERT_EQ(stage_growth(fs()), Status::ok);
+  expect_refusals(Status::busy, Status::busy, Status::ok);
+  EXPECT_TRUE(is_being_deleted(fs(), last));
+  EXPECT_FALSE(is_being_deleted(fs(), 0));
+  ASSERT_EQ(withdraw_growth(fs()), Status::ok);
+  EXPECT_FALSE(is_being_deleted(fs(), last));
+  take_up_growth(fs(), true);
+  EXPECT_EQ(phase(), GrowthPhase::none) << "withdrawn while the server was asked";
+  ASSERT_EQ(stage_growth(fs()), Status::ok);
+  take_up_growth(fs(), false);
+  expect_refusals(Status::ok, Status::stale, Status::ok);
+  ASSERT_EQ(stage_growth(fs()), Status::ok) << "after a refusal";
+  take_up_growth(fs(), true);
+  expect_refusals(Status::busy, Status::busy, Status::busy);
+  end_growth(fs());
+  expect_refusals(Status::busy, Status::ok, Status::busy);
+  EXPECT_EQ(chunk(last).erased, 0u);
+  ASSERT_EQ(admit_chunks(fs()), Status::ok);
+  EXPECT_EQ(chunk(last).erased, 1u);
+  EXPECT_EQ(admit_chunks(fs()), Status::not_found) << "once";
+  EXPECT_EQ(stage_growth(fs()), Status::not_found) << "the chunk is gone";
+  EXPECT_EQ(withdraw_growth(fs()), Status::ok);
+}
+
+TEST_F(GrowthPhases, APlaceIsUsedAgainByAnother) {
+  const raid::ChunkState image = chunk(last);
+  const u32 occupant = image.occupant;
+  plan_erasure(last);
+  make_durable();
+  ASSERT_EQ(admit_chunks(fs()), Status::ok);
+  plan_addition(last, image);
+  make_durable();
+  ASSERT_EQ(admit_chunks(fs()), Status::ok);
+  EXPECT_EQ(chunk(last).erased, 0u);
+  EXPECT_NE(chunk(last).occupant, occupant);
+  EXPECT_EQ(chunk(0).occupant, occupant) << "the others are the same";
+  EXPECT_EQ(fs().space.granule_to_chunk[image.base_address >> fs().space.granule_shift], last);
+  EXPECT_EQ(admit_chunks(fs()), Status::not_found);
+}
+
+TEST_F(GrowthPhases, WhatDoesNotFitIsRefused) {
+  const raid::ChunkState image = chunk(last);
+  plan_addition(last, image);
+  expect_misfit("the place is taken");
+  plan_erasure(last);
+  plan_->erased_slots[plan_->erased_count++] = last;
+  expect_misfit("deleted twice");
+  plan_nothing();
+  plan_->joining = 2;
+  expect_misfit("a device beyond the last");
+  ASSERT_EQ(unfreeze_chunk(fs(), last), Status::ok);
+  plan_erasure(last);
+  make_durable();
+  ASSERT_EQ(admit_chunks(fs()), Status::ok);
+  plan_addition(last, image);
+  plan_->added[0].base_address = chunk(0).base_address;
+  expect_misfit("addresses of another chunk");
+  plan_->added[0].base_address = image.base_address + page_size;
+  expect_misfit("not of whole granules");
+  plan_->added[0].base_address = ~u64{0} << fs().space.granule_shift;
+  expect_misfit("addresses beyond the table");
+  plan_->added[0] = plan_->added[1] = image;
+  plan_->added_slots[1] = last;
+  plan_->added_count = 2;
+  expect_misfit("the same place twice");
+  plan_->added_count = 1;
+  EXPECT_EQ(stage_growth(fs()), Status::ok) << "once it fits";
+}
+
+}  // namespace
+}  // namespace gpu4fs::fs::space_growth_test

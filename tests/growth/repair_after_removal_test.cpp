@@ -1,0 +1,104 @@
+// fsck --repair of a pool that a device has left: its index stays empty, and what is on the others is mended.
+#include "growth/growing_pool.hpp"
+#include "server/chunk_area.hpp"
+#include "server/pool_open.hpp"
+#include "server/repair/repair_pool.hpp"
+
+namespace gpu4fs::test::repair_after_removal_test {
+namespace {
+
+constexpr u64 device_bytes = u64{40} << 20;
+constexpr u64 block_count = 120;
+constexpr u32 device_count = 4;
+constexpr u32 leaving = 2;  // neither of those with the chunk tree, nor the last
+
+class RepairAfterRemoval : public ::testing::Test {
+ protected:
+  RepairAfterRemoval() {
+    for (u32 i = 0; i < device_count; ++i) devices_.push_back(folder_ / fmt::format("device{}", i));
+    server::MakePoolOptions options;
+    options.device_paths = devices_;
+    options.size_bytes = device_bytes;
+    options.chunk_size_bytes = u64{8} << 20;
+    options.data_profile = options.metadata_profile = "single";
+    server::make_pool(options);
+  }
+
+  // Leaves a pool of the other devices with a file.
+  void remove_device() {
+    GrowthMount mount(devices_);
+    server::PoolGrower& grower = mount.server().grower();
+    const u64 inode = make_file(mount.files(), "file");
+    for (u64 block = 0; block < block_count; ++block) {
+      ASSERT_EQ(write_block(mount.files(), inode, block, block), Status::ok);
+    }
+    const std::vector<u32> chunks = grower.chunks_on(leaving);
+    ASSERT_FALSE(chunks.empty());
+    ASSERT_EQ(mount.server().empty_chunks(chunks, nullptr).status, Status::ok);
+    grower.erase_chunks(chunks);
+    ASSERT_NO_THROW(grower.remove_device(leaving));
+    ASSERT_TRUE(has_blocks(mount.files(), inode, block_count, 0));
+    ASSERT_TRUE(mount.stop());
+    devices_.erase(devices_.begin() + leaving);
+  }
+  // What is allocated in every second chunk is not known any more. How many those are.
+  u32 lose_bitmaps() {
+    struct Area {
+      u32 device;
+      u64 offset;
+      format::ChunkDescriptor descriptor;
+    };
+    std::vector<Area> areas;
+    {
+      const server::OpenedPool pool = server::open_pool({devices_, true, false});
+      bool is_lost = false;
+      for (const server::OpenedChunk& chunk : pool.chunks) {
+        is_lost = !is_lost;
+        if (!is_lost) continue;
+        const format::ColumnAddress place = chunk.columns.front();
+        areas.push_back({place.device_index(), place.offset_bytes(), chunk.descriptor});
+      }
+    }
+    for (const Area& area : areas) {
+      const std::string path = folder_ / fmt::format("device{}", area.device);
+      server::DeviceFile file =
+          server::DeviceFile::open(path, server::DeviceFile::Access::read_write, server::DeviceFile::Locking::lock);
+      const server::BitmapPlace place = server::chunk_bitmap_place(area.descriptor, area.offset);
+      for (const u32 slot : {0u, 1u}) server::clear_bitmap_slot(file, place, slot);
+    }
+    return static_cast<u32>(areas.size());
+  }
+
+  GrowthFolder folder_;
+  std::vector<std::string> devices_;
+};
+
+TEST_F(RepairAfterRemoval, WhatIsDerivedIsDerivedAnew) {
+  remove_device();
+  ASSERT_FALSE(HasFatalFailure());
+  ASSERT_EQ(find_problems(devices_), "");
+  ASSERT_GT(lose_bitmaps(), 0u);
+  ASSERT_NE(find_problems(devices_), "");
+  server::RepairOptions repair;
+  repair.device_paths = devices_;
+  EXPECT_GT(server::repair_pool(repair).repair_count, 0u);
+  EXPECT_EQ(find_problems(devices_), "");
+  {
+    GrowthMount mount(devices_);
+    EXPECT_NE(mount.server().superblock().feature_incompatible & format::feature_removed_devices, 0u);
+    EXPECT_FALSE(mount.server().has_lost_devices());
+    const u64 inode = find_file(mount.files(), "file");
+    EXPECT_TRUE(has_blocks(mount.files(), inode, block_count, 0));
+    // The empty index is there for another.
+    server::DeviceFile::create(folder_ / "another", device_bytes);
+    EXPECT_EQ(mount.server().grower().add_device(folder_ / "another", false), leaving);
+    ASSERT_EQ(write_block(mount.files(), inode, block_count, block_count), Status::ok);
+    EXPECT_TRUE(has_blocks(mount.files(), inode, block_count + 1, 0));
+    ASSERT_TRUE(mount.stop());
+  }
+  devices_.insert(devices_.begin() + leaving, folder_ / "another");
+  EXPECT_EQ(find_problems(devices_), "");
+}
+
+}  // namespace
+}  // namespace gpu4fs::test::repair_after_removal_test

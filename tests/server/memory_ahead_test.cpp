@@ -1,0 +1,85 @@
+// Memory that is got ahead: all of the ranges, nothing else, with what was there; and a medium without room says so.
+#include "server/memory_ahead.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <string>
+
+#include "base/limits.hpp"
+
+namespace gpu4fs::server::memory_ahead_test {
+namespace {
+
+constexpr u64 mega = u64{1} << 20;
+
+class MemoryAhead : public ::testing::Test {
+ protected:
+  MemoryAhead() {
+    std::string name = std::filesystem::is_directory("/dev/shm") ? "/dev/shm" : std::filesystem::temp_directory_path().string();
+    name += "/gpu4fs_ahead_XXXXXX";
+    EXPECT_NE(::mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  ~MemoryAhead() override {
+    if (is_mounted_) ::umount2((folder_ / "small").c_str(), MNT_DETACH);
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  std::string make_file(const std::string& name, u64 bytes) {
+    const std::string path = folder_ / name;
+    const int file = ::open(path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+    EXPECT_GE(file, 0);
+    EXPECT_EQ(::ftruncate(file, static_cast<off_t>(bytes)), 0);
+    ::close(file);
+    return path;
+  }
+  static u64 allocated_bytes(const std::string& path) {
+    struct stat status {};
+    EXPECT_EQ(::stat(path.c_str(), &status), 0);
+    return static_cast<u64>(status.st_blocks) * 512;
+  }
+
+  std::filesystem::path folder_;
+  bool is_mounted_ = false;
+};
+
+TEST_F(MemoryAhead, IsThereAndHoldsWhatItHeld) {
+  const std::vector<FileRange> ranges{{mega, 70 * mega}, {80 * mega, page_size}, {90 * mega, 0}};
+  for (const bool populates : {false, true}) {
+    for (const u32 threads : {1u, 3u}) {
+      const std::string path = make_file("device", 96 * mega);
+      const device::MappedFile file = device::MappedFile::open(path);
+      file.base()[5 * mega + 3] = 7;
+      prepare_ranges(file, ranges, populates, threads);
+      EXPECT_EQ(allocated_bytes(path), 70 * mega + page_size);
+      EXPECT_EQ(file.base()[5 * mega + 3], 7);
+      EXPECT_EQ(file.base()[6 * mega], 0);
+      std::filesystem::remove(path);
+    }
+  }
+}
+
+TEST_F(MemoryAhead, AMediumWithoutRoomSaysSo) {
+  std::filesystem::create_directory(folder_ / "small");
+  is_mounted_ = ::mount("gpu4fs-test", (folder_ / "small").c_str(), "tmpfs", 0, "size=40m") == 0;
+  if (!is_mounted_) GTEST_SKIP() << "a tmpfs cannot be mounted here";
+  const std::string path = make_file("small/device", 160 * mega);
+  const device::MappedFile file = device::MappedFile::open(path);
+  for (const u32 threads : {1u, 3u}) {
+    try {
+      prepare_ranges(file, {{0, 160 * mega}}, true, threads);
+      ADD_FAILURE() << "there is no room";
+    } catch (const device::DeviceError& error) {
+      EXPECT_EQ(error.error_number(), ENOSPC) << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gpu4fs::server::memory_ahead_test
