@@ -18,9 +18,17 @@ GPU4FS_FN constexpr bool extent_is_in_place(const raid::Extent& extent) {
   return (extent.reserved & extent_in_place_bit) != 0;
 }
 
+// The row that the command logged has been written, or never will be (handlers/file_write_rows.hpp). Leader only.
+GPU4FS_FN inline void end_row_update(Engine& engine, CommandState& c) {
+  if (c.operation.row_update == 0) return;
+  fetch_sub<Order::acq_rel, Scope::engine>(&engine.fs.space.parity->updates_running[c.operation.row_update - 1], u64{1});
+  c.operation.row_update = 0;
+}
+
 // Leader only.
 GPU4FS_FN inline void abandon_owned_extents(Engine& engine, CommandState& c) {
   GPU4FS_CHECK_LE(c.extent_count, command_extent_capacity);
+  end_row_update(engine, c);
   u64 page_count = 0;
   for (u32 i = 0; i < c.extent_count; ++i) {
     const raid::Extent& extent = c.extents[i];

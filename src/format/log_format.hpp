@@ -51,8 +51,17 @@ enum class LogOpcode : std::uint16_t {
   set_attribute,     // extended attribute: name, data: value; mask as in the command
   remove_attribute,  // extended attribute: name
   reclaim,           // the orphan is free
+  row,               // a row of pages with parities is written, see below
   count,
 };
+
+// LogOpcode::row: some pages of a row are written though others of it are in use. It is durable before the first of them
+// changes, so whoever reads the pool behind a crash writes the row as it says, before anything else of the row is read.
+//   offset         logical address of the page of slot 0 of the row
+//   number         slots whose pages are written, a bit each; the checkpoint does not use them
+//   second_inode   slots that the row's parities sum up from then on, these included
+//   data           those pages, lowest slot first, then all parities of the row
+//   inode          the file that the pages are meant for; a record of its own makes them the file's
 
 // All fields little-endian; those that the operation does not use are zero.
 struct LogRecord {

@@ -68,7 +68,8 @@ struct ChunkState {
   u32 page_class;               // format::Profile of the chunk, less one
   u32 erased;                   // atomic, 1: the pool has no such chunk any more; its place in the table is free
   u32 occupant;                 // chunks that had this place in the table before; changed while no step runs
-  u32 reserved;
+  u32 closed_pages;             // atomic: the sum of stripe_closed
+  u32 lend_cursor;              // atomic: the stripe where the next look for closed pages begins
 };
 
 struct DamageTable;             // raid/damage.hpp

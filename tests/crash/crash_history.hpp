@@ -258,7 +258,9 @@ struct CrashPoolShape {
   u64 size_bytes = u64{11} << 20;  // of each device
 };
 
-inline CrashBase make_crash_base(const CrashPoolShape& shape, CrashPlace place) {
+// `more`: what is done behind the small tree.
+inline CrashBase make_crash_base(const CrashPoolShape& shape, CrashPlace place,
+                                 const std::function<void(CrashWriter&)>& more = nullptr) {
   DeviceFolder folder;
   server::MakePoolOptions make;
   const u32 device_count = shape.device_count;
@@ -288,6 +290,7 @@ inline CrashBase make_crash_base(const CrashPoolShape& shape, CrashPlace place) 
     CrashPool pool(image, nullptr, "preparing a pool");
     CrashWriter writer(pool, PosixModel{}, nullptr, &record);
     detail::prepare_tree(writer, place);
+    if (more) more(writer);
     base.model = writer.model();
     CrashPool::require(pool.checkpoint(true), "the last checkpoint");
   }

@@ -13,7 +13,7 @@ FEATURE_LOG = 2
 MASK = (1 << 64) - 1
 OPCODES = (
     "none filler mknod mkdir symlink tmpfile link unlink rmdir rename write_bytes write_extents allocate set_size "
-    "zero_range set_inode set_attribute remove_attribute reclaim"
+    "zero_range set_inode set_attribute remove_attribute reclaim row"
 ).split()
 
 
@@ -45,6 +45,13 @@ class Record:
         self.extents = []
         if self.adds_up:
             self.extents = [Extent(*struct.unpack_from("<QQII", data, extents_at + 32 * i)) for i in range(extent_count)]
+
+
+def row_adds_up(record: Record) -> bool:
+    """The pages that are written and at least one parity are the record's data, and the parities sum up these pages."""
+    pages = len(record.data) // PAGE
+    fits = len(record.data) % PAGE == 0 and record.offset % PAGE == 0 and not record.extents
+    return fits and 0 < record.number.bit_count() < pages and record.number & ~record.second_inode == 0
 
 
 def up(value: int, granule: int) -> int:
@@ -97,6 +104,8 @@ class Log:
             if opcode == 1:
                 return Record(hashed + bytes(HEADER))
             record = Record(data[:length])
+            if record.kind == "row" and not row_adds_up(record):
+                continue
             if record.adds_up and record.flags == 0 and record.reserved == 0 and record.durable_lsn <= lsn:
                 return record
         return None

@@ -13,6 +13,27 @@
 namespace gpu4fs::test::random_walk_test {
 namespace {
 
+// Nearly full, so that pages of partly used stripes are given out. That makes the log durable, which a crash of the walk
+// does not expect.
+std::vector<ModelVariant> full_variants() {
+  std::vector<ModelVariant> list;
+  for (const auto& [profile, devices, seed] : {std::tuple{"raid5+raid1", 3u, 22u}, {"raid6+raid1c3", 5u, 23u}}) {
+    ModelVariant full{seed == 22 ? "full_raid5" : "full_raid6", seed, 1500, {}, {}, true};
+    full.pool.profile = profile;
+    full.pool.device_count = devices;
+    full.pool.device_bytes = u64{20} << 20;
+    full.source.node_max = 150;
+    full.source.offset_max = u64{12} << 20;
+    full.source.length_max = u64{3} << 20;
+    full.source.big_length = u64{3500} << 10;
+    full.source.sparse = false;
+    full.source.zero_ranges = false;
+    full.crash_every = ~u64{0};
+    list.push_back(full);
+  }
+  return list;
+}
+
 // The shared variants, with what only the CPU engine has.
 std::vector<ModelVariant> random_variants() {
   std::vector<ModelVariant> list = model_variants();
@@ -61,6 +82,7 @@ std::vector<ModelVariant> random_variants() {
     mixed.source.profiles = {"raid0", mixed.pool.profile.substr(0, mixed.pool.profile.find('+'))};
     list.push_back(mixed);
   }
+  for (const ModelVariant& full : full_variants()) list.push_back(full);
   ModelVariant mixed_warp = warp;
   mixed_warp.name = "raid5_raid1_warp";
   mixed_warp.seed = 21;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "raid/page_run_io.hpp"
+#include "raid/row_replacement.hpp"
 #include "support/group_runner.hpp"
 #include "support/level_shapes.hpp"
 #include "support/on_all_groups.hpp"
@@ -402,6 +403,66 @@ TEST_P(Parities, MergingReadsWhatTheRowGivesBack) {
     }
   });
   for (const u64 word : space().parity->scratch_free) EXPECT_EQ(word, ~u64{0}) << "scratch pages are lost";
+}
+
+// Pages come into a row whose others stay: parities are those of all, what left the row is in them no more, a page of the
+// row that was lost comes back, and doing it twice, or from the middle on, changes nothing. No old parity is read.
+TEST_P(Parities, RowsGetNewPagesAsWholeValues) {
+  test::Sequence random(77);
+  std::vector<u8> bytes(chunk().stripe_pages * u64{chunk().column_count} * page_size);
+  fill_random(bytes.data(), bytes.size(), 5);
+  std::vector<u8> memory((row_work_page_count + 1) * page_size);
+  u8* work = memory.data() + (page_size - reinterpret_cast<std::uintptr_t>(memory.data()) % page_size);
+  const Stripe stripe = stripe_of(chunk(), 0);
+  on_all_groups([&](auto g) {
+    const RowView view = row_view(space(), 0, row_place(chunk(), stripe.first).row);
+    if (g.leader()) free_all();
+    write(g, stripe.first, static_cast<u32>(stripe.page_count), bytes, stripe.first);
+    const u64 all = view.slot_count >= 64 ? ~u64{0} : (u64{1} << view.slot_count) - 1;
+    // Slot 0 gets a new page, the last one leaves the sum, if there are as many.
+    const u64 leaves = view.slot_count > 2 ? u64{1} << (view.slot_count - 1) : 0;
+    const RowValues values{0, 0, view.row, all & ~leaves, 1, work};
+    serial(g, [&] {
+      fill_random(work, page_size, 9);
+      for (u32 j = 0; j < chunk().parity_count; ++j) std::memset(parity_memory(space(), view, j), 0x77, page_size);
+    });
+    EXPECT_EQ(prepare_row(g, space(), values, work + (row_work_page_count - 1) * page_size), Status::ok);
+    for (u32 time = 0; time < 2; ++time) {
+      EXPECT_EQ(replace_row(g, space(), values), Status::ok);
+      serial(g, [&] {
+        EXPECT_EQ(std::memcmp(medium(row_page(view, 0)), work, page_size), 0);
+        EXPECT_EQ(slots_in_parity(space(), view), all & ~leaves);
+        expect_parities(view.row);
+        // As a crash in the middle leaves it.
+        std::memset(medium(row_page(view, 0)), 0x11, page_size / 2);
+        std::memset(parity_memory(space(), view, 0), 0x22, page_size / 2);
+      });
+    }
+    EXPECT_EQ(replace_row(g, space(), values), Status::ok);
+    serial(g, [&] { std::memset(medium(row_page(view, 0)), 0x33, page_size); });
+    u8* read = work + (row_work_page_count - 1) * page_size;
+    EXPECT_EQ(read_page(g, space(), address(row_page(view, 0)), read), Status::ok);
+    serial(g, [&] { EXPECT_EQ(std::memcmp(read, work, page_size), 0); });
+  });
+}
+
+// A page that stays and cannot be read: its bytes get into no parity.
+TEST_P(Parities, NoRowIsPreparedFromADamagedPage) {
+  if (row_view(space(), 0, 0).slot_count < 2) GTEST_SKIP() << "a row of one page";
+  std::vector<u8> bytes(chunk().stripe_pages * u64{chunk().column_count} * page_size);
+  fill_random(bytes.data(), bytes.size(), 5);
+  std::vector<u8> memory((row_work_page_count + 1) * page_size);
+  u8* work = memory.data() + (page_size - reinterpret_cast<std::uintptr_t>(memory.data()) % page_size);
+  const Stripe stripe = stripe_of(chunk(), 0);
+  write(Lane{}, stripe.first, static_cast<u32>(stripe.page_count), bytes, stripe.first);
+  const RowView view = row_view(space(), 0, row_place(chunk(), stripe.first).row);
+  const RowValues values{0, 0, view.row, slots_in_parity(space(), view), 1, work};
+  u8* last = work + (row_work_page_count - 1) * page_size;
+  medium(row_page(view, 1))[100] ^= 1;
+  EXPECT_EQ(prepare_row(Lane{}, space(), values, last), Status::ok) << "made from the parities";
+  medium(row_page(view, 1))[100] ^= 1;
+  for (u32 j = 0; j < chunk().parity_count; ++j) parity_memory(space(), view, j)[100] ^= 1;
+  EXPECT_EQ(prepare_row(Lane{}, space(), values, last), Status::checksum_mismatch);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Parities, ::testing::ValuesIn(shapes),

@@ -5,33 +5,15 @@
 //   in place   a few pages, all of them data that no checkpoint refers to yet: overwritten in the gate;
 //   rounds     copy on write: new pages are allocated and filled (partial first and last pages merged with
 //              what was there), then a commit puts them into the map. Unwritten pages of the file are filled
-//              where they are: whoever reads them meanwhile, a crash included, sees zeros.
+//              where they are: whoever reads them meanwhile, a crash included, sees zeros. Without a whole stripe left
+//              in a class with parities, a round gets pages of one row that others have pages of (file_write_rows.hpp).
 // After each commit the file is consistent; a failure in a later round makes a short write.
 #pragma once
 
-#include "engine/handlers/file_common.hpp"
+#include "engine/handlers/file_write_rows.hpp"
 
 namespace gpu4fs::engine {
 namespace detail {
-
-enum class WriteStage : u32 { plan = 0, transfer = 1, commit = 2 };
-
-struct WriteState {
-  u32 started;
-  u32 page_count;         // of the round
-  u64 begin;              // bytes in the file
-  u64 end;
-  u64 position;           // committed up to here
-  u64 round_end;
-  u64 old_first_address;  // content of a partial first page, no_address: zeros
-  u64 old_last_address;   // and of a partial last page
-  u8* data;               // byte `begin`
-};
-
-// A replay of a write whose pages are on the medium.
-GPU4FS_FN inline bool replays_extents(const CommandState& c) {
-  return is_replay(c) && c.operation.replay->extent_count != 0;
-}
 
 // Gate: bytes [from, to) of the file were written, and go into the record.
 template <class Group>
@@ -93,18 +75,6 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_inline(Group g, Engine& engine, CommandSt
   stamp_written(g, engine, c, ref, state.end);
   record_bytes(g, engine, c, ref, state.begin, state.end, ref.inode->inline_data() + state.begin);
   return Status::ok;
-}
-
-struct ByteRange {
-  u32 from;
-  u32 to;
-};
-
-// The bytes of file page `page` that lie in [begin, end).
-GPU4FS_FN constexpr ByteRange range_in_page(u64 page, u64 begin, u64 end) {
-  const u64 page_begin = page * page_size;
-  return {static_cast<u32>(maximum(page_begin, begin) - page_begin),
-          static_cast<u32>(minimum(page_begin + page_size, end) - page_begin)};
 }
 
 // Whether the whole write falls on data pages that may be overwritten; their runs are put into c.extents,
@@ -193,19 +163,6 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_in_place(Group g, Engine& engine, Command
   return Status::ok;
 }
 
-// Old content of file page `page`, needed where the write leaves some of it.
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status find_old_page(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 page,
-                               u64* address) {
-  const WriteState& state = scratch_of<WriteState>(c);
-  *address = raid::no_address;
-  const u64 page_begin = page * page_size;
-  if (page_begin >= ref.inode->size_bytes) return Status::ok;
-  const bool begins_it = state.position <= page_begin;
-  if (begins_it && state.end >= minimum(page_begin + page_size, ref.inode->size_bytes)) return Status::ok;
-  return data_page_of(g, engine, c, ref, page, address);
-}
-
 // Pages [first + done, ...) are the file's own unwritten ones: as many as lie in one run enter the round.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Allocated take_unwritten(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 first,
@@ -260,6 +217,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_round_pages(Group g, Engine& engine, Comma
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status try_plan_round(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   WriteState& state = scratch_of<WriteState>(c);
+  serial(g, [&] { c.operation.may_use_emergency = is_replay(c) ? 1 : 0; });
   const u64 first = state.position / page_size;
   const u64 page_end = divide_up(state.end, page_size);
   const u32 wanted = round_pages(engine, first, page_end - first);
@@ -275,6 +233,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_plan_round(Group g, Engine& engine, Command
   if (covered > 1) GPU4FS_TRY(find_old_page(g, engine, c, ref, first + covered - 1, &old_last));
   serial(g, [&] {
     state.page_count = covered;
+    state.in_row = 0;
     state.round_end = minimum(state.end, (first + covered) * page_size);
     state.old_first_address = old_first;
     state.old_last_address = old_last;
@@ -306,6 +265,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status adopt_round(Group g, Engine& engine, CommandSta
   const u32 pages = adopt_extents(g, c);
   GPU4FS_TRY(check_in_place(g, engine, c, ref, state.position / page_size));
   return serial(g, [&] {
+    for (u32 i = 0; i < c.extent_count; ++i) {
+      const raid::Extent extent{c.extents[i].address, c.extents[i].page_count, 0};
+      if (!extent_is_in_place(c.extents[i]) && !fs::pages_are_uncommitted(engine.fs, extent)) return Status::corrupt_structure;
+    }
     state.page_count = pages;
     state.round_end = state.end;
     const u64 needed = divide_up(state.end, page_size) - state.position / page_size;
@@ -361,7 +324,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
   fs::MapCost cost{};
   GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, first, first + state.page_count, &cost));
   GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, cost.changed, cost.fresh));
-  const bool by_bytes = !replays_extents(c) && state.round_end - state.position <= log_inline_bytes_max(engine.fs);
+  const bool by_bytes = !replays_extents(c) && state.in_row == 0 &&
+                        state.round_end - state.position <= log_inline_bytes_max(engine.fs);
   const u64 byte_count = by_bytes ? state.round_end - state.position : 0;
   GPU4FS_TRY(reserve_record(g, engine, c, byte_count, by_bytes ? 0 : c.extent_count));
   GPU4FS_TRY(enter_gate(g, engine, c));
@@ -391,6 +355,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
     c.command.data += bytes;
     c.command.aux += bytes;
     state.position = state.round_end;
+    state.in_row = 0;
+    c.operation.may_use_emergency = is_replay(c) ? 1 : 0;
     c.stage = static_cast<u32>(WriteStage::plan);
     c.command.flags = static_cast<u16>(c.command.flags & ~format::command_flag_append);
   });
@@ -450,9 +416,12 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_write(Group g, Engine& engine, CommandState&
       status = detail::write_without_rounds(g, engine, c, ref, &done);
       if (status != Status::ok || done) break;
       status = detail::plan_round(g, engine, c, ref);
+      if (status == Status::no_space) status = detail::plan_row_round(g, engine, c, ref);
       if (status != Status::ok) break;
       const u32 page_count = state.page_count;
-      if (detail::replays_extents(c)) {
+      if (serial(g, [&] { return state.in_row != 0; })) {
+        // Its pages are in a record, and follow it.
+      } else if (detail::replays_extents(c)) {
         detail::go_to_stage(g, c, static_cast<u32>(WriteStage::commit));
       } else if (page_count > engine.config.inline_transfer_pages) {
         detail::go_to_stage(g, c, static_cast<u32>(WriteStage::transfer));
@@ -462,6 +431,10 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_write(Group g, Engine& engine, CommandState&
         if (status != Status::ok) break;
         detail::go_to_stage(g, c, static_cast<u32>(WriteStage::commit));
       }
+    }
+    if (serial(g, [&] { return state.in_row != 0; }) && c.stage != static_cast<u32>(WriteStage::commit)) {
+      status = detail::write_row_round(g, engine, c);
+      if (status != Status::ok) break;
     }
     status = detail::commit_round(g, engine, c, ref);
   }

@@ -4,6 +4,7 @@
 
 #include "engine/clock.hpp"
 #include "engine/engine.hpp"
+#include "engine/handlers/file_write_rows.hpp"
 #include "engine/handlers/sync.hpp"
 #include "fs/journal/checkpoint.hpp"
 #include "fs/pages/evict.hpp"
@@ -389,12 +390,14 @@ GPU4FS_FN Step step_load_chunks(Group g, Engine& engine, CommandState& c) {
   return Step::fail(serial(g, [&] { return fs::check_page_used(engine.fs, engine.fs.page_used_staged); }));
 }
 
-// Internal, before the replay of the record at `output`: the pages that it names are allocated and get descriptors.
+// Internal, before the replay of the record at `output`: the pages that it names are allocated and get descriptors. One of a
+// row is carried out; those come before all others.
 // checksum_mismatch: they were not written before the end; the log ends in front of this record.
 template <class Group>
 GPU4FS_FN Step step_claim_logged(Group g, Engine& engine, CommandState& c) {
   const format::LogRecord* record = c.operation.replay;
   if (record == nullptr) return Step::fail(Status::bad_descriptor);
+  if (record->opcode == format::LogOpcode::row) return Step::fail(detail::carry_out_row(g, engine, c, *record));
   fs::FileSystem& fs = engine.fs;
   const format::LogExtent* extents = fs::record_extents(*record);
   for (u32 i = serial(g, [&] { return c.stage; }); i < record->extent_count; ++i) {

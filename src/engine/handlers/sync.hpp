@@ -61,8 +61,9 @@ struct SyncScratch {
   u64 written;   // LSN, as the writer
 };
 
+// At the end: a write that makes its record durable has a state of its own in front.
 GPU4FS_FN inline SyncScratch& sync_scratch(CommandState& c) {
-  return *reinterpret_cast<SyncScratch*>(c.scratch);
+  return *reinterpret_cast<SyncScratch*>(c.scratch + command_scratch_size - sizeof(SyncScratch));
 }
 
 // Leader.
@@ -114,23 +115,31 @@ GPU4FS_FN Status write_log_for_all(Group g, Engine& engine, CommandState& c) {
   return fs::write_log(g, fs, range.from, end);
 }
 
-// Stages `write` and `flushed`. Answers the step to leave with; complete: the goal is durable.
+// As the writer, at any stage but `flushed` first: the log and all devices. ok: end_log_flush() follows. parked, again: the
+// step comes back, at stage `flushed` once the devices have been asked. Else the log is given up.
 template <class Group>
-GPU4FS_FN Step flush_log(Group g, Engine& engine, CommandState& c) {
-  if (c.stage == static_cast<u32>(SyncStage::write)) {
+GPU4FS_FN GPU4FS_NOINLINE Status write_and_flush_log(Group g, Engine& engine, CommandState& c, u32 flushed) {
+  if (c.stage != flushed) {
     const Status status = write_log_for_all(g, engine, c);
-    if (status == Status::again) return Step::fail(status);
-    if (status != Status::ok) return fail_log_flush(g, engine, c, status);
+    if (status == Status::again) return status;
+    if (status != Status::ok) return fail_log_flush(g, engine, c, status).status;
     const bool flushes = serial(g, [&] {
       fence<Order::acq_rel, Scope::system>();
-      c.stage = static_cast<u32>(SyncStage::flushed);
+      c.stage = flushed;
       c.upcall_result = Status::ok;
       return devices_need_flush(engine);
     });
-    if (flushes) return Step::fail(upcall(g, engine, c, UpcallKind::flush_device, ~u64{0}));
+    if (flushes) return upcall(g, engine, c, UpcallKind::flush_device, ~u64{0});
   }
-  const Status flushed = serial(g, [&] { return flush_outcome(engine, c); });
-  if (flushed != Status::ok) return fail_log_flush(g, engine, c, flushed);
+  const Status outcome = serial(g, [&] { return flush_outcome(engine, c); });
+  return outcome == Status::ok ? outcome : fail_log_flush(g, engine, c, outcome).status;
+}
+
+// Stages `write` and `flushed`. Answers the step to leave with; complete: the goal is durable.
+template <class Group>
+GPU4FS_FN Step flush_log(Group g, Engine& engine, CommandState& c) {
+  const Status status = write_and_flush_log(g, engine, c, static_cast<u32>(SyncStage::flushed));
+  if (status != Status::ok) return Step::fail(status);
   const bool counts = serial(g, [&] {
     const bool is_whole = !raid::has_unrecorded_loss(engine.fs.space);
     end_log_flush(engine, c, is_whole ? sync_scratch(c).written : 0, false);

@@ -209,13 +209,13 @@ GPU4FS_FN inline void note_replayed(FileSystem& fs, const Operation& op) {
 
 // Gate, under the operation's locks, before they are given up: the record of what this commit does. `header` has
 // the operation's fields, equal on all ranks; lsn, length, time and epoch are filled in here. The room was
-// promised. During a replay nothing is recorded.
+// promised. During a replay nothing is recorded. Answers the record's LSN.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void append_log(Group g, FileSystem& fs, Operation& op, const format::LogRecord& header,
+GPU4FS_FN GPU4FS_NOINLINE u64 append_log(Group g, FileSystem& fs, Operation& op, const format::LogRecord& header,
                                           const LogPayload& payload) {
   if (!log_is_on(fs)) {
     serial(g, [&] { detail::note_replayed(fs, op); });
-    return;
+    return 0;
   }
   OperationLog& log = fs.log;
   const u32 length =
@@ -244,6 +244,7 @@ GPU4FS_FN GPU4FS_NOINLINE void append_log(Group g, FileSystem& fs, Operation& op
   }
   serial(g, [&] { fetch_add<Order::relaxed, Scope::engine>(&log.named_pages, pages); });
   serial(g, [&] { store<Order::release, Scope::engine>(detail::ready_word(log, lsn), lsn); });
+  return lsn;
 }
 
 // True once each time half of the log has come into use, or so many pages are named that a recovery would take

@@ -9,6 +9,7 @@
 
 #include "base/status.hpp"
 #include "fs/fs_types.hpp"
+#include "fs/space/partial_stripes.hpp"
 #include "fs/space/space_counters.hpp"
 #include "fs/space/stripes.hpp"
 #include "raid/translate.hpp"
@@ -89,16 +90,30 @@ GPU4FS_FN inline bool pages_are_taken(const FileSystem& fs, raid::Extent extent)
   return detail::count_busy(chunk, location.page, extent.page_count) == extent.page_count;
 }
 
+// Whether a record's extent may become part of a file: its pages were claimed, and no other record has had them.
+GPU4FS_FN inline bool pages_are_uncommitted(const FileSystem& fs, raid::Extent extent) {
+  if (!pages_are_taken(fs, extent)) return false;
+  const raid::PageLocation location = detail::location_of(fs, extent);
+  u64 committed = 0;
+  detail::for_each_word(location.page, extent.page_count, [&](u64 word, u64 mask) {
+    committed |= load<Order::relaxed, Scope::engine>(&fs.space.chunks[location.chunk].bitmaps.committed[word]) & mask;
+  });
+  return committed == 0;
+}
+
 // Before any command runs: the free pages of `extent` are taken, as by an allocation, and belong to
-// the operation whose record names them; `filled`: with their content. Status: corrupt_structure for pages that are not
-// free.
+// the operation whose record names them; `filled`: with their content. So do closed pages, which were lent to it
+// (fs/space/partial_stripes.hpp). Status: corrupt_structure for others.
 GPU4FS_FN GPU4FS_NOINLINE inline Status claim_extent(FileSystem& fs, raid::Extent extent, bool filled = true) {
   raid::PageLocation location;
   GPU4FS_TRY(raid::find_page(fs.space, extent.address, &location));
   raid::ChunkState& chunk = fs.space.chunks[location.chunk];
   if (extent.page_count == 0 || extent.page_count > chunk.page_count - location.page)
     return Status::corrupt_structure;
-  if (detail::count_busy(chunk, location.page, extent.page_count) != 0) return Status::corrupt_structure;
+  if (detail::count_busy(chunk, location.page, extent.page_count) != 0) {
+    for (u64 i = 0; i < extent.page_count; ++i) GPU4FS_TRY(claim_closed_page(chunk, location.page + i));
+    return Status::ok;
+  }
   const bool striped = detail::has_stripes(chunk);
   u32 cost = extent.page_count;
   if (striped) cost = detail::claim_stripes_of(chunk, location.page, extent.page_count, filled);

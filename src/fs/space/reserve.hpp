@@ -7,6 +7,7 @@
 #include "base/status.hpp"
 #include "fs/fs_types.hpp"
 #include "fs/space/space_counters.hpp"
+#include "raid/device_loss.hpp"
 
 namespace gpu4fs::fs {
 
@@ -30,11 +31,32 @@ GPU4FS_FN inline u64 kept_back_pages(const FileSystem& fs, u32 page_class, u64 t
   return kept_back_pages(total, fs.space.page_cost[page_class], page_class == fs.space.metadata_class);
 }
 
+// Whether closed pages of the class are lent at all now (fs/space/partial_stripes.hpp).
+GPU4FS_FN inline bool lends_rows(const FileSystem& fs, u32 page_class) {
+  GPU4FS_CHECK_LT(page_class, format::profile_max);
+  return fs.log.capacity != 0 && fs.read_only == 0 && (fs.space.striped_classes >> page_class & 1) != 0 &&
+         raid::failed_devices(fs.space) == 0;
+}
+
+// Closed pages of the class that could be lent, those of chunks included that the engine does not reach yet.
+GPU4FS_FN GPU4FS_NOINLINE inline u64 closed_pages_of(const FileSystem& fs, u32 page_class) {
+  if (!lends_rows(fs, page_class)) return 0;
+  u64 sum = 0;
+  for (u32 i = 0; i < raid::chunk_count_of(fs.space); ++i) {
+    const raid::ChunkState& chunk = fs.space.chunks[i];
+    if (chunk.page_class != page_class || detail::is_frozen(chunk)) continue;
+    if (load<Order::acquire, Scope::engine>(&chunk.loaded) == 0) continue;
+    sum += load<Order::relaxed, Scope::engine>(&chunk.closed_pages);
+  }
+  return sum;
+}
+
 // Pages that a class has, with those of chunks that could still be made for it if no other class got any.
 struct ClassRoom {
   u64 total;
   u64 free;       // for whoever asks next
   u64 available;  // without what is kept back for commands that free space
+  u64 closed;     // of both: for writes of file data only
 };
 GPU4FS_FN GPU4FS_NOINLINE inline ClassRoom room_of(const FileSystem& fs, u32 page_class) {
   GPU4FS_CHECK_LT(page_class, format::profile_max);
@@ -44,10 +66,12 @@ GPU4FS_FN GPU4FS_NOINLINE inline ClassRoom room_of(const FileSystem& fs, u32 pag
   const u64 pending = load<Order::relaxed, Scope::engine>(&counters.freed_pending);
   const u64 total = load<Order::relaxed, Scope::engine>(&counters.total);
   const u64 growable = load<Order::relaxed, Scope::engine>(&counters.growable);
-  const u64 left = minimum(total, free - minimum(free, reserved) + pending) + growable;
+  const u64 closed = closed_pages_of(fs, page_class);
+  const u64 whole = minimum(total, free - minimum(free, reserved) + pending) + growable;
   u64 kept_back = load<Order::relaxed, Scope::engine>(&counters.emergency);
   if (growable != 0) kept_back = maximum(kept_back, kept_back_pages(fs, page_class, total + growable));
-  return {total + growable, left, left - minimum(left, kept_back)};
+  const u64 available = whole - minimum(whole, kept_back);
+  return {total + growable, minimum(total + growable, whole + closed), available + closed, closed};
 }
 
 namespace detail {
@@ -112,8 +136,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status promise_pages(FileSystem& fs, Operation&
   if (fs.read_only != 0) return Status::read_only;
   GPU4FS_CHECK_LT(page_class, format::profile_max);
   SpaceCounters& counters = fs.counters[page_class];
-  const u64 kept_back =
-      op.may_use_emergency != 0 ? 0 : load<Order::relaxed, Scope::engine>(&counters.emergency);
+  const u64 emergency = load<Order::relaxed, Scope::engine>(&counters.emergency);
+  const u64 kept_back = op.may_use_emergency == 0 ? emergency : op.may_use_emergency == 1 ? 0 : emergency / 2;
   if (page_count > load<Order::relaxed, Scope::engine>(&counters.total)) return Status::no_space;
   const u64 cost = page_count * fs.space.page_cost[page_class];
   while (!take_available(counters, cost, kept_back)) {

@@ -18,4 +18,5 @@
 #include "fs/space/chunk_load.hpp"
 #include "fs/space/extents.hpp"
 #include "fs/space/freeze.hpp"
+#include "fs/space/partial_stripes.hpp"
 #include "fs/space/reserve.hpp"

@@ -9,6 +9,9 @@
 //   zero bits of `busy`   pages of free stripes
 //   stripe_closed         by stripe: how many of its pages are closed
 //
+// When no whole stripe is left, closed pages are lent to commands that log what they do to the row
+// (fs/space/partial_stripes.hpp).
+//
 // Counting. The pages behind the last whole stripe of a region, its tail, are given out only with the region. So they
 // are in none of the counters of space_counters.hpp: there a region of 512 pages counts as region_cost() pages,
 // a multiple of the stripe, and every sum is a multiple of it too, so that whoever was promised a stripe finds one. A
@@ -37,10 +40,15 @@ GPU4FS_FN inline u32 stripe_cost(const ChunkState& chunk, const raid::Stripe& st
   return stripe.page_count == stripe_pages(chunk) ? static_cast<u32>(stripe.page_count) : 0;
 }
 
+// Of stripe_closed: somebody looks which pages they are, so the stripe does not become free.
+inline constexpr u32 stripe_held_bit = u32{1} << 31;
+
 // All pages of the stripe are closed: it is free.
 GPU4FS_FN GPU4FS_NOINLINE inline void release_stripe(FileSystem& fs, ChunkState& chunk, const raid::Stripe& stripe) {
   raid::clear_in_parity(chunk, stripe.first, stripe.page_count);
   store<Order::relaxed, Scope::engine>(&chunk.stripe_closed[stripe.index], 0u);
+  const u32 closed = fetch_sub<Order::relaxed, Scope::engine>(&chunk.closed_pages, static_cast<u32>(stripe.page_count));
+  GPU4FS_CHECK_GE(u64{closed}, stripe.page_count);
   for_each_word(stripe.first, stripe.page_count, [&](u64 word, u64 mask) { clear_busy(chunk, word, mask); });
   give_to_everyone(fs, chunk, stripe_cost(chunk, stripe));
 }
@@ -53,8 +61,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline void close_pages(FileSystem& fs, ChunkState& ch
   for (u64 page = first; page < end;) {
     const raid::Stripe stripe = raid::stripe_of(chunk, page);
     const u32 here = static_cast<u32>(minimum(end, stripe.first + stripe.page_count) - page);
+    fetch_add<Order::relaxed, Scope::engine>(&chunk.closed_pages, here);
     const u32 before = fetch_add<Order::acq_rel, Scope::engine>(&chunk.stripe_closed[stripe.index], here);
-    GPU4FS_CHECK_LE(before + here, stripe.page_count);
+    GPU4FS_CHECK_LE((before & ~stripe_held_bit) + here, stripe.page_count);
     if (before + here == stripe.page_count) release_stripe(fs, chunk, stripe);
     page += here;
   }
@@ -246,6 +255,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_striped(FileSystem& fs, O
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 derive_stripes(Group g, ChunkState& chunk) {
   u64 free = 0;
+  u64 closed = 0;
   for (u64 s = g.rank(); s < chunk.stripe_count; s += g.size()) {
     const raid::Stripe stripe = raid::stripe_at(chunk, s);
     u32 taken = 0;
@@ -254,6 +264,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 derive_stripes(Group g, ChunkState& chunk) {
     });
     GPU4FS_CHECK_LE(taken, stripe.page_count);
     chunk.stripe_closed[s] = taken == 0 ? 0 : static_cast<u32>(stripe.page_count) - taken;
+    closed += chunk.stripe_closed[s];
     if (taken == 0) {
       raid::clear_in_parity(chunk, stripe.first, stripe.page_count);
       free += stripe_cost(chunk, stripe);
@@ -263,7 +274,8 @@ GPU4FS_FN GPU4FS_NOINLINE u64 derive_stripes(Group g, ChunkState& chunk) {
       });
     }
   }
-  g.sync();
+  closed = g.reduce(closed, [](u64 a, u64 b) { return a + b; });
+  serial(g, [&] { chunk.closed_pages = static_cast<u32>(closed); });
   return g.reduce(free, [](u64 a, u64 b) { return a + b; });
 }
 
@@ -285,6 +297,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 claim_stripes_of(ChunkState& chunk, u64 fir
     }
     const u32 left = static_cast<u32>(stripe.page_count - (stop - page));
     fetch_add<Order::relaxed, Scope::engine>(&chunk.stripe_closed[stripe.index], left);
+    fetch_add<Order::relaxed, Scope::engine>(&chunk.closed_pages, left);
     cost += stripe_cost(chunk, stripe);
     page = stop;
   }

@@ -12,6 +12,8 @@ inline constexpr u32 row_lock_count = 8192;
 // More than all workers of an engine hold at once: none takes more than three, so nobody waits for ever.
 inline constexpr u32 scratch_page_count = 1024;
 inline constexpr u32 no_scratch = scratch_page_count;
+// Pages that are put together for a row's record (raid/row_replacement.hpp), and one more.
+inline constexpr u32 row_work_page_count = 8;
 
 struct ParityState {
   // A row's parities and the flags that say what is in them change under the lock that its number picks.
@@ -23,6 +25,8 @@ struct ParityState {
   u64 reconstructed_count;  // atomic: pages that were made from others
   u64 scratch_free[scratch_page_count / 64];  // atomic words: a bit a page
   u64 lost_devices;         // a bit each: pages of logged operations had to be made from others (raid/logged_pages.hpp)
+  u32 row_work_taken;       // atomic: one command at a time, within a step
+  alignas(cache_line) u8 row_work[row_work_page_count][page_size];
   alignas(cache_line) u8 scratch[scratch_page_count][page_size];
 };
 

@@ -134,6 +134,16 @@ std::string find_extent_problem(const LogRecord& record, const format::LogRecord
   return whole || record.opcode != LogOpcode::allocate ? "" : "part of a page";
 }
 
+// Of records of rows. What the row is like the engine knows.
+std::string find_row_problem(const LogRecord& record) {
+  const u64 pages = record.data_length / page_size;
+  const u64 written = popcount(record.number);
+  const bool fits = record.offset % page_size == 0 && record.data_length % page_size == 0 && record.extent_count == 0 &&
+                    record.name_length == 0 && record.second_name_length == 0 && written != 0 && pages > written &&
+                    (record.number & ~record.second_inode) == 0;
+  return fits ? "" : "row";
+}
+
 std::string find_argument_problem(const LogRecord& record, const format::LogRecordLayout& layout) {
   if (record.name_length > name_length_max || record.second_name_length > name_length_max) return "names";
   switch (record.opcode) {
@@ -147,6 +157,8 @@ std::string find_argument_problem(const LogRecord& record, const format::LogReco
       return find_extent_problem(record, layout);
     case LogOpcode::write_bytes:
       return record.size == record.data_length ? "" : "size";
+    case LogOpcode::row:
+      return find_row_problem(record);
     case LogOpcode::set_inode:
       return record.data_length == sizeof(format::AttributeRecord) ? "" : "size";
     default:

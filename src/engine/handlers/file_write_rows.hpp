@@ -1,0 +1,238 @@
+// Rounds of a write whose pages are of one row that others have pages of: how a class with parities is used up when no
+// whole stripe of it is left (docs/raid.md; fs/space/partial_stripes.hpp says which rows, raid/row_replacement.hpp how).
+//
+//   plan      pages are lent; they and the row's new parities are put together in engine memory, and become a record of
+//             the log, inside the commit gate
+//   row_...   the record is made durable, as a sync would
+//   then      the row is written, from the record's bytes in the log's ring, and the round commits as any other, with a
+//             record that names its pages
+//
+// From the record on a running update of parities is counted for the command: a checkpoint that would make the record
+// superfluous waits until the row is written, or the command has given up. A command that gives up leaves its record in the
+// log. A recovery that carries it out writes pages that nobody uses and parities that fit them.
+#pragma once
+
+#include "engine/handlers/file_write_state.hpp"
+#include "engine/handlers/sync.hpp"
+#include "raid/row_replacement.hpp"
+
+namespace gpu4fs::engine {
+namespace detail {
+
+// Rows that are tried, if pages of them cannot be read.
+inline constexpr u32 row_attempts_max = 4;
+
+GPU4FS_FN inline raid::RowValues row_values_of(const fs::RowLoan& loan, u8* bytes) {
+  return {loan.chunk, 0, loan.row, loan.kept | loan.lent, loan.lent, bytes};
+}
+
+// Leader: the loan's pages are the round's.
+GPU4FS_FN GPU4FS_NOINLINE inline void take_lent_pages(Engine& engine, CommandState& c, const fs::RowLoan& loan) {
+  WriteState& state = scratch_of<WriteState>(c);
+  GPU4FS_CHECK_EQ(c.extent_count, 0u);
+  const raid::RowView view = raid::row_view(engine.fs.space, loan.chunk, loan.row);
+  const u64 base = engine.fs.space.chunks[loan.chunk].base_address;
+  for (u64 left = loan.lent; left != 0; left &= left - 1) {
+    const u64 page = raid::row_page(view, static_cast<u32>(count_trailing_zeros(left)));
+    c.extents[c.extent_count] = {base + page * page_size, 1, c.extent_count};
+    ++c.extent_count;
+  }
+  const u64 first = state.position / page_size;
+  state.page_count = c.extent_count;
+  state.round_end = minimum(state.end, (first + state.page_count) * page_size);
+}
+
+// The round's pages into `bytes`.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status compose_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u8* bytes) {
+  const WriteState& state = scratch_of<WriteState>(c);
+  const u64 first = state.position / page_size;
+  for (u32 i = 0; i < state.page_count; ++i) {
+    const ByteRange range = range_in_page(first + i, state.position, state.round_end);
+    u8* page = bytes + u64{i} * page_size;
+    if (range.from != 0 || range.to != page_size) {
+      u64 old = raid::no_address;
+      GPU4FS_TRY(find_old_page(g, engine, c, ref, first + i, &old));
+      if (old == raid::no_address) {
+        zero_page(g, page);
+      } else {
+        const Status read = raid::read_page(g, engine.fs.space, old, page, raid::PageUse::data);
+        GPU4FS_TRY(with_owner(g, engine, c.command.inode, read, old, 1));
+      }
+      g.sync();
+    }
+    const u8* source = state.data + ((first + i) * page_size + range.from - state.begin);
+    copy_bytes(g, page + range.from, source, range.to - range.from);
+  }
+  g.sync();
+  return Status::ok;
+}
+
+// The record of the row, whose values are put together, into the log. Status: parked, retry_after_checkpoint.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status log_row(Group g, Engine& engine, CommandState& c, const fs::RowLoan& loan, const u8* bytes) {
+  fs::FileSystem& fs = engine.fs;
+  GPU4FS_TRY(enter_gate(g, engine, c));
+  if (!serial(g, [&] { return fs::may_log_row(fs, loan); })) {
+    leave_gate(g, engine, c);
+    return Status::retry_after_checkpoint;
+  }
+  format::LogRecord record = serial(g, [&] {
+    c.operation.row_update = raid::detail::begin_update(*fs.space.parity) + 1;
+    fs::detail::mark_changed(fs.space.chunks[loan.chunk]);
+    const raid::RowView view = raid::row_view(fs.space, loan.chunk, loan.row);
+    format::LogRecord made = file_record_of(c, format::LogOpcode::row, c.command.inode);
+    made.offset = fs.space.chunks[loan.chunk].base_address + view.first * page_size;
+    made.number = loan.lent;
+    made.second_inode = loan.kept | loan.lent;
+    made.data_length =
+        static_cast<u32>((popcount(loan.lent) + fs.space.chunks[loan.chunk].parity_count) * page_size);
+    return made;
+  });
+  const u64 lsn = fs::append_log(g, fs, c.operation, record, fs::LogPayload{c.names, bytes, nullptr, 0, 0});
+  serial(g, [&] {
+    WriteState& state = scratch_of<WriteState>(c);
+    state.in_row = 1;
+    state.row_chunk = loan.chunk;
+    state.row = loan.row;
+    state.row_included = loan.kept | loan.lent;
+    state.row_written = loan.lent;
+    state.row_lsn = lsn;
+    sync_scratch(c).goal = load<Order::acquire, Scope::engine>(&fs.log.tail);
+    c.stage = static_cast<u32>(WriteStage::row_wait);
+    if (fs::log_wants_checkpoint(fs.log)) request_checkpoint(engine, 0);
+  });
+  leave_gate(g, engine, c);
+  return Status::ok;
+}
+
+// Within the memory that one command at a time has. Status: no_space: no row; others as they come.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status borrow_row(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u32 wanted) {
+  fs::FileSystem& fs = engine.fs;
+  u8* bytes = fs.space.parity->row_work[0];
+  u8* work = fs.space.parity->row_work[raid::row_work_page_count - 1];
+  for (u32 attempt = 0; attempt < row_attempts_max; ++attempt) {
+    const fs::RowLoan loan = serial(g, [&] {
+      const fs::RowLoan lent = fs::lend_row(fs, c.operation, wanted);
+      if (lent.status == Status::ok) take_lent_pages(engine, c, lent);
+      return lent;
+    });
+    GPU4FS_TRY(loan.status);
+    GPU4FS_TRY(compose_pages(g, engine, c, ref, bytes));
+    if (raid::prepare_row(g, fs.space, row_values_of(loan, bytes), work) == Status::ok) {
+      return log_row(g, engine, c, loan, bytes);
+    }
+    serial(g, [&] {
+      abandon_owned_extents(engine, c);
+      fs::pass_over_row(fs, loan);
+    });
+  }
+  return Status::no_space;
+}
+
+// As plan_round(), when there is no space for one; ok: the row's record is in the log.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status plan_row_round(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  static_assert(fs::row_record_pages_max < raid::row_work_page_count);
+  fs::FileSystem& fs = engine.fs;
+  const WriteState& state = scratch_of<WriteState>(c);
+  const bool is_possible = serial(g, [&] {
+    c.operation.profile = fs::effective_profile(fs, ref.inode->profile);
+    return !is_replay(c) && fs::lends_rows(fs, c.operation.profile - 1);
+  });
+  if (!is_possible) return Status::no_space;
+  // Where metadata shares the stripes, maps and inode find some in what is kept back.
+  serial(g, [&] { c.operation.may_use_emergency = 2; });
+  const u64 first = state.position / page_size;
+  const u32 wanted = static_cast<u32>(minimum<u64>(divide_up(state.end, page_size) - first, fs::row_record_pages_max));
+  fs::MapCost cost{};
+  GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, first, first + wanted, &cost));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, cost.changed, cost.fresh));
+  GPU4FS_TRY(fs::reserve_log(g, fs, c.operation, fs::log_bytes(0, fs::row_record_pages_max * page_size, 0)));
+  u32* taken = &fs.space.parity->row_work_taken;
+  if (serial(g, [&] { return exchange<Order::acquire, Scope::engine>(taken, 1u); }) != 0) return Status::again;
+  const Status status = borrow_row(g, engine, c, ref, wanted);
+  serial(g, [&] {
+    store<Order::release, Scope::engine>(taken, 0u);
+    if (status != Status::ok) abandon_owned_extents(engine, c);
+  });
+  return status;
+}
+
+// As the others who sync: ok when the record is durable.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status flush_row_record(Group g, Engine& engine, CommandState& c) {
+  if (c.stage == static_cast<u32>(WriteStage::row_wait)) {
+    const Status waited = serial(g, [&] {
+      const Status status = await_log(engine, c, sync_scratch(c).goal);
+      if (status == Status::exists) c.stage = static_cast<u32>(WriteStage::row_log);
+      return status;
+    });
+    if (waited != Status::exists) return waited;
+  }
+  GPU4FS_TRY(write_and_flush_log(g, engine, c, static_cast<u32>(WriteStage::row_flushed)));
+  return serial(g, [&] {
+    const bool is_whole = !raid::has_unrecorded_loss(engine.fs.space);
+    end_log_flush(engine, c, is_whole ? sync_scratch(c).written : 0, false);
+    return is_whole ? Status::ok : Status::retry_after_checkpoint;
+  });
+}
+
+// Makes the record durable and writes the row. Status: parked, again; retry_after_checkpoint: a device was lost
+// meanwhile, and nothing of the row was written; what a device says.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status write_row_round(Group g, Engine& engine, CommandState& c) {
+  fs::FileSystem& fs = engine.fs;
+  const WriteState& state = scratch_of<WriteState>(c);
+  GPU4FS_TRY(flush_row_record(g, engine, c));
+  if (serial(g, [&] { return raid::failed_devices(fs.space); }) != 0) return Status::retry_after_checkpoint;
+  u8* record = fs.log.ring + state.row_lsn % fs.log.capacity;
+  u8* bytes = record + format::log_record_layout(0, 0, 0).data_offset;
+  const raid::RowValues values{state.row_chunk, 0, state.row, state.row_included, state.row_written, bytes};
+  GPU4FS_TRY(raid::replace_row(g, fs.space, values));
+  serial(g, [&] {
+    end_row_update(engine, c);
+    c.stage = static_cast<u32>(WriteStage::commit);
+  });
+  return Status::ok;
+}
+
+// A row's record behind a crash, before anything of the row is read: it is written as the record says.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status carry_out_row(Group g, Engine& engine, CommandState& c, const format::LogRecord& record) {
+  fs::FileSystem& fs = engine.fs;
+  GPU4FS_TRY(serial(g, [&] { return fs::check_accessible(fs, c.operation, record.offset); }));
+  struct Plan {
+    Status status;
+    u32 chunk;
+    u64 row;
+  };
+  const Plan plan = serial(g, [&] {
+    raid::PageLocation location{};
+    GPU4FS_CHECK_OK(raid::find_page(fs.space, record.offset, &location));
+    raid::ChunkState& chunk = fs.space.chunks[location.chunk];
+    Plan made{Status::corrupt_structure, location.chunk, 0};
+    if (chunk.parity_count == 0 || location.page >= chunk.page_count) return made;
+    made.row = raid::row_place(chunk, location.page).row;
+    const raid::RowView view = raid::row_view(fs.space, location.chunk, made.row);
+    const u64 outside = view.slot_count >= 64 ? 0 : ~u64{0} << view.slot_count;
+    const bool fits = view.first == location.page && record.number != 0 && (record.second_inode & outside) == 0 &&
+                      (record.number & ~record.second_inode) == 0 &&
+                      record.data_length == (popcount(record.number) + chunk.parity_count) * page_size;
+    if (!fits) return made;
+    made.status = Status::ok;
+    for (u64 left = record.number; left != 0 && made.status == Status::ok; left &= left - 1) {
+      made.status = fs::claim_closed_page(chunk, raid::row_page(view, static_cast<u32>(count_trailing_zeros(left))));
+    }
+    fs::detail::mark_changed(chunk);
+    return made;
+  });
+  GPU4FS_TRY(plan.status);
+  const u32 offset = format::log_record_layout(0, record.data_length, 0).data_offset;
+  u8* bytes = const_cast<u8*>(reinterpret_cast<const u8*>(&record)) + offset;
+  return raid::replace_row(g, fs.space, {plan.chunk, 0, plan.row, record.second_inode, record.number, bytes});
+}
+
+}  // namespace detail
+}  // namespace gpu4fs::engine

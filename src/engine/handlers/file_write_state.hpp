@@ -1,0 +1,67 @@
+// What the ways of a write share (file_write.hpp).
+#pragma once
+
+#include "engine/handlers/file_common.hpp"
+
+namespace gpu4fs::engine {
+namespace detail {
+
+enum class WriteStage : u32 {
+  plan = 0,
+  transfer,
+  commit,
+  row_wait,     // for the row's record to be durable, as the following
+  row_log,      // as the writer of the log
+  row_flushed,
+};
+
+struct WriteState {
+  u32 started;
+  u32 page_count;         // of the round
+  u64 begin;              // bytes in the file
+  u64 end;
+  u64 position;           // committed up to here
+  u64 round_end;
+  u64 old_first_address;  // content of a partial first page, no_address: zeros
+  u64 old_last_address;   // and of a partial last page
+  u8* data;               // byte `begin`
+  u32 in_row;             // 1: the round's pages are of one row, and in its record
+  u32 row_chunk;
+  u64 row;
+  u64 row_included;       // raid::RowValues
+  u64 row_written;
+  u64 row_lsn;            // of the record
+};
+
+// A replay of a write whose pages are on the medium.
+GPU4FS_FN inline bool replays_extents(const CommandState& c) {
+  return is_replay(c) && c.operation.replay->extent_count != 0;
+}
+
+struct ByteRange {
+  u32 from;
+  u32 to;
+};
+
+// The bytes of file page `page` that lie in [begin, end).
+GPU4FS_FN constexpr ByteRange range_in_page(u64 page, u64 begin, u64 end) {
+  const u64 page_begin = page * page_size;
+  return {static_cast<u32>(maximum(page_begin, begin) - page_begin),
+          static_cast<u32>(minimum(page_begin + page_size, end) - page_begin)};
+}
+
+// Old content of file page `page`, needed where the write leaves some of it.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status find_old_page(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 page,
+                               u64* address) {
+  const WriteState& state = scratch_of<WriteState>(c);
+  *address = raid::no_address;
+  const u64 page_begin = page * page_size;
+  if (page_begin >= ref.inode->size_bytes) return Status::ok;
+  const bool begins_it = state.position <= page_begin;
+  if (begins_it && state.end >= minimum(page_begin + page_size, ref.inode->size_bytes)) return Status::ok;
+  return data_page_of(g, engine, c, ref, page, address);
+}
+
+}  // namespace detail
+}  // namespace gpu4fs::engine

@@ -1,0 +1,197 @@
+// Lending closed pages (fs/space/stripes.hpp): when a class has no whole stripe left, a command gets pages of one row of
+// a stripe that is partly used. It writes them together with all parities of the row, after a record of the log that has
+// all of these bytes is durable (raid/row_replacement.hpp, engine/handlers/file_write_rows.hpp).
+//
+// A row is lent if
+//   - all pages of its stripe are in use, freed and waiting for a checkpoint, or closed: then nobody else has pages of it
+//     that are still to be written. Lent pages are none of these, so a stripe is lent to one command at a time;
+//   - the durable checkpoint knows all pages of the stripe that are not closed, and no other is being written. So what the
+//     record sums up is durable before it, a recovery finds the stripe in use, and between two checkpoints a stripe is lent
+//     again only if a command gave up;
+//   - the chunk is not frozen, no device is lost, and there is a log.
+// Closed pages are in none of the counters of space_counters.hpp, so neither are lent ones: nothing is promised. Pages
+// that were lent are committed, freed and given back as any others. Plain functions, one rank.
+#pragma once
+
+#include "base/status.hpp"
+#include "fs/fs_types.hpp"
+#include "fs/space/reserve.hpp"
+#include "fs/space/stripes.hpp"
+
+namespace gpu4fs::fs {
+
+struct RowLoan {
+  Status status;
+  u32 chunk;
+  u64 row;
+  u64 kept;  // slots, a bit each: pages that the parities include and that are not closed
+  u64 lent;  // and those that the command has now
+};
+
+namespace detail {
+
+// Pages of a bitmap word that nobody uses and no checkpoint needs; on the way from one to the other, a few more.
+GPU4FS_FN inline u64 spare_pages(const ChunkState& chunk, u64 word) {
+  const raid::ChunkBitmaps& maps = chunk.bitmaps;
+  const u64 needed = load<Order::acquire, Scope::engine>(&maps.freed_old[word]) |
+                     load<Order::acquire, Scope::engine>(&maps.freed_now[word]) |
+                     load<Order::acquire, Scope::engine>(&maps.committed[word]);
+  return load<Order::relaxed, Scope::engine>(&maps.busy[word]) & ~needed;
+}
+
+GPU4FS_FN inline bool is_spare(const ChunkState& chunk, u64 page) {
+  return (spare_pages(chunk, page / 64) >> (page % 64) & 1) != 0;
+}
+
+GPU4FS_FN GPU4FS_NOINLINE inline u32 count_spare(const ChunkState& chunk, const raid::Stripe& stripe) {
+  u32 count = 0;
+  for_each_word(stripe.first, stripe.page_count,
+                [&](u64 word, u64 mask) { count += popcount(spare_pages(chunk, word) & mask); });
+  return count;
+}
+
+// The snapshot whose checkpoint is durable is the newest one of the chunk.
+GPU4FS_FN inline bool is_settled(const ChunkState& chunk) {
+  fence<Order::seq_cst, Scope::engine>();
+  return load<Order::acquire, Scope::engine>(&chunk.staged_changed) == 0;
+}
+
+// Whether it knows all pages of the stripe that are not spare.
+GPU4FS_FN GPU4FS_NOINLINE inline bool is_durable(const ChunkState& chunk, const raid::Stripe& stripe) {
+  u64 unknown = 0;
+  for_each_word(stripe.first, stripe.page_count, [&](u64 word, u64 mask) {
+    unknown |= mask & ~spare_pages(chunk, word) & ~load<Order::relaxed, Scope::engine>(&chunk.bitmaps.staged[word]);
+  });
+  return unknown == 0 && is_settled(chunk);
+}
+
+// The row of `page`, all of whose spare pages are closed and stay so. Status no_space: it has none.
+GPU4FS_FN GPU4FS_NOINLINE inline RowLoan look_at_row_to_lend(const FileSystem& fs, u32 index, u64 page, u32 wanted) {
+  const ChunkState& chunk = fs.space.chunks[index];
+  const raid::RowView view = raid::row_view(fs.space, index, raid::row_place(chunk, page).row);
+  RowLoan loan{Status::no_space, index, view.row, 0, 0};
+  for (u32 slot = 0; slot < view.slot_count; ++slot) {
+    const u64 at = raid::row_page(view, slot);
+    if (is_spare(chunk, at)) {
+      if (popcount(loan.lent) < wanted) loan.lent |= u64{1} << slot;
+    } else if (raid::is_in_parity(chunk, at)) {
+      loan.kept |= u64{1} << slot;
+    }
+  }
+  if (loan.lent != 0) loan.status = Status::ok;
+  return loan;
+}
+
+// Tries to lend up to `wanted` pages of a row of the stripe.
+GPU4FS_FN GPU4FS_NOINLINE inline RowLoan lend_row_of(FileSystem& fs, u32 index, u32 stripe_index, u32 wanted) {
+  ChunkState& chunk = fs.space.chunks[index];
+  u32* word = &chunk.stripe_closed[stripe_index];
+  RowLoan loan{Status::no_space, index, 0, 0, 0};
+  u32 closed = load<Order::relaxed, Scope::engine>(word);
+  if (closed == 0 || (closed & stripe_held_bit) != 0) return loan;
+  const raid::Stripe stripe = raid::stripe_at(chunk, stripe_index);
+  if (closed == stripe.page_count) return loan;
+  if (!compare_exchange<Order::acq_rel, Scope::engine>(word, closed, closed | stripe_held_bit)) return loan;
+  // Those that were closed at that moment are among the spare ones; if these are as many, they are the same.
+  if (count_spare(chunk, stripe) == closed) {
+    const bool is_ready = is_durable(chunk, stripe);
+    const u64 unit = raid::row_view(fs.space, index, raid::row_place(chunk, stripe.first).row).step;
+    for (u64 i = 0; i < unit && i < stripe.page_count && is_ready && loan.status != Status::ok; ++i) {
+      loan = look_at_row_to_lend(fs, index, stripe.first + i, wanted);
+    }
+    if (!is_ready) loan.status = Status::retry_after_checkpoint;
+  }
+  const u32 count = loan.status == Status::ok ? popcount(loan.lent) : 0;
+  if (count != 0) fetch_sub<Order::relaxed, Scope::engine>(&chunk.closed_pages, count);
+  const u32 before = fetch_sub<Order::acq_rel, Scope::engine>(word, stripe_held_bit + count);
+  // Whoever closed the last page meanwhile left this to us.
+  if (before - stripe_held_bit - count == stripe.page_count) release_stripe(fs, chunk, stripe);
+  return loan;
+}
+
+// In one chunk. Status: ok, retry_after_checkpoint, no_space.
+GPU4FS_FN GPU4FS_NOINLINE inline RowLoan lend_row_in(FileSystem& fs, u32 index, u32 wanted) {
+  ChunkState& chunk = fs.space.chunks[index];
+  RowLoan loan{Status::no_space, index, 0, 0, 0};
+  const u32 first = load<Order::relaxed, Scope::engine>(&chunk.lend_cursor);
+  for (u32 i = 0; i < chunk.stripe_count; ++i) {
+    const u32 stripe = static_cast<u32>((u64{first} + i) % chunk.stripe_count);
+    if (load<Order::relaxed, Scope::engine>(&chunk.stripe_closed[stripe]) == 0) continue;
+    const RowLoan found = lend_row_of(fs, index, stripe, wanted);
+    if (found.status == Status::ok) {
+      store<Order::relaxed, Scope::engine>(&chunk.lend_cursor, stripe);
+      return found;
+    }
+    if (found.status == Status::retry_after_checkpoint) loan.status = found.status;
+  }
+  return loan;
+}
+
+}  // namespace detail
+
+// Pages that a row's record has room for, parities included.
+inline constexpr u32 row_record_pages_max = 7;
+static_assert(format::log_record_layout(0, row_record_pages_max * page_size, 0).length <= format::log_record_bytes_max);
+
+// Pages of one row for the command, in profile op.profile: `wanted` > 0 or fewer. Status:
+//   no_space                none
+//   retry_after_checkpoint  none yet
+//   chunk_not_mapped        those of chunk op.wanted_chunk, perhaps
+GPU4FS_FN GPU4FS_NOINLINE inline RowLoan lend_row(FileSystem& fs, Operation& op, u32 wanted) {
+  GPU4FS_CHECK_GT(wanted, 0u);
+  const u32 page_class = detail::class_of(fs, op);
+  RowLoan none{Status::no_space, raid::no_chunk, 0, 0, 0};
+  if (!lends_rows(fs, page_class)) return none;
+  u32 out_of_reach = raid::no_chunk;
+  for (u32 i = 0; i < raid::chunk_count_of(fs.space); ++i) {
+    const raid::ChunkState& chunk = fs.space.chunks[i];
+    if (chunk.page_class != page_class || load<Order::relaxed, Scope::engine>(&chunk.closed_pages) == 0) continue;
+    const u32 bits = load<Order::acquire, Scope::engine>(&chunk.free_pages) & ~detail::free_number_mask;
+    if (bits == 0 && (detail::devices_of(chunk) & op.refused_devices) == 0) out_of_reach = i;
+    if (bits != detail::counted_bit) continue;
+    const u32 most = minimum(wanted, row_record_pages_max - chunk.parity_count);
+    const RowLoan found = detail::lend_row_in(fs, i, most);
+    if (found.status == Status::ok) return found;
+    if (found.status == Status::retry_after_checkpoint) none.status = found.status;
+  }
+  if (none.status != Status::no_space || out_of_reach == raid::no_chunk) return none;
+  op.wanted_chunk = out_of_reach;
+  none.status = Status::chunk_not_mapped;
+  return none;
+}
+
+// Inside the commit gate: whether the loan is still what it was, which a whole checkpoint may have come in between of, and
+// others have pages of the stripe. Then the stripe does not become free before a checkpoint makes a record that is made
+// now superfluous.
+GPU4FS_FN GPU4FS_NOINLINE inline bool may_log_row(const FileSystem& fs, const RowLoan& loan) {
+  const raid::ChunkState& chunk = fs.space.chunks[loan.chunk];
+  if (!detail::is_settled(chunk) || raid::failed_devices(fs.space) != 0) return false;
+  const raid::RowView view = raid::row_view(fs.space, loan.chunk, loan.row);
+  const raid::Stripe stripe = raid::stripe_of(chunk, view.first);
+  const u32 closed = load<Order::relaxed, Scope::engine>(&chunk.stripe_closed[stripe.index]) & ~detail::stripe_held_bit;
+  return closed + popcount(loan.lent) < stripe.page_count;
+}
+
+// The stripe of the loan, which was given back, is the last one that is tried next.
+GPU4FS_FN inline void pass_over_row(FileSystem& fs, const RowLoan& loan) {
+  raid::ChunkState& chunk = fs.space.chunks[loan.chunk];
+  const raid::Stripe stripe = raid::stripe_of(chunk, raid::row_view(fs.space, loan.chunk, loan.row).first);
+  store<Order::relaxed, Scope::engine>(&chunk.lend_cursor, static_cast<u32>((stripe.index + 1) % chunk.stripe_count));
+}
+
+// Before any command runs: the command whose record names the page, of a stripe that is partly used, has it until the
+// recovery ends. Doing it twice changes nothing. Status: corrupt_structure for one that is in use or free.
+GPU4FS_FN GPU4FS_NOINLINE inline Status claim_closed_page(raid::ChunkState& chunk, u64 page) {
+  GPU4FS_CHECK_LT(page, chunk.page_count);
+  if (!detail::has_stripes(chunk) || !detail::is_spare(chunk, page)) return Status::corrupt_structure;
+  const u64 bit = u64{1} << (page % 64);
+  const u64 old = fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[page / 64], bit);
+  if ((old & bit) != 0) return Status::ok;
+  const u32 before =
+      fetch_sub<Order::relaxed, Scope::engine>(&chunk.stripe_closed[raid::stripe_of(chunk, page).index], 1u);
+  GPU4FS_CHECK_GT(before, 0u);
+  fetch_sub<Order::relaxed, Scope::engine>(&chunk.closed_pages, 1u);
+  return Status::ok;
+}
+
+}  // namespace gpu4fs::fs

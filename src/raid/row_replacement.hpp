@@ -1,0 +1,165 @@
+// Rows of chunks with parities that get new pages though others of theirs are in use: the new pages and all parities as
+// whole values, which a record of the operation log has (format::LogOpcode::row).
+//
+// prepare_row() adds up the parities from the pages that stay, each of which is verified, and the new ones: nothing of the
+// old parities is in them. When the record is durable replace_row() writes what it says. Whoever reads the row's parities
+// sees the old row or the new one, because all changes under the row's lock; pages that stay are not touched. A crash in
+// between leaves a row of which only the record knows, so a recovery writes it again from there before it reads any row.
+//
+// Nobody else changes the row from prepare_row() to replace_row() (fs/space/partial_stripes.hpp). Uniform.
+#pragma once
+
+#include "raid/page_io.hpp"
+#include "raid/repair_pages.hpp"
+
+namespace gpu4fs::raid {
+
+struct RowValues {
+  u32 chunk;
+  u32 reserved;
+  u64 row;
+  u64 included;  // slots that the parities sum up, a bit each
+  u64 written;   // those of them that get new pages
+  u8* bytes;     // the new pages, lowest slot first, then all parities; 16-byte aligned
+};
+
+namespace detail {
+
+// Where the bytes of a slot that is written are.
+GPU4FS_FN inline u8* new_page_of(const RowValues& values, u32 slot) {
+  const u64 below = values.written & ((u64{1} << slot) - 1);
+  return values.bytes + u64{popcount(below)} * page_size;
+}
+
+GPU4FS_FN inline u8* new_parity_of(const RowValues& values, u32 j) {
+  return values.bytes + (u64{popcount(values.written)} + j) * page_size;
+}
+
+struct ReplacePlan {
+  Status status;
+  u32 parities;  // that can be written, a bit each
+  u64 pages;     // slots of those
+  RowView view;
+};
+
+GPU4FS_FN GPU4FS_NOINLINE inline void end_row_write(const LogicalSpace& space, const ReplacePlan& plan) {
+  for (u64 left = plan.pages; left != 0; left &= left - 1) {
+    end_copy_write(space, {plan.view.chunk, 0, row_page(plan.view, static_cast<u32>(count_trailing_zeros(left)))}, 1, 0);
+  }
+  for (u32 left = plan.parities; left != 0; left &= left - 1) {
+    end_parity_write(space, plan.view, static_cast<u32>(count_trailing_zeros(u64{left})));
+  }
+}
+
+// Announces everything before anything is written: a device that cannot be written and that the pool cannot do without
+// leaves the row as it is. Lost ones are passed over.
+GPU4FS_FN GPU4FS_NOINLINE inline ReplacePlan begin_row_write(const LogicalSpace& space, const RowValues& values) {
+  ReplacePlan plan{};
+  plan.view = row_view(space, values.chunk, values.row);
+  for (u64 left = values.written; left != 0 && plan.status == Status::ok; left &= left - 1) {
+    const u32 slot = static_cast<u32>(count_trailing_zeros(left));
+    const PageLocation location{values.chunk, 0, row_page(plan.view, slot)};
+    const Status status = begin_copy_write(space, location, 1, 0);
+    if (status == Status::ok) {
+      plan.pages |= u64{1} << slot;
+    } else if (!outlives_write_error(space, page_place(space, location, 0).device)) {
+      plan.status = status;
+    }
+  }
+  for (u32 j = 0; j < space.chunks[values.chunk].parity_count && plan.status == Status::ok; ++j) {
+    const Status status = begin_parity_write(space, plan.view, j);
+    if (status == Status::ok) {
+      plan.parities |= 1u << j;
+    } else if (!device_has_failed(space, parity_place(space, plan.view, j).device)) {
+      plan.status = status;
+    }
+  }
+  if (plan.status != Status::ok) end_row_write(space, plan);
+  return plan;
+}
+
+// The parities include what the record says, and nothing else. Leader.
+GPU4FS_FN GPU4FS_NOINLINE inline void describe_row(const LogicalSpace& space, const RowValues& values, const RowView& view) {
+  const ChunkState& chunk = space.chunks[values.chunk];
+  for (u32 slot = 0; slot < view.slot_count; ++slot) {
+    const u64 page = row_page(view, slot);
+    const u64 flag = (values.included >> slot & 1) != 0 ? u64{format::page_flag_in_parity} << 32 : 0;
+    Vector16 descriptor = load_shared_16(&chunk.descriptors[page]);
+    const u64 wanted = (descriptor.high & ~(u64{format::page_flag_in_parity} << 32)) | flag;
+    if (descriptor.high == wanted) continue;
+    descriptor.high = wanted;
+    store_shared_16(&chunk.descriptors[page], descriptor);
+    mark_descriptors_dirty(chunk, page, 1);
+  }
+}
+
+}  // namespace detail
+
+// Adds up the row's parities behind the new pages, which are at values.bytes. `work`: a page of engine memory. Status: why
+// a page that stays cannot be read.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status prepare_row(Group g, const LogicalSpace& space, const RowValues& values, u8* work) {
+  const RowView view = serial(g, [&] { return row_view(space, values.chunk, values.row); });
+  const ChunkState& chunk = space.chunks[values.chunk];
+  Status status = Status::ok;
+  ParityPages<Group, parity_count_max> sums;
+  const u64 missing = detail::sum_slots(g, view, values.included, sums, [&](const PageLocation& location) -> const u8* {
+    const u32 slot = static_cast<u32>((location.page - view.first) / view.step);
+    if ((values.written >> slot & 1) != 0) return detail::new_page_of(values, slot);
+    g.sync();
+    status = read_page(g, space, chunk.base_address + location.page * page_size, work);
+    return status == Status::ok ? work : nullptr;
+  });
+  if (missing != 0) return status;
+  for (u32 j = 0; j < chunk.parity_count; ++j) store_page(g, parity_page(g, sums, j), detail::new_parity_of(values, j));
+  g.sync();
+  return Status::ok;
+}
+
+// Writes the row. Doing it twice changes nothing. Status: what a device says that the pool cannot do without; nothing has
+// changed then.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status replace_row(Group g, LogicalSpace& space, const RowValues& values) {
+  const detail::ReplacePlan plan = serial(g, [&] {
+    const RowView view = row_view(space, values.chunk, values.row);
+    row_lock(space, view).lock();
+    const detail::ReplacePlan begun = detail::begin_row_write(space, values);
+    if (begun.status != Status::ok) row_lock(space, view).unlock();
+    return begun;
+  });
+  GPU4FS_TRY(plan.status);
+  ChunkState& chunk = space.chunks[values.chunk];
+  for (u64 left = values.written; left != 0; left &= left - 1) {
+    const u32 slot = static_cast<u32>(count_trailing_zeros(left));
+    const PageLocation location{values.chunk, 0, row_page(plan.view, slot)};
+    const u64 address = chunk.base_address + location.page * page_size;
+    const u8* source = detail::new_page_of(values, slot);
+    u64 checksum = 0;
+    if ((plan.pages >> slot & 1) != 0) {
+      u8* memory = serial(g, [&] { return page_memory(space, location, 0); });
+      checksum = xxh3_copy_page(g, memory, source, address);
+    } else {
+      checksum = xxh3_page(g, source, address);
+    }
+    serial(g, [&] {
+      const u32 birth_epoch = detail::birth_of(space, chunk, location.page);
+      store_shared_16(&chunk.descriptors[location.page],
+                      make_descriptor(checksum, birth_epoch, format::page_flag_in_parity));
+      mark_descriptors_dirty(chunk, location.page, 1);
+    });
+  }
+  for (u32 left = plan.parities; left != 0; left &= left - 1) {
+    const u32 j = static_cast<u32>(count_trailing_zeros(u64{left}));
+    u8* memory = serial(g, [&] { return parity_memory(space, plan.view, j); });
+    copy_bytes(g, memory, detail::new_parity_of(values, j), page_size);
+  }
+  g.sync();
+  serial(g, [&] {
+    detail::describe_row(space, values, plan.view);
+    detail::end_row_write(space, plan);
+    row_lock(space, plan.view).unlock();
+  });
+  return Status::ok;
+}
+
+}  // namespace gpu4fs::raid

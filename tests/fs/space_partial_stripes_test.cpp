@@ -1,0 +1,262 @@
+// Lending closed pages of partly used stripes: only such pages, to one command at a time, of rows that the durable
+// checkpoint knows; the sums stay right, and all of it comes back.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <map>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "fs/journal/checkpoint.hpp"
+#include "fs/space/space.hpp"
+#include "support/group_runner.hpp"
+#include "support/level_shapes.hpp"
+#include "support/space_fixture.hpp"
+
+namespace gpu4fs::fs::partial_stripes_test {
+namespace {
+
+using test::SpaceFixture;
+
+const test::LevelShape shapes[] = {
+    {"raid5_3_4k", format::RaidLevel::raid5, 3, 4096},    {"raid5_6_64k", format::RaidLevel::raid5, 6, 65536},
+    {"raid6_5_16k", format::RaidLevel::raid6, 5, 16384},  {"raid7_6_4k", format::RaidLevel::raid7, 6, 4096},
+};
+
+class PartialStripes : public ::testing::TestWithParam<test::LevelShape> {
+ protected:
+  PartialStripes() : pool_(options()) {
+    EXPECT_EQ(pool_.load(1), Status::ok);
+    pool_.fs->log.capacity = u64{1} << 20;
+  }
+  static test::SpaceOptions options() {
+    test::SpaceOptions options = test::options_of(GetParam());
+    options.chunks_per_device = 1;
+    return options;
+  }
+
+  FileSystem& fs() { return *pool_.fs; }
+  u64 closed_pages() { return closed_pages_of(fs(), fs().space.data_class); }
+  // From the counts of the stripes.
+  u64 closed_by_stripe() {
+    u64 sum = 0;
+    for (u32 i = 0; i < fs().space.chunk_count; ++i) {
+      const raid::ChunkState& chunk = fs().space.chunks[i];
+      for (u32 s = 0; s < chunk.stripe_count; ++s) sum += chunk.stripe_closed[s];
+    }
+    return sum;
+  }
+  void checkpoint() {
+    close_stripes(fs());
+    ASSERT_EQ(pool_.checkpoint(++epoch_), Status::ok);
+  }
+  // A page of each whole stripe, until there is none; written: its bytes are in the parities.
+  void fill() {
+    for (u32 shard = 0;; ++shard) {
+      Operation op = pool_.operation(shard);
+      op.may_use_emergency = 1;
+      op.whole_stripes = 1;
+      if (reserve_pages(fs(), op, 1) != Status::ok) break;
+      const raid::Extent run = allocate_run(fs(), op, 1, 1);
+      keep(run);
+    }
+  }
+  void keep(const raid::Extent& run) {
+    for (u32 i = 0; i < run.page_count; ++i) {
+      const raid::Extent page{run.address + i * page_size, 1, 0};
+      raid::PageLocation location{};
+      ASSERT_EQ(raid::find_page(fs().space, page.address, &location), Status::ok);
+      store_shared_16(&fs().space.chunks[location.chunk].descriptors[location.page],
+                      raid::make_descriptor(0, 1, format::page_flag_in_parity));
+      commit_extent(Lane{}, fs(), page);
+      ASSERT_TRUE(live_.insert(page.address).second) << "given out twice";
+    }
+  }
+  void free_page(u64 address) {
+    ASSERT_EQ(live_.erase(address), 1u);
+    free_extent(fs(), raid::Extent{address, 1, 0});
+  }
+  RowLoan lend(u32 wanted) {
+    Operation op = pool_.operation(0);
+    return lend_row(fs(), op, wanted);
+  }
+  std::vector<u64> pages_of(const RowLoan& loan) {
+    const raid::RowView view = raid::row_view(fs().space, loan.chunk, loan.row);
+    std::vector<u64> pages;
+    for (u32 slot = 0; slot < 64; ++slot) {
+      if ((loan.lent >> slot & 1) == 0) continue;
+      pages.push_back(fs().space.chunks[loan.chunk].base_address + raid::row_page(view, slot) * page_size);
+    }
+    return pages;
+  }
+  void check_sums() {
+    ASSERT_EQ(fs().data_counters().reserved, 0u);
+    ASSERT_EQ(fs().data_counters().available, fs().data_counters().free);
+    ASSERT_EQ(fs().data_counters().used, live_.size());
+    ASSERT_EQ(closed_pages(), closed_by_stripe());
+  }
+
+  SpaceFixture pool_;
+  u64 epoch_ = 1;
+  std::set<u64> live_;
+};
+
+TEST_P(PartialStripes, NothingIsLentWithoutALogOrWhileADeviceIsLostOrInAFrozenChunk) {
+  fill();
+  checkpoint();
+  ASSERT_GT(closed_pages(), 0u);
+  fs().log.capacity = 0;
+  EXPECT_EQ(lend(1).status, Status::no_space);
+  EXPECT_EQ(closed_pages(), 0u);
+  fs().log.capacity = u64{1} << 20;
+  fs().space.health->failed = 1;
+  EXPECT_EQ(lend(1).status, Status::no_space);
+  fs().space.health->failed = 0;
+  for (u32 i = 0; i < fs().space.chunk_count; ++i) {
+    fs().space.chunks[i].free_pages = (fs().space.chunks[i].free_pages & ~detail::counted_bit) | detail::frozen_bit;
+  }
+  EXPECT_EQ(lend(1).status, Status::no_space);
+  EXPECT_EQ(closed_pages(), 0u);
+}
+
+TEST_P(PartialStripes, ARowIsLentWhenTheDurableCheckpointKnowsItsPages) {
+  fill();
+  ASSERT_GT(closed_pages(), 0u);
+  EXPECT_EQ(lend(1).status, Status::retry_after_checkpoint);
+  close_stripes(fs());
+  for (u32 i = 0; i < fs().space.chunk_count; ++i) snapshot_chunk(Lane{}, fs(), i);
+  EXPECT_EQ(lend(1).status, Status::retry_after_checkpoint) << "that checkpoint is not durable";
+  for (u32 i = 0; i < fs().space.chunk_count; ++i) {
+    ASSERT_EQ(write_chunk(Lane{}, fs(), i, ++epoch_), Status::ok);
+    publish_chunk(Lane{}, fs(), i);
+  }
+  fs().space.epoch_open = epoch_ + 1;
+  const RowLoan loan = lend(1);
+  ASSERT_EQ(loan.status, Status::ok);
+  EXPECT_EQ(popcount(loan.lent), 1u);
+  EXPECT_TRUE(may_log_row(fs(), loan));
+  // The others of its stripe are not lent meanwhile.
+  std::set<u64> stripes;
+  for (RowLoan other = loan; other.status == Status::ok; other = lend(1)) {
+    const raid::RowView view = raid::row_view(fs().space, other.chunk, other.row);
+    const raid::Stripe stripe = raid::stripe_of(fs().space.chunks[other.chunk], view.first);
+    EXPECT_TRUE(stripes.insert(u64{other.chunk} << 32 | stripe.index).second);
+  }
+  EXPECT_GT(stripes.size(), 1u);
+}
+
+// What is closed is lent, page by page, until nothing is left.
+TEST_P(PartialStripes, EveryClosedPageCanBeHad) {
+  fill();
+  const u64 before = live_.size();
+  const u64 closed = closed_pages();
+  ASSERT_GT(closed, 0u);
+  u64 lent = 0;
+  for (u32 round = 0; closed_pages() != 0; ++round) {
+    ASSERT_LT(round, 100u) << closed_pages() << " pages are never lent";
+    checkpoint();
+    for (RowLoan loan = lend(1 + round % 7); loan.status == Status::ok; loan = lend(1 + round % 7)) {
+      for (const u64 page : pages_of(loan)) keep({page, 1, 0});
+      lent += popcount(loan.lent);
+    }
+  }
+  EXPECT_EQ(lent, closed);
+  EXPECT_EQ(live_.size(), before + closed);
+  check_sums();
+  // And all of it comes back as whole stripes.
+  const std::set<u64> pages = live_;
+  for (const u64 page : pages) free_page(page);
+  checkpoint();
+  checkpoint();
+  check_sums();
+  EXPECT_EQ(closed_pages(), 0u);
+  fill();
+  EXPECT_EQ(live_.size(), before);
+}
+
+TEST_P(PartialStripes, AStripeOfWhichAPageIsOnItsWayIsNotLent) {
+  Operation op = pool_.operation(0);
+  ASSERT_EQ(reserve_pages(fs(), op, 2), Status::ok);
+  op.whole_stripes = 0;
+  const raid::Extent kept = allocate_run(fs(), op, 1, 1);
+  const raid::Extent way = allocate_run(fs(), op, 1, 1);
+  keep(kept);
+  if (op.pages_reserved != 0) unreserve_pages(fs(), op, op.pages_reserved);
+  checkpoint();
+  checkpoint();
+  // The stripe is open, or `way` is not written yet.
+  EXPECT_EQ(lend(1).status, Status::no_space);
+  EXPECT_EQ(abandon_extent(fs(), op, way), 0u);
+  (void)detail::take_from_open_stripe(fs(), fs().shards[0], fs().space.data_class, 1);
+  const RowLoan loan = lend(1);
+  EXPECT_EQ(loan.status, Status::ok);
+}
+
+// What a crash leaves: pages of records are claimed, also twice; others are refused.
+TEST_P(PartialStripes, ClosedPagesOfRecordsAreClaimed) {
+  fill();
+  checkpoint();
+  checkpoint();
+  SpaceFixture mounted = pool_.remount();
+  ASSERT_EQ(mounted.load(epoch_), Status::ok);
+  mounted.fs->log.capacity = u64{1} << 20;
+  Operation op = mounted.operation(0);
+  const RowLoan loan = lend_row(*mounted.fs, op, 1);
+  ASSERT_EQ(loan.status, Status::ok);
+  const u64 page = pages_of(loan)[0];
+  raid::PageLocation location{};
+  ASSERT_EQ(raid::find_page(mounted.fs->space, page, &location), Status::ok);
+  raid::ChunkState& chunk = mounted.fs->space.chunks[location.chunk];
+  EXPECT_EQ(abandon_extent(*mounted.fs, op, {page, 1, 0}), 0u);
+  const u64 closed = closed_pages_of(*mounted.fs, mounted.fs->space.data_class);
+  EXPECT_EQ(claim_closed_page(chunk, location.page), Status::ok);
+  EXPECT_EQ(claim_closed_page(chunk, location.page), Status::ok);
+  EXPECT_EQ(claim_extent(*mounted.fs, {page, 1, 0}), Status::ok);
+  EXPECT_EQ(closed_pages_of(*mounted.fs, mounted.fs->space.data_class), closed - 1);
+  EXPECT_TRUE(pages_are_uncommitted(*mounted.fs, {page, 1, 0}));
+  commit_extent(Lane{}, *mounted.fs, {page, 1, 0});
+  EXPECT_FALSE(pages_are_uncommitted(*mounted.fs, {page, 1, 0}));
+  EXPECT_EQ(claim_closed_page(chunk, location.page), Status::corrupt_structure);
+  EXPECT_EQ(claim_extent(*mounted.fs, {*live_.begin(), 1, 0}), Status::corrupt_structure);
+}
+
+// Commands lend, commit, give back and free side by side: no page is lent twice, and the sums add up in the end.
+TEST_P(PartialStripes, ThreadsNeverGetTheSamePage) {
+  fill();
+  checkpoint();
+  checkpoint();
+  const u64 closed = closed_pages();
+  std::map<u64, std::atomic<u32>> owners;
+  for (u32 i = 0; i < fs().space.chunk_count; ++i) {
+    const raid::ChunkState& chunk = fs().space.chunks[i];
+    for (u64 page = 0; page < chunk.page_count; ++page) owners[chunk.base_address + page * page_size] = 0;
+  }
+  std::atomic<u32> twice{0};
+  const auto work = [&](u32 number) {
+    test::Sequence random(number);
+    Operation op = pool_.operation(number);
+    for (u32 i = 0; i < 3000; ++i) {
+      const RowLoan loan = lend_row(fs(), op, 1 + static_cast<u32>(random.next() % 6));
+      if (loan.status != Status::ok) continue;
+      for (const u64 page : pages_of(loan)) twice += owners.at(page).exchange(1);
+      for (const u64 page : pages_of(loan)) {
+        owners.at(page) = 0;
+        abandon_extent(fs(), op, {page, 1, 0});
+      }
+      if (random.next() % 2 == 0) pass_over_row(fs(), loan);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (u32 i = 0; i < 3; ++i) threads.emplace_back(work, i + 1);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(twice, 0u);
+  EXPECT_EQ(closed_pages(), closed);
+  check_sums();
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, PartialStripes, ::testing::ValuesIn(shapes),
+                         [](const auto& parameter) { return std::string(parameter.param.name); });
+
+}  // namespace
+}  // namespace gpu4fs::fs::partial_stripes_test
