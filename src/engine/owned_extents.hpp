@@ -41,4 +41,22 @@ GPU4FS_FN inline void abandon_owned_extents(Engine& engine, CommandState& c) {
   c.extent_count = 0;
 }
 
+// Whether the pages that a record names may become part of a file: the log is hostile, and may name a page twice. Leader.
+GPU4FS_FN GPU4FS_NOINLINE inline Status check_adopted_extents(const Engine& engine, const CommandState& c) {
+  GPU4FS_CHECK_LE(c.extent_count, command_extent_capacity);
+  for (u32 i = 0; i < c.extent_count; ++i) {
+    const raid::Extent& extent = c.extents[i];
+    const u64 end = extent.address + u64{extent.page_count} * page_size;
+    for (u32 before = 0; before < i; ++before) {
+      const raid::Extent& other = c.extents[before];
+      const u64 other_end = other.address + u64{other.page_count} * page_size;
+      if (extent.address < other_end && other.address < end) return Status::corrupt_structure;
+    }
+    if (extent_is_in_place(extent)) continue;
+    const raid::Extent pages{extent.address, extent.page_count, 0};
+    if (!fs::pages_are_uncommitted(engine.fs, pages)) return Status::corrupt_structure;
+  }
+  return Status::ok;
+}
+
 }  // namespace gpu4fs::engine

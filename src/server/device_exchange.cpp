@@ -255,7 +255,12 @@ std::string DeviceExchange::replace(const std::string& device_text, const std::s
     // What can be refused is refused before the old device is given up.
     Entrant entrant = open_new(device, path, force);
     map_file(device, entrant);
-    make_stale(device);
+    try {
+      make_stale(device);
+    } catch (const PoolError&) {
+      if (entrant.is_fresh) entrant.file.free_blocks();
+      throw;
+    }
     const bool is_fresh = entrant.is_fresh;
     log(LogLevel::info, fmt::format("device {} is replaced by {}", device, entrant.file.path()));
     const u64 page_total = enter(device, std::move(entrant));

@@ -176,6 +176,7 @@ void PoolServer::open_spares() {
   }
   const std::lock_guard guard(spares_mutex_);
   spares_ = std::move(spares);
+  spares_->device_lost();  // one may have been, while nobody could be told
 }
 
 void PoolServer::rename_device(const std::string& path, const std::string& spec) {
@@ -396,10 +397,12 @@ Status PoolServer::carry_out(const ring::Upcall& upcall, u64* failed_devices) {
 // Another file may have taken the place of the one that failed meanwhile, and be good.
 void PoolServer::tell_of_loss(u64 device, u32 file_number) {
   has_lost_devices_ = true;
-  const std::shared_lock lock(tables_);
-  if (device >= setup_.files.size()) return;
-  const bool is_the_same = setup_.file_numbers[device] == file_number;
-  log(LogLevel::error, loss_text(device, is_the_same ? setup_.files[device].path() : ""));
+  {
+    const std::shared_lock lock(tables_);
+    if (device >= setup_.files.size()) return;
+    const bool is_the_same = setup_.file_numbers[device] == file_number;
+    log(LogLevel::error, loss_text(device, is_the_same ? setup_.files[device].path() : ""));
+  }
   const std::lock_guard guard(spares_mutex_);
   if (spares_) spares_->device_lost();
 }

@@ -48,6 +48,7 @@ std::string SpareDevices::add(const std::string& path, bool force) {
     if (parse_device(path).is_null()) return path + ": keeps nothing; it cannot take a device's place";
     const DeviceFile unlocked = DeviceFile::open(path, DeviceFile::Access::read_only, DeviceFile::Locking::none);
     if (setup_.is_member(unlocked)) return path + ": is a device of the pool";
+    const u64 least = setup_.bytes_least();
     const std::lock_guard guard(mutex_);
     for (const Spare& spare : spares_) {
       if (spare.file.is_same_file(unlocked)) return path + ": is a spare already";
@@ -55,7 +56,6 @@ std::string SpareDevices::add(const std::string& path, bool force) {
     DeviceFile file = DeviceFile::open(path, DeviceFile::Access::read_write, DeviceFile::Locking::lock);
     const std::string content = describe_content(file);
     if (!content.empty() && !force) return fmt::format("{}: holds {}; it is overwritten only by force", path, content);
-    const u64 least = setup_.bytes_least();
     if (file.size_bytes() < least) {
       return fmt::format("{}: {} bytes are too small for any member; the least one needs {}", path, file.size_bytes(), least);
     }

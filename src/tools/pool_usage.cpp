@@ -13,23 +13,23 @@ namespace {
 
 struct PageCounts {
   u64 used;
-  u64 free;
+  u64 free;    // with parities, of stripes, all of their region's, that have none in use
+  u64 closed;  // with parities, the others
 };
 
-// Pages of stripes, all of their region's, that have none in use.
-u64 count_stripe_pages(const format::ChunkDescriptor& chunk, const std::vector<u8>& bitmap) {
+PageCounts count_stripe_pages(const format::ChunkDescriptor& chunk, const std::vector<u8>& bitmap) {
   const u64 page_cost = raid::detail::page_cost_of(chunk);
   const auto is_used = [&](u64 page) { return (bitmap[page / 8] >> (page % 8) & 1) != 0; };
-  u64 free = 0;
+  PageCounts counts{};
   for (u64 region = 0; region * pages_per_block_2m < chunk.size_bytes / page_size; ++region) {
     for (u64 stripe = 0; stripe < pages_per_block_2m / page_cost; ++stripe) {
       const u64 first = region * pages_per_block_2m + stripe * page_cost;
-      u64 page = first;
-      while (page < first + page_cost && !is_used(page)) ++page;
-      if (page == first + page_cost) free += page_cost;
+      u64 unused = 0;
+      for (u64 page = first; page < first + page_cost; ++page) unused += is_used(page) ? 0 : 1;
+      (unused == page_cost ? counts.free : counts.closed) += unused;
     }
   }
-  return free;
+  return counts;
 }
 
 PageCounts count_pages(const server::OpenedPool& pool, const server::OpenedChunk& chunk, u64 page_count) {
@@ -49,10 +49,17 @@ PageCounts count_pages(const server::OpenedPool& pool, const server::OpenedChunk
     newest_page = page;
   }
   const u64 used = std::min(newest.set_count, page_count);
-  if (raid::detail::page_cost_of(chunk.descriptor) == 1) return {used, page_count - used};
+  if (raid::detail::page_cost_of(chunk.descriptor) == 1) return {used, page_count - used, 0};
   std::vector<u8> bitmap(layout.bitmap_pages * page_size);
   file.read_at(area + (newest_page + 1) * page_size, bitmap.data(), bitmap.size());
-  return {used, count_stripe_pages(chunk.descriptor, bitmap)};
+  PageCounts counts = count_stripe_pages(chunk.descriptor, bitmap);
+  counts.used = used;
+  // Writes get them one by one, behind the log and while nothing is lost (fs/space/partial_stripes.hpp).
+  const bool all_here = std::all_of(pool.devices.begin(), pool.devices.end(), [](const server::OpenedDevice& device) {
+    return device.is_here() || device.state == server::MemberState::removed;
+  });
+  if (!all_here || !format::has_log(pool.superblock)) counts.closed = 0;
+  return counts;
 }
 
 }  // namespace
@@ -62,7 +69,7 @@ std::vector<ChunkUsage> list_chunks(const server::OpenedPool& pool) {
   for (const server::OpenedChunk& chunk : pool.chunks) {
     const u64 page_count = chunk.descriptor.size_bytes / page_size;
     const PageCounts pages = count_pages(pool, chunk, page_count);
-    chunks.push_back({chunk.descriptor.base_address, page_count, pages.used, pages.free, chunk.descriptor.level,
+    chunks.push_back({chunk.descriptor.base_address, page_count, pages.used, pages.free, pages.closed, chunk.descriptor.level,
                       format::profile_of(chunk.descriptor),
                       chunk.descriptor.flags,
                       raid::with_level(chunk.descriptor.level,
@@ -82,13 +89,14 @@ std::vector<ClassSum> sum_by_profile(const server::OpenedPool& pool, const std::
     auto sum = std::find_if(sums.begin(), sums.end(), [&](const ClassSum& other) { return other.profile == chunk.profile; });
     if (sum == sums.end()) {
       const u64 growable = growth[static_cast<u32>(chunk.profile) - 1].pages;
-      sum = sums.insert(sum, {chunk.profile, 0, 0, 0, 0, 0, 1, growable});
+      sum = sums.insert(sum, {chunk.profile, 0, 0, 0, 0, 0, 0, 1, growable});
     }
     sum->flags |= chunk.flags;
     sum->chunk_count += 1;
     sum->page_count += chunk.page_count;
     sum->page_used += chunk.page_used;
     sum->page_free += chunk.page_free;
+    sum->page_closed += chunk.page_closed;
     sum->page_cost = std::max<u64>(sum->page_cost, raid::detail::page_cost_of(pool.chunks[i].descriptor));
   }
   return sums;
@@ -96,7 +104,8 @@ std::vector<ClassSum> sum_by_profile(const server::OpenedPool& pool, const std::
 
 u64 available_pages(const ClassSum& sum, bool has_metadata) {
   const u64 left = sum.page_free + sum.page_growable;
-  return left - std::min(left, fs::kept_back_pages(sum.page_count + sum.page_growable, sum.page_cost, has_metadata));
+  const u64 kept_back = fs::kept_back_pages(sum.page_count + sum.page_growable, sum.page_cost, has_metadata);
+  return left - std::min(left, kept_back) + sum.page_closed;
 }
 
 }  // namespace gpu4fs::tools

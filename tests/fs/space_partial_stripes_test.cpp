@@ -146,6 +146,25 @@ TEST_P(PartialStripes, ARowIsLentWhenTheDurableCheckpointKnowsItsPages) {
   EXPECT_GT(stripes.size(), 1u);
 }
 
+// A recovery would find such a stripe free, and its parities those of nothing.
+TEST_P(PartialStripes, ARowIsNotLoggedWhenFilesHaveNoPageOfItsStripeAnyMore) {
+  fill();
+  checkpoint();
+  const RowLoan loan = lend(1);
+  ASSERT_EQ(loan.status, Status::ok);
+  ASSERT_TRUE(may_log_row(fs(), loan));
+  const raid::ChunkState& chunk = fs().space.chunks[loan.chunk];
+  const raid::Stripe stripe = raid::stripe_of(chunk, raid::row_view(fs().space, loan.chunk, loan.row).first);
+  const std::set<u64> live = live_;
+  for (const u64 address : live) {
+    if (address < chunk.base_address) continue;
+    const u64 page = (address - chunk.base_address) / page_size;
+    if (page >= stripe.first && page < stripe.first + stripe.page_count) free_page(address);
+  }
+  EXPECT_LT(live_.size(), live.size());
+  EXPECT_FALSE(may_log_row(fs(), loan));
+}
+
 // What is closed is lent, page by page, until nothing is left.
 TEST_P(PartialStripes, EveryClosedPageCanBeHad) {
   fill();

@@ -89,6 +89,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status allocate_holes(Group g, Engine& engine, Command
   AllocateState& state = scratch_of<AllocateState>(c);
   if (is_replay(c) && c.operation.replay->extent_count != 0) {
     const u32 pages = adopt_extents(g, c);
+    GPU4FS_TRY(serial(g, [&] { return check_adopted_extents(engine, c); }));
     serial(g, [&] {
       state.round_page = c.command.offset / page_size;
       state.page = state.round_page + pages;

@@ -264,11 +264,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status adopt_round(Group g, Engine& engine, CommandSta
   WriteState& state = scratch_of<WriteState>(c);
   const u32 pages = adopt_extents(g, c);
   GPU4FS_TRY(check_in_place(g, engine, c, ref, state.position / page_size));
+  GPU4FS_TRY(serial(g, [&] { return check_adopted_extents(engine, c); }));
   return serial(g, [&] {
-    for (u32 i = 0; i < c.extent_count; ++i) {
-      const raid::Extent extent{c.extents[i].address, c.extents[i].page_count, 0};
-      if (!extent_is_in_place(c.extents[i]) && !fs::pages_are_uncommitted(engine.fs, extent)) return Status::corrupt_structure;
-    }
     state.page_count = pages;
     state.round_end = state.end;
     const u64 needed = divide_up(state.end, page_size) - state.position / page_size;
@@ -329,6 +326,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
   const u64 byte_count = by_bytes ? state.round_end - state.position : 0;
   GPU4FS_TRY(reserve_record(g, engine, c, byte_count, by_bytes ? 0 : c.extent_count));
   GPU4FS_TRY(enter_gate(g, engine, c));
+  if (serial(g, [&] { return state.in_row != 0 && !fs::stripe_stays(engine.fs, state.row_chunk, state.row); })) {
+    leave_gate(g, engine, c);
+    return Status::retry_after_checkpoint;
+  }
   if (ref.inode->is_inline()) {
     // The write replaces all of it, else it would have been spilled.
     g.sync();

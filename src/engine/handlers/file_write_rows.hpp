@@ -143,7 +143,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_row_round(Group g, Engine& engine, Command
   });
   if (!is_possible) return Status::no_space;
   // Where metadata shares the stripes, maps and inode find some in what is kept back.
-  serial(g, [&] { c.operation.may_use_emergency = 2; });
+  serial(g, [&] {
+    const bool shares = c.operation.profile - 1 == fs.space.metadata_class;
+    c.operation.may_use_emergency = shares ? 2 : 0;
+  });
   const u64 first = state.position / page_size;
   const u32 wanted = static_cast<u32>(minimum<u64>(divide_up(state.end, page_size) - first, fs::row_record_pages_max));
   fs::MapCost cost{};

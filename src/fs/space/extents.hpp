@@ -179,11 +179,13 @@ GPU4FS_FN GPU4FS_NOINLINE inline void free_extent(FileSystem& fs, raid::Extent e
   u32 freed = 0;
   u32 pending = 0;
   detail::for_each_word(location.page, extent.page_count, [&](u64 word, u64 mask) {
-    const u64 old = fetch_and<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[word], ~mask);
-    const u64 in_use = old & mask;
+    const u64 in_use = mask & load<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[word]);
     if (in_use != mask) store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
+    // Stable first: who looks for pages that nobody needs must not see one that is neither (fs/space/partial_stripes.hpp).
     if (waits && in_use != 0)
       fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word], in_use);
+    const u64 old = fetch_and<Order::release, Scope::engine>(&chunk.bitmaps.committed[word], ~mask);
+    GPU4FS_CHECK_EQ(old & mask, in_use);
     const u64 stable = in_use & load<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word]);
     if (stable != 0)
       fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.freed_now[word], stable);

@@ -43,11 +43,31 @@ GPU4FS_FN inline bool is_spare(const ChunkState& chunk, u64 page) {
   return (spare_pages(chunk, page / 64) >> (page % 64) & 1) != 0;
 }
 
-GPU4FS_FN GPU4FS_NOINLINE inline u32 count_spare(const ChunkState& chunk, const raid::Stripe& stripe) {
+// Those that may be closed: a page that is being freed is stable before it stops being committed (free_extent()), and
+// closed ones are not.
+GPU4FS_FN inline u64 lendable_pages(const ChunkState& chunk, u64 word) {
+  const u64 spare = spare_pages(chunk, word);
+  return spare & ~load<Order::acquire, Scope::engine>(&chunk.bitmaps.stable[word]);
+}
+
+GPU4FS_FN inline bool is_lendable(const ChunkState& chunk, u64 page) {
+  return (lendable_pages(chunk, page / 64) >> (page % 64) & 1) != 0;
+}
+
+GPU4FS_FN GPU4FS_NOINLINE inline u32 count_lendable(const ChunkState& chunk, const raid::Stripe& stripe) {
   u32 count = 0;
   for_each_word(stripe.first, stripe.page_count,
-                [&](u64 word, u64 mask) { count += popcount(spare_pages(chunk, word) & mask); });
+                [&](u64 word, u64 mask) { count += popcount(lendable_pages(chunk, word) & mask); });
   return count;
+}
+
+// Whether files have pages of the stripe.
+GPU4FS_FN GPU4FS_NOINLINE inline bool is_in_use(const ChunkState& chunk, const raid::Stripe& stripe) {
+  u64 found = 0;
+  for_each_word(stripe.first, stripe.page_count, [&](u64 word, u64 mask) {
+    found |= mask & load<Order::acquire, Scope::engine>(&chunk.bitmaps.committed[word]);
+  });
+  return found != 0;
 }
 
 // The snapshot whose checkpoint is durable is the newest one of the chunk.
@@ -56,23 +76,23 @@ GPU4FS_FN inline bool is_settled(const ChunkState& chunk) {
   return load<Order::acquire, Scope::engine>(&chunk.staged_changed) == 0;
 }
 
-// Whether it knows all pages of the stripe that are not spare.
+// Whether it knows all pages of the stripe that are not lendable.
 GPU4FS_FN GPU4FS_NOINLINE inline bool is_durable(const ChunkState& chunk, const raid::Stripe& stripe) {
   u64 unknown = 0;
   for_each_word(stripe.first, stripe.page_count, [&](u64 word, u64 mask) {
-    unknown |= mask & ~spare_pages(chunk, word) & ~load<Order::relaxed, Scope::engine>(&chunk.bitmaps.staged[word]);
+    unknown |= mask & ~lendable_pages(chunk, word) & ~load<Order::relaxed, Scope::engine>(&chunk.bitmaps.staged[word]);
   });
   return unknown == 0 && is_settled(chunk);
 }
 
-// The row of `page`, all of whose spare pages are closed and stay so. Status no_space: it has none.
+// The row of `page`, all of whose lendable pages are closed. Status no_space: it has none.
 GPU4FS_FN GPU4FS_NOINLINE inline RowLoan look_at_row_to_lend(const FileSystem& fs, u32 index, u64 page, u32 wanted) {
   const ChunkState& chunk = fs.space.chunks[index];
   const raid::RowView view = raid::row_view(fs.space, index, raid::row_place(chunk, page).row);
   RowLoan loan{Status::no_space, index, view.row, 0, 0};
   for (u32 slot = 0; slot < view.slot_count; ++slot) {
     const u64 at = raid::row_page(view, slot);
-    if (is_spare(chunk, at)) {
+    if (is_lendable(chunk, at)) {
       if (popcount(loan.lent) < wanted) loan.lent |= u64{1} << slot;
     } else if (raid::is_in_parity(chunk, at)) {
       loan.kept |= u64{1} << slot;
@@ -92,14 +112,16 @@ GPU4FS_FN GPU4FS_NOINLINE inline RowLoan lend_row_of(FileSystem& fs, u32 index, 
   const raid::Stripe stripe = raid::stripe_at(chunk, stripe_index);
   if (closed == stripe.page_count) return loan;
   if (!compare_exchange<Order::acq_rel, Scope::engine>(word, closed, closed | stripe_held_bit)) return loan;
-  // Those that were closed at that moment are among the spare ones; if these are as many, they are the same.
-  if (count_spare(chunk, stripe) == closed) {
+  // Those that were closed at that moment are among the lendable ones; if these are as many, they are the same.
+  if (count_lendable(chunk, stripe) == closed) {
     const bool is_ready = is_durable(chunk, stripe);
     const u64 unit = raid::row_view(fs.space, index, raid::row_place(chunk, stripe.first).row).step;
     for (u64 i = 0; i < unit && i < stripe.page_count && is_ready && loan.status != Status::ok; ++i) {
       loan = look_at_row_to_lend(fs, index, stripe.first + i, wanted);
     }
     if (!is_ready) loan.status = Status::retry_after_checkpoint;
+    // A whole checkpoint may have come in between, whose pages are not among the `closed`.
+    if (count_lendable(chunk, stripe) != closed) loan = RowLoan{Status::no_space, index, 0, 0, 0};
   }
   const u32 count = loan.status == Status::ok ? popcount(loan.lent) : 0;
   if (count != 0) fetch_sub<Order::relaxed, Scope::engine>(&chunk.closed_pages, count);
@@ -160,16 +182,18 @@ GPU4FS_FN GPU4FS_NOINLINE inline RowLoan lend_row(FileSystem& fs, Operation& op,
   return none;
 }
 
-// Inside the commit gate: whether the loan is still what it was, which a whole checkpoint may have come in between of, and
-// others have pages of the stripe. Then the stripe does not become free before a checkpoint makes a record that is made
-// now superfluous.
+// Inside the commit gate: whether files have pages of the row's stripe. If so behind the row's record and again with the
+// commit of its pages, every state in between has the stripe in use: no page of a stripe that is lent becomes a file's
+// otherwise. A recovery that finds it free would take the row's parities for those of the pages that it claims.
+GPU4FS_FN GPU4FS_NOINLINE inline bool stripe_stays(const FileSystem& fs, u32 index, u64 row) {
+  const raid::ChunkState& chunk = fs.space.chunks[index];
+  return detail::is_in_use(chunk, raid::stripe_of(chunk, raid::row_view(fs.space, index, row).first));
+}
+
+// Inside the commit gate: whether the loan is still what it was, which a whole checkpoint may have come in between of.
 GPU4FS_FN GPU4FS_NOINLINE inline bool may_log_row(const FileSystem& fs, const RowLoan& loan) {
-  const raid::ChunkState& chunk = fs.space.chunks[loan.chunk];
-  if (!detail::is_settled(chunk) || raid::failed_devices(fs.space) != 0) return false;
-  const raid::RowView view = raid::row_view(fs.space, loan.chunk, loan.row);
-  const raid::Stripe stripe = raid::stripe_of(chunk, view.first);
-  const u32 closed = load<Order::relaxed, Scope::engine>(&chunk.stripe_closed[stripe.index]) & ~detail::stripe_held_bit;
-  return closed + popcount(loan.lent) < stripe.page_count;
+  if (!detail::is_settled(fs.space.chunks[loan.chunk]) || raid::failed_devices(fs.space) != 0) return false;
+  return stripe_stays(fs, loan.chunk, loan.row);
 }
 
 // The stripe of the loan, which was given back, is the last one that is tried next.

@@ -137,7 +137,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status promise_pages(FileSystem& fs, Operation&
   GPU4FS_CHECK_LT(page_class, format::profile_max);
   SpaceCounters& counters = fs.counters[page_class];
   const u64 emergency = load<Order::relaxed, Scope::engine>(&counters.emergency);
-  const u64 kept_back = op.may_use_emergency == 0 ? emergency : op.may_use_emergency == 1 ? 0 : emergency / 2;
+  // Removing a file may need some 75 pages.
+  const u64 for_removing = minimum(emergency, maximum(emergency / 2, u64{96} * fs.space.page_cost[page_class]));
+  const u64 kept_back = op.may_use_emergency == 0 ? emergency : op.may_use_emergency == 1 ? 0 : for_removing;
   if (page_count > load<Order::relaxed, Scope::engine>(&counters.total)) return Status::no_space;
   const u64 cost = page_count * fs.space.page_cost[page_class];
   while (!take_available(counters, cost, kept_back)) {
