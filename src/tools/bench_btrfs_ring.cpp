@@ -129,9 +129,11 @@ SamplesByCount measure_ring_level(const BenchLevel& level, bool on_gpu, const Be
   RaidPool pool(level, 4 * scale.file_count * scale.file_bytes, options);
   SamplesByCount samples;
   {
-    BenchContext context{pool.start(), scale, Limits{}, on_gpu, result};
-    touch_memory(context.server, scale);
+    server::PoolServer& server = pool.start();
+    touch_memory(server, scale);
     for (const u32 count : counts) {
+      const BenchScale own = scale.for_rows(count);
+      BenchContext context{server, own, Limits{}, on_gpu, result};
       const FileRates rates = measure_files(context, count);
       const std::vector<double>& cpu = rates.synced_cpu_s_per_gb;
       samples[count] = {rates.synced_gb_per_s, std::accumulate(cpu.begin(), cpu.end(), 0.0) / static_cast<double>(cpu.size())};

@@ -96,8 +96,9 @@ void measure_writes(RaidPool& pool, const BenchScale& scale, const Limits& limit
   server::PoolServer& server = pool.start();
   touch_memory(server, scale);
   {
-    BenchContext context{server, scale, limits, on_gpu, result};
     for (const u32 count : {1u, scale.file_count}) {
+      const BenchScale own = scale.for_rows(count);
+      BenchContext context{server, own, limits, on_gpu, result};
       const FileRates rates = measure_files(context, count);
       const std::string files = fmt::format("{} file{} of {} MiB, {}", count, count == 1 ? "" : "s",
                                             scale.file_bytes >> 20, pool.level().name);
@@ -230,7 +231,7 @@ void measure_level(const BenchLevel& level, const BenchScale& scale, const serve
   measure_writes(pool, scale, limits, on_gpu, result);
   for (u32 lost = 1; lost <= std::min(level.redundancy, 2u); ++lost) {
     report(fmt::format("{} lost", lost));
-    measure_degraded(level, scale, options, lost, result);
+    measure_degraded(level, scale.with_commands_of(u64{128} << 20), options, lost, result);
   }
   const bool is_first = level.redundancy == 0;
   if (!is_first && level.rows.parity_count == 0) return;
@@ -259,7 +260,7 @@ void sweep_level(const BenchLevel& level, const BenchScale& scale, const server:
   for (u64 file_bytes = u64{64} << 10; file_bytes <= scale.file_bytes; file_bytes *= 4) {
     for (const u32 count : {1u, 2u, scale.file_count}) {
       report_part(fmt::format("sweep, {}: {} KiB, {} at a time", level.name, file_bytes >> 10, count));
-      BenchScale here = scale;
+      BenchScale here = scale.for_rows(count);
       here.file_bytes = file_bytes;
       here.repeats = 3;
       BenchContext context{server, here, none, on_gpu, result};
