@@ -160,8 +160,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_command(Group g, Engine& engine, Comman
   return Status::ok;
 }
 
-// Whatever the command still holds. Leader only.
-GPU4FS_FN GPU4FS_NOINLINE inline void release_holdings(Engine& engine, CommandState& c) {
+// Whatever the command still holds but its locks. Leader only.
+GPU4FS_FN GPU4FS_NOINLINE inline void release_claims(Engine& engine, CommandState& c) {
   if (c.in_gate != 0) {
     c.in_gate = 0;
     leave(engine, engine.commit_gate);
@@ -169,12 +169,17 @@ GPU4FS_FN GPU4FS_NOINLINE inline void release_holdings(Engine& engine, CommandSt
   if (c.extent_count != 0) abandon_owned_extents(engine, c);
   if (c.operation.claimed_inode != 0) fs::unclaim_inode(engine.fs, c.operation);
   abandon_log_flush(engine, c);
-  release_all_locks(engine, c);
   const fs::Operation& op = c.operation;
   if (op.pages_reserved != 0 || op.frames_reserved != 0 || op.dirty_reserved != 0) {
     fs::release_reservations(engine.fs, c.operation);
   }
   fs::release_log(engine.fs, c.operation);
+}
+
+// Leader only.
+GPU4FS_FN GPU4FS_NOINLINE inline void release_holdings(Engine& engine, CommandState& c) {
+  release_claims(engine, c);
+  release_all_locks(engine, c);
 }
 
 // The slot goes back; whoever left a ring alone for want of slots is told. Leader only.
@@ -227,8 +232,11 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 end_command(Engine& engine, WorkerMemory& m
     return no_command;
   }
   const u32 next = c.next_linked;
+  // Room that was promised and not used is back before the answer: who writes one command after the other and fills
+  // the pool is not refused for the sake of the command before. For locks the next command would wait.
+  release_claims(engine, c);
   answer_client(engine, c, status, result);
-  release_holdings(engine, c);
+  release_all_locks(engine, c);
   free_command(engine, memory, c.index);
   if (next == no_command) return no_command;
   if (status == Status::ok) {
