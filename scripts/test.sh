@@ -33,4 +33,6 @@ mkdir -p build/test
 for preset in cuda asan tsan; do
     echo "subdirs(\"$root/build/$preset\")"
 done >build/test/CTestTestfile.cmake
+# Of a test program that fails the failures are shown, not what passed before them.
+export GTEST_BRIEF=1
 exec ctest --test-dir build/test --output-on-failure --no-label-summary -j "$jobs" "$@"
