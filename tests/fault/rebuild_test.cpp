@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "fault/losing_pool.hpp"
+#include "support/saved_devices.hpp"
 #include "support/test_scale.hpp"
 
 namespace gpu4fs::test::rebuild_test {
@@ -25,29 +26,6 @@ std::vector<u32> sets_of(u32 devices, u32 count) {
   }
   return sets;
 }
-
-// The files of an unmounted pool, to be put back as often as need be.
-class SavedDevices {
- public:
-  explicit SavedDevices(std::vector<std::string> paths) : paths_(std::move(paths)) {
-    folder_ = std::filesystem::path(paths_[0]).parent_path().string() + "/saved";
-    std::filesystem::create_directory(folder_);
-    for (u32 d = 0; d < paths_.size(); ++d) std::filesystem::copy_file(paths_[d], name(d));
-  }
-  ~SavedDevices() { std::filesystem::remove_all(folder_); }
-  // Those of the set are missing.
-  void restore(u32 without) const {
-    for (u32 d = 0; d < paths_.size(); ++d) {
-      std::filesystem::remove(paths_[d]);
-      if ((without >> d & 1) == 0) std::filesystem::copy_file(name(d), paths_[d]);
-    }
-  }
-
- private:
-  std::string name(u32 d) const { return folder_ + "/" + std::to_string(d); }
-  std::vector<std::string> paths_;
-  std::string folder_;
-};
 
 void find_devices_again(LosingPool& losing, u32 devices) {
   losing.lose(devices, std::int64_t{1} << 60);

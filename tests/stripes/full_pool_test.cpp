@@ -14,6 +14,7 @@
 #include "fault/losing_pool.hpp"
 #include "support/file_client.hpp"
 #include "support/group_runner.hpp"
+#include "support/saved_devices.hpp"
 #include "support/test_pool.hpp"
 #include "support/test_scale.hpp"
 
@@ -133,16 +134,6 @@ class FullStripes : public ::testing::TestWithParam<FullForm> {
     }
     return inodes;
   }
-  void save(const DeviceFolder& copies) {
-    for (u32 i = 0; i < GetParam().device_count; ++i) {
-      std::filesystem::copy_file(pool_.device_paths()[i], copies.device(i), std::filesystem::copy_options::overwrite_existing);
-    }
-  }
-  void put_back(const DeviceFolder& copies) {
-    for (u32 i = 0; i < GetParam().device_count; ++i) {
-      std::filesystem::copy_file(copies.device(i), pool_.device_paths()[i], std::filesystem::copy_options::overwrite_existing);
-    }
-  }
   void remove_all() {
     for (const auto& [number, inode] : names_) {
       FileOperation op;
@@ -236,11 +227,10 @@ TEST_P(FullStripes, OutlivesTheLossOfAnyDevice) {
   ASSERT_EQ(client_->simple(Opcode::sync).status, Status::ok);
   close();
   pool_.crash();
-  const DeviceFolder copies;
-  save(copies);
+  const SavedDevices saved(pool_.device_paths());
   pool_.options().degraded = true;
   for (const std::string& path : pool_.device_paths()) {
-    put_back(copies);
+    saved.restore(0);
     std::filesystem::remove(path);
     pool_.mount();
     open();
@@ -252,7 +242,7 @@ TEST_P(FullStripes, OutlivesTheLossOfAnyDevice) {
     pool_.crash();
     ASSERT_FALSE(HasFatalFailure());
   }
-  put_back(copies);
+  saved.restore(0);
   pool_.options().degraded = false;
   pool_.mount();
   open();
@@ -271,8 +261,7 @@ TEST_P(FullStripes, OutlivesALossInTheMiddle) {
     layers.push_back(std::make_unique<SwitchLayer>(switches[d]));
     return std::make_shared<device::DeviceStack>(std::move(layers));
   };
-  const DeviceFolder copies;
-  save(copies);
+  const SavedDevices saved(pool_.device_paths());
   const std::map<u64, std::vector<u8>> before = files_;
   const u32 step = GetParam().warp_count != 0 ? 37 : 3 + 100 / scaled(100);
   u32 lost_count = 0;
@@ -303,7 +292,7 @@ TEST_P(FullStripes, OutlivesALossInTheMiddle) {
     compare_all();
     close();
     pool_.crash();
-    put_back(copies);
+    saved.restore(0);
     ASSERT_FALSE(HasFatalFailure());
   }
   EXPECT_GT(lost_count, 0u);
