@@ -14,6 +14,7 @@ set(gpu4fs_fuzz_runs_file_map 1500)
 set(gpu4fs_fuzz_runs_descriptor 400)
 set(gpu4fs_fuzz_runs_image 200)
 set(gpu4fs_fuzz_runs_log 300)
+set(gpu4fs_fuzz_runs_log_rows 100)
 
 add_custom_target(gpu4fs_fuzz_programs)
 

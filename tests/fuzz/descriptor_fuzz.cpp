@@ -198,7 +198,7 @@ void run_input(const u8* data, std::size_t length) {
     require_alive(host);
   });
   require(was_mounted, "a sound pool is refused");
-  require_clean(pool.file());
+  require_clean({pool.file().path()});
 }
 
 }  // namespace gpu4fs::fuzz

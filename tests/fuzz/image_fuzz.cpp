@@ -185,7 +185,7 @@ class Walk {
 
 void look(const PoolFile& file) {
   try {
-    (void)check(file);
+    (void)check({file.path()});
   } catch (const server::PoolError&) {
   }
 }
@@ -220,7 +220,7 @@ bool repair(const PoolFile& file) {
   } catch (const server::PoolError&) {
     return false;
   }
-  const server::CheckResult after = check(file);
+  const server::CheckResult after = check({file.path()});
   // Contents stay as they are.
   if (after.findings.error_count() != after.findings.count(server::FindingId::page_checksum)) {
     fail_with("a repaired pool:", after);
@@ -246,7 +246,7 @@ void mount_and_change(PopulatedPool& pool) {
 // The server as `gpu4fs mount` has it.
 void serve(const PoolFile& file, bool read_only) {
   try {
-    server::PoolServer server(mount_options(file, read_only));
+    server::PoolServer server(mount_options({file.path()}, read_only));
     server.start();
     {
       Walk walk(server.engine(), nullptr);

@@ -21,9 +21,9 @@ namespace gpu4fs::fuzz {
 
 using NameClient = test::BasicNameClient<test::Client>;
 
-inline server::ServerOptions mount_options(const PoolFile& file, bool read_only = false) {
+inline server::ServerOptions mount_options(const std::vector<std::string>& paths, bool read_only = false) {
   server::ServerOptions options;
-  options.device_paths = {file.path()};
+  options.device_paths = paths;
   options.read_only = read_only;
   options.engine = server::EngineChoice::cpu;
   options.worker_count = 1;
@@ -32,15 +32,15 @@ inline server::ServerOptions mount_options(const PoolFile& file, bool read_only 
   return options;
 }
 
-inline server::CheckResult check(const PoolFile& file) {
+inline server::CheckResult check(const std::vector<std::string>& paths) {
   server::CheckOptions options;
-  options.device_paths = {file.path()};
+  options.device_paths = paths;
   return server::check_pool(options);
 }
 
 // The pool is as sound as it was before the input.
-inline void require_clean(const PoolFile& file) {
-  const server::CheckResult result = check(file);
+inline void require_clean(const std::vector<std::string>& paths) {
+  const server::CheckResult result = check(paths);
   // A damaged log is what some inputs make; whether it may be replayed is their matter.
   if (result.findings.error_count() == result.findings.count(server::FindingId::log_damaged)) return;
   std::string text = "fsck:";
@@ -138,7 +138,7 @@ class PopulatedPool {
     pool_.mount();
     populate(pool_.host());
     pool_.unmount();
-    require_clean(*file_);
+    require_clean({file_->path()});
     file_->keep();
   }
 
