@@ -24,8 +24,11 @@ class ChunkMapping : public ::testing::Test {
     std::memset(writer.data(), 0x5a, content_bytes);
     EXPECT_EQ(writer.write(inode_, 0, content_bytes).status, Status::ok);
     fs::FileSystem& fs = engine_.fs();
-    for (u32 i = 0; i < fs.space.chunk_count; ++i) fs.space.chunks[i].accessible = 0;
+    for (u32 i = 0; i < fs.space.chunk_count; ++i) withdraw(i);
   }
+  // Workers look at it at any time.
+  void withdraw(u64 index) { store<Order::relaxed, Scope::engine>(&chunk(index).accessible, 0u); }
+  u32 accessible(u64 index) { return load<Order::relaxed, Scope::engine>(&chunk(index).accessible); }
   raid::ChunkState& chunk(u64 index) { return engine_.fs().space.chunks[index]; }
 
   u64 begin_read() {
@@ -66,10 +69,10 @@ class ChunkMapping : public ::testing::Test {
 TEST_F(ChunkMapping, IsWaitedFor) {
   const u64 position = begin_read();
   const ring::Upcall upcall = next_upcall();
-  EXPECT_EQ(chunk(upcall.argument).accessible, 0u);
+  EXPECT_EQ(accessible(upcall.argument), 0u);
   answer(upcall, Status::ok);
   expect_content(position);
-  EXPECT_EQ(chunk(upcall.argument).accessible, 1u);
+  EXPECT_EQ(accessible(upcall.argument), 1u);
 }
 
 TEST_F(ChunkMapping, AnAnswerOfTheOldOccupantSaysNothingOfTheNewOne) {
@@ -83,10 +86,10 @@ TEST_F(ChunkMapping, AnAnswerOfTheOldOccupantSaysNothingOfTheNewOne) {
     ASSERT_EQ(again.kind, ring::UpcallKind::map_chunk) << status_name(status);
     EXPECT_EQ(again.argument, upcall.argument);
     EXPECT_NE(again.id, upcall.id);
-    EXPECT_EQ(chunk(upcall.argument).accessible, 0u) << "nobody made the new one accessible";
+    EXPECT_EQ(accessible(upcall.argument), 0u) << "nobody made the new one accessible";
     answer(again, Status::ok);
     expect_content(position);
-    chunk(upcall.argument).accessible = 0;
+    withdraw(upcall.argument);
   }
 }
 
@@ -96,7 +99,7 @@ TEST_F(ChunkMapping, AServerThatDoesNotKnowTheChunkYetIsAskedAgain) {
   answer(upcall, Status::stale);
   const ring::Upcall again = next_upcall();
   ASSERT_EQ(again.kind, ring::UpcallKind::map_chunk);
-  EXPECT_EQ(chunk(upcall.argument).accessible, 0u);
+  EXPECT_EQ(accessible(upcall.argument), 0u);
   answer(again, Status::ok);
   expect_content(position);
 }
