@@ -19,6 +19,9 @@
 namespace gpu4fs::engine {
 namespace detail {
 
+// A write has its state in front and that of the sync at the end of the command's scratch.
+static_assert(sizeof(WriteState) + sizeof(SyncScratch) <= command_scratch_size);
+
 // Rows that are tried, if pages of them cannot be read.
 inline constexpr u32 row_attempts_max = 4;
 
