@@ -2,6 +2,8 @@
 // checkpoint knows; the sums stay right, and all of it comes back.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <map>
 #include <set>
@@ -12,6 +14,7 @@
 #include "fs/space/space.hpp"
 #include "support/group_runner.hpp"
 #include "support/level_shapes.hpp"
+#include "support/on_all_groups.hpp"
 #include "support/space_fixture.hpp"
 
 namespace gpu4fs::fs::partial_stripes_test {
@@ -79,7 +82,7 @@ class PartialStripes : public ::testing::TestWithParam<test::LevelShape> {
   }
   RowLoan lend(u32 wanted) {
     Operation op = pool_.operation(0);
-    return lend_row(fs(), op, wanted);
+    return lend_row(Lane{}, fs(), op, wanted);
   }
   std::vector<u64> pages_of(const RowLoan& loan) {
     const raid::RowView view = raid::row_view(fs().space, loan.chunk, loan.row);
@@ -194,6 +197,63 @@ TEST_P(PartialStripes, EveryClosedPageCanBeHad) {
   EXPECT_EQ(live_.size(), before);
 }
 
+// Whichever ranks look for it, and wherever they begin.
+TEST_P(PartialStripes, AllGroupsFindTheNextStripeThatHasClosedPages) {
+  raid::ChunkState& chunk = fs().space.chunks[0];
+  const u32 count = chunk.stripe_count;
+  ASSERT_GT(count, 1u);
+  std::vector<u32> before(chunk.stripe_closed, chunk.stripe_closed + count);
+  test::Sequence random(11);
+  for (u32 round = 0; round < 40; ++round) {
+    // None, one, or some.
+    const u64 wanted = round % 4 == 0 ? 0 : round % 4 == 1 ? 1 : random.next() % count;
+    std::fill_n(chunk.stripe_closed, count, 0u);
+    for (u64 i = 0; i < wanted; ++i) chunk.stripe_closed[random.next() % count] = 1;
+    const u32 first = round < 4 ? count + 5 : static_cast<u32>(random.next() % count);
+    const u32 from = static_cast<u32>(random.next() % (count + 1));
+    u32 expected = from;
+    while (expected < count && chunk.stripe_closed[(u64{first} + expected) % count] == 0) ++expected;
+    test::on_all_groups([&](auto g) { EXPECT_EQ(detail::next_stripe_with_closed(g, chunk, first, from), expected) << round; });
+  }
+  std::copy(before.begin(), before.end(), chunk.stripe_closed);
+}
+
+template <class Group>
+void lend_some(Group g, FileSystem& fs, Operation& op, std::vector<std::array<u64, 3>>* loans) {
+  for (u32 round = 0; round < 24; ++round) {
+    const RowLoan loan = lend_row(g, fs, op, 1 + round % 6);
+    serial(g, [&] { loans->push_back({static_cast<u64>(loan.status), loan.row, loan.lent}); });
+  }
+}
+
+TEST_P(PartialStripes, AllGroupsLendTheSameRows) {
+  fill();
+  // A few stripes stay in use, far apart.
+  const std::set<u64> pages = live_;
+  u32 number = 0;
+  for (const u64 page : pages) {
+    if (number++ % (pages.size() / 12) != 5) free_page(page);
+  }
+  checkpoint();
+  checkpoint();
+  const auto loans_of = [&](auto run) {
+    SpaceFixture mounted = pool_.remount();
+    EXPECT_EQ(mounted.load(epoch_), Status::ok);
+    mounted.fs->log.capacity = u64{1} << 20;
+    std::vector<std::array<u64, 3>> loans;
+    Operation op = mounted.operation(0);
+    run(*mounted.fs, op, &loans);
+    return loans;
+  };
+  const auto by_lane = loans_of([](FileSystem& fs, Operation& op, auto* loans) { lend_some(Lane{}, fs, op, loans); });
+  const auto by_warp = loans_of([](FileSystem& fs, Operation& op, auto* loans) {
+    run_emulated_warp([&](EmulatedWarp g) { lend_some(g, fs, op, loans); });
+  });
+  EXPECT_EQ(by_lane.front()[0], static_cast<u64>(Status::ok));
+  EXPECT_EQ(by_lane.back()[0], static_cast<u64>(Status::no_space)) << "each stripe once";
+  EXPECT_EQ(by_lane, by_warp);
+}
+
 TEST_P(PartialStripes, AStripeOfWhichAPageIsOnItsWayIsNotLent) {
   Operation op = pool_.operation(0);
   ASSERT_EQ(reserve_pages(fs(), op, 2), Status::ok);
@@ -221,7 +281,7 @@ TEST_P(PartialStripes, ClosedPagesOfRecordsAreClaimed) {
   ASSERT_EQ(mounted.load(epoch_), Status::ok);
   mounted.fs->log.capacity = u64{1} << 20;
   Operation op = mounted.operation(0);
-  const RowLoan loan = lend_row(*mounted.fs, op, 1);
+  const RowLoan loan = lend_row(Lane{}, *mounted.fs, op, 1);
   ASSERT_EQ(loan.status, Status::ok);
   const u64 page = pages_of(loan)[0];
   raid::PageLocation location{};
@@ -256,7 +316,7 @@ TEST_P(PartialStripes, ThreadsNeverGetTheSamePage) {
     test::Sequence random(number);
     Operation op = pool_.operation(number);
     for (u32 i = 0; i < 3000; ++i) {
-      const RowLoan loan = lend_row(fs(), op, 1 + static_cast<u32>(random.next() % 6));
+      const RowLoan loan = lend_row(Lane{}, fs(), op, 1 + static_cast<u32>(random.next() % 6));
       if (loan.status != Status::ok) continue;
       for (const u64 page : pages_of(loan)) twice += owners.at(page).exchange(1);
       for (const u64 page : pages_of(loan)) {
