@@ -102,18 +102,21 @@ GPU4FS_FN GPU4FS_NOINLINE inline RowLoan look_at_row_to_lend(const FileSystem& f
   return loan;
 }
 
-// Tries to lend up to `wanted` pages of a row of the stripe.
+// Tries to lend up to `wanted` pages of a row of the stripe. Status busy: others have pages of it that are on their way.
 GPU4FS_FN GPU4FS_NOINLINE inline RowLoan lend_row_of(FileSystem& fs, u32 index, u32 stripe_index, u32 wanted) {
   ChunkState& chunk = fs.space.chunks[index];
   u32* word = &chunk.stripe_closed[stripe_index];
   RowLoan loan{Status::no_space, index, 0, 0, 0};
   u32 closed = load<Order::relaxed, Scope::engine>(word);
-  if (closed == 0 || (closed & stripe_held_bit) != 0) return loan;
+  if (closed == 0) return loan;
   const raid::Stripe stripe = raid::stripe_at(chunk, stripe_index);
   if (closed == stripe.page_count) return loan;
+  loan.status = Status::busy;
+  if ((closed & stripe_held_bit) != 0) return loan;
   if (!compare_exchange<Order::acq_rel, Scope::engine>(word, closed, closed | stripe_held_bit)) return loan;
   // Those that were closed at that moment are among the lendable ones; if these are as many, they are the same.
   if (count_lendable(chunk, stripe) == closed) {
+    loan.status = Status::no_space;
     const bool is_ready = is_durable(chunk, stripe);
     const u64 unit = raid::row_view(fs.space, index, raid::row_place(chunk, stripe.first).row).step;
     for (u64 i = 0; i < unit && i < stripe.page_count && is_ready && loan.status != Status::ok; ++i) {
@@ -121,7 +124,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline RowLoan lend_row_of(FileSystem& fs, u32 index, 
     }
     if (!is_ready) loan.status = Status::retry_after_checkpoint;
     // A whole checkpoint may have come in between, whose pages are not among the `closed`.
-    if (count_lendable(chunk, stripe) != closed) loan = RowLoan{Status::no_space, index, 0, 0, 0};
+    if (count_lendable(chunk, stripe) != closed) loan = RowLoan{Status::busy, index, 0, 0, 0};
   }
   const u32 count = loan.status == Status::ok ? popcount(loan.lent) : 0;
   if (count != 0) fetch_sub<Order::relaxed, Scope::engine>(&chunk.closed_pages, count);
@@ -146,7 +149,13 @@ GPU4FS_FN u32 next_stripe_with_closed(Group g, const ChunkState& chunk, u32 firs
   return count;
 }
 
-// In one chunk. Status: ok, retry_after_checkpoint, no_space.
+// Of two answers that are not ok, the one that promises more.
+GPU4FS_FN constexpr Status better_refusal(Status a, Status b) {
+  if (a == Status::retry_after_checkpoint || b == Status::retry_after_checkpoint) return Status::retry_after_checkpoint;
+  return a == Status::busy || b == Status::busy ? Status::busy : Status::no_space;
+}
+
+// In one chunk. Status: ok, retry_after_checkpoint, busy, no_space.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE RowLoan lend_row_in(Group g, FileSystem& fs, u32 index, u32 wanted) {
   ChunkState& chunk = fs.space.chunks[index];
@@ -162,7 +171,7 @@ GPU4FS_FN GPU4FS_NOINLINE RowLoan lend_row_in(Group g, FileSystem& fs, u32 index
       return lent;
     });
     if (found.status == Status::ok) return found;
-    if (found.status == Status::retry_after_checkpoint) loan.status = found.status;
+    loan.status = better_refusal(loan.status, found.status);
   }
   return loan;
 }
@@ -189,7 +198,7 @@ inline constexpr u32 row_record_pages_max = 7;
 static_assert(format::log_record_layout(0, row_record_pages_max * page_size, 0).length <= format::log_record_bytes_max);
 
 // Pages of one row for the command, in profile op.profile: `wanted` > 0 or fewer. Uniform. Status:
-//   no_space                none
+//   no_space                none; op.others_may_help: others have pages on their way in stripes that have some
 //   retry_after_checkpoint  none yet
 //   chunk_not_mapped        those of chunk op.wanted_chunk, perhaps
 template <class Group>
@@ -204,13 +213,17 @@ GPU4FS_FN GPU4FS_NOINLINE RowLoan lend_row(Group g, FileSystem& fs, Operation& o
     const u32 most = minimum(wanted, row_record_pages_max - fs.space.chunks[chunk].parity_count);
     const RowLoan found = detail::lend_row_in(g, fs, chunk, most);
     if (found.status == Status::ok) return found;
-    if (found.status == Status::retry_after_checkpoint) none.status = found.status;
+    none.status = detail::better_refusal(none.status, found.status);
     from = chunk + 1;
   }
   none.status = serial(g, [&] {
-    if (none.status != Status::no_space || out_of_reach == raid::no_chunk) return none.status;
-    op.wanted_chunk = out_of_reach;
-    return Status::chunk_not_mapped;
+    if (none.status == Status::retry_after_checkpoint) return none.status;
+    if (out_of_reach != raid::no_chunk) {
+      op.wanted_chunk = out_of_reach;
+      return Status::chunk_not_mapped;
+    }
+    if (none.status == Status::busy) op.others_may_help = 1;
+    return Status::no_space;
   });
   return none;
 }
