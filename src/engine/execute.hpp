@@ -145,6 +145,14 @@ GPU4FS_FN inline Decision restart_later(Engine& engine, CommandState& c, Status 
   return parked_or_again(c);
 }
 
+// Whether the command waits for what others may give back before it is told that there is no space.
+GPU4FS_FN GPU4FS_NOINLINE inline bool waits_for_others(CommandState& c, const Step& step) {
+  if (step.kind != StepKind::complete || step.status != Status::no_space) return false;
+  if (c.operation.others_may_help == 0 || c.waited_for_others != 0 || c.index == checkpoint_command) return false;
+  c.waited_for_others = 1;
+  return true;
+}
+
 // Leader only, behind a g.sync().
 GPU4FS_FN GPU4FS_NOINLINE inline Decision after_step(Engine& engine, CommandState& c, const Step& step) {
   if (c.in_gate != 0) {
@@ -161,6 +169,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Decision after_step(Engine& engine, CommandStat
     begin_fan_out(engine, c, step.task_count);
     return {Next::tasks, Status::ok, c.index, 0};
   }
+  if (waits_for_others(c, step)) return restart_later(engine, c, Status::retry_after_checkpoint);
   const bool restart = step.status == Status::parked || step.status == Status::again ||
                        step.status == Status::chunk_not_mapped ||
                        step.status == Status::retry_after_checkpoint;
@@ -190,6 +199,7 @@ GPU4FS_FN GPU4FS_NOINLINE void run_command(Group g, Engine& engine, WorkerState&
       case detail::Next::step:
         decision = serial(g, [&] {
           c.operation.shard = worker.index % maximum(engine.fs.shard_count, 1u);
+          c.operation.others_may_help = 0;
           return detail::before_step(engine, c);
         });
         if (decision.next == detail::Next::step) decision = detail::run_step(g, engine, c);

@@ -34,8 +34,8 @@ GPU4FS_FN inline u64 durable_lsn(const Engine& engine) {
   return load<Order::acquire, Scope::engine>(&engine.fs.log.durable);
 }
 
-// ok: everything before `lsn` is durable. exists: the command is the writer now. parked: it is restarted when the
-// writer has ended, and asks again. io_error: the log cannot be written.
+// ok: everything before `lsn` is durable. exists: the command is the writer now, or still. parked: it is restarted when
+// the writer, who is another one, has ended, and asks again. io_error: the log cannot be written.
 GPU4FS_FN inline Status await_log(Engine& engine, CommandState& c, u64 lsn) {
   LogQueue& queue = engine.log_queue;
   queue.guard.lock();
@@ -43,7 +43,7 @@ GPU4FS_FN inline Status await_log(Engine& engine, CommandState& c, u64 lsn) {
   if (durable_lsn(engine) < lsn) {
     if (queue.failed != 0) {
       status = Status::io_error;
-    } else if (queue.flusher == no_command) {
+    } else if (queue.flusher == no_command || queue.flusher == c.index) {
       store<Order::relaxed, Scope::engine>(&queue.flusher, c.index);
       status = Status::exists;
     } else {

@@ -24,7 +24,7 @@ enum class UpcallKind : u32 {
   log,           // argument: a number, `detail` says what it is; no answer
   device_lost,   // argument: device index, detail: its file_number; the pool goes on without it; no answer
   make_chunk,    // a command found no space; answer when there is one chunk more, no_space if there cannot be
-  write_growth,  // argument: epoch of the checkpoint that takes up the staged growth; answer when all is written
+  write_growth,  // argument: epoch of the checkpoint that takes up the staged growth, detail: its number; answer when all is written
 };
 
 GPU4FS_FN constexpr bool wants_answer(UpcallKind kind) {

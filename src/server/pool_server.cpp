@@ -382,7 +382,7 @@ Status PoolServer::carry_out(const ring::Upcall& upcall, u64* failed_devices) {
     case ring::UpcallKind::make_chunk:
       return Status::no_space;
     case ring::UpcallKind::write_growth:
-      return grower_->write(upcall.argument);
+      return grower_->write(upcall.argument, upcall.detail);
     case ring::UpcallKind::log:
       log(LogLevel::warning,
           fmt::format("the engine reports {} {:#x}", upcall.detail, upcall.argument));

@@ -54,6 +54,37 @@ TEST(SpaceAllocate, every_page_is_handed_out_once) {
   EXPECT_EQ(reserve_pages(*pool.fs, late, 1), Status::no_space);
 }
 
+// What is promised to others and not used yet may come back; the command's own promises do not, nor those of dirty frames.
+TEST(SpaceAllocate, shortage_that_others_may_end_is_told) {
+  SpaceFixture pool;
+  ASSERT_EQ(pool.load(1), Status::ok);
+  const u64 room = pool.fs->data_counters().total - pool.fs->data_counters().emergency;
+  Operation holder = pool.operation();
+  ASSERT_EQ(reserve_pages(*pool.fs, holder, room - 10), Status::ok);
+  const auto refused = [&](Operation& op, u64 count) {
+    op.others_may_help = 0;
+    EXPECT_EQ(reserve_pages(*pool.fs, op, count), Status::no_space);
+    return op.others_may_help != 0;
+  };
+  Operation asking = pool.operation();
+  EXPECT_TRUE(refused(asking, 11));
+  EXPECT_TRUE(refused(asking, room));
+  EXPECT_FALSE(refused(asking, room + 1)) << "more than all of it";
+  EXPECT_FALSE(refused(holder, 11)) << "its own";
+  ASSERT_EQ(reserve_pages(*pool.fs, asking, 10), Status::ok);
+  EXPECT_TRUE(refused(asking, 1));
+  EXPECT_TRUE(refused(asking, room - 10));
+  EXPECT_FALSE(refused(asking, room - 9));
+  EXPECT_TRUE(refused(holder, 10));
+  EXPECT_FALSE(refused(holder, 11));
+  // All of the other's promises are those of dirty frames: the next checkpoint uses them.
+  pool.fs->pages.dirty_count = static_cast<u32>(room - 10);
+  EXPECT_FALSE(refused(asking, 1));
+  pool.fs->pages.dirty_count = static_cast<u32>(room - 11);
+  EXPECT_TRUE(refused(asking, 1));
+  EXPECT_FALSE(refused(asking, 2));
+}
+
 TEST(SpaceAllocate, emergency_reserve_is_for_commands_that_free) {
   EXPECT_EQ(emergency_pages(2048), 128u);
   EXPECT_EQ(emergency_pages(50000), 500u);

@@ -52,9 +52,11 @@ class GrowthPhases : public ::testing::Test {
     plan_->added[0].loaded = plan_->added[0].accessible = plan_->added[0].erased = 0;
     plan_->added_count = 1;
   }
+  // The answer to a question that was asked just now.
+  void take_up(bool is_written) { take_up_growth(fs(), growth_number(fs()), is_written); }
   void make_durable() {
     ASSERT_EQ(stage_growth(fs()), Status::ok);
-    take_up_growth(fs(), true);
+    take_up(true);
     end_growth(fs());
     ASSERT_EQ(phase(), GrowthPhase::durable);
   }
@@ -86,13 +88,13 @@ TEST_F(GrowthPhases, EachCommandIsAnsweredInEachPhase) {
   EXPECT_FALSE(is_being_deleted(fs(), 0));
   ASSERT_EQ(withdraw_growth(fs()), Status::ok);
   EXPECT_FALSE(is_being_deleted(fs(), last));
-  take_up_growth(fs(), true);
+  take_up(true);
   EXPECT_EQ(phase(), GrowthPhase::none) << "withdrawn while the server was asked";
   ASSERT_EQ(stage_growth(fs()), Status::ok);
-  take_up_growth(fs(), false);
+  take_up(false);
   expect_refusals(Status::ok, Status::stale, Status::ok);
   ASSERT_EQ(stage_growth(fs()), Status::ok) << "after a refusal";
-  take_up_growth(fs(), true);
+  take_up(true);
   expect_refusals(Status::busy, Status::busy, Status::busy);
   end_growth(fs());
   expect_refusals(Status::busy, Status::ok, Status::busy);
@@ -102,6 +104,27 @@ TEST_F(GrowthPhases, EachCommandIsAnsweredInEachPhase) {
   EXPECT_EQ(admit_chunks(fs()), Status::not_found) << "once";
   EXPECT_EQ(stage_growth(fs()), Status::not_found) << "the chunk is gone";
   EXPECT_EQ(withdraw_growth(fs()), Status::ok);
+}
+
+TEST_F(GrowthPhases, AnAnswerIsOfThePlanThatTheServerWasAskedAbout) {
+  plan_erasure(last);
+  plan_->number = 7;
+  ASSERT_EQ(stage_growth(fs()), Status::ok);
+  const u32 asked = growth_number(fs());
+  ASSERT_EQ(withdraw_growth(fs()), Status::ok);
+  plan_erasure(last - 1);
+  plan_->number = 8;
+  ASSERT_EQ(stage_growth(fs()), Status::ok);
+  for (const bool is_written : {false, true}) {
+    take_up_growth(fs(), asked, is_written);
+    EXPECT_EQ(phase(), GrowthPhase::staged) << "the next checkpoint asks about this one";
+    EXPECT_EQ(joining_devices(fs()), 0u);
+  }
+  take_up_growth(fs(), growth_number(fs()), true);
+  end_growth(fs());
+  ASSERT_EQ(admit_chunks(fs()), Status::ok);
+  EXPECT_EQ(chunk(last - 1).erased, 1u);
+  EXPECT_EQ(chunk(last).erased, 0u);
 }
 
 TEST_F(GrowthPhases, APlaceIsUsedAgainByAnother) {

@@ -2,9 +2,12 @@
 // checkpoint knows; the sums stay right, and all of it comes back.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <map>
 #include <set>
+#include <shared_mutex>
 #include <thread>
 #include <vector>
 
@@ -12,6 +15,7 @@
 #include "fs/space/space.hpp"
 #include "support/group_runner.hpp"
 #include "support/level_shapes.hpp"
+#include "support/on_all_groups.hpp"
 #include "support/space_fixture.hpp"
 
 namespace gpu4fs::fs::partial_stripes_test {
@@ -79,7 +83,7 @@ class PartialStripes : public ::testing::TestWithParam<test::LevelShape> {
   }
   RowLoan lend(u32 wanted) {
     Operation op = pool_.operation(0);
-    return lend_row(fs(), op, wanted);
+    return lend_row(Lane{}, fs(), op, wanted);
   }
   std::vector<u64> pages_of(const RowLoan& loan) {
     const raid::RowView view = raid::row_view(fs().space, loan.chunk, loan.row);
@@ -144,6 +148,10 @@ TEST_P(PartialStripes, ARowIsLentWhenTheDurableCheckpointKnowsItsPages) {
     EXPECT_TRUE(stripes.insert(u64{other.chunk} << 32 | stripe.index).second);
   }
   EXPECT_GT(stripes.size(), 1u);
+  // What is closed of them may be lent when these pages are written, or come back.
+  Operation asking = pool_.operation(0);
+  EXPECT_EQ(lend_row(Lane{}, fs(), asking, 1).status, Status::no_space);
+  EXPECT_EQ(asking.others_may_help, closed_pages() == 0 ? 0u : 1u);
 }
 
 // A recovery would find such a stripe free, and its parities those of nothing.
@@ -194,6 +202,63 @@ TEST_P(PartialStripes, EveryClosedPageCanBeHad) {
   EXPECT_EQ(live_.size(), before);
 }
 
+// Whichever ranks look for it, and wherever they begin.
+TEST_P(PartialStripes, AllGroupsFindTheNextStripeThatHasClosedPages) {
+  raid::ChunkState& chunk = fs().space.chunks[0];
+  const u32 count = chunk.stripe_count;
+  ASSERT_GT(count, 1u);
+  std::vector<u32> before(chunk.stripe_closed, chunk.stripe_closed + count);
+  test::Sequence random(11);
+  for (u32 round = 0; round < 40; ++round) {
+    // None, one, or some.
+    const u64 wanted = round % 4 == 0 ? 0 : round % 4 == 1 ? 1 : random.next() % count;
+    std::fill_n(chunk.stripe_closed, count, 0u);
+    for (u64 i = 0; i < wanted; ++i) chunk.stripe_closed[random.next() % count] = 1;
+    const u32 first = round < 4 ? count + 5 : static_cast<u32>(random.next() % count);
+    const u32 from = static_cast<u32>(random.next() % (count + 1));
+    u32 expected = from;
+    while (expected < count && chunk.stripe_closed[(u64{first} + expected) % count] == 0) ++expected;
+    test::on_all_groups([&](auto g) { EXPECT_EQ(detail::next_stripe_with_closed(g, chunk, first, from), expected) << round; });
+  }
+  std::copy(before.begin(), before.end(), chunk.stripe_closed);
+}
+
+template <class Group>
+void lend_some(Group g, FileSystem& fs, Operation& op, std::vector<std::array<u64, 3>>* loans) {
+  for (u32 round = 0; round < 24; ++round) {
+    const RowLoan loan = lend_row(g, fs, op, 1 + round % 6);
+    serial(g, [&] { loans->push_back({static_cast<u64>(loan.status), loan.row, loan.lent}); });
+  }
+}
+
+TEST_P(PartialStripes, AllGroupsLendTheSameRows) {
+  fill();
+  // A few stripes stay in use, far apart.
+  const std::set<u64> pages = live_;
+  u32 number = 0;
+  for (const u64 page : pages) {
+    if (number++ % (pages.size() / 12) != 5) free_page(page);
+  }
+  checkpoint();
+  checkpoint();
+  const auto loans_of = [&](auto run) {
+    SpaceFixture mounted = pool_.remount();
+    EXPECT_EQ(mounted.load(epoch_), Status::ok);
+    mounted.fs->log.capacity = u64{1} << 20;
+    std::vector<std::array<u64, 3>> loans;
+    Operation op = mounted.operation(0);
+    run(*mounted.fs, op, &loans);
+    return loans;
+  };
+  const auto by_lane = loans_of([](FileSystem& fs, Operation& op, auto* loans) { lend_some(Lane{}, fs, op, loans); });
+  const auto by_warp = loans_of([](FileSystem& fs, Operation& op, auto* loans) {
+    run_emulated_warp([&](EmulatedWarp g) { lend_some(g, fs, op, loans); });
+  });
+  EXPECT_EQ(by_lane.front()[0], static_cast<u64>(Status::ok));
+  EXPECT_EQ(by_lane.back()[0], static_cast<u64>(Status::no_space)) << "each stripe once";
+  EXPECT_EQ(by_lane, by_warp);
+}
+
 TEST_P(PartialStripes, AStripeOfWhichAPageIsOnItsWayIsNotLent) {
   Operation op = pool_.operation(0);
   ASSERT_EQ(reserve_pages(fs(), op, 2), Status::ok);
@@ -221,7 +286,7 @@ TEST_P(PartialStripes, ClosedPagesOfRecordsAreClaimed) {
   ASSERT_EQ(mounted.load(epoch_), Status::ok);
   mounted.fs->log.capacity = u64{1} << 20;
   Operation op = mounted.operation(0);
-  const RowLoan loan = lend_row(*mounted.fs, op, 1);
+  const RowLoan loan = lend_row(Lane{}, *mounted.fs, op, 1);
   ASSERT_EQ(loan.status, Status::ok);
   const u64 page = pages_of(loan)[0];
   raid::PageLocation location{};
@@ -240,38 +305,149 @@ TEST_P(PartialStripes, ClosedPagesOfRecordsAreClaimed) {
   EXPECT_EQ(claim_extent(*mounted.fs, {*live_.begin(), 1, 0}), Status::corrupt_structure);
 }
 
-// Commands lend, commit, give back and free side by side: no page is lent twice, and the sums add up in the end.
+// Commands of several threads that lend, commit, give back and free, with checkpoints beside them.
+class LendingThreads {
+ public:
+  LendingThreads(SpaceFixture& pool, u64 epoch, const std::set<u64>& live) : pool_(pool), epoch_(epoch) {
+    for (u32 i = 0; i < fs().space.chunk_count; ++i) {
+      const raid::ChunkState& chunk = fs().space.chunks[i];
+      for (u64 page = 0; page < chunk.page_count; ++page) owners_[chunk.base_address + page * page_size] = 0;
+    }
+    u32 next = 0;
+    for (const u64 page : live) {
+      owners_.at(page) = 1;
+      kept_[next++ % thread_count].push_back(page);
+    }
+  }
+
+  void run(u32 round_count) {
+    std::vector<std::thread> threads;
+    for (u32 i = 0; i < thread_count; ++i) {
+      threads.emplace_back([this, i, round_count] {
+        work(i, round_count);
+        ++ended_;
+      });
+    }
+    while (ended_ < thread_count) {
+      checkpoint();
+      std::this_thread::yield();
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  u64 epoch() const { return epoch_; }
+  u32 conflicts() const { return conflicts_; }
+  u64 committed() const { return committed_; }
+  u64 freed() const { return freed_; }
+  std::set<u64> live() const {
+    std::set<u64> pages;
+    for (const std::vector<u64>& kept : kept_) pages.insert(kept.begin(), kept.end());
+    return pages;
+  }
+
+ private:
+  static constexpr u32 thread_count = 3;
+
+  FileSystem& fs() { return *pool_.fs; }
+
+  void work(u32 number, u32 round_count) {
+    test::Sequence random(number + 1);
+    Operation op = pool_.operation(number);
+    for (u32 i = 0; i < round_count; ++i) {
+      const RowLoan loan = lend_row(Lane{}, fs(), op, 1 + static_cast<u32>(random.next() % 6));
+      if (loan.status != Status::ok) {
+        std::this_thread::yield();
+        continue;
+      }
+      const u32 taken = use(op, kept_[number], loan, random.next() % 3 == 0);
+      if (random.next() % 2 == 0) pass_over_row(fs(), loan);
+      // On average as many as were taken, so that stripes stay in use.
+      const u64 frees = random.next() % (2 * taken + 1);
+      for (u64 k = 0; k < frees && !kept_[number].empty(); ++k) free_one(kept_[number], random.next());
+    }
+  }
+
+  // Answers how many pages a file has got.
+  u32 use(Operation& op, std::vector<u64>& kept, const RowLoan& loan, bool gives_up) {
+    const raid::RowView view = raid::row_view(fs().space, loan.chunk, loan.row);
+    const raid::ChunkState& chunk = fs().space.chunks[loan.chunk];
+    std::vector<u64> pages;
+    for (u64 left = loan.lent; left != 0; left &= left - 1) {
+      pages.push_back(raid::row_page(view, static_cast<u32>(count_trailing_zeros(left))));
+      conflicts_ += owners_.at(chunk.base_address + pages.back() * page_size).exchange(1);
+    }
+    const std::shared_lock<std::shared_mutex> inside(gate_);
+    const bool commits = !gives_up && may_log_row(fs(), loan);
+    for (const u64 page : pages) {
+      const u64 address = chunk.base_address + page * page_size;
+      if (commits) {
+        store_shared_16(&chunk.descriptors[page], raid::make_descriptor(0, 1, format::page_flag_in_parity));
+        commit_extent(Lane{}, fs(), {address, 1, 0}, true);
+        kept.push_back(address);
+        ++committed_;
+      } else {
+        owners_.at(address) = 0;
+        EXPECT_EQ(abandon_extent(fs(), op, {address, 1, 0}), 0u);
+      }
+    }
+    return commits ? static_cast<u32>(pages.size()) : 0;
+  }
+
+  void free_one(std::vector<u64>& kept, u64 which) {
+    std::swap(kept[which % kept.size()], kept.back());
+    const std::shared_lock<std::shared_mutex> inside(gate_);
+    owners_.at(kept.back()) = 0;
+    free_extent(fs(), {kept.back(), 1, 0});
+    kept.pop_back();
+    ++freed_;
+  }
+
+  void checkpoint() {
+    {
+      const std::unique_lock<std::shared_mutex> closed(gate_);
+      close_stripes(fs());
+      for (u32 i = 0; i < fs().space.chunk_count; ++i) snapshot_chunk(Lane{}, fs(), i);
+    }
+    ++epoch_;
+    for (u32 i = 0; i < fs().space.chunk_count; ++i) EXPECT_EQ(write_chunk(Lane{}, fs(), i, epoch_), Status::ok);
+    for (u32 i = 0; i < fs().space.chunk_count; ++i) publish_chunk(Lane{}, fs(), i);
+  }
+
+  SpaceFixture& pool_;
+  u64 epoch_;
+  std::map<u64, std::atomic<u32>> owners_;
+  std::array<std::vector<u64>, thread_count> kept_;
+  std::shared_mutex gate_;
+  std::atomic<u32> ended_{0};
+  std::atomic<u32> conflicts_{0};
+  std::atomic<u64> committed_{0};
+  std::atomic<u64> freed_{0};
+};
+
+// No page is lent twice or while a file has it, the sums add up in the end, and all of it comes back.
 TEST_P(PartialStripes, ThreadsNeverGetTheSamePage) {
   fill();
+  const u64 stripes = live_.size();
   checkpoint();
   checkpoint();
-  const u64 closed = closed_pages();
-  std::map<u64, std::atomic<u32>> owners;
-  for (u32 i = 0; i < fs().space.chunk_count; ++i) {
-    const raid::ChunkState& chunk = fs().space.chunks[i];
-    for (u64 page = 0; page < chunk.page_count; ++page) owners[chunk.base_address + page * page_size] = 0;
-  }
-  std::atomic<u32> twice{0};
-  const auto work = [&](u32 number) {
-    test::Sequence random(number);
-    Operation op = pool_.operation(number);
-    for (u32 i = 0; i < 3000; ++i) {
-      const RowLoan loan = lend_row(fs(), op, 1 + static_cast<u32>(random.next() % 6));
-      if (loan.status != Status::ok) continue;
-      for (const u64 page : pages_of(loan)) twice += owners.at(page).exchange(1);
-      for (const u64 page : pages_of(loan)) {
-        owners.at(page) = 0;
-        abandon_extent(fs(), op, {page, 1, 0});
-      }
-      if (random.next() % 2 == 0) pass_over_row(fs(), loan);
-    }
-  };
-  std::vector<std::thread> threads;
-  for (u32 i = 0; i < 3; ++i) threads.emplace_back(work, i + 1);
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(twice, 0u);
-  EXPECT_EQ(closed_pages(), closed);
+  LendingThreads threads(pool_, epoch_, live_);
+  threads.run(3000);
+  EXPECT_EQ(threads.conflicts(), 0u);
+  EXPECT_GT(threads.committed(), 100u);
+  EXPECT_GT(threads.freed(), 100u);
+  EXPECT_EQ(fs().had_error, 0u);
+  epoch_ = threads.epoch();
+  live_ = threads.live();
+  checkpoint();
+  checkpoint();
   check_sums();
+  const std::set<u64> pages = live_;
+  for (const u64 page : pages) free_page(page);
+  checkpoint();
+  checkpoint();
+  check_sums();
+  EXPECT_EQ(closed_pages(), 0u);
+  fill();
+  EXPECT_EQ(live_.size(), stripes);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, PartialStripes, ::testing::ValuesIn(shapes),

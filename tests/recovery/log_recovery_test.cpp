@@ -7,6 +7,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/xxh3.hpp"
 #include "fmt/format.h"
 #include "server/pool_error.hpp"
 #include "server/recovery/log_scan.hpp"
@@ -494,6 +495,150 @@ TEST_F(LogOfTwoParities, ThreeDevicesHaveNothing) {
   }
   expect_ended();
 }
+
+// A log that is sound by its checksums and names a page twice: nobody but a writer of images makes one. It is refused before
+// anything is written, so what was there before is still what the log says.
+class LogThatNamesPagesTwice : public ::testing::TestWithParam<const char*> {
+ protected:
+  static constexpr u32 page_count = 20;
+
+  LogThatNamesPagesTwice() : pool_(options()) {
+    const auto session = pool_.open_session();
+    FileClient client(*session);
+    for (u32 i = 0; i < 2; ++i) {
+      files_.push_back(create(client, fmt::format("file{}", i)));
+      write(client, files_.back(), 0, content(i));
+    }
+    sync(client);
+  }
+  static TestPoolOptions options() {
+    TestPoolOptions options;
+    options.profile = GetParam();
+    options.device_count = 3;
+    return options;
+  }
+  static std::vector<u8> content(u32 file) { return random_bytes(page_count * page_size, 50 + file); }
+
+  // The whole record of the file's pages.
+  std::vector<u8> record_of(u32 file) {
+    const server::LogScan log = scan(pool_);
+    for (u64 i = 0; i < log.record_count(); ++i) {
+      const format::LogRecord& record = log.record(i);
+      if (record.opcode != format::LogOpcode::write_extents || record.inode != files_[file]) continue;
+      const u8* bytes = reinterpret_cast<const u8*>(&record);
+      return {bytes, bytes + record.length};
+    }
+    ADD_FAILURE() << "no record of file " << file;
+    return std::vector<u8>(sizeof(format::LogRecord) + 2 * sizeof(format::LogExtent));
+  }
+  static format::LogRecord head_of(const std::vector<u8>& record) {
+    format::LogRecord head{};
+    std::memcpy(&head, record.data(), sizeof(head));
+    return head;
+  }
+  static std::vector<format::LogExtent> extents_of(const std::vector<u8>& record) {
+    std::vector<format::LogExtent> extents(head_of(record).extent_count);
+    std::memcpy(extents.data(), record.data() + sizeof(format::LogRecord), extents.size() * sizeof(format::LogExtent));
+    return extents;
+  }
+  // Into all logs. The length stays.
+  void put(const std::vector<u8>& record) {
+    server::OpenPoolOptions open;
+    open.device_paths = pool_.device_paths();
+    open.read_only = true;
+    open.lock = false;
+    const server::OpenedPool pool = server::open_pool(open);
+    const u64 place = head_of(record).lsn % format::log_capacity(pool.superblock, std::vector<format::DevicePart>{
+                          pool.devices[0].part, pool.devices[1].part, pool.devices[2].part}.data());
+    for (u32 d = 0; d < pool.superblock.tree_replica_count; ++d) {
+      overwrite(pool_.device_paths()[d], pool.devices[d].part.log_offset + place, record);
+    }
+  }
+  void forge(std::vector<u8> record, const std::vector<format::LogExtent>& extents) {
+    format::LogRecord head = head_of(record);
+    head.extent_count = static_cast<u16>(extents.size());
+    ASSERT_EQ(format::log_record_layout(0, 0, head.extent_count).length, head.length);
+    head.checksum = 0;
+    std::fill(record.begin(), record.end(), u8{0});
+    std::memcpy(record.data(), &head, sizeof(head));
+    std::memcpy(record.data() + sizeof(head), extents.data(), extents.size() * sizeof(format::LogExtent));
+    server::OpenPoolOptions open;
+    open.device_paths = pool_.device_paths();
+    open.read_only = true;
+    open.lock = false;
+    const u64 seed = server::open_pool(open).superblock.log_seed;
+    head.checksum = xxh3_64(record.data(), record.size(), seed ^ head.lsn);
+    std::memcpy(record.data(), &head, sizeof(head));
+    put(record);
+  }
+  // Of pages of a file, from `first` on, which lie at `address`.
+  static format::LogExtent extent(u64 address, u32 file, u32 first, u32 count) {
+    const std::vector<u8> bytes = content(file);
+    format::LogExtent made{address, 0, count, 0, 0};
+    for (u32 i = 0; i < count; ++i) {
+      const u64 checksum = xxh3_64(bytes.data() + (first + i) * page_size, page_size, address + i * page_size);
+      made.digest += format::page_digest(checksum, i);
+    }
+    return made;
+  }
+  void expect_refusal(u64 records) {
+    ASSERT_EQ(scan(pool_).record_count(), records) << "the record does not hold by itself";
+    server::ServerOptions options;
+    options.device_paths = pool_.device_paths();
+    for (u32 attempt = 0; attempt < 2; ++attempt) {
+      try {
+        server::recover_pool(options);
+        FAIL() << "it was carried out";
+      } catch (const server::PoolError& error) {
+        EXPECT_EQ(error.status(), Status::corrupt_structure) << error.what();
+      }
+      ASSERT_EQ(scan(pool_).record_count(), records) << "nothing was given up";
+    }
+  }
+  void expect_files() {
+    pool_.mount();
+    {
+      const auto session = pool_.open_session();
+      FileClient client(*session);
+      for (u32 i = 0; i < 2; ++i) EXPECT_EQ(read(client, files_[i], 100'000), content(i)) << i;
+    }
+    pool_.unmount();
+    EXPECT_EQ(pool_.check().findings.kept().size(), 0u) << findings_text(pool_.check());
+  }
+
+  TestPool pool_;
+  std::vector<u64> files_;
+};
+
+TEST_P(LogThatNamesPagesTwice, InOneRecord) {
+  pool_.crash();
+  const u64 records = scan(pool_).record_count();
+  const std::vector<u8> record = record_of(1);
+  const u64 address = extents_of(record)[0].address;
+  ASSERT_EQ(extents_of(record)[0].digest, extent(address, 1, 0, extents_of(record)[0].page_count).digest);
+  ASSERT_GE(extents_of(record)[0].page_count, page_count / 2);
+  const u32 half = page_count / 2;
+  forge(record, {extent(address, 1, 0, half), extent(address, 1, 0, half)});
+  expect_refusal(records);
+  // All but one page apart.
+  forge(record, {extent(address, 1, 0, half), extent(address + (half - 1) * page_size, 1, half - 1, half)});
+  expect_refusal(records);
+  put(record);
+  expect_files();
+}
+
+TEST_P(LogThatNamesPagesTwice, InTwoRecords) {
+  pool_.crash();
+  const u64 records = scan(pool_).record_count();
+  const std::vector<u8> record = record_of(1);
+  forge(record, extents_of(record_of(0)));
+  expect_refusal(records);
+  put(record);
+  expect_files();
+}
+
+INSTANTIATE_TEST_SUITE_P(Profiles, LogThatNamesPagesTwice, ::testing::Values("single", "raid1", "raid5"),
+                         [](const auto& parameter) { return std::string(parameter.param); });
 
 // Several laps around a log of 1 MiB, with checkpoints whenever it is half full.
 TEST(LogRing, WrapsAndStaysReplayable) {

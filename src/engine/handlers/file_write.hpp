@@ -390,7 +390,11 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step end_write(Group g, Engine& engine, CommandState& c, Status status) {
   const WriteState& state = scratch_of<WriteState>(c);
   if (status == Status::ok) return Step::complete(c.command.aux + (state.end - state.position));
-  if (!keeps_extents(status)) abandon_extents(g, engine, c);
+  if (!keeps_extents(status)) {
+    abandon_extents(g, engine, c);
+    // It begins again, or ends: the log is written by somebody else meanwhile, who may be waiting for it.
+    serial(g, [&] { abandon_log_flush(engine, c); });
+  }
   const bool is_error = !is_control(status) && status != Status::again && status != Status::chunk_not_mapped;
   if (is_error && c.command.aux != 0) return Step::complete(c.command.aux);
   return Step::fail(status);

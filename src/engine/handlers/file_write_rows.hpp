@@ -19,6 +19,9 @@
 namespace gpu4fs::engine {
 namespace detail {
 
+// A write has its state in front and that of the sync at the end of the command's scratch.
+static_assert(sizeof(WriteState) + sizeof(SyncScratch) <= command_scratch_size);
+
 // Rows that are tried, if pages of them cannot be read.
 inline constexpr u32 row_attempts_max = 4;
 
@@ -113,12 +116,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status borrow_row(Group g, Engine& engine, CommandStat
   u8* bytes = fs.space.parity->row_work[0];
   u8* work = fs.space.parity->row_work[raid::row_work_page_count - 1];
   for (u32 attempt = 0; attempt < row_attempts_max; ++attempt) {
-    const fs::RowLoan loan = serial(g, [&] {
-      const fs::RowLoan lent = fs::lend_row(fs, c.operation, wanted);
-      if (lent.status == Status::ok) take_lent_pages(engine, c, lent);
-      return lent;
-    });
+    const fs::RowLoan loan = fs::lend_row(g, fs, c.operation, wanted);
     GPU4FS_TRY(loan.status);
+    serial(g, [&] { take_lent_pages(engine, c, loan); });
     GPU4FS_TRY(compose_pages(g, engine, c, ref, bytes));
     if (raid::prepare_row(g, fs.space, row_values_of(loan, bytes), work) == Status::ok) {
       return log_row(g, engine, c, loan, bytes);

@@ -39,6 +39,8 @@ struct CheckpointScratch {
   u32 started;
   u64 pause_begin_ns;
   u64 stamp;       // of its superblocks
+  u32 growth_number;  // of the plan that the server was asked about
+  u32 reserved;
 };
 static_assert(sizeof(CheckpointScratch) <= command_scratch_size);
 
@@ -199,26 +201,40 @@ GPU4FS_FN GPU4FS_NOINLINE bool flush_devices(Group g, Engine& engine, CommandSta
   return false;
 }
 
+// Leader, stage `growth`. True: the server is to be asked. Its answer counts whatever came in between, so that the next
+// stage does not find the question still open.
+GPU4FS_FN GPU4FS_NOINLINE inline bool is_growth_to_ask(Engine& engine, CommandState& c) {
+  fs::FileSystem& fs = engine.fs;
+  CheckpointScratch& scratch = checkpoint_scratch(c);
+  // A new chunk must not be on a device that this epoch calls stale.
+  const bool is_whole = raid::failed_devices(fs.space) == 0;
+  const bool rebuilds = raid::rebuilt_devices(fs.space) != 0;
+  if (scratch.fanned_out != 0) {
+    scratch.fanned_out = 0;
+    fs::take_up_growth(fs, scratch.growth_number, c.upcall_result == Status::ok && is_whole && !rebuilds);
+    return false;
+  }
+  // A checkpoint that makes a rebuilt device readable leaves it to the next one.
+  if (!fs::growth_is_staged(fs) || rebuilds) return false;
+  scratch.growth_number = fs::growth_number(fs);
+  if (!is_whole) {
+    fs::take_up_growth(fs, scratch.growth_number, false);
+    return false;
+  }
+  scratch.fanned_out = 1;
+  return true;
+}
+
 // The server writes what a growing pool needs in front of the superblocks. True when that is done, or not needed, else
 // the step to leave with.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool ask_for_growth(Group g, Engine& engine, CommandState& c, Step* step) {
-  // A checkpoint that makes a rebuilt device readable leaves it to the next one.
-  const bool is_due = serial(g, [&] {
-    if (!fs::growth_is_staged(engine.fs) || raid::rebuilt_devices(engine.fs.space) != 0) return false;
-    if (raid::failed_devices(engine.fs.space) == 0) return true;
-    // A new chunk must not be on a device that this epoch calls stale.
-    fs::take_up_growth(engine.fs, false);
-    return false;
-  });
-  if (!is_due) return true;
-  if (!asked_before(g, c)) {
-    const u64 epoch = serial(g, [&] { return checkpoint_scratch(c).epoch; });
-    *step = Step::fail(upcall(g, engine, c, UpcallKind::write_growth, epoch));
-    return false;
-  }
-  serial(g, [&] { fs::take_up_growth(engine.fs, c.upcall_result == Status::ok); });
-  return true;
+  if (!serial(g, [&] { return is_growth_to_ask(engine, c); })) return true;
+  *step = Step::fail(serial(g, [&] {
+    const CheckpointScratch& scratch = checkpoint_scratch(c);
+    return post_upcall(engine, c, UpcallKind::write_growth, scratch.epoch, scratch.growth_number);
+  }));
+  return false;
 }
 
 // Stage `join`: of the devices that join the pool; `superblocks`: of the others.

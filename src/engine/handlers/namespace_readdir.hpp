@@ -19,6 +19,7 @@ struct ReaddirState {
   u64 bytes;    // written
   u64 is_done;  // only the access time is left to do
 };
+static_assert(sizeof(ReaddirState) <= command_scratch_size);
 
 // One entry to be written. The name is memory of the engine.
 struct ReaddirEntry {

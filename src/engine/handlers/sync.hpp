@@ -63,6 +63,7 @@ struct SyncScratch {
 
 // At the end: a write that makes its record durable has a state of its own in front.
 GPU4FS_FN inline SyncScratch& sync_scratch(CommandState& c) {
+  static_assert(command_scratch_size % alignof(SyncScratch) == 0 && sizeof(SyncScratch) % alignof(SyncScratch) == 0);
   return *reinterpret_cast<SyncScratch*>(c.scratch + command_scratch_size - sizeof(SyncScratch));
 }
 

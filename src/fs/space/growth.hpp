@@ -14,6 +14,9 @@
 //     deleted ones leave it. Then the new ones are loaded
 //   withdraw  (Opcode::grow) before a plan is written over one that came to nothing
 //
+// Each plan has a number: what the server answers to a checkpoint is of the plan that it was asked about, which may have
+// been withdrawn and another one staged meanwhile.
+//
 // The phase is the engine's: each of these commands is carried out in the phases where it has a meaning, and answered with a
 // status in all others. What is staged fits when it is admitted, because nothing else changes the tables, and a chunk to be
 // deleted is not thawed meanwhile.
@@ -56,7 +59,7 @@ struct PoolGrowth {
   u32 tree_replica_count;
   u32 added_count;
   u32 erased_count;
-  u32 reserved;
+  u32 number;           // of the plan; no two of a mount have the same
   u64 tree_node_count;
   u64 page_total;
   u64 joining;          // a bit a device: those that were no members
@@ -173,6 +176,10 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool is_being_deleted(const FileSystem& fs, u32
 GPU4FS_FN inline bool growth_is_staged(const FileSystem& fs) {
   return detail::growth_phase(fs) == GrowthPhase::staged;
 }
+// Of the plan that stands there; while one is staged, and until the end of the step.
+GPU4FS_FN inline u32 growth_number(const FileSystem& fs) {
+  return fs.growth == nullptr ? 0 : fs.growth->number;
+}
 
 namespace detail {
 
@@ -227,9 +234,10 @@ GPU4FS_FN inline void install_joining_device(FileSystem& fs, const PoolGrowth& p
 
 }  // namespace detail
 
-// The server has written its part, for the epoch of the running checkpoint, or not. Nothing happens if the plan was
-// withdrawn while it was asked.
-GPU4FS_FN GPU4FS_NOINLINE inline void take_up_growth(FileSystem& fs, bool is_written) {
+// The server has written its part of plan `number`, for the epoch of the running checkpoint, or not. Nothing happens if
+// that was withdrawn while it was asked: another one that is staged by now waits for the next checkpoint.
+GPU4FS_FN GPU4FS_NOINLINE inline void take_up_growth(FileSystem& fs, u32 number, bool is_written) {
+  if (growth_number(fs) != number) return;
   const GrowthPhase next = is_written ? GrowthPhase::written : GrowthPhase::refused;
   if (!detail::change_growth_phase(fs, GrowthPhase::staged, next) || !is_written) return;
   const PoolGrowth& plan = *fs.growth;

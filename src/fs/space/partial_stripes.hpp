@@ -10,7 +10,7 @@
 //     again only if a command gave up;
 //   - the chunk is not frozen, no device is lost, and there is a log.
 // Closed pages are in none of the counters of space_counters.hpp, so neither are lent ones: nothing is promised. Pages
-// that were lent are committed, freed and given back as any others. Plain functions, one rank.
+// that were lent are committed, freed and given back as any others. Plain functions, one rank, but for lend_row().
 #pragma once
 
 #include "base/status.hpp"
@@ -102,18 +102,21 @@ GPU4FS_FN GPU4FS_NOINLINE inline RowLoan look_at_row_to_lend(const FileSystem& f
   return loan;
 }
 
-// Tries to lend up to `wanted` pages of a row of the stripe.
+// Tries to lend up to `wanted` pages of a row of the stripe. Status busy: others have pages of it that are on their way.
 GPU4FS_FN GPU4FS_NOINLINE inline RowLoan lend_row_of(FileSystem& fs, u32 index, u32 stripe_index, u32 wanted) {
   ChunkState& chunk = fs.space.chunks[index];
   u32* word = &chunk.stripe_closed[stripe_index];
   RowLoan loan{Status::no_space, index, 0, 0, 0};
   u32 closed = load<Order::relaxed, Scope::engine>(word);
-  if (closed == 0 || (closed & stripe_held_bit) != 0) return loan;
+  if (closed == 0) return loan;
   const raid::Stripe stripe = raid::stripe_at(chunk, stripe_index);
   if (closed == stripe.page_count) return loan;
+  loan.status = Status::busy;
+  if ((closed & stripe_held_bit) != 0) return loan;
   if (!compare_exchange<Order::acq_rel, Scope::engine>(word, closed, closed | stripe_held_bit)) return loan;
   // Those that were closed at that moment are among the lendable ones; if these are as many, they are the same.
   if (count_lendable(chunk, stripe) == closed) {
+    loan.status = Status::no_space;
     const bool is_ready = is_durable(chunk, stripe);
     const u64 unit = raid::row_view(fs.space, index, raid::row_place(chunk, stripe.first).row).step;
     for (u64 i = 0; i < unit && i < stripe.page_count && is_ready && loan.status != Status::ok; ++i) {
@@ -121,7 +124,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline RowLoan lend_row_of(FileSystem& fs, u32 index, 
     }
     if (!is_ready) loan.status = Status::retry_after_checkpoint;
     // A whole checkpoint may have come in between, whose pages are not among the `closed`.
-    if (count_lendable(chunk, stripe) != closed) loan = RowLoan{Status::no_space, index, 0, 0, 0};
+    if (count_lendable(chunk, stripe) != closed) loan = RowLoan{Status::busy, index, 0, 0, 0};
   }
   const u32 count = loan.status == Status::ok ? popcount(loan.lent) : 0;
   if (count != 0) fetch_sub<Order::relaxed, Scope::engine>(&chunk.closed_pages, count);
@@ -131,22 +134,61 @@ GPU4FS_FN GPU4FS_NOINLINE inline RowLoan lend_row_of(FileSystem& fs, u32 index, 
   return loan;
 }
 
-// In one chunk. Status: ok, retry_after_checkpoint, no_space.
-GPU4FS_FN GPU4FS_NOINLINE inline RowLoan lend_row_in(FileSystem& fs, u32 index, u32 wanted) {
+// Of the chunk's stripes, counted from `first` on and around, the first at `from` or behind that has closed pages;
+// stripe_count: there is none. The ranks look at one each.
+template <class Group>
+GPU4FS_FN u32 next_stripe_with_closed(Group g, const ChunkState& chunk, u32 first, u32 from) {
+  const u32 count = chunk.stripe_count;
+  for (u32 base = from; base < count; base += Group::size()) {
+    const u32 at = base + g.rank();
+    const u32 stripe = static_cast<u32>((u64{first} + at) % count);
+    const bool has_closed = at < count && load<Order::relaxed, Scope::engine>(&chunk.stripe_closed[stripe]) != 0;
+    const u32 found = g.ballot(has_closed);
+    if (found != 0) return base + count_trailing_zeros(found);
+  }
+  return count;
+}
+
+// Of two answers that are not ok, the one that promises more.
+GPU4FS_FN constexpr Status better_refusal(Status a, Status b) {
+  if (a == Status::retry_after_checkpoint || b == Status::retry_after_checkpoint) return Status::retry_after_checkpoint;
+  return a == Status::busy || b == Status::busy ? Status::busy : Status::no_space;
+}
+
+// In one chunk. Status: ok, retry_after_checkpoint, busy, no_space.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE RowLoan lend_row_in(Group g, FileSystem& fs, u32 index, u32 wanted) {
   ChunkState& chunk = fs.space.chunks[index];
+  const u32 count = chunk.stripe_count;
+  const u32 first = serial(g, [&] { return load<Order::relaxed, Scope::engine>(&chunk.lend_cursor); });
   RowLoan loan{Status::no_space, index, 0, 0, 0};
-  const u32 first = load<Order::relaxed, Scope::engine>(&chunk.lend_cursor);
-  for (u32 i = 0; i < chunk.stripe_count; ++i) {
-    const u32 stripe = static_cast<u32>((u64{first} + i) % chunk.stripe_count);
-    if (load<Order::relaxed, Scope::engine>(&chunk.stripe_closed[stripe]) == 0) continue;
-    const RowLoan found = lend_row_of(fs, index, stripe, wanted);
-    if (found.status == Status::ok) {
-      store<Order::relaxed, Scope::engine>(&chunk.lend_cursor, stripe);
-      return found;
-    }
-    if (found.status == Status::retry_after_checkpoint) loan.status = found.status;
+  for (u32 at = next_stripe_with_closed(g, chunk, first, 0); at < count;
+       at = next_stripe_with_closed(g, chunk, first, at + 1)) {
+    const RowLoan found = serial(g, [&] {
+      const u32 stripe = static_cast<u32>((u64{first} + at) % count);
+      const RowLoan lent = lend_row_of(fs, index, stripe, wanted);
+      if (lent.status == Status::ok) store<Order::relaxed, Scope::engine>(&chunk.lend_cursor, stripe);
+      return lent;
+    });
+    if (found.status == Status::ok) return found;
+    loan.status = better_refusal(loan.status, found.status);
   }
   return loan;
+}
+
+// The first chunk from `from` on that the command may borrow pages of, no_chunk: there is none. *out_of_reach: one that the
+// engine would have to reach first. Leader.
+GPU4FS_FN GPU4FS_NOINLINE inline u32 next_chunk_that_lends(const FileSystem& fs, const Operation& op, u32 from,
+                                                           u32* out_of_reach) {
+  const u32 page_class = class_of(fs, op);
+  for (u32 i = from; i < raid::chunk_count_of(fs.space); ++i) {
+    const raid::ChunkState& chunk = fs.space.chunks[i];
+    if (chunk.page_class != page_class || load<Order::relaxed, Scope::engine>(&chunk.closed_pages) == 0) continue;
+    const u32 bits = load<Order::acquire, Scope::engine>(&chunk.free_pages) & ~free_number_mask;
+    if (bits == 0 && (devices_of(chunk) & op.refused_devices) == 0) *out_of_reach = i;
+    if (bits == counted_bit) return i;
+  }
+  return raid::no_chunk;
 }
 
 }  // namespace detail
@@ -155,30 +197,34 @@ GPU4FS_FN GPU4FS_NOINLINE inline RowLoan lend_row_in(FileSystem& fs, u32 index, 
 inline constexpr u32 row_record_pages_max = 7;
 static_assert(format::log_record_layout(0, row_record_pages_max * page_size, 0).length <= format::log_record_bytes_max);
 
-// Pages of one row for the command, in profile op.profile: `wanted` > 0 or fewer. Status:
-//   no_space                none
+// Pages of one row for the command, in profile op.profile: `wanted` > 0 or fewer. Uniform. Status:
+//   no_space                none; op.others_may_help: others have pages on their way in stripes that have some
 //   retry_after_checkpoint  none yet
 //   chunk_not_mapped        those of chunk op.wanted_chunk, perhaps
-GPU4FS_FN GPU4FS_NOINLINE inline RowLoan lend_row(FileSystem& fs, Operation& op, u32 wanted) {
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE RowLoan lend_row(Group g, FileSystem& fs, Operation& op, u32 wanted) {
   GPU4FS_CHECK_GT(wanted, 0u);
-  const u32 page_class = detail::class_of(fs, op);
   RowLoan none{Status::no_space, raid::no_chunk, 0, 0, 0};
-  if (!lends_rows(fs, page_class)) return none;
-  u32 out_of_reach = raid::no_chunk;
-  for (u32 i = 0; i < raid::chunk_count_of(fs.space); ++i) {
-    const raid::ChunkState& chunk = fs.space.chunks[i];
-    if (chunk.page_class != page_class || load<Order::relaxed, Scope::engine>(&chunk.closed_pages) == 0) continue;
-    const u32 bits = load<Order::acquire, Scope::engine>(&chunk.free_pages) & ~detail::free_number_mask;
-    if (bits == 0 && (detail::devices_of(chunk) & op.refused_devices) == 0) out_of_reach = i;
-    if (bits != detail::counted_bit) continue;
-    const u32 most = minimum(wanted, row_record_pages_max - chunk.parity_count);
-    const RowLoan found = detail::lend_row_in(fs, i, most);
+  if (!serial(g, [&] { return lends_rows(fs, detail::class_of(fs, op)); })) return none;
+  u32 out_of_reach = raid::no_chunk;  // the leader's
+  for (u32 from = 0;;) {
+    const u32 chunk = serial(g, [&] { return detail::next_chunk_that_lends(fs, op, from, &out_of_reach); });
+    if (chunk == raid::no_chunk) break;
+    const u32 most = minimum(wanted, row_record_pages_max - fs.space.chunks[chunk].parity_count);
+    const RowLoan found = detail::lend_row_in(g, fs, chunk, most);
     if (found.status == Status::ok) return found;
-    if (found.status == Status::retry_after_checkpoint) none.status = found.status;
+    none.status = detail::better_refusal(none.status, found.status);
+    from = chunk + 1;
   }
-  if (none.status != Status::no_space || out_of_reach == raid::no_chunk) return none;
-  op.wanted_chunk = out_of_reach;
-  none.status = Status::chunk_not_mapped;
+  none.status = serial(g, [&] {
+    if (none.status == Status::retry_after_checkpoint) return none.status;
+    if (out_of_reach != raid::no_chunk) {
+      op.wanted_chunk = out_of_reach;
+      return Status::chunk_not_mapped;
+    }
+    if (none.status == Status::busy) op.others_may_help = 1;
+    return Status::no_space;
+  });
   return none;
 }
 

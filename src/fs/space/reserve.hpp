@@ -99,6 +99,17 @@ GPU4FS_FN inline u64 devices_of(const ChunkState& chunk) {
   return devices;
 }
 
+// Of the class, what other commands have been promised and not used yet: it comes back if they do not need it. What dirty
+// frames have been promised the next checkpoint uses up.
+GPU4FS_FN GPU4FS_NOINLINE inline u64 promised_to_others(const FileSystem& fs, const Operation& op, u32 page_class) {
+  u64 known = page_class == class_of(fs, op) ? op.pages_reserved : 0;
+  if (page_class == fs.space.metadata_class) {
+    known += u64{op.dirty_reserved} + load<Order::relaxed, Scope::engine>(&fs.pages.dirty_count);
+  }
+  const u64 reserved = load<Order::relaxed, Scope::engine>(&fs.counters[page_class].reserved);
+  return reserved - minimum(reserved, known * fs.space.page_cost[page_class]);
+}
+
 // Why `needed` pages of the class are not available, and what would help. The one place where a class has no pages left.
 GPU4FS_FN GPU4FS_NOINLINE inline Status explain_shortage(FileSystem& fs, Operation& op, u32 page_class, u64 needed) {
   const SpaceCounters& counters = fs.counters[page_class];
@@ -125,7 +136,10 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status explain_shortage(FileSystem& fs, Operati
   const u64 pending = load<Order::relaxed, Scope::engine>(&counters.freed_pending) * fs.space.page_cost[page_class];
   if (in_reach + pending >= needed) return Status::retry_after_checkpoint;
   const bool was_refused = (op.refused_classes >> page_class & 1) != 0;
-  if (was_refused || load<Order::acquire, Scope::engine>(&counters.growable) == 0) return Status::no_space;
+  if (was_refused || load<Order::acquire, Scope::engine>(&counters.growable) == 0) {
+    if (in_reach + pending + promised_to_others(fs, op, page_class) >= needed) op.others_may_help = 1;
+    return Status::no_space;
+  }
   op.wanted_chunk = raid::chunk_to_make;
   op.wanted_class = page_class;
   return Status::chunk_not_mapped;
@@ -161,7 +175,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void return_promise(FileSystem& fs, u32 page_cl
 }  // namespace detail
 
 // Promises `page_count` more pages of profile op.profile to the command. Status:
-//   no_space                what is free, less what is kept back for commands that free space, does not suffice
+//   no_space                what is free, less what is kept back for commands that free space, does not suffice;
+//                           op.others_may_help: with what others have been promised it would
 //   retry_after_checkpoint  with the pages that the next checkpoint gives back it would
 //   chunk_not_mapped        with those of chunk op.wanted_chunk, which the engine cannot reach yet, it may; or with a
 //                           new chunk of class op.wanted_class

@@ -127,6 +127,7 @@ void PoolGrower::hand_over(const Plan& plan, const std::vector<raid::ChunkState>
   growth->tree_height = root.height;
   growth->tree_node_count = root.node_count;
   growth->tree_replica_count = plan.tree_replica_count;
+  growth->number = plan.number;
   growth->joining = plan.joining;
   growth->leaving = plan.leaving;
   for (u32 i = 0; i < pool.devices.size(); ++i) {
@@ -151,6 +152,7 @@ void PoolGrower::hand_over(const Plan& plan, const std::vector<raid::ChunkState>
 }
 
 void PoolGrower::make_durable(Plan plan) {
+  plan.number = ++plan_count_;
   const Plan kept = plan;
   {
     const std::lock_guard lock(plan_mutex_);
@@ -343,9 +345,9 @@ void PoolGrower::restore_chunk_maps(const Plan& plan) {
   }
 }
 
-Status PoolGrower::write(u64 epoch) {
+Status PoolGrower::write(u64 epoch, u32 number) {
   const std::lock_guard lock(plan_mutex_);
-  if (!plan_.is_armed) return Status::stale;
+  if (!plan_.is_armed || plan_.number != number) return Status::stale;
   plan_.epoch = epoch;
   try {
     tree_->write(epoch);

@@ -106,8 +106,8 @@ class PoolGrower {
   void hold();
   void release();
 
-  // In the upcall thread: what the staged growth needs in the medium, for a checkpoint of `epoch`.
-  Status write(u64 epoch);
+  // In the upcall thread: what plan `number` needs in the medium, for a checkpoint of `epoch`. stale: it was withdrawn.
+  Status write(u64 epoch, u32 number);
 
  private:
   struct Plan {
@@ -118,6 +118,7 @@ class PoolGrower {
     u64 leaving = 0;
     u64 maps_changed = 0;
     u32 tree_replica_count = 0;
+    u32 number = 0;         // fs::PoolGrowth::number
     u64 epoch = 0;          // of what was written for it
     bool is_armed = false;  // a checkpoint may take it up
     bool written = false;
@@ -172,6 +173,7 @@ class PoolGrower {
   std::unique_ptr<FreeGranules> free_;
   u32 held_ = 0;
   u64 avoided_ = 0;                 // a bit a device
+  u32 plan_count_ = 0;              // the newest one's number
   u32 first_new_slot_;              // chunks of the mount have the numbers below
   std::map<u32, Block> blocks_;     // by number, of chunks made since the mount
   std::vector<Block> made_blocks_;  // of the chunks of the plan

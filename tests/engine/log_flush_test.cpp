@@ -1,0 +1,68 @@
+// Who writes the log for everybody: a command that gives up or begins anew leaves it to the others, and never waits for
+// itself.
+#include <gtest/gtest.h>
+
+#include "engine/engine_fixture.hpp"
+#include "engine/handlers/file_write.hpp"
+
+namespace gpu4fs::test::log_flush_test {
+namespace {
+
+using engine::CommandPhase;
+using engine::CommandState;
+
+class LogFlush : public ::testing::Test {
+ protected:
+  LogFlush() {
+    for (CommandState* c : {&writer_, &waiter_}) engine::set_phase(*c, CommandPhase::running);
+    EXPECT_EQ(engine::await_log(engine(), writer_, goal), Status::exists);
+    EXPECT_EQ(engine::await_log(engine(), waiter_, goal), Status::parked);
+    EXPECT_TRUE(engine::park_command(waiter_));
+  }
+  engine::Engine& engine() { return fixture_.engine(); }
+  bool waiter_runs() {
+    u32 item = 0;
+    return engine().run_queue.pop(&item) && item == waiter_.index;
+  }
+
+  static constexpr u64 goal = 4096;
+  EngineFixture fixture_{EngineOptions{.worker_count = 1, .command_count = 64, .config = {}, .start = false}};
+  CommandState& writer_ = fixture_.engine().commands[1];
+  CommandState& waiter_ = fixture_.engine().commands[2];
+};
+
+// It has no pages any more: a restart may take another way, and not come to the log again.
+TEST_F(LogFlush, AWriteThatBeginsAnewLeavesItToTheOthers) {
+  writer_.stage = static_cast<u32>(engine::detail::WriteStage::row_flushed);
+  const engine::Step step = engine::detail::end_write(Lane{}, engine(), writer_, Status::chunk_not_mapped);
+  EXPECT_EQ(step.status, Status::chunk_not_mapped);
+  EXPECT_EQ(writer_.stage, 0u);
+  EXPECT_EQ(engine().log_queue.flusher, no_command);
+  ASSERT_TRUE(waiter_runs());
+  engine::set_phase(waiter_, CommandPhase::running);
+  EXPECT_EQ(engine::await_log(engine(), waiter_, goal), Status::exists);
+  EXPECT_EQ(engine::await_log(engine(), writer_, goal), Status::parked) << "behind the other";
+}
+
+TEST_F(LogFlush, AWriteThatGoesOnKeepsIt) {
+  for (const Status status : {Status::again, Status::parked}) {
+    writer_.stage = static_cast<u32>(engine::detail::WriteStage::row_log);
+    EXPECT_EQ(engine::detail::end_write(Lane{}, engine(), writer_, status).status, status);
+    EXPECT_EQ(writer_.stage, static_cast<u32>(engine::detail::WriteStage::row_log));
+    EXPECT_EQ(engine().log_queue.flusher, writer_.index);
+    EXPECT_FALSE(waiter_runs());
+  }
+}
+
+TEST_F(LogFlush, NobodyWaitsForItself) {
+  EXPECT_EQ(engine::await_log(engine(), writer_, 2 * goal), Status::exists);
+  EXPECT_EQ(engine().log_queue.head, waiter_.index);
+  EXPECT_EQ(engine().log_queue.tail, waiter_.index);
+  engine::end_log_flush(engine(), writer_, goal, false);
+  ASSERT_TRUE(waiter_runs());
+  engine::set_phase(waiter_, CommandPhase::running);
+  EXPECT_EQ(engine::await_log(engine(), waiter_, goal), Status::ok);
+}
+
+}  // namespace
+}  // namespace gpu4fs::test::log_flush_test
