@@ -107,6 +107,38 @@ GPU4FS_FN constexpr u64 rotate_left(u64 value, u32 count) {
   return (value << (count & 63)) | (value >> ((64 - count) & 63));
 }
 
+// 0xff for each byte whose highest bit is set, 0 for the others.
+GPU4FS_FN constexpr u64 spread_high_bits(u64 bytes) {
+#if GPU4FS_DEVICE_CODE
+  if (!std::is_constant_evaluated()) {
+    u32 low = static_cast<u32>(bytes);
+    u32 high = static_cast<u32>(bytes >> 32);
+    asm("prmt.b32 %0, %0, 0, 0xba98;" : "+r"(low));
+    asm("prmt.b32 %0, %0, 0, 0xba98;" : "+r"(high));
+    return (u64{high} << 32) | low;
+  }
+#endif
+  const u64 bits = bytes & 0x8080808080808080u;
+  return (bits << 1) - (bits >> 7);  // the shift out of the word is meant
+}
+
+// Byte i is that one of the eight bytes of `low` and `high` that nibble i of `indexes` names. The upper half of
+// `indexes` means nothing; its four nibbles are below 8.
+GPU4FS_FN inline u32 select_bytes(u32 low, u32 high, u32 indexes) {
+#if GPU4FS_DEVICE_CODE
+  u32 selected;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(selected) : "r"(low), "r"(high), "r"(indexes));
+  return selected;
+#else
+  const u64 bytes = (u64{high} << 32) | low;
+  u32 selected = 0;
+  for (u32 i = 0; i < 4; ++i) {
+    selected |= static_cast<u32>(bytes >> (indexes >> (4 * i) & 7) * 8 & 0xff) << (8 * i);
+  }
+  return selected;
+#endif
+}
+
 // Byte order reversal.
 GPU4FS_FN constexpr u32 byte_swap(u32 value) {
   return (value >> 24) | ((value >> 8) & 0xff00u) | ((value << 8) & 0xff0000u) | (value << 24);

@@ -1,11 +1,13 @@
 // Arithmetic in GF(2^8) with the polynomial x^8 + x^4 + x^3 + x^2 + 1 (0x11d), whose generator is 2: the field of
 // RAID-6 (H. P. Anvin, "The mathematics of RAID-6") and of ISA-L's erasure codes. Addition is exclusive or.
 //
-// Bytes that lie side by side in a word are multiplied together, by shifts and masks: no tables, so a warp and a
-// vector unit do it alike.
+// Bytes that lie side by side in a word are multiplied together. Where the compiler makes vectors of words, by shifts and
+// masks; in a warp by looking bytes up in registers (Multiplier), for which a GPU has an instruction. There are no tables
+// in memory: what a lock's acquire empties of a cache, the next row would have to fetch again.
 #pragma once
 
 #include "base/access.hpp"
+#include "base/bits.hpp"
 #include "base/check.hpp"
 #include "base/config.hpp"
 #include "base/types.hpp"
@@ -14,58 +16,118 @@ namespace gpu4fs::galois {
 
 // Twice each of the eight bytes.
 GPU4FS_FN constexpr u64 twice(u64 bytes) {
-  const u64 high = bytes & 0x8080808080808080u;
-  const u64 reduce = (high << 1) - (high >> 7);  // 0xff where a byte overflows; the shift out of the word is meant
+  const u64 reduce = spread_high_bits(bytes);  // 0xff where a byte overflows
   return ((bytes & 0x7f7f7f7f7f7f7f7fu) << 1) ^ (reduce & 0x1d1d1d1d1d1d1d1du);
 }
 static_assert(twice(0x8001'ff00'4010'8002u) == 0x1d02'e300'8020'1d04u);
 
-GPU4FS_FN GPU4FS_NOINLINE constexpr u8 multiply(u8 a, u8 b) {
-  u64 product = 0;
-  u64 shifted = a;
-  for (u32 bit = 0; bit < 8; ++bit) {
-    if ((b >> bit & 1) != 0) product ^= shifted;
-    shifted = twice(shifted);
+namespace detail {
+
+// A polynomial of degree 14 at most, as a byte.
+GPU4FS_FN constexpr u32 reduce(u32 product) {
+  for (u32 i = 0; i < 2; ++i) {
+    const u32 high = product >> 8;
+    product = (product & 0xff) ^ high ^ (high << 2) ^ (high << 3) ^ (high << 4);
   }
-  return static_cast<u8>(product);
+  return product;
+}
+
+GPU4FS_FN constexpr u32 square(u32 a) {
+  u32 spread = (a | (a << 4)) & 0x0f0fu;
+  spread = (spread | (spread << 2)) & 0x3333u;
+  spread = (spread | (spread << 1)) & 0x5555u;
+  return reduce(spread);
+}
+
+}  // namespace detail
+
+GPU4FS_FN constexpr u8 multiply(u8 a, u8 b) {
+  u32 product = 0;
+  GPU4FS_UNROLL
+  for (u32 bit = 0; bit < 8; ++bit) product ^= (u32{a} << bit) & (0u - (u32{b} >> bit & 1u));
+  return static_cast<u8>(detail::reduce(product));
 }
 
 // generator^exponent
 GPU4FS_FN GPU4FS_NOINLINE constexpr u8 power_of_two(u32 exponent) {
-  u8 value = 1;
-  u8 square = 2;
-  for (u32 left = exponent % 255; left != 0; left >>= 1) {
-    if ((left & 1) != 0) value = multiply(value, square);
-    square = multiply(square, square);
-  }
-  return value;
+  const u32 e = exponent % 255;
+  u32 value = 1u << (e >> 5);
+  for (u32 bit = 5; bit-- > 0;) value = detail::reduce(detail::square(value) << (e >> bit & 1));
+  return static_cast<u8>(value);
 }
 
-// 1 / a, a != 0: a^254.
+// 1 / a, a != 0: a^254, the product of a^2, a^4 to a^128.
 GPU4FS_FN GPU4FS_NOINLINE constexpr u8 inverse(u8 a) {
   u8 value = 1;
-  u8 square = a;
-  for (u32 left = 254; left != 0; left >>= 1) {
-    if ((left & 1) != 0) value = multiply(value, square);
-    square = multiply(square, square);
+  u32 square = a;
+  for (u32 i = 0; i < 7; ++i) {
+    square = detail::square(square);
+    value = multiply(value, static_cast<u8>(square));
   }
   return value;
 }
 static_assert(multiply(inverse(0x53), 0x53) == 1 && power_of_two(255) == 1 && power_of_two(8) == 0x1d);
+static_assert(multiply(power_of_two(200), power_of_two(100)) == power_of_two(45));
 
 GPU4FS_FN constexpr u64 scale(u64 bytes, u8 factor) {
   u64 product = 0;
-  for (u32 left = factor; left != 0; left >>= 1) {
-    if ((left & 1) != 0) product ^= bytes;
+  GPU4FS_UNROLL
+  for (u32 bit = 0; bit < 8; ++bit) {
+    product ^= bytes & (u64{0} - (u64{factor} >> bit & 1u));
     bytes = twice(bytes);
   }
   return product;
 }
 
+// The bits of eight bytes as indexes of a Multiplier: nibble 2 i of a member belongs to byte i of the lower word,
+// nibble 2 i + 1 to that of the upper one. Good for any number of factors.
+struct ByteIndexes {
+  u32 low;   // bits 0 to 2
+  u32 high;  // bits 4 to 6
+  u32 rest;  // bits 3 and 7
+};
+
+GPU4FS_FN constexpr ByteIndexes split_bytes(u64 bytes) {
+  const u32 a = static_cast<u32>(bytes);
+  const u32 b = static_cast<u32>(bytes >> 32);
+  const u32 low = (a & 0x0f0f0f0fu) | (b << 4 & 0xf0f0f0f0u);
+  const u32 high = (a >> 4 & 0x0f0f0f0fu) | (b & 0xf0f0f0f0u);
+  return {low & 0x77777777u, high & 0x77777777u, (low >> 3 & 0x11111111u) | (high >> 2 & 0x22222222u)};
+}
+
+// What a factor makes of each value of the bits of ByteIndexes.
+struct Multiplier {
+  u32 low[2];
+  u32 high[2];
+  u32 rest;
+};
+
+GPU4FS_FN constexpr Multiplier make_multiplier(u8 factor) {
+  u32 multiples[8] = {factor};  // by each bit
+  GPU4FS_UNROLL
+  for (u32 bit = 1; bit < 8; ++bit) {
+    multiples[bit] = (multiples[bit - 1] << 1) ^ (multiples[bit - 1] >> 7) * 0x11du;
+  }
+  const u32 low = (multiples[0] * 0x01000100u) ^ (multiples[1] * 0x01010000u);
+  const u32 high = (multiples[4] * 0x01000100u) ^ (multiples[5] * 0x01010000u);
+  return {{low, low ^ (multiples[2] * 0x01010101u)},
+          {high, high ^ (multiples[6] * 0x01010101u)},
+          (multiples[3] * 0x01000100u) ^ (multiples[7] * 0x01010000u)};
+}
+
+// The factor times the eight bytes.
+GPU4FS_FN inline u64 scale(const ByteIndexes& bytes, const Multiplier& by) {
+  const u32 first = select_bytes(by.low[0], by.low[1], bytes.low) ^ select_bytes(by.high[0], by.high[1], bytes.high) ^
+                    select_bytes(by.rest, 0, bytes.rest);
+  const u32 second = select_bytes(by.low[0], by.low[1], bytes.low >> 16) ^
+                     select_bytes(by.high[0], by.high[1], bytes.high >> 16) ^ select_bytes(by.rest, 0, bytes.rest >> 16);
+  return u64{select_bytes(first, second, 0x6420)} | u64{select_bytes(first, second, 0x7531)} << 32;
+}
+
 GPU4FS_FN constexpr Vector16 add(Vector16 a, Vector16 b) { return {a.low ^ b.low, a.high ^ b.high}; }
 GPU4FS_FN constexpr Vector16 twice(Vector16 bytes) { return {twice(bytes.low), twice(bytes.high)}; }
-GPU4FS_FN constexpr Vector16 scale(Vector16 bytes, u8 factor) {
-  return {scale(bytes.low, factor), scale(bytes.high, factor)};
+GPU4FS_FN inline Vector16 scale(Vector16 bytes, const Multiplier& by) {
+  return {scale(split_bytes(bytes.low), by), scale(split_bytes(bytes.high), by)};
 }
 
 // How one unknown follows from linear equations.
@@ -75,35 +137,37 @@ struct Weights {
   u8 values[equation_count_max];
 };
 
+namespace detail {
+
+// The determinant of the equations without row `r` and column `target`.
+GPU4FS_FN inline u8 minor(const u32* powers, const u32* places, u32 count, u32 r, u32 target) {
+  if (count == 1) return 1;
+  const u32 row = r == 0 ? 1 : 0;
+  const u32 column = target == 0 ? 1 : 0;
+  if (count == 2) return power_of_two(powers[row] * places[column]);
+  const u32 next_row = 3 - r - row;
+  const u32 next_column = 3 - target - column;
+  return power_of_two(powers[row] * places[column] + powers[next_row] * places[next_column]) ^
+         power_of_two(powers[next_row] * places[column] + powers[row] * places[next_column]);
+}
+
+}  // namespace detail
+
 // The equations are sum over c of 2^(powers[r] * places[c]) * x_c = s_r, r and c < count; the powers are different
 // ones of 0, 1, 2 and the places different ones below 255, so there is one solution. Answers the weights w with
-// x_target = sum of w_r * s_r. By elimination; `count` is 1 to 3.
+// x_target = sum of w_r * s_r. By Cramer's rule, in which signs mean nothing here; `count` is 1 to 3.
 GPU4FS_FN GPU4FS_NOINLINE inline Weights solve(const u32* powers, const u32* places, u32 count, u32 target) {
   GPU4FS_CHECK_LE(count, equation_count_max);
   GPU4FS_CHECK_LT(target, count);
-  u8 matrix[equation_count_max][2 * equation_count_max] = {};
-  for (u32 r = 0; r < count; ++r) {
-    for (u32 c = 0; c < count; ++c) matrix[r][c] = power_of_two(powers[r] * places[c]);
-    matrix[r][equation_count_max + r] = 1;
-  }
-  for (u32 c = 0; c < count; ++c) {
-    u32 pivot = c;
-    while (pivot < count && matrix[pivot][c] == 0) ++pivot;
-    GPU4FS_CHECK_LT(pivot, count);
-    const u8 factor = inverse(matrix[pivot][c]);
-    for (u32 i = 0; i < 2 * equation_count_max; ++i) {
-      const u8 value = multiply(matrix[pivot][i], factor);
-      matrix[pivot][i] = matrix[c][i];
-      matrix[c][i] = value;
-    }
-    for (u32 r = 0; r < count; ++r) {
-      const u8 times = matrix[r][c];
-      if (r == c || times == 0) continue;
-      for (u32 i = 0; i < 2 * equation_count_max; ++i) matrix[r][i] ^= multiply(matrix[c][i], times);
-    }
-  }
   Weights weights{};
-  for (u32 r = 0; r < count; ++r) weights.values[r] = matrix[target][equation_count_max + r];
+  u8 determinant = 0;
+  for (u32 r = 0; r < count; ++r) {
+    weights.values[r] = detail::minor(powers, places, count, r, target);
+    determinant ^= multiply(power_of_two(powers[r] * places[target]), weights.values[r]);
+  }
+  GPU4FS_CHECK_NE(determinant, 0);
+  const u8 factor = inverse(determinant);
+  for (u32 r = 0; r < count; ++r) weights.values[r] = multiply(weights.values[r], factor);
   return weights;
 }
 

@@ -116,8 +116,7 @@ GPU4FS_FN u64 xxh3_registers(Group g, const PageRegisters<Group>& page, u64 seed
 // The hash of the page at a 16-byte-aligned address.
 template <class Group>
 GPU4FS_FN u64 xxh3_page(Group g, const void* page, u64 seed) {
-  GPU4FS_CHECK(is_aligned(page, 16));
-  return xxh3_registers(g, load_page(g, page), seed);
+  return xxh3_registers(g, load_aligned_page(g, page), seed);
 }
 
 // Copies a page from `source` (any alignment) to `destination` (16-byte aligned) and returns the

@@ -142,6 +142,33 @@ GPU4FS_FN inline u32 first_copy(u32 copies) {
   return static_cast<u32>(count_trailing_zeros(u64{copies}));
 }
 
+// Where copies of a run begin: a rank of a warp knows that of its number, found before the first page is loaded; a Lane
+// looks.
+template <class Group>
+struct CopyMemory {
+  const LogicalSpace* space;
+  PageLocation location;
+  u64 own;
+
+  GPU4FS_FN static CopyMemory make(Group g, const LogicalSpace& space, const PageLocation& location, u32 copies) {
+    CopyMemory memory{&space, location, 0};
+    if constexpr (Group::size() > 1) {
+      static_assert(copy_count_max <= Group::size());
+      if ((copies >> g.rank() & 1) != 0) {
+        memory.own = reinterpret_cast<std::uintptr_t>(page_memory(space, location, g.rank()));
+      }
+    }
+    return memory;
+  }
+  GPU4FS_FN u8* of(Group g, u32 copy) const {
+    if constexpr (Group::size() > 1) {
+      return reinterpret_cast<u8*>(static_cast<std::uintptr_t>(g.shuffle(own, copy)));
+    } else {
+      return page_memory(*space, location, copy);
+    }
+  }
+};
+
 // Brings the other copies of a page whose first one has just been written in line. Inside begin and
 // end_page_write().
 template <class Group>

@@ -120,10 +120,10 @@ GPU4FS_FN GPU4FS_NOINLINE u32 read_planned(Group g, const LogicalSpace& space, c
     own = load_shared_16(&descriptors[g.rank()]).low;
   }
   const RunPages<is_spread, Group> pages = RunPages<is_spread, Group>::make(g, space, plan);
-  PageRegisters<Group> next = load_page(g, pages.at(g, 0));
+  PageRegisters<Group> next = load_aligned_page(g, pages.at(g, 0));
   for (u32 i = 0; i < plan.page_count; ++i) {
     PageRegisters<Group> page = next;
-    if (i + 1 < plan.page_count) next = load_page(g, pages.at(g, i + 1));
+    if (i + 1 < plan.page_count) next = load_aligned_page(g, pages.at(g, i + 1));
     if (verifies) {
       const u64 checksum =
           Group::size() > 1 ? g.shuffle(own, i % Group::size()) : load_shared_16(&descriptors[i]).low;
@@ -169,10 +169,10 @@ GPU4FS_FN u64 write_one(Group g, PageRegisters<Group>& page, u8* memory, u64 add
 
 // The same page, as it was stored, into its other copies.
 template <class Group>
-GPU4FS_FN void write_other_copies(Group g, PageRegisters<Group>& page, const LogicalSpace& space,
+GPU4FS_FN void write_other_copies(Group g, const PageRegisters<Group>& page, const CopyMemory<Group>& others,
                                   const RunPlan& plan, u32 index) {
   for (u32 left = plan.copies & (plan.copies - 1); left != 0; left &= left - 1) {
-    u8* memory = page_memory(space, plan.location, first_copy(left)) + u64{index} * page_size;
+    u8* memory = others.of(g, first_copy(left)) + u64{index} * page_size;
     if constexpr (Group::size() == 1) {
       (void)page;
       copy_bytes(g, memory, plan.memory + u64{index} * page_size, page_size);
@@ -189,7 +189,17 @@ struct RunBirth {
   u32 reserved;
 };
 
-template <class Group>
+// A warp with an aligned source has the next page on its way and calls nothing meanwhile.
+template <bool is_aligned_source, class Group>
+GPU4FS_FN PageRegisters<Group> load_source(Group g, const u8* source) {
+  if constexpr (is_aligned_source) {
+    return load_aligned_page(g, source);
+  } else {
+    return load_page(g, source);
+  }
+}
+
+template <bool is_aligned_source, class Group>
 GPU4FS_FN GPU4FS_NOINLINE void write_planned(Group g, LogicalSpace& space, const RunPlan& plan, u64 address,
                                              const u8* source, bool hashes) {
   ChunkState& chunk = space.chunks[plan.location.chunk];
@@ -201,12 +211,13 @@ GPU4FS_FN GPU4FS_NOINLINE void write_planned(Group g, LogicalSpace& space, const
   GPU4FS_CHECK_GT(birth.epoch, u64{1});
   format::PageDescriptor* descriptors = &chunk.descriptors[first];
   const bool mirrors = (plan.copies & (plan.copies - 1)) != 0;
-  PageRegisters<Group> next = load_page(g, source);
+  const auto others = CopyMemory<Group>::make(g, space, plan.location, plan.copies);
+  PageRegisters<Group> next = load_source<is_aligned_source>(g, source);
   for (u32 i = 0; i < plan.page_count; ++i) {
     PageRegisters<Group> page = next;
-    if (i + 1 < plan.page_count) next = load_page(g, source + (i + 1) * page_size);
+    if (i + 1 < plan.page_count) next = load_source<is_aligned_source>(g, source + (i + 1) * page_size);
     const u64 checksum = write_one(g, page, plan.memory + i * page_size, address + i * page_size, hashes);
-    if (mirrors) write_other_copies(g, page, space, plan, i);
+    if (mirrors) write_other_copies(g, page, others, plan, i);
     if (g.leader()) {
       const u32 birth_epoch = static_cast<u32>(birth.epoch - ((birth.stable >> i) & 1));
       store_shared_16(&descriptors[i], Vector16{checksum, u64{birth_epoch}});
@@ -356,8 +367,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_pages(Group g, LogicalSpace& space, u64 a
       return found;
     });
     if (plan.status != Status::ok) return plan.status;
-    detail::write_planned(g, space, plan, here, source + u64{done} * page_size,
-                          detail::has_checksum(space, use));
+    const u8* from = source + u64{done} * page_size;
+    const bool hashes = detail::has_checksum(space, use);
+    if (Group::size() > 1 && is_aligned(from, 16)) {
+      detail::write_planned<Group::size() != 1>(g, space, plan, here, from, hashes);
+    } else {
+      detail::write_planned<false>(g, space, plan, here, from, hashes);
+    }
     done += plan.page_count;
   }
   return Status::ok;

@@ -95,15 +95,14 @@ template <class Group, class Find>
 GPU4FS_FN u64 sum_slots(Group g, const RowView& view, u64 included, ParityPages<Group, parity_count_max>& sums,
                         Find&& find) {
   clear_parities(g, sums);
-  const ParityPages<Group, 1> none{};
   for (u32 slot = view.slot_count; slot-- > 0;) {
     if ((included >> slot & 1) == 0) {
-      add_lower_slot(g, sums, parity_page(g, none, 0));
+      skip_slot(g, sums);
       continue;
     }
     const u8* memory = find(PageLocation{view.chunk, 0, row_page(view, slot)});
     if (memory == nullptr) return u64{1} << slot;
-    add_lower_slot(g, sums, load_page(g, memory));
+    add_lower_slot(g, sums, load_aligned_page(g, memory));
   }
   return 0;
 }
@@ -147,7 +146,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 repair_parities(Group g, const LogicalSpace& space
     const PageRegisters<Group> expected = parity_page(g, sums, j);
     // One that is lost may have no memory.
     const bool readable = serial(g, [&] { return begin_parity_read(space, view, j) == Status::ok; });
-    if (readable && same_page(g, expected, load_page(g, parity_memory(space, view, j)))) continue;
+    if (readable && same_page(g, expected, load_aligned_page(g, parity_memory(space, view, j)))) continue;
     const bool writable = serial(g, [&] {
       if (space.devices[parity_place(space, view, j).device].read_only != 0) return false;
       return begin_parity_write(space, view, j) == Status::ok;

@@ -38,14 +38,14 @@ GPU4FS_FN GPU4FS_NOINLINE u64 mismatches_in_run(Group g, const u8* memory, const
   u32 half = 2;
   u32 next_page = wanted != 0 ? static_cast<u32>(count_trailing_zeros(wanted)) : 0;
   PageRegisters<Group> next{};
-  if (wanted != 0) next = load_page(g, memory + u64{next_page} * page_size);
+  if (wanted != 0) next = load_aligned_page(g, memory + u64{next_page} * page_size);
   while (wanted != 0) {
     PageRegisters<Group> page = next;
     const u32 here = next_page;
     wanted &= wanted - 1;
     if (wanted != 0) {
       next_page = static_cast<u32>(count_trailing_zeros(wanted));
-      next = load_page(g, memory + u64{next_page} * page_size);
+      next = load_aligned_page(g, memory + u64{next_page} * page_size);
     }
     u64 checksum = 0;
     if constexpr (Group::size() > 1) {

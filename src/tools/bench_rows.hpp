@@ -14,6 +14,16 @@ struct RowShape {
   u32 copy_count;    // 1 or 2
 };
 
+// The kernel's buffers are aligned.
+template <class Group>
+GPU4FS_FN PageRegisters<Group> load_bare_page(Group g, const u8* from) {
+  if constexpr (Group::size() == 1) {
+    return load_page(g, from);
+  } else {
+    return load_aligned_page(g, from);
+  }
+}
+
 // Pages of the row go to the same place in `to`, second copies to `extra`, parity j of row r to page r * m + j of it.
 template <u32 m, class Group>
 GPU4FS_FN void copy_row(Group g, const u8* from, u8* to, u8* extra, u64 row, u64 page_count, const RowShape& shape) {
@@ -22,7 +32,7 @@ GPU4FS_FN void copy_row(Group g, const u8* from, u8* to, u8* extra, u64 row, u64
   raid::ParityPages<Group, m == 0 ? 1 : m> sums;
   if constexpr (m != 0) raid::clear_parities(g, sums);
   for (u64 at = end; at-- > first;) {
-    PageRegisters<Group> page = load_page(g, from + at * page_size);
+    PageRegisters<Group> page = load_bare_page(g, from + at * page_size);
     store_page(g, page, to + at * page_size);
     if constexpr (Group::size() == 1) page.page = to + at * page_size;
     if (shape.copy_count > 1) store_page(g, page, extra + at * page_size);

@@ -323,6 +323,34 @@ TEST_P(Parities, AreReadInRowsWithoutLostDevices) {
   EXPECT_EQ(space().damage->entry_count, 0u);
 }
 
+// Also where each page is moved while it is stored: its sum is that of the page as it was read.
+TEST_P(Parities, RowsComeAsAWholeToAnyAddress) {
+  std::vector<u8> bytes(64 * page_size);
+  fill_random(bytes.data(), bytes.size(), 17);
+  write(Lane{}, 0, 64, bytes, 0);
+  const RowView view = row_view(space(), 0, row_place(chunk(), 0).row);
+  const u32 device = page_place(space(), {0, 0, view.first}, 0).device;
+  u8* const base = std::exchange(space().devices[device].base, nullptr);
+  EXPECT_TRUE(lose_device(space(), device));
+  on_all_groups([&](auto g) {
+    std::vector<u8> back(64 * page_size + 16);
+    u8* to = serial(g, [&] { return back.data(); });
+    for (const u32 shift : {0u, 5u}) {
+      const RowTarget target{0, 1, 0, 64, to + shift};
+      EXPECT_TRUE(read_row(g, space(), target, view.row)) << shift;
+      serial(g, [&] {
+        for (u32 slot = 0; slot < view.slot_count && row_page(view, slot) < 64; ++slot) {
+          const u64 at = row_page(view, slot) * page_size;
+          EXPECT_EQ(std::memcmp(to + shift + at, bytes.data() + at, page_size), 0) << "slot " << slot;
+        }
+        std::fill(back.begin(), back.end(), u8{0});
+      });
+    }
+  });
+  space().devices[device].base = base;
+  EXPECT_EQ(space().damage->entry_count, 0u);
+}
+
 TEST_P(Parities, OneLossMoreIsAnErrorOfWhatIsLostAlone) {
   const u32 m = chunk().parity_count;
   std::vector<u8> bytes(512 * page_size);
@@ -503,6 +531,59 @@ TEST(Galois, WordsAreMultipliedAsBytesAre) {
       EXPECT_EQ(galois::scale(u64{a} * 0x0101010101010101u, static_cast<u8>(b)), u64{expected} * 0x0101010101010101u);
     }
   }
+}
+
+// By look-ups, with other bytes beside each, so that none is taken for another.
+TEST(Galois, BytesOfAWordAreLookedUpEach) {
+  for (u32 factor = 0; factor < 256; ++factor) {
+    const galois::Multiplier by = galois::make_multiplier(static_cast<u8>(factor));
+    for (u32 begin = 0; begin < 256; ++begin) {
+      u64 bytes = 0;
+      u64 expected = 0;
+      for (u32 i = 0; i < 8; ++i) {
+        const u8 byte = static_cast<u8>(begin * (2 * i + 1) + 29 * i);
+        bytes |= u64{byte} << (8 * i);
+        expected |= u64{gf_mul(byte, static_cast<u8>(factor))} << (8 * i);
+      }
+      ASSERT_EQ(galois::scale(galois::split_bytes(bytes), by), expected) << factor << " times " << bytes;
+    }
+  }
+}
+
+TEST(Galois, PowersAndInverses) {
+  u8 power = 1;
+  for (u32 exponent = 0; exponent < 600; ++exponent) {
+    ASSERT_EQ(galois::power_of_two(exponent), power) << exponent;
+    power = gf_mul(power, 2);
+  }
+  for (u32 a = 1; a < 256; ++a) EXPECT_EQ(galois::inverse(static_cast<u8>(a)), gf_inv(static_cast<u8>(a))) << a;
+}
+
+alignas(64) u8 page[page_size];
+alignas(64) u8 before[page_size];
+alignas(64) u8 after[page_size];
+
+// A page of every group, by every factor, as ISA-L has it.
+TEST(Galois, PagesAreMultipliedAndAdded) {
+  fill_random(page, page_size, 21);
+  fill_random(before, page_size, 22);
+  on_all_groups([&](auto g) {
+    using Group = decltype(g);
+    for (u32 factor = 0; factor < 256; factor += g.size() == 1 ? 1 : 17) {
+      ParityPages<Group, 2> sums;
+      clear_parities(g, sums);
+      add_page(g, sums, 1, load_aligned_page(g, before));
+      add_scaled(g, sums, 1, load_aligned_page(g, page), static_cast<u8>(factor));
+      raise_to_slot(g, sums, 3);
+      store_page(g, parity_page(g, sums, 1), after);
+      serial(g, [&] {
+        for (u32 i = 0; i < page_size; ++i) {
+          const u8 sum = static_cast<u8>(before[i] ^ gf_mul(page[i], static_cast<u8>(factor)));
+          ASSERT_EQ(after[i], gf_mul(sum, 8)) << factor << " times byte " << i;
+        }
+      });
+    }
+  });
 }
 
 }  // namespace

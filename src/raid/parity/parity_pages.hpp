@@ -90,31 +90,67 @@ GPU4FS_FN void add_lower_slot(Group, ParityPages<Group, count>& sums, const Page
   }
 }
 
+// The same for a slot without a page.
+template <class Group, u32 count>
+GPU4FS_FN void skip_slot(Group, ParityPages<Group, count>& sums) {
+  detail::for_each_part<Group>([&](u32 i) {
+    if constexpr (count > 1) detail::part_of(sums, 1, i) = detail::shifted<1>(detail::part_of(sums, 1, i));
+    if constexpr (count > 2) detail::part_of(sums, 2, i) = detail::shifted<2>(detail::part_of(sums, 2, i));
+  });
+}
+
+namespace detail {
+
+// A factor as the group multiplies by it.
+template <class Group>
+GPU4FS_FN auto factor_of(u8 factor) {
+  if constexpr (Group::size() == 1) {
+    return factor;
+  } else {
+    return galois::make_multiplier(factor);
+  }
+}
+
+}  // namespace detail
+
 // sums[j] becomes 2^(j * slot) times itself.
 template <class Group, u32 count>
 GPU4FS_FN GPU4FS_NOINLINE void raise_to_slot(Group, ParityPages<Group, count>& sums, u32 slot) {
   if (slot == 0) return;
   for (u32 j = 1; j < count; ++j) {
-    const u8 factor = galois::power_of_two(j * slot);
+    const auto factor = detail::factor_of<Group>(galois::power_of_two(j * slot));
     detail::for_each_part<Group>([&](u32 i) {
       detail::part_of(sums, j, i) = galois::scale(detail::part_of(sums, j, i), factor);
     });
   }
 }
 
-// sums[j] += factor * page.
+// sums[j] += page.
 template <class Group, u32 count>
-GPU4FS_FN GPU4FS_NOINLINE void add_scaled(Group, ParityPages<Group, count>& sums, u32 j,
-                                          const PageRegisters<Group>& page, u8 factor) {
-  const bool is_plain = factor == 1;
+GPU4FS_FN void add_page(Group, ParityPages<Group, count>& sums, u32 j, const PageRegisters<Group>& page) {
   detail::for_each_part<Group>([&](u32 i) {
     if constexpr (Group::size() == 1) {
       u64 word = 0;
       __builtin_memcpy(&word, page.page + 8 * u64{i}, 8);
-      sums.words[j][i] ^= is_plain ? word : galois::scale(word, factor);
+      sums.words[j][i] ^= word;
     } else {
-      const Vector16 chunk = is_plain ? page.chunks[i] : galois::scale(page.chunks[i], factor);
-      sums.chunks[j][i] = galois::add(sums.chunks[j][i], chunk);
+      sums.chunks[j][i] = galois::add(sums.chunks[j][i], page.chunks[i]);
+    }
+  });
+}
+
+// sums[j] += factor * page.
+template <class Group, u32 count>
+GPU4FS_FN void add_scaled(Group g, ParityPages<Group, count>& sums, u32 j, const PageRegisters<Group>& page, u8 factor) {
+  if (factor == 1) return add_page(g, sums, j, page);
+  const auto by = detail::factor_of<Group>(factor);
+  detail::for_each_part<Group>([&](u32 i) {
+    if constexpr (Group::size() == 1) {
+      u64 word = 0;
+      __builtin_memcpy(&word, page.page + 8 * u64{i}, 8);
+      sums.words[j][i] ^= galois::scale(word, by);
+    } else {
+      sums.chunks[j][i] = galois::add(sums.chunks[j][i], galois::scale(page.chunks[i], by));
     }
   });
 }

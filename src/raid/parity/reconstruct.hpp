@@ -94,12 +94,12 @@ GPU4FS_FN GPU4FS_NOINLINE void combine_row(Group g, const LogicalSpace& space, c
   ParityPages<Group, 1> sums;
   clear_parities(g, sums);
   for (u32 r = 0; r < recipe.equation_count; ++r) {
-    add_scaled(g, sums, 0, load_page(g, parity_memory(space, view, recipe.powers[r])), recipe.weights.values[r]);
+    add_scaled(g, sums, 0, load_aligned_page(g, parity_memory(space, view, recipe.powers[r])), recipe.weights.values[r]);
   }
   for (u64 left = losses.included & ~losses.missing; left != 0; left &= left - 1) {
     const u32 slot = static_cast<u32>(count_trailing_zeros(left));
     const u8* memory = page_memory(space, {view.chunk, 0, row_page(view, slot)}, 0);
-    add_scaled(g, sums, 0, load_page(g, memory), weight_of_slot(recipe, slot));
+    add_scaled(g, sums, 0, load_aligned_page(g, memory), weight_of_slot(recipe, slot));
   }
   store_page(g, parity_page(g, sums, 0), destination);
   g.sync();

@@ -141,9 +141,9 @@ GPU4FS_FN OwnTarget plan_own_slot(Group g, const LogicalSpace& space, const RowP
   return own;
 }
 
-template <class Group>
+template <bool is_planned, class Group>
 GPU4FS_FN SlotTarget target_of_slot(Group g, const LogicalSpace& space, const RowPart& part, const OwnTarget& own, u32 slot) {
-  if (own.is_planned == 0) return serial(g, [&] { return plan_slot(space, part, slot); });
+  if constexpr (!is_planned) return serial(g, [&] { return plan_slot(space, part, slot); });
   const u32 rank = slot - part.low;
   u8* memory = reinterpret_cast<u8*>(static_cast<std::uintptr_t>(g.shuffle(own.memory, rank)));
   return {Status::ok, g.shuffle(own.birth_epoch, rank), memory, no_scratch, 0};
@@ -157,34 +157,51 @@ GPU4FS_FN inline void end_slot(const LogicalSpace& space, const RowPart& part, u
   }
 }
 
-// The pages of the part, highest slot first, and their sums.
-template <class Group, u32 count>
-GPU4FS_FN GPU4FS_NOINLINE Status write_row_pages(Group g, LogicalSpace& space, const RowSource& source,
-                                                 const RowPart& part, ParityPages<Group, count>& sums) {
+// The pages of the part, highest slot first, and their sums. `is_fast`: all slots are planned and the source is aligned;
+// then nothing is called while the next page is on its way.
+template <bool is_fast, class Group, u32 count>
+GPU4FS_FN GPU4FS_NOINLINE Status write_slots(Group g, LogicalSpace& space, const RowSource& source, const RowPart& part,
+                                             const OwnTarget& own, ParityPages<Group, count>& sums) {
   ChunkState& chunk = space.chunks[source.chunk];
   const RowView& view = part.view;
   clear_parities(g, sums);
-  PageRegisters<Group> next =
-      load_page(g, source.bytes + (row_page(view, part.high - 1) - source.first) * page_size);
-  const OwnTarget own = plan_own_slot(g, space, part);
+  const auto load_slot = [&](u32 slot) {
+    const u8* from = source.bytes + (row_page(view, slot) - source.first) * page_size;
+    if constexpr (is_fast) {
+      return load_aligned_page(g, from);
+    } else {
+      return load_page(g, from);
+    }
+  };
+  PageRegisters<Group> next = load_slot(part.high - 1);
   for (u32 slot = part.high; slot-- > part.low;) {
     const u64 at = row_page(view, slot);
     PageRegisters<Group> page = next;
-    if (slot > part.low) next = load_page(g, source.bytes + (row_page(view, slot - 1) - source.first) * page_size);
-    const SlotTarget target = target_of_slot(g, space, part, own, slot);
-    GPU4FS_TRY(target.status);
+    if (slot > part.low) next = load_slot(slot - 1);
+    const SlotTarget target = target_of_slot<is_fast>(g, space, part, own, slot);
+    if (!is_fast && target.status != Status::ok) return target.status;
     const u64 address = chunk.base_address + at * page_size;
     const u64 checksum = store_row_page(g, page, target.memory, address, source.hashes != 0);
     add_lower_slot(g, sums, page);
-    if (target.scratch != no_scratch) g.sync();
+    if (!is_fast && target.scratch != no_scratch) g.sync();
     if (g.leader()) {
-      if (own.is_planned == 0) end_slot(space, part, slot, target);
+      if constexpr (!is_fast) end_slot(space, part, slot, target);
       const u32 flags = part.is_whole != 0 ? format::page_flag_in_parity : 0;
       store_shared_16(&chunk.descriptors[at], make_descriptor(checksum, target.birth_epoch, flags));
     }
   }
   raise_to_slot(g, sums, part.low);
   return Status::ok;
+}
+
+template <class Group, u32 count>
+GPU4FS_FN Status write_row_pages(Group g, LogicalSpace& space, const RowSource& source, const RowPart& part,
+                                 ParityPages<Group, count>& sums) {
+  const OwnTarget own = plan_own_slot(g, space, part);
+  if (Group::size() > 1 && own.is_planned != 0 && is_aligned(source.bytes, 16)) {
+    return write_slots<Group::size() != 1>(g, space, source, part, own, sums);
+  }
+  return write_slots<false>(g, space, source, part, own, sums);
 }
 
 struct ParityAccess {
@@ -292,7 +309,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status add_to_parities(Group g, LogicalSpace& space, c
   if (plan.status == Status::ok) {
     for (u32 j = 0; j < count && plan.adds != 0; ++j) {
       if ((plan.parities >> j & 1) == 0) continue;
-      add_scaled(g, sums, j, load_page(g, parity_memory(space, view, j)), 1);
+      add_page(g, sums, j, load_aligned_page(g, parity_memory(space, view, j)));
     }
     store_parities(g, space, view, plan.parities, sums);
   }

@@ -78,23 +78,22 @@ GPU4FS_FN inline void end_targets(const LogicalSpace& space, const PageLocation&
 }
 
 // Pages [location.page, + count), one behind the other in every copy, from `source` into the target
-// copies. Answers those that did not match, a bit each.
+// copies. Answers those that did not match, a bit each. Nothing is called in the loop: the next page is on its way.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 copy_verified_run(Group g, const LogicalSpace& space,
                                                 const PageLocation& location, u32 count, u32 source,
                                                 u32 copies, bool verifies) {
   const ChunkState& chunk = space.chunks[location.chunk];
   const u8* from = page_memory(space, location, source);
-  u8* const to = page_memory(space, location, first_copy(copies));
-  const u32 others = copies & (copies - 1);
+  const auto targets = CopyMemory<Group>::make(g, space, location, copies);
   const format::PageDescriptor* descriptors = &chunk.descriptors[location.page];
   const u64 address = chunk.base_address + location.page * page_size;
   u64 failed = 0;
   u64 own = 0;
-  PageRegisters<Group> next = load_page(g, from);
+  PageRegisters<Group> next = load_aligned_page(g, from);
   for (u32 i = 0; i < count; ++i) {
-    PageRegisters<Group> page = next;
-    if (i + 1 < count) next = load_page(g, from + u64{i + 1} * page_size);
+    const PageRegisters<Group> page = next;
+    if (i + 1 < count) next = load_aligned_page(g, from + u64{i + 1} * page_size);
     u64 checksum = 0;
     if constexpr (Group::size() > 1) {
       if (i % warp_size == 0 && i + g.rank() < count)
@@ -107,9 +106,8 @@ GPU4FS_FN GPU4FS_NOINLINE u64 copy_verified_run(Group g, const LogicalSpace& spa
       failed |= u64{1} << i;
       continue;
     }
-    store_page(g, page, to + u64{i} * page_size);
-    for (u32 left = others; left != 0; left &= left - 1) {
-      store_page(g, page, page_memory(space, location, first_copy(left)) + u64{i} * page_size);
+    for (u32 left = copies; left != 0; left &= left - 1) {
+      store_page(g, page, targets.of(g, first_copy(left)) + u64{i} * page_size);
     }
   }
   g.sync();

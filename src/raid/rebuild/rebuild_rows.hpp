@@ -12,6 +12,7 @@
 // Uniform.
 #pragma once
 
+#include "raid/parity/row_slots.hpp"
 #include "raid/rebuild/rebuild_copies.hpp"
 
 namespace gpu4fs::raid {
@@ -40,64 +41,88 @@ struct RowRecipe {
   u8 weights[parity_count_max][parity_count_max];  // of a missing one, by equation
 };
 
-// Leader. Locks the row unless none of it is settled; then pages of it that are free lose their
-// bits.
-GPU4FS_FN GPU4FS_NOINLINE inline RowRebuild begin_row_rebuild(const LogicalSpace& space, u32 index,
-                                                              u64 page) {
-  const ChunkState& chunk = space.chunks[index];
-  RowRebuild row{};
-  row.view = row_view(space, index, row_place(chunk, page).row);
-  fetch_add<Order::acq_rel, Scope::engine>(&space.damage->repairs_running, u64{1});
-  row_lock(space, row.view).lock();
-  bool is_settled = false;
-  for (u32 slot = 0; slot < row.view.slot_count; ++slot) {
-    const u64 at = row_page(row.view, slot);
-    row.todo_count += page_bit(chunk.rebuild_todo, at) ? 1 : 0;
-    is_settled =
-        is_settled || (page_bit(chunk.bitmaps.stable, at) && page_bit(chunk.bitmaps.committed, at));
+// Pages of a row, a bit a slot.
+struct RowBits {
+  u64 todo;     // with their bit
+  u64 settled;  // that the durable checkpoint or the log keeps from being written
+};
+
+// By the ranks side by side.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE RowBits row_bits(Group g, const ChunkState& chunk, const RowView& view) {
+  RowBits bits{};
+  for (u32 base = 0; base < view.slot_count; base += Group::size()) {
+    const u32 slot = base + g.rank();
+    const u64 page = row_page(view, slot < view.slot_count ? slot : 0);
+    const bool has_todo = page_bit(chunk.rebuild_todo, page);
+    const bool is_stable = page_bit(chunk.bitmaps.stable, page);
+    const bool is_committed = page_bit(chunk.bitmaps.committed, page);
+    bits.todo |= u64{g.ballot(slot < view.slot_count && has_todo)} << base;
+    bits.settled |= u64{g.ballot(slot < view.slot_count && is_stable && is_committed)} << base;
   }
-  fence<Order::seq_cst, Scope::engine>();
-  is_settled = is_settled && load<Order::acquire, Scope::engine>(&chunk.staged_changed) == 0;
-  if (row.todo_count != 0 && is_settled) {
-    row.is_begun = 1;
-    return row;
-  }
-  for (u32 slot = 0; slot < row.view.slot_count; ++slot) {
-    const u64 at = row_page(row.view, slot);
+  return bits;
+}
+
+// Leader, with the row's lock, which is given back: nothing can be done about it now. Pages of it that are free lose
+// their bits.
+GPU4FS_FN GPU4FS_NOINLINE inline void leave_row(const LogicalSpace& space, const RowView& view) {
+  const ChunkState& chunk = space.chunks[view.chunk];
+  for (u32 slot = 0; slot < view.slot_count; ++slot) {
+    const u64 at = row_page(view, slot);
     if (page_bit(chunk.rebuild_todo, at) && !page_bit(chunk.bitmaps.busy, at))
       clear_rebuild_todo(chunk, at);
   }
-  row_lock(space, row.view).unlock();
+  row_lock(space, view).unlock();
   end_repair(space);
+}
+
+// Locks the row unless none of it is settled.
+template <class Group>
+GPU4FS_FN RowRebuild begin_row_rebuild(Group g, const LogicalSpace& space, u32 index, u64 page) {
+  const ChunkState& chunk = space.chunks[index];
+  RowRebuild row{};
+  row.view = serial(g, [&] {
+    const RowView view = row_view(space, index, row_place(chunk, page).row);
+    fetch_add<Order::acq_rel, Scope::engine>(&space.damage->repairs_running, u64{1});
+    row_lock(space, view).lock();
+    return view;
+  });
+  const RowBits bits = row_bits(g, chunk, row.view);
+  row.todo_count = popcount(bits.todo);
+  row.is_begun = serial(g, [&] {
+    fence<Order::seq_cst, Scope::engine>();
+    const bool is_settled =
+        bits.settled != 0 && load<Order::acquire, Scope::engine>(&chunk.staged_changed) == 0;
+    if (bits.todo != 0 && is_settled) return 1u;
+    leave_row(space, row.view);
+    return 0u;
+  });
   return row;
 }
 
-// Leader, under the lock: what is there and what is wanted.
-GPU4FS_FN GPU4FS_NOINLINE inline void look_at_devices(const LogicalSpace& space, RowRebuild& row) {
-  const ChunkState& chunk = space.chunks[row.view.chunk];
-  row.included = slots_in_parity(space, row.view);
-  row.missing = 0;
-  row.parities = 0;
-  row.output_count = 0;
-  for (u64 left = row.included; left != 0; left &= left - 1) {
-    const u32 slot = count_trailing_zeros(left);
-    const PageLocation location{row.view.chunk, 0, row_page(row.view, slot)};
-    if (begin_copy_read(space, location, 1, 0) == Status::ok) continue;
-    row.missing |= u64{1} << slot;
-    if (!is_rebuilding(space, page_place(space, location, 0).device)) continue;
-    if (row.output_count < parity_count_max) row.outputs[row.output_count++] = slot;
+// Under the lock: what is wanted, and which parities there are.
+template <class Group>
+GPU4FS_FN void choose_outputs(Group g, const LogicalSpace& space, const RowSlots& slots, RowRebuild& row) {
+  row.included = slots.included;
+  row.missing = slots.missing;
+  for (u64 left = slots.rebuilding; left != 0 && row.output_count < parity_count_max; left &= left - 1) {
+    row.outputs[row.output_count++] = count_trailing_zeros(left);
   }
-  for (u32 j = 0; j < chunk.parity_count; ++j) {
-    if (begin_parity_read(space, row.view, j) == Status::ok) {
-      row.parities |= 1u << j;
-    } else if (is_rebuilding(space, parity_place(space, row.view, j).device) &&
-               row.output_count < parity_count_max) {
-      row.outputs[row.output_count++] = first_parity_output + j;
-    }
+  const u32 parity_count = space.chunks[row.view.chunk].parity_count;
+  u32 rebuilding = 0;
+  for (u32 base = 0; base < parity_count; base += Group::size()) {
+    const u32 j = base + g.rank();
+    const bool is_readable = j < parity_count && begin_parity_read(space, row.view, j) == Status::ok;
+    const bool is_lost = j < parity_count && !is_readable;
+    row.parities |= g.ballot(is_readable) << base;
+    rebuilding |= g.ballot(is_lost && is_rebuilding(space, parity_place(space, row.view, j).device)) << base;
+  }
+  for (; rebuilding != 0 && row.output_count < parity_count_max; rebuilding &= rebuilding - 1) {
+    row.outputs[row.output_count++] = first_parity_output + count_trailing_zeros(rebuilding);
   }
 }
 
-// Leader: the `choice`-th way.
+// The `choice`-th way.
 GPU4FS_FN GPU4FS_NOINLINE inline RowRecipe choose_recipe(const RowRebuild& row, u32 choice) {
   RowRecipe recipe{};
   recipe.is_possible = row.missing == 0 && choice == 0 ? 1 : 0;
@@ -132,72 +157,37 @@ GPU4FS_FN GPU4FS_NOINLINE inline u8 weight_of_equation(const RowRecipe& recipe, 
   return weight;
 }
 
-// What the bytes of a slot that can be read count for in an output.
-GPU4FS_FN GPU4FS_NOINLINE inline u8 weight_in_output(const RowRecipe& recipe, u32 output,
-                                                     u32 slot) {
-  u8 weight = output < first_parity_output
-                  ? 0
-                  : galois::power_of_two((output - first_parity_output) * slot);
-  for (u32 r = 0; r < recipe.equation_count; ++r) {
-    const u8 in_equation = galois::power_of_two(recipe.powers[r] * slot);
-    weight ^= galois::multiply(weight_of_equation(recipe, output, r), in_equation);
+// Sums that are needed: of the parities that are used and of those that are made.
+GPU4FS_FN inline u32 sums_needed(const RowRebuild& row, const RowRecipe& recipe) {
+  u32 count = 1;
+  for (u32 r = 0; r < recipe.equation_count; ++r) count = maximum(count, recipe.powers[r] + 1);
+  for (u32 o = 0; o < row.output_count; ++o) {
+    if (row.outputs[o] >= first_parity_output) count = maximum(count, row.outputs[o] - first_parity_output + 1);
   }
-  return weight;
+  return count;
 }
 
-// Adds up the outputs from one reading of the row. Answers the slots that do not match their
-// checksum: sums of a row with such ones are worth nothing.
+// One reading of the row: sum j becomes parity j of the pages that are there, and, of parities that are used, what is
+// missing of it. Answers the slots that do not match their checksum: sums of a row with such ones are worth nothing.
 template <u32 count, class Group>
-GPU4FS_FN GPU4FS_NOINLINE u64 add_up_outputs(Group g, const LogicalSpace& space,
-                                             const RowRebuild& row, const RowRecipe& recipe,
-                                             ParityPages<Group, count>& sums) {
-  const ChunkState& chunk = space.chunks[row.view.chunk];
-  clear_parities(g, sums);
-  u64 bad = 0;
+GPU4FS_FN GPU4FS_NOINLINE u64 sum_readable(Group g, const LogicalSpace& space, const RowRebuild& row,
+                                           const RowSlots& slots, const RowRecipe& recipe,
+                                           ParityPages<Group, count>& sums) {
   const bool verifies = space.data_checksums != 0;
-  u64 left = row.included & ~row.missing;
-  PageRegisters<Group> next{};
-  const auto load_slot = [&](u32 slot) {
-    return load_page(g, page_memory(space, {row.view.chunk, 0, row_page(row.view, slot)}, 0));
+  const u64 base = space.chunks[row.view.chunk].base_address;
+  u32 parities = 0;
+  for (u32 r = 0; r < recipe.equation_count; ++r) parities |= 1u << recipe.powers[r];
+  u64 bad = 0;
+  // Of what is included nothing changes under the lock.
+  const auto verify = [&](const PageRegisters<Group>& page, u32 slot) {
+    if (!verifies) return true;
+    const u64 address = base + row_page(row.view, slot) * page_size;
+    if (xxh3_registers(g, page, address) != checksum_of_slot(g, space, slots, slot)) bad |= u64{1} << slot;
+    return true;
   };
-  // On its way while the parities are added.
-  if (left != 0) next = load_slot(count_trailing_zeros(left));
-  for (u32 r = 0; r < recipe.equation_count; ++r) {
-    const PageRegisters<Group> page =
-        load_page(g, parity_memory(space, row.view, recipe.powers[r]));
-    for (u32 o = 0; o < count; ++o)
-      add_scaled(g, sums, o, page, weight_of_equation(recipe, row.outputs[o], r));
-  }
-  while (left != 0) {
-    const u32 slot = count_trailing_zeros(left);
-    const PageRegisters<Group> page = next;
-    left &= left - 1;
-    if (left != 0) next = load_slot(count_trailing_zeros(left));
-    const u64 at = row_page(row.view, slot);
-    // Of what is included nothing changes under the lock.
-    const u64 checksum = load_shared_16(&chunk.descriptors[at]).low;
-    if (verifies && xxh3_registers(g, page, chunk.base_address + at * page_size) != checksum)
-      bad |= u64{1} << slot;
-    for (u32 o = 0; o < count; ++o)
-      add_scaled(g, sums, o, page, weight_in_output(recipe, row.outputs[o], slot));
-  }
+  (void)sum_slots_and_parities<count>(g, space, slots, row.included & ~row.missing, parities, sums, verify,
+                                      [](const PageRegisters<Group>&, u32) {});
   return bad;
-}
-
-// Whether pages among the outputs are what they should be.
-template <u32 count, class Group>
-GPU4FS_FN bool outputs_match(Group g, const LogicalSpace& space, const RowRebuild& row,
-                             const ParityPages<Group, count>& sums) {
-  if (space.data_checksums == 0) return true;
-  const ChunkState& chunk = space.chunks[row.view.chunk];
-  for (u32 o = 0; o < count; ++o) {
-    if (row.outputs[o] >= first_parity_output) continue;
-    const u64 at = row_page(row.view, row.outputs[o]);
-    const u64 checksum = load_shared_16(&chunk.descriptors[at]).low;
-    const PageRegisters<Group> page = parity_page(g, sums, o);
-    if (xxh3_registers(g, page, chunk.base_address + at * page_size) != checksum) return false;
-  }
-  return true;
 }
 
 struct OutputPlace {
@@ -225,28 +215,45 @@ GPU4FS_FN GPU4FS_NOINLINE inline OutputPlace begin_output(const LogicalSpace& sp
           device::memory_at(device, place.offset, page_size)};
 }
 
-// Stores outputs that are not there yet. Answers how many.
+enum class OutputResult : u32 { mismatch, is_there, stored };
+
+// Brings an output to its place, unless it is there already.
+template <class Group>
+GPU4FS_FN OutputResult store_output(Group g, const LogicalSpace& space, const RowRebuild& row, u32 output,
+                                    const PageRegisters<Group>& page, bool is_fresh) {
+  const OutputPlace place = serial(g, [&] { return begin_output(space, row, output); });
+  if (place.status != Status::ok) return OutputResult::is_there;
+  const bool readable = !is_fresh && serial(g, [&] {
+    return device::begin_known_read(space.devices[place.device], place.offset, page_size) == Status::ok;
+  });
+  const bool stores = !readable || !same_page(g, page, load_aligned_page(g, place.memory));
+  if (stores) store_page(g, page, place.memory);
+  g.sync();
+  serial(g, [&] { device::end_write(space.devices[place.device], place.offset, page_size); });
+  return stores ? OutputResult::stored : OutputResult::is_there;
+}
+
+// Makes an output from the sums; pages among them are what they should be, or it is a mismatch. `stores`: and brings it
+// to its place.
 template <u32 count, class Group>
-GPU4FS_FN GPU4FS_NOINLINE u32 store_outputs(Group g, const LogicalSpace& space,
-                                            const RowRebuild& row,
-                                            const ParityPages<Group, count>& sums, bool is_fresh) {
-  u32 stored = 0;
-  for (u32 o = 0; o < count; ++o) {
-    const OutputPlace place = serial(g, [&] { return begin_output(space, row, row.outputs[o]); });
-    if (place.status != Status::ok) continue;
-    const PageRegisters<Group> page = parity_page(g, sums, o);
-    const bool readable = !is_fresh && serial(g, [&] {
-      return device::begin_known_read(space.devices[place.device], place.offset, page_size) ==
-             Status::ok;
-    });
-    if (!readable || !same_page(g, page, load_page(g, place.memory))) {
-      store_page(g, page, place.memory);
-      ++stored;
-    }
-    g.sync();
-    serial(g, [&] { device::end_write(space.devices[place.device], place.offset, page_size); });
+GPU4FS_FN GPU4FS_NOINLINE OutputResult make_output(Group g, const LogicalSpace& space, const RowRebuild& row,
+                                                   const RowRecipe& recipe, const ParityPages<Group, count>& sums,
+                                                   u32 output, bool stores, bool is_fresh) {
+  ParityPages<Group, 1> made;
+  clear_parities(g, made);
+  if (output >= first_parity_output) add_page(g, made, 0, parity_page(g, sums, output - first_parity_output));
+  for (u32 r = 0; r < recipe.equation_count; ++r) {
+    const u8 weight = weight_of_equation(recipe, output, r);
+    add_scaled(g, made, 0, parity_page(g, sums, recipe.powers[r]), weight);
   }
-  return stored;
+  const PageRegisters<Group> page = parity_page(g, made, 0);
+  if (output < first_parity_output && space.data_checksums != 0) {
+    const ChunkState& chunk = space.chunks[row.view.chunk];
+    const u64 at = row_page(row.view, output);
+    const u64 checksum = load_shared_16(&chunk.descriptors[at]).low;
+    if (xxh3_registers(g, page, chunk.base_address + at * page_size) != checksum) return OutputResult::mismatch;
+  }
+  return stores ? store_output(g, space, row, output, page, is_fresh) : OutputResult::is_there;
 }
 
 struct RowAttempt {
@@ -255,39 +262,47 @@ struct RowAttempt {
   u64 bad;  // slots that can be read and do not match
 };
 
-// Every choice of parities until the outputs match.
+// With one choice of parities. Nothing is stored unless all outputs match.
 template <u32 count, class Group>
-GPU4FS_FN GPU4FS_NOINLINE RowAttempt make_outputs(Group g, const LogicalSpace& space,
-                                                  const RowRebuild& row, bool is_fresh) {
+GPU4FS_FN GPU4FS_NOINLINE RowAttempt make_outputs(Group g, const LogicalSpace& space, const RowRebuild& row,
+                                                  const RowSlots& slots, const RowRecipe& recipe, bool is_fresh) {
   ParityPages<Group, count> sums;
-  for (u32 choice = 0;; ++choice) {
-    const RowRecipe recipe = serial(g, [&] { return choose_recipe(row, choice); });
-    if (recipe.is_possible == 0) return {0, 0, 0};
-    const u64 bad = add_up_outputs<count>(g, space, row, recipe, sums);
-    if (bad != 0) return {0, 0, bad};
-    if (!outputs_match<count>(g, space, row, sums)) continue;
-    return {1, store_outputs<count>(g, space, row, sums, is_fresh), 0};
+  const u64 bad = sum_readable<count>(g, space, row, slots, recipe, sums);
+  if (bad != 0) return {0, 0, bad};
+  u32 stored = 0;
+  for (u32 turn = row.output_count == 1 ? 1 : 0; turn < 2; ++turn) {
+    for (u32 o = 0; o < row.output_count; ++o) {
+      const OutputResult result =
+          make_output<count>(g, space, row, recipe, sums, row.outputs[o], turn == 1, is_fresh);
+      if (result == OutputResult::mismatch) return {0, stored, 0};
+      stored += result == OutputResult::stored ? 1 : 0;
+    }
   }
+  return {1, stored, 0};
 }
 
+// Every choice of parities until the outputs match.
 template <class Group>
-GPU4FS_FN RowAttempt make_row(Group g, const LogicalSpace& space, const RowRebuild& row,
+GPU4FS_FN RowAttempt make_row(Group g, const LogicalSpace& space, const RowRebuild& row, const RowSlots& slots,
                               bool is_fresh) {
-  switch (row.output_count) {
-    case 0:
-      return {1, 0, 0};
-    case 1:
-      return make_outputs<1>(g, space, row, is_fresh);
-    case 2:
-      return make_outputs<2>(g, space, row, is_fresh);
-    default:
-      return make_outputs<3>(g, space, row, is_fresh);
+  if (row.output_count == 0) return {1, 0, 0};
+  for (u32 choice = 0;; ++choice) {
+    const RowRecipe recipe = choose_recipe(row, choice);
+    if (recipe.is_possible == 0) return {0, 0, 0};
+    RowAttempt attempt{};
+    switch (sums_needed(row, recipe)) {
+      case 1: attempt = make_outputs<1>(g, space, row, slots, recipe, is_fresh); break;
+      case 2: attempt = make_outputs<2>(g, space, row, slots, recipe, is_fresh); break;
+      default: attempt = make_outputs<3>(g, space, row, slots, recipe, is_fresh); break;
+    }
+    if (attempt.is_done != 0 || attempt.bad != 0) return attempt;
   }
 }
 
-// Leader: the row is as it should be, or nothing can be done about it.
-GPU4FS_FN inline void clear_row_todo(const LogicalSpace& space, const RowView& view) {
-  for (u32 slot = 0; slot < view.slot_count; ++slot)
+// The row is as it should be, or nothing can be done about it. By the ranks side by side.
+template <class Group>
+GPU4FS_FN void clear_row_todo(Group g, const LogicalSpace& space, const RowView& view) {
+  for (u32 slot = g.rank(); slot < view.slot_count; slot += Group::size())
     clear_rebuild_todo(space.chunks[view.chunk], row_page(view, slot));
 }
 
@@ -321,35 +336,30 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void rebuild_row(Group g, const LogicalSpace& space, u32 index, u64 page,
                                            bool is_fresh, RebuildOutcome& outcome) {
   for (u32 attempt = 0;; ++attempt) {
-    RowRebuild row = serial(g, [&] {
-      RowRebuild begun = begin_row_rebuild(space, index, page);
-      if (begun.is_begun != 0) look_at_devices(space, begun);
-      return begun;
-    });
+    RowRebuild row = begin_row_rebuild(g, space, index, page);
     if (row.is_begun == 0) {
       outcome.left +=
           serial(g, [&] { return u64{page_bit(space.chunks[index].rebuild_todo, page)}; });
       return;
     }
+    const RowSlots slots = look_at_slots(g, space, row.view, 0);
+    choose_outputs(g, space, slots, row);
     if (!is_fresh && space.data_checksums != 0) drop_known_pages(g, space, row);
-    const RowAttempt made = make_row(g, space, row, is_fresh);
+    const RowAttempt made = make_row(g, space, row, slots, is_fresh);
     const bool too_few = popcount(row.missing) > popcount(u64{row.parities});
     const bool goes_on = made.bad != 0 && attempt < row.view.slot_count;
     g.sync();
-    serial(g, [&] {
-      if (!goes_on && (made.is_done != 0 || !too_few)) clear_row_todo(space, row.view);
-      row_lock(space, row.view).unlock();
-    });
+    if (!goes_on && (made.is_done != 0 || !too_few)) clear_row_todo(g, space, row.view);
+    serial(g, [&] { row_lock(space, row.view).unlock(); });
     bool repaired = false;
     if (goes_on) {
       const PageLocation location{index, 0, row_page(row.view, count_trailing_zeros(made.bad))};
       repaired = repair_page(g, space, location);
-      if (!repaired)
-        serial(g, [&] {
-          row_lock(space, row.view).lock();
-          clear_row_todo(space, row.view);
-          row_lock(space, row.view).unlock();
-        });
+      if (!repaired) {
+        serial(g, [&] { row_lock(space, row.view).lock(); });
+        clear_row_todo(g, space, row.view);
+        serial(g, [&] { row_lock(space, row.view).unlock(); });
+      }
     }
     g.sync();
     serial(g, [&] { end_repair(space); });
