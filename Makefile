@@ -2,7 +2,7 @@
 JOBS ?= $(shell nproc)
 export GPU4FS_JOBS := $(JOBS)
 
-.PHONY: setup build cuda test demo crash-explore gpu-check fuzz format tidy clean
+.PHONY: setup build cuda cuda-whole test demo crash-explore gpu-check fuzz format tidy clean
 
 build: setup-cpu
 	cmake --preset release
@@ -18,6 +18,11 @@ setup-cpu:
 cuda: setup
 	cmake --preset cuda
 	cmake --build --preset cuda -j $(JOBS)
+
+# The service kernel as one program: faster on the GPU, and ptxas takes very long.
+cuda-whole: setup
+	cmake --preset cuda-whole
+	cmake --build --preset cuda-whole -j $(JOBS)
 
 test: setup
 	@scripts/test.sh
@@ -85,4 +90,4 @@ tidy:
 	    xargs -r -n 1 -P $(JOBS) clang-tidy -p build/release --quiet --extra-arg=-Wno-unknown-warning-option
 
 clean:
-	rm -rf build/release build/debug build/asan build/tsan build/fuzz build/cuda build/test
+	rm -rf build/release build/debug build/asan build/tsan build/fuzz build/cuda build/cuda-whole build/test

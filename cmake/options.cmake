@@ -4,6 +4,7 @@ set(GPU4FS_SANITIZE "" CACHE STRING "Empty, address (with undefined), thread, or
 set_property(CACHE GPU4FS_SANITIZE PROPERTY STRINGS "" address thread fuzzer)
 option(GPU4FS_WERROR "Warnings are errors" ON)
 option(GPU4FS_CUDA "Build the GPU engine with nvcc" OFF)
+option(GPU4FS_CUDA_WHOLE_PROGRAM "Service kernel translated as one program: faster, and slow to build" OFF)
 option(GPU4FS_CCACHE "Compile through ccache where it is installed" ON)
 
 if(NOT CMAKE_BUILD_TYPE)
