@@ -66,7 +66,8 @@ enum class Opcode : std::uint16_t {
   copy_range,       // inode/offset -> second_inode/aux, length; result: bytes
   fsync,            // mask bit 0: data only; what committed before is durable
   sync,             // the same for the whole pool
-  readdir,          // directory inode, offset: cursor -> DirectoryRecord stream at data, at most length; mask bit 0: with attributes; result: bytes
+  readdir,          // directory inode, offset: cursor -> DirectoryRecord stream at data, at most length; mask bit 0: with
+                    // attributes; result: bytes
   statfs,           // StatfsRecord at output
   access,           // mode: R_OK W_OK X_OK
   set_attribute,    // name; value at data, length; mask: XATTR_CREATE / XATTR_REPLACE

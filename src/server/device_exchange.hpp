@@ -37,7 +37,8 @@ struct ExchangeContext {
   // is, or becomes, the device. Again for the same one costs little. PoolError.
   std::function<void(u32 device, const device::MappedFile& file, const format::DevicePart& part)>
       map_device;
-  // Of the file that becomes the device the memory is got that its rebuild fills, and what it reads comes within the engine's
+  // Of the file that becomes the device the memory is got that its rebuild fills, and what it reads comes within the
+  // engine's
   // reach, so that neither is waited for later. PoolError: no_space.
   std::function<void(u32 device, const device::MappedFile& file)> prepare_memory;
   std::function<void(u32 device)> forget_errors;  // of the device that was there before

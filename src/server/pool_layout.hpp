@@ -72,8 +72,8 @@ u64 default_chunk_size(u64 smallest_device_bytes);
 u64 minimum_device_size(u64 chunk_size_bytes, u64 tree_pages);
 
 // As many chunks as fit, the first one of the first of `shares`. The next chunk is always of the profile that lacks
-// most of its share, until none has room. Columns go where most space is free, and never two of a chunk to one device, so that
-// neighbouring chunks are on different devices while several have room. `chunk_size_bytes` 0 takes the default,
+// most of its share, until none has room. Columns go where most space is free, and never two of a chunk to one device,
+// so that neighbouring chunks are on different devices while several have room. `chunk_size_bytes` 0 takes the default,
 // otherwise a power of two from 8 MiB to 1 GiB. `log_bytes` of each device's operation log, rounded up to pages; 0:
 // a 64th of the device, between 1 and 256 MiB. Throws PoolError where a device is too small, there are too few for
 // a profile or too little room for one chunk of each, or the pool would exceed a limit of the format.

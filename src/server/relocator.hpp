@@ -91,7 +91,8 @@ class Relocator {
   // Before the engine stops. What runs ends.
   void stop();
 
-  // Freezes the chunks and moves all that they hold; they stay frozen, unless they cannot all be frozen: then those that this
+  // Freezes the chunks and moves all that they hold; they stay frozen, unless they cannot all be frozen: then those
+  // that this
   // call has frozen are not. PoolError when no session is left.
   RelocationResult empty_chunks(const std::vector<u32>& chunks, const RelocationGoesOn& goes_on);
   // They give out pages again. PoolError.

@@ -117,7 +117,8 @@ void measure_profile(const std::string& profile, const std::string& folder, u64 
   std::vector<Side> sides;
   const u64 device_bytes = 2 * length + (u64{256} << 20);
   try {
-    sides.push_back({"btrfs", std::make_unique<BtrfsMount>(folder + "/btrfs", folder + "/btrfs-mount", device_count, device_bytes, profile), {}});
+    auto btrfs = std::make_unique<BtrfsMount>(folder + "/btrfs", folder + "/btrfs-mount", device_count, device_bytes, profile);
+    sides.push_back({"btrfs", std::move(btrfs), {}});
     Samples warm_up;
     run_round(*sides[0].mount, length, warm_up);
   } catch (const std::exception& error) {

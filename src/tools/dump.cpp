@@ -274,7 +274,8 @@ void dump_log() {
   const server::LogScan log = server::scan_log(pool);
   for (u64 i = 0; i < log.record_count(); ++i) {
     const format::LogRecord& record = log.record(i);
-    fmt::print("{}{}\n", format::log_record_text(&record, record.length), pages_match(reader, record) ? "" : ", its pages were not written");
+    const char* pages = pages_match(reader, record) ? "" : ", its pages were not written";
+    fmt::print("{}{}\n", format::log_record_text(&record, record.length), pages);
   }
   fmt::print("log: {} records from {:#x} to {:#x} of {} bytes\n", log.record_count(), log.start, log.end, log.capacity);
   if (log.durable > log.end) fmt::print("log: damaged, was durable up to {:#x}\n", log.durable);

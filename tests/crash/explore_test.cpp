@@ -114,7 +114,8 @@ TEST_F(CrashExplorerTest, EveryStateIsAPrefix) {
   std::printf("%llu histories, %llu states recovered, %llu equal ones left out, %llu of them checked by fsck and crashed "
               "again, %llu states of cut recoveries, %zu failures, %.1f s\n",
               static_cast<unsigned long long>(counts.histories), static_cast<unsigned long long>(counts.states),
-              static_cast<unsigned long long>(counts.equal), static_cast<unsigned long long>(counts.checked), static_cast<unsigned long long>(counts.cut),
+              static_cast<unsigned long long>(counts.equal), static_cast<unsigned long long>(counts.checked),
+               static_cast<unsigned long long>(counts.cut),
               counts.failures.size(), seconds);
 }
 

@@ -1,4 +1,5 @@
-// Frozen chunks: nothing is allocated in them, and the sums of their class are those of the others, whatever happens to pages
+// Frozen chunks: nothing is allocated in them, and the sums of their class are those of the others, whatever happens
+// to pages
 // that were taken before.
 #include <gtest/gtest.h>
 

@@ -166,7 +166,8 @@ inline std::string find_problems(const std::vector<std::string>& devices) {
   server::CheckOptions options;
   options.device_paths = devices;
   options.on_finding = [&](const server::Finding& finding) {
-    if (problems.size() < 2000) problems += std::string(server::finding_kind(finding.id).id) + " " + finding.place + ": " + finding.text + "\n";
+    if (problems.size() >= 2000) return;
+    problems += std::string(server::finding_kind(finding.id).id) + " " + finding.place + ": " + finding.text + "\n";
   };
   const server::CheckResult result = server::check_pool(options);
   return result.findings.error_count() == 0 ? "" : problems + "errors";

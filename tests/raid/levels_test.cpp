@@ -254,7 +254,8 @@ TEST_P(Levels, MergingReadsAGoodCopyAndWritesAll) {
   });
 }
 
-// Each copy of the header area damaged in turn, at each of its parts (epoch 2 lies in slot B): the chunk loads as it was, and the next
+// Each copy of the header area damaged in turn, at each of its parts (epoch 2 lies in slot B): the chunk loads as it
+// was, and the next
 // checkpoint has written the copy again.
 TEST_P(Levels, HeaderAreasAreReplacedByTheirCopies) {
   const format::ChunkLayout layout = pool_.layout();

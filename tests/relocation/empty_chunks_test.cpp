@@ -1,4 +1,5 @@
-// The server empties chunks of a mounted pool: all of one device's, all files kept; too many are refused and stay as they are;
+// The server empties chunks of a mounted pool: all of one device's, all files kept; too many are refused and stay as
+// they are;
 // who calls may end it.
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// A page that cannot be written where it is to go says nothing of the one that is there: a relocation ends with the error, and
-// everything is where and what it was. A page that cannot be read stays, and the others move.
+// A page that cannot be written where it is to go says nothing of the one that is there: a relocation ends with the
+// error, and everything is where and what it was. A page that cannot be read stays, and the others move.
 #include <gtest/gtest.h>
 
 #include <cstring>

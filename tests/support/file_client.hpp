@@ -1,6 +1,7 @@
 // Puts FileOperations through a session and reads back what a test wants to compare.
 //
-// Area: attributes at 256 (an output address of 0 means none), a StatfsRecord at 512, names and paths at 1024 and 8 KiB, data from 16 KiB on.
+// Area: attributes at 256 (an output address of 0 means none), a StatfsRecord at 512, names and paths at 1024 and 8
+// KiB, data from 16 KiB on.
 #pragma once
 
 #include <cstring>

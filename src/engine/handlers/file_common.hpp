@@ -126,12 +126,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_file(Group g, Engine& engine, CommandState
   return require_access(g, engine, c, *ref, wanted);
 }
 
-// Index of the extent that holds page `page` of the round; `count` extents, page below their sum.
-GPU4FS_FN inline u32 find_extent(const CommandState& c, u32 count, u32 page) {
+// Index of the extent that holds page `page` of the round; the round's are c.extents[base, base + count), page is below
+// their sum.
+GPU4FS_FN inline u32 find_extent(const CommandState& c, u32 base, u32 count, u32 page) {
   GPU4FS_CHECK_GT(count, 0u);
-  GPU4FS_CHECK_LE(count, command_extent_capacity);
-  u32 low = 0;
-  u32 high = count;
+  GPU4FS_CHECK_LE(base + count, command_extent_capacity);
+  u32 low = base;
+  u32 high = base + count;
   while (high - low > 1) {
     const u32 middle = low + (high - low) / 2;
     if (extent_first(c.extents[middle]) <= page) {
@@ -143,6 +144,8 @@ GPU4FS_FN inline u32 find_extent(const CommandState& c, u32 count, u32 page) {
   GPU4FS_CHECK_LT(page - extent_first(c.extents[low]), c.extents[low].page_count);
   return low;
 }
+
+GPU4FS_FN inline u32 find_extent(const CommandState& c, u32 count, u32 page) { return find_extent(c, 0, count, page); }
 
 GPU4FS_FN inline u64 extent_page(const CommandState& c, u32 index, u32 page) {
   const raid::Extent& extent = c.extents[index];
@@ -200,9 +203,9 @@ GPU4FS_FN inline raid::Extent allocate_next(fs::FileSystem& fs, fs::Operation& o
   return fs::allocate_run(fs, op, wanted, 1);
 }
 
-// Allocates pages of the file's profile for its pages [file_page, + wanted), which are pages `round_page` on of the round, and
-// appends them to c.extents. `is_named`: a record of the log will name them, so in chunks with parities no other command
-// may get pages of their stripes. Fewer than wanted when the space or the extents run out; no_space: none.
+// Allocates pages of the file's profile for its pages [file_page, + wanted), which are pages `round_page` on of the
+// round, and appends them to c.extents. `is_named`: a record of the log will name them, so in chunks with parities no
+// other command may get pages of their stripes. Fewer than wanted when the space or the extents run out; no_space: none.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Allocated allocate_extents(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                      u32 round_page, u64 file_page, u32 wanted, bool is_named, u32 extent_max = command_extent_capacity) {

@@ -134,21 +134,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_copy_target(Group g, Engine& engine, Comma
 
 // Address of the source page with number `page` of the runs, no_address: zeros.
 GPU4FS_FN inline u64 source_page(const CommandState& c, const CopyState& state, u32 page) {
-  GPU4FS_CHECK_GT(state.run_count, 0u);
-  u32 low = copy_run_base;
-  u32 high = copy_run_base + state.run_count;
-  while (high - low > 1) {
-    const u32 middle = low + (high - low) / 2;
-    if (c.extents[middle].reserved <= page) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  const raid::Extent& run = c.extents[low];
-  GPU4FS_CHECK_LT(page - run.reserved, run.page_count);
-  return run.address == raid::no_address ? u64{raid::no_address}
-                                         : run.address + u64{page - run.reserved} * page_size;
+  const u32 run = find_extent(c, copy_run_base, state.run_count, page);
+  return c.extents[run].address == raid::no_address ? u64{raid::no_address} : extent_page(c, run, page);
 }
 
 // Source bytes [from, from + length) to `buffer`; at most a page, any place.

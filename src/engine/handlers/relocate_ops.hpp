@@ -216,20 +216,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_relocation(Group g, Engine& engine, Comman
 
 // Address of the old page with number `page` of the stretch.
 GPU4FS_FN inline u64 old_page(const CommandState& c, const RelocateState& state, u32 page) {
-  GPU4FS_CHECK_GT(state.run_count, 0u);
-  u32 low = relocate_run_base;
-  u32 high = relocate_run_base + state.run_count;
-  while (high - low > 1) {
-    const u32 middle = low + (high - low) / 2;
-    if (c.extents[middle].reserved <= page) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  const raid::Extent& run = c.extents[low];
-  GPU4FS_CHECK_LT(page - run.reserved, run.page_count);
-  return run.address + u64{page - run.reserved} * page_size;
+  return extent_page(c, find_extent(c, relocate_run_base, state.run_count, page), page);
 }
 
 // Apart, as an atomic access to the command inside of the loop is more than nvcc 13 can translate.

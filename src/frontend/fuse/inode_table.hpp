@@ -23,7 +23,8 @@ class InodeTable {
   void add_lookup(u64 inode, u32 generation = 0);
 
   // The kernel gave `count` lookups back. True: the inode is an orphan that nobody refers to any more, and
-  // the caller reclaims it and then says so by reclaimed(). A count beyond what was given is clamped (a kernel's mistake must not
+  // the caller reclaims it and then says so by reclaimed(). A count beyond what was given is clamped (a kernel's
+  // mistake must not
   // become ours).
   [[nodiscard]] bool forget(u64 inode, u64 count);
 

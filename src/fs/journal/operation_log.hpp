@@ -253,7 +253,8 @@ GPU4FS_FN inline bool log_wants_checkpoint(OperationLog& log) {
   if (log.capacity == 0) return false;
   const u64 used = load<Order::relaxed, Scope::engine>(&log.tail) - load<Order::relaxed, Scope::engine>(&log.start);
   const u64 pages = load<Order::relaxed, Scope::engine>(&log.named_pages);
-  if ((used < log.capacity / 2 && pages < log_named_pages_max) || load<Order::relaxed, Scope::engine>(&log.checkpoint_asked) != 0) return false;
+  if (used < log.capacity / 2 && pages < log_named_pages_max) return false;
+  if (load<Order::relaxed, Scope::engine>(&log.checkpoint_asked) != 0) return false;
   return exchange<Order::relaxed, Scope::engine>(&log.checkpoint_asked, 1u) == 0;
 }
 

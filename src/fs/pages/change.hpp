@@ -13,8 +13,9 @@ struct MetadataCost {
 };
 
 // Upper bounds. An inode may dirty its page and three ancestors, a bitmap page and two ancestors, and the page
-// of the bitmap's inode with three ancestors; all may be new. Pages dirty their map pages above: the pages of one command lie in at most eight runs,
-// so at most 8 * 5 ancestors and one more per 256 pages. A file that gets pages may grow from height 0 to 5,
+// of the bitmap's inode with three ancestors; all may be new. Pages dirty their map pages above: the pages of one
+// command lie in at most eight runs, so at most 8 * 5 ancestors and one more per 256 pages. A file that gets pages may
+// grow from height 0 to 5,
 // which puts five map pages above its old content.
 GPU4FS_FN constexpr MetadataCost metadata_cost(u32 inode_count, u32 page_count, u32 new_page_count) {
   const u32 changed = page_count + new_page_count;

@@ -147,7 +147,8 @@ GPU4FS_FN inline FoundFrame look_up(FileSystem& fs, PageKey key) {
 }  // namespace detail
 
 // Makes page (level, index) of `file` resident for the rest of this step and gives its frame.
-// Status: page_absent (a hole), corrupt_structure (also for a block of another size), checksum_mismatch, and the control codes again, retry_after_checkpoint, chunk_not_mapped.
+// Status: page_absent (a hole), corrupt_structure (also for a block of another size), checksum_mismatch, and the
+// control codes again, retry_after_checkpoint, chunk_not_mapped.
 // Requires the file's lock (shared is enough), except for inodes 0, 2 and 3.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status get_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level,

@@ -91,7 +91,8 @@ GPU4FS_FN inline bool change_growth_phase(FileSystem& fs, GrowthPhase from, Grow
 
 GPU4FS_FN inline bool growth_fits(const FileSystem& fs, const PoolGrowth& plan) {
   const u64 devices = plan.device_count >= 64 ? ~u64{0} : (u64{1} << plan.device_count) - 1;
-  return ((plan.joining | plan.leaving) & ~devices) == 0 && plan.device_count >= raid::device_count_of(fs.space) && plan.device_count <= fs.space.device_capacity &&
+  return ((plan.joining | plan.leaving) & ~devices) == 0 && plan.device_count >= raid::device_count_of(fs.space) &&
+         plan.device_count <= fs.space.device_capacity &&
          plan.slot_count >= raid::chunk_count_of(fs.space) && plan.slot_count <= fs.space.chunk_capacity &&
          plan.chunk_count <= plan.slot_count && plan.added_count <= growth_chunks_max &&
          plan.erased_count <= growth_chunks_max;

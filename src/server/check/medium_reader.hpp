@@ -61,7 +61,8 @@ class MediumReader {
 
   // False when the device cannot read it.
   bool read_descriptor(const PagePlace& place, format::PageDescriptor* descriptor);
-  // Reads and verifies one page, from the first copy that is good, or from the rest of its row. `damaged` leaves the content in `page`.
+  // Reads and verifies one page, from the first copy that is good, or from the rest of its row. `damaged` leaves the
+  // content in `page`.
   PageState read_page(u64 address, PageBuffer* page);
   // One copy of it.
   PageState read_copy(u64 address, u32 copy, PageBuffer* page);

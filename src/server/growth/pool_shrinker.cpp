@@ -272,7 +272,9 @@ std::optional<ChunkUsage> PoolGrower::find_unbalanced() {
   std::set<std::tuple<u64, u64, u32>> seen;  // chunks of one shape on the same devices are alike
   for (u32 i = 0; i < pool.chunks.size(); ++i) {
     const OpenedChunk& old = pool.chunks[i];
-    if ((old.devices() >> *fullest & 1) == 0 || !seen.insert({old.devices(), raid::column_length(old.descriptor), raid::detail::class_of(old.descriptor)}).second) continue;
+    if ((old.devices() >> *fullest & 1) == 0) continue;
+    const u64 length = raid::column_length(old.descriptor);
+    if (!seen.insert({old.devices(), length, raid::detail::class_of(old.descriptor)}).second) continue;
     const std::optional<OpenedChunk> replacement = plan_chunk(form_like(old), 0);
     if (!replacement) continue;
     const double now = spread_after(old, old);
