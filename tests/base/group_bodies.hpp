@@ -3,6 +3,7 @@
 
 #include "base/atomics.hpp"
 #include "base/copy.hpp"
+#include "base/galois.hpp"
 #include "base/locks.hpp"
 #include "base/xxh3.hpp"
 #include "support/group_runner.hpp"
@@ -51,6 +52,43 @@ struct CollectivesBody {
     GPU4FS_EXPECT_EQ(report, g.all(r != n - 1), false);
     GPU4FS_EXPECT_EQ(report, g.reduce(r, [](u32 a, u32 b) { return a + b; }), n * (n - 1) / 2);
     GPU4FS_EXPECT_EQ(report, g.reduce(u64{n - r}, [](u64 a, u64 b) { return a > b ? a : b; }), n);
+  }
+};
+
+// Products of bytes, one at a time and side by side in words, against those by definition. Ranks share the factors.
+struct GaloisBody {
+  GPU4FS_FN static u8 product(u8 a, u8 b) {
+    u32 sum = 0;
+    for (u32 bit = 0; bit < 8; ++bit) {
+      if ((b >> bit & 1) != 0) sum ^= u32{a} << bit;
+    }
+    for (u32 bit = 14; bit >= 8; --bit) {
+      if ((sum >> bit & 1) != 0) sum ^= 0x11du << (bit - 8);
+    }
+    return static_cast<u8>(sum);
+  }
+  template <class Group>
+  GPU4FS_FN void operator()(Group g, GroupReport& report) const {
+    for (u32 f = g.rank(); f < 256; f += Group::size()) {
+      const u8 factor = static_cast<u8>(f);
+      const galois::Multiplier by = galois::make_multiplier(factor);
+      for (u32 begin = 0; begin < 256; begin += 3) {
+        u64 bytes = 0;
+        u64 expected = 0;
+        u64 doubled = 0;
+        for (u32 i = 0; i < 8; ++i) {
+          const u8 byte = static_cast<u8>(begin * (2 * i + 1) + 29 * i);
+          bytes |= u64{byte} << (8 * i);
+          expected |= u64{product(byte, factor)} << (8 * i);
+          doubled |= u64{product(byte, 2)} << (8 * i);
+        }
+        GPU4FS_EXPECT_EQ(report, galois::scale(galois::split_bytes(bytes), by), expected);
+        GPU4FS_EXPECT_EQ(report, galois::scale(bytes, factor), expected);
+        GPU4FS_EXPECT_EQ(report, galois::twice(bytes), doubled);
+        GPU4FS_EXPECT_EQ(report, galois::multiply(static_cast<u8>(begin), factor), product(static_cast<u8>(begin), factor));
+      }
+      if (factor != 0) GPU4FS_EXPECT_EQ(report, product(galois::inverse(factor), factor), 1);
+    }
   }
 };
 

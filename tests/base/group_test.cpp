@@ -15,6 +15,10 @@ TEST(Group, Collectives) {
   EXPECT_TRUE(passes_on_all_groups("collectives", CollectivesBody{}));
 }
 
+TEST(Group, BytesAreMultiplied) {
+  EXPECT_TRUE(passes_on_all_groups("galois", GaloisBody{}));
+}
+
 TEST(Group, SerialPublishesOneValue) {
   GroupMemory<u64> words(40);
   EXPECT_TRUE(passes_on_all_groups("serial", SerialBody{words.data()}));

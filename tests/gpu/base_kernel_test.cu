@@ -75,6 +75,7 @@ void test_groups() {
   GroupMemory<u64> counters(4);
   GroupMemory<Vector16> vectors(33);
   count("collectives", passes_on_all_groups("collectives", CollectivesBody{}));
+  count("galois", passes_on_all_groups("galois", GaloisBody{}));
   count("serial", passes_on_all_groups("serial", SerialBody{words.data()}));
   count("atomics", passes_on_all_groups("atomics", AtomicsBody{counters.data()}));
   count("shared access", passes_on_all_groups("shared access", SharedAccessBody{vectors.data()}));
