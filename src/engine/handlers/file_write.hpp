@@ -385,16 +385,19 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_without_rounds(Group g, Engine& engine, C
   return write_in_place(g, engine, c, ref, done);
 }
 
+// It begins again, or ends: the log is written by somebody else meanwhile, who may be waiting for it.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void give_up_round(Group g, Engine& engine, CommandState& c) {
+  abandon_extents(g, engine, c);
+  serial(g, [&] { abandon_log_flush(engine, c); });
+}
+
 // What has been committed counts, restarts included (command.aux): an error after that is a short write.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step end_write(Group g, Engine& engine, CommandState& c, Status status) {
   const WriteState& state = scratch_of<WriteState>(c);
   if (status == Status::ok) return Step::complete(c.command.aux + (state.end - state.position));
-  if (!keeps_extents(status)) {
-    abandon_extents(g, engine, c);
-    // It begins again, or ends: the log is written by somebody else meanwhile, who may be waiting for it.
-    serial(g, [&] { abandon_log_flush(engine, c); });
-  }
+  if (!keeps_extents(status)) give_up_round(g, engine, c);
   const bool is_error = !is_control(status) && status != Status::again && status != Status::chunk_not_mapped;
   if (is_error && c.command.aux != 0) return Step::complete(c.command.aux);
   return Step::fail(status);
