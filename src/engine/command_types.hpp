@@ -55,8 +55,8 @@ struct Step {
   //                           raid::chunk_to_make it makes one, and all is dropped as with retry_after_checkpoint; if it
   //                           cannot, the command finds that there is no space. If the chunk was deleted meanwhile,
   //                           its successor in the table is not meant: the step finds out anew
-// So does no_space, once a command, if operation.others_may_help says that others hold what it lacks: as
-// retry_after_checkpoint, because by the end of a checkpoint most of them have used it or given it back.
+  // So does no_space, once a command, if operation.others_may_help says that others hold what it lacks: as
+  // retry_after_checkpoint, because by the end of a checkpoint most of them have used it or given it back.
   // Extents in c.extents[0, extent_count) and a claimed inode number are given back by the engine with the
   // reservations.
   GPU4FS_FN static Step fail(Status status) { return {StepKind::complete, status, 0, 0, 0}; }

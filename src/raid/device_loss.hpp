@@ -186,6 +186,15 @@ GPU4FS_FN GPU4FS_NOINLINE inline void note_read_error(const LogicalSpace& space,
   if (status == Status::device_failed) (void)lose_device(space, device);
 }
 
+// Announces a read, and notes what an error of it means. One that was marked before is not reported: it may be that a
+// rebuild ends in between, and then it is as good as any other by the time of the report.
+GPU4FS_FN inline Status begin_noted_read(const LogicalSpace& space, u32 device, u64 offset, u64 length) {
+  if (!device_is_readable(space, device)) return Status::device_failed;
+  const Status status = device::begin_read(space.devices[device], offset, length);
+  if (status != Status::ok) note_read_error(space, device, status);
+  return status;
+}
+
 // True from the loss of a device until superblocks that say so are durable.
 GPU4FS_FN inline bool has_unrecorded_loss(const LogicalSpace& space) {
   if (space.health == nullptr) return false;

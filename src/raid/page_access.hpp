@@ -30,9 +30,7 @@ GPU4FS_FN inline Status begin_copy_read(const LogicalSpace& space, const PageLoc
                                         u64 page_count, u32 copy) {
   if (is_plain(space)) return Status::ok;
   const DevicePlace place = page_place(space, location, copy);
-  const Status status = device::begin_read(space.devices[place.device], place.offset, page_count * page_size);
-  if (status != Status::ok) note_read_error(space, place.device, status);
-  return status;
+  return begin_noted_read(space, place.device, place.offset, page_count * page_size);
 }
 
 GPU4FS_FN inline Status begin_copy_write(const LogicalSpace& space, const PageLocation& location,
@@ -99,10 +97,7 @@ GPU4FS_FN inline Status begin_header_read(const LogicalSpace& space, const Chunk
                                           u32 column, u64 first, u64 count) {
   if (is_plain(space)) return Status::ok;
   const ColumnState& state = chunk.columns[column];
-  const Status status = device::begin_read(space.devices[state.device], state.header_offset + first * page_size,
-                                           count * page_size);
-  if (status != Status::ok) note_read_error(space, state.device, status);
-  return status;
+  return begin_noted_read(space, state.device, state.header_offset + first * page_size, count * page_size);
 }
 
 // On an error the column's device may have become a lost one (column_has_failed()): then the caller goes on without it.

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -59,9 +60,10 @@ class GrowthCheckpoint : public ::testing::Test {
     u32 flush_count = 0;
     std::vector<u32> asked;  // numbers of plans
   };
-  // A checkpoint of a change. `at_question`: what happens before the server answers about a plan, and its answer.
-  template <class AtQuestion>
-  Round checkpoint(const std::string& name, AtQuestion&& at_question) {
+  // A checkpoint of a change. `at_question`: what happens before the server answers about a plan, and its answer;
+  // `at_flush`: before it says that all is flushed.
+  Round checkpoint(const std::string& name, const std::function<Status()>& at_question,
+                   const std::function<void()>& at_flush = [] {}) {
     (void)make_file(*files_, name);
     Round round;
     std::atomic<bool> done{false};
@@ -73,7 +75,10 @@ class GrowthCheckpoint : public ::testing::Test {
       ring::Upcall upcall{};
       if (!pool_.host().wait_upcall(&upcall, 1'000'000) || !ring::wants_answer(upcall.kind)) continue;
       Status answer = Status::ok;
-      if (upcall.kind == UpcallKind::flush_device) ++round.flush_count;
+      if (upcall.kind == UpcallKind::flush_device) {
+        ++round.flush_count;
+        at_flush();
+      }
       if (upcall.kind == UpcallKind::write_growth) {
         round.asked.push_back(upcall.detail);
         answer = at_question();
@@ -107,6 +112,26 @@ TEST_F(GrowthCheckpoint, PagesAreFlushedAlthoughThePlanIsWithdrawn) {
     EXPECT_EQ(round.asked, std::vector<u32>{plan_->number});
     EXPECT_EQ(phase(), fs::GrowthPhase::none);
   }
+}
+
+// As when the only device that has to be flushed is replaced by one that has not.
+TEST_F(GrowthCheckpoint, IsPublishedAlthoughNothingNeedsAFlushAnyMore) {
+  fs::FileSystem& fs = pool_.engine()->fs;
+  const auto answer = [] { return Status::ok; };
+  (void)checkpoint("with flushes", answer);
+  std::vector<u32> slots;
+  for (u32 i = 0; i < fs.space.chunk_count; ++i) slots.push_back(fs.space.chunks[i].slot_newest);
+  const Round round = checkpoint("without", answer, [&] {
+    for (u32 d = 0; d < fs.space.device_count; ++d) fs.space.devices[d].needs_flush = 0;
+  });
+  EXPECT_EQ(round.status, Status::ok);
+  EXPECT_EQ(round.flush_count, 1u);
+  u32 changed = 0;
+  for (u32 i = 0; i < fs.space.chunk_count; ++i) {
+    EXPECT_EQ(fs.space.chunks[i].staged_changed, 0u) << i;
+    changed += fs.space.chunks[i].slot_newest != slots[i] ? 1 : 0;
+  }
+  EXPECT_GT(changed, 0u);
 }
 
 TEST_F(GrowthCheckpoint, AnotherPlanWaitsForTheNextOne) {

@@ -186,9 +186,11 @@ GPU4FS_FN bool asked_before(Group g, CommandState& c) {
 // server's answer when the command is restarted.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool flush_devices(Group g, Engine& engine, CommandState& c, Step* step) {
+  // Who has asked takes the answer, though the last device that needs it was replaced meanwhile: otherwise the next stage
+  // would take it for its own.
   const bool needed = serial(g, [&] {
     fence<Order::acq_rel, Scope::system>();
-    return devices_need_flush(engine);
+    return checkpoint_scratch(c).fanned_out != 0 || devices_need_flush(engine);
   });
   if (!needed) return true;
   if (!asked_before(g, c)) {

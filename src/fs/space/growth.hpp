@@ -238,7 +238,7 @@ GPU4FS_FN inline void install_joining_device(FileSystem& fs, const PoolGrowth& p
 // The server has written its part of plan `number`, for the epoch of the running checkpoint, or not. Nothing happens if
 // that was withdrawn while it was asked: another one that is staged by now waits for the next checkpoint.
 GPU4FS_FN GPU4FS_NOINLINE inline void take_up_growth(FileSystem& fs, u32 number, bool is_written) {
-  if (growth_number(fs) != number) return;
+  if (!growth_is_staged(fs) || growth_number(fs) != number) return;
   const GrowthPhase next = is_written ? GrowthPhase::written : GrowthPhase::refused;
   if (!detail::change_growth_phase(fs, GrowthPhase::staged, next) || !is_written) return;
   const PoolGrowth& plan = *fs.growth;

@@ -68,9 +68,7 @@ GPU4FS_FN inline u8* parity_memory(const LogicalSpace& space, const RowView& vie
 GPU4FS_FN inline Status begin_parity_read(const LogicalSpace& space, const RowView& view, u32 j) {
   if (is_plain(space)) return Status::ok;
   const DevicePlace place = parity_place(space, view, j);
-  const Status status = device::begin_read(space.devices[place.device], place.offset, page_size);
-  if (status != Status::ok) note_read_error(space, place.device, status);
-  return status;
+  return begin_noted_read(space, place.device, place.offset, page_size);
 }
 // What stands there is known to be right, be it on a device that is being rebuilt.
 GPU4FS_FN inline Status begin_known_parity_read(const LogicalSpace& space, const RowView& view, u32 j) {

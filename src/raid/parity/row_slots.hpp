@@ -47,13 +47,10 @@ GPU4FS_FN GPU4FS_NOINLINE inline SlotLook look_at_slot(const LogicalSpace& space
   SlotLook look{is_included ? 1u : 0u, 0, 0, 0, 0, descriptor.low};
   if (!is_included && !is_wanted) return look;
   const DevicePlace place = page_place(space, location, 0);
-  const device::Device& device = space.devices[place.device];
-  const Status status = device::begin_read(device, place.offset, page_size);
-  if (status == Status::ok) {
-    look.memory = reinterpret_cast<std::uintptr_t>(device::memory_at(device, place.offset, page_size));
+  if (begin_noted_read(space, place.device, place.offset, page_size) == Status::ok) {
+    look.memory = reinterpret_cast<std::uintptr_t>(device::memory_at(space.devices[place.device], place.offset, page_size));
     return look;
   }
-  note_read_error(space, place.device, status);
   look.is_missing = 1;
   look.is_rebuilding = static_cast<u32>(rebuilding_devices(space) >> place.device & 1);
   return look;
