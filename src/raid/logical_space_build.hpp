@@ -346,8 +346,7 @@ ChunkState build_chunk(Allocator& allocator, const Chunk& chunk, bool accessible
 // (those marked as failed: any, and the greatest size); `chunks` in any order, each with `descriptor` and `columns`
 // like ChunkSource. No chunk is loaded yet; `room` for more is left. `accessible` says whether the engine reaches all
 // data pages from the start; the header areas in front of them must be within its reach in any case. Throws
-// SpaceError, and what the allocator
-// throws.
+// SpaceError, and what the allocator throws.
 template <class Allocator, class Chunks>
 LogicalSpace build_logical_space(Allocator& allocator, const format::Superblock& superblock,
                                  const std::vector<device::Device>& devices, const Chunks& chunks,

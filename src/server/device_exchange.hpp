@@ -38,8 +38,7 @@ struct ExchangeContext {
   std::function<void(u32 device, const device::MappedFile& file, const format::DevicePart& part)>
       map_device;
   // Of the file that becomes the device the memory is got that its rebuild fills, and what it reads comes within the
-  // engine's
-  // reach, so that neither is waited for later. PoolError: no_space.
+  // engine's reach, so that neither is waited for later. PoolError: no_space.
   std::function<void(u32 device, const device::MappedFile& file)> prepare_memory;
   std::function<void(u32 device)> forget_errors;  // of the device that was there before
   // Under `tables`: whoever opens the pool again names `spec` instead of the device at `path`.

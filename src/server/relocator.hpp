@@ -92,8 +92,7 @@ class Relocator {
   void stop();
 
   // Freezes the chunks and moves all that they hold; they stay frozen, unless they cannot all be frozen: then those
-  // that this
-  // call has frozen are not. PoolError when no session is left.
+  // that this call has frozen are not. PoolError when no session is left.
   RelocationResult empty_chunks(const std::vector<u32>& chunks, const RelocationGoesOn& goes_on);
   // They give out pages again. PoolError.
   Status unfreeze_chunks(const std::vector<u32>& chunks);

@@ -66,6 +66,17 @@ class PartialStripes : public ::testing::TestWithParam<test::LevelShape> {
       keep(run);
     }
   }
+  // Nothing is left of partly used stripes when all pages are freed: as many whole ones can be had as in the beginning.
+  void expect_all_comes_back(u64 page_count) {
+    const std::set<u64> pages = live_;
+    for (const u64 page : pages) free_page(page);
+    checkpoint();
+    checkpoint();
+    check_sums();
+    EXPECT_EQ(closed_pages(), 0u);
+    fill();
+    EXPECT_EQ(live_.size(), page_count);
+  }
   void keep(const raid::Extent& run) {
     for (u32 i = 0; i < run.page_count; ++i) {
       const raid::Extent page{run.address + i * page_size, 1, 0};
@@ -192,14 +203,7 @@ TEST_P(PartialStripes, EveryClosedPageCanBeHad) {
   EXPECT_EQ(live_.size(), before + closed);
   check_sums();
   // And all of it comes back as whole stripes.
-  const std::set<u64> pages = live_;
-  for (const u64 page : pages) free_page(page);
-  checkpoint();
-  checkpoint();
-  check_sums();
-  EXPECT_EQ(closed_pages(), 0u);
-  fill();
-  EXPECT_EQ(live_.size(), before);
+  expect_all_comes_back(before);
 }
 
 // Whichever ranks look for it, and wherever they begin.
@@ -440,14 +444,7 @@ TEST_P(PartialStripes, ThreadsNeverGetTheSamePage) {
   checkpoint();
   checkpoint();
   check_sums();
-  const std::set<u64> pages = live_;
-  for (const u64 page : pages) free_page(page);
-  checkpoint();
-  checkpoint();
-  check_sums();
-  EXPECT_EQ(closed_pages(), 0u);
-  fill();
-  EXPECT_EQ(live_.size(), stripes);
+  expect_all_comes_back(stripes);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, PartialStripes, ::testing::ValuesIn(shapes),

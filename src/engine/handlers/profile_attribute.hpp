@@ -3,8 +3,7 @@
 // The first is the inode's own field; files and directories that are made in a directory get the directory's. Values
 // are mkfs's names of profiles. It is set on files with data as well: blocks that they have stay where they are. A
 // profile of which the pool has no chunks for data is not_supported. The second says what new blocks get; it is
-// neither listed,
-// so that copying tools do not try to set it, nor changed.
+// neither listed, so that copying tools do not try to set it, nor changed.
 #pragma once
 
 #include "engine/handlers/namespace_common.hpp"

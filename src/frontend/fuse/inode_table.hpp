@@ -24,8 +24,7 @@ class InodeTable {
 
   // The kernel gave `count` lookups back. True: the inode is an orphan that nobody refers to any more, and
   // the caller reclaims it and then says so by reclaimed(). A count beyond what was given is clamped (a kernel's
-  // mistake must not
-  // become ours).
+  // mistake must not become ours).
   [[nodiscard]] bool forget(u64 inode, u64 count);
 
   // The inode lost its last name. True: the kernel does not refer to it, and the caller reclaims it and

@@ -60,7 +60,7 @@ GPU4FS_FN Status get_bitmap_file(Group g, FileSystem& fs, Operation& op, u64 fil
 
 // The page of bitmap file `file_number` that holds `number`'s bit: resident, or page_absent.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status get_bitmap_page(Group g, FileSystem& fs, Operation& op, u64 file_number, u64 number,
+GPU4FS_FN GPU4FS_NOINLINE Status get_bitmap_page(Group g, FileSystem& fs, Operation& op, u64 file_number, u64 number,
                                  InodeRef* file, u32* frame) {
   GPU4FS_TRY(get_bitmap_file(g, fs, op, file_number, file));
   return get_page(g, fs, op, *file, 0, number / bitmap_bits_per_page, frame);
@@ -68,7 +68,7 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status get_bitmap_page(Group g, FileSy
 
 // Gate: the same, created under the grow lock if it is absent.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE u32 ensure_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u64 index) {
+GPU4FS_FN GPU4FS_NOINLINE u32 ensure_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u64 index) {
   const PageKey key = PageKey::make(file.number, 0, index);
   u32 frame = serial(g, [&] { return find_frame(fs.pages, key); });
   if (frame != no_frame) return frame;
@@ -89,7 +89,7 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE u32 ensure_page(Group g, FileSystem& f
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE void change_bit(Group g, FileSystem& fs, Operation& op, u64 file_number, u64 number, bool set) {
+GPU4FS_FN GPU4FS_NOINLINE void change_bit(Group g, FileSystem& fs, Operation& op, u64 file_number, u64 number, bool set) {
   InodeRef file{};
   const Status status = get_inode(g, fs, op, file_number, &file);
   GPU4FS_CHECK_OK(status);
@@ -180,7 +180,7 @@ GPU4FS_FN inline void put_back_batch(FileSystem& fs, u64 batch) {
 
 // A batch with free numbers for shard `op.shard`, which is locked by the caller.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status claim_batch(Group g, FileSystem& fs, Operation& op) {
+GPU4FS_FN GPU4FS_NOINLINE Status claim_batch(Group g, FileSystem& fs, Operation& op) {
   // Every batch up to the inode file's end is looked at once before the file grows.
   const u64 batch_end = serial(g, [&] {
     const u64 pages = load<Order::relaxed, Scope::engine>(&fs.inode_file.size_bytes) / page_size;
@@ -282,7 +282,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void unclaim_inode(FileSystem& fs, Operation& o
 // Prepare: the pages that commit_new_inode changes are resident or will be created (count the inode in
 // reserve_metadata).
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status prepare_new_inode(Group g, FileSystem& fs, Operation& op, u64 number) {
+GPU4FS_FN GPU4FS_NOINLINE Status prepare_new_inode(Group g, FileSystem& fs, Operation& op, u64 number) {
   InodeRef file{};
   u32 frame = no_frame;
   Status status = detail::get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, number, &file, &frame);
@@ -322,7 +322,7 @@ GPU4FS_FN inline void put_inode(format::Inode* to, const format::Inode& from) {
 
 // Gate: brings the claimed inode to life with empty content. In an engine the command holds its lock.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE InodeRef commit_new_inode(Group g, FileSystem& fs, Operation& op, u64 number,
+GPU4FS_FN GPU4FS_NOINLINE InodeRef commit_new_inode(Group g, FileSystem& fs, Operation& op, u64 number,
                                     const NewInode& values) {
   const InodeRef inode_file = detail::inode_file_ref(fs);
   const u32 frame = detail::ensure_page(g, fs, op, inode_file, number / format::inodes_per_page);
@@ -357,7 +357,7 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE InodeRef commit_new_inode(Group g, Fil
 
 // Prepare: the bitmap page of `number` is resident.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status prepare_free_inode(Group g, FileSystem& fs, Operation& op, u64 number) {
+GPU4FS_FN GPU4FS_NOINLINE Status prepare_free_inode(Group g, FileSystem& fs, Operation& op, u64 number) {
   InodeRef file{};
   u32 frame = no_frame;
   const Status status =
@@ -368,7 +368,7 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status prepare_free_inode(Group g, Fil
 // Gate: the inode, exclusively locked and without content, links or attributes, becomes free. Its
 // generation survives, so that a handle of the old file never matches a new one.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE void commit_free_inode(Group g, FileSystem& fs, Operation& op, const InodeRef& ref) {
+GPU4FS_FN GPU4FS_NOINLINE void commit_free_inode(Group g, FileSystem& fs, Operation& op, const InodeRef& ref) {
   serial(g, [&] {
     GPU4FS_CHECK_NE(ref.inode->mode, 0);
     GPU4FS_CHECK_EQ(ref.inode->page_count, u64{0});
@@ -386,7 +386,7 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE void commit_free_inode(Group g, FileSy
 // Prepare: the orphan bitmap's page for `number` is resident or will be created (covered by counting the
 // inode in reserve_metadata once more).
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status prepare_orphan(Group g, FileSystem& fs, Operation& op, u64 number) {
+GPU4FS_FN GPU4FS_NOINLINE Status prepare_orphan(Group g, FileSystem& fs, Operation& op, u64 number) {
   InodeRef file{};
   u32 frame = no_frame;
   const Status status =
@@ -406,7 +406,7 @@ GPU4FS_FN GPU4FS_NOINLINE void clear_orphan(Group g, FileSystem& fs, Operation& 
 
 // Whether `number` is an orphan. Status: as get_page.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status is_orphan(Group g, FileSystem& fs, Operation& op, u64 number, bool* orphan) {
+GPU4FS_FN GPU4FS_NOINLINE Status is_orphan(Group g, FileSystem& fs, Operation& op, u64 number, bool* orphan) {
   InodeRef file{};
   u32 frame = no_frame;
   *orphan = false;
@@ -423,7 +423,7 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status is_orphan(Group g, FileSystem& 
 
 // The first orphan with a number >= from, or 0 when there is none. Status: as get_page.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status next_orphan(Group g, FileSystem& fs, Operation& op, u64 from, u64* number) {
+GPU4FS_FN GPU4FS_NOINLINE Status next_orphan(Group g, FileSystem& fs, Operation& op, u64 from, u64* number) {
   *number = 0;
   InodeRef file{};
   GPU4FS_TRY(detail::get_bitmap_file(g, fs, op, format::inode_number_orphan_bitmap, &file));

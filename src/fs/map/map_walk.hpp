@@ -142,8 +142,7 @@ struct MapStretch {
 };
 
 // The stretch of pages that begins at `page`, of at most `page_limit` > 0: all to be filled where they are or none. It
-// may end
-// earlier than it could, but not inside an aligned span of 2 MiB. Status: as map_lookup.
+// may end earlier than it could, but not inside an aligned span of 2 MiB. Status: as map_lookup.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status map_stretch(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 page, u64 page_limit,
                              MapStretch* stretch) {

@@ -15,8 +15,7 @@ struct MetadataCost {
 // Upper bounds. An inode may dirty its page and three ancestors, a bitmap page and two ancestors, and the page
 // of the bitmap's inode with three ancestors; all may be new. Pages dirty their map pages above: the pages of one
 // command lie in at most eight runs, so at most 8 * 5 ancestors and one more per 256 pages. A file that gets pages may
-// grow from height 0 to 5,
-// which puts five map pages above its old content.
+// grow from height 0 to 5, which puts five map pages above its old content.
 GPU4FS_FN constexpr MetadataCost metadata_cost(u32 inode_count, u32 page_count, u32 new_page_count) {
   const u32 changed = page_count + new_page_count;
   const u32 runs = changed < 8 ? changed : 8;
@@ -122,7 +121,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void mark_page(FileSystem& fs, Operation& op, c
 // inode pages and ancestors are added here. The pages of one call lie in at most eight runs. Asking again
 // tops up to the greater amount. Status: no_space, no_memory, retry_after_checkpoint, chunk_not_mapped.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status reserve_metadata(Group g, FileSystem& fs, Operation& op, u32 inode_count, u32 page_count,
+GPU4FS_FN GPU4FS_NOINLINE Status reserve_metadata(Group g, FileSystem& fs, Operation& op, u32 inode_count, u32 page_count,
                                   u32 new_page_count) {
   return serial(g, [&] {
     const detail::MetadataCost cost = detail::metadata_cost(inode_count, page_count, new_page_count);
@@ -148,13 +147,13 @@ GPU4FS_FN GPU4FS_NOINLINE inline void release_reservations(FileSystem& fs, Opera
 
 // Gate: the bytes of `frame`, a page of `file`, change (before or after this call, in this step).
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE void mark_dirty(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 frame) {
+GPU4FS_FN GPU4FS_NOINLINE void mark_dirty(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 frame) {
   serial(g, [&] { detail::mark_page(fs, op, file, frame); });
 }
 
 // Gate: the inode's own bytes change. Nothing to mark for inode 0, which every superblock carries.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE void mark_inode_dirty(Group g, FileSystem& fs, Operation& op, const InodeRef& file) {
+GPU4FS_FN GPU4FS_NOINLINE void mark_inode_dirty(Group g, FileSystem& fs, Operation& op, const InodeRef& file) {
   if (file.number == format::inode_number_inode_file) return;
   serial(g, [&] { detail::mark_page(fs, op, detail::inode_file_ref(fs), file.frame); });
 }
@@ -163,7 +162,7 @@ namespace detail {
 
 // A zeroed resident page under `key`, out of the command's reservation, marked dirty without ancestors.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE u32 create_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
+GPU4FS_FN GPU4FS_NOINLINE u32 create_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
                           u64 index) {
   const u32 frame = serial(g, [&] {
     GPU4FS_CHECK_GT(op.frames_reserved, 0u);
@@ -185,7 +184,7 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE u32 create_page(Group g, FileSystem& f
 
 // Puts one more level on top: the seven slots move into a new map page.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE void grow_height(Group g, FileSystem& fs, Operation& op, const InodeRef& file) {
+GPU4FS_FN GPU4FS_NOINLINE void grow_height(Group g, FileSystem& fs, Operation& op, const InodeRef& file) {
   const u32 old_height = file.inode->height;
   const bool is_empty = serial(g, [&] {
     for (u32 i = 0; i < format::inode_slot_count; ++i) {
@@ -216,7 +215,7 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE void grow_height(Group g, FileSystem& 
 // page must not exist; a direct block of greater size must not stand in its way (split it first). Until
 // the next checkpoint its slot holds address 0, and nobody reads it through the slot.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE u32 add_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level, u64 index) {
+GPU4FS_FN GPU4FS_NOINLINE u32 add_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level, u64 index) {
   if (level != attribute_level) {
     GPU4FS_CHECK(!file.inode->is_inline());
     while (file.inode->height < level ||
@@ -257,7 +256,7 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE u32 add_page(Group g, FileSystem& fs, 
 // Gate: the resident page (level, index) goes; a map page has no valid slot any more. Its slot becomes a
 // hole and its place on the medium is freed.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE void remove_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
+GPU4FS_FN GPU4FS_NOINLINE void remove_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
                            u64 index) {
   serial(g, [&] {
     const u32 frame = detail::find_frame(fs.pages, PageKey::make(file.number, level, index));

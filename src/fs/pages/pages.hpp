@@ -117,7 +117,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline LoadTicket begin_load(FileSystem& fs, Operation
 
 // Loads page (level, index) of `file`, whose parent is resident.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status load_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
+GPU4FS_FN GPU4FS_NOINLINE Status load_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
                            u64 index, u32* frame) {
   const LoadTicket ticket =
       serial(g, [&] { return begin_load(fs, op, file, level, index); });
@@ -151,7 +151,7 @@ GPU4FS_FN inline FoundFrame look_up(FileSystem& fs, PageKey key) {
 // control codes again, retry_after_checkpoint, chunk_not_mapped.
 // Requires the file's lock (shared is enough), except for inodes 0, 2 and 3.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status get_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
+GPU4FS_FN GPU4FS_NOINLINE Status get_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
                           u64 index, u32* frame) {
   *frame = no_frame;
   // No file reaches that far; in a key the index would run into the level.
@@ -186,7 +186,7 @@ GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status get_page(Group g, FileSystem& f
 // The inode `number`, its page resident for the rest of this step; its mode may be 0 (free).
 // Status: not_found for numbers that the inode file does not reach; else as get_page.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE GPU4FS_NOINLINE Status get_inode(Group g, FileSystem& fs, Operation& op, u64 number, InodeRef* out) {
+GPU4FS_FN GPU4FS_NOINLINE Status get_inode(Group g, FileSystem& fs, Operation& op, u64 number, InodeRef* out) {
   const InodeRef file = detail::inode_file_ref(fs);
   if (number == format::inode_number_inode_file) {
     *out = file;
