@@ -77,6 +77,13 @@ GPU4FS_FN void open_gate(Group g, Engine& engine, CommandState& c) {
   serial(g, [&] { open(engine, engine.commit_gate, c); });
 }
 
+// Whether a service kernel's workers are to leave; what is left to do is for the next kernel. Leader only.
+GPU4FS_FN inline bool exit_is_requested(const Engine& engine) {
+  const u32 requested = load<Order::relaxed, Scope::system>(&engine.service.exit_requested);
+  GPU4FS_CHECK_NE(requested, service_fault_requested);
+  return requested != 0;
+}
+
 // Waits until no other step or task runs and keeps it so; the caller's own steps and tasks do run. ok,
 // parked or again, as close_gate. Everything stands still meanwhile: keep it short.
 template <class Group>

@@ -97,7 +97,7 @@ void build_commands(Allocator& allocator, Engine& engine) {
   engine.free_commands.next = allocate_copy(allocator, next);
   engine.free_commands.top = first_client_command + 1;
   engine.free_commands.count = count - first_client_command;
-  // Every command once as itself and once for tasks that were held back.
+  // Every command once as itself and once for tasks that were held back or left to the next kernel.
   const u64 items = u64{2} * count;
   engine.run_queue.capacity = u32{1} << log2_ceil(2 * items);
   engine.run_queue.cells = allocate_zeroed<u64>(allocator, engine.run_queue.capacity);

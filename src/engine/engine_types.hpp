@@ -190,9 +190,10 @@ struct WorkerState {
   u32 fetch_count;       // descriptors to fetch at once
   u32 saw_descriptor;    // the last look at the rings saw a published descriptor
   u32 missed_token;      // and could not take it because somebody else was at that ring
+  u32 ran_tasks;         // in the last step
 
   GPU4FS_FN static constexpr WorkerState make(u32 index) {
-    return WorkerState{index, index % session_max, 0, 0, 1, 0, session_max, 0, 0, 1, 0, 0};
+    return WorkerState{index, index % session_max, 0, 0, 1, 0, session_max, 0, 0, 1, 0, 0, 0};
   }
 };
 

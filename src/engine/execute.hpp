@@ -205,6 +205,7 @@ GPU4FS_FN GPU4FS_NOINLINE void run_command(Group g, Engine& engine, WorkerState&
         if (decision.next == detail::Next::step) decision = detail::run_step(g, engine, c);
         break;
       case detail::Next::tasks:
+        worker.ran_tasks = 1;
         decision = run_tasks(g, engine, c) == HelpEnd::was_last
                        ? detail::Decision{detail::Next::step, Status::ok, decision.command, 0}
                        : detail::Decision{detail::Next::leave, Status::ok, no_command, 0};

@@ -21,12 +21,6 @@ struct ServiceLimits {
 
 namespace detail {
 
-GPU4FS_FN inline bool exit_is_requested(const Engine& engine) {
-  const u32 requested = load<Order::relaxed, Scope::system>(&engine.service.exit_requested);
-  GPU4FS_CHECK_NE(requested, service_fault_requested);
-  return requested != 0;
-}
-
 // Worker 0 alone. Leader only.
 GPU4FS_FN inline void decide_exit(Engine& engine, const ServiceLimits& limits, u64 start_ns, u64 now_ns) {
   ServiceExit reason = ServiceExit::none;
@@ -59,14 +53,15 @@ GPU4FS_FN void service_loop(Group g, Engine& engine, u32 worker_index, const Ser
       });
     }
     idle_turns = worked ? 0 : idle_turns + 1;
-    if (worked && turn % 16 != 0) continue;
+    // A task may take a millisecond, and while the last workers go on those that have left do nothing.
+    if (worked && turn % 16 != 0 && worker.ran_tasks == 0) continue;
     if (worker_index == 0 && turn % 64 == 0) {
       worker_sweep(g, engine);
       serial(g, [&] { detail::decide_exit(engine, limits, start_ns, now_monotonic_ns()); });
     }
     // A poller's turn is short, and the look costs as much.
-    const bool looks = worker.held_session == session_max || turn % 8 == 0;
-    if (looks && serial(g, [&] { return detail::exit_is_requested(engine); })) break;
+    const bool looks = worker.held_session == session_max || turn % 8 == 0 || worker.ran_tasks != 0;
+    if (looks && serial(g, [&] { return exit_is_requested(engine); })) break;
     if (worked) continue;
     // A poller's look at its ring takes its time on the bus; the others give way.
     if (worker.held_session == session_max) backoff(minimum(32 + 16 * idle_turns, limits.sleep_max_ns));

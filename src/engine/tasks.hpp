@@ -19,7 +19,7 @@ namespace gpu4fs::engine {
 enum class HelpEnd : u32 {
   nothing_left,  // other workers end the rest
   was_last,      // the caller goes on with the command
-  held_back,     // the step gate is closed; the command's tasks were held back
+  held_back,     // the step gate is closed, or workers are to leave; the command's tasks are taken up later
   did_some,      // a helper: there may be more
 };
 
@@ -86,15 +86,17 @@ GPU4FS_FN inline TakenTask take_task(Engine& engine, CommandState& c, bool count
 struct TaskEnd {
   bool last;
   bool counted;
+  bool leaves;  // a service kernel's workers are to leave
 };
 
 // Once `tasks_left` is down, the command may be gone. The gate is left after each task while somebody wants
 // it closed, so that it drains. Leader only.
 GPU4FS_FN inline TaskEnd end_task(Engine& engine, CommandState& c, bool counted) {
   const bool last = fetch_sub<Order::acq_rel, Scope::engine>(&c.tasks_left, 1u) == 1;
-  const bool keep = counted && !last && !is_closed(engine.step_gate);
+  const bool leaves = !last && exit_is_requested(engine);
+  const bool keep = counted && !last && !leaves && !is_closed(engine.step_gate);
   if (counted && !keep) leave(engine, engine.step_gate);
-  return {last, keep};
+  return {last, keep, leaves};
 }
 
 // The gate is closed: what is left of the tasks is taken up when it opens. Leader only.
@@ -122,8 +124,8 @@ GPU4FS_FN WantedHelp find_wanted_help(Group g, const Engine& engine, u32 start) 
 
 }  // namespace detail
 
-// Runs tasks of `c`, which fanned out or whose tasks were held back, until none is left. The caller is outside
-// the step gate.
+// Runs tasks of `c`, which fanned out or whose tasks were held back, until none is left, or until workers are to leave: the
+// rest is for the next service kernel. A worker that stayed would have to do it alone. The caller is outside the step gate.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE HelpEnd run_tasks(Group g, Engine& engine, CommandState& c) {
   bool counted = false;
@@ -136,8 +138,13 @@ GPU4FS_FN GPU4FS_NOINLINE HelpEnd run_tasks(Group g, Engine& engine, CommandStat
       continue;
     }
     dispatch_task(g, engine, c, taken.task);
-    const detail::TaskEnd ended = serial(g, [&] { return detail::end_task(engine, c, taken.counted); });
+    const detail::TaskEnd ended = serial(g, [&] {
+      const detail::TaskEnd end = detail::end_task(engine, c, taken.counted);
+      if (end.leaves) engine.run_queue.push(c.index | item_tasks);
+      return end;
+    });
     if (ended.last) return HelpEnd::was_last;
+    if (ended.leaves) return HelpEnd::held_back;
     counted = ended.counted;
   }
 }
@@ -178,6 +185,7 @@ GPU4FS_FN GPU4FS_NOINLINE Help help_somebody(Group g, Engine& engine, u32 start)
       return end;
     });
     if (ended.last) return {HelpEnd::was_last, index};
+    if (ended.leaves) break;
     counted = ended.counted;
   }
   return {HelpEnd::did_some, index};

@@ -46,6 +46,7 @@ GPU4FS_FN bool step_from_board(Group g, Engine& engine, WorkerState& worker) {
   constexpr u32 streams = 4;
   const Help help = help_somebody(g, engine, worker.index % streams * (help_board_size / streams));
   if (help.end == HelpEnd::nothing_left) return false;
+  worker.ran_tasks = 1;
   if (help.end == HelpEnd::was_last) {
     run_command(g, engine, worker, Decision{Next::step, Status::ok, help.command, 0});
   }
@@ -66,6 +67,7 @@ GPU4FS_FN bool poller_step(Group g, Engine& engine, WorkerState& worker) {
 template <class Group>
 GPU4FS_FN bool worker_step(Group g, Engine& engine, WorkerState& worker) {
   ++worker.turn;
+  worker.ran_tasks = 0;
   if (worker.keeps_token != 0 && worker.polls_rings != 0) return detail::poller_step(g, engine, worker);
   const bool rings_first = worker.rings_first != 0 || worker.turn % 4 == 0;
   if (rings_first && detail::step_from_rings(g, engine, worker)) return true;

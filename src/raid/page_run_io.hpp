@@ -240,10 +240,24 @@ GPU4FS_FN inline bool reads_rows(const LogicalSpace& space, u64 address) {
          space.chunks[location.chunk].parity_count != 0;
 }
 
+// Its pages that are wanted, each from whatever can be read; `address`: of the target's first page.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status read_row_by_pages(Group g, const LogicalSpace& space, u64 address, const RowTarget& target,
+                                                   u64 row, PageUse use) {
+  const RowView view = serial(g, [&] { return row_view(space, target.chunk, row); });
+  const SlotRange range = covered_slots(view, target.first, target.count);
+  for (u32 slot = range.low; slot < range.high; ++slot) {
+    const u64 behind = (row_page(view, slot) - target.first) * page_size;
+    GPU4FS_TRY(read_page(g, space, address + behind, target.bytes + behind, use));
+  }
+  return Status::ok;
+}
+
 struct RowsPlan {
   Status status;
   PageLocation location;
 };
+
 // As read_pages().
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status read_in_rows(Group g, const LogicalSpace& space, u64 address, u64 page_count,
@@ -256,21 +270,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_in_rows(Group g, const LogicalSpace& space
   GPU4FS_TRY(plan.status);
   const u32 index = plan.location.chunk;
   const u64 first = plan.location.page;
-  const u64 end = first + page_count;
   const RowTarget target{index, has_checksum(space, use) ? 1u : 0u, first, page_count, destination};
-  for (u64 page = first; page < end;) {
-    const RowsOfRun rows = serial(g, [&] { return rows_of_run(space, index, page, end); });
-    for (u64 i = 0; i < rows.count; ++i) {
-      const u64 row = serial(g, [&] { return row_place(space.chunks[index], page + i).row; });
-      if (read_row(g, space, target, row)) continue;
-      const RowView view = serial(g, [&] { return row_view(space, index, row); });
-      const SlotRange range = covered_slots(view, first, page_count);
-      for (u32 slot = range.low; slot < range.high; ++slot) {
-        const u64 behind = (row_page(view, slot) - first) * page_size;
-        GPU4FS_TRY(read_page(g, space, address + behind, destination + behind, use));
-      }
+  const RowRange range = serial(g, [&] { return rows_of_pages(space, index, first, page_count); });
+  for (u64 row = range.first; row < range.end;) {
+    const RowsRead done = read_rows(g, space, target, row, range.end);
+    for (u32 failed = done.failed; failed != 0; failed &= failed - 1) {
+      GPU4FS_TRY(read_row_by_pages(g, space, address, target, row + count_trailing_zeros(failed), use));
     }
-    page = rows.next_page;
+    row += done.row_count;
   }
   g.sync();
   return Status::ok;

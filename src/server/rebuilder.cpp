@@ -16,7 +16,7 @@ namespace gpu4fs::server {
 namespace {
 
 constexpr u32 rebuild_session_depth_log2 = 3;
-constexpr std::size_t pieces_in_flight_max = 4;
+constexpr std::size_t pieces_in_flight_max = 8;
 constexpr u64 limited_piece_min = 64;     // pages
 constexpr u64 limited_pieces_per_s = 20;  // with a rate limit
 constexpr u32 round_max = 1000;

@@ -1,6 +1,7 @@
 // memset, memcopy and noop through rings, workers and tasks.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <thread>
@@ -237,6 +238,37 @@ TEST(Probe, ServiceLoopLeavesWhenIdleAndGoesOn) {
     EXPECT_EQ(fixture.engine().service.exit_reason, static_cast<u32>(engine::ServiceExit::idle));
     EXPECT_EQ(fixture.engine().sessions[client.session()].poll_word & 1, 0u);
   }
+}
+
+// Workers that are to leave do not stay for the tasks of a large command: each kernel does some, the last one the rest.
+TEST(Probe, ServiceLoopLeavesBetweenTasks) {
+  EngineOptions options{};
+  options.start = false;
+  options.worker_count = 2;
+  options.config.inline_transfer_pages = 1;
+  options.config.task_pages = 1;
+  EngineFixture fixture(options);
+  Client client(fixture.host());
+  engine::ServiceLimits limits{};
+  limits.idle_exit_ns = u64{60} * 1000000000;
+  limits.time_slice_ns = u64{60} * 1000000000;
+  limits.poller_count = 1;
+  limits.sleep_max_ns = 1000;
+  constexpr u64 length = 12 * 4096 + 5;
+  const u64 position = client.publish(memset_command(0, length, 0x6b));
+  ring::Completion completion{};
+  u32 launches = 0;
+  for (; launches < 100 && !client.producer().poll(position, &completion); ++launches) {
+    store<Order::relaxed, Scope::system>(&fixture.engine().service.exit_requested, 1u);
+    run_emulated_warps(2, [&](EmulatedWarp g, u32 index) { engine::service_loop(g, fixture.engine(), index, limits); });
+  }
+  // Two workers, each of which does a few tasks before it looks again.
+  EXPECT_GE(launches, 2u);
+  EXPECT_LE(launches, 13u);
+  EXPECT_EQ(completion.status, Status::ok);
+  EXPECT_EQ(completion.result, length);
+  EXPECT_EQ(std::count(client.data(), client.data() + length, 0x6b), static_cast<std::ptrdiff_t>(length));
+  EXPECT_EQ(client.data()[length], 0);
 }
 
 }  // namespace

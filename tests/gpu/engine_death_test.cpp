@@ -170,7 +170,7 @@ void test_next_engine(const std::vector<std::string>& device_paths) {
   check(made.status == Status::ok && fsync(session, made.result).status == Status::ok, "and takes changes");
   server.engine().request_death();
   check(server.engine().has_died(), "an engine dies on request");
-  check(server.engine().fault_text().find("service_loop.hpp:") != std::string::npos, server.engine().fault_text());
+  check(server.engine().fault_text().find("engine.hpp:") != std::string::npos, server.engine().fault_text());
   check(create(session, "late").status == Status::engine_died, "a command after that ends");
   while (!was_told) std::this_thread::yield();
   check(!server.stop(), "its end is not a clean one");

@@ -46,16 +46,20 @@ GPU4FS_FN GPU4FS_NOINLINE inline Stripe stripe_at(const ChunkState& chunk, u64 i
   return with_parity_level(chunk.level, [&](auto level) { return level.stripe_at(geometry_of(chunk), index); });
 }
 
-GPU4FS_FN GPU4FS_NOINLINE inline DevicePlace parity_place(const LogicalSpace& space, const RowView& view, u32 j) {
+// Where the page of slot `slot` lies, or, from the data slots on, a parity.
+GPU4FS_FN GPU4FS_NOINLINE inline DevicePlace row_entry_place(const LogicalSpace& space, const RowView& view, u32 slot) {
   const ChunkState& chunk = space.chunks[view.chunk];
-  GPU4FS_CHECK_LT(j, chunk.parity_count);
-  const u32 column = with_parity_level(chunk.level, [&](auto level) {
-    return level.column_of(geometry_of(chunk), view.row, view.data_slots + j);
-  });
+  const u32 column =
+      with_parity_level(chunk.level, [&](auto level) { return level.column_of(geometry_of(chunk), view.row, slot); });
   GPU4FS_CHECK_LT(column, chunk.column_count);
   const ColumnState& state = chunk.columns[column];
   GPU4FS_CHECK_LT(state.device, known_device_count(space));
   return {state.device, 0, state.data_offset + view.row * page_size};
+}
+
+GPU4FS_FN inline DevicePlace parity_place(const LogicalSpace& space, const RowView& view, u32 j) {
+  GPU4FS_CHECK_LT(j, space.chunks[view.chunk].parity_count);
+  return row_entry_place(space, view, view.data_slots + j);
 }
 
 GPU4FS_FN inline u8* parity_memory(const LogicalSpace& space, const RowView& view, u32 j) {
@@ -133,18 +137,27 @@ GPU4FS_FN inline SlotRange covered_slots(const RowView& view, u64 first, u64 cou
   return range;
 }
 
-// Rows that the pages from `page` on to `end`, or to the end of their stripe, have a part in: those of the next `count`
-// pages, one page of each.
-struct RowsOfRun {
-  u64 count;
-  u64 next_page;  // behind the stripe
+// Rows [first, end) that the pages [page, page + count) have a part in, and of one stripe maybe others.
+struct RowRange {
+  u64 first;
+  u64 end;
 };
-GPU4FS_FN GPU4FS_NOINLINE inline RowsOfRun rows_of_run(const LogicalSpace& space, u32 index, u64 page, u64 end) {
+GPU4FS_FN GPU4FS_NOINLINE inline RowRange rows_of_pages(const LogicalSpace& space, u32 index, u64 page, u64 count) {
   const ChunkState& chunk = space.chunks[index];
+  const u64 last = page + count - 1;
   const Stripe stripe = stripe_of(chunk, page);
-  const u64 stop = minimum(end, stripe.first + stripe.page_count);
-  const u64 unit = row_view(space, index, row_place(chunk, page).row).step;
-  return {minimum(unit, stop - page), stop};
+  const u64 row = row_place(chunk, page).row;
+  const u64 unit = row_view(space, index, row).step;
+  const u64 at = (page - stripe.first) % unit;
+  const u64 here = minimum(count, stripe.first + stripe.page_count - page);
+  // Pages of a slot's end and of the next one's begin have rows in between that are none of theirs.
+  const u64 begin = here < unit && at + here <= unit ? row : row - at;
+  if (here == count) return {begin, here < unit && at + here <= unit ? row + here : row - at + unit};
+  const Stripe last_stripe = stripe_of(chunk, last);
+  const u64 last_row = row_place(chunk, last).row;
+  const u64 last_unit = row_view(space, index, last_row).step;
+  const u64 there = last - last_stripe.first;
+  return {begin, last_row - there % last_unit + minimum(there + 1, last_unit)};
 }
 
 // Descriptor pages of [first, first + count) must be written by the next checkpoint.

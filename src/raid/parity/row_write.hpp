@@ -22,9 +22,7 @@
 // Uniform; synchronise the group.
 #pragma once
 
-#include "base/xxh3.hpp"
-#include "raid/parity/parity_pages.hpp"
-#include "raid/parity/row.hpp"
+#include "raid/parity/row_batch.hpp"
 #include "raid/rebuild/rebuild_todo.hpp"
 
 namespace gpu4fs::raid {
@@ -48,29 +46,10 @@ struct RowPart {
   u32 low;
   u32 high;
   u32 is_whole;
-  u32 is_plain;  // 1: nothing was lost and no device is stacked when the row was planned
-  u32 reserved;
   RowView view;
+  u32 entry;  // of the row's first slot in its batch
+  u32 reserved;
 };
-
-// The part of `row` that the run covers; it covers one page at least.
-GPU4FS_FN GPU4FS_NOINLINE inline RowPart plan_row(const LogicalSpace& space, const RowSource& source, u64 row) {
-  RowPart part{};
-  part.is_plain = is_plain(space) ? 1 : 0;
-  part.view = row_view(space, source.chunk, row);
-  const RowView& view = part.view;
-  const SlotRange range = covered_slots(view, source.first, source.count);
-  part.low = range.low;
-  part.high = range.high;
-  part.is_whole = part.low == 0 && part.high == view.slot_count ? 1 : 0;
-  const ChunkState& chunk = space.chunks[source.chunk];
-  if (part.is_whole != 0) return part;
-  for (u32 slot = part.low; slot < part.high; ++slot) {
-    if (!is_in_parity(chunk, row_page(view, slot))) continue;
-    part.status = Status::corrupt_structure;  // written once already: only a damaged map leads here
-  }
-  return part;
-}
 
 // As raid/page_run_io.hpp has it: an unwritten block being filled counts as one epoch older.
 GPU4FS_FN inline u32 birth_of(const LogicalSpace& space, const ChunkState& chunk, u64 page) {
@@ -98,7 +77,7 @@ GPU4FS_FN u64 store_row_page(Group g, PageRegisters<Group>& page, u8* memory, u6
   }
 }
 
-// Where a page of the part goes.
+// Where a page goes.
 struct SlotTarget {
   Status status;
   u32 birth_epoch;
@@ -120,33 +99,70 @@ GPU4FS_FN GPU4FS_NOINLINE inline SlotTarget plan_slot(const LogicalSpace& space,
   return {Status::ok, birth, scratch_memory(space, scratch), scratch, 0};
 }
 
-// Where a rank's page of the part goes. In a plain row the ranks of a warp find that out side by side, before the first
+// Rows that are written. In a plain pool the ranks of a warp find out where their pages and parities go before the first
 // page is stored; otherwise, and on a Lane, the leader plans slot by slot.
-struct OwnTarget {
-  u64 memory;
-  u32 birth_epoch;
-  u32 is_planned;  // 1: of all slots of the part
+struct WriteBatch {
+  RowBatch rows;
+  u64 wanted;      // slots that are written, a bit each
+  u32 is_plain;    // 1: nothing was lost and no device is stacked when the rows were planned
+  u32 is_planned;  // 1: `rows` has the memory of all entries
+  // Of a rank of a warp:
+  u32 birth_epochs[entries_of_rank];
 };
 
+// Rows [row, row + count).
 template <class Group>
-GPU4FS_FN OwnTarget plan_own_slot(Group g, const LogicalSpace& space, const RowPart& part) {
-  OwnTarget own{};
-  if (Group::size() == 1 || part.is_plain == 0 || part.high - part.low > Group::size()) return own;
-  own.is_planned = 1;
-  const u32 slot = part.low + g.rank();
-  if (slot >= part.high) return own;
-  const PageLocation location{part.view.chunk, 0, row_page(part.view, slot)};
-  own.birth_epoch = birth_of(space, space.chunks[location.chunk], location.page);
-  own.memory = reinterpret_cast<std::uintptr_t>(page_memory(space, location, 0));
-  return own;
+GPU4FS_FN GPU4FS_NOINLINE WriteBatch plan_rows_to_write(Group g, const LogicalSpace& space, const RowSource& source, u64 row,
+                                                        u32 count) {
+  WriteBatch batch{};
+  batch.rows = make_batch(g, space, source.chunk, row, count);
+  batch.wanted = find_slots(g, batch.rows, [&](u64 page) { return page >= source.first && page - source.first < source.count; });
+  batch.is_plain = serial(g, [&] { return is_plain(space) ? 1u : 0u; });
+  if constexpr (Group::size() > 1) {
+    if (batch.is_plain == 0) return batch;
+    batch.is_planned = 1;
+    for_each_entry(g, batch.rows, [&](u32 base, u32 slot, bool is_there) {
+      const RowView& view = batch.rows.view;
+      if (!is_there || (slot >= view.slot_count && slot < batch.rows.data_slots)) return;
+      const DevicePlace place = row_entry_place(space, view, slot);
+      const u8* memory = device::memory_at(space.devices[place.device], place.offset, page_size);
+      const u32 birth =
+          slot < batch.rows.data_slots ? birth_of(space, space.chunks[source.chunk], row_page(view, slot)) : 0;
+      // Constant indexes, so that they stay in registers.
+      batch.rows.memory[base == 0 ? 0 : 1] = reinterpret_cast<std::uintptr_t>(memory);
+      batch.birth_epochs[base == 0 ? 0 : 1] = birth;
+    });
+  }
+  return batch;
+}
+
+// Leader: whether the part, of a row that is not written as a whole, may be added to its parities.
+GPU4FS_FN GPU4FS_NOINLINE inline Status check_part(const LogicalSpace& space, const RowPart& part) {
+  for (u32 slot = part.low; slot < part.high; ++slot) {
+    // Written once already: only a damaged map leads here.
+    if (is_in_parity(space.chunks[part.view.chunk], row_page(part.view, slot))) return Status::corrupt_structure;
+  }
+  return Status::ok;
+}
+
+// What is written of a row, of which that is one page at least.
+template <class Group>
+GPU4FS_FN RowPart part_of_row(Group g, const LogicalSpace& space, const WriteBatch& batch, u32 index) {
+  const BatchRow row = row_of_batch(g, batch.rows, index);
+  const u64 wanted = bits_of_row(batch.rows, batch.wanted, index);
+  RowPart part{Status::ok, count_trailing_zeros(wanted), log2_floor(wanted) + 1, 0, row.view, row.entry, 0};
+  part.is_whole = part.low == 0 && part.high == row.view.slot_count ? 1 : 0;
+  if (part.is_whole == 0) part.status = serial(g, [&] { return check_part(space, part); });
+  return part;
 }
 
 template <bool is_planned, class Group>
-GPU4FS_FN SlotTarget target_of_slot(Group g, const LogicalSpace& space, const RowPart& part, const OwnTarget& own, u32 slot) {
+GPU4FS_FN SlotTarget target_of_slot(Group g, const LogicalSpace& space, const RowPart& part, const WriteBatch& batch,
+                                    u32 slot) {
   if constexpr (!is_planned) return serial(g, [&] { return plan_slot(space, part, slot); });
-  const u32 rank = slot - part.low;
-  u8* memory = reinterpret_cast<u8*>(static_cast<std::uintptr_t>(g.shuffle(own.memory, rank)));
-  return {Status::ok, g.shuffle(own.birth_epoch, rank), memory, no_scratch, 0};
+  const u32 entry = part.entry + slot;
+  const u32 birth = g.shuffle(entry < warp_size ? batch.birth_epochs[0] : batch.birth_epochs[1], entry % warp_size);
+  return {Status::ok, birth, known_memory(g, batch.rows, entry), no_scratch, 0};
 }
 
 GPU4FS_FN inline void end_slot(const LogicalSpace& space, const RowPart& part, u32 slot, const SlotTarget& target) {
@@ -161,7 +177,7 @@ GPU4FS_FN inline void end_slot(const LogicalSpace& space, const RowPart& part, u
 // then nothing is called while the next page is on its way.
 template <bool is_fast, class Group, u32 count>
 GPU4FS_FN GPU4FS_NOINLINE Status write_slots(Group g, LogicalSpace& space, const RowSource& source, const RowPart& part,
-                                             const OwnTarget& own, ParityPages<Group, count>& sums) {
+                                             const WriteBatch& batch, ParityPages<Group, count>& sums) {
   ChunkState& chunk = space.chunks[source.chunk];
   const RowView& view = part.view;
   clear_parities(g, sums);
@@ -178,7 +194,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_slots(Group g, LogicalSpace& space, const
     const u64 at = row_page(view, slot);
     PageRegisters<Group> page = next;
     if (slot > part.low) next = load_slot(slot - 1);
-    const SlotTarget target = target_of_slot<is_fast>(g, space, part, own, slot);
+    const SlotTarget target = target_of_slot<is_fast>(g, space, part, batch, slot);
     if (!is_fast && target.status != Status::ok) return target.status;
     const u64 address = chunk.base_address + at * page_size;
     const u64 checksum = store_row_page(g, page, target.memory, address, source.hashes != 0);
@@ -196,12 +212,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_slots(Group g, LogicalSpace& space, const
 
 template <class Group, u32 count>
 GPU4FS_FN Status write_row_pages(Group g, LogicalSpace& space, const RowSource& source, const RowPart& part,
-                                 ParityPages<Group, count>& sums) {
-  const OwnTarget own = plan_own_slot(g, space, part);
-  if (Group::size() > 1 && own.is_planned != 0 && is_aligned(source.bytes, 16)) {
-    return write_slots<Group::size() != 1>(g, space, source, part, own, sums);
+                                 const WriteBatch& batch, ParityPages<Group, count>& sums) {
+  if (Group::size() > 1 && batch.is_planned != 0 && is_aligned(source.bytes, 16)) {
+    return write_slots<Group::size() != 1>(g, space, source, part, batch, sums);
   }
-  return write_slots<false>(g, space, source, part, own, sums);
+  return write_slots<false>(g, space, source, part, batch, sums);
 }
 
 struct ParityAccess {
@@ -329,31 +344,43 @@ GPU4FS_FN GPU4FS_NOINLINE Status add_to_parities(Group g, LogicalSpace& space, c
   });
 }
 
-// The row of `page`.
-template <u32 parities, class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status write_row(Group g, LogicalSpace& space, const RowSource& source, u64 page) {
-  const RowPart part = serial(g, [&] { return plan_row(space, source, row_place(space.chunks[source.chunk], page).row); });
-  GPU4FS_TRY(part.status);
-  GPU4FS_CHECK_LT(part.low, part.high);
-  ParityPages<Group, parities> sums;
-  GPU4FS_TRY(write_row_pages(g, space, source, part, sums));
-  if (part.is_whole == 0) return add_to_parities(g, space, source, part, sums);
+// The parities of a row that is written as a whole.
+template <class Group, u32 parities>
+GPU4FS_FN Status write_parities(Group g, LogicalSpace& space, const WriteBatch& batch, const RowPart& part,
+                                const ParityPages<Group, parities>& sums) {
+  if (batch.is_planned != 0) {
+    for (u32 j = 0; j < parities; ++j) {
+      store_page(g, parity_page(g, sums, j), known_memory(g, batch.rows, part.entry + batch.rows.data_slots + j));
+    }
+    return Status::ok;
+  }
   ParityAccess access{Status::ok, (1u << parities) - 1, 0};
-  if (part.is_plain == 0) access = serial(g, [&] { return begin_parities(space, part.view, parities, false); });
+  if (batch.is_plain == 0) access = serial(g, [&] { return begin_parities(space, part.view, parities, false); });
   GPU4FS_TRY(access.status);
   store_parities(g, space, part.view, access.parities, sums);
   return Status::ok;
 }
 
 template <u32 parities, class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status write_row(Group g, LogicalSpace& space, const RowSource& source, const WriteBatch& batch,
+                                           u32 index) {
+  const RowPart part = part_of_row(g, space, batch, index);
+  GPU4FS_TRY(part.status);
+  ParityPages<Group, parities> sums;
+  GPU4FS_TRY(write_row_pages(g, space, source, part, batch, sums));
+  if (part.is_whole == 0) return add_to_parities(g, space, source, part, sums);
+  return write_parities(g, space, batch, part, sums);
+}
+
+template <u32 parities, class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_counted_rows(Group g, LogicalSpace& space, const RowSource& source) {
-  const u64 end = source.first + source.count;
-  for (u64 page = source.first; page < end;) {
-    const RowsOfRun rows = serial(g, [&] { return rows_of_run(space, source.chunk, page, end); });
-    for (u64 i = 0; i < rows.count; ++i) {
-      GPU4FS_TRY(write_row<parities>(g, space, source, page + i));
+  const RowRange range = serial(g, [&] { return rows_of_pages(space, source.chunk, source.first, source.count); });
+  const u64 most = batch_rows_max<Group>(space.chunks[source.chunk]);
+  for (u64 row = range.first; row < range.end; row += most) {
+    const WriteBatch batch = plan_rows_to_write(g, space, source, row, static_cast<u32>(minimum(most, range.end - row)));
+    for (u32 left = rows_of_entries(batch.rows, batch.wanted); left != 0; left &= left - 1) {
+      GPU4FS_TRY(write_row<parities>(g, space, source, batch, count_trailing_zeros(left)));
     }
-    page = rows.next_page;
   }
   return Status::ok;
 }

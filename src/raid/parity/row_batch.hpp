@@ -1,0 +1,364 @@
+// Rows of a chunk with parities for whoever reads them as a whole: what of them is there, where, and the sums of it.
+//
+// What the loop over a row's pages needs to know of them, addresses and checksums, is found out before the first page is
+// loaded. In the loop nothing is called then, so that no register with a page on its way has to be saved, for which it
+// would have to arrive: while one page is hashed and added the next one is loaded.
+//
+// Finding that out is a chain of dependent accesses, as long as the loop itself. So the ranks of a warp look side by
+// side, and at several consecutive rows together. An entry of a row is a slot or, behind the slots, a parity; entry
+// i * width + e of a batch, of row i, is rank (i * width + e) % 32's. A Lane's batch is one row, whose entries it looks at
+// when it comes to them.
+//
+// Uniform, but for what is said to be a rank's own. Under the locks of the rows.
+#pragma once
+
+#include "base/xxh3.hpp"
+#include "raid/parity/parity_pages.hpp"
+#include "raid/parity/row.hpp"
+
+namespace gpu4fs::raid {
+namespace detail {
+
+inline constexpr u32 entries_of_rank = 2;
+static_assert(entries_of_rank * warp_size == 64);  // the columns of a chunk
+
+struct RowBatch {
+  u32 chunk;
+  u32 row_count;
+  u32 rows;         // of these, those that are dealt with, a bit each
+  u32 width;        // entries of a row
+  u32 data_slots;   // of these, before the parities
+  u32 reserved;
+  u64 row;          // number of the first one
+  // Entries, a bit each:
+  u64 included;     // in the parities
+  u64 missing;      // slots that are wanted or included and cannot be read
+  u64 rebuilding;   // slots that are missing and parities that cannot be read, on devices that are being rebuilt
+  u64 parities;     // that can be read
+  // Of a rank of a warp:
+  RowView view;     // the row of its first entry; a Lane's row
+  u64 memory[entries_of_rank];
+  u64 checksums[entries_of_rank];
+  u32 devices[entries_of_rank];
+};
+
+// A row of a batch; slots and parities, a bit each.
+struct BatchRow {
+  RowView view;
+  u32 index;     // in the batch
+  u32 entry;     // its first one
+  u64 included;
+  u64 missing;
+  u64 rebuilding;
+  u32 parities;  // that can be read
+  u32 rebuilding_parities;
+};
+
+// How many rows of the chunk are looked at together.
+template <class Group>
+GPU4FS_FN u32 batch_rows_max(const ChunkState& chunk) {
+  return Group::size() == 1 || chunk.column_count > Group::size() ? 1 : Group::size() / chunk.column_count;
+}
+
+GPU4FS_FN constexpr u64 bits_of_row(const RowBatch& batch, u64 entries, u32 index) {
+  return entries >> (index * batch.width) & low_bits(batch.width);
+}
+
+// Rows that have one of the entries.
+GPU4FS_FN inline u32 rows_of_entries(const RowBatch& batch, u64 entries) {
+  u32 rows = 0;
+  for (u32 i = 0; i < batch.row_count; ++i) rows |= bits_of_row(batch, entries, i) != 0 ? 1u << i : 0;
+  return rows;
+}
+
+GPU4FS_FN inline u64 entries_of_rows(const RowBatch& batch, u32 rows) {
+  u64 entries = 0;
+  for (u32 i = 0; i < batch.row_count; ++i) {
+    if ((rows >> i & 1) != 0) entries |= low_bits(batch.width) << (i * batch.width);
+  }
+  return entries;
+}
+
+// Rows [row, row + count), at most batch_rows_max(), all of which are dealt with; not looked at.
+template <class Group>
+GPU4FS_FN RowBatch make_batch(Group g, const LogicalSpace& space, u32 index, u64 row, u32 count) {
+  const ChunkState& chunk = space.chunks[index];
+  RowBatch batch{};
+  batch.chunk = index;
+  batch.row_count = count;
+  batch.rows = static_cast<u32>(low_bits(count));
+  batch.width = chunk.column_count;
+  batch.data_slots = chunk.column_count - chunk.parity_count;
+  batch.row = row;
+  const u32 own = g.rank() / batch.width;
+  batch.view = row_view(space, index, row + (own < count ? own : 0));
+  return batch;
+}
+
+// Calls visit(base, slot, is_there) for the entries of the batch, each by its rank; `slot` counts on behind the slots.
+template <class Group, class Visit>
+GPU4FS_FN void for_each_entry(Group g, const RowBatch& batch, Visit&& visit) {
+  const u32 end = batch.row_count * batch.width;
+  for (u32 base = 0; base < end; base += Group::size()) {
+    const u32 entry = base + g.rank();
+    const u32 row = entry / batch.width;
+    visit(base, entry - row * batch.width, entry < end && (batch.rows >> row & 1) != 0);
+  }
+}
+
+// Slots for which predicate(page) holds.
+template <class Group, class Predicate>
+GPU4FS_FN u64 find_slots(Group g, const RowBatch& batch, Predicate&& predicate) {
+  u64 found = 0;
+  for_each_entry(g, batch, [&](u32 base, u32 slot, bool is_there) {
+    const bool holds = is_there && slot < batch.view.slot_count && predicate(row_page(batch.view, slot));
+    found |= u64{g.ballot(holds)} << base;
+  });
+  return found;
+}
+
+GPU4FS_FN inline TicketLock& lock_of_row(const LogicalSpace& space, const RowBatch& batch, u32 index) {
+  RowView view{};
+  view.chunk = batch.chunk;
+  view.row = batch.row + index;
+  return row_lock(space, view);
+}
+
+// Locks the rows of the batch that are among `rows`, which are not none. Nobody waits for a lock who holds another: if
+// others hold one of them, only the first row is locked, when they have left it. Answers which are.
+template <class Group>
+GPU4FS_FN u32 lock_rows(Group g, const LogicalSpace& space, const RowBatch& batch, u32 rows) {
+  if ((rows & (rows - 1)) != 0) {
+    const bool is_held = (rows >> g.rank() & 1) != 0 && lock_of_row(space, batch, g.rank()).try_lock();
+    const u32 held = g.ballot(is_held);
+    if (held == rows) {
+      g.sync();
+      return rows;
+    }
+    if (is_held) lock_of_row(space, batch, g.rank()).unlock();
+  }
+  const u32 first = count_trailing_zeros(u64{rows});
+  serial(g, [&] { lock_of_row(space, batch, first).lock(); });
+  return 1u << first;
+}
+
+template <class Group>
+GPU4FS_FN void unlock_rows(Group g, const LogicalSpace& space, const RowBatch& batch, u32 rows) {
+  g.sync();
+  for (u32 base = 0; base < batch.row_count; base += Group::size()) {
+    const u32 index = base + g.rank();
+    if (index < batch.row_count && (rows >> index & 1) != 0) lock_of_row(space, batch, index).unlock();
+  }
+  g.sync();
+}
+
+// Of the rows that are locked, how many of the batch are behind the caller then.
+GPU4FS_FN constexpr u32 rows_passed(const RowBatch& batch, u32 wanted, u32 locked) {
+  return locked == wanted ? batch.row_count : log2_floor(u64{locked}) + 1;
+}
+
+struct EntryLook {
+  u32 is_readable;
+  u32 is_rebuilding;  // and not readable
+  u32 device;
+  u32 reserved;
+  u64 memory;         // 0: a lost device has none
+};
+
+// Any rank: announces that the entry is read.
+GPU4FS_FN GPU4FS_NOINLINE inline EntryLook look_at_entry(const LogicalSpace& space, const RowView& view, u32 slot) {
+  const DevicePlace place = row_entry_place(space, view, slot);
+  const device::Device& device = space.devices[place.device];
+  EntryLook look{0, 0, place.device, 0, 0};
+  look.is_readable = begin_noted_read(space, place.device, place.offset, page_size) == Status::ok ? 1 : 0;
+  if (look.is_readable == 0) look.is_rebuilding = static_cast<u32>(rebuilding_devices(space) >> place.device & 1);
+  if (device.base != nullptr) {
+    look.memory = reinterpret_cast<std::uintptr_t>(device::memory_at(device, place.offset, page_size));
+  }
+  return look;
+}
+
+template <class Group>
+GPU4FS_FN void keep_look(RowBatch& batch, u32 base, const EntryLook& look) {
+  if constexpr (Group::size() > 1) {
+    if (base == 0) {
+      batch.memory[0] = look.memory;
+      batch.devices[0] = look.device;
+    } else {
+      batch.memory[1] = look.memory;
+      batch.devices[1] = look.device;
+    }
+  }
+}
+
+// Slots that are in the parities, and `wanted` ones, also if they are in none.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void look_at_slots(Group g, const LogicalSpace& space, RowBatch& batch, u64 wanted) {
+  const ChunkState& chunk = space.chunks[batch.chunk];
+  for_each_entry(g, batch, [&](u32 base, u32 slot, bool is_there) {
+    const bool is_slot = is_there && slot < batch.view.slot_count;
+    Vector16 descriptor{};
+    if (is_slot) descriptor = load_shared_16(&chunk.descriptors[row_page(batch.view, slot)]);
+    const bool is_included = (descriptor.high >> 32 & format::page_flag_in_parity) != 0;
+    const bool is_needed = is_slot && (is_included || (wanted >> (base + g.rank()) & 1) != 0);
+    const EntryLook look = is_needed ? look_at_entry(space, batch.view, slot) : EntryLook{};
+    batch.included |= u64{g.ballot(is_included)} << base;
+    batch.missing |= u64{g.ballot(is_needed && look.is_readable == 0)} << base;
+    batch.rebuilding |= u64{g.ballot(look.is_rebuilding != 0)} << base;
+    if (is_slot) keep_look<Group>(batch, base, look);
+    if (Group::size() > 1 && is_slot) batch.checksums[base == 0 ? 0 : 1] = descriptor.low;
+  });
+}
+
+// The parities of some rows.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void look_at_parities(Group g, const LogicalSpace& space, RowBatch& batch, u32 rows) {
+  const u64 entries = entries_of_rows(batch, rows);
+  for_each_entry(g, batch, [&](u32 base, u32 slot, bool is_there) {
+    const bool is_needed = is_there && slot >= batch.data_slots && (entries >> (base + g.rank()) & 1) != 0;
+    const EntryLook look = is_needed ? look_at_entry(space, batch.view, slot) : EntryLook{};
+    batch.parities |= u64{g.ballot(look.is_readable != 0)} << base;
+    batch.rebuilding |= u64{g.ballot(look.is_rebuilding != 0)} << base;
+    if (is_needed) keep_look<Group>(batch, base, look);
+  });
+}
+
+template <class Group>
+GPU4FS_FN BatchRow row_of_batch(Group g, const RowBatch& batch, u32 index) {
+  BatchRow row{};
+  row.index = index;
+  row.entry = index * batch.width;
+  row.view = g.shuffle(batch.view, row.entry % Group::size());
+  const u64 slots = low_bits(batch.data_slots);
+  row.included = bits_of_row(batch, batch.included, index) & slots;
+  row.missing = bits_of_row(batch, batch.missing, index) & slots;
+  row.rebuilding = bits_of_row(batch, batch.rebuilding, index) & slots;
+  row.parities = static_cast<u32>(bits_of_row(batch, batch.parities, index) >> batch.data_slots);
+  row.rebuilding_parities = static_cast<u32>(bits_of_row(batch, batch.rebuilding, index) >> batch.data_slots);
+  return row;
+}
+
+// Of an entry that was looked at, on a warp.
+template <class Group>
+GPU4FS_FN u8* known_memory(Group g, const RowBatch& batch, u32 entry) {
+  const u64 memory = g.shuffle(entry < warp_size ? batch.memory[0] : batch.memory[1], entry % warp_size);
+  return reinterpret_cast<u8*>(static_cast<std::uintptr_t>(memory));
+}
+
+// A slot or parity that can be read.
+template <class Group>
+GPU4FS_FN PageRegisters<Group> load_entry(Group g, const LogicalSpace& space, const RowBatch& batch, const BatchRow& row,
+                                          u32 slot) {
+  if constexpr (Group::size() > 1) {
+    return load_aligned_page(g, known_memory(g, batch, row.entry + slot));
+  } else {
+    const DevicePlace place = row_entry_place(space, row.view, slot);
+    return load_aligned_page(g, device::memory_at(space.devices[place.device], place.offset, page_size));
+  }
+}
+
+template <class Group>
+GPU4FS_FN u64 checksum_of_slot(Group g, const LogicalSpace& space, const RowBatch& batch, const BatchRow& row, u32 slot) {
+  if constexpr (Group::size() > 1) {
+    const u32 entry = row.entry + slot;
+    return g.shuffle(entry < warp_size ? batch.checksums[0] : batch.checksums[1], entry % warp_size);
+  } else {
+    return load_shared_16(&space.chunks[batch.chunk].descriptors[row_page(row.view, slot)]).low;
+  }
+}
+
+// The lowest parities that can be read, as many as there are pages missing, or 0: there are too few.
+GPU4FS_FN inline u32 parities_for(u64 missing, u32 parities) {
+  const u32 needed = popcount(missing);
+  u32 chosen = 0;
+  for (u32 n = 0; n < needed; ++n) {
+    const u32 lowest = parities & (~parities + 1);
+    if (lowest == 0) return 0;
+    chosen |= lowest;
+    parities &= ~lowest;
+  }
+  return chosen;
+}
+
+// Of `parities`, as many as there are pages missing, in the n-th missing page.
+GPU4FS_FN GPU4FS_NOINLINE inline galois::Weights weights_of_missing(u64 missing, u32 parities, u32 n) {
+  u32 powers[galois::equation_count_max] = {};
+  u32 places[galois::equation_count_max] = {};
+  const u32 count = popcount(missing);
+  GPU4FS_CHECK_LE(count, galois::equation_count_max);
+  GPU4FS_CHECK_EQ(count, popcount(u64{parities}));
+  for (u32 i = 0; i < count; ++i, missing &= missing - 1, parities &= parities - 1) {
+    places[i] = count_trailing_zeros(missing);
+    powers[i] = count_trailing_zeros(u64{parities});
+  }
+  return galois::solve(powers, places, count, n);
+}
+
+// The weights of all missing pages, with the parities of parities_for(): of the n-th one of row i they are rank
+// i * (parities of a row) + n's. A Lane finds them out when it needs them.
+template <class Group>
+GPU4FS_FN galois::Weights own_weights(Group g, const RowBatch& batch) {
+  if (Group::size() == 1 || batch.missing == 0) return {};
+  const u32 parity_count = batch.width - batch.data_slots;
+  const u32 index = g.rank() / parity_count;
+  const u32 n = g.rank() % parity_count;
+  if (index >= batch.row_count) return {};
+  const u64 missing = bits_of_row(batch, batch.missing, index);
+  const u32 chosen = parities_for(missing, static_cast<u32>(bits_of_row(batch, batch.parities, index) >> batch.data_slots));
+  return n < popcount(missing) && chosen != 0 ? weights_of_missing(missing, chosen, n) : galois::Weights{};
+}
+
+template <class Group>
+GPU4FS_FN galois::Weights weights_in(Group g, const RowBatch& batch, const BatchRow& row, const galois::Weights& own, u32 n) {
+  if constexpr (Group::size() > 1) {
+    return g.shuffle(own, row.index * (batch.width - batch.data_slots) + n);
+  } else {
+    return weights_of_missing(row.missing, parities_for(row.missing, row.parities), n);
+  }
+}
+
+// Adds up the pages of `present` that are in the parities, and to sum j parity j, if `parities` has its bit. Of each page
+// accept(page, slot) says whether it is good, and behind its sum comes pass(page, slot); what is not good ends it with
+// false.
+template <u32 count, class Group, class Accept, class Pass>
+GPU4FS_FN GPU4FS_FORCE_INLINE bool sum_slots_and_parities(Group g, const LogicalSpace& space, const RowBatch& batch,
+                                                          const BatchRow& row, u64 present, u32 parities,
+                                                          ParityPages<Group, count>& sums, Accept&& accept, Pass&& pass) {
+  clear_parities(g, sums);
+  PageRegisters<Group> next{};
+  const auto load_next = [&] {
+    if (present != 0) {
+      next = load_entry(g, space, batch, row, log2_floor(present));
+    } else if (parities != 0) {
+      next = load_entry(g, space, batch, row, batch.data_slots + count_trailing_zeros(u64{parities}));
+    }
+  };
+  load_next();
+  for (u32 slot = row.view.slot_count; slot-- > 0;) {
+    if ((present >> slot & 1) == 0) {
+      skip_slot(g, sums);
+      continue;
+    }
+    const PageRegisters<Group> page = next;
+    present &= ~(u64{1} << slot);
+    load_next();
+    if (!accept(page, slot)) return false;
+    if ((row.included >> slot & 1) != 0) {
+      add_lower_slot(g, sums, page);
+    } else {
+      skip_slot(g, sums);
+    }
+    pass(page, slot);
+  }
+  while (parities != 0) {
+    const u32 j = count_trailing_zeros(u64{parities});
+    const PageRegisters<Group> page = next;
+    parities &= parities - 1;
+    load_next();
+    add_page(g, sums, j, page);
+  }
+  return true;
+}
+
+}  // namespace detail
+}  // namespace gpu4fs::raid
