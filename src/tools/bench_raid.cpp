@@ -181,7 +181,7 @@ std::vector<double> measure_overwrites(RaidPool& pool, const BenchScale& scale) 
     client.sync();
     u64 random = 88172645463325252ull;
     for (u32 repeat = 0; repeat < scale.repeats; ++repeat) {
-      const u64 count = scale.create_calls;
+      const u64 count = scale.create_calls / 4;
       std::deque<u64> pending;
       const double began = now_seconds();
       const auto finish = [&] {
