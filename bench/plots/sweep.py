@@ -66,15 +66,15 @@ def main():
         sys.exit(f"{options.result} has no rows of a sweep: gpu4fs bench run --only sweep -o RESULT makes them")
     try:
         import matplotlib
-        matplotlib.use("svg")
+        matplotlib.use("agg")
         from matplotlib import pyplot
     except ImportError:
         sys.exit("there is no matplotlib: install python3-matplotlib")
     base = os.path.splitext(os.path.basename(options.result))[0]
     folder = options.folder or os.path.dirname(os.path.abspath(options.result))
     for quantity, counts in sorted(points.items()):
-        path = os.path.join(folder, f"{base}-{quantity}.svg")
-        plot(result, quantity, counts, pyplot).savefig(path)
+        path = os.path.join(folder, f"{base}-{quantity}.png")
+        plot(result, quantity, counts, pyplot).savefig(path, dpi=110)
         print(path)
 
 

@@ -89,7 +89,7 @@ double rebuild(server::PoolServer& server, u32 device, const std::string& path) 
 // Device 0 is replaced by another one; then the bytes are verified without device 1.
 double measure_rebuild(const BenchLevel& level, const BenchScale& scale, const server::ServerOptions& options,
                        u32 file_count) {
-  const u64 total_bytes = 4 * scale.file_bytes;
+  const u64 total_bytes = 8 * scale.file_bytes;
   RaidPool pool(level, 2 * total_bytes, options);
   const FileSet files = write_files(pool.start(), scale, total_bytes, file_count);
   pool.stop();
@@ -126,7 +126,7 @@ void bench_rebuild(const BenchScale& scale, const server::ServerOptions& options
       BenchRow row;
       row.name = fmt::format("rebuild-{}-{}", level.name, file_count == 1 ? "one" : "many");
       row.what = fmt::format("fill a device of {} again, {} file{}, {} MiB", level.name, file_count,
-                             file_count == 1 ? "" : "s", 4 * scale.file_bytes >> 20);
+                             file_count == 1 ? "" : "s", 8 * scale.file_bytes >> 20);
       row.unit = "GB/s";
       set_samples(row, {measure_rebuild(level, scale, options, file_count)});
       const u32 read_columns = level.rows.copy_count > 1 ? 1 : level.rows.data_slots;

@@ -7,6 +7,7 @@
 #include "base/galois.hpp"
 #include "base/group.hpp"
 #include "base/page_registers.hpp"
+#include "base/xxh3.hpp"
 
 namespace gpu4fs::raid {
 
@@ -67,11 +68,21 @@ GPU4FS_FN void clear_parities(Group, ParityPages<Group, count>& sums) {
   });
 }
 
-// The page of the next lower slot: each sum becomes 2^j times itself plus the page. After slots b - 1 down to a the
-// sums lack a factor of 2^(j * a).
+// A slot without a page, on the way down.
 template <class Group, u32 count>
-GPU4FS_FN void add_lower_slot(Group, ParityPages<Group, count>& sums, const PageRegisters<Group>& page) {
+GPU4FS_FN void skip_slot(Group, ParityPages<Group, count>& sums) {
+  detail::for_each_part<Group>([&](u32 i) {
+    if constexpr (count > 1) detail::part_of(sums, 1, i) = detail::shifted<1>(detail::part_of(sums, 1, i));
+    if constexpr (count > 2) detail::part_of(sums, 2, i) = detail::shifted<2>(detail::part_of(sums, 2, i));
+  });
+}
+
+// The page of the next lower slot: each sum becomes 2^j times itself plus the page, if `adds` says so. After slots b - 1
+// down to a the sums lack a factor of 2^(j * a).
+template <class Group, u32 count>
+GPU4FS_FN void add_lower_slot(Group, ParityPages<Group, count>& sums, const PageRegisters<Group>& page, bool adds = true) {
   if constexpr (Group::size() == 1) {
+    if (!adds) return skip_slot(Group{}, sums);
     for (u32 i = 0; i < page_size / 8; ++i) {
       u64 word = 0;
       __builtin_memcpy(&word, page.page + 8 * u64{i}, 8);
@@ -80,23 +91,16 @@ GPU4FS_FN void add_lower_slot(Group, ParityPages<Group, count>& sums, const Page
       if constexpr (count > 2) sums.words[2][i] = detail::shifted<2>(sums.words[2][i]) ^ word;
     }
   } else {
+    // No code of its own for pages that are skipped: loops over pages fill the instruction cache as it is.
+    const u64 mask = adds ? ~u64{0} : 0;
     GPU4FS_UNROLL
     for (u32 i = 0; i < page_chunk_rows; ++i) {
-      const Vector16 chunk = page.chunks[i];
+      const Vector16 chunk{page.chunks[i].low & mask, page.chunks[i].high & mask};
       sums.chunks[0][i] = galois::add(sums.chunks[0][i], chunk);
       if constexpr (count > 1) sums.chunks[1][i] = galois::add(detail::shifted<1>(sums.chunks[1][i]), chunk);
       if constexpr (count > 2) sums.chunks[2][i] = galois::add(detail::shifted<2>(sums.chunks[2][i]), chunk);
     }
   }
-}
-
-// The same for a slot without a page.
-template <class Group, u32 count>
-GPU4FS_FN void skip_slot(Group, ParityPages<Group, count>& sums) {
-  detail::for_each_part<Group>([&](u32 i) {
-    if constexpr (count > 1) detail::part_of(sums, 1, i) = detail::shifted<1>(detail::part_of(sums, 1, i));
-    if constexpr (count > 2) detail::part_of(sums, 2, i) = detail::shifted<2>(detail::part_of(sums, 2, i));
-  });
 }
 
 namespace detail {
@@ -166,6 +170,20 @@ GPU4FS_FN PageRegisters<Group> parity_page(Group, const ParityPages<Group, count
     for (u32 i = 0; i < page_chunk_rows; ++i) page.chunks[i] = sums.chunks[j][i];
   }
   return page;
+}
+
+// Behind the loop over a row's pages, where calls cost nothing: once in the instruction cache for all that make pages.
+
+// made += factor * sum j.
+template <class Group, u32 count>
+GPU4FS_FN GPU4FS_NOINLINE void add_scaled_sum(Group g, ParityPages<Group, 1>& made, const ParityPages<Group, count>& sums,
+                                              u32 j, u8 factor) {
+  add_scaled(g, made, 0, parity_page(g, sums, j), factor);
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE u64 hash_made_page(Group g, const ParityPages<Group, 1>& made, u64 seed) {
+  return xxh3_registers(g, parity_page(g, made, 0), seed);
 }
 
 }  // namespace gpu4fs::raid

@@ -65,7 +65,7 @@ GPU4FS_FN constexpr u64 bits_of_row(const RowBatch& batch, u64 entries, u32 inde
 }
 
 // Rows that have one of the entries.
-GPU4FS_FN inline u32 rows_of_entries(const RowBatch& batch, u64 entries) {
+GPU4FS_FN GPU4FS_NOINLINE inline u32 rows_of_entries(const RowBatch& batch, u64 entries) {
   u32 rows = 0;
   for (u32 i = 0; i < batch.row_count; ++i) rows |= bits_of_row(batch, entries, i) != 0 ? 1u << i : 0;
   return rows;
@@ -81,7 +81,7 @@ GPU4FS_FN inline u64 entries_of_rows(const RowBatch& batch, u32 rows) {
 
 // Rows [row, row + count), at most batch_rows_max(), all of which are dealt with; not looked at.
 template <class Group>
-GPU4FS_FN RowBatch make_batch(Group g, const LogicalSpace& space, u32 index, u64 row, u32 count) {
+GPU4FS_FN GPU4FS_NOINLINE RowBatch make_batch(Group g, const LogicalSpace& space, u32 index, u64 row, u32 count) {
   const ChunkState& chunk = space.chunks[index];
   RowBatch batch{};
   batch.chunk = index;
@@ -106,12 +106,24 @@ GPU4FS_FN void for_each_entry(Group g, const RowBatch& batch, Visit&& visit) {
   }
 }
 
-// Slots for which predicate(page) holds.
-template <class Group, class Predicate>
-GPU4FS_FN u64 find_slots(Group g, const RowBatch& batch, Predicate&& predicate) {
+// Slots of pages [first, first + count).
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE u64 find_slots_of_pages(Group g, const RowBatch& batch, u64 first, u64 count) {
   u64 found = 0;
   for_each_entry(g, batch, [&](u32 base, u32 slot, bool is_there) {
-    const bool holds = is_there && slot < batch.view.slot_count && predicate(row_page(batch.view, slot));
+    const u64 page = row_page(batch.view, slot);
+    const bool holds = is_there && slot < batch.view.slot_count && page >= first && page - first < count;
+    found |= u64{g.ballot(holds)} << base;
+  });
+  return found;
+}
+
+// Slots whose pages have their bit in a bitmap of the chunk.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE u64 find_slots_in(Group g, const RowBatch& batch, const u64* bitmap) {
+  u64 found = 0;
+  for_each_entry(g, batch, [&](u32 base, u32 slot, bool is_there) {
+    const bool holds = is_there && slot < batch.view.slot_count && page_bit(bitmap, row_page(batch.view, slot));
     found |= u64{g.ballot(holds)} << base;
   });
   return found;
@@ -127,7 +139,7 @@ GPU4FS_FN inline TicketLock& lock_of_row(const LogicalSpace& space, const RowBat
 // Locks the rows of the batch that are among `rows`, which are not none. Nobody waits for a lock who holds another: if
 // others hold one of them, only the first row is locked, when they have left it. Answers which are.
 template <class Group>
-GPU4FS_FN u32 lock_rows(Group g, const LogicalSpace& space, const RowBatch& batch, u32 rows) {
+GPU4FS_FN GPU4FS_NOINLINE u32 lock_rows(Group g, const LogicalSpace& space, const RowBatch& batch, u32 rows) {
   if ((rows & (rows - 1)) != 0) {
     const bool is_held = (rows >> g.rank() & 1) != 0 && lock_of_row(space, batch, g.rank()).try_lock();
     const u32 held = g.ballot(is_held);
@@ -143,7 +155,7 @@ GPU4FS_FN u32 lock_rows(Group g, const LogicalSpace& space, const RowBatch& batc
 }
 
 template <class Group>
-GPU4FS_FN void unlock_rows(Group g, const LogicalSpace& space, const RowBatch& batch, u32 rows) {
+GPU4FS_FN GPU4FS_NOINLINE void unlock_rows(Group g, const LogicalSpace& space, const RowBatch& batch, u32 rows) {
   g.sync();
   for (u32 base = 0; base < batch.row_count; base += Group::size()) {
     const u32 index = base + g.rank();
@@ -224,7 +236,7 @@ GPU4FS_FN GPU4FS_NOINLINE void look_at_parities(Group g, const LogicalSpace& spa
 }
 
 template <class Group>
-GPU4FS_FN BatchRow row_of_batch(Group g, const RowBatch& batch, u32 index) {
+GPU4FS_FN GPU4FS_NOINLINE BatchRow row_of_batch(Group g, const RowBatch& batch, u32 index) {
   BatchRow row{};
   row.index = index;
   row.entry = index * batch.width;
@@ -297,7 +309,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline galois::Weights weights_of_missing(u64 missing,
 // The weights of all missing pages, with the parities of parities_for(): of the n-th one of row i they are rank
 // i * (parities of a row) + n's. A Lane finds them out when it needs them.
 template <class Group>
-GPU4FS_FN galois::Weights own_weights(Group g, const RowBatch& batch) {
+GPU4FS_FN GPU4FS_NOINLINE galois::Weights own_weights(Group g, const RowBatch& batch) {
   if (Group::size() == 1 || batch.missing == 0) return {};
   const u32 parity_count = batch.width - batch.data_slots;
   const u32 index = g.rank() / parity_count;
@@ -327,28 +339,21 @@ GPU4FS_FN GPU4FS_FORCE_INLINE bool sum_slots_and_parities(Group g, const Logical
   clear_parities(g, sums);
   PageRegisters<Group> next{};
   const auto load_next = [&] {
-    if (present != 0) {
-      next = load_entry(g, space, batch, row, log2_floor(present));
-    } else if (parities != 0) {
-      next = load_entry(g, space, batch, row, batch.data_slots + count_trailing_zeros(u64{parities}));
-    }
+    if (present == 0 && parities == 0) return;
+    const u32 slot = present != 0 ? log2_floor(present) : batch.data_slots + count_trailing_zeros(u64{parities});
+    next = load_entry(g, space, batch, row, slot);
   };
   load_next();
   for (u32 slot = row.view.slot_count; slot-- > 0;) {
-    if ((present >> slot & 1) == 0) {
-      skip_slot(g, sums);
-      continue;
-    }
+    const bool is_present = (present >> slot & 1) != 0;
     const PageRegisters<Group> page = next;
-    present &= ~(u64{1} << slot);
-    load_next();
-    if (!accept(page, slot)) return false;
-    if ((row.included >> slot & 1) != 0) {
-      add_lower_slot(g, sums, page);
-    } else {
-      skip_slot(g, sums);
+    if (is_present) {
+      present &= ~(u64{1} << slot);
+      load_next();
+      if (!accept(page, slot)) return false;
     }
-    pass(page, slot);
+    add_lower_slot(g, sums, page, is_present && (row.included >> slot & 1) != 0);
+    if (is_present) pass(page, slot);
   }
   while (parities != 0) {
     const u32 j = count_trailing_zeros(u64{parities});

@@ -117,11 +117,18 @@ GPU4FS_FN GPU4FS_NOINLINE bool make_missing(Group g, const LogicalSpace& space, 
     clear_parities(g, made);
     u32 parities = plan.parities;
     for (u32 r = 0; parities != 0; ++r, parities &= parities - 1) {
-      add_scaled(g, made, 0, parity_page(g, sums, count_trailing_zeros(parities)), weights.values[r]);
+      add_scaled_sum(g, made, sums, count_trailing_zeros(parities), weights.values[r]);
     }
-    const PageRegisters<Group> page = parity_page(g, made, 0);
-    if (!verify_slot(g, space, target, batch, plan, page, slot)) return false;
-    give_out(g, target, plan, page, slot);
+    if constexpr (Group::size() == 1) {
+      if (!verify_slot(g, space, target, batch, plan, parity_page(g, made, 0), slot)) return false;
+    } else {
+      const u64 address = space.chunks[target.chunk].base_address + row_page(plan.row.view, slot) * page_size;
+      if (target.verifies != 0 &&
+          hash_made_page(g, made, address) != checksum_of_slot(g, space, batch, plan.row, slot)) {
+        return false;
+      }
+      give_out(g, target, plan, parity_page(g, made, 0), slot);
+    }
   }
   return true;
 }
@@ -177,8 +184,7 @@ GPU4FS_FN GPU4FS_NOINLINE RowsRead read_rows(Group g, const LogicalSpace& space,
   const ChunkState& chunk = space.chunks[target.chunk];
   const u32 most = static_cast<u32>(minimum<u64>(detail::batch_rows_max<Group>(chunk), end - row));
   detail::RowBatch batch = detail::make_batch(g, space, target.chunk, row, most);
-  const u64 wanted =
-      detail::find_slots(g, batch, [&](u64 page) { return page >= target.first && page - target.first < target.count; });
+  const u64 wanted = detail::find_slots_of_pages(g, batch, target.first, target.count);
   const u32 wanted_rows = detail::rows_of_entries(batch, wanted);
   if (wanted_rows == 0) return {most, 0};
   batch.rows = detail::lock_rows(g, space, batch, wanted_rows);

@@ -116,7 +116,7 @@ GPU4FS_FN GPU4FS_NOINLINE WriteBatch plan_rows_to_write(Group g, const LogicalSp
                                                         u32 count) {
   WriteBatch batch{};
   batch.rows = make_batch(g, space, source.chunk, row, count);
-  batch.wanted = find_slots(g, batch.rows, [&](u64 page) { return page >= source.first && page - source.first < source.count; });
+  batch.wanted = find_slots_of_pages(g, batch.rows, source.first, source.count);
   batch.is_plain = serial(g, [&] { return is_plain(space) ? 1u : 0u; });
   if constexpr (Group::size() > 1) {
     if (batch.is_plain == 0) return batch;

@@ -200,16 +200,16 @@ GPU4FS_FN GPU4FS_NOINLINE OutputResult make_output(Group g, const LogicalSpace& 
   if (output >= first_parity_output) add_page(g, made, 0, parity_page(g, sums, output - first_parity_output));
   for (u32 r = 0; r < recipe.equation_count; ++r) {
     const u8 weight = weight_of_equation(recipe, output, r);
-    add_scaled(g, made, 0, parity_page(g, sums, recipe.powers[r]), weight);
+    add_scaled_sum(g, made, sums, recipe.powers[r], weight);
   }
-  const PageRegisters<Group> page = parity_page(g, made, 0);
   if (output < first_parity_output && space.data_checksums != 0) {
     const u64 address = space.chunks[batch.chunk].base_address + row_page(rebuild.row.view, output) * page_size;
-    if (xxh3_registers(g, page, address) != checksum_of_slot(g, space, batch, rebuild.row, output)) {
+    if (hash_made_page(g, made, address) != checksum_of_slot(g, space, batch, rebuild.row, output)) {
       return OutputResult::mismatch;
     }
   }
-  return stores ? store_output(g, space, batch, rebuild.row, output, page, is_fresh) : OutputResult::is_there;
+  if (!stores) return OutputResult::is_there;
+  return store_output(g, space, batch, rebuild.row, output, parity_page(g, made, 0), is_fresh);
 }
 
 struct RowAttempt {
@@ -281,15 +281,17 @@ GPU4FS_FN GPU4FS_NOINLINE void drop_known_pages(Group g, const LogicalSpace& spa
   rebuild.output_count = kept;
 }
 
-// The rows that are locked lose the bits of those of their pages for which predicate(page) holds. By the ranks side by side.
-template <class Group, class Predicate>
-GPU4FS_FN void clear_todo_of_rows(Group g, const LogicalSpace& space, const RowBatch& batch, u32 rows, Predicate&& predicate) {
+// Rows that are locked lose the bits of their pages, but for those that have one in `keeping`, which may be null.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void clear_todo_of_rows(Group g, const LogicalSpace& space, const RowBatch& batch, u32 rows,
+                                                  const u64* keeping) {
+  if (rows == 0) return;
   const ChunkState& chunk = space.chunks[batch.chunk];
   const u64 entries = entries_of_rows(batch, rows);
   for_each_entry(g, batch, [&](u32 base, u32 slot, bool is_there) {
     if (!is_there || slot >= batch.view.slot_count || (entries >> (base + g.rank()) & 1) == 0) return;
     const u64 page = row_page(batch.view, slot);
-    if (page_bit(chunk.rebuild_todo, page) && predicate(page)) clear_rebuild_todo(chunk, page);
+    if (page_bit(chunk.rebuild_todo, page) && (keeping == nullptr || !page_bit(keeping, page))) clear_rebuild_todo(chunk, page);
   });
 }
 
@@ -299,18 +301,17 @@ template <class Group>
 GPU4FS_FN u32 lock_rows_to_rebuild(Group g, const LogicalSpace& space, RowBatch& batch, u32 candidates, u64* todo) {
   const ChunkState& chunk = space.chunks[batch.chunk];
   batch.rows = lock_rows(g, space, batch, candidates);
-  *todo = find_slots(g, batch, [&](u64 page) { return page_bit(chunk.rebuild_todo, page); });
+  *todo = find_slots_in(g, batch, chunk.rebuild_todo);
   // That the durable checkpoint or the log keeps from being written.
-  const u64 settled = find_slots(g, batch, [&](u64 page) {
-    return page_bit(chunk.bitmaps.stable, page) && page_bit(chunk.bitmaps.committed, page);
-  });
+  const u64 settled =
+      find_slots_in(g, batch, chunk.bitmaps.stable) & find_slots_in(g, batch, chunk.bitmaps.committed);
   const bool is_changing = serial(g, [&] {
     fence<Order::seq_cst, Scope::engine>();
     return load<Order::acquire, Scope::engine>(&chunk.staged_changed) != 0;
   });
   const u32 begun = is_changing ? 0 : rows_of_entries(batch, *todo) & rows_of_entries(batch, settled);
   // Nothing can be done about the others now. Pages of them that are free lose their bits.
-  clear_todo_of_rows(g, space, batch, batch.rows & ~begun, [&](u64 page) { return !page_bit(chunk.bitmaps.busy, page); });
+  clear_todo_of_rows(g, space, batch, batch.rows & ~begun, chunk.bitmaps.busy);
   return begun;
 }
 
@@ -348,8 +349,7 @@ GPU4FS_FN GPU4FS_NOINLINE RowsRebuilt rebuild_batch(Group g, const LogicalSpace&
   const ChunkState& chunk = space.chunks[index];
   const u32 most = static_cast<u32>(minimum<u64>(batch_rows_max<Group>(chunk), end - row));
   RowBatch batch = make_batch(g, space, index, row, most);
-  const u32 candidates = rows_of_entries(
-      batch, find_slots(g, batch, [&](u64 page) { return page_bit(chunk.rebuild_todo, page); }));
+  const u32 candidates = rows_of_entries(batch, find_slots_in(g, batch, chunk.rebuild_todo));
   if (candidates == 0) return {most, 0, 0};
   u64 todo = 0;
   const u32 begun = lock_rows_to_rebuild(g, space, batch, candidates, &todo);
@@ -367,7 +367,7 @@ GPU4FS_FN GPU4FS_NOINLINE RowsRebuilt rebuild_batch(Group g, const LogicalSpace&
     if (done.bad_slots != 0) done.row_count = at;
   }
   g.sync();
-  clear_todo_of_rows(g, space, batch, cleared, [](u64) { return true; });
+  clear_todo_of_rows(g, space, batch, cleared, nullptr);
   unlock_rows(g, space, batch, locked);
   return done;
 }
@@ -378,12 +378,12 @@ GPU4FS_FN GPU4FS_NOINLINE void give_up_row(Group g, const LogicalSpace& space, u
   RowBatch batch = make_batch(g, space, index, row, 1);
   const ChunkState& chunk = space.chunks[index];
   batch.rows = lock_rows(g, space, batch, 1);
-  const u64 todo = find_slots(g, batch, [&](u64 page) { return page_bit(chunk.rebuild_todo, page); });
+  const u64 todo = find_slots_in(g, batch, chunk.rebuild_todo);
   look_at_slots(g, space, batch, 0);
   look_at_parities(g, space, batch, 1);
   const RowRebuild rebuild = choose_outputs(row_of_batch(g, batch, 0));
   const bool too_few = popcount(rebuild.row.missing) > popcount(u64{rebuild.row.parities});
-  clear_todo_of_rows(g, space, batch, 1, [](u64) { return true; });
+  clear_todo_of_rows(g, space, batch, 1, nullptr);
   unlock_rows(g, space, batch, 1);
   count_rebuilt(outcome, format::RebuildCount::looked_at, popcount(todo));
   count_rebuilt(outcome, too_few ? format::RebuildCount::unreadable : format::RebuildCount::unverified,
