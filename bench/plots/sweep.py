@@ -41,10 +41,10 @@ def plot(result, quantity, counts, pyplot):
             above = [point[3] - point[1] for point in line]
             field.errorbar(sizes, values, yerr=[below, above], label=level, marker="o", capsize=2)
         field.set_xscale("log", base=2)
-        field.set_ylim(bottom=0)
         field.set_title(f"{count} file{'' if count == 1 else 's'}")
         field.set_xlabel("bytes of a file")
         field.grid(True, alpha=0.3)
+    fields[0][0].set_ylim(bottom=0)  # of all: they share it
     fields[0][0].set_ylabel("GB/s")
     fields[0][0].legend()
     name = {"sync": "write and sync"}.get(quantity, quantity)

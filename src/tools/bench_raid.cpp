@@ -257,6 +257,7 @@ void sweep_level(const BenchLevel& level, const BenchScale& scale, const server:
   RaidPool pool(level, 4 * scale.file_count * scale.file_bytes, options);
   const Limits none;
   server::PoolServer& server = pool.start();
+  touch_memory(server, scale);
   for (u64 file_bytes = u64{64} << 10; file_bytes <= scale.file_bytes; file_bytes *= 4) {
     for (const u32 count : {1u, 2u, scale.file_count}) {
       report_part(fmt::format("sweep, {}: {} KiB, {} at a time", level.name, file_bytes >> 10, count));

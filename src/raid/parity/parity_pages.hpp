@@ -91,6 +91,7 @@ GPU4FS_FN void add_lower_slot(Group, ParityPages<Group, count>& sums, const Page
       if constexpr (count > 2) sums.words[2][i] = detail::shifted<2>(sums.words[2][i]) ^ word;
     }
   } else {
+    if (count == 1 && !adds) return;
     // No code of its own for pages that are skipped: loops over pages fill the instruction cache as it is.
     const u64 mask = adds ? ~u64{0} : 0;
     GPU4FS_UNROLL
