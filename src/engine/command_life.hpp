@@ -219,6 +219,13 @@ GPU4FS_FN GPU4FS_NOINLINE inline void answer_client(Engine& engine, CommandState
   count_completion(engine, status);
 }
 
+// Rounds of a write that were committed are in the file, whoever ends it, be it the engine for a deadline or a checkpoint
+// that failed: a short write. A client that is told of an error would append the same bytes again.
+GPU4FS_FN inline bool has_written_a_part(const CommandState& c) {
+  return c.command.opcode == format::Opcode::write && c.prepared != 0 && c.command.aux != 0 &&
+         (c.command.flags & format::command_flag_replay) == 0;
+}
+
 // The command has ended. Returns the next command of its chain, ready to run and in phase `running`, or
 // no_command. Of a chain whose command fails the rest is cancelled. Leader only, behind a g.sync().
 GPU4FS_FN GPU4FS_NOINLINE inline u32 end_command(Engine& engine, WorkerMemory& memory, CommandState& c,
@@ -236,6 +243,10 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 end_command(Engine& engine, WorkerMemory& m
   // Room that was promised and not used is back before the answer: who writes one command after the other and fills
   // the pool is not refused for the sake of the command before. For locks the next command would wait.
   release_claims(engine, c);
+  if (status != Status::ok && has_written_a_part(c)) {
+    status = Status::ok;
+    result = c.command.aux;
+  }
   answer_client(engine, c, status, result);
   release_all_locks(engine, c);
   free_command(engine, memory, c.index);

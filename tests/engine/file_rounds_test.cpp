@@ -2,6 +2,7 @@
 // deadline counts. The test runs the worker itself, so that it sees the engine between two steps.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -127,6 +128,47 @@ TEST_F(FileRounds, DeadlineEndsATruncateAndLeavesASoundFile) {
   EXPECT_EQ(files_.truncate(inode, 0).status, Status::ok);
   EXPECT_EQ(files_.getattr(inode).status, Status::ok);
   EXPECT_EQ(files_.attributes().blocks_512, 0u);
+  expect_sound();
+}
+
+// Between the tasks of its second round the write is told, as by the sweep of deadlines, to end.
+TEST_F(FileRounds, AWriteThatTheEngineEndsIsAShortOne) {
+  constexpr u64 length = u64{66} << 20;
+  Client large(engine_.host(), ClientOptions{.data_length = length, .trusted = true, .internal = true});
+  std::fill_n(large.data(), length, u8{0x22});
+  const u64 inode = names_.create(root, "file").result;
+  EXPECT_EQ(files_.statfs().status, Status::ok);
+  const u64 free_before = files_.space().page_free;
+  format::Command command = on_inode(format::Opcode::write, inode, 0, length);
+  command.data = format::ring_address(0, 0);
+  const u64 position = large.publish(command);
+  engine::Engine& engine = engine_.engine();
+  engine::CommandState* writing = nullptr;
+  store<Order::relaxed, Scope::system>(&engine.service.exit_requested, 1u);
+  for (u32 steps = 0; steps < 100000 && writing == nullptr; ++steps) {
+    engine::worker_step(Lane{}, engine, worker_);
+    for (u32 i = 0; i < engine.config.command_count; ++i) {
+      engine::CommandState& c = engine.commands[i];
+      const bool runs = load<Order::acquire, Scope::engine>(&c.phase) != static_cast<u32>(engine::CommandPhase::free);
+      if (runs && c.command.opcode == format::Opcode::write && c.prepared != 0 && c.command.aux != 0) writing = &c;
+    }
+  }
+  ASSERT_NE(writing, nullptr) << "it has several rounds";
+  const u64 written = writing->command.aux;
+  store<Order::release, Scope::engine>(&writing->cancel_status, static_cast<u32>(Status::deadline_exceeded));
+  store<Order::relaxed, Scope::system>(&engine.service.exit_requested, 0u);
+  ring::Completion done{};
+  while (!large.producer().poll(position, &done)) engine::worker_step(Lane{}, engine, worker_);
+  EXPECT_EQ(done.status, Status::ok) << status_name(done.status);
+  EXPECT_EQ(done.result, written);
+  EXPECT_LT(written, length);
+  EXPECT_EQ(files_.getattr(inode).status, Status::ok);
+  EXPECT_EQ(files_.attributes().size_bytes, written);
+  EXPECT_EQ(files_.read(inode, written - 1, page_size).result, 1u);
+  EXPECT_EQ(*files_.data(), 0x22);
+  // What the second round had allocated is free again.
+  EXPECT_EQ(files_.statfs().status, Status::ok);
+  EXPECT_GE(files_.space().page_free + written / page_size + 64, free_before);
   expect_sound();
 }
 
