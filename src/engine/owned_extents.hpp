@@ -21,7 +21,7 @@ GPU4FS_FN constexpr bool extent_is_in_place(const raid::Extent& extent) {
 // The row that the command logged has been written, or never will be (handlers/file_write_rows.hpp). Leader only.
 GPU4FS_FN inline void end_row_update(Engine& engine, CommandState& c) {
   if (c.operation.row_update == 0) return;
-  fetch_sub<Order::acq_rel, Scope::engine>(&engine.fs.space.parity->updates_running[c.operation.row_update - 1], u64{1});
+  raid::end_use(engine.fs.space.parity->updates, c.operation.row_update - 1);
   c.operation.row_update = 0;
 }
 

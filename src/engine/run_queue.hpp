@@ -2,7 +2,8 @@
 //
 // push takes positions by one fetch_add and stores the items; it never waits, because the accounting of
 // whoever uses the queue bounds the items in it below the capacity (Engine: every command once as itself
-// and once for tasks that were held back). A cell is one 8-byte word {position + 1, item}, so a consumer sees item
+// and once for tasks that were held back; a worker that leaves a kernel may add one for tasks that are done by the time it
+// is taken up, for which there is as much room again). A cell is one 8-byte word {position + 1, item}, so a consumer sees item
 // and position in one load; it then moves `head` by a compare-exchange. A consumer that stops in the middle
 // holds up nobody, and an empty queue costs two loads. The only wait in the design is for a producer between
 // its fetch_add and its store, and it makes pop answer "empty", not wait; whoever pushes wakes workers after

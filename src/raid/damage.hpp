@@ -10,6 +10,7 @@
 #include "base/limits.hpp"
 #include "base/locks.hpp"
 #include "format/health_format.hpp"
+#include "raid/snapshot_users.hpp"
 #include "raid/translate.hpp"
 
 namespace gpu4fs::raid {
@@ -20,7 +21,7 @@ struct DamageTable {
   TicketLock lock;
   u32 entry_count;
   u32 dropped;                             // see format::HealthRecord
-  u64 repairs_running;                     // atomic: raid/repair_pages.hpp
+  SnapshotUsers repairs;                   // raid/repair_pages.hpp
   u64 mismatch_counts[device_count_max];   // by device
   format::DamageRecord entries[damage_entry_max];
 };

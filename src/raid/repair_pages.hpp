@@ -2,7 +2,8 @@
 //
 // A scrub holds no locks of files, so the page that it looks at may be freed meanwhile, used again and written. What is
 // repaired here is part of the durable checkpoint (`stable`); such pages are not written, and do not become free before a
-// checkpoint is published, which waits until no repair is running (begin_repair). What is stored is what stood there.
+// checkpoint is published, which waits for the repairs that began before its snapshot (begin_repairs). What is stored is
+// what stood there.
 //
 // Uniform.
 #pragma once
@@ -12,27 +13,26 @@
 
 namespace gpu4fs::raid {
 
-// Leader: from now on, if true, the page stays what it is until end_repair().
-GPU4FS_FN inline bool begin_repair(const LogicalSpace& space, const PageLocation& location) {
+// Leader: from now on pages that the durable checkpoint refers to and that nobody has freed, as the bitmaps say behind it,
+// stay what they are until end_repairs(): a checkpoint that would give them to others waits before it is published.
+GPU4FS_FN inline u32 begin_repairs(const LogicalSpace& space) {
   GPU4FS_CHECK(space.damage != nullptr);
+  return begin_use(space.damage->repairs);
+}
+
+GPU4FS_FN inline void end_repairs(const LogicalSpace& space, u32 counter) { end_use(space.damage->repairs, counter); }
+
+// Of a page: whether it is one of those. Behind begin_repairs().
+GPU4FS_FN inline bool page_is_settled(const LogicalSpace& space, const PageLocation& location) {
   GPU4FS_CHECK_LT(location.chunk, known_chunk_count(space));
   GPU4FS_CHECK_LT(location.page, space.chunks[location.chunk].page_count);
-  fetch_add<Order::acq_rel, Scope::engine>(&space.damage->repairs_running, u64{1});
   const ChunkState& chunk = space.chunks[location.chunk];
-  if (page_bit(chunk.bitmaps.stable, location.page) && page_bit(chunk.bitmaps.committed, location.page)) return true;
-  fetch_sub<Order::acq_rel, Scope::engine>(&space.damage->repairs_running, u64{1});
-  return false;
+  return page_bit(chunk.bitmaps.stable, location.page) && page_bit(chunk.bitmaps.committed, location.page);
 }
 
-GPU4FS_FN inline void end_repair(const LogicalSpace& space) {
-  const u64 before = fetch_sub<Order::acq_rel, Scope::engine>(&space.damage->repairs_running, u64{1});
-  GPU4FS_CHECK_GT(before, u64{0});
-}
-
-// Before a checkpoint is published: true while a repair runs.
+// Before a checkpoint is published: true while a repair runs that began before its snapshot.
 GPU4FS_FN inline bool repairs_are_running(const LogicalSpace& space) {
-  if (space.damage == nullptr) return false;
-  return fetch_add<Order::acq_rel, Scope::engine>(&space.damage->repairs_running, u64{0}) != 0;
+  return space.damage != nullptr && older_uses_run(space.damage->repairs);
 }
 
 namespace detail {
@@ -60,7 +60,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool repair_from_row(Group g, const LogicalSpace& spac
 }  // namespace detail
 
 // Brings all copies of the page in line, where their devices take it. True: there is a good one, or the row gives
-// it. Between begin and end_repair(), for pages that have a checksum.
+// it. Between begin and end_repairs(), for settled pages that have a checksum.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool repair_page(Group g, const LogicalSpace& space, const PageLocation& location) {
   const ChunkState& chunk = space.chunks[location.chunk];
@@ -176,7 +176,7 @@ GPU4FS_FN GPU4FS_NOINLINE RowLook look_at_row(Group g, const LogicalSpace& space
 
 // Verifies the parities of a row against its pages, each of which is verified first, and repaired if need be; writes
 // those again that do not match. False: a page of the row is damaged beyond repair, so nothing is known of the
-// parities. Between begin and end_repair() of a page of the row, in pools whose pages all have checksums.
+// parities. Between begin and end_repairs(), of rows with a settled page, in pools whose pages all have checksums.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool repair_row(Group g, const LogicalSpace& space, const RowView& view) {
   // What a lost device would have cannot be told.

@@ -408,7 +408,7 @@ TEST_P(Parities, RowsOfASnapshotGetNoMorePages) {
     serial(g, [&] { expect_parities(view.row); });
     EXPECT_EQ(write_page(g, space(), address(row_page(view, 1)), from, PageUse::metadata), Status::corrupt_structure)
         << "pages are written once";
-    serial(g, [&] { EXPECT_EQ(space().parity->updates_running[0] + space().parity->updates_running[1], 0u); });
+    serial(g, [&] { EXPECT_EQ(space().parity->updates.running[0] + space().parity->updates.running[1], 0u); });
   });
 }
 

@@ -81,7 +81,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status log_row(Group g, Engine& engine, CommandState& 
     return Status::retry_after_checkpoint;
   }
   format::LogRecord record = serial(g, [&] {
-    c.operation.row_update = raid::detail::begin_update(*fs.space.parity) + 1;
+    c.operation.row_update = raid::begin_use(fs.space.parity->updates) + 1;
     fs::detail::mark_changed(fs.space.chunks[loan.chunk]);
     const raid::RowView view = raid::row_view(fs.space, loan.chunk, loan.row);
     format::LogRecord made = file_record_of(c, format::LogOpcode::row, c.command.inode);

@@ -57,24 +57,23 @@ GPU4FS_FN GPU4FS_NOINLINE u64 repair_damaged(Group g, const raid::LogicalSpace& 
   u64 left = damaged;
   for (u64 bits = damaged; bits != 0; bits &= bits - 1) {
     const raid::PageLocation location{index, 0, page + count_trailing_zeros(bits)};
-    if (!serial(g, [&] { return raid::begin_repair(space, location); })) continue;
-    if (raid::repair_page(g, space, location)) left &= ~(bits & (~bits + 1));
+    const u32 counter = serial(g, [&] { return raid::begin_repairs(space); });
+    const bool settled = serial(g, [&] { return raid::page_is_settled(space, location); });
+    if (settled && raid::repair_page(g, space, location)) left &= ~(bits & (~bits + 1));
     g.sync();
-    serial(g, [&] { raid::end_repair(space); });
+    serial(g, [&] { raid::end_repairs(space, counter); });
   }
   return left;
 }
 
-// The row that begins with page `first`, whose slot is 0: a page of it that is in the durable checkpoint, or no_page.
-inline constexpr u64 no_page = ~u64{0};
-GPU4FS_FN inline u64 find_page_of_row(const raid::LogicalSpace& space, const raid::RowView& view) {
+// Whether a page of the row is in the durable checkpoint and its parities.
+GPU4FS_FN inline bool has_durable_page(const raid::LogicalSpace& space, const raid::RowView& view) {
   const raid::ChunkState& chunk = space.chunks[view.chunk];
   for (u32 slot = 0; slot < view.slot_count; ++slot) {
     const u64 page = raid::row_page(view, slot);
-    const bool counts = raid::page_bit(chunk.bitmaps.stable, page) && raid::page_bit(chunk.bitmaps.committed, page);
-    if (counts && raid::is_in_parity(chunk, page)) return page;
+    if (raid::page_is_settled(space, {view.chunk, 0, page}) && raid::is_in_parity(chunk, page)) return true;
   }
-  return no_page;
+  return false;
 }
 
 // The parities of the rows whose first page is one of [page, page + count).
@@ -85,14 +84,10 @@ GPU4FS_FN GPU4FS_NOINLINE void scrub_rows(Group g, const raid::LogicalSpace& spa
     const raid::RowPlace place = serial(g, [&] { return raid::row_place(chunk, first); });
     if (place.slot != 0) continue;
     const raid::RowView view = serial(g, [&] { return raid::row_view(space, index, place.row); });
-    const bool begun = serial(g, [&] {
-      const u64 durable = find_page_of_row(space, view);
-      return durable != no_page && raid::begin_repair(space, {index, 0, durable});
-    });
-    if (!begun) continue;
-    (void)raid::repair_row(g, space, view);
+    const u32 counter = serial(g, [&] { return raid::begin_repairs(space); });
+    if (serial(g, [&] { return has_durable_page(space, view); })) (void)raid::repair_row(g, space, view);
     g.sync();
-    serial(g, [&] { raid::end_repair(space); });
+    serial(g, [&] { raid::end_repairs(space, counter); });
   }
 }
 

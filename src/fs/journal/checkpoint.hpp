@@ -83,18 +83,15 @@ GPU4FS_FN inline void close_stripes(FileSystem& fs) {
   fetch_add<Order::acq_rel, Scope::engine>(&fs.stripe_generation, 1u);
 }
 
-// Behind step 3, once: updates of parities that begin from now on see the snapshot.
+// Behind step 3, once: updates of parities, and repairs, that begin from now on see the snapshot.
 GPU4FS_FN inline void count_snapshot(const FileSystem& fs) {
-  if (fs.space.parity == nullptr) return;
-  fetch_add<Order::acq_rel, Scope::engine>(&fs.space.parity->snapshot_count, u64{1});
+  if (fs.space.parity != nullptr) raid::note_snapshot(fs.space.parity->updates);
+  if (fs.space.damage != nullptr) raid::note_snapshot(fs.space.damage->repairs);
 }
 
 // Behind that: true while an update runs that may not have seen it.
 GPU4FS_FN inline bool parities_are_changing(const FileSystem& fs) {
-  if (fs.space.parity == nullptr) return false;
-  raid::ParityState& state = *fs.space.parity;
-  const u64 snapshots = load<Order::acquire, Scope::engine>(&state.snapshot_count);
-  return fetch_add<Order::acq_rel, Scope::engine>(&state.updates_running[(snapshots + 1) % 2], u64{0}) != 0;
+  return fs.space.parity != nullptr && raid::older_uses_run(fs.space.parity->updates);
 }
 
 // Task of step 2: entries [first, first + count) of the dirty list. `shard` spreads the allocation.

@@ -141,8 +141,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_giant(FileSystem& fs, Ope
 // Takes free pages of profile op.profile out of op.pages_reserved, which holds at least one: a run of contiguous pages
 // inside one chunk, of at most min(page_count_wanted, op.pages_reserved).
 //   alignment_pages 1    1 page at least, 512 at most
-//   alignment_pages 512  whole regions, address and length multiples of 2 MiB; page_count 0 when no
-//                        region is entirely free, or less than one is reserved or wanted
+//   alignment_pages 512  whole regions, address and length multiples of 2 MiB; page_count 0 when no region
+//                        is entirely free, or others were at it, or less than one is reserved or wanted
 //   alignment_pages 2^18  one block of 1 GiB at a multiple of 1 GiB; page_count 0 when there is
 //                        none, or less is reserved or wanted
 // The pages belong to the command until commit_extent() or abandon_extent().

@@ -78,7 +78,7 @@ GPU4FS_FN inline PageRun claim_in_region(ChunkState& chunk, u32 region, u32 want
   return {0, 0};
 }
 
-// Takes an entirely free region, all or nothing; what was done to its pages before is seen behind a fence of the caller.
+// Takes an entirely free region, all or nothing; two that try the same one at once may both get nothing. What was done to its pages before is seen behind a fence of the caller.
 // The words are taken without a look in between, so that a GPU waits for one answer and not for eight.
 GPU4FS_FN inline bool claim_whole_region(ChunkState& chunk, u32 region) {
   if (region_free(chunk, region) != region_pages) return false;

@@ -4,10 +4,11 @@
 #include "base/limits.hpp"
 #include "base/locks.hpp"
 #include "base/types.hpp"
+#include "raid/snapshot_users.hpp"
 
 namespace gpu4fs::raid {
 
-// Many times the workers of an engine, each of which holds one most of the time while devices are lost.
+// Many times what the workers of an engine hold while devices are lost: a batch of rows each (row_batch.hpp).
 inline constexpr u32 row_lock_count = 8192;
 // More than all workers of an engine hold at once: none takes more than three, so nobody waits for ever.
 inline constexpr u32 scratch_page_count = 1024;
@@ -18,10 +19,8 @@ inline constexpr u32 row_work_page_count = 8;
 struct ParityState {
   // A row's parities and the flags that say what is in them change under the lock that its number picks.
   TicketLock row_locks[row_lock_count];
-  // Updates of parities that are running, by the parity of the number of snapshots when they began. A checkpoint that
-  // has taken its snapshot waits for the older ones: those that begin later see it (raid/parity/row_write.hpp).
-  u64 updates_running[2];   // atomic
-  u64 snapshot_count;       // atomic
+  // Updates of parities: a checkpoint waits for the older ones before it makes itself durable (raid/parity/row_write.hpp).
+  SnapshotUsers updates;
   u64 reconstructed_count;  // atomic: pages that were made from others
   u64 scratch_free[scratch_page_count / 64];  // atomic words: a bit a page
   u64 lost_devices;         // a bit each: pages of logged operations had to be made from others (raid/logged_pages.hpp)

@@ -283,21 +283,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status may_change_parities(const LogicalSpace& 
   return Status::ok;
 }
 
-// Leader: counts an update of parities as running; answers with which counter.
-GPU4FS_FN GPU4FS_NOINLINE inline u32 begin_update(ParityState& state) {
-  for (;;) {
-    const u64 before = load<Order::acquire, Scope::engine>(&state.snapshot_count);
-    const u32 counter = static_cast<u32>(before % 2);
-    fetch_add<Order::acq_rel, Scope::engine>(&state.updates_running[counter], u64{1});
-    // Either the snapshot's checkpoint sees the count, or this look sees the snapshot.
-    if (fetch_add<Order::acq_rel, Scope::engine>(&state.snapshot_count, u64{0}) == before) return counter;
-    fetch_sub<Order::acq_rel, Scope::engine>(&state.updates_running[counter], u64{1});
-  }
-}
-
 struct UpdatePlan {
   Status status;
-  u32 counter;   // of begin_update()
+  u32 counter;   // of begin_use()
   u32 adds;        // 1: to what stands there
   u32 parities;    // a bit each: that are written
   u32 is_partial;  // 1: those on devices that are being rebuilt are left to the rebuild
@@ -311,7 +299,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status add_to_parities(Group g, LogicalSpace& space, c
   const RowView& view = part.view;
   const UpdatePlan plan = serial(g, [&] {
     row_lock(space, view).lock();
-    const u32 counter = begin_update(*space.parity);
+    const u32 counter = begin_use(space.parity->updates);
     UpdatePlan found{may_change_parities(space, source, part), counter, 0, 0, 0};
     found.adds = slots_in_parity(space, view) != 0 ? 1 : 0;
     if (found.status != Status::ok) return found;
@@ -338,7 +326,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status add_to_parities(Group g, LogicalSpace& space, c
     }
     // Before the update ends: a checkpoint that waits for it writes the flags.
     for (u32 slot = part.low; slot < part.high; ++slot) mark_descriptors_dirty(chunk, row_page(view, slot), 1);
-    fetch_sub<Order::acq_rel, Scope::engine>(&space.parity->updates_running[plan.counter], u64{1});
+    end_use(space.parity->updates, plan.counter);
     row_lock(space, view).unlock();
     return plan.status;
   });

@@ -2,7 +2,7 @@
 //
 // Copied are pages that the durable checkpoint, or a record of the log, refers to: these are not
 // written any more, and not given to anybody else before a checkpoint is published, which waits
-// (begin_repair() in raid/repair_pages.hpp). The exceptions are unwritten blocks that are filled
+// (begin_repairs() in raid/repair_pages.hpp). The exceptions are unwritten blocks that are filled
 // where they stand; for those see rebuild_todo.hpp. Pages that become stable with the checkpoint
 // being written may still be on their way, so chunks that take part in it are left for later.
 //
@@ -31,7 +31,7 @@ GPU4FS_FN inline void count_rebuilt(RebuildOutcome& outcome, format::RebuildCoun
 namespace detail {
 
 // Bits of pages [page, page + 64) that the durable checkpoint or the log keeps from being written;
-// 0 while a checkpoint writes pages of the chunk. The caller is counted in repairs_running, and
+// 0 while a checkpoint writes pages of the chunk. The caller is counted by begin_repairs(), and
 // stays so while it uses them.
 GPU4FS_FN GPU4FS_NOINLINE inline u64 settled_pages(const ChunkState& chunk, u64 page) {
   const u64 stable = bitmap_bits_64(chunk, chunk.bitmaps.stable, page);
@@ -235,11 +235,13 @@ GPU4FS_FN GPU4FS_NOINLINE RebuildOutcome rebuild_copies(Group g, const LogicalSp
   struct Taken {
     u64 pages;
     u64 left;
+    u32 counter;
+    u32 reserved;
   };
   const u64 wanted = count == 64 ? ~u64{0} : (u64{1} << count) - 1;
   const Taken taken = serial(g, [&] {
-    fetch_add<Order::acq_rel, Scope::engine>(&space.damage->repairs_running, u64{1});
     Taken found{};
+    found.counter = begin_repairs(space);
     found.pages = detail::take_copies_to_rebuild(chunk, page, wanted, &found.left);
     return found;
   });
@@ -263,7 +265,7 @@ GPU4FS_FN GPU4FS_NOINLINE RebuildOutcome rebuild_copies(Group g, const LogicalSp
     pages = detail::without_run(pages, run);
   }
   g.sync();
-  serial(g, [&] { end_repair(space); });
+  serial(g, [&] { end_repairs(space, taken.counter); });
   return outcome;
 }
 

@@ -295,7 +295,7 @@ GPU4FS_FN GPU4FS_NOINLINE void clear_todo_of_rows(Group g, const LogicalSpace& s
   });
 }
 
-// Locks rows of the batch among `candidates`, while repairs_running counts the caller; they are batch.rows then. Answers
+// Locks rows of the batch among `candidates`, the caller being counted by begin_repairs(); they are batch.rows then. Answers
 // those that can be taken, with a page that is settled, and in *todo their pages with a bit.
 template <class Group>
 GPU4FS_FN u32 lock_rows_to_rebuild(Group g, const LogicalSpace& space, RowBatch& batch, u32 candidates, u64* todo) {
@@ -405,12 +405,16 @@ GPU4FS_FN GPU4FS_NOINLINE RebuildOutcome rebuild_rows(Group g, const LogicalSpac
   });
   if (!has_todo) return outcome;
   const RowRange range = serial(g, [&] { return rows_of_pages(space, index, page, count); });
-  serial(g, [&] { fetch_add<Order::acq_rel, Scope::engine>(&space.damage->repairs_running, u64{1}); });
-  u32 attempts = 0;
+  const u32 counter = serial(g, [&] { return begin_repairs(space); });
+  u32 attempts = 0;  // with the row that is tried
   for (u64 row = range.first; row < range.end;) {
     const detail::RowsRebuilt done = detail::rebuild_batch(g, space, index, row, range.end, is_fresh, outcome);
     row += done.row_count;
-    if (done.bad_slots == 0) continue;
+    if (done.bad_slots == 0) {
+      // The row that was tried before, always the first one of a call, is behind.
+      attempts = 0;
+      continue;
+    }
     attempts = done.row_count == 0 ? attempts + 1 : 1;
     const RowView view = serial(g, [&] { return row_view(space, index, row); });
     const PageLocation location{index, 0, row_page(view, count_trailing_zeros(done.bad_slots))};
@@ -419,7 +423,7 @@ GPU4FS_FN GPU4FS_NOINLINE RebuildOutcome rebuild_rows(Group g, const LogicalSpac
     attempts = 0;
   }
   g.sync();
-  serial(g, [&] { end_repair(space); });
+  serial(g, [&] { end_repairs(space, counter); });
   return outcome;
 }
 

@@ -1,0 +1,52 @@
+// Who works with pages on the strength of what the bitmaps say, while checkpoints take snapshots of these.
+//
+// Users count themselves in one of two counters, by the parity of the number of snapshots. A checkpoint that has taken its
+// snapshot waits for those that began before it, and not for those that come meanwhile: they see the snapshot. So it waits
+// for no longer than one of them works, however many there are. Two counters do because a checkpoint waits before the
+// next one takes its snapshot; behind one that failed the pool takes no changes.
+//
+// Plain functions: one rank calls them, inside serial().
+#pragma once
+
+#include "base/atomics.hpp"
+#include "base/check.hpp"
+#include "base/config.hpp"
+#include "base/types.hpp"
+
+namespace gpu4fs::raid {
+
+struct SnapshotUsers {
+  u64 running[2];      // atomic
+  u64 snapshot_count;  // atomic
+};
+
+// Answers the counter, for end_use(). What the bitmaps say is looked at behind it.
+GPU4FS_FN GPU4FS_NOINLINE inline u32 begin_use(SnapshotUsers& users) {
+  for (;;) {
+    const u64 before = load<Order::acquire, Scope::engine>(&users.snapshot_count);
+    const u32 counter = static_cast<u32>(before % 2);
+    fetch_add<Order::acq_rel, Scope::engine>(&users.running[counter], u64{1});
+    // Either the snapshot's checkpoint sees the count, or this look sees the snapshot.
+    if (fetch_add<Order::acq_rel, Scope::engine>(&users.snapshot_count, u64{0}) == before) return counter;
+    fetch_sub<Order::acq_rel, Scope::engine>(&users.running[counter], u64{1});
+  }
+}
+
+GPU4FS_FN inline void end_use(SnapshotUsers& users, u32 counter) {
+  GPU4FS_CHECK_LT(counter, 2u);
+  const u64 before = fetch_sub<Order::acq_rel, Scope::engine>(&users.running[counter], u64{1});
+  GPU4FS_CHECK_GT(before, u64{0});
+}
+
+// Behind a snapshot, once, before anything changes again.
+GPU4FS_FN inline void note_snapshot(SnapshotUsers& users) {
+  fetch_add<Order::acq_rel, Scope::engine>(&users.snapshot_count, u64{1});
+}
+
+// True while somebody works who began before the last snapshot.
+GPU4FS_FN inline bool older_uses_run(SnapshotUsers& users) {
+  const u64 snapshots = load<Order::acquire, Scope::engine>(&users.snapshot_count);
+  return fetch_add<Order::acq_rel, Scope::engine>(&users.running[(snapshots + 1) % 2], u64{0}) != 0;
+}
+
+}  // namespace gpu4fs::raid

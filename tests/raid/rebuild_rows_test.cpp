@@ -1,0 +1,118 @@
+// Filling a device of a chunk with parities while pages of another one turn out to be damaged.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "raid/page_run_io.hpp"
+#include "raid/rebuild/rebuild_rows.hpp"
+#include "support/group_runner.hpp"
+#include "support/level_shapes.hpp"
+#include "support/on_all_groups.hpp"
+#include "support/space_fixture.hpp"
+
+namespace gpu4fs::raid::rebuild_rows_test {
+namespace {
+
+using test::fill_random;
+using test::on_all_groups;
+using test::SpaceFixture;
+
+constexpr u32 count = 64;  // pages, a task of a rebuild
+
+class RebuiltRows : public ::testing::TestWithParam<test::LevelShape> {
+ protected:
+  RebuiltRows() : pool_(test::options_of(GetParam())) { EXPECT_EQ(pool_.load(1), Status::ok); }
+
+  LogicalSpace& space() { return pool_.fs->space; }
+  ChunkState& chunk() { return space().chunks[0]; }
+  u8* medium(u64 page) { return page_memory(space(), {0, 0, page}, 0); }
+  u32 device_of(u64 page) { return page_place(space(), {0, 0, page}, 0).device; }
+  u64 all_bits() { return low_bits(count); }
+  // Rows without are not looked at.
+  bool has_part_on(const RowView& view, u32 device) {
+    for (u32 slot = 0; slot < view.slot_count; ++slot) {
+      if (row_page(view, slot) < count && device_of(row_page(view, slot)) == device) return true;
+    }
+    for (u32 j = 0; j < chunk().parity_count; ++j) {
+      if (parity_place(space(), view, j).device == device) return true;
+    }
+    return false;
+  }
+
+  // Settled pages of a durable checkpoint, of which `device` has nothing and is being filled.
+  void begin(u32 device) {
+    for (u64* map : {chunk().bitmaps.busy, chunk().bitmaps.committed, chunk().bitmaps.stable}) map[0] |= all_bits();
+    for (u64 page = 0; page < count; ++page) {
+      if (device_of(page) == device) std::memset(medium(page), 0xee, page_size);
+    }
+    EXPECT_TRUE(lose_device(space(), device));
+    begin_rebuild(space(), device);
+    chunk().rebuild_todo[0] |= all_bits();
+  }
+  void end(u32 device) {
+    space().health->failed = 0;
+    space().health->rebuilding = 0;
+    space().devices[device].failed = device::device_in_use;
+    space().damage->entry_count = 0;
+    for (u64* map : {chunk().bitmaps.busy, chunk().bitmaps.committed, chunk().bitmaps.stable}) map[0] &= ~all_bits();
+    clear_in_parity(chunk(), 0, count);
+  }
+
+  SpaceFixture pool_;
+};
+
+// A page of each row that has something on the device, and more rows than a row has slots.
+TEST_P(RebuiltRows, DamageInEveryRowIsRepairedOnTheWay) {
+  on_all_groups([&](auto g) {
+    std::vector<u8> bytes(count * page_size);
+    u32 device = 0;
+    u32 damaged = 0;
+    serial(g, [&] {
+      fill_random(bytes.data(), bytes.size(), 23);
+      chunk().bitmaps.busy[0] |= all_bits();
+      chunk().bitmaps.committed[0] |= all_bits();
+    });
+    const u8* from = serial(g, [&] { return static_cast<const u8*>(bytes.data()); });
+    EXPECT_EQ(write_pages(g, space(), chunk().base_address, count, from, PageUse::data), Status::ok);
+    serial(g, [&] {
+      device = device_of(0);
+      begin(device);
+      const RowRange rows = rows_of_pages(space(), 0, 0, count);
+      for (u64 row = rows.first; row < rows.end; ++row) {
+        const RowView view = row_view(space(), 0, row);
+        if (!has_part_on(view, device)) continue;
+        for (u32 slot = 0; slot < view.slot_count; ++slot) {
+          const u64 page = row_page(view, slot);
+          if (page >= count || device_of(page) == device) continue;
+          medium(page)[100] ^= 1;
+          ++damaged;
+          break;
+        }
+      }
+      EXPECT_GT(damaged, chunk().column_count - u32{chunk().parity_count});
+    });
+    const RebuildOutcome outcome = rebuild_rows(g, space(), 0, 0, count, true);
+    serial(g, [&] {
+      EXPECT_EQ(format::rebuild_count(outcome.counts, format::RebuildCount::looked_at), count);
+      EXPECT_EQ(format::rebuild_count(outcome.counts, format::RebuildCount::unverified), 0u);
+      EXPECT_EQ(format::rebuild_count(outcome.counts, format::RebuildCount::unreadable), 0u);
+      EXPECT_EQ(chunk().rebuild_todo[0] & all_bits(), 0u);
+      EXPECT_EQ(space().damage->repairs.running[0] + space().damage->repairs.running[1], 0u);
+      for (u64 page = 0; page < count; ++page) {
+        EXPECT_EQ(std::memcmp(medium(page), bytes.data() + page * page_size, page_size), 0) << "page " << page;
+      }
+      end(device);
+    });
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, RebuiltRows,
+                         ::testing::Values(test::LevelShape{"raid6_4_4k", format::RaidLevel::raid6, 4, 4096},
+                                           test::LevelShape{"raid6_6_16k", format::RaidLevel::raid6, 6, 16384},
+                                           test::LevelShape{"raid7_8_4k", format::RaidLevel::raid7, 8, 4096}),
+                         [](const auto& parameter) { return std::string(parameter.param.name); });
+
+}  // namespace
+}  // namespace gpu4fs::raid::rebuild_rows_test
