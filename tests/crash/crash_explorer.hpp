@@ -26,7 +26,7 @@ enum class DroppedFlush { none, before_superblock, before_acknowledgement };
 struct CrashOptions {
   DroppedFlush drops = DroppedFlush::none;
   u32 check_every = 6;  // states between two runs of fsck, and of the second crash
-  u32 cut_every = 10;   // states between two whose recovery is cut
+  u32 cut_every = 20;   // states between two whose recovery is cut
   u64 failure_max = 5;
   // Not empty: only this state, "history/moment/variant".
   std::string only;
