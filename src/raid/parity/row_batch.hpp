@@ -250,11 +250,15 @@ GPU4FS_FN GPU4FS_NOINLINE BatchRow row_of_batch(Group g, const RowBatch& batch, 
   return row;
 }
 
-// Of an entry that was looked at, on a warp.
+// What the rank that looked at an entry keeps of it, on a warp.
+template <class Group, class T>
+GPU4FS_FN T of_entry(Group g, const T (&own)[entries_of_rank], u32 entry) {
+  return g.shuffle(entry < warp_size ? own[0] : own[1], entry % warp_size);
+}
+
 template <class Group>
 GPU4FS_FN u8* known_memory(Group g, const RowBatch& batch, u32 entry) {
-  const u64 memory = g.shuffle(entry < warp_size ? batch.memory[0] : batch.memory[1], entry % warp_size);
-  return reinterpret_cast<u8*>(static_cast<std::uintptr_t>(memory));
+  return reinterpret_cast<u8*>(static_cast<std::uintptr_t>(of_entry(g, batch.memory, entry)));
 }
 
 // A slot or parity that can be read.
@@ -272,8 +276,7 @@ GPU4FS_FN PageRegisters<Group> load_entry(Group g, const LogicalSpace& space, co
 template <class Group>
 GPU4FS_FN u64 checksum_of_slot(Group g, const LogicalSpace& space, const RowBatch& batch, const BatchRow& row, u32 slot) {
   if constexpr (Group::size() > 1) {
-    const u32 entry = row.entry + slot;
-    return g.shuffle(entry < warp_size ? batch.checksums[0] : batch.checksums[1], entry % warp_size);
+    return of_entry(g, batch.checksums, row.entry + slot);
   } else {
     return load_shared_16(&space.chunks[batch.chunk].descriptors[row_page(row.view, slot)]).low;
   }

@@ -161,8 +161,7 @@ GPU4FS_FN SlotTarget target_of_slot(Group g, const LogicalSpace& space, const Ro
                                     u32 slot) {
   if constexpr (!is_planned) return serial(g, [&] { return plan_slot(space, part, slot); });
   const u32 entry = part.entry + slot;
-  const u32 birth = g.shuffle(entry < warp_size ? batch.birth_epochs[0] : batch.birth_epochs[1], entry % warp_size);
-  return {Status::ok, birth, known_memory(g, batch.rows, entry), no_scratch, 0};
+  return {Status::ok, of_entry(g, batch.birth_epochs, entry), known_memory(g, batch.rows, entry), no_scratch, 0};
 }
 
 GPU4FS_FN inline void end_slot(const LogicalSpace& space, const RowPart& part, u32 slot, const SlotTarget& target) {

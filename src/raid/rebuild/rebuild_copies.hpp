@@ -17,10 +17,9 @@ namespace gpu4fs::raid {
 
 inline constexpr u32 rebuild_task_pages = 64;
 
-// Adds up like format::rebuild_count(); `left`: pages that have to wait for a later round.
+// Adds up like format::rebuild_count(). Pages that have to wait for a later round keep their bits.
 struct RebuildOutcome {
   u64 counts;
-  u64 left;
 };
 
 GPU4FS_FN inline void count_rebuilt(RebuildOutcome& outcome, format::RebuildCount which,
@@ -209,16 +208,14 @@ GPU4FS_FN constexpr u64 without_run(u64 bits, const BitRun& run) {
 // Leader: what of [page, page + 64) can be copied now; its bits are cleared. Pages that are free
 // need nothing.
 GPU4FS_FN GPU4FS_NOINLINE inline u64 take_copies_to_rebuild(const ChunkState& chunk, u64 page,
-                                                            u64 wanted, u64* left) {
+                                                            u64 wanted) {
   const u64 todo = bitmap_bits_64(chunk, chunk.rebuild_todo, page) & wanted;
-  *left = 0;
   if (todo == 0) return 0;
   const u64 free = todo & ~bitmap_bits_64(chunk, chunk.bitmaps.busy, page);
   const u64 settled = todo & settled_pages(chunk, page) & ~free;
   for (u64 bits = free | settled; bits != 0; bits &= bits - 1) {
     clear_rebuild_todo(chunk, page + count_trailing_zeros(bits));
   }
-  *left = todo & ~free & ~settled;
   return settled;
 }
 
@@ -234,7 +231,6 @@ GPU4FS_FN GPU4FS_NOINLINE RebuildOutcome rebuild_copies(Group g, const LogicalSp
   GPU4FS_CHECK_EQ(chunk.parity_count, 0u);
   struct Taken {
     u64 pages;
-    u64 left;
     u32 counter;
     u32 reserved;
   };
@@ -242,10 +238,10 @@ GPU4FS_FN GPU4FS_NOINLINE RebuildOutcome rebuild_copies(Group g, const LogicalSp
   const Taken taken = serial(g, [&] {
     Taken found{};
     found.counter = begin_repairs(space);
-    found.pages = detail::take_copies_to_rebuild(chunk, page, wanted, &found.left);
+    found.pages = detail::take_copies_to_rebuild(chunk, page, wanted);
     return found;
   });
-  RebuildOutcome outcome{0, static_cast<u64>(popcount(taken.left))};
+  RebuildOutcome outcome{};
   count_rebuilt(outcome, format::RebuildCount::looked_at, static_cast<u32>(popcount(taken.pages)));
   const bool verifies = space.data_checksums != 0;
   u64 pages = taken.pages;

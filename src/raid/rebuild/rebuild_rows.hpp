@@ -162,7 +162,7 @@ GPU4FS_FN OutputPlace begin_output(Group g, const LogicalSpace& space, const Row
   if constexpr (Group::size() > 1) {
     if (!is_stacked(space)) {
       const u32 entry = row.entry + slot;
-      const u32 device = g.shuffle(entry < warp_size ? batch.devices[0] : batch.devices[1], entry % warp_size);
+      const u32 device = of_entry(g, batch.devices, entry);
       const bool is_taken = serial(g, [&] { return is_rebuilding(space, device) && !device_has_failed(space, device); });
       return {is_taken ? Status::ok : Status::device_failed, device, 0, known_memory(g, batch, entry)};
     }
