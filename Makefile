@@ -44,15 +44,22 @@ crash-explore: setup-cpu
 .PHONY: write-hole
 write-hole: setup-cpu
 	cmake --preset release
-	cmake --build --preset release -j $(JOBS) --target gpu4fs_crash_write_hole_test
-	GPU4FS_LOSS_ALL=1 GPU4FS_LOSS_RANDOM=$(N) build/release/gpu4fs_crash_write_hole_test
+	cmake --build --preset release -j $(JOBS) --target gpu4fs_system_test
+	GPU4FS_LOSS_ALL=1 GPU4FS_LOSS_RANDOM=$(N) build/release/gpu4fs_system_test --gtest_filter='WriteHole.*'
 
 # All levels, numbers of devices, stripe lengths, losses and damaged pages.
 .PHONY: raid-matrix
 raid-matrix: setup-cpu
 	cmake --preset release
-	cmake --build --preset release -j $(JOBS) --target gpu4fs_raid_matrix_matrix_test
-	GPU4FS_MATRIX_ALL=1 build/release/gpu4fs_raid_matrix_matrix_test
+	cmake --build --preset release -j $(JOBS) --target gpu4fs_system_test
+	GPU4FS_MATRIX_ALL=1 build/release/gpu4fs_system_test --gtest_filter='RaidMatrix.*'
+
+# The same with the GPU engine, on a machine with a GPU; takes hours. make gpu-check runs a sample.
+.PHONY: gpu-raid-matrix
+gpu-raid-matrix: setup
+	cmake --preset cuda
+	cmake --build --preset cuda -j $(JOBS) --target gpu4fs_gpu_raid_matrix_test
+	GPU4FS_MATRIX_ALL=1 build/cuda/gpu4fs_gpu_raid_matrix_test
 
 # Worlds of workers, clients, devices and accidents: COUNT of them, from SEED on.
 COUNT ?= 2000

@@ -40,7 +40,7 @@ struct CrashRecord {
 // Does operations on a pool and on its model.
 class CrashWriter {
  public:
-  CrashWriter(CrashPool& pool, PosixModel model, device::WriteLog* log, CrashRecord* record)
+  CrashWriter(ServedPool& pool, PosixModel model, device::WriteLog* log, CrashRecord* record)
       : pool_(pool), model_(std::move(model)), log_(log), record_(record), client_(pool.session()) {
     record_->states.push_back(ModelText(model_).text());
   }
@@ -168,18 +168,18 @@ class CrashWriter {
   void fsync(const std::string& path) { on_file(format::Opcode::fsync, path, 0, 0); }
   void sync() { on_file(format::Opcode::sync, "", 0, 0); }
   // Durable, but nobody was promised it.
-  void checkpoint() { CrashPool::require(pool_.checkpoint(), "a checkpoint"); }
+  virtual void checkpoint() { ServedPool::require(pool_.checkpoint(), "a checkpoint"); }
   // Pages move to other places, which nobody sees.
   RelocationDriver relocation() {
     server::ServerSession& session = pool_.management();
     return {[&session](format::Command command) { return session.call(command); }, session.producer().data};
   }
-  void freeze(u32 chunk) { CrashPool::require(relocation().step(format::RelocateStep::freeze, chunk).status, "freezing"); }
+  void freeze(u32 chunk) { ServedPool::require(relocation().step(format::RelocateStep::freeze, chunk).status, "freezing"); }
   void unfreeze(u32 chunk) { relocation().step(format::RelocateStep::unfreeze, chunk); }
   // Of all files and all metadata what lies in frozen chunks.
-  void move_everything() { CrashPool::require(relocation().move_everything(), "moving everything"); }
+  void move_everything() { ServedPool::require(relocation().move_everything(), "moving everything"); }
   void move(const std::string& path, u32 mask) {
-    CrashPool::require(relocation().move(format::RelocateStep::data, at(path), mask), "moving a file");
+    ServedPool::require(relocation().move(format::RelocateStep::data, at(path), mask), "moving a file");
   }
 
  private:
@@ -200,7 +200,7 @@ class CrashWriter {
     return run(op);
   }
 
-  CrashPool& pool_;
+  ServedPool& pool_;
   PosixModel model_;
   device::WriteLog* log_;
   CrashRecord* record_;

@@ -68,6 +68,14 @@ class CrashImage {
   void touch(u32 device, u64 offset, u64 length) {
     for (u64 page = offset / page_size; page * page_size < offset + length; ++page) dirty_[device].insert(page);
   }
+  // Somebody else has changed the image, nobody knows where.
+  void find_changes() {
+    for (u32 i = 0; i < device_count(); ++i) {
+      for (u64 offset = 0; offset < pristine_[i].size(); offset += page_size) {
+        if (std::memcmp(memory_[i] + offset, pristine_[i].data() + offset, page_size) != 0) dirty_[i].insert(offset / page_size);
+      }
+    }
+  }
   void reset() {
     for (u32 i = 0; i < device_count(); ++i) {
       for (const u64 page : dirty_[i]) {

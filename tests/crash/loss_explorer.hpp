@@ -42,8 +42,8 @@ struct LossShape {
   std::vector<u64> area_offsets;  // by device
   u32 redundancy = 64;
 
-  static LossShape of(const DeviceBytes& devices) {
-    CrashImage image(devices);
+  static LossShape of(const DeviceBytes& devices) { return of(CrashImage(devices)); }
+  static LossShape of(const CrashImage& image) {
     server::OpenPoolOptions open;
     open.device_paths = image.paths();
     open.read_only = true;

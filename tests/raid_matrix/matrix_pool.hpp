@@ -14,6 +14,7 @@
 
 #include "crash/crash_history.hpp"
 #include "crash/loss_explorer.hpp"
+#include "raid_matrix/matrix_engine.hpp"
 
 namespace gpu4fs::test {
 
@@ -54,6 +55,10 @@ inline std::vector<MatrixShape> matrix_shapes() {
 }
 
 enum class LossTime { before, during, after };
+inline constexpr LossTime loss_times[] = {LossTime::before, LossTime::during, LossTime::after};
+inline const char* loss_time_name(LossTime time) {
+  return time == LossTime::before ? "before" : time == LossTime::after ? "after" : "during";
+}
 
 struct MatrixCounts {
   u64 shapes = 0;
@@ -68,9 +73,10 @@ class MatrixPool {
  public:
   using Place = LossShape::Place;
 
-  explicit MatrixPool(const MatrixShape& shape)
-      : shape_(shape), base_(make_crash_base(pool_shape(shape), CrashPlace::one_device)), image_(base_.devices),
-        layout_(LossShape::of(base_.devices)) {
+  // `engine` outlives it.
+  MatrixPool(const MatrixShape& shape, const MatrixEngine& engine)
+      : shape_(shape), engine_(engine), base_(make_crash_base(pool_shape(shape), CrashPlace::one_device)),
+        image_(base_.devices), layout_(LossShape::of(image_)) {
     garbage_.resize(base_.devices[0].size());
     Sequence random(9);
     for (u64 i = 0; i + 8 <= garbage_.size(); i += 8) {
@@ -78,7 +84,8 @@ class MatrixPool {
       std::memcpy(&garbage_[i], &word, 8);
     }
     // How many writes there are, and what the pool holds then without any loss.
-    expect(run(LossTime::after, 0, 0), "without any loss");
+    expect(guarded([&] { return run(LossTime::after, 0, 0); }), "without any loss");
+    if (!counts_.failures.empty()) return;
     written_ = image_.save();
     for (const auto& [number, node] : model_.nodes) {
       if (node.is_regular()) find_pages(number, node);
@@ -91,11 +98,14 @@ class MatrixPool {
 
   void lose(LossTime time, u32 set, u64 seed) {
     ++counts_.losses;
-    const u64 trigger = 1 + seed % write_count_;
-    expect(guarded([&] { return run(time, set, trigger); }),
-           fmt::format("devices {:#x} lost {} (write {} of {})", set,
-                       time == LossTime::before ? "before" : time == LossTime::after ? "after" : "during", trigger,
-                       write_count_));
+    expect(lose_and_compare(time, set, seed),
+           fmt::format("devices {:#x} lost {} ({} {} of {})", set, loss_time_name(time),
+                       engine_.has_layers ? "write" : "step", trigger_of(seed), moment_count_));
+  }
+
+  // The same, and no failure of the matrix: "" or what is wrong.
+  std::string lose_and_compare(LossTime time, u32 set, u64 seed) {
+    return guarded([&] { return run(time, set, seed); });
   }
 
   // One page more of a row, or all copies: EIO for what is lost and nothing else.
@@ -111,10 +121,28 @@ class MatrixPool {
   }
 
   // Every page that holds anything, in turn, from `first` in steps of `step`: found, and nothing else changes; what
-  // was read of files stands there again. `scrub`: run after the mount; then everything must stand there again,
-  // parities and other copies too.
-  void corrupt_each(u64 first, u64 step, const std::function<void(CrashPool&)>& scrub = nullptr) {
+  // was read of files stands there again. `goes_on`: whether there is time for one more. `scrub`: run after the mount;
+  // then everything must stand there again, parities and other copies too.
+  void corrupt_each(u64 first, u64 step, const std::function<bool()>& goes_on,
+                    const std::function<void(ServedPool&)>& scrub = nullptr) {
     u64 number = 0;
+    for_each_page([&](const Place& place, const u8* page) {
+      if (!counts_.failures.empty() || !goes_on()) return false;
+      if (number++ % step == first % step) corrupt(place, page, scrub);
+      return true;
+    });
+  }
+  // How many these are.
+  u64 count_pages() {
+    u64 count = 0;
+    for_each_page([&](const Place&, const u8*) { return ++count != 0; });
+    return count;
+  }
+
+ private:
+  // visit(place, page): false ends it.
+  template <class Visit>
+  void for_each_page(Visit&& visit) {
     for (u32 device = 0; device < image_.device_count(); ++device) {
       image_.restore(written_);
       const u8* begin = image_.bytes_at(device, 0);
@@ -123,31 +151,11 @@ class MatrixPool {
         const u8* page = bytes.data() + offset;
         const bool is_empty = page[0] == 0 && std::memcmp(page, page + 1, page_size - 1) == 0;
         // Page descriptors have no checksums: of two copies that differ nobody knows the right one (docs/raid.md).
-        if (is_empty || layout_.is_descriptors({device, offset}) || number++ % step != first % step) continue;
-        corrupt({device, offset}, page, scrub);
-        if (!counts_.failures.empty()) return;
+        if (is_empty || layout_.is_descriptors({device, offset})) continue;
+        if (!visit(Place{device, offset}, page)) return;
       }
     }
   }
-
- private:
-  // What the layers of all devices share.
-  struct Watch {
-    bool armed = false;
-    u64 seen = 0;
-    u64 trigger = 0;  // 0: none
-    std::function<void()> fire;
-  };
-  class WatchLayer : public device::StackLayer {
-   public:
-    explicit WatchLayer(std::shared_ptr<Watch> watch) : watch_(std::move(watch)) {}
-    void write(std::vector<device::StackWrite>&) override {
-      if (watch_->armed && ++watch_->seen == watch_->trigger) watch_->fire();
-    }
-
-   private:
-    std::shared_ptr<Watch> watch_;
-  };
 
   static CrashPoolShape pool_shape(const MatrixShape& shape) {
     // With parities each page is promised a stripe, and 128 of them are kept back, so long ones take room. Chunks have
@@ -165,7 +173,8 @@ class MatrixPool {
   }
 
   void expect(const std::string& problem, const std::string& what) {
-    if (!problem.empty()) counts_.failures.push_back(fmt::format("{}: {}: {}", shape_.name(), what, problem));
+    if (problem.empty()) return;
+    counts_.failures.push_back(fmt::format("{} ({}): {}: {}", shape_.name(), engine_.name, what, problem));
   }
 
   template <class Work>
@@ -201,42 +210,60 @@ class MatrixPool {
     w.sync();
   }
 
+  u64 trigger_of(u64 seed) const { return 1 + seed % moment_count_; }
+  // How long after its moment a loss comes upon what runs: up to twice what that took before.
+  std::chrono::nanoseconds delay_of(u64 seed) const {
+    const u64 took = static_cast<u64>(durations_[trigger_of(seed) - 1].count());
+    return std::chrono::nanoseconds((seed >> 32) % (2 * took + 1));
+  }
+
   // Writes, with a loss at its time; "" or what is wrong. Leaves the image as it is then.
-  std::string run(LossTime time, u32 set, u64 trigger) {
+  std::string run(LossTime time, u32 set, u64 seed) {
     image_.reset();
     if (time == LossTime::before) overwrite(set);
-    const auto watch = std::make_shared<Watch>();
-    watch->trigger = time == LossTime::during ? trigger : 0;
+    const auto watch = std::make_shared<MatrixWatch>();
+    watch->trigger = time == LossTime::during ? trigger_of(seed) : 0;
     watch->fire = [&] { overwrite(set); };
-    CrashPoolSetup setup;
-    setup.where = shape_.profile.c_str();
-    setup.add_layers = [&](u32, DeviceLayers& layers) { layers.push_back(std::make_unique<WatchLayer>(watch)); };
     CrashRecord record;
     {
-      CrashPool pool(image_, setup);
+      const std::unique_ptr<ServedPool> pool = engine_.mount(image_, shape_.profile.c_str(), watch);
+      DelayedWork loss;
+      if (engine_.hits_running) {
+        watch->fire = [&] { loss.begin(delay_of(seed), [&] { overwrite(set); }); };
+      }
       watch->armed = true;
-      CrashWriter writer(pool, base_.model, nullptr, &record);
+      WatchedWriter writer(*pool, base_.model, &record, engine_.has_layers ? nullptr : watch.get());
       write_things(writer);
-      CrashPool::require(pool.checkpoint(), "a checkpoint");
+      writer.checkpoint();
       watch->armed = false;
+      loss.wait();
       for (const std::string& operation : record.operations) {
         if (!operation.ends_with("= ok")) return operation;
       }
       model_ = writer.model();
       text_ = ModelText(model_).text();
       if (time == LossTime::after) overwrite(set);
-      const std::string found = PoolText(pool.session()).text();
-      if (found != text_) return "the pool holds\n" + found + "instead of\n" + text_;
+      const std::string problem = compare(*pool, "the pool");
+      if (!problem.empty()) return problem;
+      if (set == 0) durations_ = writer.durations();
     }
-    if (set == 0) write_count_ = watch->seen;
+    if (set == 0) moment_count_ = engine_.has_layers ? watch->seen : durations_.size();
     return mount_and_compare(nullptr);
   }
 
-  std::string mount_and_compare(const std::function<void(CrashPool&)>& scrub) {
-    CrashPool pool(image_, nullptr, shape_.profile.c_str());
+  std::unique_ptr<ServedPool> mount() { return engine_.mount(image_, shape_.profile.c_str(), nullptr); }
+
+  std::string compare(ServedPool& pool, const char* which) const {
     const std::string found = PoolText(pool.session()).text();
-    if (scrub) scrub(pool);
-    return found == text_ ? "" : "after a mount the pool holds\n" + found + "instead of\n" + text_;
+    if (pool.host().has_died()) return "the engine died: " + pool.host().fault_text();
+    return found == text_ ? "" : fmt::format("{} holds\n{}instead of\n{}", which, found, text_);
+  }
+
+  std::string mount_and_compare(const std::function<void(ServedPool&)>& scrub) {
+    const std::unique_ptr<ServedPool> pool = mount();
+    std::string problem = compare(*pool, "after a mount the pool");
+    if (scrub) scrub(*pool);
+    return problem;
   }
 
   // Where the pages of a file are on the devices, by their content. Those of overwritten files may lie about.
@@ -261,6 +288,7 @@ class MatrixPool {
   // holds something else.
   std::vector<Place> choose_victims(u64 page, std::set<u64>* lost) const {
     const std::vector<Place>& places = m1_pages_.at(page);
+    if (places.empty()) return {};
     lost->insert(page);
     const std::vector<Place> row = layout_.row_of(places[0]);
     // Of overwritten pages an old copy may be about.
@@ -284,8 +312,8 @@ class MatrixPool {
   void spoil(const Place& place) { image_.write(place.device, place.offset, garbage_.data() + place.offset, page_size); }
 
   std::string read_beyond(const std::set<u64>& lost) {
-    CrashPool pool(image_, nullptr, shape_.profile.c_str());
-    FileClient client(pool.session());
+    const std::unique_ptr<ServedPool> pool = mount();
+    FileClient client(pool->session());
     const u64 m1 = model_.nodes.at(PosixModel::root).entries.at("m1");
     const SparseBytes& content = model_.nodes.at(m1).content;
     for (u64 offset = 0; offset < content.size(); offset += page_size) {
@@ -299,7 +327,7 @@ class MatrixPool {
                          std::memcmp(client.data(), expected.data(), expected.size()) == 0;
       if (!equal) return fmt::format("page {} is not lost: {}", offset / page_size, status_name(reply.status));
     }
-    const std::string found = without_m1(PoolText(pool.session()).text());
+    const std::string found = without_m1(PoolText(pool->session()).text());
     return found == without_m1(text_) ? "" : "the pool holds\n" + found;
   }
   static std::string without_m1(const std::string& text) {
@@ -313,7 +341,7 @@ class MatrixPool {
     return rest;
   }
 
-  void corrupt(const Place& place, const u8* page, const std::function<void(CrashPool&)>& scrub) {
+  void corrupt(const Place& place, const u8* page, const std::function<void(ServedPool&)>& scrub) {
     ++counts_.corrupted;
     image_.restore(written_);
     spoil(place);
@@ -327,12 +355,14 @@ class MatrixPool {
   }
 
   MatrixShape shape_;
+  const MatrixEngine& engine_;
   CrashBase base_;
   CrashImage image_;
   LossShape layout_;
   std::vector<u8> garbage_;
   CrashImage::Saved written_;
-  u64 write_count_ = 1;
+  u64 moment_count_ = 1;  // of the writes: how often devices may be lost during them
+  std::vector<std::chrono::nanoseconds> durations_;  // of their operations and checkpoints
   PosixModel model_;   // after the writes
   std::string text_;   // of it
   std::map<u64, std::vector<Place>> m1_pages_;

@@ -105,6 +105,13 @@ inline std::string findings_text(const server::CheckResult& result) {
   return text;
 }
 
+// The memory of an opened device. DeviceError, std::runtime_error.
+inline device::MappedFile map_opened(const server::DeviceFile& file, device::OpenOptions open) {
+  const int descriptor = ::fcntl(file.fd(), F_DUPFD_CLOEXEC, 3);
+  if (descriptor < 0) throw std::runtime_error("no descriptor left");
+  return device::MappedFile::adopt(descriptor, file.path(), std::move(open));
+}
+
 // An engine over the mapped devices of an opened pool, in the memory of `parts`; nothing is loaded yet. `log_seed`
 // 0: it replays a log, and keeps none.
 template <class Parts>
@@ -389,12 +396,10 @@ class BasicTestPool {
 
   void map_again(u32 index) {
     server::OpenedDevice& opened = mounted_->pool->devices[index];
-    const int descriptor = ::fcntl(opened.file.fd(), F_DUPFD_CLOEXEC, 3);
-    if (descriptor < 0) throw std::runtime_error("no descriptor left");
     device::OpenOptions open;
     if (options_.stack) open.stack = options_.stack(index);
     mounted_->retired_files.push_back(std::move(mounted_->files[index]));
-    mounted_->files[index] = device::MappedFile::adopt(descriptor, opened.file.path(), std::move(open));
+    mounted_->files[index] = map_opened(opened.file, std::move(open));
     mounted_->devices[index] = mounted_->files[index].device(index);
     mounted_->devices[index].needs_flush = options_.flush_by_upcall || options_.stack ? 1 : 0;
     opened.state = server::MemberState::here;
@@ -408,12 +413,10 @@ class BasicTestPool {
         mounted_->devices.push_back(mounted_->files.back().device(static_cast<u32>(mounted_->devices.size())));
         continue;
       }
-      const int descriptor = ::fcntl(opened.file.fd(), F_DUPFD_CLOEXEC, 3);
-      if (descriptor < 0) throw std::runtime_error("no descriptor left");
       const u32 index = static_cast<u32>(mounted_->devices.size());
       device::OpenOptions open;
       if (options_.stack) open.stack = options_.stack(index);
-      mounted_->files.push_back(device::MappedFile::adopt(descriptor, opened.file.path(), std::move(open)));
+      mounted_->files.push_back(map_opened(opened.file, std::move(open)));
       mounted_->devices.push_back(mounted_->files.back().device(index));
       // The process does not die, so the mapping is the medium.
       mounted_->devices.back().needs_flush = options_.flush_by_upcall || options_.stack ? 1 : 0;
