@@ -4,9 +4,9 @@
 // that comes too late, even after the slot was reused, either finds nothing or helps the newer fan-out.
 //
 // The command stands on the help board, one cache line that workers without work look at: all of them see it
-// within a microsecond, where handing out an item to each through the run queue takes one a microsecond. A full
-// board costs help, nothing else: who fanned out runs tasks until none is left. A helper runs a few and looks
-// around again. Whoever ends the last task goes on with the command.
+// within a microsecond, where handing out an item to each through the run queue takes one a microsecond. Who fanned out
+// runs tasks until none is left, and asks again after each while the board is full: alone it would take a hundred times
+// as long. A helper runs a few and looks around again. Whoever ends the last task goes on with the command.
 #pragma once
 
 #include "base/bits.hpp"
@@ -32,8 +32,8 @@ GPU4FS_FN inline bool has_open_task(const Engine& engine, u64 entry) {
   return static_cast<u32>(word) < static_cast<u32>(word >> 32);
 }
 
-// Puts the command on the board, in a free place or one whose tasks have all been taken. Leader only.
-GPU4FS_FN inline void ask_for_help(Engine& engine, u32 index) {
+// Puts the command on the board, in a free place or one whose tasks have all been taken. False: there is none. Leader only.
+GPU4FS_FN inline bool ask_for_help(Engine& engine, u32 index) {
   HelpBoard& board = engine.help_board;
   const u64 ticket = fetch_add<Order::relaxed, Scope::engine>(&board.tickets, 1u);
   const u64 entry = (ticket << 32) | (index + 1);
@@ -41,8 +41,15 @@ GPU4FS_FN inline void ask_for_help(Engine& engine, u32 index) {
     u64* const place = &board.entries[(index + i) % help_board_size];
     u64 old = load<Order::relaxed, Scope::engine>(place);
     if (old != 0 && has_open_task(engine, old)) continue;
-    if (compare_exchange<Order::release, Scope::engine>(place, old, entry)) return;
+    if (compare_exchange<Order::release, Scope::engine>(place, old, entry)) return true;
   }
+  return false;
+}
+
+// Leader only; before the last task of the command has ended.
+GPU4FS_FN inline void look_for_help(Engine& engine, CommandState& c) {
+  c.wants_help = ask_for_help(engine, c.index) ? 0 : 1;
+  if (c.wants_help == 0) wake_workers(engine, minimum(c.task_count, engine.config.worker_count) - 1);
 }
 
 GPU4FS_FN inline void begin_fan_out(Engine& engine, CommandState& c, u32 task_count) {
@@ -52,10 +59,8 @@ GPU4FS_FN inline void begin_fan_out(Engine& engine, CommandState& c, u32 task_co
   store<Order::relaxed, Scope::engine>(&c.task_status, static_cast<u32>(Status::ok));
   store<Order::relaxed, Scope::engine>(&c.tasks_left, task_count);
   store<Order::release, Scope::engine>(&c.task_word, u64{task_count} << 32);
-  const u32 helpers = minimum(task_count, engine.config.worker_count) - 1;
-  if (helpers == 0) return;
-  ask_for_help(engine, c.index);
-  wake_workers(engine, helpers);
+  c.wants_help = 0;
+  if (minimum(task_count, engine.config.worker_count) > 1) look_for_help(engine, c);
 }
 
 enum class TaskTake : u32 { none, task, closed };
@@ -139,6 +144,7 @@ GPU4FS_FN GPU4FS_NOINLINE HelpEnd run_tasks(Group g, Engine& engine, CommandStat
     }
     dispatch_task(g, engine, c, taken.task);
     const detail::TaskEnd ended = serial(g, [&] {
+      if (c.wants_help != 0) detail::look_for_help(engine, c);
       const detail::TaskEnd end = detail::end_task(engine, c, taken.counted);
       if (end.leaves) engine.run_queue.push(c.index | item_tasks);
       return end;
