@@ -2,8 +2,9 @@
 // RAID-6 (H. P. Anvin, "The mathematics of RAID-6") and of ISA-L's erasure codes. Addition is exclusive or.
 //
 // Bytes that lie side by side in a word are multiplied together. Where the compiler makes vectors of words, by shifts and
-// masks; in a warp by looking bytes up in registers (Multiplier), for which a GPU has an instruction. There are no tables
-// in memory: what a lock's acquire empties of a cache, the next row would have to fetch again.
+// masks; in a warp by looking bytes up in registers (Multiplier), for which a GPU has an instruction. Not in tables in
+// memory: what a lock's acquire empties of a cache, the next row would have to fetch again. Those that there are, of powers
+// and logarithms, are for the few bytes that say how rows are put together.
 #pragma once
 
 #include "base/access.hpp"
@@ -32,11 +33,26 @@ GPU4FS_FN constexpr u32 reduce(u32 product) {
   return product;
 }
 
-GPU4FS_FN constexpr u32 square(u32 a) {
-  u32 spread = (a | (a << 4)) & 0x0f0fu;
-  spread = (spread | (spread << 2)) & 0x3333u;
-  spread = (spread | (spread << 1)) & 0x5555u;
-  return reduce(spread);
+struct Logarithms {
+  u8 powers[255];  // of 2
+  u8 logs[256];    // of what is not 0
+};
+
+constexpr Logarithms make_logarithms() {
+  Logarithms made{};
+  u32 power = 1;
+  for (u32 exponent = 0; exponent < 255; ++exponent) {
+    made.powers[exponent] = static_cast<u8>(power);
+    made.logs[power] = static_cast<u8>(exponent);
+    power = reduce(power << 1);
+  }
+  return made;
+}
+
+// Static, so that the GPU keeps it in memory and not on every lane's stack.
+GPU4FS_FN inline const Logarithms& logarithms() {
+  static constexpr Logarithms table = make_logarithms();
+  return table;
 }
 
 }  // namespace detail
@@ -49,25 +65,14 @@ GPU4FS_FN constexpr u8 multiply(u8 a, u8 b) {
 }
 
 // generator^exponent
-GPU4FS_FN GPU4FS_NOINLINE constexpr u8 power_of_two(u32 exponent) {
-  const u32 e = exponent % 255;
-  u32 value = 1u << (e >> 5);
-  for (u32 bit = 5; bit-- > 0;) value = detail::reduce(detail::square(value) << (e >> bit & 1));
-  return static_cast<u8>(value);
-}
+GPU4FS_FN inline u8 power_of_two(u32 exponent) { return detail::logarithms().powers[exponent % 255]; }
 
-// 1 / a, a != 0: a^254, the product of a^2, a^4 to a^128.
-GPU4FS_FN GPU4FS_NOINLINE constexpr u8 inverse(u8 a) {
-  u8 value = 1;
-  u32 square = a;
-  for (u32 i = 0; i < 7; ++i) {
-    square = detail::square(square);
-    value = multiply(value, static_cast<u8>(square));
-  }
-  return value;
-}
-static_assert(multiply(inverse(0x53), 0x53) == 1 && power_of_two(255) == 1 && power_of_two(8) == 0x1d);
-static_assert(multiply(power_of_two(200), power_of_two(100)) == power_of_two(45));
+// 1 / a, a != 0.
+GPU4FS_FN inline u8 inverse(u8 a) { return detail::logarithms().powers[(255u - detail::logarithms().logs[a]) % 255]; }
+
+static_assert(detail::make_logarithms().powers[8] == 0x1d && detail::make_logarithms().logs[0x1d] == 8);
+static_assert(multiply(detail::make_logarithms().powers[200], detail::make_logarithms().powers[100]) ==
+              detail::make_logarithms().powers[45]);
 
 GPU4FS_FN constexpr u64 scale(u64 bytes, u8 factor) {
   u64 product = 0;

@@ -63,7 +63,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status make_logged_page(Group g, const LogicalSpace& s
     const RowPlace place = row_place(space.chunks[location.chunk], location.page);
     made.view = row_view(space, location.chunk, place.row);
     made.losses = losses_without(space, made.view, place.slot, lost);
-    if (made.losses.status == Status::ok) made.recipe = choose_parities(made.losses, 0);
+    if (made.losses.status == Status::ok) made.recipe = make_recipe(made.losses, 0);
     return made;
   });
   if (plan.recipe.equation_count == 0) return Status::checksum_mismatch;

@@ -37,7 +37,7 @@ std::vector<std::vector<u8>> compute_parities(u32 parity_count, const std::vecto
   }
   std::vector<std::vector<u8>> parities;
   for (u32 j = 0; j < parity_count; ++j) {
-    const u8* bytes = reinterpret_cast<const u8*>(sums.words[j]);
+    const u8* bytes = reinterpret_cast<const u8*>(sums.pages[j].words);
     parities.emplace_back(bytes, bytes + page_size);
   }
   return parities;
@@ -55,18 +55,18 @@ bool reconstruct_slot(u32 target, u64 included, const std::vector<const u8*>& sl
   }
   for (u32 j = 0; j < parities.size(); ++j) losses.parities |= parities[j] != nullptr ? 1u << j : 0;
   for (u32 choice = 0;; ++choice) {
-    const raid::detail::Recipe recipe = raid::detail::choose_parities(losses, choice);
+    const raid::detail::Recipe recipe = raid::detail::make_recipe(losses, choice);
     if (recipe.equation_count == 0) return false;
-    raid::ParityPages<Lane, 1> sums;
-    raid::clear_parities(Lane{}, sums);
+    raid::SumPage<Lane> sum;
+    raid::clear_sum(Lane{}, sum);
     for (u32 r = 0; r < recipe.equation_count; ++r) {
-      raid::add_scaled(Lane{}, sums, 0, load_page(Lane{}, parities[recipe.powers[r]]), recipe.weights.values[r]);
+      raid::add_scaled(Lane{}, sum, load_page(Lane{}, parities[recipe.powers[r]]), recipe.weights.values[r]);
     }
     for (u32 slot = 0; slot < slots.size(); ++slot) {
       if ((losses.included & ~losses.missing & u64{1} << slot) == 0) continue;
-      raid::add_scaled(Lane{}, sums, 0, load_page(Lane{}, slots[slot]), raid::detail::weight_of_slot(recipe, slot));
+      raid::add_scaled(Lane{}, sum, load_page(Lane{}, slots[slot]), raid::detail::weight_of_slot(recipe, slot));
     }
-    std::memcpy(page, sums.words[0], page_size);
+    std::memcpy(page, sum.words, page_size);
     if (accepts()) return true;
   }
 }

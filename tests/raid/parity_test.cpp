@@ -585,8 +585,8 @@ TEST(Galois, PagesAreMultipliedAndAdded) {
     for (u32 factor = 0; factor < 256; factor += g.size() == 1 ? 1 : 17) {
       ParityPages<Group, 2> sums;
       clear_parities(g, sums);
-      add_page(g, sums, 1, load_aligned_page(g, before));
-      add_scaled(g, sums, 1, load_aligned_page(g, page), static_cast<u8>(factor));
+      add_page(g, sums.pages[1], load_aligned_page(g, before));
+      add_scaled(g, sums.pages[1], load_aligned_page(g, page), static_cast<u8>(factor));
       raise_to_slot(g, sums, 3);
       store_page(g, parity_page(g, sums, 1), after);
       serial(g, [&] {

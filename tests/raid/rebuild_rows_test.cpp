@@ -108,6 +108,52 @@ TEST_P(RebuiltRows, DamageInEveryRowIsRepairedOnTheWay) {
   });
 }
 
+// Parities have no checksums: what a wrong one gives does not match, and another one is taken.
+TEST_P(RebuiltRows, AWrongParityIsPassedOver) {
+  on_all_groups([&](auto g) {
+    std::vector<u8> bytes(count * page_size);
+    u32 device = 0;
+    serial(g, [&] {
+      fill_random(bytes.data(), bytes.size(), 29);
+      chunk().bitmaps.busy[0] |= all_bits();
+      chunk().bitmaps.committed[0] |= all_bits();
+    });
+    const u8* from = serial(g, [&] { return static_cast<const u8*>(bytes.data()); });
+    EXPECT_EQ(write_pages(g, space(), chunk().base_address, count, from, PageUse::data), Status::ok);
+    serial(g, [&] {
+      device = device_of(0);
+      begin(device);
+      const RowRange rows = rows_of_pages(space(), 0, 0, count);
+      for (u64 row = rows.first; row < rows.end; ++row) {
+        const RowView view = row_view(space(), 0, row);
+        if (parity_place(space(), view, 0).device != device) parity_memory(space(), view, 0)[7] ^= 0x10;
+      }
+    });
+    const RebuildOutcome outcome = rebuild_rows(g, space(), 0, 0, count, true);
+    serial(g, [&] {
+      EXPECT_EQ(format::rebuild_count(outcome.counts, format::RebuildCount::looked_at), count);
+      EXPECT_EQ(format::rebuild_count(outcome.counts, format::RebuildCount::unverified), 0u);
+      for (u64 page = 0; page < count; ++page) {
+        EXPECT_EQ(std::memcmp(medium(page), bytes.data() + page * page_size, page_size), 0) << "page " << page;
+      }
+      end(device);
+    });
+  });
+}
+
+TEST_P(RebuiltRows, BitsAreClearedAcrossWords) {
+  u64* words = chunk().rebuild_todo;
+  words[0] = words[1] = ~u64{0};
+  clear_rebuild_todo_bits(chunk(), 60, 0xa5);
+  EXPECT_EQ(words[0], ~(u64{0x5} << 60));
+  EXPECT_EQ(words[1], ~u64{0xa});
+  clear_rebuild_todo_bits(chunk(), 64, ~u64{0});
+  EXPECT_EQ(words[0], ~(u64{0x5} << 60));
+  EXPECT_EQ(words[1], 0u);
+  clear_rebuild_todo_bits(chunk(), 0, 0);
+  words[0] = 0;
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, RebuiltRows,
                          ::testing::Values(test::LevelShape{"raid6_4_4k", format::RaidLevel::raid6, 4, 4096},
                                            test::LevelShape{"raid6_6_16k", format::RaidLevel::raid6, 6, 16384},

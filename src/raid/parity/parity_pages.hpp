@@ -13,15 +13,21 @@ namespace gpu4fs::raid {
 
 inline constexpr u32 parity_count_max = galois::equation_count_max;
 
-// Sums of pages; entry j is meant for parity j.
-template <class Group, u32 count>
-struct ParityPages {
-  Vector16 chunks[count][page_chunk_rows];
+// A sum of pages.
+template <class Group>
+struct SumPage {
+  Vector16 chunks[page_chunk_rows];
 };
 
-template <u32 count>
-struct ParityPages<Lane, count> {
-  alignas(64) u64 words[count][page_size / 8];
+template <>
+struct SumPage<Lane> {
+  alignas(64) u64 words[page_size / 8];
+};
+
+// Entry j is meant for parity j; a single one, if that is said, for another.
+template <class Group, u32 count>
+struct ParityPages {
+  SumPage<Group> pages[count];
 };
 
 namespace detail {
@@ -37,12 +43,12 @@ GPU4FS_FN GPU4FS_FORCE_INLINE void for_each_part(Visit&& visit) {
   }
 }
 
-template <class Group, u32 count>
-GPU4FS_FN constexpr auto& part_of(ParityPages<Group, count>& sums, u32 j, u32 i) {
+template <class Group>
+GPU4FS_FN constexpr auto& part_of(SumPage<Group>& sum, u32 i) {
   if constexpr (Group::size() == 1) {
-    return sums.words[j][i];
+    return sum.words[i];
   } else {
-    return sums.chunks[j][i];
+    return sum.chunks[i];
   }
 }
 
@@ -61,34 +67,45 @@ GPU4FS_FN constexpr Part shifted(Part part) {
 
 }  // namespace detail
 
+template <class Group>
+GPU4FS_FN void clear_sum(Group, SumPage<Group>& sum) {
+  detail::for_each_part<Group>([&](u32 i) { detail::part_of(sum, i) = {}; });
+}
+
 template <class Group, u32 count>
-GPU4FS_FN void clear_parities(Group, ParityPages<Group, count>& sums) {
-  detail::for_each_part<Group>([&](u32 i) {
-    for (u32 j = 0; j < count; ++j) detail::part_of(sums, j, i) = {};
-  });
+GPU4FS_FN void clear_parities(Group g, ParityPages<Group, count>& sums) {
+  GPU4FS_UNROLL
+  for (u32 j = 0; j < count; ++j) clear_sum(g, sums.pages[j]);
 }
 
 // A slot without a page, on the way down.
 template <class Group, u32 count>
 GPU4FS_FN void skip_slot(Group, ParityPages<Group, count>& sums) {
   detail::for_each_part<Group>([&](u32 i) {
-    if constexpr (count > 1) detail::part_of(sums, 1, i) = detail::shifted<1>(detail::part_of(sums, 1, i));
-    if constexpr (count > 2) detail::part_of(sums, 2, i) = detail::shifted<2>(detail::part_of(sums, 2, i));
+    if constexpr (count > 1) detail::part_of(sums.pages[1], i) = detail::shifted<1>(detail::part_of(sums.pages[1], i));
+    if constexpr (count > 2) detail::part_of(sums.pages[2], i) = detail::shifted<2>(detail::part_of(sums.pages[2], i));
   });
 }
 
 // The page of the next lower slot: each sum becomes 2^j times itself plus the page, if `adds` says so. After slots b - 1
-// down to a the sums lack a factor of 2^(j * a).
+// down to a the sums lack a factor of 2^(j * a). A single sum may be for parity `first`.
 template <class Group, u32 count>
-GPU4FS_FN void add_lower_slot(Group, ParityPages<Group, count>& sums, const PageRegisters<Group>& page, bool adds = true) {
+GPU4FS_FN void add_lower_slot(Group g, ParityPages<Group, count>& sums, const PageRegisters<Group>& page, bool adds = true,
+                              u32 first = 0) {
+  if constexpr (count == 1) {
+    for (u32 power = 0; power < first; ++power) {
+      detail::for_each_part<Group>(
+          [&](u32 i) { detail::part_of(sums.pages[0], i) = galois::twice(detail::part_of(sums.pages[0], i)); });
+    }
+  }
   if constexpr (Group::size() == 1) {
-    if (!adds) return skip_slot(Group{}, sums);
+    if (!adds) return skip_slot(g, sums);
     for (u32 i = 0; i < page_size / 8; ++i) {
       u64 word = 0;
       __builtin_memcpy(&word, page.page + 8 * u64{i}, 8);
-      sums.words[0][i] ^= word;
-      if constexpr (count > 1) sums.words[1][i] = detail::shifted<1>(sums.words[1][i]) ^ word;
-      if constexpr (count > 2) sums.words[2][i] = detail::shifted<2>(sums.words[2][i]) ^ word;
+      sums.pages[0].words[i] ^= word;
+      if constexpr (count > 1) sums.pages[1].words[i] = detail::shifted<1>(sums.pages[1].words[i]) ^ word;
+      if constexpr (count > 2) sums.pages[2].words[i] = detail::shifted<2>(sums.pages[2].words[i]) ^ word;
     }
   } else {
     if (count == 1 && !adds) return;
@@ -97,9 +114,9 @@ GPU4FS_FN void add_lower_slot(Group, ParityPages<Group, count>& sums, const Page
     GPU4FS_UNROLL
     for (u32 i = 0; i < page_chunk_rows; ++i) {
       const Vector16 chunk{page.chunks[i].low & mask, page.chunks[i].high & mask};
-      sums.chunks[0][i] = galois::add(sums.chunks[0][i], chunk);
-      if constexpr (count > 1) sums.chunks[1][i] = galois::add(detail::shifted<1>(sums.chunks[1][i]), chunk);
-      if constexpr (count > 2) sums.chunks[2][i] = galois::add(detail::shifted<2>(sums.chunks[2][i]), chunk);
+      sums.pages[0].chunks[i] = galois::add(sums.pages[0].chunks[i], chunk);
+      if constexpr (count > 1) sums.pages[1].chunks[i] = galois::add(detail::shifted<1>(sums.pages[1].chunks[i]), chunk);
+      if constexpr (count > 2) sums.pages[2].chunks[i] = galois::add(detail::shifted<2>(sums.pages[2].chunks[i]), chunk);
     }
   }
 }
@@ -125,66 +142,99 @@ GPU4FS_FN GPU4FS_NOINLINE void raise_to_slot(Group, ParityPages<Group, count>& s
   for (u32 j = 1; j < count; ++j) {
     const auto factor = detail::factor_of<Group>(galois::power_of_two(j * slot));
     detail::for_each_part<Group>([&](u32 i) {
-      detail::part_of(sums, j, i) = galois::scale(detail::part_of(sums, j, i), factor);
+      detail::part_of(sums.pages[j], i) = galois::scale(detail::part_of(sums.pages[j], i), factor);
     });
   }
 }
 
-// sums[j] += page.
-template <class Group, u32 count>
-GPU4FS_FN void add_page(Group, ParityPages<Group, count>& sums, u32 j, const PageRegisters<Group>& page) {
+// sum += page.
+template <class Group>
+GPU4FS_FN void add_page(Group, SumPage<Group>& sum, const PageRegisters<Group>& page) {
   detail::for_each_part<Group>([&](u32 i) {
     if constexpr (Group::size() == 1) {
       u64 word = 0;
       __builtin_memcpy(&word, page.page + 8 * u64{i}, 8);
-      sums.words[j][i] ^= word;
+      sum.words[i] ^= word;
     } else {
-      sums.chunks[j][i] = galois::add(sums.chunks[j][i], page.chunks[i]);
+      sum.chunks[i] = galois::add(sum.chunks[i], page.chunks[i]);
     }
   });
 }
 
-// sums[j] += factor * page.
-template <class Group, u32 count>
-GPU4FS_FN void add_scaled(Group g, ParityPages<Group, count>& sums, u32 j, const PageRegisters<Group>& page, u8 factor) {
-  if (factor == 1) return add_page(g, sums, j, page);
+// sum += factor * page.
+template <class Group>
+GPU4FS_FN void add_scaled(Group g, SumPage<Group>& sum, const PageRegisters<Group>& page, u8 factor) {
+  if (factor == 1) return add_page(g, sum, page);
   const auto by = detail::factor_of<Group>(factor);
   detail::for_each_part<Group>([&](u32 i) {
     if constexpr (Group::size() == 1) {
       u64 word = 0;
       __builtin_memcpy(&word, page.page + 8 * u64{i}, 8);
-      sums.words[j][i] ^= galois::scale(word, by);
+      sum.words[i] ^= galois::scale(word, by);
     } else {
-      sums.chunks[j][i] = galois::add(sums.chunks[j][i], galois::scale(page.chunks[i], by));
+      sum.chunks[i] = galois::add(sum.chunks[i], galois::scale(page.chunks[i], by));
     }
   });
 }
 
-// Sum j as a page that can be hashed and stored.
-template <class Group, u32 count>
-GPU4FS_FN PageRegisters<Group> parity_page(Group, const ParityPages<Group, count>& sums, u32 j) {
+// A sum as a page that can be hashed and stored.
+template <class Group>
+GPU4FS_FN PageRegisters<Group> sum_registers(Group, const SumPage<Group>& sum) {
   PageRegisters<Group> page{};
   if constexpr (Group::size() == 1) {
-    page.page = reinterpret_cast<const u8*>(sums.words[j]);
+    page.page = reinterpret_cast<const u8*>(sum.words);
   } else {
     GPU4FS_UNROLL
-    for (u32 i = 0; i < page_chunk_rows; ++i) page.chunks[i] = sums.chunks[j][i];
+    for (u32 i = 0; i < page_chunk_rows; ++i) page.chunks[i] = sum.chunks[i];
   }
   return page;
 }
 
-// Behind the loop over a row's pages, where calls cost nothing: once in the instruction cache for all that make pages.
-
-// made += factor * sum j.
 template <class Group, u32 count>
-GPU4FS_FN GPU4FS_NOINLINE void add_scaled_sum(Group g, ParityPages<Group, 1>& made, const ParityPages<Group, count>& sums,
-                                              u32 j, u8 factor) {
-  add_scaled(g, made, 0, parity_page(g, sums, j), factor);
+GPU4FS_FN PageRegisters<Group> parity_page(Group g, const ParityPages<Group, count>& sums, u32 j) {
+  return sum_registers(g, sums.pages[j]);
+}
+
+// The `choice`-th set of `count` of the parities that are available, from 0 on, the lowest ones first; 0: there is none of
+// that number.
+GPU4FS_FN GPU4FS_NOINLINE inline u32 choose_parities(u32 available, u32 count, u32 choice) {
+  for (u32 set = 1; set < 1u << parity_count_max; ++set) {
+    if ((set & ~available) == 0 && popcount(u64{set}) == count && choice-- == 0) return set;
+  }
+  return 0;
+}
+
+// Pages as sums of sums: byte j of the weights is what sum j counts for.
+using SumWeights = u32;
+static_assert(parity_count_max <= sizeof(SumWeights));
+
+GPU4FS_FN constexpr SumWeights weight_of_sum(u32 j, u8 weight) { return SumWeights{weight} << (8 * j); }
+
+// Behind the loop over a row's pages, where calls cost nothing: once in the instruction cache for all that make pages.
+namespace detail {
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void combine_sums(Group g, SumPage<Group>& made, const SumPage<Group>* sums, SumWeights weights) {
+  clear_sum(g, made);
+  for (u32 j = 0; weights != 0; ++j, weights >>= 8) {
+    if ((weights & 0xff) != 0) add_scaled(g, made, sum_registers(g, sums[j]), static_cast<u8>(weights & 0xff));
+  }
+}
+
+}  // namespace detail
+
+// The sum of `sums` by their weights: one of them, or it is in `made`.
+template <class Group>
+GPU4FS_FN const SumPage<Group>& weighted_sum(Group g, SumPage<Group>& made, const SumPage<Group>* sums, SumWeights weights) {
+  const u32 lowest = weights == 0 ? 0 : count_trailing_zeros(u64{weights});
+  if (weights == 1u << lowest && lowest % 8 == 0) return sums[lowest / 8];
+  detail::combine_sums(g, made, sums, weights);
+  return made;
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE u64 hash_made_page(Group g, const ParityPages<Group, 1>& made, u64 seed) {
-  return xxh3_registers(g, parity_page(g, made, 0), seed);
+GPU4FS_FN GPU4FS_NOINLINE u64 hash_sum(Group g, const SumPage<Group>& sum, u64 seed) {
+  return xxh3_registers(g, sum_registers(g, sum), seed);
 }
 
 }  // namespace gpu4fs::raid

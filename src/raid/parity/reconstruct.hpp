@@ -53,28 +53,24 @@ struct Recipe {
 };
 
 // The `choice`-th way, from 0 on; equation_count 0: there is none of that number.
-GPU4FS_FN GPU4FS_NOINLINE inline Recipe choose_parities(const Losses& losses, u32 choice) {
+GPU4FS_FN GPU4FS_NOINLINE inline Recipe make_recipe(const Losses& losses, u32 choice) {
   Recipe recipe{};
   const u32 count = popcount(losses.missing);
   if (count > galois::equation_count_max) return recipe;
-  u32 seen = 0;
-  for (u32 set = 1; set < 1u << galois::equation_count_max; ++set) {
-    if ((set & ~losses.parities) != 0 || popcount(u64{set}) != count) continue;
-    if (seen++ != choice) continue;
-    u32 places[galois::equation_count_max] = {};
-    u32 target_index = 0;
-    u32 n = 0;
-    for (u64 left = losses.missing; left != 0; left &= left - 1) {
-      places[n] = static_cast<u32>(count_trailing_zeros(left));
-      if (places[n] == losses.target) target_index = n;
-      ++n;
-    }
-    for (u32 j = 0; j < galois::equation_count_max; ++j) {
-      if ((set >> j & 1) != 0) recipe.powers[recipe.equation_count++] = j;
-    }
-    recipe.weights = galois::solve(recipe.powers, places, count, target_index);
-    return recipe;
+  const u32 set = choose_parities(losses.parities, count, choice);
+  if (set == 0) return recipe;
+  u32 places[galois::equation_count_max] = {};
+  u32 target_index = 0;
+  u32 n = 0;
+  for (u64 left = losses.missing; left != 0; left &= left - 1) {
+    places[n] = static_cast<u32>(count_trailing_zeros(left));
+    if (places[n] == losses.target) target_index = n;
+    ++n;
   }
+  for (u32 j = 0; j < galois::equation_count_max; ++j) {
+    if ((set >> j & 1) != 0) recipe.powers[recipe.equation_count++] = j;
+  }
+  recipe.weights = galois::solve(recipe.powers, places, count, target_index);
   return recipe;
 }
 
@@ -91,17 +87,17 @@ GPU4FS_FN GPU4FS_NOINLINE inline u8 weight_of_slot(const Recipe& recipe, u32 slo
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void combine_row(Group g, const LogicalSpace& space, const RowView& view,
                                            const Losses& losses, const Recipe& recipe, u8* destination) {
-  ParityPages<Group, 1> sums;
-  clear_parities(g, sums);
+  SumPage<Group> sum;
+  clear_sum(g, sum);
   for (u32 r = 0; r < recipe.equation_count; ++r) {
-    add_scaled(g, sums, 0, load_aligned_page(g, parity_memory(space, view, recipe.powers[r])), recipe.weights.values[r]);
+    add_scaled(g, sum, load_aligned_page(g, parity_memory(space, view, recipe.powers[r])), recipe.weights.values[r]);
   }
   for (u64 left = losses.included & ~losses.missing; left != 0; left &= left - 1) {
     const u32 slot = static_cast<u32>(count_trailing_zeros(left));
     const u8* memory = page_memory(space, {view.chunk, 0, row_page(view, slot)}, 0);
-    add_scaled(g, sums, 0, load_aligned_page(g, memory), weight_of_slot(recipe, slot));
+    add_scaled(g, sum, load_aligned_page(g, memory), weight_of_slot(recipe, slot));
   }
-  store_page(g, parity_page(g, sums, 0), destination);
+  store_page(g, sum_registers(g, sum), destination);
   g.sync();
 }
 
@@ -127,7 +123,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool try_parities(Group g, const LogicalSpace& space, 
                                             const Losses& losses, u64 address, u64 checksum, bool verifies,
                                             u8* destination) {
   for (u32 choice = 0;; ++choice) {
-    const Recipe recipe = serial(g, [&] { return choose_parities(losses, choice); });
+    const Recipe recipe = serial(g, [&] { return make_recipe(losses, choice); });
     if (recipe.equation_count == 0) return false;
     combine_row(g, space, view, losses, recipe, destination);
     if (!verifies || xxh3_page(g, destination, address) == checksum) return true;

@@ -33,25 +33,24 @@ struct RowBatch {
   // Entries, a bit each:
   u64 included;     // in the parities
   u64 missing;      // slots that are wanted or included and cannot be read
-  u64 rebuilding;   // slots that are missing and parities that cannot be read, on devices that are being rebuilt
+  u64 rebuilding;   // those that cannot be read, on devices that are being rebuilt: of slots missing ones
   u64 parities;     // that can be read
   // Of a rank of a warp:
   RowView view;     // the row of its first entry; a Lane's row
   u64 memory[entries_of_rank];
   u64 checksums[entries_of_rank];
-  u32 devices[entries_of_rank];
 };
 
-// A row of a batch; slots and parities, a bit each.
+// A row of a batch; its entries, a bit each.
 struct BatchRow {
   RowView view;
-  u32 index;     // in the batch
-  u32 entry;     // its first one
-  u64 included;
-  u64 missing;
-  u64 rebuilding;
-  u32 parities;  // that can be read
-  u32 rebuilding_parities;
+  u32 index;       // in the batch
+  u32 entry;       // its first one
+  u64 included;    // slots
+  u64 missing;     // slots
+  u64 rebuilding;  // slots, and parities behind them
+  u32 parities;    // that can be read; bit j: parity j
+  u32 reserved;
 };
 
 // How many rows of the chunk are looked at together.
@@ -71,14 +70,6 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 rows_of_entries(const RowBatch& batch, u64 
   return rows;
 }
 
-GPU4FS_FN inline u64 entries_of_rows(const RowBatch& batch, u32 rows) {
-  u64 entries = 0;
-  for (u32 i = 0; i < batch.row_count; ++i) {
-    if ((rows >> i & 1) != 0) entries |= low_bits(batch.width) << (i * batch.width);
-  }
-  return entries;
-}
-
 // Rows [row, row + count), at most batch_rows_max(), all of which are dealt with; not looked at.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE RowBatch make_batch(Group g, const LogicalSpace& space, u32 index, u64 row, u32 count) {
@@ -95,14 +86,15 @@ GPU4FS_FN GPU4FS_NOINLINE RowBatch make_batch(Group g, const LogicalSpace& space
   return batch;
 }
 
-// Calls visit(base, slot, is_there) for the entries of the batch, each by its rank; `slot` counts on behind the slots.
+// Calls visit(base, slot, is_there) for the entries of the rows among `rows`, each by its rank; `slot` counts on behind the
+// slots.
 template <class Group, class Visit>
-GPU4FS_FN void for_each_entry(Group g, const RowBatch& batch, Visit&& visit) {
+GPU4FS_FN void for_each_entry(Group g, const RowBatch& batch, u32 rows, Visit&& visit) {
   const u32 end = batch.row_count * batch.width;
   for (u32 base = 0; base < end; base += Group::size()) {
     const u32 entry = base + g.rank();
     const u32 row = entry / batch.width;
-    visit(base, entry - row * batch.width, entry < end && (batch.rows >> row & 1) != 0);
+    visit(base, entry - row * batch.width, entry < end && (rows >> row & 1) != 0);
   }
 }
 
@@ -110,7 +102,7 @@ GPU4FS_FN void for_each_entry(Group g, const RowBatch& batch, Visit&& visit) {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 find_slots_of_pages(Group g, const RowBatch& batch, u64 first, u64 count) {
   u64 found = 0;
-  for_each_entry(g, batch, [&](u32 base, u32 slot, bool is_there) {
+  for_each_entry(g, batch, batch.rows, [&](u32 base, u32 slot, bool is_there) {
     const u64 page = row_page(batch.view, slot);
     const bool holds = is_there && slot < batch.view.slot_count && page >= first && page - first < count;
     found |= u64{g.ballot(holds)} << base;
@@ -122,7 +114,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 find_slots_of_pages(Group g, const RowBatch& batch
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 find_slots_in(Group g, const RowBatch& batch, const u64* bitmap) {
   u64 found = 0;
-  for_each_entry(g, batch, [&](u32 base, u32 slot, bool is_there) {
+  for_each_entry(g, batch, batch.rows, [&](u32 base, u32 slot, bool is_there) {
     const bool holds = is_there && slot < batch.view.slot_count && page_bit(bitmap, row_page(batch.view, slot));
     found |= u64{g.ballot(holds)} << base;
   });
@@ -172,8 +164,6 @@ GPU4FS_FN constexpr u32 rows_passed(const RowBatch& batch, u32 wanted, u32 locke
 struct EntryLook {
   u32 is_readable;
   u32 is_rebuilding;  // and not readable
-  u32 device;
-  u32 reserved;
   u64 memory;         // 0: a lost device has none
 };
 
@@ -181,7 +171,7 @@ struct EntryLook {
 GPU4FS_FN GPU4FS_NOINLINE inline EntryLook look_at_entry(const LogicalSpace& space, const RowView& view, u32 slot) {
   const DevicePlace place = row_entry_place(space, view, slot);
   const device::Device& device = space.devices[place.device];
-  EntryLook look{0, 0, place.device, 0, 0};
+  EntryLook look{0, 0, 0};
   look.is_readable = begin_noted_read(space, place.device, place.offset, page_size) == Status::ok ? 1 : 0;
   if (look.is_readable == 0) look.is_rebuilding = static_cast<u32>(rebuilding_devices(space) >> place.device & 1);
   if (device.base != nullptr) {
@@ -190,48 +180,30 @@ GPU4FS_FN GPU4FS_NOINLINE inline EntryLook look_at_entry(const LogicalSpace& spa
   return look;
 }
 
-template <class Group>
-GPU4FS_FN void keep_look(RowBatch& batch, u32 base, const EntryLook& look) {
-  if constexpr (Group::size() > 1) {
-    if (base == 0) {
-      batch.memory[0] = look.memory;
-      batch.devices[0] = look.device;
-    } else {
-      batch.memory[1] = look.memory;
-      batch.devices[1] = look.device;
-    }
-  }
-}
+enum class LookAt : u32 { slots = 1, parities = 2, both = 3 };
 
-// Slots that are in the parities, and `wanted` ones, also if they are in none.
+// Of some rows the slots that are in the parities, and `wanted` ones, also if they are in none; the parities.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void look_at_slots(Group g, const LogicalSpace& space, RowBatch& batch, u64 wanted) {
+GPU4FS_FN GPU4FS_NOINLINE void look_at_rows(Group g, const LogicalSpace& space, RowBatch& batch, u32 rows, u64 wanted,
+                                            LookAt what) {
   const ChunkState& chunk = space.chunks[batch.chunk];
-  for_each_entry(g, batch, [&](u32 base, u32 slot, bool is_there) {
-    const bool is_slot = is_there && slot < batch.view.slot_count;
+  for_each_entry(g, batch, rows, [&](u32 base, u32 slot, bool is_there) {
+    const bool is_slot = is_there && slot < batch.view.slot_count && what != LookAt::parities;
+    const bool is_parity = is_there && slot >= batch.data_slots && what != LookAt::slots;
     Vector16 descriptor{};
     if (is_slot) descriptor = load_shared_16(&chunk.descriptors[row_page(batch.view, slot)]);
     const bool is_included = (descriptor.high >> 32 & format::page_flag_in_parity) != 0;
-    const bool is_needed = is_slot && (is_included || (wanted >> (base + g.rank()) & 1) != 0);
+    const bool is_needed = is_parity || (is_slot && (is_included || (wanted >> (base + g.rank()) & 1) != 0));
     const EntryLook look = is_needed ? look_at_entry(space, batch.view, slot) : EntryLook{};
     batch.included |= u64{g.ballot(is_included)} << base;
-    batch.missing |= u64{g.ballot(is_needed && look.is_readable == 0)} << base;
+    batch.missing |= u64{g.ballot(is_slot && is_needed && look.is_readable == 0)} << base;
+    batch.parities |= u64{g.ballot(is_parity && look.is_readable != 0)} << base;
     batch.rebuilding |= u64{g.ballot(look.is_rebuilding != 0)} << base;
-    if (is_slot) keep_look<Group>(batch, base, look);
-    if (Group::size() > 1 && is_slot) batch.checksums[base == 0 ? 0 : 1] = descriptor.low;
-  });
-}
-
-// The parities of some rows.
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void look_at_parities(Group g, const LogicalSpace& space, RowBatch& batch, u32 rows) {
-  const u64 entries = entries_of_rows(batch, rows);
-  for_each_entry(g, batch, [&](u32 base, u32 slot, bool is_there) {
-    const bool is_needed = is_there && slot >= batch.data_slots && (entries >> (base + g.rank()) & 1) != 0;
-    const EntryLook look = is_needed ? look_at_entry(space, batch.view, slot) : EntryLook{};
-    batch.parities |= u64{g.ballot(look.is_readable != 0)} << base;
-    batch.rebuilding |= u64{g.ballot(look.is_rebuilding != 0)} << base;
-    if (is_needed) keep_look<Group>(batch, base, look);
+    if constexpr (Group::size() > 1) {
+      // Constant indexes, so that they stay in registers.
+      if (is_needed) batch.memory[base == 0 ? 0 : 1] = look.memory;
+      if (is_slot) batch.checksums[base == 0 ? 0 : 1] = descriptor.low;
+    }
   });
 }
 
@@ -244,9 +216,8 @@ GPU4FS_FN GPU4FS_NOINLINE BatchRow row_of_batch(Group g, const RowBatch& batch, 
   const u64 slots = low_bits(batch.data_slots);
   row.included = bits_of_row(batch, batch.included, index) & slots;
   row.missing = bits_of_row(batch, batch.missing, index) & slots;
-  row.rebuilding = bits_of_row(batch, batch.rebuilding, index) & slots;
+  row.rebuilding = bits_of_row(batch, batch.rebuilding, index);
   row.parities = static_cast<u32>(bits_of_row(batch, batch.parities, index) >> batch.data_slots);
-  row.rebuilding_parities = static_cast<u32>(bits_of_row(batch, batch.rebuilding, index) >> batch.data_slots);
   return row;
 }
 
@@ -282,21 +253,17 @@ GPU4FS_FN u64 checksum_of_slot(Group g, const LogicalSpace& space, const RowBatc
   }
 }
 
-// The lowest parities that can be read, as many as there are pages missing, or 0: there are too few.
-GPU4FS_FN inline u32 parities_for(u64 missing, u32 parities) {
-  const u32 needed = popcount(missing);
-  u32 chosen = 0;
-  for (u32 n = 0; n < needed; ++n) {
-    const u32 lowest = parities & (~parities + 1);
-    if (lowest == 0) return 0;
-    chosen |= lowest;
-    parities &= ~lowest;
-  }
-  return chosen;
-}
+// The lowest parities that can be read, as many as there are pages missing, or 0: there are none missing, or too few.
+GPU4FS_FN inline u32 parities_for(u64 missing, u32 parities) { return choose_parities(parities, popcount(missing), 0); }
 
-// Of `parities`, as many as there are pages missing, in the n-th missing page.
-GPU4FS_FN GPU4FS_NOINLINE inline galois::Weights weights_of_missing(u64 missing, u32 parities, u32 n) {
+// How an entry of a row, a missing slot or a parity that is made anew, follows from the row's sums. Sum j is parity j of
+// the pages that are there, and, if j is one of `parities`, as many as there are pages missing, what of parity j is missing.
+GPU4FS_FN GPU4FS_NOINLINE inline SumWeights weights_of_entry(u64 missing, u32 parities, u32 data_slots, u32 entry) {
+  const bool is_parity = entry >= data_slots;
+  SumWeights weights = is_parity ? weight_of_sum(entry - data_slots, 1) : 0;
+  if (missing == 0) return weights;
+  // The sum of parity 0 is the missing page.
+  if (!is_parity && parities == 1) return weight_of_sum(0, 1);
   u32 powers[galois::equation_count_max] = {};
   u32 places[galois::equation_count_max] = {};
   const u32 count = popcount(missing);
@@ -306,39 +273,67 @@ GPU4FS_FN GPU4FS_NOINLINE inline galois::Weights weights_of_missing(u64 missing,
     places[i] = count_trailing_zeros(missing);
     powers[i] = count_trailing_zeros(u64{parities});
   }
-  return galois::solve(powers, places, count, n);
+  for (u32 n = 0; n < count; ++n) {
+    if (!is_parity && places[n] != entry) continue;
+    const u8 factor = is_parity ? galois::power_of_two((entry - data_slots) * places[n]) : u8{1};
+    const galois::Weights page = galois::solve(powers, places, count, n);
+    for (u32 r = 0; r < count; ++r) weights ^= weight_of_sum(powers[r], galois::multiply(factor, page.values[r]));
+  }
+  return weights;
 }
 
-// The weights of all missing pages, with the parities of parities_for(): of the n-th one of row i they are rank
-// i * (parities of a row) + n's. A Lane finds them out when it needs them.
+// The weights of some entries of the batch, with the parities of parities_for(): of the n-th one of row i they are rank
+// i * (parities of a row) + n's, for no more entries of a row than it has parities. A Lane finds them out when it needs
+// them.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE galois::Weights own_weights(Group g, const RowBatch& batch) {
-  if (Group::size() == 1 || batch.missing == 0) return {};
+GPU4FS_FN GPU4FS_NOINLINE SumWeights own_weights(Group g, const RowBatch& batch, u64 entries) {
+  if (Group::size() == 1 || entries == 0) return 0;
   const u32 parity_count = batch.width - batch.data_slots;
   const u32 index = g.rank() / parity_count;
-  const u32 n = g.rank() % parity_count;
-  if (index >= batch.row_count) return {};
+  if (index >= batch.row_count) return 0;
+  u64 left = bits_of_row(batch, entries, index);
+  for (u32 n = g.rank() % parity_count; n > 0; --n) left &= left - 1;
   const u64 missing = bits_of_row(batch, batch.missing, index);
   const u32 chosen = parities_for(missing, static_cast<u32>(bits_of_row(batch, batch.parities, index) >> batch.data_slots));
-  return n < popcount(missing) && chosen != 0 ? weights_of_missing(missing, chosen, n) : galois::Weights{};
+  if (left == 0 || (missing != 0 && chosen == 0)) return 0;
+  return weights_of_entry(missing, chosen, batch.data_slots, count_trailing_zeros(left));
 }
 
+// Of an entry that `entries`, those of own_weights() in this row, has.
 template <class Group>
-GPU4FS_FN galois::Weights weights_in(Group g, const RowBatch& batch, const BatchRow& row, const galois::Weights& own, u32 n) {
+GPU4FS_FN SumWeights weights_in(Group g, const RowBatch& batch, const BatchRow& row, SumWeights own, u64 entries, u32 entry) {
   if constexpr (Group::size() > 1) {
+    const u32 n = popcount(entries & low_bits(entry));
     return g.shuffle(own, row.index * (batch.width - batch.data_slots) + n);
   } else {
-    return weights_of_missing(row.missing, parities_for(row.missing, row.parities), n);
+    return weights_of_entry(row.missing, parities_for(row.missing, row.parities), batch.data_slots, entry);
   }
 }
 
-// Adds up the pages of `present` that are in the parities, and to sum j parity j, if `parities` has its bit. Of each page
-// accept(page, slot) says whether it is good, and behind its sum comes pass(page, slot); what is not good ends it with
-// false.
+// Sums of a row: for parities [first, first + count). More than one are from 0 on.
+struct SumRange {
+  u32 first;
+  u32 count;
+};
+
+// Those for some parities, a bit each.
+GPU4FS_FN inline SumRange sums_for(u64 parities) {
+  if (parities == 0) return {0, 1};
+  const u32 last = log2_floor(parities);
+  return (parities & (parities - 1)) == 0 ? SumRange{last, 1} : SumRange{0, last + 1};
+}
+
+// Adds up the pages of `present` that are in the parities, and to the sum for parity j that one, if `parities` has its bit;
+// sums are for parities from `first` on. Of each page accept(page, slot) says whether it is good, and behind its sum comes
+// pass(page, slot); what is not good ends it with false, and `result` is not set.
 template <u32 count, class Group, class Accept, class Pass>
 GPU4FS_FN GPU4FS_FORCE_INLINE bool sum_slots_and_parities(Group g, const LogicalSpace& space, const RowBatch& batch,
-                                                          const BatchRow& row, u64 present, u32 parities,
-                                                          ParityPages<Group, count>& sums, Accept&& accept, Pass&& pass) {
+                                                          const BatchRow& row, u64 present, u32 parities, u32 first,
+                                                          ParityPages<Group, count>& result, Accept&& accept, Pass&& pass) {
+  // A warp has registers for one sum; more are in memory, be it spilled.
+  constexpr bool is_local = Group::size() > 1 && count == 1;
+  ParityPages<Group, count> local;
+  ParityPages<Group, count>& sums = is_local ? local : result;
   clear_parities(g, sums);
   PageRegisters<Group> next{};
   const auto load_next = [&] {
@@ -355,7 +350,7 @@ GPU4FS_FN GPU4FS_FORCE_INLINE bool sum_slots_and_parities(Group g, const Logical
       load_next();
       if (!accept(page, slot)) return false;
     }
-    add_lower_slot(g, sums, page, is_present && (row.included >> slot & 1) != 0);
+    add_lower_slot(g, sums, page, is_present && (row.included >> slot & 1) != 0, first);
     if (is_present) pass(page, slot);
   }
   while (parities != 0) {
@@ -363,8 +358,9 @@ GPU4FS_FN GPU4FS_FORCE_INLINE bool sum_slots_and_parities(Group g, const Logical
     const PageRegisters<Group> page = next;
     parities &= parities - 1;
     load_next();
-    add_page(g, sums, j, page);
+    add_page(g, sums.pages[j - first], page);
   }
+  if constexpr (is_local) result = local;
   return true;
 }
 

@@ -40,9 +40,8 @@ struct RowReadPlan {
   BatchRow row;
   u64 wanted;     // slots, a bit each
   u32 parities;   // that the missing ones are made from, a bit each
-  u32 sum_count;  // 0: nothing that is wanted is missing
+  SumRange sums;  // none: nothing that is wanted is missing
   u32 is_possible;
-  u32 reserved;
 };
 
 template <class Group>
@@ -54,7 +53,7 @@ GPU4FS_FN RowReadPlan plan_row_read(Group g, const RowBatch& batch, u64 wanted, 
   if ((plan.row.missing & plan.wanted) == 0) return plan;
   plan.parities = parities_for(plan.row.missing, plan.row.parities);
   plan.is_possible = plan.parities != 0 && (plan.row.missing & ~plan.row.included) == 0 ? 1 : 0;
-  plan.sum_count = plan.parities == 0 ? 0 : log2_floor(u64{plan.parities}) + 1;
+  plan.sums = sums_for(plan.parities);
   return plan;
 }
 
@@ -88,14 +87,14 @@ GPU4FS_FN void give_out(Group g, const RowTarget& target, const RowReadPlan& pla
   }
 }
 
-// The pages that are there and the parities that are used: sums[j] is what is missing of parity j then.
+// The pages that are there and the parities that are used: sums are what is missing of these then.
 template <class Group, u32 count>
 GPU4FS_FN GPU4FS_NOINLINE bool sum_present(Group g, const LogicalSpace& space, const RowTarget& target,
                                            const RowBatch& batch, const RowReadPlan& plan,
                                            ParityPages<Group, count>& sums) {
   const u64 present = (plan.wanted | plan.row.included) & ~plan.row.missing;
   return sum_slots_and_parities<count>(
-      g, space, batch, plan.row, present, plan.parities, sums,
+      g, space, batch, plan.row, present, plan.parities, plan.sums.first, sums,
       [&](const PageRegisters<Group>& page, u32 slot) {
         return (plan.wanted >> slot & 1) == 0 || verify_slot(g, space, target, batch, plan, page, slot);
       },
@@ -104,41 +103,40 @@ GPU4FS_FN GPU4FS_NOINLINE bool sum_present(Group g, const LogicalSpace& space, c
       });
 }
 
-// What is wanted and missing.
-template <class Group, u32 count>
+// What is wanted and missing. Of parity 0 all missing pages add up to its sum: the last one is what the others leave of it.
+template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool make_missing(Group g, const LogicalSpace& space, const RowTarget& target,
-                                            const RowBatch& batch, const galois::Weights& own, const RowReadPlan& plan,
-                                            const ParityPages<Group, count>& sums) {
+                                            const RowBatch& batch, SumWeights own, const RowReadPlan& plan,
+                                            SumPage<Group>* sums) {
   const u64 missing = plan.row.missing;
+  const bool adds_up = (plan.parities & 1) != 0 && (missing & ~plan.wanted) == 0;
   for (u64 left = missing & plan.wanted; left != 0; left &= left - 1) {
     const u32 slot = count_trailing_zeros(left);
-    const galois::Weights weights = weights_in(g, batch, plan.row, own, popcount(missing & low_bits(slot)));
-    ParityPages<Group, 1> made;
-    clear_parities(g, made);
-    u32 parities = plan.parities;
-    for (u32 r = 0; parities != 0; ++r, parities &= parities - 1) {
-      add_scaled_sum(g, made, sums, count_trailing_zeros(parities), weights.values[r]);
-    }
+    const bool is_last = (left & (left - 1)) == 0;
+    SumWeights weights = weight_of_sum(0, 1);
+    if (!adds_up || !is_last) weights = weights_in(g, batch, plan.row, own, missing, slot) >> (8 * plan.sums.first);
+    SumPage<Group> made;
+    const SumPage<Group>& page = weighted_sum(g, made, sums, weights);
     if constexpr (Group::size() == 1) {
-      if (!verify_slot(g, space, target, batch, plan, parity_page(g, made, 0), slot)) return false;
+      if (!verify_slot(g, space, target, batch, plan, sum_registers(g, page), slot)) return false;
     } else {
       const u64 address = space.chunks[target.chunk].base_address + row_page(plan.row.view, slot) * page_size;
-      if (target.verifies != 0 &&
-          hash_made_page(g, made, address) != checksum_of_slot(g, space, batch, plan.row, slot)) {
+      if (target.verifies != 0 && hash_sum(g, page, address) != checksum_of_slot(g, space, batch, plan.row, slot)) {
         return false;
       }
-      give_out(g, target, plan, parity_page(g, made, 0), slot);
+      give_out(g, target, plan, sum_registers(g, page), slot);
     }
+    if (adds_up && !is_last) add_page(g, sums[0], sum_registers(g, page));
   }
   return true;
 }
 
 template <u32 count, class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool read_with_parities(Group g, const LogicalSpace& space, const RowTarget& target,
-                                                  const RowBatch& batch, const galois::Weights& own,
-                                                  const RowReadPlan& plan) {
+                                                  const RowBatch& batch, SumWeights own, const RowReadPlan& plan) {
   ParityPages<Group, count> sums;
-  return sum_present(g, space, target, batch, plan, sums) && make_missing(g, space, target, batch, own, plan, sums);
+  return sum_present(g, space, target, batch, plan, sums) &&
+         make_missing(g, space, target, batch, own, plan, sums.pages);
 }
 
 template <class Group>
@@ -159,9 +157,9 @@ GPU4FS_FN GPU4FS_NOINLINE bool read_present(Group g, const LogicalSpace& space, 
 
 template <class Group>
 GPU4FS_FN bool read_planned_row(Group g, const LogicalSpace& space, const RowTarget& target, const RowBatch& batch,
-                                const galois::Weights& own, const RowReadPlan& plan) {
+                                SumWeights own, const RowReadPlan& plan) {
   if (plan.is_possible == 0) return false;
-  switch (plan.sum_count) {
+  switch (plan.sums.count) {
     case 0: return read_present(g, space, target, batch, plan);
     case 1: return read_with_parities<1>(g, space, target, batch, own, plan);
     case 2: return read_with_parities<2>(g, space, target, batch, own, plan);
@@ -188,11 +186,12 @@ GPU4FS_FN GPU4FS_NOINLINE RowsRead read_rows(Group g, const LogicalSpace& space,
   const u32 wanted_rows = detail::rows_of_entries(batch, wanted);
   if (wanted_rows == 0) return {most, 0};
   batch.rows = detail::lock_rows(g, space, batch, wanted_rows);
-  detail::look_at_slots(g, space, batch, wanted);
+  detail::look_at_rows(g, space, batch, batch.rows, wanted, detail::LookAt::slots);
   if (batch.missing != 0) {
-    detail::look_at_parities(g, space, batch, detail::rows_of_entries(batch, batch.missing & wanted));
+    const u32 rows = detail::rows_of_entries(batch, batch.missing & wanted);
+    detail::look_at_rows(g, space, batch, rows, 0, detail::LookAt::parities);
   }
-  const galois::Weights own = detail::own_weights(g, batch);
+  const SumWeights own = detail::own_weights(g, batch, batch.missing);
   RowsRead done{detail::rows_passed(batch, wanted_rows, batch.rows), 0};
   u64 made = 0;
   for (u32 left = batch.rows; left != 0; left &= left - 1) {

@@ -121,7 +121,7 @@ GPU4FS_FN GPU4FS_NOINLINE WriteBatch plan_rows_to_write(Group g, const LogicalSp
   if constexpr (Group::size() > 1) {
     if (batch.is_plain == 0) return batch;
     batch.is_planned = 1;
-    for_each_entry(g, batch.rows, [&](u32 base, u32 slot, bool is_there) {
+    for_each_entry(g, batch.rows, batch.rows.rows, [&](u32 base, u32 slot, bool is_there) {
       const RowView& view = batch.rows.view;
       if (!is_there || (slot >= view.slot_count && slot < batch.rows.data_slots)) return;
       const DevicePlace place = row_entry_place(space, view, slot);
@@ -311,7 +311,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status add_to_parities(Group g, LogicalSpace& space, c
   if (plan.status == Status::ok) {
     for (u32 j = 0; j < count && plan.adds != 0; ++j) {
       if ((plan.parities >> j & 1) == 0) continue;
-      add_page(g, sums, j, load_aligned_page(g, parity_memory(space, view, j)));
+      add_page(g, sums.pages[j], load_aligned_page(g, parity_memory(space, view, j)));
     }
     store_parities(g, space, view, plan.parities, sums);
   }

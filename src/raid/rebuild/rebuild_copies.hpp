@@ -213,9 +213,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 take_copies_to_rebuild(const ChunkState& ch
   if (todo == 0) return 0;
   const u64 free = todo & ~bitmap_bits_64(chunk, chunk.bitmaps.busy, page);
   const u64 settled = todo & settled_pages(chunk, page) & ~free;
-  for (u64 bits = free | settled; bits != 0; bits &= bits - 1) {
-    clear_rebuild_todo(chunk, page + count_trailing_zeros(bits));
-  }
+  clear_rebuild_todo_bits(chunk, page, free | settled);
   return settled;
 }
 

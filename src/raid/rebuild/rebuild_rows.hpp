@@ -18,108 +18,36 @@
 namespace gpu4fs::raid {
 namespace detail {
 
-inline constexpr u32 first_parity_output = 64;  // outputs: slots, and from here on parities
-
-struct RowRebuild {
-  BatchRow row;
-  u32 output_count;
-  u32 outputs[parity_count_max];
-};
-
-// How the missing slots follow from parities.
+// How the outputs of a row, entries that are made, follow from what is there.
 struct RowRecipe {
-  u32 equation_count;  // 0: nothing is missing
-  u32 is_possible;
-  u32 powers[parity_count_max];
-  u32 places[parity_count_max];                    // the missing slots
-  u8 weights[parity_count_max][parity_count_max];  // of a missing one, by equation
+  u32 parities;   // that are used, a bit each
+  SumRange sums;
+  u32 is_first;   // 1: parities_for(), for which ranks have the weights
+  SumWeights own;
 };
 
-// Outputs that are rebuilt: slots, then parities.
-GPU4FS_FN inline RowRebuild choose_outputs(const BatchRow& row) {
-  RowRebuild rebuild{};
-  rebuild.row = row;
-  for (u64 left = row.rebuilding; left != 0 && rebuild.output_count < parity_count_max; left &= left - 1) {
-    rebuild.outputs[rebuild.output_count++] = count_trailing_zeros(left);
-  }
-  for (u32 left = row.rebuilding_parities; left != 0 && rebuild.output_count < parity_count_max; left &= left - 1) {
-    rebuild.outputs[rebuild.output_count++] = first_parity_output + count_trailing_zeros(left);
-  }
-  return rebuild;
+// With the `choice`-th set of parities; without any, though pages are missing, there is none of that number.
+GPU4FS_FN inline RowRecipe make_recipe(const RowBatch& batch, const BatchRow& row, u64 outputs, SumWeights own, u32 choice) {
+  const u32 parities = choose_parities(row.parities, popcount(row.missing), choice);
+  return {parities, sums_for(parities | outputs >> batch.data_slots), choice == 0 ? 1u : 0u, own};
 }
 
-// The `choice`-th way.
-GPU4FS_FN GPU4FS_NOINLINE inline RowRecipe choose_recipe(const BatchRow& row, u32 choice) {
-  RowRecipe recipe{};
-  recipe.is_possible = row.missing == 0 && choice == 0 ? 1 : 0;
-  if (row.missing == 0 || popcount(row.missing) > parity_count_max) return recipe;
-  u32 n = 0;
-  for (u64 left = row.missing; left != 0; left &= left - 1, ++n) {
-    const Losses losses{Status::ok, count_trailing_zeros(left), row.parities, 0, row.included, row.missing};
-    const Recipe one = choose_parities(losses, choice);
-    if (one.equation_count == 0) return recipe;
-    recipe.places[n] = losses.target;
-    recipe.equation_count = one.equation_count;
-    for (u32 r = 0; r < one.equation_count; ++r) {
-      recipe.powers[r] = one.powers[r];
-      recipe.weights[n][r] = one.weights.values[r];
-    }
-  }
-  GPU4FS_CHECK_EQ(n, recipe.equation_count);
-  recipe.is_possible = 1;
-  return recipe;
-}
-
-// The first way, whose weights are known already.
 template <class Group>
-GPU4FS_FN RowRecipe first_recipe(Group g, const RowBatch& batch, const BatchRow& row, const galois::Weights& own) {
-  RowRecipe recipe{};
-  const u32 parities = parities_for(row.missing, row.parities);
-  recipe.is_possible = row.missing == 0 || parities != 0 ? 1 : 0;
-  if (parities == 0) return recipe;
-  recipe.equation_count = popcount(row.missing);
-  u64 missing = row.missing;
-  u32 powers = parities;
-  for (u32 n = 0; n < recipe.equation_count; ++n, missing &= missing - 1, powers &= powers - 1) {
-    recipe.places[n] = count_trailing_zeros(missing);
-    recipe.powers[n] = count_trailing_zeros(powers);
-    const galois::Weights weights = weights_in(g, batch, row, own, n);
-    for (u32 r = 0; r < recipe.equation_count; ++r) recipe.weights[n][r] = weights.values[r];
-  }
-  return recipe;
+GPU4FS_FN SumWeights weights_of_output(Group g, const RowBatch& batch, const BatchRow& row, const RowRecipe& recipe,
+                                       u32 output) {
+  const SumWeights weights = recipe.is_first != 0
+                                 ? weights_in(g, batch, row, recipe.own, row.rebuilding, output)
+                                 : weights_of_entry(row.missing, recipe.parities, batch.data_slots, output);
+  return weights >> (8 * recipe.sums.first);
 }
 
-// What equation r counts for in an output.
-GPU4FS_FN GPU4FS_NOINLINE inline u8 weight_of_equation(const RowRecipe& recipe, u32 output, u32 r) {
-  u8 weight = 0;
-  for (u32 n = 0; n < recipe.equation_count; ++n) {
-    if (output == recipe.places[n]) return recipe.weights[n][r];
-    if (output < first_parity_output) continue;
-    const u32 power = (output - first_parity_output) * recipe.places[n];
-    weight ^= galois::multiply(galois::power_of_two(power), recipe.weights[n][r]);
-  }
-  return weight;
-}
-
-// Sums that are needed: of the parities that are used and of those that are made.
-GPU4FS_FN inline u32 sums_needed(const RowRebuild& rebuild, const RowRecipe& recipe) {
-  u32 count = 1;
-  for (u32 r = 0; r < recipe.equation_count; ++r) count = maximum(count, recipe.powers[r] + 1);
-  for (u32 o = 0; o < rebuild.output_count; ++o) {
-    if (rebuild.outputs[o] >= first_parity_output) count = maximum(count, rebuild.outputs[o] - first_parity_output + 1);
-  }
-  return count;
-}
-
-// One reading of the row: sum j becomes parity j of the pages that are there, and, of parities that are used, what is
-// missing of it. Answers the slots that do not match their checksum: sums of a row with such ones are worth nothing.
+// One reading of the row: sums become the parities of the pages that are there, and, of parities that are used, what is
+// missing of them. Answers the slots that do not match their checksum: sums of a row with such ones are worth nothing.
 template <u32 count, class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 sum_readable(Group g, const LogicalSpace& space, const RowBatch& batch, const BatchRow& row,
                                            const RowRecipe& recipe, ParityPages<Group, count>& sums) {
   const bool verifies = space.data_checksums != 0;
   const u64 base = space.chunks[batch.chunk].base_address;
-  u32 parities = 0;
-  for (u32 r = 0; r < recipe.equation_count; ++r) parities |= 1u << recipe.powers[r];
   u64 bad = 0;
   // Of what is included nothing changes under the lock.
   const auto verify = [&](const PageRegisters<Group>& page, u32 slot) {
@@ -128,8 +56,8 @@ GPU4FS_FN GPU4FS_NOINLINE u64 sum_readable(Group g, const LogicalSpace& space, c
     if (xxh3_registers(g, page, address) != checksum_of_slot(g, space, batch, row, slot)) bad |= u64{1} << slot;
     return true;
   };
-  (void)sum_slots_and_parities<count>(g, space, batch, row, row.included & ~row.missing, parities, sums, verify,
-                                      [](const PageRegisters<Group>&, u32) {});
+  (void)sum_slots_and_parities<count>(g, space, batch, row, row.included & ~row.missing, recipe.parities,
+                                      recipe.sums.first, sums, verify, [](const PageRegisters<Group>&, u32) {});
   return bad;
 }
 
@@ -154,20 +82,23 @@ GPU4FS_FN GPU4FS_NOINLINE inline OutputPlace announce_output(const LogicalSpace&
           device::memory_at(device, place.offset, page_size)};
 }
 
-// A warp knows where it goes from its look at the row.
+// A warp knows where it goes from its look at the row, which says too that the device is being rebuilt.
 template <class Group>
 GPU4FS_FN OutputPlace begin_output(Group g, const LogicalSpace& space, const RowBatch& batch, const BatchRow& row,
                                    u32 output) {
-  const u32 slot = output < first_parity_output ? output : batch.data_slots + (output - first_parity_output);
   if constexpr (Group::size() > 1) {
-    if (!is_stacked(space)) {
-      const u32 entry = row.entry + slot;
-      const u32 device = of_entry(g, batch.devices, entry);
-      const bool is_taken = serial(g, [&] { return is_rebuilding(space, device) && !device_has_failed(space, device); });
-      return {is_taken ? Status::ok : Status::device_failed, device, 0, known_memory(g, batch, entry)};
-    }
+    if (!is_stacked(space)) return {Status::ok, 0, 0, known_memory(g, batch, row.entry + output)};
   }
-  return serial(g, [&] { return announce_output(space, row.view, slot); });
+  return serial(g, [&] { return announce_output(space, row.view, output); });
+}
+
+// What stands there, on a device that is being rebuilt.
+template <class Group>
+GPU4FS_FN bool can_be_read(Group g, const LogicalSpace& space, const BatchRow& row, u32 entry) {
+  return serial(g, [&] {
+    const DevicePlace place = row_entry_place(space, row.view, entry);
+    return device::begin_known_read(space.devices[place.device], place.offset, page_size) == Status::ok;
+  });
 }
 
 enum class OutputResult : u32 { mismatch, is_there, stored };
@@ -178,38 +109,29 @@ GPU4FS_FN OutputResult store_output(Group g, const LogicalSpace& space, const Ro
                                     u32 output, const PageRegisters<Group>& page, bool is_fresh) {
   const OutputPlace place = begin_output(g, space, batch, row, output);
   if (place.status != Status::ok) return OutputResult::is_there;
-  const bool readable = !is_fresh && serial(g, [&] {
-    return device::begin_known_read(space.devices[place.device], place.offset, page_size) == Status::ok;
-  });
-  const bool stores = !readable || !same_page(g, page, load_aligned_page(g, place.memory));
+  const bool stores = is_fresh || !can_be_read(g, space, row, output) || !same_page(g, page, load_aligned_page(g, place.memory));
   if (stores) store_page(g, page, place.memory);
-  g.sync();
-  if (is_stacked(space)) serial(g, [&] { device::end_write(space.devices[place.device], place.offset, page_size); });
+  if (is_stacked(space)) {
+    g.sync();
+    serial(g, [&] { device::end_write(space.devices[place.device], place.offset, page_size); });
+  }
   return stores ? OutputResult::stored : OutputResult::is_there;
 }
 
 // Makes an output from the sums; pages among them are what they should be, or it is a mismatch. `stores`: and brings it
 // to its place.
-template <u32 count, class Group>
+template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE OutputResult make_output(Group g, const LogicalSpace& space, const RowBatch& batch,
-                                                   const RowRebuild& rebuild, const RowRecipe& recipe,
-                                                   const ParityPages<Group, count>& sums, u32 output, bool stores,
-                                                   bool is_fresh) {
-  ParityPages<Group, 1> made;
-  clear_parities(g, made);
-  if (output >= first_parity_output) add_page(g, made, 0, parity_page(g, sums, output - first_parity_output));
-  for (u32 r = 0; r < recipe.equation_count; ++r) {
-    const u8 weight = weight_of_equation(recipe, output, r);
-    add_scaled_sum(g, made, sums, recipe.powers[r], weight);
-  }
-  if (output < first_parity_output && space.data_checksums != 0) {
-    const u64 address = space.chunks[batch.chunk].base_address + row_page(rebuild.row.view, output) * page_size;
-    if (hash_made_page(g, made, address) != checksum_of_slot(g, space, batch, rebuild.row, output)) {
-      return OutputResult::mismatch;
-    }
+                                                   const BatchRow& row, const RowRecipe& recipe,
+                                                   const SumPage<Group>* sums, u32 output, bool stores, bool is_fresh) {
+  SumPage<Group> made;
+  const SumPage<Group>& page = weighted_sum(g, made, sums, weights_of_output(g, batch, row, recipe, output));
+  if (output < batch.data_slots && space.data_checksums != 0) {
+    const u64 address = space.chunks[batch.chunk].base_address + row_page(row.view, output) * page_size;
+    if (hash_sum(g, page, address) != checksum_of_slot(g, space, batch, row, output)) return OutputResult::mismatch;
   }
   if (!stores) return OutputResult::is_there;
-  return store_output(g, space, batch, rebuild.row, output, parity_page(g, made, 0), is_fresh);
+  return store_output(g, space, batch, row, output, sum_registers(g, page), is_fresh);
 }
 
 struct RowAttempt {
@@ -221,15 +143,16 @@ struct RowAttempt {
 // With one choice of parities. Nothing is stored unless all outputs match.
 template <u32 count, class Group>
 GPU4FS_FN GPU4FS_NOINLINE RowAttempt make_outputs(Group g, const LogicalSpace& space, const RowBatch& batch,
-                                                  const RowRebuild& rebuild, const RowRecipe& recipe, bool is_fresh) {
+                                                  const BatchRow& row, u64 outputs, const RowRecipe& recipe,
+                                                  bool is_fresh) {
   ParityPages<Group, count> sums;
-  const u64 bad = sum_readable<count>(g, space, batch, rebuild.row, recipe, sums);
+  const u64 bad = sum_readable<count>(g, space, batch, row, recipe, sums);
   if (bad != 0) return {0, 0, bad};
   u32 stored = 0;
-  for (u32 turn = rebuild.output_count == 1 ? 1 : 0; turn < 2; ++turn) {
-    for (u32 o = 0; o < rebuild.output_count; ++o) {
-      const OutputResult result =
-          make_output<count>(g, space, batch, rebuild, recipe, sums, rebuild.outputs[o], turn == 1, is_fresh);
+  for (u32 turn = (outputs & (outputs - 1)) == 0 ? 1 : 0; turn < 2; ++turn) {
+    for (u64 left = outputs; left != 0; left &= left - 1) {
+      const u32 output = count_trailing_zeros(left);
+      const OutputResult result = make_output(g, space, batch, row, recipe, sums.pages, output, turn == 1, is_fresh);
       if (result == OutputResult::mismatch) return {0, stored, 0};
       stored += result == OutputResult::stored ? 1 : 0;
     }
@@ -239,46 +162,38 @@ GPU4FS_FN GPU4FS_NOINLINE RowAttempt make_outputs(Group g, const LogicalSpace& s
 
 // Every choice of parities until the outputs match.
 template <class Group>
-GPU4FS_FN RowAttempt make_row(Group g, const LogicalSpace& space, const RowBatch& batch, const RowRebuild& rebuild,
-                              const galois::Weights& own, bool is_fresh) {
-  if (rebuild.output_count == 0) return {1, 0, 0};
+GPU4FS_FN RowAttempt make_row(Group g, const LogicalSpace& space, const RowBatch& batch, const BatchRow& row, u64 outputs,
+                              SumWeights own, bool is_fresh) {
+  if (outputs == 0) return {1, 0, 0};
   for (u32 choice = 0;; ++choice) {
-    const RowRecipe recipe =
-        choice == 0 ? first_recipe(g, batch, rebuild.row, own) : choose_recipe(rebuild.row, choice);
-    if (recipe.is_possible == 0) return {0, 0, 0};
+    const RowRecipe recipe = make_recipe(batch, row, outputs, own, choice);
+    // Without a missing slot there is one way.
+    if (row.missing != 0 ? recipe.parities == 0 : choice != 0) return {0, 0, 0};
     RowAttempt attempt{};
-    switch (sums_needed(rebuild, recipe)) {
-      case 1: attempt = make_outputs<1>(g, space, batch, rebuild, recipe, is_fresh); break;
-      case 2: attempt = make_outputs<2>(g, space, batch, rebuild, recipe, is_fresh); break;
-      default: attempt = make_outputs<3>(g, space, batch, rebuild, recipe, is_fresh); break;
+    switch (recipe.sums.count) {
+      case 1: attempt = make_outputs<1>(g, space, batch, row, outputs, recipe, is_fresh); break;
+      case 2: attempt = make_outputs<2>(g, space, batch, row, outputs, recipe, is_fresh); break;
+      default: attempt = make_outputs<3>(g, space, batch, row, outputs, recipe, is_fresh); break;
     }
     if (attempt.is_done != 0 || attempt.bad != 0) return attempt;
   }
 }
 
-// Outputs that are pages and already right, as on a device that comes back, need not be made.
+// Outputs without the pages among them that are right already, as on a device that comes back.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void drop_known_pages(Group g, const LogicalSpace& space, const RowBatch& batch,
-                                                RowRebuild& rebuild) {
+GPU4FS_FN GPU4FS_NOINLINE u64 without_known_pages(Group g, const LogicalSpace& space, const RowBatch& batch,
+                                                  const BatchRow& row) {
   const ChunkState& chunk = space.chunks[batch.chunk];
-  u32 kept = 0;
-  for (u32 o = 0; o < rebuild.output_count; ++o) {
-    const u32 output = rebuild.outputs[o];
-    bool is_right = false;
-    if (output < first_parity_output) {
-      const u64 at = row_page(rebuild.row.view, output);
-      const bool readable = serial(g, [&] {
-        const DevicePlace place = row_entry_place(space, rebuild.row.view, output);
-        return device::begin_known_read(space.devices[place.device], place.offset, page_size) ==
-               Status::ok;
-      });
-      const u64 checksum = checksum_of_slot(g, space, batch, rebuild.row, output);
-      const u8* memory = page_memory(space, {batch.chunk, 0, at}, 0);
-      is_right = readable && xxh3_page(g, memory, chunk.base_address + at * page_size) == checksum;
-    }
-    if (!is_right) rebuild.outputs[kept++] = output;
+  u64 outputs = row.rebuilding;
+  for (u64 left = row.rebuilding & low_bits(batch.data_slots); left != 0; left &= left - 1) {
+    const u32 slot = count_trailing_zeros(left);
+    if (!can_be_read(g, space, row, slot)) continue;
+    const u64 page = row_page(row.view, slot);
+    const u64 checksum = checksum_of_slot(g, space, batch, row, slot);
+    const u8* memory = page_memory(space, {batch.chunk, 0, page}, 0);
+    if (xxh3_page(g, memory, chunk.base_address + page * page_size) == checksum) outputs &= ~(u64{1} << slot);
   }
-  rebuild.output_count = kept;
+  return outputs;
 }
 
 // Rows that are locked lose the bits of their pages, but for those that have one in `keeping`, which may be null.
@@ -287,9 +202,8 @@ GPU4FS_FN GPU4FS_NOINLINE void clear_todo_of_rows(Group g, const LogicalSpace& s
                                                   const u64* keeping) {
   if (rows == 0) return;
   const ChunkState& chunk = space.chunks[batch.chunk];
-  const u64 entries = entries_of_rows(batch, rows);
-  for_each_entry(g, batch, [&](u32 base, u32 slot, bool is_there) {
-    if (!is_there || slot >= batch.view.slot_count || (entries >> (base + g.rank()) & 1) == 0) return;
+  for_each_entry(g, batch, rows, [&](u32, u32 slot, bool is_there) {
+    if (!is_there || slot >= batch.view.slot_count) return;
     const u64 page = row_page(batch.view, slot);
     if (page_bit(chunk.rebuild_todo, page) && (keeping == nullptr || !page_bit(keeping, page))) clear_rebuild_todo(chunk, page);
   });
@@ -301,10 +215,16 @@ template <class Group>
 GPU4FS_FN u32 lock_rows_to_rebuild(Group g, const LogicalSpace& space, RowBatch& batch, u32 candidates, u64* todo) {
   const ChunkState& chunk = space.chunks[batch.chunk];
   batch.rows = lock_rows(g, space, batch, candidates);
-  *todo = find_slots_in(g, batch, chunk.rebuild_todo);
-  // That the durable checkpoint or the log keeps from being written.
-  const u64 settled =
-      find_slots_in(g, batch, chunk.bitmaps.stable) & find_slots_in(g, batch, chunk.bitmaps.committed);
+  u64 settled = 0;  // that the durable checkpoint or the log keeps from being written
+  u64 found = 0;
+  for_each_entry(g, batch, batch.rows, [&](u32 base, u32 slot, bool is_there) {
+    const bool is_slot = is_there && slot < batch.view.slot_count;
+    const u64 page = row_page(batch.view, slot);
+    settled |= u64{g.ballot(is_slot && page_bit(chunk.bitmaps.stable, page) && page_bit(chunk.bitmaps.committed, page))}
+               << base;
+    found |= u64{g.ballot(is_slot && page_bit(chunk.rebuild_todo, page))} << base;
+  });
+  *todo = found;
   const bool is_changing = serial(g, [&] {
     fence<Order::seq_cst, Scope::engine>();
     return load<Order::acquire, Scope::engine>(&chunk.staged_changed) != 0;
@@ -318,19 +238,20 @@ GPU4FS_FN u32 lock_rows_to_rebuild(Group g, const LogicalSpace& space, RowBatch&
 // Answers slots that do not match, for which the row was left as it was; 0: it is dealt with, and counted.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 rebuild_row(Group g, const LogicalSpace& space, const RowBatch& batch, u32 index,
-                                          const galois::Weights& own, u32 todo_count, bool is_fresh, u32* cleared,
+                                          SumWeights own, u32 todo_count, bool is_fresh, u32* cleared,
                                           RebuildOutcome& outcome) {
-  RowRebuild rebuild = choose_outputs(row_of_batch(g, batch, index));
-  if (!is_fresh && space.data_checksums != 0) drop_known_pages(g, space, batch, rebuild);
-  const RowAttempt made = make_row(g, space, batch, rebuild, own, is_fresh);
+  const BatchRow row = row_of_batch(g, batch, index);
+  const u64 outputs =
+      is_fresh || space.data_checksums == 0 ? row.rebuilding : without_known_pages(g, space, batch, row);
+  const RowAttempt made = make_row(g, space, batch, row, outputs, own, is_fresh);
   if (made.bad != 0) return made.bad;
-  const bool too_few = popcount(rebuild.row.missing) > popcount(u64{rebuild.row.parities});
+  const bool too_few = popcount(row.missing) > popcount(u64{row.parities});
   if (made.is_done != 0 || !too_few) *cleared |= 1u << index;
   count_rebuilt(outcome, format::RebuildCount::looked_at, todo_count);
   count_rebuilt(outcome, format::RebuildCount::written, made.stored);
   if (made.is_done == 0) {
     count_rebuilt(outcome, too_few ? format::RebuildCount::unreadable : format::RebuildCount::unverified,
-                  rebuild.output_count);
+                  popcount(outputs));
   }
   return 0;
 }
@@ -356,9 +277,8 @@ GPU4FS_FN GPU4FS_NOINLINE RowsRebuilt rebuild_batch(Group g, const LogicalSpace&
   const u32 locked = batch.rows;
   RowsRebuilt done{rows_passed(batch, candidates, locked), 0, 0};
   batch.rows = begun;
-  look_at_slots(g, space, batch, 0);
-  look_at_parities(g, space, batch, begun);
-  const galois::Weights own = own_weights(g, batch);
+  look_at_rows(g, space, batch, begun, 0, LookAt::both);
+  const SumWeights own = own_weights(g, batch, batch.rebuilding);
   u32 cleared = 0;
   for (u32 left = begun; left != 0 && done.bad_slots == 0; left &= left - 1) {
     const u32 at = count_trailing_zeros(left);
@@ -379,15 +299,14 @@ GPU4FS_FN GPU4FS_NOINLINE void give_up_row(Group g, const LogicalSpace& space, u
   const ChunkState& chunk = space.chunks[index];
   batch.rows = lock_rows(g, space, batch, 1);
   const u64 todo = find_slots_in(g, batch, chunk.rebuild_todo);
-  look_at_slots(g, space, batch, 0);
-  look_at_parities(g, space, batch, 1);
-  const RowRebuild rebuild = choose_outputs(row_of_batch(g, batch, 0));
-  const bool too_few = popcount(rebuild.row.missing) > popcount(u64{rebuild.row.parities});
+  look_at_rows(g, space, batch, 1, 0, LookAt::both);
+  const BatchRow seen = row_of_batch(g, batch, 0);
+  const bool too_few = popcount(seen.missing) > popcount(u64{seen.parities});
   clear_todo_of_rows(g, space, batch, 1, nullptr);
   unlock_rows(g, space, batch, 1);
   count_rebuilt(outcome, format::RebuildCount::looked_at, popcount(todo));
   count_rebuilt(outcome, too_few ? format::RebuildCount::unreadable : format::RebuildCount::unverified,
-                rebuild.output_count);
+                popcount(seen.rebuilding));
 }
 
 }  // namespace detail

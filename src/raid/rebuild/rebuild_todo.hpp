@@ -39,6 +39,16 @@ GPU4FS_FN inline void clear_rebuild_todo(const ChunkState& chunk, u64 page) {
                                            ~(u64{1} << (page % 64)));
 }
 
+// Of pages [page, page + 64) those with a bit in `pages`.
+GPU4FS_FN inline void clear_rebuild_todo_bits(const ChunkState& chunk, u64 page, u64 pages) {
+  u64* const words = &chunk.rebuild_todo[page / 64];
+  const u32 shift = page % 64;
+  const u64 high = shift == 0 ? 0 : pages >> (64 - shift);
+  GPU4FS_CHECK_LT(page + (pages == 0 ? 0 : log2_floor(pages)), chunk.page_count);
+  if (pages << shift != 0) fetch_and<Order::acq_rel, Scope::engine>(&words[0], ~(pages << shift));
+  if (high != 0) fetch_and<Order::acq_rel, Scope::engine>(&words[1], ~high);
+}
+
 // Pages [first, first + count), of which the durable checkpoint may know, have been written where
 // they stand.
 GPU4FS_FN inline void note_rewritten_pages(const LogicalSpace& space, const ChunkState& chunk,
