@@ -1,7 +1,7 @@
 // A page made of an old page and new bytes. Internal to raid/page_io.
 //
-// A warp merges in registers and never sees a half-new page in memory. A Lane copies the old page
-// and then the new bytes, which on a CPU is as fast and costs no registers.
+// A warp merges in registers, a Lane in a buffer of its own. The checksum is that of what was merged: what stands at the
+// target is not read again, so that nothing that comes over it meanwhile gets a checksum that fits.
 #pragma once
 
 #include "base/config.hpp"
@@ -86,25 +86,26 @@ GPU4FS_FN MergeResult merge_in_registers(Group g, const MergeTarget& target, con
   return {true, target.has_checksum ? xxh3_registers(g, page, target.address) : 0};
 }
 
-// True if the old page, or zeros, stand at the target. On false a target that is the old page is
-// unchanged.
-template <class Group>
-GPU4FS_FN bool bring_old_page(Group g, const MergeTarget& target, const OldPage& old) {
+GPU4FS_FN inline MergeResult merge_in_buffer(Lane g, const MergeTarget& target, const OldPage& old, u32 from, u32 to,
+                                             const u8* source) {
+  alignas(64) u8 page[page_size];
   if (old.memory == nullptr) {
-    zero_page(g, target.memory);
-    return true;
+    zero_page(g, page);
+  } else if (!target.has_checksum) {
+    copy_bytes(g, page, old.memory, page_size);
+  } else if (xxh3_copy_page(g, page, old.memory, old.address) != old.checksum) {
+    return {false, 0};
   }
-  if (old.memory == target.memory) {
-    return !target.has_checksum || xxh3_page(g, target.memory, old.address) == old.checksum;
+  if (source == nullptr) {
+    fill_bytes(g, page + from, 0, to - from);
+  } else {
+    copy_bytes(g, page + from, source, to - from);
   }
-  if (target.has_checksum) {
-    return xxh3_copy_page(g, target.memory, old.memory, old.address) == old.checksum;
-  }
-  copy_bytes(g, target.memory, old.memory, page_size);
-  return true;
+  copy_bytes(g, target.memory, page, page_size);
+  return {true, target.has_checksum ? xxh3_page(g, page, target.address) : 0};
 }
 
-// Writes the merged page to the target. Does not synchronise.
+// Writes the merged page to the target, or, if the old one is damaged, nothing. Does not synchronise.
 template <class Group>
 GPU4FS_FN MergeResult merge_page(Group g, const MergeTarget& target, const OldPage& old, u32 from,
                                  u32 to, const u8* source) {
@@ -114,13 +115,7 @@ GPU4FS_FN MergeResult merge_page(Group g, const MergeTarget& target, const OldPa
   if constexpr (Group::size() > 1) {
     return merge_in_registers(g, target, old, from, to, source);
   } else {
-    if (!bring_old_page(g, target, old)) return {false, 0};
-    if (source == nullptr) {
-      fill_bytes(g, target.memory + from, 0, to - from);
-    } else {
-      copy_bytes(g, target.memory + from, source, to - from);
-    }
-    return {true, target.has_checksum ? xxh3_page(g, target.memory, target.address) : 0};
+    return merge_in_buffer(g, target, old, from, to, source);
   }
 }
 
