@@ -104,7 +104,6 @@ struct CommandState {
   u32 wait_status;               // why the wait for an epoch failed, Status
   u32 engine_wait;               // EngineWait: what the engine itself waits for before the next step
   u32 waited_for_others;         // 1: instead of being told no_space it has waited for a checkpoint, once
-  u32 wants_help;                // 1: its tasks are not on the help board, which was full; of the worker that runs them
   u64 upcall_id;                 // atomic, 0: none outstanding
   Status upcall_result;          // of the last upcall
   u32 wanted_occupant;           // with operation.wanted_chunk: ChunkState::occupant when the step wanted it

@@ -166,7 +166,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Decision after_step(Engine& engine, CommandStat
   if (step.kind == StepKind::parked) return restart_later(engine, c, Status::parked);
   if (step.kind == StepKind::fan_out) {
     if (step.task_count == 0) return {Next::step, Status::ok, c.index, 0};
-    begin_fan_out(engine, c, step.task_count);
+    begin_fan_out(c, step.task_count);
     return {Next::tasks, Status::ok, c.index, 0};
   }
   if (waits_for_others(c, step)) return restart_later(engine, c, Status::retry_after_checkpoint);

@@ -5,8 +5,9 @@
 //
 // The command stands on the help board, one cache line that workers without work look at: all of them see it
 // within a microsecond, where handing out an item to each through the run queue takes one a microsecond. Who fanned out
-// runs tasks until none is left, and asks again after each while the board is full: alone it would take a hundred times
-// as long. A helper runs a few and looks around again. Whoever ends the last task goes on with the command.
+// puts it there, or, while the board is full, tries again after each task: alone it would take a hundred times as long. It
+// runs tasks until none is left. A helper runs a few and looks around again. Whoever ends the last task goes on with the
+// command.
 #pragma once
 
 #include "base/bits.hpp"
@@ -25,42 +26,42 @@ enum class HelpEnd : u32 {
 
 namespace detail {
 
-GPU4FS_FN inline bool has_open_task(const Engine& engine, u64 entry) {
-  const u32 index = static_cast<u32>(entry) - 1;
+GPU4FS_FN inline u32 open_task_count(const Engine& engine, u32 index) {
   GPU4FS_CHECK_LT(index, engine.config.command_count);
   const u64 word = load<Order::relaxed, Scope::engine>(&engine.commands[index].task_word);
-  return static_cast<u32>(word) < static_cast<u32>(word >> 32);
+  const u32 count = static_cast<u32>(word >> 32);
+  return static_cast<u32>(word) < count ? count - static_cast<u32>(word) : 0;
 }
 
-// Puts the command on the board, in a free place or one whose tasks have all been taken. False: there is none. Leader only.
+// Of a command's tasks, for more than one worker. On the board it takes a free place or one whose tasks have all been taken.
+// False: there is none, and it may be tried again. The tasks may be done and the slot another command's, whose tasks are
+// offered then. Leader only.
 GPU4FS_FN inline bool ask_for_help(Engine& engine, u32 index) {
+  const u32 open_count = minimum(open_task_count(engine, index), engine.config.worker_count);
+  if (open_count < 2) return true;
   HelpBoard& board = engine.help_board;
-  const u64 ticket = fetch_add<Order::relaxed, Scope::engine>(&board.tickets, 1u);
-  const u64 entry = (ticket << 32) | (index + 1);
   for (u32 i = 0; i < help_board_size; ++i) {
     u64* const place = &board.entries[(index + i) % help_board_size];
     u64 old = load<Order::relaxed, Scope::engine>(place);
-    if (old != 0 && has_open_task(engine, old)) continue;
-    if (compare_exchange<Order::release, Scope::engine>(place, old, entry)) return true;
+    const u32 other = static_cast<u32>(old) - 1;
+    if (old != 0 && other == index) return true;
+    if (old != 0 && open_task_count(engine, other) != 0) continue;
+    const u64 ticket = fetch_add<Order::relaxed, Scope::engine>(&board.tickets, 1u);
+    if (!compare_exchange<Order::release, Scope::engine>(place, old, (ticket << 32) | (index + 1))) continue;
+    wake_workers(engine, open_count - 1);
+    return true;
   }
   return false;
 }
 
-// Leader only; before the last task of the command has ended.
-GPU4FS_FN inline void look_for_help(Engine& engine, CommandState& c) {
-  c.wants_help = ask_for_help(engine, c.index) ? 0 : 1;
-  if (c.wants_help == 0) wake_workers(engine, minimum(c.task_count, engine.config.worker_count) - 1);
-}
-
-GPU4FS_FN inline void begin_fan_out(Engine& engine, CommandState& c, u32 task_count) {
+// run_tasks() follows.
+GPU4FS_FN inline void begin_fan_out(CommandState& c, u32 task_count) {
   GPU4FS_CHECK_GT(task_count, 0u);
   GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&c.tasks_left)), 0u);
   c.task_count = task_count;
   store<Order::relaxed, Scope::engine>(&c.task_status, static_cast<u32>(Status::ok));
   store<Order::relaxed, Scope::engine>(&c.tasks_left, task_count);
   store<Order::release, Scope::engine>(&c.task_word, u64{task_count} << 32);
-  c.wants_help = 0;
-  if (minimum(task_count, engine.config.worker_count) > 1) look_for_help(engine, c);
 }
 
 enum class TaskTake : u32 { none, task, closed };
@@ -134,8 +135,12 @@ GPU4FS_FN WantedHelp find_wanted_help(Group g, const Engine& engine, u32 start) 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE HelpEnd run_tasks(Group g, Engine& engine, CommandState& c) {
   bool counted = false;
+  bool asks = true;  // of the leader
   for (;;) {
-    const detail::TakenTask taken = serial(g, [&] { return detail::take_task(engine, c, counted); });
+    const detail::TakenTask taken = serial(g, [&] {
+      if (asks) asks = !detail::ask_for_help(engine, c.index);
+      return detail::take_task(engine, c, counted);
+    });
     if (taken.take == detail::TaskTake::none) return HelpEnd::nothing_left;
     if (taken.take == detail::TaskTake::closed) {
       const bool held = serial(g, [&] { return detail::hold_back_tasks(engine, c); });
@@ -144,7 +149,6 @@ GPU4FS_FN GPU4FS_NOINLINE HelpEnd run_tasks(Group g, Engine& engine, CommandStat
     }
     dispatch_task(g, engine, c, taken.task);
     const detail::TaskEnd ended = serial(g, [&] {
-      if (c.wants_help != 0) detail::look_for_help(engine, c);
       const detail::TaskEnd end = detail::end_task(engine, c, taken.counted);
       if (end.leaves) engine.run_queue.push(c.index | item_tasks);
       return end;
