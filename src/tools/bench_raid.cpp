@@ -32,12 +32,9 @@ void touch_memory(server::PoolServer& server, const BenchScale& scale) {
   BenchClient client(frontend::open_local_session(server, length + BenchClient::control_bytes));
   fill_pattern(client.buffer(), 0, 0, length / page_size);
   u32 count = 0;
-  // In ever smaller files: what they leave is the last chunk's, and a GPU needs 0.4 s to know its memory.
-  for (u64 part = length; part >= length / 64; part /= 2) {
-    for (; client.free_bytes() >= 2 * part; ++count) {
-      const u64 inode = client.create(format::inode_number_root, fmt::format("touch-{}", count));
-      client.stream(format::Opcode::write, inode, part, scale.command_bytes(), in_flight, client.buffer_address(0));
-    }
+  for (; client.free_bytes() >= 2 * length; ++count) {
+    const u64 inode = client.create(format::inode_number_root, fmt::format("touch-{}", count));
+    client.stream(format::Opcode::write, inode, length, scale.command_bytes(), in_flight, client.buffer_address(0));
   }
   for (u32 i = 0; i < count; ++i) client.unlink(format::inode_number_root, fmt::format("touch-{}", i));
   client.sync();
