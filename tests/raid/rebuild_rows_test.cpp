@@ -41,6 +41,40 @@ class RebuiltRows : public ::testing::TestWithParam<test::LevelShape> {
     return false;
   }
 
+  // What all columns of the pages' rows hold, of parities too.
+  std::vector<u8*> entries() {
+    std::vector<u8*> all;
+    const RowRange rows = rows_of_pages(space(), 0, 0, count);
+    for (u64 row = rows.first; row < rows.end; ++row) {
+      const RowView view = row_view(space(), 0, row);
+      for (u32 entry = 0; entry < chunk().column_count; ++entry) {
+        if (entry >= view.slot_count && entry < view.data_slots) continue;
+        if (entry < view.slot_count && row_page(view, entry) >= count) continue;
+        const DevicePlace place = row_entry_place(space(), view, entry);
+        all.push_back(device::memory_at(space().devices[place.device], place.offset, page_size));
+      }
+    }
+    return all;
+  }
+  // Settled pages of a durable checkpoint; the devices of the first columns hold something else and are being filled, those
+  // of `gone_count` behind them are lost for good.
+  void begin_several(u32 filled_count, u32 gone_count) {
+    for (u64* map : {chunk().bitmaps.busy, chunk().bitmaps.committed, chunk().bitmaps.stable}) map[0] |= all_bits();
+    for (u32 column = 0; column < filled_count + gone_count; ++column) {
+      const u32 device = chunk().columns[column].device;
+      EXPECT_TRUE(lose_device(space(), device));
+      if (column < filled_count) begin_rebuild(space(), device);
+    }
+    chunk().rebuild_todo[0] |= all_bits();
+  }
+  bool is_filled(const u8* memory, u32 filled_count) {
+    for (u32 column = 0; column < filled_count; ++column) {
+      const device::Device& device = space().devices[chunk().columns[column].device];
+      if (memory >= device.base && memory < device.base + device.size_bytes) return true;
+    }
+    return false;
+  }
+
   // Settled pages of a durable checkpoint, of which `device` has nothing and is being filled.
   void begin(u32 device) {
     for (u64* map : {chunk().bitmaps.busy, chunk().bitmaps.committed, chunk().bitmaps.stable}) map[0] |= all_bits();
@@ -137,6 +171,88 @@ TEST_P(RebuiltRows, AWrongParityIsPassedOver) {
         EXPECT_EQ(std::memcmp(medium(page), bytes.data() + page * page_size, page_size), 0) << "page " << page;
       }
       end(device);
+    });
+  });
+}
+
+// Several devices at once, and others lost: pages and parities stand there again, whatever was there.
+TEST_P(RebuiltRows, SeveralDevicesAreFilledTogether) {
+  on_all_groups([&](auto g) {
+    for (u32 filled = 1; filled <= chunk().parity_count; ++filled) {
+      for (u32 gone = 0; filled + gone <= chunk().parity_count; ++gone) {
+        for (const bool is_fresh : {true, false}) {
+          std::vector<u8> bytes(count * page_size);
+          std::vector<std::vector<u8>> before;
+          serial(g, [&] {
+            fill_random(bytes.data(), bytes.size(), 31 + filled);
+            chunk().bitmaps.busy[0] |= all_bits();
+            chunk().bitmaps.committed[0] |= all_bits();
+          });
+          const u8* from = serial(g, [&] { return static_cast<const u8*>(bytes.data()); });
+          EXPECT_EQ(write_pages(g, space(), chunk().base_address, count, from, PageUse::data), Status::ok);
+          serial(g, [&] {
+            u32 number = 0;
+            for (u8* memory : entries()) {
+              before.emplace_back(memory, memory + page_size);
+              // A device that comes back holds some of it.
+              const bool is_lacking = is_fresh || ++number % 3 != 0;
+              if (is_lacking && is_filled(memory, filled)) std::memset(memory, 0xee, page_size);
+            }
+            begin_several(filled, gone);
+          });
+          const RebuildOutcome outcome = rebuild_rows(g, space(), 0, 0, count, is_fresh);
+          serial(g, [&] {
+            EXPECT_EQ(format::rebuild_count(outcome.counts, format::RebuildCount::looked_at), count);
+            EXPECT_EQ(format::rebuild_count(outcome.counts, format::RebuildCount::unverified), 0u);
+            EXPECT_EQ(format::rebuild_count(outcome.counts, format::RebuildCount::unreadable), 0u);
+            const std::vector<u8*> after = entries();
+            for (std::size_t i = 0; i < after.size(); ++i) {
+              EXPECT_EQ(std::memcmp(after[i], before[i].data(), page_size), 0)
+                  << filled << " filled, " << gone << " lost, entry " << i;
+            }
+            for (u32 column = 0; column < filled + gone; ++column) end(chunk().columns[column].device);
+          });
+        }
+      }
+    }
+  });
+}
+
+// A parity that is made anew follows from no page that nobody has verified, be it of a device that stays lost.
+TEST_P(RebuiltRows, NoParityFollowsFromAWrongOne) {
+  if (chunk().parity_count < 3) return;
+  on_all_groups([&](auto g) {
+    std::vector<u8> bytes(count * page_size);
+    std::vector<std::vector<u8>> before;
+    serial(g, [&] {
+      fill_random(bytes.data(), bytes.size(), 37);
+      chunk().bitmaps.busy[0] |= all_bits();
+      chunk().bitmaps.committed[0] |= all_bits();
+    });
+    const u8* from = serial(g, [&] { return static_cast<const u8*>(bytes.data()); });
+    EXPECT_EQ(write_pages(g, space(), chunk().base_address, count, from, PageUse::data), Status::ok);
+    serial(g, [&] {
+      for (u8* memory : entries()) before.emplace_back(memory, memory + page_size);
+      for (u8* memory : entries()) {
+        if (is_filled(memory, 1)) std::memset(memory, 0xee, page_size);
+      }
+      const RowRange rows = rows_of_pages(space(), 0, 0, count);
+      for (u64 row = rows.first; row < rows.end; ++row) {
+        const RowView view = row_view(space(), 0, row);
+        u8* parity = parity_memory(space(), view, 0);
+        if (!is_filled(parity, 2)) parity[11] ^= 0x20;
+      }
+      begin_several(1, 1);
+    });
+    (void)rebuild_rows(g, space(), 0, 0, count, true);
+    serial(g, [&] {
+      const std::vector<u8*> after = entries();
+      for (std::size_t i = 0; i < after.size(); ++i) {
+        if (!is_filled(after[i], 1)) continue;
+        EXPECT_EQ(std::memcmp(after[i], before[i].data(), page_size), 0) << "entry " << i;
+      }
+      end(chunk().columns[0].device);
+      end(chunk().columns[1].device);
     });
   });
 }

@@ -226,7 +226,8 @@ GPU4FS_FN GPU4FS_NOINLINE void combine_sums(Group g, SumPage<Group>& made, const
 // The sum of `sums` by their weights: one of them, or it is in `made`.
 template <class Group>
 GPU4FS_FN const SumPage<Group>& weighted_sum(Group g, SumPage<Group>& made, const SumPage<Group>* sums, SumWeights weights) {
-  const u32 lowest = weights == 0 ? 0 : count_trailing_zeros(u64{weights});
+  GPU4FS_CHECK_NE(weights, 0u);
+  const u32 lowest = count_trailing_zeros(u64{weights});
   if (weights == 1u << lowest && lowest % 8 == 0) return sums[lowest / 8];
   detail::combine_sums(g, made, sums, weights);
   return made;

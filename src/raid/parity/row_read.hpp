@@ -103,13 +103,14 @@ GPU4FS_FN GPU4FS_NOINLINE bool sum_present(Group g, const LogicalSpace& space, c
       });
 }
 
-// What is wanted and missing. Of parity 0 all missing pages add up to its sum: the last one is what the others leave of it.
+// What is wanted and missing. The missing pages add up to the sum of parity 0: the second of two is what the first leaves.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool make_missing(Group g, const LogicalSpace& space, const RowTarget& target,
                                             const RowBatch& batch, SumWeights own, const RowReadPlan& plan,
                                             SumPage<Group>* sums) {
   const u64 missing = plan.row.missing;
-  const bool adds_up = (plan.parities & 1) != 0 && (missing & ~plan.wanted) == 0;
+  // With three, the weights of the second would be for sums that the first has changed.
+  const bool adds_up = (plan.parities & 1) != 0 && popcount(missing) == 2 && (missing & ~plan.wanted) == 0;
   for (u64 left = missing & plan.wanted; left != 0; left &= left - 1) {
     const u32 slot = count_trailing_zeros(left);
     const bool is_last = (left & (left - 1)) == 0;

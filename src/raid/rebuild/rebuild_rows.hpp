@@ -23,7 +23,7 @@ struct RowRecipe {
   u32 parities;   // that are used, a bit each
   SumRange sums;
   u32 is_first;   // 1: parities_for(), for which ranks have the weights
-  SumWeights own;
+  SumWeights own;  // a rank's
 };
 
 // With the `choice`-th set of parities; without any, though pages are missing, there is none of that number.
@@ -35,8 +35,8 @@ GPU4FS_FN inline RowRecipe make_recipe(const RowBatch& batch, const BatchRow& ro
 template <class Group>
 GPU4FS_FN SumWeights weights_of_output(Group g, const RowBatch& batch, const BatchRow& row, const RowRecipe& recipe,
                                        u32 output) {
-  const SumWeights weights = recipe.is_first != 0
-                                 ? weights_in(g, batch, row, recipe.own, row.rebuilding, output)
+  const bool is_known = recipe.is_first != 0 && (row.rebuilding >> output & 1) != 0;
+  const SumWeights weights = is_known ? weights_in(g, batch, row, recipe.own, row.rebuilding, output)
                                  : weights_of_entry(row.missing, recipe.parities, batch.data_slots, output);
   return weights >> (8 * recipe.sums.first);
 }
@@ -82,7 +82,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline OutputPlace announce_output(const LogicalSpace&
           device::memory_at(device, place.offset, page_size)};
 }
 
-// A warp knows where it goes from its look at the row, which says too that the device is being rebuilt.
+// A warp knows where it goes from its look at the row, which says too that the device is being rebuilt. Should that have been
+// given up since, nothing is lost by the bytes: the memory stays mapped while a task is in the step gate.
 template <class Group>
 GPU4FS_FN OutputPlace begin_output(Group g, const LogicalSpace& space, const RowBatch& batch, const BatchRow& row,
                                    u32 output) {
@@ -140,7 +141,8 @@ struct RowAttempt {
   u64 bad;  // slots that can be read and do not match
 };
 
-// With one choice of parities. Nothing is stored unless all outputs match.
+// With one choice of parities. Nothing is stored unless all outputs match, and, if parities follow from them, all other
+// missing pages, which are lost for good or need not be stored.
 template <u32 count, class Group>
 GPU4FS_FN GPU4FS_NOINLINE RowAttempt make_outputs(Group g, const LogicalSpace& space, const RowBatch& batch,
                                                   const BatchRow& row, u64 outputs, const RowRecipe& recipe,
@@ -149,8 +151,10 @@ GPU4FS_FN GPU4FS_NOINLINE RowAttempt make_outputs(Group g, const LogicalSpace& s
   const u64 bad = sum_readable<count>(g, space, batch, row, recipe, sums);
   if (bad != 0) return {0, 0, bad};
   u32 stored = 0;
-  for (u32 turn = (outputs & (outputs - 1)) == 0 ? 1 : 0; turn < 2; ++turn) {
-    for (u64 left = outputs; left != 0; left &= left - 1) {
+  const u64 pages = low_bits(batch.data_slots);
+  const u64 verified = (outputs & ~pages) != 0 ? row.missing : (outputs & (outputs - 1)) != 0 ? outputs : 0;
+  for (u32 turn = 0; turn < 2; ++turn) {
+    for (u64 left = turn == 0 ? verified : outputs; left != 0; left &= left - 1) {
       const u32 output = count_trailing_zeros(left);
       const OutputResult result = make_output(g, space, batch, row, recipe, sums.pages, output, turn == 1, is_fresh);
       if (result == OutputResult::mismatch) return {0, stored, 0};
