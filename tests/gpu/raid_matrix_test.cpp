@@ -32,7 +32,7 @@ void run() {
 
   const std::string unnoticed = unnoticed_losses(engine);
   check(unnoticed.empty(), "a pool that loses one device more than it bears is noticed: " + unnoticed);
-  run.seconds = seconds - std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  run.seconds = std::max(1.0, seconds - std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   const MatrixResult result = run_matrix(engine, run);
   for (const std::string& failure : result.counts.failures) check(false, failure);
   check(result.counts.failures.empty() && result.counts.losses + result.counts.beyond > 0,
