@@ -167,7 +167,7 @@ void bench_first_touch(BenchContext& context) {
   BenchClient client(
       frontend::open_local_session(context.server, length + BenchClient::control_bytes));
   fill_pattern(client.buffer(), 0, 0, length / page_size);
-  const u64 file_count = client.free_bytes() / length - 1;  // a file's worth stays free
+  const u64 file_count = client.available_bytes() / length - 1;  // a file's worth stays free
   std::vector<double> rates;
   for (u64 i = 0; i < file_count; ++i) {
     const u64 inode = client.create(format::inode_number_root, fmt::format("touch-{}", i));

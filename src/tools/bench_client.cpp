@@ -112,14 +112,14 @@ void BenchClient::sync() {
   call(command, "sync");
 }
 
-u64 BenchClient::free_bytes() {
+u64 BenchClient::available_bytes() {
   format::Command command{};
   command.opcode = format::Opcode::statfs;
   command.output = session_.address_of(session_.data() + page_size);
   call(command, "statfs");
   format::StatfsRecord record{};
   std::memcpy(&record, session_.data() + page_size, sizeof(record));
-  return record.page_free * page_size;
+  return record.page_available * page_size;
 }
 
 format::Command BenchClient::transfer(format::Opcode opcode, u64 inode, u64 offset, u64 length,

@@ -33,7 +33,7 @@ class BenchClient {
   void unlink(u64 directory, const std::string& name);
   void set_times(u64 inode);
   void sync();
-  u64 free_bytes();  // of the pool
+  u64 available_bytes();  // of the pool, for everybody
 
   // read or write of `length` bytes between a file and memory at ring address `data`.
   static format::Command transfer(format::Opcode opcode, u64 inode, u64 offset, u64 length,
