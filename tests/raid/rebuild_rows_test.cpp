@@ -1,10 +1,12 @@
-// Filling a device of a chunk with parities while pages of another one turn out to be damaged.
+// Filling devices of a chunk with parities: several at once, without others, and where pages or parities turn out to be
+// damaged.
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include "fmt/format.h"
 #include "raid/page_run_io.hpp"
 #include "raid/rebuild/rebuild_rows.hpp"
 #include "support/group_runner.hpp"
@@ -56,17 +58,7 @@ class RebuiltRows : public ::testing::TestWithParam<test::LevelShape> {
     }
     return all;
   }
-  // Settled pages of a durable checkpoint; the devices of the first columns hold something else and are being filled, those
-  // of `gone_count` behind them are lost for good.
-  void begin_several(u32 filled_count, u32 gone_count) {
-    for (u64* map : {chunk().bitmaps.busy, chunk().bitmaps.committed, chunk().bitmaps.stable}) map[0] |= all_bits();
-    for (u32 column = 0; column < filled_count + gone_count; ++column) {
-      const u32 device = chunk().columns[column].device;
-      EXPECT_TRUE(lose_device(space(), device));
-      if (column < filled_count) begin_rebuild(space(), device);
-    }
-    chunk().rebuild_todo[0] |= all_bits();
-  }
+  // Whether it is on a device of the first columns.
   bool is_filled(const u8* memory, u32 filled_count) {
     for (u32 column = 0; column < filled_count; ++column) {
       const device::Device& device = space().devices[chunk().columns[column].device];
@@ -75,15 +67,42 @@ class RebuiltRows : public ::testing::TestWithParam<test::LevelShape> {
     return false;
   }
 
-  // Settled pages of a durable checkpoint, of which `device` has nothing and is being filled.
+  // Collective: pages with random bytes, and their parities.
+  template <class Group>
+  void write_all(Group g, u64 seed) {
+    serial(g, [&] {
+      fill_random(bytes_.data(), bytes_.size(), seed);
+      chunk().bitmaps.busy[0] |= all_bits();
+      chunk().bitmaps.committed[0] |= all_bits();
+    });
+    EXPECT_EQ(write_pages(g, space(), chunk().base_address, count, bytes_.data(), PageUse::data), Status::ok);
+    serial(g, [&] {
+      before_.clear();
+      for (u8* memory : entries()) before_.emplace_back(memory, memory + page_size);
+    });
+  }
+  // Settled pages of a durable checkpoint.
+  void settle() { chunk().bitmaps.stable[0] |= all_bits(); }
+  // The device is lost, and is being filled or lost for good.
+  void lose(u32 device, bool is_filled) {
+    EXPECT_TRUE(lose_device(space(), device));
+    if (is_filled) begin_rebuild(space(), device);
+    chunk().rebuild_todo[0] |= all_bits();
+  }
+  // Of a device that is being filled and has nothing of the pages.
   void begin(u32 device) {
-    for (u64* map : {chunk().bitmaps.busy, chunk().bitmaps.committed, chunk().bitmaps.stable}) map[0] |= all_bits();
+    settle();
     for (u64 page = 0; page < count; ++page) {
       if (device_of(page) == device) std::memset(medium(page), 0xee, page_size);
     }
-    EXPECT_TRUE(lose_device(space(), device));
-    begin_rebuild(space(), device);
-    chunk().rebuild_todo[0] |= all_bits();
+    lose(device, true);
+  }
+  // The first columns' devices are being filled, those of `gone_count` behind them are lost for good.
+  void begin_several(u32 filled_count, u32 gone_count) {
+    settle();
+    for (u32 column = 0; column < filled_count + gone_count; ++column) {
+      lose(chunk().columns[column].device, column < filled_count);
+    }
   }
   void end(u32 device) {
     space().health->failed = 0;
@@ -94,22 +113,38 @@ class RebuiltRows : public ::testing::TestWithParam<test::LevelShape> {
     clear_in_parity(chunk(), 0, count);
   }
 
+  void expect_all_made(const RebuildOutcome& outcome) {
+    EXPECT_EQ(format::rebuild_count(outcome.counts, format::RebuildCount::looked_at), count);
+    EXPECT_EQ(format::rebuild_count(outcome.counts, format::RebuildCount::unverified), 0u);
+    EXPECT_EQ(format::rebuild_count(outcome.counts, format::RebuildCount::unreadable), 0u);
+    EXPECT_EQ(chunk().rebuild_todo[0] & all_bits(), 0u);
+    EXPECT_EQ(space().damage->repairs.running[0] + space().damage->repairs.running[1], 0u);
+  }
+  void expect_pages() {
+    for (u64 page = 0; page < count; ++page) {
+      EXPECT_EQ(std::memcmp(medium(page), bytes_.data() + page * page_size, page_size), 0) << "page " << page;
+    }
+  }
+  // Of the first columns; of parities too.
+  void expect_entries(u32 column_count) {
+    const std::vector<u8*> after = entries();
+    for (std::size_t i = 0; i < after.size(); ++i) {
+      if (!is_filled(after[i], column_count)) continue;
+      EXPECT_EQ(std::memcmp(after[i], before_[i].data(), page_size), 0) << "entry " << i;
+    }
+  }
+
   SpaceFixture pool_;
+  std::vector<u8> bytes_ = std::vector<u8>(count * page_size);  // what was written,
+  std::vector<std::vector<u8>> before_;                         // and what entries() held then
 };
 
 // A page of each row that has something on the device, and more rows than a row has slots.
 TEST_P(RebuiltRows, DamageInEveryRowIsRepairedOnTheWay) {
   on_all_groups([&](auto g) {
-    std::vector<u8> bytes(count * page_size);
     u32 device = 0;
     u32 damaged = 0;
-    serial(g, [&] {
-      fill_random(bytes.data(), bytes.size(), 23);
-      chunk().bitmaps.busy[0] |= all_bits();
-      chunk().bitmaps.committed[0] |= all_bits();
-    });
-    const u8* from = serial(g, [&] { return static_cast<const u8*>(bytes.data()); });
-    EXPECT_EQ(write_pages(g, space(), chunk().base_address, count, from, PageUse::data), Status::ok);
+    write_all(g, 23);
     serial(g, [&] {
       device = device_of(0);
       begin(device);
@@ -129,14 +164,8 @@ TEST_P(RebuiltRows, DamageInEveryRowIsRepairedOnTheWay) {
     });
     const RebuildOutcome outcome = rebuild_rows(g, space(), 0, 0, count, true);
     serial(g, [&] {
-      EXPECT_EQ(format::rebuild_count(outcome.counts, format::RebuildCount::looked_at), count);
-      EXPECT_EQ(format::rebuild_count(outcome.counts, format::RebuildCount::unverified), 0u);
-      EXPECT_EQ(format::rebuild_count(outcome.counts, format::RebuildCount::unreadable), 0u);
-      EXPECT_EQ(chunk().rebuild_todo[0] & all_bits(), 0u);
-      EXPECT_EQ(space().damage->repairs.running[0] + space().damage->repairs.running[1], 0u);
-      for (u64 page = 0; page < count; ++page) {
-        EXPECT_EQ(std::memcmp(medium(page), bytes.data() + page * page_size, page_size), 0) << "page " << page;
-      }
+      expect_all_made(outcome);
+      expect_pages();
       end(device);
     });
   });
@@ -145,15 +174,8 @@ TEST_P(RebuiltRows, DamageInEveryRowIsRepairedOnTheWay) {
 // Parities have no checksums: what a wrong one gives does not match, and another one is taken.
 TEST_P(RebuiltRows, AWrongParityIsPassedOver) {
   on_all_groups([&](auto g) {
-    std::vector<u8> bytes(count * page_size);
     u32 device = 0;
-    serial(g, [&] {
-      fill_random(bytes.data(), bytes.size(), 29);
-      chunk().bitmaps.busy[0] |= all_bits();
-      chunk().bitmaps.committed[0] |= all_bits();
-    });
-    const u8* from = serial(g, [&] { return static_cast<const u8*>(bytes.data()); });
-    EXPECT_EQ(write_pages(g, space(), chunk().base_address, count, from, PageUse::data), Status::ok);
+    write_all(g, 29);
     serial(g, [&] {
       device = device_of(0);
       begin(device);
@@ -165,11 +187,8 @@ TEST_P(RebuiltRows, AWrongParityIsPassedOver) {
     });
     const RebuildOutcome outcome = rebuild_rows(g, space(), 0, 0, count, true);
     serial(g, [&] {
-      EXPECT_EQ(format::rebuild_count(outcome.counts, format::RebuildCount::looked_at), count);
-      EXPECT_EQ(format::rebuild_count(outcome.counts, format::RebuildCount::unverified), 0u);
-      for (u64 page = 0; page < count; ++page) {
-        EXPECT_EQ(std::memcmp(medium(page), bytes.data() + page * page_size, page_size), 0) << "page " << page;
-      }
+      expect_all_made(outcome);
+      expect_pages();
       end(device);
     });
   });
@@ -181,19 +200,10 @@ TEST_P(RebuiltRows, SeveralDevicesAreFilledTogether) {
     for (u32 filled = 1; filled <= chunk().parity_count; ++filled) {
       for (u32 gone = 0; filled + gone <= chunk().parity_count; ++gone) {
         for (const bool is_fresh : {true, false}) {
-          std::vector<u8> bytes(count * page_size);
-          std::vector<std::vector<u8>> before;
-          serial(g, [&] {
-            fill_random(bytes.data(), bytes.size(), 31 + filled);
-            chunk().bitmaps.busy[0] |= all_bits();
-            chunk().bitmaps.committed[0] |= all_bits();
-          });
-          const u8* from = serial(g, [&] { return static_cast<const u8*>(bytes.data()); });
-          EXPECT_EQ(write_pages(g, space(), chunk().base_address, count, from, PageUse::data), Status::ok);
+          write_all(g, 31 + filled);
           serial(g, [&] {
             u32 number = 0;
             for (u8* memory : entries()) {
-              before.emplace_back(memory, memory + page_size);
               // A device that comes back holds some of it.
               const bool is_lacking = is_fresh || ++number % 3 != 0;
               if (is_lacking && is_filled(memory, filled)) std::memset(memory, 0xee, page_size);
@@ -202,14 +212,9 @@ TEST_P(RebuiltRows, SeveralDevicesAreFilledTogether) {
           });
           const RebuildOutcome outcome = rebuild_rows(g, space(), 0, 0, count, is_fresh);
           serial(g, [&] {
-            EXPECT_EQ(format::rebuild_count(outcome.counts, format::RebuildCount::looked_at), count);
-            EXPECT_EQ(format::rebuild_count(outcome.counts, format::RebuildCount::unverified), 0u);
-            EXPECT_EQ(format::rebuild_count(outcome.counts, format::RebuildCount::unreadable), 0u);
-            const std::vector<u8*> after = entries();
-            for (std::size_t i = 0; i < after.size(); ++i) {
-              EXPECT_EQ(std::memcmp(after[i], before[i].data(), page_size), 0)
-                  << filled << " filled, " << gone << " lost, entry " << i;
-            }
+            SCOPED_TRACE(fmt::format("{} filled, {} lost, {}", filled, gone, is_fresh ? "fresh" : "come back"));
+            expect_all_made(outcome);
+            expect_entries(chunk().column_count);
             for (u32 column = 0; column < filled + gone; ++column) end(chunk().columns[column].device);
           });
         }
@@ -222,17 +227,8 @@ TEST_P(RebuiltRows, SeveralDevicesAreFilledTogether) {
 TEST_P(RebuiltRows, NoParityFollowsFromAWrongOne) {
   if (chunk().parity_count < 3) return;
   on_all_groups([&](auto g) {
-    std::vector<u8> bytes(count * page_size);
-    std::vector<std::vector<u8>> before;
+    write_all(g, 37);
     serial(g, [&] {
-      fill_random(bytes.data(), bytes.size(), 37);
-      chunk().bitmaps.busy[0] |= all_bits();
-      chunk().bitmaps.committed[0] |= all_bits();
-    });
-    const u8* from = serial(g, [&] { return static_cast<const u8*>(bytes.data()); });
-    EXPECT_EQ(write_pages(g, space(), chunk().base_address, count, from, PageUse::data), Status::ok);
-    serial(g, [&] {
-      for (u8* memory : entries()) before.emplace_back(memory, memory + page_size);
       for (u8* memory : entries()) {
         if (is_filled(memory, 1)) std::memset(memory, 0xee, page_size);
       }
@@ -246,11 +242,7 @@ TEST_P(RebuiltRows, NoParityFollowsFromAWrongOne) {
     });
     (void)rebuild_rows(g, space(), 0, 0, count, true);
     serial(g, [&] {
-      const std::vector<u8*> after = entries();
-      for (std::size_t i = 0; i < after.size(); ++i) {
-        if (!is_filled(after[i], 1)) continue;
-        EXPECT_EQ(std::memcmp(after[i], before[i].data(), page_size), 0) << "entry " << i;
-      }
+      expect_entries(1);
       end(chunk().columns[0].device);
       end(chunk().columns[1].device);
     });

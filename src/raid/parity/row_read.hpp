@@ -40,7 +40,7 @@ struct RowReadPlan {
   BatchRow row;
   u64 wanted;     // slots, a bit each
   u32 parities;   // that the missing ones are made from, a bit each
-  SumRange sums;  // none: nothing that is wanted is missing
+  SumRange sums;  // count 0: nothing that is wanted is missing
   u32 is_possible;
 };
 
