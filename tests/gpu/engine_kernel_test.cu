@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -292,12 +291,4 @@ void run() {
 }  // namespace
 }  // namespace gpu4fs::test
 
-int main() {
-  using namespace gpu4fs::test;
-  try {
-    if (has_gpu()) run();
-  } catch (const std::exception& error) {
-    check(false, error.what());
-  }
-  return finish();
-}
+int main() { return gpu4fs::test::run_on_gpu(gpu4fs::test::run); }

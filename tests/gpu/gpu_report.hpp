@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <string>
 
 #include "engine/engine_cuda.hpp"
@@ -39,6 +40,17 @@ inline bool has_gpu() {
   const engine::CudaAvailability availability = engine::cuda_availability();
   if (!availability.available) check(false, "a usable GPU: " + availability.reason);
   return availability.available;
+}
+
+// main() of a program that needs a GPU: its tests, whose exceptions are failures, and the exit status.
+template <class Tests>
+int run_on_gpu(Tests&& tests) {
+  try {
+    if (has_gpu()) tests();
+  } catch (const std::exception& error) {
+    check(false, error.what());
+  }
+  return finish();
 }
 
 }  // namespace gpu4fs::test

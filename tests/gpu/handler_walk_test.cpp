@@ -1,7 +1,6 @@
 // The walks of the handler tests (tests/engine) on pools that are served as a mount does it, with upcalls and
 // regular checkpoints: files by several clients at once, names against the CPU engine. What the GPU engine
 // left is checked, and read by the CPU engine.
-#include <exception>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -131,12 +130,4 @@ void run() {
 }  // namespace
 }  // namespace gpu4fs::test
 
-int main() {
-  using namespace gpu4fs::test;
-  try {
-    if (has_gpu()) run();
-  } catch (const std::exception& error) {
-    check(false, error.what());
-  }
-  return finish();
-}
+int main() { return gpu4fs::test::run_on_gpu(gpu4fs::test::run); }

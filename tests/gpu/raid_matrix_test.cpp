@@ -7,7 +7,11 @@
 //   GPU4FS_MATRIX_SHAPE    only pools of this name, as a failure prints it; all of it
 //   GPU4FS_MATRIX_SEED     of what is chosen and its order, 0 if not given
 //   GPU4FS_MATRIX_RUNNING  1: devices are lost while commands run (matrix_engine.hpp)
-#include <exception>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
 
 #include "gpu/gpu_test_pool.hpp"
 #include "raid_matrix/matrix_run.hpp"
@@ -43,12 +47,4 @@ void run() {
 }  // namespace
 }  // namespace gpu4fs::test
 
-int main() {
-  using namespace gpu4fs::test;
-  try {
-    if (has_gpu()) run();
-  } catch (const std::exception& error) {
-    check(false, error.what());
-  }
-  return finish();
-}
+int main() { return gpu4fs::test::run_on_gpu(gpu4fs::test::run); }
