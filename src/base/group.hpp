@@ -23,6 +23,7 @@
 
 #include <type_traits>
 
+#include "base/bits.hpp"
 #include "base/config.hpp"
 #include "base/limits.hpp"
 #include "base/types.hpp"
@@ -183,6 +184,12 @@ class Warp {
 };
 
 static_assert(std::is_trivially_copyable_v<Lane> && std::is_trivially_copyable_v<Warp>);
+
+// How many ranks, from the first on, answer true. Collective.
+template <class Group>
+GPU4FS_FN u32 leading_ranks(Group g, bool answer) {
+  return minimum(count_trailing_zeros(~g.ballot(answer)), Group::size());
+}
 
 // Runs `body` on the leader and gives its value to every rank; what was in memory before is
 // visible to the leader, and what the leader writes is visible to every rank after. The value is a

@@ -133,7 +133,7 @@ class GiantPool {
 };
 
 raid::Extent allocate_giga(fs::FileSystem& fs, fs::Operation& op) {
-  return fs::allocate_run(fs, op, giga_pages, static_cast<u32>(giga_pages));
+  return fs::allocate_run(Lane{}, fs, op, giga_pages, static_cast<u32>(giga_pages));
 }
 
 // The first GiB of the chunk.
@@ -187,13 +187,13 @@ TEST(MapGiant, RunsAreAlignedAndWhole) {
   fs::abandon_extent(fs, op, first);
   fs::abandon_extent(fs, op, second);
   // One page in the way of each.
-  const raid::Extent small = fs::allocate_run(fs, op, 1, 1);
+  const raid::Extent small = fs::allocate_run(Lane{}, fs, op, 1, 1);
   EXPECT_EQ(small.address / giga, u64{1});
   const raid::Extent rest = allocate_giga(fs, op);
   EXPECT_EQ(rest.address, 2 * giga);
   EXPECT_EQ(allocate_giga(fs, op).page_count, 0u) << "one page less is reserved";
   fs::abandon_extent(fs, op, rest);
-  const raid::Extent region = fs::allocate_run(fs, op, giga_pages, static_cast<u32>(pages_per_block_2m));
+  const raid::Extent region = fs::allocate_run(Lane{}, fs, op, giga_pages, static_cast<u32>(pages_per_block_2m));
   EXPECT_EQ(region.page_count, fs::large_run_pages_max);
   fs::abandon_extent(fs, op, region);
   fs::abandon_extent(fs, op, small);
@@ -218,7 +218,7 @@ TEST(MapGiant, RunsOfAllSizesAreTakenAtOnce) {
       while (!ended) {
         fs::Operation op{};
         if (fs::reserve_pages(fs, op, alignment) != Status::ok) continue;
-        const raid::Extent run = fs::allocate_run(fs, op, alignment, alignment);
+        const raid::Extent run = fs::allocate_run(Lane{}, fs, op, alignment, alignment);
         if (run.page_count != 0) fs::abandon_extent(fs, op, run);
         fs::unreserve_pages(fs, op, op.pages_reserved);
       }
@@ -302,7 +302,7 @@ TEST(MapGiant, ReplacedSubtreeIsFreed) {
   for (const u64 page : {giga_pages - 1, giga_pages, giga_pages + 512 * 77 + 3, 2 * giga_pages - 1, 2 * giga_pages}) {
     prepare_change(Lane{}, pool, op, page, page + 1);
     ASSERT_EQ(fs::reserve_pages(fs, op, 1), Status::ok);
-    const raid::Extent extent = fs::allocate_run(fs, op, 1, 1);
+    const raid::Extent extent = fs::allocate_run(Lane{}, fs, op, 1, 1);
     fs::map_replace(Lane{}, fs, op, pool.file(), page, extent, fs::MapKind::data);
     fs::commit_extent(Lane{}, fs, extent);
   }

@@ -78,7 +78,7 @@ u32 use_map(SmallFileSystem& small, u64 number, Sequence& random) {
         if (fs::reserve_metadata(Lane{}, fs, op, 1, cost.changed, cost.fresh) != Status::ok) break;
         if (fs::reserve_pages(fs, op, end - first) != Status::ok) break;
         for (u64 page = first; page < end;) {
-          const raid::Extent extent = fs::allocate_run(fs, op, end - page, 1);
+          const raid::Extent extent = fs::allocate_run(Lane{}, fs, op, end - page, 1);
           fs::map_replace(Lane{}, fs, op, ref, page, extent, fs::MapKind::data);
           fs::commit_extent(Lane{}, fs, extent);
           page += extent.page_count;

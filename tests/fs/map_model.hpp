@@ -167,11 +167,11 @@ class MapWalk {
   raid::Extent allocate(u64 page, u32 wanted) {
     return serial(g_, [&] {
       if (page % pages_per_block_2m == 0 && wanted >= pages_per_block_2m) {
-        const raid::Extent whole = fs::allocate_run(fs_, op_, wanted, static_cast<u32>(pages_per_block_2m));
+        const raid::Extent whole = fs::allocate_run(Lane{}, fs_, op_, wanted, static_cast<u32>(pages_per_block_2m));
         if (whole.page_count != 0) return whole;
       }
       const u64 to_border = pages_per_block_2m - page % pages_per_block_2m;
-      return fs::allocate_run(fs_, op_, minimum<u64>(wanted, to_border), 1);
+      return fs::allocate_run(Lane{}, fs_, op_, minimum<u64>(wanted, to_border), 1);
     });
   }
 

@@ -41,7 +41,7 @@ TEST(SpaceAllocate, every_page_is_handed_out_once) {
   ASSERT_EQ(reserve_pages(*pool.fs, op, total), Status::ok);
   std::set<u64> seen;
   for (u32 round = 0; op.pages_reserved > 0; ++round) {
-    const Extent run = allocate_run(*pool.fs, op, 1 + round % 33, 1);
+    const Extent run = allocate_run(Lane{}, *pool.fs, op, 1 + round % 33, 1);
     ASSERT_GE(run.page_count, 1u);
     for (u32 i = 0; i < run.page_count; ++i)
       ASSERT_TRUE(seen.insert(run.address + i * page_size).second);
@@ -117,17 +117,17 @@ TEST(SpaceAllocate, large_runs_are_whole_regions_and_rotate_over_chunks) {
   ASSERT_EQ(reserve_pages(*pool.fs, op, 3 * 16384 + 700), Status::ok);
   std::set<u32> chunks;
   for (u32 i = 0; i < 4; ++i) {
-    const Extent run = allocate_run(*pool.fs, op, 2 * 512 + 5, 512);
+    const Extent run = allocate_run(Lane{}, *pool.fs, op, 2 * 512 + 5, 512);
     ASSERT_EQ(run.page_count, 1024u);
     ASSERT_TRUE(is_aligned(run.address, block_size_2m));
     chunks.insert(chunk_of(pool, run.address));
   }
   EXPECT_EQ(chunks.size(), 4u);
-  EXPECT_EQ(allocate_run(*pool.fs, op, 511, 512).page_count, 0u);
-  EXPECT_EQ(allocate_run(*pool.fs, op, 100000, 512).page_count, large_run_pages_max);
+  EXPECT_EQ(allocate_run(Lane{}, *pool.fs, op, 511, 512).page_count, 0u);
+  EXPECT_EQ(allocate_run(Lane{}, *pool.fs, op, 100000, 512).page_count, large_run_pages_max);
   Operation poor = pool.operation();
   ASSERT_EQ(reserve_pages(*pool.fs, poor, 511), Status::ok);
-  EXPECT_EQ(allocate_run(*pool.fs, poor, 512, 512).page_count, 0u);
+  EXPECT_EQ(allocate_run(Lane{}, *pool.fs, poor, 512, 512).page_count, 0u);
   EXPECT_EQ(poor.pages_reserved, 511u);
 }
 
@@ -138,20 +138,20 @@ TEST(SpaceAllocate, no_large_run_without_a_free_region_but_every_small_one) {
   op.may_use_emergency = 1;
   ASSERT_EQ(reserve_pages(*pool.fs, op, 2048), Status::ok);
   std::vector<Extent> regions;
-  for (u32 i = 0; i < 4; ++i) regions.push_back(allocate_run(*pool.fs, op, 512, 512));
+  for (u32 i = 0; i < 4; ++i) regions.push_back(allocate_run(Lane{}, *pool.fs, op, 512, 512));
   // All of each region but one page goes back.
   for (const Extent& region : regions) {
     ASSERT_EQ(region.page_count, 512u);
     abandon_extent(*pool.fs, op, {region.address, 200, 0});
     abandon_extent(*pool.fs, op, {region.address + 201 * page_size, 311, 0});
   }
-  EXPECT_EQ(allocate_run(*pool.fs, op, 512, 512).page_count, 0u);
+  EXPECT_EQ(allocate_run(Lane{}, *pool.fs, op, 512, 512).page_count, 0u);
   EXPECT_EQ(op.pages_reserved, 2044u);
   // The longest hole comes first, then the other.
-  EXPECT_EQ(allocate_run(*pool.fs, op, 400, 1).page_count, 311u);
-  EXPECT_EQ(allocate_run(*pool.fs, op, 200, 1).page_count, 200u);
+  EXPECT_EQ(allocate_run(Lane{}, *pool.fs, op, 400, 1).page_count, 311u);
+  EXPECT_EQ(allocate_run(Lane{}, *pool.fs, op, 200, 1).page_count, 200u);
   u64 allocated = 511;
-  while (op.pages_reserved > 0) allocated += allocate_run(*pool.fs, op, 3, 1).page_count;
+  while (op.pages_reserved > 0) allocated += allocate_run(Lane{}, *pool.fs, op, 3, 1).page_count;
   EXPECT_EQ(allocated, 2044u);
 }
 
@@ -163,14 +163,14 @@ TEST(SpaceAllocate, shards_start_in_different_regions_and_move_over_devices) {
   for (u32 shard = 0; shard < 8; ++shard) {
     Operation op = pool.operation(shard);
     ASSERT_EQ(reserve_pages(*pool.fs, op, 1), Status::ok);
-    regions.insert(allocate_run(*pool.fs, op, 1, 1).address / block_size_2m);
+    regions.insert(allocate_run(Lane{}, *pool.fs, op, 1, 1).address / block_size_2m);
   }
   EXPECT_EQ(regions.size(), 8u);
   std::set<u32> chunks;
   Operation op = pool.operation(0);
   ASSERT_EQ(reserve_pages(*pool.fs, op, 4 * 512), Status::ok);
   while (op.pages_reserved > 0)
-    chunks.insert(chunk_of(pool, allocate_run(*pool.fs, op, 16, 1).address));
+    chunks.insert(chunk_of(pool, allocate_run(Lane{}, *pool.fs, op, 16, 1).address));
   EXPECT_GE(chunks.size(), 4u);
 }
 
@@ -189,7 +189,7 @@ TEST(SpaceAllocate, chunks_out_of_reach_are_asked_for_only_when_needed) {
   ASSERT_EQ(reserve_pages(*pool.fs, op, 1500), Status::ok);
   for (u32 shard = 0; op.pages_reserved > 0; ++shard) {
     op.shard = shard % 4;
-    EXPECT_EQ(chunk_of(pool, allocate_run(*pool.fs, op, 100, 1).address), first);
+    EXPECT_EQ(chunk_of(pool, allocate_run(Lane{}, *pool.fs, op, 100, 1).address), first);
   }
   // More than is in reach: one chunk after the other; more than there is: no space.
   ASSERT_EQ(reserve_pages(*pool.fs, op, 4000), Status::chunk_not_mapped);
@@ -226,7 +226,7 @@ TEST(SpaceAllocate, damaged_block_pointers_free_nothing_else) {
   ASSERT_EQ(pool.load(1), Status::ok);
   Operation op = pool.operation();
   ASSERT_EQ(reserve_pages(*pool.fs, op, 8), Status::ok);
-  const Extent run = allocate_run(*pool.fs, op, 8, 1);
+  const Extent run = allocate_run(Lane{}, *pool.fs, op, 8, 1);
   ASSERT_EQ(run.page_count, 8u);
   commit_extent(Lane{}, *pool.fs, {run.address, 4, 0});
   free_extent(*pool.fs, {run.address, 2, 0});
@@ -263,7 +263,7 @@ TEST(SpaceAllocate, collision_leaves_a_prefix_and_nothing_else) {
   }
   std::fill_n(chunk.bitmaps.busy, 8, u64{0});
   chunk.bitmaps.busy[5] = 2;
-  EXPECT_FALSE(detail::claim_whole_region(chunk, 0));
+  EXPECT_FALSE(detail::take_whole_region(chunk, 0));
   for (u32 w = 0; w < 8; ++w) EXPECT_EQ(chunk.bitmaps.busy[w], w == 5 ? 2u : 0u);
 }
 
@@ -272,7 +272,7 @@ TEST(SpaceAllocate, misuse_fails_checks) {
   ASSERT_EQ(pool.load(1), Status::ok);
   Operation op = pool.operation();
   ASSERT_EQ(reserve_pages(*pool.fs, op, 3), Status::ok);
-  const Extent run = allocate_run(*pool.fs, op, 2, 1);
+  const Extent run = allocate_run(Lane{}, *pool.fs, op, 2, 1);
   const CheckGuard guard;
   EXPECT_THROW(unreserve_pages(*pool.fs, op, 2), FailedCheck);
   EXPECT_THROW(commit_extent(Lane{}, *pool.fs, {run.address + 2 * page_size, 1, 0}), FailedCheck);
@@ -280,8 +280,8 @@ TEST(SpaceAllocate, misuse_fails_checks) {
   commit_extent(Lane{}, *pool.fs, run);
   EXPECT_THROW(commit_extent(Lane{}, *pool.fs, run), FailedCheck);
   EXPECT_THROW(abandon_extent(*pool.fs, op, run), FailedCheck);
-  EXPECT_THROW(allocate_run(*pool.fs, op, 1, 2), FailedCheck);
-  EXPECT_THROW(allocate_run(*pool.fs, op, 0, 1), FailedCheck);
+  EXPECT_THROW(allocate_run(Lane{}, *pool.fs, op, 1, 2), FailedCheck);
+  EXPECT_THROW(allocate_run(Lane{}, *pool.fs, op, 0, 1), FailedCheck);
 }
 
 TEST(SpaceAllocate, read_only_mount_reserves_nothing) {

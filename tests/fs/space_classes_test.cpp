@@ -104,7 +104,7 @@ class Classes : public ::testing::TestWithParam<Mix> {
       op.whole_stripes = 1;
       *end = reserve_pages(fs(), op, 1);
       if (*end != Status::ok) return extents;
-      const raid::Extent run = allocate_run(fs(), op, 1, 1);
+      const raid::Extent run = allocate_run(Lane{}, fs(), op, 1, 1);
       commit_extent(Lane{}, fs(), run);
       extents.push_back(run);
     }
@@ -128,7 +128,7 @@ TEST_P(Classes, RandomCommandsKeepTheSumsOfEachRight) {
       if (reserve_pages(fs(), op, wanted) != Status::ok) continue;
       if (random.next() % 4 == 0) unreserve_pages(fs(), op, op.pages_reserved / 2);
       while (op.pages_reserved != 0) {
-        const raid::Extent run = allocate_run(fs(), op, op.pages_reserved, 1);
+        const raid::Extent run = allocate_run(Lane{}, fs(), op, op.pages_reserved, 1);
         ASSERT_EQ(class_at(fs(), run.address), for_metadata ? metadata() : data());
         if (random.next() % 6 == 0) {
           const u32 back = abandon_extent(fs(), op, run);
@@ -178,7 +178,7 @@ TEST_P(Classes, OneRunsFullAloneAndWaitsForItsOwnPages) {
     // The other has room, also for many pages at once.
     Operation other = operation(!metadata_is_full);
     ASSERT_EQ(reserve_pages(fs(), other, 16), Status::ok);
-    const raid::Extent run = allocate_run(fs(), other, 1, 1);
+    const raid::Extent run = allocate_run(Lane{}, fs(), other, 1, 1);
     EXPECT_EQ(class_at(fs(), run.address), metadata_is_full ? data() : metadata());
     commit_extent(Lane{}, fs(), run);
     unreserve_pages(fs(), other, other.pages_reserved);
@@ -204,7 +204,7 @@ TEST_P(Classes, LargeRunsStayInTheirClass) {
   for (const bool for_metadata : {false, true}) {
     Operation op = operation(for_metadata);
     ASSERT_EQ(reserve_pages(fs(), op, 512), Status::ok);
-    const raid::Extent run = allocate_run(fs(), op, 512, 512);
+    const raid::Extent run = allocate_run(Lane{}, fs(), op, 512, 512);
     ASSERT_GE(run.page_count, 512u);
     EXPECT_EQ(class_at(fs(), run.address), for_metadata ? metadata() : data());
     commit_extent(Lane{}, fs(), run);
@@ -215,7 +215,7 @@ TEST_P(Classes, LargeRunsStayInTheirClass) {
 TEST_P(Classes, PagesOfAnotherClassGoBackToTheirOwn) {
   Operation op = operation(true);
   ASSERT_EQ(reserve_pages(fs(), op, 1), Status::ok);
-  const raid::Extent run = allocate_run(fs(), op, 1, 1);
+  const raid::Extent run = allocate_run(Lane{}, fs(), op, 1, 1);
   op.profile = 0;
   EXPECT_EQ(abandon_extent(fs(), op, run), 0u);
   EXPECT_EQ(op.pages_reserved, 0u);
@@ -235,7 +235,7 @@ TEST_P(Classes, WorkersInBothKeepTheSums) {
         Operation op = operation(random.next() % 2 == 0, t);
         if (reserve_pages(fs(), op, 1 + random.next() % 9) != Status::ok) continue;
         while (op.pages_reserved != 0) {
-          const raid::Extent run = allocate_run(fs(), op, op.pages_reserved, 1);
+          const raid::Extent run = allocate_run(Lane{}, fs(), op, op.pages_reserved, 1);
           EXPECT_EQ(class_at(fs(), run.address), detail::class_of(fs(), op));
           commit_extent(Lane{}, fs(), run);
           live.push_back(run);
@@ -274,7 +274,7 @@ TEST(ClassesOnGroups, CountTheSame) {
         Operation op = pool->operation(0);
         op.profile = profile;
         EXPECT_EQ(reserve_pages(fs, op, 7), Status::ok);
-        const raid::Extent taken = allocate_run(fs, op, 7, 1);
+        const raid::Extent taken = allocate_run(Lane{}, fs, op, 7, 1);
         if (op.pages_reserved != 0) unreserve_pages(fs, op, op.pages_reserved);
         return taken;
       });

@@ -64,7 +64,7 @@ class Freeze : public ::testing::TestWithParam<test::LevelShape> {
     std::vector<raid::Extent> taken;
     if (reserve_pages(fs(), *op, page_count) != Status::ok) return taken;
     while (op->pages_reserved != 0) {
-      taken.push_back(allocate_run(fs(), *op, op->pages_reserved, 1));
+      taken.push_back(allocate_run(Lane{}, fs(), *op, op->pages_reserved, 1));
       EXPECT_GT(taken.back().page_count, 0u);
       EXPECT_FALSE(fs::detail::is_frozen(chunk(chunk_of(taken.back().address)))) << "a page of a frozen chunk";
     }

@@ -161,7 +161,7 @@ TEST(SpaceLoad, checkpoint_alternates_slots_and_keeps_the_other_intact) {
       const u64 address = serial(g, [&] {
         Operation op = shared->operation();
         EXPECT_EQ(reserve_pages(fs, op, 1), Status::ok);
-        const raid::Extent run = allocate_run(fs, op, 1, 1);
+        const raid::Extent run = allocate_run(Lane{}, fs, op, 1, 1);
         commit_extent(Lane{}, fs, run);
         return run.address;
       });

@@ -141,7 +141,7 @@ class SpaceModel {
     const bool large = random_() % 4 == 0;
     const u64 before = command.op.pages_reserved;
     const u64 wanted = 1 + random_() % (large ? 2000 : 90);
-    const Extent run = allocate_run(*pool_.fs, command.op, wanted, large ? 512 : 1);
+    const Extent run = allocate_run(Lane{}, *pool_.fs, command.op, wanted, large ? 512 : 1);
     if (large) {
       ASSERT_EQ(run.page_count % 512, 0u);
       if (run.page_count == 0) {

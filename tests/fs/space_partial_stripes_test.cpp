@@ -62,7 +62,7 @@ class PartialStripes : public ::testing::TestWithParam<test::LevelShape> {
       op.may_use_emergency = 1;
       op.whole_stripes = 1;
       if (reserve_pages(fs(), op, 1) != Status::ok) break;
-      const raid::Extent run = allocate_run(fs(), op, 1, 1);
+      const raid::Extent run = allocate_run(Lane{}, fs(), op, 1, 1);
       keep(run);
     }
   }
@@ -267,8 +267,8 @@ TEST_P(PartialStripes, AStripeOfWhichAPageIsOnItsWayIsNotLent) {
   Operation op = pool_.operation(0);
   ASSERT_EQ(reserve_pages(fs(), op, 2), Status::ok);
   op.whole_stripes = 0;
-  const raid::Extent kept = allocate_run(fs(), op, 1, 1);
-  const raid::Extent way = allocate_run(fs(), op, 1, 1);
+  const raid::Extent kept = allocate_run(Lane{}, fs(), op, 1, 1);
+  const raid::Extent way = allocate_run(Lane{}, fs(), op, 1, 1);
   keep(kept);
   if (op.pages_reserved != 0) unreserve_pages(fs(), op, op.pages_reserved);
   checkpoint();

@@ -79,8 +79,8 @@ class Worker {
       if (status != Status::ok) ++shared_.refusals;
       while (op_.pages_reserved > 0) {
         const u32 alignment = op_.pages_reserved >= 512 && random_() % 2 == 0 ? 512 : 1;
-        Extent run = allocate_run(fs, op_, op_.pages_reserved, alignment);
-        if (run.page_count == 0) run = allocate_run(fs, op_, op_.pages_reserved, 1);
+        Extent run = allocate_run(Lane{}, fs, op_, op_.pages_reserved, alignment);
+        if (run.page_count == 0) run = allocate_run(Lane{}, fs, op_, op_.pages_reserved, 1);
         shared_.owners.take(run, owner_);
         shared_.page_count += run.page_count;
         use(run);
@@ -191,7 +191,7 @@ TEST(SpaceStress, last_pages_are_shared_out_exactly) {
         op.may_use_emergency = 1;
         EXPECT_EQ(reserve_pages(*shared.pool.fs, op, 2048 / thread_count), Status::ok);
         while (op.pages_reserved > 0) {
-          const Extent run = allocate_run(*shared.pool.fs, op, 1 + op.pages_reserved % 5, 1);
+          const Extent run = allocate_run(Lane{}, *shared.pool.fs, op, 1 + op.pages_reserved % 5, 1);
           shared.owners.take(run, i + 1);
           shared.page_count += run.page_count;
         }

@@ -89,8 +89,8 @@ class StripeWalk : public Stripes {
       return;
     }
     while (op.pages_reserved != 0) {
-      raid::Extent run = large ? allocate_run(fs, op, op.pages_reserved, 512) : raid::Extent{};
-      if (run.page_count == 0) run = allocate_run(fs, op, op.pages_reserved, 1);
+      raid::Extent run = large ? allocate_run(Lane{}, fs, op, op.pages_reserved, 512) : raid::Extent{};
+      if (run.page_count == 0) run = allocate_run(Lane{}, fs, op, op.pages_reserved, 1);
       ASSERT_GT(run.page_count, 0u);
       keep_or_abandon(op, run, step);
     }
@@ -144,7 +144,7 @@ class StripeWalk : public Stripes {
       Operation op = pool_.operation(shard);
       op.may_use_emergency = 1;
       ASSERT_EQ(reserve_pages(fs, op, 1), Status::ok);
-      abandon_extent(fs, op, allocate_run(fs, op, 1, 1));
+      abandon_extent(fs, op, allocate_run(Lane{}, fs, op, 1, 1));
     }
     checkpoint();
     for (u32 shard = 0; shard < 4; ++shard) (void)fs::detail::take_from_open_stripe(fs, fs.shards[shard], fs.space.data_class, 1);
@@ -197,7 +197,7 @@ TEST_P(Stripes, EveryStripeCanBeHad) {
     op.may_use_emergency = 1;
     op.whole_stripes = 1;
     if (reserve_pages(fs, op, 1) != Status::ok) break;
-    const raid::Extent run = allocate_run(fs, op, 1, 1);
+    const raid::Extent run = allocate_run(Lane{}, fs, op, 1, 1);
     ASSERT_EQ(run.page_count, 1u);
     commit_extent(Lane{}, fs, run);
     ++pages;

@@ -45,7 +45,7 @@ class File {
     GPU4FS_TRY(fs::reserve_metadata(Lane{}, fs_, op_, 1, cost.changed, cost.fresh));
     GPU4FS_TRY(fs::reserve_pages(fs_, op_, end_page - first));
     for (u64 page = first; page < end_page;) {
-      const raid::Extent extent = fs::allocate_run(fs_, op_, end_page - page, 1);
+      const raid::Extent extent = fs::allocate_run(Lane{}, fs_, op_, end_page - page, 1);
       if (kind == fs::MapKind::data) GPU4FS_CHECK_OK(write(extent));
       fs::map_replace(Lane{}, fs_, op_, ref_, page, extent, kind);
       fs::commit_extent(Lane{}, fs_, extent);

@@ -69,7 +69,7 @@ __global__ void write_kernel(fs::FileSystem* fs, const u8* source, u64* addresse
   bool abandoned = false;
   while (worst == Status::ok && done < pages_per_warp) {
     const raid::Extent run = serial(
-        g, [&] { return fs::allocate_run(*fs, op, minimum(u32{3}, pages_per_warp - done), 1); });
+        g, [&] { return fs::allocate_run(Lane{}, *fs, op, minimum(u32{3}, pages_per_warp - done), 1); });
     if (!abandoned) {
       serial(g, [&] { fs::abandon_extent(*fs, op, run); });
       abandoned = true;

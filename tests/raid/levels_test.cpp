@@ -261,7 +261,7 @@ TEST_P(Levels, HeaderAreasAreReplacedByTheirCopies) {
   const format::ChunkLayout layout = pool_.layout();
   fs::Operation op = pool_.operation();
   ASSERT_EQ(fs::reserve_pages(*pool_.fs, op, 5), Status::ok);
-  const Extent run = fs::allocate_run(*pool_.fs, op, 5, 1);
+  const Extent run = fs::allocate_run(Lane{}, *pool_.fs, op, 5, 1);
   fs::commit_extent(Lane{}, *pool_.fs, run);
   ASSERT_EQ(pool_.checkpoint(2), Status::ok);
   const u64 used = pool_.fs->data_counters().used;

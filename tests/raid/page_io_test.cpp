@@ -33,7 +33,7 @@ class PageIo : public ::testing::Test {
     fs::Operation op = pool_.operation();
     EXPECT_EQ(fs::reserve_pages(*pool_.fs, op, 64), Status::ok);
     while (op.pages_reserved > 0) {
-      const Extent run = fs::allocate_run(*pool_.fs, op, 7, 1);
+      const Extent run = fs::allocate_run(Lane{}, *pool_.fs, op, 7, 1);
       for (u32 i = 0; i < run.page_count; ++i) addresses_.push_back(run.address + i * page_size);
     }
   }

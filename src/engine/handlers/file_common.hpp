@@ -185,22 +185,40 @@ struct Allocated {
   u32 page_count;
 };
 
-// Leader: how many pages to ask for next, so that aligned spans of 1 GiB and 2 MiB in the file get aligned runs.
-GPU4FS_FN inline raid::Extent allocate_next(fs::FileSystem& fs, fs::Operation& op, u64 file_page, u64 wanted) {
+// How many pages to ask for next, so that aligned spans of 1 GiB and 2 MiB in the file get aligned runs.
+template <class Group>
+GPU4FS_FN raid::Extent allocate_next(Group g, fs::FileSystem& fs, fs::Operation& op, u64 file_page, u64 wanted) {
   GPU4FS_CHECK_GT(wanted, u64{0});
   if (file_page % pages_per_block_1g == 0 && wanted >= pages_per_block_1g) {
-    const raid::Extent extent = fs::allocate_run(fs, op, pages_per_block_1g, static_cast<u32>(pages_per_block_1g));
+    const raid::Extent extent = fs::allocate_run(g, fs, op, pages_per_block_1g, static_cast<u32>(pages_per_block_1g));
     if (extent.page_count != 0) return extent;
   }
   const u64 inside = file_page % pages_per_block_2m;
   if (inside == 0 && wanted >= pages_per_block_2m) {
     const u64 whole = align_down(wanted, pages_per_block_2m);
-    const raid::Extent extent = fs::allocate_run(fs, op, whole, static_cast<u32>(pages_per_block_2m));
+    const raid::Extent extent = fs::allocate_run(g, fs, op, whole, static_cast<u32>(pages_per_block_2m));
     if (extent.page_count != 0) return extent;
   }
   const u64 head = pages_per_block_2m - inside;
   if (inside != 0 && wanted >= head + pages_per_block_2m) wanted = head;
-  return fs::allocate_run(fs, op, wanted, 1);
+  return fs::allocate_run(g, fs, op, wanted, 1);
+}
+
+// Leader: reserves pages of the file's profile for a round, `wanted` or what there is. no_space: none.
+GPU4FS_FN GPU4FS_NOINLINE inline Allocated reserve_round(Engine& engine, CommandState& c, const fs::InodeRef& ref, u32 wanted,
+                                                         bool is_named) {
+  fs::Operation& op = c.operation;
+  GPU4FS_CHECK_EQ(c.in_gate, 0u);
+  GPU4FS_CHECK_EQ(op.pages_reserved, u64{0});
+  op.whole_stripes = is_named ? 1 : 0;
+  op.profile = fs::effective_profile(engine.fs, ref.inode->profile);
+  u32 reserved = wanted;
+  Status status = fs::reserve_pages(engine.fs, op, reserved);
+  while (status == Status::no_space && reserved > 1) {
+    reserved /= 2;
+    status = fs::reserve_pages(engine.fs, op, reserved);
+  }
+  return {status, status == Status::ok ? reserved : 0};
 }
 
 // Allocates pages of the file's profile for its pages [file_page, + wanted), which are pages `round_page` on of the
@@ -213,30 +231,20 @@ GPU4FS_FN GPU4FS_NOINLINE Allocated allocate_extents(Group g, Engine& engine, Co
   fs::Operation& op = c.operation;
   GPU4FS_CHECK_GT(wanted, 0u);
   GPU4FS_CHECK_LE(extent_max, command_extent_capacity);
-  return serial(g, [&]() -> Allocated {
-    GPU4FS_CHECK_EQ(c.in_gate, 0u);
-    GPU4FS_CHECK_EQ(op.pages_reserved, u64{0});
-    op.whole_stripes = is_named ? 1 : 0;
-    op.profile = fs::effective_profile(fs, ref.inode->profile);
-    u32 reserved = wanted;
-    Status status = fs::reserve_pages(fs, op, reserved);
-    while (status == Status::no_space && reserved > 1) {
-      reserved /= 2;
-      status = fs::reserve_pages(fs, op, reserved);
-    }
-    if (status != Status::ok) return {status, 0};
-    u32 done = 0;
-    while (done < reserved && c.extent_count < extent_max) {
-      raid::Extent extent = allocate_next(fs, op, file_page + done, reserved - done);
-      GPU4FS_CHECK_GT(extent.page_count, 0u);
-      GPU4FS_CHECK_LE(extent.page_count, reserved - done);
-      extent.reserved = round_page + done;
-      c.extents[c.extent_count++] = extent;
-      done += extent.page_count;
-    }
-    if (done < reserved) fs::unreserve_pages(fs, op, reserved - done);
-    return {Status::ok, done};
-  });
+  const Allocated reserved = serial(g, [&] { return reserve_round(engine, c, ref, wanted, is_named); });
+  if (reserved.status != Status::ok) return reserved;
+  u32 count = serial(g, [&] { return c.extent_count; });
+  u32 done = 0;
+  for (; done < reserved.page_count && count < extent_max; ++count) {
+    raid::Extent extent = allocate_next(g, fs, op, file_page + done, reserved.page_count - done);
+    GPU4FS_CHECK_GT(extent.page_count, 0u);
+    GPU4FS_CHECK_LE(extent.page_count, reserved.page_count - done);
+    extent.reserved = round_page + done;
+    serial(g, [&] { c.extents[c.extent_count++] = extent; });
+    done += extent.page_count;
+  }
+  if (done < reserved.page_count) serial(g, [&] { fs::unreserve_pages(fs, op, reserved.page_count - done); });
+  return {Status::ok, done};
 }
 
 // Pages that were allocated and will not be committed go back; the command begins again at stage 0.

@@ -111,7 +111,7 @@ GPU4FS_FN GPU4FS_NOINLINE void relocate_frames(Group g, FileSystem& fs, u32 shar
       Frame& f = fs.pages.frames[frame];
       if (load<Order::relaxed, Scope::engine>(&f.state) != frame_valid) continue;  // removed since
       if (used == run.page_count) {
-        run = allocate_run(fs, op, first + count - i, 1);
+        run = allocate_run(Lane{}, fs, op, first + count - i, 1);
         GPU4FS_CHECK_GT(run.page_count, 0u);
         used = 0;
       }

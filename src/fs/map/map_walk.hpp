@@ -53,7 +53,7 @@ GPU4FS_FN u32 following_slots(Group g, const MapPlace& place, u64 slot_max, Pred
   while (found < limit) {
     const u32 ahead = found + g.rank() + 1;
     const bool matches = ahead <= limit && goes_on(load_slot(&place.slots[place.slot + ahead]), ahead);
-    const u32 here = minimum(count_trailing_zeros(~g.ballot(matches)), Group::size());
+    const u32 here = leading_ranks(g, matches);
     found += here;
     if (here < Group::size()) break;
   }

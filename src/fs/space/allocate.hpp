@@ -3,7 +3,8 @@
 // Workers of different shards work in different 2 MiB regions: an allocation is a few atomic
 // operations on words that others rarely touch. A shard that has used up its region goes on in the
 // next chunk, so that load spreads over the devices; large runs take whole regions and move to
-// another chunk after each run. Plain functions, one rank.
+// another chunk after each run. Plain functions, one rank, but for allocate_run() and what takes
+// whole regions, of which the ranks take one each.
 #pragma once
 
 #include "base/limits.hpp"
@@ -19,6 +20,8 @@ namespace gpu4fs::fs {
 inline constexpr u32 large_run_pages_max = 16 * static_cast<u32>(pages_per_block_2m);
 
 namespace detail {
+
+GPU4FS_FN inline raid::Extent no_extent() { return {raid::no_address, 0, 0}; }
 
 // Shards begin in different chunks, and in different regions of them.
 GPU4FS_FN inline u32 start_of_shard(const FileSystem& fs, u32 shard, u32 count) {
@@ -79,61 +82,99 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_small(FileSystem& fs, Ope
   }
 }
 
-GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_large(FileSystem& fs, Operation& op,
-                                                             u32 wanted_regions) {
+// Where an allocation of whole regions begins.
+struct LargeSearch {
+  u32 page_class;
+  u32 chunk_count;
+  u32 start;
+  u32 step;
+  u32 row;
+};
+GPU4FS_FN inline LargeSearch begin_large_search(const FileSystem& fs, const Operation& op) {
   const u32 page_class = class_of(fs, op);
-  ShardPlace& place = fs.shards[op.shard].places[page_class];
+  const ShardPlace& place = fs.shards[op.shard].places[page_class];
   const u32 chunk_count = raid::chunk_count_of(fs.space);
-  const u32 start = start_of_shard(fs, op.shard, chunk_count);
-  const u32 step = load<Order::relaxed, Scope::engine>(&place.large_chunk);
-  const u32 row = load<Order::relaxed, Scope::engine>(&place.large_region);
-  for (u32 i = 0; i < chunk_count; ++i) {
-    const u32 step_here = (step + i) % chunk_count;
-    ChunkState& chunk = fs.space.chunks[(start + step_here) % chunk_count];
-    if (chunk.page_class != page_class) continue;
-    const u32 cost = region_cost(chunk);
-    const u32 claim = claim_pages(chunk, wanted_regions * cost, cost);
-    if (claim == 0) continue;
-    const u32 region_count = region_count_of(chunk);
-    const u32 hint = (start_of_shard(fs, op.shard, region_count) + row) % region_count;
-    const PageRun run = claim_regions(chunk, hint, claim / cost);
-    const u32 unused = claim - run.count / region_pages * cost;
-    if (unused != 0) return_claim(chunk, unused);
-    if (run.count == 0) continue;
-    const u32 next_step = (step_here + 1) % chunk_count;
-    store<Order::relaxed, Scope::engine>(&place.large_chunk, next_step);
-    // One row of regions across all chunks, then the next.
-    if (next_step <= step_here) {
-      store<Order::relaxed, Scope::engine>(&place.large_region, row + run.count / region_pages);
-    }
-    return take_extent(fs, op, chunk, run);
-  }
-  return {raid::no_address, 0, 0};
+  return {page_class, chunk_count, start_of_shard(fs, op.shard, chunk_count),
+          load<Order::relaxed, Scope::engine>(&place.large_chunk), load<Order::relaxed, Scope::engine>(&place.large_region)};
 }
 
-// One block of 1 GiB.
-GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_giant(FileSystem& fs, Operation& op) {
-  const u32 page_class = class_of(fs, op);
-  ShardPlace& place = fs.shards[op.shard].places[page_class];
-  const u32 chunk_count = raid::chunk_count_of(fs.space);
-  const u32 start = start_of_shard(fs, op.shard, chunk_count);
-  const u32 step = load<Order::relaxed, Scope::engine>(&place.large_chunk);
-  const u32 pages = static_cast<u32>(pages_per_block_1g);
-  for (u32 i = 0; i < chunk_count; ++i) {
-    const u32 step_here = (step + i) % chunk_count;
-    ChunkState& chunk = fs.space.chunks[(start + step_here) % chunk_count];
-    if (chunk.page_class != page_class) continue;
-    const u32 cost = giant_regions * region_cost(chunk);
-    if (chunk.page_count < pages || claim_pages(chunk, cost, cost) == 0) continue;
-    const PageRun run = claim_giant(chunk);
-    if (run.count == 0) {
-      return_claim(chunk, cost);
-      continue;
-    }
-    store<Order::relaxed, Scope::engine>(&place.large_chunk, (step_here + 1) % chunk_count);
-    return take_extent(fs, op, chunk, run);
+// A claim on a chunk, of `least_regions` or a multiple.
+struct LargeClaim {
+  u32 regions;  // 0: the chunk has none for this
+  u32 cost;     // pages of a claim that a region takes
+  u32 region_count;
+  u32 hint;
+};
+GPU4FS_FN GPU4FS_NOINLINE inline LargeClaim claim_large(const FileSystem& fs, const Operation& op,
+                                                        const LargeSearch& search, ChunkState& chunk,
+                                                        u32 wanted_regions, u32 least_regions) {
+  const u32 region_count = region_count_of(chunk);
+  if (chunk.page_class != search.page_class || region_count < least_regions) return {0, 0, 0, 0};
+  const u32 cost = region_cost(chunk);
+  const u32 regions = claim_pages(chunk, wanted_regions * cost, least_regions * cost) / cost;
+  return {regions, cost, region_count, (start_of_shard(fs, op.shard, region_count) + search.row) % region_count};
+}
+
+// Gives back what of the claim was not found, and moves the shard on. The next allocation begins in another chunk: one row of
+// regions across all of them, then the next.
+GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent take_large(FileSystem& fs, Operation& op, const LargeSearch& search,
+                                                         const LargeClaim& claim, u32 step, PageRun run) {
+  ChunkState& chunk = fs.space.chunks[(search.start + step) % search.chunk_count];
+  const u32 unused = (claim.regions - run.count / region_pages) * claim.cost;
+  if (unused != 0) return_claim(chunk, unused);
+  if (run.count == 0) return no_extent();
+  ShardPlace& place = fs.shards[op.shard].places[search.page_class];
+  const u32 next_step = (step + 1) % search.chunk_count;
+  store<Order::relaxed, Scope::engine>(&place.large_chunk, next_step);
+  if (next_step <= step) {
+    store<Order::relaxed, Scope::engine>(&place.large_region, search.row + run.count / region_pages);
   }
-  return {raid::no_address, 0, 0};
+  return take_extent(fs, op, chunk, run);
+}
+
+// Whole regions, from one chunk. Collective.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE raid::Extent allocate_large(Group g, FileSystem& fs, Operation& op, u32 wanted_regions) {
+  const LargeSearch search = serial(g, [&] { return begin_large_search(fs, op); });
+  for (u32 i = 0; i < search.chunk_count; ++i) {
+    const u32 step_here = (search.step + i) % search.chunk_count;
+    ChunkState& chunk = fs.space.chunks[(search.start + step_here) % search.chunk_count];
+    const LargeClaim claim = serial(g, [&] { return claim_large(fs, op, search, chunk, wanted_regions, 1); });
+    if (claim.regions == 0) continue;
+    const PageRun run = claim_regions(g, chunk, claim.region_count, claim.hint, claim.regions);
+    const raid::Extent extent = serial(g, [&] { return take_large(fs, op, search, claim, step_here, run); });
+    if (extent.page_count != 0) return extent;
+  }
+  return no_extent();
+}
+
+// One block of 1 GiB. Collective.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE raid::Extent allocate_giant(Group g, FileSystem& fs, Operation& op) {
+  const LargeSearch search = serial(g, [&] { return begin_large_search(fs, op); });
+  for (u32 i = 0; i < search.chunk_count; ++i) {
+    const u32 step_here = (search.step + i) % search.chunk_count;
+    ChunkState& chunk = fs.space.chunks[(search.start + step_here) % search.chunk_count];
+    const LargeClaim claim = serial(g, [&] { return claim_large(fs, op, search, chunk, giant_regions, giant_regions); });
+    if (claim.regions == 0) continue;
+    const PageRun run = claim_giant(g, chunk);
+    const raid::Extent extent = serial(g, [&] { return take_large(fs, op, search, claim, step_here, run); });
+    if (extent.page_count != 0) return extent;
+  }
+  return no_extent();
+}
+
+// Single pages, as allocate_run() below.
+GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_pages(FileSystem& fs, Operation& op, u64 wanted) {
+  const u32 pages = static_cast<u32>(minimum<u64>(minimum(wanted, op.pages_reserved), region_pages));
+  if ((fs.space.striped_classes >> class_of(fs, op) & 1) != 0) return allocate_striped(fs, op, pages);
+  return allocate_small(fs, op, pages);
+}
+
+GPU4FS_FN inline void check_allocation(const FileSystem& fs, const Operation& op, u64 page_count_wanted) {
+  GPU4FS_CHECK_LT(op.shard, fs.shard_count);
+  GPU4FS_CHECK_GT(page_count_wanted, u64{0});
+  GPU4FS_CHECK_GT(op.pages_reserved, u64{0});
 }
 
 }  // namespace detail
@@ -145,29 +186,28 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_giant(FileSystem& fs, Ope
 //                        is entirely free, or others were at it, or less than one is reserved or wanted
 //   alignment_pages 2^18  one block of 1 GiB at a multiple of 1 GiB; page_count 0 when there is
 //                        none, or less is reserved or wanted
-// The pages belong to the command until commit_extent() or abandon_extent().
-GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_run(FileSystem& fs, Operation& op,
-                                                           u64 page_count_wanted,
-                                                           u32 alignment_pages) {
-  GPU4FS_CHECK_LT(op.shard, fs.shard_count);
-  GPU4FS_CHECK_GT(page_count_wanted, u64{0});
-  GPU4FS_CHECK_GT(op.pages_reserved, u64{0});
-  const u64 wanted = minimum(page_count_wanted, op.pages_reserved);
-  if (alignment_pages == 1 && (fs.space.striped_classes >> detail::class_of(fs, op) & 1) != 0) {
-    return detail::allocate_striped(fs, op, static_cast<u32>(minimum<u64>(wanted, detail::region_pages)));
-  }
+// The pages belong to the command until commit_extent() or abandon_extent(). Collective; Lane for one rank alone.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE raid::Extent allocate_run(Group g, FileSystem& fs, Operation& op, u64 page_count_wanted,
+                                                    u32 alignment_pages) {
   if (alignment_pages == 1) {
-    return detail::allocate_small(fs, op,
-                                  static_cast<u32>(minimum<u64>(wanted, detail::region_pages)));
+    return serial(g, [&] {
+      detail::check_allocation(fs, op, page_count_wanted);
+      return detail::allocate_pages(fs, op, page_count_wanted);
+    });
   }
+  const u64 wanted = serial(g, [&] {
+    detail::check_allocation(fs, op, page_count_wanted);
+    return minimum(page_count_wanted, op.pages_reserved);
+  });
   if (alignment_pages == pages_per_block_1g) {
-    return wanted < pages_per_block_1g ? raid::Extent{raid::no_address, 0, 0} : detail::allocate_giant(fs, op);
+    if (wanted < pages_per_block_1g) return detail::no_extent();
+    return detail::allocate_giant(g, fs, op);
   }
   GPU4FS_CHECK_EQ(alignment_pages, detail::region_pages);
-  const u32 regions =
-      static_cast<u32>(minimum<u64>(wanted, large_run_pages_max)) / detail::region_pages;
-  if (regions == 0) return {raid::no_address, 0, 0};
-  return detail::allocate_large(fs, op, regions);
+  const u32 regions = static_cast<u32>(minimum(wanted, u64{large_run_pages_max})) / detail::region_pages;
+  if (regions == 0) return detail::no_extent();
+  return detail::allocate_large(g, fs, op, regions);
 }
 
 }  // namespace gpu4fs::fs

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "base/access.hpp"
+#include "base/group.hpp"
 #include "fs/space/space_counters.hpp"
 
 namespace gpu4fs::fs::detail {
@@ -78,10 +79,10 @@ GPU4FS_FN inline PageRun claim_in_region(ChunkState& chunk, u32 region, u32 want
   return {0, 0};
 }
 
-// Takes an entirely free region, all or nothing; two that try the same one at once may both get nothing. What was done to its pages before is seen behind a fence of the caller.
+// Takes a region whose count says that it is entirely free, all or nothing; two that try the same one at once may both get
+// nothing. What was done to its pages before is seen behind a fence of the caller.
 // The words are taken without a look in between, so that a GPU waits for one answer and not for eight.
-GPU4FS_FN inline bool claim_whole_region(ChunkState& chunk, u32 region) {
-  if (region_free(chunk, region) != region_pages) return false;
+GPU4FS_FN inline bool take_whole_region(ChunkState& chunk, u32 region) {
   u64* words = &chunk.bitmaps.busy[u64{region} * region_words];
   u64 before[region_words];
   GPU4FS_UNROLL
@@ -123,50 +124,73 @@ GPU4FS_FN inline PageRun claim_in_chunk(ChunkState& chunk, u32 hint, u32 wanted)
   }
 }
 
-// Takes up to `wanted_regions` entirely free regions in a row, from `hint` on; count 0: there is
-// none.
-GPU4FS_FN inline PageRun claim_regions(ChunkState& chunk, u32 hint, u32 wanted_regions) {
-  const u32 region_count = region_count_of(chunk);
-  for (u32 i = 0; i < region_count; ++i) {
-    const u32 first = (hint + i) % region_count;
-    if (!claim_whole_region(chunk, first)) continue;
-    u32 count = 1;
-    while (count < wanted_regions && first + count < region_count &&
-           claim_whole_region(chunk, first + count))
-      ++count;
-    fence<Order::acquire, Scope::engine>();
-    return {first * region_pages, count * region_pages};
-  }
-  return {0, 0};
-}
-
 // Gives back an entirely claimed region.
 GPU4FS_FN inline void return_whole_region(ChunkState& chunk, u32 region) {
   for (u32 w = 0; w < region_words; ++w) clear_busy(chunk, u64{region} * region_words + w, ~u64{0});
 }
 
+GPU4FS_FN inline bool looks_free(const ChunkState& chunk, u32 region) {
+  return region_free(chunk, region) == region_pages;
+}
+
+// Takes entirely free regions from `first` on, at most `wanted`, up to the first that is not free or that others took.
+// Each rank takes one at a time, and gives it back if it lies behind that. Collective.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE u32 claim_regions_from(Group g, ChunkState& chunk, u32 first, u32 wanted) {
+  u32 count = 0;
+  u32 in_a_row = Group::size();
+  while (count < wanted && in_a_row == Group::size()) {
+    const u32 ahead = count + g.rank();
+    const u32 asked = leading_ranks(g, ahead < wanted && looks_free(chunk, first + ahead));
+    const bool taken = g.rank() < asked && take_whole_region(chunk, first + ahead);
+    in_a_row = leading_ranks(g, taken);
+    if (taken && g.rank() >= in_a_row) return_whole_region(chunk, first + ahead);
+    count += in_a_row;
+  }
+  fence<Order::acquire, Scope::engine>();
+  g.sync();
+  return count;
+}
+
+// Takes up to `wanted_regions` of the chunk's `region_count` regions, entirely free ones in a row, from `hint` on; count 0:
+// there is none. Collective.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE PageRun claim_regions(Group g, ChunkState& chunk, u32 region_count, u32 hint,
+                                                u32 wanted_regions) {
+  for (u32 passed = 0; passed < region_count;) {
+    const u32 ahead = passed + g.rank();
+    const u32 found = g.ballot(ahead < region_count && looks_free(chunk, (hint + ahead) % region_count));
+    passed += found == 0 ? Group::size() : count_trailing_zeros(found);
+    if (found == 0) continue;
+    const u32 first = (hint + passed) % region_count;
+    const u32 count = claim_regions_from(g, chunk, first, minimum(wanted_regions, region_count - first));
+    if (count != 0) return {first * region_pages, count * region_pages};
+    ++passed;
+  }
+  return {0, 0};
+}
+
 inline constexpr u32 giant_regions = static_cast<u32>(pages_per_block_1g / pages_per_block_2m);
 
-// A look without taking anything.
-GPU4FS_FN inline bool regions_are_free(const ChunkState& chunk, u32 first, u32 count) {
-  for (u32 i = 0; i < count; ++i) {
-    if (region_free(chunk, first + i) != region_pages) return false;
-  }
-  return true;
+// A look without taking anything. Collective.
+template <class Group>
+GPU4FS_FN bool regions_are_free(Group g, const ChunkState& chunk, u32 first, u32 count) {
+  bool free = true;
+  for (u32 i = g.rank(); i < count; i += Group::size()) free = free && looks_free(chunk, first + i);
+  return g.all(free);
 }
 
 // Takes 1 GiB of entirely free regions at a multiple of 1 GiB in logical space, all or nothing; count 0: there
-// is none, or others were faster.
-GPU4FS_FN inline PageRun claim_giant(ChunkState& chunk) {
+// is none, or others were faster. Collective.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE PageRun claim_giant(Group g, ChunkState& chunk) {
   const u64 begin = align_up(chunk.base_address, block_size_1g) - chunk.base_address;
   for (u64 at = begin; at / page_size + pages_per_block_1g <= chunk.page_count; at += block_size_1g) {
     const u32 first = static_cast<u32>(at / block_size_2m);
-    if (!regions_are_free(chunk, first, giant_regions)) continue;
-    u32 count = 0;
-    while (count < giant_regions && claim_whole_region(chunk, first + count)) ++count;
-    fence<Order::acquire, Scope::engine>();
+    if (!regions_are_free(g, chunk, first, giant_regions)) continue;
+    const u32 count = claim_regions_from(g, chunk, first, giant_regions);
     if (count == giant_regions) return {first * region_pages, giant_regions * region_pages};
-    while (count > 0) return_whole_region(chunk, first + --count);
+    for (u32 i = g.rank(); i < count; i += Group::size()) return_whole_region(chunk, first + i);
   }
   return {0, 0};
 }

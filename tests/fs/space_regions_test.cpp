@@ -1,0 +1,174 @@
+// Whole regions: the ranks of a group take one each, and keep those in a row.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "support/on_all_groups.hpp"
+#include "support/space_fixture.hpp"
+#include "support/test_scale.hpp"
+
+namespace gpu4fs::fs {
+namespace {
+
+using test::on_all_groups;
+using test::SpaceFixture;
+
+constexpr u32 region_count = 64;
+constexpr test::SpaceOptions one_large_chunk{.device_count = 1, .granules_per_chunk = region_count / 4};
+
+u32 busy_pages(const raid::ChunkState& chunk, u32 region) {
+  return static_cast<u32>(detail::count_busy(chunk, u64{region} * detail::region_pages, detail::region_pages));
+}
+
+// As if they were allocated.
+void fill_region(raid::ChunkState& chunk, u32 region) {
+  ASSERT_TRUE(detail::take_whole_region(chunk, region));
+}
+
+// Another worker took a page of region `taken` after its count was read.
+TEST(SpaceRegions, a_run_ends_where_somebody_was_faster_and_leaves_nothing_behind_it) {
+  for (const u32 taken : {0u, 1u, 5u, 31u, 32u, 33u, 63u}) {
+    on_all_groups([&](auto g) {
+      static SpaceFixture* pool = nullptr;
+      serial(g, [&] {
+        pool = new SpaceFixture(one_large_chunk);
+        ASSERT_EQ(pool->load(1), Status::ok);
+        pool->fs->space.chunks[0].bitmaps.busy[u64{taken} * detail::region_words + 3] = 1;
+      });
+      raid::ChunkState& chunk = pool->fs->space.chunks[0];
+      ASSERT_EQ(detail::region_count_of(chunk), region_count);
+      EXPECT_EQ(detail::claim_regions_from(g, chunk, 0, region_count), taken);
+      serial(g, [&] {
+        for (u32 region = 0; region < region_count; ++region) {
+          const u32 expected = region < taken ? detail::region_pages : region == taken ? 1 : 0;
+          EXPECT_EQ(busy_pages(chunk, region), expected) << region << " of " << taken;
+          EXPECT_EQ(detail::region_free(chunk, region), region < taken ? 0 : detail::region_pages) << region;
+        }
+        delete pool;
+      });
+    });
+  }
+}
+
+TEST(SpaceRegions, the_first_free_ones_from_the_hint_on_are_taken_up_to_the_end_of_the_chunk) {
+  struct Case {
+    u32 hint;
+    u32 wanted;
+    u32 first;
+    u32 count;
+  };
+  // Free are 3, 10 to 49 and 60 to 63.
+  const Case cases[] = {{0, 16, 3, 1},   {4, 16, 10, 16}, {4, 64, 10, 40}, {20, 64, 20, 30},
+                        {50, 64, 60, 4}, {62, 64, 62, 2}, {63, 1, 63, 1},  {49, 7, 49, 1}};
+  for (const Case& c : cases) {
+    on_all_groups([&](auto g) {
+      static SpaceFixture* pool = nullptr;
+      serial(g, [&] {
+        pool = new SpaceFixture(one_large_chunk);
+        ASSERT_EQ(pool->load(1), Status::ok);
+        for (u32 region = 0; region < region_count; ++region) {
+          const bool is_free = region == 3 || (region >= 10 && region < 50) || region >= 60;
+          if (!is_free) fill_region(pool->fs->space.chunks[0], region);
+        }
+      });
+      raid::ChunkState& chunk = pool->fs->space.chunks[0];
+      const detail::PageRun run = detail::claim_regions(g, chunk, region_count, c.hint, c.wanted);
+      EXPECT_EQ(run.first, c.first * detail::region_pages);
+      EXPECT_EQ(run.count, c.count * detail::region_pages);
+      serial(g, [&] {
+        for (u32 region = c.first; region < c.first + c.count; ++region) {
+          EXPECT_EQ(busy_pages(chunk, region), detail::region_pages);
+        }
+        EXPECT_EQ(busy_pages(chunk, 3), c.first == 3 ? detail::region_pages : 0);
+        delete pool;
+      });
+    });
+  }
+}
+
+TEST(SpaceRegions, no_run_where_all_are_taken) {
+  on_all_groups([](auto g) {
+    static SpaceFixture* pool = nullptr;
+    serial(g, [&] {
+      pool = new SpaceFixture(one_large_chunk);
+      ASSERT_EQ(pool->load(1), Status::ok);
+      for (u32 region = 0; region < region_count; ++region) fill_region(pool->fs->space.chunks[0], region);
+    });
+    const detail::PageRun run = detail::claim_regions(g, pool->fs->space.chunks[0], region_count, 17, 8);
+    EXPECT_EQ(run.count, 0u);
+    serial(g, [&] { delete pool; });
+  });
+}
+
+// Which worker has a region, for finding out that two have it.
+class RegionOwners {
+ public:
+  explicit RegionOwners(const raid::ChunkState& chunk) : base_(chunk.base_address), owners_(region_count) {}
+
+  void take(const raid::Extent& run) {
+    for_each(run, [](std::atomic<u32>& owner) { EXPECT_EQ(owner.exchange(1), 0u); });
+  }
+  void give(const raid::Extent& run) {
+    for_each(run, [](std::atomic<u32>& owner) { EXPECT_EQ(owner.exchange(0), 1u); });
+  }
+
+ private:
+  template <class Visit>
+  void for_each(const raid::Extent& run, Visit&& visit) {
+    const u64 first = (run.address - base_) / block_size_2m;
+    for (u64 i = 0; i < run.page_count / detail::region_pages; ++i) visit(owners_[first + i]);
+  }
+
+  u64 base_;
+  std::vector<std::atomic<u32>> owners_;
+};
+
+template <class Group>
+void take_and_give_back(Group g, FileSystem& fs, Operation& op, RegionOwners& owners, u32 rounds) {
+  for (u32 round = 0; round < rounds; ++round) {
+    const u64 wanted = u64{1 + round % 15} * detail::region_pages;
+    const Status reserved = serial(g, [&] { return reserve_pages(fs, op, wanted); });
+    if (reserved != Status::ok) continue;
+    const raid::Extent run = allocate_run(g, fs, op, wanted, detail::region_pages);
+    serial(g, [&] {
+      if (run.page_count != 0) {
+        owners.take(run);
+        owners.give(run);
+        abandon_extent(fs, op, run);
+      }
+      unreserve_pages(fs, op, op.pages_reserved);
+    });
+  }
+}
+
+TEST(SpaceRegions, groups_side_by_side_get_different_ones_and_all_come_back) {
+  SpaceFixture pool(one_large_chunk);
+  ASSERT_EQ(pool.load(1), Status::ok);
+  FileSystem& fs = *pool.fs;
+  const SpaceCounters before = fs.data_counters();
+  RegionOwners owners(fs.space.chunks[0]);
+  std::vector<Operation> operations(4);
+  for (Operation& op : operations) op = pool.operation();
+  std::vector<std::thread> threads;
+  for (u32 i = 0; i < 2; ++i) {
+    threads.emplace_back([&, i] { take_and_give_back(Lane{}, fs, operations[i], owners, test::scaled(4000)); });
+    threads.emplace_back([&, i] {
+      run_emulated_warp(
+          [&](EmulatedWarp g) { take_and_give_back(g, fs, operations[2 + i], owners, test::scaled(200)); });
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(fs.data_counters().free, before.free);
+  EXPECT_EQ(fs.data_counters().available, before.available);
+  EXPECT_EQ(fs.data_counters().reserved, u64{0});
+  for (u32 region = 0; region < region_count; ++region) {
+    EXPECT_EQ(busy_pages(fs.space.chunks[0], region), 0u);
+    EXPECT_EQ(detail::region_free(fs.space.chunks[0], region), detail::region_pages);
+  }
+}
+
+}  // namespace
+}  // namespace gpu4fs::fs
