@@ -142,8 +142,9 @@ class CudaEngine::Implementation {
   std::atomic<u64> launches_{0};
 };
 
-// Waits by spinning for a moment, then by short sleeps, the first for a share of what such waits took lately.
-// The share is small: a sleep is part of what the next wait expects, and must not feed itself.
+// Waits by spinning for a moment, then by sleeps. The first is for a share of what such waits took lately; the share is
+// small: a sleep is part of what the next wait expects, and must not feed itself. The others follow from how long the wait
+// is by now, so that little of it is slept over: 1/16 of short ones, 1/64 of those of some milliseconds.
 class CudaEngine::Implementation::Port final : public ring::EnginePort {
  public:
   Port(Implementation& host, ring::RingControl& control) : host_(host), control_(control) {}
@@ -157,8 +158,9 @@ class CudaEngine::Implementation::Port final : public ring::EnginePort {
     if (done()) return true;
     doorbell();
     const u64 begin_ns = now_monotonic_ns();
-    u64 pause_ns = expected_ns_ > 4 * spin_ns ? expected_ns_ / 4 : 0;
-    for (;;) {
+    u64 passed_ns = 0;
+    u64 pause_ns = expected_ns_ > 4 * spin_ns ? minimum(expected_ns_ / 4, pause_max_ns) : 0;
+    for (;; passed_ns = now_monotonic_ns() - begin_ns) {
       for (u32 i = 0; i < 32; ++i) {
         if (done()) {
           const u64 took_ns = now_monotonic_ns() - begin_ns;
@@ -168,11 +170,10 @@ class CudaEngine::Implementation::Port final : public ring::EnginePort {
         cpu_relax();
       }
       if (host_.has_died() || host_.stopped_.load()) return done();
-      if (pause_ns == 0 && now_monotonic_ns() - begin_ns < spin_ns) continue;
-      pause_ns = std::clamp<u64>(pause_ns, pause_min_ns, pause_max_ns);
+      if (pause_ns == 0 && passed_ns < spin_ns) continue;
       want_exact_sleeps();
-      sleep_ns(pause_ns);
-      pause_ns += pause_ns / 4;
+      sleep_ns(maximum(pause_ns, pause_after(passed_ns)));
+      pause_ns = pause_min_ns;
       doorbell();
     }
   }
@@ -181,6 +182,11 @@ class CudaEngine::Implementation::Port final : public ring::EnginePort {
   static constexpr u64 spin_ns = 20000;
   static constexpr u64 pause_min_ns = 5000;
   static constexpr u64 pause_max_ns = 500000;
+
+  static u64 pause_after(u64 passed_ns) {
+    const u64 pause_ns = maximum(minimum(passed_ns / 16, pause_max_ns / 10), minimum(passed_ns / 64, pause_max_ns));
+    return maximum(pause_ns, pause_min_ns);
+  }
 
   Implementation& host_;
   ring::RingControl& control_;
@@ -236,6 +242,7 @@ void CudaEngine::Implementation::poke(T* engine_address, const T& value) {
 void CudaEngine::Implementation::start() {
   GPU4FS_CHECK(!supervisor_.joinable());
   poke(&engine_->stop_requested, 0u);
+  poke(&engine_->service.exit_requested, 0u);
   stopping_ = false;
   stopped_ = false;
   work_announced_ = true;
@@ -292,7 +299,6 @@ void CudaEngine::Implementation::supervise() {
 
 void CudaEngine::Implementation::run_kernel() {
   set_asleep(false);
-  poke(&engine_->service.exit_requested, 0u);
   {
     // A pause or a stop that came before this kernel has asked for nothing yet.
     const std::lock_guard<std::mutex> guard(mutex_);
@@ -307,6 +313,9 @@ void CudaEngine::Implementation::run_kernel() {
   if (error == cudaSuccess) error = cudaEventRecord(ended_, service_stream_);
   if (error == cudaSuccess) error = cudaEventSynchronize(ended_);
   if (error != cudaSuccess) die(cudaGetErrorString(error));
+  // Not when the next one starts: a command waits then. What is asked for between the two ends that one at once, and the
+  // work that is left brings another.
+  poke(&engine_->service.exit_requested, 0u);
   set_asleep(true);
 }
 
