@@ -313,8 +313,7 @@ void CudaEngine::Implementation::run_kernel() {
   if (error == cudaSuccess) error = cudaEventRecord(ended_, service_stream_);
   if (error == cudaSuccess) error = cudaEventSynchronize(ended_);
   if (error != cudaSuccess) die(cudaGetErrorString(error));
-  // Not when the next one starts: a command waits then. What is asked for between the two ends that one at once, and the
-  // work that is left brings another.
+  // Not when the next one starts: a command waits then.
   poke(&engine_->service.exit_requested, 0u);
   set_asleep(true);
 }
@@ -371,6 +370,8 @@ void CudaEngine::Implementation::pause() {
 }
 
 void CudaEngine::Implementation::resume() {
+  // What pause() asked for may have come when no kernel ran any more, and none can start before the count is down.
+  poke(&engine_->service.exit_requested, 0u);
   const std::lock_guard<std::mutex> guard(mutex_);
   GPU4FS_CHECK_GT(pause_count_, 0u);
   --pause_count_;
