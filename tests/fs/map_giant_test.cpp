@@ -203,6 +203,32 @@ TEST(MapGiant, RunsAreAlignedAndWhole) {
   EXPECT_EQ(fs.data_counters().available, free_pages);
 }
 
+// Somebody took a page of the first GiB after its regions' counts were read: nothing of it is kept.
+TEST(MapGiant, RunIsGivenUpWhereSomebodyWasFaster) {
+  constexpr u32 taken = 40;
+  on_all_groups([](auto g) {
+    static GiantPool* pool = nullptr;
+    serial(g, [&] {
+      pool = new GiantPool;
+      pool->fs().space.chunks[0].bitmaps.busy[taken * fs::detail::region_words + 7] = u64{1} << 63;
+    });
+    ASSERT_EQ(pool->load_status, Status::ok);
+    raid::ChunkState& chunk = pool->fs().space.chunks[0];
+    const fs::detail::PageRun run = fs::detail::claim_giant(g, chunk);
+    EXPECT_EQ(run.count, giga_pages);
+    EXPECT_EQ(chunk.base_address + run.first * page_size, 2 * giga);
+    serial(g, [&] {
+      for (u32 region = 0; region < fs::detail::giant_regions; ++region) {
+        const u64 first = u64{region} * fs::detail::region_pages;
+        EXPECT_EQ(fs::detail::count_busy(chunk, first, fs::detail::region_pages), region == taken ? 1u : 0u) << region;
+        EXPECT_EQ(fs::detail::region_free(chunk, region), fs::detail::region_pages) << region;
+      }
+      EXPECT_EQ(fs::detail::count_busy(chunk, run.first, run.count), giga_pages);
+      delete pool;
+    });
+  });
+}
+
 // Threads that want blocks of 1 GiB, of 2 MiB and pages: nothing is given twice, and everything comes back.
 TEST(MapGiant, RunsOfAllSizesAreTakenAtOnce) {
   GiantPool pool;

@@ -53,40 +53,50 @@ TEST(SpaceRegions, a_run_ends_where_somebody_was_faster_and_leaves_nothing_behin
   }
 }
 
-TEST(SpaceRegions, the_first_free_ones_from_the_hint_on_are_taken_up_to_the_end_of_the_chunk) {
-  struct Case {
-    u32 hint;
-    u32 wanted;
-    u32 first;
-    u32 count;
+struct Case {
+  u32 hint;
+  u32 wanted;
+  u32 first;
+  u32 count;
+};
+
+// What claim_regions() takes of a chunk where 3, 10 to 49 and those from `free_tail` on are free.
+void expect_run(const Case& c, u32 free_tail) {
+  const auto is_free = [&](u32 region) {
+    return region == 3 || (region >= 10 && region < 50) || region >= free_tail;
   };
-  // Free are 3, 10 to 49 and 60 to 63.
+  on_all_groups([&](auto g) {
+    static SpaceFixture* pool = nullptr;
+    serial(g, [&] {
+      pool = new SpaceFixture(one_large_chunk);
+      ASSERT_EQ(pool->load(1), Status::ok);
+      for (u32 region = 0; region < region_count; ++region) {
+        if (!is_free(region)) fill_region(pool->fs->space.chunks[0], region);
+      }
+    });
+    raid::ChunkState& chunk = pool->fs->space.chunks[0];
+    const detail::PageRun run = detail::claim_regions(g, chunk, region_count, c.hint, c.wanted);
+    EXPECT_EQ(run.first, c.first * detail::region_pages);
+    EXPECT_EQ(run.count, c.count * detail::region_pages);
+    serial(g, [&] {
+      for (u32 region = 0; region < region_count; ++region) {
+        const bool in_run = region >= c.first && region < c.first + c.count;
+        const bool expects_busy = in_run || !is_free(region);
+        EXPECT_EQ(busy_pages(chunk, region), expects_busy ? detail::region_pages : 0) << region;
+        EXPECT_EQ(detail::region_free(chunk, region), expects_busy ? 0 : detail::region_pages) << region;
+      }
+      delete pool;
+    });
+  });
+}
+
+TEST(SpaceRegions, the_first_free_ones_from_the_hint_on_are_taken_up_to_the_end_of_the_chunk) {
+  // Free are 3, 10 to 49 and, in the first group of cases, 60 to 63.
   const Case cases[] = {{0, 16, 3, 1},   {4, 16, 10, 16}, {4, 64, 10, 40}, {20, 64, 20, 30},
                         {50, 64, 60, 4}, {62, 64, 62, 2}, {63, 1, 63, 1},  {49, 7, 49, 1}};
-  for (const Case& c : cases) {
-    on_all_groups([&](auto g) {
-      static SpaceFixture* pool = nullptr;
-      serial(g, [&] {
-        pool = new SpaceFixture(one_large_chunk);
-        ASSERT_EQ(pool->load(1), Status::ok);
-        for (u32 region = 0; region < region_count; ++region) {
-          const bool is_free = region == 3 || (region >= 10 && region < 50) || region >= 60;
-          if (!is_free) fill_region(pool->fs->space.chunks[0], region);
-        }
-      });
-      raid::ChunkState& chunk = pool->fs->space.chunks[0];
-      const detail::PageRun run = detail::claim_regions(g, chunk, region_count, c.hint, c.wanted);
-      EXPECT_EQ(run.first, c.first * detail::region_pages);
-      EXPECT_EQ(run.count, c.count * detail::region_pages);
-      serial(g, [&] {
-        for (u32 region = c.first; region < c.first + c.count; ++region) {
-          EXPECT_EQ(busy_pages(chunk, region), detail::region_pages);
-        }
-        EXPECT_EQ(busy_pages(chunk, 3), c.first == 3 ? detail::region_pages : 0);
-        delete pool;
-      });
-    });
-  }
+  for (const Case& c : cases) expect_run(c, 60);
+  const Case behind_the_end[] = {{50, 64, 3, 1}, {63, 2, 3, 1}, {40, 64, 40, 10}};
+  for (const Case& c : behind_the_end) expect_run(c, region_count);
 }
 
 TEST(SpaceRegions, no_run_where_all_are_taken) {
@@ -100,6 +110,25 @@ TEST(SpaceRegions, no_run_where_all_are_taken) {
     const detail::PageRun run = detail::claim_regions(g, pool->fs->space.chunks[0], region_count, 17, 8);
     EXPECT_EQ(run.count, 0u);
     serial(g, [&] { delete pool; });
+  });
+}
+
+TEST(SpaceRegions, an_empty_chunk_has_the_longest_run) {
+  on_all_groups([](auto g) {
+    static SpaceFixture* pool = nullptr;
+    static Operation op{};
+    serial(g, [&] {
+      pool = new SpaceFixture(one_large_chunk);
+      ASSERT_EQ(pool->load(1), Status::ok);
+      op = pool->operation();
+      ASSERT_EQ(reserve_pages(*pool->fs, op, 20 * detail::region_pages), Status::ok);
+    });
+    const raid::Extent run = allocate_run(g, *pool->fs, op, 20 * detail::region_pages, detail::region_pages);
+    EXPECT_EQ(run.page_count, large_run_pages_max);
+    serial(g, [&] {
+      EXPECT_EQ(op.pages_reserved, u64{4} * detail::region_pages);
+      delete pool;
+    });
   });
 }
 
@@ -126,22 +155,37 @@ class RegionOwners {
   std::vector<std::atomic<u32>> owners_;
 };
 
+// Keeps each run over the next round. Counts the runs.
 template <class Group>
-void take_and_give_back(Group g, FileSystem& fs, Operation& op, RegionOwners& owners, u32 rounds) {
+void take_and_give_back(Group g, FileSystem& fs, Operation& op, RegionOwners& owners, u32 rounds,
+                        std::atomic<u32>& runs) {
+  raid::Extent held{raid::no_address, 0, 0};
+  const auto give_back = [&] {
+    if (held.page_count == 0) return;
+    owners.give(held);
+    abandon_extent(fs, op, held);
+  };
   for (u32 round = 0; round < rounds; ++round) {
     const u64 wanted = u64{1 + round % 15} * detail::region_pages;
     const Status reserved = serial(g, [&] { return reserve_pages(fs, op, wanted); });
-    if (reserved != Status::ok) continue;
-    const raid::Extent run = allocate_run(g, fs, op, wanted, detail::region_pages);
+    raid::Extent run{raid::no_address, 0, 0};
+    if (reserved == Status::ok) run = allocate_run(g, fs, op, wanted, detail::region_pages);
     serial(g, [&] {
+      EXPECT_LE(run.page_count, wanted);
+      EXPECT_EQ(run.page_count % detail::region_pages, 0u);
       if (run.page_count != 0) {
         owners.take(run);
-        owners.give(run);
-        abandon_extent(fs, op, run);
+        ++runs;
       }
+      give_back();
       unreserve_pages(fs, op, op.pages_reserved);
     });
+    held = run;
   }
+  serial(g, [&] {
+    give_back();
+    unreserve_pages(fs, op, op.pages_reserved);
+  });
 }
 
 TEST(SpaceRegions, groups_side_by_side_get_different_ones_and_all_come_back) {
@@ -152,15 +196,22 @@ TEST(SpaceRegions, groups_side_by_side_get_different_ones_and_all_come_back) {
   RegionOwners owners(fs.space.chunks[0]);
   std::vector<Operation> operations(4);
   for (Operation& op : operations) op = pool.operation();
+  std::atomic<u32> runs_of_lanes{0};
+  std::atomic<u32> runs_of_warps{0};
   std::vector<std::thread> threads;
   for (u32 i = 0; i < 2; ++i) {
-    threads.emplace_back([&, i] { take_and_give_back(Lane{}, fs, operations[i], owners, test::scaled(4000)); });
     threads.emplace_back([&, i] {
-      run_emulated_warp(
-          [&](EmulatedWarp g) { take_and_give_back(g, fs, operations[2 + i], owners, test::scaled(200)); });
+      take_and_give_back(Lane{}, fs, operations[i], owners, test::scaled(4000), runs_of_lanes);
+    });
+    threads.emplace_back([&, i] {
+      run_emulated_warp([&](EmulatedWarp g) {
+        take_and_give_back(g, fs, operations[2 + i], owners, test::scaled(200), runs_of_warps);
+      });
     });
   }
   for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(runs_of_lanes.load(), 0u);
+  EXPECT_GT(runs_of_warps.load(), 0u);
   EXPECT_EQ(fs.data_counters().free, before.free);
   EXPECT_EQ(fs.data_counters().available, before.available);
   EXPECT_EQ(fs.data_counters().reserved, u64{0});
