@@ -159,7 +159,7 @@ class CudaEngine::Implementation::Port final : public ring::EnginePort {
     doorbell();
     const u64 begin_ns = now_monotonic_ns();
     u64 passed_ns = 0;
-    u64 pause_ns = expected_ns_ > 4 * spin_ns ? minimum(expected_ns_ / 4, pause_max_ns) : 0;
+    u64 first_pause_ns = expected_ns_ > 4 * spin_ns ? minimum(expected_ns_ / 4, pause_max_ns) : 0;
     for (;; passed_ns = now_monotonic_ns() - begin_ns) {
       for (u32 i = 0; i < 32; ++i) {
         if (done()) {
@@ -170,10 +170,10 @@ class CudaEngine::Implementation::Port final : public ring::EnginePort {
         cpu_relax();
       }
       if (host_.has_died() || host_.stopped_.load()) return done();
-      if (pause_ns == 0 && passed_ns < spin_ns) continue;
+      if (first_pause_ns == 0 && passed_ns < spin_ns) continue;
       want_exact_sleeps();
-      sleep_ns(maximum(pause_ns, pause_after(passed_ns)));
-      pause_ns = pause_min_ns;
+      sleep_ns(maximum(first_pause_ns, pause_after(passed_ns)));
+      first_pause_ns = 0;
       doorbell();
     }
   }
