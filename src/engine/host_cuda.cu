@@ -242,6 +242,7 @@ void CudaEngine::Implementation::poke(T* engine_address, const T& value) {
 void CudaEngine::Implementation::start() {
   GPU4FS_CHECK(!supervisor_.joinable());
   poke(&engine_->stop_requested, 0u);
+  poke(&engine_->service.exit_requested, 0u);
   stopping_ = false;
   stopped_ = false;
   work_announced_ = true;
@@ -298,7 +299,6 @@ void CudaEngine::Implementation::supervise() {
 
 void CudaEngine::Implementation::run_kernel() {
   set_asleep(false);
-  poke(&engine_->service.exit_requested, 0u);
   {
     // A pause or a stop that came before this kernel has asked for nothing yet.
     const std::lock_guard<std::mutex> guard(mutex_);
@@ -313,6 +313,8 @@ void CudaEngine::Implementation::run_kernel() {
   if (error == cudaSuccess) error = cudaEventRecord(ended_, service_stream_);
   if (error == cudaSuccess) error = cudaEventSynchronize(ended_);
   if (error != cudaSuccess) die(cudaGetErrorString(error));
+  // Not when the next one starts: a command waits then.
+  poke(&engine_->service.exit_requested, 0u);
   set_asleep(true);
 }
 
@@ -368,6 +370,8 @@ void CudaEngine::Implementation::pause() {
 }
 
 void CudaEngine::Implementation::resume() {
+  // What pause() asked for may have come when no kernel ran any more, and none can start before the count is down.
+  poke(&engine_->service.exit_requested, 0u);
   const std::lock_guard<std::mutex> guard(mutex_);
   GPU4FS_CHECK_GT(pause_count_, 0u);
   --pause_count_;

@@ -211,7 +211,7 @@ TEST(SpaceAllocate, pages_freed_out_of_reach_become_available_with_their_chunk) 
   ASSERT_EQ(pool.load(1), Status::ok);
   EXPECT_EQ(pool.fs->data_counters().available, 2048u);
   EXPECT_EQ(pool.fs->data_counters().used, 640u);
-  free_extent(*pool.fs, {pool.chunks[1].descriptor.base_address, 100, 0});
+  free_extent(Lane{}, *pool.fs, {pool.chunks[1].descriptor.base_address, 100, 0});
   EXPECT_EQ(pool.fs->data_counters().freed_pending, 100u);
   ASSERT_EQ(pool.checkpoint(2), Status::ok);
   EXPECT_EQ(pool.fs->data_counters().freed_pending, 0u);
@@ -229,20 +229,20 @@ TEST(SpaceAllocate, damaged_block_pointers_free_nothing_else) {
   const Extent run = allocate_run(Lane{}, *pool.fs, op, 8, 1);
   ASSERT_EQ(run.page_count, 8u);
   commit_extent(Lane{}, *pool.fs, {run.address, 4, 0});
-  free_extent(*pool.fs, {run.address, 2, 0});
+  free_extent(Lane{}, *pool.fs, {run.address, 2, 0});
   EXPECT_EQ(pool.fs->had_error, 0u);
   const SpaceCounters before = pool.fs->data_counters();
   for (const Extent bad :
        {Extent{run.address, 1, 0}, Extent{run.address + 5 * page_size, 1, 0}, Extent{0, 1, 0},
         Extent{run.address + 1, 1, 0}, Extent{u64{1} << 40, 1, 0}, Extent{run.address, 5000, 0}}) {
     pool.fs->had_error = 0;
-    free_extent(*pool.fs, bad);
+    free_extent(Lane{}, *pool.fs, bad);
     EXPECT_EQ(pool.fs->had_error, 1u);
     EXPECT_EQ(pool.fs->data_counters().used, before.used);
     EXPECT_EQ(pool.fs->data_counters().free, before.free);
   }
   pool.fs->had_error = 0;
-  free_extent(*pool.fs, {run.address, 4, 0});  // two of them are in use
+  free_extent(Lane{}, *pool.fs, {run.address, 4, 0});  // two of them are in use
   EXPECT_EQ(pool.fs->had_error, 1u);
   EXPECT_EQ(pool.fs->data_counters().used, 0u);
 }

@@ -140,7 +140,7 @@ TEST_P(Classes, RandomCommandsKeepTheSumsOfEachRight) {
       }
     } else if (kind < 9 && !live.empty()) {
       const std::size_t i = random.next() % live.size();
-      free_extent(fs(), live[i]);
+      free_extent(Lane{}, fs(), live[i]);
       live[i] = live.back();
       live.pop_back();
     } else if (random.next() % 4 == 0) {
@@ -189,10 +189,10 @@ TEST_P(Classes, OneRunsFullAloneAndWaitsForItsOwnPages) {
     unreserve_pages(fs(), freeing, 4);
     // Freed pages of the other do not help it, its own do, behind a checkpoint.
     checkpoint();
-    free_extent(fs(), run);
+    free_extent(Lane{}, fs(), run);
     Operation more = operation(metadata_is_full);
     EXPECT_EQ(reserve_pages(fs(), more, 1), Status::no_space);
-    for (const raid::Extent& extent : extents) free_extent(fs(), extent);
+    for (const raid::Extent& extent : extents) free_extent(Lane{}, fs(), extent);
     EXPECT_EQ(reserve_pages(fs(), more, 1), Status::retry_after_checkpoint);
     checkpoint();
     EXPECT_EQ(reserve_pages(fs(), more, 1), Status::ok);
@@ -241,11 +241,11 @@ TEST_P(Classes, WorkersInBothKeepTheSums) {
           live.push_back(run);
         }
         while (live.size() > 8) {
-          free_extent(fs(), live.back());
+          free_extent(Lane{}, fs(), live.back());
           live.pop_back();
         }
       }
-      for (const raid::Extent& extent : live) free_extent(fs(), extent);
+      for (const raid::Extent& extent : live) free_extent(Lane{}, fs(), extent);
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -141,7 +141,7 @@ TEST_P(Freeze, SumsHoldWhateverHappens) {
       owners.pop_back();
     } else if (kind < 9 && !live_.empty()) {
       const std::size_t i = random_.next() % live_.size();
-      free_extent(fs(), live_[i]);
+      free_extent(Lane{}, fs(), live_[i]);
       live_[i] = live_.back();
       live_.pop_back();
     } else if (kind == 9) {

@@ -188,11 +188,11 @@ TEST(SpaceLoad, failed_checkpoint_is_written_again_into_the_same_slot) {
   auto pool = two_slots();
   ASSERT_EQ(pool->load(5), Status::ok);
   const std::vector<u8> durable(slot_header(*pool, 1), slot_bitmap(*pool, 1) + page_size);
-  free_extent(*pool->fs, {pool->chunks[0].descriptor.base_address, 3, 0});
+  free_extent(Lane{}, *pool->fs, {pool->chunks[0].descriptor.base_address, 3, 0});
   snapshot_chunk(Lane{}, *pool->fs, 0);
   ASSERT_EQ(write_chunk(Lane{}, *pool->fs, 0, 6), Status::ok);
   // The superblock could not be written; nothing is published.
-  free_extent(*pool->fs, {pool->chunks[0].descriptor.base_address + 3 * page_size, 2, 0});
+  free_extent(Lane{}, *pool->fs, {pool->chunks[0].descriptor.base_address + 3 * page_size, 2, 0});
   EXPECT_EQ(pool->fs->data_counters().freed_pending, 5u);
   snapshot_chunk(Lane{}, *pool->fs, 0);
   ASSERT_EQ(write_chunk(Lane{}, *pool->fs, 0, 7), Status::ok);
@@ -218,7 +218,7 @@ TEST(SpaceLoad, bitmap_of_several_pages) {
     EXPECT_EQ(load_chunk(g, *mounted->fs, 0, 2), Status::ok);
     EXPECT_EQ(serial(g, [&] { return mounted->fs->data_counters().used; }), 32u);
     serial(g, [&] {
-      free_extent(*mounted->fs,
+      free_extent(Lane{}, *mounted->fs,
                   {pool.chunks[0].descriptor.base_address + (700 * 64 + 8) * page_size, 4, 0});
     });
     snapshot_chunk(g, *mounted->fs, 0);

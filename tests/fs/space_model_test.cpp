@@ -219,7 +219,7 @@ class SpaceModel {
   }
 
   void free_pages(Extent extent) {
-    free_extent(*pool_.fs, extent);
+    free_extent(Lane{}, *pool_.fs, extent);
     for (u32 i = 0; i < extent.page_count; ++i) {
       const u64 address = extent.address + i * page_size;
       ASSERT_EQ(committed_.erase(address), 1u);

@@ -90,7 +90,7 @@ class PartialStripes : public ::testing::TestWithParam<test::LevelShape> {
   }
   void free_page(u64 address) {
     ASSERT_EQ(live_.erase(address), 1u);
-    free_extent(fs(), raid::Extent{address, 1, 0});
+    free_extent(Lane{}, fs(), raid::Extent{address, 1, 0});
   }
   RowLoan lend(u32 wanted) {
     Operation op = pool_.operation(0);
@@ -400,7 +400,7 @@ class LendingThreads {
     std::swap(kept[which % kept.size()], kept.back());
     const std::shared_lock<std::shared_mutex> inside(gate_);
     owners_.at(kept.back()) = 0;
-    free_extent(fs(), {kept.back(), 1, 0});
+    free_extent(Lane{}, fs(), {kept.back(), 1, 0});
     kept.pop_back();
     ++freed_;
   }

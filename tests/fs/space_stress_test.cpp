@@ -109,7 +109,7 @@ class Worker {
     std::swap(extents_[random_() % extents_.size()], extents_.back());
     const std::shared_lock<std::shared_mutex> inside(shared_.gate);
     shared_.owners.give(extents_.back(), owner_);
-    free_extent(*shared_.pool.fs, extents_.back());
+    free_extent(Lane{}, *shared_.pool.fs, extents_.back());
     extents_.pop_back();
   }
 
@@ -217,7 +217,7 @@ TEST(SpaceStress, freeing_while_chunks_come_into_reach) {
     std::thread freeing([&] {
       for (u32 c = 0; c < 2; ++c) {
         for (u32 i = 0; i < 64; ++i) {
-          free_extent(*pool.fs,
+          free_extent(Lane{}, *pool.fs,
                       {pool.chunks[c].descriptor.base_address + i * 32 * page_size, 32, 0});
         }
       }

@@ -84,7 +84,7 @@ class StripeWalk : public Stripes {
     const Status status = reserve_pages(fs, op, wanted);
     if (status != Status::ok) {
       EXPECT_TRUE(status == Status::no_space || status == Status::retry_after_checkpoint);
-      if (!live_.empty()) free_extent(fs, live_.back());
+      if (!live_.empty()) free_extent(Lane{}, fs, live_.back());
       if (!live_.empty()) live_.pop_back();
       return;
     }
@@ -124,7 +124,7 @@ class StripeWalk : public Stripes {
       allocate(number);
     } else if (kind < 8 && !live_.empty()) {
       const std::size_t i = random_.next() % live_.size();
-      free_extent(*pool_.fs, live_[i]);
+      free_extent(Lane{}, *pool_.fs, live_[i]);
       live_[i] = live_.back();
       live_.pop_back();
     } else if (random_.next() % 4 == 0) {
@@ -138,7 +138,7 @@ class StripeWalk : public Stripes {
   // Every page is free in the end, the rests of open stripes too.
   void free_everything() {
     FileSystem& fs = *pool_.fs;
-    for (const raid::Extent& extent : live_) free_extent(fs, extent);
+    for (const raid::Extent& extent : live_) free_extent(Lane{}, fs, extent);
     checkpoint();
     for (u32 shard = 0; shard < 4; ++shard) {
       Operation op = pool_.operation(shard);

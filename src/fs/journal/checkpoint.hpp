@@ -72,7 +72,7 @@ GPU4FS_FN inline void relocate_frame(FileSystem& fs, u32 frame, u64 address) {
   const bool is_map_page = level != attribute_level && level > 0;
   store_slot(slot, is_map_page ? format::BlockPointer::indirect(address)
                                : format::BlockPointer::data(address, format::BlockSize::page_4k));
-  if (f.address != 0) free_extent(fs, raid::Extent{f.address, 1, 0});
+  if (f.address != 0) free_extent(Lane{}, fs, raid::Extent{f.address, 1, 0});
   f.address = address;
 }
 

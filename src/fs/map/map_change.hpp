@@ -51,10 +51,10 @@ GPU4FS_FN inline u64 free_slot_pages(FileSystem& fs, const format::BlockPointer*
       ++run.page_count;
       continue;
     }
-    if (run.page_count != 0) free_extent(fs, run);
+    if (run.page_count != 0) free_extent(Lane{}, fs, run);
     run = {address, 1, 0};
   }
-  if (run.page_count != 0) free_extent(fs, run);
+  if (run.page_count != 0) free_extent(Lane{}, fs, run);
   return freed;
 }
 
@@ -63,9 +63,9 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void free_block(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, const MapPlace& place) {
   GPU4FS_CHECK(place.pointer.is_valid());
   GPU4FS_CHECK(!place.pointer.is_indirect());
+  const u32 pages = static_cast<u32>(map_span(place.level));
+  free_extent(g, fs, raid::Extent{place.pointer.address(), pages, 0});
   serial(g, [&] {
-    const u32 pages = static_cast<u32>(map_span(place.level));
-    free_extent(fs, raid::Extent{place.pointer.address(), pages, 0});
     store_slot(&place.slots[place.slot], format::BlockPointer::hole());
     lower_page_count(fs, *ref.inode, pages);
   });

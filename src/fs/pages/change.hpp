@@ -266,7 +266,7 @@ GPU4FS_FN GPU4FS_NOINLINE void remove_page(Group g, FileSystem& fs, Operation& o
     detail::mark_ancestors(fs, op, file, level, index);
     store_slot(slot, format::BlockPointer::hole());
     Frame& f = fs.pages.frames[frame];
-    if (f.address != 0) free_extent(fs, raid::Extent{f.address, 1, 0});
+    if (f.address != 0) free_extent(Lane{}, fs, raid::Extent{f.address, 1, 0});
     detail::unlink_frame(fs.pages, frame);
     detail::send_to_limbo(fs.pages, frame);
     // On a damaged medium an inode's count may be too small.

@@ -4,7 +4,7 @@
 // happen inside the commit gate, so a checkpoint's snapshot sees all of an operation or nothing of
 // it. Extents that are freed come from block pointers; pages of them that are not in use show a
 // damaged map, which is recorded in fs.had_error and otherwise ignored. Plain functions, one rank,
-// but for commit_extent.
+// but for commit_extent and free_extent.
 #pragma once
 
 #include "base/status.hpp"
@@ -163,45 +163,73 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 abandon_extent(FileSystem& fs, Operation& o
   return extent.page_count;
 }
 
+namespace detail {
+
+struct FreedPages {
+  u32 count;
+  u32 pending;  // of them, reusable when the next checkpoint is durable
+};
+
+// The pages of `mask` in one word of the bitmaps. `waits`: none of them is reusable at once.
+GPU4FS_FN inline FreedPages free_word(FileSystem& fs, ChunkState& chunk, u64 word, u64 mask, bool waits) {
+  const u64 in_use = mask & load<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[word]);
+  if (in_use != mask) store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
+  // Stable first: who looks for pages that nobody needs must not see one that is neither (fs/space/partial_stripes.hpp).
+  if (waits && in_use != 0) fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word], in_use);
+  const u64 old = fetch_and<Order::release, Scope::engine>(&chunk.bitmaps.committed[word], ~mask);
+  GPU4FS_CHECK_EQ(old & mask, in_use);
+  const u64 stable = in_use & load<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word]);
+  if (stable != 0) fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.freed_now[word], stable);
+  clear_busy(chunk, word, in_use & ~stable);
+  return {popcount(in_use), popcount(stable)};
+}
+
+GPU4FS_FN GPU4FS_NOINLINE inline void count_freed(FileSystem& fs, ChunkState& chunk, FreedPages freed) {
+  if (freed.count == 0) return;
+  mark_changed(chunk);
+  SpaceCounters& counters = counters_of(fs, chunk);
+  const u64 used = fetch_sub<Order::relaxed, Scope::engine>(&counters.used, freed.count);
+  GPU4FS_CHECK_GE(used, u64{freed.count});
+  // Frozen chunks give nothing back.
+  const bool comes_back = freed.pending != 0 && !is_frozen(chunk);
+  if (comes_back) fetch_add<Order::relaxed, Scope::engine>(&counters.freed_pending, freed.pending);
+  give_to_everyone(fs, chunk, freed.count - freed.pending);
+}
+
+// Of an extent from a block pointer; no_chunk: it has no pages, which is noted.
+GPU4FS_FN inline raid::PageLocation location_to_free(FileSystem& fs, raid::Extent extent) {
+  raid::PageLocation location{};
+  const Status status = raid::find_page(fs.space, extent.address, &location);
+  if (status == Status::ok && extent.page_count <= fs.space.chunks[location.chunk].page_count - location.page) {
+    return location;
+  }
+  store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
+  return {raid::no_chunk, 0, 0};
+}
+
+}  // namespace detail
+
 // Gate. The pages leave the file system. Those that the durable checkpoint, the one being written or
 // the log refers to are reusable when the next one is durable; the others at once. With a log all wait:
-// a recovery must find room for whatever had room at any time since the checkpoint.
-GPU4FS_FN GPU4FS_NOINLINE inline void free_extent(FileSystem& fs, raid::Extent extent) {
-  raid::PageLocation location;
-  const Status status = raid::find_page(fs.space, extent.address, &location);
-  if (status != Status::ok ||
-      extent.page_count > fs.space.chunks[location.chunk].page_count - location.page) {
-    store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
-    return;
-  }
+// a recovery must find room for whatever had room at any time since the checkpoint. Collective, a word of the
+// bitmaps a rank; Lane for one rank alone.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void free_extent(Group g, FileSystem& fs, raid::Extent extent) {
+  const raid::PageLocation location = serial(g, [&] { return detail::location_to_free(fs, extent); });
+  if (location.chunk == raid::no_chunk) return;
   raid::ChunkState& chunk = fs.space.chunks[location.chunk];
+  const u64 end = location.page + extent.page_count;
   const bool waits = fs.log.capacity != 0 || detail::has_stripes(chunk);
-  u32 freed = 0;
-  u32 pending = 0;
-  detail::for_each_word(location.page, extent.page_count, [&](u64 word, u64 mask) {
-    const u64 in_use = mask & load<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[word]);
-    if (in_use != mask) store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
-    // Stable first: who looks for pages that nobody needs must not see one that is neither (fs/space/partial_stripes.hpp).
-    if (waits && in_use != 0)
-      fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word], in_use);
-    const u64 old = fetch_and<Order::release, Scope::engine>(&chunk.bitmaps.committed[word], ~mask);
-    GPU4FS_CHECK_EQ(old & mask, in_use);
-    const u64 stable = in_use & load<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word]);
-    if (stable != 0)
-      fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.freed_now[word], stable);
-    detail::clear_busy(chunk, word, in_use & ~stable);
-    pending += popcount(stable);
-    freed += popcount(in_use);
-  });
-  if (freed == 0) return;
-  detail::mark_changed(chunk);
-  SpaceCounters& counters = detail::counters_of(fs, chunk);
-  const u64 used = fetch_sub<Order::relaxed, Scope::engine>(&counters.used, freed);
-  GPU4FS_CHECK_GE(used, u64{freed});
-  // Frozen chunks give nothing back.
-  const bool comes_back = pending != 0 && !detail::is_frozen(chunk);
-  if (comes_back) fetch_add<Order::relaxed, Scope::engine>(&counters.freed_pending, pending);
-  detail::give_to_everyone(fs, chunk, freed - pending);
+  detail::FreedPages own{0, 0};
+  for (u64 word = location.page / 64 + g.rank(); word * 64 < end; word += Group::size()) {
+    const detail::FreedPages here =
+        detail::free_word(fs, chunk, word, detail::word_mask(word, location.page, end), waits);
+    own.count += here.count;
+    own.pending += here.pending;
+  }
+  const auto sum = [](u32 a, u32 b) { return a + b; };
+  const detail::FreedPages freed{g.reduce(own.count, sum), g.reduce(own.pending, sum)};
+  serial(g, [&] { detail::count_freed(fs, chunk, freed); });
 }
 
 // True if the page must not be changed in place: the durable checkpoint, or the one being written,
