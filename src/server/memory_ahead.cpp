@@ -32,8 +32,10 @@ class Preparation {
   void work() noexcept {
     for (std::size_t i = next_++; i < pieces_.size() && !has_failed_; i = next_++) {
       try {
-        file_.reserve_range(pieces_[i].offset, pieces_[i].length);
+        // First, as threads reserve blocks of one file in turn and touch its pages side by side; whether there was room
+        // is for the reservation to tell.
         if (populates_) file_.populate_range(pieces_[i].offset, pieces_[i].length);
+        file_.reserve_range(pieces_[i].offset, pieces_[i].length);
       } catch (...) {
         const std::lock_guard guard(mutex_);
         if (!failure_) failure_ = std::current_exception();

@@ -1,7 +1,8 @@
 // Memory of a device's file that will be needed, got before it is. Host only.
 //
 // Blocks of a tmpfs are taken, cleared and mapped a page at a time by whoever touches them first, and by registering
-// them with a GPU: 0.4 s a GiB by one thread, against 35 ms once they are there. So several threads touch them ahead.
+// them with a GPU: 0.4 s a GiB by one thread, against 35 ms once they are there. So several threads touch them ahead,
+// when a device is filled and when a chunk is used for the first time.
 #pragma once
 
 #include <vector>

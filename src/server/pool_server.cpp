@@ -22,8 +22,10 @@ namespace {
 constexpr u32 session_depth_log2 = 6;
 constexpr u32 checkpoint_mask_clean = 1;      // Opcode::checkpoint: the last one, the pool is left clean
 constexpr u32 checkpoint_mask_forced = 2;     // also when nothing has changed
-constexpr u32 memory_threads_max = 8;        // that get memory for a rebuild
+constexpr u32 memory_threads_max = 8;        // that get memory before it is used
 constexpr u64 upcall_wait_ns = 250'000'000;  // also how long stop() may have to wait
+
+u32 memory_threads() { return std::clamp(std::thread::hardware_concurrency(), 1u, memory_threads_max); }
 
 OpenedPool open_for(const ServerOptions& options) {
   OpenPoolOptions open;
@@ -540,8 +542,7 @@ void PoolServer::prepare_memory(u32 device, const device::MappedFile& file) {
     }
   }
   try {
-    const u32 threads = std::clamp(std::thread::hardware_concurrency(), 1u, memory_threads_max);
-    if (registers || file.grows_with_use()) prepare_ranges(file, ranges, registers, threads);
+    if (registers || file.grows_with_use()) prepare_ranges(file, ranges, registers, memory_threads());
   } catch (const device::DeviceError& error) {
     throw PoolError(error.error_number() == ENOSPC ? Status::no_space : Status::io_error, error.what());
   }
@@ -577,7 +578,7 @@ void PoolServer::map_device(u32 device, const device::MappedFile& file, const fo
 }
 
 // The column's data pages; the header area in front of them is mapped since the mount. They get their blocks
-// first: without, an access would end the process on a full medium.
+// first: without, an access would end the process on a full medium. Somebody waits, so all processors help.
 Status PoolServer::map_column(u64 chunk, format::ColumnAddress column, const device::MappedFile& file) {
   const format::ChunkDescriptor& descriptor = pool_.chunks[chunk].descriptor;
   const u64 header_bytes = format::chunk_layout(descriptor.size_bytes / page_size).header_pages * page_size;
@@ -592,7 +593,9 @@ Status PoolServer::map_column(u64 chunk, format::ColumnAddress column, const dev
       if (refused != room_at_refusal_.end() && room <= refused->second) return Status::no_space;
     }
     try {
-      file.reserve_range(begin, length);
+      // A medium without room for all of it keeps what it has: it is asked for everything at once.
+      if (room > length) prepare_ranges(file, {{begin, length}}, true, memory_threads());
+      else file.reserve_range(begin, length);
     } catch (const device::DeviceError& error) {
       log(LogLevel::error, fmt::format("chunk {} cannot be used: {}", chunk, error.what()));
       if (error.error_number() != ENOSPC) return Status::device_failed;

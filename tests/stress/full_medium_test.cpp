@@ -149,6 +149,9 @@ TEST_F(FullMedium, WritingMoreThanThereIsMemoryIsAnAnswer) {
     EXPECT_EQ(served.fill_with_files(&written), Status::no_space);
     // 40 MiB hold two chunks of 16 MiB.
     EXPECT_GT(written, 24u);
+    struct statvfs medium {};
+    ASSERT_EQ(::statvfs((folder_ / "small").c_str(), &medium), 0);
+    EXPECT_GT(medium.f_bavail * medium.f_bsize, mega) << "a chunk that does not fit takes nothing";
     // The pool lives on: what is there can be read, and removed, and gives room again.
     served.client().data()[0] = 1;
     const client::Reply found = served.named(format::Opcode::lookup, "file0");

@@ -105,7 +105,7 @@ class MappedFile {
   // The same for the holes in [offset, + length), which lies inside the file.
   void reserve_range(u64 offset, u64 length) const;
   // Its pages are present and mapped for writing, as far as the system does that ahead; what they hold stays.
-  // Behind reserve_range() it takes no more room.
+  // Takes the room that its holes need, as far as there is any; behind reserve_range() none.
   void populate_range(u64 offset, u64 length) const;
   // Bytes that the medium still has room for, as far as it says; ~0: it does not.
   u64 room_bytes() const;
