@@ -10,7 +10,7 @@
 namespace gpu4fs::server {
 namespace {
 
-constexpr u64 piece_bytes = u64{32} << 20;
+constexpr u64 piece_bytes = u64{8} << 20;
 
 std::vector<FileRange> cut(const std::vector<FileRange>& ranges) {
   std::vector<FileRange> pieces;
@@ -32,9 +32,9 @@ class Preparation {
   void work() noexcept {
     for (std::size_t i = next_++; i < pieces_.size() && !has_failed_; i = next_++) {
       try {
-        // First, as threads reserve blocks of one file in turn and touch its pages side by side; whether there was room
-        // is for the reservation to tell.
-        if (populates_) file_.populate_range(pieces_[i].offset, pieces_[i].length);
+        // Threads reserve blocks of one file in turn, but touch its pages side by side; whether there was no room, or
+        // something else, is for the reservation to tell.
+        if (populates_ && file_.populate_range(pieces_[i].offset, pieces_[i].length)) continue;
         file_.reserve_range(pieces_[i].offset, pieces_[i].length);
       } catch (...) {
         const std::lock_guard guard(mutex_);

@@ -201,13 +201,12 @@ void MappedFile::reserve_range(u64 offset, u64 length) const {
        errno);
 }
 
-void MappedFile::populate_range(u64 offset, u64 length) const {
+bool MappedFile::populate_range(u64 offset, u64 length) const {
   GPU4FS_CHECK_LE(offset, size_bytes_);
   GPU4FS_CHECK_LE(length, size_bytes_ - offset);
-  if (length == 0 || base_ == nullptr) return;
+  if (length == 0 || base_ == nullptr) return true;
   const u64 begin = align_down(offset, page_bytes_);
-  // Linux before 5.14 does not know it; what is not there is faulted in when it is touched.
-  (void)madvise(base_ + begin, offset + length - begin, read_only_ ? MADV_POPULATE_READ : MADV_POPULATE_WRITE);
+  return madvise(base_ + begin, offset + length - begin, read_only_ ? MADV_POPULATE_READ : MADV_POPULATE_WRITE) == 0;
 }
 
 // False with errno set when the medium refused.

@@ -104,9 +104,9 @@ class MappedFile {
   void reserve_blocks() const;
   // The same for the holes in [offset, + length), which lies inside the file.
   void reserve_range(u64 offset, u64 length) const;
-  // Its pages are present and mapped for writing, as far as the system does that ahead; what they hold stays.
-  // Takes the room that its holes need, as far as there is any; behind reserve_range() none.
-  void populate_range(u64 offset, u64 length) const;
+  // Its pages are present and mapped for writing, holes of a tmpfs filled; what they hold stays. False: not all, for want of
+  // room, or the system does not do that ahead (Linux before 5.14); pages that are not there are faulted in when touched.
+  bool populate_range(u64 offset, u64 length) const;
   // Bytes that the medium still has room for, as far as it says; ~0: it does not.
   u64 room_bytes() const;
 
