@@ -86,7 +86,8 @@ void DeviceExchange::make_stale(u32 device) {
   if (lost.status == Status::busy) {
     throw PoolError(Status::busy,
                     fmt::format("the pool cannot do without device {} until another has taken its "
-                                "place: some chunk has no redundancy left",
+                                "place: some chunk has no redundancy left; while the pool is not mounted a copy of the "
+                                "device can be made, which takes its place at the next mount",
                                 device));
   }
   if (lost.status != Status::ok) throw PoolError(lost.status, status_text(lost.status));

@@ -60,6 +60,29 @@ class Rebuild(unittest.TestCase):
             self.assertTrue(same_tree(os.path.join(SOURCE, "fs"), pool.path("during")))
         pool.umount()
 
+    def test_a_copy_takes_the_place_of_a_device_without_redundancy(self):
+        pool = self.make("raid0", 2)
+        new = self.empty_device(pool, "new")
+        self.assertIn("not mounted", gpu4fs("device", "replace", pool.mountpoint, "0", new).stderr)
+        os.unlink(new)
+        pool.umount()
+        # Elsewhere, as a folder is searched for members.
+        os.mkdir(os.path.join(pool.folder, "elsewhere"))
+        copy = os.path.join(pool.folder, "elsewhere", "copy")
+        shutil.copyfile(pool.devices[0], copy)
+        done = self.mount(pool, "engine=cpu", [copy, pool.devices[1]])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(same_tree(os.path.join(SOURCE, "server"), pool.path("before")))
+        shutil.copytree(os.path.join(SOURCE, "fs"), pool.path("during"))
+        pool.umount()
+        done = self.mount(pool, "engine=cpu", pool.devices)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("device 0 is stale", done.stderr)
+        done = self.mount(pool, "engine=cpu", [copy, pool.devices[1]])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(same_tree(os.path.join(SOURCE, "fs"), pool.path("during")))
+        pool.umount()
+
     def test_replace_a_device_that_works(self):
         for profile, devices, old, away in (("raid1", 2, 1, (0,)), ("raid6", 5, 2, (0, 4)), ("raid5", 3, 0, (1,))):
             with self.subTest(profile=profile):

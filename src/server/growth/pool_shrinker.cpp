@@ -169,7 +169,7 @@ std::string PoolGrower::removal_obstacle(u32 device) const {
   }
   if (device < pool.superblock.tree_replica_count) {
     return fmt::format("device {} holds the chunk tree and the operation log, as devices 0 to {} do; 'device replace' puts "
-                       "another one in its place",
+                       "another one in its place, or, without redundancy, a copy of it while the pool is not mounted",
                        device, pool.superblock.tree_replica_count - 1);
   }
   return "";
