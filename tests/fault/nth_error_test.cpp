@@ -55,16 +55,16 @@ class NthError : public ::testing::TestWithParam<CrashPlace> {
   }
   // Something acknowledged, durable and not in a checkpoint.
   void make_kept() {
-    FileOperation op = detail::on_inode(format::Opcode::create, PosixModel::root);
+    FileOperation op = on_inode(format::Opcode::create, PosixModel::root);
     op.name = "kept";
     op.mode = 0600;
     actor_->begin({}, op);
     const client::Reply made = call(op);
     ASSERT_EQ(actor_->end(made, &*client_), "");
-    FileOperation write = detail::on_inode(format::Opcode::write, made.result, 0, 6000);
+    FileOperation write = on_inode(format::Opcode::write, made.result, 0, 6000);
     write.data_seed = 5;
     run(write);
-    run(detail::on_inode(format::Opcode::sync, 0));
+    run(on_inode(format::Opcode::sync, 0));
     actor_->promise(actor_->ended_count());
   }
 
@@ -73,7 +73,7 @@ class NthError : public ::testing::TestWithParam<CrashPlace> {
     unmount();
     ASSERT_EQ(check(image_), "");
     ASSERT_NO_THROW(mount());
-    actor_->consider_mixture(*client_);
+    actor_->consider_mixtures(*client_);
     const std::string found = text();
     const std::vector<u64> matches = actor_->matches(found);
     ASSERT_FALSE(matches.empty()) << actor_->mismatch_text(found);
@@ -173,7 +173,7 @@ TEST_P(NthAccess, OfACheckpointFails) {
       SCOPED_TRACE(fmt::format("{} {}", nth_name(kind), nth));
       begin();
       make_kept();
-      run(detail::on_inode(format::Opcode::truncate, base_.model.nodes.at(PosixModel::root).entries.at("h"), 10));
+      run(on_inode(format::Opcode::truncate, base_.model.nodes.at(PosixModel::root).entries.at("h"), 10));
       plan_.arm(kind, nth);
       const Status status = pool_->checkpoint();
       plan_.disarm();
@@ -269,7 +269,7 @@ class NthAllocation : public NthError {
   u64 big() const { return base_.model.nodes.at(PosixModel::root).entries.at("big"); }
   // More than any operation wants.
   void make_room() {
-    FileOperation op = detail::on_inode(format::Opcode::fallocate, big(), 0, u64{1} << 20);
+    FileOperation op = on_inode(format::Opcode::fallocate, big(), 0, u64{1} << 20);
     op.mode = 3;
     ASSERT_EQ(call(op).status, Status::ok);
     ASSERT_EQ(pool_->checkpoint(), Status::ok);
@@ -278,7 +278,7 @@ class NthAllocation : public NthError {
   void leave_pages(u64 count) {
     for (u64 offset = u64{1} << 30; available() > count; offset += page_size * 64) {
       const u64 length = std::min<u64>(available() - count, 32) * page_size;
-      FileOperation op = detail::on_inode(format::Opcode::fallocate, big(), offset, length);
+      FileOperation op = on_inode(format::Opcode::fallocate, big(), offset, length);
       op.mode = 1;
       const client::Reply reply = call(op);
       if (reply.status == Status::no_space && length == page_size) break;
@@ -289,7 +289,7 @@ class NthAllocation : public NthError {
   }
   void leave_single_pages(u64 count, u64 offset) {
     for (; available() > count; offset += page_size) {
-      FileOperation op = detail::on_inode(format::Opcode::fallocate, big(), offset, page_size);
+      FileOperation op = on_inode(format::Opcode::fallocate, big(), offset, page_size);
       op.mode = 1;
       const Status status = call(op).status;
       if (status == Status::no_space) return;
@@ -322,7 +322,7 @@ TEST_P(NthAllocation, OfPagesFails) {
       if (!refused) break;
       ++refusals;
       // Removing something always works, and then there is room.
-      ASSERT_EQ(call(detail::on_inode(format::Opcode::truncate, big(), 0)).status, Status::ok);
+      ASSERT_EQ(call(on_inode(format::Opcode::truncate, big(), 0)).status, Status::ok);
       actor_->begin({}, op);
       ASSERT_EQ(actor_->end(call(op), &*client_), "");
       end_clean();

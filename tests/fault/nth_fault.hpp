@@ -77,15 +77,6 @@ class OperationTaker : public CrashWriter {
   std::vector<FileOperation> taken;
 };
 
-inline FileOperation on_inode(format::Opcode opcode, u64 inode, u64 offset = 0, u64 length = 0) {
-  FileOperation op;
-  op.opcode = opcode;
-  op.inode = inode;
-  op.offset = offset;
-  op.length = length;
-  return op;
-}
-
 }  // namespace detail
 
 // Every operation on the tree of a CrashBase. `pool`: any, it is not used.
@@ -108,29 +99,29 @@ inline std::vector<TriedOperation> tried_operations(CrashPool& pool, const Posix
   const u64 small = entries.at("a");
   const u64 large = entries.at("h");
   const auto add = [&](const char* name, const FileOperation& op) { list.push_back({name, {}, op}); };
-  add("read", detail::on_inode(Opcode::read, large, 0, 3 * page_size));
-  add("read_inline", detail::on_inode(Opcode::read, small, 0, 100));
-  add("readlink", detail::on_inode(Opcode::readlink, entries.at("s"), 0, 4096));
-  add("readdir", detail::on_inode(Opcode::readdir, PosixModel::root, 0, 3000));
-  add("getattr", detail::on_inode(Opcode::getattr, large));
-  add("statfs", detail::on_inode(Opcode::statfs, 0));
-  FileOperation op = detail::on_inode(Opcode::lookup, entries.at("d"));
+  add("read", on_inode(Opcode::read, large, 0, 3 * page_size));
+  add("read_inline", on_inode(Opcode::read, small, 0, 100));
+  add("readlink", on_inode(Opcode::readlink, entries.at("s"), 0, 4096));
+  add("readdir", on_inode(Opcode::readdir, PosixModel::root, 0, 3000));
+  add("getattr", on_inode(Opcode::getattr, large));
+  add("statfs", on_inode(Opcode::statfs, 0));
+  FileOperation op = on_inode(Opcode::lookup, entries.at("d"));
   op.name = "f";
   add("lookup", op);
-  op = detail::on_inode(Opcode::get_attribute, small, 0, 100);
+  op = on_inode(Opcode::get_attribute, small, 0, 100);
   op.name = "user.x";
   add("get_attribute", op);
-  add("list_attributes", detail::on_inode(Opcode::list_attributes, small, 0, 600));
-  FileOperation seek = detail::on_inode(Opcode::seek, large);
+  add("list_attributes", on_inode(Opcode::list_attributes, small, 0, 600));
+  FileOperation seek = on_inode(Opcode::seek, large);
   seek.mode = 4;
   add("seek", seek);
-  FileOperation write = detail::on_inode(Opcode::write, large, 0, 5000);
+  FileOperation write = on_inode(Opcode::write, large, 0, 5000);
   write.data_seed = 11;
-  list.push_back({"fsync", {write}, detail::on_inode(Opcode::fsync, large)});
-  list.push_back({"sync", {write, detail::on_inode(Opcode::truncate, small, 0)}, detail::on_inode(Opcode::sync, 0)});
-  FileOperation unlink = detail::on_inode(Opcode::unlink, PosixModel::root);
+  list.push_back({"fsync", {write}, on_inode(Opcode::fsync, large)});
+  list.push_back({"sync", {write, on_inode(Opcode::truncate, small, 0)}, on_inode(Opcode::sync, 0)});
+  FileOperation unlink = on_inode(Opcode::unlink, PosixModel::root);
   unlink.name = "a";
-  list.push_back({"reclaim", {unlink}, detail::on_inode(Opcode::reclaim, small)});
+  list.push_back({"reclaim", {unlink}, on_inode(Opcode::reclaim, small)});
   return list;
 }
 

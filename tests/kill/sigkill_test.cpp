@@ -220,7 +220,7 @@ class Killed {
     std::vector<std::string> found;
     std::vector<const Actor*> actors;
     for (Actor& actor : actors_) {
-      actor.consider_mixture(client);
+      actor.consider_mixtures(client);
       found.push_back(PoolText(*session, actor.folder()).text());
       actors.push_back(&actor);
     }

@@ -3,13 +3,15 @@
 //
 // The folder is the model's root (inode 1 there, `folder` in the engine). A step is an operation; the state after the
 // first i steps is state i. The last step may be under way, or have failed in a way that leaves open whether it
-// happened: then the state behind it is one more candidate.
+// happened: then the state behind it is one more candidate. A step that is a series of commits may be there in part, even
+// if it had ended: that is a candidate of the step's number, the mixture of the states before and behind it.
 //
 // Steps of several actors are ordered by what each had seen when it began: the number of steps of every actor that had
 // ended. A sync that is acknowledged promises those. After a crash each folder is in one of its states, none from before
 // its promise, and nobody's step is there without those that it had seen: survivors_problem().
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -114,9 +116,9 @@ class Actor {
       return "";
     }
     if (uncertain_) {
-      consider_mixture(client);
-      for (const PosixModel& candidate : models_with_last_step()) {
-        if (ModelText(candidate).text() != found) continue;
+      consider_mixtures(client);
+      for (const auto& [number, candidate] : candidates()) {
+        if (number != states_.size() || ModelText(candidate).text() != found) continue;
         uncertain_ = false;
         model_ = PosixModel(candidate);
         note_end();
@@ -134,11 +136,10 @@ class Actor {
     for (u64 i = promised_; i < states_.size(); ++i) {
       if (states_[i] == found) list.push_back(i);
     }
-    for (const PosixModel& candidate : models_with_last_step()) {
-      if (ModelText(candidate).text() != found) continue;
-      list.push_back(states_.size());
-      break;
+    for (const auto& [number, candidate] : candidates()) {
+      if (number > promised_ && ModelText(candidate).text() == found) list.push_back(number);
     }
+    std::sort(list.begin(), list.end());
     return list;
   }
   std::string mismatch_text(const std::string& found) const {
@@ -153,49 +154,26 @@ class Actor {
   const StepCounts& seen_by(u64 step) const { return steps_[step].seen; }
 
   // An operation on contents that failed may have changed a part of the file, and so may fallocate, a series of
-  // commits, that a crash cut. Before matches() and survive().
-  void consider_mixture(FileClient& client) {
-    mixture_.reset();
-    if (!is_under_way() || !changes_content(steps_.back().op)) return;
-    if (!uncertain_ && !is_tight_ && steps_.back().op.opcode != format::Opcode::fallocate) return;
-    if (model_.expect(steps_.back().op).count(0) == 0) return;
-    const FileOperation& op = steps_.back().op;
-    const u64 number = op.opcode == format::Opcode::copy_range ? op.second_inode : op.inode;
-    const PosixModel after = model_after_op(op);
-    if (client.simple(format::Opcode::getattr, number).status != Status::ok) return;
-    const u64 size = client.attributes().size_bytes;
-    const u32 mode = client.attributes().mode;
-    const ModelNode& old_node = model_.nodes.at(number);
-    const ModelNode& new_node = after.nodes.at(number);
-    const u64 old_size = old_node.content.size();
-    const u64 new_size = new_node.content.size();
-    const bool is_between = is_tight_ && size >= std::min(old_size, new_size) && size <= std::max(old_size, new_size);
-    if (size != old_size && size != new_size && !is_between) return;
-    if (mode != old_node.mode && mode != new_node.mode) return;
-    PosixModel mixed = model_;
-    ModelNode& node = mixed.nodes.at(number);
-    node.mode = mode;
-    node.content.resize(size);
-    for (u64 at = 0; at < size; at += content_unit) {
-      const client::Reply reply = client.simple(format::Opcode::read, number, at, content_unit);
-      if (reply.status != Status::ok) return;
-      const std::vector<u8> old_bytes = old_node.content.read(at, reply.result);
-      const std::vector<u8> new_bytes = new_node.content.read(at, reply.result);
-      for (u64 i = 0; i < reply.result; ++i) {
-        const u8 byte = client.data()[i];
-        if ((i >= old_bytes.size() || byte != old_bytes[i]) && (i >= new_bytes.size() || byte != new_bytes[i])) return;
-      }
-      node.content.write(at, client.data(), reply.result);
+  // commits, that a crash cut: under way, or ended and nobody promised. Before matches() and survive().
+  void consider_mixtures(FileClient& client) {
+    mixtures_.clear();
+    for (u64 i = promised_; i < steps_.size(); ++i) {
+      const FileOperation& op = steps_[i].op;
+      const bool has_ended = i < ended_count_;
+      const bool may_be_cut = op.opcode == format::Opcode::fallocate || (!has_ended && (uncertain_ || is_tight_));
+      if (!changes_content(op) || !may_be_cut || models_[i].expect(op).count(0) == 0) continue;
+      if (has_ended && states_[i] == states_[i + 1]) continue;
+      std::optional<PosixModel> mixture = mixture_of(op, models_[i], has_ended ? models_[i + 1] : model_after_op(op), client);
+      if (mixture && ModelText(*mixture).text() != states_[i]) mixtures_.emplace_back(i + 1, std::move(*mixture));
     }
-    mixture_ = std::move(mixed);
   }
 
   // After a crash that left `step_count` steps and this text: goes on from there. "" or what is wrong.
   std::string survive(u64 step_count, const std::string& found, FileClient& client) {
     PosixModel model = models_[std::min(step_count, ended_count_)];
-    if (step_count > ended_count_) {
-      for (const PosixModel& candidate : models_with_last_step()) {
-        if (ModelText(candidate).text() == found) model = candidate;
+    if (step_count > ended_count_ || states_[step_count] != found) {
+      for (const auto& [number, candidate] : candidates()) {
+        if (number == step_count && ModelText(candidate).text() == found) model = candidate;
       }
     }
     model.drop_orphans();
@@ -215,7 +193,7 @@ class Actor {
       }
     };
     for (const std::string& state : states_) add(state);
-    for (const PosixModel& candidate : models_with_last_step()) add(ModelText(candidate).text());
+    for (const auto& [number, candidate] : candidates()) add(ModelText(candidate).text());
     return lines;
   }
 
@@ -223,9 +201,40 @@ class Actor {
   struct Step {
     FileOperation op;
     StepCounts seen;
-    bool succeeded = false;
-    u64 result = 0;
   };
+  using Candidate = std::pair<u64, PosixModel>;  // number of the last step that is there, at least in part
+
+  // What the file of `op` holds now, in the state `before`, if each byte of it is one of `before` or `after`.
+  std::optional<PosixModel> mixture_of(const FileOperation& op, const PosixModel& before, const PosixModel& after,
+                                       FileClient& client) const {
+    const u64 number = op.opcode == format::Opcode::copy_range ? op.second_inode : op.inode;
+    if (client.simple(format::Opcode::getattr, number).status != Status::ok) return {};
+    const u64 size = client.attributes().size_bytes;
+    const u32 mode = client.attributes().mode;
+    const ModelNode& old_node = before.nodes.at(number);
+    const ModelNode& new_node = after.nodes.at(number);
+    const u64 old_size = old_node.content.size();
+    const u64 new_size = new_node.content.size();
+    const bool is_between = is_tight_ && size >= std::min(old_size, new_size) && size <= std::max(old_size, new_size);
+    if (size != old_size && size != new_size && !is_between) return {};
+    if (mode != old_node.mode && mode != new_node.mode) return {};
+    PosixModel mixed = before;
+    ModelNode& node = mixed.nodes.at(number);
+    node.mode = mode;
+    node.content.resize(size);
+    for (u64 at = 0; at < size; at += content_unit) {
+      const client::Reply reply = client.simple(format::Opcode::read, number, at, content_unit);
+      if (reply.status != Status::ok) return {};
+      const std::vector<u8> old_bytes = old_node.content.read(at, reply.result);
+      const std::vector<u8> new_bytes = new_node.content.read(at, reply.result);
+      for (u64 i = 0; i < reply.result; ++i) {
+        const u8 byte = client.data()[i];
+        if ((i >= old_bytes.size() || byte != old_bytes[i]) && (i >= new_bytes.size() || byte != new_bytes[i])) return {};
+      }
+      node.content.write(at, client.data(), reply.result);
+    }
+    return mixed;
+  }
 
   void begin_anew(PosixModel model) {
     model_ = std::move(model);
@@ -233,7 +242,7 @@ class Actor {
     models_.clear();
     states_ = {ModelText(model_).text()};
     models_.push_back(model_);
-    mixture_.reset();
+    mixtures_.clear();
     ended_count_ = 0;
     promised_ = 0;
   }
@@ -265,10 +274,9 @@ class Actor {
     return model;
   }
   std::string state_after(const FileOperation& op) const { return ModelText(model_after_op(op)).text(); }
-  std::vector<PosixModel> models_with_last_step() const {
-    std::vector<PosixModel> list;
-    if (is_under_way()) list.push_back(model_after_op(steps_.back().op));
-    if (is_under_way() && mixture_) list.push_back(*mixture_);
+  std::vector<Candidate> candidates() const {
+    std::vector<Candidate> list = mixtures_;
+    if (is_under_way()) list.emplace_back(states_.size(), model_after_op(steps_.back().op));
     return list;
   }
 
@@ -357,7 +365,7 @@ class Actor {
   u64 promised_ = 0;
   bool uncertain_ = false;
   bool is_tight_ = false;
-  std::optional<PosixModel> mixture_;
+  std::vector<Candidate> mixtures_;
 };
 
 // What crashed pools hold of each actor's folder, in the order of `actors`. Fills in the number of steps that each is

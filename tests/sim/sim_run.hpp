@@ -409,7 +409,7 @@ class SimRun {
     if (kind_ == SimKind::silent) return compare_lines(found);
     std::vector<const Actor*> actors;
     for (Actor& actor : actors_) {
-      actor.consider_mixture(plain_client());
+      actor.consider_mixtures(plain_client());
       actors.push_back(&actor);
     }
     std::vector<u64> kept;
@@ -420,7 +420,7 @@ class SimRun {
   }
   void compare_lines(const std::vector<std::string>& found) {
     for (u64 i = 0; i < actors_.size(); ++i) {
-      actors_[i].consider_mixture(plain_client());
+      actors_[i].consider_mixtures(plain_client());
       const std::set<std::string> lines = actors_[i].all_lines();
       for (std::size_t at = 0; at < found[i].size();) {
         const std::size_t end = std::min(found[i].find('\n', at), found[i].size());

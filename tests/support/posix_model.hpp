@@ -39,6 +39,15 @@ struct FileOperation {
   format::AttributeRecord attributes{};
 };
 
+inline FileOperation on_inode(format::Opcode opcode, u64 inode, u64 offset = 0, u64 length = 0) {
+  FileOperation op;
+  op.opcode = opcode;
+  op.inode = inode;
+  op.offset = offset;
+  op.length = length;
+  return op;
+}
+
 struct ModelNode {
   u32 mode = 0;
   u32 uid = 0;

@@ -1,0 +1,89 @@
+// What an actor takes for a state that a crash may leave: a fallocate that is there in part, but no other operation.
+#include <gtest/gtest.h>
+
+#include "model/actor.hpp"
+#include "support/test_pool.hpp"
+
+namespace gpu4fs::test::actor_test {
+namespace {
+
+constexpr u32 zero_range = 0x10;
+constexpr u64 length = 20000;
+
+class ActorTest : public ::testing::Test {
+ protected:
+  ActorTest() : pool_(TestPoolOptions{}), session_(pool_.open_session()), client_(*session_), actor_(PosixModel{}) {
+    FileOperation op = on_inode(format::Opcode::create, PosixModel::root);
+    op.name = "file";
+    op.mode = 0600;
+    actor_.begin({}, op);
+    const client::Reply made = client_.call(op);
+    EXPECT_EQ(actor_.end(made, &client_), "");
+    file_ = made.result;
+    FileOperation write = on_inode(format::Opcode::write, file_, 0, length);
+    write.data_seed = 5;
+    actor_.begin({}, write);
+    EXPECT_EQ(actor_.end(client_.call(write, Actor::content(write)), &client_), "");
+    actor_.promise(actor_.ended_count());
+  }
+
+  FileOperation zeroing(u64 offset, u64 size) const {
+    FileOperation op = on_inode(format::Opcode::fallocate, file_, offset, size);
+    op.mode = zero_range;
+    return op;
+  }
+  // The actor hears that `told` was done.
+  void tell(const FileOperation& told) {
+    actor_.begin({}, told);
+    EXPECT_EQ(actor_.end({Status::ok, told.opcode == format::Opcode::write ? told.length : 0}, nullptr), "");
+  }
+  std::vector<u64> matches() {
+    actor_.consider_mixtures(client_);
+    return actor_.matches(found());
+  }
+  std::string found() { return PoolText(*session_).text(); }
+
+  TestPool pool_;
+  std::unique_ptr<client::Session> session_;
+  FileClient client_;
+  Actor actor_;
+  u64 file_ = 0;
+};
+
+TEST_F(ActorTest, AFallocateThatEndedMayBeThereInPart) {
+  tell(zeroing(1830, 15000));
+  EXPECT_EQ(matches(), std::vector<u64>{2}) << "nothing of it";
+  EXPECT_EQ(client_.call(zeroing(1830, 4096 - 1830)).status, Status::ok);
+  EXPECT_EQ(matches(), std::vector<u64>{3});
+  EXPECT_EQ(actor_.survive(3, found(), client_), "");
+  EXPECT_EQ(ModelText(actor_.model()).text(), found()) << "it goes on from there";
+}
+
+TEST_F(ActorTest, WhatWasPromisedIsThereWhole) {
+  tell(zeroing(1830, 15000));
+  actor_.promise(3);
+  EXPECT_EQ(client_.call(zeroing(1830, 4096 - 1830)).status, Status::ok);
+  EXPECT_TRUE(matches().empty());
+}
+
+TEST_F(ActorTest, BytesBesideTheRangeAreThoseOfBefore) {
+  tell(zeroing(1830, 15000));
+  EXPECT_EQ(client_.call(zeroing(1829, 4096 - 1829)).status, Status::ok);
+  EXPECT_TRUE(matches().empty());
+}
+
+TEST_F(ActorTest, AWriteIsThereWholeOrNotAtAll) {
+  FileOperation write = on_inode(format::Opcode::write, file_, 0, 9000);
+  write.data_seed = 6;
+  tell(write);
+  const std::vector<u8> content = Actor::content(write);
+  FileOperation part = write;
+  part.length = 4096;
+  EXPECT_EQ(client_.call(part, {content.begin(), content.begin() + 4096}).status, Status::ok);
+  EXPECT_TRUE(matches().empty());
+  EXPECT_EQ(client_.call(write, content).status, Status::ok);
+  EXPECT_EQ(matches(), std::vector<u64>{3});
+}
+
+}  // namespace
+}  // namespace gpu4fs::test::actor_test
