@@ -4,7 +4,6 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
 
 namespace gpu4fs::server {
@@ -62,16 +61,32 @@ class Preparation {
 void prepare_ranges(const device::MappedFile& file, const std::vector<FileRange>& ranges, bool populates, u32 thread_count) {
   Preparation preparation(file, cut(ranges), populates);
   std::vector<std::thread> helpers;
+  helpers.reserve(thread_count);
   try {
     while (helpers.size() + 1 < std::min<std::size_t>(thread_count, preparation.piece_count())) {
       helpers.emplace_back([&preparation] { preparation.work(); });
     }
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {
     // Fewer will do.
   }
   preparation.work();
   for (std::thread& helper : helpers) helper.join();
   preparation.rethrow();
+}
+
+void take_range(const device::MappedFile& file, FileRange range, u32 thread_count) {
+  const bool is_new = file.room_bytes() > range.length && file.is_hole(range.offset, range.length);
+  if (!is_new) {
+    file.reserve_range(range.offset, range.length);
+    return;
+  }
+  try {
+    prepare_ranges(file, {range}, true, thread_count);
+  } catch (...) {
+    // Others took the room meanwhile.
+    file.release_range(range.offset, range.length);
+    throw;
+  }
 }
 
 }  // namespace gpu4fs::server

@@ -20,4 +20,8 @@ struct FileRange {
 // medium has no room: what it gave before that stays.
 void prepare_ranges(const device::MappedFile& file, const std::vector<FileRange>& ranges, bool populates, u32 thread_count);
 
+// The range gets its blocks, all or none: by several threads, and with its pages, where it has no data and the medium has
+// room for all of it. DeviceError as above. Nobody else uses the range meanwhile.
+void take_range(const device::MappedFile& file, FileRange range, u32 thread_count);
+
 }  // namespace gpu4fs::server

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <new>
 #include <utility>
 
 #include "base/check.hpp"
@@ -586,21 +587,23 @@ Status PoolServer::map_column(u64 chunk, format::ColumnAddress column, const dev
   const u64 length = raid::column_length(descriptor) - header_bytes;
   if (file.grows_with_use()) {
     // Trying in vain takes time, so it waits until there is more room than at the last time.
-    const u64 room = file.room_bytes();
     {
+      const u64 room = file.room_bytes();
       const std::lock_guard guard(mapped_mutex_);
       const auto refused = room_at_refusal_.find(chunk);
       if (refused != room_at_refusal_.end() && room <= refused->second) return Status::no_space;
     }
     try {
-      // A medium without room for all of it keeps what it has: it is asked for everything at once.
-      if (room > length) prepare_ranges(file, {{begin, length}}, true, memory_threads());
-      else file.reserve_range(begin, length);
+      take_range(file, {begin, length}, memory_threads());
     } catch (const device::DeviceError& error) {
       log(LogLevel::error, fmt::format("chunk {} cannot be used: {}", chunk, error.what()));
       if (error.error_number() != ENOSPC) return Status::device_failed;
+      const u64 room_left = file.room_bytes();
       const std::lock_guard guard(mapped_mutex_);
-      room_at_refusal_[chunk] = room;
+      room_at_refusal_[chunk] = room_left;
+      return Status::no_space;
+    } catch (const std::bad_alloc&) {
+      log(LogLevel::error, fmt::format("chunk {} cannot be used: no memory is left for the server", chunk));
       return Status::no_space;
     }
     const std::lock_guard guard(mapped_mutex_);

@@ -75,9 +75,9 @@ class NthError : public ::testing::TestWithParam<CrashPlace> {
     ASSERT_NO_THROW(mount());
     actor_->consider_mixtures(*client_);
     const std::string found = text();
-    const std::vector<u64> matches = actor_->matches(found);
+    const std::vector<StepMatch> matches = actor_->matches(found);
     ASSERT_FALSE(matches.empty()) << actor_->mismatch_text(found);
-    ASSERT_EQ(actor_->survive(matches.back(), found, *client_), "");
+    ASSERT_EQ(actor_->survive(matches.back().count, found, *client_), "");
   }
   void end_clean() {
     ASSERT_EQ(pool_->checkpoint(true), Status::ok);

@@ -4,7 +4,7 @@
 // The folder is the model's root (inode 1 there, `folder` in the engine). A step is an operation; the state after the
 // first i steps is state i. The last step may be under way, or have failed in a way that leaves open whether it
 // happened: then the state behind it is one more candidate. A step that is a series of commits may be there in part, even
-// if it had ended: that is a candidate of the step's number, the mixture of the states before and behind it.
+// if it had ended: that is a candidate of the step's number, which whoever had seen the step's end does not accept.
 //
 // Steps of several actors are ordered by what each had seen when it began: the number of steps of every actor that had
 // ended. A sync that is acknowledged promises those. After a crash each folder is in one of its states, none from before
@@ -38,6 +38,14 @@ inline SourceOptions actor_source_options() {
 inline constexpr u64 actor_area_bytes = u64{48} << 10;
 
 using StepCounts = std::vector<u64>;  // by actor
+
+// How many steps a state has; without `is_whole` a part only of the last one.
+struct StepMatch {
+  u64 count;
+  bool is_whole;
+  u64 whole_count() const { return is_whole ? count : count - 1; }
+  bool operator==(const StepMatch&) const = default;
+};
 
 class Actor {
  public:
@@ -117,10 +125,10 @@ class Actor {
     }
     if (uncertain_) {
       consider_mixtures(client);
-      for (const auto& [number, candidate] : candidates()) {
-        if (number != states_.size() || ModelText(candidate).text() != found) continue;
+      for (const Candidate& candidate : candidates()) {
+        if (candidate.steps.count != states_.size() || ModelText(candidate.model).text() != found) continue;
         uncertain_ = false;
-        model_ = PosixModel(candidate);
+        model_ = PosixModel(candidate.model);
         note_end();
         return renumber(client);
       }
@@ -130,16 +138,16 @@ class Actor {
 
   void promise(u64 step_count) { promised_ = std::max(promised_, step_count); }
 
-  // Of what a crash may have left, the numbers of steps that explain it: empty for none.
-  std::vector<u64> matches(const std::string& found) const {
-    std::vector<u64> list;
+  // Of what a crash may have left, the steps that explain it, by their count: empty for none.
+  std::vector<StepMatch> matches(const std::string& found) const {
+    std::vector<StepMatch> list;
     for (u64 i = promised_; i < states_.size(); ++i) {
-      if (states_[i] == found) list.push_back(i);
+      if (states_[i] == found) list.push_back({i, true});
     }
-    for (const auto& [number, candidate] : candidates()) {
-      if (number > promised_ && ModelText(candidate).text() == found) list.push_back(number);
+    for (const Candidate& candidate : candidates()) {
+      if (candidate.steps.count > promised_ && ModelText(candidate.model).text() == found) list.push_back(candidate.steps);
     }
-    std::sort(list.begin(), list.end());
+    std::stable_sort(list.begin(), list.end(), [](const StepMatch& a, const StepMatch& b) { return a.count < b.count; });
     return list;
   }
   std::string mismatch_text(const std::string& found) const {
@@ -153,18 +161,28 @@ class Actor {
   }
   const StepCounts& seen_by(u64 step) const { return steps_[step].seen; }
 
-  // An operation on contents that failed may have changed a part of the file, and so may fallocate, a series of
-  // commits, that a crash cut: under way, or ended and nobody promised. Before matches() and survive().
+  // An operation on contents that failed may have changed a part of the file, and so may a series of commits that a crash
+  // cut, under way or ended and not promised: fallocate, a write where space is tight, a change of size and more
+  // (docs/durability.md). Before matches() and survive().
   void consider_mixtures(FileClient& client) {
     mixtures_.clear();
     for (u64 i = promised_; i < steps_.size(); ++i) {
       const FileOperation& op = steps_[i].op;
       const bool has_ended = i < ended_count_;
-      const bool may_be_cut = op.opcode == format::Opcode::fallocate || (!has_ended && (uncertain_ || is_tight_));
-      if (!changes_content(op) || !may_be_cut || models_[i].expect(op).count(0) == 0) continue;
-      if (has_ended && states_[i] == states_[i + 1]) continue;
-      std::optional<PosixModel> mixture = mixture_of(op, models_[i], has_ended ? models_[i + 1] : model_after_op(op), client);
-      if (mixture && ModelText(*mixture).text() != states_[i]) mixtures_.emplace_back(i + 1, std::move(*mixture));
+      if (models_[i].expect(op).count(0) == 0 || (has_ended && states_[i] == states_[i + 1])) continue;
+      std::optional<PosixModel> mixture;
+      if (op.opcode == format::Opcode::setattr && op.mask != format::set_size && (op.mask & format::set_size) != 0) {
+        mixture = models_[i];
+        FileOperation first = op;
+        first.mask = format::set_size;
+        mixture->commit(first, 0, {});
+      } else if (changes_content(op) && may_be_cut(op, has_ended)) {
+        mixture = mixture_of(op, models_[i], has_ended ? models_[i + 1] : model_after_op(op), client);
+      }
+      if (!mixture) continue;
+      const std::string text = ModelText(*mixture).text();
+      if (text == states_[i] || (has_ended && text == states_[i + 1])) continue;
+      mixtures_.push_back({{i + 1, false}, std::move(*mixture)});
     }
   }
 
@@ -172,8 +190,8 @@ class Actor {
   std::string survive(u64 step_count, const std::string& found, FileClient& client) {
     PosixModel model = models_[std::min(step_count, ended_count_)];
     if (step_count > ended_count_ || states_[step_count] != found) {
-      for (const auto& [number, candidate] : candidates()) {
-        if (number == step_count && ModelText(candidate).text() == found) model = candidate;
+      for (const Candidate& candidate : candidates()) {
+        if (candidate.steps.count == step_count && ModelText(candidate.model).text() == found) model = candidate.model;
       }
     }
     model.drop_orphans();
@@ -193,7 +211,7 @@ class Actor {
       }
     };
     for (const std::string& state : states_) add(state);
-    for (const auto& [number, candidate] : candidates()) add(ModelText(candidate).text());
+    for (const Candidate& candidate : candidates()) add(ModelText(candidate.model).text());
     return lines;
   }
 
@@ -202,9 +220,18 @@ class Actor {
     FileOperation op;
     StepCounts seen;
   };
-  using Candidate = std::pair<u64, PosixModel>;  // number of the last step that is there, at least in part
+  struct Candidate {
+    StepMatch steps;
+    PosixModel model;
+  };
 
-  // What the file of `op` holds now, in the state `before`, if each byte of it is one of `before` or `after`.
+  bool may_be_cut(const FileOperation& op, bool has_ended) const {
+    if (op.opcode == format::Opcode::fallocate || (op.opcode == format::Opcode::write && is_tight_)) return true;
+    return !has_ended && (uncertain_ || is_tight_);
+  }
+
+  // What the file of `op` holds now, in the state `before`, if each byte of it is one of `before` or `after`; with
+  // fallocate each page, of which a commit is made, and the size last of all.
   std::optional<PosixModel> mixture_of(const FileOperation& op, const PosixModel& before, const PosixModel& after,
                                        FileClient& client) const {
     const u64 number = op.opcode == format::Opcode::copy_range ? op.second_inode : op.inode;
@@ -215,6 +242,8 @@ class Actor {
     const ModelNode& new_node = after.nodes.at(number);
     const u64 old_size = old_node.content.size();
     const u64 new_size = new_node.content.size();
+    const bool by_page = op.opcode == format::Opcode::fallocate;
+    if (by_page && size != old_size) return {};
     const bool is_between = is_tight_ && size >= std::min(old_size, new_size) && size <= std::max(old_size, new_size);
     if (size != old_size && size != new_size && !is_between) return {};
     if (mode != old_node.mode && mode != new_node.mode) return {};
@@ -227,9 +256,14 @@ class Actor {
       if (reply.status != Status::ok) return {};
       const std::vector<u8> old_bytes = old_node.content.read(at, reply.result);
       const std::vector<u8> new_bytes = new_node.content.read(at, reply.result);
+      bool is_old = true;
+      bool is_new = true;
       for (u64 i = 0; i < reply.result; ++i) {
         const u8 byte = client.data()[i];
-        if ((i >= old_bytes.size() || byte != old_bytes[i]) && (i >= new_bytes.size() || byte != new_bytes[i])) return {};
+        const bool continues = by_page && i % page_size != 0;
+        is_old = (is_old || !continues) && i < old_bytes.size() && byte == old_bytes[i];
+        is_new = (is_new || !continues) && i < new_bytes.size() && byte == new_bytes[i];
+        if (!is_old && !is_new) return {};
       }
       node.content.write(at, client.data(), reply.result);
     }
@@ -247,6 +281,7 @@ class Actor {
     promised_ = 0;
   }
   void note_end() {
+    mixtures_.clear();
     ++ended_count_;
     states_.push_back(ModelText(model_).text());
     models_.push_back(model_);
@@ -276,7 +311,7 @@ class Actor {
   std::string state_after(const FileOperation& op) const { return ModelText(model_after_op(op)).text(); }
   std::vector<Candidate> candidates() const {
     std::vector<Candidate> list = mixtures_;
-    if (is_under_way()) list.emplace_back(states_.size(), model_after_op(steps_.back().op));
+    if (is_under_way()) list.push_back({{states_.size(), true}, model_after_op(steps_.back().op)});
     return list;
   }
 
@@ -372,20 +407,26 @@ class Actor {
 // taken to have kept. "" or what is wrong.
 inline std::string survivors_problem(const std::vector<const Actor*>& actors, const std::vector<std::string>& found,
                                      std::vector<u64>* kept) {
-  std::vector<std::pair<u64, u64>> ranges;
+  struct Range {
+    u64 least;  // steps that are there at least, one perhaps in part
+    u64 whole;  // as many may be there, none of them in part
+  };
+  std::vector<Range> ranges;
   for (std::size_t i = 0; i < actors.size(); ++i) {
-    const std::vector<u64> matches = actors[i]->matches(found[i]);
+    const std::vector<StepMatch> matches = actors[i]->matches(found[i]);
     if (matches.empty()) return fmt::format("actor {}: {}", i, actors[i]->mismatch_text(found[i]));
-    ranges.emplace_back(matches.front(), matches.back());
-    kept->push_back(matches.back());
+    Range range{matches.front().count, 0};
+    for (const StepMatch& match : matches) range.whole = std::max(range.whole, match.whole_count());
+    ranges.push_back(range);
+    kept->push_back(matches.back().count);
   }
   for (std::size_t i = 0; i < actors.size(); ++i) {
-    if (ranges[i].first == 0) continue;
-    const StepCounts& seen = actors[i]->seen_by(ranges[i].first - 1);
+    if (ranges[i].least == 0) continue;
+    const StepCounts& seen = actors[i]->seen_by(ranges[i].least - 1);
     for (std::size_t k = 0; k < actors.size() && k < seen.size(); ++k) {
-      if (ranges[k].second >= seen[k]) continue;
+      if (ranges[k].whole >= seen[k]) continue;
       return fmt::format("step {} of actor {} is there, and of actor {} only {} steps, of which it had seen {}",
-                         ranges[i].first - 1, i, k, ranges[k].second, seen[k]);
+                         ranges[i].least - 1, i, k, ranges[k].whole, seen[k]);
     }
   }
   return "";

@@ -1,4 +1,4 @@
-// What an actor takes for a state that a crash may leave: a fallocate that is there in part, but no other operation.
+// What an actor takes for a state that a crash may leave: some operations may be there in part, even if they had ended.
 #include <gtest/gtest.h>
 
 #include "model/actor.hpp"
@@ -37,7 +37,7 @@ class ActorTest : public ::testing::Test {
     actor_.begin({}, told);
     EXPECT_EQ(actor_.end({Status::ok, told.opcode == format::Opcode::write ? told.length : 0}, nullptr), "");
   }
-  std::vector<u64> matches() {
+  std::vector<StepMatch> matches() {
     actor_.consider_mixtures(client_);
     return actor_.matches(found());
   }
@@ -52,9 +52,9 @@ class ActorTest : public ::testing::Test {
 
 TEST_F(ActorTest, AFallocateThatEndedMayBeThereInPart) {
   tell(zeroing(1830, 15000));
-  EXPECT_EQ(matches(), std::vector<u64>{2}) << "nothing of it";
+  EXPECT_EQ(matches(), (std::vector<StepMatch>{{2, true}})) << "nothing of it";
   EXPECT_EQ(client_.call(zeroing(1830, 4096 - 1830)).status, Status::ok);
-  EXPECT_EQ(matches(), std::vector<u64>{3});
+  EXPECT_EQ(matches(), (std::vector<StepMatch>{{3, false}}));
   EXPECT_EQ(actor_.survive(3, found(), client_), "");
   EXPECT_EQ(ModelText(actor_.model()).text(), found()) << "it goes on from there";
 }
@@ -72,7 +72,47 @@ TEST_F(ActorTest, BytesBesideTheRangeAreThoseOfBefore) {
   EXPECT_TRUE(matches().empty());
 }
 
-TEST_F(ActorTest, AWriteIsThereWholeOrNotAtAll) {
+TEST_F(ActorTest, APageOfAFallocateIsThereWholeOrNotAtAll) {
+  tell(zeroing(1830, 15000));
+  EXPECT_EQ(client_.call(zeroing(1830, 500)).status, Status::ok);
+  EXPECT_TRUE(matches().empty());
+}
+
+// Another actor, whose one step had seen `seen` steps of this one.
+TEST_F(ActorTest, WhoSawTheEndOfAFallocateDoesNotAcceptAPart) {
+  tell(zeroing(1830, 15000));
+  EXPECT_EQ(client_.call(zeroing(1830, 4096 - 1830)).status, Status::ok);
+  for (const u64 seen : {2u, 3u}) {
+    Actor other{PosixModel{}};
+    FileOperation op = on_inode(format::Opcode::create, PosixModel::root);
+    op.name = "other";
+    op.mode = 0600;
+    other.begin({seen, 0}, op);
+    EXPECT_EQ(other.end({Status::ok, 77}, nullptr), "");
+    actor_.consider_mixtures(client_);
+    std::vector<u64> kept;
+    const std::string problem = survivors_problem({&actor_, &other}, {found(), ModelText(other.model()).text()}, &kept);
+    EXPECT_EQ(problem.empty(), seen == 2) << problem;
+    EXPECT_EQ(kept, (std::vector<u64>{3, 1}));
+  }
+}
+
+TEST_F(ActorTest, AChangeOfSizeMayBeThereWithoutTheRest) {
+  FileOperation both = on_inode(format::Opcode::setattr, file_);
+  both.mask = format::set_size | format::set_mode;
+  both.attributes.size_bytes = 100;
+  both.attributes.mode = 0640;
+  tell(both);
+  FileOperation rest = both;
+  rest.mask = format::set_mode;
+  both.mask = format::set_size;
+  EXPECT_EQ(client_.call(both).status, Status::ok);
+  EXPECT_EQ(matches(), (std::vector<StepMatch>{{3, false}}));
+  EXPECT_EQ(client_.call(rest).status, Status::ok);
+  EXPECT_EQ(matches(), (std::vector<StepMatch>{{3, true}}));
+}
+
+TEST_F(ActorTest, AWriteIsThereWholeUnlessSpaceIsTight) {
   FileOperation write = on_inode(format::Opcode::write, file_, 0, 9000);
   write.data_seed = 6;
   tell(write);
@@ -81,8 +121,10 @@ TEST_F(ActorTest, AWriteIsThereWholeOrNotAtAll) {
   part.length = 4096;
   EXPECT_EQ(client_.call(part, {content.begin(), content.begin() + 4096}).status, Status::ok);
   EXPECT_TRUE(matches().empty());
+  actor_.set_tight();
+  EXPECT_EQ(matches(), (std::vector<StepMatch>{{3, false}})) << "but where space is tight";
   EXPECT_EQ(client_.call(write, content).status, Status::ok);
-  EXPECT_EQ(matches(), std::vector<u64>{3});
+  EXPECT_EQ(matches(), (std::vector<StepMatch>{{3, true}}));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <string>
+#include <thread>
 
 #include "base/limits.hpp"
 
@@ -79,6 +80,50 @@ TEST_F(MemoryAhead, AMediumWithoutRoomSaysSo) {
       EXPECT_EQ(error.error_number(), ENOSPC) << error.what();
     }
   }
+}
+
+// Each of two files wants more than half of the medium at the same time.
+TEST_F(MemoryAhead, ARangeIsTakenWholeOrNotAtAll) {
+  std::filesystem::create_directory(folder_ / "small");
+  is_mounted_ = ::mount("gpu4fs-test", (folder_ / "small").c_str(), "tmpfs", 0, "size=64m") == 0;
+  if (!is_mounted_) GTEST_SKIP() << "a tmpfs cannot be mounted here";
+  for (u32 round = 0; round < 5; ++round) {
+    const std::string paths[] = {make_file("small/a", 64 * mega), make_file("small/b", 64 * mega)};
+    bool refused[2] = {};
+    const auto take = [&](u32 i) {
+      const device::MappedFile file = device::MappedFile::open(paths[i]);
+      try {
+        take_range(file, {mega, 40 * mega}, 2);
+      } catch (const device::DeviceError& error) {
+        EXPECT_EQ(error.error_number(), ENOSPC) << error.what();
+        refused[i] = true;
+      }
+    };
+    std::thread other([&] { take(1); });
+    take(0);
+    other.join();
+    EXPECT_TRUE(refused[0] || refused[1]);
+    for (u32 i = 0; i < 2; ++i) EXPECT_EQ(allocated_bytes(paths[i]), refused[i] ? 0 : 40 * mega) << i;
+    for (const std::string& path : paths) std::filesystem::remove(path);
+  }
+}
+
+TEST_F(MemoryAhead, WhatARefusedRangeHoldsStays) {
+  std::filesystem::create_directory(folder_ / "small");
+  is_mounted_ = ::mount("gpu4fs-test", (folder_ / "small").c_str(), "tmpfs", 0, "size=40m") == 0;
+  if (!is_mounted_) GTEST_SKIP() << "a tmpfs cannot be mounted here";
+  const std::string path = make_file("small/device", 160 * mega);
+  const device::MappedFile file = device::MappedFile::open(path);
+  file.base()[5 * mega + 3] = 7;
+  EXPECT_FALSE(file.is_hole(mega, 8 * mega));
+  EXPECT_TRUE(file.is_hole(6 * mega, 100 * mega));
+  const u64 before = allocated_bytes(path);
+  EXPECT_THROW(take_range(file, {mega, 100 * mega}, 2), device::DeviceError);
+  EXPECT_EQ(allocated_bytes(path), before);
+  EXPECT_EQ(file.base()[5 * mega + 3], 7);
+  take_range(file, {mega, 20 * mega}, 2);
+  EXPECT_EQ(file.base()[5 * mega + 3], 7);
+  EXPECT_EQ(allocated_bytes(path), 20 * mega);
 }
 
 }  // namespace

@@ -209,6 +209,20 @@ bool MappedFile::populate_range(u64 offset, u64 length) const {
   return madvise(base_ + begin, offset + length - begin, read_only_ ? MADV_POPULATE_READ : MADV_POPULATE_WRITE) == 0;
 }
 
+bool MappedFile::is_hole(u64 offset, u64 length) const {
+  if (descriptor_ < 0) return false;
+  const off_t data = lseek(descriptor_, static_cast<off_t>(offset), SEEK_DATA);
+  return data < 0 ? errno == ENXIO : static_cast<u64>(data) >= offset + length;
+}
+
+void MappedFile::release_range(u64 offset, u64 length) const {
+  GPU4FS_CHECK_LE(offset, size_bytes_);
+  GPU4FS_CHECK_LE(length, size_bytes_ - offset);
+  if (descriptor_ < 0 || read_only_ || length == 0) return;
+  (void)fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                  static_cast<off_t>(length));
+}
+
 // False with errno set when the medium refused.
 bool MappedFile::fill_holes(u64 offset, u64 length) const {
   if (descriptor_ < 0 || read_only_) return true;

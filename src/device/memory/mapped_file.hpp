@@ -107,6 +107,10 @@ class MappedFile {
   // Its pages are present and mapped for writing, holes of a tmpfs filled; what they hold stays. False: not all, for want of
   // room, or the system does not do that ahead (Linux before 5.14); pages that are not there are faulted in when touched.
   bool populate_range(u64 offset, u64 length) const;
+  // Whether the file has no data in [offset, + length); false also where the system does not say.
+  bool is_hole(u64 offset, u64 length) const;
+  // Gives the blocks of the range back to the medium; it reads as zeros then. Where the system cannot, nothing happens.
+  void release_range(u64 offset, u64 length) const;
   // Bytes that the medium still has room for, as far as it says; ~0: it does not.
   u64 room_bytes() const;
 
