@@ -594,6 +594,7 @@ Status PoolServer::map_column(u64 chunk, format::ColumnAddress column, const dev
       if (refused != room_at_refusal_.end() && room <= refused->second) return Status::no_space;
     }
     try {
+      const std::lock_guard taking(taking_mutex_);
       take_range(file, {begin, length}, memory_threads());
     } catch (const device::DeviceError& error) {
       log(LogLevel::error, fmt::format("chunk {} cannot be used: {}", chunk, error.what()));

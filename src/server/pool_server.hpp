@@ -160,6 +160,7 @@ class PoolServer {
   std::thread upcall_thread_;
   std::atomic<bool> has_lost_devices_{false};
   bool all_accessible_ = false;  // the engine reaches every chunk from the start
+  std::mutex taking_mutex_;  // while a chunk's memory is taken: what two take could be in use when one gives it back
   std::mutex mapped_mutex_;
   std::vector<bool> chunks_mapped_;                         // under mapped_mutex_: by chunk
   std::unordered_map<u64, u64> room_at_refusal_;            // under mapped_mutex_: by chunk, bytes its medium had left

@@ -32,6 +32,12 @@ class MemoryAhead : public ::testing::Test {
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);
   }
+  // A tmpfs at "small"; false if there is none to be had.
+  bool mount_small(const char* size) {
+    std::filesystem::create_directory(folder_ / "small");
+    is_mounted_ = ::mount("gpu4fs-test", (folder_ / "small").c_str(), "tmpfs", 0, size) == 0;
+    return is_mounted_;
+  }
   std::string make_file(const std::string& name, u64 bytes) {
     const std::string path = folder_ / name;
     const int file = ::open(path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
@@ -67,9 +73,7 @@ TEST_F(MemoryAhead, IsThereAndHoldsWhatItHeld) {
 }
 
 TEST_F(MemoryAhead, AMediumWithoutRoomSaysSo) {
-  std::filesystem::create_directory(folder_ / "small");
-  is_mounted_ = ::mount("gpu4fs-test", (folder_ / "small").c_str(), "tmpfs", 0, "size=40m") == 0;
-  if (!is_mounted_) GTEST_SKIP() << "a tmpfs cannot be mounted here";
+  if (!mount_small("size=40m")) GTEST_SKIP() << "a tmpfs cannot be mounted here";
   const std::string path = make_file("small/device", 160 * mega);
   const device::MappedFile file = device::MappedFile::open(path);
   for (const u32 threads : {1u, 3u}) {
@@ -84,9 +88,7 @@ TEST_F(MemoryAhead, AMediumWithoutRoomSaysSo) {
 
 // Each of two files wants more than half of the medium at the same time.
 TEST_F(MemoryAhead, ARangeIsTakenWholeOrNotAtAll) {
-  std::filesystem::create_directory(folder_ / "small");
-  is_mounted_ = ::mount("gpu4fs-test", (folder_ / "small").c_str(), "tmpfs", 0, "size=64m") == 0;
-  if (!is_mounted_) GTEST_SKIP() << "a tmpfs cannot be mounted here";
+  if (!mount_small("size=64m")) GTEST_SKIP() << "a tmpfs cannot be mounted here";
   for (u32 round = 0; round < 5; ++round) {
     const std::string paths[] = {make_file("small/a", 64 * mega), make_file("small/b", 64 * mega)};
     bool refused[2] = {};
@@ -109,9 +111,7 @@ TEST_F(MemoryAhead, ARangeIsTakenWholeOrNotAtAll) {
 }
 
 TEST_F(MemoryAhead, WhatARefusedRangeHoldsStays) {
-  std::filesystem::create_directory(folder_ / "small");
-  is_mounted_ = ::mount("gpu4fs-test", (folder_ / "small").c_str(), "tmpfs", 0, "size=40m") == 0;
-  if (!is_mounted_) GTEST_SKIP() << "a tmpfs cannot be mounted here";
+  if (!mount_small("size=40m")) GTEST_SKIP() << "a tmpfs cannot be mounted here";
   const std::string path = make_file("small/device", 160 * mega);
   const device::MappedFile file = device::MappedFile::open(path);
   file.base()[5 * mega + 3] = 7;
