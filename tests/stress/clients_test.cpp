@@ -104,10 +104,10 @@ TEST_P(Clients, KeepWhatTheyKnow) {
   std::atomic<bool> ended{false};
   u32 checkpoints = 0;
   std::thread checkpointer([&] {
-    while (!ended.load()) {
+    do {
       if (pool.checkpoint() != Status::ok) area.fail("a checkpoint fails");
       ++checkpoints;
-    }
+    } while (!ended.load());
   });
   std::vector<std::thread> threads;
   for (auto& client : clients) threads.emplace_back([&] { client->run(scaled(load.steps)); });
