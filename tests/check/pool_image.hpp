@@ -33,10 +33,12 @@ inline constexpr u64 long_name_count = 60;
 struct Content {
   u64 directory = 0;  // several pages: root node and leaves
   u64 subdirectory = 0;
+  u64 emptied_directory = 0;  // as many pages, without names
   u64 plain_file = 0;   // 3 MiB
   u64 sparse_file = 0;  // has indirect blocks
   u64 inline_file = 0;
   u64 linked_file = 0;  // two names
+  u64 symlink = 0;      // has a page
   u64 attribute_file = 0;
 };
 
@@ -54,9 +56,13 @@ inline Content populate(tools::BenchClient& client) {
   const u64 root = format::inode_number_root;
   content.directory = client.make_directory(root, "directory");
   content.subdirectory = client.make_directory(content.directory, "subdirectory");
+  content.emptied_directory = client.make_directory(root, "emptied");
+  const auto long_name = [](u64 i) { return std::to_string(i) + std::string(200, 'n'); };
   for (u64 i = 0; i < long_name_count; ++i) {
-    client.create(content.directory, std::to_string(i) + std::string(200, 'n'));
+    client.create(content.directory, long_name(i));
+    client.create(content.emptied_directory, long_name(i));
   }
+  for (u64 i = 0; i < long_name_count; ++i) client.unlink(content.emptied_directory, long_name(i));
   content.plain_file = client.create(root, "plain");
   write_bytes(client, content.plain_file, 0, 3ull << 20);
   content.sparse_file = client.create(root, "sparse");
@@ -72,7 +78,7 @@ inline Content populate(tools::BenchClient& client) {
   symlink.data = client.buffer_address(0);
   symlink.length = 300;
   std::memset(client.buffer(), 's', symlink.length);
-  client.call(symlink, "symlink");
+  content.symlink = client.call(symlink, "symlink").result;
   content.attribute_file = client.create(root, "with-attribute");
   format::Command attribute =
       client.named(format::Opcode::set_attribute, content.attribute_file, "user.name");
@@ -87,7 +93,8 @@ inline Content populate(tools::BenchClient& client) {
 
 class PoolImage {
  public:
-  PoolImage() {
+  // `more` is done last, behind populate().
+  explicit PoolImage(const std::function<void(tools::BenchClient&, const Content&)>& more = {}) {
     std::error_code none;
     const bool shared_memory = std::filesystem::is_directory("/dev/shm", none);
     std::string pattern = shared_memory ? "/dev/shm" : std::filesystem::temp_directory_path().string();
@@ -109,6 +116,7 @@ class PoolImage {
     {
       tools::BenchClient client(frontend::open_local_session(server, 8 << 20));
       content_ = populate(client);
+      if (more) more(client, content_);
     }
     if (!server.stop()) throw std::runtime_error("the last checkpoint failed");
     for (const std::string& path : paths_) originals_.push_back(read_file(path));
@@ -252,5 +260,45 @@ class PoolImage {
   bool touched_[2] = {false, false};
   Content content_;
 };
+
+struct BitmapSlotPlace {
+  u32 device;
+  u64 offset;  // of the header
+  u64 bytes;
+};
+
+// The bitmap slot of a chunk that counts.
+inline BitmapSlotPlace newest_bitmap(const PoolImage& image, u32 chunk) {
+  const server::OpenedPool pool = image.open();
+  const server::MediumReader reader(pool);
+  const format::ChunkLayout layout = format::chunk_layout(reader.chunk_page_count(chunk));
+  BitmapSlotPlace best{};
+  u64 best_epoch = 0;
+  for (const u64 page : {layout.bitmap_a_page, layout.bitmap_b_page}) {
+    format::BitmapSlotHeader header{};
+    const u64 offset = reader.header_area_offset(chunk, page);
+    reader.chunk_device(chunk).read_at(offset, &header, sizeof(header));
+    if (header.epoch < best_epoch) continue;
+    best_epoch = header.epoch;
+    best = {pool.chunks[chunk].columns[0].device_index(), offset, layout.bitmap_pages * page_size};
+  }
+  return best;
+}
+
+// Of page `bit` of a chunk, with right sums.
+inline void flip_bitmap_bit(PoolImage& image, u32 chunk, u64 bit) {
+  const BitmapSlotPlace place = newest_bitmap(image, chunk);
+  std::vector<u8> bitmap(place.bytes);
+  format::BitmapSlotHeader header{};
+  image.read(place.device, place.offset, &header, sizeof(header));
+  image.read(place.device, place.offset + page_size, bitmap.data(), bitmap.size());
+  const bool was_set = ((bitmap[bit / 8] >> (bit % 8)) & 1) != 0;
+  bitmap[bit / 8] = static_cast<u8>(bitmap[bit / 8] ^ (1u << (bit % 8)));
+  header.set_count += was_set ? ~u64{0} : u64{1};
+  header.bitmap_checksum = xxh3_64(bitmap.data(), bitmap.size(), header.base_address);
+  server::seal(header, header.base_address ^ header.slot);
+  image.write(place.device, place.offset, &header, sizeof(header));
+  image.write(place.device, place.offset + page_size, bitmap.data(), bitmap.size());
+}
 
 }  // namespace gpu4fs::test

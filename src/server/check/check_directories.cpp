@@ -41,7 +41,7 @@ class DirectoryCheck {
 
   void run() {
     visited_.resize((record_.pages.size() + 63) / 64);
-    if (record_.pages.empty()) return;  // inode_size was reported
+    if (record_.pages.empty()) return;  // inode_size was reported, or it is an orphan without pages
     visit_page(0, nullptr, {});
     for (u64 index = 0; index < record_.pages.size(); ++index) {
       if (!test_bit(visited_, index) && record_.pages[index] != 0) {
@@ -68,8 +68,11 @@ class DirectoryCheck {
 
   // `parent` is the header of the node above, null for the root page.
   void visit_page(u64 index, const Header* parent, Span span) {
-    if (index >= record_.pages.size() || record_.pages[index] == 0)
+    if (index >= record_.pages.size() || record_.pages[index] == 0) {
+      complete_ = false;
+      if (record_.inode.link_count == 0) return;  // an orphan loses its pages before it is freed
       return fail_page(index, "the page does not exist");
+    }
     if (test_bit(visited_, index)) return fail_page(index, "two places lead to it");
     set_bit(visited_, index);
     const auto page = std::make_unique<PageBuffer>();

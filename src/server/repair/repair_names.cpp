@@ -263,6 +263,8 @@ class NamesRepair {
       if (is_directory(inode)) {
         links = has_name ? 2 + subdirectories[number] : 0;
         set_directory(number, inode);
+        // As an orphan it may have lost pages that nobody missed.
+        if (has_name && inode.link_count == 0) context_.directories[number].is_rebuilt = true;
       }
       if (links != inode.link_count) {
         context_.note_inode(number, fmt::format("{} links instead of {}", links, inode.link_count));
