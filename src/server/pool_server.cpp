@@ -361,6 +361,7 @@ void PoolServer::answer_upcalls() {
     ring::Upcall upcall{};
     if (!setup_.host->wait_upcall(&upcall, upcall_wait_ns)) {
       report_death();
+      if (setup_.host->has_died()) break;  // it asks for nothing any more, and waits for nothing
       continue;
     }
     if (upcall.kind == ring::UpcallKind::make_chunk && defer_to_growth(upcall)) continue;

@@ -3,6 +3,7 @@
 The option allow_fault lets the control socket end the engine as a fault of its own would.
 """
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
@@ -25,6 +27,19 @@ def ask(path, request):
         connection.connect(path)
         connection.sendall(json.dumps({"request": request}).encode() + b"\n")
         return json.loads(connection.makefile().readline())
+
+
+def comes_to_rest(pid):
+    """Whether there is a moment in which none of a process's threads runs or wants to."""
+    for _ in range(1000):
+        states = []
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/stat") as file:
+                states.append(file.read().rpartition(")")[2].split()[0])
+        if "R" not in states:
+            return True
+        time.sleep(0.01)
+    return False
 
 
 class EngineDeath(unittest.TestCase):
@@ -65,7 +80,12 @@ class EngineDeath(unittest.TestCase):
 
     def write(self, name, data):
         file = os.open(self.pool.path(name), os.O_RDWR | os.O_CREAT, 0o644)
-        os.write(file, data)
+        try:
+            os.write(file, data)
+        except OSError:
+            with contextlib.suppress(OSError):  # what was not written yet is told here too
+                os.close(file)  # else the mount stays in use
+            raise
         return file
 
     def fails(self, number, call, *arguments):
@@ -237,6 +257,7 @@ class EngineDeath(unittest.TestCase):
         self.finish()
 
     def test_too_many_deaths_are_not_repaired(self):
+        pid = self.pool.server_pid()
         for _ in range(RESTART_MAX):
             self.end_engine()
         text = subprocess.run([PROGRAM, "status", self.pool.mountpoint], capture_output=True, text=True).stdout
@@ -246,6 +267,7 @@ class EngineDeath(unittest.TestCase):
         status = ask(self.control, "status")
         self.assertFalse(status["ok"])
         self.assertIn("the engine died", status["error"])
+        self.assertTrue(comes_to_rest(pid), "a thread goes on without an engine")
         subprocess.run([PROGRAM, "umount", self.pool.mountpoint], capture_output=True)
         self.pool.is_mounted = os.path.ismount(self.pool.mountpoint)
         self.assertFalse(self.pool.is_mounted)
