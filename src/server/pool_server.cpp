@@ -359,9 +359,10 @@ ring::Completion PoolServer::call_patiently(format::Command request) {
 void PoolServer::answer_upcalls() {
   while (!upcalls_end_) {
     ring::Upcall upcall{};
+    const bool was_dead = setup_.host->has_died();  // before: what it still asked for is read, and the death reported
     if (!setup_.host->wait_upcall(&upcall, upcall_wait_ns)) {
       report_death();
-      if (setup_.host->has_died()) break;  // it asks for nothing any more, and waits for nothing
+      if (was_dead) break;
       continue;
     }
     if (upcall.kind == ring::UpcallKind::make_chunk && defer_to_growth(upcall)) continue;

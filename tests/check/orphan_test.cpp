@@ -4,6 +4,7 @@
 
 #include "check/check_agreement.hpp"
 #include "check/pool_image.hpp"
+#include "fmt/format.h"
 
 namespace gpu4fs::test::orphan_test {
 namespace {
@@ -11,13 +12,34 @@ namespace {
 using server::CheckResult;
 using server::FindingId;
 
-// A long symbolic link and a directory of several pages wait to be freed.
-void leave_orphans(tools::BenchClient& client, const Content& content) {
+// Names whose hashes agree in all bits that the root node of a directory looks at: another node hangs below it.
+std::vector<std::string> names_below_one_slot(const PoolImage& image, u32 count) {
+  const u64 seed = server::probe_superblocks(image.paths()[0]).newest()->name_hash_seed;
+  std::vector<std::string> names;
+  for (u64 i = 0; names.size() < count; ++i) {
+    std::string name = std::to_string(i) + std::string(200, 'n');
+    if (xxh3_64(name.data(), name.size(), seed) >> (64 - format::directory_node_bits) == 0) {
+      names.push_back(std::move(name));
+    }
+  }
+  return names;
+}
+
+u64 deep_directory = 0;
+
+// A long symbolic link and two directories of several pages wait to be freed.
+void leave_orphans(tools::BenchClient& client, const PoolImage& image) {
   const u64 root = format::inode_number_root;
-  const u64 symlink = client.call(client.named(format::Opcode::unlink, root, "symlink"), "unlink").result;
-  const u64 directory = client.call(client.named(format::Opcode::rmdir, root, "emptied"), "rmdir").result;
-  ASSERT_EQ(symlink, content.symlink) << "unlink names the orphan";
-  ASSERT_EQ(directory, content.emptied_directory);
+  const auto remove = [&](format::Opcode opcode, const char* name) {
+    return client.call(client.named(opcode, root, name), name).result;
+  };
+  deep_directory = client.make_directory(root, "deep");
+  const std::vector<std::string> names = names_below_one_slot(image, 40);
+  for (const std::string& name : names) client.create(deep_directory, name);
+  for (const std::string& name : names) client.unlink(deep_directory, name);
+  EXPECT_EQ(remove(format::Opcode::unlink, "symlink"), image.content().symlink) << "unlink names the orphan";
+  EXPECT_EQ(remove(format::Opcode::rmdir, "emptied"), image.content().emptied_directory);
+  EXPECT_EQ(remove(format::Opcode::rmdir, "deep"), deep_directory);
 }
 
 class Orphans : public testing::Test {
@@ -29,18 +51,31 @@ class Orphans : public testing::Test {
   }
   void TearDown() override { image_->restore(); }
 
-  // As the commits of reclaim do, from the end: pages [kept, end) go, and their bits.
+  u64 pages_of(u64 number) const { return (image_->inode(number).size_bytes + page_size - 1) / page_size; }
+
+  // As the commits of reclaim do, from the end: pages [kept, end) go, and their bits, and an indirect block without any.
   void take_pages(u64 number, u64 kept) {
     const format::Inode inode = image_->inode(number);
-    ASSERT_EQ(inode.height, 0u) << "no indirect blocks to go with them";
     std::vector<u64> addresses;
-    for (u64 page = kept; page < inode.size_bytes / page_size + (inode.size_bytes % page_size != 0); ++page) {
+    for (u64 page = kept; page < pages_of(number); ++page) {
       addresses.push_back(image_->file_page_address(number, page));
     }
+    const auto cut = [&](format::BlockPointer* slots) {
+      for (u64 i = 0; i < addresses.size(); ++i) slots[kept + i] = format::BlockPointer::hole();
+    };
+    ASSERT_LE(inode.height, 1u);
+    if (inode.height == 1 && kept > 0) {
+      ASSERT_LE(pages_of(number), format::slots_per_block);
+      image_->edit_page(inode.slots[0].address(),
+                        [&](u8* page) { cut(reinterpret_cast<format::BlockPointer*>(page)); });
+    }
+    const bool block_goes = inode.height == 1 && kept == 0;
     image_->edit_inode(number, [&](format::Inode& edited) {
-      for (u64 i = 0; i < addresses.size(); ++i) edited.slots[kept + i] = format::BlockPointer::hole();
-      edited.page_count -= addresses.size();
+      if (inode.height == 0) cut(edited.slots);
+      if (block_goes) edited.slots[0] = format::BlockPointer::hole();
+      edited.page_count -= addresses.size() + (block_goes ? 1 : 0);
     });
+    if (block_goes) addresses.push_back(inode.slots[0].address());
     for (const u64 address : addresses) {
       std::optional<server::PagePlace> place;
       {
@@ -53,11 +88,11 @@ class Orphans : public testing::Test {
     image_->edit_superblocks([&](format::Superblock& superblock) { superblock.page_used -= addresses.size(); });
   }
 
-  void expect_sound(u64 orphan_count) {
+  void expect_sound(bool by_warps) {
     const CheckResult result = image_->check();
     EXPECT_EQ(result.findings.error_count(), 0u) << describe(result);
-    EXPECT_EQ(result.orphans, orphan_count);
-    expect_engines_agree(*image_, result);
+    EXPECT_EQ(result.orphans, 3u);
+    expect_engines_agree(*image_, result, true, by_warps);
   }
 
   void expect_mount_frees_them() {
@@ -76,6 +111,7 @@ class Orphans : public testing::Test {
     EXPECT_EQ(result.orphans, 0u);
     EXPECT_EQ(image_->inode(content().symlink).mode, 0u);
     EXPECT_EQ(image_->inode(content().emptied_directory).mode, 0u);
+    EXPECT_EQ(image_->inode(deep_directory).mode, 0u);
   }
   const Content& content() const { return image_->content(); }
 
@@ -84,17 +120,51 @@ class Orphans : public testing::Test {
 PoolImage* Orphans::image_ = nullptr;
 
 TEST_F(Orphans, MayLackAnyOfTheirLastPages) {
-  const u64 page_count = image_->inode(content().emptied_directory).page_count;
-  ASSERT_GT(page_count, 2u);
-  expect_sound(2);
-  for (u64 kept = 0; kept < page_count; ++kept) {
-    SCOPED_TRACE(kept);
-    take_pages(content().emptied_directory, kept);
-    take_pages(content().symlink, 0);
-    expect_sound(2);
-    expect_mount_frees_them();
+  ASSERT_GT(pages_of(content().emptied_directory), 2u);
+  ASSERT_GT(pages_of(deep_directory), 9u) << "split once for each bit, and then deeper";
+  expect_sound(false);
+  for (const u64 number : {content().emptied_directory, deep_directory}) {
+    for (u64 kept = 0; kept < pages_of(number); ++kept) {
+      SCOPED_TRACE(fmt::format("inode {} keeps {} pages", number, kept));
+      take_pages(number, kept);
+      take_pages(content().symlink, 0);
+      expect_sound(kept % 5 == 0);
+      expect_mount_frees_them();
+      image_->restore();
+    }
+  }
+}
+
+// Nothing leads to the first leaf when the node that came later is gone: it is read all the same.
+TEST_F(Orphans, PagesThatNothingLeadsToAnyMoreAreVerified) {
+  const u64 size = pages_of(deep_directory);
+  u32 found = 0;
+  for (u64 page = 1; page < size; ++page) {
+    const u64 address = image_->file_page_address(deep_directory, page);
+    take_pages(deep_directory, page + 1);
+    std::optional<server::PagePlace> place;
+    {
+      const server::OpenedPool pool = image_->open();
+      place = server::MediumReader(pool).locate(address);
+    }
+    image_->flip_bit(place->device, place->device_offset + 100, 1);
+    const CheckResult result = image_->check();
+    EXPECT_EQ(result.findings.count(FindingId::page_checksum), 1u) << page << "\n" << describe(result);
+    expect_engines_agree(*image_, result);
+    found += result.findings.count(FindingId::page_checksum) == 1;
     image_->restore();
   }
+  EXPECT_EQ(found, size - 1);
+}
+
+TEST_F(Orphans, MayNotLackOthers) {
+  image_->edit_inode(content().emptied_directory, [](format::Inode& inode) {
+    inode.slots[1] = format::BlockPointer::hole();
+    inode.page_count -= 1;
+  });
+  const CheckResult result = image_->check();
+  EXPECT_EQ(result.findings.count(FindingId::inode_size), 1u) << describe(result);
+  expect_engines_agree(*image_, result);
 }
 
 TEST_F(Orphans, OthersMayNot) {
@@ -122,6 +192,7 @@ TEST_F(Orphans, RepairGoesAroundThem) {
   for (const u64 kept : {0u, 2u}) {
     SCOPED_TRACE(kept);
     take_pages(content().emptied_directory, kept);
+    take_pages(deep_directory, kept * 5);
     take_pages(content().symlink, 0);
     image_->edit_inode(content().plain_file, [](format::Inode& inode) { inode.link_count += 1; });
     EXPECT_EQ(image_->check().findings.error_count(), 1u) << describe(image_->check());
@@ -135,13 +206,32 @@ TEST_F(Orphans, RepairGoesAroundThem) {
   }
 }
 
+// Of what is called an orphan only the last leaf is left, and that has the only name of a file.
+TEST_F(Orphans, FilesOfADamagedOneAreSaved) {
+  const u64 number = content().directory;
+  const u64 page_count = pages_of(number);
+  const u64 last = image_->file_page_address(number, page_count - 1);
+  image_->edit_inode(number, [&](format::Inode& inode) {
+    ASSERT_EQ(inode.height, 0u);
+    inode.link_count = 0;
+    for (u64 page = 0; page < page_count; ++page) inode.slots[page] = format::BlockPointer::hole();
+    inode.slots[page_count - 1] = format::BlockPointer::data(last, format::BlockSize::page_4k);
+  });
+  EXPECT_GT(image_->check().findings.error_count(), 0u);
+  std::string said;
+  EXPECT_GT(image_->repair(false, &said).repair_count, 0u);
+  const CheckResult result = image_->check();
+  EXPECT_EQ(result.findings.error_count(), 0u) << describe(result) << "after\n" << said;
+  EXPECT_EQ(image_->repair().repair_count, 0u);
+}
+
 // The orphan bitmap was lost: what became of the directory is kept, with all that a directory needs.
 TEST_F(Orphans, LostOnesAreWholeAgainAfterARepair) {
   take_pages(content().emptied_directory, 2);
   take_pages(content().symlink, 0);
   image_->edit_page(image_->file_page_address(format::inode_number_orphan_bitmap, 0),
                     [](u8* page) { std::memset(page, 0, page_size); });
-  EXPECT_EQ(image_->check().findings.count(FindingId::inode_lost), 2u);
+  EXPECT_EQ(image_->check().findings.count(FindingId::inode_lost), 3u);
   std::string said;
   EXPECT_GT(image_->repair(false, &said).repair_count, 0u);
   const CheckResult result = image_->check();
@@ -149,6 +239,7 @@ TEST_F(Orphans, LostOnesAreWholeAgainAfterARepair) {
   EXPECT_EQ(result.orphans, 0u);
   EXPECT_EQ(image_->inode(content().symlink).mode, 0u) << "its target is lost";
   EXPECT_EQ(image_->inode(content().emptied_directory).link_count, 2u) << said;
+  EXPECT_EQ(image_->inode(deep_directory).link_count, 2u) << said;
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ inline Content populate(tools::BenchClient& client) {
 class PoolImage {
  public:
   // `more` is done last, behind populate().
-  explicit PoolImage(const std::function<void(tools::BenchClient&, const Content&)>& more = {}) {
+  explicit PoolImage(const std::function<void(tools::BenchClient&, const PoolImage&)>& more = {}) {
     std::error_code none;
     const bool shared_memory = std::filesystem::is_directory("/dev/shm", none);
     std::string pattern = shared_memory ? "/dev/shm" : std::filesystem::temp_directory_path().string();
@@ -116,7 +116,7 @@ class PoolImage {
     {
       tools::BenchClient client(frontend::open_local_session(server, 8 << 20));
       content_ = populate(client);
-      if (more) more(client, content_);
+      if (more) more(client, *this);
     }
     if (!server.stop()) throw std::runtime_error("the last checkpoint failed");
     for (const std::string& path : paths_) originals_.push_back(read_file(path));

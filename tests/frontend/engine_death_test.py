@@ -34,8 +34,9 @@ def comes_to_rest(pid):
     for _ in range(1000):
         states = []
         for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/stat") as file:
-                states.append(file.read().rpartition(")")[2].split()[0])
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+                with open(f"/proc/{pid}/task/{thread}/stat") as file:
+                    states.append(file.read().rpartition(")")[2].split()[0])
         if "R" not in states:
             return True
         time.sleep(0.01)
@@ -179,7 +180,7 @@ class EngineDeath(unittest.TestCase):
                 try:
                     return self.write(f"worker{index}", b"")
                 except OSError as error:
-                    if error.errno != errno.EIO:
+                    if error.errno not in (errno.EIO, errno.ESTALE):
                         raise
 
         def work(index):

@@ -129,10 +129,11 @@ inline MatrixResult run_matrix(const MatrixEngine& engine, const MatrixRun& run)
   std::mutex mutex;
   std::atomic<std::size_t> next{0};
   const auto work = [&] {
-    for (std::size_t i = next++; i < shapes.size() && goes_on(); i = next++) {
-      MatrixCounts counts;
+    for (std::size_t i = next++; i < shapes.size(); i = next++) {
       // On however slow a machine: one pool is explored, and the result says something.
       const auto may_go_on = [&] { return i == 0 || goes_on(); };
+      if (!may_go_on()) break;
+      MatrixCounts counts;
       try {
         counts = detail::explore_shape(shapes[i], engine, run, run.seed * 1000 + i, may_go_on);
       } catch (const std::exception& error) {

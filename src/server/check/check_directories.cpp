@@ -44,9 +44,7 @@ class DirectoryCheck {
     if (record_.pages.empty()) return;  // inode_size was reported, or it is an orphan without pages
     visit_page(0, nullptr, {});
     for (u64 index = 0; index < record_.pages.size(); ++index) {
-      if (!test_bit(visited_, index) && record_.pages[index] != 0) {
-        fail(FindingId::directory_page, index, "no node leads to it");
-      }
+      if (!test_bit(visited_, index) && record_.pages[index] != 0) check_unreached(index);
     }
     if (complete_ && name_count_ != record_.inode.entry_count) {
       context_.add(
@@ -66,12 +64,23 @@ class DirectoryCheck {
     complete_ = false;
   }
 
+  // A node comes behind the pages below it when they were there first, and goes before them.
+  void check_unreached(u64 index) {
+    if (record_.inode.link_count != 0 || !lacks_pages_) {
+      return fail(FindingId::directory_page, index, "no node leads to it");
+    }
+    const auto page = std::make_unique<PageBuffer>();
+    (void)context_.read_metadata(record_.pages[index], place_, page.get());
+  }
+
   // `parent` is the header of the node above, null for the root page.
   void visit_page(u64 index, const Header* parent, Span span) {
     if (index >= record_.pages.size() || record_.pages[index] == 0) {
+      lacks_pages_ = true;
+      // An orphan loses its pages before it is freed.
+      if (record_.inode.link_count != 0) fail_page(index, "the page does not exist");
       complete_ = false;
-      if (record_.inode.link_count == 0) return;  // an orphan loses its pages before it is freed
-      return fail_page(index, "the page does not exist");
+      return;
     }
     if (test_bit(visited_, index)) return fail_page(index, "two places lead to it");
     set_bit(visited_, index);
@@ -233,6 +242,7 @@ class DirectoryCheck {
   u64 prefix_ = 0;  // of the leaf being looked at
   u32 prefix_bits_ = 0;
   bool complete_ = true;
+  bool lacks_pages_ = false;
 };
 
 }  // namespace

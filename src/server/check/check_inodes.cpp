@@ -117,14 +117,16 @@ class InodeCheck {
   void check_size(const Summary& found) {
     const u64 size = inode_.size_bytes;
     bool good = true;
-    // Freeing an orphan takes its pages first, in as many commits as they need: a checkpoint may come between.
+    // Freeing an orphan takes its pages first, from the last on, in as many commits as they need: a checkpoint may
+    // come between.
     const bool may_lack_pages = inode_.link_count == 0;
+    const bool is_dense = found.content_pages == found.content_end;
     if (is_metadata_) {
       // Every page below the size; a directory has no holes, and a page beyond it would never be
       // read.
       good = size % page_size == 0 && found.content_end <= size / page_size &&
              (is_hidden(number_) ||
-              (size > 0 && (found.content_pages == size / page_size || may_lack_pages)));
+              (size > 0 && is_dense && (found.content_pages == size / page_size || may_lack_pages)));
     } else if (inode_.is_inline()) {
       good = size <= format::inode_inline_capacity;
     } else if (type_ == S_IFLNK) {

@@ -26,6 +26,7 @@ struct Name {
 struct DirectoryState {
   std::vector<Name> names;
   bool is_rebuilt = false;  // it gets new pages
+  bool lacks_pages = false;
 };
 
 // Pages of the new state. A page can be taken that neither the old state nor, so far, the new one names.

@@ -78,7 +78,9 @@ class NamesRepair {
     DirectoryState& directory = context_.directories[number];
     directory.is_rebuilt |= context_.suspects.contains(number);
     const auto page = std::make_unique<PageBuffer>();
-    for (const auto& [index, address] : check::list_pages(context_.old_state, number, inode)) {
+    const check::PageAddresses pages = check::list_pages(context_.old_state, number, inode);
+    directory.lacks_pages = pages.size() < inode.size_bytes / page_size;
+    for (const auto& [index, address] : pages) {
       if (context_.old_state.reader.read_page(address, page.get()) == PageState::good) {
         collect_leaf(number, *page, directory.names);
       }
@@ -263,8 +265,10 @@ class NamesRepair {
       if (is_directory(inode)) {
         links = has_name ? 2 + subdirectories[number] : 0;
         set_directory(number, inode);
-        // As an orphan it may have lost pages that nobody missed.
-        if (has_name && inode.link_count == 0) context_.directories[number].is_rebuilt = true;
+        // What looks like an orphan may lack pages, which is no damage; with a name or names it is none.
+        DirectoryState& directory = context_.directories[number];
+        const bool is_emptied = !has_name && directory.names.empty();
+        if (inode.link_count == 0 && directory.lacks_pages && !is_emptied) directory.is_rebuilt = true;
       }
       if (links != inode.link_count) {
         context_.note_inode(number, fmt::format("{} links instead of {}", links, inode.link_count));
