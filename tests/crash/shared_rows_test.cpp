@@ -119,7 +119,7 @@ TEST_P(SharedRows, CrashAndLossTakeNothingThatWasPromised) {
   LossOptions options;
   options.all_sets = number_from("GPU4FS_LOSS_ALL", 0) != 0;
   if (!options.all_sets) {
-    options.before_every = scaled(100) < 100 ? 6 : 2;
+    options.before_every = is_short() ? 6 : 2;
     options.after_every = 2 * options.before_every;
   }
   const char* only = std::getenv("GPU4FS_LOSS_ID");

@@ -38,6 +38,9 @@ const test::LevelShape shapes[] = {
     {"raid7_8_16k", format::RaidLevel::raid7, 8, 16384},
 };
 
+// Of the sets of columns emulated warps, which are slow, take every so many.
+u32 warp_set_step() { return test::is_short() ? 11 : 5; }
+
 // What ISA-L makes of a row: `pages` of 4096 bytes, zeros where there is none.
 std::vector<std::vector<u8>> parities_of(const std::vector<std::vector<u8>>& pages, u32 parity_count) {
   const int k = static_cast<int>(pages.size());
@@ -225,7 +228,7 @@ TEST_P(Parities, GiveBackEverySetOfLostColumns) {
   u32 sets = 0;
   on_all_groups([&](auto g) {
     for (u32 set = 1; set < 1u << columns; ++set) {
-      if (popcount(set) > m || (g.size() > 1 && set % 5 != 0)) continue;
+      if (popcount(set) > m || (g.size() > 1 && set % warp_set_step() != 0)) continue;
       serial(g, [&] {
         ++sets;
         for (u32 column = 0; column < columns; ++column) {
@@ -275,7 +278,7 @@ TEST_P(Parities, AreReadInRowsWithoutLostDevices) {
   for (const auto& [first, length] : cut(0, count - 1, 40, random)) write(Lane{}, first, length, bytes, 0);
   on_all_groups([&](auto g) {
     for (u32 set = 1; set < 1u << columns; ++set) {
-      if (popcount(set) > m || (g.size() > 1 && set % 5 != 0)) continue;
+      if (popcount(set) > m || (g.size() > 1 && set % warp_set_step() != 0)) continue;
       std::vector<u8*> bases(columns);
       serial(g, [&] {
         for (u32 column = 0; column < columns; ++column) {
@@ -501,7 +504,7 @@ TEST_P(Parities, NoRowIsPreparedFromADamagedPage) {
 // Sanitizers take every other one.
 std::vector<test::LevelShape> chosen_shapes() {
   std::vector<test::LevelShape> chosen;
-  const std::size_t step = test::scaled(100) < 100 ? 2 : 1;
+  const std::size_t step = test::is_short() ? 2 : 1;
   for (std::size_t i = 0; i < std::size(shapes); i += step) chosen.push_back(shapes[i]);
   return chosen;
 }

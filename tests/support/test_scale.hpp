@@ -14,6 +14,9 @@ inline u32 scaled(u32 count) {
   return std::max<u32>(1, static_cast<u32>(u64{count} * (percent == 0 ? 100 : percent) / 100));
 }
 
+// With sanitizers: of what is the same many times over a part will do.
+inline bool is_short() { return scaled(100) < 100; }
+
 // A number in the environment.
 inline u64 number_from(const char* name, u64 otherwise) {
   const char* text = std::getenv(name);
