@@ -45,16 +45,7 @@ class CheckPoolTest : public testing::Test {
     const CheckResult result = image_->check();
     EXPECT_EQ(result.findings.error_count(), 0u) << describe(result) << "after\n" << said;
     EXPECT_EQ(image_->repair().repair_count, 0u);
-    server::ServerOptions options;
-    options.device_paths = image_->paths();
-    options.engine = server::EngineChoice::cpu;
-    options.worker_count = 1;
-    options.commit_interval_s = 0;
-    {
-      server::PoolServer server(options);
-      server.start();
-      EXPECT_TRUE(server.stop());
-    }
+    image_->mount_once();
     EXPECT_EQ(image_->check().findings.error_count(), 0u) << describe(image_->check()) << "after\n" << said;
   }
   const Content& content() const { return image_->content(); }

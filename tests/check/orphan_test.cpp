@@ -96,16 +96,7 @@ class Orphans : public testing::Test {
   }
 
   void expect_mount_frees_them() {
-    server::ServerOptions options;
-    options.device_paths = image_->paths();
-    options.engine = server::EngineChoice::cpu;
-    options.worker_count = 1;
-    options.commit_interval_s = 0;
-    {
-      server::PoolServer server(options);
-      server.start();
-      EXPECT_TRUE(server.stop());
-    }
+    image_->mount_once();
     const CheckResult result = image_->check();
     EXPECT_EQ(result.findings.kept().size(), 0u) << describe(result);
     EXPECT_EQ(result.orphans, 0u);

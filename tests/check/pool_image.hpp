@@ -106,12 +106,7 @@ class PoolImage {
     make.device_paths = {folder_ + "/a", folder_ + "/b"};
     server::make_pool(make);
     paths_ = make.device_paths;
-    server::ServerOptions options;
-    options.device_paths = paths_;
-    options.engine = server::EngineChoice::cpu;
-    options.worker_count = 1;
-    options.commit_interval_s = 0;
-    server::PoolServer server(options);
+    server::PoolServer server(mount_options());
     server.start();
     {
       tools::BenchClient client(frontend::open_local_session(server, 8 << 20));
@@ -156,6 +151,14 @@ class PoolImage {
     }
     if (!dry_run) touched_[0] = touched_[1] = true;
     return server::repair_pool(options);
+  }
+
+  // A mount with an engine, which ends in good order.
+  void mount_once() {
+    touched_[0] = touched_[1] = true;
+    server::PoolServer server(mount_options());
+    server.start();
+    EXPECT_TRUE(server.stop());
   }
 
   // As it was before any damage.
@@ -243,6 +246,14 @@ class PoolImage {
   }
 
  private:
+  server::ServerOptions mount_options() const {
+    server::ServerOptions options;
+    options.device_paths = paths_;
+    options.engine = server::EngineChoice::cpu;
+    options.worker_count = 1;
+    options.commit_interval_s = 0;
+    return options;
+  }
   static std::vector<char> read_file(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
