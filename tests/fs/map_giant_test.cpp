@@ -235,6 +235,7 @@ TEST(MapGiant, RunsOfAllSizesAreTakenAtOnce) {
   fs::FileSystem& fs = pool.fs();
   ASSERT_EQ(pool.load_status, Status::ok);
   const u64 free_pages = fs.data_counters().free;
+  u32 giants = 0;
   std::atomic<bool> ended{false};
   std::vector<std::thread> threads;
   for (u32 t = 0; t < 2; ++t) {
@@ -250,21 +251,25 @@ TEST(MapGiant, RunsOfAllSizesAreTakenAtOnce) {
     });
   }
   const u32 rounds = scaled(1000);
-  for (u32 i = 0; i < rounds; ++i) {
+  // A thread that the scheduler stopped with a page of each in its hands is waited for.
+  constexpr u32 rounds_max = 10'000'000;
+  for (u32 i = 0; i < rounds || (giants == 0 && i < rounds_max); ++i) {
     fs::Operation op{};
     if (fs::reserve_pages(fs, op, giga_pages) != Status::ok) continue;
     const raid::Extent run = allocate_giga(fs, op);
     if (run.page_count != 0) {
       EXPECT_TRUE(is_aligned(run.address, giga));
       EXPECT_EQ(run.page_count, giga_pages);
+      ++giants;
       fs::abandon_extent(fs, op, run);
     } else {
-      std::this_thread::yield();  // a thread that was stopped with a page of each in its hands gets on
+      std::this_thread::yield();
     }
     fs::unreserve_pages(fs, op, op.pages_reserved);
   }
   ended = true;
   for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(giants, 0u);
   // Nobody's page is in the way any more.
   fs::Operation op{};
   op.may_use_emergency = 1;

@@ -66,9 +66,7 @@ class DirectoryCheck {
 
   // A node comes behind the pages below it when they were there first, and goes before them.
   void check_unreached(u64 index) {
-    if (record_.inode.link_count != 0 || !lacks_pages_) {
-      return fail(FindingId::directory_page, index, "no node leads to it");
-    }
+    if (!orphan_lacks_pages_) return fail(FindingId::directory_page, index, "no node leads to it");
     const auto page = std::make_unique<PageBuffer>();
     (void)context_.read_metadata(record_.pages[index], place_, page.get());
   }
@@ -76,9 +74,9 @@ class DirectoryCheck {
   // `parent` is the header of the node above, null for the root page.
   void visit_page(u64 index, const Header* parent, Span span) {
     if (index >= record_.pages.size() || record_.pages[index] == 0) {
-      lacks_pages_ = true;
+      if (record_.inode.link_count != 0) return fail_page(index, "the page does not exist");
       // An orphan loses its pages before it is freed.
-      if (record_.inode.link_count != 0) fail_page(index, "the page does not exist");
+      orphan_lacks_pages_ = true;
       complete_ = false;
       return;
     }
@@ -242,7 +240,7 @@ class DirectoryCheck {
   u64 prefix_ = 0;  // of the leaf being looked at
   u32 prefix_bits_ = 0;
   bool complete_ = true;
-  bool lacks_pages_ = false;
+  bool orphan_lacks_pages_ = false;
 };
 
 }  // namespace

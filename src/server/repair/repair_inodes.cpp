@@ -64,10 +64,9 @@ bool take_inode(RepairContext& context, u64 number, Inode inode) {
   const u32 type = inode.mode & S_IFMT;
   const bool has_type = format::inode_type_text(inode.mode) != "unknown";
   if (!has_type || (type == S_IFLNK && !target_is_readable(context, inode))) {
-    const char* link_text = inode.link_count == 0 ? "a symbolic link without links and without a target that can be read is freed"
-                                                  : "a symbolic link whose target cannot be read is freed";
     context.note(fmt::format("inode {}", number),
-                 has_type ? link_text : fmt::format("mode {:07o} is no file's; the inode is freed", inode.mode));
+                 has_type ? "a symbolic link whose target cannot be read is freed"
+                          : fmt::format("mode {:07o} is no file's; the inode is freed", inode.mode));
     return false;
   }
   const Inode before = inode;
