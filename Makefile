@@ -6,7 +6,7 @@ export GPU4FS_JOBS := $(JOBS)
 
 build: setup-cpu
 	cmake --preset release
-	cmake --build --preset release -j $(JOBS)
+	cmake --build --preset release -j $(JOBS) --target gpu4fs
 
 setup:
 	@scripts/setup.sh
@@ -17,12 +17,12 @@ setup-cpu:
 
 cuda: setup
 	cmake --preset cuda
-	cmake --build --preset cuda -j $(JOBS)
+	cmake --build --preset cuda -j $(JOBS) --target gpu4fs
 
 # The service kernel as one program: faster on the GPU, and ptxas takes very long.
 cuda-whole: setup
 	cmake --preset cuda-whole
-	cmake --build --preset cuda-whole -j $(JOBS)
+	cmake --build --preset cuda-whole -j $(JOBS) --target gpu4fs
 
 test: setup
 	@scripts/test.sh
