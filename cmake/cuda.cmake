@@ -63,14 +63,10 @@ function(gpu4fs_compile_cuda source object_variable)
   set(${object_variable} ${object} PARENT_SCOPE)
 endfunction()
 
-# All service translation units src/**/*_cuda.cu as one library, and the resource report ptxas.log.
-function(gpu4fs_add_cuda_library target)
-  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*_cuda.cu)
-  if(NOT sources)
-    add_library(${target} INTERFACE)
-    target_link_libraries(${target} INTERFACE gpu4fs_engine gpu4fs_cudart)
-    return()
-  endif()
+# All translation units with kernels of a layer, src/<layer>/**/*_cuda.cu, as one library, and the resource report
+# <target>.ptxas.log.
+function(gpu4fs_add_cuda_library target layer)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${layer}/*_cuda.cu)
   # Relocatable: ptxas translates function by function, in a twentieth of the time and a tenth of the memory that it
   # takes for a whole program. Functions know nothing of the kernel's launch bounds then: 65,536 registers for 512
   # threads are 128 each.
@@ -86,7 +82,7 @@ function(gpu4fs_add_cuda_library target)
     list(APPEND reports ${object}.ptxas)
   endforeach()
   if(NOT GPU4FS_CUDA_WHOLE_PROGRAM)
-    set(linked ${PROJECT_BINARY_DIR}/cuda/device_link.o)
+    set(linked ${PROJECT_BINARY_DIR}/cuda/${target}_device_link.o)
     add_custom_command(OUTPUT ${linked}
       COMMAND ${GPU4FS_NVCC} -arch=${GPU4FS_CUDA_ARCH} -ccbin ${CMAKE_CXX_COMPILER} -dlink ${objects} -o ${linked}
       DEPENDS ${objects} COMMENT "Linking device code" VERBATIM)
@@ -103,10 +99,10 @@ function(gpu4fs_add_cuda_library target)
   add_library(${target} STATIC IMPORTED GLOBAL)
   set_target_properties(${target} PROPERTIES IMPORTED_LOCATION ${archive}
     INTERFACE_LINK_LIBRARIES "gpu4fs_engine;gpu4fs_cudart")
-  add_custom_command(OUTPUT ${PROJECT_BINARY_DIR}/ptxas.log
-    COMMAND cat ${reports} > ${PROJECT_BINARY_DIR}/ptxas.log
-    DEPENDS ${objects} COMMENT "Collecting ptxas.log")
-  add_custom_target(gpu4fs_ptxas_log ALL DEPENDS ${PROJECT_BINARY_DIR}/ptxas.log)
+  add_custom_command(OUTPUT ${PROJECT_BINARY_DIR}/${target}.ptxas.log
+    COMMAND cat ${reports} > ${PROJECT_BINARY_DIR}/${target}.ptxas.log
+    DEPENDS ${objects} COMMENT "Collecting ${target}.ptxas.log")
+  add_custom_target(${target}_ptxas_log ALL DEPENDS ${PROJECT_BINARY_DIR}/${target}.ptxas.log)
 endfunction()
 
 # A test program from one file with its own main: a .cu with kernels of its own, or a .cpp without.

@@ -1,5 +1,5 @@
 # Libraries from the distribution. A static archive is taken where there is one.
-find_package(CLI11 QUIET)
+find_package(CLI11 REQUIRED)
 
 find_path(GPU4FS_FUSE_INCLUDE fuse_lowlevel.h PATH_SUFFIXES fuse3)
 find_library(GPU4FS_FUSE_LIBRARY NAMES libfuse3.a fuse3)
@@ -10,20 +10,17 @@ if(GPU4FS_FUSE_INCLUDE AND GPU4FS_FUSE_LIBRARY)
     ${GPU4FS_FUSE_LIBRARY} Threads::Threads ${CMAKE_DL_LIBS} rt)
 endif()
 
-find_library(GPU4FS_URING_LIBRARY NAMES liburing.a uring)
 find_library(GPU4FS_XXHASH_LIBRARY NAMES libxxhash.a xxhash)
 find_library(GPU4FS_ISAL_LIBRARY NAMES libisal.a isal)
 
 # What each layer needs from outside, found lazily so that one layer builds without the rest.
 function(gpu4fs_link_external layer target scope)
-  if(layer STREQUAL "server" AND GPU4FS_URING_LIBRARY)
-    target_link_libraries(${target} ${scope} ${GPU4FS_URING_LIBRARY})
-  elseif(layer STREQUAL "frontend")
+  if(layer STREQUAL "frontend")
     if(NOT TARGET gpu4fs_fuse3)
       message(FATAL_ERROR "libfuse3 with its headers is needed; 'make setup' installs it")
     endif()
     target_link_libraries(${target} ${scope} gpu4fs_fuse3)
-  elseif(layer STREQUAL "tools" AND TARGET CLI11::CLI11)
-    target_link_libraries(${target} ${scope} CLI11::CLI11)
+  elseif(layer STREQUAL "cli")
+    target_link_libraries(${target} PRIVATE CLI11::CLI11)
   endif()
 endfunction()

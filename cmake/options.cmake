@@ -56,8 +56,7 @@ add_library(gpu4fs_options INTERFACE)
 target_include_directories(gpu4fs_options INTERFACE
   ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
 target_compile_options(gpu4fs_options INTERFACE ${GPU4FS_HOST_FLAGS})
-target_compile_definitions(gpu4fs_options INTERFACE
-  GPU4FS_WITH_CUDA=${GPU4FS_WITH_CUDA} GPU4FS_VERSION="${PROJECT_VERSION}")
+target_compile_definitions(gpu4fs_options INTERFACE GPU4FS_VERSION="${PROJECT_VERSION}")
 target_link_options(gpu4fs_options INTERFACE ${gpu4fs_sanitize_flags})
 target_link_libraries(gpu4fs_options INTERFACE gpu4fs_fmt Threads::Threads)
 

@@ -1,9 +1,7 @@
-# One library a layer, gpu4fs_<layer>, and the program gpu4fs.
+# One library a layer, gpu4fs_<layer>, and the programs gpu4fs and gpu4fs-bench, whose main() is main.cpp of their layer.
 foreach(layer IN LISTS GPU4FS_LAYERS)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${layer}/*.cpp)
-  if(layer STREQUAL "tools")
-    list(REMOVE_ITEM sources ${PROJECT_SOURCE_DIR}/src/tools/main.cpp)
-  endif()
+  list(REMOVE_ITEM sources ${PROJECT_SOURCE_DIR}/src/${layer}/main.cpp)
   if(sources)
     add_library(gpu4fs_${layer} STATIC ${sources})
     set(scope PUBLIC)
@@ -12,13 +10,13 @@ foreach(layer IN LISTS GPU4FS_LAYERS)
     add_library(gpu4fs_${layer} INTERFACE)
     set(scope INTERFACE)
   endif()
-  if(layer STREQUAL "tools" AND sources)
-    # Every verb's file has its options and its run().
-    set_target_properties(gpu4fs_tools PROPERTIES UNITY_BUILD OFF)
-    # Options and reports; at -O3 each takes twice the time to compile. What is measured is in bench*.
-    set(plain_sources ${sources})
-    list(FILTER plain_sources EXCLUDE REGEX "/bench[^/]*$")
-    set_source_files_properties(${plain_sources} PROPERTIES COMPILE_OPTIONS -O1)
+  if(layer MATCHES "^(cli|tools)$")
+    # Options and reports; at -O3 each takes twice the time to compile.
+    target_compile_options(gpu4fs_${layer} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endif()
+  if(layer MATCHES "^(tools|bench)$")
+    # Every verb's file has its options and its run(), every measurement its sizes and limits.
+    set_target_properties(gpu4fs_${layer} PROPERTIES UNITY_BUILD OFF)
   endif()
   target_link_libraries(gpu4fs_${layer} ${scope} gpu4fs_options)
   foreach(lower IN LISTS GPU4FS_${layer}_INCLUDES)
@@ -29,36 +27,30 @@ foreach(layer IN LISTS GPU4FS_LAYERS)
   endif()
 endforeach()
 
+# What differs with the GPU engine and without it; all other objects are the same in both builds.
+set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/engine/engine_cuda_absent.cpp
+  ${PROJECT_SOURCE_DIR}/src/tools/doctor.cpp ${PROJECT_SOURCE_DIR}/src/bench/limits.cpp
+  PROPERTY COMPILE_DEFINITIONS GPU4FS_WITH_CUDA=${GPU4FS_WITH_CUDA})
+
 if(GPU4FS_CUDA)
-  gpu4fs_add_cuda_library(gpu4fs_engine_cuda)
-  get_target_property(server_type gpu4fs_server TYPE)
-  if(server_type STREQUAL "INTERFACE_LIBRARY")
-    target_link_libraries(gpu4fs_server INTERFACE gpu4fs_engine_cuda)
-  else()
-    target_link_libraries(gpu4fs_server PUBLIC gpu4fs_engine_cuda)
-  endif()
+  gpu4fs_add_cuda_library(gpu4fs_engine_cuda engine)
+  target_link_libraries(gpu4fs_server PUBLIC gpu4fs_engine_cuda)
+  gpu4fs_add_cuda_library(gpu4fs_bench_cuda bench)
+  target_link_libraries(gpu4fs_bench PUBLIC gpu4fs_bench_cuda)
 endif()
 
-if(EXISTS ${PROJECT_SOURCE_DIR}/src/tools/main.cpp)
-  add_executable(gpu4fs src/tools/main.cpp)
-  target_link_libraries(gpu4fs PRIVATE gpu4fs_tools gpu4fs_strict_warnings gpu4fs_portable)
-  foreach(name IN ITEMS mkfs.gpu4fs mount.gpu4fs fsck.gpu4fs)
-    add_custom_command(TARGET gpu4fs POST_BUILD
-      COMMAND ${CMAKE_COMMAND} -E create_symlink gpu4fs ${name}
-      WORKING_DIRECTORY $<TARGET_FILE_DIR:gpu4fs>)
-    install(CODE "file(MAKE_DIRECTORY \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/bin\")
+function(gpu4fs_add_program name layer)
+  add_executable(${name} ${PROJECT_SOURCE_DIR}/src/${layer}/main.cpp)
+  target_link_libraries(${name} PRIVATE gpu4fs_${layer} gpu4fs_strict_warnings gpu4fs_portable)
+  install(TARGETS ${name} RUNTIME DESTINATION bin)
+endfunction()
+
+gpu4fs_add_program(gpu4fs tools)
+gpu4fs_add_program(gpu4fs-bench bench)
+foreach(name IN ITEMS mkfs.gpu4fs mount.gpu4fs fsck.gpu4fs)
+  add_custom_command(TARGET gpu4fs POST_BUILD
+    COMMAND ${CMAKE_COMMAND} -E create_symlink gpu4fs ${name}
+    WORKING_DIRECTORY $<TARGET_FILE_DIR:gpu4fs>)
+  install(CODE "file(MAKE_DIRECTORY \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/bin\")
 file(CREATE_LINK gpu4fs \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/bin/${name}\" SYMBOLIC)")
-  endforeach()
-  install(TARGETS gpu4fs RUNTIME DESTINATION bin)
-endif()
-
-file(GLOB bench_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/*.cpp)
-if(bench_sources)
-  find_package(benchmark REQUIRED)
-  foreach(source IN LISTS bench_sources)
-    cmake_path(GET source STEM name)
-    add_executable(gpu4fs_bench_${name} ${source})
-    target_link_libraries(gpu4fs_bench_${name} PRIVATE gpu4fs_tools gpu4fs_warnings
-      benchmark::benchmark)
-  endforeach()
-endif()
+endforeach()

@@ -132,9 +132,9 @@ if(gpu4fs_system_sources)
   if(GPU4FS_SANITIZE)
     target_link_libraries(gpu4fs_system_test PRIVATE gpu4fs_client gpu4fs_server)
   else()
-    target_link_libraries(gpu4fs_system_test PRIVATE gpu4fs_tools)
+    target_link_libraries(gpu4fs_system_test PRIVATE gpu4fs_tools gpu4fs_bench)
     # Not of the program itself, whose sources would wait for everything that gpu4fs is linked from.
-    add_dependencies(gpu4fs_tests gpu4fs)
+    add_dependencies(gpu4fs_tests gpu4fs gpu4fs-bench)
   endif()
 endif()
 

@@ -1,118 +1,59 @@
-// gpu4fs bench: measurements against limits taken in the same run.
+// gpu4fs bench: the benchmarks are a program of their own, gpu4fs-bench, which stands beside this one. In a build tree
+// it is built when it is asked for.
 #include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-#include <CLI/CLI.hpp>
-#include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "tools/bench_result.hpp"
-#include "tools/bench_verbs.hpp"
-#include "tools/verb.hpp"
+#include "tools/verbs.hpp"
 
 namespace gpu4fs::tools {
 
 namespace {
 
-enum class Action { run, fuse, programs, btrfs, report };
-Action action = Action::report;
-BenchRunOptions run_options;
-BenchFuseOptions fuse_options;
-BenchProgramsOptions programs_options;
-BenchBtrfsOptions btrfs_options;
-std::vector<std::string> report_paths;
+constexpr const char* program_name = "gpu4fs-bench";
 
-void add_options(CLI::App& app) {
-  run_options = {};
-  fuse_options = {};
-  programs_options = {};
-  btrfs_options = {};
-  report_paths.clear();
-  app.require_subcommand(1);
-  CLI::App* run =
-      app.add_subcommand("run", "measure an engine in this process through the client library");
-  run->add_option("--engine", run_options.engine, "auto, cpu or cuda")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  run->add_option("-o,--output", run_options.output, "Write the result as JSON to this file");
-  run->add_option("--step", run_options.step,
-                  "Bytes that one command of a large transfer moves (default 256M)");
-  run->add_flag("--quick", run_options.quick, "Less data and fewer repetitions");
-  run->add_option("--only", run_options.only,
-                  "Parts to run: first, files, vram, scrub, latency, rate, sync, recovery, idle, checkpoint, checksums, raid, rebuild; "
-                  "sweep only when named")
-      ->check(CLI::IsMember(
-          {"first", "files", "vram", "scrub", "latency", "rate", "sync", "recovery", "idle", "checkpoint",
-           "checksums", "raid", "rebuild", "sweep"}));
-  run->add_option("--level", run_options.levels, "Pools of the parts raid, rebuild and sweep; default all")
-      ->check(CLI::IsMember({"raid0", "raid1", "raid5-3+1", "raid6-4+2", "raid7-5+3"}));
-  run->callback([] { action = Action::run; });
-  CLI::App* fuse =
-      app.add_subcommand("fuse", "measure a mount against libfuse's passthrough file systems");
-  fuse->add_option("--peer", fuse_options.peers,
-                   "Passthrough programs; otherwise libfuse's examples are built");
-  fuse->add_option("--folder", fuse_options.folder,
-                   "Where pool and peer keep their data, default /dev/shm");
-  fuse->add_option("-o,--output", fuse_options.output, "Write the result as JSON to this file");
-  fuse->add_flag("--quick", fuse_options.quick, "Less data and fewer repetitions");
-  fuse->callback([] { action = Action::fuse; });
-  CLI::App* programs =
-      app.add_subcommand("programs", "measure databases on a mount against ext4 on the same medium");
-  programs->add_option("--folder", programs_options.folder, "Where both keep their data, default /dev/shm");
-  programs->add_option("-o,--output", programs_options.output, "Write the result as JSON to this file");
-  programs->add_flag("--quick", programs_options.quick, "Fewer transactions and repetitions");
-  programs->add_option("--only", programs_options.only, "Parts to run: sqlite, postgres")
-      ->check(CLI::IsMember({"sqlite", "postgres"}));
-  programs->callback([] { action = Action::programs; });
-  CLI::App* btrfs = app.add_subcommand("btrfs", "measure pools with redundancy against btrfs on the same medium");
-  btrfs->add_option("--folder", btrfs_options.folder, "Where both keep their devices, default /dev/shm");
-  btrfs->add_option("-o,--output", btrfs_options.output, "Write the result as JSON to this file");
-  btrfs->add_flag("--quick", btrfs_options.quick, "Less data and fewer repetitions");
-  btrfs->add_option("--only", btrfs_options.only, "Parts to run: mount, ring")->check(CLI::IsMember({"mount", "ring"}));
-  btrfs->callback([] { action = Action::btrfs; });
-  CLI::App* report =
-      app.add_subcommand("report", "print results: what, measured, required, met or short");
-  report->add_option("results", report_paths, "JSON files, default bench/results/*.json");
-  report->callback([] { action = Action::report; });
+// Runs a program of PATH with this process's output and waits for it; throws when it fails.
+void run_program(const std::vector<std::string>& words) {
+  std::vector<char*> arguments;
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  const pid_t child = ::fork();
+  if (child < 0) throw std::runtime_error(fmt::format("fork: {}", std::strerror(errno)));
+  if (child == 0) {
+    ::dup2(STDERR_FILENO, STDOUT_FILENO);  // standard output is the benchmark's
+    ::execvp(arguments[0], arguments.data());
+    ::_exit(127);
+  }
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+    throw std::runtime_error(fmt::format("{} failed with status {}", fmt::join(words, " "), status));
 }
 
-int run() {
-  switch (action) {
-    case Action::run:
-      return bench_run(run_options);
-    case Action::fuse:
-      return bench_fuse(fuse_options);
-    case Action::programs:
-      return bench_programs(programs_options);
-    case Action::btrfs:
-      return bench_btrfs(btrfs_options);
-    case Action::report:
-      return bench_report(report_paths);
+int run_raw(int, char** arguments) {
+  const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  const std::filesystem::path program = folder / program_name;
+  if (std::filesystem::exists(folder / "CMakeCache.txt")) {
+    fmt::print(stderr, "gpu4fs bench: bringing {} up to date\n", program.string());
+    run_program({"cmake", "--build", folder.string(), "--target", program_name});
   }
-  return 0;
+  const std::string name = program.string();
+  arguments[0] = const_cast<char*>(name.c_str());
+  ::execv(name.c_str(), arguments);
+  throw std::runtime_error(fmt::format("cannot start {}: {}", name, std::strerror(errno)));
 }
 
 }  // namespace
 
-int bench_report(const std::vector<std::string>& paths) {
-  std::vector<std::string> files = paths;
-  if (files.empty()) {
-    std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator("bench/results", error)) {
-      if (entry.path().extension() == ".json") files.push_back(entry.path().string());
-    }
-    std::sort(files.begin(), files.end());
-  }
-  if (files.empty())
-    throw std::runtime_error("no results: name files, or run it where bench/results lies");
-  for (const std::string& file : files) {
-    fmt::print("{}: ", file);
-    print_rows(read_result(file));
-  }
-  return 0;
-}
-
-const Verb bench_verb = {
-    "bench", "measure against the machine's limits", nullptr, add_options, run, 16, 8};
+const cli::Verb bench_verb = {
+    "bench", "measure against the machine's limits", nullptr, nullptr, nullptr, 16, 8, run_raw};
 
 }  // namespace gpu4fs::tools

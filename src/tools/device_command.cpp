@@ -7,20 +7,20 @@
 //   gpu4fs device spare add|remove|list MOUNTPOINT [PATH]
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <thread>
 
+#include "base/host/size_text.hpp"
 #include "server/json.hpp"
 #include "server/pool_device_file.hpp"
 #include "tools/device_add_command.hpp"
 #include "tools/mounted_pool.hpp"
 #include "tools/rebuild_text.hpp"
 #include "tools/reshape_command.hpp"
-#include "tools/size_text.hpp"
-#include "tools/verb.hpp"
+#include "tools/verbs.hpp"
 
 namespace gpu4fs::tools {
 namespace {
@@ -29,7 +29,7 @@ constexpr int status_degraded = 4;  // the rebuild failed: the pool is as it was
 constexpr int status_failure = 8;
 constexpr int status_usage = 16;
 
-struct CommandLine {
+struct Arguments {
   std::string place;
   std::string device;
   std::string replacement;
@@ -40,93 +40,93 @@ struct CommandLine {
   bool only_status = false;
   bool json = false;
   bool waits = false;
-  const CLI::App* add = nullptr;
-  const CLI::App* replace = nullptr;
-  const CLI::App* remove = nullptr;
+  std::optional<cli::CommandLine> add;
+  std::optional<cli::CommandLine> replace;
+  std::optional<cli::CommandLine> remove;
 };
-CommandLine line;
+Arguments line;
 DeviceAddCommand add_command;
 ReshapeCommand remove_command;
 SpareCommand spare_command;
 
-void add_add_options(CLI::App& app) {
+void add_add_options(cli::CommandLine app) {
   add_command = {};
-  CLI::App* add = app.add_subcommand("add", "Make files members of the pool, and chunks of their space");
-  add->add_option("place", add_command.place, "The directory of the mount, or a device of the pool")->required();
-  add->add_option("paths", add_command.paths, "The new devices")->required();
-  add->add_flag("-f,--force", add_command.force, "Overwrite devices that hold something");
-  add->add_flag("--json", add_command.json, "Print JSON");
+  cli::CommandLine add = app.subcommand("add", "Make files members of the pool, and chunks of their space");
+  add.option("place", add_command.place, "The directory of the mount, or a device of the pool").required();
+  add.option("paths", add_command.paths, "The new devices").required();
+  add.flag("-f,--force", add_command.force, "Overwrite devices that hold something");
+  add.flag("--json", add_command.json, "Print JSON");
   line.add = add;
 }
 
-void add_remove_options(CLI::App& app) {
+void add_remove_options(cli::CommandLine app) {
   remove_command = {};
   remove_command.request = "device-remove";
-  CLI::App* remove = app.add_subcommand("remove", "Empty a device of the pool and take it out, or steer what is running");
-  remove->add_option("place", remove_command.place, "The directory of the mount")->required();
-  CLI::Option* device = remove->add_option("device", remove_command.device, "The device: its index, its path or its UUID");
-  CLI::Option* pause = remove->add_flag("--pause", remove_command.pauses, "Stop for a while");
-  CLI::Option* resume = remove->add_flag("--resume", remove_command.resumes, "Go on")->excludes(pause);
-  CLI::Option* cancel =
-      remove->add_flag("--cancel", remove_command.cancels, "End it where it is")->excludes(pause)->excludes(resume);
-  CLI::Option* status = remove->add_flag("--status", remove_command.only_status, "Only say how far it is");
-  for (CLI::Option* other : {pause, resume, cancel, device}) status->excludes(other);
-  remove->add_option("--rate", remove_command.rate, "Bytes a second at most, as 500M; 0: as fast as it goes");
-  remove->add_flag("--wait", remove_command.waits, "Wait until it is no longer running");
-  remove->add_flag("--json", remove_command.json, "Print JSON");
+  cli::CommandLine remove = app.subcommand("remove", "Empty a device of the pool and take it out, or steer what is running");
+  remove.option("place", remove_command.place, "The directory of the mount").required();
+  cli::Option device = remove.option("device", remove_command.device, "The device: its index, its path or its UUID");
+  cli::Option pause = remove.flag("--pause", remove_command.pauses, "Stop for a while");
+  cli::Option resume = remove.flag("--resume", remove_command.resumes, "Go on").excludes(pause);
+  cli::Option cancel =
+      remove.flag("--cancel", remove_command.cancels, "End it where it is").excludes(pause).excludes(resume);
+  cli::Option status = remove.flag("--status", remove_command.only_status, "Only say how far it is");
+  for (cli::Option other : {pause, resume, cancel, device}) status.excludes(other);
+  remove.option("--rate", remove_command.rate, "Bytes a second at most, as 500M; 0: as fast as it goes");
+  remove.flag("--wait", remove_command.waits, "Wait until it is no longer running");
+  remove.flag("--json", remove_command.json, "Print JSON");
   line.remove = remove;
 }
 
-void add_spare_options(CLI::App& app) {
+void add_spare_options(cli::CommandLine app) {
   spare_command = {};
-  CLI::App* spare = app.add_subcommand("spare", "Devices that take the place of one that is lost");
-  spare->require_subcommand(1);
+  cli::CommandLine spare = app.subcommand("spare", "Devices that take the place of one that is lost");
+  spare.require_subcommand();
   const auto add_verb = [&](const char* name, const char* summary, const char* request) {
-    CLI::App* verb = spare->add_subcommand(name, summary);
-    verb->add_option("place", spare_command.place, "The directory of the mount")->required();
-    verb->add_flag("--json", spare_command.json, "Print JSON");
-    verb->callback([request] { spare_command.request = request; });
+    cli::CommandLine verb = spare.subcommand(name, summary);
+    verb.option("place", spare_command.place, "The directory of the mount").required();
+    verb.flag("--json", spare_command.json, "Print JSON");
+    verb.on_selected([request] { spare_command.request = request; });
     return verb;
   };
-  CLI::App* add = add_verb("add", "Let a device wait", "spare-add");
-  add->add_option("path", spare_command.path, "The device")->required();
-  add->add_flag("-f,--force", spare_command.force, "Also one that holds something");
-  add_verb("remove", "Let it go", "spare-remove")->add_option("path", spare_command.path, "The device")->required();
+  cli::CommandLine add = add_verb("add", "Let a device wait", "spare-add");
+  add.option("path", spare_command.path, "The device").required();
+  add.flag("-f,--force", spare_command.force, "Also one that holds something");
+  add_verb("remove", "Let it go", "spare-remove").option("path", spare_command.path, "The device").required();
   add_verb("list", "Show them", "spare-list");
 }
 
-void add_common_options(CLI::App& app) {
-  app.add_option("--rate", line.rate, "Bytes a second at most, as 500M; 0: as fast as it goes");
-  app.add_flag("--json", line.json, "Print JSON");
-  app.add_flag("--wait", line.waits, "Wait until the rebuild is no longer running");
+void add_common_options(cli::CommandLine app) {
+  app.option("--rate", line.rate, "Bytes a second at most, as 500M; 0: as fast as it goes");
+  app.flag("--json", line.json, "Print JSON");
+  app.flag("--wait", line.waits, "Wait until the rebuild is no longer running");
 }
 
-void add_options(CLI::App& app) {
+void add_options(cli::CommandLine app) {
   line = {};
-  app.require_subcommand(1);
+  app.require_subcommand();
   add_add_options(app);
   add_remove_options(app);
   add_spare_options(app);
-  CLI::App* replace =
-      app.add_subcommand("replace", "Another device takes the place of one of the pool");
-  replace->add_option("place", line.place, "The directory of the mount")->required();
-  replace->add_option("old", line.device, "The device that goes: its index, its path or its UUID")
-      ->required();
-  replace->add_option("new", line.replacement, "The device that comes")->required();
-  replace->add_flag("-f,--force", line.force, "Overwrite what the new device holds");
-  add_common_options(*replace);
+  cli::CommandLine replace =
+      app.subcommand("replace", "Another device takes the place of one of the pool");
+  replace.option("place", line.place, "The directory of the mount").required();
+  replace.option("old", line.device, "The device that goes: its index, its path or its UUID")
+      .required();
+  replace.option("new", line.replacement, "The device that comes").required();
+  replace.flag("-f,--force", line.force, "Overwrite what the new device holds");
+  add_common_options(replace);
   line.replace = replace;
-  CLI::App* rebuild = app.add_subcommand(
+  cli::CommandLine rebuild = app.subcommand(
       "rebuild", "Fill a stale device of the pool again, or steer what is running");
-  rebuild->add_option("place", line.place, "The directory of the mount")->required();
-  rebuild->add_option("device", line.device,
+  rebuild.option("place", line.place, "The directory of the mount").required();
+  rebuild.option("device", line.device,
                       "The stale device: its index, its path or its UUID; without, the only one");
-  CLI::Option* pause = rebuild->add_flag("--pause", line.pauses, "Stop for a while");
-  CLI::Option* resume = rebuild->add_flag("--resume", line.resumes, "Go on")->excludes(pause);
-  rebuild->add_flag("--status", line.only_status, "Only say how far it is")
-      ->excludes(pause)
-      ->excludes(resume);
-  add_common_options(*rebuild);
+  cli::Option pause = rebuild.flag("--pause", line.pauses, "Stop for a while");
+  cli::Option resume = rebuild.flag("--resume", line.resumes, "Go on").excludes(pause);
+  rebuild.flag("--status", line.only_status, "Only say how far it is")
+      .excludes(pause)
+      .excludes(resume);
+  add_common_options(rebuild);
 }
 
 std::string one_line(const server::JsonWriter& json) {
@@ -143,7 +143,7 @@ std::string request(bool is_running) {
   if (line.only_status) return status_request();
   server::JsonWriter json(server::JsonLayout::one_line);
   json.begin_object();
-  if (line.replace->parsed()) {
+  if (line.replace->is_selected()) {
     json.add("request", "device-replace");
     json.add("device", line.device);
     json.add("path", server::absolute_device_path(line.replacement));
@@ -167,8 +167,8 @@ bool is_running(const server::JsonValue& answer) {
 }
 
 int run() {
-  if (line.add->parsed()) return run_device_add(add_command);
-  if (line.remove->parsed()) return run_reshape(remove_command);
+  if (line.add->is_selected()) return run_device_add(add_command);
+  if (line.remove->is_selected()) return run_reshape(remove_command);
   if (!spare_command.request.empty()) return run_spare(spare_command);
   const std::string mountpoint = find_mountpoint(line.place);
   if (mountpoint.empty()) {
@@ -194,7 +194,7 @@ int run() {
 
 }  // namespace
 
-const Verb device_verb = {
+const cli::Verb device_verb = {
     "device",      "add devices to a mounted pool, remove and replace them, and fill stale ones again",
     nullptr,       add_options,
     run,           status_usage,

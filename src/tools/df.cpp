@@ -2,31 +2,30 @@
 // server, of others the newest checkpoint is read.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <string>
 #include <vector>
 
+#include "base/host/size_text.hpp"
 #include "base/limits.hpp"
 #include "tools/json.hpp"
 #include "tools/mounted_pool.hpp"
 #include "tools/pool_usage.hpp"
-#include "tools/size_text.hpp"
-#include "tools/verb.hpp"
+#include "tools/verbs.hpp"
 
 namespace gpu4fs::tools {
 namespace {
 
-struct CommandLine {
+struct Arguments {
   std::vector<std::string> places;
   bool json = false;
 };
-CommandLine line;
+Arguments line;
 
-void add_options(CLI::App& app) {
+void add_options(cli::CommandLine app) {
   line = {};
-  app.add_option("place", line.places, "The directory of a mount, or devices of a pool")->required();
-  app.add_flag("--json", line.json, "Print JSON");
+  app.option("place", line.places, "The directory of a mount, or devices of a pool").required();
+  app.flag("--json", line.json, "Print JSON");
 }
 
 struct Row {
@@ -106,6 +105,6 @@ int run() {
 
 }  // namespace
 
-const Verb df_verb = {"df", "show what is used and free, by profile", nullptr, add_options, run, 16, 8};
+const cli::Verb df_verb = {"df", "show what is used and free, by profile", nullptr, add_options, run, 16, 8};
 
 }  // namespace gpu4fs::tools

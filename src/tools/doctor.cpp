@@ -5,7 +5,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -15,10 +14,10 @@
 #include <vector>
 
 #include "base/bits.hpp"
-#include "tools/cuda_driver.hpp"
+#include "base/host/cuda_driver.hpp"
+#include "base/host/size_text.hpp"
 #include "tools/json.hpp"
-#include "tools/size_text.hpp"
-#include "tools/verb.hpp"
+#include "tools/verbs.hpp"
 
 namespace gpu4fs::tools {
 
@@ -35,10 +34,10 @@ struct DoctorOptions {
 };
 DoctorOptions options;
 
-void add_options(CLI::App& app) {
+void add_options(cli::CommandLine app) {
   options = {};
-  app.add_flag("--json", options.json, "Print as JSON");
-  app.add_flag("-v,--verbose", options.verbose, "Explain conditions that hold, too");
+  app.flag("--json", options.json, "Print as JSON");
+  app.flag("-v,--verbose", options.verbose, "Explain conditions that hold, too");
 }
 
 enum class Need { required, gpu_engine, advice };
@@ -290,7 +289,7 @@ int run() {
 
 }  // namespace
 
-const Verb doctor_verb = {
+const cli::Verb doctor_verb = {
     "doctor", "show what this machine has of what gpu4fs needs", nullptr, add_options, run, 16, 8};
 
 }  // namespace gpu4fs::tools

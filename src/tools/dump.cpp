@@ -2,7 +2,6 @@
 // checkpoint, whose pages may be reused while it reads.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <array>
 #include <cstring>
 #include <memory>
@@ -15,7 +14,7 @@
 #include "server/check/tree_reader.hpp"
 #include "server/pool_open.hpp"
 #include "server/recovery/log_scan.hpp"
-#include "tools/verb.hpp"
+#include "tools/verbs.hpp"
 
 namespace gpu4fs::tools {
 
@@ -299,16 +298,16 @@ constexpr DumpTarget targets[] = {
     {"page", "a page and its descriptor", "address", dump_page},
 };
 
-void add_options(CLI::App& app) {
+void add_options(cli::CommandLine app) {
   options = {};
-  app.require_subcommand(1);
+  app.require_subcommand();
   for (const DumpTarget& target : targets) {
-    CLI::App* sub = app.add_subcommand(target.name, target.summary);
+    cli::CommandLine sub = app.subcommand(target.name, target.summary);
     if (target.argument != nullptr) {
-      sub->add_option(target.argument, options.number, "Decimal or 0x...")->required();
+      sub.option(target.argument, options.number, "Decimal or 0x...").required();
     }
-    sub->add_option("devices", options.devices, "Members of the pool")->required();
-    sub->callback([&target] { dump_function = target.function; });
+    sub.option("devices", options.devices, "Members of the pool").required();
+    sub.on_selected([&target] { dump_function = target.function; });
   }
 }
 
@@ -319,6 +318,6 @@ int run() {
 
 }  // namespace
 
-const Verb dump_verb = {"dump", "print structures of the medium", nullptr, add_options, run, 16, 8};
+const cli::Verb dump_verb = {"dump", "print structures of the medium", nullptr, add_options, run, 16, 8};
 
 }  // namespace gpu4fs::tools

@@ -2,20 +2,19 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <string>
 #include <vector>
 
+#include "base/host/size_text.hpp"
 #include "base/limits.hpp"
 #include "server/check/check_pool.hpp"
 #include "server/pool_error.hpp"
 #include "server/repair/repair_pool.hpp"
 #include "tools/json.hpp"
-#include "tools/size_text.hpp"
-#include "tools/verb.hpp"
+#include "tools/verbs.hpp"
 
 namespace gpu4fs::tools {
 
@@ -45,24 +44,24 @@ struct FsckOptions {
 };
 FsckOptions options;
 
-void add_options(CLI::App& app) {
+void add_options(cli::CommandLine app) {
   options = {};
-  app.add_option("devices", options.devices, "Members of the pool; those next to them are found")
-      ->required();
-  app.add_flag("-n", options.no_change, "Change nothing, whatever else is said");
-  app.add_flag("-p,-a", options.automatic, "As fsck(8) calls it at boot; changes nothing");
-  app.add_flag("-y", options.assume_yes, "Accepted; there are no questions");
-  app.add_flag("-f", options.force, "Accepted; the check is always complete");
-  app.add_flag("-v,--verbose", options.verbose, "Print what was counted");
-  app.add_flag("--repair", options.repair, "Repair what is wrong, without questions");
-  app.add_flag("--dry-run", options.dry_run, "With --repair: say what would be repaired");
-  app.add_flag("--drop-log", options.drop_log, "With --repair: give up an operation log that cannot be replayed")
-      ->needs("--repair");
-  app.add_flag("--no-data", options.no_data, "Do not verify checksums of file contents");
-  app.add_option("--engine", options.engine, "Who reads: auto, cpu, cuda, or none (one thread, without the engine)")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda", "none"}));
-  app.add_flag("-q,--quiet", options.quiet, "Print findings only");
-  app.add_flag("--json", options.json, "Print the result as JSON");
+  app.option("devices", options.devices, "Members of the pool; those next to them are found")
+      .required();
+  app.flag("-n", options.no_change, "Change nothing, whatever else is said");
+  app.flag("-p,-a", options.automatic, "As fsck(8) calls it at boot; changes nothing");
+  app.flag("-y", options.assume_yes, "Accepted; there are no questions");
+  app.flag("-f", options.force, "Accepted; the check is always complete");
+  app.flag("-v,--verbose", options.verbose, "Print what was counted");
+  const cli::Option repair = app.flag("--repair", options.repair, "Repair what is wrong, without questions");
+  app.flag("--dry-run", options.dry_run, "With --repair: say what would be repaired");
+  app.flag("--drop-log", options.drop_log, "With --repair: give up an operation log that cannot be replayed")
+      .needs(repair);
+  app.flag("--no-data", options.no_data, "Do not verify checksums of file contents");
+  app.option("--engine", options.engine, "Who reads: auto, cpu, cuda, or none (one thread, without the engine)")
+      .one_of({"auto", "cpu", "cuda", "none"});
+  app.flag("-q,--quiet", options.quiet, "Print findings only");
+  app.flag("--json", options.json, "Print the result as JSON");
 }
 
 // One line on a terminal, rewritten; appears when the check takes longer than two seconds.
@@ -267,7 +266,7 @@ int run() {
 
 }  // namespace
 
-const Verb fsck_verb = {"fsck",        "check a pool that is not mounted",
+const cli::Verb fsck_verb = {"fsck",        "check a pool that is not mounted",
                         "fsck.gpu4fs", add_options,
                         run,           status_usage,
                         status_failure};

@@ -2,11 +2,11 @@
 // that it works on a mounted pool.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/host/size_text.hpp"
 #include "base/limits.hpp"
 #include "format/format_text.hpp"
 #include "raid/levels/levels.hpp"
@@ -14,8 +14,7 @@
 #include "server/pool_open.hpp"
 #include "tools/json.hpp"
 #include "tools/pool_usage.hpp"
-#include "tools/size_text.hpp"
-#include "tools/verb.hpp"
+#include "tools/verbs.hpp"
 
 namespace gpu4fs::tools {
 
@@ -28,12 +27,12 @@ struct InfoOptions {
 };
 InfoOptions options;
 
-void add_options(CLI::App& app) {
+void add_options(cli::CommandLine app) {
   options = {};
-  app.add_option("devices", options.devices, "Members of the pool; those next to them are found")
-      ->required();
-  app.add_flag("--chunks", options.chunks, "List every chunk");
-  app.add_flag("--json", options.json, "Print as JSON");
+  app.option("devices", options.devices, "Members of the pool; those next to them are found")
+      .required();
+  app.flag("--chunks", options.chunks, "List every chunk");
+  app.flag("--json", options.json, "Print as JSON");
 }
 
 struct DeviceUsage {
@@ -216,7 +215,7 @@ int run() {
 
 }  // namespace
 
-const Verb info_verb = {"info", "show a pool, its devices and usage", nullptr, add_options, run, 16,
+const cli::Verb info_verb = {"info", "show a pool, its devices and usage", nullptr, add_options, run, 16,
                         8};
 
 }  // namespace gpu4fs::tools

@@ -1,18 +1,17 @@
 // The gpu4fs program: finds the verb by program name or first argument and hands it the rest.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstring>
-#include <exception>
 #include <string>
 #include <string_view>
 
-#include "tools/verb.hpp"
+#include "tools/verbs.hpp"
 
 namespace {
 
-using gpu4fs::tools::Verb;
+using gpu4fs::cli::run_verb;
+using gpu4fs::cli::Verb;
 
 constexpr const Verb* verbs[] = {
     &gpu4fs::tools::mkfs_verb, &gpu4fs::tools::mount_verb, &gpu4fs::tools::umount_verb,
@@ -34,23 +33,6 @@ void print_help(std::FILE* to) {
   fmt::print(to, "usage: gpu4fs VERB [OPTION...]\n\n");
   for (const Verb* verb : verbs) fmt::print(to, "  {:<11} {}\n", verb->name, verb->summary);
   fmt::print(to, "\n'gpu4fs VERB --help' explains a verb's options, 'gpu4fs --version' prints the version.\n");
-}
-
-int run_verb(const Verb& verb, const std::string& program, int count, char** arguments) {
-  CLI::App app(verb.summary, program);
-  app.set_version_flag("-V,--version", std::string("gpu4fs " GPU4FS_VERSION));
-  verb.add_options(app);
-  try {
-    app.parse(count, arguments);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : verb.usage_status;
-  }
-  try {
-    return verb.run();
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}: {}\n", program, error.what());
-    return verb.failure_status;
-  }
 }
 
 }  // namespace

@@ -1,20 +1,19 @@
 // gpu4fs mkfs: makes an empty pool.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/host/size_text.hpp"
 #include "base/limits.hpp"
 #include "format/format_text.hpp"
 #include "server/pool_device_file.hpp"
 #include "server/pool_error.hpp"
 #include "server/pool_make.hpp"
 #include "tools/json.hpp"
-#include "tools/size_text.hpp"
-#include "tools/verb.hpp"
+#include "tools/verbs.hpp"
 
 namespace gpu4fs::tools {
 
@@ -43,37 +42,37 @@ struct MkfsOptions {
 };
 MkfsOptions options;
 
-void add_options(CLI::App& app) {
+void add_options(cli::CommandLine app) {
   options = {};
-  app.add_option("devices", options.devices,
+  app.option("devices", options.devices,
                  "Regular files or block devices, several or one list with colons")
-      ->required();
-  app.add_option("-s,--size", options.size,
+      .required();
+  app.option("-s,--size", options.size,
                  "Size of each file that does not exist yet (64M, 2GiB)");
-  app.add_option("-L,--label", options.label, "Name of the pool, at most 64 bytes");
-  app.add_option("-d,--data", options.data_profile,
+  app.option("-L,--label", options.label, "Name of the pool, at most 64 bytes");
+  app.option("-d,--data", options.data_profile,
                  "Profile of file data: single, raid0, raid1 (two copies), raid1c3, raid1c4, raid5, raid6, raid7");
-  app.add_option("-m,--metadata", options.metadata_profile,
+  app.option("-m,--metadata", options.metadata_profile,
                  "Profile of metadata, default that of the data");
-  app.add_option("--metadata-share", options.metadata_share,
+  app.option("--metadata-share", options.metadata_share,
                  "Of the space, for chunks of metadata where they have a profile of their own, default 10%");
-  app.add_option("--profile", options.profiles,
+  app.option("--profile", options.profiles,
                  "A further profile for files that ask for it, with its share of the space: raid0=20%")
-      ->allow_extra_args(false);
-  app.add_option("--stripe-length", options.stripe_length,
+      .one_value_each();
+  app.option("--stripe-length", options.stripe_length,
                  "Bytes of a stripe on one device, a power of two from 4K to 1M, default 64K");
-  app.add_option("--log-size", options.log_size,
+  app.option("--log-size", options.log_size,
                  "Of the operation log on each device, default a 64th of it from 1M to 256M");
-  app.add_option("--chunk-size", options.chunk_size,
+  app.option("--chunk-size", options.chunk_size,
                  "Unit of allocation of the logical space, a power of two from 8M to 1G");
-  app.add_option("--initial-share", options.initial_share,
+  app.option("--initial-share", options.initial_share,
                  "Percent of the space that chunks are made of now; more are made of the rest when they are needed")
-      ->check(CLI::Range(1, 100));
-  app.add_flag("--no-data-checksums", options.no_data_checksums,
+      .in_range(1, 100);
+  app.flag("--no-data-checksums", options.no_data_checksums,
                "Checksums for metadata only; damaged file data is not noticed");
-  app.add_flag("-f,--force", options.force, "Overwrite devices that hold something");
-  app.add_flag("-q,--quiet", options.quiet, "Print nothing on success");
-  app.add_flag("--json", options.json, "Print the result as JSON");
+  app.flag("-f,--force", options.force, "Overwrite devices that hold something");
+  app.flag("-q,--quiet", options.quiet, "Print nothing on success");
+  app.flag("--json", options.json, "Print the result as JSON");
 }
 
 std::string label_of(const format::Superblock& superblock) {
@@ -164,7 +163,7 @@ int run() {
 
 }  // namespace
 
-const Verb mkfs_verb = {"mkfs", "make an empty pool", "mkfs.gpu4fs", add_options,
+const cli::Verb mkfs_verb = {"mkfs", "make an empty pool", "mkfs.gpu4fs", add_options,
                         run,    status_usage,         status_failure};
 
 }  // namespace gpu4fs::tools

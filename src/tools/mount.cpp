@@ -8,7 +8,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -22,7 +21,7 @@
 #include "tools/mount_options.hpp"
 #include "tools/mount_restart.hpp"
 #include "tools/mount_service.hpp"
-#include "tools/verb.hpp"
+#include "tools/verbs.hpp"
 
 namespace gpu4fs::tools {
 namespace {
@@ -31,7 +30,7 @@ namespace {
 constexpr int status_usage = 1;
 constexpr int status_failure = 32;
 
-struct CommandLine {
+struct Arguments {
   std::vector<std::string> words;  // devices, the mount point last
   std::vector<std::string> option_lists;
   std::string type;
@@ -45,31 +44,31 @@ struct CommandLine {
   bool read_write = false;
   int resume_from = -1;
 };
-CommandLine line;
+Arguments line;
 
-void add_options(CLI::App& app) {
+void add_options(cli::CommandLine app) {
   line = {};
-  app.add_option("words", line.words,
+  app.option("words", line.words,
                  "Devices of the pool (several, or one list with colons; one is enough when the others "
                  "lie in the same folder), then the directory")
-      ->required();
-  app.add_option("-o,--options", line.option_lists,
+      .required();
+  app.option("-o,--options", line.option_lists,
                  "ro, noatime, nodiratime, relatime, strictatime, allow_other, engine=auto|cpu|cuda, "
                  "workers=N, threads=N, commit=SECONDS, cache=SIZE, readahead=KIB, direct_io, "
                  "writeback, fast_close, sync, dirsync, errors=remount-ro|continue, norecovery, "
                  "damaged_log=refuse|drop, degraded, spare=PATH, nosuid, nodev, noexec")
-      ->allow_extra_args(false);
-  app.add_flag("-F,--foreground", line.foreground, "Stay in the foreground and log to stderr");
-  app.add_flag("-v,--verbose", line.verbose, "Say more");
-  app.add_flag("-r,--read-only", line.read_only, "Same as -o ro");
-  app.add_flag("-w,--rw", line.read_write, "Same as -o rw");
-  app.add_flag("-f,--fake", line.fake, "Check the options, do not mount");
-  app.add_flag("-s,--sloppy", line.sloppy, "For mount(8); nothing is passed over in silence");
-  app.add_flag("-n,--no-mtab", line.no_mtab, "For mount(8); there is no mtab to write");
-  app.add_option("-t,--types", line.type, "For mount(8); gpu4fs");
+      .one_value_each();
+  app.flag("-F,--foreground", line.foreground, "Stay in the foreground and log to stderr");
+  app.flag("-v,--verbose", line.verbose, "Say more");
+  app.flag("-r,--read-only", line.read_only, "Same as -o ro");
+  app.flag("-w,--rw", line.read_write, "Same as -o rw");
+  app.flag("-f,--fake", line.fake, "Check the options, do not mount");
+  app.flag("-s,--sloppy", line.sloppy, "For mount(8); nothing is passed over in silence");
+  app.flag("-n,--no-mtab", line.no_mtab, "For mount(8); there is no mtab to write");
+  app.option("-t,--types", line.type, "For mount(8); gpu4fs");
   // By this program itself, see mount_restart.hpp; not shown.
-  app.add_option("--resume", line.resume_from)->group("");
-  app.add_option("-N,--namespace", line.name_space, "For mount(8); not supported");
+  app.option("--resume", line.resume_from).hidden();
+  app.option("-N,--namespace", line.name_space, "For mount(8); not supported");
 }
 
 std::string absolute_path(const std::string& path) {
@@ -247,7 +246,7 @@ int run() {
 
 }  // namespace
 
-const Verb mount_verb = {"mount",     "serve a pool as a directory", "mount.gpu4fs", add_options, run,
+const cli::Verb mount_verb = {"mount",     "serve a pool as a directory", "mount.gpu4fs", add_options, run,
                          status_usage, status_failure};
 
 }  // namespace gpu4fs::tools

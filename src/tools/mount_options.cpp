@@ -5,8 +5,8 @@
 #include <charconv>
 #include <cstddef>
 
+#include "base/host/size_text.hpp"
 #include "server/pool_device_file.hpp"
-#include "tools/size_text.hpp"
 
 namespace gpu4fs::tools {
 namespace {

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
+#include "base/host/size_text.hpp"
 #include "base/limits.hpp"
 #include "base/types.hpp"
 #include "tools/scrub_text.hpp"
-#include "tools/size_text.hpp"
 
 namespace gpu4fs::tools {
 namespace {

@@ -11,7 +11,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -20,13 +19,13 @@
 #include <string>
 #include <thread>
 
+#include "base/host/size_text.hpp"
 #include "base/limits.hpp"
 #include "server/json.hpp"
 #include "tools/mounted_pool.hpp"
 #include "tools/profile_text.hpp"
 #include "tools/scrub_text.hpp"
-#include "tools/size_text.hpp"
-#include "tools/verb.hpp"
+#include "tools/verbs.hpp"
 
 namespace gpu4fs::tools {
 namespace {
@@ -36,7 +35,7 @@ constexpr int status_failure = 8;
 constexpr int status_usage = 16;
 constexpr auto look_interval = std::chrono::milliseconds(200);
 
-struct CommandLine {
+struct Arguments {
   const char* name = "";
   std::string path;
   std::string profile;
@@ -50,32 +49,32 @@ struct CommandLine {
   bool json = false;
   [[nodiscard]] bool starts() const { return !pauses && !resumes && !cancels && !only_status; }
 };
-CommandLine line;
+Arguments line;
 
-void add_common_options(CLI::App& app) {
-  app.add_flag("-r,--recursive", line.recursive, "Everything below a directory");
-  app.add_option("--rate", line.rate, "Bytes a second at most, as 500M; 0: as fast as it goes");
-  CLI::Option* pause = app.add_flag("--pause", line.pauses, "What runs stops for a while");
-  CLI::Option* resume = app.add_flag("--resume", line.resumes, "It goes on")->excludes(pause);
-  CLI::Option* cancel = app.add_flag("--cancel", line.cancels, "It ends; what was moved stays")->excludes(pause)->excludes(resume);
-  app.add_flag("--status", line.only_status, "Only say how far it is")->excludes(pause)->excludes(resume)->excludes(cancel);
-  app.add_flag("-b,--background", line.in_background, "Do not wait for the end");
-  app.add_flag("--json", line.json, "Print JSON");
+void add_common_options(cli::CommandLine app) {
+  app.flag("-r,--recursive", line.recursive, "Everything below a directory");
+  app.option("--rate", line.rate, "Bytes a second at most, as 500M; 0: as fast as it goes");
+  cli::Option pause = app.flag("--pause", line.pauses, "What runs stops for a while");
+  cli::Option resume = app.flag("--resume", line.resumes, "It goes on").excludes(pause);
+  cli::Option cancel = app.flag("--cancel", line.cancels, "It ends; what was moved stays").excludes(pause).excludes(resume);
+  app.flag("--status", line.only_status, "Only say how far it is").excludes(pause).excludes(resume).excludes(cancel);
+  app.flag("-b,--background", line.in_background, "Do not wait for the end");
+  app.flag("--json", line.json, "Print JSON");
 }
 
-void add_convert_options(CLI::App& app) {
+void add_convert_options(cli::CommandLine app) {
   line = {};
   line.name = "convert";
-  app.add_option("path", line.path, "A file or a directory of a mounted pool")->required();
-  app.add_option("profile", line.profile,
+  app.option("path", line.path, "A file or a directory of a mounted pool").required();
+  app.option("profile", line.profile,
                  "single, raid0, raid1, raid1c3, raid1c4, raid5, raid6, raid7, or default: that of the pool");
   add_common_options(app);
 }
 
-void add_defragment_options(CLI::App& app) {
+void add_defragment_options(cli::CommandLine app) {
   line = {};
   line.name = "defragment";
-  app.add_option("path", line.path, "A file or a directory of a mounted pool")->required();
+  app.option("path", line.path, "A file or a directory of a mounted pool").required();
   add_common_options(app);
 }
 
@@ -186,9 +185,9 @@ std::string relocation_text(const server::JsonValue& report) {
   return text;
 }
 
-const Verb convert_verb = {"convert", "give files another profile, their blocks included", nullptr, add_convert_options, run,
+const cli::Verb convert_verb = {"convert", "give files another profile, their blocks included", nullptr, add_convert_options, run,
                            status_usage, status_failure};
-const Verb defragment_verb = {"defragment", "put the blocks of files together", nullptr, add_defragment_options, run,
+const cli::Verb defragment_verb = {"defragment", "put the blocks of files together", nullptr, add_defragment_options, run,
                               status_usage, status_failure};
 
 }  // namespace gpu4fs::tools

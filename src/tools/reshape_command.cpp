@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "base/host/size_text.hpp"
 #include "base/limits.hpp"
 #include "base/types.hpp"
 #include "server/json.hpp"
@@ -14,7 +15,6 @@
 #include "server/pool_device_file.hpp"
 #include "tools/mounted_pool.hpp"
 #include "tools/scrub_text.hpp"
-#include "tools/size_text.hpp"
 
 namespace gpu4fs::tools {
 namespace {

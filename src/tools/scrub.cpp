@@ -1,19 +1,18 @@
 // gpu4fs scrub: verifies all pages of a mounted pool, in its server.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <string>
 #include <thread>
 
+#include "base/host/size_text.hpp"
 #include "base/limits.hpp"
 #include "server/json.hpp"
 #include "tools/mounted_pool.hpp"
 #include "tools/scrub_text.hpp"
-#include "tools/size_text.hpp"
-#include "tools/verb.hpp"
+#include "tools/verbs.hpp"
 
 namespace gpu4fs::tools {
 namespace {
@@ -22,24 +21,24 @@ constexpr int status_damaged = 4;  // as fsck(8): errors left uncorrected
 constexpr int status_failure = 8;
 constexpr int status_usage = 16;
 
-struct CommandLine {
+struct Arguments {
   std::string action;
   std::string place;
   std::string rate;
   bool json = false;
   bool waits = false;
 };
-CommandLine line;
+Arguments line;
 
-void add_options(CLI::App& app) {
+void add_options(cli::CommandLine app) {
   line = {};
-  app.add_option("action", line.action, "What to do")
-      ->required()
-      ->check(CLI::IsMember({"start", "pause", "resume", "cancel", "status"}));
-  app.add_option("place", line.place, "The directory of the mount, or a device of the pool")->required();
-  app.add_option("--rate", line.rate, "With start: bytes a second at most, as 500M; without, as fast as it goes");
-  app.add_flag("--json", line.json, "Print JSON");
-  app.add_flag("--wait", line.waits, "Wait until the scrub is no longer running");
+  app.option("action", line.action, "What to do")
+      .required()
+      .one_of({"start", "pause", "resume", "cancel", "status"});
+  app.option("place", line.place, "The directory of the mount, or a device of the pool").required();
+  app.option("--rate", line.rate, "With start: bytes a second at most, as 500M; without, as fast as it goes");
+  app.flag("--json", line.json, "Print JSON");
+  app.flag("--wait", line.waits, "Wait until the scrub is no longer running");
 }
 
 std::string request() {
@@ -78,7 +77,7 @@ int run() {
 
 }  // namespace
 
-const Verb scrub_verb = {"scrub", "verify all pages of a mounted pool", nullptr, add_options, run,
+const cli::Verb scrub_verb = {"scrub", "verify all pages of a mounted pool", nullptr, add_options, run,
                          status_usage, status_failure};
 
 }  // namespace gpu4fs::tools

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <ctime>
 
+#include "base/host/size_text.hpp"
 #include "base/limits.hpp"
 #include "base/types.hpp"
 #include "format/format_text.hpp"
-#include "tools/size_text.hpp"
 
 namespace gpu4fs::tools {
 namespace {

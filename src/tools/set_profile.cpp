@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 #include <sys/xattr.h>
 
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -11,28 +10,28 @@
 #include <vector>
 
 #include "tools/profile_text.hpp"
-#include "tools/verb.hpp"
+#include "tools/verbs.hpp"
 
 namespace gpu4fs::tools {
 namespace {
 
 constexpr const char* attribute = "user.gpu4fs.raid";
 
-struct CommandLine {
+struct Arguments {
   std::string profile;
   std::vector<std::string> paths;
   bool recursive = false;
 };
-CommandLine line;
+Arguments line;
 
-void add_options(CLI::App& app) {
+void add_options(cli::CommandLine app) {
   line = {};
-  app.add_option("profile", line.profile,
+  app.option("profile", line.profile,
                  "single, raid0, raid1, raid1c3, raid1c4, raid5, raid6, raid7, physical:INDEX of a device, or default: "
                  "that of the pool")
-      ->required();
-  app.add_option("path", line.paths, "Files and directories of a mounted pool")->required();
-  app.add_flag("-r,--recursive", line.recursive, "Everything below directories as well");
+      .required();
+  app.option("path", line.paths, "Files and directories of a mounted pool").required();
+  app.flag("-r,--recursive", line.recursive, "Everything below directories as well");
 }
 
 const char* reason_of(int error) {
@@ -86,7 +85,7 @@ bool set_profile(const char* verb, const std::string& profile, const std::string
   return !below || !is_directory || set_below(verb, profile, path);
 }
 
-const Verb set_profile_verb = {"set-profile", "choose the profile of new blocks of files and directories", nullptr,
+const cli::Verb set_profile_verb = {"set-profile", "choose the profile of new blocks of files and directories", nullptr,
                                add_options,   run, 16, 8};
 
 }  // namespace gpu4fs::tools

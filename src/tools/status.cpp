@@ -1,10 +1,10 @@
 // gpu4fs status: how a pool is. A mounted one is asked through its server, of others the medium is read.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
+#include "base/host/size_text.hpp"
 #include "base/limits.hpp"
 #include "format/format_text.hpp"
 #include "server/pool_open.hpp"
@@ -14,8 +14,7 @@
 #include "tools/relocate_command.hpp"
 #include "tools/reshape_command.hpp"
 #include "tools/scrub_text.hpp"
-#include "tools/size_text.hpp"
-#include "tools/verb.hpp"
+#include "tools/verbs.hpp"
 
 namespace gpu4fs::tools {
 namespace {
@@ -24,16 +23,16 @@ constexpr int status_damaged = 4;  // as fsck(8): errors left uncorrected
 constexpr int status_failure = 8;
 constexpr int status_usage = 16;
 
-struct CommandLine {
+struct Arguments {
   std::vector<std::string> places;
   bool json = false;
 };
-CommandLine line;
+Arguments line;
 
-void add_options(CLI::App& app) {
+void add_options(cli::CommandLine app) {
   line = {};
-  app.add_option("place", line.places, "The directory of a mount, or devices of a pool")->required();
-  app.add_flag("--json", line.json, "Print JSON");
+  app.option("place", line.places, "The directory of a mount, or devices of a pool").required();
+  app.flag("--json", line.json, "Print JSON");
 }
 
 u64 count_of(const server::JsonValue& value) { return value.number > 0 ? static_cast<u64>(value.number) : 0; }
@@ -168,7 +167,7 @@ int run() {
 
 }  // namespace
 
-const Verb status_verb = {"status", "show how a pool is: errors, damaged files, scrub", nullptr, add_options, run,
+const cli::Verb status_verb = {"status", "show how a pool is: errors, damaged files, scrub", nullptr, add_options, run,
                           status_usage, status_failure};
 
 }  // namespace gpu4fs::tools

@@ -7,7 +7,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -15,7 +14,7 @@
 #include <string>
 
 #include "tools/mounted_pool.hpp"
-#include "tools/verb.hpp"
+#include "tools/verbs.hpp"
 
 namespace gpu4fs::tools {
 namespace {
@@ -24,21 +23,21 @@ namespace {
 constexpr int status_usage = 1;
 constexpr int status_failure = 32;
 
-struct CommandLine {
+struct Arguments {
   std::string place;
   bool lazy = false;
   bool verbose = false;
   unsigned timeout_s = 300;
 };
-CommandLine line;
+Arguments line;
 
-void add_options(CLI::App& app) {
+void add_options(cli::CommandLine app) {
   line = {};
-  app.add_option("place", line.place, "The directory, or the pool's device list as mounted")
-      ->required();
-  app.add_flag("-l,--lazy", line.lazy, "Take the directory out of the tree although it is in use; nothing is waited for");
-  app.add_flag("-v,--verbose", line.verbose, "Say what is done");
-  app.add_option("--timeout", line.timeout_s,
+  app.option("place", line.place, "The directory, or the pool's device list as mounted")
+      .required();
+  app.flag("-l,--lazy", line.lazy, "Take the directory out of the tree although it is in use; nothing is waited for");
+  app.flag("-v,--verbose", line.verbose, "Say what is done");
+  app.option("--timeout", line.timeout_s,
                  "Seconds to wait for the server's last checkpoint (300); 0: do not wait");
 }
 
@@ -96,7 +95,7 @@ int run() {
 
 }  // namespace
 
-const Verb umount_verb = {"umount",     "end a mount and wait for its last checkpoint", "umount.gpu4fs",
+const cli::Verb umount_verb = {"umount",     "end a mount and wait for its last checkpoint", "umount.gpu4fs",
                           add_options, run, status_usage, status_failure};
 
 }  // namespace gpu4fs::tools

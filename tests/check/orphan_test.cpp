@@ -28,7 +28,7 @@ std::vector<std::string> names_below_one_slot(const PoolImage& image, u32 count)
 u64 deep_directory = 0;
 
 // A long symbolic link and two directories of several pages wait to be freed.
-void leave_orphans(tools::BenchClient& client, const PoolImage& image) {
+void leave_orphans(bench::BenchClient& client, const PoolImage& image) {
   const u64 root = format::inode_number_root;
   const auto remove = [&](format::Opcode opcode, const char* name) {
     return client.call(client.named(opcode, root, name), name).result;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/xxh3_serial.hpp"
+#include "bench/client.hpp"
 #include "format/directory_format.hpp"
 #include "frontend/local_session.hpp"
 #include "server/check/check_pool.hpp"
@@ -22,7 +23,6 @@
 #include "server/pool_make.hpp"
 #include "server/pool_server.hpp"
 #include "server/repair/repair_pool.hpp"
-#include "tools/bench_client.hpp"
 
 namespace gpu4fs::test {
 
@@ -42,16 +42,16 @@ struct Content {
   u64 attribute_file = 0;
 };
 
-inline u64 write_bytes(tools::BenchClient& client, u64 inode, u64 offset, u64 length) {
-  tools::fill_pattern(client.buffer(), inode, 0, (length + page_size - 1) / page_size);
+inline u64 write_bytes(bench::BenchClient& client, u64 inode, u64 offset, u64 length) {
+  bench::fill_pattern(client.buffer(), inode, 0, (length + page_size - 1) / page_size);
   return client
-      .call(tools::BenchClient::transfer(format::Opcode::write, inode, offset, length,
+      .call(bench::BenchClient::transfer(format::Opcode::write, inode, offset, length,
                                          client.buffer_address(0)),
             "write")
       .result;
 }
 
-inline Content populate(tools::BenchClient& client) {
+inline Content populate(bench::BenchClient& client) {
   Content content;
   const u64 root = format::inode_number_root;
   content.directory = client.make_directory(root, "directory");
@@ -94,7 +94,7 @@ inline Content populate(tools::BenchClient& client) {
 class PoolImage {
  public:
   // `more` is done last, behind populate().
-  explicit PoolImage(const std::function<void(tools::BenchClient&, const PoolImage&)>& more = {}) {
+  explicit PoolImage(const std::function<void(bench::BenchClient&, const PoolImage&)>& more = {}) {
     std::error_code none;
     const bool shared_memory = std::filesystem::is_directory("/dev/shm", none);
     std::string pattern = shared_memory ? "/dev/shm" : std::filesystem::temp_directory_path().string();
@@ -109,7 +109,7 @@ class PoolImage {
     server::PoolServer server(mount_options());
     server.start();
     {
-      tools::BenchClient client(frontend::open_local_session(server, 8 << 20));
+      bench::BenchClient client(frontend::open_local_session(server, 8 << 20));
       content_ = populate(client);
       if (more) more(client, *this);
     }

@@ -10,6 +10,7 @@
 #include <map>
 #include <thread>
 
+#include "bench/client.hpp"
 #include "format/chunk_format.hpp"
 #include "frontend/local_session.hpp"
 #include "server/json_value.hpp"
@@ -19,7 +20,6 @@
 #include "server/tree_walk.hpp"
 #include "support/basic_test_pool.hpp"
 #include "support/test_scale.hpp"
-#include "tools/bench_client.hpp"
 
 namespace gpu4fs::test::scrub_test {
 namespace {
@@ -53,7 +53,7 @@ class ScrubPool : public ::testing::Test {
     options.commit_interval_s = 0;
     server_ = std::make_unique<server::PoolServer>(options);
     server_->start();
-    client_ = std::make_unique<tools::BenchClient>(frontend::open_local_session(*server_, 8 << 20));
+    client_ = std::make_unique<bench::BenchClient>(frontend::open_local_session(*server_, 8 << 20));
   }
   void unmount() {
     client_.reset();
@@ -62,8 +62,8 @@ class ScrubPool : public ::testing::Test {
   }
 
   u64 write(u64 inode, u64 page_count, u64 first_page = 0) {
-    tools::fill_pattern(client_->buffer(), inode, first_page, page_count);
-    client_->call(tools::BenchClient::transfer(format::Opcode::write, inode, first_page * page_size,
+    bench::fill_pattern(client_->buffer(), inode, first_page, page_count);
+    client_->call(bench::BenchClient::transfer(format::Opcode::write, inode, first_page * page_size,
                                                page_count * page_size, client_->buffer_address(0)),
                   "write");
     return inode;
@@ -148,7 +148,7 @@ class ScrubPool : public ::testing::Test {
   DeviceFolder folder_;
   std::vector<std::string> paths_;
   std::unique_ptr<server::PoolServer> server_;
-  std::unique_ptr<tools::BenchClient> client_;
+  std::unique_ptr<bench::BenchClient> client_;
 };
 
 TEST_F(ScrubPool, ASoundPoolIsSound) {
@@ -200,7 +200,7 @@ TEST_F(ScrubPool, ReadingNamesTheFileToo) {
   const u64 file = write(client_->create(root, "read me"), 40);
   checkpoint();
   damage(blocks(file, format::BlockKind::content)[13]);
-  EXPECT_THROW(client_->call(tools::BenchClient::transfer(format::Opcode::read, file, 0, 40 * page_size,
+  EXPECT_THROW(client_->call(bench::BenchClient::transfer(format::Opcode::read, file, 0, 40 * page_size,
                                                           client_->buffer_address(0)), "read"),
                std::runtime_error);
   const std::map<std::string, u64> expected{{"/read me", 1}};
@@ -300,8 +300,8 @@ TEST_F(ScrubPool, BusyPoolsRaiseNoAlarm) {
   const u32 rounds = scaled(4000);
   std::atomic<u32> rounds_done{0};
   std::thread writer([&] {
-    tools::BenchClient client(frontend::open_local_session(*server_, 8 << 20));
-    tools::fill_pattern(client.buffer(), 1, 0, 64);
+    bench::BenchClient client(frontend::open_local_session(*server_, 8 << 20));
+    bench::fill_pattern(client.buffer(), 1, 0, 64);
     for (u32 round = 0; round < rounds; ++round) {
       const std::string name = "busy" + std::to_string(round % 7);
       const u64 inode = client.create(root, name);
@@ -311,7 +311,7 @@ TEST_F(ScrubPool, BusyPoolsRaiseNoAlarm) {
       allocate.length = 100 * page_size;
       if (round % 2 == 0) client.call(allocate, "fallocate");
       for (u32 i = 0; i < 40; ++i) {
-        client.call(tools::BenchClient::transfer(format::Opcode::write, inode, (i * 977) % 50000, 9000,
+        client.call(bench::BenchClient::transfer(format::Opcode::write, inode, (i * 977) % 50000, 9000,
                                                  client.buffer_address(i * 8)), "write");
       }
       if (round % 5 == 0) client.sync();

@@ -3,9 +3,9 @@
 
 #include <stdexcept>
 
+#include "base/host/size_text.hpp"
 #include "tools/json.hpp"
 #include "tools/json_value.hpp"
-#include "tools/size_text.hpp"
 
 namespace gpu4fs::tools {
 namespace {

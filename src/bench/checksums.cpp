@@ -1,0 +1,81 @@
+// What checksums of data cost: the same files on a pool with and on one without, in turn.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/limits.hpp"
+#include "bench/parts.hpp"
+#include "bench/pool.hpp"
+#include "server/pool_error.hpp"
+
+namespace gpu4fs::bench {
+
+namespace {
+
+constexpr double ratio_min = 0.9;
+constexpr u32 files_max = 4;
+
+struct Rates {
+  std::vector<double> write;
+  std::vector<double> read;
+};
+
+// Each mount has memory to register with the GPU, or page by page with the CPU, when it is first used. Pools with
+// checksums use more of it before they come back to the same pages, so all of it is used first.
+void add_round(const BenchScale& scale, const Limits& limits, server::ServerOptions options, const MemoryPool& pool,
+               BenchResult& result, Rates& rates) {
+  options.device_paths = pool.paths();
+  server::PoolServer server(options);
+  server.start();
+  {
+    BenchResult unused;
+    BenchContext warm_up{server, scale, limits, server.uses_gpu(), unused};
+    bench_first_touch(warm_up);
+    BenchContext context{server, scale, limits, server.uses_gpu(), result};
+    const FileRates round = measure_files(context, std::min(files_max, scale.file_count));
+    rates.write.insert(rates.write.end(), round.write_gb_per_s.begin(), round.write_gb_per_s.end());
+    rates.read.insert(rates.read.end(), round.read_gb_per_s.begin(), round.read_gb_per_s.end());
+  }
+  if (!server.stop()) throw server::PoolError(Status::io_error, "the last checkpoint failed");
+}
+
+void add_row(BenchResult& result, const char* name, const BenchScale& scale, const std::vector<double>& with,
+             const std::vector<double>& without) {
+  BenchRow row;
+  row.name = fmt::format("checksums-{}", name);
+  row.what = fmt::format("{} {} files of {} MiB with checksums of data", name, std::min(files_max, scale.file_count),
+                         scale.file_bytes >> 20);
+  row.unit = "GB/s";
+  set_samples(row, with);
+  BenchRow limit;
+  set_samples(limit, without);
+  row.limit = limit.value;
+  row.limit_what = "without them";
+  row.requirement = Requirement::at_least;
+  row.required = ratio_min;
+  result.rows.push_back(std::move(row));
+}
+
+}  // namespace
+
+void bench_checksums(const BenchScale& scale, const Limits& limits, const server::ServerOptions& options,
+                     BenchResult& result) {
+  BenchScale each = scale;
+  each.repeats = 2;
+  const u32 rounds = scale.repeats;
+  const MemoryPool checked(scale.device_bytes / 2, true);
+  const MemoryPool unchecked(scale.device_bytes / 2, false);
+  Rates with;
+  Rates without;
+  for (u32 round = 0; round < rounds; ++round) {
+    add_round(each, limits, options, checked, result, with);
+    add_round(each, limits, options, unchecked, result, without);
+  }
+  add_row(result, "write", scale, with.write, without.write);
+  add_row(result, "read", scale, with.read, without.read);
+}
+
+}  // namespace gpu4fs::bench

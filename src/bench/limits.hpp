@@ -1,0 +1,58 @@
+// What the GPU can do at best: bare kernels and allocations that the benchmark holds the engine
+// against. Host only; without CUDA in the build gpu_problem() says so and nothing else may be
+// called.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/types.hpp"
+#include "bench/rows.hpp"
+
+namespace gpu4fs::bench {
+
+// Why GPU limits cannot be measured, "" if they can.
+std::string gpu_problem();
+
+enum class CopyPath { host_to_host, host_to_device, device_to_host };
+
+// Zero-copy kernels: the GPU's threads load from one registered buffer and store to another, four
+// 16-byte loads in flight a thread, 8 blocks of 1024 threads, as many as the engine may use.
+// Buffers are shared memory (memfd), registered and touched beforehand, or VRAM. Throws
+// std::runtime_error.
+class GpuLimits {
+ public:
+  explicit GpuLimits(u64 length_bytes);
+  ~GpuLimits();
+  GpuLimits(const GpuLimits&) = delete;
+  GpuLimits& operator=(const GpuLimits&) = delete;
+
+  // Seconds for one pass over the buffer, timed by the host around launch and completion. The
+  // result is compared byte by byte with the source afterwards.
+  double copy_seconds(CopyPath path);
+  // The same for writing rows from host memory to host memory; `extra` is what second copies and parities must be
+  // then, `extra_bytes` of it.
+  double row_seconds(const RowShape& shape, const u8* extra, u64 extra_bytes);
+  // Of the source, for computing that.
+  const u8* source() const;
+
+ private:
+  struct Buffers;
+  std::unique_ptr<Buffers> buffers_;
+};
+
+// VRAM for a session.
+void* allocate_device(u64 length_bytes);
+void free_device(void* memory);
+void copy_from_device(void* host, const void* device, u64 length_bytes);
+void zero_device(void* device, u64 length_bytes);
+
+struct ProcessorCount {
+  u32 total;
+  u32 free;  // took a whole block of a probe kernel at once
+};
+// Multiprocessors of the GPU on which no other kernel has a block: a probe wants each of them
+// whole.
+ProcessorCount count_free_processors();
+
+}  // namespace gpu4fs::bench

@@ -1,0 +1,45 @@
+// The subcommands of `gpu4fs bench`. Private to the tools.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace gpu4fs::bench {
+
+struct BenchRunOptions {
+  std::string engine = "auto";
+  std::string output;
+  std::string step;  // size text; empty: the default
+  bool quick = false;
+  std::vector<std::string> only;    // parts to run; empty: all
+  std::vector<std::string> levels;  // of the pools with redundancy; empty: all
+};
+int bench_run(const BenchRunOptions& options);
+
+struct BenchFuseOptions {
+  std::vector<std::string> peers;  // programs; empty: built from libfuse's examples
+  std::string folder;              // for pool and peer data, default /dev/shm
+  std::string output;
+  bool quick = false;
+};
+int bench_fuse(const BenchFuseOptions& options);
+
+struct BenchProgramsOptions {
+  std::string folder;  // for pool and peer data, default /dev/shm
+  std::string output;
+  bool quick = false;
+  std::vector<std::string> only;  // parts to run; empty: all
+};
+int bench_programs(const BenchProgramsOptions& options);
+
+struct BenchBtrfsOptions {
+  std::string folder;  // for pool and peer data, default /dev/shm
+  std::string output;
+  bool quick = false;
+  std::vector<std::string> only;  // parts to run: mount, ring; empty: both
+};
+int bench_btrfs(const BenchBtrfsOptions& options);
+
+int bench_report(const std::vector<std::string>& paths);
+
+}  // namespace gpu4fs::bench

@@ -1,0 +1,25 @@
+// The verbs of the gpu4fs program, each in a source file of its own; main.cpp has the table.
+#pragma once
+
+#include "cli/verb.hpp"
+
+namespace gpu4fs::tools {
+
+extern const cli::Verb mkfs_verb;
+extern const cli::Verb mount_verb;
+extern const cli::Verb umount_verb;
+extern const cli::Verb info_verb;
+extern const cli::Verb df_verb;
+extern const cli::Verb set_profile_verb;
+extern const cli::Verb convert_verb;
+extern const cli::Verb defragment_verb;
+extern const cli::Verb dump_verb;
+extern const cli::Verb fsck_verb;
+extern const cli::Verb doctor_verb;
+extern const cli::Verb scrub_verb;
+extern const cli::Verb device_verb;
+extern const cli::Verb balance_verb;
+extern const cli::Verb status_verb;
+extern const cli::Verb bench_verb;
+
+}  // namespace gpu4fs::tools
