@@ -35,10 +35,19 @@ trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
+# step TEXT: what is done now, of how many steps.
+step_number=0
+step_count=7
+step() {
+    step_number=$((step_number + 1))
+    echo "demo: [$step_number/$step_count] $1"
+}
+
 now() { date +%s.%N; }
 seconds() { echo "$1 $2" | awk '{ printf "%.2f", $2 - $1 }'; }
 rate() { echo "$1 $2" | awk '{ printf "%.0f", $1 / 1e6 / ($2 > 0.001 ? $2 : 0.001) }'; }
 
+step "choosing folders of this machine with $bytes_min bytes and $files_min files or more"
 # Folders of this machine until both minima are reached, as lines of names without blanks.
 sources=
 bytes=0
@@ -85,6 +94,8 @@ PYTHON
     echo "demo: only the CPU engine is used: $why"
 fi
 
+[ "$engines" = cpu ] || step_count=13
+
 # Links, odd names and modes, which a folder of the system may lack.
 extra=$work/extra
 mkdir -p "$extra/sub/deep" "$extra/empty"
@@ -115,22 +126,28 @@ run_engine() {
     devices=$work/device0:$work/device1:$work/device2:$work/device3
     mountpoint=$work/mount
     mkdir -p "$mountpoint"
+    step "engine $engine: making a pool of four devices and mounting it"
     "$gpu4fs" mkfs -q -f --size "$device_bytes" --label demo "$devices"
     "$gpu4fs" mount -o "engine=$engine" "$devices" "$mountpoint"
     mounted=$mountpoint
+    step "engine $engine: copying $files files with $bytes bytes into it:$sources"
     began=$(now)
     for folder in $sources "$extra"; do
         cp -a "$folder" "$mountpoint/$(echo "$folder" | tr / _)"
     done
     sync -f "$mountpoint"
     copied=$(now)
+    step "engine $engine: comparing every byte, name, mode, time and link"
     compare_all
     compared=$(now)
+    step "engine $engine: unmounting and checking the pool"
     "$gpu4fs" umount "$mountpoint"
     mounted=
     "$gpu4fs" fsck "$devices"
+    step "engine $engine: mounting it again"
     "$gpu4fs" mount -o "engine=$engine" "$devices" "$mountpoint"
     mounted=$mountpoint
+    step "engine $engine: comparing again"
     remounted=$(now)
     compare_all
     ended=$(now)
