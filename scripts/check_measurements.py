@@ -25,6 +25,7 @@ import sys
 import tempfile
 
 PAGE = "docs/measurements.md"
+DURABILITY = "docs/internals/durability.md"
 RESULTS = "bench/results"
 BLOCK = re.compile(r"^<!-- (table|compare|sweep|summary)([^\n]*) -->\n(.*?)^<!-- end -->$", re.M | re.S)
 
@@ -37,10 +38,10 @@ PHRASES = [
     ("README.md", "{:.0f} us for a read of 4 KiB", [("run-cuda-h200.json", "read-4k-p50", "median")]),
     ("README.md", "writes {:.2f} GB/s and reads {:.2f} GB/s",
      [("fuse-cpu.json", "fuse-write-passthrough", "median"), ("fuse-cpu.json", "fuse-read-passthrough", "median")]),
-    ("docs/durability.md", "{:.0f} us on the GPU engine", [("run-cuda-h200.json", "append-fsync-p50", "median")]),
-    ("docs/durability.md", "{:.0f} times the rate of one", [("run-cuda-h200.json", "append-fsync-rate", "ratio")]),
-    ("docs/durability.md", "{:.2f} of the host-to-VRAM limit", [("run-cuda-h200.json", "scrub", "ratio")]),
-    ("docs/durability.md", "{:.2f} s", [("run-cuda-h200.json", "recovery-256m", "median")]),
+    (DURABILITY, "{:.0f} us on the GPU engine", [("run-cuda-h200.json", "append-fsync-p50", "median")]),
+    (DURABILITY, "{:.0f} times the rate of one", [("run-cuda-h200.json", "append-fsync-rate", "ratio")]),
+    (DURABILITY, "{:.2f} of the host-to-VRAM limit", [("run-cuda-h200.json", "scrub", "ratio")]),
+    (DURABILITY, "{:.2f} s", [("run-cuda-h200.json", "recovery-256m", "median")]),
 ]
 
 
