@@ -139,7 +139,7 @@ if(gpu4fs_system_sources)
 endif()
 
 if(NOT GPU4FS_SANITIZE)
-  foreach(check IN ITEMS layers style)
+  foreach(check IN ITEMS docs layers measurements style)
     gpu4fs_register_test(check.${check} source
       python3 ${PROJECT_SOURCE_DIR}/scripts/check_${check}.py)
     gpu4fs_register_test(check.${check}.canary source

@@ -3,11 +3,12 @@
 // load_shared_16 and store_shared_16 are for memory that the other processor accesses at the same
 // moment: one access, never torn, relaxed. Self-validating structures (a sequence number in every
 // 16 bytes) rely on that.
-//   x86-64:  movdqa, atomic on every processor with AVX (Intel SDM volume 3, 9.1.1; AMD APM
-//            volume 2, 7.3.2)
-//   GPU:     ld and st.relaxed.sys.b128 (PTX ISA 8.3), past the L1 cache
-//   others:  and under ThreadSanitizer the 16-byte __atomic built-ins, which may lock inside a
-//            process
+//
+//   x86-64           movdqa, atomic on every processor with AVX (Intel SDM volume 3, 9.1.1; AMD APM volume 2, 7.3.2)
+//   GPU              ld and st.relaxed.sys.b128 (PTX ISA 8.3), past the L1 cache
+//   others           the 16-byte __atomic built-ins, which may lock inside a process
+//   ThreadSanitizer  the same built-ins
+//
 // load_stream_16 and store_stream_16 are for bulk data that someone else may have written before a
 // synchronisation or that is used once: not kept in the GPU's L1. The loads are volatile: the
 // compiler reads once and never again, which the handling of memory that a client can change at

@@ -99,7 +99,8 @@
 
 namespace gpu4fs {
 
-// The values are not stable across versions; the ring carries -to_errno(), the log carries names.
+// The ring carries the value, so the order of the list belongs to the wire's version (docs/wire.md). Logs and
+// messages carry names.
 enum class [[nodiscard]] Status : u32{
 #define GPU4FS_STATUS_ENUM(name, parent, sentence) name,
     GPU4FS_STATUS_LIST(GPU4FS_STATUS_ENUM)

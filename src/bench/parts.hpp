@@ -24,7 +24,7 @@ struct BenchScale {
   u64 step_bytes = 0;  // of one command that moves a part of a large file; 0: command_bytes() says
 
   // A file is one command, as of a program that writes it with one call; commands that write the same file follow each
-  // other, so that smaller ones leave the engine idle in between (docs/architecture.md).
+  // other, so that smaller ones leave the engine idle in between (docs/internals/architecture.md).
   constexpr u64 command_bytes() const { return step_bytes != 0 ? step_bytes : 256ull << 20; }
   // Unless the user said how large.
   constexpr BenchScale with_commands_of(u64 bytes) const {

@@ -1,4 +1,5 @@
-// Block pointers of format version 1 (thesis Maucher 2022, section 4.2.1, widened by design section 5).
+// Block pointers of format version 1 (docs/internals/format.md, section 6). The thesis' pointers (Maucher 2022, section
+// 4.2.1) are the model.
 //
 // A pointer is one little-endian 64-bit word. All blocks are aligned to at least 128 bytes, so the
 // seven low bits are free for tags:

@@ -1,4 +1,5 @@
-// Operation log of format version 1: what committed after the newest checkpoint (design sections 5 and 6).
+// Operation log of format version 1: what committed after the newest checkpoint
+// (docs/internals/format.md, section 11).
 //
 // The log is one sequence of records. A record's place in it is its log sequence number (LSN), a count of bytes
 // that never goes back during a pool's life; records follow each other without gaps. The record with LSN n lies

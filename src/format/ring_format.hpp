@@ -3,7 +3,7 @@
 // A ring of `depth` slots (a power of two) serves one producer. Slot i of lap n holds the command of
 // position p = n * depth + i. A descriptor is 128 bytes in eight 16-byte units {value u64, word u32,
 // sequence u32}; every unit carries sequence_of(p), so that one read over the bus fetches and validates
-// it (design section 3: self-validating slots) and no tail index is shared. Each 16-byte unit is written
+// it and no tail index is shared (docs/wire.md). Each 16-byte unit is written
 // and read in one access. The completion of position p is one such unit at the same slot index. A
 // producer reuses a slot after it has seen the slot's completion.
 //

@@ -1,7 +1,7 @@
 // The file system's state in engine memory. FileSystem is the root; everything it points to is allocated
 // at mount and never moves.
 //
-// Rules of concurrency (docs/architecture.md has the whole argument):
+// Rules of concurrency (docs/internals/architecture.md has the whole argument):
 //  - A command's handler runs in steps. Within one step the frames (metadata pages) it has found stay
 //    where they are; across steps only locks, allocations and reservations hold.
 //  - An inode, its map pages, its directory pages and its attribute page are read under the inode's

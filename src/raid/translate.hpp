@@ -1,4 +1,4 @@
-// From a logical address to memory (design section 5, "Logical space and chunks").
+// From a logical address to memory (docs/internals/format.md, section 4, "Translating").
 //
 // Translation takes one look into the granule table. Addresses come from block pointers on the
 // medium, so what is wrong with them is a Status; the columns were checked against their devices

@@ -5,7 +5,7 @@
 //   completion_offset   depth * 16 bytes, in a page of its own
 //   data_offset         the data area, region 0 of the session's addresses; page aligned
 //
-// Every word has one writer (design section 3). The engine takes the geometry from the server's copy,
+// Every word has one writer (docs/wire.md). The engine takes the geometry from the server's copy,
 // never from this memory, which the client can change.
 #pragma once
 

@@ -1,5 +1,5 @@
 // What lies in front of a chunk's pages on a device, and the devices' chunk maps: mkfs, growth, the replacement of a
-// device and repair write them (docs/format.md). Host only.
+// device and repair write them (docs/internals/format.md). Host only.
 #pragma once
 
 #include "base/types.hpp"

@@ -1,11 +1,10 @@
 // Puts a device into a mounted pool in place of one that is lost, or that is to go, and has the
 // rebuilder fill it.
 //
-//   replace   another file or block device, with a UUID of its own. So the old one cannot be taken
-//   for it: it is no member
-//             of the pool any more, however fresh its contents are.
-//   rebuild   the stale device itself, which keeps its UUID: superblocks name it as stale until all
-//   it lacks is there.
+//   replace   another file or block device, with a UUID of its own. So the old one cannot be taken for it: it is
+//             no member of the pool any more, however fresh its contents are
+//   rebuild   the stale device itself, which keeps its UUID: superblocks name it as stale until all that it lacks
+//             is there
 //
 // The device is opened, locked, mapped and registered as at the mount. Any thread, one call at a
 // time. Host only.

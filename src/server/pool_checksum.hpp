@@ -8,7 +8,7 @@
 
 namespace gpu4fs::server {
 
-// `T` is a page-sized format structure with a field `checksum`. The seeds are in docs/format.md.
+// `T` is a page-sized format structure with a field `checksum`. The seeds are in docs/internals/format.md.
 template <class T>
 u64 structure_checksum(const T& structure, u64 seed) {
   static_assert(sizeof(T) == 4096);

@@ -3,8 +3,7 @@
 //   Rebuilder rebuilder(setup);
 //   rebuilder.start(job);   // the engine writes the device already
 //   ... pause, resume, set_rate, report ...
-//   rebuilder.stop();       // before the engine stops; what is not done then is done anew after
-//   the next mount
+//   rebuilder.stop();       // before the engine stops; what is not done then is done anew after the next mount
 //
 // Pieces of chunks are filled by commands, several at a time. A round over all chunks leaves what
 // was not in a durable checkpoint yet; so a checkpoint and another round follow, until nothing is

@@ -1,4 +1,4 @@
-"""Inodes, file maps, directories and attributes, after docs/format.md sections 6 to 10."""
+"""Inodes, file maps, directories and attributes, after docs/internals/format.md sections 6 to 10."""
 import dataclasses
 import stat
 import struct
@@ -219,7 +219,7 @@ def parse_attributes(number: int, page: bytes) -> dict:
 
 
 class DirectoryReader:
-    """Walks the hash tree of one directory and checks it (docs/format.md section 9)."""
+    """Walks the hash tree of one directory and checks it (docs/internals/format.md section 9)."""
 
     def __init__(self, file_system: FileSystem, directory: Inode):
         self.fs = file_system

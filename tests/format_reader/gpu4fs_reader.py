@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""An independent reader of gpu4fs pools, written from docs/format.md.
+"""An independent reader of gpu4fs pools, written from docs/internals/format.md.
 
 usage: gpu4fs_reader.py info|list|log|verify DEVICE...
        gpu4fs_reader.py extract FOLDER DEVICE...

@@ -1,7 +1,7 @@
 """Puts files into an empty pool of one device, for tests of readers and checkers.
 
 The writer edits the image in place, without epochs or atomicity, which no real writer may do. Structures are
-packed here by hand from docs/format.md; nothing is shared with the engine.
+packed here by hand from docs/internals/format.md; nothing is shared with the engine.
 """
 import stat
 import struct

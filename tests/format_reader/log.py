@@ -1,4 +1,4 @@
-"""The operation log, after docs/format.md section 11."""
+"""The operation log, after docs/internals/format.md section 11."""
 import dataclasses
 import struct
 

@@ -1,4 +1,4 @@
-"""Devices, superblocks, the chunk tree and translation, after docs/format.md sections 2 to 5."""
+"""Devices, superblocks, the chunk tree and translation, after docs/internals/format.md sections 2 to 5."""
 import dataclasses
 import functools
 import os
@@ -18,7 +18,7 @@ SUPERBLOCK_OFFSETS = (65536, 131072)
 
 
 class FormatError(Exception):
-    """Something on the medium is not as docs/format.md says."""
+    """Something on the medium is not as docs/internals/format.md says."""
 
 
 class SlotPassedOver(FormatError):

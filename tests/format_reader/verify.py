@@ -1,4 +1,4 @@
-"""The checker: docs/format.md section 11. Collects problems instead of stopping at the first."""
+"""The checker: docs/internals/format.md section 11. Collects problems instead of stopping at the first."""
 import stat
 import struct
 

@@ -163,7 +163,7 @@ class Actor {
 
   // An operation on contents that failed may have changed a part of the file, and so may a series of commits that a crash
   // cut, under way or ended and not promised: fallocate, a write where space is tight, a change of size and more
-  // (docs/durability.md). Before matches() and survive().
+  // (docs/internals/durability.md). Before matches() and survive().
   void consider_mixtures(FileClient& client) {
     mixtures_.clear();
     for (u64 i = promised_; i < steps_.size(); ++i) {

@@ -1,4 +1,4 @@
-// Random operations against a POSIX model, compared after each (design section 11).
+// Random operations against a POSIX model, compared after each.
 //
 // A failure prints the seed and the number of steps, which with the same binary repeat it:
 //     GPU4FS_MODEL_SEED=7 GPU4FS_MODEL_STEPS=123 gpu4fs_model_random_walk_test --gtest_filter=...

@@ -1,5 +1,5 @@
 // Random operations against a POSIX model with a sync every few of them and a crash every few more: what a mount
-// recovers from the operation log is the state as of the last sync (design section 6).
+// recovers from the operation log is the state as of the last sync.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,5 +1,5 @@
 // What survives the loss of everything in memory is a prefix of history that includes every acknowledged
-// fsync, however many clients work while checkpoints cut their operations (design section 6).
+// fsync, however many clients work while checkpoints cut their operations.
 //
 // Each action takes a stamp before it is submitted and one after it completed, from one counter. If an
 // action survived, everything that had completed before it was submitted must have survived too.

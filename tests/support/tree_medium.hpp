@@ -61,7 +61,7 @@ inline bool is_equal(const server::OpenedChunk& a, const server::OpenedChunk& b)
          std::memcmp(a.columns.data(), b.columns.data(), a.columns.size() * 8) == 0;
 }
 
-// Reads a tree from the bytes of one replica, by docs/format.md.
+// Reads a tree from the bytes of one replica, by docs/internals/format.md.
 class TreeChecker {
  public:
   TreeChecker(const TreeMedium& medium, u32 replica, const server::TreeRoot& root, u64 epoch)

@@ -6,10 +6,9 @@
 // as its layers want it:
 //
 //   read    layers may fail it, then may change the bytes of the medium that are about to be read
-//   write   layers may fail it. When the bytes are stored, they pass the layers from the top to the
-//   bottom, each of
-//           which hands on what it was given, or less, or something else, or elsewhere. Then the
-//           range gets its old bytes back and what arrived at the bottom is stored
+//   write   layers may fail it. When the bytes are stored, they pass the layers from the top to the bottom, each of
+//           which hands on what it was given, or less, or something else, or elsewhere. Then the range gets its old
+//           bytes back and what arrived at the bottom is stored
 //   flush   layers may fail it, and are told when it is done
 //
 // So `record` above `fault` records what was meant, below it what reached the medium. Files that

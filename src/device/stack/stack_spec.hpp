@@ -1,10 +1,9 @@
 // Devices with stacks as they are named on command lines and in tables of file systems:
 //
-//   PATH                     a device; a stack only if it begins with the name of a layer and '=':
-//   ./record=x is a path record=LOGFILE:DEVICE    writes and flushes of DEVICE go into LOGFILE
-//   (device/stack/write_log.hpp) fault=RULES:DEVICE       DEVICE with faults
-//   (device/stack/fault_layer.hpp) null=SIZE:               reads zeros, forgets writes; SIZE in
-//   bytes, or with K, M, G; no path behind it
+//   PATH                     a device; a stack only if it begins with the name of a layer and '=': ./record=x is a path
+//   record=LOGFILE:DEVICE    writes and flushes of DEVICE go into LOGFILE (device/stack/write_log.hpp)
+//   fault=RULES:DEVICE       DEVICE with faults (device/stack/fault_layer.hpp)
+//   null=SIZE:               reads zeros, forgets writes; SIZE in bytes, or with K, M, G; no path follows
 //
 // DEVICE may itself have a stack. Arguments cannot contain colons. In lists of devices, which have
 // colons too, the colon behind a layer's argument separates nothing.

@@ -1,4 +1,4 @@
-// check: every directory, page by page and name by name (docs/format.md, section 9).
+// check: every directory, page by page and name by name (docs/internals/format.md, section 9).
 //
 // A task is a page of the inode file; one directory is one worker's. Names are counted at the inodes that they lead
 // to. Whatever is wrong with a directory is one record: the caller looks at it by itself and says what it is.

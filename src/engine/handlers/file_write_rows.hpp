@@ -1,5 +1,6 @@
 // Rounds of a write whose pages are of one row that others have pages of: how a class with parities is used up when no
-// whole stripe of it is left (docs/raid.md; fs/space/partial_stripes.hpp says which rows, raid/row_replacement.hpp how).
+// whole stripe of it is left (docs/internals/raid.md; fs/space/partial_stripes.hpp says which rows,
+// raid/row_replacement.hpp how).
 //
 //   plan      pages are lent; they and the row's new parities are put together in engine memory, and become a record of
 //             the log, inside the commit gate

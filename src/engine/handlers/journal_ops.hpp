@@ -35,7 +35,8 @@ inline constexpr u32 checkpoint_mask_forced = 2;  // also when nothing has chang
 
 struct CheckpointScratch {
   u64 epoch;       // being written
-  u32 fanned_out;  // the tasks of this stage were fanned out and have ended
+  // Set when this stage begins to wait for its tasks, a flush or the server's growth; found set, the wait has ended.
+  u32 fanned_out;
   u32 started;
   u64 pause_begin_ns;
   u64 stamp;       // of its superblocks

@@ -1,4 +1,4 @@
-// What fsync and sync do (design section 6, "Op log").
+// What fsync and sync do (docs/internals/architecture.md, section 5, "The operation log").
 //
 // The command takes the log's end as its goal. Whoever finds nobody writing the log writes it up to there, or
 // further if more is complete by then, and has the devices flushed; the others wait for it (engine/log_flush.hpp).

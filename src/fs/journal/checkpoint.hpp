@@ -1,4 +1,4 @@
-// Checkpoints: how the changes of an epoch reach the medium (design section 6).
+// Checkpoints: how the changes of an epoch reach the medium (docs/internals/architecture.md, section 5).
 //
 // A checkpoint is a command of the engine that goes through these steps; what is named "task" runs on
 // many workers at once.

@@ -1,5 +1,5 @@
-// The operation log: what a command did, so that it survives a crash before the next checkpoint (design
-// section 6; format/log_format.hpp has the bytes).
+// The operation log: what a command did, so that it survives a crash before the next checkpoint
+// (docs/internals/architecture.md, section 5; format/log_format.hpp has the bytes).
 //
 // There is one sequence of records. Taking a place in it is one compare-exchange of `tail` inside the commit
 // gate, under the operation's locks, so the order of records is an order in which the operations can have

@@ -1,4 +1,5 @@
-// The file map's terms: runs, places, costs, and the rules a slot must obey (design section 5).
+// The file map's terms: runs, places, costs, and the rules a slot must obey (docs/internals/format.md,
+// section 7).
 //
 // A regular file's map is a radix tree of fan-out 512. A slot of level l spans 512^l pages and is a hole,
 // a direct block of exactly that span (levels 0 to 2: 4 KiB, 2 MiB, 1 GiB) or an indirect block, which is

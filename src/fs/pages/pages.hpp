@@ -2,7 +2,8 @@
 //
 // Every page of a directory, of the inode file and the bitmap files, every indirect block of a file map
 // and every attribute page lives in a frame while it is used. Frames hold the truth: the medium is
-// brought up to date by a checkpoint only, which writes dirty frames to new places (design section 6).
+// brought up to date by a checkpoint only, which writes dirty frames to new places (docs/internals/architecture.md,
+// section 4).
 //
 // Invariants:
 //  - a resident page's ancestors (map pages up to the inode page, and that page's up to inode 0) are

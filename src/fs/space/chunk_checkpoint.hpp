@@ -1,4 +1,4 @@
-// A chunk's part in a checkpoint (design section 6, "Epochs"): snapshot, write, publish.
+// A chunk's part in a checkpoint (docs/internals/architecture.md, section 5): snapshot, write, publish.
 //
 //            committed   stable            freed_now   freed_old        staged
 // snapshot   (copied)    |= committed      = 0         |= freed_now     = committed

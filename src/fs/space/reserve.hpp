@@ -1,4 +1,5 @@
-// Reserving space: where running out of it becomes an answer (design section 6, "Allocator").
+// Reserving space: where running out of it becomes an answer (docs/internals/architecture.md,
+// section 5, "Space").
 //
 // A command promises itself pages while it prepares; from then on allocate_run() always has one for
 // it. Plain functions, called by one rank.

@@ -4,13 +4,10 @@
 // those of the file system, and those that commands have allocated and not yet committed. From then
 // on what is written goes to those devices as well, so nothing else has to be remembered, with two
 // exceptions:
-//   - a page that a rebuild may just be copying is written where it stands, which only unwritten
-//   blocks of chunks
-//     without parities are: the copy may be older and come later, so the writer sets the bit again
-//     behind its write;
-//   - a page is added to a parity that has not been rebuilt: it is not known what stands there, so
-//   it is left as it
-//     is, and the page's bit is set.
+//   - a page is written where it stands while a rebuild may be copying it. Only unwritten blocks of chunks without
+//     parities are. The copy may be older and come later, so the writer sets the bit again after its write;
+//   - a page is added to a parity that has not been rebuilt. Nobody knows what stands there, so the parity is left as
+//     it is, and the page's bit is set.
 // Of chunks with parities a row is what is rebuilt: while no page of it has its bit, all that the
 // devices hold of it is right, save rows whose stripe is free. There the bits change under the
 // row's lock.

@@ -1,4 +1,5 @@
-// Recovery: brings a pool from the newest checkpoint to the end of its operation log (design section 6). Host only.
+// Recovery: brings a pool from the newest checkpoint to the end of its operation log (docs/internals/durability.md).
+// Host only.
 //
 // It runs on a CPU engine, whichever engine the mount uses afterwards: operations are carried out again one after
 // the other, a chain in which each needs the one before. Everything it writes lies in pages that neither the

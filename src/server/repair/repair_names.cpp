@@ -297,7 +297,7 @@ class NamesRepair {
   u64 lost_and_found_ = 0;
 };
 
-// Builds the hash tree of docs/format.md, section 9.
+// Builds the hash tree of docs/internals/format.md, section 9.
 class DirectoryBuilder {
  public:
   explicit DirectoryBuilder(const std::vector<Name>& names) : names_(names) {
