@@ -87,6 +87,7 @@ endif()
 find_program(GPU4FS_CCACHE_PROGRAM ccache)
 if(GPU4FS_CCACHE AND GPU4FS_CCACHE_PROGRAM)
   # Without the working directory in the hash all build folders share their results.
-  set(GPU4FS_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_NOHASHDIR=1 ${GPU4FS_CCACHE_PROGRAM})
+  set(GPU4FS_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_NOHASHDIR=1
+    CCACHE_SLOPPINESS=pch_defines,time_macros ${GPU4FS_CCACHE_PROGRAM})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${GPU4FS_LAUNCHER})
 endif()
