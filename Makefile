@@ -31,13 +31,15 @@ test: setup
 demo: $(if $(wildcard /dev/nvidiactl),cuda,build)
 	@scripts/demo.sh
 
-# States in which crashes may leave a pool: N random histories beside the fixed ones, from SEED on.
+# States in which crashes may leave a pool: N random histories beside the fixed ones, from CRASH_SEED on, which is another
+# number each time; SEED=number chooses it. The number is printed, and the id of a failure is enough to repeat it.
 N ?= 2000
 SEED ?= 1
+CRASH_SEED := $(if $(filter file,$(origin SEED)),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '),$(SEED))
 crash-explore: setup-cpu
 	cmake --preset release
 	cmake --build --preset release -j $(JOBS) --target gpu4fs_system_test
-	GPU4FS_CRASH_RANDOM=$(N) GPU4FS_CRASH_SEED=$(SEED) GPU4FS_CRASH_SECONDS=1000000 build/release/gpu4fs_system_test \
+	GPU4FS_CRASH_RANDOM=$(N) GPU4FS_CRASH_SEED=$(CRASH_SEED) GPU4FS_CRASH_SECONDS=1000000 build/release/gpu4fs_system_test \
 	    --gtest_filter='CrashExplorerTest.*:*/CrashExplorerTest.*'
 
 # The same for pools with redundancy that lose devices at each of those states; takes hours.

@@ -33,6 +33,10 @@ mkdir -p build/test
 for preset in cuda asan tsan; do
     echo "subdirs(\"$root/build/$preset\")"
 done >build/test/CTestTestfile.cmake
+# Other crashes at every run. A failure's id repeats it; the seed repeats the run.
+GPU4FS_CRASH_SEED=${GPU4FS_CRASH_SEED:-$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}
+export GPU4FS_CRASH_SEED
+echo "== crash explorer: random histories from GPU4FS_CRASH_SEED=$GPU4FS_CRASH_SEED on"
 # Of a test program that fails the failures are shown, not what passed before them.
 export GTEST_BRIEF=1
 exec ctest --test-dir build/test --output-on-failure --no-label-summary -j "$jobs" "$@"

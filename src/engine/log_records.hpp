@@ -64,15 +64,27 @@ GPU4FS_FN GPU4FS_NOINLINE void append_record(Group g, Engine& engine, CommandSta
   });
 }
 
-// Gate. The record names the command's extents, whose pages hold data (or nothing: `unwritten`).
+// Gate. The record names the command's extents, whose pages hold data.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void append_extent_record(Group g, Engine& engine, CommandState& c, format::LogRecord record,
-                                                    bool unwritten) {
+GPU4FS_FN GPU4FS_NOINLINE void append_extent_record(Group g, Engine& engine, CommandState& c, format::LogRecord record) {
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
   record.extent_count = static_cast<u16>(c.extent_count);
-  const u32 flags = unwritten ? u32{format::log_extent_unwritten} : 0u;
   fs::append_log(g, engine.fs, c.operation, record,
-                 fs::LogPayload{c.names, nullptr, c.extents, extent_in_place_bit, flags});
+                 fs::LogPayload{c.names, nullptr, c.extents, extent_in_place_bit, 0});
+  serial(g, [&] {
+    if (fs::log_wants_checkpoint(engine.fs.log)) request_checkpoint(engine, 0);
+  });
+}
+
+// Gate. The record names c.extents[first, + count), unwritten blocks at the pages of their rounds.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void append_unwritten_record(Group g, Engine& engine, CommandState& c,
+                                                       format::LogRecord record, u32 first, u32 count) {
+  GPU4FS_CHECK_EQ(c.in_gate, 1u);
+  GPU4FS_CHECK_LE(first + count, c.extent_count);
+  record.extent_count = static_cast<u16>(count);
+  fs::append_log(g, engine.fs, c.operation, record,
+                 fs::LogPayload{c.names, nullptr, c.extents + first, extent_in_place_bit, format::log_extent_unwritten});
   serial(g, [&] {
     if (fs::log_wants_checkpoint(engine.fs.log)) request_checkpoint(engine, 0);
   });

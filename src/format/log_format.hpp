@@ -45,14 +45,16 @@ enum class LogOpcode : std::uint16_t {
   rename,            // the name in directory `inode` becomes the second name in `second_inode`; mask: RENAME_*
   write_bytes,       // data to byte `offset` of the file
   write_extents,     // bytes [offset, offset + size) of the file lie in the extents, whole pages from that of `offset` on
-  allocate,          // the extents are unwritten blocks of the file, from the page of `offset` on
+  allocate,          // read only: the extents are unwritten blocks of the file, from the page of `offset` on
   set_size,          // the file has `size` bytes
   zero_range,        // `size` bytes from `offset` on read as zeros; whole pages are a hole
-  set_inode,         // mask: SetAttributeMask without size; data: AttributeRecord
+  set_inode,         // mask: SetAttributeMask; data: AttributeRecord
   set_attribute,     // extended attribute: name, data: value; mask as in the command
   remove_attribute,  // extended attribute: name
   reclaim,           // the orphan is free
   row,               // a row of pages with parities is written, see below
+  fallocate,         // mode: FALLOC_FL_* of bytes [offset, offset + size); mask: LogAllocateMask; the extents are unwritten
+                     // blocks of the file, each from its page on
   count,
 };
 
@@ -63,6 +65,11 @@ enum class LogOpcode : std::uint16_t {
 //   second_inode   slots that the row's parities sum up from then on, these included
 //   data           those pages, lowest slot first, then all parities of the row
 //   inode          the file that the pages are meant for; a record of its own makes them the file's
+
+// LogOpcode::fallocate, in `mask`.
+enum LogAllocateMask : std::uint32_t {
+  log_allocate_part = 1,  // more of the operation follows: the file's size and mode stay
+};
 
 // All fields little-endian; those that the operation does not use are zero.
 struct LogRecord {
@@ -106,7 +113,7 @@ struct LogExtent {
   std::uint64_t digest;      // page_digest() summed over the pages, 0 if unwritten
   std::uint32_t page_count;
   std::uint32_t flags;       // LogExtentFlags
-  std::uint64_t reserved;
+  std::uint64_t page;        // LogOpcode::fallocate: the first one's, counted from the page of the record's `offset`; else 0
 };
 static_assert(sizeof(LogExtent) == 32);
 

@@ -188,7 +188,9 @@ class CrashExplorer {
       if (moment > 0) medium.follow(moment - 1);
       const bool chosen = !options_.only.empty() || random.next() % (end + 1) < moment_count;
       if (!chosen || !medium.has_volatile()) continue;
-      for (u64 variant = random.next() % 2; variant < 4; variant += 2) {
+      const u64 first = random.next() % 2;
+      const u64 step = options_.only.empty() ? 2 : 1;
+      for (u64 variant = options_.only.empty() ? first : 0; variant < 4; variant += step) {
         medium.build(moment * 1000 + variant, variant);
         ++counts_.cut;
         CrashPool pool(image, nullptr, current_id().c_str());

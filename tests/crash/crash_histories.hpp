@@ -2,7 +2,9 @@
 // full pool do in between, and random ones.
 #pragma once
 
+#include <charconv>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -53,6 +55,32 @@ inline const std::vector<NamedStep>& content_steps() {
       {"fallocate", [](CrashWriter& w) { w.on_file(Opcode::fallocate, "a", 0, 5 * page_size); }},
       {"punch", [](CrashWriter& w) { w.on_file(Opcode::fallocate, "h", 100, 2 * page_size, 3); }},
       {"zero_range", [](CrashWriter& w) { w.on_file(Opcode::fallocate, "h", page_size, page_size, 0x10); }},
+      {"zero_unaligned", [](CrashWriter& w) { w.on_file(Opcode::fallocate, "h", 100, 2 * page_size, 0x11); }},
+      {"zero_grow", [](CrashWriter& w) { w.on_file(Opcode::fallocate, "h", page_size + 50, 6 * page_size, 0x10); }},
+      {"zero_inline", [](CrashWriter& w) { w.on_file(Opcode::fallocate, "a", 10, 100, 0x10); }},
+      {"punch_in_page", [](CrashWriter& w) { w.on_file(Opcode::fallocate, "h", page_size + 10, 1000, 3); }},
+      {"allocate_holes", [](CrashWriter& w) {
+         w.write("a", 3 * page_size, 100);
+         w.checkpoint();
+         w.on_file(Opcode::fallocate, "a", 100, 8 * page_size);
+       }},
+      {"cut_chmod", [](CrashWriter& w) { w.resize("h", page_size + 7); }},
+      {"grow_chmod", [](CrashWriter& w) { w.resize("a", 9000); }},
+      {"chown_capability", [](CrashWriter& w) {
+         w.set_attribute("h", "security.capability", 20);
+         w.checkpoint();
+         w.chmod("h", 0640);
+       }},
+      {"cut_capability", [](CrashWriter& w) {
+         w.set_attribute("h", "security.capability", 20);
+         w.checkpoint();
+         w.resize("h", 5000);
+       }},
+      {"punch_capability", [](CrashWriter& w) {
+         w.set_attribute("h", "security.capability", 20);
+         w.checkpoint();
+         w.on_file(Opcode::fallocate, "h", 100, 2 * page_size, 3);
+       }},
       {"copy_range", [](CrashWriter& w) { w.copy("h", "a", 0, page_size, 2 * page_size); }},
       {"remove_attribute", [](CrashWriter& w) { w.remove_attribute("a", "user.x"); }},
       {"set_profile", [](CrashWriter& w) { w.set_profile("a", "single"); }},
@@ -102,7 +130,8 @@ inline CrashHistory pair(const NamedStep& first, const NamedStep& second, bool s
   return history;
 }
 
-inline CrashHistory random_walk(u64 seed, CrashPlace place) {
+inline CrashHistory random_walk(u64 seed) {
+  const auto place = static_cast<CrashPlace>(seed % crash_place_count);
   CrashHistory history{fmt::format("random_{}", seed), place, 2, {}};
   history.body = [seed, place](CrashWriter& w) {
     SourceOptions options;
@@ -227,10 +256,24 @@ inline std::vector<CrashHistory> crash_histories(u64 first_seed, u64 random_coun
   }
   list.push_back(detail::full_pool());
   for (const NamedStep& step : detail::relocation_steps()) list.push_back(detail::relocation(step, CrashPlace::two_devices));
-  for (u64 seed = first_seed; seed < first_seed + random_count; ++seed) {
-    list.push_back(detail::random_walk(seed, static_cast<CrashPlace>(seed % crash_place_count)));
-  }
+  for (u64 seed = first_seed; seed < first_seed + random_count; ++seed) list.push_back(detail::random_walk(seed));
   return list;
+}
+
+// The history of that id, or none.
+inline std::vector<CrashHistory> crash_histories_of(const std::string& id) {
+  const std::string_view prefix = "random_";
+  std::vector<CrashHistory> found;
+  if (id.starts_with(prefix)) {
+    u64 seed = 0;
+    const auto [end, error] = std::from_chars(id.data() + prefix.size(), id.data() + id.size(), seed);
+    if (error == std::errc() && end == id.data() + id.size()) found.push_back(detail::random_walk(seed));
+    return found;
+  }
+  for (CrashHistory& history : crash_histories(0, 0)) {
+    if (history.id == id) found.push_back(std::move(history));
+  }
+  return found;
 }
 
 }  // namespace gpu4fs::test

@@ -142,6 +142,17 @@ class CrashWriter {
     op.attributes.uid = 1000;
     run(op);
   }
+  // Size, mode and owner at once.
+  void resize(const std::string& path, u64 size) {
+    FileOperation op;
+    op.opcode = format::Opcode::setattr;
+    op.inode = at(path);
+    op.mask = format::set_size | format::set_mode | format::set_uid;
+    op.attributes.size_bytes = size;
+    op.attributes.mode = 0604;
+    op.attributes.uid = 1000;
+    run(op);
+  }
   void set_attribute(const std::string& path, const std::string& name, u64 length) {
     FileOperation op;
     op.opcode = format::Opcode::set_attribute;

@@ -27,7 +27,7 @@ namespace gpu4fs::test {
 inline TestPoolOptions crash_pool_options() {
   TestPoolOptions options;
   options.memory = {.frame_count = 320, .staging_count = 256, .shard_count = 2};
-  options.config.command_count = 256;
+  options.config.command_count = 32;
   options.session_bytes = u64{256} << 10;
   return options;
 }

@@ -13,7 +13,7 @@ FEATURE_LOG = 2
 MASK = (1 << 64) - 1
 OPCODES = (
     "none filler mknod mkdir symlink tmpfile link unlink rmdir rename write_bytes write_extents allocate set_size "
-    "zero_range set_inode set_attribute remove_attribute reclaim row"
+    "zero_range set_inode set_attribute remove_attribute reclaim row fallocate"
 ).split()
 
 

@@ -162,7 +162,7 @@ class Actor {
   const StepCounts& seen_by(u64 step) const { return steps_[step].seen; }
 
   // An operation on contents that failed may have changed a part of the file, and so may a series of commits that a crash
-  // cut, under way or ended and not promised: fallocate, a write where space is tight, a change of size and more
+  // cut, under way or ended and not promised: a fallocate or a write where space is tight
   // (docs/internals/durability.md). Before matches() and survive().
   void consider_mixtures(FileClient& client) {
     mixtures_.clear();
@@ -171,12 +171,7 @@ class Actor {
       const bool has_ended = i < ended_count_;
       if (models_[i].expect(op).count(0) == 0 || (has_ended && states_[i] == states_[i + 1])) continue;
       std::optional<PosixModel> mixture;
-      if (op.opcode == format::Opcode::setattr && op.mask != format::set_size && (op.mask & format::set_size) != 0) {
-        mixture = models_[i];
-        FileOperation first = op;
-        first.mask = format::set_size;
-        mixture->commit(first, 0, {});
-      } else if (changes_content(op) && may_be_cut(op, has_ended)) {
+      if (changes_content(op) && may_be_cut(op, has_ended)) {
         mixture = mixture_of(op, models_[i], has_ended ? models_[i + 1] : model_after_op(op), client);
       }
       if (!mixture) continue;
@@ -226,8 +221,8 @@ class Actor {
   };
 
   bool may_be_cut(const FileOperation& op, bool has_ended) const {
-    if (op.opcode == format::Opcode::fallocate || (op.opcode == format::Opcode::write && is_tight_)) return true;
-    return !has_ended && (uncertain_ || is_tight_);
+    const bool is_series = op.opcode == format::Opcode::fallocate || op.opcode == format::Opcode::write;
+    return (is_series && is_tight_) || (!has_ended && (uncertain_ || is_tight_));
   }
 
   // What the file of `op` holds now, in the state `before`, if each byte of it is one of `before` or `after`; with

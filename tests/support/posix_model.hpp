@@ -405,6 +405,8 @@ inline void PosixModel::commit_setattr(const FileOperation& op) {
     node.content.resize(op.attributes.size_bytes);
     drop_set_id(node, op.uid);
   }
+  const bool drops_capability = (op.mask & (format::set_uid | format::set_gid | format::set_size)) != 0;
+  if (drops_capability && node.is_regular()) node.attributes.erase("security.capability");
   if ((op.mask & (format::set_uid | format::set_gid)) != 0 && !node.is_directory()) {
     node.mode &= ~u32{S_ISUID};
     if ((node.mode & 010) != 0) node.mode &= ~u32{S_ISGID};
@@ -446,6 +448,7 @@ inline void PosixModel::commit_content(const FileOperation& op, u64 result, cons
       if (bytes.empty()) return;
     }
   }
+  node.attributes.erase("security.capability");
   drop_set_id(node, op.uid);
 }
 

@@ -1,197 +1,380 @@
 // fallocate: allocate (unwritten blocks), punch a hole, zero a range; with and without FALLOC_FL_KEEP_SIZE.
 //
-// Zeroing a range is punching it and allocating it again. Each part is a commit of its own, in an order that
-// leaves after a crash zeros or the old bytes in the range, and all other bytes untouched.
+// What fits one commit is one, with one record. More is a series of smaller operations, a commit each: a hole grows from
+// the end of its range backwards; blocks are allocated, or replaced by unwritten ones, from the beginning on. The last
+// of the series changes the file's size. What is left to do is in command.offset and command.length.
+//
+// Zeroing a range needs pages for the new blocks while the old ones are still the file's. Where there are none, the
+// range becomes a hole first, in commits of its own, and gets its blocks when the pages are free.
 #pragma once
 
+#include "engine/allocation_mode.hpp"
 #include "engine/handlers/file_truncate.hpp"
 
 namespace gpu4fs::engine {
 namespace detail {
 
-inline constexpr u32 fallocate_keep_size = 0x01;  // FALLOC_FL_* of Linux
-inline constexpr u32 fallocate_punch_hole = 0x02;
-inline constexpr u32 fallocate_zero_range = 0x10;
-
-enum class AllocateStage : u32 { start = 0, allocate = 1, finish = 2 };
-
-struct AllocateState {
-  u64 page;        // allocated up to here
-  u64 round_page;  // first page of the extents that wait for their commit
+// One commit.
+struct AllocateRound {
+  u64 begin;     // bytes
+  u64 end;
+  u64 first;     // pages that hold these bytes
+  u64 page_end;
+  u32 is_part;   // others follow, and change the size
+  u32 fresh_first;  // c.extents[fresh_first, + fresh_count): unwritten blocks
+  u32 fresh_count;
+  ZeroPlan head;  // pages of which only a part is in the range
+  ZeroPlan tail;
+  fs::MapCost cost;
+  fs::FoundAttribute capability;
 };
 
-GPU4FS_FN constexpr bool is_known_allocation(u32 mode) {
-  return (mode & ~(fallocate_keep_size | fallocate_zero_range)) == 0 ||
-         mode == (fallocate_punch_hole | fallocate_keep_size);
+GPU4FS_FN inline bool zeroes(const CommandState& c) { return (c.command.mode & fallocate_zero_range) != 0; }
+GPU4FS_FN inline bool replays_allocation(const CommandState& c) {
+  return is_replay(c) && (c.operation.replay->opcode == format::LogOpcode::fallocate ||
+                          c.operation.replay->opcode == format::LogOpcode::allocate);
 }
 
-// Zeros in [begin, end) of a file that lives in its inode.
+// Gate: size, mode and times. Of a part only what follows from zeros.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status zero_inline(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 begin, u64 end) {
-  GPU4FS_CHECK_LE(ref.inode->size_bytes, u64{format::inode_inline_capacity});
-  const u64 stop = minimum(end, ref.inode->size_bytes);
-  if (begin >= stop) return Status::ok;
-  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, 0, 0));
-  GPU4FS_TRY(reserve_record(g, engine, c));
-  GPU4FS_TRY(enter_gate(g, engine, c));
+GPU4FS_FN GPU4FS_NOINLINE void stamp_allocated(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 end,
+                                               bool is_part) {
   serial(g, [&] {
-    __builtin_memset(ref.inode->inline_data() + begin, 0, stop - begin);
-    stamp_change(c, *ref.inode);
-  });
-  fs::mark_inode_dirty(g, engine.fs, c.operation, ref);
-  record_zeros(g, engine, c, ref, begin, stop - begin);
-  leave_gate(g, engine, c);
-  return Status::ok;
-}
-
-// [begin, end) reads as zeros; whole pages of it become a hole. Doing it twice changes nothing.
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status punch_range(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 begin, u64 end) {
-  serial(g, [&] { c.operation.may_use_emergency = 1; });
-  if (ref.inode->is_inline()) return zero_inline(g, engine, c, ref, begin, end);
-  const u64 first_whole = divide_up(begin, page_size);
-  const u64 whole_end = end / page_size;
-  const u32 head = static_cast<u32>(begin % page_size);
-  const u32 tail = static_cast<u32>(end % page_size);
-  if (first_whole > whole_end) return zero_in_page(g, engine, c, ref, whole_end, head, tail);
-  // The middle first: it is the part that a restart finds done.
-  GPU4FS_TRY(remove_pages(g, engine, c, ref, first_whole, minimum(whole_end, fs::map_page_max)));
-  if (head != 0) {
-    GPU4FS_TRY(zero_in_page(g, engine, c, ref, begin / page_size, head, static_cast<u32>(page_size)));
-  }
-  if (tail != 0) GPU4FS_TRY(zero_in_page(g, engine, c, ref, whole_end, 0, tail));
-  return Status::ok;
-}
-
-// The next hole in [state.page, end), as far as one round goes; *count 0: none is left.
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status find_hole(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 end, u32* count) {
-  AllocateState& state = scratch_of<AllocateState>(c);
-  *count = 0;
-  for (;;) {
-    const u64 page = serial(g, [&] { return state.page; });
-    if (page >= end) return Status::ok;
-    fs::MapRun run{};
-    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, page, end - page, &run));
-    if (run.kind == fs::MapKind::hole) {
-      *count = round_pages(engine, page, run.page_count);
-      return Status::ok;
-    }
-    serial(g, [&] { state.page = page + run.page_count; });
-  }
-}
-
-// Fills holes before page `end` with unwritten blocks, in one commit that leaves the gate. ok: none is left.
-// again: call it once more.
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status allocate_holes(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 end) {
-  fs::FileSystem& fs = engine.fs;
-  AllocateState& state = scratch_of<AllocateState>(c);
-  if (is_replay(c) && c.operation.replay->extent_count != 0) {
-    const u32 pages = adopt_extents(g, c);
-    GPU4FS_TRY(serial(g, [&] { return check_adopted_extents(engine, c); }));
-    serial(g, [&] {
-      state.round_page = c.command.offset / page_size;
-      state.page = state.round_page + pages;
-    });
-  } else if (serial(g, [&] { return c.extent_count; }) == 0) {
-    u32 wanted = 0;
-    GPU4FS_TRY(find_hole(g, engine, c, ref, end, &wanted));
-    if (wanted == 0) return Status::ok;
-    const Allocated allocated = allocate_extents(g, engine, c, ref, 0, state.page, wanted, true);
-    GPU4FS_TRY(allocated.status);
-    g.sync();
-    serial(g, [&] {
-      state.round_page = state.page;
-      state.page += allocated.page_count;
-    });
-  }
-  GPU4FS_CHECK_LT(state.round_page, state.page);
-  fs::MapCost cost{};
-  GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, state.round_page, state.page, &cost));
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, cost.changed, cost.fresh));
-  GPU4FS_TRY(reserve_record(g, engine, c, 0, c.extent_count));
-  GPU4FS_TRY(enter_gate(g, engine, c));
-  format::LogRecord record = file_record_of(c, format::LogOpcode::allocate, ref.number);
-  record.offset = state.round_page * page_size;
-  record.size = (state.page - state.round_page) * page_size;
-  append_extent_record(g, engine, c, record, true);
-  commit_extents(g, engine, c, ref, state.round_page, fs::MapKind::unwritten, true);
-  fs::mark_inode_dirty(g, fs, c.operation, ref);
-  leave_gate(g, engine, c);
-  return serial(g, [&] { return state.page; }) >= end ? Status::ok : end_round(g, engine, c);
-}
-
-// Gate: mode and times as they have become.
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void record_stamps(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
-  serial(g, [&] { attributes_of(ref, &c.attributes); });
-  format::LogRecord record = file_record_of(c, format::LogOpcode::set_inode, ref.number);
-  record.mask = format::set_mode | format::set_modification_time | format::set_change_time;
-  record.data_length = sizeof(format::AttributeRecord);
-  append_record(g, engine, c, record, reinterpret_cast<const u8*>(&c.attributes));
-}
-
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status finish_allocate(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 end) {
-  const u32 mode = c.command.mode;
-  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, 0, 0));
-  GPU4FS_TRY(reserve_record(g, engine, c, sizeof(format::AttributeRecord)));
-  GPU4FS_TRY(enter_gate(g, engine, c));
-  const bool grows = serial(g, [&] {
     format::Inode& inode = *ref.inode;
-    const bool is_shorter = (mode & fallocate_keep_size) == 0 && inode.size_bytes < end;
-    if (is_shorter) inode.size_bytes = end;
-    if (is_shorter || (mode & ~fallocate_keep_size) != 0) {
+    const u32 mode = c.command.mode;
+    const bool grows = !is_part && (mode & fallocate_keep_size) == 0 && inode.size_bytes < end;
+    if (grows) inode.size_bytes = end;
+    if (grows || (mode & ~fallocate_keep_size) != 0) {
       stamp_change(c, inode);
-    } else {
+    } else if (!is_part) {
       store<Order::relaxed, Scope::engine>(&inode.change_time, c.operation.now);
       drop_set_id(c, inode);
     }
-    return is_shorter;
   });
   fs::mark_inode_dirty(g, engine.fs, c.operation, ref);
-  if (grows) {
-    record_size(g, engine, c, ref, end);
+}
+
+// Gate.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void record_allocation(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                                 const AllocateRound& round) {
+  format::LogRecord record = file_record_of(c, format::LogOpcode::fallocate, ref.number);
+  record.offset = round.begin;
+  record.size = round.end - round.begin;
+  record.mode = c.command.mode;
+  record.mask = round.is_part != 0 ? u32{format::log_allocate_part} : 0;
+  append_unwritten_record(g, engine, c, record, round.fresh_first, round.fresh_count);
+}
+
+// The file stays in its inode.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status allocate_inline(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                                 u64 begin, u64 end) {
+  GPU4FS_CHECK_LE(ref.inode->size_bytes, u64{format::inode_inline_capacity});
+  AllocateRound round{};
+  round.begin = begin;
+  round.end = end;
+  GPU4FS_TRY(find_capability(g, engine, c, ref, &round.capability));
+  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, capability_pages(round.capability), 0));
+  GPU4FS_TRY(reserve_record(g, engine, c));
+  GPU4FS_TRY(enter_gate(g, engine, c));
+  const bool punches = (c.command.mode & fallocate_punch_hole) != 0;
+  serial(g, [&] {
+    const u64 stop = minimum(end, ref.inode->size_bytes);
+    if ((punches || zeroes(c)) && begin < stop) __builtin_memset(ref.inode->inline_data() + begin, 0, stop - begin);
+  });
+  stamp_allocated(g, engine, c, ref, end, false);
+  if (punches) {
+    record_zeros(g, engine, c, ref, begin, end - begin);
   } else {
-    record_stamps(g, engine, c, ref);
+    record_allocation(g, engine, c, ref, round);
+  }
+  commit_capability_drop(g, engine, c, ref, round.capability);
+  return Status::ok;
+}
+
+// One commit of making bytes [begin, end) zeros and whole pages of them a hole, from the end backwards; stays in the
+// gate. *left: what is in front of it is still to be done; `begin`: nothing.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status try_punch(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 begin,
+                                           u64 end, u64* left) {
+  fs::FileSystem& fs = engine.fs;
+  serial(g, [&] { c.operation.may_use_emergency = 1; });
+  const u64 first = divide_up(begin, page_size);
+  const u64 stop = minimum(end / page_size, fs::map_page_max);
+  const u32 head_from = static_cast<u32>(begin % page_size);
+  const u32 tail_to = static_cast<u32>(end % page_size);
+  const bool in_one_page = first > end / page_size;
+  u64 from = first;
+  fs::MapCost cost{};
+  if (first < stop) {
+    GPU4FS_TRY(fs::map_prepare_remove(g, fs, c.operation, ref, first, stop, map_pages_per_round(engine), &from, &cost));
+  }
+  const bool is_last = from <= first;
+  const bool has_head = is_last && head_from != 0;
+  const bool has_tail = tail_to != 0 && !in_one_page;
+  ZeroPlan head{};
+  ZeroPlan tail{};
+  if (has_tail) {
+    GPU4FS_TRY(prepare_zero(g, engine, c, ref, end / page_size, 0, tail_to, 0, !has_head, &tail));
+  }
+  if (has_head) {
+    GPU4FS_TRY(prepare_zero(g, engine, c, ref, begin / page_size, head_from,
+                            in_one_page ? tail_to : static_cast<u32>(page_size), extents_of(tail), !has_tail, &head));
+  }
+  fs::FoundAttribute capability{};
+  GPU4FS_TRY(find_capability(g, engine, c, ref, &capability));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1,
+                                  cost.changed + head.cost.changed + tail.cost.changed + capability_pages(capability),
+                                  cost.fresh + head.cost.fresh + tail.cost.fresh));
+  GPU4FS_TRY(reserve_record(g, engine, c));
+  GPU4FS_TRY(enter_gate(g, engine, c));
+  GPU4FS_TRY(commit_zero(g, engine, c, ref, tail));
+  GPU4FS_TRY(commit_zero(g, engine, c, ref, head));
+  serial(g, [&] { c.extent_count = 0; });
+  if (from < stop) fs::map_remove(g, fs, c.operation, ref, from, stop);
+  serial(g, [&] { stamp_change(c, *ref.inode); });
+  fs::mark_inode_dirty(g, fs, c.operation, ref);
+  *left = is_last ? begin : from * page_size;
+  record_zeros(g, engine, c, ref, *left, end - *left);
+  commit_capability_drop(g, engine, c, ref, capability);
+  return Status::ok;
+}
+
+// With any status but ok the command owns no pages: after a park the pages at the ends are prepared anew.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status punch_once(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 begin,
+                                            u64 end, u64* left) {
+  const Status status = try_punch(g, engine, c, ref, begin, end, left);
+  if (status != Status::ok) abandon_extents(g, engine, c);
+  return status;
+}
+
+// The first page from `page` on that is a hole, or `end`.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status find_hole(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 page,
+                                           u64 end, u64* hole) {
+  for (*hole = page; *hole < end;) {
+    fs::MapRun run{};
+    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, *hole, end - *hole, &run));
+    if (run.kind == fs::MapKind::hole) break;
+    *hole += run.page_count;
   }
   return Status::ok;
+}
+
+// What of the run at `page` gets new blocks; 0: nothing, and *passed pages of it stay.
+GPU4FS_FN inline u64 pages_to_replace(const CommandState& c, const AllocateRound& round, const fs::MapRun& run, u64 page,
+                                      u64* passed) {
+  *passed = run.page_count;
+  if (run.kind == fs::MapKind::hole) return run.page_count;
+  if (run.kind != fs::MapKind::data || !zeroes(c)) return 0;
+  const u64 whole_first = divide_up(round.begin, page_size);
+  const u64 whole_end = round.end / page_size;
+  if (page >= whole_first && page < whole_end) return minimum(run.page_count, whole_end - page);
+  *passed = 1;
+  return 0;
+}
+
+// Allocates what the round needs, as far as space and extents go: it may end earlier than was wanted.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status allocate_blocks(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                                 AllocateRound& round) {
+  u64 page = round.first;
+  while (page < round.page_end) {
+    fs::MapRun run{};
+    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, page, round.page_end - page, &run));
+    u64 passed = 0;
+    const u64 wanted = pages_to_replace(c, round, run, page, &passed);
+    if (wanted == 0) {
+      page += passed;
+      continue;
+    }
+    // One is left for the page at the end.
+    constexpr u32 extent_max = command_extent_capacity - 1;
+    if (serial(g, [&] { return c.extent_count; }) == extent_max) break;
+    const Allocated allocated =
+        allocate_extents(g, engine, c, ref, static_cast<u32>(page - round.first), page, static_cast<u32>(wanted), true,
+                         extent_max);
+    if (allocated.status == Status::no_space && page > round.first) break;
+    GPU4FS_TRY(allocated.status);
+    page += allocated.page_count;
+    if (allocated.page_count < wanted) break;
+  }
+  round.fresh_count = serial(g, [&] { return c.extent_count; }) - round.fresh_first;
+  if (page < round.page_end) {
+    round.page_end = page;
+    round.end = page * page_size;
+    round.is_part = 1;
+  }
+  return Status::ok;
+}
+
+// Replay: the extents of the record are the round's. The log is hostile.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status adopt_blocks(Group g, Engine& engine, CommandState& c, AllocateRound& round) {
+  return serial(g, [&] {
+    const format::LogRecord& record = *c.operation.replay;
+    const bool has_places = record.opcode == format::LogOpcode::fallocate;
+    if (u32{record.extent_count} > allocate_extent_max) return Status::corrupt_structure;
+    const format::LogExtent* extents = fs::record_extents(record);
+    const u64 pages = round.page_end - round.first;
+    u64 behind = 0;
+    for (u32 i = 0; i < record.extent_count; ++i) {
+      const format::LogExtent extent = extents[i];
+      const u64 page = has_places ? extent.page : behind;
+      if (page < behind || page > pages || extent.page_count > pages - page) return Status::corrupt_structure;
+      if (page >= extent_in_place_bit) return Status::corrupt_structure;
+      c.extents[c.extent_count++] = {extent.address, extent.page_count, static_cast<u32>(page)};
+      behind = page + extent.page_count;
+    }
+    round.fresh_count = record.extent_count;
+    round.is_part = has_places ? c.command.mask & u32{format::log_allocate_part} : 1;
+    return check_adopted_extents(engine, c);
+  });
+}
+
+// The page at the end of the range, if the round reaches it.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status plan_tail(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                           AllocateRound& round) {
+  const u32 to = static_cast<u32>(round.end % page_size);
+  const bool is_head = round.head.to != 0 && round.head.file_page == round.page_end - 1;
+  if (to == 0 || is_head) return Status::ok;
+  const u32 extent = round.fresh_first + round.fresh_count;
+  const Status status =
+      prepare_zero(g, engine, c, ref, round.page_end - 1, 0, to, extent, round.head.to == 0, &round.tail);
+  if (status != Status::no_space || round.page_end - 1 == round.first) return status;
+  round.tail = ZeroPlan{};
+  --round.page_end;
+  round.end = round.page_end * page_size;
+  round.is_part = 1;
+  return Status::ok;
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status plan_allocation(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                                 AllocateRound& round) {
+  fs::FileSystem& fs = engine.fs;
+  const bool replays = replays_allocation(c);
+  const u64 stop = divide_up(round.end, page_size);
+  round.first = round.begin / page_size;
+  if (!zeroes(c) && !replays) {
+    u64 hole = 0;
+    GPU4FS_TRY(find_hole(g, engine, c, ref, round.first, stop, &hole));
+    // A round has some range, though it may need nothing.
+    hole = minimum(hole, stop - 1);
+    if (hole > round.first) round.begin = hole * page_size;
+    round.first = hole;
+  }
+  round.page_end = replays ? stop : round.first + round_pages(engine, round.first, stop - round.first);
+  if (round.page_end < stop) {
+    round.end = round.page_end * page_size;
+    round.is_part = 1;
+  }
+  GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, round.first, round.page_end, &round.cost));
+  const u32 head_from = static_cast<u32>(round.begin % page_size);
+  const u32 head_to = static_cast<u32>(minimum(round.end - round.first * page_size, page_size));
+  if (zeroes(c) && head_from != 0) {
+    const bool has_tail = round.end % page_size != 0 && round.page_end - 1 != round.first;
+    GPU4FS_TRY(prepare_zero(g, engine, c, ref, round.first, head_from, head_to, 0, !has_tail, &round.head));
+  }
+  round.fresh_first = extents_of(round.head);
+  GPU4FS_TRY(replays ? adopt_blocks(g, engine, c, round) : allocate_blocks(g, engine, c, ref, round));
+  return zeroes(c) ? plan_tail(g, engine, c, ref, round) : Status::ok;
+}
+
+// One commit of allocating and zeroing; stays in the gate.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status try_allocate(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                              AllocateRound& round) {
+  fs::FileSystem& fs = engine.fs;
+  serial(g, [&] { c.operation.may_use_emergency = is_replay(c) ? 1 : 0; });
+  GPU4FS_TRY(plan_allocation(g, engine, c, ref, round));
+  GPU4FS_TRY(find_capability(g, engine, c, ref, &round.capability));
+  const ZeroPlan& head = round.head;
+  const ZeroPlan& tail = round.tail;
+  GPU4FS_TRY(fs::reserve_metadata(
+      g, fs, c.operation, 1,
+      round.cost.changed + head.cost.changed + tail.cost.changed + capability_pages(round.capability),
+      round.cost.fresh + head.cost.fresh + tail.cost.fresh));
+  GPU4FS_TRY(reserve_record(g, engine, c, 0, round.fresh_count));
+  GPU4FS_TRY(enter_gate(g, engine, c));
+  GPU4FS_TRY(commit_zero(g, engine, c, ref, head));
+  GPU4FS_TRY(commit_zero(g, engine, c, ref, tail));
+  record_allocation(g, engine, c, ref, round);
+  for (u32 i = 0; i < round.fresh_count; ++i) {
+    const u32 index = round.fresh_first + i;
+    commit_one_extent(g, engine, c, ref, round.first + extent_first(c.extents[index]), index, fs::MapKind::unwritten, true);
+  }
+  g.sync();
+  serial(g, [&] { c.extent_count = 0; });
+  stamp_allocated(g, engine, c, ref, round.end, round.is_part != 0);
+  commit_capability_drop(g, engine, c, ref, round.capability);
+  return Status::ok;
+}
+
+// With any status but ok the command owns no pages.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status allocate_once(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                               AllocateRound& round) {
+  const Status status = try_allocate(g, engine, c, ref, round);
+  if (status != Status::ok) abandon_extents(g, engine, c);
+  return status;
+}
+
+// Part of the command is done: [begin, end) is left, for the next step.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status go_on_with(Group g, Engine& engine, CommandState& c, u64 begin, u64 end) {
+  serial(g, [&] {
+    c.command.offset = begin;
+    c.command.length = end - begin;
+  });
+  leave_gate(g, engine, c);
+  return end_round(g, engine, c);
+}
+
+// There are no pages to zero the range with: it becomes a hole, once a command. A checkpoint frees its pages, which
+// the next attempt to allocate waits for.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status make_room(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 begin,
+                                           u64 end) {
+  u64 left = 0;
+  GPU4FS_TRY(punch_once(g, engine, c, ref, begin, end, &left));
+  serial(g, [&] {
+    if (left == begin) c.command.aux = 1;
+  });
+  leave_gate(g, engine, c);
+  return end_round(g, engine, c);
 }
 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status run_allocate(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
-  const u32 mode = c.command.mode;
   const u64 begin = c.command.offset;
   const u64 end = begin + c.command.length;
   GPU4FS_CHECK_LT(begin, end);
   GPU4FS_CHECK_LE(end, fs::file_size_max);
-  AllocateState& state = scratch_of<AllocateState>(c);
-  const bool punches = (mode & (fallocate_punch_hole | fallocate_zero_range)) != 0;
-  const bool allocates = (mode & fallocate_punch_hole) == 0;
-  if (c.stage == static_cast<u32>(AllocateStage::start)) {
-    GPU4FS_TRY(drop_capability(g, engine, c, ref));
-    // A command that begins again because the pool is full must not free what it has allocated.
-    if (punches && serial(g, [&] { return c.command.aux == 0; })) {
-      GPU4FS_TRY(punch_range(g, engine, c, ref, begin, end));
-      serial(g, [&] { c.command.aux = 1; });
+  const bool punches = (c.command.mode & fallocate_punch_hole) != 0;
+  const bool names_pages = replays_allocation(c) && c.operation.replay->extent_count != 0;
+  if (ref.inode->is_inline()) {
+    if (punches || (end <= format::inode_inline_capacity && !names_pages)) {
+      return allocate_inline(g, engine, c, ref, begin, end);
     }
-    const bool stays_inline = ref.inode->is_inline() && end <= format::inode_inline_capacity;
-    if (allocates && ref.inode->is_inline() && !stays_inline) GPU4FS_TRY(spill_inline(g, engine, c, ref));
-    serial(g, [&] {
-      c.operation.may_use_emergency = 0;
-      state = {begin / page_size, 0};
-      const bool skips = !allocates || stays_inline;
-      c.stage = static_cast<u32>(skips ? AllocateStage::finish : AllocateStage::allocate);
-    });
+    GPU4FS_TRY(spill_inline(g, engine, c, ref));
   }
-  if (c.stage == static_cast<u32>(AllocateStage::allocate)) {
-    GPU4FS_TRY(allocate_holes(g, engine, c, ref, divide_up(end, page_size)));
-    // The rest has a record of its own.
-    if (is_replay(c) && c.operation.replay->extent_count != 0) return Status::ok;
-    go_to_stage(g, c, static_cast<u32>(AllocateStage::finish));
+  if (punches) {
+    u64 left = 0;
+    GPU4FS_TRY(punch_once(g, engine, c, ref, begin, end, &left));
+    return left == begin ? Status::ok : go_on_with(g, engine, c, begin, left);
   }
-  return finish_allocate(g, engine, c, ref, end);
+  AllocateRound round{};
+  round.begin = begin;
+  round.end = end;
+  const Status status = allocate_once(g, engine, c, ref, round);
+  const bool may_make_room = zeroes(c) && !is_replay(c) && serial(g, [&] { return c.command.aux == 0; });
+  if (status == Status::no_space && may_make_room) return make_room(g, engine, c, ref, begin, end);
+  GPU4FS_TRY(status);
+  return round.is_part == 0 || is_replay(c) ? Status::ok : go_on_with(g, engine, c, round.end, end);
 }
 
 }  // namespace detail
@@ -199,7 +382,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status run_allocate(Group g, Engine& engine, CommandSt
 // mode: FALLOC_FL_*; not_supported for collapse, insert and unshare. A failure may leave a part allocated.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_fallocate(Group g, Engine& engine, CommandState& c) {
-  if (!detail::is_known_allocation(c.command.mode)) return Step::fail(Status::not_supported);
+  if (!is_known_allocation(c.command.mode)) return Step::fail(Status::not_supported);
   if (engine.fs.read_only != 0) return Step::fail(Status::read_only);
   if (c.command.length == 0) return Step::fail(Status::invalid_argument);
   const bool fits = c.command.offset <= fs::file_size_max &&

@@ -302,6 +302,17 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_extents(Group g, Engine& engine, CommandSt
   serial(g, [&] { c.extent_count = 0; });
 }
 
+// Gate: the pages of c.extents[index] become file pages from `file_page` on; they stay in c.extents.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void commit_one_extent(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                                 u64 file_page, u32 index, fs::MapKind kind, bool logged) {
+  GPU4FS_CHECK_EQ(c.in_gate, 1u);
+  GPU4FS_CHECK_LT(index, c.extent_count);
+  const raid::Extent extent{c.extents[index].address, c.extents[index].page_count, 0};
+  fs::map_replace(g, engine.fs, c.operation, ref, file_page, extent, kind);
+  fs::commit_extent(g, engine.fs, extent, logged && fs::log_is_on(engine.fs));
+}
+
 // Leader, gate: what POSIX does to set-id bits when someone else than the superuser changes content.
 GPU4FS_FN inline void drop_set_id(const CommandState& c, format::Inode& inode) {
   if (c.command.uid == 0) return;
@@ -338,17 +349,42 @@ GPU4FS_FN GPU4FS_NOINLINE Status data_page_of(Group g, Engine& engine, CommandSt
   return serial(g, [&] { return fs::check_accessible(engine.fs, c.operation, run.address); });
 }
 
-// The front end leaves it to the engine to take file capabilities away when content or owner change. A commit
-// of its own, for a command that owns no pages yet; a second call finds nothing to do.
+// The front end leaves it to the engine to take file capabilities away when content or owner change. Prepare:
+// entry_offset of what is found is 0 if the file has none.
+GPU4FS_FN inline fs::AttributeName capability_name() {
+  return {reinterpret_cast<const u8*>("security.capability"), 19, 0};
+}
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status find_capability(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                                 fs::FoundAttribute* found) {
+  *found = {fs::no_frame, 0, 0, 0};
+  if (!fs::load_slot(&ref.inode->attributes).is_valid()) return Status::ok;
+  const Status status = fs::attribute_find(g, engine.fs, c.operation, ref, capability_name(), found);
+  if (is_control(status) || status == Status::again) return status;
+  // There is none; a damaged page does not keep data from being written.
+  if (status != Status::ok) *found = {fs::no_frame, 0, 0, 0};
+  return Status::ok;
+}
+// Metadata pages that the commit changes for it.
+GPU4FS_FN constexpr u32 capability_pages(const fs::FoundAttribute& found) { return found.entry_offset != 0 ? 1 : 0; }
+
+// Gate, behind any other use of the page of attributes. Replaying the commit's record takes it away again.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void commit_capability_drop(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                                      const fs::FoundAttribute& found) {
+  GPU4FS_CHECK_EQ(c.in_gate, 1u);
+  if (found.entry_offset != 0) fs::attribute_commit_remove(g, engine.fs, c.operation, ref, found);
+}
+
+// The same in a commit of its own, in front of those of a write. For a command that owns no pages yet; a second call
+// finds nothing to do.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status drop_capability(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   fs::FileSystem& fs = engine.fs;
-  if (!fs::load_slot(&ref.inode->attributes).is_valid()) return Status::ok;
-  const fs::AttributeName name{reinterpret_cast<const u8*>("security.capability"), 19, 0};
+  const fs::AttributeName name = capability_name();
   fs::FoundAttribute found{};
-  const Status status = fs::attribute_find(g, fs, c.operation, ref, name, &found);
-  if (is_control(status) || status == Status::again) return status;
-  if (status != Status::ok) return Status::ok;  // there is none; a damaged page does not keep data from being written
+  GPU4FS_TRY(find_capability(g, engine, c, ref, &found));
+  if (found.entry_offset == 0) return Status::ok;
   GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, 1, 0));
   GPU4FS_TRY(fs::reserve_log(g, fs, c.operation, fs::log_bytes(name.length, 0, 0)));
   GPU4FS_TRY(enter_gate(g, engine, c));

@@ -246,7 +246,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_copy(Group g, Engine& engine, CommandSta
   format::LogRecord record = file_record_of(c, format::LogOpcode::write_extents, ref.number);
   record.offset = state.destination;
   record.size = state.length;
-  append_extent_record(g, engine, c, record, false);
+  append_extent_record(g, engine, c, record);
   commit_extents(g, engine, c, ref, first, fs::MapKind::data, true);
   serial(g, [&] {
     const u64 end = state.destination + state.length;

@@ -1,4 +1,5 @@
-// setattr: size first (truncate), then mode, owner and times in one commit.
+// setattr: size, mode, owner and times in one commit with one record. Cutting a huge file takes more commits in front of
+// it, which make the file shorter and change nothing else (file_truncate.hpp).
 #pragma once
 
 #include "engine/handlers/file_truncate.hpp"
@@ -6,8 +7,6 @@
 
 namespace gpu4fs::engine {
 namespace detail {
-
-enum class SetAttributeStage : u32 { start = 0, size = 1, rest = 2 };
 
 struct SetAttributeState {
   format::AttributeRecord record;  // copied from the session's memory once
@@ -96,44 +95,51 @@ GPU4FS_FN GPU4FS_NOINLINE Status start_set_attribute(Group g, Engine& engine, Co
   return Status::ok;
 }
 
-// Gate: the record has the mode that came out, which depended on the caller's rights.
+// Gate: the record has the mode that came out, which depended on the caller's rights. It keeps the size that was asked
+// for, and replaying it gives the file that size.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void record_attributes(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   SetAttributeState& state = scratch_of<SetAttributeState>(c);
   serial(g, [&] { state.record.mode = ref.inode->mode; });
   format::LogRecord record = file_record_of(c, format::LogOpcode::set_inode, ref.number);
-  record.mask = c.command.mask & ~u32{format::set_size};
+  record.mask = c.command.mask;
   record.data_length = sizeof(format::AttributeRecord);
   append_record(g, engine, c, record, reinterpret_cast<const u8*>(&state.record));
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status check_size_change(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  const u32 type = ref.inode->mode & fs::mode_type_mask;
+  if (type == fs::mode_directory) return Status::is_directory;
+  if (type != fs::mode_regular) return Status::invalid_argument;
+  return require_access(g, engine, c, ref, fs::may_write);
 }
 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status set_attributes(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   const SetAttributeState& state = scratch_of<SetAttributeState>(c);
   fs::FileSystem& fs = engine.fs;
-  const u32 type = ref.inode->mode & fs::mode_type_mask;
-  if ((c.command.mask & format::set_size) != 0 && c.stage != static_cast<u32>(SetAttributeStage::rest)) {
-    if (type == fs::mode_directory) return Status::is_directory;
-    if (type != fs::mode_regular) return Status::invalid_argument;
-    GPU4FS_TRY(require_access(g, engine, c, ref, fs::may_write));
-    GPU4FS_TRY(truncate_to(g, engine, c, ref, state.record.size_bytes));
-    if (c.command.mask == format::set_size) return Status::ok;
-    go_to_stage(g, c, static_cast<u32>(SetAttributeStage::rest));
-    leave_gate(g, engine, c);
-  }
-  if ((c.command.mask & (format::set_uid | format::set_gid)) != 0 && type == fs::mode_regular) {
-    GPU4FS_TRY(drop_capability(g, engine, c, ref));
+  const u32 mask = c.command.mask;
+  const bool resizes = (mask & format::set_size) != 0;
+  const bool is_regular = (ref.inode->mode & fs::mode_type_mask) == fs::mode_regular;
+  if (resizes) GPU4FS_TRY(check_size_change(g, engine, c, ref));
+  SizeChange change{state.record.size_bytes, sizeof(format::AttributeRecord), 0, {fs::no_frame, 0, 0, 0}};
+  if ((mask & (format::set_uid | format::set_gid | format::set_size)) != 0 && is_regular) {
+    GPU4FS_TRY(find_capability(g, engine, c, ref, &change.capability));
   }
   // An access control list follows the mode.
   fs::FoundAttribute list{};
-  if ((c.command.mask & format::set_mode) != 0) {
-    GPU4FS_TRY(fs::prepare_mode_change(g, fs, c.operation, ref, &list));
+  if ((mask & format::set_mode) != 0) GPU4FS_TRY(fs::prepare_mode_change(g, fs, c.operation, ref, &list));
+  change.attribute_pages = list.entry_offset != 0 ? 1 : capability_pages(change.capability);
+  if (resizes) {
+    GPU4FS_TRY(truncate_to(g, engine, c, ref, change));
+  } else {
+    GPU4FS_TRY(reserve_size_change(g, engine, c, change, {0, 0}));
+    GPU4FS_TRY(enter_gate(g, engine, c));
   }
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, list.entry_offset != 0 ? 1 : 0, 0));
-  GPU4FS_TRY(reserve_record(g, engine, c, sizeof(format::AttributeRecord)));
-  GPU4FS_TRY(enter_gate(g, engine, c));
   serial(g, [&] { apply_attributes(engine, c, *ref.inode, state.record); });
   fs::commit_mode_change(g, fs, c.operation, ref, list, ref.inode->mode);
+  commit_capability_drop(g, engine, c, ref, change.capability);
   fs::mark_inode_dirty(g, fs, c.operation, ref);
   record_attributes(g, engine, c, ref);
   return Status::ok;

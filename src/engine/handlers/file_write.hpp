@@ -341,7 +341,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
     format::LogRecord record = file_record_of(c, format::LogOpcode::write_extents, ref.number);
     record.offset = state.position;
     record.size = state.round_end - state.position;
-    append_extent_record(g, engine, c, record, false);
+    append_extent_record(g, engine, c, record);
   }
   commit_extents(g, engine, c, ref, first, fs::MapKind::data, !by_bytes);
   stamp_written(g, engine, c, ref, state.round_end);

@@ -37,7 +37,7 @@ struct LogPayload {
   const u8* data;
   const raid::Extent* extents;
   u32 in_place_bit;                // of Extent::reserved: the pages were the file's already
-  u32 flags;                       // format::LogExtentFlags of all extents
+  u32 flags;                       // format::LogExtentFlags of all extents; of unwritten ones Extent::reserved is the page
 };
 
 GPU4FS_FN inline bool log_is_on(const FileSystem& fs) {
@@ -173,8 +173,10 @@ GPU4FS_FN GPU4FS_NOINLINE u64 store_payload(Group g, u8* record, const format::L
     const raid::Extent& extent = payload.extents[i];
     const bool in_place = (extent.reserved & payload.in_place_bit) != 0;
     const u32 flags = payload.flags | (in_place ? u32{format::log_extent_in_place} : 0u);
-    extents[i] = format::LogExtent{extent.address, 0, extent.page_count, flags, 0};
-    if ((flags & format::log_extent_unwritten) == 0) pages += extent.page_count;
+    const bool unwritten = (flags & format::log_extent_unwritten) != 0;
+    const u64 page = unwritten ? extent.reserved & ~payload.in_place_bit : 0;
+    extents[i] = format::LogExtent{extent.address, 0, extent.page_count, flags, page};
+    if (!unwritten) pages += extent.page_count;
   }
   const u32 end = layout.extents_offset + header.extent_count * static_cast<u32>(sizeof(format::LogExtent));
   zero_gap(g, record, end, layout.length);
@@ -190,6 +192,7 @@ GPU4FS_FN constexpr bool replays_twice(format::LogOpcode opcode) {
     case format::LogOpcode::write_bytes:
     case format::LogOpcode::set_size:
     case format::LogOpcode::zero_range:
+    case format::LogOpcode::set_inode:
     case format::LogOpcode::remove_attribute:
     case format::LogOpcode::reclaim:
       return true;

@@ -10,6 +10,7 @@
 #include "base/bits.hpp"
 #include "base/limits.hpp"
 #include "base/xxh3.hpp"
+#include "engine/allocation_mode.hpp"
 #include "engine/command_types.hpp"
 #include "format/inode_format.hpp"
 #include "format/ring_format.hpp"
@@ -121,7 +122,7 @@ std::string find_extent_problem(const LogRecord& record, const format::LogRecord
     format::LogExtent extent;
     std::memcpy(&extent, extents + i * sizeof(extent), sizeof(extent));
     const bool unwritten = (extent.flags & format::log_extent_unwritten) != 0;
-    if (extent.page_count == 0 || extent.page_count > pages_per_block_1g || extent.reserved != 0 ||
+    if (extent.page_count == 0 || extent.page_count > pages_per_block_1g || extent.page != 0 ||
         extent.flags > format::log_extent_unwritten || unwritten != (record.opcode == LogOpcode::allocate)) {
       return fmt::format("extent {}", i);
     }
@@ -132,6 +133,27 @@ std::string find_extent_problem(const LogRecord& record, const format::LogRecord
   if (!fits || divide_up(record.offset + record.size, page_size) - first != pages) return "extents and size";
   const bool whole = record.offset % page_size == 0 && record.size % page_size == 0;
   return whole || record.opcode != LogOpcode::allocate ? "" : "part of a page";
+}
+
+// Of fallocate: every extent has its place inside the range, behind the one in front of it.
+std::string find_allocation_problem(const LogRecord& record, const format::LogRecordLayout& layout) {
+  const bool fits = record.offset <= fs::file_size_max && record.size != 0 && record.size <= fs::file_size_max - record.offset;
+  if (!fits) return "size";
+  if (!engine::is_known_allocation(record.mode) || record.mask > format::log_allocate_part) return "mode";
+  if (record.extent_count > engine::allocate_extent_max) return fmt::format("{} extents", record.extent_count);
+  const auto* extents = reinterpret_cast<const u8*>(&record) + layout.extents_offset;
+  const u64 pages = divide_up(record.offset + record.size, page_size) - record.offset / page_size;
+  u64 behind = 0;
+  for (u32 i = 0; i < record.extent_count; ++i) {
+    format::LogExtent extent;
+    std::memcpy(&extent, extents + i * sizeof(extent), sizeof(extent));
+    if (extent.page_count == 0 || extent.page_count > pages_per_block_1g || extent.flags != format::log_extent_unwritten ||
+        extent.page < behind || extent.page > pages || extent.page_count > pages - extent.page) {
+      return fmt::format("extent {}", i);
+    }
+    behind = extent.page + extent.page_count;
+  }
+  return "";
 }
 
 // Of records of rows. What the row is like the engine knows.
@@ -157,6 +179,8 @@ std::string find_argument_problem(const LogRecord& record, const format::LogReco
       return find_extent_problem(record, layout);
     case LogOpcode::write_bytes:
       return record.size == record.data_length ? "" : "size";
+    case LogOpcode::fallocate:
+      return find_allocation_problem(record, layout);
     case LogOpcode::row:
       return find_row_problem(record);
     case LogOpcode::set_inode:

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "engine/allocation_mode.hpp"
 #include "format/ring_format.hpp"
 #include "server/pool_error.hpp"
 
@@ -13,9 +14,6 @@ namespace {
 using format::LogOpcode;
 using format::LogRecord;
 using format::Opcode;
-
-constexpr u32 keep_size = 0x01;   // FALLOC_FL_KEEP_SIZE
-constexpr u32 punch_hole = 0x02;  // FALLOC_FL_PUNCH_HOLE
 
 Opcode opcode_of(LogOpcode opcode) {
   switch (opcode) {
@@ -30,6 +28,7 @@ Opcode opcode_of(LogOpcode opcode) {
     case LogOpcode::write_bytes:
     case LogOpcode::write_extents: return Opcode::write;
     case LogOpcode::allocate:
+    case LogOpcode::fallocate:
     case LogOpcode::zero_range: return Opcode::fallocate;
     case LogOpcode::set_size: return Opcode::truncate;
     case LogOpcode::set_inode: return Opcode::setattr;
@@ -57,11 +56,15 @@ void set_arguments(const LogRecord& record, format::Command& command) {
       command.aux = record.device;
       break;
     case LogOpcode::allocate:
-      command.mode = keep_size;
+      command.mode = engine::fallocate_keep_size;
+      command.length = record.size;
+      break;
+    case LogOpcode::fallocate:
+      command.mode = record.mode;
       command.length = record.size;
       break;
     case LogOpcode::zero_range:
-      command.mode = keep_size | punch_hole;
+      command.mode = engine::fallocate_keep_size | engine::fallocate_punch_hole;
       command.length = record.size;
       break;
     case LogOpcode::set_size:
