@@ -70,7 +70,7 @@ enum class Opcode : std::uint16_t {
                     // attributes; result: bytes
   statfs,           // StatfsRecord at output
   access,           // mode: R_OK W_OK X_OK
-  set_attribute,    // name; value at data, length; mask: XATTR_CREATE / XATTR_REPLACE
+  set_attribute,    // name; value at data, length; mask: XATTR_CREATE / XATTR_REPLACE, attribute_kill_set_gid
   get_attribute,    // name; value to data, at most length (0: size only); result: size
   list_attributes,  // names to data, at most length (0: size only); result: size
   remove_attribute, // name
@@ -216,6 +216,9 @@ enum SetAttributeMask : std::uint32_t {
   set_change_time = 1u << 8,
   set_attribute_known = 0x1ff,
 };
+
+// Setting the access list takes the set-group-id bit away: the caller is not in the file's group.
+inline constexpr std::uint32_t attribute_kill_set_gid = 4;
 
 // readdir output: records padded to 8 bytes. With attributes (mask bit 0) an AttributeRecord lies
 // between head and name.

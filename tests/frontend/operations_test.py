@@ -8,6 +8,8 @@ import os
 import shutil
 import socket
 import stat
+import struct
+import subprocess
 import sys
 import threading
 import time
@@ -446,21 +448,151 @@ class Attributes(Case):
         self.assertGreaterEqual(before.f_bfree - after.f_bfree, 1024)
         self.assertEqual(after.f_files - after.f_ffree, before.f_files - before.f_ffree + 1)
 
-    def test_set_id_is_cleared_by_writes_of_others(self):
-        if os.geteuid() != 0:
-            self.skipTest("needs root to become somebody else")
+
+SOMEBODY = 1234
+FALLOC_BEHIND_END = FALLOC_FL_KEEP_SIZE, 1 << 20, 4096
+
+
+def as_somebody(action, groups=()):
+    """Runs `action` in a process without rights; its exit status."""
+    child = os.fork()
+    if child == 0:
+        status = 99
+        try:
+            os.setgroups(groups)
+            os.setgid(SOMEBODY)
+            os.setuid(SOMEBODY)
+            action()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def access_list(other):
+    """The value of system.posix_acl_access with one named user."""
+    entries = [(1, 6, -1), (2, 6, 1235), (4, 4, -1), (0x10, 6, -1), (0x20, other, -1)]
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+
+
+@unittest.skipIf(os.geteuid() != 0, "needs root to become somebody else")
+class SetIdBits(Case):
+    """What somebody else changes is no longer root's program, at once and whichever way it was changed."""
+
+    def setUp(self):
+        super().setUp()
         os.chmod(self.folder, 0o777)
-        write_file(self.path("f"), b"")
+        with open("/usr/bin/id", "rb") as file:
+            self.program = file.read()
+        write_file(self.path("copy"), self.program)
+
+    def effective_uid(self, path):
+        """What the program at `path` runs as."""
+        reader, writer = os.pipe()
+
+        def run():
+            os.dup2(writer, 1)
+            os.execv(path, [path, "-u"])
+
+        as_somebody(run)
+        os.close(writer)
+        with open(reader) as pipe:
+            return int(pipe.read())
+
+    def changed_program(self, change, mode=0o6777):
+        path = self.path("program")
+        write_file(path, self.program)
+        os.chmod(path, mode)
+        self.assertEqual(self.effective_uid(path), 0)
+        self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), mode)
+
+        def open_and_change():
+            fd = os.open(path, os.O_RDWR)
+            change(fd)
+            os.close(fd)
+
+        self.assertEqual(as_somebody(open_and_change), 0)
+        self.assertEqual(self.effective_uid(path), SOMEBODY)
+        return stat.S_IMODE(os.stat(path).st_mode)
+
+    def test_write(self):
+        self.assertEqual(self.changed_program(lambda fd: os.pwrite(fd, self.program[:100], 0)), 0o777)
+
+    def test_write_without_page_cache(self):
+        def change(fd):
+            fcntl.fcntl(fd, fcntl.F_SETFL, os.O_DIRECT)
+            page = mmap.mmap(-1, 4096)
+            page[:] = self.program[:4096]
+            os.pwritev(fd, [page], 0)
+
+        self.assertEqual(self.changed_program(change), 0o777)
+
+    def test_fallocate(self):
+        self.assertEqual(self.changed_program(lambda fd: fallocate(fd, *FALLOC_BEHIND_END)), 0o777)
+
+    def test_punched_hole(self):
+        mode = FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
+        self.assertEqual(self.changed_program(lambda fd: fallocate(fd, mode, 1 << 20, 4096)), 0o777)
+
+    def test_truncation(self):
+        self.assertEqual(self.changed_program(lambda fd: os.ftruncate(fd, len(self.program) + 1)), 0o777)
+
+    def test_copy_file_range(self):
+        def change(fd):
+            source = os.open(self.path("copy"), os.O_RDONLY)
+            os.copy_file_range(source, fd, 4096, 0, 0)
+
+        self.assertEqual(self.changed_program(change), 0o777)
+
+    def test_the_superuser_keeps_them(self):
+        write_file(self.path("f"), b"x")
         os.chmod(self.path("f"), 0o6777)
-        child = os.fork()
-        if child == 0:
-            os.setgid(1234)
-            os.setuid(1234)
-            fd = os.open(self.path("f"), os.O_WRONLY)
-            os.write(fd, b"changed")
-            os._exit(0)
-        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        with open(self.path("f"), "r+b") as file:
+            file.write(b"y")
+            fallocate(file.fileno(), *FALLOC_BEHIND_END)
+            os.ftruncate(file.fileno(), 100)
+        self.assertEqual(stat.S_IMODE(os.stat(self.path("f")).st_mode), 0o6777)
+
+    def test_the_superuser_without_the_capability_loses_them(self):
+        write_file(self.path("f"), b"x")
+        os.chmod(self.path("f"), 0o6777)
+        subprocess.run(["setpriv", "--bounding-set", "-fsetid", "--inh-caps", "-fsetid", "dd", "if=/dev/zero", "bs=1",
+                        "count=1", "conv=notrunc", f"of={self.path('f')}"], check=True, capture_output=True)
         self.assertEqual(stat.S_IMODE(os.stat(self.path("f")).st_mode), 0o777)
+
+    def test_group_bit_of_a_file_that_is_no_program(self):
+        changes = {
+            "write": lambda fd: os.write(fd, b"changed"),
+            "fallocate": lambda fd: fallocate(fd, *FALLOC_BEHIND_END),
+            "truncate": lambda fd: os.ftruncate(fd, 5),
+        }
+        for name, change in changes.items():
+            for gid, kept in ((0, 0), (SOMEBODY, stat.S_ISGID)):
+                path = self.path(f"{name}-{gid}")
+                write_file(path, b"")
+                os.chown(path, -1, gid)
+                os.chmod(path, 0o2666)
+                self.assertEqual(as_somebody(lambda: change(os.open(path, os.O_RDWR))), 0)
+                self.assertEqual(os.stat(path).st_mode & 0o7777, 0o666 | kept, path)
+
+    def test_group_bit_after_a_new_owner_group(self):
+        for gid, kept in ((0, 0), (SOMEBODY, stat.S_ISGID)):
+            path = self.path(f"f{gid}")
+            write_file(path, b"")
+            os.chown(path, SOMEBODY, gid)
+            os.chmod(path, 0o2664)
+            self.assertEqual(as_somebody(lambda: os.chown(path, -1, 77), groups=[77]), 0)
+            self.assertEqual(os.stat(path).st_mode & 0o7777, 0o664 | kept)
+
+    def test_group_bit_after_a_new_access_list(self):
+        for gid, kept in ((0, 0), (SOMEBODY, stat.S_ISGID)):
+            path = self.path(f"f{gid}")
+            write_file(path, b"")
+            os.chown(path, SOMEBODY, gid)
+            os.chmod(path, 0o2664)
+            self.assertEqual(
+                as_somebody(lambda: os.setxattr(path, "system.posix_acl_access", access_list(other=0))), 0)
+            self.assertEqual(os.stat(path).st_mode & 0o7777, 0o660 | kept)
 
 
 class Directories(Case):

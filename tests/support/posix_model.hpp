@@ -138,10 +138,11 @@ class PosixModel {
   void commit_rename(const FileOperation& op);
   void commit_setattr(const FileOperation& op);
   void commit_content(const FileOperation& op, u64 result, const std::vector<u8>& content);
-  void drop_set_id(ModelNode& node, u32 uid) {
-    if (uid == 0) return;
+  // A file that others may not execute as its group keeps the bit if one of the group changes it.
+  static void drop_set_id(ModelNode& node, const FileOperation& op) {
     node.mode &= ~u32{S_ISUID};
-    if ((node.mode & 010) != 0) node.mode &= ~u32{S_ISGID};
+    const bool is_member = op.uid == 0 || op.gid == node.gid;
+    if ((node.mode & 010) != 0 || !is_member) node.mode &= ~u32{S_ISGID};
   }
 };
 
@@ -403,14 +404,11 @@ inline void PosixModel::commit_setattr(const FileOperation& op) {
   ModelNode& node = nodes.at(op.inode);
   if ((op.mask & format::set_size) != 0) {
     node.content.resize(op.attributes.size_bytes);
-    drop_set_id(node, op.uid);
+    if (op.uid != 0) drop_set_id(node, op);
   }
   const bool drops_capability = (op.mask & (format::set_uid | format::set_gid | format::set_size)) != 0;
   if (drops_capability && node.is_regular()) node.attributes.erase("security.capability");
-  if ((op.mask & (format::set_uid | format::set_gid)) != 0 && !node.is_directory()) {
-    node.mode &= ~u32{S_ISUID};
-    if ((node.mode & 010) != 0) node.mode &= ~u32{S_ISGID};
-  }
+  if ((op.mask & (format::set_uid | format::set_gid)) != 0 && !node.is_directory()) drop_set_id(node, op);
   if ((op.mask & format::set_mode) != 0) node.mode = (node.mode & S_IFMT) | (op.attributes.mode & 07777);
   if ((op.mask & format::set_uid) != 0) node.uid = op.attributes.uid;
   if ((op.mask & format::set_gid) != 0) node.gid = op.attributes.gid;
@@ -449,7 +447,7 @@ inline void PosixModel::commit_content(const FileOperation& op, u64 result, cons
     }
   }
   node.attributes.erase("security.capability");
-  drop_set_id(node, op.uid);
+  if (op.uid != 0) drop_set_id(node, op);
 }
 
 inline void PosixModel::commit(const FileOperation& op, u64 result, const std::vector<u8>& content) {

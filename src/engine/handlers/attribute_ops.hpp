@@ -10,10 +10,6 @@
 
 namespace gpu4fs::engine {
 
-// Besides XATTR_CREATE and XATTR_REPLACE: setting the access list takes the set-gid bit away (the
-// caller is not in the file's group).
-inline constexpr u32 attribute_kill_set_gid = 4;
-
 namespace detail {
 
 enum class AttributeSpace : u32 { unknown, user, trusted, security, access_list, default_list };
@@ -107,7 +103,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_list_change(Group g, CommandState& c,
   if (!valid) return Status::invalid_argument;
   if (!is_access) return Status::ok;
   u32 new_mode = serial(g, [&] { return (mode & ~0777u) | fs::acl_mode(c.buffer, length); });
-  if ((c.command.mask & attribute_kill_set_gid) != 0) new_mode &= ~fs::mode_set_gid;
+  if ((c.command.mask & format::attribute_kill_set_gid) != 0) new_mode &= ~fs::mode_set_gid;
   change->new_mode = new_mode;
   change->removes = fs::acl_is_minimal(length);
   return Status::ok;
@@ -125,7 +121,7 @@ GPU4FS_FN GPU4FS_NOINLINE void stamp_attribute_change(Group g, Engine& engine, C
   const bool removes = c.command.opcode == format::Opcode::remove_attribute;
   format::LogRecord record =
       record_of(c, removes ? format::LogOpcode::remove_attribute : format::LogOpcode::set_attribute);
-  record.mask = removes ? 0 : c.command.mask & attribute_kill_set_gid;
+  record.mask = removes ? 0 : c.command.mask & format::attribute_kill_set_gid;
   record.data_length = removes ? 0 : static_cast<u32>(c.command.length);
   append_record(g, engine, c, record, c.buffer);
 }
@@ -183,7 +179,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_set_attribute(Group g, Engine& engine, Comma
   const NameBytes name = first_name(c);
   const u32 mask = c.command.mask;
   const u32 mode_flags = fs::attribute_create | fs::attribute_replace;
-  if ((mask & ~(mode_flags | attribute_kill_set_gid)) != 0 || (mask & mode_flags) == mode_flags) {
+  if ((mask & ~(mode_flags | format::attribute_kill_set_gid)) != 0 || (mask & mode_flags) == mode_flags) {
     return Step::fail(Status::invalid_argument);
   }
   detail::AttributeSpace space{};

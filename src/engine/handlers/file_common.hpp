@@ -111,6 +111,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_any(Group g, Engine& engine, CommandState&
   return ref->inode->mode == 0 ? Status::stale : Status::ok;
 }
 
+// Leader: a caller in the inode's group, be it by a supplementary one, goes on under that group, which is then in the
+// command's records: carrying them out again takes the same set-id bits.
+GPU4FS_FN inline void join_group_of(const Engine& engine, CommandState& c, const format::Inode& inode) {
+  if (c.command.uid != 0 && caller_in_group(engine, c, inode.gid)) c.command.gid = inode.gid;
+}
+
 // The same for a regular file that the caller may access as `wanted` (fs::may_read ...).
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status lock_file(Group g, Engine& engine, CommandState& c, u64 number, LockMode mode, u32 wanted,
@@ -123,7 +129,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_file(Group g, Engine& engine, CommandState
   if (ref->inode->is_inline() && ref->inode->size_bytes > format::inode_inline_capacity) {
     return Status::corrupt_structure;
   }
-  return require_access(g, engine, c, *ref, wanted);
+  GPU4FS_TRY(require_access(g, engine, c, *ref, wanted));
+  if ((wanted & fs::may_write) != 0) serial(g, [&] { join_group_of(engine, c, *ref->inode); });
+  return Status::ok;
 }
 
 // Index of the extent that holds page `page` of the round; the round's are c.extents[base, base + count), page is below
@@ -313,12 +321,17 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_one_extent(Group g, Engine& engine, Comman
   fs::commit_extent(g, engine.fs, extent, logged && fs::log_is_on(engine.fs));
 }
 
-// Leader, gate: what POSIX does to set-id bits when someone else than the superuser changes content.
+// `mode` without the set-group-id bit where the caller's change takes it: always from programs, and from other files if
+// the caller, after join_group_of(), is not in their group.
+GPU4FS_FN inline u32 without_set_gid(const CommandState& c, u32 mode, u32 gid) {
+  const bool keeps = (mode & 010) == 0 && (c.command.uid == 0 || c.command.gid == gid);
+  return keeps ? mode : mode & ~fs::mode_set_gid;
+}
+
+// Leader, gate: what Linux does to set-id bits when someone else than the superuser changes content.
 GPU4FS_FN inline void drop_set_id(const CommandState& c, format::Inode& inode) {
   if (c.command.uid == 0) return;
-  u32 mode = inode.mode & ~fs::mode_set_uid;
-  if ((mode & 010) != 0) mode &= ~fs::mode_set_gid;
-  fs::set_mode(inode, mode);
+  fs::set_mode(inode, without_set_gid(c, inode.mode & ~fs::mode_set_uid, inode.gid));
 }
 
 // Leader, gate: content changed.

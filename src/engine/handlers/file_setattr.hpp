@@ -40,8 +40,7 @@ GPU4FS_FN inline u32 changed_mode(const Engine& engine, const CommandState& c, c
   const u32 mask = c.command.mask;
   const bool is_regular = (mode & fs::mode_type_mask) == fs::mode_regular;
   if ((mask & (format::set_uid | format::set_gid)) != 0 && (mode & fs::mode_type_mask) != fs::mode_directory) {
-    mode &= ~fs::mode_set_uid;
-    if ((mode & 010) != 0) mode &= ~fs::mode_set_gid;
+    mode = without_set_gid(c, mode & ~fs::mode_set_uid, inode.gid);
   }
   if ((mask & format::set_mode) != 0) {
     mode = (mode & fs::mode_type_mask) | (record.mode & fs::mode_permissions);
@@ -103,6 +102,8 @@ GPU4FS_FN GPU4FS_NOINLINE void record_attributes(Group g, Engine& engine, Comman
   serial(g, [&] { state.record.mode = ref.inode->mode; });
   format::LogRecord record = file_record_of(c, format::LogOpcode::set_inode, ref.number);
   record.mask = c.command.mask;
+  // A new owner changes the mode as well.
+  if ((record.mask & (format::set_uid | format::set_gid)) != 0) record.mask |= format::set_mode;
   record.data_length = sizeof(format::AttributeRecord);
   append_record(g, engine, c, record, reinterpret_cast<const u8*>(&state.record));
 }
@@ -160,7 +161,10 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_setattr(Group g, Engine& engine, CommandStat
     const auto& record = detail::scratch_of<detail::SetAttributeState>(c).record;
     status = detail::check_set_attribute(g, engine, c, ref, record);
   }
-  if (status == Status::ok && changes) status = detail::set_attributes(g, engine, c, ref);
+  if (status == Status::ok && changes) {
+    serial(g, [&] { detail::join_group_of(engine, c, *ref.inode); });
+    status = detail::set_attributes(g, engine, c, ref);
+  }
   if (status != Status::ok) return detail::leave_with(g, engine, c, status);
   put_attributes(g, engine, c, ref);
   return Step::complete();

@@ -1,5 +1,5 @@
 // Extended attributes. Names under "user.gpu4fs.server." are the mount's own: they read as facts about
-// the running server and cannot be changed.
+// the running server and cannot be changed. SETXATTR is among the raw requests (fuse_raw.cpp).
 #include <unistd.h>
 
 #include <cstring>
@@ -13,8 +13,6 @@ namespace {
 using format::Opcode;
 
 constexpr std::string_view server_prefix = "user.gpu4fs.server.";
-
-bool is_server_name(std::string_view name) { return name.starts_with(server_prefix); }
 
 void answer_value(fuse_req_t request, const char* value, u64 length, size_t size) {
   if (size == 0) {
@@ -41,20 +39,6 @@ void answer_server_name(fuse_req_t request, FuseWorker& worker, std::string_view
     return;
   }
   answer_value(request, value.data(), value.size(), size);
-}
-
-void setxattr(fuse_req_t request, fuse_ino_t inode, const char* name, const char* value,
-              size_t size, int flags) {
-  FuseWorker& worker = FuseWorker::current();
-  if (is_server_name(name)) {
-    fuse_reply_err(request, EPERM);
-    return;
-  }
-  format::Command command = worker.command(request, Opcode::set_attribute, inode);
-  worker.set_name(command, name);
-  worker.set_data(command, value, size);
-  command.mask = static_cast<u32>(flags);
-  reply_status(request, worker.call(command).status);
 }
 
 // getxattr and listxattr: size 0 asks for the length only.
@@ -93,8 +77,9 @@ void removexattr(fuse_req_t request, fuse_ino_t inode, const char* name) {
 
 }  // namespace
 
+bool is_server_name(std::string_view name) { return name.starts_with(server_prefix); }
+
 void add_attribute_operations(fuse_lowlevel_ops& operations) {
-  operations.setxattr = setxattr;
   operations.getxattr = getxattr;
   operations.listxattr = listxattr;
   operations.removexattr = removexattr;

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 
 #include "frontend/fuse/fuse_operations.hpp"
+#include "frontend/fuse/fuse_raw.hpp"
 
 namespace gpu4fs::frontend {
 namespace {
@@ -19,7 +20,18 @@ void answer_attributes(fuse_req_t request, FuseWorker& worker, format::Command& 
   const client::Reply reply = worker.call(command);
   if (reply.status != Status::ok) return reply_status(request, reply.status);
   const struct stat attributes = to_stat(worker.attributes());
-  fuse_reply_attr(request, &attributes, cache_timeout_s);
+  fuse_reply_attr(request, &attributes, attribute_timeout_s(worker.attributes()));
+}
+
+// Who changes content takes set-id bits away, but for callers with CAP_FSETID. The kernel says who has it (with
+// HANDLE_KILLPRIV_V2; without, it takes the bits away itself); the engine asks for the superuser.
+void set_changer(const FuseWorker& worker, format::Command& command) {
+  constexpr u32 nobody = 65534;
+  if (!takes_set_id_bits(worker.receive_buffer())) {
+    command.uid = 0;
+  } else if (command.uid == 0) {
+    command.uid = nobody;
+  }
 }
 
 void getattr(fuse_req_t request, fuse_ino_t inode, fuse_file_info*) {
@@ -61,6 +73,7 @@ void setattr(fuse_req_t request, fuse_ino_t inode, struct stat* wanted, int to_s
   format::Command command = worker.command(request, Opcode::setattr, inode);
   command.deadline_ms = patient_deadline_ms;
   command.mask = set_mask(to_set);
+  if ((command.mask & format::set_size) != 0) set_changer(worker, command);
   format::AttributeRecord& record = worker.attributes_in();
   record = {};
   record.mode = wanted->st_mode;
@@ -150,6 +163,7 @@ void write(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size, 
   FuseWorker& worker = FuseWorker::current();
   worker.note_change(info->fh);
   format::Command command = worker.command(request, Opcode::write, inode);
+  set_changer(worker, command);
   command.offset = static_cast<u64>(offset);
   worker.set_data(command, data, size);
   const client::Reply reply = worker.call(command);

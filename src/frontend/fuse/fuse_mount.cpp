@@ -71,6 +71,7 @@ void init(void* user, fuse_conn_info* connection) {
   connection->want = wanted & connection->capable;
   shared.opens_without_asking = (connection->want & FUSE_CAP_NO_OPEN_SUPPORT) != 0;
   shared.lists_without_asking = (connection->want & FUSE_CAP_NO_OPENDIR_SUPPORT) != 0;
+  shared.has_long_setxattr = offers_long_setxattr(shared.init_request);
   connection->max_write = fuse_max_write;
   connection->max_background = 64;
   connection->congestion_threshold = 48;
@@ -179,7 +180,7 @@ void FuseMount::serve(FuseWorker& worker) {
     if (is_init_request(request.mem, static_cast<u64>(length))) {
       shared_.init_request.assign(static_cast<const char*>(request.mem), static_cast<size_t>(length));
     }
-    if (!answer_raw_request(worker, request.mem, static_cast<u64>(length), cache_timeout_s)) {
+    if (!answer_raw_request(worker, request.mem, static_cast<u64>(length))) {
       fuse_session_process_buf(fuse_, &request);
     }
   }

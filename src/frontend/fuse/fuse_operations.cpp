@@ -31,7 +31,7 @@ fuse_entry_param to_entry(FuseWorker& worker, const format::AttributeRecord& rec
   entry.ino = record.inode;
   entry.generation = record.generation;
   entry.attr = to_stat(record);
-  entry.attr_timeout = cache_timeout_s;
+  entry.attr_timeout = attribute_timeout_s(record);
   entry.entry_timeout = cache_timeout_s;
   worker.shared().inodes.add_lookup(record.inode, record.generation);
   return entry;
@@ -53,10 +53,14 @@ void log_failure(Status status) {
 
 }  // namespace
 
-void reply_status(fuse_req_t request, Status status) {
+int answered_errno(Status status) {
   if (to_errno(status) == EIO) log_failure(status);
+  return to_errno(status);
+}
+
+void reply_status(fuse_req_t request, Status status) {
   // A failed reply means that the kernel no longer waits for it.
-  fuse_reply_err(request, to_errno(status));
+  fuse_reply_err(request, answered_errno(status));
 }
 
 }  // namespace gpu4fs::frontend

@@ -9,12 +9,9 @@
 #include "format/inode_format.hpp"
 #include "format/ring_format.hpp"
 #include "frontend/fuse/fuse_worker.hpp"
+#include "frontend/fuse/kernel_cache.hpp"
 
 namespace gpu4fs::frontend {
-
-// This mount is the only writer of its pool, so what the kernel has cached stays true until an operation
-// of this mount changes it; the kernel invalidates what each operation changes. Seconds.
-inline constexpr double cache_timeout_s = 365.0 * 86400;
 
 void add_name_operations(fuse_lowlevel_ops& operations);
 void add_file_operations(fuse_lowlevel_ops& operations);

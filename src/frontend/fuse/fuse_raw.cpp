@@ -1,14 +1,17 @@
 // What the kernel's protocol has and libfuse 3.14 has not, spoken on the raw messages of
-// linux/fuse.h: O_TMPFILE, and the capability HANDLE_KILLPRIV_V2, without which the kernel asks for
-// security.capability before every single write.
+// linux/fuse.h: O_TMPFILE; the capability HANDLE_KILLPRIV_V2, without which the kernel asks for
+// security.capability before every single write; and SETXATTR_EXT, by which the kernel says that a new access
+// control list takes the set-group-id bit.
 #include <linux/fuse.h>
 #include <sys/uio.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
 #include "frontend/fuse/fuse_raw.hpp"
+#include "frontend/fuse/kernel_cache.hpp"
 
 namespace gpu4fs::frontend {
 namespace {
@@ -50,8 +53,7 @@ void answer_error(FuseWorker& worker, u64 unique, int error) {
   [[maybe_unused]] const ssize_t written = ::write(worker.device, &head, sizeof(head));
 }
 
-void answer_tmpfile(FuseWorker& worker, const fuse_in_header& head, const fuse_create_in& body,
-                    double timeout_s) {
+void answer_tmpfile(FuseWorker& worker, const fuse_in_header& head, const fuse_create_in& body) {
   format::Command command = worker.command(nullptr, format::Opcode::tmpfile, head.nodeid);
   command.uid = head.uid;
   command.gid = head.gid;
@@ -60,7 +62,7 @@ void answer_tmpfile(FuseWorker& worker, const fuse_in_header& head, const fuse_c
   worker.want_attributes(command);
   const client::Reply reply = worker.call(command);
   if (reply.status != Status::ok) {
-    return answer_error(worker, head.unique, to_errno(reply.status));
+    return answer_error(worker, head.unique, answered_errno(reply.status));
   }
   const format::AttributeRecord record = worker.attributes();
   worker.shared().inodes.add_lookup(record.inode, record.generation);
@@ -69,8 +71,8 @@ void answer_tmpfile(FuseWorker& worker, const fuse_in_header& head, const fuse_c
   answer.head = {sizeof(answer), 0, head.unique};
   answer.entry.nodeid = record.inode;
   answer.entry.generation = record.generation;
-  answer.entry.entry_valid = static_cast<u64>(timeout_s);
-  answer.entry.attr_valid = static_cast<u64>(timeout_s);
+  answer.entry.entry_valid = static_cast<u64>(cache_timeout_s);
+  answer.entry.attr_valid = static_cast<u64>(attribute_timeout_s(record));
   answer.entry.attr = to_raw(record);
   answer.open.fh = worker.open_file(record.inode, body.flags);
   answer.open.open_flags = FOPEN_KEEP_CACHE;
@@ -81,17 +83,69 @@ void answer_tmpfile(FuseWorker& worker, const fuse_in_header& head, const fuse_c
   }
 }
 
+// `body` is what follows the head: fuse_setxattr_in, name, value.
+void answer_setxattr(FuseWorker& worker, const fuse_in_header& head, const u8* body, u64 length) {
+  const u64 values_at = worker.shared().has_long_setxattr ? sizeof(fuse_setxattr_in) : FUSE_COMPAT_SETXATTR_IN_SIZE;
+  fuse_setxattr_in values{};
+  if (length < values_at) return answer_error(worker, head.unique, EINVAL);
+  std::memcpy(&values, body, values_at);
+  const auto* const text = reinterpret_cast<const char*>(body + values_at);
+  const u64 name_length = ::strnlen(text, length - values_at);
+  if (name_length + 1 + values.size > length - values_at) return answer_error(worker, head.unique, EINVAL);
+  const std::string_view name(text, name_length);
+  if (is_server_name(name)) return answer_error(worker, head.unique, EPERM);
+  format::Command command = worker.command(nullptr, format::Opcode::set_attribute, head.nodeid);
+  command.uid = head.uid;
+  command.gid = head.gid;
+  worker.set_name(command, name);
+  worker.set_data(command, text + name_length + 1, values.size);
+  command.mask = values.flags & (XATTR_CREATE | XATTR_REPLACE);
+  if ((values.setxattr_flags & FUSE_SETXATTR_ACL_KILL_SGID) != 0) command.mask |= format::attribute_kill_set_gid;
+  answer_error(worker, head.unique, answered_errno(worker.call(command).status));
+}
+
+fuse_init_in offer_of(const void* init_request) {
+  fuse_init_in offered;
+  std::memcpy(&offered, static_cast<const u8*>(init_request) + sizeof(fuse_in_header), sizeof(offered));
+  return offered;
+}
+
 }  // namespace
 
-bool answer_raw_request(FuseWorker& worker, const void* message, u64 length, double timeout_s) {
+bool answer_raw_request(FuseWorker& worker, const void* message, u64 length) {
   fuse_in_header head;
   if (length < sizeof(head)) return false;
   std::memcpy(&head, message, sizeof(head));
+  const u8* const body = static_cast<const u8*>(message) + sizeof(head);
+  if (head.opcode == FUSE_SETXATTR) {
+    answer_setxattr(worker, head, body, length - sizeof(head));
+    return true;
+  }
   if (head.opcode != FUSE_TMPFILE || length < sizeof(head) + sizeof(fuse_create_in)) return false;
-  fuse_create_in body;
-  std::memcpy(&body, static_cast<const u8*>(message) + sizeof(head), sizeof(body));
-  answer_tmpfile(worker, head, body, timeout_s);
+  fuse_create_in values;
+  std::memcpy(&values, body, sizeof(values));
+  answer_tmpfile(worker, head, values);
   return true;
+}
+
+bool offers_long_setxattr(const std::string& init_request) {
+  if (init_request.size() < sizeof(fuse_in_header) + sizeof(fuse_init_in)) return false;
+  return (offer_of(init_request.data()).flags & FUSE_SETXATTR_EXT) != 0;
+}
+
+bool takes_set_id_bits(const void* message) {
+  fuse_in_header head;
+  std::memcpy(&head, message, sizeof(head));
+  const u8* const body = static_cast<const u8*>(message) + sizeof(head);
+  if (head.opcode == FUSE_WRITE) {
+    fuse_write_in values;
+    std::memcpy(&values, body, sizeof(values));
+    return (values.write_flags & FUSE_WRITE_KILL_SUIDGID) != 0;
+  }
+  if (head.opcode != FUSE_SETATTR) return true;
+  fuse_setattr_in values;
+  std::memcpy(&values, body, sizeof(values));
+  return (values.valid & FATTR_KILL_SUIDGID) != 0;
 }
 
 bool is_init_request(const void* message, u64 length) {
@@ -120,11 +174,10 @@ bool notify_names_changed(int device) {
 }
 
 void extend_init_reply(const void* request, void* reply, u64 reply_length, bool direct_io) {
-  fuse_init_in offered;
-  std::memcpy(&offered, static_cast<const u8*>(request) + sizeof(fuse_in_header), sizeof(offered));
+  const fuse_init_in offered = offer_of(request);
   if (reply_length < offsetof(fuse_init_out, flags) + sizeof(u32)) return;
   auto* answer = static_cast<fuse_init_out*>(reply);
-  answer->flags |= offered.flags & FUSE_HANDLE_KILLPRIV_V2;
+  answer->flags |= offered.flags & (FUSE_HANDLE_KILLPRIV_V2 | FUSE_SETXATTR_EXT);
   if ((answer->flags & FUSE_INIT_EXT) == 0 || (offered.flags & FUSE_INIT_EXT) == 0) return;
   if (reply_length < offsetof(fuse_init_out, flags2) + sizeof(u32)) return;
   if (direct_io) answer->flags2 |= offered.flags2 & direct_io_allow_mmap;

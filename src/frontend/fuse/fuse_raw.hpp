@@ -6,10 +6,16 @@
 
 namespace gpu4fs::frontend {
 
-// True: `message` was such a request, and it was answered. `timeout_s` is how long the kernel may cache.
-bool answer_raw_request(FuseWorker& worker, const void* message, u64 length, double timeout_s);
+// True: `message` was such a request, and it was answered.
+bool answer_raw_request(FuseWorker& worker, const void* message, u64 length);
 
 [[nodiscard]] bool is_init_request(const void* message, u64 length);
+
+// `init_request` is the kernel's INIT as received.
+[[nodiscard]] bool offers_long_setxattr(const std::string& init_request);
+
+// Of a WRITE or SETATTR: the caller's change of content takes the file's set-id bits away.
+[[nodiscard]] bool takes_set_id_bits(const void* message);
 
 // Tell the kernel that what it has cached of an inode, or all names, may not be true any more. `with_pages` waits for
 // requests under way, so some thread must be answering then. False: it does not know the inode; or is too old for the
@@ -18,8 +24,8 @@ bool notify_inode_changed(int device, u64 inode, bool with_pages);
 [[nodiscard]] bool notify_names_changed(int device);
 
 // `reply` is the body of libfuse's answer to INIT. Adds HANDLE_KILLPRIV_V2 if the kernel offers it: the
-// engine clears set-id bits and security.capability itself when a file changes. With `direct_io` also that
-// files may be mapped shared nevertheless.
+// engine clears set-id bits and security.capability itself when a file changes; and SETXATTR_EXT. With `direct_io`
+// also that files may be mapped shared nevertheless.
 void extend_init_reply(const void* request, void* reply, u64 reply_length, bool direct_io);
 
 }  // namespace gpu4fs::frontend

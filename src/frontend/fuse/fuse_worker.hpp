@@ -26,6 +26,12 @@ struct fuse_session;
 
 namespace gpu4fs::frontend {
 
+// Of an extended attribute that belongs to the mount (fuse_attributes.cpp).
+bool is_server_name(std::string_view name);
+
+// What the kernel is told; the log is told what an EIO was.
+int answered_errno(Status status);
+
 // For commands whose work grows with a file or waits for slow devices: fsync, truncation, freeing, copying.
 inline constexpr u32 patient_deadline_ms = 600'000;
 
@@ -65,6 +71,7 @@ struct FuseShared {
   OpenFiles files;
   bool opens_without_asking = false;      // the kernel can open and close files by itself
   bool lists_without_asking = false;      // ... directories
+  bool has_long_setxattr = false;         // SETXATTR comes with flags of its own (FUSE_SETXATTR_EXT)
   std::string init_request = {};          // the kernel's, for a process that goes on with this mount
   std::atomic<u64> orphans_not_freed{0};  // orphan count when waiting for room was last given up
 };
@@ -81,6 +88,7 @@ class FuseWorker {
   FuseShared& shared() { return shared_; }
   client::Session& session() { return *session_; }
 
+  const u8* receive_buffer() const { return session_->data() + area_receive; }
   u8* receive_buffer() { return session_->data() + area_receive; }
   u8* reply_buffer() { return session_->data() + area_reply; }
   u8* convert_buffer() { return session_->data() + area_convert; }
