@@ -81,6 +81,8 @@ struct alignas(32) PageTable {
   u32 free_count;           // frames on it
   u32 frames_reserved;      // promised to commands in their commit step
   u32 dirty_count;          // entries of dirty_list
+  u32 dirty_replacing;      // atomic: of dirty_list, whose promised page the next checkpoint gives back: it frees
+                            // an old place, or the frame was removed
   u32 dirty_reserved;       // dirty frames promised to commands
   u32 staged_count;
   u32 limbo_count;

@@ -162,6 +162,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 begin_epoch(Group g, FileSystem& fs) {
     table.staged_count = table.dirty_count;
     table.free_lock.lock();
     store<Order::release, Scope::engine>(&table.dirty_count, 0u);
+    store<Order::relaxed, Scope::engine>(&table.dirty_replacing, 0u);
     store<Order::release, Scope::engine>(&fs.epoch_open, fs.epoch_open + 1);
     table.free_lock.unlock();
     store<Order::relaxed, Scope::engine>(&fs.space.epoch_open, fs.epoch_open);

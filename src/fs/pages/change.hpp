@@ -81,6 +81,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool mark_frame(FileSystem& fs, Operation& op, 
   table.free_lock.unlock();
   GPU4FS_CHECK_LT(position, table.staging_count);
   table.dirty_list[position] = frame;
+  if (f.address != 0) fetch_add<Order::relaxed, Scope::engine>(&table.dirty_replacing, 1u);
   return true;
 }
 
@@ -267,6 +268,8 @@ GPU4FS_FN GPU4FS_NOINLINE void remove_page(Group g, FileSystem& fs, Operation& o
     store_slot(slot, format::BlockPointer::hole());
     Frame& f = fs.pages.frames[frame];
     if (f.address != 0) free_extent(Lane{}, fs, raid::Extent{f.address, 1, 0});
+    const bool is_new = f.address == 0 && load<Order::relaxed, Scope::engine>(&f.dirty) != 0;
+    if (is_new) fetch_add<Order::relaxed, Scope::engine>(&fs.pages.dirty_replacing, 1u);
     detail::unlink_frame(fs.pages, frame);
     detail::send_to_limbo(fs.pages, frame);
     // On a damaged medium an inode's count may be too small.

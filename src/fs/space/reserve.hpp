@@ -111,6 +111,19 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 promised_to_others(const FileSystem& fs, co
   return reserved - minimum(reserved, known * fs.space.page_cost[page_class]);
 }
 
+// Of the class, what the next checkpoint gives back. Never too little, and nothing once there is nothing to write, so
+// that who waits for it ends. A freed page may be the last one of its stripe; and every dirty page of a class with stripes
+// was promised one, of which a checkpoint uses up few.
+GPU4FS_FN GPU4FS_NOINLINE inline u64 comes_back(const FileSystem& fs, u32 page_class) {
+  u64 pages = load<Order::relaxed, Scope::engine>(&fs.counters[page_class].freed_pending);
+  const u64 cost = fs.space.page_cost[page_class];
+  if (page_class == fs.space.metadata_class) {
+    const PageTable& table = fs.pages;
+    pages += load<Order::relaxed, Scope::engine>(cost == 1 ? &table.dirty_replacing : &table.dirty_count);
+  }
+  return pages * cost;
+}
+
 // Why `needed` pages of the class are not available, and what would help. The one place where a class has no pages left.
 GPU4FS_FN GPU4FS_NOINLINE inline Status explain_shortage(FileSystem& fs, Operation& op, u32 page_class, u64 needed) {
   const SpaceCounters& counters = fs.counters[page_class];
@@ -133,8 +146,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status explain_shortage(FileSystem& fs, Operati
     op.wanted_chunk = wanted_chunk;
     return Status::chunk_not_mapped;
   }
-  // A page may be the last one of its stripe.
-  const u64 pending = load<Order::relaxed, Scope::engine>(&counters.freed_pending) * fs.space.page_cost[page_class];
+  const u64 pending = comes_back(fs, page_class);
   if (in_reach + pending >= needed) return Status::retry_after_checkpoint;
   const bool was_refused = (op.refused_classes >> page_class & 1) != 0;
   if (was_refused || load<Order::acquire, Scope::engine>(&counters.growable) == 0) {
