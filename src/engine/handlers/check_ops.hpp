@@ -109,9 +109,9 @@ GPU4FS_FN GPU4FS_NOINLINE void check_page_task(Group g, Engine& engine, CommandS
   if (page.index >= engine.check.inode_count / format::inodes_per_page) return;
   const u32 buffer = serial(g, [&] { return take_check_buffer(engine.check); });
   const auto phase = static_cast<CheckPhase>(c.command.mode);
-  const bool marks = (c.command.mask & format::check_mask_verify_data) != 0 && engine.fs.space.data_checksums != 0;
-  const CheckTask task{engine, sink, engine.check.buffers[buffer], phase == CheckPhase::owners, marks,
-                       phase == CheckPhase::walk};
+  const bool marks = (c.command.mask & format::check_mask_verify_data) != 0;
+  const CheckTask task{engine, sink, engine.check.buffers[buffer], phase == CheckPhase::owners,
+                       marks && engine.fs.space.data_checksums != 0, marks, phase == CheckPhase::walk};
   if (phase == CheckPhase::names) {
     check_names_page(g, task, page);
   } else {

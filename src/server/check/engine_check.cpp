@@ -257,9 +257,7 @@ void EngineCheck::find_leaks() {
 }
 
 bool EngineCheck::run() {
-  const bool has_data_checksums =
-      (context_.pool.superblock.feature_incompatible & format::feature_data_checksums) != 0;
-  const bool verifies = context_.options.check_data && has_data_checksums;
+  const bool verifies = context_.options.check_data;
   const u32 mask = verifies ? format::check_mask_verify_data : 0;
   load_chunks();
   run_pages(CheckPhase::walk, mask, false);
@@ -350,8 +348,6 @@ void EngineCheck::explain_record(const CheckRecord& record) {
   switch (record.kind) {
     case CheckKind::fields:
       return check_inode_fields(context_, record.inode, inode);
-    case CheckKind::height:
-      return context_.add(FindingId::inode_field, owner, fmt::format("height {}", inode.height));
     case CheckKind::summary:
       return check_inode_summary(context_, record.inode, inode, record.value, record.address, record.expected);
     case CheckKind::attribute_page:
