@@ -65,9 +65,11 @@ struct Area {
   u64 length;
 };
 
-// What the engine reaches from the start: superblocks, the operation log and the header areas of chunks.
-std::vector<Area> fixed_areas(const OpenedPool& pool) {
+// What the engine reaches from the start: superblocks, the operation log and the header areas of chunks. A check reads no
+// log, and only the header areas of chunks in use, which come with their pages.
+std::vector<Area> fixed_areas(const OpenedPool& pool, ServerPurpose purpose) {
   std::vector<Area> areas;
+  if (purpose == ServerPurpose::check) return areas;
   for (u32 i = 0; i < pool.devices.size(); ++i) {
     if (!pool.devices[i].is_here()) continue;
     areas.push_back({i, 0, format::layout_area_offset});
@@ -85,7 +87,7 @@ std::vector<Area> fixed_areas(const OpenedPool& pool) {
   return areas;
 }
 
-std::vector<device::MappedFile> map_devices(OpenedPool& pool) {
+std::vector<device::MappedFile> map_devices(OpenedPool& pool, ServerPurpose purpose) {
   std::vector<device::MappedFile> files;
   for (const OpenedDevice& opened : pool.devices) {
     if (!opened.is_here()) {
@@ -103,7 +105,7 @@ std::vector<device::MappedFile> map_devices(OpenedPool& pool) {
                                                .stack = opened.file.stack()}));
     if (!pool.read_only) prepare_medium(files.back(), pool.warnings);
   }
-  for (const Area& area : fixed_areas(pool)) {
+  for (const Area& area : fixed_areas(pool, purpose)) {
     if (files[area.device].grows_with_use()) files[area.device].reserve_range(area.offset, area.length);
   }
   return files;
@@ -220,7 +222,8 @@ void set_up_cpu(const ServerOptions& options, const OpenedPool& pool, EngineSetu
   setup.heap = std::make_unique<engine::HeapAllocator>();
   setup.upcalls = static_cast<ring::UpcallRing*>(
       setup.heap->allocate(sizeof(ring::UpcallRing), alignof(ring::UpcallRing)));
-  const bool has_blocks = std::none_of(setup.files.begin(), setup.files.end(),
+  // A check gets its chunks one by one, so that it does the same with every engine.
+  const bool has_blocks = options.purpose != ServerPurpose::check && std::none_of(setup.files.begin(), setup.files.end(),
                                        [](const device::MappedFile& file) { return file.grows_with_use(); });
   engine::Engine* built = build_engine(*setup.heap, options, pool, setup, config,
                                        memory_sizes(options, workers), has_blocks);
@@ -249,8 +252,8 @@ void map_for_gpu(engine::EngineHost& host, const device::MappedFile& file, u64 o
 
 // The fixed areas. Data pages follow chunk by chunk when they are first used, because registration touches
 // every page.
-void map_fixed_areas(const OpenedPool& pool, EngineSetup& setup) {
-  for (const Area& area : fixed_areas(pool)) {
+void map_fixed_areas(const OpenedPool& pool, ServerPurpose purpose, EngineSetup& setup) {
+  for (const Area& area : fixed_areas(pool, purpose)) {
     map_for_gpu(*setup.host, setup.files[area.device], area.offset, area.length);
   }
 }
@@ -264,7 +267,7 @@ void set_up_cuda(const ServerOptions& options, const OpenedPool& pool, EngineSet
   engine::Engine* built = build_engine(*setup.gpu, options, pool, setup, config,
                                        memory_sizes(options, config.worker_count), false);
   setup.host = std::make_unique<engine::CudaEngine>(built, setup.upcalls, *setup.gpu, cuda);
-  map_fixed_areas(pool, setup);
+  map_fixed_areas(pool, options.purpose, setup);
 }
 
 // Tries the GPU engine; the reason of the setup says what came of it.
@@ -291,7 +294,7 @@ bool try_cuda(const ServerOptions& options, const OpenedPool& pool, EngineSetup&
 EngineSetup set_up_engine(const ServerOptions& options, OpenedPool& pool) {
   EngineSetup setup;
   try {
-    setup.files = map_devices(pool);
+    setup.files = map_devices(pool, options.purpose);
     if (options.engine == EngineChoice::cpu) {
       setup.reason = "as asked for";
       set_up_cpu(options, pool, setup);

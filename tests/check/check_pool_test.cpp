@@ -431,6 +431,41 @@ TEST_F(CheckPoolTest, DirectoryNode) {
   expect(FindingId::directory_page);
 }
 
+// Chunks by number of which a page is allocated.
+std::vector<bool> chunks_in_use(PoolImage& image) {
+  std::vector<bool> in_use;
+  const u64 count = image.open().chunks.size();
+  for (u32 chunk = 0; chunk < count; ++chunk) {
+    format::BitmapSlotHeader header{};
+    const BitmapSlotPlace place = newest_bitmap(image, chunk);
+    image.read(place.device, place.offset, &header, sizeof(header));
+    in_use.push_back(header.set_count != 0);
+  }
+  return in_use;
+}
+
+// Getting a chunk within a GPU's reach takes all its memory: a check asks for those that hold something.
+TEST_F(CheckPoolTest, ChunksWithoutPagesStayOutOfTheEnginesReach) {
+  const std::vector<bool> in_use = chunks_in_use(*image_);
+  const auto used = static_cast<u64>(std::count(in_use.begin(), in_use.end(), true));
+  ASSERT_LT(used, in_use.size());
+  EXPECT_EQ(image_->check_by(server::CheckEngine::cpu).chunks_mapped, used);
+  // Damage leads into one of them: it is looked at as well, and no other.
+  const auto empty = static_cast<std::size_t>(std::find(in_use.begin(), in_use.end(), false) - in_use.begin());
+  const u64 address = image_->open().chunks[empty].descriptor.base_address + 5 * page_size;
+  const format::BlockPointer pointers[] = {format::BlockPointer::indirect(address),
+                                           format::BlockPointer::data(address, format::BlockSize::page_4k)};
+  for (const format::BlockPointer pointer : pointers) {
+    const u64 number = pointer.is_indirect() ? content().sparse_file : content().directory;
+    image_->edit_inode(number, [&](format::Inode& inode) { inode.slots[0] = pointer; });
+    const CheckResult result = image_->check();
+    EXPECT_EQ(result.findings.count(FindingId::page_not_allocated), 1u) << describe(result);
+    expect_engines_agree(*image_, result, true, true);
+    EXPECT_EQ(image_->check_by(server::CheckEngine::cpu).chunks_mapped, used + 1);
+    image_->restore();
+  }
+}
+
 TEST_F(CheckPoolTest, DirectoryLoop) {
   // The entry of `subdirectory` becomes one of `directory`, which so contains itself.
   const u64 root_leaf = image_->file_page_address(format::inode_number_root, 0);
