@@ -190,7 +190,7 @@ TEST(ControlSocketEnd, DoesNotWaitForSilentClients) {
 
 // A client that reads on and on, but slowly, has not got its answer when the socket ends: nobody waited for that.
 TEST(ControlSocketEnd, DoesNotWaitForSlowClients) {
-  constexpr std::size_t answer_bytes = std::size_t{64} << 20;
+  constexpr std::size_t answer_bytes = std::size_t{16} << 20;
   TemporaryFolder folder;
   auto socket = std::make_unique<ControlSocket>(folder / "run", "pool",
                                                 [](const JsonValue&) { return std::string(answer_bytes, 'x'); });
@@ -210,7 +210,8 @@ TEST(ControlSocketEnd, DoesNotWaitForSlowClients) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   end.join();
-  EXPECT_LT(taken, answer_bytes);
+  // Some of it lies in the socket in any case.
+  EXPECT_LT(taken, answer_bytes / 2);
 }
 
 }  // namespace
