@@ -13,7 +13,7 @@ namespace gpu4fs::format {
 // Command::mode. Fields of the command, with `output`, `length`: CheckCounts and CheckRecords, unless said
 // otherwise:
 //   load      inode: chunk; data, aux: bytes of two bitmaps of whole u64 words, allocated and reached pages;
-//             offset: the column whose descriptors are loaded
+//             offset: the column whose descriptors are loaded; mask bit 0: the chunk's pages have to be within reach
 //   walk      data, aux: CheckInodePages; every inode's fields, map and attributes; pages are claimed
 //   verify    inode: chunk; offset, aux: first page and number of pages; what walk found to verify is
 //   owners    as walk: which files the pages belong to that did not match
@@ -23,7 +23,8 @@ namespace gpu4fs::format {
 //   table     offset, aux: first inode and number; output: CheckInodes
 enum class CheckPhase : std::uint32_t { load = 0, walk, verify, owners, names, leaks, table, count };
 
-inline constexpr std::uint32_t check_mask_verify_data = 1;  // walk: contents of regular files are to be verified
+inline constexpr std::uint32_t check_mask_reach = 1;        // load
+inline constexpr std::uint32_t check_mask_verify_data = 1;  // walk: contents of files are to be verified, where they have checksums
 
 // A page of the inode file.
 struct CheckInodePage {
@@ -37,7 +38,6 @@ enum class CheckKind : std::uint16_t {
   metadata,           // address: a page that cannot be read, does not match, or is too young
   inode_page,         // the same, of the inode file; value: index
   fields,             // a field of the inode, or a reserved one in use
-  height,
   summary,            // size or page count: value: pages, expected: end of content, address: pages of content
   pointer,            // level, value: index of the slot, address: the pointer
   attribute_pointer,  // address: the pointer

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <system_error>
@@ -27,17 +28,22 @@ constexpr int idle_seconds_max = 600;
   throw PoolError(Status::io_error, fmt::format("{}: {}", what, std::strerror(errno)));
 }
 
-void set_time_limit(int fd, int option, int seconds) {
-  const timeval limit{seconds, 0};
-  ::setsockopt(fd, SOL_SOCKET, option, &limit, sizeof(limit));
-}
-
-bool send_all(int fd, const std::string& text) {
+// False: the client takes nothing, or not all of it in time, or `wake` can be read: whoever is slow is not waited for at
+// the end.
+bool send_all(int fd, int wake, const std::string& text) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(line_seconds_max);
   for (std::size_t sent = 0; sent < text.size();) {
-    const ssize_t count = ::send(fd, text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return false;
-    sent += static_cast<std::size_t>(count);
+    const ssize_t count = ::send(fd, text.data() + sent, text.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count > 0) {
+      sent += static_cast<std::size_t>(count);
+      continue;
+    }
+    if (count == 0 || (errno != EINTR && errno != EAGAIN)) return false;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    if (left.count() <= 0) return false;
+    pollfd wanted[2] = {{fd, POLLOUT, 0}, {wake, POLLIN, 0}};
+    if (::poll(wanted, 2, static_cast<int>(left.count())) < 0 && errno != EINTR) return false;
+    if (wanted[1].revents != 0) return false;
   }
   return true;
 }
@@ -139,12 +145,11 @@ void ControlSocket::accept_clients() {
 }
 
 void ControlSocket::admit(int fd) {
-  set_time_limit(fd, SO_SNDTIMEO, line_seconds_max);
   join_ended();
   const std::lock_guard guard(mutex_);
   const bool is_allowed = may_connect(fd);
   if (!is_allowed || clients_.size() >= control_client_max) {
-    send_all(fd, control_error(is_allowed ? "too many clients" : "permission denied") + "\n");
+    send_all(fd, wake_[0], control_error(is_allowed ? "too many clients" : "permission denied") + "\n");
     ::close(fd);
     return;
   }
@@ -179,17 +184,17 @@ void ControlSocket::serve(Client& client) {
     if (newline != std::string::npos) {
       const std::string line = text.substr(0, newline);
       text.erase(0, newline + 1);
-      if (!send_all(client.fd, answer(line) + "\n")) break;
+      if (!send_all(client.fd, wake_[0], answer(line) + "\n")) break;
       continue;
     }
     if (text.size() > control_request_bytes_max) {
-      send_all(client.fd, control_error("the request is too long") + "\n");
+      send_all(client.fd, wake_[0], control_error("the request is too long") + "\n");
       break;
     }
     pollfd wanted[2] = {{client.fd, POLLIN, 0}, {wake_[0], POLLIN, 0}};
     const int ready = ::poll(wanted, 2, (text.empty() ? idle_seconds_max : line_seconds_max) * 1000);
     if (ready < 0 && errno == EINTR) continue;
-    if (ready == 0 && !text.empty()) send_all(client.fd, control_error("the request has no end") + "\n");
+    if (ready == 0 && !text.empty()) send_all(client.fd, wake_[0], control_error("the request has no end") + "\n");
     if (ready <= 0 || wanted[1].revents != 0) break;
     char buffer[1024];
     const ssize_t count = ::recv(client.fd, buffer, sizeof(buffer), 0);

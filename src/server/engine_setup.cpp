@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <thread>
 
 #include "base/random.hpp"
@@ -20,10 +21,25 @@ namespace gpu4fs::server {
 namespace {
 
 constexpr u64 cache_bytes_min = u64{8} << 20;
-constexpr u64 cache_bytes_default = u64{512} << 20;
+// Without a wish: a part of the memory that the engine's processor has, within these.
+constexpr u64 cache_default_min = u64{32} << 20;
+constexpr u64 cache_default_max = u64{512} << 20;
+constexpr u64 cache_default_share = 32;
 constexpr u64 cache_bytes_max = u64{1} << 40;
 // Threads that lend themselves to the engine while they wait, beside its own workers.
 constexpr u32 lending_thread_max = engine::session_max;
+
+// Every GPU of the compute capability that the engine needs has at least as much.
+constexpr u64 gpu_memory_least = u64{64} << 30;
+
+// What the machine has, or this process may use of it.
+u64 system_memory_bytes() {
+  const long pages = ::sysconf(_SC_PHYS_PAGES);
+  u64 bytes = pages > 0 ? static_cast<u64>(pages) * static_cast<u64>(::sysconf(_SC_PAGESIZE)) : 0;
+  u64 limit = 0;
+  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit) bytes = std::min(bytes, limit);
+  return bytes;
+}
 
 Status status_of(const device::DeviceError& error) {
   switch (error.error_number()) {
@@ -65,9 +81,11 @@ struct Area {
   u64 length;
 };
 
-// What the engine reaches from the start: superblocks, the operation log and the header areas of chunks.
-std::vector<Area> fixed_areas(const OpenedPool& pool) {
+// What the engine reaches from the start: superblocks, the operation log and the header areas of chunks. A check reads no
+// log, and only the header areas of chunks in use, which come with their pages.
+std::vector<Area> fixed_areas(const OpenedPool& pool, ServerPurpose purpose) {
   std::vector<Area> areas;
+  if (purpose == ServerPurpose::check) return areas;
   for (u32 i = 0; i < pool.devices.size(); ++i) {
     if (!pool.devices[i].is_here()) continue;
     areas.push_back({i, 0, format::layout_area_offset});
@@ -85,7 +103,7 @@ std::vector<Area> fixed_areas(const OpenedPool& pool) {
   return areas;
 }
 
-std::vector<device::MappedFile> map_devices(OpenedPool& pool) {
+std::vector<device::MappedFile> map_devices(OpenedPool& pool, ServerPurpose purpose) {
   std::vector<device::MappedFile> files;
   for (const OpenedDevice& opened : pool.devices) {
     if (!opened.is_here()) {
@@ -103,7 +121,7 @@ std::vector<device::MappedFile> map_devices(OpenedPool& pool) {
                                                .stack = opened.file.stack()}));
     if (!pool.read_only) prepare_medium(files.back(), pool.warnings);
   }
-  for (const Area& area : fixed_areas(pool)) {
+  for (const Area& area : fixed_areas(pool, purpose)) {
     if (files[area.device].grows_with_use()) files[area.device].reserve_range(area.offset, area.length);
   }
   return files;
@@ -115,8 +133,8 @@ std::vector<device::Device> devices_of(const EngineSetup& setup) {
   return devices;
 }
 
-engine::MemorySizes memory_sizes(const ServerOptions& options, u32 worker_count) {
-  const u64 wanted = options.cache_bytes != 0 ? options.cache_bytes : cache_bytes_default;
+engine::MemorySizes memory_sizes(const ServerOptions& options, u64 memory_bytes, u32 worker_count) {
+  const u64 wanted = options.cache_bytes != 0 ? options.cache_bytes : default_cache_bytes(memory_bytes);
   const u64 bytes = std::clamp(wanted, cache_bytes_min, cache_bytes_max);
   engine::MemorySizes sizes;
   sizes.frame_count = static_cast<u32>(align_down(bytes / page_size, u64{64}));
@@ -220,10 +238,11 @@ void set_up_cpu(const ServerOptions& options, const OpenedPool& pool, EngineSetu
   setup.heap = std::make_unique<engine::HeapAllocator>();
   setup.upcalls = static_cast<ring::UpcallRing*>(
       setup.heap->allocate(sizeof(ring::UpcallRing), alignof(ring::UpcallRing)));
-  const bool has_blocks = std::none_of(setup.files.begin(), setup.files.end(),
+  // A check gets its chunks one by one, so that it does the same with every engine.
+  const bool has_blocks = options.purpose != ServerPurpose::check && std::none_of(setup.files.begin(), setup.files.end(),
                                        [](const device::MappedFile& file) { return file.grows_with_use(); });
   engine::Engine* built = build_engine(*setup.heap, options, pool, setup, config,
-                                       memory_sizes(options, workers), has_blocks);
+                                       memory_sizes(options, system_memory_bytes(), workers), has_blocks);
   setup.host = std::make_unique<engine::CpuEngine>(built, workers);
 }
 
@@ -249,8 +268,8 @@ void map_for_gpu(engine::EngineHost& host, const device::MappedFile& file, u64 o
 
 // The fixed areas. Data pages follow chunk by chunk when they are first used, because registration touches
 // every page.
-void map_fixed_areas(const OpenedPool& pool, EngineSetup& setup) {
-  for (const Area& area : fixed_areas(pool)) {
+void map_fixed_areas(const OpenedPool& pool, ServerPurpose purpose, EngineSetup& setup) {
+  for (const Area& area : fixed_areas(pool, purpose)) {
     map_for_gpu(*setup.host, setup.files[area.device], area.offset, area.length);
   }
 }
@@ -262,9 +281,9 @@ void set_up_cuda(const ServerOptions& options, const OpenedPool& pool, EngineSet
   setup.upcalls =
       static_cast<ring::UpcallRing*>(setup.gpu->allocate_shared(sizeof(ring::UpcallRing)));
   engine::Engine* built = build_engine(*setup.gpu, options, pool, setup, config,
-                                       memory_sizes(options, config.worker_count), false);
+                                       memory_sizes(options, gpu_memory_least, config.worker_count), false);
   setup.host = std::make_unique<engine::CudaEngine>(built, setup.upcalls, *setup.gpu, cuda);
-  map_fixed_areas(pool, setup);
+  map_fixed_areas(pool, options.purpose, setup);
 }
 
 // Tries the GPU engine; the reason of the setup says what came of it.
@@ -288,10 +307,14 @@ bool try_cuda(const ServerOptions& options, const OpenedPool& pool, EngineSetup&
 
 }  // namespace
 
+u64 default_cache_bytes(u64 memory_bytes) {
+  return std::clamp(memory_bytes / cache_default_share, cache_default_min, cache_default_max);
+}
+
 EngineSetup set_up_engine(const ServerOptions& options, OpenedPool& pool) {
   EngineSetup setup;
   try {
-    setup.files = map_devices(pool);
+    setup.files = map_devices(pool, options.purpose);
     if (options.engine == EngineChoice::cpu) {
       setup.reason = "as asked for";
       set_up_cpu(options, pool, setup);

@@ -38,6 +38,9 @@ struct EngineSetup {
   fs::PoolGrowth* growth = nullptr;  // null: this pool does not grow
 };
 
+// Bytes for metadata pages where nobody says how many, given the memory of the engine's processor.
+u64 default_cache_bytes(u64 memory_bytes);
+
 // Maps the devices and builds the engine; nothing of the pool's state is loaded yet. PoolError.
 EngineSetup set_up_engine(const ServerOptions& options, OpenedPool& pool);
 

@@ -240,7 +240,7 @@ class PoolOpener {
     pool.devices.reserve(newest.device_count);
     for (u32 index = 0; index < newest.device_count; ++index) {
       if (!format::has_device(newest, index)) {
-        pool.devices.push_back(absent_device(newest, index, fmt::format("removed device {}", index), MemberState::removed));
+        pool.devices.push_back(absent_device(newest, index, fmt::format("device {}", index), MemberState::removed));
         continue;
       }
       Member* member = find_member(newest, index);
@@ -318,7 +318,7 @@ class PoolOpener {
       throw PoolError(Status::no_device, what + "; the option 'degraded' goes on without it, if nothing is lost by that");
     }
     warnings_.push_back(what + "; going on without it");
-    return absent_device(newest, index, fmt::format("missing device {}", index), MemberState::missing);
+    return absent_device(newest, index, fmt::format("device {}", index), MemberState::missing);
   }
 
   static void require_tree_device(const OpenedPool& pool) {

@@ -65,7 +65,7 @@ PoolServer::PoolServer(ServerOptions options)
       [this] { return lost_devices(); }, [this](const std::string& path) { options_.device_paths.push_back(path); },
       [this](const std::string& path) { forget_device(path); }, [this](u32 device) { flush_errors_[device] = 0; },
       [this](u32 chunk) { forget_chunk_mapping(chunk); }});
-  all_accessible_ = setup_.gpu == nullptr && std::none_of(setup_.files.begin(), setup_.files.end(),
+  all_accessible_ = setup_.gpu == nullptr && options_.purpose != ServerPurpose::check && std::none_of(setup_.files.begin(), setup_.files.end(),
                                                           [](const auto& file) { return file.grows_with_use(); });
 }
 
@@ -552,6 +552,11 @@ void PoolServer::prepare_memory(u32 device, const device::MappedFile& file) {
   for (const u32 chunk : chunks) (void)map_members(chunk);
 }
 
+u64 PoolServer::mapped_chunk_count() {
+  const std::lock_guard guard(mapped_mutex_);
+  return static_cast<u64>(std::count(chunks_mapped_.begin(), chunks_mapped_.end(), true));
+}
+
 bool PoolServer::is_chunk_mapped(u64 chunk) {
   const std::lock_guard guard(mapped_mutex_);
   return chunk < chunks_mapped_.size() && chunks_mapped_[chunk];
@@ -580,13 +585,14 @@ void PoolServer::map_device(u32 device, const device::MappedFile& file, const fo
   }
 }
 
-// The column's data pages; the header area in front of them is mapped since the mount. They get their blocks
+// The column's data pages; the header area in front of them is mapped since the mount, except for a check. They get their blocks
 // first: without, an access would end the process on a full medium. Somebody waits, so all processors help.
 Status PoolServer::map_column(u64 chunk, format::ColumnAddress column, const device::MappedFile& file) {
   const format::ChunkDescriptor& descriptor = pool_.chunks[chunk].descriptor;
   const u64 header_bytes = format::chunk_layout(descriptor.size_bytes / page_size).header_pages * page_size;
-  const u64 begin = column.offset_bytes() + header_bytes;
-  const u64 length = raid::column_length(descriptor) - header_bytes;
+  const u64 skipped = options_.purpose == ServerPurpose::check ? 0 : header_bytes;
+  const u64 begin = column.offset_bytes() + skipped;
+  const u64 length = raid::column_length(descriptor) - skipped;
   if (file.grows_with_use()) {
     // Trying in vain takes time, so it waits until there is more room than at the last time.
     {

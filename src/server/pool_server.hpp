@@ -89,6 +89,8 @@ class PoolServer {
   [[nodiscard]] const RecoveryReport& recovery() const { return recovery_; }
 
   engine::EngineHost& engine() { return *setup_.host; }
+  // Chunks that came within the engine's reach since the start, one by one.
+  [[nodiscard]] u64 mapped_chunk_count();
 
   // To open the pool again with: devices that were replaced are not among them.
   [[nodiscard]] std::vector<std::string> device_paths();

@@ -12,6 +12,7 @@
 #include "raid/levels/levels.hpp"
 #include "server/growth/free_granules.hpp"
 #include "server/pool_open.hpp"
+#include "tools/device_text.hpp"
 #include "tools/json.hpp"
 #include "tools/pool_usage.hpp"
 #include "tools/verbs.hpp"
@@ -179,8 +180,9 @@ void print_text(const server::OpenedPool& pool, const std::vector<ChunkUsage>& c
   for (std::size_t i = 0; i < pool.devices.size(); ++i) {
     if (pool.devices[i].state == server::MemberState::removed) continue;
     if (!pool.devices[i].is_here()) {
-      fmt::print("device {:<4} {}: {}, UUID {}, {} chunks\n", i, pool.devices[i].file.path(),
-                 server::member_state_name(pool.devices[i].state), format::uuid_text(pool.devices[i].part.device_uuid),
+      const std::string state = server::member_state_name(pool.devices[i].state);
+      fmt::print("{}{}, UUID {}, {} chunks\n", device_head(i, pool.devices[i].file.path(), state), state,
+                 format::uuid_text(pool.devices[i].part.device_uuid),
                  usage[i].chunk_count);
       continue;
     }

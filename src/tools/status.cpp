@@ -8,6 +8,7 @@
 #include "base/limits.hpp"
 #include "format/format_text.hpp"
 #include "server/pool_open.hpp"
+#include "tools/device_text.hpp"
 #include "tools/json.hpp"
 #include "tools/mounted_pool.hpp"
 #include "tools/rebuild_text.hpp"
@@ -40,8 +41,8 @@ u64 count_of(const server::JsonValue& value) { return value.number > 0 ? static_
 void print_damage(const server::JsonValue& status) {
   for (const server::JsonValue& device : status["devices"].elements) {
     const bool is_here = device["state"].text == "ok";
-    fmt::print("device {:<4} {}: {}{}, {} checksum mismatches, {} read errors, {} write errors, {} flush errors\n",
-               count_of(device["index"]), device["path"].text,
+    fmt::print("{}{}{}, {} checksum mismatches, {} read errors, {} write errors, {} flush errors\n",
+               device_head(count_of(device["index"]), device["path"].text, device["state"].text),
                is_here ? "" : fmt::format("{}, UUID {}, ", device["state"].text, device["uuid"].text),
                size_text(count_of(device["size_bytes"])), count_of(device["checksum_mismatches"]),
                count_of(device["read_errors"]), count_of(device["write_errors"]), count_of(device["flush_errors"]));
@@ -152,8 +153,11 @@ int show_medium() {
   fmt::print("usage       {} of {}\n", size_text(superblock.page_used * page_size),
              size_text(superblock.page_total * page_size));
   for (std::size_t i = 0; i < pool.devices.size(); ++i) {
-    fmt::print("device {:<4} {}: {}{}\n", i, pool.devices[i].file.path(), size_text(pool.devices[i].part.size_bytes),
-               device_note(pool.devices[i]));
+    const server::OpenedDevice& device = pool.devices[i];
+    if (device.state == server::MemberState::removed) continue;
+    const char* state = server::member_state_name(device.state);
+    fmt::print("{}{}{}\n", device_head(i, device.file.path(), state), size_text(device.part.size_bytes),
+               device_note(device));
   }
   for (const std::string& warning : pool.warnings) fmt::print("warning     {}\n", warning);
   fmt::print("damage      is counted while a pool is mounted; 'gpu4fs fsck' looks for it now\n");

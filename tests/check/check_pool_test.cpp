@@ -248,6 +248,33 @@ TEST_F(CheckPoolTest, InodeFields) {
     expect(damage.id);
     image_->restore();
   }
+  // What no map can reach is no size.
+  image_->edit_inode(content().plain_file, [](format::Inode& inode) { inode.size_bytes = u64{1} << 60; });
+  expect(FindingId::inode_size);
+  image_->restore();
+  // Inline content has no map; its height counts all the same.
+  image_->edit_inode(content().inline_file, [](format::Inode& inode) { inode.height = 6; });
+  expect(FindingId::inode_field);
+}
+
+TEST_F(CheckPoolTest, SymbolicLinks) {
+  image_->edit_inode(content().symlink, [](format::Inode& inode) {
+    inode.slots[0] = format::BlockPointer::unwritten(inode.slots[0].address(), format::BlockSize::page_4k);
+  });
+  expect(FindingId::pointer_malformed);
+  image_->restore();
+  image_->edit_inode(content().symlink, [](format::Inode& inode) { std::swap(inode.slots[0], inode.slots[1]); });
+  expect(FindingId::inode_size);
+}
+
+TEST_F(CheckPoolTest, HeightOfTheOrphanBitmap) {
+  // Without pages any height would do.
+  image_->edit_inode(format::inode_number_orphan_bitmap, [](format::Inode& inode) {
+    inode.slots[0] = {};
+    inode.page_count = 0;
+    inode.height = 3;
+  });
+  expect(FindingId::inode_field);
 }
 
 TEST_F(CheckPoolTest, PagesUsedTwice) {
@@ -294,6 +321,24 @@ TEST_F(CheckPoolTest, Attributes) {
   image_->edit_page(address, [](u8* page) {
     page[sizeof(format::AttributePageHeader) + sizeof(format::AttributeEntry) + 9 + 4] ^=
         1;  // in the value
+  });
+  expect(FindingId::attribute_page);
+  image_->restore();
+  // An access list with wrong content and the right hash.
+  image_->edit_page(address, [](u8* page) {
+    const std::string name = "system.posix_acl_access";
+    format::AttributePageHeader header{};
+    std::memcpy(&header, page, sizeof(header));
+    const format::AttributeEntry entry{28, static_cast<u8>(name.size()), 0, 0};
+    u8* place = page + header.used_bytes;
+    std::memset(place, 0, sizeof(entry) + name.size() + 28);
+    std::memcpy(place, &entry, sizeof(entry));
+    std::memcpy(place + sizeof(entry), name.data(), name.size());
+    const u32 hash = static_cast<u32>(xxh3_64(place + sizeof(entry) + name.size(), 28, 0));
+    std::memcpy(place + offsetof(format::AttributeEntry, value_hash), &hash, sizeof(hash));
+    header.entry_count += 1;
+    header.used_bytes = static_cast<u16>(header.used_bytes + ((sizeof(entry) + name.size() + 28 + 7) & ~std::size_t{7}));
+    std::memcpy(page, &header, sizeof(header));
   });
   expect(FindingId::attribute_page);
 }
@@ -384,6 +429,41 @@ TEST_F(CheckPoolTest, DirectoryNode) {
   image_->restore();
   change_child(511, 100000);
   expect(FindingId::directory_page);
+}
+
+// Chunks by number of which a page is allocated.
+std::vector<bool> chunks_in_use(PoolImage& image) {
+  std::vector<bool> in_use;
+  const u64 count = image.open().chunks.size();
+  for (u32 chunk = 0; chunk < count; ++chunk) {
+    format::BitmapSlotHeader header{};
+    const BitmapSlotPlace place = newest_bitmap(image, chunk);
+    image.read(place.device, place.offset, &header, sizeof(header));
+    in_use.push_back(header.set_count != 0);
+  }
+  return in_use;
+}
+
+// Getting a chunk within a GPU's reach takes all its memory: a check asks for those that hold something.
+TEST_F(CheckPoolTest, ChunksWithoutPagesStayOutOfTheEnginesReach) {
+  const std::vector<bool> in_use = chunks_in_use(*image_);
+  const auto used = static_cast<u64>(std::count(in_use.begin(), in_use.end(), true));
+  ASSERT_LT(used, in_use.size());
+  EXPECT_EQ(image_->check_by(server::CheckEngine::cpu).chunks_mapped, used);
+  // Damage leads into one of them: it is looked at as well, and no other.
+  const auto empty = static_cast<std::size_t>(std::find(in_use.begin(), in_use.end(), false) - in_use.begin());
+  const u64 address = image_->open().chunks[empty].descriptor.base_address + 5 * page_size;
+  const format::BlockPointer pointers[] = {format::BlockPointer::indirect(address),
+                                           format::BlockPointer::data(address, format::BlockSize::page_4k)};
+  for (const format::BlockPointer pointer : pointers) {
+    const u64 number = pointer.is_indirect() ? content().sparse_file : content().directory;
+    image_->edit_inode(number, [&](format::Inode& inode) { inode.slots[0] = pointer; });
+    const CheckResult result = image_->check();
+    EXPECT_EQ(result.findings.count(FindingId::page_not_allocated), 1u) << describe(result);
+    expect_engines_agree(*image_, result, true, true);
+    EXPECT_EQ(image_->check_by(server::CheckEngine::cpu).chunks_mapped, used + 1);
+    image_->restore();
+  }
 }
 
 TEST_F(CheckPoolTest, DirectoryLoop) {

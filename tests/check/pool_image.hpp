@@ -161,6 +161,30 @@ class PoolImage {
     EXPECT_TRUE(server.stop());
   }
 
+  // A file is made, opened without a name and freed. "" or what of it failed by damage.
+  std::string refusal_of_changes() {
+    touched_[0] = touched_[1] = true;
+    try {
+      server::PoolServer server(mount_options());
+      server.start();
+      std::string refused;
+      {
+        tools::BenchClient client(frontend::open_local_session(server, 1 << 20));
+        format::Command command = client.named(format::Opcode::tmpfile, format::inode_number_root, "");
+        command.mode = S_IFREG | 0600;
+        const client::Reply made = client.session().call(command);
+        if (to_errno(made.status) == EIO) refused = "making a file";
+        command.opcode = format::Opcode::reclaim;
+        command.inode = made.result;
+        if (made.status == Status::ok && to_errno(client.session().call(command).status) == EIO) refused = "freeing a file";
+      }
+      if (!server.stop() && refused.empty()) refused = "the last checkpoint";
+      return refused;
+    } catch (const server::PoolError& error) {
+      return error.what();
+    }
+  }
+
   // As it was before any damage.
   void restore() {
     for (std::size_t i = 0; i < paths_.size(); ++i) {

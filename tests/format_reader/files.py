@@ -63,6 +63,7 @@ class Inode:
         require(self.version == 1, f"inode {number}: version {self.version}")
         require(self.flags & ~1 == 0 and is_zero(data[226:256]), f"inode {number}: flags or reserved bytes")
         require(self.height <= HEIGHT_MAX, f"inode {number}: height {self.height}")
+        require(self.size <= 7 << 57, f"inode {number}: {self.size} bytes")
         if self.is_inline:
             require(self.size <= 128, f"inode {number}: {self.size} inline bytes")
         else:
@@ -199,6 +200,17 @@ class FileSystem:
         return parse_attributes(inode.number, self.pool.read_page(pointer.address))
 
 
+def is_access_list(value: bytes) -> bool:
+    if len(value) % 8 != 4 or value[:4] != b"\2\0\0\0":
+        return False
+    entries = [struct.unpack_from("<HHI", value, at) for at in range(4, len(value), 8)]
+    tags = [tag for tag, _, _ in entries]
+    if tags != sorted(tags) or not set(tags) <= {1, 2, 4, 8, 16, 32} or any(bits > 7 for _, bits, _ in entries):
+        return False
+    once = all(tags.count(tag) == 1 for tag in (1, 4, 32)) and tags.count(16) <= 1
+    return once and (16 in tags or not {2, 8} & set(tags))
+
+
 def parse_attributes(number: int, page: bytes) -> dict:
     magic, version, count, used = struct.unpack_from("<4sHHH", page)
     require(magic == b"G4XA" and version == 1, f"inode {number}: no attribute page")
@@ -213,6 +225,8 @@ def parse_attributes(number: int, page: bytes) -> dict:
         require(offset <= used and name_length > 0 and reserved == 0, f"inode {number}: attribute {name}")
         require(value_hash == xxh3_64(value, 0) & 0xFFFFFFFF, f"inode {number}: hash of {name}")
         require(name not in found, f"inode {number}: attribute {name} twice")
+        if name in (b"system.posix_acl_access", b"system.posix_acl_default"):
+            require(is_access_list(value), f"inode {number}: {name} is no access control list")
         found[name] = value
     require(offset == used, f"inode {number}: {used} bytes of attributes used, entries end at {offset}")
     return found

@@ -33,6 +33,12 @@ class Connection {
   bool send(const std::string& text) {
     return ::send(fd_, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());
   }
+  // Bytes that came, at most `most` of them; 0: the server has hung up.
+  std::size_t take(std::size_t most) {
+    std::string bytes(most, 0);
+    const ssize_t count = ::recv(fd_, bytes.data(), most, 0);
+    return count > 0 ? static_cast<std::size_t>(count) : 0;
+  }
   void end_of_requests() { ::shutdown(fd_, SHUT_WR); }
   // A line without its end; "" when the server has hung up.
   std::string line() {
@@ -180,6 +186,32 @@ TEST(ControlSocketEnd, DoesNotWaitForSilentClients) {
   socket.reset();
   EXPECT_EQ(silent.line(), "");
   EXPECT_EQ(halfway.line(), "");
+}
+
+// A client that reads on and on, but slowly, has not got its answer when the socket ends: nobody waited for that.
+TEST(ControlSocketEnd, DoesNotWaitForSlowClients) {
+  constexpr std::size_t answer_bytes = std::size_t{16} << 20;
+  TemporaryFolder folder;
+  auto socket = std::make_unique<ControlSocket>(folder / "run", "pool",
+                                                [](const JsonValue&) { return std::string(answer_bytes, 'x'); });
+  Connection slow(socket->path());
+  ASSERT_TRUE(slow.send("{}\n"));
+  ASSERT_GT(slow.take(1), 0u);
+  std::atomic<bool> has_ended{false};
+  std::thread end([&] {
+    socket.reset();
+    has_ended = true;
+  });
+  std::size_t taken = 1;
+  while (!has_ended && taken < answer_bytes) {
+    const std::size_t count = slow.take(4096);
+    if (count == 0) break;
+    taken += count;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  end.join();
+  // Some of it lies in the socket in any case.
+  EXPECT_LT(taken, answer_bytes / 2);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -59,6 +60,15 @@ class Degraded(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn(" 0 problems", done.stdout)
 
+    def check_device_lines(self, verb, place, missing):
+        """A device that is missing is named and called so once; the others have their paths."""
+        lines = [line for line in gpu4fs(verb, place).stdout.splitlines() if line.startswith("device ")]
+        for index in missing:
+            found = [line for line in lines if re.match(rf"device {index}\b", line)]
+            self.assertEqual(len(found), 1, lines)
+            self.assertEqual(found[0].count("device"), 1, found)
+            self.assertEqual(found[0].count("missing"), 1, found)
+
     def test_missing_then_stale(self):
         for profile, devices, missing in (
             ("raid1", 2, (0,)),
@@ -88,7 +98,10 @@ class Degraded(unittest.TestCase):
                 os.unlink(pool.path("before", "json.cpp"))
                 expected = ["missing" if index in missing else "ok" for index in range(devices)]
                 self.assertEqual(self.states(pool), (4, True, expected))
+                self.check_device_lines("status", pool.mountpoint, missing)
                 pool.umount()
+                self.check_device_lines("status", here[0], missing)
+                self.check_device_lines("info", here[0], missing)
                 self.read_with_reader(pool, here)
                 status, found = self.check(pool, here)
                 self.assertEqual((status, found), (4, {"device-missing"}))

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "engine/handlers/check_walk.hpp"
+#include "fs/names/directory_leaf.hpp"
 
 namespace gpu4fs::engine {
 namespace detail {
@@ -14,7 +15,7 @@ struct CheckedDirectory {
   u64 number;
   const format::Inode* inode;
   u64 page_count;
-  u64 block_address[check_height_max + 1];  // of the indirect block in the buffer of each level
+  u64 block_address[fs::map_height_max + 1];  // of the indirect block in the buffer of each level
 };
 
 // A rank's part.
@@ -42,7 +43,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 directory_page_address(Group g, const CheckTask& t
                                                      u64 index) {
   u32 level = directory.inode->height;
   const u64 top = index >> (format::slot_shift * level);
-  if (level > check_height_max || top >= format::inode_slot_count) return 0;
+  if (level > fs::map_height_max || top >= format::inode_slot_count) return 0;
   BlockPointer pointer = directory.inode->slots[top];
   while (leads_down(pointer, level)) {
     --level;
@@ -57,11 +58,6 @@ GPU4FS_FN GPU4FS_NOINLINE u64 directory_page_address(Group g, const CheckTask& t
   }
   const CheckedInode file{directory.number, directory.inode, fs::mode_directory, true};
   return level == 0 && fits_content(file, pointer, 0) ? pointer.address() : 0;
-}
-
-GPU4FS_FN inline u64 prefix_of_hash(u64 hash, u32 bit_count) {
-  if (bit_count == 0) return 0;
-  return bit_count >= 64 ? hash : hash & ~(~u64{0} >> bit_count);
 }
 
 // Any rank: counts the name at its inode. False: something is wrong with where it leads.
@@ -82,13 +78,6 @@ GPU4FS_FN inline bool count_name(const CheckTask& task, u64 directory, u64 targe
   return found == type && before == 0 && entry.parent == directory;
 }
 
-GPU4FS_FN inline int compare_names(const u8* a, u32 a_length, const u8* b, u32 b_length) {
-  for (u32 i = 0; i < minimum(a_length, b_length); ++i) {
-    if (a[i] != b[i]) return a[i] < b[i] ? -1 : 1;
-  }
-  return a_length == b_length ? 0 : a_length < b_length ? -1 : 1;
-}
-
 GPU4FS_FN inline bool name_is_allowed(const u8* name, u32 length) {
   if (length == 1 && name[0] == '.') return false;
   if (length == 2 && name[0] == '.' && name[1] == '.') return false;
@@ -107,17 +96,12 @@ struct LeafFacts {
 GPU4FS_FN inline format::DirectorySlot leaf_slot(const LeafFacts& leaf, u32 index) {
   return reinterpret_cast<const format::DirectorySlot*>(leaf.page + format::directory_leaf_slots_offset)[index];
 }
-GPU4FS_FN inline bool slot_is_sound(const LeafFacts& leaf, const format::DirectorySlot& slot) {
-  return slot.name_length != 0 && slot.reserved == 0 && slot.entry_offset % 8 == 0 &&
-         slot.entry_offset >= leaf.header.heap_begin &&
-         slot.entry_offset + format::directory_entry_size(slot.name_length) <= page_size;
-}
 
 // Any rank: one name of a leaf. Bytes of the heap that it takes.
 GPU4FS_FN GPU4FS_NOINLINE inline u32 check_name(const CheckTask& task, u64 directory, const LeafFacts& leaf,
                                                 u32 index, NameSums& sums) {
   const format::DirectorySlot slot = leaf_slot(leaf, index);
-  if (!slot_is_sound(leaf, slot)) {
+  if (!fs::detail::slot_is_in_heap(leaf.header, slot)) {
     ++sums.problems;
     return 0;
   }
@@ -125,15 +109,15 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 check_name(const CheckTask& task, u64 direc
   bool sound = name_is_allowed(name, slot.name_length);
   if (index > 0) {
     const format::DirectorySlot before = leaf_slot(leaf, index - 1);
-    if (before.hash > slot.hash || !slot_is_sound(leaf, before)) {
+    if (before.hash > slot.hash || !fs::detail::slot_is_in_heap(leaf.header, before)) {
       sound = false;
     } else if (before.hash == slot.hash) {
       const u8* other = leaf.page + before.entry_offset + sizeof(format::DirectoryEntry);
-      sound = sound && compare_names(other, before.name_length, name, slot.name_length) < 0;
+      sound = sound && fs::detail::compare_names(other, before.name_length, name, slot.name_length) < 0;
     }
   }
   const u64 hash = xxh3_64(name, slot.name_length, task.engine.fs.name_hash_seed);
-  sound = sound && hash == slot.hash && prefix_of_hash(hash, leaf.prefix_bits) == leaf.header.prefix;
+  sound = sound && hash == slot.hash && fs::hash_prefix(hash, leaf.prefix_bits) == leaf.header.prefix;
   u64 target = 0;
   __builtin_memcpy(&target, leaf.page + slot.entry_offset, sizeof(target));
   ++sums.names;
@@ -155,11 +139,7 @@ GPU4FS_FN GPU4FS_NOINLINE void check_leaf(Group g, const CheckTask& task, u64 di
                                  : depth <= format::directory_node_bits &&
                                        place.count == format::directory_node_slots >> depth &&
                                        place.first % place.count == 0;
-  const u32 slots_end = format::directory_leaf_slots_offset +
-                        u32{header.entry_count} * static_cast<u32>(sizeof(format::DirectorySlot));
-  if (header.version != 1 || header.level != level || !span_fits || header.reserved0 != 0 ||
-      header.reserved1 != 0 || header.prefix != place.prefix || header.heap_begin > page_size ||
-      header.heap_begin % 8 != 0 || slots_end > header.heap_begin) {
+  if (!span_fits || !fs::leaf_header_is_sound(page, is_root, level, place.prefix)) {
     ++sums.problems;
     return;
   }
@@ -172,11 +152,9 @@ GPU4FS_FN GPU4FS_NOINLINE void check_leaf(Group g, const CheckTask& task, u64 di
   if (all + header.heap_garbage != page_size - header.heap_begin) ++sums.problems;
 }
 
-GPU4FS_FN inline bool node_is_sound(const format::DirectoryPageHeader& header, const PagePlaceInTree& place) {
-  return header.version == 1 && header.level == place.level && place.level < format::directory_level_max &&
-         header.depth == 0 && header.entry_count == 0 && header.heap_begin == 0 && header.heap_garbage == 0 &&
-         header.reserved0 == 0 && header.reserved1 == 0 && (place.level == 0 || place.count == 1) &&
-         header.prefix == place.prefix;
+GPU4FS_FN inline bool node_is_sound(const u8* page, const PagePlaceInTree& place) {
+  return place.level < format::directory_level_max && (place.level == 0 || place.count == 1) &&
+         fs::node_header_is_sound(page, place.level, place.prefix);
 }
 
 // True: a node, which now stands in the buffer of its level.
@@ -207,7 +185,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool enter_page(Group g, const CheckTask& task, Checke
     check_leaf(g, task, directory.number, page, place, sums);
     return false;
   }
-  if (header.magic != format::directory_node_magic || !node_is_sound(header, place)) {
+  if (header.magic != format::directory_node_magic || !node_is_sound(page, place)) {
     ++sums.problems;
     return false;
   }

@@ -70,7 +70,8 @@ GPU4FS_FN inline u64 check_task_count(const format::Command& command) {
   }
 }
 
-// The chunk's pages can be reached, its descriptors are in memory, its bitmaps are those of a check.
+// The chunk's bitmaps are those of a check, and with check_mask_reach its pages can be reached and its descriptors are in
+// memory. A chunk out of reach costs none of its memory; who follows a pointer into it is told chunk_not_mapped.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step load_checked_chunk(Group g, Engine& engine, CommandState& c) {
   const u32 index = static_cast<u32>(c.command.inode);
@@ -79,7 +80,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step load_checked_chunk(Group g, Engine& engine, Comma
   u8* input = nullptr;
   if (c.command.aux != 2 * words * sizeof(u64)) return Step::fail(Status::invalid_argument);
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.aux, &input));
-  if (serial(g, [&] { return load<Order::acquire, Scope::engine>(&chunk.accessible) == 0; })) {
+  const bool is_wanted = (c.command.mask & format::check_mask_reach) != 0;
+  if (is_wanted && serial(g, [&] { return load<Order::acquire, Scope::engine>(&chunk.accessible) == 0; })) {
     serial(g, [&] { c.operation.wanted_chunk = index; });
     return Step::fail(Status::chunk_not_mapped);
   }
@@ -90,7 +92,9 @@ GPU4FS_FN GPU4FS_NOINLINE Step load_checked_chunk(Group g, Engine& engine, Comma
     fill_bytes(g, map, 0, words * sizeof(u64));
   }
   g.sync();
-  GPU4FS_STEP_TRY(fs::detail::load_descriptors(g, engine.fs, chunk, static_cast<u32>(c.command.offset)));
+  if (is_wanted) {
+    GPU4FS_STEP_TRY(fs::detail::load_descriptors(g, engine.fs, chunk, static_cast<u32>(c.command.offset)));
+  }
   g.sync();
   serial(g, [&] { store<Order::release, Scope::engine>(&chunk.loaded, 1u); });
   return Step::complete();
@@ -109,9 +113,9 @@ GPU4FS_FN GPU4FS_NOINLINE void check_page_task(Group g, Engine& engine, CommandS
   if (page.index >= engine.check.inode_count / format::inodes_per_page) return;
   const u32 buffer = serial(g, [&] { return take_check_buffer(engine.check); });
   const auto phase = static_cast<CheckPhase>(c.command.mode);
-  const bool marks = (c.command.mask & format::check_mask_verify_data) != 0 && engine.fs.space.data_checksums != 0;
-  const CheckTask task{engine, sink, engine.check.buffers[buffer], phase == CheckPhase::owners, marks,
-                       phase == CheckPhase::walk};
+  const bool marks = (c.command.mask & format::check_mask_verify_data) != 0;
+  const CheckTask task{engine, sink, engine.check.buffers[buffer], phase == CheckPhase::owners,
+                       marks && engine.fs.space.data_checksums != 0, marks, phase == CheckPhase::walk};
   if (phase == CheckPhase::names) {
     check_names_page(g, task, page);
   } else {

@@ -5,12 +5,10 @@
 // pages are read past the table of metadata pages.
 #pragma once
 
-#include "base/xxh3_serial.hpp"
 #include "engine/check_tables.hpp"
 #include "engine/engine.hpp"
-#include "format/directory_format.hpp"
-#include "fs/map/map_types.hpp"
-#include "fs/names/permissions.hpp"
+#include "fs/inode/inode_rules.hpp"
+#include "fs/names/stored_access_lists.hpp"
 #include "raid/page_io.hpp"
 
 namespace gpu4fs::engine {
@@ -19,7 +17,6 @@ namespace detail {
 using format::BlockPointer;
 using format::CheckKind;
 
-inline constexpr u32 check_height_max = 5;
 inline constexpr u32 check_inode_buffer = 0;  // pages of a CheckBuffer: the inodes,
 inline constexpr u32 check_block_buffer = 1;  // indirect blocks whose slots have level 0, 1 and so on,
 inline constexpr u32 check_leaf_buffer = 7;   // a leaf or a page of attributes,
@@ -33,6 +30,7 @@ struct CheckTask {
   CheckBuffer& buffer;
   bool finds_owners;
   bool marks_data;
+  bool marks_links;    // targets of symbolic links, which have checksums in every pool
   bool reports_pages;  // off: a page that cannot be used is the caller's problem
 };
 
@@ -53,6 +51,9 @@ struct CheckedInode {
   const format::Inode* inode;  // in the task's buffer
   u32 type;
   bool is_metadata;
+
+  // Content is read as metadata pages are: one written page a block.
+  GPU4FS_FN bool has_single_pages() const { return is_metadata || type == fs::mode_symlink; }
 };
 
 GPU4FS_FN inline bool is_zero_bytes(const void* bytes, u32 length) {
@@ -64,11 +65,6 @@ GPU4FS_FN inline bool is_zero_bytes(const void* bytes, u32 length) {
 
 GPU4FS_FN constexpr bool is_hidden_inode(u64 number) {
   return number < format::inode_number_first_free && number != format::inode_number_root;
-}
-
-GPU4FS_FN inline bool is_known_type(u32 type) {
-  return type == fs::mode_regular || type == fs::mode_directory || type == fs::mode_symlink || type == fs::mode_character_device ||
-         type == fs::mode_block_device || type == fs::mode_fifo || type == fs::mode_socket;
 }
 
 struct PageLook {
@@ -153,7 +149,7 @@ GPU4FS_FN inline void visit_content(const CheckTask& task, const CheckedInode& f
   if (file.is_metadata || pointer.is_unwritten()) return;
   if (task.finds_owners) {
     emit_damaged(task, file.number, pointer.address(), span, index * span);
-  } else if (task.marks_data) {
+  } else if (task.marks_data || (task.marks_links && file.type == fs::mode_symlink)) {
     raid::PageLocation location{};
     GPU4FS_CHECK_OK(raid::find_page(task.engine.fs.space, pointer.address(), &location));
     const raid::ChunkState& chunk = task.engine.fs.space.chunks[location.chunk];
@@ -167,7 +163,7 @@ GPU4FS_FN inline bool leads_down(BlockPointer pointer, u32 level) {
 
 GPU4FS_FN inline bool fits_content(const CheckedInode& file, BlockPointer pointer, u32 level) {
   if (!pointer.is_valid() || !pointer.is_well_formed() || pointer.is_indirect()) return false;
-  if (file.is_metadata && (level != 0 || pointer.is_unwritten())) return false;
+  if (file.has_single_pages() && (level != 0 || pointer.is_unwritten())) return false;
   return static_cast<u32>(pointer.size()) == level + 1;
 }
 
@@ -196,9 +192,9 @@ GPU4FS_FN GPU4FS_NOINLINE bool visit_slots(Group g, const CheckTask& task, const
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void walk_map(Group g, const CheckTask& task, const CheckedInode& file, CheckSums& sums) {
   const u32 height = file.inode->height;
-  GPU4FS_CHECK_LE(height, check_height_max);
-  u32 position[check_height_max + 1];  // next slot to look at, by level
-  u64 first[check_height_max + 1];     // index of slot 0
+  GPU4FS_CHECK_LE(height, fs::map_height_max);
+  u32 position[fs::map_height_max + 1];  // next slot to look at, by level
+  u64 first[fs::map_height_max + 1];     // index of slot 0
   u32 level = height;
   first[level] = 0;
   const bool has_blocks = visit_slots(g, task, file, file.inode->slots, format::inode_slot_count, level, 0, sums);
@@ -234,40 +230,6 @@ GPU4FS_FN GPU4FS_NOINLINE void walk_map(Group g, const CheckTask& task, const Ch
   }
 }
 
-// Leader: whether a page of attributes is what it should be.
-GPU4FS_FN GPU4FS_NOINLINE inline bool attributes_are_sound(const u8* page) {
-  format::AttributePageHeader header{};
-  __builtin_memcpy(&header, page, sizeof(header));
-  if (header.magic != format::attribute_page_magic || header.version != 1 || header.used_bytes > page_size ||
-      header.used_bytes < sizeof(header) || !is_zero_bytes(header.reserved, sizeof(header.reserved))) {
-    return false;
-  }
-  u32 offset = sizeof(header);
-  for (u32 i = 0; i < header.entry_count; ++i) {
-    format::AttributeEntry entry{};
-    if (offset + sizeof(entry) > header.used_bytes) return false;
-    __builtin_memcpy(&entry, page + offset, sizeof(entry));
-    const u32 length = static_cast<u32>(sizeof(entry)) + entry.name_length + entry.value_length;
-    if (entry.name_length == 0 || entry.reserved != 0 || offset + length > header.used_bytes) return false;
-    const u8* name = page + offset + sizeof(entry);
-    for (u32 k = 0; k < entry.name_length; ++k) {
-      if (name[k] == 0) return false;
-    }
-    if (static_cast<u32>(xxh3_64(name + entry.name_length, entry.value_length, 0)) != entry.value_hash) return false;
-    for (u32 other = sizeof(header); other < offset;) {
-      format::AttributeEntry before{};
-      __builtin_memcpy(&before, page + other, sizeof(before));
-      const u8* other_name = page + other + sizeof(before);
-      bool equal = before.name_length == entry.name_length;
-      for (u32 k = 0; equal && k < entry.name_length; ++k) equal = other_name[k] == name[k];
-      if (equal) return false;
-      other += (static_cast<u32>(sizeof(before)) + before.name_length + before.value_length + 7) & ~7u;
-    }
-    offset += (length + 7) & ~7u;
-  }
-  return offset == header.used_bytes;
-}
-
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void check_attributes(Group g, const CheckTask& task, const CheckedInode& file,
                                                 CheckSums& sums) {
@@ -290,14 +252,13 @@ GPU4FS_FN GPU4FS_NOINLINE void check_attributes(Group g, const CheckTask& task, 
   if (!follows || !read_checked(g, task, make_record(CheckKind::metadata, file.number, address), address, page)) {
     return;
   }
-  const bool sound = serial(g, [&] { return attributes_are_sound(page); });
+  const bool sound = serial(g, [&] { return fs::attribute_check_page(page) == Status::ok; });
   if (!sound && g.leader()) emit_record(task.sink, make_record(CheckKind::attribute_page, file.number, address));
 }
 
 GPU4FS_FN inline bool fields_are_sound(const CheckedInode& file) {
   const format::Inode& inode = *file.inode;
-  if (inode.version != 1 || !is_known_type(file.type)) return false;
-  if ((inode.flags & ~u32{format::inode_flag_known}) != 0) return false;
+  if (!fs::inode_is_sound(inode)) return false;
   if (inode.profile > format::profile_max) return false;
   if (!format::is_time(inode.access_time)) return false;
   if (!format::is_time(inode.modification_time)) return false;
@@ -305,27 +266,22 @@ GPU4FS_FN inline bool fields_are_sound(const CheckedInode& file) {
   if (!format::is_time(inode.birth_time)) return false;
   if (file.type != fs::mode_directory && inode.entry_count != 0) return false;
   if (!is_zero_bytes(inode.reserved, sizeof(inode.reserved))) return false;
-  if (!inode.is_inline()) return is_zero_bytes(inode.inline_tail, sizeof(inode.inline_tail));
-  return !file.is_metadata && (file.type == fs::mode_regular || file.type == fs::mode_symlink);
+  return inode.is_inline() || is_zero_bytes(inode.inline_tail, sizeof(inode.inline_tail));
 }
 
-GPU4FS_FN inline bool size_is_sound(const CheckedInode& file, const CheckSums& sums) {
+GPU4FS_FN inline bool size_fits_content(const CheckedInode& file, const CheckSums& sums) {
   const format::Inode& inode = *file.inode;
   const u64 size = inode.size_bytes;
-  bool good = true;
+  bool good = fs::size_is_sound(inode);
   if (file.is_metadata) {
     good = size % page_size == 0 && sums.content_end <= size / page_size && size > 0 &&
            sums.content == size / page_size;
-  } else if (inode.is_inline()) {
-    good = size <= format::inode_inline_capacity;
   } else if (file.type == fs::mode_symlink) {
-    good = sums.content_end >= divide_up(size, page_size);
+    good = good && (inode.is_inline() || sums.content_end == 1);
   } else if (file.type != fs::mode_regular) {
     good = size == 0 && inode.height == 0 && sums.content_end == 0 && sums.content == 0;
-  } else {
-    good = size < u64{1} << 63;
   }
-  return good && (file.type != fs::mode_symlink || (size != 0 && size < path_length_max));
+  return good;
 }
 
 // Leader: what other phases and the caller want to know of the inode.
@@ -354,16 +310,14 @@ GPU4FS_FN GPU4FS_NOINLINE void check_inode(Group g, const CheckTask& task, const
     if (g.leader() && !task.finds_owners) enter_inode(task, file, sums);
     return;
   }
-  const bool fits = inode.height <= check_height_max;
-  if (!inode.is_inline() && fits) walk_map(g, task, file, sums);
+  if (!inode.is_inline() && inode.height <= fs::map_height_max) walk_map(g, task, file, sums);
   check_attributes(g, task, file, sums);
   if (task.finds_owners) return;
   const CheckSums all = g.reduce(sums, [](const CheckSums& a, const CheckSums& b) { return add_sums(a, b); });
   if (!g.leader()) return;
   fetch_add<Order::relaxed, Scope::engine>(&task.sink.counts->reached, all.reached);
   if (!fields_are_sound(file)) emit_record(task.sink, make_record(CheckKind::fields, file.number));
-  if (!inode.is_inline() && !fits) emit_record(task.sink, make_record(CheckKind::height, file.number));
-  if (all.pages != inode.page_count || !size_is_sound(file, all)) {
+  if (all.pages != inode.page_count || !size_fits_content(file, all)) {
     emit_record(task.sink, make_record(CheckKind::summary, file.number, all.content, all.pages, all.content_end));
   }
   enter_inode(task, file, all);

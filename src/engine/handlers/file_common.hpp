@@ -11,6 +11,7 @@
 #include "engine/log_records.hpp"
 #include "engine/owned_extents.hpp"
 #include "fs/inode/inode.hpp"
+#include "fs/inode/inode_rules.hpp"
 #include "fs/map/file_map.hpp"
 #include "fs/names/attributes.hpp"
 #include "fs/names/permissions.hpp"
@@ -125,10 +126,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_file(Group g, Engine& engine, CommandState
   const u32 type = ref->inode->mode & fs::mode_type_mask;
   if (type == fs::mode_directory) return Status::is_directory;
   if (type != fs::mode_regular) return Status::invalid_argument;
-  if (ref->inode->size_bytes > fs::file_size_max) return Status::corrupt_structure;
-  if (ref->inode->is_inline() && ref->inode->size_bytes > format::inode_inline_capacity) {
-    return Status::corrupt_structure;
-  }
+  if (!fs::inode_is_sound(*ref->inode)) return Status::corrupt_structure;
   GPU4FS_TRY(require_access(g, engine, c, *ref, wanted));
   if ((wanted & fs::may_write) != 0) serial(g, [&] { join_group_of(engine, c, *ref->inode); });
   return Status::ok;

@@ -8,6 +8,7 @@
 #include "engine/handlers/access_check.hpp"
 #include "engine/log_records.hpp"
 #include "fs/inode/inode.hpp"
+#include "fs/inode/inode_rules.hpp"
 #include "fs/names/directory.hpp"
 #include "fs/names/stored_access_lists.hpp"
 
@@ -68,14 +69,6 @@ GPU4FS_FN inline Status check_writable(const Engine& engine) {
   return engine.fs.read_only != 0 ? Status::read_only : Status::ok;
 }
 
-// Whether a live inode's fields can be worked with, whatever the medium said.
-GPU4FS_FN inline bool inode_is_sound(const format::Inode& inode) {
-  if (inode.version != 1 || !fs::is_known_type(inode.mode)) return false;
-  if ((inode.flags & ~u32{format::inode_flag_known}) != 0 || inode.height > 5) return false;
-  if (!inode.is_inline()) return true;
-  return !fs::is_directory(inode.mode) && inode.size_bytes <= format::inode_inline_capacity;
-}
-
 // Inodes that clients can name: not the inode file, the bitmaps and the reserved numbers.
 GPU4FS_FN constexpr bool is_file_number(u64 number) {
   const bool is_file =
@@ -100,7 +93,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_live_inode(Group g, Engine& engine, Comman
   GPU4FS_TRY(status);
   GPU4FS_TRY(lock_inode(g, engine, c, *ref, mode));
   if (ref->inode->mode == 0) return Status::stale;
-  return inode_is_sound(*ref->inode) ? Status::ok : Status::corrupt_structure;
+  return fs::inode_is_sound(*ref->inode) ? Status::ok : Status::corrupt_structure;
 }
 
 // An inode that a name in a locked directory leads to: that it does not exist is damage.

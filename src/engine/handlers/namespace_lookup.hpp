@@ -120,8 +120,8 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status read_link_target(Group g, Engine& engine, CommandState& c,
                                                   const fs::InodeRef& link, LinkTarget* target) {
   if (!fs::is_symlink(link.inode->mode)) return Status::not_a_symlink;
+  if (!fs::inode_is_sound(*link.inode)) return Status::corrupt_structure;
   const u64 length = link.inode->size_bytes;
-  if (length == 0 || length >= path_length_max) return Status::corrupt_structure;
   if (link.inode->is_inline()) {
     *target = {link.inode->inline_data(), static_cast<u32>(length), 0};
     return Status::ok;

@@ -74,7 +74,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status stage_attributes(Group g, Engine& engine, Comma
   GPU4FS_TRY(lock_inode(g, engine, c, child, LockMode::shared));
   const bool sound = serial(g, [&] {
     fs::attributes_of(child, &c.attributes);
-    return inode_is_sound(*child.inode);
+    return fs::inode_is_sound(*child.inode);
   });
   unlock_inode(g, engine, c, number);
   return sound ? Status::ok : Status::corrupt_structure;

@@ -25,6 +25,13 @@ struct AttributeName {
   u32 reserved;
 };
 
+GPU4FS_FN inline AttributeName acl_access_name() {
+  return {reinterpret_cast<const u8*>("system.posix_acl_access"), 23, 0};
+}
+GPU4FS_FN inline AttributeName acl_default_name() {
+  return {reinterpret_cast<const u8*>("system.posix_acl_default"), 24, 0};
+}
+
 // Where a value lies in the attribute page; `entry_offset` 0: nowhere.
 struct FoundAttribute {
   u32 frame;  // no_frame: the inode has no attribute page
@@ -82,6 +89,13 @@ GPU4FS_FN inline bool names_equal(const u8* a, const u8* b, u32 length) {
     if (a[i] != b[i]) return false;
   }
   return true;
+}
+
+GPU4FS_FN inline bool is_access_list(const AttributeName& name) {
+  for (const AttributeName& list : {acl_access_name(), acl_default_name()}) {
+    if (name.length == list.length && names_equal(name.bytes, list.bytes, list.length)) return true;
+  }
+  return false;
 }
 
 // One rank, on a sound page: the entry's offset or 0.
@@ -284,16 +298,25 @@ GPU4FS_FN GPU4FS_NOINLINE void attribute_commit_remove(Group g, FileSystem& fs, 
   mark_inode_dirty(g, fs, op, file);
 }
 
-// One attribute page, looked at alone (by fsck): layout, unique names, hashes of values.
-GPU4FS_FN inline Status attribute_check_page(const u8* page) {
+// One attribute page, looked at alone (by fsck): layout, unique names, hashes of values, access lists.
+GPU4FS_FN GPU4FS_NOINLINE inline Status attribute_check_page(const u8* page) {
   if (!detail::attribute_page_is_sound(page)) return Status::corrupt_structure;
+  for (const u16 reserved : detail::attribute_header(page).reserved) {
+    if (reserved != 0) return Status::corrupt_structure;
+  }
   const u32 end = detail::attribute_header(page).used_bytes;
   for (u32 offset = detail::attributes_begin; offset < end;
        offset += detail::attribute_size_at(page, offset)) {
     const format::AttributeEntry& entry = detail::attribute_entry(page, offset);
     const u8* name = page + offset + sizeof(format::AttributeEntry);
-    if (detail::find_attribute(page, {name, entry.name_length, 0}) != offset)
+    const AttributeName whole{name, entry.name_length, 0};
+    if (detail::find_attribute(page, whole) != offset) return Status::corrupt_structure;
+    for (u32 i = 0; i < entry.name_length; ++i) {
+      if (name[i] == 0) return Status::corrupt_structure;
+    }
+    if (detail::is_access_list(whole) && !acl_is_valid(name + entry.name_length, entry.value_length)) {
       return Status::corrupt_structure;
+    }
     if (static_cast<u32>(xxh3_64(name + entry.name_length, entry.value_length, 0)) !=
         entry.value_hash) {
       return Status::corrupt_structure;

@@ -82,12 +82,18 @@ GPU4FS_FN constexpr u32 leaf_slots_end(u32 entry_count) {
 }
 
 // Whether the slot's entry lies inside the heap.
-GPU4FS_FN inline bool slot_is_sound(const format::DirectoryPageHeader& header,
-                                    const format::DirectorySlot& slot) {
+GPU4FS_FN inline bool slot_is_in_heap(const format::DirectoryPageHeader& header,
+                                      const format::DirectorySlot& slot) {
   const u32 offset = slot.entry_offset;
-  return slot.name_length != 0 && slot.type < 16 && slot.reserved == 0 && offset % 8 == 0 &&
+  return slot.name_length != 0 && slot.reserved == 0 && offset % 8 == 0 &&
          offset >= header.heap_begin &&
          offset + format::directory_entry_size(slot.name_length) <= page_size;
+}
+
+// The type besides, which a check compares with the inode's.
+GPU4FS_FN inline bool slot_is_sound(const format::DirectoryPageHeader& header,
+                                    const format::DirectorySlot& slot) {
+  return slot.type < 16 && slot_is_in_heap(header, slot);
 }
 
 // <0, 0, >0: the order of names with equal hashes.

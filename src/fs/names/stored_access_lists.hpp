@@ -8,13 +8,6 @@
 
 namespace gpu4fs::fs {
 
-GPU4FS_FN inline AttributeName acl_access_name() {
-  return {reinterpret_cast<const u8*>("system.posix_acl_access"), 23, 0};
-}
-GPU4FS_FN inline AttributeName acl_default_name() {
-  return {reinterpret_cast<const u8*>("system.posix_acl_default"), 24, 0};
-}
-
 // What a new inode in a directory begins with. `list.entry_offset` 0: the directory has no default
 // list.
 struct InheritedAccess {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -15,6 +16,11 @@
 namespace gpu4fs::server::check {
 
 struct CheckContext;
+
+// The greatest height of a file map: above it page numbers would not have room. And what seven slots of it reach.
+inline constexpr u32 map_height_max = 5;
+inline constexpr u64 file_size_max = u64{7} << (9 * map_height_max + 12);
+
 using BitWords = std::vector<u64>;
 
 inline bool test_bit(const BitWords& words, u64 bit) {
@@ -143,6 +149,8 @@ void check_inode_summary(CheckContext& context, u64 number, const format::Inode&
 void check_data_page(CheckContext& context, u64 number, const format::Inode& inode, u64 address, u64 file_page);
 // Findings on one directory whose names were counted already.
 void explain_directory(CheckContext& context, u64 number, const format::Inode& inode);
+// Access control lists have a form of their own, other attributes none.
+bool is_valid_attribute(std::string_view name, std::string_view value);
 void check_attribute_page(CheckContext& context, const std::string& place, const PageBuffer& page);
 // One directory that context.inodes has, and all of them.
 void check_directory(CheckContext& context, u64 number);

@@ -142,7 +142,7 @@ class DirectoryCheck {
     if (header.version != 1 || header.level != level || !span_fits || header.reserved0 != 0 ||
         header.reserved1 != 0 || header.prefix != expected_prefix(parent, span) ||
         header.heap_begin > page_size || header.heap_begin % 8 != 0 ||
-        slots_end > header.heap_begin) {
+        slots_end > header.heap_begin || header.heap_garbage > page_size - header.heap_begin) {
       return fail_page(index, "a leaf with an impossible header for its place");
     }
     prefix_bits_ = parent == nullptr ? 0 : format::directory_node_bits * level + depth;

@@ -69,6 +69,7 @@ bool run_server_engine(CheckContext& context, const PageAddresses& pages) {
     auto session = server.open_internal_session(engine_check_session_bytes());
     const bool complete = EngineCheck(context, *session, pages).run();
     if (complete) context.result.engine = server.engine().description();
+    if (complete) context.result.chunks_mapped = server.mapped_chunk_count();
     session.reset();
     server.stop();
     return complete;

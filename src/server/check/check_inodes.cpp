@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <set>
 
@@ -79,6 +80,11 @@ class InodeCheck {
     if ((inode_.flags & ~u32{format::inode_flag_known}) != 0) {
       fail(FindingId::inode_field, fmt::format("flags {:#x}", inode_.flags));
     }
+    const bool is_bitmap =
+        number_ == format::inode_number_inode_bitmap || number_ == format::inode_number_orphan_bitmap;
+    if (inode_.height > map_height_max || (is_bitmap && inode_.height != format::inode_bitmap_height)) {
+      fail(FindingId::inode_field, fmt::format("height {}", inode_.height));
+    }
     if (inode_.profile > format::profile_max) {
       fail(FindingId::inode_field, fmt::format("profile {}", inode_.profile));
     }
@@ -130,11 +136,11 @@ class InodeCheck {
     } else if (inode_.is_inline()) {
       good = size <= format::inode_inline_capacity;
     } else if (type_ == S_IFLNK) {
-      good = found.content_end * page_size >= size || may_lack_pages;
+      good = found.content_end == 1 || (found.content_end == 0 && may_lack_pages);
     } else if (type_ != S_IFREG) {
       good = size == 0 && inode_.height == 0 && found.content_end == 0;
     } else {
-      good = size < u64{1} << 63;
+      good = size <= file_size_max;
     }
     if (type_ == S_IFLNK && (size == 0 || size > symlink_length_max)) good = false;
     if (!good) {
@@ -258,6 +264,28 @@ void check_inodes(CheckContext& context, const PageAddresses& pages) {
   check_inode_count(context);
 }
 
+bool is_valid_attribute(std::string_view name, std::string_view value) {
+  if (name != "system.posix_acl_access" && name != "system.posix_acl_default") return true;
+  constexpr std::size_t header_size = 4;
+  constexpr std::size_t entry_size = 8;
+  constexpr std::string_view version("\2\0\0\0", header_size);
+  if (value.size() % entry_size != header_size || !value.starts_with(version)) return false;
+  constexpr unsigned owner = 1, user = 2, owning_group = 4, group = 8, mask = 16, other = 32;
+  std::map<unsigned, unsigned> counts;
+  unsigned last = 0;
+  for (value.remove_prefix(header_size); !value.empty(); value.remove_prefix(entry_size)) {
+    const auto* bytes = reinterpret_cast<const u8*>(value.data());
+    const unsigned tag = bytes[0];
+    const bool is_known =
+        tag == owner || tag == user || tag == owning_group || tag == group || tag == mask || tag == other;
+    if (!is_known || bytes[1] != 0 || bytes[2] > 7 || bytes[3] != 0 || tag < last) return false;
+    last = tag;
+    ++counts[tag];
+  }
+  if (counts[owner] != 1 || counts[owning_group] != 1 || counts[other] != 1 || counts[mask] > 1) return false;
+  return counts[mask] == 1 || counts[user] + counts[group] == 0;
+}
+
 void check_attribute_page(CheckContext& context, const std::string& place, const PageBuffer& page) {
   format::AttributePageHeader header{};
   std::memcpy(&header, page.bytes, sizeof(header));
@@ -288,6 +316,10 @@ void check_attribute_page(CheckContext& context, const std::string& place, const
     if (static_cast<u32>(xxh3_64(name + entry.name_length, entry.value_length, 0)) !=
         entry.value_hash) {
       fail(fmt::format("the value of \"{}\" does not match its hash", format::escape_name(text)));
+    }
+    const std::string_view value(text.data() + text.size(), entry.value_length);
+    if (!is_valid_attribute(text, value)) {
+      fail(fmt::format("\"{}\" is no valid access control list", text));
     }
     offset += (length + 7) & ~std::size_t{7};
   }

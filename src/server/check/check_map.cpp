@@ -1,5 +1,6 @@
 // File maps: every slot of every level, every page claimed once, every page's checksum.
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <memory>
@@ -14,8 +15,6 @@ namespace gpu4fs::server::check {
 
 namespace {
 
-// Content above this level cannot be addressed: page indices have 56 bits.
-constexpr u32 height_max = 5;
 constexpr u64 pages_per_read = 256;
 
 class MapWalker {
@@ -24,10 +23,11 @@ class MapWalker {
       : context_(context),
         inode_(inode),
         owner_(inode_place(number, inode)),
-        is_metadata_(is_metadata) {
+        is_metadata_(is_metadata),
+        is_link_((inode.mode & S_IFMT) == S_IFLNK) {
     const bool has_data_checksums =
         (context.pool.superblock.feature_incompatible & format::feature_data_checksums) != 0;
-    verifies_data_ = !is_metadata && context.options.check_data && has_data_checksums;
+    verifies_data_ = !is_metadata && context.options.check_data && (has_data_checksums || is_link_);
   }
 
   void verify_page(u64 address, u64 file_page) {
@@ -36,10 +36,7 @@ class MapWalker {
   }
 
   MapResult walk() {
-    if (inode_.height > height_max) {
-      context_.add(FindingId::inode_field, owner_, fmt::format("height {}", inode_.height));
-      return std::move(result_);
-    }
+    if (inode_.height > map_height_max) return std::move(result_);  // inode_field is reported
     for (u32 i = 0; i < format::inode_slot_count; ++i) visit(inode_.slots[i], inode_.height, i);
     flush_run();
     return std::move(result_);
@@ -67,7 +64,7 @@ class MapWalker {
 
   bool fits(format::BlockPointer pointer, u32 level) const {
     if (pointer.is_indirect()) return level >= 1;
-    if (is_metadata_ && (level != 0 || pointer.is_unwritten())) return false;
+    if ((is_metadata_ || is_link_) && (level != 0 || pointer.is_unwritten())) return false;
     return static_cast<u32>(pointer.size()) == level + 1;
   }
 
@@ -160,6 +157,7 @@ class MapWalker {
   const format::Inode& inode_;
   std::string owner_;
   bool is_metadata_;
+  bool is_link_;  // its target is read as metadata is
   bool verifies_data_ = false;
   MapResult result_;
   u64 run_address_ = ~u64{0};

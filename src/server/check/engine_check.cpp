@@ -47,6 +47,11 @@ u64 engine_check_session_bytes() {
 EngineCheck::EngineCheck(CheckContext& context, ServerSession& session, const PageAddresses& inode_pages)
     : context_(context), session_(session) {
   for (const auto& [index, address] : inode_pages) pages_.push_back({index, address});
+  // Getting memory within a GPU's reach takes all of it. So chunks without pages in use stay out.
+  for (const ChunkUse& use : context.chunks) {
+    const bool has_pages = std::any_of(use.allocated.begin(), use.allocated.end(), [](u64 word) { return word != 0; });
+    reached_.push_back(has_pages || !use.has_bitmap);
+  }
 }
 
 u8* EngineCheck::input(u32 slot) {
@@ -118,6 +123,7 @@ void EngineCheck::load_chunks() {
     if (2 * bytes > input_bytes) throw PoolError(Status::not_supported, "a chunk is too large for the engine's check");
     request = command(CheckPhase::load, slot);
     request.inode = item;
+    request.mask = reached_[item] ? format::check_mask_reach : 0;
     request.offset = use.column;
     request.aux = 2 * bytes;
     if (use.has_bitmap) {
@@ -131,6 +137,35 @@ void EngineCheck::load_chunks() {
     if (completion.status == Status::ok || is_device_trouble(completion.status)) return;
     throw PoolError(completion.status, "the engine cannot load the pool for the check");
   });
+}
+
+// A damaged map may lead to pages that are free. True: to some in chunks that were out of reach.
+bool EngineCheck::reach_more_chunks() {
+  bool found = false;
+  for (const CheckRecord& record : records_) {
+    if (record.kind != CheckKind::not_allocated) continue;
+    const u32 chunk = context_.reader.locate(record.address)->chunk;
+    found = found || !reached_[chunk];
+    reached_[chunk] = true;
+  }
+  return found;
+}
+
+// Again if it needs more chunks, and in order if two pointers lead to one page: which owner comes second must not depend
+// on who was faster.
+void EngineCheck::walk(u32 mask) {
+  for (bool in_order = false;;) {
+    records_.clear();
+    counts_ = {};
+    load_chunks();
+    run_pages(CheckPhase::walk, mask, in_order);
+    if (overflowed_) return;
+    const bool has_doubles = std::any_of(records_.begin(), records_.end(), [](const CheckRecord& record) {
+      return record.kind == CheckKind::used_twice;
+    });
+    if (!reach_more_chunks() && (in_order || !has_doubles)) return;
+    in_order = in_order || has_doubles;
+  }
 }
 
 void EngineCheck::run_pages(CheckPhase phase, u32 mask, bool in_order) {
@@ -161,7 +196,7 @@ struct EngineCheck::Phase {
 void EngineCheck::verify_pages() {
   std::vector<Phase> parts;
   for (u32 chunk = 0; chunk < context_.chunks.size(); ++chunk) {
-    const u64 page_count = context_.reader.chunk_page_count(chunk);
+    const u64 page_count = reached_[chunk] ? context_.reader.chunk_page_count(chunk) : 0;
     for (u64 page = 0; page < page_count; page += verified_per_command) {
       parts.push_back({chunk, page, std::min(verified_per_command, page_count - page)});
     }
@@ -257,22 +292,10 @@ void EngineCheck::find_leaks() {
 }
 
 bool EngineCheck::run() {
-  const bool has_data_checksums =
-      (context_.pool.superblock.feature_incompatible & format::feature_data_checksums) != 0;
-  const bool verifies = context_.options.check_data && has_data_checksums;
+  const bool verifies = context_.options.check_data;
   const u32 mask = verifies ? format::check_mask_verify_data : 0;
-  load_chunks();
-  run_pages(CheckPhase::walk, mask, false);
-  const bool has_doubles = std::any_of(records_.begin(), records_.end(), [](const CheckRecord& record) {
-    return record.kind == CheckKind::used_twice;
-  });
-  // Which owner comes second must not depend on who was faster.
-  if (has_doubles) {
-    records_.clear();
-    counts_ = {};
-    load_chunks();
-    run_pages(CheckPhase::walk, mask, true);
-  }
+  walk(mask);
+  if (overflowed_) return false;
   if (verifies) verify_pages();
   if (counts_.found != 0) run_pages(CheckPhase::owners, 0, false);
   run_pages(CheckPhase::names, 0, false);
@@ -350,8 +373,6 @@ void EngineCheck::explain_record(const CheckRecord& record) {
   switch (record.kind) {
     case CheckKind::fields:
       return check_inode_fields(context_, record.inode, inode);
-    case CheckKind::height:
-      return context_.add(FindingId::inode_field, owner, fmt::format("height {}", inode.height));
     case CheckKind::summary:
       return check_inode_summary(context_, record.inode, inode, record.value, record.address, record.expected);
     case CheckKind::attribute_page:

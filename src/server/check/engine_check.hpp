@@ -35,6 +35,8 @@ class EngineCheck {
   format::Command command(format::CheckPhase phase, u32 slot) const;
   void take_output(u32 slot);
   void load_chunks();
+  bool reach_more_chunks();
+  void walk(u32 mask);
   void run_pages(format::CheckPhase phase, u32 mask, bool in_order);
   void verify_pages();
   void read_table();
@@ -47,6 +49,7 @@ class EngineCheck {
   ServerSession& session_;
   std::vector<format::CheckInodePage> pages_;
   std::vector<format::CheckRecord> records_;
+  std::vector<bool> reached_;  // by chunk: the engine gets its pages
   format::CheckCounts counts_{};
   bool overflowed_ = false;
   bool has_second_names_ = false;

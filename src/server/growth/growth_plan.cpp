@@ -256,7 +256,7 @@ void PoolGrower::forget(const Plan& plan) {
 void PoolGrower::close_removed(u32 index) {
   OpenedDevice& device = context_.pool.devices[index];
   EngineSetup& setup = context_.setup;
-  const std::string name = fmt::format("removed device {}", index);
+  const std::string name = fmt::format("device {}", index);
   device::MappedFile file = device::MappedFile::absent(name, false);
   std::swap(setup.files[index], file);
   // What a GPU has registered stays mapped.

@@ -14,8 +14,6 @@ namespace gpu4fs::server::repair {
 using check::BitWords;
 using check::PageAddresses;
 
-inline constexpr u32 height_max = 5;  // of file maps
-
 struct Name {
   u64 hash;
   std::string text;

@@ -33,7 +33,8 @@ bool target_is_readable(RepairContext& context, const Inode& inode) {
   try {
     format::BlockPointer pointer{};
     const u64 address = find_page(context.old_state.reader, inode, 0, &pointer);
-    return address != 0 && context.old_state.reader.read_page(address, page.get()) == PageState::good;
+    const bool is_single = !pointer.is_unwritten() && pointer.size() == format::BlockSize::page_4k;
+    return address != 0 && is_single && context.old_state.reader.read_page(address, page.get()) == PageState::good;
   } catch (const PoolError&) {
     return false;
   }
@@ -49,7 +50,10 @@ void settle_fields(Inode& inode) {
   std::memset(inode.reserved, 0, sizeof(inode.reserved));
   const bool may_be_inline = type == S_IFREG || type == S_IFLNK;
   const bool has_content = may_be_inline || type == S_IFDIR;
-  if (!has_content || (inode.is_inline() && !may_be_inline) || (!inode.is_inline() && inode.height > height_max)) {
+  const bool has_map = has_content && !inode.is_inline() && inode.height <= check::map_height_max;
+  const bool is_inline = may_be_inline && inode.is_inline();
+  if (is_inline) inode.height = 0;
+  if (!has_map && !is_inline) {
     std::memset(inode.inline_data(), 0, format::inode_inline_capacity);
     inode.flags = 0;
     inode.height = 0;

@@ -24,7 +24,11 @@ u64 span_of(u32 level) { return u64{1} << (format::slot_shift * level); }
 class MapRepair {
  public:
   MapRepair(RepairContext& context, u64 number, format::Inode& inode)
-      : context_(context), number_(number), inode_(inode), is_directory_((inode.mode & S_IFMT) == S_IFDIR) {}
+      : context_(context),
+        number_(number),
+        inode_(inode),
+        is_directory_((inode.mode & S_IFMT) == S_IFDIR),
+        is_link_((inode.mode & S_IFMT) == S_IFLNK) {}
 
   void run() {
     if (inode_.is_inline()) return;
@@ -46,7 +50,7 @@ class MapRepair {
   bool fits(BlockPointer pointer, u32 level) const {
     if (!pointer.is_well_formed() || pointer.is_hole()) return false;
     if (pointer.is_indirect()) return level >= 1;
-    if (is_directory_ && (level != 0 || pointer.is_unwritten())) return false;
+    if ((is_directory_ || is_link_) && (level != 0 || pointer.is_unwritten())) return false;
     return static_cast<u32>(pointer.size()) == level + 1;
   }
 
@@ -82,6 +86,7 @@ class MapRepair {
   }
 
   BlockPointer visit_content(BlockPointer pointer, u32 level, u64 index) {
+    if (is_link_ && index != 0) return cut();  // a target has one page
     const u64 span = span_of(level);
     if (context_.pages.claim(pointer.address(), span)) {
       page_count_ += span;
@@ -120,6 +125,7 @@ class MapRepair {
   u64 number_;
   format::Inode& inode_;
   bool is_directory_;
+  bool is_link_;
   u64 page_count_ = 0;
   u64 content_end_ = 0;
   u64 cut_ = 0;
@@ -145,7 +151,8 @@ u32 pack_attributes(const PageBuffer& page, PageBuffer* packed) {
     const std::string text(reinterpret_cast<const char*>(name), entry.name_length);
     const u32 hash = static_cast<u32>(xxh3_64(name + entry.name_length, entry.value_length, 0));
     const u32 padded = (length + 7) & ~7u;
-    if (hash == entry.value_hash && text.find('\0') == std::string::npos && names.insert(text).second) {
+    const std::string_view value(reinterpret_cast<const char*>(name) + entry.name_length, entry.value_length);
+    if (hash == entry.value_hash && check::is_valid_attribute(text, value) && text.find('\0') == std::string::npos && names.insert(text).second) {
       std::memcpy(packed->bytes + to, page.bytes + from, length);
       packed->bytes[to + offsetof(format::AttributeEntry, reserved)] = 0;
       to += padded;
@@ -192,7 +199,7 @@ u64 repair_attributes(RepairContext& context, u64 number, format::Inode& inode) 
 void settle_size(RepairContext& context, u64 number, format::Inode& inode, u64 content_end) {
   const u32 type = inode.mode & S_IFMT;
   u64 size = inode.size_bytes;
-  if (type == S_IFREG && !inode.is_inline() && size >= u64{1} << 63) size = content_end * page_size;
+  if (type == S_IFREG && !inode.is_inline() && size > check::file_size_max) size = content_end * page_size;
   if (type == S_IFREG && inode.is_inline()) size = std::min<u64>(size, format::inode_inline_capacity);
   if (size == inode.size_bytes) return;
   context.note_inode(number, fmt::format("its size becomes {}", size));
