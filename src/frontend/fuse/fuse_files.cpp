@@ -150,6 +150,7 @@ void release(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
 
 void read(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info*) {
   FuseWorker& worker = FuseWorker::current();
+  if (!is_past_cache(worker.receive_buffer())) worker.shared().cached.note(inode);
   format::Command command = worker.command(request, Opcode::read, inode);
   command.offset = static_cast<u64>(offset);
   worker.set_data(command, worker.reply_buffer(), size < fuse_max_write ? size : fuse_max_write);
@@ -166,9 +167,18 @@ void write(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size, 
   set_changer(worker, command);
   command.offset = static_cast<u64>(offset);
   worker.set_data(command, data, size);
+  CachedPages& cached = worker.shared().cached;
+  const bool is_direct = is_past_cache(worker.receive_buffer());
+  if (!is_direct) cached.note(inode);
   const client::Reply reply = worker.call(command);
   if (reply.status != Status::ok) return reply_status(request, reply.status);
-  fuse_reply_write(request, reply.result);
+  if (!is_direct || !cached.may_hold(inode)) {
+    fuse_reply_write(request, reply.result);
+    return;
+  }
+  const u64 unique = unique_of(worker.receive_buffer());
+  fuse_reply_none(request);  // frees the request only
+  cached.answer({worker.device, unique, inode, command.offset, static_cast<u32>(reply.result)});
 }
 
 void fsync(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info* info) {

@@ -168,10 +168,13 @@ int FuseMount::clone_device() const {
   return ::dup(fuse_session_fd(fuse_));
 }
 
+// The kernel waits for answers while it is being told, so it gets them until that has ended, from a dead engine too.
+bool FuseMount::must_answer() const { return telling_ || shared_.cached.is_busy(); }
+
 void FuseMount::serve(FuseWorker& worker) {
   worker.make_current();
   fuse_buf request{};
-  while ((!stopping_ || telling_) && fuse_session_exited(fuse_) == 0) {
+  while ((!stopping_ || must_answer()) && fuse_session_exited(fuse_) == 0) {
     request = {};
     request.mem = worker.receive_buffer();
     const int length = fuse_session_receive_buf(fuse_, &request);
@@ -218,21 +221,24 @@ void FuseMount::serve_all() {
   std::vector<std::thread> threads;
   serving_ = thread_count_;
   workers_[0]->device = fuse_session_fd(fuse_);
+  shared_.cached.start([this] {
+    const std::lock_guard guard(mutex_);
+    changed_.notify_all();
+  });
   for (unsigned i = 0; i < thread_count_; ++i) {
     if (i != 0) workers_[i]->device = clone_device();
     threads.emplace_back([this, i] { serve(*workers_[i]); });
   }
   {
     std::unique_lock lock(mutex_);
-    // The kernel may wait for answers while it is being told, so it gets them until that has ended, from a dead engine
-    // too.
-    changed_.wait(lock, [this] { return serving_ == 0 || (stopping_ && !telling_); });
+    changed_.wait(lock, [this] { return serving_ == 0 || (stopping_ && !must_answer()); });
     // The signal can come just before a read(2) begins, so it is repeated.
     while (!changed_.wait_for(lock, std::chrono::milliseconds(5), [this] { return serving_ == 0; })) {
       for (std::thread& thread : threads) ::pthread_kill(thread.native_handle(), interrupt_signal);
     }
   }
   for (std::thread& thread : threads) thread.join();
+  shared_.cached.stop();
   for (unsigned i = 1; i < thread_count_; ++i) ::close(workers_[i]->device);
 }
 

@@ -67,6 +67,7 @@ class FuseMount {
   void tell_kernel();
   void unmount();
   void serve_all();
+  [[nodiscard]] bool must_answer() const;
   void serve(FuseWorker& worker);
   int clone_device() const;
 

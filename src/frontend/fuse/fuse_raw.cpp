@@ -110,6 +110,18 @@ fuse_init_in offer_of(const void* init_request) {
   return offered;
 }
 
+// `offset` -1: without pages; `length` 0: all from there on.
+bool notify_inode_changed(int device, u64 inode, i64 offset, i64 length) {
+  struct Message {
+    fuse_out_header head;
+    fuse_notify_inval_inode_out body;
+  };
+  Message message{};
+  message.head = {sizeof(message), FUSE_NOTIFY_INVAL_INODE, 0};
+  message.body = {inode, offset, length};
+  return ::write(device, &message, sizeof(message)) == sizeof(message);
+}
+
 }  // namespace
 
 bool answer_raw_request(FuseWorker& worker, const void* message, u64 length) {
@@ -131,6 +143,39 @@ bool answer_raw_request(FuseWorker& worker, const void* message, u64 length) {
 bool offers_long_setxattr(const std::string& init_request) {
   if (init_request.size() < sizeof(fuse_in_header) + sizeof(fuse_init_in)) return false;
   return (offer_of(init_request.data()).flags & FUSE_SETXATTR_EXT) != 0;
+}
+
+u64 unique_of(const void* message) {
+  fuse_in_header head;
+  std::memcpy(&head, message, sizeof(head));
+  return head.unique;
+}
+
+// The flags of the open file do not say it: a mapping of a file that is open with O_DIRECT is read through the cache. But
+// only transfers past the cache have an owner of locks.
+bool is_past_cache(const void* message) {
+  fuse_in_header head;
+  std::memcpy(&head, message, sizeof(head));
+  const u8* const body = static_cast<const u8*>(message) + sizeof(head);
+  if (head.opcode == FUSE_READ) {
+    fuse_read_in values;
+    std::memcpy(&values, body, sizeof(values));
+    return (values.read_flags & FUSE_READ_LOCKOWNER) != 0;
+  }
+  if (head.opcode != FUSE_WRITE) return false;
+  fuse_write_in values;
+  std::memcpy(&values, body, sizeof(values));
+  return (values.write_flags & FUSE_WRITE_LOCKOWNER) != 0;
+}
+
+void answer_write(int device, u64 unique, u32 length) {
+  struct Answer {
+    fuse_out_header head;
+    fuse_write_out body;
+  };
+  const Answer answer{{sizeof(answer), 0, unique}, {length, 0}};
+  // The request may have been interrupted meanwhile; then nobody waits for the answer.
+  [[maybe_unused]] const ssize_t written = ::write(device, &answer, sizeof(answer));
 }
 
 bool takes_set_id_bits(const void* message) {
@@ -155,16 +200,10 @@ bool is_init_request(const void* message, u64 length) {
   return head.opcode == FUSE_INIT;
 }
 
-bool notify_inode_changed(int device, u64 inode, bool with_pages) {
-  struct Message {
-    fuse_out_header head;
-    fuse_notify_inval_inode_out body;
-  };
-  Message message{};
-  message.head = {sizeof(message), FUSE_NOTIFY_INVAL_INODE, 0};
-  message.body.ino = inode;
-  message.body.off = with_pages ? 0 : -1;
-  return ::write(device, &message, sizeof(message)) == sizeof(message);
+bool notify_attributes_changed(int device, u64 inode) { return notify_inode_changed(device, inode, -1, 0); }
+
+bool notify_pages_changed(int device, u64 inode, u64 offset, u64 length) {
+  return notify_inode_changed(device, inode, static_cast<i64>(offset), static_cast<i64>(length));
 }
 
 bool notify_names_changed(int device) {

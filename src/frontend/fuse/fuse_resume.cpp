@@ -62,11 +62,12 @@ void FuseMount::resume(int device, const SavedMount& saved) {
   open_sessions();
   open_channel(fmt::format("/dev/fd/{}", device));
   workers_[0]->make_current();
+  shared_.cached.note_all();
   restore(saved);
   replay_init(saved.init_request);
   // Before anybody is answered.
   names_are_told_ = notify_names_changed(device);
-  for (const u64 inode : told_inodes_) notify_inode_changed(device, inode, false);
+  for (const u64 inode : told_inodes_) notify_attributes_changed(device, inode);
 }
 
 void FuseMount::restore(const SavedMount& saved) {
@@ -121,7 +122,7 @@ void FuseMount::tell_kernel() {
   }
   for (const u64 inode : told_inodes_) {
     if (stopping_) return;
-    notify_inode_changed(device(), inode, true);
+    notify_pages_changed(device(), inode, 0, 0);
   }
 }
 

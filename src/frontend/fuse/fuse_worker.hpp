@@ -17,6 +17,7 @@
 #include "base/types.hpp"
 #include "client/session.hpp"
 #include "format/ring_format.hpp"
+#include "frontend/fuse/cached_pages.hpp"
 #include "frontend/fuse/fuse_options.hpp"
 #include "frontend/fuse/inode_table.hpp"
 #include "frontend/fuse/open_files.hpp"
@@ -69,6 +70,7 @@ struct FuseShared {
   SessionSource& source;
   InodeTable inodes;
   OpenFiles files;
+  CachedPages cached = {};
   bool opens_without_asking = false;      // the kernel can open and close files by itself
   bool lists_without_asking = false;      // ... directories
   bool has_long_setxattr = false;         // SETXATTR comes with flags of its own (FUSE_SETXATTR_EXT)

@@ -1,0 +1,58 @@
+#include "frontend/fuse/cached_pages.hpp"
+
+#include "frontend/fuse/fuse_raw.hpp"
+
+namespace gpu4fs::frontend {
+
+// Whoever looks for the bit after a change has the engine's order behind it: content from before the change was read
+// after its bit was set.
+void CachedPages::note(u64 inode) {
+  const u64 index = inode % bit_count;
+  std::atomic<u64>& word = bits_[index / 64];
+  const u64 bit = u64{1} << (index % 64);
+  if ((word.load() & bit) == 0) word.fetch_or(bit);
+}
+
+void CachedPages::note_all() {
+  for (std::atomic<u64>& word : bits_) word = ~u64{0};
+}
+
+bool CachedPages::may_hold(u64 inode) const {
+  const u64 index = inode % bit_count;
+  return (bits_[index / 64].load() >> (index % 64) & 1) != 0;
+}
+
+void CachedPages::answer(const DirectWrite& write) {
+  waiting_.fetch_add(1);
+  {
+    const std::lock_guard guard(mutex_);
+    writes_.push_back(write);
+  }
+  changed_.notify_one();
+}
+
+bool CachedPages::take(DirectWrite* write) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return stopping_ || !writes_.empty(); });
+  if (writes_.empty()) return false;
+  *write = writes_.front();
+  writes_.pop_front();
+  return true;
+}
+
+void CachedPages::drop_and_answer(const DirectWrite& write) {
+  notify_pages_changed(write.device, write.inode, write.offset, write.length);
+  answer_write(write.device, write.unique, write.length);
+}
+
+void CachedPages::stop() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard guard(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+}  // namespace gpu4fs::frontend

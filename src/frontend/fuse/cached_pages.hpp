@@ -1,0 +1,81 @@
+// Pages in the kernel's cache that a write past it makes stale.
+//
+// Before it sends a write with O_DIRECT the kernel drops the cached pages in its range; afterwards it does so again only
+// if the caller waits in write(2). With asynchronous ones (libaio, io_uring) a buffered read in between brings the old
+// content back, and nothing would ever drop it: the cache is kept over opens and is not tied to the modification time. So
+// the kernel is told to drop the range when the engine has the new content, before the write is answered.
+//
+// Dropping waits for pages that are being read, and thus for requests that must be answered meanwhile. Therefore a
+// thread of its own drops and answers. Files that are never read through the cache, as databases do it, are spared: a
+// filter knows which inodes may have pages there.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "base/types.hpp"
+
+namespace gpu4fs::frontend {
+
+class CachedPages {
+ public:
+  // An answered write: what the kernel is to drop, and whom to tell how much was written.
+  struct DirectWrite {
+    int device;
+    u64 unique;
+    u64 inode;
+    u64 offset;
+    u32 length;
+  };
+
+  CachedPages() = default;
+  CachedPages(const CachedPages&) = delete;
+  CachedPages& operator=(const CachedPages&) = delete;
+  ~CachedPages() { stop(); }
+
+  // The kernel will cache content of the inode; called before the engine is asked for it.
+  void note(u64 inode);
+  // What a former process of this mount knew.
+  void note_all();
+  [[nodiscard]] bool may_hold(u64 inode) const;
+
+  // Begins to take writes; `idle` is called when all that were taken are answered.
+  template <class Idle>
+  void start(Idle idle) {
+    stopping_ = false;
+    thread_ = std::thread([this, idle] { answer_all(idle); });
+  }
+  // Answers what is left and ends the thread.
+  void stop();
+  void answer(const DirectWrite& write);
+  // Writes that wait; requests must be read and answered until there are none.
+  [[nodiscard]] bool is_busy() const { return waiting_.load() != 0; }
+
+ private:
+  static constexpr u64 bit_count = u64{1} << 20;
+
+  template <class Idle>
+  void answer_all(const Idle& idle) {
+    DirectWrite write{};
+    while (take(&write)) {
+      drop_and_answer(write);
+      if (waiting_.fetch_sub(1) == 1) idle();
+    }
+  }
+  bool take(DirectWrite* write);
+  static void drop_and_answer(const DirectWrite& write);
+
+  std::array<std::atomic<u64>, bit_count / 64> bits_{};
+  std::atomic<u64> waiting_{0};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<DirectWrite> writes_;  // under mutex_
+  bool stopping_ = false;           // under mutex_
+  std::thread thread_;
+};
+
+}  // namespace gpu4fs::frontend
