@@ -14,32 +14,15 @@ namespace gpu4fs::engine {
 
 inline constexpr u64 deadline_ms_max = 24ull * 3600 * 1000;
 
-// Commands that only the management process may give.
-GPU4FS_FN constexpr bool is_internal(format::Opcode opcode) {
-  switch (opcode) {
-    case format::Opcode::checkpoint:
-    case format::Opcode::upcall_done:
-    case format::Opcode::reclaim_orphans:
-    case format::Opcode::load_chunks:
-    case format::Opcode::claim_logged:
-    case format::Opcode::scrub:
-    case format::Opcode::health:
-    case format::Opcode::list_blocks:
-    case format::Opcode::grow:
-    case format::Opcode::check:
-    case format::Opcode::rebuild:
-    case format::Opcode::relocate:
-      return true;
-    default:
-      return false;
-  }
+GPU4FS_FN inline format::Sender sender_of(const Session& session) {
+  if (session.internal != 0) return format::Sender::server;
+  return session.trusted != 0 ? format::Sender::front_end : format::Sender::client;
 }
 
 // What can be said of a descriptor without touching anything else. `has_predecessor`: it is linked to the
 // command before.
-GPU4FS_FN inline Status validate_command(const format::Command& command, bool internal, bool has_predecessor) {
-  const u32 opcode = static_cast<u32>(command.opcode);
-  if (opcode == 0 || opcode >= static_cast<u32>(format::Opcode::count)) return Status::unknown_command;
+GPU4FS_FN inline Status validate_command(const format::Command& command, format::Sender sender, bool has_predecessor) {
+  if (!format::is_command(command.opcode)) return Status::unknown_command;
   if ((command.flags & ~format::command_flag_known) != 0) return Status::bad_descriptor;
   if ((command.flags & format::command_flag_previous_inode) != 0 && !has_predecessor) {
     return Status::bad_descriptor;
@@ -47,14 +30,10 @@ GPU4FS_FN inline Status validate_command(const format::Command& command, bool in
   if (u32{command.name_length} + command.second_name_length > command_name_capacity) {
     return Status::name_too_long;
   }
-  const bool wants_internal = is_internal(command.opcode) || (command.flags & format::command_flag_replay) != 0;
-  if (wants_internal && !internal) return Status::permission;
-  return Status::ok;
-}
-
-// Commands that touch nothing but their session's memory run outside the step gate.
-GPU4FS_FN constexpr bool needs_step_gate(format::Opcode opcode) {
-  return opcode != format::Opcode::noop && opcode != format::Opcode::memset && opcode != format::Opcode::memcopy;
+  if (!format::may_send(sender, command.opcode)) return Status::permission;
+  if ((command.flags & format::command_flag_replay) == 0) return Status::ok;
+  if (sender != format::Sender::server) return Status::permission;
+  return format::takes_records(command.opcode) ? Status::ok : Status::bad_descriptor;
 }
 
 // A slot that was just taken gets its command. Leader only.
@@ -110,12 +89,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_replay(Group g, Engine& engine, Command
   GPU4FS_TRY(resolve(g, engine, c, c.command.output, sizeof(format::LogRecord), &memory));
   return serial(g, [&] {
     const format::LogRecord* record = reinterpret_cast<const format::LogRecord*>(memory);
-    if (record->opcode >= format::LogOpcode::count || !format::is_time(record->time)) return Status::bad_descriptor;
+    if (!format::is_log_opcode(record->opcode) || !format::is_time(record->time)) return Status::bad_descriptor;
     c.operation.replay = record;
     c.operation.now = record->time;
     c.operation.may_use_emergency = 1;
     c.command.output = 0;
-    if (c.command.opcode != format::Opcode::claim_logged) {
+    if (!format::is_in(format::commands_that_claim_records, c.command.opcode)) {
       store<Order::relaxed, Scope::engine>(&engine.fs.log.tail, record->lsn);
     }
     return Status::ok;
@@ -131,9 +110,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_command(Group g, Engine& engine, Comman
   fill_bytes(g, c.scratch, 0, command_scratch_size);
   serial(g, [&] {
     c.prepared = 1;
-    // Not the client's in these: what restarts have behind them (handlers/file_write.hpp, file_allocate.hpp).
-    const bool counts = c.command.opcode == format::Opcode::write || c.command.opcode == format::Opcode::fallocate;
-    if (counts) c.command.aux = 0;
+    // Not the client's in these: what restarts have behind them.
+    if (format::is_in(format::commands_with_progress, c.command.opcode)) c.command.aux = 0;
     if (internal) return;
     const u64 now_ns = now_monotonic_ns();
     c.operation.now = stamp_at(engine, now_ns);
@@ -149,10 +127,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_command(Group g, Engine& engine, Comman
     copy_bytes(g, c.names, names, name_bytes);
   }
   if ((c.command.flags & format::command_flag_replay) != 0) GPU4FS_TRY(prepare_replay(g, engine, c));
-  const bool is_record = c.command.output != 0 && c.command.opcode != format::Opcode::memcopy;
-  if (is_record) {
-    const u64 length = c.command.opcode == format::Opcode::statfs ? sizeof(format::StatfsRecord)
-                                                                  : sizeof(format::AttributeRecord);
+  const u32 length = format::output_bytes(c.command.opcode);
+  if (c.command.output != 0 && length != 0) {
     u8* output = nullptr;
     GPU4FS_TRY(resolve(g, engine, c, c.command.output, length, &output));
     if (!is_aligned(output, 16)) return Status::unaligned;
@@ -219,11 +195,11 @@ GPU4FS_FN GPU4FS_NOINLINE inline void answer_client(Engine& engine, CommandState
   count_completion(engine, status);
 }
 
-// Rounds of a write that were committed are in the file, whoever ends it, be it the engine for a deadline or a checkpoint
-// that failed: a short write. A client that is told of an error would append the same bytes again.
-GPU4FS_FN inline bool has_written_a_part(const CommandState& c) {
-  return c.command.opcode == format::Opcode::write && c.prepared != 0 && c.command.aux != 0 &&
-         (c.command.flags & format::command_flag_replay) == 0;
+// What such a command has committed is there, whoever ends it, be it the engine for a deadline or a checkpoint that
+// failed: a short write. A client that is told of an error would append the same bytes again.
+GPU4FS_FN inline bool has_done_a_part(const CommandState& c) {
+  return format::is_in(format::commands_with_partial_results, c.command.opcode) && c.prepared != 0 &&
+         c.command.aux != 0 && (c.command.flags & format::command_flag_replay) == 0;
 }
 
 // The command has ended. Returns the next command of its chain, ready to run and in phase `running`, or
@@ -243,7 +219,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 end_command(Engine& engine, WorkerMemory& m
   // Room that was promised and not used is back before the answer: who writes one command after the other and fills
   // the pool is not refused for the sake of the command before. For locks the next command would wait.
   release_claims(engine, c);
-  if (status != Status::ok && has_written_a_part(c)) {
+  if (status != Status::ok && has_done_a_part(c)) {
     status = Status::ok;
     result = c.command.aux;
   }

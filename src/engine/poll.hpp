@@ -86,7 +86,7 @@ GPU4FS_FN inline Chain chain_at(const Session& session, const format::RingDescri
   Chain chain{begin, begin, Status::ok};
   for (u32 i = begin; i < count; ++i) {
     const format::Command command = format::decode_command(staging[i]);
-    const Status status = validate_command(command, session.internal != 0, i != begin);
+    const Status status = validate_command(command, sender_of(session), i != begin);
     if (chain.status == Status::ok) chain.status = status;
     // An upcall answer is executed here, out of any order, so it cannot be part of a chain.
     const bool linked = i != begin || (command.flags & format::command_flag_link) != 0;
@@ -166,7 +166,7 @@ GPU4FS_FN inline void reject_chain(Engine& engine, Session& session, const forma
                                    const Chain& chain, u64 position) {
   for (u32 i = chain.begin; i < chain.end; ++i) {
     const format::Command command = format::decode_command(staging[i]);
-    const Status own = validate_command(command, session.internal != 0, i != chain.begin);
+    const Status own = validate_command(command, sender_of(session), i != chain.begin);
     const bool alone = chain.end - chain.begin == 1;
     reject(engine, session, position + i, own != Status::ok ? own : alone ? chain.status : Status::cancelled);
   }
@@ -332,7 +332,7 @@ GPU4FS_FN GPU4FS_NOINLINE Taken take_single(Group g, Engine& engine, WorkerState
     ring::acquire_payload();
     slot = memory.spare_commands[grant.first + rank];
     const format::Command command = format::decode_command(memory.staging[rank]);
-    status = validate_command(command, session.internal != 0, false);
+    status = validate_command(command, sender_of(session), false);
     if (status == Status::ok) {
       reset_command(engine, engine.commands[slot], command, session_index, position + rank);
     }

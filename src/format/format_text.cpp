@@ -304,13 +304,8 @@ std::string attribute_page_text(const void* page) {
 namespace {
 
 std::string log_opcode_text(LogOpcode opcode) {
-  constexpr const char* names[] = {
-      "none", "filler", "mknod", "mkdir", "symlink", "tmpfile", "link", "unlink", "rmdir", "rename",
-      "write_bytes", "write_extents", "allocate", "set_size", "zero_range", "set_inode", "set_attribute",
-      "remove_attribute", "reclaim", "row", "fallocate"};
-  static_assert(std::size(names) == static_cast<std::size_t>(LogOpcode::count));
-  const auto number = static_cast<std::size_t>(opcode);
-  return number < std::size(names) ? names[number] : std::to_string(number);
+  const LogRow* row = find_log_row(opcode);
+  return row != nullptr ? row->name : std::to_string(static_cast<unsigned>(opcode));
 }
 
 std::string log_names_text(const LogRecord& record, std::string_view behind) {

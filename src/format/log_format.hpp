@@ -23,6 +23,7 @@
 
 #include "base/config.hpp"
 #include "base/limits.hpp"
+#include "format/log_list.hpp"
 #include "format/superblock_format.hpp"
 
 namespace gpu4fs::format {
@@ -30,33 +31,6 @@ namespace gpu4fs::format {
 inline constexpr std::uint32_t log_record_granule = 64;
 inline constexpr std::uint32_t log_record_bytes_max = 32 * 1024;
 inline constexpr std::uint64_t log_capacity_min = 512 * 1024;
-
-// What was done. "File" stands for the inode number in `inode`.
-enum class LogOpcode : std::uint16_t {
-  none = 0,
-  filler,            // nothing
-  mknod,             // file `number` of type and permissions `mode` named in directory `inode`; device
-  mkdir,             // as mknod
-  symlink,           // as mknod; data: target
-  tmpfile,           // file `number` without a name, an orphan; made in directory `inode`
-  link,              // `second_inode` gets a name in directory `inode`
-  unlink,            // the name in directory `inode` goes
-  rmdir,             // the same for an empty directory
-  rename,            // the name in directory `inode` becomes the second name in `second_inode`; mask: RENAME_*
-  write_bytes,       // data to byte `offset` of the file
-  write_extents,     // bytes [offset, offset + size) of the file lie in the extents, whole pages from that of `offset` on
-  allocate,          // read only: the extents are unwritten blocks of the file, from the page of `offset` on
-  set_size,          // the file has `size` bytes
-  zero_range,        // `size` bytes from `offset` on read as zeros; whole pages are a hole
-  set_inode,         // mask: SetAttributeMask; data: AttributeRecord
-  set_attribute,     // extended attribute: name, data: value; mask as in the command
-  remove_attribute,  // extended attribute: name
-  reclaim,           // the orphan is free
-  row,               // a row of pages with parities is written, see below
-  fallocate,         // mode: FALLOC_FL_* of bytes [offset, offset + size); mask: LogAllocateMask; the extents are unwritten
-                     // blocks of the file, each from its page on
-  count,
-};
 
 // LogOpcode::row: some pages of a row are written though others of it are in use. It is durable before the first of them
 // changes, so whoever reads the pool behind a crash writes the row as it says, before anything else of the row is read.

@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "base/config.hpp"
+#include "format/command_list.hpp"
 
 namespace gpu4fs::format {
 
@@ -37,58 +38,6 @@ static_assert(sizeof(RingDescriptor) == 128);
 
 // value: result (>= 0, meaning by command) or 0 on error; word: Status code; sequence as above.
 using RingCompletion = RingUnit;
-
-enum class Opcode : std::uint16_t {
-  none = 0,
-  noop,             // completes with 0
-  memset,           // fill [data, data + length) with byte `mode`
-  memcopy,          // copy `length` bytes from data to output
-  lookup,           // name in directory inode -> attributes at output; result: inode number
-  lookup_path,      // path (relative to inode, or to the root if it begins with '/') -> attributes; flag follow_last
-  getattr,          // attributes at output
-  setattr,          // mask: SetAttributeMask; record at data (AttributeRecord); attributes at output
-  mknod,            // name, mode (type and permissions), aux: device -> attributes; result: inode number
-  mkdir,            // name, mode -> attributes; result: inode number
-  unlink,           // name; result: inode number if its last link went, else 0
-  rmdir,            // name; result: inode number
-  symlink,          // name; target at data, length -> attributes
-  readlink,         // target to data, at most length; result: bytes
-  rename,           // name in inode -> second name in second_inode; mask: RENAME_*; result: inode number that lost its last link, else 0
-  link,             // second_inode gets name in directory inode -> attributes
-  open,             // checks and O_TRUNC (mask: open flags) -> attributes
-  create,           // name, mode, mask: open flags -> attributes; result: inode number
-  tmpfile,          // in directory inode, mode -> attributes; result: inode number (an orphan)
-  read,             // offset, length -> data; result: bytes
-  write,            // offset, length <- data; mask: write flags; result: bytes
-  truncate,         // to offset
-  fallocate,        // offset, length, mode: FALLOC_FL_*
-  seek,             // offset, mode: SEEK_DATA or SEEK_HOLE; result: offset
-  copy_range,       // inode/offset -> second_inode/aux, length; result: bytes
-  fsync,            // mask bit 0: data only; what committed before is durable
-  sync,             // the same for the whole pool
-  readdir,          // directory inode, offset: cursor -> DirectoryRecord stream at data, at most length; mask bit 0: with
-                    // attributes; result: bytes
-  statfs,           // StatfsRecord at output
-  access,           // mode: R_OK W_OK X_OK
-  set_attribute,    // name; value at data, length; mask: XATTR_CREATE / XATTR_REPLACE, attribute_kill_set_gid
-  get_attribute,    // name; value to data, at most length (0: size only); result: size
-  list_attributes,  // names to data, at most length (0: size only); result: size
-  remove_attribute, // name
-  reclaim,          // frees inode if it is an orphan: nobody refers to it any more
-  checkpoint,       // internal: writes the open epoch
-  upcall_done,      // internal, server only: inode: command index, value offset: result
-  reclaim_orphans,  // internal, at mount
-  load_chunks,      // internal, at mount: reads every chunk's header area
-  claim_logged,     // internal, before a replay: the extents of the LogRecord at output are allocated
-  scrub,            // internal: verifies pages [offset, + length) of chunk inode; result: health_format.hpp
-  health,           // internal: HealthRecord and DamageRecords to data, at most length; result: bytes
-  list_blocks,      // internal: where the inode's pages lie, to data, at most length; result: records
-  grow,             // internal, mask: GrowMask (fs/space/growth.hpp)
-  check,            // internal, of a pool opened for a check: a part of a phase (check_format.hpp)
-  rebuild,          // internal: fills devices with what they lack (rebuild_format.hpp)
-  relocate,         // internal: pages move to other places (relocate_format.hpp)
-  count,
-};
 
 enum GrowMask : std::uint32_t {
   grow_stage = 1,
@@ -243,5 +192,13 @@ struct StatfsRecord {
   std::uint64_t reserved;
 };
 static_assert(sizeof(StatfsRecord) == 64);
+
+// For how many bytes there must be room at `output`, if it is not 0, before the command begins; 0: its handler knows. A
+// command that writes nothing there is held to the greatest record all the same.
+GPU4FS_FN constexpr unsigned output_bytes(Opcode opcode) {
+  static_assert(sizeof(StatfsRecord) < sizeof(AttributeRecord));
+  if (is_in(commands_with_own_output, opcode)) return 0;
+  return is_in(commands_with_statistics, opcode) ? sizeof(StatfsRecord) : sizeof(AttributeRecord);
+}
 
 }  // namespace gpu4fs::format

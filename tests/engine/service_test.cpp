@@ -4,10 +4,13 @@
 #include <sys/stat.h>
 
 #include <cstring>
+#include <memory>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "base/group.hpp"
+#include "engine/admission.hpp"
 #include "engine/engine_fixture.hpp"
 #include "engine/worker.hpp"
 
@@ -115,8 +118,9 @@ TEST(Descriptors, MalformedOnesAreAnswered) {
   EXPECT_EQ(client.call(command).status, Status::ok);
   command.name = (1 << 20) - 4095;
   EXPECT_EQ(client.call(command).status, Status::bad_address);
-  for (const Opcode opcode : {Opcode::checkpoint, Opcode::upcall_done, Opcode::load_chunks, Opcode::reclaim_orphans}) {
-    EXPECT_EQ(client.call(make_command(opcode)).status, Status::permission);
+  for (const format::CommandRow& row : format::command_rows) {
+    if (row.sender != format::Sender::server) continue;
+    EXPECT_EQ(client.call(make_command(row.opcode)).status, Status::permission) << format::command_name(row.opcode);
   }
   command = make_command(Opcode::noop);
   command.output = 8;
@@ -124,6 +128,125 @@ TEST(Descriptors, MalformedOnesAreAnswered) {
   command.output = (1 << 20) - 112;
   EXPECT_EQ(client.call(command).status, Status::bad_address);
   EXPECT_EQ(client.call(make_command(Opcode::noop)).status, Status::ok);
+}
+
+// Known without the table: what a stranger must never do, and what only a front end may.
+constexpr Opcode server_commands[] = {Opcode::checkpoint,  Opcode::upcall_done,  Opcode::reclaim_orphans,
+                                      Opcode::load_chunks, Opcode::claim_logged, Opcode::scrub,
+                                      Opcode::health,      Opcode::list_blocks,  Opcode::grow,
+                                      Opcode::check,       Opcode::rebuild,      Opcode::relocate};
+constexpr Opcode front_end_commands[] = {Opcode::reclaim};
+
+// What the engine says of a command that it is not to begin: it is linked to one that fails.
+Status admitted(Client& client, Opcode opcode) {
+  const u64 first = client.publish(linked(set_byte(u64{1} << 30, 1)));
+  const Status status = client.wait(client.publish(make_command(opcode))).status;
+  // Of a chain with one that is refused the others are cancelled.
+  EXPECT_EQ(client.wait(first).status, status == Status::cancelled ? Status::bad_address : Status::cancelled);
+  return status;
+}
+
+// All opcodes from a session of each kind: what has a row is admitted from that kind on, nothing else is.
+TEST(Descriptors, EachSessionIsAdmittedWhatTheTableSays) {
+  EngineFixture fixture;
+  struct Kind {
+    format::Sender sender;
+    ClientOptions options;
+  };
+  const ClientOptions small{.depth_log2 = 5, .data_length = 4096, .trusted = false, .internal = false};
+  ClientOptions trusted = small;
+  trusted.trusted = true;
+  ClientOptions internal = trusted;
+  internal.internal = true;
+  for (const Kind& kind : {Kind{format::Sender::client, small}, Kind{format::Sender::front_end, trusted},
+                           Kind{format::Sender::server, internal}}) {
+    Client client(fixture.host(), kind.options);
+    u32 admitted_count = 0;
+    for (u32 number = 0; number <= 0xffff; ++number) {
+      const Opcode opcode = static_cast<Opcode>(number);
+      const format::CommandRow* row = nullptr;
+      for (const format::CommandRow& one : format::command_rows) {
+        if (one.opcode == opcode) row = &one;
+      }
+      Status expected = Status::unknown_command;
+      if (row != nullptr) {
+        expected = row->sender <= kind.sender ? Status::cancelled : Status::permission;
+      }
+      if (opcode == Opcode::upcall_done && expected == Status::cancelled) {
+        // Carried out where the ring is read, and no part of chains.
+        ASSERT_EQ(client.call(make_command(opcode)).status, Status::not_found) << "nobody made upcall 0";
+        ++admitted_count;
+        continue;
+      }
+      ASSERT_EQ(admitted(client, opcode), expected) << number << " " << format::command_name(opcode);
+      // Alone it takes another way to the engine.
+      if (expected != Status::cancelled) {
+        ASSERT_EQ(client.call(make_command(opcode)).status, expected) << number;
+      }
+      admitted_count += expected == Status::cancelled ? 1 : 0;
+    }
+    EXPECT_GE(admitted_count, 33u);
+  }
+}
+
+TEST(Descriptors, NobodyElseSendsWhatIsTheServers) {
+  EngineFixture fixture;
+  Client stranger(fixture.host(), {.depth_log2 = 5, .data_length = 4096, .trusted = false, .internal = false});
+  Client front_end(fixture.host(), {.depth_log2 = 5, .data_length = 4096, .trusted = true, .internal = false});
+  for (const Opcode opcode : server_commands) {
+    EXPECT_EQ(admitted(stranger, opcode), Status::permission) << format::command_name(opcode);
+    EXPECT_EQ(admitted(front_end, opcode), Status::permission) << format::command_name(opcode);
+  }
+  for (const Opcode opcode : front_end_commands) {
+    EXPECT_EQ(admitted(stranger, opcode), Status::permission) << format::command_name(opcode);
+    EXPECT_EQ(admitted(front_end, opcode), Status::cancelled) << format::command_name(opcode);
+  }
+}
+
+// Replaying is the server's, and for what has records.
+TEST(Descriptors, OnlyLoggedCommandsAreReplayed) {
+  for (const format::CommandRow& row : format::command_rows) {
+    format::Command command = make_command(row.opcode);
+    command.flags = format::command_flag_replay;
+    for (const format::Sender sender : {format::Sender::client, format::Sender::front_end}) {
+      EXPECT_EQ(engine::validate_command(command, sender, false), Status::permission) << format::command_name(row.opcode);
+    }
+    bool has_records = row.opcode == Opcode::noop || row.opcode == Opcode::claim_logged;
+    for (const format::LogRow& record : format::log_rows) has_records = has_records || record.command == row.opcode;
+    EXPECT_EQ(engine::validate_command(command, format::Sender::server, false),
+              has_records ? Status::ok : Status::bad_descriptor)
+        << format::command_name(row.opcode);
+  }
+}
+
+// A pool that takes no changes refuses whatever users would see, and what has no row.
+TEST(Admission, AStoppedPoolTakesNoChanges) {
+  // Known without the table.
+  const std::set<Opcode> changes = {
+      Opcode::setattr,       Opcode::mknod,            Opcode::mkdir,    Opcode::unlink,    Opcode::rmdir,
+      Opcode::symlink,       Opcode::rename,           Opcode::link,     Opcode::create,    Opcode::tmpfile,
+      Opcode::write,         Opcode::truncate,         Opcode::fallocate, Opcode::copy_range,
+      Opcode::set_attribute, Opcode::remove_attribute, Opcode::reclaim,  Opcode::reclaim_orphans};
+  const std::set<Opcode> goes_on = {Opcode::read, Opcode::fsync, Opcode::sync, Opcode::checkpoint, Opcode::rebuild};
+  const auto fs = std::make_unique<fs::FileSystem>();
+  fs->stop_on_error = 1;
+  fs->had_error = 1;
+  const auto c = std::make_unique<engine::CommandState>();
+  for (u32 number = 0; number <= 0xffff; ++number) {
+    const Opcode opcode = static_cast<Opcode>(number);
+    c->command = make_command(opcode);
+    c->command.mode = ~0u;
+    const bool may_change = changes.count(opcode) != 0 || !format::is_command(opcode);
+    const Status found = engine::admit_command(*fs, *c);
+    const Status expected = may_change || format::changes_the_pool(opcode) ? Status::read_only : Status::ok;
+    ASSERT_EQ(found, expected) << number << " " << format::command_name(opcode);
+    if (goes_on.count(opcode) != 0) {
+      ASSERT_EQ(found, Status::ok) << format::command_name(opcode);
+    }
+  }
+  c->command = make_command(Opcode::relocate);
+  c->command.mode = static_cast<u32>(format::RelocateStep::data);
+  EXPECT_EQ(engine::admit_command(*fs, *c), Status::read_only);
 }
 
 TEST(Descriptors, MalformedLinkTakesItsChainDown) {

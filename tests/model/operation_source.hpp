@@ -315,46 +315,11 @@ class OperationSource {
   std::vector<u64> orphans_;
 };
 
-inline const char* opcode_name(format::Opcode opcode) {
-  using format::Opcode;
-  switch (opcode) {
-    case Opcode::create: return "create";
-    case Opcode::mkdir: return "mkdir";
-    case Opcode::mknod: return "mknod";
-    case Opcode::symlink: return "symlink";
-    case Opcode::link: return "link";
-    case Opcode::tmpfile: return "tmpfile";
-    case Opcode::unlink: return "unlink";
-    case Opcode::rmdir: return "rmdir";
-    case Opcode::rename: return "rename";
-    case Opcode::reclaim: return "reclaim";
-    case Opcode::read: return "read";
-    case Opcode::write: return "write";
-    case Opcode::truncate: return "truncate";
-    case Opcode::fallocate: return "fallocate";
-    case Opcode::seek: return "seek";
-    case Opcode::copy_range: return "copy_range";
-    case Opcode::setattr: return "setattr";
-    case Opcode::getattr: return "getattr";
-    case Opcode::set_attribute: return "set_attribute";
-    case Opcode::get_attribute: return "get_attribute";
-    case Opcode::list_attributes: return "list_attributes";
-    case Opcode::remove_attribute: return "remove_attribute";
-    case Opcode::readlink: return "readlink";
-    case Opcode::readdir: return "readdir";
-    case Opcode::lookup: return "lookup";
-    case Opcode::statfs: return "statfs";
-    case Opcode::fsync: return "fsync";
-    case Opcode::sync: return "sync";
-    default: return "other";
-  }
-}
-
 inline std::string to_text(const FileOperation& op) {
   const auto shorten = [](const std::string& text) { return text.size() > 12 ? text.substr(0, 12) + "..." : text; };
   return fmt::format("{}(inode {} \"{}\", second {} \"{}\", offset {}, length {}, aux {}, mode {:#o}, mask {:#x}, uid {}, "
                      "gid {}, umask {:#o}{}, text {} bytes)",
-                     opcode_name(op.opcode), op.inode, shorten(op.name), op.second_inode, shorten(op.second_name),
+                     format::command_name(op.opcode), op.inode, shorten(op.name), op.second_inode, shorten(op.second_name),
                      op.offset, op.length, op.aux, op.mode, op.mask, op.uid, op.gid, op.umask_bits,
                      op.append ? ", append" : "", op.text.size());
 }

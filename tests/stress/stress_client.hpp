@@ -356,9 +356,11 @@ class StressClient {
         c.opcode = static_cast<Opcode>(200 + below(60000));
         break;
       case 1: {
-        const Opcode internal[] = {Opcode::upcall_done, Opcode::reclaim_orphans,
-                                   Opcode::load_chunks, Opcode::none};
-        c.opcode = internal[below(4)];
+        const u32 place = below(std::size(format::command_rows) + 1);
+        if (place == 0) c.opcode = Opcode::none;
+        if (place != 0 && format::command_rows[place - 1].sender == format::Sender::server) {
+          c.opcode = format::command_rows[place - 1].opcode;
+        }
         break;
       }
       case 2:

@@ -341,11 +341,9 @@ GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
   }
 }
 
-}  // namespace detail
-
-// Internal: writes the open epoch. Result: the epoch that is durable now.
+// The command of a checkpoint itself: writes the open epoch.
 template <class Group>
-GPU4FS_FN Step step_checkpoint(Group g, Engine& engine, CommandState& c) {
+GPU4FS_FN Step run_checkpoint(Group g, Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;
   Step step{};
   if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::close) {
@@ -358,12 +356,12 @@ GPU4FS_FN Step step_checkpoint(Group g, Engine& engine, CommandState& c) {
     });
     if (!needed) {
       // Somebody may wait for room: eviction alone.
-      serial(g, [&] { detail::checkpoint_scratch(c).epoch = fs.epoch_durable; });
-      detail::set_stage(g, c, CheckpointStage::evict);
-      return detail::write_checkpoint(g, engine, c);
+      serial(g, [&] { checkpoint_scratch(c).epoch = fs.epoch_durable; });
+      set_stage(g, c, CheckpointStage::evict);
+      return write_checkpoint(g, engine, c);
     }
     serial(g, [&] {
-      CheckpointScratch& scratch = detail::checkpoint_scratch(c);
+      CheckpointScratch& scratch = checkpoint_scratch(c);
       if (scratch.started == 0) {
         scratch.started = 1;
         scratch.pause_begin_ns = now_monotonic_ns();
@@ -371,17 +369,39 @@ GPU4FS_FN Step step_checkpoint(Group g, Engine& engine, CommandState& c) {
     });
     GPU4FS_STEP_TRY(close_gate(g, engine, c));
     serial(g, [&] { fs::close_stripes(fs); });
-    detail::set_stage(g, c, CheckpointStage::relocate);
+    set_stage(g, c, CheckpointStage::relocate);
   }
   if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::relocate) {
-    if (!detail::run_checkpoint_tasks(g, engine, c, CheckpointStage::relocate, &step)) return step;
-    detail::set_stage(g, c, CheckpointStage::copy);
+    if (!run_checkpoint_tasks(g, engine, c, CheckpointStage::relocate, &step)) return step;
+    set_stage(g, c, CheckpointStage::copy);
   }
   if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::copy) {
-    if (!detail::run_checkpoint_tasks(g, engine, c, CheckpointStage::copy, &step)) return step;
-    detail::end_pause(g, engine, c);
+    if (!run_checkpoint_tasks(g, engine, c, CheckpointStage::copy, &step)) return step;
+    end_pause(g, engine, c);
   }
-  return detail::write_checkpoint(g, engine, c);
+  return write_checkpoint(g, engine, c);
+}
+
+// One from a ring: asks for a checkpoint and waits for its end.
+template <class Group>
+GPU4FS_FN Step request_checkpoint_step(Group g, Engine& engine, CommandState& c) {
+  return serial(g, [&] {
+    if (c.stage == 1) {
+      const Status failed = static_cast<Status>(c.wait_status);
+      return failed == Status::ok ? Step::complete(durable_epoch(engine)) : Step::fail(failed);
+    }
+    c.stage = 1;
+    return Step::fail(wait_for_epoch(engine, c, any_epoch, c.command.mask));
+  });
+}
+
+}  // namespace detail
+
+// Internal. Result: the epoch that is durable now.
+template <class Group>
+GPU4FS_FN Step step_checkpoint(Group g, Engine& engine, CommandState& c) {
+  if (c.index == checkpoint_command) return detail::run_checkpoint(g, engine, c);
+  return detail::request_checkpoint_step(g, engine, c);
 }
 
 // Makes everything durable that committed before it began: through the operation log, or, where there is none or it

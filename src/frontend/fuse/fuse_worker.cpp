@@ -70,47 +70,28 @@ void FuseWorker::want_attributes(format::Command& command) {
   command.output = session_->address_of(&attributes());
 }
 
-namespace {
-
-enum class Change { none, content, names };
-
-Change change_of(format::Opcode opcode) {
-  using format::Opcode;
-  switch (opcode) {
-    case Opcode::write:
-    case Opcode::truncate:
-    case Opcode::fallocate:
-    case Opcode::copy_range:
-    case Opcode::setattr:
-    case Opcode::set_attribute:
-    case Opcode::remove_attribute:
-      return Change::content;
-    case Opcode::mknod:
-    case Opcode::mkdir:
-    case Opcode::symlink:
-    case Opcode::create:
-    case Opcode::tmpfile:
-    case Opcode::link:
-    case Opcode::unlink:
-    case Opcode::rmdir:
-    case Opcode::rename:
-      return Change::names;
-    default:
-      return Change::none;
+bool waits_for_sync(const FuseOptions& options, format::Opcode opcode) {
+  switch (format::effect_of(opcode)) {
+    case format::Effect::session:
+    case format::Effect::reads:
+    case format::Effect::upkeep:
+    case format::Effect::places:
+    case format::Effect::orphans:  // their names went before, and nobody sees the rest
+      return false;
+    case format::Effect::content:
+      return options.synchronous;
+    case format::Effect::names:
+      break;
   }
+  return options.synchronous || options.synchronous_directories;
 }
-
-}  // namespace
 
 client::Reply FuseWorker::call(const format::Command& command) {
   // Another file may have the number by now.
   const InodeTable& inodes = shared_.inodes;
   if (inodes.is_lost(command.inode) || inodes.is_lost(command.second_inode)) return {Status::stale, 0};
   const client::Reply reply = call_with_room(command);
-  const Change change = change_of(command.opcode);
-  const bool waits = change == Change::names ? shared_.options.synchronous || shared_.options.synchronous_directories
-                                             : change == Change::content && shared_.options.synchronous;
-  if (!waits || reply.status != Status::ok) return reply;
+  if (reply.status != Status::ok || !waits_for_sync(shared_.options, command.opcode)) return reply;
   const Status synced = sync();
   return synced == Status::ok ? reply : client::Reply{synced, 0};
 }

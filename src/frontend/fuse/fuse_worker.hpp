@@ -78,6 +78,9 @@ struct FuseShared {
   std::atomic<u64> orphans_not_freed{0};  // orphan count when waiting for room was last given up
 };
 
+// Whether a command that succeeded is made durable before it is answered.
+bool waits_for_sync(const FuseOptions& options, format::Opcode opcode);
+
 class FuseWorker {
  public:
   FuseWorker(FuseShared& shared, std::unique_ptr<client::Session> session)

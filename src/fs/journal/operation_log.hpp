@@ -185,26 +185,11 @@ GPU4FS_FN GPU4FS_NOINLINE u64 store_payload(Group g, u8* record, const format::L
 
 }  // namespace detail
 
-// A checkpoint in the middle of a replay includes the records before `tail`: one that can be carried out twice
-// counts when the next one begins, because it may take several commits; the others in their commit.
-GPU4FS_FN constexpr bool replays_twice(format::LogOpcode opcode) {
-  switch (opcode) {
-    case format::LogOpcode::write_bytes:
-    case format::LogOpcode::set_size:
-    case format::LogOpcode::zero_range:
-    case format::LogOpcode::set_inode:
-    case format::LogOpcode::remove_attribute:
-    case format::LogOpcode::reclaim:
-      return true;
-    default:
-      return false;
-  }
-}
-
 namespace detail {
 
+// A checkpoint in the middle of a replay includes the records before `tail`.
 GPU4FS_FN inline void note_replayed(FileSystem& fs, const Operation& op) {
-  if (op.replay == nullptr || replays_twice(op.replay->opcode)) return;
+  if (op.replay == nullptr || format::is_in(format::log_records_replayed_twice, op.replay->opcode)) return;
   store<Order::relaxed, Scope::engine>(&fs.log.tail, op.replay->lsn + op.replay->length);
 }
 

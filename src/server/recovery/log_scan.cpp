@@ -20,6 +20,7 @@
 namespace gpu4fs::server {
 namespace {
 
+using format::LogContent;
 using format::LogOpcode;
 using format::LogRecord;
 
@@ -168,26 +169,31 @@ std::string find_row_problem(const LogRecord& record) {
 
 std::string find_argument_problem(const LogRecord& record, const format::LogRecordLayout& layout) {
   if (record.name_length > name_length_max || record.second_name_length > name_length_max) return "names";
-  switch (record.opcode) {
-    case LogOpcode::mknod:
-    case LogOpcode::mkdir:
-    case LogOpcode::symlink:
-    case LogOpcode::tmpfile:
+  // Of a kind that a later version has, the scan stops at the record.
+  const format::LogRow* row = format::find_log_row(record.opcode);
+  if (row == nullptr) return "";
+  if (!format::names_pages(row->content) && record.extent_count != 0) return "extents";
+  switch (row->content) {
+    case LogContent::creation:
       return find_creation_problem(record);
-    case LogOpcode::write_extents:
-    case LogOpcode::allocate:
+    case LogContent::extents:
+    case LogContent::unwritten:
       return find_extent_problem(record, layout);
-    case LogOpcode::write_bytes:
+    case LogContent::bytes:
       return record.size == record.data_length ? "" : "size";
-    case LogOpcode::fallocate:
+    case LogContent::allocation:
       return find_allocation_problem(record, layout);
-    case LogOpcode::row:
+    case LogContent::row:
       return find_row_problem(record);
-    case LogOpcode::set_inode:
+    case LogContent::attributes:
       return record.data_length == sizeof(format::AttributeRecord) ? "" : "size";
-    default:
-      return record.extent_count == 0 ? "" : "extents";
+    case LogContent::filler:
+    case LogContent::plain:
+    case LogContent::size:
+    case LogContent::range:
+      break;
   }
+  return "";
 }
 
 }  // namespace
@@ -232,7 +238,7 @@ LogScan scan_log(const OpenedPool& pool) {
     if (record == nullptr || record->length > scan.capacity - (scan.end - scan.start)) break;
     scan.end += record->length;
     if (record->opcode == LogOpcode::filler) continue;
-    if (record->opcode == LogOpcode::none || record->opcode >= LogOpcode::count) {
+    if (!format::is_log_opcode(record->opcode)) {
       throw PoolError(Status::not_supported,
                       fmt::format("the operation log has a record of unknown kind {} at {:#x}",
                                   static_cast<unsigned>(record->opcode), record->lsn));

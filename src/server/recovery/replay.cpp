@@ -4,77 +4,59 @@
 
 #include <cstring>
 
+#include "base/check.hpp"
 #include "engine/allocation_mode.hpp"
+#include "format/log_list.hpp"
 #include "format/ring_format.hpp"
 #include "server/pool_error.hpp"
 
 namespace gpu4fs::server {
 namespace {
 
+using format::LogContent;
 using format::LogOpcode;
 using format::LogRecord;
 using format::Opcode;
 
-Opcode opcode_of(LogOpcode opcode) {
-  switch (opcode) {
-    case LogOpcode::mknod: return Opcode::mknod;
-    case LogOpcode::mkdir: return Opcode::mkdir;
-    case LogOpcode::symlink: return Opcode::symlink;
-    case LogOpcode::tmpfile: return Opcode::tmpfile;
-    case LogOpcode::link: return Opcode::link;
-    case LogOpcode::unlink: return Opcode::unlink;
-    case LogOpcode::rmdir: return Opcode::rmdir;
-    case LogOpcode::rename: return Opcode::rename;
-    case LogOpcode::write_bytes:
-    case LogOpcode::write_extents: return Opcode::write;
-    case LogOpcode::allocate:
-    case LogOpcode::fallocate:
-    case LogOpcode::zero_range: return Opcode::fallocate;
-    case LogOpcode::set_size: return Opcode::truncate;
-    case LogOpcode::set_inode: return Opcode::setattr;
-    case LogOpcode::set_attribute: return Opcode::set_attribute;
-    case LogOpcode::remove_attribute: return Opcode::remove_attribute;
-    case LogOpcode::reclaim: return Opcode::reclaim;
-    case LogOpcode::none:
-    case LogOpcode::row:
-    case LogOpcode::filler:
-    case LogOpcode::count: break;
-  }
-  return Opcode::noop;
+// A scan lets no other records through.
+const format::LogRow& row_of(const LogRecord& record) {
+  const format::LogRow* row = format::find_log_row(record.opcode);
+  GPU4FS_CHECK(row != nullptr);
+  return *row;
 }
 
 // Fields whose meaning differs between the record and the command.
-void set_arguments(const LogRecord& record, format::Command& command) {
-  switch (record.opcode) {
-    case LogOpcode::mknod:
-    case LogOpcode::mkdir:
-    case LogOpcode::symlink:
-    case LogOpcode::tmpfile:
+void set_arguments(const LogRecord& record, LogContent content, format::Command& command) {
+  switch (content) {
+    case LogContent::creation:
       // Asked for, before umask and inheritance; what came of it the handler takes from the record.
       command.mode = record.mask;
       command.mask = 0;
       command.aux = record.device;
       break;
-    case LogOpcode::allocate:
+    case LogContent::unwritten:
       command.mode = engine::fallocate_keep_size;
       command.length = record.size;
       break;
-    case LogOpcode::fallocate:
+    case LogContent::allocation:
       command.mode = record.mode;
       command.length = record.size;
       break;
-    case LogOpcode::zero_range:
+    case LogContent::range:
       command.mode = engine::fallocate_keep_size | engine::fallocate_punch_hole;
       command.length = record.size;
       break;
-    case LogOpcode::set_size:
+    case LogContent::size:
       command.offset = record.size;
       break;
-    case LogOpcode::write_bytes:
-    case LogOpcode::write_extents:
+    case LogContent::bytes:
+    case LogContent::extents:
       command.length = record.size;
       break;
-    default:
+    case LogContent::filler:
+    case LogContent::plain:
+    case LogContent::attributes:
+    case LogContent::row:
       break;
   }
 }
@@ -85,7 +67,7 @@ format::Command replay_command(const LogRecord& record, u64 address) {
   const format::LogRecordLayout layout =
       format::log_record_layout(name_bytes, record.data_length, record.extent_count);
   format::Command command{};
-  command.opcode = opcode_of(record.opcode);
+  command.opcode = row_of(record).command;
   command.flags = format::command_flag_replay;
   command.uid = record.uid;
   command.gid = record.gid;
@@ -101,7 +83,7 @@ format::Command replay_command(const LogRecord& record, u64 address) {
   command.data = address + layout.data_offset;
   command.name = address + sizeof(LogRecord);
   command.output = address;
-  set_arguments(record, command);
+  set_arguments(record, row_of(record).content, command);
   return command;
 }
 
@@ -121,8 +103,8 @@ Status call(ServerSession& session, const LogRecord& record, bool claims) {
 }
 
 [[noreturn]] void fail(const char* what, const LogRecord& record, Status status) {
-  throw PoolError(status, fmt::format("{}: record of kind {} for inode {} at {:#x}: {}", what,
-                                      static_cast<unsigned>(record.opcode), record.inode, record.lsn,
+  throw PoolError(status, fmt::format("{}: record '{}' for inode {} at {:#x}: {}", what,
+                                      row_of(record).name, record.inode, record.lsn,
                                       status_text(status)));
 }
 
