@@ -169,7 +169,7 @@ class PoolImage {
       server.start();
       std::string refused;
       {
-        tools::BenchClient client(frontend::open_local_session(server, 1 << 20));
+        bench::BenchClient client(frontend::open_local_session(server, 1 << 20));
         format::Command command = client.named(format::Opcode::tmpfile, format::inode_number_root, "");
         command.mode = S_IFREG | 0600;
         const client::Reply made = client.session().call(command);

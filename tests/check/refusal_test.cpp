@@ -30,8 +30,8 @@ class TreeReader {
     options.read_only = true;
     server_ = std::make_unique<server::PoolServer>(options);
     server_->start();
-    client_ = std::make_unique<tools::BenchClient>(
-        frontend::open_local_session(*server_, buffer_bytes + tools::BenchClient::control_bytes));
+    client_ = std::make_unique<bench::BenchClient>(
+        frontend::open_local_session(*server_, buffer_bytes + bench::BenchClient::control_bytes));
   }
   ~TreeReader() {
     client_.reset();
@@ -144,7 +144,7 @@ class TreeReader {
   }
 
   std::unique_ptr<server::PoolServer> server_;
-  std::unique_ptr<tools::BenchClient> client_;
+  std::unique_ptr<bench::BenchClient> client_;
   std::string refused_;
 };
 
@@ -157,7 +157,7 @@ std::string refusal_of(const PoolImage& image) {
   }
 }
 
-void set_list(tools::BenchClient& client, u64 inode, const std::string& name, const std::vector<u8>& list) {
+void set_list(bench::BenchClient& client, u64 inode, const std::string& name, const std::vector<u8>& list) {
   format::Command command = client.named(format::Opcode::set_attribute, inode, name);
   command.data = client.buffer_address(0);
   command.length = list.size();
@@ -179,7 +179,7 @@ std::vector<u8> access_list() {
 class RefusalTest : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    image_ = new PoolImage([](tools::BenchClient& client, const PoolImage& image) {
+    image_ = new PoolImage([](bench::BenchClient& client, const PoolImage& image) {
       set_list(client, image.content().attribute_file, "system.posix_acl_access", access_list());
       set_list(client, image.content().directory, "system.posix_acl_default", access_list());
     });

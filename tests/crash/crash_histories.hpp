@@ -130,8 +130,7 @@ inline CrashHistory pair(const NamedStep& first, const NamedStep& second, bool s
   return history;
 }
 
-inline CrashHistory random_walk(u64 seed) {
-  const auto place = static_cast<CrashPlace>(seed % crash_place_count);
+inline CrashHistory random_walk(u64 seed, CrashPlace place) {
   CrashHistory history{fmt::format("random_{}", seed), place, 2, {}};
   history.body = [seed, place](CrashWriter& w) {
     SourceOptions options;
@@ -155,6 +154,11 @@ inline CrashHistory random_walk(u64 seed) {
     w.sync();
   };
   return history;
+}
+
+// Of seed alone, so that an id names it.
+inline CrashHistory random_walk(u64 seed) {
+  return random_walk(seed, static_cast<CrashPlace>(seed % crash_place_count));
 }
 
 // Space runs out in the middle of things.
