@@ -92,7 +92,8 @@ GPU4FS_FN inline bool names_equal(const u8* a, const u8* b, u32 length) {
 }
 
 GPU4FS_FN inline bool is_access_list(const AttributeName& name) {
-  for (const AttributeName& list : {acl_access_name(), acl_default_name()}) {
+  const AttributeName lists[] = {acl_access_name(), acl_default_name()};
+  for (const AttributeName& list : lists) {
     if (name.length == list.length && names_equal(name.bytes, list.bytes, list.length)) return true;
   }
   return false;
