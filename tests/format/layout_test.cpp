@@ -267,7 +267,7 @@ void list_log(Listing& listing) {
   FIELD(LogExtent, digest);
   FIELD(LogExtent, page_count);
   FIELD(LogExtent, flags);
-  FIELD(LogExtent, reserved);
+  FIELD(LogExtent, page);
   END(LogExtent);
 }
 

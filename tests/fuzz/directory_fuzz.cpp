@@ -6,6 +6,7 @@
 
 #include "format/format_text.hpp"
 #include "fs/names/attributes.hpp"
+#include "fs/inode/inode_rules.hpp"
 #include "fs/names/directory_walk.hpp"
 #include "fuzz/small_world.hpp"
 
@@ -31,7 +32,7 @@ class Directory {
   // Where the engine would refuse the inode there is nothing to do.
   bool open() {
     if (answered(fs::get_inode(Lane{}, fs_, op_, format::inode_number_root, &dir_)) != Status::ok) return false;
-    return fs::is_directory(dir_.inode->mode) && engine::inode_is_sound(*dir_.inode);
+    return fs::is_directory(dir_.inode->mode) && fs::inode_is_sound(*dir_.inode);
   }
   fs::HashedName hashed(const std::string& name) const {
     return fs::make_name(fs_, reinterpret_cast<const u8*>(name.data()), static_cast<u32>(name.size()));
