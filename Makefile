@@ -98,5 +98,28 @@ tidy:
 	@git ls-files -co --exclude-standard -- 'src/*.cpp' | \
 	    xargs -r -n 1 -P $(JOBS) clang-tidy -p build/release --quiet --extra-arg=-Wno-unknown-warning-option
 
+# Installs what was built below PREFIX (DESTDIR is put before it). mount(8) finds its helper in /sbin only: with another
+# PREFIX than /usr, docs/manual/install.md says what to link.
+PREFIX ?= /usr/local
+PRESET ?= $(if $(wildcard build/cuda/gpu4fs),cuda,release)
+.PHONY: install
+install:
+	cmake --build --preset $(PRESET) -j $(JOBS) --target gpu4fs gpu4fs-bench
+	cmake --install build/$(PRESET) --prefix $(PREFIX)
+
+# build/package/gpu4fs_VERSION_ARCHITECTURE.deb, with both engines.
+.PHONY: package
+package:
+	@scripts/setup.sh dpkg-dev file
+	cmake --preset cuda
+	cmake --build --preset cuda -j $(JOBS) --target gpu4fs gpu4fs-bench
+	cpack --config build/cuda/CPackConfig.cmake -B build/package
+
+# Installs the package in a fresh Debian root, which needs root and the network, and uses it there.
+.PHONY: package-check
+package-check: package
+	@scripts/setup.sh mmdebstrap
+	scripts/check_package.sh build/package/*.deb
+
 clean:
-	rm -rf build/release build/debug build/asan build/tsan build/fuzz build/cuda build/cuda-whole build/test
+	rm -rf build/release build/debug build/asan build/tsan build/fuzz build/cuda build/cuda-whole build/package build/test

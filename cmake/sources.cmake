@@ -42,15 +42,15 @@ endif()
 function(gpu4fs_add_program name layer)
   add_executable(${name} ${PROJECT_SOURCE_DIR}/src/${layer}/main.cpp)
   target_link_libraries(${name} PRIVATE gpu4fs_${layer} gpu4fs_strict_warnings gpu4fs_portable)
-  install(TARGETS ${name} RUNTIME DESTINATION bin)
 endfunction()
 
 gpu4fs_add_program(gpu4fs tools)
 gpu4fs_add_program(gpu4fs-bench bench)
-foreach(name IN ITEMS mkfs.gpu4fs mount.gpu4fs fsck.gpu4fs)
+
+# Names under which mount(8), umount(8), mkfs(8) and fsck(8) call the program.
+set(GPU4FS_PROGRAM_NAMES mkfs.gpu4fs mount.gpu4fs umount.gpu4fs fsck.gpu4fs)
+foreach(name IN LISTS GPU4FS_PROGRAM_NAMES)
   add_custom_command(TARGET gpu4fs POST_BUILD
     COMMAND ${CMAKE_COMMAND} -E create_symlink gpu4fs ${name}
     WORKING_DIRECTORY $<TARGET_FILE_DIR:gpu4fs>)
-  install(CODE "file(MAKE_DIRECTORY \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/bin\")
-file(CREATE_LINK gpu4fs \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/bin/${name}\" SYMBOLIC)")
 endforeach()

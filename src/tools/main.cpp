@@ -12,15 +12,7 @@ namespace {
 
 using gpu4fs::cli::run_verb;
 using gpu4fs::cli::Verb;
-
-constexpr const Verb* verbs[] = {
-    &gpu4fs::tools::mkfs_verb, &gpu4fs::tools::mount_verb, &gpu4fs::tools::umount_verb,
-    &gpu4fs::tools::fsck_verb,   &gpu4fs::tools::info_verb, &gpu4fs::tools::status_verb,
-    &gpu4fs::tools::scrub_verb,  &gpu4fs::tools::device_verb, &gpu4fs::tools::balance_verb,
-    &gpu4fs::tools::df_verb,     &gpu4fs::tools::set_profile_verb, &gpu4fs::tools::convert_verb,
-    &gpu4fs::tools::defragment_verb,
-    &gpu4fs::tools::dump_verb, &gpu4fs::tools::doctor_verb, &gpu4fs::tools::bench_verb,
-};
+using gpu4fs::tools::all_verbs;
 
 constexpr int usage_status = 16;
 
@@ -31,7 +23,7 @@ std::string_view base_name(std::string_view path) {
 
 void print_help(std::FILE* to) {
   fmt::print(to, "usage: gpu4fs VERB [OPTION...]\n\n");
-  for (const Verb* verb : verbs) fmt::print(to, "  {:<11} {}\n", verb->name, verb->summary);
+  for (const Verb* verb : all_verbs()) fmt::print(to, "  {:<11} {}\n", verb->name, verb->summary);
   fmt::print(to, "\n'gpu4fs VERB --help' explains a verb's options, 'gpu4fs --version' prints the version.\n");
 }
 
@@ -39,7 +31,7 @@ void print_help(std::FILE* to) {
 
 int main(int count, char** arguments) {
   const std::string_view called = base_name(count > 0 ? arguments[0] : "gpu4fs");
-  for (const Verb* verb : verbs) {
+  for (const Verb* verb : all_verbs()) {
     if (verb->program_name != nullptr && called == verb->program_name) {
       return run_verb(*verb, std::string(called), count, arguments);
     }
@@ -57,7 +49,7 @@ int main(int count, char** arguments) {
     print_help(stdout);
     return 0;
   }
-  for (const Verb* verb : verbs) {
+  for (const Verb* verb : all_verbs()) {
     if (name == verb->name) {
       return run_verb(*verb, fmt::format("gpu4fs {}", name), count - 1, arguments + 1);
     }

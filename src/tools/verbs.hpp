@@ -1,5 +1,7 @@
-// The verbs of the gpu4fs program, each in a source file of its own; main.cpp has the table.
+// The verbs of the gpu4fs program, each in a source file of its own; verbs.cpp has the table.
 #pragma once
+
+#include <span>
 
 #include "cli/verb.hpp"
 
@@ -21,5 +23,9 @@ extern const cli::Verb device_verb;
 extern const cli::Verb balance_verb;
 extern const cli::Verb status_verb;
 extern const cli::Verb bench_verb;
+extern const cli::Verb completion_verb;
+
+// In the order in which the help text lists them.
+std::span<const cli::Verb* const> all_verbs();
 
 }  // namespace gpu4fs::tools
