@@ -269,6 +269,17 @@ struct CrashPoolShape {
   u64 size_bytes = u64{11} << 20;  // of each device
 };
 
+inline DeviceContent device_content(const server::DeviceFile& file) {
+  DeviceContent content(file.size_bytes());
+  std::vector<u8> page(page_size);
+  const std::vector<u8> zeros(page_size, 0);
+  for (u64 offset = 0; offset < content.size(); offset += page_size) {
+    file.read_at(offset, page.data(), page_size);
+    if (page != zeros) content.write(offset, page.data(), page_size);
+  }
+  return content;
+}
+
 // `more`: what is done behind the small tree.
 inline CrashBase make_crash_base(const CrashPoolShape& shape, CrashPlace place,
                                  const std::function<void(CrashWriter&)>& more = nullptr) {
@@ -292,8 +303,7 @@ inline CrashBase make_crash_base(const CrashPoolShape& shape, CrashPlace place,
     superblock.name_hash_seed = 1;
     server::seal(superblock, server::superblock_offset(superblock.slot));
     file.write_at(server::superblock_offset(superblock.slot), &superblock, sizeof(superblock));
-    base.devices.emplace_back(file.size_bytes());
-    file.read_at(0, base.devices.back().data(), base.devices.back().size());
+    base.devices.push_back(device_content(file));
   }
   CrashImage image(base.devices);
   CrashRecord record;

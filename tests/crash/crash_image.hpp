@@ -14,23 +14,22 @@
 #include "base/limits.hpp"
 #include "base/types.hpp"
 #include "base/xxh3.hpp"
+#include "crash/device_bytes.hpp"
 
 namespace gpu4fs::test {
-
-using DeviceBytes = std::vector<std::vector<u8>>;  // by device
 
 // Files without names that hold the devices; `pristine` is what they go back to.
 class CrashImage {
  public:
   explicit CrashImage(const DeviceBytes& bytes) : pristine_(bytes), dirty_(bytes.size()) {
-    for (const std::vector<u8>& device : bytes) {
+    for (const DeviceContent& device : bytes) {
       const int descriptor = ::memfd_create("crash image", MFD_CLOEXEC);
       if (descriptor < 0 || ::ftruncate(descriptor, static_cast<off_t>(device.size())) != 0) throw std::bad_alloc();
       void* memory = ::mmap(nullptr, device.size(), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
       if (memory == MAP_FAILED) throw std::bad_alloc();
       descriptors_.push_back(descriptor);
       memory_.push_back(static_cast<u8*>(memory));
-      std::memcpy(memory, device.data(), device.size());
+      DeviceContent::copy_to(device, memory_.back());
     }
   }
   CrashImage(const CrashImage&) = delete;
@@ -48,14 +47,14 @@ class CrashImage {
     for (const int descriptor : descriptors_) paths.push_back("/proc/self/fd/" + std::to_string(descriptor));
     return paths;
   }
-  const std::vector<u8>& pristine(u32 device) const { return pristine_[device]; }
+  u64 size(u32 device) const { return pristine_[device].size(); }
 
   // Changes what reset() goes back to, and the image.
   void write_pristine(u32 device, u64 offset, const u8* bytes, u64 length) {
-    u8* const memory = pristine_[device].data();
+    const u8* const memory = pristine_[device].data();
     const u64 end = offset + length;
     for (u64 page = offset / page_size; page * page_size < end; ++page) pristine_hash_ -= page_hash(memory, device, page);
-    std::memcpy(memory + offset, bytes, length);
+    pristine_[device].write(offset, bytes, length);
     for (u64 page = offset / page_size; page * page_size < end; ++page) pristine_hash_ += page_hash(memory, device, page);
     touch(device, offset, length);
   }
@@ -71,8 +70,8 @@ class CrashImage {
   // Somebody else has changed the image, nobody knows where.
   void find_changes() {
     for (u32 i = 0; i < device_count(); ++i) {
-      for (u64 offset = 0; offset < pristine_[i].size(); offset += page_size) {
-        if (std::memcmp(memory_[i] + offset, pristine_[i].data() + offset, page_size) != 0) dirty_[i].insert(offset / page_size);
+      for (const u64 page : possible_pages(i)) {
+        if (differs(i, page)) dirty_[i].insert(page);
       }
     }
   }
@@ -125,20 +124,33 @@ class CrashImage {
   // After reset(): whether all changes were known.
   bool is_pristine() const {
     for (u32 i = 0; i < device_count(); ++i) {
-      if (std::memcmp(memory_[i], pristine_[i].data(), pristine_[i].size()) != 0) return false;
+      for (const u64 page : possible_pages(i)) {
+        if (differs(i, page)) return false;
+      }
     }
     return true;
   }
   const u8* bytes_at(u32 device, u64 offset) const { return memory_[device] + offset; }
   DeviceBytes bytes() const {
     DeviceBytes copy;
-    for (u32 i = 0; i < device_count(); ++i) copy.emplace_back(memory_[i], memory_[i] + pristine_[i].size());
+    for (u32 i = 0; i < device_count(); ++i) copy.emplace_back(memory_[i], pristine_[i].size(), descriptors_[i]);
     return copy;
   }
 
  private:
   static u64 page_hash(const u8* memory, u32 device, u64 page) {
     return xxh3_64(memory + page * page_size, page_size, page * 64 + device);
+  }
+
+  // Those that may not be zero, here or in what reset() goes back to.
+  std::set<u64> possible_pages(u32 device) const {
+    std::set<u64> pages = pages_with_content(descriptors_[device]);
+    pages.insert(pristine_[device].pages().begin(), pristine_[device].pages().end());
+    return pages;
+  }
+  bool differs(u32 device, u64 page) const {
+    const u64 offset = page * page_size;
+    return std::memcmp(memory_[device] + offset, pristine_[device].data() + offset, page_size) != 0;
   }
 
   DeviceBytes pristine_;

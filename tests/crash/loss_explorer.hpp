@@ -127,7 +127,7 @@ class LossExplorer {
   LossExplorer(std::string id, CrashRecord record, const LossShape& shape, const LossOptions& options)
       : id_(std::move(id)), record_(std::move(record)), shape_(shape), options_(options), image_(record_.before) {
     u64 longest = 0;
-    for (u32 i = 0; i < image_.device_count(); ++i) longest = std::max<u64>(longest, image_.pristine(i).size());
+    for (u32 i = 0; i < image_.device_count(); ++i) longest = std::max<u64>(longest, image_.size(i));
     garbage_.resize(longest);
     Sequence random(longest);
     for (u64 i = 0; i + 8 <= longest; i += 8) {
@@ -210,7 +210,7 @@ class LossExplorer {
       if ((set >> i & 1) == 0) continue;
       stage_ += fmt::format(" {}", i);
       const u64 begin = shape_.area_offsets[i];
-      image_.write(i, begin, (by_zeros ? zeros_ : garbage_).data() + begin, image_.pristine(i).size() - begin);
+      image_.write(i, begin, (by_zeros ? zeros_ : garbage_).data() + begin, image_.size(i) - begin);
     }
     stage_ += by_zeros ? ", zeros there: " : ", garbage there: ";
   }

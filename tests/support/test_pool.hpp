@@ -8,6 +8,7 @@
 
 #include "engine/engine_cpu.hpp"
 #include "support/basic_test_pool.hpp"
+#include "support/recycled_memory.hpp"
 #include "support/warp_engine.hpp"
 
 namespace gpu4fs::test {
@@ -23,7 +24,7 @@ class CpuParts {
   CpuParts& operator=(const CpuParts&) = delete;
   ~CpuParts() { ::munmap(upcalls_, sizeof(*upcalls_)); }
 
-  engine::HeapAllocator& allocator() { return allocator_; }
+  RecyclingAllocator& allocator() { return allocator_; }
   ring::UpcallRing* upcalls() { return upcalls_; }
   engine::EngineConfig config() const {
     engine::EngineConfig config = options_.config;
@@ -37,7 +38,7 @@ class CpuParts {
 
  private:
   TestPoolOptions options_;
-  engine::HeapAllocator allocator_;
+  RecyclingAllocator allocator_;
   ring::UpcallRing* upcalls_;
 };
 
