@@ -1,7 +1,7 @@
 // Inodes of format version 1: 256 bytes, sixteen to a page of the inode file.
 //
 // The first 128 bytes are the thesis' core (Maucher 2022, section 4.2.2); the rest is the extension.
-// Times are 34.30: seconds since 1970 unsigned in the upper 34 bits, nanoseconds in the lower 30.
+// Times are 34.30: seconds since time_seconds_min in the upper 34 bits, nanoseconds in the lower 30.
 // Content of at most 128 bytes (short files, symbolic links) lives in the inode itself, over the seven
 // slots and the first 72 bytes of the extension, when flag_inline is set.
 #pragma once
@@ -32,8 +32,14 @@ inline constexpr unsigned inode_file_height = 3;
 inline constexpr unsigned inode_bitmap_height = 2;
 
 enum InodeFlags : std::uint32_t {
-  inode_flag_inline = 1u << 0,  // content is in inline_data, slots are unused
-  inode_flag_known = inode_flag_inline,
+  inode_flag_inline = 1u << 0,       // content is in inline_data, slots are unused
+  inode_flag_append_only = 1u << 1,  // FS_APPEND_FL
+  inode_flag_immutable = 1u << 2,    // FS_IMMUTABLE_FL
+  inode_flag_no_dump = 1u << 3,      // FS_NODUMP_FL
+  // Those that users see and set, and of them those that take a right of their own.
+  inode_flags_of_users = inode_flag_append_only | inode_flag_immutable | inode_flag_no_dump,
+  inode_flags_of_administrators = inode_flag_append_only | inode_flag_immutable,
+  inode_flag_known = inode_flag_inline | inode_flags_of_users,
 };
 
 struct Inode {
@@ -74,16 +80,19 @@ static_assert(offsetof(Inode, inline_tail) == 128);
 static_assert(offsetof(Inode, page_count) == 72 + inode_inline_capacity);
 static_assert(offsetof(Inode, profile) == 224);
 
-// Time stamps, 34.30. Times before 1970 and after 2514 are clamped, as other file systems clamp to
-// their range.
+// Time stamps, 34.30: 1901-12-13T20:45:52Z to 2446-05-10T22:38:55Z, the range of ext4. What lies outside is clamped.
+// The order of times is that of their words. Inodes that are not in use are zero there, which is no time of theirs.
+inline constexpr std::int64_t time_seconds_min = -(std::int64_t{1} << 31);
+inline constexpr std::int64_t time_seconds_max = time_seconds_min + (std::int64_t{1} << 34) - 1;
+
 GPU4FS_FN constexpr std::uint64_t encode_time(std::int64_t seconds, std::uint32_t nanoseconds) {
-  if (seconds < 0) return 0;
-  constexpr std::int64_t seconds_max = (std::int64_t{1} << 34) - 1;
-  if (seconds > seconds_max) return (static_cast<std::uint64_t>(seconds_max) << 30) | 999999999u;
-  return (static_cast<std::uint64_t>(seconds) << 30) | (nanoseconds % 1000000000u);
+  if (seconds < time_seconds_min) return 0;
+  constexpr std::uint64_t greatest = (((std::uint64_t{1} << 34) - 1) << 30) | 999999999u;
+  if (seconds > time_seconds_max) return greatest;
+  return (static_cast<std::uint64_t>(seconds - time_seconds_min) << 30) | (nanoseconds % 1000000000u);
 }
 GPU4FS_FN constexpr std::int64_t time_seconds(std::uint64_t encoded) {
-  return static_cast<std::int64_t>(encoded >> 30);
+  return static_cast<std::int64_t>(encoded >> 30) + time_seconds_min;
 }
 GPU4FS_FN constexpr std::uint32_t time_nanoseconds(std::uint64_t encoded) {
   return static_cast<std::uint32_t>(encoded & ((std::uint64_t{1} << 30) - 1));

@@ -11,7 +11,7 @@ from medium import PAGE, SUPERBLOCK_OFFSETS, Pool, unsealed_hash
 from xxh3 import xxh3_64
 
 INODE_FORMAT = "<5Q3IHBBQII"
-NOW = (1700000000 << 30) | 123456789
+NOW = ((1700000000 + (1 << 31)) << 30) | 123456789
 
 
 def pointer(address: int, level: int = 0, unwritten: bool = False) -> int:
