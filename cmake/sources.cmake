@@ -47,7 +47,8 @@ endfunction()
 
 gpu4fs_add_program(gpu4fs tools)
 gpu4fs_add_program(gpu4fs-bench bench)
-foreach(name IN ITEMS mkfs.gpu4fs mount.gpu4fs fsck.gpu4fs)
+# Those of mount and umount are what mount(8) and umount(8) look for in /sbin, by the type of the mount.
+foreach(name IN ITEMS mkfs.gpu4fs mount.gpu4fs fsck.gpu4fs umount.gpu4fs mount.fuse.gpu4fs umount.fuse.gpu4fs)
   add_custom_command(TARGET gpu4fs POST_BUILD
     COMMAND ${CMAKE_COMMAND} -E create_symlink gpu4fs ${name}
     WORKING_DIRECTORY $<TARGET_FILE_DIR:gpu4fs>)
