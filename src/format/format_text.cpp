@@ -168,13 +168,34 @@ std::string to_text(const PageDescriptor& descriptor) {
                      descriptor.birth_epoch);
 }
 
+namespace {
+
+// " (inline, immutable)", or nothing.
+std::string flags_text(std::uint32_t flags) {
+  struct Name {
+    std::uint32_t flag;
+    const char* text;
+  };
+  constexpr Name names[] = {{inode_flag_inline, "inline"},
+                            {inode_flag_append_only, "append-only"},
+                            {inode_flag_immutable, "immutable"},
+                            {inode_flag_no_dump, "nodump"}};
+  std::string text;
+  for (const Name& name : names) {
+    if ((flags & name.flag) != 0) text += (text.empty() ? " (" : ", ") + std::string(name.text);
+  }
+  return text.empty() ? text : text + ")";
+}
+
+}  // namespace
+
 std::string to_text(const Inode& inode) {
   std::string text = fmt::format(
       "type: {}\nmode: {:07o}\nsize: {}\nlinks: {}\nuid: {}\ngid: {}\nversion: {}\nheight: {}\n"
       "flags: {:#x}{}\ngeneration: {}\npages: {}\nparent or device: {}\nentries: {}\nprofile: {}\n"
       "access: {}\nmodification: {}\nchange: {}\nbirth: {}\nattributes: {}",
       inode_type_text(inode.mode), inode.mode, inode.size_bytes, inode.link_count, inode.uid,
-      inode.gid, inode.version, inode.height, inode.flags, inode.is_inline() ? " (inline)" : "",
+      inode.gid, inode.version, inode.height, inode.flags, flags_text(inode.flags),
       inode.generation, inode.page_count, inode.parent_or_device, inode.entry_count, inode.profile,
       time_text(inode.access_time), time_text(inode.modification_time),
       time_text(inode.change_time), time_text(inode.birth_time), to_text(inode.attributes));

@@ -32,8 +32,14 @@ inline constexpr unsigned inode_file_height = 3;
 inline constexpr unsigned inode_bitmap_height = 2;
 
 enum InodeFlags : std::uint32_t {
-  inode_flag_inline = 1u << 0,  // content is in inline_data, slots are unused
-  inode_flag_known = inode_flag_inline,
+  inode_flag_inline = 1u << 0,       // content is in inline_data, slots are unused
+  inode_flag_append_only = 1u << 1,  // FS_APPEND_FL
+  inode_flag_immutable = 1u << 2,    // FS_IMMUTABLE_FL
+  inode_flag_no_dump = 1u << 3,      // FS_NODUMP_FL
+  // Those that users see and set, and of them those that take a right of their own.
+  inode_flags_of_users = inode_flag_append_only | inode_flag_immutable | inode_flag_no_dump,
+  inode_flags_of_administrators = inode_flag_append_only | inode_flag_immutable,
+  inode_flag_known = inode_flag_inline | inode_flags_of_users,
 };
 
 struct Inode {

@@ -147,7 +147,7 @@ struct AttributeRecord {
   std::uint32_t gid;
   std::uint64_t device;             // dev_t of device nodes
   std::uint32_t generation;
-  std::uint32_t flags;
+  std::uint32_t flags;              // inode_flags_of_users
   std::uint64_t parent;             // directories
   std::uint64_t reserved[2];
 };
@@ -163,7 +163,8 @@ enum SetAttributeMask : std::uint32_t {
   set_access_time_now = 1u << 6,
   set_modification_time_now = 1u << 7,
   set_change_time = 1u << 8,
-  set_attribute_known = 0x1ff,
+  set_flags = 1u << 9,
+  set_attribute_known = 0x3ff,
 };
 
 // Setting the access list takes the set-group-id bit away: the caller is not in the file's group.

@@ -44,7 +44,9 @@ TEST(FormatText, inode_shows_slots_or_inline_content) {
   EXPECT_TRUE(contains(to_text(inode), "slot 2: data 4 KiB at 0x900000"));
   EXPECT_FALSE(contains(to_text(inode), "slot 1"));
   EXPECT_TRUE(contains(to_text(inode), "type: regular file"));
-  inode.flags = inode_flag_inline;
+  EXPECT_FALSE(contains(to_text(inode), "("));
+  inode.flags = inode_flag_inline | inode_flag_immutable;
+  EXPECT_TRUE(contains(to_text(inode), "flags: 0x5 (inline, immutable)"));
   inode.size_bytes = 5;
   std::memcpy(inode.inline_data(), "hello", 5);
   EXPECT_TRUE(contains(to_text(inode), "content: \"hello\""));

@@ -61,7 +61,7 @@ class Inode:
         if self.mode == 0:
             return
         require(self.version == 1, f"inode {number}: version {self.version}")
-        require(self.flags & ~1 == 0 and is_zero(data[226:256]), f"inode {number}: flags or reserved bytes")
+        require(self.flags & ~15 == 0 and is_zero(data[226:256]), f"inode {number}: flags or reserved bytes")
         require(self.height <= HEIGHT_MAX, f"inode {number}: height {self.height}")
         require(self.size <= 7 << 57, f"inode {number}: {self.size} bytes")
         if self.is_inline:

@@ -14,6 +14,16 @@ struct SetAttributeState {
   u32 reserved[3];
 };
 
+// Who may change the flags of an inode, whatever the session. A front end cannot vouch for the right to set those of
+// administrators: not every kernel asks for it.
+GPU4FS_FN inline Status check_flags(const CommandState& c, const format::Inode& inode,
+                                    const format::AttributeRecord& record) {
+  if ((c.command.mask & format::set_flags) == 0 || is_replay(c)) return Status::ok;
+  if ((record.flags & ~u32{format::inode_flags_of_users}) != 0) return Status::invalid_argument;
+  const u32 changed = (record.flags ^ inode.flags) & format::inode_flags_of_administrators;
+  return changed != 0 && c.command.uid != 0 ? Status::permission : Status::ok;
+}
+
 // Who may do what, for callers whose front end has not checked it: chmod, chown and utimes of POSIX.
 template <class Group>
 GPU4FS_FN Status check_set_attribute(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
@@ -22,6 +32,7 @@ GPU4FS_FN Status check_set_attribute(Group g, Engine& engine, CommandState& c, c
   const format::Inode& inode = *ref.inode;
   const u32 mask = c.command.mask;
   const bool is_owner = c.command.uid == inode.uid;
+  if ((mask & format::set_flags) != 0 && !is_owner) return Status::permission;
   if ((mask & format::set_mode) != 0 && !is_owner) return Status::permission;
   if ((mask & format::set_uid) != 0 && (!is_owner || record.uid != inode.uid)) return Status::permission;
   if ((mask & format::set_gid) != 0 && (!is_owner || !caller_in_group(engine, c, record.gid))) {
@@ -61,6 +72,9 @@ GPU4FS_FN inline void apply_attributes(const Engine& engine, const CommandState&
   fs::set_mode(inode, changed_mode(engine, c, inode, record));
   if ((mask & format::set_uid) != 0) inode.uid = record.uid;
   if ((mask & format::set_gid) != 0) inode.gid = record.gid;
+  if ((mask & format::set_flags) != 0) {
+    inode.flags = (inode.flags & ~u32{format::inode_flags_of_users}) | (record.flags & format::inode_flags_of_users);
+  }
   u64 access = load<Order::relaxed, Scope::engine>(&inode.access_time);
   u64 modification = inode.modification_time;
   u64 change = now;
@@ -159,7 +173,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_setattr(Group g, Engine& engine, CommandStat
                                    changes ? LockMode::exclusive : LockMode::shared, &ref);
   if (status == Status::ok) {
     const auto& record = detail::scratch_of<detail::SetAttributeState>(c).record;
-    status = detail::check_set_attribute(g, engine, c, ref, record);
+    status = detail::check_flags(c, *ref.inode, record);
+    if (status == Status::ok) status = detail::check_set_attribute(g, engine, c, ref, record);
   }
   if (status == Status::ok && changes) {
     serial(g, [&] { detail::join_group_of(engine, c, *ref.inode); });

@@ -479,7 +479,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void attributes_of(const InodeRef& ref, format:
   if (type == 0x2000u || type == 0x6000u) record->device = inode.parent_or_device;
   if (type == 0x4000u) record->parent = inode.parent_or_device;
   record->generation = inode.generation;
-  record->flags = inode.flags;
+  record->flags = inode.flags & format::inode_flags_of_users;
 }
 
 }  // namespace gpu4fs::fs

@@ -77,7 +77,8 @@ class InodeCheck {
     if (format::inode_type_text(inode_.mode) == "unknown") {
       fail(FindingId::inode_field, fmt::format("mode {:07o}", inode_.mode));
     }
-    if ((inode_.flags & ~u32{format::inode_flag_known}) != 0) {
+    const u32 known = is_hidden(number_) ? u32{format::inode_flag_inline} : u32{format::inode_flag_known};
+    if ((inode_.flags & ~known) != 0) {
       fail(FindingId::inode_field, fmt::format("flags {:#x}", inode_.flags));
     }
     const bool is_bitmap =
