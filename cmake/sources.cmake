@@ -47,8 +47,9 @@ endfunction()
 gpu4fs_add_program(gpu4fs tools)
 gpu4fs_add_program(gpu4fs-bench bench)
 
-# Names under which mount(8), umount(8), mkfs(8) and fsck(8) call the program.
-set(GPU4FS_PROGRAM_NAMES mkfs.gpu4fs mount.gpu4fs umount.gpu4fs fsck.gpu4fs)
+# Names under which mount(8), umount(8), mkfs(8) and fsck(8) call the program. Those of mount and umount are what they
+# look for in /sbin, by the type of the mount.
+set(GPU4FS_PROGRAM_NAMES mkfs.gpu4fs fsck.gpu4fs mount.gpu4fs umount.gpu4fs mount.fuse.gpu4fs umount.fuse.gpu4fs)
 foreach(name IN LISTS GPU4FS_PROGRAM_NAMES)
   add_custom_command(TARGET gpu4fs POST_BUILD
     COMMAND ${CMAKE_COMMAND} -E create_symlink gpu4fs ${name}

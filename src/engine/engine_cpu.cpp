@@ -222,7 +222,8 @@ u32 CpuEngine::open_session(const SessionRequest& request) {
   for (u32 i = 0; i < session_max; ++i) {
     Session& session = engine_->sessions[i];
     if (load<Order::acquire, Scope::system>(&session.phase) != static_cast<u32>(SessionPhase::free)) continue;
-    fill_session(session, request);
+    groups_[i] = SessionGroups(request.groups);
+    fill_session(session, request, groups_[i]);
     ports_[i] = std::make_unique<Port>(*engine_, i, marks_[i], died_);
     store<Order::release, Scope::system>(&session.phase, static_cast<u32>(SessionPhase::open));
     const u32 end = load<Order::relaxed, Scope::system>(&engine_->session_end);

@@ -5,6 +5,7 @@
 // call costs no switch of threads.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -86,6 +87,7 @@ class CpuEngine final : public EngineHost {
   u32 worker_count_;
   std::vector<std::thread> threads_;
   std::vector<std::unique_ptr<Port>> ports_;
+  std::array<SessionGroups, session_max> groups_;
   std::vector<StepMark> marks_;  // of the sessions' threads, then of the workers
   std::mutex sessions_mutex_;
   ring::UpcallReader upcall_reader_{};

@@ -3,11 +3,22 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/bits.hpp"
 #include "base/check.hpp"
 
 namespace gpu4fs::engine {
 
-void fill_session(Session& session, const SessionRequest& request) {
+SessionGroups::SessionGroups(std::vector<u32> groups) : count_(static_cast<u32>(groups.size())) {
+  if (groups.empty()) return;
+  std::sort(groups.begin(), groups.end());
+  memory_.reset(static_cast<u32*>(std::aligned_alloc(page_size, memory_bytes())));
+  GPU4FS_CHECK(memory_ != nullptr);
+  std::copy(groups.begin(), groups.end(), memory_.get());
+}
+
+u64 SessionGroups::memory_bytes() const { return align_up(u64{count_} * sizeof(u32), page_size); }
+
+void fill_session(Session& session, const SessionRequest& request, const SessionGroups& groups) {
   const ring::SessionLayout& layout = request.layout;
   GPU4FS_CHECK(request.memory != nullptr);
   GPU4FS_CHECK(is_aligned(request.memory, page_size));
@@ -21,8 +32,8 @@ void fill_session(Session& session, const SessionRequest& request) {
   session.internal = request.internal ? 1 : 0;
   session.uid = request.uid;
   session.gid = request.gid;
-  session.group_count = static_cast<u32>(std::min<std::size_t>(request.groups.size(), session_group_max));
-  std::copy_n(request.groups.begin(), session.group_count, session.groups);
+  session.group_count = groups.count();
+  session.groups = groups.begin();
   session.ring.descriptors =
       reinterpret_cast<format::RingDescriptor*>(request.memory + layout.descriptor_offset);
   session.ring.completions =

@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,9 +23,27 @@ struct SessionRequest {
   ring::SessionLayout layout{};
   u32 uid = 0;
   u32 gid = 0;
-  std::vector<u32> groups;     // at most session_group_max are used
+  std::vector<u32> groups;     // supplementary, in any order
   bool trusted = false;
   bool internal = false;
+};
+
+// A session's groups in memory of their own, which an engine can register: not in the session's, which clients write.
+class SessionGroups {
+ public:
+  SessionGroups() = default;
+  explicit SessionGroups(std::vector<u32> groups);
+
+  [[nodiscard]] u32* begin() const { return memory_.get(); }  // null: there are none
+  [[nodiscard]] u32 count() const { return count_; }
+  [[nodiscard]] u64 memory_bytes() const;                     // whole pages
+
+ private:
+  struct Free {
+    void operator()(u32* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<u32, Free> memory_;
+  u32 count_ = 0;
 };
 
 class EngineHost {
@@ -80,7 +100,8 @@ inline format::Command answer_upcall_command(const ring::Upcall& upcall, Status 
   return command;
 }
 
-// What both engines write into the session's table entry and control page; `phase` stays for the last.
-void fill_session(Session& session, const SessionRequest& request);
+// What both engines write into the session's table entry and control page; `phase` stays for the last. `groups` lives
+// as long as the session.
+void fill_session(Session& session, const SessionRequest& request, const SessionGroups& groups);
 
 }  // namespace gpu4fs::engine

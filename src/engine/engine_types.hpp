@@ -15,7 +15,6 @@ namespace gpu4fs::engine {
 
 inline constexpr u32 session_max = 64;
 inline constexpr u32 region_max = 16;
-inline constexpr u32 session_group_max = 32;
 
 // Fixed command slots. The checkpoint has its own, so that it can always run.
 inline constexpr u32 checkpoint_command = 0;
@@ -53,7 +52,7 @@ struct Session {
   u32 uid;
   u32 gid;
   u32 group_count;
-  u32 groups[session_group_max];
+  const u32* groups;                   // ascending, in memory that only the host writes
   ring::EngineRing ring;
   ring::RingControl* control;
   Region regions[region_max];
@@ -111,7 +110,7 @@ struct EngineCounters {
   u64 descriptors_rejected;
   u64 deadlines_exceeded;
   u64 upcalls_dropped;
-  u64 checkpoint_pause_last_ns;
+  u64 checkpoint_pause_last_ns;  // how long a checkpoint kept operations from committing
   u64 checkpoint_pause_max_ns;
 };
 

@@ -94,6 +94,7 @@ class CudaEngine::Implementation {
   class Port;
   struct HostSession {
     SessionRequest request;
+    SessionGroups groups;
     std::unique_ptr<Port> port;
     u64 stuck_position = ~u64{0};
     bool is_open = false;
@@ -498,14 +499,17 @@ void CudaEngine::Implementation::while_paused(const std::function<void()>& work)
 
 u32 CudaEngine::Implementation::open_session(const SessionRequest& request) {
   if (register_memory(request.memory, request.layout.total_length) != Status::ok) return session_max;
+  SessionGroups groups(request.groups);
+  if (register_memory(groups.begin(), groups.memory_bytes()) != Status::ok) return session_max;
   const std::lock_guard<std::mutex> guard(sessions_mutex_);
   for (u32 i = 0; i < session_max; ++i) {
     HostSession& session = sessions_[i];
     if (session.is_open) continue;
     auto image = std::make_unique<Session>();
     std::memset(static_cast<void*>(image.get()), 0, sizeof(Session));
-    fill_session(*image, request);
+    fill_session(*image, request, groups);
     session.request = request;
+    session.groups = std::move(groups);
     auto* control = reinterpret_cast<ring::RingControl*>(request.memory);
     session.port = std::make_unique<Port>(*this, *control);
     session.stuck_position = ~u64{0};
@@ -526,13 +530,16 @@ void CudaEngine::Implementation::close_session(u32 index) {
   // With no kernel nobody is at the ring or still writes to the session's memory.
   pause();
   SessionRequest request;
+  SessionGroups groups;
   {
     const std::lock_guard<std::mutex> guard(sessions_mutex_);
     request = sessions_[index].request;
+    groups = std::move(sessions_[index].groups);
     sessions_[index].is_open = false;
     sessions_[index].port.reset();
   }
   unregister_memory(request.memory, request.layout.total_length);
+  unregister_memory(groups.begin(), groups.memory_bytes());
   poke(&engine_->sessions[index].phase, static_cast<u32>(SessionPhase::free));
   resume();
 }

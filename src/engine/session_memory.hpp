@@ -4,6 +4,7 @@
 #include "base/copy.hpp"
 #include "engine/engine_types.hpp"
 #include "format/ring_format.hpp"
+#include "fs/names/permissions.hpp"
 
 namespace gpu4fs::engine {
 
@@ -56,10 +57,7 @@ GPU4FS_FN inline bool caller_in_group(const Engine& engine, const CommandState& 
   if (c.command.gid == gid) return true;
   const Session& session = engine.sessions[c.session];
   if (session.trusted == 0 && session.gid == gid) return true;
-  for (u32 i = 0; i < session.group_count; ++i) {
-    if (session.groups[i] == gid) return true;
-  }
-  return false;
+  return fs::has_group(session.groups, session.group_count, gid);
 }
 
 }  // namespace gpu4fs::engine

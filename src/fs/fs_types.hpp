@@ -172,7 +172,6 @@ struct FileSystem {
   u32 had_error;                   // atomic: metadata damage was seen since mount
   u32 stop_on_error;               // 1: no more changes then, see fs/errors.hpp
   u32 checkpoint_failed;           // a checkpoint could not be written: no further ones
-  u64 checkpoint_pause_ns;         // how long the last one kept operations from committing
   format::Superblock* superblocks; // one a device, as last written; templates of the next ones. Room as space.devices
   PoolGrowth* growth;              // what the next checkpoint adds to the pool; nullptr: it does not grow
   u32 claimed_batches[claimed_batch_slots];  // inode numbers claimed but not committed, by hash of batch

@@ -106,7 +106,7 @@ void DeviceExchange::refuse_member(const DeviceFile& file) const {
 
 DeviceExchange::Entrant DeviceExchange::open_new(u32 device, const std::string& path,
                                                  bool force) const {
-  refuse_member(DeviceFile::open(path, DeviceFile::Access::read_only, DeviceFile::Locking::none));
+  refuse_member(DeviceFile::open_joining(path));
   DeviceFile file =
       DeviceFile::open(path, DeviceFile::Access::read_write, DeviceFile::Locking::lock);
   // A replacement that was interrupted goes on.

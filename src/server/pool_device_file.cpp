@@ -17,6 +17,7 @@
 #include "base/bits.hpp"
 #include "device/memory/mapped_file.hpp"
 #include "device/stack/device_stack.hpp"
+#include "server/own_mounts.hpp"
 #include "server/pool_error.hpp"
 
 namespace gpu4fs::server {
@@ -31,6 +32,21 @@ namespace {
                         : error == EROFS  ? Status::read_only
                                           : Status::io_error;
   throw PoolError(status, fmt::format("{}: {}: {}", path, what, std::strerror(error)));
+}
+
+// Before it is opened.
+void refuse_own(const device::DeviceSpec& spec) {
+  std::vector<std::string> paths = {spec.path};
+  for (const device::LayerSpec& layer : spec.layers) {
+    if (layer.name == "record") paths.push_back(layer.argument);
+  }
+  for (const std::string& path : paths) {
+    const std::string directory = find_own_mount(path);
+    if (directory.empty()) continue;
+    throw PoolError(Status::invalid_argument,
+                    fmt::format("{}: lies in {}, where this pool itself is mounted; a device cannot lie in its own pool",
+                                path, directory));
+  }
 }
 
 constexpr std::size_t zero_buffer_bytes = 256 * 1024;
@@ -98,6 +114,7 @@ DeviceFile DeviceFile::open_null(const device::DeviceSpec& spec) {
 DeviceFile DeviceFile::open(const std::string& text, Access access, Locking locking) {
   const device::DeviceSpec spec = parse_device(text);
   if (spec.is_null()) return open_null(spec);
+  refuse_own(spec);
   const std::string& path = spec.path;
   const bool writable = access == Access::read_write;
   // O_NONBLOCK keeps the open of a pipe from waiting for its other end; inspect() then refuses it.
@@ -124,6 +141,15 @@ DeviceFile DeviceFile::create(const std::string& text, u64 size_bytes) {
   } catch (...) {
     ::unlink(path.c_str());
     throw;
+  }
+  return file;
+}
+
+DeviceFile DeviceFile::open_joining(const std::string& text) {
+  DeviceFile file = open(text, Access::read_only, Locking::none);
+  if (!file.is_regular()) {
+    throw PoolError(Status::invalid_argument,
+                    fmt::format("{}: is a block device; a memory device is a regular file", file.path()));
   }
   return file;
 }

@@ -26,8 +26,11 @@ class DeviceFile {
   enum class Access { read_only, read_write };
   enum class Locking { none, lock };
 
-  // Opens an existing file. Directories, pipes and character devices are refused, without blocking.
+  // Opens an existing file. Directories, pipes and character devices are refused, without blocking; what lies in a mount
+  // that this process serves is refused before it is opened.
   static DeviceFile open(const std::string& path, Access access, Locking locking);
+  // A file that is to become a device of a mounted pool, for a first look: neither locked nor writable.
+  static DeviceFile open_joining(const std::string& path);
   // Creates a file of `size_bytes` zeros that did not exist, opens it for writing and locks it.
   static DeviceFile create(const std::string& path, u64 size_bytes);
   // Stands for a device that is not there: reading fails, fd() is -1. `name` is for messages.

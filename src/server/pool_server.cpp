@@ -325,10 +325,12 @@ std::string PoolServer::statistics_json() const {
   return fmt::format(
       "{{\"engine\": \"{}\", \"epoch_durable\": {}, \"commands_started\": {}, "
       "\"commands_completed\": {}, \"commands_failed\": {}, \"descriptors_rejected\": {}, "
-      "\"deadlines_exceeded\": {}, \"upcalls_dropped\": {}}}\n",
+      "\"deadlines_exceeded\": {}, \"upcalls_dropped\": {}, \"checkpoint_pause_last_ns\": {}, "
+      "\"checkpoint_pause_max_ns\": {}}}\n",
       setup_.host->description(), setup_.host->durable_epoch(), counters.commands_started,
       counters.commands_completed, counters.commands_failed, counters.descriptors_rejected,
-      counters.deadlines_exceeded, counters.upcalls_dropped);
+      counters.deadlines_exceeded, counters.upcalls_dropped,
+      counters.checkpoint_pause_last_ns, counters.checkpoint_pause_max_ns);
 }
 
 Status PoolServer::command(format::Opcode opcode, u32 mask) { return call(opcode, mask, 0).status; }

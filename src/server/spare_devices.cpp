@@ -46,7 +46,7 @@ void SpareDevices::stop() {
 std::string SpareDevices::add(const std::string& path, bool force) {
   try {
     if (parse_device(path).is_null()) return path + ": keeps nothing; it cannot take a device's place";
-    const DeviceFile unlocked = DeviceFile::open(path, DeviceFile::Access::read_only, DeviceFile::Locking::none);
+    const DeviceFile unlocked = DeviceFile::open_joining(path);
     if (setup_.is_member(unlocked)) return path + ": is a device of the pool";
     const u64 least = setup_.bytes_least();
     const std::lock_guard guard(mutex_);

@@ -21,6 +21,13 @@ std::string_view base_name(std::string_view path) {
   return slash == std::string_view::npos ? path : path.substr(slash + 1);
 }
 
+// mount(8) and umount(8) call the helpers of the type that a mount has: mount.fuse.gpu4fs.
+std::string plain_name(std::string_view name) {
+  constexpr std::string_view typed = ".fuse.gpu4fs";
+  if (!name.ends_with(typed)) return std::string(name);
+  return std::string(name.substr(0, name.size() - typed.size())) + ".gpu4fs";
+}
+
 void print_help(std::FILE* to) {
   fmt::print(to, "usage: gpu4fs VERB [OPTION...]\n\n");
   for (const Verb* verb : all_verbs()) fmt::print(to, "  {:<11} {}\n", verb->name, verb->summary);
@@ -30,10 +37,10 @@ void print_help(std::FILE* to) {
 }  // namespace
 
 int main(int count, char** arguments) {
-  const std::string_view called = base_name(count > 0 ? arguments[0] : "gpu4fs");
+  const std::string called = plain_name(base_name(count > 0 ? arguments[0] : "gpu4fs"));
   for (const Verb* verb : all_verbs()) {
     if (verb->program_name != nullptr && called == verb->program_name) {
-      return run_verb(*verb, std::string(called), count, arguments);
+      return run_verb(*verb, called, count, arguments);
     }
   }
   if (count < 2) {

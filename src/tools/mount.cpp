@@ -21,6 +21,7 @@
 #include "tools/mount_options.hpp"
 #include "tools/mount_restart.hpp"
 #include "tools/mount_service.hpp"
+#include "tools/remount.hpp"
 #include "tools/verbs.hpp"
 
 namespace gpu4fs::tools {
@@ -81,16 +82,29 @@ std::string absolute_path(const std::string& path) {
   return result;
 }
 
+// The mount would hide them, from the server too when it opens them again.
+void refuse_covered(const MountOptions& options) {
+  std::vector<std::string> devices = options.server.device_paths;
+  devices.insert(devices.end(), options.server.spare_paths.begin(), options.server.spare_paths.end());
+  const std::string folder = options.fuse.mountpoint == "/" ? "/" : options.fuse.mountpoint + "/";
+  for (const std::string& device : devices) {
+    if (!server::parse_device(device).path.starts_with(folder)) continue;
+    throw server::PoolError(Status::invalid_argument,
+                            fmt::format("{}: lies below {}, which the mount would cover", device, options.fuse.mountpoint));
+  }
+}
+
 MountOptions read_command_line() {
   MountOptions options;
   options.server.control_folder = server::default_control_folder();
   if (line.words.size() < 2) throw MountUsageError("a device and a directory are needed");
   if (!line.name_space.empty()) throw MountUsageError("option '-N' is not supported");
-  // As root a pool is as trusted as any other file system that root mounts.
-  if (::geteuid() == 0) options.fuse.kernel_flags = {"suid", "dev"};
   for (const std::string& list : line.option_lists) add_mount_options(options, list);
   if (line.read_only) add_mount_options(options, "ro");
   if (line.read_write) add_mount_options(options, "rw");
+  // As root a pool is as trusted as any other file system that root mounts. Later words count.
+  std::vector<std::string>& flags = options.fuse.kernel_flags;
+  if (::geteuid() == 0 && !options.is_remount) flags.insert(flags.begin(), {"suid", "dev"});
   const bool is_resumed = line.resume_from >= 0;
   // The directory is ours to answer for: asking for it would wait for ourselves.
   options.fuse.mountpoint = is_resumed ? line.words.back() : absolute_path(line.words.back());
@@ -107,11 +121,12 @@ MountOptions read_command_line() {
   }
   if (options.fuse.source.empty()) options.fuse.source = joined;
   struct stat attributes {};
-  if (is_resumed) return options;
+  if (is_resumed || options.is_remount) return options;
   if (::stat(options.fuse.mountpoint.c_str(), &attributes) != 0 || !S_ISDIR(attributes.st_mode)) {
     throw server::PoolError(Status::not_directory,
                             fmt::format("{}: not a directory", options.fuse.mountpoint));
   }
+  refuse_covered(options);
   return options;
 }
 
@@ -224,6 +239,7 @@ int run() {
   }
   if (line.fake) return 0;
   if (line.resume_from >= 0) return resume(options);
+  if (options.is_remount) return remount(options, options.fuse.mountpoint);
   if (line.foreground) {
     Report report(-1);
     return serve_and_report(options, report);

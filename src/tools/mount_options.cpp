@@ -89,6 +89,7 @@ template <bool value>
 void apply_read_only(MountOptions& options, const Option&) {
   options.server.read_only = value;
   options.fuse.read_only = value;
+  options.access = value ? MountAccess::read_only : MountAccess::read_write;
 }
 
 template <bool frontend::FuseOptions::*member>
@@ -99,6 +100,7 @@ void apply_fuse(MountOptions& options, const Option&) {
 constexpr Rule rules[] = {
     {"ro", false, apply_read_only<true>},
     {"rw", false, apply_read_only<false>},
+    {"remount", false, [](MountOptions& options, const Option&) { options.is_remount = true; }},
     {"noatime", false, apply_access_times<AccessTimes::never>},
     {"relatime", false, apply_access_times<AccessTimes::relative>},
     {"strictatime", false, apply_access_times<AccessTimes::strict>},
@@ -153,6 +155,9 @@ constexpr Rule rules[] = {
     {"exec", false, apply_kernel_flag},
     {"noexec", false, apply_kernel_flag},
     {"async", false, apply_kernel_flag},
+    // Of the kernel's table, from which mount(8) takes them for a remount.
+    {"user_id", true, apply_nothing},
+    {"group_id", true, apply_nothing},
     // For mount(8), fstab and the init system; nothing to do here.
     {"defaults", false, apply_nothing},
     {"auto", false, apply_nothing},

@@ -1,6 +1,7 @@
 // The option list of a mount: "-o a,b=c". Host only.
 #pragma once
 
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -15,9 +16,13 @@ struct MountUsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+enum class MountAccess { read_only, read_write };
+
 struct MountOptions {
   server::ServerOptions server;
   frontend::FuseOptions fuse;
+  std::optional<MountAccess> access;  // if "ro" or "rw" was given
+  bool is_remount = false;
 };
 
 // Adds one comma separated list to `options`; a later option overrides an earlier one.

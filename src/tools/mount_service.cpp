@@ -5,7 +5,6 @@
 #include <signal.h>
 
 #include <atomic>
-#include <chrono>
 #include <ctime>
 #include <memory>
 #include <mutex>
@@ -21,6 +20,7 @@
 #include "server/log.hpp"
 #include "server/pool_error.hpp"
 #include "server/pool_server.hpp"
+#include "tools/mount_wait.hpp"
 
 namespace gpu4fs::tools {
 namespace {
@@ -29,7 +29,6 @@ using frontend::FuseMount;
 using server::LogLevel;
 using server::PoolServer;
 
-constexpr auto release_wait = std::chrono::seconds(20);
 constexpr u32 generation_skip_max = 65535;
 
 sigset_t ending_signals() {
@@ -114,19 +113,6 @@ server::ServerOptions resumed_options(const MountService& service, u32 generatio
   return options;
 }
 
-// What the former program image held is let go of a moment after its end.
-std::unique_ptr<PoolServer> open_again(const server::ServerOptions& options) {
-  const auto limit = std::chrono::steady_clock::now() + release_wait;
-  for (;;) {
-    try {
-      return std::make_unique<PoolServer>(options);
-    } catch (const server::PoolError& error) {
-      if (error.status() != Status::already_mounted || std::chrono::steady_clock::now() > limit) throw;
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    }
-  }
-}
-
 std::string name_of_control(const std::string& path) {
   const std::size_t slash = path.rfind('/') + 1;
   const std::size_t end = path.rfind(".sock");
@@ -165,7 +151,10 @@ bool serve_alive(const MountService& service, PoolServer& server, RestartState& 
       std::string text;
       if (service.is_verbose || server.recovery().records_replayed != 0) text += server.recovery().text();
       for (const std::string& warning : server.warnings()) text += warning + "\n";
-      text += server.engine_text();
+      // What was asked for by name needs no word: mount(8) prints whatever its helper does. In the foreground it says that
+      // the directory can be used.
+      const bool is_asked_for = service.options.server.engine != server::EngineChoice::automatic;
+      if (service.is_verbose || !service.is_background || !is_asked_for) text += server.engine_text();
       service.announce(text);
       state.mount = {};
       end = mount.run();
@@ -223,14 +212,14 @@ bool serve(MountService service) {
     state.engine = server->uses_gpu() ? "cuda" : "cpu";
   };
   if (!service.resumed) {
-    server = std::make_unique<PoolServer>(service.options.server);
+    server = open_when_free(service.options.server, Holder::unknown, signals);
     start();
     return serve_alive(service, *server, state, deaths);
   }
   state = *service.resumed;
   state.generation_skip = random_skip();
   try {
-    server = open_again(resumed_options(service, state.generation_skip));
+    server = open_when_free(resumed_options(service, state.generation_skip), Holder::ends, signals);
     start();
   } catch (const std::exception& error) {
     server.reset();

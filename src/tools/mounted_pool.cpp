@@ -9,27 +9,13 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <sstream>
+
+#include "server/mount_table.hpp"
 
 namespace gpu4fs::tools {
 namespace {
 
 constexpr std::size_t answer_bytes_max = std::size_t{64} << 20;
-
-// /proc writes blanks and backslashes of paths as \ooo.
-std::string unescape(const std::string& text) {
-  std::string result;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\\' && i + 3 < text.size()) {
-      result += static_cast<char>(std::stoi(text.substr(i + 1, 3), nullptr, 8));
-      i += 3;
-    } else {
-      result += text[i];
-    }
-  }
-  return result;
-}
 
 class Socket {
  public:
@@ -77,20 +63,10 @@ std::string find_mountpoint(const std::string& place) {
   char* resolved = ::realpath(place.c_str(), nullptr);
   const std::string path = resolved != nullptr ? resolved : place;
   std::free(resolved);
-  std::ifstream mounts("/proc/self/mounts");
-  std::string text;
   std::string found;
-  while (std::getline(mounts, text)) {
-    std::istringstream fields(text);
-    std::string source;
-    std::string directory;
-    std::string type;
-    fields >> source >> directory >> type;
-    if (type != "fuse.gpu4fs") continue;
-    source = unescape(source);
-    directory = unescape(directory);
-    const bool is_member = (":" + source + ":").find(":" + path + ":") != std::string::npos;
-    if (directory == path || source == place || is_member) found = directory;
+  for (const server::MountEntry& entry : server::read_mount_table()) {
+    if (entry.type != server::mount_type) continue;
+    if (entry.directory == path || entry.source == place || server::names_device(entry, path)) found = entry.directory;
   }
   return found;
 }

@@ -9,11 +9,14 @@
 
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <thread>
 
 #include "tools/mounted_pool.hpp"
+#include "tools/remount.hpp"
 #include "tools/verbs.hpp"
 
 namespace gpu4fs::tools {
@@ -23,10 +26,17 @@ namespace {
 constexpr int status_usage = 1;
 constexpr int status_failure = 32;
 
+constexpr auto busy_wait = std::chrono::seconds(2);
+
 struct Arguments {
   std::string place;
   bool lazy = false;
   bool verbose = false;
+  bool force = false;
+  bool read_only = false;
+  bool no_mtab = false;
+  std::string type;
+  std::string name_space;
   unsigned timeout_s = 300;
 };
 Arguments line;
@@ -36,6 +46,11 @@ void add_options(cli::CommandLine app) {
   app.option("place", line.place, "The directory, or the pool's device list as mounted")
       .required();
   app.flag("-l,--lazy", line.lazy, "Take the directory out of the tree although it is in use; nothing is waited for");
+  app.flag("-f,--force", line.force, "End what waits for the server, with errors; nothing is waited for");
+  app.flag("-r,--read-only", line.read_only, "If it is in use, make it read-only instead");
+  app.flag("-n,--no-mtab", line.no_mtab, "For umount(8); there is no mtab to write");
+  app.option("-t,--types", line.type, "For umount(8); gpu4fs");
+  app.option("-N,--namespace", line.name_space, "For umount(8); not supported");
   app.flag("-v,--verbose", line.verbose, "Say what is done");
   app.option("--timeout", line.timeout_s,
                  "Seconds to wait for the server's last checkpoint (300); 0: do not wait");
@@ -49,13 +64,37 @@ pid_t server_of(const std::string& mountpoint) {
   return error == std::errc{} && stop == end ? pid : 0;
 }
 
+// 0 or errno. Whoever looks at the directory, like df(1), holds the mount until its request is answered, so that a
+// directory which nobody uses can be busy for a moment.
+int unmount_when_unused(const std::string& mountpoint) {
+  const int flags = (line.lazy ? MNT_DETACH : 0) | (line.force ? MNT_FORCE : 0);
+  const auto limit = std::chrono::steady_clock::now() + busy_wait;
+  for (bool is_first = true;; is_first = false) {
+    if (::umount2(mountpoint.c_str(), flags) == 0) return 0;
+    const int error = errno;
+    if (error != EBUSY || std::chrono::steady_clock::now() > limit) return error;
+    if (is_first && line.verbose) {
+      fmt::print("{}: in use; trying again for {} s\n", mountpoint, busy_wait.count());
+      std::fflush(stdout);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+bool unmount_as_root(const std::string& mountpoint) {
+  const int error = unmount_when_unused(mountpoint);
+  if (error == 0) return true;
+  fmt::print(stderr, "gpu4fs umount: {}: {}\n", mountpoint, std::strerror(error));
+  if (error != EBUSY || !line.read_only) return false;
+  const unsigned long read_only = MS_REMOUNT | MS_RDONLY | flags_of_mount(mountpoint);
+  const bool is_done = ::mount(nullptr, mountpoint.c_str(), nullptr, read_only, nullptr) == 0;
+  fmt::print(stderr, "gpu4fs umount: {}: {}\n", mountpoint, is_done ? "read-only now" : std::strerror(errno));
+  return false;
+}
+
 // False with a message when the kernel refuses.
 bool unmount(const std::string& mountpoint) {
-  if (::geteuid() == 0) {
-    if (::umount2(mountpoint.c_str(), line.lazy ? MNT_DETACH : 0) == 0) return true;
-    fmt::print(stderr, "gpu4fs umount: {}: {}\n", mountpoint, std::strerror(errno));
-    return false;
-  }
+  if (::geteuid() == 0) return unmount_as_root(mountpoint);
   const pid_t child = ::fork();
   if (child == 0) {
     if (line.lazy) {
@@ -71,12 +110,16 @@ bool unmount(const std::string& mountpoint) {
 }
 
 int run() {
+  if (!line.name_space.empty()) {
+    fmt::print(stderr, "gpu4fs umount: option '-N' is not supported\n");
+    return status_usage;
+  }
   const std::string mountpoint = find_mountpoint(line.place);
   if (mountpoint.empty()) {
     fmt::print(stderr, "gpu4fs umount: {}: no gpu4fs pool is mounted there\n", line.place);
     return status_failure;
   }
-  const bool waits = line.timeout_s != 0 && !line.lazy;
+  const bool waits = line.timeout_s != 0 && !line.lazy && !line.force;
   const pid_t server = waits ? server_of(mountpoint) : 0;
   // The descriptor names this very process even if its number is used again.
   const int handle =

@@ -182,6 +182,25 @@ TEST(DamagedInodePage, DoesNotStopCreation) {
 
 // Temporary files are made and named by one client while others name, unname and free whatever has one of the
 // numbers. Damage of the orphan bitmap or of a count would be noted in had_error.
+TEST(Checkpoints, SayHowLongTheyKeptOthersFromCommitting) {
+  FileEngine engine;
+  NameClient client(engine);
+  const auto checkpoint = [&] {
+    ASSERT_EQ(client.create(root, "file", 0644).status, Status::ok);
+    ASSERT_EQ(client.call(make_command(format::Opcode::checkpoint)).status, Status::ok);
+    ASSERT_EQ(client.unlink(root, "file").status, Status::ok);
+  };
+  EXPECT_EQ(engine.host().counters().checkpoint_pause_max_ns, 0u);
+  u64 longest_ns = 0;
+  for (u32 i = 0; i < 4; ++i) {
+    checkpoint();
+    const engine::EngineCounters counters = engine.host().counters();
+    EXPECT_GT(counters.checkpoint_pause_last_ns, 0u);
+    longest_ns = std::max(longest_ns, counters.checkpoint_pause_last_ns);
+    EXPECT_EQ(counters.checkpoint_pause_max_ns, longest_ns);
+  }
+}
+
 TEST(TemporaryFiles, AreNamedAndFreedByAllAtOnce) {
   FileEngine engine;
   const u64 used_before = engine.fs().inode_used;

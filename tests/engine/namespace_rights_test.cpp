@@ -22,13 +22,15 @@ class NamespaceRights : public ::testing::Test {
   FileEngine engine_;
   NameClient super_{engine_};
   NameClient user_{engine_, false};
+  engine::SessionGroups groups_;
 
   void become(u32 uid, u32 gid, const std::vector<u32>& groups = {}) {
     engine::Session& session = engine_.engine().sessions[user_.session()];
     session.uid = uid;
     session.gid = gid;
-    session.group_count = static_cast<u32>(groups.size());
-    std::copy(groups.begin(), groups.end(), session.groups);
+    groups_ = engine::SessionGroups(groups);
+    session.group_count = groups_.count();
+    session.groups = groups_.begin();
   }
   u64 made(const ring::Completion& done) {
     EXPECT_EQ(done.status, Status::ok) << status_name(done.status);
@@ -184,6 +186,28 @@ TEST_F(NamespaceRights, SetGidDirectoriesHandDownTheirGroup) {
   become(1002, 2002, {2001});
   made(user_.create(directory, "other program", 02755));
   EXPECT_EQ(user_.attributes().mode, 0102755u);
+}
+
+// As many as Linux allows a process.
+TEST_F(NamespaceRights, AllGroupsOfASessionCount) {
+  constexpr u32 count = 65536;
+  std::vector<u32> groups;
+  for (u32 i = 0; i < count; ++i) groups.push_back(100000 + 3 * (i * 7919 % count));
+  Client member(engine_, {.trusted = false, .uid = 1005, .gid = 2005, .groups = groups});
+  const auto may_read = [&](u64 file) {
+    format::Command command = make_command(format::Opcode::access);
+    command.inode = file;
+    command.mode = 4;
+    return member.call(command).status;
+  };
+  u32 number = 0;
+  for (const u32 index : {0u, 1u, 31u, 32u, 33u, 1000u, count - 1}) {
+    const std::string name = "file" + std::to_string(++number);
+    super_.gid = groups[index];
+    EXPECT_EQ(may_read(made(super_.create(root, name, 0040))), Status::ok) << index;
+    super_.gid = groups[index] + 1;
+    EXPECT_EQ(may_read(made(super_.create(root, name + " of others", 0040))), Status::access) << index;
+  }
 }
 
 std::string access_list(const std::vector<std::vector<u32>>& entries) {

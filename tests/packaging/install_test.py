@@ -11,7 +11,8 @@ import unittest
 BUILD = pathlib.Path(os.environ["GPU4FS_BUILD"])
 SOURCE = pathlib.Path(os.environ["GPU4FS_SOURCE"])
 PREFIX = "opt/gpu4fs"
-PROGRAM_NAMES = ("mkfs.gpu4fs", "mount.gpu4fs", "umount.gpu4fs", "fsck.gpu4fs")
+PROGRAM_NAMES = ("mkfs.gpu4fs", "fsck.gpu4fs", "mount.gpu4fs", "umount.gpu4fs", "mount.fuse.gpu4fs",
+                 "umount.fuse.gpu4fs")
 
 
 def run(*words: str, **options) -> str:
@@ -34,7 +35,7 @@ class InstallTest(unittest.TestCase):
             link = self.root / "sbin" / name
             self.assertFalse(os.path.isabs(os.readlink(link)), name)
             self.assertEqual(link.resolve(), (self.root / "bin/gpu4fs").resolve())
-            self.assertIn(name, run(str(link), "--help"))
+            self.assertIn(name.replace(".fuse", ""), run(str(link), "--help"))
 
     def test_every_man_page_and_manual_is_there(self) -> None:
         for source, target in (("packaging/man", "share/man/man8"), ("docs/manual", "share/doc/gpu4fs")):

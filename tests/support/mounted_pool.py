@@ -24,6 +24,14 @@ def require_fuse():
         sys.exit(SKIPPED)
 
 
+def in_own_namespace():
+    """Starts the test again where nobody else sees its mounts. Mounts of others that end do so here too."""
+    if os.environ.get("GPU4FS_OWN_NAMESPACE") == "1":
+        return
+    os.environ["GPU4FS_OWN_NAMESPACE"] = "1"
+    os.execvp("unshare", ["unshare", "--mount", "--propagation", "slave", sys.executable, *sys.argv])
+
+
 def gpu4fs(*words):
     """The program's end, with what it printed."""
     return subprocess.run([PROGRAM, *words], capture_output=True, text=True)

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <new>
 #include <stdexcept>
+#include <vector>
 
 #include "engine/engine_host.hpp"
 #include "ring/ring_client.hpp"
@@ -37,6 +38,7 @@ struct ClientOptions {
   bool internal = false;
   u32 uid = 0;  // of an untrusted session
   u32 gid = 0;
+  std::vector<u32> groups = {};
 };
 
 // One session and its producer. Sessions of an engine are opened and closed by one thread at a time.
@@ -53,6 +55,7 @@ class Client {
     request.internal = options.internal;
     request.uid = options.uid;
     request.gid = options.gid;
+    request.groups = options.groups;
     session_ = host.open_session(request);
     if (session_ == engine::session_max) throw std::runtime_error("no session left");
     producer_ = ring::RingProducer::attach(memory_.data(), layout_);

@@ -15,7 +15,7 @@ GPU4FS_FN inline bool session_is_trusted(const Engine& engine, const CommandStat
 GPU4FS_FN inline fs::Credentials credentials_of(const Engine& engine, const CommandState& c) {
   const Session& session = engine.sessions[c.session];
   return {session.groups, c.command.uid, session.trusted != 0 ? c.command.gid : session.gid,
-          minimum(session.group_count, session_group_max), 0};
+          session.group_count, 0};
 }
 
 // access when the command's owner lacks a right in `wanted` (fs::may_*); trusted sessions have them

@@ -270,7 +270,7 @@ GPU4FS_FN GPU4FS_NOINLINE void end_pause(Group g, Engine& engine, CommandState& 
   });
   fs::begin_epoch(g, engine.fs);
   open_gate(g, engine, c);
-  serial(g, [&] { engine.fs.checkpoint_pause_ns = now_monotonic_ns() - scratch.pause_begin_ns; });
+  serial(g, [&] { record_checkpoint_pause(engine, now_monotonic_ns() - scratch.pause_begin_ns); });
   set_stage(g, c, CheckpointStage::write);
 }
 

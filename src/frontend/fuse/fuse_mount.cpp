@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -28,14 +29,13 @@ ssize_t read_request(int, void* buffer, size_t length, void*) {
   return ::read(FuseWorker::current().device, buffer, length);
 }
 
-// libfuse asks the kernel for 128 KiB of read-ahead at most; here root may ask for more, once INIT is
-// answered. Takes no reference to the directory, which would make it busy, and asks the server nothing.
-void set_readahead(const FuseOptions& options) {
-  struct statx root {};
-  if (::statx(AT_FDCWD, options.mountpoint.c_str(), AT_STATX_DONT_SYNC, STATX_TYPE, &root) != 0) return;
-  std::ofstream file(fmt::format("/sys/class/bdi/{}:{}/read_ahead_kb", root.stx_dev_major,
-                                 root.stx_dev_minor));
-  if (file) file << options.readahead_kib;
+// libfuse asks the kernel for 128 KiB of read-ahead at most; here root may ask for more, once INIT is answered. The
+// directory is not looked at: whoever does holds the mount for a moment, and an umount(2) in it fails with EBUSY.
+void set_readahead(const FuseShared& shared) {
+  if (shared.device_number == 0) return;
+  std::ofstream file(fmt::format("/sys/class/bdi/{}:{}/read_ahead_kb", major(shared.device_number),
+                                 minor(shared.device_number)));
+  if (file) file << shared.options.readahead_kib;
 }
 
 size_t length_of(const iovec* parts, int count) {
@@ -52,7 +52,7 @@ ssize_t write_reply(int, iovec* parts, int count, void*) {
   extend_init_reply(worker.receive_buffer(), parts[1].iov_base, parts[1].iov_len,
                     worker.shared().options.direct_io);
   const ssize_t written = ::writev(worker.device, parts, count);
-  set_readahead(worker.shared().options);
+  set_readahead(worker.shared());
   return written;
 }
 
@@ -155,6 +155,8 @@ void FuseMount::open_channel(const std::string& place) {
     throw FuseError(fmt::format("cannot mount on '{}'", options_.mountpoint));
   }
   mounted_ = true;
+  own_.emplace(options_.mountpoint);
+  shared_.device_number = own_->device_number();
   if (fuse_session_custom_io(fuse_, &channel_io, fuse_session_fd(fuse_)) != 0) {
     throw FuseError("libfuse refused the channel");
   }

@@ -127,6 +127,7 @@ void FuseMount::tell_kernel() {
 }
 
 void FuseMount::unmount() {
+  own_.reset();
   if (!is_resumed_) return fuse_session_unmount(fuse_);
   const bool is_gone = is_disconnected(device());
   // libfuse closes the number later; until then it must not become anybody else's.

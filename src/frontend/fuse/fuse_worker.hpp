@@ -71,6 +71,7 @@ struct FuseShared {
   InodeTable inodes;
   OpenFiles files;
   CachedPages cached = {};
+  u64 device_number = 0;                  // st_dev of the mount's files, 0: not known
   bool opens_without_asking = false;      // the kernel can open and close files by itself
   bool lists_without_asking = false;      // ... directories
   bool has_long_setxattr = false;         // SETXATTR comes with flags of its own (FUSE_SETXATTR_EXT)

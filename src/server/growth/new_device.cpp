@@ -21,7 +21,7 @@ namespace {
 DeviceFile open_new(const OpenedPool& pool, const std::string& path, bool force) {
   const device::DeviceSpec spec = parse_device(path);
   if (spec.is_null()) throw PoolError(Status::invalid_argument, path + ": keeps nothing; it cannot join a pool");
-  const DeviceFile unlocked = DeviceFile::open(path, DeviceFile::Access::read_only, DeviceFile::Locking::none);
+  const DeviceFile unlocked = DeviceFile::open_joining(path);
   for (const OpenedDevice& member : pool.devices) {
     if (member.is_here() && member.file.is_same_file(unlocked)) {
       throw PoolError(Status::exists, fmt::format("{}: is a member of the pool", path));

@@ -1,0 +1,57 @@
+#include "server/mount_table.hpp"
+
+#include <sys/sysmacros.h>
+
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+
+namespace gpu4fs::server {
+namespace {
+
+// /proc writes blanks and backslashes of paths as \ooo.
+std::string unescape(const std::string& text) {
+  std::string result;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\' && i + 3 < text.size()) {
+      result += static_cast<char>(std::stoi(text.substr(i + 1, 3), nullptr, 8));
+      i += 3;
+    } else {
+      result += text[i];
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<MountEntry> read_mount_table() {
+  std::ifstream file("/proc/self/mountinfo");
+  std::vector<MountEntry> entries;
+  std::string text;
+  while (std::getline(file, text)) {
+    std::istringstream fields(text);
+    std::string word;
+    std::string numbers;
+    MountEntry entry{};
+    fields >> word >> word >> numbers >> word >> entry.directory;
+    while (fields >> word && word != "-") {
+    }
+    fields >> entry.type >> entry.source;
+    unsigned major = 0;
+    unsigned minor = 0;
+    if (std::sscanf(numbers.c_str(), "%u:%u", &major, &minor) != 2) continue;
+    entry.device_number = makedev(major, minor);
+    entry.directory = unescape(entry.directory);
+    entry.source = unescape(entry.source);
+    entries.push_back(entry);
+  }
+  return entries;
+}
+
+bool names_device(const MountEntry& entry, const std::string& device) {
+  if (entry.type != mount_type) return false;
+  return entry.source == device || (":" + entry.source + ":").find(":" + device + ":") != std::string::npos;
+}
+
+}  // namespace gpu4fs::server

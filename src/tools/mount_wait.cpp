@@ -1,0 +1,69 @@
+#include "tools/mount_wait.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+#include <string>
+#include <vector>
+
+#include "server/mount_table.hpp"
+#include "server/pool_device_file.hpp"
+#include "server/pool_error.hpp"
+#include "server/pool_superblock.hpp"
+
+namespace gpu4fs::tools {
+namespace {
+
+using server::PoolError;
+
+constexpr auto look_again = std::chrono::milliseconds(20);
+
+// The UUID of the pool that the device is of; "": it is of none, or cannot be read.
+std::string pool_of(const std::string& device) {
+  try {
+    const server::SuperblockProbe probe = server::probe_superblocks(device);
+    const format::Superblock* const superblock = probe.newest();
+    if (superblock == nullptr) return "";
+    return {reinterpret_cast<const char*>(superblock->pool_uuid), sizeof(superblock->pool_uuid)};
+  } catch (const PoolError&) {
+    return "";
+  }
+}
+
+// Whether one of the mounts that can be seen here is of the pool.
+bool is_mounted(const std::vector<std::string>& devices) {
+  const std::string pool = pool_of(devices.front());
+  for (const server::MountEntry& entry : server::read_mount_table()) {
+    if (entry.type != server::mount_type) continue;
+    if (std::any_of(devices.begin(), devices.end(), [&](const auto& device) { return names_device(entry, device); })) {
+      return true;
+    }
+    const std::vector<std::string> members = server::split_device_list(entry.source);
+    if (!pool.empty() && !members.empty() && members[0].starts_with('/') && pool_of(members[0]) == pool) return true;
+  }
+  return false;
+}
+
+// False: a signal came instead.
+bool pause(const sigset_t& signals) {
+  const timespec time{0, std::chrono::nanoseconds(look_again).count()};
+  return ::sigtimedwait(&signals, nullptr, &time) < 0;
+}
+
+}  // namespace
+
+std::unique_ptr<server::PoolServer> open_when_free(const server::ServerOptions& options, Holder holder,
+                                                   const sigset_t& signals) {
+  const auto limit = std::chrono::steady_clock::now() + release_wait;
+  for (;;) {
+    try {
+      return std::make_unique<server::PoolServer>(options);
+    } catch (const PoolError& error) {
+      if (error.status() != Status::already_mounted || std::chrono::steady_clock::now() > limit) throw;
+      if (holder == Holder::unknown && is_mounted(options.device_paths)) throw;
+      if (!pause(signals)) throw;
+    }
+  }
+}
+
+}  // namespace gpu4fs::tools

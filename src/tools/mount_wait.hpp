@@ -1,0 +1,26 @@
+// Devices that are just being let go of: umount(8) returns before the server has written its last checkpoint. Host only.
+#pragma once
+
+#include <signal.h>
+
+#include <chrono>
+#include <memory>
+
+#include "server/pool_server.hpp"
+
+namespace gpu4fs::tools {
+
+// How long the end of another process is waited for.
+inline constexpr auto release_wait = std::chrono::seconds(20);
+
+enum class Holder {
+  ends,    // nobody else can have the devices: this process's former image
+  unknown  // in use at once if the pool is mounted somewhere, else waited for
+};
+
+// Opens the pool. PoolError as PoolServer: already_mounted when the devices stay in use, or one of `signals` (blocked)
+// arrives meanwhile.
+std::unique_ptr<server::PoolServer> open_when_free(const server::ServerOptions& options, Holder holder,
+                                                   const sigset_t& signals);
+
+}  // namespace gpu4fs::tools
