@@ -11,6 +11,7 @@
 #include "engine/wake.hpp"
 #include "fmt/format.h"
 #include "raid/levels/levels.hpp"
+#include "server/chunk_reach.hpp"
 #include "server/growth/chunk_maps.hpp"
 #include "server/log.hpp"
 #include "server/memory_ahead.hpp"
@@ -576,8 +577,7 @@ void PoolServer::map_device(u32 device, const device::MappedFile& file, const fo
   for (u32 chunk = 0; chunk < pool_.chunks.size(); ++chunk) {
     for (const format::ColumnAddress column : pool_.chunks[chunk].columns) {
       if (column.device_index() != device) continue;
-      const u64 pages = pool_.chunks[chunk].descriptor.size_bytes / page_size;
-      reach(column.offset_bytes(), format::chunk_layout(pages).header_pages * page_size);
+      reach(column.offset_bytes(), mounted_bytes(pool_, pool_.chunks[chunk]));
       if (!all_accessible_ && !is_chunk_mapped(chunk)) continue;
       const Status status = map_column(chunk, column, file);
       if (status != Status::ok) throw PoolError(status, fmt::format("{}: {}", file.path(), status_text(status)));
@@ -585,12 +585,11 @@ void PoolServer::map_device(u32 device, const device::MappedFile& file, const fo
   }
 }
 
-// The column's data pages; the header area in front of them is mapped since the mount, except for a check. They get their blocks
-// first: without, an access would end the process on a full medium. Somebody waits, so all processors help.
+// The column's descriptors and data pages; what is in front of them is mapped since the mount, except for a check. They get
+// their blocks first: without, an access would end the process on a full medium. Somebody waits, so all processors help.
 Status PoolServer::map_column(u64 chunk, format::ColumnAddress column, const device::MappedFile& file) {
   const format::ChunkDescriptor& descriptor = pool_.chunks[chunk].descriptor;
-  const u64 header_bytes = format::chunk_layout(descriptor.size_bytes / page_size).header_pages * page_size;
-  const u64 skipped = options_.purpose == ServerPurpose::check ? 0 : header_bytes;
+  const u64 skipped = options_.purpose == ServerPurpose::check ? 0 : header_front_bytes(descriptor);
   const u64 begin = column.offset_bytes() + skipped;
   const u64 length = raid::column_length(descriptor) - skipped;
   if (file.grows_with_use()) {
