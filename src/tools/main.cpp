@@ -16,7 +16,7 @@ using gpu4fs::cli::Verb;
 constexpr const Verb* verbs[] = {
     &gpu4fs::tools::mkfs_verb, &gpu4fs::tools::mount_verb, &gpu4fs::tools::umount_verb,
     &gpu4fs::tools::fsck_verb,   &gpu4fs::tools::info_verb, &gpu4fs::tools::status_verb,
-    &gpu4fs::tools::scrub_verb,  &gpu4fs::tools::device_verb, &gpu4fs::tools::balance_verb,
+    &gpu4fs::tools::scrub_verb,  &gpu4fs::tools::trim_verb,   &gpu4fs::tools::device_verb, &gpu4fs::tools::balance_verb,
     &gpu4fs::tools::df_verb,     &gpu4fs::tools::set_profile_verb, &gpu4fs::tools::convert_verb,
     &gpu4fs::tools::defragment_verb,
     &gpu4fs::tools::dump_verb, &gpu4fs::tools::doctor_verb, &gpu4fs::tools::bench_verb,
