@@ -74,6 +74,7 @@ class CudaEngine final : public EngineHost {
   ring::EnginePort& port(u32 session) override;
   bool wait_upcall(ring::Upcall* upcall, u64 timeout_ns) override;
   Status map_memory(void* base, u64 length) override;
+  void unmap_memory(void* base, u64 length) override;
   void while_paused(const std::function<void()>& work) override;
   bool has_died() const override;
   std::string fault_text() const override;

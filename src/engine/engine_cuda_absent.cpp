@@ -37,6 +37,7 @@ void CudaEngine::remove_region(u32 /*session*/, u32 /*region*/) { refuse(); }
 ring::EnginePort& CudaEngine::port(u32 /*session*/) { refuse(); }
 bool CudaEngine::wait_upcall(ring::Upcall* /*upcall*/, u64 /*timeout_ns*/) { refuse(); }
 Status CudaEngine::map_memory(void* /*base*/, u64 /*length*/) { refuse(); }
+void CudaEngine::unmap_memory(void* /*base*/, u64 /*length*/) { refuse(); }
 void CudaEngine::while_paused(const std::function<void()>& /*work*/) { refuse(); }
 bool CudaEngine::has_died() const { refuse(); }
 std::string CudaEngine::fault_text() const { refuse(); }

@@ -77,6 +77,10 @@ class EngineHost {
   // engine's address of it is the same as the host's.
   virtual Status map_memory(void* base, u64 length) = 0;
 
+  // The opposite, of ranges that map_memory() was called with and that lie in [base, base + length), while paused. Who
+  // touches them before the next map_memory() is lost.
+  virtual void unmap_memory(void* /*base*/, u64 /*length*/) {}
+
   // Runs `work`, which changes engine memory that no command looks at yet; on a GPU while no kernel runs.
   virtual void while_paused(const std::function<void()>& work) = 0;
 

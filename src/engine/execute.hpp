@@ -53,8 +53,10 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status take_chunk_answer(Engine& engine, Comman
   GPU4FS_CHECK_LT(wanted, raid::known_chunk_count(engine.fs.space));
   const raid::ChunkState& chunk = engine.fs.space.chunks[wanted];
   const bool is_another = chunk.occupant != c.wanted_occupant ||
-                          load<Order::acquire, Scope::engine>(&chunk.erased) != 0;
-  // The server has not heard of the new one yet, or not of the old one's end: the step looks again.
+                          load<Order::acquire, Scope::engine>(&chunk.erased) != 0 ||
+                          load<Order::acquire, Scope::engine>(&chunk.trimming) != 0;
+  // The server has not heard of the new one yet, or not of the old one's end, or it said so before it punched some of the
+  // chunk: the step looks again.
   if (is_another || c.upcall_result == Status::stale) {
     if (!is_past_deadline(c, now_monotonic_ns())) return Status::ok;
     fetch_add<Order::relaxed, Scope::engine>(&engine.counters.deadlines_exceeded, u64{1});
@@ -62,6 +64,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status take_chunk_answer(Engine& engine, Comman
   }
   if (has_memory) {
     fs::make_chunk_accessible(engine.fs, wanted);
+    fs::restore_backing(engine.fs, wanted);
     return Status::ok;
   }
   const bool goes_on = c.upcall_result == Status::no_space && fs::refuse_wanted_chunk(engine.fs, c.operation);

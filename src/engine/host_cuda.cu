@@ -72,6 +72,7 @@ class CudaEngine::Implementation {
   ring::EnginePort& port(u32 session);
   bool wait_upcall(ring::Upcall* upcall, u64 timeout_ns);
   Status map_memory(void* base, u64 length);
+  void unmap_memory(void* base, u64 length) { unregister_memory(base, length); }
   void while_paused(const std::function<void()>& work);
 
   bool has_died() const { return died_.load(); }
@@ -606,6 +607,7 @@ bool CudaEngine::wait_upcall(ring::Upcall* upcall, u64 timeout_ns) {
   return implementation_->wait_upcall(upcall, timeout_ns);
 }
 Status CudaEngine::map_memory(void* base, u64 length) { return implementation_->map_memory(base, length); }
+void CudaEngine::unmap_memory(void* base, u64 length) { implementation_->unmap_memory(base, length); }
 void CudaEngine::while_paused(const std::function<void()>& work) { implementation_->while_paused(work); }
 bool CudaEngine::has_died() const { return implementation_->has_died(); }
 std::string CudaEngine::fault_text() const { return implementation_->fault_text(); }

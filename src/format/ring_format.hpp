@@ -47,7 +47,30 @@ enum GrowMask : std::uint32_t {
   grow_thaw = 5,    // inode: a chunk
   grow_usage = 6,   // inode: a chunk; result: its pages in use
   grow_withdraw = 7,
+  grow_trim = 8,     // inode, offset: chunk and region to begin with, mode: TrimMode, aux: free regions to leave; result: TrimResult
+  grow_trimmed = 9,  // inode: the chunk of a TrimResult, whose regions were punched
 };
+
+enum TrimMode : std::uint32_t {
+  trim_whole_chunks = 1,  // of those that the engine reaches
+  trim_now = 2,           // what was just freed, too
+};
+
+// Regions [next - count, next) of the chunk are to be punched, and the next look begins with `next`; 0: there is no more.
+struct TrimResult {
+  std::uint32_t chunk;
+  std::uint32_t next;
+  std::uint32_t count;
+};
+inline constexpr std::uint32_t trim_regions_max = 0xffff;
+inline constexpr std::uint32_t trim_chunk_end = 0xffffff;  // in place of `next`: the chunk has enough left, and no more
+GPU4FS_FN constexpr std::uint64_t pack_trim(TrimResult trim) {
+  return std::uint64_t{trim.chunk} << 40 | std::uint64_t{trim.next} << 16 | trim.count;
+}
+GPU4FS_FN constexpr TrimResult unpack_trim(std::uint64_t value) {
+  return {static_cast<std::uint32_t>(value >> 40), static_cast<std::uint32_t>(value >> 16) & 0xffffff,
+          static_cast<std::uint32_t>(value) & 0xffff};
+}
 
 enum CommandFlags : std::uint16_t {
   command_flag_link = 1u << 0,            // the next command runs after this one succeeded, else it is cancelled

@@ -214,6 +214,7 @@ struct ChunkPlaces {
   u64 rebuild_todo;
   u64 region_free;
   u64 stripe_closed;
+  u64 unbacked;
 };
 
 // Stripes of a chunk with parities, else 0.
@@ -238,6 +239,7 @@ inline ChunkPlaces place_chunk(BlockLayout& layout, const format::ChunkDescripto
   places.rebuild_todo = layout.take(divide_up(descriptor.size_bytes / page_size, 64) * sizeof(u64));
   places.region_free = layout.take(divide_up(region_count, 2) * sizeof(u32));
   places.stripe_closed = layout.take(stripe_count_of(descriptor) * sizeof(u32));
+  places.unbacked = layout.take(divide_up(region_count, 64) * sizeof(u64));
   return places;
 }
 
@@ -266,6 +268,8 @@ inline ChunkState make_chunk(const format::ChunkDescriptor& d, const ChunkPlaces
   chunk.rebuild_todo = at_offset<u64>(block, places.rebuild_todo);
   chunk.region_free = at_offset<u32>(block, places.region_free);
   chunk.page_class = class_of(d);
+  chunk.unbacked = at_offset<u64>(block, places.unbacked);
+  chunk.trim_due = trim_due_at_once;  // what was there before the mount
   return chunk;
 }
 

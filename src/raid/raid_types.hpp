@@ -67,9 +67,14 @@ struct ChunkState {
   u32 loaded;                   // 1: descriptors and bitmaps are valid
   u32 page_class;               // format::Profile of the chunk, less one
   u32 erased;                   // atomic, 1: the pool has no such chunk any more; its place in the table is free
-  u32 occupant;                 // chunks that had this place in the table before; changed while no step runs
+  u32 occupant;                 // another number when another chunk has this place, and when what the server said of the
+                                // chunk's memory does not hold any more; changed while no step runs
   u32 closed_pages;             // atomic: the sum of stripe_closed
   u32 lend_cursor;              // atomic: the stripe where the next look for closed pages begins
+  u64* unbacked;                // one bit a region: free, and the medium has its memory back (fs/space/backing.hpp)
+  u32 unbacked_pages;           // atomic: what these regions count as
+  u32 trimming;                 // atomic, 1: the server is punching regions of it
+  u32 trim_due;                 // atomic: looks for such regions since which pages have become free, see fs/space/backing.hpp
 };
 
 struct DamageTable;             // raid/damage.hpp
@@ -99,6 +104,10 @@ struct LogicalSpace {
   u32 device_capacity;
   u32 chunk_capacity;
 };
+// Of ChunkState::trim_due: what was freed just now waits for a second look, so that space in turnover stays where it is.
+inline constexpr u32 trim_due_at_once = 1;
+inline constexpr u32 trim_due_later = 2;
+
 inline constexpr u32 no_chunk = 0xffffffffu;
 inline constexpr u32 chunk_to_make = 0xfffffffeu;  // where a chunk is wanted: one that there is not yet
 

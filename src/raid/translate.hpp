@@ -66,12 +66,20 @@ GPU4FS_FN inline Status chunk_state(const LogicalSpace& space, u32 chunk) {
   return Status::ok;
 }
 
-// The chunk of a page that is about to be accessed. *chunk is also set with chunk_not_mapped.
+// Whether the medium has the memory of the page, a free one, back (fs/space/backing.hpp).
+GPU4FS_FN inline bool is_unbacked(const ChunkState& chunk, u64 page) {
+  if (load<Order::relaxed, Scope::engine>(&chunk.unbacked_pages) == 0) return false;
+  return page_bit(chunk.unbacked, page / pages_per_block_2m);
+}
+
+// The chunk of a page that is about to be accessed. *chunk is also set with chunk_not_mapped. A damaged pointer may lead to
+// memory that is not there.
 GPU4FS_FN inline Status chunk_of(const LogicalSpace& space, u64 address, u32* chunk) {
   PageLocation location;
   GPU4FS_TRY(find_page(space, address, &location));
   *chunk = location.chunk;
-  return chunk_state(space, location.chunk);
+  GPU4FS_TRY(chunk_state(space, location.chunk));
+  return is_unbacked(space.chunks[location.chunk], location.page) ? Status::chunk_not_mapped : Status::ok;
 }
 
 // Where a data page lies.

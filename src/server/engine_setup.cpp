@@ -15,6 +15,7 @@
 #include "engine/engine_build.hpp"
 #include "fmt/format.h"
 #include "raid/logical_space_build.hpp"
+#include "server/chunk_reach.hpp"
 #include "server/pool_error.hpp"
 
 namespace gpu4fs::server {
@@ -81,8 +82,8 @@ struct Area {
   u64 length;
 };
 
-// What the engine reaches from the start: superblocks, the operation log and the header areas of chunks. A check reads no
-// log, and only the header areas of chunks in use, which come with their pages.
+// What the engine reaches from the start: superblocks, the operation log and of the header areas of chunks what a mount
+// needs. A check reads no log, and only the header areas of chunks in use, which come with their pages.
 std::vector<Area> fixed_areas(const OpenedPool& pool, ServerPurpose purpose) {
   std::vector<Area> areas;
   if (purpose == ServerPurpose::check) return areas;
@@ -93,8 +94,7 @@ std::vector<Area> fixed_areas(const OpenedPool& pool, ServerPurpose purpose) {
     if (i < pool.superblock.tree_replica_count) areas.push_back({i, part.log_offset, part.log_bytes});
   }
   for (const OpenedChunk& chunk : pool.chunks) {
-    const u64 pages = chunk.descriptor.size_bytes / page_size;
-    const u64 length = format::chunk_layout(pages).header_pages * page_size;
+    const u64 length = mounted_bytes(pool, chunk);
     for (const format::ColumnAddress column : chunk.columns) {
       if (!pool.devices[column.device_index()].is_here()) continue;
       areas.push_back({column.device_index(), column.offset_bytes(), length});

@@ -252,6 +252,7 @@ std::string PoolControl::answer(const JsonValue& request) const {
   }
   if (what.starts_with("device-") || what.starts_with("rebuild-")) return rebuild_request(what, request);
   if (what.starts_with("relocate-")) return relocate_request(what, request);
+  if (what == "trim") return trim();
   if (what == "end-engine") return end_engine();
   return control_error(fmt::format("unknown request '{}'", what.substr(0, 64)));
 }
@@ -260,6 +261,19 @@ std::string PoolControl::end_engine() const {
   if (!context_.options.allow_fault) return control_error("this mount does not allow it");
   context_.setup.host->request_death();
   return "{\"ok\": true}";
+}
+
+std::string PoolControl::trim() const {
+  if (context_.pool.read_only) return control_error("the pool is mounted read-only");
+  const TrimReport report = context_.trimmer.trim_all();
+  if (report.status != Status::ok) return control_error(status_text(report.status));
+  JsonWriter json(JsonLayout::one_line);
+  json.begin_object();
+  json.add("ok", true);
+  json.add("regions", report.region_count);
+  json.add("bytes", report.byte_count);
+  json.end();
+  return one_line(json);
 }
 
 std::string PoolControl::join_devices(const JsonValue& request) const {

@@ -12,6 +12,7 @@
 //   rebuild-pause, rebuild-resume, rebuild-rate ("rate"), rebuild-status
 //   relocate-start "kind": convert or defragment; "inode": a file or a directory; "recursive"; "rate"
 //   relocate-pause, relocate-resume, relocate-cancel, relocate-rate ("rate"), relocate-status
+//   trim           memory of all free regions goes back to the system. Answers with "regions" and "bytes"
 //   device-remove, balance, reshape-*, spare-*: see server/growth/reshape_control.hpp
 //   end-engine     the engine dies as by a fault of its own; only where the mount allows it, for tests
 //
@@ -34,6 +35,7 @@
 #include "server/rebuilder.hpp"
 #include "server/relocator.hpp"
 #include "server/scrubber.hpp"
+#include "server/trim/pool_trimmer.hpp"
 
 namespace gpu4fs::server {
 
@@ -52,6 +54,7 @@ struct ControlContext {
   Relocator& relocator;
   Reshaper& reshaper;
   SpareDevices& spares;
+  PoolTrimmer& trimmer;
 };
 
 class PoolControl {
@@ -65,6 +68,7 @@ class PoolControl {
  private:
   [[nodiscard]] std::string status() const;
   [[nodiscard]] std::string end_engine() const;
+  [[nodiscard]] std::string trim() const;
   [[nodiscard]] std::string join_devices(const JsonValue& request) const;
   [[nodiscard]] std::string make_chunks(const JsonValue& request) const;
   [[nodiscard]] std::string scrub_status() const;

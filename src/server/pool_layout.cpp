@@ -266,9 +266,11 @@ u64 PoolLayout::page_total() const {
   return total;
 }
 
+// A mount takes memory by the chunk, so by default they are not the largest that there may be.
 u64 default_chunk_size(u64 smallest_device_bytes) {
+  constexpr u64 default_max = u64{256} << 20;
   const u64 eighth = std::max<u64>(smallest_device_bytes / 8, 1);
-  return std::clamp(u64{1} << log2_floor(eighth), format::chunk_size_min, format::chunk_size_max);
+  return std::clamp(u64{1} << log2_floor(eighth), format::chunk_size_min, default_max);
 }
 
 u64 chunk_tree_node_count(u64 chunk_count, u64 column_count) {

@@ -18,6 +18,7 @@
 #include "format/log_format.hpp"
 #include "raid/levels/levels.hpp"
 #include "server/chunk_area.hpp"
+#include "server/chunk_reach.hpp"
 #include "server/pool_checksum.hpp"
 #include "server/pool_device_file.hpp"
 #include "server/pool_error.hpp"
@@ -376,17 +377,16 @@ format::Superblock make_superblock(const MakePoolOptions& options, const PoolLay
   return superblock;
 }
 
-// What every mount needs: all in front of the chunks, the chunks' header areas, and the first chunk, which holds
-// the root directory.
+// What every mount needs: all in front of the chunks, the front of the chunks' header areas, and the first chunk, which
+// holds the root directory.
 void reserve_fixed_areas(std::vector<DeviceFile>& files, const PoolLayout& layout) {
   for (u32 i = 0; i < files.size(); ++i) {
     files[i].reserve_range(0, layout.parts[i].chunk_area_offset);
   }
   for (const ChunkPlacement& chunk : layout.chunks) {
     const bool first = &chunk == layout.chunks.data();
-    const u64 header_pages = format::chunk_layout(chunk.descriptor.size_bytes / page_size).header_pages;
+    const u64 length = first ? raid::column_length(chunk.descriptor) : header_front_bytes(chunk.descriptor);
     for (u32 column = 0; column < chunk.columns.size(); ++column) {
-      const u64 length = first ? raid::column_length(chunk.descriptor) : header_pages * page_size;
       files[chunk.columns[column].device_index].reserve_range(column_offset(layout, chunk, column), length);
     }
   }

@@ -205,8 +205,7 @@ void prepare_replacement(OpenedPool& pool, DeviceFile& file, const DevicePart& p
                          bool is_new) {
   file.reserve_range(0, part.chunk_area_offset);
   for (const ColumnPlace& place : columns_on(pool, part.device_index)) {
-    const u64 pages = place.chunk->descriptor.size_bytes / page_size;
-    file.reserve_range(place.offset, format::chunk_layout(pages).header_pages * page_size);
+    file.reserve_range(place.offset, mounted_bytes(pool, *place.chunk));
   }
   if (is_new) {
     file.zero_range(0, format::layout_area_offset);

@@ -11,6 +11,7 @@
 #include "engine/wake.hpp"
 #include "fmt/format.h"
 #include "raid/levels/levels.hpp"
+#include "server/chunk_reach.hpp"
 #include "server/growth/chunk_maps.hpp"
 #include "server/log.hpp"
 #include "server/memory_ahead.hpp"
@@ -24,6 +25,8 @@ constexpr u32 session_depth_log2 = 6;
 constexpr u32 checkpoint_mask_clean = 1;      // Opcode::checkpoint: the last one, the pool is left clean
 constexpr u32 checkpoint_mask_forced = 2;     // also when nothing has changed
 constexpr u32 memory_threads_max = 8;        // that get memory before it is used
+constexpr u32 trim_passes = 3;               // behind a change: what is free has to be so for two
+constexpr u64 trim_runs_at_once = 16;        // of up to 128 MiB, or a chunk
 constexpr u64 upcall_wait_ns = 250'000'000;  // also how long stop() may have to wait
 
 u32 memory_threads() { return std::clamp(std::thread::hardware_concurrency(), 1u, memory_threads_max); }
@@ -65,6 +68,9 @@ PoolServer::PoolServer(ServerOptions options)
       [this] { return lost_devices(); }, [this](const std::string& path) { options_.device_paths.push_back(path); },
       [this](const std::string& path) { forget_device(path); }, [this](u32 device) { flush_errors_[device] = 0; },
       [this](u32 chunk) { forget_chunk_mapping(chunk); }});
+  trimmer_ = std::make_unique<PoolTrimmer>(TrimContext{
+      pool_, setup_, tables_, reach_mutex_, [this](const format::Command& command) { return call_patiently(command); },
+      [this](u64 chunk) { return is_chunk_mapped(chunk); }, [this](u64 chunk) { set_chunk_thin(chunk, true); }});
   all_accessible_ = setup_.gpu == nullptr && options_.purpose != ServerPurpose::check && std::none_of(setup_.files.begin(), setup_.files.end(),
                                                           [](const auto& file) { return file.grows_with_use(); });
 }
@@ -116,7 +122,7 @@ void PoolServer::open_control() {
   control_ = std::make_unique<PoolControl>(ControlContext{options_, pool_, setup_, sessions_mutex_, *scrubber_,
                                                           [this](u32 device) { return flush_errors_[device].load(); },
                                                           *grower_, tables_, *rebuilder_, *exchange_, *relocator_,
-                                                          *reshaper_, *spares_});
+                                                          *reshaper_, *spares_, *trimmer_});
   if (options_.control_folder.empty()) return;
   Uuid uuid{};
   std::copy_n(pool_.superblock.pool_uuid, sizeof(uuid.bytes), uuid.bytes);
@@ -204,6 +210,7 @@ void PoolServer::forget_device(const std::string& path) {
 void PoolServer::forget_chunk_mapping(u32 chunk) {
   const std::lock_guard guard(mapped_mutex_);
   if (chunk < chunks_mapped_.size()) chunks_mapped_[chunk] = false;
+  if (chunk < chunks_thin_.size()) chunks_thin_[chunk] = false;
   room_at_refusal_.erase(chunk);
 }
 
@@ -494,7 +501,8 @@ Status PoolServer::map_chunk(u64 chunk) {
   const std::shared_lock lock(tables_);
   // The engine learns of chunks that come and go a moment before the tables do: the command looks again.
   if (chunk >= pool_.chunks.size() || pool_.chunks[chunk].is_erased()) return Status::stale;
-  if (is_chunk_mapped(chunk)) return Status::ok;
+  const std::lock_guard reaching(reach_mutex_);
+  if (is_chunk_mapped(chunk) && !is_chunk_thin(chunk)) return Status::ok;
   for (const format::ColumnAddress column : pool_.chunks[chunk].columns) {
     const u32 device = column.device_index();
     if (setup_.files[device].is_absent()) continue;
@@ -509,6 +517,7 @@ Status PoolServer::map_chunk(u64 chunk) {
     GPU4FS_TRY(upcall_session_->call(given_up).status);
   }
   set_chunk_mapped(chunk);
+  set_chunk_thin(chunk, false);
   return Status::ok;
 }
 
@@ -518,8 +527,20 @@ void PoolServer::set_chunk_mapped(u64 chunk) {
   chunks_mapped_[chunk] = true;
 }
 
+bool PoolServer::is_chunk_thin(u64 chunk) {
+  const std::lock_guard guard(mapped_mutex_);
+  return chunk < chunks_thin_.size() && chunks_thin_[chunk];
+}
+
+void PoolServer::set_chunk_thin(u64 chunk, bool is_thin) {
+  const std::lock_guard guard(mapped_mutex_);
+  chunks_thin_.resize(std::max<std::size_t>(chunks_thin_.size(), chunk + 1));
+  chunks_thin_[chunk] = is_thin;
+}
+
 // Under tables_, while no device is being filled: as map_chunk(), of devices that are here. False: it has to wait for that.
 bool PoolServer::map_members(u64 chunk) {
+  const std::lock_guard reaching(reach_mutex_);
   if (all_accessible_ || is_chunk_mapped(chunk)) return true;
   for (const format::ColumnAddress column : pool_.chunks[chunk].columns) {
     const u32 device = column.device_index();
@@ -578,8 +599,7 @@ void PoolServer::map_device(u32 device, const device::MappedFile& file, const fo
   for (u32 chunk = 0; chunk < pool_.chunks.size(); ++chunk) {
     for (const format::ColumnAddress column : pool_.chunks[chunk].columns) {
       if (column.device_index() != device) continue;
-      const u64 pages = pool_.chunks[chunk].descriptor.size_bytes / page_size;
-      reach(column.offset_bytes(), format::chunk_layout(pages).header_pages * page_size);
+      reach(column.offset_bytes(), mounted_bytes(pool_, pool_.chunks[chunk]));
       if (!all_accessible_ && !is_chunk_mapped(chunk)) continue;
       const Status status = map_column(chunk, column, file);
       if (status != Status::ok) throw PoolError(status, fmt::format("{}: {}", file.path(), status_text(status)));
@@ -587,12 +607,11 @@ void PoolServer::map_device(u32 device, const device::MappedFile& file, const fo
   }
 }
 
-// The column's data pages; the header area in front of them is mapped since the mount, except for a check. They get their blocks
-// first: without, an access would end the process on a full medium. Somebody waits, so all processors help.
+// The column's descriptors and data pages; what is in front of them is mapped since the mount, except for a check. They get
+// their blocks first: without, an access would end the process on a full medium. Somebody waits, so all processors help.
 Status PoolServer::map_column(u64 chunk, format::ColumnAddress column, const device::MappedFile& file) {
   const format::ChunkDescriptor& descriptor = pool_.chunks[chunk].descriptor;
-  const u64 header_bytes = format::chunk_layout(descriptor.size_bytes / page_size).header_pages * page_size;
-  const u64 skipped = options_.purpose == ServerPurpose::check ? 0 : header_bytes;
+  const u64 skipped = options_.purpose == ServerPurpose::check ? 0 : header_front_bytes(descriptor);
   const u64 begin = column.offset_bytes() + skipped;
   const u64 length = raid::column_length(descriptor) - skipped;
   if (file.grows_with_use()) {
@@ -623,9 +642,12 @@ Status PoolServer::map_column(u64 chunk, format::ColumnAddress column, const dev
   return setup_.host->map_memory(file.base() + begin, length);
 }
 
-// Idle pools are left alone: without a command since the last look nothing can have changed.
+// Idle pools are left alone: without a command since the last look nothing can have changed. What a checkpoint made free
+// goes back to the system, and what a former mount left, a little each time.
 void PoolServer::commit_regularly() {
   u64 commands_seen = ~u64{0};
+  const bool discards = options_.discard && options_.purpose == ServerPurpose::mount;
+  u32 passes = discards ? 1 : 0;
   const auto interval = std::chrono::seconds(options_.commit_interval_s);
   std::unique_lock lock(stop_mutex_);
   while (!stop_changed_.wait_for(lock, interval, [this] { return stopping_; })) {
@@ -638,6 +660,12 @@ void PoolServer::commit_regularly() {
       if (status != Status::ok && !death_reported_) {
         log(LogLevel::error, fmt::format("a checkpoint was not written: {}", status_text(status)));
       }
+      passes = discards ? trim_passes : 0;
+    }
+    if (passes != 0) {
+      const TrimReport report = trimmer_->trim(trim_runs_at_once);
+      commands_seen += report.command_count;  // which change nothing
+      passes -= report.is_complete ? 1 : 0;
     }
     lock.lock();
   }

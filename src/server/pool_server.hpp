@@ -41,6 +41,7 @@
 #include "server/server_options.hpp"
 #include "server/server_session.hpp"
 #include "server/spare_devices.hpp"
+#include "server/trim/pool_trimmer.hpp"
 
 namespace gpu4fs::server {
 
@@ -115,6 +116,7 @@ class PoolServer {
   }
   Reshaper& reshaper() { return *reshaper_; }
   SpareDevices& spares() { return *spares_; }
+  PoolTrimmer& trimmer() { return *trimmer_; }
   [[nodiscard]] std::vector<ChunkRange> chunk_ranges() const;
   PoolInspector open_inspector() { return {*setup_.host, sessions_mutex_}; }
 
@@ -136,6 +138,8 @@ class PoolServer {
   bool map_members(u64 chunk);
   bool is_chunk_mapped(u64 chunk);
   void set_chunk_mapped(u64 chunk);
+  bool is_chunk_thin(u64 chunk);
+  void set_chunk_thin(u64 chunk, bool is_thin);
   void open_exchange();
   void open_spares();
   void rename_device(const std::string& path, const std::string& spec);
@@ -163,8 +167,10 @@ class PoolServer {
   std::atomic<bool> has_lost_devices_{false};
   bool all_accessible_ = false;  // the engine reaches every chunk from the start
   std::mutex taking_mutex_;  // while a chunk's memory is taken: what two take could be in use when one gives it back
+  std::mutex reach_mutex_;   // while memory of chunks comes within the engine's reach or is given back
   std::mutex mapped_mutex_;
   std::vector<bool> chunks_mapped_;                         // under mapped_mutex_: by chunk
+  std::vector<bool> chunks_thin_;                           // under mapped_mutex_: by chunk, free regions were given back
   std::unordered_map<u64, u64> room_at_refusal_;            // under mapped_mutex_: by chunk, bytes its medium had left
   std::unique_ptr<ServerSession> growth_session_;  // of the growth thread
   std::thread growth_thread_;
@@ -182,6 +188,7 @@ class PoolServer {
   std::atomic<bool> death_reported_{false};
   std::array<std::atomic<u64>, device_count_max> flush_errors_{};  // by device
   std::unique_ptr<PoolGrower> grower_;
+  std::unique_ptr<PoolTrimmer> trimmer_;
   std::unique_ptr<Scrubber> scrubber_;
   std::unique_ptr<Rebuilder> rebuilder_;
   std::unique_ptr<DeviceExchange> exchange_;

@@ -32,6 +32,7 @@ struct ServerOptions {
   AccessTimes access_times = AccessTimes::relative;
   unsigned worker_count = 0;         // 0: chosen by the machine
   unsigned commit_interval_s = 5;    // longest time until a change is durable by itself; 0: never
+  bool discard = true;               // memory of what is free on tmpfs goes back to the system
   u64 cache_bytes = 0;               // metadata pages held in engine memory; 0: by the memory that there is
   bool ignore_log = false;           // read-only: the pool as of its newest checkpoint
   bool drop_damaged_log = false;     // go on although acknowledged operations in the log cannot be read

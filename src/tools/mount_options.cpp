@@ -126,6 +126,8 @@ constexpr Rule rules[] = {
        options.server.commit_interval_s = parse_count(option, 0, 86400);
      }},
     {"cache", true, apply_cache},
+    {"discard", false, [](MountOptions& options, const Option&) { options.server.discard = true; }},
+    {"nodiscard", false, [](MountOptions& options, const Option&) { options.server.discard = false; }},
     {"readahead", true,
      [](MountOptions& options, const Option& option) {
        options.fuse.readahead_kib = parse_count(option, 0, 1u << 20);

@@ -19,6 +19,7 @@ extern const cli::Verb dump_verb;
 extern const cli::Verb fsck_verb;
 extern const cli::Verb doctor_verb;
 extern const cli::Verb scrub_verb;
+extern const cli::Verb trim_verb;
 extern const cli::Verb device_verb;
 extern const cli::Verb balance_verb;
 extern const cli::Verb status_verb;

@@ -158,7 +158,8 @@ TEST(PoolLayout, chunk_size_follows_the_smallest_device) {
   EXPECT_EQ(default_chunk_size(64 * mib), 8 * mib);
   EXPECT_EQ(default_chunk_size(127 * mib), 8 * mib);
   EXPECT_EQ(default_chunk_size(128 * mib), 16 * mib);
-  EXPECT_EQ(default_chunk_size(u64{1} << 40), 1024 * mib);
+  EXPECT_EQ(default_chunk_size(4096 * mib), 256 * mib);
+  EXPECT_EQ(default_chunk_size(u64{1} << 40), 256 * mib);
 }
 
 TEST(PoolLayout, areas_hold_for_large_and_uneven_pools) {

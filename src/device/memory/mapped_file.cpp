@@ -219,8 +219,10 @@ void MappedFile::release_range(u64 offset, u64 length) const {
   GPU4FS_CHECK_LE(offset, size_bytes_);
   GPU4FS_CHECK_LE(length, size_bytes_ - offset);
   if (descriptor_ < 0 || read_only_ || length == 0) return;
+  if (stack_ != nullptr && stack_->begin_write(offset, length) != Status::ok) return;
   (void)fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
                   static_cast<off_t>(length));
+  if (stack_ != nullptr) stack_->end_write(offset, length);
 }
 
 // False with errno set when the medium refused.

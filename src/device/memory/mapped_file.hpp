@@ -109,7 +109,8 @@ class MappedFile {
   bool populate_range(u64 offset, u64 length) const;
   // Whether the file has no data in [offset, + length); false also where the system does not say.
   bool is_hole(u64 offset, u64 length) const;
-  // Gives the blocks of the range back to the medium; it reads as zeros then. Where the system cannot, nothing happens.
+  // Gives the blocks of the range back to the medium; it reads as zeros then, and its layers see these written. Where the
+  // system cannot, nothing happens.
   void release_range(u64 offset, u64 length) const;
   // Bytes that the medium still has room for, as far as it says; ~0: it does not.
   u64 room_bytes() const;

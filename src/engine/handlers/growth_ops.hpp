@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine/engine.hpp"
+#include "fs/space/backing.hpp"
 #include "fs/space/growth.hpp"
 #include "fs/space/space.hpp"
 
@@ -36,9 +37,11 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status change_stopped(fs::FileSystem& fs, const
   if (fs.read_only != 0) return Status::read_only;
   if (command.inode >= raid::chunk_count_of(fs.space)) return Status::out_of_range;
   const u32 index = static_cast<u32>(command.inode);
-  if (command.mask != format::grow_usage && fs::is_being_deleted(fs, index)) return Status::busy;
+  const bool is_change = command.mask == format::grow_freeze || command.mask == format::grow_thaw;
+  if (is_change && fs::is_being_deleted(fs, index)) return Status::busy;
   if (command.mask == format::grow_freeze) return fs::freeze_empty_chunk(fs, index);
   if (command.mask == format::grow_thaw) return fs::unfreeze_chunk(fs, index);
+  if (command.mask == format::grow_trimmed) return fs::end_trim(fs, index);
   *result = fs::pages_taken(fs, index);
   return Status::ok;
 }
@@ -60,6 +63,47 @@ GPU4FS_FN GPU4FS_NOINLINE Step change_chunk(Group g, Engine& engine, CommandStat
   return changed.status == Status::ok ? Step::complete(changed.result) : Step::fail(changed.status);
 }
 
+inline constexpr u32 trim_run_max = 64;  // at most, of a run: it is punched in one go
+
+// A run of free regions becomes the server's. One that others took meanwhile has no regions.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Step begin_trim(Group g, Engine& engine, CommandState& c) {
+  fs::FileSystem& fs = engine.fs;
+  if (fs.read_only != 0) return Step::fail(Status::read_only);
+  fs::TrimRun& run = *reinterpret_cast<fs::TrimRun*>(c.scratch);
+  static_assert(sizeof(run) <= command_scratch_size);
+  const bool is_whole = (c.command.mode & format::trim_whole_chunks) != 0;
+  const bool is_found = serial(g, [&] {
+    // Looking says that a chunk was looked at: once.
+    if (c.stage == 0) {
+      const auto chunk = static_cast<u32>(minimum(c.command.inode, u64{raid::no_chunk}));
+      const auto region = static_cast<u32>(minimum(c.command.offset, u64{raid::no_chunk}));
+      const u32 now = (c.command.mode & format::trim_now) != 0 ? 1 : 0;
+      run = fs::find_trim_run(fs, {chunk, region, is_whole ? 1u : 0u, now, trim_run_max});
+      c.stage = 1;
+    }
+    return run.count != 0;
+  });
+  if (!is_found) return Step::complete(0);
+  GPU4FS_STEP_TRY(stop_steps(g, engine, c));
+  struct Begun {
+    Status status;
+    u32 next;
+    u32 count;
+  };
+  const Begun begun = serial(g, [&] {
+    const u32 counted = run.count;
+    const Status status = fs::begin_trim(fs, &run, c.command.aux, is_whole);
+    const u32 behind = run.first + (run.count != 0 ? run.count : counted);
+    return Begun{status, status == Status::no_space ? format::trim_chunk_end : behind, run.count};
+  });
+  resume_steps(g, engine, c);
+  const bool goes_on = begun.status == Status::ok || begun.status == Status::busy || begun.status == Status::no_space;
+  if (!goes_on) return Step::fail(begun.status);
+  const u32 chunk = serial(g, [&] { return run.chunk; });
+  return Step::complete(format::pack_trim({chunk, begun.next, begun.count}));
+}
+
 }  // namespace detail
 
 // Internal. mask grow_stage: the plan in fs.growth goes into the next checkpoint. grow_admit: its chunks get their places
@@ -67,6 +111,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step change_chunk(Group g, Engine& engine, CommandStat
 // with `offset` pages could still be made for class `mode`; commands that find no space there may ask for one
 // (UpcallKind::make_chunk). grow_freeze, grow_thaw, grow_usage: of chunk `inode`. Status: those of fs::stage_growth(),
 // fs::admit_chunks(), fs::withdraw_growth(), fs::freeze_empty_chunk(), and of loading; busy for a chunk that is being deleted.
+// grow_trim, grow_trimmed: format::TrimResult, around the server's punching; device_failed: not while a device is lost.
 template <class Group>
 GPU4FS_FN Step step_grow(Group g, Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;
@@ -86,7 +131,10 @@ GPU4FS_FN Step step_grow(Group g, Engine& engine, CommandState& c) {
     case format::grow_freeze:
     case format::grow_thaw:
     case format::grow_usage:
+    case format::grow_trimmed:
       return detail::change_chunk(g, engine, c);
+    case format::grow_trim:
+      return detail::begin_trim(g, engine, c);
     default:
       return Step::fail(Status::invalid_argument);
   }

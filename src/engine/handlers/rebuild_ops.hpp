@@ -31,14 +31,18 @@ GPU4FS_FN inline bool has_column_on_any(const raid::ChunkState& chunk, u64 devic
 }
 
 // Of a chunk with a column on the device, while no step runs: its pages are to be filled, its
-// header area written.
+// header area written. Descriptors of an empty chunk mean nothing; while it is out of reach so are they.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void mark_chunk_for_rebuild(Group g, raid::ChunkState& chunk) {
+  u64 in_use = 0;
   for (u64 w = g.rank(); w < divide_up(chunk.page_count, u64{64}); w += Group::size()) {
     const u64 committed = load<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[w]);
     fetch_or<Order::relaxed, Scope::engine>(&chunk.rebuild_todo[w], committed);
+    in_use |= committed;
   }
-  const u64 descriptor_pages = format::chunk_layout(chunk.page_count).descriptor_pages;
+  const bool has_descriptors =
+      g.any(in_use != 0) || serial(g, [&] { return load<Order::acquire, Scope::engine>(&chunk.accessible) != 0; });
+  const u64 descriptor_pages = has_descriptors ? format::chunk_layout(chunk.page_count).descriptor_pages : 0;
   for (u64 page = g.rank(); page < descriptor_pages; page += Group::size()) {
     fetch_or<Order::relaxed, Scope::engine>(&chunk.descriptor_dirty[page / 64],
                                             u64{1} << (page % 64));

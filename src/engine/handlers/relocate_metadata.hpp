@@ -249,6 +249,7 @@ GPU4FS_FN format::ChunkUsage usage_of(Group g, const raid::ChunkState& chunk) {
     const u64 left = chunk.page_count - w * 64;
     const u64 mask = left >= 64 ? ~u64{0} : (u64{1} << left) - 1;
     used += popcount(load<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[w]) & mask);
+    if (raid::is_unbacked(chunk, w * 64)) continue;
     busy += popcount(load<Order::relaxed, Scope::engine>(&chunk.bitmaps.busy[w]) & mask);
   }
   const auto sum = [](u32 a, u32 b) { return a + b; };

@@ -291,7 +291,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_newest_copy(Group g, FileSystem& fs, Chunk
     // Of the copies behind the one that counts the bitmap is only verified, in the work space.
     u64* bitmap = found ? chunk.bitmaps.staged : chunk.bitmaps.committed;
     Status loaded = load_bitmap(g, fs, chunk, column, copy.newest, copy.slots[copy.newest], bitmap);
-    if (loaded == Status::ok && !found) loaded = load_descriptors(g, fs, chunk, column);
+    // Without a page in use they mean nothing, and may not be within reach.
+    const bool is_empty = copy.slots[copy.newest].set_count == 0;
+    if (loaded == Status::ok && !found && !is_empty) loaded = load_descriptors(g, fs, chunk, column);
     if (loaded != Status::ok) {
       if (!found) status = loaded;
       *complete = false;
@@ -304,13 +306,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_newest_copy(Group g, FileSystem& fs, Chunk
 }
 
 // Not all copies of the header area are sound: chunk headers are written at once, the next checkpoint writes
-// everything else. `good`: a column whose chunk header is sound.
+// everything else that counts. `good`: a column whose chunk header is sound. `is_empty`: no page is in use.
 template <class Group>
-GPU4FS_FN void rewrite_all_headers(Group g, FileSystem& fs, ChunkState& chunk, u32 good) {
+GPU4FS_FN void rewrite_all_headers(Group g, FileSystem& fs, ChunkState& chunk, u32 good, bool is_empty) {
   for (u32 column = 0; column <= chunk.redundancy; ++column) {
     if (check_chunk_header(g, fs, chunk, column) != Status::ok) restore_chunk_header(g, fs, chunk, good, column);
   }
-  const u64 descriptor_pages = format::chunk_layout(chunk.page_count).descriptor_pages;
+  const u64 descriptor_pages = is_empty ? 0 : format::chunk_layout(chunk.page_count).descriptor_pages;
   for (u64 page = g.rank(); page < descriptor_pages; page += g.size()) {
     fetch_or<Order::relaxed, Scope::engine>(&chunk.descriptor_dirty[page / 64], u64{1} << (page % 64));
   }
@@ -320,8 +322,8 @@ GPU4FS_FN void rewrite_all_headers(Group g, FileSystem& fs, ChunkState& chunk, u
 
 }  // namespace detail
 
-// Mount. Loads one chunk, once, and adds it to fs.counters, which begin as zero. Its header area
-// must be within the engine's reach; its data pages need not be. With fs.read_only nothing on the
+// Mount. Loads one chunk, once, and adds it to fs.counters, which begin as zero. The front of its header area must be
+// within the engine's reach, its descriptors as well if pages are in use; its data pages need not be. With fs.read_only nothing on the
 // medium is changed. Status: corrupt_structure, medium_error, device_failed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, FileSystem& fs, u32 index,
@@ -334,7 +336,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, FileSystem& fs, u32 index,
   bool complete = true;
   GPU4FS_TRY(detail::load_newest_copy(g, fs, chunk, superblock_epoch, &copy, &complete));
   // The bitmap `staged` is work space until it is derived.
-  if (!complete && fs.read_only == 0) detail::rewrite_all_headers(g, fs, chunk, copy.column);
+  const bool is_empty = copy.slots[copy.newest].set_count == 0;
+  if (!complete && fs.read_only == 0) detail::rewrite_all_headers(g, fs, chunk, copy.column, is_empty);
   const u64 free_count = detail::derive_bitmaps(g, chunk);
   serial(g, [&] {
     chunk.slot_newest = copy.newest;

@@ -28,7 +28,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 chunk_cost(const ChunkState& chunk) {
 }
 
 GPU4FS_FN inline u64 occupied_cost(const ChunkState& chunk) {
-  const u64 free = load<Order::relaxed, Scope::engine>(&chunk.free_pages) & free_number_mask;
+  const u64 free = u64{load<Order::relaxed, Scope::engine>(&chunk.free_pages) & free_number_mask} + unbacked_pages_of(chunk);
   const u64 cost = chunk_cost(chunk);
   return cost - minimum(cost, free);
 }
@@ -58,6 +58,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline FreezeNeed freeze_need(const FileSystem& fs, u3
     const u32 value = load<Order::relaxed, Scope::engine>(&chunk.free_pages);
     if ((value & frozen_bit) != 0) need.held += occupied_cost(chunk);
     if ((value & ~free_number_mask) == 0) need.uncounted += value;
+    if ((value & frozen_bit) == 0) need.uncounted += unbacked_pages_of(chunk);
   }
   return need;
 }
@@ -101,7 +102,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status freeze_chunk(FileSystem& fs, u32 index) 
     const u32 taken = (value & detail::counted_bit) != 0 ? free : 0;
     if (!detail::take_available(counters, taken, kept_back)) return Status::no_space;
     if (compare_exchange<Order::acq_rel, Scope::engine>(&chunk.free_pages, value, free | detail::frozen_bit)) {
-      fetch_sub<Order::relaxed, Scope::engine>(&counters.free, u64{free});
+      fetch_sub<Order::relaxed, Scope::engine>(&counters.free, u64{free} + detail::unbacked_pages_of(chunk));
       break;
     }
     fetch_add<Order::release, Scope::engine>(&counters.available, u64{taken});
@@ -119,6 +120,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status unfreeze_chunk(FileSystem& fs, u32 index
   fetch_add<Order::relaxed, Scope::engine>(&counters.freed_pending, detail::count_pending(chunk));
   const bool counts = load<Order::acquire, Scope::engine>(&chunk.loaded) != 0 &&
                       load<Order::acquire, Scope::engine>(&chunk.accessible) != 0;
+  fetch_add<Order::relaxed, Scope::engine>(&counters.free, u64{detail::unbacked_pages_of(chunk)});
   // In one piece: a command that ends meanwhile finds its chunk frozen or counted.
   u32 value = load<Order::relaxed, Scope::engine>(&chunk.free_pages);
   for (;;) {

@@ -12,13 +12,14 @@ namespace gpu4fs::fs {
 
 namespace detail {
 
-// Behind the last page `busy` has the bits of its padding set.
+// Behind the last page `busy` has the bits of its padding set, and in unbacked regions all.
 GPU4FS_FN GPU4FS_NOINLINE inline bool has_no_pages(const ChunkState& chunk) {
   const raid::ChunkBitmaps& maps = chunk.bitmaps;
   for (u64 w = 0; w < divide_up(chunk.page_count, u64{64}); ++w) {
     const u64 left = chunk.page_count - w * 64;
     const u64 pages = left >= 64 ? ~u64{0} : (u64{1} << left) - 1;
-    u64 used = load<Order::acquire, Scope::engine>(&maps.busy[w]) & pages;
+    const bool is_unbacked = raid::is_unbacked(chunk, w * 64);
+    u64 used = is_unbacked ? 0 : load<Order::acquire, Scope::engine>(&maps.busy[w]) & pages;
     const u64* const others[] = {maps.committed, maps.stable, maps.freed_now, maps.freed_old};
     for (const u64* const map : others) {
       used |= load<Order::acquire, Scope::engine>(&map[w]);
@@ -48,13 +49,15 @@ GPU4FS_FN inline u64 pages_taken(const FileSystem& fs, u32 index) {
   return load<Order::acquire, Scope::engine>(&chunk.erased) != 0 ? 0 : detail::occupied_cost(chunk);
 }
 
-// Of a frozen chunk: ok, busy (pages are in use or promised), or retry_after_checkpoint (none are, but the running
+// Of a frozen chunk: ok, busy (pages are in use or promised, or the server is punching some), or retry_after_checkpoint (none are, but the running
 // checkpoint writes its header area, or the next one will). not_found: it was deleted.
 GPU4FS_FN GPU4FS_NOINLINE inline Status check_frozen_empty(const FileSystem& fs, u32 index) {
   GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
   const raid::ChunkState& chunk = fs.space.chunks[index];
   if (load<Order::acquire, Scope::engine>(&chunk.erased) != 0) return Status::not_found;
   if (!detail::is_frozen(chunk) || detail::occupied_cost(chunk) != 0 || !detail::has_no_pages(chunk)) return Status::busy;
+  // Its place on the devices must not become another chunk's meanwhile.
+  if (load<Order::acquire, Scope::engine>(&chunk.trimming) != 0) return Status::busy;
   const bool is_written = load<Order::acquire, Scope::engine>(&chunk.changed) != 0 ||
                           load<Order::acquire, Scope::engine>(&chunk.staged_changed) != 0;
   return is_written ? Status::retry_after_checkpoint : Status::ok;

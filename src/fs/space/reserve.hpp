@@ -135,10 +135,11 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status explain_shortage(FileSystem& fs, Operati
     if (chunk.page_class != page_class) continue;
     if (load<Order::acquire, Scope::engine>(&chunk.loaded) == 0) continue;
     const u32 value = load<Order::relaxed, Scope::engine>(&chunk.free_pages);
-    if ((value & ~free_number_mask) != 0 || (devices_of(chunk) & op.refused_devices) != 0) continue;
-    in_reach += value;
-    if (value > wanted_pages) {
-      wanted_pages = value;
+    if ((value & frozen_bit) != 0 || (devices_of(chunk) & op.refused_devices) != 0) continue;
+    const u32 out_of_reach = ((value & counted_bit) == 0 ? value : 0) + unbacked_pages_of(chunk);
+    in_reach += out_of_reach;
+    if (out_of_reach > wanted_pages) {
+      wanted_pages = out_of_reach;
       wanted_chunk = i;
     }
   }
@@ -191,7 +192,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void return_promise(FileSystem& fs, u32 page_cl
 //   no_space                what is free, less what is kept back for commands that free space, does not suffice;
 //                           op.others_may_help: with what others have been promised it would
 //   retry_after_checkpoint  with the pages that the next checkpoint gives back it would
-//   chunk_not_mapped        with those of chunk op.wanted_chunk, which the engine cannot reach yet, it may; or with a
+//   chunk_not_mapped        with those of chunk op.wanted_chunk, which the engine cannot reach yet or not all of, it may; or with a
 //                           new chunk of class op.wanted_class
 //   read_only
 GPU4FS_FN GPU4FS_NOINLINE inline Status reserve_pages(FileSystem& fs, Operation& op, u64 page_count) {

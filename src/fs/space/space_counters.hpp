@@ -21,7 +21,7 @@
 // a word, so that a page freed while its chunk becomes counted enters `available` exactly once.
 //
 // A chunk may be *frozen* (the bit below; fs/space/freeze.hpp): its free pages are in none of the counters, and nobody
-// claims them.
+// claims them. Its regions may be *unbacked* (fs/space/backing.hpp): they are in counters.free, and nobody claims them.
 //
 // region_free is a hint that never errs on the low side, so a region whose count is 0 is full: it
 // grows before bits are cleared and shrinks after they were set. For the same reason it never
@@ -48,6 +48,10 @@ inline constexpr u32 free_number_mask = frozen_bit - 1;
 
 GPU4FS_FN inline bool is_frozen(const ChunkState& chunk) {
   return (load<Order::relaxed, Scope::engine>(&chunk.free_pages) & frozen_bit) != 0;
+}
+
+GPU4FS_FN inline u32 unbacked_pages_of(const ChunkState& chunk) {
+  return load<Order::acquire, Scope::engine>(&chunk.unbacked_pages);
 }
 
 // The counters of a chunk's class.
@@ -129,6 +133,9 @@ GPU4FS_FN inline void clear_busy(ChunkState& chunk, u64 word, u64 mask) {
 
 // Accounts for pages whose bits were cleared and that nobody holds a promise for.
 GPU4FS_FN inline void give_to_everyone(FileSystem& fs, ChunkState& chunk, u32 page_count) {
+  if (load<Order::relaxed, Scope::engine>(&chunk.trim_due) != raid::trim_due_later) {
+    store<Order::relaxed, Scope::engine>(&chunk.trim_due, raid::trim_due_later);
+  }
   if (page_count == 0) return;
   const u32 bits = return_claim(chunk, page_count);
   if ((bits & frozen_bit) != 0) return;

@@ -10,6 +10,7 @@
 #include "base/limits.hpp"
 #include "raid/logical_space_build.hpp"
 #include "server/chunk_area.hpp"
+#include "server/chunk_reach.hpp"
 #include "server/growth/chunk_maps.hpp"
 #include "server/growth/pool_grower.hpp"
 #include "server/log.hpp"
@@ -22,11 +23,7 @@ namespace {
 constexpr u32 forced_checkpoint_mask = 2;  // Opcode::checkpoint: also when nothing has changed
 constexpr u32 checkpoint_attempts_max = 16;
 
-u64 header_bytes(const format::ChunkDescriptor& descriptor) {
-  return format::chunk_layout(descriptor.size_bytes / page_size).header_pages * page_size;
-}
-
-// All copies of the header area of a chunk without pages in use.
+// All copies of the header area of a chunk without pages in use, which needs no descriptors.
 void write_header_areas(OpenedPool& pool, const OpenedChunk& chunk) {
   const format::ChunkDescriptor& descriptor = chunk.descriptor;
   const format::ChunkLayout layout = format::chunk_layout(descriptor.size_bytes / page_size);
@@ -34,7 +31,7 @@ void write_header_areas(OpenedPool& pool, const OpenedChunk& chunk) {
   for (u32 column = 0; column <= descriptor.redundancy; ++column) {
     DeviceFile& file = pool.devices[chunk.columns[column].device_index()].file;
     const u64 offset = chunk.columns[column].offset_bytes();
-    file.zero_range(offset, layout.header_pages * page_size);
+    file.zero_range(offset, header_front_bytes(descriptor));
     const format::ChunkHeader header = make_chunk_header(descriptor, column, pool.superblock.pool_uuid);
     file.write_at(offset, &header, sizeof(header));
     write_bitmap_slot(file, chunk_bitmap_place(descriptor, offset), 0, no_pages.data(), descriptor.epoch_created);
@@ -77,18 +74,18 @@ raid::ChunkState PoolGrower::build_state(Allocator& allocator, const OpenedChunk
   return state;
 }
 
-// The memory of a chunk in the engine, and its header areas on the medium and within the engine's reach.
+// The memory of a chunk in the engine, and the front of its header areas on the medium and within the engine's reach.
 void PoolGrower::prepare_chunk(const OpenedChunk& chunk, raid::ChunkState& state) {
   EngineSetup& setup = context_.setup;
   bool accessible = setup.gpu == nullptr;
   for (const format::ColumnAddress column : chunk.columns) {
     const device::MappedFile& file = setup.files[column.device_index()];
     if (file.grows_with_use()) {
-      file.reserve_range(column.offset_bytes(), header_bytes(chunk.descriptor));
+      file.reserve_range(column.offset_bytes(), header_front_bytes(chunk.descriptor));
       accessible = false;
     }
     if (setup.gpu == nullptr) continue;
-    const Status mapped = setup.host->map_memory(file.base() + column.offset_bytes(), header_bytes(chunk.descriptor));
+    const Status mapped = setup.host->map_memory(file.base() + column.offset_bytes(), header_front_bytes(chunk.descriptor));
     if (mapped != Status::ok) throw PoolError(mapped, "a chunk's header cannot be registered with the GPU");
   }
   write_header_areas(context_.pool, chunk);

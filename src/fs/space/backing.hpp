@@ -1,0 +1,201 @@
+// Free regions whose memory the medium has back, so that a pool takes the memory that it uses.
+//
+// The server punches regions out of the devices' files (server/trim/). What may be overwritten may be punched: the region
+// is free as the allocator sees it, so neither the durable checkpoint, nor the one before, nor a record of the log refers
+// to a page of it, and no row of it has a page in use. Such a region is *unbacked* from before it is punched until the
+// server has got the memory of its chunk again (UpcallKind::map_chunk), because a store into a hole of a full medium
+// would end the process.
+//
+//   busy          set, as of pages in use: nobody takes one
+//   free_pages    without them, and so is SpaceCounters::available
+//   counters.free with them: they are free for whoever asks
+//
+// A run of regions is taken by begin_trim() and is out of the server's hands with end_trim(). In between its chunk is
+// *trimming*: what the server says of the chunk's memory may be from before the punch, so it does not count. Nor does
+// what was asked before (ChunkState::occupant changes). Of a chunk that the engine does not reach yet nobody can take a
+// page, so that its regions need no mark.
+//
+// begin_trim() and end_trim() are for the leader while no step runs, as freeze_chunk() is, and for the same reason.
+#pragma once
+
+#include "base/bits.hpp"
+#include "base/status.hpp"
+#include "format/ring_format.hpp"
+#include "fs/fs_types.hpp"
+#include "fs/space/claim_run.hpp"
+#include "fs/space/freeze.hpp"
+#include "fs/space/reserve.hpp"
+#include "fs/space/stripes.hpp"
+#include "raid/device_loss.hpp"
+
+namespace gpu4fs::fs {
+
+// Regions of one chunk that follow each other.
+struct TrimRun {
+  u32 chunk;
+  u32 first;
+  u32 count;  // 0: there is none
+};
+
+// What is to be found.
+struct TrimSearch {
+  u32 chunk;        // where to begin
+  u32 region;
+  u32 whole;        // 1: of chunks within reach only those without a page in use
+  u32 now;          // 1: also of chunks in which something was freed since the last look
+  u32 regions_max;  // of a run, but for a whole chunk
+};
+
+namespace detail {
+
+GPU4FS_FN inline bool can_be_trimmed(const ChunkState& chunk) {
+  return load<Order::acquire, Scope::engine>(&chunk.erased) == 0 && load<Order::acquire, Scope::engine>(&chunk.loaded) != 0 &&
+         load<Order::relaxed, Scope::engine>(&chunk.trimming) == 0 && !is_frozen(chunk);
+}
+
+GPU4FS_FN inline bool is_counted(const ChunkState& chunk) {
+  return (load<Order::relaxed, Scope::engine>(&chunk.free_pages) & counted_bit) != 0;
+}
+
+// Free regions from `first` on, one after the other.
+GPU4FS_FN GPU4FS_NOINLINE inline TrimRun run_of_free_regions(const ChunkState& chunk, u32 index, u32 first, u32 regions_max) {
+  const u32 region_count = region_count_of(chunk);
+  for (u32 region = first; region < region_count; ++region) {
+    if (!looks_free(chunk, region)) continue;
+    u32 count = 1;
+    while (count < regions_max && region + count < region_count && looks_free(chunk, region + count)) ++count;
+    return {index, region, count};
+  }
+  return {index, region_count, 0};
+}
+
+GPU4FS_FN GPU4FS_NOINLINE inline TrimRun find_run_in(const ChunkState& chunk, u32 index, u32 first, const TrimSearch& search) {
+  if (search.whole == 0 || !is_counted(chunk)) return run_of_free_regions(chunk, index, first, search.regions_max);
+  const u32 region_count = region_count_of(chunk);
+  if (first != 0 || region_count > format::trim_regions_max) return {index, region_count, 0};
+  const TrimRun run = run_of_free_regions(chunk, index, 0, region_count);
+  return run.count == region_count ? run : TrimRun{index, region_count, 0};
+}
+
+// Free regions of the class that the engine reaches, at most `limit`: large extents need whole ones.
+GPU4FS_FN GPU4FS_NOINLINE inline u64 count_backed_regions(const FileSystem& fs, u32 page_class, u64 limit) {
+  u64 count = 0;
+  for (u32 i = 0; i < raid::chunk_count_of(fs.space) && count < limit; ++i) {
+    const ChunkState& chunk = fs.space.chunks[i];
+    if (chunk.page_class != page_class || !is_counted(chunk)) continue;
+    for (u32 region = 0; region < region_count_of(chunk) && count < limit; ++region) count += looks_free(chunk, region) ? 1 : 0;
+  }
+  return count;
+}
+
+// While no step runs: marks up to `wanted` regions from run.first on, free ones as far as is known, and takes what they
+// count as out of what may be promised. Answers how many.
+GPU4FS_FN GPU4FS_NOINLINE inline u32 take_regions_out(FileSystem& fs, ChunkState& chunk, const TrimRun& run, u32 wanted) {
+  SpaceCounters& counters = counters_of(fs, chunk);
+  const u32 cost = region_cost(chunk);
+  const u64 emergency = load<Order::relaxed, Scope::engine>(&counters.emergency);
+  const u64 available = load<Order::acquire, Scope::engine>(&counters.available);
+  const u32 promised = static_cast<u32>(minimum<u64>(wanted, (available - minimum(available, emergency)) / cost));
+  if (promised == 0 || !take_available(counters, u64{promised} * cost, emergency)) return 0;
+  // Commands that end while no step runs may still be giving pages back.
+  const u32 claimed = claim_pages(chunk, promised * cost, cost) / cost;
+  u32 taken = 0;
+  while (taken < claimed && take_whole_region(chunk, run.first + taken)) {
+    const u32 region = run.first + taken;
+    fetch_or<Order::release, Scope::engine>(&chunk.unbacked[region / 64], u64{1} << (region % 64));
+    ++taken;
+  }
+  fetch_add<Order::release, Scope::engine>(&chunk.unbacked_pages, taken * cost);
+  if (claimed != taken) (void)return_claim(chunk, (claimed - taken) * cost);
+  if (promised != taken) fetch_add<Order::release, Scope::engine>(&counters.available, u64{promised - taken} * cost);
+  return taken;
+}
+
+// Whether the chunk is to be looked at, which counts as a look.
+GPU4FS_FN inline bool is_trim_due(ChunkState& chunk, bool now) {
+  u32 due = load<Order::relaxed, Scope::engine>(&chunk.trim_due);
+  for (;;) {
+    if (due == 0) return false;
+    const bool waits = due == raid::trim_due_later && !now;
+    if (!compare_exchange<Order::acq_rel, Scope::engine>(&chunk.trim_due, due, waits ? raid::trim_due_at_once : 0u)) continue;
+    return !waits;
+  }
+}
+
+}  // namespace detail
+
+// Leader. The next run from where `search` says; a look that takes nothing. Chunks in which nothing was freed since the
+// last one are passed over, and those in which something was until the next.
+GPU4FS_FN GPU4FS_NOINLINE inline TrimRun find_trim_run(FileSystem& fs, const TrimSearch& search) {
+  u32 first = search.region;
+  for (u32 i = search.chunk; i < raid::chunk_count_of(fs.space); ++i, first = 0) {
+    raid::ChunkState& chunk = fs.space.chunks[i];
+    if (!detail::can_be_trimmed(chunk)) continue;
+    if (first == 0 && !detail::is_trim_due(chunk, search.now != 0)) continue;
+    const TrimRun run = detail::find_run_in(chunk, i, first, search);
+    if (run.count != 0) return run;
+  }
+  return {raid::no_chunk, 0, 0};
+}
+
+// The server has the memory of the whole chunk again: its regions are free for everyone. One rank, any number of them.
+GPU4FS_FN GPU4FS_NOINLINE inline void restore_backing(FileSystem& fs, u32 index) {
+  raid::ChunkState& chunk = fs.space.chunks[index];
+  if (load<Order::acquire, Scope::engine>(&chunk.unbacked_pages) == 0) return;
+  const u32 cost = detail::region_cost(chunk);
+  for (u32 w = 0; w < divide_up(detail::region_count_of(chunk), 64u); ++w) {
+    u64 left = exchange<Order::acq_rel, Scope::engine>(&chunk.unbacked[w], u64{0});
+    for (; left != 0; left &= left - 1) {
+      detail::return_whole_region(chunk, w * 64 + count_trailing_zeros(left));
+      // They never left SpaceCounters::free.
+      const u32 bits = detail::return_claim(chunk, cost);
+      if ((bits & detail::counted_bit) != 0) {
+        fetch_add<Order::release, Scope::engine>(&detail::counters_of(fs, chunk).available, u64{cost});
+      }
+      // Last, so that who looks for them in between finds them twice, and not missing.
+      fetch_sub<Order::release, Scope::engine>(&chunk.unbacked_pages, cost);
+    }
+  }
+}
+
+// While no step runs: as much of the run as is still free, or the whole chunk or nothing of it. So many regions of its class
+// stay within reach. Status: no_space when there are no more than those; device_failed while a device is lost or being
+// filled; busy when others took the run. The run is the server's until end_trim().
+GPU4FS_FN GPU4FS_NOINLINE inline Status begin_trim(FileSystem& fs, TrimRun* run, u64 kept_regions, bool whole) {
+  const TrimRun wanted = *run;
+  *run = {wanted.chunk, wanted.first, 0};
+  if (raid::failed_devices(fs.space) != 0 || raid::rebuilt_devices(fs.space) != 0) return Status::device_failed;
+  raid::ChunkState& chunk = fs.space.chunks[wanted.chunk];
+  if (!detail::can_be_trimmed(chunk)) return Status::busy;
+  const bool is_all = wanted.first == 0 && wanted.count == detail::region_count_of(chunk);
+  if (whole && detail::is_counted(chunk) && !is_all) return Status::busy;  // it came within reach since the look
+  u32 count = 0;
+  while (count < wanted.count && detail::looks_free(chunk, wanted.first + count)) ++count;
+  if (detail::is_counted(chunk)) {
+    const u64 backed = detail::count_backed_regions(fs, chunk.page_class, kept_regions + count);
+    const u32 spare = static_cast<u32>(backed - minimum(backed, kept_regions));
+    if (spare == 0 || (whole && spare < wanted.count)) return Status::no_space;
+    count = detail::take_regions_out(fs, chunk, wanted, minimum(count, spare));
+    if (whole && count != wanted.count) {
+      restore_backing(fs, wanted.chunk);
+      return Status::busy;
+    }
+  }
+  if (count == 0) return Status::busy;
+  chunk.occupant += 1;
+  store<Order::release, Scope::engine>(&chunk.trimming, 1u);
+  run->count = count;
+  return Status::ok;
+}
+
+// While no step runs: the server has punched what it was given of the chunk, or given up.
+GPU4FS_FN GPU4FS_NOINLINE inline Status end_trim(FileSystem& fs, u32 index) {
+  if (index >= raid::chunk_count_of(fs.space)) return Status::out_of_range;
+  raid::ChunkState& chunk = fs.space.chunks[index];
+  if (load<Order::relaxed, Scope::engine>(&chunk.trimming) == 0) return Status::not_found;
+  chunk.occupant += 1;
+  store<Order::release, Scope::engine>(&chunk.trimming, 0u);
+  return Status::ok;
+}
+
+}  // namespace gpu4fs::fs

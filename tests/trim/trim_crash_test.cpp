@@ -1,0 +1,124 @@
+// A crash at any write while files come and go and their memory is punched in between: everything that the newest durable
+// epoch and the log refer to is there. A punch is recorded as a write of zeros (device/memory/mapped_file.hpp).
+#include "device/memory/mapped_file.hpp"
+#include "growth/growth_crash_states.hpp"
+#include "server/chunk_reach.hpp"
+#include "server/pool_open.hpp"
+#include "server/trim/region_ranges.hpp"
+
+namespace gpu4fs::test::trim_crash_test {
+namespace {
+
+constexpr u64 device_bytes = u64{20} << 20;
+constexpr u64 kept_blocks = 3;
+constexpr u32 round_count = 3;
+
+struct TrimCrashShape {
+  const char* profile;
+  u32 device_count;
+  u64 every;  // of how many writes a state is looked at
+  friend std::ostream& operator<<(std::ostream& out, const TrimCrashShape& shape) {
+    return out << shape.profile << " " << shape.device_count;
+  }
+};
+
+class TrimCrashes : public ::testing::TestWithParam<TrimCrashShape> {
+ protected:
+  TrimCrashes() {
+    for (u32 i = 0; i < GetParam().device_count; ++i) paths_.push_back(folder_ / fmt::format("device{}", i));
+    server::MakePoolOptions options;
+    options.device_paths = paths_;
+    options.size_bytes = device_bytes;
+    options.chunk_size_bytes = u64{8} << 20;
+    options.data_profile = options.metadata_profile = GetParam().profile;
+    server::make_pool(options);
+  }
+
+  // Mark r + 1: round r's file is durable, and the one before is still there or not.
+  void run() {
+    states_ = std::make_unique<GrowthCrashStates>(paths_, log_path_, device_bytes);
+    states_->remember_base();
+    std::vector<std::string> devices;
+    for (u32 i = 0; i < paths_.size(); ++i) devices.push_back(states_->recorded(i));
+    const std::shared_ptr<device::WriteLog> log = device::open_write_log(log_path_);
+    GrowthMount mount(devices);
+    const u64 kept = make_file(mount.files(), "kept");
+    for (u64 block = 0; block < kept_blocks; ++block) ASSERT_EQ(write_block(mount.files(), kept, block, block), Status::ok);
+    u64 bytes = 0;
+    for (u32 round = 0; round < round_count; ++round) {
+      // Fills what regions there are, so that the next round is where this one was.
+      const u64 file = make_file(mount.files(), fmt::format("round{}", round));
+      for (u64 block = 0; block < 40; ++block) ASSERT_EQ(write_block(mount.files(), file, block, 100 * round + block), Status::ok);
+      ASSERT_EQ(mount.files().simple(format::Opcode::fsync, file).status, Status::ok);
+      ASSERT_EQ(mount.files().simple(format::Opcode::fsync, kept).status, Status::ok);
+      log->mark(round + 1);
+      // What is freed here is durable, and may go with the next checkpoint alone.
+      ASSERT_EQ(mount.files().simple(format::Opcode::truncate, file, growth_write_bytes).status, Status::ok);
+      server::TrimReport before = mount.server().trimmer().trim(~u64{0});
+      ASSERT_EQ(before.status, Status::ok);
+      before = mount.server().trimmer().trim(~u64{0});
+      ASSERT_EQ(before.status, Status::ok);
+      const server::TrimReport report = mount.server().trimmer().trim_all();
+      ASSERT_EQ(report.status, Status::ok);
+      bytes += report.byte_count;
+    }
+    EXPECT_GE(bytes, u64{4} << 20);
+    mount.crash();
+  }
+
+  void look_at_state(const std::vector<GrowthImage>& images, u64 mark, bool goes_on) {
+    states_->put(images);
+    const std::vector<std::string> named{paths_[0]};
+    ASSERT_EQ(find_problems(named), "");
+    if (!goes_on) return;
+    GrowthMount mount(named);
+    if (mark >= 1) { ASSERT_TRUE(has_blocks(mount.files(), find_file(mount.files(), "kept"), kept_blocks, 0)); }
+    for (u32 round = 0; round < mark; ++round) {
+      const u64 file = find_file(mount.files(), fmt::format("round{}", round));
+      ASSERT_TRUE(has_blocks(mount.files(), file, 1, 100 * round));
+    }
+    ASSERT_EQ(mount.server().trimmer().trim_all().status, Status::ok);
+    if (mark >= 1) { ASSERT_TRUE(has_blocks(mount.files(), find_file(mount.files(), "kept"), kept_blocks, 0)); }
+    ASSERT_TRUE(mount.stop());
+    ASSERT_EQ(find_problems(paths_), "");
+  }
+
+  GrowthFolder folder_;
+  std::string log_path_ = folder_ / "log";
+  std::vector<std::string> paths_;
+  std::unique_ptr<GrowthCrashStates> states_;
+};
+
+TEST_P(TrimCrashes, LeaveAllThatIsDurable) {
+  ASSERT_NO_FATAL_FAILURE(run());
+  states_->for_each({[](u64) { return GetParam().every; }, 6}, [&](const std::vector<GrowthImage>& images, u64 mark, bool goes_on) {
+    try {
+      look_at_state(images, mark, goes_on);
+    } catch (const std::exception& error) {
+      FAIL() << error.what();
+    }
+  });
+}
+
+// The oracle can tell: the region that holds the root directory, punched.
+TEST_P(TrimCrashes, APunchOfPagesInUseIsNoticed) {
+  server::OpenPoolOptions options;
+  options.device_paths = paths_;
+  options.read_only = true;
+  options.lock = false;
+  const server::OpenedPool pool = server::open_pool(options);
+  const server::OpenedChunk& chunk = pool.chunks.front();
+  for (const server::ColumnRange& range : server::ranges_of_regions(chunk.descriptor, 0, 1)) {
+    const format::ColumnAddress column = chunk.columns[range.column];
+    const device::MappedFile file = device::MappedFile::open(paths_[column.device_index()]);
+    file.release_range(column.offset_bytes() + server::header_area_bytes(chunk.descriptor) + range.offset, range.length);
+  }
+  EXPECT_NE(find_problems(paths_), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, TrimCrashes,
+                         ::testing::Values(TrimCrashShape{"single", 2, 3}, TrimCrashShape{"raid1", 2, 2},
+                                           TrimCrashShape{"raid5", 3, 50}));
+
+}  // namespace
+}  // namespace gpu4fs::test::trim_crash_test

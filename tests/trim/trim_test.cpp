@@ -1,0 +1,187 @@
+// Memory of removed files goes back to the system, what is there stays, and the space is there for whoever needs it.
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "growth/growing_pool.hpp"
+
+namespace gpu4fs::test::trim_test {
+namespace {
+
+constexpr u64 mega = u64{1} << 20;
+constexpr u64 device_bytes = 96 * mega;
+
+class Trim : public ::testing::TestWithParam<const char*> {
+ protected:
+  void make(const GrowthFolder& folder) {
+    server::MakePoolOptions options;
+    for (u32 i = 0; i < 3; ++i) options.device_paths.push_back(folder / fmt::format("device{}", i));
+    options.size_bytes = device_bytes;
+    options.chunk_size_bytes = 16 * mega;
+    options.data_profile = options.metadata_profile = GetParam();
+    server::make_pool(options);
+    paths_ = options.device_paths;
+  }
+  u64 allocated_bytes() const {
+    u64 sum = 0;
+    for (const std::string& path : paths_) {
+      struct stat status {};
+      EXPECT_EQ(::stat(path.c_str(), &status), 0);
+      sum += static_cast<u64>(status.st_blocks) * 512;
+    }
+    return sum;
+  }
+  static void empty(GrowthMount& mount, u64 inode) {
+    EXPECT_EQ(mount.files().simple(format::Opcode::truncate, inode, 0).status, Status::ok);
+  }
+
+  std::vector<std::string> paths_;
+};
+
+TEST_P(Trim, GivesMemoryOfRemovedFilesBack) {
+  const GrowthFolder folder;
+  make(folder);
+  u64 room = 0;
+  {
+    GrowthMount mount(paths_);
+    const u64 kept = make_file(mount.files(), "kept");
+    for (u64 block = 0; block < 20; ++block) ASSERT_EQ(write_block(mount.files(), kept, block, block), Status::ok);
+    const u64 large = make_file(mount.files(), "large");
+    room = fill_file(mount.files(), large, 0, 1000);
+    ASSERT_GT(room, 100u);
+    const u64 full = allocated_bytes();
+    empty(mount, large);
+    const server::TrimReport report = mount.server().trimmer().trim_all();
+    EXPECT_EQ(report.status, Status::ok);
+    EXPECT_TRUE(report.is_complete);
+    EXPECT_GE(report.byte_count, room * growth_write_bytes / 2);
+    EXPECT_LT(allocated_bytes(), full - report.byte_count / 2);
+    EXPECT_LT(allocated_bytes(), full / 2);
+    EXPECT_TRUE(has_blocks(mount.files(), kept, 20, 0));
+    // As much fits as before, and the same again.
+    for (u32 round = 0; round < 2; ++round) {
+      EXPECT_EQ(fill_file(mount.files(), large, 0, 2000 + 1000 * round), room);
+      EXPECT_TRUE(has_blocks(mount.files(), large, room, 2000 + 1000 * round));
+      empty(mount, large);
+      EXPECT_EQ(mount.server().trimmer().trim_all().status, Status::ok);
+      EXPECT_LT(allocated_bytes(), full / 2);
+    }
+    EXPECT_TRUE(has_blocks(mount.files(), kept, 20, 0));
+    EXPECT_TRUE(mount.stop());
+  }
+  EXPECT_EQ(find_problems(paths_), "");
+  GrowthMount again(paths_);
+  EXPECT_TRUE(has_blocks(again.files(), find_file(again.files(), "kept"), 20, 0));
+  EXPECT_EQ(fill_file(again.files(), find_file(again.files(), "large"), 0, 5000), room);
+}
+
+// Of chunks that the engine has not looked into yet.
+TEST_P(Trim, GivesBackWhatAFormerMountLeft) {
+  const GrowthFolder folder;
+  make(folder);
+  {
+    GrowthMount mount(paths_);
+    const u64 kept = make_file(mount.files(), "kept");
+    ASSERT_EQ(write_block(mount.files(), kept, 0, 1), Status::ok);
+    const u64 large = make_file(mount.files(), "large");
+    fill_file(mount.files(), large, 0, 1000);
+    empty(mount, large);
+    EXPECT_TRUE(mount.stop());
+  }
+  const u64 full = allocated_bytes();
+  {
+    GrowthMount mount(paths_);
+    const server::TrimReport report = mount.server().trimmer().trim_all();
+    EXPECT_EQ(report.status, Status::ok);
+    EXPECT_LT(allocated_bytes(), full / 2);
+    // Nothing is left to do.
+    EXPECT_EQ(mount.server().trimmer().trim_all().byte_count, 0u);
+    EXPECT_TRUE(has_blocks(mount.files(), find_file(mount.files(), "kept"), 1, 1));
+    const u64 large = find_file(mount.files(), "large");
+    const u64 room = fill_file(mount.files(), large, 0, 3000);
+    EXPECT_TRUE(has_blocks(mount.files(), large, room, 3000));
+    EXPECT_TRUE(mount.stop());
+  }
+  EXPECT_EQ(find_problems(paths_), "");
+}
+
+// A device more has chunks of its own.
+class TrimAndShrink : public Trim {};
+
+// Frozen chunks, chunks that go and come, while some of their regions have no memory.
+TEST_P(TrimAndShrink, GoTogether) {
+  const GrowthFolder folder;
+  make(folder);
+  const std::string other = folder / "other";
+  server::DeviceFile::create(other, device_bytes);
+  GrowthMount mount(paths_);
+  mount.server().grower().add_device(other, false);
+  mount.server().grower().add_chunks(~u64{0});
+  const u64 kept = make_file(mount.files(), "kept");
+  for (u64 block = 0; block < 20; ++block) ASSERT_EQ(write_block(mount.files(), kept, block, block), Status::ok);
+  const u64 large = make_file(mount.files(), "large");
+  fill_file(mount.files(), large, 0, 1000);
+  empty(mount, large);
+  ASSERT_EQ(mount.server().trimmer().trim_all().status, Status::ok);
+  const std::vector<u32> chunks = mount.server().grower().chunks_on(3);
+  ASSERT_FALSE(chunks.empty());
+  mount.server().empty_chunks(chunks, [](const server::RelocationProgress&) { return true; });
+  ASSERT_EQ(mount.server().trimmer().trim_all().status, Status::ok);
+  ASSERT_NO_THROW(mount.server().grower().erase_chunks(chunks));
+  ASSERT_TRUE(mount.server().grower().chunks_on(3).empty());
+  ASSERT_NO_THROW(mount.server().grower().remove_device(3));
+  mount.server().grower().add_chunks(~u64{0});
+  EXPECT_TRUE(has_blocks(mount.files(), kept, 20, 0));
+  const u64 room = fill_file(mount.files(), large, 0, 7000);
+  EXPECT_TRUE(has_blocks(mount.files(), large, room, 7000));
+  EXPECT_TRUE(mount.stop());
+  EXPECT_EQ(find_problems(paths_), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Profiles, Trim, ::testing::Values("single", "raid0", "raid1", "raid5"));
+INSTANTIATE_TEST_SUITE_P(Profiles, TrimAndShrink, ::testing::Values("single", "raid1"));
+
+// A store into a hole of a full tmpfs would end the process: who wants the space is told that there is none.
+TEST(TrimOnAFullMedium, IsAnAnswer) {
+  const GrowthFolder folder;
+  const std::string small = folder / "small";
+  std::filesystem::create_directory(small);
+  if (::mount("gpu4fs-test", small.c_str(), "tmpfs", 0, "size=160m") != 0) GTEST_SKIP() << "a tmpfs cannot be mounted here";
+  {
+    server::MakePoolOptions make;
+    make.device_paths = {small + "/device"};
+    make.size_bytes = 128 * mega;
+    make.chunk_size_bytes = 16 * mega;
+    server::make_pool(make);
+    GrowthMount mount(make.device_paths);
+    const u64 kept = make_file(mount.files(), "kept");
+    ASSERT_EQ(write_block(mount.files(), kept, 0, 1), Status::ok);
+    const u64 large = make_file(mount.files(), "large");
+    const u64 room = fill_file(mount.files(), large, 0, 1000);
+    EXPECT_EQ(mount.files().simple(format::Opcode::truncate, large, 0).status, Status::ok);
+    ASSERT_EQ(mount.server().trimmer().trim_all().status, Status::ok);
+    // Somebody else takes what was given back.
+    const std::vector<char> bytes(mega, 'x');
+    {
+      std::ofstream other(small + "/other", std::ios::binary);
+      while (other.write(bytes.data(), static_cast<std::streamsize>(bytes.size())).flush()) {
+      }
+    }
+    const u64 left = fill_file(mount.files(), large, 0, 2000);
+    EXPECT_LT(left, room / 2);
+    EXPECT_TRUE(has_blocks(mount.files(), large, left, 2000));
+    EXPECT_TRUE(has_blocks(mount.files(), kept, 1, 1));
+    std::filesystem::remove(small + "/other");
+    EXPECT_EQ(mount.files().simple(format::Opcode::truncate, large, 0).status, Status::ok);
+    EXPECT_EQ(fill_file(mount.files(), large, 0, 3000), room);
+    EXPECT_TRUE(mount.stop());
+    EXPECT_EQ(find_problems(make.device_paths), "");
+  }
+  ::umount2(small.c_str(), MNT_DETACH);
+}
+
+}  // namespace
+}  // namespace gpu4fs::test::trim_test
