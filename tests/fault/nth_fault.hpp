@@ -5,7 +5,6 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -95,10 +94,7 @@ inline std::vector<TriedOperation> tried_operations(CrashPool& pool, const Posix
     if (taker.taken.size() == 1) list.push_back({step.name, {}, taker.taken.front()});
   };
   for (const NamedStep& step : name_steps()) take(step);
-  for (const NamedStep& step : content_steps()) {
-    // What zeroing beyond the end leaves where no page is to be had is more than a mixture of pages.
-    if (std::string_view(step.name) != "zero_grow") take(step);
-  }
+  for (const NamedStep& step : content_steps()) take(step);
   const auto& entries = model.nodes.at(PosixModel::root).entries;
   const u64 small = entries.at("a");
   const u64 large = entries.at("h");

@@ -6,6 +6,9 @@
 //
 // Zeroing a range needs pages for the new blocks while the old ones are still the file's. Where there are none, the
 // range becomes a hole first, in commits of its own, and gets its blocks when the pages are free.
+//
+// Before the first commit that is smaller than it could be for want of pages, the command looks whether all of them can
+// be had. So one that can only end with ENOSPC changes nothing, unless others take the pages meanwhile.
 #pragma once
 
 #include "engine/allocation_mode.hpp"
@@ -21,6 +24,7 @@ struct AllocateRound {
   u64 first;     // pages that hold these bytes
   u64 page_end;
   u32 is_part;   // others follow, and change the size
+  u32 is_short;  // a part for want of pages
   u32 fresh_first;  // c.extents[fresh_first, + fresh_count): unwritten blocks
   u32 fresh_count;
   ZeroPlan head;  // pages of which only a part is in the range
@@ -30,6 +34,10 @@ struct AllocateRound {
 };
 
 GPU4FS_FN inline bool zeroes(const CommandState& c) { return (c.command.mode & fallocate_zero_range) != 0; }
+// Bits of command.aux.
+inline constexpr u64 allocate_made_room = 1;  // the range is a hole
+inline constexpr u64 allocate_saw_room = 2;   // there were enough pages for all of it
+GPU4FS_FN inline bool has_seen(const CommandState& c, u64 bit) { return (c.command.aux & bit) != 0; }
 GPU4FS_FN inline bool replays_allocation(const CommandState& c) {
   return is_replay(c) && (c.operation.replay->opcode == format::LogOpcode::fallocate ||
                           c.operation.replay->opcode == format::LogOpcode::allocate);
@@ -196,10 +204,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status allocate_blocks(Group g, Engine& engine, Comman
     const Allocated allocated =
         allocate_extents(g, engine, c, ref, static_cast<u32>(page - round.first), page, static_cast<u32>(wanted), true,
                          extent_max);
-    if (allocated.status == Status::no_space && page > round.first) break;
-    GPU4FS_TRY(allocated.status);
+    const bool has_none = allocated.status == Status::no_space && page > round.first;
+    if (!has_none) GPU4FS_TRY(allocated.status);
     page += allocated.page_count;
-    if (allocated.page_count < wanted) break;
+    if (allocated.page_count < wanted) {
+      round.is_short = serial(g, [&] { return c.extent_count < extent_max ? 1u : 0u; });
+      break;
+    }
   }
   round.fresh_count = serial(g, [&] { return c.extent_count; }) - round.fresh_first;
   if (page < round.page_end) {
@@ -249,6 +260,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_tail(Group g, Engine& engine, CommandState
   --round.page_end;
   round.end = round.page_end * page_size;
   round.is_part = 1;
+  round.is_short = 1;
   return Status::ok;
 }
 
@@ -289,8 +301,10 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status try_allocate(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                               AllocateRound& round) {
   fs::FileSystem& fs = engine.fs;
-  serial(g, [&] { c.operation.may_use_emergency = is_replay(c) ? 1 : 0; });
+  // What has made room gives back as many pages as it takes, one checkpoint later.
+  serial(g, [&] { c.operation.may_use_emergency = is_replay(c) ? 1 : has_seen(c, allocate_made_room) ? 2 : 0; });
   GPU4FS_TRY(plan_allocation(g, engine, c, ref, round));
+  if (round.is_short != 0 && serial(g, [&] { return c.command.aux == 0; })) return Status::no_space;
   GPU4FS_TRY(find_capability(g, engine, c, ref, &round.capability));
   const ZeroPlan& head = round.head;
   const ZeroPlan& tail = round.tail;
@@ -334,6 +348,36 @@ GPU4FS_FN GPU4FS_NOINLINE Status go_on_with(Group g, Engine& engine, CommandStat
   return end_round(g, engine, c);
 }
 
+// Ends with no_space if the holes of the range need more pages than there will be. What is not a hole is unwritten already,
+// or gives back the pages that it takes, save those at the ends, which go on to hold data.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status look_for_room(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 begin,
+                                               u64 end) {
+  constexpr u32 look_up_max = 1024;
+  const u64 stop = divide_up(end, page_size);
+  const u64 whole_first = divide_up(begin, page_size);
+  const u64 whole_stop = end / page_size;
+  u64 wanted = 0;
+  u64 page = begin / page_size;
+  for (u32 i = 0; i < look_up_max && page < stop; ++i) {
+    fs::MapRun run{};
+    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, page, stop - page, &run));
+    if (run.kind == fs::MapKind::hole) wanted += run.page_count;
+    if (run.kind == fs::MapKind::data && zeroes(c)) {
+      const bool has_head = page < whole_first;
+      const bool has_tail = page + run.page_count > whole_stop && !(has_head && run.page_count == 1);
+      wanted += (has_head ? 1 : 0) + (has_tail ? 1 : 0);
+    }
+    page += run.page_count;
+  }
+  return serial(g, [&] {
+    const u32 page_class = fs::effective_profile(engine.fs, ref.inode->profile) - 1;
+    if (wanted > fs::pages_to_come(engine.fs, c.operation, page_class)) return Status::no_space;
+    c.command.aux |= allocate_saw_room;
+    return Status::ok;
+  });
+}
+
 // There are no pages to zero the range with: it becomes a hole, once a command. A checkpoint frees its pages, which
 // the next attempt to allocate waits for.
 template <class Group>
@@ -342,7 +386,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status make_room(Group g, Engine& engine, CommandState
   u64 left = 0;
   GPU4FS_TRY(punch_once(g, engine, c, ref, begin, end, &left));
   serial(g, [&] {
-    if (left == begin) c.command.aux = 1;
+    if (left == begin) c.command.aux |= allocate_made_room;
   });
   leave_gate(g, engine, c);
   return end_round(g, engine, c);
@@ -371,15 +415,21 @@ GPU4FS_FN GPU4FS_NOINLINE Status run_allocate(Group g, Engine& engine, CommandSt
   round.begin = begin;
   round.end = end;
   const Status status = allocate_once(g, engine, c, ref, round);
-  const bool may_make_room = zeroes(c) && !is_replay(c) && serial(g, [&] { return c.command.aux == 0; });
-  if (status == Status::no_space && may_make_room) return make_room(g, engine, c, ref, begin, end);
+  if (status == Status::no_space && !is_replay(c)) {
+    const u64 seen = serial(g, [&] { return c.command.aux; });
+    if (seen == 0) {
+      GPU4FS_TRY(look_for_room(g, engine, c, ref, begin, end));
+      return end_round(g, engine, c);
+    }
+    if (zeroes(c) && (seen & allocate_made_room) == 0) return make_room(g, engine, c, ref, begin, end);
+  }
   GPU4FS_TRY(status);
   return round.is_part == 0 || is_replay(c) ? Status::ok : go_on_with(g, engine, c, round.end, end);
 }
 
 }  // namespace detail
 
-// mode: FALLOC_FL_*; not_supported for collapse, insert and unshare. A failure may leave a part allocated.
+// mode: FALLOC_FL_*; not_supported for collapse, insert and unshare. A failure may leave a part done: see above.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_fallocate(Group g, Engine& engine, CommandState& c) {
   if (!is_known_allocation(c.command.mode)) return Step::fail(Status::not_supported);

@@ -188,6 +188,19 @@ GPU4FS_FN GPU4FS_NOINLINE inline void return_promise(FileSystem& fs, u32 page_cl
 
 }  // namespace detail
 
+// Pages of the class that the command, which has none of it, can be promised in the end: what there is, what the next
+// checkpoint gives back, and what can be made. Without those that are kept back, and without closed ones.
+GPU4FS_FN GPU4FS_NOINLINE inline u64 pages_to_come(const FileSystem& fs, const Operation& op, u32 page_class) {
+  const ClassRoom room = room_of(fs, page_class);
+  const u64 growable = load<Order::relaxed, Scope::engine>(&fs.counters[page_class].growable);
+  const bool was_refused = (op.refused_classes >> page_class & 1) != 0;
+  u64 pages = room.available - room.closed;
+  if (was_refused) pages -= minimum(pages, growable);
+  // The places of dirty pages; room_of() has the freed ones.
+  if (page_class == fs.space.metadata_class) pages += load<Order::relaxed, Scope::engine>(&fs.pages.dirty_replacing);
+  return pages;
+}
+
 // Promises `page_count` more pages of profile op.profile to the command. Status:
 //   no_space                what is free, less what is kept back for commands that free space, does not suffice;
 //                           op.others_may_help: with what others have been promised it would
