@@ -13,6 +13,7 @@
 #include "format/log_format.hpp"
 #include "raid/levels/levels.hpp"
 #include "server/chunk_area.hpp"
+#include "server/chunk_reach.hpp"
 #include "server/chunk_tree/tree_store.hpp"
 #include "server/pool_checksum.hpp"
 #include "server/pool_error.hpp"
