@@ -19,6 +19,7 @@ namespace gpu4fs::format {
 enum class LogContent : std::uint8_t {
   filler,      // nothing
   plain,       // the command's fields
+  renaming,    // the command's fields; number: of the whiteout, if the mask has one
   creation,    // number, mode, device; mask: the mode that was asked for
   bytes,       // size: data_length
   extents,     // pages that hold data; offset, size
@@ -53,8 +54,9 @@ enum class Replays : std::uint8_t {
   X(7, unlink, unlink, plain, once)                                                                        \
   /* the same for an empty directory */                                                                    \
   X(8, rmdir, rmdir, plain, once)                                                                          \
-  /* the name in directory `inode` becomes the second name in `second_inode`; mask: RENAME_* */            \
-  X(9, rename, rename, plain, once)                                                                        \
+  /* the name in directory `inode` becomes the second name in `second_inode`; mask: RENAME_*; number: of   \
+     the whiteout that the first one names then */                                                         \
+  X(9, rename, rename, renaming, once)                                                                     \
   /* data to byte `offset` of the file */                                                                  \
   X(10, write_bytes, write, bytes, twice)                                                                  \
   /* bytes [offset, offset + size) of the file lie in the extents, whole pages from that of `offset` on */ \
@@ -110,6 +112,9 @@ constexpr const LogRow* find_log_row(LogOpcode opcode) {
   }
   return nullptr;
 }
+
+// In the mask of a rename: RENAME_WHITEOUT of Linux.
+inline constexpr unsigned rename_whiteout = 4;
 
 constexpr bool names_pages(LogContent content) {
   return content == LogContent::extents || content == LogContent::unwritten || content == LogContent::allocation;

@@ -65,7 +65,7 @@ class NameWalk {
         done = client_.get_attribute(here, "user." + first, &found);
         break;
       default:
-        done = remove(client_.rename(here, first, there, second, static_cast<u32>(random_() % 3)));
+        done = remove(client_.rename(here, first, there, second, rename_flags()));
     }
     std::string name = "kind " + std::to_string(kind) + " " + status_name(done.status);
     if (reclaim_status_ != Status::ok) name += std::string(", reclaim ") + status_name(reclaim_status_);
@@ -90,6 +90,10 @@ class NameWalk {
   }
 
  private:
+  u32 rename_flags() {
+    constexpr u32 flags[] = {0, 1, 2, 4, 5};
+    return flags[random_() % 5];
+  }
   u64 any_directory() { return directories_[random_() % directories_.size()]; }
   std::string any_name() {
     const char letter = static_cast<char>('a' + random_() % 6);

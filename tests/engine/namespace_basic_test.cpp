@@ -231,6 +231,33 @@ TEST_F(NamespaceBasic, TimesChangeAsPosixWants) {
   EXPECT_EQ(moved(), "-- -- -- ");
 }
 
+TEST_F(NamespaceBasic, AWhiteoutTakesTheOldName) {
+  constexpr u32 whiteout = 4;
+  client_.uid = 1001;
+  client_.gid = 2001;
+  const u64 a = made(client_.mkdir(root, "a"));
+  const u64 file = made(client_.create(root, "file", 0644));
+  const u64 target = made(client_.create(a, "target", 0644));
+  EXPECT_EQ(made(client_.rename(root, "file", a, "target", whiteout)), target);
+  const format::AttributeRecord made_here = client_.attributes();
+  EXPECT_EQ(made_here.mode, 0020000u);
+  EXPECT_EQ(made_here.device, 0u);
+  EXPECT_EQ(made_here.link_count, 1u);
+  EXPECT_EQ(made_here.uid, 1001u);
+  EXPECT_EQ(made_here.gid, 2001u);
+  EXPECT_EQ(made(client_.lookup(root, "file")), made_here.inode);
+  EXPECT_EQ(made(client_.lookup(a, "target")), file);
+  EXPECT_EQ(attributes(root).link_count, 3u);
+  made(client_.rename(root, "a", root, "b", whiteout));
+  EXPECT_EQ(client_.attributes().mode, 0020000u);
+  EXPECT_EQ(attributes(root).link_count, 3u);
+  EXPECT_EQ(client_.rename(root, "b", root, "file", whiteout | 2).status, Status::invalid_argument);
+  EXPECT_EQ(client_.rename(root, "b", root, "file", whiteout | 1).status, Status::exists);
+  EXPECT_EQ(made(client_.unlink(root, "file")), made_here.inode);
+  EXPECT_EQ(made(client_.reclaim(target)), 1u);
+  EXPECT_EQ(engine_.engine().fs.had_error, 0u);
+}
+
 TEST_F(NamespaceBasic, AccessTimesAreRelative) {
   const u64 a = made(client_.mkdir(root, "a"));
   const auto read_directory = [&] {

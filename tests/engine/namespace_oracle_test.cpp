@@ -110,7 +110,8 @@ class NamespaceOracle : public ::testing::TestWithParam<u32> {
     const Place to = any_place();
     const std::string name = any_name();
     const std::string second = any_name();
-    const u32 flags = random_() % 2 == 0 ? 0 : 1 + static_cast<u32>(random_() % 2);
+    constexpr u32 some_flags[] = {1, 2, 4, 4, 5, 6};
+    const u32 flags = random_() % 2 == 0 ? 0 : some_flags[random_() % 6];
     const ring::Completion done = client_.rename(from.inode, name, to.inode, second, flags);
     compare("rename", done.status, rename_at(from.descriptor, name, to.descriptor, second, flags));
     if (done.status == Status::ok && done.result != 0) forget(done.result);

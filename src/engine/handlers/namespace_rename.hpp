@@ -1,4 +1,4 @@
-// Handler of rename: plain, RENAME_NOREPLACE, RENAME_EXCHANGE.
+// Handler of rename: plain, RENAME_NOREPLACE, RENAME_EXCHANGE, RENAME_WHITEOUT.
 //
 // Locks. Between two directories the rename lock comes first: while it is held no directory changes
 // its parent, so the ancestors of both directories can be read without their locks, which gives the
@@ -9,11 +9,13 @@
 #pragma once
 
 #include "engine/handlers/namespace_remove.hpp"
+#include "engine/handlers/namespace_whiteout.hpp"
 
 namespace gpu4fs::engine {
 
 inline constexpr u32 rename_no_replace = 1;  // RENAME_NOREPLACE
 inline constexpr u32 rename_exchange = 2;    // RENAME_EXCHANGE
+inline constexpr u32 rename_whiteout = format::rename_whiteout;
 
 namespace detail {
 
@@ -26,6 +28,7 @@ struct RenameState {
   fs::FoundName from;
   fs::FoundName to;
   fs::InsertPlan plan;  // without a target
+  u64 whiteout;         // inode number, 0: there is none
   bool has_target;
   bool same_directory;
 };
@@ -198,6 +201,16 @@ GPU4FS_FN inline void move_directory(fs::InodeRef moved, fs::InodeRef from, fs::
   to.inode->link_count += 1;
 }
 
+// Gate: the old name goes, or names the whiteout. That moves no slot, so a plan for the new name stays valid.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void commit_old_name(Group g, Engine& engine, CommandState& c, const RenameState& state) {
+  if (state.whiteout == 0) return fs::directory_commit_remove(g, engine.fs, c.operation, state.from_dir, state.from);
+  const fs::InodeRef whiteout = commit_whiteout(g, engine, c, state.from_dir, state.whiteout);
+  fs::directory_commit_replace(g, engine.fs, c.operation, state.from_dir, state.from, whiteout.number,
+                               fs::entry_type(fs::mode_character_device));
+  put_attributes(g, engine, c, whiteout);
+}
+
 // Gate: the names.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void commit_rename_names(Group g, Engine& engine, CommandState& c,
@@ -213,9 +226,9 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_rename_names(Group g, Engine& engine, Comm
     // Replacing moves no slot, so the source's place stays valid.
     fs::directory_commit_replace(g, fs, op, state.to_dir, state.to, state.from.inode,
                                  state.from.type);
-    fs::directory_commit_remove(g, fs, op, state.from_dir, state.from);
+    commit_old_name(g, engine, c, state);
   } else {
-    fs::directory_commit_remove(g, fs, op, state.from_dir, state.from);
+    commit_old_name(g, engine, c, state);
     const fs::HashedName name = hash_name(g, engine, second_name(c));
     fs::directory_commit_insert(g, fs, op, state.to_dir, state.plan, name, state.from.inode,
                                 state.from.type, c.buffer);
@@ -258,8 +271,8 @@ GPU4FS_FN GPU4FS_NOINLINE bool commit_rename_inodes(Group g, Engine& engine, Com
 template <class Group>
 GPU4FS_FN Status check_rename_command(Group g, const CommandState& c) {
   const u32 flags = c.command.mask;
-  if ((flags & ~(rename_no_replace | rename_exchange)) != 0) return Status::invalid_argument;
-  if (flags == (rename_no_replace | rename_exchange)) return Status::invalid_argument;
+  if ((flags & ~(rename_no_replace | rename_exchange | rename_whiteout)) != 0) return Status::invalid_argument;
+  if ((flags & rename_exchange) != 0 && flags != rename_exchange) return Status::invalid_argument;
   GPU4FS_TRY(check_name(g, first_name(c)));
   GPU4FS_TRY(check_name(g, second_name(c)));
   if (is_dots(first_name(c))) return Status::busy;
@@ -286,8 +299,11 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rename(Group g, Engine& engine, CommandState
   const bool exchanges = (c.command.mask & rename_exchange) != 0;
   if (state.has_target && !exchanges)
     GPU4FS_STEP_TRY(fs::prepare_orphan(g, fs, op, state.target.number));
+  const bool leaves_whiteout = (c.command.mask & rename_whiteout) != 0;
+  if (leaves_whiteout) GPU4FS_STEP_TRY(detail::prepare_whiteout(g, engine, c, &state.whiteout));
   const u32 touched = 2 + state.plan.touched_pages;
-  GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, op, 5, touched, state.plan.new_pages));
+  const u32 inodes = 5 + (leaves_whiteout ? detail::whiteout_inodes : 0);
+  GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, op, inodes, touched, state.plan.new_pages));
   GPU4FS_STEP_TRY(reserve_record(g, engine, c));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
   detail::commit_rename_names(g, engine, c, state);
@@ -296,8 +312,9 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rename(Group g, Engine& engine, CommandState
   format::LogRecord record = record_of(c, format::LogOpcode::rename);
   record.second_inode = c.command.second_inode;
   record.mask = c.command.mask;
+  record.number = state.whiteout;
   append_record(g, engine, c, record);
-  put_attributes(g, engine, c, state.source);
+  if (!leaves_whiteout) put_attributes(g, engine, c, state.source);
   return Step::complete(lost ? state.target.number : 0);
 }
 

@@ -98,11 +98,16 @@ void look_behind(std::vector<LogArea>& areas, u64 seed, LogScan& scan) {
 
 constexpr u32 mode_type_mask = 0170000;
 
+// Of a new inode.
+std::string find_number_problem(const LogRecord& record) {
+  const bool fits = record.number >= format::inode_number_first_free && record.number < fs::inode_number_max;
+  return fits ? "" : fmt::format("inode number {}", record.number);
+}
+
 // Of records that make an inode.
 std::string find_creation_problem(const LogRecord& record) {
-  if (record.number < format::inode_number_first_free || record.number >= fs::inode_number_max) {
-    return fmt::format("inode number {}", record.number);
-  }
+  std::string problem = find_number_problem(record);
+  if (!problem.empty()) return problem;
   const u32 type = record.mode & mode_type_mask;
   if (type != (record.mask & mode_type_mask)) return "two types of one inode";
   const bool fits = record.opcode == LogOpcode::mkdir     ? type == S_IFDIR
@@ -176,6 +181,8 @@ std::string find_argument_problem(const LogRecord& record, const format::LogReco
   switch (row->content) {
     case LogContent::creation:
       return find_creation_problem(record);
+    case LogContent::renaming:
+      return (record.mask & format::rename_whiteout) != 0 ? find_number_problem(record) : "";
     case LogContent::extents:
     case LogContent::unwritten:
       return find_extent_problem(record, layout);

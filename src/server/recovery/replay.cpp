@@ -55,6 +55,7 @@ void set_arguments(const LogRecord& record, LogContent content, format::Command&
       break;
     case LogContent::filler:
     case LogContent::plain:
+    case LogContent::renaming:
     case LogContent::attributes:
     case LogContent::row:
       break;

@@ -1,0 +1,34 @@
+// What RENAME_WHITEOUT leaves in the old name's place: a character device 0/0. Overlay file systems read it as "the name
+// that lies below is gone"; it appears in the commit of the rename, so that there is no moment without either.
+#pragma once
+
+#include "engine/handlers/namespace_create.hpp"
+
+namespace gpu4fs::engine::detail {
+
+// The last that a rename locks: nobody who holds a number that is only claimed waits for another lock. Then what
+// reserve_metadata is asked for includes whiteout_inodes.
+inline constexpr u32 whiteout_inodes = 2;
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status prepare_whiteout(Group g, Engine& engine, CommandState& c, u64* number) {
+  GPU4FS_TRY(fs::claim_inode(g, engine.fs, c.operation, number));
+  GPU4FS_TRY(lock_claimed_inode(g, engine, c, *number));
+  return fs::prepare_new_inode(g, engine.fs, c.operation, *number);
+}
+
+// Gate: the inode; its name is the caller's to give.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE fs::InodeRef commit_whiteout(Group g, Engine& engine, CommandState& c,
+                                                       const fs::InodeRef& dir, u64 number) {
+  fs::NewInode values{};
+  values.mode = static_cast<u16>(fs::mode_character_device);
+  values.uid = c.command.uid;
+  values.gid = fs::inherit_owner(*dir.inode, fs::mode_character_device, c.command.gid).gid;
+  values.link_count = 1;
+  const fs::InodeRef whiteout = fs::commit_new_inode(g, engine.fs, c.operation, number, values);
+  fs::mark_inode_dirty(g, engine.fs, c.operation, whiteout);
+  return whiteout;
+}
+
+}  // namespace gpu4fs::engine::detail
