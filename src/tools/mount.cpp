@@ -56,7 +56,7 @@ void add_options(cli::CommandLine app) {
   app.option("-o,--options", line.option_lists,
                  "ro, noatime, nodiratime, relatime, strictatime, allow_other, engine=auto|cpu|cuda, "
                  "workers=N, threads=N, commit=SECONDS, cache=SIZE, readahead=KIB, direct_io, "
-                 "writeback, fast_close, sync, dirsync, errors=remount-ro|continue, norecovery, "
+                 "idmap, writeback, fast_close, sync, dirsync, errors=remount-ro|continue, norecovery, "
                  "damaged_log=refuse|drop, degraded, spare=PATH, nosuid, nodev, noexec")
       .one_value_each();
   app.flag("-F,--foreground", line.foreground, "Stay in the foreground and log to stderr");

@@ -109,6 +109,7 @@ constexpr Rule rules[] = {
     {"allow_other", false, apply_fuse<&frontend::FuseOptions::allow_other>},
     {"default_permissions", false, apply_nothing},
     {"direct_io", false, apply_fuse<&frontend::FuseOptions::direct_io>},
+    {"idmap", false, apply_fuse<&frontend::FuseOptions::idmap>},
     {"writeback", false, apply_fuse<&frontend::FuseOptions::writeback>},
     {"fast_close", false, apply_fuse<&frontend::FuseOptions::fast_close>},
     {"errors", true, apply_errors},

@@ -50,7 +50,7 @@ ssize_t write_reply(int, iovec* parts, int count, void*) {
   if (!worker.answering_init || count < 2) return ::writev(worker.device, parts, count);
   worker.answering_init = false;
   extend_init_reply(worker.receive_buffer(), parts[1].iov_base, parts[1].iov_len,
-                    worker.shared().options.direct_io);
+                    worker.shared().options);
   const ssize_t written = ::writev(worker.device, parts, count);
   set_readahead(worker.shared());
   return written;
@@ -64,7 +64,8 @@ void init(void* user, fuse_conn_info* connection) {
   constexpr unsigned always =
       FUSE_CAP_ASYNC_READ | FUSE_CAP_DONT_MASK | FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
       FUSE_CAP_ASYNC_DIO | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_POSIX_ACL | FUSE_CAP_CACHE_SYMLINKS |
-      FUSE_CAP_NO_OPENDIR_SUPPORT | FUSE_CAP_EXPLICIT_INVAL_DATA;
+      FUSE_CAP_NO_OPENDIR_SUPPORT | FUSE_CAP_EXPLICIT_INVAL_DATA | FUSE_CAP_EXPORT_SUPPORT |
+      FUSE_CAP_IOCTL_DIR;
   unsigned wanted = always;
   if (options.writeback) wanted |= FUSE_CAP_WRITEBACK_CACHE;
   if (options.fast_close && !options.direct_io) wanted |= FUSE_CAP_NO_OPEN_SUPPORT;
@@ -86,6 +87,7 @@ fuse_lowlevel_ops make_operations() {
   add_file_operations(operations);
   add_directory_operations(operations);
   add_attribute_operations(operations);
+  add_control_operations(operations);
   return operations;
 }
 

@@ -17,7 +17,37 @@ void answer_entry(fuse_req_t request, FuseWorker& worker, format::Command& comma
   if (fuse_reply_entry(request, &entry) == -ENOENT) worker.forget(entry.ino, 1);
 }
 
+// Of a file that the kernel has no name for: it may have lost its last one, or its number may be another file's, and no
+// lock of the kernel keeps that from happening meanwhile. So it is held first, and looked at then.
+void answer_number(fuse_req_t request, FuseWorker& worker, u64 inode) {
+  worker.shared().inodes.hold(inode);
+  format::Command command = worker.command(request, Opcode::getattr, inode);
+  worker.want_attributes(command);
+  const Status status = worker.call(command).status;
+  const bool is_gone = status == Status::not_found || (status == Status::ok && worker.attributes().link_count == 0);
+  if (status != Status::ok || is_gone) {
+    reply_status(request, is_gone ? Status::stale : status);
+  } else {
+    const fuse_entry_param entry = to_entry(worker, worker.attributes());
+    if (fuse_reply_entry(request, &entry) == -ENOENT) worker.forget(entry.ino, 1);
+  }
+  worker.forget(inode, 1);
+}
+
+// For file handles (name_to_handle_at(2), NFS), with EXPORT_SUPPORT: "." of any file, ".." of a directory.
+void look_up_for_handle(fuse_req_t request, fuse_ino_t inode, bool wants_parent) {
+  FuseWorker& worker = FuseWorker::current();
+  if (!wants_parent) return answer_number(request, worker, inode);
+  format::Command command = worker.command(request, Opcode::lookup, inode);
+  worker.set_name(command, "..");
+  const client::Reply parent = worker.call(command);
+  if (parent.status == Status::ok) return answer_number(request, worker, parent.result);
+  reply_status(request, parent.status == Status::not_found ? Status::stale : parent.status);
+}
+
 void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
+  const std::string_view text = name;
+  if (text == "." || text == "..") return look_up_for_handle(request, parent, text == "..");
   FuseWorker& worker = FuseWorker::current();
   format::Command command = worker.command(request, Opcode::lookup, parent);
   worker.set_name(command, name);

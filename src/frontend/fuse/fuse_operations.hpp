@@ -17,6 +17,7 @@ void add_name_operations(fuse_lowlevel_ops& operations);
 void add_file_operations(fuse_lowlevel_ops& operations);
 void add_directory_operations(fuse_lowlevel_ops& operations);
 void add_attribute_operations(fuse_lowlevel_ops& operations);
+void add_control_operations(fuse_lowlevel_ops& operations);
 
 struct stat to_stat(const format::AttributeRecord& record);
 // The entry of what `record` describes; counts a lookup.

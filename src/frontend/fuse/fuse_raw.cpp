@@ -1,8 +1,10 @@
 // What the kernel's protocol has and libfuse 3.14 has not, spoken on the raw messages of
-// linux/fuse.h: O_TMPFILE; the capability HANDLE_KILLPRIV_V2, without which the kernel asks for
+// linux/fuse.h: O_TMPFILE; STATX; the capability HANDLE_KILLPRIV_V2, without which the kernel asks for
 // security.capability before every single write; and SETXATTR_EXT, by which the kernel says that a new access
 // control list takes the set-group-id bit.
 #include <linux/fuse.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/uio.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -36,8 +38,48 @@ fuse_attr to_raw(const format::AttributeRecord& record) {
   return raw;
 }
 
-// FUSE_DIRECT_IO_ALLOW_MMAP of protocol 7.39, in the upper half of the flags.
+// In the upper half of the flags: FUSE_DIRECT_IO_ALLOW_MMAP of protocol 7.39, FUSE_ALLOW_IDMAP of 7.40.
 constexpr u32 direct_io_allow_mmap = u32{1} << (36 - 32);
+constexpr u32 allow_idmap = u32{1} << (40 - 32);
+
+// FUSE_STATX of protocol 7.39, which asks for the time of birth.
+constexpr u32 opcode_statx = 52;
+
+struct StatxTime {
+  i64 seconds;
+  u32 nanoseconds;
+  i32 reserved;
+};
+
+struct StatxReply {
+  fuse_out_header head;
+  u64 attr_valid;
+  u32 attr_valid_nsec;
+  u32 flags;
+  u64 spare[2];
+  u32 mask;  // struct fuse_statx
+  u32 blksize;
+  u64 attributes;
+  u32 nlink;
+  u32 uid;
+  u32 gid;
+  u16 mode;
+  u16 spare0;
+  u64 ino;
+  u64 size;
+  u64 blocks;
+  u64 attributes_mask;
+  StatxTime atime;
+  StatxTime btime;
+  StatxTime ctime;
+  StatxTime mtime;
+  u32 rdev_major;
+  u32 rdev_minor;
+  u32 dev_major;
+  u32 dev_minor;
+  u64 spare2[14];
+};
+static_assert(sizeof(StatxReply) == sizeof(fuse_out_header) + 32 + 256);
 
 struct CreateReply {
   fuse_out_header head;
@@ -81,6 +123,34 @@ void answer_tmpfile(FuseWorker& worker, const fuse_in_header& head, const fuse_c
     worker.close_file(answer.open.fh);
     worker.forget(record.inode, 1);
   }
+}
+
+void answer_statx(FuseWorker& worker, const fuse_in_header& head) {
+  format::Command command = worker.command(nullptr, format::Opcode::getattr, head.nodeid);
+  worker.want_attributes(command);
+  const Status status = worker.call(command).status;
+  if (status != Status::ok) return answer_error(worker, head.unique, answered_errno(status));
+  const format::AttributeRecord& record = worker.attributes();
+  StatxReply answer{};
+  answer.head = {sizeof(answer), 0, head.unique};
+  answer.attr_valid = static_cast<u64>(attribute_timeout_s(record));
+  answer.mask = STATX_BASIC_STATS | STATX_BTIME;
+  answer.blksize = page_size;
+  answer.nlink = record.link_count;
+  answer.uid = record.uid;
+  answer.gid = record.gid;
+  answer.mode = static_cast<u16>(record.mode);
+  answer.ino = record.inode;
+  answer.size = record.size_bytes;
+  answer.blocks = record.blocks_512;
+  answer.atime = {record.access_seconds, record.access_nanoseconds, 0};
+  answer.btime = {record.birth_seconds, record.birth_nanoseconds, 0};
+  answer.ctime = {record.change_seconds, record.change_nanoseconds, 0};
+  answer.mtime = {record.modification_seconds, record.modification_nanoseconds, 0};
+  answer.rdev_major = major(record.device);
+  answer.rdev_minor = minor(record.device);
+  // The request may have been interrupted meanwhile; then nobody waits for the answer.
+  [[maybe_unused]] const ssize_t written = ::write(worker.device, &answer, sizeof(answer));
 }
 
 // `body` is what follows the head: fuse_setxattr_in, name, value.
@@ -131,6 +201,10 @@ bool answer_raw_request(FuseWorker& worker, const void* message, u64 length) {
   const u8* const body = static_cast<const u8*>(message) + sizeof(head);
   if (head.opcode == FUSE_SETXATTR) {
     answer_setxattr(worker, head, body, length - sizeof(head));
+    return true;
+  }
+  if (head.opcode == opcode_statx) {
+    answer_statx(worker, head);
     return true;
   }
   if (head.opcode != FUSE_TMPFILE || length < sizeof(head) + sizeof(fuse_create_in)) return false;
@@ -212,14 +286,15 @@ bool notify_names_changed(int device) {
   return ::write(device, &message, sizeof(message)) == sizeof(message);
 }
 
-void extend_init_reply(const void* request, void* reply, u64 reply_length, bool direct_io) {
+void extend_init_reply(const void* request, void* reply, u64 reply_length, const FuseOptions& options) {
   const fuse_init_in offered = offer_of(request);
   if (reply_length < offsetof(fuse_init_out, flags) + sizeof(u32)) return;
   auto* answer = static_cast<fuse_init_out*>(reply);
   answer->flags |= offered.flags & (FUSE_HANDLE_KILLPRIV_V2 | FUSE_SETXATTR_EXT);
   if ((answer->flags & FUSE_INIT_EXT) == 0 || (offered.flags & FUSE_INIT_EXT) == 0) return;
   if (reply_length < offsetof(fuse_init_out, flags2) + sizeof(u32)) return;
-  if (direct_io) answer->flags2 |= offered.flags2 & direct_io_allow_mmap;
+  if (options.direct_io) answer->flags2 |= offered.flags2 & direct_io_allow_mmap;
+  if (options.idmap) answer->flags2 |= offered.flags2 & allow_idmap;
 }
 
 }  // namespace gpu4fs::frontend

@@ -32,8 +32,8 @@ bool notify_pages_changed(int device, u64 inode, u64 offset, u64 length);
 [[nodiscard]] bool notify_names_changed(int device);
 
 // `reply` is the body of libfuse's answer to INIT. Adds HANDLE_KILLPRIV_V2 if the kernel offers it: the
-// engine clears set-id bits and security.capability itself when a file changes; and SETXATTR_EXT. With `direct_io`
-// also that files may be mapped shared nevertheless.
-void extend_init_reply(const void* request, void* reply, u64 reply_length, bool direct_io);
+// engine clears set-id bits and security.capability itself when a file changes; and SETXATTR_EXT. With the option
+// direct_io also that files may be mapped shared nevertheless, with idmap that the mount may be idmapped.
+void extend_init_reply(const void* request, void* reply, u64 reply_length, const FuseOptions& options);
 
 }  // namespace gpu4fs::frontend

@@ -14,6 +14,12 @@ void InodeTable::add_lookup(u64 inode, u32 generation) {
   entry.generation = generation;
 }
 
+void InodeTable::hold(u64 inode) {
+  Shard& shard = shard_of(inode);
+  const std::lock_guard guard(shard.mutex);
+  ++shard.entries[inode].lookups;
+}
+
 bool InodeTable::forget(u64 inode, u64 count) {
   Shard& shard = shard_of(inode);
   const std::lock_guard guard(shard.mutex);

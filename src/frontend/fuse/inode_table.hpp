@@ -22,6 +22,9 @@ class InodeTable {
   // The kernel was given an entry of this inode.
   void add_lookup(u64 inode, u32 generation = 0);
 
+  // Until a forget(inode, 1): what becomes an orphan meanwhile is not reclaimed.
+  void hold(u64 inode);
+
   // The kernel gave `count` lookups back. True: the inode is an orphan that nobody refers to any more, and
   // the caller reclaims it and then says so by reclaimed(). A count beyond what was given is clamped (a kernel's
   // mistake must not become ours).
