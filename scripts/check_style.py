@@ -33,7 +33,7 @@ CONTAINER = re.compile(
     r'(?:namespace|class|struct|union|enum|extern\s*"")(?![\w])'
 )
 CHECK = re.compile(r"\bGPU4FS_CHECK\w*\s*\(")
-ENGINE_FOLDERS = ("raid", "cache", "fs", "ring", "engine", "device")
+ENGINE_FOLDERS = ("raid", "fs", "ring", "engine", "device")
 
 
 def blank_cpp(text: str) -> str:

@@ -24,7 +24,6 @@
   X(again, EAGAIN, "No room in the queue; try again.")                                   \
   X(deadline_exceeded, ETIMEDOUT, "The command did not finish before its deadline.")     \
   X(cancelled, ECANCELED, "The command was cancelled.")                                  \
-  X(interrupted, EINTR, "The wait was interrupted.")                                     \
   /* names and files */                                                                  \
   X(not_found, ENOENT, "No such file or directory.")                                     \
   X(exists, EEXIST, "The name exists already.")                                          \
@@ -34,28 +33,21 @@
   X(name_too_long, ENAMETOOLONG, "The name or path is too long.")                        \
   X(loop, ELOOP, "Too many symbolic links.")                                             \
   X(too_many_links, EMLINK, "The file has too many links.")                              \
-  X(cross_device, EXDEV, "The two names are on different file systems.")                 \
   X(file_too_large, EFBIG, "The file would become too large.")                           \
   X(stale, ESTALE, "The handle's file no longer exists.")                                \
-  X(bad_handle, EBADF, "The file handle is not open or not open for this.")              \
   X(no_attribute, ENODATA, "No such extended attribute.")                                \
   X(attribute_range, ERANGE, "The buffer is too small for the attribute.")               \
   X(attribute_too_big, E2BIG, "The attribute or list is too big.")                       \
   X(not_a_symlink, EINVAL, "The file is not a symbolic link.")                           \
   X(would_orphan, EINVAL, "A directory cannot be moved below itself.")                   \
   X(no_such_data, ENXIO, "No data or hole beyond this offset.")                          \
-  X(text_busy, ETXTBSY, "The file is being executed.")                                   \
-  X(would_block, EWOULDBLOCK, "The lock is held by someone else.")                       \
-  X(deadlock, EDEADLK, "Waiting for the lock would deadlock.")                           \
   /* rights and limits */                                                                \
   X(permission, EPERM, "Operation not permitted.")                                       \
   X(access, EACCES, "Permission denied.")                                                \
   X(read_only, EROFS, "The file system is mounted read-only.")                           \
   X(no_space, ENOSPC, "No space left in the pool.")                                      \
   X(no_inodes, ENOSPC, "No inode number left.")                                          \
-  X(quota_exceeded, EDQUOT, "The quota is used up.")                                     \
   X(no_memory, ENOMEM, "Not enough engine memory.")                                      \
-  X(too_many_open_files, ENFILE, "The table of open files is full.")                     \
   X(too_many_sessions, EUSERS, "The table of sessions is full.")                         \
   /* arguments */                                                                        \
   X(invalid_argument, EINVAL, "Invalid argument.")                                       \
@@ -63,39 +55,27 @@
   X(bad_address, EFAULT, "The buffer lies outside the session's data area.")             \
   X(out_of_range, EINVAL, "The offset or length is out of range.")                       \
   X(unaligned, EINVAL, "The offset, length or address is not aligned.")                  \
-  X(overflow, EOVERFLOW, "The value does not fit its type.")                             \
   X(not_supported, EOPNOTSUPP, "The operation is not supported.")                        \
   X(unknown_command, ENOSYS, "The command type is unknown.")                             \
-  X(not_seekable, ESPIPE, "The file has no position.")                                   \
-  X(not_a_terminal, ENOTTY, "The control operation does not apply to this file.")        \
   /* medium */                                                                           \
   X(io_error, EIO, "Input or output error.")                                             \
   X(device_failed, EIO, "A device failed and redundancy does not cover it.")             \
-  X(device_timeout, EIO, "A device did not answer.")                                     \
   X(medium_error, EIO, "The device cannot read this range.")                             \
   X(checksum_mismatch, EIO, "The checksum does not match and no copy is good.")          \
   X(corrupt_structure, EIO, "A structure on the medium is damaged.")                     \
   X(corrupt_superblock, EIO, "No valid superblock of this pool.")                        \
   X(corrupt_log, EIO, "The operation log is damaged before its end.")                    \
-  X(unrecoverable, EIO, "More is lost than the profile can reconstruct.")                \
   X(no_device, ENXIO, "A device of the pool is missing.")                                \
   X(unsupported_feature, ENOTSUP, "The pool uses a feature this version does not know.") \
   X(wrong_pool, EINVAL, "The device belongs to another pool.")                           \
   X(wrong_version, EINVAL, "The structure's version is unknown.")                        \
   X(not_a_pool, EINVAL, "The device holds no gpu4fs pool.")                              \
   X(already_mounted, EBUSY, "The pool is mounted already.")                              \
-  X(not_mounted, ENXIO, "The pool is not mounted.")                                      \
-  X(power_lost, EIO, "The device lost power.")                                           \
-  X(log_full, EAGAIN, "The operation log is full; a checkpoint is needed.")              \
-  X(chunk_full, ENOSPC, "The chunk has no free page.")                                   \
   /* the engine itself */                                                                \
   X(engine_died, EIO, "The engine died; the pool recovers from the medium.")             \
   X(engine_stopped, ESHUTDOWN, "The engine is shutting down.")                           \
-  X(session_closed, EPIPE, "The session was closed.")                                    \
-  X(protocol_error, EPROTO, "The other side broke the protocol.")                        \
   X(upcall_failed, EIO, "The management process could not carry out a request.")         \
-  X(gpu_error, EIO, "The GPU or its driver reported an error.")                          \
-  X(internal, EIO, "An internal invariant does not hold.")
+  X(gpu_error, EIO, "The GPU or its driver reported an error.")
 
 namespace gpu4fs {
 
@@ -110,10 +90,6 @@ enum class [[nodiscard]] Status : u32{
 #define GPU4FS_STATUS_COUNT(name, parent, sentence) +1
 inline constexpr u32 status_count = 0 GPU4FS_STATUS_LIST(GPU4FS_STATUS_COUNT);
 #undef GPU4FS_STATUS_COUNT
-
-GPU4FS_FN constexpr bool is_ok(Status status) {
-  return status == Status::ok;
-}
 
 // True for the codes that mean "not finished", which must never reach a client.
 GPU4FS_FN constexpr bool is_control(Status status) {

@@ -124,12 +124,6 @@ GPU4FS_FN Status park_until_epoch(Group g, Engine& engine, CommandState& c, u64 
   return serial(g, [&] { return wait_for_epoch(engine, c, epoch); });
 }
 
-// Checkpoint: it cannot be written; restarts everybody who waits, with `status`.
-template <class Group>
-GPU4FS_FN void fail_epoch_waiters(Group g, Engine& engine, Status status) {
-  serial(g, [&] { fail_all_epoch_waiters(engine, status); });
-}
-
 // Checkpoint: `epoch` is durable; restarts who waits for it.
 template <class Group>
 GPU4FS_FN void publish_durable(Group g, Engine& engine, u64 epoch) {

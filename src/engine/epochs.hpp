@@ -143,15 +143,6 @@ GPU4FS_FN inline void publish_durable_epoch(Engine& engine, u64 epoch) {
   wake_list(engine, waiting);
 }
 
-// Everybody who waits is told that it will not happen.
-GPU4FS_FN inline void fail_all_epoch_waiters(Engine& engine, Status status) {
-  EpochQueue& epochs = engine.epochs;
-  epochs.guard.lock();
-  const u32 waiting = detail::detach_waiters(engine, any_epoch, any_epoch, status);
-  epochs.guard.unlock();
-  wake_list(engine, waiting);
-}
-
 // The checkpoint command has ended and its slot is in phase `free` again.
 GPU4FS_FN inline void checkpoint_ended(Engine& engine, Status status) {
   EpochQueue& epochs = engine.epochs;

@@ -79,13 +79,6 @@ GPU4FS_FN inline bool copy_is_readable(const LogicalSpace& space, const PageLoca
   return device_is_readable(space, page_place(space, location, copy).device);
 }
 
-// The first column with a copy of the header area that can be read.
-GPU4FS_FN inline u32 first_header_column(const LogicalSpace& space, const ChunkState& chunk) {
-  u32 column = 0;
-  while (column < chunk.redundancy && !device_is_readable(space, chunk.columns[column].device)) ++column;
-  return column;
-}
-
 // Columns of the chunk on devices of the mask.
 GPU4FS_FN inline u32 lost_column_count(const ChunkState& chunk, u64 devices) {
   if (load<Order::relaxed, Scope::engine>(&chunk.erased) != 0) return 0;

@@ -32,9 +32,6 @@ class JsonWriter {
   // Not a number becomes null.
   void add(std::string_view key, double value);
 
-  // A value that is JSON already.
-  void add_json(std::string_view key, std::string_view json) { put(key, json); }
-
   // The document so far, with a newline at the end.
   std::string text() const { return text_ + "\n"; }
 

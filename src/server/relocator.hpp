@@ -24,7 +24,6 @@ struct RelocationProgress {
   u64 page_total = 0;  // that are to move, as far as is known
   u64 moved_count = 0;
   u64 stayed_count = 0;  // pages that cannot be read anywhere
-  [[nodiscard]] u64 left_count() const { return page_total > moved_count ? page_total - moved_count : 0; }
 };
 // False: it is to end.
 using RelocationGoesOn = std::function<bool(const RelocationProgress&)>;

@@ -31,7 +31,6 @@ ring::Completion answered(ring::Completion done) {
     case Status::parked:
     case Status::again:
     case Status::busy:
-    case Status::internal:
     case Status::engine_died:
     case Status::deadline_exceeded:
       fail(status_name(done.status));

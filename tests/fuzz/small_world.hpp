@@ -29,7 +29,6 @@ inline bool is_answer(Status status) {
     case Status::again:
     case Status::busy:
     case Status::parked:
-    case Status::internal:
       return false;
     default:
       return true;

@@ -156,7 +156,7 @@ TEST(Ring, TwoThreadsExchangeEverything) {
       const format::Command command = format::decode_command(staging[0]);
       const u64* payload = reinterpret_cast<u64*>(memory.producer.data) + position % 16;
       const u64 good = command.inode == position && command.output == ~position && *payload == position;
-      write_completion(memory.engine, position, good ? Status::ok : Status::internal, position);
+      write_completion(memory.engine, position, good ? Status::ok : Status::io_error, position);
       ++position;
     }
   });

@@ -24,12 +24,4 @@ GPU4FS_FN inline u8* memory_at(const Device& device, u64 offset, u64 length) {
   return device.base + offset;
 }
 
-// The same for whole pages that will be written.
-GPU4FS_FN inline u8* writable_pages_at(const Device& device, u64 offset, u64 length) {
-  GPU4FS_CHECK_EQ(device.read_only, 0u);
-  GPU4FS_CHECK(is_aligned(offset, page_size));
-  GPU4FS_CHECK(is_aligned(length, page_size));
-  return memory_at(device, offset, length);
-}
-
 }  // namespace gpu4fs::device
