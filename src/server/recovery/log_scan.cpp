@@ -103,6 +103,7 @@ std::string find_creation_problem(const LogRecord& record) {
   if (record.number < format::inode_number_first_free || record.number >= fs::inode_number_max) {
     return fmt::format("inode number {}", record.number);
   }
+  if (record.size > ~u32{0}) return fmt::format("generation {:#x}", record.size);
   const u32 type = record.mode & mode_type_mask;
   if (type != (record.mask & mode_type_mask)) return "two types of one inode";
   const bool fits = record.opcode == LogOpcode::mkdir     ? type == S_IFDIR
