@@ -72,6 +72,7 @@ void build_page_table(Allocator& allocator, fs::PageTable& pages, const MemorySi
       allocate_zeroed<CommandLock>(allocator, u64{sizes.frame_count} * format::inodes_per_page);
   pages.dirty_list = allocate_zeroed<u32>(allocator, sizes.frame_count);
   pages.limbo_list = allocate_zeroed<u32>(allocator, sizes.frame_count);
+  pages.emptied_list = allocate_zeroed<u32>(allocator, sizes.frame_count);
   const u64 staging_bytes = u64{pages.staging_count} * page_size;
   pages.staging = static_cast<u8*>(allocator.allocate(staging_bytes, page_size));
   allocator.zero(pages.staging, staging_bytes);

@@ -57,7 +57,7 @@ struct LogRecord {
   std::uint64_t inode;
   std::uint64_t second_inode;
   std::uint64_t offset;
-  std::uint64_t size;
+  std::uint64_t size;         // of creations: the generation of the inode
   std::uint64_t device;       // dev_t of device nodes
   std::uint64_t number;       // of the inode that was made
   std::uint32_t uid;          // of the caller

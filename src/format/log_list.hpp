@@ -54,8 +54,8 @@ enum class Replays : std::uint8_t {
   X(7, unlink, unlink, plain, once)                                                                        \
   /* the same for an empty directory */                                                                    \
   X(8, rmdir, rmdir, plain, once)                                                                          \
-  /* the name in directory `inode` becomes the second name in `second_inode`; mask: RENAME_*; number: of   \
-     the whiteout that the first one names then */                                                         \
+  /* the name in directory `inode` becomes the second name in `second_inode`; mask: RENAME_*; number and   \
+     size: of the whiteout that the first one names then, and its generation */                            \
   X(9, rename, rename, renaming, once)                                                                     \
   /* data to byte `offset` of the file */                                                                  \
   X(10, write_bytes, write, bytes, twice)                                                                  \

@@ -8,8 +8,9 @@
 //    command lock (shared) and changed under it (exclusive) and inside the commit gate. Time stamps and
 //    block slots are 8-byte words changed by single stores, because a checkpoint relocates pages while
 //    readers run.
-//  - The inode file and the two bitmap files have fixed heights; their pages appear, never vanish, and
-//    are created under `grow_lock`, so that walking them needs no lock.
+//  - The inode file and the two bitmap files have fixed heights; their pages appear under `grow_lock`, and those
+//    of the inode file vanish only in a checkpoint while no step runs (fs/inode/give_back.hpp), so that walking
+//    them needs no lock.
 #pragma once
 
 #include "base/command_lock.hpp"
@@ -48,6 +49,7 @@ enum FrameBits : u32 {
   frame_referenced = 1,  // used since the eviction clock passed
   frame_has_child = 2,   // while evicting: a page below it is resident
   frame_checked = 4,     // a directory leaf that was found sound as a whole
+  frame_emptied = 8,     // of the inode file: in PageTable::emptied_list
 };
 
 // Key, link and state in 32 bytes, see PageTable.
@@ -73,6 +75,7 @@ struct alignas(32) PageTable {
   TicketLock* bucket_locks; // bucket_lock_count (a power of two)
   u32* dirty_list;          // frame indices, frame_count entries
   u32* limbo_list;          // frame_count entries: frames removed, not yet reusable
+  u32* emptied_list;        // frame_count entries: pages of the inode file whose inodes were all free at some time
   u8* staging;              // staging_count * 4096: copies taken by the snapshot
   u32* staged_frames;       // staging_count frame indices
   u64* staged_addresses;    // staging_count new addresses
@@ -86,6 +89,7 @@ struct alignas(32) PageTable {
   u32 dirty_reserved;       // dirty frames promised to commands
   u32 staged_count;
   u32 limbo_count;
+  u32 emptied_count;        // atomic
   u32 clock_hand;
 };
 
@@ -153,13 +157,15 @@ struct FileSystem {
   raid::LogicalSpace space;
   SpaceCounters counters[format::profile_max];  // by class: a format::Profile less one
   PageTable pages;
-  format::Inode inode_file;        // inode 0, live
+  format::Inode inode_file;        // inode 0, live. Its generation is the greatest that is gone with a page of the file
   format::Inode inode_file_staged; // as of the snapshot
   TicketLock grow_lock;            // creation of pages in the inode file and the bitmap files
   AllocationShard* shards;
   u32 shard_count;
   u64 inode_scan;                  // next batch of inode numbers to look at
   u64 inode_used;
+  u64 inode_pages_given_back;      // atomic: of the inode file, since the mount
+  u64 directory_pages_given_back;  // atomic
   u64 inode_used_staged;
   u64 page_used_staged;
   u64 epoch_open;                  // operations that commit now belong to it

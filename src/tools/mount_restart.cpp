@@ -52,7 +52,6 @@ std::string to_bytes(const RestartState& state) {
   json.add("pool_name", state.pool_name);
   json.add("engine", state.engine);
   json.add("restart_count", state.restart_count);
-  json.add("generation_skip", state.generation_skip);
   json.add("device", static_cast<u64>(state.device));
   json.add("is_background", state.is_background);
   json.begin_array("deaths");
@@ -78,7 +77,6 @@ RestartState restart_state_from(const std::string& bytes) {
   state.pool_name = json["pool_name"].text;
   state.engine = json["engine"].text;
   state.restart_count = static_cast<u64>(json["restart_count"].number);
-  state.generation_skip = static_cast<u32>(json["generation_skip"].number);
   state.device = static_cast<int>(json["device"].number);
   state.is_background = json["is_background"].boolean;
   for (const server::JsonValue& death : json["deaths"].elements) {

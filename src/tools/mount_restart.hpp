@@ -19,7 +19,6 @@ struct RestartState {
   std::vector<std::string> reasons;        // of each death, the last few
   std::vector<std::int64_t> times_s;       // of each death, since 1970; same count
   u64 restart_count = 0;
-  u32 generation_skip = 0;   // of the engine that died
   int device = -1;           // channel to the kernel
   bool is_background = true;
 };

@@ -100,7 +100,7 @@ u32 random_skip() {
   return 1 + random_number<u32>() % generation_skip_max;
 }
 
-server::ServerOptions resumed_options(const MountService& service, u32 generation_skip) {
+server::ServerOptions resumed_options(const MountService& service) {
   const RestartState& state = *service.resumed;
   server::ServerOptions options = service.options.server;
   // Never another one in silence.
@@ -108,8 +108,7 @@ server::ServerOptions resumed_options(const MountService& service, u32 generatio
   options.history = {static_cast<u32>(state.restart_count), state.reasons.back(), state.times_s.back()};
   options.write_errors_before = state.mount.write_errors + 1;
   options.keep_orphans = true;
-  options.recovered_generation_skip = state.generation_skip;
-  options.generation_skip = generation_skip;
+  options.generation_skip = random_skip();
   return options;
 }
 
@@ -217,9 +216,8 @@ bool serve(MountService service) {
     return serve_alive(service, *server, state, deaths);
   }
   state = *service.resumed;
-  state.generation_skip = random_skip();
   try {
-    server = open_when_free(resumed_options(service, state.generation_skip), Holder::ends, signals);
+    server = open_when_free(resumed_options(service), Holder::ends, signals);
     start();
   } catch (const std::exception& error) {
     server.reset();

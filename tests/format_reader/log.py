@@ -54,6 +54,11 @@ def row_adds_up(record: Record) -> bool:
     return fits and 0 < record.number.bit_count() < pages and record.number & ~record.second_inode == 0
 
 
+def generation_fits(record: Record) -> bool:
+    makes_inode = record.kind in ("mknod", "mkdir", "symlink", "tmpfile") or (record.kind == "rename" and record.mask & 4)
+    return not makes_inode or record.size < 1 << 32
+
+
 def up(value: int, granule: int) -> int:
     return -(-value // granule) * granule
 
@@ -104,7 +109,7 @@ class Log:
             if opcode == 1:
                 return Record(hashed + bytes(HEADER))
             record = Record(data[:length])
-            if record.kind == "row" and not row_adds_up(record):
+            if (record.kind == "row" and not row_adds_up(record)) or not generation_fits(record):
                 continue
             if record.adds_up and record.flags == 0 and record.reserved == 0 and record.durable_lsn <= lsn:
                 return record

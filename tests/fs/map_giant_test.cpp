@@ -120,6 +120,7 @@ class GiantPool {
     table.bucket_locks = memory_.array<TicketLock>(table.bucket_lock_count);
     table.dirty_list = memory_.array<u32>(table.frame_count);
     table.limbo_list = memory_.array<u32>(table.frame_count);
+    table.emptied_list = memory_.array<u32>(table.frame_count);
     for (u32 i = 0; i < table.bucket_count; ++i) table.buckets[i] = fs::no_frame;
     for (u32 i = 0; i < table.frame_count; ++i) {
       table.frames[i].next = i + 1 == table.frame_count ? fs::no_frame : i + 1;

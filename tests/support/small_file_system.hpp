@@ -29,6 +29,7 @@
 #include "format/directory_format.hpp"
 #include "format/superblock_format.hpp"
 #include "fs/inode/inode.hpp"
+#include "fs/inode/give_back.hpp"
 #include "fs/journal/checkpoint.hpp"
 #include "fs/pages/evict.hpp"
 #include "raid/logical_space_build.hpp"
@@ -331,13 +332,19 @@ class SmallFileSystem {
   }
 
   // All steps of a checkpoint in order. `after(name)` is called by the leader behind each call. The names:
-  // relocate, copy, snapshot, begin, write, chunk, superblocks, publish.
+  // give_back, relocate, copy, snapshot, begin, write, chunk, superblocks, publish.
   template <class Group, class Observer>
   Status checkpoint(Group g, Observer&& after) {
     fs::FileSystem& fs = *fs_;
     const auto report = [&](const char* name) { serial(g, [&] { after(name); }); };
-    const u32 dirty = serial(g, [&] { return fs.pages.dirty_count; });
     constexpr u32 unit = 8;  // frames a call
+    const u32 emptied = serial(g, [&] { return fs::emptied_count(fs); });
+    for (u32 first = 0; first < emptied; first += unit) {
+      fs::give_back_inode_pages(g, fs, first / unit, first, minimum(unit, emptied - first));
+      report("give_back");
+    }
+    fs::end_giving_back(g, fs);
+    const u32 dirty = serial(g, [&] { return fs.pages.dirty_count; });
     for (u32 first = 0; first < dirty; first += unit) {
       fs::relocate_frames(g, fs, first / unit, first, minimum(unit, dirty - first));
       report("relocate");
@@ -436,6 +443,7 @@ class SmallFileSystem {
     table.bucket_locks = memory_.array<TicketLock>(table.bucket_lock_count);
     table.dirty_list = memory_.array<u32>(table.frame_count);
     table.limbo_list = memory_.array<u32>(table.frame_count);
+    table.emptied_list = memory_.array<u32>(table.frame_count);
     table.staging = memory_.array<u8>(u64{table.staging_count} * page_size);
     table.staged_frames = memory_.array<u32>(table.staging_count);
     table.staged_addresses = memory_.array<u64>(table.staging_count);

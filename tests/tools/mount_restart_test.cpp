@@ -25,7 +25,6 @@ TEST(MountRestart, StateSurvives) {
   state.pool_name = "a-name";
   state.engine = "cuda";
   state.restart_count = 3;
-  state.generation_skip = 65535;
   state.device = 9;
   state.is_background = false;
   EXPECT_TRUE(note_death(state, "fault \"in\" a line\nand another", 1'700'000'000));
@@ -35,7 +34,6 @@ TEST(MountRestart, StateSurvives) {
   EXPECT_EQ(back.pool_name, "a-name");
   EXPECT_EQ(back.engine, "cuda");
   EXPECT_EQ(back.restart_count, 3u);
-  EXPECT_EQ(back.generation_skip, 65535u);
   EXPECT_EQ(back.device, 9);
   EXPECT_FALSE(back.is_background);
   EXPECT_EQ(back.reasons, state.reasons);

@@ -6,6 +6,7 @@
 #include "engine/engine.hpp"
 #include "engine/handlers/file_write_rows.hpp"
 #include "engine/handlers/sync.hpp"
+#include "fs/inode/give_back.hpp"
 #include "fs/journal/checkpoint.hpp"
 #include "fs/pages/evict.hpp"
 #include "raid/repair_pages.hpp"
@@ -15,6 +16,7 @@ namespace gpu4fs::engine {
 
 enum class CheckpointStage : u32 {
   close = 0,    // wait until no operation commits
+  give_back,    // gate closed, and no step runs: pages of the inode file that are free (fs/inode/give_back.hpp)
   relocate,     // gate closed
   copy,         // gate closed
   write,
@@ -59,6 +61,8 @@ GPU4FS_FN inline u32 checkpoint_task_count(const Engine& engine, CheckpointStage
   const fs::PageTable& pages = engine.fs.pages;
   const u32 chunk_tasks = tasks_for(raid::chunk_count_of(engine.fs.space), chunks_per_checkpoint_task);
   switch (stage) {
+    case CheckpointStage::give_back:
+      return tasks_for(fs::emptied_count(engine.fs), fs::emptied_per_task);
     case CheckpointStage::relocate:
       return tasks_for(pages.dirty_count, fs::frames_per_checkpoint_task);
     case CheckpointStage::copy:
@@ -105,7 +109,10 @@ GPU4FS_FN GPU4FS_NOINLINE void task_checkpoint(Group g, Engine& engine, CommandS
   const CheckpointStage stage = static_cast<CheckpointStage>(c.stage);
   const u32 first = task * fs::frames_per_checkpoint_task;
   Status status = Status::ok;
-  if (stage == CheckpointStage::relocate || stage == CheckpointStage::copy) {
+  if (stage == CheckpointStage::give_back) {
+    const u32 begin = task * fs::emptied_per_task;
+    fs::give_back_inode_pages(g, fs, task, begin, minimum(fs::emptied_count(fs) - begin, fs::emptied_per_task));
+  } else if (stage == CheckpointStage::relocate || stage == CheckpointStage::copy) {
     const u32 dirty = fs.pages.dirty_count;
     if (first < dirty) {
       const u32 count = minimum(dirty - first, fs::frames_per_checkpoint_task);
@@ -369,7 +376,23 @@ GPU4FS_FN Step run_checkpoint(Group g, Engine& engine, CommandState& c) {
     });
     GPU4FS_STEP_TRY(close_gate(g, engine, c));
     serial(g, [&] { fs::close_stripes(fs); });
+    set_stage(g, c, CheckpointStage::give_back);
+  }
+  if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::give_back) {
+    const bool stops = serial(g, [&] {
+      return is_closed_by(engine.step_gate, c) || fs::emptied_count(engine.fs) != 0;
+    });
+    if (stops) {
+      GPU4FS_STEP_TRY(stop_steps(g, engine, c));
+      if (!run_checkpoint_tasks(g, engine, c, CheckpointStage::give_back, &step)) return step;
+      fs::end_giving_back(g, fs);
+    }
     set_stage(g, c, CheckpointStage::relocate);
+    if (stops) {
+      // This step is outside the gate that opens here.
+      resume_steps(g, engine, c);
+      return Step::fail(Status::again);
+    }
   }
   if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::relocate) {
     if (!run_checkpoint_tasks(g, engine, c, CheckpointStage::relocate, &step)) return step;

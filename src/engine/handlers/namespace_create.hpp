@@ -84,7 +84,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_creation(Group g, Engine& engine, Comma
 // `target`: the copy of it that was committed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void record_creation(Group g, Engine& engine, CommandState& c, const CreateRequest& request,
-                                               const Creation& creation, const u8* target) {
+                                               const Creation& creation, const fs::InodeRef& child, const u8* target) {
   using format::LogOpcode;
   const bool nameless = request.link_count == 0;
   format::LogRecord record = record_of(c, nameless                          ? LogOpcode::tmpfile
@@ -92,6 +92,7 @@ GPU4FS_FN GPU4FS_NOINLINE void record_creation(Group g, Engine& engine, CommandS
                                           : request.target != nullptr      ? LogOpcode::symlink
                                                                            : LogOpcode::mknod);
   record.number = creation.number;
+  record.size = child.inode->generation;
   record.mode = creation.owner.mode;
   record.mask = request.mode;
   record.umask_bits = c.command.umask_bits;
@@ -135,7 +136,7 @@ GPU4FS_FN GPU4FS_NOINLINE fs::InodeRef commit_inode(Group g, Engine& engine, Com
   }
   fs::commit_inherited_access(g, fs, op, child, creation.inherited);
   fs::mark_inode_dirty(g, fs, op, child);
-  record_creation(g, engine, c, request, creation, destination);
+  record_creation(g, engine, c, request, creation, child, destination);
   return child;
 }
 

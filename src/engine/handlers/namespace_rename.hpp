@@ -29,6 +29,7 @@ struct RenameState {
   fs::FoundName to;
   fs::InsertPlan plan;  // without a target
   u64 whiteout;         // inode number, 0: there is none
+  u32 whiteout_generation;
   bool has_target;
   bool same_directory;
 };
@@ -203,9 +204,10 @@ GPU4FS_FN inline void move_directory(fs::InodeRef moved, fs::InodeRef from, fs::
 
 // Gate: the old name goes, or names the whiteout. That moves no slot, so a plan for the new name stays valid.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void commit_old_name(Group g, Engine& engine, CommandState& c, const RenameState& state) {
+GPU4FS_FN GPU4FS_NOINLINE void commit_old_name(Group g, Engine& engine, CommandState& c, RenameState& state) {
   if (state.whiteout == 0) return fs::directory_commit_remove(g, engine.fs, c.operation, state.from_dir, state.from);
   const fs::InodeRef whiteout = commit_whiteout(g, engine, c, state.from_dir, state.whiteout);
+  state.whiteout_generation = serial(g, [&] { return whiteout.inode->generation; });
   fs::directory_commit_replace(g, engine.fs, c.operation, state.from_dir, state.from, whiteout.number,
                                fs::entry_type(fs::mode_character_device));
   put_attributes(g, engine, c, whiteout);
@@ -213,8 +215,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_old_name(Group g, Engine& engine, CommandS
 
 // Gate: the names.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void commit_rename_names(Group g, Engine& engine, CommandState& c,
-                                                   const RenameState& state) {
+GPU4FS_FN GPU4FS_NOINLINE void commit_rename_names(Group g, Engine& engine, CommandState& c, RenameState& state) {
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
   if ((c.command.mask & rename_exchange) != 0) {
@@ -313,6 +314,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rename(Group g, Engine& engine, CommandState
   record.second_inode = c.command.second_inode;
   record.mask = c.command.mask;
   record.number = state.whiteout;
+  record.size = state.whiteout_generation;
   append_record(g, engine, c, record);
   if (!leaves_whiteout) put_attributes(g, engine, c, state.source);
   return Step::complete(lost ? state.target.number : 0);

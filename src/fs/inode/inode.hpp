@@ -6,9 +6,13 @@
 // from restart to restart; the number of one that ends without committing goes to the next that asks.
 // Orphans (inodes without a name that are still open) are the set bits of the orphan bitmap (inode 3);
 // mounting frees them.
+//
+// A number's generation grows with each use. It is kept in the free inode; if the page of the inode file is given back,
+// the generations of all numbers that have no inode go on behind the greatest one that was in it (inode 0 has it).
 #pragma once
 
 #include "format/ring_format.hpp"
+#include "fs/names/permissions.hpp"
 #include "fs/pages/change.hpp"
 
 namespace gpu4fs::fs {
@@ -311,6 +315,35 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_inode_page(Group g, FileSystem& fs, Operat
   detail::ensure_page(g, fs, op, detail::inode_file_ref(fs), number / format::inodes_per_page);
 }
 
+namespace detail {
+
+// Leader, gate. The operation's record says it again, so that replaying gives the client's handle its file back.
+GPU4FS_FN inline u32 next_generation(const FileSystem& fs, const Operation& op, const format::Inode& inode) {
+  if (op.replay != nullptr) return static_cast<u32>(op.replay->size);
+  const u32 last = inode.version == 0 ? fs.inode_file.generation : inode.generation;
+  return last + 1 + fs.generation_skip;
+}
+
+// Leader, gate: an inode of the page has become free. If it was the last one, the next checkpoint looks at the page.
+GPU4FS_FN GPU4FS_NOINLINE inline void note_emptied_page(FileSystem& fs, u32 frame) {
+  PageTable& table = fs.pages;
+  u32* const bits = &table.frames[frame].referenced;
+  // Of two that free the last two, the later one here sees both.
+  fetch_or<Order::acq_rel, Scope::engine>(bits, 0u);
+  const auto* inodes = reinterpret_cast<const format::Inode*>(page_data(fs, frame));
+  for (u32 i = 0; i < format::inodes_per_page; ++i) {
+    if (peek_mode(inodes[i]) != 0) return;
+  }
+  const u32 before = fetch_or<Order::relaxed, Scope::engine>(bits, u32{frame_emptied});
+  if ((before & frame_emptied) != 0) return;
+  table.free_lock.lock();
+  // Full of frames that have gone since: the page stays.
+  if (table.emptied_count < table.frame_count) table.emptied_list[table.emptied_count++] = frame;
+  table.free_lock.unlock();
+}
+
+}  // namespace detail
+
 // All of an inode by 8-byte stores: who does not hold its lock may look at its mode (peek_mode).
 GPU4FS_FN inline void put_inode(format::Inode* to, const format::Inode& from) {
   static_assert(sizeof(format::Inode) % 8 == 0);
@@ -334,7 +367,7 @@ GPU4FS_FN GPU4FS_NOINLINE InodeRef commit_new_inode(Group g, FileSystem& fs, Ope
     GPU4FS_CHECK_EQ(ref.inode->mode, 0);
     GPU4FS_CHECK_EQ(op.claimed_inode, number);
     op.claimed_inode = 0;
-    const u32 generation = ref.inode->generation + 1 + fs.generation_skip;
+    const u32 generation = detail::next_generation(fs, op, *ref.inode);
     format::Inode inode{};
     inode.access_time = inode.modification_time = inode.change_time = inode.birth_time = op.now;
     inode.uid = values.uid;
@@ -377,6 +410,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_free_inode(Group g, FileSystem& fs, Operat
     inode.generation = ref.inode->generation;
     put_inode(ref.inode, inode);
     detail::mark_page(fs, op, detail::inode_file_ref(fs), ref.frame);
+    detail::note_emptied_page(fs, ref.frame);
     fetch_sub<Order::relaxed, Scope::engine>(&fs.inode_used, u64{1});
   });
   // Last: from then on another command may claim the number.

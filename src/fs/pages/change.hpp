@@ -272,13 +272,53 @@ GPU4FS_FN GPU4FS_NOINLINE void remove_page(Group g, FileSystem& fs, Operation& o
     if (is_new) fetch_add<Order::relaxed, Scope::engine>(&fs.pages.dirty_replacing, 1u);
     detail::unlink_frame(fs.pages, frame);
     detail::send_to_limbo(fs.pages, frame);
-    // On a damaged medium an inode's count may be too small.
-    if (file.inode->page_count == 0) {
+    // On a damaged medium an inode's count may be too small. Of the inode file several pages go at a time.
+    if (load<Order::relaxed, Scope::engine>(&file.inode->page_count) == 0) {
       store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
     } else {
-      file.inode->page_count -= 1;
+      fetch_sub<Order::relaxed, Scope::engine>(&file.inode->page_count, u64{1});
     }
   });
+}
+
+// Gate: removes the map page of `level` over `page` of the file if it is empty, then its parents while they are.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void remove_empty_map_pages(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
+                                                      u32 level, u64 page) {
+  for (; level <= file.inode->height; ++level) {
+    const u64 index = page >> (format::slot_shift * level);
+    const u32 frame = serial(g, [&] { return detail::find_frame(fs.pages, PageKey::make(file.number, level, index)); });
+    if (frame == no_frame) return;
+    const format::BlockPointer* slots = map_slots(fs, frame);
+    bool holes = true;
+    for (u32 i = g.rank(); i < format::slots_per_block; i += Group::size()) holes = holes && load_slot(&slots[i]).is_hole();
+    if (!g.all(holes)) return;
+    remove_page(g, fs, op, file, level, index);
+  }
+}
+
+// Gate: takes levels off the map while the seven slots of the inode have room for what is below the top one. All map pages
+// on the way to page 0 are resident.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void lower_height(Group g, FileSystem& fs, Operation& op, const InodeRef& file) {
+  for (u32 height = file.inode->height; height > 0; --height) {
+    const u32 frame = serial(g, [&] { return detail::find_frame(fs.pages, PageKey::make(file.number, height, 0)); });
+    if (frame == no_frame) return;
+    const format::BlockPointer* slots = map_slots(fs, frame);
+    bool fits = true;
+    for (u32 i = format::inode_slot_count + g.rank(); i < format::slots_per_block; i += Group::size()) {
+      fits = fits && load_slot(&slots[i]).is_hole();
+    }
+    for (u32 i = 1; i < format::inode_slot_count; ++i) fits = fits && load_slot(&file.inode->slots[i]).is_hole();
+    if (!g.all(fits)) return;
+    g.sync();
+    remove_page(g, fs, op, file, height, 0);
+    serial(g, [&] {
+      // The bytes of a removed frame stay until no step runs.
+      for (u32 i = 0; i < format::inode_slot_count; ++i) store_slot(&file.inode->slots[i], load_slot(&slots[i]));
+      file.inode->height = static_cast<u8>(height - 1);
+    });
+  }
 }
 
 }  // namespace gpu4fs::fs

@@ -101,7 +101,8 @@ constexpr u32 mode_type_mask = 0170000;
 // Of a new inode.
 std::string find_number_problem(const LogRecord& record) {
   const bool fits = record.number >= format::inode_number_first_free && record.number < fs::inode_number_max;
-  return fits ? "" : fmt::format("inode number {}", record.number);
+  if (!fits) return fmt::format("inode number {}", record.number);
+  return record.size <= ~u32{0} ? "" : fmt::format("generation {:#x}", record.size);
 }
 
 // Of records that make an inode.

@@ -84,7 +84,6 @@ class Recovery {
     options.commit_interval_s = 0;
     options.control_folder.clear();
     options.purpose = ServerPurpose::recovery;
-    options.generation_skip = options_.recovered_generation_skip;
     options.write_errors_before = 0;
     server_ = std::make_unique<PoolServer>(options);
     // Between the look and now somebody else may have mounted the pool.

@@ -184,6 +184,9 @@ Inode write_own_files(RepairContext& context, const PageAddresses& inode_pages, 
   own[format::inode_number_orphan_bitmap] = own_file(context, orphan_bits, format::inode_bitmap_height);
   for (auto& [index, address] : addresses) address = write_inode_page(context, index, address, own);
   Inode inode_file = own_file(context, {}, 0);
+  // Of numbers whose inodes could not be read nobody knows the generation.
+  inode_file.generation = context.pool.superblock.inode_file.generation;
+  for (const auto& [number, inode] : context.inodes) inode_file.generation = std::max(inode_file.generation, inode.generation);
   inode_file.size_bytes = (addresses.rbegin()->first + 1) * page_size;
   build_map(context, addresses, format::inode_file_height, inode_file);
   return inode_file;

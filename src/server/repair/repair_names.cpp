@@ -63,7 +63,7 @@ class NamesRepair {
     try {
       inode.generation = read_inode(context_.old_state.reader, number).generation + 1;
     } catch (const PoolError&) {
-      inode.generation = 1;
+      inode.generation = context_.pool.superblock.inode_file.generation + 1;
     }
     return inode;
   }

@@ -1,0 +1,112 @@
+// Giving back pages of the inode file whose sixteen inodes are all free.
+//
+// A part of a checkpoint, in front of the new places for dirty pages: the commit gate is closed and no step runs, so
+// nobody has found the page, and locks that are idle stay so. A number of the page that a command has claimed does not
+// matter: the page appears again when somebody needs it.
+//
+// An inode of the page was freed in this epoch, so the page is dirty, and all above it. Taking it away therefore needs no
+// page, and a full pool can do it. Only a page that had to stay before, because of a lock, needs what is above it.
+#pragma once
+
+#include "fs/inode/inode.hpp"
+#include "fs/pages/evict.hpp"
+
+namespace gpu4fs::fs {
+
+inline constexpr u32 emptied_per_task = 64;
+
+GPU4FS_FN inline u32 emptied_count(const FileSystem& fs) {
+  return load<Order::relaxed, Scope::engine>(&fs.pages.emptied_count);
+}
+
+namespace detail {
+
+enum class EmptiedVerdict : u32 { forget, keep, give_back };
+
+// Leader.
+GPU4FS_FN GPU4FS_NOINLINE inline EmptiedVerdict judge_emptied(FileSystem& fs, Operation& op, u32 frame) {
+  const Frame& f = fs.pages.frames[frame];
+  const bool is_listed = (load<Order::relaxed, Scope::engine>(&f.referenced) & frame_emptied) != 0;
+  const bool is_inode_page = f.key.inode == format::inode_number_inode_file && f.key.level() == 0;
+  if (load<Order::relaxed, Scope::engine>(&f.state) != frame_valid || !is_listed || !is_inode_page) {
+    return EmptiedVerdict::forget;
+  }
+  const auto* inodes = reinterpret_cast<const format::Inode*>(page_data(fs, frame));
+  for (u32 i = 0; i < format::inodes_per_page; ++i) {
+    if (peek_mode(inodes[i]) != 0) return EmptiedVerdict::forget;
+  }
+  if (!locks_are_idle(fs, frame)) return EmptiedVerdict::keep;
+  const bool is_dirty = load<Order::relaxed, Scope::engine>(&f.dirty) != 0;
+  if (is_dirty || top_up_dirty(fs, op, format::inode_file_height) == Status::ok) return EmptiedVerdict::give_back;
+  return EmptiedVerdict::keep;
+}
+
+// Leader: no number of the page gets a generation again that one of them had.
+GPU4FS_FN GPU4FS_NOINLINE inline void keep_generations(FileSystem& fs, u32 frame) {
+  const auto* inodes = reinterpret_cast<const format::Inode*>(page_data(fs, frame));
+  u32 greatest = 0;
+  for (u32 i = 0; i < format::inodes_per_page; ++i) greatest = maximum(greatest, inodes[i].generation);
+  u32 known = load<Order::relaxed, Scope::engine>(&fs.inode_file.generation);
+  while (known < greatest &&
+         !compare_exchange<Order::relaxed, Scope::engine>(&fs.inode_file.generation, known, greatest)) {
+  }
+}
+
+}  // namespace detail
+
+// Task: entries [first, first + count) of PageTable::emptied_list. What stays in the list are removed frames, and pages
+// that have to be looked at again. `shard` is the operation's.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void give_back_inode_pages(Group g, FileSystem& fs, u32 shard, u32 first, u32 count) {
+  Operation op{};
+  op.shard = shard % fs.shard_count;
+  op.may_use_emergency = 1;
+  for (u32 i = first; i < first + count; ++i) {
+    const u32 frame = fs.pages.emptied_list[i];
+    const detail::EmptiedVerdict verdict = serial(g, [&] { return detail::judge_emptied(fs, op, frame); });
+    if (verdict == detail::EmptiedVerdict::keep) continue;
+    if (verdict == detail::EmptiedVerdict::forget) {
+      serial(g, [&] {
+        fetch_and<Order::relaxed, Scope::engine>(&fs.pages.frames[frame].referenced, ~u32{frame_emptied});
+        fs.pages.emptied_list[i] = no_frame;
+      });
+      continue;
+    }
+    serial(g, [&] {
+      detail::keep_generations(fs, frame);
+      fetch_add<Order::relaxed, Scope::engine>(&fs.inode_pages_given_back, u64{1});
+    });
+    remove_page(g, fs, op, detail::inode_file_ref(fs), 0, fs.pages.frames[frame].key.index());
+  }
+  serial(g, [&] { release_reservations(fs, op); });
+}
+
+// Behind all tasks: map pages of the inode file that have become empty go too, and the list has what is left to do.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void end_giving_back(Group g, FileSystem& fs) {
+  Operation op{};
+  PageTable& table = fs.pages;
+  const InodeRef inode_file = detail::inode_file_ref(fs);
+  const u32 count = serial(g, [&] { return table.emptied_count; });
+  u32 kept = 0;
+  u64 looked_at = ~u64{0};
+  for (u32 i = 0; i < count; ++i) {
+    const u32 frame = table.emptied_list[i];
+    if (frame == no_frame) continue;
+    const Frame& f = table.frames[frame];
+    const bool is_gone = serial(g, [&] { return load<Order::relaxed, Scope::engine>(&f.state) == frame_free; });
+    if (!is_gone) {
+      serial(g, [&] { table.emptied_list[kept] = frame; });
+      ++kept;
+      continue;
+    }
+    // The key of a removed frame stays until no step runs.
+    const u64 index = f.key.index();
+    if (index >> format::slot_shift == looked_at) continue;
+    looked_at = index >> format::slot_shift;
+    remove_empty_map_pages(g, fs, op, inode_file, 1, index);
+  }
+  serial(g, [&] { store<Order::relaxed, Scope::engine>(&table.emptied_count, kept); });
+}
+
+}  // namespace gpu4fs::fs
