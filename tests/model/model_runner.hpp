@@ -379,7 +379,7 @@ class ModelRunner {
     FileOperation op;
     op.opcode = format::Opcode::list_attributes;
     op.inode = number;
-    op.length = 60000;
+    op.length = 70000;
     client::Reply reply = client_->call(op);
     if (reply.status != Status::ok) return "list_attributes fails";
     const std::string listed = list_difference(op, node, reply.result);

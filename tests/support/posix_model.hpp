@@ -109,13 +109,13 @@ class PosixModel {
   // The time stamps that a success touches. Before commit().
   std::map<u64, TimeRule> times(const FileOperation& op, u64 result) const;
 
-  // The bytes that an extended attribute page needs.
-  static u64 attribute_bytes(const std::map<std::string, std::string>& attributes) {
-    u64 bytes = sizeof(format::AttributePageHeader);
-    for (const auto& [name, value] : attributes) {
-      if (name == profile_attribute) continue;  // it is in the inode
-      bytes += (sizeof(format::AttributeEntry) + name.size() + value.size() + 7) / 8 * 8;
-    }
+  static constexpr u64 attribute_value_max = 65536;
+  static constexpr u64 attribute_names_max = 65536 - 24;  // of those that are stored
+
+  // Of all names, each with a terminator.
+  static u64 attribute_names_bytes(const std::map<std::string, std::string>& attributes) {
+    u64 bytes = 0;
+    for (const auto& [name, value] : attributes) bytes += name == profile_attribute ? 0 : name.size() + 1;  // it is in the inode
     return bytes;
   }
 
@@ -253,6 +253,7 @@ inline std::set<int> PosixModel::expect_attribute(const FileOperation& op) const
   const bool exists = at != node->attributes.end();
   switch (op.opcode) {
     case Opcode::set_attribute: {
+      if (op.text.size() > attribute_value_max) return {E2BIG};
       if (op.mask == 1 && exists) return {EEXIST};
       if (op.mask == 2 && !exists) return {ENODATA};
       if (op.name == profile_attribute) {
@@ -261,7 +262,7 @@ inline std::set<int> PosixModel::expect_attribute(const FileOperation& op) const
       }
       auto attributes = node->attributes;
       attributes[op.name] = op.text;
-      return {attribute_bytes(attributes) > page_size ? ENOSPC : 0};
+      return {!exists && attribute_names_bytes(attributes) > attribute_names_max ? ENOSPC : 0};
     }
     case Opcode::get_attribute:
       if (!exists) return {ENODATA};

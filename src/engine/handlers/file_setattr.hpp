@@ -138,14 +138,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status set_attributes(Group g, Engine& engine, Command
   const bool resizes = (mask & format::set_size) != 0;
   const bool is_regular = (ref.inode->mode & fs::mode_type_mask) == fs::mode_regular;
   if (resizes) GPU4FS_TRY(check_size_change(g, engine, c, ref));
-  SizeChange change{state.record.size_bytes, sizeof(format::AttributeRecord), 0, {fs::no_frame, 0, 0, 0}};
+  SizeChange change{state.record.size_bytes, sizeof(format::AttributeRecord), 0, fs::FoundAttribute::none()};
   if ((mask & (format::set_uid | format::set_gid | format::set_size)) != 0 && is_regular) {
     GPU4FS_TRY(find_capability(g, engine, c, ref, &change.capability));
   }
   // An access control list follows the mode.
   fs::FoundAttribute list{};
   if ((mask & format::set_mode) != 0) GPU4FS_TRY(fs::prepare_mode_change(g, fs, c.operation, ref, &list));
-  change.attribute_pages = list.entry_offset != 0 ? 1 : capability_pages(change.capability);
+  change.attribute_pages = (list.entry_offset != 0 ? 1 : 0) + capability_pages(change.capability);
   if (resizes) {
     GPU4FS_TRY(truncate_to(g, engine, c, ref, change));
   } else {

@@ -95,7 +95,7 @@ GPU4FS_FN GPU4FS_NOINLINE void record_size(Group g, Engine& engine, CommandState
 struct SizeChange {
   u64 size;
   u32 record_bytes;               // of data in the record of the last commit, which the caller makes
-  u32 attribute_pages;            // 1: the page of extended attributes changes, the capability's going included
+  u32 attribute_pages;            // of extended attributes that change, the capability's going included
   fs::FoundAttribute capability;  // goes with the first commit that is not the last, else by the caller
 };
 
