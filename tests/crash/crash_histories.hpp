@@ -168,6 +168,7 @@ inline CrashHistory random_walk(u64 seed, CrashPlace place) {
     options.node_max = 25;
     options.name_count = 4;
     options.attribute_max = 40000;
+    options.flags = true;
     OperationSource source(seed, options);
     for (u32 i = 0; i < 24; ++i) {
       FileOperation op = source.next(w.model());

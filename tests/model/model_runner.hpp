@@ -280,6 +280,7 @@ class ModelRunner {
     if (a.mode != node.mode) return fmt::format("mode {:#o}, expected {:#o}", a.mode, node.mode);
     if (a.uid != node.uid || a.gid != node.gid) return fmt::format("owner {}:{}", a.uid, a.gid);
     if (a.link_count != node.link_count) return fmt::format("{} links, expected {}", a.link_count, node.link_count);
+    if (a.flags != node.flags) return fmt::format("flags {:#x}, expected {:#x}", a.flags, node.flags);
     if (a.device != node.device) return fmt::format("device {:#x}", a.device);
     if (node.is_directory() && a.parent != node.parent) return fmt::format("parent {}", a.parent);
     if (node.is_symlink() && a.size_bytes != node.target.size()) return fmt::format("size {}", a.size_bytes);

@@ -19,6 +19,7 @@ struct SourceOptions {
   u32 name_count = 7;              // different names in a directory, and as many long ones
   u32 directory_max = 1000;        // of these more are not made
   u32 make_percent = 24;           // how often something is made
+  bool flags = false;              // inodes become immutable and append-only for a while
   u64 attribute_max = 65537;       // bytes of the greatest attribute, and one more
   std::vector<std::string> profiles;  // that files may ask for; none: nobody does
 };
@@ -45,12 +46,14 @@ class OperationSource {
     files_.clear();
     links_.clear();
     orphans_.clear();
+    flagged_.clear();
     for (const auto& [number, node] : model.nodes) {
       numbers_.push_back(number);
       if (node.is_directory()) directories_.push_back(number);
       if (node.is_regular()) files_.push_back(number);
       if (node.is_symlink()) links_.push_back(number);
       if (node.link_count == 0) orphans_.push_back(number);
+      if (node.is_flagged()) flagged_.push_back(number);
     }
     FileOperation op;
     op.uid = below(3) == 0 ? 1000 : 0;
@@ -308,6 +311,16 @@ class OperationSource {
                          format::set_access_time_now | format::set_modification_time_now, format::set_size,
                          format::set_size | format::set_mode, 0};
     op.mask = masks[below(10)];
+    if (!options_.flags || below(3) != 0) return;
+    op.mask = format::set_flags;
+    // Mostly those that are there go.
+    const u32 flags[] = {0, 0, 0, 0, format::inode_flag_no_dump, format::inode_flag_append_only,
+                         format::inode_flag_immutable, format::inode_flag_append_only | format::inode_flag_no_dump};
+    op.attributes.flags = flags[below(8)];
+    for (const u64 number : flagged_) {
+      if (below(2) == 0) op.inode = number;
+    }
+    if (op.inode == PosixModel::root) op.attributes.flags = 0;  // nothing could be made any more
   }
 
   Sequence random_;
@@ -317,6 +330,7 @@ class OperationSource {
   std::vector<u64> files_;
   std::vector<u64> links_;
   std::vector<u64> orphans_;
+  std::vector<u64> flagged_;
 };
 
 inline std::string to_text(const FileOperation& op) {

@@ -210,6 +210,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_truncate(Group g, Engine& engine, CommandState& c) {
   fs::InodeRef ref{};
   Status status = detail::lock_file(g, engine, c, c.command.inode, LockMode::exclusive, fs::may_write, &ref);
+  if (status == Status::ok) status = check_changeable(c, ref);
   if (status == Status::ok) status = detail::run_truncate(g, engine, c, ref);
   if (status != Status::ok) return detail::leave_with(g, engine, c, status);
   put_attributes(g, engine, c, ref);
