@@ -70,7 +70,7 @@ PoolServer::PoolServer(ServerOptions options)
       [this](u32 chunk) { forget_chunk_mapping(chunk); }});
   trimmer_ = std::make_unique<PoolTrimmer>(TrimContext{
       pool_, setup_, tables_, reach_mutex_, [this](const format::Command& command) { return call_patiently(command); },
-      [this](u64 chunk) { return is_chunk_mapped(chunk); }, [this](u64 chunk) { set_chunk_thin(chunk, true); }});
+      [this](u64 chunk) { set_chunk_thin(chunk, true); }});
   all_accessible_ = setup_.gpu == nullptr && options_.purpose != ServerPurpose::check && std::none_of(setup_.files.begin(), setup_.files.end(),
                                                           [](const auto& file) { return file.grows_with_use(); });
 }
