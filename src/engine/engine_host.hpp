@@ -77,8 +77,8 @@ class EngineHost {
   // engine's address of it is the same as the host's.
   virtual Status map_memory(void* base, u64 length) = 0;
 
-  // The opposite, of ranges that map_memory() was called with and that lie in [base, base + length), while paused. Who
-  // touches them before the next map_memory() is lost.
+  // The opposite, of any part of that, inside while_paused(): a command that touches it before the next map_memory() kills
+  // a GPU engine. So does a failure.
   virtual void unmap_memory(void* /*base*/, u64 /*length*/) {}
 
   // Runs `work`, which changes engine memory that no command looks at yet; on a GPU while no kernel runs.

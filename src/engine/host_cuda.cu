@@ -72,7 +72,7 @@ class CudaEngine::Implementation {
   ring::EnginePort& port(u32 session);
   bool wait_upcall(ring::Upcall* upcall, u64 timeout_ns);
   Status map_memory(void* base, u64 length);
-  void unmap_memory(void* base, u64 length) { unregister_memory(base, length); }
+  void unmap_memory(void* base, u64 length);
   void while_paused(const std::function<void()>& work);
 
   bool has_died() const { return died_.load(); }
@@ -482,6 +482,31 @@ void CudaEngine::Implementation::unregister_memory(void* base, u64 length) {
     if (!has_died()) cudaHostUnregister(at->first);
     cudaGetLastError();
     at = registered_.erase(at);
+  }
+}
+
+// What was registered together with it is registered again without it.
+void CudaEngine::Implementation::unmap_memory(void* base, u64 length) {
+  const CurrentDevice current(options_.device);
+  u8* const begin = static_cast<u8*>(base);
+  u8* const end = begin + length;
+  std::vector<std::pair<u8*, u8*>> rests;
+  const std::lock_guard<std::mutex> guard(registered_mutex_);
+  auto at = registered_.upper_bound(begin);
+  if (at != registered_.begin() && std::prev(at)->first + std::prev(at)->second > begin) --at;
+  while (at != registered_.end() && at->first < end) {
+    u8* const stop = at->first + at->second;
+    if (at->first < begin) rests.emplace_back(at->first, begin);
+    if (stop > end) rests.emplace_back(end, stop);
+    if (!has_died()) cudaHostUnregister(at->first);
+    cudaGetLastError();
+    at = registered_.erase(at);
+  }
+  for (const auto& [first, last] : rests) {
+    if (!has_died() && register_gap(first, static_cast<u64>(last - first)) != Status::ok) {
+      die("memory of a device could not be registered again");
+    }
+    registered_[first] = static_cast<u64>(last - first);
   }
 }
 

@@ -51,10 +51,7 @@ enum GrowMask : std::uint32_t {
   grow_trimmed = 9,  // inode: the chunk of a TrimResult, whose regions were punched
 };
 
-enum TrimMode : std::uint32_t {
-  trim_whole_chunks = 1,  // of those that the engine reaches
-  trim_now = 2,           // what was just freed, too
-};
+enum TrimMode : std::uint32_t { trim_now = 1 };  // what was just freed, too
 
 // Regions [next - count, next) of the chunk are to be punched, and the next look begins with `next`; 0: there is no more.
 struct TrimResult {
@@ -62,7 +59,6 @@ struct TrimResult {
   std::uint32_t next;
   std::uint32_t count;
 };
-inline constexpr std::uint32_t trim_regions_max = 0xffff;
 inline constexpr std::uint32_t trim_chunk_end = 0xffffff;  // in place of `next`: the chunk has enough left, and no more
 GPU4FS_FN constexpr std::uint64_t pack_trim(TrimResult trim) {
   return std::uint64_t{trim.chunk} << 40 | std::uint64_t{trim.next} << 16 | trim.count;

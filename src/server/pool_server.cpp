@@ -17,6 +17,7 @@
 #include "server/memory_ahead.hpp"
 #include "server/pool_error.hpp"
 #include "server/pool_replace.hpp"
+#include "server/trim/region_ranges.hpp"
 
 namespace gpu4fs::server {
 namespace {
@@ -70,7 +71,7 @@ PoolServer::PoolServer(ServerOptions options)
       [this](u32 chunk) { forget_chunk_mapping(chunk); }});
   trimmer_ = std::make_unique<PoolTrimmer>(TrimContext{
       pool_, setup_, tables_, reach_mutex_, [this](const format::Command& command) { return call_patiently(command); },
-      [this](u64 chunk) { return is_chunk_mapped(chunk); }, [this](u64 chunk) { set_chunk_thin(chunk, true); }});
+      [this](u64 chunk) { set_chunk_thin(chunk, true); }});
   all_accessible_ = setup_.gpu == nullptr && options_.purpose != ServerPurpose::check && std::none_of(setup_.files.begin(), setup_.files.end(),
                                                           [](const auto& file) { return file.grows_with_use(); });
 }
@@ -573,6 +574,37 @@ void PoolServer::prepare_memory(u32 device, const device::MappedFile& file) {
     throw PoolError(error.error_number() == ENOSPC ? Status::no_space : Status::io_error, error.what());
   }
   for (const u32 chunk : chunks) (void)map_members(chunk);
+}
+
+void PoolServer::reach_regions(u32 chunk, const std::vector<u64>& allocated) {
+  const std::shared_lock lock(tables_);
+  const std::lock_guard reaching(reach_mutex_);
+  const OpenedChunk& opened = pool_.chunks[chunk];
+  Status status = Status::ok;
+  const auto reach = [&](format::ColumnAddress column, u64 offset, u64 length) {
+    const device::MappedFile& file = setup_.files[column.device_index()];
+    if (status == Status::ok && !file.is_absent()) status = setup_.host->map_memory(file.base() + column.offset_bytes() + offset, length);
+  };
+  const u64 header = header_area_bytes(opened.descriptor);
+  for (const format::ColumnAddress column : opened.columns) {
+    reach(column, 0, allocated.empty() ? raid::column_length(opened.descriptor) : header);
+  }
+  constexpr u64 region_words = pages_per_block_2m / 64;
+  const auto is_used = [&](u64 region) {
+    const auto end = std::min(allocated.size(), (region + 1) * region_words);
+    return std::any_of(&allocated[region * region_words], allocated.data() + end, [](u64 word) { return word != 0; });
+  };
+  const u64 region_count = divide_up(allocated.size(), region_words);
+  for (u64 first = 0; first < region_count; ++first) {
+    if (!is_used(first)) continue;
+    u64 count = 1;
+    while (first + count < region_count && is_used(first + count)) ++count;
+    for (const ColumnRange& range : ranges_of_regions(opened.descriptor, first, count)) {
+      reach(opened.columns[range.column], header + range.offset, range.length);
+    }
+    first += count;
+  }
+  if (status == Status::ok) set_chunk_mapped(chunk);
 }
 
 u64 PoolServer::mapped_chunk_count() {

@@ -92,6 +92,9 @@ class PoolServer {
   engine::EngineHost& engine() { return *setup_.host; }
   // Chunks that came within the engine's reach since the start, one by one.
   [[nodiscard]] u64 mapped_chunk_count();
+  // For a check: memory of the chunk comes within the engine's reach, of regions with a page in `allocated`, or, where that
+  // has no words, of all. What fails here the engine asks for itself.
+  void reach_regions(u32 chunk, const std::vector<u64>& allocated);
 
   // To open the pool again with: devices that were replaced are not among them.
   [[nodiscard]] std::vector<std::string> device_paths();

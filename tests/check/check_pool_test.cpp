@@ -466,6 +466,53 @@ TEST_F(CheckPoolTest, ChunksWithoutPagesStayOutOfTheEnginesReach) {
   }
 }
 
+// By chunk and region of 512 pages: whether a page of it is allocated.
+std::vector<std::vector<bool>> regions_in_use(PoolImage& image) {
+  std::vector<std::vector<bool>> in_use;
+  const server::OpenedPool pool = image.open();
+  for (u32 chunk = 0; chunk < pool.chunks.size(); ++chunk) {
+    const u64 pages = pool.chunks[chunk].descriptor.size_bytes / page_size;
+    std::vector<u8> bitmap(pages / 8);
+    const BitmapSlotPlace place = newest_bitmap(image, chunk);
+    image.read(place.device, place.offset + page_size, bitmap.data(), bitmap.size());
+    in_use.emplace_back();
+    for (u64 first = 0; first < bitmap.size(); first += 64) {
+      const u8* const begin = bitmap.data() + first;
+      in_use.back().push_back(std::any_of(begin, begin + 64, [](u8 byte) { return byte != 0; }));
+    }
+  }
+  return in_use;
+}
+
+// Nor do the free parts of chunks that hold something, which may have no memory at all.
+TEST_F(CheckPoolTest, RegionsWithoutPagesStayOutOfTheEnginesReach) {
+  const std::vector<std::vector<bool>> in_use = regions_in_use(*image_);
+  u64 used = 0;
+  std::size_t chunk = in_use.size();
+  for (std::size_t i = 0; i < in_use.size(); ++i) {
+    const auto count = std::count(in_use[i].begin(), in_use[i].end(), true);
+    used += static_cast<u64>(count);
+    if (count != 0 && static_cast<std::size_t>(count) != in_use[i].size()) chunk = i;
+  }
+  ASSERT_LT(chunk, in_use.size());
+  EXPECT_EQ(image_->check_by(server::CheckEngine::cpu).regions_mapped, used);
+  // Damage leads into one of them: its chunk is looked at as a whole, and what is found is what the host finds.
+  const auto region = static_cast<u64>(std::find(in_use[chunk].begin(), in_use[chunk].end(), false) - in_use[chunk].begin());
+  const u64 address = image_->open().chunks[chunk].descriptor.base_address + (region * 512 + 5) * page_size;
+  const auto of_chunk = static_cast<u64>(std::count(in_use[chunk].begin(), in_use[chunk].end(), true));
+  const format::BlockPointer pointers[] = {format::BlockPointer::indirect(address),
+                                           format::BlockPointer::data(address, format::BlockSize::page_4k)};
+  for (const format::BlockPointer pointer : pointers) {
+    const u64 number = pointer.is_indirect() ? content().sparse_file : content().directory;
+    image_->edit_inode(number, [&](format::Inode& inode) { inode.slots[0] = pointer; });
+    const CheckResult result = image_->check();
+    EXPECT_EQ(result.findings.count(FindingId::page_not_allocated), 1u) << describe(result);
+    expect_engines_agree(*image_, result, true, true);
+    EXPECT_EQ(image_->check_by(server::CheckEngine::cpu).regions_mapped, used - of_chunk + in_use[chunk].size());
+    image_->restore();
+  }
+}
+
 TEST_F(CheckPoolTest, DirectoryLoop) {
   // The entry of `subdirectory` becomes one of `directory`, which so contains itself.
   const u64 root_leaf = image_->file_page_address(format::inode_number_root, 0);

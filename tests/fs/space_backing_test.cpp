@@ -102,11 +102,11 @@ class Backing : public ::testing::TestWithParam<test::LevelShape> {
     restore_backing(fs(), wanted.chunk);
   }
 
-  std::optional<TrimRun> begin(u64 kept_regions, bool whole = false) {
-    TrimRun run = find_trim_run(fs(), {0, 0, whole ? 1u : 0u, 1, 1 + static_cast<u32>(random_.next() % 6)});
+  std::optional<TrimRun> begin(u64 kept_regions) {
+    TrimRun run = find_trim_run(fs(), {0, 0, 1, 1 + static_cast<u32>(random_.next() % 6)});
     if (run.count == 0) return std::nullopt;
     chunk(run.chunk).trim_due = raid::trim_due_later;
-    if (begin_trim(fs(), &run, kept_regions, whole) != Status::ok) return std::nullopt;
+    if (begin_trim(fs(), &run, kept_regions) != Status::ok) return std::nullopt;
     std::set<u64> needed = durable_;
     needed.insert(before_.begin(), before_.end());
     for (const raid::Extent& live : live_) add_pages(needed, live);
@@ -206,23 +206,9 @@ TEST_P(Backing, SomeRegionsStay) {
   EXPECT_LE(backed, kept + 1);
 }
 
-TEST_P(Backing, WholeChunksOrNone) {
-  Operation op{};
-  ASSERT_EQ(take(1, 1, &op), Status::ok);
-  const u32 used = locate(live_.front().address).chunk;
-  while (const std::optional<TrimRun> run = begin(0, true)) {
-    EXPECT_EQ(run->count, detail::region_count_of(chunk(run->chunk)));
-    EXPECT_NE(run->chunk, used);
-    ASSERT_EQ(end_trim(fs(), run->chunk), Status::ok);
-  }
-  EXPECT_EQ(chunk(used).unbacked_pages, 0u);
-  for (u32 i = 0; i < fs().space.chunk_count; ++i) EXPECT_EQ(chunk(i).unbacked_pages == 0, i == used) << i;
-  expect_sums("whole chunks");
-}
-
 // Unless somebody asks for it, what was just freed is looked at twice.
 TEST_P(Backing, SpaceInTurnoverStays) {
-  const TrimSearch search{0, 0, 0, 0, 4};
+  const TrimSearch search{0, 0, 0, 4};
   Operation op{};
   ASSERT_EQ(take(3, 1, &op), Status::ok);
   const u32 used = locate(live_.front().address).chunk;
@@ -238,7 +224,7 @@ TEST_P(Backing, SpaceInTurnoverStays) {
   EXPECT_EQ(run.count, 4u);
   EXPECT_EQ(run.chunk, used);
   chunk(used).trim_due = raid::trim_due_later;
-  EXPECT_EQ(find_trim_run(fs(), {0, 0, 0, 1, 4}).chunk, used);
+  EXPECT_EQ(find_trim_run(fs(), {0, 0, 1, 4}).chunk, used);
 }
 
 TEST_P(Backing, FrozenChunksKeepTheirSums) {
@@ -323,23 +309,23 @@ TEST(BackingOfUnreachedChunks, NeedsNoMark) {
   SpaceFixture pool({.device_count = 1, .chunks_per_device = 2, .accessible = false});
   ASSERT_EQ(pool.load(1), Status::ok);
   FileSystem& fs = *pool.fs;
-  TrimRun run = find_trim_run(fs, {0, 0, 1, 0, 3});
+  TrimRun run = find_trim_run(fs, {0, 0, 0, 3});
   ASSERT_EQ(run.count, 3u);
-  ASSERT_EQ(begin_trim(fs, &run, 100, true), Status::ok);
+  ASSERT_EQ(begin_trim(fs, &run, 100), Status::ok);
   EXPECT_EQ(fs.space.chunks[0].unbacked_pages, 0u);
   EXPECT_EQ(fs.space.chunks[0].trimming, 1u);
   const u32 occupant = fs.space.chunks[0].occupant;
   ASSERT_EQ(end_trim(fs, 0), Status::ok);
   EXPECT_NE(fs.space.chunks[0].occupant, occupant);
   // The rest of the chunk, the next one, and then there is nothing more to look at.
-  run = find_trim_run(fs, {run.chunk, run.first + run.count, 1, 0, 3});
+  run = find_trim_run(fs, {run.chunk, run.first + run.count, 0, 3});
   EXPECT_EQ(run.chunk, 0u);
-  EXPECT_EQ(run.count, detail::region_count_of(fs.space.chunks[0]) - 3);
-  run = find_trim_run(fs, {0, detail::region_count_of(fs.space.chunks[0]), 1, 0, 3});
+  EXPECT_EQ(run.count, std::min(3u, detail::region_count_of(fs.space.chunks[0]) - 3));
+  run = find_trim_run(fs, {0, detail::region_count_of(fs.space.chunks[0]), 0, 3});
   EXPECT_EQ(run.chunk, 1u);
-  run = find_trim_run(fs, {1, detail::region_count_of(fs.space.chunks[1]), 1, 0, 3});
+  run = find_trim_run(fs, {1, detail::region_count_of(fs.space.chunks[1]), 0, 3});
   EXPECT_EQ(run.count, 0u);
-  run = find_trim_run(fs, {0, 0, 1, 0, 3});
+  run = find_trim_run(fs, {0, 0, 0, 3});
   EXPECT_EQ(run.count, 0u);
 }
 

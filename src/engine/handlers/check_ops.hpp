@@ -70,6 +70,28 @@ GPU4FS_FN inline u64 check_task_count(const format::Command& command) {
   }
 }
 
+// Collective. Regions without an allocated page are out of reach, unless `all` are in it: then reading is refused there, as
+// in a chunk that is.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void mark_reached_regions(Group g, raid::ChunkState& chunk, bool all) {
+  using namespace fs::detail;
+  const u32 region_count = region_count_of(chunk);
+  u32 marked = 0;
+  for (u32 w = g.rank(); w < divide_up(region_count, 64u); w += g.size()) {
+    u64 bits = 0;
+    for (u32 region = w * 64; !all && region < minimum(w * 64 + 64, region_count); ++region) {
+      const u64 first = u64{region} * region_words;
+      u64 allocated = 0;
+      for (u64 i = first; i < minimum(first + region_words, bitmap_words(chunk)); ++i) allocated |= chunk.bitmaps.committed[i];
+      if (allocated == 0) bits |= u64{1} << (region % 64);
+    }
+    chunk.unbacked[w] = bits;
+    marked += popcount(bits);
+  }
+  marked = g.reduce(marked, [](u32 a, u32 b) { return a + b; });
+  serial(g, [&] { chunk.unbacked_pages = marked * region_pages; });
+}
+
 // The chunk's bitmaps are those of a check, and with check_mask_reach its pages can be reached and its descriptors are in
 // memory. A chunk out of reach costs none of its memory; who follows a pointer into it is told chunk_not_mapped.
 template <class Group>
@@ -93,6 +115,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step load_checked_chunk(Group g, Engine& engine, Comma
   }
   g.sync();
   if (is_wanted) {
+    mark_reached_regions(g, chunk, (c.command.mask & format::check_mask_reach_all) != 0);
     GPU4FS_STEP_TRY(fs::detail::load_descriptors(g, engine.fs, chunk, static_cast<u32>(c.command.offset)));
   }
   g.sync();

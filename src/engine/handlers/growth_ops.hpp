@@ -72,14 +72,13 @@ GPU4FS_FN GPU4FS_NOINLINE Step begin_trim(Group g, Engine& engine, CommandState&
   if (fs.read_only != 0) return Step::fail(Status::read_only);
   fs::TrimRun& run = *reinterpret_cast<fs::TrimRun*>(c.scratch);
   static_assert(sizeof(run) <= command_scratch_size);
-  const bool is_whole = (c.command.mode & format::trim_whole_chunks) != 0;
   const bool is_found = serial(g, [&] {
     // Looking says that a chunk was looked at: once.
     if (c.stage == 0) {
       const auto chunk = static_cast<u32>(minimum(c.command.inode, u64{raid::no_chunk}));
       const auto region = static_cast<u32>(minimum(c.command.offset, u64{raid::no_chunk}));
       const u32 now = (c.command.mode & format::trim_now) != 0 ? 1 : 0;
-      run = fs::find_trim_run(fs, {chunk, region, is_whole ? 1u : 0u, now, trim_run_max});
+      run = fs::find_trim_run(fs, {chunk, region, now, trim_run_max});
       c.stage = 1;
     }
     return run.count != 0;
@@ -93,7 +92,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step begin_trim(Group g, Engine& engine, CommandState&
   };
   const Begun begun = serial(g, [&] {
     const u32 counted = run.count;
-    const Status status = fs::begin_trim(fs, &run, c.command.aux, is_whole);
+    const Status status = fs::begin_trim(fs, &run, c.command.aux);
     const u32 behind = run.first + (run.count != 0 ? run.count : counted);
     return Begun{status, status == Status::no_space ? format::trim_chunk_end : behind, run.count};
   });

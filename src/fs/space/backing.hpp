@@ -20,7 +20,6 @@
 
 #include "base/bits.hpp"
 #include "base/status.hpp"
-#include "format/ring_format.hpp"
 #include "fs/fs_types.hpp"
 #include "fs/space/claim_run.hpp"
 #include "fs/space/freeze.hpp"
@@ -41,9 +40,8 @@ struct TrimRun {
 struct TrimSearch {
   u32 chunk;        // where to begin
   u32 region;
-  u32 whole;        // 1: of chunks within reach only those without a page in use
   u32 now;          // 1: also of chunks in which something was freed since the last look
-  u32 regions_max;  // of a run, but for a whole chunk
+  u32 regions_max;  // of a run
 };
 
 namespace detail {
@@ -67,14 +65,6 @@ GPU4FS_FN GPU4FS_NOINLINE inline TrimRun run_of_free_regions(const ChunkState& c
     return {index, region, count};
   }
   return {index, region_count, 0};
-}
-
-GPU4FS_FN GPU4FS_NOINLINE inline TrimRun find_run_in(const ChunkState& chunk, u32 index, u32 first, const TrimSearch& search) {
-  if (search.whole == 0 || !is_counted(chunk)) return run_of_free_regions(chunk, index, first, search.regions_max);
-  const u32 region_count = region_count_of(chunk);
-  if (first != 0 || region_count > format::trim_regions_max) return {index, region_count, 0};
-  const TrimRun run = run_of_free_regions(chunk, index, 0, region_count);
-  return run.count == region_count ? run : TrimRun{index, region_count, 0};
 }
 
 // Free regions of the class that the engine reaches, at most `limit`: large extents need whole ones.
@@ -132,7 +122,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline TrimRun find_trim_run(FileSystem& fs, const Tri
     raid::ChunkState& chunk = fs.space.chunks[i];
     if (!detail::can_be_trimmed(chunk)) continue;
     if (first == 0 && !detail::is_trim_due(chunk, search.now != 0)) continue;
-    const TrimRun run = detail::find_run_in(chunk, i, first, search);
+    const TrimRun run = detail::run_of_free_regions(chunk, i, first, search.regions_max);
     if (run.count != 0) return run;
   }
   return {raid::no_chunk, 0, 0};
@@ -158,28 +148,22 @@ GPU4FS_FN GPU4FS_NOINLINE inline void restore_backing(FileSystem& fs, u32 index)
   }
 }
 
-// While no step runs: as much of the run as is still free, or the whole chunk or nothing of it. So many regions of its class
-// stay within reach. Status: no_space when there are no more than those; device_failed while a device is lost or being
-// filled; busy when others took the run. The run is the server's until end_trim().
-GPU4FS_FN GPU4FS_NOINLINE inline Status begin_trim(FileSystem& fs, TrimRun* run, u64 kept_regions, bool whole) {
+// While no step runs: as much of the run as is still free. So many regions of its class stay within reach. Status: no_space
+// when there are no more than those; device_failed while a device is lost or being filled; busy when others took the run.
+// The run is the server's until end_trim().
+GPU4FS_FN GPU4FS_NOINLINE inline Status begin_trim(FileSystem& fs, TrimRun* run, u64 kept_regions) {
   const TrimRun wanted = *run;
   *run = {wanted.chunk, wanted.first, 0};
   if (raid::failed_devices(fs.space) != 0 || raid::rebuilt_devices(fs.space) != 0) return Status::device_failed;
   raid::ChunkState& chunk = fs.space.chunks[wanted.chunk];
   if (!detail::can_be_trimmed(chunk)) return Status::busy;
-  const bool is_all = wanted.first == 0 && wanted.count == detail::region_count_of(chunk);
-  if (whole && detail::is_counted(chunk) && !is_all) return Status::busy;  // it came within reach since the look
   u32 count = 0;
   while (count < wanted.count && detail::looks_free(chunk, wanted.first + count)) ++count;
   if (detail::is_counted(chunk)) {
     const u64 backed = detail::count_backed_regions(fs, chunk.page_class, kept_regions + count);
     const u32 spare = static_cast<u32>(backed - minimum(backed, kept_regions));
-    if (spare == 0 || (whole && spare < wanted.count)) return Status::no_space;
+    if (spare == 0) return Status::no_space;
     count = detail::take_regions_out(fs, chunk, wanted, minimum(count, spare));
-    if (whole && count != wanted.count) {
-      restore_backing(fs, wanted.chunk);
-      return Status::busy;
-    }
   }
   if (count == 0) return Status::busy;
   chunk.occupant += 1;

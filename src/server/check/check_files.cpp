@@ -1,7 +1,11 @@
 // Inodes and directories: on an engine, or here.
+#include <algorithm>
 #include <cstring>
+#include <map>
 #include <memory>
 
+#include "base/bits.hpp"
+#include "base/limits.hpp"
 #include "server/check/engine_check.hpp"
 #include "server/pool_server.hpp"
 
@@ -46,6 +50,21 @@ ServerOptions engine_options(const CheckContext& context, const PageAddresses& p
   return options;
 }
 
+// Those with a page in `allocated`, or all where that has no words.
+u64 count_regions(const CheckContext& context, u32 chunk, const BitWords& allocated) {
+  if (allocated.empty()) return divide_up(context.reader.chunk_page_count(chunk), u64{pages_per_block_2m});
+  constexpr u64 region_words = pages_per_block_2m / 64;
+  u64 count = 0;
+  for (u64 first = 0; first < allocated.size(); first += region_words) {
+    const auto end = static_cast<std::ptrdiff_t>(std::min<u64>(first + region_words, allocated.size()));
+    count += std::any_of(allocated.begin() + static_cast<std::ptrdiff_t>(first), allocated.begin() + end,
+                         [](u64 word) { return word != 0; })
+                 ? 1
+                 : 0;
+  }
+  return count;
+}
+
 // The pool's own files: few pages, and what is in them is wanted here.
 void take_own_files(CheckContext& context, const PageAddresses& pages) {
   const auto first = pages.find(0);
@@ -67,9 +86,15 @@ bool run_server_engine(CheckContext& context, const PageAddresses& pages) {
     PoolServer server(engine_options(context, pages));
     server.start();
     auto session = server.open_internal_session(engine_check_session_bytes());
-    const bool complete = EngineCheck(context, *session, pages).run();
+    std::map<u32, u64> regions;  // by chunk
+    const auto reach = [&](u32 chunk, const BitWords& allocated) {
+      server.reach_regions(chunk, allocated);
+      regions[chunk] = count_regions(context, chunk, allocated);
+    };
+    const bool complete = EngineCheck(context, *session, pages, reach).run();
     if (complete) context.result.engine = server.engine().description();
     if (complete) context.result.chunks_mapped = server.mapped_chunk_count();
+    for (const auto& [chunk, count] : regions) context.result.regions_mapped += complete ? count : 0;
     session.reset();
     server.stop();
     return complete;

@@ -62,7 +62,8 @@ struct CheckResult {
   u64 log_end = 0;      // sequence number behind the last of them
   std::vector<std::string> devices{};  // paths by index
   std::string engine = "none";  // that was used
-  u64 chunks_mapped = 0;        // whose memory that engine got
+  u64 chunks_mapped = 0;        // of which that engine got memory
+  u64 regions_mapped = 0;       // of them, of 512 pages each
 };
 
 // Throws PoolError when the pool cannot be looked at at all: no permission, in use, a device

@@ -44,13 +44,13 @@ u64 engine_check_session_bytes() {
   return data_begin + slot_count * (input_bytes + output_bytes);
 }
 
-EngineCheck::EngineCheck(CheckContext& context, ServerSession& session, const PageAddresses& inode_pages)
-    : context_(context), session_(session) {
+EngineCheck::EngineCheck(CheckContext& context, ServerSession& session, const PageAddresses& inode_pages, Reach reach)
+    : context_(context), session_(session), reach_(std::move(reach)) {
   for (const auto& [index, address] : inode_pages) pages_.push_back({index, address});
-  // Getting memory within a GPU's reach takes all of it. So chunks without pages in use stay out.
+  // Getting memory within a GPU's reach takes all of it. So chunks and regions without pages in use stay out.
   for (const ChunkUse& use : context.chunks) {
     const bool has_pages = std::any_of(use.allocated.begin(), use.allocated.end(), [](u64 word) { return word != 0; });
-    reached_.push_back(has_pages || !use.has_bitmap);
+    reached_.push_back(!use.has_bitmap ? Reached::all : has_pages ? Reached::regions_in_use : Reached::nothing);
   }
 }
 
@@ -123,7 +123,11 @@ void EngineCheck::load_chunks() {
     if (2 * bytes > input_bytes) throw PoolError(Status::not_supported, "a chunk is too large for the engine's check");
     request = command(CheckPhase::load, slot);
     request.inode = item;
-    request.mask = reached_[item] ? format::check_mask_reach : 0;
+    if (reached_[item] != Reached::nothing) {
+      const bool all = reached_[item] == Reached::all;
+      if (reach_) reach_(static_cast<u32>(item), all ? BitWords{} : use.allocated);
+      request.mask = format::check_mask_reach | (all ? format::check_mask_reach_all : 0);
+    }
     request.offset = use.column;
     request.aux = 2 * bytes;
     if (use.has_bitmap) {
@@ -139,14 +143,14 @@ void EngineCheck::load_chunks() {
   });
 }
 
-// A damaged map may lead to pages that are free. True: to some in chunks that were out of reach.
+// A damaged map may lead to pages that are free. True: to some in chunks of which not all was within reach.
 bool EngineCheck::reach_more_chunks() {
   bool found = false;
   for (const CheckRecord& record : records_) {
     if (record.kind != CheckKind::not_allocated) continue;
     const u32 chunk = context_.reader.locate(record.address)->chunk;
-    found = found || !reached_[chunk];
-    reached_[chunk] = true;
+    found = found || reached_[chunk] != Reached::all;
+    reached_[chunk] = Reached::all;
   }
   return found;
 }
@@ -196,7 +200,7 @@ struct EngineCheck::Phase {
 void EngineCheck::verify_pages() {
   std::vector<Phase> parts;
   for (u32 chunk = 0; chunk < context_.chunks.size(); ++chunk) {
-    const u64 page_count = reached_[chunk] ? context_.reader.chunk_page_count(chunk) : 0;
+    const u64 page_count = reached_[chunk] != Reached::nothing ? context_.reader.chunk_page_count(chunk) : 0;
     for (u64 page = 0; page < page_count; page += verified_per_command) {
       parts.push_back({chunk, page, std::min(verified_per_command, page_count - page)});
     }

@@ -18,7 +18,10 @@ class EngineCheck {
  public:
   // `session` is an internal one of an engine that was built for a check (engine_build.hpp: build_check) of the pool
   // of `context`, with at least as many inodes as `inode_pages`, the pages of the inode file, have.
-  EngineCheck(CheckContext& context, ServerSession& session, const PageAddresses& inode_pages);
+  // `reach`, if there is one, gets memory of a chunk within the engine's reach: of regions with a page in `allocated`, or,
+  // where that has no words, of all.
+  using Reach = std::function<void(u32 chunk, const BitWords& allocated)>;
+  EngineCheck(CheckContext& context, ServerSession& session, const PageAddresses& inode_pages, Reach reach = {});
 
   // Checks inodes and directories, and fills in what later phases want. False: the engine found more than its answers
   // hold; then nothing was added. PoolError: the engine failed.
@@ -49,7 +52,9 @@ class EngineCheck {
   ServerSession& session_;
   std::vector<format::CheckInodePage> pages_;
   std::vector<format::CheckRecord> records_;
-  std::vector<bool> reached_;  // by chunk: the engine gets its pages
+  enum class Reached : u8 { nothing, regions_in_use, all };
+  std::vector<Reached> reached_;  // by chunk: what of its pages the engine gets
+  Reach reach_;
   format::CheckCounts counts_{};
   bool overflowed_ = false;
   bool has_second_names_ = false;

@@ -1,59 +1,39 @@
 #include "server/trim/pool_trimmer.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <vector>
 
 #include "base/limits.hpp"
-#include "raid/levels/levels.hpp"
 #include "server/chunk_reach.hpp"
-#include "server/log.hpp"
 #include "server/trim/region_ranges.hpp"
 
 namespace gpu4fs::server {
 
-// No kernel runs meanwhile, and none uses the chunk before the engine has heard that its memory is back. A checkpoint
-// may write its descriptors.
-Status PoolTrimmer::take_from_gpu(const OpenedChunk& chunk) {
-  Status status = Status::ok;
-  const u64 front = header_front_bytes(chunk.descriptor);
-  const u64 header = header_area_bytes(chunk.descriptor);
-  context_.setup.host->while_paused([&] {
-    for (const format::ColumnAddress column : chunk.columns) {
-      const device::MappedFile& file = context_.setup.files[column.device_index()];
-      if (file.is_absent()) continue;
-      u8* const base = file.base() + column.offset_bytes();
-      context_.setup.host->unmap_memory(base + front, raid::column_length(chunk.descriptor) - front);
-      const Status mapped = context_.setup.host->map_memory(base + front, header - front);
-      if (mapped != Status::ok) status = mapped;
-    }
-  });
-  return status;
-}
-
-// Under `tables` and `reach`.
+// Under `tables` and `reach`. The engine touches nothing of the run before it has heard that its memory is back.
 void PoolTrimmer::punch(const format::TrimResult& run, TrimReport& report) {
+  struct Piece {
+    const device::MappedFile* file;
+    u64 offset;
+    u64 length;
+  };
   const OpenedChunk& chunk = context_.pool.chunks[run.chunk];
-  const u64 first = run.next - run.count;
-  const bool is_whole = run.count == chunk.descriptor.size_bytes / block_size_2m;
-  if (context_.setup.gpu != nullptr && context_.is_mapped(run.chunk)) {
-    if (!is_whole) return;
-    context_.mark_thin(run.chunk);
-    if (take_from_gpu(chunk) != Status::ok) {
-      log(LogLevel::error, fmt::format("the descriptors of chunk {} could not be registered with the GPU again", run.chunk));
-      return;
-    }
-  }
-  context_.mark_thin(run.chunk);
   const u64 header = header_area_bytes(chunk.descriptor);
-  for (const ColumnRange& range : ranges_of_regions(chunk.descriptor, first, run.count)) {
+  std::vector<Piece> pieces;
+  for (const ColumnRange& range : ranges_of_regions(chunk.descriptor, run.next - run.count, run.count)) {
     const format::ColumnAddress column = chunk.columns[range.column];
     const device::MappedFile& file = context_.setup.files[column.device_index()];
     const u64 offset = column.offset_bytes() + header + range.offset;
-    if (!file.grows_with_use() || file.is_hole(offset, range.length)) continue;
-    file.release_range(offset, range.length);
-    report.byte_count += range.length;
+    if (file.grows_with_use() && !file.is_hole(offset, range.length)) pieces.push_back({&file, offset, range.length});
+  }
+  context_.mark_thin(run.chunk);
+  if (context_.setup.gpu != nullptr && !pieces.empty()) {
+    context_.setup.host->while_paused([&] {
+      for (const Piece& piece : pieces) context_.setup.host->unmap_memory(piece.file->base() + piece.offset, piece.length);
+    });
+  }
+  for (const Piece& piece : pieces) {
+    piece.file->release_range(piece.offset, piece.length);
+    report.byte_count += piece.length;
   }
   report.region_count += run.count;
 }
@@ -87,7 +67,7 @@ bool PoolTrimmer::has_memory_to_give() {
 // False: the engine has nothing more, or not now.
 bool PoolTrimmer::trim_run(TrimReport& report, bool now) {
   u64 result = 0;
-  const u32 mode = (now ? u32{format::trim_now} : 0u) | (context_.setup.gpu != nullptr ? u32{format::trim_whole_chunks} : 0u);
+  const u32 mode = now ? u32{format::trim_now} : 0u;
   const Status found = ask(format::grow_trim, next_chunk_, next_region_, mode, &result, report);
   report.status = found;
   if (found != Status::ok || result == 0) return false;

@@ -2,8 +2,7 @@
 //
 // The engine says which regions may go (fs/space/backing.hpp has why, and what happens to them until they are needed
 // again); here they are punched, a run at a time. What is registered with the GPU is pinned: a punch would free nothing
-// and leave the GPU with pages that the file does not have any more. So with the GPU engine chunks go as a whole, and are
-// unregistered before.
+// and leave the GPU with pages that the file does not have any more. So it is unregistered before, while no kernel runs.
 //
 // Any thread; one run at a time. Host only.
 #pragma once
@@ -26,7 +25,6 @@ struct TrimContext {
   std::shared_mutex& tables;  // of both
   std::mutex& reach;          // while memory of chunks comes or goes; behind `tables`
   std::function<ring::Completion(const format::Command& command)> call;
-  std::function<bool(u64 chunk)> is_mapped;   // its memory came within the engine's reach
   std::function<void(u64 chunk)> mark_thin;   // under `reach`: not all of it is there any more
 };
 
@@ -56,7 +54,6 @@ class PoolTrimmer {
   TrimReport trim_from_here(u64 runs_max, bool now);
   bool trim_run(TrimReport& report, bool now);
   void punch(const format::TrimResult& run, TrimReport& report);
-  Status take_from_gpu(const OpenedChunk& chunk);
 
   TrimContext context_;
   std::mutex one_at_a_time_;
