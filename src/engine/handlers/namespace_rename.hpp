@@ -23,7 +23,7 @@ struct RenameState {
   fs::InodeRef to_dir;
   fs::InodeRef source;
   fs::InodeRef target;
-  fs::FoundName from;
+  fs::RemovePlan from;
   fs::FoundName to;
   fs::InsertPlan plan;  // without a target
   bool has_target;
@@ -103,7 +103,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_rename_names(Group g, Engine& engine, Comm
   const fs::HashedName old_name = hash_name(g, engine, first_name(c));
   const fs::HashedName new_name = hash_name(g, engine, second_name(c));
   GPU4FS_TRY(
-      fs::directory_prepare_change(g, fs, c.operation, state->from_dir, old_name, &state->from));
+      fs::directory_prepare_remove(g, fs, c.operation, state->from_dir, old_name, &state->from));
   const Status status =
       fs::directory_prepare_change(g, fs, c.operation, state->to_dir, new_name, &state->to);
   state->has_target = status == Status::ok;
@@ -119,13 +119,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_rename_topology(Group g, Engine& engine, 
                                                        const RenameState& state) {
   const u64 from_dir = state.from_dir.number;
   const u64 to_dir = state.to_dir.number;
-  const u64 source = state.from.inode;
+  const u64 source = state.from.name.inode;
   const u64 target = state.has_target ? state.to.inode : 0;
   if (state.same_directory) {
     return source == from_dir || target == from_dir ? Status::corrupt_structure : Status::ok;
   }
   bool is_circular = false;
-  if (state.from.type == fs::entry_type(fs::mode_directory)) {
+  if (state.from.name.type == fs::entry_type(fs::mode_directory)) {
     GPU4FS_TRY(is_above(g, engine, c, source, to_dir, &is_circular));
     if (is_circular) return Status::would_orphan;
   }
@@ -143,21 +143,21 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status lock_rename_inodes(Group g, Engine& engine, CommandState& c,
                                                     RenameState* state) {
   const u32 directory_type = fs::entry_type(fs::mode_directory);
-  const bool source_is_directory = state->from.type == directory_type;
+  const bool source_is_directory = state->from.name.type == directory_type;
   const bool target_is_directory = state->has_target && state->to.type == directory_type;
   const bool target_first = state->has_target && !source_is_directory &&
-                            (target_is_directory || state->to.inode < state->from.inode);
+                            (target_is_directory || state->to.inode < state->from.name.inode);
   if (target_first)
     GPU4FS_TRY(
         lock_named_inode(g, engine, c, state->to.inode, LockMode::exclusive, &state->target));
   GPU4FS_TRY(
-      lock_named_inode(g, engine, c, state->from.inode, LockMode::exclusive, &state->source));
+      lock_named_inode(g, engine, c, state->from.name.inode, LockMode::exclusive, &state->source));
   if (state->has_target && !target_first) {
     GPU4FS_TRY(
         lock_named_inode(g, engine, c, state->to.inode, LockMode::exclusive, &state->target));
   }
   // The names' types decided the order; inodes of another type mean damage.
-  const bool source_fits = fs::entry_type(state->source.inode->mode) == state->from.type;
+  const bool source_fits = fs::entry_type(state->source.inode->mode) == state->from.name.type;
   const bool target_fits =
       !state->has_target || fs::entry_type(state->target.inode->mode) == state->to.type;
   const bool are_linked = state->source.inode->link_count != 0 &&
@@ -205,20 +205,22 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_rename_names(Group g, Engine& engine, Comm
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
   if ((c.command.mask & rename_exchange) != 0) {
-    fs::directory_commit_replace(g, fs, op, state.from_dir, state.from, state.to.inode,
+    fs::directory_commit_replace(g, fs, op, state.from_dir, state.from.name, state.to.inode,
                                  state.to.type);
-    fs::directory_commit_replace(g, fs, op, state.to_dir, state.to, state.from.inode,
-                                 state.from.type);
+    fs::directory_commit_replace(g, fs, op, state.to_dir, state.to, state.from.name.inode,
+                                 state.from.name.type);
   } else if (state.has_target) {
     // Replacing moves no slot, so the source's place stays valid.
-    fs::directory_commit_replace(g, fs, op, state.to_dir, state.to, state.from.inode,
-                                 state.from.type);
-    fs::directory_commit_remove(g, fs, op, state.from_dir, state.from);
+    fs::directory_commit_replace(g, fs, op, state.to_dir, state.to, state.from.name.inode,
+                                 state.from.name.type);
+    fs::directory_commit_remove(g, fs, op, state.from_dir, state.from, c.buffer);
   } else {
-    fs::directory_commit_remove(g, fs, op, state.from_dir, state.from);
+    // The place of the new name was planned in the pages as they are.
+    fs::directory_commit_take(g, fs, op, state.from_dir, state.from);
     const fs::HashedName name = hash_name(g, engine, second_name(c));
-    fs::directory_commit_insert(g, fs, op, state.to_dir, state.plan, name, state.from.inode,
-                                state.from.type, c.buffer);
+    fs::directory_commit_insert(g, fs, op, state.to_dir, state.plan, name, state.from.name.inode,
+                                state.from.name.type, c.buffer);
+    fs::directory_commit_shrink(g, fs, op, state.from_dir, state.from, c.buffer);
   }
 }
 
@@ -280,14 +282,15 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rename(Group g, Engine& engine, CommandState
   GPU4FS_STEP_TRY(detail::lock_rename_directories(g, engine, c, &state));
   GPU4FS_STEP_TRY(detail::find_rename_names(g, engine, c, &state));
   GPU4FS_STEP_TRY(detail::check_rename_topology(g, engine, c, state));
-  if (state.has_target && state.from.inode == state.to.inode) return Step::complete();
+  if (state.has_target && state.from.name.inode == state.to.inode) return Step::complete();
   GPU4FS_STEP_TRY(detail::lock_rename_inodes(g, engine, c, &state));
   GPU4FS_STEP_TRY(detail::check_rename(g, engine, c, state));
   const bool exchanges = (c.command.mask & rename_exchange) != 0;
   if (state.has_target && !exchanges)
     GPU4FS_STEP_TRY(fs::prepare_orphan(g, fs, op, state.target.number));
-  const u32 touched = 2 + state.plan.touched_pages;
-  GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, op, 5, touched, state.plan.new_pages));
+  if (exchanges) state.from.merges = 0;
+  GPU4FS_STEP_TRY(detail::reserve_removal(g, engine, c, 5, 1 + state.plan.touched_pages, state.plan.new_pages,
+                                          &state.from));
   GPU4FS_STEP_TRY(reserve_record(g, engine, c));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
   detail::commit_rename_names(g, engine, c, state);
