@@ -41,7 +41,7 @@ struct ClassUsage {
   std::uint64_t page_total;
   std::uint64_t page_used;       // by what is committed
   std::uint64_t page_free;       // for whoever comes, with what the next checkpoint sets free
-  std::uint64_t page_available;  // of these, without what is kept back for commands that free space
+  std::uint64_t page_available;  // of these, for content of files, see fs/space/reserve.hpp
   std::uint32_t flags;           // ClassFlags
   std::uint32_t chunk_count;
 };
@@ -58,6 +58,8 @@ struct HealthRecord {
   std::uint64_t epoch_durable;
   std::uint64_t page_total;
   std::uint64_t page_used;
+  std::uint64_t inode_used;
+  std::uint64_t inode_file_pages;      // of inodes, in use and free, and of the map that leads to them
   std::uint64_t checkpoint_errors;     // checkpoints that failed
   std::uint32_t flags;                 // HealthFlags
   std::uint32_t device_count;
@@ -71,7 +73,7 @@ struct HealthRecord {
   std::uint32_t flush_errors[64];      // that made it a lost device
   ClassUsage classes[profile_max];     // by Profile, less one; page_total 0: the pool has none
 };
-static_assert(sizeof(HealthRecord) == 72 + 64 * 8 + 3 * 64 * 4 + 64 * 40);
+static_assert(sizeof(HealthRecord) == 88 + 64 * 8 + 3 * 64 * 4 + 64 * 40);
 
 enum ScrubMask : std::uint32_t {
   // Damaged pages of the range enter the damage table, owned by `second_inode`, of kind `mode`; others leave it.

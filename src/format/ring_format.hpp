@@ -204,7 +204,7 @@ static_assert(sizeof(DirectoryRecord) == 24);
 struct StatfsRecord {
   std::uint64_t page_total;
   std::uint64_t page_free;          // for root
-  std::uint64_t page_available;     // for everybody
+  std::uint64_t page_available;     // for everybody, as content of files
   std::uint64_t inode_used;
   std::uint64_t inode_free;
   std::uint64_t epoch_open;

@@ -209,6 +209,8 @@ void add_pool(JsonWriter& json, const ControlContext& context, const PoolHealth&
   json.add("epoch_durable", health.record.epoch_durable);
   json.add("pages_total", health.record.page_total);
   json.add("pages_used", health.record.page_used);
+  json.add("inodes_used", health.record.inode_used);
+  json.add("inode_file_bytes", health.record.inode_file_pages * page_size);
   json.add("write_errors", context.options.write_errors_before + health.record.checkpoint_errors);
   json.add("pages_damaged", health.damage.size());
   json.add("damage_not_listed", health.record.damage_dropped);

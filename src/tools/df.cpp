@@ -1,4 +1,4 @@
-// gpu4fs df: what the chunks of each profile hold, and what can still be stored. A mounted pool is asked through its
+// gpu4fs df: what the chunks of each profile hold, what can still be stored, and what inodes take. A mounted pool is asked through its
 // server, of others the newest checkpoint is read.
 #include <fmt/format.h>
 
@@ -38,28 +38,39 @@ struct Row {
   u64 available;
 };
 
-std::vector<Row> rows_of_mount(const std::string& mountpoint) {
-  const server::JsonValue answer = ask_server(mountpoint, "{\"request\": \"status\"}");
+struct Usage {
   std::vector<Row> rows;
+  u64 inodes_used;
+  u64 inode_file;  // bytes
+};
+
+Usage usage_of_mount(const std::string& mountpoint) {
+  const server::JsonValue answer = ask_server(mountpoint, "{\"request\": \"status\"}");
+  const auto number = [](const server::JsonValue& value) { return static_cast<u64>(std::max(value.number, 0.0)); };
+  Usage usage{{}, number(answer["inodes_used"]), number(answer["inode_file_bytes"])};
   for (const server::JsonValue& entry : answer["classes"].elements) {
-    const auto bytes = [&](const char* name) { return static_cast<u64>(std::max(entry[name].number, 0.0)); };
-    rows.push_back({entry["profile"].text, entry["takes_data"].boolean, entry["data"].boolean, entry["metadata"].boolean,
-                    bytes("total_bytes"), bytes("used_bytes"), bytes("available_bytes")});
+    const auto bytes = [&](const char* name) { return number(entry[name]); };
+    usage.rows.push_back({entry["profile"].text, entry["takes_data"].boolean, entry["data"].boolean,
+                          entry["metadata"].boolean, bytes("total_bytes"), bytes("used_bytes"), bytes("available_bytes")});
   }
-  return rows;
+  return usage;
 }
 
-std::vector<Row> rows_of_medium() {
+Usage usage_of_medium() {
   const server::OpenedPool pool = server::open_pool({line.places, true, false, true});
   const server::PoolProfiles profiles = server::profiles_of(pool);
-  std::vector<Row> rows;
-  for (const ClassSum& sum : sum_by_profile(pool, list_chunks(pool))) {
+  Usage usage{{}, pool.superblock.inode_used, pool.superblock.inode_file.page_count * page_size};
+  const std::vector<ClassSum> sums = sum_by_profile(pool, list_chunks(pool));
+  const auto metadata = std::find_if(sums.begin(), sums.end(),
+                                     [&](const ClassSum& sum) { return sum.profile == profiles.metadata; });
+  if (metadata == sums.end()) throw server::PoolError(Status::corrupt_structure, "no chunk has the profile of metadata");
+  for (const ClassSum& sum : sums) {
     const bool has_metadata = sum.profile == profiles.metadata;
-    rows.push_back({format::profile_name(sum.profile).text, (sum.flags & format::chunk_flag_data) != 0,
-                    sum.profile == profiles.data, has_metadata, (sum.page_count + sum.page_growable) * page_size,
-                    sum.page_used * page_size, available_pages(sum, has_metadata) * page_size});
+    usage.rows.push_back({format::profile_name(sum.profile).text, (sum.flags & format::chunk_flag_data) != 0,
+                          sum.profile == profiles.data, has_metadata, (sum.page_count + sum.page_growable) * page_size,
+                          sum.page_used * page_size, available_pages(sum, *metadata) * page_size});
   }
-  return rows;
+  return usage;
 }
 
 const char* use_text(const Row& row) {
@@ -68,11 +79,11 @@ const char* use_text(const Row& row) {
   return "files that ask for it";
 }
 
-void print_json(const std::vector<Row>& rows) {
+void print_json(const Usage& usage) {
   JsonWriter json;
   json.begin_object();
   json.begin_array("classes");
-  for (const Row& row : rows) {
+  for (const Row& row : usage.rows) {
     json.begin_object();
     json.add("profile", row.profile);
     json.add("takes_data", row.takes_data);
@@ -84,22 +95,26 @@ void print_json(const std::vector<Row>& rows) {
     json.end();
   }
   json.end();
+  json.add("inodes_used", usage.inodes_used);
+  json.add("inode_file_bytes", usage.inode_file);
   json.end();
   fmt::print("{}", json.text());
 }
 
 int run() {
   const std::string mountpoint = find_mountpoint(line.places.front());
-  const std::vector<Row> rows = mountpoint.empty() ? rows_of_medium() : rows_of_mount(mountpoint);
+  const Usage usage = mountpoint.empty() ? usage_of_medium() : usage_of_mount(mountpoint);
   if (line.json) {
-    print_json(rows);
+    print_json(usage);
     return 0;
   }
   fmt::print("{:<11} {:>11} {:>11} {:>11}  {}\n", "profile", "total", "used", "available", "for");
-  for (const Row& row : rows) {
+  for (const Row& row : usage.rows) {
     fmt::print("{:<11} {:>11} {:>11} {:>11}  {}\n", row.profile, size_text(row.total), size_text(row.used),
                size_text(row.available), use_text(row));
   }
+  fmt::print("inode file {:>12}{:>12}{:>12}  {} inodes, part of metadata\n", "", size_text(usage.inode_file), "",
+             usage.inodes_used);
   return 0;
 }
 

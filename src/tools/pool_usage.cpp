@@ -102,10 +102,14 @@ std::vector<ClassSum> sum_by_profile(const server::OpenedPool& pool, const std::
   return sums;
 }
 
-u64 available_pages(const ClassSum& sum, bool has_metadata) {
-  const u64 left = sum.page_free + sum.page_growable;
-  const u64 kept_back = fs::kept_back_pages(sum.page_count + sum.page_growable, sum.page_cost, has_metadata);
-  return left - std::min(left, kept_back) + sum.page_closed;
+u64 available_pages(const ClassSum& sum, const ClassSum& metadata) {
+  const bool shares = sum.profile == metadata.profile;
+  const auto left_of = [](const ClassSum& of, bool has_metadata) {
+    const u64 left = of.page_free + of.page_growable;
+    return left - std::min(left, fs::kept_back_pages(of.page_count + of.page_growable, of.page_cost, has_metadata));
+  };
+  return fs::content_pages({left_of(sum, shares), sum.page_closed, sum.page_cost, left_of(metadata, true),
+                            metadata.page_cost, shares});
 }
 
 }  // namespace gpu4fs::tools

@@ -36,7 +36,8 @@ struct ClassSum {
 };
 std::vector<ClassSum> sum_by_profile(const server::OpenedPool& pool, const std::vector<ChunkUsage>& chunks);
 
-// Of the profile, with what could still grow and without what is kept back, as statfs of a mounted pool has it.
-u64 available_pages(const ClassSum& sum, bool has_metadata);
+// For content of files of the profile, with what could still grow, as statfs of a mounted pool has it. `metadata`: the
+// profile of metadata, which may be the same.
+u64 available_pages(const ClassSum& sum, const ClassSum& metadata);
 
 }  // namespace gpu4fs::tools

@@ -5,6 +5,7 @@
 #include "check/check_agreement.hpp"
 #include "check/pool_image.hpp"
 #include "fmt/format.h"
+#include "fs/names/directory_leaf.hpp"
 
 namespace gpu4fs::test::orphan_test {
 namespace {
@@ -12,39 +13,82 @@ namespace {
 using server::CheckResult;
 using server::FindingId;
 
-// Names whose hashes agree in all bits that the root node of a directory looks at: another node hangs below it.
-std::vector<std::string> names_below_one_slot(const PoolImage& image, u32 count) {
-  const u64 seed = server::probe_superblocks(image.paths()[0]).newest()->name_hash_seed;
-  std::vector<std::string> names;
-  for (u64 i = 0; names.size() < count; ++i) {
-    std::string name = std::to_string(i) + std::string(200, 'n');
-    if (xxh3_64(name.data(), name.size(), seed) >> (64 - format::directory_node_bits) == 0) {
-      names.push_back(std::move(name));
-    }
-  }
-  return names;
-}
-
 u64 deep_directory = 0;
+u64 spare_file = 0;       // of as many pages as the directories are to have
+u64 deep_spare_file = 0;
 
-// A long symbolic link and two directories of several pages wait to be freed.
+constexpr u64 emptied_pages = 5;
+constexpr u64 deep_pages = 14;
+
+// A long symbolic link and two directories wait to be freed.
 void leave_orphans(bench::BenchClient& client, const PoolImage& image) {
   const u64 root = format::inode_number_root;
   const auto remove = [&](format::Opcode opcode, const char* name) {
     return client.call(client.named(opcode, root, name), name).result;
   };
+  spare_file = client.create(root, "spare");
+  deep_spare_file = client.create(root, "deep spare");
+  write_bytes(client, spare_file, 0, emptied_pages * page_size);
+  write_bytes(client, deep_spare_file, 0, deep_pages * page_size);
   deep_directory = client.make_directory(root, "deep");
-  const std::vector<std::string> names = names_below_one_slot(image, 40);
-  for (const std::string& name : names) client.create(deep_directory, name);
-  for (const std::string& name : names) client.unlink(deep_directory, name);
   EXPECT_EQ(remove(format::Opcode::unlink, "symlink"), image.content().symlink) << "unlink names the orphan";
   EXPECT_EQ(remove(format::Opcode::rmdir, "emptied"), image.content().emptied_directory);
   EXPECT_EQ(remove(format::Opcode::rmdir, "deep"), deep_directory);
 }
 
+// Page `index` of an empty directory that was split once for each bit, always at its first leaf, and whose tenth page is a
+// node below the root with the pages behind it.
+void write_split_page(u8* page, u64 index, u64 page_count) {
+  constexpr u32 bits = format::directory_node_bits;
+  const u64 node_page = bits + 1;
+  std::memset(page, 0, page_size);
+  const bool is_below = index > node_page;
+  if (index == 0 || index == node_page) {
+    const u32 level = index == 0 ? 0 : 1;
+    const u64 end = index == 0 ? std::min(page_count, node_page + 1) : page_count;
+    fs::node_create(Lane{}, page, level, 0, static_cast<u32>(end - 1));
+    for (u64 leaf = index + 1, depth = 1; leaf + 1 < end; ++leaf, ++depth) {
+      const u32 span = format::directory_node_slots >> depth;
+      fs::node_fill(Lane{}, page, fs::NodeSpan{span, span}, static_cast<u32>(leaf));
+    }
+    return;
+  }
+  const u64 first = is_below ? node_page + 1 : 1;
+  const u64 end = is_below ? page_count : std::min(page_count, node_page);
+  const bool is_last = index + 1 == end && (is_below || page_count <= node_page);
+  const u32 depth = static_cast<u32>(index - first + (is_last ? 0 : 1));
+  const u32 level = is_below ? 1 : 0;
+  const u64 prefix = is_last ? 0 : u64{1} << (64 - bits * level - depth);
+  fs::leaf_create(Lane{}, page, level, depth, prefix);
+}
+
+// Directories shrink when their names go, so one of several pages gets those of a file.
+void split_directory(PoolImage& image, u64 directory, u64 file) {
+  const format::Inode from = image.inode(file);
+  const format::Inode old = image.inode(directory);
+  const auto take_content = [](format::Inode& inode, const format::Inode& other) {
+    std::memcpy(inode.slots, other.slots, sizeof(inode.slots));
+    inode.height = other.height;
+    inode.page_count = other.page_count;
+    inode.size_bytes = other.size_bytes;
+  };
+  image.edit_inode(directory, [&](format::Inode& inode) { take_content(inode, from); });
+  image.edit_inode(file, [&](format::Inode& inode) { take_content(inode, old); });
+  const u64 page_count = from.size_bytes / page_size;
+  for (u64 page = 0; page < page_count; ++page) {
+    image.edit_page(image.file_page_address(directory, page),
+                    [&](u8* bytes) { write_split_page(bytes, page, page_count); });
+  }
+}
+
 class Orphans : public testing::Test {
  protected:
-  static void SetUpTestSuite() { image_ = new PoolImage(leave_orphans); }
+  static void SetUpTestSuite() {
+    image_ = new PoolImage(leave_orphans);
+    split_directory(*image_, image_->content().emptied_directory, spare_file);
+    split_directory(*image_, deep_directory, deep_spare_file);
+    image_->keep();
+  }
   static void TearDownTestSuite() {
     delete image_;
     image_ = nullptr;

@@ -33,7 +33,7 @@ inline constexpr u64 long_name_count = 60;
 struct Content {
   u64 directory = 0;  // several pages: root node and leaves
   u64 subdirectory = 0;
-  u64 emptied_directory = 0;  // as many pages, without names
+  u64 emptied_directory = 0;  // of one page, without names
   u64 plain_file = 0;   // 3 MiB
   u64 sparse_file = 0;  // has indirect blocks
   u64 inline_file = 0;
@@ -190,6 +190,14 @@ class PoolImage {
     for (std::size_t i = 0; i < paths_.size(); ++i) {
       if (!touched_[i]) continue;
       write_file(paths_[i], 0, originals_[i].data(), originals_[i].size());
+      touched_[i] = false;
+    }
+  }
+
+  // What is there now is what restore() brings back.
+  void keep() {
+    for (std::size_t i = 0; i < paths_.size(); ++i) {
+      originals_[i] = read_file(paths_[i]);
       touched_[i] = false;
     }
   }

@@ -268,6 +268,29 @@ inline std::vector<NamedStep> relocation_steps() {
   };
 }
 
+// Files fill pages of the inode file and of their directory, all of which are given back; then their numbers are used again.
+inline CrashHistory shrinking(CrashPlace place) {
+  CrashHistory history{fmt::format("shrinking_{}", static_cast<u32>(place)), place, 3, {}};
+  history.body = [](CrashWriter& w) {
+    const auto name = [](u32 i) { return fmt::format("t/{}{}", i, std::string(220, 'n')); };
+    w.mkdir("t");
+    for (u32 i = 0; i < 36; ++i) try_step(w, [&](CrashWriter& writer) { writer.create(name(i)); });
+    w.checkpoint();
+    for (u32 i = 0; i < 36; ++i) {
+      try_step(w, [&](CrashWriter& writer) { writer.remove(name(i)); });
+      if (i == 20) w.sync();
+      if (i == 30) w.checkpoint();
+    }
+    w.sync();
+    w.checkpoint();
+    for (u32 i = 0; i < 4; ++i) try_step(w, [&](CrashWriter& writer) { writer.create(name(i)); });
+    w.sync();
+    try_step(w, [&](CrashWriter& writer) { writer.remove(name(1)); });
+    w.checkpoint();
+  };
+  return history;
+}
+
 inline CrashHistory relocation(const NamedStep& step, CrashPlace place) {
   CrashHistory history{fmt::format("relocation_{}_{}", step.name, static_cast<u32>(place)), place, 4, {}};
   history.body = step.run;
@@ -289,6 +312,7 @@ inline std::vector<CrashHistory> crash_histories(u64 first_seed, u64 random_coun
     for (const NamedStep& second : name_steps()) list.push_back(detail::pair(first, second, number++ % 2 == 0));
   }
   list.push_back(detail::full_pool());
+  for (u32 place = 0; place < crash_place_count; ++place) list.push_back(detail::shrinking(static_cast<CrashPlace>(place)));
   for (const NamedStep& step : detail::relocation_steps()) list.push_back(detail::relocation(step, CrashPlace::two_devices));
   for (u64 seed = first_seed; seed < first_seed + random_count; ++seed) list.push_back(detail::random_walk(seed));
   return list;

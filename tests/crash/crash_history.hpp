@@ -85,6 +85,14 @@ class CrashWriter {
   u64 mkdir(const std::string& path) { return named(format::Opcode::mkdir, path, 0755).result; }
   void mknod(const std::string& path) { named(format::Opcode::mknod, path, S_IFIFO | 0600); }
   void unlink(const std::string& path) { named(format::Opcode::unlink, path, 0); }
+  // The name, and the file if nobody else names it.
+  void remove(const std::string& path) {
+    FileOperation op;
+    op.opcode = format::Opcode::reclaim;
+    op.inode = at(path);
+    unlink(path);
+    run(op);
+  }
   void rmdir(const std::string& path) { named(format::Opcode::rmdir, path, 0); }
   void symlink(const std::string& path, const std::string& target) {
     FileOperation op = in_directory(format::Opcode::symlink, path);

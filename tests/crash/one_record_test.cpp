@@ -69,5 +69,21 @@ TEST(OneRecord, RandomOperations) {
   EXPECT_GT(count, 1000u);
 }
 
+// What the crash explorer is to see does happen.
+TEST(CrashHistories, ShrinkingGivesPagesBack) {
+  for (const CrashPlace place : {CrashPlace::one_device, CrashPlace::two_devices, CrashPlace::mixed}) {
+    const CrashHistory history = detail::shrinking(place);
+    const CrashBase& base = base_of(place);
+    CrashImage image(base.devices);
+    CrashPool pool(image, nullptr, history.id.c_str());
+    CrashRecord record;
+    CrashWriter writer(pool, base.model, nullptr, &record);
+    history.body(writer);
+    EXPECT_EQ(record.problem, "");
+    EXPECT_GE(pool.engine()->fs.inode_pages_given_back, 2u) << history.id;
+    EXPECT_GE(pool.engine()->fs.directory_pages_given_back, 2u) << history.id;
+  }
+}
+
 }  // namespace
 }  // namespace gpu4fs::test::one_record_test

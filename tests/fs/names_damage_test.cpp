@@ -45,8 +45,9 @@ void read_all(DirectoryDriver& directory, const std::vector<std::string>& names,
     const fs::HashedName name = directory.hashed(names[random() % names.size()]);
     fs::FoundName found{};
     ASSERT_TRUE(is_answer(directory.find(Lane{}, name, &found)));
-    ASSERT_TRUE(is_answer(fs::directory_prepare_change(Lane{}, directory.fs(), directory.op(),
-                                                       directory.dir(), name, &found)));
+    fs::RemovePlan removal{};
+    ASSERT_TRUE(is_answer(fs::directory_prepare_remove(Lane{}, directory.fs(), directory.op(),
+                                                       directory.dir(), name, &removal)));
     fs::InsertPlan plan{};
     const std::string other = "other" + std::to_string(random());
     ASSERT_TRUE(is_answer(fs::directory_prepare_insert(

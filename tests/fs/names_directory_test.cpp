@@ -83,15 +83,104 @@ TEST(NamesDirectory, HundredThousandNamesComeAndGo) {
     ASSERT_EQ(directory.remove(Lane{}, directory.hashed(names[i])), Status::not_found);
     model.erase(names[i]);
     if (i == names.size() / 2) expect_equal(directory, model);
+    // 40 bytes of a leaf a name. Leaves beside each other hold half a page, and there are those that stand alone.
+    const u64 pages_needed = model.size() * 40 / page_size;
+    if (i % 1000 == 0) {
+      ASSERT_LE(directory.page_count(), 6 * pages_needed + 16) << model.size();
+    }
   }
   expect_equal(directory, model);
-  // The pages are used again.
+  EXPECT_EQ(directory.page_count(), 1u);
+  EXPECT_EQ(directory.dir().inode->height, 0);
+  EXPECT_EQ(directory.dir().inode->page_count, 1u);
+  // And it grows again.
   for (const std::string& name : names) {
     ASSERT_EQ(directory.insert(Lane{}, directory.hashed(name), 77, 4), Status::ok);
     model[name] = {77, 4};
   }
   expect_equal(directory, model);
   EXPECT_EQ(directory.page_count(), pages_when_full);
+}
+
+// In the order in which a directory is listed, and in the opposite one.
+TEST(NamesDirectory, IsOnePageAgainInAnyOrderOfRemoval) {
+  for (const bool backwards : {false, true}) {
+    DirectoryDriver directory;
+    for (u32 i = 0; i < 20'000; ++i) {
+      ASSERT_EQ(directory.insert(Lane{}, directory.hashed("name " + std::to_string(i)), i + 100, 8), Status::ok);
+    }
+    std::vector<std::string> names;
+    u64 cursor = fs::cursor_first_name;
+    ASSERT_EQ(directory.enumerate(&cursor, 30'000, &names), Status::not_found);
+    ASSERT_EQ(names.size(), 20'000u);
+    if (backwards) std::reverse(names.begin(), names.end());
+    for (const std::string& name : names) ASSERT_EQ(directory.remove(Lane{}, directory.hashed(name)), Status::ok);
+    EXPECT_EQ(directory.page_count(), 1u);
+  }
+}
+
+// Names wander within the directory, from anywhere to one half of the hashes: the pages of the other half go.
+TEST(NamesDirectory, RenamingShrinksAsWell) {
+  DirectoryDriver directory;
+  std::mt19937_64 random(9);
+  std::map<std::string, u64> hashes;
+  for (u32 i = 0; i < 4000; ++i) hashes.emplace("old " + std::to_string(i) + std::string(random() % 60, 'o'), random());
+  for (const auto& [name, hash] : hashes) {
+    ASSERT_EQ(directory.insert(Lane{}, DirectoryDriver::with_hash(name, hash), 100, 8), Status::ok);
+  }
+  const u64 pages_before = directory.page_count();
+  std::map<std::string, u64> renamed;
+  for (const auto& [name, hash] : hashes) {
+    const std::string other = "new " + std::to_string(renamed.size()) + std::string(random() % 60, 'n');
+    renamed[other] = random() | u64{1} << 63;
+    ASSERT_EQ(directory.rename(Lane{}, DirectoryDriver::with_hash(name, hash),
+                               DirectoryDriver::with_hash(other, renamed[other])),
+              Status::ok);
+    if (renamed.size() % 1000 != 0) continue;
+    for (const auto& [there, its_hash] : renamed) {
+      fs::FoundName found{};
+      ASSERT_EQ(directory.find(Lane{}, DirectoryDriver::with_hash(there, its_hash), &found), Status::ok);
+    }
+  }
+  EXPECT_EQ(directory.entry_count(), renamed.size());
+  EXPECT_LT(directory.page_count(), 2 * pages_before);
+  for (const auto& [name, hash] : renamed) {
+    ASSERT_EQ(directory.remove(Lane{}, DirectoryDriver::with_hash(name, hash)), Status::ok);
+  }
+  EXPECT_EQ(directory.page_count(), 1u);
+  EXPECT_EQ(directory.dir().inode->page_count, 1u);
+}
+
+// Nodes below nodes go as well: hashes that agree in their first bits.
+TEST(NamesDirectory, DeepTreesAreOnePageAgain) {
+  DirectoryDriver directory;
+  std::mt19937_64 random(8);
+  std::map<std::string, u64> hashes;
+  for (u32 i = 0; i < 3000; ++i) {
+    const u64 hash = i % 3 == 0 ? random() : i % 3 == 1 ? random() >> 20 : (random() >> 40) | u64{1} << 63;
+    hashes.emplace("deep " + std::to_string(i), hash);
+  }
+  for (const auto& [name, hash] : hashes) {
+    ASSERT_EQ(directory.insert(Lane{}, DirectoryDriver::with_hash(name, hash), 100, 8), Status::ok);
+  }
+  u32 nodes = 0;
+  for (u64 page = 0; page < directory.page_count(); ++page) {
+    if (fs::detail::page_header(directory.page(page)).magic == format::directory_node_magic) ++nodes;
+  }
+  EXPECT_GT(nodes, 3u);
+  std::vector<std::string> names;
+  for (const auto& [name, hash] : hashes) names.push_back(name);
+  std::shuffle(names.begin(), names.end(), random);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    ASSERT_EQ(directory.remove(Lane{}, DirectoryDriver::with_hash(names[i], hashes[names[i]])), Status::ok);
+    if (i % 500 != 0) continue;
+    for (std::size_t k = i + 1; k < names.size(); ++k) {
+      fs::FoundName found{};
+      ASSERT_EQ(directory.find(Lane{}, DirectoryDriver::with_hash(names[k], hashes[names[k]]), &found), Status::ok);
+    }
+  }
+  EXPECT_EQ(directory.page_count(), 1u);
+  EXPECT_EQ(directory.dir().inode->page_count, 1u);
 }
 
 TEST(NamesDirectory, RandomChangesOfAFewNamesOfAnyLength) {

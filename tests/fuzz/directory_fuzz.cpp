@@ -7,6 +7,7 @@
 #include "format/format_text.hpp"
 #include "fs/names/set_attribute.hpp"
 #include "fs/inode/inode_rules.hpp"
+#include "fs/names/directory_shrink.hpp"
 #include "fs/names/directory_walk.hpp"
 #include "fuzz/small_world.hpp"
 
@@ -46,13 +47,13 @@ class Directory {
     return Status::ok;
   }
   Status change(const fs::HashedName& name, bool remove) {
-    fs::FoundName found{};
-    GPU4FS_TRY(fs::directory_prepare_change(Lane{}, fs_, op_, dir_, name, &found));
-    GPU4FS_TRY(fs::reserve_metadata(Lane{}, fs_, op_, 1, 1, 0));
+    fs::RemovePlan plan{};
+    GPU4FS_TRY(fs::directory_prepare_remove(Lane{}, fs_, op_, dir_, name, &plan));
+    GPU4FS_TRY(fs::reserve_metadata(Lane{}, fs_, op_, 1, fs::touched_pages(plan), 0));
     if (remove) {
-      fs::directory_commit_remove(Lane{}, fs_, op_, dir_, found);
+      fs::directory_commit_remove(Lane{}, fs_, op_, dir_, plan, scratch_);
     } else {
-      fs::directory_commit_replace(Lane{}, fs_, op_, dir_, found, 18, 4);
+      fs::directory_commit_replace(Lane{}, fs_, op_, dir_, plan.name, 18, 4);
     }
     return Status::ok;
   }

@@ -36,6 +36,7 @@ struct SimOutcome {
   u64 faults = 0;
   u64 timeouts = 0;
   u64 refusals = 0;  // for want of space
+  u64 given_back = 0;  // pages of the inode file
 };
 
 // Faults only while `armed`.
@@ -104,6 +105,9 @@ class SimRun {
     FileOperation op;
     StepCounts seen;
     StepCounts records_seen;
+    bool comes_and_goes = false;  // makes files without names, and frees them: pages of the inode file come and go
+    bool frees = false;
+    std::vector<u64> nameless;
   };
 
   static SimKind kind_of(u64 seed) {
@@ -205,8 +209,8 @@ class SimRun {
   }
   void leave_pages(u64 count) {
     for (u64 page = 0; page < 256; ++page) {
-      CrashPool::require(plain_client().simple(format::Opcode::statfs).status, "statfs");
-      if (plain_client().statistics().page_available <= count) return;
+      const fs::FileSystem& fs = pool_->engine()->fs;
+      if (fs::room_of(fs, fs.space.data_class).available <= count) return;
       if (plain_client().simple(format::Opcode::fallocate, filler_, page * page_size, page_size, 1).status != Status::ok) return;
     }
   }
@@ -222,7 +226,8 @@ class SimRun {
   }
 
   void open_clients() {
-    slots_.resize(actors_.size() + shared_client_count_);
+    slots_.resize(actors_.size() + shared_client_count_ + 1);
+    slots_.back().comes_and_goes = true;
     for (u64 i = 0; i < slots_.size(); ++i) {
       Slot& slot = slots_[i];
       if (i % slots_per_client == 0) sessions_.push_back(pool_->open_session());
@@ -258,12 +263,14 @@ class SimRun {
     }
     if (!moves && is_waiting) fail("nothing moves any more, and commands are under way");
     if (checkpoint_position_) poll_checkpoint();
-    const bool all_wait = std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.waits; });
+    const bool all_wait =
+        std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.waits || slot.comes_and_goes; });
     if (all_wait) become_quiet();
   }
 
   void submit_to(Slot& slot) {
     if (slot.is_busy || slot.waits || !has_room(slot)) return;
+    if (slot.comes_and_goes) return submit_nameless(slot);
     slot.seen.clear();
     slot.records_seen.clear();
     for (const Actor& actor : actors_) slot.seen.push_back(actor.ended_count());
@@ -293,6 +300,26 @@ class SimRun {
     slot.is_busy = true;
     ++outcome_.operations;
   }
+  void submit_nameless(Slot& slot) {
+    constexpr std::size_t several_pages = 40;
+    if (slot.nameless.empty()) slot.frees = false;
+    if (slot.nameless.size() == several_pages) slot.frees = true;
+    slot.op = FileOperation{};
+    slot.op.opcode = slot.frees ? format::Opcode::reclaim : format::Opcode::tmpfile;
+    slot.op.inode = slot.frees ? slot.nameless.back() : u64{PosixModel::root};
+    slot.op.mode = 0600;
+    if (slot.frees) slot.nameless.pop_back();
+    CrashPool::require(slot.session->submit(slot.files->command_of(slot.op), &slot.position), "submitting");
+    engine().wake();
+    slot.is_busy = true;
+  }
+  // Where it is refused, what there is goes.
+  void end_nameless(Slot& slot, const client::Reply& reply) {
+    if (slot.op.opcode == format::Opcode::reclaim) return;
+    if (reply.status == Status::ok) slot.nameless.push_back(reply.result);
+    slot.frees = reply.status != Status::ok;
+  }
+
   // A ring goes round: its oldest command has to end first.
   bool has_room(const Slot& slot) const {
     u64 oldest = ~u64{0};
@@ -315,6 +342,7 @@ class SimRun {
     const client::Reply reply = slot.session->finish(slot.position);
     const int error = to_errno(reply.status);
     world_.note(static_cast<u64>(error) * 1000 + reply.result);
+    if (slot.comes_and_goes) return end_nameless(slot, reply);
     note(fmt::format("{} {}: {} = {} {}", slot.actor == nobody ? "shared" : "actor",
                      slot.actor == nobody ? slot.shared_client : slot.actor, to_text(slot.op), status_name(reply.status),
                      reply.result));
@@ -440,6 +468,7 @@ class SimRun {
     bool is_whole = false;
     try {
       is_whole = end_clean(is_last);
+      outcome_.given_back += pool_->engine()->fs.inode_pages_given_back;
     } catch (const std::exception& error) {
       fail(error.what());
     }

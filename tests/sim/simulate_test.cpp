@@ -74,6 +74,7 @@ TEST_F(Simulation, SeedsEndWell) {
       sum.faults += outcome.faults;
       sum.timeouts += outcome.timeouts;
       sum.refusals += outcome.refusals;
+      sum.given_back += outcome.given_back;
       if (outcome.problem.empty()) continue;
       ADD_FAILURE() << "GPU4FS_SIM_SEED=" << first + i << "\n" << outcome.problem << "\nwhat happened last:\n" << outcome.tail;
       if (++failures >= 5) next = count;
@@ -85,14 +86,16 @@ TEST_F(Simulation, SeedsEndWell) {
   for (std::thread& thread : threads) thread.join();
   const auto number = [](u64 value) { return static_cast<unsigned long long>(value); };
   std::printf("%llu seeds: %llu operations, %llu comparisons of everything, %llu power failures, %llu operations replayed, "
-              "%llu faults of devices, %llu deadlines overrun, %llu refusals on full pools\n",
+              "%llu faults of devices, %llu deadlines overrun, %llu refusals on full pools, %llu inode pages given back\n",
               number(count), number(sum.operations), number(sum.quiet_points), number(sum.power_failures),
-              number(sum.replayed), number(sum.faults), number(sum.timeouts), number(sum.refusals));
+              number(sum.replayed), number(sum.faults), number(sum.timeouts), number(sum.refusals),
+              number(sum.given_back));
   if (failures != 0 || count < 200) return;
   EXPECT_GT(sum.replayed, count);
   EXPECT_GT(sum.faults, count / 4);
   EXPECT_GT(sum.timeouts, count / 20);
   EXPECT_GT(sum.refusals, count);
+  EXPECT_GT(sum.given_back, 0u);
 }
 
 // A seed is all there is to a run.

@@ -1,5 +1,6 @@
 // A full pool can be emptied, whatever filled it: ten mixes of files on several kinds of pools, filled until there is no
-// space, then everything removed in one pass in which no command may be refused.
+// space, then everything removed in one pass in which no command may be refused. Then the pool is as empty as a new one,
+// and takes as many files again.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -111,6 +112,12 @@ class FullPool : public ::testing::TestWithParam<Case> {
     }
   }
 
+  // Of data and of metadata, which may have chunks of their own.
+  format::StatfsRecord statistics() {
+    EXPECT_EQ(client_.simple(Opcode::statfs).status, Status::ok);
+    return client_.statistics();
+  }
+
   // Until there is no space.
   void fill() {
     names_.clear();
@@ -156,10 +163,23 @@ class FullPool : public ::testing::TestWithParam<Case> {
 };
 
 TEST_P(FullPool, IsEmptiedInOnePass) {
+  const format::StatfsRecord when_new = statistics();
+  const u64 one_percent = when_new.page_total / 100;
   fill();
+  const std::size_t first_count = names_.size();
   if (GetParam().with_checkpoint) {
     EXPECT_EQ(pool_.checkpoint(), Status::ok);
   }
+  empty();
+  if (HasFatalFailure()) return;
+  ASSERT_EQ(pool_.checkpoint(), Status::ok);
+  const format::StatfsRecord when_empty = statistics();
+  EXPECT_GE(when_empty.page_free + one_percent, when_new.page_free) << first_count << " files were there";
+  EXPECT_GE(when_empty.inode_free + when_new.inode_free / 100, when_new.inode_free);
+  fill();
+  if (HasFatalFailure()) return;
+  EXPECT_GE(names_.size() + names_.size() / 100 + 1, first_count);
+  EXPECT_LE(names_.size(), first_count + first_count / 100 + 1);
   empty();
   if (HasFatalFailure()) return;
   session_.reset();

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "fs/names/directory_shrink.hpp"
 #include "fs/names/directory_walk.hpp"
 #include "support/small_file_system.hpp"
 
@@ -61,10 +62,27 @@ class DirectoryDriver {
 
   template <class Group>
   Status remove(Group g, const fs::HashedName& name) {
-    fs::FoundName found{};
-    GPU4FS_TRY(fs::directory_prepare_change(g, fs(), op_, dir_, name, &found));
-    GPU4FS_TRY(fs::reserve_metadata(g, fs(), op_, 1, 1, 0));
-    fs::directory_commit_remove(g, fs(), op_, dir_, found);
+    fs::RemovePlan plan{};
+    GPU4FS_TRY(fs::directory_prepare_remove(g, fs(), op_, dir_, name, &plan));
+    GPU4FS_TRY(fs::reserve_metadata(g, fs(), op_, 1, fs::touched_pages(plan), 0));
+    const u64 before = page_count();
+    fs::directory_commit_remove(g, fs(), op_, dir_, plan, scratch_);
+    release(g);
+    return before - page_count() == plan.merges ? Status::ok : Status::internal;
+  }
+
+  // In one commit, as the engine renames within a directory.
+  template <class Group>
+  Status rename(Group g, const fs::HashedName& from, const fs::HashedName& to) {
+    fs::RemovePlan removal{};
+    fs::InsertPlan insertion{};
+    GPU4FS_TRY(fs::directory_prepare_remove(g, fs(), op_, dir_, from, &removal));
+    GPU4FS_TRY(fs::directory_prepare_insert(g, fs(), op_, dir_, to, &insertion));
+    const u32 touched = insertion.touched_pages + fs::touched_pages(removal);
+    GPU4FS_TRY(fs::reserve_metadata(g, fs(), op_, 1, touched, insertion.new_pages));
+    fs::directory_commit_take(g, fs(), op_, dir_, removal);
+    fs::directory_commit_insert(g, fs(), op_, dir_, insertion, to, removal.name.inode, removal.name.type, scratch_);
+    fs::directory_commit_shrink(g, fs(), op_, dir_, removal, scratch_);
     release(g);
     return Status::ok;
   }

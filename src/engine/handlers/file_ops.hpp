@@ -20,7 +20,7 @@ GPU4FS_FN inline format::StatfsRecord statfs_of(const fs::FileSystem& fs) {
   const fs::ClassRoom metadata = fs::room_of(fs, fs.space.metadata_class);
   record.page_total = data.total;
   record.page_free = data.free;
-  record.page_available = data.available;
+  record.page_available = fs::room_for_content(fs, fs.space.data_class);
   record.inode_used = load<Order::relaxed, Scope::engine>(&fs.inode_used);
   record.inode_free = minimum((metadata.available - metadata.closed) * format::inodes_per_page,
                               fs::inode_number_max - minimum(fs::inode_number_max, record.inode_used));

@@ -39,7 +39,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void write_classes(const fs::FileSystem& fs, fo
     usage.page_total = room.total;
     usage.page_used = load<Order::relaxed, Scope::engine>(&fs.counters[i].used);
     usage.page_free = room.free;
-    usage.page_available = room.available;
+    usage.page_available = fs::room_for_content(fs, i);
     usage.flags = (fs.space.data_classes >> i & 1) != 0 ? u32{format::class_takes_data} : 0u;
     if (i == fs.space.data_class) usage.flags |= format::class_is_data;
     if (i == fs.space.metadata_class) usage.flags |= format::class_is_metadata;
@@ -62,6 +62,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 write_health(const Engine& engine, u8* outp
   record->epoch_durable = load<Order::acquire, Scope::engine>(&fs.epoch_durable);
   record->page_total = fs::pages_total(fs);
   record->page_used = fs::pages_used(fs);
+  record->inode_used = load<Order::relaxed, Scope::engine>(&fs.inode_used);
+  record->inode_file_pages = load<Order::relaxed, Scope::engine>(&fs.inode_file.page_count);
   record->checkpoint_errors = load<Order::relaxed, Scope::engine>(&engine.epochs.write_errors);
   record->flags = health_flags(fs);
   record->device_count = raid::device_count_of(fs.space);

@@ -9,7 +9,7 @@
 #include "engine/log_records.hpp"
 #include "fs/inode/inode.hpp"
 #include "fs/inode/inode_rules.hpp"
-#include "fs/names/directory.hpp"
+#include "fs/names/directory_shrink.hpp"
 #include "fs/names/stored_access_lists.hpp"
 
 namespace gpu4fs::engine {

@@ -23,16 +23,29 @@ GPU4FS_FN inline void drop_subdirectory(fs::InodeRef dir) {
   if (dir.inode->link_count > 1) dir.inode->link_count -= 1;
 }
 
+// What a command changes that takes a name away: `inode_count` inodes, `others` pages beside those of the removal. Where
+// the directory cannot shrink for want of pages, the name goes all the same.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status reserve_removal(Group g, Engine& engine, CommandState& c, u32 inode_count, u32 others,
+                                                 u32 new_pages, fs::RemovePlan* plan) {
+  fs::FileSystem& fs = engine.fs;
+  const Status status =
+      fs::reserve_metadata(g, fs, c.operation, inode_count, others + fs::touched_pages(*plan), new_pages);
+  if ((status != Status::no_space && status != Status::no_memory) || plan->merges == 0) return status;
+  plan->merges = 0;
+  return fs::reserve_metadata(g, fs, c.operation, inode_count, others + fs::touched_pages(*plan), new_pages);
+}
+
 // A name to take away and its inode, both locked.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_removal(Group g, Engine& engine, CommandState& c,
-                                                 fs::InodeRef* dir, fs::FoundName* found,
+                                                 fs::InodeRef* dir, fs::RemovePlan* plan,
                                                  fs::InodeRef* child) {
   GPU4FS_TRY(lock_directory_for_change(g, engine, c, c.command.inode, dir));
-  GPU4FS_TRY(fs::directory_prepare_change(g, engine.fs, c.operation, *dir,
-                                          hash_name(g, engine, first_name(c)), found));
-  if (found->inode == dir->number) return Status::corrupt_structure;
-  GPU4FS_TRY(lock_named_inode(g, engine, c, found->inode, LockMode::exclusive, child));
+  GPU4FS_TRY(fs::directory_prepare_remove(g, engine.fs, c.operation, *dir,
+                                          hash_name(g, engine, first_name(c)), plan));
+  if (plan->name.inode == dir->number) return Status::corrupt_structure;
+  GPU4FS_TRY(lock_named_inode(g, engine, c, plan->name.inode, LockMode::exclusive, child));
   if (child->inode->link_count == 0) return Status::corrupt_structure;
   GPU4FS_TRY(check_removable(c, *dir, *child));
   return check_sticky(engine, c, *dir, *child);
@@ -49,15 +62,15 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_unlink(Group g, Engine& engine, CommandState
   serial(g, [&] { op.may_use_emergency = 1; });
   fs::InodeRef dir{};
   fs::InodeRef child{};
-  fs::FoundName found{};
-  GPU4FS_STEP_TRY(detail::prepare_removal(g, engine, c, &dir, &found, &child));
+  fs::RemovePlan plan{};
+  GPU4FS_STEP_TRY(detail::prepare_removal(g, engine, c, &dir, &plan, &child));
   if (fs::is_directory(child.inode->mode)) return Step::fail(Status::is_directory);
   const bool is_last = child.inode->link_count == 1;
   if (is_last) GPU4FS_STEP_TRY(fs::prepare_orphan(g, fs, op, child.number));
-  GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, op, 3, 1, 0));
+  GPU4FS_STEP_TRY(detail::reserve_removal(g, engine, c, 3, 0, 0, &plan));
   GPU4FS_STEP_TRY(reserve_record(g, engine, c));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
-  fs::directory_commit_remove(g, fs, op, dir, found);
+  fs::directory_commit_remove(g, fs, op, dir, plan, c.buffer);
   serial(g, [&] {
     set_modification_times(dir, op.now);
     detail::drop_link(child, op.now);
@@ -78,15 +91,15 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rmdir(Group g, Engine& engine, CommandState&
   serial(g, [&] { op.may_use_emergency = 1; });
   fs::InodeRef dir{};
   fs::InodeRef child{};
-  fs::FoundName found{};
-  GPU4FS_STEP_TRY(detail::prepare_removal(g, engine, c, &dir, &found, &child));
+  fs::RemovePlan plan{};
+  GPU4FS_STEP_TRY(detail::prepare_removal(g, engine, c, &dir, &plan, &child));
   if (!fs::is_directory(child.inode->mode)) return Step::fail(Status::not_directory);
   if (child.inode->entry_count != 0) return Step::fail(Status::directory_not_empty);
   GPU4FS_STEP_TRY(fs::prepare_orphan(g, fs, op, child.number));
-  GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, op, 3, 1, 0));
+  GPU4FS_STEP_TRY(detail::reserve_removal(g, engine, c, 3, 0, 0, &plan));
   GPU4FS_STEP_TRY(reserve_record(g, engine, c));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
-  fs::directory_commit_remove(g, fs, op, dir, found);
+  fs::directory_commit_remove(g, fs, op, dir, plan, c.buffer);
   serial(g, [&] {
     set_modification_times(dir, op.now);
     detail::drop_subdirectory(dir);

@@ -25,7 +25,7 @@ struct RenameState {
   fs::InodeRef to_dir;
   fs::InodeRef source;
   fs::InodeRef target;
-  fs::FoundName from;
+  fs::RemovePlan from;
   fs::FoundName to;
   fs::InsertPlan plan;  // without a target
   u64 whiteout;         // inode number, 0: there is none
@@ -107,7 +107,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_rename_names(Group g, Engine& engine, Comm
   const fs::HashedName old_name = hash_name(g, engine, first_name(c));
   const fs::HashedName new_name = hash_name(g, engine, second_name(c));
   GPU4FS_TRY(
-      fs::directory_prepare_change(g, fs, c.operation, state->from_dir, old_name, &state->from));
+      fs::directory_prepare_remove(g, fs, c.operation, state->from_dir, old_name, &state->from));
   const Status status =
       fs::directory_prepare_change(g, fs, c.operation, state->to_dir, new_name, &state->to);
   state->has_target = status == Status::ok;
@@ -123,13 +123,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_rename_topology(Group g, Engine& engine, 
                                                        const RenameState& state) {
   const u64 from_dir = state.from_dir.number;
   const u64 to_dir = state.to_dir.number;
-  const u64 source = state.from.inode;
+  const u64 source = state.from.name.inode;
   const u64 target = state.has_target ? state.to.inode : 0;
   if (state.same_directory) {
     return source == from_dir || target == from_dir ? Status::corrupt_structure : Status::ok;
   }
   bool is_circular = false;
-  if (state.from.type == fs::entry_type(fs::mode_directory)) {
+  if (state.from.name.type == fs::entry_type(fs::mode_directory)) {
     GPU4FS_TRY(is_above(g, engine, c, source, to_dir, &is_circular));
     if (is_circular) return Status::would_orphan;
   }
@@ -147,21 +147,21 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status lock_rename_inodes(Group g, Engine& engine, CommandState& c,
                                                     RenameState* state) {
   const u32 directory_type = fs::entry_type(fs::mode_directory);
-  const bool source_is_directory = state->from.type == directory_type;
+  const bool source_is_directory = state->from.name.type == directory_type;
   const bool target_is_directory = state->has_target && state->to.type == directory_type;
   const bool target_first = state->has_target && !source_is_directory &&
-                            (target_is_directory || state->to.inode < state->from.inode);
+                            (target_is_directory || state->to.inode < state->from.name.inode);
   if (target_first)
     GPU4FS_TRY(
         lock_named_inode(g, engine, c, state->to.inode, LockMode::exclusive, &state->target));
   GPU4FS_TRY(
-      lock_named_inode(g, engine, c, state->from.inode, LockMode::exclusive, &state->source));
+      lock_named_inode(g, engine, c, state->from.name.inode, LockMode::exclusive, &state->source));
   if (state->has_target && !target_first) {
     GPU4FS_TRY(
         lock_named_inode(g, engine, c, state->to.inode, LockMode::exclusive, &state->target));
   }
   // The names' types decided the order; inodes of another type mean damage.
-  const bool source_fits = fs::entry_type(state->source.inode->mode) == state->from.type;
+  const bool source_fits = fs::entry_type(state->source.inode->mode) == state->from.name.type;
   const bool target_fits =
       !state->has_target || fs::entry_type(state->target.inode->mode) == state->to.type;
   const bool are_linked = state->source.inode->link_count != 0 &&
@@ -204,13 +204,13 @@ GPU4FS_FN inline void move_directory(fs::InodeRef moved, fs::InodeRef from, fs::
   to.inode->link_count += 1;
 }
 
-// Gate: the old name goes, or names the whiteout. That moves no slot, so a plan for the new name stays valid.
+// Gate: the old name goes, or names the whiteout. What that leaves empty stays, so a plan for the new name stays valid.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void commit_old_name(Group g, Engine& engine, CommandState& c, RenameState& state) {
-  if (state.whiteout == 0) return fs::directory_commit_remove(g, engine.fs, c.operation, state.from_dir, state.from);
+  if (state.whiteout == 0) return fs::directory_commit_take(g, engine.fs, c.operation, state.from_dir, state.from);
   const fs::InodeRef whiteout = commit_whiteout(g, engine, c, state.from_dir, state.whiteout);
   state.whiteout_generation = serial(g, [&] { return whiteout.inode->generation; });
-  fs::directory_commit_replace(g, engine.fs, c.operation, state.from_dir, state.from, whiteout.number,
+  fs::directory_commit_replace(g, engine.fs, c.operation, state.from_dir, state.from.name, whiteout.number,
                                fs::entry_type(fs::mode_character_device));
   put_attributes(g, engine, c, whiteout);
 }
@@ -221,20 +221,23 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_rename_names(Group g, Engine& engine, Comm
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
   if ((c.command.mask & rename_exchange) != 0) {
-    fs::directory_commit_replace(g, fs, op, state.from_dir, state.from, state.to.inode,
+    fs::directory_commit_replace(g, fs, op, state.from_dir, state.from.name, state.to.inode,
                                  state.to.type);
-    fs::directory_commit_replace(g, fs, op, state.to_dir, state.to, state.from.inode,
-                                 state.from.type);
+    fs::directory_commit_replace(g, fs, op, state.to_dir, state.to, state.from.name.inode,
+                                 state.from.name.type);
   } else if (state.has_target) {
     // Replacing moves no slot, so the source's place stays valid.
-    fs::directory_commit_replace(g, fs, op, state.to_dir, state.to, state.from.inode,
-                                 state.from.type);
+    fs::directory_commit_replace(g, fs, op, state.to_dir, state.to, state.from.name.inode,
+                                 state.from.name.type);
     commit_old_name(g, engine, c, state);
+    fs::directory_commit_shrink(g, fs, op, state.from_dir, state.from, c.buffer);
   } else {
+    // The place of the new name was planned in the pages as they are.
     commit_old_name(g, engine, c, state);
     const fs::HashedName name = hash_name(g, engine, second_name(c));
-    fs::directory_commit_insert(g, fs, op, state.to_dir, state.plan, name, state.from.inode,
-                                state.from.type, c.buffer);
+    fs::directory_commit_insert(g, fs, op, state.to_dir, state.plan, name, state.from.name.inode,
+                                state.from.name.type, c.buffer);
+    fs::directory_commit_shrink(g, fs, op, state.from_dir, state.from, c.buffer);
   }
 }
 
@@ -296,7 +299,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rename(Group g, Engine& engine, CommandState
   GPU4FS_STEP_TRY(detail::lock_rename_directories(g, engine, c, &state));
   GPU4FS_STEP_TRY(detail::find_rename_names(g, engine, c, &state));
   GPU4FS_STEP_TRY(detail::check_rename_topology(g, engine, c, state));
-  if (state.has_target && state.from.inode == state.to.inode) return Step::complete();
+  if (state.has_target && state.from.name.inode == state.to.inode) return Step::complete();
   GPU4FS_STEP_TRY(detail::lock_rename_inodes(g, engine, c, &state));
   GPU4FS_STEP_TRY(detail::check_rename(g, engine, c, state));
   const bool exchanges = (c.command.mask & rename_exchange) != 0;
@@ -304,9 +307,11 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rename(Group g, Engine& engine, CommandState
     GPU4FS_STEP_TRY(fs::prepare_orphan(g, fs, op, state.target.number));
   const bool leaves_whiteout = (c.command.mask & rename_whiteout) != 0;
   if (leaves_whiteout) GPU4FS_STEP_TRY(detail::prepare_whiteout(g, engine, c, &state.whiteout));
-  const u32 touched = 2 + state.plan.touched_pages;
+  // The place of the old name stays in use.
+  if (exchanges || leaves_whiteout) state.from.merges = 0;
   const u32 inodes = 5 + (leaves_whiteout ? detail::whiteout_inodes : 0);
-  GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, op, inodes, touched, state.plan.new_pages));
+  GPU4FS_STEP_TRY(detail::reserve_removal(g, engine, c, inodes, 1 + state.plan.touched_pages, state.plan.new_pages,
+                                          &state.from));
   GPU4FS_STEP_TRY(reserve_record(g, engine, c));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
   detail::commit_rename_names(g, engine, c, state);

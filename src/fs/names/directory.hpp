@@ -4,8 +4,8 @@
 // them and counts the pages that the splits will need. Commit, in the gate of the same step,
 // changes; it cannot fail, because everything it relies on was checked and reserved.
 //
-// Pages are never given back while the directory lives (as in other extendible hash tables), so the
-// pages of a directory are 0 .. size / 4096 - 1 without holes, and a new page takes the next index.
+// The pages of a directory are 0 .. size / 4096 - 1 without holes: a new page takes the next index, and the place of
+// one that goes is taken by the last one (directory_shrink.hpp, which has the removal of names).
 // mtime, ctime and link counts of the directory are the caller's business; size_bytes and
 // entry_count are changed here.
 //
@@ -39,6 +39,7 @@ struct FoundName {
   DirectoryPath path;
   u32 slot;
   u32 type;  // S_IFMT >> 12
+  u64 hash;
 };
 
 struct InsertPlan {
@@ -248,12 +249,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status directory_find(Group g, FileSystem& fs, Operati
   found->slot = position.slot;
   const format::DirectorySlot& slot = detail::leaf_slots(page)[position.slot];
   found->type = slot.type;
+  found->hash = slot.hash;
   found->inode = detail::entry_inode(page, slot.entry_offset);
   return Status::ok;
 }
 
-// The same for a name that will be removed or replaced: its leaf, the one existing page that
-// changes, is checked whole.
+// The same for a name that will be replaced: its leaf, the one existing page that changes, is checked whole.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_change(Group g, FileSystem& fs, Operation& op,
                                                           const InodeRef& dir,
@@ -342,20 +343,6 @@ GPU4FS_FN GPU4FS_NOINLINE void directory_commit_insert(Group g, FileSystem& fs, 
   leaf_insert(g, page, position.slot, name, inode, type);
   serial(g, [&] { dir.inode->entry_count += 1; });
   mark_dirty(g, fs, op, dir, path.leaf_frame);
-  mark_inode_dirty(g, fs, op, dir);
-}
-
-// Gate: the name that directory_prepare_change found in this step.
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void directory_commit_remove(Group g, FileSystem& fs, Operation& op,
-                                                       const InodeRef& dir,
-                                                       const FoundName& found) {
-  leaf_remove(g, page_data(fs, found.path.leaf_frame), found.slot);
-  serial(g, [&] {
-    GPU4FS_CHECK_GT(dir.inode->entry_count, u64{0});
-    dir.inode->entry_count -= 1;
-  });
-  mark_dirty(g, fs, op, dir, found.path.leaf_frame);
   mark_inode_dirty(g, fs, op, dir);
 }
 

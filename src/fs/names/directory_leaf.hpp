@@ -237,18 +237,17 @@ GPU4FS_FN GPU4FS_NOINLINE void leaf_create(Group g, u8* page, u32 level, u32 dep
   });
 }
 
-// `page` becomes a leaf with slots [first, first + count) of `source`, another checked leaf; its
-// heap is packed. Every rank copies whole entries.
+// Slots [first, first + count) of `source`, another checked leaf, go behind those of `page`, whose heap has room for
+// them and whose names come before theirs. Every rank copies whole entries.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void leaf_rebuild(Group g, u8* page, const u8* source, u32 first,
-                                            u32 count, u32 level, u32 depth, u64 prefix) {
+GPU4FS_FN GPU4FS_NOINLINE void leaf_append(Group g, u8* page, const u8* source, u32 first, u32 count) {
   g.sync();
   GPU4FS_CHECK_LE(first + count, u32{detail::page_header(source).entry_count});
-  zero_page(g, page);
-  leaf_create(g, page, level, depth, prefix);
+  const u32 count_before = detail::page_header(page).entry_count;
   const format::DirectorySlot* from = detail::leaf_slots(source) + first;
-  format::DirectorySlot* to = detail::leaf_slots(page);
-  u32 heap_begin = page_size;
+  format::DirectorySlot* to = detail::leaf_slots(page) + count_before;
+  u32 heap_begin = detail::page_header(page).heap_begin;
+  g.sync();
   for (u32 base = 0; base < count; base += Group::size()) {
     const u32 i = base + g.rank();
     format::DirectorySlot slot{};
@@ -258,7 +257,7 @@ GPU4FS_FN GPU4FS_NOINLINE void leaf_rebuild(Group g, u8* page, const u8* source,
     if (i < count) {
       const u32 offset = heap_begin - before - size;
       GPU4FS_CHECK_LE(u32{slot.entry_offset} + size, u32{page_size});
-      GPU4FS_CHECK_GE(offset, detail::leaf_slots_end(count));
+      GPU4FS_CHECK_GE(offset, detail::leaf_slots_end(count_before + count));
       const u64* old_words = reinterpret_cast<const u64*>(source + slot.entry_offset);
       u64* new_words = reinterpret_cast<u64*>(page + offset);
       for (u32 word = 0; word < size / 8; ++word) new_words[word] = old_words[word];
@@ -268,9 +267,20 @@ GPU4FS_FN GPU4FS_NOINLINE void leaf_rebuild(Group g, u8* page, const u8* source,
     heap_begin -= g.reduce(size, [](u32 a, u32 b) { return a + b; });
   }
   serial(g, [&] {
-    detail::page_header(page).entry_count = static_cast<u16>(count);
+    detail::page_header(page).entry_count = static_cast<u16>(count_before + count);
     detail::page_header(page).heap_begin = static_cast<u16>(heap_begin);
   });
+}
+
+// `page` becomes a leaf with slots [first, first + count) of `source`, another checked leaf; its
+// heap is packed.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void leaf_rebuild(Group g, u8* page, const u8* source, u32 first,
+                                            u32 count, u32 level, u32 depth, u64 prefix) {
+  g.sync();
+  zero_page(g, page);
+  leaf_create(g, page, level, depth, prefix);
+  leaf_append(g, page, source, first, count);
 }
 
 // Packs the heap. `scratch` is a page of engine memory.

@@ -32,6 +32,34 @@ GPU4FS_FN inline u64 kept_back_pages(const FileSystem& fs, u32 page_class, u64 t
   return kept_back_pages(total, fs.space.page_cost[page_class], page_class == fs.space.metadata_class);
 }
 
+// Pages of metadata that a small write has to be promised though it uses few of them: its inode's, its map's and all above.
+inline constexpr u64 pages_promised_to_a_write = 48;
+
+// What is left in a class for content of files: without what is kept back for commands that free space, and without the
+// pages that the content's own metadata takes. `metadata_pages` are left, without what is kept back, where metadata lies;
+// `shares`: in this class. A promise of a page takes `page_cost`, of one of metadata `metadata_cost`.
+struct RoomForContent {
+  u64 pages;
+  u64 closed;  // pages that only content can have
+  u64 page_cost;
+  u64 metadata_pages;
+  u64 metadata_cost;
+  bool shares;
+};
+GPU4FS_FN constexpr u64 content_pages(const RoomForContent& room) {
+  const u64 metadata_pages = room.shares ? room.pages : room.metadata_pages;
+  const u64 usable = metadata_pages - minimum(metadata_pages, pages_promised_to_a_write * room.metadata_cost);
+  if (usable == 0) return 0;
+  // A page of the map has the pointers of 512 pages.
+  if (!room.shares) {
+    // Some pages of the last stripes may be on their way when a write wants them.
+    const u64 pages = room.pages + room.closed;
+    const u64 unsure = room.page_cost == 1 ? 0 : minimum(pages, 4 * room.page_cost);
+    return minimum(pages - unsure, usable * format::slots_per_block);
+  }
+  return usable - divide_up(usable, u64{format::slots_per_block} + 1) + room.closed;
+}
+
 // Whether closed pages of the class are lent at all now (fs/space/partial_stripes.hpp).
 GPU4FS_FN inline bool lends_rows(const FileSystem& fs, u32 page_class) {
   GPU4FS_CHECK_LT(page_class, format::profile_max);
@@ -73,6 +101,16 @@ GPU4FS_FN GPU4FS_NOINLINE inline ClassRoom room_of(const FileSystem& fs, u32 pag
   if (growable != 0) kept_back = maximum(kept_back, kept_back_pages(fs, page_class, total + growable));
   const u64 available = whole - minimum(whole, kept_back);
   return {total + growable, minimum(total + growable, whole + closed), available + closed, closed};
+}
+
+// What statfs says that files can still get of the class.
+GPU4FS_FN GPU4FS_NOINLINE inline u64 room_for_content(const FileSystem& fs, u32 page_class) {
+  const u32 metadata_class = fs.space.metadata_class;
+  const ClassRoom room = room_of(fs, page_class);
+  const ClassRoom metadata = page_class == metadata_class ? room : room_of(fs, metadata_class);
+  return content_pages({room.available - room.closed, room.closed, fs.space.page_cost[page_class],
+                        metadata.available - metadata.closed, fs.space.page_cost[metadata_class],
+                        page_class == metadata_class});
 }
 
 namespace detail {
