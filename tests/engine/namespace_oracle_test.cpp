@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/name_fixture.hpp"
+#include "support/memory_folder.hpp"
 #include "support/test_scale.hpp"
 
 namespace gpu4fs::test {
@@ -33,8 +34,7 @@ int rename_at(int from, const std::string& name, int to, const std::string& seco
 class NamespaceOracle : public ::testing::TestWithParam<u32> {
  protected:
   void SetUp() override {
-    const char* base = std::filesystem::exists("/dev/shm") ? "/dev/shm" : "/tmp";
-    path_ = std::string(base) + "/gpu4fs_names_XXXXXX";
+    path_ = memory_folder() + "/gpu4fs_names_XXXXXX";
     ASSERT_NE(::mkdtemp(path_.data()), nullptr);
     places_.push_back({format::inode_number_root, open_directory(AT_FDCWD, path_)});
     ::umask(0);

@@ -7,11 +7,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "engine/name_fixture.hpp"
+#include "support/memory_folder.hpp"
 
 namespace gpu4fs::test {
 namespace {
@@ -360,6 +363,112 @@ TEST_F(NamespaceRights, AttributeSpacesHaveTheirOwnRules) {
   EXPECT_EQ(user_.set_attribute(file, "user.big", std::string(4096, 'x')).status, Status::ok);
   EXPECT_EQ(user_.remove_attribute(file, "user.x").status, Status::ok);
   EXPECT_EQ(user_.remove_attribute(file, "user.x").status, Status::no_attribute);
+}
+
+// A caller, and what it asks setattr for.
+struct Caller {
+  u32 uid;
+  u32 gid;
+  std::vector<u32> groups;
+};
+struct Change {
+  const char* name;
+  u32 mask;
+  u32 mode;
+  u32 uid;
+  u32 gid;
+};
+struct Outcome {
+  int error;
+  u32 mode;
+  u32 uid;
+  u32 gid;
+  bool operator==(const Outcome&) const = default;
+};
+constexpr u32 times_now = format::set_access_time_now | format::set_modification_time_now;
+constexpr Change changes[] = {
+    {"chmod", format::set_mode, 0640, 0, 0},
+    {"chmod with set-group-id", format::set_mode, 02755, 0, 0},
+    {"chmod with both set-id bits", format::set_mode, 06755, 0, 0},
+    {"chown to another", format::set_uid, 0, 1002, 0},
+    {"chown to its owner", format::set_uid, 0, 1001, 0},
+    {"chgrp to its group", format::set_gid, 0, 0, 2001},
+    {"chgrp to another one", format::set_gid, 0, 0, 2002},
+    {"chgrp to a supplementary one", format::set_gid, 0, 0, 3001},
+    {"chgrp to a foreign one", format::set_gid, 0, 0, 4001},
+    {"chown and chgrp", format::set_uid | format::set_gid, 0, 1001, 2001},
+    {"utimes now", times_now, 0, 0, 0},
+    {"utimes", format::set_access_time | format::set_modification_time, 0, 0, 0},
+};
+
+// What the kernel makes of the change of a file of 1001:2001 with `mode`, in a folder whose parents need not let the
+// caller in.
+Outcome ask_kernel_for(const std::string& folder, u32 mode, const Caller& caller, const Change& change) {
+  const std::string path = folder + "/file";
+  const int descriptor = ::open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
+  EXPECT_TRUE(::fchown(descriptor, 1001, 2001) == 0 && ::fchmod(descriptor, mode) == 0);
+  ::close(descriptor);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool changed = ::chdir(folder.c_str()) == 0 && ::setgroups(caller.groups.size(), caller.groups.data()) == 0 &&
+                         ::setgid(caller.gid) == 0 && ::setuid(caller.uid) == 0;
+    if (!changed) ::_exit(255);
+    const timespec given[2] = {{1, 2}, {3, 4}};
+    int result = 0;
+    if ((change.mask & format::set_mode) != 0) result = ::chmod("file", change.mode);
+    if ((change.mask & (format::set_uid | format::set_gid)) != 0) {
+      const uid_t uid = (change.mask & format::set_uid) != 0 ? change.uid : static_cast<uid_t>(-1);
+      const gid_t gid = (change.mask & format::set_gid) != 0 ? change.gid : static_cast<gid_t>(-1);
+      result = ::chown("file", uid, gid);
+    }
+    if ((change.mask & times_now) != 0) result = ::utimensat(AT_FDCWD, "file", nullptr, 0);
+    if ((change.mask & format::set_access_time) != 0) result = ::utimensat(AT_FDCWD, "file", given, 0);
+    ::_exit(result == 0 ? 0 : errno);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  struct stat found {};
+  EXPECT_EQ(::stat(path.c_str(), &found), 0);
+  ::unlink(path.c_str());
+  return {WEXITSTATUS(status), found.st_mode & 07777u, found.st_uid, found.st_gid};
+}
+
+TEST_F(NamespaceRights, ModeAndOwnerAreChangedByWhomTheKernelLets) {
+  if (::geteuid() != 0) GTEST_SKIP() << "becoming other users needs the superuser";
+  std::string folder = memory_folder() + "/gpu4fs_rights_XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  ASSERT_EQ(::chmod(folder.c_str(), 0755), 0);
+  const Caller callers[] = {{1001, 2001, {}}, {1001, 2002, {}}, {1001, 2002, {3001}}, {1002, 2001, {}}, {0, 0, {}}};
+  for (const u32 mode : {0644u, 0755u, 06755u, 02745u}) {
+    for (const Caller& caller : callers) {
+      for (const Change& change : changes) {
+        const Outcome expected = ask_kernel_for(folder, mode, caller, change);
+        super_.uid = 1001;
+        super_.gid = 2001;
+        const u64 file = made(super_.create(root, "file", 0600));
+        super_.uid = super_.gid = 0;
+        made(super_.chmod(file, mode));
+        become(caller.uid, caller.gid, caller.groups);
+        format::AttributeRecord record{};
+        record.mode = change.mode;
+        record.uid = change.uid;
+        record.gid = change.gid;
+        std::memcpy(user_.data(), &record, sizeof(record));
+        format::Command command = user_.with_data(user_.named(format::Opcode::setattr, file, ""), sizeof(record));
+        command.mask = change.mask;
+        const Status status = user_.call(command).status;
+        made(super_.getattr(file));
+        const format::AttributeRecord& after = super_.attributes();
+        const Outcome found{to_errno(status), after.mode & 07777u, after.uid, after.gid};
+        EXPECT_TRUE(found == expected)
+            << change.name << " by " << caller.uid << ":" << caller.gid << " of mode " << std::oct << mode << ": errno "
+            << std::dec << found.error << " instead of " << expected.error << ", mode " << std::oct << found.mode
+            << " instead of " << expected.mode;
+        made(super_.reclaim(made(super_.unlink(root, "file"))));
+      }
+    }
+  }
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

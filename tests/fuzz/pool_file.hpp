@@ -16,6 +16,7 @@
 #include "server/pool_checksum.hpp"
 #include "server/pool_make.hpp"
 #include "server/pool_superblock.hpp"
+#include "support/memory_folder.hpp"
 
 namespace gpu4fs::fuzz {
 
@@ -25,10 +26,7 @@ class PoolFile {
  public:
   // A new, empty pool with two chunks of 8 MiB.
   PoolFile() {
-    std::error_code none;
-    const bool shared_memory = std::filesystem::is_directory("/dev/shm", none);
-    folder_ = shared_memory ? "/dev/shm" : std::filesystem::temp_directory_path().string();
-    folder_ += "/gpu4fs_fuzz_XXXXXX";
+    folder_ = test::memory_folder() + "/gpu4fs_fuzz_XXXXXX";
     if (::mkdtemp(folder_.data()) == nullptr) throw std::runtime_error("no folder for a device file");
     path_ = folder_ + "/device";
     server::MakePoolOptions make;

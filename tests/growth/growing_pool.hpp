@@ -17,6 +17,7 @@
 #include "server/pool_server.hpp"
 #include "support/file_client.hpp"
 #include "support/group_runner.hpp"
+#include "support/memory_folder.hpp"
 
 namespace gpu4fs::test {
 
@@ -25,7 +26,7 @@ inline constexpr u64 growth_write_bytes = u64{128} << 10;
 // Removed at the end.
 class GrowthFolder {
  public:
-  explicit GrowthFolder(const std::string& parent = "/dev/shm") {
+  explicit GrowthFolder(const std::string& parent = memory_folder()) {
     std::error_code none;
     std::string name = std::filesystem::is_directory(parent, none) ? parent : std::filesystem::temp_directory_path().string();
     name += "/gpu4fs_growth_XXXXXX";

@@ -48,6 +48,7 @@
 #include "server/recovery/recovery.hpp"
 #include "server/server_session.hpp"
 #include "support/flush_answerer.hpp"
+#include "support/memory_folder.hpp"
 #include "support/pool_profiles.hpp"
 
 namespace gpu4fs::test {
@@ -77,10 +78,7 @@ struct TestPoolOptions {
 class DeviceFolder {
  public:
   DeviceFolder() {
-    std::error_code none;
-    const bool shared_memory = std::filesystem::is_directory("/dev/shm", none);
-    std::string name = shared_memory ? "/dev/shm" : std::filesystem::temp_directory_path().string();
-    name += "/gpu4fs_test_XXXXXX";
+    std::string name = memory_folder() + "/gpu4fs_test_XXXXXX";
     if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no folder for device files");
     path_ = name;
   }

@@ -43,9 +43,8 @@ GPU4FS_FN Status check_set_attribute(Group g, Engine& engine, CommandState& c, c
   if ((mask & format::set_flags) != 0 && !is_owner) return Status::permission;
   if ((mask & format::set_mode) != 0 && !is_owner) return Status::permission;
   if ((mask & format::set_uid) != 0 && (!is_owner || record.uid != inode.uid)) return Status::permission;
-  if ((mask & format::set_gid) != 0 && (!is_owner || !caller_in_group(engine, c, record.gid))) {
-    return Status::permission;
-  }
+  const bool may_have_group = record.gid == inode.gid || caller_in_group(engine, c, record.gid);
+  if ((mask & format::set_gid) != 0 && (!is_owner || !may_have_group)) return Status::permission;
   const u32 given_times = format::set_access_time | format::set_modification_time | format::set_change_time;
   if ((mask & given_times) != 0 && !is_owner) return Status::permission;
   const u32 times_now = format::set_access_time_now | format::set_modification_time_now;
