@@ -124,7 +124,6 @@ void EngineCheck::load_chunks() {
     request = command(CheckPhase::load, slot);
     request.inode = item;
     request.mask = reached_[item] ? format::check_mask_reach : 0;
-    request.offset = use.column;
     request.aux = 2 * bytes;
     if (use.has_bitmap) {
       std::memcpy(input(slot), use.allocated.data(), bytes);
