@@ -56,7 +56,14 @@ raid-matrix: setup-cpu
 	cmake --build --preset release -j $(JOBS) --target gpu4fs_system_test
 	GPU4FS_MATRIX_ALL=1 build/release/gpu4fs_system_test --gtest_filter='RaidMatrix.*'
 
-# The same with the GPU engine, on a machine with a GPU; takes hours. make gpu-check runs a sample.
+# Every sector outside of pages damaged in turn, and pairs of them.
+.PHONY: damage-matrix
+damage-matrix: setup-cpu
+	cmake --preset release
+	cmake --build --preset release -j $(JOBS) --target gpu4fs_system_test
+	GPU4FS_DAMAGE_ALL=1 build/release/gpu4fs_system_test --gtest_filter='DamageMatrix.*'
+
+# The matrix of levels with the GPU engine, on a machine with a GPU; takes hours. make gpu-check runs a sample.
 .PHONY: gpu-raid-matrix
 gpu-raid-matrix: setup
 	cmake --preset cuda

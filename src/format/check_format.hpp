@@ -13,8 +13,8 @@ namespace gpu4fs::format {
 // Command::mode. Fields of the command, with `output`, `length`: CheckCounts and CheckRecords, unless said
 // otherwise:
 //   load      inode: chunk; data, aux: bytes of two bitmaps of whole u64 words, allocated and reached pages;
-//             offset: the column whose descriptors are loaded; mask bit 0: the chunk's pages have to be within reach,
-//             those of regions with an allocated page, or with bit 1 all
+//             mask bit 0: the chunk's pages have to be within reach, those of regions with an allocated page, or with
+//             bit 1 all
 //   walk      data, aux: CheckInodePages; every inode's fields, map and attributes; pages are claimed
 //   verify    inode: chunk; offset, aux: first page and number of pages; what walk found to verify is
 //   owners    as walk: which files the pages belong to that did not match

@@ -1,4 +1,4 @@
-// Chunks of format version 1: the logical address space and what lies in front of its pages.
+// Chunks of format version 2: the logical address space and what lies in front of its pages.
 //
 // Logical addresses are bytes. Logical space is cut into granules of chunk_size (a power of two fixed
 // per pool); a logical chunk covers one or more whole granules and is stored in column_count physical
@@ -11,14 +11,19 @@
 //   0                        ChunkHeader
 //   1                        BitmapSlotHeader of bitmap slot A
 //   2 ..                     bitmap A, one bit a data page of the logical chunk (1: allocated)
-//   ..                       BitmapSlotHeader and bitmap B
-//   ..                       page descriptors, 16 bytes each, in order of the logical pages
+//   ..                       descriptor table A, one u64 a page of descriptors
+//   ..                       BitmapSlotHeader, bitmap and descriptor table B
+//   ..                       page descriptors, 16 bytes each, in order of the logical pages: place A of each page of them
+//   ..                       place B of each page
 //   ..                       unused up to header_pages (a multiple of 16 pages)
 //
 // Of the two bitmap slots the one with the greatest epoch not beyond the superblock's counts. A
 // checkpoint writes the other one, and only for chunks that changed. Mounting a pool for writing first
-// clears the header of any slot beyond the superblock's epoch. The counts of set bits of all chosen
-// slots add up to the superblock's page_used; a sum that differs shows a slot that was lost.
+// clears the header of any slot beyond the superblock's epoch. The superblock has the sum of the checksums of all slots
+// that count: a sum that differs shows a slot that was lost.
+//
+// The slot's header verifies its bitmap and its table, and the table every page of descriptors and says in which of its two
+// places it is. A checkpoint writes pages of descriptors that changed to the places that the slot that counts does not name.
 #pragma once
 
 #include <cstddef>
@@ -139,7 +144,7 @@ static_assert(sizeof(ChunkHeader) == page_size);
 // One page in front of a bitmap.
 struct BitmapSlotHeader {
   std::uint32_t magic;
-  std::uint16_t version;         // 1
+  std::uint16_t version;         // 2
   std::uint16_t slot;            // 0: A, 1: B
   std::uint64_t checksum;        // XXH3-64 of this page with the field zero, seed = base_address ^ slot
   std::uint64_t bitmap_checksum; // XXH3-64 of the bitmap's bytes (whole pages), seed = base_address
@@ -147,30 +152,60 @@ struct BitmapSlotHeader {
   std::uint64_t epoch;
   std::uint64_t bit_count;       // bits that mean something; those beyond are zero
   std::uint64_t set_count;       // of them set
-  std::uint8_t reserved[4040];
+  std::uint64_t descriptor_table_checksum;  // XXH3-64 of the table's bytes (whole pages), seed: descriptor_table_seed();
+                                            // 0 in a chunk map, which has none
+  std::uint8_t reserved[4032];
 };
 static_assert(sizeof(BitmapSlotHeader) == page_size);
 
 // Page flags.
 inline constexpr std::uint32_t page_flag_in_parity = 1;  // the parities of the page's row include its bytes
+// The page of descriptors that it was in was damaged in all copies: the descriptor is what stood there. A page that matches
+// its checksum is right all the same; whether parities include it nobody knows.
+inline constexpr std::uint32_t page_flag_unverified = 2;
+inline constexpr std::uint32_t page_flag_known = page_flag_in_parity | page_flag_unverified;
 
-// One per logical data page. Changes in place only while its page is free.
+// One per logical data page. Changes only while its page is free.
 struct PageDescriptor {
   std::uint64_t checksum;        // XXH3-64 of the 4 KiB, seed = its logical address
   std::uint32_t birth_epoch;     // low 32 bits of the epoch in which it was written
-  std::uint32_t flags;           // PageFlags; zero in chunks without parities
+  std::uint32_t flags;           // PageFlags
 };
 static_assert(sizeof(PageDescriptor) == 16);
 inline constexpr unsigned descriptors_per_page = page_size / sizeof(PageDescriptor);
 inline constexpr unsigned bits_per_page = page_size * 8;
 
+// Word i of a descriptor table: the hash of page i of the descriptors with its lowest bit replaced by the page's place
+// (0: A, 1: B). 0: the page was never written, all its descriptors are zero.
+inline constexpr unsigned descriptor_entries_per_page = page_size / sizeof(std::uint64_t);
+inline constexpr std::uint64_t descriptor_page_unwritten = 0;
+
+GPU4FS_FN constexpr std::uint64_t descriptor_page_seed(std::uint64_t base_address, std::uint64_t index) {
+  return base_address + index;
+}
+GPU4FS_FN constexpr std::uint64_t descriptor_table_seed(std::uint64_t base_address) { return ~base_address; }
+GPU4FS_FN constexpr std::uint64_t descriptor_entry(std::uint64_t hash, std::uint64_t place) {
+  const std::uint64_t upper = hash & ~std::uint64_t{1};
+  return (upper == 0 ? 2 : upper) | place;
+}
+GPU4FS_FN constexpr std::uint64_t descriptor_place(std::uint64_t entry) { return entry & 1; }
+GPU4FS_FN constexpr bool descriptor_entry_fits(std::uint64_t entry, std::uint64_t hash) {
+  return entry == descriptor_entry(hash, descriptor_place(entry));
+}
+
 struct ChunkLayout {
   std::uint64_t bitmap_pages;      // of one bitmap
-  std::uint64_t descriptor_pages;
-  std::uint64_t bitmap_a_page;     // page of slot A's header in the header area; bitmap behind it
+  std::uint64_t table_pages;       // of one descriptor table
+  std::uint64_t descriptor_pages;  // of one place
+  std::uint64_t bitmap_a_page;     // page of slot A's header in the header area; bitmap and table behind it
   std::uint64_t bitmap_b_page;
-  std::uint64_t descriptors_page;
+  std::uint64_t descriptors_page;  // place A of page 0
   std::uint64_t header_pages;      // whole area
+
+  // A page of descriptors in one of its places.
+  GPU4FS_FN constexpr std::uint64_t descriptor_page(std::uint64_t index, std::uint64_t place) const {
+    return descriptors_page + place * descriptor_pages + index;
+  }
 };
 
 // Layout of the header area of a chunk with `page_count` logical data pages.
@@ -178,10 +213,12 @@ GPU4FS_FN constexpr ChunkLayout chunk_layout(std::uint64_t page_count) {
   ChunkLayout layout{};
   layout.bitmap_pages = (page_count + bits_per_page - 1) / bits_per_page;
   layout.descriptor_pages = (page_count + descriptors_per_page - 1) / descriptors_per_page;
+  layout.table_pages = (layout.descriptor_pages + descriptor_entries_per_page - 1) / descriptor_entries_per_page;
+  const std::uint64_t slot_pages = 1 + layout.bitmap_pages + layout.table_pages;
   layout.bitmap_a_page = 1;
-  layout.bitmap_b_page = layout.bitmap_a_page + 1 + layout.bitmap_pages;
-  layout.descriptors_page = layout.bitmap_b_page + 1 + layout.bitmap_pages;
-  layout.header_pages = (layout.descriptors_page + layout.descriptor_pages + 15) & ~std::uint64_t{15};
+  layout.bitmap_b_page = layout.bitmap_a_page + slot_pages;
+  layout.descriptors_page = layout.bitmap_b_page + slot_pages;
+  layout.header_pages = (layout.descriptors_page + 2 * layout.descriptor_pages + 15) & ~std::uint64_t{15};
   return layout;
 }
 

@@ -262,9 +262,9 @@ std::string to_text(const ChunkHeader& header) {
 std::string to_text(const BitmapSlotHeader& header) {
   return fmt::format(
       "magic: {}\nversion: {}\nslot: {}\nchecksum: {:#018x}\nbitmap checksum: {:#018x}\n"
-      "base: {:#x}\nepoch: {}\nbits: {} set of {}",
+      "descriptor table checksum: {:#018x}\nbase: {:#x}\nepoch: {}\nbits: {} set of {}",
       magic_text(header.magic), header.version, header.slot, header.checksum,
-      header.bitmap_checksum, header.base_address, header.epoch, header.set_count,
+      header.bitmap_checksum, header.descriptor_table_checksum, header.base_address, header.epoch, header.set_count,
       header.bit_count);
 }
 

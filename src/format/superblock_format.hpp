@@ -1,4 +1,4 @@
-// Superblocks and device layout of format version 1.
+// Superblocks and device layout of format version 2.
 //
 // Device layout, bytes:
 //   0         64 KiB unused (boot code, partition tools); never written after mkfs zeroes it
@@ -33,7 +33,7 @@
 namespace gpu4fs::format {
 
 inline constexpr std::uint64_t superblock_magic = 0x3153463455504721ull;  // "!GPU4FS1" little-endian
-inline constexpr std::uint32_t format_version = 1;
+inline constexpr std::uint32_t format_version = 2;
 inline constexpr std::uint64_t superblock_offset_a = 64 * 1024;
 inline constexpr std::uint64_t superblock_offset_b = 128 * 1024;
 inline constexpr std::uint64_t layout_area_offset = 256 * 1024;
@@ -107,7 +107,8 @@ struct Superblock {
   std::uint64_t log_start;           // LSN of the first record that this epoch does not include
   std::uint64_t log_seed;            // of the checksums of its records
   std::uint64_t log_capacity;        // bytes of the op-log; 0: the least log_bytes of the devices that hold it
-  std::uint8_t reserved2[232];
+  std::uint64_t slot_sum;            // of the checksums of all chunks' bitmap slots that count, modulo 2^64
+  std::uint8_t reserved2[224];
   DevicePart device;                 // of the device that holds this copy
   Inode inode_file;                  // inode 0
   std::uint8_t device_uuids[device_count_max][16];

@@ -210,6 +210,8 @@ struct ChunkPlaces {
   u64 columns;
   u64 descriptors;
   u64 descriptor_dirty;
+  u64 descriptor_tables[2];
+  u64 work_pages[2];
   u64 bitmaps[6];
   u64 rebuild_todo;
   u64 region_free;
@@ -235,6 +237,8 @@ inline ChunkPlaces place_chunk(BlockLayout& layout, const format::ChunkDescripto
   places.columns = layout.take(descriptor.column_count * sizeof(ColumnState));
   places.descriptors = layout.take_pages(pages.descriptor_pages * page_size);
   places.descriptor_dirty = layout.take(divide_up(pages.descriptor_pages, 64) * sizeof(u64));
+  for (u64& table : places.descriptor_tables) table = layout.take_pages(pages.table_pages * page_size);
+  for (u64& page : places.work_pages) page = layout.take_pages(page_size);
   for (u64& bitmap : places.bitmaps) bitmap = layout.take_pages(pages.bitmap_pages * page_size);
   places.rebuild_todo = layout.take(divide_up(descriptor.size_bytes / page_size, 64) * sizeof(u64));
   places.region_free = layout.take(divide_up(region_count, 2) * sizeof(u32));
@@ -261,6 +265,11 @@ inline ChunkState make_chunk(const format::ChunkDescriptor& d, const ChunkPlaces
   chunk.columns = at_offset<ColumnState>(block, places.columns);
   chunk.descriptors = at_offset<format::PageDescriptor>(block, places.descriptors);
   chunk.descriptor_dirty = at_offset<u64>(block, places.descriptor_dirty);
+  chunk.descriptor_table = at_offset<u64>(block, places.descriptor_tables[0]);
+  chunk.descriptor_table_staged = at_offset<u64>(block, places.descriptor_tables[1]);
+  chunk.header_work = at_offset<u8>(block, places.work_pages[0]);
+  chunk.scrub_work = at_offset<u8>(block, places.work_pages[1]);
+  chunk.epoch_created = d.epoch_created;
   chunk.bitmaps = {
       at_offset<u64>(block, places.bitmaps[0]), at_offset<u64>(block, places.bitmaps[1]),
       at_offset<u64>(block, places.bitmaps[2]), at_offset<u64>(block, places.bitmaps[3]),

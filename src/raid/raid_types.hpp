@@ -54,6 +54,10 @@ struct ChunkState {
   ColumnState* columns;         // column_count
   format::PageDescriptor* descriptors;  // page_count
   u64* descriptor_dirty;        // one bit a descriptor page
+  u64* descriptor_table;        // of the durable slot: one word a descriptor page, whole pages (format::descriptor_entry())
+  u64* descriptor_table_staged; // of the slot that the next checkpoint writes
+  u8* header_work;              // a page for whoever loads or writes the header area
+  u8* scrub_work;               // and one for whoever has `header_scrub`
   ChunkBitmaps bitmaps;
   u32* stripe_closed;           // by stripe: free pages that wait for the others of their stripe
   u64* rebuild_todo;            // one bit a page: devices being rebuilt may lack it (raid/rebuild/); nullptr: never
@@ -63,6 +67,9 @@ struct ChunkState {
   u32 staged_changed;           // `staged` must be written by the running checkpoint
   u32 slot_newest;              // bitmap slot (0/1) that holds the durable state
   u64 slot_epoch[2];            // epochs found in or written to the slots, 0: invalid
+  u64 slot_checksum[2];         // of their headers
+  u64 epoch_created;
+  u32 header_scrub;             // atomic, 1: somebody verifies the header area
   u32 accessible;               // 1: the engine may touch the columns' memory
   u32 loaded;                   // 1: descriptors and bitmaps are valid
   u32 page_class;               // format::Profile of the chunk, less one

@@ -9,10 +9,11 @@
 
 namespace gpu4fs::server {
 
-// A bitmap in two slots, each a header page and the bitmap behind it.
+// A bitmap in two slots, each a header page, the bitmap behind it, and in a chunk the descriptor table.
 struct BitmapPlace {
   u64 offset;        // device byte offset of slot A
-  u64 bitmap_pages;  // of one slot, without its header
+  u64 bitmap_pages;  // of one slot
+  u64 table_pages;   // 0: of a chunk map
   u64 base_address;  // of the chunk; a device's index for its chunk map
   u64 bit_count;
 };
@@ -22,8 +23,9 @@ BitmapPlace chunk_map_place(const format::DevicePart& part);
 // `offset`: of the header area on its device.
 BitmapPlace chunk_bitmap_place(const format::ChunkDescriptor& chunk, u64 offset);
 
-// `bitmap` has bitmap_pages pages. Its header is written behind it. PoolError.
-void write_bitmap_slot(DeviceFile& file, const BitmapPlace& place, u32 slot, const void* bitmap, u64 epoch);
+// `bitmap` has bitmap_pages pages, `table` table_pages; nullptr: zeros. Their header is written behind them. Answers its
+// checksum, which is the same for all columns of a chunk. PoolError.
+u64 write_bitmap_slot(DeviceFile& file, const BitmapPlace& place, u32 slot, const void* bitmap, const void* table, u64 epoch);
 
 // Slot `slot` is none from now on. PoolError.
 void clear_bitmap_slot(DeviceFile& file, const BitmapPlace& place, u32 slot);

@@ -267,20 +267,16 @@ std::vector<u8> leading_bits(u64 set_count, u64 page_count) {
   return bitmap;
 }
 
-// Slot A with epoch 1; slot B is none.
-void write_bitmap_slots(DeviceFile& file, const BitmapPlace& place, u64 set_count) {
-  write_bitmap_slot(file, place, 0, leading_bits(set_count, place.bitmap_pages).data(), first_epoch);
+// Slot A with epoch 1; slot B is none. Answers the checksum of slot A.
+u64 write_bitmap_slots(DeviceFile& file, const BitmapPlace& place, u64 set_count, const void* table) {
+  const u64 checksum =
+      write_bitmap_slot(file, place, 0, leading_bits(set_count, place.bitmap_pages).data(), table, first_epoch);
   clear_bitmap_slot(file, place, 1);
+  return checksum;
 }
 
-// One copy of a chunk's header area; `pages` are the chunk's first data pages.
-void write_header_area(DeviceFile& file, u64 offset, const format::ChunkDescriptor& chunk, u32 column,
-                       const u8 (&pool_uuid)[16], const std::vector<InitialPage>& pages) {
-  const format::ChunkLayout layout = format::chunk_layout(chunk.size_bytes / page_size);
-  const format::ChunkHeader header = make_chunk_header(chunk, column, pool_uuid);
-  file.write_at(offset, &header, sizeof(header));
-  write_bitmap_slots(file, chunk_bitmap_place(chunk, offset), pages.size());
-  if (pages.empty()) return;
+std::vector<format::PageDescriptor> describe_pages(const format::ChunkDescriptor& chunk,
+                                                   const std::vector<InitialPage>& pages) {
   std::vector<format::PageDescriptor> descriptors(align_up(pages.size(), format::descriptors_per_page));
   for (std::size_t i = 0; i < pages.size(); ++i) {
     GPU4FS_CHECK_EQ(pages[i].address, chunk.base_address + i * page_size);
@@ -288,8 +284,23 @@ void write_header_area(DeviceFile& file, u64 offset, const format::ChunkDescript
     descriptors[i].birth_epoch = static_cast<u32>(first_epoch);
     if (parity_count_of(chunk) != 0) descriptors[i].flags = format::page_flag_in_parity;
   }
-  file.write_at(offset + layout.descriptors_page * page_size, descriptors.data(),
-                descriptors.size() * sizeof(format::PageDescriptor));
+  return descriptors;
+}
+
+// One copy of a chunk's header area; `pages` are the chunk's first data pages. Answers the checksum of its slot.
+u64 write_header_area(DeviceFile& file, u64 offset, const format::ChunkDescriptor& chunk, u32 column,
+                      const u8 (&pool_uuid)[16], const std::vector<InitialPage>& pages) {
+  const format::ChunkLayout layout = format::chunk_layout(chunk.size_bytes / page_size);
+  const format::ChunkHeader header = make_chunk_header(chunk, column, pool_uuid);
+  file.write_at(offset, &header, sizeof(header));
+  const std::vector<format::PageDescriptor> descriptors = describe_pages(chunk, pages);
+  std::vector<u64> table(layout.table_pages * format::descriptor_entries_per_page);
+  for (u64 index = 0; index < descriptors.size() / format::descriptors_per_page; ++index) {
+    const format::PageDescriptor* page = &descriptors[index * format::descriptors_per_page];
+    table[index] = format::descriptor_entry(xxh3_64(page, page_size, format::descriptor_page_seed(chunk.base_address, index)), 0);
+    file.write_at(offset + layout.descriptor_page(index, 0) * page_size, page, page_size);
+  }
+  return write_bitmap_slots(file, chunk_bitmap_place(chunk, offset), pages.size(), table.data());
 }
 
 // The parities of the rows that the initial pages are in.
@@ -311,13 +322,14 @@ void write_parities(std::vector<DeviceFile>& files, const PoolLayout& layout, co
   }
 }
 
-// Header areas and initial pages of one chunk.
-void write_chunk(std::vector<DeviceFile>& files, const PoolLayout& layout, const ChunkPlacement& chunk,
+// Header areas and initial pages of one chunk. Answers the checksum of its slot.
+u64 write_chunk(std::vector<DeviceFile>& files, const PoolLayout& layout, const ChunkPlacement& chunk,
                  const u8 (&pool_uuid)[16], const std::vector<InitialPage>& pages) {
   const format::ChunkDescriptor& descriptor = chunk.descriptor;
+  u64 slot_checksum = 0;
   for (u32 column = 0; column <= descriptor.redundancy; ++column) {
-    write_header_area(files[chunk.columns[column].device_index], column_offset(layout, chunk, column), descriptor,
-                      column, pool_uuid, pages);
+    slot_checksum = write_header_area(files[chunk.columns[column].device_index],
+                                      column_offset(layout, chunk, column), descriptor, column, pool_uuid, pages);
   }
   const raid::Geometry geometry = raid::geometry_of(descriptor);
   const u64 header_bytes = format::chunk_layout(geometry.page_count).header_pages * page_size;
@@ -332,6 +344,7 @@ void write_chunk(std::vector<DeviceFile>& files, const PoolLayout& layout, const
     }
   });
   if (parity_count_of(descriptor) != 0) write_parities(files, layout, chunk, pages);
+  return slot_checksum;
 }
 
 format::Superblock make_superblock(const MakePoolOptions& options, const PoolLayout& layout,
@@ -401,7 +414,7 @@ void write_chunk_maps(std::vector<DeviceFile>& files, const PoolLayout& layout) 
         if (column.device_index == i) used += chunk.column_granules();
       }
     }
-    write_bitmap_slots(files[i], chunk_map_place(part), used);
+    write_bitmap_slots(files[i], chunk_map_place(part), used, nullptr);
   }
 }
 
@@ -478,7 +491,8 @@ format::Superblock make_pool(const MakePoolOptions& options) {
   superblock.page_used = tree.pages.size();
   for (const ChunkPlacement& chunk : layout.chunks) {
     const bool first = &chunk == layout.chunks.data();
-    write_chunk(files, layout, chunk, superblock.pool_uuid, first ? tree.pages : std::vector<InitialPage>{});
+    superblock.slot_sum +=
+        write_chunk(files, layout, chunk, superblock.pool_uuid, first ? tree.pages : std::vector<InitialPage>{});
   }
   for (DeviceFile& file : files) file.flush();
   write_superblocks(files, layout, superblock);

@@ -129,8 +129,7 @@ class PoolOpener {
     refuse_invalid(path, probe);
     const format::Superblock* superblock = probe.newest();
     if (superblock == nullptr) {
-      const bool blank =
-          probe.slots[0].state == SlotState::blank && probe.slots[1].state == SlotState::blank;
+      const bool blank = !probe.has_magic();
       throw PoolError(
           blank ? Status::not_a_pool : Status::corrupt_superblock,
           fmt::format("{}: {} ({})", path, blank ? "holds no gpu4fs pool" : "no valid superblock",

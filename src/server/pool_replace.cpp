@@ -82,7 +82,7 @@ void write_chunk_map(DeviceFile& file, const OpenedPool& pool, const DevicePart&
       bitmap[granule / 8] = static_cast<u8>(bitmap[granule / 8] | (1u << (granule % 8)));
     }
   }
-  write_bitmap_slot(file, chunk_map_place(part), 0, bitmap.data(), 1);
+  write_bitmap_slot(file, chunk_map_place(part), 0, bitmap.data(), nullptr, 1);
   clear_bitmap_slot(file, chunk_map_place(part), 1);
 }
 

@@ -218,8 +218,15 @@ SuperblockSlot read_slot(const DeviceFile& device, u32 slot) {
   if (device.size_bytes() < superblock_offset(slot) + page_size) return result;
   device.read_at(superblock_offset(slot), &result.superblock, page_size);
   const Superblock& superblock = result.superblock;
-  if (superblock.magic != format::superblock_magic) return result;
+  if (std::all_of(reinterpret_cast<const u8*>(&superblock), reinterpret_cast<const u8*>(&superblock) + page_size,
+                  [](u8 byte) { return byte == 0; })) {
+    return result;
+  }
   result.state = SlotState::damaged;
+  if (superblock.magic != format::superblock_magic) {
+    result.problem = "magic";
+    return result;
+  }
   if (superblock.checksum != structure_checksum(superblock, superblock_offset(slot))) {
     result.problem = "checksum";
     return result;
@@ -235,8 +242,8 @@ SuperblockSlot read_slot(const DeviceFile& device, u32 slot) {
 std::string find_superblock_problem(const Superblock& superblock, u32 slot, u64 device_bytes) {
   if (superblock.magic != format::superblock_magic) return "magic";
   if (superblock.version != format::format_version) {
-    return fmt::format("format version {}; this program knows version {}", superblock.version,
-                       format::format_version);
+    return fmt::format("the pool has format version {}, this program reads and writes version {} only: use a gpu4fs of that "
+                       "version, or copy the files to a new pool", superblock.version, format::format_version);
   }
   if (superblock.checksum != structure_checksum(superblock, superblock_offset(slot))) {
     return "checksum";
@@ -264,6 +271,11 @@ std::string find_feature_problem(const Superblock& superblock, bool read_only) {
     return fmt::format("unknown features {:#x} allow only a read-only mount", unwritable);
   }
   return "";
+}
+
+bool SuperblockProbe::has_magic() const {
+  return std::any_of(slots.begin(), slots.end(),
+                     [](const SuperblockSlot& slot) { return slot.superblock.magic == format::superblock_magic; });
 }
 
 bool is_common_part_equal(const Superblock& a, const Superblock& b) {

@@ -15,8 +15,8 @@
 namespace gpu4fs::server {
 
 enum class SlotState : u8 {
-  blank,    // no magic: never written, or cleared
-  damaged,  // magic, but checksum or version or slot do not hold
+  blank,    // all zero: never written, or cleared
+  damaged,  // no magic, or a checksum that does not hold
   invalid,  // checksum holds and a field is outside its bounds
   valid,
 };
@@ -34,6 +34,8 @@ struct SuperblockProbe {
   const format::Superblock* newest() const;
   // The valid slot of this epoch, or null.
   const format::Superblock* with_epoch(u64 epoch) const;
+  // False: nothing says that there has been a pool.
+  bool has_magic() const;
   // One line on why there is no usable slot.
   std::string problem() const;
 };

@@ -6,8 +6,10 @@
 
 #include "format/chunk_format.hpp"
 #include "server/check/check_pool.hpp"
+#include "server/repair/repair_pool.hpp"
 #include "support/file_client.hpp"
 #include "support/group_runner.hpp"
+#include "support/header_image.hpp"
 #include "support/test_pool.hpp"
 
 namespace gpu4fs::test::check_copies_test {
@@ -89,6 +91,54 @@ TEST_P(CheckCopies, TheNewestHeaderAreaCounts) {
   pool.mount();
   pool.unmount();
   EXPECT_EQ(pool.check().findings.kept().size(), 0u) << findings_text(pool.check());
+}
+
+// Each part of the header area of a chunk in use, in one column: found, whoever looks, and repaired without a mount.
+TEST_P(CheckCopies, EveryPartOfAHeaderAreaIsVerifiedAndRepaired) {
+  const u32 device = GetParam();
+  TestPoolOptions options;
+  options.profile = "raid1";
+  TestPool pool(options);
+  write_file(pool, "file", 300'000, 1);
+  pool.unmount();
+  const std::string path = pool.device_paths()[device];
+  const std::vector<char> before[] = {bytes_of(pool.device_paths()[0]), bytes_of(pool.device_paths()[1])};
+  const std::vector<char>& whole = before[device];
+  std::vector<char> bytes = whole;
+  server::OpenPoolOptions open;
+  open.device_paths = pool.device_paths();
+  open.read_only = true;
+  const server::OpenedChunk chunk = server::open_pool(open).chunks.front();
+  const u32 column = chunk.columns[0].device_index() == device ? 0 : 1;
+  const HeaderImage area({[&](u64 offset, void* to, u64 length) { std::memcpy(to, &bytes[offset], length); },
+                          [&](u64 offset, const void* from, u64 length) { std::memcpy(&bytes[offset], from, length); }},
+                         chunk.columns[column].offset_bytes(), chunk.descriptor.base_address,
+                         chunk.descriptor.size_bytes / page_size);
+  const u64 slot = area.slot_page(area.slot());
+  for (const u64 page : {slot, slot + 1, area.table_page(), area.descriptor_page(0)}) {
+    SCOPED_TRACE("page " + std::to_string(page));
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(area.offset_of(page) + 30));
+    file.put(static_cast<char>(~whole[area.offset_of(page) + 30]));
+    file.close();
+    for (const server::CheckEngine engine : {server::CheckEngine::none, server::CheckEngine::cpu}) {
+      server::CheckOptions check;
+      check.device_paths = pool.device_paths();
+      check.engine = engine;
+      check.worker_count = 2;
+      const server::CheckResult result = server::check_pool(check);
+      EXPECT_EQ(result.findings.count(server::FindingId::header_copy_damaged), 1u) << findings_text(result);
+      EXPECT_EQ(result.findings.kept().size(), 1u) << findings_text(result);
+    }
+    server::RepairOptions repair;
+    repair.device_paths = pool.device_paths();
+    EXPECT_GT(server::repair_pool(repair).repair_count, 0u);
+    EXPECT_EQ(pool.check().findings.kept().size(), 0u) << findings_text(pool.check());
+    for (u32 i = 0; i < 2; ++i) {
+      std::ofstream back(pool.device_paths()[i], std::ios::binary | std::ios::in);
+      back.write(before[i].data(), static_cast<std::streamsize>(before[i].size()));
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, CheckCopies, ::testing::Values(0u, 1u));

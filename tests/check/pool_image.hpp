@@ -23,6 +23,7 @@
 #include "server/pool_make.hpp"
 #include "server/pool_server.hpp"
 #include "server/repair/repair_pool.hpp"
+#include "support/header_image.hpp"
 
 namespace gpu4fs::test {
 
@@ -219,24 +220,33 @@ class PoolImage {
     write(device, offset, &byte, 1);
   }
 
+  // The header area of a chunk's first column.
+  HeaderImage header_area(u32 chunk) {
+    const server::OpenedPool pool = open();
+    const server::OpenedChunk& opened = pool.chunks[chunk];
+    const u32 device = opened.columns[0].device_index();
+    return HeaderImage({[this, device](u64 offset, void* to, u64 length) { read(device, offset, to, length); },
+                        [this, device](u64 offset, const void* from, u64 length) { write(device, offset, from, length); }},
+                       opened.columns[0].offset_bytes(), opened.descriptor.base_address,
+                       opened.descriptor.size_bytes / page_size, pool.superblock.epoch);
+  }
+  // What a change of a header area adds to the superblocks' sum.
+  void add_to_slot_sum(u64 change) {
+    edit_superblocks([&](format::Superblock& superblock) { superblock.slot_sum += change; });
+  }
+
   // Changes a page and makes its checksum right again, so that only its meaning is wrong.
   void edit_page(u64 address, const std::function<void(u8*)>& change) {
     server::PagePlace place{};
-    u64 descriptor_offset = 0;
     {
       const server::OpenedPool pool = open();
-      const server::MediumReader reader(pool);
-      place = reader.locate(address).value();
-      const format::ChunkLayout layout = format::chunk_layout(reader.chunk_page_count(place.chunk));
-      descriptor_offset = reader.header_area_offset(place.chunk, layout.descriptors_page) +
-                          place.page * sizeof(format::PageDescriptor);
+      place = server::MediumReader(pool).locate(address).value();
     }
     alignas(16) u8 page[page_size];
     read(place.device, place.device_offset, page, page_size);
     change(page);
     write(place.device, place.device_offset, page, page_size);
-    const u64 checksum = xxh3_64(page, page_size, address);
-    write(place.device, descriptor_offset, &checksum, sizeof(checksum));
+    add_to_slot_sum(header_area(place.chunk).write_checksum(place.page, xxh3_64(page, page_size, address)));
   }
 
   u64 inode_page_address(u64 number) const {
@@ -311,37 +321,18 @@ struct BitmapSlotPlace {
 };
 
 // The bitmap slot of a chunk that counts.
-inline BitmapSlotPlace newest_bitmap(const PoolImage& image, u32 chunk) {
-  const server::OpenedPool pool = image.open();
-  const server::MediumReader reader(pool);
-  const format::ChunkLayout layout = format::chunk_layout(reader.chunk_page_count(chunk));
-  BitmapSlotPlace best{};
-  u64 best_epoch = 0;
-  for (const u64 page : {layout.bitmap_a_page, layout.bitmap_b_page}) {
-    format::BitmapSlotHeader header{};
-    const u64 offset = reader.header_area_offset(chunk, page);
-    reader.chunk_device(chunk).read_at(offset, &header, sizeof(header));
-    if (header.epoch < best_epoch) continue;
-    best_epoch = header.epoch;
-    best = {pool.chunks[chunk].columns[0].device_index(), offset, layout.bitmap_pages * page_size};
-  }
-  return best;
+inline BitmapSlotPlace newest_bitmap(PoolImage& image, u32 chunk) {
+  const HeaderImage area = image.header_area(chunk);
+  const u32 device = image.open().chunks[chunk].columns[0].device_index();
+  return {device, area.offset_of(area.slot_page(area.slot())), area.layout().bitmap_pages * page_size};
 }
 
 // Of page `bit` of a chunk, with right sums.
 inline void flip_bitmap_bit(PoolImage& image, u32 chunk, u64 bit) {
-  const BitmapSlotPlace place = newest_bitmap(image, chunk);
-  std::vector<u8> bitmap(place.bytes);
-  format::BitmapSlotHeader header{};
-  image.read(place.device, place.offset, &header, sizeof(header));
-  image.read(place.device, place.offset + page_size, bitmap.data(), bitmap.size());
-  const bool was_set = ((bitmap[bit / 8] >> (bit % 8)) & 1) != 0;
+  HeaderImage area = image.header_area(chunk);
+  std::vector<u8> bitmap = area.bitmap();
   bitmap[bit / 8] = static_cast<u8>(bitmap[bit / 8] ^ (1u << (bit % 8)));
-  header.set_count += was_set ? ~u64{0} : u64{1};
-  header.bitmap_checksum = xxh3_64(bitmap.data(), bitmap.size(), header.base_address);
-  server::seal(header, header.base_address ^ header.slot);
-  image.write(place.device, place.offset, &header, sizeof(header));
-  image.write(place.device, place.offset + page_size, bitmap.data(), bitmap.size());
+  image.add_to_slot_sum(area.write_bitmap(bitmap));
 }
 
 }  // namespace gpu4fs::test

@@ -247,7 +247,7 @@ class CrashExplorer {
     server::CheckOptions options;
     options.device_paths = image_.paths();
     const server::CheckResult result = server::check_pool(options);
-    return result.findings.error_count() == 0 ? "" : findings_text(result);
+    return errors_of_a_crash(result) == 0 ? "" : findings_text(result);
   }
 
  public:

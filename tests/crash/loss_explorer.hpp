@@ -100,19 +100,6 @@ struct LossShape {
     return {};
   }
 
-  // Whether the page holds page descriptors of a chunk.
-  bool is_descriptors(const Place& page) const {
-    for (const server::OpenedChunk& chunk : chunks) {
-      const format::ChunkLayout layout = format::chunk_layout(chunk.descriptor.size_bytes / page_size);
-      for (const format::ColumnAddress& column : chunk.columns) {
-        if (column.device_index() != page.device || page.offset < column.offset_bytes()) continue;
-        const u64 index = (page.offset - column.offset_bytes()) / page_size;
-        if (index >= layout.descriptors_page && index < layout.descriptors_page + layout.descriptor_pages) return true;
-      }
-    }
-    return false;
-  }
-
   bool is_parity(const Place& page) const {
     const std::vector<Place> row = row_of(page);
     for (u64 j = row.empty() ? 0 : row.size() - redundancy; j < row.size(); ++j) {

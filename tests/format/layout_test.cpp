@@ -129,6 +129,7 @@ void list_superblock(Listing& listing) {
   FIELD(Superblock, log_start);
   FIELD(Superblock, log_seed);
   FIELD(Superblock, log_capacity);
+  FIELD(Superblock, slot_sum);
   FIELD(Superblock, reserved2);
   FIELD(Superblock, device);
   FIELD(Superblock, inode_file);
@@ -160,6 +161,7 @@ void list_chunks(Listing& listing) {
   FIELD(BitmapSlotHeader, epoch);
   FIELD(BitmapSlotHeader, bit_count);
   FIELD(BitmapSlotHeader, set_count);
+  FIELD(BitmapSlotHeader, descriptor_table_checksum);
   FIELD(BitmapSlotHeader, reserved);
   END(BitmapSlotHeader);
   BEGIN(PageDescriptor);
@@ -366,16 +368,23 @@ TEST(FormatLayout, magics_spell_their_names) {
 TEST(FormatLayout, chunk_header_areas) {
   const ChunkLayout smallest = chunk_layout((8u << 20) / page_size);
   EXPECT_EQ(smallest.bitmap_pages, 1u);
+  EXPECT_EQ(smallest.table_pages, 1u);
   EXPECT_EQ(smallest.descriptor_pages, 8u);
-  EXPECT_EQ(smallest.bitmap_b_page, 3u);
-  EXPECT_EQ(smallest.descriptors_page, 5u);
-  EXPECT_EQ(smallest.header_pages, 16u);
+  EXPECT_EQ(smallest.bitmap_b_page, 4u);
+  EXPECT_EQ(smallest.descriptors_page, 7u);
+  EXPECT_EQ(smallest.descriptor_page(7, 0), 14u);
+  EXPECT_EQ(smallest.descriptor_page(0, 1), 15u);
+  EXPECT_EQ(smallest.header_pages, 32u);
   const ChunkLayout largest = chunk_layout((1u << 30) / page_size);
   EXPECT_EQ(largest.bitmap_pages, 8u);
+  EXPECT_EQ(largest.table_pages, 2u);
   EXPECT_EQ(largest.descriptor_pages, 1024u);
-  EXPECT_EQ(largest.bitmap_b_page, 10u);
-  EXPECT_EQ(largest.descriptors_page, 19u);
-  EXPECT_EQ(largest.header_pages, 1056u);
+  EXPECT_EQ(largest.bitmap_b_page, 12u);
+  EXPECT_EQ(largest.descriptors_page, 23u);
+  EXPECT_EQ(largest.header_pages, 2080u);
+  EXPECT_TRUE(descriptor_entry_fits(descriptor_entry(0, 1), 1));
+  EXPECT_NE(descriptor_entry(0, 0), descriptor_page_unwritten);
+  EXPECT_FALSE(descriptor_entry_fits(descriptor_page_unwritten, 0));
   EXPECT_EQ(chunk_layout(bits_per_page + 1).bitmap_pages, 2u);
 }
 

@@ -7,7 +7,7 @@ import stat
 import struct
 
 from files import FIRST_FREE, INODE_BITMAP, INODE_FILE, ORPHAN_BITMAP, ROOT, FileSystem
-from medium import PAGE, SUPERBLOCK_OFFSETS, Pool, unsealed_hash
+from medium import PAGE, SUPERBLOCK_OFFSETS, Pool, table_word, unsealed_hash
 from xxh3 import xxh3_64
 
 INODE_FORMAT = "<5Q3IHBBQII"
@@ -35,6 +35,7 @@ class ImageWriter:
         self.fs = FileSystem(Pool([path]))
         self.pool = self.fs.pool
         self.file = open(path, "r+b")
+        self.descriptors = {}  # of pages that were written, by chunk
         self.allocated = {c.base: [False] * c.page_count for c in self.pool.chunks}
         for number in (INODE_FILE, ROOT, INODE_BITMAP, ORPHAN_BITMAP):
             for block in self.fs.blocks(self.fs.inode(number)):
@@ -85,8 +86,9 @@ class ImageWriter:
         assert len(data) == PAGE
         chunk, page = self.chunk_and_page(address)
         self.write_at(self.place(address), data)
-        descriptor = struct.pack("<QII", xxh3_64(data, address), self.pool.superblock.epoch, 0)
-        self.write_at(chunk.columns[0][1] + chunk.descriptors_page * PAGE + 16 * page, descriptor)
+        self.descriptors.setdefault(chunk.base, {})[page] = struct.pack(
+            "<QII", xxh3_64(data, address), self.pool.superblock.epoch, 0
+        )
 
     def new_page(self, data: bytes) -> int:
         address = self.allocate()
@@ -242,25 +244,44 @@ class ImageWriter:
         slots, count = self.write_map(blocks, 3)
         size = (blocks[-1].index + 1) * PAGE
         inode_file = self.pack_inode(stat.S_IFREG | 0o600, size=size, slots=slots, pages=count, height=3)
-        self.write_bitmaps()
-        self.write_superblock(inode_file, len(used))
+        self.write_superblock(inode_file, len(used), self.write_bitmaps())
         self.file.close()
 
-    def write_bitmaps(self) -> None:
+    def write_bitmaps(self) -> int:
+        """Bitmaps, descriptors and their tables into slot A; the sum of the slots' checksums."""
+        slot_sum = 0
         for chunk in self.pool.chunks:
             bits = sum(1 << i for i, state in enumerate(self.allocated[chunk.base]) if state)
             bitmap = bits.to_bytes(chunk.bitmap_pages * PAGE, "little")
+            table = self.write_descriptors(chunk)
             offset = chunk.columns[0][1] + PAGE
             page = bytearray(self.pool.devices[0][0].read(offset, PAGE))
             struct.pack_into("<Q", page, 16, xxh3_64(bitmap, chunk.base))
-            struct.pack_into("<Q", page, 48, bits.bit_count())
-            struct.pack_into("<Q", page, 8, unsealed_hash(bytes(page), 8, chunk.base))
-            self.write_at(offset, bytes(page) + bitmap)
+            struct.pack_into("<QQ", page, 48, bits.bit_count(), xxh3_64(table, ~chunk.base & (1 << 64) - 1))
+            checksum = unsealed_hash(bytes(page), 8, chunk.base)
+            struct.pack_into("<Q", page, 8, checksum)
+            slot_sum += checksum
+            self.write_at(offset, bytes(page) + bitmap + table)
+        return slot_sum % (1 << 64)
 
-    def write_superblock(self, inode_file: bytes, inode_used: int) -> None:
+    def write_descriptors(self, chunk) -> bytes:
+        """Place A of the pages of descriptors that change; the chunk's table."""
+        table = list(self.pool.table(chunk))
+        changed = self.descriptors.get(chunk.base, {})
+        for index in {page // 256 for page in changed}:
+            content = bytearray(self.pool.read_descriptors(chunk, index))
+            for page, descriptor in changed.items():
+                if page // 256 == index:
+                    content[page % 256 * 16 : page % 256 * 16 + 16] = descriptor
+            self.write_at(chunk.columns[0][1] + (chunk.descriptors_page + index) * PAGE, bytes(content))
+            table[index] = table_word(bytes(content), chunk, index, 0)
+        return struct.pack(f"<{len(table)}Q", *table)
+
+    def write_superblock(self, inode_file: bytes, inode_used: int, slot_sum: int) -> None:
         offset = SUPERBLOCK_OFFSETS[self.pool.superblock.slot]
         page = bytearray(self.pool.devices[0][0].read(offset, PAGE))
         struct.pack_into("<QQ", page, 136, sum(map(sum, self.allocated.values())), inode_used)
+        struct.pack_into("<Q", page, 248, slot_sum)
         page[608:864] = inode_file
         struct.pack_into("<Q", page, 16, unsealed_hash(bytes(page), 16, offset))
         self.write_at(offset, bytes(page))

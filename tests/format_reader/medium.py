@@ -98,18 +98,20 @@ class Superblock:
     def __init__(self, page: bytes, slot: int, device_size: int):
         for name, value in zip(self.NAMES, struct.unpack_from("<QIIQQ16s7Q3I4B4Q2HI", page)):
             setattr(self, name, value)
-        if self.magic != int.from_bytes(b"!GPU4FS1", "little"):
+        if is_zero(page):
             raise SlotPassedOver("no superblock")
+        if self.magic != int.from_bytes(b"!GPU4FS1", "little"):
+            raise SlotPassedOver("superblock magic")
         if self.checksum != unsealed_hash(page, 16, SUPERBLOCK_OFFSETS[slot]):
             raise SlotPassedOver("superblock checksum")
-        require(self.version == 1, f"format version {self.version}")
+        require(self.version == 2, f"format version {self.version}")
         require(self.slot == slot and self.epoch % 2 == slot and 1 <= self.epoch <= 1 << 62, "slot or epoch")
         require(self.feature_incompatible & ~63 == 0, f"features {self.feature_incompatible:#x}")
         require(1 <= self.device_count <= 64, f"{self.device_count} devices")
         size = self.chunk_size_bytes
         require(size & (size - 1) == 0 and 1 << 23 <= size <= 1 << 30, f"chunk size {size}")
         if self.feature_compatible == 0 and self.feature_read_only_compatible == 0:
-            reserved = page[119:120] + page[156:160] + page[248:480] + page[2400:]
+            reserved = page[119:120] + page[156:160] + page[256:480] + page[2400:]
             require(is_zero(reserved), "reserved bytes of the superblock")
         self.is_mixed = bool(self.feature_incompatible & FEATURE_MIXED_PROFILES)
         self.has_physical_chunks = bool(self.feature_incompatible & FEATURE_PHYSICAL)
@@ -140,7 +142,7 @@ class Superblock:
 
 
     def check_later_fields(self, page: bytes) -> None:
-        self.log_capacity = struct.unpack_from("<Q", page, 240)[0]
+        self.log_capacity, self.slot_sum = struct.unpack_from("<QQ", page, 240)
         holds_log = self.device.index < self.tree_replica_count
         require(self.log_capacity % PAGE == 0, "log capacity")
         require(not holds_log or self.log_capacity <= self.device.log_bytes, "log capacity")
@@ -187,9 +189,10 @@ class Chunk:
     def __post_init__(self):
         self.page_count = self.size // PAGE
         self.bitmap_pages = -(-self.page_count // 32768)
-        self.descriptors_page = 3 + 2 * self.bitmap_pages
-        descriptor_pages = -(-self.page_count // 256)
-        self.header_pages = (self.descriptors_page + descriptor_pages + 15) // 16 * 16
+        self.descriptor_pages = -(-self.page_count // 256)
+        self.table_pages = -(-self.descriptor_pages // 512)
+        self.descriptors_page = 3 + 2 * (self.bitmap_pages + self.table_pages)
+        self.header_pages = (self.descriptors_page + 2 * self.descriptor_pages + 15) // 16 * 16
         self.parity_count = PARITIES.get(self.level, 0)
         if self.parity_count:
             self.slot_count = len(self.columns) - self.parity_count
@@ -244,6 +247,7 @@ class Pool:
             for base in range(chunk.base, chunk.base + chunk.size, newest.chunk_size_bytes):
                 self.granules[base // newest.chunk_size_bytes] = chunk
         self.descriptor_pages = {}
+        self.tables = {}
         self.rows_checked = set()
 
     def read_member(self, device: Device):
@@ -332,8 +336,50 @@ class Pool:
         number = (address - chunk.base) // PAGE
         key = (chunk.base, number // 256)
         if key not in self.descriptor_pages:
-            self.descriptor_pages[key] = self.read_area(chunk, chunk.descriptors_page + number // 256, 1)
+            self.descriptor_pages[key] = self.read_descriptors(chunk, number // 256)
         return struct.unpack_from("<QII", self.descriptor_pages[key], number % 256 * 16)
+
+    def read_descriptors(self, chunk: Chunk, index: int) -> bytes:
+        """Page `index` of the chunk's descriptors, from the first column that has it."""
+        entry = self.table(chunk)[index]
+        for column in range(chunk.redundancy + 1):
+            if self.is_here(chunk, column):
+                page = self.descriptors_in(chunk, column, index, entry)
+                if page is not None:
+                    return page
+        raise FormatError(f"chunk {chunk.base:#x}: page {index} of the descriptors: checksum")
+
+    def descriptors_in(self, chunk: Chunk, column: int, index: int, entry: int):
+        """The same as one column has it, or None; `entry` is the table's word."""
+        if entry == 0:
+            return ZERO_PAGE
+        page = self.read_area(chunk, chunk.descriptors_page + entry % 2 * chunk.descriptor_pages + index, 1, column)
+        return page if entry == table_word(page, chunk, index, entry % 2) else None
+
+    def table(self, chunk: Chunk) -> tuple:
+        """The descriptor table of the slot that counts, from the first column that has it."""
+        if chunk.base not in self.tables:
+            slots = []
+            for column in range(chunk.redundancy + 1):
+                if self.is_here(chunk, column):
+                    index, offset = chunk.columns[column]
+                    slots.append(self.find_slot(self.devices[index][0], offset + PAGE, chunk))
+            require(any(slots), f"chunk {chunk.base:#x}: no valid bitmap slot")
+            epoch = max(slot.epoch for slot in slots if slot is not None)
+            found = [slot for slot in slots if slot is not None and slot.epoch == epoch and slot.table is not None]
+            require(found, f"chunk {chunk.base:#x}: the descriptor table's checksum")
+            # Without a page in use the words mean nothing.
+            self.tables[chunk.base] = found[0].table if found[0].count else (0,) * len(found[0].table)
+        return self.tables[chunk.base]
+
+    def find_slot(self, device: Device, offset: int, chunk: Chunk):
+        """The slot of a chunk's copy that counts, or None."""
+        best = None
+        for number in (0, 1):
+            slot = Slot(device, offset, number, chunk.base, chunk.page_count, chunk.bitmap_pages, chunk.table_pages)
+            if slot.is_valid and slot.epoch <= self.superblock.epoch and (best is None or slot.epoch > best.epoch):
+                best = slot
+        return best
 
     def read_page(self, address: int, verified: bool = True) -> bytes:
         """The page at a logical address; a checksum that does not match is an error."""
@@ -350,8 +396,9 @@ class Pool:
         if not verified:
             return pages[0]
         checksum, _, flags = self.descriptor(address)
-        require(flags == (1 if chunk.parity_count else 0), f"page {address:#x}: flags of its descriptor")
-        if chunk.parity_count:
+        right = (1 if chunk.parity_count else 0, 2)
+        require(flags in right, f"page {address:#x}: flags of its descriptor")
+        if chunk.parity_count and flags != 2:
             self.check_row(chunk, (address - chunk.base) // PAGE)
         good = [page for page in pages if xxh3_64(page, address) == checksum]
         require(good, f"page {address:#x}: checksum does not match")
@@ -364,10 +411,11 @@ class Pool:
         row, pages, shift = chunk.row_of(page)
         sums, missing, parities = [0] * chunk.parity_count, [], []
         for slot, other in enumerate(pages):
-            if self.descriptor(chunk.base + other * PAGE)[2] & 1 == 0:
+            flags = self.descriptor(chunk.base + other * PAGE)[2]
+            if flags & 3 == 0:
                 continue
             column = (slot + shift) % len(chunk.columns)
-            if not self.is_here(chunk, column):
+            if not self.is_here(chunk, column) or flags & 2:
                 missing.append(slot)
                 continue
             content = self.read_area(chunk, chunk.header_pages + row, 1, column)
@@ -421,29 +469,51 @@ class Pool:
     def has_data_checksums(self) -> bool:
         return bool(self.superblock.feature_incompatible & FEATURE_DATA_CHECKSUMS)
 
-    def read_bitmap(self, device: Device, offset: int, pages: int, base: int, bit_count: int):
-        """The bitmap (as bytes) and set count of the slot that counts."""
+    def read_bitmap(self, device: Device, offset: int, pages: int, base: int, bit_count: int, table_pages: int = 0):
+        """The bitmap (as bytes), the set count and the header's checksum of the slot that counts."""
         best = None
-        for slot in (0, 1):
-            begin = offset + slot * (1 + pages) * PAGE
-            page = device.read(begin, PAGE)
-            magic, version, number, checksum, content, own_base, epoch, bits, count = struct.unpack_from(
-                "<4sHHQQQQQQ", page
-            )
-            if magic != b"G4CB" or version != 1 or number != slot or own_base != base:
-                continue
-            if checksum != unsealed_hash(page, 8, base ^ slot) or epoch > self.superblock.epoch:
-                continue
-            require(bits == bit_count and is_zero(page[56:]), f"bitmap header at {begin}: bit count")
-            if best is None or epoch > best[0]:
-                best = (epoch, begin + PAGE, content, count)
+        for number in (0, 1):
+            slot = Slot(device, offset, number, base, bit_count, pages, table_pages)
+            if slot.is_valid and slot.epoch <= self.superblock.epoch and (best is None or slot.epoch > best.epoch):
+                best = slot
         require(best is not None, f"{device.path}: no valid bitmap slot at {offset}")
-        bitmap = device.read(best[1], pages * PAGE)
-        require(xxh3_64(bitmap, base) == best[2], f"{device.path}: bitmap at {best[1]}: checksum")
+        bitmap = best.bitmap
+        require(xxh3_64(bitmap, base) == best.bitmap_checksum, f"{device.path}: bitmap at {best.begin}: checksum")
+        require(best.table is not None, f"{device.path}: descriptor table of the slot at {best.begin}: checksum")
         set_count = int.from_bytes(bitmap, "little").bit_count()
-        require(set_count == best[3], f"{device.path}: bitmap at {best[1]}: {set_count} bits, not {best[3]}")
+        require(set_count == best.count, f"{device.path}: bitmap at {best.begin}: {set_count} bits, not {best.count}")
         require(int.from_bytes(bitmap, "little") >> bit_count == 0, "bits beyond the bitmap's end")
-        return bitmap, set_count
+        return bitmap, set_count, best.checksum
+
+
+def table_word(page: bytes, chunk: Chunk, index: int, place: int) -> int:
+    """What the descriptor table has for a page of descriptors."""
+    return (xxh3_64(page, chunk.base + index) & ~1 or 2) | place
+
+
+class Slot:
+    """A bitmap slot: its header, the bitmap and, in a chunk, the descriptor table."""
+
+    def __init__(self, device: Device, offset: int, number: int, base: int, bits: int, pages: int, table_pages: int):
+        self.begin = offset + number * (1 + pages + table_pages) * PAGE
+        page = device.read(self.begin, PAGE)
+        head = struct.unpack_from("<4sHHQQQQQQQ", page)
+        self.checksum, self.bitmap_checksum = head[3:5]
+        self.epoch, own_bits, self.count, table_checksum = head[6:]
+        self.is_valid = head[:3] == (b"G4CB", 2, number) and head[5] == base
+        self.is_valid = self.is_valid and self.checksum == unsealed_hash(page, 8, base ^ number)
+        if not self.is_valid:
+            return
+        require(own_bits == bits and is_zero(page[64:]), f"bitmap header at {self.begin}: bit count")
+        self.bitmap = device.read(self.begin + PAGE, pages * PAGE)
+        table = device.read(self.begin + (1 + pages) * PAGE, table_pages * PAGE)
+        if table_pages == 0:
+            require(table_checksum == 0, f"bitmap header at {self.begin}: a table's checksum")
+            self.table = ()
+        elif xxh3_64(table, ~base & (1 << 64) - 1) == table_checksum:
+            self.table = struct.unpack(f"<{len(table) // 8}Q", table)
+        else:
+            self.table = None
 
 
 class ChunkTree:

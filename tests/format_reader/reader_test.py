@@ -25,7 +25,7 @@ import xxh3  # noqa: E402
 from files import INODE_BITMAP, ORPHAN_BITMAP, ROOT, open_file_system  # noqa: E402
 from image_writer import Block, ImageWriter, attribute_page, great_value  # noqa: E402
 from log import Log  # noqa: E402
-from medium import PAGE, unsealed_hash  # noqa: E402
+from medium import PAGE, SUPERBLOCK_OFFSETS, table_word, unsealed_hash  # noqa: E402
 from mounted_pool import PROGRAM, MountedPool, gpu4fs  # noqa: E402
 from verify import Checker  # noqa: E402
 
@@ -277,8 +277,39 @@ class Damage(Images):
         with open(image, "r+b") as file:
             file.seek(self.place(fs, address))
             file.write(page)
-            file.seek(chunk.columns[0][1] + chunk.descriptors_page * PAGE + 16 * number)
-            file.write(struct.pack("<Q", xxh3.xxh3_64(bytes(page), address)))
+        self.seal(image, chunk, number, xxh3.xxh3_64(bytes(page), address))
+
+    def seal(self, image: str, chunk, number: int, checksum: int) -> None:
+        """The checksum of a page of the chunk, and all that verifies it up to the superblock."""
+        pool = open_file_system([image]).pool
+        column = chunk.columns[0][1]
+        index = number // 256
+        content = bytearray(pool.read_descriptors(chunk, index))
+        struct.pack_into("<Q", content, number % 256 * 16, checksum)
+        table = list(pool.table(chunk))
+        place = table[index] % 2
+        table[index] = table_word(bytes(content), chunk, index, place)
+        packed = struct.pack(f"<{len(table)}Q", *table)
+        slot = pool.find_slot(pool.devices[0][0], column + PAGE, chunk)
+        header = bytearray(pool.devices[0][0].read(slot.begin, PAGE))
+        number = struct.unpack_from("<H", header, 6)[0]
+        struct.pack_into("<Q", header, 56, xxh3.xxh3_64(packed, ~chunk.base & (1 << 64) - 1))
+        sealed = unsealed_hash(bytes(header), 8, chunk.base ^ number)
+        struct.pack_into("<Q", header, 8, sealed)
+        superblock = bytearray(pool.superblock.page)
+        slot_sum = (pool.superblock.slot_sum - slot.checksum + sealed) % (1 << 64)
+        struct.pack_into("<Q", superblock, 248, slot_sum)
+        offset = SUPERBLOCK_OFFSETS[pool.superblock.slot]
+        struct.pack_into("<Q", superblock, 16, unsealed_hash(bytes(superblock), 16, offset))
+        with open(image, "r+b") as file:
+            for at, data in (
+                (column + (chunk.descriptors_page + place * chunk.descriptor_pages + index) * PAGE, content),
+                (slot.begin + (1 + chunk.bitmap_pages) * PAGE, packed),
+                (slot.begin, header),
+                (offset, superblock),
+            ):
+                file.seek(at)
+                file.write(data)
 
     def change_inode(self, number: int, offset: int, form: str, value: int) -> str:
         image = self.copy(self.rich)
@@ -321,7 +352,8 @@ class Damage(Images):
             column + 100: "checksum of the header",
             column + PAGE + 50: "no valid bitmap slot",
             column + 2 * PAGE: "bitmap at",
-            column + chunk.descriptors_page * PAGE: "checksum",
+            column + 3 * PAGE: "descriptor table of the slot",
+            column + chunk.descriptors_page * PAGE: "page 0 of the descriptors: checksum",
         }
         for offset, part_text in places.items():
             image = self.copy(self.rich)

@@ -39,7 +39,7 @@ class Checker:
 
     def check_chunks(self) -> None:
         self.bitmaps = {}
-        total = 0
+        total = slot_sum = 0
         for chunk in self.pool.chunks:
             here = [column for column in range(chunk.redundancy + 1) if self.pool.is_here(chunk, column)]
             copies = [self.check_header_area(chunk, column) for column in here]
@@ -49,8 +49,19 @@ class Checker:
             if found:
                 self.bitmaps[chunk.base] = found[0][0]
                 total += found[0][1]
+                slot_sum += found[0][2]
         if total != self.pool.superblock.page_used:
             self.fault(f"bitmaps have {total} pages allocated, the superblock {self.pool.superblock.page_used}")
+        if slot_sum % (1 << 64) != self.pool.superblock.slot_sum:
+            self.fault("the sum of the slots' checksums is not the superblock's: a slot was lost")
+
+    def check_descriptors(self, chunk, column: int) -> None:
+        """Every page of descriptors of one copy."""
+        for index, entry in enumerate(self.pool.table(chunk)[: chunk.descriptor_pages]):
+            if self.pool.descriptors_in(chunk, column, index, entry) is None:
+                self.fault(f"chunk {chunk.base:#x}: column {column}: page {index} of the descriptors: checksum")
+        if any(self.pool.table(chunk)[chunk.descriptor_pages :]):
+            self.fault(f"chunk {chunk.base:#x}: words behind the descriptor table's end")
 
     def check_header_area(self, chunk, column: int):
         """One copy of a chunk's header area; its bitmap and number of pages in use."""
@@ -62,6 +73,7 @@ class Checker:
             self.fault(f"chunk {chunk.base:#x}: header of column {column}")
         if checksum != unsealed_hash(page, 8, chunk.base):
             self.fault(f"chunk {chunk.base:#x}: checksum of the header of column {column}")
+        self.attempt(f"chunk {chunk.base:#x}", self.check_descriptors, chunk, column)
         return self.attempt(
             f"chunk {chunk.base:#x}",
             self.pool.read_bitmap,
@@ -70,6 +82,7 @@ class Checker:
             chunk.bitmap_pages,
             chunk.base,
             chunk.page_count,
+            chunk.table_pages,
         )
 
     def check_chunk_maps(self) -> None:

@@ -97,12 +97,14 @@ class GiantPool {
     std::memcpy(column, &header, sizeof(header));
     format::BitmapSlotHeader slot{};
     slot.magic = format::bitmap_slot_magic;
-    slot.version = 1;
+    slot.version = 2;
     const u8* bitmap = column + (layout.bitmap_a_page + 1) * page_size;
     slot.bitmap_checksum = xxh3_64(bitmap, layout.bitmap_pages * page_size, chunk_base);
     slot.base_address = chunk_base;
     slot.epoch = 1;
     slot.bit_count = chunk_bytes / page_size;
+    slot.descriptor_table_checksum = xxh3_64(bitmap + layout.bitmap_pages * page_size, layout.table_pages * page_size,
+                                             format::descriptor_table_seed(chunk_base));
     small_pool::seal(slot, chunk_base);
     std::memcpy(column + layout.bitmap_a_page * page_size, &slot, sizeof(slot));
   }

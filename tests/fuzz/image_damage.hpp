@@ -9,6 +9,7 @@
 #include "fuzz/pool_file.hpp"
 #include "server/check/attribute_tree.hpp"
 #include "server/check/tree_reader.hpp"
+#include "support/header_image.hpp"
 
 namespace gpu4fs::fuzz {
 
@@ -102,39 +103,50 @@ class ImageDamage {
     if (seals_) server::seal(structure, seed);
     file_.write(offset, &structure, page_size);
   }
+  test::HeaderImage header_area(const Chunk& chunk) {
+    return test::HeaderImage({[this](u64 offset, void* to, u64 length) { file_.read(offset, to, length); },
+                              [this](u64 offset, const void* from, u64 length) { file_.write(offset, from, length); }},
+                             chunk.column.offset_bytes(), chunk.descriptor.base_address, chunk.page_count(),
+                             superblock_.epoch);
+  }
+  // The superblock's counts, as damage to a header area that is sealed changes them.
+  void add_to_superblock(u64 slot_sum, u64 page_used) {
+    auto superblock = file_.read_as<format::Superblock>(server::superblock_offset(superblock_.slot));
+    superblock.slot_sum += slot_sum;
+    superblock.page_used += page_used;
+    server::seal(superblock, server::superblock_offset(superblock_.slot));
+    file_.write(server::superblock_offset(superblock_.slot), &superblock, page_size);
+  }
   void bitmap(Input& input, const Chunk& chunk) {
     const u32 slot = input.byte() % 2;
     const u64 page = slot == 0 ? chunk.layout().bitmap_a_page : chunk.layout().bitmap_b_page;
-    sealed<format::BitmapSlotHeader>(input, chunk.header_offset(page), chunk.descriptor.base_address ^ slot, 56);
+    const u64 offset = chunk.header_offset(page);
+    const u64 before = file_.read_as<format::BitmapSlotHeader>(offset).checksum;
+    sealed<format::BitmapSlotHeader>(input, offset, chunk.descriptor.base_address ^ slot, 64);
+    if (!seals_ || header_area(chunk).slot() != slot) return;
+    add_to_superblock(file_.read_as<format::BitmapSlotHeader>(offset).checksum - before, 0);
   }
   // Bits that lie, with all counts and checksums of the slot and the superblock right.
   void bits(Input& input, const Chunk& chunk) {
-    const u32 slot = input.byte() % 2;
-    const format::ChunkLayout layout = chunk.layout();
-    const u64 page = slot == 0 ? layout.bitmap_a_page : layout.bitmap_b_page;
-    auto header = file_.read_as<format::BitmapSlotHeader>(chunk.header_offset(page));
-    if (header.magic != format::bitmap_slot_magic) return;
-    std::vector<u8> bitmap(layout.bitmap_pages * page_size);
-    file_.read(chunk.header_offset(page + 1), bitmap.data(), bitmap.size());
+    test::HeaderImage area = header_area(chunk);
+    const format::BitmapSlotHeader before = area.header();
+    if (before.magic != format::bitmap_slot_magic) return;
+    std::vector<u8> bitmap = area.bitmap();
     change_bytes(input, bitmap.data(), std::min<u64>(chunk.page_count() / 8, bitmap.size()));
-    u64 set_count = 0;
-    for (const u8 byte : bitmap) set_count += static_cast<u64>(__builtin_popcount(byte));
-    auto superblock = file_.read_as<format::Superblock>(server::superblock_offset(superblock_.slot));
-    superblock.page_used += set_count - header.set_count;
-    header.set_count = set_count;
-    header.bitmap_checksum = xxh3_64(bitmap.data(), bitmap.size(), chunk.descriptor.base_address);
-    server::seal(header, chunk.descriptor.base_address ^ slot);
-    server::seal(superblock, server::superblock_offset(superblock_.slot));
-    file_.write(chunk.header_offset(page), &header, page_size);
-    file_.write(chunk.header_offset(page + 1), bitmap.data(), bitmap.size());
-    file_.write(server::superblock_offset(superblock_.slot), &superblock, page_size);
+    const u64 change = area.write_bitmap(bitmap);
+    add_to_superblock(change, area.header().set_count - before.set_count);
   }
   void page_descriptor(Input& input, const Chunk& chunk) {
+    test::HeaderImage area = header_area(chunk);
+    const u64 index = input.byte() % area.layout().descriptor_pages;
     u8 bytes[page_size];
-    const u64 offset = chunk.header_offset(chunk.layout().descriptors_page);
+    const u64 offset = area.offset_of(area.descriptor_page(index));
     file_.read(offset, bytes, page_size);
     change_bytes(input, bytes, page_size);
-    file_.write(offset, bytes, page_size);
+    if (!seals_) return file_.write(offset, bytes, page_size);
+    const u64 change =
+        area.edit_descriptors(index, [&](format::PageDescriptor* page) { std::memcpy(page, bytes, page_size); });
+    add_to_superblock(change, 0);
   }
   // A page in logical space.
   void raw(Input& input, u64 address, u64 range, bool makes_checksum) {
@@ -148,9 +160,7 @@ class ImageDamage {
       change_bytes(input, bytes, range);
       file_.write(offset, bytes, page_size);
       if (!makes_checksum || !seals_) return;
-      const u64 checksum = xxh3_64(bytes, page_size, address);
-      file_.write(chunk.header_offset(chunk.layout().descriptors_page) + page * sizeof(format::PageDescriptor),
-                  &checksum, sizeof(checksum));
+      add_to_superblock(header_area(chunk).write_checksum(page, xxh3_64(bytes, page_size, address)), 0);
     }
   }
   void raw_anywhere(Input& input) {

@@ -8,6 +8,7 @@
 #include "engine/handlers/namespace_common.hpp"
 #include "fuzz/damage.hpp"
 #include "fuzz/fuzz_target.hpp"
+#include "support/header_image.hpp"
 #include "support/small_file_system.hpp"
 
 namespace gpu4fs::fuzz {
@@ -77,8 +78,13 @@ class SmallWorld {
       const u64 begin = range == 3 ? page_size / 2 : 0;
       change_bytes(input, bytes.data() + begin, range == 0 ? page_size : range == 1 ? 32 : page_size / 2);
       const u64 checksum = xxh3_64(bytes.data(), page_size, address);
-      images[0].write(column + layout.descriptors_page * page_size + page * sizeof(format::PageDescriptor), &checksum,
-                      sizeof(checksum));
+      test::DeviceImage& device = images[0];
+      const auto read = [&](u64 offset, void* to, u64 length) {
+        std::memcpy(to, device.page(align_down(offset, page_size)).data() + offset % page_size, length);
+      };
+      const auto write = [&](u64 offset, const void* from, u64 length) { device.write(offset, from, length); };
+      test::HeaderImage area({read, write}, column, test::small_pool::chunk_base(options, chunk), chunk_pages);
+      test::small_pool::add_to_slot_sum(images, area.write_checksum(page, checksum));
     }
     return images;
   }

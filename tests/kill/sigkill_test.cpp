@@ -107,7 +107,7 @@ class Killed {
     server::CheckOptions check_options;
     check_options.device_paths = options().device_paths;
     const server::CheckResult result = server::check_pool(check_options);
-    return result.findings.error_count() == 0 ? "" : "fsck:" + findings_text(result);
+    return errors_of_a_crash(result) == 0 ? "" : "fsck:" + findings_text(result);
   }
 
  private:

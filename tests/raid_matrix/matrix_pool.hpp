@@ -150,8 +150,7 @@ class MatrixPool {
       for (u64 offset = layout_.area_offsets[device]; offset < bytes.size(); offset += page_size) {
         const u8* page = bytes.data() + offset;
         const bool is_empty = page[0] == 0 && std::memcmp(page, page + 1, page_size - 1) == 0;
-        // Page descriptors have no checksums: of two copies that differ nobody knows the right one (docs/internals/raid.md).
-        if (is_empty || layout_.is_descriptors({device, offset})) continue;
+        if (is_empty) continue;
         if (!visit(Place{device, offset}, page)) return;
       }
     }

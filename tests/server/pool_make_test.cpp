@@ -52,7 +52,7 @@ TEST(PoolMake, places_everything_where_the_format_says) {
   EXPECT_EQ(part.log_bytes, 1024u * 1024);
   EXPECT_EQ(part.chunk_area_offset, 1408u * 1024);
   EXPECT_EQ(part.chunk_area_granules, (65536u - 1408) / 64);
-  // A chunk takes 8 MiB and 64 KiB: 129 of the 1,002 granules.
+  // A chunk takes 8 MiB and 128 KiB: 130 of the 1,002 granules.
   EXPECT_EQ(superblock.chunk_count, 7u);
   EXPECT_EQ(superblock.page_total, 7u * 2048);
   EXPECT_EQ(superblock.page_used, 11u);
@@ -64,7 +64,7 @@ TEST(PoolMake, places_everything_where_the_format_says) {
   expect_sealed(path, part.chunk_map_offset, 8, 0);
   for (u64 chunk = 0; chunk < 7; ++chunk) {
     const u64 base = (chunk + 1) * 8 * mib;
-    const u64 column = part.chunk_area_offset + chunk * 129 * 65536;
+    const u64 column = part.chunk_area_offset + chunk * 130 * 65536;
     expect_sealed(path, column, 8, base);
     expect_sealed(path, column + page_size, 8, base);
     const auto slot = read_struct<format::BitmapSlotHeader>(path, column + page_size);
@@ -73,7 +73,8 @@ TEST(PoolMake, places_everything_where_the_format_says) {
     EXPECT_EQ(slot.set_count, chunk == 0 ? 11u : 0u);
     EXPECT_EQ(slot.bitmap_checksum,
               oracle_hash(read_bytes(path, column + 2 * page_size, page_size), base));
-    const auto other = read_struct<format::BitmapSlotHeader>(path, column + 3 * page_size);
+    EXPECT_EQ(slot.descriptor_table_checksum, oracle_hash(read_bytes(path, column + 3 * page_size, page_size), ~base));
+    const auto other = read_struct<format::BitmapSlotHeader>(path, column + 4 * page_size);
     EXPECT_EQ(other.magic, 0u);
   }
 }
@@ -85,8 +86,8 @@ TEST(PoolMake, every_initial_page_has_its_descriptor) {
   const u64 column = superblock.device.chunk_area_offset;
   for (u64 page = 0; page < superblock.page_used; ++page) {
     const auto descriptor =
-        read_struct<format::PageDescriptor>(path, column + 5 * page_size + page * 16);
-    const std::vector<u8> bytes = read_bytes(path, column + (16 + page) * page_size, page_size);
+        read_struct<format::PageDescriptor>(path, column + 7 * page_size + page * 16);
+    const std::vector<u8> bytes = read_bytes(path, column + (32 + page) * page_size, page_size);
     EXPECT_EQ(descriptor.checksum, oracle_hash(bytes, 8 * mib + page * page_size)) << page;
     EXPECT_EQ(descriptor.birth_epoch, 1u);
     EXPECT_EQ(descriptor.flags, 0u);
@@ -104,7 +105,7 @@ TEST(PoolMake, root_directory_is_reachable_and_empty) {
   options.root_permissions = 0711;
   const format::Superblock superblock = make_pool(options);
   const auto place = [&](format::BlockPointer pointer) {
-    return superblock.device.chunk_area_offset + 16 * page_size + pointer.address() - 8 * mib;
+    return superblock.device.chunk_area_offset + 32 * page_size + pointer.address() - 8 * mib;
   };
   format::BlockPointer pointer = superblock.inode_file.slots[0];
   for (int level = 3; level > 0; --level) {

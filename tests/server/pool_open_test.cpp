@@ -185,7 +185,7 @@ TEST(PoolOpen, features_decide_who_may_mount) {
 TEST(PoolOpen, every_field_of_the_superblock_is_bounded) {
   using Change = std::function<void(format::Superblock&)>;
   const std::vector<std::pair<Change, std::string>> changes = {
-      {[](auto& s) { s.version = 2; }, "format version 2"},
+      {[](auto& s) { s.version = 1; }, "has format version 1, this program reads and writes version 2 only"},
       {[](auto& s) { s.epoch = ~u64{0}; }, "epoch 18446744073709551615"},
       {[](auto& s) { s.epoch = format::epoch_max + 1; }, "epoch 4611686018427387905"},
       {[](auto& s) { s.device_count = 0; }, "0 devices"},
@@ -207,7 +207,7 @@ TEST(PoolOpen, every_field_of_the_superblock_is_bounded) {
       {[](auto& s) { s.clean = 2; }, "clean flag 2"},
       {[](auto& s) { s.reserved0 = 1; }, "reserved bytes"},
       {[](auto& s) { s.reserved1 = 1; }, "reserved bytes"},
-      {[](auto& s) { s.reserved2[231] = 1; }, "reserved bytes"},
+      {[](auto& s) { s.reserved2[223] = 1; }, "reserved bytes"},
       {[](auto& s) { s.log_start += 1; }, "log that starts at"},
       {[](auto& s) { s.log_capacity += 1; }, "log of"},
       {[](auto& s) { s.log_capacity = 4096; }, "log of 4096 bytes"},
@@ -259,9 +259,9 @@ TEST(PoolOpen, a_slot_of_a_newer_version_hides_nothing) {
   const std::string path = folder / "a";
   format::Superblock superblock = make_pool(pool_options({path}, 32 * mib));
   superblock.epoch = 2;
-  superblock.version = 2;
+  superblock.version = 3;
   put_superblock(path, superblock);
-  EXPECT_TRUE(contains(open_error({path}), "slot A: format version 2"));
+  EXPECT_TRUE(contains(open_error({path}), "slot A: the pool has format version 3"));
   try {
     open_pool(open_options({path}));
   } catch (const PoolError& error) {

@@ -527,7 +527,7 @@ class SimRun {
     server::CheckOptions options;
     options.device_paths = image_->paths();
     const server::CheckResult result = server::check_pool(options);
-    if (result.findings.error_count() != 0) fail("fsck:" + findings_text(result));
+    if (errors_of_a_crash(result) != 0) fail("fsck:" + findings_text(result));
   }
 
   // An engine that stands still cannot be taken apart: its sessions wait for their commands.

@@ -103,6 +103,11 @@ inline std::string findings_text(const server::CheckResult& result) {
   return text;
 }
 
+// Of a pool that was cut off: a superblock that was being written then cannot be told from a damaged one, which is an error.
+inline u64 errors_of_a_crash(const server::CheckResult& result) {
+  return result.findings.error_count() - result.findings.count(server::FindingId::superblock_torn);
+}
+
 // The memory of an opened device. DeviceError, std::runtime_error.
 inline device::MappedFile map_opened(const server::DeviceFile& file, device::OpenOptions open) {
   const int descriptor = ::fcntl(file.fd(), F_DUPFD_CLOEXEC, 3);

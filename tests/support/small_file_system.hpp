@@ -152,7 +152,7 @@ class Writer {
     format::Superblock superblock = make_superblock();
     superblock.inode_file = write_tree();
     superblock.page_used = pages_.size();
-    for (u32 chunk = 0; chunk < options_.chunk_count; ++chunk) write_chunk(chunk);
+    for (u32 chunk = 0; chunk < options_.chunk_count; ++chunk) superblock.slot_sum += write_chunk(chunk);
     for (u32 d = 0; d < options_.device_count; ++d) {
       superblock.device.device_index = d;
       superblock.device.size_bytes = images_[d].size_bytes;
@@ -225,7 +225,8 @@ class Writer {
     return one_page_file(0100600, format::inode_file_height, inodes);
   }
 
-  void write_chunk(u32 chunk) {
+  // Answers the checksum of its slot.
+  u64 write_chunk(u32 chunk) {
     const format::ChunkLayout layout = format::chunk_layout(chunk_pages(options_));
     DeviceImage& device = images_[chunk % options_.device_count];
     const u64 column = column_offset(options_, chunk);
@@ -242,23 +243,32 @@ class Writer {
     std::vector<u8> bitmap(layout.bitmap_pages * page_size);
     for (std::size_t i = 0; i < used; ++i) bitmap[i / 8] = static_cast<u8>(bitmap[i / 8] | 1u << i % 8);
     device.write(column + (layout.bitmap_a_page + 1) * page_size, bitmap.data(), bitmap.size());
+    std::vector<format::PageDescriptor> descriptors(align_up(used, format::descriptors_per_page));
+    for (std::size_t i = 0; i < used; ++i) {
+      descriptors[i] = {xxh3_64(pages_[i].data(), page_size, base + i * page_size), 1, 0};
+      device.write(column + (layout.header_pages + i) * page_size, pages_[i].data(), page_size);
+    }
+    std::vector<u64> table(layout.table_pages * format::descriptor_entries_per_page);
+    for (std::size_t i = 0; i < descriptors.size() / format::descriptors_per_page; ++i) {
+      const format::PageDescriptor* page = &descriptors[i * format::descriptors_per_page];
+      table[i] = format::descriptor_entry(xxh3_64(page, page_size, format::descriptor_page_seed(base, i)), 0);
+      device.write(column + layout.descriptor_page(i, 0) * page_size, page, page_size);
+    }
+    device.write(column + (layout.bitmap_a_page + 1 + layout.bitmap_pages) * page_size, table.data(),
+                 table.size() * sizeof(u64));
     format::BitmapSlotHeader slot{};
     slot.magic = format::bitmap_slot_magic;
-    slot.version = 1;
+    slot.version = 2;
     slot.bitmap_checksum = xxh3_64(bitmap.data(), bitmap.size(), base);
     slot.base_address = base;
     slot.epoch = 1;
     slot.bit_count = chunk_pages(options_);
     slot.set_count = used;
+    slot.descriptor_table_checksum =
+        xxh3_64(table.data(), table.size() * sizeof(u64), format::descriptor_table_seed(base));
     seal(slot, base);
     device.write(column + layout.bitmap_a_page * page_size, &slot, sizeof(slot));
-    for (std::size_t i = 0; i < used; ++i) {
-      const u64 checksum = xxh3_64(pages_[i].data(), page_size, base + i * page_size);
-      const format::PageDescriptor descriptor{checksum, 1, 0};
-      device.write(column + layout.descriptors_page * page_size + i * sizeof(descriptor), &descriptor,
-                   sizeof(descriptor));
-      device.write(column + (layout.header_pages + i) * page_size, pages_[i].data(), page_size);
-    }
+    return slot.checksum;
   }
 
   const SmallPoolOptions& options_;
@@ -285,6 +295,19 @@ inline format::Superblock newest_superblock(const DeviceImages& images) {
     }
   }
   return newest;
+}
+
+// What a change of a header area adds to the sum of the newest superblock.
+inline void add_to_slot_sum(DeviceImages& images, u64 change) {
+  const u64 epoch = newest_superblock(images).epoch;
+  const u64 offset = (epoch & 1) == 0 ? format::superblock_offset_a : format::superblock_offset_b;
+  for (DeviceImage& image : images) {
+    format::Superblock superblock{};
+    std::memcpy(&superblock, image.page(offset).data(), sizeof(superblock));
+    superblock.slot_sum += change;
+    seal(superblock, offset);
+    image.write(offset, &superblock, sizeof(superblock));
+  }
 }
 
 }  // namespace small_pool
@@ -411,6 +434,7 @@ class SmallFileSystem {
       load_status_ = fs::load_chunk(Lane{}, *fs_, chunk, superblock.epoch);
     }
     if (load_status_ == Status::ok) load_status_ = fs::check_page_used(*fs_, superblock.page_used);
+    if (load_status_ == Status::ok) load_status_ = fs::check_slot_sum(Lane{}, *fs_, superblock.slot_sum);
   }
 
   std::vector<raid::ChunkSource> chunk_sources() const {

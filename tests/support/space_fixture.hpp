@@ -119,22 +119,27 @@ class SpaceFixture {
   std::vector<device::Device> devices;
   std::unique_ptr<fs::FileSystem> fs;
 
-  // Writes a bitmap slot as a checkpoint of `epoch` would; `bitmap` has whole pages.
+  // Writes a bitmap slot as a checkpoint of `epoch` would; `bitmap` has whole pages. No page of descriptors was written.
   void write_slot(u32 chunk, u32 slot, u64 epoch, const std::vector<u64>& bitmap) {
     const u64 base = chunks[chunk].descriptor.base_address;
+    const std::vector<u64> table(layout(chunk).table_pages * format::descriptor_entries_per_page);
     const u64 page = slot == 0 ? layout(chunk).bitmap_a_page : layout(chunk).bitmap_b_page;
     format::BitmapSlotHeader header{};
     header.magic = format::bitmap_slot_magic;
-    header.version = 1;
+    header.version = 2;
     header.slot = static_cast<u16>(slot);
     header.bitmap_checksum = xxh3_64(bitmap.data(), bitmap.size() * sizeof(u64), base);
     header.base_address = base;
     header.epoch = epoch;
     header.bit_count = chunk_pages(chunk);
     for (const u64 word : bitmap) header.set_count += popcount(word);
+    header.descriptor_table_checksum =
+        xxh3_64(table.data(), table.size() * sizeof(u64), format::descriptor_table_seed(base));
     header.checksum = xxh3_64(&header, sizeof(header), base ^ slot);
     for (u32 column = 0; column <= chunks[chunk].descriptor.redundancy; ++column) {
       std::memcpy(header_page(chunk, page + 1, column), bitmap.data(), bitmap.size() * sizeof(u64));
+      std::memcpy(header_page(chunk, page + 1 + layout(chunk).bitmap_pages, column), table.data(),
+                  table.size() * sizeof(u64));
       std::memcpy(header_page(chunk, page, column), &header, sizeof(header));
     }
   }

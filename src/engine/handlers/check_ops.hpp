@@ -39,9 +39,6 @@ GPU4FS_FN inline Status check_arguments(const Engine& engine, const format::Comm
   if (engine.check.inodes == nullptr || engine.fs.read_only == 0) return Status::not_supported;
   if (command.aux == 0 || command.aux > u64{1} << 40) return Status::invalid_argument;
   if (takes_chunk(phase) && command.inode >= raid::chunk_count_of(engine.fs.space)) return Status::out_of_range;
-  if (phase == CheckPhase::load && command.offset > engine.fs.space.chunks[command.inode].redundancy) {
-    return Status::out_of_range;
-  }
   if (phase == CheckPhase::verify || phase == CheckPhase::leaks) {
     const u64 page_count = engine.fs.space.chunks[command.inode].page_count;
     if (command.offset % 64 != 0 || command.offset >= page_count || command.aux > page_count - command.offset) {
@@ -116,7 +113,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step load_checked_chunk(Group g, Engine& engine, Comma
   g.sync();
   if (is_wanted) {
     mark_reached_regions(g, chunk, (c.command.mask & format::check_mask_reach_all) != 0);
-    GPU4FS_STEP_TRY(fs::detail::load_descriptors(g, engine.fs, chunk, static_cast<u32>(c.command.offset)));
+    const u64 epoch = serial(g, [&] { return engine.fs.epoch_durable; });
+    GPU4FS_STEP_TRY(fs::load_chunk_descriptors(g, engine.fs, index, epoch));
   }
   g.sync();
   serial(g, [&] { store<Order::release, Scope::engine>(&chunk.loaded, 1u); });

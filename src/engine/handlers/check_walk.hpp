@@ -84,7 +84,7 @@ GPU4FS_FN GPU4FS_NOINLINE PageLook look_at_page(Group g, const CheckTask& task, 
     GPU4FS_CHECK_OK(raid::find_page(space, address, &location));
     const format::PageDescriptor& descriptor = space.chunks[location.chunk].descriptors[location.page];
     return descriptor.birth_epoch > static_cast<u32>(task.engine.fs.epoch_durable + 1) ||
-           (descriptor.flags & ~format::page_flag_in_parity) != 0;
+           (descriptor.flags & ~format::page_flag_known) != 0;
   });
   if (g.leader()) {
     fetch_add<Order::relaxed, Scope::engine>(&task.sink.counts->verified, u64{1});

@@ -449,6 +449,7 @@ GPU4FS_FN Step step_load_chunks(Group g, Engine& engine, CommandState& c) {
   });
   if (!done) return Step::fan_out(raid::chunk_count_of(engine.fs.space));
   GPU4FS_STEP_TRY(task_result(g, c));
+  GPU4FS_STEP_TRY(fs::check_slot_sum(g, engine.fs, engine.fs.superblocks[0].slot_sum));
   return Step::fail(serial(g, [&] { return fs::check_page_used(engine.fs, engine.fs.page_used_staged); }));
 }
 

@@ -42,10 +42,13 @@ GPU4FS_FN GPU4FS_NOINLINE void mark_chunk_for_rebuild(Group g, raid::ChunkState&
   }
   const bool has_descriptors =
       g.any(in_use != 0) || serial(g, [&] { return load<Order::acquire, Scope::engine>(&chunk.accessible) != 0; });
-  const u64 descriptor_pages = has_descriptors ? format::chunk_layout(chunk.page_count).descriptor_pages : 0;
+  const u64 descriptor_pages = format::chunk_layout(chunk.page_count).descriptor_pages;
   for (u64 page = g.rank(); page < descriptor_pages; page += Group::size()) {
-    fetch_or<Order::relaxed, Scope::engine>(&chunk.descriptor_dirty[page / 64],
-                                            u64{1} << (page % 64));
+    if (has_descriptors) {
+      fetch_or<Order::relaxed, Scope::engine>(&chunk.descriptor_dirty[page / 64], u64{1} << (page % 64));
+    } else {
+      chunk.descriptor_table[page] = format::descriptor_page_unwritten;
+    }
   }
   g.sync();
   serial(g, [&] { store<Order::relaxed, Scope::engine>(&chunk.changed, 1u); });

@@ -1,4 +1,5 @@
-// scrub: verifies the pages in use of a range of a chunk, where they lie.
+// scrub: verifies the pages in use of a range of a chunk, where they lie, and the part of the chunk's header areas that
+// describes them.
 //
 // The range is cut into tasks of 64 pages; each answers with one word of the result, a bit a page, which is
 // stored only if it is not zero. No lock is held and nothing is kept from being written meanwhile: what a bit
@@ -7,6 +8,7 @@
 
 #include "base/bits.hpp"
 #include "engine/engine.hpp"
+#include "fs/space/header_scrub.hpp"
 #include "fs/space/space.hpp"
 #include "raid/damage.hpp"
 #include "raid/repair_pages.hpp"
@@ -126,13 +128,18 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_scrub(Group g, Engine& engine, CommandState&
   GPU4FS_STEP_TRY(resolve(g, engine, c, command.data, words * sizeof(u64), &output));
   if (!is_aligned(output, alignof(u64))) return Step::fail(Status::unaligned);
   const u32 index = static_cast<u32>(command.inode);
+  const bool records = (command.mask & format::scrub_mask_record) != 0;
+  if (!records) {
+    fs::HeaderScrub ignored{};
+    const Status looked = fs::scrub_header_area(g, engine.fs, index, command.offset, command.length, &ignored);
+    if (looked != Status::ok) return Step::fail(looked);
+  }
   const Status reached = serial(g, [&] { return raid::chunk_state(engine.fs.space, index); });
   if (reached == Status::device_failed) return Step::fail(reached);
   // A chunk that nobody used since the mount is mapped only if there is something to verify.
   const raid::ChunkState& chunk = engine.fs.space.chunks[index];
   const bool in_use = detail::has_pages_in_use(g, chunk, command.offset, command.length);
   // Pages that are free leave the table of damage.
-  const bool records = (command.mask & format::scrub_mask_record) != 0;
   if (!in_use && !records) return Step::complete(0);
   if (in_use && reached != Status::ok) {
     serial(g, [&] { c.operation.wanted_chunk = index; });

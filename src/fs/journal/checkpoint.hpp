@@ -12,7 +12,7 @@
 //   4  begin_epoch; the gate opens: operations go on in the next epoch. The pause ends here
 //   5  write_staged (task): the copies are written to their new, free places
 //      then waits for running updates of parities (raid/parity/row_write.hpp)
-//   6  write_chunk (task): page descriptors and the older bitmap slot of every changed chunk
+//   6  write_chunk (task): pages of descriptors and the older bitmap slot of every changed chunk
 //   7  what a growing pool gets (fs/space/growth.hpp); flush of every device, then the superblocks of the epoch,
 //      then flush again
 //   8  publish_chunk (task): what the epoch freed becomes reusable; whoever waits for the epoch goes on
@@ -227,6 +227,7 @@ struct SuperblockPlan {
   u64 now;
   u64 stale;    // a bit a device
   u64 rebuilt;
+  u64 slot_sum;
   u32 clean;
   u32 reserved;
 };
@@ -254,6 +255,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void compose_superblock(FileSystem& fs, u32 d, 
   superblock.inode_file = fs.inode_file_staged;
   superblock.log_start = fs.log.start_staged;
   superblock.log_seed = fs.log.seed;
+  superblock.slot_sum = plan.slot_sum;
   name_stale_devices(superblock, plan.stale, plan.rebuilt, plan.epoch);
   superblock.checksum = 0;
 }
@@ -287,7 +289,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_superblock(Group g, FileSystem& fs, u32 d
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_superblocks(Group g, FileSystem& fs, u64 epoch, u64 now, bool clean,
                                                    u64 devices = ~u64{0}) {
-  detail::SuperblockPlan plan{epoch, now, 0, 0, clean ? 1u : 0u, 0};
+  detail::SuperblockPlan plan{epoch, now, 0, 0, 0, clean ? 1u : 0u, 0};
+  plan.slot_sum = sum_slot_checksums(g, fs, true) + serial(g, [&] { return growth_slot_sum(fs); });
   // Superblocks of an epoch say the same.
   const bool is_second =
       serial(g, [&] { return joining_devices(fs) != 0 && (devices & joining_devices(fs)) == 0; });

@@ -4,138 +4,104 @@
 // snapshot   (copied)    |= committed      = 0         |= freed_now     = committed
 // publish                &= ~freed_old                 = 0
 //
+// Pages of descriptors that changed go to the places that the durable slot's table does not name, and the table that does
+// goes into the other slot. So until the superblocks of the epoch are durable, everything that the epoch before refers to is
+// as it was, however often the checkpoint is written.
+//
 // All functions are uniform, take one chunk each, and may run for different chunks on any workers
 // at once. A chunk that did not change since its last snapshot costs one look.
 #pragma once
 
-#include "base/copy.hpp"
-#include "base/group.hpp"
-#include "base/xxh3.hpp"
-#include "fs/fs_types.hpp"
+#include "fs/space/header_area.hpp"
 #include "fs/space/space_counters.hpp"
 #include "fs/space/stripes.hpp"
-#include "raid/page_access.hpp"
 
 namespace gpu4fs::fs {
 
 namespace detail {
 
-GPU4FS_FN inline u64 bitmap_words(const ChunkState& chunk) {
-  return divide_up(chunk.page_count, 64);
-}
-
-// First page of a bitmap slot in the header area: its header; the bitmap follows.
-GPU4FS_FN inline u64 slot_page(const format::ChunkLayout& layout, u32 slot) {
-  return slot == 0 ? layout.bitmap_a_page : layout.bitmap_b_page;
-}
-
-// The hash of a bitmap: of whole pages.
+// Writes a page of descriptors as it is now to all columns, and enters it into the staged table. Descriptors of pages that
+// are being written change meanwhile; none of them is in the checkpoint, and each is copied whole.
 template <class Group>
-GPU4FS_FN u64 bitmap_checksum(Group g, const ChunkState& chunk, const u64* bitmap,
-                              u64 bitmap_pages) {
-  if (bitmap_pages == 1) return xxh3_page(g, bitmap, chunk.base_address);
-  return serial(g, [&] { return xxh3_64(bitmap, bitmap_pages * page_size, chunk.base_address); });
-}
-
-template <class Group>
-GPU4FS_FN u64 count_set_bits(Group g, const ChunkState& chunk, const u64* bitmap) {
-  u64 count = 0;
-  for (u64 w = g.rank(); w < bitmap_words(chunk); w += g.size()) count += popcount(bitmap[w]);
-  return g.reduce(count, [](u64 a, u64 b) { return a + b; });
-}
-
-// True if writing a copy of the header area failed with its device, and the pool goes on without it.
-template <class Group>
-GPU4FS_FN bool is_lost(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column, Status status) {
-  if (status == Status::ok) return false;
-  return serial(g, [&] { return raid::column_has_failed(fs.space, chunk, column); });
-}
-
-// Copies a page of descriptors to the medium. Descriptors of pages that are being written change
-// meanwhile; none of them is in the checkpoint, and each is copied whole.
-template <class Group>
-GPU4FS_FN Status write_descriptor_page(Group g, FileSystem& fs, const ChunkState& chunk, u64 page) {
-  const u64 header_page = format::chunk_layout(chunk.page_count).descriptors_page + page;
-  const format::PageDescriptor* source = chunk.descriptors + page * format::descriptors_per_page;
-  for (u32 column = 0; column <= chunk.redundancy; ++column) {
-    const Status begun = serial(g, [&] { return raid::begin_header_write(fs.space, chunk, column, header_page, 1); });
-    if (is_lost(g, fs, chunk, column, begun)) continue;
-    GPU4FS_TRY(begun);
-    u8* destination = raid::header_memory(fs.space, chunk, column, header_page, 1);
-    for (u32 i = g.rank(); i < format::descriptors_per_page; i += g.size()) {
-      store_stream_16(destination + 16 * i, load_shared_16(source + i));
-    }
-    g.sync();
-    serial(g, [&] { raid::end_header_write(fs.space, chunk, column, header_page, 1); });
+GPU4FS_FN GPU4FS_NOINLINE Status write_descriptor_page(Group g, FileSystem& fs, ChunkState& chunk, u64 index) {
+  const format::PageDescriptor* source = chunk.descriptors + index * format::descriptors_per_page;
+  u8* const copy = chunk.header_work;
+  for (u32 i = g.rank(); i < format::descriptors_per_page; i += g.size()) {
+    store_shared_16(copy + 16 * i, load_shared_16(source + i));
   }
+  g.sync();
+  const u64 hash = xxh3_page(g, copy, format::descriptor_page_seed(chunk.base_address, index));
+  const u64 place = serial(g, [&] { return format::descriptor_place(chunk.descriptor_table[index]) ^ 1; });
+  const u64 header_page = layout_of(chunk).descriptor_page(index, place);
+  for (u32 column = 0; column <= chunk.redundancy; ++column) {
+    const Status written = write_header(g, fs, chunk, column, header_page, 1, copy);
+    if (!is_lost(g, fs, chunk, column, written)) GPU4FS_TRY(written);
+  }
+  serial(g, [&] { chunk.descriptor_table_staged[index] = format::descriptor_entry(hash, place); });
   return Status::ok;
 }
 
 template <class Group>
 GPU4FS_FN Status write_descriptors(Group g, FileSystem& fs, ChunkState& chunk) {
-  const u64 descriptor_pages = format::chunk_layout(chunk.page_count).descriptor_pages;
+  const u64 descriptor_pages = layout_of(chunk).descriptor_pages;
   for (u64 w = 0; w < divide_up(descriptor_pages, 64); ++w) {
+    u64* const word = &chunk.descriptor_dirty[w];
     u64 dirty = serial(g, [&] {
-      u64* word = &chunk.descriptor_dirty[w];
       if (load<Order::relaxed, Scope::engine>(word) == 0) return u64{0};
       return exchange<Order::acquire, Scope::engine>(word, u64{0});
     });
     while (dirty != 0) {
-      const u64 page = w * 64 + count_trailing_zeros(dirty);
-      GPU4FS_CHECK_LT(page, descriptor_pages);
-      GPU4FS_TRY(write_descriptor_page(g, fs, chunk, page));
+      const u64 index = w * 64 + count_trailing_zeros(dirty);
+      GPU4FS_CHECK_LT(index, descriptor_pages);
+      const Status written = write_descriptor_page(g, fs, chunk, index);
+      if (written != Status::ok) {
+        // Whoever tries again writes them.
+        serial(g, [&] { fetch_or<Order::release, Scope::engine>(word, dirty); });
+        return written;
+      }
       dirty &= dirty - 1;
     }
   }
   return Status::ok;
 }
 
-struct SlotContent {
-  u64 epoch;
-  u64 bitmap_checksum;
-  u64 set_count;
-};
-
-// The slot's header, composed on the medium: the slot counts for nothing until the superblock has its epoch.
+// Bitmap, table and header of a slot into one copy of the header area. `header` is in chunk.header_work.
 template <class Group>
-GPU4FS_FN Status write_slot_header(Group g, FileSystem& fs, ChunkState& chunk, u32 column, u32 slot,
-                                   const SlotContent& content) {
-  const u64 header_page = slot_page(format::chunk_layout(chunk.page_count), slot);
-  GPU4FS_TRY(serial(g, [&] { return raid::begin_header_write(fs.space, chunk, column, header_page, 1); }));
-  u8* page = raid::header_memory(fs.space, chunk, column, header_page, 1);
-  zero_page(g, page);
-  format::BitmapSlotHeader* written = reinterpret_cast<format::BitmapSlotHeader*>(page);
-  serial(g, [&] {
-    written->magic = format::bitmap_slot_magic;
-    written->version = 1;
-    written->slot = static_cast<u16>(slot);
-    written->bitmap_checksum = content.bitmap_checksum;
-    written->base_address = chunk.base_address;
-    written->epoch = content.epoch;
-    written->bit_count = chunk.page_count;
-    written->set_count = content.set_count;
+GPU4FS_FN GPU4FS_NOINLINE Status write_slot(Group g, FileSystem& fs, ChunkState& chunk, u32 column, u32 slot) {
+  const format::ChunkLayout layout = layout_of(chunk);
+  const u64 first = slot_page(layout, slot) + 1;
+  const u64 count = layout.bitmap_pages + layout.table_pages;
+  const HeaderPages pages = serial(g, [&] {
+    HeaderPages begun{raid::begin_header_write(fs.space, chunk, column, first, count), 0, nullptr};
+    if (begun.status == Status::ok) begun.memory = raid::header_memory(fs.space, chunk, column, first, count);
+    return begun;
   });
-  const u64 checksum = xxh3_page(g, page, chunk.base_address ^ slot);
-  serial(g, [&] {
-    written->checksum = checksum;
-    raid::end_header_write(fs.space, chunk, column, header_page, 1);
-  });
-  return Status::ok;
+  GPU4FS_TRY(pages.status);
+  copy_bytes(g, pages.memory, chunk.bitmaps.staged, layout.bitmap_pages * page_size);
+  copy_bytes(g, pages.memory + layout.bitmap_pages * page_size, chunk.descriptor_table_staged,
+             layout.table_pages * page_size);
+  g.sync();
+  serial(g, [&] { raid::end_header_write(fs.space, chunk, column, first, count); });
+  return write_header(g, fs, chunk, column, slot_page(layout, slot), 1, chunk.header_work);
 }
 
-// The staged bitmap into a slot of one copy of the header area.
+// The staged bitmap and table into a slot of all columns. Answers what its header says.
 template <class Group>
-GPU4FS_FN Status write_slot(Group g, FileSystem& fs, ChunkState& chunk, u32 column, u32 slot,
-                            const SlotContent& content) {
-  const format::ChunkLayout layout = format::chunk_layout(chunk.page_count);
-  const u64 first = slot_page(layout, slot) + 1;
-  GPU4FS_TRY(serial(
-      g, [&] { return raid::begin_header_write(fs.space, chunk, column, first, layout.bitmap_pages); }));
-  u8* bitmap = raid::header_memory(fs.space, chunk, column, first, layout.bitmap_pages);
-  copy_bytes(g, bitmap, chunk.bitmaps.staged, layout.bitmap_pages * page_size);
-  g.sync();
-  serial(g, [&] { raid::end_header_write(fs.space, chunk, column, first, layout.bitmap_pages); });
-  return write_slot_header(g, fs, chunk, column, slot, content);
+GPU4FS_FN GPU4FS_NOINLINE Status write_slots(Group g, FileSystem& fs, ChunkState& chunk, u32 slot, u64 epoch,
+                                             u64* checksum) {
+  const format::ChunkLayout layout = layout_of(chunk);
+  SlotFacts facts{};
+  facts.epoch = epoch;
+  facts.bitmap_checksum = hash_pages(g, chunk.bitmaps.staged, layout.bitmap_pages, chunk.base_address);
+  facts.table_checksum = hash_pages(g, chunk.descriptor_table_staged, layout.table_pages,
+                                    format::descriptor_table_seed(chunk.base_address));
+  facts.set_count = count_set_bits(g, chunk, chunk.bitmaps.staged);
+  *checksum = compose_slot_header(g, chunk, slot, facts, chunk.header_work);
+  for (u32 column = 0; column <= chunk.redundancy; ++column) {
+    const Status written = write_slot(g, fs, chunk, column, slot);
+    if (!is_lost(g, fs, chunk, column, written)) GPU4FS_TRY(written);
+  }
+  return Status::ok;
 }
 
 }  // namespace detail
@@ -173,7 +139,7 @@ GPU4FS_FN GPU4FS_NOINLINE void snapshot_chunk(Group g, FileSystem& fs, u32 index
   serial(g, [&] { store<Order::relaxed, Scope::engine>(&chunk.changed, 0u); });
 }
 
-// Writes the changed page descriptors in place, and the staged bitmap into the slot that does not
+// Writes the changed pages of descriptors, and the staged bitmap and table into the slot that does not
 // hold the durable state. The caller flushes the devices afterwards.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_chunk(Group g, FileSystem& fs, u32 index, u64 epoch) {
@@ -187,18 +153,27 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_chunk(Group g, FileSystem& fs, u32 index,
     return chunk.slot_newest ^ 1;
   });
   GPU4FS_TRY(detail::write_descriptors(g, fs, chunk));
-
-  const u64 bitmap_pages = format::chunk_layout(chunk.page_count).bitmap_pages;
-  detail::SlotContent content{};
-  content.epoch = epoch;
-  content.bitmap_checksum = detail::bitmap_checksum(g, chunk, chunk.bitmaps.staged, bitmap_pages);
-  content.set_count = detail::count_set_bits(g, chunk, chunk.bitmaps.staged);
-  for (u32 column = 0; column <= chunk.redundancy; ++column) {
-    const Status written = detail::write_slot(g, fs, chunk, column, slot, content);
-    if (!detail::is_lost(g, fs, chunk, column, written)) GPU4FS_TRY(written);
-  }
-  serial(g, [&] { chunk.slot_epoch[slot] = epoch; });
+  u64 checksum = 0;
+  GPU4FS_TRY(detail::write_slots(g, fs, chunk, slot, epoch, &checksum));
+  serial(g, [&] {
+    chunk.slot_epoch[slot] = epoch;
+    chunk.slot_checksum[slot] = checksum;
+  });
   return Status::ok;
+}
+
+// The sum of the checksums of all slots that count: of those that the running checkpoint has written (`staged`), or of
+// the durable ones.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE u64 sum_slot_checksums(Group g, const FileSystem& fs, bool staged) {
+  u64 sum = 0;
+  for (u32 i = g.rank(); i < raid::known_chunk_count(fs.space); i += g.size()) {
+    const raid::ChunkState& chunk = fs.space.chunks[i];
+    if (load<Order::acquire, Scope::engine>(&chunk.erased) != 0) continue;
+    const bool is_written = staged && load<Order::acquire, Scope::engine>(&chunk.staged_changed) != 0;
+    sum += chunk.slot_checksum[is_written ? chunk.slot_newest ^ 1 : chunk.slot_newest];
+  }
+  return g.reduce(sum, [](u64 a, u64 b) { return a + b; });
 }
 
 // The checkpoint is durable: its slot is the newest one, and what was freed before it can be used
@@ -225,6 +200,10 @@ GPU4FS_FN GPU4FS_NOINLINE void publish_chunk(Group g, FileSystem& fs, u32 index)
     released += popcount(freed);
   }
   released = g.reduce(released, [](u32 a, u32 b) { return a + b; });
+  for (u64 i = g.rank(); i < detail::layout_of(chunk).descriptor_pages; i += g.size()) {
+    chunk.descriptor_table[i] = chunk.descriptor_table_staged[i];
+  }
+  g.sync();
   serial(g, [&] {
     chunk.slot_newest ^= 1;
     store<Order::release, Scope::engine>(&chunk.staged_changed, 0u);

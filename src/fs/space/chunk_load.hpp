@@ -1,16 +1,17 @@
 // Mounting a chunk: its header, the valid bitmap slot and the page descriptors come into engine
 // memory.
 //
-// The chunk's header area is hostile input: every structure is verified, and its numbers are
+// The chunk's header area is hostile input: every structure is verified (fs/space/header_area.hpp), and its numbers are
 // compared with the chunk tree's. Of the two bitmap slots the newest one whose epoch is not beyond
 // the superblock's counts. A slot whose header does not verify may be the torn remains of a
 // checkpoint that never became valid, so it is passed over; that the durable one was not lost this
-// way is seen by check_page_used() once all chunks are loaded. A slot that counts and whose bitmap
-// does not verify is corrupt: an older bitmap would hand out pages that are in use.
+// way is seen by check_slot_sum() once all chunks are loaded. A slot that counts and whose bitmap
+// no column has is corrupt: an older bitmap would hand out pages that are in use.
 //
-// With redundancy the header area has several copies. The first one counts whose header and slot verify
-// and whose newest slot is as new as that of any; descriptors are taken from the same copy. Copies that
-// are older, or damaged, are written again by the next checkpoint.
+// With redundancy the header area has several copies. Each structure, and each page of descriptors, is taken from the first
+// that has it as the slot says; mounted for writing, the others get it at once. Of a page of descriptors that nobody has
+// what stands there is taken, and its descriptors say so (format::page_flag_unverified): a page that matches its checksum is
+// right whoever says the checksum, one that does not is an error. The next checkpoint writes it like that.
 #pragma once
 
 #include "base/copy.hpp"
@@ -18,6 +19,7 @@
 #include "base/xxh3.hpp"
 #include "fs/fs_types.hpp"
 #include "fs/space/chunk_checkpoint.hpp"
+#include "fs/space/header_area.hpp"
 #include "fs/space/reserve.hpp"
 #include "raid/page_access.hpp"
 
@@ -25,97 +27,109 @@ namespace gpu4fs::fs {
 
 namespace detail {
 
-// The checksum of a structure with one of its own lies at byte 8 of its page.
-inline constexpr u32 sealed_checksum_word = 1;
-static_assert(offsetof(format::ChunkHeader, checksum) == 8 * sealed_checksum_word);
-static_assert(offsetof(format::BitmapSlotHeader, checksum) == 8 * sealed_checksum_word);
-
-// Copies a page that carries its own checksum to `buffer`, where the field becomes zero; true if it
-// verifies.
-template <class Group>
-GPU4FS_FN bool load_sealed_page(Group g, void* buffer, const void* source, u64 seed) {
-  copy_bytes(g, buffer, source, page_size);
-  const u64 stored = serial(g, [&] {
-    u64* word = static_cast<u64*>(buffer) + sealed_checksum_word;
-    const u64 value = *word;
-    *word = 0;
-    return value;
-  });
-  const bool valid = xxh3_page(g, buffer, seed) == stored;
-  g.sync();
-  return valid;
-}
-
-// What a valid slot header says.
-struct SlotFacts {
-  u64 epoch;  // 0: the slot is not valid
-  u64 bitmap_checksum;
-  u64 set_count;
+// What the columns of a header area have.
+struct HeaderSurvey {
+  Status status;     // ok, or why no slot counts
+  u32 readable;      // columns, a bit each, as below
+  u32 sound;         // those that have the header of the slot that counts
+  u32 slot;          // that counts
+  u64 other_epoch;   // of the other one
+  SlotFacts facts;   // of the slot that counts
 };
-
-// Status: the device's, when it cannot read.
-template <class Group>
-GPU4FS_FN Status read_slot(Group g, FileSystem& fs, ChunkState& chunk, u32 column, u32 slot,
-                           SlotFacts* facts) {
-  const format::ChunkLayout layout = format::chunk_layout(chunk.page_count);
-  *facts = {0, 0, 0};
-  GPU4FS_TRY(serial(
-      g, [&] { return raid::begin_header_read(fs.space, chunk, column, slot_page(layout, slot), 1); }));
-  const u8* page = raid::header_memory(fs.space, chunk, column, slot_page(layout, slot), 1);
-  void* buffer = chunk.bitmaps.staged;  // not in use before the chunk is loaded
-  if (!load_sealed_page(g, buffer, page, chunk.base_address ^ slot)) return Status::ok;
-  *facts = serial(g, [&] {
-    const format::BitmapSlotHeader* header = static_cast<const format::BitmapSlotHeader*>(buffer);
-    const bool fits = header->magic == format::bitmap_slot_magic && header->version == 1 &&
-                      header->slot == slot && header->base_address == chunk.base_address &&
-                      header->bit_count == chunk.page_count &&
-                      header->set_count <= header->bit_count;
-    return fits ? SlotFacts{header->epoch, header->bitmap_checksum, header->set_count}
-                : SlotFacts{0, 0, 0};
-  });
-  return Status::ok;
-}
-
-// Status: corrupt_structure, or the device's.
-template <class Group>
-GPU4FS_FN Status check_chunk_header(Group g, FileSystem& fs, ChunkState& chunk, u32 column) {
-  void* buffer = chunk.bitmaps.staged;
-  GPU4FS_TRY(serial(g, [&] { return raid::begin_header_read(fs.space, chunk, column, 0, 1); }));
-  const u8* page = raid::header_memory(fs.space, chunk, column, 0, 1);
-  if (!load_sealed_page(g, buffer, page, chunk.base_address)) return Status::corrupt_structure;
-  return serial(g, [&] {
-    const format::ChunkHeader* header = static_cast<const format::ChunkHeader*>(buffer);
-    const bool fits = header->magic == format::chunk_header_magic && header->version == 1 &&
-                      header->column_index == column && header->base_address == chunk.base_address &&
-                      header->size_bytes == chunk.size_bytes;
-    return fits ? Status::ok : Status::corrupt_structure;
-  });
-}
 
 template <class Group>
 GPU4FS_FN Status clear_slot(Group g, FileSystem& fs, ChunkState& chunk, u32 column, u32 slot) {
-  const u64 page = slot_page(format::chunk_layout(chunk.page_count), slot);
-  GPU4FS_TRY(serial(g, [&] { return raid::begin_header_write(fs.space, chunk, column, page, 1); }));
-  zero_page(g, raid::header_memory(fs.space, chunk, column, page, 1));
+  const u64 page = slot_page(layout_of(chunk), slot);
+  zero_page(g, chunk.header_work);
   g.sync();
-  serial(g, [&] { raid::end_header_write(fs.space, chunk, column, page, 1); });
+  return write_header(g, fs, chunk, column, page, 1, chunk.header_work);
+}
+
+GPU4FS_FN inline void add_to_survey(HeaderSurvey& survey, u32 column, u32 slot, const SlotFacts& facts) {
+  if (facts.epoch > survey.facts.epoch) {
+    survey.other_epoch = survey.slot != slot ? survey.facts.epoch : 0;
+    survey.facts = facts;
+    survey.slot = slot;
+    survey.sound = 1u << column;
+  } else if (slot != survey.slot) {
+    survey.other_epoch = maximum(survey.other_epoch, facts.epoch);
+  } else if (facts.epoch == survey.facts.epoch && facts.checksum == survey.facts.checksum) {
+    survey.sound |= 1u << column;
+  }
+}
+
+// Both slots of a column. One beyond the superblock's epoch belongs to a checkpoint that was lost: mounted for writing
+// its header goes, so that it cannot come back when the pool reaches that epoch. *cleared: whether that succeeded.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status read_slots(Group g, FileSystem& fs, ChunkState& chunk, u32 column, u64 superblock_epoch,
+                                            SlotFacts (&slots)[2], Status* cleared) {
+  for (u32 slot = 0; slot < 2; ++slot) {
+    GPU4FS_TRY(read_slot(g, fs, chunk, column, slot, chunk.header_work, &slots[slot]));
+    if (slots[slot].epoch <= superblock_epoch) continue;
+    slots[slot].epoch = 0;
+    if (fs.read_only != 0) continue;
+    const Status status = clear_slot(g, fs, chunk, column, slot);
+    if (!is_lost(g, fs, chunk, column, status) && status != Status::ok) *cleared = status;
+  }
   return Status::ok;
 }
 
-// Chooses the slot that counts. A slot beyond the superblock's epoch belongs to a checkpoint that
-// was lost: mounted for writing its header goes, so that it cannot come back when the pool reaches
-// that epoch.
+// Finds the slot that counts.
 template <class Group>
-GPU4FS_FN Status choose_slot(Group g, FileSystem& fs, ChunkState& chunk, u32 column,
-                             u64 superblock_epoch, SlotFacts (&slots)[2], u32* newest) {
-  for (u32 slot = 0; slot < 2; ++slot) {
-    GPU4FS_TRY(read_slot(g, fs, chunk, column, slot, &slots[slot]));
-    if (slots[slot].epoch <= superblock_epoch) continue;
-    slots[slot].epoch = 0;
-    if (fs.read_only == 0) GPU4FS_TRY(clear_slot(g, fs, chunk, column, slot));
+GPU4FS_FN GPU4FS_NOINLINE HeaderSurvey survey_header(Group g, FileSystem& fs, ChunkState& chunk, u64 superblock_epoch) {
+  HeaderSurvey survey{};
+  Status problem = Status::corrupt_structure;
+  Status cleared = Status::ok;
+  for (u32 column = 0; column <= chunk.redundancy; ++column) {
+    if (serial(g, [&] { return raid::column_has_failed(fs.space, chunk, column); })) continue;
+    SlotFacts slots[2] = {};
+    const Status status = read_slots(g, fs, chunk, column, superblock_epoch, slots, &cleared);
+    if (status != Status::ok) {
+      problem = status;
+      continue;
+    }
+    survey.readable |= 1u << column;
+    for (u32 slot = 0; slot < 2; ++slot) {
+      if (slots[slot].epoch != 0) add_to_survey(survey, column, slot, slots[slot]);
+    }
   }
-  *newest = slots[1].epoch > slots[0].epoch ? 1 : 0;
-  return Status::ok;
+  survey.status = cleared != Status::ok ? cleared : survey.facts.epoch == 0 ? problem : Status::ok;
+  return survey;
+}
+
+struct PagesToFind {
+  u64 first;
+  u64 count;
+  u64 seed;
+  u64 hash;
+};
+struct PagesFound {
+  Status status;  // ok, or the device's if no column can be read
+  u32 columns;    // that have the pages, a bit each
+};
+
+// `count` pages from `first` on with this hash, from the first column that has them, into `to`; the others are read into
+// `work`, of as many pages.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE PagesFound find_header_pages(Group g, const FileSystem& fs, const ChunkState& chunk,
+                                                       u32 columns, const PagesToFind& wanted, void* to, void* work) {
+  u32 found = 0;
+  u32 read = 0;
+  Status problem = Status::ok;
+  for (u32 left = columns; left != 0; left &= left - 1) {
+    const u32 column = static_cast<u32>(count_trailing_zeros(u64{left}));
+    const HeaderPages pages = read_header(g, fs, chunk, column, wanted.first, wanted.count);
+    if (pages.status != Status::ok) {
+      problem = pages.status;
+      continue;
+    }
+    ++read;
+    void* const buffer = found == 0 ? to : work;
+    copy_bytes(g, buffer, pages.memory, wanted.count * page_size);
+    g.sync();
+    if (hash_pages(g, buffer, wanted.count, wanted.seed) == wanted.hash) found |= 1u << column;
+  }
+  return {read == 0 ? problem : Status::ok, found};
 }
 
 // True if no bit beyond the chunk's pages is set.
@@ -136,22 +150,170 @@ GPU4FS_FN bool padding_is_zero(Group g, const ChunkState& chunk, const u64* bitm
   return g.all(clear);
 }
 
+// The bitmap into `committed`; *sound: the columns that have it. Status: corrupt_structure, or the device's.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status load_bitmap(Group g, FileSystem& fs, ChunkState& chunk, u32 column,
-                                             u32 slot, const SlotFacts& facts, u64* bitmap) {
-  const format::ChunkLayout layout = format::chunk_layout(chunk.page_count);
-  const u64 first = slot_page(layout, slot) + 1;
-  GPU4FS_TRY(serial(
-      g, [&] { return raid::begin_header_read(fs.space, chunk, column, first, layout.bitmap_pages); }));
-  const u8* source = raid::header_memory(fs.space, chunk, column, first, layout.bitmap_pages);
-  copy_bytes(g, bitmap, source, layout.bitmap_pages * page_size);
+GPU4FS_FN GPU4FS_NOINLINE Status load_bitmap(Group g, const FileSystem& fs, ChunkState& chunk, const HeaderSurvey& survey,
+                                             u32* sound) {
+  const format::ChunkLayout layout = layout_of(chunk);
+  const PagesToFind wanted{slot_page(layout, survey.slot) + 1, layout.bitmap_pages, chunk.base_address,
+                           survey.facts.bitmap_checksum};
+  u64* const bitmap = chunk.bitmaps.committed;
+  const PagesFound found = find_header_pages(g, fs, chunk, survey.readable, wanted, bitmap, chunk.bitmaps.staged);
+  GPU4FS_TRY(found.status);
+  *sound = found.columns;
+  if (*sound == 0) return Status::corrupt_structure;
+  if (!padding_is_zero(g, chunk, bitmap, layout.bitmap_pages * (page_size / 8))) return Status::corrupt_structure;
+  return count_set_bits(g, chunk, bitmap) == survey.facts.set_count ? Status::ok : Status::corrupt_structure;
+}
+
+// The descriptor table. Of one that no column has what the last one has is taken, whose entries count as far as there are
+// pages that they name.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE PagesFound load_table(Group g, const FileSystem& fs, ChunkState& chunk,
+                                                const HeaderSurvey& survey) {
+  const format::ChunkLayout layout = layout_of(chunk);
+  const PagesToFind wanted{table_page(layout, survey.slot), layout.table_pages,
+                           format::descriptor_table_seed(chunk.base_address), survey.facts.table_checksum};
+  u64* const table = chunk.descriptor_table;
+  fill_bytes(g, table, 0, layout.table_pages * page_size);
   g.sync();
-  if (bitmap_checksum(g, chunk, bitmap, layout.bitmap_pages) != facts.bitmap_checksum)
-    return Status::corrupt_structure;
-  if (!padding_is_zero(g, chunk, bitmap, layout.bitmap_pages * (page_size / 8)))
-    return Status::corrupt_structure;
-  return count_set_bits(g, chunk, bitmap) == facts.set_count ? Status::ok
-                                                                : Status::corrupt_structure;
+  const u32 columns = survey.facts.epoch != 0 ? survey.readable : 0;
+  return find_header_pages(g, fs, chunk, columns, wanted, table, chunk.descriptor_table_staged);
+}
+
+// Announces reading all places of descriptors of a column. False: page by page, then.
+template <class Group>
+GPU4FS_FN bool announce_descriptors(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column) {
+  const format::ChunkLayout layout = layout_of(chunk);
+  return read_header(g, fs, chunk, column, layout.descriptors_page, 2 * layout.descriptor_pages).status == Status::ok;
+}
+
+// Descriptors of a page that nobody has, which are what was read last. Flags mean nothing there.
+template <class Group>
+GPU4FS_FN void mark_unverified(Group g, ChunkState& chunk, u64 index) {
+  format::PageDescriptor* descriptors = chunk.descriptors + index * format::descriptors_per_page;
+  for (u32 i = g.rank(); i < format::descriptors_per_page; i += g.size()) {
+    const Vector16 found = load_shared_16(&descriptors[i]);
+    const u64 birth_epoch = found.high & 0xffffffffu;
+    store_shared_16(&descriptors[i], Vector16{found.low, birth_epoch | u64{format::page_flag_unverified} << 32});
+  }
+  g.sync();
+}
+
+struct DescriptorColumns {
+  u32 readable;   // a bit each
+  u32 announced;  // of these, those that need no announcement page by page
+};
+
+template <class Group>
+GPU4FS_FN HeaderPages descriptor_page_in(Group g, const FileSystem& fs, const ChunkState& chunk,
+                                         const DescriptorColumns& columns, u32 column, u64 page) {
+  if ((columns.announced >> column & 1) == 0) return read_header(g, fs, chunk, column, page, 1);
+  return serial(g, [&] { return HeaderPages{Status::ok, 0, raid::header_memory(fs.space, chunk, column, page, 1)}; });
+}
+
+// One page of descriptors, from the first column that has it; those that do not get it if the pool is mounted for writing.
+// Status: checksum_mismatch if nobody has it, and what stands in one of them was read; the device's if none can be read.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status load_descriptor_page(Group g, FileSystem& fs, ChunkState& chunk,
+                                                      const DescriptorColumns& columns, u64 index) {
+  const u64 entry = serial(g, [&] { return chunk.descriptor_table[index]; });
+  const u64 page = layout_of(chunk).descriptor_page(index, format::descriptor_place(entry));
+  const u64 seed = format::descriptor_page_seed(chunk.base_address, index);
+  format::PageDescriptor* const to = chunk.descriptors + index * format::descriptors_per_page;
+  Status status = Status::checksum_mismatch;
+  u32 bad = 0;
+  bool found = false;
+  for (u32 left = columns.readable; left != 0; left &= left - 1) {
+    const u32 column = static_cast<u32>(count_trailing_zeros(u64{left}));
+    const HeaderPages pages = descriptor_page_in(g, fs, chunk, columns, column, page);
+    if (pages.status != Status::ok) {
+      status = pages.status;
+      continue;
+    }
+    const u64 hash = found ? xxh3_page(g, pages.memory, seed) : xxh3_copy_page(g, to, pages.memory, seed);
+    const bool fits = format::descriptor_entry_fits(entry, hash);
+    if (!fits) bad |= 1u << column;
+    found = found || fits;
+    g.sync();
+  }
+  if (!found && bad == 0) return status;
+  for (; bad != 0; bad &= bad - 1) {
+    const u32 column = static_cast<u32>(count_trailing_zeros(u64{bad}));
+    count_bad_copy(g, fs, chunk, column);
+    if (found && fs.read_only == 0) (void)write_header(g, fs, chunk, column, page, 1, to);
+  }
+  return found ? Status::ok : Status::checksum_mismatch;
+}
+
+// The epoch of the youngest page that a page of descriptors describes.
+template <class Group>
+GPU4FS_FN u64 newest_birth(Group g, const void* page) {
+  u64 newest = 0;
+  for (u32 i = g.rank(); i < format::descriptors_per_page; i += g.size()) {
+    newest = maximum(newest, load_shared_16(static_cast<const format::PageDescriptor*>(page) + i).high & 0xffffffffu);
+  }
+  return g.reduce(newest, [](u64 a, u64 b) { return maximum(a, b); });
+}
+
+// Where the table does not say which place counts: what stands in the other one, if that is younger.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void take_younger_place(Group g, FileSystem& fs, ChunkState& chunk,
+                                                  const DescriptorColumns& columns, u64 index) {
+  const u64 entry = serial(g, [&] { return chunk.descriptor_table[index]; });
+  const u64 other = layout_of(chunk).descriptor_page(index, format::descriptor_place(entry) ^ 1);
+  format::PageDescriptor* const to = chunk.descriptors + index * format::descriptors_per_page;
+  const u32 column = static_cast<u32>(count_trailing_zeros(u64{columns.readable}));
+  const HeaderPages pages = descriptor_page_in(g, fs, chunk, columns, column, other);
+  if (pages.status != Status::ok) return;
+  copy_bytes(g, chunk.header_work, pages.memory, page_size);
+  g.sync();
+  if (newest_birth(g, chunk.header_work) <= newest_birth(g, to)) return;
+  copy_bytes(g, to, chunk.header_work, page_size);
+  g.sync();
+}
+
+// Without a page in use descriptors mean nothing, and may not be within reach.
+template <class Group>
+GPU4FS_FN void forget_descriptors(Group g, ChunkState& chunk) {
+  const format::ChunkLayout layout = layout_of(chunk);
+  fill_bytes(g, chunk.descriptor_table, 0, layout.table_pages * page_size);
+  fill_bytes(g, chunk.descriptor_table_staged, 0, layout.table_pages * page_size);
+  for (u64 w = g.rank(); w < divide_up(layout.descriptor_pages, 64); w += g.size()) chunk.descriptor_dirty[w] = 0;
+  g.sync();
+}
+
+// All descriptors, as the table has them. `is_verified`: the table is; a page that it does not name is unknown otherwise.
+// Status: the device's.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status load_descriptors(Group g, FileSystem& fs, ChunkState& chunk, u32 readable,
+                                                  bool is_verified) {
+  const u64 descriptor_pages = layout_of(chunk).descriptor_pages;
+  for (u64 w = g.rank(); w < divide_up(descriptor_pages, 64); w += g.size()) chunk.descriptor_dirty[w] = 0;
+  g.sync();
+  DescriptorColumns columns{readable, 0};
+  for (u32 left = readable; left != 0; left &= left - 1) {
+    const u32 column = static_cast<u32>(count_trailing_zeros(u64{left}));
+    if (announce_descriptors(g, fs, chunk, column)) columns.announced |= 1u << column;
+  }
+  for (u64 index = 0; index < descriptor_pages; ++index) {
+    const u64 entry = serial(g, [&] { return chunk.descriptor_table[index]; });
+    if (entry == format::descriptor_page_unwritten && is_verified) {
+      zero_page(g, chunk.descriptors + index * format::descriptors_per_page);
+      continue;
+    }
+    const Status status = load_descriptor_page(g, fs, chunk, columns, index);
+    if (status == Status::ok) continue;
+    if (status != Status::checksum_mismatch) return status;
+    if (!is_verified) take_younger_place(g, fs, chunk, columns, index);
+    mark_unverified(g, chunk, index);
+    serial(g, [&] {
+      chunk.descriptor_dirty[index / 64] |= u64{1} << (index % 64);
+      store<Order::relaxed, Scope::engine>(&chunk.changed, 1u);
+    });
+  }
+  g.sync();
+  return Status::ok;
 }
 
 // The other bitmaps and the counts of free pages, from `committed`.
@@ -185,21 +347,6 @@ GPU4FS_FN u64 derive_bitmaps(Group g, ChunkState& chunk) {
   return free_count;
 }
 
-template <class Group>
-GPU4FS_FN Status load_descriptors(Group g, FileSystem& fs, ChunkState& chunk, u32 column) {
-  const format::ChunkLayout layout = format::chunk_layout(chunk.page_count);
-  GPU4FS_TRY(serial(g, [&] {
-    return raid::begin_header_read(fs.space, chunk, column, layout.descriptors_page,
-                                   layout.descriptor_pages);
-  }));
-  const u8* source =
-      raid::header_memory(fs.space, chunk, column, layout.descriptors_page, layout.descriptor_pages);
-  copy_bytes(g, chunk.descriptors, source, layout.descriptor_pages * page_size);
-  for (u64 w = g.rank(); w < divide_up(layout.descriptor_pages, 64); w += g.size())
-    chunk.descriptor_dirty[w] = 0;
-  return Status::ok;
-}
-
 GPU4FS_FN inline void add_to_counters(FileSystem& fs, const ChunkState& chunk, u64 free_count, u64 used_count) {
   SpaceCounters& counters = counters_of(fs, chunk);
   const u64 total =
@@ -215,116 +362,50 @@ GPU4FS_FN inline void add_to_counters(FileSystem& fs, const ChunkState& chunk, u
   }
 }
 
-// What one copy of the header area says.
-struct HeaderCopy {
-  Status status;
-  u32 column;
-  u32 newest;  // slot
-  SlotFacts slots[2];
-};
-
+// The slot that counts in all columns that lack a part of it; `sound` have the whole. It is the durable one, and what is
+// written is what it should have been.
 template <class Group>
-GPU4FS_FN HeaderCopy read_header_copy(Group g, FileSystem& fs, ChunkState& chunk, u32 column,
-                                      u64 superblock_epoch) {
-  HeaderCopy copy{};
-  copy.column = column;
-  copy.status = check_chunk_header(g, fs, chunk, column);
-  if (copy.status != Status::ok) return copy;
-  copy.status = choose_slot(g, fs, chunk, column, superblock_epoch, copy.slots, &copy.newest);
-  if (copy.status == Status::ok && copy.slots[copy.newest].epoch == 0) {
-    copy.status = Status::corrupt_structure;
+GPU4FS_FN GPU4FS_NOINLINE void restore_slots(Group g, FileSystem& fs, ChunkState& chunk, const HeaderSurvey& survey,
+                                             u32 sound) {
+  (void)compose_slot_header(g, chunk, survey.slot, survey.facts, chunk.header_work);
+  for (u32 left = survey.readable & ~sound; left != 0; left &= left - 1) {
+    const u32 column = static_cast<u32>(count_trailing_zeros(u64{left}));
+    count_bad_copy(g, fs, chunk, column);
+    // What cannot be written stays as it is: a later mount tries again.
+    if (fs.read_only == 0) (void)write_slot(g, fs, chunk, column, survey.slot);
   }
-  return copy;
 }
 
-// Writes the chunk header of column `good` in front of column `bad`. What cannot be written stays as it is: a later
-// mount tries again.
+// Bitmap, table and descriptors. Behind it the bitmap `staged` and the staged table are those of the slot.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void restore_chunk_header(Group g, FileSystem& fs, ChunkState& chunk, u32 good, u32 bad) {
-  void* buffer = chunk.bitmaps.staged;
-  const bool readable =
-      serial(g, [&] { return raid::begin_header_read(fs.space, chunk, good, 0, 1) == Status::ok; });
-  if (!readable) return;
-  copy_bytes(g, buffer, raid::header_memory(fs.space, chunk, good, 0, 1), page_size);
-  format::ChunkHeader* header = static_cast<format::ChunkHeader*>(buffer);
-  serial(g, [&] {
-    header->column_index = static_cast<u16>(bad);
-    header->checksum = 0;
-  });
-  const u64 checksum = xxh3_page(g, buffer, chunk.base_address);
-  const bool writable = serial(g, [&] {
-    header->checksum = checksum;
-    return raid::begin_header_write(fs.space, chunk, bad, 0, 1) == Status::ok;
-  });
-  if (!writable) return;
-  copy_bytes(g, raid::header_memory(fs.space, chunk, bad, 0, 1), buffer, page_size);
+GPU4FS_FN GPU4FS_NOINLINE Status load_structures(Group g, FileSystem& fs, ChunkState& chunk, const HeaderSurvey& survey) {
+  u32 sound_bitmaps = 0;
+  GPU4FS_TRY(load_bitmap(g, fs, chunk, survey, &sound_bitmaps));
+  const PagesFound tables = load_table(g, fs, chunk, survey);
+  GPU4FS_TRY(tables.status);
+  const format::ChunkLayout layout = layout_of(chunk);
+  copy_bytes(g, chunk.bitmaps.staged, chunk.bitmaps.committed, layout.bitmap_pages * page_size);
+  copy_bytes(g, chunk.descriptor_table_staged, chunk.descriptor_table, layout.table_pages * page_size);
   g.sync();
-  serial(g, [&] { raid::end_header_write(fs.space, chunk, bad, 0, 1); });
-}
-
-// Bitmap and descriptors of the newest copy that has them. *complete: all copies are equally new and sound, as
-// far as was seen.
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status load_newest_copy(Group g, FileSystem& fs, ChunkState& chunk,
-                                                  u64 superblock_epoch, HeaderCopy* chosen, bool* complete) {
-  *complete = true;
-  u64 best_epoch = 0;
-  Status status = Status::corrupt_structure;
-  // First how new the newest is, then the first copy of that age that loads.
-  for (u32 column = 0; column <= chunk.redundancy; ++column) {
-    if (serial(g, [&] { return raid::column_has_failed(fs.space, chunk, column); })) continue;
-    const HeaderCopy copy = read_header_copy(g, fs, chunk, column, superblock_epoch);
-    if (copy.status != Status::ok) {
-      status = copy.status;
-      *complete = false;
-      continue;
+  if (tables.columns != 0) {
+    restore_slots(g, fs, chunk, survey, survey.sound & sound_bitmaps & tables.columns);
+  } else {
+    // The next checkpoint writes one that verifies.
+    for (u32 left = survey.readable; left != 0; left &= left - 1) {
+      count_bad_copy(g, fs, chunk, static_cast<u32>(count_trailing_zeros(u64{left})));
     }
-    const u64 epoch = copy.slots[copy.newest].epoch;
-    if (best_epoch != 0 && epoch != best_epoch) *complete = false;
-    best_epoch = maximum(best_epoch, epoch);
+    serial(g, [&] { store<Order::relaxed, Scope::engine>(&chunk.changed, 1u); });
   }
-  bool found = false;
-  for (u32 column = 0; column <= chunk.redundancy; ++column) {
-    if (serial(g, [&] { return raid::column_has_failed(fs.space, chunk, column); })) continue;
-    const HeaderCopy copy = read_header_copy(g, fs, chunk, column, superblock_epoch);
-    if (copy.status != Status::ok || copy.slots[copy.newest].epoch != best_epoch) continue;
-    // Of the copies behind the one that counts the bitmap is only verified, in the work space.
-    u64* bitmap = found ? chunk.bitmaps.staged : chunk.bitmaps.committed;
-    Status loaded = load_bitmap(g, fs, chunk, column, copy.newest, copy.slots[copy.newest], bitmap);
-    // Without a page in use they mean nothing, and may not be within reach.
-    const bool is_empty = copy.slots[copy.newest].set_count == 0;
-    if (loaded == Status::ok && !found && !is_empty) loaded = load_descriptors(g, fs, chunk, column);
-    if (loaded != Status::ok) {
-      if (!found) status = loaded;
-      *complete = false;
-    } else if (!found) {
-      found = true;
-      *chosen = copy;
-    }
-  }
-  return found ? Status::ok : status;
-}
-
-// Not all copies of the header area are sound: chunk headers are written at once, the next checkpoint writes
-// everything else that counts. `good`: a column whose chunk header is sound. `is_empty`: no page is in use.
-template <class Group>
-GPU4FS_FN void rewrite_all_headers(Group g, FileSystem& fs, ChunkState& chunk, u32 good, bool is_empty) {
-  for (u32 column = 0; column <= chunk.redundancy; ++column) {
-    if (check_chunk_header(g, fs, chunk, column) != Status::ok) restore_chunk_header(g, fs, chunk, good, column);
-  }
-  const u64 descriptor_pages = is_empty ? 0 : format::chunk_layout(chunk.page_count).descriptor_pages;
-  for (u64 page = g.rank(); page < descriptor_pages; page += g.size()) {
-    fetch_or<Order::relaxed, Scope::engine>(&chunk.descriptor_dirty[page / 64], u64{1} << (page % 64));
-  }
-  g.sync();
-  serial(g, [&] { store<Order::relaxed, Scope::engine>(&chunk.changed, 1u); });
+  if (survey.facts.set_count != 0) return load_descriptors(g, fs, chunk, survey.readable, tables.columns != 0);
+  forget_descriptors(g, chunk);
+  return Status::ok;
 }
 
 }  // namespace detail
 
 // Mount. Loads one chunk, once, and adds it to fs.counters, which begin as zero. The front of its header area must be
-// within the engine's reach, its descriptors as well if pages are in use; its data pages need not be. With fs.read_only nothing on the
-// medium is changed. Status: corrupt_structure, medium_error, device_failed.
+// within the engine's reach, its descriptors as well if pages are in use; its data pages need not be. With fs.read_only
+// nothing on the medium is changed. Status: corrupt_structure, medium_error, device_failed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, FileSystem& fs, u32 index,
                                             u64 superblock_epoch) {
@@ -332,27 +413,48 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, FileSystem& fs, u32 index,
   GPU4FS_CHECK_GT(superblock_epoch, u64{0});
   raid::ChunkState& chunk = fs.space.chunks[index];
   GPU4FS_CHECK_EQ(chunk.loaded, 0u);
-  detail::HeaderCopy copy{};
-  bool complete = true;
-  GPU4FS_TRY(detail::load_newest_copy(g, fs, chunk, superblock_epoch, &copy, &complete));
-  // The bitmap `staged` is work space until it is derived.
-  const bool is_empty = copy.slots[copy.newest].set_count == 0;
-  if (!complete && fs.read_only == 0) detail::rewrite_all_headers(g, fs, chunk, copy.column, is_empty);
+  const detail::HeaderSurvey survey = detail::survey_header(g, fs, chunk, superblock_epoch);
+  GPU4FS_TRY(survey.status);
+  GPU4FS_TRY(detail::load_structures(g, fs, chunk, survey));
+  for (u32 left = survey.readable; left != 0; left &= left - 1) {
+    const u32 column = static_cast<u32>(count_trailing_zeros(u64{left}));
+    bool is_damaged = false;
+    (void)detail::settle_chunk_header(g, fs, chunk, column, fs.read_only == 0, chunk.header_work, &is_damaged);
+  }
   const u64 free_count = detail::derive_bitmaps(g, chunk);
   serial(g, [&] {
-    chunk.slot_newest = copy.newest;
-    chunk.slot_epoch[0] = copy.slots[0].epoch;
-    chunk.slot_epoch[1] = copy.slots[1].epoch;
+    chunk.slot_newest = survey.slot;
+    chunk.slot_epoch[survey.slot] = survey.facts.epoch;
+    chunk.slot_epoch[survey.slot ^ 1] = survey.other_epoch;
+    chunk.slot_checksum[survey.slot] = survey.facts.checksum;
     chunk.free_pages = static_cast<u32>(free_count);
-    detail::add_to_counters(fs, chunk, free_count, copy.slots[copy.newest].set_count);
+    detail::add_to_counters(fs, chunk, free_count, survey.facts.set_count);
     store<Order::release, Scope::engine>(&chunk.loaded, 1u);
     detail::count_chunk(fs, chunk);
   });
   return Status::ok;
 }
 
-// Mount, after all chunks: the superblock's page_used must be the pages found in use; a difference
-// shows that a bitmap slot was lost. Status: corrupt_structure.
+// Instead of load_chunk(), where the bitmaps are the caller's: the descriptors alone, as the durable slot has them. Nothing
+// on the medium is changed if fs.read_only says so. Status: the device's.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status load_chunk_descriptors(Group g, FileSystem& fs, u32 index, u64 superblock_epoch) {
+  GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
+  raid::ChunkState& chunk = fs.space.chunks[index];
+  const detail::HeaderSurvey survey = detail::survey_header(g, fs, chunk, superblock_epoch);
+  const detail::PagesFound table = detail::load_table(g, fs, chunk, survey);
+  GPU4FS_TRY(table.status);
+  return detail::load_descriptors(g, fs, chunk, survey.readable, table.columns != 0);
+}
+
+// Mount, after all chunks: the slots that were taken are those that the superblock means. A difference shows that one
+// was lost. Status: corrupt_structure.
+template <class Group>
+GPU4FS_FN Status check_slot_sum(Group g, const FileSystem& fs, u64 slot_sum) {
+  return sum_slot_checksums(g, fs, false) == slot_sum ? Status::ok : Status::corrupt_structure;
+}
+
+// The same of the superblock's page_used.
 GPU4FS_FN inline Status check_page_used(const FileSystem& fs, u64 page_used) {
   return pages_used(fs) == page_used
              ? Status::ok

@@ -31,7 +31,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Losses find_losses(const LogicalSpace& space, c
   Losses losses{};
   losses.target = target;
   losses.included = slots_in_parity(space, view);
-  losses.missing = u64{1} << target;
+  losses.missing = u64{1} << target | unverified_slots(space, view);
   if ((losses.included >> target & 1) == 0) losses.status = Status::checksum_mismatch;
   const ChunkState& chunk = space.chunks[view.chunk];
   for (u64 left = losses.included & ~losses.missing; left != 0; left &= left - 1) {

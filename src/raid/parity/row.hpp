@@ -113,14 +113,26 @@ GPU4FS_FN inline bool is_in_parity(const ChunkState& chunk, u64 page) {
   return (load_shared_16(&chunk.descriptors[page]).high >> 32 & format::page_flag_in_parity) != 0;
 }
 
-// The slots of a row that its parities include, a bit each.
-GPU4FS_FN GPU4FS_NOINLINE inline u64 slots_in_parity(const LogicalSpace& space, const RowView& view) {
+// Of a row the slots whose descriptors have one of `flags`, a bit each.
+GPU4FS_FN GPU4FS_NOINLINE inline u64 slots_with_flags(const LogicalSpace& space, const RowView& view, u32 flags) {
   const ChunkState& chunk = space.chunks[view.chunk];
-  u64 included = 0;
+  u64 found = 0;
   for (u32 slot = 0; slot < view.slot_count; ++slot) {
-    if (is_in_parity(chunk, row_page(view, slot))) included |= u64{1} << slot;
+    const Vector16 descriptor = load_shared_16(&chunk.descriptors[row_page(view, slot)]);
+    if ((descriptor.high >> 32 & flags) != 0) found |= u64{1} << slot;
   }
-  return included;
+  return found;
+}
+
+// The slots whose descriptors were damaged (format::page_flag_unverified).
+GPU4FS_FN inline u64 unverified_slots(const LogicalSpace& space, const RowView& view) {
+  return slots_with_flags(space, view, format::page_flag_unverified);
+}
+
+// The slots that the row's parities include. Of unverified ones nobody knows: they count as included, and as missing for
+// whoever makes other pages from the row, which is right for zeros too.
+GPU4FS_FN inline u64 slots_in_parity(const LogicalSpace& space, const RowView& view) {
+  return slots_with_flags(space, view, format::page_flag_in_parity | format::page_flag_unverified);
 }
 
 // Slots [low, high) of a row, those of the pages [first, first + count).

@@ -3,10 +3,12 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "format/inode_format.hpp"
@@ -35,8 +37,7 @@ struct ChunkUse {
   BitWords allocated;  // of the bitmap slot that counts; all zero without one
   BitWords reached;
   bool has_bitmap = false;
-  u32 slot = 0;    // with a bitmap: which counts
-  u32 column = 0;  // whose header area that is
+  u32 slot = 0;  // with a bitmap: which counts
 };
 
 // What later phases want to know of an inode; named as in format::Inode.
@@ -81,9 +82,9 @@ struct CheckContext {
   u64 pages_passed = 0;
   EngineRunner run_engine;  // empty: none
 
-  CheckContext(const CheckOptions& check_options, const OpenedPool& opened,
-               CheckResult& check_result)
-      : options(check_options), pool(opened), reader(opened), result(check_result) {}
+  CheckContext(const CheckOptions& check_options, const OpenedPool& opened, CheckResult& check_result,
+               std::shared_ptr<HeaderReader> headers = nullptr)
+      : options(check_options), pool(opened), reader(opened, std::move(headers)), result(check_result) {}
 
   void add(FindingId id, std::string place, std::string text) {
     result.findings.add(id, std::move(place), std::move(text));
@@ -102,6 +103,7 @@ struct CheckContext {
 // check_pool() with an engine of the caller's.
 CheckResult check_pool_with(const CheckOptions& options, const EngineRunner& run_engine);
 
+std::string device_place(const DeviceFile& file, u64 offset);
 std::string inode_place(u64 number, u16 mode);
 inline std::string inode_place(u64 number, const format::Inode& inode) { return inode_place(number, inode.mode); }
 inline std::string inode_place(u64 number, const InodeSummary& inode) { return inode_place(number, inode.mode); }
@@ -120,6 +122,8 @@ void check_chunk_maps(CheckContext& context);
 BitWords expected_chunk_map(const CheckContext& context, u32 device);
 void check_log(CheckContext& context);
 void check_chunks(CheckContext& context);
+// The header areas of a chunk: chunk headers, slots, tables, pages of descriptors, in all columns.
+void check_header_areas(CheckContext& context, u32 chunk);
 // Claims all pages of the inode's map. `is_metadata`: content pages are metadata pages of 4 KiB;
 // they are claimed, not read.
 MapResult check_map(CheckContext& context, u64 number, const format::Inode& inode,

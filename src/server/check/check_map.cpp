@@ -136,10 +136,8 @@ class MapWalker {
       const PagePlace page{place.chunk, place.page + i, place.device,
                            place.device_offset + i * page_size};
       const u64 page_address = address + i * page_size;
-      if (!context_.reader.read_descriptor(page, &descriptor)) {
-        context_.add(FindingId::page_unreadable, context_.reader.place_text(page_address),
-                     owner_text(file_page + i) + ": its descriptor");
-      } else if (context_.check_copies(page_address, owner_text(file_page + i))) {
+      context_.reader.read_descriptor(page, &descriptor);
+      if (context_.check_copies(page_address, owner_text(file_page + i))) {
         // One copy at least is good.
       } else if (xxh3_page(Lane{}, &buffer_[i], page_address) != descriptor.checksum) {
         context_.add(FindingId::page_checksum, context_.reader.place_text(page_address),
@@ -249,9 +247,9 @@ bool CheckContext::read_metadata(u64 address, const std::string& owner, PageBuff
   format::PageDescriptor descriptor{};
   const std::optional<PagePlace> place = reader.locate(address);
   // A checkpoint writes its pages while the next epoch is open.
-  if (reader.read_descriptor(*place, &descriptor) &&
-      (descriptor.birth_epoch > static_cast<u32>(pool.superblock.epoch + 1) ||
-       (descriptor.flags & ~format::page_flag_in_parity) != 0)) {
+  reader.read_descriptor(*place, &descriptor);
+  if (descriptor.birth_epoch > static_cast<u32>(pool.superblock.epoch + 1) ||
+      (descriptor.flags & ~format::page_flag_known) != 0) {
     add(FindingId::page_epoch, reader.place_text(address),
         fmt::format("born in epoch {}, the pool is at {}", descriptor.birth_epoch,
                     pool.superblock.epoch));
@@ -268,7 +266,7 @@ PageAddresses list_pages(CheckContext& context, u64 number, const format::Inode&
   CheckResult unused;
   CheckOptions options;
   options.check_data = false;
-  CheckContext quiet(options, context.pool, unused);
+  CheckContext quiet(options, context.pool, unused, context.reader.headers());
   for (const ChunkUse& use : context.chunks) {
     quiet.chunks.push_back({BitWords(), BitWords(use.reached.size()), false});
   }

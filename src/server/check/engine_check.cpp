@@ -128,7 +128,6 @@ void EngineCheck::load_chunks() {
       if (reach_) reach_(static_cast<u32>(item), all ? BitWords{} : use.allocated);
       request.mask = format::check_mask_reach | (all ? format::check_mask_reach_all : 0);
     }
-    request.offset = use.column;
     request.aux = 2 * bytes;
     if (use.has_bitmap) {
       std::memcpy(input(slot), use.allocated.data(), bytes);

@@ -22,8 +22,8 @@
   X(device_missing, "device-missing", error,                                                       \
     "A device is missing or stale; what is checked is the rest of the pool.")                      \
   X(superblock_damaged, "superblock-damaged", error, "A superblock slot is wrong or missing.")     \
-  X(superblock_torn, "superblock-torn", note,                                                      \
-    "A superblock slot was being written at a crash, or is damaged; another one counts.")          \
+  X(superblock_torn, "superblock-torn", error,                                                     \
+    "A superblock slot is damaged, or was being written at a crash; another one counts, of the epoch before maybe.") \
   X(superblock_behind, "superblock-behind", note,                                                  \
     "A device holds the epoch before the newest one.")                                             \
   X(superblock_count, "superblock-count", error, "A count in the superblock is wrong.")            \
@@ -42,6 +42,8 @@
   X(copy_damaged, "copy-damaged", error, "A copy is damaged; a good one replaces it when it is read.") \
   X(header_copy_damaged, "header-copy-damaged", error,                                             \
     "A copy of a chunk's header area is damaged or old; a mount for writing replaces it.")         \
+  X(descriptors_damaged, "descriptors-damaged", error,                                             \
+    "Page descriptors are damaged in all copies; pages that do not match them are lost.")            \
   X(page_epoch, "page-epoch", error, "A page claims to be younger than the pool's state.")         \
   X(page_outside, "page-outside", error, "A pointer leads outside all chunks.")                    \
   X(page_used_twice, "page-used-twice", error, "Two pointers lead to the same page.")              \

@@ -30,11 +30,10 @@ const u8* map_memory_device(const DeviceFile& file) {
 
 }  // namespace
 
-MediumReader::MediumReader(const OpenedPool& pool)
-    : pool_(pool), header_columns_(pool.chunks.size()), cache_(std::make_unique<CachedDescriptors[]>(cache_slots)) {
+MediumReader::MediumReader(const OpenedPool& pool, std::shared_ptr<HeaderReader> headers)
+    : pool_(pool), headers_(std::move(headers)), cache_(std::make_unique<CachedDescriptors[]>(cache_slots)) {
   for (const OpenedDevice& device : pool.devices)
     mappings_.push_back(map_memory_device(device.file));
-  for (u32 chunk = 0; chunk < header_columns_.size(); ++chunk) header_columns_[chunk] = first_column(chunk);
 }
 
 MediumReader::~MediumReader() {
@@ -70,22 +69,13 @@ bool MediumReader::is_here(u32 chunk, u32 column) const {
   return pool_.devices[pool_.chunks[chunk].columns[column].device_index()].is_here();
 }
 
-u32 MediumReader::first_column(u32 chunk) const {
-  u32 column = 0;
-  while (column < pool_.chunks[chunk].descriptor.redundancy && !is_here(chunk, column)) ++column;
-  return column;
-}
-
 u64 MediumReader::header_area_offset(u32 chunk, u64 page, u32 column) const {
   return pool_.chunks[chunk].columns[column].offset_bytes() + page * page_size;
 }
 
-void MediumReader::use_header_column(u32 chunk, u32 column) {
-  if (header_columns_[chunk] == column) return;
-  header_columns_[chunk] = column;
-  for (u64 slot = 0; slot < cache_slots; ++slot) {
-    if (cache_[slot].key >> 32 == chunk) cache_[slot].key = ~u64{0};
-  }
+const std::shared_ptr<HeaderReader>& MediumReader::headers() {
+  if (headers_ == nullptr) headers_ = std::make_shared<HeaderReader>(pool_);
+  return headers_;
 }
 
 std::optional<PagePlace> MediumReader::locate(u64 address, u32 copy) const {
@@ -112,25 +102,15 @@ std::string MediumReader::place_text(u64 address) const {
                      place->device_offset, address);
 }
 
-bool MediumReader::read_descriptor(const PagePlace& place, format::PageDescriptor* descriptor) {
+void MediumReader::read_descriptor(const PagePlace& place, format::PageDescriptor* descriptor) {
   const u64 index = place.page / format::descriptors_per_page;
   const u64 key = (u64{place.chunk} << 32) | index;
   CachedDescriptors& cached = cache_[(key * 0x9e3779b97f4a7c15ull >> 40) % cache_slots];
   if (cached.key != key) {
-    const format::ChunkLayout layout = format::chunk_layout(chunk_page_count(place.chunk));
     cached.key = key;
-    try {
-      const u32 column = header_columns_[place.chunk];
-      read_device(pool_.chunks[place.chunk].columns[column].device_index(),
-                  header_area_offset(place.chunk, layout.descriptors_page + index, column),
-                  cached.descriptors, sizeof(cached.descriptors));
-      cached.readable = true;
-    } catch (const PoolError&) {
-      cached.readable = false;
-    }
+    (void)headers()->find_descriptors(place.chunk, index, cached.descriptors);
   }
   *descriptor = cached.descriptors[place.page % format::descriptors_per_page];
-  return cached.readable;
 }
 
 bool MediumReader::read_raw(const PagePlace& place, u64 count, PageBuffer* pages) {
@@ -182,7 +162,8 @@ PageState MediumReader::read_copy(u64 address, u32 copy, PageBuffer* page) {
   const std::optional<PagePlace> place = locate(address, copy);
   if (!place) return PageState::outside;
   format::PageDescriptor descriptor{};
-  if (!read_descriptor(*place, &descriptor) || !read_raw_copy(address, copy, page)) return PageState::unreadable;
+  if (!read_raw_copy(address, copy, page)) return PageState::unreadable;
+  read_descriptor(*place, &descriptor);
   return xxh3_page(Lane{}, page, address) == descriptor.checksum ? PageState::good
                                                                  : PageState::damaged;
 }
@@ -211,9 +192,11 @@ bool MediumReader::read_from_row(const PagePlace& place, PageBuffer* page) {
   for (u32 slot = 0; slot < slots.size(); ++slot) {
     const u64 address = chunk.base_address + row.pages[slot] * page_size;
     format::PageDescriptor descriptor{};
-    if (!read_descriptor(*locate(address), &descriptor)) return false;
-    if ((descriptor.flags & format::page_flag_in_parity) == 0) continue;
+    read_descriptor(*locate(address), &descriptor);
+    if ((descriptor.flags & format::page_flag_known) == 0) continue;
     included |= u64{1} << slot;
+    // Nobody knows of those that are unverified: they count as missing, which is right for zeros too.
+    if ((descriptor.flags & format::page_flag_unverified) != 0) continue;
     if (slot != row.slot && read_copy(address, 0, &buffers[slot]) == PageState::good) {
       slots[slot] = buffers[slot].bytes;
     }
@@ -223,7 +206,7 @@ bool MediumReader::read_from_row(const PagePlace& place, PageBuffer* page) {
     if (read_column(place.chunk, row.columns[row.data_slots + j], row.row, buffer)) parities[j] = buffer->bytes;
   }
   format::PageDescriptor descriptor{};
-  if (!read_descriptor(place, &descriptor)) return false;
+  read_descriptor(place, &descriptor);
   const u64 address = chunk.base_address + place.page * page_size;
   PageBuffer made;
   const bool found = reconstruct_slot(row.slot, included, slots, parities, made.bytes, [&] {

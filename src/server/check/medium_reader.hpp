@@ -2,8 +2,8 @@
 // dump.
 //
 // Translation, bitmaps and descriptors are read by this class itself from the chunk list of
-// OpenedPool. Of a page with several copies the first good one is given out; a header area with
-// several copies is read from the first column that is here, or the one that use_header_column() names.
+// OpenedPool. Of a page with several copies the first good one is given out, and so of each page of descriptors
+// (server/check/header_reader.hpp).
 #pragma once
 
 #include <memory>
@@ -15,6 +15,7 @@
 #include "base/limits.hpp"
 #include "base/types.hpp"
 #include "format/chunk_format.hpp"
+#include "server/check/header_reader.hpp"
 #include "server/pool_open.hpp"
 
 namespace gpu4fs::server {
@@ -35,8 +36,8 @@ struct alignas(page_size) PageBuffer {
 
 class MediumReader {
  public:
-  // `pool` outlives the reader.
-  explicit MediumReader(const OpenedPool& pool);
+  // `pool` outlives the reader. `headers`: of another reader of the pool, nullptr: they are read when they are needed.
+  explicit MediumReader(const OpenedPool& pool, std::shared_ptr<HeaderReader> headers = nullptr);
   ~MediumReader();
   MediumReader(const MediumReader&) = delete;
   MediumReader& operator=(const MediumReader&) = delete;
@@ -49,18 +50,15 @@ class MediumReader {
   const DeviceFile& chunk_device(u32 chunk, u32 column = 0) const;
   // Whether the column's device is there.
   bool is_here(u32 chunk, u32 column) const;
-  u32 first_column(u32 chunk) const;
-
-  // Descriptors of the chunk's pages are read from this column from now on.
-  void use_header_column(u32 chunk, u32 column);
+  const std::shared_ptr<HeaderReader>& headers();
 
   // No value when the address is in no chunk.
   std::optional<PagePlace> locate(u64 address, u32 copy = 0) const;
   // "path offset 0x... (logical 0x...)", whatever the address.
   std::string place_text(u64 address) const;
 
-  // False when the device cannot read it.
-  bool read_descriptor(const PagePlace& place, format::PageDescriptor* descriptor);
+  // One of a page of descriptors that no column has says so (format::page_flag_unverified).
+  void read_descriptor(const PagePlace& place, format::PageDescriptor* descriptor);
   // Reads and verifies one page, from the first copy that is good, or from the rest of its row. `damaged` leaves the
   // content in `page`.
   PageState read_page(u64 address, PageBuffer* page);
@@ -76,7 +74,6 @@ class MediumReader {
  private:
   struct CachedDescriptors {
     u64 key = ~u64{0};
-    bool readable = false;
     format::PageDescriptor descriptors[format::descriptors_per_page];
   };
   static constexpr u64 cache_slots = 1024;
@@ -86,7 +83,7 @@ class MediumReader {
   void read_device(u32 device, u64 offset, void* to, u64 length) const;
 
   const OpenedPool& pool_;
-  std::vector<u32> header_columns_;  // by chunk
+  std::shared_ptr<HeaderReader> headers_;
   std::unique_ptr<CachedDescriptors[]> cache_;
   // Of devices that are memory, where reading by mapping cannot fail and saves a call a page; else
   // null.

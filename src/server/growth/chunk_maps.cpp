@@ -9,7 +9,7 @@ namespace gpu4fs::server {
 u64 map_slot_epoch(const DeviceFile& file, const format::DevicePart& part, u32 slot) {
   format::BitmapSlotHeader header{};
   file.read_at(part.chunk_map_offset + slot * (1 + part.chunk_map_pages) * page_size, &header, sizeof(header));
-  const bool is_valid = header.magic == format::bitmap_slot_magic && header.version == 1 && header.slot == slot &&
+  const bool is_valid = header.magic == format::bitmap_slot_magic && header.version == 2 && header.slot == slot &&
                         header.base_address == part.device_index &&
                         header.checksum == structure_checksum(header, u64{part.device_index} ^ slot);
   return is_valid ? header.epoch : 0;

@@ -23,19 +23,23 @@ namespace {
 constexpr u32 forced_checkpoint_mask = 2;  // Opcode::checkpoint: also when nothing has changed
 constexpr u32 checkpoint_attempts_max = 16;
 
-// All copies of the header area of a chunk without pages in use, which needs no descriptors.
-void write_header_areas(OpenedPool& pool, const OpenedChunk& chunk) {
+// All copies of the header area of a chunk without pages in use, which needs no descriptors. Answers the checksum of its
+// slot.
+u64 write_header_areas(OpenedPool& pool, const OpenedChunk& chunk) {
   const format::ChunkDescriptor& descriptor = chunk.descriptor;
   const format::ChunkLayout layout = format::chunk_layout(descriptor.size_bytes / page_size);
   const std::vector<u8> no_pages(layout.bitmap_pages * page_size);
+  u64 checksum = 0;
   for (u32 column = 0; column <= descriptor.redundancy; ++column) {
     DeviceFile& file = pool.devices[chunk.columns[column].device_index()].file;
     const u64 offset = chunk.columns[column].offset_bytes();
     file.zero_range(offset, header_front_bytes(descriptor));
     const format::ChunkHeader header = make_chunk_header(descriptor, column, pool.superblock.pool_uuid);
     file.write_at(offset, &header, sizeof(header));
-    write_bitmap_slot(file, chunk_bitmap_place(descriptor, offset), 0, no_pages.data(), descriptor.epoch_created);
+    checksum = write_bitmap_slot(file, chunk_bitmap_place(descriptor, offset), 0, no_pages.data(), nullptr,
+                                 descriptor.epoch_created);
   }
+  return checksum;
 }
 
 // Engine memory that chunks had which are deleted is used again.
@@ -88,10 +92,11 @@ void PoolGrower::prepare_chunk(const OpenedChunk& chunk, raid::ChunkState& state
     const Status mapped = setup.host->map_memory(file.base() + column.offset_bytes(), header_front_bytes(chunk.descriptor));
     if (mapped != Status::ok) throw PoolError(mapped, "a chunk's header cannot be registered with the GPU");
   }
-  write_header_areas(context_.pool, chunk);
+  const u64 slot_checksum = write_header_areas(context_.pool, chunk);
   setup.host->while_paused([&] {
     state = setup.heap ? build_state(*setup.heap, chunk, accessible) : build_state(*setup.gpu, chunk, accessible);
   });
+  state.slot_checksum[0] = slot_checksum;
 }
 
 // What the superblocks will say, and what the engine needs of new chunks and devices, into engine memory.
@@ -321,7 +326,7 @@ void PoolGrower::write_chunk_map(u32 device, u64 epoch) {
   OpenedDevice& opened = context_.pool.devices[device];
   const format::DevicePart& part = opened.part;
   const u32 slot = newest_map_slot(opened.file, part) ^ 1;
-  write_bitmap_slot(opened.file, chunk_map_place(part), slot, free_->bitmap(device, part.chunk_map_pages).data(), epoch);
+  write_bitmap_slot(opened.file, chunk_map_place(part), slot, free_->bitmap(device, part.chunk_map_pages).data(), nullptr, epoch);
 }
 
 // Slots that were written for a plan that came to nothing have an epoch that is the pool's meanwhile: they get what is
@@ -334,7 +339,8 @@ void PoolGrower::restore_chunk_maps(const Plan& plan) {
     try {
       const u32 slot = newest_map_slot(opened.file, part);
       if (map_slot_epoch(opened.file, part, slot) != plan.epoch) continue;
-      write_bitmap_slot(opened.file, chunk_map_place(part), slot, free_->bitmap(i, part.chunk_map_pages).data(), plan.epoch);
+      write_bitmap_slot(opened.file, chunk_map_place(part), slot, free_->bitmap(i, part.chunk_map_pages).data(), nullptr,
+                        plan.epoch);
       opened.file.flush();
     } catch (const PoolError& error) {
       log(LogLevel::warning, fmt::format("a chunk map is not as it was: {}", error.what()));

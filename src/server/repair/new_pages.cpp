@@ -1,4 +1,5 @@
 #include <bit>
+#include <cstring>
 
 #include "base/check.hpp"
 #include "base/xxh3_serial.hpp"
@@ -11,6 +12,7 @@ namespace gpu4fs::server::repair {
 NewPages::NewPages(OpenedPool& pool, check::CheckContext& old_state, u64 epoch, bool writes)
     : pool_(pool), old_(old_state), epoch_(epoch), writes_(writes) {
   for (const check::ChunkUse& use : old_.chunks) claimed_.emplace_back(use.reached.size());
+  descriptors_.resize(claimed_.size());
 }
 
 bool NewPages::claim(u64 address, u64 count) {
@@ -44,14 +46,13 @@ bool NewPages::is_in_free_stripe(u32 chunk, u64 page) const {
   return true;
 }
 
-void NewPages::write_descriptor(u32 chunk, u64 page, const format::PageDescriptor& descriptor) {
-  const format::ChunkLayout layout = format::chunk_layout(old_.reader.chunk_page_count(chunk));
-  const OpenedChunk& opened = pool_.chunks[chunk];
-  for (u32 column = 0; column <= opened.descriptor.redundancy; ++column) {
-    pool_.devices[opened.columns[column].device_index()].file.write_at(
-        old_.reader.header_area_offset(chunk, layout.descriptors_page, column) + page * sizeof(descriptor),
-        &descriptor, sizeof(descriptor));
-  }
+// They are written with the bitmap (write_medium()), to places that the old state does not name.
+void NewPages::put_descriptor(u32 chunk, u64 page, const format::PageDescriptor& descriptor) {
+  const u64 index = page / format::descriptors_per_page;
+  const auto [found, is_new] = descriptors_[chunk].try_emplace(index);
+  if (is_new) (void)old_.reader.headers()->find_descriptors(chunk, index, &found->second);
+  std::memcpy(found->second.bytes + page % format::descriptors_per_page * sizeof(descriptor), &descriptor,
+              sizeof(descriptor));
 }
 
 // The parities of the row of a page that has just been added: of the pages that this repair has written there. What else
@@ -64,7 +65,7 @@ void NewPages::write_parities(u32 chunk, u64 page) {
   for (u32 slot = 0; slot < slots.size(); ++slot) {
     const u64 address = opened.descriptor.base_address + row.pages[slot] * page_size;
     if (written_.count(address) == 0) {
-      write_descriptor(chunk, row.pages[slot], {});
+      put_descriptor(chunk, row.pages[slot], {});
       continue;
     }
     const PagePlace place = old_.reader.locate(address).value();
@@ -118,7 +119,7 @@ u64 NewPages::add(const void* content) {
     written_.insert(address);
     write_parities(first.chunk, first.page);
   }
-  write_descriptor(first.chunk, first.page, descriptor);
+  put_descriptor(first.chunk, first.page, descriptor);
   return address;
 }
 

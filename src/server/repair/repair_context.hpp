@@ -43,12 +43,14 @@ class NewPages {
   u64 add_unwritten();
 
   const BitWords& claimed(u32 chunk) const { return claimed_[chunk]; }
+  // Pages of the chunk's descriptors as they will be, by number: those that change.
+  const std::map<u64, PageBuffer>& descriptor_pages(u32 chunk) { return descriptors_[chunk]; }
   u64 page_used() const;
 
  private:
   u64 take();
   bool is_in_free_stripe(u32 chunk, u64 page) const;
-  void write_descriptor(u32 chunk, u64 page, const format::PageDescriptor& descriptor);
+  void put_descriptor(u32 chunk, u64 page, const format::PageDescriptor& descriptor);
   void write_parities(u32 chunk, u64 page);
 
   OpenedPool& pool_;
@@ -56,6 +58,7 @@ class NewPages {
   u64 epoch_;
   bool writes_;
   std::vector<BitWords> claimed_;
+  std::vector<std::map<u64, PageBuffer>> descriptors_;  // by chunk
   std::set<u64> written_;  // addresses with content, in chunks with parities
   bool took_metadata_chunks_ = false;  // the chunks for metadata have no page left, others are looked at
   u32 chunk_ = 0;                      // where to look next
@@ -94,7 +97,14 @@ void settle_names(RepairContext& context);
 void settle_maps(RepairContext& context);
 // The pool's own files: the inode of the inode file.
 format::Inode write_own_files(RepairContext& context, const PageAddresses& inode_pages, u64* inode_used);
-// Bitmaps, chunk headers, chunk maps, chunk tree, and last the superblocks.
+// Whether a bitmap slot that counts is in no column as it should be.
+bool has_lost_slots(const OpenedPool& pool);
+// Makes such slots anew where what the tree reaches is what they held, as the rest of the medium verifies. `old_state` has
+// been checked completely. Answers how many.
+u64 restore_lost_slots(OpenedPool& pool, check::CheckContext& old_state, bool writes);
+// Copies of header areas that are damaged get what the good ones have. In place: what is written is what counts already.
+void restore_header_copies(RepairContext& context);
+// Bitmaps and page descriptors, chunk headers, chunk maps, chunk tree, and last the superblocks.
 void write_medium(RepairContext& context, const format::Inode& inode_file, u64 inode_used);
 
 // The same for an inode's extended attributes: pages that they take.

@@ -16,9 +16,11 @@ namespace gpu4fs::server::repair {
 namespace {
 
 // Writes the slot that does not count, so that the other one does until the superblocks are written.
-void write_other_slot(DeviceFile& file, const BitmapPlace& place, u32 counting_slot, const BitWords& words, u64 epoch) {
+u64 write_other_slot(DeviceFile& file, const BitmapPlace& place, u32 counting_slot, const BitWords& words,
+                     const std::vector<u64>& table, u64 epoch) {
   GPU4FS_CHECK_EQ(words.size() * sizeof(u64), place.bitmap_pages * page_size);
-  write_bitmap_slot(file, place, counting_slot == 0 ? 1 : 0, words.data(), epoch);
+  GPU4FS_CHECK_EQ(table.size() * sizeof(u64), place.table_pages * page_size);
+  return write_bitmap_slot(file, place, counting_slot == 0 ? 1 : 0, words.data(), table.data(), epoch);
 }
 
 class MediumRepair {
@@ -31,7 +33,7 @@ class MediumRepair {
     if (found(FindingId::chunk_map_damaged)) write_chunk_maps();
     if (found(FindingId::tree_node_damaged)) write_tree_nodes();
     if (found(FindingId::superblock_count)) context_.note("superblocks", "counts are put right");
-    if (found(FindingId::superblock_damaged)) context_.note("superblocks", "damaged ones are replaced");
+    if (found(FindingId::superblock_damaged) || found(FindingId::superblock_torn)) context_.note("superblocks", "damaged ones are replaced");
     if (context_.options.dry_run) return;
     complete_superblocks(context_.pool);
     for (OpenedDevice& device : context_.pool.devices) {
@@ -47,9 +49,11 @@ class MediumRepair {
   }
 
   void write_bitmaps() {
-    const bool has_wrong_counts = found(FindingId::bitmap_count) || found(FindingId::bitmap_damaged);
+    const bool has_wrong_counts =
+        found(FindingId::bitmap_count) || found(FindingId::bitmap_damaged) || found(FindingId::superblock_count);
     u64 freed = 0;
     u64 added = 0;
+    const u64 lost = context_.old_state.result.findings.count(FindingId::descriptors_damaged);
     for (u32 chunk = 0; chunk < context_.old_state.chunks.size(); ++chunk) {
       const check::ChunkUse& use = context_.old_state.chunks[chunk];
       const BitWords& claimed = context_.pages.claimed(chunk);
@@ -58,23 +62,62 @@ class MediumRepair {
         freed += static_cast<u64>(std::popcount(use.allocated[i] & ~claimed[i] & ~use.reached[i]));
         added += static_cast<u64>(std::popcount(claimed[i] & ~use.allocated[i] & use.reached[i]));
       }
-      if (claimed == use.allocated && use.has_bitmap && !has_wrong_counts) continue;
-      if (!context_.options.dry_run) write_bitmap(chunk);
+      const std::map<u64, PageBuffer> descriptors = changed_descriptors(chunk);
+      const HeaderArea& area = headers().area(chunk);
+      const bool stays = claimed == use.allocated && use.has_bitmap && !has_wrong_counts && descriptors.empty() &&
+                         area.table_is_known && !area.is_suspect;
+      if (stays || context_.options.dry_run) {
+        slot_sum_ += area.header.checksum;
+      } else {
+        slot_sum_ += write_slots(chunk, descriptors);
+      }
     }
+    if (lost > 0) context_.note("page descriptors", fmt::format("{} pages of them are damaged and say so from now on", lost));
     if (freed > 0) context_.note("bitmaps", fmt::format("{} pages that belonged to nothing are freed", freed));
     if (added > 0) context_.note("bitmaps", fmt::format("{} pages in use are marked so", added));
     if (has_wrong_counts) context_.note("bitmaps", "all are written anew");
   }
 
-  void write_bitmap(u32 chunk) {
-    const check::CheckContext& old = context_.old_state;
-    const format::ChunkDescriptor& descriptor = context_.pool.chunks[chunk].descriptor;
-    const check::ChunkUse& use = old.chunks[chunk];
-    for (u32 column = 0; column <= descriptor.redundancy; ++column) {
-      write_other_slot(file_of(chunk, column),
-                       chunk_bitmap_place(descriptor, old.reader.header_area_offset(chunk, 0, column)),
-                       use.has_bitmap ? use.slot : 2, context_.pages.claimed(chunk), epoch_);
+  HeaderReader& headers() { return *context_.old_state.reader.headers(); }
+
+  // Those that new pages have, and those that no column has as they should be.
+  std::map<u64, PageBuffer> changed_descriptors(u32 chunk) {
+    std::map<u64, PageBuffer> changed = context_.pages.descriptor_pages(chunk);
+    const u64 count = format::chunk_layout(context_.old_state.reader.chunk_page_count(chunk)).descriptor_pages;
+    PageBuffer page;
+    for (u64 index = 0; index < count; ++index) {
+      if (!headers().find_descriptors(chunk, index, &page).is_known) changed.try_emplace(index, page);
     }
+    return changed;
+  }
+
+  // Bitmap, table and the pages of descriptors that change. Answers the checksum of the slot.
+  u64 write_slots(u32 chunk, const std::map<u64, PageBuffer>& changed) {
+    const format::ChunkDescriptor& descriptor = context_.pool.chunks[chunk].descriptor;
+    const format::ChunkLayout layout = format::chunk_layout(descriptor.size_bytes / page_size);
+    std::vector<u64> table(layout.table_pages * format::descriptor_entries_per_page);
+    PageBuffer page;
+    for (u64 index = 0; index < layout.descriptor_pages; ++index) {
+      const DescriptorPage old = headers().find_descriptors(chunk, index, &page);
+      table[index] = old.entry;
+      const auto found = changed.find(index);
+      if (found == changed.end()) continue;
+      const u64 place = format::descriptor_place(old.entry) ^ 1;
+      const u64 hash = xxh3_64(&found->second, page_size, format::descriptor_page_seed(descriptor.base_address, index));
+      table[index] = format::descriptor_entry(hash, place);
+      for (u32 column = 0; column <= descriptor.redundancy; ++column) {
+        const u64 at = layout.descriptor_page(index, place);
+        file_of(chunk, column).write_at(context_.old_state.reader.header_area_offset(chunk, at, column), &found->second,
+                                        page_size);
+      }
+    }
+    const check::ChunkUse& use = context_.old_state.chunks[chunk];
+    u64 checksum = 0;
+    for (u32 column = 0; column <= descriptor.redundancy; ++column) {
+      checksum = write_other_slot(file_of(chunk, column), headers().place(chunk, column), use.slot,
+                                  context_.pages.claimed(chunk), table, epoch_);
+    }
+    return checksum;
   }
 
   void write_chunk_headers() {
@@ -108,7 +151,7 @@ class MediumRepair {
       OpenedDevice& device = context_.pool.devices[index];
       if (!device.is_here()) continue;  // removed
       write_other_slot(device.file, chunk_map_place(device.part), context_.old_state.chunk_map_slots[index],
-                       check::expected_chunk_map(context_.old_state, index), epoch_);
+                       check::expected_chunk_map(context_.old_state, index), {}, epoch_);
     }
   }
 
@@ -150,6 +193,7 @@ class MediumRepair {
     superblock.inode_file = inode_file;
     superblock.inode_used = inode_used;
     superblock.page_used = context_.pages.page_used();
+    superblock.slot_sum = slot_sum_;
     superblock.page_total = context_.old_state.result.pages_total;
     timespec now{};
     ::clock_gettime(CLOCK_REALTIME, &now);
@@ -167,9 +211,69 @@ class MediumRepair {
 
   RepairContext& context_;
   u64 epoch_;
+  u64 slot_sum_ = 0;
+};
+
+// The content of a column's slot that counts is written from the good one, whose header is the area's.
+class HeaderCopies {
+ public:
+  HeaderCopies(RepairContext& context, u32 chunk)
+      : context_(context), headers_(*context.old_state.reader.headers()), area_(headers_.area(chunk)), chunk_(chunk),
+        layout_(format::chunk_layout(context.old_state.reader.chunk_page_count(chunk))) {}
+
+  void restore() {
+    if (area_.slot == 2 || area_.is_suspect || area_.columns.size() < 2) return;
+    if (area_.table_is_known && context_.old_state.chunks[chunk_].has_bitmap) restore_slots();
+    restore_descriptors();
+  }
+
+ private:
+  void write(u32 column, u64 page, const void* content, u64 bytes) {
+    headers_.file(chunk_, column)
+        .write_at(context_.old_state.reader.header_area_offset(chunk_, page, column), content, bytes);
+  }
+
+  void restore_slots() {
+    const u64 first = area_.slot == 0 ? layout_.bitmap_a_page : layout_.bitmap_b_page;
+    for (u32 column = 0; column < area_.columns.size(); ++column) {
+      if (!area_.columns[column].is_here || area_.columns[column].is_sound) continue;
+      const BitWords& bitmap = context_.old_state.chunks[chunk_].allocated;
+      write(column, first + 1, bitmap.data(), bitmap.size() * sizeof(u64));
+      const std::vector<u64>& table = area_.tables.back();
+      write(column, first + 1 + layout_.bitmap_pages, table.data(), table.size() * sizeof(u64));
+      write(column, first, &area_.header, page_size);
+    }
+  }
+
+  void restore_descriptors() {
+    if (area_.describes_nothing()) return;
+    PageBuffer page;
+    PageBuffer other;
+    for (u64 index = 0; index < layout_.descriptor_pages; ++index) {
+      const DescriptorPage found = headers_.find_descriptors(chunk_, index, &page);
+      if (!found.is_known || found.entry == format::descriptor_page_unwritten) continue;
+      for (u32 column = 0; column < area_.columns.size(); ++column) {
+        if (!area_.columns[column].is_here || headers_.has_descriptors(chunk_, column, index, found.entry, &other)) continue;
+        write(column, layout_.descriptor_page(index, format::descriptor_place(found.entry)), &page, page_size);
+      }
+    }
+  }
+
+  RepairContext& context_;
+  HeaderReader& headers_;
+  const HeaderArea& area_;
+  u32 chunk_;
+  format::ChunkLayout layout_;
 };
 
 }  // namespace
+
+void restore_header_copies(RepairContext& context) {
+  if (context.old_state.result.findings.count(FindingId::header_copy_damaged) == 0) return;
+  context.note("header areas", "damaged and old copies are written from good ones");
+  if (context.options.dry_run) return;
+  for (u32 chunk = 0; chunk < context.pool.chunks.size(); ++chunk) HeaderCopies(context, chunk).restore();
+}
 
 void write_medium(RepairContext& context, const format::Inode& inode_file, u64 inode_used) {
   MediumRepair(context, context.pool.superblock.epoch + 1).run(inode_file, inode_used);

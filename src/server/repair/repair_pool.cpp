@@ -27,9 +27,9 @@ OpenPoolOptions open_options(const RepairOptions& options, bool read_only) {
   return open;
 }
 
-void tell(const RepairOptions& options, RepairResult& result, const std::string& text) {
+void tell(const RepairOptions& options, RepairResult& result, const std::string& text, const char* place = "operation log") {
   ++result.repair_count;
-  if (options.on_repair) options.on_repair("operation log", text);
+  if (options.on_repair) options.on_repair(place, text);
 }
 
 // The operations that wait, as a mount would carry them out. PoolError.
@@ -155,23 +155,30 @@ class OldState {
   std::unordered_set<u64> orphans_;
 };
 
+// In front of the log: no engine carries it out on a pool with a lost bitmap.
+void restore_slots(const RepairOptions& options, RepairResult& result) {
+  OpenedPool pool = open_pool(open_options(options, options.dry_run));
+  if (!repair::has_lost_slots(pool)) return;
+  OldState old(options, pool);
+  old.look();
+  const u64 count = repair::restore_lost_slots(pool, old.context(), !options.dry_run);
+  if (count != 0) tell(options, result, fmt::format("{} bitmaps stand there again as they were", count), "bitmaps");
+}
+
 }  // namespace
 
 RepairResult repair_pool(const RepairOptions& options) {
   RepairResult result;
+  restore_slots(options, result);
   const bool drops_log = replay_log(options, result);
   OpenedPool pool = open_pool(open_options(options, options.dry_run));
   result.epoch = pool.superblock.epoch;
   OldState old(options, pool);
   old.look();
   if (old.error_count() == 0 && !drops_log) return result;
-  if (old.context().result.findings.count(FindingId::header_copy_damaged) > 0) {
-    throw PoolError(Status::corrupt_structure,
-                    "copies of a chunk's header area differ: mount the pool for writing once, which replaces those that are "
-                    "damaged or old, and repair it then");
-  }
   repair::NewPages pages(pool, old.context(), pool.superblock.epoch + 1, !options.dry_run);
   RepairContext context{options, pool, old.context(), pages, result, {}, {}, old.suspects(), {}};
+  repair::restore_header_copies(context);
   context.orphans.insert(old.orphans().begin(), old.orphans().end());
   repair::read_inodes(context, old.inode_pages());
   repair::settle_names(context);

@@ -15,7 +15,7 @@
 //
 // The repair is a checkpoint: all that changes is written to pages that are free in the old state, and becomes the
 // state with the superblocks, written last. A crash in the middle leaves the pool as it was; only superblocks, chunk
-// tree nodes and chunk headers that were unusable anyway are replaced in place. It is written by this process and not
+// tree nodes and parts of header areas that were unusable anyway are replaced in place. It is written by this process and not
 // by the engine, which mounts no pool whose bitmaps or counts are wrong.
 #pragma once
 

@@ -1,0 +1,219 @@
+// A chunk's header area on the medium: its structures, verified where they are read, and written from engine memory alone.
+//
+// What verifies what: the superblock has the sum of the slot headers' checksums, the slot header those of bitmap and
+// descriptor table, and the table that of each page of descriptors, with the place where it is. So whatever was damaged, not
+// written or is older than it should be is told from what counts, and every column of the area is as good as any other.
+// The chunk header says nothing that the chunk tree does not say; one that is damaged is composed anew.
+//
+// All functions are uniform.
+#pragma once
+
+#include "base/copy.hpp"
+#include "base/group.hpp"
+#include "base/xxh3.hpp"
+#include "fs/fs_types.hpp"
+#include "raid/damage.hpp"
+#include "raid/page_access.hpp"
+
+namespace gpu4fs::fs::detail {
+
+GPU4FS_FN inline u64 bitmap_words(const ChunkState& chunk) { return divide_up(chunk.page_count, 64); }
+
+GPU4FS_FN inline format::ChunkLayout layout_of(const ChunkState& chunk) { return format::chunk_layout(chunk.page_count); }
+
+// First page of a bitmap slot in the header area: its header; the bitmap follows, then the descriptor table.
+GPU4FS_FN inline u64 slot_page(const format::ChunkLayout& layout, u32 slot) {
+  return slot == 0 ? layout.bitmap_a_page : layout.bitmap_b_page;
+}
+GPU4FS_FN inline u64 table_page(const format::ChunkLayout& layout, u32 slot) {
+  return slot_page(layout, slot) + 1 + layout.bitmap_pages;
+}
+
+// The hash of `count` whole pages.
+template <class Group>
+GPU4FS_FN u64 hash_pages(Group g, const void* pages, u64 count, u64 seed) {
+  if (count == 1) return xxh3_page(g, pages, seed);
+  return serial(g, [&] { return xxh3_64(pages, count * page_size, seed); });
+}
+
+template <class Group>
+GPU4FS_FN u64 count_set_bits(Group g, const ChunkState& chunk, const u64* bitmap) {
+  u64 count = 0;
+  for (u64 w = g.rank(); w < bitmap_words(chunk); w += g.size()) count += popcount(bitmap[w]);
+  return g.reduce(count, [](u64 a, u64 b) { return a + b; });
+}
+
+// Pages of one column's header area that were announced.
+struct HeaderPages {
+  Status status;
+  u32 reserved;
+  u8* memory;
+};
+
+template <class Group>
+GPU4FS_FN HeaderPages read_header(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column, u64 first,
+                                  u64 count) {
+  return serial(g, [&] {
+    HeaderPages pages{raid::begin_header_read(fs.space, chunk, column, first, count), 0, nullptr};
+    if (pages.status == Status::ok) pages.memory = raid::header_memory(fs.space, chunk, column, first, count);
+    return pages;
+  });
+}
+
+// `source`: engine memory, 16-byte aligned.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status write_header(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column, u64 first,
+                                              u64 count, const void* source) {
+  const HeaderPages pages = serial(g, [&] {
+    HeaderPages begun{raid::begin_header_write(fs.space, chunk, column, first, count), 0, nullptr};
+    if (begun.status == Status::ok) begun.memory = raid::header_memory(fs.space, chunk, column, first, count);
+    return begun;
+  });
+  GPU4FS_TRY(pages.status);
+  copy_bytes(g, pages.memory, source, count * page_size);
+  g.sync();
+  serial(g, [&] { raid::end_header_write(fs.space, chunk, column, first, count); });
+  return Status::ok;
+}
+
+// True if writing a copy of the header area failed with its device, and the pool goes on without it.
+template <class Group>
+GPU4FS_FN bool is_lost(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column, Status status) {
+  if (status == Status::ok) return false;
+  return serial(g, [&] { return raid::column_has_failed(fs.space, chunk, column); });
+}
+
+template <class Group>
+GPU4FS_FN void count_bad_copy(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column) {
+  serial(g, [&] { raid::note_repair(fs.space, chunk.columns[column].device); });
+}
+
+// The checksum of a structure with one of its own lies at byte 8 of its page.
+inline constexpr u32 sealed_checksum_word = 1;
+static_assert(offsetof(format::ChunkHeader, checksum) == 8 * sealed_checksum_word);
+static_assert(offsetof(format::BitmapSlotHeader, checksum) == 8 * sealed_checksum_word);
+
+// Copies a page that carries its own checksum to `buffer`; true if it verifies.
+template <class Group>
+GPU4FS_FN bool load_sealed_page(Group g, void* buffer, const void* source, u64 seed) {
+  copy_bytes(g, buffer, source, page_size);
+  u64* const word = static_cast<u64*>(buffer) + sealed_checksum_word;
+  const u64 stored = serial(g, [&] {
+    const u64 value = *word;
+    *word = 0;
+    return value;
+  });
+  const bool valid = xxh3_page(g, buffer, seed) == stored;
+  serial(g, [&] { *word = stored; });
+  return valid;
+}
+
+template <class Group>
+GPU4FS_FN u64 seal_page(Group g, void* page, u64 seed) {
+  u64* const word = static_cast<u64*>(page) + sealed_checksum_word;
+  serial(g, [&] { *word = 0; });
+  const u64 checksum = xxh3_page(g, page, seed);
+  serial(g, [&] { *word = checksum; });
+  return checksum;
+}
+
+// What a valid slot header says.
+struct SlotFacts {
+  u64 epoch;  // 0: the slot is not valid
+  u64 checksum;
+  u64 bitmap_checksum;
+  u64 table_checksum;
+  u64 set_count;
+};
+
+// `work`: a page of engine memory, as below. Status: the device's, when it cannot read.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status read_slot(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column, u32 slot,
+                                           u8* work, SlotFacts* facts) {
+  *facts = SlotFacts{};
+  const HeaderPages page = read_header(g, fs, chunk, column, slot_page(layout_of(chunk), slot), 1);
+  GPU4FS_TRY(page.status);
+  if (!load_sealed_page(g, work, page.memory, chunk.base_address ^ slot)) return Status::ok;
+  *facts = serial(g, [&] {
+    const format::BitmapSlotHeader& header = *reinterpret_cast<const format::BitmapSlotHeader*>(work);
+    const bool fits = header.magic == format::bitmap_slot_magic && header.version == 2 && header.slot == slot &&
+                      header.base_address == chunk.base_address && header.bit_count == chunk.page_count &&
+                      header.set_count <= header.bit_count;
+    if (!fits) return SlotFacts{};
+    return SlotFacts{header.epoch, header.checksum, header.bitmap_checksum, header.descriptor_table_checksum,
+                     header.set_count};
+  });
+  return Status::ok;
+}
+
+// The header of a slot of the chunk, sealed, in `work`. Answers its checksum.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE u64 compose_slot_header(Group g, const ChunkState& chunk, u32 slot, const SlotFacts& facts,
+                                                  u8* work) {
+  zero_page(g, work);
+  g.sync();
+  serial(g, [&] {
+    format::BitmapSlotHeader& header = *reinterpret_cast<format::BitmapSlotHeader*>(work);
+    header.magic = format::bitmap_slot_magic;
+    header.version = 2;
+    header.slot = static_cast<u16>(slot);
+    header.bitmap_checksum = facts.bitmap_checksum;
+    header.base_address = chunk.base_address;
+    header.epoch = facts.epoch;
+    header.bit_count = chunk.page_count;
+    header.set_count = facts.set_count;
+    header.descriptor_table_checksum = facts.table_checksum;
+  });
+  return seal_page(g, work, chunk.base_address ^ slot);
+}
+
+// The chunk header of a column as it was written when the chunk was made.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void compose_chunk_header(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column,
+                                                    u8* work) {
+  zero_page(g, work);
+  g.sync();
+  serial(g, [&] {
+    format::ChunkHeader& header = *reinterpret_cast<format::ChunkHeader*>(work);
+    header.magic = format::chunk_header_magic;
+    header.version = 1;
+    header.column_index = static_cast<u16>(column);
+    if (fs.superblocks != nullptr) {
+      __builtin_memcpy(header.pool_uuid, fs.superblocks[0].pool_uuid, sizeof(header.pool_uuid));
+    }
+    header.base_address = chunk.base_address;
+    header.size_bytes = chunk.size_bytes;
+    header.epoch_created = chunk.epoch_created;
+  });
+  (void)seal_page(g, work, chunk.base_address);
+}
+
+// Verifies the chunk header of a column and writes it anew if it is not what it should be (*is_damaged) and `writes` is
+// set. Status: the device's, when it cannot read.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status settle_chunk_header(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column,
+                                                     bool writes, u8* work, bool* is_damaged) {
+  *is_damaged = false;
+  const HeaderPages page = read_header(g, fs, chunk, column, 0, 1);
+  GPU4FS_TRY(page.status);
+  compose_chunk_header(g, fs, chunk, column, work);
+  bool same = true;
+  for (u32 i = g.rank(); i < page_size / sizeof(u64); i += g.size()) {
+    same &= reinterpret_cast<const u64*>(page.memory)[i] == reinterpret_cast<const u64*>(work)[i];
+  }
+  if (g.all(same)) return Status::ok;
+  *is_damaged = true;
+  count_bad_copy(g, fs, chunk, column);
+  // What cannot be written stays as it is: a later mount tries again.
+  if (writes) (void)write_header(g, fs, chunk, column, 0, 1, work);
+  return Status::ok;
+}
+
+// Whether a page of descriptors, at `memory`, is the one that the entry of a table names.
+template <class Group>
+GPU4FS_FN bool descriptor_page_fits(Group g, const ChunkState& chunk, u64 index, u64 entry, const void* memory) {
+  return format::descriptor_entry_fits(entry,
+                                       xxh3_page(g, memory, format::descriptor_page_seed(chunk.base_address, index)));
+}
+
+}  // namespace gpu4fs::fs::detail

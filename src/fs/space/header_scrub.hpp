@@ -1,0 +1,158 @@
+// Verifying the header area of a chunk of a mounted pool, and repairing copies that are damaged.
+//
+// Looked at is what the durable superblocks refer to: chunk headers, the newest slot and the pages of descriptors that its
+// table names. A running checkpoint writes other places, and while it may have written some of this chunk nothing is looked
+// at; one whose snapshot comes later waits before it is published (begin_repairs() in raid/repair_pages.hpp). What no
+// column has any more is in engine memory: the next checkpoint writes it elsewhere.
+//
+// Uniform.
+#pragma once
+
+#include "fs/space/extents.hpp"
+#include "fs/space/header_area.hpp"
+#include "raid/repair_pages.hpp"
+
+namespace gpu4fs::fs {
+
+struct HeaderScrub {
+  u64 verified;  // pages, copies counted
+  u64 damaged;   // of these
+  u64 left;      // damaged ones that no copy could be repaired from, or whose device cannot be written
+};
+
+namespace detail {
+
+// Pages of a header area, of which each column should have the same.
+struct HeaderPart {
+  u64 first;
+  u64 count;
+};
+
+// Leader: whether the chunk's durable structures stay where they are until end_repairs(). Behind begin_repairs().
+GPU4FS_FN inline bool header_is_settled(const ChunkState& chunk) {
+  fence<Order::seq_cst, Scope::engine>();
+  return load<Order::acquire, Scope::engine>(&chunk.staged_changed) == 0;
+}
+
+// Copies of `part` that do not verify are written from one that does. verify(memory): whether pages there are right.
+// False: no column has it.
+template <class Group, class Verify>
+GPU4FS_FN GPU4FS_NOINLINE bool scrub_part(Group g, FileSystem& fs, const ChunkState& chunk, const HeaderPart& part,
+                                          HeaderScrub& scrub, Verify&& verify) {
+  u32 bad = 0;
+  const u8* good = nullptr;
+  for (u32 column = 0; column <= chunk.redundancy; ++column) {
+    const HeaderPages pages = read_header(g, fs, chunk, column, part.first, part.count);
+    if (pages.status == Status::device_failed) continue;
+    scrub.verified += part.count;
+    if (pages.status == Status::ok && verify(pages.memory)) {
+      if (good == nullptr) good = pages.memory;
+      continue;
+    }
+    bad |= 1u << column;
+  }
+  for (u32 left = bad; left != 0; left &= left - 1) {
+    const u32 column = static_cast<u32>(count_trailing_zeros(u64{left}));
+    scrub.damaged += part.count;
+    count_bad_copy(g, fs, chunk, column);
+    const bool is_repaired = good != nullptr && fs.read_only == 0 &&
+                             write_header(g, fs, chunk, column, part.first, part.count, good) == Status::ok;
+    if (!is_repaired) scrub.left += part.count;
+  }
+  return good != nullptr || bad == 0;
+}
+
+template <class Group>
+GPU4FS_FN void scrub_chunk_headers(Group g, FileSystem& fs, const ChunkState& chunk, HeaderScrub& scrub) {
+  for (u32 column = 0; column <= chunk.redundancy; ++column) {
+    if (!serial(g, [&] { return raid::device_is_readable(fs.space, chunk.columns[column].device); })) continue;
+    ++scrub.verified;
+    bool is_damaged = false;
+    (void)settle_chunk_header(g, fs, chunk, column, fs.read_only == 0, chunk.scrub_work, &is_damaged);
+    if (!is_damaged) continue;
+    ++scrub.damaged;
+    if (fs.read_only != 0) ++scrub.left;
+  }
+}
+
+// Header, bitmap and table of the durable slot. False: no column has one of them.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE bool scrub_slot(Group g, FileSystem& fs, const ChunkState& chunk, HeaderScrub& scrub) {
+  const format::ChunkLayout layout = layout_of(chunk);
+  const u32 slot = serial(g, [&] { return chunk.slot_newest; });
+  const u64 checksum = serial(g, [&] { return chunk.slot_checksum[slot]; });
+  u64 hashes[2] = {0, 0};
+  const bool has_header = scrub_part(g, fs, chunk, {slot_page(layout, slot), 1}, scrub, [&](const u8* memory) {
+    u8* const work = chunk.scrub_work;
+    if (!load_sealed_page(g, work, memory, chunk.base_address ^ slot)) return false;
+    const auto* header = reinterpret_cast<const format::BitmapSlotHeader*>(work);
+    const bool is_this = serial(g, [&] { return header->checksum == checksum; });
+    if (!is_this) return false;
+    hashes[0] = serial(g, [&] { return header->bitmap_checksum; });
+    hashes[1] = serial(g, [&] { return header->descriptor_table_checksum; });
+    return true;
+  });
+  if (!has_header) return false;
+  const HeaderPart parts[2] = {{slot_page(layout, slot) + 1, layout.bitmap_pages},
+                               {table_page(layout, slot), layout.table_pages}};
+  const u64 seeds[2] = {chunk.base_address, format::descriptor_table_seed(chunk.base_address)};
+  bool has_all = true;
+  for (u32 i = 0; i < 2; ++i) {
+    has_all &= scrub_part(g, fs, chunk, parts[i], scrub, [&](const u8* memory) {
+      return hash_pages(g, memory, parts[i].count, seeds[i]) == hashes[i];
+    });
+  }
+  return has_all;
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void scrub_descriptors(Group g, FileSystem& fs, ChunkState& chunk, u64 page, u64 count,
+                                                 HeaderScrub& scrub) {
+  const format::ChunkLayout layout = layout_of(chunk);
+  const u64 end = divide_up(page + count, u64{format::descriptors_per_page});
+  for (u64 index = page / format::descriptors_per_page; index < end; ++index) {
+    const u64 entry = serial(g, [&] { return chunk.descriptor_table[index]; });
+    if (entry == format::descriptor_page_unwritten) continue;
+    const HeaderPart part{layout.descriptor_page(index, format::descriptor_place(entry)), 1};
+    const bool is_there = scrub_part(g, fs, chunk, part, scrub, [&](const u8* memory) {
+      return descriptor_page_fits(g, chunk, index, entry, memory);
+    });
+    if (is_there || fs.read_only != 0) continue;
+    serial(g, [&] {
+      fetch_or<Order::release, Scope::engine>(&chunk.descriptor_dirty[index / 64], u64{1} << (index % 64));
+      mark_changed(chunk);
+    });
+  }
+}
+
+}  // namespace detail
+
+// The pages of descriptors of the chunk's pages [page, page + count), and in front of page 0 everything else. Adds to
+// *scrub. Status: again (a checkpoint writes the chunk, or somebody else looks at it).
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status scrub_header_area(Group g, FileSystem& fs, u32 index, u64 page, u64 count,
+                                                   HeaderScrub* scrub) {
+  GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
+  raid::ChunkState& chunk = fs.space.chunks[index];
+  GPU4FS_CHECK_LE(page + count, chunk.page_count);
+  if (serial(g, [&] { return exchange<Order::acquire, Scope::engine>(&chunk.header_scrub, 1u) != 0; })) return Status::again;
+  const u32 counter = serial(g, [&] { return raid::begin_repairs(fs.space); });
+  const bool settled = serial(g, [&] { return detail::header_is_settled(chunk); });
+  if (settled) {
+    if (page == 0) {
+      detail::scrub_chunk_headers(g, fs, chunk, *scrub);
+      if (!detail::scrub_slot(g, fs, chunk, *scrub) && fs.read_only == 0) {
+        serial(g, [&] { detail::mark_changed(chunk); });
+      }
+    }
+    detail::scrub_descriptors(g, fs, chunk, page, count, *scrub);
+  }
+  g.sync();
+  serial(g, [&] {
+    raid::end_repairs(fs.space, counter);
+    store<Order::release, Scope::engine>(&chunk.header_scrub, 0u);
+  });
+  return settled ? Status::ok : Status::again;
+}
+
+}  // namespace gpu4fs::fs
