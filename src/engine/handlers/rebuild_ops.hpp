@@ -48,6 +48,7 @@ GPU4FS_FN GPU4FS_NOINLINE void mark_chunk_for_rebuild(Group g, raid::ChunkState&
       fetch_or<Order::relaxed, Scope::engine>(&chunk.descriptor_dirty[page / 64], u64{1} << (page % 64));
     } else {
       chunk.descriptor_table[page] = format::descriptor_page_unwritten;
+      chunk.descriptor_table_staged[page] = format::descriptor_page_unwritten;
     }
   }
   g.sync();

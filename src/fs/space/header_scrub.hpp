@@ -105,9 +105,21 @@ GPU4FS_FN GPU4FS_NOINLINE bool scrub_slot(Group g, FileSystem& fs, const ChunkSt
   return has_all;
 }
 
+// Whether the durable bitmap of a settled chunk has a page in use.
+template <class Group>
+GPU4FS_FN bool has_stable_pages(Group g, const ChunkState& chunk) {
+  u64 stable = 0;
+  for (u64 w = g.rank(); w < bitmap_words(chunk); w += Group::size()) {
+    stable |= load<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[w]);
+  }
+  return g.any(stable != 0);
+}
+
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void scrub_descriptors(Group g, FileSystem& fs, ChunkState& chunk, u64 page, u64 count,
                                                  HeaderScrub& scrub) {
+  // Of an empty chunk the words mean nothing, and what they name may not be within reach.
+  if (!has_stable_pages(g, chunk)) return;
   const format::ChunkLayout layout = layout_of(chunk);
   const u64 end = divide_up(page + count, u64{format::descriptors_per_page});
   for (u64 index = page / format::descriptors_per_page; index < end; ++index) {
