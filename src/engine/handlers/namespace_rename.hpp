@@ -302,7 +302,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rename(Group g, Engine& engine, CommandState
   const bool leaves_whiteout = (c.command.mask & rename_whiteout) != 0;
   if (leaves_whiteout) GPU4FS_STEP_TRY(detail::prepare_whiteout(g, engine, c, &state.whiteout));
   const u32 touched = 2 + state.plan.touched_pages;
-  const u32 inodes = 5 + (leaves_whiteout ? detail::whiteout_inodes : 0);
+  // The directories and the source; the target and its bit among the orphans; the whiteout.
+  const u32 inodes = 3 + (state.has_target ? 2 : 0) + (leaves_whiteout ? 1 : 0);
   GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, op, inodes, touched, state.plan.new_pages));
   GPU4FS_STEP_TRY(reserve_record(g, engine, c));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
