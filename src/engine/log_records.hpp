@@ -53,15 +53,16 @@ GPU4FS_FN Status reserve_record(Group g, Engine& engine, CommandState& c, u64 da
                          fs::log_bytes(names, static_cast<u32>(data_length), extent_count));
 }
 
-// Gate. `data` has record.data_length bytes.
+// Gate. `data` has record.data_length bytes. Answers the record's LSN.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void append_record(Group g, Engine& engine, CommandState& c, const format::LogRecord& record,
+GPU4FS_FN GPU4FS_NOINLINE u64 append_record(Group g, Engine& engine, CommandState& c, const format::LogRecord& record,
                                              const u8* data = nullptr) {
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
-  fs::append_log(g, engine.fs, c.operation, record, fs::LogPayload{c.names, data, nullptr, 0, 0});
+  const u64 lsn = fs::append_log(g, engine.fs, c.operation, record, fs::LogPayload{c.names, data, nullptr, 0, 0});
   serial(g, [&] {
     if (fs::log_wants_checkpoint(engine.fs.log)) request_checkpoint(engine, 0);
   });
+  return lsn;
 }
 
 // Gate. The record names the command's extents, whose pages hold data.

@@ -45,6 +45,7 @@ enum class CheckKind : std::uint16_t {
   used_twice,         // address, value: of `expected` pages
   not_allocated,      // the same
   attribute_page,     // address
+  attribute_tree,     // there are map pages: its entries are the caller's to look at
   data_page,          // address, value: page of the file
   directory,          // anything
 };

@@ -71,23 +71,4 @@ GPU4FS_FN constexpr std::uint64_t directory_cursor(std::uint64_t hash, unsigned 
   return (((hash >> 10) + 1) << 8) | ordinal;
 }
 
-// Extended attributes: one page. Entries are packed from byte 16: AttributeEntry, name, value,
-// padded to 8 bytes; names are complete ("user.x"), unique, in no order.
-inline constexpr std::uint32_t attribute_page_magic = 0x41583447;  // "G4XA"
-struct AttributePageHeader {
-  std::uint32_t magic;
-  std::uint16_t version;      // 1
-  std::uint16_t entry_count;
-  std::uint16_t used_bytes;   // header and entries
-  std::uint16_t reserved[3];
-};
-static_assert(sizeof(AttributePageHeader) == 16);
-struct AttributeEntry {
-  std::uint16_t value_length;
-  std::uint8_t name_length;   // 1..255
-  std::uint8_t reserved;
-  std::uint32_t value_hash;   // low half of XXH3-64 of the value, seed 0
-};
-static_assert(sizeof(AttributeEntry) == 8);
-
 }  // namespace gpu4fs::format

@@ -199,6 +199,7 @@ std::string to_text(const Inode& inode) {
       inode.generation, inode.page_count, inode.parent_or_device, inode.entry_count, inode.profile,
       time_text(inode.access_time), time_text(inode.modification_time),
       time_text(inode.change_time), time_text(inode.birth_time), to_text(inode.attributes));
+  if (inode.attribute_height != 0) fmt::format_to(std::back_inserter(text), ", {} high", inode.attribute_height);
   if (inode.is_inline()) {
     const std::uint64_t length = std::min<std::uint64_t>(inode.size_bytes, inode_inline_capacity);
     const auto* bytes = reinterpret_cast<const char*>(inode.inline_data());
@@ -308,7 +309,8 @@ std::string attribute_page_text(const void* page) {
   for (unsigned i = 0; i < header.entry_count; ++i) {
     if (offset + sizeof(AttributeEntry) > page_size) break;
     const auto entry = read_struct<AttributeEntry>(page, offset);
-    const std::size_t length = sizeof(AttributeEntry) + entry.name_length + entry.value_length;
+    const std::size_t value_bytes = entry.value_slot == 0 ? entry.value_length : 0;
+    const std::size_t length = sizeof(AttributeEntry) + entry.name_length + value_bytes;
     if (offset + length > page_size) {
       fmt::format_to(std::back_inserter(text), "\n  entry {} at {} reaches beyond the page", i,
                      offset);
@@ -317,6 +319,9 @@ std::string attribute_page_text(const void* page) {
     const char* name = static_cast<const char*>(page) + offset + sizeof(AttributeEntry);
     fmt::format_to(std::back_inserter(text), "\n  \"{}\": {} bytes, hash {:#010x}",
                    escape_name({name, entry.name_length}), entry.value_length, entry.value_hash);
+    if (entry.value_slot != 0) {
+      fmt::format_to(std::back_inserter(text), ", in pages from {} on", entry.value_slot * attribute_slot_pages);
+    }
     offset += (length + 7) & ~std::size_t{7};
   }
   return text;

@@ -12,6 +12,7 @@
 
 #include "format/block_pointer_format.hpp"
 #include "format/chunk_format.hpp"
+#include "format/attribute_format.hpp"
 #include "format/directory_format.hpp"
 #include "format/inode_format.hpp"
 #include "format/log_format.hpp"

@@ -96,7 +96,7 @@ enum class BlockKind : std::uint32_t {
 // Pages of a file that follow each other in the file and in logical space.
 struct BlockRecord {
   std::uint64_t address;     // logical
-  std::uint64_t file_page;   // 4 KiB pages from the beginning of the file
+  std::uint64_t file_page;   // 4 KiB pages from the beginning of the file; of attributes the page of their tree
   std::uint32_t page_count;
   BlockKind kind;
 };
@@ -104,7 +104,7 @@ static_assert(sizeof(BlockRecord) == 24);
 
 // `list_blocks`: this, then the records.
 struct BlockListHeader {
-  std::uint64_t next_page;     // `offset` of the command that goes on; block_list_end: it was the last
+  std::uint64_t next_page;     // `offset` of the command that goes on, 0 at first; block_list_end: it was the last
   std::uint32_t record_count;
   std::uint32_t skipped;       // 1: a part of the map could not be read
 };

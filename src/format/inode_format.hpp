@@ -1,7 +1,7 @@
 // Inodes of format version 1: 256 bytes, sixteen to a page of the inode file.
 //
 // The first 128 bytes are the thesis' core (Maucher 2022, section 4.2.2); the rest is the extension.
-// Times are 34.30: seconds since 1970 unsigned in the upper 34 bits, nanoseconds in the lower 30.
+// Times are 34.30: seconds since time_seconds_min in the upper 34 bits, nanoseconds in the lower 30.
 // Content of at most 128 bytes (short files, symbolic links) lives in the inode itself, over the seven
 // slots and the first 72 bytes of the extension, when flag_inline is set.
 #pragma once
@@ -54,16 +54,17 @@ struct Inode {
   std::uint16_t mode;                 // S_IFMT and permission bits; 0: the inode is free
   std::uint8_t height;                // level of the seven slots
   std::uint8_t version;               // 1; 0 in a never used inode
-  BlockPointer attributes;            // extended attributes: one 4 KiB page, or a hole
+  BlockPointer attributes;            // the tree of extended attributes, of level attribute_height, or a hole
   std::uint32_t flags;                // InodeFlags
   std::uint32_t generation;           // grows with each reuse of this number, survives freeing
   BlockPointer slots[inode_slot_count];  // level = height; inline_data begins here
   std::uint8_t inline_tail[72];
-  std::uint64_t page_count;           // 4 KiB units allocated: content, indirect blocks, attributes
+  std::uint64_t page_count;           // 4 KiB units allocated: content, indirect blocks, all of attributes
   std::uint64_t parent_or_device;     // directories: inode number of the parent; devices: dev_t
   std::uint64_t entry_count;          // directories: names in it ("." and ".." not counted)
   std::uint16_t profile;              // Profile of new blocks, 0: the pool's for data
-  std::uint8_t reserved[30];          // zero
+  std::uint8_t attribute_height;      // 0: `attributes` is a page of entries or a hole
+  std::uint8_t reserved[29];          // zero
 
   GPU4FS_FN std::uint8_t* inline_data() { return reinterpret_cast<std::uint8_t*>(slots); }
   GPU4FS_FN const std::uint8_t* inline_data() const {
@@ -79,17 +80,21 @@ static_assert(offsetof(Inode, slots) == 72);
 static_assert(offsetof(Inode, inline_tail) == 128);
 static_assert(offsetof(Inode, page_count) == 72 + inode_inline_capacity);
 static_assert(offsetof(Inode, profile) == 224);
+static_assert(offsetof(Inode, attribute_height) == 226);
 
-// Time stamps, 34.30. Times before 1970 and after 2514 are clamped, as other file systems clamp to
-// their range.
+// Time stamps, 34.30: 1901-12-13T20:45:52Z to 2446-05-10T22:38:55Z, the range of ext4. What lies outside is clamped.
+// The order of times is that of their words. Inodes that are not in use are zero there, which is no time of theirs.
+inline constexpr std::int64_t time_seconds_min = -(std::int64_t{1} << 31);
+inline constexpr std::int64_t time_seconds_max = time_seconds_min + (std::int64_t{1} << 34) - 1;
+
 GPU4FS_FN constexpr std::uint64_t encode_time(std::int64_t seconds, std::uint32_t nanoseconds) {
-  if (seconds < 0) return 0;
-  constexpr std::int64_t seconds_max = (std::int64_t{1} << 34) - 1;
-  if (seconds > seconds_max) return (static_cast<std::uint64_t>(seconds_max) << 30) | 999999999u;
-  return (static_cast<std::uint64_t>(seconds) << 30) | (nanoseconds % 1000000000u);
+  if (seconds < time_seconds_min) return 0;
+  constexpr std::uint64_t greatest = (((std::uint64_t{1} << 34) - 1) << 30) | 999999999u;
+  if (seconds > time_seconds_max) return greatest;
+  return (static_cast<std::uint64_t>(seconds - time_seconds_min) << 30) | (nanoseconds % 1000000000u);
 }
 GPU4FS_FN constexpr std::int64_t time_seconds(std::uint64_t encoded) {
-  return static_cast<std::int64_t>(encoded >> 30);
+  return static_cast<std::int64_t>(encoded >> 30) + time_seconds_min;
 }
 GPU4FS_FN constexpr std::uint32_t time_nanoseconds(std::uint64_t encoded) {
   return static_cast<std::uint32_t>(encoded & ((std::uint64_t{1} << 30) - 1));

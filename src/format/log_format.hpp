@@ -29,7 +29,8 @@
 namespace gpu4fs::format {
 
 inline constexpr std::uint32_t log_record_granule = 64;
-inline constexpr std::uint32_t log_record_bytes_max = 32 * 1024;
+// Enough for an extended attribute of the greatest size.
+inline constexpr std::uint32_t log_record_bytes_max = 68 * 1024;
 inline constexpr std::uint64_t log_capacity_min = 512 * 1024;
 
 // LogOpcode::row: some pages of a row are written though others of it are in use. It is durable before the first of them

@@ -4,7 +4,7 @@
 // Rules of concurrency (docs/internals/architecture.md has the whole argument):
 //  - A command's handler runs in steps. Within one step the frames (metadata pages) it has found stay
 //    where they are; across steps only locks, allocations and reservations hold.
-//  - An inode, its map pages, its directory pages and its attribute page are read under the inode's
+//  - An inode, its map pages, its directory pages and its attribute pages are read under the inode's
 //    command lock (shared) and changed under it (exclusive) and inside the commit gate. Time stamps and
 //    block slots are 8-byte words changed by single stores, because a checkpoint relocates pages while
 //    readers run.
@@ -26,7 +26,8 @@ namespace gpu4fs::fs {
 
 // A metadata page's name. Level 0 is content (directory page, bitmap page, inode page, by page index in
 // the file); level L >= 1 is the indirect block whose 512 slots are of level L - 1 and whose index is
-// (page index >> 9 L). The attribute page of an inode has level `attribute_level`, index 0.
+// (page index >> 9 L). Attributes are a second tree of the inode (PageTree), whose pages have level `attribute_level` and
+// its indirect blocks the levels behind that.
 inline constexpr u32 attribute_level = 15;
 inline constexpr u64 page_index_end = u64{1} << 56;  // of the indices that fit a key
 struct PageKey {

@@ -11,7 +11,9 @@
 #include "base/limits.hpp"
 #include "base/xxh3.hpp"
 #include "format/format_text.hpp"
+#include "server/check/attribute_tree.hpp"
 #include "server/check/tree_reader.hpp"
+#include "server/pool_error.hpp"
 #include "server/pool_open.hpp"
 #include "server/recovery/log_scan.hpp"
 #include "tools/verbs.hpp"
@@ -164,10 +166,18 @@ void dump_inode() {
   const u64 number = parse_number(options.number);
   const format::Inode inode = server::read_inode(reader, number);
   fmt::print("inode {}:\n{}\n", number, indent(format::to_text(inode)));
-  if (!inode.attributes.is_valid()) return;
-  const auto page = std::make_unique<server::PageBuffer>();
-  server::read_verified(reader, inode.attributes.address(), page.get());
-  fmt::print("attributes:\n{}\n", indent(format::attribute_page_text(page->bytes)));
+  server::walk_attributes(inode, [&](const server::AttributeBlock& block, server::PageBuffer* content) {
+    const std::string name =
+        block.level != 0 ? fmt::format("attributes, level {}, block {}", block.level, block.index)
+                         : fmt::format("attributes, page {}", block.index);
+    if (!block.is_well_formed()) throw server::PoolError(Status::corrupt_structure, name + ": " + format::to_text(block.pointer));
+    server::read_verified(reader, block.pointer.address(), content);
+    fmt::print("{}: {}\n", name, format::to_text(block.pointer));
+    if (block.level == 0 && block.index < format::attribute_entry_pages) {
+      fmt::print("{}\n", indent(format::attribute_page_text(content->bytes)));
+    }
+    return block.level != 0;
+  });
 }
 
 void dump_directory() {

@@ -74,7 +74,7 @@ void print_mounted(const std::string& mountpoint, const server::JsonValue& statu
   fmt::print("engine      {} ({})\n", status["engine"].text, status["engine_reason"].text);
   if (count_of(status["engine_restarts"]) != 0) {
     fmt::print("restarts    {}, the last at {}, because the engine died: {}\n", count_of(status["engine_restarts"]),
-               format::time_text(count_of(status["engine_last_restart"]) << 30), status["engine_last_fault"].text);
+               format::time_text(format::encode_time(static_cast<i64>(count_of(status["engine_last_restart"])), 0)), status["engine_last_fault"].text);
   }
   fmt::print("epochs      {} is durable, {} is open\n", count_of(status["epoch_durable"]), count_of(status["epoch_open"]));
   fmt::print("usage       {} of {}\n", size_text(count_of(status["pages_used"]) * page_size),

@@ -225,7 +225,7 @@ TEST_F(CheckPoolTest, InodeFields) {
   const Damage damages[] = {
       {FindingId::link_count, [](format::Inode& inode) { inode.link_count += 1; }},
       {FindingId::inode_page_count, [](format::Inode& inode) { inode.page_count += 1; }},
-      {FindingId::inode_reserved, [](format::Inode& inode) { inode.reserved[29] = 1; }},
+      {FindingId::inode_reserved, [](format::Inode& inode) { inode.reserved[28] = 1; }},
       {FindingId::inode_field, [](format::Inode& inode) { inode.version = 2; }},
       {FindingId::inode_field, [](format::Inode& inode) { inode.flags |= 1u << 31; }},
       {FindingId::inode_field, [](format::Inode& inode) { inode.mode |= S_IFMT; }},
@@ -329,7 +329,7 @@ TEST_F(CheckPoolTest, Attributes) {
     const std::string name = "system.posix_acl_access";
     format::AttributePageHeader header{};
     std::memcpy(&header, page, sizeof(header));
-    const format::AttributeEntry entry{28, static_cast<u8>(name.size()), 0, 0};
+    const format::AttributeEntry entry{28, 0, static_cast<u8>(name.size()), 0, 0};
     u8* place = page + header.used_bytes;
     std::memset(place, 0, sizeof(entry) + name.size() + 28);
     std::memcpy(place, &entry, sizeof(entry));

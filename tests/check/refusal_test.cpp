@@ -300,7 +300,8 @@ TEST_F(RefusalTest, Inodes) {
                           GPU4FS_FIELD(Inode, attributes),   GPU4FS_FIELD(Inode, flags),
                           {offsetof(Inode, slots), 8, "slot 0"}, {offsetof(Inode, slots) + 8, 8, "slot 1"},
                           GPU4FS_FIELD(Inode, page_count),   GPU4FS_FIELD(Inode, parent_or_device),
-                          GPU4FS_FIELD(Inode, entry_count),  GPU4FS_FIELD(Inode, profile)};
+                          GPU4FS_FIELD(Inode, entry_count),  GPU4FS_FIELD(Inode, profile),
+                          GPU4FS_FIELD(Inode, attribute_height)};
   const Content& content = image_->content();
   const std::pair<u64, const char*> inodes[] = {
       {content.plain_file, "plain"},  {content.inline_file, "inline"},       {content.sparse_file, "sparse"},
@@ -407,7 +408,8 @@ TEST_F(RefusalTest, AttributePages) {
   using Entry = format::AttributeEntry;
   const Field fields[] = {GPU4FS_FIELD(Header, magic), GPU4FS_FIELD(Header, version), GPU4FS_FIELD(Header, entry_count),
                           GPU4FS_FIELD(Header, used_bytes), {offsetof(Header, reserved), 2, "reserved"},
-                          {sizeof(Header) + offsetof(Entry, value_length), 2, "value_length"},
+                          {sizeof(Header) + offsetof(Entry, value_length), 4, "value_length"},
+                          {sizeof(Header) + offsetof(Entry, value_slot), 2, "value_slot"},
                           {sizeof(Header) + offsetof(Entry, name_length), 1, "name_length"},
                           {sizeof(Header) + offsetof(Entry, reserved), 1, "reserved"},
                           {sizeof(Header) + offsetof(Entry, value_hash), 4, "value_hash"},

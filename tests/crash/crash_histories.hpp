@@ -40,6 +40,35 @@ inline const std::vector<NamedStep>& name_steps() {
   return steps;
 }
 
+inline const std::vector<NamedStep>& attribute_steps() {
+  static const std::vector<NamedStep> steps = {
+      {"remove_attribute", [](CrashWriter& w) { w.remove_attribute("a", "user.x"); }},
+      {"large_attribute", [](CrashWriter& w) { w.set_attribute("a", "user.z", 3000); }},
+      {"greatest_attribute", [](CrashWriter& w) { w.set_attribute("a", "user.z", 65536); }},
+      {"great_attribute_by_small", [](CrashWriter& w) {
+         w.set_attribute("a", "user.z", 20000);
+         w.checkpoint();
+         w.set_attribute("a", "user.z", 10);
+         w.set_attribute("a", "user.z", 9000);
+       }},
+      {"great_attribute_removed", [](CrashWriter& w) {
+         w.set_attribute("a", "user.z", 9000);
+         w.set_attribute("a", "user.w", 2000);
+         w.checkpoint();
+         w.remove_attribute("a", "user.z");
+         w.write("a", 0, 300);
+       }},
+      {"attributes_of_two_pages", [](CrashWriter& w) {
+         for (const char* name : {"user.1", "user.2", "user.3", "user.4", "user.5"}) w.set_attribute("a", name, 1000);
+         w.checkpoint();
+         w.remove_attribute("a", "user.2");
+         w.set_attribute("a", "user.6", 900);
+         w.unlink("a");
+       }},
+  };
+  return steps;
+}
+
 inline const std::vector<NamedStep>& content_steps() {
   using format::Opcode;
   static const std::vector<NamedStep> steps = {
@@ -83,14 +112,12 @@ inline const std::vector<NamedStep>& content_steps() {
          w.on_file(Opcode::fallocate, "h", 100, 2 * page_size, 3);
        }},
       {"copy_range", [](CrashWriter& w) { w.copy("h", "a", 0, page_size, 2 * page_size); }},
-      {"remove_attribute", [](CrashWriter& w) { w.remove_attribute("a", "user.x"); }},
       {"set_profile", [](CrashWriter& w) { w.set_profile("a", "single"); }},
       {"set_directory_profile", [](CrashWriter& w) {
          w.set_profile("d", "single");
          w.create("d/g");
          w.write("d/g", 0, 2 * page_size);
        }},
-      {"large_attribute", [](CrashWriter& w) { w.set_attribute("a", "user.z", 3000); }},
   };
   return steps;
 }
@@ -142,6 +169,8 @@ inline CrashHistory random_walk(u64 seed, CrashPlace place) {
     options.node_max = 25;
     options.name_count = 4;
     options.whiteouts = true;
+    options.attribute_max = 40000;
+    options.flags = true;
     OperationSource source(seed, options);
     for (u32 i = 0; i < 24; ++i) {
       FileOperation op = source.next(w.model());
@@ -255,6 +284,7 @@ inline std::vector<CrashHistory> crash_histories(u64 first_seed, u64 random_coun
   for (u32 place = 0; place < crash_place_count; ++place) {
     for (const NamedStep& step : name_steps()) list.push_back(detail::alone(step, static_cast<CrashPlace>(place)));
     for (const NamedStep& step : content_steps()) list.push_back(detail::alone(step, static_cast<CrashPlace>(place)));
+    for (const NamedStep& step : attribute_steps()) list.push_back(detail::alone(step, static_cast<CrashPlace>(place)));
   }
   u32 number = 0;
   for (const NamedStep& first : name_steps()) {

@@ -44,6 +44,7 @@ class ModelText {
       return;
     }
     text_ += fmt::format("{} {:o} {}:{} {}", path, node.mode, node.uid, node.gid, node.link_count);
+    if (node.flags != 0) text_ += fmt::format(" flags {:x}", node.flags);
     if (node.is_symlink()) text_ += " -> " + node.target;
     if (node.is_regular()) text_ += content_text(node.content);
     if (node.device != 0) text_ += fmt::format(" device {:x}", node.device);
@@ -76,6 +77,7 @@ class PoolText {
     if (reply.status != Status::ok) return fail(path, "getattr", reply.status);
     const format::AttributeRecord a = client_.attributes();
     text_ += fmt::format("{} {:o} {}:{} {}", path, a.mode, a.uid, a.gid, a.link_count);
+    if (a.flags != 0) text_ += fmt::format(" flags {:x}", a.flags);
     if (S_ISLNK(a.mode)) add_target(path, number);
     if (S_ISREG(a.mode)) add_content(path, number, a.size_bytes);
     if (a.device != 0) text_ += fmt::format(" device {:x}", a.device);
@@ -107,7 +109,7 @@ class PoolText {
     FileOperation op;
     op.opcode = format::Opcode::list_attributes;
     op.inode = number;
-    op.length = 60000;
+    op.length = 70000;
     client::Reply reply = client_.call(op);
     if (reply.status != Status::ok) return fail(path, "list_attributes", reply.status);
     std::set<std::string> names;

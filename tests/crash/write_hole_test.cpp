@@ -87,6 +87,7 @@ std::vector<Job> make_jobs() {
   for (u32 pool = 0; pool < std::size(loss_pools); ++pool) {
     std::vector<CrashHistory> histories = {rows_history()};
     for (const NamedStep& step : content_steps()) histories.push_back(detail::alone(step, CrashPlace::one_device));
+    for (const NamedStep& step : attribute_steps()) histories.push_back(detail::alone(step, CrashPlace::one_device));
     for (const NamedStep& step : name_steps()) histories.push_back(detail::alone(step, CrashPlace::one_device));
     for (u64 seed = 1; seed <= random_count; ++seed) {
       histories.push_back(detail::random_walk(seed, CrashPlace::one_device));

@@ -270,6 +270,39 @@ TEST_F(FileBasic, SetattrChangesWhatTheMaskSays) {
   EXPECT_EQ(client_.setattr(inode, 1u << 20, record).status, Status::invalid_argument);
 }
 
+// 1901 to 2446; the bounds are in format.md.
+TEST_F(FileBasic, TimesBefore1970AndFarOnesAreKeptOrClamped) {
+  constexpr i64 first = -(i64{1} << 31);
+  constexpr i64 last = (i64{1} << 34) - (i64{1} << 31) - 1;
+  struct Case {
+    i64 seconds;
+    u32 nanoseconds;
+    i64 expected_seconds;
+    u32 expected_nanoseconds;
+  };
+  const Case cases[] = {{first, 0, first, 0},         {first, 1, first, 1},
+                        {-1, 999999999, -1, 999999999}, {0, 0, 0, 0},
+                        {last, 999999999, last, 999999999}, {first - 1, 999999999, first, 0},
+                        {INT64_MIN, 0, first, 0},     {last + 1, 0, last, 999999999},
+                        {INT64_MAX, 0, last, 999999999}};
+  const u64 inode = new_file();
+  for (const Case& c : cases) {
+    format::AttributeRecord record{};
+    record.access_seconds = record.modification_seconds = record.change_seconds = c.seconds;
+    record.access_nanoseconds = record.modification_nanoseconds = record.change_nanoseconds = c.nanoseconds;
+    const u32 mask = format::set_access_time | format::set_modification_time | format::set_change_time;
+    ASSERT_EQ(client_.setattr(inode, mask, record).status, Status::ok);
+    const format::AttributeRecord found = attributes(inode);
+    EXPECT_EQ(found.access_seconds, c.expected_seconds);
+    EXPECT_EQ(found.access_nanoseconds, c.expected_nanoseconds);
+    EXPECT_EQ(found.modification_seconds, c.expected_seconds);
+    EXPECT_EQ(found.modification_nanoseconds, c.expected_nanoseconds);
+    EXPECT_EQ(found.change_seconds, c.expected_seconds);
+    EXPECT_EQ(found.change_nanoseconds, c.expected_nanoseconds);
+  }
+  EXPECT_GT(attributes(inode).birth_seconds, 1'600'000'000) << "nothing sets it";
+}
+
 TEST_F(FileBasic, FullPoolIsAnAnswerAndDeletedFilesGiveItBack) {
   const u64 inode = new_file("big");
   ASSERT_EQ(client_.checkpoint().status, Status::ok);

@@ -84,5 +84,170 @@ TEST_F(InodeFlags, OfAdministratorsAreForTheSuperuserAlone) {
   EXPECT_EQ(flags_of(own), append_only);
 }
 
+constexpr u32 o_write = 01;
+constexpr u32 o_truncate = 01000;
+constexpr u32 o_append = 02000;
+
+// Each operation with what it must answer, by the front end's session for the superuser: nobody stands above the flags.
+class FlaggedInode : public InodeFlags {
+ protected:
+  Status write(u64 inode, u64 offset, u64 length, u16 flags = 0) {
+    format::Command command = super_.with_data(super_.named(format::Opcode::write, inode, ""), length);
+    command.output = 0;
+    command.offset = offset;
+    command.flags = flags;
+    return super_.call(command).status;
+  }
+  Status with_offset(format::Opcode opcode, u64 inode, u64 offset, u64 length = 0, u32 mode = 0) {
+    format::Command command = super_.named(opcode, inode, "");
+    command.offset = offset;
+    command.length = length;
+    command.mode = mode;
+    return super_.call(command).status;
+  }
+  Status copy(u64 from, u64 to) {
+    format::Command command = super_.named(format::Opcode::copy_range, from, "");
+    command.second_inode = to;
+    command.length = 10;
+    return super_.call(command).status;
+  }
+  Status change(u32 mask, u64 inode) {
+    format::AttributeRecord record{};
+    record.mode = 0600;
+    return InodeFlags::change(super_, inode, mask, record);
+  }
+};
+
+TEST_F(FlaggedInode, AnImmutableFileStaysAsItIs) {
+  const u64 file = new_file("file");
+  const u64 other = new_file("other");
+  ASSERT_EQ(write(file, 0, 5000), Status::ok);
+  ASSERT_EQ(write(other, 0, 5000), Status::ok);
+  ASSERT_EQ(super_.set_attribute(file, "user.a", "1").status, Status::ok);
+  ASSERT_EQ(set(super_, file, immutable), Status::ok);
+  const auto before = [&] {
+    EXPECT_EQ(super_.getattr(file).status, Status::ok);
+    return super_.attributes();
+  };
+  const format::AttributeRecord record = before();
+  for (const u32 flags : {o_write, o_write | o_append, 02u, o_truncate}) {
+    EXPECT_EQ(super_.open(file, flags).status, Status::permission) << flags;
+  }
+  EXPECT_EQ(super_.create(root, "file", 0644, o_write).status, Status::permission) << "open(2) of what is there";
+  EXPECT_EQ(super_.open(file, 0).status, Status::ok);
+  EXPECT_EQ(super_.access(file, 2).status, Status::permission);
+  EXPECT_EQ(super_.access(file, 4).status, Status::ok);
+  EXPECT_EQ(write(file, 0, 10), Status::permission);
+  EXPECT_EQ(write(file, 0, 10, format::command_flag_append), Status::permission);
+  EXPECT_EQ(with_offset(format::Opcode::truncate, file, 100), Status::permission);
+  EXPECT_EQ(with_offset(format::Opcode::fallocate, file, 10000, 100), Status::permission);
+  EXPECT_EQ(copy(other, file), Status::permission);
+  for (const u32 mask : {format::set_mode, format::set_uid, format::set_gid, format::set_size, format::set_access_time,
+                         format::set_modification_time, format::set_access_time_now, format::set_modification_time_now}) {
+    EXPECT_EQ(change(mask, file), Status::permission) << mask;
+    EXPECT_EQ(change(mask | format::set_flags, file), Status::permission) << "the flag counts that was there before";
+  }
+  EXPECT_EQ(super_.set_attribute(file, "user.a", "2").status, Status::permission);
+  EXPECT_EQ(super_.set_attribute(file, "security.a", "2").status, Status::permission);
+  EXPECT_EQ(super_.remove_attribute(file, "user.a").status, Status::permission);
+  EXPECT_EQ(super_.unlink(root, "file").status, Status::permission);
+  EXPECT_EQ(super_.link(file, root, "second").status, Status::permission);
+  EXPECT_EQ(super_.rename(root, "file", root, "new").status, Status::permission);
+  EXPECT_EQ(super_.rename(root, "other", root, "file").status, Status::permission);
+  EXPECT_EQ(super_.rename(root, "other", root, "file", 2).status, Status::permission);
+  const format::AttributeRecord after = before();
+  EXPECT_EQ(std::memcmp(&record, &after, sizeof(record)), 0);
+  EXPECT_EQ(copy(file, other), Status::ok) << "reading";
+  ASSERT_EQ(set(super_, file, 0), Status::ok);
+  EXPECT_EQ(write(file, 0, 10), Status::ok);
+  EXPECT_EQ(super_.unlink(root, "file").status, Status::ok);
+}
+
+TEST_F(FlaggedInode, AnAppendOnlyFileGrows) {
+  const u64 file = new_file("file");
+  const u64 other = new_file("other");
+  ASSERT_EQ(write(file, 0, 5000), Status::ok);
+  ASSERT_EQ(write(other, 0, 5000), Status::ok);
+  ASSERT_EQ(set(super_, file, append_only), Status::ok);
+  for (const u32 flags : {o_write, 02u, o_write | o_append | o_truncate, o_truncate}) {
+    EXPECT_EQ(super_.open(file, flags).status, Status::permission) << flags;
+  }
+  EXPECT_EQ(super_.open(file, o_write | o_append).status, Status::ok);
+  EXPECT_EQ(super_.open(file, 02 | o_append).status, Status::ok);
+  EXPECT_EQ(super_.access(file, 2).status, Status::ok);
+  EXPECT_EQ(write(file, 0, 10), Status::permission);
+  EXPECT_EQ(write(file, 4999, 10), Status::permission);
+  EXPECT_EQ(write(file, 5000, 10), Status::ok) << "the kernel's place of an append";
+  EXPECT_EQ(write(file, 0, 20000, format::command_flag_append), Status::ok);
+  EXPECT_EQ(super_.getattr(file).status, Status::ok);
+  EXPECT_EQ(super_.attributes().size_bytes, 25010u);
+  EXPECT_EQ(with_offset(format::Opcode::truncate, file, 100), Status::permission);
+  EXPECT_EQ(with_offset(format::Opcode::truncate, file, 100000), Status::permission);
+  EXPECT_EQ(with_offset(format::Opcode::fallocate, file, 30000, 100, 1), Status::ok);
+  EXPECT_EQ(with_offset(format::Opcode::fallocate, file, 0, 100, 3), Status::permission) << "a hole";
+  EXPECT_EQ(with_offset(format::Opcode::fallocate, file, 0, 100, 0x10), Status::permission) << "zeros";
+  EXPECT_EQ(copy(other, file), Status::permission);
+  for (const u32 mask : {format::set_mode, format::set_uid, format::set_gid, format::set_size, format::set_access_time,
+                         format::set_modification_time}) {
+    EXPECT_EQ(change(mask, file), Status::permission) << mask;
+  }
+  EXPECT_EQ(change(format::set_modification_time_now, file), Status::ok);
+  EXPECT_EQ(super_.set_attribute(file, "user.a", "2").status, Status::permission);
+  EXPECT_EQ(super_.unlink(root, "file").status, Status::permission);
+  EXPECT_EQ(super_.link(file, root, "second").status, Status::permission);
+  EXPECT_EQ(super_.rename(root, "file", root, "new").status, Status::permission);
+  EXPECT_EQ(super_.rename(root, "other", root, "file").status, Status::permission);
+}
+
+// A session that writes for itself says what it appends; the place alone is not enough.
+TEST_F(FlaggedInode, AnUntrustedWriterAppendsByTheFlag) {
+  const u64 file = new_file("file");
+  ASSERT_EQ(set(super_, file, append_only), Status::ok);
+  become(1000);
+  format::Command command = user_.with_data(user_.named(format::Opcode::write, file, ""), 10);
+  command.output = 0;
+  EXPECT_EQ(user_.call(command).status, Status::permission);
+  command.aux = 1;
+  EXPECT_EQ(user_.call(command).status, Status::permission) << "what a client says of parts does not count";
+  command.flags = format::command_flag_append;
+  EXPECT_EQ(user_.call(command).status, Status::ok);
+}
+
+TEST_F(FlaggedInode, DirectoriesGetNamesOrNone) {
+  for (const u32 flags : {append_only, immutable}) {
+    const std::string name = "directory" + std::to_string(flags);
+    const u64 directory = made(super_.mkdir(root, name));
+    made(super_.create(directory, "file"));
+    made(super_.mkdir(directory, "below"));
+    const u64 loose = new_file("loose" + std::to_string(flags));
+    ASSERT_EQ(set(super_, directory, flags), Status::ok);
+    const Status grows = flags == append_only ? Status::ok : Status::permission;
+    EXPECT_EQ(super_.create(directory, "new").status, grows);
+    EXPECT_EQ(super_.mkdir(directory, "newer").status, grows);
+    EXPECT_EQ(super_.symlink(directory, "link", "target").status, grows);
+    EXPECT_EQ(super_.tmpfile(directory).status, grows);
+    EXPECT_EQ(super_.link(loose, directory, "second").status, grows);
+    EXPECT_EQ(super_.rename(root, "loose" + std::to_string(flags), directory, "moved").status, grows);
+    EXPECT_EQ(super_.unlink(directory, "file").status, Status::permission);
+    EXPECT_EQ(super_.rmdir(directory, "below").status, Status::permission);
+    EXPECT_EQ(super_.rename(directory, "file", root, "out").status, Status::permission);
+    EXPECT_EQ(super_.rename(directory, "file", directory, "other").status, Status::permission);
+    EXPECT_EQ(super_.rename(root, name, root, "elsewhere").status, Status::permission);
+    EXPECT_EQ(super_.rmdir(root, name).status, Status::permission);
+    EXPECT_EQ(change(format::set_mode, directory), Status::permission);
+    // What lies in it is not flagged.
+    EXPECT_EQ(super_.lookup(directory, "file").status, Status::ok);
+    EXPECT_EQ(write(super_.lookup(directory, "file").result, 0, 10), Status::ok);
+    EXPECT_EQ(super_.unlink(super_.lookup(directory, "below").result, "nothing").status, Status::not_found);
+  }
+}
+
+TEST_F(FlaggedInode, AnOpenFileWithoutANameIsFreed) {
+  const u64 file = made(super_.tmpfile(root));
+  ASSERT_EQ(set(super_, file, immutable | append_only), Status::ok);
+  EXPECT_EQ(super_.link(file, root, "name").status, Status::permission);
+  EXPECT_EQ(super_.reclaim(file).result, 1u);
+}
+
 }  // namespace
 }  // namespace gpu4fs::test

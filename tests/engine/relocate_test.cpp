@@ -137,6 +137,34 @@ class Mover {
     EXPECT_EQ(client.getattr(inode).status, Status::ok);
     return client.attributes();
   }
+  format::Command on_attribute(Opcode opcode, u64 inode, u32 number, u64 length) {
+    constexpr u64 name_shift = u64{1} << 20;
+    const std::string name = "user.n" + std::to_string(number);
+    std::memcpy(client.data(name_shift), name.data(), name.size());
+    format::Command command = make_command(opcode);
+    command.inode = inode;
+    command.name = format::ring_address(0, FileClient::data_offset + name_shift);
+    command.name_length = static_cast<u16>(name.size());
+    command.data = format::ring_address(0, FileClient::data_offset);
+    command.length = length;
+    return command;
+  }
+  // Attributes number 0 to `count` - 1.
+  void set_attributes(u64 inode, u32 count, u64 length) {
+    for (u32 i = 0; i < count; ++i) {
+      for (u64 at = 0; at < length; ++at) client.data()[at] = byte_at(at, i);
+      ASSERT_EQ(client.call(on_attribute(Opcode::set_attribute, inode, i, length)).status, Status::ok);
+    }
+  }
+  u64 wrong_attributes(u64 inode, u32 count, u64 length) {
+    u64 wrong = 0;
+    for (u32 i = 0; i < count; ++i) {
+      const ring::Completion done = client.call(on_attribute(Opcode::get_attribute, inode, i, length));
+      if (done.status != Status::ok || done.result != length) ++wrong;
+      for (u64 at = 0; at < length; ++at) wrong += client.data()[at] != byte_at(at, i);
+    }
+    return wrong;
+  }
   fs::SpaceCounters& counters() { return engine_.fs().data_counters(); }
 
   BasicFileClient<Connection> client;
@@ -163,6 +191,12 @@ void empties_a_chunk(FileEngine& engine) {
   ASSERT_EQ(client.write(tiny, 0, 100).status, Status::ok);
   const u64 orphan = mover.new_file("orphan", 0, 5, 4);
   ASSERT_EQ(client.unlink("orphan").result, orphan);
+  // Two levels of map pages over their pages, or one.
+  const u64 attributed = client.create("attributed").result;
+  const u32 attribute_count = is_fast ? 40 : 2;
+  const u64 attribute_length = is_fast ? 60000 : 9000;
+  mover.set_attributes(attributed, attribute_count, attribute_length);
+  const u64 attribute_pages = 1 + attribute_count * divide_up(attribute_length, page_size) + (is_fast ? 3 : 1);
   const int name_count = is_fast ? 150 : 10;
   for (int i = 0; i < name_count; ++i) ASSERT_EQ(client.create("name with some length " + std::to_string(i)).status, Status::ok);
   ASSERT_EQ(client.checkpoint().status, Status::ok);
@@ -171,7 +205,7 @@ void empties_a_chunk(FileEngine& engine) {
   EXPECT_EQ(mover.wrong_bytes(sparse, 600, 3, 3) + mover.wrong_bytes(orphan, 0, 5, 4), 0u);
   ASSERT_EQ(client.checkpoint().status, Status::ok);
   std::map<u64, format::AttributeRecord> before;
-  for (const u64 inode : {small, large, sparse, tiny, orphan, u64{1}}) before[inode] = mover.attributes(inode);
+  for (const u64 inode : {small, large, sparse, tiny, orphan, attributed, u64{1}}) before[inode] = mover.attributes(inode);
   const fs::SpaceCounters counters_before = mover.counters();
 
   for (const u32 chunk : {0u, 1u}) {
@@ -191,6 +225,8 @@ void empties_a_chunk(FileEngine& engine) {
     EXPECT_EQ(mover.wrong_bytes(sparse, 600, 3, 3), 0u);
     EXPECT_EQ(mover.wrong_bytes(orphan, 0, 5, 4), 0u);
     for (const auto& [inode, record] : before) EXPECT_TRUE(same(mover.attributes(inode), record)) << inode;
+    EXPECT_EQ(mover.wrong_attributes(attributed, attribute_count, attribute_length), 0u);
+    EXPECT_EQ(mover.blocks(attributed).size(), attribute_pages);
     u64 unwritten = 0;
     for (const format::BlockRecord& record : mover.blocks(sparse)) {
       if (record.kind == format::BlockKind::unwritten) unwritten += record.page_count;

@@ -95,6 +95,7 @@ inline std::vector<TriedOperation> tried_operations(CrashPool& pool, const Posix
     if (taker.taken.size() == 1) list.push_back({step.name, {}, taker.taken.front()});
   };
   for (const NamedStep& step : name_steps()) take(step);
+  for (const NamedStep& step : attribute_steps()) take(step);
   for (const NamedStep& step : content_steps()) {
     // What zeroing beyond the end leaves where no page is to be had is more than a mixture of pages.
     if (std::string_view(step.name) != "zero_grow") take(step);
@@ -126,6 +127,20 @@ inline std::vector<TriedOperation> tried_operations(CrashPool& pool, const Posix
   FileOperation unlink = on_inode(Opcode::unlink, PosixModel::root);
   unlink.name = "a";
   list.push_back({"reclaim", {unlink}, on_inode(Opcode::reclaim, small)});
+  FileOperation great = on_inode(Opcode::set_attribute, small);
+  great.name = "user.z";
+  great.text = std::string(20000, 'g');
+  list.push_back({"reclaim_great_attribute", {great, unlink}, on_inode(Opcode::reclaim, small)});
+  op = great;
+  op.text = std::string(40000, 'G');
+  list.push_back({"replace_great_attribute", {great}, op});
+  op.text = "small";
+  list.push_back({"great_attribute_by_small", {great}, op});
+  op.opcode = Opcode::remove_attribute;
+  list.push_back({"remove_great_attribute", {great}, op});
+  op = on_inode(Opcode::get_attribute, small, 0, 20000);
+  op.name = great.name;
+  list.push_back({"get_great_attribute", {great}, op});
   return list;
 }
 

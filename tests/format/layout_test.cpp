@@ -12,6 +12,7 @@
 
 #include "format/block_pointer_format.hpp"
 #include "format/chunk_format.hpp"
+#include "format/attribute_format.hpp"
 #include "format/directory_format.hpp"
 #include "format/inode_format.hpp"
 #include "format/log_format.hpp"
@@ -75,6 +76,7 @@ void list_pointers_and_inodes(Listing& listing) {
   FIELD(Inode, parent_or_device);
   FIELD(Inode, entry_count);
   FIELD(Inode, profile);
+  FIELD(Inode, attribute_height);
   FIELD(Inode, reserved);
   END(Inode);
 }
@@ -229,9 +231,10 @@ void list_directories(Listing& listing) {
   END(AttributePageHeader);
   BEGIN(AttributeEntry);
   FIELD(AttributeEntry, value_length);
+  FIELD(AttributeEntry, value_hash);
   FIELD(AttributeEntry, name_length);
   FIELD(AttributeEntry, reserved);
-  FIELD(AttributeEntry, value_hash);
+  FIELD(AttributeEntry, value_slot);
   END(AttributeEntry);
 }
 

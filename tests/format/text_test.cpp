@@ -31,6 +31,9 @@ TEST(FormatText, pointers) {
 TEST(FormatText, times_and_names) {
   EXPECT_EQ(time_text(encode_time(1704164645, 6)), "2024-01-02T03:04:05.000000006Z");
   EXPECT_EQ(time_text(encode_time(0, 0)), "1970-01-01T00:00:00.000000000Z");
+  EXPECT_EQ(time_text(encode_time(-1, 999999999)), "1969-12-31T23:59:59.999999999Z");
+  EXPECT_EQ(time_text(0), "1901-12-13T20:45:52.000000000Z");
+  EXPECT_EQ(time_text(encode_time(std::int64_t{1} << 40, 0)), "2446-05-10T22:38:55.999999999Z");
   EXPECT_EQ(escape_name("a b\\\"\n\xff"), "a b\\x5c\\x22\\x0a\\xff");
   const std::uint8_t uuid[16] = {0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef,
                                  0xfe, 0xdc, 0xba, 0x98, 0x76, 0x54, 0x32, 0x10};

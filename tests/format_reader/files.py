@@ -8,6 +8,8 @@ from xxh3 import xxh3_64
 
 INODE_FILE, ROOT, INODE_BITMAP, ORPHAN_BITMAP, FIRST_FREE = 0, 1, 2, 3, 16
 HEIGHT_MAX = 5
+# Extended attributes: pages 0 to 63 have entries; a value longer than INLINE_MAX has sixteen pages of its own.
+ENTRY_PAGES, SLOT_PAGES, INLINE_MAX, VALUE_MAX, NAMES_MAX = 64, 16, 1024, 65536, 65512
 
 
 @dataclasses.dataclass
@@ -43,6 +45,15 @@ class Block:
     unwritten: bool
 
 
+@dataclasses.dataclass
+class AttributeEntry:
+    name: bytes
+    value: bytes  # empty if it has pages of its own
+    length: int
+    hash: int
+    slot: int
+
+
 class Inode:
     NAMES = (
         "size access_time modification_time change_time birth_time uid gid link_count mode height version "
@@ -54,15 +65,19 @@ class Inode:
         for name, value in zip(self.NAMES, struct.unpack_from("<5Q3IHBBQII", data)):
             setattr(self, name, value)
         self.slots = struct.unpack_from("<7Q", data, 72)
-        self.page_count, self.parent, self.entry_count, self.profile = struct.unpack_from("<QQQH", data, 200)
+        self.page_count, self.parent, self.entry_count, self.profile, self.attribute_height = struct.unpack_from(
+            "<QQQHB", data, 200
+        )
         self.is_inline = bool(self.flags & 1)
         self.inline = data[72:200]
         self.is_blank = is_zero(data)
         if self.mode == 0:
             return
         require(self.version == 1, f"inode {number}: version {self.version}")
-        require(self.flags & ~15 == 0 and is_zero(data[226:256]), f"inode {number}: flags or reserved bytes")
+        require(self.flags & ~15 == 0 and is_zero(data[227:256]), f"inode {number}: flags or reserved bytes")
         require(self.height <= HEIGHT_MAX, f"inode {number}: height {self.height}")
+        require(self.attribute_height <= 2, f"inode {number}: attributes {self.attribute_height} high")
+        require(self.attribute_height == 0 or self.attributes != 0, f"inode {number}: height without attributes")
         require(self.size <= 7 << 57, f"inode {number}: {self.size} bytes")
         if self.is_inline:
             require(self.size <= 128, f"inode {number}: {self.size} inline bytes")
@@ -192,12 +207,52 @@ class FileSystem:
         """All names of a directory in order; its whole structure is checked on the way."""
         return DirectoryReader(self, directory).names
 
+    def attribute_blocks(self, inode: Inode):
+        """(level, index, address) of all pages of the tree of attributes, map pages before what they hold."""
+        if inode.attributes != 0:
+            yield from self.attribute_blocks_below(inode, inode.attributes, inode.attribute_height, 0)
+
+    def attribute_blocks_below(self, inode: Inode, word: int, level: int, index: int):
+        pointer = Pointer.parse(word)
+        fits = pointer is not None and pointer.size == 1 and not pointer.unwritten and pointer.indirect == (level > 0)
+        require(fits, f"inode {inode.number}: attribute pointer {word:#x}")
+        yield level, index, pointer.address
+        if level == 0:
+            return
+        for i, child in enumerate(struct.unpack("<512Q", self.pool.read_page(pointer.address))):
+            if child != 0:
+                yield from self.attribute_blocks_below(inode, child, level - 1, index * 512 + i)
+
     def attributes(self, inode: Inode) -> dict:
-        pointer = Pointer.parse(inode.attributes)
-        if pointer is None:
-            return {}
-        require(pointer.size == 1 and not pointer.indirect, f"inode {inode.number}: attribute pointer")
-        return parse_attributes(inode.number, self.pool.read_page(pointer.address))
+        """Values by name. The tree has the pages that the entries name, and no others."""
+        addresses = {index: address for level, index, address in self.attribute_blocks(inode) if level == 0}
+        found, reached = {}, set()
+        for index in sorted(index for index in addresses if index < ENTRY_PAGES):
+            reached.add(index)
+            for entry in parse_attributes(inode.number, self.pool.read_page(addresses[index])):
+                require(entry.name not in found, f"inode {inode.number}: attribute {entry.name} twice")
+                found[entry.name] = entry.value
+                if entry.slot != 0:
+                    own = range(entry.slot * SLOT_PAGES, entry.slot * SLOT_PAGES - (-entry.length // PAGE))
+                    require(not reached.intersection(own), f"inode {inode.number}: pages of {entry.name} twice")
+                    reached.update(own)
+                    # Of an inode that is being freed values go in front of their entries.
+                    if inode.link_count != 0:
+                        found[entry.name] = self.great_value(inode, entry, [addresses.get(page) for page in own])
+        require(sum(len(name) + 1 for name in found) <= NAMES_MAX, f"inode {inode.number}: bytes of names")
+        require(reached == set(addresses) or inode.link_count == 0, f"inode {inode.number}: pages of attributes without an entry")
+        return found
+
+    def great_value(self, inode: Inode, entry, addresses: list) -> bytes:
+        require(None not in addresses, f"inode {inode.number}: page of {entry.name} is missing")
+        pages = [self.pool.read_page(address) for address in addresses]
+        value_hash = 0
+        for page in pages:
+            value_hash = xxh3_64(page, value_hash)
+        require(value_hash & 0xFFFFFFFF == entry.hash, f"inode {inode.number}: hash of {entry.name}")
+        value = b"".join(pages)
+        require(is_zero(value[entry.length :]), f"inode {inode.number}: bytes behind {entry.name}")
+        return value[: entry.length]
 
 
 def is_access_list(value: bytes) -> bool:
@@ -211,23 +266,30 @@ def is_access_list(value: bytes) -> bool:
     return once and (16 in tags or not {2, 8} & set(tags))
 
 
-def parse_attributes(number: int, page: bytes) -> dict:
+def parse_attributes(number: int, page: bytes) -> list:
     magic, version, count, used = struct.unpack_from("<4sHHH", page)
-    require(magic == b"G4XA" and version == 1, f"inode {number}: no attribute page")
+    require(magic == b"G4XA" and version == 2, f"inode {number}: no attribute page")
     require(is_zero(page[10:16]) and 16 <= used <= PAGE, f"inode {number}: attribute page header")
-    found, offset = {}, 16
+    found, offset = [], 16
     for _ in range(count):
-        require(offset + 8 <= used, f"inode {number}: attribute is cut off")
-        value_length, name_length, reserved, value_hash = struct.unpack_from("<HBBI", page, offset)
-        name = page[offset + 8 : offset + 8 + name_length]
-        value = page[offset + 8 + name_length :][:value_length]
-        offset = (offset + 8 + name_length + value_length + 7) // 8 * 8
+        require(offset + 12 <= used, f"inode {number}: attribute is cut off")
+        length, value_hash, name_length, reserved, slot = struct.unpack_from("<IIBBH", page, offset)
+        name = page[offset + 12 : offset + 12 + name_length]
+        inside = length if slot == 0 else 0
+        value = page[offset + 12 + name_length :][:inside]
+        offset = (offset + 12 + name_length + inside + 7) // 8 * 8
         require(offset <= used and name_length > 0 and reserved == 0, f"inode {number}: attribute {name}")
-        require(value_hash == xxh3_64(value, 0) & 0xFFFFFFFF, f"inode {number}: hash of {name}")
-        require(name not in found, f"inode {number}: attribute {name} twice")
-        if name in (b"system.posix_acl_access", b"system.posix_acl_default"):
+        require(0 not in name, f"inode {number}: attribute {name}")
+        is_list = name in (b"system.posix_acl_access", b"system.posix_acl_default")
+        is_great = length > INLINE_MAX and not is_list
+        require(length <= VALUE_MAX and is_great == (slot != 0), f"inode {number}: place of {name}")
+        if is_great:
+            require(ENTRY_PAGES // SLOT_PAGES <= slot < 512 * 512 // SLOT_PAGES, f"inode {number}: place of {name}")
+        else:
+            require(value_hash == xxh3_64(value, 0) & 0xFFFFFFFF, f"inode {number}: hash of {name}")
+        if is_list:
             require(is_access_list(value), f"inode {number}: {name} is no access control list")
-        found[name] = value
+        found.append(AttributeEntry(name, value, length, value_hash, slot))
     require(offset == used, f"inode {number}: {used} bytes of attributes used, entries end at {offset}")
     return found
 

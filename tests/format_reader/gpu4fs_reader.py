@@ -25,7 +25,7 @@ def text_of(name: bytes) -> str:
 
 
 def time_of(encoded: int) -> str:
-    return f"{encoded >> 30}.{encoded & (1 << 30) - 1:09}"
+    return f"{(encoded >> 30) - (1 << 31)}.{encoded & (1 << 30) - 1:09}"
 
 
 def print_info(fs: FileSystem) -> None:

@@ -11,7 +11,7 @@ from medium import PAGE, SUPERBLOCK_OFFSETS, Pool, unsealed_hash
 from xxh3 import xxh3_64
 
 INODE_FORMAT = "<5Q3IHBBQII"
-NOW = (1700000000 << 30) | 123456789
+NOW = ((1700000000 + (1 << 31)) << 30) | 123456789
 
 
 def pointer(address: int, level: int = 0, unwritten: bool = False) -> int:
@@ -141,7 +141,9 @@ class ImageWriter:
         body = get("inline", b"").ljust(128, b"\0")
         if "inline" not in fields:
             body = struct.pack("<7Q", *get("slots", [0] * 7)).ljust(128, b"\0")
-        tail = struct.pack("<QQQH", get("pages", 0), get("parent", 0), get("entry_count", 0), 0)
+        tail = struct.pack(
+            "<QQQHB", get("pages", 0), get("parent", 0), get("entry_count", 0), 0, get("attribute_height", 0)
+        )
         return (head + body + tail).ljust(256, b"\0")
 
     def add_inode(self, mode: int, **fields) -> int:
@@ -150,8 +152,25 @@ class ImageWriter:
         if "attribute_page" in fields:
             fields["attributes"] = pointer(self.new_page(fields.pop("attribute_page")))
             fields["pages"] = fields.get("pages", 0) + 1
+        if "attribute_tree" in fields:
+            pages = fields.pop("attribute_tree")
+            self.add_attribute_tree(pages, fields)
         self.inodes[number] = self.pack_inode(mode, **fields)
         return number
+
+    def add_attribute_tree(self, pages: dict, fields: dict) -> None:
+        """Pages of attributes by their index below one map page, or, where they reach beyond it, two levels of them."""
+        level, count = {index: pointer(self.new_page(data)) for index, data in pages.items()}, len(pages)
+        height = 0
+        while height == 0 or max(level) > 0:
+            groups = {}
+            for index, word in level.items():
+                groups.setdefault(index // 512, [0] * 512)[index % 512] = word
+            level = {i: indirect_pointer(self.new_page(struct.pack("<512Q", *words))) for i, words in groups.items()}
+            count += len(level)
+            height += 1
+        fields["attributes"], fields["attribute_height"] = level[0], height
+        fields["pages"] = fields.get("pages", 0) + count
 
     def add_file(self, mode: int, size: int, blocks: list, height: int, **fields) -> int:
         slots, pages = self.write_map(blocks, height)
@@ -296,9 +315,21 @@ class DirectoryBuilder:
         self.fill(children, [n for n in named if n[0] >= border], level, prefix, middle, depth + 1)
 
 
-def attribute_page(attributes: dict) -> bytes:
+def attribute_page(attributes: dict, places: dict | None = None) -> bytes:
+    """A page of entries; `places`: slots and hashes of the values that have pages of their own."""
     body = b""
     for name, value in attributes.items():
-        entry = struct.pack("<HBBI", len(value), len(name), 0, xxh3_64(value, 0) & 0xFFFFFFFF) + name + value
+        slot, value_hash = (places or {}).get(name, (0, xxh3_64(value, 0)))
+        entry = struct.pack("<IIBBH", len(value), value_hash & 0xFFFFFFFF, len(name), 0, slot) + name
+        entry += value if slot == 0 else b""
         body += entry.ljust((len(entry) + 7) // 8 * 8, b"\0")
-    return struct.pack("<4sHHH6x", b"G4XA", 1, len(attributes), 16 + len(body)) + body
+    return struct.pack("<4sHHH6x", b"G4XA", 2, len(attributes), 16 + len(body)) + body
+
+
+def great_value(value: bytes) -> tuple:
+    """Pages and hash of a value that has pages of its own."""
+    pages = [value[at : at + PAGE].ljust(PAGE, b"\0") for at in range(0, len(value), PAGE)]
+    value_hash = 0
+    for page in pages:
+        value_hash = xxh3_64(page, value_hash)
+    return pages, value_hash

@@ -6,7 +6,7 @@ from medium import PAGE, FormatError, Pool, require
 from xxh3 import xxh3_64
 
 GRANULE = 64
-RECORD_MAX = 32768
+RECORD_MAX = 69632
 HEADER = 128
 CAPACITY_MIN = 512 * 1024
 FEATURE_LOG = 2

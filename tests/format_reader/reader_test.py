@@ -23,10 +23,10 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import gpu4fs_reader  # noqa: E402
 import xxh3  # noqa: E402
 from files import INODE_BITMAP, ORPHAN_BITMAP, ROOT, open_file_system  # noqa: E402
-from image_writer import Block, ImageWriter, attribute_page  # noqa: E402
+from image_writer import Block, ImageWriter, attribute_page, great_value  # noqa: E402
 from log import Log  # noqa: E402
 from medium import PAGE, unsealed_hash  # noqa: E402
-from mounted_pool import PROGRAM, MountedPool  # noqa: E402
+from mounted_pool import PROGRAM, MountedPool, gpu4fs  # noqa: E402
 from verify import Checker  # noqa: E402
 
 
@@ -115,6 +115,18 @@ def make_rich(path: str) -> tuple:
     add(ROOT, b"long link", number, "/long link", target=target.decode())
     number = writer.add_inode(stat.S_IFCHR | 0o600, parent=os.makedev(1, 3))
     add(ROOT, b"null", number, "/null", device=[1, 3])
+    # Two pages of entries, and values with pages of their own: below one map page, and with two levels of them.
+    for name, slot in ((b"many", 4), (b"high", 40)):
+        small = {b"user.a": b"1", b"user.b": source.randbytes(1024)}
+        great = {b"user.large": source.randbytes(65536), b"user.middle": source.randbytes(1025)}
+        tree, places = {}, {}
+        for i, (key, value) in enumerate(great.items()):
+            pages, value_hash = great_value(value)
+            places[key] = slot + i, value_hash
+            tree |= {(slot + i) * 16 + page: data for page, data in enumerate(pages)}
+        tree |= {0: attribute_page(small), 3: attribute_page(great, places)}
+        number = writer.add_inode(regular, inline=b"", attribute_tree=tree)
+        add(ROOT, name, number, "/" + name.decode(), attributes=small | great)
     values = {b"user.one": b"1", b"user.empty": b"", b"security.selinux": source.randbytes(300)}
     number = writer.add_inode(regular, inline=b"", attribute_page=attribute_page(values), links=2)
     add(ROOT, b"attributed", number, "/attributed", attributes=values, links=2)
@@ -392,7 +404,7 @@ class Damage(Images):
     def test_attributes(self):
         fs = open_file_system([self.rich])
         inode = fs.inode(self.model["/attributed"]["inode"])
-        for offset, text in ((16 + 8 + 8, "hash of"), (6, "used, entries end"), (10, "attribute page header")):
+        for offset, text in ((16 + 12 + 8, "hash of"), (6, "used, entries end"), (10, "attribute page header")):
             image = self.copy(self.rich)
 
             def change(page, offset=offset):
@@ -400,6 +412,42 @@ class Damage(Images):
 
             self.rewrite(image, inode.attributes & ~127, change)
             self.expect(image, text)
+
+
+    def test_the_program_agrees_about_attributes(self):
+        """Trees of attributes that this writer makes are sound to fsck; a value's changed byte is not."""
+        self.assertEqual(self.fsck(self.rich), [])
+        fs = open_file_system([self.rich])
+        for name in ("/many", "/high"):
+            inode = fs.inode(self.model[name]["inode"])
+            pages = {index: address for level, index, address in fs.attribute_blocks(inode) if level == 0}
+            image = self.copy(self.rich)
+            self.rewrite(image, pages[min(index for index in pages if index >= 64)], lambda page: page.reverse())
+            self.assertEqual(self.fsck(image), ["attribute-page"])
+
+    def fsck(self, image: str) -> list:
+        done = gpu4fs("fsck", "--json", image)
+        return [finding["id"] for finding in json.loads(done.stdout)["findings"] if finding["severity"] == "error"]
+
+    def test_attribute_trees(self):
+        """A value's page that changed, an entry's place, a page without an entry, a page that is missing."""
+        fs = open_file_system([self.rich])
+        for name in ("/many", "/high"):
+            inode = fs.inode(self.model[name]["inode"])
+            blocks = list(fs.attribute_blocks(inode))
+            pages = {index: address for level, index, address in blocks if level == 0}
+            block = next(address for level, _, address in blocks if level == 1)
+            value = min(index for index in pages if index >= 64)
+            faults = [(pages[value], 77, "hash of"), (pages[3], 16 + 10, "is missing"), (pages[3], 16 + 4, "hash of"),
+                      (pages[0], 16 + 10, "place of"), (block, 0, "reserved tags")]
+            for address, offset, text in faults:
+                image = self.copy(self.rich)
+
+                def change(page, offset=offset):
+                    page[offset] ^= 16
+
+                self.rewrite(image, address, change)
+                self.expect(image, text)
 
 
 class OperationLog(unittest.TestCase):

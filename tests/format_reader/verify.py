@@ -2,7 +2,7 @@
 import stat
 import struct
 
-from files import FIRST_FREE, INODE_BITMAP, INODE_FILE, ORPHAN_BITMAP, ROOT, DirectoryReader, FileSystem, Pointer
+from files import FIRST_FREE, INODE_BITMAP, INODE_FILE, ORPHAN_BITMAP, ROOT, DirectoryReader, FileSystem
 from medium import GRANULE, PAGE, FormatError, is_zero, unsealed_hash
 
 
@@ -138,10 +138,9 @@ class Checker:
             for page in range(block.page_count):
                 where = f"inode {inode.number} page {block.index + page}"
                 self.attempt(where, self.check_page, inode, block, page, verified)
-        pointer = Pointer.parse(inode.attributes)
-        if pointer is not None:
+        for _, _, address in self.fs.attribute_blocks(inode):
             count += 1
-            self.claim(inode, pointer.address, 1)
+            self.claim(inode, address, 1)
         if count != inode.page_count:
             self.fault(f"inode {inode.number}: {count} pages found, {inode.page_count} counted")
 

@@ -389,6 +389,23 @@ class Attributes(Case):
         os.utime(self.path("f"))
         self.assertLess(abs(os.stat(self.path("f")).st_mtime_ns - time.time_ns()), 10_000_000_000)
 
+    def test_times_before_1970_and_far_ones(self):
+        write_file(self.path("f"), b"")
+        first, last = -(2**31), 2**34 - 2**31 - 1
+        dates = {
+            "1901-12-13T20:45:52Z": first * 10**9,
+            "1930-01-01T00:00:00.5Z": -1_262_304_000 * 10**9 + 500_000_000,
+            "1969-12-31T23:59:59.999999999Z": -1,
+            "1970-01-01T00:00:00Z": 0,
+            "2446-05-10T22:38:55.999999999Z": last * 10**9 + 999_999_999,
+            "1800-01-01T00:00:00Z": first * 10**9,
+            "2500-01-01T00:00:00Z": last * 10**9 + 999_999_999,
+        }
+        for date, expected in dates.items():
+            subprocess.run(["touch", "-d", date, self.path("f")], check=True)
+            status = os.stat(self.path("f"))
+            self.assertEqual((status.st_atime_ns, status.st_mtime_ns), (expected, expected), date)
+
     def test_times_change_with_operations(self):
         write_file(self.path("f"), b"old")
         past = (10**18, 10**18)
@@ -433,6 +450,39 @@ class Attributes(Case):
         os.removexattr(self.path("f"), "user.a")
         self.assert_errno(errno.ENODATA, os.getxattr, self.path("f"), "user.a")
         self.assert_errno(errno.ENODATA, os.removexattr, self.path("f"), "user.a")
+
+    def test_great_extended_attributes(self):
+        """Linux's limits: 64 KiB a value, 64 KiB of names, short buffers are told the size."""
+        path = self.path("f")
+        write_file(path, b"")
+        greatest = os.urandom(65536)
+        os.setxattr(path, "user.great", greatest)
+        self.assertEqual(os.getxattr(path, "user.great"), greatest)
+        self.assert_errno(errno.E2BIG, os.setxattr, path, "user.great", greatest + b"x")
+        self.assertEqual(os.getxattr(path, "user.great"), greatest)
+        buffer = ctypes.create_string_buffer(65536)
+        for size in (1, 4096, 65535):
+            self.assertEqual(libc.getxattr(path.encode(), b"user.great", buffer, size), -1)
+            self.assertEqual(ctypes.get_errno(), errno.ERANGE)
+        self.assertEqual(libc.getxattr(path.encode(), b"user.great", None, 0), 65536)
+        names = {"user.great"}
+        for number in range(300):
+            name = f"user.{number}.".ljust(255, "n")
+            try:
+                os.setxattr(path, name, b"1")
+            except OSError as error:
+                self.assertEqual(error.errno, errno.ENOSPC)
+                break
+            names.add(name)
+        self.assertEqual(len(names), 256)
+        self.assertEqual(set(os.listxattr(path)), names)
+        self.assertEqual(libc.listxattr(path.encode(), buffer, 1000), -1)
+        self.assertEqual(ctypes.get_errno(), errno.ERANGE)
+        os.setxattr(path, "user.great", b"small")
+        self.assertEqual(os.getxattr(path, "user.great"), b"small")
+        for name in names:
+            os.removexattr(path, name)
+        self.assertEqual((os.listxattr(path), os.stat(path).st_blocks), ([], 0))
 
     def test_server_attributes(self):
         pid = int(os.getxattr(pool.mountpoint, "user.gpu4fs.server.pid"))

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "format/format_text.hpp"
-#include "fs/names/attributes.hpp"
+#include "fs/names/set_attribute.hpp"
 #include "fs/inode/inode_rules.hpp"
 #include "fs/names/directory_walk.hpp"
 #include "fuzz/small_world.hpp"
@@ -41,7 +41,7 @@ class Directory {
   Status insert(const fs::HashedName& name) {
     fs::InsertPlan plan{};
     GPU4FS_TRY(fs::directory_prepare_insert(Lane{}, fs_, op_, dir_, name, &plan));
-    GPU4FS_TRY(fs::reserve_metadata(Lane{}, fs_, op_, 1, plan.touched_pages, plan.new_pages));
+    GPU4FS_TRY(fs::reserve_attributes(Lane{}, fs_, op_, plan.touched_pages, plan.new_pages));
     fs::directory_commit_insert(Lane{}, fs_, op_, dir_, plan, name, 17, 8, scratch_);
     return Status::ok;
   }
@@ -83,22 +83,28 @@ class Directory {
   }
   Status use_attributes(Input& input) {
     static constexpr u8 name[] = {'u', 's', 'e', 'r', '.', 'a'};
-    static constexpr u8 value[200] = {};
+    static constexpr u8 value[20000] = {};
     const fs::AttributeName wanted{name, 5 + input.byte() % 2u, 0};
+    alignas(16) u8 work[page_size];
     u8 list[256];
     u64 length = 0;
     (void)answered(fs::attributes_list(Lane{}, fs_, op_, dir_, false, list, sizeof(list), &length));
     fs::FoundAttribute found{};
     const Status status = fs::attribute_find(Lane{}, fs_, op_, dir_, wanted, &found);
+    if (status == Status::ok) {
+      u8 read[65536];
+      (void)answered(fs::attribute_read(Lane{}, fs_, op_, dir_, found, read));
+    }
     if (status == Status::ok && input.byte() % 2 == 0) {
-      GPU4FS_TRY(fs::reserve_metadata(Lane{}, fs_, op_, 1, 1, 0));
+      GPU4FS_TRY(fs::attribute_prepare_remove(Lane{}, fs_, op_, dir_, found));
+      GPU4FS_TRY(fs::reserve_attributes(Lane{}, fs_, op_, fs::attribute_removal_pages, 0));
       fs::attribute_commit_remove(Lane{}, fs_, op_, dir_, found);
       return Status::ok;
     }
     fs::AttributePlan plan{};
-    const u32 value_length = input.byte() % sizeof(value);
-    GPU4FS_TRY(fs::attribute_prepare_set(Lane{}, fs_, op_, dir_, wanted, value_length, 0, &plan));
-    GPU4FS_TRY(fs::reserve_metadata(Lane{}, fs_, op_, 1, plan.touched_pages, plan.new_pages));
+    const u32 value_length = input.byte() * u32{input.byte() % 4 == 0 ? 70u : 1u} % sizeof(value);
+    GPU4FS_TRY(fs::attribute_prepare_set(Lane{}, fs_, op_, dir_, wanted, value_length, 0, work, &plan));
+    GPU4FS_TRY(fs::reserve_attributes(Lane{}, fs_, op_, plan.touched_pages, plan.new_pages));
     fs::attribute_commit_set(Lane{}, fs_, op_, dir_, plan, wanted, value, value_length);
     return Status::ok;
   }

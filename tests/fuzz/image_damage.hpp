@@ -7,6 +7,7 @@
 #include "base/xxh3_serial.hpp"
 #include "fuzz/damage.hpp"
 #include "fuzz/pool_file.hpp"
+#include "server/check/attribute_tree.hpp"
 #include "server/check/tree_reader.hpp"
 
 namespace gpu4fs::fuzz {
@@ -26,7 +27,11 @@ class ImageDamage {
       if (inode.mode == 0) continue;
       const u32 type = inode.mode >> 12;
       collect(reader, inode, number < format::inode_number_first_free || type == 4);
-      if (inode.attributes.is_valid()) metadata_.push_back(inode.attributes.address());
+      server::walk_attributes(inode, [&](const server::AttributeBlock& block, server::PageBuffer* content) {
+        metadata_.push_back(block.pointer.address());
+        if (block.level != 0) server::read_verified(reader, block.pointer.address(), content);
+        return block.level != 0;
+      });
     }
   }
 

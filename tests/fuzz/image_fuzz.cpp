@@ -104,6 +104,7 @@ class Walk {
     std::string text;
     (void)answered(names_.list_attributes(number, &text));
     (void)answered(names_.get_attribute(number, "user.name", &text));
+    (void)answered(names_.get_attribute(number, "user.great", &text, 65536));
   }
 
   void list(u64 directory, std::deque<u64>& waiting) {
@@ -150,6 +151,8 @@ class Walk {
   }
 
   void change_file(u64 number) {
+    if (number % 3 == 0) (void)answered(names_.set_attribute(number, "user.great", std::string(9000 * (number % 2), 'a')));
+    if (number % 3 == 1) (void)answered(names_.remove_attribute(number, "user.great"));
     std::memset(names_.data(), 'w', 5000);
     (void)answered(files_.write(number, 3000 * (number % 5), 5000));
     switch (number % 7) {

@@ -50,6 +50,7 @@ class OneDevicePool : public LoggedPool {
     require_ok(names.symlink(directory, "link", std::string(200, 't')));
     require_ok(names.link(plain, root, prefix + "other"));
     require_ok(names.set_attribute(plain, "user.name", std::string(100, 'v')));
+    require_ok(names.set_attribute(plain, "user.great", std::string(9000, 'g')));
     require_ok(names.chmod(plain, 0640));
     require_ok(files.sync());
     require_ok(names.remove_attribute(plain, "user.name"));

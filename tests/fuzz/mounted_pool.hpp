@@ -125,6 +125,10 @@ inline void populate(engine::EngineHost& host) {
   require_ok(names.symlink(root, "short-link", "directory/below"));
   require_ok(names.symlink(root, "long-link", std::string(300, 's')));
   require_ok(names.set_attribute(plain, "user.name", std::string(50, 'v')));
+  require_ok(names.set_attribute(sparse, "user.great", std::string(20'000, 'g')));
+  for (const char* name : {"user.1", "user.2", "user.3", "user.name", "user.5"}) {
+    require_ok(names.set_attribute(sparse, name, std::string(1000, 'v')));
+  }
   require_ok(names.mknod(root, "pipe", 0010644));
   const u64 orphan = require_ok(names.tmpfile(root));
   require_ok(files.write(orphan, 0, 30'000));

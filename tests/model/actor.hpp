@@ -31,6 +31,7 @@ inline SourceOptions actor_source_options() {
   options.node_max = 9;
   options.name_count = 4;
   options.directory_max = 4;
+  options.attribute_max = 28000;  // it lies in the area
   return options;
 }
 

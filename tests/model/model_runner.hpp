@@ -280,6 +280,7 @@ class ModelRunner {
     if (a.mode != node.mode) return fmt::format("mode {:#o}, expected {:#o}", a.mode, node.mode);
     if (a.uid != node.uid || a.gid != node.gid) return fmt::format("owner {}:{}", a.uid, a.gid);
     if (a.link_count != node.link_count) return fmt::format("{} links, expected {}", a.link_count, node.link_count);
+    if (a.flags != node.flags) return fmt::format("flags {:#x}, expected {:#x}", a.flags, node.flags);
     if (a.device != node.device) return fmt::format("device {:#x}", a.device);
     if (node.is_directory() && a.parent != node.parent) return fmt::format("parent {}", a.parent);
     if (node.is_symlink() && a.size_bytes != node.target.size()) return fmt::format("size {}", a.size_bytes);
@@ -379,7 +380,7 @@ class ModelRunner {
     FileOperation op;
     op.opcode = format::Opcode::list_attributes;
     op.inode = number;
-    op.length = 60000;
+    op.length = 70000;
     client::Reply reply = client_->call(op);
     if (reply.status != Status::ok) return "list_attributes fails";
     const std::string listed = list_difference(op, node, reply.result);

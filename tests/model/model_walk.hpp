@@ -81,6 +81,9 @@ inline std::vector<ModelVariant> model_variants() {
   many.source.directory_max = 3;
   many.source.make_percent = 80;
   list.push_back(many);
+  ModelVariant flags{"flags", 8, 3000, {}, {}, false};
+  flags.source.flags = true;
+  list.push_back(flags);
   return list;
 }
 

@@ -20,6 +20,8 @@ struct SourceOptions {
   u32 name_count = 7;              // different names in a directory, and as many long ones
   u32 directory_max = 1000;        // of these more are not made
   u32 make_percent = 24;           // how often something is made
+  bool flags = false;              // inodes become immutable and append-only for a while
+  u64 attribute_max = 65537;       // bytes of the greatest attribute, and one more
   std::vector<std::string> profiles;  // that files may ask for; none: nobody does
 };
 
@@ -45,12 +47,14 @@ class OperationSource {
     files_.clear();
     links_.clear();
     orphans_.clear();
+    flagged_.clear();
     for (const auto& [number, node] : model.nodes) {
       numbers_.push_back(number);
       if (node.is_directory()) directories_.push_back(number);
       if (node.is_regular()) files_.push_back(number);
       if (node.is_symlink()) links_.push_back(number);
       if (node.link_count == 0) orphans_.push_back(number);
+      if (node.is_flagged()) flagged_.push_back(number);
     }
     FileOperation op;
     op.uid = below(3) == 0 ? 1000 : 0;
@@ -230,6 +234,8 @@ class OperationSource {
     op.inode = below(3) == 0 ? pick(directories_) : pick(files_);
     const std::string names[] = {"user.a", "user.b", "user.long" + std::string(200, 'x'), "trusted.t", "security.s"};
     op.name = names[below(5)];
+    // Enough of them for several pages.
+    if (below(4) == 0) op.name = "user.many" + std::to_string(below(20)) + std::string(150, 'y');
     op.uid = 0;  // others do not see trusted attributes
     const bool is_profile = !options_.profiles.empty() && below(2) == 0;
     if (is_profile) op.name = PosixModel::profile_attribute;
@@ -240,16 +246,17 @@ class OperationSource {
       case 1:
         op.opcode = Opcode::list_attributes;
         op.name.clear();
-        op.length = below(2) == 0 ? 0 : below(600);
+        op.length = below(2) == 0 ? 0 : below(6000);
         break;
       case 2:
         op.opcode = Opcode::get_attribute;
-        op.length = below(2) == 0 ? 0 : below(3000);
+        op.length = below(2) == 0 ? 0 : below(below(4) == 0 ? options_.attribute_max : 3000);
         break;
       default: {
         op.opcode = Opcode::set_attribute;
         const u64 lengths[] = {0, 1, 7, 100, 900, 2500, 3900};
         op.text = std::string(lengths[below(7)], static_cast<char>('A' + below(26)));
+        if (below(8) == 0) op.text.resize(1020 + below(options_.attribute_max - 1020), 'z');
         op.mask = static_cast<u32>(below(4) == 0 ? 1 + below(2) : 0);
         if (is_profile) op.text = options_.profiles[below(options_.profiles.size())];
         break;
@@ -305,6 +312,16 @@ class OperationSource {
                          format::set_access_time_now | format::set_modification_time_now, format::set_size,
                          format::set_size | format::set_mode, 0};
     op.mask = masks[below(10)];
+    if (!options_.flags || below(3) != 0) return;
+    op.mask = format::set_flags;
+    // Mostly those that are there go.
+    const u32 flags[] = {0, 0, 0, 0, format::inode_flag_no_dump, format::inode_flag_append_only,
+                         format::inode_flag_immutable, format::inode_flag_append_only | format::inode_flag_no_dump};
+    op.attributes.flags = flags[below(8)];
+    for (const u64 number : flagged_) {
+      if (below(2) == 0) op.inode = number;
+    }
+    if (op.inode == PosixModel::root) op.attributes.flags = 0;  // nothing could be made any more
   }
 
   Sequence random_;
@@ -314,6 +331,7 @@ class OperationSource {
   std::vector<u64> files_;
   std::vector<u64> links_;
   std::vector<u64> orphans_;
+  std::vector<u64> flagged_;
 };
 
 inline std::string to_text(const FileOperation& op) {

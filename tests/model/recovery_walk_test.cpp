@@ -22,6 +22,7 @@ std::vector<ModelVariant> recovery_variants() {
   ModelVariant rare{"long_logs", 120, 3000, {}, {}, false};
   rare.sync_every = 50;
   rare.crash_every = 211;
+  rare.source.flags = true;
   list.push_back(rare);
   ModelVariant mixed{"raid6_raid1c3", 122, 900, {}, {}, false};
   mixed.pool.profile = "raid6+raid1c3";

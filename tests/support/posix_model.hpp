@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "format/directory_format.hpp"
+#include "format/inode_format.hpp"
 #include "format/ring_format.hpp"
 #include "support/sparse_bytes.hpp"
 
@@ -60,11 +60,15 @@ struct ModelNode {
   std::string target;                          // symbolic links
   SparseBytes content;                         // regular files
   std::map<std::string, std::string> attributes;
+  u32 flags = 0;                               // format::inode_flags_of_users
   bool was_allocated = false;                  // may hold blocks that no byte shows
 
   bool is_directory() const { return (mode & S_IFMT) == S_IFDIR; }
   bool is_regular() const { return (mode & S_IFMT) == S_IFREG; }
   bool is_symlink() const { return (mode & S_IFMT) == S_IFLNK; }
+  bool is_immutable() const { return (flags & format::inode_flag_immutable) != 0; }
+  bool is_append_only() const { return (flags & format::inode_flag_append_only) != 0; }
+  bool is_flagged() const { return is_immutable() || is_append_only(); }
 };
 
 enum TimeBits : u32 { time_access = 1, time_modification = 2, time_change = 4 };
@@ -116,13 +120,13 @@ class PosixModel {
   // The time stamps that a success touches. Before commit().
   std::map<u64, TimeRule> times(const FileOperation& op, u64 result) const;
 
-  // The bytes that an extended attribute page needs.
-  static u64 attribute_bytes(const std::map<std::string, std::string>& attributes) {
-    u64 bytes = sizeof(format::AttributePageHeader);
-    for (const auto& [name, value] : attributes) {
-      if (name == profile_attribute) continue;  // it is in the inode
-      bytes += (sizeof(format::AttributeEntry) + name.size() + value.size() + 7) / 8 * 8;
-    }
+  static constexpr u64 attribute_value_max = 65536;
+  static constexpr u64 attribute_names_max = 65536 - 24;  // of those that are stored
+
+  // Of all names, each with a terminator.
+  static u64 attribute_names_bytes(const std::map<std::string, std::string>& attributes) {
+    u64 bytes = 0;
+    for (const auto& [name, value] : attributes) bytes += name == profile_attribute ? 0 : name.size() + 1;  // it is in the inode
     return bytes;
   }
 
@@ -136,6 +140,9 @@ class PosixModel {
     while (number != upper && number != root) number = nodes.at(number).parent;
     return number == upper;
   }
+  std::set<int> expect_without_flags(const FileOperation& op) const;
+  bool is_refused_by_flags(const FileOperation& op) const;
+  bool names_are_refused(const FileOperation& op) const;
   std::set<int> expect_in_directory(const FileOperation& op) const;
   std::set<int> expect_rename(const FileOperation& op) const;
   std::set<int> expect_on_file(const FileOperation& op) const;
@@ -260,6 +267,7 @@ inline std::set<int> PosixModel::expect_attribute(const FileOperation& op) const
   const bool exists = at != node->attributes.end();
   switch (op.opcode) {
     case Opcode::set_attribute: {
+      if (op.text.size() > attribute_value_max) return {E2BIG};
       if (op.mask == 1 && exists) return {EEXIST};
       if (op.mask == 2 && !exists) return {ENODATA};
       if (op.name == profile_attribute) {
@@ -268,7 +276,7 @@ inline std::set<int> PosixModel::expect_attribute(const FileOperation& op) const
       }
       auto attributes = node->attributes;
       attributes[op.name] = op.text;
-      return {attribute_bytes(attributes) > page_size ? ENOSPC : 0};
+      return {!exists && attribute_names_bytes(attributes) > attribute_names_max ? ENOSPC : 0};
     }
     case Opcode::get_attribute:
       if (!exists) return {ENODATA};
@@ -283,7 +291,81 @@ inline std::set<int> PosixModel::expect_attribute(const FileOperation& op) const
   }
 }
 
+// Operations on names that the flags of directories and of what they name forbid.
+inline bool PosixModel::names_are_refused(const FileOperation& op) const {
+  using format::Opcode;
+  const ModelNode& directory = nodes.at(op.inode);
+  if (!directory.is_directory()) return false;
+  const ModelNode* named = child(op.inode, op.name);
+  if (op.opcode == Opcode::create && named != nullptr) return false;  // it is opened for reading
+  if (directory.is_immutable()) return true;
+  const ModelNode* second = find(op.second_inode);
+  switch (op.opcode) {
+    case Opcode::link:
+      return second != nullptr && second->is_flagged();
+    case Opcode::unlink:
+    case Opcode::rmdir:
+      return directory.is_append_only() || (named != nullptr && named->is_flagged());
+    case Opcode::rename: {
+      if (second == nullptr || !second->is_directory()) return false;
+      if (second->is_immutable()) return true;
+      const ModelNode* target = child(op.second_inode, op.second_name);
+      if (named == nullptr || named == target) return false;
+      const bool target_stays = target != nullptr && (second->is_append_only() || target->is_flagged());
+      return directory.is_append_only() || named->is_flagged() || target_stays;
+    }
+    default:
+      return false;
+  }
+}
+
+// Append-only and immutable, as in Linux.
+inline bool PosixModel::is_refused_by_flags(const FileOperation& op) const {
+  using format::Opcode;
+  const ModelNode* node = find(op.opcode == Opcode::copy_range ? op.second_inode : op.inode);
+  if (node == nullptr) return false;
+  switch (op.opcode) {
+    case Opcode::create:
+    case Opcode::mkdir:
+    case Opcode::mknod:
+    case Opcode::symlink:
+    case Opcode::tmpfile:
+    case Opcode::link:
+    case Opcode::unlink:
+    case Opcode::rmdir:
+    case Opcode::rename:
+      return names_are_refused(op);
+    case Opcode::write:
+      return node->is_immutable() || (node->is_append_only() && !op.append && op.offset < node->content.size());
+    case Opcode::fallocate:
+      return node->is_immutable() || (node->is_append_only() && (op.mode & ~1u) != 0);
+    case Opcode::truncate:
+    case Opcode::copy_range:
+    case Opcode::set_attribute:
+    case Opcode::remove_attribute:
+      return node->is_flagged();
+    case Opcode::setattr: {
+      const u32 administrators = (op.attributes.flags ^ node->flags) & format::inode_flags_of_administrators;
+      if ((op.mask & format::set_flags) != 0 && administrators != 0 && op.uid != 0) return true;
+      const u32 others = op.mask & ~u32{format::set_flags};
+      const u32 now = format::set_access_time_now | format::set_modification_time_now;
+      return (others & ~now) != 0 ? node->is_flagged() : others != 0 && node->is_immutable();
+    }
+    default:
+      return false;
+  }
+}
+
+// What else is wrong may be told first.
 inline std::set<int> PosixModel::expect(const FileOperation& op) const {
+  std::set<int> expected = expect_without_flags(op);
+  if (!is_refused_by_flags(op)) return expected;
+  expected.erase(0);
+  expected.insert(EPERM);
+  return expected;
+}
+
+inline std::set<int> PosixModel::expect_without_flags(const FileOperation& op) const {
   using format::Opcode;
   switch (op.opcode) {
     case Opcode::lookup:
@@ -427,6 +509,7 @@ inline void PosixModel::commit_setattr(const FileOperation& op) {
   if ((op.mask & format::set_mode) != 0) node.mode = (node.mode & S_IFMT) | (op.attributes.mode & 07777);
   if ((op.mask & format::set_uid) != 0) node.uid = op.attributes.uid;
   if ((op.mask & format::set_gid) != 0) node.gid = op.attributes.gid;
+  if ((op.mask & format::set_flags) != 0) node.flags = op.attributes.flags;
 }
 
 inline void PosixModel::commit_content(const FileOperation& op, u64 result, const std::vector<u8>& content) {

@@ -43,7 +43,7 @@ struct SmallPoolOptions {
   u32 staging_count = 256;
   u32 shard_count = 2;
   u64 name_hash_seed = 0x5eed;
-  u64 now = u64{1'700'000'000} << 30;
+  u64 now = format::encode_time(1'700'000'000, 0);
 };
 
 // Zeroed, page aligned memory that lives as long as its owner and costs only where it is touched.

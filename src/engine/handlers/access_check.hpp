@@ -1,8 +1,13 @@
 // Who may do what with an inode: mode bits and access control lists, for callers whose front end has not checked
-// it. One rule for names and for content.
+// it, and the flags append-only and immutable, for all. One rule for names and for content.
+//
+// The flags are as in Linux: nothing of an immutable inode changes but its flags, of a directory none of its names.
+// Content of an append-only one grows at its end; a directory gets names and loses none. Neither is removed, renamed or
+// linked. What was logged was allowed.
 #pragma once
 
 #include "engine/engine.hpp"
+#include "engine/log_records.hpp"
 #include "fs/names/permissions.hpp"
 #include "fs/names/stored_access_lists.hpp"
 
@@ -18,11 +23,26 @@ GPU4FS_FN inline fs::Credentials credentials_of(const Engine& engine, const Comm
           session.group_count, 0};
 }
 
+GPU4FS_FN inline bool has_flags(const CommandState& c, const fs::InodeRef& ref, u32 flags) {
+  return (ref.inode->flags & flags) != 0 && !is_replay(c);
+}
+
+// permission for what is neither done to an immutable inode nor to one that is append-only.
+GPU4FS_FN inline Status check_changeable(const CommandState& c, const fs::InodeRef& ref) {
+  return has_flags(c, ref, format::inode_flags_of_administrators) ? Status::permission : Status::ok;
+}
+
+// permission when a name in directory `dir` may not go because of flags of the directory or of `child`.
+GPU4FS_FN inline Status check_removable(const CommandState& c, const fs::InodeRef& dir, const fs::InodeRef& child) {
+  return has_flags(c, dir, format::inode_flag_append_only) ? Status::permission : check_changeable(c, child);
+}
+
 // access when the command's owner lacks a right in `wanted` (fs::may_*); trusted sessions have them
-// all.
+// all. permission for writing to what is immutable.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status require_access(Group g, Engine& engine, CommandState& c,
                                                 const fs::InodeRef& ref, u32 wanted) {
+  if ((wanted & fs::may_write) != 0 && has_flags(c, ref, format::inode_flag_immutable)) return Status::permission;
   if (wanted == 0 || session_is_trusted(engine, c)) return Status::ok;
   const fs::Credentials who = credentials_of(engine, c);
   const format::Inode& inode = *ref.inode;

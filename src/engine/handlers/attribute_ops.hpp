@@ -7,6 +7,7 @@
 
 #include "engine/handlers/namespace_common.hpp"
 #include "engine/handlers/profile_attribute.hpp"
+#include "fs/names/set_attribute.hpp"
 
 namespace gpu4fs::engine {
 
@@ -51,6 +52,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status check_attribute_access(Group g, Engine& engine, CommandState& c,
                                                         const fs::InodeRef& file,
                                                         AttributeSpace space, bool is_change) {
+  if (is_change) GPU4FS_TRY(check_changeable(c, file));
   if (session_is_trusted(engine, c)) return Status::ok;
   const format::Inode& inode = *file.inode;
   const u32 uid = c.command.uid;
@@ -109,21 +111,27 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_list_change(Group g, CommandState& c,
   return Status::ok;
 }
 
-// Gate: the inode's mode and change time after its attributes have changed.
+// Gate: the record of the command, of which `value` is the new value. Answers the copy of it that the client cannot change.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void stamp_attribute_change(Group g, Engine& engine, CommandState& c,
-                                                      const fs::InodeRef& file, u32 new_mode) {
-  serial(g, [&] {
-    fs::set_mode(*file.inode, new_mode);
-    set_change_time(file, c.operation.now);
-  });
-  fs::mark_inode_dirty(g, engine.fs, c.operation, file);
+GPU4FS_FN GPU4FS_NOINLINE const u8* record_attribute_change(Group g, Engine& engine, CommandState& c, const u8* value) {
   const bool removes = c.command.opcode == format::Opcode::remove_attribute;
   format::LogRecord record =
       record_of(c, removes ? format::LogOpcode::remove_attribute : format::LogOpcode::set_attribute);
   record.mask = removes ? 0 : c.command.mask & format::attribute_kill_set_gid;
   record.data_length = removes ? 0 : static_cast<u32>(c.command.length);
-  append_record(g, engine, c, record, c.buffer);
+  const u64 lsn = append_record(g, engine, c, record, value);
+  return fs::recorded_data(engine.fs, lsn, record, value);
+}
+
+// Gate: the inode's mode and change time after its attributes have changed.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void stamp_attribute_change(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
+                                                      u32 new_mode) {
+  serial(g, [&] {
+    fs::set_mode(*file.inode, new_mode);
+    set_change_time(file, c.operation.now);
+  });
+  fs::mark_inode_dirty(g, engine.fs, c.operation, file);
 }
 
 // Room for the record of stamp_attribute_change.
@@ -147,6 +155,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step change_profile(Group g, Engine& engine, CommandSt
   }
   GPU4FS_STEP_TRY(reserve_profile_change(g, engine, c, file, kind));
   serial(g, [&] { file.inode->profile = static_cast<u16>(profile); });
+  record_attribute_change(g, engine, c, c.buffer);
   stamp_attribute_change(g, engine, c, file, file.inode->mode);
   return Step::complete();
 }
@@ -164,12 +173,33 @@ GPU4FS_FN GPU4FS_NOINLINE Step remove_attribute(Group g, Engine& engine, Command
     return Step::complete();
   if (status != Status::ok && (status != Status::no_attribute || must_exist))
     return Step::fail(status);
-  GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, c.operation, 1, 1, 0));
+  if (status == Status::ok) GPU4FS_STEP_TRY(fs::attribute_prepare_remove(g, fs, c.operation, file, found));
+  GPU4FS_STEP_TRY(fs::reserve_attributes(g, fs, c.operation, fs::attribute_removal_pages, 0));
   GPU4FS_STEP_TRY(reserve_attribute_record(g, engine, c));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
+  record_attribute_change(g, engine, c, c.buffer);
   if (status == Status::ok) fs::attribute_commit_remove(g, fs, c.operation, file, found);
   stamp_attribute_change(g, engine, c, file, new_mode);
   return Step::complete();
+}
+
+// Gives an attribute the value in `value`, of the command's length: c.buffer, or, of a great one, session memory.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status store_attribute(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
+                                                 const u8* value, u32 new_mode) {
+  fs::FileSystem& fs = engine.fs;
+  const fs::AttributeName name = as_attribute(first_name(c));
+  const u32 length = static_cast<u32>(c.command.length);
+  const u32 mode_flags = c.command.mask & (fs::attribute_create | fs::attribute_replace);
+  fs::AttributePlan plan{};
+  GPU4FS_TRY(fs::attribute_prepare_set(g, fs, c.operation, file, name, length, mode_flags, c.buffer, &plan));
+  GPU4FS_TRY(fs::reserve_attributes(g, fs, c.operation, plan.touched_pages, plan.new_pages));
+  GPU4FS_TRY(reserve_attribute_record(g, engine, c));
+  GPU4FS_TRY(enter_gate(g, engine, c));
+  const u8* const recorded = record_attribute_change(g, engine, c, value);
+  fs::attribute_commit_set(g, fs, c.operation, file, plan, name, recorded, length);
+  stamp_attribute_change(g, engine, c, file, new_mode);
+  return Status::ok;
 }
 
 }  // namespace detail
@@ -184,36 +214,29 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_set_attribute(Group g, Engine& engine, Comma
   }
   detail::AttributeSpace space{};
   GPU4FS_STEP_TRY(detail::check_attribute_name(g, name, &space));
-  if (c.command.length > command_buffer_size) {
-    return Step::fail(c.command.length > 65536 ? Status::attribute_too_big : Status::no_space);
-  }
+  if (c.command.length > format::attribute_value_max) return Step::fail(Status::attribute_too_big);
   const u32 length = static_cast<u32>(c.command.length);
+  const detail::ProfileAttribute kind = serial(g, [&] { return detail::profile_attribute(name); });
+  const bool is_great = serial(g, [&] { return fs::detail::has_own_pages(detail::as_attribute(name), length); });
+  if (kind != detail::ProfileAttribute::none && is_great) return Step::fail(Status::invalid_argument);
+  if (!is_great && length > command_buffer_size) return Step::fail(Status::no_space);
   u8* data = nullptr;
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, length, &data));
   fs::InodeRef file{};
   GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, c.command.inode, LockMode::exclusive, &file));
   GPU4FS_STEP_TRY(check_writable(engine));
   GPU4FS_STEP_TRY(detail::check_attribute_access(g, engine, c, file, space, true));
-  // From here on the value is the copy that the client cannot change any more.
-  g.sync();
-  copy_bytes(g, c.buffer, data, length);
-  g.sync();
-  const detail::ProfileAttribute kind = serial(g, [&] { return detail::profile_attribute(name); });
+  // From here on the value is the copy that the client cannot change any more. Of a great one that is its record.
+  if (!is_great) {
+    g.sync();
+    copy_bytes(g, c.buffer, data, length);
+    g.sync();
+  }
   if (kind != detail::ProfileAttribute::none) return detail::change_profile(g, engine, c, file, kind);
   detail::ListChange change{};
   GPU4FS_STEP_TRY(detail::plan_list_change(g, c, file, space, length, &change));
-  if (change.removes != 0)
-    return detail::remove_attribute(g, engine, c, file, change.new_mode, false);
-  fs::FileSystem& fs = engine.fs;
-  fs::AttributePlan plan{};
-  GPU4FS_STEP_TRY(fs::attribute_prepare_set(g, fs, c.operation, file, detail::as_attribute(name),
-                                            length, mask & mode_flags, &plan));
-  GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, c.operation, 1, plan.touched_pages, plan.new_pages));
-  GPU4FS_STEP_TRY(detail::reserve_attribute_record(g, engine, c));
-  GPU4FS_STEP_TRY(enter_gate(g, engine, c));
-  fs::attribute_commit_set(g, fs, c.operation, file, plan, detail::as_attribute(name), c.buffer,
-                           length);
-  detail::stamp_attribute_change(g, engine, c, file, change.new_mode);
+  if (change.removes != 0) return detail::remove_attribute(g, engine, c, file, change.new_mode, false);
+  GPU4FS_STEP_TRY(detail::store_attribute(g, engine, c, file, is_great ? data : c.buffer, change.new_mode));
   return Step::complete();
 }
 
@@ -234,9 +257,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_get_attribute(Group g, Engine& engine, Comma
                                      detail::as_attribute(first_name(c)), &found));
   if (c.command.length == 0) return Step::complete(found.value_length);
   if (found.value_length > c.command.length) return Step::fail(Status::attribute_range);
-  copy_bytes(g, data, fs::page_data(engine.fs, found.frame) + found.value_offset,
-             found.value_length);
-  g.sync();
+  GPU4FS_STEP_TRY(fs::attribute_read(g, engine.fs, c.operation, file, found, data));
   return Step::complete(found.value_length);
 }
 

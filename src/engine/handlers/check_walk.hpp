@@ -230,16 +230,15 @@ GPU4FS_FN GPU4FS_NOINLINE void walk_map(Group g, const CheckTask& task, const Ch
   }
 }
 
+// Claims a page of attributes and reads it to `to`. True: its content can be used.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void check_attributes(Group g, const CheckTask& task, const CheckedInode& file,
-                                                CheckSums& sums) {
-  const BlockPointer pointer = file.inode->attributes;
-  if (pointer.raw == 0 || task.finds_owners) return;
-  const bool fits = pointer.is_well_formed() && pointer.is_valid() && !pointer.is_indirect() &&
+GPU4FS_FN GPU4FS_NOINLINE bool enter_attribute_page(Group g, const CheckTask& task, const CheckedInode& file,
+                                                    BlockPointer pointer, u32 level, u8* to, CheckSums& sums) {
+  const bool fits = pointer.is_well_formed() && pointer.is_valid() && pointer.is_indirect() == (level != 0) &&
                     !pointer.is_unwritten() && pointer.size() == format::BlockSize::page_4k;
   if (!fits) {
     if (g.leader()) emit_record(task.sink, make_record(CheckKind::attribute_pointer, file.number, pointer.raw));
-    return;
+    return false;
   }
   const u64 address = pointer.address();
   CheckSums claimed{};
@@ -248,12 +247,43 @@ GPU4FS_FN GPU4FS_NOINLINE void check_attributes(Group g, const CheckTask& task, 
     sums.reached += claimed.reached;
     ++sums.pages;  // counted by the inode whether it is its own or not
   }
-  u8* const page = task.buffer.pages[check_leaf_buffer];
-  if (!follows || !read_checked(g, task, make_record(CheckKind::metadata, file.number, address), address, page)) {
-    return;
+  return follows && read_checked(g, task, make_record(CheckKind::metadata, file.number, address), address, to);
+}
+
+// The pages below a map page of attributes that stands in the buffer of its level.
+template <u32 level, class Group>
+GPU4FS_FN GPU4FS_NOINLINE void check_attribute_block(Group g, const CheckTask& task, const CheckedInode& file,
+                                                     CheckSums& sums) {
+  static_assert(level == 1 || level == 2);
+  u8* const below = task.buffer.pages[level == 1 ? check_leaf_buffer : check_block_buffer];
+  const auto* slots = reinterpret_cast<const BlockPointer*>(task.buffer.pages[check_block_buffer + level - 1]);
+  for (u32 i = 0; i < format::slots_per_block; ++i) {
+    if (slots[i].raw == 0) continue;
+    [[maybe_unused]] const bool usable = enter_attribute_page(g, task, file, slots[i], level - 1, below, sums);
+    if constexpr (level == 2) {
+      if (usable) check_attribute_block<1>(g, task, file, sums);
+    }
   }
-  const bool sound = serial(g, [&] { return fs::attribute_check_page(page) == Status::ok; });
-  if (!sound && g.leader()) emit_record(task.sink, make_record(CheckKind::attribute_page, file.number, address));
+}
+
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void check_attributes(Group g, const CheckTask& task, const CheckedInode& file,
+                                                CheckSums& sums) {
+  const BlockPointer pointer = file.inode->attributes;
+  const u32 height = file.inode->attribute_height;
+  if (pointer.raw == 0 || task.finds_owners || height > format::attribute_height_max) return;
+  u8* const page = task.buffer.pages[height == 0 ? check_leaf_buffer : check_block_buffer + height - 1];
+  const bool usable = enter_attribute_page(g, task, file, pointer, height, page, sums);
+  if (height != 0) {
+    if (usable && height == 1) check_attribute_block<1>(g, task, file, sums);
+    if (usable && height == 2) check_attribute_block<2>(g, task, file, sums);
+    if (g.leader()) emit_record(task.sink, make_record(CheckKind::attribute_tree, file.number));
+  } else if (usable) {
+    const bool sound = serial(g, [&] { return fs::attribute_check_page(page) == Status::ok; });
+    if (!sound && g.leader()) {
+      emit_record(task.sink, make_record(CheckKind::attribute_page, file.number, pointer.address()));
+    }
+  }
 }
 
 GPU4FS_FN inline bool fields_are_sound(const CheckedInode& file) {

@@ -390,6 +390,9 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_fallocate(Group g, Engine& engine, CommandSt
   if (!fits) return Step::fail(Status::file_too_large);
   fs::InodeRef ref{};
   Status status = detail::lock_file(g, engine, c, c.command.inode, LockMode::exclusive, fs::may_write, &ref);
+  // What is there stays: an append-only file may get pages, and may get longer.
+  const bool only_adds = (c.command.mode & ~fallocate_keep_size) == 0;
+  if (status == Status::ok && !only_adds) status = check_changeable(c, ref);
   if (status == Status::ok) status = detail::run_allocate(g, engine, c, ref);
   if (status != Status::ok) return detail::leave_with(g, engine, c, status);
   put_attributes(g, engine, c, ref);

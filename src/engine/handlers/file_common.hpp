@@ -368,16 +368,19 @@ GPU4FS_FN inline fs::AttributeName capability_name() {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status find_capability(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                  fs::FoundAttribute* found) {
-  *found = {fs::no_frame, 0, 0, 0};
+  *found = fs::FoundAttribute::none();
   if (!fs::load_slot(&ref.inode->attributes).is_valid()) return Status::ok;
-  const Status status = fs::attribute_find(g, engine.fs, c.operation, ref, capability_name(), found);
+  Status status = fs::attribute_find(g, engine.fs, c.operation, ref, capability_name(), found);
+  if (status == Status::ok) status = fs::attribute_prepare_remove(g, engine.fs, c.operation, ref, *found);
   if (is_control(status) || status == Status::again) return status;
   // There is none; a damaged page does not keep data from being written.
-  if (status != Status::ok) *found = {fs::no_frame, 0, 0, 0};
+  if (status != Status::ok) *found = fs::FoundAttribute::none();
   return Status::ok;
 }
 // Metadata pages that the commit changes for it.
-GPU4FS_FN constexpr u32 capability_pages(const fs::FoundAttribute& found) { return found.entry_offset != 0 ? 1 : 0; }
+GPU4FS_FN constexpr u32 capability_pages(const fs::FoundAttribute& found) {
+  return found.entry_offset != 0 ? fs::attribute_removal_pages : 0;
+}
 
 // Gate, behind any other use of the page of attributes. Replaying the commit's record takes it away again.
 template <class Group>
@@ -396,7 +399,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status drop_capability(Group g, Engine& engine, Comman
   fs::FoundAttribute found{};
   GPU4FS_TRY(find_capability(g, engine, c, ref, &found));
   if (found.entry_offset == 0) return Status::ok;
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, 1, 0));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, capability_pages(found), 0));
   GPU4FS_TRY(fs::reserve_log(g, fs, c.operation, fs::log_bytes(name.length, 0, 0)));
   GPU4FS_TRY(enter_gate(g, engine, c));
   fs::attribute_commit_remove(g, fs, c.operation, ref, found);

@@ -44,6 +44,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_copy(Group g, Engine& engine, CommandState
     GPU4FS_TRY(lock_file(g, engine, c, from, LockMode::shared, fs::may_read, &files->source));
   }
   GPU4FS_TRY(lock_file(g, engine, c, to, LockMode::exclusive, fs::may_write, &files->destination));
+  GPU4FS_TRY(check_changeable(c, files->destination));
   if (from > to) {
     GPU4FS_TRY(lock_file(g, engine, c, from, LockMode::shared, fs::may_read, &files->source));
   }

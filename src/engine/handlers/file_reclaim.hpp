@@ -1,6 +1,7 @@
 // reclaim and reclaim_orphans: frees inodes that have no name any more.
 //
-// An orphan's content goes in commits of bounded size; the last one also removes its attribute page, clears
+// An orphan's attributes, if they have map pages, and its content go in commits of bounded size; the last one also removes
+// a sole page of attributes, clears
 // its bit in the orphan bitmap and frees the inode. A crash or a deadline in between leaves a smaller orphan.
 // Each commit is a step of its own, and the inode stays locked from the first to the last.
 #pragma once
@@ -77,6 +78,50 @@ GPU4FS_FN GPU4FS_NOINLINE Status remove_metadata_pages(Group g, Engine& engine, 
   return count < metadata_pages_per_round ? Status::ok : end_round(g, engine, c);
 }
 
+// The first map page of attributes over their pages, all of which can go. Status: page_absent, there is none;
+// corrupt_structure.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status find_attribute_block(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                                      u64* block) {
+  fs::FileSystem& fs = engine.fs;
+  u32 frame = fs::no_frame;
+  *block = 0;
+  if (ref.inode->attribute_height == format::attribute_height_max) {
+    GPU4FS_TRY(fs::get_page(g, fs, c.operation, ref, fs::attribute_level + 2, 0, &frame));
+    *block = serial(g, [&] { return fs::detail::next_valid_slot(fs::map_slots(fs, frame), 0, format::slots_per_block); });
+  }
+  GPU4FS_TRY(fs::get_page(g, fs, c.operation, ref, fs::attribute_level + 1, *block, &frame));
+  const bool sound = serial(g, [&] {
+    const format::BlockPointer* slots = fs::map_slots(fs, frame);
+    for (u32 i = 0; i < format::slots_per_block; ++i) {
+      const format::BlockPointer pointer = fs::load_slot(&slots[i]);
+      if (pointer.raw != 0 && !fs::is_page_pointer(pointer)) return false;
+    }
+    return true;
+  });
+  return sound ? Status::ok : Status::corrupt_structure;
+}
+
+// Removes attributes that have map pages, a map page and what hangs below in each commit. ok: there are none any more.
+// again: a part of them went.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status remove_attribute_blocks(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  if (ref.inode->attribute_height == 0) return Status::ok;
+  fs::FileSystem& fs = engine.fs;
+  u64 block = 0;
+  const Status status = find_attribute_block(g, engine, c, ref, &block);
+  if (status == Status::page_absent) return Status::corrupt_structure;
+  GPU4FS_TRY(status);
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, 2, 0));
+  GPU4FS_TRY(enter_gate(g, engine, c));
+  const u64 first = block * format::slots_per_block;
+  fs::drop_pages(g, fs, c.operation, ref, fs::attribute_level, first, format::slots_per_block);
+  fs::detail::prune_attributes(g, fs, c.operation, ref, first);
+  fs::mark_inode_dirty(g, fs, c.operation, ref);
+  leave_gate(g, engine, c);
+  return end_round(g, engine, c);
+}
+
 // What the last commit touches besides the map.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_release(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
@@ -117,6 +162,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status reclaim_inode(Group g, Engine& engine, CommandS
   if ((type == fs::mode_directory || type == fs::mode_symlink) && !ref.inode->is_inline()) {
     GPU4FS_TRY(remove_metadata_pages(g, engine, c, ref));
   }
+  GPU4FS_TRY(remove_attribute_blocks(g, engine, c, ref));
   u64 from = 0;
   fs::MapCost cost{};
   GPU4FS_TRY(fs::map_prepare_remove(g, fs, c.operation, ref, 0, fs::map_page_max, map_pages_per_round(engine), &from,

@@ -24,6 +24,14 @@ GPU4FS_FN inline Status check_flags(const CommandState& c, const format::Inode& 
   return changed != 0 && c.command.uid != 0 ? Status::permission : Status::ok;
 }
 
+// What the flags that the inode has forbid: of an append-only one times may become now.
+GPU4FS_FN inline Status check_by_flags(const CommandState& c, const fs::InodeRef& ref) {
+  const u32 mask = c.command.mask & ~u32{format::set_flags};
+  const u32 now = format::set_access_time_now | format::set_modification_time_now;
+  if ((mask & ~now) != 0) return check_changeable(c, ref);
+  return mask != 0 && has_flags(c, ref, format::inode_flag_immutable) ? Status::permission : Status::ok;
+}
+
 // Who may do what, for callers whose front end has not checked it: chmod, chown and utimes of POSIX.
 template <class Group>
 GPU4FS_FN Status check_set_attribute(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
@@ -138,14 +146,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status set_attributes(Group g, Engine& engine, Command
   const bool resizes = (mask & format::set_size) != 0;
   const bool is_regular = (ref.inode->mode & fs::mode_type_mask) == fs::mode_regular;
   if (resizes) GPU4FS_TRY(check_size_change(g, engine, c, ref));
-  SizeChange change{state.record.size_bytes, sizeof(format::AttributeRecord), 0, {fs::no_frame, 0, 0, 0}};
+  SizeChange change{state.record.size_bytes, sizeof(format::AttributeRecord), 0, fs::FoundAttribute::none()};
   if ((mask & (format::set_uid | format::set_gid | format::set_size)) != 0 && is_regular) {
     GPU4FS_TRY(find_capability(g, engine, c, ref, &change.capability));
   }
   // An access control list follows the mode.
   fs::FoundAttribute list{};
   if ((mask & format::set_mode) != 0) GPU4FS_TRY(fs::prepare_mode_change(g, fs, c.operation, ref, &list));
-  change.attribute_pages = list.entry_offset != 0 ? 1 : capability_pages(change.capability);
+  change.attribute_pages = (list.entry_offset != 0 ? 1 : 0) + capability_pages(change.capability);
   if (resizes) {
     GPU4FS_TRY(truncate_to(g, engine, c, ref, change));
   } else {
@@ -174,6 +182,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_setattr(Group g, Engine& engine, CommandStat
   if (status == Status::ok) {
     const auto& record = detail::scratch_of<detail::SetAttributeState>(c).record;
     status = detail::check_flags(c, *ref.inode, record);
+    if (status == Status::ok) status = detail::check_by_flags(c, ref);
     if (status == Status::ok) status = detail::check_set_attribute(g, engine, c, ref, record);
   }
   if (status == Status::ok && changes) {

@@ -95,7 +95,7 @@ GPU4FS_FN GPU4FS_NOINLINE void record_size(Group g, Engine& engine, CommandState
 struct SizeChange {
   u64 size;
   u32 record_bytes;               // of data in the record of the last commit, which the caller makes
-  u32 attribute_pages;            // 1: the page of extended attributes changes, the capability's going included
+  u32 attribute_pages;            // of extended attributes that change, the capability's going included
   fs::FoundAttribute capability;  // goes with the first commit that is not the last, else by the caller
 };
 
@@ -210,6 +210,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_truncate(Group g, Engine& engine, CommandState& c) {
   fs::InodeRef ref{};
   Status status = detail::lock_file(g, engine, c, c.command.inode, LockMode::exclusive, fs::may_write, &ref);
+  if (status == Status::ok) status = check_changeable(c, ref);
   if (status == Status::ok) status = detail::run_truncate(g, engine, c, ref);
   if (status != Status::ok) return detail::leave_with(g, engine, c, status);
   put_attributes(g, engine, c, ref);

@@ -26,10 +26,18 @@ GPU4FS_FN GPU4FS_NOINLINE void record_bytes(Group g, Engine& engine, CommandStat
   append_record(g, engine, c, record, data);
 }
 
+// Whether the write is one that an append-only file takes. Who has appended a part goes on with the rest. Kernels hand FUSE
+// servers the place and not the flag: there it is the front end that asks how the file was opened.
+GPU4FS_FN inline bool is_append(const Engine& engine, const CommandState& c, const fs::InodeRef& ref) {
+  if ((c.command.flags & format::command_flag_append) != 0 || c.command.aux != 0) return true;
+  return session_is_trusted(engine, c) && c.command.offset >= ref.inode->size_bytes;
+}
+
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status start_write(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   WriteState& state = scratch_of<WriteState>(c);
   if (serial(g, [&] { return state.started != 0; })) return Status::ok;
+  if (has_flags(c, ref, format::inode_flag_append_only) && !is_append(engine, c, ref)) return Status::permission;
   u8* data = nullptr;
   if (!replays_extents(c)) GPU4FS_TRY(resolve(g, engine, c, c.command.data, c.command.length, &data));
   const bool appends = (c.command.flags & format::command_flag_append) != 0;

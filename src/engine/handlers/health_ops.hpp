@@ -5,6 +5,7 @@
 #include "format/health_format.hpp"
 #include "fs/errors.hpp"
 #include "fs/map/file_map.hpp"
+#include "fs/names/attribute_walk.hpp"
 #include "raid/damage.hpp"
 #include "raid/device_loss.hpp"
 
@@ -167,18 +168,39 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_run(Group g, Engine& engine, CommandState&
   return Status::ok;
 }
 
+// Lists pages of attributes from place *place on; block_list_end behind the last.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status list_attribute_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                                      BlockList& list, u64* place) {
+  u64 at = *place - fs::attribute_places;
+  while (serial(g, [&] { return list.header->record_count < list.room; })) {
+    fs::AttributePage found{};
+    const Status status = fs::next_attribute_page_at(g, engine.fs, c.operation, ref, &at, &found);
+    if (is_damage(status)) {
+      serial(g, [&] { list.header->skipped = 1; });
+      continue;
+    }
+    GPU4FS_TRY(status);
+    if (found.pointer.is_hole()) {
+      *place = format::block_list_end;
+      return Status::ok;
+    }
+    if (found.pointer.address() == 0) continue;
+    serial(g, [&] { append_block(list, {found.pointer.address(), found.index, 1, format::BlockKind::attributes}); });
+  }
+  *place = fs::attribute_places + at;
+  return Status::ok;
+}
+
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status list_from(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, BlockList& list) {
   u64 page = c.command.offset;
   const bool has_map = !ref.inode->is_inline() && ref.inode->height <= fs::map_height_max;
   const u64 capacity = has_map ? fs::map_capacity(ref.inode->height) : 0;
-  const format::BlockPointer attributes = fs::load_slot(&ref.inode->attributes);
-  if (page == 0 && attributes.is_valid() && attributes.address() != 0) {
-    serial(g, [&] { append_block(list, {attributes.address(), 0, 1, format::BlockKind::attributes}); });
-  }
+  bool full = false;
   for (u32 round = 0; page < capacity && round < block_list_rounds; ++round) {
     // What one place may list: its run, and an indirect block a level.
-    const bool full = serial(g, [&] { return list.room - list.header->record_count < fs::map_height_max + 1; });
+    full = serial(g, [&] { return list.room - list.header->record_count < fs::map_height_max + 1; });
     if (full) break;
     u64 next = page;
     GPU4FS_TRY(list_map_pages(g, engine, c, ref, page, list, &next));
@@ -186,7 +208,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_from(Group g, Engine& engine, CommandState
     GPU4FS_CHECK_GT(next, page);
     page = next;
   }
-  serial(g, [&] { list.header->next_page = page < capacity ? page : format::block_list_end; });
+  if (page >= capacity && !full) {
+    page = maximum(page, fs::attribute_places);
+    GPU4FS_TRY(list_attribute_pages(g, engine, c, ref, list, &page));
+  }
+  serial(g, [&] { list.header->next_page = page; });
   return Status::ok;
 }
 

@@ -22,6 +22,7 @@ inline constexpr u32 open_write_only = 01;
 inline constexpr u32 open_read_write = 02;
 inline constexpr u32 open_exclusive = 0200;
 inline constexpr u32 open_truncate = 01000;
+inline constexpr u32 open_append = 02000;
 inline constexpr u32 open_directory = 0200000;
 inline constexpr u32 open_no_access_time = 01000000;
 

@@ -76,6 +76,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_open(Group g, Engine& engine, CommandStat
   if ((flags & open_directory) != 0 && !fs::is_directory(mode)) return Status::not_directory;
   if (fs::is_directory(mode) && (wanted & fs::may_write) != 0) return Status::is_directory;
   GPU4FS_TRY(require_access(g, engine, c, ref, wanted));
+  const bool appends = (flags & (open_append | open_truncate)) == open_append;
+  if ((wanted & fs::may_write) != 0 && !appends && has_flags(c, ref, format::inode_flag_append_only)) {
+    return Status::permission;
+  }
   if (fs::is_regular(mode) && (wanted & fs::may_write) != 0) GPU4FS_TRY(check_writable(engine));
   if ((flags & open_no_access_time) != 0 && !session_is_trusted(engine, c)) {
     const u32 uid = credentials_of(engine, c).uid;

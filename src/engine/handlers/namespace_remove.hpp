@@ -34,6 +34,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_removal(Group g, Engine& engine, Comman
   if (found->inode == dir->number) return Status::corrupt_structure;
   GPU4FS_TRY(lock_named_inode(g, engine, c, found->inode, LockMode::exclusive, child));
   if (child->inode->link_count == 0) return Status::corrupt_structure;
+  GPU4FS_TRY(check_removable(c, *dir, *child));
   return check_sticky(engine, c, *dir, *child);
 }
 
@@ -126,6 +127,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_link(Group g, Engine& engine, CommandState& 
   if (fs::is_directory(mode_before)) return Step::fail(Status::permission);
   GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, number, LockMode::exclusive, &file));
   if (fs::is_directory(file.inode->mode)) return Step::fail(Status::permission);
+  GPU4FS_STEP_TRY(check_changeable(c, file));
   if (file.inode->link_count >= link_count_max) return Step::fail(Status::too_many_links);
   bool was_orphan = file.inode->link_count == 0;
   if (was_orphan) GPU4FS_STEP_TRY(fs::is_orphan(g, fs, op, number, &was_orphan));

@@ -174,8 +174,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_rename(Group g, Engine& engine, CommandSt
                                               const RenameState& state) {
   const bool exchanges = (c.command.mask & rename_exchange) != 0;
   const bool source_is_directory = fs::is_directory(state.source.inode->mode);
+  GPU4FS_TRY(check_removable(c, state.from_dir, state.source));
   GPU4FS_TRY(check_sticky(engine, c, state.from_dir, state.source));
   if (state.has_target) {
+    GPU4FS_TRY(check_removable(c, state.to_dir, state.target));
     GPU4FS_TRY(check_sticky(engine, c, state.to_dir, state.target));
     const bool target_is_directory = fs::is_directory(state.target.inode->mode);
     if (!exchanges) {

@@ -7,6 +7,7 @@
 #include "format/relocate_format.hpp"
 #include "fs/inode/inode.hpp"
 #include "fs/map/file_map.hpp"
+#include "fs/names/attribute_walk.hpp"
 #include "fs/space/freeze.hpp"
 #include "fs/space/growth.hpp"
 
@@ -108,6 +109,36 @@ GPU4FS_FN GPU4FS_NOINLINE Status mark_content_at(Group g, Engine& engine, Comman
   return Status::ok;
 }
 
+// Pages of attributes from place *place on. *place: where to go on, relocate_end behind the last.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status list_attributes(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                                 u32 lookups, u64* place) {
+  MarkedPages& list = scratch_of<MarkedPages>(c);
+  u64 at = *place - fs::attribute_places;
+  for (u32 i = 0; i < lookups; ++i) {
+    const u64 here = at;
+    fs::AttributePage found{};
+    const Status status = fs::next_attribute_page_at(g, engine.fs, c.operation, ref, &at, &found);
+    if (is_unreadable(status) || status == Status::page_absent) {
+      serial(g, [&] { ++list.stayed; });
+      continue;
+    }
+    GPU4FS_TRY(status);
+    if (found.pointer.is_hole()) {
+      *place = format::relocate_end;
+      return Status::ok;
+    }
+    const bool full = serial(g, [&] {
+      if (!fs::is_in_frozen_chunk(engine.fs, found.pointer.address())) return false;
+      return !add_marked(list, found.level, found.index);
+    });
+    if (full) at = here;
+    if (full) break;
+  }
+  *place = fs::attribute_places + at;
+  return Status::ok;
+}
+
 // Lists pages of the inode's metadata in frozen chunks. Content of regular files is data.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status list_metadata(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
@@ -116,22 +147,21 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_metadata(Group g, Engine& engine, CommandS
   const bool has_map = !ref.inode->is_inline() && ref.inode->height <= fs::map_height_max;
   const u64 end = has_map ? fs::map_capacity(ref.inode->height) : 0;
   const bool is_file = ref.number >= format::inode_number_first_free && fs::is_regular(ref.inode->mode);
-  const format::BlockPointer attributes = fs::load_slot(&ref.inode->attributes);
   u64 page = c.command.offset;
-  if (page == 0 && attributes.is_valid()) {
-    serial(g, [&] {
-      if (fs::is_in_frozen_chunk(engine.fs, attributes.address())) add_marked(list, fs::attribute_level, 0);
-    });
-  }
   bool full = false;
-  for (u32 i = 0; i < metadata_lookups_max && page < end && !full; ++i) {
+  u32 i = 0;
+  for (; i < metadata_lookups_max && page < end && !full; ++i) {
     u64 next = page;
     GPU4FS_TRY(mark_map_pages_at(g, engine, c, ref, page, &next, &full));
     if (full) break;
     if (next == page) GPU4FS_TRY(mark_content_at(g, engine, c, ref, page, !is_file, &next, &full));
     page = next;
   }
-  serial(g, [&] { list.next = page < end ? page : format::relocate_end; });
+  if (page >= end && !full) {
+    page = maximum(page, fs::attribute_places);
+    GPU4FS_TRY(list_attributes(g, engine, c, ref, metadata_lookups_max - i, &page));
+  }
+  serial(g, [&] { list.next = page; });
   return Status::ok;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/limits.hpp"
+#include "format/attribute_format.hpp"
 #include "fs/map/map_types.hpp"
 #include "fs/names/permissions.hpp"
 
@@ -17,6 +18,8 @@ GPU4FS_FN inline bool size_is_sound(const format::Inode& inode) {
 GPU4FS_FN inline bool inode_is_sound(const format::Inode& inode) {
   if (inode.version != 1 || !is_known_type(inode.mode)) return false;
   if ((inode.flags & ~u32{format::inode_flag_known}) != 0 || inode.height > map_height_max) return false;
+  const bool has_tree = inode.attribute_height == 0 || inode.attributes.is_valid();
+  if (inode.attribute_height > format::attribute_height_max || !has_tree) return false;
   if (inode.is_inline() && !is_regular(inode.mode) && !is_symlink(inode.mode)) return false;
   return size_is_sound(inode);
 }

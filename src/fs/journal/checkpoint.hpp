@@ -69,9 +69,8 @@ GPU4FS_FN inline void relocate_frame(FileSystem& fs, u32 frame, u64 address) {
   const format::BlockPointer old = load_slot(slot);
   GPU4FS_CHECK(old.is_valid());
   GPU4FS_CHECK_EQ(old.address(), f.address);
-  const bool is_map_page = level != attribute_level && level > 0;
-  store_slot(slot, is_map_page ? format::BlockPointer::indirect(address)
-                               : format::BlockPointer::data(address, format::BlockSize::page_4k));
+  store_slot(slot, is_map_level(level) ? format::BlockPointer::indirect(address)
+                                       : format::BlockPointer::data(address, format::BlockSize::page_4k));
   if (f.address != 0) free_extent(Lane{}, fs, raid::Extent{f.address, 1, 0});
   f.address = address;
 }

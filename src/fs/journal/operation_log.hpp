@@ -235,6 +235,14 @@ GPU4FS_FN GPU4FS_NOINLINE u64 append_log(Group g, FileSystem& fs, Operation& op,
   return lsn;
 }
 
+// The data that the record has, while its command is in the gate; `data` if nothing is recorded.
+GPU4FS_FN inline const u8* recorded_data(const FileSystem& fs, u64 lsn, const format::LogRecord& header, const u8* data) {
+  if (!log_is_on(fs)) return data;
+  const format::LogRecordLayout layout = format::log_record_layout(
+      u32{header.name_length} + header.second_name_length, header.data_length, header.extent_count);
+  return reinterpret_cast<const u8*>(detail::record_at(fs.log, lsn)) + layout.data_offset;
+}
+
 // True once each time half of the log has come into use, or so many pages are named that a recovery would take
 // long to look at them: the caller asks for a checkpoint. One rank.
 GPU4FS_FN inline bool log_wants_checkpoint(OperationLog& log) {

@@ -4,7 +4,7 @@
 // changes the other in the same commit.
 #pragma once
 
-#include "fs/names/attributes.hpp"
+#include "fs/names/set_attribute.hpp"
 
 namespace gpu4fs::fs {
 
@@ -15,6 +15,7 @@ struct InheritedAccess {
   u32 mode;             // of the new inode
   u32 keeps_default;    // the new inode is a directory and gets the default list too
   u32 keeps_access;     // the list says more than the mode
+  u32 needs_two;        // both lists do not fit into one page
   u32 new_pages;
 };
 
@@ -31,7 +32,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_inherited_access(Group g, FileSystem& f
   if (is_symlink(mode)) return Status::ok;
   const Status status = attribute_find(g, fs, op, dir, acl_default_name(), &inherited->list);
   if (status == Status::no_attribute) {
-    inherited->list = {no_frame, 0, 0, 0};
+    inherited->list = FoundAttribute::none();
     inherited->mode = mode & ~(umask_bits & 0777);
     return Status::ok;
   }
@@ -46,15 +47,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_inherited_access(Group g, FileSystem& f
   if (inherited->mode == 0) return Status::corrupt_structure;
   inherited->keeps_access = !acl_is_minimal(list.value_length);
   inherited->keeps_default = is_directory(mode);
-  inherited->new_pages = inherited->keeps_access + inherited->keeps_default != 0 ? 1 : 0;
-  // Both lists have to fit into the new inode's one page; the directory's own page may hold the
-  // default list alone.
   const u32 used = detail::attributes_begin +
-                   inherited->keeps_access *
-                       detail::attribute_size(acl_access_name().length, list.value_length) +
-                   inherited->keeps_default *
-                       detail::attribute_size(acl_default_name().length, list.value_length);
-  return used <= page_size ? Status::ok : Status::no_space;
+                   detail::attribute_size(acl_access_name().length, list.value_length) +
+                   detail::attribute_size(acl_default_name().length, list.value_length);
+  const u32 count = inherited->keeps_access + inherited->keeps_default;
+  inherited->needs_two = count == 2 && used > page_size;
+  inherited->new_pages = minimum(count, 1 + inherited->needs_two);
+  return Status::ok;
 }
 
 // Gate: gives the new inode, created with inherited.mode, its lists.
@@ -65,8 +64,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_inherited_access(Group g, FileSystem& fs, 
   if (inherited.new_pages == 0) return;
   const FoundAttribute& list = inherited.list;
   const u8* value = page_data(fs, list.frame) + list.value_offset;
-  AttributePlan plan{};
-  plan.old.frame = no_frame;
+  AttributePlan plan{FoundAttribute::none(), 0, no_frame, 0, 0, 0};
   if (inherited.keeps_access != 0) {
     const FoundAttribute place =
         attribute_commit_set(g, fs, op, child, plan, acl_access_name(), value, list.value_length);
@@ -75,7 +73,8 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_inherited_access(Group g, FileSystem& fs, 
                    inherited.mode);
     });
     attribute_rehash(g, fs, place);
-    plan.old.frame = place.frame;
+    plan.page = inherited.needs_two;
+    plan.frame = inherited.needs_two != 0 ? no_frame : place.frame;
   }
   if (inherited.keeps_default != 0) {
     attribute_commit_set(g, fs, op, child, plan, acl_default_name(), value, list.value_length);

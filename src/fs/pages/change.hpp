@@ -88,9 +88,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool mark_frame(FileSystem& fs, Operation& op, 
 // Marks the map pages above page (level, index); false when it met a dirty one.
 GPU4FS_FN inline bool mark_map_pages(FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
                                      u64 index) {
-  if (level == attribute_level) return true;
-  const u32 height = file.inode->height;
-  for (u32 l = level; l < height; ++l) {
+  const u32 top = tree_of(file, level).top_level();
+  for (u32 l = level; l < top; ++l) {
     index >>= format::slot_shift;
     const u32 frame = find_frame(fs.pages, PageKey::make(file.number, l + 1, index));
     GPU4FS_CHECK_NE(frame, no_frame);
@@ -128,6 +127,19 @@ GPU4FS_FN GPU4FS_NOINLINE Status reserve_metadata(Group g, FileSystem& fs, Opera
     const detail::MetadataCost cost = detail::metadata_cost(inode_count, page_count, new_page_count);
     GPU4FS_TRY(detail::top_up_frames(fs, op, cost.frames));
     return detail::top_up_dirty(fs, op, cost.dirty);
+  });
+}
+
+// The same for a change of one inode's attributes alone. All that its pages of entries and one value may add or dirty are
+// three map pages.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE Status reserve_attributes(Group g, FileSystem& fs, Operation& op, u32 page_count,
+                                                    u32 new_page_count) {
+  constexpr u32 map_pages = 3;
+  return serial(g, [&] {
+    const detail::MetadataCost inode = detail::metadata_cost(1, 0, 0);
+    GPU4FS_TRY(detail::top_up_frames(fs, op, inode.frames + new_page_count + map_pages));
+    return detail::top_up_dirty(fs, op, inode.dirty + page_count + new_page_count + map_pages);
   });
 }
 
@@ -183,30 +195,32 @@ GPU4FS_FN GPU4FS_NOINLINE u32 create_page(Group g, FileSystem& fs, Operation& op
   return frame;
 }
 
-// Puts one more level on top: the seven slots move into a new map page.
+// Puts one more level on top of the tree that pages of `level` are of: the inode's slots move into a new map page.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void grow_height(Group g, FileSystem& fs, Operation& op, const InodeRef& file) {
-  const u32 old_height = file.inode->height;
+GPU4FS_FN GPU4FS_NOINLINE void grow_height(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level = 0) {
+  const PageTree tree = tree_of(file, level);
+  const u32 top = tree.top_level();
   const bool is_empty = serial(g, [&] {
-    for (u32 i = 0; i < format::inode_slot_count; ++i) {
-      if (load_slot(&file.inode->slots[i]).is_valid()) return false;
+    GPU4FS_CHECK_LT(u32{*tree.height}, tree.height_max);
+    for (u32 i = 0; i < tree.slot_count; ++i) {
+      if (load_slot(&tree.slots[i]).is_valid()) return false;
     }
     return true;
   });
   if (is_empty) {
-    serial(g, [&] { file.inode->height = static_cast<u8>(old_height + 1); });
+    serial(g, [&] { ++*tree.height; });
     return;
   }
-  const u32 frame = create_page(g, fs, op, file, old_height + 1, 0);
+  const u32 frame = create_page(g, fs, op, file, top + 1, 0);
   serial(g, [&] {
     format::BlockPointer* slots = map_slots(fs, frame);
-    for (u32 i = 0; i < format::inode_slot_count; ++i) {
-      slots[i] = load_slot(&file.inode->slots[i]);
-      store_slot(&file.inode->slots[i], format::BlockPointer::hole());
+    for (u32 i = 0; i < tree.slot_count; ++i) {
+      slots[i] = load_slot(&tree.slots[i]);
+      store_slot(&tree.slots[i], format::BlockPointer::hole());
     }
-    store_slot(&file.inode->slots[0], format::BlockPointer::indirect(0));
-    file.inode->height = static_cast<u8>(old_height + 1);
-    mark_ancestors(fs, op, file, old_height + 1, 0);
+    store_slot(&tree.slots[0], format::BlockPointer::indirect(0));
+    ++*tree.height;
+    mark_ancestors(fs, op, file, top + 1, 0);
   });
 }
 
@@ -217,42 +231,62 @@ GPU4FS_FN GPU4FS_NOINLINE void grow_height(Group g, FileSystem& fs, Operation& o
 // the next checkpoint its slot holds address 0, and nobody reads it through the slot.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 add_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level, u64 index) {
-  if (level != attribute_level) {
-    GPU4FS_CHECK(!file.inode->is_inline());
-    while (file.inode->height < level ||
-           (index >> (format::slot_shift * (file.inode->height - level))) >= format::inode_slot_count) {
-      g.sync();
-      detail::grow_height(g, fs, op, file);
-      g.sync();
-    }
-    const u32 height = file.inode->height;
-    for (u32 l = height; l > level; --l) {
-      const u64 index_here = index >> (format::slot_shift * (l - level));
-      const u32 here = serial(g, [&] {
-        return detail::find_frame(fs.pages, PageKey::make(file.number, l, index_here));
-      });
-      if (here != no_frame) continue;
-      detail::create_page(g, fs, op, file, l, index_here);
-      serial(g, [&] {
-        format::BlockPointer* slot = detail::slot_of_page(fs, file, l, index_here);
-        GPU4FS_CHECK(slot != nullptr);
-        GPU4FS_CHECK(load_slot(slot).is_hole());
-        store_slot(slot, format::BlockPointer::indirect(0));
-        detail::mark_ancestors(fs, op, file, l, index_here);
-      });
-    }
+  const detail::PageTree tree = detail::tree_of(file, level);
+  GPU4FS_CHECK_NE(tree.slot_count, 0u);
+  while (tree.top_level() < level || index >> (format::slot_shift * (tree.top_level() - level)) >= tree.slot_count) {
+    g.sync();
+    detail::grow_height(g, fs, op, file, level);
+    g.sync();
+  }
+  for (u32 l = tree.top_level(); l > level; --l) {
+    const u64 index_here = index >> (format::slot_shift * (l - level));
+    const u32 here = serial(g, [&] { return detail::find_frame(fs.pages, PageKey::make(file.number, l, index_here)); });
+    if (here != no_frame) continue;
+    detail::create_page(g, fs, op, file, l, index_here);
+    serial(g, [&] {
+      format::BlockPointer* slot = detail::slot_of_page(fs, file, l, index_here);
+      GPU4FS_CHECK(slot != nullptr);
+      GPU4FS_CHECK(load_slot(slot).is_hole());
+      store_slot(slot, format::BlockPointer::indirect(0));
+      detail::mark_ancestors(fs, op, file, l, index_here);
+    });
   }
   const u32 frame = detail::create_page(g, fs, op, file, level, index);
   serial(g, [&] {
     format::BlockPointer* slot = detail::slot_of_page(fs, file, level, index);
     GPU4FS_CHECK(slot != nullptr);
-    const bool is_map_page = level != attribute_level && level > 0;
-    store_slot(slot, is_map_page ? format::BlockPointer::indirect(0)
-                                 : format::BlockPointer::data(0, format::BlockSize::page_4k));
+    store_slot(slot, detail::is_map_level(level) ? format::BlockPointer::indirect(0)
+                                                 : format::BlockPointer::data(0, format::BlockSize::page_4k));
     detail::mark_ancestors(fs, op, file, level, index);
   });
   return frame;
 }
+
+namespace detail {
+
+// Leader. What page (level, index) leaves behind: its frame, where it has one, its place on the medium, its slot, its
+// share of the inode's count.
+GPU4FS_FN GPU4FS_NOINLINE inline void take_page_out(FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
+                                                    u64 index, format::BlockPointer* slot, u32 frame) {
+  mark_ancestors(fs, op, file, level, index);
+  const u64 address = frame != no_frame ? fs.pages.frames[frame].address : load_slot(slot).address();
+  store_slot(slot, format::BlockPointer::hole());
+  if (address != 0) free_extent(Lane{}, fs, raid::Extent{address, 1, 0});
+  if (frame != no_frame) {
+    const bool is_new = address == 0 && load<Order::relaxed, Scope::engine>(&fs.pages.frames[frame].dirty) != 0;
+    if (is_new) fetch_add<Order::relaxed, Scope::engine>(&fs.pages.dirty_replacing, 1u);
+    unlink_frame(fs.pages, frame);
+    send_to_limbo(fs.pages, frame);
+  }
+  // On a damaged medium an inode's count may be too small.
+  if (file.inode->page_count == 0) {
+    store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
+  } else {
+    file.inode->page_count -= 1;
+  }
+}
+
+}  // namespace detail
 
 // Gate: the resident page (level, index) goes; a map page has no valid slot any more. Its slot becomes a
 // hole and its place on the medium is freed.
@@ -264,19 +298,33 @@ GPU4FS_FN GPU4FS_NOINLINE void remove_page(Group g, FileSystem& fs, Operation& o
     GPU4FS_CHECK_NE(frame, no_frame);
     format::BlockPointer* slot = detail::slot_of_page(fs, file, level, index);
     GPU4FS_CHECK(slot != nullptr);
-    detail::mark_ancestors(fs, op, file, level, index);
-    store_slot(slot, format::BlockPointer::hole());
-    Frame& f = fs.pages.frames[frame];
-    if (f.address != 0) free_extent(Lane{}, fs, raid::Extent{f.address, 1, 0});
-    const bool is_new = f.address == 0 && load<Order::relaxed, Scope::engine>(&f.dirty) != 0;
-    if (is_new) fetch_add<Order::relaxed, Scope::engine>(&fs.pages.dirty_replacing, 1u);
-    detail::unlink_frame(fs.pages, frame);
-    detail::send_to_limbo(fs.pages, frame);
-    // On a damaged medium an inode's count may be too small.
-    if (file.inode->page_count == 0) {
-      store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
-    } else {
-      file.inode->page_count -= 1;
+    detail::take_page_out(fs, op, file, level, index, slot, frame);
+  });
+}
+
+// Of a page that is no map page.
+GPU4FS_FN inline bool is_page_pointer(format::BlockPointer pointer) {
+  return pointer.is_well_formed() && pointer.is_valid() && !pointer.is_indirect() &&
+         pointer.size() == format::BlockSize::page_4k;
+}
+
+// Gate: pages [first, + count) of level `level`, which are no map pages, go where there are any, resident or not; the map
+// page above each is resident, or there is no such page. On a damaged medium a slot may name something else, which stays.
+template <class Group>
+GPU4FS_FN GPU4FS_NOINLINE void drop_pages(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level, u64 first,
+                                          u64 count) {
+  GPU4FS_CHECK(!detail::is_map_level(level));
+  serial(g, [&] {
+    for (u64 index = first; index < first + count; ++index) {
+      format::BlockPointer* slot = detail::slot_of_page(fs, file, level, index);
+      if (slot == nullptr || load_slot(slot).is_hole()) continue;
+      const format::BlockPointer pointer = load_slot(slot);
+      const u32 frame = detail::find_frame(fs.pages, PageKey::make(file.number, level, index));
+      if (is_page_pointer(pointer)) {
+        detail::take_page_out(fs, op, file, level, index, slot, frame);
+      } else {
+        store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
+      }
     }
   });
 }

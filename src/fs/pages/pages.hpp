@@ -14,6 +14,7 @@
 #pragma once
 
 #include "base/xxh3.hpp"
+#include "format/attribute_format.hpp"
 #include "fs/errors.hpp"
 #include "fs/fs_types.hpp"
 #include "fs/pages/pages_internal.hpp"
@@ -55,28 +56,53 @@ GPU4FS_FN inline InodeRef inode_file_ref(FileSystem& fs) {
   return {format::inode_number_inode_file, &fs.inode_file, no_frame, 0, nullptr};
 }
 
+// The two trees of an inode: content with its map, and attributes.
+struct PageTree {
+  format::BlockPointer* slots;  // in the inode
+  u8* height;                   // level of the slots, counted from that of the pages
+  u32 slot_count;
+  u32 page_level;               // of the pages; of their indirect blocks one more, and so on
+  u32 height_max;
+
+  GPU4FS_FN u32 top_level() const { return page_level + *height; }
+};
+
+GPU4FS_FN constexpr bool is_attribute_level(u32 level) { return level >= attribute_level; }
+
+// An indirect block, of either tree.
+GPU4FS_FN constexpr bool is_map_level(u32 level) { return level != 0 && level != attribute_level; }
+
+// The tree that pages of `level` are of. Inline content has no slots.
+GPU4FS_FN inline PageTree tree_of(const InodeRef& file, u32 level) {
+  format::Inode& inode = *file.inode;
+  if (is_attribute_level(level)) {
+    return {&inode.attributes, &inode.attribute_height, 1, attribute_level, format::attribute_height_max};
+  }
+  return {inode.slots, &inode.height, inode.is_inline() ? 0 : format::inode_slot_count, 0, 5};
+}
+
 // The slot that names page (level, index) of `file`; nullptr when its parent is not resident or the index
 // lies beyond the inode's slots.
 GPU4FS_FN inline format::BlockPointer* slot_of_page(FileSystem& fs, const InodeRef& file, u32 level,
                                                     u64 index) {
-  if (level == attribute_level) return &file.inode->attributes;
-  if (file.inode->is_inline()) return nullptr;
-  const u32 height = file.inode->height;
-  if (level > height) return nullptr;
-  if (level == height) return index < format::inode_slot_count ? &file.inode->slots[index] : nullptr;
+  const PageTree tree = tree_of(file, level);
+  const u32 top = tree.top_level();
+  if (level > top) return nullptr;
+  if (level == top) return index < tree.slot_count ? &tree.slots[index] : nullptr;
   const u32 parent = find_frame(
       fs.pages, PageKey::make(file.number, level + 1, index >> format::slot_shift));
   if (parent == no_frame) return nullptr;
   return &map_slots(fs, parent)[index & (format::slots_per_block - 1)];
 }
 
-GPU4FS_FN inline bool index_in_range(const InodeRef& file, u32 level, u64 index) {
-  if (level == attribute_level) return index == 0;
-  if (file.inode->is_inline()) return false;
-  const u32 height = file.inode->height;
-  if (level > height || height > 5) return false;
-  const u64 top = index >> (format::slot_shift * (height - level));
-  return top < format::inode_slot_count;
+inline constexpr u32 no_level = ~u32{0};
+
+// The level of the inode's slots over page (level, index); no_level: the index lies beyond them.
+GPU4FS_FN inline u32 top_level_over(const InodeRef& file, u32 level, u64 index) {
+  const PageTree tree = tree_of(file, level);
+  const u32 top = tree.top_level();
+  if (level > top || *tree.height > tree.height_max) return no_level;
+  return index >> (format::slot_shift * (top - level)) < tree.slot_count ? top : no_level;
 }
 
 struct LoadTicket {
@@ -95,7 +121,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline LoadTicket begin_load(FileSystem& fs, Operation
   const format::BlockPointer pointer = load_slot(slot);
   if (!pointer.is_well_formed()) return {Status::corrupt_structure, no_frame, 0};
   if (pointer.is_hole()) return {Status::page_absent, no_frame, 0};
-  const bool is_map_page = level != attribute_level && level > 0;
+  const bool is_map_page = is_map_level(level);
   // Metadata has no greater blocks, and who would add a page here would find the slot taken.
   if (is_map_page && !pointer.is_indirect()) return {Status::corrupt_structure, no_frame, 0};
   if (!is_map_page && (pointer.is_indirect() || pointer.is_unwritten() ||
@@ -165,12 +191,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status get_page(Group g, FileSystem& fs, Operation& op
   }
   if (hit.state == frame_loading) return Status::again;
   // Uniform: the file's lock is held, so every rank reads the same inode.
-  const u32 height = serial(g, [&] {
-    return detail::index_in_range(file, level, index) ? u32{file.inode->height} : attribute_level + 1;
-  });
-  if (height > attribute_level) return Status::page_absent;
-  if (level == attribute_level) return detail::load_page(g, fs, op, file, level, index, frame);
-  for (u32 l = height;; --l) {
+  const u32 top = serial(g, [&] { return detail::top_level_over(file, level, index); });
+  if (top == detail::no_level) return Status::page_absent;
+  for (u32 l = top;; --l) {
     const u64 index_here = index >> (format::slot_shift * (l - level));
     const detail::FoundFrame here =
         serial(g, [&] { return detail::look_up(fs, PageKey::make(file.number, l, index_here)); });

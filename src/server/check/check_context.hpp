@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "format/inode_format.hpp"
+#include "server/check/attribute_tree.hpp"
 #include "server/check/check_pool.hpp"
 #include "server/check/medium_reader.hpp"
 
@@ -149,8 +150,10 @@ void check_inode_summary(CheckContext& context, u64 number, const format::Inode&
 void check_data_page(CheckContext& context, u64 number, const format::Inode& inode, u64 address, u64 file_page);
 // Findings on one directory whose names were counted already.
 void explain_directory(CheckContext& context, u64 number, const format::Inode& inode);
-// Access control lists have a form of their own, other attributes none.
-bool is_valid_attribute(std::string_view name, std::string_view value);
+// All of an inode's attributes; pages that they take.
+u64 check_attributes(CheckContext& context, u64 number, const format::Inode& inode);
+// The parts of it that have no side effects: findings on one page of entries, and on all that the pages say.
+void check_attribute_tree(CheckContext& context, u64 number, const format::Inode& inode);
 void check_attribute_page(CheckContext& context, const std::string& place, const PageBuffer& page);
 // One directory that context.inodes has, and all of them.
 void check_directory(CheckContext& context, u64 number);

@@ -4,11 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <memory>
-#include <set>
 
-#include "base/xxh3_serial.hpp"
 #include "format/directory_format.hpp"
 #include "format/format_text.hpp"
 #include "server/check/check_context.hpp"
@@ -38,7 +35,7 @@ class InodeCheck {
     run_fields();
     MapResult map;
     if (!inode_.is_inline()) map = check_map(context_, number_, inode_, is_metadata_);
-    const u64 attribute_pages = check_attributes();
+    const u64 attribute_pages = check_attributes(context_, number_, inode_);
     check_summary({map.page_count + attribute_pages, map.pages.size(), map.content_end});
     return map;
   }
@@ -54,7 +51,7 @@ class InodeCheck {
   }
 
   struct Summary {
-    u64 page_count;     // with the page of attributes
+    u64 page_count;     // with those of attributes
     u64 content_pages;  // of metadata files
     u64 content_end;
   };
@@ -89,6 +86,10 @@ class InodeCheck {
     if (inode_.profile > format::profile_max) {
       fail(FindingId::inode_field, fmt::format("profile {}", inode_.profile));
     }
+    const bool has_tree = inode_.attribute_height == 0 || inode_.attributes.is_valid();
+    if (inode_.attribute_height > format::attribute_height_max || !has_tree) {
+      fail(FindingId::inode_field, fmt::format("height {} of attributes", inode_.attribute_height));
+    }
     for (const u64 time :
          {inode_.access_time, inode_.modification_time, inode_.change_time, inode_.birth_time}) {
       if (!format::is_time(time)) {
@@ -99,26 +100,10 @@ class InodeCheck {
       fail(FindingId::inode_field, fmt::format("{} entries in no directory", inode_.entry_count));
     }
     if (!is_zero(inode_.reserved, sizeof(inode_.reserved)))
-      fail(FindingId::inode_reserved, "after the profile");
+      fail(FindingId::inode_reserved, "behind the height of attributes");
     if (!inode_.is_inline() && !is_zero(inode_.inline_tail, sizeof(inode_.inline_tail))) {
       fail(FindingId::inode_reserved, "space of inline content");
     }
-  }
-
-  u64 check_attributes() {
-    const format::BlockPointer pointer = inode_.attributes;
-    if (pointer.raw == 0) return 0;
-    if (!pointer.is_well_formed() || pointer.is_hole() || pointer.is_indirect() ||
-        pointer.is_unwritten() || pointer.size() != format::BlockSize::page_4k) {
-      fail(FindingId::pointer_malformed, "attributes: " + format::to_text(pointer));
-      return 0;
-    }
-    if (!claim_pages(context_, pointer.address(), 1, place_)) return 1;
-    const auto page = std::make_unique<PageBuffer>();
-    if (context_.read_metadata(pointer.address(), place_, page.get())) {
-      check_attribute_page(context_, place_, *page);
-    }
-    return 1;
   }
 
   void check_size(const Summary& found) {
@@ -263,70 +248,6 @@ void check_inodes(CheckContext& context, const PageAddresses& pages) {
     context.inode_masks[index] = mask;
   }
   check_inode_count(context);
-}
-
-bool is_valid_attribute(std::string_view name, std::string_view value) {
-  if (name != "system.posix_acl_access" && name != "system.posix_acl_default") return true;
-  constexpr std::size_t header_size = 4;
-  constexpr std::size_t entry_size = 8;
-  constexpr std::string_view version("\2\0\0\0", header_size);
-  if (value.size() % entry_size != header_size || !value.starts_with(version)) return false;
-  constexpr unsigned owner = 1, user = 2, owning_group = 4, group = 8, mask = 16, other = 32;
-  std::map<unsigned, unsigned> counts;
-  unsigned last = 0;
-  for (value.remove_prefix(header_size); !value.empty(); value.remove_prefix(entry_size)) {
-    const auto* bytes = reinterpret_cast<const u8*>(value.data());
-    const unsigned tag = bytes[0];
-    const bool is_known =
-        tag == owner || tag == user || tag == owning_group || tag == group || tag == mask || tag == other;
-    if (!is_known || bytes[1] != 0 || bytes[2] > 7 || bytes[3] != 0 || tag < last) return false;
-    last = tag;
-    ++counts[tag];
-  }
-  if (counts[owner] != 1 || counts[owning_group] != 1 || counts[other] != 1 || counts[mask] > 1) return false;
-  return counts[mask] == 1 || counts[user] + counts[group] == 0;
-}
-
-void check_attribute_page(CheckContext& context, const std::string& place, const PageBuffer& page) {
-  format::AttributePageHeader header{};
-  std::memcpy(&header, page.bytes, sizeof(header));
-  const auto fail = [&](std::string text) {
-    context.add(FindingId::attribute_page, place, std::move(text));
-  };
-  if (header.magic != format::attribute_page_magic || header.version != 1 ||
-      header.used_bytes > page_size || header.used_bytes < sizeof(header) ||
-      !is_zero(header.reserved, sizeof(header.reserved))) {
-    return fail("impossible header");
-  }
-  std::set<std::string_view> names;
-  std::size_t offset = sizeof(header);
-  for (u32 i = 0; i < header.entry_count; ++i) {
-    format::AttributeEntry entry{};
-    if (offset + sizeof(entry) > header.used_bytes)
-      return fail(fmt::format("entry {} is cut off", i));
-    std::memcpy(&entry, page.bytes + offset, sizeof(entry));
-    const std::size_t length = sizeof(entry) + entry.name_length + entry.value_length;
-    if (entry.name_length == 0 || entry.reserved != 0 || offset + length > header.used_bytes) {
-      return fail(fmt::format("entry {} is impossible", i));
-    }
-    const u8* name = page.bytes + offset + sizeof(entry);
-    const std::string_view text(reinterpret_cast<const char*>(name), entry.name_length);
-    if (!names.insert(text).second || text.find('\0') != std::string_view::npos) {
-      fail(fmt::format("name \"{}\" is there twice or not allowed", format::escape_name(text)));
-    }
-    if (static_cast<u32>(xxh3_64(name + entry.name_length, entry.value_length, 0)) !=
-        entry.value_hash) {
-      fail(fmt::format("the value of \"{}\" does not match its hash", format::escape_name(text)));
-    }
-    const std::string_view value(text.data() + text.size(), entry.value_length);
-    if (!is_valid_attribute(text, value)) {
-      fail(fmt::format("\"{}\" is no valid access control list", text));
-    }
-    offset += (length + 7) & ~std::size_t{7};
-  }
-  if (offset != header.used_bytes) {
-    fail(fmt::format("entries end at {}, the header says {}", offset, header.used_bytes));
-  }
 }
 
 }  // namespace gpu4fs::server::check

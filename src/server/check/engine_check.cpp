@@ -379,6 +379,8 @@ void EngineCheck::explain_record(const CheckRecord& record) {
       if (context_.reader.read_page(record.address, page.get()) == PageState::good)
         check_attribute_page(context_, owner, *page);
       return;
+    case CheckKind::attribute_tree:
+      return check_attribute_tree(context_, record.inode, inode);
     case CheckKind::data_page:
       return check_data_page(context_, record.inode, inode, record.address, record.value);
     case CheckKind::directory:

@@ -97,6 +97,9 @@ format::Inode write_own_files(RepairContext& context, const PageAddresses& inode
 // Bitmaps, chunk headers, chunk maps, chunk tree, and last the superblocks.
 void write_medium(RepairContext& context, const format::Inode& inode_file, u64 inode_used);
 
+// The same for an inode's extended attributes: pages that they take.
+u64 repair_attributes(RepairContext& context, u64 number, format::Inode& inode);
+
 // A map of the given height, or, with ~0, the least one, whose pages these are: sets height, slots and page_count.
 void build_map(RepairContext& context, const PageAddresses& pages, u32 height, format::Inode& inode);
 // Pages of a directory with these names, sorted; page 0 is the root.

@@ -55,7 +55,7 @@ void settle_fields(Inode& inode) {
   if (is_inline) inode.height = 0;
   if (!has_map && !is_inline) {
     std::memset(inode.inline_data(), 0, format::inode_inline_capacity);
-    inode.flags = 0;
+    inode.flags &= format::inode_flags_of_users;
     inode.height = 0;
     if (!has_content) inode.size_bytes = 0;
   }
