@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/mount.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include <string>
 #include <thread>
 
+#include "server/mount_table.hpp"
 #include "tools/mounted_pool.hpp"
 #include "tools/remount.hpp"
 #include "tools/verbs.hpp"
@@ -109,6 +111,21 @@ bool unmount(const std::string& mountpoint) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+// st_dev of what is mounted on the directory, 0: nothing.
+u64 device_number_of(const std::string& mountpoint) {
+  u64 number = 0;
+  for (const server::MountEntry& entry : server::read_mount_table()) {
+    if (entry.directory == mountpoint) number = entry.device_number;
+  }
+  return number;
+}
+
+// Under another directory or in another namespace: then the server goes on.
+bool is_still_mounted(u64 device_number) {
+  const std::string place = fmt::format("/sys/class/bdi/{}:{}", major(device_number), minor(device_number));
+  return device_number != 0 && ::access(place.c_str(), F_OK) == 0;
+}
+
 int run() {
   if (!line.name_space.empty()) {
     fmt::print(stderr, "gpu4fs umount: option '-N' is not supported\n");
@@ -124,8 +141,14 @@ int run() {
   // The descriptor names this very process even if its number is used again.
   const int handle =
       server > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, server, 0)) : -1;
+  const u64 device_number = device_number_of(mountpoint);
   if (!unmount(mountpoint)) return status_failure;
   if (handle < 0) return 0;
+  if (is_still_mounted(device_number)) {
+    if (line.verbose) fmt::print("mounted elsewhere too: the server goes on\n");
+    ::close(handle);
+    return 0;
+  }
   if (line.verbose) fmt::print("waiting for the server, process {}\n", server);
   pollfd ended{handle, POLLIN, 0};
   const int count = ::poll(&ended, 1, static_cast<int>(line.timeout_s) * 1000);

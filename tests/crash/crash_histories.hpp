@@ -32,6 +32,7 @@ inline const std::vector<NamedStep>& name_steps() {
       {"rename_over", [](CrashWriter& w) { w.rename("d/f", "a"); }},
       {"rename_directory", [](CrashWriter& w) { w.rename("d", "e/d"); }},
       {"exchange", [](CrashWriter& w) { w.rename("s", "e", 2); }},
+      {"whiteout", [](CrashWriter& w) { w.rename("d/f", "a", PosixModel::rename_whiteout); }},
       {"chmod", [](CrashWriter& w) { w.chmod("", 0711); }},
       {"set_attribute", [](CrashWriter& w) { w.set_attribute("", "user.y", 300); }},
       {"tmpfile", [](CrashWriter& w) { w.tmpfile(); }},
@@ -167,6 +168,7 @@ inline CrashHistory random_walk(u64 seed, CrashPlace place) {
     options.sparse = false;
     options.node_max = 25;
     options.name_count = 4;
+    options.whiteouts = true;
     options.attribute_max = 40000;
     options.flags = true;
     OperationSource source(seed, options);

@@ -72,7 +72,7 @@ class CrashWriter {
                                (op.opcode == format::Opcode::fsync || op.opcode == format::Opcode::sync));
     const bool is_stray_reclaim = op.opcode == format::Opcode::reclaim;
     if (error == 0) {
-      model_.commit(op, reply.result, content);
+      model_.commit(op, reply.result, content, client_.attributes());
     } else if (expected.count(error) == 0 && error != ENOSPC && !is_stray_reclaim) {
       record_->problem += record_->operations.back() + "\n";
     }

@@ -170,6 +170,21 @@ class Unmounting(unittest.TestCase):
         signal.pidfd_send_signal(handle, signal.SIGCONT)
         return words, umount.communicate()[1]
 
+    def test_a_bind_mount_ends_alone(self):
+        with open(self.pool.path("file"), "w"):
+            pass
+        places = [os.path.join(self.pool.folder, name) for name in ("directory", "file")]
+        os.mkdir(places[0])
+        with open(places[1], "w"):
+            pass
+        subprocess.run(["mount", "--bind", self.pool.mountpoint, places[0]], check=True)
+        subprocess.run(["mount", "--bind", self.pool.path("file"), places[1]], check=True)
+        for place in places:
+            done = subprocess.run([PROGRAM, "umount", "-v", place], capture_output=True, text=True, timeout=60)
+            self.assertEqual((done.returncode, done.stdout), (0, "mounted elsewhere too: the server goes on\n"), done)
+        self.assertTrue(os.path.exists(self.pool.path("file")))
+        self.pool.umount()
+
     def test_a_file_in_use_is_not(self):
         with open(self.pool.path("file"), "w"):
             done = gpu4fs("umount", self.pool.mountpoint)

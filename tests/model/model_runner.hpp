@@ -151,7 +151,7 @@ class ModelRunner {
     const std::map<u64, TimeRule> rules = model_.times(op, result);
     const bool is_new = creates && model_.find(result) == nullptr;
     if (creates && !is_new && !names_existing(op, result)) return differ("a number that is in use was given again");
-    model_.commit(op, result, content);
+    model_.commit(op, result, content, client_->attributes());
     for (const auto& [number, rule] : rules) {
       if (!check_times(number, rule, op)) return false;
     }

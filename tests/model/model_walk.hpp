@@ -113,7 +113,9 @@ ModelOutcome run_model_walk(
   Pool pool(variant.pool);
   ModelRunner runner(pool, variant.tight);
   runner.model().flaw = flaw;
-  OperationSource source(variant.seed, variant.source);
+  SourceOptions options = variant.source;
+  options.whiteouts = true;
+  OperationSource source(variant.seed, options);
   ModelOutcome outcome;
   bool same = true;
   for (u64 i = 1; i <= variant.steps && same && std::chrono::steady_clock::now() < limit; ++i) {

@@ -15,6 +15,7 @@ struct SourceOptions {
   u64 big_length = u64{2500} << 10;  // now and then
   bool sparse = true;              // far offsets
   bool zero_ranges = true;
+  bool whiteouts = false;          // who runs them tells the model the numbers that they get
   u32 node_max = 40;               // then more is removed than made
   u32 name_count = 7;              // different names in a directory, and as many long ones
   u32 directory_max = 1000;        // of these more are not made
@@ -177,8 +178,8 @@ class OperationSource {
     op.second_inode = below(3) == 0 ? op.inode : pick(directories_);
     op.name = name();
     op.second_name = name();
-    const u32 flags[] = {0, 0, 0, 1, 2, 2, 3};
-    op.mask = flags[below(7)];
+    const u32 flags[] = {0, 0, 0, 1, 2, 2, 3, 4, 4, 5, 6};
+    op.mask = flags[below(options_.whiteouts ? 11 : 7)];
   }
 
   void content(const PosixModel& model, FileOperation& op) {

@@ -36,6 +36,7 @@ struct FileOperation {
   bool append = false;
   u64 data_seed = 0;        // content of writes
   std::string text;         // symlink target, attribute value
+  u64 whiteout = 0;         // number of the one that a rename has left; set from what the engine has answered
   format::AttributeRecord attributes{};
 };
 
@@ -82,6 +83,7 @@ enum class ModelFlaw { none, rename_keeps_parent, truncate_keeps_tail, unlink_ke
 class PosixModel {
  public:
   static constexpr u64 root = 1;
+  static constexpr u32 rename_whiteout = 4;
   static constexpr u64 file_size_max = (u64{1} << 63) - 1;
   static constexpr const char* profile_attribute = "user.gpu4fs.raid";  // inherited; always set to a known profile
 
@@ -110,6 +112,11 @@ class PosixModel {
   std::set<int> expect(const FileOperation& op) const;
   // Follows a success. `result` as the engine answered it, `content` the bytes written.
   void commit(const FileOperation& op, u64 result, const std::vector<u8>& content);
+  // The same with what the engine put out, which names the whiteout of a rename.
+  void commit(FileOperation op, u64 result, const std::vector<u8>& content, const format::AttributeRecord& output) {
+    if (op.opcode == format::Opcode::rename) op.whiteout = output.inode;
+    commit(op, result, content);
+  }
   // The time stamps that a success touches. Before commit().
   std::map<u64, TimeRule> times(const FileOperation& op, u64 result) const;
 
@@ -195,7 +202,7 @@ inline std::set<int> PosixModel::expect_in_directory(const FileOperation& op) co
 inline std::set<int> PosixModel::expect_rename(const FileOperation& op) const {
   constexpr u32 no_replace = 1;
   constexpr u32 exchange = 2;
-  if (op.mask == (no_replace | exchange)) return {EINVAL};
+  if ((op.mask & exchange) != 0 && op.mask != exchange) return {EINVAL};
   const ModelNode* from = find(op.inode);
   const ModelNode* to = find(op.second_inode);
   if (from == nullptr || to == nullptr) return {ESTALE};
@@ -480,6 +487,14 @@ inline void PosixModel::commit_rename(const FileOperation& op) {
     from.entries.erase(op.name);
   }
   to.entries[op.second_name] = source_number;
+  if ((op.mask & rename_whiteout) == 0) return;
+  ModelNode whiteout;
+  whiteout.mode = S_IFCHR;
+  whiteout.uid = op.uid;
+  whiteout.gid = (from.mode & S_ISGID) != 0 ? from.gid : op.gid;
+  whiteout.link_count = 1;
+  from.entries[op.name] = op.whiteout;
+  nodes[op.whiteout] = whiteout;
 }
 
 inline void PosixModel::commit_setattr(const FileOperation& op) {

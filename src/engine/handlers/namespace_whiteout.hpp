@@ -6,10 +6,8 @@
 
 namespace gpu4fs::engine::detail {
 
-// The last that a rename locks: nobody who holds a number that is only claimed waits for another lock. Then what
-// reserve_metadata is asked for includes whiteout_inodes.
-inline constexpr u32 whiteout_inodes = 2;
-
+// The last that a rename locks: nobody who holds a number that is only claimed waits for another lock. It counts as one
+// inode for reserve_metadata.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_whiteout(Group g, Engine& engine, CommandState& c, u64* number) {
   GPU4FS_TRY(fs::claim_inode(g, engine.fs, c.operation, number));
