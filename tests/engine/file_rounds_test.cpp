@@ -222,9 +222,15 @@ TEST_F(FileRounds, ReclaimingALargeDirectoryTakesManySteps) {
   for (u32 i = 0; i < names; ++i) {
     ASSERT_EQ(names_.link(file, directory, padding + std::to_string(i)).status, Status::ok);
   }
+  // Names go where there is no room for shrinking the directory as well.
+  fs::PageTable& pages = engine_.engine().fs.pages;
+  const u32 staging_count = pages.staging_count;
+  pages.staging_count = 100;
   for (u32 i = 0; i < names; ++i) {
     ASSERT_EQ(names_.unlink(directory, padding + std::to_string(i)).status, Status::ok);
   }
+  pages.staging_count = staging_count;
+  EXPECT_EQ(engine_.engine().fs.directory_pages_given_back, 0u);
   ASSERT_EQ(names_.rmdir(root, "directory").result, directory);
   EXPECT_GT(steps_of(on_inode(format::Opcode::reclaim, directory), Status::ok), 2u);
   EXPECT_EQ(names_.getattr(directory).status, Status::stale);
