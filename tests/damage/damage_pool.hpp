@@ -168,7 +168,7 @@ class DamagePool {
     if (result.findings.error_count() != maps) return "fsck finds" + findings_text(result);
     for (u32 d = 0; d < image_.device_count(); ++d) {
       if ((devices >> d & 1) == 0) continue;
-      const std::vector<u8> garbage = random_bytes(image_.pristine(d).size() - layout_.area_offsets[d], d);
+      const std::vector<u8> garbage = random_bytes(image_.size(d) - layout_.area_offsets[d], d);
       image_.write(d, layout_.area_offsets[d], garbage.data(), garbage.size());
     }
     problem = compare(text);
@@ -236,7 +236,7 @@ class DamagePool {
     std::string done;
     repair.on_repair = [&](const std::string& place, const std::string& text) { done += "\n  " + place + ": " + text; };
     (void)server::repair_pool(repair);
-    for (u32 d = 0; d < image_.device_count(); ++d) image_.touch(d, 0, image_.pristine(d).size());
+    image_.find_changes();
     bool complete = false;
     const std::string problem = compare_lines(&complete);
     if (!problem.empty() && !is_older) return "behind the repair" + done + "\n" + problem;
