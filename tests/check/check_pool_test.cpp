@@ -277,6 +277,25 @@ TEST_F(CheckPoolTest, HeightOfTheOrphanBitmap) {
   expect(FindingId::inode_field);
 }
 
+TEST_F(CheckPoolTest, FlagsOfUsers) {
+  constexpr u32 flags = format::inode_flag_append_only | format::inode_flag_no_dump;
+  const u64 number = content().plain_file;
+  image_->edit_inode(number, [](format::Inode& inode) { inode.flags |= flags; });
+  const CheckResult result = image_->check();
+  EXPECT_EQ(result.findings.error_count(), 0u) << describe(result);
+  expect_engines_agree(*image_, result);
+  image_->edit_inode(number, [](format::Inode& inode) { inode.page_count += 1; });
+  expect(FindingId::inode_page_count);
+  EXPECT_EQ(image_->inode(number).flags, flags) << "a repair keeps them";
+  image_->restore();
+  // The pool's own files have none.
+  image_->edit_inode(format::inode_number_inode_bitmap,
+                     [](format::Inode& inode) { inode.flags |= format::inode_flag_immutable; });
+  const CheckResult own = image_->check();
+  EXPECT_EQ(own.findings.count(FindingId::inode_field), 1u) << describe(own);
+  expect_engines_agree(*image_, own);
+}
+
 TEST_F(CheckPoolTest, PagesUsedTwice) {
   const format::BlockPointer other{image_->inode(content().sparse_file).slots[0].raw};
   image_->edit_inode(content().plain_file, [&](format::Inode& inode) {
