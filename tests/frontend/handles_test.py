@@ -376,6 +376,8 @@ class Flags(PoolTest):
         answer = self.control(self.pool.mountpoint, FITRIM, whole)
         self.assertEqual(struct.unpack("<QQQ", answer), (0, 0, 0))
         self.assert_error(errno.EINVAL, self.control, self.pool.mountpoint, FITRIM, struct.pack("<QQQ", 1 << 60, 1 << 20, 0))
+        self.pool.remount("ro")
+        self.assert_error(errno.EROFS, self.control, self.pool.mountpoint, FITRIM, whole)
         self.end()
 
 
