@@ -78,6 +78,12 @@ simulate: setup-cpu
 	cmake --build --preset release -j $(JOBS) --target gpu4fs_system_test
 	GPU4FS_SIM_SEED=$(SEED) GPU4FS_SIM_COUNT=$(COUNT) build/release/gpu4fs_system_test --gtest_filter='*EndWell'
 
+# xfstests' group generic/quick on mounts; XFSTESTS_DIR: a built checkout of the suite. Without it the script says how to
+# get one. Takes an hour, and root. TESTS: others, as the suite's `check` takes them.
+.PHONY: xfstests
+xfstests: build
+	GPU4FS=build/release/gpu4fs tests/xfstests/run.py $(TESTS)
+
 # Pictures of the sweep over levels, file sizes and numbers of files; SWEEP: its result, measured here if it is missing.
 SWEEP ?= build/sweep.json
 .PHONY: plots

@@ -333,11 +333,51 @@ class Flags(PoolTest):
         self.assertEqual(self.flags(self.pool.path("file")), FS_NODUMP_FL)
         self.end()
 
+    def test_what_they_forbid(self):
+        file, folder = self.pool.path("file"), self.pool.path("dir")
+        write_file(file, "content")
+        os.mkdir(folder)
+        write_file(self.pool.path("dir/inside"), "content")
+
+        def change(path, flags):
+            opened = os.open(path, flags)
+            try:
+                os.write(opened, b"more")
+            finally:
+                os.close(opened)
+
+        refused_of_both = (lambda: change(file, os.O_WRONLY), lambda: change(file, os.O_RDWR),
+                           lambda: change(file, os.O_WRONLY | os.O_TRUNC), lambda: os.truncate(file, 0),
+                           lambda: os.chmod(file, 0o600), lambda: os.chown(file, 1, 1), lambda: os.unlink(file),
+                           lambda: os.utime(file, (1, 1)), lambda: os.setxattr(file, "user.x", b"1"),
+                           lambda: os.rename(file, self.pool.path("other")), lambda: os.link(file, self.pool.path("other")),
+                           lambda: os.unlink(self.pool.path("dir/inside")), lambda: os.rmdir(folder))
+        for flags in (FS_APPEND_FL, FS_IMMUTABLE_FL):
+            self.set_flags(file, flags)
+            self.set_flags(folder, flags)
+            for operation in refused_of_both:
+                self.assert_error(errno.EPERM, operation)
+            self.assertEqual(read_file(file), "content")
+        self.assert_error(errno.EPERM, change, file, os.O_WRONLY | os.O_APPEND)
+        self.assert_error(errno.EPERM, write_file, self.pool.path("dir/new"), "")
+        self.set_flags(file, FS_APPEND_FL)
+        self.set_flags(folder, FS_APPEND_FL)
+        change(file, os.O_WRONLY | os.O_APPEND)
+        write_file(self.pool.path("dir/new"), "")
+        self.set_flags(file, 0)
+        self.set_flags(folder, 0)
+        self.assertEqual(read_file(file), "contentmore")
+        for operation in refused_of_both[2:4]:
+            operation()
+        self.end()
+
     def test_discarding_has_nothing_to_do(self):
         whole = struct.pack("<QQQ", 0, (1 << 64) - 1, 0)
         answer = self.control(self.pool.mountpoint, FITRIM, whole)
         self.assertEqual(struct.unpack("<QQQ", answer), (0, 0, 0))
         self.assert_error(errno.EINVAL, self.control, self.pool.mountpoint, FITRIM, struct.pack("<QQQ", 1 << 60, 1 << 20, 0))
+        self.pool.remount("ro")
+        self.assert_error(errno.EROFS, self.control, self.pool.mountpoint, FITRIM, whole)
         self.end()
 
 

@@ -125,7 +125,8 @@ void trim(fuse_req_t request, const void* bytes, size_t length, size_t room) {
     fuse_reply_err(request, EINVAL);
     return;
   }
-  const Status status = command.uid != 0 ? Status::permission : worker.call(command).status;
+  Status status = command.uid != 0 ? Status::permission : worker.call(command).status;
+  if (status == Status::ok && worker.shared().options.read_only) status = Status::read_only;
   if (status != Status::ok) return reply_status(request, status);
   if (range.len < page_size || range.start / page_size >= worker.statfs().page_total) {
     fuse_reply_err(request, EINVAL);

@@ -105,6 +105,14 @@ void set_open(FuseWorker& worker, fuse_ino_t inode, fuse_file_info* info) {
   info->noflush = info->fh == 0 ? 1 : 0;
 }
 
+// The kernel has checked permissions. It knows nothing of the flags append-only and immutable.
+Status check_open(fuse_req_t request, FuseWorker& worker, fuse_ino_t inode, int flags) {
+  if ((flags & O_ACCMODE) == O_RDONLY) return Status::ok;
+  format::Command command = worker.command(request, Opcode::open, inode);
+  command.mask = static_cast<u32>(flags);
+  return worker.call(command).status;
+}
+
 void open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
   FuseWorker& worker = FuseWorker::current();
   const FuseShared& shared = worker.shared();
@@ -112,6 +120,8 @@ void open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
     fuse_reply_err(request, ENOSYS);
     return;
   }
+  const Status status = check_open(request, worker, inode, info->flags);
+  if (status != Status::ok) return reply_status(request, status);
   set_open(worker, inode, info);
   if (fuse_reply_open(request, info) == -ENOENT) worker.close_file(info->fh);
 }
