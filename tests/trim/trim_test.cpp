@@ -108,6 +108,24 @@ TEST_P(Trim, GivesBackWhatAFormerMountLeft) {
   EXPECT_EQ(find_problems(paths_), "");
 }
 
+// In the background nobody asks twice: chunks that never had memory do not use up what a step may do.
+TEST_P(Trim, StepsGetThroughAPoolThatHoldsLittle) {
+  const GrowthFolder folder;
+  make(folder);
+  {
+    GrowthMount mount(paths_);
+    const u64 small = make_file(mount.files(), "small");
+    for (u64 block = 0; block < 20; ++block) ASSERT_EQ(write_block(mount.files(), small, block, block), Status::ok);
+    EXPECT_TRUE(mount.stop());
+  }
+  GrowthMount mount(paths_);
+  EXPECT_TRUE(has_blocks(mount.files(), find_file(mount.files(), "small"), 20, 0));
+  const server::TrimReport report = mount.server().trimmer().trim(2);
+  EXPECT_TRUE(report.is_complete || report.punch_count == 2) << report.run_count;
+  EXPECT_GT(report.run_count, report.punch_count);
+  EXPECT_GT(report.byte_count, 0u);
+}
+
 // A device more has chunks of its own.
 class TrimAndShrink : public Trim {};
 

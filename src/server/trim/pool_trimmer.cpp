@@ -8,6 +8,11 @@
 #include "server/trim/region_ranges.hpp"
 
 namespace gpu4fs::server {
+namespace {
+
+constexpr u64 looks_per_punch = 16;
+
+}  // namespace
 
 // Under `tables` and `reach`. The engine touches nothing of the run before it has heard that its memory is back.
 void PoolTrimmer::punch(const format::TrimResult& run, TrimReport& report) {
@@ -36,6 +41,7 @@ void PoolTrimmer::punch(const format::TrimResult& run, TrimReport& report) {
     report.byte_count += piece.length;
   }
   report.region_count += run.count;
+  report.punch_count += pieces.empty() ? 0 : 1;
 }
 
 // Free ones of each profile that stay, for what is written next.
@@ -87,7 +93,7 @@ bool PoolTrimmer::trim_run(TrimReport& report, bool now) {
 
 TrimReport PoolTrimmer::trim_from_here(u64 runs_max, bool now) {
   TrimReport report;
-  while (report.run_count < runs_max) {
+  while (report.punch_count < runs_max && report.run_count / looks_per_punch < runs_max) {
     if (has_memory_to_give() && trim_run(report, now)) continue;
     report.is_complete = true;
     next_chunk_ = next_region_ = 0;

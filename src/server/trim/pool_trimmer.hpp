@@ -30,6 +30,7 @@ struct TrimContext {
 
 struct TrimReport {
   u64 run_count = 0;
+  u64 punch_count = 0;   // of the runs, those that had memory
   u64 region_count = 0;  // 2 MiB of logical space each
   u64 byte_count = 0;    // of files that were no holes
   u64 command_count = 0;     // that the engine got
@@ -41,8 +42,8 @@ class PoolTrimmer {
  public:
   explicit PoolTrimmer(TrimContext context) : context_(std::move(context)) {}
 
-  // At most so many runs, from where the last call ended, of what has been free for a whole pass. Nothing while another
-  // thread trims.
+  // At most so many runs that have memory, and sixteen times as many that may have none, from where the last call ended, of
+  // what has been free for a whole pass. Nothing while another thread trims.
   TrimReport trim(u64 runs_max);
   // Everything that is free after a checkpoint, once through the pool.
   TrimReport trim_all();
