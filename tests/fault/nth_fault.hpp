@@ -113,6 +113,10 @@ inline std::vector<TriedOperation> tried_operations(CrashPool& pool, const Posix
   op.name = "user.x";
   add("get_attribute", op);
   add("list_attributes", on_inode(Opcode::list_attributes, small, 0, 600));
+  // More than what is kept back makes up for, once the range is a hole.
+  FileOperation zero = on_inode(Opcode::fallocate, large, page_size + 50, 90 * page_size);
+  zero.mode = 0x10;
+  add("zero_much", zero);
   FileOperation seek = on_inode(Opcode::seek, large);
   seek.mode = 4;
   add("seek", seek);
