@@ -71,6 +71,14 @@ simulate: setup-cpu
 	cmake --build --preset release -j $(JOBS) --target gpu4fs_system_test
 	GPU4FS_SIM_SEED=$(SEED) GPU4FS_SIM_COUNT=$(COUNT) build/release/gpu4fs_system_test --gtest_filter='*EndWell'
 
+# Wrong expressions in place of right ones, each of which some test has to notice; ONLY: a regular expression of names.
+ONLY ?=
+.PHONY: mutants
+mutants: setup-cpu
+	cmake --preset mutants
+	cmake --build --preset mutants -j $(JOBS) --target $(shell tests/mutants/run_mutants.py --targets)
+	tests/mutants/run_mutants.py $(if $(ONLY),--only '$(ONLY)')
+
 # Pictures of the sweep over levels, file sizes and numbers of files; SWEEP: its result, measured here if it is missing.
 SWEEP ?= build/sweep.json
 .PHONY: plots
@@ -99,4 +107,4 @@ tidy:
 	    xargs -r -n 1 -P $(JOBS) clang-tidy -p build/release --quiet --extra-arg=-Wno-unknown-warning-option
 
 clean:
-	rm -rf build/release build/debug build/asan build/tsan build/fuzz build/cuda build/cuda-whole build/test
+	rm -rf build/release build/debug build/asan build/tsan build/fuzz build/mutants build/cuda build/cuda-whole build/test

@@ -8,6 +8,7 @@
 // mounting frees them.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "format/ring_format.hpp"
 #include "fs/pages/change.hpp"
 
@@ -334,7 +335,8 @@ GPU4FS_FN GPU4FS_NOINLINE InodeRef commit_new_inode(Group g, FileSystem& fs, Ope
     GPU4FS_CHECK_EQ(ref.inode->mode, 0);
     GPU4FS_CHECK_EQ(op.claimed_inode, number);
     op.claimed_inode = 0;
-    const u32 generation = ref.inode->generation + 1 + fs.generation_skip;
+    const u32 next = GPU4FS_MUTANT(generation_kept, ref.inode->generation + 1, ref.inode->generation);
+    const u32 generation = next + fs.generation_skip;
     format::Inode inode{};
     inode.access_time = inode.modification_time = inode.change_time = inode.birth_time = op.now;
     inode.uid = values.uid;

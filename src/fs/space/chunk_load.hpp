@@ -15,6 +15,7 @@
 
 #include "base/copy.hpp"
 #include "base/group.hpp"
+#include "base/mutant.hpp"
 #include "base/xxh3.hpp"
 #include "fs/fs_types.hpp"
 #include "fs/space/chunk_checkpoint.hpp"
@@ -110,7 +111,7 @@ GPU4FS_FN Status choose_slot(Group g, FileSystem& fs, ChunkState& chunk, u32 col
                              u64 superblock_epoch, SlotFacts (&slots)[2], u32* newest) {
   for (u32 slot = 0; slot < 2; ++slot) {
     GPU4FS_TRY(read_slot(g, fs, chunk, column, slot, &slots[slot]));
-    if (slots[slot].epoch <= superblock_epoch) continue;
+    if (GPU4FS_MUTANT(lost_slot_counts, slots[slot].epoch <= superblock_epoch, true)) continue;
     slots[slot].epoch = 0;
     if (fs.read_only == 0) GPU4FS_TRY(clear_slot(g, fs, chunk, column, slot));
   }
@@ -351,7 +352,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, FileSystem& fs, u32 index,
 // Mount, after all chunks: the superblock's page_used must be the pages found in use; a difference
 // shows that a bitmap slot was lost. Status: corrupt_structure.
 GPU4FS_FN inline Status check_page_used(const FileSystem& fs, u64 page_used) {
-  return pages_used(fs) == page_used
+  return GPU4FS_MUTANT(page_count_unchecked, pages_used(fs) == page_used, true)
              ? Status::ok
              : Status::corrupt_structure;
 }
