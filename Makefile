@@ -79,6 +79,14 @@ mutants: setup-cpu
 	cmake --build --preset mutants -j $(JOBS) --target $(shell tests/mutants/run_mutants.py --targets)
 	tests/mutants/run_mutants.py $(if $(ONLY),--only '$(ONLY)')
 
+# Images whose structures say something else than what was written, with checksums that hold: COUNT of them, from SEED
+# on, with AddressSanitizer.
+.PHONY: fuzz-images
+fuzz-images: setup-cpu
+	cmake --preset asan
+	cmake --build --preset asan -j $(JOBS) --target gpu4fs_system_test
+	GPU4FS_IMAGE_SEED=$(SEED) GPU4FS_IMAGE_COUNT=$(COUNT) build/asan/gpu4fs_system_test --gtest_filter='ChangedImages.*'
+
 # Pictures of the sweep over levels, file sizes and numbers of files; SWEEP: its result, measured here if it is missing.
 SWEEP ?= build/sweep.json
 .PHONY: plots
