@@ -84,6 +84,22 @@ simulate: setup-cpu
 xfstests: build
 	GPU4FS=build/release/gpu4fs tests/xfstests/run.py $(TESTS)
 
+# Wrong expressions in place of right ones, each of which some test has to notice; ONLY: a regular expression of names.
+ONLY ?=
+.PHONY: mutants
+mutants: setup-cpu
+	cmake --preset mutants
+	cmake --build --preset mutants -j $(JOBS) --target $(shell tests/mutants/run_mutants.py --targets)
+	tests/mutants/run_mutants.py $(if $(ONLY),--only '$(ONLY)')
+
+# Images whose structures say something else than what was written, with checksums that hold: COUNT of them, from SEED
+# on, with AddressSanitizer.
+.PHONY: fuzz-images
+fuzz-images: setup-cpu
+	cmake --preset asan
+	cmake --build --preset asan -j $(JOBS) --target gpu4fs_system_test
+	GPU4FS_IMAGE_SEED=$(SEED) GPU4FS_IMAGE_COUNT=$(COUNT) build/asan/gpu4fs_system_test --gtest_filter='ChangedImages.*'
+
 # Pictures of the sweep over levels, file sizes and numbers of files; SWEEP: its result, measured here if it is missing.
 SWEEP ?= build/sweep.json
 .PHONY: plots
@@ -135,4 +151,4 @@ package-check: package
 	scripts/check_package.sh build/package/*.deb
 
 clean:
-	rm -rf build/release build/debug build/asan build/tsan build/fuzz build/cuda build/cuda-whole build/package build/test
+	rm -rf build/release build/debug build/asan build/tsan build/fuzz build/mutants build/cuda build/cuda-whole build/package build/test

@@ -147,6 +147,16 @@ if(gpu4fs_system_sources)
   endif()
 endif()
 
+# A few mutants in each run, other ones each time; make mutants has all (tests/mutants).
+set(gpu4fs_run_mutants python3 ${PROJECT_SOURCE_DIR}/tests/mutants/run_mutants.py)
+if(GPU4FS_MUTANTS)
+  gpu4fs_register_test(mutants.sample system ${gpu4fs_run_mutants} --build ${PROJECT_BINARY_DIR} --sample 12 --limit 8)
+elseif(NOT GPU4FS_SANITIZE)
+  gpu4fs_register_test(check.mutants source ${gpu4fs_run_mutants} --check-list)
+  gpu4fs_register_test(check.mutants.canary source ${gpu4fs_run_mutants} --self-test)
+  gpu4fs_register_test(check.mutants.absent source ${gpu4fs_run_mutants} --absent-from $<TARGET_FILE:gpu4fs>)
+endif()
+
 if(NOT GPU4FS_SANITIZE)
   foreach(check IN ITEMS docs layers measurements style)
     gpu4fs_register_test(check.${check} source

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/copy.hpp"
+#include "base/mutant.hpp"
 #include "engine/engine.hpp"
 #include "engine/owned_extents.hpp"
 #include "engine/log_flush.hpp"
@@ -30,9 +31,11 @@ GPU4FS_FN inline Status validate_command(const format::Command& command, format:
   if (u32{command.name_length} + command.second_name_length > command_name_capacity) {
     return Status::name_too_long;
   }
-  if (!format::may_send(sender, command.opcode)) return Status::permission;
+  if (GPU4FS_MUTANT(server_commands_for_all, !format::may_send(sender, command.opcode), false)) {
+    return Status::permission;
+  }
   if ((command.flags & format::command_flag_replay) == 0) return Status::ok;
-  if (sender != format::Sender::server) return Status::permission;
+  if (GPU4FS_MUTANT(replay_by_clients, sender != format::Sender::server, false)) return Status::permission;
   return format::takes_records(command.opcode) ? Status::ok : Status::bad_descriptor;
 }
 
@@ -42,7 +45,7 @@ GPU4FS_FN inline void reset_command(Engine& engine, CommandState& c, const forma
   GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&c.phase)), static_cast<u32>(CommandPhase::free));
   const Session& s = engine.sessions[session];
   c.command = command;
-  if (s.trusted == 0) {
+  if (GPU4FS_MUTANT(caller_names_itself, s.trusted == 0, false)) {
     c.command.uid = s.uid;
     c.command.gid = s.gid;
   }
@@ -143,12 +146,12 @@ GPU4FS_FN GPU4FS_NOINLINE inline void release_claims(Engine& engine, CommandStat
     c.in_gate = 0;
     leave(engine, engine.commit_gate);
   }
-  if (c.extent_count != 0) abandon_owned_extents(engine, c);
+  if (GPU4FS_MUTANT(abandoned_pages_lost, c.extent_count != 0, false)) abandon_owned_extents(engine, c);
   if (c.operation.claimed_inode != 0) fs::unclaim_inode(engine.fs, c.operation);
   abandon_log_flush(engine, c);
   const fs::Operation& op = c.operation;
   if (op.pages_reserved != 0 || op.frames_reserved != 0 || op.dirty_reserved != 0) {
-    fs::release_reservations(engine.fs, c.operation);
+    GPU4FS_MUTANT(promises_kept, fs::release_reservations(engine.fs, c.operation), static_cast<void>(0));
   }
   fs::release_log(engine.fs, c.operation);
 }
@@ -224,10 +227,10 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 end_command(Engine& engine, WorkerMemory& m
     result = c.command.aux;
   }
   answer_client(engine, c, status, result);
-  release_all_locks(engine, c);
+  GPU4FS_MUTANT(locks_kept, release_all_locks(engine, c), static_cast<void>(0));
   free_command(engine, memory, c.index);
   if (next == no_command) return no_command;
-  if (status == Status::ok) {
+  if (GPU4FS_MUTANT(chain_not_cancelled, status == Status::ok, true)) {
     CommandState& successor = engine.commands[next];
     if ((successor.command.flags & format::command_flag_previous_inode) != 0) {
       successor.command.inode = result;

@@ -12,6 +12,7 @@
 
 #include "base/atomics.hpp"
 #include "base/check.hpp"
+#include "base/mutant.hpp"
 #include "engine/wait_list.hpp"
 #include "format/inode_format.hpp"
 
@@ -36,7 +37,7 @@ struct LockWord {
     return u64{static_cast<u32>(holders)} | (head_field << 32) | (tail_field << 48);
   }
   GPU4FS_FN constexpr bool admits(LockMode mode) const {
-    return mode == LockMode::exclusive ? holders == 0 : holders >= 0;
+    return mode == LockMode::exclusive ? GPU4FS_MUTANT(writers_share, holders == 0, holders >= 0) : holders >= 0;
   }
   GPU4FS_FN constexpr void add_holder(LockMode mode) {
     holders = mode == LockMode::exclusive ? -1 : holders + 1;
@@ -55,7 +56,7 @@ GPU4FS_FN inline u32 grant_waiters(Engine& engine, LockWord& word) {
   while (word.head != no_command) {
     CommandState& c = engine.commands[word.head];
     const LockMode mode = waited_mode(c);
-    if (!word.admits(mode)) break;
+    if (GPU4FS_MUTANT(lock_not_handed_over, !word.admits(mode), true)) break;
     word.add_holder(mode);
     const u32 index = word.head;
     word.head = c.wait_next;

@@ -10,6 +10,7 @@
 
 #include "base/atomics.hpp"
 #include "base/check.hpp"
+#include "base/mutant.hpp"
 #include "engine/wait_list.hpp"
 
 namespace gpu4fs::engine {
@@ -69,7 +70,7 @@ GPU4FS_FN inline Status close_or_park(Gate& gate, CommandState& c) {
   } else {
     store<Order::relaxed, Scope::engine>(&gate.owner, c.index);
     const u32 before = fetch_or<Order::acq_rel, Scope::engine>(&gate.word, gate_closed);
-    if ((before & ~gate_closed) != 0) {
+    if (GPU4FS_MUTANT(gate_not_drained, (before & ~gate_closed) != 0, false)) {
       gate.closer = c.index;
       status = Status::parked;
       // Whoever leaves from now on sees the closed gate, and takes the guard to look for the closer.

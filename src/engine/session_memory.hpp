@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/copy.hpp"
+#include "base/mutant.hpp"
 #include "engine/engine_types.hpp"
 #include "format/ring_format.hpp"
 #include "fs/names/permissions.hpp"
@@ -20,7 +21,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status resolve(Group /*g*/, const Engine& engine, cons
   if (region_index >= region_max) return Status::bad_address;
   const Region& region = engine.sessions[c.session].regions[region_index];
   const u64 offset = format::ring_address_offset(address);
-  if (region.base == nullptr || offset > region.length || length > region.length - offset) {
+  if (region.base == nullptr || offset > region.length ||
+      GPU4FS_MUTANT(session_bounds_ignored, length > region.length - offset, false)) {
     return Status::bad_address;
   }
   *pointer = region.base + offset;

@@ -5,6 +5,7 @@
 
 #include "base/atomics.hpp"
 #include "base/check.hpp"
+#include "base/mutant.hpp"
 #include "engine/wait_list.hpp"
 #include "ring/upcall_ring.hpp"
 
@@ -46,7 +47,8 @@ namespace detail {
 GPU4FS_FN inline bool claim_upcall(Engine& engine, u64 id) {
   const u32 index = static_cast<u32>(id & 0xffffu);
   if (index >= engine.config.command_count || id == 0) return false;
-  u64 expected = id;
+  u64 expected = GPU4FS_MUTANT(upcall_answer_of_another, id,
+                               (load<Order::acquire, Scope::engine>(&engine.commands[index].upcall_id)));
   return compare_exchange<Order::acq_rel, Scope::engine>(&engine.commands[index].upcall_id, expected, u64{0});
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/copy.hpp"
 #include "base/group.hpp"
+#include "base/mutant.hpp"
 #include "base/xxh3.hpp"
 #include "raid/damage.hpp"
 #include "raid/page_access.hpp"
@@ -45,7 +46,7 @@ GPU4FS_FN void repair_copy(Group g, const LogicalSpace& space, const PageLocatio
     return page_memory(space, location, copy);
   });
   if (memory == nullptr) return;
-  copy_bytes(g, memory, good, page_size);
+  GPU4FS_MUTANT(copy_repair_not_written, copy_bytes(g, memory, good, page_size), static_cast<void>(0));
   g.sync();
   serial(g, [&] {
     end_copy_write(space, location, 1, copy);
@@ -76,7 +77,8 @@ GPU4FS_FN GPU4FS_NOINLINE CopyPlan find_good_copy(Group g, const LogicalSpace& s
     }
     if (reason != Status::checksum_mismatch) mismatched |= 1u << bad_copy;
     for (u32 bad = 0; bad < chunk.copy_count; ++bad) {
-      if ((mismatched >> bad & 1) != 0) detail::repair_copy(g, space, location, bad, plan.memory);
+      if ((mismatched >> bad & 1) == 0) continue;
+      detail::repair_copy(g, space, location, GPU4FS_MUTANT(wrong_copy_repaired, bad, copy), plan.memory);
     }
     return plan;
   }

@@ -22,6 +22,7 @@
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/locks.hpp"
+#include "base/mutant.hpp"
 #include "device/device_access.hpp"
 #include "raid/translate.hpp"
 
@@ -92,7 +93,10 @@ GPU4FS_FN inline u32 lost_column_count(const ChunkState& chunk, u64 devices) {
 // Whether the pool can do without the devices of the mask. Under the lock.
 GPU4FS_FN inline bool can_lose(const LogicalSpace& space, u64 devices) {
   for (u32 i = 0; i < chunk_count_of(space); ++i) {
-    if (lost_column_count(space.chunks[i], devices) > space.chunks[i].redundancy) return false;
+    if (GPU4FS_MUTANT(device_loss_unbounded, lost_column_count(space.chunks[i], devices) > space.chunks[i].redundancy,
+                      false)) {
+      return false;
+    }
   }
   for (u32 i = 0; i < space.health->planned_count; ++i) {
     const ChunkState& chunk = space.health->planned[i];
@@ -192,7 +196,8 @@ GPU4FS_FN inline Status begin_noted_read(const LogicalSpace& space, u32 device, 
 GPU4FS_FN inline bool has_unrecorded_loss(const LogicalSpace& space) {
   if (space.health == nullptr) return false;
   const u64 failed = load<Order::acquire, Scope::engine>(&space.health->failed);
-  return (failed & ~load<Order::acquire, Scope::engine>(&space.health->recorded)) != 0;
+  return GPU4FS_MUTANT(
+      loss_acknowledged_early, (failed & ~load<Order::acquire, Scope::engine>(&space.health->recorded)) != 0, false);
 }
 
 // Gate closed: the devices that lack nothing now are those that the checkpoint makes readable.

@@ -26,6 +26,7 @@
 #include "base/config.hpp"
 #include "base/copy.hpp"
 #include "base/group.hpp"
+#include "base/mutant.hpp"
 #include "base/status.hpp"
 #include "base/types.hpp"
 #include "base/xxh3.hpp"
@@ -182,7 +183,7 @@ GPU4FS_FN GPU4FS_NOINLINE void mirror_copies(Group g, const LogicalSpace& space,
 
 template <class Group>
 GPU4FS_FN void mirror_page(Group g, const LogicalSpace& space, const WritePlan& plan) {
-  if ((plan.copies & (plan.copies - 1)) != 0) mirror_copies(g, space, plan);
+  if (GPU4FS_MUTANT(second_copy_missing, (plan.copies & (plan.copies - 1)) != 0, false)) mirror_copies(g, space, plan);
 }
 
 GPU4FS_FN inline void choose_copies(const LogicalSpace& space, WritePlan* plan) {
@@ -235,7 +236,7 @@ GPU4FS_FN inline void put_descriptor(LogicalSpace& space, const WritePlan& plan,
   GPU4FS_CHECK_LT(page, chunk.page_count);
   store_shared_16(&chunk.descriptors[page], make_descriptor(checksum, plan.birth_epoch, flags));
   const u64 descriptor_page = page / format::descriptors_per_page;
-  const u64 bit = u64{1} << (descriptor_page % 64);
+  const u64 bit = GPU4FS_MUTANT(descriptors_not_written, u64{1} << (descriptor_page % 64), u64{0});
   fetch_or<Order::release, Scope::engine>(&chunk.descriptor_dirty[descriptor_page / 64], bit);
   note_rewritten_pages(space, chunk, page, 1);
 }
@@ -289,7 +290,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_page_range(Group g, const LogicalSpace& sp
   for (u32 attempt = 0; status == Status::ok; ++attempt) {
     bool verified = true;
     if (verifies) {
-      verified = verify_copy_page(g, destination, plan.memory, address, plan.checksum, from, to);
+      verified = GPU4FS_MUTANT(
+          page_unverified, verify_copy_page(g, destination, plan.memory, address, plan.checksum, from, to),
+          verify_copy_page(g, destination, plan.memory, address, plan.checksum, from, to) || true);
     } else {
       copy_bytes(g, destination, plan.memory + from, to - from);
     }

@@ -8,6 +8,7 @@
 #include "base/copy.hpp"
 #include "base/group.hpp"
 #include "base/limits.hpp"
+#include "base/mutant.hpp"
 #include "base/page_registers.hpp"
 #include "base/types.hpp"
 #include "base/xxh3.hpp"
@@ -93,7 +94,8 @@ GPU4FS_FN inline MergeResult merge_in_buffer(Lane g, const MergeTarget& target, 
     zero_page(g, page);
   } else if (!target.has_checksum) {
     copy_bytes(g, page, old.memory, page_size);
-  } else if (xxh3_copy_page(g, page, old.memory, old.address) != old.checksum) {
+  } else if (GPU4FS_MUTANT(merge_unverified, xxh3_copy_page(g, page, old.memory, old.address) != old.checksum,
+                           xxh3_copy_page(g, page, old.memory, old.address) == 0)) {
     return {false, 0};
   }
   if (source == nullptr) {

@@ -8,6 +8,7 @@
 // Uniform.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "raid/page_io.hpp"
 #include "raid/verify_pages.hpp"
 
@@ -27,7 +28,8 @@ GPU4FS_FN inline bool page_is_settled(const LogicalSpace& space, const PageLocat
   GPU4FS_CHECK_LT(location.chunk, known_chunk_count(space));
   GPU4FS_CHECK_LT(location.page, space.chunks[location.chunk].page_count);
   const ChunkState& chunk = space.chunks[location.chunk];
-  return page_bit(chunk.bitmaps.stable, location.page) && page_bit(chunk.bitmaps.committed, location.page);
+  const bool is_durable = GPU4FS_MUTANT(unsettled_pages_repaired, page_bit(chunk.bitmaps.stable, location.page), true);
+  return is_durable && page_bit(chunk.bitmaps.committed, location.page);
 }
 
 // Before a checkpoint is published: true while a repair runs that began before its snapshot.
@@ -152,7 +154,8 @@ GPU4FS_FN GPU4FS_NOINLINE u32 repair_parities(Group g, const LogicalSpace& space
       return begin_parity_write(space, view, j) == Status::ok;
     });
     if (!writable) continue;
-    store_page(g, expected, parity_memory(space, view, j));
+    GPU4FS_MUTANT(parity_repair_not_written, store_page(g, expected, parity_memory(space, view, j)),
+                  static_cast<void>(0));
     g.sync();
     serial(g, [&] { end_parity_write(space, view, j); });
     repaired |= 1u << j;

@@ -11,6 +11,7 @@
 #include "base/atomics.hpp"
 #include "base/check.hpp"
 #include "base/config.hpp"
+#include "base/mutant.hpp"
 #include "base/types.hpp"
 
 namespace gpu4fs::raid {
@@ -46,7 +47,8 @@ GPU4FS_FN inline void note_snapshot(SnapshotUsers& users) {
 // True while somebody works who began before the last snapshot.
 GPU4FS_FN inline bool older_uses_run(SnapshotUsers& users) {
   const u64 snapshots = load<Order::acquire, Scope::engine>(&users.snapshot_count);
-  return fetch_add<Order::acq_rel, Scope::engine>(&users.running[(snapshots + 1) % 2], u64{0}) != 0;
+  const u64 older = GPU4FS_MUTANT(snapshot_not_waited_for, snapshots + 1, snapshots);
+  return fetch_add<Order::acq_rel, Scope::engine>(&users.running[older % 2], u64{0}) != 0;
 }
 
 }  // namespace gpu4fs::raid

@@ -20,6 +20,7 @@
 #include "base/check.hpp"
 #include "base/config.hpp"
 #include "base/group.hpp"
+#include "base/mutant.hpp"
 #include "format/ring_format.hpp"
 #include "ring/ring_layout.hpp"
 
@@ -61,7 +62,10 @@ inline constexpr u32 unit_answers = 1u << 3;
 
 // What unit number `unit` of a descriptor says about it, as bits.
 GPU4FS_FN constexpr u32 unit_facts(const Vector16& value, u32 unit, u32 sequence) {
-  if (vector_sequence(value) != sequence) return 0;
+  if (GPU4FS_MUTANT(torn_descriptor_taken, vector_sequence(value) != sequence,
+                    unit == 0 && vector_sequence(value) != sequence)) {
+    return 0;
+  }
   const u32 word = static_cast<u32>(value.high);
   u32 facts = unit_is_valid;
   if (unit == 0) {

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <system_error>
 
+#include "base/mutant.hpp"
 #include "fmt/format.h"
 #include "server/json.hpp"
 #include "server/log.hpp"
@@ -52,8 +53,11 @@ bool may_connect(int fd) {
   ucred peer{};
   socklen_t length = sizeof(peer);
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return false;
-  return peer.uid == 0 || peer.uid == ::geteuid();
+  return GPU4FS_MUTANT(control_peer_unchecked, peer.uid == 0 || peer.uid == ::geteuid(), true);
 }
+
+// The server's own user may connect.
+mode_t socket_mode() { return GPU4FS_MUTANT(control_socket_open, S_IRUSR | S_IWUSR, 0666); }
 
 // Whether somebody answers there.
 bool is_served(const sockaddr_un& address) {
@@ -76,9 +80,10 @@ int open_listener(const std::string& path) {
   const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) fail(path);
   // The mode of the name comes from that of the socket, so that there is no moment when others may connect.
-  ::fchmod(fd, S_IRUSR | S_IWUSR);
+  const mode_t mode = socket_mode();
+  ::fchmod(fd, mode);
   if (::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
-      ::chmod(path.c_str(), S_IRUSR | S_IWUSR) != 0 || ::listen(fd, 8) != 0) {
+      ::chmod(path.c_str(), mode) != 0 || ::listen(fd, 8) != 0) {
     const int error = errno;
     ::close(fd);
     errno = error;
@@ -148,7 +153,7 @@ void ControlSocket::admit(int fd) {
   join_ended();
   const std::lock_guard guard(mutex_);
   const bool is_allowed = may_connect(fd);
-  if (!is_allowed || clients_.size() >= control_client_max) {
+  if (!is_allowed || GPU4FS_MUTANT(control_clients_unbounded, clients_.size() >= control_client_max, false)) {
     send_all(fd, wake_[0], control_error(is_allowed ? "too many clients" : "permission denied") + "\n");
     ::close(fd);
     return;

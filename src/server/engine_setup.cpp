@@ -11,6 +11,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/mutant.hpp"
 #include "base/random.hpp"
 #include "engine/engine_build.hpp"
 #include "fmt/format.h"
@@ -178,7 +179,8 @@ template <class Allocator>
 void set_up_log(Allocator& allocator, const ServerOptions& options, const OpenedPool& pool, fs::FileSystem& fs) {
   const bool records = !pool.read_only && options.purpose == ServerPurpose::mount;
   engine::build_log(allocator, fs, pool.superblock, device_parts(pool),
-                    records ? random_number<u64>() : pool.superblock.log_seed, records);
+                    GPU4FS_MUTANT(log_seed_kept, records, false) ? random_number<u64>() : pool.superblock.log_seed,
+                    records);
 }
 
 // What a mount that writes may add to its pool: twice the chunks and some, on as many devices as there can be.

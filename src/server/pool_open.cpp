@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/check.hpp"
+#include "base/mutant.hpp"
 #include "format/format_text.hpp"
 #include "server/pool_checksum.hpp"
 
@@ -205,7 +206,7 @@ class PoolOpener {
       const std::string& path = member.file.path();
       const format::Superblock* own = member.probe.newest();
       const u64 since = stale_since(member, newest);
-      if (since != 0 && own->epoch >= since) {
+      if (GPU4FS_MUTANT(second_history_opened, since != 0 && own->epoch >= since, false)) {
         throw PoolError(Status::wrong_pool,
                         fmt::format("{} and {}: each was written without the other, from epoch {} on; they are two "
                                     "pools now, give one of them alone and keep the other out of its folder",
@@ -273,7 +274,9 @@ class PoolOpener {
                                   own->chunk_size_bytes, index, newest.chunk_size_bytes));
     }
     const u64 since = newest.stale_since[index];
-    if (since != 0 || own->epoch + 1 < newest.epoch) return stale_device(member, newest, index);
+    if (GPU4FS_MUTANT(stale_device_opened, since != 0 || own->epoch + 1 < newest.epoch, false)) {
+      return stale_device(member, newest, index);
+    }
     const bool current = own->epoch == newest.epoch;
     if (!current) {
       warnings_.push_back(fmt::format("{}: lacks the superblock of epoch {}, holds {}",
@@ -444,7 +447,7 @@ std::vector<std::string> find_members(const std::string& path) {
 void complete_superblocks(OpenedPool& pool) {
   GPU4FS_CHECK(!pool.read_only);
   for (OpenedDevice& device : pool.devices) {
-    if (device.has_newest_superblock || !device.is_here()) continue;
+    if (GPU4FS_MUTANT(superblock_not_completed, device.has_newest_superblock, true) || !device.is_here()) continue;
     format::Superblock copy = pool.superblock;
     copy.device = device.part;
     seal(copy, superblock_offset(copy.slot));

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/mutant.hpp"
 #include "base/to_text.hpp"
 #include "engine/wake.hpp"
 #include "fmt/format.h"
@@ -282,7 +283,7 @@ bool PoolServer::stop() {
   end_growth_thread();
   Status status = Status::ok;
   // A pool whose state could not be loaded is left as it was found.
-  if (!pool_.read_only && loaded_) {
+  if (GPU4FS_MUTANT(last_checkpoint_skipped, !pool_.read_only, false) && loaded_) {
     status = command(format::Opcode::checkpoint, checkpoint_mask_clean);
     if (status != Status::ok) {
       log(LogLevel::error,
@@ -435,7 +436,7 @@ Status PoolServer::flush_devices(u64 which, u64* failed_devices) {
       continue;
     }
     try {
-      if (setup_.files[i].needs_flush()) setup_.files[i].flush();
+      if (GPU4FS_MUTANT(server_flushes_nothing, setup_.files[i].needs_flush(), false)) setup_.files[i].flush();
     } catch (const device::DeviceError& error) {
       log(LogLevel::error, error.what());
       flush_errors_[i].fetch_add(1);

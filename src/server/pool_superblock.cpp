@@ -7,6 +7,7 @@
 
 #include "base/bits.hpp"
 #include "base/limits.hpp"
+#include "base/mutant.hpp"
 #include "format/log_format.hpp"
 #include "format/format_text.hpp"
 #include "raid/levels/levels.hpp"
@@ -227,7 +228,9 @@ SuperblockSlot read_slot(const DeviceFile& device, u32 slot) {
     result.problem = "magic";
     return result;
   }
-  if (superblock.checksum != structure_checksum(superblock, superblock_offset(slot))) {
+  if (GPU4FS_MUTANT(
+          superblock_unverified,
+          superblock.checksum != structure_checksum(superblock, superblock_offset(slot)), false)) {
     result.problem = "checksum";
     return result;
   }
@@ -264,7 +267,9 @@ std::string find_superblock_problem(const Superblock& superblock, u32 slot, u64 
 
 std::string find_feature_problem(const Superblock& superblock, bool read_only) {
   const u64 incompatible = superblock.feature_incompatible & ~format::feature_incompatible_known;
-  if (incompatible != 0) return fmt::format("unknown incompatible features {:#x}", incompatible);
+  if (GPU4FS_MUTANT(feature_accepted, incompatible != 0, false)) {
+    return fmt::format("unknown incompatible features {:#x}", incompatible);
+  }
   const u64 unwritable =
       superblock.feature_read_only_compatible & ~format::feature_read_only_compatible_known;
   if (unwritable != 0 && !read_only) {
@@ -291,7 +296,10 @@ const Superblock* SuperblockProbe::newest() const {
   const Superblock* best = nullptr;
   for (const SuperblockSlot& slot : slots) {
     if (slot.state != SlotState::valid) continue;
-    if (best == nullptr || slot.superblock.epoch > best->epoch) best = &slot.superblock;
+    if (best == nullptr || GPU4FS_MUTANT(older_superblock_counts, slot.superblock.epoch > best->epoch,
+                                         slot.superblock.epoch < best->epoch)) {
+      best = &slot.superblock;
+    }
   }
   return best;
 }

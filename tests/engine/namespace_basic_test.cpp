@@ -350,6 +350,40 @@ TEST_F(NamespaceBasic, FortySymbolicLinksAreTheLimit) {
   EXPECT_EQ(client_.lookup_path(root, "link41").status, Status::loop);
 }
 
+// What an inode's bytes cannot say is damage for whoever comes to it, by a name or by its number.
+TEST_F(NamespaceBasic, DamagedInodesAreNotWorkedWith) {
+  const u64 directory = made(client_.mkdir(root, "directory"));
+  const u64 file = made(client_.create(directory, "file"));
+  fs::Operation op{};
+  const auto inode_of = [&](u64 number) -> format::Inode& {
+    fs::InodeRef ref{};
+    EXPECT_EQ(fs::get_inode(Lane{}, engine_.fs(), op, number, &ref), Status::ok);
+    return *ref.inode;
+  };
+  const auto changes = {+[](format::Inode& inode) { inode.version = 2; },
+                        +[](format::Inode& inode) { inode.flags |= 1u << 30; },
+                        +[](format::Inode& inode) { inode.height = 99; }};
+  for (const auto change : changes) {
+    for (const u64 damaged : {directory, file}) {
+      const format::Inode before = inode_of(damaged);
+      change(inode_of(damaged));
+      EXPECT_EQ(client_.lookup(directory, "file").status, Status::corrupt_structure);
+      EXPECT_EQ(client_.unlink(directory, "file").status, Status::corrupt_structure);
+      EXPECT_EQ(client_.rename(directory, "file", directory, "other").status, Status::corrupt_structure);
+      EXPECT_EQ(client_.open(damaged, 0).status, Status::corrupt_structure);
+      EXPECT_EQ(client_.set_attribute(damaged, "user.x", "1").status, Status::corrupt_structure);
+      if (damaged == directory) {
+        EXPECT_EQ(client_.create(directory, "new").status, Status::corrupt_structure);
+        EXPECT_EQ(client_.rmdir(root, "directory").status, Status::corrupt_structure);
+      } else {
+        EXPECT_EQ(client_.link(file, root, "link").status, Status::corrupt_structure);
+      }
+      inode_of(damaged) = before;
+    }
+  }
+  EXPECT_EQ(made(client_.unlink(directory, "file")), file);
+}
+
 TEST_F(NamespaceBasic, AReadOnlyPoolChangesNothing) {
   const u64 file = made(client_.create(root, "file"));
   const u64 link = made(client_.symlink(root, "link", "file"));

@@ -3,79 +3,41 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "engine/name_fixture.hpp"
-#include "engine/worker.hpp"
+#include "engine/stepped_names.hpp"
 #include "support/test_scale.hpp"
 
 namespace gpu4fs::test {
 namespace {
 
-FileEngineOptions stepped() {
-  FileEngineOptions options;
-  options.start = false;
-  return options;
-}
-
-// The test runs the worker itself and holds the lock of the number that the worker's next command will claim.
-class NewInode : public ::testing::Test {
+// The test holds the lock of the number that the worker's next command will claim.
+class NewInode : public SteppedNames {
  protected:
   NewInode() {
-    const format::Command first = names_.named(format::Opcode::create, root, "first");
-    number_ = end_of(publish(first)).result + 1;
-    EXPECT_TRUE(engine().free_commands.pop(&slot_));
-    fs::Operation op{};
-    EXPECT_EQ(fs::get_inode(Lane{}, engine().fs, op, number_, &ref_), Status::ok);
+    number_ = end_of(publish(names().named(format::Opcode::create, root, "first"))).result + 1;
+    ref_ = inode(number_);
     EXPECT_EQ(ref_.inode->mode, 0) << "not in use yet";
   }
-  ~NewInode() override { engine().free_commands.push(slot_); }
 
-  engine::Engine& engine() { return engine_.engine(); }
-  engine::CommandState& holder() { return engine().commands[slot_]; }
-  void hold() {
-    engine::set_phase(holder(), engine::CommandPhase::running);
-    EXPECT_EQ(engine::acquire_command_lock(engine(), holder(), ref_.lock, number_, engine::LockMode::exclusive),
-              Status::ok);
-  }
-  void release() {
-    engine::release_all_locks(engine(), holder());
-    engine::set_phase(holder(), engine::CommandPhase::free);
-  }
-  void step() { engine::worker_step(Lane{}, engine(), worker_); }
-
-  // Commands go through a session of their own, so that nothing but step() runs them. Names were put by named().
-  u64 publish(format::Command command) {
-    std::memcpy(client_.data(), names_.data() - NameClient::data_offset, NameClient::data_offset + 64);
-    return client_.publish(command);
-  }
-  bool has_ended(u64 position, ring::Completion* done) { return client_.producer().poll(position, done); }
-  ring::Completion end_of(u64 position) {
-    ring::Completion done{Status::engine_died, 0};
-    for (u32 steps = 0; steps < 1000 && !has_ended(position, &done); ++steps) step();
-    return done;
-  }
+  void hold() { SteppedNames::hold(ref_); }
   std::vector<format::Command> creating_commands() {
     std::vector<format::Command> commands;
     for (const format::Opcode opcode : {format::Opcode::create, format::Opcode::mkdir, format::Opcode::mknod,
                                         format::Opcode::symlink, format::Opcode::tmpfile}) {
-      format::Command command = names_.named(opcode, root, "new");
+      format::Command command = names().named(opcode, root, "new");
       command.mode = 0700;
-      if (opcode == format::Opcode::symlink) command = names_.with_data(command, 5);
+      if (opcode == format::Opcode::symlink) command = names().with_data(command, 5);
       commands.push_back(command);
     }
     return commands;
   }
 
-  FileEngine engine_{stepped()};
-  NameClient names_{engine_};
-  Client client_{engine_.host(), ClientOptions{.trusted = true, .internal = true}};
-  engine::WorkerState worker_ = engine::WorkerState::make(0);
   u64 number_ = 0;
-  u32 slot_ = 0;
   fs::InodeRef ref_{};
 };
 
@@ -95,9 +57,9 @@ TEST_F(NewInode, IsFilledUnderItsLock) {
     EXPECT_TRUE(ref_.lock->is_idle());
     // The next one gets the next number of the same page, or this one again.
     if (command.opcode == format::Opcode::mkdir) {
-      EXPECT_EQ(names_.rmdir(root, "new").status, Status::ok);
+      EXPECT_EQ(names().rmdir(root, "new").status, Status::ok);
     } else if (command.opcode != format::Opcode::tmpfile) {
-      EXPECT_EQ(names_.unlink(root, "new").status, Status::ok);
+      EXPECT_EQ(names().unlink(root, "new").status, Status::ok);
     }
     ++number_;
     fs::Operation op{};
@@ -109,7 +71,7 @@ TEST_F(NewInode, IsFilledUnderItsLock) {
 TEST_F(NewInode, GivesItsNumberBackWhenTheDeadlineEndsTheCommand) {
   for (u32 round = 0; round < 3; ++round) {
     hold();
-    format::Command command = names_.named(format::Opcode::create, root, "late");
+    format::Command command = names().named(format::Opcode::create, root, "late");
     command.deadline_ms = 1;
     const u64 position = publish(command);
     step();
@@ -121,15 +83,15 @@ TEST_F(NewInode, GivesItsNumberBackWhenTheDeadlineEndsTheCommand) {
     release();
     EXPECT_TRUE(ref_.lock->is_idle());
   }
-  EXPECT_EQ(end_of(publish(names_.named(format::Opcode::create, root, "later"))).result, number_);
+  EXPECT_EQ(end_of(publish(names().named(format::Opcode::create, root, "later"))).result, number_);
 }
 
 // The guess waits until the file is complete, and then finds a temporary file as it should be.
 TEST_F(NewInode, ALinkToAGuessedNumberWaitsForTheTemporaryFile) {
   hold();
-  const u64 made = publish(names_.named(format::Opcode::tmpfile, root, ""));
+  const u64 made = publish(names().named(format::Opcode::tmpfile, root, ""));
   step();
-  format::Command link = names_.named(format::Opcode::link, root, "guessed");
+  format::Command link = names().named(format::Opcode::link, root, "guessed");
   link.second_inode = number_;
   const u64 linked = publish(link);
   for (u32 i = 0; i < 20; ++i) step();
@@ -144,9 +106,31 @@ TEST_F(NewInode, ALinkToAGuessedNumberWaitsForTheTemporaryFile) {
   EXPECT_EQ(fs::is_orphan(Lane{}, engine().fs, op, number_, &orphan), Status::ok);
   EXPECT_FALSE(orphan);
   EXPECT_EQ(ref_.inode->link_count, 1u);
-  EXPECT_EQ(names_.unlink(root, "guessed").result, number_);
-  EXPECT_EQ(names_.reclaim(number_).result, 1u);
+  EXPECT_EQ(names().unlink(root, "guessed").result, number_);
+  EXPECT_EQ(names().reclaim(number_).result, 1u);
   EXPECT_EQ(engine().fs.had_error, 0u);
+}
+
+// So that a handle of the deleted file does not lead to the new one.
+TEST(NumbersUsedAgain, HaveANewGeneration) {
+  FileEngine engine;
+  NameClient client(engine);
+  std::map<u64, u32> generations;  // by number
+  u32 again = 0;
+  for (u32 i = 0; i < 400 && again < 20; ++i) {
+    const u64 number = client.create(root, "file").result;
+    ASSERT_NE(number, 0u);
+    const u32 generation = client.attributes().generation;
+    const auto [place, is_new] = generations.emplace(number, generation);
+    if (!is_new) {
+      ++again;
+      EXPECT_GT(generation, place->second) << "inode " << number;
+      place->second = generation;
+    }
+    ASSERT_EQ(client.unlink(root, "file").result, number);
+    ASSERT_EQ(client.reclaim(number).result, 1u);
+  }
+  EXPECT_EQ(again, 20u) << "numbers come back";
 }
 
 // The numbers on a page that cannot be read are passed over, one command each.

@@ -195,5 +195,45 @@ TEST(LostDevicesWithoutRedundancy, AreNotGivenUp) {
   for (u32 file = 0; file < losing_file_count; ++file) EXPECT_EQ(losing.read(file), Status::ok);
 }
 
+// Each half of a mirror was written without the other. Neither is what the other one lacks.
+TEST(HistoriesApart, AreNotMountedTogether) {
+  TestPoolOptions options;
+  options.profile = "raid1";
+  options.degraded = true;
+  TestPool pool(options);
+  pool.unmount();
+  const std::vector<std::string> paths = pool.device_paths();
+  // Beside the devices they would be found.
+  const std::string away = std::filesystem::path(paths[0]).parent_path().string() + "/away";
+  std::filesystem::create_directory(away);
+  const auto work_without = [&](u32 device) {
+    std::filesystem::rename(paths[device], away + "/lost");
+    pool.mount();
+    EXPECT_EQ(pool.checkpoint(), Status::ok);
+    pool.unmount();
+    std::filesystem::rename(away + "/lost", paths[device]);
+  };
+  server::OpenPoolOptions open;
+  open.device_paths = paths;
+  open.read_only = true;
+  open.lock = false;
+  open.degraded = true;
+  std::filesystem::copy_file(paths[0], away + "/0");
+  work_without(1);
+  EXPECT_NO_THROW(server::open_pool(open)) << "device 1 has missed writes";
+  std::filesystem::rename(paths[0], away + "/history");
+  std::filesystem::rename(away + "/0", paths[0]);
+  work_without(0);
+  EXPECT_NO_THROW(server::open_pool(open)) << "device 0 has missed writes";
+  std::filesystem::rename(away + "/history", paths[0]);
+  try {
+    server::open_pool(open);
+    ADD_FAILURE() << "two histories were opened as one pool";
+  } catch (const server::PoolError& error) {
+    EXPECT_EQ(error.status(), Status::wrong_pool) << error.what();
+    EXPECT_NE(std::string(error.what()).find("each was written without the other"), std::string::npos) << error.what();
+  }
+}
+
 }  // namespace
 }  // namespace gpu4fs::test::degraded_test

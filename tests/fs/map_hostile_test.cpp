@@ -155,6 +155,34 @@ TEST(MapHostile, InvalidPointersWithBitsAreSeenBeforeARemoval) {
   EXPECT_EQ(fs::map_prepare_remove(Lane{}, small.fs(), op, ref, 0, 2000, 20, &from, &cost), Status::corrupt_structure);
 }
 
+// In an inode's slot and in that of a map page: nothing is freed or replaced there.
+TEST(MapHostile, BlocksOutsideThePoolAreSeenBeforeAChange) {
+  for (const bool in_map_page : {false, true}) {
+    SmallFileSystem small(hostile_options());
+    fs::Operation op{};
+    MapWalk<Lane> walk(Lane{}, small, op, 1);
+    walk.create_file();
+    walk.replace(0, in_map_page ? 600 : 5, fs::MapKind::data);
+    fs::InodeRef ref{};
+    ASSERT_EQ(fs::get_inode(Lane{}, small.fs(), op, walk.number, &ref), Status::ok);
+    ASSERT_EQ(ref.inode->height, in_map_page ? 1u : 0u);
+    u32 frame = fs::no_frame;
+    if (in_map_page) {
+      ASSERT_EQ(fs::get_page(Lane{}, small.fs(), op, ref, 1, 1, &frame), Status::ok);
+    }
+    format::BlockPointer* const slots = in_map_page ? fs::map_slots(small.fs(), frame) : ref.inode->slots;
+    const u64 first = in_map_page ? 512 : 0;
+    slots[3] = format::BlockPointer::data(u64{1} << 40, format::BlockSize::page_4k);
+    fs::MapCost cost{};
+    fs::MapRun run{};
+    u64 from = 0;
+    EXPECT_EQ(fs::map_lookup(Lane{}, small.fs(), op, ref, first + 3, 1, &run), Status::corrupt_structure);
+    EXPECT_EQ(fs::map_prepare(Lane{}, small.fs(), op, ref, first, first + 5, &cost), Status::corrupt_structure);
+    EXPECT_EQ(fs::map_prepare_remove(Lane{}, small.fs(), op, ref, 0, 700, 20, &from, &cost), Status::corrupt_structure);
+    EXPECT_EQ(small.fs().had_error, 0u) << "nothing was tried";
+  }
+}
+
 TEST(MapHostile, ImpossibleHeightIsRefused) {
   SmallFileSystem small(hostile_options());
   fs::Operation op{};

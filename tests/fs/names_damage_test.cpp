@@ -105,6 +105,40 @@ TEST(NamesDamage, WhatPrepareAcceptsCommitSurvives) {
   }
 }
 
+// A reader of one name does not meet these; whoever changes the leaf would.
+TEST(NamesDamage, ChangesLookAtTheWholeLeaf) {
+  std::mt19937_64 random(17);
+  DirectoryDriver directory;
+  const std::vector<std::string> names = fill(directory, random, 500);
+  const fs::HashedName name = directory.hashed(names[0]);
+  fs::FoundName found{};
+  ASSERT_EQ(directory.find(Lane{}, name, &found), Status::ok);
+  const u64 index = found.path.leaf_index;
+  const auto expect_refused = [&](auto&& change) {
+    u8* const leaf = directory.page(index);
+    u8 saved[page_size];
+    std::memcpy(saved, leaf, page_size);
+    auto& header = *reinterpret_cast<format::DirectoryPageHeader*>(leaf);
+    auto* slots = reinterpret_cast<format::DirectorySlot*>(leaf + format::directory_leaf_slots_offset);
+    ASSERT_GT(header.entry_count, 2u);
+    change(header, slots[found.slot == 0 ? 1 : 0]);
+    EXPECT_EQ(directory.find(Lane{}, name, &found), Status::ok);
+    EXPECT_EQ(directory.remove(Lane{}, name), Status::corrupt_structure);
+    EXPECT_EQ(directory.replace(Lane{}, name, 9, 8), Status::corrupt_structure);
+    fs::InsertPlan plan{};
+    const std::string other_name = "beside";
+    const fs::HashedName beside = DirectoryDriver::with_hash(other_name, name.hash);
+    EXPECT_EQ(fs::directory_prepare_insert(Lane{}, directory.fs(), directory.op(), directory.dir(), beside, &plan),
+              Status::corrupt_structure);
+    std::memcpy(directory.page(index), saved, page_size);
+  };
+  expect_refused([](auto& header, auto&) { header.heap_garbage = static_cast<u16>(header.heap_garbage + 8); });
+  expect_refused([](auto&, auto& other) { other.name_length = static_cast<u8>(other.name_length + 40); });
+  expect_refused([](auto&, auto& other) { other.entry_offset = static_cast<u16>(other.entry_offset + 8); });
+  expect_refused([](auto&, auto& other) { other.reserved = 1; });
+  EXPECT_EQ(directory.remove(Lane{}, name), Status::ok);
+}
+
 // Each of these is a lie that a reader would have to believe to go wrong.
 TEST(NamesDamage, IsRecognised) {
   std::mt19937_64 random(13);

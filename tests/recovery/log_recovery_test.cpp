@@ -1,16 +1,15 @@
-// The operation log and its recovery: what is replayed, what ends a log, what counts as damage, and that any number
-// of syncs shares a flush.
+// The operation log and its recovery: what is replayed, what ends a log, and what counts as damage.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <fstream>
 #include <optional>
-#include <thread>
 
 #include "base/xxh3.hpp"
 #include "fmt/format.h"
 #include "server/pool_error.hpp"
+#include "server/pool_server.hpp"
 #include "server/recovery/log_scan.hpp"
+#include "server/recovery/replay.hpp"
 #include "server/repair/repair_pool.hpp"
 #include "support/file_client.hpp"
 #include "support/group_runner.hpp"
@@ -640,6 +639,77 @@ TEST_P(LogThatNamesPagesTwice, InTwoRecords) {
 INSTANTIATE_TEST_SUITE_P(Profiles, LogThatNamesPagesTwice, ::testing::Values("single", "raid1", "raid5"),
                          [](const auto& parameter) { return std::string(parameter.param); });
 
+// A page that a record names is not changed where it stands, though no checkpoint has it: what was synced would not
+// match its record any more.
+TEST_F(LogRecovery, PagesOfARecordAreNotOverwritten) {
+  {
+    const auto session = pool_.open_session();
+    FileClient client(*session);
+    for (const u64 offset : {u64{0}, u64{5000}, u64{2 * page_size}}) {
+      write(client, files_[2], offset, random_bytes(700, offset + 1));
+    }
+    write(client, files_[1], page_size, random_bytes(page_size, 3));
+  }
+  crash();
+  const u64 records = scan(pool_).record_count();
+  pool_.mount();
+  EXPECT_EQ(pool_.recovery().records_replayed, records);
+  expect_files(3);
+}
+
+// A checkpoint in the middle of a replay has what was carried out, and the log still has the record: it can be carried
+// out again.
+TEST_F(LogRecovery, WhatWasCarriedOutBeforeACheckpointIsCarriedOutAgain) {
+  {
+    const auto session = pool_.open_session();
+    FileClient client(*session);
+    FileOperation op;
+    op.opcode = format::Opcode::set_attribute;
+    op.inode = files_[0];
+    op.name = "user.gone";
+    op.text = "value";
+    ASSERT_EQ(client.call(op).status, Status::ok);
+  }
+  ASSERT_EQ(pool_.checkpoint(), Status::ok);
+  {
+    const auto session = pool_.open_session();
+    FileClient client(*session);
+    FileOperation op;
+    op.opcode = format::Opcode::remove_attribute;
+    op.inode = files_[0];
+    op.name = "user.gone";
+    ASSERT_EQ(client.call(op).status, Status::ok);
+    sync(client);
+  }
+  crash();
+  const server::LogScan log = scan(pool_);
+  ASSERT_EQ(log.record_count(), 1u);
+  ASSERT_EQ(log.record(0).opcode, format::LogOpcode::remove_attribute);
+  server::ServerOptions options;
+  options.device_paths = pool_.device_paths();
+  {
+    server::ServerOptions attempt = options;
+    attempt.engine = server::EngineChoice::cpu;
+    attempt.worker_count = 1;
+    attempt.commit_interval_s = 0;
+    attempt.purpose = server::ServerPurpose::recovery;
+    server::PoolServer server(attempt);
+    server.start();
+    {
+      const auto session = server.open_internal_session(format::log_record_bytes_max);
+      server::replay_records(*session, log, server::verify_records(*session, log).record_count);
+      format::Command command{};
+      command.opcode = format::Opcode::checkpoint;
+      ASSERT_EQ(session->call(command).status, Status::ok);
+    }
+    server.abandon();
+  }
+  EXPECT_EQ(scan(pool_).record_count(), 1u) << "the checkpoint has it, the log too";
+  EXPECT_EQ(server::recover_pool(options).records_replayed, 1u);
+  pool_.mount();
+  expect_files(3);
+}
+
 // Several laps around a log of 1 MiB, with checkpoints whenever it is half full.
 TEST(LogRing, WrapsAndStaysReplayable) {
   TestPoolOptions options;
@@ -670,81 +740,6 @@ TEST(LogRing, WrapsAndStaysReplayable) {
   const auto session = pool.open_session();
   FileClient client(*session);
   EXPECT_EQ(read(client, file, 200'000), expected);
-}
-
-// While one sync's flush is under way any number of others begin; one more flush serves them all.
-TEST(GroupCommit, ManySyncsShareAFlush) {
-  TestPoolOptions options;
-  options.flush_by_upcall = true;
-  options.worker_count = 2;
-  TestPool pool(options);
-  constexpr u32 client_count = 8;
-  std::vector<std::unique_ptr<client::Session>> sessions;
-  for (u32 i = 0; i < client_count; ++i) sessions.push_back(pool.open_session());
-  std::vector<std::thread> threads;
-  std::atomic<u32> begun{0};
-  std::atomic<u32> ended{0};
-  for (u32 i = 0; i < client_count; ++i) {
-    threads.emplace_back([&, i] {
-      FileClient client(*sessions[i]);
-      create(client, fmt::format("client{}", i));
-      begun.fetch_add(1);
-      sync(client);
-      ended.fetch_add(1);
-    });
-  }
-  std::mutex open_close;
-  server::ServerSession answers(pool.host(), open_close, server::ServerSession::Kind::internal, 4, page_size);
-  u32 flushes = 0;
-  while (ended < client_count) {
-    ring::Upcall upcall{};
-    if (!pool.host().wait_upcall(&upcall, 1'000'000)) continue;
-    ASSERT_EQ(upcall.kind, ring::UpcallKind::flush_device);
-    // The first answer waits until all have something to sync, so the second flush takes all that are left.
-    while (begun < client_count) std::this_thread::yield();
-    ++flushes;
-    (void)answers.call(engine::answer_upcall_command(upcall, Status::ok));
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_LE(flushes, 2u) << "syncs do not share flushes";
-  sessions.clear();
-}
-
-// A flush that fails fails every sync that counted on it, and the pool takes no more changes.
-TEST(GroupCommit, FailedFlushIsToldToEverybody) {
-  TestPoolOptions options;
-  options.flush_by_upcall = true;
-  TestPool pool(options);
-  auto session = pool.open_session();
-  Status first = Status::ok;
-  Status second = Status::ok;
-  Status third = Status::ok;
-  std::atomic<bool> done{false};
-  std::thread thread([&] {
-    FileClient client(*session);
-    create(client, "lost");
-    first = client.simple(format::Opcode::sync).status;
-    second = client.simple(format::Opcode::sync).status;
-    FileOperation op;
-    op.opcode = format::Opcode::create;
-    op.inode = root;
-    op.name = "after";
-    op.mask = 0200;
-    third = client.call(op).status;
-    done = true;
-  });
-  std::mutex open_close;
-  server::ServerSession answers(pool.host(), open_close, server::ServerSession::Kind::internal, 4, page_size);
-  while (!done) {
-    ring::Upcall upcall{};
-    if (!pool.host().wait_upcall(&upcall, 1'000'000)) continue;
-    (void)answers.call(engine::answer_upcall_command(upcall, Status::device_failed));
-  }
-  thread.join();
-  EXPECT_EQ(to_errno(first), EIO);
-  EXPECT_EQ(to_errno(second), EIO);
-  EXPECT_EQ(to_errno(third), EROFS);
-  session.reset();
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -147,6 +148,53 @@ TEST_F(ControlSocketTest, ServesABoundedNumberAtATime) {
     if (next.send("{\"request\": \"y\"}\n")) answer = next.line();
   }
   EXPECT_TRUE(contains(answer, "echo")) << answer;
+}
+
+// The line that another user gets, who need not reach the folders above the socket's.
+std::string answer_to_user(const std::string& path, uid_t user) {
+  int answers[2];
+  EXPECT_EQ(::pipe(answers), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const std::filesystem::path place(path);
+    if (::chdir(place.parent_path().c_str()) != 0 || ::setgid(user) != 0 || ::setuid(user) != 0) ::_exit(1);
+    Connection connection(place.filename());
+    (void)connection.send("{\"request\": \"x\"}\n");  // in vain if the server has hung up
+    const std::string line = connection.is_connected() ? connection.line() : "not connected";
+    const bool is_told = ::write(answers[1], line.data(), line.size()) == static_cast<ssize_t>(line.size());
+    ::_exit(is_told ? 0 : 1);
+  }
+  ::close(answers[1]);
+  std::string line;
+  char buffer[4096];
+  for (ssize_t count = 0; (count = ::read(answers[0], buffer, sizeof(buffer))) > 0;) {
+    line.append(buffer, static_cast<std::size_t>(count));
+  }
+  ::close(answers[0]);
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  return line;
+}
+
+// Whoever may command the server is asked of the kernel, whatever somebody has made of the socket's mode.
+TEST(ControlSocketRights, OthersAreRefusedWhoeverMayConnect) {
+  if (::geteuid() != 0) GTEST_SKIP() << "becoming other users needs the superuser";
+  constexpr uid_t nobody = 65534;
+  TemporaryFolder folder;
+  std::atomic<u32> handled{0};
+  ControlSocket socket(folder / "run", "pool", [&](const JsonValue&) {
+    ++handled;
+    return std::string("{\"ok\": true}");
+  });
+  std::filesystem::permissions(folder / "run", std::filesystem::perms(0755));
+  EXPECT_EQ(answer_to_user(socket.path(), nobody), "not connected");
+  std::filesystem::permissions(socket.path(), std::filesystem::perms(0666));
+  const std::string refused = answer_to_user(socket.path(), nobody);
+  EXPECT_TRUE(contains(refused, "permission denied")) << refused;
+  EXPECT_EQ(handled, 0u);
+  EXPECT_EQ(answer_to_user(socket.path(), 0), "{\"ok\": true}");
+  EXPECT_EQ(handled, 1u);
 }
 
 TEST(ControlSocketPath, TakesOverWhatADeadServerLeftAndNothingElse) {

@@ -5,6 +5,7 @@
 // here.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "engine/handlers/namespace_common.hpp"
 #include "engine/handlers/profile_attribute.hpp"
 #include "fs/names/set_attribute.hpp"
@@ -59,7 +60,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_attribute_access(Group g, Engine& engine,
   const bool is_owner = uid == 0 || uid == inode.uid;
   switch (space) {
     case AttributeSpace::trusted:
-      if (uid == 0) return Status::ok;
+      if (GPU4FS_MUTANT(trusted_attributes_set, uid == 0, true)) return Status::ok;
       return is_change ? Status::permission : Status::no_attribute;
     case AttributeSpace::security:
       return is_change && uid != 0 ? Status::permission : Status::ok;
@@ -268,7 +269,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_list_attributes(Group g, Engine& engine, Com
     GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &data));
   fs::InodeRef file{};
   GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, c.command.inode, LockMode::shared, &file));
-  const bool hides_trusted = c.command.uid != 0;
+  const bool hides_trusted = GPU4FS_MUTANT(trusted_attributes_listed, c.command.uid != 0, false);
   u64 length = 0;
   GPU4FS_STEP_TRY(fs::attributes_list(g, engine.fs, c.operation, file, hides_trusted, data,
                                       c.command.length, &length));

@@ -11,6 +11,7 @@
 // be had. So one that can only end with ENOSPC changes nothing, unless others take the pages meanwhile.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "engine/allocation_mode.hpp"
 #include "engine/handlers/file_truncate.hpp"
 
@@ -108,7 +109,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_punch(Group g, Engine& engine, CommandState
                                            u64 end, u64* left) {
   fs::FileSystem& fs = engine.fs;
   serial(g, [&] { c.operation.may_use_emergency = 1; });
-  const u64 first = divide_up(begin, page_size);
+  const u64 first = GPU4FS_MUTANT(hole_too_wide, divide_up(begin, page_size), begin / page_size);
   const u64 stop = minimum(end / page_size, fs::map_page_max);
   const u32 head_from = static_cast<u32>(begin % page_size);
   const u32 tail_to = static_cast<u32>(end % page_size);

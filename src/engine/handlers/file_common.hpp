@@ -6,6 +6,7 @@
 // map names yet, c.extent_count counts their extents (owned_extents.hpp).
 #pragma once
 
+#include "base/mutant.hpp"
 #include "engine/damage_notes.hpp"
 #include "engine/handlers/access_check.hpp"
 #include "engine/log_records.hpp"
@@ -302,7 +303,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_extents(Group g, Engine& engine, CommandSt
       serial(g, [&] { fs::touch_extent(fs, extent); });
     } else {
       fs::map_replace(g, fs, c.operation, ref, first, extent, kind);
-      fs::commit_extent(g, fs, extent, logged && fs::log_is_on(fs));
+      fs::commit_extent(g, fs, extent, GPU4FS_MUTANT(logged_pages_not_stable, logged && fs::log_is_on(fs), false));
     }
   }
   serial(g, [&] { c.extent_count = 0; });
@@ -328,7 +329,7 @@ GPU4FS_FN inline u32 without_set_gid(const CommandState& c, u32 mode, u32 gid) {
 
 // Leader, gate: what Linux does to set-id bits when someone else than the superuser changes content.
 GPU4FS_FN inline void drop_set_id(const CommandState& c, format::Inode& inode) {
-  if (c.command.uid == 0) return;
+  if (GPU4FS_MUTANT(set_id_kept_by_writes, c.command.uid == 0, true)) return;
   fs::set_mode(inode, without_set_gid(c, inode.mode & ~fs::mode_set_uid, inode.gid));
 }
 

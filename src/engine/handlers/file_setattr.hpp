@@ -2,6 +2,7 @@
 // it, which make the file shorter and change nothing else (file_truncate.hpp).
 #pragma once
 
+#include "base/mutant.hpp"
 #include "engine/handlers/file_truncate.hpp"
 #include "fs/names/stored_access_lists.hpp"
 
@@ -41,8 +42,13 @@ GPU4FS_FN Status check_set_attribute(Group g, Engine& engine, CommandState& c, c
   const u32 mask = c.command.mask;
   const bool is_owner = c.command.uid == inode.uid;
   if ((mask & format::set_flags) != 0 && !is_owner) return Status::permission;
-  if ((mask & format::set_mode) != 0 && !is_owner) return Status::permission;
-  if ((mask & format::set_uid) != 0 && (!is_owner || record.uid != inode.uid)) return Status::permission;
+  if (GPU4FS_MUTANT(mode_changed_by_anybody, (mask & format::set_mode) != 0, false) && !is_owner) {
+    return Status::permission;
+  }
+  const bool gives_away = GPU4FS_MUTANT(owner_given_away, record.uid != inode.uid, false);
+  if ((mask & format::set_uid) != 0 && (!is_owner || gives_away)) {
+    return Status::permission;
+  }
   const bool may_have_group = record.gid == inode.gid || caller_in_group(engine, c, record.gid);
   if ((mask & format::set_gid) != 0 && (!is_owner || !may_have_group)) return Status::permission;
   const u32 given_times = format::set_access_time | format::set_modification_time | format::set_change_time;
@@ -58,14 +64,14 @@ GPU4FS_FN inline u32 changed_mode(const Engine& engine, const CommandState& c, c
   const u32 mask = c.command.mask;
   const bool is_regular = (mode & fs::mode_type_mask) == fs::mode_regular;
   if ((mask & (format::set_uid | format::set_gid)) != 0 && (mode & fs::mode_type_mask) != fs::mode_directory) {
-    mode = without_set_gid(c, mode & ~fs::mode_set_uid, inode.gid);
+    mode = without_set_gid(c, GPU4FS_MUTANT(set_id_kept_by_chown, mode & ~fs::mode_set_uid, mode), inode.gid);
   }
   if ((mask & format::set_mode) != 0) {
     mode = (mode & fs::mode_type_mask) | (record.mode & fs::mode_permissions);
     const u32 gid = (mask & format::set_gid) != 0 ? record.gid : inode.gid;
     const bool keeps_gid = session_is_trusted(engine, c.session) || c.command.uid == 0 ||
                            caller_in_group(engine, c, gid);
-    if (is_regular && !keeps_gid) mode &= ~fs::mode_set_gid;
+    if (is_regular && GPU4FS_MUTANT(set_gid_by_outsider, !keeps_gid, false)) mode &= ~fs::mode_set_gid;
   }
   return mode;
 }

@@ -6,6 +6,7 @@
 // and the inode stays locked from the first to the last.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "engine/handlers/file_common.hpp"
 
 namespace gpu4fs::engine {
@@ -139,7 +140,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status shrink_once(Group g, Engine& engine, CommandSta
   GPU4FS_CHECK_LE(size, ref.inode->size_bytes);
   ZeroPlan tail{};
   const u32 tail_from = static_cast<u32>(size % page_size);
-  if (is_last && tail_from != 0 && size < ref.inode->size_bytes) {
+  if (is_last && GPU4FS_MUTANT(tail_not_zeroed, tail_from != 0, false) && size < ref.inode->size_bytes) {
     GPU4FS_TRY(prepare_zero(g, engine, c, ref, keep - 1, tail_from, static_cast<u32>(page_size), 0, true, &tail));
   }
   GPU4FS_TRY(reserve_size_change(g, engine, c, change,

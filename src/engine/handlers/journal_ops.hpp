@@ -2,6 +2,7 @@
 // is safe stands in fs/journal/checkpoint.hpp; this file runs its steps and tasks.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "engine/clock.hpp"
 #include "engine/engine.hpp"
 #include "engine/handlers/file_write_rows.hpp"
@@ -198,9 +199,13 @@ GPU4FS_FN GPU4FS_NOINLINE bool flush_devices(Group g, Engine& engine, CommandSta
   // would take it for its own.
   const bool needed = serial(g, [&] {
     fence<Order::acq_rel, Scope::system>();
-    return checkpoint_scratch(c).fanned_out != 0 || devices_need_flush(engine);
+    return checkpoint_scratch(c).fanned_out != 0 || GPU4FS_MUTANT(
+        superblocks_not_flushed, devices_need_flush(engine),
+        c.stage != static_cast<u32>(CheckpointStage::flush_superblocks) && devices_need_flush(engine));
   });
-  if (!needed) return true;
+  if (!GPU4FS_MUTANT(pages_not_flushed, needed, needed && c.stage != static_cast<u32>(CheckpointStage::flush_pages))) {
+    return true;
+  }
   if (!asked_before(g, c)) {
     *step = Step::fail(upcall(g, engine, c, UpcallKind::flush_device, ~u64{0}));
     return false;

@@ -5,6 +5,7 @@
 // engine checks, with the session's own credentials.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "engine/handlers/access_check.hpp"
 #include "engine/log_records.hpp"
 #include "fs/inode/inode.hpp"
@@ -67,14 +68,14 @@ GPU4FS_FN GPU4FS_NOINLINE fs::HashedName hash_name(Group g, const Engine& engine
 }
 
 GPU4FS_FN inline Status check_writable(const Engine& engine) {
-  return engine.fs.read_only != 0 ? Status::read_only : Status::ok;
+  return GPU4FS_MUTANT(read_only_ignored, engine.fs.read_only != 0, false) ? Status::read_only : Status::ok;
 }
 
 // Inodes that clients can name: not the inode file, the bitmaps and the reserved numbers.
 GPU4FS_FN constexpr bool is_file_number(u64 number) {
   const bool is_file =
       number == format::inode_number_root || number >= format::inode_number_first_free;
-  return is_file && number < fs::inode_number_max;
+  return GPU4FS_MUTANT(reserved_inodes_named, is_file, true) && number < fs::inode_number_max;
 }
 
 // Whether the engine runs the step again after this status.
@@ -94,7 +95,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_live_inode(Group g, Engine& engine, Comman
   GPU4FS_TRY(status);
   GPU4FS_TRY(lock_inode(g, engine, c, *ref, mode));
   if (ref->inode->mode == 0) return Status::stale;
-  return fs::inode_is_sound(*ref->inode) ? Status::ok : Status::corrupt_structure;
+  return GPU4FS_MUTANT(inode_unchecked, fs::inode_is_sound(*ref->inode), true) ? Status::ok : Status::corrupt_structure;
 }
 
 // An inode that a name in a locked directory leads to: that it does not exist is damage.

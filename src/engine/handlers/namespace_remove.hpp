@@ -5,6 +5,7 @@
 // it open.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "engine/handlers/namespace_common.hpp"
 
 namespace gpu4fs::engine {
@@ -76,7 +77,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_unlink(Group g, Engine& engine, CommandState
     detail::drop_link(child, op.now);
   });
   fs::mark_inode_dirty(g, fs, op, child);
-  if (is_last) fs::set_orphan(g, fs, op, child.number);
+  if (GPU4FS_MUTANT(orphan_bit_missing, is_last, false)) fs::set_orphan(g, fs, op, child.number);
   append_record(g, engine, c, record_of(c, format::LogOpcode::unlink));
   return Step::complete(is_last ? child.number : 0);
 }
@@ -94,7 +95,9 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rmdir(Group g, Engine& engine, CommandState&
   fs::RemovePlan plan{};
   GPU4FS_STEP_TRY(detail::prepare_removal(g, engine, c, &dir, &plan, &child));
   if (!fs::is_directory(child.inode->mode)) return Step::fail(Status::not_directory);
-  if (child.inode->entry_count != 0) return Step::fail(Status::directory_not_empty);
+  if (GPU4FS_MUTANT(full_directory_removed, child.inode->entry_count != 0, false)) {
+    return Step::fail(Status::directory_not_empty);
+  }
   GPU4FS_STEP_TRY(fs::prepare_orphan(g, fs, op, child.number));
   GPU4FS_STEP_TRY(detail::reserve_removal(g, engine, c, 3, 0, 0, &plan));
   GPU4FS_STEP_TRY(reserve_record(g, engine, c));
@@ -155,7 +158,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_link(Group g, Engine& engine, CommandState& 
     set_change_time(file, op.now);
   });
   fs::mark_inode_dirty(g, fs, op, file);
-  if (was_orphan) fs::clear_orphan(g, fs, op, number);
+  if (GPU4FS_MUTANT(orphan_bit_kept, was_orphan, false)) fs::clear_orphan(g, fs, op, number);
   format::LogRecord record = record_of(c, format::LogOpcode::link);
   record.second_inode = number;
   append_record(g, engine, c, record);

@@ -8,6 +8,7 @@
 // by number.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "engine/handlers/namespace_remove.hpp"
 #include "engine/handlers/namespace_whiteout.hpp"
 
@@ -88,7 +89,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_rename_directories(Group g, Engine& engine
     state->to_dir = state->from_dir;
     return Status::ok;
   }
-  GPU4FS_TRY(lock_rename(g, engine, c));
+  GPU4FS_TRY(GPU4FS_MUTANT(rename_lock_not_taken, lock_rename(g, engine, c), Status::ok));
   GPU4FS_TRY(check_directory_number(g, engine, c, from));
   GPU4FS_TRY(check_directory_number(g, engine, c, to));
   bool to_first = false;
@@ -131,7 +132,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_rename_topology(Group g, Engine& engine, 
   bool is_circular = false;
   if (state.from.name.type == fs::entry_type(fs::mode_directory)) {
     GPU4FS_TRY(is_above(g, engine, c, source, to_dir, &is_circular));
-    if (is_circular) return Status::would_orphan;
+    if (GPU4FS_MUTANT(rename_below_itself, is_circular, false)) return Status::would_orphan;
   }
   if (state.has_target && state.to.type == fs::entry_type(fs::mode_directory)) {
     GPU4FS_TRY(is_above(g, engine, c, target, from_dir, &is_circular));
@@ -184,7 +185,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_rename(Group g, Engine& engine, CommandSt
     if (!exchanges) {
       if (source_is_directory && !target_is_directory) return Status::not_directory;
       if (!source_is_directory && target_is_directory) return Status::is_directory;
-      if (target_is_directory && state.target.inode->entry_count != 0)
+      if (target_is_directory && GPU4FS_MUTANT(full_directory_replaced, state.target.inode->entry_count != 0, false))
         return Status::directory_not_empty;
     } else if (target_is_directory && !state.same_directory) {
       GPU4FS_TRY(require_access(g, engine, c, state.target, fs::may_write));
@@ -199,7 +200,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_rename(Group g, Engine& engine, CommandSt
 
 // Leader, gate: directory `moved` lies in `to` from now on.
 GPU4FS_FN inline void move_directory(fs::InodeRef moved, fs::InodeRef from, fs::InodeRef to) {
-  store<Order::relaxed, Scope::engine>(&moved.inode->parent_or_device, to.number);
+  store<Order::relaxed, Scope::engine>(&moved.inode->parent_or_device,
+                                       GPU4FS_MUTANT(parent_kept, to.number, from.number));
   drop_subdirectory(from);
   to.inode->link_count += 1;
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "base/bits.hpp"
+#include "base/mutant.hpp"
 #include "engine/engine.hpp"
 #include "fs/space/header_scrub.hpp"
 #include "fs/space/space.hpp"
@@ -44,7 +45,7 @@ template <class Group>
 GPU4FS_FN u64 find_damaged_copies(Group g, const raid::LogicalSpace& space, u32 index, u64 page, u64 wanted) {
   const raid::ChunkState& chunk = space.chunks[index];
   u64 bad = 0;
-  for (u32 copy = 0; copy < chunk.copy_count; ++copy) {
+  for (u32 copy = 0; copy < GPU4FS_MUTANT(scrub_of_one_copy, chunk.copy_count, minimum(chunk.copy_count, 1u)); ++copy) {
     u64 damaged = raid::find_mismatches(g, space, index, copy, page, wanted);
     if (damaged != 0) damaged = raid::confirm_mismatches(g, space, index, copy, page, damaged);
     bad |= damaged;
@@ -84,7 +85,7 @@ GPU4FS_FN GPU4FS_NOINLINE void scrub_rows(Group g, const raid::LogicalSpace& spa
   const raid::ChunkState& chunk = space.chunks[index];
   for (u64 first = page; first < page + count; ++first) {
     const raid::RowPlace place = serial(g, [&] { return raid::row_place(chunk, first); });
-    if (place.slot != 0) continue;
+    if (GPU4FS_MUTANT(scrub_without_parities, place.slot != 0, true)) continue;
     const raid::RowView view = serial(g, [&] { return raid::row_view(space, index, place.row); });
     const u32 counter = serial(g, [&] { return raid::begin_repairs(space); });
     if (serial(g, [&] { return has_durable_page(space, view); })) (void)raid::repair_row(g, space, view);

@@ -6,6 +6,7 @@
 // writes metadata in bulk and makes the records superfluous.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "engine/engine.hpp"
 #include "engine/log_flush.hpp"
 #include "engine/write_errors.hpp"
@@ -25,7 +26,7 @@ template <class Group>
 GPU4FS_FN Step give_up_checkpoint(Group g, Engine& engine, Status status) {
   serial(g, [&] {
     store<Order::relaxed, Scope::engine>(&engine.fs.checkpoint_failed, 1u);
-    store<Order::relaxed, Scope::engine>(&engine.fs.read_only, 1u);
+    store<Order::relaxed, Scope::engine>(&engine.fs.read_only, GPU4FS_MUTANT(failed_checkpoint_goes_on, 1u, 0u));
     // What a flush may have lost the log cannot promise either.
     engine.log_queue.guard.lock();
     engine.log_queue.failed = 1;
@@ -49,7 +50,9 @@ GPU4FS_FN inline Status flush_outcome(Engine& engine, const CommandState& c) {
     const u32 device = static_cast<u32>(count_trailing_zeros(left));
     // One that is about to join the pool: nothing depends on it before its superblock is flushed.
     if (device >= raid::device_count_of(engine.fs.space)) continue;
-    if (!raid::outlives_flush_error(engine.fs.space, device)) return c.upcall_result;
+    if (GPU4FS_MUTANT(flush_failure_ignored, !raid::outlives_flush_error(engine.fs.space, device), false)) {
+      return c.upcall_result;
+    }
   }
   return Status::ok;
 }
@@ -113,7 +116,7 @@ GPU4FS_FN Status write_log_for_all(Group g, Engine& engine, CommandState& c) {
     return maximum(end, durable_lsn(engine)) >= sync_scratch(c).goal;
   });
   if (!enough) return Status::again;
-  return fs::write_log(g, fs, range.from, end);
+  return GPU4FS_MUTANT(log_not_written, fs::write_log(g, fs, range.from, end), Status::ok);
 }
 
 // As the writer, at any stage but `flushed` first: the log and all devices. ok: end_log_flush() follows. parked, again: the
@@ -128,7 +131,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_and_flush_log(Group g, Engine& engine, Co
       fence<Order::acq_rel, Scope::system>();
       c.stage = flushed;
       c.upcall_result = Status::ok;
-      return devices_need_flush(engine);
+      return GPU4FS_MUTANT(log_not_flushed, devices_need_flush(engine), false);
     });
     if (flushes) return upcall(g, engine, c, UpcallKind::flush_device, ~u64{0});
   }

@@ -1,3 +1,4 @@
+#include "base/mutant.hpp"
 #include "frontend/fuse/inode_table.hpp"
 
 namespace gpu4fs::frontend {
@@ -26,7 +27,7 @@ bool InodeTable::forget(u64 inode, u64 count) {
   const auto found = shard.entries.find(inode);
   if (found == shard.entries.end()) return false;
   Entry& entry = found->second;
-  if (entry.lookups > count) {
+  if (GPU4FS_MUTANT(open_file_reclaimed, entry.lookups > count, false)) {
     entry.lookups -= count;
     return false;
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/mutant.hpp"
 
 namespace gpu4fs::frontend {
 
@@ -93,7 +94,7 @@ void OpenFiles::see(File& file, u64 sequence) {
   if (sequence <= file.seen) return;
   file.seen = sequence;
   if (!file.is_changed && !file.changed_before_sync) return;
-  file.error = sequence;
+  file.error = GPU4FS_MUTANT(write_error_forgotten, sequence, file.error);
   file.is_changed = false;
   file.changed_before_sync = false;
 }

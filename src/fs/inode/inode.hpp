@@ -11,6 +11,7 @@
 // the generations of all numbers that have no inode go on behind the greatest one that was in it (inode 0 has it).
 #pragma once
 
+#include "base/mutant.hpp"
 #include "format/ring_format.hpp"
 #include "fs/names/permissions.hpp"
 #include "fs/pages/change.hpp"
@@ -321,7 +322,7 @@ namespace detail {
 GPU4FS_FN inline u32 next_generation(const FileSystem& fs, const Operation& op, const format::Inode& inode) {
   if (op.replay != nullptr) return static_cast<u32>(op.replay->size);
   const u32 last = inode.version == 0 ? fs.inode_file.generation : inode.generation;
-  return last + 1 + fs.generation_skip;
+  return last + GPU4FS_MUTANT(generation_kept, u32{1}, u32{0}) + fs.generation_skip;
 }
 
 // Leader, gate: an inode of the page has become free. If it was the last one, the next checkpoint looks at the page.

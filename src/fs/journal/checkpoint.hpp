@@ -21,6 +21,7 @@
 // crash after it leaves this one.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "device/device_access.hpp"
 #include "device/memory/memory_device.hpp"
 #include "fs/pages/change.hpp"
@@ -156,7 +157,8 @@ GPU4FS_FN GPU4FS_NOINLINE u32 begin_epoch(Group g, FileSystem& fs) {
     fs.inode_used_staged = load<Order::relaxed, Scope::engine>(&fs.inode_used);
     fs.page_used_staged = pages_used(fs);
     // No record is half written: whoever appends one is inside the gate.
-    fs.log.start_staged = load<Order::relaxed, Scope::engine>(&fs.log.tail);
+    fs.log.start_staged = GPU4FS_MUTANT(log_start_kept, (load<Order::relaxed, Scope::engine>(&fs.log.tail)),
+                                        fs.log.start);
     store<Order::relaxed, Scope::engine>(&fs.log.named_pages, u64{0});
     table.staged_count = table.dirty_count;
     table.free_lock.lock();
@@ -214,7 +216,7 @@ GPU4FS_FN inline void name_stale_devices(format::Superblock& superblock, u64 dev
   bool any = false;
   for (u32 d = 0; d < superblock.device_count; ++d) {
     u64& since = superblock.stale_since[d];
-    if ((devices >> d & 1) != 0 && since == 0) since = epoch;
+    if (GPU4FS_MUTANT(loss_not_recorded, (devices >> d & 1) != 0, false) && since == 0) since = epoch;
     if ((rebuilt >> d & 1) != 0) since = 0;
     any = any || since != 0;
   }
@@ -249,7 +251,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void compose_superblock(FileSystem& fs, u32 d, 
   superblock.epoch = plan.epoch;
   superblock.slot = static_cast<u32>(plan.epoch & 1);
   superblock.checkpoint_time = plan.now;
-  superblock.clean = static_cast<u8>(plan.clean);
+  superblock.clean = GPU4FS_MUTANT(clean_too_early, static_cast<u8>(plan.clean), u8{1});
   superblock.page_used = fs.page_used_staged;
   superblock.inode_used = fs.inode_used_staged;
   superblock.inode_file = fs.inode_file_staged;
@@ -264,7 +266,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void compose_superblock(FileSystem& fs, u32 d, 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_superblock(Group g, FileSystem& fs, u32 d, const SuperblockPlan& plan) {
   const device::Device& device = fs.space.devices[d];
-  const u64 offset = (plan.epoch & 1) == 0 ? format::superblock_offset_a : format::superblock_offset_b;
+  const bool is_even = GPU4FS_MUTANT(superblock_slot_swapped, (plan.epoch & 1) == 0, (plan.epoch & 1) != 0);
+  const u64 offset = is_even ? format::superblock_offset_a : format::superblock_offset_b;
   serial(g, [&] { compose_superblock(fs, d, plan); });
   format::Superblock& superblock = fs.superblocks[d];
   const u64 checksum = xxh3_page(g, &superblock, offset);

@@ -18,6 +18,7 @@
 #pragma once
 
 #include "base/copy.hpp"
+#include "base/mutant.hpp"
 #include "base/xxh3.hpp"
 #include "device/device_access.hpp"
 #include "device/memory/memory_device.hpp"
@@ -217,7 +218,8 @@ GPU4FS_FN GPU4FS_NOINLINE u64 append_log(Group g, FileSystem& fs, Operation& op,
     record.lsn = place;
     record.length = length;
     record.flags = 0;
-    record.durable_lsn = load<Order::relaxed, Scope::engine>(&log.durable);
+    record.durable_lsn =
+        GPU4FS_MUTANT(durable_lsn_missing, (load<Order::relaxed, Scope::engine>(&log.durable)), u64{0});
     record.time = op.now;
     record.epoch = fs.epoch_open;
     return place;

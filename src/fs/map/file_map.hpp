@@ -8,6 +8,7 @@
 // enter the gate; map_replace and commit_extent for each extent; size and times.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "fs/map/map_change.hpp"
 #include "fs/map/map_walk.hpp"
 
@@ -90,7 +91,7 @@ GPU4FS_FN GPU4FS_NOINLINE void map_remove(Group g, FileSystem& fs, Operation& op
   GPU4FS_CHECK(!ref.inode->is_inline());
   detail::remove_range(g, fs, op, ref, first, end, map_height_max);
   const bool is_empty = detail::all_holes(g, ref.inode->slots, format::inode_slot_count);
-  if (!is_empty || ref.inode->height == 0) return;
+  if (!is_empty || GPU4FS_MUTANT(map_height_kept, ref.inode->height == 0, true)) return;
   g.sync();
   serial(g, [&] { ref.inode->height = 0; });
   mark_inode_dirty(g, fs, op, ref);

@@ -7,6 +7,7 @@
 // caller's business.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "fs/map/map_walk.hpp"
 
 namespace gpu4fs::fs {
@@ -226,7 +227,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 put_blocks(Group g, FileSystem& fs, Operation& op,
     GPU4FS_CHECK(load_slot(slot).is_hole());
     store_slot(slot, direct_pointer(address + i * span * page_size, level, unwritten));
   }
-  serial(g, [&] { ref.inode->page_count += count * span; });
+  serial(g, [&] { ref.inode->page_count += GPU4FS_MUTANT(large_block_miscounted, count * span, count); });
   return count;
 }
 

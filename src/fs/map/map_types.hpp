@@ -8,6 +8,7 @@
 #pragma once
 
 #include "base/bits.hpp"
+#include "base/mutant.hpp"
 #include "fs/pages/change.hpp"
 #include "fs/pages/pages.hpp"
 #include "fs/space/space.hpp"
@@ -148,7 +149,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool has_profile_of(const FileSystem& fs, const
 // Whether a data page of a map may be overwritten where it is: no checkpoint refers to it.
 GPU4FS_FN inline bool may_overwrite(const FileSystem& fs, u64 address) {
   if (is_written_once(fs, address)) return false;
-  return !is_stable(fs, address) && pages_in_use(fs, address, 1);
+  return GPU4FS_MUTANT(stable_pages_overwritten, !is_stable(fs, address), true) && pages_in_use(fs, address, 1);
 }
 
 }  // namespace gpu4fs::fs

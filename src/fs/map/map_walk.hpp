@@ -4,6 +4,7 @@
 // the lock only a checkpoint writes to them, and it changes the address of an indirect slot, never its kind.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "fs/map/map_types.hpp"
 
 namespace gpu4fs::fs {
@@ -39,7 +40,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status map_descend(Group g, FileSystem& fs, Operation&
 }
 
 GPU4FS_FN constexpr MapKind kind_of(format::BlockPointer pointer) {
-  return pointer.is_hole() ? MapKind::hole : pointer.is_unwritten() ? MapKind::unwritten : MapKind::data;
+  const bool is_unwritten = GPU4FS_MUTANT(unwritten_read_as_data, pointer.is_unwritten(), false);
+  return pointer.is_hole() ? MapKind::hole : is_unwritten ? MapKind::unwritten : MapKind::data;
 }
 
 // Counts the slots behind place.slot, at most `slot_max`, up to the first for which goes_on(pointer, distance)
@@ -82,7 +84,9 @@ GPU4FS_FN GPU4FS_NOINLINE bool slots_are_sound(Group g, const FileSystem& fs, co
   for (u32 i = g.rank(); i < count; i += Group::size()) {
     const format::BlockPointer pointer = load_slot(&slots[first + i]);
     if (!slot_fits_level(pointer, 0)) sound = false;
-    if (pointer.is_valid() && sound && !block_in_space(fs, pointer, 0)) sound = false;
+    if (pointer.is_valid() && sound && GPU4FS_MUTANT(map_slot_unchecked, !block_in_space(fs, pointer, 0), false)) {
+      sound = false;
+    }
   }
   return g.all(sound);
 }

@@ -14,6 +14,7 @@
 // page, and everything that get_page answers.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "fs/names/directory_leaf.hpp"
 #include "fs/pages/change.hpp"
 
@@ -74,7 +75,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status walk_to_leaf(Group g, FileSystem& fs, Operation
     const u8* page = page_data(fs, path->leaf_frame);
     if (page_header(page).magic != format::directory_node_magic) {
       path->level = level == 0 ? 0 : level - 1;
-      if (!leaf_header_is_sound(page, level == 0, path->level, hash))
+      if (GPU4FS_MUTANT(leaf_of_other_names, !leaf_header_is_sound(page, level == 0, path->level, hash), false))
         return Status::corrupt_structure;
       path->depth = page_header(page).depth;
       return Status::ok;
@@ -139,7 +140,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool leaf_is_sound(Group g, FileSystem& fs, u32 leaf_f
   Frame& frame = fs.pages.frames[leaf_frame];
   const u32 bits = serial(g, [&] { return load<Order::relaxed, Scope::engine>(&frame.referenced); });
   if ((bits & frame_checked) != 0) return true;
-  if (!leaf_check(g, page_data(fs, leaf_frame))) return false;
+  if (GPU4FS_MUTANT(leaf_unchecked, !leaf_check(g, page_data(fs, leaf_frame)), false)) return false;
   serial(g, [&] { set_bits<Scope::engine>(&frame.referenced, frame_checked); });
   return true;
 }
@@ -213,7 +214,7 @@ GPU4FS_FN GPU4FS_NOINLINE void split_leaf(Group g, FileSystem& fs, Operation& op
   leaf_rebuild(g, leaf, scratch, 0, middle, path->level, path->depth + 1, header.prefix);
   NodeSpan upper = node_span(header.prefix, path->level, path->depth);
   upper.count /= 2;
-  upper.first += upper.count;
+  upper.first += GPU4FS_MUTANT(split_half_kept, upper.count, upper.count * 0);
   node_fill(g, page_data(fs, path->node_frame), upper, index);
   mark_dirty(g, fs, op, dir, path->node_frame);
   mark_dirty(g, fs, op, dir, path->leaf_frame);

@@ -7,6 +7,7 @@
 
 #include "base/atomics.hpp"
 #include "base/config.hpp"
+#include "base/mutant.hpp"
 #include "base/types.hpp"
 #include "format/inode_format.hpp"
 
@@ -81,7 +82,7 @@ GPU4FS_FN inline bool has_group(const u32* groups, u32 count, u32 gid) {
   u32 end = count;
   while (begin < end) {
     const u32 middle = begin + (end - begin) / 2;
-    if (groups[middle] == gid) return true;
+    if (GPU4FS_MUTANT(groups_ignored, groups[middle] == gid, false)) return true;
     if (groups[middle] < gid) {
       begin = middle + 1;
     } else {
@@ -98,14 +99,15 @@ GPU4FS_FN inline bool is_in_group(const Credentials& who, u32 gid) {
 // What the superuser may do whatever the mode says: everything, except executing a file that nobody
 // may.
 GPU4FS_FN constexpr bool may_override(u32 mode, u32 wanted) {
-  return is_directory(mode) || (wanted & may_execute) == 0 || (mode & 0111) != 0;
+  return is_directory(mode) || (wanted & may_execute) == 0 ||
+         GPU4FS_MUTANT(superuser_executes_anything, (mode & 0111) != 0, true);
 }
 
 // Mode bits alone. `wanted` is a set of may_*; 0 is always granted.
 GPU4FS_FN inline bool may_access(const format::Inode& inode, const Credentials& who, u32 wanted) {
   if (who.uid == 0) return may_override(inode.mode, wanted);
   u32 granted = inode.mode;
-  if (who.uid == inode.uid) {
+  if (GPU4FS_MUTANT(owner_class_ignored, who.uid == inode.uid, false)) {
     granted >>= 6;
   } else if (is_in_group(who, inode.gid)) {
     granted >>= 3;
@@ -116,7 +118,8 @@ GPU4FS_FN inline bool may_access(const format::Inode& inode, const Credentials& 
 // In a sticky directory only the owner of a name's inode or of the directory removes or renames it.
 GPU4FS_FN constexpr bool sticky_allows(const format::Inode& dir, const format::Inode& child,
                                        u32 uid) {
-  return (dir.mode & mode_sticky) == 0 || uid == 0 || uid == child.uid || uid == dir.uid;
+  const bool is_open = GPU4FS_MUTANT(sticky_ignored, (dir.mode & mode_sticky) == 0, true);
+  return is_open || uid == 0 || uid == child.uid || uid == dir.uid;
 }
 
 struct NewOwner {
@@ -126,7 +129,7 @@ struct NewOwner {
 
 // A set-gid directory hands down its group, and to directories the bit as well.
 GPU4FS_FN constexpr NewOwner inherit_owner(const format::Inode& dir, u32 mode, u32 gid) {
-  if ((dir.mode & mode_set_gid) == 0) return {mode, gid};
+  if (GPU4FS_MUTANT(group_not_handed_down, (dir.mode & mode_set_gid) == 0, true)) return {mode, gid};
   return {is_directory(mode) ? mode | mode_set_gid : mode, dir.gid};
 }
 

@@ -1,6 +1,7 @@
 // Changing metadata pages: reservations in prepare, marks, new and removed pages in the gate.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "fs/pages/pages.hpp"
 
 namespace gpu4fs::fs {
@@ -214,7 +215,7 @@ GPU4FS_FN GPU4FS_NOINLINE void grow_height(Group g, FileSystem& fs, Operation& o
   const u32 frame = create_page(g, fs, op, file, top + 1, 0);
   serial(g, [&] {
     format::BlockPointer* slots = map_slots(fs, frame);
-    for (u32 i = 0; i < tree.slot_count; ++i) {
+    for (u32 i = GPU4FS_MUTANT(slots_not_moved_up, 0, 1); i < tree.slot_count; ++i) {
       slots[i] = load_slot(&tree.slots[i]);
       store_slot(&tree.slots[i], format::BlockPointer::hole());
     }

@@ -5,6 +5,7 @@
 // was not used since the clock hand passed it last.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "fs/journal/checkpoint.hpp"
 
 namespace gpu4fs::fs {
@@ -77,7 +78,8 @@ GPU4FS_FN GPU4FS_NOINLINE u32 evict_frames(Group g, FileSystem& fs, u32 free_tar
         const u32 frame = table.clock_hand;
         table.clock_hand = frame + 1 == table.frame_count ? 0 : frame + 1;
         Frame& f = table.frames[frame];
-        if (f.state != frame_valid || f.dirty != 0 || (f.referenced & frame_has_child) != 0) continue;
+        const bool is_dirty = GPU4FS_MUTANT(dirty_pages_evicted, f.dirty != 0, false);
+        if (f.state != frame_valid || is_dirty || (f.referenced & frame_has_child) != 0) continue;
         if ((f.referenced & frame_referenced) != 0) {
           store<Order::relaxed, Scope::engine>(&f.referenced, f.referenced & ~u32{frame_referenced});
           continue;

@@ -12,6 +12,7 @@
 // at once. A chunk that did not change since its last snapshot costs one look.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "fs/space/header_area.hpp"
 #include "fs/space/space_counters.hpp"
 #include "fs/space/stripes.hpp"
@@ -150,7 +151,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_chunk(Group g, FileSystem& fs, u32 index,
   const u32 slot = serial(g, [&] {
     GPU4FS_CHECK_EQ(fs.space.devices[chunk.columns[0].device].read_only, 0u);
     GPU4FS_CHECK_LT(chunk.slot_epoch[chunk.slot_newest], epoch);
-    return chunk.slot_newest ^ 1;
+    return GPU4FS_MUTANT(durable_slot_overwritten, chunk.slot_newest ^ 1, chunk.slot_newest);
   });
   GPU4FS_TRY(detail::write_descriptors(g, fs, chunk));
   u64 checksum = 0;
@@ -187,7 +188,10 @@ GPU4FS_FN GPU4FS_NOINLINE void publish_chunk(Group g, FileSystem& fs, u32 index)
   const raid::ChunkBitmaps& maps = chunk.bitmaps;
   u32 released = 0;
   for (u64 w = g.rank(); w < detail::bitmap_words(chunk); w += g.size()) {
-    const u64 freed = load<Order::relaxed, Scope::engine>(&maps.freed_old[w]);
+    const u64 freed = GPU4FS_MUTANT(
+        freed_pages_reused_early, (load<Order::relaxed, Scope::engine>(&maps.freed_old[w])),
+        (load<Order::relaxed, Scope::engine>(&maps.freed_old[w]) |
+         exchange<Order::relaxed, Scope::engine>(&maps.freed_now[w], u64{0})));
     if (freed == 0) continue;
     GPU4FS_CHECK_EQ(freed & (load<Order::relaxed, Scope::engine>(&maps.committed[w])), u64{0});
     store<Order::relaxed, Scope::engine>(&maps.freed_old[w], u64{0});

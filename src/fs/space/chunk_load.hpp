@@ -16,6 +16,7 @@
 
 #include "base/copy.hpp"
 #include "base/group.hpp"
+#include "base/mutant.hpp"
 #include "base/xxh3.hpp"
 #include "fs/fs_types.hpp"
 #include "fs/space/chunk_checkpoint.hpp"
@@ -65,7 +66,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_slots(Group g, FileSystem& fs, ChunkState&
                                             SlotFacts (&slots)[2], Status* cleared) {
   for (u32 slot = 0; slot < 2; ++slot) {
     GPU4FS_TRY(read_slot(g, fs, chunk, column, slot, chunk.header_work, &slots[slot]));
-    if (slots[slot].epoch <= superblock_epoch) continue;
+    if (GPU4FS_MUTANT(lost_slot_counts, slots[slot].epoch <= superblock_epoch, true)) continue;
     slots[slot].epoch = 0;
     if (fs.read_only != 0) continue;
     const Status status = clear_slot(g, fs, chunk, column, slot);
@@ -456,7 +457,7 @@ GPU4FS_FN Status check_slot_sum(Group g, const FileSystem& fs, u64 slot_sum) {
 
 // The same of the superblock's page_used.
 GPU4FS_FN inline Status check_page_used(const FileSystem& fs, u64 page_used) {
-  return pages_used(fs) == page_used
+  return GPU4FS_MUTANT(page_count_unchecked, pages_used(fs) == page_used, true)
              ? Status::ok
              : Status::corrupt_structure;
 }

@@ -7,6 +7,7 @@
 // but for commit_extent and free_extent.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "base/status.hpp"
 #include "fs/fs_types.hpp"
 #include "fs/space/partial_stripes.hpp"
@@ -178,7 +179,8 @@ GPU4FS_FN inline FreedPages free_word(FileSystem& fs, ChunkState& chunk, u64 wor
   if (waits && in_use != 0) fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word], in_use);
   const u64 old = fetch_and<Order::release, Scope::engine>(&chunk.bitmaps.committed[word], ~mask);
   GPU4FS_CHECK_EQ(old & mask, in_use);
-  const u64 stable = in_use & load<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word]);
+  const u64 stable = in_use & GPU4FS_MUTANT(
+      freed_pages_reused_at_once, (load<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word])), u64{0});
   if (stable != 0) fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.freed_now[word], stable);
   clear_busy(chunk, word, in_use & ~stable);
   return {popcount(in_use), popcount(stable)};

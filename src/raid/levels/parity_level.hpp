@@ -14,6 +14,7 @@
 
 #include "base/bits.hpp"
 #include "base/limits.hpp"
+#include "base/mutant.hpp"
 #include "raid/levels/level_types.hpp"
 
 namespace gpu4fs::raid {
@@ -102,7 +103,8 @@ GPU4FS_FN GPU4FS_NOINLINE constexpr u32 column_of(const Geometry& geometry, u32 
   const Shape s = shape(geometry, slots);
   const u64 stripe =
       row / s.rows * stripes_per_region(s) + minimum(static_cast<u32>(row % s.rows) / s.unit, s.full_count);
-  return static_cast<u32>((slot + stripe) % geometry.column_count);
+  const u64 turned = GPU4FS_MUTANT(stripe_rotation_changed, slot + stripe, slot + 2 * stripe);
+  return static_cast<u32>(turned % geometry.column_count);
 }
 GPU4FS_FN GPU4FS_NOINLINE constexpr u64 pages_together(const Geometry& geometry, u32 slots, u64 page) {
   const Shape s = shape(geometry, slots);

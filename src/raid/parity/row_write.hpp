@@ -22,6 +22,7 @@
 // Uniform; synchronise the group.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "raid/parity/row_batch.hpp"
 #include "raid/rebuild/rebuild_todo.hpp"
 
@@ -271,7 +272,7 @@ GPU4FS_FN void store_parities(Group g, LogicalSpace& space, const RowView& view,
 
 // Leader, under the row's lock, the update being counted: whether the row's parities may change.
 GPU4FS_FN GPU4FS_NOINLINE inline Status may_change_parities(const LogicalSpace& space, const RowSource& source, const RowPart& part) {
-  if (source.is_exempt != 0) return Status::ok;
+  if (GPU4FS_MUTANT(snapshot_rows_changed, source.is_exempt != 0, true)) return Status::ok;
   const ChunkState& chunk = space.chunks[source.chunk];
   for (u32 slot = 0; slot < part.view.slot_count; ++slot) {
     const u64 page = row_page(part.view, slot);
@@ -300,7 +301,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status add_to_parities(Group g, LogicalSpace& space, c
     row_lock(space, view).lock();
     const u32 counter = begin_use(space.parity->updates);
     UpdatePlan found{may_change_parities(space, source, part), counter, 0, 0, 0};
-    found.adds = slots_in_parity(space, view) != 0 ? 1 : 0;
+    found.adds = GPU4FS_MUTANT(parity_replaced, slots_in_parity(space, view) != 0, false) ? 1 : 0;
     if (found.status != Status::ok) return found;
     const ParityAccess access = begin_parities(space, view, count, found.adds != 0);
     found.status = access.status;
@@ -319,7 +320,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status add_to_parities(Group g, LogicalSpace& space, c
     for (u32 slot = part.low; slot < part.high && plan.status == Status::ok; ++slot) {
       format::PageDescriptor* descriptor = &chunk.descriptors[row_page(view, slot)];
       Vector16 value = load_shared_16(descriptor);
-      value.high |= u64{format::page_flag_in_parity} << 32;
+      value.high |= GPU4FS_MUTANT(parity_flag_missing, u64{format::page_flag_in_parity} << 32, u64{0});
       store_shared_16(descriptor, value);
       if (plan.is_partial != 0) set_rebuild_todo(chunk, row_page(view, slot));
     }

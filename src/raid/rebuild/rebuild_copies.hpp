@@ -9,6 +9,7 @@
 // Nothing is stored that does not match its checksum, as far as pages have one. Uniform.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "format/rebuild_format.hpp"
 #include "raid/rebuild/rebuild_todo.hpp"
 #include "raid/repair_pages.hpp"
@@ -214,7 +215,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 take_copies_to_rebuild(const ChunkState& ch
   const u64 free = todo & ~bitmap_bits_64(chunk, chunk.bitmaps.busy, page);
   const u64 settled = todo & settled_pages(chunk, page) & ~free;
   clear_rebuild_todo_bits(chunk, page, free | settled);
-  return settled;
+  return GPU4FS_MUTANT(rebuild_page_skipped, settled, settled & (settled - 1));
 }
 
 }  // namespace detail

@@ -12,6 +12,7 @@
 // Uniform.
 #pragma once
 
+#include "base/mutant.hpp"
 #include "raid/parity/row_batch.hpp"
 #include "raid/rebuild/rebuild_copies.hpp"
 
@@ -332,7 +333,7 @@ GPU4FS_FN GPU4FS_NOINLINE RebuildOutcome rebuild_rows(Group g, const LogicalSpac
   u32 attempts = 0;  // with the row that is tried
   for (u64 row = range.first; row < range.end;) {
     const detail::RowsRebuilt done = detail::rebuild_batch(g, space, index, row, range.end, is_fresh, outcome);
-    row += done.row_count;
+    row += GPU4FS_MUTANT(rebuild_row_skipped, done.row_count, done.row_count + 1);
     if (done.bad_slots == 0) {
       // The row that was tried before, always the first one of a call, is behind.
       attempts = 0;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <unordered_set>
 
+#include "base/mutant.hpp"
 #include "server/check/check_context.hpp"
 
 namespace gpu4fs::server::check {
@@ -55,7 +56,7 @@ void check_link_count(CheckContext& context, u64 number, const InodeRecord& reco
     const bool has_name = record.names > 0 || number == format::inode_number_root;
     expected = has_name ? 2 + record.subdirectories : 0;
   }
-  if (record.inode.link_count != expected) {
+  if (GPU4FS_MUTANT(check_passes_link_counts, record.inode.link_count != expected, false)) {
     context.add(FindingId::link_count, inode_place(number, record.inode),
                 fmt::format("{} links, found {}", record.inode.link_count, expected));
   }
@@ -91,7 +92,8 @@ void report_leaks(CheckContext& context, u32 chunk) {
   u64 run_count = 0;
   for (u64 page = 0; page <= page_count; ++page) {
     const bool leaked =
-        page < page_count && test_bit(use.allocated, page) && !test_bit(use.reached, page);
+        page < page_count && test_bit(use.allocated, page) &&
+        GPU4FS_MUTANT(check_passes_leaks, !test_bit(use.reached, page), false);
     if (leaked) {
       if (run_count++ == 0) run_begin = page;
     } else if (run_count > 0) {
@@ -118,7 +120,7 @@ void check_links(CheckContext& context) {
     if (has_name && is_orphan) {
       context.add(FindingId::orphan_bitmap, inode_place(number, record.inode),
                   "an orphan with a name");
-    } else if (!has_name && !is_orphan) {
+    } else if (GPU4FS_MUTANT(check_passes_lost_inodes, !has_name && !is_orphan, false)) {
       context.add(
           FindingId::inode_lost, inode_place(number, record.inode),
           fmt::format("{} bytes, {} links", record.inode.size_bytes, record.inode.link_count));

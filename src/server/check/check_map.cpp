@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/group.hpp"
+#include "base/mutant.hpp"
 #include "base/xxh3.hpp"
 #include "format/format_text.hpp"
 #include "server/check/check_context.hpp"
@@ -177,7 +178,7 @@ bool claim_pages(CheckContext& context, u64 address, u64 count, const std::strin
   u64 twice = 0;
   u64 not_allocated = 0;
   for (u64 page = first->page; page < first->page + count; ++page) {
-    if (test_bit(use.reached, page)) {
+    if (GPU4FS_MUTANT(check_passes_second_owner, test_bit(use.reached, page), false)) {
       ++twice;
       continue;
     }

@@ -6,6 +6,7 @@
 
 #include "base/check.hpp"
 #include "base/limits.hpp"
+#include "base/mutant.hpp"
 #include "server/chunk_tree/tree_node.hpp"
 #include "server/pool_error.hpp"
 
@@ -69,7 +70,10 @@ ChunkTreeNode read_newest_page(TreeNodeStore& store, u32 number, u32 level, u64 
     found.back().problem = read_replica(store, replica, number, level, epoch_max, found.back().page);
   }
   for (const Found& one : found) {
-    if (one.problem.empty() && (best == nullptr || one.page.epoch > best->page.epoch)) best = &one;
+    if (!one.problem.empty()) continue;
+    const bool is_newer = best == nullptr || GPU4FS_MUTANT(older_tree_replica_counts, one.page.epoch > best->page.epoch,
+                                                           one.page.epoch < best->page.epoch);
+    if (is_newer) best = &one;
   }
   std::string problems;
   for (Found& one : found) {

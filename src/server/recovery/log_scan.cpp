@@ -9,6 +9,7 @@
 
 #include "base/bits.hpp"
 #include "base/limits.hpp"
+#include "base/mutant.hpp"
 #include "base/xxh3.hpp"
 #include "engine/allocation_mode.hpp"
 #include "engine/command_types.hpp"
@@ -115,7 +116,7 @@ std::string find_creation_problem(const LogRecord& record) {
                     : record.opcode == LogOpcode::symlink ? type == S_IFLNK
                     : record.opcode == LogOpcode::tmpfile ? type == S_IFREG
                                                           : type != S_IFDIR && type != S_IFLNK && type != 0;
-  return fits ? "" : fmt::format("mode {:o}", record.mode);
+  return GPU4FS_MUTANT(record_type_ignored, fits, true) ? "" : fmt::format("mode {:o}", record.mode);
 }
 
 // Of records that name pages.
@@ -137,7 +138,10 @@ std::string find_extent_problem(const LogRecord& record, const format::LogRecord
   }
   const bool fits = record.offset <= fs::file_size_max && record.size != 0 && record.size <= fs::file_size_max - record.offset;
   const u64 first = record.offset / page_size;
-  if (!fits || divide_up(record.offset + record.size, page_size) - first != pages) return "extents and size";
+  if (!fits || GPU4FS_MUTANT(record_extents_ignored, divide_up(record.offset + record.size, page_size) - first != pages,
+                             false)) {
+    return "extents and size";
+  }
   const bool whole = record.offset % page_size == 0 && record.size % page_size == 0;
   return whole || record.opcode != LogOpcode::allocate ? "" : "part of a page";
 }
@@ -217,15 +221,19 @@ std::string find_record_problem(const LogRecord& record, u64 available, u64 lsn,
   const bool is_filler = record.opcode == LogOpcode::filler;
   if (!is_filler && length < sizeof(LogRecord)) return fmt::format("{} bytes", length);
   const u64 hashed = is_filler ? u64{format::log_record_granule} : length;
-  if (checksum_of(record, hashed, seed ^ lsn) != record.checksum) return "checksum";
+  if (GPU4FS_MUTANT(record_checksum_ignored, checksum_of(record, hashed, seed ^ lsn) != record.checksum, false)) {
+    return "checksum";
+  }
   if (is_filler) return "";
   if (record.data_length > length || record.extent_count > length / sizeof(format::LogExtent)) return "lengths";
   const format::LogRecordLayout layout = format::log_record_layout(
       u32{record.name_length} + record.second_name_length, record.data_length, record.extent_count);
-  if (layout.length != length) return "lengths do not add up";
+  if (GPU4FS_MUTANT(record_lengths_ignored, layout.length != length, false)) return "lengths do not add up";
   if (record.flags != 0 || record.reserved != 0) return "reserved bytes";
-  if (record.durable_lsn > lsn) return "LSNs out of order";
-  if (!format::is_time(record.time)) return fmt::format("time stamp {:#x}", record.time);
+  if (GPU4FS_MUTANT(record_order_ignored, record.durable_lsn > lsn, false)) return "LSNs out of order";
+  if (GPU4FS_MUTANT(record_time_ignored, !format::is_time(record.time), false)) {
+    return fmt::format("time stamp {:#x}", record.time);
+  }
   return find_argument_problem(record, layout);
 }
 
@@ -256,7 +264,7 @@ LogScan scan_log(const OpenedPool& pool) {
     const u8* bytes = reinterpret_cast<const u8*>(record);
     scan.bytes.insert(scan.bytes.end(), bytes, bytes + record->length);
   }
-  if (pool.superblock.clean == 0) look_behind(areas, seed, scan);
+  if (GPU4FS_MUTANT(log_gap_not_searched, pool.superblock.clean == 0, false)) look_behind(areas, seed, scan);
   return scan;
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.hpp"
+#include "base/mutant.hpp"
 #include "engine/allocation_mode.hpp"
 #include "format/log_list.hpp"
 #include "format/ring_format.hpp"
@@ -148,7 +149,7 @@ VerifiedLog verify_records(ServerSession& session, const LogScan& scan) {
 }
 
 void require_nothing_lost(const LogScan& scan, u64 end) {
-  if (scan.durable <= end) return;
+  if (GPU4FS_MUTANT(log_loss_not_told, scan.durable <= end, true)) return;
   throw PoolError(Status::checksum_mismatch,
                   fmt::format("the operation log is damaged at {:#x}: {} KiB behind it had been made durable; mount "
                               "with 'damaged_log=drop' to go on without the operations there",
@@ -161,7 +162,8 @@ void replay_records(ServerSession& session, const LogScan& scan, u64 record_coun
     if (record.opcode == LogOpcode::row) continue;
     const Status status = call(session, record, false);
     // It may have been carried out before a checkpoint of an earlier attempt.
-    const bool was_done = status == Status::no_attribute && record.opcode == LogOpcode::remove_attribute;
+    const bool was_done = GPU4FS_MUTANT(
+        replay_of_done_refused, status == Status::no_attribute && record.opcode == LogOpcode::remove_attribute, false);
     if (status != Status::ok && !was_done) fail("a logged operation cannot be carried out", record, status);
   }
 }
