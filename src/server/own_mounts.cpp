@@ -26,12 +26,15 @@ std::string own_directory(u64 device_number) {
   return found == directories.end() ? "" : found->second;
 }
 
-// What a loop device is made of; "": it is none.
+// What a loop device, or the one that a partition lies on, is made of; "": it is none.
 std::string backing_file(u64 block_device) {
-  std::ifstream file(fmt::format("/sys/dev/block/{}:{}/loop/backing_file", major(block_device), minor(block_device)));
-  std::string path;
-  std::getline(file, path);
-  return path;
+  const std::string device = fmt::format("/sys/dev/block/{}:{}", major(block_device), minor(block_device));
+  for (const char* place : {"/loop/backing_file", "/../loop/backing_file"}) {
+    std::ifstream file(device + place);
+    std::string path;
+    if (std::getline(file, path) && !path.empty()) return path;
+  }
+  return "";
 }
 
 bool ask(const std::string& path, struct stat* state) {

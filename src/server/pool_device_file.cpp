@@ -11,18 +11,24 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "base/bits.hpp"
 #include "device/memory/mapped_file.hpp"
 #include "device/stack/device_stack.hpp"
+#include "server/lock_holder.hpp"
 #include "server/own_mounts.hpp"
 #include "server/pool_error.hpp"
 
 namespace gpu4fs::server {
 
 namespace {
+
+// How long a process that has ended may take to let go of a device.
+constexpr std::chrono::seconds released_lock_wait{10};
 
 [[noreturn]] void fail(const std::string& path, const std::string& what, int error) {
   const Status status = error == ENOENT   ? Status::no_device
@@ -175,7 +181,17 @@ void DeviceFile::inspect() {
 }
 
 void DeviceFile::lock(bool exclusive) const {
-  if (::flock(fd_, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0) return;
+  const auto end = std::chrono::steady_clock::now() + released_lock_wait;
+  int locked = ::flock(fd_, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB);
+  while (locked != 0 && errno == EWOULDBLOCK && std::chrono::steady_clock::now() < end) {
+    if (!lock_is_being_released(fd_)) {
+      errno = EWOULDBLOCK;
+      break;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    locked = ::flock(fd_, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB);
+  }
+  if (locked == 0) return;
   if (errno == EWOULDBLOCK) {
     throw PoolError(Status::already_mounted,
                     fmt::format("{}: in use: mounted or being made by another process", path_));

@@ -8,6 +8,7 @@
 
 #include "base/check.hpp"
 #include "base/mutant.hpp"
+#include "base/random.hpp"
 #include "base/to_text.hpp"
 #include "engine/wake.hpp"
 #include "fmt/format.h"
@@ -50,6 +51,13 @@ std::string loss_text(u64 device, const std::string& path) {
                      device, path);
 }
 
+// Generations of the mount before are known to clients, but after a crash not to the pool.
+u32 generation_skip_after(const OpenedPool& pool, const RecoveryReport& recovery) {
+  constexpr u32 skip_max = 65535;
+  const bool was_clean = pool.superblock.clean != 0 && recovery.records_replayed == 0;
+  return was_clean || pool.read_only ? 0 : 1 + random_number<u32>() % skip_max;
+}
+
 RecoveryReport recover_before(const ServerOptions& options) {
   return options.purpose == ServerPurpose::mount ? recover_pool(options) : RecoveryReport{};
 }
@@ -61,6 +69,9 @@ PoolServer::PoolServer(ServerOptions options)
   if (!pool_.read_only) {
     complete_superblocks(pool_);
     clear_lost_chunk_maps(pool_);
+  }
+  if (options_.purpose == ServerPurpose::mount && options_.generation_skip == 0) {
+    options_.generation_skip = generation_skip_after(pool_, recovery_);
   }
   setup_ = set_up_engine(options_, pool_);
   reserve_for_growth(pool_, setup_);

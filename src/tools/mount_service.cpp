@@ -12,7 +12,6 @@
 #include <thread>
 #include <utility>
 
-#include "base/random.hpp"
 #include "frontend/dead_session.hpp"
 #include "frontend/fuse/fuse_mount.hpp"
 #include "frontend/local_session.hpp"
@@ -29,7 +28,6 @@ using frontend::FuseMount;
 using server::LogLevel;
 using server::PoolServer;
 
-constexpr u32 generation_skip_max = 65535;
 
 sigset_t ending_signals() {
   sigset_t set;
@@ -96,10 +94,6 @@ class DeathWatch {
   bool is_to_go_on_ = false;
 };
 
-u32 random_skip() {
-  return 1 + random_number<u32>() % generation_skip_max;
-}
-
 server::ServerOptions resumed_options(const MountService& service) {
   const RestartState& state = *service.resumed;
   server::ServerOptions options = service.options.server;
@@ -108,7 +102,6 @@ server::ServerOptions resumed_options(const MountService& service) {
   options.history = {static_cast<u32>(state.restart_count), state.reasons.back(), state.times_s.back()};
   options.write_errors_before = state.mount.write_errors + 1;
   options.keep_orphans = true;
-  options.generation_skip = random_skip();
   return options;
 }
 

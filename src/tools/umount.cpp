@@ -8,11 +8,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <thread>
 
@@ -151,7 +153,11 @@ int run() {
   }
   if (line.verbose) fmt::print("waiting for the server, process {}\n", server);
   pollfd ended{handle, POLLIN, 0};
-  const int count = ::poll(&ended, 1, static_cast<int>(line.timeout_s) * 1000);
+  const int timeout_ms = static_cast<int>(std::min<u64>(u64{line.timeout_s} * 1000, std::numeric_limits<int>::max()));
+  int count = 0;
+  do {
+    count = ::poll(&ended, 1, timeout_ms);
+  } while (count < 0 && errno == EINTR);
   ::close(handle);
   if (count > 0) return 0;
   fmt::print(stderr, "gpu4fs umount: {} is unmounted, but its server, process {}, has not ended\n",

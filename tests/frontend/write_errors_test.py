@@ -81,7 +81,8 @@ class FailingFlush(unittest.TestCase):
         self.fails(errno.EIO, os.fsync, changed)
         self.fails(errno.EIO, os.close, other)
         os.close(changed)  # it has reported
-        late = self.open("changed", os.O_RDWR)
+        self.fails(errno.EROFS, self.open, "changed", os.O_RDWR)
+        late = self.open("changed", os.O_RDONLY)
         os.close(late)
         os.close(unchanged)
         os.close(synced)

@@ -16,14 +16,14 @@ constexpr u64 page_total = 2048;
 
 bool is_stable_page(u64 page) { return page % 3 == 0 || (page >= 640 && page < 768); }
 
-struct Case {
+struct FreeCase {
   u64 first;
   u32 count;
   bool has_log;
 };
 
 // Of a chunk that is allocated and committed as a whole, with some of its pages stable.
-void expect_freed(const Case& c) {
+void expect_freed(const FreeCase& c) {
   SCOPED_TRACE(testing::Message() << c.first << " + " << c.count << (c.has_log ? ", with a log" : ""));
   on_all_groups([&](auto g) {
     static SpaceFixture* pool = nullptr;
@@ -69,8 +69,8 @@ void expect_freed(const Case& c) {
 
 TEST(SpaceFree, pages_of_any_range_go_once_and_those_that_a_checkpoint_needs_wait) {
   for (const bool has_log : {false, true}) {
-    for (const Case& c : {Case{0, 1, has_log}, Case{63, 2, has_log}, Case{5, 700, has_log}, Case{512, 512, has_log},
-                          Case{64, 1984, has_log}, Case{0, 2048, has_log}, Case{2047, 1, has_log}}) {
+    for (const FreeCase& c : {FreeCase{0, 1, has_log}, FreeCase{63, 2, has_log}, FreeCase{5, 700, has_log}, FreeCase{512, 512, has_log},
+                          FreeCase{64, 1984, has_log}, FreeCase{0, 2048, has_log}, FreeCase{2047, 1, has_log}}) {
       expect_freed(c);
     }
   }

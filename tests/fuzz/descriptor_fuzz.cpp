@@ -133,7 +133,7 @@ class HostileSession {
 
   void judge(const Command& command, const ring::Completion& done) const {
     if (is_control(done.status) || done.status == Status::again) fail("a control code was answered");
-    if (done.status == Status::internal || done.status == Status::engine_died) fail(status_name(done.status));
+    if (done.status == Status::engine_died) fail(status_name(done.status));
     if (done.status != Status::ok && done.result != 0) fail("a failed command has a result");
     const format::Sender sender = trusted_ ? format::Sender::front_end : format::Sender::client;
     const bool is_allowed = format::may_send(sender, command.opcode) && (command.flags & format::command_flag_replay) == 0;

@@ -41,6 +41,7 @@ class GrowthLosses : public ::testing::TestWithParam<const char*> {
       }
       EXPECT_EQ(mount.files().simple(format::Opcode::fsync, inode).status, Status::ok);
       const bool was_lost = mount.server().open_inspector().lost_devices() != 0;
+      bool has_changed = true;
       try {
         server::PoolGrower& grower = mount.server().grower();
         const u32 before = grower.usage().back().chunk;
@@ -52,12 +53,13 @@ class GrowthLosses : public ::testing::TestWithParam<const char*> {
         grower.erase_chunks(made);
         grower.add_chunks(1);
       } catch (const server::PoolError&) {
-        // With a device less it does not change.
+        // With a device less, or with one that the server cannot write, it does not change.
+        has_changed = false;
       }
       const bool is_lost = mount.server().open_inspector().lost_devices() != 0;
       EXPECT_TRUE(has_blocks(mount.files(), inode, loss_blocks, 3));
       mount.crash();
-      if (!is_lost) ends_ = true;
+      if (!is_lost && has_changed) ends_ = true;
       return is_lost && !was_lost;
     } catch (const server::PoolError&) {
       return false;  // so early that there is no mount
@@ -96,7 +98,7 @@ class GrowthLosses : public ::testing::TestWithParam<const char*> {
 TEST_P(GrowthLosses, LeaveAPoolThatCanBeMounted) {
   constexpr u64 stride = 1;
   u32 losses = 0;
-  for (u64 nth = 40; nth < 2000 && !ends_ && !HasFailure(); nth += stride) {
+  for (u64 nth = 10; nth < 2000 && !ends_ && !HasFailure(); nth += stride) {
     make();
     if (!change_with_loss(nth)) continue;
     ++losses;

@@ -57,7 +57,7 @@ class DirectoryDriver {
     const u64 after = page_count();
     release(g);
     // The plan is a promise in both directions.
-    return after - before == plan.new_pages ? Status::ok : Status::internal;
+    return after - before == plan.new_pages ? Status::ok : Status::corrupt_structure;
   }
 
   template <class Group>
@@ -68,7 +68,7 @@ class DirectoryDriver {
     const u64 before = page_count();
     fs::directory_commit_remove(g, fs(), op_, dir_, plan, scratch_);
     release(g);
-    return before - page_count() == plan.merges ? Status::ok : Status::internal;
+    return before - page_count() == plan.merges ? Status::ok : Status::corrupt_structure;
   }
 
   // In one commit, as the engine renames within a directory.

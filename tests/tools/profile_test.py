@@ -16,7 +16,7 @@ from mounted_pool import PROGRAM, MountedPool  # noqa: E402
 READER = os.path.join(HERE, "..", "format_reader", "gpu4fs_reader.py")
 OWN = "user.gpu4fs.raid"
 EFFECTIVE = "user.gpu4fs.raid.effective"
-HEADER_BYTES = 65536  # of a chunk of 8 MiB
+HEADER_BYTES = 131072  # of a chunk of 8 MiB
 PLAIN_BYTES = 4 << 20  # so that files are on all devices
 
 

@@ -31,14 +31,15 @@ GPU4FS_FN inline bool has_column_on_any(const raid::ChunkState& chunk, u64 devic
 }
 
 // Of a chunk with a column on the device, while no step runs: its pages are to be filled, its
-// header area written. Descriptors of an empty chunk mean nothing; while it is out of reach so are they.
+// header area written. Descriptors of a chunk that is empty, in the durable epoch too, mean nothing; while it is out of
+// reach so are they.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void mark_chunk_for_rebuild(Group g, raid::ChunkState& chunk) {
   u64 in_use = 0;
   for (u64 w = g.rank(); w < divide_up(chunk.page_count, u64{64}); w += Group::size()) {
     const u64 committed = load<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[w]);
     fetch_or<Order::relaxed, Scope::engine>(&chunk.rebuild_todo[w], committed);
-    in_use |= committed;
+    in_use |= committed | load<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[w]);
   }
   const bool has_descriptors =
       g.any(in_use != 0) || serial(g, [&] { return load<Order::acquire, Scope::engine>(&chunk.accessible) != 0; });

@@ -73,6 +73,11 @@ void get_flags(fuse_req_t request, fuse_ino_t inode, bool is_extended, size_t ro
 
 void set_flags(fuse_req_t request, fuse_ino_t inode, u32 flags) {
   FuseWorker& worker = FuseWorker::current();
+  // The kernel would hold changes back that the engine then refuses.
+  if (worker.shared().options.writeback && (flags & format::inode_flags_of_administrators) != 0) {
+    fuse_reply_err(request, EOPNOTSUPP);
+    return;
+  }
   format::Command command = worker.command(request, Opcode::setattr, inode);
   // The engine asks for the superuser. With idmapped mounts the kernel does not say who it was, but has asked itself.
   constexpr u32 unknown = ~u32{0};

@@ -97,20 +97,25 @@ void access(fuse_req_t request, fuse_ino_t inode, int mask) {
   reply_status(request, worker.call(command).status);
 }
 
-// `info` as the kernel is to have it.
-void set_open(FuseWorker& worker, fuse_ino_t inode, fuse_file_info* info) {
-  info->direct_io = worker.shared().options.direct_io ? 1 : 0;
+// `info` as the kernel is to have it. `past_cache`: nothing that is written stays in the kernel's pages, and the file cannot
+// be mapped for writing.
+void set_open(FuseWorker& worker, fuse_ino_t inode, fuse_file_info* info, bool past_cache = false) {
+  info->direct_io = worker.shared().options.direct_io || past_cache ? 1 : 0;
   info->keep_cache = 1;
   info->fh = worker.open_file(inode, info->flags);
   info->noflush = info->fh == 0 ? 1 : 0;
 }
 
-// The kernel has checked permissions. It knows nothing of the flags append-only and immutable.
-Status check_open(fuse_req_t request, FuseWorker& worker, fuse_ino_t inode, int flags) {
+// The kernel has checked permissions. It knows nothing of the flags append-only and immutable, so a mapping could change
+// what everybody reads of a file that is append-only, and pages that it holds back would begin in front of the file's end.
+Status check_open(fuse_req_t request, FuseWorker& worker, fuse_ino_t inode, int flags, bool* past_cache) {
   if ((flags & O_ACCMODE) == O_RDONLY) return Status::ok;
   format::Command command = worker.command(request, Opcode::open, inode);
   command.mask = static_cast<u32>(flags);
-  return worker.call(command).status;
+  worker.want_attributes(command);
+  const Status status = worker.call(command).status;
+  *past_cache = status == Status::ok && (worker.attributes().flags & format::inode_flag_append_only) != 0;
+  return status;
 }
 
 void open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
@@ -120,9 +125,10 @@ void open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
     fuse_reply_err(request, ENOSYS);
     return;
   }
-  const Status status = check_open(request, worker, inode, info->flags);
+  bool past_cache = false;
+  const Status status = check_open(request, worker, inode, info->flags, &past_cache);
   if (status != Status::ok) return reply_status(request, status);
-  set_open(worker, inode, info);
+  set_open(worker, inode, info, past_cache);
   if (fuse_reply_open(request, info) == -ENOENT) worker.close_file(info->fh);
 }
 

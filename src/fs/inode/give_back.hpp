@@ -23,10 +23,16 @@ namespace detail {
 
 enum class EmptiedVerdict : u32 { forget, keep, give_back };
 
-// Leader.
+// Leader: it is looked at again.
+GPU4FS_FN inline EmptiedVerdict keep_emptied(Frame& f) {
+  fetch_or<Order::relaxed, Scope::engine>(&f.referenced, u32{frame_emptied});
+  return EmptiedVerdict::keep;
+}
+
+// Leader. A frame may be in the list twice if it was used for another page meanwhile: whoever takes the mark judges it.
 GPU4FS_FN GPU4FS_NOINLINE inline EmptiedVerdict judge_emptied(FileSystem& fs, Operation& op, u32 frame) {
-  const Frame& f = fs.pages.frames[frame];
-  const bool is_listed = (load<Order::relaxed, Scope::engine>(&f.referenced) & frame_emptied) != 0;
+  Frame& f = fs.pages.frames[frame];
+  const bool is_listed = (fetch_and<Order::acq_rel, Scope::engine>(&f.referenced, ~u32{frame_emptied}) & frame_emptied) != 0;
   const bool is_inode_page = f.key.inode == format::inode_number_inode_file && f.key.level() == 0;
   if (load<Order::relaxed, Scope::engine>(&f.state) != frame_valid || !is_listed || !is_inode_page) {
     return EmptiedVerdict::forget;
@@ -35,10 +41,10 @@ GPU4FS_FN GPU4FS_NOINLINE inline EmptiedVerdict judge_emptied(FileSystem& fs, Op
   for (u32 i = 0; i < format::inodes_per_page; ++i) {
     if (peek_mode(inodes[i]) != 0) return EmptiedVerdict::forget;
   }
-  if (!locks_are_idle(fs, frame)) return EmptiedVerdict::keep;
+  if (!locks_are_idle(fs, frame)) return keep_emptied(f);
   const bool is_dirty = load<Order::relaxed, Scope::engine>(&f.dirty) != 0;
   if (is_dirty || top_up_dirty(fs, op, format::inode_file_height) == Status::ok) return EmptiedVerdict::give_back;
-  return EmptiedVerdict::keep;
+  return keep_emptied(f);
 }
 
 // Leader: no number of the page gets a generation again that one of them had.
@@ -66,10 +72,7 @@ GPU4FS_FN GPU4FS_NOINLINE void give_back_inode_pages(Group g, FileSystem& fs, u3
     const detail::EmptiedVerdict verdict = serial(g, [&] { return detail::judge_emptied(fs, op, frame); });
     if (verdict == detail::EmptiedVerdict::keep) continue;
     if (verdict == detail::EmptiedVerdict::forget) {
-      serial(g, [&] {
-        fetch_and<Order::relaxed, Scope::engine>(&fs.pages.frames[frame].referenced, ~u32{frame_emptied});
-        fs.pages.emptied_list[i] = no_frame;
-      });
+      serial(g, [&] { fs.pages.emptied_list[i] = no_frame; });
       continue;
     }
     serial(g, [&] {

@@ -163,6 +163,16 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_chunk(Group g, FileSystem& fs, u32 index,
   return Status::ok;
 }
 
+namespace detail {
+
+// Of the slot that the running checkpoint has written (`staged`) where it writes the chunk, or of the durable one.
+GPU4FS_FN inline u64 written_slot_checksum(const raid::ChunkState& chunk, bool staged) {
+  const bool is_written = staged && load<Order::acquire, Scope::engine>(&chunk.staged_changed) != 0;
+  return chunk.slot_checksum[is_written ? chunk.slot_newest ^ 1 : chunk.slot_newest];
+}
+
+}  // namespace detail
+
 // The sum of the checksums of all slots that count: of those that the running checkpoint has written (`staged`), or of
 // the durable ones.
 template <class Group>
@@ -171,8 +181,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 sum_slot_checksums(Group g, const FileSystem& fs, 
   for (u32 i = g.rank(); i < raid::known_chunk_count(fs.space); i += g.size()) {
     const raid::ChunkState& chunk = fs.space.chunks[i];
     if (load<Order::acquire, Scope::engine>(&chunk.erased) != 0) continue;
-    const bool is_written = staged && load<Order::acquire, Scope::engine>(&chunk.staged_changed) != 0;
-    sum += chunk.slot_checksum[is_written ? chunk.slot_newest ^ 1 : chunk.slot_newest];
+    sum += detail::written_slot_checksum(chunk, staged);
   }
   return g.reduce(sum, [](u64 a, u64 b) { return a + b; });
 }

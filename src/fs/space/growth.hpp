@@ -32,6 +32,7 @@
 #include "base/check.hpp"
 #include "device/device_access.hpp"
 #include "fs/fs_types.hpp"
+#include "fs/space/chunk_checkpoint.hpp"
 #include "fs/space/frozen_chunks.hpp"
 #include "raid/device_loss.hpp"
 #include "raid/translate.hpp"
@@ -260,16 +261,17 @@ GPU4FS_FN inline u64 joining_devices(const FileSystem& fs) {
   return detail::growth_phase(fs) == GrowthPhase::written ? fs.growth->joining : 0;
 }
 
-// What the running checkpoint's plan adds to the sum of the slots' checksums: its chunks are not in the table yet, those
-// that it deletes still are.
+// What a plan that superblocks name adds to the sum of the slots' checksums: its chunks are not in the table yet, those
+// that it deletes still are. Checkpoints may follow before it is admitted.
 GPU4FS_FN GPU4FS_NOINLINE inline u64 growth_slot_sum(const FileSystem& fs) {
-  if (detail::growth_phase(fs) != GrowthPhase::written) return 0;
+  const GrowthPhase phase = detail::growth_phase(fs);
+  if (phase != GrowthPhase::written && phase != GrowthPhase::durable) return 0;
   const PoolGrowth& plan = *fs.growth;
   u64 sum = 0;
   for (u32 i = 0; i < plan.added_count; ++i) sum += plan.added[i].slot_checksum[plan.added[i].slot_newest];
   for (u32 i = 0; i < plan.erased_count; ++i) {
     const raid::ChunkState& chunk = fs.space.chunks[plan.erased_slots[i]];
-    sum -= chunk.slot_checksum[chunk.slot_newest];
+    sum -= detail::written_slot_checksum(chunk, true);
   }
   return sum;
 }

@@ -140,7 +140,8 @@ GPU4FS_FN GPU4FS_NOINLINE void scrub_descriptors(Group g, FileSystem& fs, ChunkS
 }  // namespace detail
 
 // The pages of descriptors of the chunk's pages [page, page + count), and in front of page 0 everything else. Adds to
-// *scrub. Status: again (a checkpoint writes the chunk, or somebody else looks at it).
+// *scrub. Where a checkpoint failed while it wrote the chunk nothing is looked at. Status: again (a checkpoint writes the
+// chunk, or somebody else looks at it).
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status scrub_header_area(Group g, FileSystem& fs, u32 index, u64 page, u64 count,
                                                    HeaderScrub* scrub) {
@@ -164,7 +165,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status scrub_header_area(Group g, FileSystem& fs, u32 
     raid::end_repairs(fs.space, counter);
     store<Order::release, Scope::engine>(&chunk.header_scrub, 0u);
   });
-  return settled ? Status::ok : Status::again;
+  // Behind a checkpoint that failed there is no other one to wait for.
+  const bool is_final = serial(g, [&] { return load<Order::acquire, Scope::engine>(&fs.checkpoint_failed) != 0; });
+  return settled || is_final ? Status::ok : Status::again;
 }
 
 }  // namespace gpu4fs::fs

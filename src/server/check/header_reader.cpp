@@ -237,6 +237,10 @@ DescriptorPage HeaderReader::find_by_table(u32 chunk, u64 index, std::size_t tab
 
 DescriptorPage HeaderReader::find_descriptors(u32 chunk, u64 index, void* page) const {
   DescriptorPage best;
+  if (areas_[chunk].describes_nothing()) {
+    std::memset(page, 0, page_size);
+    return {true, format::descriptor_page_unwritten, 0};
+  }
   for (std::size_t table = 0; table < areas_[chunk].tables.size(); ++table) {
     format::PageDescriptor found[format::descriptors_per_page];
     const DescriptorPage here = find_by_table(chunk, index, table, found);

@@ -21,6 +21,8 @@ void PoolTrimmer::punch(const format::TrimResult& run, TrimReport& report) {
     u64 offset;
     u64 length;
   };
+  // The engine may know a chunk that is new before the server has it in its table.
+  if (run.chunk >= context_.pool.chunks.size()) return;
   const OpenedChunk& chunk = context_.pool.chunks[run.chunk];
   const u64 header = header_area_bytes(chunk.descriptor);
   std::vector<Piece> pieces;
