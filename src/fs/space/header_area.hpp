@@ -12,6 +12,7 @@
 #include "base/group.hpp"
 #include "base/xxh3.hpp"
 #include "fs/fs_types.hpp"
+#include "fs/space/space_counters.hpp"
 #include "raid/damage.hpp"
 #include "raid/page_access.hpp"
 
