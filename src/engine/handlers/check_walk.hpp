@@ -7,6 +7,7 @@
 
 #include "engine/check_tables.hpp"
 #include "engine/engine.hpp"
+#include "format/directory_format.hpp"
 #include "fs/inode/inode_rules.hpp"
 #include "fs/names/stored_access_lists.hpp"
 #include "raid/page_io.hpp"
