@@ -7,6 +7,7 @@
 // operations, which a second crash behind their fsync does not undo.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <set>
@@ -206,6 +207,10 @@ class CrashExplorer {
   std::string compare(const std::string& found) const {
     for (u64 i = promised_; i <= begun_; ++i) {
       if (record_.states[i] == found) return "";
+    }
+    for (u64 i = promised_; i < begun_; ++i) {
+      const std::vector<std::string>& in_part = record_.in_part[i];
+      if (std::find(in_part.begin(), in_part.end(), found) != in_part.end()) return "";
     }
     std::string text = "the pool holds\n" + found;
     for (u64 i = 0; i < record_.states.size(); ++i) {

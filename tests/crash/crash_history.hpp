@@ -32,6 +32,7 @@ struct CrashRecord {
   DeviceBytes before;                              // the devices when the log begins
   std::vector<device::WriteLogEntry> entries;
   std::vector<std::string> states;                 // by number of operations
+  std::vector<std::vector<std::string>> in_part;   // by operation: other states that a crash in it may leave
   std::vector<bool> is_sync;                       // by operation: it promises all before it
   std::vector<std::string> operations;             // for people
   std::string problem;                             // not empty: engine and model differ without any crash
@@ -58,6 +59,9 @@ class CrashWriter {
 
   virtual ~CrashWriter() = default;
 
+  // The pool is nearly full: a write takes several commits, and a crash may leave the first of them.
+  void expect_short_writes() { expects_short_writes_ = true; }
+
   // Answers what the engine does. Follows it in the model.
   virtual client::Reply run(const FileOperation& op) {
     const u64 index = record_->operations.size();
@@ -71,6 +75,7 @@ class CrashWriter {
     record_->is_sync.push_back(error == 0 &&
                                (op.opcode == format::Opcode::fsync || op.opcode == format::Opcode::sync));
     const bool is_stray_reclaim = op.opcode == format::Opcode::reclaim;
+    record_->in_part.push_back(error == 0 ? short_writes(op, content) : std::vector<std::string>{});
     if (error == 0) {
       model_.commit(op, reply.result, content, client_.attributes());
     } else if (expected.count(error) == 0 && error != ENOSPC && !is_stray_reclaim) {
@@ -78,6 +83,21 @@ class CrashWriter {
     }
     record_->states.push_back(ModelText(model_).text());
     return reply;
+  }
+
+  // The states after what a write may have done, up to a page border, when the next operation has not begun.
+  std::vector<std::string> short_writes(const FileOperation& op, const std::vector<u8>& content) {
+    std::vector<std::string> states;
+    if (!expects_short_writes_ || op.opcode != format::Opcode::write) return states;
+    for (u64 end = align_up(op.offset + 1, page_size); end < op.offset + op.length; end += page_size) {
+      FileOperation part = op;
+      part.length = end - op.offset;
+      PosixModel model = model_;
+      model.commit(part, part.length, {content.begin(), content.begin() + static_cast<std::ptrdiff_t>(part.length)},
+                   client_.attributes());
+      states.push_back(ModelText(model).text());
+    }
+    return states;
   }
 
   // Of names, by path.
@@ -224,6 +244,7 @@ class CrashWriter {
   device::WriteLog* log_;
   CrashRecord* record_;
   FileClient client_;
+  bool expects_short_writes_ = false;
 };
 
 enum class CrashPlace : u32 { one_device, two_devices, nearly_full, mixed };  // mixed: data single, metadata raid1
@@ -353,6 +374,7 @@ inline CrashRecord record_history(const CrashHistory& history, const CrashBase& 
   {
     CrashPool pool(image, log, history.id.c_str());
     CrashWriter writer(pool, base.model, log.get(), &record);
+    if (history.place == CrashPlace::nearly_full) writer.expect_short_writes();
     history.body(writer);
     pool.drain();
     const std::string found = PoolText(pool.session()).text();

@@ -18,10 +18,6 @@ GPU4FS_FN inline bool session_is_trusted(const Engine& engine, const CommandStat
   return session_is_trusted(engine, c.session);
 }
 
-GPU4FS_FN inline bool session_is_internal(const Engine& engine, const CommandState& c) {
-  return engine.sessions[c.session].internal != 0;
-}
-
 GPU4FS_FN inline fs::Credentials credentials_of(const Engine& engine, const CommandState& c) {
   const Session& session = engine.sessions[c.session];
   return {session.groups, c.command.uid, session.trusted != 0 ? c.command.gid : session.gid,
