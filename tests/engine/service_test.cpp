@@ -222,7 +222,7 @@ TEST(Descriptors, OnlyLoggedCommandsAreReplayed) {
 // A pool that takes no changes refuses whatever users would see, and what has no row.
 TEST(Admission, AStoppedPoolTakesNoChanges) {
   // Known without the table.
-  const std::set<Opcode> changes = {
+  const std::set<Opcode> changing = {
       Opcode::setattr,       Opcode::mknod,            Opcode::mkdir,    Opcode::unlink,    Opcode::rmdir,
       Opcode::symlink,       Opcode::rename,           Opcode::link,     Opcode::create,    Opcode::tmpfile,
       Opcode::write,         Opcode::truncate,         Opcode::fallocate, Opcode::copy_range,
@@ -236,7 +236,7 @@ TEST(Admission, AStoppedPoolTakesNoChanges) {
     const Opcode opcode = static_cast<Opcode>(number);
     c->command = make_command(opcode);
     c->command.mode = ~0u;
-    const bool may_change = changes.count(opcode) != 0 || !format::is_command(opcode);
+    const bool may_change = changing.count(opcode) != 0 || !format::is_command(opcode);
     const Status found = engine::admit_command(*fs, *c);
     const Status expected = may_change || format::changes_the_pool(opcode) ? Status::read_only : Status::ok;
     ASSERT_EQ(found, expected) << number << " " << format::command_name(opcode);
