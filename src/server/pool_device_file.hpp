@@ -24,6 +24,7 @@ namespace gpu4fs::server {
 class DeviceFile {
  public:
   enum class Access { read_only, read_write };
+  // lock: in use is an error at once, but a process that has ended may take some seconds to let go.
   enum class Locking { none, lock };
 
   // Opens an existing file. Directories, pipes and character devices are refused, without blocking; what lies in a mount

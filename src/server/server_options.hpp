@@ -43,7 +43,7 @@ struct ServerOptions {
   EngineHistory history;
   u64 write_errors_before = 0;       // of this mount's former engines, see PoolServer::write_errors()
   bool keep_orphans = false;         // files without a name may still be open: a front end frees them
-  u32 generation_skip = 0;           // see fs::FileSystem; with it numbers are not reused unseen after a restart
+  u32 generation_skip = 0;           // see fs::FileSystem; 0: a mount after a crash takes a random one
   bool allow_fault = false;          // the control socket's "end-engine" is obeyed; for tests
   std::vector<std::string> spare_paths;  // devices that take the place of one that is lost
   bool degraded = false;             // go on although a device is missing, where nothing is lost by it
