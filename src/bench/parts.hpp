@@ -95,6 +95,8 @@ void bench_rebuild(const BenchScale& scale, const server::ServerOptions& options
 // Levels, sizes and numbers of files, for bench/plots/sweep.py; rows "sweep-QUANTITY:LEVEL:KIB:COUNT".
 void bench_raid_sweep(const BenchScale& scale, const server::ServerOptions& options,
                       const std::vector<std::string>& levels, bool on_gpu, BenchResult& result);
+// Removing all files of a full pool; with pools of its own, as bench_raid().
+void bench_emptying(const BenchScale& scale, server::ServerOptions options, BenchResult& result);
 void bench_scrub(BenchContext& context);
 void bench_latency(BenchContext& context);
 void bench_small_reads(BenchContext& context);

@@ -102,6 +102,18 @@ bool is_wanted(const BenchRunOptions& options, const char* part) {
          std::find(options.only.begin(), options.only.end(), part) != options.only.end();
 }
 
+// A part with pools and engines of its own.
+template <class Part>
+void run_alone(const BenchRunOptions& options, const char* name, BenchResult& result, Part part) {
+  if (!is_wanted(options, name)) return;
+  report_part(name);
+  try {
+    part();
+  } catch (const std::exception& error) {
+    result.left_out.push_back(fmt::format("{}: {}", name, error.what()));
+  }
+}
+
 }  // namespace
 
 int bench_run(const BenchRunOptions& options) {
@@ -135,28 +147,11 @@ int bench_run(const BenchRunOptions& options) {
     }
   }
   const bool clean = server.stop();
-  if (is_wanted(options, "checksums")) {
-    report_part("checksums");
-    try {
-      bench_checksums(scale, limits, server_options, result);
-    } catch (const std::exception& error) {
-      result.left_out.push_back(fmt::format("checksums: {}", error.what()));
-    }
-  }
-  if (is_wanted(options, "raid")) {
-    try {
-      bench_raid(scale, server_options, options.levels, on_gpu, result);
-    } catch (const std::exception& error) {
-      result.left_out.push_back(fmt::format("raid: {}", error.what()));
-    }
-  }
-  if (is_wanted(options, "rebuild")) {
-    try {
-      bench_rebuild(scale, server_options, options.levels, limits, on_gpu, result);
-    } catch (const std::exception& error) {
-      result.left_out.push_back(fmt::format("rebuild: {}", error.what()));
-    }
-  }
+  run_alone(options, "checksums", result, [&] { bench_checksums(scale, limits, server_options, result); });
+  run_alone(options, "raid", result, [&] { bench_raid(scale, server_options, options.levels, on_gpu, result); });
+  run_alone(options, "rebuild", result,
+            [&] { bench_rebuild(scale, server_options, options.levels, limits, on_gpu, result); });
+  run_alone(options, "emptying", result, [&] { bench_emptying(scale, server_options, result); });
   // Not part of a run that names no parts: it takes long and judges nothing.
   if (!options.only.empty() && is_wanted(options, "sweep")) {
     bench_raid_sweep(scale, server_options, options.levels, on_gpu, result);

@@ -1,0 +1,90 @@
+// Removing all files of a full pool, held against removing as many files from a pool that they fill half.
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "bench/client.hpp"
+#include "bench/parts.hpp"
+#include "bench/pool.hpp"
+#include "format/inode_format.hpp"
+#include "frontend/local_session.hpp"
+
+namespace gpu4fs::bench {
+
+namespace {
+
+constexpr u64 full_pool_bytes = u64{64} << 20;  // some 188,000 empty files
+constexpr double emptying_ratio_min = 0.5;
+constexpr u32 no_limit = 0;
+
+std::string empty_file_name(u32 i) { return fmt::format("empty{}", i); }
+
+// Empty files until there is no space, or `wanted` of them.
+u32 fill_with_empty_files(BenchClient& client, u32 wanted) {
+  u32 count = 0;
+  while (wanted == no_limit || count < wanted) {
+    format::Command command = client.named(format::Opcode::create, format::inode_number_root, empty_file_name(count));
+    command.mode = 0100644;
+    const client::Reply reply = client.session().call(command);
+    if (reply.status == Status::no_space && wanted == no_limit) return count;
+    if (reply.status != Status::ok) throw std::runtime_error(fmt::format("create: {}", status_text(reply.status)));
+    ++count;
+  }
+  return count;
+}
+
+struct Emptied {
+  u32 file_count;
+  double removed_per_s;
+};
+
+// A pool of its own, made, filled, emptied.
+Emptied empty_pool(server::ServerOptions options, u64 pool_bytes, u32 wanted) {
+  const MemoryPool pool(pool_bytes, true, 1);
+  options.device_paths = pool.paths();
+  server::PoolServer server(options);
+  server.start();
+  Emptied result{};
+  {
+    BenchClient client(frontend::open_local_session(server, 2 * BenchClient::control_bytes));
+    result.file_count = fill_with_empty_files(client, wanted);
+    const double began = now_seconds();
+    for (u32 i = 0; i < result.file_count; ++i) client.unlink(format::inode_number_root, empty_file_name(i));
+    result.removed_per_s = result.file_count / (now_seconds() - began);
+  }
+  if (!server.stop()) throw std::runtime_error("the last checkpoint failed");
+  return result;
+}
+
+}  // namespace
+
+void bench_emptying(const BenchScale& scale, server::ServerOptions options, BenchResult& result) {
+  options.commit_interval_s = server::ServerOptions{}.commit_interval_s;  // as a mount has it
+  const u64 pool_bytes = full_pool_bytes;
+  const u32 rounds = scale.repeats;
+  std::vector<double> full;
+  std::vector<double> half;
+  u32 file_count = 0;
+  for (u32 round = 0; round < rounds; ++round) {
+    const Emptied emptied = empty_pool(options, pool_bytes, no_limit);
+    file_count = emptied.file_count;
+    full.push_back(emptied.removed_per_s);
+    half.push_back(empty_pool(options, 2 * pool_bytes, file_count).removed_per_s);
+  }
+  BenchRow row;
+  row.name = "emptying-full";
+  row.what = fmt::format("remove all {} empty files of a full pool", file_count);
+  row.unit = "1/s";
+  set_samples(row, full);
+  BenchRow limit;
+  set_samples(limit, half);
+  row.limit = limit.value;
+  row.limit_what = "as many of a pool half full";
+  row.requirement = Requirement::at_least;
+  row.required = emptying_ratio_min;
+  result.rows.push_back(std::move(row));
+}
+
+}  // namespace gpu4fs::bench
