@@ -89,9 +89,10 @@ class CrashWriter {
   std::vector<std::string> short_writes(const FileOperation& op, const std::vector<u8>& content) {
     std::vector<std::string> states;
     if (!expects_short_writes_ || op.opcode != format::Opcode::write) return states;
-    for (u64 end = align_up(op.offset + 1, page_size); end < op.offset + op.length; end += page_size) {
+    const u64 begin = op.append ? model_.find(op.inode)->content.size() : op.offset;
+    for (u64 end = align_up(begin + 1, page_size); end < begin + op.length; end += page_size) {
       FileOperation part = op;
-      part.length = end - op.offset;
+      part.length = end - begin;
       PosixModel model = model_;
       model.commit(part, part.length, {content.begin(), content.begin() + static_cast<std::ptrdiff_t>(part.length)},
                    client_.attributes());
