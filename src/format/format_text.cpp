@@ -179,7 +179,8 @@ std::string flags_text(std::uint32_t flags) {
   constexpr Name names[] = {{inode_flag_inline, "inline"},
                             {inode_flag_append_only, "append-only"},
                             {inode_flag_immutable, "immutable"},
-                            {inode_flag_no_dump, "nodump"}};
+                            {inode_flag_no_dump, "nodump"},
+                            {inode_flag_no_access_time, "noatime"}};
   std::string text;
   for (const Name& name : names) {
     if ((flags & name.flag) != 0) text += (text.empty() ? " (" : ", ") + std::string(name.text);

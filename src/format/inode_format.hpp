@@ -36,8 +36,10 @@ enum InodeFlags : std::uint32_t {
   inode_flag_append_only = 1u << 1,  // FS_APPEND_FL
   inode_flag_immutable = 1u << 2,    // FS_IMMUTABLE_FL
   inode_flag_no_dump = 1u << 3,      // FS_NODUMP_FL
+  inode_flag_no_access_time = 1u << 4,  // FS_NOATIME_FL: reading leaves the access time
   // Those that users see and set, and of them those that take a right of their own.
-  inode_flags_of_users = inode_flag_append_only | inode_flag_immutable | inode_flag_no_dump,
+  inode_flags_of_users = inode_flag_append_only | inode_flag_immutable | inode_flag_no_dump |
+                         inode_flag_no_access_time,
   inode_flags_of_administrators = inode_flag_append_only | inode_flag_immutable,
   inode_flag_known = inode_flag_inline | inode_flags_of_users,
 };

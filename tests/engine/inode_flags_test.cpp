@@ -1,4 +1,4 @@
-// The flags of inodes that users see, append-only, immutable and nodump: who sets them, and what they forbid.
+// The flags of inodes that users see, append-only, immutable, nodump and noatime: who sets them, and what they forbid.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -211,6 +211,36 @@ TEST_F(FlaggedInode, AnUntrustedWriterAppendsByTheFlag) {
   EXPECT_EQ(user_.call(command).status, Status::permission) << "what a client says of parts does not count";
   command.flags = format::command_flag_append;
   EXPECT_EQ(user_.call(command).status, Status::ok);
+}
+
+TEST_F(InodeFlags, ReadingLeavesTheAccessTimeOfNoatime) {
+  format::AttributeRecord long_ago{};
+  long_ago.access_seconds = 1000;
+  const u64 file = new_file("file");
+  const u64 directory = made(super_.mkdir(root, "directory"));
+  const u64 link = made(super_.symlink(root, "link", "target"));
+  const auto read_all = [&] {
+    EXPECT_EQ(super_.call(super_.with_data(super_.named(format::Opcode::read, file, ""), 100)).status, Status::ok);
+    std::vector<ListedName> names;
+    EXPECT_EQ(super_.list(directory, &names), Status::ok);
+    std::string target;
+    EXPECT_EQ(super_.readlink(link, &target).status, Status::ok);
+  };
+  for (const u64 inode : {file, directory, link}) {
+    ASSERT_EQ(change(super_, inode, format::set_access_time, long_ago), Status::ok);
+    ASSERT_EQ(set(super_, inode, format::inode_flag_no_access_time), Status::ok);
+  }
+  read_all();
+  for (const u64 inode : {file, directory, link}) {
+    EXPECT_EQ(flags_of(inode), u32{format::inode_flag_no_access_time});
+    EXPECT_EQ(super_.attributes().access_seconds, 1000);
+    ASSERT_EQ(set(super_, inode, 0), Status::ok);
+  }
+  read_all();
+  for (const u64 inode : {file, directory, link}) {
+    EXPECT_EQ(flags_of(inode), 0u);
+    EXPECT_GT(super_.attributes().access_seconds, 1000);
+  }
 }
 
 TEST_F(FlaggedInode, DirectoriesGetNamesOrNone) {

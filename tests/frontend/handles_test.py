@@ -29,6 +29,7 @@ FITRIM = 0xC0185879
 FS_IMMUTABLE_FL = 0x10
 FS_APPEND_FL = 0x20
 FS_NODUMP_FL = 0x40
+FS_NOATIME_FL = 0x80
 FS_COMPR_FL = 0x4
 FS_XFLAG_APPEND = 0x10
 FS_XFLAG_NODUMP = 0x80
@@ -294,7 +295,7 @@ class Flags(PoolTest):
         os.mkdir(self.pool.path("dir"))
         for path in (self.pool.path("file"), self.pool.path("dir")):
             self.assertEqual(self.flags(path), 0)
-            for flags in (FS_NODUMP_FL, FS_IMMUTABLE_FL, FS_APPEND_FL | FS_NODUMP_FL):
+            for flags in (FS_NODUMP_FL, FS_NOATIME_FL, FS_IMMUTABLE_FL, FS_APPEND_FL | FS_NODUMP_FL):
                 self.set_flags(path, flags)
                 self.assertEqual(self.flags(path), flags)
         self.pool.remount()
@@ -319,7 +320,7 @@ class Flags(PoolTest):
         write_file(self.pool.path("file"), "content")
         os.chown(self.pool.path("file"), 1001, 1001)
         os.chmod(self.pool.path("file"), 0o600)
-        for flags, expected in ((FS_NODUMP_FL, 0), (FS_IMMUTABLE_FL, errno.EPERM), (FS_APPEND_FL, errno.EPERM)):
+        for flags, expected in ((FS_NOATIME_FL, 0), (FS_NODUMP_FL, 0), (FS_IMMUTABLE_FL, errno.EPERM), (FS_APPEND_FL, errno.EPERM)):
             child = os.fork()
             if child == 0:
                 os.setgid(1001)

@@ -315,7 +315,7 @@ class OperationSource {
     if (!options_.flags || below(3) != 0) return;
     op.mask = format::set_flags;
     // Mostly those that are there go.
-    const u32 flags[] = {0, 0, 0, 0, format::inode_flag_no_dump, format::inode_flag_append_only,
+    const u32 flags[] = {0, 0, 0, format::inode_flag_no_access_time, format::inode_flag_no_dump, format::inode_flag_append_only,
                          format::inode_flag_immutable, format::inode_flag_append_only | format::inode_flag_no_dump};
     op.attributes.flags = flags[below(8)];
     for (const u64 number : flagged_) {

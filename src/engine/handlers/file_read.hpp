@@ -5,6 +5,7 @@
 // stand in c.extents (address no_address: zeros), but belong to the file: c.extent_count stays 0.
 #pragma once
 
+#include "engine/handlers/access_time.hpp"
 #include "engine/handlers/file_common.hpp"
 
 namespace gpu4fs::engine {
@@ -100,28 +101,10 @@ GPU4FS_FN inline u32 round_page_count(u64 position, u64 round_end) {
   return static_cast<u32>(divide_up(round_end, page_size) - position / page_size);
 }
 
-// Leader: relatime as Linux has it: not newer than the last change, or a day old.
-GPU4FS_FN inline bool access_time_is_due(const fs::FileSystem& fs, const CommandState& c, const format::Inode& inode) {
-  constexpr u64 day = u64{86400} << 30;
-  if (fs.read_only != 0 || fs.access_time_mode == fs::AccessTimeMode::never) return false;
-  const u64 old = load<Order::relaxed, Scope::engine>(&inode.access_time);
-  if (fs.access_time_mode == fs::AccessTimeMode::strict) return old < c.operation.now;
-  return old <= inode.modification_time || old <= inode.change_time || c.operation.now >= old + day;
-}
-
-// The read is done; its time stamp must not make it fail, so without room it stays as it is.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step finish_read(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 result) {
-  fs::FileSystem& fs = engine.fs;
-  if (!serial(g, [&] { return access_time_is_due(fs, c, *ref.inode); })) return Step::complete(result);
   go_to_stage(g, c, static_cast<u32>(ReadStage::access_time));
-  if (fs::reserve_metadata(g, fs, c.operation, 1, 0, 0) != Status::ok) return Step::complete(result);
-  const Status status = enter_gate(g, engine, c);
-  if (status == Status::parked) return Step::park();
-  if (status != Status::ok) return Step::complete(result);
-  serial(g, [&] { store<Order::relaxed, Scope::engine>(&ref.inode->access_time, c.operation.now); });
-  fs::mark_inode_dirty(g, fs, c.operation, ref);
-  return Step::complete(result);
+  return update_access_time(g, engine, c, ref) == Status::parked ? Step::park() : Step::complete(result);
 }
 
 template <class Group>

@@ -7,6 +7,7 @@
 
 #include "base/mutant.hpp"
 #include "engine/handlers/access_check.hpp"
+#include "engine/handlers/access_time.hpp"
 #include "engine/log_records.hpp"
 #include "fs/inode/inode.hpp"
 #include "fs/inode/inode_rules.hpp"
@@ -140,35 +141,6 @@ GPU4FS_FN inline void set_change_time(fs::InodeRef ref, u64 now) {
 GPU4FS_FN inline void set_modification_times(fs::InodeRef ref, u64 now) {
   store<Order::relaxed, Scope::engine>(&ref.inode->modification_time, now);
   set_change_time(ref, now);
-}
-
-// Whether a read at `now` changes the access time: the rules of relatime are those of mount(8).
-GPU4FS_FN inline bool access_time_is_due(const fs::FileSystem& fs, const format::Inode& inode,
-                                         u64 now) {
-  if (fs.read_only != 0 || fs.access_time_mode == fs::AccessTimeMode::never) return false;
-  if (fs.access_time_mode == fs::AccessTimeMode::directories_never && fs::is_directory(inode.mode))
-    return false;
-  const u64 access = load<Order::relaxed, Scope::engine>(&inode.access_time);
-  if (fs.access_time_mode == fs::AccessTimeMode::strict) return access != now;
-  constexpr i64 day_seconds = 24 * 60 * 60;
-  return access <= inode.modification_time || access <= inode.change_time ||
-         format::time_seconds(now) - format::time_seconds(access) >= day_seconds;
-}
-
-// The end of a handler that read `ref`: sets the access time if it is due. Only parked is an error;
-// when the time cannot be kept (no space, say) it is left alone.
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status update_access_time(Group g, Engine& engine, CommandState& c,
-                                                    const fs::InodeRef& ref) {
-  const u64 now = c.operation.now;
-  const bool is_due = serial(g, [&] { return access_time_is_due(engine.fs, *ref.inode, now); });
-  if (!is_due) return Status::ok;
-  if (fs::reserve_metadata(g, engine.fs, c.operation, 1, 0, 0) != Status::ok) return Status::ok;
-  const Status status = enter_gate(g, engine, c);
-  if (status != Status::ok) return status;
-  serial(g, [&] { store<Order::relaxed, Scope::engine>(&ref.inode->access_time, now); });
-  fs::mark_inode_dirty(g, engine.fs, c.operation, ref);
-  return Status::ok;
 }
 
 }  // namespace gpu4fs::engine

@@ -21,7 +21,8 @@ struct Flag {
 };
 constexpr Flag flag_table[] = {{format::inode_flag_append_only, FS_APPEND_FL, FS_XFLAG_APPEND},
                                {format::inode_flag_immutable, FS_IMMUTABLE_FL, FS_XFLAG_IMMUTABLE},
-                               {format::inode_flag_no_dump, FS_NODUMP_FL, FS_XFLAG_NODUMP}};
+                               {format::inode_flag_no_dump, FS_NODUMP_FL, FS_XFLAG_NODUMP},
+                               {format::inode_flag_no_access_time, FS_NOATIME_FL, FS_XFLAG_NOATIME}};
 
 u32 shown_flags(u32 inode_flags, u32 Flag::*kind) {
   u32 shown = 0;
