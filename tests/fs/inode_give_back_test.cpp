@@ -142,6 +142,20 @@ TEST(InodeGiveBack, WhatIsInUseStays) {
   EXPECT_EQ(inodes.get(kept).inode->mode, 0100600);
 }
 
+// A damaged medium has a count of the inode file's pages that is too small.
+TEST(InodeGiveBack, TheCountOfPagesStaysAtZero) {
+  SmallFileSystem small;
+  ASSERT_EQ(small.load_status(), Status::ok);
+  fs::Operation op{};
+  Inodes<Lane> inodes(Lane{}, small, op);
+  (void)inodes.come_and_go(64);
+  small.fs().inode_file.page_count = 1;
+  inodes.checkpoint();
+  EXPECT_GT(small.fs().inode_pages_given_back, 1u);
+  EXPECT_EQ(inodes.file_pages(), 0u);
+  EXPECT_EQ(small.fs().had_error, 1u);
+}
+
 // A page in which inodes were made again is no more to be given back.
 TEST(InodeGiveBack, APageThatIsUsedAgainStays) {
   SmallFileSystem small;
