@@ -161,6 +161,31 @@ TEST(InodeGiveBack, GenerationsGoRound) {
   EXPECT_NE(inodes.get(inodes.make()).inode->generation, 0u);
 }
 
+// A frame is in the list twice if it had another page in between. Two tasks may look at its entries side by side: one
+// gives the page back.
+TEST(InodeGiveBack, AFrameThatIsListedTwiceIsJudgedOnce) {
+  SmallFileSystem small;
+  ASSERT_EQ(small.load_status(), Status::ok);
+  fs::Operation op{};
+  Inodes<Lane> inodes(Lane{}, small, op);
+  const u64 pages_before = inodes.file_pages();
+  (void)inodes.come_and_go(64);
+  fs::PageTable& table = small.fs().pages;
+  const u32 count = table.emptied_count;
+  ASSERT_GT(count, 1u);
+  for (u32 i = 0; i < count; ++i) table.emptied_list[table.emptied_count++] = table.emptied_list[i];
+  const u32 frame = table.emptied_list[0];
+  fs::Operation task = small.operation();
+  EXPECT_EQ(fs::detail::judge_emptied(small.fs(), task, frame), fs::detail::EmptiedVerdict::give_back);
+  EXPECT_EQ(fs::detail::judge_emptied(small.fs(), task, frame), fs::detail::EmptiedVerdict::forget);
+  table.frames[frame].referenced |= fs::frame_emptied;
+  inodes.checkpoint();
+  EXPECT_EQ(inodes.file_pages(), pages_before);
+  EXPECT_EQ(small.fs().inode_pages_given_back, count);
+  EXPECT_EQ(table.emptied_count, 0u);
+  EXPECT_EQ(small.fs().had_error, 0u);
+}
+
 // A damaged medium has a count of the inode file's pages that is too small.
 TEST(InodeGiveBack, TheCountOfPagesStaysAtZero) {
   SmallFileSystem small;

@@ -541,7 +541,8 @@ TEST_P(Parities, ARowWithNewPagesHasNoUnverifiedOnes) {
       std::memset(medium(row_page(view, 1)), 0x33, page_size);
     });
     EXPECT_EQ(read_page(g, space(), address(row_page(view, 1)), last), Status::ok) << "the row gives it back";
-    serial(g, [&] { EXPECT_EQ(std::memcmp(last, bytes.data() + (row_page(view, 1) - stripe.first) * page_size, page_size), 0); });
+    const u8* kept_page = bytes.data() + (row_page(view, 1) - stripe.first) * page_size;
+    serial(g, [&] { EXPECT_EQ(std::memcmp(last, kept_page, page_size), 0); });
   });
 }
 
