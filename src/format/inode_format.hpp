@@ -58,7 +58,7 @@ struct Inode {
   std::uint8_t version;               // 1; 0 in a never used inode
   BlockPointer attributes;            // the tree of extended attributes, of level attribute_height, or a hole
   std::uint32_t flags;                // InodeFlags
-  std::uint32_t generation;           // grows with each reuse of this number, survives freeing
+  std::uint32_t generation;           // goes on with each reuse of this number, survives freeing
   BlockPointer slots[inode_slot_count];  // level = height; inline_data begins here
   std::uint8_t inline_tail[72];
   std::uint64_t page_count;           // 4 KiB units allocated: content, indirect blocks, all of attributes
@@ -83,6 +83,18 @@ static_assert(offsetof(Inode, inline_tail) == 128);
 static_assert(offsetof(Inode, page_count) == 72 + inode_inline_capacity);
 static_assert(offsetof(Inode, profile) == 224);
 static_assert(offsetof(Inode, attribute_height) == 226);
+
+// Generations of inodes that are made: 1 to 2^32 - 1, and then from 1 on again. 0 is that of a number that was never
+// used, and of the inodes that a new pool begins with. `skip`: how many are left out.
+GPU4FS_FN constexpr std::uint32_t generation_after(std::uint32_t last, std::uint32_t skip) {
+  return static_cast<std::uint32_t>((std::uint64_t{last} + skip) % 0xffffffffu + 1);
+}
+// Which of two is the later one: the greater one, unless they are so far apart that the smaller one is behind the turn.
+GPU4FS_FN constexpr bool generation_is_later(std::uint32_t a, std::uint32_t b) {
+  if (a == 0 || b == 0) return a > b;
+  const std::uint32_t distance = a > b ? a - b : b - a;
+  return distance > (3u << 30) ? a < b : a > b;
+}
 
 // Time stamps, 34.30: 1901-12-13T20:45:52Z to 2446-05-10T22:38:55Z, the range of ext4. What lies outside is clamped.
 // The order of times is that of their words. Inodes that are not in use are zero there, which is no time of theirs.

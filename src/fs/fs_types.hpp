@@ -158,7 +158,7 @@ struct FileSystem {
   raid::LogicalSpace space;
   SpaceCounters counters[format::profile_max];  // by class: a format::Profile less one
   PageTable pages;
-  format::Inode inode_file;        // inode 0, live. Its generation is the greatest that is gone with a page of the file
+  format::Inode inode_file;        // inode 0, live. Its generation is the latest that is gone with a page of the file
   format::Inode inode_file_staged; // as of the snapshot
   TicketLock grow_lock;            // creation of pages in the inode file and the bitmap files
   AllocationShard* shards;

@@ -78,14 +78,14 @@ GPU4FS_FN GPU4FS_NOINLINE inline ReplacePlan begin_row_write(const LogicalSpace&
   return plan;
 }
 
-// The parities include what the record says, and nothing else. Leader.
+// The parities include what the record says, and nothing else: now it is known, of unverified ones as well. Leader.
 GPU4FS_FN GPU4FS_NOINLINE inline void describe_row(const LogicalSpace& space, const RowValues& values, const RowView& view) {
   const ChunkState& chunk = space.chunks[values.chunk];
   for (u32 slot = 0; slot < view.slot_count; ++slot) {
     const u64 page = row_page(view, slot);
     const u64 flag = (values.included >> slot & 1) != 0 ? u64{format::page_flag_in_parity} << 32 : 0;
     Vector16 descriptor = load_shared_16(&chunk.descriptors[page]);
-    const u64 wanted = (descriptor.high & ~(u64{format::page_flag_in_parity} << 32)) | flag;
+    const u64 wanted = (descriptor.high & ~(u64{parity_flags} << 32)) | flag;
     if (descriptor.high == wanted) continue;
     descriptor.high = wanted;
     store_shared_16(&chunk.descriptors[page], descriptor);

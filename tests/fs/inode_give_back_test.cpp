@@ -25,7 +25,7 @@ class Inodes {
     const fs::InodeRef ref = fs::commit_new_inode(g_, fs(), op_, number, values);
     serial(g_, [&] {
       u32& last = generations_[number];
-      EXPECT_GT(ref.inode->generation, last) << "inode " << number;
+      EXPECT_TRUE(format::generation_is_later(ref.inode->generation, last)) << "inode " << number << ": " << last;
       last = ref.inode->generation;
     });
     end();
@@ -140,6 +140,64 @@ TEST(InodeGiveBack, WhatIsInUseStays) {
   EXPECT_EQ(inodes.file_pages(), pages_before + 1);
   EXPECT_FALSE(inodes.exists(numbers.back()));
   EXPECT_EQ(inodes.get(kept).inode->mode, 0100600);
+}
+
+// Behind the greatest one generations begin again, and go on from there: no number has the same one again and again.
+TEST(InodeGiveBack, GenerationsGoRound) {
+  SmallFileSystem small;
+  ASSERT_EQ(small.load_status(), Status::ok);
+  small.fs().inode_file.generation = ~u32{0} - 2;
+  fs::Operation op{};
+  Inodes<Lane> inodes(Lane{}, small, op);
+  const u64 pages_before = inodes.file_pages();
+  for (u32 round = 0; round < 6; ++round) {
+    (void)inodes.come_and_go(40);
+    inodes.checkpoint();
+    EXPECT_EQ(inodes.file_pages(), pages_before);
+  }
+  EXPECT_NE(small.fs().inode_file.generation, 0u);
+  EXPECT_LT(small.fs().inode_file.generation, 100u);
+  small.fs().generation_skip = ~u32{0};
+  EXPECT_NE(inodes.get(inodes.make()).inode->generation, 0u);
+}
+
+// A frame is in the list twice if it had another page in between. Two tasks may look at its entries side by side: one
+// gives the page back.
+TEST(InodeGiveBack, AFrameThatIsListedTwiceIsJudgedOnce) {
+  SmallFileSystem small;
+  ASSERT_EQ(small.load_status(), Status::ok);
+  fs::Operation op{};
+  Inodes<Lane> inodes(Lane{}, small, op);
+  const u64 pages_before = inodes.file_pages();
+  (void)inodes.come_and_go(64);
+  fs::PageTable& table = small.fs().pages;
+  const u32 count = table.emptied_count;
+  ASSERT_GT(count, 1u);
+  for (u32 i = 0; i < count; ++i) table.emptied_list[table.emptied_count++] = table.emptied_list[i];
+  const u32 frame = table.emptied_list[0];
+  fs::Operation task = small.operation();
+  EXPECT_EQ(fs::detail::judge_emptied(small.fs(), task, frame), fs::detail::EmptiedVerdict::give_back);
+  EXPECT_EQ(fs::detail::judge_emptied(small.fs(), task, frame), fs::detail::EmptiedVerdict::forget);
+  table.frames[frame].referenced |= fs::frame_emptied;
+  inodes.checkpoint();
+  EXPECT_EQ(inodes.file_pages(), pages_before);
+  EXPECT_EQ(small.fs().inode_pages_given_back, count);
+  EXPECT_EQ(table.emptied_count, 0u);
+  EXPECT_EQ(small.fs().had_error, 0u);
+}
+
+// A damaged medium has a count of the inode file's pages that is too small.
+TEST(InodeGiveBack, TheCountOfPagesStaysAtZero) {
+  SmallFileSystem small;
+  ASSERT_EQ(small.load_status(), Status::ok);
+  fs::Operation op{};
+  Inodes<Lane> inodes(Lane{}, small, op);
+  (void)inodes.come_and_go(64);
+  small.fs().inode_file.page_count = 1;
+  inodes.checkpoint();
+  EXPECT_GT(small.fs().inode_pages_given_back, 1u);
+  EXPECT_EQ(inodes.file_pages(), 0u);
+  EXPECT_EQ(small.fs().had_error, 1u);
 }
 
 // A page in which inodes were made again is no more to be given back.

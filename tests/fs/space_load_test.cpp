@@ -6,7 +6,9 @@
 #include <functional>
 #include <vector>
 
+#include "fs/space/header_scrub.hpp"
 #include "raid/page_io.hpp"
+#include "raid/page_run_io.hpp"
 #include "support/group_runner.hpp"
 #include "support/on_all_groups.hpp"
 #include "support/space_fixture.hpp"
@@ -213,6 +215,79 @@ TEST(SpaceLoad, failed_checkpoint_is_written_again_into_the_same_slot) {
   SpaceFixture mounted = pool->remount();
   ASSERT_EQ(mounted.load(7), Status::ok);
   EXPECT_EQ(mounted.fs->data_counters().used, 15u);
+}
+
+// Writes `count` pages of the pool's, which are in use then.
+std::vector<raid::Extent> put_pages(SpaceFixture& pool, u32 count) {
+  std::vector<raid::Extent> runs;
+  const std::vector<u8> bytes(u64{count} * page_size, 0x4b);
+  Operation op = pool.operation();
+  EXPECT_EQ(reserve_pages(*pool.fs, op, count), Status::ok);
+  for (u32 left = count; left != 0;) {
+    const raid::Extent run = allocate_run(Lane{}, *pool.fs, op, left, 1);
+    EXPECT_EQ(raid::write_pages(Lane{}, pool.fs->space, run.address, run.page_count, bytes.data(), raid::PageUse::data),
+              Status::ok);
+    commit_extent(Lane{}, *pool.fs, run);
+    runs.push_back(run);
+    left -= run.page_count;
+  }
+  return runs;
+}
+
+u64 damaged_header_pages(SpaceFixture& pool) {
+  HeaderScrub found{};
+  EXPECT_EQ(scrub_header_area(Lane{}, *pool.fs, 0, 0, pool.chunk_pages(0), &found), Status::ok);
+  return found.damaged;
+}
+
+// Nothing verifies the descriptors of a chunk without pages in use, and what was there before is not missed when it is
+// used again.
+TEST(SpaceLoad, descriptors_of_an_empty_chunk_mean_nothing) {
+  SpaceFixture pool;
+  ASSERT_EQ(pool.load(1), Status::ok);
+  const std::vector<raid::Extent> runs = put_pages(pool, 2 * format::descriptors_per_page);
+  ASSERT_EQ(pool.checkpoint(2), Status::ok);
+  for (const raid::Extent& run : runs) free_extent(Lane{}, *pool.fs, run);
+  ASSERT_EQ(pool.checkpoint(3), Status::ok);
+  ASSERT_NE(pool.fs->space.chunks[0].descriptor_table[1], format::descriptor_page_unwritten);
+  const format::ChunkLayout layout = pool.layout();
+  const auto damage = [&](SpaceFixture& mounted) {
+    for (u64 index = 0; index < layout.descriptor_pages; ++index) {
+      for (const u64 place : {0u, 1u}) {
+        std::memset(mounted.header_page(0, layout.descriptor_page(index, place)), 0x5a, page_size);
+      }
+    }
+  };
+  damage(pool);
+  EXPECT_EQ(damaged_header_pages(pool), 0u) << "mounted";
+  SpaceFixture empty = pool.remount();
+  ASSERT_EQ(empty.load(3), Status::ok);
+  const raid::ChunkState& chunk = empty.fs->space.chunks[0];
+  EXPECT_EQ(empty.fs->space.damage->mismatch_counts[0], 0u);
+  EXPECT_EQ(damaged_header_pages(empty), 0u);
+  for (u64 index = 0; index < layout.descriptor_pages; ++index) {
+    EXPECT_EQ(chunk.descriptor_table[index], format::descriptor_page_unwritten);
+  }
+  const raid::Extent run = put_pages(empty, 1).front();
+  const u64 used_index = (run.address - chunk.base_address) / page_size / format::descriptors_per_page;
+  ASSERT_EQ(empty.checkpoint(4), Status::ok);
+  EXPECT_EQ(damaged_header_pages(empty), 0u);
+  SpaceFixture used = empty.remount();
+  ASSERT_EQ(used.load(4), Status::ok);
+  EXPECT_EQ(used.fs->space.damage->mismatch_counts[0], 0u) << "only what was written since is named";
+  std::vector<u8> read(page_size);
+  EXPECT_EQ(raid::read_page(Lane{}, used.fs->space, run.address, read.data(), raid::PageUse::data), Status::ok);
+  for (u64 index = 0; index < layout.descriptor_pages; ++index) {
+    const u64 entry = used.fs->space.chunks[0].descriptor_table[index];
+    EXPECT_EQ(entry != format::descriptor_page_unwritten, index == used_index);
+  }
+  // That is verified again.
+  damage(used);
+  EXPECT_EQ(damaged_header_pages(used), 1u);
+  SpaceFixture damaged = used.remount();
+  ASSERT_EQ(damaged.load(4), Status::ok);
+  EXPECT_EQ(damaged.fs->space.damage->mismatch_counts[0], 1u);
+  EXPECT_NE(raid::read_page(Lane{}, damaged.fs->space, run.address, read.data(), raid::PageUse::data), Status::ok);
 }
 
 TEST(SpaceLoad, bitmap_of_several_pages) {

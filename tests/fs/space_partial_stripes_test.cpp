@@ -184,6 +184,28 @@ TEST_P(PartialStripes, ARowIsNotLoggedWhenFilesHaveNoPageOfItsStripeAnyMore) {
   EXPECT_FALSE(may_log_row(fs(), loan));
 }
 
+// The row's new parities sum up a page that the old ones may include; otherwise it would lose what makes it redundant.
+TEST_P(PartialStripes, UnverifiedPagesOfARowStayInItsParities) {
+  fill();
+  checkpoint();
+  for (const u64 address : live_) {
+    raid::PageLocation location{};
+    ASSERT_EQ(raid::find_page(fs().space, address, &location), Status::ok);
+    store_shared_16(&fs().space.chunks[location.chunk].descriptors[location.page],
+                    raid::make_descriptor(0, 1, format::page_flag_unverified));
+  }
+  u32 kept = 0;
+  for (RowLoan loan = lend(7); loan.status == Status::ok; loan = lend(7)) {
+    const raid::RowView view = raid::row_view(fs().space, loan.chunk, loan.row);
+    for (u32 slot = 0; slot < view.slot_count; ++slot) {
+      const u64 address = fs().space.chunks[loan.chunk].base_address + raid::row_page(view, slot) * page_size;
+      EXPECT_EQ(loan.kept >> slot & 1, live_.count(address));
+    }
+    kept += popcount(loan.kept);
+  }
+  EXPECT_GT(kept, 0u);
+}
+
 // What is closed is lent, page by page, until nothing is left.
 TEST_P(PartialStripes, EveryClosedPageCanBeHad) {
   fill();

@@ -78,5 +78,44 @@ TEST(Generations, AreTheSameBehindACrash) {
   EXPECT_EQ(generations_of(client, files), before);
 }
 
+// The inode that a rename leaves in the place of a name is made by it: its record says the generation.
+TEST(Generations, OfAWhiteoutIsTheSameBehindACrash) {
+  TestPool pool;
+  u64 whiteout = 0;
+  u32 generation = 0;
+  {
+    const auto session = pool.open_session();
+    FileClient client(*session);
+    // A number that was used before, and one that a mount would not give to it by itself.
+    const u64 before = create(client, "before");
+    remove(client, "before", before);
+    (void)create(client, "file");
+    ASSERT_EQ(pool.checkpoint(), Status::ok);
+    pool.engine()->fs.generation_skip = 1234;
+    FileOperation op;
+    op.opcode = format::Opcode::rename;
+    op.inode = op.second_inode = root;
+    op.name = "file";
+    op.second_name = "other";
+    op.mask = format::rename_whiteout;
+    ASSERT_EQ(client.call(op).status, Status::ok);
+    whiteout = client.attributes().inode;
+    generation = client.attributes().generation;
+    EXPECT_GT(generation, 1234u);
+    ASSERT_EQ(client.simple(format::Opcode::sync).status, Status::ok);
+  }
+  pool.crash();
+  pool.mount();
+  EXPECT_GT(pool.recovery().records_replayed, 0u);
+  const auto session = pool.open_session();
+  FileClient client(*session);
+  FileOperation op;
+  op.opcode = format::Opcode::lookup;
+  op.inode = root;
+  op.name = "file";
+  EXPECT_EQ(client.call(op).result, whiteout);
+  EXPECT_EQ(generations_of(client, {whiteout}), std::vector<u32>{generation});
+}
+
 }  // namespace
 }  // namespace gpu4fs::test::generations_test

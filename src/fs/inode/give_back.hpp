@@ -50,11 +50,12 @@ GPU4FS_FN GPU4FS_NOINLINE inline EmptiedVerdict judge_emptied(FileSystem& fs, Op
 // Leader: no number of the page gets a generation again that one of them had.
 GPU4FS_FN GPU4FS_NOINLINE inline void keep_generations(FileSystem& fs, u32 frame) {
   const auto* inodes = reinterpret_cast<const format::Inode*>(page_data(fs, frame));
-  u32 greatest = 0;
-  for (u32 i = 0; i < format::inodes_per_page; ++i) greatest = maximum(greatest, inodes[i].generation);
   u32 known = load<Order::relaxed, Scope::engine>(&fs.inode_file.generation);
-  while (known < greatest &&
-         !compare_exchange<Order::relaxed, Scope::engine>(&fs.inode_file.generation, known, greatest)) {
+  for (u32 i = 0; i < format::inodes_per_page; ++i) {
+    const u32 found = inodes[i].generation;
+    while (format::generation_is_later(found, known) &&
+           !compare_exchange<Order::relaxed, Scope::engine>(&fs.inode_file.generation, known, found)) {
+    }
   }
 }
 

@@ -7,8 +7,8 @@
 // Orphans (inodes without a name that are still open) are the set bits of the orphan bitmap (inode 3);
 // mounting frees them.
 //
-// A number's generation grows with each use. It is kept in the free inode; if the page of the inode file is given back,
-// the generations of all numbers that have no inode go on behind the greatest one that was in it (inode 0 has it).
+// A number's generation goes on with each use (format::generation_after()). It is kept in the free inode; if the page of the inode file is given back,
+// the generations of all numbers that have no inode go on behind the latest one that was in it (inode 0 has it).
 #pragma once
 
 #include "base/mutant.hpp"
@@ -322,7 +322,7 @@ namespace detail {
 GPU4FS_FN inline u32 next_generation(const FileSystem& fs, const Operation& op, const format::Inode& inode) {
   if (op.replay != nullptr) return static_cast<u32>(op.replay->size);
   const u32 last = inode.version == 0 ? fs.inode_file.generation : inode.generation;
-  return last + GPU4FS_MUTANT(generation_kept, u32{1}, u32{0}) + fs.generation_skip;
+  return GPU4FS_MUTANT(generation_kept, format::generation_after(last, fs.generation_skip), last + fs.generation_skip);
 }
 
 // Leader, gate: an inode of the page has become free. If it was the last one, the next checkpoint looks at the page.

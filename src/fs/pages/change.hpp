@@ -265,6 +265,14 @@ GPU4FS_FN GPU4FS_NOINLINE u32 add_page(Group g, FileSystem& fs, Operation& op, c
 
 namespace detail {
 
+// On a damaged medium an inode's count may be too small; it stays at 0 then. Of the inode file several pages go at a time.
+GPU4FS_FN inline void count_page_out(FileSystem& fs, format::Inode* inode) {
+  u64 count = load<Order::relaxed, Scope::engine>(&inode->page_count);
+  while (count != 0 && !compare_exchange<Order::relaxed, Scope::engine>(&inode->page_count, count, count - 1)) {
+  }
+  if (count == 0) store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
+}
+
 // Leader. What page (level, index) leaves behind: its frame, where it has one, its place on the medium, its slot, its
 // share of the inode's count.
 GPU4FS_FN GPU4FS_NOINLINE inline void take_page_out(FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
@@ -279,12 +287,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void take_page_out(FileSystem& fs, Operation& o
     unlink_frame(fs.pages, frame);
     send_to_limbo(fs.pages, frame);
   }
-  // On a damaged medium an inode's count may be too small. Of the inode file several pages go at a time.
-  if (load<Order::relaxed, Scope::engine>(&file.inode->page_count) == 0) {
-    store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
-  } else {
-    fetch_sub<Order::relaxed, Scope::engine>(&file.inode->page_count, u64{1});
-  }
+  count_page_out(fs, file.inode);
 }
 
 }  // namespace detail

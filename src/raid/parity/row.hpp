@@ -108,9 +108,12 @@ GPU4FS_FN constexpr Vector16 make_descriptor(u64 checksum, u32 birth_epoch, u32 
   return {checksum, u64{birth_epoch} | u64{flags} << 32};
 }
 
+// What counts as included: of unverified ones nobody knows, so nothing may be done that would be wrong if they were.
+inline constexpr u32 parity_flags = format::page_flag_in_parity | format::page_flag_unverified;
+
 GPU4FS_FN inline bool is_in_parity(const ChunkState& chunk, u64 page) {
   GPU4FS_CHECK_LT(page, chunk.page_count);
-  return (load_shared_16(&chunk.descriptors[page]).high >> 32 & format::page_flag_in_parity) != 0;
+  return (load_shared_16(&chunk.descriptors[page]).high >> 32 & parity_flags) != 0;
 }
 
 // Of a row the slots whose descriptors have one of `flags`, a bit each.
@@ -129,10 +132,10 @@ GPU4FS_FN inline u64 unverified_slots(const LogicalSpace& space, const RowView& 
   return slots_with_flags(space, view, format::page_flag_unverified);
 }
 
-// The slots that the row's parities include. Of unverified ones nobody knows: they count as included, and as missing for
-// whoever makes other pages from the row, which is right for zeros too.
+// The slots that the row's parities include. Unverified ones count as missing, too, for whoever makes other pages from the
+// row, which is right for zeros as well.
 GPU4FS_FN inline u64 slots_in_parity(const LogicalSpace& space, const RowView& view) {
-  return slots_with_flags(space, view, format::page_flag_in_parity | format::page_flag_unverified);
+  return slots_with_flags(space, view, parity_flags);
 }
 
 // Slots [low, high) of a row, those of the pages [first, first + count).

@@ -194,7 +194,7 @@ GPU4FS_FN GPU4FS_NOINLINE void look_at_rows(Group g, const LogicalSpace& space, 
     if (is_slot) descriptor = load_shared_16(&chunk.descriptors[row_page(batch.view, slot)]);
     const u32 flags = static_cast<u32>(descriptor.high >> 32);
     const bool is_unverified = (flags & format::page_flag_unverified) != 0;
-    const bool is_included = is_unverified || (flags & format::page_flag_in_parity) != 0;
+    const bool is_included = (flags & parity_flags) != 0;
     const bool is_needed = is_parity || (is_slot && (is_included || (wanted >> (base + g.rank()) & 1) != 0));
     const EntryLook look = is_needed ? look_at_entry(space, batch.view, slot) : EntryLook{};
     batch.included |= u64{g.ballot(is_included)} << base;

@@ -86,7 +86,7 @@ Inode free_inode(u64 number, const Inode& before) {
   if (is_own(number)) return inode;
   const bool was_used = before.mode != 0;
   inode.version = was_used || before.version != 0 ? 1 : 0;
-  inode.generation = inode.version == 0 ? 0 : before.generation + (was_used ? 1 : 0);
+  inode.generation = inode.version == 0 ? 0 : was_used ? format::generation_after(before.generation, 0) : before.generation;
   return inode;
 }
 
@@ -186,7 +186,9 @@ Inode write_own_files(RepairContext& context, const PageAddresses& inode_pages, 
   Inode inode_file = own_file(context, {}, 0);
   // Of numbers whose inodes could not be read nobody knows the generation.
   inode_file.generation = context.pool.superblock.inode_file.generation;
-  for (const auto& [number, inode] : context.inodes) inode_file.generation = std::max(inode_file.generation, inode.generation);
+  for (const auto& [number, inode] : context.inodes) {
+    if (format::generation_is_later(inode.generation, inode_file.generation)) inode_file.generation = inode.generation;
+  }
   inode_file.size_bytes = (addresses.rbegin()->first + 1) * page_size;
   build_map(context, addresses, format::inode_file_height, inode_file);
   return inode_file;

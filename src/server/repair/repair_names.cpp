@@ -61,9 +61,9 @@ class NamesRepair {
     const u64 now = context_.pool.superblock.checkpoint_time;
     inode.access_time = inode.modification_time = inode.change_time = inode.birth_time = now;
     try {
-      inode.generation = read_inode(context_.old_state.reader, number).generation + 1;
+      inode.generation = format::generation_after(read_inode(context_.old_state.reader, number).generation, 0);
     } catch (const PoolError&) {
-      inode.generation = context_.pool.superblock.inode_file.generation + 1;
+      inode.generation = format::generation_after(context_.pool.superblock.inode_file.generation, 0);
     }
     return inode;
   }
