@@ -1,6 +1,7 @@
 """What the kernel asks of few file systems: file handles, whiteouts and overlays, times of birth, flags of inodes,
 discarding, idmapped mounts."""
 
+import concurrent.futures
 import ctypes
 import errno
 import fcntl
@@ -402,6 +403,43 @@ class Flags(FlagsTest):
             self.assertEqual(opened.read(), b"Content and more")
         self.set_flags(file, 0)
         change_by_mapping(os.O_RDWR)
+        self.end()
+
+    def test_what_was_stored_by_a_mapping_before_stays(self):
+        size = 300 * 4096
+        for flags in (FS_IMMUTABLE_FL, FS_APPEND_FL):
+            file = self.pool.path(f"file{flags}")
+            write_file(file, "-" * size)
+            opened = os.open(file, os.O_RDWR)
+            mapping = mmap.mmap(opened, size)
+            os.close(opened)
+            for offset in range(0, size, 4096):
+                mapping[offset:offset + 4] = b"data"
+            self.set_flags(file, flags)
+            expected = ("data" + "-" * 4092) * 300
+            self.assertEqual(read_file(file), expected)
+            mapping.close()
+            self.pool.remount()
+            self.assertEqual(read_file(file), expected)
+        self.end()
+
+    def test_many_are_set_at_once(self):
+        """More than there are threads to answer, all with something to be written back."""
+        paths = [self.pool.path(f"file{i}") for i in range(64)]
+        for path in paths:
+            write_file(path, "-" * 4096)
+        mappings = []
+        for path in paths:
+            with open(path, "r+b") as file:
+                mappings.append(mmap.mmap(file.fileno(), 4096))
+            mappings[-1][0:4] = b"data"
+        with concurrent.futures.ThreadPoolExecutor(len(paths)) as pool:
+            list(pool.map(lambda path: self.set_flags(path, FS_IMMUTABLE_FL), paths))
+        for mapping in mappings:
+            mapping.close()
+        self.pool.remount()
+        for path in paths:
+            self.assertEqual(read_file(path), "data" + "-" * 4092)
         self.end()
 
     def test_discarding_has_nothing_to_do(self):
