@@ -34,7 +34,7 @@ std::vector<MountEntry> read_mount_table() {
     std::string word;
     std::string numbers;
     MountEntry entry{};
-    fields >> word >> word >> numbers >> word >> entry.directory;
+    fields >> entry.id >> word >> numbers >> word >> entry.directory;
     while (fields >> word && word != "-") {
     }
     fields >> entry.type >> entry.source;

@@ -11,6 +11,7 @@ namespace gpu4fs::server {
 inline constexpr const char* mount_type = "fuse.gpu4fs";
 
 struct MountEntry {
+  u64 id;             // as statx(2) has it
   u64 device_number;  // st_dev of its files
   std::string directory;
   std::string type;
