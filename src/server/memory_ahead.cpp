@@ -74,8 +74,8 @@ void prepare_ranges(const device::MappedFile& file, const std::vector<FileRange>
   preparation.rethrow();
 }
 
-void take_range(const device::MappedFile& file, FileRange range, u32 thread_count) {
-  const bool is_new = file.room_bytes() > range.length && file.is_hole(range.offset, range.length);
+void take_range(const device::MappedFile& file, FileRange range, bool is_in_use, u32 thread_count) {
+  const bool is_new = !is_in_use && file.room_bytes() > range.length && file.is_hole(range.offset, range.length);
   if (!is_new) {
     file.reserve_range(range.offset, range.length);
     return;

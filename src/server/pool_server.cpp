@@ -668,7 +668,7 @@ Status PoolServer::map_column(u64 chunk, format::ColumnAddress column, const dev
     }
     try {
       const std::lock_guard taking(taking_mutex_);
-      take_range(file, {begin, length}, memory_threads());
+      take_range(file, {begin, length}, is_chunk_mapped(chunk), memory_threads());
     } catch (const device::DeviceError& error) {
       log(LogLevel::error, fmt::format("chunk {} cannot be used: {}", chunk, error.what()));
       if (error.error_number() != ENOSPC) return Status::device_failed;

@@ -34,7 +34,7 @@ std::string pool_of(const std::string& device) {
 bool is_mounted(const std::vector<std::string>& devices) {
   const std::string pool = pool_of(devices.front());
   for (const server::MountEntry& entry : server::read_mount_table()) {
-    if (entry.type != server::mount_type) continue;
+    if (entry.type != server::mount_type || !server::is_trusted(entry)) continue;
     if (std::any_of(devices.begin(), devices.end(), [&](const auto& device) { return names_device(entry, device); })) {
       return true;
     }

@@ -33,6 +33,13 @@ class Socket {
   Socket(const Socket&) = delete;
   Socket& operator=(const Socket&) = delete;
 
+  // Who listens there; ~0: the system does not say.
+  [[nodiscard]] u32 user() const {
+    ucred peer{};
+    socklen_t length = sizeof(peer);
+    return ::getsockopt(fd_, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 ? peer.uid : ~u32{0};
+  }
+
   void send(const std::string& line) {
     for (std::size_t sent = 0; sent < line.size();) {
       const ssize_t count = ::send(fd_, line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
@@ -57,6 +64,15 @@ class Socket {
   int fd_;
 };
 
+// ~0: nobody's.
+u32 user_of_mount(const std::string& mountpoint) {
+  u32 user = ~u32{0};
+  for (const server::MountEntry& entry : server::read_mount_table()) {
+    if (entry.directory == mountpoint) user = entry.user;
+  }
+  return user;
+}
+
 }  // namespace
 
 std::string find_mountpoint(const std::string& place) {
@@ -66,7 +82,8 @@ std::string find_mountpoint(const std::string& place) {
   std::string found;
   for (const server::MountEntry& entry : server::read_mount_table()) {
     if (entry.type != server::mount_type) continue;
-    if (entry.directory == path || entry.source == place || server::names_device(entry, path)) found = entry.directory;
+    const bool is_named = entry.source == place || server::names_device(entry, path);
+    if (entry.directory == path || (is_named && server::is_trusted(entry))) found = entry.directory;
   }
   return found;
 }
@@ -82,6 +99,11 @@ std::string ask_server_text(const std::string& mountpoint, const std::string& re
   const std::string path = server_attribute(mountpoint, "socket");
   if (path.empty()) throw ControlError(mountpoint + ": its server has no control socket");
   Socket socket(path);
+  // The mount says where its socket is. One of another user would take the request for the caller's wish.
+  const u32 user = socket.user();
+  if (user == ~u32{0} || user != user_of_mount(mountpoint)) {
+    throw ControlError(fmt::format("{}: {} is not the socket of who mounted it", mountpoint, path));
+  }
   socket.send(request + "\n");
   return socket.receive_line();
 }

@@ -1,9 +1,11 @@
 """What the kernel asks of few file systems: file handles, whiteouts and overlays, times of birth, flags of inodes,
 discarding, idmapped mounts."""
 
+import concurrent.futures
 import ctypes
 import errno
 import fcntl
+import mmap
 import os
 import stat
 import struct
@@ -276,7 +278,7 @@ class Births(PoolTest):
         return int(done.stdout)
 
 
-class Flags(PoolTest):
+class FlagsTest(PoolTest):
     def control(self, path, number, value):
         file = os.open(path, os.O_RDONLY)
         try:
@@ -290,6 +292,15 @@ class Flags(PoolTest):
     def set_flags(self, path, flags):
         self.control(path, FS_IOC_SETFLAGS, struct.pack("<Q", flags))
 
+    def append(self, path, content):
+        file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        try:
+            self.assertEqual(os.write(file, content), len(content))
+        finally:
+            os.close(file)
+
+
+class Flags(FlagsTest):
     def test_they_are_set_and_stay(self):
         write_file(self.pool.path("file"), "content")
         os.mkdir(self.pool.path("dir"))
@@ -372,6 +383,66 @@ class Flags(PoolTest):
             operation()
         self.end()
 
+    def test_a_file_that_is_append_only_is_not_mapped_for_writing(self):
+        file = self.pool.path("file")
+        write_file(file, "content")
+
+        def change_by_mapping(flags):
+            opened = os.open(file, flags)
+            try:
+                with mmap.mmap(opened, 7) as mapping:
+                    mapping[0:1] = b"C"
+            finally:
+                os.close(opened)
+
+        change_by_mapping(os.O_RDWR)
+        self.set_flags(file, FS_APPEND_FL)
+        self.assert_error(errno.ENODEV, change_by_mapping, os.O_RDWR | os.O_APPEND)
+        with open(file, "rb") as opened, mmap.mmap(opened.fileno(), 7, prot=mmap.PROT_READ) as mapping:
+            self.assertEqual(mapping[:], b"Content")
+            self.append(file, b" and more")
+            self.assertEqual(opened.read(), b"Content and more")
+        self.set_flags(file, 0)
+        change_by_mapping(os.O_RDWR)
+        self.end()
+
+    def test_what_was_stored_by_a_mapping_before_stays(self):
+        size = 300 * 4096
+        for flags in (FS_IMMUTABLE_FL, FS_APPEND_FL):
+            file = self.pool.path(f"file{flags}")
+            write_file(file, "-" * size)
+            opened = os.open(file, os.O_RDWR)
+            mapping = mmap.mmap(opened, size)
+            os.close(opened)
+            for offset in range(0, size, 4096):
+                mapping[offset:offset + 4] = b"data"
+            self.set_flags(file, flags)
+            expected = ("data" + "-" * 4092) * 300
+            self.assertEqual(read_file(file), expected)
+            mapping.close()
+            self.pool.remount()
+            self.assertEqual(read_file(file), expected)
+        self.end()
+
+    def test_many_are_set_at_once(self):
+        """More than there are threads to answer, all with something to be written back."""
+        paths = [self.pool.path(f"file{i}") for i in range(64)]
+        for path in paths:
+            write_file(path, "-" * 4096)
+        mappings = []
+        for path in paths:
+            with open(path, "r+b") as file:
+                mappings.append(mmap.mmap(file.fileno(), 4096))
+            mappings[-1][0:4] = b"data"
+        with concurrent.futures.ThreadPoolExecutor(len(paths)) as pool:
+            list(pool.map(lambda path: self.set_flags(path, FS_IMMUTABLE_FL), paths))
+        for mapping in mappings:
+            mapping.close()
+        self.pool.remount()
+        for path in paths:
+            self.assertEqual(read_file(path), "data" + "-" * 4092)
+        self.end()
+
     def test_discarding_has_nothing_to_do(self):
         whole = struct.pack("<QQQ", 0, (1 << 64) - 1, 0)
         answer = self.control(self.pool.mountpoint, FITRIM, whole)
@@ -379,6 +450,66 @@ class Flags(PoolTest):
         self.assert_error(errno.EINVAL, self.control, self.pool.mountpoint, FITRIM, struct.pack("<QQQ", 1 << 60, 1 << 20, 0))
         self.pool.remount("ro")
         self.assert_error(errno.EROFS, self.control, self.pool.mountpoint, FITRIM, whole)
+        self.end()
+
+
+class FlagsWithWriteback(FlagsTest):
+    options = "allow_other,writeback"
+
+    def test_those_that_forbid_are_not_set(self):
+        file = self.pool.path("file")
+        write_file(file, "content")
+        for flags in (FS_APPEND_FL, FS_IMMUTABLE_FL, FS_IMMUTABLE_FL | FS_NODUMP_FL):
+            self.assert_error(errno.EOPNOTSUPP, self.set_flags, file, flags)
+            extended = struct.pack("<IIIII8s", FS_XFLAG_APPEND, 0, 0, 0, 0, bytes(8))
+            self.assert_error(errno.EOPNOTSUPP, self.control, file, FS_IOC_FSSETXATTR, extended)
+            self.assertEqual(self.flags(file), 0)
+        self.set_flags(file, FS_NODUMP_FL)
+        self.assertEqual(self.flags(file), FS_NODUMP_FL)
+        self.append(file, b" and more")
+        self.pool.remount()
+        self.assertEqual(read_file(file), "content and more")
+        self.end()
+
+    def test_those_of_another_mount_hold(self):
+        fixed, log = self.pool.path("fixed"), self.pool.path("log")
+        self.pool.remount("allow_other")
+        write_file(fixed, "content")
+        write_file(log, "content")
+        self.set_flags(fixed, FS_IMMUTABLE_FL)
+        self.set_flags(log, FS_APPEND_FL)
+        self.pool.remount()
+        self.assert_error(errno.EPERM, write_file, fixed, "other")
+        self.assert_error(errno.EPERM, write_file, log, "other")
+        # The kernel would hold it back, with what is in front of it in the page.
+        for text in (b" and", b" more"):
+            self.append(log, text)
+        self.assertEqual(read_file(log), "content and more")
+        self.pool.remount()
+        self.assertEqual((read_file(fixed), read_file(log)), ("content", "content and more"))
+        for path in (fixed, log):
+            self.set_flags(path, 0)
+            write_file(path, "other")
+        self.pool.remount()
+        self.assertEqual((read_file(fixed), read_file(log)), ("other", "other"))
+        self.end()
+
+
+class FlagsWithFastClose(FlagsTest):
+    options = "allow_other,fast_close"
+
+    def test_changes_are_refused(self):
+        file = self.pool.path("file")
+        write_file(file, "content")
+        for flags in (FS_APPEND_FL, FS_IMMUTABLE_FL):
+            self.set_flags(file, flags)
+            opened = os.open(file, os.O_RDWR)
+            self.assert_error(errno.EPERM, os.pwrite, opened, b"other", 0)
+            self.assert_error(errno.EPERM, os.ftruncate, opened, 0)
+            os.close(opened)
+        self.set_flags(file, FS_APPEND_FL)
+        self.append(file, b" and more")
+        self.assertEqual(read_file(file), "content and more")
         self.end()
 
 

@@ -43,6 +43,28 @@ class OwnDevices(unittest.TestCase):
         self.pool.umount()
         self.pool.fsck()
 
+    def test_so_is_one_on_a_loop_device_over_it(self):
+        self.pool.mount()
+        image = self.pool.path("image")
+        folder = os.path.join(self.pool.folder, "loop")
+        os.mkdir(folder)
+        with open(image, "wb") as file:
+            file.truncate(48 << 20)
+        if subprocess.run(["mkfs.ext4", "-q", image], capture_output=True).returncode != 0:
+            self.skipTest("no ext4 can be made here")
+        if subprocess.run(["mount", "-o", "loop", image, folder], capture_output=True).returncode != 0:
+            self.skipTest("no loop device can be had here")
+        try:
+            inside = os.path.join(folder, "device")
+            with open(inside, "wb") as file:
+                file.truncate(32 << 20)
+            self.refuse("device", "add", self.pool.mountpoint, inside)
+            self.refuse("device", "spare", "add", self.pool.mountpoint, os.path.join(folder, "spare"))
+        finally:
+            subprocess.run(["umount", folder], check=True)
+        self.pool.umount()
+        self.pool.fsck()
+
     def test_so_is_one_that_the_mount_would_cover(self):
         done = gpu4fs("mount", ":".join(self.pool.devices), self.pool.folder)
         self.assertEqual(done.returncode, 32, done.stderr)

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fmt/format.h"
+#include "growth/growing_pool.hpp"
 #include "support/file_client.hpp"
 #include "support/test_pool.hpp"
 
@@ -115,6 +116,93 @@ TEST(Generations, OfAWhiteoutIsTheSameBehindACrash) {
   op.name = "file";
   EXPECT_EQ(client.call(op).result, whiteout);
   EXPECT_EQ(generations_of(client, {whiteout}), std::vector<u32>{generation});
+}
+
+// What an unclean end took was known to clients: a file that has its number afterwards is another one.
+class GenerationsBehindACrash : public ::testing::Test {
+ protected:
+  static constexpr u32 file_count = 40;
+  GenerationsBehindACrash() {
+    server::MakePoolOptions make;
+    make.device_paths = {folder_ / "device"};
+    make.size_bytes = u64{64} << 20;
+    make.chunk_size_bytes = u64{8} << 20;
+    make.root_uid = make.root_gid = 0;
+    server::make_pool(make);
+    paths_ = make.device_paths;
+  }
+  // By inode number.
+  static std::map<u64, u32> make_files(FileClient& client) {
+    std::map<u64, u32> made;
+    for (u32 i = 0; i < file_count; ++i) {
+      const u64 file = create(client, fmt::format("lost{}", i));
+      made[file] = generations_of(client, {file})[0];
+    }
+    return made;
+  }
+  static void expect_others(const std::map<u64, u32>& before, const std::map<u64, u32>& after) {
+    u32 common = 0;
+    for (const auto& [file, generation] : after) {
+      const auto found = before.find(file);
+      if (found == before.end()) continue;
+      ++common;
+      EXPECT_GT(generation, found->second) << "inode " << file;
+    }
+    EXPECT_GT(common, 0u) << "no number was used again";
+  }
+
+  const GrowthFolder folder_;
+  std::vector<std::string> paths_;
+};
+
+TEST_F(GenerationsBehindACrash, AreNotThoseThatWereLost) {
+  std::map<u64, u32> before;
+  for (u32 round = 0; round < 2; ++round) {
+    GrowthMount mount(paths_);
+    const std::map<u64, u32> made = make_files(mount.files());
+    if (round == 1) expect_others(before, made);
+    before = made;
+    mount.crash();
+  }
+}
+
+TEST_F(GenerationsBehindACrash, AreNotThoseThatWereLostBehindWhatIsReplayed) {
+  u64 kept = 0;
+  std::vector<u32> kept_generation;
+  std::map<u64, u32> before;
+  {
+    GrowthMount mount(paths_);
+    kept = create(mount.files(), "kept");
+    kept_generation = generations_of(mount.files(), {kept});
+    ASSERT_EQ(mount.files().simple(format::Opcode::sync).status, Status::ok);
+    before = make_files(mount.files());
+    mount.crash();
+  }
+  GrowthMount mount(paths_);
+  ASSERT_EQ(find_file(mount.files(), "kept"), kept);
+  EXPECT_EQ(generations_of(mount.files(), {kept}), kept_generation);
+  expect_others(before, make_files(mount.files()));
+  EXPECT_TRUE(mount.stop());
+  EXPECT_EQ(find_problems(paths_), "");
+}
+
+// Nobody knows more than the pool does; generations are not used up.
+TEST_F(GenerationsBehindACrash, AreTheNextOnesBehindACleanEnd) {
+  u32 last = 0;
+  u64 file = 0;
+  for (u32 round = 0; round < 3; ++round) {
+    GrowthMount mount(paths_);
+    const u64 made = create(mount.files(), "file");
+    const u32 generation = generations_of(mount.files(), {made})[0];
+    if (round != 0) {
+      EXPECT_EQ(made, file);
+      EXPECT_EQ(generation, last + 1);
+    }
+    file = made;
+    last = generation;
+    remove(mount.files(), "file", file);
+    ASSERT_TRUE(mount.stop());
+  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
 #include <string>
@@ -95,7 +96,7 @@ TEST_F(MemoryAhead, ARangeIsTakenWholeOrNotAtAll) {
     const auto take = [&](u32 i) {
       const device::MappedFile file = device::MappedFile::open(paths[i]);
       try {
-        take_range(file, {mega, 40 * mega}, 2);
+        take_range(file, {mega, 40 * mega}, false, 2);
       } catch (const device::DeviceError& error) {
         EXPECT_EQ(error.error_number(), ENOSPC) << error.what();
         refused[i] = true;
@@ -118,12 +119,52 @@ TEST_F(MemoryAhead, WhatARefusedRangeHoldsStays) {
   EXPECT_FALSE(file.is_hole(mega, 8 * mega));
   EXPECT_TRUE(file.is_hole(6 * mega, 100 * mega));
   const u64 before = allocated_bytes(path);
-  EXPECT_THROW(take_range(file, {mega, 100 * mega}, 2), device::DeviceError);
+  EXPECT_THROW(take_range(file, {mega, 100 * mega}, false, 2), device::DeviceError);
   EXPECT_EQ(allocated_bytes(path), before);
   EXPECT_EQ(file.base()[5 * mega + 3], 7);
-  take_range(file, {mega, 20 * mega}, 2);
+  take_range(file, {mega, 20 * mega}, false, 2);
   EXPECT_EQ(file.base()[5 * mega + 3], 7);
   EXPECT_EQ(allocated_bytes(path), 20 * mega);
+}
+
+// A page of it has its block and is not touched yet, which the system takes for a hole. While the rest is got it is written,
+// and somebody else takes the room.
+TEST_F(MemoryAhead, WhatIsWrittenInARangeInUseStays) {
+  if (!mount_small("size=128m")) GTEST_SKIP() << "a tmpfs cannot be mounted here";
+  bool was_refused = false;
+  for (u32 round = 0; round < 50 && !was_refused; ++round) {
+    const std::string path = make_file("small/device", 96 * mega);
+    const std::string other_path = make_file("small/other", 96 * mega);
+    const device::MappedFile file = device::MappedFile::open(path);
+    const device::MappedFile other = device::MappedFile::open(other_path);
+    const u64 written = 90 * mega;
+    file.reserve_range(written, page_size);
+    ASSERT_TRUE(file.is_hole(0, 96 * mega));
+    std::atomic<bool> has_ended{false};
+    std::thread others([&] {
+      while (allocated_bytes(path) < 4 * mega && !has_ended) {
+      }
+      file.base()[written] = 7;
+      try {
+        other.reserve_range(0, 96 * mega);
+      } catch (const device::DeviceError&) {
+        // Next time.
+      }
+    });
+    try {
+      take_range(file, {0, 96 * mega}, true, 2);
+    } catch (const device::DeviceError& error) {
+      EXPECT_EQ(error.error_number(), ENOSPC) << error.what();
+      was_refused = true;
+    }
+    has_ended = true;
+    others.join();
+    EXPECT_EQ(file.base()[written], 7);
+    EXPECT_EQ(allocated_bytes(path), was_refused ? page_size : 96 * mega);
+    std::filesystem::remove(path);
+    std::filesystem::remove(other_path);
+  }
+  if (!was_refused) GTEST_SKIP() << "nobody was in time to take the room";
 }
 
 }  // namespace

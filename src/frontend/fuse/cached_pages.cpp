@@ -1,5 +1,7 @@
 #include "frontend/fuse/cached_pages.hpp"
 
+#include <utility>
+
 #include "frontend/fuse/fuse_raw.hpp"
 
 namespace gpu4fs::frontend {
@@ -23,26 +25,28 @@ bool CachedPages::may_hold(u64 inode) const {
 }
 
 void CachedPages::answer(const DirectWrite& write) {
+  run([write] {
+    notify_pages_changed(write.device, write.inode, write.offset, write.length);
+    answer_write(write.device, write.unique, write.length);
+  });
+}
+
+void CachedPages::run(std::function<void()> work) {
   waiting_.fetch_add(1);
   {
     const std::lock_guard guard(mutex_);
-    writes_.push_back(write);
+    works_.push_back(std::move(work));
   }
   changed_.notify_one();
 }
 
-bool CachedPages::take(DirectWrite* write) {
+std::function<void()> CachedPages::take() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return stopping_ || !writes_.empty(); });
-  if (writes_.empty()) return false;
-  *write = writes_.front();
-  writes_.pop_front();
-  return true;
-}
-
-void CachedPages::drop_and_answer(const DirectWrite& write) {
-  notify_pages_changed(write.device, write.inode, write.offset, write.length);
-  answer_write(write.device, write.unique, write.length);
+  changed_.wait(lock, [this] { return stopping_ || !works_.empty(); });
+  if (works_.empty()) return {};
+  std::function<void()> work = std::move(works_.front());
+  works_.pop_front();
+  return work;
 }
 
 void CachedPages::stop() {

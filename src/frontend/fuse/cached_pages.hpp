@@ -5,15 +5,16 @@
 // content back, and nothing would ever drop it: the cache is kept over opens and is not tied to the modification time. So
 // the kernel is told to drop the range when the engine has the new content, before the write is answered.
 //
-// Dropping waits for pages that are being read, and thus for requests that must be answered meanwhile. Therefore a
-// thread of its own drops and answers. Files that are never read through the cache, as databases do it, are spared: a
-// filter knows which inodes may have pages there.
+// Dropping waits for pages that are being read or written back, and thus for requests that must be answered meanwhile.
+// Therefore a thread of its own drops and answers. Files that are never read through the cache, as databases do it, are
+// spared: a filter knows which inodes may have pages there.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <thread>
 
@@ -43,7 +44,7 @@ class CachedPages {
   void note_all();
   [[nodiscard]] bool may_hold(u64 inode) const;
 
-  // Begins to take writes; `idle` is called when all that were taken are answered.
+  // Begins to take work; `idle` is called when all that was taken is done.
   template <class Idle>
   void start(Idle idle) {
     stopping_ = false;
@@ -52,7 +53,9 @@ class CachedPages {
   // Answers what is left and ends the thread.
   void stop();
   void answer(const DirectWrite& write);
-  // Writes that wait; requests must be read and answered until there are none.
+  // Other work that drops pages before it answers a request.
+  void run(std::function<void()> work);
+  // Work that waits; requests must be read and answered until there are none.
   [[nodiscard]] bool is_busy() const { return waiting_.load() != 0; }
 
  private:
@@ -60,21 +63,19 @@ class CachedPages {
 
   template <class Idle>
   void answer_all(const Idle& idle) {
-    DirectWrite write{};
-    while (take(&write)) {
-      drop_and_answer(write);
+    while (const std::function<void()> work = take()) {
+      work();
       if (waiting_.fetch_sub(1) == 1) idle();
     }
   }
-  bool take(DirectWrite* write);
-  static void drop_and_answer(const DirectWrite& write);
+  std::function<void()> take();  // none: it is to end
 
   std::array<std::atomic<u64>, bit_count / 64> bits_{};
   std::atomic<u64> waiting_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<DirectWrite> writes_;  // under mutex_
-  bool stopping_ = false;           // under mutex_
+  std::deque<std::function<void()>> works_;  // under mutex_
+  bool stopping_ = false;                    // under mutex_
   std::thread thread_;
 };
 

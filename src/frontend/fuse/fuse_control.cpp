@@ -4,9 +4,13 @@
 #include <linux/fs.h>
 
 #include <cstring>
+#include <exception>
+#include <memory>
 
+#include "fmt/format.h"
 #include "frontend/fuse/fuse_operations.hpp"
 #include "frontend/fuse/fuse_raw.hpp"
+#include "server/log.hpp"
 
 namespace gpu4fs::frontend {
 namespace {
@@ -72,26 +76,64 @@ void get_flags(fuse_req_t request, fuse_ino_t inode, bool is_extended, size_t ro
   answer(request, values, room);
 }
 
-void set_flags(fuse_req_t request, fuse_ino_t inode, u32 flags) {
-  FuseWorker& worker = FuseWorker::current();
-  // The kernel would hold changes back that the engine then refuses.
-  if (worker.shared().options.writeback && (flags & format::inode_flags_of_administrators) != 0) {
-    fuse_reply_err(request, EOPNOTSUPP);
-    return;
-  }
-  format::Command command = worker.command(request, Opcode::setattr, inode);
+// A request for flags of an inode, to be answered.
+struct FlagChange {
+  int device;
+  u64 unique;
+  u64 inode;
+  u32 flags;
+  u32 uid;
+};
+
+Status store_flags(FuseWorker& worker, const FlagChange& change) {
+  format::Command command = worker.command(nullptr, Opcode::setattr, change.inode);
   // The engine asks for the superuser. With idmapped mounts the kernel does not say who it was, but has asked itself.
   constexpr u32 unknown = ~u32{0};
-  if (command.uid == unknown) command.uid = 0;
+  command.uid = change.uid == unknown ? 0 : change.uid;
   command.mask = format::set_flags;
   format::AttributeRecord& record = worker.attributes_in();
   record = {};
-  record.flags = flags;
+  record.flags = change.flags;
   command.data = worker.session().address_of(&record);
   const Status status = worker.call(command).status;
+  // The kernel does not know that the change time is another.
+  if (status == Status::ok) notify_attributes_changed(change.device, change.inode);
+  return status;
+}
+
+// In the thread that drops pages. What was stored by a mapping goes out first, because it would be refused afterwards. That
+// takes the mappings' pages away; what is stored from then on is brought back by the kernel and refused.
+void write_back_and_store_flags(FuseShared& shared, const FlagChange& change) {
+  Status status = Status::too_many_sessions;
+  try {
+    if (!shared.flag_setter) {
+      shared.flag_setter = std::make_unique<FuseWorker>(shared, shared.source.open_session(scratch_bytes));
+    }
+    notify_pages_changed(change.device, change.inode, 0, 0);
+    status = store_flags(*shared.flag_setter, change);
+  } catch (const std::exception& error) {
+    server::log(server::LogLevel::warning, fmt::format("no session to set flags by: {}", error.what()));
+  }
+  answer_ioctl(change.device, change.unique, answered_errno(status));
+}
+
+void set_flags(fuse_req_t request, fuse_ino_t inode, u32 flags) {
+  FuseWorker& worker = FuseWorker::current();
+  FuseShared& shared = worker.shared();
+  const bool forbids = (flags & format::inode_flags_of_administrators) != 0;
+  // The kernel would hold changes back that the engine then refuses.
+  if (shared.options.writeback && forbids) {
+    fuse_reply_err(request, EOPNOTSUPP);
+    return;
+  }
+  const FlagChange change{worker.device, unique_of(worker.receive_buffer()), inode, flags, fuse_req_ctx(request)->uid};
+  if (forbids) {
+    fuse_reply_none(request);  // frees the request only
+    shared.cached.run([&shared, change] { write_back_and_store_flags(shared, change); });
+    return;
+  }
+  const Status status = store_flags(worker, change);
   if (status != Status::ok) return reply_status(request, status);
-  // It does not know that the change time is another.
-  notify_attributes_changed(worker.device, inode);
   fuse_reply_ioctl(request, 0, nullptr, 0);
 }
 

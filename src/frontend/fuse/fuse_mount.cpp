@@ -132,6 +132,7 @@ FuseMount::FuseMount(FuseOptions options, SessionSource& source)
 
 FuseMount::~FuseMount() {
   workers_.clear();
+  shared_.flag_setter.reset();
   if (fuse_ == nullptr) return;
   if (mounted_) unmount();
   fuse_session_destroy(fuse_);

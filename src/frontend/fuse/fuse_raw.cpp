@@ -252,6 +252,18 @@ void answer_write(int device, u64 unique, u32 length) {
   [[maybe_unused]] const ssize_t written = ::write(device, &answer, sizeof(answer));
 }
 
+void answer_ioctl(int device, u64 unique, int error) {
+  struct Answer {
+    fuse_out_header head;
+    fuse_ioctl_out body;
+  };
+  Answer answer{};
+  const u32 length = error == 0 ? sizeof(answer) : sizeof(answer.head);
+  answer.head = {length, -error, unique};
+  // The request may have been interrupted meanwhile; then nobody waits for the answer.
+  [[maybe_unused]] const ssize_t written = ::write(device, &answer, length);
+}
+
 bool takes_set_id_bits(const void* message) {
   fuse_in_header head;
   std::memcpy(&head, message, sizeof(head));

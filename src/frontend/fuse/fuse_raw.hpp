@@ -21,6 +21,9 @@ bool answer_raw_request(FuseWorker& worker, const void* message, u64 length);
 // Answers a WRITE.
 void answer_write(int device, u64 unique, u32 length);
 
+// Answers an IOCTL without data; `error` 0: it was carried out.
+void answer_ioctl(int device, u64 unique, int error);
+
 // Of a WRITE or SETATTR: the caller's change of content takes the file's set-id bits away.
 [[nodiscard]] bool takes_set_id_bits(const void* message);
 

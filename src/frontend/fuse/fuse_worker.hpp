@@ -64,6 +64,8 @@ class SessionSource {
   virtual u64 write_errors() = 0;
 };
 
+class FuseWorker;
+
 // What all threads share.
 struct FuseShared {
   const FuseOptions& options;
@@ -76,6 +78,7 @@ struct FuseShared {
   bool lists_without_asking = false;      // ... directories
   bool has_long_setxattr = false;         // SETXATTR comes with flags of its own (FUSE_SETXATTR_EXT)
   std::string init_request = {};          // the kernel's, for a process that goes on with this mount
+  std::unique_ptr<FuseWorker> flag_setter = {};  // of the thread that drops pages, once it is needed
   std::atomic<u64> orphans_not_freed{0};  // orphan count when waiting for room was last given up
 };
 
