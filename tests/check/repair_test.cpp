@@ -195,6 +195,25 @@ TEST_F(RepairTest, SecondOwnerOfAPageGetsACopy) {
   EXPECT_NE(image_->inode(content().plain_file).slots[0].raw, image_->inode(content().sparse_file).slots[0].raw);
 }
 
+// Behind the greatest generation they begin again: a number that is freed does not get that of a number that was never
+// used, and inode 0 gets the latest one.
+TEST_F(RepairTest, GenerationsGoRound) {
+  constexpr u32 greatest = ~u32{0};
+  image_->edit_inode(content().plain_file, [&](format::Inode& inode) {
+    inode.mode = 0170644;
+    inode.generation = greatest;
+  });
+  image_->edit_inode(content().sparse_file, [](format::Inode& inode) { inode.generation = 500; });
+  image_->edit_superblocks([&](format::Superblock& superblock) { superblock.inode_file.generation = greatest - 1; });
+  image_->repair();
+  ASSERT_EQ(image_->check().findings.error_count(), 0u) << describe(image_->check());
+  const format::Inode freed = image_->inode(content().plain_file);
+  EXPECT_EQ(freed.mode, 0u);
+  EXPECT_EQ(freed.generation, format::generation_after(greatest, 0));
+  EXPECT_NE(freed.generation, 0u);
+  EXPECT_EQ(image_->open().superblock.inode_file.generation, 500u);
+}
+
 // The n-th write of a repair fails, and nothing more is written: the pool is damaged as before, or repaired.
 TEST_F(RepairTest, EndInTheMiddleCostsNothing) {
   find_directory_pages();
