@@ -58,7 +58,7 @@ TEST_F(InodeFlags, AreSetAllAtOnceAndSeen) {
     EXPECT_EQ(super_.attributes().flags, flags) << "the answer of setattr";
     EXPECT_EQ(flags_of(file), flags);
   }
-  for (const u32 unknown : {u32{format::inode_flag_inline}, 1u << 4, 1u << 31}) {
+  for (const u32 unknown : {u32{format::inode_flag_inline}, 1u << 5, 1u << 31}) {
     EXPECT_EQ(set(super_, file, unknown), Status::invalid_argument);
   }
 }
