@@ -118,6 +118,21 @@ class FlaggedInode : public InodeFlags {
   }
 };
 
+// Not even a trusted session of the server itself changes others.
+TEST_F(FlaggedInode, OnlyAttributesOfTheServerChangeWhateverTheFlags) {
+  const u64 file = new_file("file");
+  for (const u32 flags : {immutable, append_only}) {
+    ASSERT_EQ(set(super_, file, flags), Status::ok);
+    for (const char* name : {"trusted.a", "trusted.gpu4fs", "trusted.gpu4fsx.a", "user.gpu4fs.a", "security.gpu4fs.a"}) {
+      EXPECT_EQ(super_.set_attribute(file, name, "1").status, Status::permission) << name;
+    }
+    EXPECT_EQ(super_.set_attribute(file, "trusted.gpu4fs.a", "1").status, Status::ok);
+    become(0);
+    EXPECT_EQ(user_.set_attribute(file, "trusted.gpu4fs.a", "1").status, Status::permission) << "a client";
+    EXPECT_EQ(super_.remove_attribute(file, "trusted.gpu4fs.a").status, Status::ok);
+  }
+}
+
 TEST_F(FlaggedInode, AnImmutableFileStaysAsItIs) {
   const u64 file = new_file("file");
   const u64 other = new_file("other");

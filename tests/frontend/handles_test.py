@@ -536,6 +536,53 @@ class IdentityMapped(PoolTest):
         self.assertEqual((found.st_uid, found.st_gid), (1000, 1000))
         self.end()
 
+    def test_the_superuser_is_known(self):
+        """The kernel does not name callers. FITRIM and the list of attributes are for CAP_SYS_ADMIN, as with ext4."""
+        write_file(self.pool.path("file"), "content")
+        os.chmod(self.pool.mountpoint, 0o755)
+        os.setxattr(self.pool.path("file"), "trusted.secret", b"1")
+        os.setxattr(self.pool.path("file"), "user.open", b"1")
+        mapped = os.path.join(self.pool.folder, "mapped")
+        os.mkdir(mapped)
+        self.bind(mapped)
+        try:
+            for place in (self.pool.mountpoint, mapped):
+                self.assertEqual(self.seen(place), ["trusted.secret", "user.open", "trimmed"], place)
+                for user, leaves_users in ((2000, False), (0, True), (2000, True)):
+                    self.assertEqual(self.seen(place, user, leaves_users), ["user.open", "EPERM"], (place, user, leaves_users))
+        finally:
+            subprocess.run(["umount", mapped], check=True)
+        self.end()
+
+    def seen(self, place, user=0, leaves_users=False):
+        """What a process of the user has: names of attributes, and the answer to FITRIM. It may be in its own namespace of
+        users, where it has all rights."""
+        new_users = 0x10000000
+        answer, end = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                if user != 0:
+                    os.setgroups([])
+                    os.setgid(user)
+                    os.setuid(user)
+                if leaves_users and libc.unshare(new_users) != 0:
+                    os._exit(1)
+                words = sorted(os.listxattr(os.path.join(place, "file")))
+                try:
+                    fcntl.ioctl(os.open(place, os.O_RDONLY), FITRIM, struct.pack("<QQQ", 0, (1 << 64) - 1, 0))
+                    words.append("trimmed")
+                except OSError as error:
+                    words.append(errno.errorcode[error.errno])
+                os.write(end, " ".join(words).encode())
+            finally:
+                os._exit(0)
+        os.close(end)
+        with os.fdopen(answer) as file:
+            words = file.read().split()
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        return words
+
     def bind(self, mapped):
         """User 1000 of the mount is 2000 there: open_tree(2), mount_setattr(2), move_mount(2)."""
         child = subprocess.Popen(["unshare", "--user", "sleep", "1000"])

@@ -248,6 +248,35 @@ TEST_F(ScrubPool, PagesWithoutAnOwnerAreCounted) {
   EXPECT_FALSE(ask("{\"request\": \"status\"}")["takes_changes"].boolean) << "a directory is damaged";
 }
 
+TEST_F(ScrubPool, ProgressIsKeptWhateverFlagsTheRootHas) {
+  write(client_->create(root, "file"), 20);
+  checkpoint();
+  for (const u32 flags : {format::inode_flag_immutable, format::inode_flag_append_only}) {
+    format::AttributeRecord record{};
+    record.flags = flags;
+    std::memcpy(client_->buffer(), &record, sizeof(record));
+    format::Command command{};
+    command.opcode = format::Opcode::setattr;
+    command.inode = root;
+    command.mask = format::set_flags;
+    command.data = client_->buffer_address(0);
+    client_->call(command, "setattr");
+    const server::ScrubReport report = scrub();
+    EXPECT_EQ(report.progress.state, ScrubState::finished);
+    const i64 ended = report.progress.ended_s;
+    unmount();
+    mount();
+    EXPECT_EQ(server_->scrubber().report().progress.state, ScrubState::finished);
+    EXPECT_EQ(server_->scrubber().report().progress.ended_s, ended);
+    EXPECT_EQ(server_->scrubber().report().problem, "");
+    // For everybody else it is closed.
+    format::Command attribute = client_->named(format::Opcode::set_attribute, root, "trusted.gpu4fs.scrub");
+    attribute.data = client_->buffer_address(0);
+    attribute.length = 5;
+    EXPECT_EQ(client_->session().call(attribute).status, Status::permission);
+  }
+}
+
 TEST_F(ScrubPool, PausesResumesAndSurvivesRemounts) {
   const u64 early = write(client_->create(root, "early"), 200);
   for (u32 i = 0; i < 12; ++i) write(client_->create(root, "file" + std::to_string(i)), 1500);

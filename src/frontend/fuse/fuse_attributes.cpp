@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string>
 
+#include "frontend/fuse/caller.hpp"
 #include "frontend/fuse/fuse_operations.hpp"
 
 namespace gpu4fs::frontend {
@@ -61,6 +62,8 @@ void getxattr(fuse_req_t request, fuse_ino_t inode, const char* name, size_t siz
 void listxattr(fuse_req_t request, fuse_ino_t inode, size_t size) {
   FuseWorker& worker = FuseWorker::current();
   format::Command command = worker.command(request, Opcode::list_attributes, inode);
+  // The kernel asks who may read and change names under "trusted.", but leaves it to file systems who sees them.
+  command.uid = known_user(command.uid, static_cast<u32>(fuse_req_ctx(request)->pid));
   answer_from_engine(request, worker, command, size);
 }
 

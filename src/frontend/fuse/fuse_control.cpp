@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "fmt/format.h"
+#include "frontend/fuse/caller.hpp"
 #include "frontend/fuse/fuse_operations.hpp"
 #include "frontend/fuse/fuse_raw.hpp"
 #include "server/log.hpp"
@@ -88,8 +89,7 @@ struct FlagChange {
 Status store_flags(FuseWorker& worker, const FlagChange& change) {
   format::Command command = worker.command(nullptr, Opcode::setattr, change.inode);
   // The engine asks for the superuser. With idmapped mounts the kernel does not say who it was, but has asked itself.
-  constexpr u32 unknown = ~u32{0};
-  command.uid = change.uid == unknown ? 0 : change.uid;
+  command.uid = change.uid == unknown_user ? 0 : change.uid;
   command.mask = format::set_flags;
   format::AttributeRecord& record = worker.attributes_in();
   record = {};
@@ -173,7 +173,8 @@ void trim(fuse_req_t request, const void* bytes, size_t length, size_t room) {
     fuse_reply_err(request, EINVAL);
     return;
   }
-  Status status = command.uid != 0 ? Status::permission : worker.call(command).status;
+  const u32 user = known_user(command.uid, static_cast<u32>(fuse_req_ctx(request)->pid));
+  Status status = user != 0 ? Status::permission : worker.call(command).status;
   if (status == Status::ok && worker.shared().options.read_only) status = Status::read_only;
   if (status != Status::ok) return reply_status(request, status);
   if (range.len < page_size || range.start / page_size >= worker.statfs().page_total) {
