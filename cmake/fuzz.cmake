@@ -27,7 +27,7 @@ target_link_libraries(gpu4fs_fuzz_entry PRIVATE gpu4fs_warnings gpu4fs_test_supp
 
 function(gpu4fs_add_fuzz_program target source)
   add_executable(${target} ${source} $<TARGET_OBJECTS:gpu4fs_fuzz_entry>)
-  target_link_libraries(${target} PRIVATE gpu4fs_warnings gpu4fs_test_support gpu4fs_client gpu4fs_server)
+  target_link_libraries(${target} PRIVATE gpu4fs_warnings gpu4fs_test_support gpu4fs_client gpu4fs_fsck)
   if(gpu4fs_fuzz_libfuzzer)
     target_link_options(${target} PRIVATE -fsanitize=fuzzer)
   endif()

@@ -34,7 +34,7 @@ set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/engine/engine_cuda_absent.cpp
 
 if(GPU4FS_CUDA)
   gpu4fs_add_cuda_library(gpu4fs_engine_cuda engine)
-  target_link_libraries(gpu4fs_server PUBLIC gpu4fs_engine_cuda)
+  target_link_libraries(gpu4fs_session PUBLIC gpu4fs_engine_cuda)
   gpu4fs_add_cuda_library(gpu4fs_bench_cuda bench)
   target_link_libraries(gpu4fs_bench PUBLIC gpu4fs_bench_cuda)
 endif()

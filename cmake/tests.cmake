@@ -139,7 +139,7 @@ endforeach()
 if(gpu4fs_system_sources)
   gpu4fs_add_test_program(gpu4fs_system_test ${gpu4fs_system_sources})
   if(GPU4FS_SANITIZE)
-    target_link_libraries(gpu4fs_system_test PRIVATE gpu4fs_client gpu4fs_server)
+    target_link_libraries(gpu4fs_system_test PRIVATE gpu4fs_client gpu4fs_fsck)
   else()
     target_link_libraries(gpu4fs_system_test PRIVATE gpu4fs_tools gpu4fs_bench)
     # Not of the program itself, whose sources would wait for everything that gpu4fs is linked from.

@@ -2,7 +2,7 @@
 """Every place that a text names exists: links of documents, source files, and documents that sources name.
 
 - A relative link in Markdown, [text](place), leads to a file. `#part` leads to a heading of it.
-- `server/rebuilder.hpp` in a document is a file below src or the root of the repository; a last part without its
+- `maintenance/rebuilder.hpp` in a document is a file below src or the root of the repository; a last part without its
   ending, or a pattern with * or {a,b}, has to match something.
 - The commands that docs/wire.md lists are those of src/format, with their numbers.
 - docs/x.md in a source file or a script is a file, and "docs/x.md, section 4" has that section.

@@ -134,11 +134,11 @@
     "A command reads and writes memory behind its session's.") \
   X(read_only_ignored, engine, "NamespaceBasic.AReadOnlyPoolChangesNothing", \
     "A pool that is mounted for reading changes.") \
-  X(control_peer_unchecked, server, "ControlSocketRights.*", \
+  X(control_peer_unchecked, session, "ControlSocketRights.*", \
     "Every user commands the server through its control socket.") \
-  X(control_socket_open, server, "ControlSocketRights.*", \
+  X(control_socket_open, session, "ControlSocketRights.*", \
     "Every user may connect to the control socket.") \
-  X(control_clients_unbounded, server, "ControlSocketTest.ServesABoundedNumberAtATime", \
+  X(control_clients_unbounded, session, "ControlSocketTest.ServesABoundedNumberAtATime", \
     "Clients of the control socket use up the threads of the server.") \
   X(emergency_given_out, fs, "SpaceModel.one_chunk", \
     "A full pool has nothing left for commands that free space.") \
@@ -218,21 +218,21 @@
     "A command waits for ever.") \
   X(last_checkpoint_skipped, system, "ScrubPool.*", \
     "Unmounting leaves the last changes to the log or loses them.") \
-  X(superblock_not_completed, server, "PoolOpen.*", \
+  X(superblock_not_completed, pool, "PoolOpen.*", \
     "A device that a crash left without the newest superblock stays so.") \
-  X(superblock_unverified, server, "PoolOpen.*", \
+  X(superblock_unverified, pool, "PoolOpen.*", \
     "A damaged superblock counts.") \
-  X(older_superblock_counts, server, "PoolOpen.*", \
+  X(older_superblock_counts, pool, "PoolOpen.*", \
     "A pool is mounted as it was one checkpoint ago.") \
-  X(feature_accepted, server, "PoolOpen.features_decide_who_may_mount", \
+  X(feature_accepted, pool, "PoolOpen.features_decide_who_may_mount", \
     "A pool with features that this version does not know is mounted.") \
-  X(stale_device_opened, server, "PoolOpen.a_member_that_missed_an_epoch_is_refused", \
+  X(stale_device_opened, pool, "PoolOpen.a_member_that_missed_an_epoch_is_refused", \
     "A device that has missed writes is read.") \
   X(second_history_opened, system, "HistoriesApart.*", \
     "Two halves of a pool that were written apart are mounted together.") \
-  X(tree_node_unverified, server, "ChunkTreeTest.*", \
+  X(tree_node_unverified, pool, "ChunkTreeTest.*", \
     "A damaged node of the chunk tree counts.") \
-  X(older_tree_replica_counts, server, "ChunkTreeTest.*", \
+  X(older_tree_replica_counts, pool, "ChunkTreeTest.*", \
     "The older of two replicas of the chunk tree counts.") \
   X(server_flushes_nothing, system, "WriteOrder.*", \
     "The server answers that it has flushed and has not.") \

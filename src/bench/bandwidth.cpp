@@ -18,7 +18,7 @@
 #include "format/inode_format.hpp"
 #include "frontend/local_session.hpp"
 #include "ring/ring_client.hpp"
-#include "server/server_session.hpp"
+#include "session/server_session.hpp"
 
 namespace gpu4fs::bench {
 
@@ -222,7 +222,7 @@ void bench_read_device(BenchContext& context) {
   void* device =
       allocate_device(length);  // freed with the process: freeing waits for the service kernel
   server::LocalSession local = context.server.open_session(BenchClient::control_bytes + page_size);
-  const auto* session = static_cast<const server::ServerSession*>(local.owner.get());
+  const auto* session = static_cast<const session::ServerSession*>(local.owner.get());
   const Status added = context.server.engine().add_region(session->index(), region, device, length);
   if (added != Status::ok)
     throw std::runtime_error(fmt::format("GPU memory as a region: {}", status_text(added)));

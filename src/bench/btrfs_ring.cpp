@@ -123,8 +123,8 @@ SamplesByCount measure_btrfs_level(const BenchLevel& level, const std::string& p
 
 SamplesByCount measure_ring_level(const BenchLevel& level, bool on_gpu, const BenchScale& scale,
                                   const std::vector<u32>& counts, BenchResult& result) {
-  server::ServerOptions options;
-  options.engine = on_gpu ? server::EngineChoice::cuda : server::EngineChoice::cpu;
+  session::ServerOptions options;
+  options.engine = on_gpu ? session::EngineChoice::cuda : session::EngineChoice::cpu;
   options.commit_interval_s = 0;  // checkpoints happen where a sync asks for them
   RaidPool pool(level, 4 * scale.file_count * scale.file_bytes, options);
   SamplesByCount samples;

@@ -9,7 +9,7 @@
 #include "base/limits.hpp"
 #include "bench/parts.hpp"
 #include "bench/pool.hpp"
-#include "server/pool_error.hpp"
+#include "pool/pool_error.hpp"
 
 namespace gpu4fs::bench {
 
@@ -25,7 +25,7 @@ struct Rates {
 
 // Each mount has memory to register with the GPU, or page by page with the CPU, when it is first used. Pools with
 // checksums use more of it before they come back to the same pages, so all of it is used first.
-void add_round(const BenchScale& scale, const Limits& limits, server::ServerOptions options, const MemoryPool& pool,
+void add_round(const BenchScale& scale, const Limits& limits, session::ServerOptions options, const MemoryPool& pool,
                BenchResult& result, Rates& rates) {
   options.device_paths = pool.paths();
   server::PoolServer server(options);
@@ -39,7 +39,7 @@ void add_round(const BenchScale& scale, const Limits& limits, server::ServerOpti
     rates.write.insert(rates.write.end(), round.write_gb_per_s.begin(), round.write_gb_per_s.end());
     rates.read.insert(rates.read.end(), round.read_gb_per_s.begin(), round.read_gb_per_s.end());
   }
-  if (!server.stop()) throw server::PoolError(Status::io_error, "the last checkpoint failed");
+  if (!server.stop()) throw pool::PoolError(Status::io_error, "the last checkpoint failed");
 }
 
 void add_row(BenchResult& result, const char* name, const BenchScale& scale, const std::vector<double>& with,
@@ -61,7 +61,7 @@ void add_row(BenchResult& result, const char* name, const BenchScale& scale, con
 
 }  // namespace
 
-void bench_checksums(const BenchScale& scale, const Limits& limits, const server::ServerOptions& options,
+void bench_checksums(const BenchScale& scale, const Limits& limits, const session::ServerOptions& options,
                      BenchResult& result) {
   BenchScale each = scale;
   each.repeats = 2;

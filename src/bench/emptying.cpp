@@ -41,7 +41,7 @@ struct Emptied {
 };
 
 // A pool of its own, made, filled, emptied.
-Emptied empty_pool(server::ServerOptions options, u64 pool_bytes, u32 wanted) {
+Emptied empty_pool(session::ServerOptions options, u64 pool_bytes, u32 wanted) {
   const MemoryPool pool(pool_bytes, true, 1);
   options.device_paths = pool.paths();
   server::PoolServer server(options);
@@ -60,8 +60,8 @@ Emptied empty_pool(server::ServerOptions options, u64 pool_bytes, u32 wanted) {
 
 }  // namespace
 
-void bench_emptying(const BenchScale& scale, server::ServerOptions options, BenchResult& result) {
-  options.commit_interval_s = server::ServerOptions{}.commit_interval_s;  // as a mount has it
+void bench_emptying(const BenchScale& scale, session::ServerOptions options, BenchResult& result) {
+  options.commit_interval_s = session::ServerOptions{}.commit_interval_s;  // as a mount has it
   const u64 pool_bytes = full_pool_bytes;
   const u32 rounds = scale.repeats;
   std::vector<double> full;

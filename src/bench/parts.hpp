@@ -80,23 +80,23 @@ void bench_first_touch(BenchContext& context);
 void bench_files(BenchContext& context);
 void bench_read_device(BenchContext& context);
 // Pools with and without checksums of data in turn, each with an engine of its own; no other may run.
-void bench_checksums(const BenchScale& scale, const Limits& limits, const server::ServerOptions& options,
+void bench_checksums(const BenchScale& scale, const Limits& limits, const session::ServerOptions& options,
                      BenchResult& result);
 // Writes all that is free of a pool once and frees it again: the first use of memory costs its registration.
 void touch_memory(server::PoolServer& server, const BenchScale& scale);
 // Pools of all levels, each with an engine of its own; no other may run.
 // `levels`: names of those that are measured; empty: all.
-void bench_raid(const BenchScale& scale, const server::ServerOptions& options, const std::vector<std::string>& levels,
+void bench_raid(const BenchScale& scale, const session::ServerOptions& options, const std::vector<std::string>& levels,
                 bool on_gpu, BenchResult& result);
 // Rows "rebuild-...": with pools of its own, as bench_raid().
-void bench_rebuild(const BenchScale& scale, const server::ServerOptions& options,
+void bench_rebuild(const BenchScale& scale, const session::ServerOptions& options,
                    const std::vector<std::string>& levels, const Limits& limits, bool on_gpu,
                    BenchResult& result);
 // Levels, sizes and numbers of files, for bench/plots/sweep.py; rows "sweep-QUANTITY:LEVEL:KIB:COUNT".
-void bench_raid_sweep(const BenchScale& scale, const server::ServerOptions& options,
+void bench_raid_sweep(const BenchScale& scale, const session::ServerOptions& options,
                       const std::vector<std::string>& levels, bool on_gpu, BenchResult& result);
 // Removing all files of a full pool; with pools of its own, as bench_raid().
-void bench_emptying(const BenchScale& scale, server::ServerOptions options, BenchResult& result);
+void bench_emptying(const BenchScale& scale, session::ServerOptions options, BenchResult& result);
 void bench_scrub(BenchContext& context);
 void bench_latency(BenchContext& context);
 void bench_small_reads(BenchContext& context);

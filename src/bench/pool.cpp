@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "server/pool_make.hpp"
+#include "pool/pool_make.hpp"
 
 namespace gpu4fs::bench {
 
@@ -20,14 +20,14 @@ MemoryPool::MemoryPool(u64 device_bytes, bool data_checksums, u32 device_count, 
   if (::mkdtemp(pattern.data()) == nullptr)
     throw std::runtime_error("cannot make a folder in /dev/shm");
   folder_ = pattern;
-  server::MakePoolOptions make;
+  pool::MakePoolOptions make;
   make.size_bytes = device_bytes;
   make.label = "bench";
   make.data_checksums = data_checksums;
   make.data_profile = make.metadata_profile = profile;
   for (u32 i = 0; i < device_count; ++i)
     make.device_paths.push_back(fmt::format("{}/device{}", folder_, i));
-  server::make_pool(make);
+  pool::make_pool(make);
   // Memory is allocated now, not while something is measured.
   for (const std::string& path : make.device_paths) {
     const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);

@@ -132,7 +132,7 @@ std::vector<double> read_files(BenchClient& client, const std::vector<u64>& inod
 }
 
 // Files are read with all devices and then without `lost` of them.
-void measure_degraded(const BenchLevel& level, const BenchScale& scale, const server::ServerOptions& options, u32 lost,
+void measure_degraded(const BenchLevel& level, const BenchScale& scale, const session::ServerOptions& options, u32 lost,
                       BenchResult& result) {
   RaidPool pool(level, 2 * scale.repeats * scale.file_bytes, options);
   std::vector<double> rates;
@@ -221,7 +221,7 @@ std::vector<double> measure_overwrites(RaidPool& pool, const BenchScale& scale) 
   return rates;
 }
 
-void measure_level(const BenchLevel& level, const BenchScale& scale, const server::ServerOptions& options, bool on_gpu,
+void measure_level(const BenchLevel& level, const BenchScale& scale, const session::ServerOptions& options, bool on_gpu,
                    std::optional<double>* raid0_overwrites, BenchResult& result) {
   // This round's files, those of the last one, and those that the next checkpoint frees.
   const auto report = [&](const std::string& what) { report_part(fmt::format("raid, {}: {}", level.name, what)); };
@@ -255,7 +255,7 @@ void measure_level(const BenchLevel& level, const BenchScale& scale, const serve
 }
 
 // One level with files of many sizes, alone and side by side.
-void sweep_level(const BenchLevel& level, const BenchScale& scale, const server::ServerOptions& options, bool on_gpu,
+void sweep_level(const BenchLevel& level, const BenchScale& scale, const session::ServerOptions& options, bool on_gpu,
                  BenchResult& result) {
   RaidPool pool(level, 4 * scale.file_count * scale.file_bytes, options);
   const Limits none;
@@ -282,7 +282,7 @@ void sweep_level(const BenchLevel& level, const BenchScale& scale, const server:
 
 }  // namespace
 
-void bench_raid_sweep(const BenchScale& scale, const server::ServerOptions& options,
+void bench_raid_sweep(const BenchScale& scale, const session::ServerOptions& options,
                       const std::vector<std::string>& levels, bool on_gpu, BenchResult& result) {
   for (const BenchLevel& level : bench_levels) {
     if (!is_wanted_level(levels, level)) continue;
@@ -294,7 +294,7 @@ void bench_raid_sweep(const BenchScale& scale, const server::ServerOptions& opti
   }
 }
 
-void bench_raid(const BenchScale& scale, const server::ServerOptions& options, const std::vector<std::string>& levels,
+void bench_raid(const BenchScale& scale, const session::ServerOptions& options, const std::vector<std::string>& levels,
                 bool on_gpu, BenchResult& result) {
   std::optional<double> raid0_overwrites;
   for (const BenchLevel& level : bench_levels) {

@@ -38,7 +38,7 @@ inline bool is_wanted_level(const std::vector<std::string>& levels, const BenchL
 // An engine on a pool, for the time of a measurement.
 class RaidPool {
  public:
-  RaidPool(const BenchLevel& level, u64 file_bytes, server::ServerOptions options)
+  RaidPool(const BenchLevel& level, u64 file_bytes, session::ServerOptions options)
       : level_(level),
         pool_(align_up(std::max<u64>(file_bytes / level.data_devices() * 5 / 4, u64{96} << 20), u64{1} << 20) +
                   (u64{64} << 20),
@@ -80,7 +80,7 @@ class RaidPool {
  private:
   const BenchLevel& level_;
   MemoryPool pool_;
-  server::ServerOptions options_;
+  session::ServerOptions options_;
   std::unique_ptr<server::PoolServer> server_;
 };
 

@@ -76,12 +76,12 @@ double rebuild(server::PoolServer& server, u32 device, const std::string& path) 
   const std::string problem = server.exchange().replace(std::to_string(device), path, false, 0);
   if (!problem.empty()) throw std::runtime_error("replace: " + problem);
   for (;;) {
-    const server::RebuildReport report = server.rebuilder().report();
-    if (report.state == server::RebuildState::finished) {
+    const maintenance::RebuildReport report = server.rebuilder().report();
+    if (report.state == maintenance::RebuildState::finished) {
       if (report.written_count == 0 || report.active_ms == 0) throw std::runtime_error("nothing was rebuilt");
       return static_cast<double>(report.written_count * page_size) / 1e6 / static_cast<double>(report.active_ms);
     }
-    if (report.state != server::RebuildState::running) throw std::runtime_error("rebuild: " + report.problem);
+    if (report.state != maintenance::RebuildState::running) throw std::runtime_error("rebuild: " + report.problem);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
@@ -92,7 +92,7 @@ u64 measured_bytes(const BenchLevel& level, const BenchScale& scale) {
 }
 
 // Device 0 is replaced by another one; then the bytes are verified without device 1.
-double measure_rebuild(const BenchLevel& level, const BenchScale& scale, const server::ServerOptions& options,
+double measure_rebuild(const BenchLevel& level, const BenchScale& scale, const session::ServerOptions& options,
                        u32 file_count) {
   const u64 total_bytes = measured_bytes(level, scale);
   RaidPool pool(level, 2 * total_bytes, options);
@@ -122,7 +122,7 @@ double measure_rebuild(const BenchLevel& level, const BenchScale& scale, const s
 
 }  // namespace
 
-void bench_rebuild(const BenchScale& scale, const server::ServerOptions& options,
+void bench_rebuild(const BenchScale& scale, const session::ServerOptions& options,
                    const std::vector<std::string>& levels, const Limits& limits, bool on_gpu, BenchResult& result) {
   for (const BenchLevel& level : bench_levels) {
     if (level.redundancy == 0 || level.rows.parity_count > 2 || !is_wanted_level(levels, level)) continue;

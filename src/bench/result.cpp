@@ -18,14 +18,11 @@
 
 #include "base/check.hpp"
 #include "base/host/cuda_driver.hpp"
-#include "server/json.hpp"
-#include "server/json_value.hpp"
+#include "base/host/json.hpp"
+#include "base/host/json_value.hpp"
 
 namespace gpu4fs::bench {
 
-using server::JsonValue;
-using server::JsonWriter;
-using server::parse_json;
 
 namespace {
 

@@ -23,9 +23,9 @@ namespace gpu4fs::bench {
 
 namespace {
 
-server::EngineChoice engine_choice(const std::string& name) {
-  if (name == "cpu") return server::EngineChoice::cpu;
-  return name == "cuda" ? server::EngineChoice::cuda : server::EngineChoice::automatic;
+session::EngineChoice engine_choice(const std::string& name) {
+  if (name == "cpu") return session::EngineChoice::cpu;
+  return name == "cuda" ? session::EngineChoice::cuda : session::EngineChoice::automatic;
 }
 
 struct Part {
@@ -126,7 +126,7 @@ int bench_run(const BenchRunOptions& options) {
   if (!options.step.empty()) scale.step_bytes = std::max(parse_size(options.step), page_size);
   const Limits limits = measure_limits(on_gpu, scale.file_bytes);
   MemoryPool pool(scale.device_bytes);
-  server::ServerOptions server_options;
+  session::ServerOptions server_options;
   server_options.device_paths = pool.paths();
   server_options.engine = engine_choice(on_gpu ? "cuda" : "cpu");
   server_options.commit_interval_s = 0;  // checkpoints happen where a part asks for them

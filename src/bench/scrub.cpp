@@ -17,12 +17,12 @@ namespace {
 constexpr double scrub_ratio_min = 0.8;
 
 // All pages in use, as the server's scrub without a limit asks for them. Seconds.
-double verify_pool(server::PoolInspector& inspector, const std::vector<server::ChunkRange>& chunks, u64* page_count) {
+double verify_pool(session::PoolInspector& inspector, const std::vector<session::ChunkRange>& chunks, u64* page_count) {
   *page_count = 0;
   const double began = now_seconds();
   for (u32 chunk = 0; chunk < chunks.size(); ++chunk) {
-    for (u64 first = 0; first < chunks[chunk].page_count; first += server::PoolInspector::verify_page_max) {
-      const u64 count = std::min(chunks[chunk].page_count - first, server::PoolInspector::verify_page_max);
+    for (u64 first = 0; first < chunks[chunk].page_count; first += session::PoolInspector::verify_page_max) {
+      const u64 count = std::min(chunks[chunk].page_count - first, session::PoolInspector::verify_page_max);
       const auto verified = inspector.verify(chunk, first, count);
       if (verified.status != Status::ok) throw std::runtime_error(status_text(verified.status));
       if (verified.damaged_count != 0) throw std::runtime_error("a sound pool has damaged pages");
@@ -44,7 +44,7 @@ void bench_scrub(BenchContext& context) {
     client.stream(format::Opcode::write, inode, length, context.scale.command_bytes(), 2, client.buffer_address(0));
   }
   client.sync();
-  server::PoolInspector inspector = context.server.open_inspector();
+  session::PoolInspector inspector = context.server.open_inspector();
   std::vector<double> rates;
   for (u32 repeat = 0; repeat <= context.scale.repeats; ++repeat) {
     u64 page_count = 0;

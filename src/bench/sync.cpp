@@ -16,7 +16,7 @@
 #include "format/inode_format.hpp"
 #include "format/log_format.hpp"
 #include "frontend/local_session.hpp"
-#include "server/pool_make.hpp"
+#include "pool/pool_make.hpp"
 #include "server/recovery/recovery.hpp"
 
 namespace gpu4fs::bench {
@@ -178,14 +178,14 @@ class CrashedPool {
     std::string pattern = "/dev/shm/gpu4fs-recovery-XXXXXX";
     if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("cannot make a folder in /dev/shm");
     folder_ = pattern;
-    server::MakePoolOptions make;
+    pool::MakePoolOptions make;
     make.device_paths = {folder_ + "/device"};
     make.size_bytes = u64{2} << 30;
     // A checkpoint is asked for when half of it is in use.
     make.log_bytes = 5 * log_bytes / 2;
-    server::make_pool(make);
+    pool::make_pool(make);
     options_.device_paths = make.device_paths;
-    options_.engine = server::EngineChoice::cpu;
+    options_.engine = session::EngineChoice::cpu;
     options_.commit_interval_s = 0;
     fill(log_bytes);
   }
@@ -196,7 +196,7 @@ class CrashedPool {
   CrashedPool(const CrashedPool&) = delete;
   CrashedPool& operator=(const CrashedPool&) = delete;
 
-  const server::ServerOptions& options() const { return options_; }
+  const session::ServerOptions& options() const { return options_; }
 
  private:
   // Writes that carry their bytes into the log, a byte less than a page each.
@@ -219,7 +219,7 @@ class CrashedPool {
   }
 
   std::string folder_;
-  server::ServerOptions options_;
+  session::ServerOptions options_;
 };
 
 }  // namespace

@@ -3,9 +3,9 @@
 #include <cstring>
 #include <new>
 
+#include "base/host/json.hpp"
 #include "ring/ring_client.hpp"
 #include "ring/ring_layout.hpp"
-#include "server/json.hpp"
 
 namespace gpu4fs::frontend {
 namespace {
@@ -39,7 +39,7 @@ std::unique_ptr<client::Session> DeadSessions::open_session(u64 data_bytes) {
 }
 
 std::string DeadSessions::statistics_json() {
-  server::JsonWriter json(server::JsonLayout::one_line);
+  JsonWriter json(JsonLayout::one_line);
   json.begin_object();
   json.add("engine", "");
   json.add("fault", reason_);

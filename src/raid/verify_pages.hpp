@@ -4,7 +4,7 @@
 // Nobody is kept from writing meanwhile, so a page that does not match may just be in the making: it counts
 // only if it is still allocated and its descriptor is the same after the look. That leaves pages whose writer
 // has not come to the descriptor yet, and those that nobody wrote since they were allocated; the caller sorts
-// them out (server/damage_owners.hpp).
+// them out (maintenance/damage_owners.hpp).
 #pragma once
 
 #include "raid/page_run_io.hpp"

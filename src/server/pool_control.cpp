@@ -4,13 +4,13 @@
 #include <map>
 #include <set>
 
+#include "base/host/json.hpp"
 #include "base/limits.hpp"
 #include "base/to_text.hpp"
 #include "fmt/format.h"
-#include "server/control_socket.hpp"
-#include "server/job_pace.hpp"
-#include "server/json.hpp"
-#include "server/tree_walk.hpp"
+#include "maintenance/job_pace.hpp"
+#include "session/control_socket.hpp"
+#include "session/tree_walk.hpp"
 
 namespace gpu4fs::server {
 namespace {
@@ -30,10 +30,10 @@ const char* refusal_text(u32 flags) {
   return (flags & format::health_read_only) != 0 ? "mounted read-only" : "";
 }
 
-void add_scrub(JsonWriter& json, const ScrubReport& report) {
-  const ScrubProgress& p = report.progress;
+void add_scrub(JsonWriter& json, const maintenance::ScrubReport& report) {
+  const maintenance::ScrubProgress& p = report.progress;
   json.begin_object("scrub");
-  json.add("state", scrub_state_name(p.state));
+  json.add("state", maintenance::scrub_state_name(p.state));
   json.add("looks_for_owners", report.looks_for_owners);
   json.add("pages_total", p.page_total);
   json.add("pages_verified", p.page_count);
@@ -50,7 +50,7 @@ void add_scrub(JsonWriter& json, const ScrubReport& report) {
   if (const auto left = p.seconds_left()) json.add("seconds_left", *left);
   json.add("problem", report.problem);
   json.begin_array("damaged_files");
-  for (const DamagedFile& file : report.files) {
+  for (const maintenance::DamagedFile& file : report.files) {
     json.begin_object();
     json.add("path", file.path);
     json.add("inode", file.inode);
@@ -61,9 +61,9 @@ void add_scrub(JsonWriter& json, const ScrubReport& report) {
   json.end();
 }
 
-void add_rebuild(JsonWriter& json, const RebuildReport& report) {
+void add_rebuild(JsonWriter& json, const maintenance::RebuildReport& report) {
   json.begin_object("rebuild");
-  json.add("state", rebuild_state_name(report.state));
+  json.add("state", maintenance::rebuild_state_name(report.state));
   json.add("device", report.device);
   json.add("path", report.path);
   json.add("pages_total", report.page_total);
@@ -72,21 +72,21 @@ void add_rebuild(JsonWriter& json, const RebuildReport& report) {
   json.add("pages_unverified", report.unverified_count);
   json.add("pages_unreadable", report.unreadable_count);
   json.add("rate_limit", report.rate_limit);
-  add_pace(json, report);
+  maintenance::add_pace(json, report);
   json.end();
 }
 
-void add_relocation(JsonWriter& json, const RelocationReport& report) {
+void add_relocation(JsonWriter& json, const maintenance::RelocationReport& report) {
   json.begin_object("relocation");
-  json.add("state", relocation_state_name(report.state));
-  json.add("kind", report.job.kind == RelocationKind::convert ? "convert" : "defragment");
+  json.add("state", maintenance::relocation_state_name(report.state));
+  json.add("kind", report.job.kind == maintenance::RelocationKind::convert ? "convert" : "defragment");
   json.add("inode", report.job.inode);
   json.add("files_total", report.file_total);
   json.add("files_done", report.file_count);
   json.add("pages_moved", report.moved_count);
   json.add("pages_unreadable", report.stayed_count);
   json.add("rate_limit", report.job.rate_limit);
-  add_pace(json, report);
+  maintenance::add_pace(json, report);
   json.end();
 }
 
@@ -103,14 +103,14 @@ std::string read_rate(const JsonValue& request, u64* limit) {
 }
 
 // Pages of the table that have been freed or written anew since leave it. True: some have.
-bool drop_healed_pages(PoolInspector& inspector, const OpenedPool& pool, const PoolHealth& health) {
+bool drop_healed_pages(session::PoolInspector& inspector, const pool::OpenedPool& pool, const session::PoolHealth& health) {
   bool dropped = false;
   for (const format::DamageRecord& record : health.damage) {
     for (u32 chunk = 0; chunk < pool.chunks.size(); ++chunk) {
       const format::ChunkDescriptor& range = pool.chunks[chunk].descriptor;
       if (record.address < range.base_address || record.address - range.base_address >= range.size_bytes) continue;
       const u64 page = (record.address - range.base_address) / page_size;
-      const PoolInspector::Verified verified = inspector.verify(chunk, page, 1);
+      const session::PoolInspector::Verified verified = inspector.verify(chunk, page, 1);
       if (verified.status != Status::ok || verified.damaged_count != 0) continue;
       (void)inspector.verify_and_record(chunk, page, 1, record.inode, record.kind);
       dropped = true;
@@ -125,7 +125,7 @@ struct DamagedInode {
   bool is_metadata = false;
 };
 
-void add_damaged_files(JsonWriter& json, PoolInspector& inspector, const PoolHealth& health) {
+void add_damaged_files(JsonWriter& json, session::PoolInspector& inspector, const session::PoolHealth& health) {
   std::map<u64, DamagedInode> by_inode;
   for (const format::DamageRecord& record : health.damage) {
     DamagedInode& inode = by_inode[record.inode];
@@ -135,7 +135,7 @@ void add_damaged_files(JsonWriter& json, PoolInspector& inspector, const PoolHea
   }
   std::set<u64> inodes;
   for (const auto& [inode, damage] : by_inode) inodes.insert(inode);
-  const std::map<u64, std::string> paths = find_paths(inspector, inodes);
+  const std::map<u64, std::string> paths = session::find_paths(inspector, inodes);
   json.begin_array("damaged_files");
   for (const auto& [inode, damage] : by_inode) {
     json.begin_object();
@@ -151,28 +151,28 @@ void add_damaged_files(JsonWriter& json, PoolInspector& inspector, const PoolHea
 }
 
 // ok, missing, stale, rebuilding, or failed: it was here at the mount.
-const char* device_state(const OpenedDevice& device, const format::HealthRecord& health, u32 index) {
+const char* device_state(const pool::OpenedDevice& device, const format::HealthRecord& health, u32 index) {
   if ((health.rebuilding_devices >> index & 1) != 0) return "rebuilding";
   if ((health.failed_devices >> index & 1) == 0) return "ok";
-  return device.is_here() ? "failed" : member_state_name(device.state);
+  return device.is_here() ? "failed" : pool::member_state_name(device.state);
 }
 
-std::string device_uuid(const OpenedDevice& device) {
+std::string device_uuid(const pool::OpenedDevice& device) {
   Uuid uuid{};
   std::copy_n(device.part.device_uuid, sizeof(uuid.bytes), uuid.bytes);
   return to_text(uuid);
 }
 
-void add_devices(JsonWriter& json, const ControlContext& context, const PoolHealth& health) {
+void add_devices(JsonWriter& json, const ControlContext& context, const session::PoolHealth& health) {
   json.begin_array("devices");
   for (u32 i = 0; i < context.setup.files.size(); ++i) {
-    if (context.pool.devices[i].state == MemberState::removed) continue;
+    if (context.pool.devices[i].state == pool::MemberState::removed) continue;
     json.begin_object();
     json.add("index", i);
     json.add("path", context.setup.files[i].path());
     json.add("uuid", device_uuid(context.pool.devices[i]));
     json.add("size_bytes", context.setup.files[i].size_bytes());
-    json.add("unallocated_bytes", unallocated_bytes(context.pool, i));
+    json.add("unallocated_bytes", pool::unallocated_bytes(context.pool, i));
     json.add("state", device_state(context.pool.devices[i], health.record, i));
     json.add("checksum_mismatches", health.record.mismatch_counts[i]);
     json.add("read_errors", health.record.read_errors[i]);
@@ -183,14 +183,14 @@ void add_devices(JsonWriter& json, const ControlContext& context, const PoolHeal
   json.end();
 }
 
-void add_history(JsonWriter& json, const EngineHistory& history) {
+void add_history(JsonWriter& json, const session::EngineHistory& history) {
   json.add("engine_restarts", history.restart_count);
   if (history.restart_count == 0) return;
   json.add("engine_last_fault", history.last_reason);
   json.add("engine_last_restart", history.last_restart_s);
 }
 
-void add_pool(JsonWriter& json, const ControlContext& context, const PoolHealth& health) {
+void add_pool(JsonWriter& json, const ControlContext& context, const session::PoolHealth& health) {
   const format::Superblock& superblock = context.pool.superblock;
   Uuid uuid{};
   std::copy_n(superblock.pool_uuid, 16, uuid.bytes);
@@ -216,7 +216,7 @@ void add_pool(JsonWriter& json, const ControlContext& context, const PoolHealth&
   json.add("damage_not_listed", health.record.damage_dropped);
 }
 
-void add_classes(JsonWriter& json, const PoolHealth& health) {
+void add_classes(JsonWriter& json, const session::PoolHealth& health) {
   json.begin_array("classes");
   for (u32 i = 0; i < format::profile_max; ++i) {
     const format::ClassUsage& usage = health.record.classes[i];
@@ -248,27 +248,27 @@ std::string PoolControl::answer(const JsonValue& request) const {
   if (what == "scrub-cancel") return scrub_change(context_.scrubber.cancel());
   if (what == "device-add") return join_devices(request);
   if (what == "chunks-add") return make_chunks(request);
-  if (is_reshape_request(what)) {
-    const ReshapeControl control{context_.reshaper, context_.spares, context_.exchange, context_.pool.read_only};
-    return answer_reshape(control, what, request);
+  if (maintenance::is_reshape_request(what)) {
+    const maintenance::ReshapeControl control{context_.reshaper, context_.spares, context_.exchange, context_.pool.read_only};
+    return maintenance::answer_reshape(control, what, request);
   }
   if (what.starts_with("device-") || what.starts_with("rebuild-")) return rebuild_request(what, request);
   if (what.starts_with("relocate-")) return relocate_request(what, request);
   if (what == "trim") return trim();
   if (what == "end-engine") return end_engine();
-  return control_error(fmt::format("unknown request '{}'", what.substr(0, 64)));
+  return session::control_error(fmt::format("unknown request '{}'", what.substr(0, 64)));
 }
 
 std::string PoolControl::end_engine() const {
-  if (!context_.options.allow_fault) return control_error("this mount does not allow it");
+  if (!context_.options.allow_fault) return session::control_error("this mount does not allow it");
   context_.setup.host->request_death();
   return "{\"ok\": true}";
 }
 
 std::string PoolControl::trim() const {
-  if (context_.pool.read_only) return control_error("the pool is mounted read-only");
-  const TrimReport report = context_.trimmer.trim_all();
-  if (report.status != Status::ok) return control_error(status_text(report.status));
+  if (context_.pool.read_only) return session::control_error("the pool is mounted read-only");
+  const maintenance::TrimReport report = context_.trimmer.trim_all();
+  if (report.status != Status::ok) return session::control_error(status_text(report.status));
   JsonWriter json(JsonLayout::one_line);
   json.begin_object();
   json.add("ok", true);
@@ -280,7 +280,7 @@ std::string PoolControl::trim() const {
 
 std::string PoolControl::join_devices(const JsonValue& request) const {
   const JsonValue& paths = request["paths"];
-  if (paths.elements.empty()) return control_error("'paths' names no device");
+  if (paths.elements.empty()) return session::control_error("'paths' names no device");
   JsonWriter json(JsonLayout::one_line);
   json.begin_object();
   json.add("ok", true);
@@ -290,16 +290,16 @@ std::string PoolControl::join_devices(const JsonValue& request) const {
     for (const JsonValue& path : paths.elements) {
       json.add("", context_.grower.add_device(path.text, request["force"].boolean));
     }
-  } catch (const PoolError& error) {
+  } catch (const pool::PoolError& error) {
     problem = error.what();
   }
   json.end();
-  if (!problem.empty()) return control_error(problem);
+  if (!problem.empty()) return session::control_error(problem);
   try {
     // Where several classes share the space, each takes chunks when it needs them.
     json.add("chunks", context_.grower.is_mixed() ? 0 : context_.grower.add_chunks(~u64{0}));
-  } catch (const PoolError& error) {
-    return control_error(fmt::format("the devices are members now, but chunks were not made of them: {}", error.what()));
+  } catch (const pool::PoolError& error) {
+    return session::control_error(fmt::format("the devices are members now, but chunks were not made of them: {}", error.what()));
   }
   json.end();
   return one_line(json);
@@ -308,15 +308,15 @@ std::string PoolControl::join_devices(const JsonValue& request) const {
 std::string PoolControl::make_chunks(const JsonValue& request) const {
   const JsonValue& count = request["count"];
   if (count.kind != JsonValue::Kind::number || !(count.number >= 1 && count.number <= 1e9)) {
-    return control_error("'count' is no number of chunks");
+    return session::control_error("'count' is no number of chunks");
   }
   JsonWriter json(JsonLayout::one_line);
   json.begin_object();
   json.add("ok", true);
   try {
     json.add("chunks", context_.grower.add_chunks(static_cast<u64>(count.number)));
-  } catch (const PoolError& error) {
-    return control_error(error.what());
+  } catch (const pool::PoolError& error) {
+    return session::control_error(error.what());
   }
   json.end();
   return one_line(json);
@@ -324,14 +324,14 @@ std::string PoolControl::make_chunks(const JsonValue& request) const {
 
 std::string PoolControl::status() const {
   if (context_.setup.host->has_died()) {
-    return control_error("the engine died: " + context_.setup.host->fault_text());
+    return session::control_error("the engine died: " + context_.setup.host->fault_text());
   }
   const std::shared_lock lock(context_.tables);
-  PoolInspector inspector(*context_.setup.host, context_.open_close);
-  PoolHealth health;
+  session::PoolInspector inspector(*context_.setup.host, context_.open_close);
+  session::PoolHealth health;
   Status asked = inspector.health(&health);
   if (asked == Status::ok && drop_healed_pages(inspector, context_.pool, health)) asked = inspector.health(&health);
-  if (asked != Status::ok) return control_error(status_text(asked));
+  if (asked != Status::ok) return session::control_error(status_text(asked));
   JsonWriter json(JsonLayout::one_line);
   json.begin_object();
   json.add("ok", true);
@@ -344,8 +344,8 @@ std::string PoolControl::status() const {
   add_scrub(json, context_.scrubber.report());
   add_rebuild(json, context_.rebuilder.report());
   add_relocation(json, context_.relocator.report());
-  add_reshape(json, context_.reshaper.report());
-  add_spares(json, context_.spares);
+  maintenance::add_reshape(json, context_.reshaper.report());
+  maintenance::add_spares(json, context_.spares);
   json.end();
   return one_line(json);
 }
@@ -353,16 +353,16 @@ std::string PoolControl::status() const {
 std::string PoolControl::relocate_request(const std::string& what, const JsonValue& request) const {
   u64 limit = 0;
   std::string problem = read_rate(request, &limit);
-  if (!problem.empty()) return control_error(problem);
+  if (!problem.empty()) return session::control_error(problem);
   if (what == "relocate-start") {
-    RelocationJob job;
+    maintenance::RelocationJob job;
     const std::string& kind = request["kind"].text;
     const JsonValue& inode = request["inode"];
-    if (kind != "convert" && kind != "defragment") return control_error("'kind' is neither convert nor defragment");
+    if (kind != "convert" && kind != "defragment") return session::control_error("'kind' is neither convert nor defragment");
     if (inode.kind != JsonValue::Kind::number || !(inode.number >= 1 && inode.number <= 1e15)) {
-      return control_error("'inode' is no inode number");
+      return session::control_error("'inode' is no inode number");
     }
-    job.kind = kind == "convert" ? RelocationKind::convert : RelocationKind::defragment;
+    job.kind = kind == "convert" ? maintenance::RelocationKind::convert : maintenance::RelocationKind::defragment;
     job.inode = static_cast<u64>(inode.number);
     job.recursive = request["recursive"].boolean;
     job.rate_limit = limit;
@@ -378,7 +378,7 @@ std::string PoolControl::relocate_request(const std::string& what, const JsonVal
   } else if (what != "relocate-status") {
     problem = fmt::format("unknown request '{}'", what.substr(0, 64));
   }
-  if (!problem.empty()) return control_error(problem);
+  if (!problem.empty()) return session::control_error(problem);
   JsonWriter json(JsonLayout::one_line);
   json.begin_object();
   json.add("ok", true);
@@ -390,7 +390,7 @@ std::string PoolControl::relocate_request(const std::string& what, const JsonVal
 std::string PoolControl::rebuild_request(const std::string& what, const JsonValue& request) const {
   u64 limit = 0;
   std::string problem = read_rate(request, &limit);
-  if (!problem.empty()) return control_error(problem);
+  if (!problem.empty()) return session::control_error(problem);
   if (what == "device-replace") {
     problem = context_.exchange.replace(request["device"].text, request["path"].text, request["force"].boolean, limit);
   } else if (what == "device-rebuild") {
@@ -404,7 +404,7 @@ std::string PoolControl::rebuild_request(const std::string& what, const JsonValu
   } else if (what != "rebuild-status") {
     problem = fmt::format("unknown request '{}'", what.substr(0, 64));
   }
-  if (!problem.empty()) return control_error(problem);
+  if (!problem.empty()) return session::control_error(problem);
   JsonWriter json(JsonLayout::one_line);
   json.begin_object();
   json.add("ok", true);
@@ -423,13 +423,13 @@ std::string PoolControl::scrub_status() const {
 }
 
 std::string PoolControl::scrub_change(const std::string& problem) const {
-  return problem.empty() ? scrub_status() : control_error(problem);
+  return problem.empty() ? scrub_status() : session::control_error(problem);
 }
 
 std::string PoolControl::scrub_start(const JsonValue& request) const {
   u64 limit = 0;
   const std::string problem = read_rate(request, &limit);
-  return problem.empty() ? scrub_change(context_.scrubber.start(limit)) : control_error(problem);
+  return problem.empty() ? scrub_change(context_.scrubber.start(limit)) : session::control_error(problem);
 }
 
 }  // namespace gpu4fs::server

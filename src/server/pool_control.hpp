@@ -13,7 +13,7 @@
 //   relocate-start "kind": convert or defragment; "inode": a file or a directory; "recursive"; "rate"
 //   relocate-pause, relocate-resume, relocate-cancel, relocate-rate ("rate"), relocate-status
 //   trim           memory of all free regions goes back to the system. Answers with "regions" and "bytes"
-//   device-remove, balance, reshape-*, spare-*: see server/growth/reshape_control.hpp
+//   device-remove, balance, reshape-*, spare-*: see maintenance/growth/reshape_control.hpp
 //   end-engine     the engine dies as by a fault of its own; only where the mount allows it, for tests
 //
 // All of scrub-* answer with the scrub's progress, those of device-* and rebuild-* with the rebuild's, those of
@@ -26,35 +26,35 @@
 #include <shared_mutex>
 #include <string>
 
-#include "server/device_exchange.hpp"
-#include "server/engine_setup.hpp"
-#include "server/growth/pool_grower.hpp"
-#include "server/growth/reshape_control.hpp"
-#include "server/json_value.hpp"
-#include "server/pool_open.hpp"
-#include "server/rebuilder.hpp"
-#include "server/relocator.hpp"
-#include "server/scrubber.hpp"
-#include "server/trim/pool_trimmer.hpp"
+#include "base/host/json_value.hpp"
+#include "maintenance/device_exchange.hpp"
+#include "maintenance/growth/pool_grower.hpp"
+#include "maintenance/growth/reshape_control.hpp"
+#include "maintenance/rebuilder.hpp"
+#include "maintenance/relocator.hpp"
+#include "maintenance/scrubber.hpp"
+#include "maintenance/trim/pool_trimmer.hpp"
+#include "pool/pool_open.hpp"
+#include "session/engine_setup.hpp"
 
 namespace gpu4fs::server {
 
 // Everything outlives the control.
 struct ControlContext {
-  const ServerOptions& options;
-  const OpenedPool& pool;
-  const EngineSetup& setup;
+  const session::ServerOptions& options;
+  const pool::OpenedPool& pool;
+  const session::EngineSetup& setup;
   std::mutex& open_close;
-  Scrubber& scrubber;
+  maintenance::Scrubber& scrubber;
   std::function<u64(u32 device)> flush_errors;
-  PoolGrower& grower;
+  maintenance::PoolGrower& grower;
   std::shared_mutex& tables;  // of the pool's devices and chunks, while they are looked at
-  Rebuilder& rebuilder;
-  DeviceExchange& exchange;
-  Relocator& relocator;
-  Reshaper& reshaper;
-  SpareDevices& spares;
-  PoolTrimmer& trimmer;
+  maintenance::Rebuilder& rebuilder;
+  maintenance::DeviceExchange& exchange;
+  maintenance::Relocator& relocator;
+  maintenance::Reshaper& reshaper;
+  maintenance::SpareDevices& spares;
+  maintenance::PoolTrimmer& trimmer;
 };
 
 class PoolControl {

@@ -7,19 +7,19 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/host/log.hpp"
 #include "base/mutant.hpp"
 #include "base/random.hpp"
 #include "base/to_text.hpp"
 #include "engine/wake.hpp"
 #include "fmt/format.h"
+#include "maintenance/trim/region_ranges.hpp"
+#include "pool/chunk_reach.hpp"
+#include "pool/growth/chunk_maps.hpp"
+#include "pool/memory_ahead.hpp"
+#include "pool/pool_error.hpp"
+#include "pool/pool_replace.hpp"
 #include "raid/levels/levels.hpp"
-#include "server/chunk_reach.hpp"
-#include "server/growth/chunk_maps.hpp"
-#include "server/log.hpp"
-#include "server/memory_ahead.hpp"
-#include "server/pool_error.hpp"
-#include "server/pool_replace.hpp"
-#include "server/trim/region_ranges.hpp"
 
 namespace gpu4fs::server {
 namespace {
@@ -34,12 +34,12 @@ constexpr u64 upcall_wait_ns = 250'000'000;  // also how long stop() may have to
 
 u32 memory_threads() { return std::clamp(std::thread::hardware_concurrency(), 1u, memory_threads_max); }
 
-OpenedPool open_for(const ServerOptions& options) {
-  OpenPoolOptions open;
+pool::OpenedPool open_for(const session::ServerOptions& options) {
+  pool::OpenPoolOptions open;
   open.device_paths = options.device_paths;
   open.read_only = options.read_only;
   open.degraded = options.degraded;
-  return open_pool(open);
+  return pool::open_pool(open);
 }
 
 // `path` empty: another device has its place by now.
@@ -52,39 +52,39 @@ std::string loss_text(u64 device, const std::string& path) {
 }
 
 // Generations of the mount before are known to clients, but after a crash not to the pool.
-u32 generation_skip_after(const OpenedPool& pool, const RecoveryReport& recovery) {
+u32 generation_skip_after(const pool::OpenedPool& pool, const RecoveryReport& recovery) {
   constexpr u32 skip_max = 65535;
   const bool was_clean = pool.superblock.clean != 0 && recovery.records_replayed == 0;
   return was_clean || pool.read_only ? 0 : 1 + random_number<u32>() % skip_max;
 }
 
-RecoveryReport recover_before(const ServerOptions& options) {
-  return options.purpose == ServerPurpose::mount ? recover_pool(options) : RecoveryReport{};
+RecoveryReport recover_before(const session::ServerOptions& options) {
+  return options.purpose == session::ServerPurpose::mount ? recover_pool(options) : RecoveryReport{};
 }
 
 }  // namespace
 
-PoolServer::PoolServer(ServerOptions options)
+PoolServer::PoolServer(session::ServerOptions options)
     : options_(std::move(options)), recovery_(recover_before(options_)), pool_(open_for(options_)) {
   if (!pool_.read_only) {
-    complete_superblocks(pool_);
-    clear_lost_chunk_maps(pool_);
+    pool::complete_superblocks(pool_);
+    pool::clear_lost_chunk_maps(pool_);
   }
-  if (options_.purpose == ServerPurpose::mount && options_.generation_skip == 0) {
+  if (options_.purpose == session::ServerPurpose::mount && options_.generation_skip == 0) {
     options_.generation_skip = generation_skip_after(pool_, recovery_);
   }
-  setup_ = set_up_engine(options_, pool_);
-  reserve_for_growth(pool_, setup_);
-  grower_ = std::make_unique<PoolGrower>(GrowthContext{
+  setup_ = session::set_up_engine(options_, pool_);
+  maintenance::reserve_for_growth(pool_, setup_);
+  grower_ = std::make_unique<maintenance::PoolGrower>(maintenance::GrowthContext{
       pool_, setup_, tables_, [this](format::Opcode opcode, u32 mask, u64 inode) { return call(opcode, mask, inode); },
       [this](u32 page_class, u64 page_count) { return tell_room(page_class, page_count); },
       [this] { return lost_devices(); }, [this](const std::string& path) { options_.device_paths.push_back(path); },
       [this](const std::string& path) { forget_device(path); }, [this](u32 device) { flush_errors_[device] = 0; },
       [this](u32 chunk) { forget_chunk_mapping(chunk); }});
-  trimmer_ = std::make_unique<PoolTrimmer>(TrimContext{
+  trimmer_ = std::make_unique<maintenance::PoolTrimmer>(maintenance::TrimContext{
       pool_, setup_, tables_, reach_mutex_, [this](const format::Command& command) { return call_patiently(command); },
       [this](u64 chunk) { set_chunk_thin(chunk, true); }});
-  all_accessible_ = setup_.gpu == nullptr && options_.purpose != ServerPurpose::check && std::none_of(setup_.files.begin(), setup_.files.end(),
+  all_accessible_ = setup_.gpu == nullptr && options_.purpose != session::ServerPurpose::check && std::none_of(setup_.files.begin(), setup_.files.end(),
                                                           [](const auto& file) { return file.grows_with_use(); });
 }
 
@@ -95,16 +95,16 @@ PoolServer::~PoolServer() {
 void PoolServer::start() {
   GPU4FS_CHECK(!started_);
   setup_.host->start();
-  upcall_session_ = std::make_unique<ServerSession>(
-      *setup_.host, sessions_mutex_, ServerSession::Kind::internal, session_depth_log2, page_size);
-  management_session_ = std::make_unique<ServerSession>(
-      *setup_.host, sessions_mutex_, ServerSession::Kind::internal, session_depth_log2, page_size);
+  upcall_session_ = std::make_unique<session::ServerSession>(
+      *setup_.host, sessions_mutex_, session::ServerSession::Kind::internal, session_depth_log2, page_size);
+  management_session_ = std::make_unique<session::ServerSession>(
+      *setup_.host, sessions_mutex_, session::ServerSession::Kind::internal, session_depth_log2, page_size);
   upcall_thread_ = std::thread([this] { answer_upcalls(); });
   started_ = true;
   load_state();
-  if (!pool_.read_only && options_.purpose == ServerPurpose::mount) {
-    growth_session_ = std::make_unique<ServerSession>(
-        *setup_.host, sessions_mutex_, ServerSession::Kind::internal, session_depth_log2, page_size);
+  if (!pool_.read_only && options_.purpose == session::ServerPurpose::mount) {
+    growth_session_ = std::make_unique<session::ServerSession>(
+        *setup_.host, sessions_mutex_, session::ServerSession::Kind::internal, session_depth_log2, page_size);
     growth_thread_ = std::thread([this] { make_wanted_chunks(); });
     grower_->tell_engine();
   }
@@ -114,23 +114,23 @@ void PoolServer::start() {
   open_control();
 }
 
-std::vector<ChunkRange> PoolServer::chunk_ranges() const {
-  std::vector<ChunkRange> chunks;
+std::vector<session::ChunkRange> PoolServer::chunk_ranges() const {
+  std::vector<session::ChunkRange> chunks;
   const std::shared_lock lock(tables_);
-  for (const OpenedChunk& chunk : pool_.chunks) {
+  for (const pool::OpenedChunk& chunk : pool_.chunks) {
     chunks.push_back({chunk.descriptor.base_address, chunk.descriptor.size_bytes / page_size});
   }
   return chunks;
 }
 
 void PoolServer::open_control() {
-  if (options_.purpose == ServerPurpose::check) return;
+  if (options_.purpose == session::ServerPurpose::check) return;
   const bool has_checksums = (pool_.superblock.feature_incompatible & format::feature_data_checksums) != 0;
-  scrubber_ = std::make_unique<Scrubber>(
-      ScrubSetup{*setup_.host, sessions_mutex_, chunk_ranges(), has_checksums, !pool_.read_only});
+  scrubber_ = std::make_unique<maintenance::Scrubber>(
+      maintenance::ScrubSetup{*setup_.host, sessions_mutex_, chunk_ranges(), has_checksums, !pool_.read_only});
   open_exchange();
-  relocator_ = std::make_unique<Relocator>(
-      RelocatorSetup{*setup_.host, sessions_mutex_,
+  relocator_ = std::make_unique<maintenance::Relocator>(
+      maintenance::RelocatorSetup{*setup_.host, sessions_mutex_,
                      [this] { return command(format::Opcode::checkpoint, checkpoint_mask_forced); }});
   control_ = std::make_unique<PoolControl>(ControlContext{options_, pool_, setup_, sessions_mutex_, *scrubber_,
                                                           [this](u32 device) { return flush_errors_[device].load(); },
@@ -140,27 +140,27 @@ void PoolServer::open_control() {
   Uuid uuid{};
   std::copy_n(pool_.superblock.pool_uuid, sizeof(uuid.bytes), uuid.bytes);
   try {
-    control_socket_ = std::make_unique<ControlSocket>(
+    control_socket_ = std::make_unique<session::ControlSocket>(
         options_.control_folder, to_text(uuid), [this](const JsonValue& request) { return control_->answer(request); });
-  } catch (const PoolError& error) {
+  } catch (const pool::PoolError& error) {
     pool_.warnings.push_back(fmt::format("without a control socket: {}", error.what()));
   }
 }
 
 void PoolServer::open_exchange() {
   const auto checkpoint = [this] { return command(format::Opcode::checkpoint, checkpoint_mask_forced); };
-  rebuilder_ = std::make_unique<Rebuilder>(RebuildSetup{*setup_.host, sessions_mutex_, [this] { return chunk_ranges(); },
+  rebuilder_ = std::make_unique<maintenance::Rebuilder>(maintenance::RebuildSetup{*setup_.host, sessions_mutex_, [this] { return chunk_ranges(); },
                                                         checkpoint,
                                                         [this](u32 device) { exchange_->finished(device); }});
-  exchange_ = std::make_unique<DeviceExchange>(ExchangeContext{
+  exchange_ = std::make_unique<maintenance::DeviceExchange>(maintenance::ExchangeContext{
       pool_, setup_, tables_, sessions_mutex_, *rebuilder_, *grower_, checkpoint,
       [this](u32 device, const device::MappedFile& file, const format::DevicePart& part) { map_device(device, file, part); },
       [this](u32 device, const device::MappedFile& file) { prepare_memory(device, file); },
       [this](u32 device) { flush_errors_[device] = 0; },
       [this](const std::string& path, const std::string& spec) { rename_device(path, spec); }});
-  reshaper_ = std::make_unique<Reshaper>(ReshaperSetup{
+  reshaper_ = std::make_unique<maintenance::Reshaper>(maintenance::ReshaperSetup{
       *grower_,
-      [this](const std::vector<u32>& chunks, const RelocationGoesOn& goes_on) {
+      [this](const std::vector<u32>& chunks, const maintenance::RelocationGoesOn& goes_on) {
         return relocator_->empty_chunks(chunks, goes_on);
       },
       [this](u32 device) {
@@ -172,7 +172,7 @@ void PoolServer::open_exchange() {
 
 // Spares that will not do are no reason not to mount.
 void PoolServer::open_spares() {
-  SpareSetup setup;
+  maintenance::SpareSetup setup;
   setup.replace = [this](u32 device, const std::string& path) { return exchange_->replace(std::to_string(device), path, true, 0); };
   setup.is_busy = [this] { return rebuilder_->is_busy(); };
   setup.lost_devices = [this] { return lost_devices(); };
@@ -180,17 +180,17 @@ void PoolServer::open_spares() {
     const std::shared_lock lock(tables_);
     u64 least = ~u64{0};
     for (u32 i = 0; i < pool_.devices.size(); ++i) {
-      if (pool_.devices[i].is_here()) least = std::min(least, replacement_size_min(pool_, i));
+      if (pool_.devices[i].is_here()) least = std::min(least, pool::replacement_size_min(pool_, i));
     }
     return least;
   };
-  setup.is_member = [this](const DeviceFile& file) {
+  setup.is_member = [this](const pool::DeviceFile& file) {
     const std::shared_lock lock(tables_);
-    return std::any_of(pool_.devices.begin(), pool_.devices.end(), [&](const OpenedDevice& device) {
+    return std::any_of(pool_.devices.begin(), pool_.devices.end(), [&](const pool::OpenedDevice& device) {
       return device.file.fd() >= 0 && device.file.is_same_file(file);
     });
   };
-  auto spares = std::make_unique<SpareDevices>(std::move(setup));
+  auto spares = std::make_unique<maintenance::SpareDevices>(std::move(setup));
   if (pool_.read_only) return spares_.swap(spares);
   for (const std::string& path : options_.spare_paths) {
     const std::string problem = spares->add(path, false);
@@ -212,8 +212,8 @@ void PoolServer::rename_device(const std::string& path, const std::string& spec)
 void PoolServer::forget_device(const std::string& path) {
   std::vector<std::string> paths;
   for (const std::string& list : options_.device_paths) {
-    for (const std::string& text : split_device_list(list)) {
-      if (parse_device(text).path != path) paths.push_back(text);
+    for (const std::string& text : pool::split_device_list(list)) {
+      if (pool::parse_device(text).path != path) paths.push_back(text);
     }
   }
   options_.device_paths = std::move(paths);
@@ -242,7 +242,7 @@ void PoolServer::close_control() {
   control_.reset();
   if (reshaper_) reshaper_->stop();
   if (relocator_) relocator_->stop();
-  std::unique_ptr<SpareDevices> spares;
+  std::unique_ptr<maintenance::SpareDevices> spares;
   {
     const std::lock_guard guard(spares_mutex_);
     spares = std::move(spares_);
@@ -261,18 +261,18 @@ u64 PoolServer::write_errors() const {
 }
 
 void PoolServer::load_state() {
-  if (options_.purpose == ServerPurpose::check) return;
+  if (options_.purpose == session::ServerPurpose::check) return;
   const Status loaded = command(format::Opcode::load_chunks, 0);
   if (loaded != Status::ok) {
-    throw PoolError(loaded, fmt::format("the pool's allocation state cannot be loaded: {}",
+    throw pool::PoolError(loaded, fmt::format("the pool's allocation state cannot be loaded: {}",
                                         status_text(loaded)));
   }
   loaded_ = true;
-  if (pool_.read_only || options_.purpose == ServerPurpose::recovery) return;
+  if (pool_.read_only || options_.purpose == session::ServerPurpose::recovery) return;
   // From here on the medium says that the pool is in use, and has this mount's seed for its log.
   const Status begun = command(format::Opcode::checkpoint, checkpoint_mask_forced);
   if (begun != Status::ok) {
-    throw PoolError(begun, fmt::format("the pool cannot be written: {}", status_text(begun)));
+    throw pool::PoolError(begun, fmt::format("the pool cannot be written: {}", status_text(begun)));
   }
   if (options_.keep_orphans) return;
   const Status freed = command(format::Opcode::reclaim_orphans, 0);
@@ -325,14 +325,14 @@ void PoolServer::abandon() {
   stop();
 }
 
-std::unique_ptr<ServerSession> PoolServer::open_internal_session(u64 data_bytes) {
-  return std::make_unique<ServerSession>(*setup_.host, sessions_mutex_, ServerSession::Kind::internal,
+std::unique_ptr<session::ServerSession> PoolServer::open_internal_session(u64 data_bytes) {
+  return std::make_unique<session::ServerSession>(*setup_.host, sessions_mutex_, session::ServerSession::Kind::internal,
                                          session_depth_log2, data_bytes);
 }
 
 LocalSession PoolServer::open_session(u64 data_bytes) {
-  auto session = std::make_shared<ServerSession>(
-      *setup_.host, sessions_mutex_, ServerSession::Kind::trusted, session_depth_log2, data_bytes);
+  auto session = std::make_shared<session::ServerSession>(
+      *setup_.host, sessions_mutex_, session::ServerSession::Kind::trusted, session_depth_log2, data_bytes);
   return {session->producer(), &session->port(), session};
 }
 
@@ -374,7 +374,7 @@ Status PoolServer::tell_room(u32 page_class, u64 page_count) {
 
 ring::Completion PoolServer::call_patiently(format::Command request) {
   const std::lock_guard guard(management_mutex_);
-  request.deadline_ms = patient_deadline_ms;
+  request.deadline_ms = session::patient_deadline_ms;
   return management_session_->call(request);
 }
 
@@ -484,7 +484,7 @@ void PoolServer::make_wanted_chunks() {
     Status result = Status::no_space;
     try {
       if (!ends && grower_->add_chunks(1, static_cast<u32>(page_class)) != 0) result = Status::ok;
-    } catch (const PoolError& error) {
+    } catch (const pool::PoolError& error) {
       log(LogLevel::error, error.what());
       const bool is_refused = error.status() == Status::no_space || error.status() == Status::busy;
       result = is_refused ? Status::no_space : Status::io_error;
@@ -566,14 +566,14 @@ bool PoolServer::map_members(u64 chunk) {
 
 // Filling a device needs its columns of chunks that hold anything, and the other columns of these.
 void PoolServer::prepare_memory(u32 device, const device::MappedFile& file) {
-  const std::vector<ChunkUsage> usage = grower_->usage();
+  const std::vector<maintenance::ChunkUsage> usage = grower_->usage();
   const bool registers = setup_.gpu != nullptr;
   const std::shared_lock lock(tables_);
-  std::vector<FileRange> ranges;
+  std::vector<pool::FileRange> ranges;
   std::vector<u32> chunks;
-  for (const ChunkUsage& chunk : usage) {
+  for (const maintenance::ChunkUsage& chunk : usage) {
     if (chunk.pages_taken == 0) continue;
-    const OpenedChunk& opened = pool_.chunks[chunk.chunk];
+    const pool::OpenedChunk& opened = pool_.chunks[chunk.chunk];
     for (const format::ColumnAddress column : opened.columns) {
       if (column.device_index() != device) continue;
       ranges.push_back({column.offset_bytes(), raid::column_length(opened.descriptor)});
@@ -581,9 +581,9 @@ void PoolServer::prepare_memory(u32 device, const device::MappedFile& file) {
     }
   }
   try {
-    if (registers || file.grows_with_use()) prepare_ranges(file, ranges, registers, memory_threads());
+    if (registers || file.grows_with_use()) pool::prepare_ranges(file, ranges, registers, memory_threads());
   } catch (const device::DeviceError& error) {
-    throw PoolError(error.error_number() == ENOSPC ? Status::no_space : Status::io_error, error.what());
+    throw pool::PoolError(error.error_number() == ENOSPC ? Status::no_space : Status::io_error, error.what());
   }
   for (const u32 chunk : chunks) (void)map_members(chunk);
 }
@@ -591,13 +591,13 @@ void PoolServer::prepare_memory(u32 device, const device::MappedFile& file) {
 void PoolServer::reach_regions(u32 chunk, const std::vector<u64>& allocated) {
   const std::shared_lock lock(tables_);
   const std::lock_guard reaching(reach_mutex_);
-  const OpenedChunk& opened = pool_.chunks[chunk];
+  const pool::OpenedChunk& opened = pool_.chunks[chunk];
   Status status = Status::ok;
   const auto reach = [&](format::ColumnAddress column, u64 offset, u64 length) {
     const device::MappedFile& file = setup_.files[column.device_index()];
     if (status == Status::ok && !file.is_absent()) status = setup_.host->map_memory(file.base() + column.offset_bytes() + offset, length);
   };
-  const u64 header = header_area_bytes(opened.descriptor);
+  const u64 header = pool::header_area_bytes(opened.descriptor);
   for (const format::ColumnAddress column : opened.columns) {
     reach(column, 0, allocated.empty() ? raid::column_length(opened.descriptor) : header);
   }
@@ -611,7 +611,7 @@ void PoolServer::reach_regions(u32 chunk, const std::vector<u64>& allocated) {
     if (!is_used(first)) continue;
     u64 count = 1;
     while (first + count < region_count && is_used(first + count)) ++count;
-    for (const ColumnRange& range : ranges_of_regions(opened.descriptor, first, count)) {
+    for (const maintenance::ColumnRange& range : maintenance::ranges_of_regions(opened.descriptor, first, count)) {
       reach(opened.columns[range.column], header + range.offset, range.length);
     }
     first += count;
@@ -635,7 +635,7 @@ void PoolServer::map_device(u32 device, const device::MappedFile& file, const fo
     if (length == 0) return;
     if (file.grows_with_use()) file.reserve_range(offset, length);
     if (setup_.host->map_memory(file.base() + offset, length) == Status::ok) return;
-    throw PoolError(Status::gpu_error, fmt::format("{}: {} KiB at {:#x} cannot be registered with the GPU", file.path(),
+    throw pool::PoolError(Status::gpu_error, fmt::format("{}: {} KiB at {:#x} cannot be registered with the GPU", file.path(),
                                                    length >> 10, offset));
   };
   reach(0, format::layout_area_offset);
@@ -643,10 +643,10 @@ void PoolServer::map_device(u32 device, const device::MappedFile& file, const fo
   for (u32 chunk = 0; chunk < pool_.chunks.size(); ++chunk) {
     for (const format::ColumnAddress column : pool_.chunks[chunk].columns) {
       if (column.device_index() != device) continue;
-      reach(column.offset_bytes(), mounted_bytes(pool_, pool_.chunks[chunk]));
+      reach(column.offset_bytes(), pool::mounted_bytes(pool_, pool_.chunks[chunk]));
       if (!all_accessible_ && !is_chunk_mapped(chunk)) continue;
       const Status status = map_column(chunk, column, file);
-      if (status != Status::ok) throw PoolError(status, fmt::format("{}: {}", file.path(), status_text(status)));
+      if (status != Status::ok) throw pool::PoolError(status, fmt::format("{}: {}", file.path(), status_text(status)));
     }
   }
 }
@@ -655,7 +655,7 @@ void PoolServer::map_device(u32 device, const device::MappedFile& file, const fo
 // their blocks first: without, an access would end the process on a full medium. Somebody waits, so all processors help.
 Status PoolServer::map_column(u64 chunk, format::ColumnAddress column, const device::MappedFile& file) {
   const format::ChunkDescriptor& descriptor = pool_.chunks[chunk].descriptor;
-  const u64 skipped = options_.purpose == ServerPurpose::check ? 0 : header_front_bytes(descriptor);
+  const u64 skipped = options_.purpose == session::ServerPurpose::check ? 0 : pool::header_front_bytes(descriptor);
   const u64 begin = column.offset_bytes() + skipped;
   const u64 length = raid::column_length(descriptor) - skipped;
   if (file.grows_with_use()) {
@@ -668,7 +668,7 @@ Status PoolServer::map_column(u64 chunk, format::ColumnAddress column, const dev
     }
     try {
       const std::lock_guard taking(taking_mutex_);
-      take_range(file, {begin, length}, is_chunk_mapped(chunk), memory_threads());
+      pool::take_range(file, {begin, length}, is_chunk_mapped(chunk), memory_threads());
     } catch (const device::DeviceError& error) {
       log(LogLevel::error, fmt::format("chunk {} cannot be used: {}", chunk, error.what()));
       if (error.error_number() != ENOSPC) return Status::device_failed;
@@ -690,7 +690,7 @@ Status PoolServer::map_column(u64 chunk, format::ColumnAddress column, const dev
 // goes back to the system, and what a former mount left, a little each time.
 void PoolServer::commit_regularly() {
   u64 commands_seen = ~u64{0};
-  const bool discards = options_.discard && options_.purpose == ServerPurpose::mount;
+  const bool discards = options_.discard && options_.purpose == session::ServerPurpose::mount;
   u32 passes = discards ? 1 : 0;
   const auto interval = std::chrono::seconds(options_.commit_interval_s);
   std::unique_lock lock(stop_mutex_);
@@ -707,7 +707,7 @@ void PoolServer::commit_regularly() {
       passes = discards ? trim_passes : 0;
     }
     if (passes != 0) {
-      const TrimReport report = trimmer_->trim(trim_runs_at_once);
+      const maintenance::TrimReport report = trimmer_->trim(trim_runs_at_once);
       commands_seen += report.command_count;  // which change nothing
       passes -= report.is_complete ? 1 : 0;
     }

@@ -24,24 +24,24 @@
 #include <vector>
 
 #include "engine/engine_host.hpp"
+#include "maintenance/device_exchange.hpp"
+#include "maintenance/growth/pool_grower.hpp"
+#include "maintenance/growth/reshaper.hpp"
+#include "maintenance/rebuilder.hpp"
+#include "maintenance/relocator.hpp"
+#include "maintenance/scrubber.hpp"
+#include "maintenance/spare_devices.hpp"
+#include "maintenance/trim/pool_trimmer.hpp"
+#include "pool/pool_open.hpp"
 #include "ring/engine_port.hpp"
 #include "ring/ring_client.hpp"
-#include "server/control_socket.hpp"
-#include "server/device_exchange.hpp"
-#include "server/engine_setup.hpp"
-#include "server/growth/pool_grower.hpp"
-#include "server/growth/reshaper.hpp"
 #include "server/pool_control.hpp"
-#include "server/pool_inspector.hpp"
-#include "server/pool_open.hpp"
-#include "server/rebuilder.hpp"
-#include "server/relocator.hpp"
 #include "server/recovery/recovery.hpp"
-#include "server/scrubber.hpp"
-#include "server/server_options.hpp"
-#include "server/server_session.hpp"
-#include "server/spare_devices.hpp"
-#include "server/trim/pool_trimmer.hpp"
+#include "session/control_socket.hpp"
+#include "session/engine_setup.hpp"
+#include "session/pool_inspector.hpp"
+#include "session/server_options.hpp"
+#include "session/server_session.hpp"
 
 namespace gpu4fs::server {
 
@@ -54,7 +54,7 @@ struct LocalSession {
 
 class PoolServer {
  public:
-  explicit PoolServer(ServerOptions options);
+  explicit PoolServer(session::ServerOptions options);
   ~PoolServer();
   PoolServer(const PoolServer&) = delete;
   PoolServer& operator=(const PoolServer&) = delete;
@@ -73,7 +73,7 @@ class PoolServer {
   // PoolError when there are too many. Any thread.
   LocalSession open_session(u64 data_bytes);
   // One for internal commands, to be gone before stop(). PoolError.
-  std::unique_ptr<ServerSession> open_internal_session(u64 data_bytes);
+  std::unique_ptr<session::ServerSession> open_internal_session(u64 data_bytes);
 
   // As it was opened.
   [[nodiscard]] const format::Superblock& superblock() const { return pool_.superblock; }
@@ -107,21 +107,21 @@ class PoolServer {
   [[nodiscard]] std::string control_path() const { return control_socket_ ? control_socket_->path() : ""; }
   // While the server is started.
   [[nodiscard]] const PoolControl& control() const { return *control_; }
-  Scrubber& scrubber() { return *scrubber_; }
+  maintenance::Scrubber& scrubber() { return *scrubber_; }
   // While the server is started, and the pool can be written.
-  PoolGrower& grower() { return *grower_; }
-  Rebuilder& rebuilder() { return *rebuilder_; }
-  DeviceExchange& exchange() { return *exchange_; }
-  Relocator& relocator() { return *relocator_; }
-  // Freezes the chunks and moves all that they hold; they stay frozen (server/relocator.hpp). PoolError.
-  RelocationResult empty_chunks(const std::vector<u32>& chunks, const RelocationGoesOn& goes_on) {
+  maintenance::PoolGrower& grower() { return *grower_; }
+  maintenance::Rebuilder& rebuilder() { return *rebuilder_; }
+  maintenance::DeviceExchange& exchange() { return *exchange_; }
+  maintenance::Relocator& relocator() { return *relocator_; }
+  // Freezes the chunks and moves all that they hold; they stay frozen (maintenance/relocator.hpp). PoolError.
+  maintenance::RelocationResult empty_chunks(const std::vector<u32>& chunks, const maintenance::RelocationGoesOn& goes_on) {
     return relocator_->empty_chunks(chunks, goes_on);
   }
-  Reshaper& reshaper() { return *reshaper_; }
-  SpareDevices& spares() { return *spares_; }
-  PoolTrimmer& trimmer() { return *trimmer_; }
-  [[nodiscard]] std::vector<ChunkRange> chunk_ranges() const;
-  PoolInspector open_inspector() { return {*setup_.host, sessions_mutex_}; }
+  maintenance::Reshaper& reshaper() { return *reshaper_; }
+  maintenance::SpareDevices& spares() { return *spares_; }
+  maintenance::PoolTrimmer& trimmer() { return *trimmer_; }
+  [[nodiscard]] std::vector<session::ChunkRange> chunk_ranges() const;
+  session::PoolInspector open_inspector() { return {*setup_.host, sessions_mutex_}; }
 
  private:
   void load_state();
@@ -157,15 +157,15 @@ class PoolServer {
   ring::Completion call_patiently(format::Command request);
   void report_death();
 
-  ServerOptions options_;
+  session::ServerOptions options_;
   RecoveryReport recovery_;
-  OpenedPool pool_;
-  EngineSetup setup_;
+  pool::OpenedPool pool_;
+  session::EngineSetup setup_;
   mutable std::shared_mutex tables_;  // of the devices and chunks in the two, see PoolGrower
   std::mutex sessions_mutex_;  // opening and closing, one at a time
-  std::unique_ptr<ServerSession> upcall_session_;
+  std::unique_ptr<session::ServerSession> upcall_session_;
   std::mutex management_mutex_;  // one command at a time on the management session
-  std::unique_ptr<ServerSession> management_session_;
+  std::unique_ptr<session::ServerSession> management_session_;
   std::thread upcall_thread_;
   std::atomic<bool> has_lost_devices_{false};
   bool all_accessible_ = false;  // the engine reaches every chunk from the start
@@ -175,7 +175,7 @@ class PoolServer {
   std::vector<bool> chunks_mapped_;                         // under mapped_mutex_: by chunk
   std::vector<bool> chunks_thin_;                           // under mapped_mutex_: by chunk, free regions were given back
   std::unordered_map<u64, u64> room_at_refusal_;            // under mapped_mutex_: by chunk, bytes its medium had left
-  std::unique_ptr<ServerSession> growth_session_;  // of the growth thread
+  std::unique_ptr<session::ServerSession> growth_session_;  // of the growth thread
   std::thread growth_thread_;
   std::mutex growth_mutex_;
   std::condition_variable growth_changed_;
@@ -190,17 +190,17 @@ class PoolServer {
   std::function<void()> death_handler_;
   std::atomic<bool> death_reported_{false};
   std::array<std::atomic<u64>, device_count_max> flush_errors_{};  // by device
-  std::unique_ptr<PoolGrower> grower_;
-  std::unique_ptr<PoolTrimmer> trimmer_;
-  std::unique_ptr<Scrubber> scrubber_;
-  std::unique_ptr<Rebuilder> rebuilder_;
-  std::unique_ptr<DeviceExchange> exchange_;
-  std::unique_ptr<Relocator> relocator_;
-  std::unique_ptr<Reshaper> reshaper_;
+  std::unique_ptr<maintenance::PoolGrower> grower_;
+  std::unique_ptr<maintenance::PoolTrimmer> trimmer_;
+  std::unique_ptr<maintenance::Scrubber> scrubber_;
+  std::unique_ptr<maintenance::Rebuilder> rebuilder_;
+  std::unique_ptr<maintenance::DeviceExchange> exchange_;
+  std::unique_ptr<maintenance::Relocator> relocator_;
+  std::unique_ptr<maintenance::Reshaper> reshaper_;
   std::mutex spares_mutex_;  // while they come and go
-  std::unique_ptr<SpareDevices> spares_;
+  std::unique_ptr<maintenance::SpareDevices> spares_;
   std::unique_ptr<PoolControl> control_;
-  std::unique_ptr<ControlSocket> control_socket_;
+  std::unique_ptr<session::ControlSocket> control_socket_;
   bool started_ = false;
   bool loaded_ = false;  // chunks and bitmaps of the pool are in the engine
 };

@@ -4,8 +4,8 @@
 
 #include <cstdio>
 
-#include "server/json.hpp"
-#include "server/pool_device_file.hpp"
+#include "base/host/json.hpp"
+#include "pool/pool_device_file.hpp"
 #include "tools/mounted_pool.hpp"
 
 namespace gpu4fs::tools {
@@ -16,12 +16,12 @@ constexpr int status_failure = 8;
 
 // The server has a working directory of its own.
 std::string request(const DeviceAddCommand& command) {
-  server::JsonWriter json(server::JsonLayout::one_line);
+  JsonWriter json(JsonLayout::one_line);
   json.begin_object();
   json.add("request", "device-add");
   json.add("force", command.force);
   json.begin_array("paths");
-  for (const std::string& path : command.paths) json.add("", server::absolute_device_path(path));
+  for (const std::string& path : command.paths) json.add("", pool::absolute_device_path(path));
   json.end();
   json.end();
   std::string text = json.text();
@@ -38,13 +38,13 @@ int run_device_add(const DeviceAddCommand& command) {
     return status_failure;
   }
   const std::string text = ask_server_text(mountpoint, request(command));
-  const server::JsonValue answer = server::parse_json(text);
+  const JsonValue answer = parse_json(text);
   if (!answer["ok"].boolean) throw ControlError(fmt::format("{}: {}", mountpoint, answer["error"].text));
   if (command.json) {
     fmt::print("{}\n", text);
     return 0;
   }
-  const std::vector<server::JsonValue>& devices = answer["devices"].elements;
+  const std::vector<JsonValue>& devices = answer["devices"].elements;
   for (std::size_t i = 0; i < devices.size() && i < command.paths.size(); ++i) {
     fmt::print("device {}: {}\n", static_cast<u64>(devices[i].number), command.paths[i]);
   }

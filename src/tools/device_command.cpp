@@ -13,9 +13,9 @@
 #include <string>
 #include <thread>
 
+#include "base/host/json.hpp"
 #include "base/host/size_text.hpp"
-#include "server/json.hpp"
-#include "server/pool_device_file.hpp"
+#include "pool/pool_device_file.hpp"
 #include "tools/device_add_command.hpp"
 #include "tools/mounted_pool.hpp"
 #include "tools/rebuild_text.hpp"
@@ -129,7 +129,7 @@ void add_options(cli::CommandLine app) {
   add_common_options(rebuild);
 }
 
-std::string one_line(const server::JsonWriter& json) {
+std::string one_line(const JsonWriter& json) {
   std::string text = json.text();
   text.pop_back();
   return text;
@@ -141,12 +141,12 @@ std::string status_request() {
 
 std::string request(bool is_running) {
   if (line.only_status) return status_request();
-  server::JsonWriter json(server::JsonLayout::one_line);
+  JsonWriter json(JsonLayout::one_line);
   json.begin_object();
   if (line.replace->is_selected()) {
     json.add("request", "device-replace");
     json.add("device", line.device);
-    json.add("path", server::absolute_device_path(line.replacement));
+    json.add("path", pool::absolute_device_path(line.replacement));
     json.add("force", line.force);
   } else if (line.pauses || line.resumes) {
     json.add("request", line.pauses ? "rebuild-pause" : "rebuild-resume");
@@ -161,7 +161,7 @@ std::string request(bool is_running) {
   return one_line(json);
 }
 
-bool is_running(const server::JsonValue& answer) {
+bool is_running(const JsonValue& answer) {
   const std::string& state = answer["rebuild"]["state"].text;
   return state == "running" || state == "paused";
 }
@@ -177,11 +177,11 @@ int run() {
   }
   const bool runs = is_running(ask_server(mountpoint, status_request()));
   std::string text = ask_server_text(mountpoint, request(runs));
-  server::JsonValue answer = server::parse_json(text);
+  JsonValue answer = parse_json(text);
   while (line.waits && answer["ok"].boolean && answer["rebuild"]["state"].text == "running") {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     text = ask_server_text(mountpoint, status_request());
-    answer = server::parse_json(text);
+    answer = parse_json(text);
   }
   if (!answer["ok"].boolean)
     throw ControlError(fmt::format("{}: {}", mountpoint, answer["error"].text));

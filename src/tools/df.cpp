@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "base/host/json.hpp"
 #include "base/host/size_text.hpp"
 #include "base/limits.hpp"
-#include "tools/json.hpp"
 #include "tools/mounted_pool.hpp"
 #include "tools/pool_usage.hpp"
 #include "tools/verbs.hpp"
@@ -45,10 +45,10 @@ struct Usage {
 };
 
 Usage usage_of_mount(const std::string& mountpoint) {
-  const server::JsonValue answer = ask_server(mountpoint, "{\"request\": \"status\"}");
-  const auto number = [](const server::JsonValue& value) { return static_cast<u64>(std::max(value.number, 0.0)); };
+  const JsonValue answer = ask_server(mountpoint, "{\"request\": \"status\"}");
+  const auto number = [](const JsonValue& value) { return static_cast<u64>(std::max(value.number, 0.0)); };
   Usage usage{{}, number(answer["inodes_used"]), number(answer["inode_file_bytes"])};
-  for (const server::JsonValue& entry : answer["classes"].elements) {
+  for (const JsonValue& entry : answer["classes"].elements) {
     const auto bytes = [&](const char* name) { return number(entry[name]); };
     usage.rows.push_back({entry["profile"].text, entry["takes_data"].boolean, entry["data"].boolean,
                           entry["metadata"].boolean, bytes("total_bytes"), bytes("used_bytes"), bytes("available_bytes")});
@@ -57,13 +57,13 @@ Usage usage_of_mount(const std::string& mountpoint) {
 }
 
 Usage usage_of_medium() {
-  const server::OpenedPool pool = server::open_pool({line.places, true, false, true});
-  const server::PoolProfiles profiles = server::profiles_of(pool);
+  const pool::OpenedPool pool = pool::open_pool({line.places, true, false, true});
+  const pool::PoolProfiles profiles = pool::profiles_of(pool);
   Usage usage{{}, pool.superblock.inode_used, pool.superblock.inode_file.page_count * page_size};
   const std::vector<ClassSum> sums = sum_by_profile(pool, list_chunks(pool));
   const auto metadata = std::find_if(sums.begin(), sums.end(),
                                      [&](const ClassSum& sum) { return sum.profile == profiles.metadata; });
-  if (metadata == sums.end()) throw server::PoolError(Status::corrupt_structure, "no chunk has the profile of metadata");
+  if (metadata == sums.end()) throw pool::PoolError(Status::corrupt_structure, "no chunk has the profile of metadata");
   for (const ClassSum& sum : sums) {
     const bool has_metadata = sum.profile == profiles.metadata;
     usage.rows.push_back({format::profile_name(sum.profile).text, (sum.flags & format::chunk_flag_data) != 0,

@@ -15,8 +15,8 @@
 
 #include "base/bits.hpp"
 #include "base/host/cuda_driver.hpp"
+#include "base/host/json.hpp"
 #include "base/host/size_text.hpp"
-#include "tools/json.hpp"
 #include "tools/verbs.hpp"
 
 namespace gpu4fs::tools {

@@ -11,10 +11,10 @@
 #include "base/limits.hpp"
 #include "base/xxh3.hpp"
 #include "format/format_text.hpp"
-#include "server/check/attribute_tree.hpp"
-#include "server/check/tree_reader.hpp"
-#include "server/pool_error.hpp"
-#include "server/pool_open.hpp"
+#include "fsck/check/attribute_tree.hpp"
+#include "fsck/check/tree_reader.hpp"
+#include "pool/pool_error.hpp"
+#include "pool/pool_open.hpp"
 #include "server/recovery/log_scan.hpp"
 #include "tools/verbs.hpp"
 
@@ -43,19 +43,19 @@ u64 parse_number(const std::string& text) {
   return number;
 }
 
-server::OpenedPool open_for_dump() {
-  return server::open_pool({options.devices, true, false, true});
+pool::OpenedPool open_for_dump() {
+  return pool::open_pool({options.devices, true, false, true});
 }
 
-const char* slot_state_text(server::SlotState state) {
+const char* slot_state_text(pool::SlotState state) {
   switch (state) {
-    case server::SlotState::blank:
+    case pool::SlotState::blank:
       return "blank";
-    case server::SlotState::damaged:
+    case pool::SlotState::damaged:
       return "damaged";
-    case server::SlotState::invalid:
+    case pool::SlotState::invalid:
       return "invalid";
-    case server::SlotState::valid:
+    case pool::SlotState::valid:
       return "valid";
   }
   return "unknown";
@@ -73,14 +73,14 @@ std::string indent(const std::string& text) {
 // Works on devices of no usable pool, too.
 void dump_superblock() {
   for (const std::string& list : options.devices) {
-    for (const std::string& path : server::split_device_list(list)) {
-      const server::SuperblockProbe probe = server::probe_superblocks(path);
+    for (const std::string& path : pool::split_device_list(list)) {
+      const pool::SuperblockProbe probe = pool::probe_superblocks(path);
       for (u32 slot = 0; slot < 2; ++slot) {
-        const server::SuperblockSlot& state = probe.slots[slot];
+        const pool::SuperblockSlot& state = probe.slots[slot];
         fmt::print("{} slot {} at {:#x}: {}{}{}\n", path, slot == 0 ? "A" : "B",
-                   server::superblock_offset(slot), slot_state_text(state.state),
+                   pool::superblock_offset(slot), slot_state_text(state.state),
                    state.problem.empty() ? "" : ": ", state.problem);
-        if (state.state == server::SlotState::blank) continue;
+        if (state.state == pool::SlotState::blank) continue;
         fmt::print("{}\n  inode file:\n{}\n", indent(format::to_text(state.superblock)),
                    indent(indent(format::to_text(state.superblock.inode_file))));
       }
@@ -89,10 +89,10 @@ void dump_superblock() {
 }
 
 void dump_device() {
-  const server::OpenedPool pool = open_for_dump();
-  for (const server::OpenedDevice& device : pool.devices) {
+  const pool::OpenedPool pool = open_for_dump();
+  for (const pool::OpenedDevice& device : pool.devices) {
     if (!device.is_here()) {
-      fmt::print("{}: {}\n", device.file.path(), server::member_state_name(device.state));
+      fmt::print("{}: {}\n", device.file.path(), pool::member_state_name(device.state));
       continue;
     }
     fmt::print("{}:\n{}\n", device.file.path(), indent(format::to_text(device.part)));
@@ -108,15 +108,15 @@ void dump_device() {
 }
 
 void dump_chunks() {
-  const server::OpenedPool pool = open_for_dump();
-  for (const server::OpenedChunk& chunk : pool.chunks) {
+  const pool::OpenedPool pool = open_for_dump();
+  for (const pool::OpenedChunk& chunk : pool.chunks) {
     fmt::print("chunk {:#x}:\n{}\n", chunk.descriptor.base_address,
                indent(format::to_text(chunk.descriptor)));
     const format::ChunkLayout layout =
         format::chunk_layout(chunk.descriptor.size_bytes / page_size);
     for (const format::ColumnAddress column : chunk.columns) {
       fmt::print("  column: {}\n", format::to_text(column));
-      const server::DeviceFile& file = pool.devices[column.device_index()].file;
+      const pool::DeviceFile& file = pool.devices[column.device_index()].file;
       if (!pool.devices[column.device_index()].is_here()) continue;
       format::ChunkHeader header{};
       file.read_at(column.offset_bytes(), &header, sizeof(header));
@@ -132,10 +132,10 @@ void dump_chunks() {
 }
 
 void dump_tree() {
-  const server::OpenedPool pool = open_for_dump();
+  const pool::OpenedPool pool = open_for_dump();
   const format::Superblock& superblock = pool.superblock;
   for (u32 replica = 0; replica < superblock.tree_replica_count; ++replica) {
-    const server::OpenedDevice& device = pool.devices[replica];
+    const pool::OpenedDevice& device = pool.devices[replica];
     if (!device.is_here()) continue;
     fmt::print("{}: chunk tree, root {}, {} nodes\n", device.file.path(), superblock.tree_root,
                superblock.tree_node_count);
@@ -151,7 +151,7 @@ void dump_tree() {
                  node.level, node.epoch, node.entry_count, node.used_bytes, node.checksum);
     }
   }
-  for (const server::OpenedChunk& chunk : pool.chunks) {
+  for (const pool::OpenedChunk& chunk : pool.chunks) {
     fmt::print("{:#x} + {:#x} {}", chunk.descriptor.base_address, chunk.descriptor.size_bytes,
                format::to_text(chunk.descriptor.level));
     for (const format::ColumnAddress column : chunk.columns)
@@ -161,17 +161,17 @@ void dump_tree() {
 }
 
 void dump_inode() {
-  const server::OpenedPool pool = open_for_dump();
-  server::MediumReader reader(pool);
+  const pool::OpenedPool pool = open_for_dump();
+  fsck::MediumReader reader(pool);
   const u64 number = parse_number(options.number);
-  const format::Inode inode = server::read_inode(reader, number);
+  const format::Inode inode = fsck::read_inode(reader, number);
   fmt::print("inode {}:\n{}\n", number, indent(format::to_text(inode)));
-  server::walk_attributes(inode, [&](const server::AttributeBlock& block, server::PageBuffer* content) {
+  fsck::walk_attributes(inode, [&](const fsck::AttributeBlock& block, fsck::PageBuffer* content) {
     const std::string name =
         block.level != 0 ? fmt::format("attributes, level {}, block {}", block.level, block.index)
                          : fmt::format("attributes, page {}", block.index);
-    if (!block.is_well_formed()) throw server::PoolError(Status::corrupt_structure, name + ": " + format::to_text(block.pointer));
-    server::read_verified(reader, block.pointer.address(), content);
+    if (!block.is_well_formed()) throw pool::PoolError(Status::corrupt_structure, name + ": " + format::to_text(block.pointer));
+    fsck::read_verified(reader, block.pointer.address(), content);
     fmt::print("{}: {}\n", name, format::to_text(block.pointer));
     if (block.level == 0 && block.index < format::attribute_entry_pages) {
       fmt::print("{}\n", indent(format::attribute_page_text(content->bytes)));
@@ -181,34 +181,34 @@ void dump_inode() {
 }
 
 void dump_directory() {
-  const server::OpenedPool pool = open_for_dump();
-  server::MediumReader reader(pool);
+  const pool::OpenedPool pool = open_for_dump();
+  fsck::MediumReader reader(pool);
   const u64 number = parse_number(options.number);
-  const format::Inode inode = server::read_inode(reader, number);
+  const format::Inode inode = fsck::read_inode(reader, number);
   if (format::inode_type_text(inode.mode) != "directory") {
     throw std::invalid_argument(
         fmt::format("inode {} is no directory: {}", number, format::inode_type_text(inode.mode)));
   }
-  const auto page = std::make_unique<server::PageBuffer>();
+  const auto page = std::make_unique<fsck::PageBuffer>();
   for (u64 index = 0; index < inode.size_bytes / page_size; ++index) {
     format::BlockPointer pointer{};
-    const u64 address = server::find_page(reader, inode, index, &pointer);
+    const u64 address = fsck::find_page(reader, inode, index, &pointer);
     if (address == 0) {
       fmt::print("page {}: missing\n", index);
       continue;
     }
-    server::read_verified(reader, address, page.get());
+    fsck::read_verified(reader, address, page.get());
     fmt::print("page {} at {:#x}:\n{}\n", index, address,
                indent(format::directory_page_text(page->bytes)));
   }
 }
 
-void print_map(server::MediumReader& reader, format::BlockPointer pointer, u32 level, u64 index) {
+void print_map(fsck::MediumReader& reader, format::BlockPointer pointer, u32 level, u64 index) {
   if (pointer.raw == 0) return;
   fmt::print("  level {} index {}: {}\n", level, index, format::to_text(pointer));
   if (!pointer.is_well_formed() || !pointer.is_indirect() || level == 0) return;
-  const auto page = std::make_unique<server::PageBuffer>();
-  server::read_verified(reader, pointer.address(), page.get());
+  const auto page = std::make_unique<fsck::PageBuffer>();
+  fsck::read_verified(reader, pointer.address(), page.get());
   for (u32 i = 0; i < format::slots_per_block; ++i) {
     format::BlockPointer child{};
     std::memcpy(&child, page->bytes + i * sizeof(child), sizeof(child));
@@ -217,10 +217,10 @@ void print_map(server::MediumReader& reader, format::BlockPointer pointer, u32 l
 }
 
 void dump_map() {
-  const server::OpenedPool pool = open_for_dump();
-  server::MediumReader reader(pool);
+  const pool::OpenedPool pool = open_for_dump();
+  fsck::MediumReader reader(pool);
   const u64 number = parse_number(options.number);
-  const format::Inode inode = server::read_inode(reader, number);
+  const format::Inode inode = fsck::read_inode(reader, number);
   fmt::print("inode {}: height {}{}\n", number, inode.height,
              inode.is_inline() ? ", content is inline" : "");
   if (inode.is_inline()) return;
@@ -229,12 +229,12 @@ void dump_map() {
 }
 
 void dump_page() {
-  const server::OpenedPool pool = open_for_dump();
-  server::MediumReader reader(pool);
+  const pool::OpenedPool pool = open_for_dump();
+  fsck::MediumReader reader(pool);
   const u64 address = parse_number(options.number);
-  const auto page = std::make_unique<server::PageBuffer>();
-  const server::PageState state = reader.read_page(address, page.get());
-  const std::optional<server::PagePlace> place = reader.locate(address);
+  const auto page = std::make_unique<fsck::PageBuffer>();
+  const fsck::PageState state = reader.read_page(address, page.get());
+  const std::optional<fsck::PagePlace> place = reader.locate(address);
   if (!place) {
     throw std::invalid_argument(
         fmt::format("{:#x} is no address of a page: outside all chunks or not aligned", address));
@@ -242,8 +242,8 @@ void dump_page() {
   format::PageDescriptor descriptor{};
   reader.read_descriptor(*place, &descriptor);
   fmt::print("{}: {}, {}\n", reader.place_text(address), format::to_text(descriptor),
-             state == server::PageState::good      ? "content matches"
-             : state == server::PageState::damaged ? "content does not match (or the page is free)"
+             state == fsck::PageState::good      ? "content matches"
+             : state == fsck::PageState::damaged ? "content does not match (or the page is free)"
                                                    : "cannot be read");
   for (u32 row = 0; row < page_size; row += 16) {
     // Equal rows are left out.
@@ -257,10 +257,10 @@ void dump_page() {
 }
 
 // Whether the pages that the record names are those that were written for it.
-bool pages_match(server::MediumReader& reader, const format::LogRecord& record) {
+bool pages_match(fsck::MediumReader& reader, const format::LogRecord& record) {
   const format::LogRecordLayout layout = format::log_record_layout(
       u32{record.name_length} + record.second_name_length, record.data_length, record.extent_count);
-  const auto page = std::make_unique<server::PageBuffer>();
+  const auto page = std::make_unique<fsck::PageBuffer>();
   for (u32 i = 0; i < record.extent_count; ++i) {
     format::LogExtent extent;
     std::memcpy(&extent, reinterpret_cast<const u8*>(&record) + layout.extents_offset + i * sizeof(extent),
@@ -269,7 +269,7 @@ bool pages_match(server::MediumReader& reader, const format::LogRecord& record) 
     u64 digest = 0;
     for (u32 k = 0; k < extent.page_count; ++k) {
       const u64 address = extent.address + u64{k} * page_size;
-      if (!reader.locate(address) || reader.read_page(address, page.get()) == server::PageState::unreadable) return false;
+      if (!reader.locate(address) || reader.read_page(address, page.get()) == fsck::PageState::unreadable) return false;
       digest += format::page_digest(xxh3_64(page->bytes, page_size, address), k);
     }
     if (digest != extent.digest) return false;
@@ -278,8 +278,8 @@ bool pages_match(server::MediumReader& reader, const format::LogRecord& record) 
 }
 
 void dump_log() {
-  const server::OpenedPool pool = open_for_dump();
-  server::MediumReader reader(pool);
+  const pool::OpenedPool pool = open_for_dump();
+  fsck::MediumReader reader(pool);
   const server::LogScan log = server::scan_log(pool);
   for (u64 i = 0; i < log.record_count(); ++i) {
     const format::LogRecord& record = log.record(i);

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "base/host/json.hpp"
 #include "base/host/size_text.hpp"
 #include "base/limits.hpp"
-#include "server/check/check_pool.hpp"
-#include "server/pool_error.hpp"
-#include "server/repair/repair_pool.hpp"
-#include "tools/json.hpp"
+#include "fsck/check/check_pool.hpp"
+#include "fsck/repair/repair_pool.hpp"
+#include "pool/pool_error.hpp"
 #include "tools/verbs.hpp"
 
 namespace gpu4fs::tools {
@@ -67,7 +67,7 @@ void add_options(cli::CommandLine app) {
 // One line on a terminal, rewritten; appears when the check takes longer than two seconds.
 class ProgressLine {
  public:
-  void update(const server::CheckProgress& progress) {
+  void update(const fsck::CheckProgress& progress) {
     using Seconds = std::chrono::duration<double>;
     const auto now = std::chrono::steady_clock::now();
     const double elapsed_s = Seconds(now - began_).count();
@@ -94,14 +94,14 @@ class ProgressLine {
   bool is_visible_ = false;
 };
 
-server::CheckEngine chosen_engine() {
-  if (options.engine == "none") return server::CheckEngine::none;
-  if (options.engine == "cpu") return server::CheckEngine::cpu;
-  return options.engine == "cuda" ? server::CheckEngine::cuda : server::CheckEngine::automatic;
+fsck::CheckEngine chosen_engine() {
+  if (options.engine == "none") return fsck::CheckEngine::none;
+  if (options.engine == "cpu") return fsck::CheckEngine::cpu;
+  return options.engine == "cuda" ? fsck::CheckEngine::cuda : fsck::CheckEngine::automatic;
 }
 
-const char* severity_text(server::Severity severity) {
-  return severity == server::Severity::error ? "error" : "note";
+const char* severity_text(fsck::Severity severity) {
+  return severity == fsck::Severity::error ? "error" : "note";
 }
 
 struct Repair {
@@ -110,7 +110,7 @@ struct Repair {
 };
 std::vector<Repair> repairs;  // made, or planned by a dry run
 
-void print_json(const server::CheckResult& result, double seconds) {
+void print_json(const fsck::CheckResult& result, double seconds) {
   JsonWriter json;
   json.begin_object();
   json.add("clean", result.findings.error_count() == 0);
@@ -144,8 +144,8 @@ void print_json(const server::CheckResult& result, double seconds) {
   }
   json.end();
   json.begin_array("findings");
-  for (const server::Finding& finding : result.findings.kept()) {
-    const server::FindingKind kind = server::finding_kind(finding.id);
+  for (const fsck::Finding& finding : result.findings.kept()) {
+    const fsck::FindingKind kind = fsck::finding_kind(finding.id);
     json.begin_object();
     json.add("id", kind.id);
     json.add("severity", severity_text(kind.severity));
@@ -155,23 +155,23 @@ void print_json(const server::CheckResult& result, double seconds) {
   }
   json.end();
   json.begin_object("counts");
-  for (u32 i = 0; i < server::finding_id_count; ++i) {
-    const auto id = static_cast<server::FindingId>(i);
+  for (u32 i = 0; i < fsck::finding_id_count; ++i) {
+    const auto id = static_cast<fsck::FindingId>(i);
     if (result.findings.count(id) > 0)
-      json.add(server::finding_kind(id).id, result.findings.count(id));
+      json.add(fsck::finding_kind(id).id, result.findings.count(id));
   }
   json.end();
   json.end();
   fmt::print("{}", json.text());
 }
 
-void print_summary(const server::CheckResult& result, double seconds) {
-  for (u32 i = 0; i < server::finding_id_count; ++i) {
-    const auto id = static_cast<server::FindingId>(i);
+void print_summary(const fsck::CheckResult& result, double seconds) {
+  for (u32 i = 0; i < fsck::finding_id_count; ++i) {
+    const auto id = static_cast<fsck::FindingId>(i);
     const u64 count = result.findings.count(id);
-    if (count > server::Findings::kept_max) {
-      fmt::print("{}: {} more of this kind\n", server::finding_kind(id).id,
-                 count - server::Findings::kept_max);
+    if (count > fsck::Findings::kept_max) {
+      fmt::print("{}: {} more of this kind\n", fsck::finding_kind(id).id,
+                 count - fsck::Findings::kept_max);
     }
   }
   if (options.quiet) return;
@@ -192,33 +192,33 @@ void print_summary(const server::CheckResult& result, double seconds) {
 }
 
 // Findings are printed as they come, unless the result is to be JSON.
-server::CheckResult check_once(double* seconds) {
+fsck::CheckResult check_once(double* seconds) {
   ProgressLine progress;
   const bool shows_progress = !options.json && !options.quiet && ::isatty(STDERR_FILENO) != 0;
-  server::CheckOptions check;
+  fsck::CheckOptions check;
   check.device_paths = options.devices;
   check.check_data = !options.no_data;
   check.engine = chosen_engine();
   if (shows_progress) {
-    check.on_progress = [&](const server::CheckProgress& now) { progress.update(now); };
+    check.on_progress = [&](const fsck::CheckProgress& now) { progress.update(now); };
   }
   if (!options.json) {
-    check.on_finding = [&](const server::Finding& finding) {
+    check.on_finding = [&](const fsck::Finding& finding) {
       progress.clear();
-      const server::FindingKind kind = server::finding_kind(finding.id);
-      if (options.quiet && kind.severity == server::Severity::note) return;
+      const fsck::FindingKind kind = fsck::finding_kind(finding.id);
+      if (options.quiet && kind.severity == fsck::Severity::note) return;
       fmt::print("{}: {}: {}{}{}\n", kind.id, finding.place, kind.sentence,
                  finding.text.empty() ? "" : " ", finding.text);
     };
   }
   const auto began = std::chrono::steady_clock::now();
-  server::CheckResult result = server::check_pool(check);
+  fsck::CheckResult result = fsck::check_pool(check);
   *seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   progress.clear();
   return result;
 }
 
-void print_result(const server::CheckResult& result, double seconds) {
+void print_result(const fsck::CheckResult& result, double seconds) {
   if (options.json) {
     print_json(result, seconds);
   } else {
@@ -226,8 +226,8 @@ void print_result(const server::CheckResult& result, double seconds) {
   }
 }
 
-server::RepairResult repair() {
-  server::RepairOptions repair;
+fsck::RepairResult repair() {
+  fsck::RepairOptions repair;
   repair.device_paths = options.devices;
   repair.dry_run = options.dry_run || options.no_change;
   repair.drop_log = options.drop_log;
@@ -236,24 +236,24 @@ server::RepairResult repair() {
     repairs.push_back({place, text});
     if (!options.quiet && !options.json) fmt::print("{}: {}: {}\n", word, place, text);
   };
-  return server::repair_pool(repair);
+  return fsck::repair_pool(repair);
 }
 
 int run() {
   repairs.clear();
   double seconds = 0;
-  server::CheckResult result = check_once(&seconds);
+  fsck::CheckResult result = check_once(&seconds);
   const bool changes = options.repair && !options.dry_run && !options.no_change;
   const bool wants_repair = options.repair && result.findings.error_count() != 0;
   if (!wants_repair || !changes) {
-    if (wants_repair && result.findings.count(server::FindingId::pool_unusable) == 0) (void)repair();
+    if (wants_repair && result.findings.count(fsck::FindingId::pool_unusable) == 0) (void)repair();
     print_result(result, seconds);
     return result.findings.error_count() == 0 ? status_clean : status_errors_left;
   }
   if (!options.json) print_summary(result, seconds);
   try {
     (void)repair();
-  } catch (const server::PoolError& error) {
+  } catch (const pool::PoolError& error) {
     fmt::print(stderr, "fsck.gpu4fs: not repaired: {}\n", error.what());
     if (options.json) print_result(result, seconds);
     return status_errors_left;

@@ -6,14 +6,14 @@
 #include <string_view>
 #include <vector>
 
+#include "base/host/json.hpp"
 #include "base/host/size_text.hpp"
 #include "base/limits.hpp"
 #include "format/format_text.hpp"
+#include "pool/growth/free_granules.hpp"
+#include "pool/pool_open.hpp"
 #include "raid/levels/levels.hpp"
-#include "server/growth/free_granules.hpp"
-#include "server/pool_open.hpp"
 #include "tools/device_text.hpp"
-#include "tools/json.hpp"
 #include "tools/pool_usage.hpp"
 #include "tools/verbs.hpp"
 
@@ -43,10 +43,10 @@ struct DeviceUsage {
   u64 unallocated_bytes = 0;  // in no chunk
 };
 
-std::vector<DeviceUsage> sum_by_device(const server::OpenedPool& pool,
+std::vector<DeviceUsage> sum_by_device(const pool::OpenedPool& pool,
                                        const std::vector<ChunkUsage>& chunks) {
   std::vector<DeviceUsage> devices(pool.devices.size());
-  for (u32 i = 0; i < devices.size(); ++i) devices[i].unallocated_bytes = server::unallocated_bytes(pool, i);
+  for (u32 i = 0; i < devices.size(); ++i) devices[i].unallocated_bytes = pool::unallocated_bytes(pool, i);
   for (const ChunkUsage& chunk : chunks) {
     for (const format::ColumnAddress column : chunk.columns) {
       DeviceUsage& device = devices[column.device_index()];
@@ -65,7 +65,7 @@ std::string label_of(const format::Superblock& superblock) {
   return std::string(bytes.substr(0, bytes.find('\0')));
 }
 
-void add_classes(JsonWriter& json, const server::OpenedPool& pool, const std::vector<ChunkUsage>& chunks) {
+void add_classes(JsonWriter& json, const pool::OpenedPool& pool, const std::vector<ChunkUsage>& chunks) {
   json.begin_array("classes");
   for (const ClassSum& sum : sum_by_profile(pool, chunks)) {
     json.begin_object();
@@ -78,9 +78,9 @@ void add_classes(JsonWriter& json, const server::OpenedPool& pool, const std::ve
   json.end();
 }
 
-void print_json(const server::OpenedPool& pool, const std::vector<ChunkUsage>& chunks) {
+void print_json(const pool::OpenedPool& pool, const std::vector<ChunkUsage>& chunks) {
   const format::Superblock& superblock = pool.superblock;
-  const server::PoolProfiles profiles = server::profiles_of(pool);
+  const pool::PoolProfiles profiles = pool::profiles_of(pool);
   JsonWriter json;
   json.begin_object();
   json.add("pool_uuid", format::uuid_text(superblock.pool_uuid));
@@ -103,11 +103,11 @@ void print_json(const server::OpenedPool& pool, const std::vector<ChunkUsage>& c
   json.begin_array("devices");
   const std::vector<DeviceUsage> usage = sum_by_device(pool, chunks);
   for (std::size_t i = 0; i < pool.devices.size(); ++i) {
-    const server::OpenedDevice& device = pool.devices[i];
+    const pool::OpenedDevice& device = pool.devices[i];
     json.begin_object();
     json.add("path", device.file.path());
     json.add("uuid", format::uuid_text(device.part.device_uuid));
-    json.add("state", server::member_state_name(device.state));
+    json.add("state", pool::member_state_name(device.state));
     if (device.stale_since != 0) json.add("stale_since", device.stale_since);
     json.add("size_bytes", device.part.size_bytes);
     json.add("chunk_count", usage[i].chunk_count);
@@ -146,9 +146,9 @@ void print_json(const server::OpenedPool& pool, const std::vector<ChunkUsage>& c
   fmt::print("{}", json.text());
 }
 
-void print_text(const server::OpenedPool& pool, const std::vector<ChunkUsage>& chunks) {
+void print_text(const pool::OpenedPool& pool, const std::vector<ChunkUsage>& chunks) {
   const format::Superblock& superblock = pool.superblock;
-  const server::PoolProfiles profiles = server::profiles_of(pool);
+  const pool::PoolProfiles profiles = pool::profiles_of(pool);
   fmt::print("pool        {}\n", format::uuid_text(superblock.pool_uuid));
   if (!label_of(superblock).empty())
     fmt::print("label       {}\n", format::escape_name(label_of(superblock)));
@@ -178,9 +178,9 @@ void print_text(const server::OpenedPool& pool, const std::vector<ChunkUsage>& c
   }
   const std::vector<DeviceUsage> usage = sum_by_device(pool, chunks);
   for (std::size_t i = 0; i < pool.devices.size(); ++i) {
-    if (pool.devices[i].state == server::MemberState::removed) continue;
+    if (pool.devices[i].state == pool::MemberState::removed) continue;
     if (!pool.devices[i].is_here()) {
-      const std::string state = server::member_state_name(pool.devices[i].state);
+      const std::string state = pool::member_state_name(pool.devices[i].state);
       fmt::print("{}{}, UUID {}, {} chunks\n", device_head(i, pool.devices[i].file.path(), state), state,
                  format::uuid_text(pool.devices[i].part.device_uuid),
                  usage[i].chunk_count);
@@ -205,7 +205,7 @@ void print_text(const server::OpenedPool& pool, const std::vector<ChunkUsage>& c
 }
 
 int run() {
-  const server::OpenedPool pool = server::open_pool({options.devices, true, false, true});
+  const pool::OpenedPool pool = pool::open_pool({options.devices, true, false, true});
   const std::vector<ChunkUsage> chunks = list_chunks(pool);
   if (options.json) {
     print_json(pool, chunks);

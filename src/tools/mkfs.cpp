@@ -6,13 +6,13 @@
 #include <string_view>
 #include <vector>
 
+#include "base/host/json.hpp"
 #include "base/host/size_text.hpp"
 #include "base/limits.hpp"
 #include "format/format_text.hpp"
-#include "server/pool_device_file.hpp"
-#include "server/pool_error.hpp"
-#include "server/pool_make.hpp"
-#include "tools/json.hpp"
+#include "pool/pool_device_file.hpp"
+#include "pool/pool_error.hpp"
+#include "pool/pool_make.hpp"
 #include "tools/verbs.hpp"
 
 namespace gpu4fs::tools {
@@ -128,9 +128,9 @@ double parse_share(const std::string& text) {
 }
 
 int run() {
-  server::MakePoolOptions make;
+  pool::MakePoolOptions make;
   for (const std::string& list : options.devices) {
-    for (const std::string& path : server::split_device_list(list))
+    for (const std::string& path : pool::split_device_list(list))
       make.device_paths.push_back(path);
   }
   try {
@@ -156,7 +156,7 @@ int run() {
   make.force = options.force;
   make.initial_share = options.initial_share;
   make.data_checksums = !options.no_data_checksums;
-  const format::Superblock superblock = server::make_pool(make);
+  const format::Superblock superblock = pool::make_pool(make);
   print_result(superblock, make.device_paths);
   return 0;
 }

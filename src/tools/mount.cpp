@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "server/control_socket.hpp"
-#include "server/log.hpp"
-#include "server/pool_device_file.hpp"
-#include "server/pool_error.hpp"
+#include "base/host/log.hpp"
+#include "pool/pool_device_file.hpp"
+#include "pool/pool_error.hpp"
+#include "session/control_socket.hpp"
 #include "tools/mount_options.hpp"
 #include "tools/mount_restart.hpp"
 #include "tools/mount_service.hpp"
@@ -75,7 +75,7 @@ void add_options(cli::CommandLine app) {
 std::string absolute_path(const std::string& path) {
   char* resolved = ::realpath(path.c_str(), nullptr);
   if (resolved == nullptr) {
-    throw server::PoolError(Status::not_found, fmt::format("{}: {}", path, std::strerror(errno)));
+    throw pool::PoolError(Status::not_found, fmt::format("{}: {}", path, std::strerror(errno)));
   }
   std::string result = resolved;
   std::free(resolved);
@@ -88,15 +88,15 @@ void refuse_covered(const MountOptions& options) {
   devices.insert(devices.end(), options.server.spare_paths.begin(), options.server.spare_paths.end());
   const std::string folder = options.fuse.mountpoint == "/" ? "/" : options.fuse.mountpoint + "/";
   for (const std::string& device : devices) {
-    if (!server::parse_device(device).path.starts_with(folder)) continue;
-    throw server::PoolError(Status::invalid_argument,
+    if (!pool::parse_device(device).path.starts_with(folder)) continue;
+    throw pool::PoolError(Status::invalid_argument,
                             fmt::format("{}: lies below {}, which the mount would cover", device, options.fuse.mountpoint));
   }
 }
 
 MountOptions read_command_line() {
   MountOptions options;
-  options.server.control_folder = server::default_control_folder();
+  options.server.control_folder = session::default_control_folder();
   if (line.words.size() < 2) throw MountUsageError("a device and a directory are needed");
   if (!line.name_space.empty()) throw MountUsageError("option '-N' is not supported");
   for (const std::string& list : line.option_lists) add_mount_options(options, list);
@@ -110,8 +110,8 @@ MountOptions read_command_line() {
   options.fuse.mountpoint = is_resumed ? line.words.back() : absolute_path(line.words.back());
   std::string joined;
   for (std::size_t i = 0; i + 1 < line.words.size(); ++i) {
-    for (const std::string& path : server::split_device_list(line.words[i])) {
-      options.server.device_paths.push_back(is_resumed ? path : server::absolute_device_path(path));
+    for (const std::string& path : pool::split_device_list(line.words[i])) {
+      options.server.device_paths.push_back(is_resumed ? path : pool::absolute_device_path(path));
       joined += (joined.empty() ? "" : ":") + options.server.device_paths.back();
     }
   }
@@ -123,7 +123,7 @@ MountOptions read_command_line() {
   struct stat attributes {};
   if (is_resumed || options.is_remount) return options;
   if (::stat(options.fuse.mountpoint.c_str(), &attributes) != 0 || !S_ISDIR(attributes.st_mode)) {
-    throw server::PoolError(Status::not_directory,
+    throw pool::PoolError(Status::not_directory,
                             fmt::format("{}: not a directory", options.fuse.mountpoint));
   }
   refuse_covered(options);
@@ -199,8 +199,8 @@ int resume(const MountOptions& options) {
   service.resumed = read_restart_state(line.resume_from);
   service.is_background = service.resumed->is_background;
   service.is_verbose = true;
-  service.announce = [](const std::string& text) { server::log(server::LogLevel::info, text); };
-  if (service.is_background) server::log_to_system(true);
+  service.announce = [](const std::string& text) { log(LogLevel::info, text); };
+  if (service.is_background) log_to_system(true);
   return serve(std::move(service)) ? 0 : status_failure;
 }
 
@@ -214,7 +214,7 @@ int serve_first(const MountOptions& options, Report& report) {
     const bool background = report.is_background();
     report.send(0, text);
     if (!background) return;
-    server::log_to_system(true);
+    log_to_system(true);
     detach_from_terminal();
   };
   return serve(std::move(service)) ? 0 : status_failure;

@@ -6,13 +6,13 @@
 #include <cstddef>
 
 #include "base/host/size_text.hpp"
-#include "server/pool_device_file.hpp"
+#include "pool/pool_device_file.hpp"
 
 namespace gpu4fs::tools {
 namespace {
 
-using server::AccessTimes;
-using server::EngineChoice;
+using session::AccessTimes;
+using session::EngineChoice;
 
 // An option's name and value as given.
 struct Option {
@@ -142,7 +142,7 @@ constexpr Rule rules[] = {
      [](MountOptions& options, const Option&) { options.server.degraded = true; }},
     {"spare", true,
      [](MountOptions& options, const Option& option) {
-       options.server.spare_paths.push_back(server::absolute_device_path(std::string(option.value)));
+       options.server.spare_paths.push_back(pool::absolute_device_path(std::string(option.value)));
      }},
     {"allow_fault", false,
      [](MountOptions& options, const Option&) { options.server.allow_fault = true; }},

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "frontend/fuse/fuse_options.hpp"
-#include "server/server_options.hpp"
+#include "session/server_options.hpp"
 
 namespace gpu4fs::tools {
 
@@ -19,7 +19,7 @@ struct MountUsageError : std::runtime_error {
 enum class MountAccess { read_only, read_write };
 
 struct MountOptions {
-  server::ServerOptions server;
+  session::ServerOptions server;
   frontend::FuseOptions fuse;
   std::optional<MountAccess> access;  // if "ro" or "rw" was given
   bool is_remount = false;

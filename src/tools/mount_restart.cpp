@@ -9,8 +9,8 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "server/json.hpp"
-#include "server/json_value.hpp"
+#include "base/host/json.hpp"
+#include "base/host/json_value.hpp"
 
 namespace gpu4fs::tools {
 namespace {
@@ -47,7 +47,7 @@ std::string deaths_text(const RestartState& state) {
 
 // A line of JSON, then the front end's bytes.
 std::string to_bytes(const RestartState& state) {
-  server::JsonWriter json(server::JsonLayout::one_line);
+  JsonWriter json(JsonLayout::one_line);
   json.begin_object();
   json.add("pool_name", state.pool_name);
   json.add("engine", state.engine);
@@ -71,7 +71,7 @@ std::string to_bytes(const RestartState& state) {
 RestartState restart_state_from(const std::string& bytes) {
   const std::size_t newline = bytes.find('\n');
   if (newline == std::string::npos) throw std::runtime_error("a saved mount is cut off");
-  const server::JsonValue json = server::parse_json(bytes.substr(0, newline));
+  const JsonValue json = parse_json(bytes.substr(0, newline));
   RestartState state;
   state.mount = frontend::saved_mount_from(bytes.substr(newline + 1));
   state.pool_name = json["pool_name"].text;
@@ -79,7 +79,7 @@ RestartState restart_state_from(const std::string& bytes) {
   state.restart_count = static_cast<u64>(json["restart_count"].number);
   state.device = static_cast<int>(json["device"].number);
   state.is_background = json["is_background"].boolean;
-  for (const server::JsonValue& death : json["deaths"].elements) {
+  for (const JsonValue& death : json["deaths"].elements) {
     state.times_s.push_back(static_cast<std::int64_t>(death["time"].number));
     state.reasons.push_back(death["reason"].text);
   }

@@ -12,20 +12,19 @@
 #include <thread>
 #include <utility>
 
+#include "base/host/log.hpp"
 #include "frontend/dead_session.hpp"
 #include "frontend/fuse/fuse_mount.hpp"
 #include "frontend/local_session.hpp"
-#include "server/control_socket.hpp"
-#include "server/log.hpp"
-#include "server/pool_error.hpp"
+#include "pool/pool_error.hpp"
 #include "server/pool_server.hpp"
+#include "session/control_socket.hpp"
 #include "tools/mount_wait.hpp"
 
 namespace gpu4fs::tools {
 namespace {
 
 using frontend::FuseMount;
-using server::LogLevel;
 using server::PoolServer;
 
 
@@ -81,7 +80,7 @@ class DeathWatch {
     const std::lock_guard guard(mutex_);
     is_to_go_on_ = note_death(state_, reason, std::time(nullptr));
     if (!is_to_go_on_) {
-      server::log(LogLevel::error, deaths_text(state_) + "; it is not started again: unmount and look for the cause");
+      log(LogLevel::error, deaths_text(state_) + "; it is not started again: unmount and look for the cause");
     } else if (mount_ != nullptr) {
       mount_->suspend();
     }
@@ -94,11 +93,11 @@ class DeathWatch {
   bool is_to_go_on_ = false;
 };
 
-server::ServerOptions resumed_options(const MountService& service) {
+session::ServerOptions resumed_options(const MountService& service) {
   const RestartState& state = *service.resumed;
-  server::ServerOptions options = service.options.server;
+  session::ServerOptions options = service.options.server;
   // Never another one in silence.
-  options.engine = state.engine == "cuda" ? server::EngineChoice::cuda : server::EngineChoice::cpu;
+  options.engine = state.engine == "cuda" ? session::EngineChoice::cuda : session::EngineChoice::cpu;
   options.history = {static_cast<u32>(state.restart_count), state.reasons.back(), state.times_s.back()};
   options.write_errors_before = state.mount.write_errors + 1;
   options.keep_orphans = true;
@@ -145,7 +144,7 @@ bool serve_alive(const MountService& service, PoolServer& server, RestartState& 
       for (const std::string& warning : server.warnings()) text += warning + "\n";
       // What was asked for by name needs no word: mount(8) prints whatever its helper does. In the foreground it says that
       // the directory can be used.
-      const bool is_asked_for = service.options.server.engine != server::EngineChoice::automatic;
+      const bool is_asked_for = service.options.server.engine != session::EngineChoice::automatic;
       if (service.is_verbose || !service.is_background || !is_asked_for) text += server.engine_text();
       service.announce(text);
       state.mount = {};
@@ -156,8 +155,8 @@ bool serve_alive(const MountService& service, PoolServer& server, RestartState& 
       state.device = mount.device();
       state.pool_name = name_of_control(server.control_path());
       ++state.restart_count;
-      server::log(LogLevel::error, "the pool is recovered and the engine started again");
-      server::log(LogLevel::error, fmt::format("that was not possible: {}", execute_again(state, words_to_go_on(service, server))));
+      log(LogLevel::error, "the pool is recovered and the engine started again");
+      log(LogLevel::error, fmt::format("that was not possible: {}", execute_again(state, words_to_go_on(service, server))));
       return false;
     }
   }
@@ -169,16 +168,16 @@ void serve_dead(const MountService& service, const std::string& reason) {
   const RestartState& state = *service.resumed;
   const std::string text =
       fmt::format("{}; it could not be started again: {}; unmount and mount again", deaths_text(state), reason);
-  server::log(LogLevel::error, text);
-  std::unique_ptr<server::ControlSocket> socket;
+  log(LogLevel::error, text);
+  std::unique_ptr<session::ControlSocket> socket;
   const std::string& folder = service.options.server.control_folder;
   try {
     if (!state.pool_name.empty()) {
-      socket = std::make_unique<server::ControlSocket>(
-          folder, state.pool_name, [text](const server::JsonValue&) { return server::control_error(text); });
+      socket = std::make_unique<session::ControlSocket>(
+          folder, state.pool_name, [text](const JsonValue&) { return session::control_error(text); });
     }
-  } catch (const server::PoolError& error) {
-    server::log(LogLevel::warning, error.what());
+  } catch (const pool::PoolError& error) {
+    log(LogLevel::warning, error.what());
   }
   frontend::DeadSessions sessions(text, socket ? socket->path() : "", state.mount.write_errors + 1);
   FuseMount mount(service.options.fuse, sessions);

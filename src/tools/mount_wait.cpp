@@ -6,22 +6,22 @@
 #include <string>
 #include <vector>
 
-#include "server/mount_table.hpp"
-#include "server/pool_device_file.hpp"
-#include "server/pool_error.hpp"
-#include "server/pool_superblock.hpp"
+#include "pool/mount_table.hpp"
+#include "pool/pool_device_file.hpp"
+#include "pool/pool_error.hpp"
+#include "pool/pool_superblock.hpp"
 
 namespace gpu4fs::tools {
 namespace {
 
-using server::PoolError;
+using pool::PoolError;
 
 constexpr auto look_again = std::chrono::milliseconds(20);
 
 // The UUID of the pool that the device is of; "": it is of none, or cannot be read.
 std::string pool_of(const std::string& device) {
   try {
-    const server::SuperblockProbe probe = server::probe_superblocks(device);
+    const pool::SuperblockProbe probe = pool::probe_superblocks(device);
     const format::Superblock* const superblock = probe.newest();
     if (superblock == nullptr) return "";
     return {reinterpret_cast<const char*>(superblock->pool_uuid), sizeof(superblock->pool_uuid)};
@@ -33,12 +33,12 @@ std::string pool_of(const std::string& device) {
 // Whether one of the mounts that can be seen here is of the pool.
 bool is_mounted(const std::vector<std::string>& devices) {
   const std::string pool = pool_of(devices.front());
-  for (const server::MountEntry& entry : server::read_mount_table()) {
-    if (entry.type != server::mount_type || !server::is_trusted(entry)) continue;
+  for (const pool::MountEntry& entry : pool::read_mount_table()) {
+    if (entry.type != pool::mount_type || !pool::is_trusted(entry)) continue;
     if (std::any_of(devices.begin(), devices.end(), [&](const auto& device) { return names_device(entry, device); })) {
       return true;
     }
-    const std::vector<std::string> members = server::split_device_list(entry.source);
+    const std::vector<std::string> members = pool::split_device_list(entry.source);
     if (!pool.empty() && !members.empty() && members[0].starts_with('/') && pool_of(members[0]) == pool) return true;
   }
   return false;
@@ -52,7 +52,7 @@ bool pause(const sigset_t& signals) {
 
 }  // namespace
 
-std::unique_ptr<server::PoolServer> open_when_free(const server::ServerOptions& options, Holder holder,
+std::unique_ptr<server::PoolServer> open_when_free(const session::ServerOptions& options, Holder holder,
                                                    const sigset_t& signals) {
   const auto limit = std::chrono::steady_clock::now() + release_wait;
   for (;;) {

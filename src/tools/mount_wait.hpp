@@ -20,7 +20,7 @@ enum class Holder {
 
 // Opens the pool. PoolError as PoolServer: already_mounted when the devices stay in use, or one of `signals` (blocked)
 // arrives meanwhile.
-std::unique_ptr<server::PoolServer> open_when_free(const server::ServerOptions& options, Holder holder,
+std::unique_ptr<server::PoolServer> open_when_free(const session::ServerOptions& options, Holder holder,
                                                    const sigset_t& signals);
 
 }  // namespace gpu4fs::tools

@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "server/mount_table.hpp"
+#include "pool/mount_table.hpp"
 
 namespace gpu4fs::tools {
 namespace {
@@ -67,7 +67,7 @@ class Socket {
 // ~0: nobody's.
 u32 user_of_mount(const std::string& mountpoint) {
   u32 user = ~u32{0};
-  for (const server::MountEntry& entry : server::read_mount_table()) {
+  for (const pool::MountEntry& entry : pool::read_mount_table()) {
     if (entry.directory == mountpoint) user = entry.user;
   }
   return user;
@@ -80,10 +80,10 @@ std::string find_mountpoint(const std::string& place) {
   const std::string path = resolved != nullptr ? resolved : place;
   std::free(resolved);
   std::string found;
-  for (const server::MountEntry& entry : server::read_mount_table()) {
-    if (entry.type != server::mount_type) continue;
-    const bool is_named = entry.source == place || server::names_device(entry, path);
-    if (entry.directory == path || (is_named && server::is_trusted(entry))) found = entry.directory;
+  for (const pool::MountEntry& entry : pool::read_mount_table()) {
+    if (entry.type != pool::mount_type) continue;
+    const bool is_named = entry.source == place || pool::names_device(entry, path);
+    if (entry.directory == path || (is_named && pool::is_trusted(entry))) found = entry.directory;
   }
   return found;
 }
@@ -108,8 +108,8 @@ std::string ask_server_text(const std::string& mountpoint, const std::string& re
   return socket.receive_line();
 }
 
-server::JsonValue ask_server(const std::string& mountpoint, const std::string& request) {
-  server::JsonValue answer = server::parse_json(ask_server_text(mountpoint, request));
+JsonValue ask_server(const std::string& mountpoint, const std::string& request) {
+  JsonValue answer = parse_json(ask_server_text(mountpoint, request));
   if (!answer["ok"].boolean) throw ControlError(fmt::format("{}: {}", mountpoint, answer["error"].text));
   return answer;
 }

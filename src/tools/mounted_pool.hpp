@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "server/json_value.hpp"
+#include "base/host/json_value.hpp"
 
 namespace gpu4fs::tools {
 
@@ -21,7 +21,7 @@ struct ControlError : std::runtime_error {
 
 // Sends one request, a JSON object in one line, to the server of a mounted pool, and gives its answer. ControlError
 // when there is no server, no permission, the socket is not the mount's own, or the answer is not ok.
-server::JsonValue ask_server(const std::string& mountpoint, const std::string& request);
+JsonValue ask_server(const std::string& mountpoint, const std::string& request);
 // The same, as it came.
 std::string ask_server_text(const std::string& mountpoint, const std::string& request);
 

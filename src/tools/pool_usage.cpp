@@ -4,9 +4,9 @@
 
 #include "base/limits.hpp"
 #include "fs/space/reserve.hpp"
+#include "pool/growth/growth_forecast.hpp"
 #include "raid/levels/levels.hpp"
 #include "raid/logical_space_build.hpp"
-#include "server/growth/growth_forecast.hpp"
 
 namespace gpu4fs::tools {
 namespace {
@@ -32,11 +32,11 @@ PageCounts count_stripe_pages(const format::ChunkDescriptor& chunk, const std::v
   return counts;
 }
 
-PageCounts count_pages(const server::OpenedPool& pool, const server::OpenedChunk& chunk, u64 page_count) {
+PageCounts count_pages(const pool::OpenedPool& pool, const pool::OpenedChunk& chunk, u64 page_count) {
   const format::ChunkLayout layout = format::chunk_layout(page_count);
   u32 column = 0;
   while (column < chunk.descriptor.redundancy && !pool.devices[chunk.columns[column].device_index()].is_here()) ++column;
-  const server::DeviceFile& file = pool.devices[chunk.columns[column].device_index()].file;
+  const pool::DeviceFile& file = pool.devices[chunk.columns[column].device_index()].file;
   const u64 area = chunk.columns[column].offset_bytes();
   format::BitmapSlotHeader newest{};
   u64 newest_page = layout.bitmap_a_page;
@@ -55,8 +55,8 @@ PageCounts count_pages(const server::OpenedPool& pool, const server::OpenedChunk
   PageCounts counts = count_stripe_pages(chunk.descriptor, bitmap);
   counts.used = used;
   // Writes get them one by one, behind the log and while nothing is lost (fs/space/partial_stripes.hpp).
-  const bool all_here = std::all_of(pool.devices.begin(), pool.devices.end(), [](const server::OpenedDevice& device) {
-    return device.is_here() || device.state == server::MemberState::removed;
+  const bool all_here = std::all_of(pool.devices.begin(), pool.devices.end(), [](const pool::OpenedDevice& device) {
+    return device.is_here() || device.state == pool::MemberState::removed;
   });
   if (!all_here || !format::has_log(pool.superblock)) counts.closed = 0;
   return counts;
@@ -64,9 +64,9 @@ PageCounts count_pages(const server::OpenedPool& pool, const server::OpenedChunk
 
 }  // namespace
 
-std::vector<ChunkUsage> list_chunks(const server::OpenedPool& pool) {
+std::vector<ChunkUsage> list_chunks(const pool::OpenedPool& pool) {
   std::vector<ChunkUsage> chunks;
-  for (const server::OpenedChunk& chunk : pool.chunks) {
+  for (const pool::OpenedChunk& chunk : pool.chunks) {
     const u64 page_count = chunk.descriptor.size_bytes / page_size;
     const PageCounts pages = count_pages(pool, chunk, page_count);
     chunks.push_back({chunk.descriptor.base_address, page_count, pages.used, pages.free, pages.closed, chunk.descriptor.level,
@@ -81,8 +81,8 @@ std::vector<ChunkUsage> list_chunks(const server::OpenedPool& pool) {
   return chunks;
 }
 
-std::vector<ClassSum> sum_by_profile(const server::OpenedPool& pool, const std::vector<ChunkUsage>& chunks) {
-  const auto growth = server::forecast_growth(pool, server::FreeGranules(pool));
+std::vector<ClassSum> sum_by_profile(const pool::OpenedPool& pool, const std::vector<ChunkUsage>& chunks) {
+  const auto growth = pool::forecast_growth(pool, pool::FreeGranules(pool));
   std::vector<ClassSum> sums;
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     const ChunkUsage& chunk = chunks[i];

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "server/pool_open.hpp"
+#include "pool/pool_open.hpp"
 
 namespace gpu4fs::tools {
 
@@ -20,7 +20,7 @@ struct ChunkUsage {
   std::vector<format::ColumnAddress> columns;
 };
 
-std::vector<ChunkUsage> list_chunks(const server::OpenedPool& pool);
+std::vector<ChunkUsage> list_chunks(const pool::OpenedPool& pool);
 
 // Of all chunks of a profile.
 struct ClassSum {
@@ -34,7 +34,7 @@ struct ClassSum {
   u64 page_cost;      // what a promise of a page takes (raid/raid_types.hpp)
   u64 page_growable;  // of chunks that could still be made if no other profile got any
 };
-std::vector<ClassSum> sum_by_profile(const server::OpenedPool& pool, const std::vector<ChunkUsage>& chunks);
+std::vector<ClassSum> sum_by_profile(const pool::OpenedPool& pool, const std::vector<ChunkUsage>& chunks);
 
 // For content of files of the profile, with what could still grow, as statfs of a mounted pool has it. `metadata`: the
 // profile of metadata, which may be the same.

@@ -12,13 +12,13 @@
 namespace gpu4fs::tools {
 namespace {
 
-u64 count_of(const server::JsonValue& value) {
+u64 count_of(const JsonValue& value) {
   return value.number > 0 ? static_cast<u64>(value.number) : 0;
 }
 
 }  // namespace
 
-std::string rebuild_text(const server::JsonValue& rebuild) {
+std::string rebuild_text(const JsonValue& rebuild) {
   const std::string& state = rebuild["state"].text;
   if (state.empty() || state == "never") return "";
   const u64 done = count_of(rebuild["pages_done"]);
@@ -34,7 +34,7 @@ std::string rebuild_text(const server::JsonValue& rebuild) {
     text += fmt::format(", {}/s", size_text(count_of(rebuild["rate"])));
   if (rebuild["rate_limit"].number > 0)
     text += fmt::format(" (at most {}/s)", size_text(count_of(rebuild["rate_limit"])));
-  if (rebuild["seconds_left"].kind == server::JsonValue::Kind::number) {
+  if (rebuild["seconds_left"].kind == JsonValue::Kind::number) {
     text += fmt::format(", {} left", duration_text(rebuild["seconds_left"].number));
   }
   text += '\n';

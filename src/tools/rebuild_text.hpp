@@ -3,11 +3,11 @@
 
 #include <string>
 
-#include "server/json_value.hpp"
+#include "base/host/json_value.hpp"
 
 namespace gpu4fs::tools {
 
 // Of the member `rebuild` of the server's answer; "" if there was none since the mount.
-std::string rebuild_text(const server::JsonValue& rebuild);
+std::string rebuild_text(const JsonValue& rebuild);
 
 }  // namespace gpu4fs::tools

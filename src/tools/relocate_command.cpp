@@ -19,9 +19,9 @@
 #include <string>
 #include <thread>
 
+#include "base/host/json.hpp"
 #include "base/host/size_text.hpp"
 #include "base/limits.hpp"
-#include "server/json.hpp"
 #include "tools/mounted_pool.hpp"
 #include "tools/profile_text.hpp"
 #include "tools/scrub_text.hpp"
@@ -97,7 +97,7 @@ std::string change_request() {
 }
 
 std::string start_request(u64 inode) {
-  server::JsonWriter json(server::JsonLayout::one_line);
+  JsonWriter json(JsonLayout::one_line);
   json.begin_object();
   json.add("request", "relocate-start");
   json.add("kind", line.name);
@@ -110,15 +110,15 @@ std::string start_request(u64 inode) {
   return text;
 }
 
-u64 count_of(const server::JsonValue& value) { return value.number > 0 ? static_cast<u64>(value.number) : 0; }
+u64 count_of(const JsonValue& value) { return value.number > 0 ? static_cast<u64>(value.number) : 0; }
 
 // What runs, or ran, until it ends.
 std::string wait_for_end(const std::string& mountpoint, std::string text) {
   const bool shows = !line.json && ::isatty(STDOUT_FILENO) != 0;
   for (;;) {
-    const server::JsonValue answer = server::parse_json(text);
+    const JsonValue answer = parse_json(text);
     if (!answer["ok"].boolean || answer["relocation"]["state"].text != "running") break;
-    const server::JsonValue& report = answer["relocation"];
+    const JsonValue& report = answer["relocation"];
     if (shows) {
       fmt::print("\r{} of {} files, {} moved ", count_of(report["files_done"]), count_of(report["files_total"]),
                  size_text(count_of(report["pages_moved"]) * page_size));
@@ -132,9 +132,9 @@ std::string wait_for_end(const std::string& mountpoint, std::string text) {
 }
 
 int show(const std::string& mountpoint, const std::string& text) {
-  const server::JsonValue answer = server::parse_json(text);
+  const JsonValue answer = parse_json(text);
   if (!answer["ok"].boolean) throw ControlError(fmt::format("{}: {}", mountpoint, answer["error"].text));
-  const server::JsonValue& report = answer["relocation"];
+  const JsonValue& report = answer["relocation"];
   const std::string words = relocation_text(report);
   fmt::print("{}", line.json ? text + "\n" : words.empty() ? "relocation  none since the mount\n" : words);
   if (report["state"].text == "failed") return status_failure;
@@ -166,7 +166,7 @@ int run() {
 
 }  // namespace
 
-std::string relocation_text(const server::JsonValue& report) {
+std::string relocation_text(const JsonValue& report) {
   const std::string& state = report["state"].text;
   if (state.empty() || state == "never") return "";
   std::string text = fmt::format("relocation  {} of inode {}: {}\n", report["kind"].text, count_of(report["inode"]), state);
@@ -174,7 +174,7 @@ std::string relocation_text(const server::JsonValue& report) {
                       count_of(report["files_done"]), count_of(report["files_total"]));
   if (report["rate"].number > 0) text += fmt::format(", {}/s", size_text(count_of(report["rate"])));
   if (report["rate_limit"].number > 0) text += fmt::format(" (at most {}/s)", size_text(count_of(report["rate_limit"])));
-  if (report["seconds_left"].kind == server::JsonValue::Kind::number) {
+  if (report["seconds_left"].kind == JsonValue::Kind::number) {
     text += fmt::format(", {} left", duration_text(report["seconds_left"].number));
   }
   text += '\n';

@@ -3,11 +3,11 @@
 
 #include <string>
 
-#include "server/json_value.hpp"
+#include "base/host/json_value.hpp"
 
 namespace gpu4fs::tools {
 
 // The member "relocation" of the server's answers; "" if there was none since the mount.
-std::string relocation_text(const server::JsonValue& report);
+std::string relocation_text(const JsonValue& report);
 
 }  // namespace gpu4fs::tools

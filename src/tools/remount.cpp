@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "server/mount_table.hpp"
+#include "pool/mount_table.hpp"
 #include "tools/mounted_pool.hpp"
 
 namespace gpu4fs::tools {
@@ -30,10 +30,10 @@ int fail(const std::string& directory, const std::string& what) {
 
 bool is_gpu4fs(const std::string& directory) {
   std::string type;
-  for (const server::MountEntry& entry : server::read_mount_table()) {
+  for (const pool::MountEntry& entry : pool::read_mount_table()) {
     if (entry.directory == directory) type = entry.type;
   }
-  return type == server::mount_type;
+  return type == pool::mount_type;
 }
 
 }  // namespace

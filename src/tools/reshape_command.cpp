@@ -7,12 +7,12 @@
 #include <cstdio>
 #include <thread>
 
+#include "base/host/json.hpp"
+#include "base/host/json_value.hpp"
 #include "base/host/size_text.hpp"
 #include "base/limits.hpp"
 #include "base/types.hpp"
-#include "server/json.hpp"
-#include "server/json_value.hpp"
-#include "server/pool_device_file.hpp"
+#include "pool/pool_device_file.hpp"
 #include "tools/mounted_pool.hpp"
 #include "tools/scrub_text.hpp"
 
@@ -22,9 +22,9 @@ namespace {
 constexpr int status_not_done = 4;  // it ended before its end; the pool is in use as before
 constexpr int status_failure = 8;
 
-u64 count_of(const server::JsonValue& value) { return value.number > 0 ? static_cast<u64>(value.number) : 0; }
+u64 count_of(const JsonValue& value) { return value.number > 0 ? static_cast<u64>(value.number) : 0; }
 
-std::string one_line(const server::JsonWriter& json) {
+std::string one_line(const JsonWriter& json) {
   std::string text = json.text();
   text.pop_back();
   return text;
@@ -32,14 +32,14 @@ std::string one_line(const server::JsonWriter& json) {
 
 std::string status_request() { return "{\"request\": \"reshape-status\"}"; }
 
-bool is_running(const server::JsonValue& answer) {
+bool is_running(const JsonValue& answer) {
   const std::string& state = answer["reshape"]["state"].text;
   return state == "running" || state == "paused";
 }
 
 std::string request(const ReshapeCommand& command, bool runs) {
   if (command.only_status) return status_request();
-  server::JsonWriter json(server::JsonLayout::one_line);
+  JsonWriter json(JsonLayout::one_line);
   json.begin_object();
   if (command.pauses || command.resumes || command.cancels) {
     json.add("request", command.pauses ? "reshape-pause" : command.resumes ? "reshape-resume" : "reshape-cancel");
@@ -62,7 +62,7 @@ std::string require_mountpoint(const std::string& place) {
 
 }  // namespace
 
-std::string reshape_text(const server::JsonValue& reshape) {
+std::string reshape_text(const JsonValue& reshape) {
   const std::string& state = reshape["state"].text;
   if (state.empty() || state == "never") return "neither a removal nor a balance since the mount\n";
   const bool is_removal = reshape["kind"].text == "remove";
@@ -74,7 +74,7 @@ std::string reshape_text(const server::JsonValue& reshape) {
                       size_text(done * page_size), size_text(std::max(count_of(reshape["pages_total"]), done) * page_size));
   if (reshape["rate"].number > 0) text += fmt::format(", {}/s", size_text(count_of(reshape["rate"])));
   if (reshape["rate_limit"].number > 0) text += fmt::format(" (at most {}/s)", size_text(count_of(reshape["rate_limit"])));
-  if (reshape["seconds_left"].kind == server::JsonValue::Kind::number) {
+  if (reshape["seconds_left"].kind == JsonValue::Kind::number) {
     text += fmt::format(", {} left", duration_text(reshape["seconds_left"].number));
   }
   text += '\n';
@@ -82,9 +82,9 @@ std::string reshape_text(const server::JsonValue& reshape) {
   return text;
 }
 
-std::string spares_text(const server::JsonValue& spares) {
+std::string spares_text(const JsonValue& spares) {
   std::string text;
-  for (const server::JsonValue& spare : spares.elements) {
+  for (const JsonValue& spare : spares.elements) {
     text += fmt::format("spare       {}: {}, {}\n", spare["path"].text, size_text(count_of(spare["size_bytes"])),
                         spare["state"].text);
   }
@@ -95,11 +95,11 @@ int run_reshape(const ReshapeCommand& command) {
   const std::string mountpoint = require_mountpoint(command.place);
   const bool runs = is_running(ask_server(mountpoint, status_request()));
   std::string text = ask_server_text(mountpoint, request(command, runs));
-  server::JsonValue answer = server::parse_json(text);
+  JsonValue answer = parse_json(text);
   while (command.waits && answer["ok"].boolean && answer["reshape"]["state"].text == "running") {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     text = ask_server_text(mountpoint, status_request());
-    answer = server::parse_json(text);
+    answer = parse_json(text);
   }
   if (!answer["ok"].boolean) throw ControlError(fmt::format("{}: {}", mountpoint, answer["error"].text));
   fmt::print("{}", command.json ? text + "\n" : reshape_text(answer["reshape"]));
@@ -109,15 +109,15 @@ int run_reshape(const ReshapeCommand& command) {
 
 int run_spare(const SpareCommand& command) {
   const std::string mountpoint = require_mountpoint(command.place);
-  server::JsonWriter json(server::JsonLayout::one_line);
+  JsonWriter json(JsonLayout::one_line);
   json.begin_object();
   json.add("request", command.request);
   // The server has a working directory of its own.
-  if (!command.path.empty()) json.add("path", server::absolute_device_path(command.path));
+  if (!command.path.empty()) json.add("path", pool::absolute_device_path(command.path));
   json.add("force", command.force);
   json.end();
   const std::string text = ask_server_text(mountpoint, one_line(json));
-  const server::JsonValue answer = server::parse_json(text);
+  const JsonValue answer = parse_json(text);
   if (!answer["ok"].boolean) {
     fmt::print(stderr, "gpu4fs device: {}: {}\n", mountpoint, answer["error"].text);
     return status_failure;

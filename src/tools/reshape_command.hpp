@@ -3,14 +3,14 @@
 
 #include <string>
 
-#include "server/json_value.hpp"
+#include "base/host/json_value.hpp"
 
 namespace gpu4fs::tools {
 
 // How far it is, for people: the member `reshape` of the server's answer.
-std::string reshape_text(const server::JsonValue& reshape);
+std::string reshape_text(const JsonValue& reshape);
 // The member `spares`; "" if there are none.
-std::string spares_text(const server::JsonValue& spares);
+std::string spares_text(const JsonValue& spares);
 
 struct ReshapeCommand {
   std::string request;  // device-remove, balance

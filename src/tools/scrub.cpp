@@ -7,9 +7,9 @@
 #include <string>
 #include <thread>
 
+#include "base/host/json.hpp"
 #include "base/host/size_text.hpp"
 #include "base/limits.hpp"
-#include "server/json.hpp"
 #include "tools/mounted_pool.hpp"
 #include "tools/scrub_text.hpp"
 #include "tools/verbs.hpp"
@@ -42,7 +42,7 @@ void add_options(cli::CommandLine app) {
 }
 
 std::string request() {
-  server::JsonWriter json(server::JsonLayout::one_line);
+  JsonWriter json(JsonLayout::one_line);
   json.begin_object();
   json.add("request", "scrub-" + line.action);
   if (!line.rate.empty()) json.add("rate", parse_size(line.rate));
@@ -63,14 +63,14 @@ int run() {
     return status_failure;
   }
   std::string text = ask_server_text(mountpoint, request());
-  server::JsonValue answer = server::parse_json(text);
+  JsonValue answer = parse_json(text);
   while (line.waits && answer["ok"].boolean && answer["scrub"]["state"].text == "running") {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     text = ask_server_text(mountpoint, "{\"request\": \"scrub-status\"}");
-    answer = server::parse_json(text);
+    answer = parse_json(text);
   }
   if (!answer["ok"].boolean) throw ControlError(fmt::format("{}: {}", mountpoint, answer["error"].text));
-  const server::JsonValue& scrub = answer["scrub"];
+  const JsonValue& scrub = answer["scrub"];
   fmt::print("{}", line.json ? text + "\n" : scrub_text(scrub));
   return scrub["pages_damaged"].number > 0 ? status_damaged : 0;
 }

@@ -13,7 +13,7 @@
 namespace gpu4fs::tools {
 namespace {
 
-u64 count_of(const server::JsonValue& value) { return value.number > 0 ? static_cast<u64>(value.number) : 0; }
+u64 count_of(const JsonValue& value) { return value.number > 0 ? static_cast<u64>(value.number) : 0; }
 
 std::string moment_text(double seconds_since_1970) {
   const auto moment = static_cast<std::time_t>(seconds_since_1970);
@@ -33,7 +33,7 @@ std::string duration_text(double seconds) {
   return fmt::format("{}:{:02} h", whole / 3600, whole / 60 % 60);
 }
 
-std::string scrub_text(const server::JsonValue& scrub) {
+std::string scrub_text(const JsonValue& scrub) {
   const std::string& state = scrub["state"].text;
   if (state == "never") return "scrub       never\n";
   const u64 total = std::max(count_of(scrub["pages_total"]), count_of(scrub["pages_verified"]));
@@ -45,7 +45,7 @@ std::string scrub_text(const server::JsonValue& scrub) {
                       total == 0 ? 100.0 : 100.0 * static_cast<double>(verified) / static_cast<double>(total));
   if (scrub["rate"].number > 0) text += fmt::format(", {}/s", size_text(count_of(scrub["rate"])));
   if (scrub["rate_limit"].number > 0) text += fmt::format(" (at most {}/s)", size_text(count_of(scrub["rate_limit"])));
-  if (scrub["seconds_left"].kind == server::JsonValue::Kind::number) {
+  if (scrub["seconds_left"].kind == JsonValue::Kind::number) {
     text += fmt::format(", {} left", duration_text(scrub["seconds_left"].number));
   }
   text += fmt::format("\ndamaged     {} pages", count_of(scrub["pages_damaged"]));
@@ -56,7 +56,7 @@ std::string scrub_text(const server::JsonValue& scrub) {
     text += fmt::format(", {} more to be looked at again", count_of(scrub["pages_suspect"]));
   }
   text += '\n';
-  for (const server::JsonValue& file : scrub["damaged_files"].elements) {
+  for (const JsonValue& file : scrub["damaged_files"].elements) {
     text += fmt::format("  {} pages of {}\n", count_of(file["pages"]), format::escape_name(file["path"].text));
   }
   if (count_of(scrub["pages_unreached"]) != 0) {

@@ -4,12 +4,12 @@
 #include <string>
 #include <vector>
 
+#include "base/host/json.hpp"
 #include "base/host/size_text.hpp"
 #include "base/limits.hpp"
 #include "format/format_text.hpp"
-#include "server/pool_open.hpp"
+#include "pool/pool_open.hpp"
 #include "tools/device_text.hpp"
-#include "tools/json.hpp"
 #include "tools/mounted_pool.hpp"
 #include "tools/rebuild_text.hpp"
 #include "tools/relocate_command.hpp"
@@ -36,10 +36,10 @@ void add_options(cli::CommandLine app) {
   app.flag("--json", line.json, "Print JSON");
 }
 
-u64 count_of(const server::JsonValue& value) { return value.number > 0 ? static_cast<u64>(value.number) : 0; }
+u64 count_of(const JsonValue& value) { return value.number > 0 ? static_cast<u64>(value.number) : 0; }
 
-void print_damage(const server::JsonValue& status) {
-  for (const server::JsonValue& device : status["devices"].elements) {
+void print_damage(const JsonValue& status) {
+  for (const JsonValue& device : status["devices"].elements) {
     const bool is_here = device["state"].text == "ok";
     fmt::print("{}{}{}, {} checksum mismatches, {} read errors, {} write errors, {} flush errors\n",
                device_head(count_of(device["index"]), device["path"].text, device["state"].text),
@@ -52,11 +52,11 @@ void print_damage(const server::JsonValue& status) {
     return;
   }
   fmt::print("damage      {} pages met since the mount\n", count_of(status["pages_damaged"]));
-  for (const server::JsonValue& file : status["damaged_files"].elements) {
+  for (const JsonValue& file : status["damaged_files"].elements) {
     std::string name = "of no file that is known";
-    if (file["path"].kind == server::JsonValue::Kind::text) {
+    if (file["path"].kind == JsonValue::Kind::text) {
       name = "of " + format::escape_name(file["path"].text);
-    } else if (file["inode"].kind == server::JsonValue::Kind::number) {
+    } else if (file["inode"].kind == JsonValue::Kind::number) {
       name = fmt::format("of inode {}, which has no name any more", count_of(file["inode"]));
     }
     fmt::print("  {} pages {}{}\n", count_of(file["pages"]), name, file["metadata"].boolean ? " (metadata)" : "");
@@ -66,7 +66,7 @@ void print_damage(const server::JsonValue& status) {
   }
 }
 
-void print_mounted(const std::string& mountpoint, const server::JsonValue& status) {
+void print_mounted(const std::string& mountpoint, const JsonValue& status) {
   fmt::print("pool        {}{}{}\n", status["uuid"].text, status["label"].text.empty() ? "" : ", ",
              format::escape_name(status["label"].text));
   fmt::print("mounted     {}{}, for {}\n", format::escape_name(mountpoint), status["read_only"].boolean ? " read-only" : "",
@@ -96,7 +96,7 @@ void print_mounted(const std::string& mountpoint, const server::JsonValue& statu
 
 int show_mounted(const std::string& mountpoint) {
   const std::string text = ask_server_text(mountpoint, "{\"request\": \"status\"}");
-  const server::JsonValue status = server::parse_json(text);
+  const JsonValue status = parse_json(text);
   if (!status["ok"].boolean) throw ControlError(fmt::format("{}: {}", mountpoint, status["error"].text));
   if (line.json) {
     fmt::print("{}\n", text);
@@ -108,15 +108,15 @@ int show_mounted(const std::string& mountpoint) {
   return is_sound ? 0 : status_damaged;
 }
 
-std::string device_note(const server::OpenedDevice& device) {
+std::string device_note(const pool::OpenedDevice& device) {
   if (!device.is_here()) {
-    return fmt::format(", {}, UUID {}", server::member_state_name(device.state), format::uuid_text(device.part.device_uuid));
+    return fmt::format(", {}, UUID {}", pool::member_state_name(device.state), format::uuid_text(device.part.device_uuid));
   }
   return device.has_newest_superblock ? "" : ", holds the epoch before";
 }
 
 int show_medium() {
-  const server::OpenedPool pool = server::open_pool({line.places, true, false, true});
+  const pool::OpenedPool pool = pool::open_pool({line.places, true, false, true});
   const format::Superblock& superblock = pool.superblock;
   if (line.json) {
     JsonWriter json;
@@ -130,11 +130,11 @@ int show_medium() {
     json.add("pages_total", superblock.page_total);
     json.add("pages_used", superblock.page_used);
     json.begin_array("devices");
-    for (const server::OpenedDevice& device : pool.devices) {
+    for (const pool::OpenedDevice& device : pool.devices) {
       json.begin_object();
       json.add("path", device.file.path());
       json.add("uuid", format::uuid_text(device.part.device_uuid));
-      json.add("state", server::member_state_name(device.state));
+      json.add("state", pool::member_state_name(device.state));
       json.add("size_bytes", device.part.size_bytes);
       json.add("has_newest_superblock", device.has_newest_superblock);
       json.end();
@@ -153,9 +153,9 @@ int show_medium() {
   fmt::print("usage       {} of {}\n", size_text(superblock.page_used * page_size),
              size_text(superblock.page_total * page_size));
   for (std::size_t i = 0; i < pool.devices.size(); ++i) {
-    const server::OpenedDevice& device = pool.devices[i];
-    if (device.state == server::MemberState::removed) continue;
-    const char* state = server::member_state_name(device.state);
+    const pool::OpenedDevice& device = pool.devices[i];
+    if (device.state == pool::MemberState::removed) continue;
+    const char* state = pool::member_state_name(device.state);
     fmt::print("{}{}{}\n", device_head(i, device.file.path(), state), size_text(device.part.size_bytes),
                device_note(device));
   }

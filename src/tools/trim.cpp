@@ -3,8 +3,8 @@
 
 #include <string>
 
+#include "base/host/json_value.hpp"
 #include "base/host/size_text.hpp"
-#include "server/json_value.hpp"
 #include "tools/mounted_pool.hpp"
 #include "tools/verbs.hpp"
 
@@ -33,7 +33,7 @@ int run() {
     return status_failure;
   }
   const std::string text = ask_server_text(mountpoint, "{\"request\": \"trim\"}");
-  const server::JsonValue answer = server::parse_json(text);
+  const JsonValue answer = parse_json(text);
   if (!answer["ok"].boolean) throw ControlError(fmt::format("{}: {}", mountpoint, answer["error"].text));
   const auto bytes = static_cast<u64>(answer["bytes"].number);
   fmt::print("{}\n", line.json ? text : fmt::format("{}: {} given back", mountpoint, size_text(bytes)));

@@ -18,7 +18,7 @@
 #include <string>
 #include <thread>
 
-#include "server/mount_table.hpp"
+#include "pool/mount_table.hpp"
 #include "tools/mounted_pool.hpp"
 #include "tools/remount.hpp"
 #include "tools/verbs.hpp"
@@ -116,7 +116,7 @@ bool unmount(const std::string& mountpoint) {
 // st_dev of what is mounted on the directory, 0: nothing.
 u64 device_number_of(const std::string& mountpoint) {
   u64 number = 0;
-  for (const server::MountEntry& entry : server::read_mount_table()) {
+  for (const pool::MountEntry& entry : pool::read_mount_table()) {
     if (entry.directory == mountpoint) number = entry.device_number;
   }
   return number;

@@ -6,14 +6,14 @@
 
 #include "check/check_agreement.hpp"
 #include "check/pool_image.hpp"
-#include "server/check/attribute_tree.hpp"
+#include "fsck/check/attribute_tree.hpp"
 
 namespace gpu4fs::test::attribute_tree_test {
 namespace {
 
-using server::AttributePages;
-using server::CheckResult;
-using server::FindingId;
+using fsck::AttributePages;
+using fsck::CheckResult;
+using fsck::FindingId;
 using Values = std::map<std::string, std::string>;
 
 struct AttributedFile {
@@ -63,18 +63,18 @@ class AttributeTree : public testing::Test {
   }
 
   AttributePages pages(const AttributedFile& file) {
-    const server::OpenedPool pool = image_->open();
-    server::MediumReader reader(pool);
-    return server::list_attribute_pages(reader, server::read_inode(reader, file.inode));
+    const pool::OpenedPool pool = image_->open();
+    fsck::MediumReader reader(pool);
+    return fsck::list_attribute_pages(reader, fsck::read_inode(reader, file.inode));
   }
   // The first map page over pages.
   u64 block(const AttributedFile& file) {
-    const server::OpenedPool pool = image_->open();
-    server::MediumReader reader(pool);
+    const pool::OpenedPool pool = image_->open();
+    fsck::MediumReader reader(pool);
     u64 address = 0;
-    server::walk_attributes(server::read_inode(reader, file.inode), [&](const server::AttributeBlock& at, server::PageBuffer* page) {
+    fsck::walk_attributes(fsck::read_inode(reader, file.inode), [&](const fsck::AttributeBlock& at, fsck::PageBuffer* page) {
       if (at.level == 1 && address == 0) address = at.pointer.address();
-      return at.level != 0 && reader.read_page(at.pointer.address(), page) == server::PageState::good;
+      return at.level != 0 && reader.read_page(at.pointer.address(), page) == fsck::PageState::good;
     });
     return address;
   }
@@ -107,7 +107,7 @@ class AttributeTree : public testing::Test {
   // What is found by both checkers and can be repaired, and of the file's values all but `lost`.
   void expect(const AttributedFile& file, FindingId id, const std::vector<std::string>& lost, bool all_may_go = false) {
     const CheckResult result = image_->check();
-    EXPECT_GT(result.findings.count(id), 0u) << server::finding_kind(id).id << " is missing:\n" << describe(result);
+    EXPECT_GT(result.findings.count(id), 0u) << fsck::finding_kind(id).id << " is missing:\n" << describe(result);
     expect_engines_agree(*image_, result);
     std::string said;
     EXPECT_GT(image_->repair(false, &said).repair_count, 0u);
@@ -126,21 +126,21 @@ class AttributeTree : public testing::Test {
     image_->restore();
   }
   Values values(const AttributedFile& file) {
-    const server::OpenedPool pool = image_->open();
-    server::MediumReader reader(pool);
-    const AttributePages all = server::list_attribute_pages(reader, server::read_inode(reader, file.inode));
+    const pool::OpenedPool pool = image_->open();
+    fsck::MediumReader reader(pool);
+    const AttributePages all = fsck::list_attribute_pages(reader, fsck::read_inode(reader, file.inode));
     Values found;
     for (const auto& [index, address] : all) {
-      server::PageBuffer page{};
+      fsck::PageBuffer page{};
       if (index >= format::attribute_entry_pages) break;
-      EXPECT_EQ(reader.read_page(address, &page), server::PageState::good);
-      EXPECT_EQ(server::read_attribute_page(page, [&](const server::AttributeItem& item) {
+      EXPECT_EQ(reader.read_page(address, &page), fsck::PageState::good);
+      EXPECT_EQ(fsck::read_attribute_page(page, [&](const fsck::AttributeItem& item) {
         std::string& value = found[std::string(item.name)];
         value = item.value;
         if (item.value_slot == 0) return;
-        std::vector<server::PageBuffer> parts;
-        EXPECT_EQ(server::read_great_value(reader, all, item, &parts), "");
-        for (const server::PageBuffer& part : parts) value.append(reinterpret_cast<const char*>(part.bytes), page_size);
+        std::vector<fsck::PageBuffer> parts;
+        EXPECT_EQ(fsck::read_great_value(reader, all, item, &parts), "");
+        for (const fsck::PageBuffer& part : parts) value.append(reinterpret_cast<const char*>(part.bytes), page_size);
         value.resize(item.value_length);
       }), "");
     }
@@ -172,10 +172,10 @@ TEST_F(AttributeTree, Values) {
     // Behind the end of the value.
     image_->edit_page(pages(file).at(first + 9), [](u8* page) { page[page_size - 1] ^= 1; });
     expect(file, FindingId::attribute_page, {"user.great1"});
-    server::PagePlace place{};
+    fsck::PagePlace place{};
     {
-      const server::OpenedPool pool = image_->open();
-      place = server::MediumReader(pool).locate(middle).value();
+      const pool::OpenedPool pool = image_->open();
+      place = fsck::MediumReader(pool).locate(middle).value();
     }
     image_->flip_bit(place.device, place.device_offset + 5, 2);
     expect(file, FindingId::page_checksum, {"user.great1"});

@@ -11,29 +11,29 @@
 
 namespace gpu4fs::test {
 
-inline std::string describe(const server::CheckResult& result) {
+inline std::string describe(const fsck::CheckResult& result) {
   std::string text;
-  for (const server::Finding& finding : result.findings.kept()) {
-    text += std::string(server::finding_kind(finding.id).id) + ": " + finding.place + ": " +
+  for (const fsck::Finding& finding : result.findings.kept()) {
+    text += std::string(fsck::finding_kind(finding.id).id) + ": " + finding.place + ": " +
             finding.text + "\n";
   }
   return text;
 }
 
 // What was found, in no order.
-inline std::multiset<std::string> found_by(const server::CheckResult& result) {
+inline std::multiset<std::string> found_by(const fsck::CheckResult& result) {
   std::multiset<std::string> found;
-  for (const server::Finding& finding : result.findings.kept()) {
-    found.insert(std::string(server::finding_kind(finding.id).id) + ": " + finding.place + ": " + finding.text);
+  for (const fsck::Finding& finding : result.findings.kept()) {
+    found.insert(std::string(fsck::finding_kind(finding.id).id) + ": " + finding.place + ": " + finding.text);
   }
   return found;
 }
 
-inline void expect_same(const server::CheckResult& oracle, const server::CheckResult& other) {
+inline void expect_same(const fsck::CheckResult& oracle, const fsck::CheckResult& other) {
   EXPECT_EQ(found_by(oracle), found_by(other));
-  for (u32 i = 0; i < server::finding_id_count; ++i) {
-    const auto id = static_cast<server::FindingId>(i);
-    EXPECT_EQ(oracle.findings.count(id), other.findings.count(id)) << server::finding_kind(id).id;
+  for (u32 i = 0; i < fsck::finding_id_count; ++i) {
+    const auto id = static_cast<fsck::FindingId>(i);
+    EXPECT_EQ(oracle.findings.count(id), other.findings.count(id)) << fsck::finding_kind(id).id;
   }
   EXPECT_EQ(oracle.pages_used, other.pages_used);
   EXPECT_EQ(oracle.inodes, other.inodes);
@@ -43,22 +43,22 @@ inline void expect_same(const server::CheckResult& oracle, const server::CheckRe
 }
 
 // Both ways of running the engine find what the host's reader found.
-inline void expect_engines_agree(const PoolImage& image, const server::CheckResult& oracle, bool check_data = true,
+inline void expect_engines_agree(const PoolImage& image, const fsck::CheckResult& oracle, bool check_data = true,
                                  bool by_warps = false) {
   {
     SCOPED_TRACE("threads");
-    const server::CheckResult found = image.check_by(server::CheckEngine::cpu, check_data);
+    const fsck::CheckResult found = image.check_by(fsck::CheckEngine::cpu, check_data);
     expect_same(oracle, found);
-    EXPECT_TRUE(found.engine != "none" || found.findings.count(server::FindingId::pool_unusable) > 0);
+    EXPECT_TRUE(found.engine != "none" || found.findings.count(fsck::FindingId::pool_unusable) > 0);
   }
   // Emulated warps are slow: every twenty-fourth damage is theirs too, unless they are asked for.
   static u32 calls = 0;
   if (calls++ % 24 != 0 && !by_warps) return;
   SCOPED_TRACE("emulated warps");
-  server::CheckOptions options;
+  fsck::CheckOptions options;
   options.device_paths = image.paths();
   options.check_data = check_data;
-  expect_same(oracle, server::check::check_pool_with(options, run_warp_check));
+  expect_same(oracle, fsck::check::check_pool_with(options, run_warp_check));
 }
 
 }  // namespace gpu4fs::test

@@ -5,8 +5,8 @@
 #include <fstream>
 
 #include "format/chunk_format.hpp"
-#include "server/check/check_pool.hpp"
-#include "server/repair/repair_pool.hpp"
+#include "fsck/check/check_pool.hpp"
+#include "fsck/repair/repair_pool.hpp"
 #include "support/file_client.hpp"
 #include "support/group_runner.hpp"
 #include "support/header_image.hpp"
@@ -42,13 +42,13 @@ void write_file(TestPool& pool, const std::string& name, u64 length, u64 seed) {
 
 // The header areas of one device are those of an earlier checkpoint, as if its writes to them had been lost.
 void put_back_header_areas(const TestPool& pool, u32 device, const std::vector<char>& before) {
-  server::OpenPoolOptions open;
+  pool::OpenPoolOptions open;
   open.device_paths = pool.device_paths();
   open.read_only = true;
-  const server::OpenedPool opened = server::open_pool(open);
+  const pool::OpenedPool opened = pool::open_pool(open);
   std::fstream file(pool.device_paths()[device], std::ios::in | std::ios::out | std::ios::binary);
   u32 areas = 0;
-  for (const server::OpenedChunk& chunk : opened.chunks) {
+  for (const pool::OpenedChunk& chunk : opened.chunks) {
     for (u32 column = 0; column <= chunk.descriptor.redundancy; ++column) {
       if (chunk.columns[column].device_index() != device) continue;
       const u64 at = chunk.columns[column].offset_bytes();
@@ -78,13 +78,13 @@ TEST_P(CheckCopies, TheNewestHeaderAreaCounts) {
   ASSERT_EQ(pool.check().findings.kept().size(), 0u);
   put_back_header_areas(pool, device, before);
 
-  for (const server::CheckEngine engine : {server::CheckEngine::none, server::CheckEngine::cpu}) {
-    server::CheckOptions check;
+  for (const fsck::CheckEngine engine : {fsck::CheckEngine::none, fsck::CheckEngine::cpu}) {
+    fsck::CheckOptions check;
     check.device_paths = pool.device_paths();
     check.engine = engine;
     check.worker_count = 2;
-    const server::CheckResult result = server::check_pool(check);
-    const u64 older = result.findings.count(server::FindingId::header_copy_damaged);
+    const fsck::CheckResult result = fsck::check_pool(check);
+    const u64 older = result.findings.count(fsck::FindingId::header_copy_damaged);
     EXPECT_GT(older, 0u);
     EXPECT_EQ(result.findings.kept().size(), older) << findings_text(result);
   }
@@ -105,10 +105,10 @@ TEST_P(CheckCopies, EveryPartOfAHeaderAreaIsVerifiedAndRepaired) {
   const std::vector<char> before[] = {bytes_of(pool.device_paths()[0]), bytes_of(pool.device_paths()[1])};
   const std::vector<char>& whole = before[device];
   std::vector<char> bytes = whole;
-  server::OpenPoolOptions open;
+  pool::OpenPoolOptions open;
   open.device_paths = pool.device_paths();
   open.read_only = true;
-  const server::OpenedChunk chunk = server::open_pool(open).chunks.front();
+  const pool::OpenedChunk chunk = pool::open_pool(open).chunks.front();
   const u32 column = chunk.columns[0].device_index() == device ? 0 : 1;
   const HeaderImage area({[&](u64 offset, void* to, u64 length) { std::memcpy(to, &bytes[offset], length); },
                           [&](u64 offset, const void* from, u64 length) { std::memcpy(&bytes[offset], from, length); }},
@@ -121,18 +121,18 @@ TEST_P(CheckCopies, EveryPartOfAHeaderAreaIsVerifiedAndRepaired) {
     file.seekp(static_cast<std::streamoff>(area.offset_of(page) + 30));
     file.put(static_cast<char>(~whole[area.offset_of(page) + 30]));
     file.close();
-    for (const server::CheckEngine engine : {server::CheckEngine::none, server::CheckEngine::cpu}) {
-      server::CheckOptions check;
+    for (const fsck::CheckEngine engine : {fsck::CheckEngine::none, fsck::CheckEngine::cpu}) {
+      fsck::CheckOptions check;
       check.device_paths = pool.device_paths();
       check.engine = engine;
       check.worker_count = 2;
-      const server::CheckResult result = server::check_pool(check);
-      EXPECT_EQ(result.findings.count(server::FindingId::header_copy_damaged), 1u) << findings_text(result);
+      const fsck::CheckResult result = fsck::check_pool(check);
+      EXPECT_EQ(result.findings.count(fsck::FindingId::header_copy_damaged), 1u) << findings_text(result);
       EXPECT_EQ(result.findings.kept().size(), 1u) << findings_text(result);
     }
-    server::RepairOptions repair;
+    fsck::RepairOptions repair;
     repair.device_paths = pool.device_paths();
-    EXPECT_GT(server::repair_pool(repair).repair_count, 0u);
+    EXPECT_GT(fsck::repair_pool(repair).repair_count, 0u);
     EXPECT_EQ(pool.check().findings.kept().size(), 0u) << findings_text(pool.check());
     for (u32 i = 0; i < 2; ++i) {
       std::ofstream back(pool.device_paths()[i], std::ios::binary | std::ios::in);

@@ -11,8 +11,8 @@
 namespace gpu4fs::test::check_pool_test {
 namespace {
 
-using server::CheckResult;
-using server::FindingId;
+using fsck::CheckResult;
+using fsck::FindingId;
 
 // One image for all tests; each damages it and puts it back.
 class CheckPoolTest : public testing::Test {
@@ -29,7 +29,7 @@ class CheckPoolTest : public testing::Test {
   }
   void expect(FindingId id) {
     const CheckResult result = image_->check();
-    EXPECT_GT(result.findings.count(id), 0u) << server::finding_kind(id).id << " is missing:\n"
+    EXPECT_GT(result.findings.count(id), 0u) << fsck::finding_kind(id).id << " is missing:\n"
                                              << describe(result);
     EXPECT_GT(result.findings.error_count(), 0u);
     expect_engines_agree(*image_, result);
@@ -40,7 +40,7 @@ class CheckPoolTest : public testing::Test {
     std::string said;
     EXPECT_GT(image_->repair(true, &said).repair_count, 0u);
     said.clear();
-    const server::RepairResult repaired = image_->repair(false, &said);
+    const fsck::RepairResult repaired = image_->repair(false, &said);
     EXPECT_GT(repaired.repair_count, 0u);
     const CheckResult result = image_->check();
     EXPECT_EQ(result.findings.error_count(), 0u) << describe(result) << "after\n" << said;
@@ -69,8 +69,8 @@ TEST_F(CheckPoolTest, CleanPoolHasNoFinding) {
 TEST_F(CheckPoolTest, EveryFlippedBitOfAPageInUseIsFound) {
   std::vector<u64> addresses;
   {
-    const server::OpenedPool pool = image_->open();
-    const server::MediumReader reader(pool);
+    const pool::OpenedPool pool = image_->open();
+    const fsck::MediumReader reader(pool);
     for (u32 chunk = 0; chunk < pool.chunks.size(); ++chunk) {
       const u64 pages = reader.chunk_page_count(chunk);
       const format::ChunkLayout layout = format::chunk_layout(pages);
@@ -96,10 +96,10 @@ TEST_F(CheckPoolTest, EveryFlippedBitOfAPageInUseIsFound) {
   std::mt19937_64 random(20);
   for (int round = 0; round < 100; ++round) {
     const u64 address = addresses[random() % addresses.size()];
-    server::PagePlace place{};
+    fsck::PagePlace place{};
     {
-      const server::OpenedPool pool = image_->open();
-      place = server::MediumReader(pool).locate(address).value();
+      const pool::OpenedPool pool = image_->open();
+      place = fsck::MediumReader(pool).locate(address).value();
     }
     const u64 offset = place.device_offset + random() % page_size;
     const u32 bit = static_cast<u32>(random() % 8);
@@ -114,10 +114,10 @@ TEST_F(CheckPoolTest, EveryFlippedBitOfAPageInUseIsFound) {
 
 TEST_F(CheckPoolTest, DataIsOnlyVerifiedWhenAsked) {
   const u64 address = image_->file_page_address(content().plain_file, 5);
-  server::PagePlace place{};
+  fsck::PagePlace place{};
   {
-    const server::OpenedPool pool = image_->open();
-    place = server::MediumReader(pool).locate(address).value();
+    const pool::OpenedPool pool = image_->open();
+    place = fsck::MediumReader(pool).locate(address).value();
   }
   image_->flip_bit(place.device, place.device_offset + 77, 1);
   EXPECT_EQ(image_->check(false).findings.error_count(), 0u);
@@ -169,7 +169,7 @@ TEST_F(CheckPoolTest, ChunkMap) {
   bitmap[0] ^= 1;
   header.set_count -= 1;
   header.bitmap_checksum = xxh3_64(bitmap.data(), bitmap.size(), header.base_address);
-  server::seal(header, header.base_address ^ header.slot);
+  pool::seal(header, header.base_address ^ header.slot);
   image_->write(0, offset, &header, sizeof(header));
   image_->write(0, offset + page_size, bitmap.data(), bitmap.size());
   expect(FindingId::chunk_map_damaged);
@@ -180,7 +180,7 @@ u64 last_free_page(PoolImage& image) {
   const BitmapSlotPlace place = newest_bitmap(image, 0);
   std::vector<u8> bitmap(place.bytes);
   image.read(place.device, place.offset + page_size, bitmap.data(), bitmap.size());
-  const server::OpenedPool pool = image.open();
+  const pool::OpenedPool pool = image.open();
   u64 page = pool.chunks[0].descriptor.size_bytes / page_size - 1;
   while (page > 0 && ((bitmap[page / 8] >> (page % 8)) & 1) != 0) --page;
   return page;
@@ -201,7 +201,7 @@ TEST_F(CheckPoolTest, BitmapAgainstReachablePages) {
   ASSERT_NE(free_page, 0u);
   u64 used_page = 0;
   {
-    const server::OpenedPool pool = image_->open();
+    const pool::OpenedPool pool = image_->open();
     const u64 base = pool.chunks[0].descriptor.base_address;
     const u64 size = pool.chunks[0].descriptor.size_bytes;
     for (u64 index = 0; index < 768; ++index) {
@@ -468,7 +468,7 @@ TEST_F(CheckPoolTest, ChunksWithoutPagesStayOutOfTheEnginesReach) {
   const std::vector<bool> in_use = chunks_in_use(*image_);
   const auto used = static_cast<u64>(std::count(in_use.begin(), in_use.end(), true));
   ASSERT_LT(used, in_use.size());
-  EXPECT_EQ(image_->check_by(server::CheckEngine::cpu).chunks_mapped, used);
+  EXPECT_EQ(image_->check_by(fsck::CheckEngine::cpu).chunks_mapped, used);
   // Damage leads into one of them: it is looked at as well, and no other.
   const auto empty = static_cast<std::size_t>(std::find(in_use.begin(), in_use.end(), false) - in_use.begin());
   const u64 address = image_->open().chunks[empty].descriptor.base_address + 5 * page_size;
@@ -480,7 +480,7 @@ TEST_F(CheckPoolTest, ChunksWithoutPagesStayOutOfTheEnginesReach) {
     const CheckResult result = image_->check();
     EXPECT_EQ(result.findings.count(FindingId::page_not_allocated), 1u) << describe(result);
     expect_engines_agree(*image_, result, true, true);
-    EXPECT_EQ(image_->check_by(server::CheckEngine::cpu).chunks_mapped, used + 1);
+    EXPECT_EQ(image_->check_by(fsck::CheckEngine::cpu).chunks_mapped, used + 1);
     image_->restore();
   }
 }
@@ -488,7 +488,7 @@ TEST_F(CheckPoolTest, ChunksWithoutPagesStayOutOfTheEnginesReach) {
 // By chunk and region of 512 pages: whether a page of it is allocated.
 std::vector<std::vector<bool>> regions_in_use(PoolImage& image) {
   std::vector<std::vector<bool>> in_use;
-  const server::OpenedPool pool = image.open();
+  const pool::OpenedPool pool = image.open();
   for (u32 chunk = 0; chunk < pool.chunks.size(); ++chunk) {
     const u64 pages = pool.chunks[chunk].descriptor.size_bytes / page_size;
     std::vector<u8> bitmap(pages / 8);
@@ -514,7 +514,7 @@ TEST_F(CheckPoolTest, RegionsWithoutPagesStayOutOfTheEnginesReach) {
     if (count != 0 && static_cast<std::size_t>(count) != in_use[i].size()) chunk = i;
   }
   ASSERT_LT(chunk, in_use.size());
-  EXPECT_EQ(image_->check_by(server::CheckEngine::cpu).regions_mapped, used);
+  EXPECT_EQ(image_->check_by(fsck::CheckEngine::cpu).regions_mapped, used);
   // Damage leads into one of them: its chunk is looked at as a whole, and what is found is what the host finds.
   const auto region = static_cast<u64>(std::find(in_use[chunk].begin(), in_use[chunk].end(), false) - in_use[chunk].begin());
   const u64 address = image_->open().chunks[chunk].descriptor.base_address + (region * 512 + 5) * page_size;
@@ -527,7 +527,7 @@ TEST_F(CheckPoolTest, RegionsWithoutPagesStayOutOfTheEnginesReach) {
     const CheckResult result = image_->check();
     EXPECT_EQ(result.findings.count(FindingId::page_not_allocated), 1u) << describe(result);
     expect_engines_agree(*image_, result, true, true);
-    EXPECT_EQ(image_->check_by(server::CheckEngine::cpu).regions_mapped, used - of_chunk + in_use[chunk].size());
+    EXPECT_EQ(image_->check_by(fsck::CheckEngine::cpu).regions_mapped, used - of_chunk + in_use[chunk].size());
     image_->restore();
   }
 }

@@ -8,8 +8,8 @@
 namespace gpu4fs::test::empty_chunk_test {
 namespace {
 
-using server::CheckResult;
-using server::FindingId;
+using fsck::CheckResult;
+using fsck::FindingId;
 
 class EmptyChunk : public testing::Test {
  protected:

@@ -10,8 +10,8 @@
 namespace gpu4fs::test::orphan_test {
 namespace {
 
-using server::CheckResult;
-using server::FindingId;
+using fsck::CheckResult;
+using fsck::FindingId;
 
 u64 deep_directory = 0;
 u64 spare_file = 0;       // of as many pages as the directories are to have
@@ -123,10 +123,10 @@ class Orphans : public testing::Test {
     });
     if (block_goes) addresses.push_back(inode.slots[0].address());
     for (const u64 address : addresses) {
-      std::optional<server::PagePlace> place;
+      std::optional<fsck::PagePlace> place;
       {
-        const server::OpenedPool pool = image_->open();
-        place = server::MediumReader(pool).locate(address);
+        const pool::OpenedPool pool = image_->open();
+        place = fsck::MediumReader(pool).locate(address);
       }
       ASSERT_TRUE(place);
       flip_bitmap_bit(*image_, place->chunk, place->page);
@@ -179,10 +179,10 @@ TEST_F(Orphans, PagesThatNothingLeadsToAnyMoreAreVerified) {
   for (u64 page = 1; page < size; ++page) {
     const u64 address = image_->file_page_address(deep_directory, page);
     take_pages(deep_directory, page + 1);
-    std::optional<server::PagePlace> place;
+    std::optional<fsck::PagePlace> place;
     {
-      const server::OpenedPool pool = image_->open();
-      place = server::MediumReader(pool).locate(address);
+      const pool::OpenedPool pool = image_->open();
+      place = fsck::MediumReader(pool).locate(address);
     }
     image_->flip_bit(place->device, place->device_offset + 100, 1);
     const CheckResult result = image_->check();

@@ -17,12 +17,12 @@
 #include "bench/client.hpp"
 #include "format/directory_format.hpp"
 #include "frontend/local_session.hpp"
-#include "server/check/check_pool.hpp"
-#include "server/check/tree_reader.hpp"
-#include "server/pool_checksum.hpp"
-#include "server/pool_make.hpp"
+#include "fsck/check/check_pool.hpp"
+#include "fsck/check/tree_reader.hpp"
+#include "fsck/repair/repair_pool.hpp"
+#include "pool/pool_checksum.hpp"
+#include "pool/pool_make.hpp"
 #include "server/pool_server.hpp"
-#include "server/repair/repair_pool.hpp"
 #include "support/header_image.hpp"
 
 namespace gpu4fs::test {
@@ -102,10 +102,10 @@ class PoolImage {
     pattern += "/gpu4fs-check-XXXXXX";
     if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp");
     folder_ = pattern;
-    server::MakePoolOptions make;
+    pool::MakePoolOptions make;
     make.size_bytes = device_bytes;
     make.device_paths = {folder_ + "/a", folder_ + "/b"};
-    server::make_pool(make);
+    pool::make_pool(make);
     paths_ = make.device_paths;
     server::PoolServer server(mount_options());
     server.start();
@@ -127,22 +127,22 @@ class PoolImage {
   const Content& content() const { return content_; }
   const std::vector<std::string>& paths() const { return paths_; }
 
-  server::OpenedPool open() const { return server::open_pool({paths_, true, false}); }
+  pool::OpenedPool open() const { return pool::open_pool({paths_, true, false}); }
 
   // By the host's reader, the oracle.
-  server::CheckResult check(bool check_data = true) const { return check_by(server::CheckEngine::none, check_data); }
+  fsck::CheckResult check(bool check_data = true) const { return check_by(fsck::CheckEngine::none, check_data); }
   // Or by an engine with threads.
-  server::CheckResult check_by(server::CheckEngine engine, bool check_data = true) const {
-    server::CheckOptions options;
+  fsck::CheckResult check_by(fsck::CheckEngine engine, bool check_data = true) const {
+    fsck::CheckOptions options;
     options.device_paths = paths_;
     options.check_data = check_data;
     options.engine = engine;
     options.worker_count = 3;
-    return server::check_pool(options);
+    return fsck::check_pool(options);
   }
 
-  server::RepairResult repair(bool dry_run = false, std::string* said = nullptr) {
-    server::RepairOptions options;
+  fsck::RepairResult repair(bool dry_run = false, std::string* said = nullptr) {
+    fsck::RepairOptions options;
     options.device_paths = paths_;
     options.dry_run = dry_run;
     if (said != nullptr) {
@@ -151,7 +151,7 @@ class PoolImage {
       };
     }
     if (!dry_run) touched_[0] = touched_[1] = true;
-    return server::repair_pool(options);
+    return fsck::repair_pool(options);
   }
 
   // A mount with an engine, which ends in good order.
@@ -181,7 +181,7 @@ class PoolImage {
       }
       if (!server.stop() && refused.empty()) refused = "the last checkpoint";
       return refused;
-    } catch (const server::PoolError& error) {
+    } catch (const pool::PoolError& error) {
       return error.what();
     }
   }
@@ -222,8 +222,8 @@ class PoolImage {
 
   // The header area of a chunk's first column.
   HeaderImage header_area(u32 chunk) {
-    const server::OpenedPool pool = open();
-    const server::OpenedChunk& opened = pool.chunks[chunk];
+    const pool::OpenedPool pool = open();
+    const pool::OpenedChunk& opened = pool.chunks[chunk];
     const u32 device = opened.columns[0].device_index();
     return HeaderImage({[this, device](u64 offset, void* to, u64 length) { read(device, offset, to, length); },
                         [this, device](u64 offset, const void* from, u64 length) { write(device, offset, from, length); }},
@@ -237,10 +237,10 @@ class PoolImage {
 
   // Changes a page and makes its checksum right again, so that only its meaning is wrong.
   void edit_page(u64 address, const std::function<void(u8*)>& change) {
-    server::PagePlace place{};
+    fsck::PagePlace place{};
     {
-      const server::OpenedPool pool = open();
-      place = server::MediumReader(pool).locate(address).value();
+      const pool::OpenedPool pool = open();
+      place = fsck::MediumReader(pool).locate(address).value();
     }
     alignas(16) u8 page[page_size];
     read(place.device, place.device_offset, page, page_size);
@@ -250,22 +250,22 @@ class PoolImage {
   }
 
   u64 inode_page_address(u64 number) const {
-    const server::OpenedPool pool = open();
-    server::MediumReader reader(pool);
+    const pool::OpenedPool pool = open();
+    fsck::MediumReader reader(pool);
     format::BlockPointer pointer{};
-    return server::find_page(reader, pool.superblock.inode_file, number / format::inodes_per_page,
+    return fsck::find_page(reader, pool.superblock.inode_file, number / format::inodes_per_page,
                              &pointer);
   }
   format::Inode inode(u64 number) const {
-    const server::OpenedPool pool = open();
-    server::MediumReader reader(pool);
-    return server::read_inode(reader, number);
+    const pool::OpenedPool pool = open();
+    fsck::MediumReader reader(pool);
+    return fsck::read_inode(reader, number);
   }
   u64 file_page_address(u64 number, u64 index) const {
-    const server::OpenedPool pool = open();
-    server::MediumReader reader(pool);
+    const pool::OpenedPool pool = open();
+    fsck::MediumReader reader(pool);
     format::BlockPointer pointer{};
-    return server::find_page(reader, server::read_inode(reader, number), index, &pointer);
+    return fsck::find_page(reader, fsck::read_inode(reader, number), index, &pointer);
   }
   void edit_inode(u64 number, const std::function<void(format::Inode&)>& change) {
     edit_page(inode_page_address(number), [&](u8* page) {
@@ -279,19 +279,19 @@ class PoolImage {
   // Changes the newest superblock on every device, with right checksums.
   void edit_superblocks(const std::function<void(format::Superblock&)>& change) {
     for (u32 device = 0; device < paths_.size(); ++device) {
-      format::Superblock superblock = *server::probe_superblocks(paths_[device]).newest();
+      format::Superblock superblock = *pool::probe_superblocks(paths_[device]).newest();
       change(superblock);
-      const u64 offset = server::superblock_offset(superblock.slot);
-      server::seal(superblock, offset);
+      const u64 offset = pool::superblock_offset(superblock.slot);
+      pool::seal(superblock, offset);
       write(device, offset, &superblock, sizeof(superblock));
     }
   }
 
  private:
-  server::ServerOptions mount_options() const {
-    server::ServerOptions options;
+  session::ServerOptions mount_options() const {
+    session::ServerOptions options;
     options.device_paths = paths_;
-    options.engine = server::EngineChoice::cpu;
+    options.engine = session::EngineChoice::cpu;
     options.worker_count = 1;
     options.commit_interval_s = 0;
     return options;

@@ -22,9 +22,9 @@ constexpr u64 buffer_bytes = u64{4} << 20;
 class TreeReader {
  public:
   explicit TreeReader(const PoolImage& image) {
-    server::ServerOptions options;
+    session::ServerOptions options;
     options.device_paths = image.paths();
-    options.engine = server::EngineChoice::cpu;
+    options.engine = session::EngineChoice::cpu;
     options.worker_count = 1;
     options.cache_bytes = u64{1} << 20;
     options.read_only = true;
@@ -152,7 +152,7 @@ class TreeReader {
 std::string refusal_of(const PoolImage& image) {
   try {
     return TreeReader(image).read_all();
-  } catch (const server::PoolError& error) {
+  } catch (const pool::PoolError& error) {
     return fmt::format("mount: {}", error.what());
   }
 }
@@ -208,9 +208,9 @@ class RefusalTest : public testing::Test {
     const std::string refused = refusal_of(*image_);
     if (refused.empty()) return;
     ++refusal_count_;
-    const server::CheckResult host = image_->check();
+    const fsck::CheckResult host = image_->check();
     EXPECT_GT(host.findings.error_count(), 0u) << "the host's reader finds nothing, but " << refused;
-    expect_same(host, image_->check_by(server::CheckEngine::cpu));
+    expect_same(host, image_->check_by(fsck::CheckEngine::cpu));
   }
 
   // A field of `width` bytes at `offset` of a page, with values at its borders and near its own.
@@ -251,10 +251,10 @@ class RefusalTest : public testing::Test {
         };
         std::vector<u8> before(page_size);
         image_->edit_page(address, [&](u8* page) { std::memcpy(before.data(), page, page_size); change(page); });
-        const server::CheckResult host = image_->check(false);
-        EXPECT_EQ(host.findings.count(server::FindingId::attribute_page), is_valid ? 0u : 1u)
+        const fsck::CheckResult host = image_->check(false);
+        EXPECT_EQ(host.findings.count(fsck::FindingId::attribute_page), is_valid ? 0u : 1u)
             << "byte " << byte << " is " << value << "\n" << describe(host);
-        if (byte % 8 == 0) expect_same(host, image_->check_by(server::CheckEngine::cpu, false));
+        if (byte % 8 == 0) expect_same(host, image_->check_by(fsck::CheckEngine::cpu, false));
         image_->edit_page(address, [&](u8* page) { std::memcpy(page, before.data(), page_size); });
         refused += is_valid ? 0 : 1;
       }
@@ -348,8 +348,8 @@ TEST_F(RefusalTest, BitmapFiles) {
           std::memcpy(reinterpret_cast<u8*>(&inode) + field.offset, &value, field.width);
         });
         SCOPED_TRACE(fmt::format("inode {}: {} is {}", number, field.name, value));
-        const server::CheckResult host = image_->check();
-        expect_same(host, image_->check_by(server::CheckEngine::cpu));
+        const fsck::CheckResult host = image_->check();
+        expect_same(host, image_->check_by(fsck::CheckEngine::cpu));
         ++damage_count_;
         const std::string refused = image_->refusal_of_changes();
         if (!refused.empty()) {

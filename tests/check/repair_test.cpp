@@ -12,13 +12,13 @@
 namespace gpu4fs::test::repair_test {
 namespace {
 
-using server::CheckResult;
-using server::FindingId;
+using fsck::CheckResult;
+using fsck::FindingId;
 
 std::string describe(const CheckResult& result) {
   std::string text;
-  for (const server::Finding& finding : result.findings.kept()) {
-    text += std::string(server::finding_kind(finding.id).id) + ": " + finding.place + ": " + finding.text + "\n";
+  for (const fsck::Finding& finding : result.findings.kept()) {
+    text += std::string(fsck::finding_kind(finding.id).id) + ": " + finding.place + ": " + finding.text + "\n";
   }
   return text;
 }
@@ -32,16 +32,16 @@ struct FileState {
   bool operator==(const FileState&) const = default;
 };
 
-std::string content_of(server::MediumReader& reader, const format::Inode& inode) {
+std::string content_of(fsck::MediumReader& reader, const format::Inode& inode) {
   if (inode.is_inline()) return {reinterpret_cast<const char*>(inode.inline_data()), inode.size_bytes};
   std::string content;
-  const auto page = std::make_unique<server::PageBuffer>();
+  const auto page = std::make_unique<fsck::PageBuffer>();
   for (u64 index = 0; index * page_size < inode.size_bytes; ++index) {
     format::BlockPointer pointer{};
-    const u64 address = server::find_page(reader, inode, index, &pointer);
+    const u64 address = fsck::find_page(reader, inode, index, &pointer);
     if (address == 0 || pointer.is_unwritten()) continue;
     // Of a damaged directory that became a file, for example.
-    if (reader.read_page(address, page.get()) != server::PageState::good) return content + "<damaged>";
+    if (reader.read_page(address, page.get()) != fsck::PageState::good) return content + "<damaged>";
     content += fmt::format("<{}>", index);
     content.append(reinterpret_cast<const char*>(page->bytes), page_size);
   }
@@ -50,11 +50,11 @@ std::string content_of(server::MediumReader& reader, const format::Inode& inode)
 
 std::map<u64, FileState> read_files(const PoolImage& image) {
   std::map<u64, FileState> files;
-  const server::OpenedPool pool = image.open();
-  server::MediumReader reader(pool);
+  const pool::OpenedPool pool = image.open();
+  fsck::MediumReader reader(pool);
   const u64 count = pool.superblock.inode_file.size_bytes / format::inode_size;
   for (u64 number = format::inode_number_first_free; number < count; ++number) {
-    const format::Inode inode = server::read_inode(reader, number);
+    const format::Inode inode = fsck::read_inode(reader, number);
     if (inode.mode == 0) continue;
     const bool is_directory = (inode.mode & S_IFMT) == S_IFDIR;
     if (inode.size_bytes > u64{1} << 30) continue;  // the size was damaged: all holes
@@ -110,10 +110,10 @@ class RepairTest : public testing::Test {
       });
       return;
     }
-    server::PagePlace place{};
+    fsck::PagePlace place{};
     {
-      const server::OpenedPool pool = image_->open();
-      place = server::MediumReader(pool).locate(address).value();
+      const pool::OpenedPool pool = image_->open();
+      place = fsck::MediumReader(pool).locate(address).value();
     }
     image_->flip_bit(place.device, place.device_offset + random() % page_size, 3);
   }
@@ -142,7 +142,7 @@ TEST_F(RepairTest, RandomDamageLeavesTheOtherFilesAsTheyWere) {
     for (u64 i = 0; i < damage_count; ++i) {
       try {
         damage(random, victims);
-      } catch (const server::PoolError&) {
+      } catch (const pool::PoolError&) {
         // What it wanted to damage cannot be found any more.
       }
     }
@@ -225,13 +225,13 @@ TEST_F(RepairTest, EndInTheMiddleCostsNothing) {
       image_->edit_inode(content().plain_file, [](format::Inode& inode) { inode.link_count = 9; });
       const u64 errors = image_->check().findings.error_count();
       ASSERT_GT(errors, 0u);
-      server::RepairOptions options;
+      fsck::RepairOptions options;
       options.device_paths = image_->paths();
       options.device_paths[device] = fmt::format("fault=write-error#{}:{}", nth, image_->paths()[device]);
       bool failed = false;
       try {
-        server::repair_pool(options);
-      } catch (const server::PoolError&) {
+        fsck::repair_pool(options);
+      } catch (const pool::PoolError&) {
         failed = true;
         ++failures;
       }
@@ -249,10 +249,10 @@ TEST_F(RepairTest, EndInTheMiddleCostsNothing) {
 
 TEST_F(RepairTest, PoolInUseIsRefused) {
   image_->edit_inode(content().plain_file, [](format::Inode& inode) { inode.link_count = 9; });
-  server::OpenPoolOptions open;
+  pool::OpenPoolOptions open;
   open.device_paths = image_->paths();
-  const server::OpenedPool pool = server::open_pool(open);
-  EXPECT_THROW(image_->repair(), server::PoolError);
+  const pool::OpenedPool pool = pool::open_pool(open);
+  EXPECT_THROW(image_->repair(), pool::PoolError);
 }
 
 }  // namespace

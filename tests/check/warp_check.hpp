@@ -10,19 +10,19 @@
 
 #include "device/memory/mapped_file.hpp"
 #include "engine/engine_build.hpp"
+#include "fsck/check/engine_check.hpp"
 #include "raid/logical_space_build.hpp"
-#include "server/check/engine_check.hpp"
 #include "support/warp_engine.hpp"
 
 namespace gpu4fs::test {
 
 inline constexpr u32 checking_warp_count = 1;
 
-// As server::check::EngineRunner.
-inline bool run_warp_check(server::check::CheckContext& context, const server::check::PageAddresses& pages) {
+// As fsck::check::EngineRunner.
+inline bool run_warp_check(fsck::check::CheckContext& context, const fsck::check::PageAddresses& pages) {
   std::vector<device::MappedFile> files;
   std::vector<device::Device> devices;
-  for (const server::OpenedDevice& opened : context.pool.devices) {
+  for (const pool::OpenedDevice& opened : context.pool.devices) {
     files.push_back(device::MappedFile::adopt(::fcntl(opened.file.fd(), F_DUPFD_CLOEXEC, 3), opened.file.path(),
                                               {.read_only = true, .lock = false, .stack = nullptr}));
   }
@@ -49,9 +49,9 @@ inline bool run_warp_check(server::check::CheckContext& context, const server::c
   bool complete = false;
   {
     std::mutex open_close;
-    server::ServerSession session(host, open_close, server::ServerSession::Kind::internal, 6,
-                                  server::check::engine_check_session_bytes());
-    complete = server::check::EngineCheck(context, session, pages).run();
+    session::ServerSession session(host, open_close, session::ServerSession::Kind::internal, 6,
+                                  fsck::check::engine_check_session_bytes());
+    complete = fsck::check::EngineCheck(context, session, pages).run();
   }
   host.stop();
   return complete;

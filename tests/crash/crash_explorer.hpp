@@ -249,9 +249,9 @@ class CrashExplorer {
   }
 
   std::string check() const {
-    server::CheckOptions options;
+    fsck::CheckOptions options;
     options.device_paths = image_.paths();
-    const server::CheckResult result = server::check_pool(options);
+    const fsck::CheckResult result = fsck::check_pool(options);
     return errors_of_a_crash(result) == 0 ? "" : findings_text(result);
   }
 

@@ -16,7 +16,7 @@
 #include "crash/crash_pool.hpp"
 #include "crash/crash_state.hpp"
 #include "model/operation_source.hpp"
-#include "server/pool_checksum.hpp"
+#include "pool/pool_checksum.hpp"
 #include "support/pool_profiles.hpp"
 #include "support/relocation_driver.hpp"
 
@@ -211,7 +211,7 @@ class CrashWriter {
   virtual void checkpoint() { ServedPool::require(pool_.checkpoint(), "a checkpoint"); }
   // Pages move to other places, which nobody sees.
   RelocationDriver relocation() {
-    server::ServerSession& session = pool_.management();
+    session::ServerSession& session = pool_.management();
     return {[&session](format::Command command) { return session.call(command); }, session.producer().data};
   }
   void freeze(u32 chunk) { ServedPool::require(relocation().step(format::RelocateStep::freeze, chunk).status, "freezing"); }
@@ -299,7 +299,7 @@ struct CrashPoolShape {
   u64 size_bytes = u64{11} << 20;  // of each device
 };
 
-inline DeviceContent device_content(const server::DeviceFile& file) {
+inline DeviceContent device_content(const pool::DeviceFile& file) {
   DeviceContent content(file.size_bytes());
   std::vector<u8> page(page_size);
   const std::vector<u8> zeros(page_size, 0);
@@ -314,7 +314,7 @@ inline DeviceContent device_content(const server::DeviceFile& file) {
 inline CrashBase make_crash_base(const CrashPoolShape& shape, CrashPlace place,
                                  const std::function<void(CrashWriter&)>& more = nullptr) {
   DeviceFolder folder;
-  server::MakePoolOptions make;
+  pool::MakePoolOptions make;
   const u32 device_count = shape.device_count;
   for (u32 i = 0; i < device_count; ++i) make.device_paths.push_back(folder.device(i));
   make.size_bytes = shape.size_bytes;
@@ -322,17 +322,17 @@ inline CrashBase make_crash_base(const CrashPoolShape& shape, CrashPlace place,
   set_profiles(make, shape.profile);
   make.stripe_length_bytes = shape.stripe_length_bytes;
   make.root_uid = make.root_gid = 0;
-  server::make_pool(make);
+  pool::make_pool(make);
   CrashBase base;
   for (u32 i = 0; i < device_count; ++i) {
-    server::DeviceFile file = server::DeviceFile::open(
-        folder.device(i), server::DeviceFile::Access::read_write, server::DeviceFile::Locking::lock);
+    pool::DeviceFile file = pool::DeviceFile::open(
+        folder.device(i), pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock);
     // Equal runs shall write equal things.
-    server::SuperblockProbe probe = server::probe_superblocks(file);
+    pool::SuperblockProbe probe = pool::probe_superblocks(file);
     format::Superblock superblock = *probe.newest();
     superblock.name_hash_seed = 1;
-    server::seal(superblock, server::superblock_offset(superblock.slot));
-    file.write_at(server::superblock_offset(superblock.slot), &superblock, sizeof(superblock));
+    pool::seal(superblock, pool::superblock_offset(superblock.slot));
+    file.write_at(pool::superblock_offset(superblock.slot), &superblock, sizeof(superblock));
     base.devices.push_back(device_content(file));
   }
   CrashImage image(base.devices);

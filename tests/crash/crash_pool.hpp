@@ -60,7 +60,7 @@ class LoneServing {
   using Setup = CrashPoolSetup;
   using Host = LoneEngine;
 
-  LoneServing(CrashImage& image, const CrashPoolSetup& setup, server::OpenedPool& pool, u64 log_seed)
+  LoneServing(CrashImage& image, const CrashPoolSetup& setup, pool::OpenedPool& pool, u64 log_seed)
       : parts_(setup.options) {
     const std::shared_ptr<device::WriteLog> log = log_seed != 0 || setup.logs_recovery ? setup.log : nullptr;
     map_devices(image, setup, pool, log);
@@ -80,7 +80,7 @@ class LoneServing {
   void drain() { host_->drain(); }
 
  private:
-  void map_devices(CrashImage& image, const CrashPoolSetup& setup, const server::OpenedPool& pool,
+  void map_devices(CrashImage& image, const CrashPoolSetup& setup, const pool::OpenedPool& pool,
                    const std::shared_ptr<device::WriteLog>& log) {
     for (u32 i = 0; i < image.device_count(); ++i) {
       DeviceLayers layers;

@@ -38,20 +38,20 @@ struct LossCounts {
 
 // Where the chunks of a pool begin on its devices, and how many devices each may lose.
 struct LossShape {
-  std::vector<server::OpenedChunk> chunks;
+  std::vector<pool::OpenedChunk> chunks;
   std::vector<u64> area_offsets;  // by device
   u32 redundancy = 64;
 
   static LossShape of(const DeviceBytes& devices) { return of(CrashImage(devices)); }
   static LossShape of(const CrashImage& image) {
-    server::OpenPoolOptions open;
+    pool::OpenPoolOptions open;
     open.device_paths = image.paths();
     open.read_only = true;
-    const server::OpenedPool pool = server::open_pool(open);
+    const pool::OpenedPool pool = pool::open_pool(open);
     LossShape shape;
     shape.chunks = pool.chunks;
-    for (const server::OpenedDevice& device : pool.devices) shape.area_offsets.push_back(device.part.chunk_area_offset);
-    for (const server::OpenedChunk& chunk : pool.chunks) {
+    for (const pool::OpenedDevice& device : pool.devices) shape.area_offsets.push_back(device.part.chunk_area_offset);
+    for (const pool::OpenedChunk& chunk : pool.chunks) {
       shape.redundancy = std::min<u32>(shape.redundancy, chunk.descriptor.redundancy);
     }
     return shape;
@@ -76,7 +76,7 @@ struct LossShape {
   // Of the row that a page of a device belongs to: its data pages by slot, then its parities. Nothing for a page that
   // is in no row.
   std::vector<Place> row_of(const Place& page) const {
-    for (const server::OpenedChunk& chunk : chunks) {
+    for (const pool::OpenedChunk& chunk : chunks) {
       if (chunk.descriptor.level < format::RaidLevel::raid5) continue;
       const raid::Geometry geometry = raid::geometry_of(chunk.descriptor);
       const u64 header = format::chunk_layout(geometry.page_count).header_pages * page_size;

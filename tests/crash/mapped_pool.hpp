@@ -19,7 +19,7 @@ class MappedServing {
   };
   using Host = engine::EngineHost;
 
-  MappedServing(CrashImage& image, const Setup& setup, server::OpenedPool& pool, u64 log_seed)
+  MappedServing(CrashImage& image, const Setup& setup, pool::OpenedPool& pool, u64 log_seed)
       : image_(image), parts_(setup.options) {
     for (u32 i = 0; i < image.device_count(); ++i) {
       files_.push_back(map_opened(pool.devices[i].file, {}));

@@ -4,7 +4,7 @@
 // A class that serves has:
 //     using Host = ...;                 // the engine's host side, an EngineHost
 //     struct Setup { TestPoolOptions options; ... };
-//     Serving(CrashImage& image, const Setup& setup, server::OpenedPool& pool, u64 log_seed);
+//     Serving(CrashImage& image, const Setup& setup, pool::OpenedPool& pool, u64 log_seed);
 //                                       // maps the devices and starts an engine; with the seed 0 one that replays
 //     Host& host();
 //     engine::Engine* engine();
@@ -43,7 +43,7 @@ class ServedPool {
 
   virtual client::Session& session() = 0;
   // For internal commands.
-  virtual server::ServerSession& management() = 0;
+  virtual session::ServerSession& management() = 0;
   virtual engine::EngineHost& host() = 0;
 
   Status checkpoint(bool clean = false) {
@@ -69,15 +69,15 @@ class ServedPool {
     return management().call(command).status;
   }
 
-  static server::OpenedPool open_and_complete(CrashImage& image) {
-    server::OpenPoolOptions open;
+  static pool::OpenedPool open_and_complete(CrashImage& image) {
+    pool::OpenPoolOptions open;
     open.device_paths = image.paths();
-    server::OpenedPool pool = server::open_pool(open);
+    pool::OpenedPool pool = pool::open_pool(open);
     for (u32 i = 0; i < image.device_count(); ++i) {
       image.touch(i, format::superblock_offset_a, page_size);
       image.touch(i, format::superblock_offset_b, page_size);
     }
-    server::complete_superblocks(pool);
+    pool::complete_superblocks(pool);
     return pool;
   }
 };
@@ -113,12 +113,12 @@ class BasicCrashPool : public ServedPool {
   client::Session& session() override { return *session_; }
   // One more.
   std::unique_ptr<client::Session> open_session() {
-    auto session = std::make_shared<server::ServerSession>(
-        host(), sessions_mutex_, server::ServerSession::Kind::trusted, 4, setup_.options.session_bytes);
+    auto session = std::make_shared<session::ServerSession>(
+        host(), sessions_mutex_, session::ServerSession::Kind::trusted, 4, setup_.options.session_bytes);
     client::Connection connection{session->producer(), &session->port(), session};
     return std::make_unique<client::Session>(std::move(connection));
   }
-  server::ServerSession& management() override { return *management_; }
+  session::ServerSession& management() override { return *management_; }
   Host& host() override { return serving_->host(); }
   engine::Engine* engine() { return serving_->engine(); }
   u64 replayed_count() const { return replayed_count_; }
@@ -126,12 +126,12 @@ class BasicCrashPool : public ServedPool {
   void drain() { serving_->drain(); }
 
  private:
-  void open() { pool_ = std::make_unique<server::OpenedPool>(open_and_complete(image_)); }
+  void open() { pool_ = std::make_unique<pool::OpenedPool>(open_and_complete(image_)); }
 
   void start(u64 log_seed) {
     serving_ = std::make_unique<Serving>(image_, setup_, *pool_, log_seed);
-    management_ = std::make_unique<server::ServerSession>(
-        host(), sessions_mutex_, server::ServerSession::Kind::internal, 4, format::log_record_bytes_max);
+    management_ = std::make_unique<session::ServerSession>(
+        host(), sessions_mutex_, session::ServerSession::Kind::internal, 4, format::log_record_bytes_max);
   }
   void end() {
     serving_->drain();
@@ -152,10 +152,10 @@ class BasicCrashPool : public ServedPool {
   CrashImage& image_;
   Setup setup_;
   u64 replayed_count_ = 0;
-  std::unique_ptr<server::OpenedPool> pool_;
+  std::unique_ptr<pool::OpenedPool> pool_;
   std::unique_ptr<Serving> serving_;
   std::mutex sessions_mutex_;
-  std::unique_ptr<server::ServerSession> management_;
+  std::unique_ptr<session::ServerSession> management_;
   std::unique_ptr<client::Session> session_;
 };
 

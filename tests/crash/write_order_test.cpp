@@ -13,7 +13,7 @@
 #include "device/stack/write_log.hpp"
 #include "fmt/format.h"
 #include "growth/growing_pool.hpp"
-#include "server/pool_open.hpp"
+#include "pool/pool_open.hpp"
 
 namespace gpu4fs::test::write_order_test {
 namespace {
@@ -62,11 +62,11 @@ std::vector<std::string> find_problems(const std::vector<WriteLogEntry>& entries
 class WriteOrder : public ::testing::Test {
  protected:
   WriteOrder() {
-    server::MakePoolOptions make;
+    pool::MakePoolOptions make;
     make.device_paths = {folder_ / "a", folder_ / "b"};
     make.size_bytes = u64{48} << 20;
     make.chunk_size_bytes = u64{8} << 20;
-    server::make_pool(make);
+    pool::make_pool(make);
     for (const std::string& path : make.device_paths) recorded_.push_back(fmt::format("record={}:{}", log_path_, path));
   }
 

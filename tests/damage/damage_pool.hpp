@@ -20,8 +20,8 @@
 
 #include "crash/crash_history.hpp"
 #include "crash/loss_explorer.hpp"
-#include "server/check/check_pool.hpp"
-#include "server/repair/repair_pool.hpp"
+#include "fsck/check/check_pool.hpp"
+#include "fsck/repair/repair_pool.hpp"
 
 namespace gpu4fs::test {
 
@@ -97,10 +97,10 @@ class DamagePool {
   }
 
   void find_sectors() {
-    server::OpenPoolOptions open;
+    pool::OpenPoolOptions open;
     open.device_paths = image_.paths();
     open.read_only = true;
-    const server::OpenedPool pool = server::open_pool(open);
+    const pool::OpenedPool pool = pool::open_pool(open);
     for (u32 d = 0; d < pool.devices.size(); ++d) {
       const format::DevicePart& part = pool.devices[d].part;
       add_sectors(d, format::superblock_offset_a, page_size, "superblock");
@@ -109,7 +109,7 @@ class DamagePool {
       add_sectors(d, part.chunk_map_offset, 2 * (1 + part.chunk_map_pages) * page_size, "chunk map");
       add_sectors(d, part.log_offset, part.log_bytes, "log");
     }
-    for (const server::OpenedChunk& chunk : pool.chunks) {
+    for (const pool::OpenedChunk& chunk : pool.chunks) {
       const u64 pages = format::chunk_layout(chunk.descriptor.size_bytes / page_size).header_pages;
       for (u32 column = 0; column <= chunk.descriptor.redundancy; ++column) {
         add_sectors(chunk.columns[column].device_index(), chunk.columns[column].offset_bytes(), pages * page_size,
@@ -145,10 +145,10 @@ class DamagePool {
     return found == expected ? "" : "the pool holds\n" + found + "instead of\n" + expected;
   }
 
-  server::CheckResult check() const {
-    server::CheckOptions options;
+  fsck::CheckResult check() const {
+    fsck::CheckOptions options;
     options.device_paths = image_.paths();
-    return server::check_pool(options);
+    return fsck::check_pool(options);
   }
 
   std::string explore_with_copies(u32 devices) {
@@ -162,9 +162,9 @@ class DamagePool {
       w.write("d/m3", 100, 300);
       w.checkpoint();
     }, model_);
-    const server::CheckResult result = check();
+    const fsck::CheckResult result = check();
     // Chunk maps are written anew by the next growth, or by a repair: nothing but a checker reads them.
-    const u64 maps = result.findings.count(server::FindingId::chunk_map_damaged);
+    const u64 maps = result.findings.count(fsck::FindingId::chunk_map_damaged);
     if (result.findings.error_count() != maps) return "fsck finds" + findings_text(result);
     for (u32 d = 0; d < image_.device_count(); ++d) {
       if ((devices >> d & 1) == 0) continue;
@@ -207,7 +207,7 @@ class DamagePool {
   }
 
   std::string explore_alone(const std::vector<DamageSector>& damaged) {
-    const server::CheckResult before = check();
+    const fsck::CheckResult before = check();
     const bool is_found = before.findings.error_count() != 0;
     bool complete = false;
     std::string problem;
@@ -223,19 +223,19 @@ class DamagePool {
     return complete || is_found ? "" : "fsck finds nothing, and not all is there";
   }
 
-  std::string explore_repaired(const std::vector<DamageSector>& damaged, const server::CheckResult& before) {
-    const bool has_pool = before.findings.count(server::FindingId::pool_unusable) == 0;
+  std::string explore_repaired(const std::vector<DamageSector>& damaged, const fsck::CheckResult& before) {
+    const bool has_pool = before.findings.count(fsck::FindingId::pool_unusable) == 0;
     if (!has_pool) return damaged.front().area == "chunk tree" ? "" : "no pool: " + findings_text(before);
-    server::RepairOptions repair;
+    fsck::RepairOptions repair;
     repair.device_paths = image_.paths();
-    const bool lacks_descriptors = before.findings.count(server::FindingId::descriptors_damaged) != 0;
+    const bool lacks_descriptors = before.findings.count(fsck::FindingId::descriptors_damaged) != 0;
     // Behind the epoch that is left there may be records that its log does not lead to, and without metadata of the files
     // none can be carried out.
     const bool is_older = damaged.front().area == "superblock" || lacks_descriptors;
     repair.drop_log = is_older;
     std::string done;
     repair.on_repair = [&](const std::string& place, const std::string& text) { done += "\n  " + place + ": " + text; };
-    (void)server::repair_pool(repair);
+    (void)fsck::repair_pool(repair);
     image_.find_changes();
     bool complete = false;
     const std::string problem = compare_lines(&complete);

@@ -27,8 +27,8 @@ class LostDevices : public ::testing::TestWithParam<Level> {
     losing.read_all();
     losing.close();
     losing.pool().unmount();
-    const server::CheckResult check = losing.pool().check();
-    EXPECT_EQ(check.findings.count(server::FindingId::device_missing), popcount(u64{lost}));
+    const fsck::CheckResult check = losing.pool().check();
+    EXPECT_EQ(check.findings.count(fsck::FindingId::device_missing), popcount(u64{lost}));
     EXPECT_EQ(check.findings.error_count(), popcount(u64{lost})) << findings_text(check);
   }
 
@@ -213,23 +213,23 @@ TEST(HistoriesApart, AreNotMountedTogether) {
     pool.unmount();
     std::filesystem::rename(away + "/lost", paths[device]);
   };
-  server::OpenPoolOptions open;
+  pool::OpenPoolOptions open;
   open.device_paths = paths;
   open.read_only = true;
   open.lock = false;
   open.degraded = true;
   std::filesystem::copy_file(paths[0], away + "/0");
   work_without(1);
-  EXPECT_NO_THROW(server::open_pool(open)) << "device 1 has missed writes";
+  EXPECT_NO_THROW(pool::open_pool(open)) << "device 1 has missed writes";
   std::filesystem::rename(paths[0], away + "/history");
   std::filesystem::rename(away + "/0", paths[0]);
   work_without(0);
-  EXPECT_NO_THROW(server::open_pool(open)) << "device 0 has missed writes";
+  EXPECT_NO_THROW(pool::open_pool(open)) << "device 0 has missed writes";
   std::filesystem::rename(away + "/history", paths[0]);
   try {
-    server::open_pool(open);
+    pool::open_pool(open);
     ADD_FAILURE() << "two histories were opened as one pool";
-  } catch (const server::PoolError& error) {
+  } catch (const pool::PoolError& error) {
     EXPECT_EQ(error.status(), Status::wrong_pool) << error.what();
     EXPECT_NE(std::string(error.what()).find("each was written without the other"), std::string::npos) << error.what();
   }

@@ -44,13 +44,13 @@ TEST(LossReport, SaysWhichFileWasTheDevice) {
 
 TEST(LossReport, DoesNotNameTheFileThatTookThePlace) {
   GrowthFolder folder;
-  server::MakePoolOptions make;
+  pool::MakePoolOptions make;
   make.device_paths = {folder / "old0", folder / "old1"};
   make.size_bytes = u64{24} << 20;
   make.chunk_size_bytes = u64{8} << 20;
   make.data_profile = make.metadata_profile = "raid1";
-  server::make_pool(make);
-  server::DeviceFile::create(folder / "new1", make.size_bytes);
+  pool::make_pool(make);
+  pool::DeviceFile::create(folder / "new1", make.size_bytes);
   testing::internal::CaptureStderr();
   {
     GrowthMount mount(make.device_paths);
@@ -58,7 +58,7 @@ TEST(LossReport, DoesNotNameTheFileThatTookThePlace) {
     EXPECT_EQ(write_block(mount.files(), inode, 0, 1), Status::ok);
     EXPECT_EQ(mount.server().exchange().replace("1", folder / "new1", false, 0), "");
     while (mount.server().rebuilder().is_busy()) std::this_thread::yield();
-    EXPECT_EQ(mount.server().rebuilder().report().state, server::RebuildState::finished);
+    EXPECT_EQ(mount.server().rebuilder().report().state, maintenance::RebuildState::finished);
     EXPECT_TRUE(mount.stop());
   }
   std::istringstream lines(testing::internal::GetCapturedStderr());

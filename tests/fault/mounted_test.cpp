@@ -259,12 +259,12 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(StackedPaths, MakeAndCheckThroughLayers) {
   DeviceFolder folder;
   const std::string log = folder.device(7);
-  server::MakePoolOptions make;
+  pool::MakePoolOptions make;
   make.device_paths = {"record=" + log + ":" + folder.device(0),
                        "record=" + log + ":" + folder.device(1)};
   make.size_bytes = u64{24} << 20;
   make.chunk_size_bytes = u64{8} << 20;
-  server::make_pool(make);
+  pool::make_pool(make);
   // The log's writes, played back, are the pool.
   std::vector<std::vector<u8>> images(2, std::vector<u8>(make.size_bytes));
   u64 flush_count = 0;
@@ -277,27 +277,27 @@ TEST(StackedPaths, MakeAndCheckThroughLayers) {
   EXPECT_GE(flush_count, 4u);
   for (u32 i = 0; i < 2; ++i) {
     std::vector<u8> bytes(make.size_bytes);
-    server::DeviceFile::open(folder.device(i), server::DeviceFile::Access::read_only,
-                             server::DeviceFile::Locking::lock)
+    pool::DeviceFile::open(folder.device(i), pool::DeviceFile::Access::read_only,
+                             pool::DeviceFile::Locking::lock)
         .read_at(0, bytes.data(), bytes.size());
     EXPECT_EQ(bytes, images[i]) << "device " << i;
   }
-  server::CheckOptions check;
+  fsck::CheckOptions check;
   check.device_paths = {"fault=delay=0.01,delay-us=1:" + folder.device(0) + ":" + folder.device(1)};
-  EXPECT_EQ(server::check_pool(check).findings.error_count(), 0u);
+  EXPECT_EQ(fsck::check_pool(check).findings.error_count(), 0u);
   check.device_paths = {"fault=read-error=1:" + folder.device(0), folder.device(1)};
-  EXPECT_THROW(server::check_pool(check), server::PoolError);
+  EXPECT_THROW(fsck::check_pool(check), pool::PoolError);
   check.device_paths = {"fault=nonsense:" + folder.device(0), folder.device(1)};
-  EXPECT_THROW(server::check_pool(check), server::PoolError);
+  EXPECT_THROW(fsck::check_pool(check), pool::PoolError);
 }
 
 TEST(StackedPaths, NullForgetsAPool) {
-  server::MakePoolOptions make;
+  pool::MakePoolOptions make;
   make.device_paths = {"null=64M:"};
-  EXPECT_NO_THROW(server::make_pool(make));
-  server::OpenPoolOptions open;
+  EXPECT_NO_THROW(pool::make_pool(make));
+  pool::OpenPoolOptions open;
   open.device_paths = {"null=64M:"};
-  EXPECT_THROW(server::open_pool(open), server::PoolError);
+  EXPECT_THROW(pool::open_pool(open), pool::PoolError);
 }
 
 }  // namespace

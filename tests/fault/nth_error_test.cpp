@@ -14,9 +14,9 @@ namespace gpu4fs::test::nth_error_test {
 namespace {
 
 std::string check(const CrashImage& image) {
-  server::CheckOptions options;
+  fsck::CheckOptions options;
   options.device_paths = image.paths();
-  const server::CheckResult result = server::check_pool(options);
+  const fsck::CheckResult result = fsck::check_pool(options);
   return result.findings.error_count() == 0 ? "" : "fsck:" + findings_text(result);
 }
 

@@ -54,7 +54,7 @@ void rebuild_all(LosingPool& losing, u32 devices, bool is_new) {
 void expect_redundant(LosingPool& losing, const Level& level) {
   losing.close();
   losing.pool().unmount();
-  const server::CheckResult check = losing.pool().check();
+  const fsck::CheckResult check = losing.pool().check();
   EXPECT_EQ(check.findings.error_count(), 0u) << findings_text(check);
   const SavedDevices saved(losing.pool().device_paths());
   for (const u32 away : sets_of(level.device_count, level.redundancy)) {
@@ -288,8 +288,8 @@ TEST_P(Rebuilt, PowerGoes) {
         EXPECT_EQ(status, Status::ok);
       }
       losing.power_loss();
-      const server::SuperblockProbe probe =
-          server::probe_superblocks(losing.pool().device_paths()[1]);
+      const pool::SuperblockProbe probe =
+          pool::probe_superblocks(losing.pool().device_paths()[1]);
       const bool is_blank = probe.newest() == nullptr;
       if (is_blank) std::filesystem::remove(losing.pool().device_paths()[1]);
       losing.mount(true);

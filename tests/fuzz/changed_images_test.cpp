@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "fuzz/image_structures.hpp"
-#include "server/pool_error.hpp"
+#include "pool/pool_error.hpp"
 #include "support/saved_devices.hpp"
 #include "support/test_pool.hpp"
 #include "support/test_scale.hpp"
@@ -155,7 +155,7 @@ class ImageRun {
   void check() {
     try {
       (void)image_.pool().check();
-    } catch (const server::PoolError&) {
+    } catch (const pool::PoolError&) {
     }
   }
   // False: the pool is refused.

@@ -8,11 +8,11 @@
 #include "fuzz/damage.hpp"
 #include "fuzz/fuzz_target.hpp"
 #include "fuzz/pool_file.hpp"
+#include "pool/chunk_tree/chunk_tree.hpp"
+#include "pool/pool_chunk_tree.hpp"
+#include "pool/pool_error.hpp"
 #include "raid/logical_space_build.hpp"
 #include "raid/translate.hpp"
-#include "server/chunk_tree/chunk_tree.hpp"
-#include "server/pool_chunk_tree.hpp"
-#include "server/pool_error.hpp"
 
 namespace gpu4fs::fuzz {
 
@@ -84,16 +84,16 @@ void damage_tree(Input& input, Superblock& superblock, ChunkTreeNode (&nodes)[no
     std::memcpy(&node, page, page_size);
   }
   for (u32 i = 0; i < node_count; ++i) {
-    if ((flags & 0x80) == 0) server::seal(nodes[i], i);
+    if ((flags & 0x80) == 0) pool::seal(nodes[i], i);
   }
 }
 
-void check_chunks(const Superblock& superblock, const std::vector<server::OpenedChunk>& chunks,
+void check_chunks(const Superblock& superblock, const std::vector<pool::OpenedChunk>& chunks,
                   const format::DevicePart& part) {
   u64 previous_end = superblock.chunk_size_bytes;
   std::vector<std::pair<u64, u64>> columns;
   require(!chunks.empty(), "a pool without chunks");
-  for (const server::OpenedChunk& chunk : chunks) {
+  for (const pool::OpenedChunk& chunk : chunks) {
     const u64 size = chunk.descriptor.size_bytes;
     require(chunk.descriptor.base_address >= previous_end, "chunks overlap in logical space");
     previous_end = chunk.descriptor.base_address + size;
@@ -111,10 +111,10 @@ void check_chunks(const Superblock& superblock, const std::vector<server::Opened
   require(previous_end <= format::logical_granule_max * superblock.chunk_size_bytes, "beyond the logical space");
 }
 
-void read_it(const Superblock& superblock, server::DeviceFile& device) {
+void read_it(const Superblock& superblock, pool::DeviceFile& device) {
   std::vector<std::string> warnings;
-  const std::vector<server::TreeDevice> devices{{&device, superblock.device}};
-  const std::vector<server::OpenedChunk> chunks = server::read_chunk_tree(superblock, devices, warnings);
+  const std::vector<pool::TreeDevice> devices{{&device, superblock.device}};
+  const std::vector<pool::OpenedChunk> chunks = pool::read_chunk_tree(superblock, devices, warnings);
   check_chunks(superblock, chunks, superblock.device);
   const format::ChunkDescriptor& last = chunks.back().descriptor;
   if ((last.base_address + last.size_bytes) / superblock.chunk_size_bytes > granule_count_max) return;
@@ -131,26 +131,26 @@ void read_it(const Superblock& superblock, server::DeviceFile& device) {
 // As many nodes of the area as the tree can have, and some free ones.
 constexpr u64 area_pages = 16;
 
-std::size_t count_chunks(server::ChunkTree& tree) {
+std::size_t count_chunks(pool::ChunkTree& tree) {
   std::size_t count = 0;
-  tree.for_each([&](const server::OpenedChunk&) { ++count; });
+  tree.for_each([&](const pool::OpenedChunk&) { ++count; });
   return count;
 }
 
-void change_it(const Superblock& superblock, server::DeviceFile& device, u64 key) {
+void change_it(const Superblock& superblock, pool::DeviceFile& device, u64 key) {
   format::DevicePart part = superblock.device;
   part.tree_pages = std::min(part.tree_pages, area_pages);
-  const std::vector<server::TreeDevice> devices{{&device, part}};
-  server::DeviceNodeStore store(devices, 1, true);
-  server::ChunkTree tree(store, server::tree_root_of(superblock), superblock.epoch);
+  const std::vector<pool::TreeDevice> devices{{&device, part}};
+  pool::DeviceNodeStore store(devices, 1, true);
+  pool::ChunkTree tree(store, pool::tree_root_of(superblock), superblock.epoch);
   const std::size_t before = count_chunks(tree);
-  const std::optional<server::OpenedChunk> found = tree.find(key);
+  const std::optional<pool::OpenedChunk> found = tree.find(key);
   if (!found || !tree.erase(found->descriptor.base_address)) return;
   require(count_chunks(tree) + 1 == before, "an erased chunk is still there");
   tree.insert(*found);
   tree.write(superblock.epoch + 1);
   tree.commit();
-  server::ChunkTree again(store, tree.root(), superblock.epoch + 1);
+  pool::ChunkTree again(store, tree.root(), superblock.epoch + 1);
   require(count_chunks(again) == before, "chunks were lost");
 }
 
@@ -158,28 +158,28 @@ void change_it(const Superblock& superblock, server::DeviceFile& device, u64 key
 
 void run_input(const u8* data, std::size_t length) {
   static PoolFile file;
-  static const auto base = file.read_as<Superblock>(server::superblock_offset(1));
+  static const auto base = file.read_as<Superblock>(pool::superblock_offset(1));
   static const auto leaf = file.read_as<ChunkTreeNode>(base.device.tree_offset);
   Input input(data, length);
   Superblock superblock = base;
   ChunkTreeNode nodes[node_count];
   make_nodes(leaf, base.chunk_size_bytes, nodes);
   damage_tree(input, superblock, nodes);
-  server::seal(superblock, server::superblock_offset(1));
+  pool::seal(superblock, pool::superblock_offset(1));
   // Only a superblock that was judged good comes this far.
-  if (!server::find_superblock_problem(superblock, 1, pool_file_bytes).empty()) return;
+  if (!pool::find_superblock_problem(superblock, 1, pool_file_bytes).empty()) return;
   static const std::vector<u8> blank((area_pages - node_count) * page_size);
   file.write(base.device.tree_offset, nodes, sizeof(nodes));
   file.write(base.device.tree_offset + sizeof(nodes), blank.data(), blank.size());
-  server::DeviceFile device =
-      server::DeviceFile::open(file.path(), server::DeviceFile::Access::read_write, server::DeviceFile::Locking::none);
+  pool::DeviceFile device =
+      pool::DeviceFile::open(file.path(), pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::none);
   try {
     read_it(superblock, device);
-  } catch (const server::PoolError&) {
+  } catch (const pool::PoolError&) {
   }
   try {
     change_it(superblock, device, u64{input.byte()} << 20);
-  } catch (const server::PoolError&) {
+  } catch (const pool::PoolError&) {
   }
 }
 

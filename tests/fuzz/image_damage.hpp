@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "base/xxh3_serial.hpp"
+#include "fsck/check/attribute_tree.hpp"
+#include "fsck/check/tree_reader.hpp"
 #include "fuzz/damage.hpp"
 #include "fuzz/pool_file.hpp"
-#include "server/check/attribute_tree.hpp"
-#include "server/check/tree_reader.hpp"
 #include "support/header_image.hpp"
 
 namespace gpu4fs::fuzz {
@@ -17,20 +17,20 @@ class ImageDamage {
  public:
   // Looks at the pool that the file holds now.
   explicit ImageDamage(PoolFile& file) : file_(file) {
-    const server::OpenedPool pool = server::open_pool({{file.path()}, true, false});
+    const pool::OpenedPool pool = pool::open_pool({{file.path()}, true, false});
     superblock_ = pool.superblock;
-    for (const server::OpenedChunk& chunk : pool.chunks) chunks_.push_back({chunk.descriptor, chunk.columns[0]});
-    server::MediumReader reader(pool);
+    for (const pool::OpenedChunk& chunk : pool.chunks) chunks_.push_back({chunk.descriptor, chunk.columns[0]});
+    fsck::MediumReader reader(pool);
     collect(reader, superblock_.inode_file, true);
     const u64 number_end = superblock_.inode_file.size_bytes / format::inode_size;
     for (u64 number = 1; number < number_end; ++number) {
-      const format::Inode inode = server::read_inode(reader, number);
+      const format::Inode inode = fsck::read_inode(reader, number);
       if (inode.mode == 0) continue;
       const u32 type = inode.mode >> 12;
       collect(reader, inode, number < format::inode_number_first_free || type == 4);
-      server::walk_attributes(inode, [&](const server::AttributeBlock& block, server::PageBuffer* content) {
+      fsck::walk_attributes(inode, [&](const fsck::AttributeBlock& block, fsck::PageBuffer* content) {
         metadata_.push_back(block.pointer.address());
-        if (block.level != 0) server::read_verified(reader, block.pointer.address(), content);
+        if (block.level != 0) fsck::read_verified(reader, block.pointer.address(), content);
         return block.level != 0;
       });
     }
@@ -51,16 +51,16 @@ class ImageDamage {
     u64 header_offset(u64 page) const { return column.offset_bytes() + page * page_size; }
   };
 
-  void collect(server::MediumReader& reader, const format::Inode& inode, bool is_metadata) {
+  void collect(fsck::MediumReader& reader, const format::Inode& inode, bool is_metadata) {
     if (inode.is_inline()) return;
     for (const format::BlockPointer& slot : inode.slots) collect_slot(reader, slot, inode.height, is_metadata);
   }
-  void collect_slot(server::MediumReader& reader, format::BlockPointer slot, u32 level, bool is_metadata) {
+  void collect_slot(fsck::MediumReader& reader, format::BlockPointer slot, u32 level, bool is_metadata) {
     if (!slot.is_valid()) return;
     if (slot.is_indirect()) {
       metadata_.push_back(slot.address());
-      server::PageBuffer page;
-      server::read_verified(reader, slot.address(), &page);
+      fsck::PageBuffer page;
+      fsck::read_verified(reader, slot.address(), &page);
       for (u32 i = 0; i < format::slots_per_block; ++i) {
         format::BlockPointer next{};
         std::memcpy(&next, page.bytes + i * sizeof(next), sizeof(next));
@@ -76,7 +76,7 @@ class ImageDamage {
   void damage(Input& input) {
     const u32 place = input.byte();
     const Chunk& chunk = chunks_[place / 16 % chunks_.size()];
-    const u64 superblock = server::superblock_offset(superblock_.slot ^ (place / 16 % 8 == 7 ? 1u : 0u));
+    const u64 superblock = pool::superblock_offset(superblock_.slot ^ (place / 16 % 8 == 7 ? 1u : 0u));
     switch (place % 16) {
       case 0: return sealed<format::Superblock>(input, superblock, superblock, 896);
       case 1: return sealed<format::ChunkTreeNode>(input, superblock_.device.tree_offset, 0, 192);
@@ -100,7 +100,7 @@ class ImageDamage {
     std::memcpy(bytes, &structure, page_size);
     change_bytes(input, bytes, input.byte() % 8 == 0 ? page_size : range);
     std::memcpy(&structure, bytes, page_size);
-    if (seals_) server::seal(structure, seed);
+    if (seals_) pool::seal(structure, seed);
     file_.write(offset, &structure, page_size);
   }
   test::HeaderImage header_area(const Chunk& chunk) {
@@ -111,11 +111,11 @@ class ImageDamage {
   }
   // The superblock's counts, as damage to a header area that is sealed changes them.
   void add_to_superblock(u64 slot_sum, u64 page_used) {
-    auto superblock = file_.read_as<format::Superblock>(server::superblock_offset(superblock_.slot));
+    auto superblock = file_.read_as<format::Superblock>(pool::superblock_offset(superblock_.slot));
     superblock.slot_sum += slot_sum;
     superblock.page_used += page_used;
-    server::seal(superblock, server::superblock_offset(superblock_.slot));
-    file_.write(server::superblock_offset(superblock_.slot), &superblock, page_size);
+    pool::seal(superblock, pool::superblock_offset(superblock_.slot));
+    file_.write(pool::superblock_offset(superblock_.slot), &superblock, page_size);
   }
   void bitmap(Input& input, const Chunk& chunk) {
     const u32 slot = input.byte() % 2;

@@ -8,10 +8,10 @@
 #include <memory>
 #include <set>
 
+#include "fsck/repair/repair_pool.hpp"
 #include "fuzz/image_damage.hpp"
 #include "fuzz/mounted_pool.hpp"
-#include "server/pool_error.hpp"
-#include "server/repair/repair_pool.hpp"
+#include "pool/pool_error.hpp"
 
 namespace gpu4fs::fuzz {
 
@@ -42,26 +42,26 @@ ring::Completion answered(ring::Completion done) {
 // The medium as fsck's code reads it, without the engine.
 class Witness {
  public:
-  explicit Witness(const PoolFile& file) : pool_(server::open_pool({{file.path()}, true, false})), reader_(pool_) {}
+  explicit Witness(const PoolFile& file) : pool_(pool::open_pool({{file.path()}, true, false})), reader_(pool_) {}
 
   // `bytes` was read from page `index` of the file.
   void compare(u64 inode_number, u64 index, const u8* bytes, u64 length) {
-    const format::Inode inode = server::read_inode(reader_, inode_number);
+    const format::Inode inode = fsck::read_inode(reader_, inode_number);
     if (inode.is_inline()) return;
     format::BlockPointer pointer{};
-    const u64 address = server::find_page(reader_, inode, index, &pointer);
-    auto page = std::make_unique<server::PageBuffer>();
+    const u64 address = fsck::find_page(reader_, inode, index, &pointer);
+    auto page = std::make_unique<fsck::PageBuffer>();
     if (address == 0 || pointer.is_unwritten()) {
       std::memset(page->bytes, 0, page_size);
     } else {
-      server::read_verified(reader_, address, page.get());
+      fsck::read_verified(reader_, address, page.get());
     }
     require(std::memcmp(page->bytes, bytes, length) == 0, "a read returned other bytes than the medium holds");
   }
 
  private:
-  server::OpenedPool pool_;
-  server::MediumReader reader_;
+  pool::OpenedPool pool_;
+  fsck::MediumReader reader_;
 };
 
 class Walk {
@@ -143,7 +143,7 @@ class Walk {
       if (witness_ == nullptr) continue;
       try {
         witness_->compare(number, offset / page_size, names_.data(), done.result);
-      } catch (const server::PoolError& error) {
+      } catch (const pool::PoolError& error) {
         fail(error.what());
       }
     }
@@ -188,43 +188,43 @@ class Walk {
 void look(const PoolFile& file) {
   try {
     (void)check({file.path()});
-  } catch (const server::PoolError&) {
+  } catch (const pool::PoolError&) {
   }
 }
 
-[[noreturn]] void fail_with(const std::string& what, const server::CheckResult& result) {
+[[noreturn]] void fail_with(const std::string& what, const fsck::CheckResult& result) {
   fail((what + test::findings_text(result)).c_str());
 }
 
 // By an engine and by the reader.
 void compare_checks(const PoolFile& file) {
-  server::CheckOptions options;
+  fsck::CheckOptions options;
   options.device_paths = {file.path()};
   try {
-    const server::CheckResult expected = server::check_pool(options);
-    options.engine = server::CheckEngine::cpu;
+    const fsck::CheckResult expected = fsck::check_pool(options);
+    options.engine = fsck::CheckEngine::cpu;
     options.worker_count = 1;
-    const server::CheckResult found = server::check_pool(options);
+    const fsck::CheckResult found = fsck::check_pool(options);
     const bool finds_errors = found.findings.error_count() != 0;
     if (finds_errors != (expected.findings.error_count() != 0)) {
       fail_with("one check finds errors where the other finds none:", finds_errors ? found : expected);
     }
-  } catch (const server::PoolError&) {
+  } catch (const pool::PoolError&) {
   }
 }
 
 // False: it cannot be repaired.
 bool repair(const PoolFile& file) {
-  server::RepairOptions options;
+  fsck::RepairOptions options;
   options.device_paths = {file.path()};
   try {
-    (void)server::repair_pool(options);
-  } catch (const server::PoolError&) {
+    (void)fsck::repair_pool(options);
+  } catch (const pool::PoolError&) {
     return false;
   }
-  const server::CheckResult after = check({file.path()});
+  const fsck::CheckResult after = check({file.path()});
   // Contents stay as they are.
-  if (after.findings.error_count() != after.findings.count(server::FindingId::page_checksum)) {
+  if (after.findings.error_count() != after.findings.count(fsck::FindingId::page_checksum)) {
     fail_with("a repaired pool:", after);
   }
   return true;
@@ -235,7 +235,7 @@ void mount_and_change(PopulatedPool& pool) {
   std::unique_ptr<Witness> witness;
   try {
     witness = std::make_unique<Witness>(pool.file());
-  } catch (const server::PoolError&) {
+  } catch (const pool::PoolError&) {
   }
   pool.mounted([&](engine::EngineHost& host) {
     require(witness != nullptr, "mounted although the medium cannot be opened");
@@ -256,7 +256,7 @@ void serve(const PoolFile& file, bool read_only) {
       walk.change();
     }
     (void)server.stop();
-  } catch (const server::PoolError&) {
+  } catch (const pool::PoolError&) {
   }
 }
 

@@ -14,11 +14,11 @@
 
 #include "base/xxh3_serial.hpp"
 #include "format/log_format.hpp"
+#include "fsck/check/tree_reader.hpp"
 #include "fuzz/damage.hpp"
 #include "fuzz/image_content.hpp"
-#include "server/check/tree_reader.hpp"
-#include "server/pool_checksum.hpp"
-#include "server/pool_superblock.hpp"
+#include "pool/pool_checksum.hpp"
+#include "pool/pool_superblock.hpp"
 #include "server/recovery/log_scan.hpp"
 
 namespace gpu4fs::test::changed_images {
@@ -67,11 +67,11 @@ class ImageStructures {
     walk(pool_.superblock.inode_file, format::inode_number_inode_file);
     const u64 end = pool_.superblock.inode_file.size_bytes / format::inode_size;
     for (u64 number = 1; number < end; ++number) {
-      const format::Inode inode = server::read_inode(reader_, number);
+      const format::Inode inode = fsck::read_inode(reader_, number);
       if (inode.mode == 0) continue;
       format::BlockPointer pointer{};
       const u64 index = number / format::inodes_per_page;
-      const u64 page = server::find_page(reader_, pool_.superblock.inode_file, index, &pointer);
+      const u64 page = fsck::find_page(reader_, pool_.superblock.inode_file, index, &pointer);
       const std::set<u32> items = items_of(number);
       add(StructureKind::inode, page, number, items);
       own(page, 1, items);
@@ -107,12 +107,12 @@ class ImageStructures {
   }
 
  private:
-  server::OpenedPool open() const {
-    server::OpenPoolOptions options;
+  pool::OpenedPool open() const {
+    pool::OpenPoolOptions options;
     options.device_paths = paths_;
     options.read_only = true;
     options.lock = false;
-    return server::open_pool(options);
+    return pool::open_pool(options);
   }
   void add(StructureKind kind, u64 place, u64 inode, std::set<u32> items) {
     structures_.push_back({kind, place, inode, std::move(items)});
@@ -139,7 +139,7 @@ class ImageStructures {
     }
     return found;
   }
-  std::set<u32> items_in(const server::OpenedChunk& chunk) const {
+  std::set<u32> items_in(const pool::OpenedChunk& chunk) const {
     return items_between(chunk.descriptor.base_address, chunk.descriptor.base_address + chunk.descriptor.size_bytes);
   }
 
@@ -166,8 +166,8 @@ class ImageStructures {
       return;
     }
     add(StructureKind::map_page, slot.address(), number, items);
-    server::PageBuffer page;
-    server::read_verified(reader_, slot.address(), &page);
+    fsck::PageBuffer page;
+    fsck::read_verified(reader_, slot.address(), &page);
     for (const format::BlockPointer next : slots_of(page.bytes)) {
       walk_slot(next, level - 1, number, is_directory, items);
     }
@@ -186,7 +186,7 @@ class ImageStructures {
     const u64 pages = u64{1} << (format::slot_shift * level);
     const std::set<u32> items = items_between(pointer.address(), pointer.address() + pages * page_size);
     touched.items.insert(items.begin(), items.end());
-    server::PageBuffer page;
+    fsck::PageBuffer page;
     if (!pointer.is_indirect() || depth == 0 || !reader_.locate(pointer.address())) return;
     if (!reader_.read_raw_copy(pointer.address(), 0, &page)) return;
     for (const format::BlockPointer next : slots_of(page.bytes)) follow(next, depth - 1, touched);
@@ -239,14 +239,14 @@ class ImageStructures {
       Sequence same(choice);
       mutate(same, bytes, choice % 8 == 0 ? sizeof(T) : fields);
       std::memcpy(&structure, bytes, sizeof(T));
-      server::seal(structure, seed);
+      pool::seal(structure, seed);
       write(device, offset, &structure, sizeof(structure));
     }
   }
 
   void change_superblock(Sequence& random, u32 device) {
     const u32 slot = random.next() % 4 == 0 ? pool_.superblock.slot ^ 1 : pool_.superblock.slot;
-    const u64 offset = server::superblock_offset(slot);
+    const u64 offset = pool::superblock_offset(slot);
     std::vector<std::pair<u32, u64>> places{{device, offset}};
     for (u32 d = 0; d < pool_.devices.size() && random.next() % 2 == 0; ++d) places.emplace_back(d, offset);
     change_sealed<format::Superblock>(random, places, offset, 896);
@@ -283,8 +283,8 @@ class ImageStructures {
 
   // Of metadata in logical space. Parities stay as they are.
   void change_page(Sequence& random, const Structure& structure, Touched& touched) {
-    server::PageBuffer before;
-    server::PageBuffer after;
+    fsck::PageBuffer before;
+    fsck::PageBuffer after;
     // An earlier change of the same image may have been here.
     if (!reader_.read_raw_copy(structure.place, 0, &before)) throw std::runtime_error("an image cannot be read");
     after = before;
@@ -298,7 +298,7 @@ class ImageStructures {
     }
     const u32 chunk = reader_.locate(structure.place)->chunk;
     for (const u32 copy : some_of(random, reader_.copy_count(chunk))) {
-      const server::PagePlace place = *reader_.locate(structure.place, copy);
+      const fsck::PagePlace place = *reader_.locate(structure.place, copy);
       write(place.device, place.device_offset, after.bytes, page_size);
     }
     put_checksum(chunk, reader_.locate(structure.place)->page, xxh3_64(after.bytes, page_size, structure.place));
@@ -327,7 +327,7 @@ class ImageStructures {
     }
   }
   void change_descriptor(Sequence& random, u64 address) {
-    const server::PagePlace place = *reader_.locate(address);
+    const fsck::PagePlace place = *reader_.locate(address);
     const u64 choice = random.next();
     for (const u32 column : some_of(random, header_count(place.chunk))) {
       const u64 offset = descriptor_offset(place.chunk, column, place.page);
@@ -386,23 +386,23 @@ class ImageStructures {
       auto header = read<format::BitmapSlotHeader>(header_device(chunk, column), offset);
       header.set_count += more;
       header.bitmap_checksum = xxh3_64(bitmap.data(), bitmap.size(), base);
-      server::seal(header, base ^ slot);
+      pool::seal(header, base ^ slot);
       write(header_device(chunk, column), offset, &header, sizeof(header));
       write(header_device(chunk, column), offset + page_size, bitmap.data(), bitmap.size());
     }
-    const u64 superblock_at = server::superblock_offset(pool_.superblock.slot);
+    const u64 superblock_at = pool::superblock_offset(pool_.superblock.slot);
     for (u32 d = 0; d < pool_.devices.size(); ++d) {
       auto superblock = read<format::Superblock>(d, superblock_at);
       superblock.page_used += more;
-      server::seal(superblock, superblock_at);
+      pool::seal(superblock, superblock_at);
       write(d, superblock_at, &superblock, sizeof(superblock));
     }
   }
 
   std::vector<std::string> paths_;
   const ImageContent& content_;
-  server::OpenedPool pool_;
-  server::MediumReader reader_;
+  pool::OpenedPool pool_;
+  fsck::MediumReader reader_;
   server::LogScan log_;
   std::set<u32> all_;
   std::map<u64, std::set<u32>> owners_;  // by address of a page

@@ -64,7 +64,7 @@ class OneDevicePool : public LoggedPool {
     require_ok(files.sync());
   }
 
-  void keep_pages(const server::OpenedPool& pool, u64 index, const LogRecord& record) override {
+  void keep_pages(const pool::OpenedPool& pool, u64 index, const LogRecord& record) override {
     if (record.opcode != LogOpcode::write_extents) return;
     const format::LogRecordLayout layout = format::log_record_layout(
         u32{record.name_length} + record.second_name_length, record.data_length, record.extent_count);
@@ -72,7 +72,7 @@ class OneDevicePool : public LoggedPool {
       LogExtent extent;
       std::memcpy(&extent, reinterpret_cast<const u8*>(&record) + layout.extents_offset + i * sizeof(extent),
                   sizeof(extent));
-      for (const server::OpenedChunk& chunk : pool.chunks) {
+      for (const pool::OpenedChunk& chunk : pool.chunks) {
         const u64 inside = extent.address - chunk.descriptor.base_address;
         if (extent.address < chunk.descriptor.base_address || inside >= chunk.descriptor.size_bytes) continue;
         const u64 header = format::chunk_layout(chunk.descriptor.size_bytes / page_size).header_pages * page_size;
@@ -109,7 +109,7 @@ void run_input(const u8* data, std::size_t length) {
   if (damage.has_changed_superblock()) {
     try {
       (void)check(pool.paths());
-    } catch (const server::PoolError&) {
+    } catch (const pool::PoolError&) {
     }
   } else {
     const u64 replayed = report ? report->records_replayed : 0;

@@ -19,7 +19,7 @@ constexpr u64 small_file_bytes = 3 * page_size;  // leaves pages of stripes over
 
 // The device files of a new pool; in a folder that outlives them.
 std::vector<std::unique_ptr<PoolFile>> new_pool(const test::DeviceFolder& folder) {
-  server::MakePoolOptions make;
+  pool::MakePoolOptions make;
   for (u32 d = 0; d < device_count; ++d) make.device_paths.push_back(folder.device(d));
   make.size_bytes = pool_file_bytes;
   make.chunk_size_bytes = format::chunk_size_min;
@@ -28,7 +28,7 @@ std::vector<std::unique_ptr<PoolFile>> new_pool(const test::DeviceFolder& folder
   make.stripe_length_bytes = 16384;
   make.root_uid = 0;
   make.root_gid = 0;
-  server::make_pool(make);
+  pool::make_pool(make);
   std::vector<std::unique_ptr<PoolFile>> files;
   for (const std::string& path : make.device_paths) files.push_back(std::make_unique<PoolFile>(path));
   return files;
@@ -98,7 +98,7 @@ class FullPool final : public LoggedPool {
   }
 
   // The new pages and the parities, where a device has them: a row that a later record changed again has other ones.
-  void keep_pages(const server::OpenedPool& pool, u64 index, const LogRecord& record) override {
+  void keep_pages(const pool::OpenedPool& pool, u64 index, const LogRecord& record) override {
     if (record.opcode != LogOpcode::row) return;
     (void)pool;
     const u64 data = format::log_record_layout(0, record.data_length, 0).data_offset;
@@ -157,7 +157,7 @@ void run_input(const u8* data, std::size_t length) {
     // Records that say something else, or rows that no record was found for: whatever the pool holds can be read.
     try {
       (void)check(pool.paths());
-    } catch (const server::PoolError&) {
+    } catch (const pool::PoolError&) {
     }
     return;
   }

@@ -13,7 +13,7 @@
 #include "base/xxh3_serial.hpp"
 #include "format/log_format.hpp"
 #include "fuzz/mounted_pool.hpp"
-#include "server/pool_error.hpp"
+#include "pool/pool_error.hpp"
 #include "server/recovery/log_scan.hpp"
 #include "server/recovery/recovery.hpp"
 
@@ -55,11 +55,11 @@ class LoggedPool {
   }
   template <class Change>
   void change_superblocks(Change change) {
-    const u64 offset = server::superblock_offset(superblock_.slot);
+    const u64 offset = pool::superblock_offset(superblock_.slot);
     for (const auto& file : files_) {
       auto superblock = file->read_as<format::Superblock>(offset);
       change(superblock);
-      server::seal(superblock, offset);
+      pool::seal(superblock, offset);
       file->write(offset, &superblock, sizeof(superblock));
     }
   }
@@ -77,11 +77,11 @@ class LoggedPool {
   // What there is now is what restore() brings back.
   void keep() {
     for (const auto& file : files_) file->keep();
-    const server::OpenedPool pool = server::open_pool({paths(), true, false});
+    const pool::OpenedPool pool = pool::open_pool({paths(), true, false});
     superblock_ = pool.superblock;
     std::vector<format::DevicePart> parts;
     for (u32 i = 0; i < superblock_.tree_replica_count; ++i) {
-      const u64 offset = server::superblock_offset(superblock_.slot);
+      const u64 offset = pool::superblock_offset(superblock_.slot);
       parts.push_back(files_[i]->read_as<format::Superblock>(offset).device);
       log_offsets_.push_back(parts.back().log_offset);
     }
@@ -104,7 +104,7 @@ class LoggedPool {
 
  private:
   // Calls add_pages() with those that the record is about.
-  virtual void keep_pages(const server::OpenedPool& pool, u64 index, const format::LogRecord& record) = 0;
+  virtual void keep_pages(const pool::OpenedPool& pool, u64 index, const format::LogRecord& record) = 0;
 
   u64 place_of(u32 device, u64 lsn) const { return log_offsets_[device] + lsn % capacity_; }
 
@@ -137,11 +137,11 @@ inline u64 count_verified(const LoggedPool& pool) {
 }
 
 inline std::optional<server::RecoveryReport> recover(const LoggedPool& pool, bool drops_damage, bool read_only) {
-  server::ServerOptions options = mount_options(pool.paths(), read_only);
+  session::ServerOptions options = mount_options(pool.paths(), read_only);
   options.drop_damaged_log = drops_damage;
   try {
     return server::recover_pool(options);
-  } catch (const server::PoolError&) {
+  } catch (const pool::PoolError&) {
     return std::nullopt;
   }
 }

@@ -9,9 +9,9 @@
 #include <stdexcept>
 #include <string>
 
+#include "fsck/check/check_pool.hpp"
 #include "fuzz/fuzz_target.hpp"
 #include "fuzz/pool_file.hpp"
-#include "server/check/check_pool.hpp"
 #include "server/pool_server.hpp"
 #include "support/file_commands.hpp"
 #include "support/name_commands.hpp"
@@ -21,31 +21,31 @@ namespace gpu4fs::fuzz {
 
 using NameClient = test::BasicNameClient<test::Client>;
 
-inline server::ServerOptions mount_options(const std::vector<std::string>& paths, bool read_only = false) {
-  server::ServerOptions options;
+inline session::ServerOptions mount_options(const std::vector<std::string>& paths, bool read_only = false) {
+  session::ServerOptions options;
   options.device_paths = paths;
   options.read_only = read_only;
-  options.engine = server::EngineChoice::cpu;
+  options.engine = session::EngineChoice::cpu;
   options.worker_count = 1;
   options.commit_interval_s = 0;
   options.cache_bytes = u64{8} << 20;
   return options;
 }
 
-inline server::CheckResult check(const std::vector<std::string>& paths) {
-  server::CheckOptions options;
+inline fsck::CheckResult check(const std::vector<std::string>& paths) {
+  fsck::CheckOptions options;
   options.device_paths = paths;
-  return server::check_pool(options);
+  return fsck::check_pool(options);
 }
 
 // The pool is as sound as it was before the input.
 inline void require_clean(const std::vector<std::string>& paths) {
-  const server::CheckResult result = check(paths);
+  const fsck::CheckResult result = check(paths);
   // A damaged log is what some inputs make; whether it may be replayed is their matter.
-  if (result.findings.error_count() == result.findings.count(server::FindingId::log_damaged)) return;
+  if (result.findings.error_count() == result.findings.count(fsck::FindingId::log_damaged)) return;
   std::string text = "fsck:";
-  for (const server::Finding& finding : result.findings.kept()) {
-    text += "\n  " + std::string(server::finding_kind(finding.id).id) + " " + finding.place + ": " + finding.text;
+  for (const fsck::Finding& finding : result.findings.kept()) {
+    text += "\n  " + std::string(fsck::finding_kind(finding.id).id) + " " + finding.place + ": " + finding.text;
   }
   fail(text.c_str());
 }

@@ -13,9 +13,9 @@
 
 #include "base/limits.hpp"
 #include "fuzz/fuzz_target.hpp"
-#include "server/pool_checksum.hpp"
-#include "server/pool_make.hpp"
-#include "server/pool_superblock.hpp"
+#include "pool/pool_checksum.hpp"
+#include "pool/pool_make.hpp"
+#include "pool/pool_superblock.hpp"
 #include "support/memory_folder.hpp"
 
 namespace gpu4fs::fuzz {
@@ -29,13 +29,13 @@ class PoolFile {
     folder_ = test::memory_folder() + "/gpu4fs_fuzz_XXXXXX";
     if (::mkdtemp(folder_.data()) == nullptr) throw std::runtime_error("no folder for a device file");
     path_ = folder_ + "/device";
-    server::MakePoolOptions make;
+    pool::MakePoolOptions make;
     make.device_paths = {path_};
     make.size_bytes = pool_file_bytes;
     make.chunk_size_bytes = format::chunk_size_min;
     make.root_uid = 0;
     make.root_gid = 0;
-    server::make_pool(make);
+    pool::make_pool(make);
     open();
   }
   // Somebody else's, of pool_file_bytes bytes.
@@ -89,11 +89,11 @@ class PoolFile {
     if (file_ < 0) throw std::runtime_error("a pool file does not open");
     // mkfs draws the seed of name hashes; inputs are to mean the same in every run.
     for (u32 slot = 0; slot < 2; ++slot) {
-      const u64 offset = server::superblock_offset(slot);
+      const u64 offset = pool::superblock_offset(slot);
       auto superblock = read_as<format::Superblock>(offset);
       if (superblock.magic != format::superblock_magic) continue;
       superblock.name_hash_seed = 0x5eed;
-      server::seal(superblock, offset);
+      pool::seal(superblock, offset);
       write(offset, &superblock, sizeof(superblock));
     }
   }

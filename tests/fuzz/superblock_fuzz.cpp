@@ -5,8 +5,8 @@
 #include "fuzz/damage.hpp"
 #include "fuzz/fuzz_target.hpp"
 #include "fuzz/pool_file.hpp"
-#include "server/pool_error.hpp"
-#include "server/pool_open.hpp"
+#include "pool/pool_error.hpp"
+#include "pool/pool_open.hpp"
 
 namespace gpu4fs::fuzz {
 
@@ -53,17 +53,17 @@ void damage_slots(Input& input, Superblock (&slots)[2]) {
     std::memcpy(&slot, page, page_size);
   }
   for (u32 i = 0; i < 2; ++i) {
-    if ((flags >> i & 1) == 0) server::seal(slots[i], server::superblock_offset(i));
+    if ((flags >> i & 1) == 0) pool::seal(slots[i], pool::superblock_offset(i));
   }
 }
 
 void open_it(const std::string& path) {
   try {
-    server::OpenPoolOptions options{{path}, true, false};
-    const server::OpenedPool pool = server::open_pool(options);
+    pool::OpenPoolOptions options{{path}, true, false};
+    const pool::OpenedPool pool = pool::open_pool(options);
     require(pool.chunks.size() == pool.superblock.chunk_count, "chunks were lost");
     require(pool.devices.size() == pool.superblock.device_count, "devices were lost");
-  } catch (const server::PoolError&) {
+  } catch (const pool::PoolError&) {
   }
 }
 
@@ -71,18 +71,18 @@ void open_it(const std::string& path) {
 
 void run_input(const u8* data, std::size_t length) {
   static PoolFile file;
-  static const auto base = file.read_as<Superblock>(server::superblock_offset(1));
+  static const auto base = file.read_as<Superblock>(pool::superblock_offset(1));
   Input input(data, length);
   Superblock slots[2] = {base, base};
   slots[0].slot = 0;
   slots[0].epoch = 2;
   damage_slots(input, slots);
-  for (u32 i = 0; i < 2; ++i) file.write(server::superblock_offset(i), &slots[i], page_size);
-  const server::SuperblockProbe probe = server::probe_superblocks(file.path());
-  for (const server::SuperblockSlot& slot : probe.slots) {
+  for (u32 i = 0; i < 2; ++i) file.write(pool::superblock_offset(i), &slots[i], page_size);
+  const pool::SuperblockProbe probe = pool::probe_superblocks(file.path());
+  for (const pool::SuperblockSlot& slot : probe.slots) {
     require(!format::to_text(slot.superblock).empty(), "no text");
-    const bool valid = slot.state == server::SlotState::valid;
-    if (valid && server::find_feature_problem(slot.superblock, true).empty()) check_promises(slot.superblock);
+    const bool valid = slot.state == pool::SlotState::valid;
+    if (valid && pool::find_feature_problem(slot.superblock, true).empty()) check_promises(slot.superblock);
   }
   open_it(file.path());
 }

@@ -128,11 +128,11 @@ void test_death(GpuTestPool& pool) {
 
 // The CPU engine serves what the GPU engine has left.
 void test_what_is_left(const GpuTestPool& pool) {
-  const server::CheckResult result = pool.check();
+  const fsck::CheckResult result = pool.check();
   check(result.findings.error_count() == 0, "fsck finds no error" + findings_text(result));
-  server::ServerOptions options;
+  session::ServerOptions options;
   options.device_paths = pool.device_paths();
-  options.engine = server::EngineChoice::cpu;
+  options.engine = session::EngineChoice::cpu;
   server::PoolServer server(options);
   server.start();
   const server::LocalSession local = server.open_session(u64{1} << 20);
@@ -149,9 +149,9 @@ void test_what_is_left(const GpuTestPool& pool) {
 
 // In a fresh program image.
 void test_next_engine(const std::vector<std::string>& device_paths) {
-  server::ServerOptions options;
+  session::ServerOptions options;
   options.device_paths = device_paths;
-  options.engine = server::EngineChoice::cuda;
+  options.engine = session::EngineChoice::cuda;
   options.generation_skip = 7;
   server::PoolServer server(options);
   std::atomic<bool> was_told{false};

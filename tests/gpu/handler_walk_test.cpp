@@ -15,24 +15,24 @@
 namespace gpu4fs::test {
 namespace {
 
-using server::EngineChoice;
+using session::EngineChoice;
 
 constexpr u64 cache_bytes = u64{8} << 20;  // the least: pages are evicted
 
 std::vector<std::string> device_paths(const DeviceFolder& folder) { return {folder.device(0), folder.device(1)}; }
 
 void make_pool(const DeviceFolder& folder) {
-  server::MakePoolOptions make;
+  pool::MakePoolOptions make;
   make.device_paths = device_paths(folder);
   make.size_bytes = u64{64} << 20;
   make.chunk_size_bytes = u64{8} << 20;
   make.root_uid = 0;
   make.root_gid = 0;
-  server::make_pool(make);
+  pool::make_pool(make);
 }
 
-server::ServerOptions serving(const DeviceFolder& folder, EngineChoice engine) {
-  server::ServerOptions options;
+session::ServerOptions serving(const DeviceFolder& folder, EngineChoice engine) {
+  session::ServerOptions options;
   options.device_paths = device_paths(folder);
   options.engine = engine;
   options.commit_interval_s = 1;
@@ -41,12 +41,12 @@ server::ServerOptions serving(const DeviceFolder& folder, EngineChoice engine) {
 }
 
 void check_medium(const DeviceFolder& folder) {
-  server::CheckOptions options;
+  fsck::CheckOptions options;
   options.device_paths = device_paths(folder);
-  const server::CheckResult result = server::check_pool(options);
+  const fsck::CheckResult result = fsck::check_pool(options);
   check(result.findings.error_count() == 0, "fsck finds no error" + findings_text(result));
-  options.engine = server::CheckEngine::cuda;
-  const server::CheckResult by_gpu = server::check_pool(options);
+  options.engine = fsck::CheckEngine::cuda;
+  const fsck::CheckResult by_gpu = fsck::check_pool(options);
   check(by_gpu.findings.error_count() == 0, "fsck on the GPU finds no error" + findings_text(by_gpu));
   check(by_gpu.engine != "none" && by_gpu.names == result.names && by_gpu.pages_used == result.pages_used &&
             by_gpu.pages_verified == result.pages_verified && by_gpu.inodes == result.inodes,

@@ -25,7 +25,7 @@
 namespace gpu4fs::test {
 namespace {
 
-using server::EngineChoice;
+using session::EngineChoice;
 
 constexpr u64 device_bytes = u64{96} << 20;
 constexpr u32 walk_count = 4;
@@ -40,7 +40,7 @@ struct Shape {
 class LosingPool {
  public:
   LosingPool(const Shape& shape, EngineChoice engine) : shape_(shape), engine_(engine) {
-    server::MakePoolOptions make;
+    pool::MakePoolOptions make;
     for (u32 i = 0; i < shape.device_count; ++i) paths_.push_back(folder_.device(i));
     make.device_paths = paths_;
     make.size_bytes = device_bytes;
@@ -48,7 +48,7 @@ class LosingPool {
     set_profiles(make, shape.profile);
     make.root_uid = 0;
     make.root_gid = 0;
-    server::make_pool(make);
+    pool::make_pool(make);
   }
 
   // Mounts look for a missing device beside the others.
@@ -56,11 +56,11 @@ class LosingPool {
   // An empty file; of its path, which is the device's from now on.
   std::string make_empty(u32 index) {
     paths_[index] = folder_.device(100 + ++new_count_);
-    server::DeviceFile::create(paths_[index], device_bytes);
+    pool::DeviceFile::create(paths_[index], device_bytes);
     return paths_[index];
   }
   std::unique_ptr<server::PoolServer> start(const std::vector<std::string>& paths, bool degraded) {
-    server::ServerOptions options;
+    session::ServerOptions options;
     options.device_paths = paths;
     options.engine = engine_;
     options.commit_interval_s = 1;
@@ -118,8 +118,8 @@ bool fill(LosingPool& pool, server::PoolServer& server, u32 index, const std::st
   while (server.rebuilder().is_busy() && std::chrono::steady_clock::now() < limit) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  const server::RebuildReport report = server.rebuilder().report();
-  const bool is_filled = report.state == server::RebuildState::finished;
+  const maintenance::RebuildReport report = server.rebuilder().report();
+  const bool is_filled = report.state == maintenance::RebuildState::finished;
   pool.expect(is_filled && report.written_count > 0, fmt::format("device {} is filled: {}", index, report.problem));
   pool.expect(report.unreadable_count == 0, "all of it could be read");
   // Pages of mirrors that fallocate has allocated have no bytes that a checksum fits; rows are without them.
@@ -128,9 +128,9 @@ bool fill(LosingPool& pool, server::PoolServer& server, u32 index, const std::st
 }
 
 void check_medium(LosingPool& pool) {
-  server::CheckOptions options;
+  fsck::CheckOptions options;
   options.device_paths = pool.paths();
-  const server::CheckResult result = server::check_pool(options);
+  const fsck::CheckResult result = fsck::check_pool(options);
   pool.expect(result.findings.error_count() == 0, "fsck finds no error" + findings_text(result));
 }
 

@@ -21,13 +21,13 @@ constexpr u64 mega = u64{1} << 20;
 
 class TrimmedPool {
  public:
-  TrimmedPool(const char* profile, u32 device_count, server::EngineChoice engine) : profile_(profile), engine_(engine) {
-    server::MakePoolOptions make;
+  TrimmedPool(const char* profile, u32 device_count, session::EngineChoice engine) : profile_(profile), engine_(engine) {
+    pool::MakePoolOptions make;
     for (u32 i = 0; i < device_count; ++i) make.device_paths.push_back(folder_.device(i));
     make.size_bytes = 64 * mega;
     make.chunk_size_bytes = 16 * mega;
     make.data_profile = make.metadata_profile = profile;
-    server::make_pool(make);
+    pool::make_pool(make);
     paths_ = make.device_paths;
   }
 
@@ -43,7 +43,7 @@ class TrimmedPool {
       const u64 full = allocated_bytes();
       expect(bool{has_blocks(*files_, large, count, seed)}, "the large file is read");
       expect(files_->simple(format::Opcode::truncate, large, 0).status == Status::ok, "the large file goes");
-      const server::TrimReport report = server_->trimmer().trim_all();
+      const maintenance::TrimReport report = server_->trimmer().trim_all();
       expect(report.status == Status::ok, "a trim");
       expect(allocated_bytes() < full / 2, fmt::format("{} of {} bytes are left", allocated_bytes(), full));
       expect(bool{has_blocks(*files_, kept, 10, 0)}, "the kept file is read");
@@ -61,7 +61,7 @@ class TrimmedPool {
  private:
   void expect(bool holds, const std::string& what) { check(holds, fmt::format("{}: {}", profile_, what)); }
   void mount() {
-    server::ServerOptions options;
+    session::ServerOptions options;
     options.device_paths = paths_;
     options.engine = engine_;
     options.commit_interval_s = 0;
@@ -88,7 +88,7 @@ class TrimmedPool {
   }
 
   std::string profile_;
-  server::EngineChoice engine_;
+  session::EngineChoice engine_;
   DeviceFolder folder_;
   std::vector<std::string> paths_;
   std::unique_ptr<server::PoolServer> server_;
@@ -96,7 +96,7 @@ class TrimmedPool {
   std::unique_ptr<FileClient> files_;
 };
 
-void run(server::EngineChoice engine) {
+void run(session::EngineChoice engine) {
   TrimmedPool("single", 1, engine).run();
   TrimmedPool("raid0", 3, engine).run();
   TrimmedPool("raid1", 2, engine).run();
@@ -110,7 +110,7 @@ int main(int argument_count, char** arguments) {
   using namespace gpu4fs;
   const bool on_cpu = argument_count > 1 && std::strcmp(arguments[1], "cpu") == 0;
   try {
-    if (on_cpu || test::has_gpu()) test::run(on_cpu ? server::EngineChoice::cpu : server::EngineChoice::cuda);
+    if (on_cpu || test::has_gpu()) test::run(on_cpu ? session::EngineChoice::cpu : session::EngineChoice::cuda);
   } catch (const std::exception& error) {
     test::check(false, error.what());
   }

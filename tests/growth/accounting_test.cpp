@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "growth/growing_pool.hpp"
-#include "server/pool_open.hpp"
+#include "pool/pool_open.hpp"
 
 namespace gpu4fs::test::accounting_test {
 namespace {
@@ -29,7 +29,7 @@ struct PoolForm {
 class AccountedPool {
  public:
   explicit AccountedPool(const PoolForm& form) {
-    server::MakePoolOptions options;
+    pool::MakePoolOptions options;
     for (u32 i = 0; i < form.device_count; ++i) devices_.push_back(folder_ / fmt::format("device{}", i));
     options.device_paths = devices_;
     options.size_bytes = device_bytes;
@@ -39,18 +39,18 @@ class AccountedPool {
     options.metadata_share = 0.25;
     options.initial_share = form.initial_share;
     options.more_profiles = form.more;
-    server::make_pool(options);
+    pool::make_pool(options);
     mount_.emplace(devices_);
   }
   GrowthMount& mount() { return *mount_; }
   FileClient& files() { return mount_->files(); }
-  server::PoolGrower& grower() { return mount_->server().grower(); }
+  maintenance::PoolGrower& grower() { return mount_->server().grower(); }
   u32 chunk_count() { return mount_->server().superblock().chunk_count; }
   // While nothing grows: what was made is on the medium.
   std::vector<u64> columns_by_device() {
     std::vector<u64> counts(devices_.size());
-    const server::OpenedPool opened = server::open_pool({devices_, true, false});
-    for (const server::OpenedChunk& chunk : opened.chunks) {
+    const pool::OpenedPool opened = pool::open_pool({devices_, true, false});
+    for (const pool::OpenedChunk& chunk : opened.chunks) {
       for (const format::ColumnAddress column : chunk.columns) ++counts[column.device_index()];
     }
     return counts;
@@ -159,7 +159,7 @@ TEST(PoolThatMayNotGrowNow, WritesAsMuchAsFits) {
   const u32 chunks = pool.chunk_count();
   u64 end = 0;
   {
-    const server::GrowthHold hold(pool.grower());
+    const maintenance::GrowthHold hold(pool.grower());
     client::Reply reply{};
     do {
       reply = pool.write(inode, end, large_bytes);

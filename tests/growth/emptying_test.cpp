@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "growth/growing_pool.hpp"
-#include "server/pool_open.hpp"
+#include "pool/pool_open.hpp"
 
 namespace gpu4fs::test::emptying_test {
 namespace {
@@ -36,22 +36,22 @@ class EmptiedDevices : public ::testing::TestWithParam<EmptyingShape> {
  protected:
   EmptiedDevices() {
     for (u32 i = 0; i < GetParam().device_count; ++i) devices_.push_back(folder_ / fmt::format("device{}", i));
-    server::MakePoolOptions options;
+    pool::MakePoolOptions options;
     options.device_paths = devices_;
     options.size_bytes = emptied_device_bytes;
     options.chunk_size_bytes = u64{8} << 20;
     options.data_profile = options.metadata_profile = GetParam().profile;
-    server::make_pool(options);
+    pool::make_pool(options);
   }
-  static server::ReshapeReport await(server::Reshaper& reshaper) {
+  static maintenance::ReshapeReport await(maintenance::Reshaper& reshaper) {
     for (;;) {
-      const server::ReshapeReport report = reshaper.report();
-      if (report.state != server::ReshapeState::running) return report;
+      const maintenance::ReshapeReport report = reshaper.report();
+      if (report.state != maintenance::ReshapeState::running) return report;
       std::this_thread::yield();
     }
   }
   std::string new_device(const std::string& name, u64 bytes = emptied_device_bytes) {
-    server::DeviceFile::create(folder_ / name, bytes);
+    pool::DeviceFile::create(folder_ / name, bytes);
     return folder_ / name;
   }
   GrowthFolder folder_;
@@ -96,10 +96,10 @@ TEST_P(EmptiedDevices, LeaveThePoolWhileFilesAreWritten) {
       }
     });
     EXPECT_EQ(mount.server().reshaper().start_removal(leaving, 0), "");
-    const server::ReshapeReport report = await(mount.server().reshaper());
+    const maintenance::ReshapeReport report = await(mount.server().reshaper());
     ends = true;
     writer.join();
-    ASSERT_EQ(report.state, server::ReshapeState::finished) << report.problem;
+    ASSERT_EQ(report.state, maintenance::ReshapeState::finished) << report.problem;
     EXPECT_GT(report.page_count, 0u);
     EXPECT_TRUE(has_blocks(mount.files(), find_file(mount.files(), "late"), blocks, 3));
     ASSERT_TRUE(mount.stop());
@@ -121,8 +121,8 @@ TEST_P(EmptiedDevices, AreAsFullAsTheOthersAfterABalance) {
     blocks = write_late(mount, 5, GetParam().has_parities);
     const u32 index = mount.server().grower().add_device(added, false);
     ASSERT_EQ(mount.server().reshaper().start_balance(0), "");
-    const server::ReshapeReport report = await(mount.server().reshaper());
-    EXPECT_EQ(report.state, server::ReshapeState::finished) << report.problem;
+    const maintenance::ReshapeReport report = await(mount.server().reshaper());
+    EXPECT_EQ(report.state, maintenance::ReshapeState::finished) << report.problem;
     if (std::string_view(GetParam().profile) == "single") {
       EXPECT_FALSE(mount.server().grower().chunks_on(index).empty());
       EXPECT_GT(report.page_count, 0u);

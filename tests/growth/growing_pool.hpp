@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "client/session.hpp"
-#include "server/check/check_pool.hpp"
-#include "server/pool_make.hpp"
+#include "fsck/check/check_pool.hpp"
+#include "pool/pool_make.hpp"
 #include "server/pool_server.hpp"
 #include "support/file_client.hpp"
 #include "support/group_runner.hpp"
@@ -79,10 +79,10 @@ class GrowthMount {
   }
 
  private:
-  static server::ServerOptions options(const std::vector<std::string>& devices) {
-    server::ServerOptions options;
+  static session::ServerOptions options(const std::vector<std::string>& devices) {
+    session::ServerOptions options;
     options.device_paths = devices;
-    options.engine = server::EngineChoice::cpu;
+    options.engine = session::EngineChoice::cpu;
     options.worker_count = 2;
     options.commit_interval_s = 0;
     options.cache_bytes = u64{16} << 20;
@@ -164,13 +164,13 @@ inline testing::AssertionResult has_blocks(FileClient& files, u64 inode, u64 cou
 // "" or the first findings.
 inline std::string find_problems(const std::vector<std::string>& devices) {
   std::string problems;
-  server::CheckOptions options;
+  fsck::CheckOptions options;
   options.device_paths = devices;
-  options.on_finding = [&](const server::Finding& finding) {
+  options.on_finding = [&](const fsck::Finding& finding) {
     if (problems.size() >= 2000) return;
-    problems += std::string(server::finding_kind(finding.id).id) + " " + finding.place + ": " + finding.text + "\n";
+    problems += std::string(fsck::finding_kind(finding.id).id) + " " + finding.place + ": " + finding.text + "\n";
   };
-  const server::CheckResult result = server::check_pool(options);
+  const fsck::CheckResult result = fsck::check_pool(options);
   return result.findings.error_count() == 0 ? "" : problems + "errors";
 }
 

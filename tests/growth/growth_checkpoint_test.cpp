@@ -36,7 +36,7 @@ class GrowthCheckpoint : public ::testing::Test {
     plan_->page_total = superblock.page_total;
     std::memcpy(plan_->device_uuids, superblock.device_uuids, sizeof(plan_->device_uuids));
     fs.growth = plan_.get();
-    server_ = std::make_unique<server::ServerSession>(pool_.host(), open_close_, server::ServerSession::Kind::internal, 4,
+    server_ = std::make_unique<session::ServerSession>(pool_.host(), open_close_, session::ServerSession::Kind::internal, 4,
                                                       page_size);
     session_ = pool_.open_session();
     files_ = std::make_unique<FileClient>(*session_);
@@ -92,7 +92,7 @@ class GrowthCheckpoint : public ::testing::Test {
   std::unique_ptr<fs::PoolGrowth> plan_;
   TestPool pool_;
   std::mutex open_close_;
-  std::unique_ptr<server::ServerSession> server_;
+  std::unique_ptr<session::ServerSession> server_;
   std::unique_ptr<client::Session> session_;
   std::unique_ptr<FileClient> files_;
 };

@@ -7,12 +7,12 @@ namespace {
 class GrowthCommands : public ::testing::Test {
  protected:
   GrowthCommands() {
-    server::MakePoolOptions options;
+    pool::MakePoolOptions options;
     options.device_paths = {folder_ / "a", folder_ / "b"};
     options.size_bytes = u64{40} << 20;
     options.chunk_size_bytes = u64{8} << 20;
     options.initial_share = 30;
-    server::make_pool(options);
+    pool::make_pool(options);
     mount_ = std::make_unique<GrowthMount>(options.device_paths);
     devices_ = options.device_paths;
     session_ = mount_->server().open_internal_session(page_size);
@@ -27,7 +27,7 @@ class GrowthCommands : public ::testing::Test {
   GrowthFolder folder_;
   std::vector<std::string> devices_;
   std::unique_ptr<GrowthMount> mount_;
-  std::unique_ptr<server::ServerSession> session_;
+  std::unique_ptr<session::ServerSession> session_;
 };
 
 TEST_F(GrowthCommands, AreAnsweredInAnyOrder) {

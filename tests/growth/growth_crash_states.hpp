@@ -10,7 +10,7 @@
 
 #include "device/stack/write_log.hpp"
 #include "growth/growing_pool.hpp"
-#include "server/pool_device_file.hpp"
+#include "pool/pool_device_file.hpp"
 #include "support/test_scale.hpp"
 
 namespace gpu4fs::test {
@@ -36,7 +36,7 @@ class GrowthCrashStates {
   // The state becomes that of the files.
   void put(const std::vector<GrowthImage>& images) const {
     for (u32 i = 0; i < images.size(); ++i) {
-      server::DeviceFile::open(paths_[i], server::DeviceFile::Access::read_write, server::DeviceFile::Locking::none)
+      pool::DeviceFile::open(paths_[i], pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::none)
           .write_at(0, images[i].data(), images[i].size());
     }
   }
@@ -82,7 +82,7 @@ class GrowthCrashStates {
  private:
   GrowthImage read_device(u32 device) const {
     GrowthImage image(device_bytes_);
-    server::DeviceFile::open(paths_[device], server::DeviceFile::Access::read_only, server::DeviceFile::Locking::none)
+    pool::DeviceFile::open(paths_[device], pool::DeviceFile::Access::read_only, pool::DeviceFile::Locking::none)
         .read_at(0, image.data(), image.size());
     return image;
   }

@@ -3,7 +3,7 @@
 #include <set>
 
 #include "growth/growth_crash_states.hpp"
-#include "server/pool_open.hpp"
+#include "pool/pool_open.hpp"
 
 namespace gpu4fs::test::growth_crash_test {
 namespace {
@@ -24,13 +24,13 @@ class GrowthCrashes : public ::testing::TestWithParam<CrashShape> {
  protected:
   GrowthCrashes() : shape_(GetParam()) {
     for (u32 i = 0; i < shape_.device_count + shape_.added; ++i) paths_.push_back(folder_ / fmt::format("device{}", i));
-    for (u32 i = shape_.device_count; i < paths_.size(); ++i) server::DeviceFile::create(paths_[i], crash_device_bytes);
-    server::MakePoolOptions options;
+    for (u32 i = shape_.device_count; i < paths_.size(); ++i) pool::DeviceFile::create(paths_[i], crash_device_bytes);
+    pool::MakePoolOptions options;
     options.device_paths = old_paths();
     options.size_bytes = crash_device_bytes;
     options.chunk_size_bytes = u64{8} << 20;
     options.data_profile = options.metadata_profile = shape_.profile;
-    server::make_pool(options);
+    pool::make_pool(options);
   }
 
   std::vector<std::string> old_paths() const {
@@ -70,7 +70,7 @@ class GrowthCrashes : public ::testing::TestWithParam<CrashShape> {
   }
   void look_at_state(const std::vector<GrowthImage>& images, u64 mark, bool goes_on) {
     states_->put(images);
-    const server::OpenedPool pool = server::open_pool({old_paths(), true, false});
+    const pool::OpenedPool pool = pool::open_pool({old_paths(), true, false});
     const u32 device_count = pool.superblock.device_count;
     ASSERT_TRUE(device_count >= shape_.device_count && device_count <= paths_.size());
     if (mark >= 2) { ASSERT_EQ(device_count, paths_.size()); }
@@ -80,7 +80,7 @@ class GrowthCrashes : public ::testing::TestWithParam<CrashShape> {
     ASSERT_EQ(problems, "");
     std::vector<std::string> all;
     for (const std::string& path : paths_) {
-      if (server::probe_superblocks(path).newest() != nullptr) all.push_back(path);
+      if (pool::probe_superblocks(path).newest() != nullptr) all.push_back(path);
     }
     ASSERT_EQ(find_problems(all), "");
     if (!goes_on) return;
@@ -108,7 +108,7 @@ class GrowthCrashes : public ::testing::TestWithParam<CrashShape> {
 };
 
 TEST_P(GrowthCrashes, LeaveThePoolBeforeOrBehind) {
-  first_chunk_count_ = server::open_pool({old_paths(), true, false}).superblock.chunk_count;
+  first_chunk_count_ = pool::open_pool({old_paths(), true, false}).superblock.chunk_count;
   ASSERT_NO_FATAL_FAILURE(grow());
   // Behind the growth every so many: that part is any pool's.
   const auto every = [](u64 mark) { return mark == 0 ? u64{0} : mark <= 2 ? u64{1} : crash_stride_; };

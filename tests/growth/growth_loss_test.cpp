@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "growth/growing_pool.hpp"
-#include "server/pool_open.hpp"
+#include "pool/pool_open.hpp"
 
 namespace gpu4fs::test::growth_loss_test {
 namespace {
@@ -20,13 +20,13 @@ class GrowthLosses : public ::testing::TestWithParam<const char*> {
 
   void make() {
     for (const std::string& path : devices_) std::filesystem::remove(path);
-    server::MakePoolOptions options;
+    pool::MakePoolOptions options;
     options.device_paths = devices_;
     options.size_bytes = loss_device_bytes;
     options.chunk_size_bytes = u64{8} << 20;
     options.data_profile = options.metadata_profile = GetParam();
     options.initial_share = 30;
-    server::make_pool(options);
+    pool::make_pool(options);
   }
 
   // The last device goes at its nth access. True: behind the mount, and it is lost.
@@ -43,16 +43,16 @@ class GrowthLosses : public ::testing::TestWithParam<const char*> {
       const bool was_lost = mount.server().open_inspector().lost_devices() != 0;
       bool has_changed = true;
       try {
-        server::PoolGrower& grower = mount.server().grower();
+        maintenance::PoolGrower& grower = mount.server().grower();
         const u32 before = grower.usage().back().chunk;
         grower.add_chunks(2);
         std::vector<u32> made;
-        for (const server::ChunkUsage& chunk : grower.usage()) {
+        for (const maintenance::ChunkUsage& chunk : grower.usage()) {
           if (chunk.chunk > before && chunk.pages_taken == 0) made.push_back(chunk.chunk);
         }
         grower.erase_chunks(made);
         grower.add_chunks(1);
-      } catch (const server::PoolError&) {
+      } catch (const pool::PoolError&) {
         // With a device less, or with one that the server cannot write, it does not change.
         has_changed = false;
       }
@@ -61,16 +61,16 @@ class GrowthLosses : public ::testing::TestWithParam<const char*> {
       mount.crash();
       if (!is_lost && has_changed) ends_ = true;
       return is_lost && !was_lost;
-    } catch (const server::PoolError&) {
+    } catch (const pool::PoolError&) {
       return false;  // so early that there is no mount
     }
   }
 
   // With the device as it is, and without it.
   void expect_mountable(bool is_there) {
-    server::ServerOptions options;
+    session::ServerOptions options;
     options.device_paths = devices_;
-    options.engine = server::EngineChoice::cpu;
+    options.engine = session::EngineChoice::cpu;
     options.worker_count = 2;
     options.commit_interval_s = 0;
     options.cache_bytes = u64{16} << 20;

@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "growth/growing_pool.hpp"
-#include "server/pool_open.hpp"
+#include "pool/pool_open.hpp"
 
 namespace gpu4fs::test::growth_test {
 namespace {
@@ -26,18 +26,18 @@ class GrowingPools : public ::testing::TestWithParam<GrowthShape> {
     for (u32 i = 0; i < shape.device_count; ++i) devices_.push_back(folder_ / fmt::format("device{}", i));
     for (u32 i = 0; i < shape.added; ++i) {
       added_.push_back(folder_ / fmt::format("added{}", i));
-      server::DeviceFile::create(added_.back(), device_bytes);
+      pool::DeviceFile::create(added_.back(), device_bytes);
     }
   }
 
   void make(u32 initial_share = 100) {
-    server::MakePoolOptions options;
+    pool::MakePoolOptions options;
     options.device_paths = devices_;
     options.size_bytes = device_bytes;
     options.chunk_size_bytes = u64{8} << 20;
     options.data_profile = options.metadata_profile = GetParam().profile;
     options.initial_share = initial_share;
-    server::make_pool(options);
+    pool::make_pool(options);
   }
 
   std::vector<std::string> all_devices() const {
@@ -64,7 +64,7 @@ TEST_P(GrowingPools, AFullPoolGetsRoomFromNewDevices) {
     ASSERT_GT(before, 20u);
     for (u32 i = 0; i < added_.size(); ++i) {
       EXPECT_EQ(mount.server().grower().add_device(added_[i], false), devices_.size() + i);
-      EXPECT_THROW(mount.server().grower().add_device(added_[i], true), server::PoolError);
+      EXPECT_THROW(mount.server().grower().add_device(added_[i], true), pool::PoolError);
     }
     EXPECT_GE(mount.server().grower().add_chunks(~u64{0}), 4u);
     EXPECT_EQ(mount.server().grower().add_chunks(~u64{0}), 0u);
@@ -182,15 +182,15 @@ INSTANTIATE_TEST_SUITE_P(Shapes, GrowingPools,
 class NewMembers : public ::testing::Test {
  protected:
   NewMembers() : pool_(folder_ / "device") {
-    server::MakePoolOptions options;
+    pool::MakePoolOptions options;
     options.device_paths = {pool_};
     options.size_bytes = u64{40} << 20;
-    server::make_pool(options);
+    pool::make_pool(options);
   }
   std::string refusal(GrowthMount& mount, const std::string& path, bool force = false) {
     try {
       mount.server().grower().add_device(path, force);
-    } catch (const server::PoolError& error) {
+    } catch (const pool::PoolError& error) {
       return error.what();
     }
     return "";
@@ -201,11 +201,11 @@ class NewMembers : public ::testing::Test {
 
 TEST_F(NewMembers, AreRefusedWhereTheyDoNotFit) {
   const std::string other = folder_ / "other";
-  server::MakePoolOptions options;
+  pool::MakePoolOptions options;
   options.device_paths = {other};
   options.size_bytes = u64{40} << 20;
-  server::make_pool(options);
-  server::DeviceFile::create(folder_ / "small", u64{4} << 20);
+  pool::make_pool(options);
+  pool::DeviceFile::create(folder_ / "small", u64{4} << 20);
   GrowthMount mount({pool_});
   EXPECT_NE(refusal(mount, pool_).find("is a member"), std::string::npos);
   EXPECT_NE(refusal(mount, other).find("a gpu4fs pool"), std::string::npos);
@@ -223,19 +223,19 @@ TEST_F(NewMembers, AreRefusedWhereTheyDoNotFit) {
 // The tree has two replicas as soon as there are two devices: either will do.
 TEST_F(NewMembers, HoldTheTreeIfThereAreFewerReplicasThanWanted) {
   const std::string added = folder_ / "added";
-  server::DeviceFile::create(added, u64{60} << 20);
+  pool::DeviceFile::create(added, u64{60} << 20);
   {
     GrowthMount mount({pool_});
     mount.server().grower().add_device(added, false);
     mount.server().grower().add_chunks(2);
     ASSERT_TRUE(mount.stop());
   }
-  const format::Superblock superblock = server::open_pool({{pool_}, true}).superblock;
+  const format::Superblock superblock = pool::open_pool({{pool_}, true}).superblock;
   {
-    server::DeviceFile first = server::DeviceFile::open(pool_, server::DeviceFile::Access::read_write, server::DeviceFile::Locking::lock);
-    first.zero_range(server::open_pool({{added}, true, false}).devices[0].part.tree_offset, 16 * page_size);
+    pool::DeviceFile first = pool::DeviceFile::open(pool_, pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock);
+    first.zero_range(pool::open_pool({{added}, true, false}).devices[0].part.tree_offset, 16 * page_size);
   }
-  const server::OpenedPool repaired = server::open_pool({{pool_}});
+  const pool::OpenedPool repaired = pool::open_pool({{pool_}});
   EXPECT_EQ(repaired.chunks.size(), superblock.chunk_count);
   EXPECT_FALSE(repaired.warnings.empty());
 }

@@ -1,8 +1,8 @@
 // fsck --repair of a pool that a device has left: its index stays empty, and what is on the others is mended.
+#include "fsck/repair/repair_pool.hpp"
 #include "growth/growing_pool.hpp"
-#include "server/chunk_area.hpp"
-#include "server/pool_open.hpp"
-#include "server/repair/repair_pool.hpp"
+#include "pool/chunk_area.hpp"
+#include "pool/pool_open.hpp"
 
 namespace gpu4fs::test::repair_after_removal_test {
 namespace {
@@ -16,18 +16,18 @@ class RepairAfterRemoval : public ::testing::Test {
  protected:
   RepairAfterRemoval() {
     for (u32 i = 0; i < device_count; ++i) devices_.push_back(folder_ / fmt::format("device{}", i));
-    server::MakePoolOptions options;
+    pool::MakePoolOptions options;
     options.device_paths = devices_;
     options.size_bytes = device_bytes;
     options.chunk_size_bytes = u64{8} << 20;
     options.data_profile = options.metadata_profile = "single";
-    server::make_pool(options);
+    pool::make_pool(options);
   }
 
   // Leaves a pool of the other devices with a file.
   void remove_device() {
     GrowthMount mount(devices_);
-    server::PoolGrower& grower = mount.server().grower();
+    maintenance::PoolGrower& grower = mount.server().grower();
     const u64 inode = make_file(mount.files(), "file");
     for (u64 block = 0; block < block_count; ++block) {
       ASSERT_EQ(write_block(mount.files(), inode, block, block), Status::ok);
@@ -50,9 +50,9 @@ class RepairAfterRemoval : public ::testing::Test {
     };
     std::vector<Area> areas;
     {
-      const server::OpenedPool pool = server::open_pool({devices_, true, false});
+      const pool::OpenedPool pool = pool::open_pool({devices_, true, false});
       bool is_lost = false;
-      for (const server::OpenedChunk& chunk : pool.chunks) {
+      for (const pool::OpenedChunk& chunk : pool.chunks) {
         is_lost = !is_lost;
         if (!is_lost) continue;
         const format::ColumnAddress place = chunk.columns.front();
@@ -61,10 +61,10 @@ class RepairAfterRemoval : public ::testing::Test {
     }
     for (const Area& area : areas) {
       const std::string path = folder_ / fmt::format("device{}", area.device);
-      server::DeviceFile file =
-          server::DeviceFile::open(path, server::DeviceFile::Access::read_write, server::DeviceFile::Locking::lock);
-      const server::BitmapPlace place = server::chunk_bitmap_place(area.descriptor, area.offset);
-      for (const u32 slot : {0u, 1u}) server::clear_bitmap_slot(file, place, slot);
+      pool::DeviceFile file =
+          pool::DeviceFile::open(path, pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock);
+      const pool::BitmapPlace place = pool::chunk_bitmap_place(area.descriptor, area.offset);
+      for (const u32 slot : {0u, 1u}) pool::clear_bitmap_slot(file, place, slot);
     }
     return static_cast<u32>(areas.size());
   }
@@ -79,9 +79,9 @@ TEST_F(RepairAfterRemoval, WhatIsDerivedIsDerivedAnew) {
   ASSERT_EQ(find_problems(devices_), "");
   ASSERT_GT(lose_bitmaps(), 0u);
   ASSERT_NE(find_problems(devices_), "");
-  server::RepairOptions repair;
+  fsck::RepairOptions repair;
   repair.device_paths = devices_;
-  EXPECT_GT(server::repair_pool(repair).repair_count, 0u);
+  EXPECT_GT(fsck::repair_pool(repair).repair_count, 0u);
   EXPECT_EQ(find_problems(devices_), "");
   {
     GrowthMount mount(devices_);
@@ -90,7 +90,7 @@ TEST_F(RepairAfterRemoval, WhatIsDerivedIsDerivedAnew) {
     const u64 inode = find_file(mount.files(), "file");
     EXPECT_TRUE(has_blocks(mount.files(), inode, block_count, 0));
     // The empty index is there for another.
-    server::DeviceFile::create(folder_ / "another", device_bytes);
+    pool::DeviceFile::create(folder_ / "another", device_bytes);
     EXPECT_EQ(mount.server().grower().add_device(folder_ / "another", false), leaving);
     ASSERT_EQ(write_block(mount.files(), inode, block_count, block_count), Status::ok);
     EXPECT_TRUE(has_blocks(mount.files(), inode, block_count + 1, 0));

@@ -2,7 +2,7 @@
 #include <functional>
 
 #include "growth/growing_pool.hpp"
-#include "server/pool_open.hpp"
+#include "pool/pool_open.hpp"
 
 namespace gpu4fs::test::reshape_test {
 namespace {
@@ -13,23 +13,23 @@ class Reshaping : public ::testing::Test {
  protected:
   void make(const std::string& profile, u32 device_count, u32 initial_share) {
     for (u32 i = 0; i < device_count; ++i) devices_.push_back(folder_ / fmt::format("device{}", i));
-    server::MakePoolOptions options;
+    pool::MakePoolOptions options;
     options.device_paths = devices_;
     options.size_bytes = reshape_device_bytes;
     options.chunk_size_bytes = u64{8} << 20;
     options.data_profile = options.metadata_profile = profile;
     options.initial_share = initial_share;
-    server::make_pool(options);
+    pool::make_pool(options);
   }
   std::string new_device(const std::string& name, u64 bytes = reshape_device_bytes) {
-    server::DeviceFile::create(folder_ / name, bytes);
+    pool::DeviceFile::create(folder_ / name, bytes);
     return folder_ / name;
   }
   // It ends by itself; the test's own time limit is the only one.
-  static server::ReshapeReport await(server::Reshaper& reshaper) {
+  static maintenance::ReshapeReport await(maintenance::Reshaper& reshaper) {
     for (;;) {
-      const server::ReshapeReport report = reshaper.report();
-      if (report.state != server::ReshapeState::running) return report;
+      const maintenance::ReshapeReport report = reshaper.report();
+      if (report.state != maintenance::ReshapeState::running) return report;
       std::this_thread::yield();
     }
   }
@@ -48,15 +48,15 @@ TEST_F(Reshaping, ADeviceWithEmptyChunksIsRemoved) {
   ASSERT_EQ(mount.server().grower().add_device(added, false), 3u);
   mount.server().grower().add_chunks(~u64{0});
   ASSERT_FALSE(mount.server().grower().chunks_on(3).empty());
-  server::Reshaper& reshaper = mount.server().reshaper();
+  maintenance::Reshaper& reshaper = mount.server().reshaper();
   EXPECT_NE(reshaper.start_removal(0, 0).find("chunk tree"), std::string::npos);
   EXPECT_NE(reshaper.start_removal(9, 0).find("no device 9"), std::string::npos);
   EXPECT_EQ(reshaper.start_removal(3, 0), "");
-  const server::ReshapeReport report = await(reshaper);
-  EXPECT_EQ(report.state, server::ReshapeState::finished) << report.problem;
+  const maintenance::ReshapeReport report = await(reshaper);
+  EXPECT_EQ(report.state, maintenance::ReshapeState::finished) << report.problem;
   EXPECT_EQ(report.chunk_count, report.chunk_total);
   EXPECT_NE(reshaper.start_removal(3, 0), "");
-  EXPECT_EQ(server::probe_superblocks(added).newest(), nullptr);
+  EXPECT_EQ(pool::probe_superblocks(added).newest(), nullptr);
   EXPECT_TRUE(has_blocks(mount.files(), inode, 1, 5));
   ASSERT_TRUE(mount.stop());
   EXPECT_EQ(find_problems(devices_), "");
@@ -69,7 +69,7 @@ TEST_F(Reshaping, ARemovalIsPausedAndCancelled) {
   GrowthMount mount(devices_);
   ASSERT_EQ(mount.server().grower().add_device(added, false), 3u);
   mount.server().grower().add_chunks(~u64{0});
-  server::Reshaper& reshaper = mount.server().reshaper();
+  maintenance::Reshaper& reshaper = mount.server().reshaper();
   EXPECT_NE(reshaper.pause(), "");
   EXPECT_NE(reshaper.resume(), "");
   EXPECT_NE(reshaper.cancel(), "");
@@ -78,15 +78,15 @@ TEST_F(Reshaping, ARemovalIsPausedAndCancelled) {
   ASSERT_EQ(reshaper.pause(), "");
   (void)reshaper.set_rate(u64{1} << 30);
   (void)reshaper.cancel();
-  while (reshaper.report().state == server::ReshapeState::paused) std::this_thread::yield();
+  while (reshaper.report().state == maintenance::ReshapeState::paused) std::this_thread::yield();
   // It may have been about to end.
-  if (reshaper.report().state == server::ReshapeState::cancelled) {
+  if (reshaper.report().state == maintenance::ReshapeState::cancelled) {
     // Chunks get columns there again.
     mount.server().grower().add_chunks(~u64{0});
     EXPECT_FALSE(mount.server().grower().chunks_on(3).empty());
     ASSERT_EQ(reshaper.start_removal(3, 0), "");
   }
-  EXPECT_EQ(await(reshaper).state, server::ReshapeState::finished);
+  EXPECT_EQ(await(reshaper).state, maintenance::ReshapeState::finished);
   ASSERT_TRUE(mount.stop());
   EXPECT_EQ(find_problems(devices_), "");
 }
@@ -96,7 +96,7 @@ TEST_F(Reshaping, AProfileThatNeedsTheDeviceKeepsIt) {
   GrowthMount mount(devices_);
   const std::string refusal = mount.server().reshaper().start_removal(1, 0);
   EXPECT_NE(refusal.find("profile raid1 needs 2 devices"), std::string::npos) << refusal;
-  EXPECT_EQ(mount.server().reshaper().report().state, server::ReshapeState::never);
+  EXPECT_EQ(mount.server().reshaper().report().state, maintenance::ReshapeState::never);
   ASSERT_TRUE(mount.stop());
 }
 
@@ -105,19 +105,19 @@ TEST_F(Reshaping, ABalanceEvensOutAndDropsWhatIsEmpty) {
   make("single", 2, 100);
   const std::string added = new_device("added", 2 * reshape_device_bytes);
   GrowthMount mount(devices_);
-  server::PoolGrower& grower = mount.server().grower();
+  maintenance::PoolGrower& grower = mount.server().grower();
   const u64 inode = make_file(mount.files(), "file");
   ASSERT_EQ(write_block(mount.files(), inode, 0, 5), Status::ok);
   ASSERT_EQ(grower.add_device(added, false), 2u);
   const u32 before = mount.server().superblock().chunk_count;
   ASSERT_EQ(mount.server().reshaper().start_balance(0), "");
-  const server::ReshapeReport report = await(mount.server().reshaper());
+  const maintenance::ReshapeReport report = await(mount.server().reshaper());
   // Chunks in use are moved by another part of the server; until then a balance says so.
   const bool is_refused = report.problem.find("cannot be emptied") != std::string::npos;
-  EXPECT_TRUE(report.state == server::ReshapeState::finished || is_refused) << report.problem;
+  EXPECT_TRUE(report.state == maintenance::ReshapeState::finished || is_refused) << report.problem;
   EXPECT_LT(mount.server().superblock().chunk_count, before);
   u32 empty = 0;
-  for (const server::ChunkUsage& chunk : grower.usage()) empty += chunk.pages_taken == 0 ? 1 : 0;
+  for (const maintenance::ChunkUsage& chunk : grower.usage()) empty += chunk.pages_taken == 0 ? 1 : 0;
   EXPECT_LE(empty, 2u);
   const u64 blocks = 1 + fill_file(mount.files(), inode, 1, 5);
   EXPECT_TRUE(has_blocks(mount.files(), inode, blocks, 5));
@@ -127,7 +127,7 @@ TEST_F(Reshaping, ABalanceEvensOutAndDropsWhatIsEmpty) {
 }
 
 // The file of a pool that is mounted with these options has all its blocks.
-void expect_file_with(const server::ServerOptions& options, u64 blocks) {
+void expect_file_with(const session::ServerOptions& options, u64 blocks) {
   server::PoolServer server(options);
   server.start();
   {
@@ -142,10 +142,10 @@ void expect_file_with(const server::ServerOptions& options, u64 blocks) {
 class Spares : public Reshaping {
  protected:
   // A mirror of which device `index` fails for good when it is told to.
-  server::ServerOptions options(const std::vector<std::string>& devices) const {
-    server::ServerOptions options;
+  session::ServerOptions options(const std::vector<std::string>& devices) const {
+    session::ServerOptions options;
     options.device_paths = devices;
-    options.engine = server::EngineChoice::cpu;
+    options.engine = session::EngineChoice::cpu;
     options.worker_count = 2;
     options.commit_interval_s = 0;
     options.cache_bytes = u64{16} << 20;
@@ -181,11 +181,11 @@ class Spares : public Reshaping {
   // Until a device is filled, or each spare was refused or failed while it was filled.
   static void write_until_no_spare_waits(GrowthMount& mount, u64 inode) {
     const auto has_ended = [&] {
-      for (const server::SpareReport& spare : mount.server().spares().list()) {
-        if (spare.state != server::SpareState::refused) return false;
+      for (const maintenance::SpareReport& spare : mount.server().spares().list()) {
+        if (spare.state != maintenance::SpareState::refused) return false;
       }
       if (mount.server().rebuilder().is_busy()) return false;
-      return mount.server().rebuilder().report().state == server::RebuildState::finished || lost(mount) != 0;
+      return mount.server().rebuilder().report().state == maintenance::RebuildState::finished || lost(mount) != 0;
     };
     while (!has_ended()) ASSERT_TRUE(write_round(mount, inode));
   }
@@ -196,10 +196,10 @@ TEST_F(Spares, AreCheckedAndListed) {
   const std::string spare = new_device("spare");
   const std::string small = new_device("small", u64{4} << 20);
   const std::string full = new_device("full");
-  server::DeviceFile::open(full, server::DeviceFile::Access::read_write, server::DeviceFile::Locking::none)
+  pool::DeviceFile::open(full, pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::none)
       .write_at(70000, "somebody's", 10);
   GrowthMount mount(devices_);
-  server::SpareDevices& spares = mount.server().spares();
+  maintenance::SpareDevices& spares = mount.server().spares();
   EXPECT_EQ(spares.add(spare, false), "");
   EXPECT_NE(spares.add(spare, false).find("already"), std::string::npos);
   EXPECT_NE(spares.add(small, false).find("too small"), std::string::npos);
@@ -210,11 +210,11 @@ TEST_F(Spares, AreCheckedAndListed) {
   EXPECT_EQ(spares.list()[0].path, spare);
   // It is locked as long as it is one.
   EXPECT_THROW(
-      server::DeviceFile::open(spare, server::DeviceFile::Access::read_write, server::DeviceFile::Locking::lock),
-      server::PoolError);
+      pool::DeviceFile::open(spare, pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock),
+      pool::PoolError);
   EXPECT_EQ(spares.remove(spare), "");
   EXPECT_NE(spares.remove(spare), "");
-  EXPECT_NO_THROW(server::DeviceFile::open(spare, server::DeviceFile::Access::read_write, server::DeviceFile::Locking::lock));
+  EXPECT_NO_THROW(pool::DeviceFile::open(spare, pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock));
   ASSERT_TRUE(mount.stop());
 }
 
@@ -229,14 +229,14 @@ TEST_F(Spares, TakeThePlaceOfALostDevice) {
     ASSERT_EQ(mount.server().spares().add(spare, false), "");
     lose_device(mount, inode);
     write_until_no_spare_waits(mount, inode);
-    EXPECT_EQ(mount.server().rebuilder().report().state, server::RebuildState::finished);
+    EXPECT_EQ(mount.server().rebuilder().report().state, maintenance::RebuildState::finished);
     EXPECT_EQ(lost(mount), 0u);
     EXPECT_TRUE(has_blocks(mount.files(), inode, file_blocks, 3));
     ASSERT_TRUE(mount.stop());
   }
   EXPECT_EQ(find_problems({devices_[0], spare}), "");
   // The other half of the mirror goes as well: the spare has everything.
-  server::ServerOptions alone = options({spare});
+  session::ServerOptions alone = options({spare});
   alone.degraded = true;
   std::filesystem::remove(devices_[0]);
   std::filesystem::remove(devices_[1]);
@@ -253,13 +253,13 @@ TEST_F(Spares, ThatFailLeaveThePoolDegraded) {
     ASSERT_EQ(mount.server().spares().add("fault=gone#50:" + spare, false), "");
     lose_device(mount, inode);
     write_until_no_spare_waits(mount, inode);
-    ASSERT_NE(mount.server().rebuilder().report().state, server::RebuildState::finished);
+    ASSERT_NE(mount.server().rebuilder().report().state, maintenance::RebuildState::finished);
     EXPECT_EQ(lost(mount), 2u);
     EXPECT_TRUE(has_blocks(mount.files(), inode, file_blocks, 3));
     ASSERT_TRUE(mount.stop());
   }
   std::filesystem::remove(devices_[1]);
-  server::ServerOptions degraded = options({devices_[0]});
+  session::ServerOptions degraded = options({devices_[0]});
   degraded.degraded = true;
   expect_file_with(degraded, file_blocks);
 }
@@ -277,7 +277,7 @@ TEST_P(FailingSpares, AreFollowedByTheNext) {
     ASSERT_EQ(mount.server().spares().add(good, false), "");
     lose_device(mount, inode);
     write_until_no_spare_waits(mount, inode);
-    EXPECT_EQ(mount.server().rebuilder().report().state, server::RebuildState::finished);
+    EXPECT_EQ(mount.server().rebuilder().report().state, maintenance::RebuildState::finished);
     EXPECT_EQ(lost(mount), 0u);
     EXPECT_TRUE(has_blocks(mount.files(), inode, file_blocks, 3));
     ASSERT_TRUE(mount.stop());
@@ -297,7 +297,7 @@ TEST_F(Spares, ThatComeAfterTheLossTakeThePlaceToo) {
   while (lost(mount) == 0) ASSERT_TRUE(write_round(mount, inode));
   ASSERT_EQ(mount.server().spares().add(spare, false), "");
   write_until_no_spare_waits(mount, inode);
-  EXPECT_EQ(mount.server().rebuilder().report().state, server::RebuildState::finished);
+  EXPECT_EQ(mount.server().rebuilder().report().state, maintenance::RebuildState::finished);
   EXPECT_EQ(lost(mount), 0u);
   ASSERT_TRUE(mount.stop());
   EXPECT_EQ(find_problems({devices_[0], spare}), "");
@@ -313,14 +313,14 @@ TEST_F(Spares, OfADegradedMountComeInByThemselves) {
     ASSERT_TRUE(mount.stop());
   }
   std::filesystem::remove(devices_[1]);
-  server::ServerOptions with_spare = options({devices_[0]});
+  session::ServerOptions with_spare = options({devices_[0]});
   with_spare.degraded = true;
   with_spare.spare_paths = {folder_ / "nothing", spare};
   {
     server::PoolServer server(with_spare);
     server.start();
     EXPECT_EQ(server.warnings().size(), 2u);  // the missing device, and the spare that is none
-    while (server.rebuilder().report().state != server::RebuildState::finished) std::this_thread::yield();
+    while (server.rebuilder().report().state != maintenance::RebuildState::finished) std::this_thread::yield();
     ASSERT_TRUE(server.stop());
   }
   EXPECT_EQ(find_problems({devices_[0], spare}), "");

@@ -3,7 +3,7 @@
 #include <set>
 
 #include "growth/growth_crash_states.hpp"
-#include "server/pool_open.hpp"
+#include "pool/pool_open.hpp"
 
 namespace gpu4fs::test::shrink_crash_test {
 namespace {
@@ -23,14 +23,14 @@ class ShrinkCrashes : public ::testing::TestWithParam<ShrinkCrashShape> {
  protected:
   ShrinkCrashes() : leaving_(GetParam().device_count) {
     for (u32 i = 0; i <= leaving_; ++i) paths_.push_back(folder_ / fmt::format("device{}", i));
-    server::DeviceFile::create(paths_[leaving_], shrink_device_bytes);
-    server::MakePoolOptions options;
+    pool::DeviceFile::create(paths_[leaving_], shrink_device_bytes);
+    pool::MakePoolOptions options;
     options.device_paths = {paths_.begin(), paths_.end() - 1};
     options.size_bytes = shrink_device_bytes;
     options.chunk_size_bytes = u64{8} << 20;
     options.data_profile = options.metadata_profile = GetParam().profile;
     options.initial_share = 50;
-    server::make_pool(options);
+    pool::make_pool(options);
     GrowthMount mount(options.device_paths);
     mount.server().grower().add_device(paths_[leaving_], false);
     mount.server().grower().add_chunks(~u64{0});
@@ -46,12 +46,12 @@ class ShrinkCrashes : public ::testing::TestWithParam<ShrinkCrashShape> {
     for (u32 i = 0; i < paths_.size(); ++i) devices.push_back(states_->recorded(i));
     const std::shared_ptr<device::WriteLog> log = device::open_write_log(log_path_);
     GrowthMount mount(devices);
-    server::PoolGrower& grower = mount.server().grower();
+    maintenance::PoolGrower& grower = mount.server().grower();
     const u64 inode = make_file(mount.files(), "file");
     for (u64 block = 0; block < synced_blocks; ++block) ASSERT_EQ(write_block(mount.files(), inode, block, block), Status::ok);
     ASSERT_EQ(mount.files().simple(format::Opcode::fsync, inode).status, Status::ok);
     std::vector<u32> empty;
-    for (const server::ChunkUsage& chunk : grower.usage()) {
+    for (const maintenance::ChunkUsage& chunk : grower.usage()) {
       if (chunk.pages_taken == 0) empty.push_back(chunk.chunk);
     }
     first_chunk_count_ = mount.server().superblock().chunk_count;
@@ -84,9 +84,9 @@ class ShrinkCrashes : public ::testing::TestWithParam<ShrinkCrashShape> {
     const std::vector<std::string> named{paths_[0]};
     bool has_left = false;
     {
-      const server::OpenedPool pool = server::open_pool({named, true, false});
+      const pool::OpenedPool pool = pool::open_pool({named, true, false});
       ASSERT_EQ(pool.devices.size(), paths_.size());
-      has_left = pool.devices[leaving_].state == server::MemberState::removed;
+      has_left = pool.devices[leaving_].state == pool::MemberState::removed;
       if (!has_left) { ASSERT_TRUE(pool.devices[leaving_].is_here()); }
       if (mark >= 2) { ASSERT_LT(pool.superblock.chunk_count, first_chunk_count_ + (mark >= 3 ? 1 : 0)); }
       if (mark >= 3) { ASSERT_TRUE(has_left); }

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "growth/growing_pool.hpp"
-#include "server/pool_open.hpp"
+#include "pool/pool_open.hpp"
 
 namespace gpu4fs::test::shrink_test {
 namespace {
@@ -25,37 +25,37 @@ class ShrinkingPools : public ::testing::TestWithParam<ShrinkShape> {
  protected:
   ShrinkingPools() : folder_(GetParam().folder) {
     for (u32 i = 0; i < GetParam().device_count; ++i) devices_.push_back(folder_ / fmt::format("device{}", i));
-    server::MakePoolOptions options;
+    pool::MakePoolOptions options;
     options.device_paths = devices_;
     options.size_bytes = shrink_device_bytes;
     options.chunk_size_bytes = u64{8} << 20;
     options.data_profile = options.metadata_profile = GetParam().profile;
     options.initial_share = 30;
-    server::make_pool(options);
+    pool::make_pool(options);
   }
 
   std::string new_device(const std::string& name) {
-    server::DeviceFile::create(folder_ / name, shrink_device_bytes);
+    pool::DeviceFile::create(folder_ / name, shrink_device_bytes);
     return folder_ / name;
   }
 
   // Chunks without pages in use, that were not there before.
   static std::vector<u32> empty_chunks(GrowthMount& mount, const std::set<u32>& before) {
     std::vector<u32> empty;
-    for (const server::ChunkUsage& chunk : mount.server().grower().usage()) {
+    for (const maintenance::ChunkUsage& chunk : mount.server().grower().usage()) {
       if (chunk.pages_taken == 0 && !before.contains(chunk.chunk)) empty.push_back(chunk.chunk);
     }
     return empty;
   }
   static std::set<u32> all_chunks(GrowthMount& mount) {
     std::set<u32> all;
-    for (const server::ChunkUsage& chunk : mount.server().grower().usage()) all.insert(chunk.chunk);
+    for (const maintenance::ChunkUsage& chunk : mount.server().grower().usage()) all.insert(chunk.chunk);
     return all;
   }
   static Status refusal(const std::function<void()>& work) {
     try {
       work();
-    } catch (const server::PoolError& error) {
+    } catch (const pool::PoolError& error) {
       return error.status();
     }
     return Status::ok;
@@ -71,7 +71,7 @@ TEST_P(ShrinkingPools, EmptyChunksGoAndTheirSpaceIsUsedAgain) {
   u32 chunks = 0;
   {
     GrowthMount mount(devices_);
-    server::PoolGrower& grower = mount.server().grower();
+    maintenance::PoolGrower& grower = mount.server().grower();
     inode = make_file(mount.files(), "file");
     for (u64 block = 0; block < blocks; ++block) ASSERT_EQ(write_block(mount.files(), inode, block, 3 + block), Status::ok);
     ASSERT_EQ(mount.files().simple(format::Opcode::fsync, inode).status, Status::ok);
@@ -109,12 +109,12 @@ TEST_P(ShrinkingPools, EmptyChunksGoAndTheirSpaceIsUsedAgain) {
 
 TEST_P(ShrinkingPools, WhatIsInUseOrTheLastOneStays) {
   GrowthMount mount(devices_);
-  server::PoolGrower& grower = mount.server().grower();
+  maintenance::PoolGrower& grower = mount.server().grower();
   const u64 inode = make_file(mount.files(), "file");
   ASSERT_EQ(write_block(mount.files(), inode, 0, 3), Status::ok);
   std::vector<u32> used;
   std::vector<u32> all;
-  for (const server::ChunkUsage& chunk : grower.usage()) {
+  for (const maintenance::ChunkUsage& chunk : grower.usage()) {
     all.push_back(chunk.chunk);
     if (chunk.pages_taken != 0) used.push_back(chunk.chunk);
   }
@@ -209,7 +209,7 @@ TEST_P(ShrinkingPools, ADeviceLeavesAndItsIndexIsUsedAgain) {
   const std::string second = new_device("second");
   {
     GrowthMount mount(devices_);
-    server::PoolGrower& grower = mount.server().grower();
+    maintenance::PoolGrower& grower = mount.server().grower();
     const u64 inode = make_file(mount.files(), "file");
     ASSERT_EQ(write_block(mount.files(), inode, 0, 5), Status::ok);
     EXPECT_EQ(refusal([&] { grower.remove_device(0); }), Status::invalid_argument);
@@ -227,7 +227,7 @@ TEST_P(ShrinkingPools, ADeviceLeavesAndItsIndexIsUsedAgain) {
     ASSERT_TRUE(grower.chunks_on(index).empty());
     grower.remove_device(index);
     EXPECT_EQ(refusal([&] { grower.remove_device(index); }), Status::invalid_argument);
-    EXPECT_EQ(server::probe_superblocks(first).newest(), nullptr);
+    EXPECT_EQ(pool::probe_superblocks(first).newest(), nullptr);
     ASSERT_EQ(write_block(mount.files(), inode, 1, 6), Status::ok);
     ASSERT_TRUE(mount.stop());
   }
@@ -250,7 +250,7 @@ TEST_P(ShrinkingPools, ADeviceLeavesAndItsIndexIsUsedAgain) {
   all.push_back(second);
   EXPECT_EQ(find_problems(all), "");
   all.push_back(first);
-  EXPECT_EQ(refusal([&] { (void)server::open_pool({all, true, false}); }), Status::not_a_pool);
+  EXPECT_EQ(refusal([&] { (void)pool::open_pool({all, true, false}); }), Status::not_a_pool);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, ShrinkingPools,

@@ -45,12 +45,12 @@ class Killed {
  public:
   // `forgets_syncs`: a mistake, for the test of the test; syncs are acknowledged and not made.
   explicit Killed(u64 seed, bool forgets_syncs = false) : random_(seed), forgets_syncs_(forgets_syncs) {
-    server::MakePoolOptions make;
+    pool::MakePoolOptions make;
     for (u32 i = 0; i < 2; ++i) make.device_paths.push_back(folder_.device(i));
     make.size_bytes = u64{24} << 20;
     make.chunk_size_bytes = u64{8} << 20;
     make.root_uid = make.root_gid = 0;
-    server::make_pool(make);
+    pool::make_pool(make);
     server::PoolServer server(options());
     server.start();
     {
@@ -104,17 +104,17 @@ class Killed {
   }
 
   std::string check() {
-    server::CheckOptions check_options;
+    fsck::CheckOptions check_options;
     check_options.device_paths = options().device_paths;
-    const server::CheckResult result = server::check_pool(check_options);
+    const fsck::CheckResult result = fsck::check_pool(check_options);
     return errors_of_a_crash(result) == 0 ? "" : "fsck:" + findings_text(result);
   }
 
  private:
-  server::ServerOptions options() const {
-    server::ServerOptions options;
+  session::ServerOptions options() const {
+    session::ServerOptions options;
     options.device_paths = {folder_.device(0), folder_.device(1)};
-    options.engine = server::EngineChoice::cpu;
+    options.engine = session::EngineChoice::cpu;
     options.worker_count = 1;
     options.commit_interval_s = 0;
     options.cache_bytes = u64{8} << 20;

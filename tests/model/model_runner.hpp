@@ -84,7 +84,7 @@ class ModelRunner {
   bool check_medium() {
     close();
     pool_.unmount();
-    const server::CheckResult result = pool_.check();
+    const fsck::CheckResult result = pool_.check();
     const bool clean = result.findings.error_count() == 0;
     const bool same = reopen(model_);
     return clean ? same : differ("fsck finds errors:" + findings_text(result));

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "client/session.hpp"
-#include "server/check/check_pool.hpp"
+#include "fsck/check/check_pool.hpp"
 #include "server/pool_server.hpp"
 #include "support/file_client.hpp"
 #include "support/test_pool.hpp"
@@ -17,10 +17,10 @@ namespace {
 
 constexpr u64 root = format::inode_number_root;
 
-server::ServerOptions options_of(const TestPool& pool) {
-  server::ServerOptions options;
+session::ServerOptions options_of(const TestPool& pool) {
+  session::ServerOptions options;
   options.device_paths = pool.device_paths();
-  options.engine = server::EngineChoice::cpu;
+  options.engine = session::EngineChoice::cpu;
   options.worker_count = 2;
   options.commit_interval_s = 0;
   return options;
@@ -87,7 +87,7 @@ TEST(EngineDeath, EndsCommandsUnderWayAndLosesNothingThatWasSynced) {
     while (!was_told) std::this_thread::yield();
     EXPECT_FALSE(server.stop()) << "the last checkpoint cannot be written";
   }
-  server::ServerOptions options = options_of(pool);
+  session::ServerOptions options = options_of(pool);
   options.generation_skip = 100;
   server::PoolServer server(options);
   server.start();
@@ -108,7 +108,7 @@ TEST(EngineDeath, EndsCommandsUnderWayAndLosesNothingThatWasSynced) {
 TEST(EngineDeath, FormerErrorsCountOn) {
   TestPool pool;
   pool.crash();
-  server::ServerOptions options = options_of(pool);
+  session::ServerOptions options = options_of(pool);
   options.write_errors_before = 5;
   server::PoolServer server(options);
   server.start();

@@ -123,12 +123,12 @@ class GenerationsBehindACrash : public ::testing::Test {
  protected:
   static constexpr u32 file_count = 40;
   GenerationsBehindACrash() {
-    server::MakePoolOptions make;
+    pool::MakePoolOptions make;
     make.device_paths = {folder_ / "device"};
     make.size_bytes = u64{64} << 20;
     make.chunk_size_bytes = u64{8} << 20;
     make.root_uid = make.root_gid = 0;
-    server::make_pool(make);
+    pool::make_pool(make);
     paths_ = make.device_paths;
   }
   // By inode number.

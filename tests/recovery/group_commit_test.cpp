@@ -51,7 +51,7 @@ TEST(GroupCommit, ManySyncsShareAFlush) {
     });
   }
   std::mutex open_close;
-  server::ServerSession answers(pool.host(), open_close, server::ServerSession::Kind::internal, 4, page_size);
+  session::ServerSession answers(pool.host(), open_close, session::ServerSession::Kind::internal, 4, page_size);
   u32 flushes = 0;
   while (ended < client_count) {
     ring::Upcall upcall{};
@@ -91,7 +91,7 @@ TEST(GroupCommit, FailedFlushIsToldToEverybody) {
     done = true;
   });
   std::mutex open_close;
-  server::ServerSession answers(pool.host(), open_close, server::ServerSession::Kind::internal, 4, page_size);
+  session::ServerSession answers(pool.host(), open_close, session::ServerSession::Kind::internal, 4, page_size);
   while (!done) {
     ring::Upcall upcall{};
     if (!pool.host().wait_upcall(&upcall, 1'000'000)) continue;

@@ -6,11 +6,11 @@
 
 #include "base/xxh3.hpp"
 #include "fmt/format.h"
-#include "server/pool_error.hpp"
+#include "fsck/repair/repair_pool.hpp"
+#include "pool/pool_error.hpp"
 #include "server/pool_server.hpp"
 #include "server/recovery/log_scan.hpp"
 #include "server/recovery/replay.hpp"
-#include "server/repair/repair_pool.hpp"
 #include "support/file_client.hpp"
 #include "support/group_runner.hpp"
 #include "support/test_pool.hpp"
@@ -64,19 +64,19 @@ bool exists(FileClient& client, const std::string& name) {
 }
 
 server::LogScan scan(const TestPool& pool) {
-  server::OpenPoolOptions open;
+  pool::OpenPoolOptions open;
   open.device_paths = pool.device_paths();
   open.read_only = true;
   open.lock = false;
-  return server::scan_log(server::open_pool(open));
+  return server::scan_log(pool::open_pool(open));
 }
 
 u64 log_offset(const TestPool& pool, u32 device) {
-  server::OpenPoolOptions open;
+  pool::OpenPoolOptions open;
   open.device_paths = pool.device_paths();
   open.read_only = true;
   open.lock = false;
-  return server::open_pool(open).devices[device].part.log_offset;
+  return pool::open_pool(open).devices[device].part.log_offset;
 }
 
 std::string file_bytes(const std::string& path) {
@@ -132,10 +132,10 @@ TEST_F(LogRecovery, ReplaysWhatWasSynced) {
   crash();
   const u64 records = scan(pool_).record_count();
   EXPECT_GE(records, 6u);
-  const server::CheckResult waiting = pool_.check();
+  const fsck::CheckResult waiting = pool_.check();
   EXPECT_EQ(waiting.log_records, records);
   EXPECT_EQ(waiting.log_end, scan(pool_).end);
-  EXPECT_EQ(waiting.findings.count(server::FindingId::log_waiting), 1u);
+  EXPECT_EQ(waiting.findings.count(fsck::FindingId::log_waiting), 1u);
   EXPECT_EQ(waiting.findings.error_count(), 0u);
   pool_.mount();
   EXPECT_EQ(pool_.recovery().records_replayed, records);
@@ -149,7 +149,7 @@ TEST_F(LogRecovery, ReplaysWhatWasSynced) {
 TEST_F(LogRecovery, IsIdempotent) {
   crash();
   const u64 records = scan(pool_).record_count();
-  server::ServerOptions options;
+  session::ServerOptions options;
   options.device_paths = pool_.device_paths();
   EXPECT_EQ(server::recover_pool(options).records_replayed, records);
   EXPECT_EQ(server::recover_pool(options).records_replayed, 0u);
@@ -200,14 +200,14 @@ TEST_F(LogRecovery, DamageInFrontOfAcknowledgedRecordsIsToldAndDroppedOnDemand) 
   damage_record(0, 1);
   damage_record(1, 1);
   EXPECT_EQ(pool_.check().log_records, 1u);
-  EXPECT_EQ(pool_.check().findings.count(server::FindingId::log_damaged), 1u);
+  EXPECT_EQ(pool_.check().findings.count(fsck::FindingId::log_damaged), 1u);
   EXPECT_EQ(pool_.check().findings.error_count(), 1u);
-  server::ServerOptions options;
+  session::ServerOptions options;
   options.device_paths = pool_.device_paths();
   try {
     server::recover_pool(options);
     FAIL() << "the damage was passed over";
-  } catch (const server::PoolError& error) {
+  } catch (const pool::PoolError& error) {
     EXPECT_NE(std::string(error.what()).find("operation log is damaged"), std::string::npos) << error.what();
   }
   options.drop_damaged_log = true;
@@ -223,21 +223,21 @@ TEST_F(LogRecovery, RepairGivesUpADamagedLogOnlyWhenTold) {
   crash();
   damage_record(0, 1);
   damage_record(1, 1);
-  server::RepairOptions options;
+  fsck::RepairOptions options;
   options.device_paths = pool_.device_paths();
-  EXPECT_THROW(server::repair_pool(options), server::PoolError);
-  EXPECT_EQ(pool_.check().findings.count(server::FindingId::log_damaged), 1u);
+  EXPECT_THROW(fsck::repair_pool(options), pool::PoolError);
+  EXPECT_EQ(pool_.check().findings.count(fsck::FindingId::log_damaged), 1u);
   options.drop_log = true;
-  EXPECT_EQ(server::repair_pool(options).operations_replayed, 1u);
+  EXPECT_EQ(fsck::repair_pool(options).operations_replayed, 1u);
   EXPECT_EQ(pool_.check().findings.error_count(), 0u);
   EXPECT_EQ(pool_.check().log_records, 0u);
 }
 
 TEST_F(LogRecovery, RepairReplaysWhatWaits) {
   crash();
-  server::RepairOptions options;
+  fsck::RepairOptions options;
   options.device_paths = pool_.device_paths();
-  EXPECT_GE(server::repair_pool(options).operations_replayed, 6u);
+  EXPECT_GE(fsck::repair_pool(options).operations_replayed, 6u);
   EXPECT_EQ(pool_.check().findings.kept().size(), 0u);
   pool_.mount();
   expect_files(3);
@@ -273,10 +273,10 @@ TEST_F(LogRecovery, PagesThatWereNotWrittenEndTheLog) {
 
 TEST_F(LogRecovery, ReadingOnlyRefusesUnlessTold) {
   crash();
-  server::ServerOptions options;
+  session::ServerOptions options;
   options.device_paths = pool_.device_paths();
   options.read_only = true;
-  EXPECT_THROW(server::recover_pool(options), server::PoolError);
+  EXPECT_THROW(server::recover_pool(options), pool::PoolError);
   options.ignore_log = true;
   EXPECT_EQ(server::recover_pool(options).records_replayed, 0u);
   EXPECT_GE(scan(pool_).record_count(), 6u) << "nothing was written";
@@ -325,13 +325,13 @@ TEST_F(LogRecovery, FailuresInTheMiddleCostNothing) {
       SCOPED_TRACE(fmt::format("device {}, write {}", device, nth));
       ASSERT_LT(nth, 1000u);
       for (u32 i = 0; i < crashed.size(); ++i) overwrite(pool_.device_paths()[i], 0, crashed[i]);
-      server::ServerOptions options;
+      session::ServerOptions options;
       options.device_paths = pool_.device_paths();
       options.device_paths[device] = fmt::format("fault=write-error#{}:{}", nth, options.device_paths[device]);
       try {
         EXPECT_EQ(server::recover_pool(options).records_replayed, records);
         break;
-      } catch (const server::PoolError& error) {
+      } catch (const pool::PoolError& error) {
         EXPECT_EQ(to_errno(error.status()), EIO) << error.what();
         // Device 0 may have got its superblock of the new epoch, which has everything, and device 1 not.
         const u64 left = scan(pool_).record_count();
@@ -387,7 +387,7 @@ class LogOfPages : public ::testing::Test {
   }
   void expect_whole(u32 copies) {
     EXPECT_EQ(pool_.check().log_records, records_);
-    EXPECT_EQ(pool_.check().findings.count(server::FindingId::log_damaged), 0u);
+    EXPECT_EQ(pool_.check().findings.count(fsck::FindingId::log_damaged), 0u);
     pool_.mount();
     EXPECT_EQ(pool_.recovery().records_replayed, records_);
     {
@@ -542,11 +542,11 @@ class LogThatNamesPagesTwice : public ::testing::TestWithParam<const char*> {
   }
   // Into all logs. The length stays.
   void put(const std::vector<u8>& record) {
-    server::OpenPoolOptions open;
+    pool::OpenPoolOptions open;
     open.device_paths = pool_.device_paths();
     open.read_only = true;
     open.lock = false;
-    const server::OpenedPool pool = server::open_pool(open);
+    const pool::OpenedPool pool = pool::open_pool(open);
     const u64 place = head_of(record).lsn % format::log_capacity(pool.superblock, std::vector<format::DevicePart>{
                           pool.devices[0].part, pool.devices[1].part, pool.devices[2].part}.data());
     for (u32 d = 0; d < pool.superblock.tree_replica_count; ++d) {
@@ -561,11 +561,11 @@ class LogThatNamesPagesTwice : public ::testing::TestWithParam<const char*> {
     std::fill(record.begin(), record.end(), u8{0});
     std::memcpy(record.data(), &head, sizeof(head));
     std::memcpy(record.data() + sizeof(head), extents.data(), extents.size() * sizeof(format::LogExtent));
-    server::OpenPoolOptions open;
+    pool::OpenPoolOptions open;
     open.device_paths = pool_.device_paths();
     open.read_only = true;
     open.lock = false;
-    const u64 seed = server::open_pool(open).superblock.log_seed;
+    const u64 seed = pool::open_pool(open).superblock.log_seed;
     head.checksum = xxh3_64(record.data(), record.size(), seed ^ head.lsn);
     std::memcpy(record.data(), &head, sizeof(head));
     put(record);
@@ -582,13 +582,13 @@ class LogThatNamesPagesTwice : public ::testing::TestWithParam<const char*> {
   }
   void expect_refusal(u64 records) {
     ASSERT_EQ(scan(pool_).record_count(), records) << "the record does not hold by itself";
-    server::ServerOptions options;
+    session::ServerOptions options;
     options.device_paths = pool_.device_paths();
     for (u32 attempt = 0; attempt < 2; ++attempt) {
       try {
         server::recover_pool(options);
         FAIL() << "it was carried out";
-      } catch (const server::PoolError& error) {
+      } catch (const pool::PoolError& error) {
         EXPECT_EQ(error.status(), Status::corrupt_structure) << error.what();
       }
       ASSERT_EQ(scan(pool_).record_count(), records) << "nothing was given up";
@@ -685,14 +685,14 @@ TEST_F(LogRecovery, WhatWasCarriedOutBeforeACheckpointIsCarriedOutAgain) {
   const server::LogScan log = scan(pool_);
   ASSERT_EQ(log.record_count(), 1u);
   ASSERT_EQ(log.record(0).opcode, format::LogOpcode::remove_attribute);
-  server::ServerOptions options;
+  session::ServerOptions options;
   options.device_paths = pool_.device_paths();
   {
-    server::ServerOptions attempt = options;
-    attempt.engine = server::EngineChoice::cpu;
+    session::ServerOptions attempt = options;
+    attempt.engine = session::EngineChoice::cpu;
     attempt.worker_count = 1;
     attempt.commit_interval_s = 0;
-    attempt.purpose = server::ServerPurpose::recovery;
+    attempt.purpose = session::ServerPurpose::recovery;
     server::PoolServer server(attempt);
     server.start();
     {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "growth/growing_pool.hpp"
-#include "server/pool_open.hpp"
+#include "pool/pool_open.hpp"
 #include "server/recovery/log_scan.hpp"
 #include "server/recovery/recovery.hpp"
 
@@ -18,23 +18,23 @@ namespace {
 class LogSeed : public ::testing::Test {
  protected:
   LogSeed() {
-    server::MakePoolOptions make;
+    pool::MakePoolOptions make;
     make.device_paths = paths_;
     make.size_bytes = u64{48} << 20;
     make.chunk_size_bytes = u64{8} << 20;
-    server::make_pool(make);
+    pool::make_pool(make);
   }
 
-  server::OpenedPool open() {
-    server::OpenPoolOptions open;
+  pool::OpenedPool open() {
+    pool::OpenPoolOptions open;
     open.device_paths = paths_;
     open.read_only = true;
     open.lock = false;
-    return server::open_pool(open);
+    return pool::open_pool(open);
   }
   u64 seed() { return open().superblock.log_seed; }
   void recover() {
-    server::ServerOptions options;
+    session::ServerOptions options;
     options.device_paths = paths_;
     server::recover_pool(options);
   }
@@ -69,7 +69,7 @@ TEST_F(LogSeed, ARecordThatWasGivenUpDoesNotComeBack) {
     sync(mount.files());
     mount.crash();
   }
-  const server::OpenedPool crashed = open();
+  const pool::OpenedPool crashed = open();
   const server::LogScan log = server::scan_log(crashed);
   ASSERT_EQ(log.record_count(), 2u);
   const format::LogRecord& record = log.record(1);

@@ -54,7 +54,7 @@ class ProfilePool {
   void expect_sound() {
     close();
     pool_.unmount();
-    const server::CheckResult result = pool_.check();
+    const fsck::CheckResult result = pool_.check();
     EXPECT_EQ(findings_text(result), "");
     pool_.mount();
     open();

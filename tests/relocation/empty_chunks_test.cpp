@@ -16,12 +16,12 @@ constexpr u64 block_count = 60;
 class EmptyChunks : public ::testing::Test {
  protected:
   EmptyChunks() {
-    server::MakePoolOptions make;
+    pool::MakePoolOptions make;
     make.device_paths = {folder_ / "a", folder_ / "b"};
     make.size_bytes = u64{40} << 20;
     make.chunk_size_bytes = u64{8} << 20;
     make.root_uid = make.root_gid = 0;
-    server::make_pool(make);
+    pool::make_pool(make);
     mount_ = std::make_unique<GrowthMount>(make.device_paths);
     inode_ = make_file(mount_->files(), "file");
     for (u64 block = 0; block < block_count; ++block) {
@@ -59,7 +59,7 @@ TEST_F(EmptyChunks, HalfOfThemAtOnce) {
   std::vector<u32> chunks;
   for (u32 i = 0; i < chunk_count; i += 2) chunks.push_back(i);
   u64 calls = 0;
-  const server::RelocationResult result = server().empty_chunks(chunks, [&](const server::RelocationProgress& progress) {
+  const maintenance::RelocationResult result = server().empty_chunks(chunks, [&](const maintenance::RelocationProgress& progress) {
     ++calls;
     EXPECT_GT(progress.page_total, 0u);
     return true;
@@ -79,7 +79,7 @@ TEST_F(EmptyChunks, HalfOfThemAtOnce) {
 TEST_F(EmptyChunks, NotAllOfThem) {
   std::vector<u32> chunks(usage().size());
   for (u32 i = 0; i < chunks.size(); ++i) chunks[i] = i;
-  const server::RelocationResult result = server().empty_chunks(chunks, nullptr);
+  const maintenance::RelocationResult result = server().empty_chunks(chunks, nullptr);
   EXPECT_EQ(result.status, Status::no_space);
   EXPECT_TRUE(result.empty.empty());
   for (const format::ChunkUsage& chunk : usage()) EXPECT_EQ(chunk.is_frozen, 0u);
@@ -88,8 +88,8 @@ TEST_F(EmptyChunks, NotAllOfThem) {
 }
 
 TEST_F(EmptyChunks, WhoAsksMayEndIt) {
-  const server::RelocationResult result =
-      server().empty_chunks({0}, [](const server::RelocationProgress&) { return false; });
+  const maintenance::RelocationResult result =
+      server().empty_chunks({0}, [](const maintenance::RelocationProgress&) { return false; });
   EXPECT_EQ(result.status, Status::cancelled);
   EXPECT_EQ(result.not_empty, std::vector<u32>{0});
   EXPECT_EQ(usage()[0].is_frozen, 1u);

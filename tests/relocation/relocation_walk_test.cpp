@@ -229,7 +229,7 @@ TEST(RelocationStress, ChunksAreEmptiedUnderLoad) {
   ASSERT_EQ(area.failure, "");
   for (auto& client : clients) client->close();
   pool.unmount();
-  const server::CheckResult result = pool.check();
+  const fsck::CheckResult result = pool.check();
   EXPECT_EQ(result.findings.error_count(), 0u) << findings_text(result);
 }
 

@@ -89,7 +89,7 @@ class TargetError : public ::testing::TestWithParam<TargetVariant> {
     client_.reset();
     session_.reset();
     pool_.unmount();
-    const server::CheckResult check = pool_.check();
+    const fsck::CheckResult check = pool_.check();
     EXPECT_EQ(check.findings.error_count(), 0u) << findings_text(check);
     pool_.mount();
     session_ = pool_.open_session();

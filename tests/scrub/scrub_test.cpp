@@ -10,33 +10,32 @@
 #include <map>
 #include <thread>
 
+#include "base/host/json_value.hpp"
 #include "bench/client.hpp"
 #include "format/chunk_format.hpp"
 #include "frontend/local_session.hpp"
-#include "server/json_value.hpp"
-#include "server/pool_make.hpp"
-#include "server/pool_open.hpp"
+#include "pool/pool_make.hpp"
+#include "pool/pool_open.hpp"
 #include "server/pool_server.hpp"
-#include "server/tree_walk.hpp"
+#include "session/tree_walk.hpp"
 #include "support/basic_test_pool.hpp"
 #include "support/test_scale.hpp"
 
 namespace gpu4fs::test::scrub_test {
 namespace {
 
-using server::JsonValue;
-using server::ScrubState;
+using maintenance::ScrubState;
 
 constexpr u64 root = format::inode_number_root;
 
 class ScrubPool : public ::testing::Test {
  protected:
   ScrubPool() {
-    server::MakePoolOptions make;
+    pool::MakePoolOptions make;
     make.device_paths = {folder_.device(0), folder_.device(1)};
     make.size_bytes = u64{64} << 20;
     make.chunk_size_bytes = u64{8} << 20;
-    server::make_pool(make);
+    pool::make_pool(make);
     paths_ = make.device_paths;
     mount();
   }
@@ -46,9 +45,9 @@ class ScrubPool : public ::testing::Test {
   }
 
   void mount() {
-    server::ServerOptions options;
+    session::ServerOptions options;
     options.device_paths = paths_;
-    options.engine = server::EngineChoice::cpu;
+    options.engine = session::EngineChoice::cpu;
     options.worker_count = 2;
     options.commit_interval_s = 0;
     server_ = std::make_unique<server::PoolServer>(options);
@@ -86,9 +85,9 @@ class ScrubPool : public ::testing::Test {
 
   // Place of a logical page in the device files.
   std::pair<std::string, u64> place(u64 address) {
-    const server::OpenedPool pool =
-        server::open_pool({.device_paths = paths_, .read_only = true, .lock = false});
-    for (const server::OpenedChunk& chunk : pool.chunks) {
+    const pool::OpenedPool pool =
+        pool::open_pool({.device_paths = paths_, .read_only = true, .lock = false});
+    for (const pool::OpenedChunk& chunk : pool.chunks) {
       const u64 base = chunk.descriptor.base_address;
       if (address < base || address - base >= chunk.descriptor.size_bytes) continue;
       const u64 header = format::chunk_layout(chunk.descriptor.size_bytes / page_size).header_pages * page_size;
@@ -109,7 +108,7 @@ class ScrubPool : public ::testing::Test {
   std::vector<u64> blocks(u64 inode, format::BlockKind kind) {
     std::vector<u64> addresses;
     bool is_complete = false;
-    server::PoolInspector inspector = server_->open_inspector();
+    session::PoolInspector inspector = server_->open_inspector();
     EXPECT_EQ(inspector.list_blocks(inode, [&](const format::BlockRecord& block) {
       for (u64 i = 0; block.kind == kind && i < block.page_count; ++i) {
         addresses.push_back(block.address + i * page_size);
@@ -120,19 +119,19 @@ class ScrubPool : public ::testing::Test {
   }
 
   // Until the scrub has ended or is paused.
-  server::ScrubReport await_end() {
+  maintenance::ScrubReport await_end() {
     for (;;) {
-      server::ScrubReport report = server_->scrubber().report();
+      maintenance::ScrubReport report = server_->scrubber().report();
       if (report.progress.state != ScrubState::running) return report;
       std::this_thread::yield();
     }
   }
-  server::ScrubReport scrub(u64 rate = 0) {
+  maintenance::ScrubReport scrub(u64 rate = 0) {
     EXPECT_EQ(server_->scrubber().start(rate), "");
     return await_end();
   }
   JsonValue ask(const std::string& request) {
-    return server::parse_json(server_->control().answer(server::parse_json(request)));
+    return parse_json(server_->control().answer(parse_json(request)));
   }
   // Path -> damaged pages, as status says; "" stands for pages without an owner.
   std::map<std::string, u64> damaged_files() {
@@ -154,7 +153,7 @@ class ScrubPool : public ::testing::Test {
 TEST_F(ScrubPool, ASoundPoolIsSound) {
   write(client_->create(root, "file"), 700);
   checkpoint();
-  const server::ScrubReport report = scrub();
+  const maintenance::ScrubReport report = scrub();
   EXPECT_EQ(report.progress.state, ScrubState::finished);
   EXPECT_EQ(report.progress.damaged_count, 0u);
   EXPECT_EQ(report.progress.unreached_count, 0u);
@@ -177,12 +176,12 @@ TEST_F(ScrubPool, DamageIsFoundAndNamed) {
   damage(blocks(plain, format::BlockKind::content)[7]);
   for (const u64 i : {0u, 1u, 1499u}) damage(blocks(large, format::BlockKind::content)[i]);
   damage(blocks(mapped, format::BlockKind::map_page).back());
-  const server::ScrubReport report = scrub();
+  const maintenance::ScrubReport report = scrub();
   EXPECT_EQ(report.progress.damaged_count, 5u);
   EXPECT_EQ(report.progress.ownerless_count, 0u);
   const std::map<std::string, u64> expected{{"/folder/deep/plain file", 1}, {"/large", 3}, {"/mapped", 1}};
   std::map<std::string, u64> found;
-  for (const server::DamagedFile& file : report.files) found[file.path] = file.page_count;
+  for (const maintenance::DamagedFile& file : report.files) found[file.path] = file.page_count;
   EXPECT_EQ(found, expected);
   EXPECT_EQ(damaged_files(), expected);
   // Once more: the same, not more.
@@ -240,7 +239,7 @@ TEST_F(ScrubPool, PagesWithoutAnOwnerAreCounted) {
   damage(page);
   damage(leaf);
   mount();
-  const server::ScrubReport report = scrub();
+  const maintenance::ScrubReport report = scrub();
   EXPECT_EQ(report.progress.damaged_count, 2u);
   EXPECT_EQ(report.progress.ownerless_count, 1u);
   const std::map<std::string, u64> expected{{"/folder", 1}, {"", 1}};
@@ -261,7 +260,7 @@ TEST_F(ScrubPool, ProgressIsKeptWhateverFlagsTheRootHas) {
     command.mask = format::set_flags;
     command.data = client_->buffer_address(0);
     client_->call(command, "setattr");
-    const server::ScrubReport report = scrub();
+    const maintenance::ScrubReport report = scrub();
     EXPECT_EQ(report.progress.state, ScrubState::finished);
     const i64 ended = report.progress.ended_s;
     unmount();
@@ -287,14 +286,14 @@ TEST_F(ScrubPool, PausesResumesAndSurvivesRemounts) {
   EXPECT_EQ(server_->scrubber().resume(), "no scrub is paused");
   while (server_->scrubber().report().progress.page_count < 300) std::this_thread::yield();
   EXPECT_EQ(server_->scrubber().pause(), "");
-  const server::ScrubReport paused = server_->scrubber().report();
+  const maintenance::ScrubReport paused = server_->scrubber().report();
   EXPECT_EQ(paused.progress.state, ScrubState::paused);
   EXPECT_LT(paused.progress.page_count, paused.progress.page_total);
   EXPECT_EQ(server_->scrubber().pause(), "no scrub is running");
   unmount();
 
   mount();
-  server::ScrubReport again = server_->scrubber().report();
+  maintenance::ScrubReport again = server_->scrubber().report();
   EXPECT_EQ(again.progress.state, ScrubState::paused) << "what was paused stays so";
   EXPECT_EQ(again.progress.page_total, paused.progress.page_total);
   EXPECT_EQ(again.progress.started_s, paused.progress.started_s);
@@ -350,7 +349,7 @@ TEST_F(ScrubPool, BusyPoolsRaiseNoAlarm) {
   });
   u64 verified = 0;
   while (rounds_done < rounds) {
-    const server::ScrubReport report = scrub();
+    const maintenance::ScrubReport report = scrub();
     EXPECT_EQ(report.progress.damaged_count, 0u);
     verified += report.progress.page_count;
   }

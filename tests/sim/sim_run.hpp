@@ -524,9 +524,9 @@ class SimRun {
   }
 
   void check() {
-    server::CheckOptions options;
+    fsck::CheckOptions options;
     options.device_paths = image_->paths();
-    const server::CheckResult result = server::check_pool(options);
+    const fsck::CheckResult result = fsck::check_pool(options);
     if (errors_of_a_crash(result) != 0) fail("fsck:" + findings_text(result));
   }
 

@@ -136,9 +136,9 @@ TEST_P(Clients, KeepWhatTheyKnow) {
   verify_all();
   for (auto& client : clients) client->close();
   pool.unmount();
-  const server::CheckResult result = pool.check();
-  for (const server::Finding& finding : result.findings.kept()) {
-    ADD_FAILURE() << server::finding_kind(finding.id).id << " " << finding.place << ": " << finding.text;
+  const fsck::CheckResult result = pool.check();
+  for (const fsck::Finding& finding : result.findings.kept()) {
+    ADD_FAILURE() << fsck::finding_kind(finding.id).id << " " << finding.place << ": " << finding.text;
   }
   pool.mount();
   for (auto& client : clients) client->open();

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "client/session.hpp"
-#include "server/check/check_pool.hpp"
-#include "server/pool_error.hpp"
-#include "server/pool_make.hpp"
+#include "fsck/check/check_pool.hpp"
+#include "pool/pool_error.hpp"
+#include "pool/pool_make.hpp"
 #include "server/pool_server.hpp"
 #include "support/file_client.hpp"
 
@@ -50,11 +50,11 @@ class FullMedium : public ::testing::Test {
 
   std::string device(const std::string& part) const { return folder_ / part / "device"; }
   void make_pool(const std::vector<std::string>& devices, u64 device_megabytes = 160) {
-    server::MakePoolOptions make;
+    pool::MakePoolOptions make;
     make.device_paths = devices;
     make.size_bytes = device_megabytes * mega;
     make.chunk_size_bytes = 16 * mega;
-    server::make_pool(make);
+    pool::make_pool(make);
   }
   // Takes what is left of the medium.
   void fill_up() {
@@ -75,9 +75,9 @@ class FullMedium : public ::testing::Test {
 class Served {
  public:
   explicit Served(const std::vector<std::string>& devices) {
-    server::ServerOptions options;
+    session::ServerOptions options;
     options.device_paths = devices;
-    options.engine = server::EngineChoice::cpu;
+    options.engine = session::EngineChoice::cpu;
     options.worker_count = 1;
     options.commit_interval_s = 0;
     server_ = std::make_unique<server::PoolServer>(options);
@@ -133,11 +133,11 @@ class Served {
 };
 
 void expect_sound(const std::vector<std::string>& devices) {
-  server::CheckOptions options;
+  fsck::CheckOptions options;
   options.device_paths = devices;
-  const server::CheckResult result = server::check_pool(options);
+  const fsck::CheckResult result = fsck::check_pool(options);
   EXPECT_EQ(result.findings.error_count(), 0u);
-  for (const server::Finding& finding : result.findings.kept()) ADD_FAILURE() << finding.text;
+  for (const fsck::Finding& finding : result.findings.kept()) ADD_FAILURE() << finding.text;
 }
 
 TEST_F(FullMedium, WritingMoreThanThereIsMemoryIsAnAnswer) {
@@ -201,7 +201,7 @@ TEST_F(FullMedium, APoolWhoseMemoryIsTakenIsNotOpened) {
   try {
     Served served(devices);
     ADD_FAILURE() << "opened";
-  } catch (const server::PoolError& error) {
+  } catch (const pool::PoolError& error) {
     EXPECT_EQ(error.status(), Status::no_space) << error.what();
     EXPECT_NE(std::string(error.what()).find(devices[0]), std::string::npos) << error.what();
   }
@@ -209,16 +209,16 @@ TEST_F(FullMedium, APoolWhoseMemoryIsTakenIsNotOpened) {
 
 TEST_F(FullMedium, APoolIsNotMadeWhereItsHeadersDoNotFit) {
   // Ten chunks of 1 GiB: descriptors of 4 MiB each.
-  server::MakePoolOptions make;
+  pool::MakePoolOptions make;
   make.device_paths = {device("small")};
   make.size_bytes = u64{12} << 30;
   make.chunk_size_bytes = u64{1} << 30;
   struct statvfs before {};
   ASSERT_EQ(::statvfs((folder_ / "small").c_str(), &before), 0);
   try {
-    server::make_pool(make);
+    pool::make_pool(make);
     ADD_FAILURE() << "made";
-  } catch (const server::PoolError& error) {
+  } catch (const pool::PoolError& error) {
     EXPECT_EQ(error.status(), Status::no_space) << error.what();
     EXPECT_NE(std::string(error.what()).find(make.device_paths[0]), std::string::npos) << error.what();
   }

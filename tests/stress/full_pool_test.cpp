@@ -184,7 +184,7 @@ TEST_P(FullPool, IsEmptiedInOnePass) {
   if (HasFatalFailure()) return;
   session_.reset();
   pool_.unmount();
-  const server::CheckResult result = pool_.check();
+  const fsck::CheckResult result = pool_.check();
   EXPECT_EQ(result.findings.error_count(), 0u) << findings_text(result);
 }
 

@@ -21,7 +21,7 @@ using format::Opcode;
 class PromisedRoom : public ::testing::Test {
  protected:
   PromisedRoom() : pool_(options()) {
-    server_ = std::make_unique<server::ServerSession>(pool_.host(), open_close_, server::ServerSession::Kind::internal, 4,
+    server_ = std::make_unique<session::ServerSession>(pool_.host(), open_close_, session::ServerSession::Kind::internal, 4,
                                                       page_size);
     session_ = pool_.open_session();
     files_ = std::make_unique<FileClient>(*session_);
@@ -85,7 +85,7 @@ class PromisedRoom : public ::testing::Test {
 
   TestPool pool_;
   std::mutex open_close_;
-  std::unique_ptr<server::ServerSession> server_;
+  std::unique_ptr<session::ServerSession> server_;
   std::unique_ptr<client::Session> session_;
   std::unique_ptr<FileClient> files_;
   fs::Operation other_{};

@@ -218,7 +218,7 @@ TEST_P(Refill, ATiredPoolLosesNothing) {
   EXPECT_LE(inode_file_pages(), fresh_inode_pages + GetParam());
   close();
   pool_.unmount();
-  const server::CheckResult result = pool_.check();
+  const fsck::CheckResult result = pool_.check();
   EXPECT_EQ(result.findings.error_count(), 0u) << findings_text(result);
   pool_.mount();
   open();

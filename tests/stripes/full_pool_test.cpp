@@ -157,7 +157,7 @@ class FullStripes : public ::testing::TestWithParam<FullForm> {
   void expect_sound() {
     close();
     pool_.unmount();
-    const server::CheckResult result = pool_.check();
+    const fsck::CheckResult result = pool_.check();
     EXPECT_EQ(result.findings.error_count(), 0u) << findings_text(result);
     pool_.mount();
     open();

@@ -40,13 +40,13 @@
 #include "engine/engine_host.hpp"
 #include "fmt/format.h"
 #include "format/rebuild_format.hpp"
+#include "fsck/check/check_pool.hpp"
+#include "pool/pool_make.hpp"
+#include "pool/pool_open.hpp"
+#include "pool/pool_replace.hpp"
 #include "raid/logical_space_build.hpp"
-#include "server/check/check_pool.hpp"
-#include "server/pool_make.hpp"
-#include "server/pool_open.hpp"
-#include "server/pool_replace.hpp"
 #include "server/recovery/recovery.hpp"
-#include "server/server_session.hpp"
+#include "session/server_session.hpp"
 #include "support/flush_answerer.hpp"
 #include "support/memory_folder.hpp"
 #include "support/pool_profiles.hpp"
@@ -95,21 +95,21 @@ class DeviceFolder {
 };
 
 // What fsck found, a line each.
-inline std::string findings_text(const server::CheckResult& result) {
+inline std::string findings_text(const fsck::CheckResult& result) {
   std::string text;
-  for (const server::Finding& finding : result.findings.kept()) {
-    text += fmt::format("\n  {} {}: {}", server::finding_kind(finding.id).id, finding.place, finding.text);
+  for (const fsck::Finding& finding : result.findings.kept()) {
+    text += fmt::format("\n  {} {}: {}", fsck::finding_kind(finding.id).id, finding.place, finding.text);
   }
   return text;
 }
 
 // Of a pool that was cut off: a superblock that was being written then cannot be told from a damaged one, which is an error.
-inline u64 errors_of_a_crash(const server::CheckResult& result) {
-  return result.findings.error_count() - result.findings.count(server::FindingId::superblock_torn);
+inline u64 errors_of_a_crash(const fsck::CheckResult& result) {
+  return result.findings.error_count() - result.findings.count(fsck::FindingId::superblock_torn);
 }
 
 // The memory of an opened device. DeviceError, std::runtime_error.
-inline device::MappedFile map_opened(const server::DeviceFile& file, device::OpenOptions open) {
+inline device::MappedFile map_opened(const pool::DeviceFile& file, device::OpenOptions open) {
   const int descriptor = ::fcntl(file.fd(), F_DUPFD_CLOEXEC, 3);
   if (descriptor < 0) throw std::runtime_error("no descriptor left");
   return device::MappedFile::adopt(descriptor, file.path(), std::move(open));
@@ -118,7 +118,7 @@ inline device::MappedFile map_opened(const server::DeviceFile& file, device::Ope
 // An engine over the mapped devices of an opened pool, in the memory of `parts`; nothing is loaded yet. `log_seed`
 // 0: it replays a log, and keeps none.
 template <class Parts>
-engine::Engine* assemble_engine(Parts& parts, const TestPoolOptions& options, const server::OpenedPool& pool,
+engine::Engine* assemble_engine(Parts& parts, const TestPoolOptions& options, const pool::OpenedPool& pool,
                                 const std::vector<device::Device>& devices, u64 log_seed) {
   const format::Superblock& superblock = pool.superblock;
   engine::EngineConfig config = parts.config();
@@ -128,7 +128,7 @@ engine::Engine* assemble_engine(Parts& parts, const TestPoolOptions& options, co
   fs::FileSystem& fs = image->fs;
   fs.space = raid::build_logical_space(memory, superblock, devices, pool.chunks, true);
   std::vector<format::Superblock> templates;
-  for (const server::OpenedDevice& device : pool.devices) {
+  for (const pool::OpenedDevice& device : pool.devices) {
     templates.push_back(superblock);
     templates.back().device = device.part;
   }
@@ -144,7 +144,7 @@ engine::Engine* assemble_engine(Parts& parts, const TestPoolOptions& options, co
   fs.name_hash_seed = superblock.name_hash_seed;
   fs.access_time_mode = options.access_times;
   std::vector<format::DevicePart> device_parts;
-  for (const server::OpenedDevice& device : pool.devices) device_parts.push_back(device.part);
+  for (const pool::OpenedDevice& device : pool.devices) device_parts.push_back(device.part);
   const bool replays = log_seed == 0;
   engine::build_log(memory, fs, superblock, device_parts, replays ? superblock.log_seed : log_seed,
                     !replays && options.has_log);
@@ -156,7 +156,7 @@ class BasicTestPool {
  public:
   // Makes a pool and mounts it. PoolError.
   explicit BasicTestPool(const TestPoolOptions& options = {}) : options_(options) {
-    server::MakePoolOptions make;
+    pool::MakePoolOptions make;
     make.device_paths = device_paths();
     make.size_bytes = options_.device_bytes;
     make.chunk_size_bytes = options_.chunk_bytes;
@@ -164,7 +164,7 @@ class BasicTestPool {
     make.more_profiles = options_.more_profiles;
     make.root_uid = 0;
     make.root_gid = 0;
-    server::make_pool(make);
+    pool::make_pool(make);
     mount();
   }
   BasicTestPool(const BasicTestPool&) = delete;
@@ -183,11 +183,11 @@ class BasicTestPool {
     if (mounted_) throw std::logic_error("the pool is mounted");
     mounted_ = std::make_unique<Mounted>();
     recover();
-    server::OpenPoolOptions open;
+    pool::OpenPoolOptions open;
     open.device_paths = device_paths();
     open.degraded = options_.degraded;
-    mounted_->pool = std::make_unique<server::OpenedPool>(server::open_pool(open));
-    server::complete_superblocks(*mounted_->pool);
+    mounted_->pool = std::make_unique<pool::OpenedPool>(pool::open_pool(open));
+    pool::complete_superblocks(*mounted_->pool);
     map_devices();
     build_engine();
     if (options_.starts_workers) mounted_->host->start();
@@ -195,8 +195,8 @@ class BasicTestPool {
       mounted_->flushes = std::make_unique<FlushAnswerer>(*mounted_->host, *mounted_->parts->upcalls(),
                                                           sessions_mutex_, mounted_->files);
     }
-    mounted_->management = std::make_unique<server::ServerSession>(
-        *mounted_->host, sessions_mutex_, server::ServerSession::Kind::internal, 4, page_size);
+    mounted_->management = std::make_unique<session::ServerSession>(
+        *mounted_->host, sessions_mutex_, session::ServerSession::Kind::internal, 4, page_size);
     require(call_management(format::Opcode::load_chunks), "load_chunks");
     require(first_checkpoint(), "the first checkpoint");
     require(call_management(format::Opcode::reclaim_orphans), "reclaim_orphans");
@@ -231,8 +231,8 @@ class BasicTestPool {
 
   // A trusted session, as a front end has. Close it before the pool ends.
   std::unique_ptr<client::Session> open_session() {
-    auto server_session = std::make_shared<server::ServerSession>(
-        *mounted_->host, sessions_mutex_, server::ServerSession::Kind::trusted, 6, options_.session_bytes);
+    auto server_session = std::make_shared<session::ServerSession>(
+        *mounted_->host, sessions_mutex_, session::ServerSession::Kind::trusted, 6, options_.session_bytes);
     client::Connection connection{server_session->producer(), &server_session->port(), server_session};
     return std::make_unique<client::Session>(std::move(connection));
   }
@@ -255,21 +255,21 @@ class BasicTestPool {
 
   // The file of a lost device takes its place again, or, if `is_new`, an empty one that is put where the file was.
   Status begin_rebuild(u32 index, bool is_new) {
-    server::OpenedPool& pool = *mounted_->pool;
+    pool::OpenedPool& pool = *mounted_->pool;
     if (is_new) std::filesystem::remove(device_paths()[index]);
     const std::string path = device_paths()[index];
     const bool is_open = !is_new && pool.devices[index].is_here();
     if (!is_open) {
       mounted_->retired_devices.push_back(std::move(pool.devices[index].file));
       pool.devices[index].file =
-          is_new ? server::DeviceFile::create(path, options_.device_bytes)
-                 : server::DeviceFile::open(path, server::DeviceFile::Access::read_write, server::DeviceFile::Locking::lock);
+          is_new ? pool::DeviceFile::create(path, options_.device_bytes)
+                 : pool::DeviceFile::open(path, pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock);
       u8 uuid[16] = {0x77, static_cast<u8>(index), ++replacement_count_};
-      pool.devices[index].part = is_new ? server::plan_replacement(pool, index, options_.device_bytes, uuid)
-                                        : server::stale_part(pool, index, pool.devices[index].file);
+      pool.devices[index].part = is_new ? pool::plan_replacement(pool, index, options_.device_bytes, uuid)
+                                        : pool::stale_part(pool, index, pool.devices[index].file);
     }
-    server::OpenedDevice& opened = pool.devices[index];
-    server::prepare_replacement(pool, opened.file, opened.part, is_new);
+    pool::OpenedDevice& opened = pool.devices[index];
+    pool::prepare_replacement(pool, opened.file, opened.part, is_new);
     if (!is_open) map_again(index);
     format::RebuildTarget target{};
     const device::Device device = mounted_->files[index].device(index);
@@ -287,7 +287,7 @@ class BasicTestPool {
     for (u32 d = 0; d < options_.device_count; ++d) {
       if (d != index) since = std::max(since, mounted_->engine->fs.superblocks[d].stale_since[index]);
     }
-    server::write_stale_superblocks(pool, opened.file, opened.part, since);
+    pool::write_stale_superblocks(pool, opened.file, opened.part, since);
     return Status::ok;
   }
 
@@ -336,10 +336,10 @@ class BasicTestPool {
   }
 
   // fsck of the unmounted pool.
-  server::CheckResult check() const {
-    server::CheckOptions options;
+  fsck::CheckResult check() const {
+    fsck::CheckOptions options;
     options.device_paths = device_paths();
-    return server::check_pool(options);
+    return fsck::check_pool(options);
   }
 
  private:
@@ -347,16 +347,16 @@ class BasicTestPool {
   static constexpr u32 checkpoint_mask_forced = 2;
 
   struct Mounted {
-    std::unique_ptr<server::OpenedPool> pool;
+    std::unique_ptr<pool::OpenedPool> pool;
     std::vector<device::MappedFile> files;
-    std::vector<server::DeviceFile> retired_devices;  // of devices that others took the place of
+    std::vector<pool::DeviceFile> retired_devices;  // of devices that others took the place of
     std::vector<device::MappedFile> retired_files;
     std::vector<device::Device> devices;
     std::unique_ptr<Parts> parts;
     engine::Engine* engine = nullptr;
     std::unique_ptr<engine::EngineHost> host;
     std::unique_ptr<FlushAnswerer> flushes;
-    std::unique_ptr<server::ServerSession> management;
+    std::unique_ptr<session::ServerSession> management;
   };
 
   static void require(Status status, const char* what) {
@@ -372,7 +372,7 @@ class BasicTestPool {
   }
 
   void recover() {
-    server::ServerOptions options;
+    session::ServerOptions options;
     options.device_paths = device_paths();
     options.degraded = options_.degraded;
     options.cache_bytes = u64{options_.memory.frame_count} * page_size;
@@ -384,7 +384,7 @@ class BasicTestPool {
     if (!options_.flush_by_upcall || options_.stack) return call_management(format::Opcode::checkpoint, checkpoint_mask_forced);
     std::atomic<bool> done{false};
     std::thread answers([&] {
-      server::ServerSession session(*mounted_->host, sessions_mutex_, server::ServerSession::Kind::internal, 4, page_size);
+      session::ServerSession session(*mounted_->host, sessions_mutex_, session::ServerSession::Kind::internal, 4, page_size);
       ring::Upcall upcall{};
       while (!done) {
         if (!mounted_->host->wait_upcall(&upcall, 1'000'000) || !ring::wants_answer(upcall.kind)) continue;
@@ -398,19 +398,19 @@ class BasicTestPool {
   }
 
   void map_again(u32 index) {
-    server::OpenedDevice& opened = mounted_->pool->devices[index];
+    pool::OpenedDevice& opened = mounted_->pool->devices[index];
     device::OpenOptions open;
     if (options_.stack) open.stack = options_.stack(index);
     mounted_->retired_files.push_back(std::move(mounted_->files[index]));
     mounted_->files[index] = map_opened(opened.file, std::move(open));
     mounted_->devices[index] = mounted_->files[index].device(index);
     mounted_->devices[index].needs_flush = options_.flush_by_upcall || options_.stack ? 1 : 0;
-    opened.state = server::MemberState::here;
+    opened.state = pool::MemberState::here;
     require(mounted_->host->map_memory(mounted_->files[index].base(), mounted_->files[index].size_bytes()), "map_memory");
   }
 
   void map_devices() {
-    for (const server::OpenedDevice& opened : mounted_->pool->devices) {
+    for (const pool::OpenedDevice& opened : mounted_->pool->devices) {
       if (!opened.is_here()) {
         mounted_->files.push_back(device::MappedFile::absent(opened.file.path(), false));
         mounted_->devices.push_back(mounted_->files.back().device(static_cast<u32>(mounted_->devices.size())));

@@ -9,7 +9,7 @@
 #include "device/memory/mapped_file.hpp"
 #include "engine/engine_host.hpp"
 #include "engine/wake.hpp"
-#include "server/server_session.hpp"
+#include "session/server_session.hpp"
 
 namespace gpu4fs::test {
 
@@ -21,7 +21,7 @@ class FlushAnswerer {
       : host_(host),
         upcalls_(upcalls),
         files_(files),
-        session_(host, sessions_mutex, server::ServerSession::Kind::internal, 4, page_size),
+        session_(host, sessions_mutex, session::ServerSession::Kind::internal, 4, page_size),
         thread_([this] { answer(); }) {}
   ~FlushAnswerer() {
     end_ = true;
@@ -63,7 +63,7 @@ class FlushAnswerer {
   engine::EngineHost& host_;
   ring::UpcallRing& upcalls_;
   const std::vector<device::MappedFile>& files_;
-  server::ServerSession session_;
+  session::ServerSession session_;
   std::atomic<bool> end_{false};
   std::atomic<bool> ended_{false};
   std::thread thread_;

@@ -3,11 +3,11 @@
 
 #include <string>
 
-#include "server/pool_make.hpp"
+#include "pool/pool_make.hpp"
 
 namespace gpu4fs::test {
 
-inline void set_profiles(server::MakePoolOptions& make, const std::string& text) {
+inline void set_profiles(pool::MakePoolOptions& make, const std::string& text) {
   const std::size_t plus = text.find('+');
   make.data_profile = text.substr(0, plus);
   make.metadata_profile = plus == std::string::npos ? make.data_profile : text.substr(plus + 1);

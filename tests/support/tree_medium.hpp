@@ -11,12 +11,12 @@
 
 #include "base/limits.hpp"
 #include "base/xxh3_serial.hpp"
-#include "server/chunk_tree/chunk_tree.hpp"
-#include "server/pool_error.hpp"
+#include "pool/chunk_tree/chunk_tree.hpp"
+#include "pool/pool_error.hpp"
 
 namespace gpu4fs::test {
 
-using TreeModel = std::map<u64, server::OpenedChunk>;  // by base address
+using TreeModel = std::map<u64, pool::OpenedChunk>;  // by base address
 
 struct TreeWrite {
   u32 replica;
@@ -24,7 +24,7 @@ struct TreeWrite {
   format::ChunkTreeNode page;
 };
 
-class TreeMedium final : public server::TreeNodeStore {
+class TreeMedium final : public pool::TreeNodeStore {
  public:
   TreeMedium(u32 replicas, u64 page_count) : pages_(replicas, std::vector<format::ChunkTreeNode>(page_count)) {}
 
@@ -34,7 +34,7 @@ class TreeMedium final : public server::TreeNodeStore {
   u64 page_count(u32 replica) const override { return pages_[replica].size(); }
   std::string name(u32 replica) const override { return fmt::format("replica {}", replica); }
   void read(u32 replica, u32 number, format::ChunkTreeNode& page) override {
-    if (unreadable.contains({replica, number})) throw server::PoolError(Status::io_error, "bad place");
+    if (unreadable.contains({replica, number})) throw pool::PoolError(Status::io_error, "bad place");
     page = pages_[replica].at(number);
   }
   void write(u32 replica, u32 number, const format::ChunkTreeNode& page) override {
@@ -56,7 +56,7 @@ class TreeMedium final : public server::TreeNodeStore {
   std::set<u32> absent_;
 };
 
-inline bool is_equal(const server::OpenedChunk& a, const server::OpenedChunk& b) {
+inline bool is_equal(const pool::OpenedChunk& a, const pool::OpenedChunk& b) {
   return std::memcmp(&a.descriptor, &b.descriptor, sizeof(a.descriptor)) == 0 && a.columns.size() == b.columns.size() &&
          std::memcmp(a.columns.data(), b.columns.data(), a.columns.size() * 8) == 0;
 }
@@ -64,7 +64,7 @@ inline bool is_equal(const server::OpenedChunk& a, const server::OpenedChunk& b)
 // Reads a tree from the bytes of one replica, by docs/internals/format.md.
 class TreeChecker {
  public:
-  TreeChecker(const TreeMedium& medium, u32 replica, const server::TreeRoot& root, u64 epoch)
+  TreeChecker(const TreeMedium& medium, u32 replica, const pool::TreeRoot& root, u64 epoch)
       : medium_(medium), replica_(replica), root_(root), epoch_(epoch) {}
 
   // "" or what is wrong; `model`: what the tree holds.
@@ -131,7 +131,7 @@ class TreeChecker {
     u32 at = 0;
     for (u32 i = 0; i < count; ++i) {
       if (at + 40 > used) return note(fmt::format("node {}: entries too long", number));
-      server::OpenedChunk chunk;
+      pool::OpenedChunk chunk;
       std::memcpy(&chunk.descriptor, entries + at, 40);
       chunk.columns.resize(chunk.descriptor.column_count);
       at += 40 + 8 * chunk.descriptor.column_count;
@@ -148,18 +148,18 @@ class TreeChecker {
 
   const TreeMedium& medium_;
   u32 replica_;
-  server::TreeRoot root_;
+  pool::TreeRoot root_;
   u64 epoch_;
   std::set<u32> numbers_;
-  std::vector<server::OpenedChunk> found_;
+  std::vector<pool::OpenedChunk> found_;
   u64 end_ = 1;
   std::string problem_;
 };
 
 // A chunk of one granule of 8 MiB or more.
-inline server::OpenedChunk make_tree_chunk(u64 granule, u64 granules, u32 columns, u64 salt = 0) {
+inline pool::OpenedChunk make_tree_chunk(u64 granule, u64 granules, u32 columns, u64 salt = 0) {
   constexpr u64 granule_bytes = u64{8} << 20;
-  server::OpenedChunk chunk{};
+  pool::OpenedChunk chunk{};
   chunk.descriptor.base_address = granule * granule_bytes;
   chunk.descriptor.size_bytes = granules * granule_bytes;
   chunk.descriptor.level = columns == 1 ? format::RaidLevel::single : format::RaidLevel::raid0;

@@ -3,9 +3,9 @@
 
 #include <stdexcept>
 
+#include "base/host/json.hpp"
+#include "base/host/json_value.hpp"
 #include "base/host/size_text.hpp"
-#include "tools/json.hpp"
-#include "tools/json_value.hpp"
 
 namespace gpu4fs::tools {
 namespace {

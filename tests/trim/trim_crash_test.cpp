@@ -2,9 +2,9 @@
 // epoch and the log refer to is there. A punch is recorded as a write of zeros (device/memory/mapped_file.hpp).
 #include "device/memory/mapped_file.hpp"
 #include "growth/growth_crash_states.hpp"
-#include "server/chunk_reach.hpp"
-#include "server/pool_open.hpp"
-#include "server/trim/region_ranges.hpp"
+#include "maintenance/trim/region_ranges.hpp"
+#include "pool/chunk_reach.hpp"
+#include "pool/pool_open.hpp"
 
 namespace gpu4fs::test::trim_crash_test {
 namespace {
@@ -26,12 +26,12 @@ class TrimCrashes : public ::testing::TestWithParam<TrimCrashShape> {
  protected:
   TrimCrashes() {
     for (u32 i = 0; i < GetParam().device_count; ++i) paths_.push_back(folder_ / fmt::format("device{}", i));
-    server::MakePoolOptions options;
+    pool::MakePoolOptions options;
     options.device_paths = paths_;
     options.size_bytes = device_bytes;
     options.chunk_size_bytes = u64{8} << 20;
     options.data_profile = options.metadata_profile = GetParam().profile;
-    server::make_pool(options);
+    pool::make_pool(options);
   }
 
   // Mark r + 1: round r's file is durable, and the one before is still there or not.
@@ -54,11 +54,11 @@ class TrimCrashes : public ::testing::TestWithParam<TrimCrashShape> {
       log->mark(round + 1);
       // What is freed here is durable, and may go with the next checkpoint alone.
       ASSERT_EQ(mount.files().simple(format::Opcode::truncate, file, growth_write_bytes).status, Status::ok);
-      server::TrimReport before = mount.server().trimmer().trim(~u64{0});
+      maintenance::TrimReport before = mount.server().trimmer().trim(~u64{0});
       ASSERT_EQ(before.status, Status::ok);
       before = mount.server().trimmer().trim(~u64{0});
       ASSERT_EQ(before.status, Status::ok);
-      const server::TrimReport report = mount.server().trimmer().trim_all();
+      const maintenance::TrimReport report = mount.server().trimmer().trim_all();
       ASSERT_EQ(report.status, Status::ok);
       bytes += report.byte_count;
     }
@@ -102,16 +102,16 @@ TEST_P(TrimCrashes, LeaveAllThatIsDurable) {
 
 // The oracle can tell: the region that holds the root directory, punched.
 TEST_P(TrimCrashes, APunchOfPagesInUseIsNoticed) {
-  server::OpenPoolOptions options;
+  pool::OpenPoolOptions options;
   options.device_paths = paths_;
   options.read_only = true;
   options.lock = false;
-  const server::OpenedPool pool = server::open_pool(options);
-  const server::OpenedChunk& chunk = pool.chunks.front();
-  for (const server::ColumnRange& range : server::ranges_of_regions(chunk.descriptor, 0, 1)) {
+  const pool::OpenedPool pool = pool::open_pool(options);
+  const pool::OpenedChunk& chunk = pool.chunks.front();
+  for (const maintenance::ColumnRange& range : maintenance::ranges_of_regions(chunk.descriptor, 0, 1)) {
     const format::ColumnAddress column = chunk.columns[range.column];
     const device::MappedFile file = device::MappedFile::open(paths_[column.device_index()]);
-    file.release_range(column.offset_bytes() + server::header_area_bytes(chunk.descriptor) + range.offset, range.length);
+    file.release_range(column.offset_bytes() + pool::header_area_bytes(chunk.descriptor) + range.offset, range.length);
   }
   EXPECT_NE(find_problems(paths_), "");
 }

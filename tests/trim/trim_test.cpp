@@ -17,12 +17,12 @@ constexpr u64 device_bytes = 96 * mega;
 class Trim : public ::testing::TestWithParam<const char*> {
  protected:
   void make(const GrowthFolder& folder) {
-    server::MakePoolOptions options;
+    pool::MakePoolOptions options;
     for (u32 i = 0; i < 3; ++i) options.device_paths.push_back(folder / fmt::format("device{}", i));
     options.size_bytes = device_bytes;
     options.chunk_size_bytes = 16 * mega;
     options.data_profile = options.metadata_profile = GetParam();
-    server::make_pool(options);
+    pool::make_pool(options);
     paths_ = options.device_paths;
   }
   u64 allocated_bytes() const {
@@ -54,7 +54,7 @@ TEST_P(Trim, GivesMemoryOfRemovedFilesBack) {
     ASSERT_GT(room, 100u);
     const u64 full = allocated_bytes();
     empty(mount, large);
-    const server::TrimReport report = mount.server().trimmer().trim_all();
+    const maintenance::TrimReport report = mount.server().trimmer().trim_all();
     EXPECT_EQ(report.status, Status::ok);
     EXPECT_TRUE(report.is_complete);
     EXPECT_GE(report.byte_count, room * growth_write_bytes / 2);
@@ -94,7 +94,7 @@ TEST_P(Trim, GivesBackWhatAFormerMountLeft) {
   const u64 full = allocated_bytes();
   {
     GrowthMount mount(paths_);
-    const server::TrimReport report = mount.server().trimmer().trim_all();
+    const maintenance::TrimReport report = mount.server().trimmer().trim_all();
     EXPECT_EQ(report.status, Status::ok);
     EXPECT_LT(allocated_bytes(), full / 2);
     // Nothing is left to do.
@@ -120,7 +120,7 @@ TEST_P(Trim, StepsGetThroughAPoolThatHoldsLittle) {
   }
   GrowthMount mount(paths_);
   EXPECT_TRUE(has_blocks(mount.files(), find_file(mount.files(), "small"), 20, 0));
-  const server::TrimReport report = mount.server().trimmer().trim(2);
+  const maintenance::TrimReport report = mount.server().trimmer().trim(2);
   EXPECT_TRUE(report.is_complete || report.punch_count == 2) << report.run_count;
   EXPECT_GT(report.run_count, report.punch_count);
   EXPECT_GT(report.byte_count, 0u);
@@ -134,7 +134,7 @@ TEST_P(TrimAndShrink, GoTogether) {
   const GrowthFolder folder;
   make(folder);
   const std::string other = folder / "other";
-  server::DeviceFile::create(other, device_bytes);
+  pool::DeviceFile::create(other, device_bytes);
   GrowthMount mount(paths_);
   mount.server().grower().add_device(other, false);
   mount.server().grower().add_chunks(~u64{0});
@@ -146,7 +146,7 @@ TEST_P(TrimAndShrink, GoTogether) {
   ASSERT_EQ(mount.server().trimmer().trim_all().status, Status::ok);
   const std::vector<u32> chunks = mount.server().grower().chunks_on(3);
   ASSERT_FALSE(chunks.empty());
-  mount.server().empty_chunks(chunks, [](const server::RelocationProgress&) { return true; });
+  mount.server().empty_chunks(chunks, [](const maintenance::RelocationProgress&) { return true; });
   ASSERT_EQ(mount.server().trimmer().trim_all().status, Status::ok);
   ASSERT_NO_THROW(mount.server().grower().erase_chunks(chunks));
   ASSERT_TRUE(mount.server().grower().chunks_on(3).empty());
@@ -169,11 +169,11 @@ TEST(TrimOnAFullMedium, IsAnAnswer) {
   std::filesystem::create_directory(small);
   if (::mount("gpu4fs-test", small.c_str(), "tmpfs", 0, "size=160m") != 0) GTEST_SKIP() << "a tmpfs cannot be mounted here";
   {
-    server::MakePoolOptions make;
+    pool::MakePoolOptions make;
     make.device_paths = {small + "/device"};
     make.size_bytes = 128 * mega;
     make.chunk_size_bytes = 16 * mega;
-    server::make_pool(make);
+    pool::make_pool(make);
     GrowthMount mount(make.device_paths);
     const u64 kept = make_file(mount.files(), "kept");
     ASSERT_EQ(write_block(mount.files(), kept, 0, 1), Status::ok);

@@ -7,11 +7,11 @@
 #include <exception>
 #include <memory>
 
+#include "base/host/log.hpp"
 #include "fmt/format.h"
 #include "frontend/fuse/caller.hpp"
 #include "frontend/fuse/fuse_operations.hpp"
 #include "frontend/fuse/fuse_raw.hpp"
-#include "server/log.hpp"
 
 namespace gpu4fs::frontend {
 namespace {
@@ -112,7 +112,7 @@ void write_back_and_store_flags(FuseShared& shared, const FlagChange& change) {
     notify_pages_changed(change.device, change.inode, 0, 0);
     status = store_flags(*shared.flag_setter, change);
   } catch (const std::exception& error) {
-    server::log(server::LogLevel::warning, fmt::format("no session to set flags by: {}", error.what()));
+    log(LogLevel::warning, fmt::format("no session to set flags by: {}", error.what()));
   }
   answer_ioctl(change.device, change.unique, answered_errno(status));
 }

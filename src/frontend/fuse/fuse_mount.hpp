@@ -21,7 +21,7 @@
 
 #include "frontend/fuse/fuse_options.hpp"
 #include "frontend/fuse/fuse_worker.hpp"
-#include "server/own_mounts.hpp"
+#include "pool/own_mounts.hpp"
 
 namespace gpu4fs::frontend {
 
@@ -78,7 +78,7 @@ class FuseMount {
   unsigned thread_count_;
   fuse_session* fuse_ = nullptr;
   bool mounted_ = false;
-  std::optional<server::OwnMount> own_;
+  std::optional<pool::OwnMount> own_;
   bool is_resumed_ = false;
   bool names_are_told_ = false;
   std::vector<u64> told_inodes_;  // that the kernel's caches are to drop

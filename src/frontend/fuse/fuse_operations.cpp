@@ -4,8 +4,8 @@
 #include <cerrno>
 #include <ctime>
 
+#include "base/host/log.hpp"
 #include "fmt/format.h"
-#include "server/log.hpp"
 
 namespace gpu4fs::frontend {
 
@@ -47,7 +47,7 @@ void log_failure(Status status) {
   const auto now = static_cast<u64>(std::time(nullptr));
   if (window.exchange(now) != now) lines = 0;
   if (lines.fetch_add(1) >= lines_per_second) return;
-  server::log(server::LogLevel::error,
+  log(LogLevel::error,
               fmt::format("an operation failed, {}: {}", status_name(status), status_text(status)));
 }
 

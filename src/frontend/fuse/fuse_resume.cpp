@@ -7,11 +7,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/host/log.hpp"
 #include "fmt/format.h"
 #include "frontend/fuse/fuse_mount.hpp"
 #include "frontend/fuse/fuse_operations.hpp"
 #include "frontend/fuse/fuse_raw.hpp"
-#include "server/log.hpp"
 
 namespace gpu4fs::frontend {
 namespace {
@@ -83,7 +83,7 @@ void FuseMount::restore(const SavedMount& saved) {
     shared_.files.restore(description, saved.write_errors);
   }
   if (lost == 0) return;
-  server::log(server::LogLevel::warning,
+  log(LogLevel::warning,
               fmt::format("{} files and directories that were in use had not been made durable and are gone", lost));
 }
 
@@ -117,7 +117,7 @@ void FuseMount::replay_init(const std::string& request) {
 // Beside the threads that answer, because the kernel waits for pages that are being read or written.
 void FuseMount::tell_kernel() {
   if (!names_are_told_ && !drop_unused_names(options_.mountpoint)) {
-    server::log(server::LogLevel::warning,
+    log(LogLevel::warning,
                 "the kernel may still show names as they were before the engine died; mount again to be sure");
   }
   for (const u64 inode : told_inodes_) {
@@ -133,7 +133,7 @@ void FuseMount::unmount() {
   // libfuse closes the number later; until then it must not become anybody else's.
   const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   if (nothing < 0 || ::dup3(nothing, device(), O_CLOEXEC) < 0) {
-    server::log(server::LogLevel::error, fmt::format("{}: the channel cannot be closed", options_.mountpoint));
+    log(LogLevel::error, fmt::format("{}: the channel cannot be closed", options_.mountpoint));
   }
   ::close(nothing);
   if (!is_gone) take_down(options_.mountpoint);

@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "base/check.hpp"
+#include "base/host/log.hpp"
 #include "fmt/format.h"
-#include "server/log.hpp"
 
 namespace gpu4fs::frontend {
 
@@ -152,7 +152,7 @@ void FuseWorker::reclaim(u64 inode) {
   // Whatever is not freed now is freed by the next mount: the orphan bit is on the medium.
   if (reply.status != Status::ok && reply.status != Status::stale &&
       reply.status != Status::not_found) {
-    server::log(server::LogLevel::warning,
+    log(LogLevel::warning,
                 fmt::format("space of deleted inode {} was not freed: {}", inode,
                             status_text(reply.status)));
   }

@@ -31,7 +31,7 @@ static_assert(window_bytes >= 2 * format::log_record_bytes_max);
 // A window over one device's log area.
 class LogArea {
  public:
-  LogArea(const OpenedDevice& device, u64 capacity) : device_(device), capacity_(capacity) {}
+  LogArea(const pool::OpenedDevice& device, u64 capacity) : device_(device), capacity_(capacity) {}
 
   // The bytes from `place` on; *available: how many, at least a record's greatest length or up to the area's end. Null:
   // they cannot be read.
@@ -42,7 +42,7 @@ class LogArea {
       window_.resize(std::min(window_bytes, capacity_ - place));
       try {
         device_.file.read_at(device_.part.log_offset + place, window_.data(), window_.size());
-      } catch (const PoolError& error) {
+      } catch (const pool::PoolError& error) {
         problem_ = error.what();
         window_.clear();
         return nullptr;
@@ -54,7 +54,7 @@ class LogArea {
   const std::string& problem() const { return problem_; }
 
  private:
-  const OpenedDevice& device_;
+  const pool::OpenedDevice& device_;
   u64 capacity_;
   u64 begin_ = 0;
   std::vector<u8> window_;
@@ -68,9 +68,9 @@ u64 checksum_of(const LogRecord& record, u64 length, u64 seed) {
   return xxh3_64(copy.data(), length, seed);
 }
 
-std::vector<format::DevicePart> parts_of(const OpenedPool& pool) {
+std::vector<format::DevicePart> parts_of(const pool::OpenedPool& pool) {
   std::vector<format::DevicePart> parts;
-  for (const OpenedDevice& device : pool.devices) parts.push_back(device.part);
+  for (const pool::OpenedDevice& device : pool.devices) parts.push_back(device.part);
   return parts;
 }
 
@@ -84,7 +84,7 @@ const LogRecord* read_record(std::vector<LogArea>& areas, u64 capacity, u64 lsn,
     if (record == nullptr || record->lsn != lsn) continue;
     if (find_record_problem(*record, available, lsn, seed).empty()) return record;
   }
-  if (unreadable == areas.size()) throw PoolError(Status::io_error, areas.front().problem());
+  if (unreadable == areas.size()) throw pool::PoolError(Status::io_error, areas.front().problem());
   return nullptr;
 }
 
@@ -237,7 +237,7 @@ std::string find_record_problem(const LogRecord& record, u64 available, u64 lsn,
   return find_argument_problem(record, layout);
 }
 
-LogScan scan_log(const OpenedPool& pool) {
+LogScan scan_log(const pool::OpenedPool& pool) {
   LogScan scan;
   scan.start = scan.end = pool.superblock.log_start;
   if (!format::has_log(pool.superblock)) return scan;
@@ -255,7 +255,7 @@ LogScan scan_log(const OpenedPool& pool) {
     scan.end += record->length;
     if (record->opcode == LogOpcode::filler) continue;
     if (!format::is_log_opcode(record->opcode)) {
-      throw PoolError(Status::not_supported,
+      throw pool::PoolError(Status::not_supported,
                       fmt::format("the operation log has a record of unknown kind {} at {:#x}",
                                   static_cast<unsigned>(record->opcode), record->lsn));
     }

@@ -7,7 +7,7 @@
 
 #include "base/types.hpp"
 #include "format/log_format.hpp"
-#include "server/pool_open.hpp"
+#include "pool/pool_open.hpp"
 
 namespace gpu4fs::server {
 
@@ -30,6 +30,6 @@ struct LogScan {
 
 // Each record is read from the first log device that has it whole. PoolError: a device cannot be read, or a record
 // that is whole is of a kind that this version does not know.
-LogScan scan_log(const OpenedPool& pool);
+LogScan scan_log(const pool::OpenedPool& pool);
 
 }  // namespace gpu4fs::server

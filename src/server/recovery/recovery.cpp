@@ -6,7 +6,7 @@
 #include <chrono>
 #include <memory>
 
-#include "server/pool_error.hpp"
+#include "pool/pool_error.hpp"
 #include "server/pool_server.hpp"
 #include "server/recovery/replay.hpp"
 
@@ -28,7 +28,7 @@ constexpr std::array<RecoveryStep, step_count> steps{{
 // Runs the steps of one recovery.
 class Recovery {
  public:
-  explicit Recovery(const ServerOptions& options) : options_(options) {}
+  explicit Recovery(const session::ServerOptions& options) : options_(options) {}
 
   RecoveryReport run() {
     scan();
@@ -38,7 +38,7 @@ class Recovery {
     }
     if (options_.read_only) {
       if (options_.ignore_log) return std::move(report_);
-      throw PoolError(Status::read_only,
+      throw pool::PoolError(Status::read_only,
                       fmt::format("the pool was not unmounted: {} operations wait in its log; mount it for writing "
                                   "once, or look at the newest checkpoint with 'norecovery'",
                                   scan_.record_count()));
@@ -47,7 +47,7 @@ class Recovery {
     try {
       verify();
       replay();
-    } catch (const PoolError&) {
+    } catch (const pool::PoolError&) {
       drop_engine();
       throw;
     }
@@ -64,12 +64,12 @@ class Recovery {
 
   void scan() {
     begin();
-    OpenPoolOptions open;
+    pool::OpenPoolOptions open;
     open.device_paths = options_.device_paths;
     open.read_only = options_.read_only;
     open.lock = !options_.read_only;
     open.degraded = options_.degraded;
-    const OpenedPool pool = open_pool(open);
+    const pool::OpenedPool pool = pool::open_pool(open);
     scan_ = scan_log(pool);
     superblock_ = pool.superblock;
     note(step_scan, scan_.record_count(),
@@ -78,18 +78,18 @@ class Recovery {
   }
 
   void start_engine() {
-    ServerOptions options = options_;
-    options.engine = EngineChoice::cpu;
+    session::ServerOptions options = options_;
+    options.engine = session::EngineChoice::cpu;
     options.worker_count = 1;
     options.commit_interval_s = 0;
     options.control_folder.clear();
-    options.purpose = ServerPurpose::recovery;
+    options.purpose = session::ServerPurpose::recovery;
     options.write_errors_before = 0;
     server_ = std::make_unique<PoolServer>(options);
     // Between the look and now somebody else may have mounted the pool.
     const format::Superblock& now = server_->superblock();
     if (now.epoch != superblock_.epoch || now.log_start != superblock_.log_start || now.log_seed != superblock_.log_seed) {
-      throw PoolError(Status::already_mounted, "the pool was mounted by someone else while its log was read");
+      throw pool::PoolError(Status::already_mounted, "the pool was mounted by someone else while its log was read");
     }
     server_->start();
     session_ = server_->open_internal_session(format::log_record_bytes_max);
@@ -119,7 +119,7 @@ class Recovery {
   void finish() {
     begin();
     session_.reset();
-    if (!server_->stop()) throw PoolError(Status::io_error, "the recovered state cannot be written");
+    if (!server_->stop()) throw pool::PoolError(Status::io_error, "the recovered state cannot be written");
     server_.reset();
     note(step_checkpoint, 1, "the recovered state is durable");
   }
@@ -130,13 +130,13 @@ class Recovery {
     server_.reset();
   }
 
-  const ServerOptions& options_;
+  const session::ServerOptions& options_;
   RecoveryReport report_;
   format::Superblock superblock_{};  // that the log belongs to
   LogScan scan_;
   VerifiedLog log_;
   std::unique_ptr<PoolServer> server_;
-  std::unique_ptr<ServerSession> session_;
+  std::unique_ptr<session::ServerSession> session_;
   std::chrono::steady_clock::time_point began_;
 };
 
@@ -162,6 +162,6 @@ std::string RecoveryReport::json() const {
                      pages_verified, list);
 }
 
-RecoveryReport recover_pool(const ServerOptions& options) { return Recovery(options).run(); }
+RecoveryReport recover_pool(const session::ServerOptions& options) { return Recovery(options).run(); }
 
 }  // namespace gpu4fs::server

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/types.hpp"
-#include "server/server_options.hpp"
+#include "session/server_options.hpp"
 
 namespace gpu4fs::server {
 
@@ -47,6 +47,6 @@ struct RecoveryReport {
 // pool as of its newest checkpoint. PoolError: as open_pool(); the log is damaged in a part that was acknowledged
 // (unless options.drop_damaged_log); a record cannot be carried out. On an error the pool is as it was, or further on
 // in the replay of the same log.
-RecoveryReport recover_pool(const ServerOptions& options);
+RecoveryReport recover_pool(const session::ServerOptions& options);
 
 }  // namespace gpu4fs::server

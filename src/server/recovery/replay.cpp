@@ -9,7 +9,7 @@
 #include "engine/allocation_mode.hpp"
 #include "format/log_list.hpp"
 #include "format/ring_format.hpp"
-#include "server/pool_error.hpp"
+#include "pool/pool_error.hpp"
 
 namespace gpu4fs::server {
 namespace {
@@ -73,7 +73,7 @@ format::Command replay_command(const LogRecord& record, u64 address) {
   command.flags = format::command_flag_replay;
   command.uid = record.uid;
   command.gid = record.gid;
-  command.deadline_ms = patient_deadline_ms;
+  command.deadline_ms = session::patient_deadline_ms;
   command.mask = record.mask;
   command.umask_bits = record.umask_bits;
   command.name_length = record.name_length;
@@ -93,19 +93,19 @@ format::Command claim_command(u64 address) {
   format::Command command{};
   command.opcode = Opcode::claim_logged;
   command.flags = format::command_flag_replay;
-  command.deadline_ms = patient_deadline_ms;
+  command.deadline_ms = session::patient_deadline_ms;
   command.output = address;
   return command;
 }
 
-Status call(ServerSession& session, const LogRecord& record, bool claims) {
+Status call(session::ServerSession& session, const LogRecord& record, bool claims) {
   std::memcpy(session.data(), &record, record.length);
   const u64 address = format::ring_address(0, 0);
   return session.call(claims ? claim_command(address) : replay_command(record, address)).status;
 }
 
 [[noreturn]] void fail(const char* what, const LogRecord& record, Status status) {
-  throw PoolError(status, fmt::format("{}: record '{}' for inode {} at {:#x}: {}", what,
+  throw pool::PoolError(status, fmt::format("{}: record '{}' for inode {} at {:#x}: {}", what,
                                       row_of(record).name, record.inode, record.lsn,
                                       status_text(status)));
 }
@@ -125,7 +125,7 @@ u64 named_pages(const LogRecord& record) {
 
 }  // namespace
 
-VerifiedLog verify_records(ServerSession& session, const LogScan& scan) {
+VerifiedLog verify_records(session::ServerSession& session, const LogScan& scan) {
   VerifiedLog log;
   // Nothing of a row that may be half written is read before all are whole again. One that was never begun may be written
   // as well, wherever the log turns out to end.
@@ -150,13 +150,13 @@ VerifiedLog verify_records(ServerSession& session, const LogScan& scan) {
 
 void require_nothing_lost(const LogScan& scan, u64 end) {
   if (GPU4FS_MUTANT(log_loss_not_told, scan.durable <= end, true)) return;
-  throw PoolError(Status::checksum_mismatch,
+  throw pool::PoolError(Status::checksum_mismatch,
                   fmt::format("the operation log is damaged at {:#x}: {} KiB behind it had been made durable; mount "
                               "with 'damaged_log=drop' to go on without the operations there",
                               end, (scan.durable - end + 1023) >> 10));
 }
 
-void replay_records(ServerSession& session, const LogScan& scan, u64 record_count) {
+void replay_records(session::ServerSession& session, const LogScan& scan, u64 record_count) {
   for (u64 i = 0; i < record_count; ++i) {
     const LogRecord& record = scan.record(i);
     if (record.opcode == LogOpcode::row) continue;
@@ -168,7 +168,7 @@ void replay_records(ServerSession& session, const LogScan& scan, u64 record_coun
   }
 }
 
-void set_log_end(ServerSession& session, u64 lsn) {
+void set_log_end(session::ServerSession& session, u64 lsn) {
   LogRecord last{};
   last.opcode = LogOpcode::filler;
   last.lsn = lsn;

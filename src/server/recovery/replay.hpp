@@ -10,7 +10,7 @@
 #pragma once
 
 #include "server/recovery/log_scan.hpp"
-#include "server/server_session.hpp"
+#include "session/server_session.hpp"
 
 namespace gpu4fs::server {
 
@@ -21,14 +21,14 @@ struct VerifiedLog {
 };
 
 // Carries out the records of rows; then claims the pages that records name and compares them with their digests.
-VerifiedLog verify_records(ServerSession& session, const LogScan& scan);
+VerifiedLog verify_records(session::ServerSession& session, const LogScan& scan);
 
 // Whatever was acknowledged lies in front of `end`: else checksum_mismatch.
 void require_nothing_lost(const LogScan& scan, u64 end);
 
-void replay_records(ServerSession& session, const LogScan& scan, u64 record_count);
+void replay_records(session::ServerSession& session, const LogScan& scan, u64 record_count);
 
 // The next checkpoint says that the log begins at `lsn`.
-void set_log_end(ServerSession& session, u64 lsn);
+void set_log_end(session::ServerSession& session, u64 lsn);
 
 }  // namespace gpu4fs::server

@@ -1,0 +1,63 @@
+// The part of a check that runs on an engine (engine/handlers/check_ops.hpp), seen from the host. Private to
+// src/fsck/check, and for its tests.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "format/check_format.hpp"
+#include "fsck/check/check_context.hpp"
+#include "session/server_session.hpp"
+
+namespace gpu4fs::fsck::check {
+
+// Bytes of data that the session needs.
+u64 engine_check_session_bytes();
+
+class EngineCheck {
+ public:
+  // `session` is an internal one of an engine that was built for a check (engine_build.hpp: build_check) of the pool
+  // of `context`, with at least as many inodes as `inode_pages`, the pages of the inode file, have.
+  // `reach`, if there is one, gets memory of a chunk within the engine's reach: of regions with a page in `allocated`, or,
+  // where that has no words, of all.
+  using Reach = std::function<void(u32 chunk, const BitWords& allocated)>;
+  EngineCheck(CheckContext& context, session::ServerSession& session, const PageAddresses& inode_pages, Reach reach = {});
+
+  // Checks inodes and directories, and fills in what later phases want. False: the engine found more than its answers
+  // hold; then nothing was added. PoolError: the engine failed.
+  bool run();
+
+ private:
+  struct Phase;
+  using Fill = std::function<void(std::size_t item, u32 slot, format::Command& command)>;
+  using Done = std::function<void(std::size_t item, u32 slot, const ring::Completion& completion)>;
+
+  void run_commands(std::size_t count, u32 in_flight, const Fill& fill, const Done& done);
+  u8* input(u32 slot);
+  u8* output(u32 slot);
+  format::Command command(format::CheckPhase phase, u32 slot) const;
+  void take_output(u32 slot);
+  void load_chunks();
+  bool reach_more_chunks();
+  void walk(u32 mask);
+  void run_pages(format::CheckPhase phase, u32 mask, bool in_order);
+  void verify_pages();
+  void read_table();
+  void find_leaks();
+  void explain();
+  void explain_record(const format::CheckRecord& record);
+  void explain_block(const format::CheckRecord& record, const std::string& owner);
+
+  CheckContext& context_;
+  session::ServerSession& session_;
+  std::vector<format::CheckInodePage> pages_;
+  std::vector<format::CheckRecord> records_;
+  enum class Reached : u8 { nothing, regions_in_use, all };
+  std::vector<Reached> reached_;  // by chunk: what of its pages the engine gets
+  Reach reach_;
+  format::CheckCounts counts_{};
+  bool overflowed_ = false;
+  bool has_second_names_ = false;
+};
+
+}  // namespace gpu4fs::fsck::check

@@ -1,0 +1,323 @@
+#include "maintenance/device_exchange.hpp"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+
+#include "base/check.hpp"
+#include "base/host/log.hpp"
+#include "base/random.hpp"
+#include "base/to_text.hpp"
+#include "fmt/format.h"
+#include "format/format_text.hpp"
+#include "pool/pool_foreign.hpp"
+#include "pool/pool_replace.hpp"
+
+namespace gpu4fs::maintenance {
+namespace {
+
+format::Command exchange_command(format::RebuildStep step, u32 device) {
+  format::Command command{};
+  command.opcode = format::Opcode::rebuild;
+  command.mode = static_cast<u32>(step);
+  command.inode = device;
+  return command;
+}
+
+bool is_same_path(const std::string& a, const std::string& b) {
+  std::error_code ignored;
+  return a == b || std::filesystem::weakly_canonical(a, ignored) ==
+                       std::filesystem::weakly_canonical(b, ignored);
+}
+
+}  // namespace
+
+u32 DeviceExchange::find_device(const std::string& text) const {
+  const std::shared_lock lock(context_.tables);
+  const std::vector<pool::OpenedDevice>& devices = context_.pool.devices;
+  u32 index = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, index);
+  const bool is_index = error == std::errc{} && stop == end && index < devices.size();
+  if (is_index && devices[index].state != pool::MemberState::removed) return index;
+  for (u32 i = 0; i < devices.size(); ++i) {
+    if (devices[i].state == pool::MemberState::removed) continue;
+    if (text == format::uuid_text(devices[i].part.device_uuid)) return i;
+    const std::string& path = devices[i].file.path();
+    if (!path.empty() && path[0] == '/' && is_same_path(path, text)) return i;
+  }
+  throw pool::PoolError(
+      Status::not_found,
+      fmt::format("'{}' is no device of the pool: neither index, nor path, nor UUID", text));
+}
+
+u64 DeviceExchange::lost_devices() const {
+  return session::PoolInspector(*context_.setup.host, context_.open_close).lost_devices();
+}
+
+// The one whose file is there.
+u32 DeviceExchange::find_stale() const {
+  const u64 lost = lost_devices();
+  std::optional<u32> found;
+  for (u32 i = 0; i < context_.pool.devices.size(); ++i) {
+    if ((lost >> i & 1) == 0 || context_.pool.devices[i].state == pool::MemberState::missing) continue;
+    if (found)
+      throw pool::PoolError(Status::invalid_argument, "several devices are stale: say which one");
+    found = i;
+  }
+  if (!found)
+    throw pool::PoolError(Status::not_found,
+                    "no device of the pool is stale; 'device replace' fills another one");
+  return *found;
+}
+
+void DeviceExchange::give_up(u32 device) {
+  (void)context_.rebuilder.call(exchange_command(format::RebuildStep::give_up, device), nullptr, 0);
+}
+
+// The device is lost afterwards, if it was not before, and durable superblocks say so.
+void DeviceExchange::make_stale(u32 device) {
+  const ring::Completion lost =
+      context_.rebuilder.call(exchange_command(format::RebuildStep::give_up, device), nullptr, 0);
+  if (lost.status == Status::busy) {
+    throw pool::PoolError(Status::busy,
+                    fmt::format("the pool cannot do without device {} until another has taken its "
+                                "place: some chunk has no redundancy left; while the pool is not mounted a copy of the "
+                                "device can be made, which takes its place at the next mount",
+                                device));
+  }
+  if (lost.status != Status::ok) throw pool::PoolError(lost.status, status_text(lost.status));
+  const Status status = context_.checkpoint();
+  if (status != Status::ok)
+    throw pool::PoolError(status, fmt::format("a checkpoint was not written: {}", status_text(status)));
+}
+
+void DeviceExchange::refuse_member(const pool::DeviceFile& file) const {
+  for (const pool::OpenedDevice& device : context_.pool.devices) {
+    if (device.file.fd() < 0 || !device.file.is_same_file(file)) continue;
+    throw pool::PoolError(Status::invalid_argument,
+                    fmt::format("{}: is a device of the pool", file.path()));
+  }
+}
+
+DeviceExchange::Entrant DeviceExchange::open_new(u32 device, const std::string& path,
+                                                 bool force) const {
+  refuse_member(pool::DeviceFile::open_joining(path));
+  pool::DeviceFile file =
+      pool::DeviceFile::open(path, pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock);
+  // A replacement that was interrupted goes on.
+  try {
+    const format::DevicePart part = pool::stale_part(context_.pool, device, file);
+    return {std::move(file), part, false, false, path};
+  } catch (const pool::PoolError&) {
+    // It is what it is.
+  }
+  const std::string content = pool::describe_content(file);
+  if (!content.empty() && !force) {
+    throw pool::PoolError(Status::exists, fmt::format("{}: holds {}; it is overwritten only by force",
+                                                file.path(), content));
+  }
+  const format::DevicePart part =
+      pool::plan_replacement(context_.pool, device, file.size_bytes(), random_uuid().bytes);
+  return {std::move(file), part, true, content.empty(), path};
+}
+
+// With the memory that will be needed. What a file gets that is refused then, and that held nothing, it loses again.
+void DeviceExchange::map_file(u32 device, Entrant& entrant) const {
+  const int descriptor = ::fcntl(entrant.file.fd(), F_DUPFD_CLOEXEC, 3);
+  if (descriptor < 0)
+    throw pool::PoolError(Status::io_error,
+                    fmt::format("{}: {}", entrant.file.path(), std::strerror(errno)));
+  device::MappedFile mapped =
+      device::MappedFile::adopt(descriptor, entrant.file.path(),
+                                {.read_only = false, .lock = true, .stack = entrant.file.stack()});
+  const device::GpuRegistration registration = mapped.gpu_registration();
+  if (context_.setup.gpu != nullptr && !registration.possible)
+    throw pool::PoolError(Status::gpu_error, registration.reason);
+  if (!mapped.grows_with_use()) mapped.reserve_blocks();
+  try {
+    context_.prepare_memory(device, mapped);
+  } catch (const pool::PoolError&) {
+    if (entrant.is_fresh) entrant.file.free_blocks();
+    throw;
+  }
+  entrant.mapped = std::move(mapped);
+}
+
+// The file becomes known to server and engine; nothing uses it yet.
+void DeviceExchange::install_file(u32 device, Entrant& entrant) {
+  GPU4FS_CHECK(entrant.mapped.has_value());
+  device::MappedFile& mapped = *entrant.mapped;
+  std::unique_lock lock(context_.tables, std::defer_lock);
+  try {
+    {
+      const std::shared_lock looking(context_.tables);
+      context_.map_device(device, mapped, entrant.part);
+    }
+    lock.lock();
+    // Of chunks that came within the engine's reach meanwhile.
+    context_.map_device(device, mapped, entrant.part);
+  } catch (...) {
+    // What a GPU has registered stays mapped.
+    if (!lock.owns_lock()) lock.lock();
+    if (context_.setup.gpu != nullptr) context_.setup.retired_files.push_back(std::move(mapped));
+    throw;
+  }
+  pool::OpenedDevice& opened = context_.pool.devices[device];
+  session::EngineSetup& setup = context_.setup;
+  std::swap(setup.files[device], mapped);
+  setup.retired_files.push_back(std::move(mapped));
+  setup.file_numbers[device] = ++setup.last_file_number;
+  context_.rename_device(opened.file.path(), entrant.spec);
+  setup.retired_devices.push_back(std::move(opened.file));
+  opened.file = std::move(entrant.file);
+  opened.part = entrant.part;
+  opened.state = pool::MemberState::stale;
+}
+
+u64 DeviceExchange::begin(u32 device, const format::DevicePart& part) {
+  const device::Device as_seen = context_.setup.files[device].device(device);
+  format::RebuildTarget target{};
+  target.part = part;
+  target.base = reinterpret_cast<std::uintptr_t>(as_seen.base);
+  target.mapped_bytes = as_seen.size_bytes;
+  target.stack = reinterpret_cast<std::uintptr_t>(as_seen.stack);
+  target.needs_flush = as_seen.needs_flush;
+  target.file_number = context_.setup.file_numbers[device];
+  context_.forget_errors(device);
+  const ring::Completion begun = context_.rebuilder.call(
+      exchange_command(format::RebuildStep::begin, device), &target, sizeof(target));
+  if (begun.status != Status::ok)
+    throw pool::PoolError(begun.status,
+                    fmt::format("the rebuild cannot begin: {}", status_text(begun.status)));
+  return begun.result;
+}
+
+// Durable superblocks of the others name the new device; then it gets its own.
+void DeviceExchange::name_newcomer(u32 device, const format::DevicePart& part) {
+  const Status status = context_.checkpoint();
+  if (status != Status::ok)
+    throw pool::PoolError(status, fmt::format("a checkpoint was not written: {}", status_text(status)));
+  std::memcpy(context_.pool.superblock.device_uuids[device], part.device_uuid,
+              sizeof(part.device_uuid));
+  const u64 lost = lost_devices();
+  for (u32 i = 0; i < context_.pool.devices.size(); ++i) {
+    const pool::OpenedDevice& other = context_.pool.devices[i];
+    if (i == device || (lost >> i & 1) != 0 || !other.is_here()) continue;
+    const pool::SuperblockProbe probe = pool::probe_superblocks(other.file);
+    const format::Superblock* newest = probe.newest();
+    if (newest == nullptr || newest->stale_since[device] == 0) continue;
+    pool::write_stale_superblocks(context_.pool, context_.pool.devices[device].file, part,
+                            newest->stale_since[device]);
+    return;
+  }
+  throw pool::PoolError(Status::io_error,
+                  "no device of the pool has a superblock that names the new one");
+}
+
+// Answers the pages that the device may lack.
+u64 DeviceExchange::enter(u32 device, Entrant entrant) {
+  const format::DevicePart part = entrant.part;
+  const bool is_new = entrant.is_new;
+  pool::prepare_replacement(context_.pool, entrant.file, part, is_new);
+  install_file(device, entrant);
+  try {
+    const u64 page_total = begin(device, part);
+    if (is_new) name_newcomer(device, part);
+    return page_total;
+  } catch (...) {
+    give_up(device);
+    throw;
+  }
+}
+
+std::string DeviceExchange::fill(u32 device, bool is_fresh, u64 page_total, u64 rate_limit) {
+  RebuildJob job;
+  job.device = device;
+  job.path = context_.pool.devices[device].file.path();
+  job.is_fresh = is_fresh;
+  job.page_total = page_total;
+  job.rate_limit = rate_limit;
+  return context_.rebuilder.start(job);
+}
+
+std::string DeviceExchange::replace(const std::string& device_text, const std::string& path,
+                                    bool force, u64 rate_limit) {
+  const std::lock_guard guard(busy_);
+  if (context_.pool.read_only) return "the pool is mounted read-only";
+  if (context_.rebuilder.is_busy()) return "a rebuild is running";
+  const GrowthHold hold(context_.grower);
+  try {
+    const u32 device = find_device(device_text);
+    // What can be refused is refused before the old device is given up.
+    Entrant entrant = open_new(device, path, force);
+    map_file(device, entrant);
+    try {
+      make_stale(device);
+    } catch (const pool::PoolError&) {
+      if (entrant.is_fresh) entrant.file.free_blocks();
+      throw;
+    }
+    const bool is_fresh = entrant.is_fresh;
+    log(LogLevel::info, fmt::format("device {} is replaced by {}", device, entrant.file.path()));
+    const u64 page_total = enter(device, std::move(entrant));
+    return fill(device, is_fresh, page_total, rate_limit);
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+}
+
+std::string DeviceExchange::rebuild(const std::string& device_text, u64 rate_limit) {
+  const std::lock_guard guard(busy_);
+  if (context_.pool.read_only) return "the pool is mounted read-only";
+  if (context_.rebuilder.is_busy()) return "a rebuild is running";
+  const GrowthHold hold(context_.grower);
+  try {
+    const u32 device = device_text.empty() ? find_stale() : find_device(device_text);
+    if ((lost_devices() >> device & 1) == 0) return fmt::format("device {} lacks nothing", device);
+    pool::OpenedDevice& opened = context_.pool.devices[device];
+    if (opened.state == pool::MemberState::missing)
+      return fmt::format("device {} is missing; 'device replace' fills another one", device);
+    make_stale(device);
+    u64 page_total = 0;
+    // One that failed while it was mounted still is. What its mapping shows may have got no further than the cache of
+    // the system, which forgets that it could not write: it is no reason not to write again.
+    const bool is_mapped = opened.file.fd() >= 0;
+    if (is_mapped) {
+      pool::prepare_replacement(context_.pool, opened.file, opened.part, false);
+      context_.prepare_memory(device, context_.setup.files[device]);
+      {
+        const std::shared_lock lock(context_.tables);
+        context_.map_device(device, context_.setup.files[device], opened.part);
+      }
+      page_total = begin(device, opened.part);
+    } else {
+      pool::DeviceFile file = pool::DeviceFile::open(opened.file.path(), pool::DeviceFile::Access::read_write,
+                                         pool::DeviceFile::Locking::lock);
+      const format::DevicePart part = pool::stale_part(context_.pool, device, file);
+      Entrant entrant{std::move(file), part, false, false, opened.file.path()};
+      map_file(device, entrant);
+      page_total = enter(device, std::move(entrant));
+    }
+    return fill(device, is_mapped, page_total, rate_limit);
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+}
+
+void DeviceExchange::finished(u32 device) {
+  {
+    const std::unique_lock lock(context_.tables);
+    pool::OpenedDevice& opened = context_.pool.devices[device];
+    opened.state = pool::MemberState::here;
+    opened.stale_since = 0;
+    opened.has_newest_superblock = true;
+  }
+  context_.grower.tell_engine();
+}
+
+}  // namespace gpu4fs::maintenance

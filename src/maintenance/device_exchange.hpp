@@ -1,0 +1,89 @@
+// Puts a device into a mounted pool in place of one that is lost, or that is to go, and has the
+// rebuilder fill it.
+//
+//   replace   another file or block device, with a UUID of its own. So the old one cannot be taken for it: it is
+//             no member of the pool any more, however fresh its contents are
+//   rebuild   the stale device itself, which keeps its UUID: superblocks name it as stale until all that it lacks
+//             is there
+//
+// The device is opened, locked, mapped and registered as at the mount. Any thread, one call at a
+// time. Host only.
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "format/rebuild_format.hpp"
+#include "maintenance/growth/pool_grower.hpp"
+#include "maintenance/rebuilder.hpp"
+#include "pool/pool_open.hpp"
+#include "session/engine_setup.hpp"
+
+namespace gpu4fs::maintenance {
+
+// Everything outlives it.
+struct ExchangeContext {
+  pool::OpenedPool& pool;
+  session::EngineSetup& setup;
+  std::shared_mutex& tables;  // while devices of `pool` and files of `setup` change
+  std::mutex& open_close;     // of the engine's sessions
+  Rebuilder& rebuilder;
+  PoolGrower& grower;
+  std::function<Status()> checkpoint;  // forced
+  // Under `tables`: areas that the engine may touch already come within its reach, of the file that
+  // is, or becomes, the device. Again for the same one costs little. PoolError.
+  std::function<void(u32 device, const device::MappedFile& file, const format::DevicePart& part)>
+      map_device;
+  // Of the file that becomes the device the memory is got that its rebuild fills, and what it reads comes within the
+  // engine's reach, so that neither is waited for later. PoolError: no_space.
+  std::function<void(u32 device, const device::MappedFile& file)> prepare_memory;
+  std::function<void(u32 device)> forget_errors;  // of the device that was there before
+  // Under `tables`: whoever opens the pool again names `spec` instead of the device at `path`.
+  std::function<void(const std::string& path, const std::string& spec)> rename_device;
+};
+
+class DeviceExchange {
+ public:
+  explicit DeviceExchange(ExchangeContext context) : context_(std::move(context)) {}
+
+  // `device`: index, path or UUID. `force`: what the new one holds does not matter. "" or why not.
+  std::string replace(const std::string& device, const std::string& path, bool force,
+                      u64 rate_limit);
+  // `device` empty: the only one that is stale or failed.
+  std::string rebuild(const std::string& device, u64 rate_limit);
+
+  // Its index, path or UUID. PoolError.
+  u32 find_device(const std::string& text) const;
+  // The rebuilder is done with the device.
+  void finished(u32 device);
+
+ private:
+  struct Entrant {
+    pool::DeviceFile file;
+    format::DevicePart part;
+    bool is_new;       // not a member before
+    bool is_fresh;     // nothing on it is worth looking at
+    std::string spec;  // path, with its layers
+    std::optional<device::MappedFile> mapped = std::nullopt;
+  };
+
+  u32 find_stale() const;
+  u64 lost_devices() const;
+  void give_up(u32 device);
+  void make_stale(u32 device);
+  Entrant open_new(u32 device, const std::string& path, bool force) const;
+  void refuse_member(const pool::DeviceFile& file) const;
+  u64 enter(u32 device, Entrant entrant);
+  void map_file(u32 device, Entrant& entrant) const;
+  void install_file(u32 device, Entrant& entrant);
+  u64 begin(u32 device, const format::DevicePart& part);
+  void name_newcomer(u32 device, const format::DevicePart& part);
+  std::string fill(u32 device, bool is_fresh, u64 page_total, u64 rate_limit);
+
+  ExchangeContext context_;
+  std::mutex busy_;
+};
+
+}  // namespace gpu4fs::maintenance

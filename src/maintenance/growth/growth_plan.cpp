@@ -1,0 +1,373 @@
+// A plan of the grower on its way into a checkpoint, and what becomes of it.
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+
+#include "base/bits.hpp"
+#include "base/check.hpp"
+#include "base/host/log.hpp"
+#include "base/limits.hpp"
+#include "maintenance/growth/pool_grower.hpp"
+#include "pool/chunk_area.hpp"
+#include "pool/chunk_reach.hpp"
+#include "pool/growth/chunk_maps.hpp"
+#include "pool/pool_error.hpp"
+#include "raid/logical_space_build.hpp"
+
+namespace gpu4fs::maintenance {
+
+namespace {
+
+constexpr u32 forced_checkpoint_mask = 2;  // Opcode::checkpoint: also when nothing has changed
+constexpr u32 checkpoint_attempts_max = 16;
+
+// All copies of the header area of a chunk without pages in use, which needs no descriptors. Answers the checksum of its
+// slot.
+u64 write_header_areas(pool::OpenedPool& pool, const pool::OpenedChunk& chunk) {
+  const format::ChunkDescriptor& descriptor = chunk.descriptor;
+  const format::ChunkLayout layout = format::chunk_layout(descriptor.size_bytes / page_size);
+  const std::vector<u8> no_pages(layout.bitmap_pages * page_size);
+  u64 checksum = 0;
+  for (u32 column = 0; column <= descriptor.redundancy; ++column) {
+    pool::DeviceFile& file = pool.devices[chunk.columns[column].device_index()].file;
+    const u64 offset = chunk.columns[column].offset_bytes();
+    file.zero_range(offset, pool::header_front_bytes(descriptor));
+    const format::ChunkHeader header = pool::make_chunk_header(descriptor, column, pool.superblock.pool_uuid);
+    file.write_at(offset, &header, sizeof(header));
+    checksum = pool::write_bitmap_slot(file, pool::chunk_bitmap_place(descriptor, offset), 0, no_pages.data(), nullptr,
+                                 descriptor.epoch_created);
+  }
+  return checksum;
+}
+
+// Engine memory that chunks had which are deleted is used again.
+template <class Allocator, class Block>
+class ReusingAllocator {
+ public:
+  ReusingAllocator(Allocator& inner, std::vector<Block>& free) : inner_(inner), free_(free) {}
+  void* allocate(u64 bytes, u64 alignment) {
+    taken_.bytes = bytes;
+    for (std::size_t i = 0; i < free_.size(); ++i) {
+      if (free_[i].bytes != bytes) continue;
+      taken_ = free_[i];
+      free_.erase(free_.begin() + static_cast<std::ptrdiff_t>(i));
+      return taken_.memory;
+    }
+    taken_.memory = inner_.allocate(bytes, alignment);
+    return taken_.memory;
+  }
+  void copy_in(void* to, const void* from, u64 bytes) { inner_.copy_in(to, from, bytes); }
+  void zero(void* to, u64 bytes) { inner_.zero(to, bytes); }
+  const Block& taken() const { return taken_; }
+
+ private:
+  Allocator& inner_;
+  std::vector<Block>& free_;
+  Block taken_{};
+};
+
+}  // namespace
+
+template <class Allocator>
+raid::ChunkState PoolGrower::build_state(Allocator& allocator, const pool::OpenedChunk& chunk, bool accessible) {
+  ReusingAllocator<Allocator, Block> reusing(allocator, free_blocks_);
+  const raid::ChunkState state = raid::build_chunk(reusing, chunk, accessible);
+  made_blocks_.push_back(reusing.taken());
+  return state;
+}
+
+// The memory of a chunk in the engine, and the front of its header areas on the medium and within the engine's reach.
+void PoolGrower::prepare_chunk(const pool::OpenedChunk& chunk, raid::ChunkState& state) {
+  session::EngineSetup& setup = context_.setup;
+  bool accessible = setup.gpu == nullptr;
+  for (const format::ColumnAddress column : chunk.columns) {
+    const device::MappedFile& file = setup.files[column.device_index()];
+    if (file.grows_with_use()) {
+      file.reserve_range(column.offset_bytes(), pool::header_front_bytes(chunk.descriptor));
+      accessible = false;
+    }
+    if (setup.gpu == nullptr) continue;
+    const Status mapped = setup.host->map_memory(file.base() + column.offset_bytes(), pool::header_front_bytes(chunk.descriptor));
+    if (mapped != Status::ok) throw pool::PoolError(mapped, "a chunk's header cannot be registered with the GPU");
+  }
+  const u64 slot_checksum = write_header_areas(context_.pool, chunk);
+  setup.host->while_paused([&] {
+    state = setup.heap ? build_state(*setup.heap, chunk, accessible) : build_state(*setup.gpu, chunk, accessible);
+  });
+  state.slot_checksum[0] = slot_checksum;
+}
+
+// What the superblocks will say, and what the engine needs of new chunks and devices, into engine memory.
+void PoolGrower::hand_over(const Plan& plan, const std::vector<raid::ChunkState>& states) {
+  const pool::OpenedPool& pool = context_.pool;
+  session::EngineSetup& setup = context_.setup;
+  const auto growth = std::make_unique<fs::PoolGrowth>();
+  std::memset(static_cast<void*>(growth.get()), 0, sizeof(*growth));
+  u64 slot_count = pool.chunks.size();
+  u64 chunk_count = plan.chunks.size();
+  for (const pool::OpenedChunk& chunk : pool.chunks) chunk_count += chunk.is_erased() ? 0 : 1;
+  growth->page_total = pool.superblock.page_total;
+  for (std::size_t i = 0; i < plan.chunks.size(); ++i) {
+    growth->page_total += plan.chunks[i].descriptor.size_bytes / page_size;
+    growth->added_slots[i] = plan.slots[i];
+    growth->added[i] = states[i];
+    slot_count = std::max<u64>(slot_count, plan.slots[i] + u64{1});
+  }
+  for (std::size_t i = 0; i < plan.erased.size(); ++i) {
+    growth->page_total -= pool.chunks[plan.erased[i]].descriptor.size_bytes / page_size;
+    growth->erased_slots[i] = plan.erased[i];
+  }
+  growth->added_count = static_cast<u32>(plan.chunks.size());
+  growth->erased_count = static_cast<u32>(plan.erased.size());
+  growth->slot_count = static_cast<u32>(slot_count);
+  growth->chunk_count = static_cast<u32>(chunk_count - plan.erased.size());
+  growth->device_count = static_cast<u32>(pool.devices.size());
+  const pool::TreeRoot& root = tree_->root();
+  growth->tree_root = root.root;
+  growth->tree_height = root.height;
+  growth->tree_node_count = root.node_count;
+  growth->tree_replica_count = plan.tree_replica_count;
+  growth->number = plan.number;
+  growth->joining = plan.joining;
+  growth->leaving = plan.leaving;
+  for (u32 i = 0; i < pool.devices.size(); ++i) {
+    if ((plan.leaving >> i & 1) == 0) {
+      std::memcpy(growth->device_uuids[i], pool.devices[i].part.device_uuid, sizeof(growth->device_uuids[i]));
+    }
+    if ((plan.joining >> i & 1) == 0) continue;
+    growth->devices[i] = setup.files[i].device(i);
+    growth->parts[i] = pool.devices[i].part;
+  }
+  // The phase in front is the engine's.
+  constexpr u64 skipped = offsetof(fs::PoolGrowth, device_count);
+  const u8* const from = reinterpret_cast<const u8*>(growth.get()) + skipped;
+  u8* const to = reinterpret_cast<u8*>(setup.growth) + skipped;
+  setup.host->while_paused([&] {
+    if (setup.heap) {
+      setup.heap->copy_in(to, from, sizeof(*growth) - skipped);
+    } else {
+      setup.gpu->copy_in(to, from, sizeof(*growth) - skipped);
+    }
+  });
+}
+
+void PoolGrower::make_durable(Plan plan) {
+  plan.number = ++plan_count_;
+  const Plan kept = plan;
+  {
+    const std::lock_guard lock(plan_mutex_);
+    plan_ = {};
+  }
+  try {
+    std::vector<raid::ChunkState> states(plan.chunks.size());
+    withdraw();
+    for (std::size_t i = 0; i < states.size(); ++i) prepare_chunk(plan.chunks[i], states[i]);
+    hand_over(plan, states);
+    {
+      const std::lock_guard lock(plan_mutex_);
+      plan_ = std::move(plan);
+      plan_.is_armed = true;
+    }
+    const Status status = stage_and_wait();
+    if (status != Status::ok) throw pool::PoolError(status, fmt::format("the pool did not grow: {}", status_text(status)));
+  } catch (const device::DeviceError& error) {
+    give_up(kept);
+    throw pool::PoolError(error.error_number() == ENOSPC ? Status::no_space : Status::io_error, error.what());
+  } catch (...) {
+    give_up(kept);
+    throw;
+  }
+  const Status admitted = context_.command(format::Opcode::grow, format::grow_admit, 0).status;
+  if (admitted == Status::stale) {
+    // A device was lost before the superblocks were written: they do not name the plan.
+    {
+      const std::lock_guard lock(plan_mutex_);
+      plan_.written = false;
+    }
+    give_up(kept);
+    throw pool::PoolError(Status::busy, "the pool did not change: a device was lost");
+  }
+  remember(kept);
+  if (admitted != Status::ok) {
+    throw pool::PoolError(admitted, fmt::format("new chunks cannot be used before the next mount: {}", status_text(admitted)));
+  }
+}
+
+// What came to nothing is not staged any more: its place in engine memory is written, and its chunks are thawed.
+void PoolGrower::withdraw() {
+  const Status status = context_.command(format::Opcode::grow, format::grow_withdraw, 0).status;
+  if (status == Status::ok) return;
+  throw pool::PoolError(status, fmt::format("an earlier change of the pool is not complete: {}", status_text(status)));
+}
+
+// Until the superblocks that name the plan are durable.
+Status PoolGrower::stage_and_wait() {
+  GPU4FS_TRY(context_.command(format::Opcode::grow, format::grow_stage, 0).status);
+  for (u32 attempt = 0; attempt < checkpoint_attempts_max; ++attempt) {
+    GPU4FS_TRY(context_.command(format::Opcode::checkpoint, forced_checkpoint_mask, 0).status);
+    const std::lock_guard lock(plan_mutex_);
+    if (plan_.written) return Status::ok;
+    if (!plan_.is_armed) return Status::io_error;
+  }
+  return Status::io_error;
+}
+
+// Superblocks that name the plan may have been written, and the engine counts its devices.
+void PoolGrower::give_up(const Plan& plan) {
+  Plan tried;
+  {
+    const std::lock_guard lock(plan_mutex_);
+    failed_ = plan_.written;
+    // A checkpoint that comes to it later is refused: what it names is gone.
+    plan_.is_armed = false;
+    tried = plan_;
+  }
+  if (failed_) return;
+  (void)context_.command(format::Opcode::grow, format::grow_withdraw, 0);
+  forget(plan);
+  if (tried.epoch != 0) restore_chunk_maps(tried);
+}
+
+// Nothing came of it.
+void PoolGrower::forget(const Plan& plan) {
+  tree_->roll_back();
+  for (const pool::OpenedChunk& chunk : plan.chunks) free_->mark(chunk, false);
+  for (const u32 index : plan.erased) free_->mark(context_.pool.chunks[index], true);
+  free_blocks_.insert(free_blocks_.end(), made_blocks_.begin(), made_blocks_.end());
+  made_blocks_.clear();
+  if (plan.joining == 0) return;
+  const u32 index = count_trailing_zeros(plan.joining);
+  context_.forget_errors(index);
+  {
+    const std::unique_lock lock(context_.tables);
+    pool::OpenedPool& pool = context_.pool;
+    if (index + 1 == pool.devices.size() && index >= pool.superblock.device_count) {
+      tree_devices_.pop_back();
+      context_.setup.files.pop_back();
+      pool.devices.pop_back();
+    } else {
+      close_removed(index);
+    }
+  }
+  free_ = std::make_unique<pool::FreeGranules>(context_.pool);
+}
+
+// Under `tables`: no device has the index.
+void PoolGrower::close_removed(u32 index) {
+  pool::OpenedDevice& device = context_.pool.devices[index];
+  session::EngineSetup& setup = context_.setup;
+  const std::string name = fmt::format("device {}", index);
+  device::MappedFile file = device::MappedFile::absent(name, false);
+  std::swap(setup.files[index], file);
+  // What a GPU has registered stays mapped.
+  if (setup.gpu != nullptr) setup.retired_files.push_back(std::move(file));
+  device = pool::OpenedDevice{pool::DeviceFile::absent(name), {}, false, pool::MemberState::removed, 0};
+  device.part.device_index = index;
+  tree_devices_[index] = {&device.file, device.part};
+}
+
+void PoolGrower::remember_members(const Plan& plan) {
+  pool::OpenedPool& pool = context_.pool;
+  format::Superblock& superblock = pool.superblock;
+  superblock.device_count = static_cast<u32>(pool.devices.size());
+  bool any_removed = false;
+  for (u32 i = 0; i < pool.devices.size(); ++i) {
+    const bool is_gone = (plan.leaving >> i & 1) != 0 || pool.devices[i].state == pool::MemberState::removed;
+    any_removed = any_removed || is_gone;
+    std::memset(superblock.device_uuids[i], 0, 16);
+    if (!is_gone) std::memcpy(superblock.device_uuids[i], pool.devices[i].part.device_uuid, 16);
+  }
+  superblock.feature_incompatible &= ~u64{format::feature_removed_devices};
+  if (any_removed) superblock.feature_incompatible |= format::feature_removed_devices;
+}
+
+// It is durable.
+void PoolGrower::remember(const Plan& plan) {
+  tree_->commit();
+  pool::OpenedPool& pool = context_.pool;
+  {
+    const std::unique_lock lock(context_.tables);
+    format::Superblock& superblock = pool.superblock;
+    for (const u32 index : plan.erased) {
+      superblock.page_total -= pool.chunks[index].descriptor.size_bytes / page_size;
+      pool.chunks[index] = pool::OpenedChunk{};
+      context_.chunk_changed(index);
+      const auto block = blocks_.find(index);
+      if (block == blocks_.end()) continue;
+      free_blocks_.push_back(block->second);
+      blocks_.erase(block);
+    }
+    for (std::size_t i = 0; i < plan.chunks.size(); ++i) {
+      const u32 slot = plan.slots[i];
+      superblock.page_total += plan.chunks[i].descriptor.size_bytes / page_size;
+      if (slot >= pool.chunks.size()) pool.chunks.resize(slot + 1);
+      pool.chunks[slot] = plan.chunks[i];
+      context_.chunk_changed(slot);
+      blocks_[slot] = made_blocks_[i];
+    }
+    made_blocks_.clear();
+    u32 chunk_count = 0;
+    for (const pool::OpenedChunk& chunk : pool.chunks) chunk_count += chunk.is_erased() ? 0 : 1;
+    superblock.chunk_count = chunk_count;
+    remember_members(plan);
+    const pool::TreeRoot& root = tree_->root();
+    superblock.tree_root = root.root;
+    superblock.tree_height = static_cast<u8>(root.height);
+    superblock.tree_node_count = root.node_count;
+  }
+  if (plan.tree_replica_count == pool.superblock.tree_replica_count) return;
+  pool.superblock.tree_replica_count = static_cast<u8>(plan.tree_replica_count);
+  open_store(plan.tree_replica_count);
+}
+
+void PoolGrower::write_chunk_map(u32 device, u64 epoch) {
+  pool::OpenedDevice& opened = context_.pool.devices[device];
+  const format::DevicePart& part = opened.part;
+  const u32 slot = pool::newest_map_slot(opened.file, part) ^ 1;
+  pool::write_bitmap_slot(opened.file, pool::chunk_map_place(part), slot, free_->bitmap(device, part.chunk_map_pages).data(), nullptr, epoch);
+}
+
+// Slots that were written for a plan that came to nothing have an epoch that is the pool's meanwhile: they get what is
+// true. Without it nothing is lost; a check complains.
+void PoolGrower::restore_chunk_maps(const Plan& plan) {
+  for (u32 i = 0; i < context_.pool.devices.size(); ++i) {
+    pool::OpenedDevice& opened = context_.pool.devices[i];
+    if ((plan.maps_changed >> i & 1) == 0 || !opened.is_here()) continue;
+    const format::DevicePart& part = opened.part;
+    try {
+      const u32 slot = pool::newest_map_slot(opened.file, part);
+      if (pool::map_slot_epoch(opened.file, part, slot) != plan.epoch) continue;
+      pool::write_bitmap_slot(opened.file, pool::chunk_map_place(part), slot, free_->bitmap(i, part.chunk_map_pages).data(), nullptr,
+                        plan.epoch);
+      opened.file.flush();
+    } catch (const pool::PoolError& error) {
+      log(LogLevel::warning, fmt::format("a chunk map is not as it was: {}", error.what()));
+    }
+  }
+}
+
+Status PoolGrower::write(u64 epoch, u32 number) {
+  const std::lock_guard lock(plan_mutex_);
+  if (!plan_.is_armed || plan_.number != number) return Status::stale;
+  plan_.epoch = epoch;
+  try {
+    tree_->write(epoch);
+    for (u32 i = 0; i < context_.pool.devices.size(); ++i) {
+      if ((plan_.maps_changed >> i & 1) != 0) write_chunk_map(i, epoch);
+    }
+    if (plan_.tree_replica_count > store_->replica_count()) {
+      pool::DeviceNodeStore all(tree_devices_, plan_.tree_replica_count, true);
+      tree_->write_all_to(all, plan_.tree_replica_count - 1, epoch);
+    }
+  } catch (const pool::PoolError& error) {
+    log(LogLevel::error, fmt::format("the pool cannot grow: {}", error.what()));
+    plan_.is_armed = false;
+    return Status::io_error;
+  }
+  plan_.written = true;
+  return Status::ok;
+}
+
+}  // namespace gpu4fs::maintenance

@@ -1,0 +1,198 @@
+// Makes and deletes chunks, adds and removes devices while a pool is mounted. Host only.
+//
+//   PoolGrower grower(context);
+//   grower.add_device(path, force);   // prepared, then a member with the next checkpoint
+//   grower.add_chunks(1);             // columns where most is free; their pages can be allocated when it returns
+//   grower.erase_chunks({5});         // empty ones; what they had on the devices is free when it returns
+//   grower.remove_device(2);          // without columns; the file is closed when it returns
+//
+// What is done before, in and after the checkpoint that makes it count, and why a crash at any moment leaves the pool
+// before or behind, stands in fs/space/growth.hpp. write() is the server's part inside the checkpoint.
+//
+// Devices and chunks of the pool change under `tables` held alone; the elements never move, so that whoever holds it
+// shared while he asks for their number may use them. A deleted chunk keeps its number, without columns. Chunks that are
+// made later may get it, but for those of the mount: a scrub goes by their numbers.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <vector>
+
+#include "fs/space/growth.hpp"
+#include "pool/chunk_tree/chunk_tree.hpp"
+#include "pool/growth/free_granules.hpp"
+#include "pool/growth/growth_forecast.hpp"
+#include "pool/pool_open.hpp"
+#include "ring/ring_client.hpp"
+#include "session/engine_setup.hpp"
+
+namespace gpu4fs::maintenance {
+
+struct GrowthContext {
+  pool::OpenedPool& pool;      // both with room for what comes, see reserve_for_growth()
+  session::EngineSetup& setup;
+  std::shared_mutex& tables;
+  // Opcode::grow and ::checkpoint, patiently.
+  std::function<ring::Completion(format::Opcode opcode, u32 mask, u64 inode)> command;
+  // Opcode::grow with grow_room.
+  std::function<Status(u32 page_class, u64 page_count)> tell_room;
+  std::function<u64()> lost_devices;  // a bit each, as the engine has it
+  // Under `tables`: whoever opens the pool again names this one too; or no more.
+  std::function<void(const std::string& path)> name_device;
+  std::function<void(const std::string& path)> forget_device;
+  std::function<void(u32 device)> forget_errors;  // of a device that was there before
+  std::function<void(u32 chunk)> chunk_changed;   // under `tables`: another one, or none, has the number
+};
+
+// What a chunk is like; the numbers of class and bytes stay what they were.
+struct ChunkUsage {
+  u32 chunk = 0;        // number
+  u32 page_class = 0;
+  u64 page_count = 0;
+  u64 pages_taken = 0;  // in use, or promised to somebody
+};
+
+// Before anybody points into the pool's tables.
+void reserve_for_growth(pool::OpenedPool& pool, session::EngineSetup& setup);
+
+class PoolGrower {
+ public:
+  explicit PoolGrower(GrowthContext context)
+      : context_(std::move(context)), first_new_slot_(static_cast<u32>(context_.pool.chunks.size())) {}
+  PoolGrower(const PoolGrower&) = delete;
+  PoolGrower& operator=(const PoolGrower&) = delete;
+
+  // At most `count` chunks like the newest one of the class (raid/logical_space_build.hpp); less where there is no more
+  // room. Answers how many. Any thread. PoolError.
+  u64 add_chunks(u64 count, u32 page_class);
+  u64 add_chunks(u64 count) { return add_chunks(count, context_.setup.space.data_class); }
+  // True if chunks of several classes share the space that belongs to none.
+  bool is_mixed() const { return (context_.pool.superblock.feature_incompatible & format::feature_mixed_profiles) != 0; }
+  // A file that exists; with `force` also if it holds something. Its index. Any thread. PoolError: exists, no_space and
+  // the like; nothing has changed then but the device itself.
+  u32 add_device(const std::string& path, bool force);
+
+  // Chunks that are empty, by number; all or none. One of each class stays. Any thread. PoolError: busy (one is not
+  // empty), no_space (its class cannot do without it), invalid_argument.
+  void erase_chunks(const std::vector<u32>& chunks);
+  // Of all chunks. Any thread. PoolError.
+  std::vector<ChunkUsage> usage();
+  // Numbers of the chunks with a column on the device.
+  std::vector<u32> chunks_on(u32 device) const;
+  // A device without columns, tree and log leaves the pool. Any thread. PoolError.
+  void remove_device(u32 device);
+  // Why the device cannot leave the pool whatever is moved away from it, "" if it can.
+  std::string removal_obstacle(u32 device) const;
+  // Whether the others can hold what the device does: "" or why not. Any thread. PoolError.
+  std::string room_problem(u32 device);
+  // A chunk of the fullest device whose replacement would make the devices' free space more even, the best of them. Any
+  // thread. PoolError.
+  std::optional<ChunkUsage> find_unbalanced();
+  // Frozen ones are used again. Any thread.
+  void thaw_chunks(const std::vector<u32>& chunks);
+  // Chunks get no columns on it from now on, or do again. Any thread.
+  void avoid_device(u32 device, bool avoids);
+  // A chunk like this one, with columns where most is free but not on devices that are avoided. Any thread. PoolError.
+  u64 replace_chunk(u32 chunk);
+
+  // Tells the engine what chunks could still be made. Any thread.
+  void tell_engine();
+  // While a device is exchanged nothing grows, and the tree is not kept open. Any thread; see GrowthHold.
+  void hold();
+  void release();
+
+  // In the upcall thread: what plan `number` needs in the medium, for a checkpoint of `epoch`. stale: it was withdrawn.
+  Status write(u64 epoch, u32 number);
+
+ private:
+  struct Plan {
+    std::vector<pool::OpenedChunk> chunks;  // new ones
+    std::vector<u32> slots;           // their numbers
+    std::vector<u32> erased;          // numbers
+    u64 joining = 0;                  // a bit a device
+    u64 leaving = 0;
+    u64 maps_changed = 0;
+    u32 tree_replica_count = 0;
+    u32 number = 0;         // fs::PoolGrowth::number
+    u64 epoch = 0;          // of what was written for it
+    bool is_armed = false;  // a checkpoint may take it up
+    bool written = false;
+  };
+  // Memory of a chunk in the engine.
+  struct Block {
+    void* memory = nullptr;
+    u64 bytes = 0;
+  };
+
+  void require_all_devices();
+  void open_tree();
+  void open_store(u32 replica_count);
+  bool may_hold_columns(u32 device) const;
+  bool has_chunks(u32 page_class) const;
+  // Of the class of the chunk, like it.
+  pool::ChunkForm form_like(const pool::OpenedChunk& chunk) const;
+  std::array<pool::GrowthForecast, format::profile_max> forecast() const;
+  std::optional<u64> find_base(u64 size_bytes, const Plan& plan) const;
+  std::optional<u32> find_slot(const Plan& plan) const;
+  std::optional<pool::OpenedChunk> plan_chunk(const pool::ChunkForm& form, u64 base_address);
+  bool add_to_plan(Plan& plan, const pool::ChunkForm& form);
+  u64 make_chunks(const pool::ChunkForm& form, u64 count);
+  void tell_of_room() noexcept;
+  void freeze_all(const std::vector<u32>& chunks);
+  void thaw_all(const std::vector<u32>& chunks);
+  std::vector<ChunkUsage> list_usage();
+  u64 room_by_replacing(const std::vector<u32>& chunks, u64 page_count);
+  double spread_after(const pool::OpenedChunk& old, const pool::OpenedChunk& replacement) const;
+  void require_one_of_each_class(const std::vector<u32>& erased) const;
+  u32 index_of_new_device() const;
+  void prepare_chunk(const pool::OpenedChunk& chunk, raid::ChunkState& state);
+  template <class Allocator>
+  raid::ChunkState build_state(Allocator& allocator, const pool::OpenedChunk& chunk, bool accessible);
+  void make_durable(Plan plan);
+  void hand_over(const Plan& plan, const std::vector<raid::ChunkState>& states);
+  void write_chunk_map(u32 device, u64 epoch);
+  void restore_chunk_maps(const Plan& plan);
+  void withdraw();
+  Status stage_and_wait();
+  void forget(const Plan& plan);
+  void remember(const Plan& plan);
+  void remember_members(const Plan& plan);
+  void close_removed(u32 device);
+  void give_up(const Plan& plan);
+
+  GrowthContext context_;
+  std::mutex one_at_a_time_;
+  std::vector<pool::TreeDevice> tree_devices_;
+  std::unique_ptr<pool::DeviceNodeStore> store_;
+  std::unique_ptr<pool::ChunkTree> tree_;
+  std::unique_ptr<pool::FreeGranules> free_;
+  u32 held_ = 0;
+  u64 avoided_ = 0;                 // a bit a device
+  u32 plan_count_ = 0;              // the newest one's number
+  u32 first_new_slot_;              // chunks of the mount have the numbers below
+  std::map<u32, Block> blocks_;     // by number, of chunks made since the mount
+  std::vector<Block> made_blocks_;  // of the chunks of the plan
+  std::vector<Block> free_blocks_;
+  bool failed_ = false;  // a checkpoint could not be written: nothing is changed any more
+  // Between the caller's thread and the upcall thread:
+  std::mutex plan_mutex_;
+  Plan plan_;
+};
+
+class GrowthHold {
+ public:
+  explicit GrowthHold(PoolGrower& grower) : grower_(grower) { grower_.hold(); }
+  ~GrowthHold() { grower_.release(); }
+  GrowthHold(const GrowthHold&) = delete;
+  GrowthHold& operator=(const GrowthHold&) = delete;
+
+ private:
+  PoolGrower& grower_;
+};
+
+}  // namespace gpu4fs::maintenance

@@ -1,0 +1,50 @@
+// Gives the engine's command `relocate`, one after the other: files, metadata and chunks of a mounted pool. Used by one
+// thread at a time; must be gone before the engine stops. Host only.
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "format/relocate_format.hpp"
+#include "session/server_session.hpp"
+
+namespace gpu4fs::maintenance {
+
+class PageMover {
+ public:
+  // PoolError when no session is left.
+  PageMover(engine::EngineHost& host, std::mutex& open_close);
+
+  struct Moved {
+    u64 page_count = 0;
+    u64 stayed_count = 0;  // pages that cannot be read anywhere
+  };
+  // Asked after each command, with the pages that it has moved; false: no more commands.
+  using GoesOn = std::function<bool(u64 page_count)>;
+
+  // Blocks of a regular file that `mask` (format::RelocateMask) names. ok also for what is no regular file, or is gone;
+  // cancelled.
+  Status move_file(u64 inode, u32 mask, const GoesOn& goes_on, Moved* moved);
+  // The inode's metadata in frozen chunks: the next checkpoint writes it elsewhere.
+  Status move_metadata(u64 inode, const GoesOn& goes_on, Moved* moved);
+  // The first inode from `inode` on, format::relocate_end: there is none.
+  Status next_inode(u64 inode, u64* found);
+
+  Status freeze(u32 chunk);
+  Status unfreeze(u32 chunk);
+  // By chunk.
+  Status chunk_usage(std::vector<format::ChunkUsage>* usage);
+
+  // Pages of one command at most, 0: as many as go.
+  void set_command_pages(u64 page_count) { command_pages_ = page_count; }
+
+ private:
+  ring::Completion call(format::RelocateStep step, u64 inode, u64 offset, u64 length, u32 mask);
+  Status move(format::RelocateStep step, u64 inode, u32 mask, const GoesOn& goes_on, Moved* moved);
+
+  session::ServerSession session_;
+  u64 command_pages_ = 0;
+};
+
+}  // namespace gpu4fs::maintenance

@@ -1,0 +1,88 @@
+// Devices that wait to take the place of one that is lost (mount option `spare=`, `gpu4fs device spare`).
+//
+//   SpareDevices spares(setup);
+//   spares.add(path, force);      // checked and locked; nothing is written to it
+//   spares.device_lost();         // any thread, at once: the first spare that is large enough takes its place
+//   spares.stop();                // before the exchange goes
+//
+// Spares are known to this mount alone: the medium does not name them. All functions but the constructor are for any
+// thread. Host only.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/types.hpp"
+#include "pool/pool_device_file.hpp"
+
+namespace gpu4fs::maintenance {
+
+struct SpareSetup {
+  // Puts the device at `path` in the place of another one: "" or why not. It opens and locks it itself.
+  std::function<std::string(u32 device, const std::string& path)> replace;
+  std::function<bool()> is_busy;                             // another one is being filled
+  std::function<u64()> lost_devices;                         // as the engine has it, a bit each
+  std::function<u64()> bytes_least;                          // of a member
+  std::function<bool(const pool::DeviceFile& file)> is_member;
+};
+
+enum class SpareState {
+  waiting,
+  taken,    // it is being put in the place of a device
+  refused,  // it could not be, the last time one was lost
+};
+
+const char* spare_state_name(SpareState state);
+
+struct SpareReport {
+  std::string path;
+  u64 size_bytes = 0;
+  SpareState state = SpareState::waiting;
+};
+
+class SpareDevices {
+ public:
+  explicit SpareDevices(SpareSetup setup);
+  ~SpareDevices();
+  SpareDevices(const SpareDevices&) = delete;
+  SpareDevices& operator=(const SpareDevices&) = delete;
+
+  // "" or why not. `force`: also one that holds something.
+  std::string add(const std::string& path, bool force);
+  std::string remove(const std::string& path);
+  [[nodiscard]] std::vector<SpareReport> list() const;
+
+  // Also when the one that took a device's place is lost itself: then the next does.
+  void device_lost();
+  void stop();
+
+ private:
+  struct Spare {
+    std::string path;  // with its layers
+    pool::DeviceFile file;  // absent while it is taken
+    u64 size_bytes = 0;
+    SpareState state = SpareState::waiting;
+  };
+
+  void run();
+  u64 lost_devices(std::unique_lock<std::mutex>& lock);
+  void replace_lost(std::unique_lock<std::mutex>& lock);
+  bool find_replacement(std::unique_lock<std::mutex>& lock, u32 device);
+  bool try_spare(std::unique_lock<std::mutex>& lock, std::list<Spare>::iterator spare, u32 device);
+
+  SpareSetup setup_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // Under the mutex:
+  std::list<Spare> spares_;
+  bool is_look_due_ = false;
+  bool ending_ = false;
+  std::thread thread_;
+};
+
+}  // namespace gpu4fs::maintenance

@@ -1,0 +1,65 @@
+// Memory of free regions goes back to the system: they are punched out of the files of devices on tmpfs.
+//
+// The engine says which regions may go (fs/space/backing.hpp has why, and what happens to them until they are needed
+// again); here they are punched, a run at a time. What is registered with the GPU is pinned: a punch would free nothing
+// and leave the GPU with pages that the file does not have any more. So it is unregistered before, while no kernel runs.
+//
+// Any thread; one run at a time. Host only.
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <shared_mutex>
+
+#include "format/ring_format.hpp"
+#include "pool/pool_open.hpp"
+#include "ring/ring_client.hpp"
+#include "session/engine_setup.hpp"
+
+namespace gpu4fs::maintenance {
+
+// Everything outlives the trimmer.
+struct TrimContext {
+  const pool::OpenedPool& pool;
+  session::EngineSetup& setup;
+  std::shared_mutex& tables;  // of both
+  std::mutex& reach;          // while memory of chunks comes or goes; behind `tables`
+  std::function<ring::Completion(const format::Command& command)> call;
+  std::function<void(u64 chunk)> mark_thin;   // under `reach`: not all of it is there any more
+};
+
+struct TrimReport {
+  u64 run_count = 0;
+  u64 punch_count = 0;   // of the runs, those that had memory
+  u64 region_count = 0;  // 2 MiB of logical space each
+  u64 byte_count = 0;    // of files that were no holes
+  u64 command_count = 0;     // that the engine got
+  bool is_complete = false;  // nothing more is to be found, or not now: `status`
+  Status status = Status::ok;
+};
+
+class PoolTrimmer {
+ public:
+  explicit PoolTrimmer(TrimContext context) : context_(std::move(context)) {}
+
+  // At most so many runs that have memory, and sixteen times as many that may have none, from where the last call ended, of
+  // what has been free for a whole pass. Nothing while another thread trims.
+  TrimReport trim(u64 runs_max);
+  // Everything that is free after a checkpoint, once through the pool.
+  TrimReport trim_all();
+
+ private:
+  Status ask(format::GrowMask mask, u64 chunk, u64 region, u32 mode, u64* result, TrimReport& report);
+  [[nodiscard]] u64 kept_regions() const;
+  bool has_memory_to_give();
+  TrimReport trim_from_here(u64 runs_max, bool now);
+  bool trim_run(TrimReport& report, bool now);
+  void punch(const format::TrimResult& run, TrimReport& report);
+
+  TrimContext context_;
+  std::mutex one_at_a_time_;
+  u64 next_chunk_ = 0;   // under one_at_a_time_: where the next look begins
+  u64 next_region_ = 0;
+};
+
+}  // namespace gpu4fs::maintenance

@@ -1,0 +1,21 @@
+// Where regions of a chunk, 512 logical pages each, lie on its columns, with the parities of their rows. Host only.
+#pragma once
+
+#include <vector>
+
+#include "base/types.hpp"
+#include "format/chunk_format.hpp"
+
+namespace gpu4fs::maintenance {
+
+// Bytes of a column, counted from its first data page. Nothing of another region lies there.
+struct ColumnRange {
+  u32 column;
+  u64 offset;
+  u64 length;
+};
+
+// All copies of regions [first, first + count), those of a column in ascending order and without gaps where they adjoin.
+std::vector<ColumnRange> ranges_of_regions(const format::ChunkDescriptor& chunk, u64 first, u64 count);
+
+}  // namespace gpu4fs::maintenance

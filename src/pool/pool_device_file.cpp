@@ -1,0 +1,324 @@
+#include "pool/pool_device_file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "base/bits.hpp"
+#include "device/memory/mapped_file.hpp"
+#include "device/stack/device_stack.hpp"
+#include "pool/lock_holder.hpp"
+#include "pool/own_mounts.hpp"
+#include "pool/pool_error.hpp"
+
+namespace gpu4fs::pool {
+
+namespace {
+
+// How long a process that has ended may take to let go of a device.
+constexpr std::chrono::seconds released_lock_wait{10};
+
+[[noreturn]] void fail(const std::string& path, const std::string& what, int error) {
+  const Status status = error == ENOENT   ? Status::no_device
+                        : error == EACCES ? Status::access
+                        : error == EPERM  ? Status::permission
+                        : error == ENOSPC ? Status::no_space
+                        : error == EROFS  ? Status::read_only
+                                          : Status::io_error;
+  throw PoolError(status, fmt::format("{}: {}: {}", path, what, std::strerror(error)));
+}
+
+// Before it is opened.
+void refuse_own(const device::DeviceSpec& spec) {
+  std::vector<std::string> paths = {spec.path};
+  for (const device::LayerSpec& layer : spec.layers) {
+    if (layer.name == "record") paths.push_back(layer.argument);
+  }
+  for (const std::string& path : paths) {
+    const std::string directory = find_own_mount(path);
+    if (directory.empty()) continue;
+    throw PoolError(Status::invalid_argument,
+                    fmt::format("{}: lies in {}, where this pool itself is mounted; a device cannot lie in its own pool",
+                                path, directory));
+  }
+}
+
+constexpr std::size_t zero_buffer_bytes = 256 * 1024;
+
+}  // namespace
+
+DeviceFile::DeviceFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+
+DeviceFile::DeviceFile(DeviceFile&& other) noexcept {
+  *this = std::move(other);
+}
+
+DeviceFile& DeviceFile::operator=(DeviceFile&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(path_, other.path_);
+  std::swap(size_bytes_, other.size_bytes_);
+  std::swap(huge_page_bytes_, other.huge_page_bytes_);
+  std::swap(device_number_, other.device_number_);
+  std::swap(inode_number_, other.inode_number_);
+  std::swap(regular_, other.regular_);
+  std::swap(stack_, other.stack_);
+  return *this;
+}
+
+DeviceFile::~DeviceFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+device::DeviceSpec parse_device(const std::string& text) {
+  try {
+    return device::parse_device_spec(text);
+  } catch (const device::DeviceError& error) {
+    throw PoolError(Status::invalid_argument, error.what());
+  }
+}
+
+std::string absolute_device_path(const std::string& text) {
+  parse_device(text);
+  try {
+    return device::absolute_device(text);
+  } catch (const device::DeviceError& error) {
+    throw PoolError(Status::not_found, error.what());
+  }
+}
+
+void DeviceFile::put_under(const device::DeviceSpec& spec) {
+  try {
+    stack_ = device::make_stack(spec);
+  } catch (const device::DeviceError& error) {
+    throw PoolError(Status::invalid_argument, error.what());
+  }
+  if (stack_ != nullptr && size_bytes_ != 0) stack_->attach(size_bytes_);
+}
+
+DeviceFile DeviceFile::open_null(const device::DeviceSpec& spec) {
+  const int fd = ::memfd_create("gpu4fs null", MFD_CLOEXEC);
+  if (fd < 0) fail(spec.path, "no memory for it", errno);
+  DeviceFile file(fd, spec.path);
+  if (::ftruncate(fd, static_cast<off_t>(spec.null_bytes)) != 0) fail(spec.path, "no memory for it", errno);
+  file.inspect();
+  file.put_under(spec);
+  return file;
+}
+
+DeviceFile DeviceFile::open(const std::string& text, Access access, Locking locking) {
+  const device::DeviceSpec spec = parse_device(text);
+  if (spec.is_null()) return open_null(spec);
+  refuse_own(spec);
+  const std::string& path = spec.path;
+  const bool writable = access == Access::read_write;
+  // O_NONBLOCK keeps the open of a pipe from waiting for its other end; inspect() then refuses it.
+  const int fd = ::open(path.c_str(), (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) fail(path, writable ? "cannot open for writing" : "cannot open", errno);
+  DeviceFile file(fd, path);
+  file.inspect();
+  if (locking == Locking::lock) file.lock(writable);
+  file.put_under(spec);
+  return file;
+}
+
+DeviceFile DeviceFile::create(const std::string& text, u64 size_bytes) {
+  const device::DeviceSpec spec = parse_device(text);
+  const std::string& path = spec.path;
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) fail(path, "cannot create", errno);
+  DeviceFile file(fd, path);
+  try {
+    file.inspect();
+    file.lock(true);
+    file.resize(size_bytes);
+    file.put_under(spec);
+  } catch (...) {
+    ::unlink(path.c_str());
+    throw;
+  }
+  return file;
+}
+
+DeviceFile DeviceFile::open_joining(const std::string& text) {
+  DeviceFile file = open(text, Access::read_only, Locking::none);
+  if (!file.is_regular()) {
+    throw PoolError(Status::invalid_argument,
+                    fmt::format("{}: is a block device; a memory device is a regular file", file.path()));
+  }
+  return file;
+}
+
+void DeviceFile::inspect() {
+  struct stat state {};
+  if (::fstat(fd_, &state) != 0) fail(path_, "cannot stat", errno);
+  if (!S_ISREG(state.st_mode) && !S_ISBLK(state.st_mode)) {
+    throw PoolError(Status::invalid_argument,
+                    fmt::format("{}: neither a regular file nor a block device", path_));
+  }
+  regular_ = S_ISREG(state.st_mode);
+  device_number_ = regular_ ? state.st_dev : state.st_rdev;
+  inode_number_ = regular_ ? state.st_ino : 0;
+  const off_t end = ::lseek(fd_, 0, SEEK_END);
+  if (end < 0) fail(path_, "cannot find the size", errno);
+  size_bytes_ = static_cast<u64>(end);
+  struct statfs file_system {};
+  if (regular_ && ::fstatfs(fd_, &file_system) == 0 &&
+      static_cast<unsigned long>(file_system.f_type) == HUGETLBFS_MAGIC) {
+    huge_page_bytes_ = static_cast<u64>(file_system.f_bsize);
+  }
+}
+
+void DeviceFile::lock(bool exclusive) const {
+  const auto end = std::chrono::steady_clock::now() + released_lock_wait;
+  int locked = ::flock(fd_, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB);
+  while (locked != 0 && errno == EWOULDBLOCK && std::chrono::steady_clock::now() < end) {
+    if (!lock_is_being_released(fd_)) {
+      errno = EWOULDBLOCK;
+      break;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    locked = ::flock(fd_, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB);
+  }
+  if (locked == 0) return;
+  if (errno == EWOULDBLOCK) {
+    throw PoolError(Status::already_mounted,
+                    fmt::format("{}: in use: mounted or being made by another process", path_));
+  }
+  fail(path_, "cannot lock", errno);
+}
+
+void DeviceFile::resize(u64 size_bytes) {
+  if (huge_page_bytes_ != 0 && !is_aligned(size_bytes, huge_page_bytes_)) {
+    throw PoolError(Status::invalid_argument,
+                    fmt::format("{}: size {} is no multiple of the file system's huge pages of {}",
+                                path_, size_bytes, huge_page_bytes_));
+  }
+  if (::ftruncate(fd_, static_cast<off_t>(size_bytes)) != 0) {
+    fail(path_, fmt::format("cannot set the size to {}", size_bytes), errno);
+  }
+  size_bytes_ = size_bytes;
+  if (stack_ != nullptr && size_bytes != 0) stack_->attach(size_bytes);
+}
+
+void DeviceFile::read_at(const u64 begin, void* data, const std::size_t byte_count) const {
+  auto* to = static_cast<u8*>(data);
+  u64 offset = begin;
+  std::size_t length = byte_count;
+  if (fd_ < 0) throw PoolError(Status::no_device, fmt::format("{}: is not there", path_));
+  while (length > 0) {
+    const ssize_t count = ::pread(fd_, to, length, static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail(path_, fmt::format("cannot read {} bytes at {}", length, offset), errno);
+    if (count == 0) {
+      throw PoolError(Status::io_error,
+                      fmt::format("{}: ends before byte {}", path_, offset + length));
+    }
+    to += count;
+    offset += static_cast<u64>(count);
+    length -= static_cast<std::size_t>(count);
+  }
+  if (stack_ != nullptr && stack_->read(begin, static_cast<u8*>(data), byte_count) != Status::ok) {
+    fail(path_, fmt::format("cannot read {} bytes at {}", byte_count, begin), EIO);
+  }
+}
+
+void DeviceFile::write_at(u64 offset, const void* data, std::size_t length) {
+  if (stack_ == nullptr) {
+    write_medium(offset, data, length);
+    return;
+  }
+  const Status status =
+      stack_->write(offset, static_cast<const u8*>(data), length,
+                    [this](u64 at, const u8* bytes, u64 count) { write_medium(at, bytes, count); });
+  if (status != Status::ok) fail(path_, fmt::format("cannot write {} bytes at {}", length, offset), EIO);
+}
+
+void DeviceFile::write_medium(u64 offset, const void* data, std::size_t length) {
+  if (huge_page_bytes_ != 0) {
+    write_mapped(offset, data, length);
+    return;
+  }
+  const auto* from = static_cast<const u8*>(data);
+  while (length > 0) {
+    const ssize_t count = ::pwrite(fd_, from, length, static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) {
+      fail(path_, fmt::format("cannot write {} bytes at {}", length, offset),
+           count < 0 ? errno : EIO);
+    }
+    from += count;
+    offset += static_cast<u64>(count);
+    length -= static_cast<std::size_t>(count);
+  }
+}
+
+void DeviceFile::write_mapped(u64 offset, const void* data, std::size_t length) {
+  const u64 begin = align_down(offset, huge_page_bytes_);
+  const u64 end = align_up(offset + length, huge_page_bytes_);
+  void* mapping = ::mmap(nullptr, end - begin, PROT_READ | PROT_WRITE, MAP_SHARED, fd_,
+                         static_cast<off_t>(begin));
+  if (mapping == MAP_FAILED) {
+    fail(path_, fmt::format("cannot map {} bytes at {}", end - begin, begin), errno);
+  }
+  std::memcpy(static_cast<u8*>(mapping) + (offset - begin), data, length);
+  ::munmap(mapping, end - begin);
+}
+
+void DeviceFile::zero_range(u64 offset, u64 length) {
+  const std::vector<u8> zeros(std::min<u64>(length, zero_buffer_bytes));
+  while (length > 0) {
+    const u64 part = std::min<u64>(length, zeros.size());
+    write_at(offset, zeros.data(), part);
+    offset += part;
+    length -= part;
+  }
+}
+
+void DeviceFile::reserve_range(u64 offset, u64 length) {
+  if (!regular_ || length == 0) return;
+  int result;
+  do {
+    result = ::fallocate(fd_, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(length));
+  } while (result != 0 && errno == EINTR);
+  if (result == 0 || errno == EOPNOTSUPP || errno == ENOSYS) return;
+  fail(path_, fmt::format("no room for {} bytes at {}", length, offset), errno);
+}
+
+void DeviceFile::free_blocks() {
+  if (!regular_) return;
+  (void)::fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(size_bytes_));
+}
+
+void DeviceFile::flush() {
+  if (stack_ != nullptr && stack_->begin_flush() != Status::ok) fail(path_, "cannot flush", EIO);
+  // hugetlbfs answers EINVAL: it is memory, there is nothing to wait for.
+  if (::fsync(fd_) != 0 && !(huge_page_bytes_ != 0 && errno == EINVAL)) {
+    fail(path_, "cannot flush", errno);
+  }
+  if (stack_ != nullptr) stack_->end_flush();
+}
+
+std::vector<std::string> split_device_list(const std::string& list) {
+  std::vector<std::string> parts;
+  std::size_t begin = 0;
+  while (begin <= list.size()) {
+    const std::size_t end = device::end_of_device(list, begin);
+    if (end > begin) parts.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+}  // namespace gpu4fs::pool

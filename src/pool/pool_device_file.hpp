@@ -1,0 +1,97 @@
+// One member of a pool as a file: a regular file (disk, tmpfs, hugetlbfs) or a block device,
+// opened, locked and measured.
+//
+// While a DeviceFile opened for writing lives, no other open of this library succeeds on the same
+// file, in any process; readers exclude writers only (flock). All failures are PoolErrors that name
+// the path, the operation and the offset.
+//
+// Wherever a path stands, a device with a stack can (device/stack/stack_spec.hpp); what is read and written here
+// then goes through it. A device `null=SIZE:` is memory of its own.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/types.hpp"
+#include "device/stack/stack_spec.hpp"
+
+namespace gpu4fs::pool {
+
+class DeviceFile {
+ public:
+  enum class Access { read_only, read_write };
+  // lock: in use is an error at once, but a process that has ended may take some seconds to let go.
+  enum class Locking { none, lock };
+
+  // Opens an existing file. Directories, pipes and character devices are refused, without blocking; what lies in a mount
+  // that this process serves is refused before it is opened.
+  static DeviceFile open(const std::string& path, Access access, Locking locking);
+  // A file that is to become a device of a mounted pool, for a first look: neither locked nor writable.
+  static DeviceFile open_joining(const std::string& path);
+  // Creates a file of `size_bytes` zeros that did not exist, opens it for writing and locks it.
+  static DeviceFile create(const std::string& path, u64 size_bytes);
+  // Stands for a device that is not there: reading fails, fd() is -1. `name` is for messages.
+  static DeviceFile absent(const std::string& name) { return DeviceFile(-1, name); }
+
+  DeviceFile(DeviceFile&& other) noexcept;
+  DeviceFile& operator=(DeviceFile&& other) noexcept;
+  ~DeviceFile();
+
+  int fd() const { return fd_; }
+  const std::string& path() const { return path_; }  // without its stack
+  // Null: it has none.
+  const std::shared_ptr<device::DeviceStack>& stack() const { return stack_; }
+  u64 size_bytes() const { return size_bytes_; }
+  bool is_regular() const { return regular_; }
+  bool is_same_file(const DeviceFile& other) const {
+    return device_number_ == other.device_number_ && inode_number_ == other.inode_number_;
+  }
+
+  // Reads exactly `length` bytes; a short file is an error.
+  void read_at(u64 offset, void* data, std::size_t length) const;
+  // Writes exactly `length` bytes. hugetlbfs has no write(2): there the range is mapped for a
+  // moment.
+  void write_at(u64 offset, const void* data, std::size_t length);
+  void zero_range(u64 offset, u64 length);
+  // Regular files: holes in the range get blocks, so that it can be written through a mapping. Does nothing
+  // where the file system cannot.
+  void reserve_range(u64 offset, u64 length);
+  // Regular files: all of it becomes a hole of zeros, where the file system can.
+  void free_blocks();
+  // Durable when it returns, as far as the medium can be.
+  void flush();
+  // Regular files only: sets the size and fills growth with zeros.
+  void resize(u64 size_bytes);
+
+ private:
+  DeviceFile(int fd, std::string path);
+  static DeviceFile open_null(const device::DeviceSpec& spec);
+  void put_under(const device::DeviceSpec& spec);
+  void inspect();
+  void lock(bool exclusive) const;
+  void write_medium(u64 offset, const void* data, std::size_t length);
+  void write_mapped(u64 offset, const void* data, std::size_t length);
+
+  int fd_ = -1;
+  std::string path_;
+  u64 size_bytes_ = 0;
+  u64 huge_page_bytes_ = 0;  // of hugetlbfs, else 0
+  dev_t device_number_ = 0;
+  ino_t inode_number_ = 0;
+  bool regular_ = false;
+  std::shared_ptr<device::DeviceStack> stack_;
+};
+
+// As device::parse_device_spec and absolute_device, with PoolErrors.
+device::DeviceSpec parse_device(const std::string& text);
+std::string absolute_device_path(const std::string& text);
+
+// "a:b:c" as its parts, empty parts left out; the colons of a stack separate nothing. The form in which one string
+// names all devices of a pool.
+std::vector<std::string> split_device_list(const std::string& list);
+
+}  // namespace gpu4fs::pool

@@ -1,0 +1,23 @@
+// The one exception of making and opening pools. Its message names the device and the place.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "base/status.hpp"
+
+namespace gpu4fs::pool {
+
+class PoolError : public std::runtime_error {
+ public:
+  PoolError(Status status, const std::string& message)
+      : std::runtime_error(message), status_(status) {}
+
+  // What went wrong as a code: its errno is what a mount reports.
+  Status status() const { return status_; }
+
+ private:
+  Status status_;
+};
+
+}  // namespace gpu4fs::pool

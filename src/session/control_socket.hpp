@@ -1,0 +1,66 @@
+// The control socket of a mounted pool: how tools ask its server.
+//
+// A UNIX stream socket, 0600, `<folder>/<pool uuid>.sock`. A client sends requests, each a JSON object in one line,
+// and gets an answer in one line for each: {"ok": true, ...} or {"ok": false, "error": "..."}. Who connects must be
+// the superuser or the user that the server runs as (SO_PEERCRED). Everything read is hostile input: a line has at
+// most request_bytes_max bytes, a client that sends more, or is silent in the middle of a line, is told so and put
+// out; at most client_max are served at a time. Host only.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "base/host/json_value.hpp"
+
+namespace gpu4fs::session {
+
+inline constexpr u64 control_request_bytes_max = 4096;
+inline constexpr unsigned control_client_max = 16;
+
+// GPU4FS_CONTROL_FOLDER, else /run/gpu4fs for the superuser and a folder of the user's own for others; "" where
+// there is none.
+std::string default_control_folder();
+
+// {"ok": false, "error": `text`}.
+std::string control_error(const std::string& text);
+
+class ControlSocket {
+ public:
+  // An answer without its newline; what it throws becomes an error answer. Called by several threads.
+  using Handler = std::function<std::string(const JsonValue&)>;
+
+  // Makes the folder if need be and takes over a socket that a dead server left. PoolError.
+  ControlSocket(const std::string& folder, const std::string& name, Handler handler);
+  // Ends all connections. A request that is being answered ends first; its client gets the answer if it takes it at once.
+  ~ControlSocket();
+  ControlSocket(const ControlSocket&) = delete;
+  ControlSocket& operator=(const ControlSocket&) = delete;
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  struct Client {
+    std::thread thread;
+    int fd = -1;
+    bool is_done = false;  // under mutex_
+  };
+
+  void accept_clients();
+  void admit(int fd);
+  void serve(Client& client);
+  std::string answer(const std::string& line) const;
+  void join_ended();
+
+  std::string path_;
+  Handler handler_;
+  int listener_ = -1;
+  int wake_[2] = {-1, -1};
+  std::mutex mutex_;
+  std::list<Client> clients_;  // under mutex_, but for each client's own thread
+  std::thread thread_;
+};
+
+}  // namespace gpu4fs::session

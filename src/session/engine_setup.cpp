@@ -1,0 +1,336 @@
+#include "session/engine_setup.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include "base/mutant.hpp"
+#include "base/random.hpp"
+#include "engine/engine_build.hpp"
+#include "fmt/format.h"
+#include "pool/chunk_reach.hpp"
+#include "pool/pool_error.hpp"
+#include "raid/logical_space_build.hpp"
+
+namespace gpu4fs::session {
+namespace {
+
+constexpr u64 cache_bytes_min = u64{8} << 20;
+// Without a wish: a part of the memory that the engine's processor has, within these.
+constexpr u64 cache_default_min = u64{32} << 20;
+constexpr u64 cache_default_max = u64{512} << 20;
+constexpr u64 cache_default_share = 32;
+constexpr u64 cache_bytes_max = u64{1} << 40;
+// Threads that lend themselves to the engine while they wait, beside its own workers.
+constexpr u32 lending_thread_max = engine::session_max;
+
+// Every GPU of the compute capability that the engine needs has at least as much.
+constexpr u64 gpu_memory_least = u64{64} << 30;
+
+// What the machine has, or this process may use of it.
+u64 system_memory_bytes() {
+  const long pages = ::sysconf(_SC_PHYS_PAGES);
+  u64 bytes = pages > 0 ? static_cast<u64>(pages) * static_cast<u64>(::sysconf(_SC_PAGESIZE)) : 0;
+  u64 limit = 0;
+  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit) bytes = std::min(bytes, limit);
+  return bytes;
+}
+
+Status status_of(const device::DeviceError& error) {
+  switch (error.error_number()) {
+    case EBUSY:
+      return Status::already_mounted;
+    case ENOSPC:
+      return Status::no_space;
+    default:
+      return Status::io_error;
+  }
+}
+
+void warn_of_thin_memory(const device::MappedFile& file, std::vector<std::string>& warnings) {
+  struct stat attributes {};
+  struct statvfs medium {};
+  if (::fstat(file.descriptor(), &attributes) != 0) return;
+  if (::fstatvfs(file.descriptor(), &medium) != 0) return;
+  const u64 allocated = static_cast<u64>(attributes.st_blocks) * 512;
+  const u64 missing = file.size_bytes() > allocated ? file.size_bytes() - allocated : 0;
+  const u64 room = static_cast<u64>(medium.f_bavail) * medium.f_frsize;
+  if (missing <= room) return;
+  warnings.push_back(fmt::format("{}: its file system has {} MiB left, the file may still grow by {} MiB",
+                                 file.path(), room >> 20, missing >> 20));
+}
+
+// A mapped file must not run out of blocks under a store: that would be a SIGBUS. Disk files get their
+// blocks now; those on tmpfs get them chunk by chunk (map_chunk), so that a pool takes the memory that it uses.
+void prepare_medium(const device::MappedFile& file, std::vector<std::string>& warnings) {
+  if (file.grows_with_use()) {
+    warn_of_thin_memory(file, warnings);
+  } else {
+    file.reserve_blocks();
+  }
+}
+
+struct Area {
+  u32 device;
+  u64 offset;
+  u64 length;
+};
+
+// What the engine reaches from the start: superblocks, the operation log and of the header areas of chunks what a mount
+// needs. A check reads no log, and only the header areas of chunks in use, which come with their pages.
+std::vector<Area> fixed_areas(const pool::OpenedPool& pool, ServerPurpose purpose) {
+  std::vector<Area> areas;
+  if (purpose == ServerPurpose::check) return areas;
+  for (u32 i = 0; i < pool.devices.size(); ++i) {
+    if (!pool.devices[i].is_here()) continue;
+    areas.push_back({i, 0, format::layout_area_offset});
+    const format::DevicePart& part = pool.devices[i].part;
+    if (i < pool.superblock.tree_replica_count) areas.push_back({i, part.log_offset, part.log_bytes});
+  }
+  for (const pool::OpenedChunk& chunk : pool.chunks) {
+    const u64 length = pool::mounted_bytes(pool, chunk);
+    for (const format::ColumnAddress column : chunk.columns) {
+      if (!pool.devices[column.device_index()].is_here()) continue;
+      areas.push_back({column.device_index(), column.offset_bytes(), length});
+    }
+  }
+  return areas;
+}
+
+std::vector<device::MappedFile> map_devices(pool::OpenedPool& pool, ServerPurpose purpose) {
+  std::vector<device::MappedFile> files;
+  for (const pool::OpenedDevice& opened : pool.devices) {
+    if (!opened.is_here()) {
+      files.push_back(device::MappedFile::absent(opened.file.path(), pool.read_only));
+      continue;
+    }
+    const int descriptor = ::fcntl(opened.file.fd(), F_DUPFD_CLOEXEC, 3);
+    if (descriptor < 0) {
+      throw pool::PoolError(Status::io_error,
+                      fmt::format("{}: {}", opened.file.path(), std::strerror(errno)));
+    }
+    files.push_back(device::MappedFile::adopt(descriptor, opened.file.path(),
+                                              {.read_only = pool.read_only,
+                                               .lock = true,
+                                               .stack = opened.file.stack()}));
+    if (!pool.read_only) prepare_medium(files.back(), pool.warnings);
+  }
+  for (const Area& area : fixed_areas(pool, purpose)) {
+    if (files[area.device].grows_with_use()) files[area.device].reserve_range(area.offset, area.length);
+  }
+  return files;
+}
+
+std::vector<device::Device> devices_of(const EngineSetup& setup) {
+  std::vector<device::Device> devices;
+  for (u32 i = 0; i < setup.files.size(); ++i) devices.push_back(setup.files[i].device(i));
+  return devices;
+}
+
+engine::MemorySizes memory_sizes(const ServerOptions& options, u64 memory_bytes, u32 worker_count) {
+  const u64 wanted = options.cache_bytes != 0 ? options.cache_bytes : default_cache_bytes(memory_bytes);
+  const u64 bytes = std::clamp(wanted, cache_bytes_min, cache_bytes_max);
+  engine::MemorySizes sizes;
+  sizes.frame_count = static_cast<u32>(align_down(bytes / page_size, u64{64}));
+  sizes.staging_count = sizes.frame_count / 2;
+  sizes.shard_count = std::clamp(worker_count, 8u, 64u);
+  return sizes;
+}
+
+fs::AccessTimeMode access_mode(AccessTimes times) {
+  switch (times) {
+    case AccessTimes::relative:
+      return fs::AccessTimeMode::relative;
+    case AccessTimes::never:
+      return fs::AccessTimeMode::never;
+    case AccessTimes::strict:
+      return fs::AccessTimeMode::strict;
+    case AccessTimes::directories_never:
+      return fs::AccessTimeMode::directories_never;
+  }
+  return fs::AccessTimeMode::relative;
+}
+
+std::vector<format::DevicePart> device_parts(const pool::OpenedPool& pool) {
+  std::vector<format::DevicePart> parts;
+  for (const pool::OpenedDevice& device : pool.devices) parts.push_back(device.part);
+  return parts;
+}
+
+// The superblock of each device as the next checkpoint starts from it.
+std::vector<format::Superblock> superblock_templates(const pool::OpenedPool& pool) {
+  std::vector<format::Superblock> templates;
+  for (const pool::OpenedDevice& device : pool.devices) {
+    templates.push_back(pool.superblock);
+    templates.back().device = device.part;
+  }
+  return templates;
+}
+
+// A mount records with a seed of its own; a recovery reads, and keeps the seed of what it reads.
+template <class Allocator>
+void set_up_log(Allocator& allocator, const ServerOptions& options, const pool::OpenedPool& pool, fs::FileSystem& fs) {
+  const bool records = !pool.read_only && options.purpose == ServerPurpose::mount;
+  engine::build_log(allocator, fs, pool.superblock, device_parts(pool),
+                    GPU4FS_MUTANT(log_seed_kept, records, false) ? random_number<u64>() : pool.superblock.log_seed,
+                    records);
+}
+
+// What a mount that writes may add to its pool: twice the chunks and some, on as many devices as there can be.
+raid::SpaceRoom room_for_growth(const ServerOptions& options, const pool::OpenedPool& pool) {
+  constexpr u32 chunks_least = 4096;
+  if (pool.read_only || options.purpose != ServerPurpose::mount) return {};
+  const u64 chunks = std::max<u64>(chunks_least, pool.chunks.size());
+  const u64 granules = pool.chunks.back().end() / pool.superblock.chunk_size_bytes;
+  return {device_count_max, static_cast<u32>(std::min<u64>(chunks, format::logical_granule_max)),
+          std::max<u64>(u64{16} * chunks_least, granules)};
+}
+
+template <class Allocator>
+engine::Engine* build_engine(Allocator& allocator, const ServerOptions& options, const pool::OpenedPool& pool,
+                             EngineSetup& setup, const engine::EngineConfig& config,
+                             const engine::MemorySizes& sizes, bool accessible) {
+  engine::EngineImage image =
+      engine::prepare_engine(allocator, config, sizes, setup.upcalls);
+  fs::FileSystem& fs = image->fs;
+  const format::Superblock& superblock = pool.superblock;
+  const raid::SpaceRoom room = room_for_growth(options, pool);
+  fs.space = raid::build_logical_space(allocator, superblock, devices_of(setup), pool.chunks, accessible, room);
+  const std::vector<format::Superblock> templates = superblock_templates(pool);
+  fs.superblocks = static_cast<format::Superblock*>(
+      allocator.allocate(u64{fs.space.device_capacity} * sizeof(format::Superblock), page_size));
+  allocator.copy_in(fs.superblocks, templates.data(), templates.size() * sizeof(format::Superblock));
+  if (room.chunks != 0) {
+    fs.growth = static_cast<fs::PoolGrowth*>(allocator.allocate(sizeof(fs::PoolGrowth), cache_line));
+    allocator.zero(fs.growth, sizeof(fs::PoolGrowth));
+  }
+  setup.space = fs.space;
+  setup.superblocks = fs.superblocks;
+  setup.growth = fs.growth;
+  fs.inode_file = superblock.inode_file;
+  fs.inode_file_staged = superblock.inode_file;
+  fs.inode_scan = 1;  // the batch of numbers behind the fixed ones
+  fs.inode_used = superblock.inode_used;
+  fs.inode_used_staged = superblock.inode_used;
+  fs.page_used_staged = superblock.page_used;
+  fs.epoch_open = superblock.epoch + 1;
+  fs.epoch_durable = superblock.epoch;
+  fs.name_hash_seed = superblock.name_hash_seed;
+  fs.generation_skip = options.generation_skip;
+  fs.access_time_mode = access_mode(options.access_times);
+  fs.read_only = pool.read_only ? 1 : 0;
+  set_up_log(allocator, options, pool, fs);
+  fs.stop_on_error = options.stop_on_error ? 1 : 0;
+  if (options.purpose == ServerPurpose::check) engine::build_check(allocator, *image, options.check_inode_count);
+  return engine::place_engine(allocator, image);
+}
+
+void set_up_cpu(const ServerOptions& options, const pool::OpenedPool& pool, EngineSetup& setup) {
+  const unsigned processors = std::max(1u, std::thread::hardware_concurrency());
+  const u32 workers = options.worker_count != 0 ? options.worker_count : std::min(processors, 16u);
+  engine::EngineConfig config;
+  config.worker_count = workers + lending_thread_max;
+  setup.heap = std::make_unique<engine::HeapAllocator>();
+  setup.upcalls = static_cast<ring::UpcallRing*>(
+      setup.heap->allocate(sizeof(ring::UpcallRing), alignof(ring::UpcallRing)));
+  // A check gets its chunks one by one, so that it does the same with every engine.
+  const bool has_blocks = options.purpose != ServerPurpose::check && std::none_of(setup.files.begin(), setup.files.end(),
+                                       [](const device::MappedFile& file) { return file.grows_with_use(); });
+  engine::Engine* built = build_engine(*setup.heap, options, pool, setup, config,
+                                       memory_sizes(options, system_memory_bytes(), workers), has_blocks);
+  setup.host = std::make_unique<engine::CpuEngine>(built, workers);
+}
+
+// Why the GPU engine cannot serve this pool, empty if it can.
+std::string find_gpu_obstacle(const EngineSetup& setup) {
+  const engine::CudaAvailability gpu = engine::cuda_availability();
+  if (!gpu.available) return gpu.reason;
+  for (const device::MappedFile& file : setup.files) {
+    if (file.is_absent()) continue;
+    const device::GpuRegistration registration = file.gpu_registration();
+    if (!registration.possible) return registration.reason;
+  }
+  return {};
+}
+
+void map_for_gpu(engine::EngineHost& host, const device::MappedFile& file, u64 offset, u64 length) {
+  if (host.map_memory(file.base() + offset, length) == Status::ok) return;
+  throw pool::PoolError(Status::gpu_error,
+                  fmt::format("{}: {} KiB at {:#x} cannot be registered with the GPU; is the limit of "
+                              "locked memory (ulimit -l) high enough?",
+                              file.path(), length >> 10, offset));
+}
+
+// The fixed areas. Data pages follow chunk by chunk when they are first used, because registration touches
+// every page.
+void map_fixed_areas(const pool::OpenedPool& pool, ServerPurpose purpose, EngineSetup& setup) {
+  for (const Area& area : fixed_areas(pool, purpose)) {
+    map_for_gpu(*setup.host, setup.files[area.device], area.offset, area.length);
+  }
+}
+
+void set_up_cuda(const ServerOptions& options, const pool::OpenedPool& pool, EngineSetup& setup) {
+  const engine::CudaOptions cuda;
+  const engine::EngineConfig config = engine::cuda_engine_config(cuda);
+  setup.gpu = std::make_unique<engine::CudaAllocator>(cuda.device);
+  setup.upcalls =
+      static_cast<ring::UpcallRing*>(setup.gpu->allocate_shared(sizeof(ring::UpcallRing)));
+  engine::Engine* built = build_engine(*setup.gpu, options, pool, setup, config,
+                                       memory_sizes(options, gpu_memory_least, config.worker_count), false);
+  setup.host = std::make_unique<engine::CudaEngine>(built, setup.upcalls, *setup.gpu, cuda);
+  map_fixed_areas(pool, options.purpose, setup);
+}
+
+// Tries the GPU engine; the reason of the setup says what came of it.
+bool try_cuda(const ServerOptions& options, const pool::OpenedPool& pool, EngineSetup& setup) {
+  const bool wanted = options.engine == EngineChoice::cuda;
+  setup.reason = find_gpu_obstacle(setup);
+  if (setup.reason.empty()) {
+    try {
+      set_up_cuda(options, pool, setup);
+      setup.reason = wanted ? "as asked for" : "a GPU is here and reaches the pool";
+      return true;
+    } catch (const std::runtime_error& error) {
+      setup.host.reset();
+      setup.gpu.reset();
+      setup.reason = error.what();
+    }
+  }
+  if (wanted) throw pool::PoolError(Status::gpu_error, "engine=cuda: " + setup.reason);
+  return false;
+}
+
+}  // namespace
+
+u64 default_cache_bytes(u64 memory_bytes) {
+  return std::clamp(memory_bytes / cache_default_share, cache_default_min, cache_default_max);
+}
+
+EngineSetup set_up_engine(const ServerOptions& options, pool::OpenedPool& pool) {
+  EngineSetup setup;
+  try {
+    setup.files = map_devices(pool, options.purpose);
+    if (options.engine == EngineChoice::cpu) {
+      setup.reason = "as asked for";
+      set_up_cpu(options, pool, setup);
+    } else if (!try_cuda(options, pool, setup)) {
+      set_up_cpu(options, pool, setup);
+    }
+  } catch (const device::DeviceError& error) {
+    throw pool::PoolError(status_of(error), error.what());
+  } catch (const raid::SpaceError& error) {
+    throw pool::PoolError(Status::corrupt_structure, error.what());
+  } catch (const std::bad_alloc&) {
+    throw pool::PoolError(Status::no_memory, "not enough memory for the engine; see option 'cache'");
+  }
+  return setup;
+}
+
+}  // namespace gpu4fs::session

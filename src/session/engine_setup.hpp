@@ -1,0 +1,47 @@
+// Builds the engine of an opened pool: which one, with how much memory, over which mappings. Host only.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/limits.hpp"
+#include "device/memory/mapped_file.hpp"
+#include "engine/engine_cpu.hpp"
+#include "engine/engine_cuda.hpp"
+#include "engine/engine_host.hpp"
+#include "fs/space/growth.hpp"
+#include "pool/pool_open.hpp"
+#include "session/server_options.hpp"
+
+namespace gpu4fs::session {
+
+// Everything that must outlive the engine, and the engine; destroyed in reverse order.
+struct EngineSetup {
+  std::vector<device::MappedFile> files;  // by device index
+  // Which file it is, as the engine knows it too: 0, or a number that no other had (format::RebuildTarget).
+  std::array<u32, device_count_max> file_numbers{};
+  u32 last_file_number = 0;
+  // Of devices that others took the place of.
+  std::vector<device::MappedFile> retired_files;
+  std::vector<pool::DeviceFile> retired_devices;
+  // Engine memory: one of the two.
+  std::unique_ptr<engine::HeapAllocator> heap;
+  std::unique_ptr<engine::CudaAllocator> gpu;
+  ring::UpcallRing* upcalls = nullptr;    // in memory of the allocator
+  std::unique_ptr<engine::EngineHost> host;
+  std::string reason;  // why this engine, a clause
+  // Engine memory that changes when the pool grows (fs/space/growth.hpp): addresses and capacities as of the mount.
+  raid::LogicalSpace space{};
+  format::Superblock* superblocks = nullptr;
+  fs::PoolGrowth* growth = nullptr;  // null: this pool does not grow
+};
+
+// Bytes for metadata pages where nobody says how many, given the memory of the engine's processor.
+u64 default_cache_bytes(u64 memory_bytes);
+
+// Maps the devices and builds the engine; nothing of the pool's state is loaded yet. PoolError.
+EngineSetup set_up_engine(const ServerOptions& options, pool::OpenedPool& pool);
+
+}  // namespace gpu4fs::session

@@ -1,0 +1,65 @@
+// The trimmer against an engine that is played here: what it is told of chunks that the server does not know yet.
+#include "maintenance/trim/pool_trimmer.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "support/memory_folder.hpp"
+
+namespace gpu4fs::maintenance::pool_trimmer_test {
+namespace {
+
+// Gives the runs one after another, and writes down what is acknowledged.
+class PlayedEngine {
+ public:
+  explicit PlayedEngine(std::vector<format::TrimResult> runs) : runs_(std::move(runs)) {}
+
+  ring::Completion call(const format::Command& command) {
+    ring::Completion done{};
+    if (command.opcode != format::Opcode::grow) return done;
+    if (command.mask == format::grow_trim && next_ < runs_.size()) done.result = format::pack_trim(runs_[next_++]);
+    if (command.mask == format::grow_trimmed) trimmed.push_back(command.inode);
+    return done;
+  }
+
+  std::vector<u64> trimmed;
+
+ private:
+  std::vector<format::TrimResult> runs_;
+  std::size_t next_ = 0;
+};
+
+// Growth makes a chunk known to the engine first. Its regions stay as they are, but the engine is told that it may use them
+// again, and the pass goes on behind it.
+TEST(PoolTrimmer, PassesOverChunksThatTheServerDoesNotKnowYet) {
+  pool::OpenedPool pool{};
+  session::EngineSetup setup;
+  std::string path = gpu4fs::test::memory_folder() + "/gpu4fs_trimmer_XXXXXX";
+  const int descriptor = ::mkstemp(path.data());
+  ASSERT_GE(descriptor, 0);
+  ASSERT_EQ(::ftruncate(descriptor, 1 << 20), 0);
+  setup.files.push_back(device::MappedFile::adopt(descriptor, path));
+  ASSERT_EQ(::unlink(path.c_str()), 0);
+  if (!setup.files[0].grows_with_use()) GTEST_SKIP() << "no file on a tmpfs can be had here";
+  std::shared_mutex tables;
+  std::mutex reach;
+  std::vector<u64> thin;
+  PlayedEngine engine({{0, 3, 3}, {7, 5, 2}, {9, format::trim_chunk_end, 0}});
+  PoolTrimmer trimmer(TrimContext{pool, setup, tables, reach, [&](const format::Command& command) { return engine.call(command); },
+                                  [&](u64 chunk) { thin.push_back(chunk); }});
+  const TrimReport report = trimmer.trim_all();
+  EXPECT_EQ(report.status, Status::ok);
+  EXPECT_TRUE(report.is_complete);
+  EXPECT_EQ(report.run_count, 3u);
+  EXPECT_EQ(report.region_count, 0u);
+  EXPECT_EQ(report.byte_count, 0u);
+  EXPECT_EQ(engine.trimmed, (std::vector<u64>{0, 7}));
+  EXPECT_TRUE(thin.empty());
+}
+
+}  // namespace
+}  // namespace gpu4fs::maintenance::pool_trimmer_test
