@@ -39,6 +39,7 @@ OpenedPool open_for(const ServerOptions& options) {
   open.device_paths = options.device_paths;
   open.read_only = options.read_only;
   open.degraded = options.degraded;
+  open.patience = options.lock_patience;
   return open_pool(open);
 }
 
