@@ -11,24 +11,20 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include "base/bits.hpp"
 #include "device/memory/mapped_file.hpp"
 #include "device/stack/device_stack.hpp"
 #include "pool/lock_holder.hpp"
+#include "pool/lock_wait.hpp"
 #include "pool/own_mounts.hpp"
 #include "pool/pool_error.hpp"
 
 namespace gpu4fs::pool {
 
 namespace {
-
-// How long a process that has ended may take to let go of a device.
-constexpr std::chrono::seconds released_lock_wait{10};
 
 [[noreturn]] void fail(const std::string& path, const std::string& what, int error) {
   const Status status = error == ENOENT   ? Status::no_device
@@ -118,6 +114,11 @@ DeviceFile DeviceFile::open_null(const device::DeviceSpec& spec) {
 }
 
 DeviceFile DeviceFile::open(const std::string& text, Access access, Locking locking) {
+  if (locking != Locking::lock) return open_now(text, access, locking);
+  return wait_for_locks({}, [&] { return open_now(text, access, Locking::lock_at_once); });
+}
+
+DeviceFile DeviceFile::open_now(const std::string& text, Access access, Locking locking) {
   const device::DeviceSpec spec = parse_device(text);
   if (spec.is_null()) return open_null(spec);
   refuse_own(spec);
@@ -128,7 +129,7 @@ DeviceFile DeviceFile::open(const std::string& text, Access access, Locking lock
   if (fd < 0) fail(path, writable ? "cannot open for writing" : "cannot open", errno);
   DeviceFile file(fd, path);
   file.inspect();
-  if (locking == Locking::lock) file.lock(writable);
+  if (locking != Locking::none) file.lock(writable);
   file.put_under(spec);
   return file;
 }
@@ -181,20 +182,10 @@ void DeviceFile::inspect() {
 }
 
 void DeviceFile::lock(bool exclusive) const {
-  const auto end = std::chrono::steady_clock::now() + released_lock_wait;
-  int locked = ::flock(fd_, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB);
-  while (locked != 0 && errno == EWOULDBLOCK && std::chrono::steady_clock::now() < end) {
-    if (!lock_is_being_released(fd_)) {
-      errno = EWOULDBLOCK;
-      break;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    locked = ::flock(fd_, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB);
-  }
-  if (locked == 0) return;
+  if (::flock(fd_, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0) return;
   if (errno == EWOULDBLOCK) {
-    throw PoolError(Status::already_mounted,
-                    fmt::format("{}: in use: mounted or being made by another process", path_));
+    throw DeviceInUse(fmt::format("{}: in use: mounted or being made by another process", path_),
+                      lock_is_being_released(fd_));
   }
   fail(path_, "cannot lock", errno);
 }

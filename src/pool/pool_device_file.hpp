@@ -24,8 +24,9 @@ namespace gpu4fs::pool {
 class DeviceFile {
  public:
   enum class Access { read_only, read_write };
-  // lock: in use is an error at once, but a process that has ended may take some seconds to let go.
-  enum class Locking { none, lock };
+  // lock: in use is an error (DeviceInUse), but a process that has ended may take some seconds to let go; lock_at_once: they
+  // are for the caller to wait for.
+  enum class Locking { none, lock, lock_at_once };
 
   // Opens an existing file. Directories, pipes and character devices are refused, without blocking; what lies in a mount
   // that this process serves is refused before it is opened.
@@ -69,6 +70,7 @@ class DeviceFile {
 
  private:
   DeviceFile(int fd, std::string path);
+  static DeviceFile open_now(const std::string& text, Access access, Locking locking);
   static DeviceFile open_null(const device::DeviceSpec& spec);
   void put_under(const device::DeviceSpec& spec);
   void inspect();

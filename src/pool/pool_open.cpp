@@ -124,7 +124,7 @@ class PoolOpener {
                         fmt::format("{}: the same device as {}", path, member.file.path()));
       }
     }
-    DeviceFile file = options_.lock ? DeviceFile::open(path, access, DeviceFile::Locking::lock)
+    DeviceFile file = options_.lock ? DeviceFile::open(path, access, DeviceFile::Locking::lock_at_once)
                                     : std::move(unlocked);
     SuperblockProbe probe = probe_superblocks(file);
     refuse_invalid(path, probe);
@@ -407,7 +407,7 @@ u64 OpenedPool::absent_devices() const {
 bool OpenedPool::is_degraded() const { return absent_devices() != 0; }
 
 OpenedPool open_pool(const OpenPoolOptions& options) {
-  return PoolOpener(options).open();
+  return wait_for_locks(options.patience, [&] { return PoolOpener(options).open(); });
 }
 
 PoolProfiles profiles_of(const OpenedPool& pool) {

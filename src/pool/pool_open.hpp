@@ -8,6 +8,7 @@
 
 #include "base/types.hpp"
 #include "format/superblock_format.hpp"
+#include "pool/lock_wait.hpp"
 #include "pool/pool_chunk_tree.hpp"
 #include "pool/pool_device_file.hpp"
 #include "pool/pool_error.hpp"
@@ -26,6 +27,7 @@ struct OpenPoolOptions {
   bool degraded = false;
   // Opened for writing: replicas of chunk tree nodes that are bad or old are written again. Off for who does it himself.
   bool repairs_tree = true;
+  LockPatience patience = {};  // with devices that are in use
 };
 
 enum class MemberState : u8 {

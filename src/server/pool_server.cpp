@@ -39,6 +39,7 @@ pool::OpenedPool open_for(const session::ServerOptions& options) {
   open.device_paths = options.device_paths;
   open.read_only = options.read_only;
   open.degraded = options.degraded;
+  open.patience = options.lock_patience;
   return pool::open_pool(open);
 }
 

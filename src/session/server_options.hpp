@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/types.hpp"
+#include "pool/lock_wait.hpp"
 
 namespace gpu4fs::session {
 
@@ -47,6 +48,7 @@ struct ServerOptions {
   bool allow_fault = false;          // the control socket's "end-engine" is obeyed; for tests
   std::vector<std::string> spare_paths;  // devices that take the place of one that is lost
   bool degraded = false;             // go on although a device is missing, where nothing is lost by it
+  pool::LockPatience lock_patience = {};   // with devices that are in use
 };
 
 }  // namespace gpu4fs::session

@@ -1,9 +1,11 @@
 #include "tools/mount_wait.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <ctime>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "pool/mount_table.hpp"
@@ -52,18 +54,12 @@ bool pause(const sigset_t& signals) {
 
 }  // namespace
 
-std::unique_ptr<server::PoolServer> open_when_free(const session::ServerOptions& options, Holder holder,
-                                                   const sigset_t& signals) {
-  const auto limit = std::chrono::steady_clock::now() + release_wait;
-  for (;;) {
-    try {
-      return std::make_unique<server::PoolServer>(options);
-    } catch (const PoolError& error) {
-      if (error.status() != Status::already_mounted || std::chrono::steady_clock::now() > limit) throw;
-      if (holder == Holder::unknown && is_mounted(options.device_paths)) throw;
-      if (!pause(signals)) throw;
-    }
-  }
+std::unique_ptr<server::PoolServer> open_when_free(session::ServerOptions options, Holder holder, const sigset_t& signals) {
+  options.lock_patience.holder_lets_go = [holder, devices = options.device_paths] {
+    return holder == Holder::ends || !is_mounted(devices);
+  };
+  options.lock_patience.pause = [signals] { return pause(signals); };
+  return std::make_unique<server::PoolServer>(std::move(options));
 }
 
 }  // namespace gpu4fs::tools

@@ -3,15 +3,11 @@
 
 #include <signal.h>
 
-#include <chrono>
 #include <memory>
 
 #include "server/pool_server.hpp"
 
 namespace gpu4fs::tools {
-
-// How long the end of another process is waited for.
-inline constexpr auto release_wait = std::chrono::seconds(20);
 
 enum class Holder {
   ends,    // nobody else can have the devices: this process's former image
@@ -20,7 +16,6 @@ enum class Holder {
 
 // Opens the pool. PoolError as PoolServer: already_mounted when the devices stay in use, or one of `signals` (blocked)
 // arrives meanwhile.
-std::unique_ptr<server::PoolServer> open_when_free(const session::ServerOptions& options, Holder holder,
-                                                   const sigset_t& signals);
+std::unique_ptr<server::PoolServer> open_when_free(session::ServerOptions options, Holder holder, const sigset_t& signals);
 
 }  // namespace gpu4fs::tools

@@ -69,6 +69,7 @@ class Recovery {
     open.read_only = options_.read_only;
     open.lock = !options_.read_only;
     open.degraded = options_.degraded;
+    open.patience = options_.lock_patience;
     const pool::OpenedPool pool = pool::open_pool(open);
     scan_ = scan_log(pool);
     superblock_ = pool.superblock;

@@ -1,0 +1,14 @@
+#include "pool/lock_wait.hpp"
+
+#include <thread>
+
+namespace gpu4fs::pool {
+
+bool waits_for_lock(const LockPatience& patience, const DeviceInUse& error) {
+  if (!error.is_being_released() && !(patience.holder_lets_go && patience.holder_lets_go())) return false;
+  if (patience.pause) return patience.pause();
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  return true;
+}
+
+}  // namespace gpu4fs::pool
