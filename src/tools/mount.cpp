@@ -15,12 +15,12 @@
 #include <vector>
 
 #include "base/host/log.hpp"
+#include "daemon/mount_options.hpp"
+#include "daemon/mount_restart.hpp"
+#include "daemon/mount_service.hpp"
 #include "pool/pool_device_file.hpp"
 #include "pool/pool_error.hpp"
 #include "session/control_socket.hpp"
-#include "tools/mount_options.hpp"
-#include "tools/mount_restart.hpp"
-#include "tools/mount_service.hpp"
 #include "tools/remount.hpp"
 #include "tools/verbs.hpp"
 
@@ -83,7 +83,7 @@ std::string absolute_path(const std::string& path) {
 }
 
 // The mount would hide them, from the server too when it opens them again.
-void refuse_covered(const MountOptions& options) {
+void refuse_covered(const daemon::MountOptions& options) {
   std::vector<std::string> devices = options.server.device_paths;
   devices.insert(devices.end(), options.server.spare_paths.begin(), options.server.spare_paths.end());
   const std::string folder = options.fuse.mountpoint == "/" ? "/" : options.fuse.mountpoint + "/";
@@ -94,14 +94,14 @@ void refuse_covered(const MountOptions& options) {
   }
 }
 
-MountOptions read_command_line() {
-  MountOptions options;
+daemon::MountOptions read_command_line() {
+  daemon::MountOptions options;
   options.server.control_folder = session::default_control_folder();
-  if (line.words.size() < 2) throw MountUsageError("a device and a directory are needed");
-  if (!line.name_space.empty()) throw MountUsageError("option '-N' is not supported");
-  for (const std::string& list : line.option_lists) add_mount_options(options, list);
-  if (line.read_only) add_mount_options(options, "ro");
-  if (line.read_write) add_mount_options(options, "rw");
+  if (line.words.size() < 2) throw daemon::MountUsageError("a device and a directory are needed");
+  if (!line.name_space.empty()) throw daemon::MountUsageError("option '-N' is not supported");
+  for (const std::string& list : line.option_lists) daemon::add_mount_options(options, list);
+  if (line.read_only) daemon::add_mount_options(options, "ro");
+  if (line.read_write) daemon::add_mount_options(options, "rw");
   // As root a pool is as trusted as any other file system that root mounts. Later words count.
   std::vector<std::string>& flags = options.fuse.kernel_flags;
   if (::geteuid() == 0 && !options.is_remount) flags.insert(flags.begin(), {"suid", "dev"});
@@ -115,9 +115,9 @@ MountOptions read_command_line() {
       joined += (joined.empty() ? "" : ":") + options.server.device_paths.back();
     }
   }
-  if (options.server.device_paths.empty()) throw MountUsageError("a device is needed");
+  if (options.server.device_paths.empty()) throw daemon::MountUsageError("a device is needed");
   if (options.server.ignore_log && !options.server.read_only) {
-    throw MountUsageError("option 'norecovery' needs 'ro': without the log's operations the pool must not be written");
+    throw daemon::MountUsageError("option 'norecovery' needs 'ro': without the log's operations the pool must not be written");
   }
   if (options.fuse.source.empty()) options.fuse.source = joined;
   struct stat attributes {};
@@ -178,7 +178,7 @@ void detach_from_terminal() {
 }
 
 // To be executed again with, from any working directory.
-std::vector<std::string> words_of(const MountOptions& options) {
+std::vector<std::string> words_of(const daemon::MountOptions& options) {
   std::vector<std::string> words = {"gpu4fs", "mount"};
   for (const std::string& list : line.option_lists) {
     words.emplace_back("-o");
@@ -192,20 +192,20 @@ std::vector<std::string> words_of(const MountOptions& options) {
   return words;
 }
 
-int resume(const MountOptions& options) {
-  MountService service;
+int resume(const daemon::MountOptions& options) {
+  daemon::MountService service;
   service.options = options;
   service.words = words_of(options);
-  service.resumed = read_restart_state(line.resume_from);
+  service.resumed = daemon::read_restart_state(line.resume_from);
   service.is_background = service.resumed->is_background;
   service.is_verbose = true;
   service.announce = [](const std::string& text) { log(LogLevel::info, text); };
   if (service.is_background) log_to_system(true);
-  return serve(std::move(service)) ? 0 : status_failure;
+  return daemon::serve(std::move(service)) ? 0 : status_failure;
 }
 
-int serve_first(const MountOptions& options, Report& report) {
-  MountService service;
+int serve_first(const daemon::MountOptions& options, Report& report) {
+  daemon::MountService service;
   service.options = options;
   service.words = words_of(options);
   service.is_background = report.is_background();
@@ -217,10 +217,10 @@ int serve_first(const MountOptions& options, Report& report) {
     log_to_system(true);
     detach_from_terminal();
   };
-  return serve(std::move(service)) ? 0 : status_failure;
+  return daemon::serve(std::move(service)) ? 0 : status_failure;
 }
 
-int serve_and_report(const MountOptions& options, Report& report) {
+int serve_and_report(const daemon::MountOptions& options, Report& report) {
   try {
     return serve_first(options, report);
   } catch (const std::exception& error) {
@@ -230,10 +230,10 @@ int serve_and_report(const MountOptions& options, Report& report) {
 }
 
 int run() {
-  MountOptions options;
+  daemon::MountOptions options;
   try {
     options = read_command_line();
-  } catch (const MountUsageError& error) {
+  } catch (const daemon::MountUsageError& error) {
     fmt::print(stderr, "mount.gpu4fs: {}\n", error.what());
     return status_usage;
   }

@@ -47,11 +47,11 @@ unsigned long flags_of_mount(const std::string& directory) {
   return (state.f_flag & alike) | ((state.f_flag & ST_RELATIME) != 0 ? MS_RELATIME : 0);
 }
 
-int remount(const MountOptions& options, const std::string& directory) {
+int remount(const daemon::MountOptions& options, const std::string& directory) {
   if (!is_gpu4fs(directory)) return fail(directory, "no gpu4fs pool is mounted there");
   unsigned long wanted = flags_of_mount(directory);
   if (options.access.has_value()) {
-    wanted = *options.access == MountAccess::read_only ? wanted | MS_RDONLY : wanted & ~MS_RDONLY;
+    wanted = *options.access == daemon::MountAccess::read_only ? wanted | MS_RDONLY : wanted & ~MS_RDONLY;
   }
   if ((wanted & MS_RDONLY) == 0 && ask_server(directory, R"({"request": "status"})")["read_only"].boolean) {
     return fail(directory, "the pool was opened read-only: unmount it and mount it again");

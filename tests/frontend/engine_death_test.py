@@ -19,7 +19,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
 from mounted_pool import PROGRAM, MountedPool  # noqa: E402
 
-RESTART_MAX = 5  # tools/mount_restart.hpp
+RESTART_MAX = 5  # daemon/mount_restart.hpp
 
 
 def ask(path, request):

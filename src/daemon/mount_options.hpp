@@ -9,7 +9,7 @@
 #include "frontend/fuse/fuse_options.hpp"
 #include "session/server_options.hpp"
 
-namespace gpu4fs::tools {
+namespace gpu4fs::daemon {
 
 // A wrong command line; the message names the option.
 struct MountUsageError : std::runtime_error {
@@ -28,4 +28,4 @@ struct MountOptions {
 // Adds one comma separated list to `options`; a later option overrides an earlier one.
 void add_mount_options(MountOptions& options, std::string_view list);
 
-}  // namespace gpu4fs::tools
+}  // namespace gpu4fs::daemon

@@ -1,9 +1,9 @@
 // How often a mount's engine is started again, and that its state survives the way to the next program image.
-#include "tools/mount_restart.hpp"
+#include "daemon/mount_restart.hpp"
 
 #include <gtest/gtest.h>
 
-namespace gpu4fs::tools {
+namespace gpu4fs::daemon {
 namespace {
 
 TEST(MountRestart, OnlySoManyDeathsInAWindow) {
@@ -45,4 +45,4 @@ TEST(MountRestart, StateSurvives) {
 }
 
 }  // namespace
-}  // namespace gpu4fs::tools
+}  // namespace gpu4fs::daemon

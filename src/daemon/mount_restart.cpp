@@ -1,4 +1,4 @@
-#include "tools/mount_restart.hpp"
+#include "daemon/mount_restart.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 #include "base/host/json.hpp"
 #include "base/host/json_value.hpp"
 
-namespace gpu4fs::tools {
+namespace gpu4fs::daemon {
 namespace {
 
 constexpr std::size_t reason_bytes_max = 400;
@@ -114,4 +114,4 @@ RestartState read_restart_state(int number) {
   return restart_state_from(bytes);
 }
 
-}  // namespace gpu4fs::tools
+}  // namespace gpu4fs::daemon

@@ -1,4 +1,4 @@
-#include "tools/mount_options.hpp"
+#include "daemon/mount_options.hpp"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include "base/host/size_text.hpp"
 #include "pool/pool_device_file.hpp"
 
-namespace gpu4fs::tools {
+namespace gpu4fs::daemon {
 namespace {
 
 using session::AccessTimes;
@@ -205,4 +205,4 @@ void add_mount_options(MountOptions& options, std::string_view list) {
   }
 }
 
-}  // namespace gpu4fs::tools
+}  // namespace gpu4fs::daemon

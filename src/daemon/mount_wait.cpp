@@ -1,4 +1,4 @@
-#include "tools/mount_wait.hpp"
+#include "daemon/mount_wait.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -13,7 +13,7 @@
 #include "pool/pool_error.hpp"
 #include "pool/pool_superblock.hpp"
 
-namespace gpu4fs::tools {
+namespace gpu4fs::daemon {
 namespace {
 
 using pool::PoolError;
@@ -62,4 +62,4 @@ std::unique_ptr<server::PoolServer> open_when_free(session::ServerOptions option
   return std::make_unique<server::PoolServer>(std::move(options));
 }
 
-}  // namespace gpu4fs::tools
+}  // namespace gpu4fs::daemon

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "tools/mount_options.hpp"
-#include "tools/mount_restart.hpp"
+#include "daemon/mount_options.hpp"
+#include "daemon/mount_restart.hpp"
 
-namespace gpu4fs::tools {
+namespace gpu4fs::daemon {
 
 struct MountService {
   MountOptions options;
@@ -24,4 +24,4 @@ struct MountService {
 // True: unmounted, and everything is on the medium. What keeps a first mount from being usable is thrown.
 bool serve(MountService service);
 
-}  // namespace gpu4fs::tools
+}  // namespace gpu4fs::daemon

@@ -1,4 +1,4 @@
-#include "tools/mount_service.hpp"
+#include "daemon/mount_service.hpp"
 
 #include <fmt/format.h>
 #include <pthread.h>
@@ -19,9 +19,9 @@
 #include "pool/pool_error.hpp"
 #include "server/pool_server.hpp"
 #include "session/control_socket.hpp"
-#include "tools/mount_wait.hpp"
+#include "daemon/mount_wait.hpp"
 
-namespace gpu4fs::tools {
+namespace gpu4fs::daemon {
 namespace {
 
 using frontend::FuseMount;
@@ -219,4 +219,4 @@ bool serve(MountService service) {
   return serve_alive(service, *server, state, deaths);
 }
 
-}  // namespace gpu4fs::tools
+}  // namespace gpu4fs::daemon

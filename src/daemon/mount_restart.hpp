@@ -9,7 +9,7 @@
 
 #include "frontend/fuse/saved_mount.hpp"
 
-namespace gpu4fs::tools {
+namespace gpu4fs::daemon {
 
 // What goes from one program image to the next.
 struct RestartState {
@@ -41,4 +41,4 @@ std::string execute_again(const RestartState& state, const std::vector<std::stri
 // What execute_again() left behind descriptor `number`; closes it. std::runtime_error.
 RestartState read_restart_state(int number);
 
-}  // namespace gpu4fs::tools
+}  // namespace gpu4fs::daemon

@@ -7,7 +7,7 @@
 
 #include "server/pool_server.hpp"
 
-namespace gpu4fs::tools {
+namespace gpu4fs::daemon {
 
 enum class Holder {
   ends,    // nobody else can have the devices: this process's former image
@@ -18,4 +18,4 @@ enum class Holder {
 // arrives meanwhile.
 std::unique_ptr<server::PoolServer> open_when_free(session::ServerOptions options, Holder holder, const sigset_t& signals);
 
-}  // namespace gpu4fs::tools
+}  // namespace gpu4fs::daemon

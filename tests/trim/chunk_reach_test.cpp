@@ -15,7 +15,7 @@
 #include "raid/levels/levels.hpp"
 #include "server/pool_server.hpp"
 
-namespace gpu4fs::pool::chunk_reach_test {
+namespace gpu4fs::test::chunk_reach_test {
 namespace {
 
 constexpr u64 mega = u64{1} << 20;
@@ -34,13 +34,13 @@ class ChunkReach : public ::testing::Test {
   }
 
   void make(const std::string& profile, u32 device_count) {
-    MakePoolOptions options;
+    pool::MakePoolOptions options;
     for (u32 i = 0; i < device_count; ++i) options.device_paths.push_back(folder_ / ("device" + std::to_string(i)));
     options.size_bytes = 512 * mega;
     options.chunk_size_bytes = 64 * mega;
     options.log_bytes = mega;
     options.data_profile = options.metadata_profile = profile;
-    make_pool(options);
+    pool::make_pool(options);
     paths_ = options.device_paths;
   }
   session::ServerOptions server_options() const {
@@ -52,23 +52,23 @@ class ChunkReach : public ::testing::Test {
     options.cache_bytes = 16 * mega;
     return options;
   }
-  OpenedPool look() const {
-    OpenPoolOptions options;
+  pool::OpenedPool look() const {
+    pool::OpenPoolOptions options;
     options.device_paths = paths_;
     options.read_only = true;
     options.lock = false;
-    return open_pool(options);
+    return pool::open_pool(options);
   }
 
   // Every column of chunks that hold nothing is a hole behind its front.
   void expect_empty_chunks_untouched(const std::string& when) const {
-    const OpenedPool pool = look();
+    const pool::OpenedPool pool = look();
     u32 empty_count = 0;
-    for (const OpenedChunk& chunk : pool.chunks) {
-      if (may_hold_pages(pool, chunk)) continue;
+    for (const pool::OpenedChunk& chunk : pool.chunks) {
+      if (pool::may_hold_pages(pool, chunk)) continue;
       ++empty_count;
       for (const format::ColumnAddress column : chunk.columns) {
-        const u64 begin = column.offset_bytes() + header_front_bytes(chunk.descriptor);
+        const u64 begin = column.offset_bytes() + pool::header_front_bytes(chunk.descriptor);
         const u64 end = column.offset_bytes() + raid::column_length(chunk.descriptor);
         const int file = pool.devices[column.device_index()].file.fd();
         const off_t data = ::lseek(file, static_cast<off_t>(begin), SEEK_DATA);
@@ -109,7 +109,7 @@ TEST_F(ChunkReach, EmptyChunksTakeNoMemory) {
 TEST_F(ChunkReach, ARebuildLeavesThemAlone) {
   make("raid1", 2);
   const std::string other = folder_ / "other";
-  DeviceFile::create(other, 512 * mega);
+  pool::DeviceFile::create(other, 512 * mega);
   {
     server::PoolServer server(server_options());
     server.start();
@@ -122,9 +122,9 @@ TEST_F(ChunkReach, ARebuildLeavesThemAlone) {
   expect_empty_chunks_untouched("rebuilt");
   {
     // The header of an empty chunk's first copy is damaged.
-    const OpenedPool pool = look();
-    const OpenedChunk& chunk = pool.chunks.back();
-    ASSERT_FALSE(may_hold_pages(pool, chunk));
+    const pool::OpenedPool pool = look();
+    const pool::OpenedChunk& chunk = pool.chunks.back();
+    ASSERT_FALSE(pool::may_hold_pages(pool, chunk));
     const int file = ::open(pool.devices[chunk.columns[0].device_index()].file.path().c_str(), O_WRONLY | O_CLOEXEC);
     ASSERT_GE(file, 0);
     EXPECT_EQ(::pwrite(file, "damage", 6, static_cast<off_t>(chunk.columns[0].offset_bytes() + 32)), 6);
@@ -142,4 +142,4 @@ TEST_F(ChunkReach, ARebuildLeavesThemAlone) {
 }
 
 }  // namespace
-}  // namespace gpu4fs::pool::chunk_reach_test
+}  // namespace gpu4fs::test::chunk_reach_test
