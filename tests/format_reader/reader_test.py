@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The format reader against images from mkfs, images packed by hand, and damaged copies of both.
 
-Needs GPU4FS_BUILD, the build folder, for the program that makes images (gpu4fs_server_test).
+Needs GPU4FS_BUILD, the build folder, for the program that makes images (gpu4fs_pool_test).
 """
 import base64
 import contextlib
@@ -59,7 +59,7 @@ class Images(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.mkdtemp(prefix="gpu4fs_reader_")
         cls.addClassCleanup(shutil.rmtree, cls.folder)
-        maker = os.path.join(os.environ["GPU4FS_BUILD"], "gpu4fs_server_test")
+        maker = os.path.join(os.environ["GPU4FS_BUILD"], "gpu4fs_pool_test")
         subprocess.run(
             [maker, "--gtest_filter=PoolMake.images_for_other_readers"],
             env=os.environ | {"GPU4FS_IMAGE_FOLDER": cls.folder},

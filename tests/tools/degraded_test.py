@@ -21,7 +21,7 @@ class Degraded(unittest.TestCase):
         pool = MountedPool(device_mib=48, device_count=devices, check=False, mkfs=("-d", profile))
         self.addCleanup(pool.remove)
         pool.mount("engine=cpu")
-        shutil.copytree(os.path.join(SOURCE, "server"), pool.path("before"))
+        shutil.copytree(os.path.join(SOURCE, "fs"), pool.path("before"))
         pool.umount()
         return pool
 
@@ -93,9 +93,9 @@ class Degraded(unittest.TestCase):
 
                 done = self.mount(pool, "engine=cpu,degraded")
                 self.assertEqual(done.returncode, 0, done.stderr)
-                self.assertTrue(same_tree(os.path.join(SOURCE, "server"), pool.path("before")))
+                self.assertTrue(same_tree(os.path.join(SOURCE, "fs"), pool.path("before")))
                 shutil.copytree(os.path.join(SOURCE, "fs"), pool.path("after"))
-                os.unlink(pool.path("before", "json.cpp"))
+                os.unlink(pool.path("before", "fs_types.hpp"))
                 expected = ["missing" if index in missing else "ok" for index in range(devices)]
                 self.assertEqual(self.states(pool), (4, True, expected))
                 self.check_device_lines("status", pool.mountpoint, missing)
@@ -116,7 +116,7 @@ class Degraded(unittest.TestCase):
                 self.assertIn("needs a rebuild", refused.stderr)
                 self.assertEqual(self.mount(pool, "engine=cpu,degraded").returncode, 0)
                 self.assertTrue(same_tree(os.path.join(SOURCE, "fs"), pool.path("after")))
-                self.assertFalse(os.path.exists(pool.path("before", "json.cpp")))
+                self.assertFalse(os.path.exists(pool.path("before", "fs_types.hpp")))
                 self.assertEqual(self.states(pool)[2], ["stale" if index in missing else "ok" for index in range(devices)])
                 pool.umount()
                 self.assertEqual(self.check(pool, pool.devices), (4, {"device-missing"}))
@@ -137,7 +137,7 @@ class Degraded(unittest.TestCase):
                 self.assertIn(text, refused.stderr)
                 self.bring_back(pool, missing)
                 self.assertEqual(self.mount(pool, "engine=cpu").returncode, 0)
-                self.assertTrue(same_tree(os.path.join(SOURCE, "server"), pool.path("before")))
+                self.assertTrue(same_tree(os.path.join(SOURCE, "fs"), pool.path("before")))
                 pool.umount()
 
     def test_halves_that_were_written_apart_are_refused(self):
@@ -167,7 +167,7 @@ class Degraded(unittest.TestCase):
                     self.assertEqual(done.returncode, 0, done.stderr)
                     shutil.copytree(SOURCE, pool.path("during"))
                     self.assertTrue(same_tree(SOURCE, pool.path("during")))
-                    self.assertTrue(same_tree(os.path.join(SOURCE, "server"), pool.path("before")))
+                    self.assertTrue(same_tree(os.path.join(SOURCE, "fs"), pool.path("before")))
                     with open(pool.path("synced"), "w") as file:
                         file.write("durable")
                         file.flush()
@@ -181,7 +181,7 @@ class Degraded(unittest.TestCase):
                     self.assertEqual(self.mount(pool, "engine=cpu,degraded").returncode, 0)
                     with open(pool.path("synced")) as file:
                         self.assertEqual(file.read(), "durable")
-                    self.assertTrue(same_tree(os.path.join(SOURCE, "server"), pool.path("before")))
+                    self.assertTrue(same_tree(os.path.join(SOURCE, "fs"), pool.path("before")))
                     pool.umount()
                     self.assertEqual(self.check(pool, pool.devices), (4, {"device-missing"}))
 

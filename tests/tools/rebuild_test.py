@@ -23,7 +23,7 @@ class Rebuild(unittest.TestCase):
         pool = MountedPool(device_mib=DEVICE_MIB, device_count=devices, check=False, mkfs=("-d", profile))
         self.addCleanup(pool.remove)
         pool.mount("engine=cpu")
-        shutil.copytree(os.path.join(SOURCE, "server"), pool.path("before"))
+        shutil.copytree(os.path.join(SOURCE, "fs"), pool.path("before"))
         return pool
 
     def mount(self, pool, options, devices=None):
@@ -55,7 +55,7 @@ class Rebuild(unittest.TestCase):
         here = [path for path in pool.devices if os.path.exists(path)]
         done = self.mount(pool, "engine=cpu,degraded", here)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertTrue(same_tree(os.path.join(SOURCE, "server"), pool.path("before")))
+        self.assertTrue(same_tree(os.path.join(SOURCE, "fs"), pool.path("before")))
         if os.path.exists(pool.path("during")):
             self.assertTrue(same_tree(os.path.join(SOURCE, "fs"), pool.path("during")))
         pool.umount()
@@ -72,7 +72,7 @@ class Rebuild(unittest.TestCase):
         shutil.copyfile(pool.devices[0], copy)
         done = self.mount(pool, "engine=cpu", [copy, pool.devices[1]])
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertTrue(same_tree(os.path.join(SOURCE, "server"), pool.path("before")))
+        self.assertTrue(same_tree(os.path.join(SOURCE, "fs"), pool.path("before")))
         shutil.copytree(os.path.join(SOURCE, "fs"), pool.path("during"))
         pool.umount()
         done = self.mount(pool, "engine=cpu", pool.devices)

@@ -13,7 +13,7 @@ sys.path.insert(0, os.path.join(HERE, "..", "support"))
 from mounted_pool import MountedPool, gpu4fs, same_tree  # noqa: E402
 
 READER = os.path.join(HERE, "..", "format_reader", "gpu4fs_reader.py")
-SOURCE = os.path.join(HERE, "..", "..", "src", "server")
+SOURCE = os.path.join(HERE, "..", "..", "src", "fs")
 DEVICE_MIB = 48
 
 
