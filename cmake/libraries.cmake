@@ -1,5 +1,6 @@
 # Libraries from the distribution. A static archive is taken where there is one.
 find_package(CLI11 REQUIRED)
+find_package(nlohmann_json REQUIRED)
 
 find_path(GPU4FS_FUSE_INCLUDE fuse_lowlevel.h PATH_SUFFIXES fuse3)
 find_library(GPU4FS_FUSE_LIBRARY NAMES libfuse3.a fuse3)
@@ -20,6 +21,8 @@ function(gpu4fs_link_external layer target scope)
       message(FATAL_ERROR "libfuse3 with its headers is needed; 'make setup' installs it")
     endif()
     target_link_libraries(${target} ${scope} gpu4fs_fuse3)
+  elseif(layer STREQUAL "base")
+    target_link_libraries(${target} PRIVATE nlohmann_json::nlohmann_json)
   elseif(layer STREQUAL "cli")
     target_link_libraries(${target} PRIVATE CLI11::CLI11)
   endif()

@@ -1,10 +1,32 @@
 #include "base/host/json.hpp"
 
+#include <fmt/format.h>
+
 #include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
 #include "base/check.hpp"
 
 namespace gpu4fs {
+
+using Json = nlohmann::ordered_json;
+
+struct JsonWriter::Document {
+  JsonLayout layout;
+  Json root = {};
+  std::vector<Json*> open = {};  // objects and arrays without their end, innermost last
+
+  Json& put(std::string_view key, Json value) {
+    if (open.empty()) return root = std::move(value);
+    Json& parent = *open.back();
+    if (parent.is_object()) return parent[std::string(key)] = std::move(value);
+    parent.push_back(std::move(value));
+    return parent.back();
+  }
+};
 
 namespace {
 
@@ -28,62 +50,53 @@ std::size_t utf8_length(std::string_view text) {
   return overlong || surrogate || code > 0x10ffff ? 0 : length;
 }
 
-}  // namespace
-
-std::string JsonWriter::quote(std::string_view text) {
-  std::string quoted = "\"";
+std::string to_utf8(std::string_view text) {
+  std::string result;
   while (!text.empty()) {
     const std::size_t length = utf8_length(text);
-    const auto byte = static_cast<unsigned char>(text[0]);
-    if (byte == '"' || byte == '\\') {
-      quoted += '\\';
-      quoted += static_cast<char>(byte);
-    } else if (byte < 0x20 || length == 0) {
-      quoted += fmt::format("\\u{:04x}", byte);
+    if (length == 0) {
+      const auto byte = static_cast<unsigned char>(text[0]);
+      result += static_cast<char>(0xc0 | (byte >> 6));
+      result += static_cast<char>(0x80 | (byte & 0x3f));
     } else {
-      quoted += text.substr(0, length);
+      result += text.substr(0, length);
     }
     text.remove_prefix(length == 0 ? 1 : length);
   }
-  return quoted + "\"";
+  return result;
 }
 
-void JsonWriter::start_line() {
-  if (layout_ == JsonLayout::one_line) return;
-  text_ += '\n';
-  text_.append(2 * closers_.size(), ' ');
-}
+}  // namespace
 
-void JsonWriter::start_item(std::string_view key) {
-  if (!is_first_) text_ += ',';
-  if (!closers_.empty()) start_line();
-  if (!key.empty()) text_ += quote(key) + ": ";
-  is_first_ = false;
-}
+JsonWriter::JsonWriter(JsonLayout layout) : document_(new Document{layout}) {}
+JsonWriter::JsonWriter(JsonWriter&& other) noexcept = default;
+JsonWriter::~JsonWriter() = default;
 
-void JsonWriter::begin(std::string_view key, char bracket) {
-  start_item(key);
-  text_ += bracket;
-  closers_ += bracket == '{' ? '}' : ']';
-  is_first_ = true;
+void JsonWriter::begin_object(std::string_view key) {
+  document_->open.push_back(&document_->put(key, Json::object()));
 }
-
+void JsonWriter::begin_array(std::string_view key) {
+  document_->open.push_back(&document_->put(key, Json::array()));
+}
 void JsonWriter::end() {
-  GPU4FS_CHECK(!closers_.empty());
-  const char closer = closers_.back();
-  closers_.pop_back();
-  if (!is_first_) start_line();
-  text_ += closer;
-  is_first_ = false;
+  GPU4FS_CHECK(!document_->open.empty());
+  document_->open.pop_back();
 }
 
-void JsonWriter::put(std::string_view key, std::string_view value) {
-  start_item(key);
-  text_ += value;
-}
-
+void JsonWriter::add(std::string_view key, std::string_view text) { document_->put(key, to_utf8(text)); }
+void JsonWriter::add(std::string_view key, bool value) { document_->put(key, value); }
+void JsonWriter::add_signed(std::string_view key, i64 value) { document_->put(key, value); }
+void JsonWriter::add_unsigned(std::string_view key, u64 value) { document_->put(key, value); }
 void JsonWriter::add(std::string_view key, double value) {
-  put(key, std::isfinite(value) ? fmt::format("{:.6g}", value) : "null");
+  if (!std::isfinite(value)) {
+    document_->put(key, nullptr);
+  } else {
+    document_->put(key, std::strtod(fmt::format("{:.6g}", value).c_str(), nullptr));
+  }
+}
+
+std::string JsonWriter::text() const {
+  return document_->root.dump(document_->layout == JsonLayout::one_line ? -1 : 2) + "\n";
 }
 
 }  // namespace gpu4fs

@@ -1,9 +1,8 @@
 // Writes JSON, with two spaces of indentation or in one line. Host only.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <concepts>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -11,43 +10,43 @@
 
 namespace gpu4fs {
 
-// Members need a key, elements of arrays none (""). Every begin needs its end.
 enum class JsonLayout { indented, one_line };
 
+// Members need a key, elements of arrays none (""). Every begin needs its end.
 class JsonWriter {
  public:
-  explicit JsonWriter(JsonLayout layout = JsonLayout::indented) : layout_(layout) {}
+  explicit JsonWriter(JsonLayout layout = JsonLayout::indented);
+  JsonWriter(JsonWriter&& other) noexcept;
+  ~JsonWriter();
 
-  void begin_object(std::string_view key = "") { begin(key, '{'); }
-  void begin_array(std::string_view key = "") { begin(key, '['); }
+  void begin_object(std::string_view key = "");
+  void begin_array(std::string_view key = "");
   void end();
 
-  void add(std::string_view key, std::string_view text) { put(key, quote(text)); }
-  void add(std::string_view key, const char* text) { put(key, quote(text)); }
-  void add(std::string_view key, bool value) { put(key, value ? "true" : "false"); }
+  // Bytes that are not UTF-8 appear as the code point of their value.
+  void add(std::string_view key, std::string_view text);
+  void add(std::string_view key, const char* text) { add(key, std::string_view(text)); }
+  void add(std::string_view key, bool value);
   template <std::integral T>
   void add(std::string_view key, T value) {
-    put(key, fmt::format("{}", value));
+    if constexpr (std::signed_integral<T>) {
+      add_signed(key, value);
+    } else {
+      add_unsigned(key, value);
+    }
   }
-  // Not a number becomes null.
+  // With six digits. What is not finite becomes null.
   void add(std::string_view key, double value);
 
-  // The document so far, with a newline at the end.
-  std::string text() const { return text_ + "\n"; }
-
-  // Quoted; bytes that are not UTF-8 appear as the code point of their value.
-  static std::string quote(std::string_view text);
+  // The document, with a newline at the end.
+  std::string text() const;
 
  private:
-  void begin(std::string_view key, char bracket);
-  void put(std::string_view key, std::string_view value);
-  void start_item(std::string_view key);
-  void start_line();
+  struct Document;
+  void add_signed(std::string_view key, i64 value);
+  void add_unsigned(std::string_view key, u64 value);
 
-  JsonLayout layout_;
-  std::string text_;
-  std::string closers_;  // of the open brackets, innermost last
-  bool is_first_ = true;
+  std::unique_ptr<Document> document_;
 };
 
 }  // namespace gpu4fs
