@@ -1,4 +1,4 @@
-// Text for people: overloads of to_text, sizes with units, hexadecimal, UUIDs. Host only.
+// Text for people: overloads of to_text, hexadecimal, UUIDs. Host only.
 //
 // Every structure worth naming has `std::string to_text(const T&)` in its own namespace, in a
 // header of its layer; those here are for the types of base. Parsers return no value for anything
@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -35,50 +34,6 @@ inline std::string hex_text(const void* data, u64 length) {
   text.reserve(2 * length);
   for (u64 i = 0; i < length; ++i) text += fmt::format("{:02x}", static_cast<const u8*>(data)[i]);
   return text;
-}
-
-inline constexpr std::array<std::string_view, 7> binary_units = {"B",   "KiB", "MiB", "GiB",
-                                                                 "TiB", "PiB", "EiB"};
-
-// "4 KiB", "1.5 GiB", "513 B": the largest unit not above the value, at most two decimals. For
-// display: rounds.
-inline std::string size_text(u64 length_bytes) {
-  const u32 unit = length_bytes == 0 ? 0 : log2_floor(length_bytes) / 10;
-  const u64 whole = u64{1} << (10 * unit);
-  if (length_bytes % whole == 0)
-    return fmt::format("{} {}", length_bytes / whole, binary_units[unit]);
-  std::string number =
-      fmt::format("{:.2f}", static_cast<double>(length_bytes) / static_cast<double>(whole));
-  while (number.back() == '0') number.pop_back();
-  if (number.back() == '.') number.pop_back();
-  return fmt::format("{} {}", number, binary_units[unit]);
-}
-
-// Parses a size: decimal digits, then nothing or "B" (bytes), K, M, G, T, P, E or KiB ... EiB
-// (powers of 1024), or KB ... EB (powers of 1000). Letters in either case; no sign, fraction or
-// white space. Nothing on overflow.
-inline std::optional<u64> parse_size(std::string_view text) {
-  u64 value = 0;
-  std::size_t at = 0;
-  for (; at < text.size() && text[at] >= '0' && text[at] <= '9'; ++at) {
-    if (!multiply_checked(value, 10, value)) return std::nullopt;
-    if (!add_checked(value, static_cast<u64>(text[at] - '0'), value)) return std::nullopt;
-  }
-  if (at == 0) return std::nullopt;
-  std::string unit;
-  for (const char letter : text.substr(at)) {
-    unit += letter >= 'a' && letter <= 'z' ? static_cast<char>(letter - 'a' + 'A') : letter;
-  }
-  if (unit.empty() || unit == "B") return value;
-  const std::size_t power = std::string_view("KMGTPE").find(unit[0]);
-  if (power == std::string_view::npos) return std::nullopt;
-  const std::string_view rest = std::string_view(unit).substr(1);
-  if (!rest.empty() && rest != "IB" && rest != "B") return std::nullopt;
-  const u64 base = rest == "B" ? 1000 : 1024;
-  for (std::size_t i = 0; i <= power; ++i) {
-    if (!multiply_checked(value, base, value)) return std::nullopt;
-  }
-  return value;
 }
 
 // The 8-4-4-4-12 form of RFC 9562, lower case.

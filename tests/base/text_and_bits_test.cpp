@@ -1,4 +1,4 @@
-// to_text, size and UUID parsing, bit arithmetic.
+// to_text, UUID parsing, bit arithmetic.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -11,42 +11,6 @@
 
 namespace gpu4fs {
 namespace {
-
-TEST(Text, Sizes) {
-  EXPECT_EQ(size_text(0), "0 B");
-  EXPECT_EQ(size_text(513), "513 B");
-  EXPECT_EQ(size_text(page_size), "4 KiB");
-  EXPECT_EQ(size_text(block_size_2m), "2 MiB");
-  EXPECT_EQ(size_text(u64{3} << 29), "1.5 GiB");
-  EXPECT_EQ(size_text((u64{1} << 40) + (u64{1} << 38)), "1.25 TiB");
-  EXPECT_EQ(size_text(u64{1} << 63), "8 EiB");
-  EXPECT_EQ(size_text(1025), "1 KiB");
-}
-
-TEST(Text, ParsesSizes) {
-  EXPECT_EQ(parse_size("0"), u64{0});
-  EXPECT_EQ(parse_size("4096"), u64{4096});
-  EXPECT_EQ(parse_size("12B"), u64{12});
-  EXPECT_EQ(parse_size("4GiB"), u64{4} << 30);
-  EXPECT_EQ(parse_size("10M"), u64{10} << 20);
-  EXPECT_EQ(parse_size("10mib"), u64{10} << 20);
-  EXPECT_EQ(parse_size("3kB"), u64{3000});
-  EXPECT_EQ(parse_size("15E"), u64{15} << 60);
-  EXPECT_EQ(parse_size("18446744073709551615"), std::numeric_limits<u64>::max());
-  for (const char* bad : {"", "K", "GiB", "-1", "+1", "1.5G", "1 G", " 1", "1 ", "4Gi", "4GG", "1X",
-                          "1Kb2", "16E", "18446744073709551616", "99999999999999999999", "0x10"}) {
-    EXPECT_EQ(parse_size(bad), std::nullopt) << bad;
-  }
-}
-
-TEST(Text, SizesReadBack) {
-  for (u32 shift = 0; shift < 64; ++shift) {
-    const u64 value = u64{1} << shift;
-    std::string text = size_text(value);
-    std::erase(text, ' ');
-    EXPECT_EQ(parse_size(text), value) << text;
-  }
-}
 
 TEST(Text, Uuids) {
   const std::string text = "01234567-89ab-cdef-fedc-ba9876543210";
