@@ -12,15 +12,21 @@ namespace gpu4fs::pool {
 
 namespace {
 
+// One that gives its memory and devices back counts as ended, which takes a second with a GPU: it has its locks until then.
 bool process_has_ended(long process) {
+  constexpr unsigned long is_exiting = 0x4;  // PF_EXITING of the kernel, in proc_pid_stat(5) under "flags"
   std::ifstream file(fmt::format("/proc/{}/stat", process));
   std::string text;
   if (!std::getline(file, text)) return true;
   // The state follows the name, which is in parentheses and may have some of its own.
   const std::size_t name_end = text.rfind(") ");
-  if (name_end == std::string::npos || name_end + 2 >= text.size()) return false;
-  const char state = text[name_end + 2];
-  return state == 'Z' || state == 'X';
+  if (name_end == std::string::npos) return false;
+  std::istringstream words(text.substr(name_end + 2));
+  char state = 0;
+  long parent = 0, group = 0, session = 0, terminal = 0, foreground = 0;
+  unsigned long flags = 0;
+  words >> state >> parent >> group >> session >> terminal >> foreground >> flags;
+  return state == 'Z' || state == 'X' || (words && (flags & is_exiting) != 0);
 }
 
 }  // namespace
