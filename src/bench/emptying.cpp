@@ -62,16 +62,14 @@ Emptied empty_pool(session::ServerOptions options, u64 pool_bytes, u32 wanted) {
 
 void bench_emptying(const BenchScale& scale, session::ServerOptions options, BenchResult& result) {
   options.commit_interval_s = session::ServerOptions{}.commit_interval_s;  // as a mount has it
-  const u64 pool_bytes = full_pool_bytes;
-  const u32 rounds = scale.repeats;
   std::vector<double> full;
   std::vector<double> half;
   u32 file_count = 0;
-  for (u32 round = 0; round < rounds; ++round) {
-    const Emptied emptied = empty_pool(options, pool_bytes, no_limit);
+  for (u32 round = 0; round < scale.repeats; ++round) {
+    const Emptied emptied = empty_pool(options, full_pool_bytes, no_limit);
     file_count = emptied.file_count;
     full.push_back(emptied.removed_per_s);
-    half.push_back(empty_pool(options, 2 * pool_bytes, file_count).removed_per_s);
+    half.push_back(empty_pool(options, 2 * full_pool_bytes, file_count).removed_per_s);
   }
   BenchRow row;
   row.name = "emptying-full";

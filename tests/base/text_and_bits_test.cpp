@@ -2,10 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <bit>
-#include <limits>
 
 #include "base/bits.hpp"
-#include "base/limits.hpp"
 #include "base/random.hpp"
 #include "base/to_text.hpp"
 
