@@ -4,7 +4,7 @@
 - A relative link in Markdown, [text](place), leads to a file. `#part` leads to a heading of it.
 - `maintenance/rebuilder.hpp` in a document is a file below src or the root of the repository; a last part without its
   ending, or a pattern with * or {a,b}, has to match something.
-- The commands that docs/wire.md lists are those of src/format, with their numbers.
+- The commands that docs/wire.md lists are those of src/wire, with their numbers.
 - docs/x.md in a source file or a script is a file, and "docs/x.md, section 4" has that section.
 """
 import argparse
@@ -19,7 +19,7 @@ CODE_PATH = re.compile(r"(?<![\w/.~-])((?:[a-z_0-9]+/)+(?:[a-z_0-9*{},.]*[a-z_0-
 DOCUMENT = re.compile(r"docs/[\w/]+\.md(?:,?\s(?://\s|#\s)?section\s(\d+))?")
 SOURCES = ("src", "tests", "scripts", "cmake", "packaging")
 SOURCE_SUFFIXES = {".hpp", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake", ".8"}
-FOLDERS = {*"base format device raid fs ring engine server client frontend tools".split(),
+FOLDERS = {*"base format wire device raid fs ring engine pool session maintenance server fsck client frontend daemon cli tools bench".split(),
            *"src tests scripts cmake docs packaging bench".split()}
 
 
@@ -81,10 +81,10 @@ def check_source(root: pathlib.Path, path: pathlib.Path) -> list[str]:
 
 def listed_commands(root: pathlib.Path) -> list[tuple[int, str]]:
     """Number and name of every command, from the sources."""
-    rows = root / "src/format/command_list.hpp"
+    rows = root / "src/wire/command_list.hpp"
     if rows.exists():
         return [(int(number), name) for number, name in re.findall(r"^ *X\((\d+), (\w+),", rows.read_text(), re.M)]
-    text = (root / "src/format/ring_format.hpp").read_text(encoding="utf-8")
+    text = (root / "src/wire/ring_format.hpp").read_text(encoding="utf-8")
     body = text[text.index("enum class Opcode"):]
     names = re.findall(r"^  (\w+)(?: = 0)?,", body[: body.index("};")], re.M)
     return list(enumerate(names))[1:-1]  # between `none` and `count`
@@ -103,7 +103,7 @@ def check_commands(root: pathlib.Path) -> list[str]:
         found += list(enumerate(re.findall(r"\w+", server[2]), int(server[1])))
     expected = listed_commands(root)
     wrong = [f"{number} {name}" for number, name in sorted(set(found) ^ set(expected))]
-    return [f"docs/wire.md: other commands than src/format: {', '.join(wrong)}"] if wrong else []
+    return [f"docs/wire.md: other commands than src/wire: {', '.join(wrong)}"] if wrong else []
 
 
 def check(root: pathlib.Path) -> list[str]:
@@ -121,7 +121,7 @@ def self_test() -> int:
     wire = "## 6. Commands\n| 1 | noop | |\n\nOpcodes from 2 on are for the server: check, grow.\n\n## 7. Records\n"
     enumeration = "enum class Opcode {\n  none = 0,\n  noop,  // does nothing\n  check,\n  grow,\n  count,\n};\n"
     sources = {"src/base/a.hpp": "// docs/x.md, section 1\n", "docs/x.md": "# X\n\n## 1. One two\n",
-               "docs/wire.md": wire, "src/format/ring_format.hpp": enumeration}
+               "docs/wire.md": wire, "src/wire/ring_format.hpp": enumeration}
     canaries = {
         "a link to nothing": ("docs/y.md", "[x](z.md)\n", "docs/y.md:1: no file z.md"),
         "a link to no part": ("docs/y.md", "\n[x](x.md#three)\n", "docs/y.md:2: no part x.md#three"),
@@ -132,7 +132,7 @@ def self_test() -> int:
         "a section that is not there": (
             "src/base/c.hpp", "// (docs/x.md,\n// section 2)\n", "src/base/c.hpp:1: no section"),
         "another command": (
-            "docs/wire.md", wire.replace("| 1 | noop", "| 2 | noop"), "docs/wire.md: other commands than src/format"),
+            "docs/wire.md", wire.replace("| 1 | noop", "| 2 | noop"), "docs/wire.md: other commands than src/wire"),
         "a command that is not listed": ("docs/wire.md", wire.replace(", grow", ""), "docs/wire.md: other commands"),
     }
     clean = {"a clean tree": ("docs/y.md", "[x](x.md#1-one-two), `base/a`, base/*.hpp, base/a.hpp\n", None)}

@@ -96,7 +96,7 @@ FileRates measure_files(BenchContext& context, u32 file_count) {
       inodes[i] = client.create(format::inode_number_root, name(i));
     });
     const auto written = clients.run([&](BenchClient& client, u32 i) {
-      client.stream(format::Opcode::write, inodes[i], length,
+      client.stream(wire::Opcode::write, inodes[i], length,
                     context.scale.command_bytes(), in_flight, client.buffer_address(0));
     });
     const double sync_cpu_began = machine_cpu_seconds();
@@ -106,7 +106,7 @@ FileRates measure_files(BenchContext& context, u32 file_count) {
     const double sync_cpu_seconds = machine_cpu_seconds() - sync_cpu_began;
     clients.run([&](BenchClient& client, u32) { std::fill_n(client.buffer(), length, u8{0}); });
     const auto read = clients.run([&](BenchClient& client, u32 i) {
-      client.stream(format::Opcode::read, inodes[i], length,
+      client.stream(wire::Opcode::read, inodes[i], length,
                     context.scale.command_bytes(), in_flight, client.buffer_address(0));
     });
     clients.run([&](BenchClient& client, u32 i) {
@@ -172,7 +172,7 @@ void bench_first_touch(BenchContext& context) {
   for (u64 i = 0; i < file_count; ++i) {
     const u64 inode = client.create(format::inode_number_root, fmt::format("touch-{}", i));
     const double began = now_seconds();
-    client.stream(format::Opcode::write, inode, length, context.scale.command_bytes(), in_flight,
+    client.stream(wire::Opcode::write, inode, length, context.scale.command_bytes(), in_flight,
                   client.buffer_address(0));
     rates.push_back(static_cast<double>(length) / bytes_per_gb / (now_seconds() - began));
   }
@@ -217,7 +217,7 @@ void bench_read_device(BenchContext& context) {
       frontend::open_local_session(context.server, length + BenchClient::control_bytes));
   fill_pattern(writer.buffer(), 0, 0, length / page_size);
   const u64 inode = writer.create(format::inode_number_root, "device-read");
-  writer.stream(format::Opcode::write, inode, length, context.scale.command_bytes(), in_flight,
+  writer.stream(wire::Opcode::write, inode, length, context.scale.command_bytes(), in_flight,
                 writer.buffer_address(0));
   void* device =
       allocate_device(length);  // freed with the process: freeing waits for the service kernel
@@ -232,8 +232,8 @@ void bench_read_device(BenchContext& context) {
   for (u32 repeat = 0; repeat <= context.scale.repeats; ++repeat) {
     zero_device(device, length);
     const double began = now_seconds();
-    reader.stream(format::Opcode::read, inode, length, context.scale.command_bytes(), in_flight,
-                  format::ring_address(region, 0));
+    reader.stream(wire::Opcode::read, inode, length, context.scale.command_bytes(), in_flight,
+                  wire::ring_address(region, 0));
     const double seconds = now_seconds() - began;
     std::fill_n(writer.buffer(), length, u8{0});
     copy_from_device(writer.buffer(), device, length);

@@ -88,7 +88,7 @@ void bench_checkpoint_pause(BenchContext& context) {
       const u64 file_count = context.scale.dirty_bytes / length;
       for (u64 i = 0; i < file_count; ++i) {
         const u64 inode = writer.create(directory, fmt::format("big-{}-{}", round, i));
-        writer.stream(format::Opcode::write, inode, length, step_bytes, 2,
+        writer.stream(wire::Opcode::write, inode, length, step_bytes, 2,
                       writer.buffer_address(0));
       }
       for (u32 i = 0; i < dirty_file_count; ++i)

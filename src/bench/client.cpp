@@ -55,16 +55,16 @@ void check_pattern(const void* content, u64 file, u64 first_page, u64 page_count
   }
 }
 
-client::Reply BenchClient::call(const format::Command& command, const char* what) {
+client::Reply BenchClient::call(const wire::Command& command, const char* what) {
   const client::Reply reply = session_.call(command);
   require(reply.status, what);
   return reply;
 }
 
-format::Command BenchClient::named(format::Opcode opcode, u64 directory, const std::string& name) {
+wire::Command BenchClient::named(wire::Opcode opcode, u64 directory, const std::string& name) {
   GPU4FS_CHECK_LE(name.size(), u64{name_length_max});
   std::memcpy(session_.data(), name.data(), name.size());
-  format::Command command{};
+  wire::Command command{};
   command.opcode = opcode;
   command.inode = directory;
   command.name = session_.address_of(session_.data());
@@ -74,30 +74,30 @@ format::Command BenchClient::named(format::Opcode opcode, u64 directory, const s
 }
 
 u64 BenchClient::create(u64 directory, const std::string& name) {
-  format::Command command = named(format::Opcode::create, directory, name);
+  wire::Command command = named(wire::Opcode::create, directory, name);
   command.mode = S_IFREG | 0644;
   command.mask = O_RDWR | O_CREAT | O_EXCL;
   return call(command, "create").result;
 }
 
 u64 BenchClient::make_directory(u64 directory, const std::string& name) {
-  format::Command command = named(format::Opcode::mkdir, directory, name);
+  wire::Command command = named(wire::Opcode::mkdir, directory, name);
   command.mode = S_IFDIR | 0755;
   return call(command, "mkdir").result;
 }
 
 void BenchClient::unlink(u64 directory, const std::string& name) {
-  const u64 orphan = call(named(format::Opcode::unlink, directory, name), "unlink").result;
+  const u64 orphan = call(named(wire::Opcode::unlink, directory, name), "unlink").result;
   if (orphan == 0) return;
-  format::Command command{};
-  command.opcode = format::Opcode::reclaim;
+  wire::Command command{};
+  command.opcode = wire::Opcode::reclaim;
   command.inode = orphan;
   call(command, "reclaim");
 }
 
 void BenchClient::set_times(u64 inode) {
-  format::Command command{};
-  command.opcode = format::Opcode::setattr;
+  wire::Command command{};
+  command.opcode = wire::Opcode::setattr;
   command.inode = inode;
   command.mask = format::set_modification_time_now;
   std::memset(session_.data() + 2 * page_size, 0, sizeof(format::AttributeRecord));
@@ -107,24 +107,24 @@ void BenchClient::set_times(u64 inode) {
 }
 
 void BenchClient::sync() {
-  format::Command command{};
-  command.opcode = format::Opcode::sync;
+  wire::Command command{};
+  command.opcode = wire::Opcode::sync;
   call(command, "sync");
 }
 
 u64 BenchClient::available_bytes() {
-  format::Command command{};
-  command.opcode = format::Opcode::statfs;
+  wire::Command command{};
+  command.opcode = wire::Opcode::statfs;
   command.output = session_.address_of(session_.data() + page_size);
   call(command, "statfs");
-  format::StatfsRecord record{};
+  wire::StatfsRecord record{};
   std::memcpy(&record, session_.data() + page_size, sizeof(record));
   return record.page_available * page_size;
 }
 
-format::Command BenchClient::transfer(format::Opcode opcode, u64 inode, u64 offset, u64 length,
+wire::Command BenchClient::transfer(wire::Opcode opcode, u64 inode, u64 offset, u64 length,
                                       u64 data) {
-  format::Command command{};
+  wire::Command command{};
   command.opcode = opcode;
   command.inode = inode;
   command.offset = offset;
@@ -133,14 +133,14 @@ format::Command BenchClient::transfer(format::Opcode opcode, u64 inode, u64 offs
   return command;
 }
 
-void BenchClient::stream(format::Opcode opcode, u64 inode, u64 length, u64 step, u32 in_flight,
+void BenchClient::stream(wire::Opcode opcode, u64 inode, u64 length, u64 step, u32 in_flight,
                          u64 data) {
   struct Pending {
     u64 position;
     u64 length;
   };
   std::deque<Pending> pending;
-  const char* what = opcode == format::Opcode::read ? "read" : "write";
+  const char* what = opcode == wire::Opcode::read ? "read" : "write";
   for (u64 offset = 0; offset < length || !pending.empty();) {
     if (offset < length && pending.size() < in_flight) {
       const u64 part = std::min(step, length - offset);

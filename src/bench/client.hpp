@@ -6,7 +6,7 @@
 
 #include "base/types.hpp"
 #include "client/session.hpp"
-#include "format/ring_format.hpp"
+#include "wire/ring_format.hpp"
 
 namespace gpu4fs::bench {
 
@@ -36,15 +36,15 @@ class BenchClient {
   u64 available_bytes();  // of the pool, for everybody
 
   // read or write of `length` bytes between a file and memory at ring address `data`.
-  static format::Command transfer(format::Opcode opcode, u64 inode, u64 offset, u64 length,
+  static wire::Command transfer(wire::Opcode opcode, u64 inode, u64 offset, u64 length,
                                   u64 data);
   // The whole of [0, length) in commands of `step` bytes, `in_flight` at a time. `data` is the ring
   // address of byte 0.
-  void stream(format::Opcode opcode, u64 inode, u64 length, u64 step, u32 in_flight, u64 data);
+  void stream(wire::Opcode opcode, u64 inode, u64 length, u64 step, u32 in_flight, u64 data);
 
-  client::Reply call(const format::Command& command, const char* what);
+  client::Reply call(const wire::Command& command, const char* what);
   // A command with a name in a directory; attributes go to the control area.
-  format::Command named(format::Opcode opcode, u64 directory, const std::string& name);
+  wire::Command named(wire::Opcode opcode, u64 directory, const std::string& name);
 
  private:
   client::Session session_;

@@ -25,7 +25,7 @@ std::string empty_file_name(u32 i) { return fmt::format("empty{}", i); }
 u32 fill_with_empty_files(BenchClient& client, u32 wanted) {
   u32 count = 0;
   while (wanted == no_limit || count < wanted) {
-    format::Command command = client.named(format::Opcode::create, format::inode_number_root, empty_file_name(count));
+    wire::Command command = client.named(wire::Opcode::create, format::inode_number_root, empty_file_name(count));
     command.mode = 0100644;
     const client::Reply reply = client.session().call(command);
     if (reply.status == Status::no_space && wanted == no_limit) return count;

@@ -68,7 +68,7 @@ std::vector<double> time_calls(u32 count, Step step) {
 u64 write_small_file(BenchClient& client, const std::string& name, u64 file, u64 length) {
   const u64 inode = client.create(format::inode_number_root, name);
   fill_pattern(client.buffer(), file, 0, length / page_size);
-  client.stream(format::Opcode::write, inode, length, length, 1, client.buffer_address(0));
+  client.stream(wire::Opcode::write, inode, length, length, 1, client.buffer_address(0));
   return inode;
 }
 
@@ -98,7 +98,7 @@ class SmallReader {
     for (u64 submitted = 0, finished = 0; finished < batch_pages;) {
       if (submitted < batch_pages && submitted - finished < depth) {
         const auto command =
-            BenchClient::transfer(format::Opcode::read, inode_, pages_[submitted] * page_size,
+            BenchClient::transfer(wire::Opcode::read, inode_, pages_[submitted] * page_size,
                                   page_size, client_.buffer_address(submitted * page_size));
         if (client_.session().submit(command, &positions[submitted]) != Status::ok) {
           throw std::runtime_error("a ring with room took no command");
@@ -168,8 +168,8 @@ void read_side_by_side(std::vector<std::unique_ptr<SmallReader>>& readers, u32 r
 void bench_latency(BenchContext& context) {
   BenchClient client(
       frontend::open_local_session(context.server, small_file_bytes + BenchClient::control_bytes));
-  format::Command noop{};
-  noop.opcode = format::Opcode::noop;
+  wire::Command noop{};
+  noop.opcode = wire::Opcode::noop;
   add_latency(context, "noop", "no-op",
               time_calls(context.scale.latency_calls, [&](u32) { client.call(noop, "noop"); }),
               noop_us_max);
@@ -191,7 +191,7 @@ void bench_latency(BenchContext& context) {
                          [&](u32) {
                            const u64 page = random() % (small_file_bytes / page_size);
                            client.call(
-                               BenchClient::transfer(format::Opcode::read, inode, page * page_size,
+                               BenchClient::transfer(wire::Opcode::read, inode, page * page_size,
                                                      page_size, client.buffer_address(0)),
                                "read");
                            check_pattern(client.buffer(), 0, page, 1);
@@ -243,8 +243,8 @@ void bench_idle(BenchContext& context) {
     // Busy: a thread keeps the engine at work while the probe looks for free multiprocessors.
     std::atomic<bool> stop{false};
     std::thread worker([&] {
-      format::Command noop{};
-      noop.opcode = format::Opcode::noop;
+      wire::Command noop{};
+      noop.opcode = wire::Opcode::noop;
       while (!stop) (void)client.session().call(noop);
     });
     std::this_thread::sleep_for(std::chrono::milliseconds(50));

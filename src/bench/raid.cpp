@@ -36,7 +36,7 @@ void touch_memory(server::PoolServer& server, const BenchScale& scale) {
   for (u64 part = length; part >= length / 16; part /= 2) {
     for (; client.available_bytes() >= 2 * part; ++count) {
       const u64 inode = client.create(format::inode_number_root, fmt::format("touch-{}", count));
-      client.stream(format::Opcode::write, inode, part, scale.command_bytes(), in_flight, client.buffer_address(0));
+      client.stream(wire::Opcode::write, inode, part, scale.command_bytes(), in_flight, client.buffer_address(0));
     }
   }
   for (u32 i = 0; i < count; ++i) client.unlink(format::inode_number_root, fmt::format("touch-{}", i));
@@ -122,7 +122,7 @@ std::vector<double> read_files(BenchClient& client, const std::vector<u64>& inod
     for (u32 i = 0; i < inodes.size(); ++i) {
       std::fill_n(client.buffer(), scale.file_bytes, u8{0});
       const double began = now_seconds();
-      client.stream(format::Opcode::read, inodes[i], scale.file_bytes, scale.command_bytes(), in_flight,
+      client.stream(wire::Opcode::read, inodes[i], scale.file_bytes, scale.command_bytes(), in_flight,
                     client.buffer_address(0));
       rates.push_back(static_cast<double>(scale.file_bytes) / 1e9 / (now_seconds() - began));
       check_pattern(client.buffer(), i, 0, scale.file_bytes / page_size);
@@ -146,7 +146,7 @@ void measure_degraded(const BenchLevel& level, const BenchScale& scale, const se
       for (u32 i = 0; i < scale.repeats && !is_degraded; ++i) {
         inodes.push_back(client.create(format::inode_number_root, fmt::format("file-{}", i)));
         fill_pattern(client.buffer(), i, 0, scale.file_bytes / page_size);
-        client.stream(format::Opcode::write, inodes[i], scale.file_bytes, scale.command_bytes(), in_flight,
+        client.stream(wire::Opcode::write, inodes[i], scale.file_bytes, scale.command_bytes(), in_flight,
                       client.buffer_address(0));
       }
       client.sync();
@@ -179,7 +179,7 @@ std::vector<double> measure_overwrites(RaidPool& pool, const BenchScale& scale) 
         frontend::open_local_session(server, pages * page_size + BenchClient::control_bytes));
     const u64 inode = client.create(format::inode_number_root, "overwritten");
     fill_pattern(client.buffer(), 0, 0, pages);
-    client.stream(format::Opcode::write, inode, pages * page_size, scale.command_bytes(), in_flight,
+    client.stream(wire::Opcode::write, inode, pages * page_size, scale.command_bytes(), in_flight,
                   client.buffer_address(0));
     client.sync();
     u64 random = 88172645463325252ull;
@@ -197,7 +197,7 @@ std::vector<double> measure_overwrites(RaidPool& pool, const BenchScale& scale) 
         const u64 page = random % pages;
         // The page of the pattern stays the same, its bytes are new ones on the medium.
         u64 position = 0;
-        const format::Command write = BenchClient::transfer(format::Opcode::write, inode, page * page_size, page_size,
+        const wire::Command write = BenchClient::transfer(wire::Opcode::write, inode, page * page_size, page_size,
                                                             client.buffer_address(page * page_size));
         if (client.session().submit(write, &position) != Status::ok) throw std::runtime_error("a full ring");
         pending.push_back(position);
@@ -211,7 +211,7 @@ std::vector<double> measure_overwrites(RaidPool& pool, const BenchScale& scale) 
       rates.push_back(static_cast<double>(count) / (now_seconds() - began));
     }
     std::fill_n(client.buffer(), pages * page_size, u8{0});
-    client.stream(format::Opcode::read, inode, pages * page_size, scale.command_bytes(), in_flight,
+    client.stream(wire::Opcode::read, inode, pages * page_size, scale.command_bytes(), in_flight,
                   client.buffer_address(0));
     check_pattern(client.buffer(), 0, 0, pages);
     client.unlink(format::inode_number_root, "overwritten");

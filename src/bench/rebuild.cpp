@@ -39,7 +39,7 @@ FileSet write_files(server::PoolServer& server, const BenchScale& scale, u64 tot
   for (u32 i = 0; i < count; ++i) {
     files.inodes.push_back(client.create(format::inode_number_root, fmt::format("file-{}", i)));
     fill_pattern(client.buffer(), i, 0, files.file_bytes / page_size);
-    client.stream(format::Opcode::write, files.inodes[i], files.file_bytes,
+    client.stream(wire::Opcode::write, files.inodes[i], files.file_bytes,
                   std::min<u64>(scale.command_bytes(), files.file_bytes), in_flight, client.buffer_address(0));
   }
   client.sync();
@@ -53,7 +53,7 @@ BenchClient make_client(server::PoolServer& server, const FileSet& files) {
 void verify_files(BenchClient& client, const BenchScale& scale, const FileSet& files) {
   for (u32 i = 0; i < files.inodes.size(); ++i) {
     std::fill_n(client.buffer(), files.file_bytes, u8{0});
-    client.stream(format::Opcode::read, files.inodes[i], files.file_bytes,
+    client.stream(wire::Opcode::read, files.inodes[i], files.file_bytes,
                   std::min<u64>(scale.command_bytes(), files.file_bytes), in_flight, client.buffer_address(0));
     check_pattern(client.buffer(), i, 0, files.file_bytes / page_size);
   }

@@ -41,7 +41,7 @@ void bench_scrub(BenchContext& context) {
   fill_pattern(client.buffer(), 0, 0, length / page_size);
   for (u32 i = 0; i < file_count; ++i) {
     const u64 inode = client.create(format::inode_number_root, fmt::format("scrub-{}", i));
-    client.stream(format::Opcode::write, inode, length, context.scale.command_bytes(), 2, client.buffer_address(0));
+    client.stream(wire::Opcode::write, inode, length, context.scale.command_bytes(), 2, client.buffer_address(0));
   }
   client.sync();
   session::PoolInspector inspector = context.server.open_inspector();

@@ -64,7 +64,7 @@ class AppendClient {
   void check_and_remove() {
     for (Appender& file : files_) {
       for (u64 page = 0; page < file.pages; ++page) {
-        client_.call(BenchClient::transfer(format::Opcode::read, file.inode, page * page_size, page_size,
+        client_.call(BenchClient::transfer(wire::Opcode::read, file.inode, page * page_size, page_size,
                                            client_.buffer_address(0)),
                      "read");
         check_pattern(client_.buffer(), file.file, page, 1);
@@ -81,11 +81,11 @@ class AppendClient {
     Appender& file = files_[i];
     const u64 place = u64{i} * page_size;
     fill_pattern(client_.buffer() + place, file.file, file.pages, 1);
-    format::Command write = BenchClient::transfer(format::Opcode::write, file.inode, 0, page_size,
+    wire::Command write = BenchClient::transfer(wire::Opcode::write, file.inode, 0, page_size,
                                                   client_.buffer_address(place));
-    write.flags = format::command_flag_append | format::command_flag_link;
-    format::Command sync{};
-    sync.opcode = format::Opcode::fsync;
+    write.flags = wire::command_flag_append | wire::command_flag_link;
+    wire::Command sync{};
+    sync.opcode = wire::Opcode::fsync;
     sync.inode = file.inode;
     if (client_.session().submit(write, &file.positions[0]) != Status::ok ||
         client_.session().submit(sync, &file.positions[1]) != Status::ok) {
@@ -208,7 +208,7 @@ class CrashedPool {
       const u64 file = client.create(format::inode_number_root, "log");
       fill_pattern(client.buffer(), 1, 0, 1);
       for (u64 written = 0; written < log_bytes; written += page_size) {
-        client.call(BenchClient::transfer(format::Opcode::write, file, written % (u64{64} << 20), page_size - 1,
+        client.call(BenchClient::transfer(wire::Opcode::write, file, written % (u64{64} << 20), page_size - 1,
                                           client.buffer_address(0)),
                     "write");
         if (written % (u64{2} << 20) == 0) client.sync();

@@ -16,10 +16,10 @@ Session::~Session() = default;
 u64 Session::address_of(const void* place) const {
   const auto offset = static_cast<u64>(static_cast<const u8*>(place) - data());
   GPU4FS_CHECK_LE(offset, data_bytes());
-  return format::ring_address(0, offset);
+  return wire::ring_address(0, offset);
 }
 
-Status Session::submit(const format::Command& command, u64* position) {
+Status Session::submit(const wire::Command& command, u64* position) {
   return connection_.producer.publish(command, position);
 }
 
@@ -39,7 +39,7 @@ Reply Session::finish(u64 position) {
   return {Status::ok, completion.result};
 }
 
-Reply Session::call(const format::Command& command) {
+Reply Session::call(const wire::Command& command) {
   u64 position = 0;
   const Status status = submit(command, &position);
   // A caller that waits for each command never fills the ring, unless nothing completes any more.
@@ -47,14 +47,14 @@ Reply Session::call(const format::Command& command) {
   return finish(position);
 }
 
-Status Session::call_linked(std::span<const format::Command> commands, std::span<Reply> replies) {
+Status Session::call_linked(std::span<const wire::Command> commands, std::span<Reply> replies) {
   GPU4FS_CHECK_EQ(commands.size(), replies.size());
   GPU4FS_CHECK(!commands.empty() && commands.size() <= linked_max);
   if (!connection_.producer.has_room(commands.size())) return Status::again;
   u64 first = 0;
   for (u64 i = 0; i < commands.size(); ++i) {
-    format::Command command = commands[i];
-    if (i + 1 < commands.size()) command.flags |= format::command_flag_link;
+    wire::Command command = commands[i];
+    if (i + 1 < commands.size()) command.flags |= wire::command_flag_link;
     u64 position = 0;
     GPU4FS_TRY(submit(command, &position));
     if (i == 0) first = position;

@@ -13,13 +13,13 @@
 
 #include "base/status.hpp"
 #include "base/types.hpp"
-#include "format/ring_format.hpp"
 #include "ring/engine_port.hpp"
 #include "ring/ring_client.hpp"
+#include "wire/ring_format.hpp"
 
 namespace gpu4fs::client {
 
-// `result` means what format::Opcode says, and is 0 unless status is ok.
+// `result` means what wire::Opcode says, and is 0 unless status is ok.
 struct Reply {
   Status status = Status::ok;
   u64 result = 0;
@@ -49,18 +49,18 @@ class Session {
   u64 address_of(const void* place) const;
 
   // Submits one command and waits for its completion. engine_died if the engine is no more.
-  Reply call(const format::Command& command);
+  Reply call(const wire::Command& command);
 
   // Submits commands that run in order, the next only after success of the one before, and waits for all.
   // The link flags are set here. 1 <= commands.size() <= linked_max and == replies.size(). Those behind a
   // failed one answer `cancelled`. Returns the first failure or ok.
   static constexpr u32 linked_max = 16;
-  Status call_linked(std::span<const format::Command> commands, std::span<Reply> replies);
+  Status call_linked(std::span<const wire::Command> commands, std::span<Reply> replies);
 
   // Asynchronous use: submit() hands a command over and answers its position, `again` if the ring is
   // full; finish() waits for it. Every position is finished once, in any order, before `depth` later ones
   // are submitted. The engine may sleep until wake_engine() or a finish().
-  Status submit(const format::Command& command, u64* position);
+  Status submit(const wire::Command& command, u64* position);
   void wake_engine();
   bool is_done(u64 position) const;
   Reply finish(u64 position);

@@ -2,21 +2,21 @@
 #pragma once
 
 #include "engine/command_types.hpp"
-#include "format/relocate_format.hpp"
 #include "fs/errors.hpp"
+#include "wire/relocate_format.hpp"
 
 namespace gpu4fs::engine {
 
 // Of Effect::places.
-GPU4FS_FN constexpr bool moves_pages(const format::Command& command) {
-  return format::is_in(format::commands_that_move_pages, command.opcode) &&
-         (command.mode == static_cast<u32>(format::RelocateStep::data) ||
-          command.mode == static_cast<u32>(format::RelocateStep::metadata));
+GPU4FS_FN constexpr bool moves_pages(const wire::Command& command) {
+  return wire::is_in(wire::commands_that_move_pages, command.opcode) &&
+         (command.mode == static_cast<u32>(wire::RelocateStep::data) ||
+          command.mode == static_cast<u32>(wire::RelocateStep::metadata));
 }
 
 // Before a command's first step. Leader only.
 GPU4FS_FN inline Status admit_command(const fs::FileSystem& fs, const CommandState& c) {
-  const bool changes = format::changes_the_pool(c.command.opcode) || moves_pages(c.command);
+  const bool changes = wire::changes_the_pool(c.command.opcode) || moves_pages(c.command);
   return fs::takes_changes(fs) || !changes ? Status::ok : Status::read_only;
 }
 

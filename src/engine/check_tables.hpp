@@ -9,9 +9,9 @@
 #include "base/atomics.hpp"
 #include "base/bits.hpp"
 #include "base/group.hpp"
-#include "format/check_format.hpp"
 #include "format/inode_format.hpp"
 #include "raid/translate.hpp"
+#include "wire/check_format.hpp"
 
 namespace gpu4fs::engine {
 
@@ -24,7 +24,7 @@ struct CheckBuffer {
 };
 
 struct CheckTables {
-  format::CheckInode* inodes;  // nullptr: no check can run
+  wire::CheckInode* inodes;  // nullptr: no check can run
   u64 inode_count;
   CheckBuffer* buffers;
   u32 buffer_count;
@@ -34,17 +34,17 @@ struct CheckTables {
 
 // Where a command's findings go; equal on all ranks.
 struct CheckSink {
-  format::CheckCounts* counts;  // engine memory
-  format::CheckRecord* records;
+  wire::CheckCounts* counts;  // engine memory
+  wire::CheckRecord* records;
   u64 capacity;
 };
 
-GPU4FS_FN inline void emit_record(const CheckSink& sink, const format::CheckRecord& record) {
+GPU4FS_FN inline void emit_record(const CheckSink& sink, const wire::CheckRecord& record) {
   const u64 index = fetch_add<Order::relaxed, Scope::engine>(&sink.counts->records, u64{1});
   if (index < sink.capacity) sink.records[index] = record;
 }
 
-GPU4FS_FN inline format::CheckRecord make_record(format::CheckKind kind, u64 inode, u64 address = 0, u64 value = 0,
+GPU4FS_FN inline wire::CheckRecord make_record(wire::CheckKind kind, u64 inode, u64 address = 0, u64 value = 0,
                                                  u64 expected = 0, u32 level = 0) {
   return {kind, static_cast<u16>(level), 0, inode, address, value, expected};
 }

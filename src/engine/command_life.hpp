@@ -4,43 +4,44 @@
 #include "base/copy.hpp"
 #include "base/mutant.hpp"
 #include "engine/engine.hpp"
-#include "engine/owned_extents.hpp"
 #include "engine/log_flush.hpp"
+#include "engine/owned_extents.hpp"
 #include "fs/inode/inode.hpp"
 #include "fs/journal/operation_log.hpp"
 #include "fs/pages/change.hpp"
 #include "ring/ring.hpp"
+#include "wire/record_commands.hpp"
 
 namespace gpu4fs::engine {
 
 inline constexpr u64 deadline_ms_max = 24ull * 3600 * 1000;
 
-GPU4FS_FN inline format::Sender sender_of(const Session& session) {
-  if (session.internal != 0) return format::Sender::server;
-  return session.trusted != 0 ? format::Sender::front_end : format::Sender::client;
+GPU4FS_FN inline wire::Sender sender_of(const Session& session) {
+  if (session.internal != 0) return wire::Sender::server;
+  return session.trusted != 0 ? wire::Sender::front_end : wire::Sender::client;
 }
 
 // What can be said of a descriptor without touching anything else. `has_predecessor`: it is linked to the
 // command before.
-GPU4FS_FN inline Status validate_command(const format::Command& command, format::Sender sender, bool has_predecessor) {
-  if (!format::is_command(command.opcode)) return Status::unknown_command;
-  if ((command.flags & ~format::command_flag_known) != 0) return Status::bad_descriptor;
-  if ((command.flags & format::command_flag_previous_inode) != 0 && !has_predecessor) {
+GPU4FS_FN inline Status validate_command(const wire::Command& command, wire::Sender sender, bool has_predecessor) {
+  if (!wire::is_command(command.opcode)) return Status::unknown_command;
+  if ((command.flags & ~wire::command_flag_known) != 0) return Status::bad_descriptor;
+  if ((command.flags & wire::command_flag_previous_inode) != 0 && !has_predecessor) {
     return Status::bad_descriptor;
   }
   if (u32{command.name_length} + command.second_name_length > command_name_capacity) {
     return Status::name_too_long;
   }
-  if (GPU4FS_MUTANT(server_commands_for_all, !format::may_send(sender, command.opcode), false)) {
+  if (GPU4FS_MUTANT(server_commands_for_all, !wire::may_send(sender, command.opcode), false)) {
     return Status::permission;
   }
-  if ((command.flags & format::command_flag_replay) == 0) return Status::ok;
-  if (GPU4FS_MUTANT(replay_by_clients, sender != format::Sender::server, false)) return Status::permission;
-  return format::takes_records(command.opcode) ? Status::ok : Status::bad_descriptor;
+  if ((command.flags & wire::command_flag_replay) == 0) return Status::ok;
+  if (GPU4FS_MUTANT(replay_by_clients, sender != wire::Sender::server, false)) return Status::permission;
+  return wire::takes_records(command.opcode) ? Status::ok : Status::bad_descriptor;
 }
 
 // A slot that was just taken gets its command. Leader only.
-GPU4FS_FN inline void reset_command(Engine& engine, CommandState& c, const format::Command& command,
+GPU4FS_FN inline void reset_command(Engine& engine, CommandState& c, const wire::Command& command,
                                     u32 session, u64 position) {
   GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&c.phase)), static_cast<u32>(CommandPhase::free));
   const Session& s = engine.sessions[session];
@@ -97,7 +98,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_replay(Group g, Engine& engine, Command
     c.operation.now = record->time;
     c.operation.may_use_emergency = 1;
     c.command.output = 0;
-    if (!format::is_in(format::commands_that_claim_records, c.command.opcode)) {
+    if (!wire::is_in(wire::commands_that_claim_records, c.command.opcode)) {
       store<Order::relaxed, Scope::engine>(&engine.fs.log.tail, record->lsn);
     }
     return Status::ok;
@@ -114,7 +115,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_command(Group g, Engine& engine, Comman
   serial(g, [&] {
     c.prepared = 1;
     // Not the client's in these: what restarts have behind them.
-    if (format::is_in(format::commands_with_progress, c.command.opcode)) c.command.aux = 0;
+    if (wire::is_in(wire::commands_with_progress, c.command.opcode)) c.command.aux = 0;
     if (internal) return;
     const u64 now_ns = now_monotonic_ns();
     c.operation.now = stamp_at(engine, now_ns);
@@ -129,8 +130,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_command(Group g, Engine& engine, Comman
     GPU4FS_TRY(resolve(g, engine, c, c.command.name, name_bytes, &names));
     copy_bytes(g, c.names, names, name_bytes);
   }
-  if ((c.command.flags & format::command_flag_replay) != 0) GPU4FS_TRY(prepare_replay(g, engine, c));
-  const u32 length = format::output_bytes(c.command.opcode);
+  if ((c.command.flags & wire::command_flag_replay) != 0) GPU4FS_TRY(prepare_replay(g, engine, c));
+  const u32 length = wire::output_bytes(c.command.opcode);
   if (c.command.output != 0 && length != 0) {
     u8* output = nullptr;
     GPU4FS_TRY(resolve(g, engine, c, c.command.output, length, &output));
@@ -201,8 +202,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void answer_client(Engine& engine, CommandState
 // What such a command has committed is there, whoever ends it, be it the engine for a deadline or a checkpoint that
 // failed: a short write. A client that is told of an error would append the same bytes again.
 GPU4FS_FN inline bool has_done_a_part(const CommandState& c) {
-  return format::is_in(format::commands_with_partial_results, c.command.opcode) && c.prepared != 0 &&
-         c.command.aux != 0 && (c.command.flags & format::command_flag_replay) == 0;
+  return wire::is_in(wire::commands_with_partial_results, c.command.opcode) && c.prepared != 0 &&
+         c.command.aux != 0 && (c.command.flags & wire::command_flag_replay) == 0;
 }
 
 // The command has ended. Returns the next command of its chain, ready to run and in phase `running`, or
@@ -232,7 +233,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 end_command(Engine& engine, WorkerMemory& m
   if (next == no_command) return no_command;
   if (GPU4FS_MUTANT(chain_not_cancelled, status == Status::ok, true)) {
     CommandState& successor = engine.commands[next];
-    if ((successor.command.flags & format::command_flag_previous_inode) != 0) {
+    if ((successor.command.flags & wire::command_flag_previous_inode) != 0) {
       successor.command.inode = result;
     }
     set_phase(successor, CommandPhase::running);

@@ -14,8 +14,8 @@
 #include "base/limits.hpp"
 #include "base/status.hpp"
 #include "base/types.hpp"
-#include "format/ring_format.hpp"
 #include "fs/fs_types.hpp"
+#include "wire/ring_format.hpp"
 
 namespace gpu4fs::engine {
 
@@ -75,7 +75,7 @@ enum class WaitKind : u32 { none = 0, lock, gate, epoch, upcall, step_gate, log 
 enum class EngineWait : u32 { none = 0, chunk_mapping = 1, checkpoint = 2 };
 
 struct CommandState {
-  format::Command command;       // decoded once, validated; never read again from shared memory
+  wire::Command command;       // decoded once, validated; never read again from shared memory
   fs::Operation operation;
   u32 index;                     // in Engine::commands
   u32 wait_next;                 // link in whatever queue it waits in, no_command: last

@@ -1,4 +1,4 @@
-// From opcode to handler, by the table of commands (format/command_list.hpp).
+// From opcode to handler, by the table of commands (wire/command_list.hpp).
 //
 // Each handler is a function of its own in a kernel (not inlined into the worker's loop), so that the
 // registers of the greatest one do not add to those of the loop.
@@ -16,7 +16,7 @@
 #include "engine/handlers/rebuild_ops.hpp"
 #include "engine/handlers/relocate_ops.hpp"
 #include "engine/handlers/scrub_ops.hpp"
-#include "format/ring_format.hpp"
+#include "wire/ring_format.hpp"
 
 namespace gpu4fs::engine {
 namespace detail {
@@ -31,7 +31,7 @@ namespace detail {
   GPU4FS_FN GPU4FS_NOINLINE void outlined_task_##name(Group g, Engine& engine, CommandState& c, u32 task) {  \
     task_##name(g, engine, c, task);                                                                         \
   }
-// One for each value of format::Runs.
+// One for each value of wire::Runs.
 #define GPU4FS_OUTLINE_step(name) GPU4FS_OUTLINE_STEP(name)
 #define GPU4FS_OUTLINE_tasks(name) GPU4FS_OUTLINE_STEP(name) GPU4FS_OUTLINE_TASK(name)
 #define GPU4FS_OUTLINE_polled(name)
@@ -50,7 +50,7 @@ template <class Group>
 GPU4FS_FN Step dispatch_step(Group g, Engine& engine, CommandState& c) {
   switch (c.command.opcode) {
 #define GPU4FS_STEP_CASE_step(name) \
-  case format::Opcode::name:        \
+  case wire::Opcode::name:        \
     return detail::outlined_step_##name(g, engine, c);
 #define GPU4FS_STEP_CASE_tasks(name) GPU4FS_STEP_CASE_step(name)
 #define GPU4FS_STEP_CASE_polled(name)
@@ -69,7 +69,7 @@ template <class Group>
 GPU4FS_FN void dispatch_task(Group g, Engine& engine, CommandState& c, u32 task) {
   switch (c.command.opcode) {
 #define GPU4FS_TASK_CASE_tasks(name)                  \
-  case format::Opcode::name:                          \
+  case wire::Opcode::name:                          \
     detail::outlined_task_##name(g, engine, c, task); \
     return;
 #define GPU4FS_TASK_CASE_step(name)

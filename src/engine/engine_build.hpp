@@ -172,7 +172,7 @@ template <class Allocator>
 void build_check(Allocator& allocator, Engine& engine, u64 inode_count) {
   CheckTables& tables = engine.check;
   tables.inode_count = inode_count;
-  tables.inodes = detail::allocate_zeroed<format::CheckInode>(allocator, inode_count);
+  tables.inodes = detail::allocate_zeroed<wire::CheckInode>(allocator, inode_count);
   tables.buffer_count = std::min(worker_memory_count(engine.config), check_buffer_max);
   tables.buffers =
       static_cast<CheckBuffer*>(allocator.allocate(tables.buffer_count * sizeof(CheckBuffer), page_size));

@@ -35,9 +35,9 @@ void fill_session(Session& session, const SessionRequest& request, const Session
   session.group_count = groups.count();
   session.groups = groups.begin();
   session.ring.descriptors =
-      reinterpret_cast<format::RingDescriptor*>(request.memory + layout.descriptor_offset);
+      reinterpret_cast<wire::RingDescriptor*>(request.memory + layout.descriptor_offset);
   session.ring.completions =
-      reinterpret_cast<format::RingCompletion*>(request.memory + layout.completion_offset);
+      reinterpret_cast<wire::RingCompletion*>(request.memory + layout.completion_offset);
   session.ring.depth_log2 = layout.depth_log2;
   session.control = reinterpret_cast<ring::RingControl*>(request.memory);
   session.regions[0] = Region{request.memory + layout.data_offset, layout.data_length};

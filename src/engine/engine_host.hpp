@@ -95,9 +95,9 @@ class EngineHost {
 };
 
 // `devices`: those whose flush failed, a bit each.
-inline format::Command answer_upcall_command(const ring::Upcall& upcall, Status result, u64 devices = 0) {
-  format::Command command{};
-  command.opcode = format::Opcode::upcall_done;
+inline wire::Command answer_upcall_command(const ring::Upcall& upcall, Status result, u64 devices = 0) {
+  wire::Command command{};
+  command.opcode = wire::Opcode::upcall_done;
   command.inode = upcall.id;
   command.offset = static_cast<u64>(result);
   command.aux = devices;

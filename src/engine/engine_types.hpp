@@ -118,7 +118,7 @@ inline constexpr u32 spare_command_max = 4;
 
 // Work space of one worker, used by it alone.
 struct WorkerMemory {
-  alignas(cache_line) format::RingDescriptor staging[linked_command_max];
+  alignas(cache_line) wire::RingDescriptor staging[linked_command_max];
   u32 spare_count;
   u32 spare_commands[spare_command_max];  // free slots that it keeps for its next commands
 };

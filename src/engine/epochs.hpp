@@ -27,8 +27,8 @@ namespace detail {
 GPU4FS_FN inline void start_checkpoint(Engine& engine, u32 mask) {
   CommandState& c = engine.commands[checkpoint_command];
   GPU4FS_CHECK(phase_of(c) == CommandPhase::free);
-  c.command = format::Command{};
-  c.command.opcode = format::Opcode::checkpoint;
+  c.command = wire::Command{};
+  c.command.opcode = wire::Opcode::checkpoint;
   c.command.mask = mask;
   c.operation = fs::Operation{};
   c.operation.now = now_stamp(engine);

@@ -74,7 +74,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status take_chunk_answer(Engine& engine, Comman
 // Before a step; the command is in phase `running`. Leader only.
 GPU4FS_FN GPU4FS_NOINLINE inline Decision before_step(Engine& engine, CommandState& c) {
   // Begun by this worker a moment ago, and nobody else knows of it.
-  if (c.prepared == 0 && !format::needs_step_gate(c.command.opcode)) return {Next::step, Status::ok, c.index, 0};
+  if (c.prepared == 0 && !wire::needs_step_gate(c.command.opcode)) return {Next::step, Status::ok, c.index, 0};
   if (c.prepared == 0 && c.index != checkpoint_command) return enter_step(engine, c);
   const Status cancelled = static_cast<Status>(load<Order::acquire, Scope::engine>(&c.cancel_status));
   if (cancelled != Status::ok) return {Next::end, cancelled, c.index, 0};
@@ -88,7 +88,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Decision before_step(Engine& engine, CommandSta
       return {Next::end, Status::deadline_exceeded, c.index, 0};
     }
   }
-  if (format::needs_step_gate(c.command.opcode) && !is_closed_by(engine.step_gate, c)) {
+  if (wire::needs_step_gate(c.command.opcode) && !is_closed_by(engine.step_gate, c)) {
     const Decision entered = enter_step(engine, c);
     if (entered.next != Next::step) return entered;
   }

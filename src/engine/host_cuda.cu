@@ -345,7 +345,7 @@ bool CudaEngine::Implementation::work_is_left() {
     const ring::SessionLayout& layout = session.request.layout;
     ring::EngineRing view{};
     view.descriptors =
-        reinterpret_cast<format::RingDescriptor*>(session.request.memory + layout.descriptor_offset);
+        reinterpret_cast<wire::RingDescriptor*>(session.request.memory + layout.descriptor_offset);
     view.depth_log2 = layout.depth_log2;
     const bool published = ring::peek_descriptor(view, position);
     if (published && session.stuck_position != position) left = true;
@@ -399,13 +399,13 @@ void CudaEngine::Implementation::fail_pending_commands() {
     if (!session.is_open) continue;
     const ring::SessionLayout& layout = session.request.layout;
     const auto* descriptors =
-        reinterpret_cast<const format::RingDescriptor*>(session.request.memory + layout.descriptor_offset);
+        reinterpret_cast<const wire::RingDescriptor*>(session.request.memory + layout.descriptor_offset);
     auto* completions =
-        reinterpret_cast<format::RingCompletion*>(session.request.memory + layout.completion_offset);
+        reinterpret_cast<wire::RingCompletion*>(session.request.memory + layout.completion_offset);
     for (u32 i = 0; i < layout.depth(); ++i) {
       const u32 sequence = ring::vector_sequence(load_shared_16(&descriptors[i].units[0]));
       if (sequence == 0 || ring::vector_sequence(load_shared_16(&completions[i])) == sequence) continue;
-      const format::RingUnit unit{0, static_cast<u32>(Status::engine_died), sequence};
+      const wire::RingUnit unit{0, static_cast<u32>(Status::engine_died), sequence};
       store_shared_16(&completions[i], ring::unit_to_vector(unit));
     }
   }

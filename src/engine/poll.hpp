@@ -50,10 +50,10 @@ struct Taken {
 
 // How many staged descriptors, of `valid` valid ones, form whole chains; at most `limit` positions, or one
 // chain if that is longer. Sets *overlong when the first chain exceeds linked_command_max.
-GPU4FS_FN inline u32 whole_chains(const format::RingDescriptor* staging, u32 valid, u32 limit, bool* overlong) {
+GPU4FS_FN inline u32 whole_chains(const wire::RingDescriptor* staging, u32 valid, u32 limit, bool* overlong) {
   u32 whole = 0;
   for (u32 i = 0; i < valid; ++i) {
-    const bool links_on = ((staging[i].units[0].word >> 16) & format::command_flag_link) != 0;
+    const bool links_on = ((staging[i].units[0].word >> 16) & wire::command_flag_link) != 0;
     if (links_on) continue;
     if (i + 1 > limit && whole > 0) break;
     whole = i + 1;
@@ -68,7 +68,7 @@ GPU4FS_FN inline void reject(Engine& engine, Session& session, u64 position, Sta
 }
 
 // An answer to an upcall needs no slot: those that wait for it may hold all of them.
-GPU4FS_FN inline void accept_upcall_answer(Engine& engine, Session& session, const format::Command& command,
+GPU4FS_FN inline void accept_upcall_answer(Engine& engine, Session& session, const wire::Command& command,
                                            u64 position) {
   const Status status = answer_upcall(engine, command.inode, command.offset, command.aux);
   ring::write_completion(session.ring, position, status, 0);
@@ -81,20 +81,20 @@ struct Chain {
 };
 
 // The chain that begins at staged descriptor `begin`, and whether all of it is well formed.
-GPU4FS_FN inline Chain chain_at(const Session& session, const format::RingDescriptor* staging, u32 begin,
+GPU4FS_FN inline Chain chain_at(const Session& session, const wire::RingDescriptor* staging, u32 begin,
                                 u32 count) {
   Chain chain{begin, begin, Status::ok};
   for (u32 i = begin; i < count; ++i) {
-    const format::Command command = format::decode_command(staging[i]);
+    const wire::Command command = wire::decode_command(staging[i]);
     const Status status = validate_command(command, sender_of(session), i != begin);
     if (chain.status == Status::ok) chain.status = status;
     // An upcall answer is executed here, out of any order, so it cannot be part of a chain.
-    const bool linked = i != begin || (command.flags & format::command_flag_link) != 0;
-    if (linked && command.opcode == format::Opcode::upcall_done && chain.status == Status::ok) {
+    const bool linked = i != begin || (command.flags & wire::command_flag_link) != 0;
+    if (linked && command.opcode == wire::Opcode::upcall_done && chain.status == Status::ok) {
       chain.status = Status::bad_descriptor;
     }
     chain.end = i + 1;
-    if ((command.flags & format::command_flag_link) == 0) break;
+    if ((command.flags & wire::command_flag_link) == 0) break;
   }
   return chain;
 }
@@ -124,7 +124,7 @@ GPU4FS_FN inline u32 take_slots(Engine& engine, WorkerMemory& memory, u32 count)
 }
 
 // Fills the slots of a chain. Returns its head.
-GPU4FS_FN inline void fill_chain(Engine& engine, u32 session_index, const format::RingDescriptor* staging,
+GPU4FS_FN inline void fill_chain(Engine& engine, u32 session_index, const wire::RingDescriptor* staging,
                                  const Chain& chain, u64 position, u32 head) {
   Session& session = engine.sessions[session_index];
   const u32 length = chain.end - chain.begin;
@@ -135,7 +135,7 @@ GPU4FS_FN inline void fill_chain(Engine& engine, u32 session_index, const format
   for (u32 i = chain.begin; i < chain.end; ++i) {
     CommandState& c = engine.commands[at];
     const u32 next = c.next_linked;
-    reset_command(engine, c, format::decode_command(staging[i]), session_index, position + i);
+    reset_command(engine, c, wire::decode_command(staging[i]), session_index, position + i);
     c.next_linked = next;
     at = next;
   }
@@ -162,10 +162,10 @@ GPU4FS_FN inline u32 take_slots_or_starve(Engine& engine, const Session& session
 }
 
 // The chain is malformed: the malformed commands say why, the others are cancelled.
-GPU4FS_FN inline void reject_chain(Engine& engine, Session& session, const format::RingDescriptor* staging,
+GPU4FS_FN inline void reject_chain(Engine& engine, Session& session, const wire::RingDescriptor* staging,
                                    const Chain& chain, u64 position) {
   for (u32 i = chain.begin; i < chain.end; ++i) {
-    const format::Command command = format::decode_command(staging[i]);
+    const wire::Command command = wire::decode_command(staging[i]);
     const Status own = validate_command(command, sender_of(session), i != chain.begin);
     const bool alone = chain.end - chain.begin == 1;
     reject(engine, session, position + i, own != Status::ok ? own : alone ? chain.status : Status::cancelled);
@@ -176,15 +176,15 @@ GPU4FS_FN inline void reject_chain(Engine& engine, Session& session, const forma
 GPU4FS_FN inline Taken take_staged(Engine& engine, WorkerMemory& memory, u32 session_index, u64 position,
                                    u32 count) {
   Session& session = engine.sessions[session_index];
-  const format::RingDescriptor* staging = memory.staging;
+  const wire::RingDescriptor* staging = memory.staging;
   Taken taken{no_command, 0, 0, 0};
   u32 tail = no_command;
   while (taken.consumed < count) {
     const Chain chain = chain_at(session, staging, taken.consumed, count);
-    const format::Command first = format::decode_command(staging[chain.begin]);
+    const wire::Command first = wire::decode_command(staging[chain.begin]);
     if (chain.status != Status::ok) {
       reject_chain(engine, session, staging, chain, position);
-    } else if (first.opcode == format::Opcode::upcall_done) {
+    } else if (first.opcode == wire::Opcode::upcall_done) {
       accept_upcall_answer(engine, session, first, position + chain.begin);
     } else {
       const u32 head = take_slots_or_starve(engine, session, memory, chain.end - chain.begin);
@@ -201,7 +201,7 @@ GPU4FS_FN inline Taken take_staged(Engine& engine, WorkerMemory& memory, u32 ses
 // Reads ahead until `wanted` descriptors that end with a whole chain are staged, or the published ones end.
 // Returns how many. Collective, with the token.
 template <class Group>
-GPU4FS_FN u32 stage_descriptors(Group g, const ring::EngineRing& ring, format::RingDescriptor* staging,
+GPU4FS_FN u32 stage_descriptors(Group g, const ring::EngineRing& ring, wire::RingDescriptor* staging,
                                 u64 position, u32 wanted) {
   constexpr u32 batch_max = Group::size() == 1 ? 1 : 4;
   u32 staged = 0;
@@ -331,7 +331,7 @@ GPU4FS_FN GPU4FS_NOINLINE Taken take_single(Group g, Engine& engine, WorkerState
   if (is_mine) {
     ring::acquire_payload();
     slot = memory.spare_commands[grant.first + rank];
-    const format::Command command = format::decode_command(memory.staging[rank]);
+    const wire::Command command = wire::decode_command(memory.staging[rank]);
     status = validate_command(command, sender_of(session), false);
     if (status == Status::ok) {
       reset_command(engine, engine.commands[slot], command, session_index, position + rank);

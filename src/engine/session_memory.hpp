@@ -4,8 +4,8 @@
 #include "base/copy.hpp"
 #include "base/mutant.hpp"
 #include "engine/engine_types.hpp"
-#include "format/ring_format.hpp"
 #include "fs/names/permissions.hpp"
+#include "wire/ring_format.hpp"
 
 namespace gpu4fs::engine {
 
@@ -17,10 +17,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status resolve(Group /*g*/, const Engine& engine, cons
                          u8** pointer) {
   *pointer = nullptr;
   GPU4FS_CHECK_LT(c.session, session_max);
-  const u32 region_index = format::ring_address_region(address);
+  const u32 region_index = wire::ring_address_region(address);
   if (region_index >= region_max) return Status::bad_address;
   const Region& region = engine.sessions[c.session].regions[region_index];
-  const u64 offset = format::ring_address_offset(address);
+  const u64 offset = wire::ring_address_offset(address);
   if (region.base == nullptr || offset > region.length ||
       GPU4FS_MUTANT(session_bounds_ignored, length > region.length - offset, false)) {
     return Status::bad_address;

@@ -3,7 +3,7 @@
 //
 //   number    on the medium, ascending and never used again
 //   name      LogOpcode
-//   command   what carries it out again; noop of what there is nothing to do for
+//   command   what carries it out again (wire/record_commands.hpp); noop of what there is nothing to do for
 //   content   what the fields mean: what a scan checks (server/recovery/log_scan.cpp) and the command is made of
 //             (server/recovery/replay.cpp)
 //   replays   how often it may be carried out
@@ -12,7 +12,6 @@
 #include <cstdint>
 
 #include "base/config.hpp"
-#include "format/command_list.hpp"
 
 namespace gpu4fs::format {
 
@@ -92,7 +91,6 @@ enum class LogOpcode : std::uint16_t {
 struct LogRow {
   LogOpcode opcode;
   const char* name;
-  Opcode command;
   LogContent content;
   Replays replays;
 };
@@ -100,7 +98,7 @@ struct LogRow {
 // For constants and for the host.
 inline constexpr LogRow log_rows[] = {
 #define GPU4FS_LOG_ROW(number, name, command, content, replays) \
-  {LogOpcode::name, #name, Opcode::command, LogContent::content, Replays::replays},
+  {LogOpcode::name, #name, LogContent::content, Replays::replays},
     GPU4FS_LOG_LIST(GPU4FS_LOG_ROW)
 #undef GPU4FS_LOG_ROW
 };
@@ -144,12 +142,6 @@ GPU4FS_FN constexpr bool is_log_opcode(LogOpcode opcode) { return is_in(log_reco
 
 namespace detail {
 
-constexpr CommandSet commands_of_records() {
-  CommandSet set = 0;
-  for (const LogRow& row : log_rows) set |= set_of(row.command);
-  return set;
-}
-
 constexpr bool log_numbers_ascend() {
   unsigned last = 0;
   for (const LogRow& row : log_rows) {
@@ -159,36 +151,7 @@ constexpr bool log_numbers_ascend() {
   return true;
 }
 
-// A record is carried out by the command that it is one of.
-constexpr bool records_fit_commands() {
-  for (const LogRow& record : log_rows) {
-    const Records expected = record.content == LogContent::filler ? Records::none
-                             : record.content == LogContent::row  ? Records::claims
-                                                                  : Records::own;
-    const CommandSet fitting = commands_with([&](const CommandRow& row) { return row.records == expected; });
-    if (!is_in(fitting, record.command)) return false;
-  }
-  return true;
-}
-
-// What users would miss after a crash is logged, nothing else is, and what is logged can be replayed.
-constexpr bool commands_fit_records() {
-  for (const CommandRow& row : command_rows) {
-    const bool is_logged = row.records == Records::own || row.records == Records::others;
-    if (is_logged == is_in(commands_without_changes, row.opcode)) return false;
-    if (row.records == Records::own && !is_in(commands_of_records(), row.opcode)) return false;
-  }
-  return true;
-}
-
 }  // namespace detail
 static_assert(detail::log_numbers_ascend());
-static_assert(detail::records_fit_commands(), "a record's command has no records of its own");
-static_assert(detail::commands_fit_records(), "a command that changes the pool is not logged, or not replayed");
-
-inline constexpr CommandSet commands_that_take_records = detail::commands_of_records();
-
-// command_flag_replay is for these.
-GPU4FS_FN constexpr bool takes_records(Opcode opcode) { return is_in(commands_that_take_records, opcode); }
 
 }  // namespace gpu4fs::format

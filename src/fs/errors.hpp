@@ -14,7 +14,7 @@ namespace gpu4fs::fs {
 
 // The metadata page of `inode` that lies at `address` could not be used.
 GPU4FS_FN GPU4FS_NOINLINE inline void note_metadata_error(FileSystem& fs, u64 inode, u64 address) {
-  raid::name_damage(fs.space, address, 1, inode, format::DamageKind::metadata);
+  raid::name_damage(fs.space, address, 1, inode, wire::DamageKind::metadata);
   store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
 }
 

@@ -46,7 +46,7 @@ class OwnerSearch {
   struct Named {
     session::WalkedFile file;
     pool::PageRun run;
-    format::DamageKind kind;
+    wire::DamageKind kind;
   };
 
   // Where none can be written, nothing has been freed or moved since the last one either.
@@ -85,7 +85,7 @@ class OwnerSearch {
   }
 
   // Damaged pages of the run; the engine takes them over.
-  u64 record(const pool::PageRun& run, u64 owner, format::DamageKind kind) {
+  u64 record(const pool::PageRun& run, u64 owner, wire::DamageKind kind) {
     u64 damaged = 0;
     for_pieces(run, [&](u32 chunk, u64 first, u64 count) {
       damaged += search_.inspector.verify_and_record(chunk, first, count, owner, kind).damaged_count;
@@ -96,12 +96,12 @@ class OwnerSearch {
 
   void look_at(const session::WalkedFile& file) {
     bool is_complete = true;
-    const auto strike_off = [&](const format::BlockRecord& block) {
-      const bool is_content = block.kind == format::BlockKind::content;
+    const auto strike_off = [&](const wire::BlockRecord& block) {
+      const bool is_content = block.kind == wire::BlockKind::content;
       const bool is_data = is_content && file.type == DT_REG;
-      const bool counts = block.kind != format::BlockKind::unwritten && (!is_data || search_.data_has_checksums);
+      const bool counts = block.kind != wire::BlockKind::unwritten && (!is_data || search_.data_has_checksums);
       for (const pool::PageRun& run : suspects_.within(block.address, block.page_count)) {
-        if (counts) named_.push_back({file, run, is_data ? format::DamageKind::data : format::DamageKind::metadata});
+        if (counts) named_.push_back({file, run, is_data ? wire::DamageKind::data : wire::DamageKind::metadata});
         suspects_.remove(run.address, run.page_count);
       }
     };
@@ -124,7 +124,7 @@ class OwnerSearch {
 
   void record_ownerless() {
     for (const pool::PageRun& run : suspects_.all()) {
-      result_.ownerless_page_count += record(run, format::damage_inode_unknown, format::DamageKind::unknown);
+      result_.ownerless_page_count += record(run, wire::damage_inode_unknown, wire::DamageKind::unknown);
     }
   }
 

@@ -20,9 +20,9 @@
 namespace gpu4fs::maintenance {
 namespace {
 
-format::Command exchange_command(format::RebuildStep step, u32 device) {
-  format::Command command{};
-  command.opcode = format::Opcode::rebuild;
+wire::Command exchange_command(wire::RebuildStep step, u32 device) {
+  wire::Command command{};
+  command.opcode = wire::Opcode::rebuild;
   command.mode = static_cast<u32>(step);
   command.inode = device;
   return command;
@@ -76,13 +76,13 @@ u32 DeviceExchange::find_stale() const {
 }
 
 void DeviceExchange::give_up(u32 device) {
-  (void)context_.rebuilder.call(exchange_command(format::RebuildStep::give_up, device), nullptr, 0);
+  (void)context_.rebuilder.call(exchange_command(wire::RebuildStep::give_up, device), nullptr, 0);
 }
 
 // The device is lost afterwards, if it was not before, and durable superblocks say so.
 void DeviceExchange::make_stale(u32 device) {
   const ring::Completion lost =
-      context_.rebuilder.call(exchange_command(format::RebuildStep::give_up, device), nullptr, 0);
+      context_.rebuilder.call(exchange_command(wire::RebuildStep::give_up, device), nullptr, 0);
   if (lost.status == Status::busy) {
     throw pool::PoolError(Status::busy,
                     fmt::format("the pool cannot do without device {} until another has taken its "
@@ -181,7 +181,7 @@ void DeviceExchange::install_file(u32 device, Entrant& entrant) {
 
 u64 DeviceExchange::begin(u32 device, const format::DevicePart& part) {
   const device::Device as_seen = context_.setup.files[device].device(device);
-  format::RebuildTarget target{};
+  wire::RebuildTarget target{};
   target.part = part;
   target.base = reinterpret_cast<std::uintptr_t>(as_seen.base);
   target.mapped_bytes = as_seen.size_bytes;
@@ -190,7 +190,7 @@ u64 DeviceExchange::begin(u32 device, const format::DevicePart& part) {
   target.file_number = context_.setup.file_numbers[device];
   context_.forget_errors(device);
   const ring::Completion begun = context_.rebuilder.call(
-      exchange_command(format::RebuildStep::begin, device), &target, sizeof(target));
+      exchange_command(wire::RebuildStep::begin, device), &target, sizeof(target));
   if (begun.status != Status::ok)
     throw pool::PoolError(begun.status,
                     fmt::format("the rebuild cannot begin: {}", status_text(begun.status)));

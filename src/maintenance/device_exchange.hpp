@@ -15,11 +15,11 @@
 #include <optional>
 #include <string>
 
-#include "format/rebuild_format.hpp"
 #include "maintenance/growth/pool_grower.hpp"
 #include "maintenance/rebuilder.hpp"
 #include "pool/pool_open.hpp"
 #include "session/engine_setup.hpp"
+#include "wire/rebuild_format.hpp"
 
 namespace gpu4fs::maintenance {
 

@@ -6,8 +6,8 @@
 #include <mutex>
 #include <vector>
 
-#include "format/relocate_format.hpp"
 #include "session/server_session.hpp"
+#include "wire/relocate_format.hpp"
 
 namespace gpu4fs::maintenance {
 
@@ -23,25 +23,25 @@ class PageMover {
   // Asked after each command, with the pages that it has moved; false: no more commands.
   using GoesOn = std::function<bool(u64 page_count)>;
 
-  // Blocks of a regular file that `mask` (format::RelocateMask) names. ok also for what is no regular file, or is gone;
+  // Blocks of a regular file that `mask` (wire::RelocateMask) names. ok also for what is no regular file, or is gone;
   // cancelled.
   Status move_file(u64 inode, u32 mask, const GoesOn& goes_on, Moved* moved);
   // The inode's metadata in frozen chunks: the next checkpoint writes it elsewhere.
   Status move_metadata(u64 inode, const GoesOn& goes_on, Moved* moved);
-  // The first inode from `inode` on, format::relocate_end: there is none.
+  // The first inode from `inode` on, wire::relocate_end: there is none.
   Status next_inode(u64 inode, u64* found);
 
   Status freeze(u32 chunk);
   Status unfreeze(u32 chunk);
   // By chunk.
-  Status chunk_usage(std::vector<format::ChunkUsage>* usage);
+  Status chunk_usage(std::vector<wire::ChunkUsage>* usage);
 
   // Pages of one command at most, 0: as many as go.
   void set_command_pages(u64 page_count) { command_pages_ = page_count; }
 
  private:
-  ring::Completion call(format::RelocateStep step, u64 inode, u64 offset, u64 length, u32 mask);
-  Status move(format::RelocateStep step, u64 inode, u32 mask, const GoesOn& goes_on, Moved* moved);
+  ring::Completion call(wire::RelocateStep step, u64 inode, u64 offset, u64 length, u32 mask);
+  Status move(wire::RelocateStep step, u64 inode, u32 mask, const GoesOn& goes_on, Moved* moved);
 
   session::ServerSession session_;
   u64 command_pages_ = 0;

@@ -9,8 +9,8 @@
 #include "base/host/log.hpp"
 #include "base/limits.hpp"
 #include "fmt/format.h"
-#include "format/rebuild_format.hpp"
 #include "pool/pool_error.hpp"
+#include "wire/rebuild_format.hpp"
 
 namespace gpu4fs::maintenance {
 namespace {
@@ -27,9 +27,9 @@ double rebuild_clock_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-format::Command rebuild_command(format::RebuildStep step) {
-  format::Command command{};
-  command.opcode = format::Opcode::rebuild;
+wire::Command rebuild_command(wire::RebuildStep step) {
+  wire::Command command{};
+  command.opcode = wire::Opcode::rebuild;
   command.mode = static_cast<u32>(step);
   command.deadline_ms = session::patient_deadline_ms;
   return command;
@@ -74,11 +74,11 @@ void Rebuilder::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-ring::Completion Rebuilder::call(format::Command command, const void* data, u64 bytes) {
+ring::Completion Rebuilder::call(wire::Command command, const void* data, u64 bytes) {
   const std::lock_guard guard(call_mutex_);
   GPU4FS_CHECK_LE(bytes, u64{page_size});
   if (bytes != 0) std::memcpy(call_session_.producer().data, data, bytes);
-  command.data = format::ring_address(0, 0);
+  command.data = wire::ring_address(0, 0);
   command.deadline_ms = session::patient_deadline_ms;
   return call_session_.call(command);
 }
@@ -161,7 +161,7 @@ bool Rebuilder::next_piece(Piece* piece) {
     page_ = 0;
   }
   if (chunk_ == chunks_.size()) return false;
-  u64 count = format::rebuild_pages_max;
+  u64 count = wire::rebuild_pages_max;
   if (report_.rate_limit != 0) {
     const u64 share =
         align_down(report_.rate_limit / page_size / limited_pieces_per_s, limited_piece_min);
@@ -186,12 +186,12 @@ void Rebuilder::run_round(std::unique_lock<std::mutex>& lock) {
   }
   Piece piece{};
   while (goes_on() && next_piece(&piece)) {
-    format::Command command = rebuild_command(format::RebuildStep::pages);
+    wire::Command command = rebuild_command(wire::RebuildStep::pages);
     command.inode = piece.chunk;
     command.offset = piece.first;
     command.length = piece.count;
     // In later rounds what is left may have been filled by readers and writers.
-    command.mask = is_fresh_ && round_ == 0 ? u32{format::rebuild_mask_fresh} : 0;
+    command.mask = is_fresh_ && round_ == 0 ? u32{wire::rebuild_mask_fresh} : 0;
     if (session_.producer().publish(command, &piece.position) != Status::ok)
       return fail("the engine died");
     session_.port().doorbell();
@@ -217,14 +217,14 @@ void Rebuilder::await_piece(std::unique_lock<std::mutex>& lock) {
     return fail("the device failed, or has no room; it is not used any more");
   if (done.status != Status::ok)
     return fail(fmt::format("chunk {}: {}", piece.chunk, status_text(done.status)));
-  const auto count = [&](format::RebuildCount which) {
-    return format::rebuild_count(done.result, which);
+  const auto count = [&](wire::RebuildCount which) {
+    return wire::rebuild_count(done.result, which);
   };
-  report_.page_count += count(format::RebuildCount::looked_at);
-  report_.written_count += count(format::RebuildCount::written);
-  report_.unverified_count += count(format::RebuildCount::unverified);
-  report_.unreadable_count += count(format::RebuildCount::unreadable);
-  pace(lock, count(format::RebuildCount::looked_at));
+  report_.page_count += count(wire::RebuildCount::looked_at);
+  report_.written_count += count(wire::RebuildCount::written);
+  report_.unverified_count += count(wire::RebuildCount::unverified);
+  report_.unreadable_count += count(wire::RebuildCount::unreadable);
+  pace(lock, count(wire::RebuildCount::looked_at));
 }
 
 void Rebuilder::fail(const std::string& why) {
@@ -252,7 +252,7 @@ Status Rebuilder::look_at_health(session::PoolHealth* health) {
 // All chunks were looked at: if nothing is left, the device becomes a member.
 void Rebuilder::end_round(std::unique_lock<std::mutex>& lock) {
   if (report_.unreadable_count != 0) {
-    format::Command given_up = rebuild_command(format::RebuildStep::give_up);
+    wire::Command given_up = rebuild_command(wire::RebuildStep::give_up);
     given_up.inode = report_.device;
     lock.unlock();
     (void)session_.call(given_up);
@@ -262,7 +262,7 @@ void Rebuilder::end_round(std::unique_lock<std::mutex>& lock) {
         report_.unreadable_count));
   }
   lock.unlock();
-  const ring::Completion ended = session_.call(rebuild_command(format::RebuildStep::finish));
+  const ring::Completion ended = session_.call(rebuild_command(wire::RebuildStep::finish));
   Status status = ended.status;
   if (status == Status::ok && ended.result == 0) status = setup_.checkpoint();
   session::PoolHealth health;

@@ -83,7 +83,7 @@ class Rebuilder {
   void stop();
 
   // A command of the engine's `rebuild` with data, by the threads that begin one.
-  ring::Completion call(format::Command command, const void* data, u64 bytes);
+  ring::Completion call(wire::Command command, const void* data, u64 bytes);
 
  private:
   struct Piece {

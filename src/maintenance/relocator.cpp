@@ -27,7 +27,7 @@ double relocation_clock_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-u64 occupied_pages(const std::vector<format::ChunkUsage>& usage, const std::vector<u32>& chunks) {
+u64 occupied_pages(const std::vector<wire::ChunkUsage>& usage, const std::vector<u32>& chunks) {
   u64 sum = 0;
   for (const u32 chunk : chunks) sum += usage[chunk].occupied;
   return sum;
@@ -111,7 +111,7 @@ class ChunkEmptier {
       u64 found = 0;
       Status status = mover_.next_inode(inode, &found);
       if (status != Status::ok) return status;
-      if (found == format::relocate_end) break;
+      if (found == wire::relocate_end) break;
       if (found == format::inode_number_root || found >= format::inode_number_first_free) status = move_inode(found);
       if (status != Status::ok) return status;
       inode = found + 1;
@@ -128,7 +128,7 @@ class ChunkEmptier {
 
   Status move_inode(u64 inode) {
     return move([&](const PageMover::GoesOn& counts, PageMover::Moved* moved) {
-      const Status status = mover_.move_file(inode, format::relocate_frozen, counts, moved);
+      const Status status = mover_.move_file(inode, wire::relocate_frozen, counts, moved);
       return status == Status::ok ? mover_.move_metadata(inode, counts, moved) : status;
     });
   }
@@ -149,7 +149,7 @@ class ChunkEmptier {
   const std::vector<u32>& chunks_;
   const RelocationGoesOn& goes_on_;
   const std::function<Status()>& checkpoint_;
-  std::vector<format::ChunkUsage> usage_;
+  std::vector<wire::ChunkUsage> usage_;
   RelocationResult result_;
 };
 
@@ -323,7 +323,7 @@ Status Relocator::move_files(const std::vector<u64>& files, PageMover& mover) {
   {
     const std::lock_guard guard(mutex_);
     report_.file_total = files.size();
-    mask = report_.job.kind == RelocationKind::convert ? format::relocate_class : format::relocate_scattered;
+    mask = report_.job.kind == RelocationKind::convert ? wire::relocate_class : wire::relocate_scattered;
   }
   for (const u64 inode : files) {
     if (!goes_on(mover, 0)) return Status::cancelled;
@@ -382,7 +382,7 @@ Status Relocator::unfreeze_chunks(const std::vector<u32>& chunks) {
   return Status::ok;
 }
 
-Status Relocator::chunk_usage(std::vector<format::ChunkUsage>* usage) {
+Status Relocator::chunk_usage(std::vector<wire::ChunkUsage>* usage) {
   PageMover mover(setup_.host, setup_.open_close);
   return mover.chunk_usage(usage);
 }

@@ -96,7 +96,7 @@ class Relocator {
   // They give out pages again. PoolError.
   Status unfreeze_chunks(const std::vector<u32>& chunks);
   // By chunk: what is in use. PoolError.
-  Status chunk_usage(std::vector<format::ChunkUsage>* usage);
+  Status chunk_usage(std::vector<wire::ChunkUsage>* usage);
 
  private:
   void run();

@@ -9,9 +9,9 @@
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/locks.hpp"
-#include "format/health_format.hpp"
 #include "raid/snapshot_users.hpp"
 #include "raid/translate.hpp"
+#include "wire/health_format.hpp"
 
 namespace gpu4fs::raid {
 
@@ -20,10 +20,10 @@ inline constexpr u32 damage_entry_max = 1024;
 struct DamageTable {
   TicketLock lock;
   u32 entry_count;
-  u32 dropped;                             // see format::HealthRecord
+  u32 dropped;                             // see wire::HealthRecord
   SnapshotUsers repairs;                   // raid/repair_pages.hpp
   u64 mismatch_counts[device_count_max];   // by device
-  format::DamageRecord entries[damage_entry_max];
+  wire::DamageRecord entries[damage_entry_max];
 };
 
 namespace detail {
@@ -56,7 +56,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void note_damage(const LogicalSpace& space, u64
   if (index < table.entry_count) {
     ++table.entries[index].count;
   } else if (index < damage_entry_max) {
-    table.entries[index] = {address, format::damage_inode_unknown, 1, device, format::DamageKind::unknown, 0};
+    table.entries[index] = {address, wire::damage_inode_unknown, 1, device, wire::DamageKind::unknown, 0};
     ++table.entry_count;
   } else {
     ++table.dropped;
@@ -76,12 +76,12 @@ GPU4FS_FN GPU4FS_NOINLINE inline void note_repair(const LogicalSpace& space, u32
 
 // Damaged pages among [address, address + page_count pages) belong to `inode`.
 GPU4FS_FN GPU4FS_NOINLINE inline void name_damage(const LogicalSpace& space, u64 address, u64 page_count, u64 inode,
-                                                  format::DamageKind kind) {
+                                                  wire::DamageKind kind) {
   if (space.damage == nullptr) return;
   DamageTable& table = *space.damage;
   table.lock.lock();
   for (u32 i = 0; i < table.entry_count; ++i) {
-    format::DamageRecord& entry = table.entries[i];
+    wire::DamageRecord& entry = table.entries[i];
     if (entry.address < address || (entry.address - address) / page_size >= page_count) continue;
     entry.inode = inode;
     entry.kind = kind;

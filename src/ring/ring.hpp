@@ -21,15 +21,15 @@
 #include "base/config.hpp"
 #include "base/group.hpp"
 #include "base/mutant.hpp"
-#include "format/ring_format.hpp"
 #include "ring/ring_layout.hpp"
+#include "wire/ring_format.hpp"
 
 namespace gpu4fs::ring {
 
 // The engine's view of one ring; lives in engine memory, addresses are valid in the engine.
 struct EngineRing {
-  format::RingDescriptor* descriptors;
-  format::RingCompletion* completions;
+  wire::RingDescriptor* descriptors;
+  wire::RingCompletion* completions;
   u32 depth_log2;
   u32 reserved;
 
@@ -38,7 +38,7 @@ struct EngineRing {
 
 inline constexpr u32 units_per_descriptor = 8;
 
-GPU4FS_FN constexpr Vector16 unit_to_vector(const format::RingUnit& unit) {
+GPU4FS_FN constexpr Vector16 unit_to_vector(const wire::RingUnit& unit) {
   return Vector16{unit.value, u64{unit.word} | (u64{unit.sequence} << 32)};
 }
 GPU4FS_FN constexpr u32 vector_sequence(const Vector16& vector) {
@@ -70,9 +70,9 @@ GPU4FS_FN constexpr u32 unit_facts(const Vector16& value, u32 unit, u32 sequence
   u32 facts = unit_is_valid;
   if (unit == 0) {
     const u32 opcode = word & 0xffff;
-    if (((word >> 16) & format::command_flag_link) != 0) facts |= unit_links;
-    if (opcode == static_cast<u32>(format::Opcode::upcall_done)) facts |= unit_answers;
-    if (word == static_cast<u32>(format::Opcode::noop)) facts |= unit_is_plain;
+    if (((word >> 16) & wire::command_flag_link) != 0) facts |= unit_links;
+    if (opcode == static_cast<u32>(wire::Opcode::upcall_done)) facts |= unit_answers;
+    if (word == static_cast<u32>(wire::Opcode::noop)) facts |= unit_is_plain;
   } else if (unit == 6) {
     if (word == 0) facts |= unit_is_plain;
   } else if (unit != 7 || value.low == 0) {
@@ -97,7 +97,7 @@ GPU4FS_FN constexpr u32 gather_units(u32 unit_bits, u32 wanted) {
 // The caller issues acquire_payload() before anybody looks at the payload of a valid one. Collective.
 template <class Group>
 GPU4FS_FN FetchedDescriptors fetch_descriptors(Group g, const EngineRing& ring, u64 position, u32 count,
-                                               format::RingDescriptor* destination) {
+                                               wire::RingDescriptor* destination) {
   static_assert(Group::size() == 1 || Group::size() == 4 * units_per_descriptor);
   GPU4FS_CHECK_LE(count, 4u);
   u32 valid = 0;
@@ -111,9 +111,9 @@ GPU4FS_FN FetchedDescriptors fetch_descriptors(Group g, const EngineRing& ring, 
     u32 facts = 0;
     if (i < count * units_per_descriptor) {
       const Vector16 value = load_shared_16(&ring.descriptors[ring.slot(at)].units[unit]);
-      facts = detail::unit_facts(value, unit, format::ring_sequence(at, ring.depth_log2));
+      facts = detail::unit_facts(value, unit, wire::ring_sequence(at, ring.depth_log2));
       destination[i / units_per_descriptor].units[unit] =
-          format::RingUnit{value.low, static_cast<u32>(value.high), vector_sequence(value)};
+          wire::RingUnit{value.low, static_cast<u32>(value.high), vector_sequence(value)};
     }
     valid |= g.ballot((facts & detail::unit_is_valid) != 0) << first;
     links |= g.ballot((facts & detail::unit_links) != 0) << first;
@@ -131,7 +131,7 @@ GPU4FS_FN FetchedDescriptors fetch_descriptors(Group g, const EngineRing& ring, 
 // True if the first unit of `position` is there: a cheap look, no promise about the others.
 GPU4FS_FN inline bool peek_descriptor(const EngineRing& ring, u64 position) {
   const Vector16 value = load_shared_16(&ring.descriptors[ring.slot(position)].units[0]);
-  return vector_sequence(value) == format::ring_sequence(position, ring.depth_log2);
+  return vector_sequence(value) == wire::ring_sequence(position, ring.depth_log2);
 }
 
 // After validation, before the first access to payload.
@@ -140,8 +140,8 @@ GPU4FS_FN inline void acquire_payload() { fence<Order::acq_rel, Scope::system>()
 // Of a command that wrote nothing for the client to read: one rank, any.
 GPU4FS_FN inline void write_bare_completion(const EngineRing& ring, u64 position, Status status, u64 result) {
   GPU4FS_CHECK(!is_control(status));
-  const format::RingUnit unit{status == Status::ok ? result : 0, static_cast<u32>(status),
-                              format::ring_sequence(position, ring.depth_log2)};
+  const wire::RingUnit unit{status == Status::ok ? result : 0, static_cast<u32>(status),
+                              wire::ring_sequence(position, ring.depth_log2)};
   store_shared_16(&ring.completions[ring.slot(position)], unit_to_vector(unit));
 }
 

@@ -10,8 +10,8 @@
 #include "base/check.hpp"
 #include "base/config.hpp"
 #include "base/status.hpp"
-#include "format/ring_format.hpp"
 #include "ring/ring_layout.hpp"
+#include "wire/ring_format.hpp"
 
 namespace gpu4fs::ring {
 
@@ -22,8 +22,8 @@ struct Completion {
 
 struct RingProducer {
   RingControl* control;
-  format::RingDescriptor* descriptors;
-  format::RingCompletion* completions;
+  wire::RingDescriptor* descriptors;
+  wire::RingCompletion* completions;
   u8* data;
   u64 data_length;
   u32 depth_log2;
@@ -34,9 +34,9 @@ struct RingProducer {
     RingProducer producer{};
     producer.control = reinterpret_cast<RingControl*>(memory);
     producer.descriptors =
-        reinterpret_cast<format::RingDescriptor*>(memory + layout.descriptor_offset);
+        reinterpret_cast<wire::RingDescriptor*>(memory + layout.descriptor_offset);
     producer.completions =
-        reinterpret_cast<format::RingCompletion*>(memory + layout.completion_offset);
+        reinterpret_cast<wire::RingCompletion*>(memory + layout.completion_offset);
     producer.data = memory + layout.data_offset;
     producer.data_length = layout.data_length;
     producer.depth_log2 = layout.depth_log2;
@@ -50,7 +50,7 @@ struct RingProducer {
   // this command may be read.
   GPU4FS_FN bool poll(u64 position, Completion* out) const {
     const Vector16 value = load_shared_16(&completions[slot(position)]);
-    if (static_cast<u32>(value.high >> 32) != format::ring_sequence(position, depth_log2)) return false;
+    if (static_cast<u32>(value.high >> 32) != wire::ring_sequence(position, depth_log2)) return false;
     fence<Order::acq_rel, Scope::system>();
     *out = {static_cast<Status>(static_cast<u32>(value.high)), value.low};
     return true;
@@ -70,16 +70,16 @@ struct RingProducer {
 
   // Hands the command to the engine. Payload must have been written before, by this thread. The engine
   // may be asleep: see EnginePort::doorbell. Status: ok, again.
-  GPU4FS_FN Status publish(const format::Command& command, u64* position) {
+  GPU4FS_FN Status publish(const wire::Command& command, u64* position) {
     if (!has_room(1)) return Status::again;
     *position = next_position++;
     fence<Order::acq_rel, Scope::system>();
-    const format::RingDescriptor descriptor =
-        format::encode_command(command, format::ring_sequence(*position, depth_log2));
-    format::RingDescriptor& target = descriptors[slot(*position)];
+    const wire::RingDescriptor descriptor =
+        wire::encode_command(command, wire::ring_sequence(*position, depth_log2));
+    wire::RingDescriptor& target = descriptors[slot(*position)];
     // The last unit first: the engine looks at the first one when it polls.
     for (u32 i = 8; i-- > 0;) {
-      const format::RingUnit& unit = descriptor.units[i];
+      const wire::RingUnit& unit = descriptor.units[i];
       store_shared_16(&target.units[i], Vector16{unit.value, u64{unit.word} | (u64{unit.sequence} << 32)});
     }
     return Status::ok;

@@ -13,7 +13,7 @@
 #include "base/config.hpp"
 #include "base/limits.hpp"
 #include "base/types.hpp"
-#include "format/ring_format.hpp"
+#include "wire/ring_format.hpp"
 
 namespace gpu4fs::ring {
 
@@ -50,9 +50,9 @@ struct SessionLayout {
     const u64 depth = u64{1} << depth_log2;
     layout.descriptor_offset = page_size;
     layout.completion_offset =
-        layout.descriptor_offset + align_up(depth * sizeof(format::RingDescriptor), page_size);
+        layout.descriptor_offset + align_up(depth * sizeof(wire::RingDescriptor), page_size);
     layout.data_offset =
-        layout.completion_offset + align_up(depth * sizeof(format::RingCompletion), page_size);
+        layout.completion_offset + align_up(depth * sizeof(wire::RingCompletion), page_size);
     layout.data_length = align_up(data_length, page_size);
     layout.total_length = layout.data_offset + layout.data_length;
     return layout;
@@ -60,6 +60,6 @@ struct SessionLayout {
 };
 
 inline constexpr u32 ring_depth_log2_max = 10;
-static_assert((1u << ring_depth_log2_max) == format::ring_depth_max);
+static_assert((1u << ring_depth_log2_max) == wire::ring_depth_max);
 
 }  // namespace gpu4fs::ring

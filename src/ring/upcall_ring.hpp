@@ -12,7 +12,7 @@
 #include "base/check.hpp"
 #include "base/config.hpp"
 #include "base/types.hpp"
-#include "format/ring_format.hpp"
+#include "wire/ring_format.hpp"
 
 namespace gpu4fs::ring {
 
@@ -43,7 +43,7 @@ inline constexpr u32 upcall_depth_log2 = 13;
 inline constexpr u32 upcall_depth = 1u << upcall_depth_log2;
 
 struct UpcallSlot {
-  format::RingUnit units[2];
+  wire::RingUnit units[2];
 };
 
 // Shared memory, zeroed before use.
@@ -56,7 +56,7 @@ struct UpcallRing {
 };
 
 GPU4FS_FN constexpr u32 upcall_sequence(u64 position) {
-  return format::ring_sequence(position, upcall_depth_log2);
+  return wire::ring_sequence(position, upcall_depth_log2);
 }
 
 // Engine: one lane, `position` taken from the engine's counter.

@@ -25,9 +25,9 @@ std::string one_line(const JsonWriter& json) {
 
 // Why no changes are taken, "" if they are.
 const char* refusal_text(u32 flags) {
-  if ((flags & format::health_checkpoint_failed) != 0) return "a checkpoint could not be written";
-  if ((flags & format::health_changes_stopped) != 0) return "metadata is damaged";
-  return (flags & format::health_read_only) != 0 ? "mounted read-only" : "";
+  if ((flags & wire::health_checkpoint_failed) != 0) return "a checkpoint could not be written";
+  if ((flags & wire::health_changes_stopped) != 0) return "metadata is damaged";
+  return (flags & wire::health_read_only) != 0 ? "mounted read-only" : "";
 }
 
 void add_scrub(JsonWriter& json, const maintenance::ScrubReport& report) {
@@ -105,7 +105,7 @@ std::string read_rate(const JsonValue& request, u64* limit) {
 // Pages of the table that have been freed or written anew since leave it. True: some have.
 bool drop_healed_pages(session::PoolInspector& inspector, const pool::OpenedPool& pool, const session::PoolHealth& health) {
   bool dropped = false;
-  for (const format::DamageRecord& record : health.damage) {
+  for (const wire::DamageRecord& record : health.damage) {
     for (u32 chunk = 0; chunk < pool.chunks.size(); ++chunk) {
       const format::ChunkDescriptor& range = pool.chunks[chunk].descriptor;
       if (record.address < range.base_address || record.address - range.base_address >= range.size_bytes) continue;
@@ -127,11 +127,11 @@ struct DamagedInode {
 
 void add_damaged_files(JsonWriter& json, session::PoolInspector& inspector, const session::PoolHealth& health) {
   std::map<u64, DamagedInode> by_inode;
-  for (const format::DamageRecord& record : health.damage) {
+  for (const wire::DamageRecord& record : health.damage) {
     DamagedInode& inode = by_inode[record.inode];
     ++inode.page_count;
     inode.count += record.count;
-    inode.is_metadata = inode.is_metadata || record.kind == format::DamageKind::metadata;
+    inode.is_metadata = inode.is_metadata || record.kind == wire::DamageKind::metadata;
   }
   std::set<u64> inodes;
   for (const auto& [inode, damage] : by_inode) inodes.insert(inode);
@@ -141,7 +141,7 @@ void add_damaged_files(JsonWriter& json, session::PoolInspector& inspector, cons
     json.begin_object();
     const auto path = paths.find(inode);
     if (path != paths.end()) json.add("path", path->second);
-    if (inode != format::damage_inode_unknown) json.add("inode", inode);
+    if (inode != wire::damage_inode_unknown) json.add("inode", inode);
     json.add("pages", damage.page_count);
     json.add("met", damage.count);
     json.add("metadata", damage.is_metadata);
@@ -151,7 +151,7 @@ void add_damaged_files(JsonWriter& json, session::PoolInspector& inspector, cons
 }
 
 // ok, missing, stale, rebuilding, or failed: it was here at the mount.
-const char* device_state(const pool::OpenedDevice& device, const format::HealthRecord& health, u32 index) {
+const char* device_state(const pool::OpenedDevice& device, const wire::HealthRecord& health, u32 index) {
   if ((health.rebuilding_devices >> index & 1) != 0) return "rebuilding";
   if ((health.failed_devices >> index & 1) == 0) return "ok";
   return device.is_here() ? "failed" : pool::member_state_name(device.state);
@@ -204,7 +204,7 @@ void add_pool(JsonWriter& json, const ControlContext& context, const session::Po
   json.add("takes_changes", refusal_text(health.record.flags)[0] == '\0');
   json.add("refusal", refusal_text(health.record.flags));
   json.add("degraded", health.record.failed_devices != 0);
-  json.add("metadata_damaged", (health.record.flags & format::health_metadata_damaged) != 0);
+  json.add("metadata_damaged", (health.record.flags & wire::health_metadata_damaged) != 0);
   json.add("epoch_open", health.record.epoch_open);
   json.add("epoch_durable", health.record.epoch_durable);
   json.add("pages_total", health.record.page_total);
@@ -219,13 +219,13 @@ void add_pool(JsonWriter& json, const ControlContext& context, const session::Po
 void add_classes(JsonWriter& json, const session::PoolHealth& health) {
   json.begin_array("classes");
   for (u32 i = 0; i < format::profile_max; ++i) {
-    const format::ClassUsage& usage = health.record.classes[i];
+    const wire::ClassUsage& usage = health.record.classes[i];
     if (usage.page_total == 0) continue;
     json.begin_object();
     json.add("profile", format::profile_name(static_cast<format::Profile>(i + 1)).text);
-    json.add("takes_data", (usage.flags & format::class_takes_data) != 0);
-    json.add("data", (usage.flags & format::class_is_data) != 0);
-    json.add("metadata", (usage.flags & format::class_is_metadata) != 0);
+    json.add("takes_data", (usage.flags & wire::class_takes_data) != 0);
+    json.add("data", (usage.flags & wire::class_is_data) != 0);
+    json.add("metadata", (usage.flags & wire::class_is_metadata) != 0);
     json.add("chunks", usage.chunk_count);
     json.add("total_bytes", usage.page_total * page_size);
     json.add("used_bytes", usage.page_used * page_size);

@@ -77,13 +77,13 @@ PoolServer::PoolServer(session::ServerOptions options)
   setup_ = session::set_up_engine(options_, pool_);
   maintenance::reserve_for_growth(pool_, setup_);
   grower_ = std::make_unique<maintenance::PoolGrower>(maintenance::GrowthContext{
-      pool_, setup_, tables_, [this](format::Opcode opcode, u32 mask, u64 inode) { return call(opcode, mask, inode); },
+      pool_, setup_, tables_, [this](wire::Opcode opcode, u32 mask, u64 inode) { return call(opcode, mask, inode); },
       [this](u32 page_class, u64 page_count) { return tell_room(page_class, page_count); },
       [this] { return lost_devices(); }, [this](const std::string& path) { options_.device_paths.push_back(path); },
       [this](const std::string& path) { forget_device(path); }, [this](u32 device) { flush_errors_[device] = 0; },
       [this](u32 chunk) { forget_chunk_mapping(chunk); }});
   trimmer_ = std::make_unique<maintenance::PoolTrimmer>(maintenance::TrimContext{
-      pool_, setup_, tables_, reach_mutex_, [this](const format::Command& command) { return call_patiently(command); },
+      pool_, setup_, tables_, reach_mutex_, [this](const wire::Command& command) { return call_patiently(command); },
       [this](u64 chunk) { set_chunk_thin(chunk, true); }});
   all_accessible_ = setup_.gpu == nullptr && options_.purpose != session::ServerPurpose::check && std::none_of(setup_.files.begin(), setup_.files.end(),
                                                           [](const auto& file) { return file.grows_with_use(); });
@@ -132,7 +132,7 @@ void PoolServer::open_control() {
   open_exchange();
   relocator_ = std::make_unique<maintenance::Relocator>(
       maintenance::RelocatorSetup{*setup_.host, sessions_mutex_,
-                     [this] { return command(format::Opcode::checkpoint, checkpoint_mask_forced); }});
+                     [this] { return command(wire::Opcode::checkpoint, checkpoint_mask_forced); }});
   control_ = std::make_unique<PoolControl>(ControlContext{options_, pool_, setup_, sessions_mutex_, *scrubber_,
                                                           [this](u32 device) { return flush_errors_[device].load(); },
                                                           *grower_, tables_, *rebuilder_, *exchange_, *relocator_,
@@ -149,7 +149,7 @@ void PoolServer::open_control() {
 }
 
 void PoolServer::open_exchange() {
-  const auto checkpoint = [this] { return command(format::Opcode::checkpoint, checkpoint_mask_forced); };
+  const auto checkpoint = [this] { return command(wire::Opcode::checkpoint, checkpoint_mask_forced); };
   rebuilder_ = std::make_unique<maintenance::Rebuilder>(maintenance::RebuildSetup{*setup_.host, sessions_mutex_, [this] { return chunk_ranges(); },
                                                         checkpoint,
                                                         [this](u32 device) { exchange_->finished(device); }});
@@ -263,7 +263,7 @@ u64 PoolServer::write_errors() const {
 
 void PoolServer::load_state() {
   if (options_.purpose == session::ServerPurpose::check) return;
-  const Status loaded = command(format::Opcode::load_chunks, 0);
+  const Status loaded = command(wire::Opcode::load_chunks, 0);
   if (loaded != Status::ok) {
     throw pool::PoolError(loaded, fmt::format("the pool's allocation state cannot be loaded: {}",
                                         status_text(loaded)));
@@ -271,12 +271,12 @@ void PoolServer::load_state() {
   loaded_ = true;
   if (pool_.read_only || options_.purpose == session::ServerPurpose::recovery) return;
   // From here on the medium says that the pool is in use, and has this mount's seed for its log.
-  const Status begun = command(format::Opcode::checkpoint, checkpoint_mask_forced);
+  const Status begun = command(wire::Opcode::checkpoint, checkpoint_mask_forced);
   if (begun != Status::ok) {
     throw pool::PoolError(begun, fmt::format("the pool cannot be written: {}", status_text(begun)));
   }
   if (options_.keep_orphans) return;
-  const Status freed = command(format::Opcode::reclaim_orphans, 0);
+  const Status freed = command(wire::Opcode::reclaim_orphans, 0);
   if (freed == Status::ok) return;
   pool_.warnings.push_back(fmt::format(
       "space of files deleted before the last end was not freed: {}", status_text(freed)));
@@ -296,7 +296,7 @@ bool PoolServer::stop() {
   Status status = Status::ok;
   // A pool whose state could not be loaded is left as it was found.
   if (GPU4FS_MUTANT(last_checkpoint_skipped, !pool_.read_only, false) && loaded_) {
-    status = command(format::Opcode::checkpoint, checkpoint_mask_clean);
+    status = command(wire::Opcode::checkpoint, checkpoint_mask_clean);
     if (status != Status::ok) {
       log(LogLevel::error,
           fmt::format("the last checkpoint was not written: {} The pool is as of the one before.",
@@ -354,10 +354,10 @@ std::string PoolServer::statistics_json() const {
       counters.checkpoint_pause_last_ns, counters.checkpoint_pause_max_ns);
 }
 
-Status PoolServer::command(format::Opcode opcode, u32 mask) { return call(opcode, mask, 0).status; }
+Status PoolServer::command(wire::Opcode opcode, u32 mask) { return call(opcode, mask, 0).status; }
 
-ring::Completion PoolServer::call(format::Opcode opcode, u32 mask, u64 inode) {
-  format::Command request{};
+ring::Completion PoolServer::call(wire::Opcode opcode, u32 mask, u64 inode) {
+  wire::Command request{};
   request.opcode = opcode;
   request.mask = mask;
   request.inode = inode;
@@ -365,15 +365,15 @@ ring::Completion PoolServer::call(format::Opcode opcode, u32 mask, u64 inode) {
 }
 
 Status PoolServer::tell_room(u32 page_class, u64 page_count) {
-  format::Command request{};
-  request.opcode = format::Opcode::grow;
-  request.mask = format::grow_room;
+  wire::Command request{};
+  request.opcode = wire::Opcode::grow;
+  request.mask = wire::grow_room;
   request.mode = page_class;
   request.offset = page_count;
   return call_patiently(request).status;
 }
 
-ring::Completion PoolServer::call_patiently(format::Command request) {
+ring::Completion PoolServer::call_patiently(wire::Command request) {
   const std::lock_guard guard(management_mutex_);
   request.deadline_ms = session::patient_deadline_ms;
   return management_session_->call(request);
@@ -524,9 +524,9 @@ Status PoolServer::map_chunk(u64 chunk) {
     if (status == Status::ok) continue;
     if (pool_.devices[device].is_here()) return status;
     // A device that is being filled and has no room for it is not worth that the others stop.
-    format::Command given_up{};
-    given_up.opcode = format::Opcode::rebuild;
-    given_up.mode = static_cast<u32>(format::RebuildStep::give_up);
+    wire::Command given_up{};
+    given_up.opcode = wire::Opcode::rebuild;
+    given_up.mode = static_cast<u32>(wire::RebuildStep::give_up);
     given_up.inode = device;
     GPU4FS_TRY(upcall_session_->call(given_up).status);
   }
@@ -700,7 +700,7 @@ void PoolServer::commit_regularly() {
     report_death();
     const u64 commands = setup_.host->counters().commands_completed;
     if (commands != commands_seen) {
-      const Status status = command(format::Opcode::checkpoint, 0);
+      const Status status = command(wire::Opcode::checkpoint, 0);
       commands_seen = setup_.host->counters().commands_completed;
       if (status != Status::ok && !death_reported_) {
         log(LogLevel::error, fmt::format("a checkpoint was not written: {}", status_text(status)));

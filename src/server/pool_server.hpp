@@ -149,12 +149,12 @@ class PoolServer {
   u64 lost_devices();
   void commit_regularly();
   void make_wanted_chunks();
-  Status command(format::Opcode opcode, u32 mask);
-  ring::Completion call(format::Opcode opcode, u32 mask, u64 inode);
+  Status command(wire::Opcode opcode, u32 mask);
+  ring::Completion call(wire::Opcode opcode, u32 mask, u64 inode);
   void forget_device(const std::string& path);
   void forget_chunk_mapping(u32 chunk);
   Status tell_room(u32 page_class, u64 page_count);
-  ring::Completion call_patiently(format::Command request);
+  ring::Completion call_patiently(wire::Command request);
   void report_death();
 
   session::ServerOptions options_;

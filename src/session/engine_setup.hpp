@@ -20,7 +20,7 @@ namespace gpu4fs::session {
 // Everything that must outlive the engine, and the engine; destroyed in reverse order.
 struct EngineSetup {
   std::vector<device::MappedFile> files;  // by device index
-  // Which file it is, as the engine knows it too: 0, or a number that no other had (format::RebuildTarget).
+  // Which file it is, as the engine knows it too: 0, or a number that no other had (wire::RebuildTarget).
   std::array<u32, device_count_max> file_numbers{};
   u32 last_file_number = 0;
   // Of devices that others took the place of.

@@ -9,7 +9,7 @@
 namespace gpu4fs::session {
 namespace {
 
-using format::Opcode;
+using wire::Opcode;
 
 constexpr u32 inspector_session_depth_log2 = 2;
 
@@ -19,25 +19,25 @@ PoolInspector::PoolInspector(engine::EngineHost& host, std::mutex& open_close)
     : session_(host, open_close, ServerSession::Kind::internal, inspector_session_depth_log2, name_bytes + data_bytes),
       data_(session_.producer().data + name_bytes) {}
 
-format::Command PoolInspector::command(Opcode opcode, u64 inode) {
-  format::Command command{};
+wire::Command PoolInspector::command(Opcode opcode, u64 inode) {
+  wire::Command command{};
   command.opcode = opcode;
   command.inode = inode;
-  command.data = format::ring_address(0, name_bytes);
+  command.data = wire::ring_address(0, name_bytes);
   command.length = data_bytes;
   command.deadline_ms = patient_deadline_ms;
   return command;
 }
 
-void PoolInspector::set_name(format::Command& command, std::string_view name) {
+void PoolInspector::set_name(wire::Command& command, std::string_view name) {
   GPU4FS_CHECK_LE(name.size(), name_length_max);
   constexpr u64 offset = 64;  // address 0 means "none"
   std::memcpy(session_.producer().data + offset, name.data(), name.size());
-  command.name = format::ring_address(0, offset);
+  command.name = wire::ring_address(0, offset);
   command.name_length = static_cast<u16>(name.size());
 }
 
-PoolInspector::Verified PoolInspector::run_verify(format::Command& command, u32 chunk, u64 first, u64 count) {
+PoolInspector::Verified PoolInspector::run_verify(wire::Command& command, u32 chunk, u64 first, u64 count) {
   GPU4FS_CHECK_LE(count, verify_page_max);
   static_assert(verify_page_max / 8 <= data_bytes);
   std::memset(data(), 0, divide_up(count, 64) * sizeof(u64));
@@ -46,18 +46,18 @@ PoolInspector::Verified PoolInspector::run_verify(format::Command& command, u32 
   command.length = count;
   const ring::Completion done = session_.call(command);
   if (done.status != Status::ok) return {done.status, 0, 0};
-  return {Status::ok, format::scrub_pages_verified(done.result), format::scrub_pages_damaged(done.result)};
+  return {Status::ok, wire::scrub_pages_verified(done.result), wire::scrub_pages_damaged(done.result)};
 }
 
 PoolInspector::Verified PoolInspector::verify(u32 chunk, u64 first, u64 count) {
-  format::Command request = command(Opcode::scrub, chunk);
+  wire::Command request = command(Opcode::scrub, chunk);
   return run_verify(request, chunk, first, count);
 }
 
 PoolInspector::Verified PoolInspector::verify_and_record(u32 chunk, u64 first, u64 count, u64 owner,
-                                                         format::DamageKind kind) {
-  format::Command request = command(Opcode::scrub, chunk);
-  request.mask = format::scrub_mask_record;
+                                                         wire::DamageKind kind) {
+  wire::Command request = command(Opcode::scrub, chunk);
+  request.mask = wire::scrub_mask_record;
   request.second_inode = owner;
   request.mode = static_cast<u32>(kind);
   return run_verify(request, chunk, first, count);
@@ -70,21 +70,21 @@ bool PoolInspector::is_damaged(u64 page) const {
   return (word >> (page % 64) & 1) != 0;
 }
 
-Status PoolInspector::list_blocks(u64 inode, const std::function<void(const format::BlockRecord&)>& visit,
+Status PoolInspector::list_blocks(u64 inode, const std::function<void(const wire::BlockRecord&)>& visit,
                                   bool* is_complete) {
   *is_complete = true;
-  for (u64 page = 0; page != format::block_list_end;) {
-    format::Command request = command(Opcode::list_blocks, inode);
+  for (u64 page = 0; page != wire::block_list_end;) {
+    wire::Command request = command(Opcode::list_blocks, inode);
     request.offset = page;
     const ring::Completion done = session_.call(request);
     if (done.status != Status::ok) return done.status;
-    format::BlockListHeader header;
+    wire::BlockListHeader header;
     std::memcpy(&header, data(), sizeof(header));
-    GPU4FS_CHECK_LE(sizeof(header) + header.record_count * sizeof(format::BlockRecord), data_bytes);
+    GPU4FS_CHECK_LE(sizeof(header) + header.record_count * sizeof(wire::BlockRecord), data_bytes);
     GPU4FS_CHECK_GT(header.next_page, page);
     if (header.skipped != 0) *is_complete = false;
     for (u32 i = 0; i < header.record_count; ++i) {
-      format::BlockRecord record;
+      wire::BlockRecord record;
       std::memcpy(&record, data() + sizeof(header) + i * sizeof(record), sizeof(record));
       visit(record);
     }
@@ -96,14 +96,14 @@ Status PoolInspector::list_blocks(u64 inode, const std::function<void(const form
 Status PoolInspector::read_directory(u64 inode, bool with_attributes, std::vector<DirectoryEntry>* entries) {
   entries->clear();
   for (u64 cursor = 0;;) {
-    format::Command request = command(Opcode::readdir, inode);
+    wire::Command request = command(Opcode::readdir, inode);
     request.offset = cursor;
     request.mask = with_attributes ? 1 : 0;
     const ring::Completion done = session_.call(request);
     if (done.status != Status::ok) return done.status;
     if (done.result == 0) return Status::ok;
     for (u64 at = 0; at < done.result;) {
-      format::DirectoryRecord record;
+      wire::DirectoryRecord record;
       std::memcpy(&record, data() + at, sizeof(record));
       GPU4FS_CHECK_GT(record.record_length, sizeof(record));
       u64 name_at = at + sizeof(record);
@@ -127,10 +127,10 @@ Status PoolInspector::health(PoolHealth* health) {
   if (done.status != Status::ok) return done.status;
   std::memcpy(&health->record, data(), sizeof(health->record));
   const u64 count = health->record.damage_count;
-  GPU4FS_CHECK_LE(sizeof(health->record) + count * sizeof(format::DamageRecord), data_bytes);
+  GPU4FS_CHECK_LE(sizeof(health->record) + count * sizeof(wire::DamageRecord), data_bytes);
   health->damage.resize(count);
   if (count != 0) {
-    std::memcpy(health->damage.data(), data() + sizeof(health->record), count * sizeof(format::DamageRecord));
+    std::memcpy(health->damage.data(), data() + sizeof(health->record), count * sizeof(wire::DamageRecord));
   }
   return Status::ok;
 }
@@ -147,7 +147,7 @@ Status PoolInspector::checkpoint() { return session_.call(command(Opcode::checkp
 Status PoolInspector::sync() { return session_.call(command(Opcode::sync, 0)).status; }
 
 std::optional<std::string> PoolInspector::get_attribute(u64 inode, std::string_view name) {
-  format::Command request = command(Opcode::get_attribute, inode);
+  wire::Command request = command(Opcode::get_attribute, inode);
   set_name(request, name);
   const ring::Completion done = session_.call(request);
   if (done.status != Status::ok || done.result > data_bytes) return std::nullopt;
@@ -156,7 +156,7 @@ std::optional<std::string> PoolInspector::get_attribute(u64 inode, std::string_v
 
 Status PoolInspector::set_attribute(u64 inode, std::string_view name, std::string_view value) {
   GPU4FS_CHECK_LE(value.size(), data_bytes);
-  format::Command request = command(Opcode::set_attribute, inode);
+  wire::Command request = command(Opcode::set_attribute, inode);
   set_name(request, name);
   std::memcpy(data(), value.data(), value.size());
   request.length = value.size();

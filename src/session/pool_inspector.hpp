@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "engine/engine_host.hpp"
-#include "format/health_format.hpp"
-#include "format/ring_format.hpp"
 #include "session/server_session.hpp"
+#include "wire/health_format.hpp"
+#include "wire/ring_format.hpp"
 
 namespace gpu4fs::session {
 
@@ -24,8 +24,8 @@ struct ChunkRange {
 };
 
 struct PoolHealth {
-  format::HealthRecord record{};
-  std::vector<format::DamageRecord> damage;
+  wire::HealthRecord record{};
+  std::vector<wire::DamageRecord> damage;
 };
 
 struct DirectoryEntry {
@@ -51,12 +51,12 @@ class PoolInspector {
   // Pages [first, first + count) of a chunk, count <= verify_page_max.
   Verified verify(u32 chunk, u64 first, u64 count);
   // The same, and the engine's table of damage takes the result over: what is damaged belongs to `owner`.
-  Verified verify_and_record(u32 chunk, u64 first, u64 count, u64 owner, format::DamageKind kind);
+  Verified verify_and_record(u32 chunk, u64 first, u64 count, u64 owner, wire::DamageKind kind);
   // Of the last verification; `page` counts from its first.
   [[nodiscard]] bool is_damaged(u64 page) const;
 
   // Every block of the inode. *is_complete: the whole map could be read.
-  Status list_blocks(u64 inode, const std::function<void(const format::BlockRecord&)>& visit, bool* is_complete);
+  Status list_blocks(u64 inode, const std::function<void(const wire::BlockRecord&)>& visit, bool* is_complete);
   Status read_directory(u64 inode, bool with_attributes, std::vector<DirectoryEntry>* entries);
 
   Status health(PoolHealth* health);
@@ -75,9 +75,9 @@ class PoolInspector {
 
   u8* data() { return session_.producer().data + name_bytes; }
   [[nodiscard]] const u8* data() const { return data_; }
-  format::Command command(format::Opcode opcode, u64 inode);
-  void set_name(format::Command& command, std::string_view name);
-  Verified run_verify(format::Command& command, u32 chunk, u64 first, u64 count);
+  wire::Command command(wire::Opcode opcode, u64 inode);
+  void set_name(wire::Command& command, std::string_view name);
+  Verified run_verify(wire::Command& command, u32 chunk, u64 first, u64 count);
 
   ServerSession session_;
   const u8* data_;

@@ -38,7 +38,7 @@ ServerSession::~ServerSession() {
   ::munmap(memory_, layout_.total_length);
 }
 
-ring::Completion ServerSession::call(const format::Command& command) {
+ring::Completion ServerSession::call(const wire::Command& command) {
   u64 position = 0;
   // The ring is full only if the engine has died: every call waits.
   if (producer_.publish(command, &position) != Status::ok) return {Status::engine_died, 0};

@@ -6,9 +6,9 @@
 
 #include "base/status.hpp"
 #include "engine/engine_host.hpp"
-#include "format/ring_format.hpp"
 #include "ring/engine_port.hpp"
 #include "ring/ring_client.hpp"
+#include "wire/ring_format.hpp"
 
 namespace gpu4fs::session {
 
@@ -34,7 +34,7 @@ class ServerSession {
   u8* data() { return memory_ + layout_.data_offset; }
 
   // Submits and waits. Internal sessions' own commands only need this much of a client.
-  ring::Completion call(const format::Command& command);
+  ring::Completion call(const wire::Command& command);
 
  private:
   engine::EngineHost& host_;

@@ -60,7 +60,7 @@ std::map<u64, std::string> find_paths(PoolInspector& inspector, const std::set<u
     if (!name.empty()) paths[inode] = name;
   }
   u64 wanted = inodes.size() - paths.size();
-  wanted -= inodes.count(format::damage_inode_unknown);
+  wanted -= inodes.count(wire::damage_inode_unknown);
   if (wanted == 0) return paths;
   walk_tree(inspector, false, [&](const WalkedFile& file) {
     if (inodes.count(file.inode) != 0 && paths.emplace(file.inode, file.path).second) --wanted;

@@ -54,7 +54,7 @@ class AttributeTree : public testing::Test {
     for (u32 i = 0; i < 9; ++i) file.values["user.small" + std::to_string(i)] = bytes(900 + i, i);
     for (u32 i = 0; i < file.great_count; ++i) file.values["user.great" + std::to_string(i)] = bytes(40000 + i, i);
     for (const auto& [name, value] : file.values) {
-      format::Command command = client.named(format::Opcode::set_attribute, file.inode, name);
+      wire::Command command = client.named(wire::Opcode::set_attribute, file.inode, name);
       command.data = client.buffer_address(0);
       command.length = value.size();
       std::memcpy(client.buffer(), value.data(), value.size());

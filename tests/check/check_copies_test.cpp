@@ -24,7 +24,7 @@ void write_file(TestPool& pool, const std::string& name, u64 length, u64 seed) {
   const auto session = pool.open_session();
   FileClient client(*session);
   FileOperation op;
-  op.opcode = format::Opcode::create;
+  op.opcode = wire::Opcode::create;
   op.inode = format::inode_number_root;
   op.name = name;
   op.mode = 0644;
@@ -34,7 +34,7 @@ void write_file(TestPool& pool, const std::string& name, u64 length, u64 seed) {
   std::vector<u8> bytes(length);
   fill_random(bytes.data(), bytes.size(), seed);
   op = {};
-  op.opcode = format::Opcode::write;
+  op.opcode = wire::Opcode::write;
   op.inode = created.result;
   op.length = length;
   ASSERT_EQ(client.call(op, bytes).status, Status::ok);

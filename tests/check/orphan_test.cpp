@@ -23,7 +23,7 @@ constexpr u64 deep_pages = 14;
 // A long symbolic link and two directories wait to be freed.
 void leave_orphans(bench::BenchClient& client, const PoolImage& image) {
   const u64 root = format::inode_number_root;
-  const auto remove = [&](format::Opcode opcode, const char* name) {
+  const auto remove = [&](wire::Opcode opcode, const char* name) {
     return client.call(client.named(opcode, root, name), name).result;
   };
   spare_file = client.create(root, "spare");
@@ -31,9 +31,9 @@ void leave_orphans(bench::BenchClient& client, const PoolImage& image) {
   write_bytes(client, spare_file, 0, emptied_pages * page_size);
   write_bytes(client, deep_spare_file, 0, deep_pages * page_size);
   deep_directory = client.make_directory(root, "deep");
-  EXPECT_EQ(remove(format::Opcode::unlink, "symlink"), image.content().symlink) << "unlink names the orphan";
-  EXPECT_EQ(remove(format::Opcode::rmdir, "emptied"), image.content().emptied_directory);
-  EXPECT_EQ(remove(format::Opcode::rmdir, "deep"), deep_directory);
+  EXPECT_EQ(remove(wire::Opcode::unlink, "symlink"), image.content().symlink) << "unlink names the orphan";
+  EXPECT_EQ(remove(wire::Opcode::rmdir, "emptied"), image.content().emptied_directory);
+  EXPECT_EQ(remove(wire::Opcode::rmdir, "deep"), deep_directory);
 }
 
 // Page `index` of an empty directory that was split once for each bit, always at its first leaf, and whose tenth page is a

@@ -46,7 +46,7 @@ struct Content {
 inline u64 write_bytes(bench::BenchClient& client, u64 inode, u64 offset, u64 length) {
   bench::fill_pattern(client.buffer(), inode, 0, (length + page_size - 1) / page_size);
   return client
-      .call(bench::BenchClient::transfer(format::Opcode::write, inode, offset, length,
+      .call(bench::BenchClient::transfer(wire::Opcode::write, inode, offset, length,
                                          client.buffer_address(0)),
             "write")
       .result;
@@ -72,17 +72,17 @@ inline Content populate(bench::BenchClient& client) {
   content.inline_file = client.create(root, "inline");
   write_bytes(client, content.inline_file, 0, 100);
   content.linked_file = client.create(root, "first-name");
-  format::Command link = client.named(format::Opcode::link, content.subdirectory, "second-name");
+  wire::Command link = client.named(wire::Opcode::link, content.subdirectory, "second-name");
   link.second_inode = content.linked_file;
   client.call(link, "link");
-  format::Command symlink = client.named(format::Opcode::symlink, root, "symlink");
+  wire::Command symlink = client.named(wire::Opcode::symlink, root, "symlink");
   symlink.data = client.buffer_address(0);
   symlink.length = 300;
   std::memset(client.buffer(), 's', symlink.length);
   content.symlink = client.call(symlink, "symlink").result;
   content.attribute_file = client.create(root, "with-attribute");
-  format::Command attribute =
-      client.named(format::Opcode::set_attribute, content.attribute_file, "user.name");
+  wire::Command attribute =
+      client.named(wire::Opcode::set_attribute, content.attribute_file, "user.name");
   attribute.data = client.buffer_address(0);
   attribute.length = 50;
   client.call(attribute, "set_attribute");
@@ -171,11 +171,11 @@ class PoolImage {
       std::string refused;
       {
         bench::BenchClient client(frontend::open_local_session(server, 1 << 20));
-        format::Command command = client.named(format::Opcode::tmpfile, format::inode_number_root, "");
+        wire::Command command = client.named(wire::Opcode::tmpfile, format::inode_number_root, "");
         command.mode = S_IFREG | 0600;
         const client::Reply made = client.session().call(command);
         if (to_errno(made.status) == EIO) refused = "making a file";
-        command.opcode = format::Opcode::reclaim;
+        command.opcode = wire::Opcode::reclaim;
         command.inode = made.result;
         if (made.status == Status::ok && to_errno(client.session().call(command).status) == EIO) refused = "freeing a file";
       }

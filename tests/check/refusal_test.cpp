@@ -57,7 +57,7 @@ class TreeReader {
   }
 
  private:
-  client::Reply ask(format::Command command, const std::string& what) {
+  client::Reply ask(wire::Command command, const std::string& what) {
     command.output = client_->session().address_of(client_->session().data() + page_size);
     const client::Reply reply = client_->session().call(command);
     if (to_errno(reply.status) == EIO && refused_.empty()) {
@@ -65,8 +65,8 @@ class TreeReader {
     }
     return reply;
   }
-  format::Command command(format::Opcode opcode, u64 inode) {
-    format::Command made{};
+  wire::Command command(wire::Opcode opcode, u64 inode) {
+    wire::Command made{};
     made.opcode = opcode;
     made.inode = inode;
     made.data = client_->buffer_address(0);
@@ -75,13 +75,13 @@ class TreeReader {
   }
   std::vector<std::pair<std::string, u64>> list(u64 directory, const std::string& path) {
     std::vector<std::pair<std::string, u64>> names;
-    format::Command readdir = command(format::Opcode::readdir, directory);
+    wire::Command readdir = command(wire::Opcode::readdir, directory);
     readdir.mask = 1;  // with attributes
     for (;;) {
       const client::Reply reply = ask(readdir, "readdir of " + path);
       if (reply.status != Status::ok || reply.result == 0) return names;
       for (u64 at = 0; at < reply.result;) {
-        format::DirectoryRecord record{};
+        wire::DirectoryRecord record{};
         std::memcpy(&record, client_->buffer() + at, sizeof(record));
         const auto* name = reinterpret_cast<const char*>(client_->buffer()) + at + sizeof(record) +
                            (record.has_attributes != 0 ? sizeof(format::AttributeRecord) : 0);
@@ -93,53 +93,53 @@ class TreeReader {
     }
   }
   void lookup(u64 directory, const std::string& name, const std::string& path) {
-    format::Command look = client_->named(format::Opcode::lookup, directory, name);
+    wire::Command look = client_->named(wire::Opcode::lookup, directory, name);
     ask(look, "lookup of " + path);
   }
   // True: a directory.
   bool read_inode(u64 inode, const std::string& path) {
-    if (ask(command(format::Opcode::getattr, inode), "lstat of " + path).status != Status::ok) return false;
+    if (ask(command(wire::Opcode::getattr, inode), "lstat of " + path).status != Status::ok) return false;
     format::AttributeRecord record{};
     std::memcpy(&record, client_->session().data() + page_size, sizeof(record));
     read_attributes(inode, path);
     const u32 type = record.mode & S_IFMT;
-    if (type == S_IFLNK) ask(command(format::Opcode::readlink, inode), "readlink of " + path);
+    if (type == S_IFLNK) ask(command(wire::Opcode::readlink, inode), "readlink of " + path);
     if (type == S_IFREG) read_content(inode, record.size_bytes, path);
     return type == S_IFDIR;
   }
   void read_attributes(u64 inode, const std::string& path) {
-    const client::Reply listed = ask(command(format::Opcode::list_attributes, inode), "listxattr of " + path);
+    const client::Reply listed = ask(command(wire::Opcode::list_attributes, inode), "listxattr of " + path);
     if (listed.status != Status::ok) return;
     const std::string names(reinterpret_cast<const char*>(client_->buffer()), listed.result);
     for (std::size_t at = 0; at < names.size();) {
       const std::string name = names.c_str() + at;
       at += name.size() + 1;
       if (name.empty() || name.size() > name_length_max) continue;
-      format::Command get = client_->named(format::Opcode::get_attribute, inode, name);
+      wire::Command get = client_->named(wire::Opcode::get_attribute, inode, name);
       get.data = client_->buffer_address(0);
       get.length = buffer_bytes;
       ask(get, "getxattr of " + path);
     }
     // An access list that cannot be read shows when it has to be followed.
-    format::Command access = command(format::Opcode::access, inode);
+    wire::Command access = command(wire::Opcode::access, inode);
     access.uid = access.gid = 77;
     access.mode = 4;
     ask(access, "access of " + path);
   }
   // Where data is; a damaged size must not cost time.
   void read_content(u64 inode, u64 size, const std::string& path) {
-    format::Command seek = command(format::Opcode::seek, inode);
+    wire::Command seek = command(wire::Opcode::seek, inode);
     seek.mode = SEEK_DATA;
     for (u64 at = 0, reads = 0; at < size && reads < 64; ++reads) {
       seek.offset = at;
       const client::Reply found = ask(seek, "seek in " + path);
       if (found.status != Status::ok) break;
-      format::Command read = command(format::Opcode::read, inode);
+      wire::Command read = command(wire::Opcode::read, inode);
       read.offset = found.result;
       if (ask(read, "read of " + path).status != Status::ok) break;
       at = found.result + buffer_bytes;
     }
-    format::Command read = command(format::Opcode::read, inode);
+    wire::Command read = command(wire::Opcode::read, inode);
     ask(read, "read of " + path);
   }
 
@@ -158,7 +158,7 @@ std::string refusal_of(const PoolImage& image) {
 }
 
 void set_list(bench::BenchClient& client, u64 inode, const std::string& name, const std::vector<u8>& list) {
-  format::Command command = client.named(format::Opcode::set_attribute, inode, name);
+  wire::Command command = client.named(wire::Opcode::set_attribute, inode, name);
   command.data = client.buffer_address(0);
   command.length = list.size();
   std::memcpy(client.buffer(), list.data(), list.size());

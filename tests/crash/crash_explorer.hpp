@@ -224,7 +224,7 @@ class CrashExplorer {
   static std::string work(CrashPool& pool) {
     FileClient client(pool.session());
     FileOperation op;
-    op.opcode = format::Opcode::create;
+    op.opcode = wire::Opcode::create;
     op.inode = PosixModel::root;
     op.name = "after the crash";
     op.mode = 0600;
@@ -233,13 +233,13 @@ class CrashExplorer {
     if (made.status != Status::ok && !full) return further("create", made.status);
     if (!full) {
       op = {};
-      op.opcode = format::Opcode::write;
+      op.opcode = wire::Opcode::write;
       op.inode = made.result;
       op.length = 5000;
       const client::Reply written = client.call(op, content_of(op));
       full = written.status == Status::no_space;
       if (written.status != Status::ok && !full) return further("write", written.status);
-      const client::Reply synced = client.simple(format::Opcode::fsync, made.result);
+      const client::Reply synced = client.simple(wire::Opcode::fsync, made.result);
       if (synced.status != Status::ok) return further("fsync", synced.status);
     }
     return PoolText(pool.session()).text();

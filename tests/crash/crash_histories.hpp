@@ -70,7 +70,7 @@ inline const std::vector<NamedStep>& attribute_steps() {
 }
 
 inline const std::vector<NamedStep>& content_steps() {
-  using format::Opcode;
+  using wire::Opcode;
   static const std::vector<NamedStep> steps = {
       {"write_inline", [](CrashWriter& w) { w.write("a", 20, 50); }},
       {"write_grow", [](CrashWriter& w) { w.write("a", 90, 500); }},
@@ -214,7 +214,7 @@ inline CrashHistory full_pool() {
 
 // Pages move to other places between operations whose records name them, or are replayed over them.
 inline std::vector<NamedStep> relocation_steps() {
-  using format::Opcode;
+  using wire::Opcode;
   return {
       {"named", [](CrashWriter& w) {
          w.write("h", 0, 10 * page_size);
@@ -223,7 +223,7 @@ inline std::vector<NamedStep> relocation_steps() {
          w.move_everything();
          w.write("h", 5 * page_size, 3 * page_size);
          w.fsync("h");
-         w.move("h", format::relocate_scattered);
+         w.move("h", wire::relocate_scattered);
          w.write("h", page_size + 100, 200);
          w.sync();
          w.checkpoint();

@@ -66,15 +66,15 @@ class CrashWriter {
   virtual client::Reply run(const FileOperation& op) {
     const u64 index = record_->operations.size();
     const std::set<int> expected = model_.expect(op);
-    const std::vector<u8> content = op.opcode == format::Opcode::write ? content_of(op) : std::vector<u8>{};
+    const std::vector<u8> content = op.opcode == wire::Opcode::write ? content_of(op) : std::vector<u8>{};
     mark(2 * index);
     const client::Reply reply = client_.call(op, content);
     mark(2 * index + 1);
     const int error = to_errno(reply.status);
     record_->operations.push_back(fmt::format("{} = {}", to_text(op), status_name(reply.status)));
     record_->is_sync.push_back(error == 0 &&
-                               (op.opcode == format::Opcode::fsync || op.opcode == format::Opcode::sync));
-    const bool is_stray_reclaim = op.opcode == format::Opcode::reclaim;
+                               (op.opcode == wire::Opcode::fsync || op.opcode == wire::Opcode::sync));
+    const bool is_stray_reclaim = op.opcode == wire::Opcode::reclaim;
     record_->in_part.push_back(error == 0 ? short_writes(op, content) : std::vector<std::string>{});
     if (error == 0) {
       model_.commit(op, reply.result, content, client_.attributes());
@@ -88,7 +88,7 @@ class CrashWriter {
   // The states after what a write may have done, up to a page border, when the next operation has not begun.
   std::vector<std::string> short_writes(const FileOperation& op, const std::vector<u8>& content) {
     std::vector<std::string> states;
-    if (!expects_short_writes_ || op.opcode != format::Opcode::write) return states;
+    if (!expects_short_writes_ || op.opcode != wire::Opcode::write) return states;
     const u64 begin = op.append ? model_.find(op.inode)->content.size() : op.offset;
     for (u64 end = align_up(begin + 1, page_size); end < begin + op.length; end += page_size) {
       FileOperation part = op;
@@ -102,32 +102,32 @@ class CrashWriter {
   }
 
   // Of names, by path.
-  u64 create(const std::string& path) { return named(format::Opcode::create, path, 0644).result; }
-  u64 mkdir(const std::string& path) { return named(format::Opcode::mkdir, path, 0755).result; }
-  void mknod(const std::string& path) { named(format::Opcode::mknod, path, S_IFIFO | 0600); }
-  void unlink(const std::string& path) { named(format::Opcode::unlink, path, 0); }
+  u64 create(const std::string& path) { return named(wire::Opcode::create, path, 0644).result; }
+  u64 mkdir(const std::string& path) { return named(wire::Opcode::mkdir, path, 0755).result; }
+  void mknod(const std::string& path) { named(wire::Opcode::mknod, path, S_IFIFO | 0600); }
+  void unlink(const std::string& path) { named(wire::Opcode::unlink, path, 0); }
   // The name, and the file if nobody else names it.
   void remove(const std::string& path) {
     FileOperation op;
-    op.opcode = format::Opcode::reclaim;
+    op.opcode = wire::Opcode::reclaim;
     op.inode = at(path);
     unlink(path);
     run(op);
   }
-  void rmdir(const std::string& path) { named(format::Opcode::rmdir, path, 0); }
+  void rmdir(const std::string& path) { named(wire::Opcode::rmdir, path, 0); }
   void symlink(const std::string& path, const std::string& target) {
-    FileOperation op = in_directory(format::Opcode::symlink, path);
+    FileOperation op = in_directory(wire::Opcode::symlink, path);
     op.text = target;
     run(op);
   }
   void link(const std::string& from, const std::string& to) {
-    FileOperation op = in_directory(format::Opcode::link, to);
+    FileOperation op = in_directory(wire::Opcode::link, to);
     op.second_inode = at(from);
     run(op);
   }
   void rename(const std::string& from, const std::string& to, u32 flags = 0) {
-    FileOperation op = in_directory(format::Opcode::rename, from);
-    const FileOperation target = in_directory(format::Opcode::rename, to);
+    FileOperation op = in_directory(wire::Opcode::rename, from);
+    const FileOperation target = in_directory(wire::Opcode::rename, to);
     op.second_inode = target.inode;
     op.second_name = target.name;
     op.mask = flags;
@@ -135,13 +135,13 @@ class CrashWriter {
   }
   void tmpfile() {
     FileOperation op;
-    op.opcode = format::Opcode::tmpfile;
+    op.opcode = wire::Opcode::tmpfile;
     op.inode = PosixModel::root;
     op.mode = 0600;
     run(op);
   }
   // Of files.
-  void on_file(format::Opcode opcode, const std::string& path, u64 offset, u64 length, u32 mode = 0) {
+  void on_file(wire::Opcode opcode, const std::string& path, u64 offset, u64 length, u32 mode = 0) {
     FileOperation op;
     op.opcode = opcode;
     op.inode = at(path);
@@ -151,10 +151,10 @@ class CrashWriter {
     op.data_seed = record_->operations.size() + 1;
     run(op);
   }
-  void write(const std::string& path, u64 offset, u64 length) { on_file(format::Opcode::write, path, offset, length); }
+  void write(const std::string& path, u64 offset, u64 length) { on_file(wire::Opcode::write, path, offset, length); }
   void copy(const std::string& from, const std::string& to, u64 offset, u64 target_offset, u64 length) {
     FileOperation op;
-    op.opcode = format::Opcode::copy_range;
+    op.opcode = wire::Opcode::copy_range;
     op.inode = at(from);
     op.second_inode = at(to);
     op.offset = offset;
@@ -164,7 +164,7 @@ class CrashWriter {
   }
   void chmod(const std::string& path, u32 mode) {
     FileOperation op;
-    op.opcode = format::Opcode::setattr;
+    op.opcode = wire::Opcode::setattr;
     op.inode = at(path);
     op.mask = format::set_mode | format::set_uid;
     op.attributes.mode = mode;
@@ -174,7 +174,7 @@ class CrashWriter {
   // Size, mode and owner at once.
   void resize(const std::string& path, u64 size) {
     FileOperation op;
-    op.opcode = format::Opcode::setattr;
+    op.opcode = wire::Opcode::setattr;
     op.inode = at(path);
     op.mask = format::set_size | format::set_mode | format::set_uid;
     op.attributes.size_bytes = size;
@@ -184,7 +184,7 @@ class CrashWriter {
   }
   void set_attribute(const std::string& path, const std::string& name, u64 length) {
     FileOperation op;
-    op.opcode = format::Opcode::set_attribute;
+    op.opcode = wire::Opcode::set_attribute;
     op.inode = at(path);
     op.name = name;
     op.text = std::string(length, 'v');
@@ -192,7 +192,7 @@ class CrashWriter {
   }
   void set_profile(const std::string& path, const std::string& profile) {
     FileOperation op;
-    op.opcode = format::Opcode::set_attribute;
+    op.opcode = wire::Opcode::set_attribute;
     op.inode = at(path);
     op.name = PosixModel::profile_attribute;
     op.text = profile;
@@ -200,33 +200,33 @@ class CrashWriter {
   }
   void remove_attribute(const std::string& path, const std::string& name) {
     FileOperation op;
-    op.opcode = format::Opcode::remove_attribute;
+    op.opcode = wire::Opcode::remove_attribute;
     op.inode = at(path);
     op.name = name;
     run(op);
   }
-  void fsync(const std::string& path) { on_file(format::Opcode::fsync, path, 0, 0); }
-  void sync() { on_file(format::Opcode::sync, "", 0, 0); }
+  void fsync(const std::string& path) { on_file(wire::Opcode::fsync, path, 0, 0); }
+  void sync() { on_file(wire::Opcode::sync, "", 0, 0); }
   // Durable, but nobody was promised it.
   virtual void checkpoint() { ServedPool::require(pool_.checkpoint(), "a checkpoint"); }
   // Pages move to other places, which nobody sees.
   RelocationDriver relocation() {
     session::ServerSession& session = pool_.management();
-    return {[&session](format::Command command) { return session.call(command); }, session.producer().data};
+    return {[&session](wire::Command command) { return session.call(command); }, session.producer().data};
   }
-  void freeze(u32 chunk) { ServedPool::require(relocation().step(format::RelocateStep::freeze, chunk).status, "freezing"); }
-  void unfreeze(u32 chunk) { relocation().step(format::RelocateStep::unfreeze, chunk); }
+  void freeze(u32 chunk) { ServedPool::require(relocation().step(wire::RelocateStep::freeze, chunk).status, "freezing"); }
+  void unfreeze(u32 chunk) { relocation().step(wire::RelocateStep::unfreeze, chunk); }
   // Of all files and all metadata what lies in frozen chunks.
   void move_everything() { ServedPool::require(relocation().move_everything(), "moving everything"); }
   void move(const std::string& path, u32 mask) {
-    ServedPool::require(relocation().move(format::RelocateStep::data, at(path), mask), "moving a file");
+    ServedPool::require(relocation().move(wire::RelocateStep::data, at(path), mask), "moving a file");
   }
 
  private:
   void mark(u64 value) {
     if (log_ != nullptr) log_->mark(value);
   }
-  FileOperation in_directory(format::Opcode opcode, const std::string& path) const {
+  FileOperation in_directory(wire::Opcode opcode, const std::string& path) const {
     const std::size_t slash = path.rfind('/');
     FileOperation op;
     op.opcode = opcode;
@@ -234,7 +234,7 @@ class CrashWriter {
     op.name = slash == std::string::npos ? path : path.substr(slash + 1);
     return op;
   }
-  client::Reply named(format::Opcode opcode, const std::string& path, u32 mode) {
+  client::Reply named(wire::Opcode opcode, const std::string& path, u32 mode) {
     FileOperation op = in_directory(opcode, path);
     op.mode = mode;
     return run(op);
@@ -277,7 +277,7 @@ inline void prepare_tree(CrashWriter& writer, CrashPlace place) {
   writer.create("big");
   for (u64 length = u64{1} << 20, offset = 0; length >= 4 * page_size; length /= 2) {
     FileOperation op;
-    op.opcode = format::Opcode::fallocate;
+    op.opcode = wire::Opcode::fallocate;
     op.inode = writer.at("big");
     op.mode = 1;  // FALLOC_FL_KEEP_SIZE
     for (;; offset += length) {
@@ -287,7 +287,7 @@ inline void prepare_tree(CrashWriter& writer, CrashPlace place) {
     }
   }
   // Some operations shall still work.
-  writer.on_file(format::Opcode::fallocate, "big", 0, 32 * page_size, 3);
+  writer.on_file(wire::Opcode::fallocate, "big", 0, 32 * page_size, 3);
 }
 
 }  // namespace detail

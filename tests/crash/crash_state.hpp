@@ -73,7 +73,7 @@ class PoolText {
       text_ += fmt::format("{} is {}\n", path, first->second);
       return;
     }
-    const client::Reply reply = client_.simple(format::Opcode::getattr, number);
+    const client::Reply reply = client_.simple(wire::Opcode::getattr, number);
     if (reply.status != Status::ok) return fail(path, "getattr", reply.status);
     const format::AttributeRecord a = client_.attributes();
     text_ += fmt::format("{} {:o} {}:{} {}", path, a.mode, a.uid, a.gid, a.link_count);
@@ -87,7 +87,7 @@ class PoolText {
   }
 
   void add_target(const std::string& path, u64 number) {
-    const client::Reply reply = client_.simple(format::Opcode::readlink, number, 0, 4096);
+    const client::Reply reply = client_.simple(wire::Opcode::readlink, number, 0, 4096);
     if (reply.status != Status::ok) return fail(path, "readlink", reply.status);
     text_ += " -> " + std::string(reinterpret_cast<const char*>(client_.data()), reply.result);
   }
@@ -97,7 +97,7 @@ class PoolText {
     u64 length = 0;
     while (length < size) {
       const u64 part = std::min<u64>(size - length, content_unit);
-      const client::Reply reply = client_.simple(format::Opcode::read, number, length, part);
+      const client::Reply reply = client_.simple(wire::Opcode::read, number, length, part);
       if (reply.status != Status::ok || reply.result == 0) return fail(path, "read", reply.status);
       hash = text_hash(client_.data(), reply.result, hash);
       length += reply.result;
@@ -107,7 +107,7 @@ class PoolText {
 
   void add_attributes(const std::string& path, u64 number) {
     FileOperation op;
-    op.opcode = format::Opcode::list_attributes;
+    op.opcode = wire::Opcode::list_attributes;
     op.inode = number;
     op.length = 70000;
     client::Reply reply = client_.call(op);
@@ -119,7 +119,7 @@ class PoolText {
       at += name.size() + 1;
     }
     for (const std::string& name : names) {
-      op.opcode = format::Opcode::get_attribute;
+      op.opcode = wire::Opcode::get_attribute;
       op.name = name;
       reply = client_.call(op);
       if (reply.status != Status::ok) return fail(path, "get_attribute", reply.status);

@@ -265,14 +265,14 @@ class LossExplorer {
   static std::string work(CrashPool& pool) {
     FileClient client(pool.session());
     FileOperation op;
-    op.opcode = format::Opcode::create;
+    op.opcode = wire::Opcode::create;
     op.inode = PosixModel::root;
     op.name = "after the loss";
     op.mode = 0600;
     const client::Reply made = client.call(op);
     if (made.status != Status::ok) return fmt::format("further: create answers {}", status_name(made.status));
     op = {};
-    op.opcode = format::Opcode::write;
+    op.opcode = wire::Opcode::write;
     op.inode = made.result;
     for (const u64 length : {u64{700}, u64{5000}, u64{20000}}) {
       op.offset += op.length;
@@ -281,7 +281,7 @@ class LossExplorer {
       const client::Reply written = client.call(op, content_of(op));
       if (written.status != Status::ok) return fmt::format("further: write answers {}", status_name(written.status));
     }
-    const client::Reply synced = client.simple(format::Opcode::fsync, made.result);
+    const client::Reply synced = client.simple(wire::Opcode::fsync, made.result);
     if (synced.status != Status::ok) return fmt::format("further: fsync answers {}", status_name(synced.status));
     return PoolText(pool.session()).text();
   }

@@ -47,7 +47,7 @@ class ServedPool {
   virtual engine::EngineHost& host() = 0;
 
   Status checkpoint(bool clean = false) {
-    return command(format::Opcode::checkpoint, clean ? checkpoint_mask_clean : 0);
+    return command(wire::Opcode::checkpoint, clean ? checkpoint_mask_clean : 0);
   }
 
   // What opening does before anything is recorded: devices without the newest superblock get it.
@@ -62,8 +62,8 @@ class ServedPool {
   static constexpr u32 checkpoint_mask_clean = 1;
   static constexpr u32 checkpoint_mask_forced = 2;
 
-  Status command(format::Opcode opcode, u32 mask = 0) {
-    format::Command command{};
+  Status command(wire::Opcode opcode, u32 mask = 0) {
+    wire::Command command{};
     command.opcode = opcode;
     command.mask = mask;
     return management().call(command).status;
@@ -94,7 +94,7 @@ class BasicCrashPool : public ServedPool {
     const server::LogScan scan = server::scan_log(*pool_);
     if (scan.record_count() != 0) {
       start(0);
-      require(command(format::Opcode::load_chunks), "loading");
+      require(command(wire::Opcode::load_chunks), "loading");
       replay(scan);
       replayed_count_ = scan.record_count();
       end();
@@ -103,9 +103,9 @@ class BasicCrashPool : public ServedPool {
       server::require_nothing_lost(scan, scan.end);
     }
     start(pool_->superblock.log_seed + 1);
-    require(command(format::Opcode::load_chunks), "loading");
-    require(command(format::Opcode::checkpoint, checkpoint_mask_forced), "the first checkpoint");
-    require(command(format::Opcode::reclaim_orphans), "freeing orphans");
+    require(command(wire::Opcode::load_chunks), "loading");
+    require(command(wire::Opcode::checkpoint, checkpoint_mask_forced), "the first checkpoint");
+    require(command(wire::Opcode::reclaim_orphans), "freeing orphans");
     session_ = open_session();
   }
   ~BasicCrashPool() override { serving_->drain(); }
@@ -146,7 +146,7 @@ class BasicCrashPool : public ServedPool {
     server::require_nothing_lost(scan, verified.end);
     server::replay_records(*management_, scan, verified.record_count);
     server::set_log_end(*management_, verified.end);
-    require(command(format::Opcode::checkpoint, checkpoint_mask_clean), "the checkpoint of the recovery");
+    require(command(wire::Opcode::checkpoint, checkpoint_mask_clean), "the checkpoint of the recovery");
   }
 
   CrashImage& image_;

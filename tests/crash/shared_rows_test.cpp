@@ -35,7 +35,7 @@ void use_up_stripes(CrashWriter& writer, u32 file_pages) {
   }
   writer.create("big");
   FileOperation op;
-  op.opcode = format::Opcode::fallocate;
+  op.opcode = wire::Opcode::fallocate;
   op.inode = writer.at("big");
   op.mode = 1;  // FALLOC_FL_KEEP_SIZE
   for (u64 length = u64{1} << 20; length >= page_size; length /= 4) {

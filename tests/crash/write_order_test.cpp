@@ -75,7 +75,7 @@ class WriteOrder : public ::testing::Test {
     GrowthMount mount(recorded_);
     const std::shared_ptr<device::WriteLog> log = device::open_write_log(log_path_);
     const auto sync = [&] {
-      EXPECT_EQ(mount.files().simple(format::Opcode::sync).status, Status::ok);
+      EXPECT_EQ(mount.files().simple(wire::Opcode::sync).status, Status::ok);
       log->mark(++marks_);
     };
     const u64 file = make_file(mount.files(), "file");
@@ -85,8 +85,8 @@ class WriteOrder : public ::testing::Test {
       sync();
       EXPECT_EQ(write_block(mount.files(), file, 0, round + 10), Status::ok);
       const auto session = mount.server().open_internal_session(page_size);
-      format::Command command{};
-      command.opcode = format::Opcode::checkpoint;
+      wire::Command command{};
+      command.opcode = wire::Opcode::checkpoint;
       EXPECT_EQ(session->call(command).status, Status::ok);
       log->mark(++marks_);
     }

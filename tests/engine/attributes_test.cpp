@@ -24,14 +24,14 @@ class Attributes : public ::testing::Test {
     return done.result;
   }
   void checkpoint() {
-    ASSERT_EQ(client_.call(client_.named(format::Opcode::checkpoint, 0, "")).status, Status::ok);
+    ASSERT_EQ(client_.call(client_.named(wire::Opcode::checkpoint, 0, "")).status, Status::ok);
   }
   u64 free_pages() {
     checkpoint();
     checkpoint();
-    format::Command command = client_.named(format::Opcode::statfs, 0, "");
+    wire::Command command = client_.named(wire::Opcode::statfs, 0, "");
     EXPECT_EQ(client_.call(command).status, Status::ok);
-    return reinterpret_cast<const format::StatfsRecord*>(&client_.attributes())->page_free;
+    return reinterpret_cast<const wire::StatfsRecord*>(&client_.attributes())->page_free;
   }
   std::string get(u64 inode, const std::string& name) {
     std::string value;

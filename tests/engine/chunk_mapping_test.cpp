@@ -32,10 +32,10 @@ class ChunkMapping : public ::testing::Test {
   raid::ChunkState& chunk(u64 index) { return engine_.fs().space.chunks[index]; }
 
   u64 begin_read() {
-    format::Command command = make_command(format::Opcode::read);
+    wire::Command command = make_command(wire::Opcode::read);
     command.inode = inode_;
     command.length = content_bytes;
-    command.data = format::ring_address(0, 0);
+    command.data = wire::ring_address(0, 0);
     std::memset(reader_.data(), 0, content_bytes);
     const u64 position = reader_.publish(command);
     reader_.doorbell();

@@ -111,7 +111,7 @@ TEST_F(FileBasic, AppendsGoToTheEnd) {
   const u64 inode = new_file();
   for (int i = 0; i < 50; ++i) {
     std::memset(client_.data(), 'a' + i % 26, 333);
-    ASSERT_EQ(client_.write(inode, 7, 333, 0, format::command_flag_append).result, 333u);
+    ASSERT_EQ(client_.write(inode, 7, 333, 0, wire::command_flag_append).result, 333u);
   }
   const std::string all = content(inode, 0, 50 * 333 + 10);
   ASSERT_EQ(all.size(), 50u * 333);

@@ -69,7 +69,7 @@ class FileEngine {
 class WaitingClient : public Client {
  public:
   using Client::Client;
-  ring::Completion call(const format::Command& command) {
+  ring::Completion call(const wire::Command& command) {
     const u64 position = publish(command);
     ring::Completion completion{Status::engine_died, 0};
     while (!producer().poll(position, &completion)) std::this_thread::yield();

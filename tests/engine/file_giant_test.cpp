@@ -124,10 +124,10 @@ TEST(FileGiant, OneWriteMakesOneBlock) {
   ASSERT_NE(session, engine::session_max);
   ASSERT_EQ(engine.host().add_region(session, 1, source, length), Status::ok);
   ring::RingProducer producer = ring::RingProducer::attach(memory.data(), layout);
-  format::Command command = make_command(format::Opcode::write);
+  wire::Command command = make_command(wire::Opcode::write);
   command.inode = inode;
   command.length = length;
-  command.data = format::ring_address(1, 0);
+  command.data = wire::ring_address(1, 0);
   u64 position = 0;
   ASSERT_EQ(producer.publish(command, &position), Status::ok);
   ring::Completion done{Status::engine_died, 0};

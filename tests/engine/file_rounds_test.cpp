@@ -37,15 +37,15 @@ class FileRounds : public ::testing::Test {
     EXPECT_EQ(files_.checkpoint().status, Status::ok);
     return inode;
   }
-  format::Command on_inode(format::Opcode opcode, u64 inode, u64 offset = 0, u64 length = 0) {
-    format::Command command = make_command(opcode);
+  wire::Command on_inode(wire::Opcode opcode, u64 inode, u64 offset = 0, u64 length = 0) {
+    wire::Command command = make_command(opcode);
     command.inode = inode;
     command.offset = offset;
     command.length = length;
     return command;
   }
   // Steps of the engine until `command` has ended, at most `limit`.
-  u32 steps_of(const format::Command& command, Status expected, u32 limit = 10000) {
+  u32 steps_of(const wire::Command& command, Status expected, u32 limit = 10000) {
     const u64 position = client_.publish(command);
     ring::Completion completion{Status::engine_died, 0};
     for (u32 steps = 1; steps <= limit; ++steps) {
@@ -78,7 +78,7 @@ class FileRounds : public ::testing::Test {
 
 TEST_F(FileRounds, TruncateGivesTheWorkerBackBetweenItsCommits) {
   const u64 inode = sparse_file();
-  EXPECT_GT(steps_of(on_inode(format::Opcode::truncate, inode, block / 2), Status::ok), 3u);
+  EXPECT_GT(steps_of(on_inode(wire::Opcode::truncate, inode, block / 2), Status::ok), 3u);
   EXPECT_EQ(files_.getattr(inode).status, Status::ok);
   EXPECT_EQ(files_.attributes().size_bytes, block / 2);
   EXPECT_EQ(files_.attributes().blocks_512, 3 * 8u) << "a page, and the map pages above it";
@@ -87,11 +87,11 @@ TEST_F(FileRounds, TruncateGivesTheWorkerBackBetweenItsCommits) {
 
 TEST_F(FileRounds, NobodyElseGetsTheFileBetweenTheCommits) {
   const u64 inode = sparse_file();
-  const u64 truncate = client_.publish(on_inode(format::Opcode::truncate, inode, 0));
+  const u64 truncate = client_.publish(on_inode(wire::Opcode::truncate, inode, 0));
   begin_it();
   Client other(engine_.host(), ClientOptions{.data_length = 1 << 16, .trusted = true, .internal = true});
-  format::Command getattr = on_inode(format::Opcode::getattr, inode);
-  getattr.output = format::ring_address(0, 4096);
+  wire::Command getattr = on_inode(wire::Opcode::getattr, inode);
+  getattr.output = wire::ring_address(0, 4096);
   const u64 look = other.publish(getattr);
   ring::Completion done{};
   ring::Completion seen{};
@@ -108,7 +108,7 @@ TEST_F(FileRounds, NobodyElseGetsTheFileBetweenTheCommits) {
 
 TEST_F(FileRounds, DeadlineEndsATruncateAndLeavesASoundFile) {
   const u64 inode = sparse_file();
-  format::Command command = on_inode(format::Opcode::truncate, inode, 0);
+  wire::Command command = on_inode(wire::Opcode::truncate, inode, 0);
   command.deadline_ms = 1;
   const u64 position = client_.publish(command);
   begin_it();
@@ -139,8 +139,8 @@ TEST_F(FileRounds, AWriteThatTheEngineEndsIsAShortOne) {
   const u64 inode = names_.create(root, "file").result;
   EXPECT_EQ(files_.statfs().status, Status::ok);
   const u64 free_before = files_.space().page_free;
-  format::Command command = on_inode(format::Opcode::write, inode, 0, length);
-  command.data = format::ring_address(0, 0);
+  wire::Command command = on_inode(wire::Opcode::write, inode, 0, length);
+  command.data = wire::ring_address(0, 0);
   const u64 position = large.publish(command);
   engine::Engine& engine = engine_.engine();
   engine::CommandState* writing = nullptr;
@@ -150,7 +150,7 @@ TEST_F(FileRounds, AWriteThatTheEngineEndsIsAShortOne) {
     for (u32 i = 0; i < engine.config.command_count; ++i) {
       engine::CommandState& c = engine.commands[i];
       const bool runs = load<Order::acquire, Scope::engine>(&c.phase) != static_cast<u32>(engine::CommandPhase::free);
-      if (runs && c.command.opcode == format::Opcode::write && c.prepared != 0 && c.command.aux != 0) writing = &c;
+      if (runs && c.command.opcode == wire::Opcode::write && c.prepared != 0 && c.command.aux != 0) writing = &c;
     }
   }
   ASSERT_NE(writing, nullptr) << "it has several rounds";
@@ -174,7 +174,7 @@ TEST_F(FileRounds, AWriteThatTheEngineEndsIsAShortOne) {
 
 TEST_F(FileRounds, PunchedAndZeroedRangesTakeManySteps) {
   const u64 inode = sparse_file();
-  format::Command punch = on_inode(format::Opcode::fallocate, inode, 1, (sparse_pages - 10) * block);
+  wire::Command punch = on_inode(wire::Opcode::fallocate, inode, 1, (sparse_pages - 10) * block);
   punch.mode = 3;
   EXPECT_GT(steps_of(punch, Status::ok), 3u);
   EXPECT_EQ(files_.getattr(inode).status, Status::ok);
@@ -186,7 +186,7 @@ TEST_F(FileRounds, PunchedAndZeroedRangesTakeManySteps) {
 
 TEST_F(FileRounds, AllocatingMuchTakesManySteps) {
   const u64 inode = names_.create(root, "large").result;
-  EXPECT_GT(steps_of(on_inode(format::Opcode::fallocate, inode, 0, u64{70} << 20), Status::ok), 1u);
+  EXPECT_GT(steps_of(on_inode(wire::Opcode::fallocate, inode, 0, u64{70} << 20), Status::ok), 1u);
   EXPECT_EQ(files_.getattr(inode).status, Status::ok);
   EXPECT_EQ(files_.attributes().size_bytes, u64{70} << 20);
   EXPECT_GE(files_.attributes().blocks_512, (u64{70} << 20) / 512);
@@ -196,7 +196,7 @@ TEST_F(FileRounds, AllocatingMuchTakesManySteps) {
 TEST_F(FileRounds, ReclaimGivesTheWorkerBackAndKeepsItsProgressAtADeadline) {
   const u64 inode = sparse_file();
   ASSERT_EQ(names_.unlink(root, "sparse").result, inode);
-  format::Command late = on_inode(format::Opcode::reclaim, inode);
+  wire::Command late = on_inode(wire::Opcode::reclaim, inode);
   late.deadline_ms = 1;
   const u64 position = client_.publish(late);
   begin_it();
@@ -209,7 +209,7 @@ TEST_F(FileRounds, ReclaimGivesTheWorkerBackAndKeepsItsProgressAtADeadline) {
   EXPECT_EQ(files_.getattr(inode).status, Status::ok);
   EXPECT_GT(files_.attributes().blocks_512, 0u);
   EXPECT_LT(files_.attributes().blocks_512, sparse_pages * 2 * 8);
-  EXPECT_GT(steps_of(on_inode(format::Opcode::reclaim, inode), Status::ok), 2u);
+  EXPECT_GT(steps_of(on_inode(wire::Opcode::reclaim, inode), Status::ok), 2u);
   EXPECT_EQ(files_.getattr(inode).status, Status::stale);
   expect_sound();
 }
@@ -232,7 +232,7 @@ TEST_F(FileRounds, ReclaimingALargeDirectoryTakesManySteps) {
   pages.staging_count = staging_count;
   EXPECT_EQ(engine_.engine().fs.directory_pages_given_back, 0u);
   ASSERT_EQ(names_.rmdir(root, "directory").result, directory);
-  EXPECT_GT(steps_of(on_inode(format::Opcode::reclaim, directory), Status::ok), 2u);
+  EXPECT_GT(steps_of(on_inode(wire::Opcode::reclaim, directory), Status::ok), 2u);
   EXPECT_EQ(names_.getattr(directory).status, Status::stale);
   expect_sound();
 }
@@ -241,7 +241,7 @@ TEST_F(FileRounds, ReclaimingALargeDirectoryTakesManySteps) {
 TEST_F(FileRounds, OrphansAreReclaimedInManySteps) {
   const u64 inode = sparse_file();
   ASSERT_EQ(names_.unlink(root, "sparse").result, inode);
-  EXPECT_GT(steps_of(make_command(format::Opcode::reclaim_orphans), Status::ok), 3u);
+  EXPECT_GT(steps_of(make_command(wire::Opcode::reclaim_orphans), Status::ok), 3u);
   EXPECT_EQ(files_.getattr(inode).status, Status::stale);
   expect_sound();
 }

@@ -139,7 +139,7 @@ class FileWalk {
     const u64 count = random(2) == 0 ? 1 + random(100) : length();
     if (file.bytes.size() + count > walk_size_max + 50000) return true;
     fill(count);
-    const ring::Completion done = client_.write(file.inode, 0, count, 0, format::command_flag_append);
+    const ring::Completion done = client_.write(file.inode, 0, count, 0, wire::command_flag_append);
     return expect_ok("append", done, count) && store(file, file.bytes.size(), count);
   }
   bool truncate(ModelFile& file) {

@@ -35,7 +35,7 @@ class InodeFlags : public ::testing::Test {
   }
   static Status change(NameClient& client, u64 inode, u32 mask, const format::AttributeRecord& record) {
     std::memcpy(client.data(), &record, sizeof(record));
-    format::Command command = client.with_data(client.named(format::Opcode::setattr, inode, ""), 0);
+    wire::Command command = client.with_data(client.named(wire::Opcode::setattr, inode, ""), 0);
     command.mask = mask;
     return client.call(command).status;
   }
@@ -92,21 +92,21 @@ constexpr u32 o_append = 02000;
 class FlaggedInode : public InodeFlags {
  protected:
   Status write(u64 inode, u64 offset, u64 length, u16 flags = 0) {
-    format::Command command = super_.with_data(super_.named(format::Opcode::write, inode, ""), length);
+    wire::Command command = super_.with_data(super_.named(wire::Opcode::write, inode, ""), length);
     command.output = 0;
     command.offset = offset;
     command.flags = flags;
     return super_.call(command).status;
   }
-  Status with_offset(format::Opcode opcode, u64 inode, u64 offset, u64 length = 0, u32 mode = 0) {
-    format::Command command = super_.named(opcode, inode, "");
+  Status with_offset(wire::Opcode opcode, u64 inode, u64 offset, u64 length = 0, u32 mode = 0) {
+    wire::Command command = super_.named(opcode, inode, "");
     command.offset = offset;
     command.length = length;
     command.mode = mode;
     return super_.call(command).status;
   }
   Status copy(u64 from, u64 to) {
-    format::Command command = super_.named(format::Opcode::copy_range, from, "");
+    wire::Command command = super_.named(wire::Opcode::copy_range, from, "");
     command.second_inode = to;
     command.length = 10;
     return super_.call(command).status;
@@ -153,9 +153,9 @@ TEST_F(FlaggedInode, AnImmutableFileStaysAsItIs) {
   EXPECT_EQ(super_.access(file, 2).status, Status::permission);
   EXPECT_EQ(super_.access(file, 4).status, Status::ok);
   EXPECT_EQ(write(file, 0, 10), Status::permission);
-  EXPECT_EQ(write(file, 0, 10, format::command_flag_append), Status::permission);
-  EXPECT_EQ(with_offset(format::Opcode::truncate, file, 100), Status::permission);
-  EXPECT_EQ(with_offset(format::Opcode::fallocate, file, 10000, 100), Status::permission);
+  EXPECT_EQ(write(file, 0, 10, wire::command_flag_append), Status::permission);
+  EXPECT_EQ(with_offset(wire::Opcode::truncate, file, 100), Status::permission);
+  EXPECT_EQ(with_offset(wire::Opcode::fallocate, file, 10000, 100), Status::permission);
   EXPECT_EQ(copy(other, file), Status::permission);
   for (const u32 mask : {format::set_mode, format::set_uid, format::set_gid, format::set_size, format::set_access_time,
                          format::set_modification_time, format::set_access_time_now, format::set_modification_time_now}) {
@@ -193,14 +193,14 @@ TEST_F(FlaggedInode, AnAppendOnlyFileGrows) {
   EXPECT_EQ(write(file, 0, 10), Status::permission);
   EXPECT_EQ(write(file, 4999, 10), Status::permission);
   EXPECT_EQ(write(file, 5000, 10), Status::ok) << "the kernel's place of an append";
-  EXPECT_EQ(write(file, 0, 20000, format::command_flag_append), Status::ok);
+  EXPECT_EQ(write(file, 0, 20000, wire::command_flag_append), Status::ok);
   EXPECT_EQ(super_.getattr(file).status, Status::ok);
   EXPECT_EQ(super_.attributes().size_bytes, 25010u);
-  EXPECT_EQ(with_offset(format::Opcode::truncate, file, 100), Status::permission);
-  EXPECT_EQ(with_offset(format::Opcode::truncate, file, 100000), Status::permission);
-  EXPECT_EQ(with_offset(format::Opcode::fallocate, file, 30000, 100, 1), Status::ok);
-  EXPECT_EQ(with_offset(format::Opcode::fallocate, file, 0, 100, 3), Status::permission) << "a hole";
-  EXPECT_EQ(with_offset(format::Opcode::fallocate, file, 0, 100, 0x10), Status::permission) << "zeros";
+  EXPECT_EQ(with_offset(wire::Opcode::truncate, file, 100), Status::permission);
+  EXPECT_EQ(with_offset(wire::Opcode::truncate, file, 100000), Status::permission);
+  EXPECT_EQ(with_offset(wire::Opcode::fallocate, file, 30000, 100, 1), Status::ok);
+  EXPECT_EQ(with_offset(wire::Opcode::fallocate, file, 0, 100, 3), Status::permission) << "a hole";
+  EXPECT_EQ(with_offset(wire::Opcode::fallocate, file, 0, 100, 0x10), Status::permission) << "zeros";
   EXPECT_EQ(copy(other, file), Status::permission);
   for (const u32 mask : {format::set_mode, format::set_uid, format::set_gid, format::set_size, format::set_access_time,
                          format::set_modification_time}) {
@@ -219,12 +219,12 @@ TEST_F(FlaggedInode, AnUntrustedWriterAppendsByTheFlag) {
   const u64 file = new_file("file");
   ASSERT_EQ(set(super_, file, append_only), Status::ok);
   become(1000);
-  format::Command command = user_.with_data(user_.named(format::Opcode::write, file, ""), 10);
+  wire::Command command = user_.with_data(user_.named(wire::Opcode::write, file, ""), 10);
   command.output = 0;
   EXPECT_EQ(user_.call(command).status, Status::permission);
   command.aux = 1;
   EXPECT_EQ(user_.call(command).status, Status::permission) << "what a client says of parts does not count";
-  command.flags = format::command_flag_append;
+  command.flags = wire::command_flag_append;
   EXPECT_EQ(user_.call(command).status, Status::ok);
 }
 
@@ -235,7 +235,7 @@ TEST_F(InodeFlags, ReadingLeavesTheAccessTimeOfNoatime) {
   const u64 directory = made(super_.mkdir(root, "directory"));
   const u64 link = made(super_.symlink(root, "link", "target"));
   const auto read_all = [&] {
-    EXPECT_EQ(super_.call(super_.with_data(super_.named(format::Opcode::read, file, ""), 100)).status, Status::ok);
+    EXPECT_EQ(super_.call(super_.with_data(super_.named(wire::Opcode::read, file, ""), 100)).status, Status::ok);
     std::vector<ListedName> names;
     EXPECT_EQ(super_.list(directory, &names), Status::ok);
     std::string target;

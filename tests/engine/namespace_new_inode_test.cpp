@@ -19,19 +19,19 @@ namespace {
 class NewInode : public SteppedNames {
  protected:
   NewInode() {
-    number_ = end_of(publish(names().named(format::Opcode::create, root, "first"))).result + 1;
+    number_ = end_of(publish(names().named(wire::Opcode::create, root, "first"))).result + 1;
     ref_ = inode(number_);
     EXPECT_EQ(ref_.inode->mode, 0) << "not in use yet";
   }
 
   void hold() { SteppedNames::hold(ref_); }
-  std::vector<format::Command> creating_commands() {
-    std::vector<format::Command> commands;
-    for (const format::Opcode opcode : {format::Opcode::create, format::Opcode::mkdir, format::Opcode::mknod,
-                                        format::Opcode::symlink, format::Opcode::tmpfile}) {
-      format::Command command = names().named(opcode, root, "new");
+  std::vector<wire::Command> creating_commands() {
+    std::vector<wire::Command> commands;
+    for (const wire::Opcode opcode : {wire::Opcode::create, wire::Opcode::mkdir, wire::Opcode::mknod,
+                                        wire::Opcode::symlink, wire::Opcode::tmpfile}) {
+      wire::Command command = names().named(opcode, root, "new");
       command.mode = 0700;
-      if (opcode == format::Opcode::symlink) command = names().with_data(command, 5);
+      if (opcode == wire::Opcode::symlink) command = names().with_data(command, 5);
       commands.push_back(command);
     }
     return commands;
@@ -42,7 +42,7 @@ class NewInode : public SteppedNames {
 };
 
 TEST_F(NewInode, IsFilledUnderItsLock) {
-  for (const format::Command& command : creating_commands()) {
+  for (const wire::Command& command : creating_commands()) {
     hold();
     const u64 position = publish(command);
     ring::Completion done{};
@@ -56,9 +56,9 @@ TEST_F(NewInode, IsFilledUnderItsLock) {
     EXPECT_NE(ref_.inode->mode, 0);
     EXPECT_TRUE(ref_.lock->is_idle());
     // The next one gets the next number of the same page, or this one again.
-    if (command.opcode == format::Opcode::mkdir) {
+    if (command.opcode == wire::Opcode::mkdir) {
       EXPECT_EQ(names().rmdir(root, "new").status, Status::ok);
-    } else if (command.opcode != format::Opcode::tmpfile) {
+    } else if (command.opcode != wire::Opcode::tmpfile) {
       EXPECT_EQ(names().unlink(root, "new").status, Status::ok);
     }
     ++number_;
@@ -71,7 +71,7 @@ TEST_F(NewInode, IsFilledUnderItsLock) {
 TEST_F(NewInode, GivesItsNumberBackWhenTheDeadlineEndsTheCommand) {
   for (u32 round = 0; round < 3; ++round) {
     hold();
-    format::Command command = names().named(format::Opcode::create, root, "late");
+    wire::Command command = names().named(wire::Opcode::create, root, "late");
     command.deadline_ms = 1;
     const u64 position = publish(command);
     step();
@@ -83,15 +83,15 @@ TEST_F(NewInode, GivesItsNumberBackWhenTheDeadlineEndsTheCommand) {
     release();
     EXPECT_TRUE(ref_.lock->is_idle());
   }
-  EXPECT_EQ(end_of(publish(names().named(format::Opcode::create, root, "later"))).result, number_);
+  EXPECT_EQ(end_of(publish(names().named(wire::Opcode::create, root, "later"))).result, number_);
 }
 
 // The guess waits until the file is complete, and then finds a temporary file as it should be.
 TEST_F(NewInode, ALinkToAGuessedNumberWaitsForTheTemporaryFile) {
   hold();
-  const u64 made = publish(names().named(format::Opcode::tmpfile, root, ""));
+  const u64 made = publish(names().named(wire::Opcode::tmpfile, root, ""));
   step();
-  format::Command link = names().named(format::Opcode::link, root, "guessed");
+  wire::Command link = names().named(wire::Opcode::link, root, "guessed");
   link.second_inode = number_;
   const u64 linked = publish(link);
   for (u32 i = 0; i < 20; ++i) step();
@@ -142,7 +142,7 @@ TEST(DamagedInodePage, DoesNotStopCreation) {
     FileEngine engine(options);
     NameClient client(engine);
     const u64 number = client.create(root, "first").result;
-    ASSERT_EQ(client.call(make_command(format::Opcode::checkpoint)).status, Status::ok);
+    ASSERT_EQ(client.call(make_command(wire::Opcode::checkpoint)).status, Status::ok);
     images = engine.images();
     const u32 frame = fs::resident_frame(engine.fs(), format::inode_number_inode_file, 0, number / format::inodes_per_page);
     ASSERT_NE(frame, fs::no_frame);
@@ -171,7 +171,7 @@ TEST(Checkpoints, SayHowLongTheyKeptOthersFromCommitting) {
   NameClient client(engine);
   const auto checkpoint = [&] {
     ASSERT_EQ(client.create(root, "file", 0644).status, Status::ok);
-    ASSERT_EQ(client.call(make_command(format::Opcode::checkpoint)).status, Status::ok);
+    ASSERT_EQ(client.call(make_command(wire::Opcode::checkpoint)).status, Status::ok);
     ASSERT_EQ(client.unlink(root, "file").status, Status::ok);
   };
   EXPECT_EQ(engine.host().counters().checkpoint_pause_max_ns, 0u);
@@ -237,7 +237,7 @@ TEST(TemporaryFiles, AreNamedAndFreedByAllAtOnce) {
   for (std::thread& thread : guessers) thread.join();
   NameClient client(engine);
   EXPECT_EQ(surprises.load(), 0u) << first_surprise;
-  EXPECT_EQ(client.call(make_command(format::Opcode::reclaim_orphans)).status, Status::ok);
+  EXPECT_EQ(client.call(make_command(wire::Opcode::reclaim_orphans)).status, Status::ok);
   EXPECT_EQ(engine.fs().inode_used, used_before);
   EXPECT_EQ(engine.fs().had_error, 0u);
 }

@@ -198,7 +198,7 @@ TEST_F(NamespaceRights, AllGroupsOfASessionCount) {
   for (u32 i = 0; i < count; ++i) groups.push_back(100000 + 3 * (i * 7919 % count));
   Client member(engine_, {.trusted = false, .uid = 1005, .gid = 2005, .groups = groups});
   const auto may_read = [&](u64 file) {
-    format::Command command = make_command(format::Opcode::access);
+    wire::Command command = make_command(wire::Opcode::access);
     command.inode = file;
     command.mode = 4;
     return member.call(command).status;
@@ -268,8 +268,8 @@ TEST_F(NamespaceRights, AccessListsDecideAboutContent) {
   ASSERT_EQ(super_.set_attribute(file, "system.posix_acl_access", list).status, Status::ok);
   made(super_.getattr(file));
   ASSERT_EQ(super_.attributes().mode, 0100660u);
-  const auto on_file = [&](format::Opcode opcode, u64 length) {
-    format::Command command = user_.with_data(user_.named(opcode, file, ""), length);
+  const auto on_file = [&](wire::Opcode opcode, u64 length) {
+    wire::Command command = user_.with_data(user_.named(opcode, file, ""), length);
     command.second_inode = file;  // copy_range
     command.aux = 8192;
     return command;
@@ -278,18 +278,18 @@ TEST_F(NamespaceRights, AccessListsDecideAboutContent) {
     format::AttributeRecord record{};
     record.size_bytes = 4000;
     std::memcpy(user_.data(), &record, sizeof(record));
-    format::Command command = on_file(format::Opcode::setattr, 0);
+    wire::Command command = on_file(wire::Opcode::setattr, 0);
     command.mask = mask;
     return user_.call(command).status;
   };
   const auto changes = [&] {
-    return std::vector<Status>{user_.call(on_file(format::Opcode::write, 5000)).status,
-                               user_.call(on_file(format::Opcode::truncate, 0)).status,
-                               user_.call(on_file(format::Opcode::fallocate, 100)).status,
-                               user_.call(on_file(format::Opcode::copy_range, 100)).status,
+    return std::vector<Status>{user_.call(on_file(wire::Opcode::write, 5000)).status,
+                               user_.call(on_file(wire::Opcode::truncate, 0)).status,
+                               user_.call(on_file(wire::Opcode::fallocate, 100)).status,
+                               user_.call(on_file(wire::Opcode::copy_range, 100)).status,
                                set_attribute(format::set_size), set_attribute(format::set_modification_time_now)};
   };
-  const auto reads = [&] { return user_.call(on_file(format::Opcode::read, 100)).status; };
+  const auto reads = [&] { return user_.call(on_file(wire::Opcode::read, 100)).status; };
   const std::vector<Status> all_allowed(6, Status::ok);
   const std::vector<Status> all_refused(6, Status::access);
   become(1002, 2002);
@@ -454,7 +454,7 @@ TEST_F(NamespaceRights, ModeAndOwnerAreChangedByWhomTheKernelLets) {
         record.uid = change.uid;
         record.gid = change.gid;
         std::memcpy(user_.data(), &record, sizeof(record));
-        format::Command command = user_.with_data(user_.named(format::Opcode::setattr, file, ""), sizeof(record));
+        wire::Command command = user_.with_data(user_.named(wire::Opcode::setattr, file, ""), sizeof(record));
         command.mask = change.mask;
         const Status status = user_.call(command).status;
         made(super_.getattr(file));

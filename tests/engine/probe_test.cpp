@@ -14,20 +14,20 @@
 namespace gpu4fs::test {
 namespace {
 
-using format::Opcode;
+using wire::Opcode;
 
-format::Command memset_command(u64 offset, u64 length, u8 value) {
-  format::Command command = make_command(Opcode::memset);
-  command.data = format::ring_address(0, offset);
+wire::Command memset_command(u64 offset, u64 length, u8 value) {
+  wire::Command command = make_command(Opcode::memset);
+  command.data = wire::ring_address(0, offset);
   command.length = length;
   command.mode = value;
   return command;
 }
 
-format::Command memcopy_command(u64 from, u64 to, u64 length) {
-  format::Command command = make_command(Opcode::memcopy);
-  command.data = format::ring_address(0, from);
-  command.output = format::ring_address(0, to);
+wire::Command memcopy_command(u64 from, u64 to, u64 length) {
+  wire::Command command = make_command(Opcode::memcopy);
+  command.data = wire::ring_address(0, from);
+  command.output = wire::ring_address(0, to);
   command.length = length;
   return command;
 }
@@ -140,10 +140,10 @@ TEST(Probe, AddressesOutsideTheSessionAreRefused) {
   EXPECT_EQ(client.call(memset_command(size - 10, 10, 0)).status, Status::ok);
   EXPECT_EQ(client.call(memcopy_command(0, 100, 101)).status, Status::invalid_argument);
   EXPECT_EQ(client.call(memcopy_command(0, 100, 100)).status, Status::ok);
-  format::Command command = memset_command(0, 1, 0);
-  command.data = format::ring_address(1, 0);
+  wire::Command command = memset_command(0, 1, 0);
+  command.data = wire::ring_address(1, 0);
   EXPECT_EQ(client.call(command).status, Status::bad_address) << "a region that was not registered";
-  command.data = format::ring_address(255, 0);
+  command.data = wire::ring_address(255, 0);
   EXPECT_EQ(client.call(command).status, Status::bad_address);
 }
 
@@ -152,8 +152,8 @@ TEST(Probe, RegisteredRegionIsReached) {
   Client client(fixture.host());
   std::vector<u8> other(100, 0);
   ASSERT_EQ(fixture.host().add_region(client.session(), 3, other.data(), other.size()), Status::ok);
-  format::Command command = memset_command(0, 100, 9);
-  command.data = format::ring_address(3, 0);
+  wire::Command command = memset_command(0, 100, 9);
+  command.data = wire::ring_address(3, 0);
   EXPECT_EQ(client.call(command).status, Status::ok);
   EXPECT_EQ(other, std::vector<u8>(100, 9));
   command.length = 101;
@@ -175,11 +175,11 @@ TEST(Probe, EmulatedWarpIsAWorker) {
   std::vector<u64> positions;
   positions.push_back(client.publish(make_command(Opcode::noop)));
   positions.push_back(client.publish(memset_command(0, 3 * 4096 + 5, 0x5a)));
-  format::Command linked = memset_command(5 * 4096, 17, 0x77);
-  linked.flags = format::command_flag_link;
+  wire::Command linked = memset_command(5 * 4096, 17, 0x77);
+  linked.flags = wire::command_flag_link;
   positions.push_back(client.publish(linked));
   positions.push_back(client.publish(make_command(Opcode::noop)));
-  format::Command bad = make_command(Opcode::noop);
+  wire::Command bad = make_command(Opcode::noop);
   bad.flags = 0x8000;
   positions.push_back(client.publish(bad));
   positions.push_back(client.publish(make_command(Opcode::noop)));

@@ -11,15 +11,15 @@
 
 #include "engine/file_fixture.hpp"
 #include "engine/warp_workers.hpp"
-#include "format/health_format.hpp"
-#include "format/relocate_format.hpp"
 #include "raid/translate.hpp"
+#include "wire/health_format.hpp"
+#include "wire/relocate_format.hpp"
 
 namespace gpu4fs::test::relocate_test {
 namespace {
 
-using format::Opcode;
-using format::RelocateStep;
+using wire::Opcode;
+using wire::RelocateStep;
 
 FileEngineOptions options(bool with_warps) {
   FileEngineOptions options;
@@ -63,22 +63,22 @@ class Mover {
   }
   // The answer's record, if it has one, is at client.data().
   ring::Completion relocate(RelocateStep step, u64 inode, u64 offset = 0, u32 mask = 0, u64 length = 0) {
-    format::Command command = make_command(Opcode::relocate);
+    wire::Command command = make_command(Opcode::relocate);
     command.mode = static_cast<u32>(step);
     command.inode = inode;
     command.offset = offset;
     command.length = length;
     command.mask = mask;
-    command.data = format::ring_address(0, FileClient::data_offset);
+    command.data = wire::ring_address(0, FileClient::data_offset);
     return client.call(command);
   }
   Moved move(RelocateStep step, u64 inode, u32 mask = 0, u64 length = 0) {
     Moved sum;
-    for (u64 offset = 0; offset != format::relocate_end;) {
+    for (u64 offset = 0; offset != wire::relocate_end;) {
       const ring::Completion done = relocate(step, inode, offset, mask, length);
       sum.status = done.status;
       if (done.status != Status::ok) break;
-      format::RelocateReport report;
+      wire::RelocateReport report;
       std::memcpy(&report, client.data(), sizeof(report));
       EXPECT_TRUE(report.next > offset) << "the command goes nowhere";
       if (report.next <= offset) break;
@@ -98,9 +98,9 @@ class Mover {
     };
     for (u64 inode = 1;;) {
       const u64 found = relocate(RelocateStep::next_inode, inode).result;
-      if (found == format::relocate_end) break;
+      if (found == wire::relocate_end) break;
       if (found == 1 || found >= format::inode_number_first_free) {
-        add(move(RelocateStep::data, found, format::relocate_frozen));
+        add(move(RelocateStep::data, found, wire::relocate_frozen));
         add(move(RelocateStep::metadata, found));
       }
       inode = found + 1;
@@ -109,43 +109,43 @@ class Mover {
     EXPECT_EQ(client.checkpoint().status, Status::ok);
     return sum;
   }
-  std::vector<format::ChunkUsage> usage() {
+  std::vector<wire::ChunkUsage> usage() {
     const ring::Completion done = relocate(RelocateStep::usage, 0, 0, 0, 4096);
     EXPECT_EQ(done.status, Status::ok);
-    std::vector<format::ChunkUsage> list(done.result);
-    std::memcpy(list.data(), client.data(), done.result * sizeof(format::ChunkUsage));
+    std::vector<wire::ChunkUsage> list(done.result);
+    std::memcpy(list.data(), client.data(), done.result * sizeof(wire::ChunkUsage));
     return list;
   }
-  std::vector<format::BlockRecord> blocks(u64 inode) {
-    format::Command command = make_command(Opcode::list_blocks);
+  std::vector<wire::BlockRecord> blocks(u64 inode) {
+    wire::Command command = make_command(Opcode::list_blocks);
     command.inode = inode;
     command.length = 65536;
-    command.data = format::ring_address(0, FileClient::data_offset);
+    command.data = wire::ring_address(0, FileClient::data_offset);
     const ring::Completion done = client.call(command);
     EXPECT_EQ(done.status, Status::ok) << status_name(done.status);
-    std::vector<format::BlockRecord> list(done.result);
-    std::memcpy(list.data(), client.data() + sizeof(format::BlockListHeader), done.result * sizeof(format::BlockRecord));
+    std::vector<wire::BlockRecord> list(done.result);
+    std::memcpy(list.data(), client.data() + sizeof(wire::BlockListHeader), done.result * sizeof(wire::BlockRecord));
     return list;
   }
   u64 content_pieces(u64 inode) {
     const auto list = blocks(inode);
     return static_cast<u64>(std::count_if(list.begin(), list.end(), [](const auto& record) {
-      return record.kind == format::BlockKind::content;
+      return record.kind == wire::BlockKind::content;
     }));
   }
   format::AttributeRecord attributes(u64 inode) {
     EXPECT_EQ(client.getattr(inode).status, Status::ok);
     return client.attributes();
   }
-  format::Command on_attribute(Opcode opcode, u64 inode, u32 number, u64 length) {
+  wire::Command on_attribute(Opcode opcode, u64 inode, u32 number, u64 length) {
     constexpr u64 name_shift = u64{1} << 20;
     const std::string name = "user.n" + std::to_string(number);
     std::memcpy(client.data(name_shift), name.data(), name.size());
-    format::Command command = make_command(opcode);
+    wire::Command command = make_command(opcode);
     command.inode = inode;
-    command.name = format::ring_address(0, FileClient::data_offset + name_shift);
+    command.name = wire::ring_address(0, FileClient::data_offset + name_shift);
     command.name_length = static_cast<u16>(name.size());
-    command.data = format::ring_address(0, FileClient::data_offset);
+    command.data = wire::ring_address(0, FileClient::data_offset);
     command.length = length;
     return command;
   }
@@ -209,7 +209,7 @@ void empties_a_chunk(FileEngine& engine) {
   const fs::SpaceCounters counters_before = mover.counters();
 
   for (const u32 chunk : {0u, 1u}) {
-    const format::ChunkUsage usage = mover.usage()[chunk];
+    const wire::ChunkUsage usage = mover.usage()[chunk];
     EXPECT_GT(usage.used, 0u);
     const u64 available = mover.counters().available;
     ASSERT_EQ(mover.relocate(RelocateStep::freeze, chunk).status, Status::ok);
@@ -228,8 +228,8 @@ void empties_a_chunk(FileEngine& engine) {
     EXPECT_EQ(mover.wrong_attributes(attributed, attribute_count, attribute_length), 0u);
     EXPECT_EQ(mover.blocks(attributed).size(), attribute_pages);
     u64 unwritten = 0;
-    for (const format::BlockRecord& record : mover.blocks(sparse)) {
-      if (record.kind == format::BlockKind::unwritten) unwritten += record.page_count;
+    for (const wire::BlockRecord& record : mover.blocks(sparse)) {
+      if (record.kind == wire::BlockKind::unwritten) unwritten += record.page_count;
     }
     EXPECT_EQ(unwritten, 40u);
     ASSERT_EQ(mover.relocate(RelocateStep::unfreeze, chunk).status, Status::ok);
@@ -254,7 +254,7 @@ TEST(RelocateDurably, AnotherEngineFindsEverything) {
   // Half way through the next one.
   ASSERT_EQ(mover.relocate(RelocateStep::unfreeze, 0).status, Status::ok);
   ASSERT_EQ(mover.relocate(RelocateStep::freeze, 1).status, Status::ok);
-  ASSERT_EQ(mover.relocate(RelocateStep::data, large, 0, format::relocate_frozen).status, Status::ok);
+  ASSERT_EQ(mover.relocate(RelocateStep::data, large, 0, wire::relocate_frozen).status, Status::ok);
   for (const DeviceImages& image : {images, engine.images()}) {
     FileEngine after(options(false), image);
     Mover<Client> reader(after);
@@ -317,7 +317,7 @@ void damage_stays(FileEngine& engine) {
   const u64 file = mover.new_file("file", 0, 40, 1);
   ASSERT_EQ(mover.client.checkpoint().status, Status::ok);
   u64 address = 0;
-  for (const format::BlockRecord& record : mover.blocks(file)) {
+  for (const wire::BlockRecord& record : mover.blocks(file)) {
     if (11 - record.file_page < record.page_count) address = record.address + (11 - record.file_page) * page_size;
   }
   raid::PageLocation location{};
@@ -344,7 +344,7 @@ void scattered_files_are_put_together(FileEngine& engine) {
   ASSERT_EQ(mover.client.checkpoint().status, Status::ok);
   EXPECT_GT(mover.content_pieces(a), 50u);
   const format::AttributeRecord before = mover.attributes(a);
-  const Moved moved = mover.move(RelocateStep::data, a, format::relocate_scattered);
+  const Moved moved = mover.move(RelocateStep::data, a, wire::relocate_scattered);
   EXPECT_EQ(moved.status, Status::ok);
   EXPECT_EQ(moved.moved, 600u);
   ASSERT_EQ(mover.client.checkpoint().status, Status::ok);
@@ -354,8 +354,8 @@ void scattered_files_are_put_together(FileEngine& engine) {
   EXPECT_EQ(mover.wrong_bytes(a, 0, 600, 1), 0u);
   EXPECT_EQ(mover.wrong_bytes(b, 0, 600, 2), 0u);
   // A second time there is nothing to do; and with a limit the rest of b follows in more steps.
-  EXPECT_EQ(mover.move(RelocateStep::data, a, format::relocate_scattered).moved, 0u);
-  EXPECT_GT(mover.move(RelocateStep::data, b, format::relocate_scattered, 64).moved, 500u);
+  EXPECT_EQ(mover.move(RelocateStep::data, a, wire::relocate_scattered).moved, 0u);
+  EXPECT_GT(mover.move(RelocateStep::data, b, wire::relocate_scattered, 64).moved, 500u);
   EXPECT_EQ(mover.wrong_bytes(b, 0, 600, 2), 0u);
 }
 

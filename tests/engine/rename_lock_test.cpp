@@ -9,14 +9,14 @@ namespace {
 class RenameLock : public SteppedNames {
  protected:
   u64 make_directory(u64 parent, const std::string& name) {
-    format::Command command = names().named(format::Opcode::mkdir, parent, name);
+    wire::Command command = names().named(wire::Opcode::mkdir, parent, name);
     command.mode = 0755;
     const ring::Completion made = end_of(publish(command));
     EXPECT_EQ(made.status, Status::ok) << name;
     return made.result;
   }
-  format::Command move(u64 from, const std::string& name, u64 to, const std::string& new_name) {
-    format::Command command = names().named(format::Opcode::rename, from, name, new_name);
+  wire::Command move(u64 from, const std::string& name, u64 to, const std::string& new_name) {
+    wire::Command command = names().named(wire::Opcode::rename, from, name, new_name);
     command.second_inode = to;
     return command;
   }

@@ -10,13 +10,13 @@
 
 #include "engine/file_fixture.hpp"
 #include "engine/warp_workers.hpp"
-#include "format/health_format.hpp"
 #include "raid/translate.hpp"
+#include "wire/health_format.hpp"
 
 namespace gpu4fs::test {
 namespace {
 
-using format::Opcode;
+using wire::Opcode;
 
 FileEngineOptions options(bool with_warps) {
   FileEngineOptions options;
@@ -27,17 +27,17 @@ FileEngineOptions options(bool with_warps) {
 }
 
 struct Blocks {
-  std::vector<format::BlockRecord> records;
+  std::vector<wire::BlockRecord> records;
   bool skipped = false;
-  u64 pages(format::BlockKind kind) const {
+  u64 pages(wire::BlockKind kind) const {
     u64 count = 0;
-    for (const format::BlockRecord& record : records) count += record.kind == kind ? record.page_count : 0;
+    for (const wire::BlockRecord& record : records) count += record.kind == kind ? record.page_count : 0;
     return count;
   }
   // Address of a page of the file, 0: none.
   u64 address(u64 file_page) const {
-    for (const format::BlockRecord& record : records) {
-      if (record.kind != format::BlockKind::content && record.kind != format::BlockKind::unwritten) continue;
+    for (const wire::BlockRecord& record : records) {
+      if (record.kind != wire::BlockKind::content && record.kind != wire::BlockKind::unwritten) continue;
       if (file_page - record.file_page < record.page_count) {
         return record.address + (file_page - record.file_page) * page_size;
       }
@@ -65,14 +65,14 @@ class Patient {
   }
   ring::Completion scrub(u32 chunk, u64 first, u64 count, u32 mask = 0, u64 owner = 0, u32 kind = 0) {
     std::memset(client.data(), 0, 4096);
-    format::Command command = make_command(Opcode::scrub);
+    wire::Command command = make_command(Opcode::scrub);
     command.inode = chunk;
     command.offset = first;
     command.length = count;
     command.mask = mask;
     command.second_inode = owner;
     command.mode = kind;
-    command.data = format::ring_address(0, FileClient::data_offset);
+    command.data = wire::ring_address(0, FileClient::data_offset);
     return client.call(command);
   }
   // Addresses of all damaged pages of the pool, and how many were verified.
@@ -84,50 +84,50 @@ class Patient {
       const u64 pages = space.chunks[chunk].page_count;
       const ring::Completion done = scrub(chunk, 0, pages);
       EXPECT_EQ(done.status, Status::ok) << status_name(done.status);
-      sum += format::scrub_pages_verified(done.result);
+      sum += wire::scrub_pages_verified(done.result);
       const u64 before = found.size();
       for (u64 page = 0; page < pages; ++page) {
         u64 word = 0;
         std::memcpy(&word, client.data() + page / 64 * 8, 8);
         if ((word >> (page % 64) & 1) != 0) found.insert(space.chunks[chunk].base_address + page * page_size);
       }
-      EXPECT_EQ(found.size() - before, format::scrub_pages_damaged(done.result));
+      EXPECT_EQ(found.size() - before, wire::scrub_pages_damaged(done.result));
     }
     if (verified != nullptr) *verified = sum;
     return found;
   }
   Blocks blocks(u64 inode, u64 buffer = 64 * 1024) {
     Blocks blocks;
-    for (u64 page = 0; page != format::block_list_end;) {
-      format::Command command = make_command(Opcode::list_blocks);
+    for (u64 page = 0; page != wire::block_list_end;) {
+      wire::Command command = make_command(Opcode::list_blocks);
       command.inode = inode;
       command.offset = page;
       command.length = buffer;
-      command.data = format::ring_address(0, FileClient::data_offset);
+      command.data = wire::ring_address(0, FileClient::data_offset);
       const ring::Completion done = client.call(command);
       EXPECT_EQ(done.status, Status::ok) << status_name(done.status);
       if (done.status != Status::ok) break;
-      format::BlockListHeader header;
+      wire::BlockListHeader header;
       std::memcpy(&header, client.data(), sizeof(header));
       EXPECT_EQ(header.record_count, done.result);
       EXPECT_TRUE(header.next_page > page);
-      const auto* records = reinterpret_cast<const format::BlockRecord*>(client.data() + sizeof(header));
+      const auto* records = reinterpret_cast<const wire::BlockRecord*>(client.data() + sizeof(header));
       blocks.records.insert(blocks.records.end(), records, records + header.record_count);
       blocks.skipped = blocks.skipped || header.skipped != 0;
       page = header.next_page;
     }
     return blocks;
   }
-  std::vector<format::DamageRecord> table(format::HealthRecord* health = nullptr) {
-    format::Command command = make_command(Opcode::health);
+  std::vector<wire::DamageRecord> table(wire::HealthRecord* health = nullptr) {
+    wire::Command command = make_command(Opcode::health);
     command.length = 65536;
-    command.data = format::ring_address(0, FileClient::data_offset);
+    command.data = wire::ring_address(0, FileClient::data_offset);
     const ring::Completion done = client.call(command);
     EXPECT_EQ(done.status, Status::ok);
-    format::HealthRecord record;
+    wire::HealthRecord record;
     std::memcpy(&record, client.data(), sizeof(record));
-    EXPECT_EQ(done.result, sizeof(record) + record.damage_count * sizeof(format::DamageRecord));
-    const auto* entries = reinterpret_cast<const format::DamageRecord*>(client.data() + sizeof(record));
+    EXPECT_EQ(done.result, sizeof(record) + record.damage_count * sizeof(wire::DamageRecord));
+    const auto* entries = reinterpret_cast<const wire::DamageRecord*>(client.data() + sizeof(record));
     if (health != nullptr) *health = record;
     return {entries, entries + record.damage_count};
   }
@@ -156,9 +156,9 @@ void finds_exactly_what_was_planted(FileEngine& engine) {
 
   const Blocks in_small = patient.blocks(small);
   const Blocks in_large = patient.blocks(large);
-  EXPECT_EQ(in_small.pages(format::BlockKind::content), 3u);
-  EXPECT_EQ(in_large.pages(format::BlockKind::content), 700u);
-  EXPECT_GE(in_large.pages(format::BlockKind::map_page), 1u);
+  EXPECT_EQ(in_small.pages(wire::BlockKind::content), 3u);
+  EXPECT_EQ(in_large.pages(wire::BlockKind::content), 700u);
+  EXPECT_GE(in_large.pages(wire::BlockKind::map_page), 1u);
   const std::set<u64> planted{in_small.address(2), in_large.address(5), in_large.address(704),
                               in_large.address(300), in_large.address(301)};
   ASSERT_EQ(planted.count(0), 0u);
@@ -184,12 +184,12 @@ void keeps_the_table(FileEngine& engine) {
   EXPECT_EQ(patient.client.read(file, 0, 70 * page_size).status, Status::checksum_mismatch);
   EXPECT_EQ(patient.client.read(file, 40 * page_size + 7, 9).status, Status::checksum_mismatch);
   EXPECT_EQ(patient.client.read(file, 41 * page_size, page_size).status, Status::ok);
-  format::HealthRecord health{};
-  std::vector<format::DamageRecord> table = patient.table(&health);
+  wire::HealthRecord health{};
+  std::vector<wire::DamageRecord> table = patient.table(&health);
   ASSERT_EQ(table.size(), 1u);
   EXPECT_EQ(table[0].address, address);
   EXPECT_EQ(table[0].inode, file);
-  EXPECT_EQ(table[0].kind, format::DamageKind::data);
+  EXPECT_EQ(table[0].kind, wire::DamageKind::data);
   EXPECT_EQ(table[0].count, 2u);
   EXPECT_EQ(health.mismatch_counts[table[0].device], 2u);
   EXPECT_EQ(health.flags, 0u) << "damaged content is no metadata error";
@@ -197,21 +197,21 @@ void keeps_the_table(FileEngine& engine) {
   // A scrub that records names the owner it is told; a page that is sound again leaves the table.
   raid::PageLocation place{};
   ASSERT_EQ(raid::find_page(engine.fs().space, address, &place), Status::ok);
-  const u32 metadata = static_cast<u32>(format::DamageKind::metadata);
-  ASSERT_EQ(patient.scrub(place.chunk, place.page, 1, format::scrub_mask_record, 99, metadata).result,
+  const u32 metadata = static_cast<u32>(wire::DamageKind::metadata);
+  ASSERT_EQ(patient.scrub(place.chunk, place.page, 1, wire::scrub_mask_record, 99, metadata).result,
             u64{1} | u64{1} << 32);
   table = patient.table();
   ASSERT_EQ(table.size(), 1u);
   EXPECT_EQ(table[0].inode, 99u);
-  EXPECT_EQ(table[0].kind, format::DamageKind::metadata);
+  EXPECT_EQ(table[0].kind, wire::DamageKind::metadata);
   patient.damage(address);  // twice is not at all
-  EXPECT_EQ(patient.scrub(place.chunk, place.page, 1, format::scrub_mask_record).result, 1u);
+  EXPECT_EQ(patient.scrub(place.chunk, place.page, 1, wire::scrub_mask_record).result, 1u);
   EXPECT_TRUE(patient.table().empty());
   // So does one that is free.
   raid::note_damage(engine.fs().space, address);
   ASSERT_EQ(patient.client.unlink("file").result, file);
   ASSERT_EQ(patient.client.reclaim(file).status, Status::ok);
-  EXPECT_EQ(patient.scrub(place.chunk, place.page, 1, format::scrub_mask_record).result, 0u);
+  EXPECT_EQ(patient.scrub(place.chunk, place.page, 1, wire::scrub_mask_record).result, 0u);
   EXPECT_TRUE(patient.table().empty());
 }
 
@@ -223,12 +223,12 @@ void lists_maps(FileEngine& engine) {
   ASSERT_EQ(patient.client.fallocate(file, 1, 1000 * page_size, 5 * page_size).status, Status::ok);
   ASSERT_EQ(patient.client.checkpoint().status, Status::ok);
   const Blocks blocks = patient.blocks(file, 16 + 16 * 24);
-  EXPECT_EQ(blocks.pages(format::BlockKind::content), 8u);
-  EXPECT_EQ(blocks.pages(format::BlockKind::unwritten), 5u);
+  EXPECT_EQ(blocks.pages(wire::BlockKind::content), 8u);
+  EXPECT_EQ(blocks.pages(wire::BlockKind::unwritten), 5u);
   ASSERT_EQ(patient.client.getattr(file).status, Status::ok);
   u64 all = 0;
   std::set<u64> addresses;
-  for (const format::BlockRecord& record : blocks.records) {
+  for (const wire::BlockRecord& record : blocks.records) {
     all += record.page_count;
     for (u32 i = 0; i < record.page_count; ++i) addresses.insert(record.address + i * page_size);
   }
@@ -240,8 +240,8 @@ void lists_maps(FileEngine& engine) {
   }
   EXPECT_EQ(blocks.address(1005), 0u);
   // Inode file and bitmap files have maps as well.
-  EXPECT_GE(patient.blocks(0).pages(format::BlockKind::content), 1u);
-  EXPECT_GE(patient.blocks(2).pages(format::BlockKind::content), 1u);
+  EXPECT_GE(patient.blocks(0).pages(wire::BlockKind::content), 1u);
+  EXPECT_GE(patient.blocks(2).pages(wire::BlockKind::content), 1u);
 }
 
 template <class Connection>
@@ -256,10 +256,10 @@ void refuses_what_is_out_of_range(FileEngine& engine) {
   EXPECT_EQ(patient.scrub(0, 0, 1, 2).status, Status::invalid_argument);
   EXPECT_EQ(patient.scrub(0, 0, 1, 0, 0, 7).status, Status::invalid_argument);
   EXPECT_EQ(patient.scrub(0, 13, pages - 13).status, Status::ok) << "ranges begin anywhere";
-  format::Command command = make_command(Opcode::list_blocks);
+  wire::Command command = make_command(Opcode::list_blocks);
   command.inode = 5;
   command.length = 65536;
-  command.data = format::ring_address(0, FileClient::data_offset);
+  command.data = wire::ring_address(0, FileClient::data_offset);
   EXPECT_EQ(patient.client.call(command).status, Status::stale);
   command.inode = 1;
   command.length = 16;
@@ -294,9 +294,9 @@ TEST(ScrubRights, AreTheManagementsAlone) {
   FileEngine engine(options(false));
   Client client(engine, ClientOptions{.trusted = true, .internal = false});
   for (const Opcode opcode : {Opcode::scrub, Opcode::health, Opcode::list_blocks}) {
-    format::Command command = make_command(opcode);
+    wire::Command command = make_command(opcode);
     command.length = 4096;
-    command.data = format::ring_address(0, 0);
+    command.data = wire::ring_address(0, 0);
     EXPECT_EQ(client.call(command).status, Status::permission);
   }
 }
@@ -321,12 +321,12 @@ TEST(StopOnError, RefusesChangesAndStillWritesThoseBefore) {
     const u64 durable = engine.fs().epoch_durable;
     EXPECT_EQ(patient.client.sync().status, Status::ok);
     EXPECT_GT(engine.fs().epoch_durable, durable) << "what was written before is durable now";
-    format::HealthRecord health{};
-    const std::vector<format::DamageRecord> table = patient.table(&health);
+    wire::HealthRecord health{};
+    const std::vector<wire::DamageRecord> table = patient.table(&health);
     ASSERT_EQ(table.size(), 1u);
     EXPECT_EQ(table[0].inode, 7u);
-    EXPECT_EQ(health.flags & format::health_metadata_damaged, u32{format::health_metadata_damaged});
-    EXPECT_EQ((health.flags & format::health_changes_stopped) != 0, stops);
+    EXPECT_EQ(health.flags & wire::health_metadata_damaged, u32{wire::health_metadata_damaged});
+    EXPECT_EQ((health.flags & wire::health_changes_stopped) != 0, stops);
   }
 }
 

@@ -17,23 +17,23 @@
 namespace gpu4fs::test {
 namespace {
 
-using format::Opcode;
+using wire::Opcode;
 
-format::Command linked(format::Command command) {
-  command.flags |= format::command_flag_link;
+wire::Command linked(wire::Command command) {
+  command.flags |= wire::command_flag_link;
   return command;
 }
 
-format::Command set_byte(u64 offset, u8 value) {
-  format::Command command = make_command(Opcode::memset);
+wire::Command set_byte(u64 offset, u8 value) {
+  wire::Command command = make_command(Opcode::memset);
   command.data = offset;
   command.length = 1;
   command.mode = value;
   return command;
 }
 
-format::Command copy_byte(u64 from, u64 to) {
-  format::Command command = make_command(Opcode::memcopy);
+wire::Command copy_byte(u64 from, u64 to) {
+  wire::Command command = make_command(Opcode::memcopy);
   command.data = from;
   command.output = to;
   command.length = 1;
@@ -101,14 +101,14 @@ TEST(Links, OverlongChainIsRefused) {
 TEST(Descriptors, MalformedOnesAreAnswered) {
   EngineFixture fixture;
   Client client(fixture.host());
-  format::Command command = make_command(Opcode::noop);
+  wire::Command command = make_command(Opcode::noop);
   command.flags = 1u << 7;
   EXPECT_EQ(client.call(command).status, Status::bad_descriptor);
   EXPECT_EQ(client.call(make_command(Opcode::none)).status, Status::unknown_command);
   EXPECT_EQ(client.call(make_command(Opcode::count)).status, Status::unknown_command);
   EXPECT_EQ(client.call(make_command(static_cast<Opcode>(0xffff))).status, Status::unknown_command);
   command = make_command(Opcode::noop);
-  command.flags = format::command_flag_previous_inode;
+  command.flags = wire::command_flag_previous_inode;
   EXPECT_EQ(client.call(command).status, Status::bad_descriptor) << "there is no command before";
   command = make_command(Opcode::noop);
   command.name_length = 4000;
@@ -118,9 +118,9 @@ TEST(Descriptors, MalformedOnesAreAnswered) {
   EXPECT_EQ(client.call(command).status, Status::ok);
   command.name = (1 << 20) - 4095;
   EXPECT_EQ(client.call(command).status, Status::bad_address);
-  for (const format::CommandRow& row : format::command_rows) {
-    if (row.sender != format::Sender::server) continue;
-    EXPECT_EQ(client.call(make_command(row.opcode)).status, Status::permission) << format::command_name(row.opcode);
+  for (const wire::CommandRow& row : wire::command_rows) {
+    if (row.sender != wire::Sender::server) continue;
+    EXPECT_EQ(client.call(make_command(row.opcode)).status, Status::permission) << wire::command_name(row.opcode);
   }
   command = make_command(Opcode::noop);
   command.output = 8;
@@ -150,7 +150,7 @@ Status admitted(Client& client, Opcode opcode) {
 TEST(Descriptors, EachSessionIsAdmittedWhatTheTableSays) {
   EngineFixture fixture;
   struct Kind {
-    format::Sender sender;
+    wire::Sender sender;
     ClientOptions options;
   };
   const ClientOptions small{.depth_log2 = 5, .data_length = 4096, .trusted = false, .internal = false};
@@ -158,14 +158,14 @@ TEST(Descriptors, EachSessionIsAdmittedWhatTheTableSays) {
   trusted.trusted = true;
   ClientOptions internal = trusted;
   internal.internal = true;
-  for (const Kind& kind : {Kind{format::Sender::client, small}, Kind{format::Sender::front_end, trusted},
-                           Kind{format::Sender::server, internal}}) {
+  for (const Kind& kind : {Kind{wire::Sender::client, small}, Kind{wire::Sender::front_end, trusted},
+                           Kind{wire::Sender::server, internal}}) {
     Client client(fixture.host(), kind.options);
     u32 admitted_count = 0;
     for (u32 number = 0; number <= 0xffff; ++number) {
       const Opcode opcode = static_cast<Opcode>(number);
-      const format::CommandRow* row = nullptr;
-      for (const format::CommandRow& one : format::command_rows) {
+      const wire::CommandRow* row = nullptr;
+      for (const wire::CommandRow& one : wire::command_rows) {
         if (one.opcode == opcode) row = &one;
       }
       Status expected = Status::unknown_command;
@@ -178,7 +178,7 @@ TEST(Descriptors, EachSessionIsAdmittedWhatTheTableSays) {
         ++admitted_count;
         continue;
       }
-      ASSERT_EQ(admitted(client, opcode), expected) << number << " " << format::command_name(opcode);
+      ASSERT_EQ(admitted(client, opcode), expected) << number << " " << wire::command_name(opcode);
       // Alone it takes another way to the engine.
       if (expected != Status::cancelled) {
         ASSERT_EQ(client.call(make_command(opcode)).status, expected) << number;
@@ -194,28 +194,28 @@ TEST(Descriptors, NobodyElseSendsWhatIsTheServers) {
   Client stranger(fixture.host(), {.depth_log2 = 5, .data_length = 4096, .trusted = false, .internal = false});
   Client front_end(fixture.host(), {.depth_log2 = 5, .data_length = 4096, .trusted = true, .internal = false});
   for (const Opcode opcode : server_commands) {
-    EXPECT_EQ(admitted(stranger, opcode), Status::permission) << format::command_name(opcode);
-    EXPECT_EQ(admitted(front_end, opcode), Status::permission) << format::command_name(opcode);
+    EXPECT_EQ(admitted(stranger, opcode), Status::permission) << wire::command_name(opcode);
+    EXPECT_EQ(admitted(front_end, opcode), Status::permission) << wire::command_name(opcode);
   }
   for (const Opcode opcode : front_end_commands) {
-    EXPECT_EQ(admitted(stranger, opcode), Status::permission) << format::command_name(opcode);
-    EXPECT_EQ(admitted(front_end, opcode), Status::cancelled) << format::command_name(opcode);
+    EXPECT_EQ(admitted(stranger, opcode), Status::permission) << wire::command_name(opcode);
+    EXPECT_EQ(admitted(front_end, opcode), Status::cancelled) << wire::command_name(opcode);
   }
 }
 
 // Replaying is the server's, and for what has records.
 TEST(Descriptors, OnlyLoggedCommandsAreReplayed) {
-  for (const format::CommandRow& row : format::command_rows) {
-    format::Command command = make_command(row.opcode);
-    command.flags = format::command_flag_replay;
-    for (const format::Sender sender : {format::Sender::client, format::Sender::front_end}) {
-      EXPECT_EQ(engine::validate_command(command, sender, false), Status::permission) << format::command_name(row.opcode);
+  for (const wire::CommandRow& row : wire::command_rows) {
+    wire::Command command = make_command(row.opcode);
+    command.flags = wire::command_flag_replay;
+    for (const wire::Sender sender : {wire::Sender::client, wire::Sender::front_end}) {
+      EXPECT_EQ(engine::validate_command(command, sender, false), Status::permission) << wire::command_name(row.opcode);
     }
     bool has_records = row.opcode == Opcode::noop || row.opcode == Opcode::claim_logged;
-    for (const format::LogRow& record : format::log_rows) has_records = has_records || record.command == row.opcode;
-    EXPECT_EQ(engine::validate_command(command, format::Sender::server, false),
+    for (const wire::RecordCommand& record : wire::record_commands) has_records = has_records || record.command == row.opcode;
+    EXPECT_EQ(engine::validate_command(command, wire::Sender::server, false),
               has_records ? Status::ok : Status::bad_descriptor)
-        << format::command_name(row.opcode);
+        << wire::command_name(row.opcode);
   }
 }
 
@@ -236,16 +236,16 @@ TEST(Admission, AStoppedPoolTakesNoChanges) {
     const Opcode opcode = static_cast<Opcode>(number);
     c->command = make_command(opcode);
     c->command.mode = ~0u;
-    const bool may_change = changing.count(opcode) != 0 || !format::is_command(opcode);
+    const bool may_change = changing.count(opcode) != 0 || !wire::is_command(opcode);
     const Status found = engine::admit_command(*fs, *c);
-    const Status expected = may_change || format::changes_the_pool(opcode) ? Status::read_only : Status::ok;
-    ASSERT_EQ(found, expected) << number << " " << format::command_name(opcode);
+    const Status expected = may_change || wire::changes_the_pool(opcode) ? Status::read_only : Status::ok;
+    ASSERT_EQ(found, expected) << number << " " << wire::command_name(opcode);
     if (goes_on.count(opcode) != 0) {
-      ASSERT_EQ(found, Status::ok) << format::command_name(opcode);
+      ASSERT_EQ(found, Status::ok) << wire::command_name(opcode);
     }
   }
   c->command = make_command(Opcode::relocate);
-  c->command.mode = static_cast<u32>(format::RelocateStep::data);
+  c->command.mode = static_cast<u32>(wire::RelocateStep::data);
   EXPECT_EQ(engine::admit_command(*fs, *c), Status::read_only);
 }
 
@@ -253,7 +253,7 @@ TEST(Descriptors, MalformedLinkTakesItsChainDown) {
   EngineFixture fixture;
   Client client(fixture.host());
   const u64 first = client.publish(linked(set_byte(0, 1)));
-  format::Command bad = linked(make_command(Opcode::noop));
+  wire::Command bad = linked(make_command(Opcode::noop));
   bad.flags |= 1u << 9;
   const u64 second = client.publish(bad);
   const u64 third = client.publish(set_byte(1, 1));
@@ -275,15 +275,15 @@ TEST(Descriptors, RandomBytesWithGoodSequenceNumbersDoNoHarm) {
   ring::RingProducer& producer = client.producer();
   const u64 depth = producer.depth();
   for (u64 position = 0; position < 5000; ++position) {
-    format::RingDescriptor& slot = producer.descriptors[position % depth];
-    const u32 sequence = format::ring_sequence(position, producer.depth_log2);
+    wire::RingDescriptor& slot = producer.descriptors[position % depth];
+    const u32 sequence = wire::ring_sequence(position, producer.depth_log2);
     for (u32 unit = 8; unit-- > 0;) {
       u64 value = random();
       u32 word = static_cast<u32>(random());
       if (unit == 0) {
         // Half of them plausible. Chains would make the test wait for their ends.
         const u32 opcode = random() % 2 == 0 ? random() % 4 : word % 0x10000;
-        word = (needs_no_pool(opcode) ? opcode : 0) | ((word >> 16) & ~u32{format::command_flag_link}) << 16;
+        word = (needs_no_pool(opcode) ? opcode : 0) | ((word >> 16) & ~u32{wire::command_flag_link}) << 16;
       }
       if (random() % 2 == 0) value %= 1 << 21;
       store_shared_16(&slot.units[unit], Vector16{value, u64{word} | (u64{sequence} << 32)});
@@ -360,8 +360,8 @@ class LockedInode : public ::testing::Test {
   }
   engine::Engine& engine() { return fixture_.engine(); }
   void release() { engine::release_all_locks(engine(), *holder_); }
-  static format::Command getattr() {
-    format::Command command = make_command(Opcode::getattr);
+  static wire::Command getattr() {
+    wire::Command command = make_command(Opcode::getattr);
     command.inode = number;
     command.output = 4096;
     return command;
@@ -389,11 +389,11 @@ TEST_F(LockedInode, CommandIsHandedTheLock) {
 
 TEST_F(LockedInode, DeadlineEndsTheWaitAndLeavesTheLockIntact) {
   Client client(fixture_.host());
-  format::Command command = getattr();
+  wire::Command command = getattr();
   command.deadline_ms = 20;
   const u64 late = client.publish(command);
   const u64 patient = client.publish(getattr());
-  command.flags = format::command_flag_link;
+  command.flags = wire::command_flag_link;
   const u64 chained = client.publish(command);
   const u64 follower = client.publish(make_command(Opcode::noop));
   EXPECT_EQ(client.wait(late).status, Status::deadline_exceeded);
@@ -410,7 +410,7 @@ TEST_F(LockedInode, StopDrainsWhatIsUnderWay) {
   Client client(fixture_.host());
   std::vector<u64> positions;
   for (u32 i = 0; i < 8; ++i) {
-    format::Command command = getattr();
+    wire::Command command = getattr();
     command.output += 4096 * i;  // two workers may answer at the same time
     positions.push_back(client.publish(command));
   }

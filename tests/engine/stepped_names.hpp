@@ -40,7 +40,7 @@ class SteppedNames : public ::testing::Test {
 
   // Commands go through a session of their own, so that nothing but step() runs them. Names were put by named(), and
   // are the command's after its first step.
-  u64 publish(format::Command command) {
+  u64 publish(wire::Command command) {
     std::memcpy(client_.data(), names_.data() - NameClient::data_offset, NameClient::data_offset + 64);
     return client_.publish(command);
   }

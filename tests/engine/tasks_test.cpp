@@ -30,8 +30,8 @@ TEST(Tasks, ACommandBesideAFullBoardAsksForHelpAgain) {
   const u64 unit = u64{engine.config.task_pages} * page_size;
   constexpr u32 task_count = 4;
   ASSERT_LE(task_count * unit, u64{1} << 20);
-  c.command = make_command(format::Opcode::memset);
-  c.command.data = format::ring_address(0, 0);
+  c.command = make_command(wire::Opcode::memset);
+  c.command.data = wire::ring_address(0, 0);
   c.command.length = task_count * unit;
   c.command.mode = 0x5a;
   c.session = client.session();

@@ -70,7 +70,7 @@ class LosingPool {
     open();
     for (u32 file = 0; file < losing_file_count; ++file) {
       FileOperation op;
-      op.opcode = format::Opcode::create;
+      op.opcode = wire::Opcode::create;
       op.inode = PosixModel::root;
       op.name = fmt::format("file {}", file);
       op.mode = 0644;
@@ -122,23 +122,23 @@ class LosingPool {
   // The file is made anew, with its blocks allocated before anything is written.
   Status recreate(u32 file) {
     FileOperation op;
-    op.opcode = format::Opcode::unlink;
+    op.opcode = wire::Opcode::unlink;
     op.inode = PosixModel::root;
     op.name = fmt::format("file {}", file);
     const client::Reply gone = client_->call(op);
     if (gone.status != Status::ok) return gone.status;
-    (void)client_->simple(format::Opcode::reclaim, gone.result);
-    op.opcode = format::Opcode::create;
+    (void)client_->simple(wire::Opcode::reclaim, gone.result);
+    op.opcode = wire::Opcode::create;
     op.mode = 0644;
     const client::Reply made = client_->call(op);
     if (made.status != Status::ok) return made.status;
     inodes_[file] = made.result;
-    return client_->simple(format::Opcode::fallocate, made.result, 0, content(file, 0).size()).status;
+    return client_->simple(wire::Opcode::fallocate, made.result, 0, content(file, 0).size()).status;
   }
 
   Status write(u32 file, u32 version) {
     FileOperation op;
-    op.opcode = format::Opcode::write;
+    op.opcode = wire::Opcode::write;
     op.inode = inodes_[file];
     const std::vector<u8> bytes = content(file, version);
     op.length = bytes.size();
@@ -149,12 +149,12 @@ class LosingPool {
   void write_all(u32 version) {
     for (u32 file = 0; file < losing_file_count; ++file) ASSERT_EQ(write(file, version), Status::ok) << file;
   }
-  Status sync() { return client_->simple(format::Opcode::sync).status; }
+  Status sync() { return client_->simple(wire::Opcode::sync).status; }
 
   // ok and right, or the status of the failed read.
   Status read(u32 file) {
     const std::vector<u8> expected = content(file, versions_[file]);
-    const client::Reply reply = client_->simple(format::Opcode::read, inodes_[file], 0, expected.size() + 10);
+    const client::Reply reply = client_->simple(wire::Opcode::read, inodes_[file], 0, expected.size() + 10);
     if (reply.status != Status::ok) return reply.status;
     EXPECT_EQ(reply.result, expected.size()) << file;
     EXPECT_EQ(std::memcmp(client_->data(), expected.data(), expected.size()), 0) << file;

@@ -25,7 +25,7 @@ TEST(LossReport, SaysWhichFileWasTheDevice) {
   options.profile = "raid1";
   TestPool pool(options);
   for (u32 file_number = 0; file_number < 3; ++file_number) {
-    const format::Command give_up = TestPool::rebuild_command(format::RebuildStep::give_up, 1);
+    const wire::Command give_up = TestPool::rebuild_command(wire::RebuildStep::give_up, 1);
     ASSERT_EQ(pool.call_internal(give_up).status, Status::ok);
     ASSERT_EQ(pool.checkpoint(), Status::ok);
     const ring::Upcall upcall = next_loss(pool);

@@ -91,7 +91,7 @@ class FaultyMount : public ::testing::TestWithParam<Variant> {
 
   client::Reply write(u32 file, u32 version) {
     FileOperation op;
-    op.opcode = format::Opcode::write;
+    op.opcode = wire::Opcode::write;
     op.inode = inodes_[file];
     op.length = size_of(file);
     const client::Reply reply = client_->call(op, content(file, version));
@@ -105,7 +105,7 @@ class FaultyMount : public ::testing::TestWithParam<Variant> {
     open();
     for (u32 file = 0; file < file_count; ++file) {
       FileOperation op;
-      op.opcode = format::Opcode::create;
+      op.opcode = wire::Opcode::create;
       op.inode = PosixModel::root;
       op.name = fmt::format("file {}", file);
       op.mode = 0644;
@@ -149,7 +149,7 @@ class FaultyMount : public ::testing::TestWithParam<Variant> {
   void read_all(bool exact) {
     for (u32 file = 0; file < file_count; ++file) {
       const client::Reply reply =
-          client_->simple(format::Opcode::read, inodes_[file], 0, size_of(file) + 10);
+          client_->simple(wire::Opcode::read, inodes_[file], 0, size_of(file) + 10);
       if (reply.status != Status::ok) {
         ASSERT_EQ(to_errno(reply.status), EIO) << status_name(reply.status);
         ++refused_;
@@ -170,7 +170,7 @@ class FaultyMount : public ::testing::TestWithParam<Variant> {
       ASSERT_TRUE(to_errno(reply.status) == EIO || to_errno(reply.status) == EROFS)
           << status_name(reply.status);
     }
-    const client::Reply synced = client_->simple(format::Opcode::sync);
+    const client::Reply synced = client_->simple(wire::Opcode::sync);
     if (synced.status != Status::ok) ++refused_;
   }
 

@@ -55,16 +55,16 @@ class NthError : public ::testing::TestWithParam<CrashPlace> {
   }
   // Something acknowledged, durable and not in a checkpoint.
   void make_kept() {
-    FileOperation op = on_inode(format::Opcode::create, PosixModel::root);
+    FileOperation op = on_inode(wire::Opcode::create, PosixModel::root);
     op.name = "kept";
     op.mode = 0600;
     actor_->begin({}, op);
     const client::Reply made = call(op);
     ASSERT_EQ(actor_->end(made, &*client_), "");
-    FileOperation write = on_inode(format::Opcode::write, made.result, 0, 6000);
+    FileOperation write = on_inode(wire::Opcode::write, made.result, 0, 6000);
     write.data_seed = 5;
     run(write);
-    run(on_inode(format::Opcode::sync, 0));
+    run(on_inode(wire::Opcode::sync, 0));
     actor_->promise(actor_->ended_count());
   }
 
@@ -112,17 +112,17 @@ class NthError : public ::testing::TestWithParam<CrashPlace> {
   void repeat(const FileOperation& op) {
     const std::set<int> expected = actor_->model().expect(op);
     const int error = to_errno(call(op).status);
-    EXPECT_TRUE(expected.count(error) != 0 || op.opcode == format::Opcode::reclaim) << "again: errno " << error;
+    EXPECT_TRUE(expected.count(error) != 0 || op.opcode == wire::Opcode::reclaim) << "again: errno " << error;
   }
 
   // What a scrub answers whose n-th read fails, and all after it if that lasts; not 0 in `suspects`: it found something.
   Status scrub_meeting(u64 nth, bool lasts, u64* suspects) {
     u8* found = pool_->management().data();
     std::memset(found, 0, page_size);
-    format::Command command{};
-    command.opcode = format::Opcode::scrub;
+    wire::Command command{};
+    command.opcode = wire::Opcode::scrub;
     command.length = 2048;
-    command.data = format::ring_address(0, 0);
+    command.data = wire::ring_address(0, 0);
     plan_.arm(NthKind::read, nth, lasts);
     const ring::Completion completion = pool_->management().call(command);
     plan_.disarm();
@@ -173,7 +173,7 @@ TEST_P(NthAccess, OfACheckpointFails) {
       SCOPED_TRACE(fmt::format("{} {}", nth_name(kind), nth));
       begin();
       make_kept();
-      run(on_inode(format::Opcode::truncate, base_.model.nodes.at(PosixModel::root).entries.at("h"), 10));
+      run(on_inode(wire::Opcode::truncate, base_.model.nodes.at(PosixModel::root).entries.at("h"), 10));
       plan_.arm(kind, nth);
       const Status status = pool_->checkpoint();
       plan_.disarm();
@@ -270,7 +270,7 @@ class NthAllocation : public NthError {
   u64 big() const { return base_.model.nodes.at(PosixModel::root).entries.at("big"); }
   // More than any operation wants.
   void make_room() {
-    FileOperation op = on_inode(format::Opcode::fallocate, big(), 0, u64{1} << 20);
+    FileOperation op = on_inode(wire::Opcode::fallocate, big(), 0, u64{1} << 20);
     op.mode = 3;
     ASSERT_EQ(call(op).status, Status::ok);
     ASSERT_EQ(pool_->checkpoint(), Status::ok);
@@ -279,7 +279,7 @@ class NthAllocation : public NthError {
   void leave_pages(u64 count) {
     for (u64 offset = u64{1} << 30; available() > count; offset += page_size * 64) {
       const u64 length = std::min<u64>(available() - count, 32) * page_size;
-      FileOperation op = on_inode(format::Opcode::fallocate, big(), offset, length);
+      FileOperation op = on_inode(wire::Opcode::fallocate, big(), offset, length);
       op.mode = 1;
       const client::Reply reply = call(op);
       if (reply.status == Status::no_space && length == page_size) break;
@@ -290,7 +290,7 @@ class NthAllocation : public NthError {
   }
   void leave_single_pages(u64 count, u64 offset) {
     for (; available() > count; offset += page_size) {
-      FileOperation op = on_inode(format::Opcode::fallocate, big(), offset, page_size);
+      FileOperation op = on_inode(wire::Opcode::fallocate, big(), offset, page_size);
       op.mode = 1;
       const Status status = call(op).status;
       if (status == Status::no_space) return;
@@ -316,14 +316,14 @@ TEST_P(NthAllocation, OfPagesFails) {
       actor_->begin({}, op);
       const client::Reply reply = call(op);
       const bool refused = reply.status == Status::no_space;
-      const bool is_short = reply.status == Status::ok && op.opcode == format::Opcode::write && reply.result < op.length;
+      const bool is_short = reply.status == Status::ok && op.opcode == wire::Opcode::write && reply.result < op.length;
       if (is_short) continue;  // the next one is whole
       ASSERT_EQ(actor_->end(reply, &*client_, {}, {ENOSPC}), "");
       ASSERT_EQ(actor_->settle(text(), *client_), "");
       if (!refused) break;
       ++refusals;
       // Removing something always works, and then there is room.
-      ASSERT_EQ(call(on_inode(format::Opcode::truncate, big(), 0)).status, Status::ok);
+      ASSERT_EQ(call(on_inode(wire::Opcode::truncate, big(), 0)).status, Status::ok);
       actor_->begin({}, op);
       ASSERT_EQ(actor_->end(call(op), &*client_), "");
       end_clean();

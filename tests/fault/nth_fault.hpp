@@ -81,7 +81,7 @@ class OperationTaker : public CrashWriter {
 
 // Every operation on the tree of a CrashBase. `pool`: any, it is not used.
 inline std::vector<TriedOperation> tried_operations(CrashPool& pool, const PosixModel& model) {
-  using format::Opcode;
+  using wire::Opcode;
   CrashRecord record;
   std::vector<TriedOperation> list;
   const auto take = [&](const NamedStep& step) {

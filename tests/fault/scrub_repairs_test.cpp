@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "fmt/format.h"
-#include "format/health_format.hpp"
 #include "raid/repair_pages.hpp"
 #include "support/file_client.hpp"
 #include "support/group_runner.hpp"
 #include "support/test_pool.hpp"
+#include "wire/health_format.hpp"
 
 namespace gpu4fs::test::scrub_repairs_test {
 namespace {
@@ -49,13 +49,13 @@ class ScrubRepairs : public ::testing::TestWithParam<Shape> {
   }
   static void make_file(FileClient& client, u32 index) {
     FileOperation op;
-    op.opcode = format::Opcode::create;
+    op.opcode = wire::Opcode::create;
     op.inode = format::inode_number_root;
     op.name = fmt::format("file{}", index);
     op.mode = 0644;
     const client::Reply made = client.call(op);
     EXPECT_EQ(made.status, Status::ok);
-    op.opcode = format::Opcode::write;
+    op.opcode = wire::Opcode::write;
     op.inode = made.result;
     op.length = 30 * page_size + 100 * index;
     std::vector<u8> bytes(op.length);
@@ -98,8 +98,8 @@ class ScrubRepairs : public ::testing::TestWithParam<Shape> {
   }
   void scrub() {
     for (u32 c = 0; c < space().chunk_count; ++c) {
-      format::Command command{};
-      command.opcode = format::Opcode::scrub;
+      wire::Command command{};
+      command.opcode = wire::Opcode::scrub;
       command.inode = c;
       const u64 pages = space().chunks[c].page_count;
       constexpr u64 most = page_size * 8;  // a bit a page, in a page

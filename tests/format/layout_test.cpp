@@ -10,14 +10,14 @@
 #include <string>
 #include <type_traits>
 
+#include "format/attribute_format.hpp"
 #include "format/block_pointer_format.hpp"
 #include "format/chunk_format.hpp"
-#include "format/attribute_format.hpp"
 #include "format/directory_format.hpp"
 #include "format/inode_format.hpp"
 #include "format/log_format.hpp"
-#include "format/ring_format.hpp"
 #include "format/superblock_format.hpp"
+#include "wire/ring_format.hpp"
 
 namespace gpu4fs::format {
 namespace {
@@ -275,6 +275,11 @@ void list_log(Listing& listing) {
   FIELD(LogExtent, page);
   END(LogExtent);
 }
+
+using wire::DirectoryRecord;
+using wire::RingDescriptor;
+using wire::RingUnit;
+using wire::StatfsRecord;
 
 void list_ring(Listing& listing) {
   BEGIN(RingUnit);

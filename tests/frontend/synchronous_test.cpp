@@ -3,13 +3,13 @@
 
 #include <set>
 
-#include "format/command_list.hpp"
 #include "frontend/fuse/fuse_worker.hpp"
+#include "wire/command_list.hpp"
 
 namespace gpu4fs::frontend {
 namespace {
 
-using format::Opcode;
+using wire::Opcode;
 
 // What mount(8) promises for them.
 const std::set<Opcode> changes_of_content = {Opcode::write,      Opcode::truncate,      Opcode::fallocate,
@@ -25,10 +25,10 @@ TEST(Synchronous, WaitsForWhatChanges) {
   sync.synchronous = true;
   FuseOptions directories;
   directories.synchronous_directories = true;
-  for (const format::CommandRow& row : format::command_rows) {
-    const char* name = format::command_name(row.opcode);
-    const bool is_content = row.effect == format::Effect::content;
-    const bool is_names = row.effect == format::Effect::names;
+  for (const wire::CommandRow& row : wire::command_rows) {
+    const char* name = wire::command_name(row.opcode);
+    const bool is_content = row.effect == wire::Effect::content;
+    const bool is_names = row.effect == wire::Effect::names;
     EXPECT_TRUE(is_content || changes_of_content.count(row.opcode) == 0) << name;
     EXPECT_TRUE(is_names || changes_of_names.count(row.opcode) == 0) << name;
     EXPECT_FALSE(waits_for_sync(none, row.opcode)) << name;

@@ -186,7 +186,7 @@ class ImageRun {
       if (item == nullptr) continue;
       const bool written = content_.try_write(client, *item, 0, i % 2 == 0 ? 500 : 40'000);
       if (!written || !is_certain) touch(static_cast<u32>(content_.items.size() - 1));
-      if (i == 2) (void)client.simple(format::Opcode::sync);
+      if (i == 2) (void)client.simple(wire::Opcode::sync);
       if (i == 3) (void)image_.pool().checkpoint();
     }
     std::vector<u32> changed;

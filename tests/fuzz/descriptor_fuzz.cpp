@@ -10,8 +10,8 @@ const char target_name[] = "descriptor";
 
 namespace {
 
-using format::Command;
-using format::Opcode;
+using wire::Command;
+using wire::Opcode;
 
 constexpr u64 data_length = 64 * 1024;
 constexpr u32 stranger_uid = 1000;
@@ -47,7 +47,7 @@ u64 odd_address(Input& input) {
   switch (kind % 8) {
     case 0: return data_length - kind / 8;
     case 1: return inside + kind / 8;
-    case 2: return format::ring_address(kind / 8, inside);
+    case 2: return wire::ring_address(kind / 8, inside);
     case 3: return input.odd_number();
     default: return inside;
   }
@@ -103,10 +103,10 @@ class HostileSession {
   }
 
   void submit(Command command, bool is_last) {
-    if (is_last) command.flags &= static_cast<u16>(~u32{format::command_flag_link});
+    if (is_last) command.flags &= static_cast<u16>(~u32{wire::command_flag_link});
     positions_.push_back(client_.publish(command));
     commands_.push_back(command);
-    chain_ = (command.flags & format::command_flag_link) != 0 ? chain_ + 1 : 0;
+    chain_ = (command.flags & wire::command_flag_link) != 0 ? chain_ + 1 : 0;
     if (chain_ == 0 && (is_last || positions_.size() >= in_flight_max / 2)) finish();
     if (chain_ >= in_flight_max / 2) submit(test::make_command(Opcode::noop), true);
   }
@@ -135,8 +135,8 @@ class HostileSession {
     if (is_control(done.status) || done.status == Status::again) fail("a control code was answered");
     if (done.status == Status::engine_died) fail(status_name(done.status));
     if (done.status != Status::ok && done.result != 0) fail("a failed command has a result");
-    const format::Sender sender = trusted_ ? format::Sender::front_end : format::Sender::client;
-    const bool is_allowed = format::may_send(sender, command.opcode) && (command.flags & format::command_flag_replay) == 0;
+    const wire::Sender sender = trusted_ ? wire::Sender::front_end : wire::Sender::client;
+    const bool is_allowed = wire::may_send(sender, command.opcode) && (command.flags & wire::command_flag_replay) == 0;
     if (!is_allowed && done.status == Status::ok) fail("a command of somebody else was carried out");
     if (is_allowed && done.status == Status::unknown_command) fail("a command is not known");
     if (done.status == Status::deadline_exceeded && command.deadline_ms == 0) fail("a command hangs");

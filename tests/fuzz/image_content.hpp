@@ -53,7 +53,7 @@ class ImageContent {
     add_file(client, "sparse");
     for (u64 i = 0; i < 4; ++i) write(client, item("sparse"), i * (u64{48} << 20) + 4000, 9000);
     ImageItem& allocated = add_file(client, "allocated");
-    call(client, operation(format::Opcode::fallocate, allocated.inode, 0, u64{1} << 20));
+    call(client, operation(wire::Opcode::fallocate, allocated.inode, 0, u64{1} << 20));
     allocated.size = u64{1} << 20;
     write(client, allocated, 100'000, 20'000);
     add_directory(client, "directory");
@@ -74,7 +74,7 @@ class ImageContent {
     write(client, add_file(client, "directory/logged-pages"), 0, 5 * page_size);
     write(client, item("small"), 100, 700);
     set_attribute(client, "small", "user.later", "x");
-    call(client, operation(format::Opcode::sync));
+    call(client, operation(wire::Opcode::sync));
   }
 
   // Looks at everything. Of what is touched any answer will do; of the rest what is told has to be right. Problems, a
@@ -95,7 +95,7 @@ class ImageContent {
     const std::vector<u8> bytes = random_bytes(length);
     for (u64 done = 0; done < length;) {
       const u64 count = std::min(length - done, piece_bytes);
-      FileOperation op = operation(format::Opcode::write, item.inode, offset + done, count);
+      FileOperation op = operation(wire::Opcode::write, item.inode, offset + done, count);
       const client::Reply reply = client.call(op, {bytes.begin() + static_cast<std::ptrdiff_t>(done),
                                                    bytes.begin() + static_cast<std::ptrdiff_t>(done + count)});
       if (reply.status != Status::ok || reply.result != count) return false;
@@ -106,7 +106,7 @@ class ImageContent {
   }
   // Null: refused.
   ImageItem* try_add_file(FileClient& client, const std::string& path) {
-    FileOperation op = operation(format::Opcode::create, inode_of(parent_of(path)));
+    FileOperation op = operation(wire::Opcode::create, inode_of(parent_of(path)));
     op.name = name_of(path);
     op.mode = 0644;
     op.mask = 0200;  // O_EXCL
@@ -119,7 +119,7 @@ class ImageContent {
  private:
   static constexpr u64 piece_bytes = u64{64} << 10;
 
-  static FileOperation operation(format::Opcode opcode, u64 inode = 0, u64 offset = 0, u64 length = 0) {
+  static FileOperation operation(wire::Opcode opcode, u64 inode = 0, u64 offset = 0, u64 length = 0) {
     FileOperation op;
     op.opcode = opcode;
     op.inode = inode;
@@ -165,13 +165,13 @@ class ImageContent {
     if (!try_write(client, item, offset, length)) throw std::runtime_error("a file cannot be written");
   }
   void add_directory(FileClient& client, const std::string& path) {
-    FileOperation op = operation(format::Opcode::mkdir, inode_of(parent_of(path)));
+    FileOperation op = operation(wire::Opcode::mkdir, inode_of(parent_of(path)));
     op.name = name_of(path);
     op.mode = 0755;
     items.push_back({path, call(client, op).result, S_IFDIR | 0755, 0, {}, {}, {}});
   }
   void add_link(FileClient& client, const std::string& old_path, const std::string& path) {
-    FileOperation op = operation(format::Opcode::link, inode_of(parent_of(path)));
+    FileOperation op = operation(wire::Opcode::link, inode_of(parent_of(path)));
     op.second_inode = inode_of(old_path);
     op.name = name_of(path);
     call(client, op);
@@ -180,13 +180,13 @@ class ImageContent {
     items.push_back(linked);
   }
   void add_symlink(FileClient& client, const std::string& path, const std::string& target) {
-    FileOperation op = operation(format::Opcode::symlink, inode_of(parent_of(path)));
+    FileOperation op = operation(wire::Opcode::symlink, inode_of(parent_of(path)));
     op.name = name_of(path);
     op.text = target;
     items.push_back({path, call(client, op).result, S_IFLNK | 0777, target.size(), {}, target, {}});
   }
   void set_attribute(FileClient& client, const std::string& path, const std::string& name, const std::string& value) {
-    FileOperation op = operation(format::Opcode::set_attribute, inode_of(path));
+    FileOperation op = operation(wire::Opcode::set_attribute, inode_of(path));
     op.name = name;
     op.text = value;
     call(client, op);
@@ -207,7 +207,7 @@ class ImageContent {
     u64 inode = format::inode_number_root;
     for (std::size_t begin = 0; begin < item.path.size();) {
       const std::size_t end = std::min(item.path.find('/', begin), item.path.size());
-      FileOperation op = operation(format::Opcode::lookup, inode);
+      FileOperation op = operation(wire::Opcode::lookup, inode);
       op.name = item.path.substr(begin, end - begin);
       const client::Reply found = client.call(op);
       if (found.status != Status::ok) return refusal("lookup", found.status);
@@ -218,7 +218,7 @@ class ImageContent {
     const auto add = [&](const std::string& text) {
       if (problem.empty()) problem = text;
     };
-    const client::Reply asked = client.simple(format::Opcode::getattr, inode);
+    const client::Reply asked = client.simple(wire::Opcode::getattr, inode);
     if (asked.status == Status::ok) {
       const format::AttributeRecord& found = client.attributes();
       if (found.mode != item.mode) add(fmt::format("mode {:o} instead of {:o}", found.mode, item.mode));
@@ -242,7 +242,7 @@ class ImageContent {
   }
   std::string find_attribute_problem(FileClient& client, const ImageItem& item, u64 inode) const {
     for (const auto& [name, value] : item.attributes) {
-      FileOperation op = operation(format::Opcode::get_attribute, inode, 0, 4096);
+      FileOperation op = operation(wire::Opcode::get_attribute, inode, 0, 4096);
       op.name = name;
       const client::Reply reply = client.call(op);
       if (is_damage(reply.status)) continue;
@@ -252,7 +252,7 @@ class ImageContent {
     return "";
   }
   std::string find_target_problem(FileClient& client, const ImageItem& item, u64 inode) const {
-    const client::Reply reply = client.simple(format::Opcode::readlink, inode, 0, 4096);
+    const client::Reply reply = client.simple(wire::Opcode::readlink, inode, 0, 4096);
     if (reply.status != Status::ok) return refusal("readlink", reply.status);
     return text_in(client, reply.result) == item.target ? "" : "another target";
   }
@@ -268,7 +268,7 @@ class ImageContent {
     return "";
   }
   std::string find_content_problem(FileClient& client, const ImageItem& item, u64 inode, u64 offset, u64 length) const {
-    const client::Reply reply = client.simple(format::Opcode::read, inode, offset, length);
+    const client::Reply reply = client.simple(wire::Opcode::read, inode, offset, length);
     if (reply.status != Status::ok) return refusal("read", reply.status);
     if (reply.result != length) return fmt::format("read at {}: {} bytes of {}", offset, reply.result, length);
     std::vector<u8> expected(length);

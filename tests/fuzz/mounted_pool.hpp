@@ -55,21 +55,21 @@ class FileCalls {
  public:
   explicit FileCalls(NameClient& client) : client_(client) {}
 
-  ring::Completion transfer(format::Opcode opcode, u64 inode, u64 offset, u64 length) {
-    format::Command command = test::make_command(opcode);
+  ring::Completion transfer(wire::Opcode opcode, u64 inode, u64 offset, u64 length) {
+    wire::Command command = test::make_command(opcode);
     command.inode = inode;
     command.offset = offset;
     return client_.call(client_.with_data(command, length));
   }
   ring::Completion read(u64 inode, u64 offset, u64 length) {
-    return transfer(format::Opcode::read, inode, offset, length);
+    return transfer(wire::Opcode::read, inode, offset, length);
   }
   ring::Completion write(u64 inode, u64 offset, u64 length) {
-    return transfer(format::Opcode::write, inode, offset, length);
+    return transfer(wire::Opcode::write, inode, offset, length);
   }
-  ring::Completion truncate(u64 inode, u64 size) { return transfer(format::Opcode::truncate, inode, size, 0); }
+  ring::Completion truncate(u64 inode, u64 size) { return transfer(wire::Opcode::truncate, inode, size, 0); }
   ring::Completion fallocate(u64 inode, u32 mode, u64 offset, u64 length) {
-    format::Command command = test::make_command(format::Opcode::fallocate);
+    wire::Command command = test::make_command(wire::Opcode::fallocate);
     command.inode = inode;
     command.mode = mode;
     command.offset = offset;
@@ -77,20 +77,20 @@ class FileCalls {
     return client_.call(command);
   }
   ring::Completion seek(u64 inode, u32 mode, u64 offset) {
-    format::Command command = test::make_command(format::Opcode::seek);
+    wire::Command command = test::make_command(wire::Opcode::seek);
     command.inode = inode;
     command.mode = mode;
     command.offset = offset;
     return client_.call(command);
   }
   ring::Completion copy(u64 from, u64 to, u64 length) {
-    format::Command command = test::make_command(format::Opcode::copy_range);
+    wire::Command command = test::make_command(wire::Opcode::copy_range);
     command.inode = from;
     command.second_inode = to;
     command.length = length;
     return client_.call(command);
   }
-  ring::Completion sync() { return client_.call(test::make_command(format::Opcode::sync)); }
+  ring::Completion sync() { return client_.call(test::make_command(wire::Opcode::sync)); }
 
  private:
   NameClient& client_;

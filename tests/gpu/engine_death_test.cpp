@@ -36,7 +36,7 @@ constexpr u64 root = format::inode_number_root;
 
 client::Reply create(client::Session& session, const std::string& name) {
   FileOperation op;
-  op.opcode = format::Opcode::create;
+  op.opcode = wire::Opcode::create;
   op.inode = root;
   op.name = name;
   op.mode = 0644;
@@ -44,7 +44,7 @@ client::Reply create(client::Session& session, const std::string& name) {
 }
 
 client::Reply fsync(client::Session& session, u64 inode) {
-  return FileClient(session).simple(format::Opcode::fsync, inode);
+  return FileClient(session).simple(wire::Opcode::fsync, inode);
 }
 
 // Puts an item into the run queue that names no command, until a worker has met it.
@@ -139,7 +139,7 @@ void test_what_is_left(const GpuTestPool& pool) {
   client::Session session({local.producer, local.port, local.owner});
   FileClient client(session);
   FileOperation op;
-  op.opcode = format::Opcode::lookup;
+  op.opcode = wire::Opcode::lookup;
   op.inode = root;
   op.name = "kept";
   check(client.call(op).status == Status::ok, "what fsync has answered for is there");
@@ -162,7 +162,7 @@ void test_next_engine(const std::vector<std::string>& device_paths) {
   client::Session session({local.producer, local.port, local.owner});
   FileClient client(session);
   FileOperation op;
-  op.opcode = format::Opcode::lookup;
+  op.opcode = wire::Opcode::lookup;
   op.inode = root;
   op.name = "kept";
   check(client.call(op).status == Status::ok, "the next GPU engine finds what was synced");

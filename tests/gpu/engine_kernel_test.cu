@@ -24,29 +24,29 @@
 namespace gpu4fs::test {
 namespace {
 
-using format::Opcode;
+using wire::Opcode;
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-format::Command memset_command(u64 address, u64 length, u8 value) {
-  format::Command command = make_command(Opcode::memset);
+wire::Command memset_command(u64 address, u64 length, u8 value) {
+  wire::Command command = make_command(Opcode::memset);
   command.data = address;
   command.length = length;
   command.mode = value;
   return command;
 }
-format::Command memcopy_command(u64 from, u64 to, u64 length) {
-  format::Command command = make_command(Opcode::memcopy);
+wire::Command memcopy_command(u64 from, u64 to, u64 length) {
+  wire::Command command = make_command(Opcode::memcopy);
   command.data = from;
   command.output = to;
   command.length = length;
   return command;
 }
-format::Command linked(format::Command command) {
-  command.flags |= format::command_flag_link;
+wire::Command linked(wire::Command command) {
+  command.flags |= wire::command_flag_link;
   return command;
 }
 
@@ -84,7 +84,7 @@ void test_rate(engine::CudaEngine& host, u32 ring_count, Opcode opcode, u64 leng
         if (client.producer().next_position - finished == client.producer().depth()) {
           if (client.wait(finished++).status != Status::ok) ++failures[t];
         }
-        format::Command command = make_command(opcode);
+        wire::Command command = make_command(opcode);
         command.length = length;
         command.data = (i % 64) * length;
         command.output = (1 << 19) + (i % 64) * length;
@@ -141,7 +141,7 @@ void test_chains_and_malformed(engine::CudaEngine& host) {
   const u64 second = client.publish(make_command(Opcode::noop));
   check(client.wait(first).status == Status::bad_address, "an address outside the session");
   check(client.wait(second).status == Status::cancelled, "the rest of a failed chain is cancelled");
-  format::Command bad = make_command(Opcode::noop);
+  wire::Command bad = make_command(Opcode::noop);
   bad.flags = 1u << 12;
   check(client.call(bad).status == Status::bad_descriptor, "unknown flags");
   check(client.call(make_command(Opcode::count)).status == Status::unknown_command, "unknown command");
@@ -189,13 +189,13 @@ void test_bandwidth(engine::CudaEngine& host) {
     check(all_ok, name);
     std::printf("%s: %.1f GB/s\n", name, best);
   };
-  run("memcopy host to GPU", 0, format::ring_address(1, 0));
-  run("memcopy GPU to host", format::ring_address(1, 0), format::ring_address(2, 0));
+  run("memcopy host to GPU", 0, wire::ring_address(1, 0));
+  run("memcopy GPU to host", wire::ring_address(1, 0), wire::ring_address(2, 0));
   check(std::memcmp(client.data(), other.data(), length) == 0, "bytes there and back are equal");
-  run("memcopy host to host", 0, format::ring_address(2, 0));
+  run("memcopy host to host", 0, wire::ring_address(2, 0));
   host.remove_region(client.session(), 1);
   host.remove_region(client.session(), 2);
-  check(client.call(memset_command(format::ring_address(1, 0), 1, 0)).status == Status::bad_address,
+  check(client.call(memset_command(wire::ring_address(1, 0), 1, 0)).status == Status::bad_address,
         "a removed region");
   cudaFree(device_memory);
 }

@@ -42,7 +42,7 @@ class TrimmedPool {
       expect(count > 200, "the pool takes a large file");
       const u64 full = allocated_bytes();
       expect(bool{has_blocks(*files_, large, count, seed)}, "the large file is read");
-      expect(files_->simple(format::Opcode::truncate, large, 0).status == Status::ok, "the large file goes");
+      expect(files_->simple(wire::Opcode::truncate, large, 0).status == Status::ok, "the large file goes");
       const maintenance::TrimReport report = server_->trimmer().trim_all();
       expect(report.status == Status::ok, "a trim");
       expect(allocated_bytes() < full / 2, fmt::format("{} of {} bytes are left", allocated_bytes(), full));

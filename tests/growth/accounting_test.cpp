@@ -9,7 +9,7 @@
 namespace gpu4fs::test::accounting_test {
 namespace {
 
-using format::Opcode;
+using wire::Opcode;
 
 constexpr u64 device_bytes = u64{48} << 20;
 constexpr u64 chunk_bytes = u64{8} << 20;
@@ -56,7 +56,7 @@ class AccountedPool {
     return counts;
   }
 
-  format::StatfsRecord statistics() {
+  wire::StatfsRecord statistics() {
     EXPECT_EQ(files().simple(Opcode::statfs).status, Status::ok);
     return files().statistics();
   }
@@ -98,7 +98,7 @@ class PromisedSpace : public ::testing::TestWithParam<PoolForm> {};
 // And little more than that. Less what names, maps and their second copies take where they share the chunks of data.
 TEST_P(PromisedSpace, CanBeWritten) {
   AccountedPool pool(GetParam());
-  const format::StatfsRecord before = pool.statistics();
+  const wire::StatfsRecord before = pool.statistics();
   const u64 inode = make_file(pool.files(), "file");
   const u64 written = pool.fill(inode, 0, u64{96} << 10) / page_size;
   EXPECT_GE(written, before.page_available);

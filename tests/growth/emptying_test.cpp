@@ -23,12 +23,12 @@ struct EmptyingShape {
 
 void remove_file(GrowthMount& mount, const std::string& name) {
   FileOperation op;
-  op.opcode = format::Opcode::unlink;
+  op.opcode = wire::Opcode::unlink;
   op.inode = format::inode_number_root;
   op.name = name;
   const client::Reply removed = mount.files().call(op);
   ASSERT_EQ(removed.status, Status::ok);
-  if (removed.result != 0) { ASSERT_EQ(mount.files().simple(format::Opcode::reclaim, removed.result).status, Status::ok); }
+  if (removed.result != 0) { ASSERT_EQ(mount.files().simple(wire::Opcode::reclaim, removed.result).status, Status::ok); }
   for (u32 i = 0; i < 2; ++i) ASSERT_EQ(mount.server().open_inspector().checkpoint(), Status::ok);
 }
 
@@ -92,7 +92,7 @@ TEST_P(EmptiedDevices, LeaveThePoolWhileFilesAreWritten) {
       FileClient files(*session);
       for (u64 round = 0; !ends; ++round) {
         EXPECT_EQ(write_block(files, busy, round % 8, round % 8), Status::ok);
-        if (round % 4 == 0) { EXPECT_EQ(files.simple(format::Opcode::fsync, busy).status, Status::ok); }
+        if (round % 4 == 0) { EXPECT_EQ(files.simple(wire::Opcode::fsync, busy).status, Status::ok); }
       }
     });
     EXPECT_EQ(mount.server().reshaper().start_removal(leaving, 0), "");

@@ -106,7 +106,7 @@ inline std::vector<u8> growth_content(u64 seed) {
 
 inline u64 make_file(FileClient& files, const std::string& name) {
   FileOperation op;
-  op.opcode = format::Opcode::mknod;
+  op.opcode = wire::Opcode::mknod;
   op.inode = format::inode_number_root;
   op.name = name;
   op.mode = 0100644;
@@ -117,7 +117,7 @@ inline u64 make_file(FileClient& files, const std::string& name) {
 
 inline u64 find_file(FileClient& files, const std::string& name) {
   FileOperation op;
-  op.opcode = format::Opcode::lookup;
+  op.opcode = wire::Opcode::lookup;
   op.inode = format::inode_number_root;
   op.name = name;
   const client::Reply found = files.call(op);
@@ -128,7 +128,7 @@ inline u64 find_file(FileClient& files, const std::string& name) {
 // no_space also if only a part fits.
 inline Status write_block(FileClient& files, u64 inode, u64 block, u64 seed) {
   FileOperation op;
-  op.opcode = format::Opcode::write;
+  op.opcode = wire::Opcode::write;
   op.inode = inode;
   op.offset = block * growth_write_bytes;
   op.length = growth_write_bytes;
@@ -149,7 +149,7 @@ inline u64 fill_file(FileClient& files, u64 inode, u64 first, u64 seed) {
 inline testing::AssertionResult has_blocks(FileClient& files, u64 inode, u64 count, u64 seed) {
   for (u64 block = 0; block < count; ++block) {
     const client::Reply read =
-        files.simple(format::Opcode::read, inode, block * growth_write_bytes, growth_write_bytes);
+        files.simple(wire::Opcode::read, inode, block * growth_write_bytes, growth_write_bytes);
     if (read.status != Status::ok || read.result != growth_write_bytes) {
       return testing::AssertionFailure() << "block " << block << ": " << status_name(read.status) << ", " << read.result;
     }

@@ -48,8 +48,8 @@ class GrowthCheckpoint : public ::testing::Test {
   }
 
   Status grow(u32 mask) {
-    format::Command command{};
-    command.opcode = format::Opcode::grow;
+    wire::Command command{};
+    command.opcode = wire::Opcode::grow;
     command.mask = mask;
     return server_->call(command).status;
   }
@@ -102,9 +102,9 @@ TEST_F(GrowthCheckpoint, PagesAreFlushedAlthoughThePlanIsWithdrawn) {
   ASSERT_GE(usual, 2u) << "in front of the superblocks, and behind them";
   for (const Status answer : {Status::ok, Status::stale, Status::io_error}) {
     plan_->number += 1;
-    ASSERT_EQ(grow(format::grow_stage), Status::ok);
+    ASSERT_EQ(grow(wire::grow_stage), Status::ok);
     const Round round = checkpoint(status_name(answer), [&] {
-      EXPECT_EQ(grow(format::grow_withdraw), Status::ok);
+      EXPECT_EQ(grow(wire::grow_withdraw), Status::ok);
       return answer;
     });
     EXPECT_EQ(round.status, Status::ok) << status_name(answer);
@@ -138,21 +138,21 @@ TEST_F(GrowthCheckpoint, AnotherPlanWaitsForTheNextOne) {
   for (const Status answer : {Status::stale, Status::ok}) {
     plan_->number += 1;
     const u32 first = plan_->number;
-    ASSERT_EQ(grow(format::grow_stage), Status::ok);
+    ASSERT_EQ(grow(wire::grow_stage), Status::ok);
     const Round round = checkpoint(std::string("first ") + status_name(answer), [&] {
-      EXPECT_EQ(grow(format::grow_withdraw), Status::ok);
+      EXPECT_EQ(grow(wire::grow_withdraw), Status::ok);
       plan_->number += 1;
-      EXPECT_EQ(grow(format::grow_stage), Status::ok);
+      EXPECT_EQ(grow(wire::grow_stage), Status::ok);
       return answer;
     });
     EXPECT_EQ(round.status, Status::ok);
     EXPECT_EQ(round.asked, std::vector<u32>{first});
     EXPECT_EQ(phase(), fs::GrowthPhase::staged) << status_name(answer);
-    EXPECT_EQ(grow(format::grow_admit), Status::busy);
+    EXPECT_EQ(grow(wire::grow_admit), Status::busy);
     const Round second = checkpoint(std::string("second ") + status_name(answer), [] { return Status::ok; });
     EXPECT_EQ(second.asked, std::vector<u32>{first + 1});
     EXPECT_EQ(phase(), fs::GrowthPhase::durable);
-    EXPECT_EQ(grow(format::grow_admit), Status::ok);
+    EXPECT_EQ(grow(wire::grow_admit), Status::ok);
   }
   files_.reset();
   session_.reset();

@@ -18,8 +18,8 @@ class GrowthCommands : public ::testing::Test {
     session_ = mount_->server().open_internal_session(page_size);
   }
   Status grow(u32 mask) {
-    format::Command command{};
-    command.opcode = format::Opcode::grow;
+    wire::Command command{};
+    command.opcode = wire::Opcode::grow;
     command.mask = mask;
     return session_->call(command).status;
   }
@@ -32,19 +32,19 @@ class GrowthCommands : public ::testing::Test {
 
 TEST_F(GrowthCommands, AreAnsweredInAnyOrder) {
   const u64 inode = make_file(mount_->files(), "file");
-  EXPECT_EQ(grow(format::grow_admit), Status::not_found);
-  EXPECT_EQ(grow(format::grow_withdraw), Status::ok);
+  EXPECT_EQ(grow(wire::grow_admit), Status::not_found);
+  EXPECT_EQ(grow(wire::grow_withdraw), Status::ok);
   EXPECT_EQ(grow(0), Status::invalid_argument);
   for (u32 round = 0; round < 3; ++round) {
     const u32 chunks = mount_->server().superblock().chunk_count;
     ASSERT_EQ(mount_->server().grower().add_chunks(1), 1u);
     EXPECT_EQ(mount_->server().superblock().chunk_count, chunks + 1);
     // The plan still stands there.
-    EXPECT_EQ(grow(format::grow_admit), Status::not_found);
-    EXPECT_EQ(grow(format::grow_stage), Status::invalid_argument) << "the chunk has its place";
-    EXPECT_EQ(grow(format::grow_withdraw), Status::ok);
+    EXPECT_EQ(grow(wire::grow_admit), Status::not_found);
+    EXPECT_EQ(grow(wire::grow_stage), Status::invalid_argument) << "the chunk has its place";
+    EXPECT_EQ(grow(wire::grow_withdraw), Status::ok);
     ASSERT_EQ(write_block(mount_->files(), inode, round, round), Status::ok);
-    ASSERT_EQ(mount_->files().simple(format::Opcode::fsync, inode).status, Status::ok);
+    ASSERT_EQ(mount_->files().simple(wire::Opcode::fsync, inode).status, Status::ok);
   }
   EXPECT_TRUE(has_blocks(mount_->files(), inode, 3, 0));
   session_.reset();

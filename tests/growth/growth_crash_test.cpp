@@ -46,7 +46,7 @@ class GrowthCrashes : public ::testing::TestWithParam<CrashShape> {
     GrowthMount mount(devices);
     const u64 inode = make_file(mount.files(), "file");
     for (u64 block = 0; block < synced_blocks; ++block) ASSERT_EQ(write_block(mount.files(), inode, block, block), Status::ok);
-    ASSERT_EQ(mount.files().simple(format::Opcode::fsync, inode).status, Status::ok);
+    ASSERT_EQ(mount.files().simple(wire::Opcode::fsync, inode).status, Status::ok);
     log->mark(1);
     for (u32 i = shape_.device_count; i < paths_.size(); ++i) mount.server().grower().add_device(states_->recorded(i), false);
     log->mark(2);
@@ -55,7 +55,7 @@ class GrowthCrashes : public ::testing::TestWithParam<CrashShape> {
     log->mark(3);
     const u64 more = make_file(mount.files(), "more");
     for (u64 block = 0; block < synced_blocks; ++block) ASSERT_EQ(write_block(mount.files(), more, block, 100 + block), Status::ok);
-    ASSERT_EQ(mount.files().simple(format::Opcode::fsync, more).status, Status::ok);
+    ASSERT_EQ(mount.files().simple(wire::Opcode::fsync, more).status, Status::ok);
     log->mark(4);
     mount.crash();
   }

@@ -39,7 +39,7 @@ class GrowthLosses : public ::testing::TestWithParam<const char*> {
       for (u64 block = 0; block < loss_blocks; ++block) {
         EXPECT_EQ(write_block(mount.files(), inode, block, 3 + block), Status::ok);
       }
-      EXPECT_EQ(mount.files().simple(format::Opcode::fsync, inode).status, Status::ok);
+      EXPECT_EQ(mount.files().simple(wire::Opcode::fsync, inode).status, Status::ok);
       const bool was_lost = mount.server().open_inspector().lost_devices() != 0;
       bool has_changed = true;
       try {

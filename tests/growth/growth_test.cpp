@@ -118,7 +118,7 @@ TEST_P(GrowingPools, ChunksAreMadeWhileOthersWrite) {
       for (u32 round = 0; round < 3; ++round) {
         for (u64 block = 0; block < blocks; ++block) {
           while (write_block(files, inodes[i], block, 100 * i + block) != Status::ok) ++refused;
-          if (block % 8 == 0) (void)files.simple(format::Opcode::fsync, inodes[i]);
+          if (block % 8 == 0) (void)files.simple(wire::Opcode::fsync, inodes[i]);
         }
       }
     });

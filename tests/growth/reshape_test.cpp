@@ -162,9 +162,9 @@ class Spares : public Reshaping {
 
   // Taken out by the command that gives a device up, as an error of its own would.
   static void lose_device(GrowthMount& mount, u64 inode) {
-    format::Command give_up{};
-    give_up.opcode = format::Opcode::rebuild;
-    give_up.mode = static_cast<u32>(format::RebuildStep::give_up);
+    wire::Command give_up{};
+    give_up.opcode = wire::Opcode::rebuild;
+    give_up.mode = static_cast<u32>(wire::RebuildStep::give_up);
     give_up.inode = 1;
     ASSERT_EQ(mount.server().rebuilder().call(give_up, nullptr, 0).status, Status::ok);
     ASSERT_TRUE(write_round(mount, inode));
@@ -175,7 +175,7 @@ class Spares : public Reshaping {
     static u64 round = 0;
     const u64 block = round++ % file_blocks;
     return write_block(mount.files(), inode, block, 3 + block) == Status::ok &&
-           mount.files().simple(format::Opcode::fsync, inode).status == Status::ok;
+           mount.files().simple(wire::Opcode::fsync, inode).status == Status::ok;
   }
 
   // Until a device is filled, or each spare was refused or failed while it was filled.

@@ -49,7 +49,7 @@ class ShrinkCrashes : public ::testing::TestWithParam<ShrinkCrashShape> {
     maintenance::PoolGrower& grower = mount.server().grower();
     const u64 inode = make_file(mount.files(), "file");
     for (u64 block = 0; block < synced_blocks; ++block) ASSERT_EQ(write_block(mount.files(), inode, block, block), Status::ok);
-    ASSERT_EQ(mount.files().simple(format::Opcode::fsync, inode).status, Status::ok);
+    ASSERT_EQ(mount.files().simple(wire::Opcode::fsync, inode).status, Status::ok);
     std::vector<u32> empty;
     for (const maintenance::ChunkUsage& chunk : grower.usage()) {
       if (chunk.pages_taken == 0) empty.push_back(chunk.chunk);
@@ -66,7 +66,7 @@ class ShrinkCrashes : public ::testing::TestWithParam<ShrinkCrashShape> {
     log->mark(4);
     const u64 more = make_file(mount.files(), "more");
     for (u64 block = 0; block < synced_blocks; ++block) ASSERT_EQ(write_block(mount.files(), more, block, 100 + block), Status::ok);
-    ASSERT_EQ(mount.files().simple(format::Opcode::fsync, more).status, Status::ok);
+    ASSERT_EQ(mount.files().simple(wire::Opcode::fsync, more).status, Status::ok);
     log->mark(5);
     mount.crash();
   }

@@ -74,7 +74,7 @@ TEST_P(ShrinkingPools, EmptyChunksGoAndTheirSpaceIsUsedAgain) {
     maintenance::PoolGrower& grower = mount.server().grower();
     inode = make_file(mount.files(), "file");
     for (u64 block = 0; block < blocks; ++block) ASSERT_EQ(write_block(mount.files(), inode, block, 3 + block), Status::ok);
-    ASSERT_EQ(mount.files().simple(format::Opcode::fsync, inode).status, Status::ok);
+    ASSERT_EQ(mount.files().simple(wire::Opcode::fsync, inode).status, Status::ok);
     const std::set<u32> before = all_chunks(mount);
     const format::Superblock old = mount.server().superblock();
     u64 made = 0;
@@ -144,7 +144,7 @@ TEST_P(ShrinkingPools, WhatWasDeletedIsGoneAfterACrash) {
     GrowthMount mount(devices_);
     const u64 inode = make_file(mount.files(), "file");
     ASSERT_EQ(write_block(mount.files(), inode, 0, 5), Status::ok);
-    ASSERT_EQ(mount.files().simple(format::Opcode::fsync, inode).status, Status::ok);
+    ASSERT_EQ(mount.files().simple(wire::Opcode::fsync, inode).status, Status::ok);
     const std::set<u32> before = all_chunks(mount);
     ASSERT_GE(mount.server().grower().add_chunks(~u64{0}), 2u);
     std::vector<u32> empty = empty_chunks(mount, before);
@@ -179,7 +179,7 @@ TEST_P(ShrinkingPools, ChunksComeAndGoWhileOthersWrite) {
           Status written = Status::no_space;
           while (written == Status::no_space) written = write_block(files, inodes[i], block, 100 * i + block);
           EXPECT_EQ(written, Status::ok) << status_name(written);
-          if (block % 8 == 0) (void)files.simple(format::Opcode::fsync, inodes[i]);
+          if (block % 8 == 0) (void)files.simple(wire::Opcode::fsync, inodes[i]);
         }
       }
     });

@@ -58,7 +58,7 @@ class Killed {
       FileClient client(*session);
       for (u32 i = 0; i < kill_actor_count; ++i) {
         FileOperation op;
-        op.opcode = format::Opcode::mkdir;
+        op.opcode = wire::Opcode::mkdir;
         op.inode = PosixModel::root;
         op.name = fmt::format("actor{}", i);
         op.mode = 0755;
@@ -134,8 +134,8 @@ class Killed {
       const auto internal = server.open_internal_session(page_size);
       for (;;) {
         wait_us(random_.next() % 20'000);
-        format::Command command{};
-        command.opcode = format::Opcode::checkpoint;
+        wire::Command command{};
+        command.opcode = wire::Opcode::checkpoint;
         const Status status = internal->call(command).status;
         if (status != Status::ok) journal_->tell(fmt::format("a checkpoint answers {}", status_name(status)));
         ++journal_->checkpoints;
@@ -155,7 +155,7 @@ class Killed {
     while (row.begun < KillJournal::step_max && journal_->has_problem == 0) {
       const KillJournal::Counts seen = journal_->ended();
       if (random.next() % 12 == 0) {
-        const Status status = forgets_syncs_ ? Status::ok : client.simple(format::Opcode::sync).status;
+        const Status status = forgets_syncs_ ? Status::ok : client.simple(wire::Opcode::sync).status;
         if (status == Status::ok) {
           KillJournal::promise(row, seen);
         } else {
@@ -231,7 +231,7 @@ class Killed {
       problem = actors_[i].survive(kept[i], found[i], client);
     }
     // Nothing that was done before is looked at again.
-    const Status synced = client.simple(format::Opcode::sync).status;
+    const Status synced = client.simple(wire::Opcode::sync).status;
     return problem.empty() && synced != Status::ok ? "a sync after the kill fails" : problem;
   }
 

@@ -16,20 +16,20 @@ namespace {
 // Gives the runs one after another, and writes down what is acknowledged.
 class PlayedEngine {
  public:
-  explicit PlayedEngine(std::vector<format::TrimResult> runs) : runs_(std::move(runs)) {}
+  explicit PlayedEngine(std::vector<wire::TrimResult> runs) : runs_(std::move(runs)) {}
 
-  ring::Completion call(const format::Command& command) {
+  ring::Completion call(const wire::Command& command) {
     ring::Completion done{};
-    if (command.opcode != format::Opcode::grow) return done;
-    if (command.mask == format::grow_trim && next_ < runs_.size()) done.result = format::pack_trim(runs_[next_++]);
-    if (command.mask == format::grow_trimmed) trimmed.push_back(command.inode);
+    if (command.opcode != wire::Opcode::grow) return done;
+    if (command.mask == wire::grow_trim && next_ < runs_.size()) done.result = wire::pack_trim(runs_[next_++]);
+    if (command.mask == wire::grow_trimmed) trimmed.push_back(command.inode);
     return done;
   }
 
   std::vector<u64> trimmed;
 
  private:
-  std::vector<format::TrimResult> runs_;
+  std::vector<wire::TrimResult> runs_;
   std::size_t next_ = 0;
 };
 
@@ -48,8 +48,8 @@ TEST(PoolTrimmer, PassesOverChunksThatTheServerDoesNotKnowYet) {
   std::shared_mutex tables;
   std::mutex reach;
   std::vector<u64> thin;
-  PlayedEngine engine({{0, 3, 3}, {7, 5, 2}, {9, format::trim_chunk_end, 0}});
-  PoolTrimmer trimmer(TrimContext{pool, setup, tables, reach, [&](const format::Command& command) { return engine.call(command); },
+  PlayedEngine engine({{0, 3, 3}, {7, 5, 2}, {9, wire::trim_chunk_end, 0}});
+  PoolTrimmer trimmer(TrimContext{pool, setup, tables, reach, [&](const wire::Command& command) { return engine.call(command); },
                                   [&](u64 chunk) { thin.push_back(chunk); }});
   const TrimReport report = trimmer.trim_all();
   EXPECT_EQ(report.status, Status::ok);

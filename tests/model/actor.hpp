@@ -69,7 +69,7 @@ class Actor {
   const FileOperation& begin(StepCounts seen) {
     FileOperation op = source_.next(model_);
     // Others have inodes too.
-    if (op.opcode == format::Opcode::getattr && model_.find(op.inode) == nullptr) op.inode = PosixModel::root;
+    if (op.opcode == wire::Opcode::getattr && model_.find(op.inode) == nullptr) op.inode = PosixModel::root;
     return begin(std::move(seen), op);
   }
   const FileOperation& begin(StepCounts seen, const FileOperation& op) {
@@ -84,11 +84,11 @@ class Actor {
     return form;
   }
   static std::vector<u8> content(const FileOperation& op) {
-    return op.opcode == format::Opcode::write ? content_of(op) : std::vector<u8>{};
+    return op.opcode == wire::Opcode::write ? content_of(op) : std::vector<u8>{};
   }
 
   static bool changes_content(const FileOperation& op) {
-    using format::Opcode;
+    using wire::Opcode;
     return op.opcode == Opcode::write || op.opcode == Opcode::fallocate || op.opcode == Opcode::copy_range ||
            op.opcode == Opcode::truncate;
   }
@@ -101,7 +101,7 @@ class Actor {
     const FileOperation& op = steps_.back().op;
     const int error = to_errno(reply.status);
     const std::set<int> expected = model_.expect(op);
-    const bool is_stray = op.opcode == format::Opcode::reclaim && !is_orphan(op.inode);
+    const bool is_stray = op.opcode == wire::Opcode::reclaim && !is_orphan(op.inode);
     if (error == 0 && !is_stray) {
       if (expected.count(0) == 0) return to_text(op) + " succeeds";
       const std::string problem = client == nullptr ? "" : result_problem(op, reply.result, *client);
@@ -222,7 +222,7 @@ class Actor {
   };
 
   bool may_be_cut(const FileOperation& op, bool has_ended) const {
-    const bool is_series = op.opcode == format::Opcode::fallocate || op.opcode == format::Opcode::write;
+    const bool is_series = op.opcode == wire::Opcode::fallocate || op.opcode == wire::Opcode::write;
     return (is_series && is_tight_) || (!has_ended && (uncertain_ || is_tight_));
   }
 
@@ -230,15 +230,15 @@ class Actor {
   // fallocate each page, of which a commit is made, and the size last of all.
   std::optional<PosixModel> mixture_of(const FileOperation& op, const PosixModel& before, const PosixModel& after,
                                        FileClient& client) const {
-    const u64 number = op.opcode == format::Opcode::copy_range ? op.second_inode : op.inode;
-    if (client.simple(format::Opcode::getattr, number).status != Status::ok) return {};
+    const u64 number = op.opcode == wire::Opcode::copy_range ? op.second_inode : op.inode;
+    if (client.simple(wire::Opcode::getattr, number).status != Status::ok) return {};
     const u64 size = client.attributes().size_bytes;
     const u32 mode = client.attributes().mode;
     const ModelNode& old_node = before.nodes.at(number);
     const ModelNode& new_node = after.nodes.at(number);
     const u64 old_size = old_node.content.size();
     const u64 new_size = new_node.content.size();
-    const bool by_page = op.opcode == format::Opcode::fallocate;
+    const bool by_page = op.opcode == wire::Opcode::fallocate;
     if (by_page && size != old_size) return {};
     const bool is_between = is_tight_ && size >= std::min(old_size, new_size) && size <= std::max(old_size, new_size);
     if (size != old_size && size != new_size && !is_between) return {};
@@ -248,7 +248,7 @@ class Actor {
     node.mode = mode;
     node.content.resize(size);
     for (u64 at = 0; at < size; at += content_unit) {
-      const client::Reply reply = client.simple(format::Opcode::read, number, at, content_unit);
+      const client::Reply reply = client.simple(wire::Opcode::read, number, at, content_unit);
       if (reply.status != Status::ok) return {};
       const std::vector<u8> old_bytes = old_node.content.read(at, reply.result);
       const std::vector<u8> new_bytes = new_node.content.read(at, reply.result);
@@ -295,12 +295,12 @@ class Actor {
     PosixModel model = model_;
     if (model.expect(op).count(0) == 0) return model;
     u64 result = u64{1} << 50;
-    if (op.opcode == format::Opcode::write) result = op.length;
-    if (op.opcode == format::Opcode::copy_range) {
+    if (op.opcode == wire::Opcode::write) result = op.length;
+    if (op.opcode == wire::Opcode::copy_range) {
       const u64 size = model.nodes.at(op.inode).content.size();
       result = op.offset >= size ? 0 : std::min(op.length, size - op.offset);
     }
-    if (op.opcode == format::Opcode::reclaim && !is_orphan(op.inode)) return model;
+    if (op.opcode == wire::Opcode::reclaim && !is_orphan(op.inode)) return model;
     model.commit(op, result, content(op));
     return model;
   }
@@ -312,7 +312,7 @@ class Actor {
   }
 
   std::string result_problem(const FileOperation& op, u64 result, FileClient& client) const {
-    using format::Opcode;
+    using wire::Opcode;
     const ModelNode* node = model_.find(op.inode);
     const auto differs = [&](const void* expected, u64 length) {
       if (result != length) return fmt::format("{} bytes instead of {}", result, length);
@@ -373,7 +373,7 @@ class Actor {
   std::string look_up(FileClient& client, u64 directory, std::map<u64, u64>& number_of) const {
     for (const auto& [name, child] : model_.nodes.at(directory).entries) {
       FileOperation op;
-      op.opcode = format::Opcode::lookup;
+      op.opcode = wire::Opcode::lookup;
       op.inode = number_of.at(directory);
       op.name = name;
       const client::Reply reply = client.call(engine_form(op));

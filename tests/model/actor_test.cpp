@@ -13,14 +13,14 @@ constexpr u64 length = 20000;
 class ActorTest : public ::testing::Test {
  protected:
   ActorTest() : pool_(TestPoolOptions{}), session_(pool_.open_session()), client_(*session_), actor_(PosixModel{}) {
-    FileOperation op = on_inode(format::Opcode::create, PosixModel::root);
+    FileOperation op = on_inode(wire::Opcode::create, PosixModel::root);
     op.name = "file";
     op.mode = 0600;
     actor_.begin({}, op);
     const client::Reply made = client_.call(op);
     EXPECT_EQ(actor_.end(made, &client_), "");
     file_ = made.result;
-    FileOperation write = on_inode(format::Opcode::write, file_, 0, length);
+    FileOperation write = on_inode(wire::Opcode::write, file_, 0, length);
     write.data_seed = 5;
     actor_.begin({}, write);
     EXPECT_EQ(actor_.end(client_.call(write, Actor::content(write)), &client_), "");
@@ -28,14 +28,14 @@ class ActorTest : public ::testing::Test {
   }
 
   FileOperation zeroing(u64 offset, u64 size) const {
-    FileOperation op = on_inode(format::Opcode::fallocate, file_, offset, size);
+    FileOperation op = on_inode(wire::Opcode::fallocate, file_, offset, size);
     op.mode = zero_range;
     return op;
   }
   // The actor hears that `told` was done.
   void tell(const FileOperation& told) {
     actor_.begin({}, told);
-    EXPECT_EQ(actor_.end({Status::ok, told.opcode == format::Opcode::write ? told.length : 0}, nullptr), "");
+    EXPECT_EQ(actor_.end({Status::ok, told.opcode == wire::Opcode::write ? told.length : 0}, nullptr), "");
   }
   std::vector<StepMatch> matches() {
     actor_.consider_mixtures(client_);
@@ -90,7 +90,7 @@ TEST_F(ActorTest, WhoSawTheEndOfAFallocateDoesNotAcceptAPart) {
   EXPECT_EQ(client_.call(zeroing(1830, 4096 - 1830)).status, Status::ok);
   for (const u64 seen : {2u, 3u}) {
     Actor other{PosixModel{}};
-    FileOperation op = on_inode(format::Opcode::create, PosixModel::root);
+    FileOperation op = on_inode(wire::Opcode::create, PosixModel::root);
     op.name = "other";
     op.mode = 0600;
     other.begin({seen, 0}, op);
@@ -104,7 +104,7 @@ TEST_F(ActorTest, WhoSawTheEndOfAFallocateDoesNotAcceptAPart) {
 }
 
 TEST_F(ActorTest, AChangeOfSizeIsNotThereWithoutTheRest) {
-  FileOperation both = on_inode(format::Opcode::setattr, file_);
+  FileOperation both = on_inode(wire::Opcode::setattr, file_);
   both.mask = format::set_size | format::set_mode;
   both.attributes.size_bytes = 100;
   both.attributes.mode = 0640;
@@ -119,7 +119,7 @@ TEST_F(ActorTest, AChangeOfSizeIsNotThereWithoutTheRest) {
 }
 
 TEST_F(ActorTest, AWriteIsThereWholeUnlessSpaceIsTight) {
-  FileOperation write = on_inode(format::Opcode::write, file_, 0, 9000);
+  FileOperation write = on_inode(wire::Opcode::write, file_, 0, 9000);
   write.data_seed = 6;
   tell(write);
   const std::vector<u8> content = Actor::content(write);

@@ -37,13 +37,13 @@ class ModelRunner {
     recent_.push_back(to_text(op));
     if (recent_.size() > 12) recent_.pop_front();
     const std::set<int> expected = model_.expect(op);
-    const std::vector<u8> content = op.opcode == format::Opcode::write ? content_of(op) : std::vector<u8>{};
+    const std::vector<u8> content = op.opcode == wire::Opcode::write ? content_of(op) : std::vector<u8>{};
     const client::Reply reply = client_->call(op, content);
     const int error = to_errno(reply.status);
     recent_.back() += fmt::format(" = {} {}", status_name(reply.status), reply.result);
     const bool refused = tight_ && error == ENOSPC && expected.count(error) == 0;
     if (refused) follow_refused(op);
-    if (op.opcode == format::Opcode::reclaim) {
+    if (op.opcode == wire::Opcode::reclaim) {
       // Of something that is no orphan: any answer, and nothing happens.
       const ModelNode* node = model_.find(op.inode);
       if (node != nullptr && node->link_count == 0 && error != 0) return differ("reclaim fails");
@@ -136,14 +136,14 @@ class ModelRunner {
       observed_.erase(number);
       const auto at = model_.nodes.find(number);
       if (at == model_.nodes.end() || op.uid == 0) continue;
-      if (client_->simple(format::Opcode::getattr, number).status != Status::ok) continue;
+      if (client_->simple(wire::Opcode::getattr, number).status != Status::ok) continue;
       const u32 lost = at->second.mode & ~client_->attributes().mode;
       at->second.mode &= ~(lost & (S_ISUID | S_ISGID));
     }
   }
 
   bool follow(const FileOperation& op, u64 result, const std::vector<u8>& content) {
-    using format::Opcode;
+    using wire::Opcode;
     const bool creates = op.opcode == Opcode::create || op.opcode == Opcode::mkdir || op.opcode == Opcode::mknod ||
                          op.opcode == Opcode::symlink || op.opcode == Opcode::tmpfile;
     const std::string problem = result_difference(op, result);
@@ -159,7 +159,7 @@ class ModelRunner {
   }
 
   bool names_existing(const FileOperation& op, u64 number) const {
-    if (op.opcode != format::Opcode::create) return false;
+    if (op.opcode != wire::Opcode::create) return false;
     const auto& entries = model_.nodes.at(op.inode).entries;
     const auto at = entries.find(op.name);
     return at != entries.end() && at->second == number;
@@ -167,7 +167,7 @@ class ModelRunner {
 
   // What a successful operation answers.
   std::string result_difference(const FileOperation& op, u64 result) {
-    using format::Opcode;
+    using wire::Opcode;
     const ModelNode* node = model_.find(op.inode);
     switch (op.opcode) {
       case Opcode::write:
@@ -210,7 +210,7 @@ class ModelRunner {
       case Opcode::readdir:
         return directory_difference(op.inode, op.length, op.mask != 0);
       case Opcode::statfs: {
-        const format::StatfsRecord& s = client_->statistics();
+        const wire::StatfsRecord& s = client_->statistics();
         if (s.inode_used != 15 + model_.nodes.size()) {
           return fmt::format("{} inodes in use, expected {}", s.inode_used, 15 + model_.nodes.size());
         }
@@ -273,7 +273,7 @@ class ModelRunner {
 
   // Attributes of one inode.
   std::string attribute_difference(u64 number, const ModelNode& node) {
-    const client::Reply reply = client_->simple(format::Opcode::getattr, number);
+    const client::Reply reply = client_->simple(wire::Opcode::getattr, number);
     if (reply.status != Status::ok) return fmt::format("getattr answers {}", status_name(reply.status));
     const format::AttributeRecord& a = client_->attributes();
     if (a.inode != number) return "attributes of another inode";
@@ -296,7 +296,7 @@ class ModelRunner {
   // Observed times follow; `rule` says what had to change since they were observed last.
   bool check_times(u64 number, const TimeRule& rule, const FileOperation& op) {
     if (model_.find(number) == nullptr) return true;
-    if (client_->simple(format::Opcode::getattr, number).status != Status::ok) return differ("getattr fails");
+    if (client_->simple(wire::Opcode::getattr, number).status != Status::ok) return differ("getattr fails");
     const format::AttributeRecord a = client_->attributes();
     const Times now = times_of(a);
     const auto before = observed_.find(number);
@@ -313,7 +313,7 @@ class ModelRunner {
       }
     }
     observed_[number] = now;
-    if (op.opcode != format::Opcode::setattr) return true;
+    if (op.opcode != wire::Opcode::setattr) return true;
     const bool modification_set = (op.mask & format::set_modification_time) != 0;
     if (modification_set && (a.modification_seconds != op.attributes.modification_seconds ||
                              a.modification_nanoseconds != op.attributes.modification_nanoseconds)) {
@@ -337,7 +337,7 @@ class ModelRunner {
     const u64 unit = std::min<u64>(client_->data_bytes(), u64{1} << 20);
     for (u64 at = begin; at < std::min(end, node.content.size()); at += unit) {
       const std::vector<u8> expected = node.content.read(at, std::min(unit, end - at));
-      const client::Reply reply = client_->simple(format::Opcode::read, number, at, std::min(unit, end - at));
+      const client::Reply reply = client_->simple(wire::Opcode::read, number, at, std::min(unit, end - at));
       if (reply.status != Status::ok) return fmt::format("reading at {} answers {}", at, status_name(reply.status));
       if (reply.result != expected.size()) return fmt::format("{} bytes at {}", reply.result, at);
       if (std::memcmp(client_->data(), expected.data(), expected.size()) == 0) continue;
@@ -365,9 +365,9 @@ class ModelRunner {
       checked = end;
     }
     for (u64 at = dense; at < node.content.size();) {
-      const client::Reply data = client_->simple(format::Opcode::seek, number, at, 0, 3);
+      const client::Reply data = client_->simple(wire::Opcode::seek, number, at, 0, 3);
       if (data.status != Status::ok) return data.status == Status::no_such_data ? "" : "seek fails";
-      const client::Reply hole = client_->simple(format::Opcode::seek, number, data.result, 0, 4);
+      const client::Reply hole = client_->simple(wire::Opcode::seek, number, data.result, 0, 4);
       if (hole.status != Status::ok || hole.result <= data.result) return "seek does not move";
       const std::string here = range_difference(number, node, data.result, hole.result);
       if (!here.empty()) return here;
@@ -378,7 +378,7 @@ class ModelRunner {
 
   std::string attribute_value_difference(u64 number, const ModelNode& node) {
     FileOperation op;
-    op.opcode = format::Opcode::list_attributes;
+    op.opcode = wire::Opcode::list_attributes;
     op.inode = number;
     op.length = 70000;
     client::Reply reply = client_->call(op);
@@ -386,7 +386,7 @@ class ModelRunner {
     const std::string listed = list_difference(op, node, reply.result);
     if (!listed.empty()) return listed;
     for (const auto& [name, value] : node.attributes) {
-      op.opcode = format::Opcode::get_attribute;
+      op.opcode = wire::Opcode::get_attribute;
       op.name = name;
       reply = client_->call(op);
       if (reply.status != Status::ok || reply.result != value.size() ||
@@ -403,7 +403,7 @@ class ModelRunner {
     if (node.is_regular()) found = content_difference(number, node);
     if (node.is_directory()) found = directory_difference(number, 3000, true);
     if (found.empty() && node.is_symlink()) {
-      const client::Reply reply = client_->simple(format::Opcode::readlink, number, 0, 4096);
+      const client::Reply reply = client_->simple(wire::Opcode::readlink, number, 0, 4096);
       const std::string target(reinterpret_cast<const char*>(client_->data()), reply.result);
       if (reply.status != Status::ok || target != node.target) found = "another target";
     }
@@ -417,14 +417,14 @@ class ModelRunner {
       if (!found.empty()) return fmt::format("inode {}: {}", number, found);
       if (!check_times(number, {}, FileOperation{})) return difference_;
     }
-    const client::Reply reply = client_->simple(format::Opcode::statfs);
+    const client::Reply reply = client_->simple(wire::Opcode::statfs);
     FileOperation op;
-    op.opcode = format::Opcode::statfs;
+    op.opcode = wire::Opcode::statfs;
     return reply.status == Status::ok ? result_difference(op, 0) : "statfs fails";
   }
 
   bool check_touched(const FileOperation& op, const client::Reply& reply) {
-    using format::Opcode;
+    using wire::Opcode;
     const bool changes_content = op.opcode == Opcode::write || op.opcode == Opcode::truncate ||
                                  op.opcode == Opcode::fallocate || op.opcode == Opcode::copy_range ||
                                  op.opcode == Opcode::setattr;
@@ -449,7 +449,7 @@ class ModelRunner {
   // the durable state exact.
   bool follow_epoch(const FileOperation& op) {
     const u64 epoch = pool_.durable_epoch();
-    const bool is_sync = op.opcode == format::Opcode::sync || op.opcode == format::Opcode::fsync;
+    const bool is_sync = op.opcode == wire::Opcode::sync || op.opcode == wire::Opcode::fsync;
     if (is_sync) {
       durable_model_ = model_;
       epoch_seen_ = epoch;

@@ -100,7 +100,7 @@ inline ModelVariant as_asked_for(ModelVariant variant) {
 
 inline FileOperation sync_operation() {
   FileOperation op;
-  op.opcode = format::Opcode::sync;
+  op.opcode = wire::Opcode::sync;
   return op;
 }
 

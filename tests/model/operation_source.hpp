@@ -84,7 +84,7 @@ class OperationSource {
   u64 below(u64 bound) { return random_.next() % bound; }
 
  private:
-  using Opcode = format::Opcode;
+  using Opcode = wire::Opcode;
 
   u64 pick(const std::vector<u64>& numbers) {
     // Now and then something that does not fit.
@@ -338,7 +338,7 @@ inline std::string to_text(const FileOperation& op) {
   const auto shorten = [](const std::string& text) { return text.size() > 12 ? text.substr(0, 12) + "..." : text; };
   return fmt::format("{}(inode {} \"{}\", second {} \"{}\", offset {}, length {}, aux {}, mode {:#o}, mask {:#x}, uid {}, "
                      "gid {}, umask {:#o}{}, text {} bytes)",
-                     format::command_name(op.opcode), op.inode, shorten(op.name), op.second_inode, shorten(op.second_name),
+                     wire::command_name(op.opcode), op.inode, shorten(op.name), op.second_inode, shorten(op.second_name),
                      op.offset, op.length, op.aux, op.mode, op.mask, op.uid, op.gid, op.umask_bits,
                      op.append ? ", append" : "", op.text.size());
 }

@@ -114,9 +114,9 @@ class RebuiltRows : public ::testing::TestWithParam<test::LevelShape> {
   }
 
   void expect_all_made(const RebuildOutcome& outcome) {
-    EXPECT_EQ(format::rebuild_count(outcome.counts, format::RebuildCount::looked_at), count);
-    EXPECT_EQ(format::rebuild_count(outcome.counts, format::RebuildCount::unverified), 0u);
-    EXPECT_EQ(format::rebuild_count(outcome.counts, format::RebuildCount::unreadable), 0u);
+    EXPECT_EQ(wire::rebuild_count(outcome.counts, wire::RebuildCount::looked_at), count);
+    EXPECT_EQ(wire::rebuild_count(outcome.counts, wire::RebuildCount::unverified), 0u);
+    EXPECT_EQ(wire::rebuild_count(outcome.counts, wire::RebuildCount::unreadable), 0u);
     EXPECT_EQ(chunk().rebuild_todo[0] & all_bits(), 0u);
     EXPECT_EQ(space().damage->repairs.running[0] + space().damage->repairs.running[1], 0u);
   }

@@ -316,7 +316,7 @@ class MatrixPool {
     const u64 m1 = model_.nodes.at(PosixModel::root).entries.at("m1");
     const SparseBytes& content = model_.nodes.at(m1).content;
     for (u64 offset = 0; offset < content.size(); offset += page_size) {
-      const client::Reply reply = client.simple(format::Opcode::read, m1, offset, page_size);
+      const client::Reply reply = client.simple(wire::Opcode::read, m1, offset, page_size);
       if (lost.count(offset / page_size) != 0) {
         if (to_errno(reply.status) != EIO) return fmt::format("page {} is lost: {}", offset / page_size, status_name(reply.status));
         continue;

@@ -33,7 +33,7 @@ client::Session open_session(server::PoolServer& server) {
 
 client::Reply create(FileClient& client, const std::string& name) {
   FileOperation op;
-  op.opcode = format::Opcode::create;
+  op.opcode = wire::Opcode::create;
   op.inode = root;
   op.name = name;
   op.mode = 0644;
@@ -42,7 +42,7 @@ client::Reply create(FileClient& client, const std::string& name) {
 
 client::Reply look_up(FileClient& client, const std::string& name) {
   FileOperation op;
-  op.opcode = format::Opcode::lookup;
+  op.opcode = wire::Opcode::lookup;
   op.inode = root;
   op.name = name;
   return client.call(op);
@@ -54,7 +54,7 @@ u64 create_until_death(server::PoolServer& server, u32 worker, std::atomic<u32>&
   FileClient client(session);
   for (u64 i = 0;; ++i) {
     const client::Reply made = create(client, "worker" + std::to_string(worker) + "-" + std::to_string(i));
-    const Status status = made.status == Status::ok ? client.simple(format::Opcode::fsync, made.result).status : made.status;
+    const Status status = made.status == Status::ok ? client.simple(wire::Opcode::fsync, made.result).status : made.status;
     if (status != Status::ok) {
       EXPECT_EQ(status, Status::engine_died);
       return i;

@@ -17,7 +17,7 @@ constexpr u64 root = format::inode_number_root;
 
 u64 create(FileClient& client, const std::string& name) {
   FileOperation op;
-  op.opcode = format::Opcode::create;
+  op.opcode = wire::Opcode::create;
   op.inode = root;
   op.name = name;
   op.mode = 0644;
@@ -28,17 +28,17 @@ u64 create(FileClient& client, const std::string& name) {
 
 void remove(FileClient& client, const std::string& name, u64 file) {
   FileOperation op;
-  op.opcode = format::Opcode::unlink;
+  op.opcode = wire::Opcode::unlink;
   op.inode = root;
   op.name = name;
   ASSERT_EQ(client.call(op).status, Status::ok);
-  ASSERT_EQ(client.simple(format::Opcode::reclaim, file).status, Status::ok);
+  ASSERT_EQ(client.simple(wire::Opcode::reclaim, file).status, Status::ok);
 }
 
 std::vector<u32> generations_of(FileClient& client, const std::vector<u64>& files) {
   std::vector<u32> list;
   for (const u64 file : files) {
-    EXPECT_EQ(client.simple(format::Opcode::getattr, file).status, Status::ok);
+    EXPECT_EQ(client.simple(wire::Opcode::getattr, file).status, Status::ok);
     list.push_back(client.attributes().generation);
   }
   return list;
@@ -70,7 +70,7 @@ TEST(Generations, AreTheSameBehindACrash) {
       pool.engine()->fs.generation_skip = 50;
     }
     EXPECT_GE(pool.engine()->fs.inode_pages_given_back, 2u);
-    ASSERT_EQ(client.simple(format::Opcode::sync).status, Status::ok);
+    ASSERT_EQ(client.simple(wire::Opcode::sync).status, Status::ok);
   }
   pool.crash();
   pool.mount();
@@ -94,7 +94,7 @@ TEST(Generations, OfAWhiteoutIsTheSameBehindACrash) {
     ASSERT_EQ(pool.checkpoint(), Status::ok);
     pool.engine()->fs.generation_skip = 1234;
     FileOperation op;
-    op.opcode = format::Opcode::rename;
+    op.opcode = wire::Opcode::rename;
     op.inode = op.second_inode = root;
     op.name = "file";
     op.second_name = "other";
@@ -103,7 +103,7 @@ TEST(Generations, OfAWhiteoutIsTheSameBehindACrash) {
     whiteout = client.attributes().inode;
     generation = client.attributes().generation;
     EXPECT_GT(generation, 1234u);
-    ASSERT_EQ(client.simple(format::Opcode::sync).status, Status::ok);
+    ASSERT_EQ(client.simple(wire::Opcode::sync).status, Status::ok);
   }
   pool.crash();
   pool.mount();
@@ -111,7 +111,7 @@ TEST(Generations, OfAWhiteoutIsTheSameBehindACrash) {
   const auto session = pool.open_session();
   FileClient client(*session);
   FileOperation op;
-  op.opcode = format::Opcode::lookup;
+  op.opcode = wire::Opcode::lookup;
   op.inode = root;
   op.name = "file";
   EXPECT_EQ(client.call(op).result, whiteout);
@@ -174,7 +174,7 @@ TEST_F(GenerationsBehindACrash, AreNotThoseThatWereLostBehindWhatIsReplayed) {
     GrowthMount mount(paths_);
     kept = create(mount.files(), "kept");
     kept_generation = generations_of(mount.files(), {kept});
-    ASSERT_EQ(mount.files().simple(format::Opcode::sync).status, Status::ok);
+    ASSERT_EQ(mount.files().simple(wire::Opcode::sync).status, Status::ok);
     before = make_files(mount.files());
     mount.crash();
   }

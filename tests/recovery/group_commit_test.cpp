@@ -19,7 +19,7 @@ constexpr u64 root = format::inode_number_root;
 
 void create(FileClient& client, const std::string& name) {
   FileOperation op;
-  op.opcode = format::Opcode::create;
+  op.opcode = wire::Opcode::create;
   op.inode = root;
   op.name = name;
   op.mode = 0644;
@@ -27,7 +27,7 @@ void create(FileClient& client, const std::string& name) {
   EXPECT_EQ(client.call(op).status, Status::ok) << name;
 }
 
-void sync(FileClient& client) { ASSERT_EQ(client.simple(format::Opcode::sync).status, Status::ok); }
+void sync(FileClient& client) { ASSERT_EQ(client.simple(wire::Opcode::sync).status, Status::ok); }
 
 // While one sync's flush is under way any number of others begin; one more flush serves them all.
 TEST(GroupCommit, ManySyncsShareAFlush) {
@@ -80,10 +80,10 @@ TEST(GroupCommit, FailedFlushIsToldToEverybody) {
   std::thread thread([&] {
     FileClient client(*session);
     create(client, "lost");
-    first = client.simple(format::Opcode::sync).status;
-    second = client.simple(format::Opcode::sync).status;
+    first = client.simple(wire::Opcode::sync).status;
+    second = client.simple(wire::Opcode::sync).status;
     FileOperation op;
-    op.opcode = format::Opcode::create;
+    op.opcode = wire::Opcode::create;
     op.inode = root;
     op.name = "after";
     op.mask = 0200;

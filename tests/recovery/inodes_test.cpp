@@ -11,7 +11,7 @@
 namespace gpu4fs::test::inodes_test {
 namespace {
 
-using format::Opcode;
+using wire::Opcode;
 
 class RecoveredInodes : public ::testing::Test {
  protected:

@@ -22,7 +22,7 @@ constexpr u64 root = format::inode_number_root;
 
 u64 create(FileClient& client, const std::string& name) {
   FileOperation op;
-  op.opcode = format::Opcode::create;
+  op.opcode = wire::Opcode::create;
   op.inode = root;
   op.name = name;
   op.mode = 0644;
@@ -40,24 +40,24 @@ std::vector<u8> random_bytes(u64 length, u64 seed) {
 
 void write(FileClient& client, u64 file, u64 offset, const std::vector<u8>& bytes) {
   FileOperation op;
-  op.opcode = format::Opcode::write;
+  op.opcode = wire::Opcode::write;
   op.inode = file;
   op.offset = offset;
   op.length = bytes.size();
   ASSERT_EQ(client.call(op, bytes).status, Status::ok);
 }
 
-void sync(FileClient& client) { ASSERT_EQ(client.simple(format::Opcode::sync).status, Status::ok); }
+void sync(FileClient& client) { ASSERT_EQ(client.simple(wire::Opcode::sync).status, Status::ok); }
 
 std::vector<u8> read(FileClient& client, u64 file, u64 length) {
-  const client::Reply reply = client.simple(format::Opcode::read, file, 0, length);
+  const client::Reply reply = client.simple(wire::Opcode::read, file, 0, length);
   EXPECT_EQ(reply.status, Status::ok);
   return {client.data(), client.data() + reply.result};
 }
 
 bool exists(FileClient& client, const std::string& name) {
   FileOperation op;
-  op.opcode = format::Opcode::lookup;
+  op.opcode = wire::Opcode::lookup;
   op.inode = root;
   op.name = name;
   return client.call(op).status == Status::ok;
@@ -292,12 +292,12 @@ TEST_F(LogRecovery, FailuresInTheMiddleCostNothing) {
     write(client, files_[1], 100, std::vector<u8>(700, 0x11));
     std::fill_n(changed.begin() + 100, 700, u8{0x11});
     FileOperation op;
-    op.opcode = format::Opcode::unlink;
+    op.opcode = wire::Opcode::unlink;
     op.inode = root;
     op.name = "file2";
     const client::Reply gone = client.call(op);
     ASSERT_EQ(gone.status, Status::ok);
-    ASSERT_EQ(client.simple(format::Opcode::reclaim, gone.result).status, Status::ok);
+    ASSERT_EQ(client.simple(wire::Opcode::reclaim, gone.result).status, Status::ok);
     const u64 other = create(client, "other");
     for (u32 i = 0; i < 40; ++i) write(client, other, i * 1000, random_bytes(1000, i + 1));
     sync(client);
@@ -664,7 +664,7 @@ TEST_F(LogRecovery, WhatWasCarriedOutBeforeACheckpointIsCarriedOutAgain) {
     const auto session = pool_.open_session();
     FileClient client(*session);
     FileOperation op;
-    op.opcode = format::Opcode::set_attribute;
+    op.opcode = wire::Opcode::set_attribute;
     op.inode = files_[0];
     op.name = "user.gone";
     op.text = "value";
@@ -675,7 +675,7 @@ TEST_F(LogRecovery, WhatWasCarriedOutBeforeACheckpointIsCarriedOutAgain) {
     const auto session = pool_.open_session();
     FileClient client(*session);
     FileOperation op;
-    op.opcode = format::Opcode::remove_attribute;
+    op.opcode = wire::Opcode::remove_attribute;
     op.inode = files_[0];
     op.name = "user.gone";
     ASSERT_EQ(client.call(op).status, Status::ok);
@@ -698,8 +698,8 @@ TEST_F(LogRecovery, WhatWasCarriedOutBeforeACheckpointIsCarriedOutAgain) {
     {
       const auto session = server.open_internal_session(format::log_record_bytes_max);
       server::replay_records(*session, log, server::verify_records(*session, log).record_count);
-      format::Command command{};
-      command.opcode = format::Opcode::checkpoint;
+      wire::Command command{};
+      command.opcode = wire::Opcode::checkpoint;
       ASSERT_EQ(session->call(command).status, Status::ok);
     }
     server.abandon();

@@ -38,7 +38,7 @@ class LogSeed : public ::testing::Test {
     options.device_paths = paths_;
     server::recover_pool(options);
   }
-  static void sync(FileClient& files) { EXPECT_EQ(files.simple(format::Opcode::sync).status, Status::ok); }
+  static void sync(FileClient& files) { EXPECT_EQ(files.simple(wire::Opcode::sync).status, Status::ok); }
 
   GrowthFolder folder_;
   std::vector<std::string> paths_{folder_ / "a", folder_ / "b"};
@@ -94,7 +94,7 @@ TEST_F(LogSeed, ARecordThatWasGivenUpDoesNotComeBack) {
   GrowthMount mount(paths_);
   EXPECT_NE(find_file(mount.files(), "kept"), 0u);
   FileOperation look;
-  look.opcode = format::Opcode::lookup;
+  look.opcode = wire::Opcode::lookup;
   look.inode = format::inode_number_root;
   look.name = "given_up";
   EXPECT_EQ(mount.files().call(look).status, Status::not_found);

@@ -13,7 +13,7 @@
 namespace gpu4fs::test::profiles_test {
 namespace {
 
-using format::Opcode;
+using wire::Opcode;
 using format::Profile;
 
 constexpr u64 root = format::inode_number_root;

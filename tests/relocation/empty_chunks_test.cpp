@@ -34,7 +34,7 @@ class EmptyChunks : public ::testing::Test {
     for (u64 block = 0; block < block_count; ++block) {
       FileClient& files = mount_->files();
       const client::Reply read =
-          files.simple(format::Opcode::read, inode_, block * growth_write_bytes, growth_write_bytes);
+          files.simple(wire::Opcode::read, inode_, block * growth_write_bytes, growth_write_bytes);
       const std::vector<u8> expected = growth_content(block);
       const bool same = read.status == Status::ok && read.result == growth_write_bytes &&
                         std::memcmp(files.data(), expected.data(), expected.size()) == 0;
@@ -42,8 +42,8 @@ class EmptyChunks : public ::testing::Test {
     }
     return wrong;
   }
-  std::vector<format::ChunkUsage> usage() {
-    std::vector<format::ChunkUsage> usage;
+  std::vector<wire::ChunkUsage> usage() {
+    std::vector<wire::ChunkUsage> usage;
     EXPECT_EQ(server().relocator().chunk_usage(&usage), Status::ok);
     return usage;
   }
@@ -82,7 +82,7 @@ TEST_F(EmptyChunks, NotAllOfThem) {
   const maintenance::RelocationResult result = server().empty_chunks(chunks, nullptr);
   EXPECT_EQ(result.status, Status::no_space);
   EXPECT_TRUE(result.empty.empty());
-  for (const format::ChunkUsage& chunk : usage()) EXPECT_EQ(chunk.is_frozen, 0u);
+  for (const wire::ChunkUsage& chunk : usage()) EXPECT_EQ(chunk.is_frozen, 0u);
   EXPECT_EQ(server().empty_chunks({1000}, nullptr).status, Status::out_of_range);
   EXPECT_EQ(wrong_blocks(), 0u);
 }

@@ -28,21 +28,21 @@ class Upheaval {
     Status status = Status::ok;
     switch (random_.next() % 6) {
       case 0:
-        status = driver.step(format::RelocateStep::freeze, chunk).status;
+        status = driver.step(wire::RelocateStep::freeze, chunk).status;
         if (status == Status::ok) frozen_.insert(chunk);
         break;
       case 1:
-        status = driver.step(format::RelocateStep::unfreeze, chunk).status;
+        status = driver.step(wire::RelocateStep::unfreeze, chunk).status;
         frozen_.erase(chunk);
         break;
       case 2:
-        status = move_some(driver, format::relocate_frozen);
+        status = move_some(driver, wire::relocate_frozen);
         break;
       case 3:
-        status = move_some(driver, format::relocate_class);
+        status = move_some(driver, wire::relocate_class);
         break;
       case 4:
-        status = move_some(driver, format::relocate_scattered);
+        status = move_some(driver, wire::relocate_scattered);
         break;
       default:
         return empty(driver);
@@ -64,8 +64,8 @@ class Upheaval {
     Status status = Status::ok;
     for (u32 i = 0; i < 3 && is_expected(status); ++i) {
       const u64 inode = inodes[random_.next() % inodes.size()];
-      status = driver.move(format::RelocateStep::data, inode, mask, random_.next() % 3 == 0 ? 2 : 0);
-      if (is_expected(status)) status = driver.move(format::RelocateStep::metadata, inode);
+      status = driver.move(wire::RelocateStep::data, inode, mask, random_.next() % 3 == 0 ? 2 : 0);
+      if (is_expected(status)) status = driver.move(wire::RelocateStep::metadata, inode);
     }
     return status;
   }
@@ -76,7 +76,7 @@ class Upheaval {
     if (status != Status::ok) return std::string("emptying chunks answers ") + status_name(status);
     if (pool_.checkpoint() != Status::ok) return "a checkpoint fails";
     for (const u32 chunk : frozen_) {
-      const format::ChunkUsage usage = driver.usage(chunk);
+      const wire::ChunkUsage usage = driver.usage(chunk);
       if (usage.occupied != 0) return fmt::format("chunk {} still has {} pages", chunk, usage.occupied);
       ++emptied_count_;
     }
@@ -168,7 +168,7 @@ INSTANTIATE_TEST_SUITE_P(Variants, RelocationWalk, ::testing::ValuesIn(walk_vari
 
 u64 make_directory(FileClient& client, const std::string& name) {
   FileOperation op;
-  op.opcode = format::Opcode::mkdir;
+  op.opcode = wire::Opcode::mkdir;
   op.inode = 1;
   op.name = name;
   op.mode = 0755;
@@ -188,7 +188,7 @@ TEST(RelocationStress, ChunksAreEmptiedUnderLoad) {
   FileClient& first = clients[0]->client();
   for (const char* name : {"one", "two"}) area.shared_directories.push_back(make_directory(first, name));
   FileOperation op;
-  op.opcode = format::Opcode::create;
+  op.opcode = wire::Opcode::create;
   op.inode = 1;
   op.mode = 0644;
   op.name = "log";
@@ -212,7 +212,7 @@ TEST(RelocationStress, ChunksAreEmptiedUnderLoad) {
   // At least one round, whoever is faster.
   for (u32 i = 0; (running != 0 || i < chunk_count) && !::testing::Test::HasFailure(); ++i) {
     const u32 chunk = i % chunk_count;
-    const Status frozen = driver.step(format::RelocateStep::freeze, chunk).status;
+    const Status frozen = driver.step(wire::RelocateStep::freeze, chunk).status;
     ASSERT_TRUE(frozen == Status::ok || frozen == Status::no_space) << status_name(frozen);
     for (u32 pass = 0; frozen == Status::ok && pass < 10 && driver.usage(chunk).occupied != 0; ++pass) {
       const Status moved = driver.move_everything();
@@ -220,7 +220,7 @@ TEST(RelocationStress, ChunksAreEmptiedUnderLoad) {
       ASSERT_EQ(pool.checkpoint(), Status::ok);
     }
     emptied += frozen == Status::ok && driver.usage(chunk).occupied == 0 ? 1 : 0;
-    ASSERT_EQ(driver.step(format::RelocateStep::unfreeze, chunk).status, Status::ok);
+    ASSERT_EQ(driver.step(wire::RelocateStep::unfreeze, chunk).status, Status::ok);
   }
   for (std::thread& thread : threads) thread.join();
   ASSERT_EQ(area.failure, "");
@@ -241,13 +241,13 @@ TEST(RelocationCanary, AFileThatIsMovedAndNotCommittedIsNoticed) {
     auto session = pool.open_session();
     FileClient client(*session);
     FileOperation op;
-    op.opcode = format::Opcode::create;
+    op.opcode = wire::Opcode::create;
     op.inode = 1;
     op.name = "file";
     op.mode = 0644;
     inode = client.call(op).result;
     op = {};
-    op.opcode = format::Opcode::write;
+    op.opcode = wire::Opcode::write;
     op.inode = inode;
     op.length = 3 * page_size;
     ASSERT_EQ(client.call(op, content_of(op)).status, Status::ok);
@@ -260,8 +260,8 @@ TEST(RelocationCanary, AFileThatIsMovedAndNotCommittedIsNoticed) {
   ASSERT_EQ(fs::get_inode(Lane{}, fs, op, inode, &ref), Status::ok);
   fs::free_extent(Lane{}, fs, {fs::load_slot(&ref.inode->slots[0]).address(), 1, 0});
   RelocationDriver driver = relocation_of(pool);
-  ASSERT_EQ(driver.move(format::RelocateStep::metadata, 0), Status::ok);
-  ASSERT_EQ(driver.step(format::RelocateStep::freeze, 0).status, Status::ok);
+  ASSERT_EQ(driver.move(wire::RelocateStep::metadata, 0), Status::ok);
+  ASSERT_EQ(driver.step(wire::RelocateStep::freeze, 0).status, Status::ok);
   ASSERT_EQ(driver.move_everything(), Status::ok);
   pool.unmount();
   EXPECT_GT(pool.check().findings.error_count(), 0u);

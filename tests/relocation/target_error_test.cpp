@@ -41,13 +41,13 @@ class TargetError : public ::testing::TestWithParam<TargetVariant> {
     bytes_.resize(file_pages * page_size);
     fill_random(bytes_.data(), bytes_.size(), 17);
     FileOperation op;
-    op.opcode = format::Opcode::create;
+    op.opcode = wire::Opcode::create;
     op.inode = PosixModel::root;
     op.name = "file";
     op.mode = 0600;
     inode_ = client_->call(op).result;
     op = {};
-    op.opcode = format::Opcode::write;
+    op.opcode = wire::Opcode::write;
     op.inode = inode_;
     op.length = bytes_.size();
     EXPECT_EQ(client_->call(op, bytes_).status, Status::ok);
@@ -73,13 +73,13 @@ class TargetError : public ::testing::TestWithParam<TargetVariant> {
     RelocationDriver mover = driver();
     for (u32 chunk = 0; chunk < pool_.engine()->fs.space.chunk_count; ++chunk) {
       if (mover.usage(chunk).occupied == 0) continue;
-      EXPECT_EQ(mover.step(format::RelocateStep::freeze, chunk).status, Status::ok) << chunk;
+      EXPECT_EQ(mover.step(wire::RelocateStep::freeze, chunk).status, Status::ok) << chunk;
       frozen.push_back(chunk);
     }
     return frozen;
   }
   void expect_content(const std::string& when) {
-    const client::Reply reply = client_->simple(format::Opcode::read, inode_, 0, bytes_.size() + 1);
+    const client::Reply reply = client_->simple(wire::Opcode::read, inode_, 0, bytes_.size() + 1);
     ASSERT_EQ(reply.status, Status::ok) << when;
     ASSERT_EQ(reply.result, bytes_.size()) << when;
     EXPECT_EQ(std::memcmp(client_->data(), bytes_.data(), bytes_.size()), 0) << when;
@@ -111,7 +111,7 @@ TEST_P(TargetError, IsTheRelocationsAndLosesNothing) {
   for (u64 nth = 1; nth < 4 * file_pages; nth += 7) {
     RelocationDriver mover = driver();
     plan_.arm(NthKind::write, nth, true);
-    const Status status = mover.move(format::RelocateStep::data, inode_, format::relocate_frozen);
+    const Status status = mover.move(wire::RelocateStep::data, inode_, wire::relocate_frozen);
     const bool has_struck = plan_.has_struck;
     plan_.disarm();
     EXPECT_EQ(mover.stayed_count(), 0u) << "all pages can be read";
@@ -124,7 +124,7 @@ TEST_P(TargetError, IsTheRelocationsAndLosesNothing) {
   }
   EXPECT_GT(errors, 0u);
   RelocationDriver mover = driver();
-  EXPECT_EQ(mover.move(format::RelocateStep::data, inode_, format::relocate_frozen), Status::ok);
+  EXPECT_EQ(mover.move(wire::RelocateStep::data, inode_, wire::relocate_frozen), Status::ok);
   EXPECT_EQ(mover.stayed_count(), 0u);
   expect_content("everything moved");
   expect_clean_end();
@@ -135,7 +135,7 @@ TEST_P(TargetError, APageThatCannotBeReadStays) {
   // Metadata is in memory: what is read first is the first page.
   RelocationDriver mover = driver();
   plan_.arm(NthKind::read, 1);
-  EXPECT_EQ(mover.move(format::RelocateStep::data, inode_, format::relocate_frozen), Status::ok);
+  EXPECT_EQ(mover.move(wire::RelocateStep::data, inode_, wire::relocate_frozen), Status::ok);
   EXPECT_TRUE(plan_.has_struck);
   plan_.disarm();
   EXPECT_EQ(mover.stayed_count(), 1u);

@@ -18,8 +18,8 @@ struct alignas(4096) Memory {
       : layout(SessionLayout::make(depth_log2, data_length)),
         bytes(static_cast<u8*>(std::aligned_alloc(4096, layout.total_length))) {
     std::memset(bytes, 0, layout.total_length);
-    engine.descriptors = reinterpret_cast<format::RingDescriptor*>(bytes + layout.descriptor_offset);
-    engine.completions = reinterpret_cast<format::RingCompletion*>(bytes + layout.completion_offset);
+    engine.descriptors = reinterpret_cast<wire::RingDescriptor*>(bytes + layout.descriptor_offset);
+    engine.completions = reinterpret_cast<wire::RingCompletion*>(bytes + layout.completion_offset);
     engine.depth_log2 = depth_log2;
     producer = RingProducer::attach(bytes, layout);
   }
@@ -31,9 +31,9 @@ struct alignas(4096) Memory {
   RingProducer producer{};
 };
 
-format::Command numbered(u64 number) {
-  format::Command command{};
-  command.opcode = format::Opcode::noop;
+wire::Command numbered(u64 number) {
+  wire::Command command{};
+  command.opcode = wire::Opcode::noop;
   command.inode = number;
   command.output = ~number;
   return command;
@@ -53,20 +53,20 @@ TEST(RingLayout, AreasDoNotOverlap) {
 
 TEST(Ring, FreshMemoryHoldsNoDescriptor) {
   Memory memory(3);
-  format::RingDescriptor staging[4];
+  wire::RingDescriptor staging[4];
   EXPECT_EQ(fetch_descriptors(Lane{}, memory.engine, 0, 4, staging).valid, 0u);
   EXPECT_FALSE(peek_descriptor(memory.engine, 0));
 }
 
 TEST(Ring, ManyLapsThroughASmallRing) {
   Memory memory(2);
-  format::RingDescriptor staging[1];
+  wire::RingDescriptor staging[1];
   for (u64 i = 0; i < 1000; ++i) {
     u64 position = 0;
     ASSERT_EQ(memory.producer.publish(numbered(i), &position), Status::ok);
     ASSERT_EQ(position, i);
     ASSERT_EQ(fetch_descriptors(Lane{}, memory.engine, i, 1, staging).valid, 1u);
-    ASSERT_EQ(format::decode_command(staging[0]).inode, i);
+    ASSERT_EQ(wire::decode_command(staging[0]).inode, i);
     // Neither the next position nor the one a lap later is there.
     ASSERT_EQ(fetch_descriptors(Lane{}, memory.engine, i + 1, 1, staging).valid, 0u);
     ASSERT_EQ(fetch_descriptors(Lane{}, memory.engine, i + 4, 1, staging).valid, 0u);
@@ -106,12 +106,12 @@ TEST(Ring, ErrorsCarryNoResult) {
 
 TEST(Ring, EveryTornDescriptorIsRefused) {
   Memory memory(2);
-  format::RingDescriptor staging[1];
+  wire::RingDescriptor staging[1];
   u64 position = 0;
   for (u32 lap = 0; lap < 3; ++lap) {
     for (u32 i = 0; i < 4; ++i) {
       ASSERT_EQ(memory.producer.publish(numbered(lap * 4 + i), &position), Status::ok);
-      format::RingDescriptor& slot = memory.engine.descriptors[position % 4];
+      wire::RingDescriptor& slot = memory.engine.descriptors[position % 4];
       for (u32 unit = 0; unit < 8; ++unit) {
         const u32 whole = slot.units[unit].sequence;
         for (const u32 wrong : {whole - 1, whole + 1, 0u, whole | 0x80000000u}) {
@@ -131,14 +131,14 @@ TEST(Ring, WarpFetchesFourWithHolesMarked) {
   u64 position = 0;
   for (u64 i = 0; i < 4; ++i) ASSERT_EQ(memory.producer.publish(numbered(100 + i), &position), Status::ok);
   memory.engine.descriptors[2].units[7].sequence ^= 1;
-  format::RingDescriptor staging[4];
+  wire::RingDescriptor staging[4];
   u32 masks[32] = {};
   run_emulated_warp([&](EmulatedWarp g) {
     masks[g.rank()] = fetch_descriptors(g, memory.engine, 0, 4, staging).valid;
   });
   for (const u32 mask : masks) EXPECT_EQ(mask, 0b1011u);
-  EXPECT_EQ(format::decode_command(staging[0]).inode, 100u);
-  EXPECT_EQ(format::decode_command(staging[3]).inode, 103u);
+  EXPECT_EQ(wire::decode_command(staging[0]).inode, 100u);
+  EXPECT_EQ(wire::decode_command(staging[3]).inode, 103u);
 }
 
 // A producer and an engine on two threads: every command arrives once, whole, in order.
@@ -147,13 +147,13 @@ TEST(Ring, TwoThreadsExchangeEverything) {
   constexpr u64 count = 20000;
   std::thread engine([&] {
     for (u64 position = 0; position < count;) {
-      format::RingDescriptor staging[1];
+      wire::RingDescriptor staging[1];
       if (fetch_descriptors(Lane{}, memory.engine, position, 1, staging).valid == 0) {
         std::this_thread::yield();
         continue;
       }
       acquire_payload();
-      const format::Command command = format::decode_command(staging[0]);
+      const wire::Command command = wire::decode_command(staging[0]);
       const u64* payload = reinterpret_cast<u64*>(memory.producer.data) + position % 16;
       const u64 good = command.inode == position && command.output == ~position && *payload == position;
       write_completion(memory.engine, position, good ? Status::ok : Status::io_error, position);

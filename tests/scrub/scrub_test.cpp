@@ -62,14 +62,14 @@ class ScrubPool : public ::testing::Test {
 
   u64 write(u64 inode, u64 page_count, u64 first_page = 0) {
     bench::fill_pattern(client_->buffer(), inode, first_page, page_count);
-    client_->call(bench::BenchClient::transfer(format::Opcode::write, inode, first_page * page_size,
+    client_->call(bench::BenchClient::transfer(wire::Opcode::write, inode, first_page * page_size,
                                                page_count * page_size, client_->buffer_address(0)),
                   "write");
     return inode;
   }
   void fallocate(u64 inode, u64 page_count) {
-    format::Command command{};
-    command.opcode = format::Opcode::fallocate;
+    wire::Command command{};
+    command.opcode = wire::Opcode::fallocate;
     command.inode = inode;
     command.length = page_count * page_size;
     client_->call(command, "fallocate");
@@ -78,8 +78,8 @@ class ScrubPool : public ::testing::Test {
   // Everything has its place on the medium, map pages included.
   void checkpoint() {
     const auto session = server_->open_internal_session(page_size);
-    format::Command command{};
-    command.opcode = format::Opcode::checkpoint;
+    wire::Command command{};
+    command.opcode = wire::Opcode::checkpoint;
     ASSERT_EQ(session->call(command).status, Status::ok);
   }
 
@@ -105,11 +105,11 @@ class ScrubPool : public ::testing::Test {
     ASSERT_TRUE(file.good());
   }
   // Addresses of all blocks of a kind.
-  std::vector<u64> blocks(u64 inode, format::BlockKind kind) {
+  std::vector<u64> blocks(u64 inode, wire::BlockKind kind) {
     std::vector<u64> addresses;
     bool is_complete = false;
     session::PoolInspector inspector = server_->open_inspector();
-    EXPECT_EQ(inspector.list_blocks(inode, [&](const format::BlockRecord& block) {
+    EXPECT_EQ(inspector.list_blocks(inode, [&](const wire::BlockRecord& block) {
       for (u64 i = 0; block.kind == kind && i < block.page_count; ++i) {
         addresses.push_back(block.address + i * page_size);
       }
@@ -173,9 +173,9 @@ TEST_F(ScrubPool, DamageIsFoundAndNamed) {
   const u64 mapped = write(client_->create(root, "mapped"), 600, 9);
   for (u32 i = 0; i < 400; ++i) client_->create(folder, "name" + std::to_string(i));
   checkpoint();
-  damage(blocks(plain, format::BlockKind::content)[7]);
-  for (const u64 i : {0u, 1u, 1499u}) damage(blocks(large, format::BlockKind::content)[i]);
-  damage(blocks(mapped, format::BlockKind::map_page).back());
+  damage(blocks(plain, wire::BlockKind::content)[7]);
+  for (const u64 i : {0u, 1u, 1499u}) damage(blocks(large, wire::BlockKind::content)[i]);
+  damage(blocks(mapped, wire::BlockKind::map_page).back());
   const maintenance::ScrubReport report = scrub();
   EXPECT_EQ(report.progress.damaged_count, 5u);
   EXPECT_EQ(report.progress.ownerless_count, 0u);
@@ -198,8 +198,8 @@ TEST_F(ScrubPool, DamageIsFoundAndNamed) {
 TEST_F(ScrubPool, ReadingNamesTheFileToo) {
   const u64 file = write(client_->create(root, "read me"), 40);
   checkpoint();
-  damage(blocks(file, format::BlockKind::content)[13]);
-  EXPECT_THROW(client_->call(bench::BenchClient::transfer(format::Opcode::read, file, 0, 40 * page_size,
+  damage(blocks(file, wire::BlockKind::content)[13]);
+  EXPECT_THROW(client_->call(bench::BenchClient::transfer(wire::Opcode::read, file, 0, 40 * page_size,
                                                           client_->buffer_address(0)), "read"),
                std::runtime_error);
   const std::map<std::string, u64> expected{{"/read me", 1}};
@@ -217,12 +217,12 @@ TEST_F(ScrubPool, UnwrittenBlocksRaiseNoAlarm) {
   fallocate(allocated, 3000);
   write(allocated, 5, 100);
   checkpoint();
-  const std::vector<u64> unwritten = blocks(allocated, format::BlockKind::unwritten);
+  const std::vector<u64> unwritten = blocks(allocated, wire::BlockKind::unwritten);
   ASSERT_EQ(unwritten.size(), 2995u);
   damage(unwritten[0]);
   damage(unwritten[2000]);
   EXPECT_EQ(scrub().progress.damaged_count, 0u);
-  damage(blocks(allocated, format::BlockKind::content)[2]);
+  damage(blocks(allocated, wire::BlockKind::content)[2]);
   EXPECT_EQ(scrub().progress.damaged_count, 1u);
   const std::map<std::string, u64> expected{{"/allocated", 1}};
   EXPECT_EQ(damaged_files(), expected);
@@ -233,8 +233,8 @@ TEST_F(ScrubPool, PagesWithoutAnOwnerAreCounted) {
   const u64 folder = client_->make_directory(root, "folder");
   const u64 inside = write(client_->create(folder, "inside"), 3);
   checkpoint();
-  const u64 page = blocks(inside, format::BlockKind::content)[1];
-  const u64 leaf = blocks(folder, format::BlockKind::content)[0];
+  const u64 page = blocks(inside, wire::BlockKind::content)[1];
+  const u64 leaf = blocks(folder, wire::BlockKind::content)[0];
   unmount();
   damage(page);
   damage(leaf);
@@ -254,8 +254,8 @@ TEST_F(ScrubPool, ProgressIsKeptWhateverFlagsTheRootHas) {
     format::AttributeRecord record{};
     record.flags = flags;
     std::memcpy(client_->buffer(), &record, sizeof(record));
-    format::Command command{};
-    command.opcode = format::Opcode::setattr;
+    wire::Command command{};
+    command.opcode = wire::Opcode::setattr;
     command.inode = root;
     command.mask = format::set_flags;
     command.data = client_->buffer_address(0);
@@ -269,7 +269,7 @@ TEST_F(ScrubPool, ProgressIsKeptWhateverFlagsTheRootHas) {
     EXPECT_EQ(server_->scrubber().report().progress.ended_s, ended);
     EXPECT_EQ(server_->scrubber().report().problem, "");
     // For everybody else it is closed.
-    format::Command attribute = client_->named(format::Opcode::set_attribute, root, "trusted.gpu4fs.scrub");
+    wire::Command attribute = client_->named(wire::Opcode::set_attribute, root, "trusted.gpu4fs.scrub");
     attribute.data = client_->buffer_address(0);
     attribute.length = 5;
     EXPECT_EQ(client_->session().call(attribute).status, Status::permission);
@@ -280,7 +280,7 @@ TEST_F(ScrubPool, PausesResumesAndSurvivesRemounts) {
   const u64 early = write(client_->create(root, "early"), 200);
   for (u32 i = 0; i < 12; ++i) write(client_->create(root, "file" + std::to_string(i)), 1500);
   checkpoint();
-  damage(blocks(early, format::BlockKind::content)[3]);
+  damage(blocks(early, wire::BlockKind::content)[3]);
   EXPECT_EQ(server_->scrubber().start(20'000'000), "");
   EXPECT_EQ(server_->scrubber().start(0), "a scrub is running");
   EXPECT_EQ(server_->scrubber().resume(), "no scrub is paused");
@@ -333,13 +333,13 @@ TEST_F(ScrubPool, BusyPoolsRaiseNoAlarm) {
     for (u32 round = 0; round < rounds; ++round) {
       const std::string name = "busy" + std::to_string(round % 7);
       const u64 inode = client.create(root, name);
-      format::Command allocate{};
-      allocate.opcode = format::Opcode::fallocate;
+      wire::Command allocate{};
+      allocate.opcode = wire::Opcode::fallocate;
       allocate.inode = inode;
       allocate.length = 100 * page_size;
       if (round % 2 == 0) client.call(allocate, "fallocate");
       for (u32 i = 0; i < 40; ++i) {
-        client.call(bench::BenchClient::transfer(format::Opcode::write, inode, (i * 977) % 50000, 9000,
+        client.call(bench::BenchClient::transfer(wire::Opcode::write, inode, (i * 977) % 50000, 9000,
                                                  client.buffer_address(i * 8)), "write");
       }
       if (round % 5 == 0) client.sync();

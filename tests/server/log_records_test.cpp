@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/xxh3.hpp"
-#include "format/ring_format.hpp"
 #include "fs/inode/inode.hpp"
 #include "server/recovery/log_scan.hpp"
+#include "wire/ring_format.hpp"
 
 namespace gpu4fs::server::test::log_records_test {
 namespace {

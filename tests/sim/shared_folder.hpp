@@ -31,7 +31,7 @@ class SharedFolder {
   }
 
   FileOperation next(Sequence& random, u64 client) {
-    using format::Opcode;
+    using wire::Opcode;
     FileOperation op;
     op.inode = folder_;
     op.name = name(random.next());
@@ -63,12 +63,12 @@ class SharedFolder {
     return op;
   }
   std::vector<u8> content(const FileOperation& op, u64 client) const {
-    return op.opcode == format::Opcode::write ? record(client, logs_[client].done) : std::vector<u8>{};
+    return op.opcode == wire::Opcode::write ? record(client, logs_[client].done) : std::vector<u8>{};
   }
 
   // "" or what is wrong with the answer.
   std::string end(const FileOperation& op, u64 client, const client::Reply& reply) {
-    using format::Opcode;
+    using wire::Opcode;
     const int error = to_errno(reply.status);
     if (error != 0) {
       const bool may = op.opcode == Opcode::create   ? error == EEXIST
@@ -88,7 +88,7 @@ class SharedFolder {
   }
   // Nobody knows whether it happened: the next look at the folder says so.
   void doubt(const FileOperation& op) {
-    if (op.opcode != format::Opcode::write) counts_are_known_ = false;
+    if (op.opcode != wire::Opcode::write) counts_are_known_ = false;
   }
 
   // While nothing is under way. After a crash (`crashed`) names are as they are, and records may be missing from the end.
@@ -126,7 +126,7 @@ class SharedFolder {
     std::vector<u64> found(logs_.size());
     const u64 unit = content_unit / record_bytes * record_bytes;
     for (u64 at = 0;; at += unit) {
-      const client::Reply reply = client.simple(format::Opcode::read, log_file_, at, unit);
+      const client::Reply reply = client.simple(wire::Opcode::read, log_file_, at, unit);
       if (reply.status != Status::ok) return fmt::format("the shared log: {}", status_name(reply.status));
       for (u64 i = 0; i < reply.result; i += record_bytes) {
         u64 owner = 0;

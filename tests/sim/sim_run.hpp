@@ -189,32 +189,32 @@ class SimRun {
 
   void prepare() {
     if (filler_ != 0) {
-      const client::Reply punched = plain_client().simple(format::Opcode::fallocate, filler_, 0, 256 * page_size, 3);
+      const client::Reply punched = plain_client().simple(wire::Opcode::fallocate, filler_, 0, 256 * page_size, 3);
       CrashPool::require(punched.status, "making room");
       CrashPool::require(pool_->checkpoint(), "making room");
     }
     const u64 count = 2 + world_.below(5);
     for (u64 i = 0; i < count; ++i) {
       const bool shares = world_.flaw == SimFlaw::shares_folder && i == 1;
-      const u64 folder = shares ? actors_[0].folder() : make(format::Opcode::mkdir, PosixModel::root, fmt::format("actor{}", i));
+      const u64 folder = shares ? actors_[0].folder() : make(wire::Opcode::mkdir, PosixModel::root, fmt::format("actor{}", i));
       actors_.emplace_back(world_.seed() * 100 + i, folder);
       if (filler_ != 0) actors_.back().set_tight();
     }
-    const u64 folder = make(format::Opcode::mkdir, PosixModel::root, "shared");
+    const u64 folder = make(wire::Opcode::mkdir, PosixModel::root, "shared");
     shared_client_count_ = 1 + world_.below(3);
-    const u64 log_file = make(format::Opcode::create, PosixModel::root, "shared log");
+    const u64 log_file = make(wire::Opcode::create, PosixModel::root, "shared log");
     shared_.emplace(folder, log_file, shared_client_count_);
     if (filler_ != 0) leave_pages(8 + world_.below(40));
-    CrashPool::require(plain_client().simple(format::Opcode::sync).status, "the first sync");
+    CrashPool::require(plain_client().simple(wire::Opcode::sync).status, "the first sync");
   }
   void leave_pages(u64 count) {
     for (u64 page = 0; page < 256; ++page) {
       const fs::FileSystem& fs = pool_->engine()->fs;
       if (fs::room_of(fs, fs.space.data_class).available <= count) return;
-      if (plain_client().simple(format::Opcode::fallocate, filler_, page * page_size, page_size, 1).status != Status::ok) return;
+      if (plain_client().simple(wire::Opcode::fallocate, filler_, page * page_size, page_size, 1).status != Status::ok) return;
     }
   }
-  u64 make(format::Opcode opcode, u64 directory, const std::string& name) {
+  u64 make(wire::Opcode opcode, u64 directory, const std::string& name) {
     FileOperation op;
     op.opcode = opcode;
     op.inode = directory;
@@ -291,7 +291,7 @@ class SimRun {
       form = slot.op;
       content = shared_->content(slot.op, slot.shared_client);
     }
-    format::Command command = slot.files->command_of(form);
+    wire::Command command = slot.files->command_of(form);
     if (!content.empty()) std::memcpy(slot.files->data(), content.data(), content.size());
     slot.has_deadline = kind_ == SimKind::deadlines && world_.chance(40);
     if (slot.has_deadline) command.deadline_ms = 1 + static_cast<u32>(world_.below(4));
@@ -305,7 +305,7 @@ class SimRun {
     if (slot.nameless.empty()) slot.frees = false;
     if (slot.nameless.size() == several_pages) slot.frees = true;
     slot.op = FileOperation{};
-    slot.op.opcode = slot.frees ? format::Opcode::reclaim : format::Opcode::tmpfile;
+    slot.op.opcode = slot.frees ? wire::Opcode::reclaim : wire::Opcode::tmpfile;
     slot.op.inode = slot.frees ? slot.nameless.back() : u64{PosixModel::root};
     slot.op.mode = 0600;
     if (slot.frees) slot.nameless.pop_back();
@@ -315,7 +315,7 @@ class SimRun {
   }
   // Where it is refused, what there is goes.
   void end_nameless(Slot& slot, const client::Reply& reply) {
-    if (slot.op.opcode == format::Opcode::reclaim) return;
+    if (slot.op.opcode == wire::Opcode::reclaim) return;
     if (reply.status == Status::ok) slot.nameless.push_back(reply.result);
     slot.frees = reply.status != Status::ok;
   }
@@ -333,7 +333,7 @@ class SimRun {
   }
   static FileOperation sync_step() {
     FileOperation op;
-    op.opcode = format::Opcode::sync;
+    op.opcode = wire::Opcode::sync;
     return op;
   }
 
@@ -356,7 +356,7 @@ class SimRun {
     }
     if (filler_ != 0) (Actor::changes_content(slot.op) ? doubtful : refusals).insert(ENOSPC);
     if (filler_ != 0 && error == ENOSPC) ++outcome_.refusals;
-    const bool syncs = slot.op.opcode == format::Opcode::sync || slot.op.opcode == format::Opcode::fsync;
+    const bool syncs = slot.op.opcode == wire::Opcode::sync || slot.op.opcode == wire::Opcode::fsync;
     if (slot.is_sync) {
       if (error != 0 && doubtful.count(error) == 0 && refusals.count(error) == 0) {
         fail(fmt::format("a sync answers {}", status_name(reply.status)));
@@ -384,8 +384,8 @@ class SimRun {
 
   void ask_for_checkpoint() {
     if (checkpoint_position_) return;
-    format::Command command{};
-    command.opcode = format::Opcode::checkpoint;
+    wire::Command command{};
+    command.opcode = wire::Opcode::checkpoint;
     u64 position = 0;
     CrashPool::require(pool_->management().producer().publish(command, &position), "asking for a checkpoint");
     checkpoint_position_ = position;

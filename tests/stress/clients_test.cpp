@@ -23,7 +23,7 @@ struct Load {
 
 class Clients : public ::testing::TestWithParam<Load> {};
 
-u64 make(FileClient& client, format::Opcode opcode, u64 directory, const std::string& name) {
+u64 make(FileClient& client, wire::Opcode opcode, u64 directory, const std::string& name) {
   FileOperation op;
   op.opcode = opcode;
   op.inode = directory;
@@ -38,7 +38,7 @@ u64 make(FileClient& client, format::Opcode opcode, u64 directory, const std::st
 void expect_log_whole(FileClient& client, StressArea& area, const std::vector<u32>& counts) {
   std::vector<u32> next(counts.size());
   for (u64 offset = 0;;) {
-    const client::Reply reply = client.simple(format::Opcode::read, area.log_file, offset, 64 * 1024);
+    const client::Reply reply = client.simple(wire::Opcode::read, area.log_file, offset, 64 * 1024);
     ASSERT_EQ(reply.status, Status::ok);
     if (reply.result == 0) break;
     for (u64 at = 0; at + sizeof(LogRecord) <= reply.result; at += sizeof(LogRecord)) {
@@ -71,7 +71,7 @@ void walk_tree(FileClient& client, u64 directory, u64 parent, Walked* walked) {
   for (const auto& [name, entry] : names) {
     ASSERT_EQ(entry.count, 1u) << name;
     if (name == "." || name == "..") continue;
-    ASSERT_EQ(client.simple(format::Opcode::getattr, entry.inode).status, Status::ok) << name;
+    ASSERT_EQ(client.simple(wire::Opcode::getattr, entry.inode).status, Status::ok) << name;
     const format::AttributeRecord attributes = client.attributes();
     ASSERT_EQ(attributes.mode >> 12, entry.type) << name;
     ++walked->names[entry.inode];
@@ -81,7 +81,7 @@ void walk_tree(FileClient& client, u64 directory, u64 parent, Walked* walked) {
     ASSERT_EQ(walked->names[entry.inode], 1u) << "a directory with two names";
     walk_tree(client, entry.inode, directory, walked);
   }
-  ASSERT_EQ(client.simple(format::Opcode::getattr, directory).status, Status::ok);
+  ASSERT_EQ(client.simple(wire::Opcode::getattr, directory).status, Status::ok);
   ASSERT_EQ(client.attributes().link_count, 2 + subdirectories);
 }
 
@@ -94,12 +94,12 @@ TEST_P(Clients, KeepWhatTheyKnow) {
   for (u32 i = 0; i < load.clients; ++i) clients.push_back(std::make_unique<StressClient>(pool, area, i));
   FileClient& first = clients[0]->client();
   for (const char* name : {"one", "two", "three"}) {
-    area.shared_directories.push_back(make(first, format::Opcode::mkdir, 1, name));
+    area.shared_directories.push_back(make(first, wire::Opcode::mkdir, 1, name));
   }
-  area.shared_directories.push_back(make(first, format::Opcode::mkdir, area.shared_directories[0], "below"));
-  area.log_file = make(first, format::Opcode::create, 1, "log");
-  area.page_file = make(first, format::Opcode::create, 1, "pages");
-  const u64 home = make(first, format::Opcode::mkdir, 1, "home");
+  area.shared_directories.push_back(make(first, wire::Opcode::mkdir, area.shared_directories[0], "below"));
+  area.log_file = make(first, wire::Opcode::create, 1, "log");
+  area.page_file = make(first, wire::Opcode::create, 1, "pages");
+  const u64 home = make(first, wire::Opcode::mkdir, 1, "home");
   for (auto& client : clients) client->make_private_files(home);
 
   std::atomic<bool> ended{false};
@@ -127,7 +127,7 @@ TEST_P(Clients, KeepWhatTheyKnow) {
     Walked walked;
     walk_tree(clients[0]->client(), 1, 1, &walked);
     for (const auto& [number, names] : walked.names) {
-      ASSERT_EQ(clients[0]->client().simple(format::Opcode::getattr, number).status, Status::ok);
+      ASSERT_EQ(clients[0]->client().simple(wire::Opcode::getattr, number).status, Status::ok);
       const format::AttributeRecord attributes = clients[0]->client().attributes();
       const bool is_directory = (attributes.mode & S_IFMT) == S_IFDIR;
       EXPECT_EQ(attributes.link_count, is_directory ? attributes.link_count : names) << "inode " << number;

@@ -94,7 +94,7 @@ class Served {
     return server_->stop();
   }
 
-  client::Reply named(format::Opcode opcode, const std::string& name) {
+  client::Reply named(wire::Opcode opcode, const std::string& name) {
     FileOperation op;
     op.opcode = opcode;
     op.inode = root;
@@ -108,9 +108,9 @@ class Served {
   Status fill_with_files(u64* written) {
     constexpr u64 length = mega;
     for (*written = 0; *written < 1000; ++*written) {
-      const client::Reply made = named(format::Opcode::create, "file" + std::to_string(*written));
+      const client::Reply made = named(wire::Opcode::create, "file" + std::to_string(*written));
       if (made.status != Status::ok) return made.status;
-      const client::Reply reply = client_->simple(format::Opcode::write, made.result, 0, length);
+      const client::Reply reply = client_->simple(wire::Opcode::write, made.result, 0, length);
       if (reply.status != Status::ok) return reply.status;
       if (reply.result < length) return Status::no_space;
     }
@@ -118,11 +118,11 @@ class Served {
   }
   void remove_files(u64 count) {
     for (u64 i = 0; i <= count; ++i) {
-      const client::Reply removed = named(format::Opcode::unlink, "file" + std::to_string(i));
+      const client::Reply removed = named(wire::Opcode::unlink, "file" + std::to_string(i));
       ASSERT_TRUE(removed.status == Status::ok || (i == count && removed.status == Status::not_found))
           << status_name(removed.status);
       if (removed.status != Status::ok) continue;
-      EXPECT_EQ(client_->simple(format::Opcode::reclaim, removed.result).status, Status::ok);
+      EXPECT_EQ(client_->simple(wire::Opcode::reclaim, removed.result).status, Status::ok);
     }
   }
 
@@ -154,10 +154,10 @@ TEST_F(FullMedium, WritingMoreThanThereIsMemoryIsAnAnswer) {
     EXPECT_GT(medium.f_bavail * medium.f_bsize, mega) << "a chunk that does not fit takes nothing";
     // The pool lives on: what is there can be read, and removed, and gives room again.
     served.client().data()[0] = 1;
-    const client::Reply found = served.named(format::Opcode::lookup, "file0");
-    EXPECT_EQ(served.client().simple(format::Opcode::read, found.result, 0, mega).result, mega);
+    const client::Reply found = served.named(wire::Opcode::lookup, "file0");
+    EXPECT_EQ(served.client().simple(wire::Opcode::read, found.result, 0, mega).result, mega);
     served.remove_files(written);
-    EXPECT_EQ(served.client().simple(format::Opcode::sync).status, Status::ok);
+    EXPECT_EQ(served.client().simple(wire::Opcode::sync).status, Status::ok);
     u64 written_again = 0;
     EXPECT_EQ(served.fill_with_files(&written_again), Status::no_space);
     EXPECT_GT(written_again + 4, written);

@@ -15,7 +15,7 @@
 namespace gpu4fs::test::full_pool_test {
 namespace {
 
-using format::Opcode;
+using wire::Opcode;
 
 enum class Mix : u32 {
   empty_files,
@@ -116,7 +116,7 @@ class FullPool : public ::testing::TestWithParam<Case> {
   }
 
   // Of data and of metadata, which may have chunks of their own.
-  format::StatfsRecord statistics() {
+  wire::StatfsRecord statistics() {
     EXPECT_EQ(client_.simple(Opcode::statfs).status, Status::ok);
     return client_.statistics();
   }
@@ -166,7 +166,7 @@ class FullPool : public ::testing::TestWithParam<Case> {
 };
 
 TEST_P(FullPool, IsEmptiedInOnePass) {
-  const format::StatfsRecord when_new = statistics();
+  const wire::StatfsRecord when_new = statistics();
   const u64 one_percent = when_new.page_total / 100;
   fill();
   const std::size_t first_count = names_.size();
@@ -176,7 +176,7 @@ TEST_P(FullPool, IsEmptiedInOnePass) {
   empty();
   if (HasFatalFailure()) return;
   ASSERT_EQ(pool_.checkpoint(), Status::ok);
-  const format::StatfsRecord when_empty = statistics();
+  const wire::StatfsRecord when_empty = statistics();
   EXPECT_GE(when_empty.page_free + one_percent, when_new.page_free) << first_count << " files were there";
   EXPECT_GE(when_empty.inode_free + when_new.inode_free / 100, when_new.inode_free);
   fill();

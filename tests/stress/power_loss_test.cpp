@@ -56,13 +56,13 @@ void act(FileClient& client, World& world, Client& state, u32 index, u64 choice)
   action.is_name = choice % 3 == 0;
   if (action.is_name) {
     action.index = state.names++;
-    op.opcode = format::Opcode::create;
+    op.opcode = wire::Opcode::create;
     op.inode = world.directory;
     op.name = name_of(index, action.index);
     op.mask = 0200;
   } else {
     action.index = state.records++;
-    op.opcode = format::Opcode::write;
+    op.opcode = wire::Opcode::write;
     op.inode = state.file;
     op.append = true;
     op.length = record_bytes;
@@ -82,7 +82,7 @@ void work(TestPool& pool, World& world, Client& state, u32 index, u32 steps, u64
     act(client, world, state, index, random.next());
     if (random.next() % 25 != 0) continue;
     const u64 done = state.actions.size();
-    if (client.simple(format::Opcode::fsync, state.file).status != Status::ok) world.failures.fetch_add(1);
+    if (client.simple(wire::Opcode::fsync, state.file).status != Status::ok) world.failures.fetch_add(1);
     state.synced = done;
   }
 }
@@ -92,7 +92,7 @@ std::vector<bool> survivors(FileClient& client, const Client& state, u32 index,
                             const std::map<std::string, ListedName>& names) {
   std::vector<u8> content;
   for (u64 offset = 0;;) {
-    const client::Reply reply = client.simple(format::Opcode::read, state.file, offset, u64{1} << 20);
+    const client::Reply reply = client.simple(wire::Opcode::read, state.file, offset, u64{1} << 20);
     EXPECT_EQ(reply.status, Status::ok);
     if (reply.status != Status::ok || reply.result == 0) break;
     content.insert(content.end(), client.data(), client.data() + reply.result);
@@ -154,12 +154,12 @@ TEST_P(PowerLoss, LeavesAPrefix) {
       const auto session = pool.open_session();
       FileClient client(*session);
       FileOperation op;
-      op.opcode = format::Opcode::mkdir;
+      op.opcode = wire::Opcode::mkdir;
       op.inode = 1;
       op.mode = 0755;
       op.name = fmt::format("round{}", round);
       world.directory = client.call(op).result;
-      op.opcode = format::Opcode::create;
+      op.opcode = wire::Opcode::create;
       for (u32 i = 0; i < client_count; ++i) {
         op.name = fmt::format("file{}_{}", round, i);
         clients[i].file = client.call(op).result;

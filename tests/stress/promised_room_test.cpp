@@ -15,7 +15,7 @@
 namespace gpu4fs::test::promised_room_test {
 namespace {
 
-using format::Opcode;
+using wire::Opcode;
 
 // The other command is the test: it holds all room that there is.
 class PromisedRoom : public ::testing::Test {

@@ -18,7 +18,7 @@
 namespace gpu4fs::test::refill_test {
 namespace {
 
-using format::Opcode;
+using wire::Opcode;
 
 struct Name {
   u64 directory;
@@ -174,7 +174,7 @@ class Refill : public ::testing::TestWithParam<u32> {
     EXPECT_EQ(client_->simple(Opcode::sync).status, Status::ok);
     for (u32 i = 0; i < 2; ++i) EXPECT_EQ(pool_.checkpoint(), Status::ok);
     EXPECT_EQ(client_->simple(Opcode::statfs).status, Status::ok);
-    const format::StatfsRecord& s = client_->statistics();
+    const wire::StatfsRecord& s = client_->statistics();
     const u64 inode_pages = inode_file_pages();
     return {s.page_free + inode_pages, s.page_available + inode_pages, s.inode_used};
   }

@@ -11,7 +11,7 @@
 namespace gpu4fs::test::statfs_promise_test {
 namespace {
 
-using format::Opcode;
+using wire::Opcode;
 
 struct Case {
   const char* profile;

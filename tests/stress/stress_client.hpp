@@ -71,7 +71,7 @@ class StressClient {
 
   void make_private_files(u64 directory) {
     for (u32 i = 0; i < private_file_count; ++i) {
-      FileOperation op = named(format::Opcode::create, directory, fmt::format("private_{}_{}", index_, i));
+      FileOperation op = named(wire::Opcode::create, directory, fmt::format("private_{}_{}", index_, i));
       op.mode = 0600;
       const client::Reply reply = client_->call(op);
       require(reply.status, {0}, "creating a private file");
@@ -97,7 +97,7 @@ class StressClient {
       } else if (choice < 90) {
         change_shared_names();
       } else if (choice < 92) {
-        require(client_->simple(format::Opcode::fsync, files_[0].number).status, {0}, "fsync");
+        require(client_->simple(wire::Opcode::fsync, files_[0].number).status, {0}, "fsync");
       } else {
         send_nonsense();
       }
@@ -119,7 +119,7 @@ class StressClient {
   };
 
   u64 below(u64 bound) { return random_.next() % bound; }
-  static FileOperation named(format::Opcode opcode, u64 directory, const std::string& name) {
+  static FileOperation named(wire::Opcode opcode, u64 directory, const std::string& name) {
     FileOperation op;
     op.opcode = opcode;
     op.inode = directory;
@@ -146,7 +146,7 @@ class StressClient {
   void write_private() {
     PrivateFile& file = some_file();
     FileOperation op;
-    op.opcode = format::Opcode::write;
+    op.opcode = wire::Opcode::write;
     op.inode = file.number;
     op.offset = below(600'000);
     op.length = 1 + below(below(8) == 0 ? 300'000 : 12'000);
@@ -162,7 +162,7 @@ class StressClient {
     for (u64 at = begin; at < end; at += unit) {
       const u64 length = std::min(unit, end - at);
       const std::vector<u8> expected = file.content.read(at, length);
-      const client::Reply reply = client_->simple(format::Opcode::read, file.number, at, length);
+      const client::Reply reply = client_->simple(wire::Opcode::read, file.number, at, length);
       if (!require(reply.status, {0}, "a private read")) return;
       const bool equal = reply.result == expected.size() &&
                          (expected.empty() || std::memcmp(client_->data(), expected.data(), expected.size()) == 0);
@@ -181,7 +181,7 @@ class StressClient {
   void truncate_private() {
     PrivateFile& file = some_file();
     const u64 size = below(3) == 0 ? 0 : below(700'000);
-    const client::Reply reply = client_->simple(format::Opcode::truncate, file.number, size);
+    const client::Reply reply = client_->simple(wire::Opcode::truncate, file.number, size);
     if (require(reply.status, {0}, "a private truncate")) file.content.resize(size);
   }
 
@@ -195,12 +195,12 @@ class StressClient {
     const u64 base = below(500'000);
     for (u32 i = 0; i < count; ++i) {
       FileOperation op;
-      op.opcode = format::Opcode::write;
+      op.opcode = wire::Opcode::write;
       op.inode = file.number;
       op.offset = base + i * unit;
       op.length = 1 + below(unit);
       bytes[i] = random_bytes(op.length);
-      format::Command command = client_->command_of(op);
+      wire::Command command = client_->command_of(op);
       u8* place = client_->data() + i * unit;
       std::memcpy(place, bytes[i].data(), bytes[i].size());
       command.data = session_->address_of(place);
@@ -221,7 +221,7 @@ class StressClient {
   void append_record() {
     const LogRecord record = LogRecord::make(index_, records_);
     FileOperation op;
-    op.opcode = format::Opcode::write;
+    op.opcode = wire::Opcode::write;
     op.inode = area_.log_file;
     op.append = true;
     op.length = sizeof(record);
@@ -237,7 +237,7 @@ class StressClient {
   void use_page_file() {
     if (below(2) == 0) {
       FileOperation op;
-      op.opcode = format::Opcode::write;
+      op.opcode = wire::Opcode::write;
       op.inode = area_.page_file;
       op.offset = below(page_file_pages) * page_size;
       op.length = page_size;
@@ -245,7 +245,7 @@ class StressClient {
       return;
     }
     const client::Reply reply =
-        client_->simple(format::Opcode::read, area_.page_file, 0, page_file_pages * page_size);
+        client_->simple(wire::Opcode::read, area_.page_file, 0, page_file_pages * page_size);
     if (!require(reply.status, {0}, "a page read")) return;
     for (u64 page = 0; page < reply.result / page_size; ++page) {
       const u8* bytes = client_->data() + page * page_size;
@@ -258,11 +258,11 @@ class StressClient {
 
   void reclaim(u64 number) {
     if (number == 0) return;
-    require(client_->simple(format::Opcode::reclaim, number).status, {0, ESTALE, EBUSY, EINVAL}, "reclaim");
+    require(client_->simple(wire::Opcode::reclaim, number).status, {0, ESTALE, EBUSY, EINVAL}, "reclaim");
   }
 
   void change_shared_names() {
-    using format::Opcode;
+    using wire::Opcode;
     FileOperation op = named(Opcode::create, shared_directory(), shared_name());
     op.mode = 0644;
     const u64 choice = below(12);
@@ -299,7 +299,7 @@ class StressClient {
 
   // Looks a name up and does something with what was found, which may be gone by then.
   void use_shared_name(FileOperation& op) {
-    using format::Opcode;
+    using wire::Opcode;
     op.opcode = Opcode::lookup;
     const client::Reply found = client_->call(op);
     if (!require(found.status, {0, ENOENT}, "lookup")) return;
@@ -336,8 +336,8 @@ class StressClient {
 
   // None of these may do anything, and none may succeed.
   void send_nonsense() {
-    using format::Opcode;
-    format::Command c{};
+    using wire::Opcode;
+    wire::Command c{};
     const u64 bad_numbers[] = {0, 2, 3, 7, u64{1} << 39, u64{1} << 60, ~u64{0}};
     c.inode = bad_numbers[below(7)];
     c.second_inode = bad_numbers[below(7)];
@@ -356,23 +356,23 @@ class StressClient {
         c.opcode = static_cast<Opcode>(200 + below(60000));
         break;
       case 1: {
-        const u32 place = below(std::size(format::command_rows) + 1);
+        const u32 place = below(std::size(wire::command_rows) + 1);
         if (place == 0) c.opcode = Opcode::none;
-        if (place != 0 && format::command_rows[place - 1].sender == format::Sender::server) {
-          c.opcode = format::command_rows[place - 1].opcode;
+        if (place != 0 && wire::command_rows[place - 1].sender == wire::Sender::server) {
+          c.opcode = wire::command_rows[place - 1].opcode;
         }
         break;
       }
       case 2:
         c.opcode = Opcode::write;
         c.inode = files_[0].number;
-        c.data = format::ring_address(static_cast<unsigned>(below(3)), session_->data_bytes() - below(16));
+        c.data = wire::ring_address(static_cast<unsigned>(below(3)), session_->data_bytes() - below(16));
         c.length = 17 + below(u64{1} << 40);
         break;
       case 3:
         c.opcode = Opcode::read;
         c.inode = files_[0].number;
-        c.data = format::ring_address(static_cast<unsigned>(1 + below(200)), below(1u << 30));
+        c.data = wire::ring_address(static_cast<unsigned>(1 + below(200)), below(1u << 30));
         if (files_[0].content.size() == 0) return;  // nothing to read: the address does not matter
         break;
       default:

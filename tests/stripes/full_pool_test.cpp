@@ -21,7 +21,7 @@
 namespace gpu4fs::test::full_pool_test {
 namespace {
 
-using format::Opcode;
+using wire::Opcode;
 
 struct FullForm {
   const char* name;

@@ -39,7 +39,6 @@
 #include "engine/engine_build.hpp"
 #include "engine/engine_host.hpp"
 #include "fmt/format.h"
-#include "format/rebuild_format.hpp"
 #include "fsck/check/check_pool.hpp"
 #include "pool/pool_make.hpp"
 #include "pool/pool_open.hpp"
@@ -50,6 +49,7 @@
 #include "support/flush_answerer.hpp"
 #include "support/memory_folder.hpp"
 #include "support/pool_profiles.hpp"
+#include "wire/rebuild_format.hpp"
 
 namespace gpu4fs::test {
 
@@ -197,9 +197,9 @@ class BasicTestPool {
     }
     mounted_->management = std::make_unique<session::ServerSession>(
         *mounted_->host, sessions_mutex_, session::ServerSession::Kind::internal, 4, page_size);
-    require(call_management(format::Opcode::load_chunks), "load_chunks");
+    require(call_management(wire::Opcode::load_chunks), "load_chunks");
     require(first_checkpoint(), "the first checkpoint");
-    require(call_management(format::Opcode::reclaim_orphans), "reclaim_orphans");
+    require(call_management(wire::Opcode::reclaim_orphans), "reclaim_orphans");
   }
 
   // What the last mount() replayed.
@@ -207,7 +207,7 @@ class BasicTestPool {
 
   // Sessions must be gone.
   void unmount() {
-    require(call_management(format::Opcode::checkpoint, checkpoint_mask_clean), "the last checkpoint");
+    require(call_management(wire::Opcode::checkpoint, checkpoint_mask_clean), "the last checkpoint");
     crash();
   }
   // The engine ends without a checkpoint; the devices keep what they have. The epoch that they have.
@@ -227,7 +227,7 @@ class BasicTestPool {
     return epoch;
   }
   // Any time while mounted, by one thread at a time.
-  Status checkpoint() { return call_management(format::Opcode::checkpoint); }
+  Status checkpoint() { return call_management(wire::Opcode::checkpoint); }
 
   // A trusted session, as a front end has. Close it before the pool ends.
   std::unique_ptr<client::Session> open_session() {
@@ -243,10 +243,10 @@ class BasicTestPool {
   u64 durable_epoch() const { return mounted_->host->durable_epoch(); }
 
   // A command that only the management process may give, with `data` in its session.
-  ring::Completion call_internal(format::Command command, const void* data = nullptr, u64 bytes = 0) {
+  ring::Completion call_internal(wire::Command command, const void* data = nullptr, u64 bytes = 0) {
     ring::RingProducer& producer = mounted_->management->producer();
     if (bytes != 0) std::memcpy(producer.data, data, bytes);
-    command.data = format::ring_address(0, 0);
+    command.data = wire::ring_address(0, 0);
     return mounted_->management->call(command);
   }
 
@@ -271,7 +271,7 @@ class BasicTestPool {
     pool::OpenedDevice& opened = pool.devices[index];
     pool::prepare_replacement(pool, opened.file, opened.part, is_new);
     if (!is_open) map_again(index);
-    format::RebuildTarget target{};
+    wire::RebuildTarget target{};
     const device::Device device = mounted_->files[index].device(index);
     target.part = opened.part;
     target.base = reinterpret_cast<std::uintptr_t>(device.base);
@@ -279,9 +279,9 @@ class BasicTestPool {
     target.stack = reinterpret_cast<std::uintptr_t>(device.stack);
     target.needs_flush = mounted_->devices[index].needs_flush;
     target.file_number = replacement_count_;
-    const Status begun = call_internal(rebuild_command(format::RebuildStep::begin, index), &target, sizeof(target)).status;
+    const Status begun = call_internal(rebuild_command(wire::RebuildStep::begin, index), &target, sizeof(target)).status;
     if (begun != Status::ok || !is_new) return begun;
-    const Status named = call_management(format::Opcode::checkpoint, checkpoint_mask_forced);
+    const Status named = call_management(wire::Opcode::checkpoint, checkpoint_mask_forced);
     if (named != Status::ok) return named;
     u64 since = 0;  // those of other lost devices are older
     for (u32 d = 0; d < options_.device_count; ++d) {
@@ -291,9 +291,9 @@ class BasicTestPool {
     return Status::ok;
   }
 
-  static format::Command rebuild_command(format::RebuildStep step, u64 inode = 0) {
-    format::Command command{};
-    command.opcode = format::Opcode::rebuild;
+  static wire::Command rebuild_command(wire::RebuildStep step, u64 inode = 0) {
+    wire::Command command{};
+    command.opcode = wire::Opcode::rebuild;
     command.mode = static_cast<u32>(step);
     command.inode = inode;
     return command;
@@ -309,28 +309,28 @@ class BasicTestPool {
   };
   // A checkpoint, all pieces of all chunks, and, if that succeeds, the end.
   RebuildRound rebuild_round(bool is_fresh) {
-    RebuildRound round{call_management(format::Opcode::checkpoint, checkpoint_mask_forced), 0, 0, 0, 0, 0};
+    RebuildRound round{call_management(wire::Opcode::checkpoint, checkpoint_mask_forced), 0, 0, 0, 0, 0};
     for (u32 chunk = 0; chunk < mounted_->pool->chunks.size() && round.status == Status::ok; ++chunk) {
       const u64 pages = mounted_->pool->chunks[chunk].descriptor.size_bytes / page_size;
-      for (u64 first = 0; first < pages && round.status == Status::ok; first += format::rebuild_pages_max) {
-        format::Command command = rebuild_command(format::RebuildStep::pages, chunk);
+      for (u64 first = 0; first < pages && round.status == Status::ok; first += wire::rebuild_pages_max) {
+        wire::Command command = rebuild_command(wire::RebuildStep::pages, chunk);
         command.offset = first;
-        command.length = std::min(format::rebuild_pages_max, pages - first);
-        command.mask = is_fresh ? u32{format::rebuild_mask_fresh} : 0;
+        command.length = std::min(wire::rebuild_pages_max, pages - first);
+        command.mask = is_fresh ? u32{wire::rebuild_mask_fresh} : 0;
         const ring::Completion done = call_internal(command);
         round.status = done.status;
-        round.looked_at += format::rebuild_count(done.result, format::RebuildCount::looked_at);
-        round.written += format::rebuild_count(done.result, format::RebuildCount::written);
-        round.unverified += format::rebuild_count(done.result, format::RebuildCount::unverified);
-        round.unreadable += format::rebuild_count(done.result, format::RebuildCount::unreadable);
+        round.looked_at += wire::rebuild_count(done.result, wire::RebuildCount::looked_at);
+        round.written += wire::rebuild_count(done.result, wire::RebuildCount::written);
+        round.unverified += wire::rebuild_count(done.result, wire::RebuildCount::unverified);
+        round.unreadable += wire::rebuild_count(done.result, wire::RebuildCount::unreadable);
       }
     }
     if (round.status != Status::ok) return round;
-    const ring::Completion ended = call_internal(rebuild_command(format::RebuildStep::finish));
+    const ring::Completion ended = call_internal(rebuild_command(wire::RebuildStep::finish));
     round.status = ended.status;
     round.left = ended.result;
     if (ended.status == Status::ok && ended.result == 0) {
-      round.status = call_management(format::Opcode::checkpoint, checkpoint_mask_forced);
+      round.status = call_management(wire::Opcode::checkpoint, checkpoint_mask_forced);
     }
     return round;
   }
@@ -364,8 +364,8 @@ class BasicTestPool {
     throw std::runtime_error(std::string(what) + ": " + status_name(status));
   }
 
-  Status call_management(format::Opcode opcode, u32 mask = 0) {
-    format::Command command{};
+  Status call_management(wire::Opcode opcode, u32 mask = 0) {
+    wire::Command command{};
     command.opcode = opcode;
     command.mask = mask;
     return mounted_->management->call(command).status;
@@ -381,7 +381,7 @@ class BasicTestPool {
 
   // Its flushes are answered here, those that come after it by the test.
   Status first_checkpoint() {
-    if (!options_.flush_by_upcall || options_.stack) return call_management(format::Opcode::checkpoint, checkpoint_mask_forced);
+    if (!options_.flush_by_upcall || options_.stack) return call_management(wire::Opcode::checkpoint, checkpoint_mask_forced);
     std::atomic<bool> done{false};
     std::thread answers([&] {
       session::ServerSession session(*mounted_->host, sessions_mutex_, session::ServerSession::Kind::internal, 4, page_size);
@@ -391,7 +391,7 @@ class BasicTestPool {
         (void)session.call(engine::answer_upcall_command(upcall, Status::ok));
       }
     });
-    const Status status = call_management(format::Opcode::checkpoint, checkpoint_mask_forced);
+    const Status status = call_management(wire::Opcode::checkpoint, checkpoint_mask_forced);
     done = true;
     answers.join();
     return status;

@@ -32,15 +32,15 @@ class FileClient {
   const format::AttributeRecord& attributes() const {
     return *reinterpret_cast<const format::AttributeRecord*>(area_ + attributes_offset);
   }
-  const format::StatfsRecord& statistics() const {
-    return *reinterpret_cast<const format::StatfsRecord*>(area_ + statistics_offset);
+  const wire::StatfsRecord& statistics() const {
+    return *reinterpret_cast<const wire::StatfsRecord*>(area_ + statistics_offset);
   }
 
-  format::Command command_of(const FileOperation& op) {
-    using format::Opcode;
-    format::Command c{};
+  wire::Command command_of(const FileOperation& op) {
+    using wire::Opcode;
+    wire::Command c{};
     c.opcode = op.opcode;
-    c.flags = op.append ? u16{format::command_flag_append} : u16{0};
+    c.flags = op.append ? u16{wire::command_flag_append} : u16{0};
     c.uid = op.uid;
     c.gid = op.gid;
     c.mode = op.mode;
@@ -70,12 +70,12 @@ class FileClient {
 
   // `content`: what a write writes.
   client::Reply call(const FileOperation& op, const std::vector<u8>& content = {}) {
-    const format::Command command = command_of(op);
+    const wire::Command command = command_of(op);
     if (!content.empty()) std::memcpy(data(), content.data(), content.size());
     return session_.call(command);
   }
 
-  client::Reply simple(format::Opcode opcode, u64 inode = 0, u64 offset = 0, u64 length = 0, u32 mode = 0) {
+  client::Reply simple(wire::Opcode opcode, u64 inode = 0, u64 offset = 0, u64 length = 0, u32 mode = 0) {
     FileOperation op;
     op.opcode = opcode;
     op.inode = inode;
@@ -91,7 +91,7 @@ class FileClient {
     std::map<std::string, ListedName> names;
     for (u64 cursor = 0;;) {
       FileOperation op;
-      op.opcode = format::Opcode::readdir;
+      op.opcode = wire::Opcode::readdir;
       op.inode = directory;
       op.offset = cursor;
       op.length = buffer_bytes;
@@ -103,7 +103,7 @@ class FileClient {
       }
       if (reply.result == 0) return names;
       for (u64 at = 0; at < reply.result;) {
-        format::DirectoryRecord record;
+        wire::DirectoryRecord record;
         std::memcpy(&record, data() + at, sizeof(record));
         if (record.record_length == 0 || record.record_length % 8 != 0 || at + record.record_length > reply.result) {
           *problem = "a record of bad length";

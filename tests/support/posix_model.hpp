@@ -13,14 +13,14 @@
 #include <vector>
 
 #include "format/inode_format.hpp"
-#include "format/ring_format.hpp"
 #include "support/sparse_bytes.hpp"
+#include "wire/ring_format.hpp"
 
 namespace gpu4fs::test {
 
 // One operation in the terms of a command, with names and data in place.
 struct FileOperation {
-  format::Opcode opcode = format::Opcode::noop;
+  wire::Opcode opcode = wire::Opcode::noop;
   u64 inode = 0;
   u64 second_inode = 0;
   std::string name;
@@ -40,7 +40,7 @@ struct FileOperation {
   format::AttributeRecord attributes{};
 };
 
-inline FileOperation on_inode(format::Opcode opcode, u64 inode, u64 offset = 0, u64 length = 0) {
+inline FileOperation on_inode(wire::Opcode opcode, u64 inode, u64 offset = 0, u64 length = 0) {
   FileOperation op;
   op.opcode = opcode;
   op.inode = inode;
@@ -114,7 +114,7 @@ class PosixModel {
   void commit(const FileOperation& op, u64 result, const std::vector<u8>& content);
   // The same with what the engine put out, which names the whiteout of a rename.
   void commit(FileOperation op, u64 result, const std::vector<u8>& content, const format::AttributeRecord& output) {
-    if (op.opcode == format::Opcode::rename) op.whiteout = output.inode;
+    if (op.opcode == wire::Opcode::rename) op.whiteout = output.inode;
     commit(op, result, content);
   }
   // The time stamps that a success touches. Before commit().
@@ -161,7 +161,7 @@ class PosixModel {
 };
 
 inline std::set<int> PosixModel::expect_in_directory(const FileOperation& op) const {
-  using format::Opcode;
+  using wire::Opcode;
   const ModelNode* directory = find(op.inode);
   if (directory == nullptr) return {ESTALE};
   if (!directory->is_directory()) return {ENOTDIR};
@@ -227,7 +227,7 @@ inline std::set<int> PosixModel::expect_rename(const FileOperation& op) const {
 }
 
 inline std::set<int> PosixModel::expect_on_file(const FileOperation& op) const {
-  using format::Opcode;
+  using wire::Opcode;
   const ModelNode* node = find(op.inode);
   if (node == nullptr) return {ESTALE};
   if (op.opcode == Opcode::fallocate && op.mode != 0 && op.mode != 1 && op.mode != 3 && op.mode != 0x10 &&
@@ -260,7 +260,7 @@ inline std::set<int> PosixModel::expect_on_file(const FileOperation& op) const {
 }
 
 inline std::set<int> PosixModel::expect_attribute(const FileOperation& op) const {
-  using format::Opcode;
+  using wire::Opcode;
   const ModelNode* node = find(op.inode);
   if (node == nullptr) return {ESTALE};
   const auto at = node->attributes.find(op.name);
@@ -293,7 +293,7 @@ inline std::set<int> PosixModel::expect_attribute(const FileOperation& op) const
 
 // Operations on names that the flags of directories and of what they name forbid.
 inline bool PosixModel::names_are_refused(const FileOperation& op) const {
-  using format::Opcode;
+  using wire::Opcode;
   const ModelNode& directory = nodes.at(op.inode);
   if (!directory.is_directory()) return false;
   const ModelNode* named = child(op.inode, op.name);
@@ -321,7 +321,7 @@ inline bool PosixModel::names_are_refused(const FileOperation& op) const {
 
 // Append-only and immutable, as in Linux.
 inline bool PosixModel::is_refused_by_flags(const FileOperation& op) const {
-  using format::Opcode;
+  using wire::Opcode;
   const ModelNode* node = find(op.opcode == Opcode::copy_range ? op.second_inode : op.inode);
   if (node == nullptr) return false;
   switch (op.opcode) {
@@ -366,7 +366,7 @@ inline std::set<int> PosixModel::expect(const FileOperation& op) const {
 }
 
 inline std::set<int> PosixModel::expect_without_flags(const FileOperation& op) const {
-  using format::Opcode;
+  using wire::Opcode;
   switch (op.opcode) {
     case Opcode::lookup:
     case Opcode::create:
@@ -416,7 +416,7 @@ inline std::set<int> PosixModel::expect_without_flags(const FileOperation& op) c
 }
 
 inline void PosixModel::commit_new(const FileOperation& op, u64 number) {
-  using format::Opcode;
+  using wire::Opcode;
   ModelNode& directory = nodes.at(op.inode);
   ModelNode node;
   node.uid = op.uid;
@@ -513,7 +513,7 @@ inline void PosixModel::commit_setattr(const FileOperation& op) {
 }
 
 inline void PosixModel::commit_content(const FileOperation& op, u64 result, const std::vector<u8>& content) {
-  using format::Opcode;
+  using wire::Opcode;
   ModelNode& node = nodes.at(op.opcode == Opcode::copy_range ? op.second_inode : op.inode);
   const u64 end = op.offset + op.length;
   switch (op.opcode) {
@@ -549,7 +549,7 @@ inline void PosixModel::commit_content(const FileOperation& op, u64 result, cons
 }
 
 inline void PosixModel::commit(const FileOperation& op, u64 result, const std::vector<u8>& content) {
-  using format::Opcode;
+  using wire::Opcode;
   switch (op.opcode) {
     case Opcode::create:
       if (child(op.inode, op.name) != nullptr) return;
@@ -608,7 +608,7 @@ inline void PosixModel::commit(const FileOperation& op, u64 result, const std::v
 
 // Those that change names.
 inline std::map<u64, TimeRule> PosixModel::name_times(const FileOperation& op, u64 result) const {
-  using format::Opcode;
+  using wire::Opcode;
   constexpr u32 content = time_modification | time_change;
   constexpr u32 all = content | time_access;
   std::map<u64, TimeRule> rules;
@@ -655,7 +655,7 @@ inline std::map<u64, TimeRule> PosixModel::name_times(const FileOperation& op, u
 }
 
 inline std::map<u64, TimeRule> PosixModel::times(const FileOperation& op, u64 result) const {
-  using format::Opcode;
+  using wire::Opcode;
   constexpr u32 content = time_modification | time_change;
   std::map<u64, TimeRule> rules = name_times(op, result);
   switch (op.opcode) {

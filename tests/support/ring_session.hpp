@@ -68,7 +68,7 @@ class Client {
   u8* data() { return producer_.data; }
   u32 session() const { return session_; }
 
-  u64 publish(const format::Command& command) {
+  u64 publish(const wire::Command& command) {
     u64 position = 0;
     while (producer_.publish(command, &position) != Status::ok) wait_oldest();
     return position;
@@ -79,7 +79,7 @@ class Client {
     host_.port(session_).wait(position + 1, [&] { return producer_.poll(position, &completion); });
     return completion;
   }
-  ring::Completion call(const format::Command& command) { return wait(publish(command)); }
+  ring::Completion call(const wire::Command& command) { return wait(publish(command)); }
 
  private:
   void wait_oldest() { wait(producer_.next_position - producer_.depth()); }
@@ -91,8 +91,8 @@ class Client {
   ring::RingProducer producer_{};
 };
 
-inline format::Command make_command(format::Opcode opcode) {
-  format::Command command{};
+inline wire::Command make_command(wire::Opcode opcode) {
+  wire::Command command{};
   command.opcode = opcode;
   return command;
 }

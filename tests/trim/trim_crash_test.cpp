@@ -49,11 +49,11 @@ class TrimCrashes : public ::testing::TestWithParam<TrimCrashShape> {
       // Fills what regions there are, so that the next round is where this one was.
       const u64 file = make_file(mount.files(), fmt::format("round{}", round));
       for (u64 block = 0; block < 40; ++block) ASSERT_EQ(write_block(mount.files(), file, block, 100 * round + block), Status::ok);
-      ASSERT_EQ(mount.files().simple(format::Opcode::fsync, file).status, Status::ok);
-      ASSERT_EQ(mount.files().simple(format::Opcode::fsync, kept).status, Status::ok);
+      ASSERT_EQ(mount.files().simple(wire::Opcode::fsync, file).status, Status::ok);
+      ASSERT_EQ(mount.files().simple(wire::Opcode::fsync, kept).status, Status::ok);
       log->mark(round + 1);
       // What is freed here is durable, and may go with the next checkpoint alone.
-      ASSERT_EQ(mount.files().simple(format::Opcode::truncate, file, growth_write_bytes).status, Status::ok);
+      ASSERT_EQ(mount.files().simple(wire::Opcode::truncate, file, growth_write_bytes).status, Status::ok);
       maintenance::TrimReport before = mount.server().trimmer().trim(~u64{0});
       ASSERT_EQ(before.status, Status::ok);
       before = mount.server().trimmer().trim(~u64{0});

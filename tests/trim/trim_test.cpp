@@ -35,7 +35,7 @@ class Trim : public ::testing::TestWithParam<const char*> {
     return sum;
   }
   static void empty(GrowthMount& mount, u64 inode) {
-    EXPECT_EQ(mount.files().simple(format::Opcode::truncate, inode, 0).status, Status::ok);
+    EXPECT_EQ(mount.files().simple(wire::Opcode::truncate, inode, 0).status, Status::ok);
   }
 
   std::vector<std::string> paths_;
@@ -179,7 +179,7 @@ TEST(TrimOnAFullMedium, IsAnAnswer) {
     ASSERT_EQ(write_block(mount.files(), kept, 0, 1), Status::ok);
     const u64 large = make_file(mount.files(), "large");
     const u64 room = fill_file(mount.files(), large, 0, 1000);
-    EXPECT_EQ(mount.files().simple(format::Opcode::truncate, large, 0).status, Status::ok);
+    EXPECT_EQ(mount.files().simple(wire::Opcode::truncate, large, 0).status, Status::ok);
     ASSERT_EQ(mount.server().trimmer().trim_all().status, Status::ok);
     // Somebody else takes what was given back.
     const std::vector<char> bytes(mega, 'x');
@@ -193,7 +193,7 @@ TEST(TrimOnAFullMedium, IsAnAnswer) {
     EXPECT_TRUE(has_blocks(mount.files(), large, left, 2000));
     EXPECT_TRUE(has_blocks(mount.files(), kept, 1, 1));
     std::filesystem::remove(small + "/other");
-    EXPECT_EQ(mount.files().simple(format::Opcode::truncate, large, 0).status, Status::ok);
+    EXPECT_EQ(mount.files().simple(wire::Opcode::truncate, large, 0).status, Status::ok);
     EXPECT_EQ(fill_file(mount.files(), large, 0, 3000), room);
     EXPECT_TRUE(mount.stop());
     EXPECT_EQ(find_problems(make.device_paths), "");

@@ -114,7 +114,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_list_change(Group g, CommandState& c,
   if (!valid) return Status::invalid_argument;
   if (!is_access) return Status::ok;
   u32 new_mode = serial(g, [&] { return (mode & ~0777u) | fs::acl_mode(c.buffer, length); });
-  if ((c.command.mask & format::attribute_kill_set_gid) != 0) new_mode &= ~fs::mode_set_gid;
+  if ((c.command.mask & wire::attribute_kill_set_gid) != 0) new_mode &= ~fs::mode_set_gid;
   change->new_mode = new_mode;
   change->removes = fs::acl_is_minimal(length);
   return Status::ok;
@@ -123,10 +123,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_list_change(Group g, CommandState& c,
 // Gate: the record of the command, of which `value` is the new value. Answers the copy of it that the client cannot change.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE const u8* record_attribute_change(Group g, Engine& engine, CommandState& c, const u8* value) {
-  const bool removes = c.command.opcode == format::Opcode::remove_attribute;
+  const bool removes = c.command.opcode == wire::Opcode::remove_attribute;
   format::LogRecord record =
       record_of(c, removes ? format::LogOpcode::remove_attribute : format::LogOpcode::set_attribute);
-  record.mask = removes ? 0 : c.command.mask & format::attribute_kill_set_gid;
+  record.mask = removes ? 0 : c.command.mask & wire::attribute_kill_set_gid;
   record.data_length = removes ? 0 : static_cast<u32>(c.command.length);
   const u64 lsn = append_record(g, engine, c, record, value);
   return fs::recorded_data(engine.fs, lsn, record, value);
@@ -146,7 +146,7 @@ GPU4FS_FN GPU4FS_NOINLINE void stamp_attribute_change(Group g, Engine& engine, C
 // Room for the record of stamp_attribute_change.
 template <class Group>
 GPU4FS_FN Status reserve_attribute_record(Group g, Engine& engine, CommandState& c) {
-  const bool removes = c.command.opcode == format::Opcode::remove_attribute;
+  const bool removes = c.command.opcode == wire::Opcode::remove_attribute;
   return reserve_record(g, engine, c, removes ? 0 : c.command.length);
 }
 
@@ -155,7 +155,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step change_profile(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
                                               ProfileAttribute kind) {
   u32 profile = 0;
-  if (c.command.opcode == format::Opcode::set_attribute) {
+  if (c.command.opcode == wire::Opcode::set_attribute) {
     if (kind == ProfileAttribute::own) {
       GPU4FS_STEP_TRY(plan_profile(g, engine, c, file, static_cast<u32>(c.command.length), &profile));
     }
@@ -218,7 +218,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_set_attribute(Group g, Engine& engine, Comma
   const NameBytes name = first_name(c);
   const u32 mask = c.command.mask;
   const u32 mode_flags = fs::attribute_create | fs::attribute_replace;
-  if ((mask & ~(mode_flags | format::attribute_kill_set_gid)) != 0 || (mask & mode_flags) == mode_flags) {
+  if ((mask & ~(mode_flags | wire::attribute_kill_set_gid)) != 0 || (mask & mode_flags) == mode_flags) {
     return Step::fail(Status::invalid_argument);
   }
   detail::AttributeSpace space{};

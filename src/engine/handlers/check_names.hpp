@@ -64,7 +64,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 directory_page_address(Group g, const CheckTask& t
 GPU4FS_FN inline bool count_name(const CheckTask& task, u64 directory, u64 target, u32 type, NameSums& sums) {
   CheckTables& tables = task.engine.check;
   if (target < format::inode_number_first_free || target >= tables.inode_count) return false;
-  format::CheckInode& entry = tables.inodes[target];
+  wire::CheckInode& entry = tables.inodes[target];
   if (entry.mode == 0) return false;
   const u32 found = (entry.mode & fs::mode_type_mask) >> fs::mode_type_shift;
   const u32 before = fetch_add<Order::relaxed, Scope::engine>(&entry.names, 1u);
@@ -175,7 +175,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool enter_page(Group g, const CheckTask& task, Checke
     ++sums.problems;
     return false;
   }
-  const PageLook look = look_at_page(g, task, format::CheckRecord{}, address, page);
+  const PageLook look = look_at_page(g, task, wire::CheckRecord{}, address, page);
   if (look.odd) ++sums.problems;
   if (!look.usable) return false;
   if (g.leader()) ++sums.pages;
@@ -237,7 +237,7 @@ GPU4FS_FN GPU4FS_NOINLINE void check_directory(Group g, const CheckTask& task, u
                                                const format::Inode* inode) {
   CheckTables& tables = task.engine.check;
   const u32 flags = load<Order::relaxed, Scope::engine>(&tables.inodes[number].flags);
-  if ((flags & format::check_inode_readable) == 0) return;
+  if ((flags & wire::check_inode_readable) == 0) return;
   CheckedDirectory directory{number, inode, inode->size_bytes / page_size, {}};
   NameSums sums{};
   walk_directory(g, task, directory, sums);
@@ -252,7 +252,7 @@ GPU4FS_FN GPU4FS_NOINLINE void check_directory(Group g, const CheckTask& task, u
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void check_names_page(Group g, const CheckTask& task, const format::CheckInodePage& page) {
+GPU4FS_FN GPU4FS_NOINLINE void check_names_page(Group g, const CheckTask& task, const wire::CheckInodePage& page) {
   const u64 first = page.index * format::inodes_per_page;
   GPU4FS_CHECK_LE(first + format::inodes_per_page, task.engine.check.inode_count);
   u8* const bytes = task.buffer.pages[check_inode_buffer];

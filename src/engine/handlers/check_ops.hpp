@@ -1,4 +1,4 @@
-// check: the phases of a check of the pool (format/check_format.hpp), as tasks for all workers.
+// check: the phases of a check of the pool (wire/check_format.hpp), as tasks for all workers.
 #pragma once
 
 #include "engine/handlers/check_names.hpp"
@@ -8,15 +8,15 @@
 namespace gpu4fs::engine {
 namespace detail {
 
-using format::CheckPhase;
+using wire::CheckPhase;
 
 inline constexpr u64 check_task_pages = raid::verify_page_max;  // of verify
 inline constexpr u64 check_leak_words = 64;                     // of leaks, in a task
 inline constexpr u64 check_table_inodes = 1024;
 
-GPU4FS_FN inline format::CheckCounts& check_counts(CommandState& c) {
-  static_assert(sizeof(format::CheckCounts) <= command_scratch_size);
-  return *reinterpret_cast<format::CheckCounts*>(c.scratch);
+GPU4FS_FN inline wire::CheckCounts& check_counts(CommandState& c) {
+  static_assert(sizeof(wire::CheckCounts) <= command_scratch_size);
+  return *reinterpret_cast<wire::CheckCounts*>(c.scratch);
 }
 
 GPU4FS_FN constexpr bool takes_inode_pages(CheckPhase phase) {
@@ -27,13 +27,13 @@ GPU4FS_FN constexpr bool takes_chunk(CheckPhase phase) {
 }
 
 // What the phase writes: the counts and records, or words.
-GPU4FS_FN inline u64 check_output_bytes(const format::Command& command, CheckPhase phase) {
+GPU4FS_FN inline u64 check_output_bytes(const wire::Command& command, CheckPhase phase) {
   if (phase == CheckPhase::leaks) return divide_up(command.aux, u64{64}) * sizeof(u64);
-  if (phase == CheckPhase::table) return command.aux * sizeof(format::CheckInode);
+  if (phase == CheckPhase::table) return command.aux * sizeof(wire::CheckInode);
   return command.length;
 }
 
-GPU4FS_FN inline Status check_arguments(const Engine& engine, const format::Command& command) {
+GPU4FS_FN inline Status check_arguments(const Engine& engine, const wire::Command& command) {
   if (command.mode >= static_cast<u32>(CheckPhase::count)) return Status::invalid_argument;
   const auto phase = static_cast<CheckPhase>(command.mode);
   if (engine.check.inodes == nullptr || engine.fs.read_only == 0) return Status::not_supported;
@@ -49,12 +49,12 @@ GPU4FS_FN inline Status check_arguments(const Engine& engine, const format::Comm
       (command.offset >= engine.check.inode_count || command.aux > engine.check.inode_count - command.offset)) {
     return Status::out_of_range;
   }
-  if (takes_inode_pages(phase) && command.aux % sizeof(format::CheckInodePage) != 0) return Status::invalid_argument;
+  if (takes_inode_pages(phase) && command.aux % sizeof(wire::CheckInodePage) != 0) return Status::invalid_argument;
   const bool counts = takes_inode_pages(phase) || phase == CheckPhase::verify;
-  return counts && command.length < sizeof(format::CheckCounts) ? Status::invalid_argument : Status::ok;
+  return counts && command.length < sizeof(wire::CheckCounts) ? Status::invalid_argument : Status::ok;
 }
 
-GPU4FS_FN inline u64 check_task_count(const format::Command& command) {
+GPU4FS_FN inline u64 check_task_count(const wire::Command& command) {
   switch (static_cast<CheckPhase>(command.mode)) {
     case CheckPhase::verify:
       return divide_up(command.aux, check_task_pages);
@@ -63,7 +63,7 @@ GPU4FS_FN inline u64 check_task_count(const format::Command& command) {
     case CheckPhase::table:
       return divide_up(command.aux, check_table_inodes);
     default:
-      return command.aux / sizeof(format::CheckInodePage);
+      return command.aux / sizeof(wire::CheckInodePage);
   }
 }
 
@@ -99,7 +99,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step load_checked_chunk(Group g, Engine& engine, Comma
   u8* input = nullptr;
   if (c.command.aux != 2 * words * sizeof(u64)) return Step::fail(Status::invalid_argument);
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.aux, &input));
-  const bool is_wanted = (c.command.mask & format::check_mask_reach) != 0;
+  const bool is_wanted = (c.command.mask & wire::check_mask_reach) != 0;
   if (is_wanted && serial(g, [&] { return load<Order::acquire, Scope::engine>(&chunk.accessible) == 0; })) {
     serial(g, [&] { c.operation.wanted_chunk = index; });
     return Step::fail(Status::chunk_not_mapped);
@@ -112,7 +112,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step load_checked_chunk(Group g, Engine& engine, Comma
   }
   g.sync();
   if (is_wanted) {
-    mark_reached_regions(g, chunk, (c.command.mask & format::check_mask_reach_all) != 0);
+    mark_reached_regions(g, chunk, (c.command.mask & wire::check_mask_reach_all) != 0);
     const u64 epoch = serial(g, [&] { return engine.fs.epoch_durable; });
     GPU4FS_STEP_TRY(fs::load_chunk_descriptors(g, engine.fs, index, epoch));
   }
@@ -126,15 +126,15 @@ GPU4FS_FN GPU4FS_NOINLINE void check_page_task(Group g, Engine& engine, CommandS
                                                const CheckSink& sink) {
   u8* input = nullptr;
   GPU4FS_CHECK_OK(resolve(g, engine, c, c.command.data, c.command.aux, &input));
-  const format::CheckInodePage page = serial(g, [&] {
-    format::CheckInodePage copy{};
+  const wire::CheckInodePage page = serial(g, [&] {
+    wire::CheckInodePage copy{};
     __builtin_memcpy(&copy, input + u64{index} * sizeof(copy), sizeof(copy));
     return copy;
   });
   if (page.index >= engine.check.inode_count / format::inodes_per_page) return;
   const u32 buffer = serial(g, [&] { return take_check_buffer(engine.check); });
   const auto phase = static_cast<CheckPhase>(c.command.mode);
-  const bool marks = (c.command.mask & format::check_mask_verify_data) != 0;
+  const bool marks = (c.command.mask & wire::check_mask_verify_data) != 0;
   const CheckTask task{engine, sink, engine.check.buffers[buffer], phase == CheckPhase::owners,
                        marks && engine.fs.space.data_checksums != 0, marks, phase == CheckPhase::walk};
   if (phase == CheckPhase::names) {
@@ -198,14 +198,14 @@ GPU4FS_FN GPU4FS_NOINLINE void check_leaks_task(Group g, Engine& engine, Command
 
 }  // namespace detail
 
-// Internal, on an engine that was built for a check (CheckTables). Fields: format::CheckPhase. Result: of leaks the
+// Internal, on an engine that was built for a check (CheckTables). Fields: wire::CheckPhase. Result: of leaks the
 // pages found, else 0. Status: not_supported, invalid_argument, out_of_range, bad_address, and of load
 // chunk_not_mapped and what becomes of it, device_failed, medium_error.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_check(Group g, Engine& engine, CommandState& c) {
   GPU4FS_STEP_TRY(detail::check_arguments(engine, c.command));
-  const auto phase = static_cast<format::CheckPhase>(c.command.mode);
-  if (phase == format::CheckPhase::load) return detail::load_checked_chunk(g, engine, c);
+  const auto phase = static_cast<wire::CheckPhase>(c.command.mode);
+  if (phase == wire::CheckPhase::load) return detail::load_checked_chunk(g, engine, c);
   u8* output = nullptr;
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.output, detail::check_output_bytes(c.command, phase), &output));
   if (!is_aligned(output, alignof(u64))) return Step::fail(Status::unaligned);
@@ -215,42 +215,42 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_check(Group g, Engine& engine, CommandState&
   }
   if (serial(g, [&] { return c.stage == 0; })) {
     serial(g, [&] {
-      detail::check_counts(c) = format::CheckCounts{};
+      detail::check_counts(c) = wire::CheckCounts{};
       c.stage = 1;
     });
     return Step::fan_out(static_cast<u32>(detail::check_task_count(c.command)));
   }
   GPU4FS_STEP_TRY(task_result(g, c));
-  const bool has_words = phase == format::CheckPhase::leaks || phase == format::CheckPhase::table;
+  const bool has_words = phase == wire::CheckPhase::leaks || phase == wire::CheckPhase::table;
   return Step::complete(serial(g, [&] {
     if (has_words) return detail::check_counts(c).found;
-    __builtin_memcpy(output, &detail::check_counts(c), sizeof(format::CheckCounts));
+    __builtin_memcpy(output, &detail::check_counts(c), sizeof(wire::CheckCounts));
     return u64{0};
   }));
 }
 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void task_check(Group g, Engine& engine, CommandState& c, u32 task) {
-  const auto phase = static_cast<format::CheckPhase>(c.command.mode);
+  const auto phase = static_cast<wire::CheckPhase>(c.command.mode);
   u8* output = nullptr;
   GPU4FS_CHECK_OK(resolve(g, engine, c, c.command.output, detail::check_output_bytes(c.command, phase), &output));
-  CheckSink sink{&detail::check_counts(c), reinterpret_cast<format::CheckRecord*>(output + sizeof(format::CheckCounts)),
+  CheckSink sink{&detail::check_counts(c), reinterpret_cast<wire::CheckRecord*>(output + sizeof(wire::CheckCounts)),
                  0};
   switch (phase) {
-    case format::CheckPhase::walk:
-    case format::CheckPhase::owners:
-    case format::CheckPhase::names:
-      sink.capacity = (c.command.length - sizeof(format::CheckCounts)) / sizeof(format::CheckRecord);
+    case wire::CheckPhase::walk:
+    case wire::CheckPhase::owners:
+    case wire::CheckPhase::names:
+      sink.capacity = (c.command.length - sizeof(wire::CheckCounts)) / sizeof(wire::CheckRecord);
       return detail::check_page_task(g, engine, c, task, sink);
-    case format::CheckPhase::verify:
+    case wire::CheckPhase::verify:
       return detail::check_verify_task(g, engine, c, task, sink);
-    case format::CheckPhase::leaks:
+    case wire::CheckPhase::leaks:
       return detail::check_leaks_task(g, engine, c, task, output, sink);
-    case format::CheckPhase::table: {
+    case wire::CheckPhase::table: {
       const u64 first = u64{task} * detail::check_table_inodes;
       const u64 count = minimum(detail::check_table_inodes, c.command.aux - first);
-      copy_bytes(g, output + first * sizeof(format::CheckInode), engine.check.inodes + c.command.offset + first,
-                 count * sizeof(format::CheckInode));
+      copy_bytes(g, output + first * sizeof(wire::CheckInode), engine.check.inodes + c.command.offset + first,
+                 count * sizeof(wire::CheckInode));
       return;
     }
     default:

@@ -16,7 +16,7 @@ namespace gpu4fs::engine {
 namespace detail {
 
 using format::BlockPointer;
-using format::CheckKind;
+using wire::CheckKind;
 
 inline constexpr u32 check_inode_buffer = 0;  // pages of a CheckBuffer: the inodes,
 inline constexpr u32 check_block_buffer = 1;  // indirect blocks whose slots have level 0, 1 and so on,
@@ -75,7 +75,7 @@ struct PageLook {
 
 // Reads a metadata page; what is odd is reported as `record`.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE PageLook look_at_page(Group g, const CheckTask& task, const format::CheckRecord& record,
+GPU4FS_FN GPU4FS_NOINLINE PageLook look_at_page(Group g, const CheckTask& task, const wire::CheckRecord& record,
                                             u64 address, u8* to) {
   const raid::LogicalSpace& space = task.engine.fs.space;
   const Status status = raid::read_page(g, space, address, to);
@@ -95,7 +95,7 @@ GPU4FS_FN GPU4FS_NOINLINE PageLook look_at_page(Group g, const CheckTask& task, 
 }
 
 template <class Group>
-GPU4FS_FN bool read_checked(Group g, const CheckTask& task, const format::CheckRecord& record, u64 address, u8* to) {
+GPU4FS_FN bool read_checked(Group g, const CheckTask& task, const wire::CheckRecord& record, u64 address, u8* to) {
   return look_at_page(g, task, record, address, to).usable;
 }
 
@@ -320,8 +320,8 @@ GPU4FS_FN inline void enter_inode(const CheckTask& task, const CheckedInode& fil
   CheckTables& tables = task.engine.check;
   GPU4FS_CHECK_LT(file.number, tables.inode_count);
   const format::Inode& inode = *file.inode;
-  format::CheckInode& entry = tables.inodes[file.number];
-  entry = format::CheckInode{};
+  wire::CheckInode& entry = tables.inodes[file.number];
+  entry = wire::CheckInode{};
   entry.size_bytes = inode.size_bytes;
   entry.link_count = inode.link_count;
   entry.mode = inode.mode;
@@ -329,7 +329,7 @@ GPU4FS_FN inline void enter_inode(const CheckTask& task, const CheckedInode& fil
   entry.parent = inode.parent_or_device;
   const u64 count = minimum(inode.size_bytes / page_size, sums.content_end);
   entry.directory_pages = static_cast<u32>(minimum(sums.content, u64{0xffffffff}));
-  if (count != 0 && sums.content >= count / 2) entry.flags |= format::check_inode_readable;
+  if (count != 0 && sums.content >= count / 2) entry.flags |= wire::check_inode_readable;
 }
 
 template <class Group>
@@ -368,7 +368,7 @@ GPU4FS_FN inline void check_unused_inode(const CheckTask& task, u64 number, cons
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void check_inode_page(Group g, const CheckTask& task, const format::CheckInodePage& page) {
+GPU4FS_FN GPU4FS_NOINLINE void check_inode_page(Group g, const CheckTask& task, const wire::CheckInodePage& page) {
   const u64 first = page.index * format::inodes_per_page;
   GPU4FS_CHECK_LE(first + format::inodes_per_page, task.engine.check.inode_count);
   u8* const bytes = task.buffer.pages[check_inode_buffer];

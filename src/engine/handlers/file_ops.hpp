@@ -14,8 +14,8 @@ namespace detail {
 
 // What can be stored as data of the pool's profile, in chunks that could still be made too; inodes have their place among
 // the metadata.
-GPU4FS_FN inline format::StatfsRecord statfs_of(const fs::FileSystem& fs) {
-  format::StatfsRecord record{};
+GPU4FS_FN inline wire::StatfsRecord statfs_of(const fs::FileSystem& fs) {
+  wire::StatfsRecord record{};
   const fs::ClassRoom data = fs::room_of(fs, fs.space.data_class);
   const fs::ClassRoom metadata = fs::room_of(fs, fs.space.metadata_class);
   record.page_total = data.total;
@@ -34,9 +34,9 @@ GPU4FS_FN inline format::StatfsRecord statfs_of(const fs::FileSystem& fs) {
 // StatfsRecord to `output`.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_statfs(Group g, Engine& engine, CommandState& c) {
-  format::StatfsRecord& record = detail::scratch_of<format::StatfsRecord>(c);
+  wire::StatfsRecord& record = detail::scratch_of<wire::StatfsRecord>(c);
   u8* destination = nullptr;
-  GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.output, sizeof(format::StatfsRecord), &destination));
+  GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.output, sizeof(wire::StatfsRecord), &destination));
   serial(g, [&] { record = detail::statfs_of(engine.fs); });
   put_record(g, destination, &record, sizeof(record));
   return Step::complete();

@@ -29,7 +29,7 @@ GPU4FS_FN GPU4FS_NOINLINE void record_bytes(Group g, Engine& engine, CommandStat
 // Whether the write is one that an append-only file takes. Who has appended a part goes on with the rest. Kernels hand FUSE
 // servers the place and not the flag: there it is the front end that asks how the file was opened.
 GPU4FS_FN inline bool is_append(const Engine& engine, const CommandState& c, const fs::InodeRef& ref) {
-  if ((c.command.flags & format::command_flag_append) != 0 || c.command.aux != 0) return true;
+  if ((c.command.flags & wire::command_flag_append) != 0 || c.command.aux != 0) return true;
   return session_is_trusted(engine, c) && c.command.offset >= ref.inode->size_bytes;
 }
 
@@ -40,7 +40,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status start_write(Group g, Engine& engine, CommandSta
   if (has_flags(c, ref, format::inode_flag_append_only) && !is_append(engine, c, ref)) return Status::permission;
   u8* data = nullptr;
   if (!replays_extents(c)) GPU4FS_TRY(resolve(g, engine, c, c.command.data, c.command.length, &data));
-  const bool appends = (c.command.flags & format::command_flag_append) != 0;
+  const bool appends = (c.command.flags & wire::command_flag_append) != 0;
   const u64 begin = appends ? ref.inode->size_bytes : c.command.offset;
   if (begin >= fs::file_size_max) return Status::file_too_large;
   if (c.command.length != 0) GPU4FS_TRY(drop_capability(g, engine, c, ref));
@@ -367,7 +367,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
     state.in_row = 0;
     c.operation.may_use_emergency = is_replay(c) ? 1 : 0;
     c.stage = static_cast<u32>(WriteStage::plan);
-    c.command.flags = static_cast<u16>(c.command.flags & ~format::command_flag_append);
+    c.command.flags = static_cast<u16>(c.command.flags & ~wire::command_flag_append);
   });
   if (state.position < state.end) leave_gate(g, engine, c);
   return Status::ok;

@@ -32,16 +32,16 @@ GPU4FS_FN GPU4FS_NOINLINE Step admit_growth(Group g, Engine& engine, CommandStat
 }
 
 // Leader, while no step runs.
-GPU4FS_FN GPU4FS_NOINLINE inline Status change_stopped(fs::FileSystem& fs, const format::Command& command, u64* result) {
+GPU4FS_FN GPU4FS_NOINLINE inline Status change_stopped(fs::FileSystem& fs, const wire::Command& command, u64* result) {
   *result = 0;
   if (fs.read_only != 0) return Status::read_only;
   if (command.inode >= raid::chunk_count_of(fs.space)) return Status::out_of_range;
   const u32 index = static_cast<u32>(command.inode);
-  const bool is_change = command.mask == format::grow_freeze || command.mask == format::grow_thaw;
+  const bool is_change = command.mask == wire::grow_freeze || command.mask == wire::grow_thaw;
   if (is_change && fs::is_being_deleted(fs, index)) return Status::busy;
-  if (command.mask == format::grow_freeze) return fs::freeze_empty_chunk(fs, index);
-  if (command.mask == format::grow_thaw) return fs::unfreeze_chunk(fs, index);
-  if (command.mask == format::grow_trimmed) return fs::end_trim(fs, index);
+  if (command.mask == wire::grow_freeze) return fs::freeze_empty_chunk(fs, index);
+  if (command.mask == wire::grow_thaw) return fs::unfreeze_chunk(fs, index);
+  if (command.mask == wire::grow_trimmed) return fs::end_trim(fs, index);
   *result = fs::pages_taken(fs, index);
   return Status::ok;
 }
@@ -77,7 +77,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step begin_trim(Group g, Engine& engine, CommandState&
     if (c.stage == 0) {
       const auto chunk = static_cast<u32>(minimum(c.command.inode, u64{raid::no_chunk}));
       const auto region = static_cast<u32>(minimum(c.command.offset, u64{raid::no_chunk}));
-      const u32 now = (c.command.mode & format::trim_now) != 0 ? 1 : 0;
+      const u32 now = (c.command.mode & wire::trim_now) != 0 ? 1 : 0;
       run = fs::find_trim_run(fs, {chunk, region, now, trim_run_max});
       c.stage = 1;
     }
@@ -94,13 +94,13 @@ GPU4FS_FN GPU4FS_NOINLINE Step begin_trim(Group g, Engine& engine, CommandState&
     const u32 counted = run.count;
     const Status status = fs::begin_trim(fs, &run, c.command.aux);
     const u32 behind = run.first + (run.count != 0 ? run.count : counted);
-    return Begun{status, status == Status::no_space ? format::trim_chunk_end : behind, run.count};
+    return Begun{status, status == Status::no_space ? wire::trim_chunk_end : behind, run.count};
   });
   resume_steps(g, engine, c);
   const bool goes_on = begun.status == Status::ok || begun.status == Status::busy || begun.status == Status::no_space;
   if (!goes_on) return Step::fail(begun.status);
   const u32 chunk = serial(g, [&] { return run.chunk; });
-  return Step::complete(format::pack_trim({chunk, begun.next, begun.count}));
+  return Step::complete(wire::pack_trim({chunk, begun.next, begun.count}));
 }
 
 }  // namespace detail
@@ -110,29 +110,29 @@ GPU4FS_FN GPU4FS_NOINLINE Step begin_trim(Group g, Engine& engine, CommandState&
 // with `offset` pages could still be made for class `mode`; commands that find no space there may ask for one
 // (UpcallKind::make_chunk). grow_freeze, grow_thaw, grow_usage: of chunk `inode`. Status: those of fs::stage_growth(),
 // fs::admit_chunks(), fs::withdraw_growth(), fs::freeze_empty_chunk(), and of loading; busy for a chunk that is being deleted.
-// grow_trim, grow_trimmed: format::TrimResult, around the server's punching; device_failed: not while a device is lost.
+// grow_trim, grow_trimmed: wire::TrimResult, around the server's punching; device_failed: not while a device is lost.
 template <class Group>
 GPU4FS_FN Step step_grow(Group g, Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;
   switch (c.command.mask) {
-    case format::grow_stage:
+    case wire::grow_stage:
       return Step::fail(serial(g, [&] { return fs::stage_growth(fs); }));
-    case format::grow_withdraw:
+    case wire::grow_withdraw:
       return Step::fail(serial(g, [&] { return fs::withdraw_growth(fs); }));
-    case format::grow_admit:
+    case wire::grow_admit:
       return detail::admit_growth(g, engine, c);
-    case format::grow_room:
+    case wire::grow_room:
       if (c.command.mode >= format::profile_max) return Step::fail(Status::invalid_argument);
       serial(g, [&] {
         store<Order::release, Scope::engine>(&fs.counters[c.command.mode].growable, c.command.offset);
       });
       return Step::complete();
-    case format::grow_freeze:
-    case format::grow_thaw:
-    case format::grow_usage:
-    case format::grow_trimmed:
+    case wire::grow_freeze:
+    case wire::grow_thaw:
+    case wire::grow_usage:
+    case wire::grow_trimmed:
       return detail::change_chunk(g, engine, c);
-    case format::grow_trim:
+    case wire::grow_trim:
       return detail::begin_trim(g, engine, c);
     default:
       return Step::fail(Status::invalid_argument);

@@ -2,26 +2,26 @@
 #pragma once
 
 #include "engine/handlers/file_common.hpp"
-#include "format/health_format.hpp"
 #include "fs/errors.hpp"
 #include "fs/map/file_map.hpp"
 #include "fs/names/attribute_walk.hpp"
 #include "raid/damage.hpp"
 #include "raid/device_loss.hpp"
+#include "wire/health_format.hpp"
 
 namespace gpu4fs::engine {
 namespace detail {
 
 GPU4FS_FN inline u32 health_flags(const fs::FileSystem& fs) {
   u32 flags = 0;
-  if (fs.read_only != 0 && fs.checkpoint_failed == 0) flags |= format::health_read_only;
-  if (load<Order::relaxed, Scope::engine>(&fs.had_error) != 0) flags |= format::health_metadata_damaged;
-  if (load<Order::relaxed, Scope::engine>(&fs.checkpoint_failed) != 0) flags |= format::health_checkpoint_failed;
-  if (!fs::takes_changes(fs)) flags |= format::health_changes_stopped;
+  if (fs.read_only != 0 && fs.checkpoint_failed == 0) flags |= wire::health_read_only;
+  if (load<Order::relaxed, Scope::engine>(&fs.had_error) != 0) flags |= wire::health_metadata_damaged;
+  if (load<Order::relaxed, Scope::engine>(&fs.checkpoint_failed) != 0) flags |= wire::health_checkpoint_failed;
+  if (!fs::takes_changes(fs)) flags |= wire::health_changes_stopped;
   return flags;
 }
 
-GPU4FS_FN inline void write_device_health(const raid::LogicalSpace& space, format::HealthRecord& record) {
+GPU4FS_FN inline void write_device_health(const raid::LogicalSpace& space, wire::HealthRecord& record) {
   record.failed_devices = raid::failed_devices(space);
   record.rebuilding_devices = raid::rebuilding_devices(space);
   const raid::DeviceHealth* health = space.health;
@@ -32,17 +32,17 @@ GPU4FS_FN inline void write_device_health(const raid::LogicalSpace& space, forma
   }
 }
 
-GPU4FS_FN GPU4FS_NOINLINE inline void write_classes(const fs::FileSystem& fs, format::HealthRecord& record) {
+GPU4FS_FN GPU4FS_NOINLINE inline void write_classes(const fs::FileSystem& fs, wire::HealthRecord& record) {
   for (u32 i = 0; i < format::profile_max; ++i) {
     const fs::ClassRoom room = fs::room_of(fs, i);
-    format::ClassUsage& usage = record.classes[i];
+    wire::ClassUsage& usage = record.classes[i];
     usage.page_total = room.total;
     usage.page_used = load<Order::relaxed, Scope::engine>(&fs.counters[i].used);
     usage.page_free = room.free;
     usage.page_available = fs::room_for_content(fs, i);
-    usage.flags = (fs.space.data_classes >> i & 1) != 0 ? u32{format::class_takes_data} : 0u;
-    if (i == fs.space.data_class) usage.flags |= format::class_is_data;
-    if (i == fs.space.metadata_class) usage.flags |= format::class_is_metadata;
+    usage.flags = (fs.space.data_classes >> i & 1) != 0 ? u32{wire::class_takes_data} : 0u;
+    if (i == fs.space.data_class) usage.flags |= wire::class_is_data;
+    if (i == fs.space.metadata_class) usage.flags |= wire::class_is_metadata;
     usage.chunk_count = 0;
   }
   for (u32 i = 0; i < raid::chunk_count_of(fs.space); ++i) {
@@ -54,8 +54,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void write_classes(const fs::FileSystem& fs, fo
 // Leader: the record and as many entries of the table as fit. Bytes written.
 GPU4FS_FN GPU4FS_NOINLINE inline u64 write_health(const Engine& engine, u8* output, u64 length) {
   const fs::FileSystem& fs = engine.fs;
-  auto* record = reinterpret_cast<format::HealthRecord*>(output);
-  auto* entries = reinterpret_cast<format::DamageRecord*>(record + 1);
+  auto* record = reinterpret_cast<wire::HealthRecord*>(output);
+  auto* entries = reinterpret_cast<wire::DamageRecord*>(record + 1);
   GPU4FS_CHECK_GE(length, sizeof(*record));
   const u64 room = (length - sizeof(*record)) / sizeof(*entries);
   record->epoch_open = load<Order::relaxed, Scope::engine>(&fs.epoch_open);
@@ -87,13 +87,13 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 write_health(const Engine& engine, u8* outp
 
 }  // namespace detail
 
-// Internal. data, length: format::HealthRecord and DamageRecords. Result: bytes.
+// Internal. data, length: wire::HealthRecord and DamageRecords. Result: bytes.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_health(Group g, Engine& engine, CommandState& c) {
   u8* output = nullptr;
-  if (c.command.length < sizeof(format::HealthRecord)) return Step::fail(Status::invalid_argument);
+  if (c.command.length < sizeof(wire::HealthRecord)) return Step::fail(Status::invalid_argument);
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &output));
-  if (!is_aligned(output, alignof(format::HealthRecord))) return Step::fail(Status::unaligned);
+  if (!is_aligned(output, alignof(wire::HealthRecord))) return Step::fail(Status::unaligned);
   return Step::complete(serial(g, [&] { return detail::write_health(engine, output, c.command.length); }));
 }
 
@@ -102,12 +102,12 @@ namespace detail {
 inline constexpr u32 block_list_rounds = 512;  // places of the map that one command looks at
 
 struct BlockList {
-  format::BlockListHeader* header;
-  format::BlockRecord* records;
+  wire::BlockListHeader* header;
+  wire::BlockRecord* records;
   u64 room;
 };
 
-GPU4FS_FN inline void append_block(BlockList& list, const format::BlockRecord& record) {
+GPU4FS_FN inline void append_block(BlockList& list, const wire::BlockRecord& record) {
   GPU4FS_CHECK_LT(u64{list.header->record_count}, list.room);
   list.records[list.header->record_count++] = record;
 }
@@ -136,7 +136,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_map_pages(Group g, Engine& engine, Command
     GPU4FS_TRY(status);
     if (place.level != level || !place.pointer.is_indirect()) return Status::ok;
     if (page % fs::map_span(level) != 0 || place.pointer.address() == 0) continue;
-    serial(g, [&] { append_block(list, {place.pointer.address(), page, 1, format::BlockKind::map_page}); });
+    serial(g, [&] { append_block(list, {place.pointer.address(), page, 1, wire::BlockKind::map_page}); });
   }
   return Status::ok;
 }
@@ -163,7 +163,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_run(Group g, Engine& engine, CommandState&
   *next = page + count;
   // A page that is new since the last checkpoint has no place on the medium.
   if (first.is_hole() || first.address() == 0) return Status::ok;
-  const auto kind = first.is_unwritten() ? format::BlockKind::unwritten : format::BlockKind::content;
+  const auto kind = first.is_unwritten() ? wire::BlockKind::unwritten : wire::BlockKind::content;
   serial(g, [&] {
     append_block(list, {first.address() + inside * page_size, page, static_cast<u32>(count), kind});
   });
@@ -184,11 +184,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_attribute_pages(Group g, Engine& engine, C
     }
     GPU4FS_TRY(status);
     if (found.pointer.is_hole()) {
-      *place = format::block_list_end;
+      *place = wire::block_list_end;
       return Status::ok;
     }
     if (found.pointer.address() == 0) continue;
-    serial(g, [&] { append_block(list, {found.pointer.address(), found.index, 1, format::BlockKind::attributes}); });
+    serial(g, [&] { append_block(list, {found.pointer.address(), found.index, 1, wire::BlockKind::attributes}); });
   }
   *place = fs::attribute_places + at;
   return Status::ok;
@@ -220,16 +220,16 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_from(Group g, Engine& engine, CommandState
 
 }  // namespace detail
 
-// Internal. inode; offset: first page; data, length: format::BlockListHeader and BlockRecords, at least 16 of them.
+// Internal. inode; offset: first page; data, length: wire::BlockListHeader and BlockRecords, at least 16 of them.
 // Result: records. The places are those of the last checkpoint; what changed since may be listed or not.
 // Status: stale, as get_page for the inode's own page.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_list_blocks(Group g, Engine& engine, CommandState& c) {
   u8* output = nullptr;
-  const u64 least = sizeof(format::BlockListHeader) + 16 * sizeof(format::BlockRecord);
+  const u64 least = sizeof(wire::BlockListHeader) + 16 * sizeof(wire::BlockRecord);
   if (c.command.length < least) return Step::fail(Status::invalid_argument);
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &output));
-  if (!is_aligned(output, alignof(format::BlockListHeader))) return Step::fail(Status::unaligned);
+  if (!is_aligned(output, alignof(wire::BlockListHeader))) return Step::fail(Status::unaligned);
   fs::InodeRef ref{};
   const u64 number = c.command.inode;
   const bool is_root_of_all = number == format::inode_number_inode_file ||
@@ -240,9 +240,9 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_list_blocks(Group g, Engine& engine, Command
   } else {
     GPU4FS_STEP_TRY(detail::lock_any(g, engine, c, number, LockMode::shared, &ref));
   }
-  auto* header = reinterpret_cast<format::BlockListHeader*>(output);
-  detail::BlockList list{header, reinterpret_cast<format::BlockRecord*>(header + 1),
-                         (c.command.length - sizeof(*header)) / sizeof(format::BlockRecord)};
+  auto* header = reinterpret_cast<wire::BlockListHeader*>(output);
+  detail::BlockList list{header, reinterpret_cast<wire::BlockRecord*>(header + 1),
+                         (c.command.length - sizeof(*header)) / sizeof(wire::BlockRecord)};
   serial(g, [&] { *header = {0, 0, 0}; });
   GPU4FS_STEP_TRY(detail::list_from(g, engine, c, ref, list));
   return Step::complete(serial(g, [&] { return u64{header->record_count}; }));

@@ -132,7 +132,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status walk_component(Group g, Engine& engine, Command
   GPU4FS_TRY(
       fs::directory_find(g, engine.fs, c.operation, dir, hash_name(g, engine, name), &found));
   const bool follows = component.is_last == 0 || component.has_slash != 0 ||
-                       (c.command.flags & format::command_flag_follow) != 0;
+                       (c.command.flags & wire::command_flag_follow) != 0;
   if (follows && found.type == fs::entry_type(fs::mode_symlink)) {
     return follow_link(g, engine, c, found.inode, component.end, walk);
   }

@@ -1,4 +1,4 @@
-// Handler of readdir: a stretch of a directory as format::DirectoryRecord stream.
+// Handler of readdir: a stretch of a directory as wire::DirectoryRecord stream.
 //
 // "." and ".." come first, then the names in hash order; each record carries the cursor behind it.
 // With attributes every named inode is locked for a moment; when one is busy the command parks and
@@ -32,7 +32,7 @@ struct ReaddirEntry {
 
 GPU4FS_FN constexpr u32 directory_record_length(u32 name_length, bool with_attributes) {
   const u32 attributes = with_attributes ? static_cast<u32>(sizeof(format::AttributeRecord)) : 0;
-  return static_cast<u32>(align_up(sizeof(format::DirectoryRecord) + attributes + name_length, 8));
+  return static_cast<u32>(align_up(sizeof(wire::DirectoryRecord) + attributes + name_length, 8));
 }
 
 // The attributes lie in c.attributes already.
@@ -41,11 +41,11 @@ GPU4FS_FN GPU4FS_NOINLINE void write_directory_record(Group g, CommandState& c, 
                                                       const ReaddirEntry& entry,
                                                       bool with_attributes) {
   const u32 length = directory_record_length(entry.name_length, with_attributes);
-  u8* at = destination + sizeof(format::DirectoryRecord);
+  u8* at = destination + sizeof(wire::DirectoryRecord);
   serial(g, [&] {
     // The last eight bytes hold the padding behind the name.
     *reinterpret_cast<u64*>(destination + length - 8) = 0;
-    *reinterpret_cast<format::DirectoryRecord*>(destination) = {entry.inode,
+    *reinterpret_cast<wire::DirectoryRecord*>(destination) = {entry.inode,
                                                                 entry.next_cursor,
                                                                 static_cast<u16>(length),
                                                                 static_cast<u8>(entry.name_length),

@@ -1,5 +1,5 @@
 // rebuild: devices that were lost take part again while the pool is in use (raid/rebuild/,
-// format/rebuild_format.hpp).
+// wire/rebuild_format.hpp).
 //
 // The management process begins it, when the device's file is mapped and has what no command
 // writes; lets pieces of chunks be filled, any number at a time, with checkpoints in between, until
@@ -10,10 +10,10 @@
 
 #include "engine/engine.hpp"
 #include "engine/handlers/scrub_ops.hpp"
-#include "format/rebuild_format.hpp"
 #include "fs/journal/checkpoint.hpp"
 #include "raid/rebuild/rebuild_copies.hpp"
 #include "raid/rebuild/rebuild_rows.hpp"
+#include "wire/rebuild_format.hpp"
 
 namespace gpu4fs::engine {
 namespace detail {
@@ -80,7 +80,7 @@ GPU4FS_FN inline void note_replaced_device(Engine& engine, u32 device) {
 
 // Leader, while no step runs.
 GPU4FS_FN GPU4FS_NOINLINE inline Status install_device(Engine& engine, u32 index,
-                                                       const format::RebuildTarget& target) {
+                                                       const wire::RebuildTarget& target) {
   fs::FileSystem& fs = engine.fs;
   raid::LogicalSpace& space = fs.space;
   if (target.base == 0 || target.part.device_index != index ||
@@ -111,7 +111,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status install_device(Engine& engine, u32 index
 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status begin_rebuild(Group g, Engine& engine, u32 index,
-                                               const format::RebuildTarget* target) {
+                                               const wire::RebuildTarget* target) {
   raid::LogicalSpace& space = engine.fs.space;
   GPU4FS_TRY(serial(g, [&] { return install_device(engine, index, *target); }));
   for (u32 i = 0; i < raid::chunk_count_of(space); ++i) {
@@ -227,19 +227,19 @@ GPU4FS_FN u64 finish_rebuild(Group g, Engine& engine) {
 // With steps stopped: what `begin` and `finish` do.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step rebuild_while_stopped(Group g, Engine& engine, CommandState& c) {
-  const format::Command& command = c.command;
-  const bool begins = command.mode == static_cast<u32>(format::RebuildStep::begin);
+  const wire::Command& command = c.command;
+  const bool begins = command.mode == static_cast<u32>(wire::RebuildStep::begin);
   u8* data = nullptr;
   if (begins) {
-    GPU4FS_STEP_TRY(resolve(g, engine, c, command.data, sizeof(format::RebuildTarget), &data));
-    if (!is_aligned(data, alignof(format::RebuildTarget))) return Step::fail(Status::unaligned);
+    GPU4FS_STEP_TRY(resolve(g, engine, c, command.data, sizeof(wire::RebuildTarget), &data));
+    if (!is_aligned(data, alignof(wire::RebuildTarget))) return Step::fail(Status::unaligned);
   }
   GPU4FS_STEP_TRY(stop_steps(g, engine, c));
   Status status = Status::ok;
   u64 result = 0;
   if (begins) {
     status = begin_rebuild(g, engine, static_cast<u32>(command.inode),
-                           reinterpret_cast<const format::RebuildTarget*>(data));
+                           reinterpret_cast<const wire::RebuildTarget*>(data));
     if (status == Status::ok) result = count_rebuild_todo(g, engine.fs.space);
   } else if (serial(g, [&] { return raid::rebuilding_devices(engine.fs.space); }) == 0) {
     status = Status::device_failed;
@@ -251,23 +251,23 @@ GPU4FS_FN GPU4FS_NOINLINE Step rebuild_while_stopped(Group g, Engine& engine, Co
   return status == Status::ok ? Step::complete(result) : Step::fail(status);
 }
 
-GPU4FS_FN inline Status check_rebuild(const Engine& engine, const format::Command& command) {
+GPU4FS_FN inline Status check_rebuild(const Engine& engine, const wire::Command& command) {
   const raid::LogicalSpace& space = engine.fs.space;
   if (engine.fs.read_only != 0) return Status::read_only;
   if (space.health == nullptr || space.damage == nullptr) return Status::not_supported;
-  if ((command.mask & ~u32{format::rebuild_mask_fresh}) != 0) return Status::invalid_argument;
-  if (command.mode > static_cast<u32>(format::RebuildStep::give_up))
+  if ((command.mask & ~u32{wire::rebuild_mask_fresh}) != 0) return Status::invalid_argument;
+  if (command.mode > static_cast<u32>(wire::RebuildStep::give_up))
     return Status::invalid_argument;
-  const auto step = static_cast<format::RebuildStep>(command.mode);
-  if (step == format::RebuildStep::finish) return Status::ok;
-  if (step != format::RebuildStep::pages)
+  const auto step = static_cast<wire::RebuildStep>(command.mode);
+  if (step == wire::RebuildStep::finish) return Status::ok;
+  if (step != wire::RebuildStep::pages)
     return command.inode < raid::device_count_of(space) ? Status::ok : Status::out_of_range;
   if (command.inode >= raid::chunk_count_of(space)) return Status::out_of_range;
   const u64 page_count = space.chunks[command.inode].page_count;
   if (command.offset >= page_count || command.length > page_count - command.offset)
     return Status::out_of_range;
   if (!is_aligned(command.offset, raid::rebuild_task_pages)) return Status::unaligned;
-  return command.length == 0 || command.length > format::rebuild_pages_max
+  return command.length == 0 || command.length > wire::rebuild_pages_max
              ? Status::invalid_argument
              : Status::ok;
 }
@@ -283,12 +283,12 @@ GPU4FS_FN bool has_rebuild_todo(Group g, const raid::ChunkState& chunk, u64 firs
 
 }  // namespace detail
 
-// Internal. mode: format::RebuildStep, which says what else. Status: device_failed when nothing is
+// Internal. mode: wire::RebuildStep, which says what else. Status: device_failed when nothing is
 // being rebuilt (any more); retry_after_checkpoint for a device that superblocks do not name yet;
 // busy.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_rebuild(Group g, Engine& engine, CommandState& c) {
-  const format::Command& command = c.command;
+  const wire::Command& command = c.command;
   if (serial(g, [&] { return c.stage == 1; })) {
     GPU4FS_STEP_TRY(task_result(g, c));
     return Step::complete(
@@ -296,13 +296,13 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rebuild(Group g, Engine& engine, CommandStat
   }
   GPU4FS_STEP_TRY(detail::check_rebuild(engine, command));
   raid::LogicalSpace& space = engine.fs.space;
-  const auto step = static_cast<format::RebuildStep>(command.mode);
-  if (step == format::RebuildStep::give_up) {
+  const auto step = static_cast<wire::RebuildStep>(command.mode);
+  if (step == wire::RebuildStep::give_up) {
     const bool lost =
         serial(g, [&] { return raid::lose_device(space, static_cast<u32>(command.inode)); });
     return lost ? Step::complete() : Step::fail(Status::busy);
   }
-  if (step != format::RebuildStep::pages) return detail::rebuild_while_stopped(g, engine, c);
+  if (step != wire::RebuildStep::pages) return detail::rebuild_while_stopped(g, engine, c);
   const u64 devices = serial(g, [&] { return raid::rebuilding_devices(space); });
   if (devices == 0) return Step::fail(Status::device_failed);
   const u32 index = static_cast<u32>(command.inode);
@@ -321,12 +321,12 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rebuild(Group g, Engine& engine, CommandStat
 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void task_rebuild(Group g, Engine& engine, CommandState& c, u32 task) {
-  const format::Command& command = c.command;
+  const wire::Command& command = c.command;
   const u64 begin = u64{task} * raid::rebuild_task_pages;
   GPU4FS_CHECK_LT(begin, command.length);
   const u32 count =
       static_cast<u32>(minimum<u64>(raid::rebuild_task_pages, command.length - begin));
-  const bool is_fresh = (command.mask & format::rebuild_mask_fresh) != 0;
+  const bool is_fresh = (command.mask & wire::rebuild_mask_fresh) != 0;
   const raid::RebuildOutcome outcome = detail::rebuild_task_range(
       g, engine.fs.space, static_cast<u32>(command.inode), command.offset + begin, count, is_fresh);
   if (outcome.counts == 0) return;

@@ -1,15 +1,15 @@
 // relocate, what is not about blocks of data: metadata pages in frozen chunks, the walk over all inodes, frozen chunks and
-// what chunks have in use (format/relocate_format.hpp).
+// what chunks have in use (wire/relocate_format.hpp).
 #pragma once
 
 #include "base/bits.hpp"
 #include "engine/handlers/file_common.hpp"
-#include "format/relocate_format.hpp"
 #include "fs/inode/inode.hpp"
 #include "fs/map/file_map.hpp"
 #include "fs/names/attribute_walk.hpp"
 #include "fs/space/freeze.hpp"
 #include "fs/space/growth.hpp"
+#include "wire/relocate_format.hpp"
 
 namespace gpu4fs::engine {
 namespace detail {
@@ -125,7 +125,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_attributes(Group g, Engine& engine, Comman
     }
     GPU4FS_TRY(status);
     if (found.pointer.is_hole()) {
-      *place = format::relocate_end;
+      *place = wire::relocate_end;
       return Status::ok;
     }
     const bool full = serial(g, [&] {
@@ -197,7 +197,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step relocate_metadata(Group g, Engine& engine, CommandState& c) {
   MarkedPages& list = scratch_of<MarkedPages>(c);
   u8* output = nullptr;
-  GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, sizeof(format::RelocateReport), &output));
+  GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, sizeof(wire::RelocateReport), &output));
   if (!is_aligned(output, 8)) return Step::fail(Status::unaligned);
   fs::InodeRef ref{};
   GPU4FS_STEP_TRY(find_any_inode(g, engine, c, &ref));
@@ -215,7 +215,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step relocate_metadata(Group g, Engine& engine, Comman
       ++moved;
     }
   }
-  serial(g, [&] { *reinterpret_cast<format::RelocateReport*>(output) = {list.next, moved, list.stayed}; });
+  serial(g, [&] { *reinterpret_cast<wire::RelocateReport*>(output) = {list.next, moved, list.stayed}; });
   return Step::complete();
 }
 
@@ -254,12 +254,12 @@ GPU4FS_FN GPU4FS_NOINLINE Step find_next_inode(Group g, Engine& engine, CommandS
     if (found != page_end) return Step::complete(found);
     number = found;
   }
-  return Step::complete(format::relocate_end);
+  return Step::complete(wire::relocate_end);
 }
 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step freeze_while_stopped(Group g, Engine& engine, CommandState& c) {
-  const bool freezes = c.command.mode == static_cast<u32>(format::RelocateStep::freeze);
+  const bool freezes = c.command.mode == static_cast<u32>(wire::RelocateStep::freeze);
   if (c.command.inode >= raid::chunk_count_of(engine.fs.space)) return Step::fail(Status::out_of_range);
   GPU4FS_STEP_TRY(stop_steps(g, engine, c));
   const Status status = serial(g, [&] {
@@ -272,7 +272,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step freeze_while_stopped(Group g, Engine& engine, Com
 }
 
 template <class Group>
-GPU4FS_FN format::ChunkUsage usage_of(Group g, const raid::ChunkState& chunk) {
+GPU4FS_FN wire::ChunkUsage usage_of(Group g, const raid::ChunkState& chunk) {
   u32 used = 0;
   u32 busy = 0;
   for (u64 w = g.rank(); w < divide_up(chunk.page_count, u64{64}); w += Group::size()) {
@@ -296,10 +296,10 @@ GPU4FS_FN GPU4FS_NOINLINE Step list_chunk_usage(Group g, Engine& engine, Command
   if (!is_aligned(output, 8)) return Step::fail(Status::unaligned);
   const u32 chunk_count = serial(g, [&] { return raid::chunk_count_of(engine.fs.space); });
   if (c.command.inode >= chunk_count) return Step::complete(0);
-  const u64 count = minimum(chunk_count - c.command.inode, c.command.length / sizeof(format::ChunkUsage));
+  const u64 count = minimum(chunk_count - c.command.inode, c.command.length / sizeof(wire::ChunkUsage));
   for (u64 i = 0; i < count; ++i) {
-    const format::ChunkUsage usage = usage_of(g, engine.fs.space.chunks[c.command.inode + i]);
-    serial(g, [&] { reinterpret_cast<format::ChunkUsage*>(output)[i] = usage; });
+    const wire::ChunkUsage usage = usage_of(g, engine.fs.space.chunks[c.command.inode + i]);
+    serial(g, [&] { reinterpret_cast<wire::ChunkUsage*>(output)[i] = usage; });
   }
   return Step::complete(count);
 }

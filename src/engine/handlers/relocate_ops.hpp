@@ -1,5 +1,5 @@
 // relocate: pages of files and of metadata move to other places while the pool is in use: to empty chunks, to give files
-// another profile, to put together what is scattered (format/relocate_format.hpp).
+// another profile, to put together what is scattered (wire/relocate_format.hpp).
 //
 // A command moves one stretch of a file: under the file's exclusive lock it finds blocks of one kind, allocates others,
 // copies, verified and if need be repaired, and puts them into the map; the old ones are freed as by an overwrite. A page
@@ -21,7 +21,7 @@
 
 #include "engine/handlers/file_common.hpp"
 #include "engine/handlers/relocate_metadata.hpp"
-#include "format/relocate_format.hpp"
+#include "wire/relocate_format.hpp"
 
 namespace gpu4fs::engine {
 namespace detail {
@@ -55,12 +55,12 @@ GPU4FS_FN constexpr bool stays_in_place(Status status) {
 // Leader: whether a run of blocks is to move. `wanted_class`: what new blocks of the file get.
 GPU4FS_FN inline bool is_to_move(const fs::FileSystem& fs, const fs::MapRun& run, u32 wanted_class, u32 mask) {
   if (run.kind == fs::MapKind::hole) return false;
-  if ((mask & format::relocate_scattered) != 0) return true;
+  if ((mask & wire::relocate_scattered) != 0) return true;
   raid::PageLocation location{};
   if (raid::find_page(fs.space, run.address, &location) != Status::ok) return false;
   const raid::ChunkState& chunk = fs.space.chunks[location.chunk];
-  if ((mask & format::relocate_frozen) != 0 && fs::detail::is_frozen(chunk)) return true;
-  return (mask & format::relocate_class) != 0 && chunk.page_class != wanted_class;
+  if ((mask & wire::relocate_frozen) != 0 && fs::detail::is_frozen(chunk)) return true;
+  return (mask & wire::relocate_class) != 0 && chunk.page_class != wanted_class;
 }
 
 struct FoundRun {
@@ -99,7 +99,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 stretch_limit(const Engine& engine, const C
   const bool is_giant = run.page_count >= pages_per_block_1g && page % pages_per_block_1g == 0 &&
                         is_aligned(run.address, block_size_1g);
   if (state.limit != 0) return minimum<u64>(state.limit, end - page);
-  if ((c.command.mask & format::relocate_scattered) != 0) {
+  if ((c.command.mask & wire::relocate_scattered) != 0) {
     return minimum(end - page, pages_per_block_2m - page % pages_per_block_2m);
   }
   u64 limit = relocate_pages_max;
@@ -159,7 +159,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_stretch(Group g, Engine& engine, CommandSt
     GPU4FS_TRY(look_at_run(g, engine, c, ref, page, end - page, &found));
     if (found.moves) {
       GPU4FS_TRY(gather_runs(g, engine, c, ref, page, end, found));
-      if (serial(g, [&] { return (c.command.mask & format::relocate_scattered) == 0 || state.old_pieces > 1; })) {
+      if (serial(g, [&] { return (c.command.mask & wire::relocate_scattered) == 0 || state.old_pieces > 1; })) {
         serial(g, [&] { state.stayed = stayed; });
         return Status::ok;
       }
@@ -171,7 +171,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_stretch(Group g, Engine& engine, CommandSt
   }
   serial(g, [&] {
     state.page_count = 0;
-    state.next = page < end ? page : format::relocate_end;
+    state.next = page < end ? page : wire::relocate_end;
     state.stayed = stayed;
   });
   return Status::ok;
@@ -198,7 +198,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_relocation(Group g, Engine& engine, Comman
   const bool whole_stripes = wanted * page_size > log_inline_bytes_max(engine.fs);
   const Allocated allocated =
       allocate_extents(g, engine, c, ref, 0, first, wanted, whole_stripes, relocate_run_base);
-  const bool tidies = (c.command.mask & format::relocate_scattered) != 0;
+  const bool tidies = (c.command.mask & wire::relocate_scattered) != 0;
   // Nothing is lost if things stay as they are.
   const bool no_room = tidies && allocated.status == Status::no_space;
   if (!no_room) GPU4FS_TRY(allocated.status);
@@ -261,7 +261,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool give_way_to_damage(Group g, Engine& engine, Comma
     const u64 first = state.first;
     const u32 bad = state.bad_page;
     state = {};
-    if (bad != 0 && (c.command.mask & format::relocate_scattered) == 0) {
+    if (bad != 0 && (c.command.mask & wire::relocate_scattered) == 0) {
       state.limit = bad;
       return true;
     }
@@ -329,7 +329,7 @@ template <class Group>
 GPU4FS_FN Step end_relocation(Group g, CommandState& c, u8* output) {
   const RelocateState& state = scratch_of<RelocateState>(c);
   serial(g, [&] {
-    *reinterpret_cast<format::RelocateReport*>(output) = {state.next, state.page_count, state.stayed};
+    *reinterpret_cast<wire::RelocateReport*>(output) = {state.next, state.page_count, state.stayed};
   });
   return Step::complete();
 }
@@ -338,7 +338,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step relocate_data(Group g, Engine& engine, CommandState& c) {
   RelocateState& state = scratch_of<RelocateState>(c);
   u8* output = nullptr;
-  Status status = resolve(g, engine, c, c.command.data, sizeof(format::RelocateReport), &output);
+  Status status = resolve(g, engine, c, c.command.data, sizeof(wire::RelocateReport), &output);
   if (status == Status::ok && !is_aligned(output, 8)) status = Status::unaligned;
   const auto waits = [&] { return serial(g, [&] { return c.stage == static_cast<u32>(RelocateStage::wait); }); };
   if (status == Status::ok && !waits()) {
@@ -346,7 +346,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step relocate_data(Group g, Engine& engine, CommandSta
     u32 tasks = 0;
     status = lock_any(g, engine, c, c.command.inode, LockMode::exclusive, &ref);
     if (status == Status::ok && !fs::is_regular(ref.inode->mode)) {
-      serial(g, [&] { state.next = format::relocate_end; });
+      serial(g, [&] { state.next = wire::relocate_end; });
       return end_relocation(g, c, output);
     }
     if (status == Status::ok) status = advance_relocation(g, engine, c, ref, &tasks);
@@ -362,21 +362,21 @@ GPU4FS_FN GPU4FS_NOINLINE Step relocate_data(Group g, Engine& engine, CommandSta
 
 }  // namespace detail
 
-// Internal. mode: format::RelocateStep, which says what else. Status: stale (no such inode), no_space, read_only,
+// Internal. mode: wire::RelocateStep, which says what else. Status: stale (no such inode), no_space, read_only,
 // out_of_range, invalid_argument.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_relocate(Group g, Engine& engine, CommandState& c) {
-  const auto step = static_cast<format::RelocateStep>(c.command.mode);
-  if ((c.command.mask & ~u32{format::relocate_known}) != 0) return Step::fail(Status::invalid_argument);
-  const bool changes = step != format::RelocateStep::usage && step != format::RelocateStep::next_inode;
+  const auto step = static_cast<wire::RelocateStep>(c.command.mode);
+  if ((c.command.mask & ~u32{wire::relocate_known}) != 0) return Step::fail(Status::invalid_argument);
+  const bool changes = step != wire::RelocateStep::usage && step != wire::RelocateStep::next_inode;
   if (changes && engine.fs.read_only != 0) return Step::fail(Status::read_only);
   switch (step) {
-    case format::RelocateStep::data: return detail::relocate_data(g, engine, c);
-    case format::RelocateStep::metadata: return detail::relocate_metadata(g, engine, c);
-    case format::RelocateStep::next_inode: return detail::find_next_inode(g, engine, c);
-    case format::RelocateStep::freeze:
-    case format::RelocateStep::unfreeze: return detail::freeze_while_stopped(g, engine, c);
-    case format::RelocateStep::usage: return detail::list_chunk_usage(g, engine, c);
+    case wire::RelocateStep::data: return detail::relocate_data(g, engine, c);
+    case wire::RelocateStep::metadata: return detail::relocate_metadata(g, engine, c);
+    case wire::RelocateStep::next_inode: return detail::find_next_inode(g, engine, c);
+    case wire::RelocateStep::freeze:
+    case wire::RelocateStep::unfreeze: return detail::freeze_while_stopped(g, engine, c);
+    case wire::RelocateStep::usage: return detail::list_chunk_usage(g, engine, c);
   }
   return Step::fail(Status::invalid_argument);
 }

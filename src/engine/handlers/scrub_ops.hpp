@@ -19,9 +19,9 @@ namespace detail {
 
 inline constexpr u64 scrub_task_pages = raid::verify_page_max;
 
-GPU4FS_FN inline Status check_scrub_range(const Engine& engine, const format::Command& command) {
-  if ((command.mask & ~u32{format::scrub_mask_record}) != 0) return Status::invalid_argument;
-  if (command.mode > static_cast<u32>(format::DamageKind::metadata)) return Status::invalid_argument;
+GPU4FS_FN inline Status check_scrub_range(const Engine& engine, const wire::Command& command) {
+  if ((command.mask & ~u32{wire::scrub_mask_record}) != 0) return Status::invalid_argument;
+  if (command.mode > static_cast<u32>(wire::DamageKind::metadata)) return Status::invalid_argument;
   if (command.inode >= raid::chunk_count_of(engine.fs.space)) return Status::out_of_range;
   // A chunk that was deleted has nothing to verify.
   if (load<Order::acquire, Scope::engine>(&engine.fs.space.chunks[command.inode].erased) != 0) return Status::not_found;
@@ -95,9 +95,9 @@ GPU4FS_FN GPU4FS_NOINLINE void scrub_rows(Group g, const raid::LogicalSpace& spa
 }
 
 // What is known of the pages goes into the table of damage.
-GPU4FS_FN inline void record_scrub(const Engine& engine, const format::Command& command, u64 address, u64 count,
+GPU4FS_FN inline void record_scrub(const Engine& engine, const wire::Command& command, u64 address, u64 count,
                                    u64 damaged) {
-  const auto kind = static_cast<format::DamageKind>(command.mode);
+  const auto kind = static_cast<wire::DamageKind>(command.mode);
   for (u64 i = 0; i < count; ++i) {
     const u64 page = address + i * page_size;
     if ((damaged >> i & 1) == 0) {
@@ -112,11 +112,11 @@ GPU4FS_FN inline void record_scrub(const Engine& engine, const format::Command& 
 }  // namespace detail
 
 // Internal. inode: chunk; offset, length: pages of it; data: a bit a page, in words that are zero before; mask,
-// mode, second_inode: format::ScrubMask. Result: format::scrub_pages_verified(). Status: chunk_not_mapped and what
+// mode, second_inode: wire::ScrubMask. Result: wire::scrub_pages_verified(). Status: chunk_not_mapped and what
 // becomes of it, device_failed, out_of_range.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_scrub(Group g, Engine& engine, CommandState& c) {
-  const format::Command& command = c.command;
+  const wire::Command& command = c.command;
   if (serial(g, [&] { return c.stage == 1; })) {
     GPU4FS_STEP_TRY(task_result(g, c));
     return Step::complete(serial(g, [&] { return load<Order::acquire, Scope::engine>(&c.result); }));
@@ -129,7 +129,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_scrub(Group g, Engine& engine, CommandState&
   GPU4FS_STEP_TRY(resolve(g, engine, c, command.data, words * sizeof(u64), &output));
   if (!is_aligned(output, alignof(u64))) return Step::fail(Status::unaligned);
   const u32 index = static_cast<u32>(command.inode);
-  const bool records = (command.mask & format::scrub_mask_record) != 0;
+  const bool records = (command.mask & wire::scrub_mask_record) != 0;
   if (!records) {
     fs::HeaderScrub ignored{};
     const Status looked = fs::scrub_header_area(g, engine.fs, index, command.offset, command.length, &ignored);
@@ -152,7 +152,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_scrub(Group g, Engine& engine, CommandState&
 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void task_scrub(Group g, Engine& engine, CommandState& c, u32 task) {
-  const format::Command& command = c.command;
+  const wire::Command& command = c.command;
   const u32 index = static_cast<u32>(command.inode);
   const raid::ChunkState& chunk = engine.fs.space.chunks[index];
   const u64 begin = u64{task} * detail::scrub_task_pages;
@@ -163,7 +163,7 @@ GPU4FS_FN GPU4FS_NOINLINE void task_scrub(Group g, Engine& engine, CommandState&
     const u64 mask = count == 64 ? ~u64{0} : (u64{1} << count) - 1;
     return raid::bitmap_bits_64(chunk, chunk.bitmaps.committed, page) & mask;
   });
-  const bool records = (command.mask & format::scrub_mask_record) != 0;
+  const bool records = (command.mask & wire::scrub_mask_record) != 0;
   if (wanted == 0 && !records) return;
   // A page that has a good copy, or a row that gives it back, is no damage any more.
   u64 damaged = detail::find_damaged_copies(g, engine.fs.space, index, page, wanted);

@@ -11,7 +11,7 @@
 namespace gpu4fs::frontend {
 namespace {
 
-using format::Opcode;
+using wire::Opcode;
 
 constexpr std::string_view server_prefix = "user.gpu4fs.server.";
 
@@ -43,7 +43,7 @@ void answer_server_name(fuse_req_t request, FuseWorker& worker, std::string_view
 }
 
 // getxattr and listxattr: size 0 asks for the length only.
-void answer_from_engine(fuse_req_t request, FuseWorker& worker, format::Command& command,
+void answer_from_engine(fuse_req_t request, FuseWorker& worker, wire::Command& command,
                         size_t size) {
   worker.set_data(command, worker.reply_buffer(), size < fuse_max_write ? size : fuse_max_write);
   const client::Reply reply = worker.call(command);
@@ -54,14 +54,14 @@ void answer_from_engine(fuse_req_t request, FuseWorker& worker, format::Command&
 void getxattr(fuse_req_t request, fuse_ino_t inode, const char* name, size_t size) {
   FuseWorker& worker = FuseWorker::current();
   if (is_server_name(name)) return answer_server_name(request, worker, name, size);
-  format::Command command = worker.command(request, Opcode::get_attribute, inode);
+  wire::Command command = worker.command(request, Opcode::get_attribute, inode);
   worker.set_name(command, name);
   answer_from_engine(request, worker, command, size);
 }
 
 void listxattr(fuse_req_t request, fuse_ino_t inode, size_t size) {
   FuseWorker& worker = FuseWorker::current();
-  format::Command command = worker.command(request, Opcode::list_attributes, inode);
+  wire::Command command = worker.command(request, Opcode::list_attributes, inode);
   // The kernel asks who may read and change names under "trusted.", but leaves it to file systems who sees them.
   command.uid = known_user(command.uid, static_cast<u32>(fuse_req_ctx(request)->pid));
   answer_from_engine(request, worker, command, size);
@@ -73,7 +73,7 @@ void removexattr(fuse_req_t request, fuse_ino_t inode, const char* name) {
     fuse_reply_err(request, EPERM);
     return;
   }
-  format::Command command = worker.command(request, Opcode::remove_attribute, inode);
+  wire::Command command = worker.command(request, Opcode::remove_attribute, inode);
   worker.set_name(command, name);
   reply_status(request, worker.call(command).status);
 }

@@ -16,7 +16,7 @@
 namespace gpu4fs::frontend {
 namespace {
 
-using format::Opcode;
+using wire::Opcode;
 
 // A flag of the engine, of FS_IOC_GETFLAGS, and of FS_IOC_FSGETXATTR.
 struct Flag {
@@ -66,7 +66,7 @@ void answer(fuse_req_t request, const T& value, size_t room) {
 
 void get_flags(fuse_req_t request, fuse_ino_t inode, bool is_extended, size_t room) {
   FuseWorker& worker = FuseWorker::current();
-  format::Command command = worker.command(request, Opcode::getattr, inode);
+  wire::Command command = worker.command(request, Opcode::getattr, inode);
   worker.want_attributes(command);
   const Status status = worker.call(command).status;
   if (status != Status::ok) return reply_status(request, status);
@@ -87,7 +87,7 @@ struct FlagChange {
 };
 
 Status store_flags(FuseWorker& worker, const FlagChange& change) {
-  format::Command command = worker.command(nullptr, Opcode::setattr, change.inode);
+  wire::Command command = worker.command(nullptr, Opcode::setattr, change.inode);
   // The engine asks for the superuser. With idmapped mounts the kernel does not say who it was, but has asked itself.
   command.uid = change.uid == unknown_user ? 0 : change.uid;
   command.mask = format::set_flags;
@@ -166,7 +166,7 @@ void set_extended_flags(fuse_req_t request, fuse_ino_t inode, const void* bytes,
 // Devices are memory, and give back what is free by themselves: there is nothing to do.
 void trim(fuse_req_t request, const void* bytes, size_t length, size_t room) {
   FuseWorker& worker = FuseWorker::current();
-  format::Command command = worker.command(request, Opcode::statfs, format::inode_number_root);
+  wire::Command command = worker.command(request, Opcode::statfs, format::inode_number_root);
   command.output = worker.session().address_of(&worker.statfs());
   fstrim_range range{};
   if (!take(bytes, length, &range)) {

@@ -10,7 +10,7 @@
 namespace gpu4fs::frontend {
 namespace {
 
-using format::Opcode;
+using wire::Opcode;
 
 class EntryBuffer {
  public:
@@ -62,8 +62,8 @@ bool is_dot(const std::string& name) { return name == "." || name == ".."; }
 // Copies the engine's records to the kernel's form; the engine is trusted, its arithmetic is checked.
 void convert(const u8* records, u64 length, EntryBuffer& entries) {
   u64 at = 0;
-  while (at + sizeof(format::DirectoryRecord) <= length) {
-    format::DirectoryRecord head;
+  while (at + sizeof(wire::DirectoryRecord) <= length) {
+    wire::DirectoryRecord head;
     std::memcpy(&head, records + at, sizeof(head));
     const bool has_attributes = head.has_attributes != 0;
     const u64 name_at = sizeof(head) + (has_attributes ? sizeof(format::AttributeRecord) : 0);
@@ -84,7 +84,7 @@ void convert(const u8* records, u64 length, EntryBuffer& entries) {
 void answer_entries(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, bool plus) {
   FuseWorker& worker = FuseWorker::current();
   EntryBuffer entries(request, worker, size < fuse_max_write ? size : fuse_max_write, plus);
-  format::Command command = worker.command(request, Opcode::readdir, inode);
+  wire::Command command = worker.command(request, Opcode::readdir, inode);
   command.offset = static_cast<u64>(offset);
   command.mask = plus ? 1 : 0;
   worker.set_data(command, worker.reply_buffer(), entries.room());
@@ -115,7 +115,7 @@ void opendir(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
 
 void fsyncdir(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info*) {
   FuseWorker& worker = FuseWorker::current();
-  format::Command command = worker.command(request, Opcode::fsync, inode);
+  wire::Command command = worker.command(request, Opcode::fsync, inode);
   command.deadline_ms = patient_deadline_ms;
   command.mask = data_only != 0 ? 1 : 0;
   reply_status(request, worker.call(command).status);

@@ -13,9 +13,9 @@
 namespace gpu4fs::frontend {
 namespace {
 
-using format::Opcode;
+using wire::Opcode;
 
-void answer_attributes(fuse_req_t request, FuseWorker& worker, format::Command& command) {
+void answer_attributes(fuse_req_t request, FuseWorker& worker, wire::Command& command) {
   worker.want_attributes(command);
   const client::Reply reply = worker.call(command);
   if (reply.status != Status::ok) return reply_status(request, reply.status);
@@ -25,7 +25,7 @@ void answer_attributes(fuse_req_t request, FuseWorker& worker, format::Command& 
 
 // Who changes content takes set-id bits away, but for callers with CAP_FSETID. The kernel says who has it (with
 // HANDLE_KILLPRIV_V2; without, it takes the bits away itself); the engine asks for the superuser.
-void set_changer(const FuseWorker& worker, format::Command& command) {
+void set_changer(const FuseWorker& worker, wire::Command& command) {
   constexpr u32 nobody = 65534;
   if (!takes_set_id_bits(worker.receive_buffer())) {
     command.uid = 0;
@@ -36,7 +36,7 @@ void set_changer(const FuseWorker& worker, format::Command& command) {
 
 void getattr(fuse_req_t request, fuse_ino_t inode, fuse_file_info*) {
   FuseWorker& worker = FuseWorker::current();
-  format::Command command = worker.command(request, Opcode::getattr, inode);
+  wire::Command command = worker.command(request, Opcode::getattr, inode);
   answer_attributes(request, worker, command);
 }
 
@@ -70,7 +70,7 @@ void setattr(fuse_req_t request, fuse_ino_t inode, struct stat* wanted, int to_s
              fuse_file_info* info) {
   FuseWorker& worker = FuseWorker::current();
   if (info != nullptr) worker.note_change(info->fh);
-  format::Command command = worker.command(request, Opcode::setattr, inode);
+  wire::Command command = worker.command(request, Opcode::setattr, inode);
   command.deadline_ms = patient_deadline_ms;
   command.mask = set_mask(to_set);
   if ((command.mask & format::set_size) != 0) set_changer(worker, command);
@@ -92,7 +92,7 @@ void setattr(fuse_req_t request, fuse_ino_t inode, struct stat* wanted, int to_s
 
 void access(fuse_req_t request, fuse_ino_t inode, int mask) {
   FuseWorker& worker = FuseWorker::current();
-  format::Command command = worker.command(request, Opcode::access, inode);
+  wire::Command command = worker.command(request, Opcode::access, inode);
   command.mode = static_cast<u32>(mask);
   reply_status(request, worker.call(command).status);
 }
@@ -110,7 +110,7 @@ void set_open(FuseWorker& worker, fuse_ino_t inode, fuse_file_info* info, bool p
 // what everybody reads of a file that is append-only, and pages that it holds back would begin in front of the file's end.
 Status check_open(fuse_req_t request, FuseWorker& worker, fuse_ino_t inode, int flags, bool* past_cache) {
   if ((flags & O_ACCMODE) == O_RDONLY) return Status::ok;
-  format::Command command = worker.command(request, Opcode::open, inode);
+  wire::Command command = worker.command(request, Opcode::open, inode);
   command.mask = static_cast<u32>(flags);
   worker.want_attributes(command);
   const Status status = worker.call(command).status;
@@ -144,7 +144,7 @@ void flush(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
 void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode,
             fuse_file_info* info) {
   FuseWorker& worker = FuseWorker::current();
-  format::Command command = worker.command(request, Opcode::create, parent);
+  wire::Command command = worker.command(request, Opcode::create, parent);
   worker.set_name(command, name);
   command.mode = mode;
   command.mask = static_cast<u32>(info->flags);
@@ -167,7 +167,7 @@ void release(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
 void read(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info*) {
   FuseWorker& worker = FuseWorker::current();
   if (!is_past_cache(worker.receive_buffer())) worker.shared().cached.note(inode);
-  format::Command command = worker.command(request, Opcode::read, inode);
+  wire::Command command = worker.command(request, Opcode::read, inode);
   command.offset = static_cast<u64>(offset);
   worker.set_data(command, worker.reply_buffer(), size < fuse_max_write ? size : fuse_max_write);
   const client::Reply reply = worker.call(command);
@@ -179,7 +179,7 @@ void write(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size, 
            fuse_file_info* info) {
   FuseWorker& worker = FuseWorker::current();
   worker.note_change(info->fh);
-  format::Command command = worker.command(request, Opcode::write, inode);
+  wire::Command command = worker.command(request, Opcode::write, inode);
   set_changer(worker, command);
   command.offset = static_cast<u64>(offset);
   worker.set_data(command, data, size);
@@ -199,7 +199,7 @@ void write(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size, 
 
 void fsync(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info* info) {
   FuseWorker& worker = FuseWorker::current();
-  format::Command command = worker.command(request, Opcode::fsync, inode);
+  wire::Command command = worker.command(request, Opcode::fsync, inode);
   command.deadline_ms = patient_deadline_ms;
   command.mask = data_only != 0 ? 1 : 0;
   reply_status(request, worker.sync_file(command, info->fh));
@@ -207,12 +207,12 @@ void fsync(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info* 
 
 void statfs(fuse_req_t request, fuse_ino_t) {
   FuseWorker& worker = FuseWorker::current();
-  format::Command command =
+  wire::Command command =
       worker.command(request, Opcode::statfs, format::inode_number_root);
   command.output = worker.session().address_of(&worker.statfs());
   const client::Reply reply = worker.call(command);
   if (reply.status != Status::ok) return reply_status(request, reply.status);
-  const format::StatfsRecord& record = worker.statfs();
+  const wire::StatfsRecord& record = worker.statfs();
   struct statvfs values {};
   values.f_bsize = page_size;
   values.f_frsize = page_size;
@@ -230,7 +230,7 @@ void fallocate(fuse_req_t request, fuse_ino_t inode, int mode, off_t offset, off
                fuse_file_info* info) {
   FuseWorker& worker = FuseWorker::current();
   worker.note_change(info->fh);
-  format::Command command = worker.command(request, Opcode::fallocate, inode);
+  wire::Command command = worker.command(request, Opcode::fallocate, inode);
   command.deadline_ms = patient_deadline_ms;
   command.mode = static_cast<u32>(mode);
   command.offset = static_cast<u64>(offset);
@@ -244,7 +244,7 @@ void lseek(fuse_req_t request, fuse_ino_t inode, off_t offset, int whence, fuse_
     fuse_reply_err(request, EINVAL);
     return;
   }
-  format::Command command = worker.command(request, Opcode::seek, inode);
+  wire::Command command = worker.command(request, Opcode::seek, inode);
   command.offset = static_cast<u64>(offset);
   command.mode = static_cast<u32>(whence);
   const client::Reply reply = worker.call(command);
@@ -262,7 +262,7 @@ void copy_file_range(fuse_req_t request, fuse_ino_t from, off_t from_offset, fus
   }
   // The answer is 32 bits wide, and a bounded piece keeps the kernel's inode lock short.
   constexpr u64 piece_max = u64{1} << 30;
-  format::Command command = worker.command(request, Opcode::copy_range, from);
+  wire::Command command = worker.command(request, Opcode::copy_range, from);
   command.deadline_ms = patient_deadline_ms;
   command.offset = static_cast<u64>(from_offset);
   command.second_inode = to;

@@ -6,10 +6,10 @@
 namespace gpu4fs::frontend {
 namespace {
 
-using format::Opcode;
+using wire::Opcode;
 
 // Submits a command that creates or finds an inode and answers with its entry.
-void answer_entry(fuse_req_t request, FuseWorker& worker, format::Command& command) {
+void answer_entry(fuse_req_t request, FuseWorker& worker, wire::Command& command) {
   worker.want_attributes(command);
   const client::Reply reply = worker.call(command);
   if (reply.status != Status::ok) return reply_status(request, reply.status);
@@ -21,7 +21,7 @@ void answer_entry(fuse_req_t request, FuseWorker& worker, format::Command& comma
 // lock of the kernel keeps that from happening meanwhile. So it is held first, and looked at then.
 void answer_number(fuse_req_t request, FuseWorker& worker, u64 inode) {
   worker.shared().inodes.hold(inode);
-  format::Command command = worker.command(request, Opcode::getattr, inode);
+  wire::Command command = worker.command(request, Opcode::getattr, inode);
   worker.want_attributes(command);
   const Status status = worker.call(command).status;
   const bool is_gone = status == Status::not_found || (status == Status::ok && worker.attributes().link_count == 0);
@@ -38,7 +38,7 @@ void answer_number(fuse_req_t request, FuseWorker& worker, u64 inode) {
 void look_up_for_handle(fuse_req_t request, fuse_ino_t inode, bool wants_parent) {
   FuseWorker& worker = FuseWorker::current();
   if (!wants_parent) return answer_number(request, worker, inode);
-  format::Command command = worker.command(request, Opcode::lookup, inode);
+  wire::Command command = worker.command(request, Opcode::lookup, inode);
   worker.set_name(command, "..");
   const client::Reply parent = worker.call(command);
   if (parent.status == Status::ok) return answer_number(request, worker, parent.result);
@@ -49,7 +49,7 @@ void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   const std::string_view text = name;
   if (text == "." || text == "..") return look_up_for_handle(request, parent, text == "..");
   FuseWorker& worker = FuseWorker::current();
-  format::Command command = worker.command(request, Opcode::lookup, parent);
+  wire::Command command = worker.command(request, Opcode::lookup, parent);
   worker.set_name(command, name);
   worker.want_attributes(command);
   const client::Reply reply = worker.call(command);
@@ -77,7 +77,7 @@ void forget_multi(fuse_req_t request, size_t count, fuse_forget_data* forgets) {
 
 void mknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device) {
   FuseWorker& worker = FuseWorker::current();
-  format::Command command = worker.command(request, Opcode::mknod, parent);
+  wire::Command command = worker.command(request, Opcode::mknod, parent);
   worker.set_name(command, name);
   command.mode = mode;
   command.aux = device;
@@ -86,7 +86,7 @@ void mknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode,
 
 void mkdir(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode) {
   FuseWorker& worker = FuseWorker::current();
-  format::Command command = worker.command(request, Opcode::mkdir, parent);
+  wire::Command command = worker.command(request, Opcode::mkdir, parent);
   worker.set_name(command, name);
   command.mode = mode;
   answer_entry(request, worker, command);
@@ -94,7 +94,7 @@ void mkdir(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode)
 
 void symlink(fuse_req_t request, const char* target, fuse_ino_t parent, const char* name) {
   FuseWorker& worker = FuseWorker::current();
-  format::Command command = worker.command(request, Opcode::symlink, parent);
+  wire::Command command = worker.command(request, Opcode::symlink, parent);
   worker.set_name(command, name);
   worker.set_data(command, target, std::strlen(target));
   answer_entry(request, worker, command);
@@ -102,7 +102,7 @@ void symlink(fuse_req_t request, const char* target, fuse_ino_t parent, const ch
 
 void link(fuse_req_t request, fuse_ino_t inode, fuse_ino_t new_parent, const char* new_name) {
   FuseWorker& worker = FuseWorker::current();
-  format::Command command = worker.command(request, Opcode::link, new_parent);
+  wire::Command command = worker.command(request, Opcode::link, new_parent);
   command.second_inode = inode;
   worker.set_name(command, new_name);
   worker.want_attributes(command);
@@ -116,7 +116,7 @@ void link(fuse_req_t request, fuse_ino_t inode, fuse_ino_t new_parent, const cha
 // unlink and rmdir: the result is the inode that lost its last name, or 0.
 void remove(fuse_req_t request, fuse_ino_t parent, const char* name, Opcode opcode) {
   FuseWorker& worker = FuseWorker::current();
-  format::Command command = worker.command(request, opcode, parent);
+  wire::Command command = worker.command(request, opcode, parent);
   worker.set_name(command, name);
   const client::Reply reply = worker.call(command);
   if (reply.status == Status::ok) worker.orphaned(reply.result);
@@ -134,7 +134,7 @@ void rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
 void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
             const char* new_name, unsigned int flags) {
   FuseWorker& worker = FuseWorker::current();
-  format::Command command = worker.command(request, Opcode::rename, parent);
+  wire::Command command = worker.command(request, Opcode::rename, parent);
   command.second_inode = new_parent;
   command.mask = flags;
   worker.set_names(command, name, new_name);
@@ -145,7 +145,7 @@ void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t 
 
 void readlink(fuse_req_t request, fuse_ino_t inode) {
   FuseWorker& worker = FuseWorker::current();
-  format::Command command = worker.command(request, Opcode::readlink, inode);
+  wire::Command command = worker.command(request, Opcode::readlink, inode);
   worker.set_data(command, worker.reply_buffer(), path_length_max);
   const client::Reply reply = worker.call(command);
   if (reply.status != Status::ok) return reply_status(request, reply.status);

@@ -7,9 +7,9 @@
 #include <sys/stat.h>
 
 #include "format/inode_format.hpp"
-#include "format/ring_format.hpp"
 #include "frontend/fuse/fuse_worker.hpp"
 #include "frontend/fuse/kernel_cache.hpp"
+#include "wire/ring_format.hpp"
 
 namespace gpu4fs::frontend {
 

@@ -96,7 +96,7 @@ void answer_error(FuseWorker& worker, u64 unique, int error) {
 }
 
 void answer_tmpfile(FuseWorker& worker, const fuse_in_header& head, const fuse_create_in& body) {
-  format::Command command = worker.command(nullptr, format::Opcode::tmpfile, head.nodeid);
+  wire::Command command = worker.command(nullptr, wire::Opcode::tmpfile, head.nodeid);
   command.uid = head.uid;
   command.gid = head.gid;
   command.umask_bits = body.umask;
@@ -126,7 +126,7 @@ void answer_tmpfile(FuseWorker& worker, const fuse_in_header& head, const fuse_c
 }
 
 void answer_statx(FuseWorker& worker, const fuse_in_header& head) {
-  format::Command command = worker.command(nullptr, format::Opcode::getattr, head.nodeid);
+  wire::Command command = worker.command(nullptr, wire::Opcode::getattr, head.nodeid);
   worker.want_attributes(command);
   const Status status = worker.call(command).status;
   if (status != Status::ok) return answer_error(worker, head.unique, answered_errno(status));
@@ -164,13 +164,13 @@ void answer_setxattr(FuseWorker& worker, const fuse_in_header& head, const u8* b
   if (name_length + 1 + values.size > length - values_at) return answer_error(worker, head.unique, EINVAL);
   const std::string_view name(text, name_length);
   if (is_server_name(name)) return answer_error(worker, head.unique, EPERM);
-  format::Command command = worker.command(nullptr, format::Opcode::set_attribute, head.nodeid);
+  wire::Command command = worker.command(nullptr, wire::Opcode::set_attribute, head.nodeid);
   command.uid = head.uid;
   command.gid = head.gid;
   worker.set_name(command, name);
   worker.set_data(command, text + name_length + 1, values.size);
   command.mask = values.flags & (XATTR_CREATE | XATTR_REPLACE);
-  if ((values.setxattr_flags & FUSE_SETXATTR_ACL_KILL_SGID) != 0) command.mask |= format::attribute_kill_set_gid;
+  if ((values.setxattr_flags & FUSE_SETXATTR_ACL_KILL_SGID) != 0) command.mask |= wire::attribute_kill_set_gid;
   answer_error(worker, head.unique, answered_errno(worker.call(command).status));
 }
 

@@ -90,7 +90,7 @@ void FuseMount::restore(const SavedMount& saved) {
 // Whether the pool still has it, and its name.
 void FuseMount::check_inode(SavedInode& inode) {
   FuseWorker& worker = *workers_[0];
-  format::Command command = worker.command(nullptr, format::Opcode::getattr, inode.inode);
+  wire::Command command = worker.command(nullptr, wire::Opcode::getattr, inode.inode);
   worker.want_attributes(command);
   const Status status = worker.session().call(command).status;
   // An inode that cannot be read now is not another one.

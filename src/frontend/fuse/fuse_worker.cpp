@@ -15,8 +15,8 @@ namespace gpu4fs::frontend {
 
 thread_local FuseWorker* FuseWorker::current_ = nullptr;
 
-format::Command FuseWorker::command(fuse_req* request, format::Opcode opcode, u64 inode) {
-  format::Command command{};
+wire::Command FuseWorker::command(fuse_req* request, wire::Opcode opcode, u64 inode) {
+  wire::Command command{};
   command.opcode = opcode;
   command.inode = inode;
   if (request != nullptr) {
@@ -33,7 +33,7 @@ bool FuseWorker::in_data_area(const void* address) const {
   return byte >= session_->data() && byte < session_->data() + session_->data_bytes();
 }
 
-void FuseWorker::set_name(format::Command& command, std::string_view name) {
+void FuseWorker::set_name(wire::Command& command, std::string_view name) {
   const void* place = name.data();
   if (!in_data_area(place)) {
     GPU4FS_CHECK_LE(name.size(), path_length_max);
@@ -44,7 +44,7 @@ void FuseWorker::set_name(format::Command& command, std::string_view name) {
   command.name_length = static_cast<u16>(name.size());
 }
 
-void FuseWorker::set_names(format::Command& command, std::string_view first,
+void FuseWorker::set_names(wire::Command& command, std::string_view first,
                            std::string_view second) {
   GPU4FS_CHECK_LE(first.size() + second.size(), path_length_max);
   std::memcpy(name_buffer(), first.data(), first.size());
@@ -54,7 +54,7 @@ void FuseWorker::set_names(format::Command& command, std::string_view first,
   command.second_name_length = static_cast<u16>(second.size());
 }
 
-void FuseWorker::set_data(format::Command& command, const void* data, u64 length) {
+void FuseWorker::set_data(wire::Command& command, const void* data, u64 length) {
   command.length = length;
   if (length == 0) return;
   const void* place = data;
@@ -66,27 +66,27 @@ void FuseWorker::set_data(format::Command& command, const void* data, u64 length
   command.data = session_->address_of(place);
 }
 
-void FuseWorker::want_attributes(format::Command& command) {
+void FuseWorker::want_attributes(wire::Command& command) {
   command.output = session_->address_of(&attributes());
 }
 
-bool waits_for_sync(const FuseOptions& options, format::Opcode opcode) {
-  switch (format::effect_of(opcode)) {
-    case format::Effect::session:
-    case format::Effect::reads:
-    case format::Effect::upkeep:
-    case format::Effect::places:
-    case format::Effect::orphans:  // their names went before, and nobody sees the rest
+bool waits_for_sync(const FuseOptions& options, wire::Opcode opcode) {
+  switch (wire::effect_of(opcode)) {
+    case wire::Effect::session:
+    case wire::Effect::reads:
+    case wire::Effect::upkeep:
+    case wire::Effect::places:
+    case wire::Effect::orphans:  // their names went before, and nobody sees the rest
       return false;
-    case format::Effect::content:
+    case wire::Effect::content:
       return options.synchronous;
-    case format::Effect::names:
+    case wire::Effect::names:
       break;
   }
   return options.synchronous || options.synchronous_directories;
 }
 
-client::Reply FuseWorker::call(const format::Command& command) {
+client::Reply FuseWorker::call(const wire::Command& command) {
   // Another file may have the number by now.
   const InodeTable& inodes = shared_.inodes;
   if (inodes.is_lost(command.inode) || inodes.is_lost(command.second_inode)) return {Status::stale, 0};
@@ -97,12 +97,12 @@ client::Reply FuseWorker::call(const format::Command& command) {
 }
 
 Status FuseWorker::sync() {
-  format::Command request = command(nullptr, format::Opcode::sync, 0);
+  wire::Command request = command(nullptr, wire::Opcode::sync, 0);
   request.deadline_ms = patient_deadline_ms;
   return session_->call(request).status;
 }
 
-client::Reply FuseWorker::call_with_room(const format::Command& command) {
+client::Reply FuseWorker::call_with_room(const wire::Command& command) {
   client::Reply reply = session_->call(command);
   if (reply.status != Status::no_space && reply.status != Status::no_inodes) return reply;
   constexpr int wait_ms_max = 2000;
@@ -136,7 +136,7 @@ bool FuseWorker::take_error(u64 handle) {
   return handle != 0 && shared_.files.take_error(shared_.files.find(handle), shared_.source.write_errors());
 }
 
-Status FuseWorker::sync_file(const format::Command& command, u64 handle) {
+Status FuseWorker::sync_file(const wire::Command& command, u64 handle) {
   if (handle == 0) return call(command).status;
   shared_.files.begin_sync(shared_.files.find(handle), shared_.source.write_errors());
   const Status status = call(command).status;
@@ -146,7 +146,7 @@ Status FuseWorker::sync_file(const format::Command& command, u64 handle) {
 }
 
 void FuseWorker::reclaim(u64 inode) {
-  format::Command request = command(nullptr, format::Opcode::reclaim, inode);
+  wire::Command request = command(nullptr, wire::Opcode::reclaim, inode);
   request.deadline_ms = patient_deadline_ms;
   const client::Reply reply = session_->call(request);
   // Whatever is not freed now is freed by the next mount: the orphan bit is on the medium.

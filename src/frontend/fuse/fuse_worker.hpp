@@ -16,11 +16,11 @@
 #include "base/limits.hpp"
 #include "base/types.hpp"
 #include "client/session.hpp"
-#include "format/ring_format.hpp"
 #include "frontend/fuse/cached_pages.hpp"
 #include "frontend/fuse/fuse_options.hpp"
 #include "frontend/fuse/inode_table.hpp"
 #include "frontend/fuse/open_files.hpp"
+#include "wire/ring_format.hpp"
 
 struct fuse_req;
 struct fuse_session;
@@ -83,7 +83,7 @@ struct FuseShared {
 };
 
 // Whether a command that succeeded is made durable before it is answered.
-bool waits_for_sync(const FuseOptions& options, format::Opcode opcode);
+bool waits_for_sync(const FuseOptions& options, wire::Opcode opcode);
 
 class FuseWorker {
  public:
@@ -103,21 +103,21 @@ class FuseWorker {
   u8* convert_buffer() { return session_->data() + area_convert; }
   format::AttributeRecord& attributes() { return at<format::AttributeRecord>(128); }
   format::AttributeRecord& attributes_in() { return at<format::AttributeRecord>(256); }
-  format::StatfsRecord& statfs() { return at<format::StatfsRecord>(384); }
+  wire::StatfsRecord& statfs() { return at<wire::StatfsRecord>(384); }
   u8* name_buffer() { return session_->data() + area_scratch + 512; }
 
   // A command in the name of the request's user.
-  format::Command command(fuse_req* request, format::Opcode opcode, u64 inode);
+  wire::Command command(fuse_req* request, wire::Opcode opcode, u64 inode);
 
   // Names and data that already lie in the data area are used in place, others are copied into it.
-  void set_name(format::Command& command, std::string_view name);
-  void set_names(format::Command& command, std::string_view first, std::string_view second);
-  void set_data(format::Command& command, const void* data, u64 length);
-  void want_attributes(format::Command& command);
+  void set_name(wire::Command& command, std::string_view name);
+  void set_names(wire::Command& command, std::string_view first, std::string_view second);
+  void set_data(wire::Command& command, const void* data, u64 length);
+  void want_attributes(wire::Command& command);
 
   // Submits and waits. no_space is answered only after the space of files whose last reference the
   // kernel is just giving up has come back. On a synchronous mount a change is durable before it is answered.
-  client::Reply call(const format::Command& command);
+  client::Reply call(const wire::Command& command);
   // Makes everything durable that was answered before.
   Status sync();
 
@@ -128,7 +128,7 @@ class FuseWorker {
   void note_change(u64 handle);
   [[nodiscard]] bool take_error(u64 handle);
   // fsync: the answer to give.
-  Status sync_file(const format::Command& command, u64 handle);
+  Status sync_file(const wire::Command& command, u64 handle);
 
   // Frees an orphan that nobody refers to.
   void reclaim(u64 inode);
@@ -140,7 +140,7 @@ class FuseWorker {
   bool answers_nobody = false;   // what is answered was answered by a former process
 
  private:
-  client::Reply call_with_room(const format::Command& command);
+  client::Reply call_with_room(const wire::Command& command);
   template <class T>
   T& at(u64 offset) {
     return *reinterpret_cast<T*>(session_->data() + area_scratch + offset);

@@ -3,7 +3,7 @@
 
 #include <sys/stat.h>
 
-#include "format/ring_format.hpp"
+#include "wire/ring_format.hpp"
 
 namespace gpu4fs::frontend {
 

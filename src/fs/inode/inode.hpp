@@ -12,7 +12,7 @@
 #pragma once
 
 #include "base/mutant.hpp"
-#include "format/ring_format.hpp"
+#include "format/attribute_record_format.hpp"
 #include "fs/names/permissions.hpp"
 #include "fs/pages/change.hpp"
 

@@ -18,9 +18,9 @@ namespace gpu4fs::fsck::check {
 
 namespace {
 
-using format::CheckKind;
-using format::CheckPhase;
-using format::CheckRecord;
+using wire::CheckKind;
+using wire::CheckPhase;
+using wire::CheckRecord;
 
 constexpr u32 slot_count = 16;
 constexpr u64 input_bytes = u64{256} << 10;
@@ -31,7 +31,7 @@ constexpr u64 leak_pages_per_command = u64{1} << 20;
 constexpr u64 inodes_per_command = 8 * 1024;
 constexpr u32 check_deadline_ms = 24u * 3600 * 1000;
 constexpr u64 data_begin = page_size;
-static_assert(inodes_per_command * sizeof(format::CheckInode) <= output_bytes);
+static_assert(inodes_per_command * sizeof(wire::CheckInode) <= output_bytes);
 static_assert(leak_pages_per_command / 8 <= output_bytes);
 
 bool is_device_trouble(Status status) {
@@ -59,14 +59,14 @@ u8* EngineCheck::input(u32 slot) {
 }
 u8* EngineCheck::output(u32 slot) { return input(slot) + input_bytes; }
 
-format::Command EngineCheck::command(CheckPhase phase, u32 slot) const {
-  format::Command command{};
-  command.opcode = format::Opcode::check;
+wire::Command EngineCheck::command(CheckPhase phase, u32 slot) const {
+  wire::Command command{};
+  command.opcode = wire::Opcode::check;
   command.mode = static_cast<u32>(phase);
   command.deadline_ms = check_deadline_ms;
   const u64 begin = data_begin + slot * (input_bytes + output_bytes);
-  command.data = format::ring_address(0, begin);
-  command.output = format::ring_address(0, begin + input_bytes);
+  command.data = wire::ring_address(0, begin);
+  command.output = wire::ring_address(0, begin + input_bytes);
   command.length = output_bytes;
   return command;
 }
@@ -77,7 +77,7 @@ void EngineCheck::run_commands(std::size_t count, u32 in_flight, const Fill& fil
   for (std::size_t next = 0, oldest = 0; oldest < count;) {
     if (next < count && next - oldest < in_flight) {
       const u32 slot = static_cast<u32>(next % slot_count);
-      format::Command command{};
+      wire::Command command{};
       fill(next, slot, command);
       u64 position = 0;
       GPU4FS_CHECK(session_.producer().publish(command, &position) == Status::ok);
@@ -99,7 +99,7 @@ void EngineCheck::run_commands(std::size_t count, u32 in_flight, const Fill& fil
 }
 
 void EngineCheck::take_output(u32 slot) {
-  format::CheckCounts counts{};
+  wire::CheckCounts counts{};
   std::memcpy(&counts, output(slot), sizeof(counts));
   counts_.reached += counts.reached;
   counts_.verified += counts.verified;
@@ -116,7 +116,7 @@ void EngineCheck::take_output(u32 slot) {
 
 // A chunk that cannot be read stays out; reading its pages is what fails then.
 void EngineCheck::load_chunks() {
-  const auto fill = [&](std::size_t item, u32 slot, format::Command& request) {
+  const auto fill = [&](std::size_t item, u32 slot, wire::Command& request) {
     const ChunkUse& use = context_.chunks[item];
     const u64 page_count = context_.reader.chunk_page_count(static_cast<u32>(item));
     const u64 bytes = divide_up(page_count, 64) * sizeof(u64);
@@ -126,7 +126,7 @@ void EngineCheck::load_chunks() {
     if (reached_[item] != Reached::nothing) {
       const bool all = reached_[item] == Reached::all;
       if (reach_) reach_(static_cast<u32>(item), all ? BitWords{} : use.allocated);
-      request.mask = format::check_mask_reach | (all ? format::check_mask_reach_all : 0);
+      request.mask = wire::check_mask_reach | (all ? wire::check_mask_reach_all : 0);
     }
     request.aux = 2 * bytes;
     if (use.has_bitmap) {
@@ -173,12 +173,12 @@ void EngineCheck::walk(u32 mask) {
 
 void EngineCheck::run_pages(CheckPhase phase, u32 mask, bool in_order) {
   const u64 share = in_order ? 1 : pages_per_command;
-  const auto fill = [&](std::size_t item, u32 slot, format::Command& request) {
+  const auto fill = [&](std::size_t item, u32 slot, wire::Command& request) {
     const u64 first = item * share;
     const u64 count = std::min<u64>(share, pages_.size() - first);
     request = command(phase, slot);
     request.mask = mask;
-    request.aux = count * sizeof(format::CheckInodePage);
+    request.aux = count * sizeof(wire::CheckInodePage);
     std::memcpy(input(slot), pages_.data() + first, request.aux);
   };
   const auto done = [&](std::size_t, u32 slot, const ring::Completion& completion) {
@@ -205,7 +205,7 @@ void EngineCheck::verify_pages() {
     }
   }
   const u64 before = counts_.verified;
-  const auto fill = [&](std::size_t item, u32 slot, format::Command& request) {
+  const auto fill = [&](std::size_t item, u32 slot, wire::Command& request) {
     request = command(CheckPhase::verify, slot);
     request.inode = parts[item].chunk;
     request.offset = parts[item].first;
@@ -223,12 +223,12 @@ void EngineCheck::verify_pages() {
 // The engine's table becomes what the phases that follow work on.
 void EngineCheck::read_table() {
   const u64 inode_count = pages_.empty() ? 0 : (pages_.back().index + 1) * format::inodes_per_page;
-  const auto fill = [&](std::size_t item, u32 slot, format::Command& request) {
+  const auto fill = [&](std::size_t item, u32 slot, wire::Command& request) {
     request = command(CheckPhase::table, slot);
     request.offset = item * inodes_per_command;
     request.aux = std::min(inodes_per_command, inode_count - request.offset);
   };
-  const auto take = [&](u64 number, const format::CheckInode& entry) {
+  const auto take = [&](u64 number, const wire::CheckInode& entry) {
     if (entry.mode == 0) return;
     context_.inode_masks[number / format::inodes_per_page] |=
         static_cast<u16>(1u << (number % format::inodes_per_page));
@@ -247,12 +247,12 @@ void EngineCheck::read_table() {
     const u64 first = item * inodes_per_command;
     const u64 count = std::min(inodes_per_command, inode_count - first);
     for (u64 i = 0; i < count; ++i) {
-      format::CheckInode entry{};
+      wire::CheckInode entry{};
       std::memcpy(&entry, output(slot) + i * sizeof(entry), sizeof(entry));
       take(first + i, entry);
     }
   };
-  for (const format::CheckInodePage& page : pages_) context_.inode_masks[page.index] = page.index == 0 ? 0xffff : 0;
+  for (const wire::CheckInodePage& page : pages_) context_.inode_masks[page.index] = page.index == 0 ? 0xffff : 0;
   for (const CheckRecord& record : records_) {
     if (record.kind != CheckKind::inode_page) continue;
     const auto page = std::make_unique<PageBuffer>();
@@ -274,7 +274,7 @@ void EngineCheck::find_leaks() {
       parts.push_back({chunk, page, std::min(leak_pages_per_command, page_count - page)});
     }
   }
-  const auto fill = [&](std::size_t item, u32 slot, format::Command& request) {
+  const auto fill = [&](std::size_t item, u32 slot, wire::Command& request) {
     request = command(CheckPhase::leaks, slot);
     request.inode = parts[item].chunk;
     request.offset = parts[item].first;
@@ -296,7 +296,7 @@ void EngineCheck::find_leaks() {
 
 bool EngineCheck::run() {
   const bool verifies = context_.options.check_data;
-  const u32 mask = verifies ? format::check_mask_verify_data : 0;
+  const u32 mask = verifies ? wire::check_mask_verify_data : 0;
   walk(mask);
   if (overflowed_) return false;
   if (verifies) verify_pages();

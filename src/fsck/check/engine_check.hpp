@@ -5,9 +5,9 @@
 #include <functional>
 #include <vector>
 
-#include "format/check_format.hpp"
 #include "fsck/check/check_context.hpp"
 #include "session/server_session.hpp"
+#include "wire/check_format.hpp"
 
 namespace gpu4fs::fsck::check {
 
@@ -29,33 +29,33 @@ class EngineCheck {
 
  private:
   struct Phase;
-  using Fill = std::function<void(std::size_t item, u32 slot, format::Command& command)>;
+  using Fill = std::function<void(std::size_t item, u32 slot, wire::Command& command)>;
   using Done = std::function<void(std::size_t item, u32 slot, const ring::Completion& completion)>;
 
   void run_commands(std::size_t count, u32 in_flight, const Fill& fill, const Done& done);
   u8* input(u32 slot);
   u8* output(u32 slot);
-  format::Command command(format::CheckPhase phase, u32 slot) const;
+  wire::Command command(wire::CheckPhase phase, u32 slot) const;
   void take_output(u32 slot);
   void load_chunks();
   bool reach_more_chunks();
   void walk(u32 mask);
-  void run_pages(format::CheckPhase phase, u32 mask, bool in_order);
+  void run_pages(wire::CheckPhase phase, u32 mask, bool in_order);
   void verify_pages();
   void read_table();
   void find_leaks();
   void explain();
-  void explain_record(const format::CheckRecord& record);
-  void explain_block(const format::CheckRecord& record, const std::string& owner);
+  void explain_record(const wire::CheckRecord& record);
+  void explain_block(const wire::CheckRecord& record, const std::string& owner);
 
   CheckContext& context_;
   session::ServerSession& session_;
-  std::vector<format::CheckInodePage> pages_;
-  std::vector<format::CheckRecord> records_;
+  std::vector<wire::CheckInodePage> pages_;
+  std::vector<wire::CheckRecord> records_;
   enum class Reached : u8 { nothing, regions_in_use, all };
   std::vector<Reached> reached_;  // by chunk: what of its pages the engine gets
   Reach reach_;
-  format::CheckCounts counts_{};
+  wire::CheckCounts counts_{};
   bool overflowed_ = false;
   bool has_second_names_ = false;
 };

@@ -179,7 +179,7 @@ void PoolGrower::make_durable(Plan plan) {
     give_up(kept);
     throw;
   }
-  const Status admitted = context_.command(format::Opcode::grow, format::grow_admit, 0).status;
+  const Status admitted = context_.command(wire::Opcode::grow, wire::grow_admit, 0).status;
   if (admitted == Status::stale) {
     // A device was lost before the superblocks were written: they do not name the plan.
     {
@@ -197,16 +197,16 @@ void PoolGrower::make_durable(Plan plan) {
 
 // What came to nothing is not staged any more: its place in engine memory is written, and its chunks are thawed.
 void PoolGrower::withdraw() {
-  const Status status = context_.command(format::Opcode::grow, format::grow_withdraw, 0).status;
+  const Status status = context_.command(wire::Opcode::grow, wire::grow_withdraw, 0).status;
   if (status == Status::ok) return;
   throw pool::PoolError(status, fmt::format("an earlier change of the pool is not complete: {}", status_text(status)));
 }
 
 // Until the superblocks that name the plan are durable.
 Status PoolGrower::stage_and_wait() {
-  GPU4FS_TRY(context_.command(format::Opcode::grow, format::grow_stage, 0).status);
+  GPU4FS_TRY(context_.command(wire::Opcode::grow, wire::grow_stage, 0).status);
   for (u32 attempt = 0; attempt < checkpoint_attempts_max; ++attempt) {
-    GPU4FS_TRY(context_.command(format::Opcode::checkpoint, forced_checkpoint_mask, 0).status);
+    GPU4FS_TRY(context_.command(wire::Opcode::checkpoint, forced_checkpoint_mask, 0).status);
     const std::lock_guard lock(plan_mutex_);
     if (plan_.written) return Status::ok;
     if (!plan_.is_armed) return Status::io_error;
@@ -225,7 +225,7 @@ void PoolGrower::give_up(const Plan& plan) {
     tried = plan_;
   }
   if (failed_) return;
-  (void)context_.command(format::Opcode::grow, format::grow_withdraw, 0);
+  (void)context_.command(wire::Opcode::grow, wire::grow_withdraw, 0);
   forget(plan);
   if (tried.epoch != 0) restore_chunk_maps(tried);
 }

@@ -38,7 +38,7 @@ struct GrowthContext {
   session::EngineSetup& setup;
   std::shared_mutex& tables;
   // Opcode::grow and ::checkpoint, patiently.
-  std::function<ring::Completion(format::Opcode opcode, u32 mask, u64 inode)> command;
+  std::function<ring::Completion(wire::Opcode opcode, u32 mask, u64 inode)> command;
   // Opcode::grow with grow_room.
   std::function<Status(u32 page_class, u64 page_count)> tell_room;
   std::function<u64()> lost_devices;  // a bit each, as the engine has it

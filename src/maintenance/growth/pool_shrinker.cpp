@@ -37,7 +37,7 @@ void clear_superblocks(pool::DeviceFile& file) {
 }  // namespace
 
 void PoolGrower::thaw_all(const std::vector<u32>& chunks) {
-  for (const u32 chunk : chunks) (void)context_.command(format::Opcode::grow, format::grow_thaw, chunk);
+  for (const u32 chunk : chunks) (void)context_.command(wire::Opcode::grow, wire::grow_thaw, chunk);
 }
 
 // All are frozen and empty, and no checkpoint has anything to write of them.
@@ -46,7 +46,7 @@ void PoolGrower::freeze_all(const std::vector<u32>& chunks) {
     Status status = Status::ok;
     u32 refused = 0;
     for (const u32 chunk : chunks) {
-      const Status frozen = context_.command(format::Opcode::grow, format::grow_freeze, chunk).status;
+      const Status frozen = context_.command(wire::Opcode::grow, wire::grow_freeze, chunk).status;
       if (frozen == Status::ok) continue;
       refused = chunk;
       status = frozen;
@@ -54,7 +54,7 @@ void PoolGrower::freeze_all(const std::vector<u32>& chunks) {
     }
     if (status == Status::ok) return;
     if (status == Status::retry_after_checkpoint && attempt < freeze_attempts_max) {
-      status = context_.command(format::Opcode::checkpoint, freeze_checkpoint_mask, 0).status;
+      status = context_.command(wire::Opcode::checkpoint, freeze_checkpoint_mask, 0).status;
       if (status == Status::ok) continue;
     }
     thaw_all(chunks);
@@ -132,7 +132,7 @@ std::vector<ChunkUsage> PoolGrower::list_usage() {
   for (u32 i = 0; i < context_.pool.chunks.size(); ++i) {
     const pool::OpenedChunk& chunk = context_.pool.chunks[i];
     if (chunk.is_erased()) continue;
-    const ring::Completion asked = context_.command(format::Opcode::grow, format::grow_usage, i);
+    const ring::Completion asked = context_.command(wire::Opcode::grow, wire::grow_usage, i);
     if (asked.status != Status::ok) throw pool::PoolError(asked.status, status_text(asked.status));
     usage.push_back({i, raid::detail::class_of(chunk.descriptor), chunk.descriptor.size_bytes / page_size, asked.result});
   }
@@ -284,7 +284,7 @@ std::optional<ChunkUsage> PoolGrower::find_unbalanced() {
     best_spread = spread;
   }
   if (!best) return std::nullopt;
-  const ring::Completion asked = context_.command(format::Opcode::grow, format::grow_usage, *best);
+  const ring::Completion asked = context_.command(wire::Opcode::grow, wire::grow_usage, *best);
   if (asked.status != Status::ok) throw pool::PoolError(asked.status, status_text(asked.status));
   const format::ChunkDescriptor& descriptor = pool.chunks[*best].descriptor;
   return ChunkUsage{*best, raid::detail::class_of(descriptor), descriptor.size_bytes / page_size, asked.result};

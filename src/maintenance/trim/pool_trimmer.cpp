@@ -15,7 +15,7 @@ constexpr u64 looks_per_punch = 16;
 }  // namespace
 
 // Under `tables` and `reach`. The engine touches nothing of the run before it has heard that its memory is back.
-void PoolTrimmer::punch(const format::TrimResult& run, TrimReport& report) {
+void PoolTrimmer::punch(const wire::TrimResult& run, TrimReport& report) {
   struct Piece {
     const device::MappedFile* file;
     u64 offset;
@@ -52,9 +52,9 @@ u64 PoolTrimmer::kept_regions() const {
   return std::clamp(context_.pool.superblock.page_total / pages_per_block_2m / 64, u64{1}, most);
 }
 
-Status PoolTrimmer::ask(format::GrowMask mask, u64 chunk, u64 region, u32 mode, u64* result, TrimReport& report) {
-  format::Command request{};
-  request.opcode = format::Opcode::grow;
+Status PoolTrimmer::ask(wire::GrowMask mask, u64 chunk, u64 region, u32 mode, u64* result, TrimReport& report) {
+  wire::Command request{};
+  request.opcode = wire::Opcode::grow;
   request.mask = mask;
   request.inode = chunk;
   request.offset = region;
@@ -75,11 +75,11 @@ bool PoolTrimmer::has_memory_to_give() {
 // False: the engine has nothing more, or not now.
 bool PoolTrimmer::trim_run(TrimReport& report, bool now) {
   u64 result = 0;
-  const u32 mode = now ? u32{format::trim_now} : 0u;
-  const Status found = ask(format::grow_trim, next_chunk_, next_region_, mode, &result, report);
+  const u32 mode = now ? u32{wire::trim_now} : 0u;
+  const Status found = ask(wire::grow_trim, next_chunk_, next_region_, mode, &result, report);
   report.status = found;
   if (found != Status::ok || result == 0) return false;
-  const format::TrimResult run = format::unpack_trim(result);
+  const wire::TrimResult run = wire::unpack_trim(result);
   next_chunk_ = run.chunk;
   next_region_ = run.next;
   ++report.run_count;
@@ -89,7 +89,7 @@ bool PoolTrimmer::trim_run(TrimReport& report, bool now) {
     const std::lock_guard reaching(context_.reach);
     punch(run, report);
   }
-  report.status = ask(format::grow_trimmed, run.chunk, 0, 0, &result, report);
+  report.status = ask(wire::grow_trimmed, run.chunk, 0, 0, &result, report);
   return report.status == Status::ok;
 }
 
@@ -111,8 +111,8 @@ TrimReport PoolTrimmer::trim(u64 runs_max) {
 
 TrimReport PoolTrimmer::trim_all() {
   const std::lock_guard guard(one_at_a_time_);
-  format::Command checkpoint{};
-  checkpoint.opcode = format::Opcode::checkpoint;
+  wire::Command checkpoint{};
+  checkpoint.opcode = wire::Opcode::checkpoint;
   TrimReport report;
   report.status = context_.call(checkpoint).status;
   if (report.status != Status::ok) return report;

@@ -11,10 +11,10 @@
 #include <mutex>
 #include <shared_mutex>
 
-#include "format/ring_format.hpp"
 #include "pool/pool_open.hpp"
 #include "ring/ring_client.hpp"
 #include "session/engine_setup.hpp"
+#include "wire/ring_format.hpp"
 
 namespace gpu4fs::maintenance {
 
@@ -24,7 +24,7 @@ struct TrimContext {
   session::EngineSetup& setup;
   std::shared_mutex& tables;  // of both
   std::mutex& reach;          // while memory of chunks comes or goes; behind `tables`
-  std::function<ring::Completion(const format::Command& command)> call;
+  std::function<ring::Completion(const wire::Command& command)> call;
   std::function<void(u64 chunk)> mark_thin;   // under `reach`: not all of it is there any more
 };
 
@@ -49,12 +49,12 @@ class PoolTrimmer {
   TrimReport trim_all();
 
  private:
-  Status ask(format::GrowMask mask, u64 chunk, u64 region, u32 mode, u64* result, TrimReport& report);
+  Status ask(wire::GrowMask mask, u64 chunk, u64 region, u32 mode, u64* result, TrimReport& report);
   [[nodiscard]] u64 kept_regions() const;
   bool has_memory_to_give();
   TrimReport trim_from_here(u64 runs_max, bool now);
   bool trim_run(TrimReport& report, bool now);
-  void punch(const format::TrimResult& run, TrimReport& report);
+  void punch(const wire::TrimResult& run, TrimReport& report);
 
   TrimContext context_;
   std::mutex one_at_a_time_;

@@ -10,22 +10,22 @@
 #pragma once
 
 #include "base/mutant.hpp"
-#include "format/rebuild_format.hpp"
 #include "raid/rebuild/rebuild_todo.hpp"
 #include "raid/repair_pages.hpp"
+#include "wire/rebuild_format.hpp"
 
 namespace gpu4fs::raid {
 
 inline constexpr u32 rebuild_task_pages = 64;
 
-// Adds up like format::rebuild_count(). Pages that have to wait for a later round keep their bits.
+// Adds up like wire::rebuild_count(). Pages that have to wait for a later round keep their bits.
 struct RebuildOutcome {
   u64 counts;
 };
 
-GPU4FS_FN inline void count_rebuilt(RebuildOutcome& outcome, format::RebuildCount which,
+GPU4FS_FN inline void count_rebuilt(RebuildOutcome& outcome, wire::RebuildCount which,
                                     u32 pages) {
-  outcome.counts += format::rebuild_one(which) * pages;
+  outcome.counts += wire::rebuild_one(which) * pages;
 }
 
 namespace detail {
@@ -131,14 +131,14 @@ GPU4FS_FN GPU4FS_NOINLINE void rebuild_one_copy(Group g, const LogicalSpace& spa
     const u64 failed = copy_verified_run(g, space, location, 1, copy, begun, verifies);
     serial(g, [&] { end_targets(space, location, 1, begun); });
     if (failed != 0) continue;
-    count_rebuilt(outcome, format::RebuildCount::written, 1);
+    count_rebuilt(outcome, wire::RebuildCount::written, 1);
     return;
   }
   if (was_read) {
-    count_rebuilt(outcome, format::RebuildCount::unverified, 1);
+    count_rebuilt(outcome, wire::RebuildCount::unverified, 1);
     return;
   }
-  count_rebuilt(outcome, format::RebuildCount::unreadable, 1);
+  count_rebuilt(outcome, wire::RebuildCount::unreadable, 1);
   serial(g, [&] { set_rebuild_todo(chunk, location.page); });
 }
 
@@ -182,7 +182,7 @@ GPU4FS_FN GPU4FS_NOINLINE void rebuild_run(Group g, const LogicalSpace& space,
   if (readable)
     failed = copy_verified_run(g, space, location, count, targets.source, targets.copies, verifies);
   serial(g, [&] { end_targets(space, location, count, targets.copies); });
-  count_rebuilt(outcome, format::RebuildCount::written, count - static_cast<u32>(popcount(failed)));
+  count_rebuilt(outcome, wire::RebuildCount::written, count - static_cast<u32>(popcount(failed)));
   for (; failed != 0; failed &= failed - 1) {
     const PageLocation page{location.chunk, 0, location.page + count_trailing_zeros(failed)};
     rebuild_one_copy(g, space, page, targets.copies, verifies, outcome);
@@ -241,7 +241,7 @@ GPU4FS_FN GPU4FS_NOINLINE RebuildOutcome rebuild_copies(Group g, const LogicalSp
     return found;
   });
   RebuildOutcome outcome{};
-  count_rebuilt(outcome, format::RebuildCount::looked_at, static_cast<u32>(popcount(taken.pages)));
+  count_rebuilt(outcome, wire::RebuildCount::looked_at, static_cast<u32>(popcount(taken.pages)));
   const bool verifies = space.data_checksums != 0;
   u64 pages = taken.pages;
   for (u64 bits = pages; bits != 0 && !is_fresh;) {

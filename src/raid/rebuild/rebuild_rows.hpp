@@ -252,10 +252,10 @@ GPU4FS_FN GPU4FS_NOINLINE u64 rebuild_row(Group g, const LogicalSpace& space, co
   if (made.bad != 0) return made.bad;
   const bool too_few = popcount(row.missing) > popcount(u64{row.parities});
   if (made.is_done != 0 || !too_few) *cleared |= 1u << index;
-  count_rebuilt(outcome, format::RebuildCount::looked_at, todo_count);
-  count_rebuilt(outcome, format::RebuildCount::written, made.stored);
+  count_rebuilt(outcome, wire::RebuildCount::looked_at, todo_count);
+  count_rebuilt(outcome, wire::RebuildCount::written, made.stored);
   if (made.is_done == 0) {
-    count_rebuilt(outcome, too_few ? format::RebuildCount::unreadable : format::RebuildCount::unverified,
+    count_rebuilt(outcome, too_few ? wire::RebuildCount::unreadable : wire::RebuildCount::unverified,
                   popcount(outputs));
   }
   return 0;
@@ -309,8 +309,8 @@ GPU4FS_FN GPU4FS_NOINLINE void give_up_row(Group g, const LogicalSpace& space, u
   const bool too_few = popcount(seen.missing) > popcount(u64{seen.parities});
   clear_todo_of_rows(g, space, batch, 1, nullptr);
   unlock_rows(g, space, batch, 1);
-  count_rebuilt(outcome, format::RebuildCount::looked_at, popcount(todo));
-  count_rebuilt(outcome, too_few ? format::RebuildCount::unreadable : format::RebuildCount::unverified,
+  count_rebuilt(outcome, wire::RebuildCount::looked_at, popcount(todo));
+  count_rebuilt(outcome, too_few ? wire::RebuildCount::unreadable : wire::RebuildCount::unverified,
                 popcount(seen.rebuilding));
 }
 

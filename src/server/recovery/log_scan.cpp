@@ -14,9 +14,9 @@
 #include "engine/allocation_mode.hpp"
 #include "engine/command_types.hpp"
 #include "format/inode_format.hpp"
-#include "format/ring_format.hpp"
 #include "fs/inode/inode.hpp"
 #include "fs/map/map_types.hpp"
+#include "wire/ring_format.hpp"
 
 namespace gpu4fs::server {
 namespace {

@@ -8,8 +8,9 @@
 #include "base/mutant.hpp"
 #include "engine/allocation_mode.hpp"
 #include "format/log_list.hpp"
-#include "format/ring_format.hpp"
 #include "pool/pool_error.hpp"
+#include "wire/record_commands.hpp"
+#include "wire/ring_format.hpp"
 
 namespace gpu4fs::server {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 using format::LogContent;
 using format::LogOpcode;
 using format::LogRecord;
-using format::Opcode;
+using wire::Opcode;
 
 // A scan lets no other records through.
 const format::LogRow& row_of(const LogRecord& record) {
@@ -27,7 +28,7 @@ const format::LogRow& row_of(const LogRecord& record) {
 }
 
 // Fields whose meaning differs between the record and the command.
-void set_arguments(const LogRecord& record, LogContent content, format::Command& command) {
+void set_arguments(const LogRecord& record, LogContent content, wire::Command& command) {
   switch (content) {
     case LogContent::creation:
       // Asked for, before umask and inheritance; what came of it the handler takes from the record.
@@ -64,13 +65,13 @@ void set_arguments(const LogRecord& record, LogContent content, format::Command&
 }
 
 // The command that carries out the record in the session's memory at `address`.
-format::Command replay_command(const LogRecord& record, u64 address) {
+wire::Command replay_command(const LogRecord& record, u64 address) {
   const u32 name_bytes = u32{record.name_length} + record.second_name_length;
   const format::LogRecordLayout layout =
       format::log_record_layout(name_bytes, record.data_length, record.extent_count);
-  format::Command command{};
-  command.opcode = row_of(record).command;
-  command.flags = format::command_flag_replay;
+  wire::Command command{};
+  command.opcode = wire::command_of(record.opcode);
+  command.flags = wire::command_flag_replay;
   command.uid = record.uid;
   command.gid = record.gid;
   command.deadline_ms = session::patient_deadline_ms;
@@ -89,10 +90,10 @@ format::Command replay_command(const LogRecord& record, u64 address) {
   return command;
 }
 
-format::Command claim_command(u64 address) {
-  format::Command command{};
+wire::Command claim_command(u64 address) {
+  wire::Command command{};
   command.opcode = Opcode::claim_logged;
-  command.flags = format::command_flag_replay;
+  command.flags = wire::command_flag_replay;
   command.deadline_ms = session::patient_deadline_ms;
   command.output = address;
   return command;
@@ -100,7 +101,7 @@ format::Command claim_command(u64 address) {
 
 Status call(session::ServerSession& session, const LogRecord& record, bool claims) {
   std::memcpy(session.data(), &record, record.length);
-  const u64 address = format::ring_address(0, 0);
+  const u64 address = wire::ring_address(0, 0);
   return session.call(claims ? claim_command(address) : replay_command(record, address)).status;
 }
 

@@ -7,7 +7,7 @@
 #include "base/config.hpp"
 #include "format/chunk_format.hpp"
 
-namespace gpu4fs::format {
+namespace gpu4fs::wire {
 
 inline constexpr std::uint64_t damage_inode_unknown = ~std::uint64_t{0};
 
@@ -71,7 +71,7 @@ struct HealthRecord {
   std::uint32_t read_errors[64];       // by device: accesses that it refused
   std::uint32_t write_errors[64];
   std::uint32_t flush_errors[64];      // that made it a lost device
-  ClassUsage classes[profile_max];     // by Profile, less one; page_total 0: the pool has none
+  ClassUsage classes[format::profile_max];     // by Profile, less one; page_total 0: the pool has none
 };
 static_assert(sizeof(HealthRecord) == 88 + 64 * 8 + 3 * 64 * 4 + 64 * 40);
 
@@ -113,4 +113,4 @@ struct BlockListHeader {
 static_assert(sizeof(BlockListHeader) == 16);
 inline constexpr std::uint64_t block_list_end = ~std::uint64_t{0};
 
-}  // namespace gpu4fs::format
+}  // namespace gpu4fs::wire

@@ -13,9 +13,10 @@
 #include <cstdint>
 
 #include "base/config.hpp"
-#include "format/command_list.hpp"
+#include "format/attribute_record_format.hpp"
+#include "wire/command_list.hpp"
 
-namespace gpu4fs::format {
+namespace gpu4fs::wire {
 
 inline constexpr unsigned ring_depth_max = 1024;
 
@@ -147,45 +148,6 @@ GPU4FS_FN constexpr Command decode_command(const RingDescriptor& d) {
   return c;
 }
 
-// Attributes of an inode, 128 bytes; written to `output`, read from `data` by setattr.
-struct AttributeRecord {
-  std::uint64_t inode;
-  std::uint64_t size_bytes;
-  std::uint64_t blocks_512;
-  std::int64_t access_seconds;
-  std::int64_t modification_seconds;
-  std::int64_t change_seconds;
-  std::int64_t birth_seconds;
-  std::uint32_t access_nanoseconds;
-  std::uint32_t modification_nanoseconds;
-  std::uint32_t change_nanoseconds;
-  std::uint32_t birth_nanoseconds;
-  std::uint32_t mode;
-  std::uint32_t link_count;
-  std::uint32_t uid;
-  std::uint32_t gid;
-  std::uint64_t device;             // dev_t of device nodes
-  std::uint32_t generation;
-  std::uint32_t flags;              // inode_flags_of_users
-  std::uint64_t parent;             // directories
-  std::uint64_t reserved[2];
-};
-static_assert(sizeof(AttributeRecord) == 128);
-
-enum SetAttributeMask : std::uint32_t {
-  set_mode = 1u << 0,
-  set_uid = 1u << 1,
-  set_gid = 1u << 2,
-  set_size = 1u << 3,
-  set_access_time = 1u << 4,
-  set_modification_time = 1u << 5,
-  set_access_time_now = 1u << 6,
-  set_modification_time_now = 1u << 7,
-  set_change_time = 1u << 8,
-  set_flags = 1u << 9,
-  set_attribute_known = 0x3ff,
-};
-
 // Setting the access list takes the set-group-id bit away: the caller is not in the file's group.
 inline constexpr std::uint32_t attribute_kill_set_gid = 4;
 
@@ -197,7 +159,7 @@ struct DirectoryRecord {
   std::uint16_t record_length;      // whole record, multiple of 8
   std::uint8_t name_length;
   std::uint8_t type;                // DT_*
-  std::uint32_t has_attributes;     // 1: an AttributeRecord follows
+  std::uint32_t has_attributes;     // 1: an format::AttributeRecord follows
 };
 static_assert(sizeof(DirectoryRecord) == 24);
 
@@ -216,9 +178,9 @@ static_assert(sizeof(StatfsRecord) == 64);
 // For how many bytes there must be room at `output`, if it is not 0, before the command begins; 0: its handler knows. A
 // command that writes nothing there is held to the greatest record all the same.
 GPU4FS_FN constexpr unsigned output_bytes(Opcode opcode) {
-  static_assert(sizeof(StatfsRecord) < sizeof(AttributeRecord));
+  static_assert(sizeof(StatfsRecord) < sizeof(format::AttributeRecord));
   if (is_in(commands_with_own_output, opcode)) return 0;
-  return is_in(commands_with_statistics, opcode) ? sizeof(StatfsRecord) : sizeof(AttributeRecord);
+  return is_in(commands_with_statistics, opcode) ? sizeof(StatfsRecord) : sizeof(format::AttributeRecord);
 }
 
-}  // namespace gpu4fs::format
+}  // namespace gpu4fs::wire

@@ -7,7 +7,7 @@
 #include "base/config.hpp"
 #include "format/superblock_format.hpp"
 
-namespace gpu4fs::format {
+namespace gpu4fs::wire {
 
 enum class RebuildStep : std::uint32_t {
   pages = 0,   // of pages [offset, + length) of chunk `inode` what devices being rebuilt lack;
@@ -28,8 +28,8 @@ inline constexpr std::uint64_t rebuild_pages_max = 16384;  // of one command
 
 // A device as the engine is to use it.
 struct RebuildTarget {
-  DevicePart
-      part;  // of its superblocks from now on; another UUID replaces the member's in all of them
+  // Of its superblocks from now on. Another UUID replaces the member's in all of them.
+  format::DevicePart part;
   std::uint64_t base;  // of its mapping, in the engine's address space
   std::uint64_t mapped_bytes;
   std::uint64_t stack;  // of an engine of threads: its layers, 0: none
@@ -53,4 +53,4 @@ GPU4FS_FN constexpr std::uint64_t rebuild_count(std::uint64_t result, RebuildCou
   return result >> (16 * static_cast<std::uint32_t>(which)) & 0xffff;
 }
 
-}  // namespace gpu4fs::format
+}  // namespace gpu4fs::wire

@@ -5,9 +5,9 @@
 #include <random>
 #include <set>
 
-#include "format/ring_format.hpp"
+#include "wire/ring_format.hpp"
 
-namespace gpu4fs::format {
+namespace gpu4fs::wire {
 namespace {
 
 Command random_command(std::mt19937_64& random) {
@@ -89,4 +89,4 @@ TEST(RingAddress, region_and_offset) {
 }
 
 }  // namespace
-}  // namespace gpu4fs::format
+}  // namespace gpu4fs::wire

@@ -1,5 +1,5 @@
 // The lists of commands and of the operation log's records: numbers that stay, and what readers of the medium are told.
-#include "format/log_list.hpp"
+#include "wire/record_commands.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "format/ring_format.hpp"
+#include "wire/ring_format.hpp"
 
-namespace gpu4fs::format {
+namespace gpu4fs::wire {
 namespace {
 
 std::string source_text(const std::string& path) {
@@ -38,7 +38,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
 
 std::set<std::string> expected_records() {
   std::set<std::string> records;
-  for (const LogRow& row : log_rows) records.insert(std::to_string(static_cast<unsigned>(row.opcode)) + " " + row.name);
+  for (const format::LogRow& row : format::log_rows) records.insert(std::to_string(static_cast<unsigned>(row.opcode)) + " " + row.name);
   return records;
 }
 
@@ -55,15 +55,15 @@ TEST(CommandList, NumbersOnTheWireStay) {
     EXPECT_TRUE(needs_step_gate(opcode));
     EXPECT_FALSE(takes_records(opcode));
     EXPECT_FALSE(may_send(Sender::server, opcode));
-    EXPECT_EQ(output_bytes(opcode), sizeof(AttributeRecord));
+    EXPECT_EQ(output_bytes(opcode), sizeof(format::AttributeRecord));
   }
 }
 
 TEST(CommandList, OutputsAreAsLongAsTheirRecords) {
-  EXPECT_EQ(output_bytes(Opcode::getattr), sizeof(AttributeRecord));
+  EXPECT_EQ(output_bytes(Opcode::getattr), sizeof(format::AttributeRecord));
   EXPECT_EQ(output_bytes(Opcode::statfs), sizeof(StatfsRecord));
   EXPECT_EQ(output_bytes(Opcode::memcopy), 0u);
-  EXPECT_EQ(output_bytes(Opcode::noop), sizeof(AttributeRecord));
+  EXPECT_EQ(output_bytes(Opcode::noop), sizeof(format::AttributeRecord));
 }
 
 // docs/internals/format.md, section 11: "| 7, 8 | unlink, rmdir | ... |".
@@ -102,13 +102,13 @@ TEST(LogList, IsWhatTheIndependentReaderKnows) {
 }
 
 TEST(LogList, WhatHasNoRowIsNoRecord) {
-  for (const unsigned number : {0u, static_cast<unsigned>(LogOpcode::count), 64u, 0xffffu}) {
-    const LogOpcode opcode = static_cast<LogOpcode>(number);
-    EXPECT_FALSE(is_log_opcode(opcode));
-    EXPECT_EQ(find_log_row(opcode), nullptr);
+  for (const unsigned number : {0u, static_cast<unsigned>(format::LogOpcode::count), 64u, 0xffffu}) {
+    const format::LogOpcode opcode = static_cast<format::LogOpcode>(number);
+    EXPECT_FALSE(format::is_log_opcode(opcode));
+    EXPECT_EQ(format::find_log_row(opcode), nullptr);
   }
-  for (const LogRow& row : log_rows) EXPECT_EQ(find_log_row(row.opcode), &row);
+  for (const format::LogRow& row : format::log_rows) EXPECT_EQ(format::find_log_row(row.opcode), &row);
 }
 
 }  // namespace
-}  // namespace gpu4fs::format
+}  // namespace gpu4fs::wire

@@ -5,7 +5,7 @@
 // that does the least harm (not admitted, changes the pool, waits for a sync).
 //
 //   number    on the wire, ascending and never used again
-//   name      format::Opcode, and the handler: step_<name>, and with `tasks` task_<name>
+//   name      wire::Opcode, and the handler: step_<name>, and with `tasks` task_<name>
 //   sender    the least session that may send it
 //   effect    what it does to the pool
 //   runs      how the engine runs it
@@ -20,7 +20,7 @@
 
 #include "base/config.hpp"
 
-namespace gpu4fs::format {
+namespace gpu4fs::wire {
 
 // Each kind of session may send what those before it may.
 enum class Sender : std::uint8_t {
@@ -80,7 +80,7 @@ enum class Records : std::uint8_t {
   X(5, lookup_path, client, reads, step, anew, attributes, none)                                              \
   /* -> attributes */                                                                                         \
   X(6, getattr, client, reads, step, anew, attributes, none)                                                  \
-  /* mask: SetAttributeMask; AttributeRecord at data -> attributes */                                         \
+  /* mask: SetAttributeMask; AttributeRecord at data -> attributes */                                                 \
   X(7, setattr, client, content, step, anew, attributes, own)                                                 \
   /* name, mode (type and permissions), aux: device -> attributes; result: inode number */                    \
   X(8, mknod, client, names, step, anew, attributes, own)                                                     \
@@ -280,4 +280,4 @@ constexpr const char* command_name(Opcode opcode) {
   }
 }
 
-}  // namespace gpu4fs::format
+}  // namespace gpu4fs::wire

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace gpu4fs::format {
+namespace gpu4fs::wire {
 
 // Command::mode. Fields of the command, with `output`, `length`: CheckCounts and CheckRecords, unless said
 // otherwise:
@@ -91,4 +91,4 @@ struct CheckInode {
 };
 static_assert(sizeof(CheckInode) == 48);
 
-}  // namespace gpu4fs::format
+}  // namespace gpu4fs::wire

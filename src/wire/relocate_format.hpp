@@ -5,7 +5,7 @@
 
 #include "base/config.hpp"
 
-namespace gpu4fs::format {
+namespace gpu4fs::wire {
 
 enum class RelocateStep : std::uint32_t {
   data = 0,        // of file `inode` one stretch of blocks, the first from page `offset` on that RelocateMask names;
@@ -43,4 +43,4 @@ struct ChunkUsage {
 };
 static_assert(sizeof(ChunkUsage) == 16);
 
-}  // namespace gpu4fs::format
+}  // namespace gpu4fs::wire
