@@ -7,6 +7,7 @@
 #include "fmt/format.h"
 #include "support/file_client.hpp"
 #include "support/test_pool.hpp"
+#include "support/test_scale.hpp"
 
 namespace gpu4fs::test::statfs_promise_test {
 namespace {
@@ -105,6 +106,8 @@ std::vector<Case> cases() {
     for (const auto& [profile, devices, mib] :
          {std::tuple{"single", 1u, 40u}, {"single", 1u, 200u}, {"raid0", 3u, 40u}, {"raid1", 2u, 60u}, {"raid5", 3u, 60u},
           {"raid6", 4u, 60u}, {"raid5+raid1", 3u, 60u}, {"raid0+raid1", 3u, 40u}, {"single+raid1c3", 3u, 40u}}) {
+      // A small write at a time takes long with sanitizers, and so does a large pool.
+      if (is_short() && (bytes == 4096 ? devices != 3 : mib == 200)) continue;
       list.push_back({profile, devices, mib, bytes});
     }
   }

@@ -4,6 +4,7 @@
 // succeeded, and times() tells which time stamps it had to change or might. Inode numbers are the engine's.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -142,6 +143,7 @@ class PosixModel {
   }
   std::set<int> expect_without_flags(const FileOperation& op) const;
   bool is_refused_by_flags(const FileOperation& op) const;
+  static bool opening_is_refused(const ModelNode& node, u32 open_flags);
   bool names_are_refused(const FileOperation& op) const;
   std::set<int> expect_in_directory(const FileOperation& op) const;
   std::set<int> expect_rename(const FileOperation& op) const;
@@ -291,13 +293,23 @@ inline std::set<int> PosixModel::expect_attribute(const FileOperation& op) const
   }
 }
 
+// What open(2) with these flags answers for an inode that is there, as may_open() of Linux: an append-only one is not
+// opened for writing without O_APPEND, nor truncated.
+inline bool PosixModel::opening_is_refused(const ModelNode& node, u32 open_flags) {
+  const bool truncates = (open_flags & u32{O_TRUNC}) != 0;
+  const bool writes = (open_flags & u32{O_ACCMODE}) != O_RDONLY || truncates;
+  if (!writes) return false;
+  const bool appends = (open_flags & u32{O_APPEND}) != 0 && !truncates;
+  return node.is_immutable() || (node.is_append_only() && !appends);
+}
+
 // Operations on names that the flags of directories and of what they name forbid.
 inline bool PosixModel::names_are_refused(const FileOperation& op) const {
   using wire::Opcode;
   const ModelNode& directory = nodes.at(op.inode);
   if (!directory.is_directory()) return false;
   const ModelNode* named = child(op.inode, op.name);
-  if (op.opcode == Opcode::create && named != nullptr) return false;  // it is opened for reading
+  if (op.opcode == Opcode::create && named != nullptr) return opening_is_refused(*named, op.mask);
   if (directory.is_immutable()) return true;
   const ModelNode* second = find(op.second_inode);
   switch (op.opcode) {
