@@ -165,6 +165,17 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status acquire_command_lock(Engine& engine, Com
   return Status::ok;
 }
 
+// Whether the command has the inode's lock in this mode or in the stronger one, for checks.
+GPU4FS_FN GPU4FS_NOINLINE inline bool holds_lock(const CommandState& c, u64 inode, LockMode mode) {
+  if (!detail::is_lockable(inode)) return true;
+  for (u32 i = 0; i < c.lock_count; ++i) {
+    const HeldLock& held = c.locks[i];
+    if (held.inode != inode || load<Order::relaxed, Scope::engine>(&held.granted) == 0) continue;
+    return held.mode == mode || held.mode == LockMode::exclusive;
+  }
+  return false;
+}
+
 GPU4FS_FN GPU4FS_NOINLINE inline void release_command_lock(Engine& engine, CommandState& c, u64 inode) {
   for (u32 i = 0; i < c.lock_count; ++i) {
     if (c.locks[i].inode != inode) continue;

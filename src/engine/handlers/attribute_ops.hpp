@@ -88,6 +88,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_attribute_access(Group g, Engine& engine,
 }
 
 GPU4FS_FN inline fs::AttributeName as_attribute(NameBytes name) {
+  GPU4FS_CHECK_GT(name.length, 0u);
+  GPU4FS_CHECK_LE(name.length, u32{name_length_max});
   return {name.bytes, name.length, 0};
 }
 
@@ -102,6 +104,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status plan_list_change(Group g, CommandState& c,
                                                   const fs::InodeRef& file, AttributeSpace space,
                                                   u32 length, ListChange* change) {
+  GPU4FS_CHECK(holds_lock(c, file.number, LockMode::exclusive));
   const u32 mode = file.inode->mode;
   *change = {0, mode};
   const bool is_access = space == AttributeSpace::access_list;
@@ -123,6 +126,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_list_change(Group g, CommandState& c,
 // Gate: the record of the command, of which `value` is the new value. Answers the copy of it that the client cannot change.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE const u8* record_attribute_change(Group g, Engine& engine, CommandState& c, const u8* value) {
+  GPU4FS_CHECK_EQ(c.in_gate, 1u);
+  GPU4FS_CHECK_LE(c.command.length, u64{format::attribute_value_max});
   const bool removes = c.command.opcode == wire::Opcode::remove_attribute;
   format::LogRecord record =
       record_of(c, removes ? format::LogOpcode::remove_attribute : format::LogOpcode::set_attribute);
@@ -136,6 +141,9 @@ GPU4FS_FN GPU4FS_NOINLINE const u8* record_attribute_change(Group g, Engine& eng
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void stamp_attribute_change(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
                                                       u32 new_mode) {
+  GPU4FS_CHECK_EQ(c.in_gate, 1u);
+  GPU4FS_CHECK(holds_lock(c, file.number, LockMode::exclusive));
+  GPU4FS_CHECK_EQ(new_mode & fs::mode_type_mask, file.inode->mode & u32{fs::mode_type_mask});
   serial(g, [&] {
     fs::set_mode(*file.inode, new_mode);
     set_change_time(file, c.operation.now);
@@ -146,6 +154,7 @@ GPU4FS_FN GPU4FS_NOINLINE void stamp_attribute_change(Group g, Engine& engine, C
 // Room for the record of stamp_attribute_change.
 template <class Group>
 GPU4FS_FN Status reserve_attribute_record(Group g, Engine& engine, CommandState& c) {
+  GPU4FS_CHECK_EQ(c.in_gate, 0u);
   const bool removes = c.command.opcode == wire::Opcode::remove_attribute;
   return reserve_record(g, engine, c, removes ? 0 : c.command.length);
 }
@@ -154,6 +163,8 @@ GPU4FS_FN Status reserve_attribute_record(Group g, Engine& engine, CommandState&
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step change_profile(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
                                               ProfileAttribute kind) {
+  GPU4FS_CHECK(kind != ProfileAttribute::none);
+  GPU4FS_CHECK(holds_lock(c, file.number, LockMode::exclusive));
   u32 profile = 0;
   if (c.command.opcode == wire::Opcode::set_attribute) {
     if (kind == ProfileAttribute::own) {
@@ -174,6 +185,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step remove_attribute(Group g, Engine& engine, CommandState& c,
                                                 const fs::InodeRef& file, u32 new_mode,
                                                 bool must_exist) {
+  GPU4FS_CHECK(holds_lock(c, file.number, LockMode::exclusive));
   fs::FileSystem& fs = engine.fs;
   fs::FoundAttribute found{};
   const Status status =
@@ -196,6 +208,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step remove_attribute(Group g, Engine& engine, Command
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status store_attribute(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
                                                  const u8* value, u32 new_mode) {
+  GPU4FS_CHECK(holds_lock(c, file.number, LockMode::exclusive));
+  GPU4FS_CHECK_LE(c.command.length, u64{format::attribute_value_max});
   fs::FileSystem& fs = engine.fs;
   const fs::AttributeName name = as_attribute(first_name(c));
   const u32 length = static_cast<u32>(c.command.length);

@@ -55,6 +55,7 @@ GPU4FS_FN inline Status check_arguments(const Engine& engine, const wire::Comman
 }
 
 GPU4FS_FN inline u64 check_task_count(const wire::Command& command) {
+  GPU4FS_CHECK_GT(command.aux, 0u);
   switch (static_cast<CheckPhase>(command.mode)) {
     case CheckPhase::verify:
       return divide_up(command.aux, check_task_pages);
@@ -93,6 +94,7 @@ GPU4FS_FN GPU4FS_NOINLINE void mark_reached_regions(Group g, raid::ChunkState& c
 // memory. A chunk out of reach costs none of its memory; who follows a pointer into it is told chunk_not_mapped.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step load_checked_chunk(Group g, Engine& engine, CommandState& c) {
+  GPU4FS_CHECK_LT(c.command.inode, raid::chunk_count_of(engine.fs.space));
   const u32 index = static_cast<u32>(c.command.inode);
   raid::ChunkState& chunk = engine.fs.space.chunks[index];
   const u64 words = divide_up(chunk.page_count, u64{64});
@@ -150,6 +152,7 @@ GPU4FS_FN GPU4FS_NOINLINE void check_page_task(Group g, Engine& engine, CommandS
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void check_verify_task(Group g, Engine& engine, CommandState& c, u32 index,
                                                  const CheckSink& sink) {
+  GPU4FS_CHECK_LT(u64{index} * check_task_pages, c.command.aux);
   const u32 chunk_index = static_cast<u32>(c.command.inode);
   const raid::ChunkState& chunk = engine.fs.space.chunks[chunk_index];
   const u64 page = c.command.offset + u64{index} * check_task_pages;
@@ -179,6 +182,7 @@ GPU4FS_FN GPU4FS_NOINLINE void check_verify_task(Group g, Engine& engine, Comman
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void check_leaks_task(Group g, Engine& engine, CommandState& c, u32 index, u8* output,
                                                 const CheckSink& sink) {
+  GPU4FS_CHECK(output != nullptr);
   const raid::ChunkState& chunk = engine.fs.space.chunks[c.command.inode];
   const u64 first = u64{index} * check_leak_words;
   const u64 last = minimum(first + check_leak_words, divide_up(c.command.aux, u64{64}));

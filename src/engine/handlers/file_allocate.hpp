@@ -48,6 +48,7 @@ GPU4FS_FN inline bool replays_allocation(const CommandState& c) {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void stamp_allocated(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 end,
                                                bool is_part) {
+  GPU4FS_CHECK_EQ(c.in_gate, 1u);
   serial(g, [&] {
     format::Inode& inode = *ref.inode;
     const u32 mode = c.command.mode;
@@ -67,6 +68,8 @@ GPU4FS_FN GPU4FS_NOINLINE void stamp_allocated(Group g, Engine& engine, CommandS
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void record_allocation(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                  const AllocateRound& round) {
+  GPU4FS_CHECK_EQ(c.in_gate, 1u);
+  GPU4FS_CHECK_LT(round.begin, round.end);
   format::LogRecord record = file_record_of(c, format::LogOpcode::fallocate, ref.number);
   record.offset = round.begin;
   record.size = round.end - round.begin;
@@ -79,6 +82,7 @@ GPU4FS_FN GPU4FS_NOINLINE void record_allocation(Group g, Engine& engine, Comman
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status allocate_inline(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                  u64 begin, u64 end) {
+  GPU4FS_CHECK_LT(begin, end);
   GPU4FS_CHECK_LE(ref.inode->size_bytes, u64{format::inode_inline_capacity});
   AllocateRound round{};
   round.begin = begin;
@@ -107,6 +111,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status allocate_inline(Group g, Engine& engine, Comman
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status try_punch(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 begin,
                                            u64 end, u64* left) {
+  GPU4FS_CHECK_LT(begin, end);
+  GPU4FS_CHECK_EQ(c.in_gate, 0u);
+  GPU4FS_CHECK(holds_lock(c, ref.number, LockMode::exclusive));
   fs::FileSystem& fs = engine.fs;
   serial(g, [&] { c.operation.may_use_emergency = 1; });
   const u64 first = GPU4FS_MUTANT(hole_too_wide, divide_up(begin, page_size), begin / page_size);
@@ -163,6 +170,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status punch_once(Group g, Engine& engine, CommandStat
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status find_hole(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 page,
                                            u64 end, u64* hole) {
+  GPU4FS_CHECK_LE(page, end);
   for (*hole = page; *hole < end;) {
     fs::MapRun run{};
     GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, *hole, end - *hole, &run));
@@ -175,6 +183,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_hole(Group g, Engine& engine, CommandState
 // What of the run at `page` gets new blocks; 0: nothing, and *passed pages of it stay.
 GPU4FS_FN inline u64 pages_to_replace(const CommandState& c, const AllocateRound& round, const fs::MapRun& run, u64 page,
                                       u64* passed) {
+  GPU4FS_CHECK_GT(run.page_count, 0u);
   *passed = run.page_count;
   if (run.kind == fs::MapKind::hole) return run.page_count;
   if (run.kind != fs::MapKind::data || !zeroes(c)) return 0;
@@ -189,6 +198,7 @@ GPU4FS_FN inline u64 pages_to_replace(const CommandState& c, const AllocateRound
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status allocate_blocks(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                  AllocateRound& round) {
+  GPU4FS_CHECK_LE(round.first, round.page_end);
   u64 page = round.first;
   while (page < round.page_end) {
     fs::MapRun run{};
@@ -225,6 +235,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status allocate_blocks(Group g, Engine& engine, Comman
 // Replay: the extents of the record are the round's. The log is hostile.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status adopt_blocks(Group g, Engine& engine, CommandState& c, AllocateRound& round) {
+  GPU4FS_CHECK(is_replay(c));
+  GPU4FS_CHECK_LE(round.first, round.page_end);
   return serial(g, [&] {
     const format::LogRecord& record = *c.operation.replay;
     const bool has_places = record.opcode == format::LogOpcode::fallocate;
@@ -250,6 +262,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status adopt_blocks(Group g, Engine& engine, CommandSt
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status plan_tail(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                            AllocateRound& round) {
+  GPU4FS_CHECK_LT(round.first, round.page_end);
   const u32 to = static_cast<u32>(round.end % page_size);
   const bool is_head = round.head.to != 0 && round.head.file_page == round.page_end - 1;
   if (to == 0 || is_head) return Status::ok;
@@ -301,6 +314,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_allocation(Group g, Engine& engine, Comman
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status try_allocate(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                               AllocateRound& round) {
+  GPU4FS_CHECK_EQ(c.in_gate, 0u);
+  GPU4FS_CHECK(holds_lock(c, ref.number, LockMode::exclusive));
   fs::FileSystem& fs = engine.fs;
   // What has made room gives back as many pages as it takes, one checkpoint later.
   serial(g, [&] { c.operation.may_use_emergency = is_replay(c) ? 1 : has_seen(c, allocate_made_room) ? 2 : 0; });
@@ -341,6 +356,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status allocate_once(Group g, Engine& engine, CommandS
 // Part of the command is done: [begin, end) is left, for the next step.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status go_on_with(Group g, Engine& engine, CommandState& c, u64 begin, u64 end) {
+  GPU4FS_CHECK_LT(begin, end);
   serial(g, [&] {
     c.command.offset = begin;
     c.command.length = end - begin;
@@ -354,6 +370,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status go_on_with(Group g, Engine& engine, CommandStat
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status look_for_room(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 begin,
                                                u64 end) {
+  GPU4FS_CHECK_LT(begin, end);
   constexpr u32 look_up_max = 1024;
   const u64 stop = divide_up(end, page_size);
   const u64 whole_first = divide_up(begin, page_size);
@@ -384,6 +401,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status look_for_room(Group g, Engine& engine, CommandS
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status make_room(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 begin,
                                            u64 end) {
+  GPU4FS_CHECK_LT(begin, end);
   u64 left = 0;
   GPU4FS_TRY(punch_once(g, engine, c, ref, begin, end, &left));
   serial(g, [&] {

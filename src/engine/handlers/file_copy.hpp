@@ -77,6 +77,7 @@ GPU4FS_FN inline Status find_copy_length(const Engine& engine, const CommandStat
 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status find_source_runs(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 length) {
+  GPU4FS_CHECK_GT(length, 0u);
   CopyState& state = scratch_of<CopyState>(c);
   const u64 first = c.command.offset / page_size;
   const u32 wanted = static_cast<u32>(divide_up(c.command.offset + length, page_size) - first);
@@ -189,6 +190,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status copy_whole_page(Group g, Engine& engine, const 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status copy_part(Group g, Engine& engine, CommandState& c, const CopyState& state, const fs::InodeRef& ref,
                            u32 page) {
+  GPU4FS_CHECK_LT(page, state.page_count);
   const u64 page_begin = (state.destination / page_size + page) * page_size;
   const u64 low = maximum(page_begin, state.destination);
   const u64 high = minimum(page_begin + page_size, state.destination + state.length);
@@ -236,6 +238,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_copy(Group g, Engine& engine, CommandState
 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status commit_copy(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  GPU4FS_CHECK(holds_lock(c, ref.number, LockMode::exclusive));
+  GPU4FS_CHECK_EQ(c.in_gate, 0u);
   const CopyState& state = scratch_of<CopyState>(c);
   fs::FileSystem& fs = engine.fs;
   const u64 first = state.destination / page_size;

@@ -59,6 +59,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_metadata_pages(Group g, Engine& engine, Co
 // went, and a second call does the rest.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status remove_metadata_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  GPU4FS_CHECK(holds_lock(c, ref.number, LockMode::exclusive));
+  GPU4FS_CHECK_EQ(c.in_gate, 0u);
   fs::FileSystem& fs = engine.fs;
   const ReclaimState& state = scratch_of<ReclaimState>(c);
   u32 changed = 0;
@@ -83,6 +85,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status remove_metadata_pages(Group g, Engine& engine, 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status find_attribute_block(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                       u64* block) {
+  GPU4FS_CHECK_GT(u32{ref.inode->attribute_height}, 0u);
   fs::FileSystem& fs = engine.fs;
   u32 frame = fs::no_frame;
   *block = 0;
@@ -106,6 +109,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_attribute_block(Group g, Engine& engine, C
 // again: a part of them went.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status remove_attribute_blocks(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  GPU4FS_CHECK(holds_lock(c, ref.number, LockMode::exclusive));
   if (ref.inode->attribute_height == 0) return Status::ok;
   fs::FileSystem& fs = engine.fs;
   u64 block = 0;
@@ -156,6 +160,8 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_release(Group g, Engine& engine, CommandSt
 // Frees an orphan that is exclusively locked. ok: done, inside the gate. again: a part of it.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status reclaim_inode(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  GPU4FS_CHECK(holds_lock(c, ref.number, LockMode::exclusive));
+  GPU4FS_CHECK_EQ(c.in_gate, 0u);
   fs::FileSystem& fs = engine.fs;
   serial(g, [&] { c.operation.may_use_emergency = 1; });
   const u32 type = ref.inode->mode & fs::mode_type_mask;

@@ -19,6 +19,7 @@ struct SetAttributeState {
 // administrators: not every kernel asks for it.
 GPU4FS_FN inline Status check_flags(const CommandState& c, const format::Inode& inode,
                                     const format::AttributeRecord& record) {
+  GPU4FS_CHECK_NE(u32{inode.mode}, 0u);
   if ((c.command.mask & format::set_flags) == 0 || is_replay(c)) return Status::ok;
   if ((record.flags & ~u32{format::inode_flags_of_users}) != 0) return Status::invalid_argument;
   const u32 changed = (record.flags ^ inode.flags) & format::inode_flags_of_administrators;
@@ -125,6 +126,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status start_set_attribute(Group g, Engine& engine, Co
 // for, and replaying it gives the file that size.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void record_attributes(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  GPU4FS_CHECK_EQ(c.in_gate, 1u);
   SetAttributeState& state = scratch_of<SetAttributeState>(c);
   serial(g, [&] { state.record.mode = ref.inode->mode; });
   format::LogRecord record = file_record_of(c, format::LogOpcode::set_inode, ref.number);
@@ -145,6 +147,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_size_change(Group g, Engine& engine, Comm
 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status set_attributes(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  GPU4FS_CHECK(holds_lock(c, ref.number, LockMode::exclusive));
+  GPU4FS_CHECK_NE(c.command.mask, 0u);
   const SetAttributeState& state = scratch_of<SetAttributeState>(c);
   fs::FileSystem& fs = engine.fs;
   const u32 mask = c.command.mask;

@@ -78,6 +78,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_zero(Group g, Engine& engine, CommandSta
 // Gate: `length` bytes from `offset` on have become zeros.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void record_zeros(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 offset, u64 length) {
+  GPU4FS_CHECK_GT(length, 0u);
   format::LogRecord record = file_record_of(c, format::LogOpcode::zero_range, ref.number);
   record.offset = offset;
   record.size = length;
@@ -87,6 +88,7 @@ GPU4FS_FN GPU4FS_NOINLINE void record_zeros(Group g, Engine& engine, CommandStat
 // Gate: the file has `size` bytes now.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void record_size(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 size) {
+  GPU4FS_CHECK_EQ(c.in_gate, 1u);
   format::LogRecord record = file_record_of(c, format::LogOpcode::set_size, ref.number);
   record.size = size;
   append_record(g, engine, c, record);

@@ -33,6 +33,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step admit_growth(Group g, Engine& engine, CommandStat
 
 // Leader, while no step runs.
 GPU4FS_FN GPU4FS_NOINLINE inline Status change_stopped(fs::FileSystem& fs, const wire::Command& command, u64* result) {
+  GPU4FS_CHECK(result != nullptr);
   *result = 0;
   if (fs.read_only != 0) return Status::read_only;
   if (command.inode >= raid::chunk_count_of(fs.space)) return Status::out_of_range;

@@ -80,6 +80,7 @@ GPU4FS_FN inline u32 checkpoint_task_count(const Engine& engine, CheckpointStage
 
 template <class Group>
 GPU4FS_FN Status for_chunks(Group g, Engine& engine, CommandState& c, CheckpointStage stage, u32 task) {
+  GPU4FS_CHECK_EQ(c.index, u32{checkpoint_command});
   const u32 first = task * chunks_per_checkpoint_task;
   // Chunks may come meanwhile.
   const u32 end = serial(g, [&] {
@@ -183,6 +184,7 @@ GPU4FS_FN inline bool eviction_is_due(Engine& engine) {
 // answer.
 template <class Group>
 GPU4FS_FN bool asked_before(Group g, CommandState& c) {
+  GPU4FS_CHECK_EQ(c.index, u32{checkpoint_command});
   CheckpointScratch& scratch = checkpoint_scratch(c);
   return serial(g, [&] {
     const bool was_asked = scratch.fanned_out != 0;
@@ -219,6 +221,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool flush_devices(Group g, Engine& engine, CommandSta
 // Leader, stage `growth`. True: the server is to be asked. Its answer counts whatever came in between, so that the next
 // stage does not find the question still open.
 GPU4FS_FN GPU4FS_NOINLINE inline bool is_growth_to_ask(Engine& engine, CommandState& c) {
+  GPU4FS_CHECK_EQ(c.stage, static_cast<u32>(CheckpointStage::growth));
   fs::FileSystem& fs = engine.fs;
   CheckpointScratch& scratch = checkpoint_scratch(c);
   // A new chunk must not be on a device that this epoch calls stale.
@@ -255,6 +258,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool ask_for_growth(Group g, Engine& engine, CommandSt
 // Stage `join`: of the devices that join the pool; `superblocks`: of the others.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_superblocks(Group g, Engine& engine, CommandState& c, CheckpointStage stage) {
+  GPU4FS_CHECK(stage == CheckpointStage::join || stage == CheckpointStage::superblocks);
   struct Part {
     u64 stamp;
     u64 devices;
@@ -275,6 +279,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_superblocks(Group g, Engine& engine, Comm
 // Gate closed, everything copied: the next epoch begins and the gate opens.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void end_pause(Group g, Engine& engine, CommandState& c) {
+  GPU4FS_CHECK_EQ(c.stage, static_cast<u32>(CheckpointStage::copy));
+  GPU4FS_CHECK(is_closed_by(engine.commit_gate, c));
   CheckpointScratch& scratch = checkpoint_scratch(c);
   serial(g, [&] {
     scratch.epoch = engine.fs.epoch_open;
@@ -356,6 +362,8 @@ GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
 // The command of a checkpoint itself: writes the open epoch.
 template <class Group>
 GPU4FS_FN Step run_checkpoint(Group g, Engine& engine, CommandState& c) {
+  GPU4FS_CHECK_EQ(c.index, u32{checkpoint_command});
+  GPU4FS_CHECK_EQ(c.in_gate, 0u);
   fs::FileSystem& fs = engine.fs;
   Step step{};
   if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::close) {

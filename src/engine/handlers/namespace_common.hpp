@@ -35,9 +35,11 @@ struct NameBytes {
   u32 reserved;
 };
 GPU4FS_FN inline NameBytes first_name(const CommandState& c) {
+  GPU4FS_CHECK_LE(u32{c.command.name_length}, u32{command_name_capacity});
   return {c.names, c.command.name_length, 0};
 }
 GPU4FS_FN inline NameBytes second_name(const CommandState& c) {
+  GPU4FS_CHECK_LE(u32{c.command.name_length} + c.command.second_name_length, u32{command_name_capacity});
   return {c.names + c.command.name_length, c.command.second_name_length, 0};
 }
 
@@ -95,6 +97,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_live_inode(Group g, Engine& engine, Comman
   if (status == Status::not_found) return Status::stale;
   GPU4FS_TRY(status);
   GPU4FS_TRY(lock_inode(g, engine, c, *ref, mode));
+  GPU4FS_CHECK_EQ(ref->number, number);
   if (ref->inode->mode == 0) return Status::stale;
   return GPU4FS_MUTANT(inode_unchecked, fs::inode_is_sound(*ref->inode), true) ? Status::ok : Status::corrupt_structure;
 }
@@ -109,6 +112,7 @@ GPU4FS_FN Status lock_named_inode(Group g, Engine& engine, CommandState& c, u64 
 
 GPU4FS_FN inline Status check_sticky(const Engine& engine, const CommandState& c,
                                      const fs::InodeRef& dir, const fs::InodeRef& child) {
+  GPU4FS_CHECK(fs::is_directory(dir.inode->mode));
   if (session_is_trusted(engine, c)) return Status::ok;
   return fs::sticky_allows(*dir.inode, *child.inode, credentials_of(engine, c).uid)
              ? Status::ok
@@ -136,6 +140,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_directory_for_change(Group g, Engine& engi
 
 // Leader, in the gate. The caller marks the inode dirty.
 GPU4FS_FN inline void set_change_time(fs::InodeRef ref, u64 now) {
+  GPU4FS_CHECK(ref.inode != nullptr);
   store<Order::relaxed, Scope::engine>(&ref.inode->change_time, now);
 }
 GPU4FS_FN inline void set_modification_times(fs::InodeRef ref, u64 now) {

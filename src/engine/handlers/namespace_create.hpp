@@ -35,6 +35,7 @@ GPU4FS_FN inline u32 strip_set_gid(const Engine& engine, const CommandState& c, 
 // the inode last may still hold it. A page that nobody can have locked yet is made in a commit of its own.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status lock_claimed_inode(Group g, Engine& engine, CommandState& c, u64 number) {
+  GPU4FS_CHECK_EQ(c.operation.claimed_inode, number);
   fs::FileSystem& fs = engine.fs;
   fs::InodeRef ref{};
   Status status = fs::get_inode(g, fs, c.operation, number, &ref);
@@ -60,6 +61,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_creation(Group g, Engine& engine, Comma
                                                   const fs::InodeRef& dir,
                                                   const CreateRequest& request,
                                                   Creation* creation) {
+  GPU4FS_CHECK_EQ(c.in_gate, 0u);
+  GPU4FS_CHECK(holds_lock(c, dir.number, LockMode::shared));
+  GPU4FS_CHECK(fs::is_directory(dir.inode->mode));
+  GPU4FS_CHECK(request.target != nullptr || request.target_length == 0);
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
   GPU4FS_TRY(fs::prepare_inherited_access(g, fs, op, dir, request.mode, c.command.umask_bits,
@@ -85,6 +90,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_creation(Group g, Engine& engine, Comma
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void record_creation(Group g, Engine& engine, CommandState& c, const CreateRequest& request,
                                                const Creation& creation, const fs::InodeRef& child, const u8* target) {
+  GPU4FS_CHECK_EQ(child.number, creation.number);
+  GPU4FS_CHECK_EQ(u32{child.inode->link_count}, request.link_count);
   using format::LogOpcode;
   const bool nameless = request.link_count == 0;
   format::LogRecord record = record_of(c, nameless                          ? LogOpcode::tmpfile
@@ -107,6 +114,9 @@ GPU4FS_FN GPU4FS_NOINLINE fs::InodeRef commit_inode(Group g, Engine& engine, Com
                                                     const fs::InodeRef& dir,
                                                     const CreateRequest& request,
                                                     const Creation& creation) {
+  GPU4FS_CHECK_EQ(c.in_gate, 1u);
+  GPU4FS_CHECK_EQ(c.operation.claimed_inode, creation.number);
+  GPU4FS_CHECK_LT(request.target_length, path_length_max);
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
   const bool is_inline =
@@ -122,6 +132,7 @@ GPU4FS_FN GPU4FS_NOINLINE fs::InodeRef commit_inode(Group g, Engine& engine, Com
   values.parent_or_device = fs::is_directory(request.mode) ? dir.number : request.device;
   values.flags = is_inline ? u32{format::inode_flag_inline} : 0u;
   const fs::InodeRef child = fs::commit_new_inode(g, fs, op, creation.number, values);
+  GPU4FS_CHECK_EQ(child.number, creation.number);
   if (fs::is_directory(request.mode)) fs::create_directory(g, fs, op, child);
   u8* destination = nullptr;
   if (request.target != nullptr) {
@@ -145,6 +156,8 @@ GPU4FS_FN GPU4FS_NOINLINE fs::InodeRef commit_inode(Group g, Engine& engine, Com
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step create_in(Group g, Engine& engine, CommandState& c,
                                          const fs::InodeRef& dir, const CreateRequest& request) {
+  GPU4FS_CHECK(holds_lock(c, dir.number, LockMode::exclusive));
+  GPU4FS_CHECK_GT(u32{dir.inode->link_count}, 0u);
   fs::FileSystem& fs = engine.fs;
   const fs::HashedName name = hash_name(g, engine, first_name(c));
   Creation creation{};

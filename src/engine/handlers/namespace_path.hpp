@@ -32,6 +32,7 @@ struct PathComponent {
 
 // Leader. `begin` may be at slashes.
 GPU4FS_FN inline PathComponent next_component(const u8* buffer, u32 begin) {
+  GPU4FS_CHECK_LE(begin, u32{command_buffer_size});
   while (begin < command_buffer_size && buffer[begin] == '/') ++begin;
   u32 end = begin;
   while (end < command_buffer_size && buffer[end] != '/') ++end;
@@ -65,6 +66,7 @@ GPU4FS_FN Status begin_walk(Group g, CommandState& c, PathWalk* walk) {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status advance_walk(Group g, Engine& engine, CommandState& c,
                                               PathWalk* walk) {
+  GPU4FS_CHECK_NE(walk->next, 0u);
   fs::InodeRef next{};
   const Status status = lock_live_inode(g, engine, c, walk->next, LockMode::shared, &next);
   if (status == Status::stale && walk->current != 0) return Status::corrupt_structure;
@@ -81,6 +83,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status advance_walk(Group g, Engine& engine, CommandSt
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status follow_link(Group g, Engine& engine, CommandState& c, u64 number,
                                              u32 rest, PathWalk* walk) {
+  GPU4FS_CHECK_LE(rest, u32{command_buffer_size});
+  GPU4FS_CHECK_NE(walk->current, 0u);
   if (++walk->links > symlink_follow_max) return Status::loop;
   fs::InodeRef link{};
   GPU4FS_TRY(lock_named_inode(g, engine, c, number, LockMode::shared, &link));
@@ -111,6 +115,9 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status walk_component(Group g, Engine& engine, CommandState& c,
                                                 const fs::InodeRef& dir,
                                                 const PathComponent& component, PathWalk* walk) {
+  GPU4FS_CHECK_LT(component.begin, component.end);
+  GPU4FS_CHECK_LE(component.end, u32{command_buffer_size});
+  GPU4FS_CHECK_EQ(walk->current, dir.number);
   if (!fs::is_directory(dir.inode->mode)) return Status::not_directory;
   GPU4FS_TRY(require_access(g, engine, c, dir, fs::may_execute));
   const NameBytes name{c.buffer + component.begin, component.end - component.begin, 0};

@@ -40,6 +40,8 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void write_directory_record(Group g, CommandState& c, u8* destination,
                                                       const ReaddirEntry& entry,
                                                       bool with_attributes) {
+  GPU4FS_CHECK_LE(entry.name_length, u32{name_length_max});
+  GPU4FS_CHECK(is_aligned(destination, 8));
   const u32 length = directory_record_length(entry.name_length, with_attributes);
   u8* at = destination + sizeof(wire::DirectoryRecord);
   serial(g, [&] {
@@ -108,6 +110,8 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status fill_entries(Group g, Engine& engine, CommandState& c,
                                               const fs::InodeRef& dir, u8* data,
                                               ReaddirState* state) {
+  GPU4FS_CHECK_LE(state->bytes, c.command.length);
+  GPU4FS_CHECK(fs::is_directory(dir.inode->mode));
   fs::DirectoryWalk walk{};
   const u64 first_name = maximum(state->cursor, fs::cursor_after_dot_dot);
   GPU4FS_TRY(fs::directory_begin(

@@ -21,6 +21,7 @@ GPU4FS_FN inline void drop_link(fs::InodeRef ref, u64 now) {
 
 // Leader, gate: a subdirectory has left. A damaged count does not go below zero.
 GPU4FS_FN inline void drop_subdirectory(fs::InodeRef dir) {
+  GPU4FS_CHECK(fs::is_directory(dir.inode->mode));
   if (dir.inode->link_count > 1) dir.inode->link_count -= 1;
 }
 
@@ -29,6 +30,8 @@ GPU4FS_FN inline void drop_subdirectory(fs::InodeRef dir) {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status reserve_removal(Group g, Engine& engine, CommandState& c, u32 inode_count, u32 others,
                                                  u32 new_pages, fs::RemovePlan* plan) {
+  GPU4FS_CHECK_EQ(c.in_gate, 0u);
+  GPU4FS_CHECK_GT(inode_count, 0u);
   fs::FileSystem& fs = engine.fs;
   const Status status =
       fs::reserve_metadata(g, fs, c.operation, inode_count, others + fs::touched_pages(*plan), new_pages);

@@ -103,6 +103,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_rename_directories(Group g, Engine& engine
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status find_rename_names(Group g, Engine& engine, CommandState& c,
                                                    RenameState* state) {
+  GPU4FS_CHECK(holds_lock(c, state->from_dir.number, LockMode::exclusive));
+  GPU4FS_CHECK(holds_lock(c, state->to_dir.number, LockMode::exclusive));
   fs::FileSystem& fs = engine.fs;
   const u32 flags = c.command.mask;
   const fs::HashedName old_name = hash_name(g, engine, first_name(c));
@@ -122,6 +124,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_rename_names(Group g, Engine& engine, Comm
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status check_rename_topology(Group g, Engine& engine, CommandState& c,
                                                        const RenameState& state) {
+  GPU4FS_CHECK_EQ(state.same_directory, state.from_dir.number == state.to_dir.number);
   const u64 from_dir = state.from_dir.number;
   const u64 to_dir = state.to_dir.number;
   const u64 source = state.from.name.inode;
@@ -147,6 +150,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_rename_topology(Group g, Engine& engine, 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status lock_rename_inodes(Group g, Engine& engine, CommandState& c,
                                                     RenameState* state) {
+  GPU4FS_CHECK(!state->has_target || state->from.name.inode != state->to.inode);
   const u32 directory_type = fs::entry_type(fs::mode_directory);
   const bool source_is_directory = state->from.name.type == directory_type;
   const bool target_is_directory = state->has_target && state->to.type == directory_type;
@@ -174,6 +178,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_rename_inodes(Group g, Engine& engine, Com
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status check_rename(Group g, Engine& engine, CommandState& c,
                                               const RenameState& state) {
+  GPU4FS_CHECK(holds_lock(c, state.source.number, LockMode::exclusive));
+  GPU4FS_CHECK(!state.has_target || holds_lock(c, state.target.number, LockMode::exclusive));
   const bool exchanges = (c.command.mask & rename_exchange) != 0;
   const bool source_is_directory = fs::is_directory(state.source.inode->mode);
   GPU4FS_TRY(check_removable(c, state.from_dir, state.source));
@@ -200,6 +206,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_rename(Group g, Engine& engine, CommandSt
 
 // Leader, gate: directory `moved` lies in `to` from now on.
 GPU4FS_FN inline void move_directory(fs::InodeRef moved, fs::InodeRef from, fs::InodeRef to) {
+  GPU4FS_CHECK_NE(from.number, to.number);
+  GPU4FS_CHECK(fs::is_directory(moved.inode->mode));
   store<Order::relaxed, Scope::engine>(&moved.inode->parent_or_device,
                                        GPU4FS_MUTANT(parent_kept, to.number, from.number));
   drop_subdirectory(from);
@@ -209,6 +217,7 @@ GPU4FS_FN inline void move_directory(fs::InodeRef moved, fs::InodeRef from, fs::
 // Gate: the old name goes, or names the whiteout. What that leaves empty stays, so a plan for the new name stays valid.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void commit_old_name(Group g, Engine& engine, CommandState& c, RenameState& state) {
+  GPU4FS_CHECK_EQ(c.in_gate, 1u);
   if (state.whiteout == 0) return fs::directory_commit_take(g, engine.fs, c.operation, state.from_dir, state.from);
   const fs::InodeRef whiteout = commit_whiteout(g, engine, c, state.from_dir, state.whiteout);
   state.whiteout_generation = serial(g, [&] { return whiteout.inode->generation; });
@@ -220,6 +229,8 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_old_name(Group g, Engine& engine, CommandS
 // Gate: the names.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void commit_rename_names(Group g, Engine& engine, CommandState& c, RenameState& state) {
+  GPU4FS_CHECK_EQ(c.in_gate, 1u);
+  GPU4FS_CHECK((c.command.mask & rename_exchange) == 0 || (state.has_target && state.whiteout == 0));
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
   if ((c.command.mask & rename_exchange) != 0) {
@@ -247,6 +258,8 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_rename_names(Group g, Engine& engine, Comm
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool commit_rename_inodes(Group g, Engine& engine, CommandState& c,
                                                     const RenameState& state) {
+  GPU4FS_CHECK_EQ(c.in_gate, 1u);
+  GPU4FS_CHECK_GT(u32{state.source.inode->link_count}, 0u);
   const u64 now = c.operation.now;
   const bool exchanges = (c.command.mask & rename_exchange) != 0;
   const bool lost = serial(g, [&] {

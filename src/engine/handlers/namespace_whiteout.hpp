@@ -19,6 +19,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_whiteout(Group g, Engine& engine, Comma
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE fs::InodeRef commit_whiteout(Group g, Engine& engine, CommandState& c,
                                                        const fs::InodeRef& dir, u64 number) {
+  GPU4FS_CHECK_EQ(c.in_gate, 1u);
+  GPU4FS_CHECK_EQ(c.operation.claimed_inode, number);
+  GPU4FS_CHECK(holds_lock(c, dir.number, LockMode::exclusive));
   fs::NewInode values{};
   values.mode = static_cast<u16>(fs::mode_character_device);
   values.uid = c.command.uid;

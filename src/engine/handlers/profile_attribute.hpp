@@ -49,6 +49,8 @@ GPU4FS_FN inline u32 find_profile(const u8* bytes, u32 length) {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status reserve_profile_change(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
                                                         ProfileAttribute kind) {
+  GPU4FS_CHECK_EQ(c.in_gate, 0u);
+  GPU4FS_CHECK(kind != ProfileAttribute::none);
   if (kind == ProfileAttribute::effective) return Status::permission;
   if (!fs::is_regular(file.inode->mode) && !fs::is_directory(file.inode->mode)) return Status::permission;
   GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, 0, 0));
@@ -62,6 +64,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status reserve_profile_change(Group g, Engine& engine,
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status plan_profile(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file, u32 length,
                                               u32* profile) {
+  GPU4FS_CHECK_LE(length, u32{command_buffer_size});
   const u32 asked = serial(g, [&] { return find_profile(c.buffer, length); });
   *profile = asked;
   if (asked == 0) return Status::invalid_argument;
@@ -75,6 +78,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_profile(Group g, Engine& engine, CommandSt
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step read_profile(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
                                             ProfileAttribute kind, u8* data) {
+  GPU4FS_CHECK(kind != ProfileAttribute::none);
+  GPU4FS_CHECK(data != nullptr || c.command.length == 0);
   const u32 own = file.inode->profile;
   if (kind == ProfileAttribute::own && own == 0) return Step::fail(Status::no_attribute);
   const u32 length = serial(g, [&] {
@@ -95,6 +100,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step read_profile(Group g, Engine& engine, CommandStat
 // Adds the name to a list of `*length` bytes in `data`, nullptr: only its length is asked for.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status list_profile(Group g, const CommandState& c, const fs::InodeRef& file, u8* data, u64* length) {
+  GPU4FS_CHECK(data == nullptr || *length <= c.command.length);
   if (file.inode->profile == 0) return Status::ok;
   const u64 begin = *length;
   *length += profile_attribute_length + 1;

@@ -23,6 +23,7 @@ namespace detail {
 inline constexpr u64 rebuild_rest_max = 1024;
 
 GPU4FS_FN inline bool has_column_on(const raid::ChunkState& chunk, u32 device) {
+  GPU4FS_CHECK_LT(device, u32{device_count_max});
   return raid::lost_column_count(chunk, u64{1} << device) != 0;
 }
 
@@ -75,12 +76,14 @@ GPU4FS_FN GPU4FS_NOINLINE inline void mark_owned_pages(Engine& engine) {
 
 // Leader, while no step runs: what comes of upcalls that wait, or were answered and not looked at, says nothing of it.
 GPU4FS_FN inline void note_replaced_device(Engine& engine, u32 device) {
+  GPU4FS_CHECK_LT(device, u32{device_count_max});
   for (u32 i = 0; i < engine.config.command_count; ++i) engine.commands[i].upcall_replaced |= u64{1} << device;
 }
 
 // Leader, while no step runs.
 GPU4FS_FN GPU4FS_NOINLINE inline Status install_device(Engine& engine, u32 index,
                                                        const wire::RebuildTarget& target) {
+  GPU4FS_CHECK_LT(index, raid::device_count_of(engine.fs.space));
   fs::FileSystem& fs = engine.fs;
   raid::LogicalSpace& space = fs.space;
   if (target.base == 0 || target.part.device_index != index ||
@@ -133,6 +136,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status begin_rebuild(Group g, Engine& engine, u32 inde
 template <class Group>
 GPU4FS_FN raid::RebuildOutcome rebuild_task_range(Group g, const raid::LogicalSpace& space,
                                                   u32 index, u64 page, u32 count, bool is_fresh) {
+  GPU4FS_CHECK_LT(index, raid::chunk_count_of(space));
+  GPU4FS_CHECK_GT(count, 0u);
   if (space.chunks[index].parity_count != 0)
     return raid::rebuild_rows(g, space, index, page, count, is_fresh);
   if (space.chunks[index].copy_count == 1) return {};
@@ -274,6 +279,7 @@ GPU4FS_FN inline Status check_rebuild(const Engine& engine, const wire::Command&
 
 template <class Group>
 GPU4FS_FN bool has_rebuild_todo(Group g, const raid::ChunkState& chunk, u64 first, u64 count) {
+  GPU4FS_CHECK_LE(first + count, chunk.page_count);
   u64 found = 0;
   for (u64 at = u64{g.rank()} * 64; at < count; at += u64{Group::size()} * 64) {
     found |= raid::bitmap_bits_64(chunk, chunk.rebuild_todo, first + at);

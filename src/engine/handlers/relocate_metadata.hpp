@@ -35,6 +35,7 @@ static_assert(sizeof(MarkedPages) <= command_scratch_size);
 
 // Leader. False: there is no room for it.
 GPU4FS_FN inline bool add_marked(MarkedPages& list, u32 level, u64 index) {
+  GPU4FS_CHECK_LE(list.count, u32{marked_page_max});
   const bool follows = list.count != 0 && list.pages[list.count - 1].level == level &&
                        list.pages[list.count - 1].index >> format::slot_shift == index >> format::slot_shift;
   if (list.count == marked_page_max || (!follows && list.run_count == marked_run_max)) return false;
@@ -52,6 +53,7 @@ GPU4FS_FN constexpr bool is_unreadable(Status status) {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status mark_map_pages_at(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                    u64 page, u64* next, bool* full) {
+  GPU4FS_CHECK_LE(u32{ref.inode->height}, u32{fs::map_height_max});
   MarkedPages& list = scratch_of<MarkedPages>(c);
   *next = page;
   *full = false;
@@ -113,6 +115,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status mark_content_at(Group g, Engine& engine, Comman
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status list_attributes(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                  u32 lookups, u64* place) {
+  GPU4FS_CHECK_GE(*place, fs::attribute_places);
   MarkedPages& list = scratch_of<MarkedPages>(c);
   u64 at = *place - fs::attribute_places;
   for (u32 i = 0; i < lookups; ++i) {
@@ -221,6 +224,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step relocate_metadata(Group g, Engine& engine, Comman
 
 // Leader: the first number from `number` on whose bit is set in the bitmap page, or the first behind the page.
 GPU4FS_FN inline u64 next_set_bit(fs::FileSystem& fs, u32 frame, u64 number) {
+  GPU4FS_CHECK_NE(frame, u32{fs::no_frame});
   const u64 page_end = align_down(number, fs::bitmap_bits_per_page) + fs::bitmap_bits_per_page;
   while (number < page_end) {
     const u64 word = load<Order::acquire, Scope::engine>(fs::detail::bitmap_word(fs, frame, number)) >> (number % 64);

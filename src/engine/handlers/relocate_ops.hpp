@@ -54,6 +54,7 @@ GPU4FS_FN constexpr bool stays_in_place(Status status) {
 
 // Leader: whether a run of blocks is to move. `wanted_class`: what new blocks of the file get.
 GPU4FS_FN inline bool is_to_move(const fs::FileSystem& fs, const fs::MapRun& run, u32 wanted_class, u32 mask) {
+  GPU4FS_CHECK_LT(wanted_class, u32{format::profile_max});
   if (run.kind == fs::MapKind::hole) return false;
   if ((mask & wire::relocate_scattered) != 0) return true;
   raid::PageLocation location{};
@@ -73,6 +74,7 @@ struct FoundRun {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status look_at_run(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 page,
                                              u64 limit, FoundRun* found) {
+  GPU4FS_CHECK_GT(limit, 0u);
   fs::FileSystem& fs = engine.fs;
   *found = {};
   const Status status = fs::map_lookup(g, fs, c.operation, ref, page, limit, &found->run);
@@ -96,6 +98,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status look_at_run(Group g, Engine& engine, CommandSta
 // Leader: pages that the stretch which begins with `run` at `page` may have. It ends where blocks do.
 GPU4FS_FN GPU4FS_NOINLINE inline u64 stretch_limit(const Engine& engine, const CommandState& c, const RelocateState& state,
                                                    const fs::MapRun& run, u64 page, u64 end) {
+  GPU4FS_CHECK_LT(page, end);
   const bool is_giant = run.page_count >= pages_per_block_1g && page % pages_per_block_1g == 0 &&
                         is_aligned(run.address, block_size_1g);
   if (state.limit != 0) return minimum<u64>(state.limit, end - page);
@@ -114,6 +117,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 stretch_limit(const Engine& engine, const C
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status gather_runs(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 page,
                                              u64 end, FoundRun found) {
+  GPU4FS_CHECK(found.moves);
+  GPU4FS_CHECK_LT(page, end);
   RelocateState& state = scratch_of<RelocateState>(c);
   const u64 limit = serial(g, [&] { return stretch_limit(engine, c, state, found.run, page, end); });
   const fs::MapKind kind = found.run.kind;
@@ -149,6 +154,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status gather_runs(Group g, Engine& engine, CommandSta
 // The next stretch to move; state.page_count 0: none up to state.next.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status find_stretch(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  GPU4FS_CHECK(holds_lock(c, ref.number, LockMode::exclusive));
   RelocateState& state = scratch_of<RelocateState>(c);
   const bool has_map = !ref.inode->is_inline() && ref.inode->height <= fs::map_height_max;
   const u64 end = has_map ? fs::map_capacity(ref.inode->height) : 0;
@@ -179,6 +185,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_stretch(Group g, Engine& engine, CommandSt
 
 // Leader: pieces that the new pages are in.
 GPU4FS_FN inline u32 count_new_pieces(const CommandState& c, const RelocateState& state) {
+  GPU4FS_CHECK_GT(c.extent_count, 0u);
   const bool is_block = state.page_count == pages_per_block_2m && state.first % pages_per_block_2m == 0;
   return c.extent_count + (is_block && !is_aligned(c.extents[0].address, block_size_2m) ? 1 : 0);
 }
@@ -216,6 +223,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_relocation(Group g, Engine& engine, Comman
 
 // Address of the old page with number `page` of the stretch.
 GPU4FS_FN inline u64 old_page(const CommandState& c, const RelocateState& state, u32 page) {
+  GPU4FS_CHECK_LT(page, state.page_count);
   return extent_page(c, find_extent(c, relocate_run_base, state.run_count, page), page);
 }
 
@@ -229,6 +237,7 @@ GPU4FS_FN GPU4FS_NOINLINE void note_bad_page(Group g, u32* bad_page, u32 page) {
 // where it is to go says nothing of the one that is there: that is the command's error.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status copy_old_pages(Group g, Engine& engine, CommandState& c, u32 from, u32 to) {
+  GPU4FS_CHECK_LE(from, to);
   RelocateState& state = scratch_of<RelocateState>(c);
   for (u32 page = from; page < to; ++page) {
     struct Places {
@@ -254,6 +263,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status copy_old_pages(Group g, Engine& engine, Command
 // is another such page, once more. False: it is the first, and stays.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool give_way_to_damage(Group g, Engine& engine, CommandState& c) {
+  GPU4FS_CHECK_EQ(c.in_gate, 0u);
   RelocateState& state = scratch_of<RelocateState>(c);
   abandon_extents(g, engine, c);
   return serial(g, [&] {
@@ -273,6 +283,8 @@ GPU4FS_FN GPU4FS_NOINLINE bool give_way_to_damage(Group g, Engine& engine, Comma
 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status commit_relocation(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+  GPU4FS_CHECK(holds_lock(c, ref.number, LockMode::exclusive));
+  GPU4FS_CHECK_EQ(c.in_gate, 0u);
   RelocateState& state = scratch_of<RelocateState>(c);
   fs::FileSystem& fs = engine.fs;
   const u64 first = state.first;

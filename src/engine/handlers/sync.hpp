@@ -72,6 +72,7 @@ GPU4FS_FN inline SyncScratch& sync_scratch(CommandState& c) {
 
 // Leader.
 GPU4FS_FN inline void choose_way_to_sync(Engine& engine, CommandState& c) {
+  GPU4FS_CHECK_EQ(c.in_gate, 0u);
   fs::FileSystem& fs = engine.fs;
   SyncScratch& scratch = sync_scratch(c);
   const u64 tail = load<Order::acquire, Scope::engine>(&fs.log.tail);
@@ -155,6 +156,7 @@ GPU4FS_FN Step flush_log(Group g, Engine& engine, CommandState& c) {
 
 template <class Group>
 GPU4FS_FN Step sync_by_epoch(Group g, Engine& engine, CommandState& c) {
+  GPU4FS_CHECK_EQ(c.stage, static_cast<u32>(SyncStage::epoch));
   const u64 goal = sync_scratch(c).goal;
   // A goal that was taken because of a lost device may be reached without an epoch of its own.
   const bool reached =
@@ -166,6 +168,7 @@ GPU4FS_FN Step sync_by_epoch(Group g, Engine& engine, CommandState& c) {
 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step run_sync(Group g, Engine& engine, CommandState& c) {
+  GPU4FS_CHECK_EQ(c.in_gate, 0u);
   const bool nothing_to_do = serial(g, [&] {
     if (engine.fs.read_only != 0 && engine.fs.checkpoint_failed == 0) return true;
     if (c.stage == static_cast<u32>(SyncStage::start)) choose_way_to_sync(engine, c);
