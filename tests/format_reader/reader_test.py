@@ -26,7 +26,7 @@ from files import INODE_BITMAP, ORPHAN_BITMAP, ROOT, open_file_system  # noqa: E
 from image_writer import Block, ImageWriter, attribute_page, great_value  # noqa: E402
 from log import Log  # noqa: E402
 from medium import PAGE, SUPERBLOCK_OFFSETS, table_word, unsealed_hash  # noqa: E402
-from mounted_pool import PROGRAM, MountedPool, gpu4fs  # noqa: E402
+from mounted_pool import PROGRAM, MountedPool, gpu4fs, in_own_namespace  # noqa: E402
 from verify import Checker  # noqa: E402
 
 
@@ -563,4 +563,5 @@ class OperationLog(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    in_own_namespace()
     unittest.main()

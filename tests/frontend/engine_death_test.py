@@ -17,7 +17,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
-from mounted_pool import PROGRAM, MountedPool  # noqa: E402
+from mounted_pool import PROGRAM, MountedPool, in_own_namespace  # noqa: E402
 
 RESTART_MAX = 5  # daemon/mount_restart.hpp
 
@@ -302,4 +302,5 @@ class NotAllowed(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    in_own_namespace()
     unittest.main()

@@ -12,7 +12,7 @@ import random
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
-from mounted_pool import MountedPool, scale  # noqa: E402
+from mounted_pool import MountedPool, in_own_namespace, scale  # noqa: E402
 
 SIZE_MAX = 6 << 20
 KEEP_SIZE, PUNCH, ZERO = 1, 2, 16
@@ -165,4 +165,5 @@ def main():
 
 
 if __name__ == "__main__":
+    in_own_namespace()
     main()

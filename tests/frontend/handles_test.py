@@ -611,5 +611,5 @@ class IdentityMapped(PoolTest):
 
 if __name__ == "__main__":
     # Handles, overlays and idmapped mounts take the right to mount.
-    in_own_namespace()
+    in_own_namespace(is_needed=True)
     unittest.main()

@@ -9,7 +9,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
-from mounted_pool import PROGRAM, MountedPool, wait_for_exit  # noqa: E402
+from mounted_pool import PROGRAM, MountedPool, in_own_namespace, wait_for_exit  # noqa: E402
 
 
 def gpu4fs(*words):
@@ -243,4 +243,5 @@ class Mounting(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    in_own_namespace()
     unittest.main(verbosity=1)

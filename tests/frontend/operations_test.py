@@ -16,7 +16,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
-from mounted_pool import MountedPool  # noqa: E402
+from mounted_pool import MountedPool, in_own_namespace  # noqa: E402
 
 pool = None
 libc = ctypes.CDLL(None, use_errno=True)
@@ -754,4 +754,5 @@ def drop_page_cache(fd):
 
 
 if __name__ == "__main__":
+    in_own_namespace()
     unittest.main(verbosity=1)

@@ -10,7 +10,7 @@ import threading
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
-from mounted_pool import MountedPool  # noqa: E402
+from mounted_pool import MountedPool, in_own_namespace  # noqa: E402
 
 pool = None
 libc = ctypes.CDLL(None, use_errno=True)
@@ -102,4 +102,5 @@ class PageCache(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    in_own_namespace()
     unittest.main()

@@ -285,5 +285,5 @@ class Remounting(unittest.TestCase):
 
 if __name__ == "__main__":
     # Here servers are stopped, and whoever looks at all mounts, as df(1) does, would wait for them.
-    in_own_namespace()
+    in_own_namespace(is_needed=True)
     unittest.main()

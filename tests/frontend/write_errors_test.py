@@ -13,7 +13,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
-from mounted_pool import PROGRAM, SKIPPED, MountedPool  # noqa: E402
+from mounted_pool import PROGRAM, SKIPPED, MountedPool, in_own_namespace  # noqa: E402
 
 SOURCE = r"""
 #include <errno.h>
@@ -128,4 +128,5 @@ class FailingFlush(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    in_own_namespace()
     unittest.main()

@@ -9,7 +9,7 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "support"))
-from mounted_pool import PROGRAM, MountedPool  # noqa: E402
+from mounted_pool import PROGRAM, MountedPool, in_own_namespace  # noqa: E402
 
 READER = os.path.join(HERE, "..", "format_reader", "gpu4fs_reader.py")
 MIB = 1 << 20
@@ -78,4 +78,5 @@ class DeviceAdd(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    in_own_namespace()
     unittest.main(verbosity=2)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
-from mounted_pool import PROGRAM, MountedPool  # noqa: E402
+from mounted_pool import PROGRAM, MountedPool, in_own_namespace  # noqa: E402
 
 DATA = bytes(range(256)) * 40
 
@@ -113,4 +113,5 @@ def main():
 
 
 if __name__ == "__main__":
+    in_own_namespace()
     main()

@@ -13,7 +13,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
-from mounted_pool import MountedPool, scale  # noqa: E402
+from mounted_pool import MountedPool, in_own_namespace, scale  # noqa: E402
 
 WRITERS = 4
 
@@ -111,4 +111,5 @@ def main():
 
 
 if __name__ == "__main__":
+    in_own_namespace()
     main()

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
-from mounted_pool import MountedPool, scale  # noqa: E402
+from mounted_pool import MountedPool, in_own_namespace, scale  # noqa: E402
 
 JOBS = {
     "sequential": ["--rw=write", "--bs=1M"],
@@ -40,4 +40,5 @@ def main():
 
 
 if __name__ == "__main__":
+    in_own_namespace()
     main()

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
-from mounted_pool import MountedPool  # noqa: E402
+from mounted_pool import MountedPool, in_own_namespace  # noqa: E402
 
 ENVIRONMENT = dict(os.environ, GIT_CONFIG_NOSYSTEM="1", GIT_CONFIG_GLOBAL="/dev/null",
                    GIT_AUTHOR_NAME="test", GIT_AUTHOR_EMAIL="test@example.org",
@@ -62,4 +62,5 @@ def main():
 
 
 if __name__ == "__main__":
+    in_own_namespace()
     main()

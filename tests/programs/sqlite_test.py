@@ -6,7 +6,7 @@ import sys
 import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
-from mounted_pool import MountedPool, scale  # noqa: E402
+from mounted_pool import MountedPool, in_own_namespace, scale  # noqa: E402
 
 
 def fill(path, mode, rows):
@@ -76,4 +76,5 @@ def main():
 
 
 if __name__ == "__main__":
+    in_own_namespace()
     main()

@@ -8,7 +8,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
-from mounted_pool import MountedPool, memory_folder, scale  # noqa: E402
+from mounted_pool import MountedPool, in_own_namespace, memory_folder, scale  # noqa: E402
 
 
 def generate(root):
@@ -104,4 +104,5 @@ def main():
 
 
 if __name__ == "__main__":
+    in_own_namespace()
     main()

@@ -11,7 +11,7 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "support"))
-from mounted_pool import MountedPool, gpu4fs  # noqa: E402
+from mounted_pool import MountedPool, gpu4fs, in_own_namespace  # noqa: E402
 
 EFFECTIVE = "user.gpu4fs.raid.effective"
 PROFILES = ("single", "raid1", "raid5")
@@ -157,4 +157,5 @@ class ConvertTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    in_own_namespace()
     unittest.main()

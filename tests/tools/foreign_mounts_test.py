@@ -149,5 +149,5 @@ class ForeignMounts(unittest.TestCase):
 
 if __name__ == "__main__":
     require_fuse()
-    in_own_namespace()
+    in_own_namespace(is_needed=True)
     unittest.main()

@@ -11,7 +11,7 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "support"))
-from mounted_pool import PROGRAM, MountedPool  # noqa: E402
+from mounted_pool import PROGRAM, MountedPool, in_own_namespace  # noqa: E402
 
 READER = os.path.join(HERE, "..", "format_reader", "gpu4fs_reader.py")
 OWN = "user.gpu4fs.raid"
@@ -249,4 +249,5 @@ class ProfileTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    in_own_namespace()
     unittest.main()

@@ -11,7 +11,7 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "support"))
-from mounted_pool import PROGRAM, MountedPool, gpu4fs, same_tree  # noqa: E402
+from mounted_pool import PROGRAM, MountedPool, gpu4fs, in_own_namespace, same_tree  # noqa: E402
 
 READER = os.path.join(HERE, "..", "format_reader", "gpu4fs_reader.py")
 SOURCE = os.path.join(HERE, "..", "..", "src")
@@ -256,4 +256,5 @@ class Rebuild(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    in_own_namespace()
     unittest.main()

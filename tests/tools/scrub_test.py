@@ -8,7 +8,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
-from mounted_pool import PROGRAM, MountedPool  # noqa: E402
+from mounted_pool import PROGRAM, MountedPool, in_own_namespace  # noqa: E402
 
 
 def gpu4fs(*words):
@@ -157,4 +157,5 @@ class Scrubbing(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    in_own_namespace()
     unittest.main()

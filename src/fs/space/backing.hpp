@@ -1,6 +1,6 @@
 // Free regions whose memory the medium has back, so that a pool takes the memory that it uses.
 //
-// The server punches regions out of the devices' files (server/trim/). What may be overwritten may be punched: the region
+// The server punches regions out of the devices' files (maintenance/trim/). What may be overwritten may be punched: the region
 // is free as the allocator sees it, so neither the durable checkpoint, nor the one before, nor a record of the log refers
 // to a page of it, and no row of it has a page in use. Such a region is *unbacked* from before it is punched until the
 // server has got the memory of its chunk again (UpcallKind::map_chunk), because a store into a hole of a full medium
