@@ -20,7 +20,7 @@ class Inodes {
     u64 number = 0;
     expect_ok(fs::claim_inode(g_, fs(), op_, &number));
     expect_ok(fs::prepare_new_inode(g_, fs(), op_, number));
-    expect_ok(fs::reserve_metadata(g_, fs(), op_, 1, 0, 0));
+    expect_ok(fs::reserve_metadata(g_, fs(), op_, {1, 0, 0}));
     const fs::NewInode values{0100600, 0, 10, 20, 1, 1, 0, 0};
     const fs::InodeRef ref = fs::commit_new_inode(g_, fs(), op_, number, values);
     serial(g_, [&] {
@@ -35,7 +35,7 @@ class Inodes {
     begin();
     const fs::InodeRef ref = get(number);
     expect_ok(fs::prepare_free_inode(g_, fs(), op_, number));
-    expect_ok(fs::reserve_metadata(g_, fs(), op_, 1, 0, 0));
+    expect_ok(fs::reserve_metadata(g_, fs(), op_, {1, 0, 0}));
     fs::commit_free_inode(g_, fs(), op_, ref);
     end();
   }

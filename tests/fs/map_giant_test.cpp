@@ -151,7 +151,7 @@ raid::Extent take_first_giga(fs::FileSystem& fs, fs::Operation& op) {
 template <class Group>
 void expect_run(Group g, GiantPool& pool, fs::Operation& op, u64 page, fs::MapRun expected) {
   fs::MapRun run{};
-  ASSERT_EQ(fs::map_lookup(g, pool.fs(), op, pool.file(), page, expected.page_count, &run), Status::ok);
+  ASSERT_EQ(fs::map_lookup(g, pool.fs(), op, pool.file(), {page, page + expected.page_count}, &run), Status::ok);
   EXPECT_EQ(run.kind, expected.kind) << "page " << page;
   EXPECT_EQ(run.address, expected.address) << "page " << page;
   EXPECT_EQ(run.page_count, expected.page_count) << "page " << page;
@@ -160,18 +160,17 @@ void expect_run(Group g, GiantPool& pool, fs::Operation& op, u64 page, fs::MapRu
 template <class Group>
 void prepare_change(Group g, GiantPool& pool, fs::Operation& op, u64 first, u64 end) {
   fs::MapCost cost{};
-  ASSERT_EQ(fs::map_prepare(g, pool.fs(), op, pool.file(), first, end, &cost), Status::ok);
-  ASSERT_EQ(fs::reserve_metadata(g, pool.fs(), op, 0, cost.changed, cost.fresh), Status::ok);
+  ASSERT_EQ(fs::map_prepare(g, pool.fs(), op, pool.file(), {first, end}, &cost), Status::ok);
+  ASSERT_EQ(fs::reserve_metadata(g, pool.fs(), op, {0, cost.changed, cost.fresh}), Status::ok);
 }
 
 template <class Group>
 void remove_all(Group g, GiantPool& pool, fs::Operation& op, u64 first, u64 end) {
-  u64 from = 0;
-  fs::MapCost cost{};
-  ASSERT_EQ(fs::map_prepare_remove(g, pool.fs(), op, pool.file(), first, end, 100, &from, &cost), Status::ok);
-  ASSERT_EQ(from, first);
-  ASSERT_EQ(fs::reserve_metadata(g, pool.fs(), op, 0, cost.changed, cost.fresh), Status::ok);
-  fs::map_remove(g, pool.fs(), op, pool.file(), first, end);
+  fs::MapRemoval removal{{first, end}, 100, {}};
+  ASSERT_EQ(fs::map_prepare_remove(g, pool.fs(), op, pool.file(), &removal), Status::ok);
+  ASSERT_EQ(removal.range.first, first);
+  ASSERT_EQ(fs::reserve_metadata(g, pool.fs(), op, {0, removal.cost.changed, removal.cost.fresh}), Status::ok);
+  fs::map_remove(g, pool.fs(), op, pool.file(), {first, end});
 }
 
 // All or nothing, aligned, and what one holds the other does not get.
@@ -300,7 +299,7 @@ TEST(MapGiant, BlockIsPlacedSplitAndRemoved) {
     const u64 at = 3 * giga_pages;
     const raid::Extent giant = serial(g, [&] { return take_first_giga(fs, op); });
     prepare_change(g, *pool, op, at, at + giga_pages);
-    fs::map_replace(g, fs, op, pool->file(), at, giant, fs::MapKind::unwritten);
+    fs::map_replace(g, fs, op, pool->file(), at, {fs::MapKind::unwritten, 0, giant.address, giant.page_count});
     serial(g, [&] { fs::commit_extent(Lane{}, fs, giant); });
     EXPECT_EQ(fs.inode_file.slots[3].size(), format::BlockSize::block_1g);
     EXPECT_EQ(fs.inode_file.page_count, giga_pages);
@@ -309,7 +308,7 @@ TEST(MapGiant, BlockIsPlacedSplitAndRemoved) {
     // One page in the middle becomes data: two levels of split, all other pages stay.
     const u64 middle = at + 100 * 512 + 7;
     prepare_change(g, *pool, op, middle, middle + 1);
-    fs::map_mark_written(g, fs, op, pool->file(), middle, middle + 1);
+    fs::map_mark_written(g, fs, op, pool->file(), {middle, middle + 1});
     EXPECT_EQ(fs.inode_file.page_count, giga_pages + 2);
     expect_run(g, *pool, op, middle, {fs::MapKind::data, 0, giant.address + (middle - at) * page_size, 1});
     expect_run(g, *pool, op, middle + 1,
@@ -346,11 +345,11 @@ TEST(MapGiant, ReplacedSubtreeIsFreed) {
     prepare_change(Lane{}, pool, op, page, page + 1);
     ASSERT_EQ(fs::reserve_pages(fs, op, 1), Status::ok);
     const raid::Extent extent = fs::allocate_run(Lane{}, fs, op, 1, 1);
-    fs::map_replace(Lane{}, fs, op, pool.file(), page, extent, fs::MapKind::data);
+    fs::map_replace(Lane{}, fs, op, pool.file(), page, {fs::MapKind::data, 0, extent.address, extent.page_count});
     fs::commit_extent(Lane{}, fs, extent);
   }
   prepare_change(Lane{}, pool, op, giga_pages, 2 * giga_pages);
-  fs::map_replace(Lane{}, fs, op, pool.file(), giga_pages, giant, fs::MapKind::data);
+  fs::map_replace(Lane{}, fs, op, pool.file(), giga_pages, {fs::MapKind::data, 0, giant.address, giant.page_count});
   fs::commit_extent(Lane{}, fs, giant);
   EXPECT_EQ(fs.inode_file.slots[1].size(), format::BlockSize::block_1g);
   EXPECT_EQ(fs.data_counters().used, giga_pages + 2);

@@ -383,7 +383,7 @@ TEST_F(NamesAttributes, ANewDirectoryInheritsTheDefaultList) {
   u64 number = 0;
   ASSERT_EQ(fs::claim_inode(Lane{}, small_.fs(), op_, &number), Status::ok);
   ASSERT_EQ(fs::prepare_new_inode(Lane{}, small_.fs(), op_, number), Status::ok);
-  ASSERT_EQ(fs::reserve_metadata(Lane{}, small_.fs(), op_, 2, 0, 1), Status::ok);
+  ASSERT_EQ(fs::reserve_metadata(Lane{}, small_.fs(), op_, {2, 0, 1}), Status::ok);
   fs::NewInode values{};
   values.mode = static_cast<u16>(inherited.mode);
   const fs::InodeRef child = fs::commit_new_inode(Lane{}, small_.fs(), op_, number, values);
@@ -398,7 +398,7 @@ TEST_F(NamesAttributes, ANewDirectoryInheritsTheDefaultList) {
   // chmod reaches the list.
   fs::FoundAttribute found{};
   ASSERT_EQ(fs::prepare_mode_change(Lane{}, small_.fs(), op_, child, &found), Status::ok);
-  ASSERT_EQ(fs::reserve_metadata(Lane{}, small_.fs(), op_, 1, 1, 0), Status::ok);
+  ASSERT_EQ(fs::reserve_metadata(Lane{}, small_.fs(), op_, {1, 1, 0}), Status::ok);
   fs::commit_mode_change(Lane{}, small_.fs(), op_, child, found, 0040701);
   fs::release_reservations(small_.fs(), op_);
   ASSERT_EQ(get("system.posix_acl_access", &value), Status::ok);

@@ -41,7 +41,7 @@ u64 make_file(Group g, SmallFileSystem& small, fs::Operation& op) {
   u64 number = 0;
   Status status = fs::claim_inode(g, small.fs(), op, &number);
   if (status == Status::ok) status = fs::prepare_new_inode(g, small.fs(), op, number);
-  if (status == Status::ok) status = fs::reserve_metadata(g, small.fs(), op, 1, 0, 0);
+  if (status == Status::ok) status = fs::reserve_metadata(g, small.fs(), op, {1, 0, 0});
   expect(g, status == Status::ok, "a file is made");
   fs::commit_new_inode(g, small.fs(), op, number, fs::NewInode{0040700, 0, 0, 0, 1, 1, 0, 0});
   serial(g, [&] { fs::release_reservations(small.fs(), op); });
@@ -53,9 +53,9 @@ void add_one_page(Group g, SmallFileSystem& small, fs::Operation& op, u64 number
   InodeRef ref{};
   u32 frame = no_frame;
   expect(g, fs::get_inode(g, small.fs(), op, number, &ref) == Status::ok, "its inode");
-  expect(g, fs::get_page(g, small.fs(), op, ref, 0, index, &frame) == Status::page_absent, "a hole");
-  expect(g, fs::reserve_metadata(g, small.fs(), op, 1, 0, 1) == Status::ok, "room");
-  frame = fs::add_page(g, small.fs(), op, ref, 0, index);
+  expect(g, fs::get_page(g, small.fs(), op, ref, {0, index}, &frame) == Status::page_absent, "a hole");
+  expect(g, fs::reserve_metadata(g, small.fs(), op, {1, 0, 1}) == Status::ok, "room");
+  frame = fs::add_page(g, small.fs(), op, ref, {0, index});
   serial(g, [&] {
     fill_pattern(fs::page_data(small.fs(), frame), pattern);
     fs::release_reservations(small.fs(), op);
@@ -74,7 +74,7 @@ TEST(PagesTable, GrowthOverAllLevelsFitsTheReservation) {
     u32 frame = no_frame;
     expect(g, fs::get_inode(g, small.fs(), op, number, &ref) == Status::ok, "its inode");
     expect(g, serial(g, [&] { return ref.inode->height == 5 && ref.inode->page_count == 12; }), "12 pages");
-    expect(g, fs::get_page(g, small.fs(), op, ref, 0, far + 1, &frame) == Status::page_absent, "beyond the end");
+    expect(g, fs::get_page(g, small.fs(), op, ref, {0, far + 1}, &frame) == Status::page_absent, "beyond the end");
     expect(g, small.checkpoint(g) == Status::ok, "a checkpoint");
     serial(g, [&] {
       expect_page_table_holds(small);
@@ -137,10 +137,10 @@ TEST(PagesTable, ReservationsAreRefusedWhole) {
   options.staging_count = 64;
   on_both_groups(options, [](auto g, SmallFileSystem& small, fs::Operation& op) {
     fs::FileSystem& fs = small.fs();
-    expect(g, fs::reserve_metadata(g, fs, op, 8, 0, 0) == Status::no_memory, "more than can be waited for");
-    expect(g, fs::reserve_metadata(g, fs, op, 1, 1, 0) == Status::ok, "a small one");
+    expect(g, fs::reserve_metadata(g, fs, op, {8, 0, 0}) == Status::no_memory, "more than can be waited for");
+    expect(g, fs::reserve_metadata(g, fs, op, {1, 1, 0}) == Status::ok, "a small one");
     const fs::Operation before = serial(g, [&] { return op; });
-    expect(g, fs::reserve_metadata(g, fs, op, 1, 1, 0) == Status::ok, "asking again");
+    expect(g, fs::reserve_metadata(g, fs, op, {1, 1, 0}) == Status::ok, "asking again");
     const fs::Operation after = serial(g, [&] { return op; });
     expect(g, before.frames_reserved == after.frames_reserved && before.dirty_reserved == after.dirty_reserved &&
                   before.pages_reserved == after.pages_reserved, "takes nothing more");
@@ -184,7 +184,7 @@ TEST(PagesTable, EvictionSparesDirtyLockedAndParents) {
     u32 frame = no_frame;
     expect(g, fs::get_inode(g, fs, op, number, &ref) == Status::ok, "it comes back");
     for (u64 index = 0; index <= 20; ++index) {
-      expect(g, fs::get_page(g, fs, op, ref, 0, index, &frame) == Status::ok, "with its pages");
+      expect(g, fs::get_page(g, fs, op, ref, {0, index}, &frame) == Status::ok, "with its pages");
       expect(g, serial(g, [&] { return has_pattern(fs::page_data(fs, frame), index + 1); }), "as they were");
     }
   });
@@ -203,9 +203,9 @@ TEST(PagesTable, DamageIsAnErrorAndRepairHelps) {
     u32 frame = no_frame;
     expect(g, fs::get_inode(g, fs, op, number, &ref) == Status::ok, "its inode");
     for (u32 attempt = 0; attempt < 3; ++attempt) {
-      expect(g, fs::get_page(g, fs, op, ref, 0, 3, &frame) == Status::checksum_mismatch, "the damaged page");
+      expect(g, fs::get_page(g, fs, op, ref, {0, 3}, &frame) == Status::checksum_mismatch, "the damaged page");
     }
-    expect(g, fs::get_page(g, fs, op, ref, 0, 4, &frame) == Status::ok, "its neighbour");
+    expect(g, fs::get_page(g, fs, op, ref, {0, 4}, &frame) == Status::ok, "its neighbour");
     serial(g, [&] {
       EXPECT_EQ(fs.had_error, 1u);
       fs.had_error = 0;
@@ -213,7 +213,7 @@ TEST(PagesTable, DamageIsAnErrorAndRepairHelps) {
     });
     fs::evict_frames(g, fs, fs.pages.frame_count);
     expect(g, fs::get_inode(g, fs, op, number, &ref) == Status::ok, "its inode");
-    expect(g, fs::get_page(g, fs, op, ref, 0, 3, &frame) == Status::ok, "the repaired page");
+    expect(g, fs::get_page(g, fs, op, ref, {0, 3}, &frame) == Status::ok, "the repaired page");
     serial(g, [&] { expect_page_table_holds(small); });
   });
 }
@@ -246,16 +246,16 @@ TEST(PagesTable, MalformedPointersAreRefused) {
   };
   for (const auto& c : cases) {
     ref.inode->slots[2].raw = c.raw;
-    EXPECT_STREQ(status_name(fs::get_page(Lane{}, fs, op, ref, 0, 2, &frame)), status_name(c.expected)) << c.raw;
+    EXPECT_STREQ(status_name(fs::get_page(Lane{}, fs, op, ref, {0, 2}, &frame)), status_name(c.expected)) << c.raw;
     EXPECT_EQ(frame, no_frame);
   }
   // A greater block where a map page is looked for.
   ref.inode->height = 1;
   ref.inode->slots[2] = BlockPointer::data(u64{8} << 20, BlockSize::block_2m);
-  EXPECT_EQ(fs::get_page(Lane{}, fs, op, ref, 0, 2 * format::slots_per_block, &frame), Status::corrupt_structure);
+  EXPECT_EQ(fs::get_page(Lane{}, fs, op, ref, {0, 2 * format::slots_per_block}, &frame), Status::corrupt_structure);
   // A height that no file can have.
   ref.inode->height = 200;
-  EXPECT_NE(fs::get_page(Lane{}, fs, op, ref, 0, 2, &frame), Status::ok);
+  EXPECT_NE(fs::get_page(Lane{}, fs, op, ref, {0, 2}, &frame), Status::ok);
   ref.inode->height = 0;
 }
 
@@ -266,15 +266,15 @@ TEST(PagesTable, APageCreatedMeanwhileIsNoDamage) {
   const fs::InodeRef file = fs::detail::inode_file_ref(small.fs());
   const u64 index = make_file(Lane{}, small, op) / format::inodes_per_page;
   ASSERT_NE(fs::resident_frame(small.fs(), 0, 0, index), no_frame);
-  EXPECT_EQ(fs::detail::begin_load(small.fs(), op, file, 0, index).status, Status::again);
+  EXPECT_EQ(fs::detail::begin_load(small.fs(), op, file, {0, index}).status, Status::again);
   ASSERT_EQ(small.checkpoint(Lane{}), Status::ok);
-  EXPECT_EQ(fs::detail::begin_load(small.fs(), op, file, 0, index).status, Status::again);
+  EXPECT_EQ(fs::detail::begin_load(small.fs(), op, file, {0, index}).status, Status::again);
   // Without the page, a slot that says nothing is damage.
-  format::BlockPointer* slot = fs::detail::slot_of_page(small.fs(), file, 0, index + 1);
+  format::BlockPointer* slot = fs::detail::slot_of_page(small.fs(), file, {0, index + 1});
   ASSERT_NE(slot, nullptr);
   const format::BlockPointer before = *slot;
   *slot = format::BlockPointer::data(0, format::BlockSize::page_4k);
-  EXPECT_EQ(fs::detail::begin_load(small.fs(), op, file, 0, index + 1).status, Status::corrupt_structure);
+  EXPECT_EQ(fs::detail::begin_load(small.fs(), op, file, {0, index + 1}).status, Status::corrupt_structure);
   *slot = before;
 }
 
@@ -365,7 +365,7 @@ TEST(PagesTable, ConcurrentCreationGivesDistinctNumbers) {
           do status = fs::prepare_new_inode(Lane{}, small.fs(), op, number);
           while (status == Status::again);
         }
-        if (status == Status::ok) status = fs::reserve_metadata(Lane{}, small.fs(), op, 1, 0, 0);
+        if (status == Status::ok) status = fs::reserve_metadata(Lane{}, small.fs(), op, {1, 0, 0});
         if (status != Status::ok) {
           failures.fetch_add(1);
           return;

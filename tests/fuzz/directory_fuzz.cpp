@@ -49,7 +49,7 @@ class Directory {
   Status change(const fs::HashedName& name, bool remove) {
     fs::RemovePlan plan{};
     GPU4FS_TRY(fs::directory_prepare_remove(Lane{}, fs_, op_, dir_, name, &plan));
-    GPU4FS_TRY(fs::reserve_metadata(Lane{}, fs_, op_, 1, fs::touched_pages(plan), 0));
+    GPU4FS_TRY(fs::reserve_metadata(Lane{}, fs_, op_, {1, fs::touched_pages(plan), 0}));
     if (remove) {
       fs::directory_commit_remove(Lane{}, fs_, op_, dir_, plan, scratch_);
     } else {
@@ -76,7 +76,7 @@ class Directory {
   }
   Status check_page(u64 index) {
     u32 frame = fs::no_frame;
-    GPU4FS_TRY(fs::get_page(Lane{}, fs_, op_, dir_, 0, index, &frame));
+    GPU4FS_TRY(fs::get_page(Lane{}, fs_, op_, dir_, {0, index}, &frame));
     const u8* page = fs::page_data(fs_, frame);
     require(!format::directory_page_text(page).empty(), "no text");
     look_at_copy(page);

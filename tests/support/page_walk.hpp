@@ -225,7 +225,7 @@ class PageWalk {
     const bool ready = prepared([&] {
       GPU4FS_TRY(fs::claim_inode(g_, fs(), op_, &number));
       Status status = fs::prepare_new_inode(g_, fs(), op_, number);
-      if (status == Status::ok) status = fs::reserve_metadata(g_, fs(), op_, 1, 0, 0);
+      if (status == Status::ok) status = fs::reserve_metadata(g_, fs(), op_, {1, 0, 0});
       if (status != Status::ok) serial(g_, [&] { fs::unclaim_inode(fs(), op_); });
       return status;
     });
@@ -243,9 +243,9 @@ class PageWalk {
   bool prepare_change(u64 number, u32 level, u64 index, bool is_new, fs::InodeRef* ref, u32* frame) {
     return prepared([&] {
       GPU4FS_TRY(fs::get_inode(g_, fs(), op_, number, ref));
-      const Status status = fs::get_page(g_, fs(), op_, *ref, level, index, frame);
+      const Status status = fs::get_page(g_, fs(), op_, *ref, {level, index}, frame);
       if (is_new ? status != Status::page_absent : status != Status::ok) return status;
-      return fs::reserve_metadata(g_, fs(), op_, 1, is_new ? 0 : 1, is_new ? 1 : 0);
+      return fs::reserve_metadata(g_, fs(), op_, {1, is_new ? 0u : 1u, is_new ? 1u : 0u});
     });
   }
 
@@ -256,7 +256,7 @@ class PageWalk {
     fs::InodeRef ref{};
     u32 frame = fs::no_frame;
     if (!prepare_change(number, 0, index, true, &ref, &frame)) return;
-    frame = fs::add_page(g_, fs(), op_, ref, 0, index);
+    frame = fs::add_page(g_, fs(), op_, ref, {0, index});
     serial(g_, [&] { fill_pattern(fs::page_data(fs(), frame), pattern); });
     fs::mark_inode_dirty(g_, fs(), op_, ref);
     file.pages[index] = pattern;
@@ -292,7 +292,7 @@ class PageWalk {
   // The page, the map pages above that become empty, and the height of an empty file.
   void remove_with_ancestors(const fs::InodeRef& ref, u64 index) {
     const u32 height = serial(g_, [&] { return u32{ref.inode->height}; });
-    fs::remove_page(g_, fs(), op_, ref, 0, index);
+    fs::remove_page(g_, fs(), op_, ref, {0, index});
     for (u32 level = 1; level <= height; ++level) {
       index >>= format::slot_shift;
       const bool is_empty = serial(g_, [&] {
@@ -304,7 +304,7 @@ class PageWalk {
         return true;
       });
       if (!is_empty) return;
-      fs::remove_page(g_, fs(), op_, ref, level, index);
+      fs::remove_page(g_, fs(), op_, ref, {level, index});
     }
     serial(g_, [&] {
       if (ref.inode->page_count == 0) ref.inode->height = 0;
@@ -319,9 +319,9 @@ class PageWalk {
     u32 frame = fs::no_frame;
     if (!prepare_change(number, fs::attribute_level, 0, is_new, &ref, &frame)) return;
     if (pattern == 0) {
-      fs::remove_page(g_, fs(), op_, ref, fs::attribute_level, 0);
+      fs::remove_page(g_, fs(), op_, ref, {fs::attribute_level, 0});
     } else {
-      if (is_new) frame = fs::add_page(g_, fs(), op_, ref, fs::attribute_level, 0);
+      if (is_new) frame = fs::add_page(g_, fs(), op_, ref, {fs::attribute_level, 0});
       fs::mark_dirty(g_, fs(), op_, ref, frame);
       serial(g_, [&] { fill_pattern(fs::page_data(fs(), frame), pattern); });
     }
@@ -333,7 +333,7 @@ class PageWalk {
   void change_orphan(u64 number, WalkFile& file) {
     const bool ready = prepared([&] {
       GPU4FS_TRY(fs::prepare_orphan(g_, fs(), op_, number));
-      return fs::reserve_metadata(g_, fs(), op_, 1, 0, 0);
+      return fs::reserve_metadata(g_, fs(), op_, {1, 0, 0});
     });
     if (!ready) return;
     if (file.orphan) {
@@ -359,7 +359,7 @@ class PageWalk {
     const bool ready = prepared([&] {
       GPU4FS_TRY(fs::get_inode(g_, fs(), op_, number, &ref));
       GPU4FS_TRY(fs::prepare_free_inode(g_, fs(), op_, number));
-      return fs::reserve_metadata(g_, fs(), op_, 1, 0, 0);
+      return fs::reserve_metadata(g_, fs(), op_, {1, 0, 0});
     });
     if (!ready) return;
     fs::commit_free_inode(g_, fs(), op_, ref);
@@ -373,7 +373,7 @@ class PageWalk {
     u32 frame = fs::no_frame;
     const Status status = retried([&] {
       GPU4FS_TRY(fs::get_inode(g_, fs(), op_, number, &ref));
-      return fs::get_page(g_, fs(), op_, ref, level, index, &frame);
+      return fs::get_page(g_, fs(), op_, ref, {level, index}, &frame);
     });
     expect_equal(status, pattern == 0 ? Status::page_absent : Status::ok);
     if (status != Status::ok) return;

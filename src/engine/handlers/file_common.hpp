@@ -119,17 +119,23 @@ GPU4FS_FN inline void join_group_of(const Engine& engine, CommandState& c, const
   if (c.command.uid != 0 && caller_in_group(engine, c, inode.gid)) c.command.gid = inode.gid;
 }
 
-// The same for a regular file that the caller may access as `wanted` (fs::may_read ...).
+// What a command does with a file.
+struct FileUse {
+  LockMode lock;
+  u32 access;  // fs::may_read ..., which the caller has to have
+};
+
+// The same for a regular file that the caller may use so.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status lock_file(Group g, Engine& engine, CommandState& c, u64 number, LockMode mode, u32 wanted,
-                           fs::InodeRef* ref) {
-  GPU4FS_TRY(lock_any(g, engine, c, number, mode, ref));
+GPU4FS_FN GPU4FS_NOINLINE Status lock_file(Group g, Engine& engine, CommandState& c, u64 number, FileUse use,
+                                           fs::InodeRef* ref) {
+  GPU4FS_TRY(lock_any(g, engine, c, number, use.lock, ref));
   const u32 type = ref->inode->mode & fs::mode_type_mask;
   if (type == fs::mode_directory) return Status::is_directory;
   if (type != fs::mode_regular) return Status::invalid_argument;
   if (!fs::inode_is_sound(*ref->inode)) return Status::corrupt_structure;
-  GPU4FS_TRY(require_access(g, engine, c, *ref, wanted));
-  if ((wanted & fs::may_write) != 0) serial(g, [&] { join_group_of(engine, c, *ref->inode); });
+  GPU4FS_TRY(require_access(g, engine, c, *ref, use.access));
+  if ((use.access & fs::may_write) != 0) serial(g, [&] { join_group_of(engine, c, *ref->inode); });
   return Status::ok;
 }
 
@@ -228,25 +234,33 @@ GPU4FS_FN GPU4FS_NOINLINE inline Allocated reserve_round(Engine& engine, Command
   return {status, status == Status::ok ? reserved : 0};
 }
 
-// Allocates pages of the file's profile for its pages [file_page, + wanted), which are pages `round_page` on of the
-// round, and appends them to c.extents. `is_named`: a record of the log will name them, so in chunks with parities no
-// other command may get pages of their stripes. Fewer than wanted when the space or the extents run out; no_space: none.
+// Pages that a round wants for a file.
+struct PagesWanted {
+  u64 file_page;   // the first in the file
+  u32 round_page;  // the first in the round
+  u32 page_count;
+  bool is_named;   // by a record of the log: in chunks with parities no other command gets pages of their stripes
+  u32 extent_max = command_extent_capacity;  // of c.extents
+};
+
+// Allocates pages of the file's profile and appends them to c.extents. Fewer than wanted when the space or the extents
+// run out; no_space: none.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Allocated allocate_extents(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
-                                     u32 round_page, u64 file_page, u32 wanted, bool is_named, u32 extent_max = command_extent_capacity) {
+                                                     PagesWanted pages) {
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
-  GPU4FS_CHECK_GT(wanted, 0u);
-  GPU4FS_CHECK_LE(extent_max, command_extent_capacity);
-  const Allocated reserved = serial(g, [&] { return reserve_round(engine, c, ref, wanted, is_named); });
+  GPU4FS_CHECK_GT(pages.page_count, 0u);
+  GPU4FS_CHECK_LE(pages.extent_max, command_extent_capacity);
+  const Allocated reserved = serial(g, [&] { return reserve_round(engine, c, ref, pages.page_count, pages.is_named); });
   if (reserved.status != Status::ok) return reserved;
   u32 count = serial(g, [&] { return c.extent_count; });
   u32 done = 0;
-  for (; done < reserved.page_count && count < extent_max; ++count) {
-    raid::Extent extent = allocate_next(g, fs, op, file_page + done, reserved.page_count - done);
+  for (; done < reserved.page_count && count < pages.extent_max; ++count) {
+    raid::Extent extent = allocate_next(g, fs, op, pages.file_page + done, reserved.page_count - done);
     GPU4FS_CHECK_GT(extent.page_count, 0u);
     GPU4FS_CHECK_LE(extent.page_count, reserved.page_count - done);
-    extent.reserved = round_page + done;
+    extent.reserved = pages.round_page + done;
     serial(g, [&] { c.extents[c.extent_count++] = extent; });
     done += extent.page_count;
   }
@@ -287,37 +301,46 @@ GPU4FS_FN GPU4FS_NOINLINE Status end_round(Group g, Engine& engine, CommandState
   });
 }
 
-// Gate: the round's extents become file pages from `file_page` on. `logged`: a record names them.
+// What a round's pages become.
+struct RoundCommit {
+  u64 first_page;  // of the round in the file
+  fs::MapKind kind;
+  bool logged;     // a record names them
+};
+
+// Gate: the round's extents become pages of the file.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void commit_extents(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 file_page,
-                              fs::MapKind kind, bool logged = false) {
+GPU4FS_FN GPU4FS_NOINLINE void commit_extents(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                              RoundCommit round) {
   fs::FileSystem& fs = engine.fs;
   const u32 count = c.extent_count;
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
   GPU4FS_CHECK_LE(count, command_extent_capacity);
   for (u32 i = 0; i < count; ++i) {
     const raid::Extent extent{c.extents[i].address, c.extents[i].page_count, 0};
-    const u64 first = file_page + extent_first(c.extents[i]);
+    const u64 first = round.first_page + extent_first(c.extents[i]);
     if (extent_is_in_place(c.extents[i])) {
-      fs::map_mark_written(g, fs, c.operation, ref, first, first + extent.page_count);
+      fs::map_mark_written(g, fs, c.operation, ref, {first, first + extent.page_count});
       serial(g, [&] { fs::touch_extent(fs, extent); });
     } else {
-      fs::map_replace(g, fs, c.operation, ref, first, extent, kind);
-      fs::commit_extent(g, fs, extent, GPU4FS_MUTANT(logged_pages_not_stable, logged && fs::log_is_on(fs), false));
+      fs::map_replace(g, fs, c.operation, ref, first, {round.kind, 0, extent.address, extent.page_count});
+      fs::commit_extent(g, fs, extent, GPU4FS_MUTANT(logged_pages_not_stable, round.logged && fs::log_is_on(fs),
+                                                     false));
     }
   }
   serial(g, [&] { c.extent_count = 0; });
 }
 
-// Gate: the pages of c.extents[index] become file pages from `file_page` on; they stay in c.extents.
+// Gate: the pages of c.extents[index] become pages of the file; they stay in c.extents.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void commit_one_extent(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
-                                                 u64 file_page, u32 index, fs::MapKind kind, bool logged) {
+                                                 u32 index, RoundCommit round) {
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
   GPU4FS_CHECK_LT(index, c.extent_count);
   const raid::Extent extent{c.extents[index].address, c.extents[index].page_count, 0};
-  fs::map_replace(g, engine.fs, c.operation, ref, file_page, extent, kind);
-  fs::commit_extent(g, engine.fs, extent, logged && fs::log_is_on(engine.fs));
+  const u64 first = round.first_page + extent_first(c.extents[index]);
+  fs::map_replace(g, engine.fs, c.operation, ref, first, {round.kind, 0, extent.address, extent.page_count});
+  fs::commit_extent(g, engine.fs, extent, round.logged && fs::log_is_on(engine.fs));
 }
 
 // `mode` without the set-group-id bit where the caller's change takes it: always from programs, and from other files if
@@ -355,7 +378,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status data_page_of(Group g, Engine& engine, CommandSt
                               u64* address) {
   *address = raid::no_address;
   fs::MapRun run{};
-  GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, file_page, 1, &run));
+  GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, {file_page, file_page + 1}, &run));
   if (run.kind != fs::MapKind::data) return Status::ok;
   *address = run.address;
   return serial(g, [&] { return fs::check_accessible(engine.fs, c.operation, run.address); });
@@ -400,7 +423,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status drop_capability(Group g, Engine& engine, Comman
   fs::FoundAttribute found{};
   GPU4FS_TRY(find_capability(g, engine, c, ref, &found));
   if (found.entry_offset == 0) return Status::ok;
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, capability_pages(found), 0));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {1, capability_pages(found), 0}));
   GPU4FS_TRY(fs::reserve_log(g, fs, c.operation, fs::log_bytes(name.length, 0, 0)));
   GPU4FS_TRY(enter_gate(g, engine, c));
   fs::attribute_commit_remove(g, fs, c.operation, ref, found);
@@ -420,16 +443,16 @@ GPU4FS_FN GPU4FS_NOINLINE Status spill_inline(Group g, Engine& engine, CommandSt
   const u32 length = static_cast<u32>(ref.inode->size_bytes);
   GPU4FS_CHECK_LE(length, format::inode_inline_capacity);
   if (c.extent_count == 0 && length != 0) {
-    const Allocated allocated = allocate_extents(g, engine, c, ref, 0, 0, 1, false);
+    const Allocated allocated = allocate_extents(g, engine, c, ref, {0, 0, 1, false});
     GPU4FS_TRY(allocated.status);
     GPU4FS_TRY(raid::write_page_merged(g, fs.space, c.extents[0].address, raid::no_address, 0, length,
                                        ref.inode->inline_data(), raid::PageUse::data));
   }
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, 0, 0));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {1, 0, 0}));
   GPU4FS_TRY(enter_gate(g, engine, c));
   serial(g, [&] { clear_inline(*ref.inode); });
   fs::mark_inode_dirty(g, fs, c.operation, ref);
-  commit_extents(g, engine, c, ref, 0, fs::MapKind::data);
+  commit_extents(g, engine, c, ref, {0, fs::MapKind::data, false});
   leave_gate(g, engine, c);
   return Status::ok;
 }

@@ -41,12 +41,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_copy(Group g, Engine& engine, CommandState
   const u64 from = c.command.inode;
   const u64 to = c.command.second_inode;
   if (from < to) {
-    GPU4FS_TRY(lock_file(g, engine, c, from, LockMode::shared, fs::may_read, &files->source));
+    GPU4FS_TRY(lock_file(g, engine, c, from, {LockMode::shared, fs::may_read}, &files->source));
   }
-  GPU4FS_TRY(lock_file(g, engine, c, to, LockMode::exclusive, fs::may_write, &files->destination));
+  GPU4FS_TRY(lock_file(g, engine, c, to, {LockMode::exclusive, fs::may_write}, &files->destination));
   GPU4FS_TRY(check_changeable(c, files->destination));
   if (from > to) {
-    GPU4FS_TRY(lock_file(g, engine, c, from, LockMode::shared, fs::may_read, &files->source));
+    GPU4FS_TRY(lock_file(g, engine, c, from, {LockMode::shared, fs::may_read}, &files->source));
   }
   if (from == to) {
     files->source = files->destination;
@@ -84,7 +84,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_source_runs(Group g, Engine& engine, Comma
   u32 count = 0;
   while (done < wanted && count < command_extent_capacity - copy_run_base) {
     fs::MapRun run{};
-    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, first + done, wanted - done, &run));
+    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, {first + done, first + wanted}, &run));
     const u64 address = run.kind == fs::MapKind::data ? run.address : u64{raid::no_address};
     const u32 pages = static_cast<u32>(run.page_count);
     const Status status = serial(g, [&] {
@@ -114,9 +114,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_copy_target(Group g, Engine& engine, Comma
   const u64 first = state.destination / page_size;
   const u32 wanted = static_cast<u32>(divide_up(state.destination + state.length, page_size) - first);
   fs::MapCost cost{};
-  GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, first, first + wanted, &cost));
-  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, cost.changed, cost.fresh));
-  const Allocated allocated = allocate_extents(g, engine, c, ref, 0, first, wanted, true, copy_run_base);
+  GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, {first, first + wanted}, &cost));
+  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, cost.changed, cost.fresh}));
+  const Allocated allocated = allocate_extents(g, engine, c, ref, {first, 0, wanted, true, copy_run_base});
   GPU4FS_TRY(allocated.status);
   u64 old_first = raid::no_address;
   u64 old_last = raid::no_address;
@@ -139,10 +139,12 @@ GPU4FS_FN inline u64 source_page(const CommandState& c, const CopyState& state, 
   return c.extents[run].address == raid::no_address ? u64{raid::no_address} : extent_page(c, run, page);
 }
 
-// Source bytes [from, from + length) to `buffer`; at most a page, any place.
+// Source bytes [from, from + length) to the command's buffer; at most a page, any place.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status gather_source(Group g, Engine& engine, const CommandState& c, const CopyState& state,
-                               const fs::InodeRef& ref, u64 from, u32 length, u8* buffer) {
+GPU4FS_FN GPU4FS_NOINLINE Status gather_source(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                               u64 from, u32 length) {
+  const CopyState& state = scratch_of<CopyState>(c);
+  u8* const buffer = c.buffer;
   GPU4FS_CHECK_LE(length, page_size);
   if (ref.inode->is_inline()) {
     GPU4FS_CHECK_LE(from + length, u64{format::inode_inline_capacity});
@@ -195,7 +197,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status copy_part(Group g, Engine& engine, CommandState
   const u64 from = state.source + (low - state.destination);
   GPU4FS_CHECK_LT(low, high);
   const u32 length = static_cast<u32>(high - low);
-  GPU4FS_TRY(gather_source(g, engine, c, state, ref, from, length, c.buffer));
+  GPU4FS_TRY(gather_source(g, engine, c, ref, from, length));
   const u64 target = extent_page(c, find_extent(c, c.extent_count, page), page);
   const u64 old = page == 0                       ? state.old_first_address
                   : page + 1 == state.page_count ? state.old_last_address
@@ -240,15 +242,15 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_copy(Group g, Engine& engine, CommandSta
   fs::FileSystem& fs = engine.fs;
   const u64 first = state.destination / page_size;
   fs::MapCost cost{};
-  GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, first, first + state.page_count, &cost));
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, cost.changed, cost.fresh));
+  GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, {first, first + state.page_count}, &cost));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {1, cost.changed, cost.fresh}));
   GPU4FS_TRY(reserve_record(g, engine, c, 0, c.extent_count));
   GPU4FS_TRY(enter_gate(g, engine, c));
   format::LogRecord record = file_record_of(c, format::LogOpcode::write_extents, ref.number);
   record.offset = state.destination;
   record.size = state.length;
   append_extent_record(g, engine, c, record);
-  commit_extents(g, engine, c, ref, first, fs::MapKind::data, true);
+  commit_extents(g, engine, c, ref, {first, fs::MapKind::data, true});
   serial(g, [&] {
     const u64 end = state.destination + state.length;
     if (ref.inode->size_bytes < end) ref.inode->size_bytes = end;

@@ -35,7 +35,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status collect_runs(Group g, Engine& engine, CommandSt
   u32 count = 0;
   while (done < wanted && count < command_extent_capacity) {
     fs::MapRun run{};
-    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, first + done, wanted - done, &run));
+    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, {first + done, first + wanted}, &run));
     const Status status = serial(g, [&] {
       u64 address = raid::no_address;
       if (run.kind == fs::MapKind::data) {
@@ -129,7 +129,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_read(Group g, Engine& engine, CommandState& 
   using detail::ReadStage;
   detail::ReadState& state = detail::scratch_of<detail::ReadState>(c);
   fs::InodeRef ref{};
-  GPU4FS_STEP_TRY(detail::lock_file(g, engine, c, c.command.inode, LockMode::shared, fs::may_read, &ref));
+  GPU4FS_STEP_TRY(detail::lock_file(g, engine, c, c.command.inode, {LockMode::shared, fs::may_read}, &ref));
   if (c.stage == static_cast<u32>(ReadStage::start)) GPU4FS_STEP_TRY(detail::start_read(g, engine, c, ref));
   if (ref.inode->is_inline() && c.stage == static_cast<u32>(ReadStage::collect)) {
     GPU4FS_CHECK_LE(state.end, u64{format::inode_inline_capacity});
@@ -191,27 +191,26 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_seek(Group g, Engine& engine, CommandState& 
   if (c.command.mode != detail::seek_data && c.command.mode != detail::seek_hole) {
     return Step::fail(Status::invalid_argument);
   }
-  GPU4FS_STEP_TRY(detail::lock_file(g, engine, c, c.command.inode, LockMode::shared, 0, &ref));
-  const bool want_data = c.command.mode == detail::seek_data;
+  GPU4FS_STEP_TRY(detail::lock_file(g, engine, c, c.command.inode, {LockMode::shared, 0}, &ref));
+  const bool wants_data = c.command.mode == detail::seek_data;
   const u64 size = ref.inode->size_bytes;
   const u64 offset = c.command.offset;
   if (offset >= size) return Step::fail(Status::no_such_data);
-  if (ref.inode->is_inline()) return Step::complete(want_data ? offset : size);
+  if (ref.inode->is_inline()) return Step::complete(wants_data ? offset : size);
   if (c.stage == 0) {
     serial(g, [&] {
       state = {offset / page_size, 1, 0};
       c.stage = 1;
     });
   }
-  fs::MapSeek seek{};
-  const u64 page_end = divide_up(size, page_size);
-  GPU4FS_STEP_TRY(fs::map_seek(g, engine.fs, c.operation, ref, state.page, page_end, want_data,
-                               detail::seek_lookups_per_step, &seek));
-  if (seek.found) return Step::complete(minimum(size, maximum(offset, seek.page * page_size)));
-  if (seek.page >= page_end) {
-    return want_data ? Step::fail(Status::no_such_data) : Step::complete(size);
+  fs::MapSeek seek{{state.page, divide_up(size, page_size)}, wants_data, false};
+  GPU4FS_STEP_TRY(fs::map_seek(g, engine.fs, c.operation, ref, detail::seek_lookups_per_step, &seek));
+  const u64 page = seek.range.first;
+  if (seek.found) return Step::complete(minimum(size, maximum(offset, page * page_size)));
+  if (page >= seek.range.end) {
+    return wants_data ? Step::fail(Status::no_such_data) : Step::complete(size);
   }
-  serial(g, [&] { state.page = seek.page; });
+  serial(g, [&] { state.page = page; });
   return Step::fail(Status::again);
 }
 

@@ -35,7 +35,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_metadata_pages(Group g, Engine& engine, Co
   *changed = 0;
   while (page > 0 && count < metadata_pages_per_round) {
     fs::detail::MapPlace place{};
-    GPU4FS_TRY(fs::detail::map_descend(g, fs, c.operation, ref, page - 1, 0, &place));
+    GPU4FS_TRY(fs::detail::map_descend(g, fs, c.operation, ref, {page - 1, 0}, &place));
     *changed += fs::detail::fresh_path(page - 1, previous, place.level, height);
     previous = page - 1;
     if (place.pointer.is_hole()) {
@@ -45,7 +45,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_metadata_pages(Group g, Engine& engine, Co
     if (place.level != 0) return Status::corrupt_structure;
     --page;
     u32 frame = fs::no_frame;
-    GPU4FS_TRY(fs::get_page(g, fs, c.operation, ref, 0, page, &frame));
+    GPU4FS_TRY(fs::get_page(g, fs, c.operation, ref, {0, page}, &frame));
     GPU4FS_CHECK_LT(count, metadata_pages_per_round);
     serial(g, [&] { state.pages[count] = page; });
     ++count;
@@ -65,12 +65,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status remove_metadata_pages(Group g, Engine& engine, 
   GPU4FS_TRY(find_metadata_pages(g, engine, c, ref, &changed));
   const u32 count = state.page_count;
   if (count == 0) return Status::ok;
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, changed, 0));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {1, changed, 0}));
   GPU4FS_TRY(enter_gate(g, engine, c));
   for (u32 i = 0; i < count; ++i) {
     const u64 page = state.pages[i];
-    fs::remove_page(g, fs, c.operation, ref, 0, page);
-    fs::detail::prune(g, fs, c.operation, ref, 1, page, fs::map_height_max);
+    fs::remove_page(g, fs, c.operation, ref, {0, page});
+    fs::detail::prune(g, fs, c.operation, ref, {page, 1}, fs::map_height_max);
   }
   fs::mark_inode_dirty(g, fs, c.operation, ref);
   leave_gate(g, engine, c);
@@ -87,10 +87,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_attribute_block(Group g, Engine& engine, C
   u32 frame = fs::no_frame;
   *block = 0;
   if (ref.inode->attribute_height == format::attribute_height_max) {
-    GPU4FS_TRY(fs::get_page(g, fs, c.operation, ref, fs::attribute_level + 2, 0, &frame));
+    GPU4FS_TRY(fs::get_page(g, fs, c.operation, ref, {fs::attribute_level + 2, 0}, &frame));
     *block = serial(g, [&] { return fs::detail::next_valid_slot(fs::map_slots(fs, frame), 0, format::slots_per_block); });
   }
-  GPU4FS_TRY(fs::get_page(g, fs, c.operation, ref, fs::attribute_level + 1, *block, &frame));
+  GPU4FS_TRY(fs::get_page(g, fs, c.operation, ref, {fs::attribute_level + 1, *block}, &frame));
   const bool sound = serial(g, [&] {
     const format::BlockPointer* slots = fs::map_slots(fs, frame);
     for (u32 i = 0; i < format::slots_per_block; ++i) {
@@ -112,10 +112,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status remove_attribute_blocks(Group g, Engine& engine
   const Status status = find_attribute_block(g, engine, c, ref, &block);
   if (status == Status::page_absent) return Status::corrupt_structure;
   GPU4FS_TRY(status);
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, 2, 0));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {1, 2, 0}));
   GPU4FS_TRY(enter_gate(g, engine, c));
   const u64 first = block * format::slots_per_block;
-  fs::drop_pages(g, fs, c.operation, ref, fs::attribute_level, first, format::slots_per_block);
+  fs::drop_pages(g, fs, c.operation, ref, {fs::attribute_level, first}, format::slots_per_block);
   fs::detail::prune_attributes(g, fs, c.operation, ref, first);
   fs::mark_inode_dirty(g, fs, c.operation, ref);
   leave_gate(g, engine, c);
@@ -128,7 +128,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_release(Group g, Engine& engine, Comman
   fs::FileSystem& fs = engine.fs;
   if (ref.inode->attributes.is_valid()) {
     u32 frame = fs::no_frame;
-    GPU4FS_TRY(fs::get_page(g, fs, c.operation, ref, fs::attribute_level, 0, &frame));
+    GPU4FS_TRY(fs::get_page(g, fs, c.operation, ref, {fs::attribute_level, 0}, &frame));
   }
   GPU4FS_TRY(fs::prepare_orphan(g, fs, c.operation, ref.number));
   return fs::prepare_free_inode(g, fs, c.operation, ref.number);
@@ -147,7 +147,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_release(Group g, Engine& engine, CommandSt
   });
   if (ref.inode->attributes.is_valid()) {
     g.sync();
-    fs::remove_page(g, fs, c.operation, ref, fs::attribute_level, 0);
+    fs::remove_page(g, fs, c.operation, ref, {fs::attribute_level, 0});
   }
   fs::clear_orphan(g, fs, c.operation, ref.number);
   fs::commit_free_inode(g, fs, c.operation, ref);
@@ -163,15 +163,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status reclaim_inode(Group g, Engine& engine, CommandS
     GPU4FS_TRY(remove_metadata_pages(g, engine, c, ref));
   }
   GPU4FS_TRY(remove_attribute_blocks(g, engine, c, ref));
-  u64 from = 0;
-  fs::MapCost cost{};
-  GPU4FS_TRY(fs::map_prepare_remove(g, fs, c.operation, ref, 0, fs::map_page_max, map_pages_per_round(engine), &from,
-                                    &cost));
+  fs::MapRemoval removal{{0, fs::map_page_max}, map_pages_per_round(engine), {}};
+  GPU4FS_TRY(fs::map_prepare_remove(g, fs, c.operation, ref, &removal));
+  const u64 from = removal.range.first;
   if (from == 0) GPU4FS_TRY(prepare_release(g, engine, c, ref));
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 3, cost.changed + 1, cost.fresh));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {3, removal.cost.changed + 1, removal.cost.fresh}));
   GPU4FS_TRY(reserve_record(g, engine, c));
   GPU4FS_TRY(enter_gate(g, engine, c));
-  if (!ref.inode->is_inline()) fs::map_remove(g, fs, c.operation, ref, from, fs::map_page_max);
+  if (!ref.inode->is_inline()) fs::map_remove(g, fs, c.operation, ref, removal.range);
   if (from == 0) {
     commit_release(g, engine, c, ref);
     append_record(g, engine, c, file_record_of(c, format::LogOpcode::reclaim, ref.number));

@@ -15,15 +15,22 @@
 namespace gpu4fs::engine {
 namespace detail {
 
-// Gate: bytes [from, to) of the file were written, and go into the record.
+// Bytes [from, to) of a file.
+struct FileBytes {
+  u64 from;
+  u64 to;
+  const u8* data;
+};
+
+// Gate: the bytes were written, and go into the record.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void record_bytes(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 from, u64 to,
-                            const u8* data) {
+GPU4FS_FN GPU4FS_NOINLINE void record_bytes(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                            FileBytes bytes) {
   format::LogRecord record = file_record_of(c, format::LogOpcode::write_bytes, ref.number);
-  record.offset = from;
-  record.size = to - from;
-  record.data_length = static_cast<u32>(to - from);
-  append_record(g, engine, c, record, data);
+  record.offset = bytes.from;
+  record.size = bytes.to - bytes.from;
+  record.data_length = static_cast<u32>(bytes.to - bytes.from);
+  append_record(g, engine, c, record, bytes.data);
 }
 
 // Whether the write is one that an append-only file takes. Who has appended a part goes on with the rest. Kernels hand FUSE
@@ -69,7 +76,7 @@ GPU4FS_FN void stamp_written(Group g, Engine& engine, CommandState& c, const fs:
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_inline(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   const WriteState& state = scratch_of<WriteState>(c);
-  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, 0, 0));
+  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, 0, 0}));
   GPU4FS_TRY(reserve_record(g, engine, c, state.end - state.begin));
   GPU4FS_TRY(enter_gate(g, engine, c));
   serial(g, [&] {
@@ -81,7 +88,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_inline(Group g, Engine& engine, CommandSt
   copy_bytes(g, ref.inode->inline_data() + state.begin, state.data, state.end - state.begin);
   g.sync();
   stamp_written(g, engine, c, ref, state.end);
-  record_bytes(g, engine, c, ref, state.begin, state.end, ref.inode->inline_data() + state.begin);
+  record_bytes(g, engine, c, ref, {state.begin, state.end, ref.inode->inline_data() + state.begin});
   return Status::ok;
 }
 
@@ -99,7 +106,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_unstable_runs(Group g, Engine& engine, Com
   u32 count = 0;
   for (u64 done = 0; done < wanted;) {
     fs::MapRun run{};
-    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, first + done, wanted - done, &run));
+    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, {first + done, first + wanted}, &run));
     if (run.kind != fs::MapKind::data || count == command_extent_capacity) return Status::ok;
     const Status status = serial(g, [&] {
       GPU4FS_TRY(fs::check_accessible(engine.fs, c.operation, run.address));
@@ -143,7 +150,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_in_place(Group g, Engine& engine, Command
   u32 run_count = 0;
   GPU4FS_TRY(find_unstable_runs(g, engine, c, ref, &run_count));
   if (run_count == 0) return Status::ok;
-  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, 0, 0));
+  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, 0, 0}));
   if (fs::log_is_on(engine.fs)) GPU4FS_TRY(reserve_record(g, engine, c, state.end - state.begin));
   GPU4FS_TRY(enter_gate(g, engine, c));
   // A checkpoint that ran before the gate let us in has made the pages stable.
@@ -166,54 +173,58 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_in_place(Group g, Engine& engine, Command
     GPU4FS_TRY(overwrite_page(g, engine, c, state, run_count, page));
   }
   stamp_written(g, engine, c, ref, state.end);
-  record_bytes(g, engine, c, ref, state.begin, state.end, state.data);
+  record_bytes(g, engine, c, ref, {state.begin, state.end, state.data});
   *done = true;
   return Status::ok;
 }
 
-// Pages [first + done, ...) are the file's own unwritten ones: as many as lie in one run enter the round.
+// The pages are the file's own unwritten ones: as many as lie in one run enter the round, from its page `round_page`
+// on.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Allocated take_unwritten(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 first,
-                                   u32 done, u64 limit) {
+GPU4FS_FN GPU4FS_NOINLINE Allocated take_unwritten(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                                   fs::PageRange range, u32 round_page) {
   fs::MapRun run{};
-  const Status found = fs::map_lookup(g, engine.fs, c.operation, ref, first + done, limit, &run);
+  const Status found = fs::map_lookup(g, engine.fs, c.operation, ref, range, &run);
   if (found != Status::ok) return {found, 0};
   GPU4FS_CHECK_EQ(run.kind, fs::MapKind::unwritten);
   const u32 page_count = static_cast<u32>(run.page_count);
   const Status status = serial(g, [&] {
     GPU4FS_TRY(fs::check_accessible(engine.fs, c.operation, run.address));
     if (!fs::pages_in_use(engine.fs, run.address, page_count)) return Status::corrupt_structure;
-    c.extents[c.extent_count++] = {run.address, page_count, done | extent_in_place_bit};
+    c.extents[c.extent_count++] = {run.address, page_count, round_page | extent_in_place_bit};
     return Status::ok;
   });
   return {status, status == Status::ok ? page_count : 0};
 }
 
-// Allocates the round's pages, or takes the file's unwritten ones. *covered: how many from `first` on.
+// Allocates the round's pages, or takes the file's unwritten ones. *covered: how many from range.first on.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status find_round_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 first,
-                                  u32 wanted, u32* covered) {
+GPU4FS_FN GPU4FS_NOINLINE Status find_round_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                                  fs::PageRange range, u32* covered) {
   const WriteState& state = scratch_of<WriteState>(c);
+  const u64 first = range.first;
+  const u32 wanted = static_cast<u32>(range.page_count());
   const u64 left = serial(g, [&] { return state.end - state.position; });
   u32 done = 0;
   Status status = Status::ok;
   while (done < wanted && serial(g, [&] { return c.extent_count; }) < command_extent_capacity) {
     fs::MapStretch next{};
-    GPU4FS_TRY(fs::map_stretch(g, engine.fs, c.operation, ref, first + done, wanted - done, &next));
+    GPU4FS_TRY(fs::map_stretch(g, engine.fs, c.operation, ref, {first + done, range.end}, &next));
     u32 asked = 0;
     if (!next.unwritten) {
       // Stretches of one kind are allocated together, so that long runs come out.
       u64 total = next.page_count;
       while (total < wanted - done && !next.unwritten) {
-        GPU4FS_TRY(fs::map_stretch(g, engine.fs, c.operation, ref, first + done + total, wanted - done - total, &next));
+        GPU4FS_TRY(fs::map_stretch(g, engine.fs, c.operation, ref, {first + done + total, range.end}, &next));
         if (!next.unwritten) total += next.page_count;
       }
       asked = static_cast<u32>(total);
     }
     GPU4FS_CHECK_LE(asked, wanted - done);
     const bool is_named = left > log_inline_bytes_max(engine.fs);
-    const Allocated taken = asked != 0 ? allocate_extents(g, engine, c, ref, done, first + done, asked, is_named)
-                                       : take_unwritten(g, engine, c, ref, first, done, next.page_count);
+    const Allocated taken = asked != 0 ? allocate_extents(g, engine, c, ref, {first + done, done, asked, is_named})
+                                       : take_unwritten(g, engine, c, ref,
+                                                        {first + done, first + done + next.page_count}, done);
     status = taken.status;
     done += taken.page_count;
     if (status != Status::ok || taken.page_count < asked) break;
@@ -230,10 +241,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_plan_round(Group g, Engine& engine, Command
   const u64 page_end = divide_up(state.end, page_size);
   const u32 wanted = round_pages(engine, first, page_end - first);
   fs::MapCost cost{};
-  GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, first, first + wanted, &cost));
-  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, cost.changed, cost.fresh));
+  GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, {first, first + wanted}, &cost));
+  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, cost.changed, cost.fresh}));
   u32 covered = 0;
-  GPU4FS_TRY(find_round_pages(g, engine, c, ref, first, wanted, &covered));
+  GPU4FS_TRY(find_round_pages(g, engine, c, ref, {first, first + wanted}, &covered));
   GPU4FS_CHECK_GT(covered, 0u);
   u64 old_first = raid::no_address;
   u64 old_last = raid::no_address;
@@ -258,7 +269,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_in_place(Group g, Engine& engine, Command
     const raid::Extent extent = c.extents[i];
     if (!extent_is_in_place(extent)) continue;
     fs::MapRun run{};
-    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, first + extent_first(extent), extent.page_count, &run));
+    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref,
+                              {first + extent_first(extent), first + extent_first(extent) + extent.page_count}, &run));
     const bool same = run.kind == fs::MapKind::unwritten && run.address == extent.address &&
                       run.page_count >= extent.page_count;
     if (!same) return Status::corrupt_structure;
@@ -327,8 +339,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
   WriteState& state = scratch_of<WriteState>(c);
   const u64 first = state.position / page_size;
   fs::MapCost cost{};
-  GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, first, first + state.page_count, &cost));
-  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, cost.changed, cost.fresh));
+  GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, {first, first + state.page_count}, &cost));
+  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, cost.changed, cost.fresh}));
   const bool by_bytes = !replays_extents(c) && state.in_row == 0 &&
                         state.round_end - state.position <= log_inline_bytes_max(engine.fs);
   const u64 byte_count = by_bytes ? state.round_end - state.position : 0;
@@ -344,14 +356,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
     serial(g, [&] { clear_inline(*ref.inode); });
   }
   if (by_bytes) {
-    record_bytes(g, engine, c, ref, state.position, state.round_end, state.data + (state.position - state.begin));
+    record_bytes(g, engine, c, ref, {state.position, state.round_end, state.data + (state.position - state.begin)});
   } else {
     format::LogRecord record = file_record_of(c, format::LogOpcode::write_extents, ref.number);
     record.offset = state.position;
     record.size = state.round_end - state.position;
     append_extent_record(g, engine, c, record);
   }
-  commit_extents(g, engine, c, ref, first, fs::MapKind::data, !by_bytes);
+  commit_extents(g, engine, c, ref, {first, fs::MapKind::data, !by_bytes});
   stamp_written(g, engine, c, ref, state.round_end);
   serial(g, [&] {
     GPU4FS_CHECK_GT(state.round_end, state.position);
@@ -420,7 +432,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_write(Group g, Engine& engine, CommandState&
   detail::WriteState& state = detail::scratch_of<detail::WriteState>(c);
   if (engine.fs.read_only != 0) return detail::end_write(g, engine, c, Status::read_only);
   fs::InodeRef ref{};
-  Status status = detail::lock_file(g, engine, c, c.command.inode, LockMode::exclusive, fs::may_write, &ref);
+  Status status = detail::lock_file(g, engine, c, c.command.inode, {LockMode::exclusive, fs::may_write}, &ref);
   if (status == Status::ok) status = detail::start_write(g, engine, c, ref);
   if (status == Status::ok && c.stage == static_cast<u32>(WriteStage::transfer)) {
     status = task_result(g, c);

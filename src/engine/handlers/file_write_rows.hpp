@@ -151,8 +151,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_row_round(Group g, Engine& engine, Command
   const u64 first = state.position / page_size;
   const u32 wanted = static_cast<u32>(minimum<u64>(divide_up(state.end, page_size) - first, fs::row_record_pages_max));
   fs::MapCost cost{};
-  GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, first, first + wanted, &cost));
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, cost.changed, cost.fresh));
+  GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, {first, first + wanted}, &cost));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {1, cost.changed, cost.fresh}));
   GPU4FS_TRY(fs::reserve_log(g, fs, c.operation, fs::log_bytes(0, fs::row_record_pages_max * page_size, 0)));
   u32* taken = &fs.space.parity->row_work_taken;
   if (serial(g, [&] { return exchange<Order::acquire, Scope::engine>(taken, 1u); }) != 0) return Status::again;

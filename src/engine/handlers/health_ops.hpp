@@ -105,6 +105,7 @@ struct BlockList {
   wire::BlockListHeader* header;
   wire::BlockRecord* records;
   u64 room;
+  u64 next;  // page where the walk goes on
 };
 
 GPU4FS_FN inline void append_block(BlockList& list, const wire::BlockRecord& record) {
@@ -118,18 +119,17 @@ GPU4FS_FN constexpr bool is_damage(Status status) {
          status == Status::device_failed;
 }
 
-// Lists the indirect blocks whose first page is `page`. *next: where to go on, `page` unless one of them could
-// not be read.
+// Lists the indirect blocks whose first page is `page`, where the walk goes on unless one of them could not be read.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status list_map_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 page,
-                                BlockList& list, u64* next) {
-  *next = page;
+GPU4FS_FN GPU4FS_NOINLINE Status list_map_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                                u64 page, BlockList& list) {
+  list.next = page;
   for (u32 level = ref.inode->height; level >= 1; --level) {
     fs::detail::MapPlace place{};
-    const Status status = fs::detail::map_descend(g, engine.fs, c.operation, ref, page, level, &place);
+    const Status status = fs::detail::map_descend(g, engine.fs, c.operation, ref, {page, level}, &place);
     if (is_damage(status)) {
       const u64 span = fs::map_span(level + 1);
-      *next = align_down(page, span) + span;
+      list.next = align_down(page, span) + span;
       serial(g, [&] { list.header->skipped = 1; });
       return Status::ok;
     }
@@ -141,14 +141,15 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_map_pages(Group g, Engine& engine, Command
   return Status::ok;
 }
 
-// Lists the run of blocks at `page`. *next: the page behind it.
+// Lists the run of blocks that the range begins with; the walk goes on behind it.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status list_run(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 page, u64 limit,
-                          BlockList& list, u64* next) {
+GPU4FS_FN GPU4FS_NOINLINE Status list_run(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                          fs::PageRange range, BlockList& list) {
+  const u64 page = range.first;
   fs::detail::MapPlace place{};
-  const Status status = fs::detail::map_descend(g, engine.fs, c.operation, ref, page, 0, &place);
+  const Status status = fs::detail::map_descend(g, engine.fs, c.operation, ref, {page, 0}, &place);
   if (is_damage(status)) {
-    *next = align_down(page, fs::map_span(1)) + fs::map_span(1);
+    list.next = align_down(page, fs::map_span(1)) + fs::map_span(1);
     serial(g, [&] { list.header->skipped = 1; });
     return Status::ok;
   }
@@ -156,11 +157,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_run(Group g, Engine& engine, CommandState&
   const u64 block_bytes = fs::map_span(place.level) * page_size;
   const u64 inside = page & (fs::map_span(place.level) - 1);
   const format::BlockPointer first = place.pointer;
-  const u64 count = fs::detail::pages_ahead(g, place, page, minimum(limit - page, u64{1} << 30),
+  const u64 count = fs::detail::pages_ahead(g, place, {page, minimum(range.end, page + (u64{1} << 30))},
                                             [&](format::BlockPointer following, u32 distance) {
     return first.is_hole() ? following.raw == 0 : following.raw == first.raw + distance * block_bytes;
   });
-  *next = page + count;
+  list.next = page + count;
   // A page that is new since the last checkpoint has no place on the medium.
   if (first.is_hole() || first.address() == 0) return Status::ok;
   const auto kind = first.is_unwritten() ? wire::BlockKind::unwritten : wire::BlockKind::content;
@@ -204,11 +205,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_from(Group g, Engine& engine, CommandState
     // What one place may list: its run, and an indirect block a level.
     full = serial(g, [&] { return list.room - list.header->record_count < fs::map_height_max + 1; });
     if (full) break;
-    u64 next = page;
-    GPU4FS_TRY(list_map_pages(g, engine, c, ref, page, list, &next));
-    if (next == page) GPU4FS_TRY(list_run(g, engine, c, ref, page, capacity, list, &next));
-    GPU4FS_CHECK_GT(next, page);
-    page = next;
+    GPU4FS_TRY(list_map_pages(g, engine, c, ref, page, list));
+    if (list.next == page) GPU4FS_TRY(list_run(g, engine, c, ref, {page, capacity}, list));
+    GPU4FS_CHECK_GT(list.next, page);
+    page = list.next;
   }
   if (page >= capacity && !full) {
     page = maximum(page, fs::attribute_places);
@@ -242,7 +242,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_list_blocks(Group g, Engine& engine, Command
   }
   auto* header = reinterpret_cast<wire::BlockListHeader*>(output);
   detail::BlockList list{header, reinterpret_cast<wire::BlockRecord*>(header + 1),
-                         (c.command.length - sizeof(*header)) / sizeof(wire::BlockRecord)};
+                         (c.command.length - sizeof(*header)) / sizeof(wire::BlockRecord), 0};
   serial(g, [&] { *header = {0, 0, 0}; });
   GPU4FS_STEP_TRY(detail::list_from(g, engine, c, ref, list));
   return Step::complete(serial(g, [&] { return u64{header->record_count}; }));

@@ -39,7 +39,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_claimed_inode(Group g, Engine& engine, Com
   fs::InodeRef ref{};
   Status status = fs::get_inode(g, fs, c.operation, number, &ref);
   if (status == Status::not_found) {
-    GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, 0, 0));
+    GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {1, 0, 0}));
     GPU4FS_TRY(enter_gate(g, engine, c));
     fs::commit_inode_page(g, fs, c.operation, number);
     leave_gate(g, engine, c);
@@ -76,15 +76,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_creation(Group g, Engine& engine, Comma
   GPU4FS_TRY(lock_claimed_inode(g, engine, c, creation->number));
   GPU4FS_TRY(fs::prepare_new_inode(g, fs, op, creation->number));
   if (is_nameless) GPU4FS_TRY(fs::prepare_orphan(g, fs, op, creation->number));
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, op, 3, creation->plan.touched_pages, new_pages));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, op, {3, creation->plan.touched_pages, new_pages}));
   GPU4FS_TRY(reserve_record(g, engine, c, request.target_length));
   return enter_gate(g, engine, c);
 }
 
-// `target`: the copy of it that was committed.
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void record_creation(Group g, Engine& engine, CommandState& c, const CreateRequest& request,
-                                               const Creation& creation, const fs::InodeRef& child, const u8* target) {
+GPU4FS_FN inline format::LogRecord creation_record(const CommandState& c, const CreateRequest& request,
+                                                   const Creation& creation, const fs::InodeRef& child) {
   using format::LogOpcode;
   const bool nameless = request.link_count == 0;
   format::LogRecord record = record_of(c, nameless                          ? LogOpcode::tmpfile
@@ -98,7 +96,7 @@ GPU4FS_FN GPU4FS_NOINLINE void record_creation(Group g, Engine& engine, CommandS
   record.umask_bits = c.command.umask_bits;
   record.device = request.device;
   record.data_length = request.target_length;
-  append_record(g, engine, c, record, target);
+  return record;
 }
 
 // Gate: the inode with its content and lists, still without a name.
@@ -127,7 +125,7 @@ GPU4FS_FN GPU4FS_NOINLINE fs::InodeRef commit_inode(Group g, Engine& engine, Com
   if (request.target != nullptr) {
     destination = child.inode->inline_data();
     if (!is_inline) {
-      const u32 frame = fs::add_page(g, fs, op, child, 0, 0);
+      const u32 frame = fs::add_page(g, fs, op, child, {0, 0});
       destination = fs::page_data(fs, frame);
     }
     g.sync();
@@ -136,7 +134,8 @@ GPU4FS_FN GPU4FS_NOINLINE fs::InodeRef commit_inode(Group g, Engine& engine, Com
   }
   fs::commit_inherited_access(g, fs, op, child, creation.inherited);
   fs::mark_inode_dirty(g, fs, op, child);
-  record_creation(g, engine, c, request, creation, child, destination);
+  // The record's target is the copy that was committed.
+  append_record(g, engine, c, creation_record(c, request, creation, child), destination);
   return child;
 }
 

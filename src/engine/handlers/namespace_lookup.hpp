@@ -131,7 +131,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_link_target(Group g, Engine& engine, Comma
     return Status::ok;
   }
   u32 frame = fs::no_frame;
-  const Status status = fs::get_page(g, engine.fs, c.operation, link, 0, 0, &frame);
+  const Status status = fs::get_page(g, engine.fs, c.operation, link, {0, 0}, &frame);
   if (status == Status::page_absent) return Status::corrupt_structure;
   GPU4FS_TRY(status);
   *target = {fs::page_data(engine.fs, frame), static_cast<u32>(length), 0};

@@ -80,22 +80,25 @@ GPU4FS_FN GPU4FS_NOINLINE Status stage_attributes(Group g, Engine& engine, Comma
   return sound ? Status::ok : Status::corrupt_structure;
 }
 
-// The entry at the cursor. not_found: there is none.
-template <class Group>
-GPU4FS_FN Status next_entry(Group g, Engine& engine, CommandState& c, const fs::InodeRef& dir,
-                            u64 cursor, fs::DirectoryWalk* walk, ReaddirEntry* entry) {
+// The entries that have no name in the directory. False: the cursor is behind them.
+GPU4FS_FN inline bool is_dot_entry(const fs::InodeRef& dir, u64 cursor, ReaddirEntry* entry) {
   const u32 directory_type = fs::entry_type(fs::mode_directory);
   const u8* dots = reinterpret_cast<const u8*>("..");
   if (cursor == fs::cursor_start) {
     *entry = {dir.number, fs::cursor_after_dot, dots, 1, directory_type};
-    return Status::ok;
+    return true;
   }
-  if (cursor == fs::cursor_after_dot) {
-    const bool is_root = dir.number == format::inode_number_root;
-    const u64 parent = is_root ? dir.number : dir.inode->parent_or_device;
-    *entry = {parent, fs::cursor_after_dot_dot, dots, 2, directory_type};
-    return Status::ok;
-  }
+  if (cursor != fs::cursor_after_dot) return false;
+  const bool is_root = dir.number == format::inode_number_root;
+  const u64 parent = is_root ? dir.number : dir.inode->parent_or_device;
+  *entry = {parent, fs::cursor_after_dot_dot, dots, 2, directory_type};
+  return true;
+}
+
+// The next name. not_found: there is none.
+template <class Group>
+GPU4FS_FN Status next_name(Group g, Engine& engine, CommandState& c, const fs::InodeRef& dir, fs::DirectoryWalk* walk,
+                           ReaddirEntry* entry) {
   fs::DirectoryItem item{};
   GPU4FS_TRY(fs::directory_next(g, engine.fs, c.operation, dir, walk, &item));
   *entry = {item.inode, item.next_cursor, item.name, item.name_length, item.type};
@@ -114,7 +117,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status fill_entries(Group g, Engine& engine, CommandSt
       first_name == fs::cursor_after_dot_dot ? fs::cursor_first_name : first_name, &walk));
   for (;;) {
     ReaddirEntry entry{};
-    const Status status = next_entry(g, engine, c, dir, state->cursor, &walk, &entry);
+    const bool is_dot = is_dot_entry(dir, state->cursor, &entry);
+    const Status status = is_dot ? Status::ok : next_name(g, engine, c, dir, &walk, &entry);
     if (status == Status::not_found) return Status::ok;
     GPU4FS_TRY(status);
     bool with_attributes = (c.command.mask & readdir_with_attributes) != 0 &&

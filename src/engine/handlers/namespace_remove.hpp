@@ -24,17 +24,19 @@ GPU4FS_FN inline void drop_subdirectory(fs::InodeRef dir) {
   if (dir.inode->link_count > 1) dir.inode->link_count -= 1;
 }
 
-// What a command changes that takes a name away: `inode_count` inodes, `others` pages beside those of the removal. Where
-// the directory cannot shrink for want of pages, the name goes all the same.
+// What a command changes that takes a name away, with `others` beside the pages of the removal. Where the directory
+// cannot shrink for want of pages, the name goes all the same.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status reserve_removal(Group g, Engine& engine, CommandState& c, u32 inode_count, u32 others,
-                                                 u32 new_pages, fs::RemovePlan* plan) {
+GPU4FS_FN GPU4FS_NOINLINE Status reserve_removal(Group g, Engine& engine, CommandState& c, fs::MetadataChange others,
+                                                 fs::RemovePlan* plan) {
   fs::FileSystem& fs = engine.fs;
-  const Status status =
-      fs::reserve_metadata(g, fs, c.operation, inode_count, others + fs::touched_pages(*plan), new_pages);
+  fs::MetadataChange all = others;
+  all.page_count += fs::touched_pages(*plan);
+  const Status status = fs::reserve_metadata(g, fs, c.operation, all);
   if ((status != Status::no_space && status != Status::no_memory) || plan->merges == 0) return status;
   plan->merges = 0;
-  return fs::reserve_metadata(g, fs, c.operation, inode_count, others + fs::touched_pages(*plan), new_pages);
+  all.page_count = others.page_count + fs::touched_pages(*plan);
+  return fs::reserve_metadata(g, fs, c.operation, all);
 }
 
 // A name to take away and its inode, both locked.
@@ -68,7 +70,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_unlink(Group g, Engine& engine, CommandState
   if (fs::is_directory(child.inode->mode)) return Step::fail(Status::is_directory);
   const bool is_last = child.inode->link_count == 1;
   if (is_last) GPU4FS_STEP_TRY(fs::prepare_orphan(g, fs, op, child.number));
-  GPU4FS_STEP_TRY(detail::reserve_removal(g, engine, c, 3, 0, 0, &plan));
+  GPU4FS_STEP_TRY(detail::reserve_removal(g, engine, c, {3, 0, 0}, &plan));
   GPU4FS_STEP_TRY(reserve_record(g, engine, c));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
   fs::directory_commit_remove(g, fs, op, dir, plan, c.buffer);
@@ -99,7 +101,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rmdir(Group g, Engine& engine, CommandState&
     return Step::fail(Status::directory_not_empty);
   }
   GPU4FS_STEP_TRY(fs::prepare_orphan(g, fs, op, child.number));
-  GPU4FS_STEP_TRY(detail::reserve_removal(g, engine, c, 3, 0, 0, &plan));
+  GPU4FS_STEP_TRY(detail::reserve_removal(g, engine, c, {3, 0, 0}, &plan));
   GPU4FS_STEP_TRY(reserve_record(g, engine, c));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
   fs::directory_commit_remove(g, fs, op, dir, plan, c.buffer);
@@ -147,7 +149,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_link(Group g, Engine& engine, CommandState& 
   if (file.inode->link_count >= link_count_max) return Step::fail(Status::too_many_links);
   bool was_orphan = file.inode->link_count == 0;
   if (was_orphan) GPU4FS_STEP_TRY(fs::is_orphan(g, fs, op, number, &was_orphan));
-  GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, op, 3, plan.touched_pages, plan.new_pages));
+  GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, op, {3, plan.touched_pages, plan.new_pages}));
   GPU4FS_STEP_TRY(reserve_record(g, engine, c));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
   fs::directory_commit_insert(g, fs, op, dir, plan, name, number, fs::entry_type(file.inode->mode),

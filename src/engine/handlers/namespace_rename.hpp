@@ -313,7 +313,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rename(Group g, Engine& engine, CommandState
   if (exchanges || leaves_whiteout) state.from.merges = 0;
   // The directories and the source; the target and its bit among the orphans; the whiteout.
   const u32 inodes = 3 + (state.has_target ? 2 : 0) + (leaves_whiteout ? 1 : 0);
-  GPU4FS_STEP_TRY(detail::reserve_removal(g, engine, c, inodes, 1 + state.plan.touched_pages, state.plan.new_pages,
+  GPU4FS_STEP_TRY(detail::reserve_removal(g, engine, c, {inodes, 1 + state.plan.touched_pages, state.plan.new_pages},
                                           &state.from));
   GPU4FS_STEP_TRY(reserve_record(g, engine, c));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));

@@ -51,7 +51,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status reserve_profile_change(Group g, Engine& engine,
                                                         ProfileAttribute kind) {
   if (kind == ProfileAttribute::effective) return Status::permission;
   if (!fs::is_regular(file.inode->mode) && !fs::is_directory(file.inode->mode)) return Status::permission;
-  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, 0, 0));
+  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, 0, 0}));
   const bool removes = c.command.opcode == wire::Opcode::remove_attribute;
   GPU4FS_TRY(reserve_record(g, engine, c, removes ? 0 : c.command.length));
   return enter_gate(g, engine, c);

@@ -48,64 +48,71 @@ GPU4FS_FN constexpr bool is_unreadable(Status status) {
          status == Status::device_failed || status == Status::medium_error;
 }
 
-// Map pages that begin at file page `page`. *next: `page`, or the page behind what cannot be read. *full: the list is.
+// Where a walk that marks pages stands.
+struct MarkWalk {
+  u64 next;   // page where it goes on
+  bool full;  // the list is
+};
+
+// Map pages that begin at file page `page`. walk->next: `page`, or the page behind what cannot be read.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status mark_map_pages_at(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
-                                                   u64 page, u64* next, bool* full) {
+                                                   u64 page, MarkWalk* walk) {
   MarkedPages& list = scratch_of<MarkedPages>(c);
-  *next = page;
-  *full = false;
+  *walk = {page, false};
   for (u32 level = ref.inode->height; level >= 1; --level) {
     fs::detail::MapPlace place{};
-    const Status status = fs::detail::map_descend(g, engine.fs, c.operation, ref, page, level, &place);
+    const Status status = fs::detail::map_descend(g, engine.fs, c.operation, ref, {page, level}, &place);
     if (is_unreadable(status)) {
       const u64 span = fs::map_span(level + 1);
-      *next = align_down(page, span) + span;
+      walk->next = align_down(page, span) + span;
       serial(g, [&] { ++list.stayed; });
       return Status::ok;
     }
     GPU4FS_TRY(status);
     if (place.level != level || !place.pointer.is_indirect()) return Status::ok;
     if (page % fs::map_span(level) != 0) continue;
-    *full = serial(g, [&] {
+    walk->full = serial(g, [&] {
       if (!fs::is_in_frozen_chunk(engine.fs, place.pointer.address())) return false;
       return !add_marked(list, level, page >> (format::slot_shift * level));
     });
-    if (*full) return Status::ok;
+    if (walk->full) return Status::ok;
   }
   return Status::ok;
 }
 
-// Pages of content that are metadata, in the array of slots over `page`. *next: the page behind, or where the list is full.
+// Pages of content, unless they are data, in the array of slots over `page`. walk->next: the page behind, or where the
+// list is full.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status mark_content_at(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 page,
-                                                 bool counts, u64* next, bool* full) {
+GPU4FS_FN GPU4FS_NOINLINE Status mark_content_at(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                                 u64 page, MarkWalk* walk) {
+  const bool is_data = ref.number >= format::inode_number_first_free && fs::is_regular(ref.inode->mode);
   MarkedPages& list = scratch_of<MarkedPages>(c);
   fs::detail::MapPlace place{};
-  const Status status = fs::detail::map_descend(g, engine.fs, c.operation, ref, page, 0, &place);
-  *full = false;
+  const Status status = fs::detail::map_descend(g, engine.fs, c.operation, ref, {page, 0}, &place);
+  walk->full = false;
   if (is_unreadable(status)) {
-    *next = align_down(page, fs::map_span(1)) + fs::map_span(1);
+    walk->next = align_down(page, fs::map_span(1)) + fs::map_span(1);
     serial(g, [&] { ++list.stayed; });
     return Status::ok;
   }
   GPU4FS_TRY(status);
   const u64 span = fs::map_span(place.level);
   if (place.level != 0) {
-    *next = align_down(page, span) + span;
+    walk->next = align_down(page, span) + span;
     return Status::ok;
   }
   const u64 end = page + (place.slot_count - place.slot);
   const u64 stop = serial(g, [&] {
-    for (u64 at = page; at < end && counts; ++at) {
+    for (u64 at = page; at < end && !is_data; ++at) {
       const format::BlockPointer pointer = fs::load_slot(&place.slots[place.slot + (at - page)]);
       if (!pointer.is_valid() || !fs::is_in_frozen_chunk(engine.fs, pointer.address())) continue;
       if (!add_marked(list, 0, at)) return at;
     }
     return end;
   });
-  *full = stop != end;
-  *next = stop;
+  walk->full = stop != end;
+  walk->next = stop;
   return Status::ok;
 }
 
@@ -146,18 +153,16 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_metadata(Group g, Engine& engine, CommandS
   serial(g, [&] { list = {}; });
   const bool has_map = !ref.inode->is_inline() && ref.inode->height <= fs::map_height_max;
   const u64 end = has_map ? fs::map_capacity(ref.inode->height) : 0;
-  const bool is_file = ref.number >= format::inode_number_first_free && fs::is_regular(ref.inode->mode);
   u64 page = c.command.offset;
-  bool full = false;
+  MarkWalk walk{page, false};
   u32 i = 0;
-  for (; i < metadata_lookups_max && page < end && !full; ++i) {
-    u64 next = page;
-    GPU4FS_TRY(mark_map_pages_at(g, engine, c, ref, page, &next, &full));
-    if (full) break;
-    if (next == page) GPU4FS_TRY(mark_content_at(g, engine, c, ref, page, !is_file, &next, &full));
-    page = next;
+  for (; i < metadata_lookups_max && page < end && !walk.full; ++i) {
+    GPU4FS_TRY(mark_map_pages_at(g, engine, c, ref, page, &walk));
+    if (walk.full) break;
+    if (walk.next == page) GPU4FS_TRY(mark_content_at(g, engine, c, ref, page, &walk));
+    page = walk.next;
   }
-  if (page >= end && !full) {
+  if (page >= end && !walk.full) {
     page = maximum(page, fs::attribute_places);
     GPU4FS_TRY(list_attributes(g, engine, c, ref, metadata_lookups_max - i, &page));
   }
@@ -173,7 +178,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_marked(Group g, Engine& engine, CommandSta
   for (u32 i = 0; i < count; ++i) {
     const MarkedPage page = serial(g, [&] { return list.pages[i]; });
     u32 frame = fs::no_frame;
-    const Status status = fs::get_page(g, engine.fs, c.operation, ref, page.level, page.index, &frame);
+    const Status status = fs::get_page(g, engine.fs, c.operation, ref, {page.level, page.index}, &frame);
     const bool gone = is_unreadable(status) || status == Status::page_absent;
     if (!gone) GPU4FS_TRY(status);
     serial(g, [&] {
@@ -206,7 +211,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step relocate_metadata(Group g, Engine& engine, Comman
   const u32 count = serial(g, [&] { return list.count; });
   u64 moved = 0;
   if (count != 0) {
-    GPU4FS_STEP_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, count, 0));
+    GPU4FS_STEP_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, count, 0}));
     GPU4FS_STEP_TRY(enter_gate(g, engine, c));
     for (u32 i = 0; i < count; ++i) {
       const u32 frame = serial(g, [&] { return list.pages[i].frame; });
@@ -236,12 +241,13 @@ GPU4FS_FN GPU4FS_NOINLINE Step find_next_inode(Group g, Engine& engine, CommandS
   fs::FileSystem& fs = engine.fs;
   u64 number = c.command.inode;
   while (number < fs::inode_number_max) {
-    fs::InodeRef file{};
     u32 frame = fs::no_frame;
-    const Status status = fs::detail::get_bitmap_page(g, fs, c.operation, format::inode_number_inode_bitmap, number,
-                                                      &file, &frame);
+    const Status status =
+        fs::detail::get_bitmap_page(g, fs, c.operation, format::inode_number_inode_bitmap, number, &frame);
     const u64 page_end = align_down(number, fs::bitmap_bits_per_page) + fs::bitmap_bits_per_page;
     if (status == Status::page_absent) {
+      fs::InodeRef file{};
+      GPU4FS_STEP_TRY(fs::detail::get_bitmap_file(g, fs, c.operation, format::inode_number_inode_bitmap, &file));
       const u64 reached = serial(g, [&] {
         return load<Order::relaxed, Scope::engine>(&file.inode->size_bytes) / page_size * fs::bitmap_bits_per_page;
       });

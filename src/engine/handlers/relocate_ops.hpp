@@ -69,16 +69,16 @@ struct FoundRun {
   bool is_damaged;  // the run is a part of the map that cannot be read, or leads to free pages
 };
 
-// What lies at `page`, of at most `limit` pages. Status: control codes only.
+// What the range begins with. Status: control codes only.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status look_at_run(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 page,
-                                             u64 limit, FoundRun* found) {
+GPU4FS_FN GPU4FS_NOINLINE Status look_at_run(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                             fs::PageRange range, FoundRun* found) {
   fs::FileSystem& fs = engine.fs;
   *found = {};
-  const Status status = fs::map_lookup(g, fs, c.operation, ref, page, limit, &found->run);
+  const Status status = fs::map_lookup(g, fs, c.operation, ref, range, &found->run);
   if (stays_in_place(status)) {
     const u64 span = fs::map_span(1);
-    found->run = {fs::MapKind::hole, 0, 0, minimum(limit, align_down(page, span) + span - page)};
+    found->run = {fs::MapKind::hole, 0, 0, minimum(range.end, align_down(range.first, span) + span) - range.first};
     found->is_damaged = true;
     return Status::ok;
   }
@@ -110,12 +110,13 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 stretch_limit(const Engine& engine, const C
   return minimum(border > page ? border - page : limit, end - page);
 }
 
-// The old runs of the stretch that begins with `found` at `page`.
+// The old runs of the stretch that begins with `found`, where the range does.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status gather_runs(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 page,
-                                             u64 end, FoundRun found) {
+GPU4FS_FN GPU4FS_NOINLINE Status gather_runs(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                             fs::PageRange range, FoundRun found) {
+  const u64 page = range.first;
   RelocateState& state = scratch_of<RelocateState>(c);
-  const u64 limit = serial(g, [&] { return stretch_limit(engine, c, state, found.run, page, end); });
+  const u64 limit = serial(g, [&] { return stretch_limit(engine, c, state, found.run, page, range.end); });
   const fs::MapKind kind = found.run.kind;
   u32 done = 0;
   u32 count = 0;
@@ -129,7 +130,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status gather_runs(Group g, Engine& engine, CommandSta
     ++count;
     done += pages;
     if (done == limit || count == command_extent_capacity - relocate_run_base) break;
-    GPU4FS_TRY(look_at_run(g, engine, c, ref, page + done, limit - done, &found));
+    GPU4FS_TRY(look_at_run(g, engine, c, ref, {page + done, page + limit}, &found));
     if (!found.moves || found.run.kind != kind) break;
   }
   serial(g, [&] {
@@ -156,9 +157,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_stretch(Group g, Engine& engine, CommandSt
   u64 stayed = 0;
   for (u32 i = 0; i < relocate_lookups_max && page < end; ++i) {
     FoundRun found{};
-    GPU4FS_TRY(look_at_run(g, engine, c, ref, page, end - page, &found));
+    GPU4FS_TRY(look_at_run(g, engine, c, ref, {page, end}, &found));
     if (found.moves) {
-      GPU4FS_TRY(gather_runs(g, engine, c, ref, page, end, found));
+      GPU4FS_TRY(gather_runs(g, engine, c, ref, {page, end}, found));
       if (serial(g, [&] { return (c.command.mask & wire::relocate_scattered) == 0 || state.old_pieces > 1; })) {
         serial(g, [&] { state.stayed = stayed; });
         return Status::ok;
@@ -192,12 +193,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_relocation(Group g, Engine& engine, Comman
   const u32 wanted = serial(g, [&] { return state.page_count; });
   if (wanted == 0) return Status::ok;
   fs::MapCost cost{};
-  GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, first, first + wanted, &cost));
-  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, cost.changed, cost.fresh));
+  GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, {first, first + wanted}, &cost));
+  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, cost.changed, cost.fresh}));
   // Few pages share a stripe with others, where there are stripes.
   const bool whole_stripes = wanted * page_size > log_inline_bytes_max(engine.fs);
   const Allocated allocated =
-      allocate_extents(g, engine, c, ref, 0, first, wanted, whole_stripes, relocate_run_base);
+      allocate_extents(g, engine, c, ref, {first, 0, wanted, whole_stripes, relocate_run_base});
   const bool tidies = (c.command.mask & wire::relocate_scattered) != 0;
   // Nothing is lost if things stay as they are.
   const bool no_room = tidies && allocated.status == Status::no_space;
@@ -277,13 +278,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_relocation(Group g, Engine& engine, Comm
   fs::FileSystem& fs = engine.fs;
   const u64 first = state.first;
   fs::MapCost cost{};
-  GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, first, first + state.page_count, &cost));
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, cost.changed, cost.fresh));
+  GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, {first, first + state.page_count}, &cost));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {1, cost.changed, cost.fresh}));
   GPU4FS_TRY(enter_gate(g, engine, c));
   const bool is_refilled = serial(g, [&] {
     return state.kind == fs::MapKind::unwritten && fs::log_is_on(fs) && !fs::is_written_once(fs, c.extents[0].address);
   });
-  commit_extents(g, engine, c, ref, first, state.kind);
+  commit_extents(g, engine, c, ref, {first, state.kind, false});
   serial(g, [&] {
     state.epoch = is_refilled ? load<Order::relaxed, Scope::engine>(&fs.epoch_open) : 0;
     // Nobody else may have the file before the checkpoint is durable, however long that takes.

@@ -80,7 +80,7 @@ GPU4FS_FN GPU4FS_NOINLINE void give_back_inode_pages(Group g, FileSystem& fs, u3
       detail::keep_generations(fs, frame);
       fetch_add<Order::relaxed, Scope::engine>(&fs.inode_pages_given_back, u64{1});
     });
-    remove_page(g, fs, op, detail::inode_file_ref(fs), 0, fs.pages.frames[frame].key.index());
+    remove_page(g, fs, op, detail::inode_file_ref(fs), {0, fs.pages.frames[frame].key.index()});
   }
   serial(g, [&] { release_reservations(fs, op); });
 }

@@ -66,9 +66,10 @@ GPU4FS_FN Status get_bitmap_file(Group g, FileSystem& fs, Operation& op, u64 fil
 // The page of bitmap file `file_number` that holds `number`'s bit: resident, or page_absent.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status get_bitmap_page(Group g, FileSystem& fs, Operation& op, u64 file_number, u64 number,
-                                 InodeRef* file, u32* frame) {
-  GPU4FS_TRY(get_bitmap_file(g, fs, op, file_number, file));
-  return get_page(g, fs, op, *file, 0, number / bitmap_bits_per_page, frame);
+                                                 u32* frame) {
+  InodeRef file{};
+  GPU4FS_TRY(get_bitmap_file(g, fs, op, file_number, &file));
+  return get_page(g, fs, op, file, {0, number / bitmap_bits_per_page}, frame);
 }
 
 // Gate: the same, created under the grow lock if it is absent.
@@ -82,7 +83,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 ensure_page(Group g, FileSystem& fs, Operation& op
     return find_frame(fs.pages, key);
   });
   if (frame == no_frame) {
-    frame = add_page(g, fs, op, file, 0, index);
+    frame = add_page(g, fs, op, file, {0, index});
     serial(g, [&] {
       const u64 size = (index + 1) * page_size;
       // Others look at it without a lock, to see how far the file reaches.
@@ -198,10 +199,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status claim_batch(Group g, FileSystem& fs, Operation&
     if (choice.batch == 0) continue;
     const u64 first = choice.batch * format::inodes_per_page;
     if (first + format::inodes_per_page > inode_number_max) return Status::no_inodes;
-    InodeRef file{};
     u32 frame = no_frame;
     const Status status =
-        get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, first, &file, &frame);
+        get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, first, &frame);
     if (status != Status::ok && status != Status::page_absent) {
       // Not a damaged one: whoever asks next looks behind it.
       const bool comes_again = is_control(status) || status == Status::again || status == Status::chunk_not_mapped;
@@ -288,15 +288,14 @@ GPU4FS_FN GPU4FS_NOINLINE inline void unclaim_inode(FileSystem& fs, Operation& o
 // reserve_metadata).
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_new_inode(Group g, FileSystem& fs, Operation& op, u64 number) {
-  InodeRef file{};
   u32 frame = no_frame;
-  Status status = detail::get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, number, &file, &frame);
+  Status status = detail::get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, number, &frame);
   if (status == Status::checksum_mismatch || status == Status::corrupt_structure) {
     // As below: a number that cannot be committed goes to nobody else.
     serial(g, [&] { op.claimed_inode = 0; });
   }
   if (status != Status::ok && status != Status::page_absent) return status;
-  status = get_page(g, fs, op, detail::inode_file_ref(fs), 0, number / format::inodes_per_page, &frame);
+  status = get_page(g, fs, op, detail::inode_file_ref(fs), {0, number / format::inodes_per_page}, &frame);
   if (status == Status::page_absent) return Status::ok;
   GPU4FS_TRY(status);
   // On a damaged medium an inode may live although its bit says that it is free. Its number stays claimed until
@@ -392,10 +391,9 @@ GPU4FS_FN GPU4FS_NOINLINE InodeRef commit_new_inode(Group g, FileSystem& fs, Ope
 // Prepare: the bitmap page of `number` is resident.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_free_inode(Group g, FileSystem& fs, Operation& op, u64 number) {
-  InodeRef file{};
   u32 frame = no_frame;
   const Status status =
-      detail::get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, number, &file, &frame);
+      detail::get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, number, &frame);
   return status == Status::page_absent ? Status::corrupt_structure : status;
 }
 
@@ -422,10 +420,9 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_free_inode(Group g, FileSystem& fs, Operat
 // inode in reserve_metadata once more).
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_orphan(Group g, FileSystem& fs, Operation& op, u64 number) {
-  InodeRef file{};
   u32 frame = no_frame;
   const Status status =
-      detail::get_bitmap_page(g, fs, op, format::inode_number_orphan_bitmap, number, &file, &frame);
+      detail::get_bitmap_page(g, fs, op, format::inode_number_orphan_bitmap, number, &frame);
   return status == Status::page_absent ? Status::ok : status;
 }
 
@@ -442,11 +439,10 @@ GPU4FS_FN GPU4FS_NOINLINE void clear_orphan(Group g, FileSystem& fs, Operation& 
 // Whether `number` is an orphan. Status: as get_page.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status is_orphan(Group g, FileSystem& fs, Operation& op, u64 number, bool* orphan) {
-  InodeRef file{};
   u32 frame = no_frame;
   *orphan = false;
   const Status status =
-      detail::get_bitmap_page(g, fs, op, format::inode_number_orphan_bitmap, number, &file, &frame);
+      detail::get_bitmap_page(g, fs, op, format::inode_number_orphan_bitmap, number, &frame);
   if (status == Status::page_absent) return Status::ok;
   GPU4FS_TRY(status);
   *orphan = serial(g, [&] {
@@ -468,7 +464,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status next_orphan(Group g, FileSystem& fs, Operation&
   });
   for (u64 page = from / bitmap_bits_per_page; page < page_end; ++page) {
     u32 frame = no_frame;
-    const Status status = get_page(g, fs, op, file, 0, page, &frame);
+    const Status status = get_page(g, fs, op, file, {0, page}, &frame);
     if (status == Status::page_absent) continue;
     GPU4FS_TRY(status);
     const u64 found = serial(g, [&] {

@@ -65,7 +65,7 @@ GPU4FS_FN inline void relocate_frame(FileSystem& fs, u32 frame, u64 address) {
   Frame& f = fs.pages.frames[frame];
   const u32 level = f.key.level();
   const InodeRef file = resident_inode(fs, f.key.inode);
-  format::BlockPointer* slot = slot_of_page(fs, file, level, f.key.index());
+  format::BlockPointer* slot = slot_of_page(fs, file, {level, f.key.index()});
   GPU4FS_CHECK(slot != nullptr);
   const format::BlockPointer old = load_slot(slot);
   GPU4FS_CHECK(old.is_valid());

@@ -35,6 +35,14 @@ GPU4FS_FN constexpr u32 map_height_for(u64 page_end) {
   return height;
 }
 
+// Pages [first, end) of a file.
+struct PageRange {
+  u64 first;
+  u64 end;
+
+  GPU4FS_FN constexpr u64 page_count() const { return end - first; }
+};
+
 enum class MapKind : u32 { hole = 0, data = 1, unwritten = 2 };
 
 // Pages that follow each other in the file and, unless they are a hole, in logical space.
@@ -52,7 +60,15 @@ struct MapCost {
   u32 fresh;
 };
 
+GPU4FS_FN constexpr MapCost operator+(MapCost a, MapCost b) { return {a.changed + b.changed, a.fresh + b.fresh}; }
+
 namespace detail {
+
+// The slot of `level` over a page.
+struct MapSlot {
+  u64 page;
+  u32 level;
+};
 
 // A slot on the way from the inode to a page: where it is and what it said.
 struct MapPlace {

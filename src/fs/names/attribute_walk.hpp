@@ -37,7 +37,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status next_page_below(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u64 block,
                                                  u32 first, AttributePage* found) {
   u32 frame = no_frame;
-  GPU4FS_TRY(get_page(g, fs, op, file, attribute_level + 1, block, &frame));
+  GPU4FS_TRY(get_page(g, fs, op, file, {attribute_level + 1, block}, &frame));
   *found = serial(g, [&] {
     return next_in_block(fs, frame, attribute_level, block * format::slots_per_block, first);
   });
@@ -75,7 +75,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status next_attribute_page_at(Group g, FileSystem& fs,
     u32 inside = static_cast<u32>(at % detail::places_per_block);
     u32 frame = no_frame;
     *place = end + 1;
-    GPU4FS_TRY(get_page(g, fs, op, file, attribute_level + 2, 0, &frame));
+    GPU4FS_TRY(get_page(g, fs, op, file, {attribute_level + 2, 0}, &frame));
     const u64 first = block;
     const AttributePage here = serial(g, [&] {
       return detail::next_in_block(fs, frame, attribute_level + 1, 0, static_cast<u32>(first));

@@ -73,7 +73,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status next_attribute_page(Group g, FileSystem& fs, Op
   if (height == 0 && *page != 0) return Status::ok;
   if (height != 0) {
     u32 block = no_frame;
-    const Status status = get_page(g, fs, op, file, attribute_level + 1, 0, &block);
+    const Status status = get_page(g, fs, op, file, {attribute_level + 1, 0}, &block);
     // There are values left, of an inode that is being freed.
     if (status == Status::page_absent) return Status::ok;
     GPU4FS_TRY(status);
@@ -83,7 +83,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status next_attribute_page(Group g, FileSystem& fs, Op
     });
     if (*page == format::attribute_entry_pages) return Status::ok;
   }
-  const Status status = get_page(g, fs, op, file, attribute_level, *page, frame);
+  const Status status = get_page(g, fs, op, file, {attribute_level, *page}, frame);
   if (status == Status::page_absent) return Status::corrupt_structure;
   GPU4FS_TRY(status);
   const u32 found = *frame;
@@ -118,7 +118,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status attribute_read(Group g, FileSystem& fs, Operati
   for (u32 done = 0; done < found.value_length; done += page_size) {
     u32 frame = no_frame;
     const u64 page = detail::first_value_page(found.value_slot) + done / page_size;
-    const Status status = get_page(g, fs, op, file, attribute_level, page, &frame);
+    const Status status = get_page(g, fs, op, file, {attribute_level, page}, &frame);
     if (status == Status::page_absent) return Status::corrupt_structure;
     GPU4FS_TRY(status);
     copy_bytes(g, destination + done, page_data(fs, frame), minimum<u64>(found.value_length - done, page_size));
@@ -176,7 +176,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status attribute_prepare_remove(Group g, FileSystem& f
   if (found.value_slot == 0) return Status::ok;
   u32 frame = no_frame;
   const u64 block = detail::first_value_page(found.value_slot) >> format::slot_shift;
-  const Status status = get_page(g, fs, op, file, attribute_level + 1, block, &frame);
+  const Status status = get_page(g, fs, op, file, {attribute_level + 1, block}, &frame);
   return status == Status::page_absent ? Status::ok : status;
 }
 
@@ -190,7 +190,7 @@ GPU4FS_FN GPU4FS_NOINLINE void prune_attributes(Group g, FileSystem& fs, Operati
     page >>= format::slot_shift;
     const u32 frame = serial(g, [&] { return resident_frame(fs, file.number, level, page); });
     if (frame == no_frame || !all_holes(g, map_slots(fs, frame), format::slots_per_block)) return;
-    remove_page(g, fs, op, file, level, page);
+    remove_page(g, fs, op, file, {level, page});
   }
   g.sync();
   if (load_slot(&file.inode->attributes).is_hole()) serial(g, [&] { file.inode->attribute_height = 0; });
@@ -203,7 +203,7 @@ GPU4FS_FN GPU4FS_NOINLINE void take_attribute_out(Group g, FileSystem& fs, Opera
   if (found.value_slot != 0) {
     const u32 count = value_pages(found.value_length);
     const u64 begin = first_value_page(found.value_slot);
-    if (first_page < count) drop_pages(g, fs, op, file, attribute_level, begin + first_page, count - first_page);
+    if (first_page < count) drop_pages(g, fs, op, file, {attribute_level, begin + first_page}, count - first_page);
   }
   serial(g, [&] { erase_attribute(page_data(fs, found.frame), found.entry_offset); });
 }
@@ -214,7 +214,7 @@ GPU4FS_FN GPU4FS_NOINLINE void settle_attribute_page(Group g, FileSystem& fs, Op
                                                      u32 page) {
   const u32 left = serial(g, [&] { return u32{attribute_header(page_data(fs, frame)).entry_count}; });
   if (left != 0) return mark_dirty(g, fs, op, file, frame);
-  remove_page(g, fs, op, file, attribute_level, page);
+  remove_page(g, fs, op, file, {attribute_level, page});
   prune_attributes(g, fs, op, file, page);
 }
 

@@ -59,7 +59,7 @@ GPU4FS_FN inline u64 directory_page_count(const InodeRef& dir) {
 template <class Group>
 GPU4FS_FN Status get_directory_page(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
                                     u64 index, u32* frame) {
-  const Status status = get_page(g, fs, op, dir, 0, index, frame);
+  const Status status = get_page(g, fs, op, dir, {0, index}, frame);
   return status == Status::page_absent ? Status::corrupt_structure : status;
 }
 
@@ -151,7 +151,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 append_page(Group g, FileSystem& fs, Operation& op
                                           const InodeRef& dir, u32* frame) {
   const u64 index = directory_page_count(dir);
   GPU4FS_CHECK_LT(index, u64{no_frame});
-  *frame = add_page(g, fs, op, dir, 0, index);
+  *frame = add_page(g, fs, op, dir, {0, index});
   serial(g, [&] { dir.inode->size_bytes = (index + 1) * page_size; });
   return static_cast<u32>(index);
 }
@@ -276,7 +276,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_append(Group g, FileSystem& fs, Operati
   const u64 first = directory_page_count(dir);
   for (u64 index = first; index < first + count; ++index) {
     u32 frame = no_frame;
-    const Status status = get_page(g, fs, op, dir, 0, index, &frame);
+    const Status status = get_page(g, fs, op, dir, {0, index}, &frame);
     if (status == Status::ok) return Status::corrupt_structure;
     if (status != Status::page_absent) return status;
   }

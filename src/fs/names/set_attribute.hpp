@@ -77,10 +77,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_value_pages(Group g, FileSystem& fs, Op
                                                      u32 value_length, AttributePlan* plan) {
   const u64 first = first_value_page(plan->value_slot);
   u32 frame = no_frame;
-  const Status above = get_page(g, fs, op, file, attribute_level + 1, first >> format::slot_shift, &frame);
+  const Status above = get_page(g, fs, op, file, {attribute_level + 1, first >> format::slot_shift}, &frame);
   if (above != Status::page_absent) GPU4FS_TRY(above);
   for (u32 i = 0; i < value_pages(value_length); ++i) {
-    const Status status = get_page(g, fs, op, file, attribute_level, first + i, &frame);
+    const Status status = get_page(g, fs, op, file, {attribute_level, first + i}, &frame);
     if (status == Status::page_absent) {
       ++plan->new_pages;
     } else {
@@ -146,7 +146,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 write_value_pages(Group g, FileSystem& fs, Operati
   for (u32 i = 0; i < value_pages(value_length); ++i) {
     const u64 page = first_value_page(slot) + i;
     u32 frame = serial(g, [&] { return resident_frame(fs, file.number, attribute_level, page); });
-    if (frame == no_frame) frame = add_page(g, fs, op, file, attribute_level, page);
+    if (frame == no_frame) frame = add_page(g, fs, op, file, {attribute_level, page});
     u8* const to = page_data(fs, frame);
     const u64 length = minimum<u64>(page_size, value_length - u64{i} * page_size);
     g.sync();
@@ -187,7 +187,7 @@ GPU4FS_FN GPU4FS_NOINLINE FoundAttribute attribute_commit_set(Group g, FileSyste
   }
   u32 frame = plan.frame;
   if (frame == no_frame) {
-    frame = add_page(g, fs, op, file, attribute_level, plan.page);
+    frame = add_page(g, fs, op, file, {attribute_level, plan.page});
     serial(g, [&] {
       detail::attribute_header(page_data(fs, frame)) = {
           format::attribute_page_magic, format::attribute_page_version, 0, static_cast<u16>(detail::attributes_begin), {}};
