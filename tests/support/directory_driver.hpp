@@ -53,7 +53,7 @@ class DirectoryDriver {
     GPU4FS_TRY(fs::directory_prepare_insert(g, fs(), op_, dir_, name, &plan));
     GPU4FS_TRY(fs::reserve_metadata(g, fs(), op_, {1, plan.touched_pages, plan.new_pages}));
     const u64 before = page_count();
-    fs::directory_commit_insert(g, fs(), op_, dir_, plan, name, inode, type, scratch_);
+    fs::directory_commit_insert(g, fs(), op_, dir_, {plan, name, {inode, type}}, scratch_);
     const u64 after = page_count();
     release(g);
     // The plan is a promise in both directions.
@@ -81,7 +81,7 @@ class DirectoryDriver {
     const u32 touched = insertion.touched_pages + fs::touched_pages(removal);
     GPU4FS_TRY(fs::reserve_metadata(g, fs(), op_, {1, touched, insertion.new_pages}));
     fs::directory_commit_take(g, fs(), op_, dir_, removal);
-    fs::directory_commit_insert(g, fs(), op_, dir_, insertion, to, removal.name.inode, removal.name.type, scratch_);
+    fs::directory_commit_insert(g, fs(), op_, dir_, {insertion, to, {removal.name.inode, removal.name.type}}, scratch_);
     fs::directory_commit_shrink(g, fs(), op_, dir_, removal, scratch_);
     release(g);
     return Status::ok;
@@ -92,7 +92,7 @@ class DirectoryDriver {
     fs::FoundName found{};
     GPU4FS_TRY(fs::directory_prepare_change(g, fs(), op_, dir_, name, &found));
     GPU4FS_TRY(fs::reserve_metadata(g, fs(), op_, {1, 1, 0}));
-    fs::directory_commit_replace(g, fs(), op_, dir_, found, inode, type);
+    fs::directory_commit_replace(g, fs(), op_, dir_, found, {inode, type});
     release(g);
     return Status::ok;
   }

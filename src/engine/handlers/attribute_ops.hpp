@@ -197,16 +197,16 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status store_attribute(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
                                                  const u8* value, u32 new_mode) {
   fs::FileSystem& fs = engine.fs;
-  const fs::AttributeName name = as_attribute(first_name(c));
   const u32 length = static_cast<u32>(c.command.length);
   const u32 mode_flags = c.command.mask & (fs::attribute_create | fs::attribute_replace);
+  fs::NewAttribute attribute{as_attribute(first_name(c)), length, mode_flags, c.buffer, nullptr};
   fs::AttributePlan plan{};
-  GPU4FS_TRY(fs::attribute_prepare_set(g, fs, c.operation, file, name, length, mode_flags, c.buffer, &plan));
+  GPU4FS_TRY(fs::attribute_prepare_set(g, fs, c.operation, file, attribute, &plan));
   GPU4FS_TRY(fs::reserve_attributes(g, fs, c.operation, plan.touched_pages, plan.new_pages));
   GPU4FS_TRY(reserve_attribute_record(g, engine, c));
   GPU4FS_TRY(enter_gate(g, engine, c));
-  const u8* const recorded = record_attribute_change(g, engine, c, value);
-  fs::attribute_commit_set(g, fs, c.operation, file, plan, name, recorded, length);
+  attribute.value = record_attribute_change(g, engine, c, value);
+  fs::attribute_commit_set(g, fs, c.operation, file, plan, attribute);
   stamp_attribute_change(g, engine, c, file, new_mode);
   return Status::ok;
 }
@@ -278,11 +278,10 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_list_attributes(Group g, Engine& engine, Com
   fs::InodeRef file{};
   GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, c.command.inode, LockMode::shared, &file));
   const bool hides_trusted = GPU4FS_MUTANT(trusted_attributes_listed, c.command.uid != 0, false);
-  u64 length = 0;
-  GPU4FS_STEP_TRY(fs::attributes_list(g, engine.fs, c.operation, file, hides_trusted, data,
-                                      c.command.length, &length));
-  GPU4FS_STEP_TRY(detail::list_profile(g, c, file, data, &length));
-  return Step::complete(length);
+  fs::NameList list{data, c.command.length, 0, hides_trusted};
+  GPU4FS_STEP_TRY(fs::attributes_list(g, engine.fs, c.operation, file, &list));
+  GPU4FS_STEP_TRY(detail::list_profile(g, c, file, data, &list.length));
+  return Step::complete(list.length);
 }
 
 template <class Group>

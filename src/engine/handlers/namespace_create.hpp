@@ -62,8 +62,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_creation(Group g, Engine& engine, Comma
                                                   Creation* creation) {
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
-  GPU4FS_TRY(fs::prepare_inherited_access(g, fs, op, dir, request.mode, c.command.umask_bits,
-                                          &creation->inherited));
+  GPU4FS_TRY(fs::prepare_inherited_access(g, fs, op, dir, {request.mode, c.command.umask_bits}, &creation->inherited));
   creation->owner = fs::inherit_owner(*dir.inode, creation->inherited.mode, c.command.gid);
   creation->owner.mode = strip_set_gid(engine, c, creation->owner.mode, creation->owner.gid);
   if (is_replay(c)) creation->owner.mode = serial(g, [&] { return op.replay->mode; });
@@ -150,8 +149,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step create_in(Group g, Engine& engine, CommandState& 
   GPU4FS_STEP_TRY(fs::directory_prepare_insert(g, fs, c.operation, dir, name, &creation.plan));
   GPU4FS_STEP_TRY(prepare_creation(g, engine, c, dir, request, &creation));
   const fs::InodeRef child = commit_inode(g, engine, c, dir, request, creation);
-  fs::directory_commit_insert(g, fs, c.operation, dir, creation.plan, name, child.number,
-                              fs::entry_type(request.mode), c.buffer);
+  fs::directory_commit_insert(g, fs, c.operation, dir,
+                              {creation.plan, name, {child.number, fs::entry_type(request.mode)}}, c.buffer);
   serial(g, [&] {
     set_modification_times(dir, c.operation.now);
     if (fs::is_directory(request.mode)) dir.inode->link_count += 1;

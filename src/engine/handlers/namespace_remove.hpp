@@ -152,8 +152,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_link(Group g, Engine& engine, CommandState& 
   GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, op, {3, plan.touched_pages, plan.new_pages}));
   GPU4FS_STEP_TRY(reserve_record(g, engine, c));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
-  fs::directory_commit_insert(g, fs, op, dir, plan, name, number, fs::entry_type(file.inode->mode),
-                              c.buffer);
+  fs::directory_commit_insert(g, fs, op, dir, {plan, name, {number, fs::entry_type(file.inode->mode)}}, c.buffer);
   serial(g, [&] {
     set_modification_times(dir, op.now);
     file.inode->link_count += 1;

@@ -212,8 +212,8 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_old_name(Group g, Engine& engine, CommandS
   if (state.whiteout == 0) return fs::directory_commit_take(g, engine.fs, c.operation, state.from_dir, state.from);
   const fs::InodeRef whiteout = commit_whiteout(g, engine, c, state.from_dir, state.whiteout);
   state.whiteout_generation = serial(g, [&] { return whiteout.inode->generation; });
-  fs::directory_commit_replace(g, engine.fs, c.operation, state.from_dir, state.from.name, whiteout.number,
-                               fs::entry_type(fs::mode_character_device));
+  fs::directory_commit_replace(g, engine.fs, c.operation, state.from_dir, state.from.name,
+                               {whiteout.number, fs::entry_type(fs::mode_character_device)});
   put_attributes(g, engine, c, whiteout);
 }
 
@@ -223,22 +223,19 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_rename_names(Group g, Engine& engine, Comm
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
   if ((c.command.mask & rename_exchange) != 0) {
-    fs::directory_commit_replace(g, fs, op, state.from_dir, state.from.name, state.to.inode,
-                                 state.to.type);
-    fs::directory_commit_replace(g, fs, op, state.to_dir, state.to, state.from.name.inode,
-                                 state.from.name.type);
+    fs::directory_commit_replace(g, fs, op, state.from_dir, state.from.name, {state.to.inode, state.to.type});
+    fs::directory_commit_replace(g, fs, op, state.to_dir, state.to, {state.from.name.inode, state.from.name.type});
   } else if (state.has_target) {
     // Replacing moves no slot, so the source's place stays valid.
-    fs::directory_commit_replace(g, fs, op, state.to_dir, state.to, state.from.name.inode,
-                                 state.from.name.type);
+    fs::directory_commit_replace(g, fs, op, state.to_dir, state.to, {state.from.name.inode, state.from.name.type});
     commit_old_name(g, engine, c, state);
     fs::directory_commit_shrink(g, fs, op, state.from_dir, state.from, c.buffer);
   } else {
     // The place of the new name was planned in the pages as they are.
     commit_old_name(g, engine, c, state);
     const fs::HashedName name = hash_name(g, engine, second_name(c));
-    fs::directory_commit_insert(g, fs, op, state.to_dir, state.plan, name, state.from.name.inode,
-                                state.from.name.type, c.buffer);
+    fs::directory_commit_insert(g, fs, op, state.to_dir,
+                                {state.plan, name, {state.from.name.inode, state.from.name.type}}, c.buffer);
     fs::directory_commit_shrink(g, fs, op, state.from_dir, state.from, c.buffer);
   }
 }

@@ -127,18 +127,28 @@ GPU4FS_FN GPU4FS_NOINLINE Status attribute_read(Group g, FileSystem& fs, Operati
   return Status::ok;
 }
 
+// The names of a file's attributes, each with a terminator.
+struct NameList {
+  u8* bytes;           // nullptr: only the length is wanted
+  u64 capacity;
+  u64 length;
+  bool hides_trusted;  // leaves out the names that only the superuser sees
+};
+
 namespace detail {
 
-// Leader: appends the page's names to a list of `total` bytes in `destination`, as far as they fit. Answers its length.
-GPU4FS_FN GPU4FS_NOINLINE inline u64 list_page(const u8* page, bool hide_trusted, u8* destination, u64 capacity, u64 total) {
+// Leader: appends the page's names to the list, as far as they fit. Answers its length then.
+GPU4FS_FN GPU4FS_NOINLINE inline u64 list_page(const u8* page, const NameList& list) {
+  u8* const destination = list.bytes;
+  u64 total = list.length;
   constexpr u8 trusted[] = {'t', 'r', 'u', 's', 't', 'e', 'd', '.'};
   const u32 end = attribute_header(page).used_bytes;
   for (u32 offset = attributes_begin; offset < end; offset += attribute_size_at(page, offset)) {
     const u32 name_length = attribute_entry(page, offset).name_length;
     const u8* name = attribute_name_at(page, offset);
     const bool is_trusted = name_length > sizeof(trusted) && names_equal(name, trusted, sizeof(trusted));
-    if (hide_trusted && is_trusted) continue;
-    if (destination != nullptr && total + name_length + 1 <= capacity) {
+    if (list.hides_trusted && is_trusted) continue;
+    if (destination != nullptr && total + name_length + 1 <= list.capacity) {
       for (u32 i = 0; i < name_length; ++i) destination[total + i] = name[i];
       destination[total + name_length] = 0;
     }
@@ -149,23 +159,19 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 list_page(const u8* page, bool hide_trusted
 
 }  // namespace detail
 
-// Bytes of all names, each with a terminator. `destination` may be nullptr (size only);
-// `hide_trusted` leaves out the names that only the superuser sees. Status: attribute_range when
-// they exceed `capacity`.
+// Status: attribute_range when the names exceed the list's capacity.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status attributes_list(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
-                                                 bool hide_trusted, u8* destination, u64 capacity, u64* length) {
-  *length = 0;
+                                                 NameList* list) {
+  list->length = 0;
   for (u32 page = 0;; ++page) {
     u32 frame = no_frame;
     GPU4FS_TRY(next_attribute_page(g, fs, op, file, &page, &frame));
     if (frame == no_frame) break;
-    const u64 total = *length;
-    *length = serial(g, [&] {
-      return detail::list_page(page_data(fs, frame), hide_trusted, destination, capacity, total);
-    });
+    const NameList before = *list;
+    list->length = serial(g, [&] { return detail::list_page(page_data(fs, frame), before); });
   }
-  return destination != nullptr && *length > capacity ? Status::attribute_range : Status::ok;
+  return list->bytes != nullptr && list->length > list->capacity ? Status::attribute_range : Status::ok;
 }
 
 // Prepare, for an attribute that is to go: what attribute_commit_remove needs is resident. Up to attribute_removal_pages

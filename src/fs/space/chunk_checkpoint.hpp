@@ -35,7 +35,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_descriptor_page(Group g, FileSystem& fs, 
   const u64 place = serial(g, [&] { return format::descriptor_place(chunk.descriptor_table[index]) ^ 1; });
   const u64 header_page = layout_of(chunk).descriptor_page(index, place);
   for (u32 column = 0; column <= chunk.redundancy; ++column) {
-    const Status written = write_header(g, fs, chunk, column, header_page, 1, copy);
+    const Status written = write_header(g, fs, chunk, {column, header_page, 1}, copy);
     if (!is_lost(g, fs, chunk, column, written)) GPU4FS_TRY(written);
   }
   serial(g, [&] { chunk.descriptor_table_staged[index] = format::descriptor_entry(hash, place); });
@@ -83,7 +83,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_slot(Group g, FileSystem& fs, ChunkState&
              layout.table_pages * page_size);
   g.sync();
   serial(g, [&] { raid::end_header_write(fs.space, chunk, column, first, count); });
-  return write_header(g, fs, chunk, column, slot_page(layout, slot), 1, chunk.header_work);
+  return write_header(g, fs, chunk, {column, slot_page(layout, slot), 1}, chunk.header_work);
 }
 
 // The staged bitmap and table into a slot of all columns. Answers what its header says.

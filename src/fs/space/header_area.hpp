@@ -44,7 +44,14 @@ GPU4FS_FN u64 count_set_bits(Group g, const ChunkState& chunk, const u64* bitmap
   return g.reduce(count, [](u64 a, u64 b) { return a + b; });
 }
 
-// Pages of one column's header area that were announced.
+// Pages [first, + count) of a column's header area.
+struct HeaderRange {
+  u32 column;
+  u64 first;
+  u64 count;
+};
+
+// Such pages that were announced.
 struct HeaderPages {
   Status status;
   u32 reserved;
@@ -52,28 +59,31 @@ struct HeaderPages {
 };
 
 template <class Group>
-GPU4FS_FN HeaderPages read_header(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column, u64 first,
-                                  u64 count) {
+GPU4FS_FN HeaderPages read_header(Group g, const FileSystem& fs, const ChunkState& chunk, HeaderRange range) {
   return serial(g, [&] {
-    HeaderPages pages{raid::begin_header_read(fs.space, chunk, column, first, count), 0, nullptr};
-    if (pages.status == Status::ok) pages.memory = raid::header_memory(fs.space, chunk, column, first, count);
+    HeaderPages pages{raid::begin_header_read(fs.space, chunk, range.column, range.first, range.count), 0, nullptr};
+    if (pages.status == Status::ok) {
+      pages.memory = raid::header_memory(fs.space, chunk, range.column, range.first, range.count);
+    }
     return pages;
   });
 }
 
 // `source`: engine memory, 16-byte aligned.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status write_header(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column, u64 first,
-                                              u64 count, const void* source) {
+GPU4FS_FN GPU4FS_NOINLINE Status write_header(Group g, const FileSystem& fs, const ChunkState& chunk, HeaderRange range,
+                                              const void* source) {
   const HeaderPages pages = serial(g, [&] {
-    HeaderPages begun{raid::begin_header_write(fs.space, chunk, column, first, count), 0, nullptr};
-    if (begun.status == Status::ok) begun.memory = raid::header_memory(fs.space, chunk, column, first, count);
+    HeaderPages begun{raid::begin_header_write(fs.space, chunk, range.column, range.first, range.count), 0, nullptr};
+    if (begun.status == Status::ok) {
+      begun.memory = raid::header_memory(fs.space, chunk, range.column, range.first, range.count);
+    }
     return begun;
   });
   GPU4FS_TRY(pages.status);
-  copy_bytes(g, pages.memory, source, count * page_size);
+  copy_bytes(g, pages.memory, source, range.count * page_size);
   g.sync();
-  serial(g, [&] { raid::end_header_write(fs.space, chunk, column, first, count); });
+  serial(g, [&] { raid::end_header_write(fs.space, chunk, range.column, range.first, range.count); });
   return Status::ok;
 }
 
@@ -127,12 +137,13 @@ struct SlotFacts {
   u64 set_count;
 };
 
-// `work`: a page of engine memory, as below. Status: the device's, when it cannot read.
+// Status: the device's, when it cannot read.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status read_slot(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column, u32 slot,
-                                           u8* work, SlotFacts* facts) {
+                                           SlotFacts* facts) {
+  u8* const work = chunk.header_work;
   *facts = SlotFacts{};
-  const HeaderPages page = read_header(g, fs, chunk, column, slot_page(layout_of(chunk), slot), 1);
+  const HeaderPages page = read_header(g, fs, chunk, {column, slot_page(layout_of(chunk), slot), 1});
   GPU4FS_TRY(page.status);
   if (!load_sealed_page(g, work, page.memory, chunk.base_address ^ slot)) return Status::ok;
   *facts = serial(g, [&] {
@@ -189,13 +200,13 @@ GPU4FS_FN GPU4FS_NOINLINE void compose_chunk_header(Group g, const FileSystem& f
   (void)seal_page(g, work, chunk.base_address);
 }
 
-// Verifies the chunk header of a column and writes it anew if it is not what it should be (*is_damaged) and `writes` is
-// set. Status: the device's, when it cannot read.
+// Verifies the chunk header of a column and writes it anew, mounted for writing, if it is not what it should be
+// (*is_damaged). `work`: a page of engine memory. Status: the device's, when it cannot read.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status settle_chunk_header(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column,
-                                                     bool writes, u8* work, bool* is_damaged) {
+                                                     u8* work, bool* is_damaged) {
   *is_damaged = false;
-  const HeaderPages page = read_header(g, fs, chunk, column, 0, 1);
+  const HeaderPages page = read_header(g, fs, chunk, {column, 0, 1});
   GPU4FS_TRY(page.status);
   compose_chunk_header(g, fs, chunk, column, work);
   bool same = true;
@@ -206,7 +217,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status settle_chunk_header(Group g, const FileSystem& 
   *is_damaged = true;
   count_bad_copy(g, fs, chunk, column);
   // What cannot be written stays as it is: a later mount tries again.
-  if (writes) (void)write_header(g, fs, chunk, column, 0, 1, work);
+  if (fs.read_only == 0) (void)write_header(g, fs, chunk, {column, 0, 1}, work);
   return Status::ok;
 }
 

@@ -42,7 +42,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool scrub_part(Group g, FileSystem& fs, const ChunkSt
   u32 bad = 0;
   const u8* good = nullptr;
   for (u32 column = 0; column <= chunk.redundancy; ++column) {
-    const HeaderPages pages = read_header(g, fs, chunk, column, part.first, part.count);
+    const HeaderPages pages = read_header(g, fs, chunk, {column, part.first, part.count});
     if (pages.status == Status::device_failed) continue;
     scrub.verified += part.count;
     if (pages.status == Status::ok && verify(pages.memory)) {
@@ -56,7 +56,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool scrub_part(Group g, FileSystem& fs, const ChunkSt
     scrub.damaged += part.count;
     count_bad_copy(g, fs, chunk, column);
     const bool is_repaired = good != nullptr && fs.read_only == 0 &&
-                             write_header(g, fs, chunk, column, part.first, part.count, good) == Status::ok;
+                             write_header(g, fs, chunk, {column, part.first, part.count}, good) == Status::ok;
     if (!is_repaired) scrub.left += part.count;
   }
   return good != nullptr || bad == 0;
@@ -68,7 +68,7 @@ GPU4FS_FN void scrub_chunk_headers(Group g, FileSystem& fs, const ChunkState& ch
     if (!serial(g, [&] { return raid::device_is_readable(fs.space, chunk.columns[column].device); })) continue;
     ++scrub.verified;
     bool is_damaged = false;
-    (void)settle_chunk_header(g, fs, chunk, column, fs.read_only == 0, chunk.scrub_work, &is_damaged);
+    (void)settle_chunk_header(g, fs, chunk, column, chunk.scrub_work, &is_damaged);
     if (!is_damaged) continue;
     ++scrub.damaged;
     if (fs.read_only != 0) ++scrub.left;
