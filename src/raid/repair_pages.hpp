@@ -75,7 +75,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool repair_page(Group g, const LogicalSpace& space, c
     }
     if (chunk.copy_count == 1) return false;
     const CopyPlan good =
-        find_good_copy(g, space, location, copy, Status::checksum_mismatch, true, false);
+        find_good_copy(g, space, location, {copy, Status::checksum_mismatch}, true, false);
     if (good.status != Status::ok) return false;
     has_good = true;
   }

@@ -233,7 +233,7 @@ struct VerifyCopyBody {
     const u64 wrong = hashes[0] ^ (u64{1} << 40);
     fill_bytes(g, destination, 0xee, page_size + 64);
     g.sync();
-    GPU4FS_EXPECT(report, !verify_copy_page(g, destination + 3, source, seed, wrong, 0, 4096));
+    GPU4FS_EXPECT(report, !verify_copy_page(g, destination + 3, source, seed, wrong, {0, 4096}));
     GPU4FS_EXPECT(report, !verify_copy_page(g, destination + 16, source, seed, wrong));
     g.sync();
     expect_filled(g, report, 0, 3);
@@ -255,8 +255,7 @@ struct VerifyCopyBody {
     g.sync();
     const u32 at = 16 + to_alignment;
     const u8* page = source + from_alignment;
-    GPU4FS_EXPECT(report, verify_copy_page(g, destination + at, page, seed, hashes[from_alignment],
-                                           from, to));
+    GPU4FS_EXPECT(report, verify_copy_page(g, destination + at, page, seed, hashes[from_alignment], {from, to}));
     g.sync();
     PageHashBody::check_equal(g, report, destination + at, page + from, to - from);
     expect_filled(g, report, 0, at);

@@ -81,8 +81,7 @@ __global__ void write_kernel(fs::FileSystem* fs, const u8* source, u64* addresse
       const u8* bytes = source + u64{index} * 64 + index % 61;  // any alignment
       Status written = raid::write_page(g, fs->space, address, bytes);
       if (written == Status::ok) {
-        written = raid::write_page_merged(g, fs->space, address, address, merge_from, merge_to,
-                                          source + index);
+        written = raid::write_page_merged(g, fs->space, {address, address, {merge_from, merge_to}, source + index});
       }
       if (written != Status::ok) worst = written;
       if (g.leader()) addresses[index] = address;

@@ -145,7 +145,7 @@ TEST_P(Levels, DamagedCopiesAreReplacedWhileReading) {
             for (u64 found = find_mismatches(Lane{}, space(), 0, copy, 62, 0xf); found != 0; found &= found - 1) {
               const PageLocation location{0, 0, 62 + count_trailing_zeros(found)};
               const CopyPlan good =
-                  find_good_copy(Lane{}, space(), location, copy, Status::checksum_mismatch, true, true);
+                  find_good_copy(Lane{}, space(), location, {copy, Status::checksum_mismatch}, true, true);
               EXPECT_EQ(good.status, Status::ok);
             }
           }
@@ -217,8 +217,9 @@ TEST_P(Levels, LostDevicesAreDoneWithout) {
       serial(g, [&] { EXPECT_EQ(std::memcmp(from, to, bytes.size()), 0); });
       // Merged in place and to another page.
       const u8 patch[2] = {7, 9};
-      EXPECT_EQ(write_page_merged(g, degraded, first, first, 10, 12, patch, PageUse::data), Status::ok);
-      EXPECT_EQ(write_page_merged(g, degraded, first + 8 * page_size, first, 20, 22, patch, PageUse::data), Status::ok);
+      EXPECT_EQ(write_page_merged(g, degraded, {first, first, {10, 12}, patch, PageUse::data}), Status::ok);
+      EXPECT_EQ(write_page_merged(g, degraded, {first + 8 * page_size, first, {20, 22}, patch, PageUse::data}),
+                Status::ok);
       EXPECT_EQ(read_page(g, degraded, first + 8 * page_size, to, PageUse::data), Status::ok);
       serial(g, [&] {
         std::memcpy(from + 10, patch, 2);
@@ -242,7 +243,7 @@ TEST_P(Levels, MergingReadsAGoodCopyAndWritesAll) {
       for (const u64 target : {u64{21}, u64{20}}) {
         if (chunk().copy_count > 1) serial(g, [&] { medium(20, copy)[4000] ^= 8; });
         const u8 patch[3] = {1, 2, static_cast<u8>(3 + copy)};
-        EXPECT_EQ(write_page_merged(g, space(), address(target), address(20), 100, 103, patch, PageUse::data),
+        EXPECT_EQ(write_page_merged(g, space(), {address(target), address(20), {100, 103}, patch, PageUse::data}),
                   Status::ok);
         serial(g, [&] {
           std::vector<u8> expected = bytes;

@@ -107,7 +107,7 @@ TEST_F(PageIo, ranges_are_cut_out_of_a_verified_page) {
       const u32 to = from + static_cast<u32>(random.next() % (page_bytes + 1 - from));
       const u32 shift = 16 + static_cast<u32>(random.next() % 17);
       serial(g, [&] { std::memset(destination.data(), 0xee, destination.size()); });
-      EXPECT_EQ(read_page_range(g, space(), address, from, to, destination.data() + shift),
+      EXPECT_EQ(read_page_range(g, space(), address, {from, to}, destination.data() + shift),
                 Status::ok);
       serial(g, [&] {
         EXPECT_EQ(std::memcmp(destination.data() + shift, page.data() + from, to - from), 0)
@@ -134,7 +134,7 @@ TEST_F(PageIo, flipped_byte_is_never_given_out) {
         EXPECT_TRUE(destination == untouched || destination == zeros);
         destination = untouched;
       });
-      EXPECT_EQ(read_page_range(g, space(), address, 1, 2, destination.data()),
+      EXPECT_EQ(read_page_range(g, space(), address, {1, 2}, destination.data()),
                 Status::checksum_mismatch)
           << i;
       serial(g, [&] {
@@ -142,7 +142,7 @@ TEST_F(PageIo, flipped_byte_is_never_given_out) {
         medium(address)[i] ^= 1u << (i % 8);
       });
     }
-    EXPECT_EQ(read_page_range(g, space(), address, 9, 9, destination.data()), Status::ok);
+    EXPECT_EQ(read_page_range(g, space(), address, {9, 9}, destination.data()), Status::ok);
     serial(g, [&] { EXPECT_EQ(destination, untouched); });
   });
 }
@@ -196,9 +196,9 @@ TEST_F(PageIo, merged_write_equals_the_merge_in_memory) {
       if (zeros) std::memset(expected.data() + from, 0, to - from);
       if (!zeros) std::memcpy(expected.data() + from, source.data() + shift, to - from);
       g.sync();
-      EXPECT_EQ(write_page_merged(g, space(), address, from_zeros ? no_address : old_address, from,
-                                  to, zeros ? nullptr : source.data() + shift),
-                Status::ok);
+      const u64 old = from_zeros ? no_address : old_address;
+      const u8* const bytes = zeros ? nullptr : source.data() + shift;
+      EXPECT_EQ(write_page_merged(g, space(), {address, old, {from, to}, bytes}), Status::ok);
       EXPECT_EQ(read_page(g, space(), address, result.data()), Status::ok);
       serial(g, [&] {
         EXPECT_EQ(result, expected) << from << " " << to << " " << shift;
@@ -218,13 +218,13 @@ TEST_F(PageIo, merging_with_a_damaged_page_fails_and_keeps_it) {
       medium(old_address)[4095] ^= 1;
     });
     const u64 checksum = serial(g, [&] { return descriptor(old_address).checksum; });
-    EXPECT_EQ(write_page_merged(g, space(), addresses_[9], old_address, 0, 100, source.data()),
+    EXPECT_EQ(write_page_merged(g, space(), {addresses_[9], old_address, {0, 100}, source.data()}),
               Status::checksum_mismatch);
-    EXPECT_EQ(write_page_merged(g, space(), old_address, old_address, 0, 100, source.data()),
+    EXPECT_EQ(write_page_merged(g, space(), {old_address, old_address, {0, 100}, source.data()}),
               Status::checksum_mismatch);
     EXPECT_EQ(serial(g, [&] { return descriptor(old_address).checksum; }), checksum);
     // Replaced as a whole, the damage does not matter.
-    EXPECT_EQ(write_page_merged(g, space(), old_address, old_address, 0, page_bytes, source.data()),
+    EXPECT_EQ(write_page_merged(g, space(), {old_address, old_address, {0, page_bytes}, source.data()}),
               Status::ok);
   });
   EXPECT_EQ(std::memcmp(medium(old_address), source.data(), page_bytes), 0);
@@ -245,7 +245,7 @@ TEST_F(PageIo, source_that_changes_meanwhile_leaves_a_consistent_page) {
     const u64 address = addresses_[round % addresses_.size()];
     ASSERT_EQ(write_page(Lane{}, space(), address, source.data()), Status::ok);
     ASSERT_EQ(read_page(Lane{}, space(), address, destination.data()), Status::ok) << round;
-    ASSERT_EQ(write_page_merged(Lane{}, space(), address, address, 5, 4000, source.data()),
+    ASSERT_EQ(write_page_merged(Lane{}, space(), {address, address, {5, 4000}, source.data()}),
               Status::ok);
     ASSERT_EQ(read_page(Lane{}, space(), address, destination.data()), Status::ok) << round;
   }
@@ -280,7 +280,8 @@ TEST_F(PageIo, a_free_page_is_not_written) {
   const std::vector<u8> page = random_page(11);
   on_all_groups([&](auto g) {
     EXPECT_EQ(write_page(g, space(), free_address, page.data()), Status::corrupt_structure);
-    EXPECT_EQ(write_page_merged(g, space(), free_address, no_address, 1, 2, page.data()), Status::corrupt_structure);
+    EXPECT_EQ(write_page_merged(g, space(), {free_address, no_address, {1, 2}, page.data()}),
+              Status::corrupt_structure);
     EXPECT_EQ(write_pages(g, space(), free_address, 1, page.data(), PageUse::data), Status::corrupt_structure);
   });
 }
@@ -295,8 +296,7 @@ TEST_F(PageIo, bad_addresses_are_answers) {
           << address;
       EXPECT_EQ(write_page(g, space(), address, buffer.data()), Status::corrupt_structure)
           << address;
-      EXPECT_EQ(write_page_merged(g, space(), addresses_[0], address == 0 ? end : address, 1, 2,
-                                  buffer.data()),
+      EXPECT_EQ(write_page_merged(g, space(), {addresses_[0], address == 0 ? end : address, {1, 2}, buffer.data()}),
                 Status::corrupt_structure);
     }
   });
@@ -333,8 +333,7 @@ TEST_F(PageIoWithoutDataChecksums, only_metadata_is_verified) {
     EXPECT_EQ(read_page(g, space(), addresses_[0], result.data(), PageUse::data), Status::ok);
     EXPECT_EQ(read_page(g, space(), addresses_[1], result.data(), PageUse::metadata),
               Status::checksum_mismatch);
-    EXPECT_EQ(write_page_merged(g, space(), addresses_[0], addresses_[0], 8, 9, page.data() + 8,
-                                PageUse::data),
+    EXPECT_EQ(write_page_merged(g, space(), {addresses_[0], addresses_[0], {8, 9}, page.data() + 8, PageUse::data}),
               Status::ok);
     EXPECT_EQ(read_page(g, space(), addresses_[0], result.data(), PageUse::data), Status::ok);
     serial(g, [&] { EXPECT_EQ(result, page); });

@@ -460,7 +460,8 @@ TEST_P(Parities, MergingReadsWhatTheRowGivesBack) {
         medium(page)[4000] ^= 8;
       });
       const u8 patch[3] = {1, 2, 3};
-      EXPECT_EQ(write_page_merged(g, space(), address(target), address(page), 100, 103, patch, PageUse::data), Status::ok);
+      EXPECT_EQ(write_page_merged(g, space(), {address(target), address(page), {100, 103}, patch, PageUse::data}),
+                Status::ok);
       serial(g, [&] {
         std::vector<u8> expected(bytes.begin() + page * page_size, bytes.begin() + (page + 1) * page_size);
         std::memcpy(expected.data() + 100, patch, 3);

@@ -179,7 +179,7 @@ struct SlotArray {
 // Content is claimed. True if indirect blocks hang below.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool visit_slots(Group g, const CheckTask& task, const CheckedInode& file,
-                                           const SlotArray& array, CheckSums& sums) {
+                                           SlotArray array, CheckSums& sums) {
   bool has_blocks = false;
   for (u32 i = g.rank(); i < array.count; i += Group::size()) {
     const BlockPointer pointer = array.slots[i];

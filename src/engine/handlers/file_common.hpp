@@ -445,8 +445,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status spill_inline(Group g, Engine& engine, CommandSt
   if (c.extent_count == 0 && length != 0) {
     const Allocated allocated = allocate_extents(g, engine, c, ref, {0, 0, 1, false});
     GPU4FS_TRY(allocated.status);
-    GPU4FS_TRY(raid::write_page_merged(g, fs.space, c.extents[0].address, raid::no_address, 0, length,
-                                       ref.inode->inline_data(), raid::PageUse::data));
+    const raid::PageMerge merge{
+        c.extents[0].address, raid::no_address, {0, length}, ref.inode->inline_data(), raid::PageUse::data};
+    GPU4FS_TRY(raid::write_page_merged(g, fs.space, merge));
   }
   GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {1, 0, 0}));
   GPU4FS_TRY(enter_gate(g, engine, c));

@@ -161,7 +161,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status gather_source(Group g, Engine& engine, CommandS
     if (address == raid::no_address) {
       fill_bytes(g, buffer + done, 0, here);
     } else {
-      const Status read = raid::read_page_range(g, engine.fs.space, address, inside, inside + here, buffer + done,
+      const Status read = raid::read_page_range(g, engine.fs.space, address, {inside, inside + here}, buffer + done,
                                                 raid::PageUse::data);
       GPU4FS_TRY(with_owner(g, engine, c.command.inode, read, address, 1));
     }
@@ -184,7 +184,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status copy_whole_page(Group g, Engine& engine, const 
   const u64 target = extent_page(c, find_extent(c, c.extent_count, page), page);
   const u64 address = source_page(c, state, page);
   const Status status =
-      raid::write_page_merged(g, engine.fs.space, target, address, 0, 0, nullptr, raid::PageUse::data);
+      raid::write_page_merged(g, engine.fs.space, {target, address, {0, 0}, nullptr, raid::PageUse::data});
   return with_owner(g, engine, c.command.inode, status, address, 1);
 }
 
@@ -202,9 +202,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status copy_part(Group g, Engine& engine, CommandState
   const u64 old = page == 0                       ? state.old_first_address
                   : page + 1 == state.page_count ? state.old_last_address
                                                  : u64{raid::no_address};
+  const ByteRange range{static_cast<u32>(low - page_begin), static_cast<u32>(high - page_begin)};
   const Status status =
-      raid::write_page_merged(g, engine.fs.space, target, old, static_cast<u32>(low - page_begin),
-                              static_cast<u32>(high - page_begin), c.buffer, raid::PageUse::data);
+      raid::write_page_merged(g, engine.fs.space, {target, old, range, c.buffer, raid::PageUse::data});
   return with_owner(g, engine, c.command.second_inode, status, old, 1);
 }
 

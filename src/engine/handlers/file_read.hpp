@@ -88,8 +88,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_round(Group g, Engine& engine, const Comma
       continue;
     }
     const u64 high = minimum(page_begin + page_size, run_high);
-    const Status read = raid::read_page_range(g, engine.fs.space, address, static_cast<u32>(low - page_begin),
-                                              static_cast<u32>(high - page_begin), destination, raid::PageUse::data);
+    const ByteRange range{static_cast<u32>(low - page_begin), static_cast<u32>(high - page_begin)};
+    const Status read =
+        raid::read_page_range(g, engine.fs.space, address, range, destination, raid::PageUse::data);
     GPU4FS_TRY(with_owner(g, engine, c.command.inode, read, address, 1));
     ++page;
   }

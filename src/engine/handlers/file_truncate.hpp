@@ -55,9 +55,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_zero(Group g, Engine& engine, CommandSt
   if (serial(g, [&] { return c.extent_count == plan->extent; })) {
     const Allocated allocated = allocate_extents(g, engine, c, ref, {plan->file_page, 0, 1, false});
     GPU4FS_TRY(allocated.status);
-    GPU4FS_TRY(raid::write_page_merged(g, fs.space, c.extents[plan->extent].address, address, plan->from, plan->to,
-                                       nullptr,
-                                       raid::PageUse::data));
+    const u64 target = c.extents[plan->extent].address;
+    GPU4FS_TRY(raid::write_page_merged(g, fs.space,
+                                       {target, address, {plan->from, plan->to}, nullptr, raid::PageUse::data}));
   }
   return Status::ok;
 }
@@ -72,8 +72,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_zero(Group g, Engine& engine, CommandSta
     return Status::ok;
   }
   if (!serial(g, [&] { return fs::may_overwrite(engine.fs, plan.address); })) return Status::again;
-  return raid::write_page_merged(g, engine.fs.space, plan.address, plan.address, plan.from, plan.to, nullptr,
-                                 raid::PageUse::data);
+  return raid::write_page_merged(g, engine.fs.space,
+                                 {plan.address, plan.address, {plan.from, plan.to}, nullptr, raid::PageUse::data});
 }
 
 // Gate: `length` bytes from `offset` on have become zeros.

@@ -136,8 +136,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status overwrite_page(Group g, Engine& engine, const C
   GPU4FS_CHECK_EQ(c.extent_count, 0u);
   const u64 address = extent_page(c, find_extent(c, run_count, page), page);
   const u8* source = state.data + (file_page * page_size + range.from - state.begin);
-  const Status status = raid::write_page_merged(g, engine.fs.space, address, address, range.from, range.to, source,
-                                                raid::PageUse::data);
+  const Status status = raid::write_page_merged(g, engine.fs.space,
+                                                {address, address, range, source, raid::PageUse::data});
   return with_owner(g, engine, c.command.inode, status, address, 1);
 }
 
@@ -325,8 +325,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_round(Group g, Engine& engine, const Comm
     const u64 old = page == 0                       ? state.old_first_address
                     : page + 1 == state.page_count ? state.old_last_address
                                                    : u64{raid::no_address};
-    const Status merged = raid::write_page_merged(g, engine.fs.space, extent_page(c, index, page), old, range.from,
-                                                  range.to, source, raid::PageUse::data);
+    const u64 target = extent_page(c, index, page);
+    const Status merged =
+        raid::write_page_merged(g, engine.fs.space, {target, old, range, source, raid::PageUse::data});
     GPU4FS_TRY(with_owner(g, engine, c.command.inode, merged, old, 1));
     ++page;
   }

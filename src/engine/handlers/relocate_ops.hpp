@@ -240,8 +240,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status copy_old_pages(Group g, Engine& engine, Command
       return Places{old_page(c, state, page), extent_page(c, find_extent(c, c.extent_count, page), page)};
     });
     bool source_is_bad = false;
-    const Status copied = raid::write_page_merged(g, engine.fs.space, places.target, places.source, 0, 0, nullptr,
-                                                  raid::PageUse::data, &source_is_bad);
+    const raid::PageMerge copy{places.target, places.source, {0, 0}, nullptr, raid::PageUse::data};
+    const Status copied = raid::write_page_merged(g, engine.fs.space, copy, &source_is_bad);
     if (copied == Status::ok) continue;
     if (!source_is_bad || !stays_in_place(copied)) return copied;
     (void)with_owner(g, engine, c.command.inode, copied, places.source, 1);

@@ -118,18 +118,23 @@ GPU4FS_FN GPU4FS_NOINLINE void find_mismatched_slots(Group g, const LogicalSpace
   losses->missing = found;
 }
 
+// What a page has to be.
+struct ExpectedPage {
+  u64 address;
+  u64 checksum;
+  bool verifies;  // pages of this use have a checksum
+};
+
 // Tries the parities in turn until the result matches. False: none does.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool try_parities(Group g, const LogicalSpace& space, const RowView& view,
-                                            const Losses& losses, u64 address, u64 checksum, bool verifies,
-                                            u8* destination) {
+                                            const Losses& losses, ExpectedPage expected, u8* destination) {
   for (u32 choice = 0;; ++choice) {
     const Recipe recipe = serial(g, [&] { return make_recipe(losses, choice); });
     if (recipe.equation_count == 0) return false;
     combine_row(g, space, view, losses, recipe, destination);
-    if (!verifies || GPU4FS_MUTANT(reconstruction_unverified, xxh3_page(g, destination, address) == checksum, true)) {
-      return true;
-    }
+    const auto matches = [&] { return xxh3_page(g, destination, expected.address) == expected.checksum; };
+    if (!expected.verifies || GPU4FS_MUTANT(reconstruction_unverified, matches(), true)) return true;
   }
 }
 
@@ -153,14 +158,15 @@ GPU4FS_FN GPU4FS_NOINLINE Status reconstruct_page(Group g, const LogicalSpace& s
     return detail::find_losses(space, view, place.slot);
   });
   const u64 checksum = serial(g, [&] { return load_shared_16(&chunk.descriptors[location.page]).low; });
+  const detail::ExpectedPage expected{address, checksum, verifies};
   bool found = false;
   if (losses.status == Status::ok) {
-    found = detail::try_parities(g, space, view, losses, address, checksum, verifies, destination);
+    found = detail::try_parities(g, space, view, losses, expected, destination);
     if (!found && space.data_checksums != 0) {
       const u64 before = losses.missing;
       detail::find_mismatched_slots(g, space, view, &losses);
       if (losses.missing != before) {
-        found = detail::try_parities(g, space, view, losses, address, checksum, verifies, destination);
+        found = detail::try_parities(g, space, view, losses, expected, destination);
       }
     }
   }

@@ -80,12 +80,11 @@ GPU4FS_FN inline void end_targets(const LogicalSpace& space, const PageLocation&
 // Pages [location.page, + count), one behind the other in every copy, from `source` into the target
 // copies. Answers those that did not match, a bit each. Nothing is called in the loop: the next page is on its way.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE u64 copy_verified_run(Group g, const LogicalSpace& space,
-                                                const PageLocation& location, u32 count, u32 source,
-                                                u32 copies, bool verifies) {
+GPU4FS_FN GPU4FS_NOINLINE u64 copy_verified_run(Group g, const LogicalSpace& space, const PageLocation& location,
+                                                u32 count, CopyTargets targets, bool verifies) {
   const ChunkState& chunk = space.chunks[location.chunk];
-  const u8* from = page_memory(space, location, source);
-  const auto targets = CopyMemory<Group>::make(g, space, location, copies);
+  const u8* from = page_memory(space, location, targets.source);
+  const auto memory = CopyMemory<Group>::make(g, space, location, targets.copies);
   const format::PageDescriptor* descriptors = &chunk.descriptors[location.page];
   const u64 address = chunk.base_address + location.page * page_size;
   u64 failed = 0;
@@ -106,8 +105,8 @@ GPU4FS_FN GPU4FS_NOINLINE u64 copy_verified_run(Group g, const LogicalSpace& spa
       failed |= u64{1} << i;
       continue;
     }
-    for (u32 left = copies; left != 0; left &= left - 1) {
-      store_page(g, page, targets.of(g, first_copy(left)) + u64{i} * page_size);
+    for (u32 left = targets.copies; left != 0; left &= left - 1) {
+      store_page(g, page, memory.of(g, first_copy(left)) + u64{i} * page_size);
     }
   }
   g.sync();
@@ -128,7 +127,7 @@ GPU4FS_FN GPU4FS_NOINLINE void rebuild_one_copy(Group g, const LogicalSpace& spa
     was_read = true;
     const u32 begun = serial(g, [&] { return begin_targets(space, location, 1, copies); });
     if (begun == 0) return;
-    const u64 failed = copy_verified_run(g, space, location, 1, copy, begun, verifies);
+    const u64 failed = copy_verified_run(g, space, location, 1, {begun, copy}, verifies);
     serial(g, [&] { end_targets(space, location, 1, begun); });
     if (failed != 0) continue;
     count_rebuilt(outcome, wire::RebuildCount::written, 1);
@@ -180,7 +179,7 @@ GPU4FS_FN GPU4FS_NOINLINE void rebuild_run(Group g, const LogicalSpace& space,
       g, [&] { return begin_copy_read(space, location, count, targets.source) == Status::ok; });
   u64 failed = count == 64 ? ~u64{0} : (u64{1} << count) - 1;
   if (readable)
-    failed = copy_verified_run(g, space, location, count, targets.source, targets.copies, verifies);
+    failed = copy_verified_run(g, space, location, count, targets, verifies);
   serial(g, [&] { end_targets(space, location, count, targets.copies); });
   count_rebuilt(outcome, wire::RebuildCount::written, count - static_cast<u32>(popcount(failed)));
   for (; failed != 0; failed &= failed - 1) {
