@@ -65,7 +65,7 @@ GPU4FS_FN inline void reset_command(Engine& engine, CommandState& c, const wire:
   c.task_count = 0;
   c.extent_count = 0;
   c.engine_wait = 0;
-  c.waited_for_others = 0;
+  c.waited_for_reservations = 0;
   c.wait_status = static_cast<u32>(Status::ok);
   c.upcall_result = Status::ok;
   store<Order::relaxed, Scope::engine>(&c.task_word, u64{0});

@@ -55,7 +55,7 @@ struct Step {
   //                           raid::chunk_to_make it makes one, and all is dropped as with retry_after_checkpoint; if it
   //                           cannot, the command finds that there is no space. If the chunk was deleted meanwhile,
   //                           its successor in the table is not meant: the step finds out anew
-  // So does no_space, once a command, if operation.others_may_help says that others hold what it lacks: as
+  // So does no_space, once a command, if operation.blocked_by_reservations says that others hold what it lacks: as
   // retry_after_checkpoint, because by the end of a checkpoint most of them have used it or given it back.
   // Extents in c.extents[0, extent_count) and a claimed inode number are given back by the engine with the
   // reservations.
@@ -103,7 +103,7 @@ struct CommandState {
   u64 wait_round;                // or when this checkpoint round has ended
   u32 wait_status;               // why the wait for an epoch failed, Status
   u32 engine_wait;               // EngineWait: what the engine itself waits for before the next step
-  u32 waited_for_others;         // 1: instead of being told no_space it has waited for a checkpoint, once
+  u32 waited_for_reservations;         // 1: instead of being told no_space it has waited for a checkpoint, once
   u64 upcall_id;                 // atomic, 0: none outstanding
   Status upcall_result;          // of the last upcall
   u32 wanted_occupant;           // with operation.wanted_chunk: ChunkState::occupant when the step wanted it

@@ -151,8 +151,8 @@ GPU4FS_FN inline Decision restart_later(Engine& engine, CommandState& c, Status 
 // Whether the command waits for what others may give back before it is told that there is no space.
 GPU4FS_FN GPU4FS_NOINLINE inline bool waits_for_others(CommandState& c, const Step& step) {
   if (step.kind != StepKind::complete || step.status != Status::no_space) return false;
-  if (c.operation.others_may_help == 0 || c.waited_for_others != 0 || c.index == checkpoint_command) return false;
-  c.waited_for_others = 1;
+  if (c.operation.blocked_by_reservations == 0 || c.waited_for_reservations != 0 || c.index == checkpoint_command) return false;
+  c.waited_for_reservations = 1;
   return true;
 }
 
@@ -202,7 +202,7 @@ GPU4FS_FN GPU4FS_NOINLINE void run_command(Group g, Engine& engine, WorkerState&
       case detail::Next::step:
         decision = serial(g, [&] {
           c.operation.shard = worker.index % maximum(engine.fs.shard_count, 1u);
-          c.operation.others_may_help = 0;
+          c.operation.blocked_by_reservations = 0;
           return detail::before_step(engine, c);
         });
         if (decision.next == detail::Next::step) decision = detail::run_step(g, engine, c);

@@ -62,9 +62,9 @@ TEST(SpaceAllocate, shortage_that_others_may_end_is_told) {
   Operation holder = pool.operation();
   ASSERT_EQ(reserve_pages(*pool.fs, holder, room - 10), Status::ok);
   const auto refused = [&](Operation& op, u64 count) {
-    op.others_may_help = 0;
+    op.blocked_by_reservations = 0;
     EXPECT_EQ(reserve_pages(*pool.fs, op, count), Status::no_space);
-    return op.others_may_help != 0;
+    return op.blocked_by_reservations != 0;
   };
   Operation asking = pool.operation();
   EXPECT_TRUE(refused(asking, 11));

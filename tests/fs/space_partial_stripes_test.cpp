@@ -162,7 +162,7 @@ TEST_P(PartialStripes, ARowIsLentWhenTheDurableCheckpointKnowsItsPages) {
   // What is closed of them may be lent when these pages are written, or come back.
   Operation asking = pool_.operation(0);
   EXPECT_EQ(lend_row(Lane{}, fs(), asking, 1).status, Status::no_space);
-  EXPECT_EQ(asking.others_may_help, closed_pages() == 0 ? 0u : 1u);
+  EXPECT_EQ(asking.blocked_by_reservations, closed_pages() == 0 ? 0u : 1u);
 }
 
 // A recovery would find such a stripe free, and its parities those of nothing.

@@ -198,7 +198,7 @@ inline constexpr u32 row_record_pages_max = 7;
 static_assert(format::log_record_layout(0, row_record_pages_max * page_size, 0).length <= format::log_record_bytes_max);
 
 // Pages of one row for the command, in profile op.profile: `wanted` > 0 or fewer. Uniform. Status:
-//   no_space                none; op.others_may_help: others have pages on their way in stripes that have some
+//   no_space                none; op.blocked_by_reservations: others have pages on their way in stripes that have some
 //   retry_after_checkpoint  none yet
 //   chunk_not_mapped        those of chunk op.wanted_chunk, perhaps
 template <class Group>
@@ -222,7 +222,7 @@ GPU4FS_FN GPU4FS_NOINLINE RowLoan lend_row(Group g, FileSystem& fs, Operation& o
       op.wanted_chunk = out_of_reach;
       return Status::chunk_not_mapped;
     }
-    if (none.status == Status::busy) op.others_may_help = 1;
+    if (none.status == Status::busy) op.blocked_by_reservations = 1;
     return Status::no_space;
   });
   return none;

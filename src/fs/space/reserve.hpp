@@ -190,7 +190,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status explain_shortage(FileSystem& fs, Operati
   if (in_reach + pending >= needed) return Status::retry_after_checkpoint;
   const bool was_refused = (op.refused_classes >> page_class & 1) != 0;
   if (was_refused || load<Order::acquire, Scope::engine>(&counters.growable) == 0) {
-    if (in_reach + pending + promised_to_others(fs, op, page_class) >= needed) op.others_may_help = 1;
+    if (in_reach + pending + promised_to_others(fs, op, page_class) >= needed) op.blocked_by_reservations = 1;
     return Status::no_space;
   }
   op.wanted_chunk = raid::chunk_to_make;
@@ -243,7 +243,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 pages_to_come(const FileSystem& fs, const O
 
 // Promises `page_count` more pages of profile op.profile to the command. Status:
 //   no_space                what is free, less what is kept back for commands that free space, does not suffice;
-//                           op.others_may_help: with what others have been promised it would
+//                           op.blocked_by_reservations: with what others have been promised it would
 //   retry_after_checkpoint  with the pages that the next checkpoint gives back it would
 //   chunk_not_mapped        with those of chunk op.wanted_chunk, which the engine cannot reach yet or not all of, it may; or with a
 //                           new chunk of class op.wanted_class
