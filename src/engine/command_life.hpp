@@ -170,16 +170,16 @@ GPU4FS_FN inline void free_command(Engine& engine, WorkerMemory& memory, u32 ind
   GPU4FS_CHECK_EQ(c.lock_count, 0u);
   store<Order::relaxed, Scope::engine>(&c.phase, static_cast<u32>(CommandPhase::free));
   fetch_sub<Order::relaxed, Scope::engine>(&engine.commands_active, 1u);
-  if (engine.config.keeps_spares != 0 && memory.spare_count < spare_command_max) {
-    memory.spare_commands[memory.spare_count++] = index;
+  if (engine.config.caches_slots != 0 && memory.cached_slot_count < cached_slot_max) {
+    memory.cached_slots[memory.cached_slot_count++] = index;
     return;
   }
   engine.free_commands.push(index);
   // Workers of a kernel do not sleep, so they need not be told.
-  if (engine.config.keeps_spares != 0) return;
+  if (engine.config.caches_slots != 0) return;
   fence<Order::seq_cst, Scope::engine>();
-  if (load<Order::relaxed, Scope::engine>(&engine.starved) != 0) {
-    store<Order::relaxed, Scope::engine>(&engine.starved, 0u);
+  if (load<Order::relaxed, Scope::engine>(&engine.slots_exhausted) != 0) {
+    store<Order::relaxed, Scope::engine>(&engine.slots_exhausted, 0u);
     wake_workers(engine, 1);
   }
 }

@@ -51,7 +51,7 @@ EngineConfig cuda_engine_config(const CudaOptions& options) {
   config.worker_count = options.block_count * service_workers_per_block();
   config.inline_transfer_pages = 4;
   config.task_pages = 32;
-  config.keeps_spares = 1;
+  config.caches_slots = 1;
   // Each worker runs what it takes: all of them meet at the run queue's head, which passes a million a second.
   config.batch_max = 1;
   config.realtime_offset_ns = realtime_now_ns() - read_device_clock_ns();

@@ -5,7 +5,7 @@
 // one word in engine memory, and nothing else is handed over with it, so it needs no fence. A chain is taken
 // whole or not at all; one that is not published to its end stays in the ring, one that is too long is
 // refused. Nothing waits for slots: what finds none stays in the ring, and freeing a slot wakes a worker
-// (`starved`).
+// (`slots_exhausted`).
 //
 // Three ways, told apart by what the fetch saw in registers. Noops that refer to nothing are answered at once
 // and need no slot. Commands that are chains of their own get slots, then the token goes on, then each rank
@@ -101,10 +101,10 @@ GPU4FS_FN inline Chain chain_at(const Session& session, const wire::RingDescript
 
 // Slots for a whole chain, or none. The last one popped is returned, the others hang on next_linked.
 GPU4FS_FN inline u32 take_slots(Engine& engine, WorkerMemory& memory, u32 count) {
-  if (count == 1 && memory.spare_count != 0) {
-    const u32 spare = memory.spare_commands[--memory.spare_count];
-    engine.commands[spare].next_linked = no_command;
-    return spare;
+  if (count == 1 && memory.cached_slot_count != 0) {
+    const u32 cached = memory.cached_slots[--memory.cached_slot_count];
+    engine.commands[cached].next_linked = no_command;
+    return cached;
   }
   u32 head = no_command;
   for (u32 i = 0; i < count; ++i) {
@@ -155,7 +155,7 @@ GPU4FS_FN inline u32 take_slots_or_starve(Engine& engine, const Session& session
   for (u32 attempt = 0; attempt < 2; ++attempt) {
     const u32 head = count <= session_room(session) ? take_slots(engine, memory, count) : u32{no_command};
     if (head != no_command || attempt == 1) return head;
-    store<Order::relaxed, Scope::engine>(&engine.starved, 1u);
+    store<Order::relaxed, Scope::engine>(&engine.slots_exhausted, 1u);
     fence<Order::seq_cst, Scope::engine>();
   }
   return no_command;
@@ -281,7 +281,7 @@ GPU4FS_FN Taken answer_plain(Group g, Engine& engine, Session& session, u64 posi
 
 struct Grant {
   u32 count;
-  u32 first;  // the slots are WorkerMemory::spare_commands[first, first + count)
+  u32 first;  // the slots are WorkerMemory::cached_slots[first, first + count)
 };
 
 // Slots for up to `wanted` commands of one chain each, within what the session may have in flight. With some,
@@ -290,19 +290,19 @@ GPU4FS_FN inline Grant grant_slots(Engine& engine, Session& session, WorkerMemor
                                    u32 wanted) {
   const u32 room = session_room(session);
   wanted = minimum(wanted, room);
-  while (memory.spare_count < wanted) {
+  while (memory.cached_slot_count < wanted) {
     u32 index = 0;
     if (!engine.free_commands.pop(&index)) break;
-    memory.spare_commands[memory.spare_count++] = index;
+    memory.cached_slots[memory.cached_slot_count++] = index;
   }
-  const u32 count = minimum(wanted, memory.spare_count);
+  const u32 count = minimum(wanted, memory.cached_slot_count);
   if (count == 0) return {0, 0};
-  memory.spare_count -= count;
+  memory.cached_slot_count -= count;
   fetch_add<Order::relaxed, Scope::engine>(&engine.commands_active, count);
   fetch_add<Order::relaxed, Scope::engine>(&session.in_flight, count);
   fetch_add<Order::relaxed, Scope::engine>(&engine.counters.commands_started, u64{count});
   pass_token(session, position + count);
-  return {count, memory.spare_count};
+  return {count, memory.cached_slot_count};
 }
 
 // A command of grant_slots() that is malformed. Leader only, when the ranks have read their slots.
@@ -330,7 +330,7 @@ GPU4FS_FN GPU4FS_NOINLINE Taken take_single(Group g, Engine& engine, WorkerState
   Status status = Status::ok;
   if (is_mine) {
     ring::acquire_payload();
-    slot = memory.spare_commands[grant.first + rank];
+    slot = memory.cached_slots[grant.first + rank];
     const wire::Command command = wire::decode_command(memory.staging[rank]);
     status = validate_command(command, sender_of(session), false);
     if (status == Status::ok) {
@@ -369,7 +369,7 @@ GPU4FS_FN GPU4FS_NOINLINE Taken take_single(Group g, Engine& engine, WorkerState
 // descriptor's bytes on the bus, a busy one few round trips.
 template <class Group>
 GPU4FS_FN Taken take_from_ring(Group g, Engine& engine, WorkerState& worker, u32 session_index, u64 position) {
-  constexpr u32 fetch_max = Group::size() == 1 ? 1 : spare_command_max;
+  constexpr u32 fetch_max = Group::size() == 1 ? 1 : cached_slot_max;
   Session& session = engine.sessions[session_index];
   WorkerMemory& memory = engine.worker_memory[worker.index];
   const u32 batch = minimum(worker.fetch_count, fetch_max);
@@ -382,7 +382,7 @@ GPU4FS_FN Taken take_from_ring(Group g, Engine& engine, WorkerState& worker, u32
   const u32 other = seen.linked | seen.answers | seen.plain | (1u << found);
   const u32 single = minimum(count_trailing_zeros(other), engine.config.batch_max);
   // Sleeping workers are woken command by command, which take_chains() does.
-  if (single != 0 && engine.config.keeps_spares != 0) {
+  if (single != 0 && engine.config.caches_slots != 0) {
     const Taken taken = take_single(g, engine, worker, session_index, position, single);
     if (taken.consumed != 0) return taken;
   }
@@ -390,11 +390,11 @@ GPU4FS_FN Taken take_from_ring(Group g, Engine& engine, WorkerState& worker, u32
 }
 
 // Before a ring is looked at, so that its token is not held for it. Leader only.
-GPU4FS_FN inline void refill_spares(Engine& engine, WorkerMemory& memory) {
-  while (memory.spare_count < spare_command_max) {
+GPU4FS_FN inline void refill_cached_slots(Engine& engine, WorkerMemory& memory) {
+  while (memory.cached_slot_count < cached_slot_max) {
     u32 index = 0;
     if (!engine.free_commands.pop(&index)) return;
-    memory.spare_commands[memory.spare_count++] = index;
+    memory.cached_slots[memory.cached_slot_count++] = index;
   }
 }
 
@@ -481,7 +481,7 @@ GPU4FS_FN u32 poll_rings(Group g, Engine& engine, WorkerState& worker, bool* fou
   if (worker.polls_rings == 0) return no_command;
   const bool keeps = worker.keeps_token != 0;
   if (worker.held_session == session_max) {
-    if (keeps) serial(g, [&] { detail::refill_spares(engine, engine.worker_memory[worker.index]); });
+    if (keeps) serial(g, [&] { detail::refill_cached_slots(engine, engine.worker_memory[worker.index]); });
     const detail::RingChoice choice = detail::choose_ring(g, engine, worker.session_cursor, !keeps);
     worker.saw_descriptor = choice.saw_descriptor;
     worker.missed_token = choice.missed_token;

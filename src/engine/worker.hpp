@@ -95,7 +95,7 @@ GPU4FS_FN void worker_release(Group g, Engine& engine, WorkerState& worker) {
       detail::pass_token(engine.sessions[worker.held_session], worker.held_position);
     }
     WorkerMemory& memory = engine.worker_memory[worker.index];
-    while (memory.spare_count != 0) engine.free_commands.push(memory.spare_commands[--memory.spare_count]);
+    while (memory.cached_slot_count != 0) engine.free_commands.push(memory.cached_slots[--memory.cached_slot_count]);
   });
   worker.held_session = session_max;
 }
