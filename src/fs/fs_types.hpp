@@ -105,7 +105,7 @@ struct alignas(64) SpaceCounters {
   u64 used;            // set bits of `committed`: the page_used of the next checkpoint
   u64 freed_pending;   // busy only until the next checkpoint is durable
   u64 emergency;       // kept back from commands that only consume
-  u64 growable;        // in no chunk yet: what chunks have that the server could still make for the class
+  u64 unallocated_pages;        // in no chunk yet: what chunks have that the server could still make for the class
 };
 
 // Where a shard goes on in the chunks of one profile.

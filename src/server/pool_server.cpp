@@ -78,7 +78,7 @@ PoolServer::PoolServer(session::ServerOptions options)
   maintenance::reserve_for_growth(pool_, setup_);
   grower_ = std::make_unique<maintenance::PoolGrower>(maintenance::GrowthContext{
       pool_, setup_, tables_, [this](wire::Opcode opcode, u32 mask, u64 inode) { return call(opcode, mask, inode); },
-      [this](u32 page_class, u64 page_count) { return tell_room(page_class, page_count); },
+      [this](u32 page_class, u64 page_count) { return set_unallocated(page_class, page_count); },
       [this] { return lost_devices(); }, [this](const std::string& path) { options_.device_paths.push_back(path); },
       [this](const std::string& path) { forget_device(path); }, [this](u32 device) { flush_errors_[device] = 0; },
       [this](u32 chunk) { forget_chunk_mapping(chunk); }});
@@ -364,7 +364,7 @@ ring::Completion PoolServer::call(wire::Opcode opcode, u32 mask, u64 inode) {
   return call_patiently(request);
 }
 
-Status PoolServer::tell_room(u32 page_class, u64 page_count) {
+Status PoolServer::set_unallocated(u32 page_class, u64 page_count) {
   wire::Command request{};
   request.opcode = wire::Opcode::grow;
   request.mask = wire::grow_room;

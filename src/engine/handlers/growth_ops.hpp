@@ -124,7 +124,7 @@ GPU4FS_FN Step step_grow(Group g, Engine& engine, CommandState& c) {
     case wire::grow_room:
       if (c.command.mode >= format::profile_max) return Step::fail(Status::invalid_argument);
       serial(g, [&] {
-        store<Order::release, Scope::engine>(&fs.counters[c.command.mode].growable, c.command.offset);
+        store<Order::release, Scope::engine>(&fs.counters[c.command.mode].unallocated_pages, c.command.offset);
       });
       return Step::complete();
     case wire::grow_freeze:

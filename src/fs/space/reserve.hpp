@@ -95,13 +95,14 @@ GPU4FS_FN GPU4FS_NOINLINE inline ClassRoom room_of(const FileSystem& fs, u32 pag
   const u64 reserved = load<Order::relaxed, Scope::engine>(&counters.reserved);
   const u64 pending = load<Order::relaxed, Scope::engine>(&counters.freed_pending);
   const u64 total = load<Order::relaxed, Scope::engine>(&counters.total);
-  const u64 growable = load<Order::relaxed, Scope::engine>(&counters.growable);
+  const u64 unallocated_pages = load<Order::relaxed, Scope::engine>(&counters.unallocated_pages);
   const u64 closed = closed_pages_of(fs, page_class);
-  const u64 whole = minimum(total, free - minimum(free, reserved) + pending) + growable;
+  const u64 whole = minimum(total, free - minimum(free, reserved) + pending) + unallocated_pages;
   u64 kept_back = load<Order::relaxed, Scope::engine>(&counters.emergency);
-  if (growable != 0) kept_back = maximum(kept_back, kept_back_pages(fs, page_class, total + growable));
+  if (unallocated_pages != 0) kept_back = maximum(kept_back, kept_back_pages(fs, page_class,
+                                                                             total + unallocated_pages));
   const u64 available = whole - minimum(whole, kept_back);
-  return {total + growable, minimum(total + growable, whole + closed), available + closed, closed};
+  return {total + unallocated_pages, minimum(total + unallocated_pages, whole + closed), available + closed, closed};
 }
 
 // What statfs says that files can still get of the class.
@@ -189,7 +190,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status explain_shortage(FileSystem& fs, Operati
   const u64 pending = comes_back(fs, page_class);
   if (in_reach + pending >= needed) return Status::retry_after_checkpoint;
   const bool was_refused = (op.refused_classes >> page_class & 1) != 0;
-  if (was_refused || load<Order::acquire, Scope::engine>(&counters.growable) == 0) {
+  if (was_refused || load<Order::acquire, Scope::engine>(&counters.unallocated_pages) == 0) {
     if (in_reach + pending + promised_to_others(fs, op, page_class) >= needed) op.blocked_by_reservations = 1;
     return Status::no_space;
   }
@@ -232,10 +233,10 @@ GPU4FS_FN GPU4FS_NOINLINE inline void return_promise(FileSystem& fs, u32 page_cl
 // checkpoint gives back, and what can be made. Without those that are kept back, and without closed ones.
 GPU4FS_FN GPU4FS_NOINLINE inline u64 pages_to_come(const FileSystem& fs, const Operation& op, u32 page_class) {
   const ClassRoom room = room_of(fs, page_class);
-  const u64 growable = load<Order::relaxed, Scope::engine>(&fs.counters[page_class].growable);
+  const u64 unallocated_pages = load<Order::relaxed, Scope::engine>(&fs.counters[page_class].unallocated_pages);
   const bool was_refused = (op.refused_classes >> page_class & 1) != 0;
   u64 pages = room.available - room.closed;
-  if (was_refused) pages -= minimum(pages, growable);
+  if (was_refused) pages -= minimum(pages, unallocated_pages);
   // The places of dirty pages; room_of() has the freed ones.
   if (page_class == fs.space.metadata_class) pages += load<Order::relaxed, Scope::engine>(&fs.pages.dirty_replacing);
   return pages;
