@@ -16,7 +16,7 @@
 #include "maintenance/trim/region_ranges.hpp"
 #include "pool/chunk_reach.hpp"
 #include "pool/growth/chunk_maps.hpp"
-#include "pool/memory_ahead.hpp"
+#include "pool/prefault.hpp"
 #include "pool/pool_error.hpp"
 #include "pool/pool_replace.hpp"
 #include "raid/levels/levels.hpp"
@@ -582,7 +582,7 @@ void PoolServer::prepare_memory(u32 device, const device::MappedFile& file) {
     }
   }
   try {
-    if (registers || file.grows_with_use()) pool::prepare_ranges(file, ranges, registers, memory_threads());
+    if (registers || file.grows_with_use()) pool::prefault_ranges(file, ranges, registers, memory_threads());
   } catch (const device::DeviceError& error) {
     throw pool::PoolError(error.error_number() == ENOSPC ? Status::no_space : Status::io_error, error.what());
   }
