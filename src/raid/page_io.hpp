@@ -74,9 +74,9 @@ GPU4FS_FN inline ReadPlan plan_read(const LogicalSpace& space, u64 address, u32 
 
 // True if a page that could not be read for `reason` may come from elsewhere.
 GPU4FS_FN inline bool has_other_copies(const LogicalSpace& space, const PageLocation& location, Status reason) {
-  const bool is_copys_fault = reason == Status::checksum_mismatch || reason == Status::medium_error ||
+  const bool copy_is_at_fault = reason == Status::checksum_mismatch || reason == Status::medium_error ||
                               reason == Status::device_failed;
-  if (!is_copys_fault || location.chunk == no_chunk) return false;
+  if (!copy_is_at_fault || location.chunk == no_chunk) return false;
   const ChunkState& chunk = space.chunks[location.chunk];
   return chunk.copy_count > 1 || chunk.parity_count != 0;
 }

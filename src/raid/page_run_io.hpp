@@ -41,7 +41,7 @@ GPU4FS_FN inline RunPlan plan_run(const LogicalSpace& space, u64 address, u64 wa
   if (plan.status != Status::ok) return plan;
   const ChunkState& chunk = space.chunks[plan.location.chunk];
   const u64 page = plan.location.page;
-  plan.page_count = static_cast<u32>(minimum<u64>(minimum(wanted, pages_together(chunk, page)), run_page_max));
+  plan.page_count = static_cast<u32>(minimum<u64>(minimum(wanted, contiguous_pages(chunk, page)), run_page_max));
   GPU4FS_CHECK_GT(plan.page_count, 0u);
   return plan;
 }

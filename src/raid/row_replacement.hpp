@@ -62,7 +62,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline ReplacePlan begin_row_write(const LogicalSpace&
     const Status status = begin_copy_write(space, location, 1, 0);
     if (status == Status::ok) {
       plan.pages |= u64{1} << slot;
-    } else if (!outlives_write_error(space, page_place(space, location, 0).device)) {
+    } else if (!tolerates_write_error(space, page_place(space, location, 0).device)) {
       plan.status = status;
     }
   }

@@ -94,9 +94,9 @@ GPU4FS_FN inline Geometry geometry_of(const ChunkState& chunk) {
 }
 
 // Pages from `page` on that follow each other in memory, in every copy.
-GPU4FS_FN GPU4FS_NOINLINE inline u64 pages_together(const ChunkState& chunk, u64 page) {
+GPU4FS_FN GPU4FS_NOINLINE inline u64 contiguous_pages(const ChunkState& chunk, u64 page) {
   GPU4FS_CHECK_LT(page, chunk.page_count);
-  return with_level(chunk.level, [&](auto level) { return level.pages_together(geometry_of(chunk), page); });
+  return with_level(chunk.level, [&](auto level) { return level.contiguous_pages(geometry_of(chunk), page); });
 }
 
 // The copy that is read first: neighbouring stretches of a mirror come from different devices.

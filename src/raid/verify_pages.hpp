@@ -79,7 +79,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 find_mismatches(Group g, const LogicalSpace& space
   u64 found = 0;
   for (u32 done = 0; done < count;) {
     const u64 first = page + done;
-    const u32 together = static_cast<u32>(minimum<u64>(count - done, pages_together(chunk, first)));
+    const u32 together = static_cast<u32>(minimum<u64>(count - done, contiguous_pages(chunk, first)));
     GPU4FS_CHECK_GT(together, 0u);
     const u64 mask = together == 64 ? ~u64{0} : (u64{1} << together) - 1;
     const u64 here = wanted >> done & mask;

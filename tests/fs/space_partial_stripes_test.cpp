@@ -385,7 +385,7 @@ class LendingThreads {
         continue;
       }
       const u32 taken = use(op, kept_[number], loan, random.next() % 3 == 0);
-      if (random.next() % 2 == 0) pass_over_row(fs(), loan);
+      if (random.next() % 2 == 0) skip_row(fs(), loan);
       // On average as many as were taken, so that stripes stay in use.
       const u64 frees = random.next() % (2 * taken + 1);
       for (u64 k = 0; k < frees && !kept_[number].empty(); ++k) free_one(kept_[number], random.next());

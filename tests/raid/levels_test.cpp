@@ -77,7 +77,7 @@ TEST_P(Levels, EveryCopyOfEveryPageHasAPlaceOfItsOwn) {
     const u64 column_pages = level.column_pages(geometry);
     for (u64 page = 0; page < geometry.page_count; ++page) {
       std::set<u32> columns;
-      const u64 together = level.pages_together(geometry, page);
+      const u64 together = level.contiguous_pages(geometry, page);
       ASSERT_GE(together, 1u);
       ASSERT_LE(page + together, geometry.page_count);
       for (u32 copy = 0; copy < level.copies(geometry.column_count); ++copy) {

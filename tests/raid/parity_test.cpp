@@ -143,7 +143,7 @@ TEST_P(Parities, EveryPageAndParityHasAPlaceOfItsOwn) {
       const PagePlace at = level.map(geometry, page, 0);
       ASSERT_LT(at.page, level.column_pages(geometry));
       ASSERT_TRUE(places.insert({at.column, at.page}).second) << "page " << page;
-      const u64 together = level.pages_together(geometry, page);
+      const u64 together = level.contiguous_pages(geometry, page);
       ASSERT_GE(together, 1u);
       if (together > 1) {
         const PagePlace next = level.map(geometry, page + 1, 0);

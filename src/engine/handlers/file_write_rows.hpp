@@ -126,7 +126,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status borrow_row(Group g, Engine& engine, CommandStat
     }
     serial(g, [&] {
       abandon_owned_extents(engine, c);
-      fs::pass_over_row(fs, loan);
+      fs::skip_row(fs, loan);
     });
   }
   return Status::no_space;

@@ -274,7 +274,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_superblock(Group g, FileSystem& fs, u32 d
   serial(g, [&] { superblock.checksum = checksum; });
   const Status begun = serial(g, [&] { return device::begin_write(device, offset, page_size); });
   if (begun != Status::ok) {
-    return serial(g, [&] { return raid::outlives_write_error(fs.space, d) ? Status::exists : begun; });
+    return serial(g, [&] { return raid::tolerates_write_error(fs.space, d) ? Status::exists : begun; });
   }
   copy_bytes(g, device::memory_at(device, offset, page_size), &superblock, page_size);
   g.sync();

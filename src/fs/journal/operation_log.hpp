@@ -309,7 +309,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_log(Group g, FileSystem& fs, u64 from, u6
     for (u64 at = from; at < to;) {
       const u64 length = minimum(to - at, log.capacity - at % log.capacity);
       const Status status = detail::write_log_part(g, fs, d, at, length);
-      if (status != Status::ok && serial(g, [&] { return raid::outlives_write_error(fs.space, d); })) break;
+      if (status != Status::ok && serial(g, [&] { return raid::tolerates_write_error(fs.space, d); })) break;
       GPU4FS_TRY(status);
       at += length;
     }

@@ -243,7 +243,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool may_log_row(const FileSystem& fs, const Ro
 }
 
 // The stripe of the loan, which was given back, is the last one that is tried next.
-GPU4FS_FN inline void pass_over_row(FileSystem& fs, const RowLoan& loan) {
+GPU4FS_FN inline void skip_row(FileSystem& fs, const RowLoan& loan) {
   raid::ChunkState& chunk = fs.space.chunks[loan.chunk];
   const raid::Stripe stripe = raid::stripe_of(chunk, raid::row_view(fs.space, loan.chunk, loan.row).first);
   store<Order::relaxed, Scope::engine>(&chunk.lend_cursor, static_cast<u32>((stripe.index + 1) % chunk.stripe_count));

@@ -94,7 +94,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline SlotTarget plan_slot(const LogicalSpace& space,
   const u32 birth = birth_of(space, chunk, location.page);
   if (status == Status::ok) return {Status::ok, birth, page_memory(space, location, 0), no_scratch, 0};
   const u32 device = page_place(space, location, 0).device;
-  if (!outlives_write_error(space, device)) return {status, 0, nullptr, no_scratch, 0};
+  if (!tolerates_write_error(space, device)) return {status, 0, nullptr, no_scratch, 0};
   // The parities alone will have it.
   const u32 scratch = take_scratch(space);
   return {Status::ok, birth, scratch_memory(space, scratch), scratch, 0};
@@ -242,7 +242,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline ParityAccess begin_parities(const LogicalSpace&
       status = begin_parity_write(space, view, j);
     } else {
       // What cannot be read cannot be brought in line: the parity is as good as lost, and its device goes with it.
-      (void)outlives_write_error(space, device);
+      (void)tolerates_write_error(space, device);
     }
     if (status == Status::ok) {
       access.parities |= 1u << j;

@@ -64,7 +64,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 begin_targets(const LogicalSpace& space,
     if (begin_copy_write(space, location, count, copy) == Status::ok) {
       begun |= 1u << copy;
     } else {
-      (void)outlives_write_error(space, page_place(space, location, copy).device);
+      (void)tolerates_write_error(space, page_place(space, location, copy).device);
     }
   }
   return begun;

@@ -74,7 +74,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline OutputPlace announce_output(const LogicalSpace&
   if (!is_rebuilding(space, place.device)) return {Status::device_failed, place.device, 0, nullptr};
   const Status status = device::begin_write(device, place.offset, page_size);
   if (status != Status::ok) {
-    (void)outlives_write_error(space, place.device);
+    (void)tolerates_write_error(space, place.device);
     return {status, place.device, 0, nullptr};
   }
   return {Status::ok, place.device, place.offset,
