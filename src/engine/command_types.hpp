@@ -52,7 +52,7 @@ struct Step {
   //   retry_after_checkpoint  locks and reservations are dropped, stage becomes 0, restarted after the
   //                           next checkpoint (which also evicts)
   //   chunk_not_mapped        the server maps operation.wanted_chunk, then the command is restarted; if that is
-  //                           raid::chunk_to_make it makes one, and all is dropped as with retry_after_checkpoint; if it
+  //                           raid::new_chunk it makes one, and all is dropped as with retry_after_checkpoint; if it
   //                           cannot, the command finds that there is no space. If the chunk was deleted meanwhile,
   //                           its successor in the table is not meant: the step finds out anew
   // So does no_space, once a command, if operation.blocked_by_reservations says that others hold what it lacks: as
@@ -106,7 +106,7 @@ struct CommandState {
   u32 waited_for_reservations;         // 1: instead of being told no_space it has waited for a checkpoint, once
   u64 upcall_id;                 // atomic, 0: none outstanding
   Status upcall_result;          // of the last upcall
-  u32 wanted_occupant;           // with operation.wanted_chunk: ChunkState::occupant when the step wanted it
+  u32 wanted_generation;           // with operation.wanted_chunk: ChunkState::generation when the step wanted it
   u64 upcall_devices;            // of a flush that failed: the devices, a bit each; 0: not known
   u64 upcall_replaced;           // devices that others took the place of since the upcall, a bit each
   format::AttributeRecord attributes;             // staging of put_attributes

@@ -46,13 +46,13 @@ GPU4FS_FN inline Decision enter_step(Engine& engine, CommandState& c) {
 GPU4FS_FN GPU4FS_NOINLINE inline Status take_chunk_answer(Engine& engine, CommandState& c) {
   const bool has_memory = c.upcall_result == Status::ok;
   const u32 wanted = c.operation.wanted_chunk;
-  if (wanted == raid::chunk_to_make) {
+  if (wanted == raid::new_chunk) {
     if (!has_memory) fs::refuse_growth(c.operation);
     return Status::ok;
   }
   GPU4FS_CHECK_LT(wanted, raid::known_chunk_count(engine.fs.space));
   const raid::ChunkState& chunk = engine.fs.space.chunks[wanted];
-  const bool is_another = chunk.occupant != c.wanted_occupant ||
+  const bool is_another = chunk.generation != c.wanted_generation ||
                           load<Order::acquire, Scope::engine>(&chunk.erased) != 0 ||
                           load<Order::acquire, Scope::engine>(&chunk.trimming) != 0;
   // The server has not heard of the new one yet, or not of the old one's end, or it said so before it punched some of the
@@ -111,7 +111,7 @@ GPU4FS_FN inline Decision ask_for_chunk(Engine& engine, CommandState& c) {
   release_holdings(engine, c);
   c.stage = 0;
   c.prepared = prepared_stale_scratch;
-  c.operation.wanted_chunk = raid::chunk_to_make;
+  c.operation.wanted_chunk = raid::new_chunk;
   c.engine_wait = static_cast<u32>(EngineWait::chunk_mapping);
   const Status posted = post_upcall(engine, c, ring::UpcallKind::make_chunk, c.operation.wanted_class);
   GPU4FS_CHECK_EQ(posted, Status::parked);
@@ -127,7 +127,7 @@ GPU4FS_FN inline Decision restart_later(Engine& engine, CommandState& c, Status 
       enqueue_command(engine, c.index);
       return {Next::leave, Status::ok, no_command, 0};
     case Status::chunk_not_mapped:
-      if (c.operation.wanted_chunk == raid::chunk_to_make) return ask_for_chunk(engine, c);
+      if (c.operation.wanted_chunk == raid::new_chunk) return ask_for_chunk(engine, c);
       c.engine_wait = static_cast<u32>(EngineWait::chunk_mapping);
       if (post_upcall(engine, c, ring::UpcallKind::map_chunk, c.operation.wanted_chunk) == Status::parked) {
         return parked_or_again(c);
@@ -163,8 +163,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline Decision after_step(Engine& engine, CommandStat
     leave(engine, engine.commit_gate);
   }
   const bool wants_chunk = step.kind != StepKind::parked && step.kind != StepKind::fan_out &&
-                           step.status == Status::chunk_not_mapped && c.operation.wanted_chunk != raid::chunk_to_make;
-  if (wants_chunk) c.wanted_occupant = engine.fs.space.chunks[c.operation.wanted_chunk].occupant;
+                           step.status == Status::chunk_not_mapped && c.operation.wanted_chunk != raid::new_chunk;
+  if (wants_chunk) c.wanted_generation = engine.fs.space.chunks[c.operation.wanted_chunk].generation;
   leave_step(engine, c);
   if (step.kind == StepKind::parked) return restart_later(engine, c, Status::parked);
   if (step.kind == StepKind::fan_out) {

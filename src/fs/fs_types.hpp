@@ -206,7 +206,7 @@ struct Operation {
   u64 refused_classes;   // bit a class: no chunk could be made of it for this command
   u32 frames_reserved;   // of PageTable::frames_reserved
   u32 dirty_reserved;    // of PageTable::dirty_reserved, and as many pages for metadata
-  u32 wanted_chunk;      // set with Status::chunk_not_mapped; raid::chunk_to_make: one more
+  u32 wanted_chunk;      // set with Status::chunk_not_mapped; raid::new_chunk: one more
   u32 wanted_class;      // of that chunk
   u32 log_reserved;      // bytes of OperationLog::room, still unused by this command
   const format::LogRecord* replay;  // the record that this command carries out again, or null

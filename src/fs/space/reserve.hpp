@@ -194,7 +194,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status explain_shortage(FileSystem& fs, Operati
     if (in_reach + pending + promised_to_others(fs, op, page_class) >= needed) op.blocked_by_reservations = 1;
     return Status::no_space;
   }
-  op.wanted_chunk = raid::chunk_to_make;
+  op.wanted_chunk = raid::new_chunk;
   op.wanted_class = page_class;
   return Status::chunk_not_mapped;
 }
