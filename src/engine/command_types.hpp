@@ -103,10 +103,10 @@ struct CommandState {
   u64 wait_round;                // or when this checkpoint round has ended
   u32 wait_status;               // why the wait for an epoch failed, Status
   u32 engine_wait;               // EngineWait: what the engine itself waits for before the next step
-  u32 waited_for_reservations;         // 1: instead of being told no_space it has waited for a checkpoint, once
+  u32 waited_for_reservations;   // 1: instead of being told no_space it has waited for a checkpoint, once
   u64 upcall_id;                 // atomic, 0: none outstanding
   Status upcall_result;          // of the last upcall
-  u32 wanted_generation;           // with operation.wanted_chunk: ChunkState::generation when the step wanted it
+  u32 wanted_generation;         // with operation.wanted_chunk: ChunkState::generation when the step wanted it
   u64 upcall_devices;            // of a flush that failed: the devices, a bit each; 0: not known
   u64 upcall_replaced;           // devices that others took the place of since the upcall, a bit each
   format::AttributeRecord attributes;             // staging of put_attributes

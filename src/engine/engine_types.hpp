@@ -120,7 +120,7 @@ inline constexpr u32 cached_slot_max = 4;
 struct WorkerMemory {
   alignas(cache_line) wire::RingDescriptor staging[linked_command_max];
   u32 cached_slot_count;
-  u32 cached_slots[cached_slot_max];  // free slots that it keeps for its next commands
+  u32 cached_slots[cached_slot_max];      // free slots that it keeps for its next commands
 };
 
 // What the host and the service kernel tell each other through engine memory.
@@ -148,7 +148,7 @@ struct Engine {
   RunQueue run_queue;
   HelpBoard help_board;
   alignas(cache_line) u32 commands_active;   // atomic: client commands that hold a slot
-  alignas(cache_line) u32 slots_exhausted;           // atomic: a ring was left alone for want of command slots
+  alignas(cache_line) u32 slots_exhausted;   // atomic: a ring was left alone for want of command slots
   alignas(cache_line) u64 next_sweep_ns;     // atomic
   CommandLock rename_lock;
   Gate commit_gate;

@@ -151,7 +151,8 @@ GPU4FS_FN inline Decision restart_later(Engine& engine, CommandState& c, Status 
 // Whether the command waits for what others may give back before it is told that there is no space.
 GPU4FS_FN GPU4FS_NOINLINE inline bool waits_for_others(CommandState& c, const Step& step) {
   if (step.kind != StepKind::complete || step.status != Status::no_space) return false;
-  if (c.operation.blocked_by_reservations == 0 || c.waited_for_reservations != 0 || c.index == checkpoint_command) return false;
+  if (c.operation.blocked_by_reservations == 0 || c.waited_for_reservations != 0) return false;
+  if (c.index == checkpoint_command) return false;
   c.waited_for_reservations = 1;
   return true;
 }

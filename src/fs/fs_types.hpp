@@ -105,7 +105,7 @@ struct alignas(64) SpaceCounters {
   u64 used;            // set bits of `committed`: the page_used of the next checkpoint
   u64 freed_pending;   // busy only until the next checkpoint is durable
   u64 emergency;       // kept back from commands that only consume
-  u64 unallocated_pages;        // in no chunk yet: what chunks have that the server could still make for the class
+  u64 unallocated_pages;  // in no chunk yet: what chunks have that the server could still make for the class
 };
 
 // Where a shard goes on in the chunks of one profile.
@@ -199,7 +199,7 @@ struct Operation {
   u32 whole_stripes;     // 1: pages are allocated in stripes that no other command gets pages of
   u32 profile;           // format::Profile of the pages that it reserves and allocates, 0: the pool's for data
   u32 row_update;        // 1 more than the counter of ParityState::updates that counts the command; 0: none does
-  u32 blocked_by_reservations;   // 1: with Status::no_space of this step, what other commands hold would have done
+  u32 blocked_by_reservations;  // 1: with Status::no_space of this step, what other commands hold would have done
   u64 pages_reserved;    // of SpaceCounters::reserved of that profile, still unused by this command
   u64 claimed_inode;     // number claimed and not committed, kept over restarts; 0: none
   u64 refused_devices;   // bit a device: a chunk of it could not be mapped for this command

@@ -74,7 +74,7 @@ struct ChunkState {
   u32 loaded;                   // 1: descriptors and bitmaps are valid
   u32 page_class;               // format::Profile of the chunk, less one
   u32 erased;                   // atomic, 1: the pool has no such chunk any more; its place in the table is free
-  u32 generation;                 // another number when another chunk has this place, and when what the server said of the
+  u32 generation;               // another number when another chunk has this place, and when what the server said of the
                                 // chunk's memory does not hold any more; changed while no step runs
   u32 closed_pages;             // atomic: the sum of stripe_closed
   u32 lend_cursor;              // atomic: the stripe where the next look for closed pages begins
@@ -116,7 +116,7 @@ inline constexpr u32 trim_due_at_once = 1;
 inline constexpr u32 trim_due_later = 2;
 
 inline constexpr u32 no_chunk = 0xffffffffu;
-inline constexpr u32 new_chunk = 0xfffffffeu;  // where a chunk is wanted: one that there is not yet
+inline constexpr u32 new_chunk = 0xfffffffeu;      // where a chunk is wanted: one that there is not yet
 
 // How many there are now.
 GPU4FS_FN inline u32 chunk_count_of(const LogicalSpace& space) {

@@ -12,8 +12,8 @@
 //
 // A run of regions is taken by begin_trim() and is out of the server's hands with end_trim(). In between its chunk is
 // *trimming*: what the server says of the chunk's memory may be from before the punch, so it does not count. Nor does
-// what was asked before (ChunkState::generation changes). Of a chunk that the engine does not reach yet nobody can take a
-// page, so that its regions need no mark.
+// what was asked before (ChunkState::generation changes). Of a chunk that the engine does not reach yet nobody can take
+// a page, so that its regions need no mark.
 //
 // begin_trim() and end_trim() are for the leader while no step runs, as freeze_chunk() is, and for the same reason.
 #pragma once
