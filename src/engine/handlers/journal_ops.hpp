@@ -36,10 +36,12 @@ inline constexpr u32 chunks_per_checkpoint_task = 8;
 inline constexpr u32 checkpoint_mask_clean = 1;   // Command::mask: the last one before unmounting
 inline constexpr u32 checkpoint_mask_forced = 2;  // also when nothing has changed
 
+enum class StageWait : u32 { none, tasks, flush, growth };
+
 struct CheckpointScratch {
   u64 epoch;       // being written
-  // Set when this stage begins to wait for its tasks, a flush or the server's growth; found set, the wait has ended.
-  u32 fanned_out;
+  // Set when this stage begins to wait; found set, the wait has ended.
+  StageWait waits_for;
   u32 started;
   u64 pause_begin_ns;
   u64 stamp;       // of its superblocks
@@ -142,12 +144,12 @@ GPU4FS_FN bool run_checkpoint_tasks(Group g, Engine& engine, CommandState& c, Ch
                                     Step* step) {
   CheckpointScratch& scratch = checkpoint_scratch(c);
   const u32 count = serial(g, [&] {
-    if (scratch.fanned_out != 0) {
-      scratch.fanned_out = 0;
+    if (scratch.waits_for != StageWait::none) {
+      scratch.waits_for = StageWait::none;
       return 0u;
     }
     const u32 tasks = checkpoint_task_count(engine, stage);
-    if (tasks > 2) scratch.fanned_out = 1;
+    if (tasks > 2) scratch.waits_for = StageWait::tasks;
     return tasks;
   });
   if (count > 2) {
@@ -185,8 +187,8 @@ template <class Group>
 GPU4FS_FN bool asked_before(Group g, CommandState& c) {
   CheckpointScratch& scratch = checkpoint_scratch(c);
   return serial(g, [&] {
-    const bool was_asked = scratch.fanned_out != 0;
-    scratch.fanned_out = was_asked ? 0 : 1;
+    const bool was_asked = scratch.waits_for != StageWait::none;
+    scratch.waits_for = was_asked ? StageWait::none : StageWait::flush;
     return was_asked;
   });
 }
@@ -199,7 +201,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool flush_devices(Group g, Engine& engine, CommandSta
   // would take it for its own.
   const bool needed = serial(g, [&] {
     fence<Order::acq_rel, Scope::system>();
-    return checkpoint_scratch(c).fanned_out != 0 || GPU4FS_MUTANT(
+    return checkpoint_scratch(c).waits_for != StageWait::none || GPU4FS_MUTANT(
         superblocks_not_flushed, devices_need_flush(engine),
         c.stage != static_cast<u32>(CheckpointStage::flush_superblocks) && devices_need_flush(engine));
   });
@@ -224,8 +226,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool is_growth_to_ask(Engine& engine, CommandSt
   // A new chunk must not be on a device that this epoch calls stale.
   const bool is_whole = raid::failed_devices(fs.space) == 0;
   const bool rebuilds = raid::rebuilt_devices(fs.space) != 0;
-  if (scratch.fanned_out != 0) {
-    scratch.fanned_out = 0;
+  if (scratch.waits_for != StageWait::none) {
+    scratch.waits_for = StageWait::none;
     fs::take_up_growth(fs, scratch.growth_number, c.upcall_result == Status::ok && is_whole && !rebuilds);
     return false;
   }
@@ -236,7 +238,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool is_growth_to_ask(Engine& engine, CommandSt
     fs::take_up_growth(fs, scratch.growth_number, false);
     return false;
   }
-  scratch.fanned_out = 1;
+  scratch.waits_for = StageWait::growth;
   return true;
 }
 
@@ -298,7 +300,7 @@ GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
     if (failed != Status::ok) return give_up_checkpoint(g, engine, failed);
     switch (stage) {
       case CheckpointStage::chunks:
-        if (scratch.fanned_out == 0 && serial(g, [&] { return fs::parities_are_changing(fs); })) {
+        if (scratch.waits_for == StageWait::none && serial(g, [&] { return fs::parities_are_changing(fs); })) {
           return Step::fail(Status::again);
         }
         if (!run_checkpoint_tasks(g, engine, c, stage, &step)) return step;
@@ -323,7 +325,7 @@ GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
         break;
       }
       case CheckpointStage::publish:
-        if (scratch.fanned_out == 0 && serial(g, [&] { return raid::repairs_are_running(fs.space); })) {
+        if (scratch.waits_for == StageWait::none && serial(g, [&] { return raid::repairs_are_running(fs.space); })) {
           return Step::fail(Status::again);
         }
         if (!run_checkpoint_tasks(g, engine, c, stage, &step)) return step;
