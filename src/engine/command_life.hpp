@@ -55,7 +55,7 @@ GPU4FS_FN inline void reset_command(Engine& engine, CommandState& c, const wire:
   c.stage = 0;
   c.session = session;
   c.next_linked = no_command;
-  c.prepared = 0;
+  c.prepared = Prepared::no;
   c.ring_position = position;
   store<Order::relaxed, Scope::engine>(&c.deadline_ns, u64{0});
   c.result = 0;
@@ -75,14 +75,11 @@ GPU4FS_FN inline void reset_command(Engine& engine, CommandState& c, const wire:
   store<Order::relaxed, Scope::engine>(&c.phase, static_cast<u32>(CommandPhase::linked));
 }
 
-// CommandState::prepared: 0 before prepare_command, 1 after, this when the command begins anew.
-inline constexpr u32 prepared_stale_scratch = 2;
-
 template <class Group>
 GPU4FS_FN void clear_scratch(Group g, CommandState& c) {
   g.sync();
   fill_bytes(g, c.scratch, 0, command_scratch_size);
-  serial(g, [&] { c.prepared = 1; });
+  serial(g, [&] { c.prepared = Prepared::yes; });
 }
 
 // A command that carries out a record again takes its time stamp, and whatever else its handler wants, from there.
@@ -113,7 +110,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_command(Group g, Engine& engine, Comman
   g.sync();
   fill_bytes(g, c.scratch, 0, command_scratch_size);
   serial(g, [&] {
-    c.prepared = 1;
+    c.prepared = Prepared::yes;
     // Not the client's in these: what restarts have behind them.
     if (wire::is_in(wire::commands_with_progress, c.command.opcode)) c.command.aux = 0;
     if (internal) return;
@@ -202,7 +199,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void answer_client(Engine& engine, CommandState
 // What such a command has committed is there, whoever ends it, be it the engine for a deadline or a checkpoint that
 // failed: a short write. A client that is told of an error would append the same bytes again.
 GPU4FS_FN inline bool has_done_a_part(const CommandState& c) {
-  return wire::is_in(wire::commands_with_partial_results, c.command.opcode) && c.prepared != 0 &&
+  return wire::is_in(wire::commands_with_partial_results, c.command.opcode) && c.prepared != Prepared::no &&
          c.command.aux != 0 && (c.command.flags & wire::command_flag_replay) == 0;
 }
 

@@ -74,6 +74,10 @@ enum class WaitKind : u32 { none = 0, lock, gate, epoch, upcall, step_gate, log 
 
 enum class EngineWait : u32 { none = 0, chunk_mapping = 1, checkpoint = 2 };
 
+// Whether a command's names are copied and its addresses checked. With stale_scratch it begins anew, which clears its
+// scratch memory.
+enum class Prepared : u32 { no, yes, stale_scratch };
+
 struct CommandState {
   wire::Command command;       // decoded once, validated; never read again from shared memory
   fs::Operation operation;
@@ -82,7 +86,7 @@ struct CommandState {
   u32 stage;
   u32 session;
   u32 next_linked;               // command index, no_command: none
-  u32 prepared;                  // names copied, addresses checked
+  Prepared prepared;
   u64 ring_position;
   u64 deadline_ns;               // monotonic, 0: none
   u64 result;                    // atomic, 0 at first: for handlers whose tasks add it up

@@ -74,8 +74,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status take_chunk_answer(Engine& engine, Comman
 // Before a step; the command is in phase `running`. Leader only.
 GPU4FS_FN GPU4FS_NOINLINE inline Decision before_step(Engine& engine, CommandState& c) {
   // Begun by this worker a moment ago, and nobody else knows of it.
-  if (c.prepared == 0 && !wire::needs_step_gate(c.command.opcode)) return {Next::step, Status::ok, c.index, 0};
-  if (c.prepared == 0 && c.index != checkpoint_command) return enter_step(engine, c);
+  if (c.prepared == Prepared::no && !wire::needs_step_gate(c.command.opcode)) return {Next::step, Status::ok, c.index, 0};
+  if (c.prepared == Prepared::no && c.index != checkpoint_command) return enter_step(engine, c);
   const Status cancelled = static_cast<Status>(load<Order::acquire, Scope::engine>(&c.cancel_status));
   if (cancelled != Status::ok) return {Next::end, cancelled, c.index, 0};
   const EngineWait waited = static_cast<EngineWait>(c.engine_wait);
@@ -110,7 +110,7 @@ GPU4FS_FN inline Decision ask_for_chunk(Engine& engine, CommandState& c) {
   GPU4FS_CHECK_NE(c.index, checkpoint_command);
   release_holdings(engine, c);
   c.stage = 0;
-  c.prepared = prepared_stale_scratch;
+  c.prepared = Prepared::stale_scratch;
   c.operation.wanted_chunk = raid::new_chunk;
   c.engine_wait = static_cast<u32>(EngineWait::chunk_mapping);
   const Status posted = post_upcall(engine, c, ring::UpcallKind::make_chunk, c.operation.wanted_class);
@@ -140,7 +140,7 @@ GPU4FS_FN inline Decision restart_later(Engine& engine, CommandState& c, Status 
   GPU4FS_CHECK_NE(c.index, checkpoint_command);
   release_holdings(engine, c);
   c.stage = 0;
-  c.prepared = prepared_stale_scratch;
+  c.prepared = Prepared::stale_scratch;
   c.wait_status = static_cast<u32>(Status::ok);
   c.engine_wait = static_cast<u32>(EngineWait::checkpoint);
   const Status waiting = wait_for_epoch(engine, c, any_epoch);
@@ -183,11 +183,11 @@ GPU4FS_FN GPU4FS_NOINLINE inline Decision after_step(Engine& engine, CommandStat
 
 template <class Group>
 GPU4FS_FN Decision run_step(Group g, Engine& engine, CommandState& c) {
-  const u32 prepared = serial(g, [&] { return c.prepared; });
+  const Prepared prepared = serial(g, [&] { return c.prepared; });
   Status status = Status::ok;
-  if (prepared == 0) status = prepare_command(g, engine, c);
-  if (prepared == prepared_stale_scratch) clear_scratch(g, c);
-  if (prepared == 0 && status == Status::ok) status = serial(g, [&] { return admit_command(engine.fs, c); });
+  if (prepared == Prepared::no) status = prepare_command(g, engine, c);
+  if (prepared == Prepared::stale_scratch) clear_scratch(g, c);
+  if (prepared == Prepared::no && status == Status::ok) status = serial(g, [&] { return admit_command(engine.fs, c); });
   const Step step = status == Status::ok ? dispatch_step(g, engine, c) : Step::fail(status);
   return serial(g, [&] { return after_step(engine, c, step); });
 }

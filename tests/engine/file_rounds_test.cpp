@@ -150,7 +150,7 @@ TEST_F(FileRounds, AWriteThatTheEngineEndsIsAShortOne) {
     for (u32 i = 0; i < engine.config.command_count; ++i) {
       engine::CommandState& c = engine.commands[i];
       const bool runs = load<Order::acquire, Scope::engine>(&c.phase) != static_cast<u32>(engine::CommandPhase::free);
-      if (runs && c.command.opcode == wire::Opcode::write && c.prepared != 0 && c.command.aux != 0) writing = &c;
+      if (runs && c.command.opcode == wire::Opcode::write && c.prepared != Prepared::no && c.command.aux != 0) writing = &c;
     }
   }
   ASSERT_NE(writing, nullptr) << "it has several rounds";
