@@ -74,8 +74,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status take_chunk_answer(Engine& engine, Comman
 // Before a step; the command is in phase `running`. Leader only.
 GPU4FS_FN GPU4FS_NOINLINE inline Decision before_step(Engine& engine, CommandState& c) {
   // Begun by this worker a moment ago, and nobody else knows of it.
-  if (c.prepared == Prepared::no && !wire::needs_step_gate(c.command.opcode)) return {Next::step, Status::ok, c.index, 0};
-  if (c.prepared == Prepared::no && c.index != checkpoint_command) return enter_step(engine, c);
+  const bool is_new = c.prepared == Prepared::no;
+  if (is_new && !wire::needs_step_gate(c.command.opcode)) return {Next::step, Status::ok, c.index, 0};
+  if (is_new && c.index != checkpoint_command) return enter_step(engine, c);
   const Status cancelled = static_cast<Status>(load<Order::acquire, Scope::engine>(&c.cancel_status));
   if (cancelled != Status::ok) return {Next::end, cancelled, c.index, 0};
   const EngineWait waited = static_cast<EngineWait>(c.engine_wait);

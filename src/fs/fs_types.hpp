@@ -191,11 +191,15 @@ struct FileSystem {
   GPU4FS_FN const SpaceCounters& data_counters() const { return counters[space.data_class]; }
 };
 
+// What an operation may take of the emergency reserve. All of it: it frees space (unlink, truncate, rmdir ...). Half of
+// it: it uses up closed pages, or gives back what it takes.
+enum class EmergencyUse : u32 { none, all, half };
+
 // What a command carries through the fs functions; lives in the command's state in engine memory.
 struct Operation {
   u64 now;               // 34.30 time stamp of this command
   u32 shard;             // allocation shard of the worker
-  u32 may_use_emergency; // 1: frees space (unlink, truncate, rmdir ...); 2: uses up closed pages, so half of it
+  EmergencyUse emergency_use;
   u32 whole_stripes;     // 1: pages are allocated in stripes that no other command gets pages of
   u32 profile;           // format::Profile of the pages that it reserves and allocates, 0: the pool's for data
   u32 row_update;        // 1 more than the counter of ParityState::updates that counts the command; 0: none does

@@ -150,7 +150,8 @@ TEST_F(FileRounds, AWriteThatTheEngineEndsIsAShortOne) {
     for (u32 i = 0; i < engine.config.command_count; ++i) {
       engine::CommandState& c = engine.commands[i];
       const bool runs = load<Order::acquire, Scope::engine>(&c.phase) != static_cast<u32>(engine::CommandPhase::free);
-      if (runs && c.command.opcode == wire::Opcode::write && c.prepared != Prepared::no && c.command.aux != 0) writing = &c;
+      const bool is_write = c.command.opcode == wire::Opcode::write;
+      if (runs && is_write && c.prepared != Prepared::no && c.command.aux != 0) writing = &c;
     }
   }
   ASSERT_NE(writing, nullptr) << "it has several rounds";

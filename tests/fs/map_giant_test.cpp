@@ -180,7 +180,7 @@ TEST(MapGiant, RunsAreAlignedAndWhole) {
   ASSERT_EQ(pool.load_status, Status::ok);
   const u64 free_pages = fs.data_counters().free;
   fs::Operation op{};
-  op.may_use_emergency = 1;
+  op.emergency_use = fs::EmergencyUse::all;
   ASSERT_EQ(fs::reserve_pages(fs, op, 2 * giga_pages), Status::ok);
   const raid::Extent first = allocate_giga(fs, op);
   const raid::Extent second = allocate_giga(fs, op);
@@ -274,7 +274,7 @@ TEST(MapGiant, RunsOfAllSizesAreTakenAtOnce) {
   EXPECT_GT(giants, 0u);
   // Nobody's page is in the way any more.
   fs::Operation op{};
-  op.may_use_emergency = 1;
+  op.emergency_use = fs::EmergencyUse::all;
   ASSERT_EQ(fs::reserve_pages(fs, op, 2 * giga_pages), Status::ok);
   const raid::Extent runs[] = {allocate_giga(fs, op), allocate_giga(fs, op)};
   for (const raid::Extent& run : runs) {

@@ -184,7 +184,7 @@ TEST_P(Classes, OneRunsFullAloneAndWaitsForItsOwnPages) {
     unreserve_pages(fs(), other, other.pages_reserved);
     // Whoever frees space gets a few more of the full one.
     Operation freeing = operation(metadata_is_full);
-    freeing.may_use_emergency = 1;
+    freeing.emergency_use = fs::EmergencyUse::all;
     EXPECT_EQ(reserve_pages(fs(), freeing, 4), Status::ok);
     unreserve_pages(fs(), freeing, 4);
     // Freed pages of the other do not help it, its own do, behind a checkpoint.

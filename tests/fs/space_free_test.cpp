@@ -33,7 +33,7 @@ void expect_freed(const FreeCase& c) {
       ASSERT_EQ(pool->load(1), Status::ok);
       pool->fs->log.capacity = c.has_log ? page_size : 0;
       Operation op = pool->operation();
-      op.may_use_emergency = 1;
+      op.emergency_use = fs::EmergencyUse::all;
       ASSERT_EQ(reserve_pages(*pool->fs, op, page_total), Status::ok);
       while (op.pages_reserved > 0) {
         commit_extent(Lane{}, *pool->fs, allocate_run(Lane{}, *pool->fs, op, op.pages_reserved, 1));

@@ -59,7 +59,7 @@ class PartialStripes : public ::testing::TestWithParam<test::LevelShape> {
   void fill() {
     for (u32 shard = 0;; ++shard) {
       Operation op = pool_.operation(shard);
-      op.may_use_emergency = 1;
+      op.emergency_use = fs::EmergencyUse::all;
       op.whole_stripes = 1;
       if (reserve_pages(fs(), op, 1) != Status::ok) break;
       const raid::Extent run = allocate_run(Lane{}, fs(), op, 1, 1);

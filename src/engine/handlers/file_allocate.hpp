@@ -108,7 +108,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status try_punch(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 begin,
                                            u64* end) {
   fs::FileSystem& fs = engine.fs;
-  serial(g, [&] { c.operation.may_use_emergency = 1; });
+  serial(g, [&] { c.operation.emergency_use = fs::EmergencyUse::all; });
   const u64 first = GPU4FS_MUTANT(hole_too_wide, divide_up(begin, page_size), begin / page_size);
   const u64 stop = minimum(*end / page_size, fs::map_page_max);
   const u32 head_from = static_cast<u32>(begin % page_size);
@@ -304,7 +304,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_allocate(Group g, Engine& engine, CommandSt
                                               AllocateRound& round) {
   fs::FileSystem& fs = engine.fs;
   // What has made room gives back as many pages as it takes, one checkpoint later.
-  serial(g, [&] { c.operation.may_use_emergency = is_replay(c) ? 1 : has_seen(c, allocate_made_room) ? 2 : 0; });
+  serial(g, [&] {
+    const auto use = has_seen(c, allocate_made_room) ? fs::EmergencyUse::half : fs::EmergencyUse::none;
+    c.operation.emergency_use = is_replay(c) ? fs::EmergencyUse::all : use;
+  });
   GPU4FS_TRY(plan_allocation(g, engine, c, ref, round));
   if (round.is_short != 0 && serial(g, [&] { return c.command.aux == 0; })) return Status::no_space;
   GPU4FS_TRY(find_capability(g, engine, c, ref, &round.capability));

@@ -157,7 +157,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_release(Group g, Engine& engine, CommandSt
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status reclaim_inode(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   fs::FileSystem& fs = engine.fs;
-  serial(g, [&] { c.operation.may_use_emergency = 1; });
+  serial(g, [&] { c.operation.emergency_use = fs::EmergencyUse::all; });
   const u32 type = ref.inode->mode & fs::mode_type_mask;
   if ((type == fs::mode_directory || type == fs::mode_symlink) && !ref.inode->is_inline()) {
     GPU4FS_TRY(remove_metadata_pages(g, engine, c, ref));

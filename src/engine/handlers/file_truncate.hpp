@@ -184,7 +184,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status truncate_to(Group g, Engine& engine, CommandSta
     fs::mark_inode_dirty(g, fs, c.operation, ref);
     return Status::ok;
   }
-  serial(g, [&] { c.operation.may_use_emergency = 1; });
+  serial(g, [&] { c.operation.emergency_use = fs::EmergencyUse::all; });
   bool done = false;
   GPU4FS_TRY(shrink_once(g, engine, c, ref, change, &done));
   if (done) return Status::ok;

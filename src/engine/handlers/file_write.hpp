@@ -236,7 +236,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_round_pages(Group g, Engine& engine, Comma
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status try_plan_round(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   WriteState& state = scratch_of<WriteState>(c);
-  serial(g, [&] { c.operation.may_use_emergency = is_replay(c) ? 1 : 0; });
+  serial(g, [&] { c.operation.emergency_use = is_replay(c) ? fs::EmergencyUse::all : fs::EmergencyUse::none; });
   const u64 first = state.position / page_size;
   const u64 page_end = divide_up(state.end, page_size);
   const u32 wanted = round_pages(engine, first, page_end - first);
@@ -378,7 +378,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
     c.command.aux += bytes;
     state.position = state.round_end;
     state.in_row = 0;
-    c.operation.may_use_emergency = is_replay(c) ? 1 : 0;
+    c.operation.emergency_use = is_replay(c) ? fs::EmergencyUse::all : fs::EmergencyUse::none;
     c.stage = static_cast<u32>(WriteStage::plan);
     c.command.flags = static_cast<u16>(c.command.flags & ~wire::command_flag_append);
   });

@@ -146,7 +146,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_row_round(Group g, Engine& engine, Command
   // Where metadata shares the stripes, maps and inode find some in what is kept back.
   serial(g, [&] {
     const bool shares = c.operation.profile - 1 == fs.space.metadata_class;
-    c.operation.may_use_emergency = shares ? 2 : 0;
+    c.operation.emergency_use = shares ? fs::EmergencyUse::half : fs::EmergencyUse::none;
   });
   const u64 first = state.position / page_size;
   const u32 wanted = static_cast<u32>(minimum<u64>(divide_up(state.end, page_size) - first, fs::row_record_pages_max));

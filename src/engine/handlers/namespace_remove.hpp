@@ -62,7 +62,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_unlink(Group g, Engine& engine, CommandState
   if (is_dots(first_name(c))) return Step::fail(Status::is_directory);
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
-  serial(g, [&] { op.may_use_emergency = 1; });
+  serial(g, [&] { op.emergency_use = fs::EmergencyUse::all; });
   fs::InodeRef dir{};
   fs::InodeRef child{};
   fs::RemovePlan plan{};
@@ -91,7 +91,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rmdir(Group g, Engine& engine, CommandState&
   if (is_dot_dot(first_name(c))) return Step::fail(Status::directory_not_empty);
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
-  serial(g, [&] { op.may_use_emergency = 1; });
+  serial(g, [&] { op.emergency_use = fs::EmergencyUse::all; });
   fs::InodeRef dir{};
   fs::InodeRef child{};
   fs::RemovePlan plan{};

@@ -102,7 +102,7 @@ GPU4FS_FN GPU4FS_NOINLINE void relocate_frames(Group g, FileSystem& fs, u32 shar
     op.shard = shard % fs.shard_count;
     op.profile = fs.space.metadata_class + 1;
     op.pages_reserved = count;  // one page was promised to each dirty frame
-    op.may_use_emergency = 1;
+    op.emergency_use = EmergencyUse::all;
     op.whole_stripes = 1;
     raid::Extent run{};
     u32 used = 0;

@@ -207,8 +207,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status promise_pages(FileSystem& fs, Operation&
   const u64 emergency = load<Order::relaxed, Scope::engine>(&counters.emergency);
   // Removing a file may need some 75 pages.
   const u64 for_removing = minimum(emergency, maximum(emergency / 2, u64{96} * fs.space.page_cost[page_class]));
-  const bool keeps_all = GPU4FS_MUTANT(emergency_given_out, op.may_use_emergency == 0, false);
-  const u64 kept_back = keeps_all ? emergency : op.may_use_emergency == 1 ? 0 : for_removing;
+  const bool keeps_all = GPU4FS_MUTANT(emergency_given_out, op.emergency_use == EmergencyUse::none, false);
+  const u64 kept_back = keeps_all ? emergency : op.emergency_use == EmergencyUse::all ? 0 : for_removing;
   if (page_count > load<Order::relaxed, Scope::engine>(&counters.total)) return Status::no_space;
   const u64 cost = page_count * fs.space.page_cost[page_class];
   while (!take_available(counters, cost, kept_back)) {
