@@ -59,7 +59,7 @@ struct Step {
   // retry_after_checkpoint, because by the end of a checkpoint most of them have used it or given it back.
   // Extents in c.extents[0, extent_count) and a claimed inode number are given back by the engine with the
   // reservations.
-  GPU4FS_FN static Step fail(Status status) { return {StepKind::complete, status, 0, 0, 0}; }
+  GPU4FS_FN static Step end(Status status) { return {StepKind::complete, status, 0, 0, 0}; }
   GPU4FS_FN static Step park() { return {StepKind::parked, Status::parked, 0, 0, 0}; }
   GPU4FS_FN static Step fan_out(u32 task_count) {
     return {StepKind::fan_out, Status::ok, 0, task_count, 0};
@@ -127,5 +127,5 @@ struct CommandState {
   do {                                                                           \
     const ::gpu4fs::Status step_status_ = (expression);                          \
     if (step_status_ != ::gpu4fs::Status::ok)                                    \
-      return ::gpu4fs::engine::Step::fail(step_status_);                         \
+      return ::gpu4fs::engine::Step::end(step_status_);                         \
   } while (false)

@@ -189,7 +189,7 @@ GPU4FS_FN Decision run_step(Group g, Engine& engine, CommandState& c) {
   if (prepared == Prepared::no) status = prepare_command(g, engine, c);
   if (prepared == Prepared::stale_scratch) clear_scratch(g, c);
   if (prepared == Prepared::no && status == Status::ok) status = serial(g, [&] { return admit_command(engine.fs, c); });
-  const Step step = status == Status::ok ? dispatch_step(g, engine, c) : Step::fail(status);
+  const Step step = status == Status::ok ? dispatch_step(g, engine, c) : Step::end(status);
   return serial(g, [&] { return after_step(engine, c, step); });
 }
 

@@ -160,7 +160,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step change_profile(Group g, Engine& engine, CommandSt
       GPU4FS_STEP_TRY(plan_profile(g, engine, c, file, static_cast<u32>(c.command.length), &profile));
     }
   } else if (kind == ProfileAttribute::own && file.inode->profile == 0) {
-    return Step::fail(Status::no_attribute);
+    return Step::end(Status::no_attribute);
   }
   GPU4FS_STEP_TRY(reserve_profile_change(g, engine, c, file, kind));
   serial(g, [&] { file.inode->profile = static_cast<u16>(profile); });
@@ -181,7 +181,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step remove_attribute(Group g, Engine& engine, Command
   if (status == Status::no_attribute && !must_exist && new_mode == file.inode->mode)
     return Step::complete();
   if (status != Status::ok && (status != Status::no_attribute || must_exist))
-    return Step::fail(status);
+    return Step::end(status);
   if (status == Status::ok) GPU4FS_STEP_TRY(fs::attribute_prepare_remove(g, fs, c.operation, file, found));
   GPU4FS_STEP_TRY(fs::reserve_attributes(g, fs, c.operation, fs::attribute_removal_pages, 0));
   GPU4FS_STEP_TRY(reserve_attribute_record(g, engine, c));
@@ -219,16 +219,16 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_set_attribute(Group g, Engine& engine, Comma
   const u32 mask = c.command.mask;
   const u32 mode_flags = fs::attribute_create | fs::attribute_replace;
   if ((mask & ~(mode_flags | wire::attribute_kill_set_gid)) != 0 || (mask & mode_flags) == mode_flags) {
-    return Step::fail(Status::invalid_argument);
+    return Step::end(Status::invalid_argument);
   }
   detail::AttributeSpace space{};
   GPU4FS_STEP_TRY(detail::check_attribute_name(g, name, &space));
-  if (c.command.length > format::attribute_value_max) return Step::fail(Status::attribute_too_big);
+  if (c.command.length > format::attribute_value_max) return Step::end(Status::attribute_too_big);
   const u32 length = static_cast<u32>(c.command.length);
   const detail::ProfileAttribute kind = serial(g, [&] { return detail::profile_attribute(name); });
   const bool is_great = serial(g, [&] { return fs::detail::has_own_pages(detail::as_attribute(name), length); });
-  if (kind != detail::ProfileAttribute::none && is_great) return Step::fail(Status::invalid_argument);
-  if (!is_great && length > command_buffer_size) return Step::fail(Status::no_space);
+  if (kind != detail::ProfileAttribute::none && is_great) return Step::end(Status::invalid_argument);
+  if (!is_great && length > command_buffer_size) return Step::end(Status::no_space);
   u8* data = nullptr;
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, length, &data));
   fs::InodeRef file{};
@@ -265,7 +265,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_get_attribute(Group g, Engine& engine, Comma
   GPU4FS_STEP_TRY(fs::attribute_find(g, engine.fs, c.operation, file,
                                      detail::as_attribute(first_name(c)), &found));
   if (c.command.length == 0) return Step::complete(found.value_length);
-  if (found.value_length > c.command.length) return Step::fail(Status::attribute_range);
+  if (found.value_length > c.command.length) return Step::end(Status::attribute_range);
   GPU4FS_STEP_TRY(fs::attribute_read(g, engine.fs, c.operation, file, found, data));
   return Step::complete(found.value_length);
 }

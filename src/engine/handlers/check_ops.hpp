@@ -97,12 +97,12 @@ GPU4FS_FN GPU4FS_NOINLINE Step load_checked_chunk(Group g, Engine& engine, Comma
   raid::ChunkState& chunk = engine.fs.space.chunks[index];
   const u64 words = divide_up(chunk.page_count, u64{64});
   u8* input = nullptr;
-  if (c.command.aux != 2 * words * sizeof(u64)) return Step::fail(Status::invalid_argument);
+  if (c.command.aux != 2 * words * sizeof(u64)) return Step::end(Status::invalid_argument);
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.aux, &input));
   const bool is_wanted = (c.command.mask & wire::check_mask_reach) != 0;
   if (is_wanted && serial(g, [&] { return load<Order::acquire, Scope::engine>(&chunk.accessible) == 0; })) {
     serial(g, [&] { c.operation.wanted_chunk = index; });
-    return Step::fail(Status::chunk_not_mapped);
+    return Step::end(Status::chunk_not_mapped);
   }
   const raid::ChunkBitmaps& maps = chunk.bitmaps;
   copy_bytes(g, maps.committed, input, words * sizeof(u64));
@@ -208,7 +208,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_check(Group g, Engine& engine, CommandState&
   if (phase == wire::CheckPhase::load) return detail::load_checked_chunk(g, engine, c);
   u8* output = nullptr;
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.output, detail::check_output_bytes(c.command, phase), &output));
-  if (!is_aligned(output, alignof(u64))) return Step::fail(Status::unaligned);
+  if (!is_aligned(output, alignof(u64))) return Step::end(Status::unaligned);
   if (detail::takes_inode_pages(phase)) {
     u8* input = nullptr;
     GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.aux, &input));

@@ -434,12 +434,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status run_allocate(Group g, Engine& engine, CommandSt
 // mode: FALLOC_FL_*; not_supported for collapse, insert and unshare. A failure may leave a part done: see above.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_fallocate(Group g, Engine& engine, CommandState& c) {
-  if (!is_known_allocation(c.command.mode)) return Step::fail(Status::not_supported);
-  if (engine.fs.read_only != 0) return Step::fail(Status::read_only);
-  if (c.command.length == 0) return Step::fail(Status::invalid_argument);
+  if (!is_known_allocation(c.command.mode)) return Step::end(Status::not_supported);
+  if (engine.fs.read_only != 0) return Step::end(Status::read_only);
+  if (c.command.length == 0) return Step::end(Status::invalid_argument);
   const bool fits = c.command.offset <= fs::file_size_max &&
                     c.command.length <= fs::file_size_max - c.command.offset;
-  if (!fits) return Step::fail(Status::file_too_large);
+  if (!fits) return Step::end(Status::file_too_large);
   fs::InodeRef ref{};
   Status status = detail::lock_file(g, engine, c, c.command.inode, {LockMode::exclusive, fs::may_write}, &ref);
   // What is there stays: an append-only file may get pages, and may get longer.

@@ -286,7 +286,7 @@ GPU4FS_FN constexpr bool keeps_extents(Status status) {
 template <class Group>
 GPU4FS_FN Step leave_with(Group g, Engine& engine, CommandState& c, Status status) {
   if (!keeps_extents(status)) abandon_extents(g, engine, c);
-  return Step::fail(status);
+  return Step::end(status);
 }
 
 // Between two commits of a command that makes many: the step ends, so that evictions and checkpoints get their

@@ -290,8 +290,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status advance_copy(Group g, Engine& engine, CommandSt
 // From inode/offset to second_inode/aux. Result: bytes copied, 0 at the end of the source.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_copy_range(Group g, Engine& engine, CommandState& c) {
-  if (engine.fs.read_only != 0) return Step::fail(Status::read_only);
-  if (c.command.mode != 0) return Step::fail(Status::invalid_argument);
+  if (engine.fs.read_only != 0) return Step::end(Status::read_only);
+  if (c.command.mode != 0) return Step::end(Status::invalid_argument);
   detail::CopyFiles files{};
   u64 length = 0;
   Status status = detail::lock_copy(g, engine, c, &files);

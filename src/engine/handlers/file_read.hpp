@@ -190,13 +190,13 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_seek(Group g, Engine& engine, CommandState& 
   detail::SeekState& state = detail::scratch_of<detail::SeekState>(c);
   fs::InodeRef ref{};
   if (c.command.mode != detail::seek_data && c.command.mode != detail::seek_hole) {
-    return Step::fail(Status::invalid_argument);
+    return Step::end(Status::invalid_argument);
   }
   GPU4FS_STEP_TRY(detail::lock_file(g, engine, c, c.command.inode, {LockMode::shared, 0}, &ref));
   const bool wants_data = c.command.mode == detail::seek_data;
   const u64 size = ref.inode->size_bytes;
   const u64 offset = c.command.offset;
-  if (offset >= size) return Step::fail(Status::no_such_data);
+  if (offset >= size) return Step::end(Status::no_such_data);
   if (ref.inode->is_inline()) return Step::complete(wants_data ? offset : size);
   if (c.stage == 0) {
     serial(g, [&] {
@@ -209,10 +209,10 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_seek(Group g, Engine& engine, CommandState& 
   const u64 page = seek.range.first;
   if (seek.found) return Step::complete(minimum(size, maximum(offset, page * page_size)));
   if (page >= seek.range.end) {
-    return wants_data ? Step::fail(Status::no_such_data) : Step::complete(size);
+    return wants_data ? Step::end(Status::no_such_data) : Step::complete(size);
   }
   serial(g, [&] { state.page = page; });
-  return Step::fail(Status::again);
+  return Step::end(Status::again);
 }
 
 }  // namespace gpu4fs::engine

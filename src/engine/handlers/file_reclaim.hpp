@@ -229,7 +229,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_reclaim_orphans(Group g, Engine& engine, Com
     }
     const bool ends_step = is_control(status) || status == Status::again || status == Status::chunk_not_mapped ||
                            status == Status::deadline_exceeded;
-    if (ends_step) return Step::fail(status);
+    if (ends_step) return Step::end(status);
     serial(g, [&] {
       if (status != Status::ok || !orphan) store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
       if (status == Status::ok && orphan) ++state.freed;
@@ -238,7 +238,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_reclaim_orphans(Group g, Engine& engine, Com
       if (c.lock_count != 0) release_all_locks(engine, c);
     });
   }
-  return Step::fail(detail::end_round(g, engine, c));
+  return Step::end(detail::end_round(g, engine, c));
 }
 
 }  // namespace gpu4fs::engine

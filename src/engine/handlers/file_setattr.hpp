@@ -181,7 +181,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_setattr(Group g, Engine& engine, CommandStat
   fs::InodeRef ref{};
   GPU4FS_STEP_TRY(detail::start_set_attribute(g, engine, c));
   const bool changes = c.command.mask != 0;
-  if (changes && engine.fs.read_only != 0) return Step::fail(Status::read_only);
+  if (changes && engine.fs.read_only != 0) return Step::end(Status::read_only);
   Status status = detail::lock_any(g, engine, c, c.command.inode,
                                    changes ? LockMode::exclusive : LockMode::shared, &ref);
   if (status == Status::ok) {

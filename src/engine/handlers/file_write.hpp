@@ -421,7 +421,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step end_write(Group g, Engine& engine, CommandState& 
   if (!keeps_extents(status)) give_up_round(g, engine, c);
   const bool is_error = !is_control(status) && status != Status::again && status != Status::chunk_not_mapped;
   if (is_error && c.command.aux != 0) return Step::complete(c.command.aux);
-  return Step::fail(status);
+  return Step::end(status);
 }
 
 }  // namespace detail

@@ -27,7 +27,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step admit_growth(Group g, Engine& engine, CommandStat
     return Admitted{status, status == Status::ok ? fs.growth->added_count : 0};
   });
   resume_steps(g, engine, c);
-  if (admitted.status != Status::ok) return Step::fail(admitted.status);
+  if (admitted.status != Status::ok) return Step::end(admitted.status);
   return admitted.added_count == 0 ? Step::complete() : Step::fan_out(admitted.added_count);
 }
 
@@ -60,7 +60,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step change_chunk(Group g, Engine& engine, CommandStat
     return Changed{status, 0, result};
   });
   resume_steps(g, engine, c);
-  return changed.status == Status::ok ? Step::complete(changed.result) : Step::fail(changed.status);
+  return changed.status == Status::ok ? Step::complete(changed.result) : Step::end(changed.status);
 }
 
 inline constexpr u32 trim_run_max = 64;  // at most, of a run: it is punched in one go
@@ -69,7 +69,7 @@ inline constexpr u32 trim_run_max = 64;  // at most, of a run: it is punched in 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step begin_trim(Group g, Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;
-  if (fs.read_only != 0) return Step::fail(Status::read_only);
+  if (fs.read_only != 0) return Step::end(Status::read_only);
   fs::TrimRun& run = *reinterpret_cast<fs::TrimRun*>(c.scratch);
   static_assert(sizeof(run) <= command_scratch_size);
   const bool is_found = serial(g, [&] {
@@ -98,7 +98,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step begin_trim(Group g, Engine& engine, CommandState&
   });
   resume_steps(g, engine, c);
   const bool goes_on = begun.status == Status::ok || begun.status == Status::busy || begun.status == Status::no_space;
-  if (!goes_on) return Step::fail(begun.status);
+  if (!goes_on) return Step::end(begun.status);
   const u32 chunk = serial(g, [&] { return run.chunk; });
   return Step::complete(wire::pack_trim({chunk, begun.next, begun.count}));
 }
@@ -116,13 +116,13 @@ GPU4FS_FN Step step_grow(Group g, Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;
   switch (c.command.mask) {
     case wire::grow_stage:
-      return Step::fail(serial(g, [&] { return fs::stage_growth(fs); }));
+      return Step::end(serial(g, [&] { return fs::stage_growth(fs); }));
     case wire::grow_withdraw:
-      return Step::fail(serial(g, [&] { return fs::withdraw_growth(fs); }));
+      return Step::end(serial(g, [&] { return fs::withdraw_growth(fs); }));
     case wire::grow_admit:
       return detail::admit_growth(g, engine, c);
     case wire::grow_room:
-      if (c.command.mode >= format::profile_max) return Step::fail(Status::invalid_argument);
+      if (c.command.mode >= format::profile_max) return Step::end(Status::invalid_argument);
       serial(g, [&] {
         store<Order::release, Scope::engine>(&fs.counters[c.command.mode].unallocated_pages, c.command.offset);
       });
@@ -135,7 +135,7 @@ GPU4FS_FN Step step_grow(Group g, Engine& engine, CommandState& c) {
     case wire::grow_trim:
       return detail::begin_trim(g, engine, c);
     default:
-      return Step::fail(Status::invalid_argument);
+      return Step::end(Status::invalid_argument);
   }
 }
 

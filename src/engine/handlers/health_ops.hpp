@@ -91,9 +91,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 write_health(const Engine& engine, u8* outp
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_health(Group g, Engine& engine, CommandState& c) {
   u8* output = nullptr;
-  if (c.command.length < sizeof(wire::HealthRecord)) return Step::fail(Status::invalid_argument);
+  if (c.command.length < sizeof(wire::HealthRecord)) return Step::end(Status::invalid_argument);
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &output));
-  if (!is_aligned(output, alignof(wire::HealthRecord))) return Step::fail(Status::unaligned);
+  if (!is_aligned(output, alignof(wire::HealthRecord))) return Step::end(Status::unaligned);
   return Step::complete(serial(g, [&] { return detail::write_health(engine, output, c.command.length); }));
 }
 
@@ -227,9 +227,9 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_list_blocks(Group g, Engine& engine, CommandState& c) {
   u8* output = nullptr;
   const u64 least = sizeof(wire::BlockListHeader) + 16 * sizeof(wire::BlockRecord);
-  if (c.command.length < least) return Step::fail(Status::invalid_argument);
+  if (c.command.length < least) return Step::end(Status::invalid_argument);
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &output));
-  if (!is_aligned(output, alignof(wire::BlockListHeader))) return Step::fail(Status::unaligned);
+  if (!is_aligned(output, alignof(wire::BlockListHeader))) return Step::end(Status::unaligned);
   fs::InodeRef ref{};
   const u64 number = c.command.inode;
   const bool is_root_of_all = number == format::inode_number_inode_file ||

@@ -209,7 +209,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool flush_devices(Group g, Engine& engine, CommandSta
     return true;
   }
   if (!asked_before(g, c)) {
-    *step = Step::fail(upcall(g, engine, c, UpcallKind::flush_device, ~u64{0}));
+    *step = Step::end(upcall(g, engine, c, UpcallKind::flush_device, ~u64{0}));
     return false;
   }
   const Status flushed = serial(g, [&] { return flush_outcome(engine, c); });
@@ -247,7 +247,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool is_growth_to_ask(Engine& engine, CommandSt
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool ask_for_growth(Group g, Engine& engine, CommandState& c, Step* step) {
   if (!serial(g, [&] { return is_growth_to_ask(engine, c); })) return true;
-  *step = Step::fail(serial(g, [&] {
+  *step = Step::end(serial(g, [&] {
     const CheckpointScratch& scratch = checkpoint_scratch(c);
     return post_upcall(engine, c, UpcallKind::write_growth, scratch.epoch, scratch.growth_number);
   }));
@@ -301,7 +301,7 @@ GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
     switch (stage) {
       case CheckpointStage::chunks:
         if (scratch.waits_for == StageWait::none && serial(g, [&] { return fs::parities_are_changing(fs); })) {
-          return Step::fail(Status::again);
+          return Step::end(Status::again);
         }
         if (!run_checkpoint_tasks(g, engine, c, stage, &step)) return step;
         break;
@@ -326,7 +326,7 @@ GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
       }
       case CheckpointStage::publish:
         if (scratch.waits_for == StageWait::none && serial(g, [&] { return raid::repairs_are_running(fs.space); })) {
-          return Step::fail(Status::again);
+          return Step::end(Status::again);
         }
         if (!run_checkpoint_tasks(g, engine, c, stage, &step)) return step;
         serial(g, [&] {
@@ -345,7 +345,7 @@ GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
             serial(g, [&] { return is_closed_by(engine.step_gate, c) || eviction_is_due(engine); });
         if (!goes_on) return Step::complete(scratch.epoch);
         const Status stopped = stop_steps(g, engine, c);
-        if (stopped != Status::ok) return Step::fail(stopped);
+        if (stopped != Status::ok) return Step::end(stopped);
         fs::evict_frames(g, fs, fs.pages.frame_count / 2);
         resume_steps(g, engine, c);
         return Step::complete(scratch.epoch);
@@ -363,7 +363,7 @@ GPU4FS_FN Step run_checkpoint(Group g, Engine& engine, CommandState& c) {
   if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::close) {
     // Once it keeps the gate closed it goes on, whatever a failing flush of the log says meanwhile.
     const bool goes_on = serial(g, [&] { return is_closed_by(engine.commit_gate, c); });
-    if (!goes_on && serial(g, [&] { return fs.checkpoint_failed != 0; })) return Step::fail(Status::io_error);
+    if (!goes_on && serial(g, [&] { return fs.checkpoint_failed != 0; })) return Step::end(Status::io_error);
     const bool needed = goes_on || serial(g, [&] {
       const bool forced = (c.command.mask & (checkpoint_mask_clean | checkpoint_mask_forced)) != 0;
       return fs.read_only == 0 && (fs::has_changes(fs) || forced);
@@ -398,7 +398,7 @@ GPU4FS_FN Step run_checkpoint(Group g, Engine& engine, CommandState& c) {
     if (stops) {
       // This step is outside the gate that opens here.
       resume_steps(g, engine, c);
-      return Step::fail(Status::again);
+      return Step::end(Status::again);
     }
   }
   if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::relocate) {
@@ -418,10 +418,10 @@ GPU4FS_FN Step request_checkpoint_step(Group g, Engine& engine, CommandState& c)
   return serial(g, [&] {
     if (c.stage == 1) {
       const Status failed = static_cast<Status>(c.wait_status);
-      return failed == Status::ok ? Step::complete(durable_epoch(engine)) : Step::fail(failed);
+      return failed == Status::ok ? Step::complete(durable_epoch(engine)) : Step::end(failed);
     }
     c.stage = 1;
-    return Step::fail(wait_for_epoch(engine, c, any_epoch, c.command.mask));
+    return Step::end(wait_for_epoch(engine, c, any_epoch, c.command.mask));
   });
 }
 
@@ -457,7 +457,7 @@ GPU4FS_FN Step step_load_chunks(Group g, Engine& engine, CommandState& c) {
   if (!done) return Step::fan_out(raid::chunk_count_of(engine.fs.space));
   GPU4FS_STEP_TRY(task_result(g, c));
   GPU4FS_STEP_TRY(fs::check_slot_sum(g, engine.fs, engine.fs.superblocks[0].slot_sum));
-  return Step::fail(serial(g, [&] { return fs::check_page_used(engine.fs, engine.fs.page_used_staged); }));
+  return Step::end(serial(g, [&] { return fs::check_page_used(engine.fs, engine.fs.page_used_staged); }));
 }
 
 // Internal, before the replay of the record at `output`: the pages that it names are allocated and get descriptors. One of a
@@ -466,8 +466,8 @@ GPU4FS_FN Step step_load_chunks(Group g, Engine& engine, CommandState& c) {
 template <class Group>
 GPU4FS_FN Step step_claim_logged(Group g, Engine& engine, CommandState& c) {
   const format::LogRecord* record = c.operation.replay;
-  if (record == nullptr) return Step::fail(Status::bad_descriptor);
-  if (record->opcode == format::LogOpcode::row) return Step::fail(detail::carry_out_row(g, engine, c, *record));
+  if (record == nullptr) return Step::end(Status::bad_descriptor);
+  if (record->opcode == format::LogOpcode::row) return Step::end(detail::carry_out_row(g, engine, c, *record));
   fs::FileSystem& fs = engine.fs;
   const format::LogExtent* extents = fs::record_extents(*record);
   for (u32 i = serial(g, [&] { return c.stage; }); i < record->extent_count; ++i) {

@@ -163,7 +163,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step create_named(Group g, Engine& engine, CommandState& c,
                                             const CreateRequest& request) {
   GPU4FS_STEP_TRY(check_name(g, first_name(c)));
-  if (is_dots(first_name(c))) return Step::fail(Status::exists);
+  if (is_dots(first_name(c))) return Step::end(Status::exists);
   fs::InodeRef dir{};
   GPU4FS_STEP_TRY(lock_directory_for_change(g, engine, c, c.command.inode, &dir));
   return create_in(g, engine, c, dir, request);
@@ -175,10 +175,10 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_mknod(Group g, Engine& engine, CommandState& c) {
   u32 mode = c.command.mode;
   if ((mode & fs::mode_type_mask) == 0) mode |= fs::mode_regular;
-  if (!fs::is_known_type(mode) || fs::is_symlink(mode)) return Step::fail(Status::invalid_argument);
-  if (fs::is_directory(mode)) return Step::fail(Status::permission);
+  if (!fs::is_known_type(mode) || fs::is_symlink(mode)) return Step::end(Status::invalid_argument);
+  if (fs::is_directory(mode)) return Step::end(Status::permission);
   if (fs::is_device(mode) && !session_is_trusted(engine, c) && c.command.uid != 0) {
-    return Step::fail(Status::permission);
+    return Step::end(Status::permission);
   }
   mode &= fs::mode_type_mask | fs::mode_permissions;
   const u64 device = fs::is_device(mode) ? c.command.aux : 0;
@@ -193,8 +193,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_mkdir(Group g, Engine& engine, CommandState&
 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_symlink(Group g, Engine& engine, CommandState& c) {
-  if (c.command.length == 0) return Step::fail(Status::not_found);
-  if (c.command.length >= path_length_max) return Step::fail(Status::name_too_long);
+  if (c.command.length == 0) return Step::end(Status::not_found);
+  if (c.command.length >= path_length_max) return Step::end(Status::name_too_long);
   u8* target = nullptr;
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &target));
   return detail::create_named(
@@ -207,22 +207,22 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_create(Group g, Engine& engine, CommandState
   const NameBytes name = first_name(c);
   GPU4FS_STEP_TRY(check_name(g, name));
   const bool is_exclusive = (c.command.mask & open_exclusive) != 0;
-  if (is_dots(name)) return Step::fail(is_exclusive ? Status::exists : Status::is_directory);
+  if (is_dots(name)) return Step::end(is_exclusive ? Status::exists : Status::is_directory);
   fs::InodeRef dir{};
   GPU4FS_STEP_TRY(lock_directory(g, engine, c, c.command.inode, LockMode::exclusive, &dir));
   fs::FoundName found{};
   const Status status =
       fs::directory_find(g, engine.fs, c.operation, dir, hash_name(g, engine, name), &found);
   if (status == Status::ok) {
-    if (is_exclusive) return Step::fail(Status::exists);
+    if (is_exclusive) return Step::end(Status::exists);
     fs::InodeRef child{};
     GPU4FS_STEP_TRY(lock_named_inode(g, engine, c, found.inode, LockMode::shared, &child));
-    if (fs::is_directory(child.inode->mode)) return Step::fail(Status::is_directory);
+    if (fs::is_directory(child.inode->mode)) return Step::end(Status::is_directory);
     GPU4FS_STEP_TRY(detail::check_open(g, engine, c, child, c.command.mask));
     put_attributes(g, engine, c, child);
     return Step::complete(child.number);
   }
-  if (status != Status::not_found) return Step::fail(status);
+  if (status != Status::not_found) return Step::end(status);
   // The same lock; now with what creating needs.
   GPU4FS_STEP_TRY(lock_directory_for_change(g, engine, c, c.command.inode, &dir));
   const u32 mode = fs::mode_regular | (c.command.mode & fs::mode_permissions);
@@ -234,7 +234,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_tmpfile(Group g, Engine& engine, CommandState& c) {
   fs::InodeRef dir{};
   GPU4FS_STEP_TRY(lock_directory(g, engine, c, c.command.inode, LockMode::shared, &dir));
-  if (dir.inode->link_count == 0) return Step::fail(Status::not_found);
+  if (dir.inode->link_count == 0) return Step::end(Status::not_found);
   GPU4FS_STEP_TRY(require_access(g, engine, c, dir, fs::may_write));
   GPU4FS_STEP_TRY(check_writable(engine));
   const u32 mode = fs::mode_regular | (c.command.mode & fs::mode_permissions);

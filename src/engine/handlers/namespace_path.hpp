@@ -159,7 +159,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_lookup_path(Group g, Engine& engine, Command
       const Status status = detail::advance_walk(g, engine, c, &walk);
       if (status == Status::stale && went_up &&
           walk.begin != command_buffer_size - c.command.name_length) {
-        return Step::fail(Status::not_found);  // the parent was removed meanwhile
+        return Step::end(Status::not_found);   // the parent was removed meanwhile
       }
       GPU4FS_STEP_TRY(status);
     }
@@ -169,7 +169,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_lookup_path(Group g, Engine& engine, Command
         serial(g, [&] { return detail::next_component(c.buffer, walk.begin); });
     if (component.begin == component.end) {
       if (walk.needs_directory != 0 && !fs::is_directory(current.inode->mode)) {
-        return Step::fail(Status::not_directory);
+        return Step::end(Status::not_directory);
       }
       put_attributes(g, engine, c, current);
       return Step::complete(current.number);

@@ -145,11 +145,11 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_readdir(Group g, Engine& engine, CommandState& c) {
   fs::InodeRef dir{};
   GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, c.command.inode, LockMode::shared, &dir));
-  if (!fs::is_directory(dir.inode->mode)) return Step::fail(Status::not_directory);
+  if (!fs::is_directory(dir.inode->mode)) return Step::end(Status::not_directory);
   GPU4FS_STEP_TRY(require_access(g, engine, c, dir, fs::may_read));
   u8* data = nullptr;
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &data));
-  if (!is_aligned(data, 8)) return Step::fail(Status::unaligned);
+  if (!is_aligned(data, 8)) return Step::end(Status::unaligned);
   detail::ReaddirState state = serial(g, [&] {
     auto* saved = reinterpret_cast<detail::ReaddirState*>(c.scratch);
     if (c.stage == 0) *saved = {c.command.offset, 0, 0};
@@ -161,7 +161,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_readdir(Group g, Engine& engine, CommandStat
     const Status status = detail::fill_entries(g, engine, c, dir, data, &state);
     const bool is_parked = status == Status::parked;
     // What was read before an error is an answer; the next call meets the error again.
-    if (!is_parked && status != Status::ok && state.bytes == 0) return Step::fail(status);
+    if (!is_parked && status != Status::ok && state.bytes == 0) return Step::end(status);
     serial(g, [&] {
       state.is_done = is_parked ? 0 : 1;
       *reinterpret_cast<detail::ReaddirState*>(c.scratch) = state;

@@ -76,7 +76,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step read_profile(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
                                             ProfileAttribute kind, u8* data) {
   const u32 own = file.inode->profile;
-  if (kind == ProfileAttribute::own && own == 0) return Step::fail(Status::no_attribute);
+  if (kind == ProfileAttribute::own && own == 0) return Step::end(Status::no_attribute);
   const u32 length = serial(g, [&] {
     const u32 profile = kind == ProfileAttribute::own ? own : fs::effective_profile(engine.fs, own);
     const format::ProfileName found = format::profile_name(static_cast<format::Profile>(profile));
@@ -88,7 +88,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step read_profile(Group g, Engine& engine, CommandStat
     return count;
   });
   g.sync();
-  if (c.command.length != 0 && length > c.command.length) return Step::fail(Status::attribute_range);
+  if (c.command.length != 0 && length > c.command.length) return Step::end(Status::attribute_range);
   return Step::complete(length);
 }
 

@@ -232,7 +232,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step rebuild_while_stopped(Group g, Engine& engine, Co
   u8* data = nullptr;
   if (begins) {
     GPU4FS_STEP_TRY(resolve(g, engine, c, command.data, sizeof(wire::RebuildTarget), &data));
-    if (!is_aligned(data, alignof(wire::RebuildTarget))) return Step::fail(Status::unaligned);
+    if (!is_aligned(data, alignof(wire::RebuildTarget))) return Step::end(Status::unaligned);
   }
   GPU4FS_STEP_TRY(stop_steps(g, engine, c));
   Status status = Status::ok;
@@ -248,7 +248,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step rebuild_while_stopped(Group g, Engine& engine, Co
   }
   g.sync();
   resume_steps(g, engine, c);
-  return status == Status::ok ? Step::complete(result) : Step::fail(status);
+  return status == Status::ok ? Step::complete(result) : Step::end(status);
 }
 
 GPU4FS_FN inline Status check_rebuild(const Engine& engine, const wire::Command& command) {
@@ -300,11 +300,11 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rebuild(Group g, Engine& engine, CommandStat
   if (step == wire::RebuildStep::give_up) {
     const bool lost =
         serial(g, [&] { return raid::lose_device(space, static_cast<u32>(command.inode)); });
-    return lost ? Step::complete() : Step::fail(Status::busy);
+    return lost ? Step::complete() : Step::end(Status::busy);
   }
   if (step != wire::RebuildStep::pages) return detail::rebuild_while_stopped(g, engine, c);
   const u64 devices = serial(g, [&] { return raid::rebuilding_devices(space); });
-  if (devices == 0) return Step::fail(Status::device_failed);
+  if (devices == 0) return Step::end(Status::device_failed);
   const u32 index = static_cast<u32>(command.inode);
   const raid::ChunkState& chunk = space.chunks[index];
   const bool concerned = serial(g, [&] { return detail::has_column_on_any(chunk, devices); });
@@ -313,7 +313,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rebuild(Group g, Engine& engine, CommandStat
   const Status reached = serial(g, [&] { return raid::chunk_state(space, index); });
   if (reached != Status::ok) {
     serial(g, [&] { c.operation.wanted_chunk = index; });
-    return Step::fail(reached);
+    return Step::end(reached);
   }
   serial(g, [&] { c.stage = 1; });
   return Step::fan_out(static_cast<u32>(divide_up(command.length, u64{raid::rebuild_task_pages})));

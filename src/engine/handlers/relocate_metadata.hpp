@@ -203,7 +203,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step relocate_metadata(Group g, Engine& engine, Comman
   MarkedPages& list = scratch_of<MarkedPages>(c);
   u8* output = nullptr;
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, sizeof(wire::RelocateReport), &output));
-  if (!is_aligned(output, 8)) return Step::fail(Status::unaligned);
+  if (!is_aligned(output, 8)) return Step::end(Status::unaligned);
   fs::InodeRef ref{};
   GPU4FS_STEP_TRY(find_any_inode(g, engine, c, &ref));
   GPU4FS_STEP_TRY(list_metadata(g, engine, c, ref));
@@ -266,7 +266,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step find_next_inode(Group g, Engine& engine, CommandS
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step freeze_while_stopped(Group g, Engine& engine, CommandState& c) {
   const bool freezes = c.command.mode == static_cast<u32>(wire::RelocateStep::freeze);
-  if (c.command.inode >= raid::chunk_count_of(engine.fs.space)) return Step::fail(Status::out_of_range);
+  if (c.command.inode >= raid::chunk_count_of(engine.fs.space)) return Step::end(Status::out_of_range);
   GPU4FS_STEP_TRY(stop_steps(g, engine, c));
   const Status status = serial(g, [&] {
     const u32 chunk = static_cast<u32>(c.command.inode);
@@ -274,7 +274,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step freeze_while_stopped(Group g, Engine& engine, Com
     return freezes ? fs::freeze_chunk(engine.fs, chunk) : fs::unfreeze_chunk(engine.fs, chunk);
   });
   resume_steps(g, engine, c);
-  return Step::fail(status);
+  return Step::end(status);
 }
 
 template <class Group>
@@ -299,7 +299,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step list_chunk_usage(Group g, Engine& engine, CommandState& c) {
   u8* output = nullptr;
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &output));
-  if (!is_aligned(output, 8)) return Step::fail(Status::unaligned);
+  if (!is_aligned(output, 8)) return Step::end(Status::unaligned);
   const u32 chunk_count = serial(g, [&] { return raid::chunk_count_of(engine.fs.space); });
   if (c.command.inode >= chunk_count) return Step::complete(0);
   const u64 count = minimum(chunk_count - c.command.inode, c.command.length / sizeof(wire::ChunkUsage));

@@ -368,9 +368,9 @@ GPU4FS_FN GPU4FS_NOINLINE Step relocate_data(Group g, Engine& engine, CommandSta
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_relocate(Group g, Engine& engine, CommandState& c) {
   const auto step = static_cast<wire::RelocateStep>(c.command.mode);
-  if ((c.command.mask & ~u32{wire::relocate_known}) != 0) return Step::fail(Status::invalid_argument);
+  if ((c.command.mask & ~u32{wire::relocate_known}) != 0) return Step::end(Status::invalid_argument);
   const bool changes = step != wire::RelocateStep::usage && step != wire::RelocateStep::next_inode;
-  if (changes && engine.fs.read_only != 0) return Step::fail(Status::read_only);
+  if (changes && engine.fs.read_only != 0) return Step::end(Status::read_only);
   switch (step) {
     case wire::RelocateStep::data: return detail::relocate_data(g, engine, c);
     case wire::RelocateStep::metadata: return detail::relocate_metadata(g, engine, c);
@@ -379,7 +379,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_relocate(Group g, Engine& engine, CommandSta
     case wire::RelocateStep::unfreeze: return detail::freeze_while_stopped(g, engine, c);
     case wire::RelocateStep::usage: return detail::list_chunk_usage(g, engine, c);
   }
-  return Step::fail(Status::invalid_argument);
+  return Step::end(Status::invalid_argument);
 }
 
 template <class Group>

@@ -123,20 +123,20 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_scrub(Group g, Engine& engine, CommandState&
   }
   const Status checked = serial(g, [&] { return detail::check_scrub_range(engine, command); });
   if (checked == Status::not_found) return Step::complete(0);
-  if (checked != Status::ok) return Step::fail(checked);
+  if (checked != Status::ok) return Step::end(checked);
   const u64 words = divide_up(command.length, detail::scrub_task_pages);
   u8* output = nullptr;
   GPU4FS_STEP_TRY(resolve(g, engine, c, command.data, words * sizeof(u64), &output));
-  if (!is_aligned(output, alignof(u64))) return Step::fail(Status::unaligned);
+  if (!is_aligned(output, alignof(u64))) return Step::end(Status::unaligned);
   const u32 index = static_cast<u32>(command.inode);
   const bool records = (command.mask & wire::scrub_mask_record) != 0;
   if (!records) {
     fs::HeaderScrub ignored{};
     const Status looked = fs::scrub_header_area(g, engine.fs, index, command.offset, command.length, &ignored);
-    if (looked != Status::ok) return Step::fail(looked);
+    if (looked != Status::ok) return Step::end(looked);
   }
   const Status reached = serial(g, [&] { return raid::chunk_state(engine.fs.space, index); });
-  if (reached == Status::device_failed) return Step::fail(reached);
+  if (reached == Status::device_failed) return Step::end(reached);
   // A chunk that nobody used since the mount is mapped only if there is something to verify.
   const raid::ChunkState& chunk = engine.fs.space.chunks[index];
   const bool in_use = detail::has_pages_in_use(g, chunk, command.offset, command.length);
@@ -144,7 +144,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_scrub(Group g, Engine& engine, CommandState&
   if (!in_use && !records) return Step::complete(0);
   if (in_use && reached != Status::ok) {
     serial(g, [&] { c.operation.wanted_chunk = index; });
-    return Step::fail(reached);
+    return Step::end(reached);
   }
   serial(g, [&] { c.stage = 1; });
   return Step::fan_out(static_cast<u32>(words));

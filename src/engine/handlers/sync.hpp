@@ -32,7 +32,7 @@ GPU4FS_FN Step give_up_checkpoint(Group g, Engine& engine, Status status) {
     engine.log_queue.failed = 1;
     engine.log_queue.guard.unlock();
   });
-  return Step::fail(status);
+  return Step::end(status);
 }
 
 GPU4FS_FN inline bool devices_need_flush(const Engine& engine) {
@@ -143,14 +143,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_and_flush_log(Group g, Engine& engine, Co
 template <class Group>
 GPU4FS_FN Step flush_log(Group g, Engine& engine, CommandState& c) {
   const Status status = write_and_flush_log(g, engine, c, static_cast<u32>(SyncStage::flushed));
-  if (status != Status::ok) return Step::fail(status);
+  if (status != Status::ok) return Step::end(status);
   const bool counts = serial(g, [&] {
     const bool is_whole = !raid::has_unrecorded_loss(engine.fs.space);
     end_log_flush(engine, c, is_whole ? sync_scratch(c).written : 0, false);
     if (!is_whole) choose_way_to_sync(engine, c);
     return is_whole;
   });
-  return counts ? Step::complete() : Step::fail(Status::again);
+  return counts ? Step::complete() : Step::end(Status::again);
 }
 
 template <class Group>
@@ -160,8 +160,8 @@ GPU4FS_FN Step sync_by_epoch(Group g, Engine& engine, CommandState& c) {
   const bool reached =
       serial(g, [&] { return durable_epoch(engine) >= minimum(goal, fs::epoch_of_changes(engine.fs)); });
   if (reached) return Step::complete();
-  if (serial(g, [&] { return engine.fs.checkpoint_failed != 0; })) return Step::fail(Status::io_error);
-  return Step::fail(park_until_epoch(g, engine, c, goal));
+  if (serial(g, [&] { return engine.fs.checkpoint_failed != 0; })) return Step::end(Status::io_error);
+  return Step::end(park_until_epoch(g, engine, c, goal));
 }
 
 template <class Group>
@@ -182,7 +182,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step run_sync(Group g, Engine& engine, CommandState& c
       return waited;
     });
     if (status == Status::ok) return Step::complete();
-    if (status != Status::exists) return Step::fail(status);
+    if (status != Status::exists) return Step::end(status);
   }
   return flush_log(g, engine, c);
 }
