@@ -172,7 +172,7 @@ struct FileSystem {
   u64 epoch_open;                  // operations that commit now belong to it
   u64 epoch_durable;               // newest epoch whose superblocks are durable
   u64 name_hash_seed;
-  u32 stripe_generation;           // grows at each snapshot: open stripes of older ones are closed
+  u32 stripe_generation;           // grows at each snapshot: open stripes of older ones end
   u32 generation_skip;             // generations of inodes that this engine makes are larger by it
   AccessTimeMode access_time_mode;
   u32 read_only;
@@ -192,7 +192,7 @@ struct FileSystem {
 };
 
 // What an operation may take of the emergency reserve. All of it: it frees space (unlink, truncate, rmdir ...). Half of
-// it: it uses up closed pages, or gives back what it takes.
+// it: it uses up stranded pages, or gives back what it takes.
 enum class EmergencyUse : u32 { none, all, half };
 
 // What a command carries through the fs functions; lives in the command's state in engine memory.

@@ -22,7 +22,7 @@ GPU4FS_FN inline wire::StatfsRecord statfs_of(const fs::FileSystem& fs) {
   record.page_free = data.free;
   record.page_available = fs::room_for_content(fs, fs.space.data_class);
   record.inode_used = load<Order::relaxed, Scope::engine>(&fs.inode_used);
-  record.inode_free = minimum((metadata.available - metadata.closed) * format::inodes_per_page,
+  record.inode_free = minimum((metadata.available - metadata.stranded) * format::inodes_per_page,
                               fs::inode_number_max - minimum(fs::inode_number_max, record.inode_used));
   record.epoch_open = load<Order::relaxed, Scope::engine>(&fs.epoch_open);
   record.epoch_durable = load<Order::relaxed, Scope::engine>(&fs.epoch_durable);

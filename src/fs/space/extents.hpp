@@ -103,7 +103,7 @@ GPU4FS_FN inline bool pages_are_uncommitted(const FileSystem& fs, raid::Extent e
 }
 
 // Before any command runs: the free pages of `extent` are taken, as by an allocation, and belong to
-// the operation whose record names them; `filled`: with their content. So do closed pages, which were lent to it
+// the operation whose record names them; `filled`: with their content. So do stranded pages, which it had taken
 // (fs/space/partial_stripes.hpp). Status: corrupt_structure for others.
 GPU4FS_FN GPU4FS_NOINLINE inline Status claim_extent(FileSystem& fs, raid::Extent extent, bool filled = true) {
   raid::PageLocation location;
@@ -112,7 +112,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status claim_extent(FileSystem& fs, raid::Exten
   if (extent.page_count == 0 || extent.page_count > chunk.page_count - location.page)
     return Status::corrupt_structure;
   if (detail::count_busy(chunk, location.page, extent.page_count) != 0) {
-    for (u64 i = 0; i < extent.page_count; ++i) GPU4FS_TRY(claim_closed_page(chunk, location.page + i));
+    for (u64 i = 0; i < extent.page_count; ++i) GPU4FS_TRY(claim_stranded_page(chunk, location.page + i));
     return Status::ok;
   }
   const bool striped = detail::has_stripes(chunk);
