@@ -14,7 +14,7 @@
 namespace gpu4fs::engine {
 
 inline constexpr u32 session_max = 64;
-inline constexpr u32 region_max = 16;
+inline constexpr u32 session_buffer_max = 16;
 
 // Fixed command slots. The checkpoint has its own, so that it can always run.
 inline constexpr u32 checkpoint_command = 0;
@@ -37,7 +37,7 @@ struct EngineConfig {
   u64 realtime_offset_ns = 0;        // GPU: wall clock minus the device's clock
 };
 
-struct Region {
+struct SessionBuffer {
   u8* base;      // in the engine's address space
   u64 length;
 };
@@ -55,7 +55,7 @@ struct Session {
   const u32* groups;                   // ascending, in memory that only the host writes
   ring::EngineRing ring;
   ring::RingControl* control;
-  Region regions[region_max];
+  SessionBuffer buffers[session_buffer_max];
   alignas(cache_line) u64 poll_word;   // atomic: next ring position << 1, and 1 while a worker looks at the ring
   alignas(cache_line) u32 in_flight;   // atomic: commands taken and not completed
 };

@@ -104,8 +104,8 @@ GPU4FS_FN constexpr format::BlockPointer direct_pointer(u64 address, u32 level, 
                    : format::BlockPointer::data(address, size);
 }
 
-// Regions of `level` that [first, end) meets; first < end.
-GPU4FS_FN constexpr u64 region_count(u32 level, u64 first, u64 end) {
+// Spans of slots of `level` that [first, end) meets; first < end.
+GPU4FS_FN constexpr u64 span_count(u32 level, u64 first, u64 end) {
   const u32 shift = format::slot_shift * level;
   return ((end - 1) >> shift) - (first >> shift) + 1;
 }
@@ -114,7 +114,7 @@ GPU4FS_FN constexpr u64 region_count(u32 level, u64 first, u64 end) {
 GPU4FS_FN constexpr u64 subtree_pages(u32 level, u64 first, u64 end) {
   GPU4FS_CHECK_LE(level, map_height_max);
   u64 pages = 0;
-  for (u32 l = 1; l <= level; ++l) pages += region_count(l, first, end);
+  for (u32 l = 1; l <= level; ++l) pages += span_count(l, first, end);
   return pages;
 }
 
