@@ -117,7 +117,7 @@ struct CommandState {
   alignas(16) u8 scratch[command_scratch_size];
   alignas(16) u8 names[command_name_capacity];    // name, then second name, or a path
   alignas(16) u8 buffer[command_buffer_size];     // a page of work space for the handler
-  raid::Extent extents[command_extent_capacity];
+  fs::RoundExtent extents[command_extent_capacity];
 };
 
 }  // namespace gpu4fs::engine

@@ -154,6 +154,20 @@ struct OperationLog {
 
 struct PoolGrowth;      // fs/space/growth.hpp
 
+// Pages of one round of a transfer that follow each other in logical space.
+struct RoundExtent {
+  // The pages are unwritten ones that the file has already, and not the command's to give back.
+  static constexpr u32 in_place_bit = 1u << 31;
+
+  u64 address;
+  u32 page_count;
+  u32 first;  // number of the first page in the round, and the bit
+
+  GPU4FS_FN constexpr u32 first_page() const { return first & ~in_place_bit; }
+  GPU4FS_FN constexpr bool is_in_place() const { return (first & in_place_bit) != 0; }
+  GPU4FS_FN constexpr raid::Extent pages() const { return {address, page_count, 0}; }
+};
+
 struct FileSystem {
   raid::LogicalSpace space;
   SpaceCounters counters[format::profile_max];  // by class: a format::Profile less one

@@ -236,7 +236,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status adopt_blocks(Group g, Engine& engine, CommandSt
       const format::LogExtent extent = extents[i];
       const u64 page = has_places ? extent.page : behind;
       if (page < behind || page > pages || extent.page_count > pages - page) return Status::corrupt_structure;
-      if (page >= extent_in_place_bit) return Status::corrupt_structure;
+      if (page >= fs::RoundExtent::in_place_bit) return Status::corrupt_structure;
       c.extents[c.extent_count++] = {extent.address, extent.page_count, static_cast<u32>(page)};
       behind = page + extent.page_count;
     }

@@ -148,21 +148,21 @@ GPU4FS_FN inline u32 find_extent(const CommandState& c, u32 base, u32 count, u32
   u32 high = base + count;
   while (high - low > 1) {
     const u32 middle = low + (high - low) / 2;
-    if (extent_first(c.extents[middle]) <= page) {
+    if (c.extents[middle].first_page() <= page) {
       low = middle;
     } else {
       high = middle;
     }
   }
-  GPU4FS_CHECK_LT(page - extent_first(c.extents[low]), c.extents[low].page_count);
+  GPU4FS_CHECK_LT(page - c.extents[low].first_page(), c.extents[low].page_count);
   return low;
 }
 
 GPU4FS_FN inline u32 find_extent(const CommandState& c, u32 count, u32 page) { return find_extent(c, 0, count, page); }
 
 GPU4FS_FN inline u64 extent_page(const CommandState& c, u32 index, u32 page) {
-  const raid::Extent& extent = c.extents[index];
-  return extent.address + u64{page - extent_first(extent)} * page_size;
+  const fs::RoundExtent& extent = c.extents[index];
+  return extent.address + u64{page - extent.first_page()} * page_size;
 }
 
 // Page `page` of the round, whose extents are the first `count`, or, if it is inside a stripe of a chunk with parities, the
@@ -171,8 +171,8 @@ GPU4FS_FN inline u64 extent_page(const CommandState& c, u32 index, u32 page) {
 GPU4FS_FN GPU4FS_NOINLINE inline u32 stripe_boundary(const Engine& engine, const CommandState& c, u32 count,
                                                      u32 page_count, u32 page) {
   if (page == 0 || page == page_count) return page;
-  const raid::Extent& extent = c.extents[find_extent(c, count, page)];
-  const u32 inside = page - extent_first(extent);
+  const fs::RoundExtent& extent = c.extents[find_extent(c, count, page)];
+  const u32 inside = page - extent.first_page();
   raid::PageLocation location{};
   const raid::LogicalSpace& space = engine.fs.space;
   if (inside == 0 || extent.address == raid::no_address) return page;
@@ -257,11 +257,10 @@ GPU4FS_FN GPU4FS_NOINLINE Allocated allocate_extents(Group g, Engine& engine, Co
   u32 count = serial(g, [&] { return c.extent_count; });
   u32 done = 0;
   for (; done < reserved.page_count && count < pages.extent_max; ++count) {
-    raid::Extent extent = allocate_next(g, fs, op, pages.file_page + done, reserved.page_count - done);
+    const raid::Extent extent = allocate_next(g, fs, op, pages.file_page + done, reserved.page_count - done);
     GPU4FS_CHECK_GT(extent.page_count, 0u);
     GPU4FS_CHECK_LE(extent.page_count, reserved.page_count - done);
-    extent.reserved = pages.round_page + done;
-    serial(g, [&] { c.extents[c.extent_count++] = extent; });
+    serial(g, [&] { c.extents[c.extent_count++] = {extent.address, extent.page_count, pages.round_page + done}; });
     done += extent.page_count;
   }
   if (done < reserved.page_count) serial(g, [&] { fs::unreserve_pages(fs, op, reserved.page_count - done); });
@@ -317,9 +316,9 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_extents(Group g, Engine& engine, CommandSt
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
   GPU4FS_CHECK_LE(count, command_extent_capacity);
   for (u32 i = 0; i < count; ++i) {
-    const raid::Extent extent{c.extents[i].address, c.extents[i].page_count, 0};
-    const u64 first = round.first_page + extent_first(c.extents[i]);
-    if (extent_is_in_place(c.extents[i])) {
+    const raid::Extent extent = c.extents[i].pages();
+    const u64 first = round.first_page + c.extents[i].first_page();
+    if (c.extents[i].is_in_place()) {
       fs::map_mark_written(g, fs, c.operation, ref, {first, first + extent.page_count});
       serial(g, [&] { fs::touch_extent(fs, extent); });
     } else {
@@ -337,8 +336,8 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_one_extent(Group g, Engine& engine, Comman
                                                  u32 index, RoundCommit round) {
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
   GPU4FS_CHECK_LT(index, c.extent_count);
-  const raid::Extent extent{c.extents[index].address, c.extents[index].page_count, 0};
-  const u64 first = round.first_page + extent_first(c.extents[index]);
+  const raid::Extent extent = c.extents[index].pages();
+  const u64 first = round.first_page + c.extents[index].first_page();
   fs::map_replace(g, engine.fs, c.operation, ref, first, {round.kind, 0, extent.address, extent.page_count});
   fs::commit_extent(g, engine.fs, extent, round.logged && fs::log_is_on(engine.fs));
 }
@@ -429,7 +428,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status drop_capability(Group g, Engine& engine, Comman
   fs::attribute_commit_remove(g, fs, c.operation, ref, found);
   format::LogRecord record = file_record_of(c, format::LogOpcode::remove_attribute, ref.number);
   record.name_length = static_cast<u16>(name.length);
-  fs::append_log(g, fs, c.operation, record, fs::LogPayload{name.bytes, nullptr, nullptr, 0, 0});
+  fs::append_log(g, fs, c.operation, record, fs::LogPayload{name.bytes, nullptr, nullptr, 0});
   leave_gate(g, engine, c);
   return Status::ok;
 }

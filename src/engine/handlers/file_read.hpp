@@ -66,9 +66,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_round(Group g, Engine& engine, const Comma
   GPU4FS_CHECK_LE(state.round_end, state.end);
   u32 index = find_extent(c, state.run_count, from);
   for (u32 page = from; page < to;) {
-    while (page - extent_first(c.extents[index]) >= c.extents[index].page_count) ++index;
-    const raid::Extent& extent = c.extents[index];
-    const u32 run_end = minimum(to, extent_first(extent) + extent.page_count);
+    while (page - c.extents[index].first_page() >= c.extents[index].page_count) ++index;
+    const fs::RoundExtent& extent = c.extents[index];
+    const u32 run_end = minimum(to, extent.first_page() + extent.page_count);
     const u64 page_begin = (first + page) * page_size;
     const u64 low = maximum(page_begin, state.position);
     const u64 run_high = minimum((first + run_end) * page_size, state.round_end);

@@ -191,7 +191,7 @@ GPU4FS_FN GPU4FS_NOINLINE Allocated take_unwritten(Group g, Engine& engine, Comm
   const Status status = serial(g, [&] {
     GPU4FS_TRY(fs::check_accessible(engine.fs, c.operation, run.address));
     if (!fs::pages_in_use(engine.fs, run.address, page_count)) return Status::corrupt_structure;
-    c.extents[c.extent_count++] = {run.address, page_count, round_page | extent_in_place_bit};
+    c.extents[c.extent_count++] = {run.address, page_count, round_page | fs::RoundExtent::in_place_bit};
     return Status::ok;
   });
   return {status, status == Status::ok ? page_count : 0};
@@ -266,11 +266,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_in_place(Group g, Engine& engine, Command
                                 u64 first) {
   const u32 count = c.extent_count;
   for (u32 i = 0; i < count; ++i) {
-    const raid::Extent extent = c.extents[i];
-    if (!extent_is_in_place(extent)) continue;
+    const fs::RoundExtent extent = c.extents[i];
+    if (!extent.is_in_place()) continue;
     fs::MapRun run{};
     GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref,
-                              {first + extent_first(extent), first + extent_first(extent) + extent.page_count}, &run));
+                              {first + extent.first_page(), first + extent.first_page() + extent.page_count}, &run));
     const bool same = run.kind == fs::MapKind::unwritten && run.address == extent.address &&
                       run.page_count >= extent.page_count;
     if (!same) return Status::corrupt_structure;
@@ -310,10 +310,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_round(Group g, Engine& engine, const Comm
   GPU4FS_CHECK_LE(to, state.page_count);
   u32 index = find_extent(c, c.extent_count, from);
   for (u32 page = from; page < to;) {
-    while (page - extent_first(c.extents[index]) >= c.extents[index].page_count) ++index;
+    while (page - c.extents[index].first_page() >= c.extents[index].page_count) ++index;
     const ByteRange range = range_in_page(first + page, state.position, state.round_end);
     const u8* source = state.data + ((first + page) * page_size + range.from - state.begin);
-    const u32 run_end = minimum(to, extent_first(c.extents[index]) + c.extents[index].page_count);
+    const u32 run_end = minimum(to, c.extents[index].first_page() + c.extents[index].page_count);
     const u64 run_bytes = minimum((first + run_end) * page_size, state.round_end) - (first + page) * page_size;
     const u32 whole = range.from == 0 ? static_cast<u32>(run_bytes / page_size) : 0;
     if (whole != 0) {

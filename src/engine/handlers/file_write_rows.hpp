@@ -94,7 +94,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status log_row(Group g, Engine& engine, CommandState& 
         static_cast<u32>((popcount(partial.taken) + fs.space.chunks[partial.chunk].parity_count) * page_size);
     return made;
   });
-  const u64 lsn = fs::append_log(g, fs, c.operation, record, fs::LogPayload{c.names, bytes, nullptr, 0, 0});
+  const u64 lsn = fs::append_log(g, fs, c.operation, record, fs::LogPayload{c.names, bytes, nullptr, 0});
   serial(g, [&] {
     WriteState& state = scratch_of<WriteState>(c);
     state.in_row = 1;

@@ -178,7 +178,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool is_owned_by_command(const Engine& engine, 
     if (load<Order::acquire, Scope::engine>(&c.phase) == static_cast<u32>(CommandPhase::free)) continue;
     GPU4FS_CHECK_LE(c.extent_count, command_extent_capacity);
     for (u32 e = 0; e < c.extent_count; ++e) {
-      const raid::Extent& extent = c.extents[e];
+      const fs::RoundExtent& extent = c.extents[e];
       if (address >= extent.address && address - extent.address < u64{extent.page_count} * page_size) return true;
     }
   }

@@ -36,9 +36,8 @@ inline constexpr u64 log_named_pages_max = u64{2} << 20;
 struct LogPayload {
   const u8* names;                 // first name, and the second right behind it
   const u8* data;
-  const raid::Extent* extents;
-  u32 in_place_bit;                // of Extent::reserved: the pages were the file's already
-  u32 flags;                       // format::LogExtentFlags of all extents; of unwritten ones Extent::reserved is the page
+  const RoundExtent* extents;
+  u32 flags;                       // format::LogExtentFlags of all extents
 };
 
 GPU4FS_FN inline bool log_is_on(const FileSystem& fs) {
@@ -171,11 +170,10 @@ GPU4FS_FN GPU4FS_NOINLINE u64 store_payload(Group g, u8* record, const format::L
   auto* extents = reinterpret_cast<format::LogExtent*>(record + layout.extents_offset);
   u64 pages = 0;  // that hold data
   for (u32 i = g.rank(); i < header.extent_count; i += Group::size()) {
-    const raid::Extent& extent = payload.extents[i];
-    const bool in_place = (extent.reserved & payload.in_place_bit) != 0;
-    const u32 flags = payload.flags | (in_place ? u32{format::log_extent_in_place} : 0u);
+    const RoundExtent& extent = payload.extents[i];
+    const u32 flags = payload.flags | (extent.is_in_place() ? u32{format::log_extent_in_place} : 0u);
     const bool unwritten = (flags & format::log_extent_unwritten) != 0;
-    const u64 page = unwritten ? extent.reserved & ~payload.in_place_bit : 0;
+    const u64 page = unwritten ? extent.first_page() : 0;
     extents[i] = format::LogExtent{extent.address, 0, extent.page_count, flags, page};
     if (!unwritten) pages += extent.page_count;
   }
