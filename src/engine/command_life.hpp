@@ -95,7 +95,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_replay(Group g, Engine& engine, Command
     c.operation.now = record->time;
     c.operation.emergency_use = fs::EmergencyUse::all;
     c.command.output = 0;
-    if (!wire::is_in(wire::commands_that_claim_records, c.command.opcode)) {
+    if (!wire::is_in(wire::commands_that_adopt_records, c.command.opcode)) {
       store<Order::relaxed, Scope::engine>(&engine.fs.log.tail, record->lsn);
     }
     return Status::ok;

@@ -222,7 +222,7 @@ GPU4FS_FN void settle_rows(Group g, const LogicalSpace& space, const LoggedRun& 
 
 }  // namespace detail
 
-// The pages of an extent of a record, which the caller has claimed, get descriptors and all that makes them
+// The pages of an extent of a record, which the caller has adopted, get descriptors and all that makes them
 // redundant, if `digest` is that of what was written. Status: checksum_mismatch if it is not; what a device says that
 // cannot be read, if there is nothing else to read.
 template <class Group>

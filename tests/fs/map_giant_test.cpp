@@ -216,7 +216,7 @@ TEST(MapGiant, RunIsGivenUpWhereSomebodyWasFaster) {
     });
     ASSERT_EQ(pool->load_status, Status::ok);
     raid::ChunkState& chunk = pool->fs().space.chunks[0];
-    const fs::detail::PageRun run = fs::detail::claim_giant(g, chunk);
+    const fs::detail::PageRun run = fs::detail::take_giant(g, chunk);
     EXPECT_EQ(run.count, giga_pages);
     EXPECT_EQ(chunk.base_address + run.first * page_size, 2 * giga);
     serial(g, [&] {

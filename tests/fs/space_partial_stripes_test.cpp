@@ -307,7 +307,7 @@ TEST_P(PartialStripes, AStripeOfWhichAPageIsOnItsWayIsNotLent) {
 }
 
 // What a crash leaves: pages of records are claimed, also twice; others are refused.
-TEST_P(PartialStripes, StrandedPagesOfRecordsAreClaimed) {
+TEST_P(PartialStripes, StrandedPagesOfRecordsAreAdopted) {
   fill();
   checkpoint();
   checkpoint();
@@ -323,15 +323,15 @@ TEST_P(PartialStripes, StrandedPagesOfRecordsAreClaimed) {
   raid::ChunkState& chunk = mounted.fs->space.chunks[location.chunk];
   EXPECT_EQ(abandon_extent(*mounted.fs, op, {page, 1, 0}), 0u);
   const u64 stranded = stranded_pages_of(*mounted.fs, mounted.fs->space.data_class);
-  EXPECT_EQ(claim_stranded_page(chunk, location.page), Status::ok);
-  EXPECT_EQ(claim_stranded_page(chunk, location.page), Status::ok);
-  EXPECT_EQ(claim_extent(*mounted.fs, {page, 1, 0}), Status::ok);
+  EXPECT_EQ(adopt_stranded_page(chunk, location.page), Status::ok);
+  EXPECT_EQ(adopt_stranded_page(chunk, location.page), Status::ok);
+  EXPECT_EQ(adopt_extent(*mounted.fs, {page, 1, 0}), Status::ok);
   EXPECT_EQ(stranded_pages_of(*mounted.fs, mounted.fs->space.data_class), stranded - 1);
   EXPECT_TRUE(pages_are_uncommitted(*mounted.fs, {page, 1, 0}));
   commit_extent(Lane{}, *mounted.fs, {page, 1, 0});
   EXPECT_FALSE(pages_are_uncommitted(*mounted.fs, {page, 1, 0}));
-  EXPECT_EQ(claim_stranded_page(chunk, location.page), Status::corrupt_structure);
-  EXPECT_EQ(claim_extent(*mounted.fs, {*live_.begin(), 1, 0}), Status::corrupt_structure);
+  EXPECT_EQ(adopt_stranded_page(chunk, location.page), Status::corrupt_structure);
+  EXPECT_EQ(adopt_extent(*mounted.fs, {*live_.begin(), 1, 0}), Status::corrupt_structure);
 }
 
 // Commands of several threads that take, commit, give back and free, with checkpoints beside them.

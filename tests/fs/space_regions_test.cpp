@@ -40,7 +40,7 @@ TEST(SpaceRegions, a_run_ends_where_somebody_was_faster_and_leaves_nothing_behin
       });
       raid::ChunkState& chunk = pool->fs->space.chunks[0];
       ASSERT_EQ(detail::region_count_of(chunk), region_count);
-      EXPECT_EQ(detail::claim_regions_from(g, chunk, 0, region_count), taken);
+      EXPECT_EQ(detail::take_regions_from(g, chunk, 0, region_count), taken);
       serial(g, [&] {
         for (u32 region = 0; region < region_count; ++region) {
           const u32 expected = region < taken ? detail::region_pages : region == taken ? 1 : 0;
@@ -60,7 +60,7 @@ struct Case {
   u32 count;
 };
 
-// What claim_regions() takes of a chunk where 3, 10 to 49 and those from `free_tail` on are free.
+// What take_regions() takes of a chunk where 3, 10 to 49 and those from `free_tail` on are free.
 void expect_run(const Case& c, u32 free_tail) {
   const auto is_free = [&](u32 region) {
     return region == 3 || (region >= 10 && region < 50) || region >= free_tail;
@@ -75,7 +75,7 @@ void expect_run(const Case& c, u32 free_tail) {
       }
     });
     raid::ChunkState& chunk = pool->fs->space.chunks[0];
-    const detail::PageRun run = detail::claim_regions(g, chunk, region_count, c.hint, c.wanted);
+    const detail::PageRun run = detail::take_regions(g, chunk, region_count, c.hint, c.wanted);
     EXPECT_EQ(run.first, c.first * detail::region_pages);
     EXPECT_EQ(run.count, c.count * detail::region_pages);
     serial(g, [&] {
@@ -107,7 +107,7 @@ TEST(SpaceRegions, no_run_where_all_are_taken) {
       ASSERT_EQ(pool->load(1), Status::ok);
       for (u32 region = 0; region < region_count; ++region) fill_region(pool->fs->space.chunks[0], region);
     });
-    const detail::PageRun run = detail::claim_regions(g, pool->fs->space.chunks[0], region_count, 17, 8);
+    const detail::PageRun run = detail::take_regions(g, pool->fs->space.chunks[0], region_count, 17, 8);
     EXPECT_EQ(run.count, 0u);
     serial(g, [&] { delete pool; });
   });

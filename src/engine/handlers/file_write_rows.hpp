@@ -229,7 +229,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status carry_out_row(Group g, Engine& engine, CommandS
     if (!fits) return made;
     made.status = Status::ok;
     for (u64 left = record.number; left != 0 && made.status == Status::ok; left &= left - 1) {
-      made.status = fs::claim_stranded_page(chunk, raid::row_page(view, static_cast<u32>(count_trailing_zeros(left))));
+      made.status = fs::adopt_stranded_page(chunk, raid::row_page(view, static_cast<u32>(count_trailing_zeros(left))));
     }
     fs::detail::mark_changed(chunk);
     return made;

@@ -464,7 +464,7 @@ GPU4FS_FN Step step_load_chunks(Group g, Engine& engine, CommandState& c) {
 // row is carried out; those come before all others.
 // checksum_mismatch: they were not written before the end; the log ends in front of this record.
 template <class Group>
-GPU4FS_FN Step step_claim_logged(Group g, Engine& engine, CommandState& c) {
+GPU4FS_FN Step step_adopt_logged(Group g, Engine& engine, CommandState& c) {
   const format::LogRecord* record = c.operation.replay;
   if (record == nullptr) return Step::end(Status::bad_descriptor);
   if (record->opcode == format::LogOpcode::row) return Step::end(detail::carry_out_row(g, engine, c, *record));
@@ -480,7 +480,7 @@ GPU4FS_FN Step step_claim_logged(Group g, Engine& engine, CommandState& c) {
                    ? Status::ok
                    : Status::corrupt_structure;
       }
-      return fs::claim_extent(fs, raid::Extent{extent.address, extent.page_count, 0},
+      return fs::adopt_extent(fs, raid::Extent{extent.address, extent.page_count, 0},
                               (extent.flags & format::log_extent_unwritten) == 0);
     }));
     if ((extent.flags & format::log_extent_unwritten) != 0) continue;

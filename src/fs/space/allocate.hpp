@@ -9,7 +9,7 @@
 
 #include "base/limits.hpp"
 #include "fs/fs_types.hpp"
-#include "fs/space/claim_run.hpp"
+#include "fs/space/take_run.hpp"
 #include "fs/space/stripes.hpp"
 #include "raid/translate.hpp"
 
@@ -67,7 +67,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_small(FileSystem& fs, Ope
         continue;
       const u32 claim = claim_pages(chunk, wanted, 1);
       if (claim == 0) continue;
-      const PageRun run = claim_in_chunk(chunk, hint, claim);
+      const PageRun run = take_in_chunk(chunk, hint, claim);
       if (run.count < claim) return_claim(chunk, claim - run.count);
       const u32 region = run.first / region_pages;
       if (step_here != step || region != hint) {
@@ -141,7 +141,7 @@ GPU4FS_FN GPU4FS_NOINLINE raid::Extent allocate_large(Group g, FileSystem& fs, O
     ChunkState& chunk = fs.space.chunks[(search.start + step_here) % search.chunk_count];
     const LargeClaim claim = serial(g, [&] { return claim_large(fs, op, search, chunk, wanted_regions, 1); });
     if (claim.regions == 0) continue;
-    const PageRun run = claim_regions(g, chunk, claim.region_count, claim.hint, claim.regions);
+    const PageRun run = take_regions(g, chunk, claim.region_count, claim.hint, claim.regions);
     const raid::Extent extent = serial(g, [&] { return take_large(fs, op, search, claim, step_here, run); });
     if (extent.page_count != 0) return extent;
   }
@@ -157,7 +157,7 @@ GPU4FS_FN GPU4FS_NOINLINE raid::Extent allocate_giant(Group g, FileSystem& fs, O
     ChunkState& chunk = fs.space.chunks[(search.start + step_here) % search.chunk_count];
     const LargeClaim claim = serial(g, [&] { return claim_large(fs, op, search, chunk, giant_regions, giant_regions); });
     if (claim.regions == 0) continue;
-    const PageRun run = claim_giant(g, chunk);
+    const PageRun run = take_giant(g, chunk);
     const raid::Extent extent = serial(g, [&] { return take_large(fs, op, search, claim, step_here, run); });
     if (extent.page_count != 0) return extent;
   }

@@ -21,7 +21,7 @@
 #include "base/bits.hpp"
 #include "base/status.hpp"
 #include "fs/fs_types.hpp"
-#include "fs/space/claim_run.hpp"
+#include "fs/space/take_run.hpp"
 #include "fs/space/freeze.hpp"
 #include "fs/space/reserve.hpp"
 #include "fs/space/stripes.hpp"

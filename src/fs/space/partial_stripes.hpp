@@ -233,7 +233,7 @@ GPU4FS_FN GPU4FS_NOINLINE PartialRow take_partial_row(Group g, FileSystem& fs, O
 
 // Inside the commit gate: whether files have pages of the row's stripe. If so behind the row's record and again with the
 // commit of its pages, every state in between has the stripe in use: no page of such a stripe becomes a file's
-// otherwise. A recovery that finds it free would take the row's parities for those of the pages that it claims.
+// otherwise. A recovery that finds it free would take the row's parities for those of the pages that it adopts.
 GPU4FS_FN GPU4FS_NOINLINE inline bool stripe_stays(const FileSystem& fs, u32 index, u64 row) {
   const raid::ChunkState& chunk = fs.space.chunks[index];
   return detail::is_in_use(chunk, raid::stripe_of(chunk, raid::row_view(fs.space, index, row).first));
@@ -255,7 +255,7 @@ GPU4FS_FN inline void skip_row(FileSystem& fs, const PartialRow& partial) {
 
 // Before any command runs: the command whose record names the page, of a stripe that is partly used, has it until the
 // recovery ends. Doing it twice changes nothing. Status: corrupt_structure for one that is in use or free.
-GPU4FS_FN GPU4FS_NOINLINE inline Status claim_stranded_page(raid::ChunkState& chunk, u64 page) {
+GPU4FS_FN GPU4FS_NOINLINE inline Status adopt_stranded_page(raid::ChunkState& chunk, u64 page) {
   GPU4FS_CHECK_LT(page, chunk.page_count);
   if (!detail::has_stripes(chunk) || !detail::is_idle(chunk, page)) return Status::corrupt_structure;
   const u64 bit = u64{1} << (page % 64);

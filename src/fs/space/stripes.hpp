@@ -18,7 +18,7 @@
 // page is promised as LogicalSpace::page_cost pages, because it may need a stripe.
 #pragma once
 
-#include "fs/space/claim_run.hpp"
+#include "fs/space/take_run.hpp"
 #include "raid/parity/row.hpp"
 
 namespace gpu4fs::fs::detail {
@@ -83,7 +83,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void close_word(FileSystem& fs, ChunkState& chu
 
 // Takes up to `page_max` pages in whole stripes of the region, neighbours; no tails. count 0: none that others did
 // not take first.
-GPU4FS_FN GPU4FS_NOINLINE inline PageRun claim_stripes_in_region(ChunkState& chunk, u32 region, u32 page_max) {
+GPU4FS_FN GPU4FS_NOINLINE inline PageRun take_stripes_in_region(ChunkState& chunk, u32 region, u32 page_max) {
   const u32 whole = stripe_pages(chunk);
   GPU4FS_CHECK_LT(region, region_count_of(chunk));
   GPU4FS_CHECK_GE(page_max, whole);
@@ -111,15 +111,15 @@ GPU4FS_FN GPU4FS_NOINLINE inline PageRun claim_stripes_in_region(ChunkState& chu
 }
 
 // The same in any region, from `hint` on. Always succeeds under a claim of a stripe, for the reason that
-// claim_in_chunk() has.
-GPU4FS_FN GPU4FS_NOINLINE inline PageRun claim_stripes(ChunkState& chunk, u32 hint, u32 page_max) {
+// take_in_chunk() has.
+GPU4FS_FN GPU4FS_NOINLINE inline PageRun take_stripes(ChunkState& chunk, u32 hint, u32 page_max) {
   const u32 region_count = region_count_of(chunk);
   for (u32 attempt = 0;; ++attempt) {
     const u32 least = attempt == 0 ? minimum(page_max, 64u) : 1;
     for (u32 i = 0; i < region_count; ++i) {
       const u32 region = (hint + i) % region_count;
       if (region_free(chunk, region) < least) continue;
-      const PageRun run = claim_stripes_in_region(chunk, region, page_max);
+      const PageRun run = take_stripes_in_region(chunk, region, page_max);
       if (run.count != 0) return run;
     }
     if (attempt > 1) backoff(1000);
@@ -195,7 +195,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_stripes_in(FileSystem& fs
   const u32 target = stripes * whole;
   const u32 claim = claim_pages(chunk, minimum(target, region_cost(chunk)), whole);
   if (claim == 0) return {raid::no_address, 0, 0};
-  const PageRun run = claim_stripes(chunk, hint, claim);
+  const PageRun run = take_stripes(chunk, hint, claim);
   if (run.count < claim) return_claim(chunk, claim - run.count);
   GPU4FS_CHECK_GT(run.count, 0u);
   GPU4FS_CHECK_LE(run.count, claim);
@@ -216,7 +216,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_striped(FileSystem& fs, O
   AllocationShard& shard = fs.shards[op.shard];
   const u32 page_class = class_of(fs, op);
   ShardPlace& place = shard.places[page_class];
-  // Before anything is taken: a stripe that is claimed behind a snapshot counts as older than it at worst.
+  // Before anything is taken: a stripe that is taken behind a snapshot counts as older than it at worst.
   const u32 generation = load<Order::acquire, Scope::engine>(&fs.stripe_generation);
   if (op.whole_stripes == 0) {
     const raid::Extent shared = take_from_open_stripe(fs, shard, page_class, wanted);
@@ -282,7 +282,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 derive_stripes(Group g, ChunkState& chunk) {
 
 // Before any command runs: the stripes of pages [first, first + count), which are free, are taken; the pages belong to
 // the operation whose record names them, and are in their parities if they were `filled`. Answers what they cost.
-GPU4FS_FN GPU4FS_NOINLINE inline u32 claim_stripes_of(ChunkState& chunk, u64 first, u64 count, bool filled) {
+GPU4FS_FN GPU4FS_NOINLINE inline u32 take_stripes_of(ChunkState& chunk, u64 first, u64 count, bool filled) {
   u32 cost = 0;
   const u64 end = first + count;
   for (u64 page = first; page < end;) {
