@@ -79,7 +79,7 @@ template <class Group>
 GPU4FS_FN void clear_scratch(Group g, CommandState& c) {
   g.sync();
   fill_bytes(g, c.scratch, 0, command_scratch_size);
-  serial(g, [&] { c.prepared = Prepared::yes; });
+  on_leader(g, [&] { c.prepared = Prepared::yes; });
 }
 
 // A command that carries out a record again takes its time stamp, and whatever else its handler wants, from there.
@@ -88,7 +88,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_replay(Group g, Engine& engine, CommandState& c) {
   u8* memory = nullptr;
   GPU4FS_TRY(resolve(g, engine, c, c.command.output, sizeof(format::LogRecord), &memory));
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     const format::LogRecord* record = reinterpret_cast<const format::LogRecord*>(memory);
     if (!format::is_log_opcode(record->opcode) || !format::is_time(record->time)) return Status::bad_descriptor;
     c.operation.replay = record;
@@ -109,7 +109,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_command(Group g, Engine& engine, Comman
   const bool internal = c.session == session_max;
   g.sync();
   fill_bytes(g, c.scratch, 0, command_scratch_size);
-  serial(g, [&] {
+  on_leader(g, [&] {
     c.prepared = Prepared::yes;
     // Not the client's in these: what restarts have behind them.
     if (wire::is_in(wire::commands_with_progress, c.command.opcode)) c.command.aux = 0;

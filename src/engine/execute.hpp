@@ -184,13 +184,15 @@ GPU4FS_FN GPU4FS_NOINLINE inline Decision after_step(Engine& engine, CommandStat
 
 template <class Group>
 GPU4FS_FN Decision run_step(Group g, Engine& engine, CommandState& c) {
-  const Prepared prepared = serial(g, [&] { return c.prepared; });
+  const Prepared prepared = on_leader(g, [&] { return c.prepared; });
   Status status = Status::ok;
   if (prepared == Prepared::no) status = prepare_command(g, engine, c);
   if (prepared == Prepared::stale_scratch) clear_scratch(g, c);
-  if (prepared == Prepared::no && status == Status::ok) status = serial(g, [&] { return admit_command(engine.fs, c); });
+  if (prepared == Prepared::no && status == Status::ok) status = on_leader(g, [&] {
+    return admit_command(engine.fs, c);
+  });
   const Step step = status == Status::ok ? dispatch_step(g, engine, c) : Step::end(status);
-  return serial(g, [&] { return after_step(engine, c, step); });
+  return on_leader(g, [&] { return after_step(engine, c, step); });
 }
 
 }  // namespace detail
@@ -202,7 +204,7 @@ GPU4FS_FN GPU4FS_NOINLINE void run_command(Group g, Engine& engine, WorkerState&
     CommandState& c = engine.commands[decision.command];
     switch (decision.next) {
       case detail::Next::step:
-        decision = serial(g, [&] {
+        decision = on_leader(g, [&] {
           c.operation.shard = worker.index % maximum(engine.fs.shard_count, 1u);
           c.operation.blocked_by_reservations = 0;
           return detail::before_step(engine, c);
@@ -217,7 +219,9 @@ GPU4FS_FN GPU4FS_NOINLINE void run_command(Group g, Engine& engine, WorkerState&
         break;
       default: {
         const detail::Decision ended = decision;
-        const u32 next = serial(g, [&] { return end_command(engine, engine.worker_memory[worker.index], c, ended.status, ended.result); });
+        const u32 next = on_leader(g, [&] {
+          return end_command(engine, engine.worker_memory[worker.index], c, ended.status, ended.result);
+        });
         decision = next == no_command ? detail::Decision{detail::Next::leave, Status::ok, no_command, 0}
                                       : detail::Decision{detail::Next::step, Status::ok, next, 0};
         break;
@@ -236,7 +240,7 @@ GPU4FS_FN GPU4FS_NOINLINE void run_item(Group g, Engine& engine, WorkerState& wo
     run_command(g, engine, worker, detail::Decision{detail::Next::tasks, Status::ok, index, 0});
     return;
   }
-  serial(g, [&] {
+  on_leader(g, [&] {
     GPU4FS_CHECK(phase_of(c) == CommandPhase::queued);
     set_phase(c, CommandPhase::running);
   });

@@ -59,7 +59,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 append_record(Group g, Engine& engine, CommandStat
                                              const u8* data = nullptr) {
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
   const u64 lsn = fs::append_log(g, engine.fs, c.operation, record, fs::LogPayload{c.names, data, nullptr, 0});
-  serial(g, [&] {
+  on_leader(g, [&] {
     if (fs::log_wants_checkpoint(engine.fs.log)) request_checkpoint(engine, 0);
   });
   return lsn;
@@ -72,7 +72,7 @@ GPU4FS_FN GPU4FS_NOINLINE void append_extent_record(Group g, Engine& engine, Com
   record.extent_count = static_cast<u16>(c.extent_count);
   fs::append_log(g, engine.fs, c.operation, record,
                  fs::LogPayload{c.names, nullptr, c.extents, 0});
-  serial(g, [&] {
+  on_leader(g, [&] {
     if (fs::log_wants_checkpoint(engine.fs.log)) request_checkpoint(engine, 0);
   });
 }
@@ -86,7 +86,7 @@ GPU4FS_FN GPU4FS_NOINLINE void append_unwritten_record(Group g, Engine& engine, 
   record.extent_count = static_cast<u16>(count);
   fs::append_log(g, engine.fs, c.operation, record,
                  fs::LogPayload{c.names, nullptr, c.extents + first, format::log_extent_unwritten});
-  serial(g, [&] {
+  on_leader(g, [&] {
     if (fs::log_wants_checkpoint(engine.fs.log)) request_checkpoint(engine, 0);
   });
 }
@@ -94,7 +94,7 @@ GPU4FS_FN GPU4FS_NOINLINE void append_unwritten_record(Group g, Engine& engine, 
 // Replay: the record's extents become the command's, as if it had allocated and filled them. Answers their pages.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 adopt_extents(Group g, CommandState& c) {
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     const format::LogRecord& record = *c.operation.replay;
     GPU4FS_CHECK_LE(u32{record.extent_count}, command_extent_capacity);
     const format::LogExtent* extents = fs::record_extents(record);

@@ -211,7 +211,7 @@ GPU4FS_FN u32 stage_descriptors(Group g, const ring::EngineRing& ring, wire::Rin
     const u32 found = minimum(count_trailing_zeros(u32{~mask}), batch);
     staged += found;
     if (found < batch) break;
-    const bool more = serial(g, [&] {
+    const bool more = on_leader(g, [&] {
       bool overlong = false;
       const u32 whole = whole_chains(staging, staged, linked_command_max, &overlong);
       return whole < staged || staged < wanted;
@@ -246,7 +246,7 @@ GPU4FS_FN GPU4FS_NOINLINE Taken take_chains(Group g, Engine& engine, WorkerState
   const u32 limit = minimum(engine.config.batch_max, linked_command_max);
   const u32 staged = stage_descriptors(g, session.ring, memory.staging, position, limit);
   if (staged == 0) return Taken{no_command, 0, 0, 0};
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     ring::acquire_payload();
     bool overlong = false;
     const u32 whole = whole_chains(memory.staging, staged, limit, &overlong);
@@ -271,7 +271,7 @@ template <class Group>
 GPU4FS_FN Taken answer_plain(Group g, Engine& engine, Session& session, u64 position, u32 count) {
   GPU4FS_CHECK_LE(count, Group::size());
   if (g.rank() < count) ring::write_bare_completion(session.ring, position + g.rank(), Status::ok, 0);
-  serial(g, [&] {
+  on_leader(g, [&] {
     fetch_add<Order::relaxed, Scope::engine>(&engine.counters.commands_started, u64{count});
     fetch_add<Order::relaxed, Scope::engine>(&engine.counters.commands_completed, u64{count});
     wake_client(session);
@@ -321,7 +321,7 @@ GPU4FS_FN GPU4FS_NOINLINE Taken take_single(Group g, Engine& engine, WorkerState
                             u32 wanted) {
   Session& session = engine.sessions[session_index];
   WorkerMemory& memory = engine.worker_memory[worker.index];
-  const Grant grant = serial(g, [&] { return grant_slots(engine, session, memory, position, wanted); });
+  const Grant grant = on_leader(g, [&] { return grant_slots(engine, session, memory, position, wanted); });
   if (grant.count == 0) return Taken{no_command, 0, 0, 0};
   GPU4FS_CHECK_LE(grant.count, Group::size());
   const u32 rank = g.rank();
@@ -343,14 +343,14 @@ GPU4FS_FN GPU4FS_NOINLINE Taken take_single(Group g, Engine& engine, WorkerState
     const u32 i = count_trailing_zeros(left);
     const u32 unused_slot = g.shuffle(slot, i);
     const Status why = g.shuffle(status, i);
-    serial(g, [&] { reject_granted(engine, session, memory, unused_slot, position + i, why); });
+    on_leader(g, [&] { reject_granted(engine, session, memory, unused_slot, position + i, why); });
   }
   if (started == 0) return Taken{no_command, 0, grant.count, 0};
   // The first one is the caller's, the others are anybody's.
   const u32 first = count_trailing_zeros(started);
   const u32 others = popcount(started) - 1;
   u64 queue_position = 0;
-  if (others != 0) queue_position = serial(g, [&] { return engine.run_queue.claim(others); });
+  if (others != 0) queue_position = on_leader(g, [&] { return engine.run_queue.claim(others); });
   if (((started >> rank) & 1) != 0) {
     const CommandPhase phase = rank == first ? CommandPhase::running : CommandPhase::queued;
     store<Order::relaxed, Scope::engine>(&engine.commands[slot].phase, static_cast<u32>(phase));
@@ -360,7 +360,7 @@ GPU4FS_FN GPU4FS_NOINLINE Taken take_single(Group g, Engine& engine, WorkerState
     }
   }
   g.sync();
-  if (others != 0) serial(g, [&] { wake_workers(engine, others); });
+  if (others != 0) on_leader(g, [&] { wake_workers(engine, others); });
   return Taken{g.shuffle(slot, first), others + 1, grant.count, 0};
 }
 
@@ -442,7 +442,7 @@ GPU4FS_FN inline RingLook look_at_ring(const Engine& engine, u32 index, bool sto
 template <class Group>
 GPU4FS_FN RingChoice choose_ring(Group g, Engine& engine, u32 cursor, bool peek) {
   RingChoice choice{session_max, 0, 0, 0};
-  const RingsSeen rings = serial(g, [&] {
+  const RingsSeen rings = on_leader(g, [&] {
     return RingsSeen{load<Order::relaxed, Scope::system>(&engine.session_end),
                      load<Order::relaxed, Scope::system>(&engine.stop_requested)};
   });
@@ -457,7 +457,7 @@ GPU4FS_FN RingChoice choose_ring(Group g, Engine& engine, u32 cursor, bool peek)
       const u32 rank = count_trailing_zeros(free);
       const u32 index = g.shuffle(mine, rank);
       const u64 word = g.shuffle(look.word, rank);
-      const TokenEnd end = serial(g, [&] { return take_token_of_open(engine.sessions[index], word); });
+      const TokenEnd end = on_leader(g, [&] { return take_token_of_open(engine.sessions[index], word); });
       if (end == TokenEnd::taken) {
         choice.session = index;
         choice.position = word >> 1;
@@ -481,7 +481,7 @@ GPU4FS_FN u32 poll_rings(Group g, Engine& engine, WorkerState& worker, bool* fou
   if (worker.polls_rings == 0) return no_command;
   const bool keeps = worker.keeps_token != 0;
   if (worker.held_session == session_max) {
-    if (keeps) serial(g, [&] { detail::refill_cached_slots(engine, engine.worker_memory[worker.index]); });
+    if (keeps) on_leader(g, [&] { detail::refill_cached_slots(engine, engine.worker_memory[worker.index]); });
     const detail::RingChoice choice = detail::choose_ring(g, engine, worker.session_cursor, !keeps);
     worker.saw_descriptor = choice.saw_descriptor;
     worker.missed_token = choice.missed_token;
@@ -501,7 +501,7 @@ GPU4FS_FN u32 poll_rings(Group g, Engine& engine, WorkerState& worker, bool* fou
   worker.held_position += taken.consumed;
   ++worker.held_polls;
   if (keeps && worker.held_polls < detail::polls_per_token) return no_command;
-  serial(g, [&] { detail::pass_token(engine.sessions[index], worker.held_position); });
+  on_leader(g, [&] { detail::pass_token(engine.sessions[index], worker.held_position); });
   worker.held_session = session_max;
   worker.session_cursor = index + 1;
   return no_command;

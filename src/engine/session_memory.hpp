@@ -45,7 +45,7 @@ GPU4FS_FN GPU4FS_NOINLINE void put_attributes(Group g, Engine& engine, CommandSt
   u8* destination = nullptr;
   const Status status = resolve(g, engine, c, c.command.output, sizeof(format::AttributeRecord), &destination);
   GPU4FS_CHECK_OK(status);
-  serial(g, [&] { attributes_of(ref, &c.attributes); });
+  on_leader(g, [&] { attributes_of(ref, &c.attributes); });
   put_record(g, destination, &c.attributes, sizeof(c.attributes));
 }
 

@@ -39,7 +39,7 @@ GPU4FS_FN inline CopyPlan plan_copy(const LogicalSpace& space, const PageLocatio
 template <class Group>
 GPU4FS_FN void repair_copy(Group g, const LogicalSpace& space, const PageLocation& location, u32 copy,
                            const u8* good) {
-  u8* memory = serial(g, [&]() -> u8* {
+  u8* memory = on_leader(g, [&]() -> u8* {
     const DevicePlace place = page_place(space, location, copy);
     if (space.devices[place.device].read_only != 0) return nullptr;
     if (begin_copy_write(space, location, 1, copy) != Status::ok) return nullptr;
@@ -48,7 +48,7 @@ GPU4FS_FN void repair_copy(Group g, const LogicalSpace& space, const PageLocatio
   if (memory == nullptr) return;
   GPU4FS_MUTANT(copy_repair_not_written, copy_bytes(g, memory, good, page_size), static_cast<void>(0));
   g.sync();
-  serial(g, [&] {
+  on_leader(g, [&] {
     end_copy_write(space, location, 1, copy);
     note_repair(space, page_place(space, location, copy).device);
   });
@@ -74,7 +74,7 @@ GPU4FS_FN GPU4FS_NOINLINE CopyPlan find_good_copy(Group g, const LogicalSpace& s
   u32 mismatched = bad.reason == Status::checksum_mismatch ? 1u << bad.copy : 0;
   for (u32 i = 1; i < chunk.copy_count; ++i) {
     const u32 copy = (bad.copy + i) % chunk.copy_count;
-    const CopyPlan plan = serial(g, [&] { return detail::plan_copy(space, location, copy); });
+    const CopyPlan plan = on_leader(g, [&] { return detail::plan_copy(space, location, copy); });
     if (plan.status != Status::ok) continue;
     if (verifies && xxh3_page(g, plan.memory, address) != plan.checksum) {
       mismatched |= 1u << copy;
@@ -88,7 +88,7 @@ GPU4FS_FN GPU4FS_NOINLINE CopyPlan find_good_copy(Group g, const LogicalSpace& s
     return plan;
   }
   if (mismatched == 0) return {bad.reason, bad.copy, nullptr, 0};
-  if (notes) serial(g, [&] { note_damage(space, address); });
+  if (notes) on_leader(g, [&] { note_damage(space, address); });
   return {Status::checksum_mismatch, bad.copy, nullptr, 0};
 }
 

@@ -14,7 +14,7 @@
 // has been written (raid/rebuild/), a checkpoint whose superblocks do not name it any more makes it a device like
 // the others. Until then a write that fails gives it up again, which costs nothing.
 //
-// Plain functions: one rank calls them, inside serial().
+// Plain functions: one rank calls them, inside on_leader().
 #pragma once
 
 #include "base/atomics.hpp"

@@ -1,6 +1,6 @@
 // Announcing accesses to pages of the space to their devices' stacks (device/device_access.hpp).
 //
-// Plain functions: one rank calls them, inside serial(). A space without stacks and lost devices costs two tests a
+// Plain functions: one rank calls them, inside on_leader(). A space without stacks and lost devices costs two tests a
 // call, which is one for a run of pages.
 //
 // Lost devices (raid/device_loss.hpp) answer device_failed. Writing all copies passes them over; a device that cannot

@@ -89,19 +89,19 @@ GPU4FS_FN inline void end_read(const LogicalSpace& space, const ReadPlan& plan) 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status use_rest_of_row(Group g, const LogicalSpace& space, ReadPlan* plan, Status reason,
                                                  bool verifies) {
-  if (plan->scratch == no_scratch) plan->scratch = serial(g, [&] { return take_scratch(space); });
+  if (plan->scratch == no_scratch) plan->scratch = on_leader(g, [&] { return take_scratch(space); });
   u8* page = scratch_memory(space, plan->scratch);
   const Status status = reconstruct_page(g, space, plan->location, verifies, reason, page);
   if (status != Status::ok) {
     if (reason != Status::checksum_mismatch) return status;
     const ChunkState& chunk = space.chunks[plan->location.chunk];
-    serial(g, [&] { note_damage(space, chunk.base_address + plan->location.page * page_size); });
+    on_leader(g, [&] { note_damage(space, chunk.base_address + plan->location.page * page_size); });
     return status;
   }
   repair_copy(g, space, plan->location, 0, page);
   plan->memory = page;
   plan->status = Status::ok;
-  plan->checksum = serial(g, [&] {
+  plan->checksum = on_leader(g, [&] {
     return load_shared_16(&space.chunks[plan->location.chunk].descriptors[plan->location.page]).low;
   });
   return Status::ok;
@@ -114,7 +114,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status use_other_copy(Group g, const LogicalSpace& spa
   if (!has_other_copies(space, plan->location, reason)) {
     if (reason == Status::checksum_mismatch) {
       const ChunkState& chunk = space.chunks[plan->location.chunk];
-      serial(g, [&] { note_damage(space, chunk.base_address + plan->location.page * page_size); });
+      on_leader(g, [&] { note_damage(space, chunk.base_address + plan->location.page * page_size); });
     }
     return reason;
   }
@@ -282,7 +282,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_page_range(Group g, const LogicalSpace& sp
                                                  void* destination, PageUse use = PageUse::metadata) {
   GPU4FS_CHECK_LE(range.from, range.to);
   GPU4FS_CHECK_LE(range.to, page_size);
-  detail::ReadPlan plan = serial(g, [&] { return detail::plan_read(space, address); });
+  detail::ReadPlan plan = on_leader(g, [&] { return detail::plan_read(space, address); });
   const bool verifies = detail::has_checksum(space, use);
   Status status = plan.status;
   if (status != Status::ok) status = detail::use_other_copy(g, space, &plan, status, verifies);
@@ -300,7 +300,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_page_range(Group g, const LogicalSpace& sp
     status = Status::checksum_mismatch;
     if (attempt < copy_count_max) status = detail::use_other_copy(g, space, &plan, status, verifies);
   }
-  if (plan.scratch != no_scratch) serial(g, [&] { detail::end_read(space, plan); });
+  if (plan.scratch != no_scratch) on_leader(g, [&] { detail::end_read(space, plan); });
   return status;
 }
 
@@ -317,7 +317,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_page(Group g, LogicalSpace& space, u64 address,
                                             const void* source, PageUse use = PageUse::metadata) {
   GPU4FS_CHECK(source != nullptr);
-  const detail::WritePlan plan = serial(g, [&] { return detail::plan_write(space, address); });
+  const detail::WritePlan plan = on_leader(g, [&] { return detail::plan_write(space, address); });
   if (plan.status != Status::ok) return plan.status;
   if (detail::is_in_rows(space, plan)) return detail::write_in_rows(g, space, plan.location, 1, source, use);
   u64 checksum = 0;
@@ -327,7 +327,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_page(Group g, LogicalSpace& space, u64 ad
     copy_bytes(g, plan.memory, source, page_size);
   }
   detail::mirror_page(g, space, plan);
-  serial(g, [&] { detail::finish_write(space, plan, checksum); });
+  on_leader(g, [&] { detail::finish_write(space, plan, checksum); });
   return Status::ok;
 }
 
@@ -349,7 +349,7 @@ namespace detail {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status merge_into_row(Group g, LogicalSpace& space, const WritePlan& plan, ReadPlan* read,
                                                 PageMerge merge, bool* old_is_bad) {
-  const u32 scratch = serial(g, [&] { return take_scratch(space); });
+  const u32 scratch = on_leader(g, [&] { return take_scratch(space); });
   const MergeTarget target{scratch_memory(space, scratch), merge.old_address, has_checksum(space, merge.use)};
   Status status = Status::ok;
   for (u32 attempt = 0; status == Status::ok; ++attempt) {
@@ -364,7 +364,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status merge_into_row(Group g, LogicalSpace& space, co
     status = Status::checksum_mismatch;
     if (attempt < copy_count_max) status = use_other_copy(g, space, read, status, target.has_checksum);
   }
-  serial(g, [&] { return_scratch(space, scratch); });
+  on_leader(g, [&] { return_scratch(space, scratch); });
   return status;
 }
 
@@ -382,7 +382,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status merge_into_copies(Group g, LogicalSpace& space,
     g.sync();
     if (result.is_verified) {
       mirror_page(g, space, plan);
-      serial(g, [&] { finish_write(space, plan, result.checksum); });
+      on_leader(g, [&] { finish_write(space, plan, result.checksum); });
       return Status::ok;
     }
     Status repaired = Status::checksum_mismatch;
@@ -391,7 +391,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status merge_into_copies(Group g, LogicalSpace& space,
       if (in_place) read->copy = first_copy(plan.copies);
     }
     if (repaired != Status::ok) {
-      serial(g, [&] { end_page_write(space, plan.location, 1); });
+      on_leader(g, [&] { end_page_write(space, plan.location, 1); });
       return repaired;
     }
   }
@@ -418,7 +418,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_page_merged(Group g, LogicalSpace& space,
   bool read_failed = false;
   if (has_old) {
     // What is replaced where it stands is merged into the first copy that is written.
-    read = serial(g, [&] { return detail::plan_old_page(space, merge.old_address, in_place); });
+    read = on_leader(g, [&] { return detail::plan_old_page(space, merge.old_address, in_place); });
     status = read.status;
     if (status != Status::ok) {
       status = detail::use_other_copy(g, space, &read, status, detail::has_checksum(space, merge.use));
@@ -426,7 +426,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_page_merged(Group g, LogicalSpace& space,
     read_failed = status != Status::ok;
   }
   if (status == Status::ok) {
-    const detail::WritePlan plan = serial(g, [&] { return detail::plan_write(space, merge.address); });
+    const detail::WritePlan plan = on_leader(g, [&] { return detail::plan_write(space, merge.address); });
     detail::ReadPlan* const old = has_old ? &read : nullptr;
     status = plan.status;
     if (detail::is_in_rows(space, plan)) {
@@ -438,7 +438,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_page_merged(Group g, LogicalSpace& space,
     }
   }
   if (old_is_bad != nullptr) *old_is_bad = read_failed;
-  if (read.scratch != no_scratch) serial(g, [&] { detail::end_read(space, read); });
+  if (read.scratch != no_scratch) on_leader(g, [&] { detail::end_read(space, read); });
   return status;
 }
 

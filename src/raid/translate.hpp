@@ -2,7 +2,7 @@
 //
 // Translation takes one look into the granule table. Addresses come from block pointers on the
 // medium, so what is wrong with them is a Status; the columns were checked against their devices
-// when the space was built. Plain functions: one rank calls them, inside serial().
+// when the space was built. Plain functions: one rank calls them, inside on_leader().
 #pragma once
 
 #include "base/atomics.hpp"

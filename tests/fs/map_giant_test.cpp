@@ -210,7 +210,7 @@ TEST(MapGiant, RunIsGivenUpWhereSomebodyWasFaster) {
   constexpr u32 taken = 40;
   on_all_groups([](auto g) {
     static GiantPool* pool = nullptr;
-    serial(g, [&] {
+    on_leader(g, [&] {
       pool = new GiantPool;
       pool->fs().space.chunks[0].bitmaps.busy[taken * fs::detail::region_words + 7] = u64{1} << 63;
     });
@@ -219,7 +219,7 @@ TEST(MapGiant, RunIsGivenUpWhereSomebodyWasFaster) {
     const fs::detail::PageRun run = fs::detail::take_giant(g, chunk);
     EXPECT_EQ(run.count, giga_pages);
     EXPECT_EQ(chunk.base_address + run.first * page_size, 2 * giga);
-    serial(g, [&] {
+    on_leader(g, [&] {
       for (u32 region = 0; region < fs::detail::giant_regions; ++region) {
         const u64 first = u64{region} * fs::detail::region_pages;
         EXPECT_EQ(fs::detail::count_busy(chunk, first, fs::detail::region_pages), region == taken ? 1u : 0u) << region;
@@ -290,17 +290,17 @@ TEST(MapGiant, BlockIsPlacedSplitAndRemoved) {
   on_all_groups([](auto g) {
     static GiantPool* pool = nullptr;
     static fs::Operation op{};
-    serial(g, [&] {
+    on_leader(g, [&] {
       pool = new GiantPool;
       op = fs::Operation{};
     });
     fs::FileSystem& fs = pool->fs();
     ASSERT_EQ(pool->load_status, Status::ok);
     const u64 at = 3 * giga_pages;
-    const raid::Extent giant = serial(g, [&] { return take_first_giga(fs, op); });
+    const raid::Extent giant = on_leader(g, [&] { return take_first_giga(fs, op); });
     prepare_change(g, *pool, op, at, at + giga_pages);
     fs::map_replace(g, fs, op, pool->file(), at, {fs::MapKind::unwritten, 0, giant.address, giant.page_count});
-    serial(g, [&] { fs::commit_extent(Lane{}, fs, giant); });
+    on_leader(g, [&] { fs::commit_extent(Lane{}, fs, giant); });
     EXPECT_EQ(fs.inode_file.slots[3].size(), format::BlockSize::block_1g);
     EXPECT_EQ(fs.inode_file.page_count, giga_pages);
     expect_run(g, *pool, op, at + 5, {fs::MapKind::unwritten, 0, giant.address + 5 * page_size, giga_pages - 5});
@@ -330,7 +330,7 @@ TEST(MapGiant, BlockIsPlacedSplitAndRemoved) {
     EXPECT_EQ(fs.inode_file.height, 0);
     EXPECT_EQ(fs.had_error, 0u);
     g.sync();
-    serial(g, [&] { delete pool; });
+    on_leader(g, [&] { delete pool; });
   });
 }
 

@@ -50,7 +50,7 @@ class MapWalk {
     fs::MapCost cost{};
     ASSERT_EQ(fs::map_prepare(g_, fs_, op_, ref, {first, first + count}, &cost), Status::ok);
     const Status reserved = fs::reserve_metadata(g_, fs_, op_, {1, cost.changed, cost.fresh});
-    const bool has_space = reserved == Status::ok && serial(g_, [&] {
+    const bool has_space = reserved == Status::ok && on_leader(g_, [&] {
       return fs::reserve_pages(fs_, op_, count) == Status::ok;
     });
     if (!has_space) {
@@ -61,7 +61,7 @@ class MapWalk {
       const raid::Extent extent = allocate(first + done, count - done);
       ASSERT_GT(extent.page_count, 0u);
       fs::map_replace(g_, fs_, op_, ref, first + done, {kind, 0, extent.address, extent.page_count});
-      serial(g_, [&] { fs::commit_extent(Lane{}, fs_, extent); });
+      on_leader(g_, [&] { fs::commit_extent(Lane{}, fs_, extent); });
       for (u32 i = 0; i < extent.page_count; ++i) {
         model[first + done + i] = {extent.address + u64{i} * page_size, kind == fs::MapKind::unwritten};
       }
@@ -140,7 +140,7 @@ class MapWalk {
     check_runs(ref);
     check_seeks(ref);
     const u64 map_pages = count_map_pages(ref);
-    ASSERT_EQ(serial(g_, [&] { return ref.inode->page_count; }), model.size() + map_pages);
+    ASSERT_EQ(on_leader(g_, [&] { return ref.inode->page_count; }), model.size() + map_pages);
     if (model.empty()) {
       ASSERT_EQ(u32{ref.inode->height}, 0u);
     }
@@ -152,10 +152,10 @@ class MapWalk {
 
  private:
   void begin() {
-    serial(g_, [&] { op_ = small_.operation(); });
+    on_leader(g_, [&] { op_ = small_.operation(); });
   }
   void end() {
-    serial(g_, [&] { fs::release_reservations(fs_, op_); });
+    on_leader(g_, [&] { fs::release_reservations(fs_, op_); });
   }
 
   fs::InodeRef file() {
@@ -165,7 +165,7 @@ class MapWalk {
   }
 
   raid::Extent allocate(u64 page, u32 wanted) {
-    return serial(g_, [&] {
+    return on_leader(g_, [&] {
       if (page % pages_per_block_2m == 0 && wanted >= pages_per_block_2m) {
         const raid::Extent whole = fs::allocate_run(Lane{}, fs_, op_, wanted, static_cast<u32>(pages_per_block_2m));
         if (whole.page_count != 0) return whole;

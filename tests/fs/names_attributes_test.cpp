@@ -39,7 +39,7 @@ class NamesAttributes : public testing::Test {
     GPU4FS_TRY(fs::reserve_attributes(g, small_.fs(), op_, plan.touched_pages, plan.new_pages));
     fs::attribute_commit_set(g, small_.fs(), op_, file_, plan,
                              {named(name), length, 0, nullptr, reinterpret_cast<const u8*>(value.data())});
-    serial(g, [&] { fs::release_reservations(small_.fs(), op_); });
+    on_leader(g, [&] { fs::release_reservations(small_.fs(), op_); });
     return Status::ok;
   }
   template <class Group>
@@ -49,7 +49,7 @@ class NamesAttributes : public testing::Test {
     GPU4FS_TRY(fs::attribute_prepare_remove(g, small_.fs(), op_, file_, found));
     GPU4FS_TRY(fs::reserve_attributes(g, small_.fs(), op_, fs::attribute_removal_pages, 0));
     fs::attribute_commit_remove(g, small_.fs(), op_, file_, found);
-    serial(g, [&] { fs::release_reservations(small_.fs(), op_); });
+    on_leader(g, [&] { fs::release_reservations(small_.fs(), op_); });
     return Status::ok;
   }
   Status get(const std::string& name, std::string* value) {

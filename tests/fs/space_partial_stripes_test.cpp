@@ -255,7 +255,7 @@ template <class Group>
 void take_some(Group g, FileSystem& fs, Operation& op, std::vector<std::array<u64, 3>>* partials) {
   for (u32 round = 0; round < 24; ++round) {
     const PartialRow partial = take_partial_row(g, fs, op, 1 + round % 6);
-    serial(g, [&] { partials->push_back({static_cast<u64>(partial.status), partial.row, partial.taken}); });
+    on_leader(g, [&] { partials->push_back({static_cast<u64>(partial.status), partial.row, partial.taken}); });
   }
 }
 

@@ -135,7 +135,7 @@ class DirectoryDriver {
  private:
   template <class Group>
   void release(Group g) {
-    serial(g, [&] { fs::release_reservations(fs(), op_); });
+    on_leader(g, [&] { fs::release_reservations(fs(), op_); });
   }
 
   SmallFileSystem small_;

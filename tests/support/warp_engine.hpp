@@ -79,10 +79,10 @@ class WarpEngine final : public engine::EngineHost {
 
   void work(EmulatedWarp g, u32 warp) {
     engine::WorkerState worker = engine::WorkerState::make(warp);
-    while (!serial(g, [&] { return load<Order::acquire, Scope::engine>(&stopping_) != 0; })) {
+    while (!on_leader(g, [&] { return load<Order::acquire, Scope::engine>(&stopping_) != 0; })) {
       const bool worked = engine::worker_step(g, *engine_, worker);
       if (!worked) engine::worker_sweep(g, *engine_);
-      serial(g, [&] {
+      on_leader(g, [&] {
         fetch_add<Order::release, Scope::engine>(&turns_[warp].count, u64{1});
         if (!worked) rest();
       });

@@ -43,7 +43,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status check_attribute_name(Group g, NameBytes name,
                                                       AttributeSpace* space) {
   if (name.length == 0 || name.length > name_length_max) return Status::attribute_range;
-  *space = serial(g, [&] { return attribute_space(name); });
+  *space = on_leader(g, [&] { return attribute_space(name); });
   return *space == AttributeSpace::unknown ? Status::not_supported : Status::ok;
 }
 
@@ -59,7 +59,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status check_attribute_access(Group g, Engine& engine, CommandState& c,
                                                         const fs::InodeRef& file,
                                                         AttributeSpace space, bool is_change) {
-  if (is_change && !serial(g, [&] { return is_kept_by_server(engine, c, first_name(c)); })) {
+  if (is_change && !on_leader(g, [&] { return is_kept_by_server(engine, c, first_name(c)); })) {
     GPU4FS_TRY(check_changeable(c, file));
   }
   if (session_is_trusted(engine, c)) return Status::ok;
@@ -110,10 +110,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_list_change(Group g, CommandState& c,
   change->removes = length == 0;
   if (!is_access && !fs::is_directory(mode)) return length == 0 ? Status::ok : Status::access;
   if (length == 0) return Status::ok;
-  const bool valid = serial(g, [&] { return fs::acl_is_valid(c.buffer, length); });
+  const bool valid = on_leader(g, [&] { return fs::acl_is_valid(c.buffer, length); });
   if (!valid) return Status::invalid_argument;
   if (!is_access) return Status::ok;
-  u32 new_mode = serial(g, [&] { return (mode & ~0777u) | fs::acl_mode(c.buffer, length); });
+  u32 new_mode = on_leader(g, [&] { return (mode & ~0777u) | fs::acl_mode(c.buffer, length); });
   if ((c.command.mask & wire::attribute_kill_set_gid) != 0) new_mode &= ~fs::mode_set_gid;
   change->new_mode = new_mode;
   change->removes = fs::acl_is_minimal(length);
@@ -136,7 +136,7 @@ GPU4FS_FN GPU4FS_NOINLINE const u8* record_attribute_change(Group g, Engine& eng
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void stamp_attribute_change(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
                                                       u32 new_mode) {
-  serial(g, [&] {
+  on_leader(g, [&] {
     fs::set_mode(*file.inode, new_mode);
     set_change_time(file, c.operation.now);
   });
@@ -163,7 +163,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step change_profile(Group g, Engine& engine, CommandSt
     return Step::end(Status::no_attribute);
   }
   GPU4FS_STEP_TRY(reserve_profile_change(g, engine, c, file, kind));
-  serial(g, [&] { file.inode->profile = static_cast<u16>(profile); });
+  on_leader(g, [&] { file.inode->profile = static_cast<u16>(profile); });
   record_attribute_change(g, engine, c, c.buffer);
   stamp_attribute_change(g, engine, c, file, file.inode->mode);
   return Step::complete();
@@ -225,8 +225,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_set_attribute(Group g, Engine& engine, Comma
   GPU4FS_STEP_TRY(detail::check_attribute_name(g, name, &space));
   if (c.command.length > format::attribute_value_max) return Step::end(Status::attribute_too_big);
   const u32 length = static_cast<u32>(c.command.length);
-  const detail::ProfileAttribute kind = serial(g, [&] { return detail::profile_attribute(name); });
-  const bool is_great = serial(g, [&] { return fs::detail::has_own_pages(detail::as_attribute(name), length); });
+  const detail::ProfileAttribute kind = on_leader(g, [&] { return detail::profile_attribute(name); });
+  const bool is_great = on_leader(g, [&] { return fs::detail::has_own_pages(detail::as_attribute(name), length); });
   if (kind != detail::ProfileAttribute::none && is_great) return Step::end(Status::invalid_argument);
   if (!is_great && length > command_buffer_size) return Step::end(Status::no_space);
   u8* data = nullptr;
@@ -259,7 +259,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_get_attribute(Group g, Engine& engine, Comma
   fs::InodeRef file{};
   GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, c.command.inode, LockMode::shared, &file));
   GPU4FS_STEP_TRY(detail::check_attribute_access(g, engine, c, file, space, false));
-  const detail::ProfileAttribute kind = serial(g, [&] { return detail::profile_attribute(first_name(c)); });
+  const detail::ProfileAttribute kind = on_leader(g, [&] { return detail::profile_attribute(first_name(c)); });
   if (kind != detail::ProfileAttribute::none) return detail::read_profile(g, engine, c, file, kind, data);
   fs::FoundAttribute found{};
   GPU4FS_STEP_TRY(fs::attribute_find(g, engine.fs, c.operation, file,
@@ -292,7 +292,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_remove_attribute(Group g, Engine& engine, Co
   GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, c.command.inode, LockMode::exclusive, &file));
   GPU4FS_STEP_TRY(check_writable(engine));
   GPU4FS_STEP_TRY(detail::check_attribute_access(g, engine, c, file, space, true));
-  const detail::ProfileAttribute kind = serial(g, [&] { return detail::profile_attribute(first_name(c)); });
+  const detail::ProfileAttribute kind = on_leader(g, [&] { return detail::profile_attribute(first_name(c)); });
   if (kind != detail::ProfileAttribute::none) return detail::change_profile(g, engine, c, file, kind);
   return detail::remove_attribute(g, engine, c, file, file.inode->mode, true);
 }

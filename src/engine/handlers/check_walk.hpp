@@ -80,7 +80,7 @@ GPU4FS_FN GPU4FS_NOINLINE PageLook look_at_page(Group g, const CheckTask& task, 
   const raid::LogicalSpace& space = task.engine.fs.space;
   const Status status = raid::read_page(g, space, address, to);
   if (task.finds_owners) return {status == Status::ok, false};
-  const bool odd = status != Status::ok || serial(g, [&] {
+  const bool odd = status != Status::ok || on_leader(g, [&] {
     raid::PageLocation location{};
     GPU4FS_CHECK_OK(raid::find_page(space, address, &location));
     const format::PageDescriptor& descriptor = space.chunks[location.chunk].descriptors[location.page];
@@ -223,7 +223,7 @@ GPU4FS_FN GPU4FS_NOINLINE void walk_map(Group g, const CheckTask& task, const Ch
     position[level] = i + 1;
     const u64 address = slots[i].address();
     CheckSums claimed{};
-    const bool follows = serial(g, [&] { return claim_checked(task, file.number, address, 1, claimed); });
+    const bool follows = on_leader(g, [&] { return claim_checked(task, file.number, address, 1, claimed); });
     if (g.leader()) sums.reached += claimed.reached;
     if (!follows) continue;
     if (g.leader()) ++sums.pages;
@@ -255,7 +255,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool enter_attribute_page(Group g, const CheckTask& ta
   }
   const u64 address = pointer.address();
   CheckSums claimed{};
-  const bool follows = serial(g, [&] { return claim_checked(task, file.number, address, 1, claimed); });
+  const bool follows = on_leader(g, [&] { return claim_checked(task, file.number, address, 1, claimed); });
   if (g.leader()) {
     sums.reached += claimed.reached;
     ++sums.pages;  // counted by the inode whether it is its own or not
@@ -291,7 +291,7 @@ GPU4FS_FN GPU4FS_NOINLINE void check_attributes(Group g, const CheckTask& task, 
     if (usable && height == 2) check_attribute_block<2>(g, task, file, sums);
     if (g.leader()) emit_record(task.sink, make_record(CheckKind::attribute_tree, file.number));
   } else if (usable) {
-    const bool sound = serial(g, [&] { return fs::attribute_check_page(attribute_buffer(task, 0)) == Status::ok; });
+    const bool sound = on_leader(g, [&] { return fs::attribute_check_page(attribute_buffer(task, 0)) == Status::ok; });
     if (!sound && g.leader()) {
       emit_record(task.sink, make_record(CheckKind::attribute_page, file.number, pointer.address()));
     }

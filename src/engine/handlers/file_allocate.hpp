@@ -48,7 +48,7 @@ GPU4FS_FN inline bool replays_allocation(const CommandState& c) {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void stamp_allocated(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 end,
                                                bool is_part) {
-  serial(g, [&] {
+  on_leader(g, [&] {
     format::Inode& inode = *ref.inode;
     const u32 mode = c.command.mode;
     const bool grows = !is_part && (mode & fallocate_keep_size) == 0 && inode.size_bytes < end;
@@ -88,7 +88,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status allocate_inline(Group g, Engine& engine, Comman
   GPU4FS_TRY(reserve_record(g, engine, c));
   GPU4FS_TRY(enter_gate(g, engine, c));
   const bool punches = (c.command.mode & fallocate_punch_hole) != 0;
-  serial(g, [&] {
+  on_leader(g, [&] {
     const u64 stop = minimum(end, ref.inode->size_bytes);
     if ((punches || zeroes(c)) && begin < stop) __builtin_memset(ref.inode->inline_data() + begin, 0, stop - begin);
   });
@@ -108,7 +108,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status try_punch(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 begin,
                                            u64* end) {
   fs::FileSystem& fs = engine.fs;
-  serial(g, [&] { c.operation.emergency_use = fs::EmergencyUse::all; });
+  on_leader(g, [&] { c.operation.emergency_use = fs::EmergencyUse::all; });
   const u64 first = GPU4FS_MUTANT(hole_too_wide, divide_up(begin, page_size), begin / page_size);
   const u64 stop = minimum(*end / page_size, fs::map_page_max);
   const u32 head_from = static_cast<u32>(begin % page_size);
@@ -139,9 +139,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_punch(Group g, Engine& engine, CommandState
   GPU4FS_TRY(enter_gate(g, engine, c));
   GPU4FS_TRY(commit_zero(g, engine, c, ref, tail));
   GPU4FS_TRY(commit_zero(g, engine, c, ref, head));
-  serial(g, [&] { c.extent_count = 0; });
+  on_leader(g, [&] { c.extent_count = 0; });
   if (from < stop) fs::map_remove(g, fs, c.operation, ref, removal.range);
-  serial(g, [&] { stamp_change(c, *ref.inode); });
+  on_leader(g, [&] { stamp_change(c, *ref.inode); });
   fs::mark_inode_dirty(g, fs, c.operation, ref);
   const u64 left = is_last ? begin : from * page_size;
   record_zeros(g, engine, c, ref, left, *end - left);
@@ -201,7 +201,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status allocate_blocks(Group g, Engine& engine, Comman
     }
     // One is left for the page at the end.
     constexpr u32 extent_max = command_extent_capacity - 1;
-    if (serial(g, [&] { return c.extent_count; }) == extent_max) break;
+    if (on_leader(g, [&] { return c.extent_count; }) == extent_max) break;
     const Allocated allocated =
         allocate_extents(g, engine, c, ref,
                          {page, static_cast<u32>(page - round.first), static_cast<u32>(wanted), true, extent_max});
@@ -209,11 +209,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status allocate_blocks(Group g, Engine& engine, Comman
     if (!has_none) GPU4FS_TRY(allocated.status);
     page += allocated.page_count;
     if (allocated.page_count < wanted) {
-      round.is_short = serial(g, [&] { return c.extent_count < extent_max ? 1u : 0u; });
+      round.is_short = on_leader(g, [&] { return c.extent_count < extent_max ? 1u : 0u; });
       break;
     }
   }
-  round.fresh_count = serial(g, [&] { return c.extent_count; }) - round.fresh_first;
+  round.fresh_count = on_leader(g, [&] { return c.extent_count; }) - round.fresh_first;
   if (page < round.page_end) {
     round.page_end = page;
     round.end = page * page_size;
@@ -225,7 +225,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status allocate_blocks(Group g, Engine& engine, Comman
 // Replay: the extents of the record are the round's. The log is hostile.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status adopt_blocks(Group g, Engine& engine, CommandState& c, AllocateRound& round) {
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     const format::LogRecord& record = *c.operation.replay;
     const bool has_places = record.opcode == format::LogOpcode::fallocate;
     if (u32{record.extent_count} > allocate_extent_max) return Status::corrupt_structure;
@@ -304,12 +304,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_allocate(Group g, Engine& engine, CommandSt
                                               AllocateRound& round) {
   fs::FileSystem& fs = engine.fs;
   // What has made room gives back as many pages as it takes, one checkpoint later.
-  serial(g, [&] {
+  on_leader(g, [&] {
     const auto use = has_seen(c, allocate_made_room) ? fs::EmergencyUse::half : fs::EmergencyUse::none;
     c.operation.emergency_use = is_replay(c) ? fs::EmergencyUse::all : use;
   });
   GPU4FS_TRY(plan_allocation(g, engine, c, ref, round));
-  if (round.is_short != 0 && serial(g, [&] { return c.command.aux == 0; })) return Status::no_space;
+  if (round.is_short != 0 && on_leader(g, [&] { return c.command.aux == 0; })) return Status::no_space;
   GPU4FS_TRY(find_capability(g, engine, c, ref, &round.capability));
   const ZeroPlan& head = round.head;
   const ZeroPlan& tail = round.tail;
@@ -325,7 +325,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_allocate(Group g, Engine& engine, CommandSt
     commit_one_extent(g, engine, c, ref, round.fresh_first + i, {round.first, fs::MapKind::unwritten, true});
   }
   g.sync();
-  serial(g, [&] { c.extent_count = 0; });
+  on_leader(g, [&] { c.extent_count = 0; });
   stamp_allocated(g, engine, c, ref, round.end, round.is_part != 0);
   commit_capability_drop(g, engine, c, ref, round.capability);
   return Status::ok;
@@ -343,7 +343,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status allocate_once(Group g, Engine& engine, CommandS
 // Part of the command is done: [begin, end) is left, for the next step.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status go_on_with(Group g, Engine& engine, CommandState& c, u64 begin, u64 end) {
-  serial(g, [&] {
+  on_leader(g, [&] {
     c.command.offset = begin;
     c.command.length = end - begin;
   });
@@ -373,7 +373,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status look_for_room(Group g, Engine& engine, CommandS
     }
     page += run.page_count;
   }
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     const u32 page_class = fs::effective_profile(engine.fs, ref.inode->profile) - 1;
     if (wanted > fs::pages_to_come(engine.fs, c.operation, page_class)) return Status::no_space;
     c.command.aux |= allocate_saw_room;
@@ -387,7 +387,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status make_room(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 begin,
                                            u64 end) {
   GPU4FS_TRY(punch_once(g, engine, c, ref, begin, &end));
-  serial(g, [&] {
+  on_leader(g, [&] {
     if (end == begin) c.command.aux |= allocate_made_room;
   });
   leave_gate(g, engine, c);
@@ -418,7 +418,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status run_allocate(Group g, Engine& engine, CommandSt
   round.end = end;
   const Status status = allocate_once(g, engine, c, ref, round);
   if (status == Status::no_space && !is_replay(c)) {
-    const u64 seen = serial(g, [&] { return c.command.aux; });
+    const u64 seen = on_leader(g, [&] { return c.command.aux; });
     if (seen == 0) {
       GPU4FS_TRY(look_for_room(g, engine, c, ref, begin, end));
       return end_round(g, engine, c);

@@ -98,7 +98,7 @@ GPU4FS_FN T& scratch_of(CommandState& c) {
 
 template <class Group>
 GPU4FS_FN void go_to_stage(Group g, CommandState& c, u32 stage) {
-  serial(g, [&] { c.stage = stage; });
+  on_leader(g, [&] { c.stage = stage; });
 }
 
 // Finds and locks any inode that a client may name. Status: stale (no such inode), parked, as get_page.
@@ -135,7 +135,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_file(Group g, Engine& engine, CommandState
   if (type != fs::mode_regular) return Status::invalid_argument;
   if (!fs::inode_is_sound(*ref->inode)) return Status::corrupt_structure;
   GPU4FS_TRY(require_access(g, engine, c, *ref, use.access));
-  if ((use.access & fs::may_write) != 0) serial(g, [&] { join_group_of(engine, c, *ref->inode); });
+  if ((use.access & fs::may_write) != 0) on_leader(g, [&] { join_group_of(engine, c, *ref->inode); });
   return Status::ok;
 }
 
@@ -252,25 +252,27 @@ GPU4FS_FN GPU4FS_NOINLINE Allocated allocate_extents(Group g, Engine& engine, Co
   fs::Operation& op = c.operation;
   GPU4FS_CHECK_GT(pages.page_count, 0u);
   GPU4FS_CHECK_LE(pages.extent_max, command_extent_capacity);
-  const Allocated reserved = serial(g, [&] { return reserve_round(engine, c, ref, pages.page_count, pages.is_named); });
+  const Allocated reserved = on_leader(g, [&] {
+    return reserve_round(engine, c, ref, pages.page_count, pages.is_named);
+  });
   if (reserved.status != Status::ok) return reserved;
-  u32 count = serial(g, [&] { return c.extent_count; });
+  u32 count = on_leader(g, [&] { return c.extent_count; });
   u32 done = 0;
   for (; done < reserved.page_count && count < pages.extent_max; ++count) {
     const raid::Extent extent = allocate_next(g, fs, op, pages.file_page + done, reserved.page_count - done);
     GPU4FS_CHECK_GT(extent.page_count, 0u);
     GPU4FS_CHECK_LE(extent.page_count, reserved.page_count - done);
-    serial(g, [&] { c.extents[c.extent_count++] = {extent.address, extent.page_count, pages.round_page + done}; });
+    on_leader(g, [&] { c.extents[c.extent_count++] = {extent.address, extent.page_count, pages.round_page + done}; });
     done += extent.page_count;
   }
-  if (done < reserved.page_count) serial(g, [&] { fs::unreserve_pages(fs, op, reserved.page_count - done); });
+  if (done < reserved.page_count) on_leader(g, [&] { fs::unreserve_pages(fs, op, reserved.page_count - done); });
   return {Status::ok, done};
 }
 
 // Pages that were allocated and will not be committed go back; the command begins again at stage 0.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void abandon_extents(Group g, Engine& engine, CommandState& c) {
-  serial(g, [&] {
+  on_leader(g, [&] {
     abandon_owned_extents(engine, c);
     c.stage = 0;
   });
@@ -292,7 +294,7 @@ GPU4FS_FN Step leave_with(Group g, Engine& engine, CommandState& c, Status statu
 // turn, and the deadline is looked at. Locks stay held; what was committed stays. again, or deadline_exceeded.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status end_round(Group g, Engine& engine, CommandState& c) {
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     GPU4FS_CHECK_EQ(c.in_gate, 0u);
     if (!is_past_deadline(c, now_monotonic_ns())) return Status::again;
     fetch_add<Order::relaxed, Scope::engine>(&engine.counters.deadlines_exceeded, u64{1});
@@ -320,14 +322,14 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_extents(Group g, Engine& engine, CommandSt
     const u64 first = round.first_page + c.extents[i].first_page();
     if (c.extents[i].is_in_place()) {
       fs::map_mark_written(g, fs, c.operation, ref, {first, first + extent.page_count});
-      serial(g, [&] { fs::touch_extent(fs, extent); });
+      on_leader(g, [&] { fs::touch_extent(fs, extent); });
     } else {
       fs::map_replace(g, fs, c.operation, ref, first, {round.kind, 0, extent.address, extent.page_count});
       fs::commit_extent(g, fs, extent, GPU4FS_MUTANT(logged_pages_not_stable, round.logged && fs::log_is_on(fs),
                                                      false));
     }
   }
-  serial(g, [&] { c.extent_count = 0; });
+  on_leader(g, [&] { c.extent_count = 0; });
 }
 
 // Gate: the pages of c.extents[index] become pages of the file; they stay in c.extents.
@@ -380,7 +382,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status data_page_of(Group g, Engine& engine, CommandSt
   GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, {file_page, file_page + 1}, &run));
   if (run.kind != fs::MapKind::data) return Status::ok;
   *address = run.address;
-  return serial(g, [&] { return fs::check_accessible(engine.fs, c.operation, run.address); });
+  return on_leader(g, [&] { return fs::check_accessible(engine.fs, c.operation, run.address); });
 }
 
 // The front end leaves it to the engine to take file capabilities away when content or owner change. Prepare:
@@ -450,7 +452,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status spill_inline(Group g, Engine& engine, CommandSt
   }
   GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {1, 0, 0}));
   GPU4FS_TRY(enter_gate(g, engine, c));
-  serial(g, [&] { clear_inline(*ref.inode); });
+  on_leader(g, [&] { clear_inline(*ref.inode); });
   fs::mark_inode_dirty(g, fs, c.operation, ref);
   commit_extents(g, engine, c, ref, {0, fs::MapKind::data, false});
   leave_gate(g, engine, c);

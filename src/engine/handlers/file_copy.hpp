@@ -87,7 +87,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_source_runs(Group g, Engine& engine, Comma
     GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, {first + done, first + wanted}, &run));
     const u64 address = run.kind == fs::MapKind::data ? run.address : u64{raid::no_address};
     const u32 pages = static_cast<u32>(run.page_count);
-    const Status status = serial(g, [&] {
+    const Status status = on_leader(g, [&] {
       c.extents[copy_run_base + count] = {address, pages, done};
       return address == raid::no_address ? Status::ok
                                          : fs::check_accessible(engine.fs, c.operation, address);
@@ -97,7 +97,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_source_runs(Group g, Engine& engine, Comma
     done += pages;
   }
   const u64 reached = minimum(length, (first + done) * page_size - c.command.offset);
-  serial(g, [&] {
+  on_leader(g, [&] {
     state.source = c.command.offset;
     state.destination = c.command.aux;
     state.source_first_page = first;
@@ -124,7 +124,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_copy_target(Group g, Engine& engine, Comma
   if (allocated.page_count > 1) {
     GPU4FS_TRY(data_page_of(g, engine, c, ref, first + allocated.page_count - 1, &old_last));
   }
-  serial(g, [&] {
+  on_leader(g, [&] {
     state.page_count = allocated.page_count;
     state.length = minimum(state.length, (first + allocated.page_count) * page_size - state.destination);
     state.old_first_address = old_first;
@@ -251,7 +251,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_copy(Group g, Engine& engine, CommandSta
   record.size = state.length;
   append_extent_record(g, engine, c, record);
   commit_extents(g, engine, c, ref, {first, fs::MapKind::data, true});
-  serial(g, [&] {
+  on_leader(g, [&] {
     const u64 end = state.destination + state.length;
     if (ref.inode->size_bytes < end) ref.inode->size_bytes = end;
     stamp_change(c, *ref.inode);

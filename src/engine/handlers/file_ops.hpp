@@ -37,7 +37,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_statfs(Group g, Engine& engine, CommandState
   wire::StatfsRecord& record = detail::scratch_of<wire::StatfsRecord>(c);
   u8* destination = nullptr;
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.output, sizeof(wire::StatfsRecord), &destination));
-  serial(g, [&] { record = detail::statfs_of(engine.fs); });
+  on_leader(g, [&] { record = detail::statfs_of(engine.fs); });
   put_record(g, destination, &record, sizeof(record));
   return Step::complete();
 }

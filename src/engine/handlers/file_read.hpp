@@ -36,7 +36,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status collect_runs(Group g, Engine& engine, CommandSt
   while (done < wanted && count < command_extent_capacity) {
     fs::MapRun run{};
     GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, {first + done, first + wanted}, &run));
-    const Status status = serial(g, [&] {
+    const Status status = on_leader(g, [&] {
       u64 address = raid::no_address;
       if (run.kind == fs::MapKind::data) {
         address = run.address;
@@ -50,7 +50,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status collect_runs(Group g, Engine& engine, CommandSt
     done += static_cast<u32>(run.page_count);
   }
   GPU4FS_CHECK_GT(done, 0u);
-  serial(g, [&] {
+  on_leader(g, [&] {
     state.run_count = count;
     state.round_end = minimum(state.end, (first + done) * page_size);
   });
@@ -115,7 +115,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status start_read(Group g, Engine& engine, CommandStat
   const u64 size = ref.inode->size_bytes;
   const u64 begin = minimum(c.command.offset, size);
   const u64 end = begin + minimum(c.command.length, size - begin);
-  serial(g, [&] {
+  on_leader(g, [&] {
     scratch_of<ReadState>(c) = {begin, end, begin, begin, data, 0, 0};
     c.stage = static_cast<u32>(ReadStage::collect);
   });
@@ -140,7 +140,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_read(Group g, Engine& engine, CommandState& 
   }
   if (c.stage == static_cast<u32>(ReadStage::transfer)) {
     const Status moved = task_result(g, c);
-    serial(g, [&] {
+    on_leader(g, [&] {
       if (moved == Status::ok) state.position = state.round_end;
       c.stage = static_cast<u32>(ReadStage::collect);
     });
@@ -154,7 +154,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_read(Group g, Engine& engine, CommandState& 
       return detail::fan_out_pages(engine, page_count);
     }
     GPU4FS_STEP_TRY(detail::read_round(g, engine, c, state, 0, page_count));
-    serial(g, [&] { state.position = state.round_end; });
+    on_leader(g, [&] { state.position = state.round_end; });
   }
   return detail::finish_read(g, engine, c, ref, state.end - state.begin);
 }
@@ -164,7 +164,7 @@ GPU4FS_FN GPU4FS_NOINLINE void task_read(Group g, Engine& engine, CommandState& 
   const detail::ReadState& state = detail::scratch_of<detail::ReadState>(c);
   const u32 page_count = detail::round_page_count(state.position, state.round_end);
   const detail::TaskPages pages =
-      serial(g, [&] { return detail::rows_of_task(engine, c, state.run_count, page_count, task); });
+      on_leader(g, [&] { return detail::rows_of_task(engine, c, state.run_count, page_count, task); });
   if (pages.from == pages.to) return;
   const Status status = detail::read_round(g, engine, c, state, pages.from, pages.to);
   if (status != Status::ok) fail_task(g, c, status);
@@ -199,7 +199,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_seek(Group g, Engine& engine, CommandState& 
   if (offset >= size) return Step::end(Status::no_such_data);
   if (ref.inode->is_inline()) return Step::complete(wants_data ? offset : size);
   if (c.stage == 0) {
-    serial(g, [&] {
+    on_leader(g, [&] {
       state = {offset / page_size, 1, 0};
       c.stage = 1;
     });
@@ -211,7 +211,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_seek(Group g, Engine& engine, CommandState& 
   if (page >= seek.range.end) {
     return wants_data ? Step::end(Status::no_such_data) : Step::complete(size);
   }
-  serial(g, [&] { state.page = page; });
+  on_leader(g, [&] { state.page = page; });
   return Step::end(Status::again);
 }
 

@@ -47,11 +47,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_metadata_pages(Group g, Engine& engine, Co
     u32 frame = fs::no_frame;
     GPU4FS_TRY(fs::get_page(g, fs, c.operation, ref, {0, page}, &frame));
     GPU4FS_CHECK_LT(count, metadata_pages_per_round);
-    serial(g, [&] { state.pages[count] = page; });
+    on_leader(g, [&] { state.pages[count] = page; });
     ++count;
   }
   *changed += count;
-  serial(g, [&] { state.page_count = count; });
+  on_leader(g, [&] { state.page_count = count; });
   return Status::ok;
 }
 
@@ -88,10 +88,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_attribute_block(Group g, Engine& engine, C
   *block = 0;
   if (ref.inode->attribute_height == format::attribute_height_max) {
     GPU4FS_TRY(fs::get_page(g, fs, c.operation, ref, {fs::attribute_level + 2, 0}, &frame));
-    *block = serial(g, [&] { return fs::detail::next_valid_slot(fs::map_slots(fs, frame), 0, format::slots_per_block); });
+    *block = on_leader(g, [&] {
+      return fs::detail::next_valid_slot(fs::map_slots(fs, frame), 0, format::slots_per_block);
+    });
   }
   GPU4FS_TRY(fs::get_page(g, fs, c.operation, ref, {fs::attribute_level + 1, *block}, &frame));
-  const bool sound = serial(g, [&] {
+  const bool sound = on_leader(g, [&] {
     const format::BlockPointer* slots = fs::map_slots(fs, frame);
     for (u32 i = 0; i < format::slots_per_block; ++i) {
       const format::BlockPointer pointer = fs::load_slot(&slots[i]);
@@ -137,7 +139,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_release(Group g, Engine& engine, Comman
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void commit_release(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   fs::FileSystem& fs = engine.fs;
-  serial(g, [&] {
+  on_leader(g, [&] {
     GPU4FS_CHECK_EQ(c.in_gate, 1u);
     GPU4FS_CHECK_EQ(ref.inode->link_count, 0u);
     const bool has_attributes = ref.inode->attributes.is_valid();
@@ -157,7 +159,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_release(Group g, Engine& engine, CommandSt
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status reclaim_inode(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   fs::FileSystem& fs = engine.fs;
-  serial(g, [&] { c.operation.emergency_use = fs::EmergencyUse::all; });
+  on_leader(g, [&] { c.operation.emergency_use = fs::EmergencyUse::all; });
   const u32 type = ref.inode->mode & fs::mode_type_mask;
   if ((type == fs::mode_directory || type == fs::mode_symlink) && !ref.inode->is_inline()) {
     GPU4FS_TRY(remove_metadata_pages(g, engine, c, ref));
@@ -176,7 +178,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status reclaim_inode(Group g, Engine& engine, CommandS
     append_record(g, engine, c, file_record_of(c, format::LogOpcode::reclaim, ref.number));
     return Status::ok;
   }
-  serial(g, [&] { ref.inode->size_bytes = minimum(ref.inode->size_bytes, from * page_size); });
+  on_leader(g, [&] { ref.inode->size_bytes = minimum(ref.inode->size_bytes, from * page_size); });
   fs::mark_inode_dirty(g, fs, c.operation, ref);
   leave_gate(g, engine, c);
   return end_round(g, engine, c);
@@ -217,7 +219,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_reclaim_orphans(Group g, Engine& engine, Com
   if (fs.read_only != 0) return Step::complete(0);
   for (u32 i = 0; i < detail::orphans_per_step; ++i) {
     u64 number = 0;
-    const u64 next = serial(g, [&] { return state.next; });
+    const u64 next = on_leader(g, [&] { return state.next; });
     GPU4FS_STEP_TRY(fs::next_orphan(g, fs, c.operation, next, &number));
     if (number == 0) return Step::complete(state.freed);
     fs::InodeRef ref{};
@@ -230,7 +232,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_reclaim_orphans(Group g, Engine& engine, Com
     const bool ends_step = is_control(status) || status == Status::again || status == Status::chunk_not_mapped ||
                            status == Status::deadline_exceeded;
     if (ends_step) return Step::end(status);
-    serial(g, [&] {
+    on_leader(g, [&] {
       if (status != Status::ok || !orphan) store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
       if (status == Status::ok && orphan) ++state.freed;
       state.next = number + 1;

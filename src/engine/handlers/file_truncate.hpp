@@ -46,13 +46,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_zero(Group g, Engine& engine, CommandSt
   GPU4FS_TRY(data_page_of(g, engine, c, ref, plan->file_page, &plan->address));
   if (plan->address == raid::no_address) return Status::ok;
   const u64 address = plan->address;
-  plan->in_place = serial(g, [&] { return may_be_in_place && fs::may_overwrite(fs, address) ? 1u : 0u; });
+  plan->in_place = on_leader(g, [&] { return may_be_in_place && fs::may_overwrite(fs, address) ? 1u : 0u; });
   if (plan->in_place != 0) {
     // A page prepared before the restart, when this one was stable, cannot be: stable pages stay so.
     return Status::ok;
   }
   GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, {plan->file_page, plan->file_page + 1}, &plan->cost));
-  if (serial(g, [&] { return c.extent_count == plan->extent; })) {
+  if (on_leader(g, [&] { return c.extent_count == plan->extent; })) {
     const Allocated allocated = allocate_extents(g, engine, c, ref, {plan->file_page, 0, 1, false});
     GPU4FS_TRY(allocated.status);
     const u64 target = c.extents[plan->extent].address;
@@ -71,7 +71,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_zero(Group g, Engine& engine, CommandSta
     commit_one_extent(g, engine, c, ref, plan.extent, {plan.file_page, fs::MapKind::data, false});
     return Status::ok;
   }
-  if (!serial(g, [&] { return fs::may_overwrite(engine.fs, plan.address); })) return Status::again;
+  if (!on_leader(g, [&] { return fs::may_overwrite(engine.fs, plan.address); })) return Status::again;
   return raid::write_page_merged(g, engine.fs.space,
                                  {plan.address, plan.address, {plan.from, plan.to}, nullptr, raid::PageUse::data});
 }
@@ -114,7 +114,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status resize_inline(Group g, Engine& engine, CommandS
   const u64 size = change.size;
   GPU4FS_TRY(reserve_size_change(g, engine, c, change, {0, 0}));
   GPU4FS_TRY(enter_gate(g, engine, c));
-  serial(g, [&] {
+  on_leader(g, [&] {
     format::Inode& inode = *ref.inode;
     const u64 kept = minimum(inode.size_bytes, size);
     __builtin_memset(inode.inline_data() + kept, 0, format::inode_inline_capacity - kept);
@@ -148,9 +148,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status shrink_once(Group g, Engine& engine, CommandSta
                                  removal.cost + tail.cost));
   GPU4FS_TRY(enter_gate(g, engine, c));
   GPU4FS_TRY(commit_zero(g, engine, c, ref, tail));
-  serial(g, [&] { c.extent_count = 0; });
+  on_leader(g, [&] { c.extent_count = 0; });
   fs::map_remove(g, fs, c.operation, ref, removal.range);
-  serial(g, [&] {
+  on_leader(g, [&] {
     format::Inode& inode = *ref.inode;
     inode.size_bytes = is_last ? size : minimum(inode.size_bytes, from * page_size);
     stamp_change(c, inode);
@@ -177,14 +177,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status truncate_to(Group g, Engine& engine, CommandSta
   if (size > ref.inode->size_bytes) {
     GPU4FS_TRY(reserve_size_change(g, engine, c, change, {0, 0}));
     GPU4FS_TRY(enter_gate(g, engine, c));
-    serial(g, [&] {
+    on_leader(g, [&] {
       ref.inode->size_bytes = size;
       stamp_change(c, *ref.inode);
     });
     fs::mark_inode_dirty(g, fs, c.operation, ref);
     return Status::ok;
   }
-  serial(g, [&] { c.operation.emergency_use = fs::EmergencyUse::all; });
+  on_leader(g, [&] { c.operation.emergency_use = fs::EmergencyUse::all; });
   bool done = false;
   GPU4FS_TRY(shrink_once(g, engine, c, ref, change, &done));
   if (done) return Status::ok;

@@ -43,7 +43,7 @@ GPU4FS_FN inline bool is_append(const Engine& engine, const CommandState& c, con
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status start_write(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   WriteState& state = scratch_of<WriteState>(c);
-  if (serial(g, [&] { return state.started != 0; })) return Status::ok;
+  if (on_leader(g, [&] { return state.started != 0; })) return Status::ok;
   if (has_flags(c, ref, format::inode_flag_append_only) && !is_append(engine, c, ref)) return Status::permission;
   u8* data = nullptr;
   if (!replays_extents(c)) GPU4FS_TRY(resolve(g, engine, c, c.command.data, c.command.length, &data));
@@ -52,7 +52,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status start_write(Group g, Engine& engine, CommandSta
   if (begin >= fs::file_size_max) return Status::file_too_large;
   if (c.command.length != 0) GPU4FS_TRY(drop_capability(g, engine, c, ref));
   const u64 length = minimum(c.command.length, fs::file_size_max - begin);
-  serial(g, [&] {
+  on_leader(g, [&] {
     state = WriteState{};
     state.started = 1;
     state.begin = begin;
@@ -66,7 +66,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status start_write(Group g, Engine& engine, CommandSta
 // Gate: the file now reaches at least to `end`, its content changed.
 template <class Group>
 GPU4FS_FN void stamp_written(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 end) {
-  serial(g, [&] {
+  on_leader(g, [&] {
     if (ref.inode->size_bytes < end) ref.inode->size_bytes = end;
     stamp_change(c, *ref.inode);
   });
@@ -79,7 +79,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_inline(Group g, Engine& engine, CommandSt
   GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, 0, 0}));
   GPU4FS_TRY(reserve_record(g, engine, c, state.end - state.begin));
   GPU4FS_TRY(enter_gate(g, engine, c));
-  serial(g, [&] {
+  on_leader(g, [&] {
     if (ref.inode->is_inline()) return;
     clear_inline(*ref.inode);
     ref.inode->flags |= format::inode_flag_inline;
@@ -108,7 +108,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_unstable_runs(Group g, Engine& engine, Com
     fs::MapRun run{};
     GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, {first + done, first + wanted}, &run));
     if (run.kind != fs::MapKind::data || count == command_extent_capacity) return Status::ok;
-    const Status status = serial(g, [&] {
+    const Status status = on_leader(g, [&] {
       GPU4FS_TRY(fs::check_accessible(engine.fs, c.operation, run.address));
       if (!fs::has_profile_of(engine.fs, *ref.inode, run.address)) return Status::exists;
       for (u64 i = 0; i < run.page_count; ++i) {
@@ -154,7 +154,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_in_place(Group g, Engine& engine, Command
   if (fs::log_is_on(engine.fs)) GPU4FS_TRY(reserve_record(g, engine, c, state.end - state.begin));
   GPU4FS_TRY(enter_gate(g, engine, c));
   // A checkpoint that ran before the gate let us in has made the pages stable.
-  const bool unstable = serial(g, [&] {
+  const bool unstable = on_leader(g, [&] {
     for (u32 i = 0; i < run_count; ++i) {
       for (u32 p = 0; p < c.extents[i].page_count; ++p) {
         if (!fs::may_overwrite(engine.fs, c.extents[i].address + u64{p} * page_size)) return false;
@@ -188,7 +188,7 @@ GPU4FS_FN GPU4FS_NOINLINE Allocated take_unwritten(Group g, Engine& engine, Comm
   if (found != Status::ok) return {found, 0};
   GPU4FS_CHECK_EQ(run.kind, fs::MapKind::unwritten);
   const u32 page_count = static_cast<u32>(run.page_count);
-  const Status status = serial(g, [&] {
+  const Status status = on_leader(g, [&] {
     GPU4FS_TRY(fs::check_accessible(engine.fs, c.operation, run.address));
     if (!fs::pages_in_use(engine.fs, run.address, page_count)) return Status::corrupt_structure;
     c.extents[c.extent_count++] = {run.address, page_count, round_page | fs::RoundExtent::in_place_bit};
@@ -204,10 +204,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_round_pages(Group g, Engine& engine, Comma
   const WriteState& state = scratch_of<WriteState>(c);
   const u64 first = range.first;
   const u32 wanted = static_cast<u32>(range.page_count());
-  const u64 left = serial(g, [&] { return state.end - state.position; });
+  const u64 left = on_leader(g, [&] { return state.end - state.position; });
   u32 done = 0;
   Status status = Status::ok;
-  while (done < wanted && serial(g, [&] { return c.extent_count; }) < command_extent_capacity) {
+  while (done < wanted && on_leader(g, [&] { return c.extent_count; }) < command_extent_capacity) {
     fs::MapStretch next{};
     GPU4FS_TRY(fs::map_stretch(g, engine.fs, c.operation, ref, {first + done, range.end}, &next));
     u32 asked = 0;
@@ -236,7 +236,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_round_pages(Group g, Engine& engine, Comma
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status try_plan_round(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   WriteState& state = scratch_of<WriteState>(c);
-  serial(g, [&] { c.operation.emergency_use = is_replay(c) ? fs::EmergencyUse::all : fs::EmergencyUse::none; });
+  on_leader(g, [&] { c.operation.emergency_use = is_replay(c) ? fs::EmergencyUse::all : fs::EmergencyUse::none; });
   const u64 first = state.position / page_size;
   const u64 page_end = divide_up(state.end, page_size);
   const u32 wanted = round_pages(engine, first, page_end - first);
@@ -250,7 +250,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_plan_round(Group g, Engine& engine, Command
   u64 old_last = raid::no_address;
   GPU4FS_TRY(find_old_page(g, engine, c, ref, first, &old_first));
   if (covered > 1) GPU4FS_TRY(find_old_page(g, engine, c, ref, first + covered - 1, &old_last));
-  serial(g, [&] {
+  on_leader(g, [&] {
     state.page_count = covered;
     state.in_row = 0;
     state.round_end = minimum(state.end, (first + covered) * page_size);
@@ -284,8 +284,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status adopt_round(Group g, Engine& engine, CommandSta
   WriteState& state = scratch_of<WriteState>(c);
   const u32 pages = adopt_extents(g, c);
   GPU4FS_TRY(check_in_place(g, engine, c, ref, state.position / page_size));
-  GPU4FS_TRY(serial(g, [&] { return check_adopted_extents(engine, c); }));
-  return serial(g, [&] {
+  GPU4FS_TRY(on_leader(g, [&] { return check_adopted_extents(engine, c); }));
+  return on_leader(g, [&] {
     state.page_count = pages;
     state.round_end = state.end;
     const u64 needed = divide_up(state.end, page_size) - state.position / page_size;
@@ -347,14 +347,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
   const u64 byte_count = by_bytes ? state.round_end - state.position : 0;
   GPU4FS_TRY(reserve_record(g, engine, c, byte_count, by_bytes ? 0 : c.extent_count));
   GPU4FS_TRY(enter_gate(g, engine, c));
-  if (serial(g, [&] { return state.in_row != 0 && !fs::stripe_stays(engine.fs, state.row_chunk, state.row); })) {
+  if (on_leader(g, [&] { return state.in_row != 0 && !fs::stripe_stays(engine.fs, state.row_chunk, state.row); })) {
     leave_gate(g, engine, c);
     return Status::retry_after_checkpoint;
   }
   if (ref.inode->is_inline()) {
     // The write replaces all of it, else it would have been spilled.
     g.sync();
-    serial(g, [&] { clear_inline(*ref.inode); });
+    on_leader(g, [&] { clear_inline(*ref.inode); });
   }
   if (by_bytes) {
     record_bytes(g, engine, c, ref, {state.position, state.round_end, state.data + (state.position - state.begin)});
@@ -366,7 +366,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
   }
   commit_extents(g, engine, c, ref, {first, fs::MapKind::data, !by_bytes});
   stamp_written(g, engine, c, ref, state.round_end);
-  serial(g, [&] {
+  on_leader(g, [&] {
     GPU4FS_CHECK_GT(state.round_end, state.position);
     GPU4FS_CHECK_LE(state.round_end, state.end);
     // A restart after a checkpoint goes on behind this round: one that wrote the same bytes again could
@@ -410,7 +410,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_without_rounds(Group g, Engine& engine, C
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void give_up_round(Group g, Engine& engine, CommandState& c) {
   abandon_extents(g, engine, c);
-  serial(g, [&] { abandon_log_flush(engine, c); });
+  on_leader(g, [&] { abandon_log_flush(engine, c); });
 }
 
 // What has been committed counts, restarts included (command.aux): an error after that is a short write.
@@ -448,7 +448,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_write(Group g, Engine& engine, CommandState&
       if (status == Status::no_space) status = detail::plan_row_round(g, engine, c, ref);
       if (status != Status::ok) break;
       const u32 page_count = state.page_count;
-      if (serial(g, [&] { return state.in_row != 0; })) {
+      if (on_leader(g, [&] { return state.in_row != 0; })) {
         // Its pages are in a record, and follow it.
       } else if (detail::replays_extents(c)) {
         detail::go_to_stage(g, c, static_cast<u32>(WriteStage::commit));
@@ -461,7 +461,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_write(Group g, Engine& engine, CommandState&
         detail::go_to_stage(g, c, static_cast<u32>(WriteStage::commit));
       }
     }
-    if (serial(g, [&] { return state.in_row != 0; }) && c.stage != static_cast<u32>(WriteStage::commit)) {
+    if (on_leader(g, [&] { return state.in_row != 0; }) && c.stage != static_cast<u32>(WriteStage::commit)) {
       status = detail::write_row_round(g, engine, c);
       if (status != Status::ok) break;
     }
@@ -473,7 +473,9 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_write(Group g, Engine& engine, CommandState&
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void task_write(Group g, Engine& engine, CommandState& c, u32 task) {
   const detail::WriteState& state = detail::scratch_of<detail::WriteState>(c);
-  const detail::TaskPages pages = serial(g, [&] { return detail::rows_of_task(engine, c, c.extent_count, state.page_count, task); });
+  const detail::TaskPages pages = on_leader(g, [&] {
+    return detail::rows_of_task(engine, c, c.extent_count, state.page_count, task);
+  });
   if (pages.from == pages.to) return;
   const Status status = detail::write_round(g, engine, c, state, pages.from, pages.to);
   if (status != Status::ok) fail_task(g, c, status);

@@ -78,11 +78,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status log_row(Group g, Engine& engine, CommandState& 
                                          const u8* bytes) {
   fs::FileSystem& fs = engine.fs;
   GPU4FS_TRY(enter_gate(g, engine, c));
-  if (!serial(g, [&] { return fs::may_log_row(fs, partial); })) {
+  if (!on_leader(g, [&] { return fs::may_log_row(fs, partial); })) {
     leave_gate(g, engine, c);
     return Status::retry_after_checkpoint;
   }
-  format::LogRecord record = serial(g, [&] {
+  format::LogRecord record = on_leader(g, [&] {
     c.operation.row_update = raid::begin_use(fs.space.parity->updates) + 1;
     fs::detail::mark_changed(fs.space.chunks[partial.chunk]);
     const raid::RowView view = raid::row_view(fs.space, partial.chunk, partial.row);
@@ -95,7 +95,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status log_row(Group g, Engine& engine, CommandState& 
     return made;
   });
   const u64 lsn = fs::append_log(g, fs, c.operation, record, fs::LogPayload{c.names, bytes, nullptr, 0});
-  serial(g, [&] {
+  on_leader(g, [&] {
     WriteState& state = scratch_of<WriteState>(c);
     state.in_row = 1;
     state.row_chunk = partial.chunk;
@@ -121,12 +121,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status take_row(Group g, Engine& engine, CommandState&
   for (u32 attempt = 0; attempt < row_attempts_max; ++attempt) {
     const fs::PartialRow partial = fs::take_partial_row(g, fs, c.operation, wanted);
     GPU4FS_TRY(partial.status);
-    serial(g, [&] { take_row_pages(engine, c, partial); });
+    on_leader(g, [&] { take_row_pages(engine, c, partial); });
     GPU4FS_TRY(compose_pages(g, engine, c, ref, bytes));
     if (raid::prepare_row(g, fs.space, row_values_of(partial, bytes), work) == Status::ok) {
       return log_row(g, engine, c, partial, bytes);
     }
-    serial(g, [&] {
+    on_leader(g, [&] {
       abandon_owned_extents(engine, c);
       fs::skip_row(fs, partial);
     });
@@ -140,13 +140,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_row_round(Group g, Engine& engine, Command
   static_assert(fs::row_record_pages_max < raid::row_work_page_count);
   fs::FileSystem& fs = engine.fs;
   const WriteState& state = scratch_of<WriteState>(c);
-  const bool is_possible = serial(g, [&] {
+  const bool is_possible = on_leader(g, [&] {
     c.operation.profile = fs::effective_profile(fs, ref.inode->profile);
     return !is_replay(c) && fs::takes_partial_rows(fs, c.operation.profile - 1);
   });
   if (!is_possible) return Status::no_space;
   // Where metadata shares the stripes, maps and inode find some in what is kept back.
-  serial(g, [&] {
+  on_leader(g, [&] {
     const bool shares = c.operation.profile - 1 == fs.space.metadata_class;
     c.operation.emergency_use = shares ? fs::EmergencyUse::half : fs::EmergencyUse::none;
   });
@@ -157,9 +157,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_row_round(Group g, Engine& engine, Command
   GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {1, cost.changed, cost.fresh}));
   GPU4FS_TRY(fs::reserve_log(g, fs, c.operation, fs::log_bytes(0, fs::row_record_pages_max * page_size, 0)));
   u32* taken = &fs.space.parity->row_work_taken;
-  if (serial(g, [&] { return exchange<Order::acquire, Scope::engine>(taken, 1u); }) != 0) return Status::again;
+  if (on_leader(g, [&] { return exchange<Order::acquire, Scope::engine>(taken, 1u); }) != 0) return Status::again;
   const Status status = take_row(g, engine, c, ref, wanted);
-  serial(g, [&] {
+  on_leader(g, [&] {
     store<Order::release, Scope::engine>(taken, 0u);
     if (status != Status::ok) abandon_owned_extents(engine, c);
   });
@@ -170,7 +170,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_row_round(Group g, Engine& engine, Command
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status flush_row_record(Group g, Engine& engine, CommandState& c) {
   if (c.stage == static_cast<u32>(WriteStage::row_wait)) {
-    const Status waited = serial(g, [&] {
+    const Status waited = on_leader(g, [&] {
       const Status status = await_log(engine, c, sync_scratch(c).goal);
       if (status == Status::exists) c.stage = static_cast<u32>(WriteStage::row_log);
       return status;
@@ -178,7 +178,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status flush_row_record(Group g, Engine& engine, Comma
     if (waited != Status::exists) return waited;
   }
   GPU4FS_TRY(write_and_flush_log(g, engine, c, static_cast<u32>(WriteStage::row_flushed)));
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     const bool is_whole = !raid::has_unrecorded_loss(engine.fs.space);
     end_log_flush(engine, c, is_whole ? sync_scratch(c).written : 0, false);
     return is_whole ? Status::ok : Status::retry_after_checkpoint;
@@ -192,12 +192,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_row_round(Group g, Engine& engine, Comman
   fs::FileSystem& fs = engine.fs;
   const WriteState& state = scratch_of<WriteState>(c);
   GPU4FS_TRY(flush_row_record(g, engine, c));
-  if (serial(g, [&] { return raid::failed_devices(fs.space); }) != 0) return Status::retry_after_checkpoint;
+  if (on_leader(g, [&] { return raid::failed_devices(fs.space); }) != 0) return Status::retry_after_checkpoint;
   u8* record = fs.log.ring + state.row_lsn % fs.log.capacity;
   u8* bytes = record + format::log_record_layout(0, 0, 0).data_offset;
   const raid::RowValues values{state.row_chunk, 0, state.row, state.row_included, state.row_written, bytes};
   GPU4FS_TRY(raid::replace_row(g, fs.space, values));
-  serial(g, [&] {
+  on_leader(g, [&] {
     end_row_update(engine, c);
     c.stage = static_cast<u32>(WriteStage::commit);
   });
@@ -208,13 +208,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_row_round(Group g, Engine& engine, Comman
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status carry_out_row(Group g, Engine& engine, CommandState& c, const format::LogRecord& record) {
   fs::FileSystem& fs = engine.fs;
-  GPU4FS_TRY(serial(g, [&] { return fs::check_accessible(fs, c.operation, record.offset); }));
+  GPU4FS_TRY(on_leader(g, [&] { return fs::check_accessible(fs, c.operation, record.offset); }));
   struct Plan {
     Status status;
     u32 chunk;
     u64 row;
   };
-  const Plan plan = serial(g, [&] {
+  const Plan plan = on_leader(g, [&] {
     raid::PageLocation location{};
     GPU4FS_CHECK_OK(raid::find_page(fs.space, record.offset, &location));
     raid::ChunkState& chunk = fs.space.chunks[location.chunk];

@@ -94,7 +94,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_health(Group g, Engine& engine, CommandState
   if (c.command.length < sizeof(wire::HealthRecord)) return Step::end(Status::invalid_argument);
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &output));
   if (!is_aligned(output, alignof(wire::HealthRecord))) return Step::end(Status::unaligned);
-  return Step::complete(serial(g, [&] { return detail::write_health(engine, output, c.command.length); }));
+  return Step::complete(on_leader(g, [&] { return detail::write_health(engine, output, c.command.length); }));
 }
 
 namespace detail {
@@ -130,13 +130,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_map_pages(Group g, Engine& engine, Command
     if (is_damage(status)) {
       const u64 span = fs::map_span(level + 1);
       list.next = align_down(page, span) + span;
-      serial(g, [&] { list.header->skipped = 1; });
+      on_leader(g, [&] { list.header->skipped = 1; });
       return Status::ok;
     }
     GPU4FS_TRY(status);
     if (place.level != level || !place.pointer.is_indirect()) return Status::ok;
     if (page % fs::map_span(level) != 0 || place.pointer.address() == 0) continue;
-    serial(g, [&] { append_block(list, {place.pointer.address(), page, 1, wire::BlockKind::map_page}); });
+    on_leader(g, [&] { append_block(list, {place.pointer.address(), page, 1, wire::BlockKind::map_page}); });
   }
   return Status::ok;
 }
@@ -150,7 +150,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_run(Group g, Engine& engine, CommandState&
   const Status status = fs::detail::map_descend(g, engine.fs, c.operation, ref, {page, 0}, &place);
   if (is_damage(status)) {
     list.next = align_down(page, fs::map_span(1)) + fs::map_span(1);
-    serial(g, [&] { list.header->skipped = 1; });
+    on_leader(g, [&] { list.header->skipped = 1; });
     return Status::ok;
   }
   GPU4FS_TRY(status);
@@ -165,7 +165,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_run(Group g, Engine& engine, CommandState&
   // A page that is new since the last checkpoint has no place on the medium.
   if (first.is_hole() || first.address() == 0) return Status::ok;
   const auto kind = first.is_unwritten() ? wire::BlockKind::unwritten : wire::BlockKind::content;
-  serial(g, [&] {
+  on_leader(g, [&] {
     append_block(list, {first.address() + inside * page_size, page, static_cast<u32>(count), kind});
   });
   return Status::ok;
@@ -176,11 +176,11 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status list_attribute_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                       BlockList& list, u64* place) {
   u64 at = *place - fs::attribute_places;
-  while (serial(g, [&] { return list.header->record_count < list.room; })) {
+  while (on_leader(g, [&] { return list.header->record_count < list.room; })) {
     fs::AttributePage found{};
     const Status status = fs::next_attribute_page_at(g, engine.fs, c.operation, ref, &at, &found);
     if (is_damage(status)) {
-      serial(g, [&] { list.header->skipped = 1; });
+      on_leader(g, [&] { list.header->skipped = 1; });
       continue;
     }
     GPU4FS_TRY(status);
@@ -189,7 +189,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_attribute_pages(Group g, Engine& engine, C
       return Status::ok;
     }
     if (found.pointer.address() == 0) continue;
-    serial(g, [&] { append_block(list, {found.pointer.address(), found.index, 1, wire::BlockKind::attributes}); });
+    on_leader(g, [&] { append_block(list, {found.pointer.address(), found.index, 1, wire::BlockKind::attributes}); });
   }
   *place = fs::attribute_places + at;
   return Status::ok;
@@ -203,7 +203,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_from(Group g, Engine& engine, CommandState
   bool full = false;
   for (u32 round = 0; page < capacity && round < block_list_rounds; ++round) {
     // What one place may list: its run, and an indirect block a level.
-    full = serial(g, [&] { return list.room - list.header->record_count < fs::map_height_max + 1; });
+    full = on_leader(g, [&] { return list.room - list.header->record_count < fs::map_height_max + 1; });
     if (full) break;
     GPU4FS_TRY(list_map_pages(g, engine, c, ref, page, list));
     if (list.next == page) GPU4FS_TRY(list_run(g, engine, c, ref, {page, capacity}, list));
@@ -214,7 +214,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_from(Group g, Engine& engine, CommandState
     page = maximum(page, fs::attribute_places);
     GPU4FS_TRY(list_attribute_pages(g, engine, c, ref, list, &page));
   }
-  serial(g, [&] { list.header->next_page = page; });
+  on_leader(g, [&] { list.header->next_page = page; });
   return Status::ok;
 }
 
@@ -243,9 +243,9 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_list_blocks(Group g, Engine& engine, Command
   auto* header = reinterpret_cast<wire::BlockListHeader*>(output);
   detail::BlockList list{header, reinterpret_cast<wire::BlockRecord*>(header + 1),
                          (c.command.length - sizeof(*header)) / sizeof(wire::BlockRecord), 0};
-  serial(g, [&] { *header = {0, 0, 0}; });
+  on_leader(g, [&] { *header = {0, 0, 0}; });
   GPU4FS_STEP_TRY(detail::list_from(g, engine, c, ref, list));
-  return Step::complete(serial(g, [&] { return u64{header->record_count}; }));
+  return Step::complete(on_leader(g, [&] { return u64{header->record_count}; }));
 }
 
 }  // namespace gpu4fs::engine

@@ -84,7 +84,7 @@ template <class Group>
 GPU4FS_FN Status for_chunks(Group g, Engine& engine, CommandState& c, CheckpointStage stage, u32 task) {
   const u32 first = task * chunks_per_checkpoint_task;
   // Chunks may come meanwhile.
-  const u32 end = serial(g, [&] {
+  const u32 end = on_leader(g, [&] {
     return minimum(first + chunks_per_checkpoint_task, raid::chunk_count_of(engine.fs.space));
   });
   const u64 epoch = checkpoint_scratch(c).epoch;
@@ -143,7 +143,7 @@ template <class Group>
 GPU4FS_FN bool run_checkpoint_tasks(Group g, Engine& engine, CommandState& c, CheckpointStage stage,
                                     Step* step) {
   CheckpointScratch& scratch = checkpoint_scratch(c);
-  const u32 count = serial(g, [&] {
+  const u32 count = on_leader(g, [&] {
     if (scratch.waits_for != StageWait::none) {
       scratch.waits_for = StageWait::none;
       return 0u;
@@ -162,7 +162,7 @@ GPU4FS_FN bool run_checkpoint_tasks(Group g, Engine& engine, CommandState& c, Ch
 
 template <class Group>
 GPU4FS_FN void set_stage(Group g, CommandState& c, CheckpointStage stage) {
-  serial(g, [&] { c.stage = static_cast<u32>(stage); });
+  on_leader(g, [&] { c.stage = static_cast<u32>(stage); });
 }
 
 // The server tells people. Devices of which nobody knows yet are told of by the next checkpoint.
@@ -186,7 +186,7 @@ GPU4FS_FN inline bool eviction_is_due(Engine& engine) {
 template <class Group>
 GPU4FS_FN bool asked_before(Group g, CommandState& c) {
   CheckpointScratch& scratch = checkpoint_scratch(c);
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     const bool was_asked = scratch.waits_for != StageWait::none;
     scratch.waits_for = was_asked ? StageWait::none : StageWait::flush;
     return was_asked;
@@ -199,7 +199,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool flush_devices(Group g, Engine& engine, CommandState& c, Step* step) {
   // Who has asked takes the answer, though the last device that needs it was replaced meanwhile: otherwise the next stage
   // would take it for its own.
-  const bool needed = serial(g, [&] {
+  const bool needed = on_leader(g, [&] {
     fence<Order::acq_rel, Scope::system>();
     return checkpoint_scratch(c).waits_for != StageWait::none || GPU4FS_MUTANT(
         superblocks_not_flushed, devices_need_flush(engine),
@@ -212,7 +212,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool flush_devices(Group g, Engine& engine, CommandSta
     *step = Step::end(upcall(g, engine, c, UpcallKind::flush_device, ~u64{0}));
     return false;
   }
-  const Status flushed = serial(g, [&] { return flush_outcome(engine, c); });
+  const Status flushed = on_leader(g, [&] { return flush_outcome(engine, c); });
   if (flushed == Status::ok) return true;
   *step = give_up_checkpoint(g, engine, flushed);
   return false;
@@ -246,8 +246,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool is_growth_to_ask(Engine& engine, CommandSt
 // the step to leave with.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool ask_for_growth(Group g, Engine& engine, CommandState& c, Step* step) {
-  if (!serial(g, [&] { return is_growth_to_ask(engine, c); })) return true;
-  *step = Step::end(serial(g, [&] {
+  if (!on_leader(g, [&] { return is_growth_to_ask(engine, c); })) return true;
+  *step = Step::end(on_leader(g, [&] {
     const CheckpointScratch& scratch = checkpoint_scratch(c);
     return post_upcall(engine, c, UpcallKind::write_growth, scratch.epoch, scratch.growth_number);
   }));
@@ -261,7 +261,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_superblocks(Group g, Engine& engine, Comm
     u64 stamp;
     u64 devices;
   };
-  const Part part = serial(g, [&] {
+  const Part part = on_leader(g, [&] {
     const u64 joining = fs::joining_devices(engine.fs);
     CheckpointScratch& scratch = checkpoint_scratch(c);
     // All superblocks of an epoch say the same.
@@ -269,7 +269,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_superblocks(Group g, Engine& engine, Comm
     return Part{scratch.stamp, stage == CheckpointStage::join ? joining : ~joining};
   });
   if (part.devices == 0) return Status::ok;
-  const u64 epoch = serial(g, [&] { return checkpoint_scratch(c).epoch; });
+  const u64 epoch = on_leader(g, [&] { return checkpoint_scratch(c).epoch; });
   const bool is_clean = (c.command.mask & checkpoint_mask_clean) != 0;
   return fs::write_superblocks(g, engine.fs, epoch, part.stamp, is_clean, part.devices);
 }
@@ -278,13 +278,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_superblocks(Group g, Engine& engine, Comm
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void end_pause(Group g, Engine& engine, CommandState& c) {
   CheckpointScratch& scratch = checkpoint_scratch(c);
-  serial(g, [&] {
+  on_leader(g, [&] {
     scratch.epoch = engine.fs.epoch_open;
     fs::count_snapshot(engine.fs);
   });
   fs::begin_epoch(g, engine.fs);
   open_gate(g, engine, c);
-  serial(g, [&] { record_checkpoint_pause(engine, now_monotonic_ns() - scratch.pause_begin_ns); });
+  on_leader(g, [&] { record_checkpoint_pause(engine, now_monotonic_ns() - scratch.pause_begin_ns); });
   set_stage(g, c, CheckpointStage::write);
 }
 
@@ -300,7 +300,7 @@ GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
     if (failed != Status::ok) return give_up_checkpoint(g, engine, failed);
     switch (stage) {
       case CheckpointStage::chunks:
-        if (scratch.waits_for == StageWait::none && serial(g, [&] { return fs::parities_are_changing(fs); })) {
+        if (scratch.waits_for == StageWait::none && on_leader(g, [&] { return fs::parities_are_changing(fs); })) {
           return Step::end(Status::again);
         }
         if (!run_checkpoint_tasks(g, engine, c, stage, &step)) return step;
@@ -312,7 +312,7 @@ GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
         if (!ask_for_growth(g, engine, c, &step)) return step;
         break;
       case CheckpointStage::flush_join:
-        if (serial(g, [&] { return fs::joining_devices(fs); }) == 0) break;
+        if (on_leader(g, [&] { return fs::joining_devices(fs); }) == 0) break;
         [[fallthrough]];
       case CheckpointStage::flush_pages:
       case CheckpointStage::flush_superblocks:
@@ -325,16 +325,16 @@ GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
         break;
       }
       case CheckpointStage::publish:
-        if (scratch.waits_for == StageWait::none && serial(g, [&] { return raid::repairs_are_running(fs.space); })) {
+        if (scratch.waits_for == StageWait::none && on_leader(g, [&] { return raid::repairs_are_running(fs.space); })) {
           return Step::end(Status::again);
         }
         if (!run_checkpoint_tasks(g, engine, c, stage, &step)) return step;
-        serial(g, [&] {
+        on_leader(g, [&] {
           raid::record_losses(fs.space);
           fs::end_growth(fs);
         });
         publish_durable(g, engine, scratch.epoch);
-        serial(g, [&] {
+        on_leader(g, [&] {
           cut_log(engine);
           report_losses(engine);
         });
@@ -342,7 +342,7 @@ GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
       default: {
         // A restart with the steps stopped goes on, even if frames have become free meanwhile.
         const bool goes_on =
-            serial(g, [&] { return is_closed_by(engine.step_gate, c) || eviction_is_due(engine); });
+            on_leader(g, [&] { return is_closed_by(engine.step_gate, c) || eviction_is_due(engine); });
         if (!goes_on) return Step::complete(scratch.epoch);
         const Status stopped = stop_steps(g, engine, c);
         if (stopped != Status::ok) return Step::end(stopped);
@@ -362,19 +362,19 @@ GPU4FS_FN Step run_checkpoint(Group g, Engine& engine, CommandState& c) {
   Step step{};
   if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::close) {
     // Once it keeps the gate closed it goes on, whatever a failing flush of the log says meanwhile.
-    const bool goes_on = serial(g, [&] { return is_closed_by(engine.commit_gate, c); });
-    if (!goes_on && serial(g, [&] { return fs.checkpoint_failed != 0; })) return Step::end(Status::io_error);
-    const bool needed = goes_on || serial(g, [&] {
+    const bool goes_on = on_leader(g, [&] { return is_closed_by(engine.commit_gate, c); });
+    if (!goes_on && on_leader(g, [&] { return fs.checkpoint_failed != 0; })) return Step::end(Status::io_error);
+    const bool needed = goes_on || on_leader(g, [&] {
       const bool forced = (c.command.mask & (checkpoint_mask_clean | checkpoint_mask_forced)) != 0;
       return fs.read_only == 0 && (fs::has_changes(fs) || forced);
     });
     if (!needed) {
       // Somebody may wait for room: eviction alone.
-      serial(g, [&] { checkpoint_scratch(c).epoch = fs.epoch_durable; });
+      on_leader(g, [&] { checkpoint_scratch(c).epoch = fs.epoch_durable; });
       set_stage(g, c, CheckpointStage::evict);
       return write_checkpoint(g, engine, c);
     }
-    serial(g, [&] {
+    on_leader(g, [&] {
       CheckpointScratch& scratch = checkpoint_scratch(c);
       if (scratch.started == 0) {
         scratch.started = 1;
@@ -382,11 +382,11 @@ GPU4FS_FN Step run_checkpoint(Group g, Engine& engine, CommandState& c) {
       }
     });
     GPU4FS_STEP_TRY(close_gate(g, engine, c));
-    serial(g, [&] { fs::close_stripes(fs); });
+    on_leader(g, [&] { fs::close_stripes(fs); });
     set_stage(g, c, CheckpointStage::give_back);
   }
   if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::give_back) {
-    const bool stops = serial(g, [&] {
+    const bool stops = on_leader(g, [&] {
       return is_closed_by(engine.step_gate, c) || fs::emptied_count(engine.fs) != 0;
     });
     if (stops) {
@@ -415,7 +415,7 @@ GPU4FS_FN Step run_checkpoint(Group g, Engine& engine, CommandState& c) {
 // One from a ring: asks for a checkpoint and waits for its end.
 template <class Group>
 GPU4FS_FN Step request_checkpoint_step(Group g, Engine& engine, CommandState& c) {
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     if (c.stage == 1) {
       const Status failed = static_cast<Status>(c.wait_status);
       return failed == Status::ok ? Step::complete(durable_epoch(engine)) : Step::end(failed);
@@ -449,7 +449,7 @@ GPU4FS_FN Step step_fsync(Group g, Engine& engine, CommandState& c) {
 // Internal, at mount: one task a chunk.
 template <class Group>
 GPU4FS_FN Step step_load_chunks(Group g, Engine& engine, CommandState& c) {
-  const bool done = serial(g, [&] {
+  const bool done = on_leader(g, [&] {
     const bool was_fanned = c.stage != 0;
     c.stage = 1;
     return was_fanned;
@@ -457,7 +457,7 @@ GPU4FS_FN Step step_load_chunks(Group g, Engine& engine, CommandState& c) {
   if (!done) return Step::fan_out(raid::chunk_count_of(engine.fs.space));
   GPU4FS_STEP_TRY(task_result(g, c));
   GPU4FS_STEP_TRY(fs::check_slot_sum(g, engine.fs, engine.fs.superblocks[0].slot_sum));
-  return Step::end(serial(g, [&] { return fs::check_page_used(engine.fs, engine.fs.page_used_staged); }));
+  return Step::end(on_leader(g, [&] { return fs::check_page_used(engine.fs, engine.fs.page_used_staged); }));
 }
 
 // Internal, before the replay of the record at `output`: the pages that it names are allocated and get descriptors. One of a
@@ -470,10 +470,10 @@ GPU4FS_FN Step step_adopt_logged(Group g, Engine& engine, CommandState& c) {
   if (record->opcode == format::LogOpcode::row) return Step::end(detail::carry_out_row(g, engine, c, *record));
   fs::FileSystem& fs = engine.fs;
   const format::LogExtent* extents = fs::record_extents(*record);
-  for (u32 i = serial(g, [&] { return c.stage; }); i < record->extent_count; ++i) {
+  for (u32 i = on_leader(g, [&] { return c.stage; }); i < record->extent_count; ++i) {
     const format::LogExtent extent = extents[i];
-    GPU4FS_STEP_TRY(serial(g, [&] { return fs::check_accessible(fs, c.operation, extent.address); }));
-    GPU4FS_STEP_TRY(serial(g, [&] {
+    GPU4FS_STEP_TRY(on_leader(g, [&] { return fs::check_accessible(fs, c.operation, extent.address); }));
+    GPU4FS_STEP_TRY(on_leader(g, [&] {
       c.stage = i + 1;
       if ((extent.flags & format::log_extent_in_place) != 0) {
         return fs::pages_are_taken(fs, raid::Extent{extent.address, extent.page_count, 0})

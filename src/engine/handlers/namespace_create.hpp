@@ -47,7 +47,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_claimed_inode(Group g, Engine& engine, Com
   }
   if (status == Status::checksum_mismatch || status == Status::corrupt_structure) {
     // Left claimed until the next mount, so that the commands to come get other numbers.
-    serial(g, [&] { c.operation.claimed_inode = 0; });
+    on_leader(g, [&] { c.operation.claimed_inode = 0; });
   }
   GPU4FS_TRY(status);
   return lock_inode(g, engine, c, ref, LockMode::exclusive);
@@ -65,7 +65,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_creation(Group g, Engine& engine, Comma
   GPU4FS_TRY(fs::prepare_inherited_access(g, fs, op, dir, {request.mode, c.command.umask_bits}, &creation->inherited));
   creation->owner = fs::inherit_owner(*dir.inode, creation->inherited.mode, c.command.gid);
   creation->owner.mode = strip_set_gid(engine, c, creation->owner.mode, creation->owner.gid);
-  if (is_replay(c)) creation->owner.mode = serial(g, [&] { return op.replay->mode; });
+  if (is_replay(c)) creation->owner.mode = on_leader(g, [&] { return op.replay->mode; });
   const bool has_content_page =
       fs::is_directory(request.mode) || request.target_length > format::inode_inline_capacity;
   const u32 new_pages =
@@ -129,7 +129,7 @@ GPU4FS_FN GPU4FS_NOINLINE fs::InodeRef commit_inode(Group g, Engine& engine, Com
     }
     g.sync();
     copy_bytes(g, destination, request.target, request.target_length);
-    serial(g, [&] { child.inode->size_bytes = request.target_length; });
+    on_leader(g, [&] { child.inode->size_bytes = request.target_length; });
   }
   fs::commit_inherited_access(g, fs, op, child, creation.inherited);
   fs::mark_inode_dirty(g, fs, op, child);
@@ -151,7 +151,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step create_in(Group g, Engine& engine, CommandState& 
   const fs::InodeRef child = commit_inode(g, engine, c, dir, request, creation);
   fs::directory_commit_insert(g, fs, c.operation, dir,
                               {creation.plan, name, {child.number, fs::entry_type(request.mode)}}, c.buffer);
-  serial(g, [&] {
+  on_leader(g, [&] {
     set_modification_times(dir, c.operation.now);
     if (fs::is_directory(request.mode)) dir.inode->link_count += 1;
   });

@@ -18,7 +18,7 @@ GPU4FS_FN Step look_up_parent(Group g, Engine& engine, CommandState& c) {
     const u64 parent = dir.inode->parent_or_device;
     if (dir.inode->link_count == 0) return Step::end(Status::not_found);
     unlock_inode(g, engine, c, dir.number);
-    serial(g, [&] {
+    on_leader(g, [&] {
       *saved = parent;
       c.stage = 1;
     });

@@ -42,7 +42,7 @@ GPU4FS_FN GPU4FS_NOINLINE void write_directory_record(Group g, CommandState& c, 
                                                       bool with_attributes) {
   const u32 length = directory_record_length(entry.name_length, with_attributes);
   u8* at = destination + sizeof(wire::DirectoryRecord);
-  serial(g, [&] {
+  on_leader(g, [&] {
     // The last eight bytes hold the padding behind the name.
     *reinterpret_cast<u64*>(destination + length - 8) = 0;
     *reinterpret_cast<wire::DirectoryRecord*>(destination) = {entry.inode,
@@ -72,7 +72,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status stage_attributes(Group g, Engine& engine, Comma
   if (status == Status::not_found) return Status::corrupt_structure;
   GPU4FS_TRY(status);
   GPU4FS_TRY(lock_inode(g, engine, c, child, LockMode::shared));
-  const bool sound = serial(g, [&] {
+  const bool sound = on_leader(g, [&] {
     fs::attributes_of(child, &c.attributes);
     return fs::inode_is_sound(*child.inode);
   });
@@ -150,7 +150,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_readdir(Group g, Engine& engine, CommandStat
   u8* data = nullptr;
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &data));
   if (!is_aligned(data, 8)) return Step::end(Status::unaligned);
-  detail::ReaddirState state = serial(g, [&] {
+  detail::ReaddirState state = on_leader(g, [&] {
     auto* saved = reinterpret_cast<detail::ReaddirState*>(c.scratch);
     if (c.stage == 0) *saved = {c.command.offset, 0, 0};
     c.stage = 1;
@@ -162,7 +162,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_readdir(Group g, Engine& engine, CommandStat
     const bool is_parked = status == Status::parked;
     // What was read before an error is an answer; the next call meets the error again.
     if (!is_parked && status != Status::ok && state.bytes == 0) return Step::end(status);
-    serial(g, [&] {
+    on_leader(g, [&] {
       state.is_done = is_parked ? 0 : 1;
       *reinterpret_cast<detail::ReaddirState*>(c.scratch) = state;
     });

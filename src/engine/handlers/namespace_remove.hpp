@@ -62,7 +62,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_unlink(Group g, Engine& engine, CommandState
   if (is_dots(first_name(c))) return Step::end(Status::is_directory);
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
-  serial(g, [&] { op.emergency_use = fs::EmergencyUse::all; });
+  on_leader(g, [&] { op.emergency_use = fs::EmergencyUse::all; });
   fs::InodeRef dir{};
   fs::InodeRef child{};
   fs::RemovePlan plan{};
@@ -74,7 +74,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_unlink(Group g, Engine& engine, CommandState
   GPU4FS_STEP_TRY(reserve_record(g, engine, c));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
   fs::directory_commit_remove(g, fs, op, dir, plan, c.buffer);
-  serial(g, [&] {
+  on_leader(g, [&] {
     set_modification_times(dir, op.now);
     detail::drop_link(child, op.now);
   });
@@ -91,7 +91,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rmdir(Group g, Engine& engine, CommandState&
   if (is_dot_dot(first_name(c))) return Step::end(Status::directory_not_empty);
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
-  serial(g, [&] { op.emergency_use = fs::EmergencyUse::all; });
+  on_leader(g, [&] { op.emergency_use = fs::EmergencyUse::all; });
   fs::InodeRef dir{};
   fs::InodeRef child{};
   fs::RemovePlan plan{};
@@ -105,7 +105,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rmdir(Group g, Engine& engine, CommandState&
   GPU4FS_STEP_TRY(reserve_record(g, engine, c));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
   fs::directory_commit_remove(g, fs, op, dir, plan, c.buffer);
-  serial(g, [&] {
+  on_leader(g, [&] {
     set_modification_times(dir, op.now);
     detail::drop_subdirectory(dir);
     child.inode->link_count = 0;
@@ -141,7 +141,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_link(Group g, Engine& engine, CommandState& 
   const Status status = fs::get_inode(g, fs, op, number, &file);
   if (status == Status::not_found) return Step::end(Status::stale);
   GPU4FS_STEP_TRY(status);
-  const u32 mode_before = serial(g, [&] { return fs::peek_mode(*file.inode); });
+  const u32 mode_before = on_leader(g, [&] { return fs::peek_mode(*file.inode); });
   if (fs::is_directory(mode_before)) return Step::end(Status::permission);
   GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, number, LockMode::exclusive, &file));
   if (fs::is_directory(file.inode->mode)) return Step::end(Status::permission);
@@ -153,7 +153,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_link(Group g, Engine& engine, CommandState& 
   GPU4FS_STEP_TRY(reserve_record(g, engine, c));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
   fs::directory_commit_insert(g, fs, op, dir, {plan, name, {number, fs::entry_type(file.inode->mode)}}, c.buffer);
-  serial(g, [&] {
+  on_leader(g, [&] {
     set_modification_times(dir, op.now);
     file.inode->link_count += 1;
     set_change_time(file, op.now);

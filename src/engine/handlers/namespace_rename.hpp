@@ -50,7 +50,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status is_above(Group g, Engine& engine, CommandState&
     const Status status = fs::get_inode(g, engine.fs, c.operation, number, &dir);
     if (status == Status::not_found) return Status::corrupt_structure;
     GPU4FS_TRY(status);
-    const u64 parent = serial(g, [&] {
+    const u64 parent = on_leader(g, [&] {
       const bool goes_on = fs::is_directory(fs::peek_mode(*dir.inode));
       return goes_on ? load<Order::relaxed, Scope::engine>(&dir.inode->parent_or_device) : u64{0};
     });
@@ -73,7 +73,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_directory_number(Group g, Engine& engine,
   const Status status = fs::get_inode(g, engine.fs, c.operation, number, &dir);
   if (status == Status::not_found) return Status::stale;
   GPU4FS_TRY(status);
-  const u32 mode = serial(g, [&] { return fs::peek_mode(*dir.inode); });
+  const u32 mode = on_leader(g, [&] { return fs::peek_mode(*dir.inode); });
   if (mode == 0) return Status::stale;
   return fs::is_directory(mode) ? Status::ok : Status::not_directory;
 }
@@ -211,7 +211,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void commit_old_name(Group g, Engine& engine, CommandState& c, RenameState& state) {
   if (state.whiteout == 0) return fs::directory_commit_take(g, engine.fs, c.operation, state.from_dir, state.from);
   const fs::InodeRef whiteout = commit_whiteout(g, engine, c, state.from_dir, state.whiteout);
-  state.whiteout_generation = serial(g, [&] { return whiteout.inode->generation; });
+  state.whiteout_generation = on_leader(g, [&] { return whiteout.inode->generation; });
   fs::directory_commit_replace(g, engine.fs, c.operation, state.from_dir, state.from.name,
                                {whiteout.number, fs::entry_type(fs::mode_character_device)});
   put_attributes(g, engine, c, whiteout);
@@ -246,7 +246,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool commit_rename_inodes(Group g, Engine& engine, Com
                                                     const RenameState& state) {
   const u64 now = c.operation.now;
   const bool exchanges = (c.command.mask & rename_exchange) != 0;
-  const bool lost = serial(g, [&] {
+  const bool lost = on_leader(g, [&] {
     const bool source_is_directory = fs::is_directory(state.source.inode->mode);
     set_modification_times(state.from_dir, now);
     set_modification_times(state.to_dir, now);

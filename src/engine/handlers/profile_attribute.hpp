@@ -62,13 +62,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status reserve_profile_change(Group g, Engine& engine,
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status plan_profile(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file, u32 length,
                                               u32* profile) {
-  const u32 asked = serial(g, [&] { return find_profile(c.buffer, length); });
+  const u32 asked = on_leader(g, [&] { return find_profile(c.buffer, length); });
   *profile = asked;
   if (asked == 0) return Status::invalid_argument;
   const bool is_set = file.inode->profile != 0;
   if (is_set && (c.command.mask & fs::attribute_create) != 0) return Status::exists;
   if (!is_set && (c.command.mask & fs::attribute_replace) != 0) return Status::no_attribute;
-  return serial(g, [&] { return fs::has_data_profile(engine.fs, asked) ? Status::ok : Status::not_supported; });
+  return on_leader(g, [&] { return fs::has_data_profile(engine.fs, asked) ? Status::ok : Status::not_supported; });
 }
 
 // The value into `data`, which has c.command.length bytes; with none only its length is asked for.
@@ -77,7 +77,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step read_profile(Group g, Engine& engine, CommandStat
                                             ProfileAttribute kind, u8* data) {
   const u32 own = file.inode->profile;
   if (kind == ProfileAttribute::own && own == 0) return Step::end(Status::no_attribute);
-  const u32 length = serial(g, [&] {
+  const u32 length = on_leader(g, [&] {
     const u32 profile = kind == ProfileAttribute::own ? own : fs::effective_profile(engine.fs, own);
     const format::ProfileName found = format::profile_name(static_cast<format::Profile>(profile));
     const char* name = found.text;
@@ -100,7 +100,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_profile(Group g, const CommandState& c, co
   *length += profile_attribute_length + 1;
   if (data == nullptr) return Status::ok;
   if (*length > c.command.length) return Status::attribute_range;
-  serial(g, [&] {
+  on_leader(g, [&] {
     for (u32 i = 0; i <= profile_attribute_length; ++i) data[begin + i] = static_cast<u8>(profile_attribute_name()[i]);
   });
   g.sync();

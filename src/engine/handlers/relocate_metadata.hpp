@@ -66,13 +66,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status mark_map_pages_at(Group g, Engine& engine, Comm
     if (is_unreadable(status)) {
       const u64 span = fs::map_span(level + 1);
       walk->next = align_down(page, span) + span;
-      serial(g, [&] { ++list.stayed; });
+      on_leader(g, [&] { ++list.stayed; });
       return Status::ok;
     }
     GPU4FS_TRY(status);
     if (place.level != level || !place.pointer.is_indirect()) return Status::ok;
     if (page % fs::map_span(level) != 0) continue;
-    walk->full = serial(g, [&] {
+    walk->full = on_leader(g, [&] {
       if (!fs::is_in_frozen_chunk(engine.fs, place.pointer.address())) return false;
       return !add_marked(list, level, page >> (format::slot_shift * level));
     });
@@ -93,7 +93,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status mark_content_at(Group g, Engine& engine, Comman
   walk->full = false;
   if (is_unreadable(status)) {
     walk->next = align_down(page, fs::map_span(1)) + fs::map_span(1);
-    serial(g, [&] { ++list.stayed; });
+    on_leader(g, [&] { ++list.stayed; });
     return Status::ok;
   }
   GPU4FS_TRY(status);
@@ -103,7 +103,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status mark_content_at(Group g, Engine& engine, Comman
     return Status::ok;
   }
   const u64 end = page + (place.slot_count - place.slot);
-  const u64 stop = serial(g, [&] {
+  const u64 stop = on_leader(g, [&] {
     for (u64 at = page; at < end && !is_data; ++at) {
       const format::BlockPointer pointer = fs::load_slot(&place.slots[place.slot + (at - page)]);
       if (!pointer.is_valid() || !fs::is_in_frozen_chunk(engine.fs, pointer.address())) continue;
@@ -127,7 +127,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_attributes(Group g, Engine& engine, Comman
     fs::AttributePage found{};
     const Status status = fs::next_attribute_page_at(g, engine.fs, c.operation, ref, &at, &found);
     if (is_unreadable(status) || status == Status::page_absent) {
-      serial(g, [&] { ++list.stayed; });
+      on_leader(g, [&] { ++list.stayed; });
       continue;
     }
     GPU4FS_TRY(status);
@@ -135,7 +135,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_attributes(Group g, Engine& engine, Comman
       *place = wire::relocate_end;
       return Status::ok;
     }
-    const bool full = serial(g, [&] {
+    const bool full = on_leader(g, [&] {
       if (!fs::is_in_frozen_chunk(engine.fs, found.pointer.address())) return false;
       return !add_marked(list, found.level, found.index);
     });
@@ -150,7 +150,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_attributes(Group g, Engine& engine, Comman
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status list_metadata(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   MarkedPages& list = scratch_of<MarkedPages>(c);
-  serial(g, [&] { list = {}; });
+  on_leader(g, [&] { list = {}; });
   const bool has_map = !ref.inode->is_inline() && ref.inode->height <= fs::map_height_max;
   const u64 end = has_map ? fs::map_capacity(ref.inode->height) : 0;
   u64 page = c.command.offset;
@@ -166,7 +166,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_metadata(Group g, Engine& engine, CommandS
     page = maximum(page, fs::attribute_places);
     GPU4FS_TRY(list_attributes(g, engine, c, ref, metadata_lookups_max - i, &page));
   }
-  serial(g, [&] { list.next = page; });
+  on_leader(g, [&] { list.next = page; });
   return Status::ok;
 }
 
@@ -174,14 +174,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_metadata(Group g, Engine& engine, CommandS
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_marked(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   MarkedPages& list = scratch_of<MarkedPages>(c);
-  const u32 count = serial(g, [&] { return list.count; });
+  const u32 count = on_leader(g, [&] { return list.count; });
   for (u32 i = 0; i < count; ++i) {
-    const MarkedPage page = serial(g, [&] { return list.pages[i]; });
+    const MarkedPage page = on_leader(g, [&] { return list.pages[i]; });
     u32 frame = fs::no_frame;
     const Status status = fs::get_page(g, engine.fs, c.operation, ref, {page.level, page.index}, &frame);
     const bool gone = is_unreadable(status) || status == Status::page_absent;
     if (!gone) GPU4FS_TRY(status);
-    serial(g, [&] {
+    on_leader(g, [&] {
       list.pages[i].frame = gone ? fs::no_frame : frame;
       if (gone) ++list.stayed;
     });
@@ -208,19 +208,19 @@ GPU4FS_FN GPU4FS_NOINLINE Step relocate_metadata(Group g, Engine& engine, Comman
   GPU4FS_STEP_TRY(find_any_inode(g, engine, c, &ref));
   GPU4FS_STEP_TRY(list_metadata(g, engine, c, ref));
   GPU4FS_STEP_TRY(load_marked(g, engine, c, ref));
-  const u32 count = serial(g, [&] { return list.count; });
+  const u32 count = on_leader(g, [&] { return list.count; });
   u64 moved = 0;
   if (count != 0) {
     GPU4FS_STEP_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, count, 0}));
     GPU4FS_STEP_TRY(enter_gate(g, engine, c));
     for (u32 i = 0; i < count; ++i) {
-      const u32 frame = serial(g, [&] { return list.pages[i].frame; });
+      const u32 frame = on_leader(g, [&] { return list.pages[i].frame; });
       if (frame == fs::no_frame) continue;
       fs::mark_dirty(g, engine.fs, c.operation, ref, frame);
       ++moved;
     }
   }
-  serial(g, [&] { *reinterpret_cast<wire::RelocateReport*>(output) = {list.next, moved, list.stayed}; });
+  on_leader(g, [&] { *reinterpret_cast<wire::RelocateReport*>(output) = {list.next, moved, list.stayed}; });
   return Step::complete();
 }
 
@@ -248,7 +248,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step find_next_inode(Group g, Engine& engine, CommandS
     if (status == Status::page_absent) {
       fs::InodeRef file{};
       GPU4FS_STEP_TRY(fs::detail::get_bitmap_file(g, fs, c.operation, format::inode_number_inode_bitmap, &file));
-      const u64 reached = serial(g, [&] {
+      const u64 reached = on_leader(g, [&] {
         return load<Order::relaxed, Scope::engine>(&file.inode->size_bytes) / page_size * fs::bitmap_bits_per_page;
       });
       if (page_end > reached) break;
@@ -256,7 +256,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step find_next_inode(Group g, Engine& engine, CommandS
       continue;
     }
     GPU4FS_STEP_TRY(status);
-    const u64 found = serial(g, [&] { return next_set_bit(fs, frame, number); });
+    const u64 found = on_leader(g, [&] { return next_set_bit(fs, frame, number); });
     if (found != page_end) return Step::complete(found);
     number = found;
   }
@@ -268,7 +268,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step freeze_while_stopped(Group g, Engine& engine, Com
   const bool freezes = c.command.mode == static_cast<u32>(wire::RelocateStep::freeze);
   if (c.command.inode >= raid::chunk_count_of(engine.fs.space)) return Step::end(Status::out_of_range);
   GPU4FS_STEP_TRY(stop_steps(g, engine, c));
-  const Status status = serial(g, [&] {
+  const Status status = on_leader(g, [&] {
     const u32 chunk = static_cast<u32>(c.command.inode);
     if (fs::is_being_deleted(engine.fs, chunk)) return Status::busy;
     return freezes ? fs::freeze_chunk(engine.fs, chunk) : fs::unfreeze_chunk(engine.fs, chunk);
@@ -292,7 +292,7 @@ GPU4FS_FN wire::ChunkUsage usage_of(Group g, const raid::ChunkState& chunk) {
   used = g.reduce(used, sum);
   busy = g.reduce(busy, sum);
   return {static_cast<u32>(chunk.page_count), used, busy, static_cast<u16>(chunk.page_class),
-          serial(g, [&] { return static_cast<u16>(fs::detail::is_frozen(chunk) ? 1 : 0); })};
+          on_leader(g, [&] { return static_cast<u16>(fs::detail::is_frozen(chunk) ? 1 : 0); })};
 }
 
 template <class Group>
@@ -300,12 +300,12 @@ GPU4FS_FN GPU4FS_NOINLINE Step list_chunk_usage(Group g, Engine& engine, Command
   u8* output = nullptr;
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &output));
   if (!is_aligned(output, 8)) return Step::end(Status::unaligned);
-  const u32 chunk_count = serial(g, [&] { return raid::chunk_count_of(engine.fs.space); });
+  const u32 chunk_count = on_leader(g, [&] { return raid::chunk_count_of(engine.fs.space); });
   if (c.command.inode >= chunk_count) return Step::complete(0);
   const u64 count = minimum(chunk_count - c.command.inode, c.command.length / sizeof(wire::ChunkUsage));
   for (u64 i = 0; i < count; ++i) {
     const wire::ChunkUsage usage = usage_of(g, engine.fs.space.chunks[c.command.inode + i]);
-    serial(g, [&] { reinterpret_cast<wire::ChunkUsage*>(output)[i] = usage; });
+    on_leader(g, [&] { reinterpret_cast<wire::ChunkUsage*>(output)[i] = usage; });
   }
   return Step::complete(count);
 }

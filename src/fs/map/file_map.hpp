@@ -94,7 +94,7 @@ GPU4FS_FN GPU4FS_NOINLINE void map_remove(Group g, FileSystem& fs, Operation& op
   const bool is_empty = detail::all_holes(g, ref.inode->slots, format::inode_slot_count);
   if (!is_empty || GPU4FS_MUTANT(map_height_kept, ref.inode->height == 0, true)) return;
   g.sync();
-  serial(g, [&] { ref.inode->height = 0; });
+  on_leader(g, [&] { ref.inode->height = 0; });
   mark_inode_dirty(g, fs, op, ref);
 }
 

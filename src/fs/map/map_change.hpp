@@ -67,7 +67,7 @@ GPU4FS_FN GPU4FS_NOINLINE void free_block(Group g, FileSystem& fs, Operation& op
   GPU4FS_CHECK(!place.pointer.is_indirect());
   const u32 pages = static_cast<u32>(map_span(place.level));
   free_extent(g, fs, raid::Extent{place.pointer.address(), pages, 0});
-  serial(g, [&] {
+  on_leader(g, [&] {
     store_slot(&place.slots[place.slot], format::BlockPointer::hole());
     lower_page_count(fs, *ref.inode, pages);
   });
@@ -82,7 +82,7 @@ GPU4FS_FN GPU4FS_NOINLINE void split_block(Group g, FileSystem& fs, Operation& o
   GPU4FS_CHECK_GE(place.level, 1u);
   GPU4FS_CHECK(place.pointer.is_valid() && !place.pointer.is_indirect());
   mark_place(g, fs, op, ref, place);
-  serial(g, [&] { store_slot(&place.slots[place.slot], format::BlockPointer::hole()); });
+  on_leader(g, [&] { store_slot(&place.slots[place.slot], format::BlockPointer::hole()); });
   const u32 frame = add_page(g, fs, op, ref, {place.level, page >> (format::slot_shift * place.level)});
   format::BlockPointer* slots = map_slots(fs, frame);
   const u64 part_bytes = map_span(place.level - 1) * page_size;
@@ -101,7 +101,7 @@ GPU4FS_FN GPU4FS_NOINLINE void prune(Group g, FileSystem& fs, Operation& op, con
   const u32 last = minimum<u32>(top, ref.inode->height);
   for (u32 level = from.level; level <= last; ++level) {
     const u64 index = from.page >> (format::slot_shift * level);
-    const u32 frame = serial(g, [&] { return resident_frame(fs, ref.number, level, index); });
+    const u32 frame = on_leader(g, [&] { return resident_frame(fs, ref.number, level, index); });
     GPU4FS_CHECK_NE(frame, no_frame);
     if (!all_holes(g, map_slots(fs, frame), format::slots_per_block)) return;
     remove_page(g, fs, op, ref, {level, index});
@@ -115,7 +115,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool clear_slots(Group g, FileSystem& fs, const InodeR
   GPU4FS_CHECK_EQ(place.level, 0u);
   GPU4FS_CHECK_LE(place.slot + count, place.slot_count);
   format::BlockPointer* slots = place.slots + place.slot;
-  const u64 freed = serial(g, [&] {
+  const u64 freed = on_leader(g, [&] {
     const u64 pages = free_slot_pages(fs, slots, count);
     lower_page_count(fs, *ref.inode, pages);
     return pages;
@@ -176,7 +176,7 @@ GPU4FS_FN GPU4FS_NOINLINE void put_pages(Group g, FileSystem& fs, Operation& op,
   format::BlockPointer* slots = place.slots + place.slot;
   const bool is_fresh = all_holes(g, slots, count);
   mark_place(g, fs, op, ref, place);
-  serial(g, [&] {
+  on_leader(g, [&] {
     const u64 freed = is_fresh ? 0 : free_slot_pages(fs, slots, count);
     GPU4FS_CHECK_LE(freed, u64{count});
     lower_page_count(fs, *ref.inode, freed);
@@ -232,7 +232,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 put_blocks(Group g, FileSystem& fs, Operation& op,
     GPU4FS_CHECK(load_slot(slot).is_hole());
     store_slot(slot, direct_pointer(run.address + i * span * page_size, first.level, run.kind == MapKind::unwritten));
   }
-  serial(g, [&] { ref.inode->page_count += GPU4FS_MUTANT(large_block_miscounted, count * span, count); });
+  on_leader(g, [&] { ref.inode->page_count += GPU4FS_MUTANT(large_block_miscounted, count * span, count); });
   return count;
 }
 

@@ -39,7 +39,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status next_page_below(Group g, FileSystem& fs, Operat
   const u64 block = first / format::slots_per_block;
   u32 frame = no_frame;
   GPU4FS_TRY(get_page(g, fs, op, file, {attribute_level + 1, block}, &frame));
-  *found = serial(g, [&] {
+  *found = on_leader(g, [&] {
     return next_in_block(fs, frame, attribute_level, block * format::slots_per_block,
                          static_cast<u32>(first % format::slots_per_block));
   });
@@ -79,7 +79,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status next_attribute_page_at(Group g, FileSystem& fs,
     *place = end + 1;
     GPU4FS_TRY(get_page(g, fs, op, file, {attribute_level + 2, 0}, &frame));
     const u64 first = block;
-    const AttributePage here = serial(g, [&] {
+    const AttributePage here = on_leader(g, [&] {
       return detail::next_in_block(fs, frame, attribute_level + 1, 0, static_cast<u32>(first));
     });
     if (here.pointer.is_hole()) return Status::ok;

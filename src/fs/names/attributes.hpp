@@ -78,7 +78,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status next_attribute_page(Group g, FileSystem& fs, Op
     if (status == Status::page_absent) return Status::ok;
     GPU4FS_TRY(status);
     const u32 first = *page;
-    *page = serial(g, [&] {
+    *page = on_leader(g, [&] {
       return detail::next_valid_slot(map_slots(fs, block), first, format::attribute_entry_pages);
     });
     if (*page == format::attribute_entry_pages) return Status::ok;
@@ -87,7 +87,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status next_attribute_page(Group g, FileSystem& fs, Op
   if (status == Status::page_absent) return Status::corrupt_structure;
   GPU4FS_TRY(status);
   const u32 found = *frame;
-  const bool sound = serial(g, [&] { return detail::attribute_page_is_sound(page_data(fs, found)); });
+  const bool sound = on_leader(g, [&] { return detail::attribute_page_is_sound(page_data(fs, found)); });
   return sound ? Status::ok : Status::corrupt_structure;
 }
 
@@ -101,7 +101,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status attribute_find(Group g, FileSystem& fs, Operati
     u32 frame = no_frame;
     GPU4FS_TRY(next_attribute_page(g, fs, op, file, &page, &frame));
     if (frame == no_frame) return Status::no_attribute;
-    *found = serial(g, [&] { return detail::look_for_attribute(fs, frame, page, name); });
+    *found = on_leader(g, [&] { return detail::look_for_attribute(fs, frame, page, name); });
     if (found->entry_offset != 0) return Status::ok;
   }
 }
@@ -169,7 +169,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status attributes_list(Group g, FileSystem& fs, Operat
     GPU4FS_TRY(next_attribute_page(g, fs, op, file, &page, &frame));
     if (frame == no_frame) break;
     const NameList before = *list;
-    list->length = serial(g, [&] { return detail::list_page(page_data(fs, frame), before); });
+    list->length = on_leader(g, [&] { return detail::list_page(page_data(fs, frame), before); });
   }
   return list->bytes != nullptr && list->length > list->capacity ? Status::attribute_range : Status::ok;
 }
@@ -194,12 +194,12 @@ GPU4FS_FN GPU4FS_NOINLINE void prune_attributes(Group g, FileSystem& fs, Operati
   const u32 height = file.inode->attribute_height;
   for (u32 level = attribute_level + 1; level <= attribute_level + height; ++level) {
     page >>= format::slot_shift;
-    const u32 frame = serial(g, [&] { return resident_frame(fs, file.number, level, page); });
+    const u32 frame = on_leader(g, [&] { return resident_frame(fs, file.number, level, page); });
     if (frame == no_frame || !all_holes(g, map_slots(fs, frame), format::slots_per_block)) return;
     remove_page(g, fs, op, file, {level, page});
   }
   g.sync();
-  if (load_slot(&file.inode->attributes).is_hole()) serial(g, [&] { file.inode->attribute_height = 0; });
+  if (load_slot(&file.inode->attributes).is_hole()) on_leader(g, [&] { file.inode->attribute_height = 0; });
 }
 
 // Gate: an entry and what of its value stands elsewhere, from its page `first_page` on. The page of entries stays.
@@ -211,14 +211,14 @@ GPU4FS_FN GPU4FS_NOINLINE void take_attribute_out(Group g, FileSystem& fs, Opera
     const u64 begin = first_value_page(found.value_slot);
     if (first_page < count) drop_pages(g, fs, op, file, {attribute_level, begin + first_page}, count - first_page);
   }
-  serial(g, [&] { erase_attribute(page_data(fs, found.frame), found.entry_offset); });
+  on_leader(g, [&] { erase_attribute(page_data(fs, found.frame), found.entry_offset); });
 }
 
 // Gate: a page of entries that has become empty goes; else it has changed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void settle_attribute_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 frame,
                                                      u32 page) {
-  const u32 left = serial(g, [&] { return u32{attribute_header(page_data(fs, frame)).entry_count}; });
+  const u32 left = on_leader(g, [&] { return u32{attribute_header(page_data(fs, frame)).entry_count}; });
   if (left != 0) return mark_dirty(g, fs, op, file, frame);
   remove_page(g, fs, op, file, {attribute_level, page});
   prune_attributes(g, fs, op, file, page);

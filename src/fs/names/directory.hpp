@@ -139,10 +139,10 @@ GPU4FS_FN GPU4FS_NOINLINE inline SplitCount count_split_pages(const u8* page,
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool leaf_is_sound(Group g, FileSystem& fs, u32 leaf_frame) {
   Frame& frame = fs.pages.frames[leaf_frame];
-  const u32 bits = serial(g, [&] { return load<Order::relaxed, Scope::engine>(&frame.referenced); });
+  const u32 bits = on_leader(g, [&] { return load<Order::relaxed, Scope::engine>(&frame.referenced); });
   if ((bits & frame_checked) != 0) return true;
   if (GPU4FS_MUTANT(leaf_unchecked, !leaf_check(g, page_data(fs, leaf_frame)), false)) return false;
-  serial(g, [&] { set_bits<Scope::engine>(&frame.referenced, frame_checked); });
+  on_leader(g, [&] { set_bits<Scope::engine>(&frame.referenced, frame_checked); });
   return true;
 }
 
@@ -153,7 +153,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 append_page(Group g, FileSystem& fs, Operation& op
   const u64 index = directory_page_count(dir);
   GPU4FS_CHECK_LT(index, u64{no_frame});
   *frame = add_page(g, fs, op, dir, {0, index});
-  serial(g, [&] { dir.inode->size_bytes = (index + 1) * page_size; });
+  on_leader(g, [&] { dir.inode->size_bytes = (index + 1) * page_size; });
   return static_cast<u32>(index);
 }
 
@@ -184,7 +184,7 @@ GPU4FS_FN GPU4FS_NOINLINE void grow_node(Group g, FileSystem& fs, Operation& op,
   const u32 index = append_page(g, fs, op, dir, &frame);
   node_create(g, page_data(fs, frame), path->level + 1, prefix, path->leaf_index);
   node_fill(g, page_data(fs, path->node_frame), NodeSpan{node_slot(path->hash, path->level), 1}, index);
-  serial(g, [&] {
+  on_leader(g, [&] {
     page_header(leaf).level = static_cast<u8>(path->level + 1);
     page_header(leaf).depth = 0;
   });
@@ -310,7 +310,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_insert(Group g, FileSystem& f
     plan->touched_pages = 2;
   }
   const detail::SplitCount split =
-      serial(g, [&] { return detail::count_split_pages(page, path, name); });
+      on_leader(g, [&] { return detail::count_split_pages(page, path, name); });
   plan->new_pages = split.pages;
   if (split.status == Status::ok && detail::directory_page_count(dir) + split.pages >= no_frame)
     return Status::no_space;
@@ -349,7 +349,7 @@ GPU4FS_FN GPU4FS_NOINLINE void directory_commit_insert(Group g, FileSystem& fs, 
   const LeafPosition position = leaf_find(g, page, name);
   GPU4FS_CHECK(position.status == Status::not_found);
   leaf_insert(g, page, position.slot, name, entry.target);
-  serial(g, [&] { dir.inode->entry_count += 1; });
+  on_leader(g, [&] { dir.inode->entry_count += 1; });
   mark_dirty(g, fs, op, dir, path.leaf_frame);
   mark_inode_dirty(g, fs, op, dir);
 }
@@ -361,7 +361,7 @@ GPU4FS_FN GPU4FS_NOINLINE void directory_commit_replace(Group g, FileSystem& fs,
   GPU4FS_CHECK_NE(target.inode, u64{0});
   GPU4FS_CHECK_LT(target.type, 16u);
   u8* page = page_data(fs, found.path.leaf_frame);
-  serial(g, [&] {
+  on_leader(g, [&] {
     format::DirectorySlot& slot = detail::leaf_slots(page)[found.slot];
     GPU4FS_CHECK_LT(found.slot, u32{detail::page_header(page).entry_count});
     detail::entry_inode(page, slot.entry_offset) = target.inode;

@@ -169,7 +169,7 @@ struct LeafPosition {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE LeafPosition leaf_find(Group g, const u8* page, const HashedName& name) {
   const u32 first = leaf_lower_bound(g, page, name.hash);
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     const format::DirectoryPageHeader& header = detail::page_header(page);
     const format::DirectorySlot* slots = detail::leaf_slots(page);
     u32 i = first;
@@ -245,7 +245,7 @@ struct NameTarget {
 // An empty page becomes a leaf without names.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void leaf_create(Group g, u8* page, LeafPlace place) {
-  serial(g, [&] {
+  on_leader(g, [&] {
     format::DirectoryPageHeader header{};
     header.magic = format::directory_leaf_magic;
     header.version = directory_page_version;
@@ -286,7 +286,7 @@ GPU4FS_FN GPU4FS_NOINLINE void leaf_append(Group g, u8* page, LeafSlots slots) {
     }
     heap_begin -= g.reduce(size, [](u32 a, u32 b) { return a + b; });
   }
-  serial(g, [&] {
+  on_leader(g, [&] {
     detail::page_header(page).entry_count = static_cast<u16>(count_before + slots.count);
     detail::page_header(page).heap_begin = static_cast<u16>(heap_begin);
   });
@@ -352,7 +352,7 @@ GPU4FS_FN GPU4FS_NOINLINE void leaf_insert(Group g, u8* page, u32 position, cons
   for (u32 i = g.rank(); i < size - sizeof(format::DirectoryEntry); i += Group::size()) {
     bytes[i] = i < name.length ? name.bytes[i] : 0;
   }
-  serial(g, [&] {
+  on_leader(g, [&] {
     detail::entry_inode(page, offset) = target.inode;
     slots[position] = {name.hash, static_cast<u16>(offset), static_cast<u8>(name.length),
                        static_cast<u8>(target.type), 0};
@@ -369,7 +369,7 @@ GPU4FS_FN GPU4FS_NOINLINE void leaf_remove(Group g, u8* page, u32 position) {
   const u32 size = format::directory_entry_size(slots[position].name_length);
   g.sync();
   leaf_close_slot(g, slots, position, header.entry_count);
-  serial(g, [&] {
+  on_leader(g, [&] {
     format::DirectoryPageHeader& changed = detail::page_header(page);
     changed.entry_count = static_cast<u16>(header.entry_count - 1);
     changed.heap_garbage = static_cast<u16>(header.heap_garbage + size);
@@ -389,7 +389,7 @@ GPU4FS_FN GPU4FS_NOINLINE void node_create(Group g, u8* page, u32 level, u64 pre
   g.sync();
   u32* children = detail::node_children(page);
   for (u32 i = g.rank(); i < format::directory_node_slots; i += Group::size()) children[i] = child;
-  serial(g, [&] {
+  on_leader(g, [&] {
     format::DirectoryPageHeader& header = detail::page_header(page);
     header.magic = format::directory_node_magic;
     header.version = directory_page_version;

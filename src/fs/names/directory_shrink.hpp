@@ -178,8 +178,8 @@ GPU4FS_FN GPU4FS_NOINLINE void give_back_page(Group g, FileSystem& fs, Operation
   GPU4FS_CHECK_GT(index, 0u);
   GPU4FS_CHECK_LE(index, last);
   if (index != last) {
-    const u32 from = serial(g, [&] { return resident_frame(fs, dir.number, 0, last); });
-    const u32 to = serial(g, [&] { return resident_frame(fs, dir.number, 0, index); });
+    const u32 from = on_leader(g, [&] { return resident_frame(fs, dir.number, 0, last); });
+    const u32 to = on_leader(g, [&] { return resident_frame(fs, dir.number, 0, index); });
     const u8* page = page_data(fs, from);
     u32 level = 0;
     const NodeSpan span = span_of_page(page_header(page), &level);
@@ -188,7 +188,7 @@ GPU4FS_FN GPU4FS_NOINLINE void give_back_page(Group g, FileSystem& fs, Operation
     GPU4FS_CHECK_OK(status);
     node_fill(g, page_data(fs, path.frames[level]), span, index);
     copy_bytes(g, page_data(fs, to), page, page_size);
-    serial(g, [&] {
+    on_leader(g, [&] {
       const u32 checked = load<Order::relaxed, Scope::engine>(&fs.pages.frames[from].referenced) & frame_checked;
       fetch_and<Order::relaxed, Scope::engine>(&fs.pages.frames[to].referenced, ~u32{frame_checked});
       set_bits<Scope::engine>(&fs.pages.frames[to].referenced, checked);
@@ -199,7 +199,7 @@ GPU4FS_FN GPU4FS_NOINLINE void give_back_page(Group g, FileSystem& fs, Operation
   g.sync();
   remove_page(g, fs, op, dir, {0, last});
   remove_empty_map_pages(g, fs, op, dir, 1, last);
-  serial(g, [&] {
+  on_leader(g, [&] {
     dir.inode->size_bytes = u64{last} * page_size;
     fetch_add<Order::relaxed, Scope::engine>(&fs.directory_pages_given_back, u64{1});
   });
@@ -227,7 +227,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 merge_leaf(Group g, FileSystem& fs, Operation& op,
   const NodeSpan own = node_span(path.hash, path.level, path.depth);
   const NodeSpan other = neighbour_of(own);
   const u32 other_index = node_children(node)[other.first];
-  const u32 other_frame = serial(g, [&] { return resident_frame(fs, dir.number, 0, other_index); });
+  const u32 other_frame = on_leader(g, [&] { return resident_frame(fs, dir.number, 0, other_index); });
   const bool is_lower = own.first < other.first;
   const u32 lower_frame = is_lower ? path.leaf_frame : other_frame;
   const u32 upper_frame = is_lower ? other_frame : path.leaf_frame;
@@ -255,7 +255,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 raise_leaf(Group g, FileSystem& fs, Operation& op,
   if (path.level == 0) {
     u8* root = page_data(fs, path.node_frame);
     copy_bytes(g, root, leaf, page_size);
-    serial(g, [&] { set_bits<Scope::engine>(&fs.pages.frames[path.node_frame].referenced, frame_checked); });
+    on_leader(g, [&] { set_bits<Scope::engine>(&fs.pages.frames[path.node_frame].referenced, frame_checked); });
     mark_dirty(g, fs, op, dir, path.node_frame);
     return path.leaf_index;
   }
@@ -264,7 +264,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 raise_leaf(Group g, FileSystem& fs, Operation& op,
   GPU4FS_CHECK_OK(status);
   const u32 parent = nodes.frames[path.level - 1];
   node_fill(g, page_data(fs, parent), NodeSpan{node_slot(path.hash, path.level - 1), 1}, path.leaf_index);
-  serial(g, [&] {
+  on_leader(g, [&] {
     page_header(leaf).level = static_cast<u8>(path.level - 1);
     page_header(leaf).depth = format::directory_node_bits;
   });
@@ -293,7 +293,7 @@ GPU4FS_FN GPU4FS_NOINLINE void directory_commit_take(Group g, FileSystem& fs, Op
                                                      const RemovePlan& plan) {
   const FoundName& found = plan.name;
   leaf_remove(g, page_data(fs, found.path.leaf_frame), found.slot);
-  serial(g, [&] {
+  on_leader(g, [&] {
     GPU4FS_CHECK_GT(dir.inode->entry_count, u64{0});
     dir.inode->entry_count -= 1;
   });
@@ -310,7 +310,7 @@ GPU4FS_FN GPU4FS_NOINLINE void directory_commit_shrink(Group g, FileSystem& fs, 
     DirectoryPath path{};
     const Status status = detail::walk_to_leaf(g, fs, op, dir, plan.name.hash, &path);
     GPU4FS_CHECK_OK(status);
-    if (!serial(g, [&] { return detail::still_merges(fs, dir, path); })) break;
+    if (!on_leader(g, [&] { return detail::still_merges(fs, dir, path); })) break;
     const u32 free = path.depth > 0 ? detail::merge_leaf(g, fs, op, dir, path, scratch)
                                     : detail::raise_leaf(g, fs, op, dir, path);
     detail::give_back_page(g, fs, op, dir, free);

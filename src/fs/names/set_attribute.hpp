@@ -74,7 +74,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status scan_attributes(Group g, FileSystem& fs, Operat
     GPU4FS_TRY(next_attribute_page(g, fs, op, file, &page, &frame));
     if (frame == no_frame) return Status::ok;
     const AttributeScan before = *scan;
-    *scan = serial(g, [&] {
+    *scan = on_leader(g, [&] {
       AttributeScan after = before;
       scan_attribute_page(fs, frame, page, search, &after);
       return after;
@@ -150,7 +150,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status attribute_prepare_set(Group g, FileSystem& fs, 
   plan->touched_pages = (plan->frame != no_frame ? 1 : 0) + (is_there ? attribute_removal_pages : 0);
   if (is_there) GPU4FS_TRY(attribute_prepare_remove(g, fs, op, file, old));
   if (!is_great) return Status::ok;
-  plan->value_slot = old.value_slot != 0 ? old.value_slot : serial(g, [&] { return detail::free_value_slot(slots); });
+  plan->value_slot = old.value_slot != 0 ? old.value_slot : on_leader(g, [&] {
+    return detail::free_value_slot(slots);
+  });
   if (plan->value_slot == 0) return Status::no_space;
   return detail::prepare_value_pages(g, fs, op, file, value_length, plan);
 }
@@ -164,7 +166,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 write_value_pages(Group g, FileSystem& fs, Operati
   u64 hash = 0;
   for (u32 i = 0; i < value_pages(attribute.value_length); ++i) {
     const u64 page = first_value_page(slot) + i;
-    u32 frame = serial(g, [&] { return resident_frame(fs, file.number, attribute_level, page); });
+    u32 frame = on_leader(g, [&] { return resident_frame(fs, file.number, attribute_level, page); });
     if (frame == no_frame) frame = add_page(g, fs, op, file, {attribute_level, page});
     u8* const to = page_data(fs, frame);
     const u64 length = minimum<u64>(page_size, attribute.value_length - u64{i} * page_size);
@@ -184,7 +186,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 write_value_pages(Group g, FileSystem& fs, Operati
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void attribute_rehash(Group g, FileSystem& fs, const FoundAttribute& place) {
   GPU4FS_CHECK_EQ(place.value_slot, 0u);
-  serial(g, [&] {
+  on_leader(g, [&] {
     u8* page = page_data(fs, place.frame);
     auto& entry = *reinterpret_cast<format::AttributeEntry*>(page + place.entry_offset);
     entry.value_hash = static_cast<u32>(xxh3_64(page + place.value_offset, place.value_length, 0));
@@ -208,13 +210,13 @@ GPU4FS_FN GPU4FS_NOINLINE FoundAttribute attribute_commit_set(Group g, FileSyste
   u32 frame = plan.frame;
   if (frame == no_frame) {
     frame = add_page(g, fs, op, file, {attribute_level, plan.page});
-    serial(g, [&] {
+    on_leader(g, [&] {
       detail::attribute_header(page_data(fs, frame)) = {
           format::attribute_page_magic, format::attribute_page_version, 0, static_cast<u16>(detail::attributes_begin), {}};
     });
   }
   u8* const page = page_data(fs, frame);
-  const u32 offset = serial(g, [&] { return detail::append_attribute(page, name, value_length, plan.value_slot); });
+  const u32 offset = on_leader(g, [&] { return detail::append_attribute(page, name, value_length, plan.value_slot); });
   const u32 value_offset = offset + static_cast<u32>(sizeof(format::AttributeEntry)) + name.length;
   const FoundAttribute place{frame, plan.page, offset, value_offset, value_length, plan.value_slot};
   if (plan.value_slot == 0) {
@@ -223,7 +225,9 @@ GPU4FS_FN GPU4FS_NOINLINE FoundAttribute attribute_commit_set(Group g, FileSyste
     attribute_rehash(g, fs, place);
   } else {
     const u64 hash = detail::write_value_pages(g, fs, op, file, plan.value_slot, attribute);
-    serial(g, [&] { reinterpret_cast<format::AttributeEntry*>(page + offset)->value_hash = static_cast<u32>(hash); });
+    on_leader(g, [&] {
+      reinterpret_cast<format::AttributeEntry*>(page + offset)->value_hash = static_cast<u32>(hash);
+    });
   }
   mark_dirty(g, fs, op, file, frame);
   // Behind what is new, so that the tree does not become lower in between.

@@ -42,7 +42,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_inherited_access(Group g, FileSystem& f
   }
   GPU4FS_TRY(status);
   const FoundAttribute list = inherited->list;
-  inherited->mode = serial(g, [&] {
+  inherited->mode = on_leader(g, [&] {
     const u8* value = page_data(fs, list.frame) + list.value_offset;
     return acl_is_valid(value, list.value_length)
                ? acl_inherited_mode(value, list.value_length, mode)
@@ -72,7 +72,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_inherited_access(Group g, FileSystem& fs, 
   if (inherited.keeps_access != 0) {
     const FoundAttribute place =
         attribute_commit_set(g, fs, op, child, plan, {acl_access_name(), list.value_length, 0, nullptr, value});
-    serial(g, [&] {
+    on_leader(g, [&] {
       acl_set_mode(page_data(fs, place.frame) + place.value_offset, place.value_length,
                    inherited.mode);
     });
@@ -97,7 +97,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_mode_change(Group g, FileSystem& fs, Op
   }
   GPU4FS_TRY(status);
   const FoundAttribute list = *found;
-  const bool valid = serial(g, [&] {
+  const bool valid = on_leader(g, [&] {
     return acl_is_valid(page_data(fs, list.frame) + list.value_offset, list.value_length);
   });
   return valid ? Status::ok : Status::corrupt_structure;
@@ -109,7 +109,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_mode_change(Group g, FileSystem& fs, Opera
                                                   const InodeRef& file, const FoundAttribute& found,
                                                   u32 mode) {
   if (found.entry_offset == 0) return;
-  serial(g, [&] {
+  on_leader(g, [&] {
     acl_set_mode(page_data(fs, found.frame) + found.value_offset, found.value_length, mode);
   });
   attribute_rehash(g, fs, found);

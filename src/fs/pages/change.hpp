@@ -129,7 +129,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void mark_page(FileSystem& fs, Operation& op, c
 // tops up to the greater amount. Status: no_space, no_memory, retry_after_checkpoint, chunk_not_mapped.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status reserve_metadata(Group g, FileSystem& fs, Operation& op, MetadataChange change) {
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     const detail::MetadataCost cost = detail::metadata_cost(change);
     GPU4FS_TRY(detail::top_up_frames(fs, op, cost.frames));
     return detail::top_up_dirty(fs, op, cost.dirty);
@@ -142,7 +142,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status reserve_attributes(Group g, FileSystem& fs, Operation& op, u32 page_count,
                                                     u32 new_page_count) {
   constexpr u32 map_pages = 3;
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     const detail::MetadataCost inode = detail::metadata_cost({1, 0, 0});
     GPU4FS_TRY(detail::top_up_frames(fs, op, inode.frames + new_page_count + map_pages));
     return detail::top_up_dirty(fs, op, inode.dirty + page_count + new_page_count + map_pages);
@@ -167,14 +167,14 @@ GPU4FS_FN GPU4FS_NOINLINE inline void release_reservations(FileSystem& fs, Opera
 // Gate: the bytes of `frame`, a page of `file`, change (before or after this call, in this step).
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void mark_dirty(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 frame) {
-  serial(g, [&] { detail::mark_page(fs, op, file, frame); });
+  on_leader(g, [&] { detail::mark_page(fs, op, file, frame); });
 }
 
 // Gate: the inode's own bytes change. Nothing to mark for inode 0, which every superblock carries.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void mark_inode_dirty(Group g, FileSystem& fs, Operation& op, const InodeRef& file) {
   if (file.number == format::inode_number_inode_file) return;
-  serial(g, [&] { detail::mark_page(fs, op, detail::inode_file_ref(fs), file.frame); });
+  on_leader(g, [&] { detail::mark_page(fs, op, detail::inode_file_ref(fs), file.frame); });
 }
 
 namespace detail {
@@ -183,7 +183,7 @@ namespace detail {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 create_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
                                           PagePosition page) {
-  const u32 frame = serial(g, [&] {
+  const u32 frame = on_leader(g, [&] {
     GPU4FS_CHECK_GT(op.frames_reserved, 0u);
     --op.frames_reserved;
     const u32 taken = take_frame(fs.pages, true);
@@ -191,7 +191,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 create_page(Group g, FileSystem& fs, Operation& op
     return taken;
   });
   zero_page(g, page_data(fs, frame));
-  serial(g, [&] {
+  on_leader(g, [&] {
     const u32 winner =
         insert_frame(fs.pages, frame, PageKey::make(file.number, page.level, page.index), 0, frame_valid);
     GPU4FS_CHECK_EQ(winner, frame);
@@ -207,7 +207,7 @@ GPU4FS_FN GPU4FS_NOINLINE void grow_height(Group g, FileSystem& fs, Operation& o
                                            u32 level = 0) {
   const PageTree tree = tree_of(file, level);
   const u32 top = tree.top_level();
-  const bool is_empty = serial(g, [&] {
+  const bool is_empty = on_leader(g, [&] {
     GPU4FS_CHECK_LT(u32{*tree.height}, tree.height_max);
     for (u32 i = 0; i < tree.slot_count; ++i) {
       if (load_slot(&tree.slots[i]).is_valid()) return false;
@@ -215,11 +215,11 @@ GPU4FS_FN GPU4FS_NOINLINE void grow_height(Group g, FileSystem& fs, Operation& o
     return true;
   });
   if (is_empty) {
-    serial(g, [&] { ++*tree.height; });
+    on_leader(g, [&] { ++*tree.height; });
     return;
   }
   const u32 frame = create_page(g, fs, op, file, {top + 1, 0});
-  serial(g, [&] {
+  on_leader(g, [&] {
     format::BlockPointer* slots = map_slots(fs, frame);
     for (u32 i = GPU4FS_MUTANT(slots_not_moved_up, 0, 1); i < tree.slot_count; ++i) {
       slots[i] = load_slot(&tree.slots[i]);
@@ -249,10 +249,12 @@ GPU4FS_FN GPU4FS_NOINLINE u32 add_page(Group g, FileSystem& fs, Operation& op, c
   }
   for (u32 l = tree.top_level(); l > page.level; --l) {
     const u64 index_here = page.index >> (format::slot_shift * (l - page.level));
-    const u32 here = serial(g, [&] { return detail::find_frame(fs.pages, PageKey::make(file.number, l, index_here)); });
+    const u32 here = on_leader(g, [&] {
+      return detail::find_frame(fs.pages, PageKey::make(file.number, l, index_here));
+    });
     if (here != no_frame) continue;
     detail::create_page(g, fs, op, file, {l, index_here});
-    serial(g, [&] {
+    on_leader(g, [&] {
       format::BlockPointer* slot = detail::slot_of_page(fs, file, {l, index_here});
       GPU4FS_CHECK(slot != nullptr);
       GPU4FS_CHECK(load_slot(slot).is_hole());
@@ -261,7 +263,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 add_page(Group g, FileSystem& fs, Operation& op, c
     });
   }
   const u32 frame = detail::create_page(g, fs, op, file, page);
-  serial(g, [&] {
+  on_leader(g, [&] {
     format::BlockPointer* slot = detail::slot_of_page(fs, file, page);
     GPU4FS_CHECK(slot != nullptr);
     store_slot(slot, detail::is_map_level(page.level) ? format::BlockPointer::indirect(0)
@@ -305,7 +307,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void take_page_out(FileSystem& fs, Operation& o
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void remove_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
                                            PagePosition page) {
-  serial(g, [&] {
+  on_leader(g, [&] {
     const u32 frame = detail::find_frame(fs.pages, PageKey::make(file.number, page.level, page.index));
     GPU4FS_CHECK_NE(frame, no_frame);
     format::BlockPointer* slot = detail::slot_of_page(fs, file, page);
@@ -326,7 +328,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void drop_pages(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
                                           PagePosition first, u64 count) {
   GPU4FS_CHECK(!detail::is_map_level(first.level));
-  serial(g, [&] {
+  on_leader(g, [&] {
     for (u64 index = first.index; index < first.index + count; ++index) {
       format::BlockPointer* slot = detail::slot_of_page(fs, file, {first.level, index});
       if (slot == nullptr || load_slot(slot).is_hole()) continue;
@@ -347,7 +349,9 @@ GPU4FS_FN GPU4FS_NOINLINE void remove_empty_map_pages(Group g, FileSystem& fs, O
                                                       u32 level, u64 page) {
   for (; level <= file.inode->height; ++level) {
     const u64 index = page >> (format::slot_shift * level);
-    const u32 frame = serial(g, [&] { return detail::find_frame(fs.pages, PageKey::make(file.number, level, index)); });
+    const u32 frame = on_leader(g, [&] {
+      return detail::find_frame(fs.pages, PageKey::make(file.number, level, index));
+    });
     if (frame == no_frame) return;
     const format::BlockPointer* slots = map_slots(fs, frame);
     bool holes = true;
@@ -362,7 +366,7 @@ GPU4FS_FN GPU4FS_NOINLINE void remove_empty_map_pages(Group g, FileSystem& fs, O
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void lower_height(Group g, FileSystem& fs, Operation& op, const InodeRef& file) {
   for (u32 height = file.inode->height; height > 0; --height) {
-    const u32 frame = serial(g, [&] { return detail::find_frame(fs.pages, PageKey::make(file.number, height, 0)); });
+    const u32 frame = on_leader(g, [&] { return detail::find_frame(fs.pages, PageKey::make(file.number, height, 0)); });
     if (frame == no_frame) return;
     const format::BlockPointer* slots = map_slots(fs, frame);
     bool fits = true;
@@ -373,7 +377,7 @@ GPU4FS_FN GPU4FS_NOINLINE void lower_height(Group g, FileSystem& fs, Operation& 
     if (!g.all(fits)) return;
     g.sync();
     remove_page(g, fs, op, file, {height, 0});
-    serial(g, [&] {
+    on_leader(g, [&] {
       // The bytes of a removed frame stay until no step runs.
       for (u32 i = 0; i < format::inode_slot_count; ++i) store_slot(&file.inode->slots[i], load_slot(&slots[i]));
       file.inode->height = static_cast<u8>(height - 1);

@@ -152,10 +152,10 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
                                            PagePosition page, u32* frame) {
   const LoadTicket ticket =
-      serial(g, [&] { return begin_load(fs, op, file, page); });
+      on_leader(g, [&] { return begin_load(fs, op, file, page); });
   if (ticket.status != Status::busy) return ticket.status;
   const Status status = raid::read_page(g, fs.space, ticket.address, page_data(fs, ticket.frame));
-  serial(g, [&] {
+  on_leader(g, [&] {
     Frame& f = fs.pages.frames[ticket.frame];
     if (status == Status::ok) {
       store<Order::release, Scope::engine>(&f.state, u32{frame_valid});
@@ -189,19 +189,19 @@ GPU4FS_FN GPU4FS_NOINLINE Status get_page(Group g, FileSystem& fs, Operation& op
   // No file reaches that far; in a key the index would run into the level.
   if (page.index >= page_index_end) return Status::page_absent;
   const detail::FoundFrame hit =
-      serial(g, [&] { return detail::look_up(fs, PageKey::make(file.number, page.level, page.index)); });
+      on_leader(g, [&] { return detail::look_up(fs, PageKey::make(file.number, page.level, page.index)); });
   if (hit.state == frame_valid) {
     *frame = hit.frame;
     return Status::ok;
   }
   if (hit.state == frame_loading) return Status::again;
   // Uniform: the file's lock is held, so every rank reads the same inode.
-  const u32 top = serial(g, [&] { return detail::top_level_over(file, page); });
+  const u32 top = on_leader(g, [&] { return detail::top_level_over(file, page); });
   if (top == detail::no_level) return Status::page_absent;
   for (u32 l = top;; --l) {
     const u64 index_here = page.index >> (format::slot_shift * (l - page.level));
     const detail::FoundFrame here =
-        serial(g, [&] { return detail::look_up(fs, PageKey::make(file.number, l, index_here)); });
+        on_leader(g, [&] { return detail::look_up(fs, PageKey::make(file.number, l, index_here)); });
     if (here.state == frame_loading) return Status::again;
     if (here.state == frame_valid) {
       *frame = here.frame;

@@ -87,7 +87,7 @@ GPU4FS_FN GPU4FS_NOINLINE HeaderSurvey survey_header(Group g, FileSystem& fs, Ch
   Status problem = Status::corrupt_structure;
   Status cleared = Status::ok;
   for (u32 column = 0; column <= chunk.redundancy; ++column) {
-    if (serial(g, [&] { return raid::column_has_failed(fs.space, chunk, column); })) continue;
+    if (on_leader(g, [&] { return raid::column_has_failed(fs.space, chunk, column); })) continue;
     ColumnSlots slots{};
     const Status status = read_slots(g, fs, chunk, column, superblock_epoch, &slots);
     if (slots.cleared != Status::ok) cleared = slots.cleared;
@@ -218,7 +218,9 @@ template <class Group>
 GPU4FS_FN HeaderPages descriptor_page_in(Group g, const FileSystem& fs, const ChunkState& chunk,
                                          const DescriptorColumns& columns, u32 column, u64 page) {
   if ((columns.announced >> column & 1) == 0) return read_header(g, fs, chunk, {column, page, 1});
-  return serial(g, [&] { return HeaderPages{Status::ok, 0, raid::header_memory(fs.space, chunk, column, page, 1)}; });
+  return on_leader(g, [&] {
+    return HeaderPages{Status::ok, 0, raid::header_memory(fs.space, chunk, column, page, 1)};
+  });
 }
 
 // One page of descriptors, from the first column that has it; those that do not get it if the pool is mounted for writing.
@@ -226,7 +228,7 @@ GPU4FS_FN HeaderPages descriptor_page_in(Group g, const FileSystem& fs, const Ch
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_descriptor_page(Group g, FileSystem& fs, ChunkState& chunk,
                                                       const DescriptorColumns& columns, u64 index) {
-  const u64 entry = serial(g, [&] { return chunk.descriptor_table[index]; });
+  const u64 entry = on_leader(g, [&] { return chunk.descriptor_table[index]; });
   const u64 page = layout_of(chunk).descriptor_page(index, format::descriptor_place(entry));
   const u64 seed = format::descriptor_page_seed(chunk.base_address, index);
   format::PageDescriptor* const to = chunk.descriptors + index * format::descriptors_per_page;
@@ -269,7 +271,7 @@ GPU4FS_FN u64 newest_birth(Group g, const void* page) {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void take_younger_place(Group g, FileSystem& fs, ChunkState& chunk,
                                                   const DescriptorColumns& columns, u64 index) {
-  const u64 entry = serial(g, [&] { return chunk.descriptor_table[index]; });
+  const u64 entry = on_leader(g, [&] { return chunk.descriptor_table[index]; });
   const u64 other = layout_of(chunk).descriptor_page(index, format::descriptor_place(entry) ^ 1);
   format::PageDescriptor* const to = chunk.descriptors + index * format::descriptors_per_page;
   const u32 column = static_cast<u32>(count_trailing_zeros(u64{columns.readable}));
@@ -306,7 +308,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_descriptors(Group g, FileSystem& fs, Chunk
     if (announce_descriptors(g, fs, chunk, column)) columns.announced |= 1u << column;
   }
   for (u64 index = 0; index < descriptor_pages; ++index) {
-    const u64 entry = serial(g, [&] { return chunk.descriptor_table[index]; });
+    const u64 entry = on_leader(g, [&] { return chunk.descriptor_table[index]; });
     if (entry == format::descriptor_page_unwritten && is_verified) {
       zero_page(g, chunk.descriptors + index * format::descriptors_per_page);
       continue;
@@ -316,7 +318,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_descriptors(Group g, FileSystem& fs, Chunk
     if (status != Status::checksum_mismatch) return status;
     if (!is_verified) take_younger_place(g, fs, chunk, columns, index);
     mark_unverified(g, chunk, index);
-    serial(g, [&] {
+    on_leader(g, [&] {
       chunk.descriptor_dirty[index / 64] |= u64{1} << (index % 64);
       store<Order::relaxed, Scope::engine>(&chunk.changed, 1u);
     });
@@ -403,7 +405,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_structures(Group g, FileSystem& fs, ChunkS
     for (u32 left = survey.readable; left != 0; left &= left - 1) {
       count_bad_copy(g, fs, chunk, static_cast<u32>(count_trailing_zeros(u64{left})));
     }
-    serial(g, [&] { store<Order::relaxed, Scope::engine>(&chunk.changed, 1u); });
+    on_leader(g, [&] { store<Order::relaxed, Scope::engine>(&chunk.changed, 1u); });
   }
   if (survey.facts.set_count != 0) return load_descriptors(g, fs, chunk, survey.readable, tables.columns != 0);
   forget_descriptors(g, chunk);
@@ -431,7 +433,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, FileSystem& fs, u32 index,
     (void)detail::settle_chunk_header(g, fs, chunk, column, chunk.header_work, &is_damaged);
   }
   const u64 free_count = detail::derive_bitmaps(g, chunk);
-  serial(g, [&] {
+  on_leader(g, [&] {
     chunk.slot_newest = survey.slot;
     chunk.slot_epoch[survey.slot] = survey.facts.epoch;
     chunk.slot_epoch[survey.slot ^ 1] = survey.other_epoch;

@@ -48,7 +48,7 @@ GPU4FS_FN inline void mark_changed(ChunkState& chunk) {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void commit_extent(Group g, FileSystem& fs, raid::Extent extent,
                                              bool logged = false) {
-  const raid::PageLocation location = serial(g, [&] { return detail::location_of(fs, extent); });
+  const raid::PageLocation location = on_leader(g, [&] { return detail::location_of(fs, extent); });
   raid::ChunkState& chunk = fs.space.chunks[location.chunk];
   const u64 end = location.page + extent.page_count;
   for (u64 word = location.page / 64 + g.rank(); word * 64 < end; word += Group::size()) {
@@ -58,7 +58,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_extent(Group g, FileSystem& fs, raid::Exte
     GPU4FS_CHECK_EQ(old & mask, u64{0});
     if (logged) fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word], mask);
   }
-  serial(g, [&] {
+  on_leader(g, [&] {
     fetch_add<Order::relaxed, Scope::engine>(&detail::counters_of(fs, chunk).used, extent.page_count);
     detail::mark_changed(chunk);
   });
@@ -217,7 +217,7 @@ GPU4FS_FN inline raid::PageLocation location_to_free(FileSystem& fs, raid::Exten
 // bitmaps a rank; Lane for one rank alone.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void free_extent(Group g, FileSystem& fs, raid::Extent extent) {
-  const raid::PageLocation location = serial(g, [&] { return detail::location_to_free(fs, extent); });
+  const raid::PageLocation location = on_leader(g, [&] { return detail::location_to_free(fs, extent); });
   if (location.chunk == raid::no_chunk) return;
   raid::ChunkState& chunk = fs.space.chunks[location.chunk];
   const u64 end = location.page + extent.page_count;
@@ -231,7 +231,7 @@ GPU4FS_FN GPU4FS_NOINLINE void free_extent(Group g, FileSystem& fs, raid::Extent
   }
   const auto sum = [](u32 a, u32 b) { return a + b; };
   const detail::FreedPages freed{g.reduce(own.count, sum), g.reduce(own.pending, sum)};
-  serial(g, [&] { detail::count_freed(fs, chunk, freed); });
+  on_leader(g, [&] { detail::count_freed(fs, chunk, freed); });
 }
 
 // True if the page must not be changed in place: the durable checkpoint, or the one being written,

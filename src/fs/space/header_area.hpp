@@ -34,7 +34,7 @@ GPU4FS_FN inline u64 table_page(const format::ChunkLayout& layout, u32 slot) {
 template <class Group>
 GPU4FS_FN u64 hash_pages(Group g, const void* pages, u64 count, u64 seed) {
   if (count == 1) return xxh3_page(g, pages, seed);
-  return serial(g, [&] { return xxh3_64(pages, count * page_size, seed); });
+  return on_leader(g, [&] { return xxh3_64(pages, count * page_size, seed); });
 }
 
 template <class Group>
@@ -60,7 +60,7 @@ struct HeaderPages {
 
 template <class Group>
 GPU4FS_FN HeaderPages read_header(Group g, const FileSystem& fs, const ChunkState& chunk, HeaderRange range) {
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     HeaderPages pages{raid::begin_header_read(fs.space, chunk, range.column, range.first, range.count), 0, nullptr};
     if (pages.status == Status::ok) {
       pages.memory = raid::header_memory(fs.space, chunk, range.column, range.first, range.count);
@@ -73,7 +73,7 @@ GPU4FS_FN HeaderPages read_header(Group g, const FileSystem& fs, const ChunkStat
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_header(Group g, const FileSystem& fs, const ChunkState& chunk, HeaderRange range,
                                               const void* source) {
-  const HeaderPages pages = serial(g, [&] {
+  const HeaderPages pages = on_leader(g, [&] {
     HeaderPages begun{raid::begin_header_write(fs.space, chunk, range.column, range.first, range.count), 0, nullptr};
     if (begun.status == Status::ok) {
       begun.memory = raid::header_memory(fs.space, chunk, range.column, range.first, range.count);
@@ -83,7 +83,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_header(Group g, const FileSystem& fs, con
   GPU4FS_TRY(pages.status);
   copy_bytes(g, pages.memory, source, range.count * page_size);
   g.sync();
-  serial(g, [&] { raid::end_header_write(fs.space, chunk, range.column, range.first, range.count); });
+  on_leader(g, [&] { raid::end_header_write(fs.space, chunk, range.column, range.first, range.count); });
   return Status::ok;
 }
 
@@ -91,12 +91,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_header(Group g, const FileSystem& fs, con
 template <class Group>
 GPU4FS_FN bool is_lost(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column, Status status) {
   if (status == Status::ok) return false;
-  return serial(g, [&] { return raid::column_has_failed(fs.space, chunk, column); });
+  return on_leader(g, [&] { return raid::column_has_failed(fs.space, chunk, column); });
 }
 
 template <class Group>
 GPU4FS_FN void count_bad_copy(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column) {
-  serial(g, [&] { raid::note_repair(fs.space, chunk.columns[column].device); });
+  on_leader(g, [&] { raid::note_repair(fs.space, chunk.columns[column].device); });
 }
 
 // The checksum of a structure with one of its own lies at byte 8 of its page.
@@ -109,22 +109,22 @@ template <class Group>
 GPU4FS_FN bool load_sealed_page(Group g, void* buffer, const void* source, u64 seed) {
   copy_bytes(g, buffer, source, page_size);
   u64* const word = static_cast<u64*>(buffer) + sealed_checksum_word;
-  const u64 stored = serial(g, [&] {
+  const u64 stored = on_leader(g, [&] {
     const u64 value = *word;
     *word = 0;
     return value;
   });
   const bool valid = xxh3_page(g, buffer, seed) == stored;
-  serial(g, [&] { *word = stored; });
+  on_leader(g, [&] { *word = stored; });
   return valid;
 }
 
 template <class Group>
 GPU4FS_FN u64 seal_page(Group g, void* page, u64 seed) {
   u64* const word = static_cast<u64*>(page) + sealed_checksum_word;
-  serial(g, [&] { *word = 0; });
+  on_leader(g, [&] { *word = 0; });
   const u64 checksum = xxh3_page(g, page, seed);
-  serial(g, [&] { *word = checksum; });
+  on_leader(g, [&] { *word = checksum; });
   return checksum;
 }
 
@@ -146,7 +146,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_slot(Group g, const FileSystem& fs, const 
   const HeaderPages page = read_header(g, fs, chunk, {column, slot_page(layout_of(chunk), slot), 1});
   GPU4FS_TRY(page.status);
   if (!load_sealed_page(g, work, page.memory, chunk.base_address ^ slot)) return Status::ok;
-  *facts = serial(g, [&] {
+  *facts = on_leader(g, [&] {
     const format::BitmapSlotHeader& header = *reinterpret_cast<const format::BitmapSlotHeader*>(work);
     const bool fits = header.magic == format::bitmap_slot_magic && header.version == 2 && header.slot == slot &&
                       header.base_address == chunk.base_address && header.bit_count == chunk.page_count &&
@@ -164,7 +164,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 compose_slot_header(Group g, const ChunkState& chu
                                                   u8* work) {
   zero_page(g, work);
   g.sync();
-  serial(g, [&] {
+  on_leader(g, [&] {
     format::BitmapSlotHeader& header = *reinterpret_cast<format::BitmapSlotHeader*>(work);
     header.magic = format::bitmap_slot_magic;
     header.version = 2;
@@ -185,7 +185,7 @@ GPU4FS_FN GPU4FS_NOINLINE void compose_chunk_header(Group g, const FileSystem& f
                                                     u8* work) {
   zero_page(g, work);
   g.sync();
-  serial(g, [&] {
+  on_leader(g, [&] {
     format::ChunkHeader& header = *reinterpret_cast<format::ChunkHeader*>(work);
     header.magic = format::chunk_header_magic;
     header.version = 1;

@@ -163,11 +163,11 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE PartialRow take_partial_row_in(Group g, FileSystem& fs, u32 index, u32 wanted) {
   ChunkState& chunk = fs.space.chunks[index];
   const u32 count = chunk.stripe_count;
-  const u32 first = serial(g, [&] { return load<Order::relaxed, Scope::engine>(&chunk.partial_row_cursor); });
+  const u32 first = on_leader(g, [&] { return load<Order::relaxed, Scope::engine>(&chunk.partial_row_cursor); });
   PartialRow partial{Status::no_space, index, 0, 0, 0};
   for (u32 at = next_stripe_with_stranded(g, chunk, first, 0); at < count;
        at = next_stripe_with_stranded(g, chunk, first, at + 1)) {
-    const PartialRow found = serial(g, [&] {
+    const PartialRow found = on_leader(g, [&] {
       const u32 stripe = static_cast<u32>((u64{first} + at) % count);
       const PartialRow taken = take_partial_row_of(fs, index, stripe, wanted);
       if (taken.status == Status::ok) store<Order::relaxed, Scope::engine>(&chunk.partial_row_cursor, stripe);
@@ -208,10 +208,10 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE PartialRow take_partial_row(Group g, FileSystem& fs, Operation& op, u32 wanted) {
   GPU4FS_CHECK_GT(wanted, 0u);
   PartialRow none{Status::no_space, raid::no_chunk, 0, 0, 0};
-  if (!serial(g, [&] { return takes_partial_rows(fs, detail::class_of(fs, op)); })) return none;
+  if (!on_leader(g, [&] { return takes_partial_rows(fs, detail::class_of(fs, op)); })) return none;
   u32 out_of_reach = raid::no_chunk;  // the leader's
   for (u32 from = 0;;) {
-    const u32 chunk = serial(g, [&] { return detail::next_chunk_with_partial_rows(fs, op, from, &out_of_reach); });
+    const u32 chunk = on_leader(g, [&] { return detail::next_chunk_with_partial_rows(fs, op, from, &out_of_reach); });
     if (chunk == raid::no_chunk) break;
     const u32 most = minimum(wanted, row_record_pages_max - fs.space.chunks[chunk].parity_count);
     const PartialRow found = detail::take_partial_row_in(g, fs, chunk, most);
@@ -219,7 +219,7 @@ GPU4FS_FN GPU4FS_NOINLINE PartialRow take_partial_row(Group g, FileSystem& fs, O
     none.status = detail::better_refusal(none.status, found.status);
     from = chunk + 1;
   }
-  none.status = serial(g, [&] {
+  none.status = on_leader(g, [&] {
     if (none.status == Status::retry_after_checkpoint) return none.status;
     if (out_of_reach != raid::no_chunk) {
       op.wanted_chunk = out_of_reach;

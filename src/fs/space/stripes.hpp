@@ -276,7 +276,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 derive_stripes(Group g, ChunkState& chunk) {
     }
   }
   stranded = g.reduce(stranded, [](u64 a, u64 b) { return a + b; });
-  serial(g, [&] { chunk.stranded_pages = static_cast<u32>(stranded); });
+  on_leader(g, [&] { chunk.stranded_pages = static_cast<u32>(stranded); });
   return g.reduce(free, [](u64 a, u64 b) { return a + b; });
 }
 

@@ -111,7 +111,7 @@ GPU4FS_FN GPU4FS_NOINLINE void find_mismatched_slots(Group g, const LogicalSpace
   for (u64 left = losses->included & ~losses->missing; left != 0; left &= left - 1) {
     const u32 slot = static_cast<u32>(count_trailing_zeros(left));
     const u64 page = row_page(view, slot);
-    const u64 checksum = serial(g, [&] { return load_shared_16(&chunk.descriptors[page]).low; });
+    const u64 checksum = on_leader(g, [&] { return load_shared_16(&chunk.descriptors[page]).low; });
     const u8* memory = page_memory(space, {view.chunk, 0, page}, 0);
     if (xxh3_page(g, memory, chunk.base_address + page * page_size) != checksum) found |= u64{1} << slot;
   }
@@ -130,7 +130,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool try_parities(Group g, const LogicalSpace& space, const RowView& view,
                                             const Losses& losses, ExpectedPage expected, u8* destination) {
   for (u32 choice = 0;; ++choice) {
-    const Recipe recipe = serial(g, [&] { return make_recipe(losses, choice); });
+    const Recipe recipe = on_leader(g, [&] { return make_recipe(losses, choice); });
     if (recipe.equation_count == 0) return false;
     combine_row(g, space, view, losses, recipe, destination);
     const auto matches = [&] { return xxh3_page(g, destination, expected.address) == expected.checksum; };
@@ -151,13 +151,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status reconstruct_page(Group g, const LogicalSpace& s
   GPU4FS_CHECK(destination != nullptr);
   GPU4FS_CHECK(is_aligned(destination, 16));
   const u64 address = chunk.base_address + location.page * page_size;
-  const RowPlace place = serial(g, [&] { return row_place(chunk, location.page); });
-  const RowView view = serial(g, [&] { return row_view(space, location.chunk, place.row); });
-  detail::Losses losses = serial(g, [&] {
+  const RowPlace place = on_leader(g, [&] { return row_place(chunk, location.page); });
+  const RowView view = on_leader(g, [&] { return row_view(space, location.chunk, place.row); });
+  detail::Losses losses = on_leader(g, [&] {
     row_lock(space, view).lock();
     return detail::find_losses(space, view, place.slot);
   });
-  const u64 checksum = serial(g, [&] { return load_shared_16(&chunk.descriptors[location.page]).low; });
+  const u64 checksum = on_leader(g, [&] { return load_shared_16(&chunk.descriptors[location.page]).low; });
   const detail::ExpectedPage expected{address, checksum, verifies};
   bool found = false;
   if (losses.status == Status::ok) {
@@ -171,7 +171,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status reconstruct_page(Group g, const LogicalSpace& s
     }
   }
   g.sync();
-  serial(g, [&] {
+  on_leader(g, [&] {
     row_lock(space, view).unlock();
     if (found) fetch_add<Order::relaxed, Scope::engine>(&space.parity->reconstructed_count, u64{1});
   });

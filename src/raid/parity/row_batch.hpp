@@ -153,7 +153,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 lock_rows(Group g, const LogicalSpace& space, cons
     if (is_held) lock_of_row(space, batch, g.rank()).unlock();
   }
   const u32 first = count_trailing_zeros(u64{rows});
-  serial(g, [&] { lock_of_row(space, batch, first).lock(); });
+  on_leader(g, [&] { lock_of_row(space, batch, first).lock(); });
   return 1u << first;
 }
 

@@ -88,13 +88,13 @@ GPU4FS_FN OutputPlace begin_output(Group g, RowAccess at, u32 output) {
   if constexpr (Group::size() > 1) {
     if (!is_stacked(at.space)) return {Status::ok, 0, 0, known_memory(g, at.batch, at.row.entry + output)};
   }
-  return serial(g, [&] { return announce_output(at.space, at.row.view, output); });
+  return on_leader(g, [&] { return announce_output(at.space, at.row.view, output); });
 }
 
 // What stands there, on a device that is being rebuilt.
 template <class Group>
 GPU4FS_FN bool can_be_read(Group g, const LogicalSpace& space, const BatchRow& row, u32 entry) {
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     const DevicePlace place = row_entry_place(space, row.view, entry);
     return device::begin_known_read(space.devices[place.device], place.offset, page_size) == Status::ok;
   });
@@ -116,7 +116,7 @@ GPU4FS_FN OutputResult store_output(Group g, RowAccess at, u32 output, const Pag
   if (stores) store_page(g, page, place.memory);
   if (is_stacked(at.space)) {
     g.sync();
-    serial(g, [&] { device::end_write(at.space.devices[place.device], place.offset, page_size); });
+    on_leader(g, [&] { device::end_write(at.space.devices[place.device], place.offset, page_size); });
   }
   return stores ? OutputResult::stored : OutputResult::is_there;
 }
@@ -227,7 +227,7 @@ GPU4FS_FN u32 lock_rows_to_rebuild(Group g, const LogicalSpace& space, RowBatch&
     found |= u64{g.ballot(is_slot && page_bit(chunk.rebuild_todo, page))} << base;
   });
   *todo = found;
-  const bool is_changing = serial(g, [&] {
+  const bool is_changing = on_leader(g, [&] {
     fence<Order::seq_cst, Scope::engine>();
     return load<Order::acquire, Scope::engine>(&chunk.staged_changed) != 0;
   });
@@ -325,12 +325,12 @@ GPU4FS_FN GPU4FS_NOINLINE RebuildOutcome rebuild_rows(Group g, const LogicalSpac
   GPU4FS_CHECK_LE(count, rebuild_task_pages);
   GPU4FS_CHECK_GT(chunk.parity_count, 0u);
   RebuildOutcome outcome{};
-  const bool has_todo = serial(g, [&] {
+  const bool has_todo = on_leader(g, [&] {
     return (bitmap_bits_64(chunk, chunk.rebuild_todo, page) & low_bits(count)) != 0;
   });
   if (!has_todo) return outcome;
-  const RowRange range = serial(g, [&] { return rows_of_pages(space, index, page, count); });
-  const u32 counter = serial(g, [&] { return begin_repairs(space); });
+  const RowRange range = on_leader(g, [&] { return rows_of_pages(space, index, page, count); });
+  const u32 counter = on_leader(g, [&] { return begin_repairs(space); });
   u32 attempts = 0;  // with the row that is tried
   for (u64 row = range.first; row < range.end;) {
     const detail::RowsRebuilt done = detail::rebuild_batch(g, space, index, {row, range.end}, is_fresh, outcome);
@@ -341,14 +341,14 @@ GPU4FS_FN GPU4FS_NOINLINE RebuildOutcome rebuild_rows(Group g, const LogicalSpac
       continue;
     }
     attempts = done.row_count == 0 ? attempts + 1 : 1;
-    const RowView view = serial(g, [&] { return row_view(space, index, row); });
+    const RowView view = on_leader(g, [&] { return row_view(space, index, row); });
     const PageLocation location{index, 0, row_page(view, count_trailing_zeros(done.bad_slots))};
     if (attempts <= view.slot_count && repair_page(g, space, location)) continue;
     detail::give_up_row(g, space, index, row++, outcome);
     attempts = 0;
   }
   g.sync();
-  serial(g, [&] { end_repairs(space, counter); });
+  on_leader(g, [&] { end_repairs(space, counter); });
   return outcome;
 }
 
