@@ -59,6 +59,7 @@ GPU4FS_FN inline void reset_command(Engine& engine, CommandState& c, const wire:
   c.ring_position = position;
   store<Order::relaxed, Scope::engine>(&c.deadline_ns, u64{0});
   c.result = 0;
+  c.progress = 0;
   c.in_gate = 0;
   c.in_step_gate = 0;
   c.lock_count = 0;
@@ -111,8 +112,6 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_command(Group g, Engine& engine, Comman
   fill_bytes(g, c.scratch, 0, command_scratch_size);
   on_leader(g, [&] {
     c.prepared = Prepared::yes;
-    // Not the client's in these: what restarts have behind them.
-    if (wire::is_in(wire::commands_with_progress, c.command.opcode)) c.command.aux = 0;
     if (internal) return;
     const u64 now_ns = now_monotonic_ns();
     c.operation.now = stamp_at(engine, now_ns);
@@ -200,7 +199,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void answer_client(Engine& engine, CommandState
 // failed: a short write. A client that is told of an error would append the same bytes again.
 GPU4FS_FN inline bool has_done_a_part(const CommandState& c) {
   return wire::is_in(wire::commands_with_partial_results, c.command.opcode) && c.prepared != Prepared::no &&
-         c.command.aux != 0 && (c.command.flags & wire::command_flag_replay) == 0;
+         c.progress != 0 && (c.command.flags & wire::command_flag_replay) == 0;
 }
 
 // The command has ended. Returns the next command of its chain, ready to run and in phase `running`, or
@@ -222,7 +221,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 end_command(Engine& engine, WorkerMemory& m
   release_claims(engine, c);
   if (status != Status::ok && has_done_a_part(c)) {
     status = Status::ok;
-    result = c.command.aux;
+    result = c.progress;
   }
   answer_client(engine, c, status, result);
   GPU4FS_MUTANT(locks_kept, release_all_locks(engine, c), static_cast<void>(0));

@@ -90,6 +90,7 @@ struct CommandState {
   u64 ring_position;
   u64 deadline_ns;               // monotonic, 0: none
   u64 result;                    // atomic, 0 at first: for handlers whose tasks add it up
+  u64 progress;                  // what restarts have behind them, 0 at first, see wire::Restart
   u32 in_gate;
   u32 in_step_gate;              // counted by Engine::step_gate
   u32 lock_count;

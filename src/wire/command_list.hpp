@@ -47,8 +47,8 @@ enum class Runs : std::uint8_t {
 
 enum class Restart : std::uint8_t {
   anew,     // nothing
-  counted,  // `aux` says what: it is the engine's, and 0 at first
-  partial,  // the same; `aux` is the result so far, which is the answer if the command has to end early
+  counted,  // the engine's own count of what is done says what
+  partial,  // the same; the count is the result so far, which is the answer if the command has to end early
 };
 
 // Where `output` is not 0.
@@ -237,8 +237,6 @@ inline constexpr CommandSet commands_without_changes = commands_with([](const Co
 });
 inline constexpr CommandSet commands_that_move_pages =
     commands_with([](const CommandRow& row) { return row.effect == Effect::places; });
-inline constexpr CommandSet commands_with_progress =
-    commands_with([](const CommandRow& row) { return row.restart != Restart::anew; });
 inline constexpr CommandSet commands_with_partial_results =
     commands_with([](const CommandRow& row) { return row.restart == Restart::partial; });
 inline constexpr CommandSet commands_that_adopt_records =

@@ -151,11 +151,11 @@ TEST_F(FileRounds, AWriteThatTheEngineEndsIsAShortOne) {
       engine::CommandState& c = engine.commands[i];
       const bool runs = load<Order::acquire, Scope::engine>(&c.phase) != static_cast<u32>(engine::CommandPhase::free);
       const bool is_write = c.command.opcode == wire::Opcode::write;
-      if (runs && is_write && c.prepared != Prepared::no && c.command.aux != 0) writing = &c;
+      if (runs && is_write && c.prepared != Prepared::no && c.progress != 0) writing = &c;
     }
   }
   ASSERT_NE(writing, nullptr) << "it has several rounds";
-  const u64 written = writing->command.aux;
+  const u64 written = writing->progress;
   store<Order::release, Scope::engine>(&writing->cancel_status, static_cast<u32>(Status::deadline_exceeded));
   store<Order::relaxed, Scope::system>(&engine.service.exit_requested, 0u);
   ring::Completion done{};

@@ -35,10 +35,10 @@ struct AllocateRound {
 };
 
 GPU4FS_FN inline bool zeroes(const CommandState& c) { return (c.command.mode & fallocate_zero_range) != 0; }
-// Bits of command.aux.
+// Bits of CommandState::progress.
 inline constexpr u64 allocate_made_room = 1;  // the range is a hole
 inline constexpr u64 allocate_saw_room = 2;   // there were enough pages for all of it
-GPU4FS_FN inline bool has_seen(const CommandState& c, u64 bit) { return (c.command.aux & bit) != 0; }
+GPU4FS_FN inline bool has_seen(const CommandState& c, u64 bit) { return (c.progress & bit) != 0; }
 GPU4FS_FN inline bool replays_allocation(const CommandState& c) {
   return is_replay(c) && (c.operation.replay->opcode == format::LogOpcode::fallocate ||
                           c.operation.replay->opcode == format::LogOpcode::allocate);
@@ -309,7 +309,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_allocate(Group g, Engine& engine, CommandSt
     c.operation.emergency_use = is_replay(c) ? fs::EmergencyUse::all : use;
   });
   GPU4FS_TRY(plan_allocation(g, engine, c, ref, round));
-  if (round.is_short != 0 && on_leader(g, [&] { return c.command.aux == 0; })) return Status::no_space;
+  if (round.is_short != 0 && on_leader(g, [&] { return c.progress == 0; })) return Status::no_space;
   GPU4FS_TRY(find_capability(g, engine, c, ref, &round.capability));
   const ZeroPlan& head = round.head;
   const ZeroPlan& tail = round.tail;
@@ -376,7 +376,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status look_for_room(Group g, Engine& engine, CommandS
   return on_leader(g, [&] {
     const u32 page_class = fs::effective_profile(engine.fs, ref.inode->profile) - 1;
     if (wanted > fs::pages_to_come(engine.fs, c.operation, page_class)) return Status::no_space;
-    c.command.aux |= allocate_saw_room;
+    c.progress |= allocate_saw_room;
     return Status::ok;
   });
 }
@@ -388,7 +388,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status make_room(Group g, Engine& engine, CommandState
                                            u64 end) {
   GPU4FS_TRY(punch_once(g, engine, c, ref, begin, &end));
   on_leader(g, [&] {
-    if (end == begin) c.command.aux |= allocate_made_room;
+    if (end == begin) c.progress |= allocate_made_room;
   });
   leave_gate(g, engine, c);
   return end_round(g, engine, c);
@@ -418,7 +418,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status run_allocate(Group g, Engine& engine, CommandSt
   round.end = end;
   const Status status = allocate_once(g, engine, c, ref, round);
   if (status == Status::no_space && !is_replay(c)) {
-    const u64 seen = on_leader(g, [&] { return c.command.aux; });
+    const u64 seen = on_leader(g, [&] { return c.progress; });
     if (seen == 0) {
       GPU4FS_TRY(look_for_room(g, engine, c, ref, begin, end));
       return end_round(g, engine, c);

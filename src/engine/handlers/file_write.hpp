@@ -36,7 +36,7 @@ GPU4FS_FN GPU4FS_NOINLINE void record_bytes(Group g, Engine& engine, CommandStat
 // Whether the write is one that an append-only file takes. Who has appended a part goes on with the rest. Kernels hand FUSE
 // servers the place and not the flag: there it is the front end that asks how the file was opened.
 GPU4FS_FN inline bool is_append(const Engine& engine, const CommandState& c, const fs::InodeRef& ref) {
-  if ((c.command.flags & wire::command_flag_append) != 0 || c.command.aux != 0) return true;
+  if ((c.command.flags & wire::command_flag_append) != 0 || c.progress != 0) return true;
   return session_is_trusted(engine, c) && c.command.offset >= ref.inode->size_bytes;
 }
 
@@ -375,7 +375,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
     c.command.offset = state.round_end;
     c.command.length = state.end - state.round_end;
     c.command.data += bytes;
-    c.command.aux += bytes;
+    c.progress += bytes;
     state.position = state.round_end;
     state.in_row = 0;
     c.operation.emergency_use = is_replay(c) ? fs::EmergencyUse::all : fs::EmergencyUse::none;
@@ -413,14 +413,14 @@ GPU4FS_FN GPU4FS_NOINLINE void give_up_round(Group g, Engine& engine, CommandSta
   on_leader(g, [&] { abandon_log_flush(engine, c); });
 }
 
-// What has been committed counts, restarts included (command.aux): an error after that is a short write.
+// What has been committed counts, restarts included (c.progress): an error after that is a short write.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step end_write(Group g, Engine& engine, CommandState& c, Status status) {
   const WriteState& state = scratch_of<WriteState>(c);
-  if (status == Status::ok) return Step::complete(c.command.aux + (state.end - state.position));
+  if (status == Status::ok) return Step::complete(c.progress + (state.end - state.position));
   if (!keeps_extents(status)) give_up_round(g, engine, c);
   const bool is_error = !is_control(status) && status != Status::again && status != Status::chunk_not_mapped;
-  if (is_error && c.command.aux != 0) return Step::complete(c.command.aux);
+  if (is_error && c.progress != 0) return Step::complete(c.progress);
   return Step::end(status);
 }
 
