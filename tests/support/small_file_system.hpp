@@ -369,7 +369,7 @@ class SmallFileSystem {
     fs::end_giving_back(g, fs);
     const u32 dirty = on_leader(g, [&] { return fs.pages.dirty_count; });
     for (u32 first = 0; first < dirty; first += unit) {
-      fs::relocate_frames(g, fs, first / unit, first, minimum(unit, dirty - first));
+      fs::place_frames(g, fs, first / unit, first, minimum(unit, dirty - first));
       report("relocate");
     }
     for (u32 first = 0; first < dirty; first += unit) {

@@ -18,7 +18,7 @@ namespace gpu4fs::engine {
 enum class CheckpointStage : u32 {
   close = 0,    // wait until no operation commits
   give_back,    // gate closed, and no step runs: pages of the inode file that are free (fs/inode/give_back.hpp)
-  relocate,     // gate closed
+  place,        // gate closed: changed pages get new places
   copy,         // gate closed
   write,
   chunks,
@@ -66,7 +66,7 @@ GPU4FS_FN inline u32 checkpoint_task_count(const Engine& engine, CheckpointStage
   switch (stage) {
     case CheckpointStage::give_back:
       return tasks_for(fs::emptied_count(engine.fs), fs::emptied_per_task);
-    case CheckpointStage::relocate:
+    case CheckpointStage::place:
       return tasks_for(pages.dirty_count, fs::frames_per_checkpoint_task);
     case CheckpointStage::copy:
       return tasks_for(pages.dirty_count, fs::frames_per_checkpoint_task) + chunk_tasks;
@@ -115,12 +115,12 @@ GPU4FS_FN GPU4FS_NOINLINE void task_checkpoint(Group g, Engine& engine, CommandS
   if (stage == CheckpointStage::give_back) {
     const u32 begin = task * fs::emptied_per_task;
     fs::give_back_inode_pages(g, fs, task, begin, minimum(fs::emptied_count(fs) - begin, fs::emptied_per_task));
-  } else if (stage == CheckpointStage::relocate || stage == CheckpointStage::copy) {
+  } else if (stage == CheckpointStage::place || stage == CheckpointStage::copy) {
     const u32 dirty = fs.pages.dirty_count;
     if (first < dirty) {
       const u32 count = minimum(dirty - first, fs::frames_per_checkpoint_task);
-      if (stage == CheckpointStage::relocate) {
-        fs::relocate_frames(g, fs, task, first, count);
+      if (stage == CheckpointStage::place) {
+        fs::place_frames(g, fs, task, first, count);
       } else {
         fs::copy_frames(g, fs, first, count);
       }
@@ -394,15 +394,15 @@ GPU4FS_FN Step run_checkpoint(Group g, Engine& engine, CommandState& c) {
       if (!run_checkpoint_tasks(g, engine, c, CheckpointStage::give_back, &step)) return step;
       fs::end_giving_back(g, fs);
     }
-    set_stage(g, c, CheckpointStage::relocate);
+    set_stage(g, c, CheckpointStage::place);
     if (stops) {
       // This step is outside the gate that opens here.
       resume_steps(g, engine, c);
       return Step::end(Status::again);
     }
   }
-  if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::relocate) {
-    if (!run_checkpoint_tasks(g, engine, c, CheckpointStage::relocate, &step)) return step;
+  if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::place) {
+    if (!run_checkpoint_tasks(g, engine, c, CheckpointStage::place, &step)) return step;
     set_stage(g, c, CheckpointStage::copy);
   }
   if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::copy) {

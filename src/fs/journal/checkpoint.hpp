@@ -5,7 +5,7 @@
 //
 //   1  the commit gate closes: operations that commit wait at it, all others go on
 //      and the open stripes of chunks with parities with it (fs/space/stripes.hpp)
-//   2  relocate_frames (task): every dirty frame gets a new place; the pointer to it is put into its
+//   2  place_frames (task): every dirty frame gets a new place; the pointer to it is put into its
 //      parent's page (dirty as well, by the invariant of fs/pages), its old place is freed
 //   3  copy_frames (task), snapshot_chunk (task): the dirty pages and the changed allocation bitmaps are
 //      copied aside
@@ -61,7 +61,7 @@ GPU4FS_FN inline InodeRef resident_inode(FileSystem& fs, u64 number) {
 }
 
 // Gives one dirty frame its new place on the medium.
-GPU4FS_FN inline void relocate_frame(FileSystem& fs, u32 frame, u64 address) {
+GPU4FS_FN inline void place_frame(FileSystem& fs, u32 frame, u64 address) {
   Frame& f = fs.pages.frames[frame];
   const u32 level = f.key.level();
   const InodeRef file = resident_inode(fs, f.key.inode);
@@ -96,7 +96,7 @@ GPU4FS_FN inline bool parities_are_changing(const FileSystem& fs) {
 
 // Task of step 2: entries [first, first + count) of the dirty list. `shard` spreads the allocation.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void relocate_frames(Group g, FileSystem& fs, u32 shard, u32 first, u32 count) {
+GPU4FS_FN GPU4FS_NOINLINE void place_frames(Group g, FileSystem& fs, u32 shard, u32 first, u32 count) {
   on_leader(g, [&] {
     Operation op{};
     op.shard = shard % fs.shard_count;
@@ -118,7 +118,7 @@ GPU4FS_FN GPU4FS_NOINLINE void relocate_frames(Group g, FileSystem& fs, u32 shar
       const u64 address = run.address + u64{used} * page_size;
       ++used;
       commit_extent(Lane{}, fs, raid::Extent{address, 1, 0});
-      detail::relocate_frame(fs, frame, address);
+      detail::place_frame(fs, frame, address);
     }
     if (used < run.page_count) {
       abandon_extent(fs, op, raid::Extent{run.address + u64{used} * page_size, run.page_count - used, 0});
