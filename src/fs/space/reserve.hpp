@@ -99,10 +99,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline ClassRoom room_of(const FileSystem& fs, u32 pag
   const u64 stranded = stranded_pages_of(fs, page_class);
   const u64 whole = minimum(total, free - minimum(free, reserved) + pending) + unallocated_pages;
   u64 kept_back = load<Order::relaxed, Scope::engine>(&counters.emergency);
-  if (unallocated_pages != 0) kept_back = maximum(kept_back, kept_back_pages(fs, page_class,
-                                                                             total + unallocated_pages));
-  const u64 available = whole - minimum(whole, kept_back);
   const u64 reachable = total + unallocated_pages;
+  if (unallocated_pages != 0) kept_back = maximum(kept_back, kept_back_pages(fs, page_class, reachable));
+  const u64 available = whole - minimum(whole, kept_back);
   return {reachable, minimum(reachable, whole + stranded), available + stranded, stranded};
 }
 

@@ -47,8 +47,8 @@ inline constexpr u32 stripe_held_bit = u32{1} << 31;
 GPU4FS_FN GPU4FS_NOINLINE inline void release_stripe(FileSystem& fs, ChunkState& chunk, const raid::Stripe& stripe) {
   raid::clear_in_parity(chunk, stripe.first, stripe.page_count);
   store<Order::relaxed, Scope::engine>(&chunk.stripe_stranded[stripe.index], 0u);
-  const u32 stranded = fetch_sub<Order::relaxed, Scope::engine>(&chunk.stranded_pages,
-                                                              static_cast<u32>(stripe.page_count));
+  const u32 stranded =
+      fetch_sub<Order::relaxed, Scope::engine>(&chunk.stranded_pages, static_cast<u32>(stripe.page_count));
   GPU4FS_CHECK_GE(u64{stranded}, stripe.page_count);
   for_each_word(stripe.first, stripe.page_count, [&](u64 word, u64 mask) { clear_busy(chunk, word, mask); });
   give_to_everyone(fs, chunk, stripe_cost(chunk, stripe));
