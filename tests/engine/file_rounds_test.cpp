@@ -151,7 +151,7 @@ TEST_F(FileRounds, AWriteThatTheEngineEndsIsAShortOne) {
       engine::CommandState& c = engine.commands[i];
       const bool runs = load<Order::acquire, Scope::engine>(&c.phase) != static_cast<u32>(engine::CommandPhase::free);
       const bool is_write = c.command.opcode == wire::Opcode::write;
-      if (runs && is_write && c.prepared != Prepared::no && c.progress != 0) writing = &c;
+      if (runs && is_write && c.prepared != engine::Prepared::no && c.progress != 0) writing = &c;
     }
   }
   ASSERT_NE(writing, nullptr) << "it has several rounds";
