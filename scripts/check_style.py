@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Sizes, white space and banned words of everything under version control.
 
-Source files have at most 800 lines, functions at most 70 (C++ by a brace scanner, Python by ast).
+Source files have at most 800 lines, functions at most 70 (C++ by a brace scanner, Python by ast) and those of C++ at
+most 6 parameters.
 """
 import argparse
 import ast
@@ -13,6 +14,14 @@ import tempfile
 
 FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
+PARAMETERS_MAX = 6
+# Functions that have more: callbacks of libfuse, and loops that are measured with each number in a register.
+PARAMETERS_EXCEPTIONS = {
+    ("src/frontend/fuse/fuse_control.cpp", "control"),
+    ("src/frontend/fuse/fuse_files.cpp", "copy_file_range"),
+    ("src/bench/rows.hpp", "copy_row"),
+    ("src/bench/rows.hpp", "copy_rows"),
+}
 CPP_SUFFIXES = {".hpp", ".h", ".cpp", ".cu", ".cuh"}
 SOURCE_SUFFIXES = CPP_SUFFIXES | {".py", ".sh", ".cmake"}
 TEXT_SUFFIXES = SOURCE_SUFFIXES | {".md", ".txt", ".yml", ".yaml", ".toml", ".1", ".5", ".8"}
@@ -32,6 +41,8 @@ CONTAINER = re.compile(
     r'^(?:(?:inline|export|typedef|static|constexpr)\s+)*'
     r'(?:namespace|class|struct|union|enum|extern\s*"")(?![\w])'
 )
+# What looks like the name of a function in front of its parameters, and is none.
+NO_NAME = {"alignas", "decltype", "explicit", "noexcept", "requires", "__launch_bounds__", "__attribute__"}
 CHECK = re.compile(r"\bGPU4FS_CHECK\w*\s*\(")
 ENGINE_FOLDERS = ("raid", "fs", "ring", "engine", "device")
 
@@ -66,10 +77,46 @@ def is_function_head(head: str) -> bool:
     return "(" in head and not re.search(r"=\s*$", head)
 
 
-def cpp_functions(text: str) -> list[tuple[int, int]]:
-    """(first line, line count) of every function, from its name to its closing brace."""
+def closing(text: str, begin: int) -> int:
+    """Index of the parenthesis that closes the one at `begin`."""
+    depth = 0
+    for i in range(begin, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[i], 0)
+        if depth == 0:
+            return i
+    return len(text)
+
+
+def count_list(text: str) -> int:
+    """Entries of a list of parameters: commas outside of brackets, and one more."""
+    depth = commas = 0
+    for i, character in enumerate(text):
+        if character == ">" and i > 0 and text[i - 1] == "-":
+            continue
+        depth += {"(": 1, "[": 1, "{": 1, "<": 1, ")": -1, "]": -1, "}": -1, ">": -1}.get(character, 0)
+        commas += character == "," and depth == 0
+    return 0 if text.strip() in ("", "void") else commas + 1
+
+
+def parameters_of(head: str) -> tuple[str, int]:
+    """Name and number of parameters of the function with this head."""
+    head = drop_template_heads(head)
+    begin = 0
+    while (begin := head.find("(", begin)) >= 0:
+        end = closing(head, begin)
+        name = re.search(r"(operator\s*\S{0,3}|[\w~]+)\s*$", head[:begin])
+        is_call_operator = name is not None and name.group(1) == "operator"
+        if name is not None and name.group(1) not in NO_NAME and not is_call_operator:
+            return name.group(1), count_list(head[begin + 1 : end])
+        begin = end + 1
+    return "", 0
+
+
+def cpp_functions(text: str) -> list[tuple[int, int, str, int]]:
+    """(first line, line count, name, parameters) of every function, from its name to its closing brace."""
     functions, containers = [], []
     head, head_line, line = "", 1, 1
+    name, parameters = "", 0
     inside_depth, start_line, parentheses = 0, 0, 0
     for character in blank_cpp(text):
         if character == "\n":
@@ -77,13 +124,14 @@ def cpp_functions(text: str) -> list[tuple[int, int]]:
         if inside_depth > 0:
             inside_depth += {"{": 1, "}": -1}.get(character, 0)
             if inside_depth == 0:
-                functions.append((start_line, line - start_line + 1))
+                functions.append((start_line, line - start_line + 1, name, parameters))
                 head = ""
             continue
         parentheses = max(0, parentheses + {"(": 1, ")": -1}.get(character, 0))
         if character == "{":
             if is_function_head(head):
                 inside_depth, start_line = 1, head_line
+                name, parameters = parameters_of(head)
             else:
                 containers.append(head)
             head, parentheses = "", 0
@@ -98,10 +146,10 @@ def cpp_functions(text: str) -> list[tuple[int, int]]:
     return functions
 
 
-def python_functions(text: str) -> list[tuple[int, int]]:
+def python_functions(text: str) -> list[tuple[int, int, str, int]]:
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
     nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
-    return [(node.lineno, node.end_lineno - node.lineno + 1) for node in nodes]
+    return [(node.lineno, node.end_lineno - node.lineno + 1, node.name, 0) for node in nodes]
 
 
 def check_file(path: pathlib.Path, name: str) -> list[str]:
@@ -122,9 +170,14 @@ def check_file(path: pathlib.Path, name: str) -> list[str]:
         functions = cpp_functions(text)
     elif path.suffix == ".py":
         functions = python_functions(text)
-    for number, count in functions:
+    for number, count, function, parameters in functions:
         if count > FUNCTION_LINES_MAX:
             faults.append(f"{name}:{number}: function of {count} lines, at most {FUNCTION_LINES_MAX}")
+        if parameters > PARAMETERS_MAX and (name, function) not in PARAMETERS_EXCEPTIONS:
+            faults.append(f"{name}:{number}: {function}() has {parameters} parameters, at most {PARAMETERS_MAX}")
+    wide = {function for _, _, function, parameters in functions if parameters > PARAMETERS_MAX}
+    for exception in (function for file, function in PARAMETERS_EXCEPTIONS if file == name and function not in wide):
+        faults.append(f"{name}:1: {exception}() needs no exception any more")
     return faults
 
 
@@ -175,6 +228,19 @@ def self_test() -> int:
         "long_file.hpp": ("int x;\n" * 801, "801 lines"),
         "long.cpp": (cpp_function_text("template <class Group>\nint f(Group g)", 71), "of 71 lines"),
         "member.cpp": ("struct A {\n" + cpp_function_text("int f() const", 80) + "};\n", "of 80 lines"),
+        "wide.hpp": (
+            "template <class A, class B>\nA f(A a, std::map<int, B> b, int c,\n"
+            "    int (&d)[2], int e = g(1, 2), A x, A y) {\n}\n",
+            "f() has 7 parameters",
+        ),
+        "wide_member.cpp": (
+            "struct A {\n  bool operator()(int a, int b, int c, int d, int e, int f, int g) const { return a; }\n};\n",
+            "has 7 parameters",
+        ),
+        "src/bench/rows.hpp": (
+            "void copy_row(int a, int b, int c, int d, int e, int f, int g) {\n}\nvoid copy_rows(int a) {\n}\n",
+            "copy_rows() needs no exception any more",
+        ),
         "space.cpp": ("int a; \n", "white space"),
         "end.sh": ("true", "no newline"),
         "word.md": ("later: TO" + "DO\n", "banned word"),
@@ -184,12 +250,16 @@ def self_test() -> int:
     clean = {
         "fits.cpp": cpp_function_text("template <class Group>\nint f(Group g)", 70) + long_struct,
         "tricky.cpp": "const char* s = \"{{{\"; // {\nchar c = '{'; int n = 1'000;\n" + long_struct,
+        "narrow.cpp": "A::A(int a, std::map<int, B<C, D>> b, E e, F f = h(1, 2, 3), int c, int d)\n"
+        "    : a_(1, 2, 3, 4, 5, 6, 7) {\n}\n"
+        "__launch_bounds__(1) void k(void) {\n}\n",
         "table.cpp": "constexpr int table[] = {\n" + "  1,\n" * 200 + "};\n",
         "fits.py": "def f():\n" + "    g()\n" * 69,
     }
     with tempfile.TemporaryDirectory() as folder:
         tree = pathlib.Path(folder)
         for name, text in (clean | {name: text for name, (text, _) in canaries.items()}).items():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
             (tree / name).write_text(text, encoding="utf-8")
         faults, _ = check_tree(tree)
     failed = 0

@@ -196,7 +196,7 @@ GPU4FS_FN u32 leading_ranks(Group g, bool answer) {
 // trivially copyable, default-constructible type, best of a few words; locals captured by
 // reference change on the leader alone.
 template <class Group, class Body>
-GPU4FS_FN auto serial(Group g, Body&& body) {
+GPU4FS_FN auto on_leader(Group g, Body&& body) {
   using Value = decltype(body());
   if constexpr (Group::size() == 1) {
     return body();

@@ -2,7 +2,7 @@
 //
 // Waiters enter in the order of their tickets, so none starves however many wait; one hand-over
 // costs 0.7 us on an H200. A waiter backs off in proportion to its distance from the front. lock,
-// try_lock and unlock are called by one lane for its group (inside serial()). Nothing may wait for
+// try_lock and unlock are called by one lane for its group (inside on_leader()). Nothing may wait for
 // a device, another lock's owner or a command while holding one: commands wait on the engine's own
 // locks, which park.
 //

@@ -120,11 +120,20 @@ GPU4FS_FN void store_page(Group g, const PageRegisters<Group>& page, void* desti
   }
 }
 
-// Writes the page's bytes [from, to) so that byte `from` lands at `destination`, which has any
-// alignment. 0 <= from <= to <= page_size; nothing else is written. `page` is used up.
+// Bytes [from, to) of a page.
+struct ByteRange {
+  u32 from;
+  u32 to;
+};
+
+GPU4FS_FN constexpr ByteRange whole_page() { return {0, static_cast<u32>(page_size)}; }
+
+// Writes the range of the page so that its first byte lands at `destination`, which has any alignment; nothing else is
+// written. `page` is used up.
 template <class Group>
-GPU4FS_FN void store_page_range(Group g, PageRegisters<Group>& page, void* destination, u32 from,
-                                u32 to) {
+GPU4FS_FN void store_page_range(Group g, PageRegisters<Group>& page, void* destination, ByteRange range) {
+  const u32 from = range.from;
+  const u32 to = range.to;
   GPU4FS_CHECK_LE(from, to);
   GPU4FS_CHECK_LE(to, page_size);
   if constexpr (Group::size() == 1) {

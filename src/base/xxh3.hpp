@@ -140,16 +140,16 @@ GPU4FS_FN u64 xxh3_copy_page(Group g, void* destination, const void* source, u64
   }
 }
 
-// Verifies the page at `source` and, if its hash is `expected`, writes its bytes [from, to) so
-// that byte `from` lands at `destination` (any alignment). On a mismatch returns false and gives nothing
+// Verifies the page at `source` and, if its hash is `expected`, writes the range of it so that
+// its first byte lands at `destination` (any alignment). On a mismatch returns false and gives nothing
 // out: the destination is untouched, or zeroed where a lane hashes what it copies. A lane that wants a part of the
 // page reads that twice, so nobody else may be writing it.
 template <class Group>
-[[nodiscard]] GPU4FS_FN bool verify_copy_page(Group g, void* destination, const void* source,
-                                              u64 seed, u64 expected, u32 from, u32 to) {
+[[nodiscard]] GPU4FS_FN bool verify_copy_page(Group g, void* destination, const void* source, u64 seed, u64 expected,
+                                              ByteRange range) {
 #if GPU4FS_X86_64
   if constexpr (Group::size() == 1) {
-    if (from == 0 && to == page_size && xxh3::has_avx2()) {
+    if (range.from == 0 && range.to == page_size && xxh3::has_avx2()) {
       u8* copy = static_cast<u8*>(destination);
       if (xxh3::hash_page_avx2<true>(copy, static_cast<const u8*>(source), seed) == expected) return true;
       fill_bytes(g, copy, 0, page_size);
@@ -159,14 +159,14 @@ template <class Group>
 #endif
   PageRegisters<Group> page = load_page(g, source);
   if (xxh3_registers(g, page, seed) != expected) return false;
-  store_page_range(g, page, destination, from, to);
+  store_page_range(g, page, destination, range);
   return true;
 }
 
 template <class Group>
 [[nodiscard]] GPU4FS_FN bool verify_copy_page(Group g, void* destination, const void* source,
                                               u64 seed, u64 expected) {
-  return verify_copy_page(g, destination, source, seed, expected, 0, static_cast<u32>(page_size));
+  return verify_copy_page(g, destination, source, seed, expected, whole_page());
 }
 
 }  // namespace gpu4fs

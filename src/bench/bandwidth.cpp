@@ -211,7 +211,7 @@ void bench_files(BenchContext& context) {
 
 void bench_read_device(BenchContext& context) {
   if (!context.on_gpu) return;
-  constexpr u32 region = 1;
+  constexpr u32 buffer = 1;
   const u64 length = context.scale.file_bytes;
   BenchClient writer(
       frontend::open_local_session(context.server, length + BenchClient::control_bytes));
@@ -223,9 +223,9 @@ void bench_read_device(BenchContext& context) {
       allocate_device(length);  // freed with the process: freeing waits for the service kernel
   server::LocalSession local = context.server.open_session(BenchClient::control_bytes + page_size);
   const auto* session = static_cast<const session::ServerSession*>(local.owner.get());
-  const Status added = context.server.engine().add_region(session->index(), region, device, length);
+  const Status added = context.server.engine().add_buffer(session->index(), buffer, device, length);
   if (added != Status::ok)
-    throw std::runtime_error(fmt::format("GPU memory as a region: {}", status_text(added)));
+    throw std::runtime_error(fmt::format("GPU memory as a buffer: {}", status_text(added)));
   BenchClient reader(
       client::Session(client::Connection{local.producer, local.port, std::move(local.owner)}));
   std::vector<double> rates;
@@ -233,7 +233,7 @@ void bench_read_device(BenchContext& context) {
     zero_device(device, length);
     const double began = now_seconds();
     reader.stream(wire::Opcode::read, inode, length, context.scale.command_bytes(), in_flight,
-                  wire::ring_address(region, 0));
+                  wire::ring_address(buffer, 0));
     const double seconds = now_seconds() - began;
     std::fill_n(writer.buffer(), length, u8{0});
     copy_from_device(writer.buffer(), device, length);

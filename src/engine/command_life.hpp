@@ -55,17 +55,18 @@ GPU4FS_FN inline void reset_command(Engine& engine, CommandState& c, const wire:
   c.stage = 0;
   c.session = session;
   c.next_linked = no_command;
-  c.prepared = 0;
+  c.prepared = Prepared::no;
   c.ring_position = position;
   store<Order::relaxed, Scope::engine>(&c.deadline_ns, u64{0});
   c.result = 0;
+  c.progress = 0;
   c.in_gate = 0;
   c.in_step_gate = 0;
   c.lock_count = 0;
   c.task_count = 0;
   c.extent_count = 0;
   c.engine_wait = 0;
-  c.waited_for_others = 0;
+  c.waited_for_reservations = 0;
   c.wait_status = static_cast<u32>(Status::ok);
   c.upcall_result = Status::ok;
   store<Order::relaxed, Scope::engine>(&c.task_word, u64{0});
@@ -75,14 +76,11 @@ GPU4FS_FN inline void reset_command(Engine& engine, CommandState& c, const wire:
   store<Order::relaxed, Scope::engine>(&c.phase, static_cast<u32>(CommandPhase::linked));
 }
 
-// CommandState::prepared: 0 before prepare_command, 1 after, this when the command begins anew.
-inline constexpr u32 prepared_stale_scratch = 2;
-
 template <class Group>
 GPU4FS_FN void clear_scratch(Group g, CommandState& c) {
   g.sync();
   fill_bytes(g, c.scratch, 0, command_scratch_size);
-  serial(g, [&] { c.prepared = 1; });
+  on_leader(g, [&] { c.prepared = Prepared::yes; });
 }
 
 // A command that carries out a record again takes its time stamp, and whatever else its handler wants, from there.
@@ -91,14 +89,14 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_replay(Group g, Engine& engine, CommandState& c) {
   u8* memory = nullptr;
   GPU4FS_TRY(resolve(g, engine, c, c.command.output, sizeof(format::LogRecord), &memory));
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     const format::LogRecord* record = reinterpret_cast<const format::LogRecord*>(memory);
     if (!format::is_log_opcode(record->opcode) || !format::is_time(record->time)) return Status::bad_descriptor;
     c.operation.replay = record;
     c.operation.now = record->time;
-    c.operation.may_use_emergency = 1;
+    c.operation.emergency_use = fs::EmergencyUse::all;
     c.command.output = 0;
-    if (!wire::is_in(wire::commands_that_claim_records, c.command.opcode)) {
+    if (!wire::is_in(wire::commands_that_adopt_records, c.command.opcode)) {
       store<Order::relaxed, Scope::engine>(&engine.fs.log.tail, record->lsn);
     }
     return Status::ok;
@@ -112,10 +110,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_command(Group g, Engine& engine, Comman
   const bool internal = c.session == session_max;
   g.sync();
   fill_bytes(g, c.scratch, 0, command_scratch_size);
-  serial(g, [&] {
-    c.prepared = 1;
-    // Not the client's in these: what restarts have behind them.
-    if (wire::is_in(wire::commands_with_progress, c.command.opcode)) c.command.aux = 0;
+  on_leader(g, [&] {
+    c.prepared = Prepared::yes;
     if (internal) return;
     const u64 now_ns = now_monotonic_ns();
     c.operation.now = stamp_at(engine, now_ns);
@@ -170,16 +166,16 @@ GPU4FS_FN inline void free_command(Engine& engine, WorkerMemory& memory, u32 ind
   GPU4FS_CHECK_EQ(c.lock_count, 0u);
   store<Order::relaxed, Scope::engine>(&c.phase, static_cast<u32>(CommandPhase::free));
   fetch_sub<Order::relaxed, Scope::engine>(&engine.commands_active, 1u);
-  if (engine.config.keeps_spares != 0 && memory.spare_count < spare_command_max) {
-    memory.spare_commands[memory.spare_count++] = index;
+  if (engine.config.caches_slots != 0 && memory.cached_slot_count < cached_slot_max) {
+    memory.cached_slots[memory.cached_slot_count++] = index;
     return;
   }
   engine.free_commands.push(index);
   // Workers of a kernel do not sleep, so they need not be told.
-  if (engine.config.keeps_spares != 0) return;
+  if (engine.config.caches_slots != 0) return;
   fence<Order::seq_cst, Scope::engine>();
-  if (load<Order::relaxed, Scope::engine>(&engine.starved) != 0) {
-    store<Order::relaxed, Scope::engine>(&engine.starved, 0u);
+  if (load<Order::relaxed, Scope::engine>(&engine.slots_exhausted) != 0) {
+    store<Order::relaxed, Scope::engine>(&engine.slots_exhausted, 0u);
     wake_workers(engine, 1);
   }
 }
@@ -202,8 +198,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void answer_client(Engine& engine, CommandState
 // What such a command has committed is there, whoever ends it, be it the engine for a deadline or a checkpoint that
 // failed: a short write. A client that is told of an error would append the same bytes again.
 GPU4FS_FN inline bool has_done_a_part(const CommandState& c) {
-  return wire::is_in(wire::commands_with_partial_results, c.command.opcode) && c.prepared != 0 &&
-         c.command.aux != 0 && (c.command.flags & wire::command_flag_replay) == 0;
+  return wire::is_in(wire::commands_with_partial_results, c.command.opcode) && c.prepared != Prepared::no &&
+         c.progress != 0 && (c.command.flags & wire::command_flag_replay) == 0;
 }
 
 // The command has ended. Returns the next command of its chain, ready to run and in phase `running`, or
@@ -225,7 +221,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 end_command(Engine& engine, WorkerMemory& m
   release_claims(engine, c);
   if (status != Status::ok && has_done_a_part(c)) {
     status = Status::ok;
-    result = c.command.aux;
+    result = c.progress;
   }
   answer_client(engine, c, status, result);
   GPU4FS_MUTANT(locks_kept, release_all_locks(engine, c), static_cast<void>(0));

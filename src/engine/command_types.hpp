@@ -52,14 +52,14 @@ struct Step {
   //   retry_after_checkpoint  locks and reservations are dropped, stage becomes 0, restarted after the
   //                           next checkpoint (which also evicts)
   //   chunk_not_mapped        the server maps operation.wanted_chunk, then the command is restarted; if that is
-  //                           raid::chunk_to_make it makes one, and all is dropped as with retry_after_checkpoint; if it
+  //                           raid::new_chunk it makes one, and all is dropped as with retry_after_checkpoint; if it
   //                           cannot, the command finds that there is no space. If the chunk was deleted meanwhile,
   //                           its successor in the table is not meant: the step finds out anew
-  // So does no_space, once a command, if operation.others_may_help says that others hold what it lacks: as
+  // So does no_space, once a command, if operation.blocked_by_reservations says that others hold what it lacks: as
   // retry_after_checkpoint, because by the end of a checkpoint most of them have used it or given it back.
   // Extents in c.extents[0, extent_count) and a claimed inode number are given back by the engine with the
   // reservations.
-  GPU4FS_FN static Step fail(Status status) { return {StepKind::complete, status, 0, 0, 0}; }
+  GPU4FS_FN static Step end(Status status) { return {StepKind::complete, status, 0, 0, 0}; }
   GPU4FS_FN static Step park() { return {StepKind::parked, Status::parked, 0, 0, 0}; }
   GPU4FS_FN static Step fan_out(u32 task_count) {
     return {StepKind::fan_out, Status::ok, 0, task_count, 0};
@@ -74,6 +74,10 @@ enum class WaitKind : u32 { none = 0, lock, gate, epoch, upcall, step_gate, log 
 
 enum class EngineWait : u32 { none = 0, chunk_mapping = 1, checkpoint = 2 };
 
+// Whether a command's names are copied and its addresses checked. With stale_scratch it begins anew, which clears its
+// scratch memory.
+enum class Prepared : u32 { no, yes, stale_scratch };
+
 struct CommandState {
   wire::Command command;       // decoded once, validated; never read again from shared memory
   fs::Operation operation;
@@ -82,10 +86,11 @@ struct CommandState {
   u32 stage;
   u32 session;
   u32 next_linked;               // command index, no_command: none
-  u32 prepared;                  // names copied, addresses checked
+  Prepared prepared;
   u64 ring_position;
   u64 deadline_ns;               // monotonic, 0: none
   u64 result;                    // atomic, 0 at first: for handlers whose tasks add it up
+  u64 progress;                  // what restarts have behind them, 0 at first, see wire::Restart
   u32 in_gate;
   u32 in_step_gate;              // counted by Engine::step_gate
   u32 lock_count;
@@ -103,17 +108,17 @@ struct CommandState {
   u64 wait_round;                // or when this checkpoint round has ended
   u32 wait_status;               // why the wait for an epoch failed, Status
   u32 engine_wait;               // EngineWait: what the engine itself waits for before the next step
-  u32 waited_for_others;         // 1: instead of being told no_space it has waited for a checkpoint, once
+  u32 waited_for_reservations;   // 1: instead of being told no_space it has waited for a checkpoint, once
   u64 upcall_id;                 // atomic, 0: none outstanding
   Status upcall_result;          // of the last upcall
-  u32 wanted_occupant;           // with operation.wanted_chunk: ChunkState::occupant when the step wanted it
+  u32 wanted_generation;         // with operation.wanted_chunk: ChunkState::generation when the step wanted it
   u64 upcall_devices;            // of a flush that failed: the devices, a bit each; 0: not known
   u64 upcall_replaced;           // devices that others took the place of since the upcall, a bit each
   format::AttributeRecord attributes;             // staging of put_attributes
   alignas(16) u8 scratch[command_scratch_size];
   alignas(16) u8 names[command_name_capacity];    // name, then second name, or a path
   alignas(16) u8 buffer[command_buffer_size];     // a page of work space for the handler
-  raid::Extent extents[command_extent_capacity];
+  fs::RoundExtent extents[command_extent_capacity];
 };
 
 }  // namespace gpu4fs::engine
@@ -123,5 +128,5 @@ struct CommandState {
   do {                                                                           \
     const ::gpu4fs::Status step_status_ = (expression);                          \
     if (step_status_ != ::gpu4fs::Status::ok)                                    \
-      return ::gpu4fs::engine::Step::fail(step_status_);                         \
+      return ::gpu4fs::engine::Step::end(step_status_);                         \
   } while (false)

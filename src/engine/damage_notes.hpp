@@ -12,7 +12,7 @@ namespace detail {
 // Apart, so that the loops which move pages do not pay for it.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void name_owner(Group g, const Engine& engine, u64 inode, u64 address, u64 page_count) {
-  serial(g, [&] { raid::name_damage(engine.fs.space, address, page_count, inode, wire::DamageKind::data); });
+  on_leader(g, [&] { raid::name_damage(engine.fs.space, address, page_count, inode, wire::DamageKind::data); });
 }
 
 }  // namespace detail

@@ -53,7 +53,7 @@ GPU4FS_FN void sweep_deadlines(Group g, Engine& engine, u64 now_ns) {
     while (overdue != 0) {
       const u32 bit = count_trailing_zeros(overdue);
       overdue &= overdue - 1;
-      serial(g, [&] { detail::end_overdue(engine, base + bit, now_ns); });
+      on_leader(g, [&] { detail::end_overdue(engine, base + bit, now_ns); });
     }
   }
 }

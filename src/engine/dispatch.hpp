@@ -61,7 +61,7 @@ GPU4FS_FN Step dispatch_step(Group g, Engine& engine, CommandState& c) {
 #undef GPU4FS_STEP_CASE_tasks
 #undef GPU4FS_STEP_CASE_step
     default:
-      return Step::fail(Status::unknown_command);
+      return Step::end(Status::unknown_command);
   }
 }
 

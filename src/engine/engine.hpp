@@ -22,13 +22,13 @@ using ring::UpcallKind;
 // exclusive is a check failure). Ref has `number` and `lock` (fs::InodeRef). Inodes 0, 2 and 3 have none.
 template <class Group, class Ref>
 GPU4FS_FN GPU4FS_NOINLINE Status lock_inode(Group g, Engine& engine, CommandState& c, const Ref& ref, LockMode mode) {
-  return serial(g, [&] { return acquire_command_lock(engine, c, ref.lock, ref.number, mode); });
+  return on_leader(g, [&] { return acquire_command_lock(engine, c, ref.lock, ref.number, mode); });
 }
 
 // The lock that directory renames hold, taken before all others.
 template <class Group>
 GPU4FS_FN Status lock_rename(Group g, Engine& engine, CommandState& c) {
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     return acquire_command_lock(engine, c, &engine.rename_lock, lock_inode_rename, LockMode::exclusive);
   });
 }
@@ -36,7 +36,7 @@ GPU4FS_FN Status lock_rename(Group g, Engine& engine, CommandState& c) {
 // Gives a lock back early. Only before enter_gate(), and never between a `parked` answer and the return.
 template <class Group>
 GPU4FS_FN void unlock_inode(Group g, Engine& engine, CommandState& c, u64 inode) {
-  serial(g, [&] {
+  on_leader(g, [&] {
     GPU4FS_CHECK_EQ(c.in_gate, 0u);
     release_command_lock(engine, c, inode);
   });
@@ -46,7 +46,7 @@ GPU4FS_FN void unlock_inode(Group g, Engine& engine, CommandState& c, u64 inode)
 // closed; when the step runs again, frames found before are no longer valid.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status enter_gate(Group g, Engine& engine, CommandState& c) {
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     if (c.in_gate != 0) return Status::ok;
     const Status status = enter_or_park(engine, engine.commit_gate, c);
     if (status == Status::ok) c.in_gate = 1;
@@ -57,7 +57,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status enter_gate(Group g, Engine& engine, CommandStat
 // Early, for handlers that commit in several rounds. The engine leaves by itself at the end of the step.
 template <class Group>
 GPU4FS_FN void leave_gate(Group g, Engine& engine, CommandState& c) {
-  serial(g, [&] {
+  on_leader(g, [&] {
     GPU4FS_CHECK_EQ(c.in_gate, 1u);
     c.in_gate = 0;
     leave(engine, engine.commit_gate);
@@ -67,14 +67,14 @@ GPU4FS_FN void leave_gate(Group g, Engine& engine, CommandState& c) {
 // Checkpoint: closes the commit gate. ok: no commit is under way, none starts. parked, again: return it.
 template <class Group>
 GPU4FS_FN Status close_gate(Group g, Engine& engine, CommandState& c) {
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     GPU4FS_CHECK_EQ(c.in_gate, 0u);
     return close_or_park(engine.commit_gate, c);
   });
 }
 template <class Group>
 GPU4FS_FN void open_gate(Group g, Engine& engine, CommandState& c) {
-  serial(g, [&] { open(engine, engine.commit_gate, c); });
+  on_leader(g, [&] { open(engine, engine.commit_gate, c); });
 }
 
 // Whether a service kernel's workers are to leave; what is left to do is for the next kernel. Leader only.
@@ -88,7 +88,7 @@ GPU4FS_FN inline bool exit_is_requested(const Engine& engine) {
 // parked or again, as close_gate. Everything stands still meanwhile: keep it short.
 template <class Group>
 GPU4FS_FN Status stop_steps(Group g, Engine& engine, CommandState& c) {
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     const Status status = [&] {
       // The caller's step is inside; it leaves first, so that an empty gate means nobody else.
       if (c.in_step_gate != 0) {
@@ -111,7 +111,7 @@ GPU4FS_FN Status stop_steps(Group g, Engine& engine, CommandState& c) {
 }
 template <class Group>
 GPU4FS_FN void resume_steps(Group g, Engine& engine, CommandState& c) {
-  serial(g, [&] {
+  on_leader(g, [&] {
     open(engine, engine.step_gate, c);
     release_held_back(engine);
   });
@@ -121,26 +121,26 @@ GPU4FS_FN void resume_steps(Group g, Engine& engine, CommandState& c) {
 // asks again). Other: the checkpoint failed with this status.
 template <class Group>
 GPU4FS_FN Status park_until_epoch(Group g, Engine& engine, CommandState& c, u64 epoch) {
-  return serial(g, [&] { return wait_for_epoch(engine, c, epoch); });
+  return on_leader(g, [&] { return wait_for_epoch(engine, c, epoch); });
 }
 
 // Checkpoint: `epoch` is durable; restarts who waits for it.
 template <class Group>
 GPU4FS_FN void publish_durable(Group g, Engine& engine, u64 epoch) {
-  serial(g, [&] { publish_durable_epoch(engine, epoch); });
+  on_leader(g, [&] { publish_durable_epoch(engine, epoch); });
 }
 
 // Asks the server and parks (always answers parked). Advance c.stage first; after the restart the answer is
 // in c.upcall_result.
 template <class Group>
 GPU4FS_FN Status upcall(Group g, Engine& engine, CommandState& c, UpcallKind kind, u64 argument) {
-  return serial(g, [&] { return post_upcall(engine, c, kind, argument); });
+  return on_leader(g, [&] { return post_upcall(engine, c, kind, argument); });
 }
 
 // In a task: the command fails with the first such status once all tasks have ended. Uniform.
 template <class Group>
 GPU4FS_FN void fail_task(Group g, CommandState& c, Status status) {
-  serial(g, [&] {
+  on_leader(g, [&] {
     GPU4FS_CHECK(status != Status::ok);
     u32 expected = static_cast<u32>(Status::ok);
     compare_exchange<Order::relaxed, Scope::engine>(&c.task_status, expected, static_cast<u32>(status));
@@ -150,7 +150,7 @@ GPU4FS_FN void fail_task(Group g, CommandState& c, Status status) {
 // After a fan_out, in the step: the first failure of its tasks, or ok.
 template <class Group>
 GPU4FS_FN Status task_result(Group g, const CommandState& c) {
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     return static_cast<Status>(load<Order::acquire, Scope::engine>(&c.task_status));
   });
 }

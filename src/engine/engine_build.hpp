@@ -109,7 +109,7 @@ template <class Allocator>
 void build_worker_memory(Allocator& allocator, Engine& engine) {
   const u32 count = worker_memory_count(engine.config);
   // Spare slots must not starve those that find the free list empty.
-  if (engine.config.keeps_spares != 0) GPU4FS_CHECK_GE(engine.config.command_count, 2 * spare_command_max * count);
+  if (engine.config.caches_slots != 0) GPU4FS_CHECK_GE(engine.config.command_count, 2 * cached_slot_max * count);
   std::vector<WorkerMemory> image(count);
   std::memset(static_cast<void*>(image.data()), 0, image.size() * sizeof(WorkerMemory));
   engine.worker_memory = allocate_copy(allocator, image);

@@ -248,16 +248,16 @@ void CpuEngine::close_session(u32 session_index) {
   store<Order::release, Scope::system>(&session.phase, static_cast<u32>(SessionPhase::free));
 }
 
-Status CpuEngine::add_region(u32 session, u32 region, void* base, u64 length) {
-  if (session >= session_max || region == 0 || region >= region_max) return Status::invalid_argument;
-  engine_->sessions[session].regions[region] = Region{static_cast<u8*>(base), length};
+Status CpuEngine::add_buffer(u32 session, u32 buffer, void* base, u64 length) {
+  if (session >= session_max || buffer == 0 || buffer >= session_buffer_max) return Status::invalid_argument;
+  engine_->sessions[session].buffers[buffer] = SessionBuffer{static_cast<u8*>(base), length};
   return Status::ok;
 }
 
-void CpuEngine::remove_region(u32 session, u32 region) {
+void CpuEngine::remove_buffer(u32 session, u32 buffer) {
   GPU4FS_CHECK_LT(session, session_max);
-  GPU4FS_CHECK_LT(region, region_max);
-  engine_->sessions[session].regions[region] = Region{};
+  GPU4FS_CHECK_LT(buffer, session_buffer_max);
+  engine_->sessions[session].buffers[buffer] = SessionBuffer{};
 }
 
 ring::EnginePort& CpuEngine::port(u32 session) {

@@ -47,8 +47,8 @@ class CpuEngine final : public EngineHost {
   void stop() override;
   u32 open_session(const SessionRequest& request) override;
   void close_session(u32 session) override;
-  Status add_region(u32 session, u32 region, void* base, u64 length) override;
-  void remove_region(u32 session, u32 region) override;
+  Status add_buffer(u32 session, u32 buffer, void* base, u64 length) override;
+  void remove_buffer(u32 session, u32 buffer) override;
   ring::EnginePort& port(u32 session) override;
   bool wait_upcall(ring::Upcall* upcall, u64 timeout_ns) override;
   Status map_memory(void* base, u64 length) override;

@@ -32,8 +32,8 @@ void CudaEngine::start() { refuse(); }
 void CudaEngine::stop() { refuse(); }
 u32 CudaEngine::open_session(const SessionRequest& /*request*/) { refuse(); }
 void CudaEngine::close_session(u32 /*session*/) { refuse(); }
-Status CudaEngine::add_region(u32 /*session*/, u32 /*region*/, void* /*base*/, u64 /*length*/) { refuse(); }
-void CudaEngine::remove_region(u32 /*session*/, u32 /*region*/) { refuse(); }
+Status CudaEngine::add_buffer(u32 /*session*/, u32 /*buffer*/, void* /*base*/, u64 /*length*/) { refuse(); }
+void CudaEngine::remove_buffer(u32 /*session*/, u32 /*buffer*/) { refuse(); }
 ring::EnginePort& CudaEngine::port(u32 /*session*/) { refuse(); }
 bool CudaEngine::wait_upcall(ring::Upcall* /*upcall*/, u64 /*timeout_ns*/) { refuse(); }
 Status CudaEngine::map_memory(void* /*base*/, u64 /*length*/) { refuse(); }

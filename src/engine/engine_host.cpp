@@ -27,7 +27,7 @@ void fill_session(Session& session, const SessionRequest& request, const Session
   // `phase` is read by workers at any time; everything else only while the session is open.
   session.poll_word = 0;
   session.in_flight = 0;
-  std::fill(std::begin(session.regions), std::end(session.regions), Region{});
+  std::fill(std::begin(session.buffers), std::end(session.buffers), SessionBuffer{});
   session.trusted = request.trusted ? 1 : 0;
   session.internal = request.internal ? 1 : 0;
   session.uid = request.uid;
@@ -40,7 +40,7 @@ void fill_session(Session& session, const SessionRequest& request, const Session
       reinterpret_cast<wire::RingCompletion*>(request.memory + layout.completion_offset);
   session.ring.depth_log2 = layout.depth_log2;
   session.control = reinterpret_cast<ring::RingControl*>(request.memory);
-  session.regions[0] = Region{request.memory + layout.data_offset, layout.data_length};
+  session.buffers[0] = SessionBuffer{request.memory + layout.data_offset, layout.data_length};
   ring::RingControl& control = *session.control;
   control.magic = ring::ring_magic;
   control.version = ring::ring_version;

@@ -62,10 +62,10 @@ class EngineHost {
   // Waits until the session's commands have completed; its memory may be freed then.
   virtual void close_session(u32 session) = 0;
 
-  // More memory for a session's addresses, region 1 to region_max - 1. `base` is a host address, or on the
-  // GPU engine also a device address. Not while commands use the region.
-  virtual Status add_region(u32 session, u32 region, void* base, u64 length) = 0;
-  virtual void remove_region(u32 session, u32 region) = 0;
+  // More memory for a session's addresses, buffer 1 to session_buffer_max - 1. `base` is a host address, or on the
+  // GPU engine also a device address. Not while commands use the buffer.
+  virtual Status add_buffer(u32 session, u32 buffer, void* base, u64 length) = 0;
+  virtual void remove_buffer(u32 session, u32 buffer) = 0;
 
   virtual ring::EnginePort& port(u32 session) = 0;
 

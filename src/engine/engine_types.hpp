@@ -14,7 +14,7 @@
 namespace gpu4fs::engine {
 
 inline constexpr u32 session_max = 64;
-inline constexpr u32 region_max = 16;
+inline constexpr u32 session_buffer_max = 16;
 
 // Fixed command slots. The checkpoint has its own, so that it can always run.
 inline constexpr u32 checkpoint_command = 0;
@@ -32,12 +32,12 @@ struct EngineConfig {
   u32 sweep_interval_ms = 250;       // between looks for commands past their deadline
   u32 batch_max = 8;                 // descriptors taken from a ring at a time
   u32 spin_ns = 20000;               // CPU: time without work before a worker sleeps
-  u32 keeps_spares = 0;              // 1: a worker keeps some slots for itself, see WorkerMemory
+  u32 caches_slots = 0;              // 1: a worker keeps some slots for itself, see WorkerMemory
   u32 reserved = 0;
   u64 realtime_offset_ns = 0;        // GPU: wall clock minus the device's clock
 };
 
-struct Region {
+struct SessionBuffer {
   u8* base;      // in the engine's address space
   u64 length;
 };
@@ -55,7 +55,7 @@ struct Session {
   const u32* groups;                   // ascending, in memory that only the host writes
   ring::EngineRing ring;
   ring::RingControl* control;
-  Region regions[region_max];
+  SessionBuffer buffers[session_buffer_max];
   alignas(cache_line) u64 poll_word;   // atomic: next ring position << 1, and 1 while a worker looks at the ring
   alignas(cache_line) u32 in_flight;   // atomic: commands taken and not completed
 };
@@ -114,13 +114,13 @@ struct EngineCounters {
   u64 checkpoint_pause_max_ns;
 };
 
-inline constexpr u32 spare_command_max = 4;
+inline constexpr u32 cached_slot_max = 4;
 
 // Work space of one worker, used by it alone.
 struct WorkerMemory {
   alignas(cache_line) wire::RingDescriptor staging[linked_command_max];
-  u32 spare_count;
-  u32 spare_commands[spare_command_max];  // free slots that it keeps for its next commands
+  u32 cached_slot_count;
+  u32 cached_slots[cached_slot_max];      // free slots that it keeps for its next commands
 };
 
 // What the host and the service kernel tell each other through engine memory.
@@ -148,7 +148,7 @@ struct Engine {
   RunQueue run_queue;
   HelpBoard help_board;
   alignas(cache_line) u32 commands_active;   // atomic: client commands that hold a slot
-  alignas(cache_line) u32 starved;           // atomic: a ring was left alone for want of command slots
+  alignas(cache_line) u32 slots_exhausted;   // atomic: a ring was left alone for want of command slots
   alignas(cache_line) u64 next_sweep_ns;     // atomic
   CommandLock rename_lock;
   Gate commit_gate;

@@ -32,11 +32,11 @@ GPU4FS_FN inline void start_checkpoint(Engine& engine, u32 mask) {
   c.command.mask = mask;
   c.operation = fs::Operation{};
   c.operation.now = now_stamp(engine);
-  c.operation.may_use_emergency = 1;
+  c.operation.emergency_use = fs::EmergencyUse::all;
   c.stage = 0;
   c.session = session_max;
   c.next_linked = no_command;
-  c.prepared = 0;
+  c.prepared = Prepared::no;
   store<Order::relaxed, Scope::engine>(&c.deadline_ns, u64{0});
   c.in_gate = 0;
   c.in_step_gate = 0;

@@ -46,13 +46,13 @@ GPU4FS_FN inline Decision enter_step(Engine& engine, CommandState& c) {
 GPU4FS_FN GPU4FS_NOINLINE inline Status take_chunk_answer(Engine& engine, CommandState& c) {
   const bool has_memory = c.upcall_result == Status::ok;
   const u32 wanted = c.operation.wanted_chunk;
-  if (wanted == raid::chunk_to_make) {
+  if (wanted == raid::new_chunk) {
     if (!has_memory) fs::refuse_growth(c.operation);
     return Status::ok;
   }
   GPU4FS_CHECK_LT(wanted, raid::known_chunk_count(engine.fs.space));
   const raid::ChunkState& chunk = engine.fs.space.chunks[wanted];
-  const bool is_another = chunk.occupant != c.wanted_occupant ||
+  const bool is_another = chunk.generation != c.wanted_generation ||
                           load<Order::acquire, Scope::engine>(&chunk.erased) != 0 ||
                           load<Order::acquire, Scope::engine>(&chunk.trimming) != 0;
   // The server has not heard of the new one yet, or not of the old one's end, or it said so before it punched some of the
@@ -74,8 +74,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status take_chunk_answer(Engine& engine, Comman
 // Before a step; the command is in phase `running`. Leader only.
 GPU4FS_FN GPU4FS_NOINLINE inline Decision before_step(Engine& engine, CommandState& c) {
   // Begun by this worker a moment ago, and nobody else knows of it.
-  if (c.prepared == 0 && !wire::needs_step_gate(c.command.opcode)) return {Next::step, Status::ok, c.index, 0};
-  if (c.prepared == 0 && c.index != checkpoint_command) return enter_step(engine, c);
+  const bool is_new = c.prepared == Prepared::no;
+  if (is_new && !wire::needs_step_gate(c.command.opcode)) return {Next::step, Status::ok, c.index, 0};
+  if (is_new && c.index != checkpoint_command) return enter_step(engine, c);
   const Status cancelled = static_cast<Status>(load<Order::acquire, Scope::engine>(&c.cancel_status));
   if (cancelled != Status::ok) return {Next::end, cancelled, c.index, 0};
   const EngineWait waited = static_cast<EngineWait>(c.engine_wait);
@@ -110,8 +111,8 @@ GPU4FS_FN inline Decision ask_for_chunk(Engine& engine, CommandState& c) {
   GPU4FS_CHECK_NE(c.index, checkpoint_command);
   release_holdings(engine, c);
   c.stage = 0;
-  c.prepared = prepared_stale_scratch;
-  c.operation.wanted_chunk = raid::chunk_to_make;
+  c.prepared = Prepared::stale_scratch;
+  c.operation.wanted_chunk = raid::new_chunk;
   c.engine_wait = static_cast<u32>(EngineWait::chunk_mapping);
   const Status posted = post_upcall(engine, c, ring::UpcallKind::make_chunk, c.operation.wanted_class);
   GPU4FS_CHECK_EQ(posted, Status::parked);
@@ -127,7 +128,7 @@ GPU4FS_FN inline Decision restart_later(Engine& engine, CommandState& c, Status 
       enqueue_command(engine, c.index);
       return {Next::leave, Status::ok, no_command, 0};
     case Status::chunk_not_mapped:
-      if (c.operation.wanted_chunk == raid::chunk_to_make) return ask_for_chunk(engine, c);
+      if (c.operation.wanted_chunk == raid::new_chunk) return ask_for_chunk(engine, c);
       c.engine_wait = static_cast<u32>(EngineWait::chunk_mapping);
       if (post_upcall(engine, c, ring::UpcallKind::map_chunk, c.operation.wanted_chunk) == Status::parked) {
         return parked_or_again(c);
@@ -140,7 +141,7 @@ GPU4FS_FN inline Decision restart_later(Engine& engine, CommandState& c, Status 
   GPU4FS_CHECK_NE(c.index, checkpoint_command);
   release_holdings(engine, c);
   c.stage = 0;
-  c.prepared = prepared_stale_scratch;
+  c.prepared = Prepared::stale_scratch;
   c.wait_status = static_cast<u32>(Status::ok);
   c.engine_wait = static_cast<u32>(EngineWait::checkpoint);
   const Status waiting = wait_for_epoch(engine, c, any_epoch);
@@ -151,8 +152,9 @@ GPU4FS_FN inline Decision restart_later(Engine& engine, CommandState& c, Status 
 // Whether the command waits for what others may give back before it is told that there is no space.
 GPU4FS_FN GPU4FS_NOINLINE inline bool waits_for_others(CommandState& c, const Step& step) {
   if (step.kind != StepKind::complete || step.status != Status::no_space) return false;
-  if (c.operation.others_may_help == 0 || c.waited_for_others != 0 || c.index == checkpoint_command) return false;
-  c.waited_for_others = 1;
+  if (c.operation.blocked_by_reservations == 0 || c.waited_for_reservations != 0) return false;
+  if (c.index == checkpoint_command) return false;
+  c.waited_for_reservations = 1;
   return true;
 }
 
@@ -163,8 +165,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline Decision after_step(Engine& engine, CommandStat
     leave(engine, engine.commit_gate);
   }
   const bool wants_chunk = step.kind != StepKind::parked && step.kind != StepKind::fan_out &&
-                           step.status == Status::chunk_not_mapped && c.operation.wanted_chunk != raid::chunk_to_make;
-  if (wants_chunk) c.wanted_occupant = engine.fs.space.chunks[c.operation.wanted_chunk].occupant;
+                           step.status == Status::chunk_not_mapped && c.operation.wanted_chunk != raid::new_chunk;
+  if (wants_chunk) c.wanted_generation = engine.fs.space.chunks[c.operation.wanted_chunk].generation;
   leave_step(engine, c);
   if (step.kind == StepKind::parked) return restart_later(engine, c, Status::parked);
   if (step.kind == StepKind::fan_out) {
@@ -182,13 +184,15 @@ GPU4FS_FN GPU4FS_NOINLINE inline Decision after_step(Engine& engine, CommandStat
 
 template <class Group>
 GPU4FS_FN Decision run_step(Group g, Engine& engine, CommandState& c) {
-  const u32 prepared = serial(g, [&] { return c.prepared; });
+  const Prepared prepared = on_leader(g, [&] { return c.prepared; });
   Status status = Status::ok;
-  if (prepared == 0) status = prepare_command(g, engine, c);
-  if (prepared == prepared_stale_scratch) clear_scratch(g, c);
-  if (prepared == 0 && status == Status::ok) status = serial(g, [&] { return admit_command(engine.fs, c); });
-  const Step step = status == Status::ok ? dispatch_step(g, engine, c) : Step::fail(status);
-  return serial(g, [&] { return after_step(engine, c, step); });
+  if (prepared == Prepared::no) status = prepare_command(g, engine, c);
+  if (prepared == Prepared::stale_scratch) clear_scratch(g, c);
+  if (prepared == Prepared::no && status == Status::ok) status = on_leader(g, [&] {
+    return admit_command(engine.fs, c);
+  });
+  const Step step = status == Status::ok ? dispatch_step(g, engine, c) : Step::end(status);
+  return on_leader(g, [&] { return after_step(engine, c, step); });
 }
 
 }  // namespace detail
@@ -200,9 +204,9 @@ GPU4FS_FN GPU4FS_NOINLINE void run_command(Group g, Engine& engine, WorkerState&
     CommandState& c = engine.commands[decision.command];
     switch (decision.next) {
       case detail::Next::step:
-        decision = serial(g, [&] {
+        decision = on_leader(g, [&] {
           c.operation.shard = worker.index % maximum(engine.fs.shard_count, 1u);
-          c.operation.others_may_help = 0;
+          c.operation.blocked_by_reservations = 0;
           return detail::before_step(engine, c);
         });
         if (decision.next == detail::Next::step) decision = detail::run_step(g, engine, c);
@@ -215,7 +219,9 @@ GPU4FS_FN GPU4FS_NOINLINE void run_command(Group g, Engine& engine, WorkerState&
         break;
       default: {
         const detail::Decision ended = decision;
-        const u32 next = serial(g, [&] { return end_command(engine, engine.worker_memory[worker.index], c, ended.status, ended.result); });
+        const u32 next = on_leader(g, [&] {
+          return end_command(engine, engine.worker_memory[worker.index], c, ended.status, ended.result);
+        });
         decision = next == no_command ? detail::Decision{detail::Next::leave, Status::ok, no_command, 0}
                                       : detail::Decision{detail::Next::step, Status::ok, next, 0};
         break;
@@ -234,7 +240,7 @@ GPU4FS_FN GPU4FS_NOINLINE void run_item(Group g, Engine& engine, WorkerState& wo
     run_command(g, engine, worker, detail::Decision{detail::Next::tasks, Status::ok, index, 0});
     return;
   }
-  serial(g, [&] {
+  on_leader(g, [&] {
     GPU4FS_CHECK(phase_of(c) == CommandPhase::queued);
     set_phase(c, CommandPhase::running);
   });

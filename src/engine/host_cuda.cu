@@ -51,7 +51,7 @@ EngineConfig cuda_engine_config(const CudaOptions& options) {
   config.worker_count = options.block_count * service_workers_per_block();
   config.inline_transfer_pages = 4;
   config.task_pages = 32;
-  config.keeps_spares = 1;
+  config.caches_slots = 1;
   // Each worker runs what it takes: all of them meet at the run queue's head, which passes a million a second.
   config.batch_max = 1;
   config.realtime_offset_ns = realtime_now_ns() - read_device_clock_ns();
@@ -67,8 +67,8 @@ class CudaEngine::Implementation {
   void stop();
   u32 open_session(const SessionRequest& request);
   void close_session(u32 index);
-  Status add_region(u32 session, u32 region, void* base, u64 length);
-  void remove_region(u32 session, u32 region);
+  Status add_buffer(u32 session, u32 buffer, void* base, u64 length);
+  void remove_buffer(u32 session, u32 buffer);
   ring::EnginePort& port(u32 session);
   bool wait_upcall(ring::Upcall* upcall, u64 timeout_ns);
   Status map_memory(void* base, u64 length);
@@ -570,25 +570,25 @@ void CudaEngine::Implementation::close_session(u32 index) {
   resume();
 }
 
-Status CudaEngine::Implementation::add_region(u32 session, u32 region, void* base, u64 length) {
-  if (session >= session_max || region == 0 || region >= region_max) return Status::invalid_argument;
+Status CudaEngine::Implementation::add_buffer(u32 session, u32 buffer, void* base, u64 length) {
+  if (session >= session_max || buffer == 0 || buffer >= session_buffer_max) return Status::invalid_argument;
   cudaPointerAttributes attributes{};
   const bool is_known = cudaPointerGetAttributes(&attributes, base) == cudaSuccess;
   const bool is_device = is_known && attributes.type == cudaMemoryTypeDevice;
   if (!is_device) GPU4FS_TRY(register_memory(base, length));
   const bool pauses = is_device && options_.pause_to_register;
   if (pauses) pause();
-  poke(&engine_->sessions[session].regions[region], Region{static_cast<u8*>(base), length});
+  poke(&engine_->sessions[session].buffers[buffer], SessionBuffer{static_cast<u8*>(base), length});
   if (pauses) resume();
   return Status::ok;
 }
 
-void CudaEngine::Implementation::remove_region(u32 session, u32 region) {
+void CudaEngine::Implementation::remove_buffer(u32 session, u32 buffer) {
   GPU4FS_CHECK_LT(session, session_max);
-  GPU4FS_CHECK_LT(region, region_max);
+  GPU4FS_CHECK_LT(buffer, session_buffer_max);
   pause();
-  const Region old = peek(&engine_->sessions[session].regions[region]);
-  poke(&engine_->sessions[session].regions[region], Region{});
+  const SessionBuffer old = peek(&engine_->sessions[session].buffers[buffer]);
+  poke(&engine_->sessions[session].buffers[buffer], SessionBuffer{});
   if (old.base != nullptr) unregister_memory(old.base, old.length);
   resume();
 }
@@ -623,10 +623,10 @@ void CudaEngine::start() { implementation_->start(); }
 void CudaEngine::stop() { implementation_->stop(); }
 u32 CudaEngine::open_session(const SessionRequest& request) { return implementation_->open_session(request); }
 void CudaEngine::close_session(u32 session) { implementation_->close_session(session); }
-Status CudaEngine::add_region(u32 session, u32 region, void* base, u64 length) {
-  return implementation_->add_region(session, region, base, length);
+Status CudaEngine::add_buffer(u32 session, u32 buffer, void* base, u64 length) {
+  return implementation_->add_buffer(session, buffer, base, length);
 }
-void CudaEngine::remove_region(u32 session, u32 region) { implementation_->remove_region(session, region); }
+void CudaEngine::remove_buffer(u32 session, u32 buffer) { implementation_->remove_buffer(session, buffer); }
 ring::EnginePort& CudaEngine::port(u32 session) { return implementation_->port(session); }
 bool CudaEngine::wait_upcall(ring::Upcall* upcall, u64 timeout_ns) {
   return implementation_->wait_upcall(upcall, timeout_ns);

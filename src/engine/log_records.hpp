@@ -58,8 +58,8 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 append_record(Group g, Engine& engine, CommandState& c, const format::LogRecord& record,
                                              const u8* data = nullptr) {
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
-  const u64 lsn = fs::append_log(g, engine.fs, c.operation, record, fs::LogPayload{c.names, data, nullptr, 0, 0});
-  serial(g, [&] {
+  const u64 lsn = fs::append_log(g, engine.fs, c.operation, record, fs::LogPayload{c.names, data, nullptr, 0});
+  on_leader(g, [&] {
     if (fs::log_wants_checkpoint(engine.fs.log)) request_checkpoint(engine, 0);
   });
   return lsn;
@@ -71,8 +71,8 @@ GPU4FS_FN GPU4FS_NOINLINE void append_extent_record(Group g, Engine& engine, Com
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
   record.extent_count = static_cast<u16>(c.extent_count);
   fs::append_log(g, engine.fs, c.operation, record,
-                 fs::LogPayload{c.names, nullptr, c.extents, extent_in_place_bit, 0});
-  serial(g, [&] {
+                 fs::LogPayload{c.names, nullptr, c.extents, 0});
+  on_leader(g, [&] {
     if (fs::log_wants_checkpoint(engine.fs.log)) request_checkpoint(engine, 0);
   });
 }
@@ -85,8 +85,8 @@ GPU4FS_FN GPU4FS_NOINLINE void append_unwritten_record(Group g, Engine& engine, 
   GPU4FS_CHECK_LE(first + count, c.extent_count);
   record.extent_count = static_cast<u16>(count);
   fs::append_log(g, engine.fs, c.operation, record,
-                 fs::LogPayload{c.names, nullptr, c.extents + first, extent_in_place_bit, format::log_extent_unwritten});
-  serial(g, [&] {
+                 fs::LogPayload{c.names, nullptr, c.extents + first, format::log_extent_unwritten});
+  on_leader(g, [&] {
     if (fs::log_wants_checkpoint(engine.fs.log)) request_checkpoint(engine, 0);
   });
 }
@@ -94,13 +94,13 @@ GPU4FS_FN GPU4FS_NOINLINE void append_unwritten_record(Group g, Engine& engine, 
 // Replay: the record's extents become the command's, as if it had allocated and filled them. Answers their pages.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 adopt_extents(Group g, CommandState& c) {
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     const format::LogRecord& record = *c.operation.replay;
     GPU4FS_CHECK_LE(u32{record.extent_count}, command_extent_capacity);
     const format::LogExtent* extents = fs::record_extents(record);
     u32 pages = 0;
     for (u32 i = 0; i < record.extent_count; ++i) {
-      const u32 in_place = (extents[i].flags & format::log_extent_in_place) != 0 ? extent_in_place_bit : 0u;
+      const u32 in_place = (extents[i].flags & format::log_extent_in_place) != 0 ? fs::RoundExtent::in_place_bit : 0u;
       c.extents[i] = {extents[i].address, extents[i].page_count, pages | in_place};
       pages += extents[i].page_count;
     }

@@ -8,16 +8,6 @@
 
 namespace gpu4fs::engine {
 
-// Extent::reserved of an entry of c.extents: the number of its first page in the round of a transfer, and
-// whether the pages are unwritten ones that the file has already: those are not the command's to give back.
-inline constexpr u32 extent_in_place_bit = 1u << 31;
-GPU4FS_FN constexpr u32 extent_first(const raid::Extent& extent) {
-  return extent.reserved & ~extent_in_place_bit;
-}
-GPU4FS_FN constexpr bool extent_is_in_place(const raid::Extent& extent) {
-  return (extent.reserved & extent_in_place_bit) != 0;
-}
-
 // The row that the command logged has been written, or never will be (handlers/file_write_rows.hpp). Leader only.
 GPU4FS_FN inline void end_row_update(Engine& engine, CommandState& c) {
   if (c.operation.row_update == 0) return;
@@ -31,11 +21,11 @@ GPU4FS_FN inline void abandon_owned_extents(Engine& engine, CommandState& c) {
   end_row_update(engine, c);
   u64 page_count = 0;
   for (u32 i = 0; i < c.extent_count; ++i) {
-    const raid::Extent& extent = c.extents[i];
-    if (extent_is_in_place(extent)) continue;
+    const fs::RoundExtent& extent = c.extents[i];
+    if (extent.is_in_place()) continue;
     // A replayed command adopts them again.
     if (c.operation.replay != nullptr) continue;
-    page_count += fs::abandon_extent(engine.fs, c.operation, raid::Extent{extent.address, extent.page_count, 0});
+    page_count += fs::abandon_extent(engine.fs, c.operation, extent.pages());
   }
   if (page_count != 0) fs::unreserve_pages(engine.fs, c.operation, page_count);
   c.extent_count = 0;
@@ -45,16 +35,15 @@ GPU4FS_FN inline void abandon_owned_extents(Engine& engine, CommandState& c) {
 GPU4FS_FN GPU4FS_NOINLINE inline Status check_adopted_extents(const Engine& engine, const CommandState& c) {
   GPU4FS_CHECK_LE(c.extent_count, command_extent_capacity);
   for (u32 i = 0; i < c.extent_count; ++i) {
-    const raid::Extent& extent = c.extents[i];
+    const fs::RoundExtent& extent = c.extents[i];
     const u64 end = extent.address + u64{extent.page_count} * page_size;
     for (u32 before = 0; before < i; ++before) {
-      const raid::Extent& other = c.extents[before];
+      const fs::RoundExtent& other = c.extents[before];
       const u64 other_end = other.address + u64{other.page_count} * page_size;
       if (extent.address < other_end && other.address < end) return Status::corrupt_structure;
     }
-    if (extent_is_in_place(extent)) continue;
-    const raid::Extent pages{extent.address, extent.page_count, 0};
-    if (!fs::pages_are_uncommitted(engine.fs, pages)) return Status::corrupt_structure;
+    if (extent.is_in_place()) continue;
+    if (!fs::pages_are_uncommitted(engine.fs, extent.pages())) return Status::corrupt_structure;
   }
   return Status::ok;
 }

@@ -5,7 +5,7 @@
 // one word in engine memory, and nothing else is handed over with it, so it needs no fence. A chain is taken
 // whole or not at all; one that is not published to its end stays in the ring, one that is too long is
 // refused. Nothing waits for slots: what finds none stays in the ring, and freeing a slot wakes a worker
-// (`starved`).
+// (`slots_exhausted`).
 //
 // Three ways, told apart by what the fetch saw in registers. Noops that refer to nothing are answered at once
 // and need no slot. Commands that are chains of their own get slots, then the token goes on, then each rank
@@ -101,10 +101,10 @@ GPU4FS_FN inline Chain chain_at(const Session& session, const wire::RingDescript
 
 // Slots for a whole chain, or none. The last one popped is returned, the others hang on next_linked.
 GPU4FS_FN inline u32 take_slots(Engine& engine, WorkerMemory& memory, u32 count) {
-  if (count == 1 && memory.spare_count != 0) {
-    const u32 spare = memory.spare_commands[--memory.spare_count];
-    engine.commands[spare].next_linked = no_command;
-    return spare;
+  if (count == 1 && memory.cached_slot_count != 0) {
+    const u32 cached = memory.cached_slots[--memory.cached_slot_count];
+    engine.commands[cached].next_linked = no_command;
+    return cached;
   }
   u32 head = no_command;
   for (u32 i = 0; i < count; ++i) {
@@ -155,7 +155,7 @@ GPU4FS_FN inline u32 take_slots_or_starve(Engine& engine, const Session& session
   for (u32 attempt = 0; attempt < 2; ++attempt) {
     const u32 head = count <= session_room(session) ? take_slots(engine, memory, count) : u32{no_command};
     if (head != no_command || attempt == 1) return head;
-    store<Order::relaxed, Scope::engine>(&engine.starved, 1u);
+    store<Order::relaxed, Scope::engine>(&engine.slots_exhausted, 1u);
     fence<Order::seq_cst, Scope::engine>();
   }
   return no_command;
@@ -211,7 +211,7 @@ GPU4FS_FN u32 stage_descriptors(Group g, const ring::EngineRing& ring, wire::Rin
     const u32 found = minimum(count_trailing_zeros(u32{~mask}), batch);
     staged += found;
     if (found < batch) break;
-    const bool more = serial(g, [&] {
+    const bool more = on_leader(g, [&] {
       bool overlong = false;
       const u32 whole = whole_chains(staging, staged, linked_command_max, &overlong);
       return whole < staged || staged < wanted;
@@ -246,7 +246,7 @@ GPU4FS_FN GPU4FS_NOINLINE Taken take_chains(Group g, Engine& engine, WorkerState
   const u32 limit = minimum(engine.config.batch_max, linked_command_max);
   const u32 staged = stage_descriptors(g, session.ring, memory.staging, position, limit);
   if (staged == 0) return Taken{no_command, 0, 0, 0};
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     ring::acquire_payload();
     bool overlong = false;
     const u32 whole = whole_chains(memory.staging, staged, limit, &overlong);
@@ -271,7 +271,7 @@ template <class Group>
 GPU4FS_FN Taken answer_plain(Group g, Engine& engine, Session& session, u64 position, u32 count) {
   GPU4FS_CHECK_LE(count, Group::size());
   if (g.rank() < count) ring::write_bare_completion(session.ring, position + g.rank(), Status::ok, 0);
-  serial(g, [&] {
+  on_leader(g, [&] {
     fetch_add<Order::relaxed, Scope::engine>(&engine.counters.commands_started, u64{count});
     fetch_add<Order::relaxed, Scope::engine>(&engine.counters.commands_completed, u64{count});
     wake_client(session);
@@ -281,7 +281,7 @@ GPU4FS_FN Taken answer_plain(Group g, Engine& engine, Session& session, u64 posi
 
 struct Grant {
   u32 count;
-  u32 first;  // the slots are WorkerMemory::spare_commands[first, first + count)
+  u32 first;  // the slots are WorkerMemory::cached_slots[first, first + count)
 };
 
 // Slots for up to `wanted` commands of one chain each, within what the session may have in flight. With some,
@@ -290,19 +290,19 @@ GPU4FS_FN inline Grant grant_slots(Engine& engine, Session& session, WorkerMemor
                                    u32 wanted) {
   const u32 room = session_room(session);
   wanted = minimum(wanted, room);
-  while (memory.spare_count < wanted) {
+  while (memory.cached_slot_count < wanted) {
     u32 index = 0;
     if (!engine.free_commands.pop(&index)) break;
-    memory.spare_commands[memory.spare_count++] = index;
+    memory.cached_slots[memory.cached_slot_count++] = index;
   }
-  const u32 count = minimum(wanted, memory.spare_count);
+  const u32 count = minimum(wanted, memory.cached_slot_count);
   if (count == 0) return {0, 0};
-  memory.spare_count -= count;
+  memory.cached_slot_count -= count;
   fetch_add<Order::relaxed, Scope::engine>(&engine.commands_active, count);
   fetch_add<Order::relaxed, Scope::engine>(&session.in_flight, count);
   fetch_add<Order::relaxed, Scope::engine>(&engine.counters.commands_started, u64{count});
   pass_token(session, position + count);
-  return {count, memory.spare_count};
+  return {count, memory.cached_slot_count};
 }
 
 // A command of grant_slots() that is malformed. Leader only, when the ranks have read their slots.
@@ -321,7 +321,7 @@ GPU4FS_FN GPU4FS_NOINLINE Taken take_single(Group g, Engine& engine, WorkerState
                             u32 wanted) {
   Session& session = engine.sessions[session_index];
   WorkerMemory& memory = engine.worker_memory[worker.index];
-  const Grant grant = serial(g, [&] { return grant_slots(engine, session, memory, position, wanted); });
+  const Grant grant = on_leader(g, [&] { return grant_slots(engine, session, memory, position, wanted); });
   if (grant.count == 0) return Taken{no_command, 0, 0, 0};
   GPU4FS_CHECK_LE(grant.count, Group::size());
   const u32 rank = g.rank();
@@ -330,7 +330,7 @@ GPU4FS_FN GPU4FS_NOINLINE Taken take_single(Group g, Engine& engine, WorkerState
   Status status = Status::ok;
   if (is_mine) {
     ring::acquire_payload();
-    slot = memory.spare_commands[grant.first + rank];
+    slot = memory.cached_slots[grant.first + rank];
     const wire::Command command = wire::decode_command(memory.staging[rank]);
     status = validate_command(command, sender_of(session), false);
     if (status == Status::ok) {
@@ -343,14 +343,14 @@ GPU4FS_FN GPU4FS_NOINLINE Taken take_single(Group g, Engine& engine, WorkerState
     const u32 i = count_trailing_zeros(left);
     const u32 unused_slot = g.shuffle(slot, i);
     const Status why = g.shuffle(status, i);
-    serial(g, [&] { reject_granted(engine, session, memory, unused_slot, position + i, why); });
+    on_leader(g, [&] { reject_granted(engine, session, memory, unused_slot, position + i, why); });
   }
   if (started == 0) return Taken{no_command, 0, grant.count, 0};
   // The first one is the caller's, the others are anybody's.
   const u32 first = count_trailing_zeros(started);
   const u32 others = popcount(started) - 1;
   u64 queue_position = 0;
-  if (others != 0) queue_position = serial(g, [&] { return engine.run_queue.claim(others); });
+  if (others != 0) queue_position = on_leader(g, [&] { return engine.run_queue.claim(others); });
   if (((started >> rank) & 1) != 0) {
     const CommandPhase phase = rank == first ? CommandPhase::running : CommandPhase::queued;
     store<Order::relaxed, Scope::engine>(&engine.commands[slot].phase, static_cast<u32>(phase));
@@ -360,7 +360,7 @@ GPU4FS_FN GPU4FS_NOINLINE Taken take_single(Group g, Engine& engine, WorkerState
     }
   }
   g.sync();
-  if (others != 0) serial(g, [&] { wake_workers(engine, others); });
+  if (others != 0) on_leader(g, [&] { wake_workers(engine, others); });
   return Taken{g.shuffle(slot, first), others + 1, grant.count, 0};
 }
 
@@ -369,7 +369,7 @@ GPU4FS_FN GPU4FS_NOINLINE Taken take_single(Group g, Engine& engine, WorkerState
 // descriptor's bytes on the bus, a busy one few round trips.
 template <class Group>
 GPU4FS_FN Taken take_from_ring(Group g, Engine& engine, WorkerState& worker, u32 session_index, u64 position) {
-  constexpr u32 fetch_max = Group::size() == 1 ? 1 : spare_command_max;
+  constexpr u32 fetch_max = Group::size() == 1 ? 1 : cached_slot_max;
   Session& session = engine.sessions[session_index];
   WorkerMemory& memory = engine.worker_memory[worker.index];
   const u32 batch = minimum(worker.fetch_count, fetch_max);
@@ -382,7 +382,7 @@ GPU4FS_FN Taken take_from_ring(Group g, Engine& engine, WorkerState& worker, u32
   const u32 other = seen.linked | seen.answers | seen.plain | (1u << found);
   const u32 single = minimum(count_trailing_zeros(other), engine.config.batch_max);
   // Sleeping workers are woken command by command, which take_chains() does.
-  if (single != 0 && engine.config.keeps_spares != 0) {
+  if (single != 0 && engine.config.caches_slots != 0) {
     const Taken taken = take_single(g, engine, worker, session_index, position, single);
     if (taken.consumed != 0) return taken;
   }
@@ -390,11 +390,11 @@ GPU4FS_FN Taken take_from_ring(Group g, Engine& engine, WorkerState& worker, u32
 }
 
 // Before a ring is looked at, so that its token is not held for it. Leader only.
-GPU4FS_FN inline void refill_spares(Engine& engine, WorkerMemory& memory) {
-  while (memory.spare_count < spare_command_max) {
+GPU4FS_FN inline void refill_cached_slots(Engine& engine, WorkerMemory& memory) {
+  while (memory.cached_slot_count < cached_slot_max) {
     u32 index = 0;
     if (!engine.free_commands.pop(&index)) return;
-    memory.spare_commands[memory.spare_count++] = index;
+    memory.cached_slots[memory.cached_slot_count++] = index;
   }
 }
 
@@ -442,7 +442,7 @@ GPU4FS_FN inline RingLook look_at_ring(const Engine& engine, u32 index, bool sto
 template <class Group>
 GPU4FS_FN RingChoice choose_ring(Group g, Engine& engine, u32 cursor, bool peek) {
   RingChoice choice{session_max, 0, 0, 0};
-  const RingsSeen rings = serial(g, [&] {
+  const RingsSeen rings = on_leader(g, [&] {
     return RingsSeen{load<Order::relaxed, Scope::system>(&engine.session_end),
                      load<Order::relaxed, Scope::system>(&engine.stop_requested)};
   });
@@ -457,7 +457,7 @@ GPU4FS_FN RingChoice choose_ring(Group g, Engine& engine, u32 cursor, bool peek)
       const u32 rank = count_trailing_zeros(free);
       const u32 index = g.shuffle(mine, rank);
       const u64 word = g.shuffle(look.word, rank);
-      const TokenEnd end = serial(g, [&] { return take_token_of_open(engine.sessions[index], word); });
+      const TokenEnd end = on_leader(g, [&] { return take_token_of_open(engine.sessions[index], word); });
       if (end == TokenEnd::taken) {
         choice.session = index;
         choice.position = word >> 1;
@@ -481,7 +481,7 @@ GPU4FS_FN u32 poll_rings(Group g, Engine& engine, WorkerState& worker, bool* fou
   if (worker.polls_rings == 0) return no_command;
   const bool keeps = worker.keeps_token != 0;
   if (worker.held_session == session_max) {
-    if (keeps) serial(g, [&] { detail::refill_spares(engine, engine.worker_memory[worker.index]); });
+    if (keeps) on_leader(g, [&] { detail::refill_cached_slots(engine, engine.worker_memory[worker.index]); });
     const detail::RingChoice choice = detail::choose_ring(g, engine, worker.session_cursor, !keeps);
     worker.saw_descriptor = choice.saw_descriptor;
     worker.missed_token = choice.missed_token;
@@ -501,7 +501,7 @@ GPU4FS_FN u32 poll_rings(Group g, Engine& engine, WorkerState& worker, bool* fou
   worker.held_position += taken.consumed;
   ++worker.held_polls;
   if (keeps && worker.held_polls < detail::polls_per_token) return no_command;
-  serial(g, [&] { detail::pass_token(engine.sessions[index], worker.held_position); });
+  on_leader(g, [&] { detail::pass_token(engine.sessions[index], worker.held_position); });
   worker.held_session = session_max;
   worker.session_cursor = index + 1;
   return no_command;

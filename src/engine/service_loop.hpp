@@ -43,12 +43,12 @@ GPU4FS_FN void service_loop(Group g, Engine& engine, u32 worker_index, const Ser
   WorkerState worker = WorkerState::make(worker_index);
   worker.polls_rings = worker_index < limits.poller_count ? 1 : 0;
   worker.keeps_token = 1;
-  const u64 start_ns = serial(g, [&] { return now_monotonic_ns(); });
+  const u64 start_ns = on_leader(g, [&] { return now_monotonic_ns(); });
   u32 idle_turns = 0;
   for (u32 turn = 1;; ++turn) {
     const bool worked = worker_step(g, engine, worker);
     if (worked && (idle_turns != 0 || turn % 16 == 0)) {
-      serial(g, [&] {
+      on_leader(g, [&] {
         store<Order::relaxed, Scope::engine>(&engine.service.last_work_ns, now_monotonic_ns());
       });
     }
@@ -57,11 +57,11 @@ GPU4FS_FN void service_loop(Group g, Engine& engine, u32 worker_index, const Ser
     if (worked && turn % 16 != 0 && worker.ran_tasks == 0) continue;
     if (worker_index == 0 && turn % 64 == 0) {
       worker_sweep(g, engine);
-      serial(g, [&] { detail::decide_exit(engine, limits, start_ns, now_monotonic_ns()); });
+      on_leader(g, [&] { detail::decide_exit(engine, limits, start_ns, now_monotonic_ns()); });
     }
     // A poller's turn is short, and the look costs as much.
     const bool looks = worker.held_session == session_max || turn % 8 == 0 || worker.ran_tasks != 0;
-    if (looks && serial(g, [&] { return exit_is_requested(engine); })) break;
+    if (looks && on_leader(g, [&] { return exit_is_requested(engine); })) break;
     if (worked) continue;
     // A poller's look at its ring takes its time on the bus; the others give way.
     if (worker.held_session == session_max) backoff(minimum(32 + 16 * idle_turns, limits.sleep_max_ns));

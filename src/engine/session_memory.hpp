@@ -10,22 +10,22 @@
 namespace gpu4fs::engine {
 
 // The engine's pointer to [address, address + length) of the command's session: bad_address unless it lies
-// in one of the session's regions. Uniform; needs no leader, because regions only change while no command
-// of the session uses them. Length 0 is fine anywhere in a region, its end included.
+// in one of the session's buffers. Uniform; needs no leader, because buffers only change while no command
+// of the session uses them. Length 0 is fine anywhere in a buffer, its end included.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status resolve(Group /*g*/, const Engine& engine, const CommandState& c, u64 address, u64 length,
                          u8** pointer) {
   *pointer = nullptr;
   GPU4FS_CHECK_LT(c.session, session_max);
-  const u32 region_index = wire::ring_address_region(address);
-  if (region_index >= region_max) return Status::bad_address;
-  const Region& region = engine.sessions[c.session].regions[region_index];
+  const u32 buffer_index = wire::ring_address_buffer(address);
+  if (buffer_index >= session_buffer_max) return Status::bad_address;
+  const SessionBuffer& buffer = engine.sessions[c.session].buffers[buffer_index];
   const u64 offset = wire::ring_address_offset(address);
-  if (region.base == nullptr || offset > region.length ||
-      GPU4FS_MUTANT(session_bounds_ignored, length > region.length - offset, false)) {
+  if (buffer.base == nullptr || offset > buffer.length ||
+      GPU4FS_MUTANT(session_bounds_ignored, length > buffer.length - offset, false)) {
     return Status::bad_address;
   }
-  *pointer = region.base + offset;
+  *pointer = buffer.base + offset;
   return Status::ok;
 }
 
@@ -45,7 +45,7 @@ GPU4FS_FN GPU4FS_NOINLINE void put_attributes(Group g, Engine& engine, CommandSt
   u8* destination = nullptr;
   const Status status = resolve(g, engine, c, c.command.output, sizeof(format::AttributeRecord), &destination);
   GPU4FS_CHECK_OK(status);
-  serial(g, [&] { attributes_of(ref, &c.attributes); });
+  on_leader(g, [&] { attributes_of(ref, &c.attributes); });
   put_record(g, destination, &c.attributes, sizeof(c.attributes));
 }
 

@@ -137,18 +137,18 @@ GPU4FS_FN GPU4FS_NOINLINE HelpEnd run_tasks(Group g, Engine& engine, CommandStat
   bool counted = false;
   bool asks = true;  // of the leader
   for (;;) {
-    const detail::TakenTask taken = serial(g, [&] {
+    const detail::TakenTask taken = on_leader(g, [&] {
       if (asks) asks = !detail::ask_for_help(engine, c.index);
       return detail::take_task(engine, c, counted);
     });
     if (taken.take == detail::TaskTake::none) return HelpEnd::nothing_left;
     if (taken.take == detail::TaskTake::closed) {
-      const bool held = serial(g, [&] { return detail::hold_back_tasks(engine, c); });
+      const bool held = on_leader(g, [&] { return detail::hold_back_tasks(engine, c); });
       if (held) return HelpEnd::held_back;
       continue;
     }
     dispatch_task(g, engine, c, taken.task);
-    const detail::TaskEnd ended = serial(g, [&] {
+    const detail::TaskEnd ended = on_leader(g, [&] {
       const detail::TaskEnd end = detail::end_task(engine, c, taken.counted);
       if (end.leaves) engine.run_queue.push(c.index | item_tasks);
       return end;
@@ -176,7 +176,7 @@ GPU4FS_FN GPU4FS_NOINLINE Help help_somebody(Group g, Engine& engine, u32 start)
   CommandState& c = engine.commands[index];
   bool counted = false;
   for (u32 done = 0; done < tasks_per_help; ++done) {
-    const detail::TakenTask taken = serial(g, [&] {
+    const detail::TakenTask taken = on_leader(g, [&] {
       const detail::TakenTask task = detail::take_task(engine, c, counted);
       if (task.take == detail::TaskTake::none) {
         u64 entry = wanted.entry;
@@ -189,7 +189,7 @@ GPU4FS_FN GPU4FS_NOINLINE Help help_somebody(Group g, Engine& engine, u32 start)
     if (taken.take == detail::TaskTake::none) return {HelpEnd::did_some, 0};
     if (taken.take == detail::TaskTake::closed) return {done == 0 ? HelpEnd::nothing_left : HelpEnd::did_some, 0};
     dispatch_task(g, engine, c, taken.task);
-    const detail::TaskEnd ended = serial(g, [&] {
+    const detail::TaskEnd ended = on_leader(g, [&] {
       detail::TaskEnd end = detail::end_task(engine, c, taken.counted);
       if (end.counted && done + 1 == tasks_per_help) leave(engine, engine.step_gate);
       return end;

@@ -30,7 +30,7 @@ struct PoppedItem {
 
 template <class Group>
 GPU4FS_FN bool step_from_queue(Group g, Engine& engine, WorkerState& worker) {
-  const PoppedItem popped = serial(g, [&] {
+  const PoppedItem popped = on_leader(g, [&] {
     PoppedItem result{false, 0};
     result.found = engine.run_queue.pop(&result.item);
     return result;
@@ -80,7 +80,7 @@ GPU4FS_FN bool worker_step(Group g, Engine& engine, WorkerState& worker) {
 // The deadline sweep, if it is due. Called now and then by whoever has time, and before sleeping. Collective.
 template <class Group>
 GPU4FS_FN void worker_sweep(Group g, Engine& engine) {
-  const u64 now_ns = serial(g, [&] {
+  const u64 now_ns = on_leader(g, [&] {
     const u64 now = now_monotonic_ns();
     return claim_sweep(engine, now) ? now : u64{0};
   });
@@ -90,12 +90,12 @@ GPU4FS_FN void worker_sweep(Group g, Engine& engine) {
 // Gives back what this worker keeps from step to step. Collective.
 template <class Group>
 GPU4FS_FN void worker_release(Group g, Engine& engine, WorkerState& worker) {
-  serial(g, [&] {
+  on_leader(g, [&] {
     if (worker.held_session != session_max) {
       detail::pass_token(engine.sessions[worker.held_session], worker.held_position);
     }
     WorkerMemory& memory = engine.worker_memory[worker.index];
-    while (memory.spare_count != 0) engine.free_commands.push(memory.spare_commands[--memory.spare_count]);
+    while (memory.cached_slot_count != 0) engine.free_commands.push(memory.cached_slots[--memory.cached_slot_count]);
   });
   worker.held_session = session_max;
 }

@@ -75,7 +75,7 @@ enum class Replays : std::uint8_t {
   /* the orphan is free */                                                                                 \
   X(18, reclaim, reclaim, plain, twice)                                                                    \
   /* a row of pages with parities is written, see log_format.hpp */                                        \
-  X(19, row, claim_logged, row, once)                                                                      \
+  X(19, row, adopt_logged, row, once)                                                                      \
   /* mode: FALLOC_FL_* of bytes [offset, offset + size); mask: LogAllocateMask; the extents are unwritten   \
      blocks of the file, each from its page on */                                                           \
   X(20, fallocate, fallocate, allocation, once)

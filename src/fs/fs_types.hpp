@@ -105,7 +105,7 @@ struct alignas(64) SpaceCounters {
   u64 used;            // set bits of `committed`: the page_used of the next checkpoint
   u64 freed_pending;   // busy only until the next checkpoint is durable
   u64 emergency;       // kept back from commands that only consume
-  u64 growable;        // in no chunk yet: what chunks have that the server could still make for the class
+  u64 unallocated_pages;  // in no chunk yet: what chunks have that the server could still make for the class
 };
 
 // Where a shard goes on in the chunks of one profile.
@@ -154,6 +154,20 @@ struct OperationLog {
 
 struct PoolGrowth;      // fs/space/growth.hpp
 
+// Pages of one round of a transfer that follow each other in logical space.
+struct RoundExtent {
+  // The pages are unwritten ones that the file has already, and not the command's to give back.
+  static constexpr u32 in_place_bit = 1u << 31;
+
+  u64 address;
+  u32 page_count;
+  u32 first;  // number of the first page in the round, and the bit
+
+  GPU4FS_FN constexpr u32 first_page() const { return first & ~in_place_bit; }
+  GPU4FS_FN constexpr bool is_in_place() const { return (first & in_place_bit) != 0; }
+  GPU4FS_FN constexpr raid::Extent pages() const { return {address, page_count, 0}; }
+};
+
 struct FileSystem {
   raid::LogicalSpace space;
   SpaceCounters counters[format::profile_max];  // by class: a format::Profile less one
@@ -172,7 +186,7 @@ struct FileSystem {
   u64 epoch_open;                  // operations that commit now belong to it
   u64 epoch_durable;               // newest epoch whose superblocks are durable
   u64 name_hash_seed;
-  u32 stripe_generation;           // grows at each snapshot: open stripes of older ones are closed
+  u32 stripe_generation;           // grows at each snapshot: open stripes of older ones end
   u32 generation_skip;             // generations of inodes that this engine makes are larger by it
   AccessTimeMode access_time_mode;
   u32 read_only;
@@ -191,22 +205,26 @@ struct FileSystem {
   GPU4FS_FN const SpaceCounters& data_counters() const { return counters[space.data_class]; }
 };
 
+// What an operation may take of the emergency reserve. All of it: it frees space (unlink, truncate, rmdir ...). Half of
+// it: it uses up stranded pages, or gives back what it takes.
+enum class EmergencyUse : u32 { none, all, half };
+
 // What a command carries through the fs functions; lives in the command's state in engine memory.
 struct Operation {
   u64 now;               // 34.30 time stamp of this command
   u32 shard;             // allocation shard of the worker
-  u32 may_use_emergency; // 1: frees space (unlink, truncate, rmdir ...); 2: uses up closed pages, so half of it
+  EmergencyUse emergency_use;
   u32 whole_stripes;     // 1: pages are allocated in stripes that no other command gets pages of
   u32 profile;           // format::Profile of the pages that it reserves and allocates, 0: the pool's for data
   u32 row_update;        // 1 more than the counter of ParityState::updates that counts the command; 0: none does
-  u32 others_may_help;   // 1: with Status::no_space of this step, what other commands hold would have done
+  u32 blocked_by_reservations;  // 1: with Status::no_space of this step, what other commands hold would have done
   u64 pages_reserved;    // of SpaceCounters::reserved of that profile, still unused by this command
   u64 claimed_inode;     // number claimed and not committed, kept over restarts; 0: none
   u64 refused_devices;   // bit a device: a chunk of it could not be mapped for this command
   u64 refused_classes;   // bit a class: no chunk could be made of it for this command
   u32 frames_reserved;   // of PageTable::frames_reserved
   u32 dirty_reserved;    // of PageTable::dirty_reserved, and as many pages for metadata
-  u32 wanted_chunk;      // set with Status::chunk_not_mapped; raid::chunk_to_make: one more
+  u32 wanted_chunk;      // set with Status::chunk_not_mapped; raid::new_chunk: one more
   u32 wanted_class;      // of that chunk
   u32 log_reserved;      // bytes of OperationLog::room, still unused by this command
   const format::LogRecord* replay;  // the record that this command carries out again, or null

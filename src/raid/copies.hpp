@@ -39,7 +39,7 @@ GPU4FS_FN inline CopyPlan plan_copy(const LogicalSpace& space, const PageLocatio
 template <class Group>
 GPU4FS_FN void repair_copy(Group g, const LogicalSpace& space, const PageLocation& location, u32 copy,
                            const u8* good) {
-  u8* memory = serial(g, [&]() -> u8* {
+  u8* memory = on_leader(g, [&]() -> u8* {
     const DevicePlace place = page_place(space, location, copy);
     if (space.devices[place.device].read_only != 0) return nullptr;
     if (begin_copy_write(space, location, 1, copy) != Status::ok) return nullptr;
@@ -48,7 +48,7 @@ GPU4FS_FN void repair_copy(Group g, const LogicalSpace& space, const PageLocatio
   if (memory == nullptr) return;
   GPU4FS_MUTANT(copy_repair_not_written, copy_bytes(g, memory, good, page_size), static_cast<void>(0));
   g.sync();
-  serial(g, [&] {
+  on_leader(g, [&] {
     end_copy_write(space, location, 1, copy);
     note_repair(space, page_place(space, location, copy).device);
   });
@@ -56,35 +56,40 @@ GPU4FS_FN void repair_copy(Group g, const LogicalSpace& space, const PageLocatio
 
 }  // namespace detail
 
-// Finds a copy of the page at `location` other than `bad_copy`, which could not be read for
-// `reason` (checksum_mismatch, or what its device said), and repairs those that were met on the way.
+// A copy that could not be read.
+struct BadCopy {
+  u32 copy;
+  Status reason;  // checksum_mismatch, or what its device said
+};
+
+// Finds another copy of the page at `location`, and repairs those that were met on the way.
 // Answers the copy's number and place. Status: checksum_mismatch, with `notes` entered into the table of
 // damage, when a copy was read and none verifies, or the reason. `verifies`: pages of this use have
 // a checksum. The caller keeps the page from being written meanwhile.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE CopyPlan find_good_copy(Group g, const LogicalSpace& space, const PageLocation& location,
-                                                  u32 bad_copy, Status reason, bool verifies, bool notes) {
+                                                  BadCopy bad, bool verifies, bool notes) {
   const ChunkState& chunk = space.chunks[location.chunk];
   const u64 address = chunk.base_address + location.page * page_size;
-  u32 mismatched = reason == Status::checksum_mismatch ? 1u << bad_copy : 0;
+  u32 mismatched = bad.reason == Status::checksum_mismatch ? 1u << bad.copy : 0;
   for (u32 i = 1; i < chunk.copy_count; ++i) {
-    const u32 copy = (bad_copy + i) % chunk.copy_count;
-    const CopyPlan plan = serial(g, [&] { return detail::plan_copy(space, location, copy); });
+    const u32 copy = (bad.copy + i) % chunk.copy_count;
+    const CopyPlan plan = on_leader(g, [&] { return detail::plan_copy(space, location, copy); });
     if (plan.status != Status::ok) continue;
     if (verifies && xxh3_page(g, plan.memory, address) != plan.checksum) {
       mismatched |= 1u << copy;
       continue;
     }
-    if (reason != Status::checksum_mismatch) mismatched |= 1u << bad_copy;
-    for (u32 bad = 0; bad < chunk.copy_count; ++bad) {
-      if ((mismatched >> bad & 1) == 0) continue;
-      detail::repair_copy(g, space, location, GPU4FS_MUTANT(wrong_copy_repaired, bad, copy), plan.memory);
+    if (bad.reason != Status::checksum_mismatch) mismatched |= 1u << bad.copy;
+    for (u32 other = 0; other < chunk.copy_count; ++other) {
+      if ((mismatched >> other & 1) == 0) continue;
+      detail::repair_copy(g, space, location, GPU4FS_MUTANT(wrong_copy_repaired, other, copy), plan.memory);
     }
     return plan;
   }
-  if (mismatched == 0) return {reason, bad_copy, nullptr, 0};
-  if (notes) serial(g, [&] { note_damage(space, address); });
-  return {Status::checksum_mismatch, bad_copy, nullptr, 0};
+  if (mismatched == 0) return {bad.reason, bad.copy, nullptr, 0};
+  if (notes) on_leader(g, [&] { note_damage(space, address); });
+  return {Status::checksum_mismatch, bad.copy, nullptr, 0};
 }
 
 }  // namespace gpu4fs::raid

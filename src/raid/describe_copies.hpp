@@ -89,7 +89,7 @@ GPU4FS_FN CopyChecksums hash_copies(Group g, const LogicalSpace& space, const Pa
   const u64 address = chunk.base_address + location.page * page_size;
   CopyChecksums copies{};
   for (u32 copy = 0; copy < chunk.copy_count; ++copy) {
-    const CopyPlan plan = serial(g, [&] { return plan_copy(space, location, copy); });
+    const CopyPlan plan = on_leader(g, [&] { return plan_copy(space, location, copy); });
     if (plan.status != Status::ok) continue;
     copies.readable |= 1u << copy;
     copies.checksums[copy] = xxh3_page(g, plan.memory, address);
@@ -104,7 +104,7 @@ inline constexpr u32 any_readable = copy_count_max;
 // those that have others.
 template <class Group>
 GPU4FS_FN Status describe_as_copy(Group g, LogicalSpace& space, u64 address, u32 chosen) {
-  const WritePlan plan = serial(g, [&] { return plan_description(space, address); });
+  const WritePlan plan = on_leader(g, [&] { return plan_description(space, address); });
   if (plan.status != Status::ok) return plan.status;
   const CopyChecksums copies = hash_copies(g, space, plan.location);
   if (chosen == any_readable && copies.readable != 0) {
@@ -112,7 +112,7 @@ GPU4FS_FN Status describe_as_copy(Group g, LogicalSpace& space, u64 address, u32
   }
   if (chosen == any_readable || (copies.readable >> chosen & 1) == 0) return Status::medium_error;
   const u64 checksum = copies.checksums[chosen];
-  serial(g, [&] { put_descriptor(space, plan, checksum); });
+  on_leader(g, [&] { put_descriptor(space, plan, checksum); });
   const u8* good = page_memory(space, plan.location, chosen);
   for (u32 copy = 0; copy < space.chunks[plan.location.chunk].copy_count; ++copy) {
     const bool is_good = (copies.readable >> copy & 1) != 0 && copies.checksums[copy] == checksum;
@@ -129,14 +129,14 @@ GPU4FS_FN Status describe_as_copy(Group g, LogicalSpace& space, u64 address, u32
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status describe_from_copies(Group g, LogicalSpace& space, u64 address, u32 page_count,
                                                       u64 digest, Status reason) {
-  const detail::WritePlan first = serial(g, [&] { return detail::plan_description(space, address); });
+  const detail::WritePlan first = on_leader(g, [&] { return detail::plan_description(space, address); });
   if (first.status != Status::ok) return first.status;
   if (space.chunks[first.location.chunk].copy_count == 1) return reason;
   if (!detail::has_other_copies(space, first.location, reason)) return reason;
   detail::DigestSearch search{};
   for (u32 page = 0; page < page_count; ++page) {
     const detail::WritePlan plan =
-        serial(g, [&] { return detail::plan_description(space, address + u64{page} * page_size); });
+        on_leader(g, [&] { return detail::plan_description(space, address + u64{page} * page_size); });
     if (plan.status != Status::ok) return plan.status;
     if (plan.location.chunk != first.location.chunk) return Status::corrupt_structure;
     detail::add_to_search(search, page, detail::hash_copies(g, space, plan.location));

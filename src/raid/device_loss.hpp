@@ -14,7 +14,7 @@
 // has been written (raid/rebuild/), a checkpoint whose superblocks do not name it any more makes it a device like
 // the others. Until then a write that fails gives it up again, which costs nothing.
 //
-// Plain functions: one rank calls them, inside serial().
+// Plain functions: one rank calls them, inside on_leader().
 #pragma once
 
 #include "base/atomics.hpp"
@@ -162,7 +162,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool lose_device(const LogicalSpace& space, u32
 }
 
 // A write of the device failed. True: the pool goes on without the device.
-GPU4FS_FN GPU4FS_NOINLINE inline bool outlives_write_error(const LogicalSpace& space, u32 device) {
+GPU4FS_FN GPU4FS_NOINLINE inline bool tolerates_write_error(const LogicalSpace& space, u32 device) {
   if (device_has_failed(space, device)) return true;
   if (space.health == nullptr) return false;
   fetch_add<Order::relaxed, Scope::engine>(&space.health->write_errors[device], 1u);

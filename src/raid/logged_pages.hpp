@@ -59,7 +59,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status make_logged_page(Group g, const LogicalSpace& s
     Losses losses;
     Recipe recipe;
   };
-  const Plan plan = serial(g, [&] {
+  const Plan plan = on_leader(g, [&] {
     Plan made{};
     const RowPlace place = row_place(space.chunks[location.chunk], location.page);
     made.view = row_view(space, location.chunk, place.row);
@@ -81,7 +81,7 @@ GPU4FS_FN Status find_logged_page(Group g, const LogicalSpace& space, const Page
     u32 has_row;  // it can be made from the rest of its row
     const u8* memory;
   };
-  const Place place = serial(g, [&] {
+  const Place place = on_leader(g, [&] {
     const ChunkState& chunk = space.chunks[location.chunk];
     u32 copy = 0;
     if (chunk.copy_count > 1) {
@@ -109,12 +109,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_logged_pages(Group g, LogicalSpace& space, 
   u64 digest = 0;
   for (u32 i = 0; i < run.page_count; ++i) {
     const u64 address = space.chunks[run.chunk].base_address + (run.first + i) * page_size;
-    const WritePlan plan = serial(g, [&] { return plan_description(space, address); });
+    const WritePlan plan = on_leader(g, [&] { return plan_description(space, address); });
     GPU4FS_TRY(plan.status);
     const u8* memory = nullptr;
     GPU4FS_TRY(find_logged_page(g, space, plan.location, lost, scratch, &memory));
     const u64 checksum = xxh3_page(g, memory, address);
-    serial(g, [&] {
+    on_leader(g, [&] {
       put_descriptor(space, plan, checksum, is_in_rows(space, plan) ? format::page_flag_in_parity : 0);
     });
     digest += format::page_digest(checksum, i);
@@ -145,7 +145,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_logged_pages(Group g, LogicalSpace& space,
   }
   if (chunk.parity_count == 0) return first;
   // Where the pages of an earlier record were lost, those of others are.
-  const u64 hint = serial(g, [&] {
+  const u64 hint = on_leader(g, [&] {
     u64 columns = 0;
     for (u32 column = 0; column < chunk.column_count; ++column) {
       if ((space.parity->lost_devices >> chunk.columns[column].device & 1) != 0) columns |= u64{1} << column;
@@ -173,7 +173,7 @@ GPU4FS_FN GPU4FS_NOINLINE void settle_copies(Group g, const LogicalSpace& space,
   const u64 address = chunk.base_address + location.page * page_size;
   const u8* good = nullptr;
   for (u32 copy = 0; copy < chunk.copy_count; ++copy) {
-    const CopyPlan plan = serial(g, [&] { return plan_copy(space, location, copy); });
+    const CopyPlan plan = on_leader(g, [&] { return plan_copy(space, location, copy); });
     if (plan.status == Status::ok && xxh3_page(g, plan.memory, address) == plan.checksum) continue;
     if (good == nullptr && find_logged_page(g, space, location, lost, scratch, &good) != Status::ok) return;
     repair_copy(g, space, location, copy, good);
@@ -200,12 +200,12 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void settle_row(Group g, const LogicalSpace& space, const RowView& view, u64 lost,
                                           u32 scratch) {
   const ChunkState& chunk = space.chunks[view.chunk];
-  const u64 included = serial(g, [&] { return slots_in_parity(space, view); });
+  const u64 included = on_leader(g, [&] { return slots_in_parity(space, view); });
   ParityPages<Group, parity_count_max> sums;
   const u64 missing = sum_slots(g, view, included, sums, [&](const PageLocation& location) -> const u8* {
     const u8* memory = nullptr;
     if (find_logged_page(g, space, location, lost, scratch, &memory) != Status::ok) return nullptr;
-    const u64 checksum = serial(g, [&] { return load_shared_16(&chunk.descriptors[location.page]).low; });
+    const u64 checksum = on_leader(g, [&] { return load_shared_16(&chunk.descriptors[location.page]).low; });
     const u64 address = chunk.base_address + location.page * page_size;
     return xxh3_page(g, memory, address) == checksum ? memory : nullptr;
   });
@@ -215,27 +215,27 @@ GPU4FS_FN GPU4FS_NOINLINE void settle_row(Group g, const LogicalSpace& space, co
 template <class Group>
 GPU4FS_FN void settle_rows(Group g, const LogicalSpace& space, const LoggedRun& run, u64 lost, u32 scratch) {
   for (u64 page = run.first; page < run.first + run.page_count; ++page) {
-    const FirstOfRow row = serial(g, [&] { return first_of_row(space, run, page); });
+    const FirstOfRow row = on_leader(g, [&] { return first_of_row(space, run, page); });
     if (row.is_first != 0) settle_row(g, space, row.view, lost, scratch);
   }
 }
 
 }  // namespace detail
 
-// The pages of an extent of a record, which the caller has claimed, get descriptors and all that makes them
+// The pages of an extent of a record, which the caller has adopted, get descriptors and all that makes them
 // redundant, if `digest` is that of what was written. Status: checksum_mismatch if it is not; what a device says that
 // cannot be read, if there is nothing else to read.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status accept_logged_pages(Group g, LogicalSpace& space, u64 address, u32 page_count,
                                                      u64 digest) {
-  const detail::WritePlan plan = serial(g, [&] { return detail::plan_description(space, address); });
+  const detail::WritePlan plan = on_leader(g, [&] { return detail::plan_description(space, address); });
   GPU4FS_TRY(plan.status);
   const u32 index = plan.location.chunk;
   const ChunkState& chunk = space.chunks[index];
   GPU4FS_CHECK_LE(plan.location.page + page_count, chunk.page_count);
   const detail::LoggedRun run{index, page_count, plan.location.page, digest};
   const bool in_rows = chunk.parity_count != 0;
-  const u32 scratch = in_rows ? serial(g, [&] { return take_scratch(space); }) : no_scratch;
+  const u32 scratch = in_rows ? on_leader(g, [&] { return take_scratch(space); }) : no_scratch;
   u64 lost = 0;
   const Status status = detail::find_logged_pages(g, space, run, scratch, &lost);
   if (status == Status::ok && (in_rows || chunk.copy_count > 1)) {
@@ -243,7 +243,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status accept_logged_pages(Group g, LogicalSpace& spac
     if (in_rows) detail::settle_rows(g, space, run, lost, scratch);
   }
   if (in_rows) {
-    serial(g, [&] {
+    on_leader(g, [&] {
       for (u32 column = 0; column < chunk.column_count && status == Status::ok; ++column) {
         if ((lost >> column & 1) != 0) space.parity->lost_devices |= u64{1} << chunk.columns[column].device;
       }

@@ -215,7 +215,7 @@ struct ChunkPlaces {
   u64 bitmaps[6];
   u64 rebuild_todo;
   u64 region_free;
-  u64 stripe_closed;
+  u64 stripe_stranded;
   u64 unbacked;
 };
 
@@ -242,7 +242,7 @@ inline ChunkPlaces place_chunk(BlockLayout& layout, const format::ChunkDescripto
   for (u64& bitmap : places.bitmaps) bitmap = layout.take_pages(pages.bitmap_pages * page_size);
   places.rebuild_todo = layout.take(divide_up(descriptor.size_bytes / page_size, 64) * sizeof(u64));
   places.region_free = layout.take(divide_up(region_count, 2) * sizeof(u32));
-  places.stripe_closed = layout.take(stripe_count_of(descriptor) * sizeof(u32));
+  places.stripe_stranded = layout.take(stripe_count_of(descriptor) * sizeof(u32));
   places.unbacked = layout.take(divide_up(region_count, 64) * sizeof(u64));
   return places;
 }
@@ -260,7 +260,7 @@ inline ChunkState make_chunk(const format::ChunkDescriptor& d, const ChunkPlaces
   chunk.copy_count = with_level(d.level, [&](auto level) { return level.copies(d.column_count); });
   chunk.parity_count = with_level(d.level, [](auto level) -> u32 { return level.parity_count; });
   chunk.stripe_count = static_cast<u32>(stripe_count_of(d));
-  chunk.stripe_closed = at_offset<u32>(block, places.stripe_closed);
+  chunk.stripe_stranded = at_offset<u32>(block, places.stripe_stranded);
   chunk.flags = d.flags;
   chunk.columns = at_offset<ColumnState>(block, places.columns);
   chunk.descriptors = at_offset<format::PageDescriptor>(block, places.descriptors);

@@ -1,6 +1,6 @@
 // Announcing accesses to pages of the space to their devices' stacks (device/device_access.hpp).
 //
-// Plain functions: one rank calls them, inside serial(). A space without stacks and lost devices costs two tests a
+// Plain functions: one rank calls them, inside on_leader(). A space without stacks and lost devices costs two tests a
 // call, which is one for a run of pages.
 //
 // Lost devices (raid/device_loss.hpp) answer device_failed. Writing all copies passes them over; a device that cannot
@@ -25,7 +25,7 @@ GPU4FS_FN inline bool is_stacked(const LogicalSpace& space) {
 // True if accesses need no announcement.
 GPU4FS_FN inline bool is_plain(const LogicalSpace& space) { return !is_stacked(space) && failed_devices(space) == 0; }
 
-// Of `page_count` pages that lie together (pages_together()), in one of their copies.
+// Of `page_count` pages that lie together (contiguous_pages()), in one of their copies.
 GPU4FS_FN inline Status begin_copy_read(const LogicalSpace& space, const PageLocation& location,
                                         u64 page_count, u32 copy) {
   if (is_plain(space)) return Status::ok;
@@ -54,7 +54,7 @@ GPU4FS_FN inline Status begin_copies_read(const LogicalSpace& space, const PageL
   const ChunkState& chunk = space.chunks[location.chunk];
   for (u64 done = 0; done < page_count;) {
     const PageLocation here{location.chunk, 0, location.page + done};
-    const u64 count = minimum(page_count - done, pages_together(chunk, here.page));
+    const u64 count = minimum(page_count - done, contiguous_pages(chunk, here.page));
     for (u32 copy = 0; copy < chunk.copy_count; ++copy) {
       if (!copy_is_readable(space, here, copy)) continue;
       GPU4FS_TRY(begin_copy_read(space, here, count, copy));
@@ -75,7 +75,7 @@ GPU4FS_FN inline Status begin_page_write(const LogicalSpace& space, const PageLo
       begun |= 1u << copy;
       continue;
     }
-    if (outlives_write_error(space, page_place(space, location, copy).device)) continue;
+    if (tolerates_write_error(space, page_place(space, location, copy).device)) continue;
     for (u32 other = 0; other < copy; ++other) {
       if ((begun >> other & 1) != 0) end_copy_write(space, location, page_count, other);
     }
@@ -107,7 +107,7 @@ GPU4FS_FN inline Status begin_header_write(const LogicalSpace& space, const Chun
   const ColumnState& state = chunk.columns[column];
   const Status status = device::begin_write(space.devices[state.device], state.header_offset + first * page_size,
                                             count * page_size);
-  if (status != Status::ok) (void)outlives_write_error(space, state.device);
+  if (status != Status::ok) (void)tolerates_write_error(space, state.device);
   return status;
 }
 

@@ -74,9 +74,9 @@ GPU4FS_FN inline ReadPlan plan_read(const LogicalSpace& space, u64 address, u32 
 
 // True if a page that could not be read for `reason` may come from elsewhere.
 GPU4FS_FN inline bool has_other_copies(const LogicalSpace& space, const PageLocation& location, Status reason) {
-  const bool is_copys_fault = reason == Status::checksum_mismatch || reason == Status::medium_error ||
+  const bool copy_is_at_fault = reason == Status::checksum_mismatch || reason == Status::medium_error ||
                               reason == Status::device_failed;
-  if (!is_copys_fault || location.chunk == no_chunk) return false;
+  if (!copy_is_at_fault || location.chunk == no_chunk) return false;
   const ChunkState& chunk = space.chunks[location.chunk];
   return chunk.copy_count > 1 || chunk.parity_count != 0;
 }
@@ -89,19 +89,19 @@ GPU4FS_FN inline void end_read(const LogicalSpace& space, const ReadPlan& plan) 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status use_rest_of_row(Group g, const LogicalSpace& space, ReadPlan* plan, Status reason,
                                                  bool verifies) {
-  if (plan->scratch == no_scratch) plan->scratch = serial(g, [&] { return take_scratch(space); });
+  if (plan->scratch == no_scratch) plan->scratch = on_leader(g, [&] { return take_scratch(space); });
   u8* page = scratch_memory(space, plan->scratch);
   const Status status = reconstruct_page(g, space, plan->location, verifies, reason, page);
   if (status != Status::ok) {
     if (reason != Status::checksum_mismatch) return status;
     const ChunkState& chunk = space.chunks[plan->location.chunk];
-    serial(g, [&] { note_damage(space, chunk.base_address + plan->location.page * page_size); });
+    on_leader(g, [&] { note_damage(space, chunk.base_address + plan->location.page * page_size); });
     return status;
   }
   repair_copy(g, space, plan->location, 0, page);
   plan->memory = page;
   plan->status = Status::ok;
-  plan->checksum = serial(g, [&] {
+  plan->checksum = on_leader(g, [&] {
     return load_shared_16(&space.chunks[plan->location.chunk].descriptors[plan->location.page]).low;
   });
   return Status::ok;
@@ -114,14 +114,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status use_other_copy(Group g, const LogicalSpace& spa
   if (!has_other_copies(space, plan->location, reason)) {
     if (reason == Status::checksum_mismatch) {
       const ChunkState& chunk = space.chunks[plan->location.chunk];
-      serial(g, [&] { note_damage(space, chunk.base_address + plan->location.page * page_size); });
+      on_leader(g, [&] { note_damage(space, chunk.base_address + plan->location.page * page_size); });
     }
     return reason;
   }
   if (space.chunks[plan->location.chunk].parity_count != 0) {
     return use_rest_of_row(g, space, plan, reason, verifies);
   }
-  const CopyPlan good = find_good_copy(g, space, plan->location, plan->copy, reason, verifies, true);
+  const CopyPlan good = find_good_copy(g, space, plan->location, {plan->copy, reason}, verifies, true);
   plan->status = good.status;
   plan->copy = good.copy;
   plan->memory = good.memory;
@@ -276,14 +276,13 @@ GPU4FS_FN Status write_in_rows(Group g, LogicalSpace& space, const PageLocation&
 
 }  // namespace detail
 
-// Verifies the page at `address` and copies its bytes [from, to) to `destination`, any alignment.
+// Verifies the page at `address` and copies the range of it to `destination`, any alignment.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status read_page_range(Group g, const LogicalSpace& space, u64 address,
-                                                 u32 from, u32 to, void* destination,
-                                                 PageUse use = PageUse::metadata) {
-  GPU4FS_CHECK_LE(from, to);
-  GPU4FS_CHECK_LE(to, page_size);
-  detail::ReadPlan plan = serial(g, [&] { return detail::plan_read(space, address); });
+GPU4FS_FN GPU4FS_NOINLINE Status read_page_range(Group g, const LogicalSpace& space, u64 address, ByteRange range,
+                                                 void* destination, PageUse use = PageUse::metadata) {
+  GPU4FS_CHECK_LE(range.from, range.to);
+  GPU4FS_CHECK_LE(range.to, page_size);
+  detail::ReadPlan plan = on_leader(g, [&] { return detail::plan_read(space, address); });
   const bool verifies = detail::has_checksum(space, use);
   Status status = plan.status;
   if (status != Status::ok) status = detail::use_other_copy(g, space, &plan, status, verifies);
@@ -291,17 +290,17 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_page_range(Group g, const LogicalSpace& sp
     bool verified = true;
     if (verifies) {
       verified = GPU4FS_MUTANT(
-          page_unverified, verify_copy_page(g, destination, plan.memory, address, plan.checksum, from, to),
-          verify_copy_page(g, destination, plan.memory, address, plan.checksum, from, to) || true);
+          page_unverified, verify_copy_page(g, destination, plan.memory, address, plan.checksum, range),
+          verify_copy_page(g, destination, plan.memory, address, plan.checksum, range) || true);
     } else {
-      copy_bytes(g, destination, plan.memory + from, to - from);
+      copy_bytes(g, destination, plan.memory + range.from, range.to - range.from);
     }
     g.sync();
     if (verified) break;
     status = Status::checksum_mismatch;
     if (attempt < copy_count_max) status = detail::use_other_copy(g, space, &plan, status, verifies);
   }
-  if (plan.scratch != no_scratch) serial(g, [&] { detail::end_read(space, plan); });
+  if (plan.scratch != no_scratch) on_leader(g, [&] { detail::end_read(space, plan); });
   return status;
 }
 
@@ -309,7 +308,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_page_range(Group g, const LogicalSpace& sp
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status read_page(Group g, const LogicalSpace& space, u64 address,
                                            void* destination, PageUse use = PageUse::metadata) {
-  return read_page_range(g, space, address, 0, static_cast<u32>(page_size), destination, use);
+  return read_page_range(g, space, address, whole_page(), destination, use);
 }
 
 // Writes the 4096 bytes at `source` (any alignment; they may change meanwhile, the page stays
@@ -318,7 +317,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_page(Group g, LogicalSpace& space, u64 address,
                                             const void* source, PageUse use = PageUse::metadata) {
   GPU4FS_CHECK(source != nullptr);
-  const detail::WritePlan plan = serial(g, [&] { return detail::plan_write(space, address); });
+  const detail::WritePlan plan = on_leader(g, [&] { return detail::plan_write(space, address); });
   if (plan.status != Status::ok) return plan.status;
   if (detail::is_in_rows(space, plan)) return detail::write_in_rows(g, space, plan.location, 1, source, use);
   u64 checksum = 0;
@@ -328,59 +327,62 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_page(Group g, LogicalSpace& space, u64 ad
     copy_bytes(g, plan.memory, source, page_size);
   }
   detail::mirror_page(g, space, plan);
-  serial(g, [&] { detail::finish_write(space, plan, checksum); });
+  on_leader(g, [&] { detail::finish_write(space, plan, checksum); });
   return Status::ok;
 }
 
-namespace detail {
+// A page that is made of an old one and new bytes.
+struct PageMerge {
+  u64 address;         // of the new page
+  u64 old_address;     // no_address: zeros. It may be the same, but not in chunks with parities
+  ByteRange range;     // what is replaced
+  const void* source;  // by these bytes, of any alignment; nullptr: by zeros
+  PageUse use = PageUse::metadata;
 
-struct MergeSource {
-  u32 from;
-  u32 to;
-  const u8* bytes;  // nullptr: zeros
+  GPU4FS_FN detail::NewBytes new_bytes() const { return {range, static_cast<const u8*>(source)}; }
 };
+
+namespace detail {
 
 // The merged page of a chunk with parities is put together in engine memory: it is written once.
 // *old_is_bad: whether the old page is why it failed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status merge_into_row(Group g, LogicalSpace& space, const WritePlan& plan, ReadPlan* read,
-                                                u64 old_address, const MergeSource& source, PageUse use,
-                                                bool* old_is_bad) {
-  const u32 scratch = serial(g, [&] { return take_scratch(space); });
-  const MergeTarget target{scratch_memory(space, scratch), old_address, has_checksum(space, use)};
+                                                PageMerge merge, bool* old_is_bad) {
+  const u32 scratch = on_leader(g, [&] { return take_scratch(space); });
+  const MergeTarget target{scratch_memory(space, scratch), merge.old_address, has_checksum(space, merge.use)};
   Status status = Status::ok;
   for (u32 attempt = 0; status == Status::ok; ++attempt) {
-    const OldPage old = read != nullptr ? OldPage{read->memory, old_address, read->checksum} : OldPage{};
-    const bool verified = merge_page(g, target, old, source.from, source.to, source.bytes).is_verified;
+    const OldPage old = read != nullptr ? OldPage{read->memory, merge.old_address, read->checksum} : OldPage{};
+    const bool verified = merge_page(g, target, old, merge.new_bytes()).is_verified;
     g.sync();
     *old_is_bad = !verified;
     if (verified) {
-      status = write_in_rows(g, space, plan.location, 1, target.memory, use);
+      status = write_in_rows(g, space, plan.location, 1, target.memory, merge.use);
       break;
     }
     status = Status::checksum_mismatch;
     if (attempt < copy_count_max) status = use_other_copy(g, space, read, status, target.has_checksum);
   }
-  serial(g, [&] { return_scratch(space, scratch); });
+  on_leader(g, [&] { return_scratch(space, scratch); });
   return status;
 }
 
 // Into all copies of the page at `address`, which may be the old one. What fails is reading the old one.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status merge_into_copies(Group g, LogicalSpace& space, const WritePlan& plan,
-                                                   ReadPlan* read, u64 old_address, u64 address,
-                                                   const MergeSource& source, PageUse use) {
-  const MergeTarget target{plan.memory, address, has_checksum(space, use)};
-  const bool in_place = old_address == address;
+GPU4FS_FN GPU4FS_NOINLINE Status merge_into_copies(Group g, LogicalSpace& space, const WritePlan& plan, ReadPlan* read,
+                                                   PageMerge merge) {
+  const MergeTarget target{plan.memory, merge.address, has_checksum(space, merge.use)};
+  const bool in_place = merge.old_address == merge.address;
   for (u32 attempt = 0;; ++attempt) {
     // The copies have been repaired if there was anything to repair, so the first is as good as the one found.
     const u8* old_memory = in_place ? plan.memory : read != nullptr ? read->memory : nullptr;
-    const OldPage old = read != nullptr ? OldPage{old_memory, old_address, read->checksum} : OldPage{};
-    const MergeResult result = merge_page(g, target, old, source.from, source.to, source.bytes);
+    const OldPage old = read != nullptr ? OldPage{old_memory, merge.old_address, read->checksum} : OldPage{};
+    const MergeResult result = merge_page(g, target, old, merge.new_bytes());
     g.sync();
     if (result.is_verified) {
       mirror_page(g, space, plan);
-      serial(g, [&] { finish_write(space, plan, result.checksum); });
+      on_leader(g, [&] { finish_write(space, plan, result.checksum); });
       return Status::ok;
     }
     Status repaired = Status::checksum_mismatch;
@@ -389,7 +391,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status merge_into_copies(Group g, LogicalSpace& space,
       if (in_place) read->copy = first_copy(plan.copies);
     }
     if (repaired != Status::ok) {
-      serial(g, [&] { end_page_write(space, plan.location, 1); });
+      on_leader(g, [&] { end_page_write(space, plan.location, 1); });
       return repaired;
     }
   }
@@ -397,51 +399,46 @@ GPU4FS_FN GPU4FS_NOINLINE Status merge_into_copies(Group g, LogicalSpace& space,
 
 }  // namespace detail
 
-// Writes to `address` the page at `old_address` (no_address: zeros) with its bytes [from, to)
-// replaced by those at `source` (any alignment; nullptr: zeros). `old_address` may equal `address`, but not in
-// chunks with parities. The old page is verified unless all of it is replaced; on checksum_mismatch the page at
-// `address` has undefined content, or, if it is the old one, is unchanged. *old_is_bad: whether a status that is not ok
-// says that the old page cannot be read, rather than that the page at `address` cannot be written.
+// Makes and writes the new page. The old one is verified unless all of it is replaced; on checksum_mismatch the page at
+// merge.address has undefined content, or, if it is the old one, is unchanged. *old_is_bad: whether a status that is
+// not ok says that the old page cannot be read, rather than that the new one cannot be written.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status write_page_merged(Group g, LogicalSpace& space, u64 address,
-                                                   u64 old_address, u32 from, u32 to,
-                                                   const void* source, PageUse use = PageUse::metadata,
+GPU4FS_FN GPU4FS_NOINLINE Status write_page_merged(Group g, LogicalSpace& space, PageMerge merge,
                                                    bool* old_is_bad = nullptr) {
-  GPU4FS_CHECK_LE(from, to);
-  GPU4FS_CHECK_LE(to, page_size);
-  const bool whole = from == 0 && to == page_size;
+  GPU4FS_CHECK_LE(merge.range.from, merge.range.to);
+  GPU4FS_CHECK_LE(merge.range.to, page_size);
+  const bool whole = merge.range.from == 0 && merge.range.to == page_size;
   if (old_is_bad != nullptr) *old_is_bad = false;
-  if (whole && source != nullptr) return write_page(g, space, address, source, use);
-  const bool has_old = old_address != no_address && !whole;
-  const bool in_place = old_address == address;
+  if (whole && merge.source != nullptr) return write_page(g, space, merge.address, merge.source, merge.use);
+  const bool has_old = merge.old_address != no_address && !whole;
+  const bool in_place = merge.old_address == merge.address;
   detail::ReadPlan read{};
   read.scratch = no_scratch;
   Status status = Status::ok;
   bool read_failed = false;
   if (has_old) {
     // What is replaced where it stands is merged into the first copy that is written.
-    read = serial(g, [&] { return detail::plan_old_page(space, old_address, in_place); });
+    read = on_leader(g, [&] { return detail::plan_old_page(space, merge.old_address, in_place); });
     status = read.status;
     if (status != Status::ok) {
-      status = detail::use_other_copy(g, space, &read, status, detail::has_checksum(space, use));
+      status = detail::use_other_copy(g, space, &read, status, detail::has_checksum(space, merge.use));
     }
     read_failed = status != Status::ok;
   }
   if (status == Status::ok) {
-    const detail::WritePlan plan = serial(g, [&] { return detail::plan_write(space, address); });
-    const detail::MergeSource merged{from, to, static_cast<const u8*>(source)};
+    const detail::WritePlan plan = on_leader(g, [&] { return detail::plan_write(space, merge.address); });
     detail::ReadPlan* const old = has_old ? &read : nullptr;
     status = plan.status;
     if (detail::is_in_rows(space, plan)) {
       GPU4FS_CHECK(!in_place);
-      status = detail::merge_into_row(g, space, plan, old, old_address, merged, use, &read_failed);
+      status = detail::merge_into_row(g, space, plan, old, merge, &read_failed);
     } else if (status == Status::ok) {
-      status = detail::merge_into_copies(g, space, plan, old, old_address, address, merged, use);
+      status = detail::merge_into_copies(g, space, plan, old, merge);
       read_failed = status != Status::ok;
     }
   }
   if (old_is_bad != nullptr) *old_is_bad = read_failed;
-  if (read.scratch != no_scratch) serial(g, [&] { detail::end_read(space, read); });
+  if (read.scratch != no_scratch) on_leader(g, [&] { detail::end_read(space, read); });
   return status;
 }
 

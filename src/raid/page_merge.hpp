@@ -27,6 +27,12 @@ struct MergeTarget {
   bool has_checksum;  // pages of this use have one: verify the old, compute the new
 };
 
+// What replaces bytes of the old page.
+struct NewBytes {
+  ByteRange range;
+  const u8* bytes;  // nullptr: zeros
+};
+
 struct MergeResult {
   bool is_verified;  // false: the old page is damaged
   u64 checksum;      // of the new page
@@ -53,10 +59,12 @@ GPU4FS_FN inline Vector16 with_byte(Vector16 chunk, u32 index, u8 value) {
   return chunk;
 }
 
-// Replaces bytes [from, to) of the page held in registers.
+// In the page held in registers.
 template <class Group>
-GPU4FS_FN void replace_range(Group g, PageRegisters<Group>& page, u32 from, u32 to,
-                             const u8* source) {
+GPU4FS_FN void replace_range(Group g, PageRegisters<Group>& page, const NewBytes& replaced) {
+  const u32 from = replaced.range.from;
+  const u32 to = replaced.range.to;
+  const u8* const source = replaced.bytes;
   GPU4FS_UNROLL
   for (u32 s = 0; s < page_chunk_rows; ++s) {
     const u32 begin = gpu4fs::detail::page_chunk_offset(s, g.rank());
@@ -75,20 +83,23 @@ GPU4FS_FN void replace_range(Group g, PageRegisters<Group>& page, u32 from, u32 
 
 template <class Group>
 GPU4FS_FN MergeResult merge_in_registers(Group g, const MergeTarget& target, const OldPage& old,
-                                         u32 from, u32 to, const u8* source) {
+                                         const NewBytes& replaced) {
   PageRegisters<Group> page{};
   if (old.memory != nullptr) {
     page = load_page(g, old.memory);
     if (target.has_checksum && xxh3_registers(g, page, old.address) != old.checksum)
       return {false, 0};
   }
-  replace_range(g, page, from, to, source);
+  replace_range(g, page, replaced);
   store_page(g, page, target.memory);
   return {true, target.has_checksum ? xxh3_registers(g, page, target.address) : 0};
 }
 
-GPU4FS_FN inline MergeResult merge_in_buffer(Lane g, const MergeTarget& target, const OldPage& old, u32 from, u32 to,
-                                             const u8* source) {
+GPU4FS_FN inline MergeResult merge_in_buffer(Lane g, const MergeTarget& target, const OldPage& old,
+                                             const NewBytes& replaced) {
+  const u32 from = replaced.range.from;
+  const u32 to = replaced.range.to;
+  const u8* const source = replaced.bytes;
   alignas(64) u8 page[page_size];
   if (old.memory == nullptr) {
     zero_page(g, page);
@@ -109,15 +120,14 @@ GPU4FS_FN inline MergeResult merge_in_buffer(Lane g, const MergeTarget& target, 
 
 // Writes the merged page to the target, or, if the old one is damaged, nothing. Does not synchronise.
 template <class Group>
-GPU4FS_FN MergeResult merge_page(Group g, const MergeTarget& target, const OldPage& old, u32 from,
-                                 u32 to, const u8* source) {
+GPU4FS_FN MergeResult merge_page(Group g, const MergeTarget& target, const OldPage& old, const NewBytes& replaced) {
   GPU4FS_CHECK(target.memory != nullptr);
-  GPU4FS_CHECK_LE(from, to);
-  GPU4FS_CHECK_LE(to, page_size);
+  GPU4FS_CHECK_LE(replaced.range.from, replaced.range.to);
+  GPU4FS_CHECK_LE(replaced.range.to, page_size);
   if constexpr (Group::size() > 1) {
-    return merge_in_registers(g, target, old, from, to, source);
+    return merge_in_registers(g, target, old, replaced);
   } else {
-    return merge_in_buffer(g, target, old, from, to, source);
+    return merge_in_buffer(g, target, old, replaced);
   }
 }
 

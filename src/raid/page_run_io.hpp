@@ -41,7 +41,7 @@ GPU4FS_FN inline RunPlan plan_run(const LogicalSpace& space, u64 address, u64 wa
   if (plan.status != Status::ok) return plan;
   const ChunkState& chunk = space.chunks[plan.location.chunk];
   const u64 page = plan.location.page;
-  plan.page_count = static_cast<u32>(minimum<u64>(minimum(wanted, pages_together(chunk, page)), run_page_max));
+  plan.page_count = static_cast<u32>(minimum<u64>(minimum(wanted, contiguous_pages(chunk, page)), run_page_max));
   GPU4FS_CHECK_GT(plan.page_count, 0u);
   return plan;
 }
@@ -154,7 +154,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_apart(Group g, const LogicalSpace& space, 
   if (found == Status::ok && has_other_copies(space, location, reason)) {
     return read_page(g, space, address, destination, use);
   }
-  if (reason == Status::checksum_mismatch) serial(g, [&] { note_damage(space, address); });
+  if (reason == Status::checksum_mismatch) on_leader(g, [&] { note_damage(space, address); });
   return reason;
 }
 
@@ -208,7 +208,7 @@ GPU4FS_FN GPU4FS_NOINLINE void write_planned(Group g, LogicalSpace& space, const
                                              const u8* source, bool hashes) {
   ChunkState& chunk = space.chunks[plan.location.chunk];
   const u64 first = plan.location.page;
-  const RunBirth birth = serial(g, [&] {
+  const RunBirth birth = on_leader(g, [&] {
     return RunBirth{load<Order::relaxed, Scope::engine>(&space.epoch_open),
                     run_bits(chunk.bitmaps.stable, first, plan.page_count), 0};
   });
@@ -227,7 +227,7 @@ GPU4FS_FN GPU4FS_NOINLINE void write_planned(Group g, LogicalSpace& space, const
       store_shared_16(&descriptors[i], Vector16{checksum, u64{birth_epoch}});
     }
   }
-  serial(g, [&] {
+  on_leader(g, [&] {
     end_page_write(space, plan.location, plan.page_count);
     const u64 last = (first + plan.page_count - 1) / format::descriptors_per_page;
     for (u64 at = first / format::descriptors_per_page; at <= last; ++at) {
@@ -248,7 +248,7 @@ GPU4FS_FN inline bool reads_rows(const LogicalSpace& space, u64 address) {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status read_row_by_pages(Group g, const LogicalSpace& space, u64 address, const RowTarget& target,
                                                    u64 row, PageUse use) {
-  const RowView view = serial(g, [&] { return row_view(space, target.chunk, row); });
+  const RowView view = on_leader(g, [&] { return row_view(space, target.chunk, row); });
   const SlotRange range = covered_slots(view, target.first, target.count);
   for (u32 slot = range.low; slot < range.high; ++slot) {
     const u64 behind = (row_page(view, slot) - target.first) * page_size;
@@ -266,7 +266,7 @@ struct RowsPlan {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status read_in_rows(Group g, const LogicalSpace& space, u64 address, u64 page_count,
                                               u8* destination, PageUse use) {
-  const RowsPlan plan = serial(g, [&] {
+  const RowsPlan plan = on_leader(g, [&] {
     RowsPlan found{};
     found.status = find_run(space, address, page_count, &found.location);
     return found;
@@ -275,7 +275,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_in_rows(Group g, const LogicalSpace& space
   const u32 index = plan.location.chunk;
   const u64 first = plan.location.page;
   const RowTarget target{index, has_checksum(space, use) ? 1u : 0u, first, page_count, destination};
-  const RowRange range = serial(g, [&] { return rows_of_pages(space, index, first, page_count); });
+  const RowRange range = on_leader(g, [&] { return rows_of_pages(space, index, first, page_count); });
   for (u64 row = range.first; row < range.end;) {
     const RowsRead done = read_rows(g, space, target, row, range.end);
     for (u32 failed = done.failed; failed != 0; failed &= failed - 1) {
@@ -295,13 +295,13 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status read_pages(Group g, const LogicalSpace& space, u64 address, u32 page_count,
                                             u8* destination, PageUse use) {
   GPU4FS_CHECK_GT(page_count, 0u);
-  if (space.parity != nullptr && serial(g, [&] { return detail::reads_rows(space, address); })) {
+  if (space.parity != nullptr && on_leader(g, [&] { return detail::reads_rows(space, address); })) {
     return detail::read_in_rows(g, space, address, page_count, destination, use);
   }
   for (u32 done = 0; done < page_count;) {
     const u64 here = address + u64{done} * page_size;
     const detail::RunPlan plan =
-        serial(g, [&] { return detail::plan_run_to_read(space, here, page_count - done); });
+        on_leader(g, [&] { return detail::plan_run_to_read(space, here, page_count - done); });
     u32 verified = 0;
     Status status = plan.status;
     if (status == Status::ok) {
@@ -355,13 +355,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_pages(Group g, LogicalSpace& space, u64 a
   GPU4FS_CHECK_GT(page_count, 0u);
   GPU4FS_CHECK(source != nullptr);
   if (space.parity != nullptr) {
-    const detail::WritePlan rows = serial(g, [&] { return detail::plan_rows(space, address, page_count); });
+    const detail::WritePlan rows = on_leader(g, [&] { return detail::plan_rows(space, address, page_count); });
     if (rows.status == Status::ok) return detail::write_in_rows(g, space, rows.location, page_count, source, use);
     if (rows.status != Status::exists) return rows.status;
   }
   for (u32 done = 0; done < page_count;) {
     const u64 here = address + u64{done} * page_size;
-    const detail::RunPlan plan = serial(g, [&] {
+    const detail::RunPlan plan = on_leader(g, [&] {
       detail::RunPlan found = detail::plan_run(space, here, page_count - done);
       if (found.status != Status::ok) return found;
       const ChunkState& chunk = space.chunks[found.location.chunk];

@@ -59,7 +59,7 @@ struct ChunkState {
   u8* header_work;              // a page for whoever loads or writes the header area
   u8* scrub_work;               // and one for whoever has `header_scrub`
   ChunkBitmaps bitmaps;
-  u32* stripe_closed;           // by stripe: free pages that wait for the others of their stripe
+  u32* stripe_stranded;         // by stripe: free pages that wait for the others of their stripe
   u64* rebuild_todo;            // one bit a page: devices being rebuilt may lack it (raid/rebuild/); nullptr: never
   u32* region_free;             // free pages of each 2 MiB region (512 pages), two 16-bit counts a word
   u32 free_pages;               // pages not busy and not claimed; top bit: see fs/space/space_counters.hpp
@@ -74,10 +74,10 @@ struct ChunkState {
   u32 loaded;                   // 1: descriptors and bitmaps are valid
   u32 page_class;               // format::Profile of the chunk, less one
   u32 erased;                   // atomic, 1: the pool has no such chunk any more; its place in the table is free
-  u32 occupant;                 // another number when another chunk has this place, and when what the server said of the
+  u32 generation;               // another number when another chunk has this place, and when what the server said of the
                                 // chunk's memory does not hold any more; changed while no step runs
-  u32 closed_pages;             // atomic: the sum of stripe_closed
-  u32 lend_cursor;              // atomic: the stripe where the next look for closed pages begins
+  u32 stranded_pages;           // atomic: the sum of stripe_stranded
+  u32 partial_row_cursor;       // atomic: the stripe where the next look for stranded pages begins
   u64* unbacked;                // one bit a region: free, and the medium has its memory back (fs/space/backing.hpp)
   u32 unbacked_pages;           // atomic: what these regions count as
   u32 trimming;                 // atomic, 1: the server is punching regions of it
@@ -116,7 +116,7 @@ inline constexpr u32 trim_due_at_once = 1;
 inline constexpr u32 trim_due_later = 2;
 
 inline constexpr u32 no_chunk = 0xffffffffu;
-inline constexpr u32 chunk_to_make = 0xfffffffeu;  // where a chunk is wanted: one that there is not yet
+inline constexpr u32 new_chunk = 0xfffffffeu;      // where a chunk is wanted: one that there is not yet
 
 // How many there are now.
 GPU4FS_FN inline u32 chunk_count_of(const LogicalSpace& space) {

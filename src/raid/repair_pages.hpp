@@ -41,7 +41,7 @@ namespace detail {
 
 template <class Group>
 GPU4FS_FN bool copy_matches(Group g, const LogicalSpace& space, const PageLocation& location, u32 copy) {
-  const CopyPlan plan = serial(g, [&] { return plan_copy(space, location, copy); });
+  const CopyPlan plan = on_leader(g, [&] { return plan_copy(space, location, copy); });
   if (plan.status != Status::ok) return false;
   return xxh3_page(g, plan.memory, space.chunks[location.chunk].base_address + location.page * page_size) ==
          plan.checksum;
@@ -51,11 +51,11 @@ GPU4FS_FN bool copy_matches(Group g, const LogicalSpace& space, const PageLocati
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool repair_from_row(Group g, const LogicalSpace& space, const PageLocation& location) {
   if (copy_matches(g, space, location, 0)) return true;
-  const u32 scratch = serial(g, [&] { return take_scratch(space); });
+  const u32 scratch = on_leader(g, [&] { return take_scratch(space); });
   u8* page = scratch_memory(space, scratch);
   const Status status = reconstruct_page(g, space, location, true, Status::checksum_mismatch, page);
   if (status == Status::ok) repair_copy(g, space, location, 0, page);
-  serial(g, [&] { return_scratch(space, scratch); });
+  on_leader(g, [&] { return_scratch(space, scratch); });
   return status == Status::ok;
 }
 
@@ -75,7 +75,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool repair_page(Group g, const LogicalSpace& space, c
     }
     if (chunk.copy_count == 1) return false;
     const CopyPlan good =
-        find_good_copy(g, space, location, copy, Status::checksum_mismatch, true, false);
+        find_good_copy(g, space, location, {copy, Status::checksum_mismatch}, true, false);
     if (good.status != Status::ok) return false;
     has_good = true;
   }
@@ -115,9 +115,9 @@ GPU4FS_FN GPU4FS_NOINLINE RowLook sum_row(Group g, const LogicalSpace& space, co
                                           ParityPages<Group, parity_count_max>& sums) {
   const ChunkState& chunk = space.chunks[view.chunk];
   RowLook look{};
-  look.included = serial(g, [&] { return slots_in_parity(space, view); });
+  look.included = on_leader(g, [&] { return slots_in_parity(space, view); });
   look.bad = sum_slots(g, view, look.included, sums, [&](const PageLocation& location) -> const u8* {
-    const CopyPlan plan = serial(g, [&] { return plan_copy(space, location, 0); });
+    const CopyPlan plan = on_leader(g, [&] { return plan_copy(space, location, 0); });
     if (plan.status != Status::ok) return nullptr;
     const u64 address = chunk.base_address + location.page * page_size;
     return xxh3_page(g, plan.memory, address) == plan.checksum ? plan.memory : nullptr;
@@ -147,9 +147,9 @@ GPU4FS_FN GPU4FS_NOINLINE u32 repair_parities(Group g, const LogicalSpace& space
   for (u32 j = 0; j < space.chunks[view.chunk].parity_count; ++j) {
     const PageRegisters<Group> expected = parity_page(g, sums, j);
     // One that is lost may have no memory.
-    const bool readable = serial(g, [&] { return begin_parity_read(space, view, j) == Status::ok; });
+    const bool readable = on_leader(g, [&] { return begin_parity_read(space, view, j) == Status::ok; });
     if (readable && same_page(g, expected, load_aligned_page(g, parity_memory(space, view, j)))) continue;
-    const bool writable = serial(g, [&] {
+    const bool writable = on_leader(g, [&] {
       if (space.devices[parity_place(space, view, j).device].read_only != 0) return false;
       return begin_parity_write(space, view, j) == Status::ok;
     });
@@ -157,7 +157,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 repair_parities(Group g, const LogicalSpace& space
     GPU4FS_MUTANT(parity_repair_not_written, store_page(g, expected, parity_memory(space, view, j)),
                   static_cast<void>(0));
     g.sync();
-    serial(g, [&] { end_parity_write(space, view, j); });
+    on_leader(g, [&] { end_parity_write(space, view, j); });
     repaired |= 1u << j;
   }
   return repaired;
@@ -166,12 +166,12 @@ GPU4FS_FN GPU4FS_NOINLINE u32 repair_parities(Group g, const LogicalSpace& space
 // Brings the row's parities in line with its pages, unless one of these does not match.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE RowLook look_at_row(Group g, const LogicalSpace& space, const RowView& view) {
-  serial(g, [&] { row_lock(space, view).lock(); });
+  on_leader(g, [&] { row_lock(space, view).lock(); });
   ParityPages<Group, parity_count_max> sums;
   RowLook look = sum_row(g, space, view, sums);
   if (look.bad == 0) look.repaired = repair_parities(g, space, view, sums);
   g.sync();
-  serial(g, [&] { row_lock(space, view).unlock(); });
+  on_leader(g, [&] { row_lock(space, view).unlock(); });
   return look;
 }
 
@@ -183,11 +183,11 @@ GPU4FS_FN GPU4FS_NOINLINE RowLook look_at_row(Group g, const LogicalSpace& space
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool repair_row(Group g, const LogicalSpace& space, const RowView& view) {
   // What a lost device would have cannot be told.
-  if (serial(g, [&] { return failed_devices(space) != 0; })) return true;
+  if (on_leader(g, [&] { return failed_devices(space) != 0; })) return true;
   for (u32 attempt = 0; attempt <= view.slot_count; ++attempt) {
     const detail::RowLook look = detail::look_at_row(g, space, view);
     if (look.bad == 0) {
-      serial(g, [&] {
+      on_leader(g, [&] {
         for (u32 left = look.repaired; left != 0; left &= left - 1) {
           note_repair(space, parity_place(space, view, count_trailing_zeros(left)).device);
         }

@@ -62,7 +62,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline ReplacePlan begin_row_write(const LogicalSpace&
     const Status status = begin_copy_write(space, location, 1, 0);
     if (status == Status::ok) {
       plan.pages |= u64{1} << slot;
-    } else if (!outlives_write_error(space, page_place(space, location, 0).device)) {
+    } else if (!tolerates_write_error(space, page_place(space, location, 0).device)) {
       plan.status = status;
     }
   }
@@ -99,7 +99,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void describe_row(const LogicalSpace& space, co
 // a page that stays cannot be read.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_row(Group g, const LogicalSpace& space, const RowValues& values, u8* work) {
-  const RowView view = serial(g, [&] { return row_view(space, values.chunk, values.row); });
+  const RowView view = on_leader(g, [&] { return row_view(space, values.chunk, values.row); });
   const ChunkState& chunk = space.chunks[values.chunk];
   Status status = Status::ok;
   ParityPages<Group, parity_count_max> sums;
@@ -120,7 +120,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_row(Group g, const LogicalSpace& space,
 // changed then.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status replace_row(Group g, LogicalSpace& space, const RowValues& values) {
-  const detail::ReplacePlan plan = serial(g, [&] {
+  const detail::ReplacePlan plan = on_leader(g, [&] {
     const RowView view = row_view(space, values.chunk, values.row);
     row_lock(space, view).lock();
     const detail::ReplacePlan begun = detail::begin_row_write(space, values);
@@ -136,12 +136,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status replace_row(Group g, LogicalSpace& space, const
     const u8* source = detail::new_page_of(values, slot);
     u64 checksum = 0;
     if ((plan.pages >> slot & 1) != 0) {
-      u8* memory = serial(g, [&] { return page_memory(space, location, 0); });
+      u8* memory = on_leader(g, [&] { return page_memory(space, location, 0); });
       checksum = xxh3_copy_page(g, memory, source, address);
     } else {
       checksum = xxh3_page(g, source, address);
     }
-    serial(g, [&] {
+    on_leader(g, [&] {
       const u32 birth_epoch = detail::birth_of(space, chunk, location.page);
       store_shared_16(&chunk.descriptors[location.page],
                       make_descriptor(checksum, birth_epoch, format::page_flag_in_parity));
@@ -150,11 +150,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status replace_row(Group g, LogicalSpace& space, const
   }
   for (u32 left = plan.parities; left != 0; left &= left - 1) {
     const u32 j = static_cast<u32>(count_trailing_zeros(u64{left}));
-    u8* memory = serial(g, [&] { return parity_memory(space, plan.view, j); });
+    u8* memory = on_leader(g, [&] { return parity_memory(space, plan.view, j); });
     copy_bytes(g, memory, detail::new_parity_of(values, j), page_size);
   }
   g.sync();
-  serial(g, [&] {
+  on_leader(g, [&] {
     detail::describe_row(space, values, plan.view);
     detail::end_row_write(space, plan);
     row_lock(space, plan.view).unlock();

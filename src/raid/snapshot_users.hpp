@@ -5,7 +5,7 @@
 // for no longer than one of them works, however many there are. Two counters do because a checkpoint waits before the
 // next one takes its snapshot; behind one that failed the pool takes no changes.
 //
-// Plain functions: one rank calls them, inside serial().
+// Plain functions: one rank calls them, inside on_leader().
 #pragma once
 
 #include "base/atomics.hpp"

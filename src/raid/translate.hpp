@@ -2,7 +2,7 @@
 //
 // Translation takes one look into the granule table. Addresses come from block pointers on the
 // medium, so what is wrong with them is a Status; the columns were checked against their devices
-// when the space was built. Plain functions: one rank calls them, inside serial().
+// when the space was built. Plain functions: one rank calls them, inside on_leader().
 #pragma once
 
 #include "base/atomics.hpp"
@@ -94,9 +94,9 @@ GPU4FS_FN inline Geometry geometry_of(const ChunkState& chunk) {
 }
 
 // Pages from `page` on that follow each other in memory, in every copy.
-GPU4FS_FN GPU4FS_NOINLINE inline u64 pages_together(const ChunkState& chunk, u64 page) {
+GPU4FS_FN GPU4FS_NOINLINE inline u64 contiguous_pages(const ChunkState& chunk, u64 page) {
   GPU4FS_CHECK_LT(page, chunk.page_count);
-  return with_level(chunk.level, [&](auto level) { return level.pages_together(geometry_of(chunk), page); });
+  return with_level(chunk.level, [&](auto level) { return level.contiguous_pages(geometry_of(chunk), page); });
 }
 
 // The copy that is read first: neighbouring stretches of a mirror come from different devices.

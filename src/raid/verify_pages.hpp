@@ -75,16 +75,16 @@ GPU4FS_FN GPU4FS_NOINLINE u64 find_mismatches(Group g, const LogicalSpace& space
   GPU4FS_CHECK_LT(page, chunk.page_count);
   const u64 address = chunk.base_address + page * page_size;
   const u32 count = static_cast<u32>(minimum<u64>(verify_page_max, chunk.page_count - page));
-  wanted &= ~serial(g, [&] { return pages_out_of_reach(space, index, copy, page, wanted); });
+  wanted &= ~on_leader(g, [&] { return pages_out_of_reach(space, index, copy, page, wanted); });
   u64 found = 0;
   for (u32 done = 0; done < count;) {
     const u64 first = page + done;
-    const u32 together = static_cast<u32>(minimum<u64>(count - done, pages_together(chunk, first)));
+    const u32 together = static_cast<u32>(minimum<u64>(count - done, contiguous_pages(chunk, first)));
     GPU4FS_CHECK_GT(together, 0u);
     const u64 mask = together == 64 ? ~u64{0} : (u64{1} << together) - 1;
     const u64 here = wanted >> done & mask;
     const PageLocation location{index, 0, first};
-    if (here != 0 && serial(g, [&] { return begin_copy_read(space, location, together, copy); }) != Status::ok) {
+    if (here != 0 && on_leader(g, [&] { return begin_copy_read(space, location, together, copy); }) != Status::ok) {
       found |= here << done;  // what cannot be read is as good as damaged
     } else if (here != 0) {
       const u8* memory = page_memory(space, location, copy);
@@ -106,9 +106,9 @@ GPU4FS_FN GPU4FS_NOINLINE u64 confirm_mismatches(Group g, const LogicalSpace& sp
   for (u64 left = suspects; left != 0; left &= left - 1) {
     const u32 at = static_cast<u32>(count_trailing_zeros(left));
     const format::PageDescriptor* descriptor = &chunk.descriptors[page + at];
-    const Vector16 before = serial(g, [&] { return load_shared_16(descriptor); });
+    const Vector16 before = on_leader(g, [&] { return load_shared_16(descriptor); });
     const u64 again = find_mismatches(g, space, index, copy, page, u64{1} << at);
-    const bool stays = again != 0 && serial(g, [&] {
+    const bool stays = again != 0 && on_leader(g, [&] {
       fence<Order::acq_rel, Scope::engine>();
       const Vector16 after = load_shared_16(descriptor);
       return after.low == before.low && after.high == before.high &&

@@ -3,7 +3,7 @@
 //   page 0              RingControl
 //   descriptor_offset   depth * 128 bytes
 //   completion_offset   depth * 16 bytes, in a page of its own
-//   data_offset         the data area, region 0 of the session's addresses; page aligned
+//   data_offset         the data area, buffer 0 of the session's addresses; page aligned
 //
 // Every word has one writer (docs/wire.md). The engine takes the geometry from the server's copy,
 // never from this memory, which the client can change.

@@ -16,7 +16,7 @@
 #include "maintenance/trim/region_ranges.hpp"
 #include "pool/chunk_reach.hpp"
 #include "pool/growth/chunk_maps.hpp"
-#include "pool/memory_ahead.hpp"
+#include "pool/prefault.hpp"
 #include "pool/pool_error.hpp"
 #include "pool/pool_replace.hpp"
 #include "raid/levels/levels.hpp"
@@ -78,7 +78,7 @@ PoolServer::PoolServer(session::ServerOptions options)
   maintenance::reserve_for_growth(pool_, setup_);
   grower_ = std::make_unique<maintenance::PoolGrower>(maintenance::GrowthContext{
       pool_, setup_, tables_, [this](wire::Opcode opcode, u32 mask, u64 inode) { return call(opcode, mask, inode); },
-      [this](u32 page_class, u64 page_count) { return tell_room(page_class, page_count); },
+      [this](u32 page_class, u64 page_count) { return set_unallocated(page_class, page_count); },
       [this] { return lost_devices(); }, [this](const std::string& path) { options_.device_paths.push_back(path); },
       [this](const std::string& path) { forget_device(path); }, [this](u32 device) { flush_errors_[device] = 0; },
       [this](u32 chunk) { forget_chunk_mapping(chunk); }});
@@ -364,7 +364,7 @@ ring::Completion PoolServer::call(wire::Opcode opcode, u32 mask, u64 inode) {
   return call_patiently(request);
 }
 
-Status PoolServer::tell_room(u32 page_class, u64 page_count) {
+Status PoolServer::set_unallocated(u32 page_class, u64 page_count) {
   wire::Command request{};
   request.opcode = wire::Opcode::grow;
   request.mask = wire::grow_room;
@@ -582,7 +582,7 @@ void PoolServer::prepare_memory(u32 device, const device::MappedFile& file) {
     }
   }
   try {
-    if (registers || file.grows_with_use()) pool::prepare_ranges(file, ranges, registers, memory_threads());
+    if (registers || file.grows_with_use()) pool::prefault_ranges(file, ranges, registers, memory_threads());
   } catch (const device::DeviceError& error) {
     throw pool::PoolError(error.error_number() == ENOSPC ? Status::no_space : Status::io_error, error.what());
   }

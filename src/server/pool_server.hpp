@@ -153,7 +153,7 @@ class PoolServer {
   ring::Completion call(wire::Opcode opcode, u32 mask, u64 inode);
   void forget_device(const std::string& path);
   void forget_chunk_mapping(u32 chunk);
-  Status tell_room(u32 page_class, u64 page_count);
+  Status set_unallocated(u32 page_class, u64 page_count);
   ring::Completion call_patiently(wire::Command request);
   void report_death();
 

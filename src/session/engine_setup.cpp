@@ -193,16 +193,22 @@ raid::SpaceRoom room_for_growth(const ServerOptions& options, const pool::Opened
           std::max<u64>(u64{16} * chunks_least, granules)};
 }
 
+// What an engine is made from beside its pool.
+struct EngineShape {
+  engine::EngineConfig config;
+  engine::MemorySizes sizes;
+  bool accessible;  // the pool's devices are, from the beginning
+};
+
 template <class Allocator>
 engine::Engine* build_engine(Allocator& allocator, const ServerOptions& options, const pool::OpenedPool& pool,
-                             EngineSetup& setup, const engine::EngineConfig& config,
-                             const engine::MemorySizes& sizes, bool accessible) {
+                             EngineSetup& setup, const EngineShape& shape) {
   engine::EngineImage image =
-      engine::prepare_engine(allocator, config, sizes, setup.upcalls);
+      engine::prepare_engine(allocator, shape.config, shape.sizes, setup.upcalls);
   fs::FileSystem& fs = image->fs;
   const format::Superblock& superblock = pool.superblock;
   const raid::SpaceRoom room = room_for_growth(options, pool);
-  fs.space = raid::build_logical_space(allocator, superblock, devices_of(setup), pool.chunks, accessible, room);
+  fs.space = raid::build_logical_space(allocator, superblock, devices_of(setup), pool.chunks, shape.accessible, room);
   const std::vector<format::Superblock> templates = superblock_templates(pool);
   fs.superblocks = static_cast<format::Superblock*>(
       allocator.allocate(u64{fs.space.device_capacity} * sizeof(format::Superblock), page_size));
@@ -243,8 +249,8 @@ void set_up_cpu(const ServerOptions& options, const pool::OpenedPool& pool, Engi
   // A check gets its chunks one by one, so that it does the same with every engine.
   const bool has_blocks = options.purpose != ServerPurpose::check && std::none_of(setup.files.begin(), setup.files.end(),
                                        [](const device::MappedFile& file) { return file.grows_with_use(); });
-  engine::Engine* built = build_engine(*setup.heap, options, pool, setup, config,
-                                       memory_sizes(options, system_memory_bytes(), workers), has_blocks);
+  engine::Engine* built = build_engine(*setup.heap, options, pool, setup,
+                                       {config, memory_sizes(options, system_memory_bytes(), workers), has_blocks});
   setup.host = std::make_unique<engine::CpuEngine>(built, workers);
 }
 
@@ -282,8 +288,8 @@ void set_up_cuda(const ServerOptions& options, const pool::OpenedPool& pool, Eng
   setup.gpu = std::make_unique<engine::CudaAllocator>(cuda.device);
   setup.upcalls =
       static_cast<ring::UpcallRing*>(setup.gpu->allocate_shared(sizeof(ring::UpcallRing)));
-  engine::Engine* built = build_engine(*setup.gpu, options, pool, setup, config,
-                                       memory_sizes(options, gpu_memory_least, config.worker_count), false);
+  engine::Engine* built = build_engine(*setup.gpu, options, pool, setup,
+                                       {config, memory_sizes(options, gpu_memory_least, config.worker_count), false});
   setup.host = std::make_unique<engine::CudaEngine>(built, setup.upcalls, *setup.gpu, cuda);
   map_fixed_areas(pool, options.purpose, setup);
 }

@@ -14,7 +14,7 @@ namespace {
 struct PageCounts {
   u64 used;
   u64 free;    // with parities, of stripes, all of their region's, that have none in use
-  u64 closed;  // with parities, the others
+  u64 stranded;  // with parities, the others
 };
 
 PageCounts count_stripe_pages(const format::ChunkDescriptor& chunk, const std::vector<u8>& bitmap) {
@@ -26,7 +26,7 @@ PageCounts count_stripe_pages(const format::ChunkDescriptor& chunk, const std::v
       const u64 first = region * pages_per_block_2m + stripe * page_cost;
       u64 unused = 0;
       for (u64 page = first; page < first + page_cost; ++page) unused += is_used(page) ? 0 : 1;
-      (unused == page_cost ? counts.free : counts.closed) += unused;
+      (unused == page_cost ? counts.free : counts.stranded) += unused;
     }
   }
   return counts;
@@ -58,7 +58,7 @@ PageCounts count_pages(const pool::OpenedPool& pool, const pool::OpenedChunk& ch
   const bool all_here = std::all_of(pool.devices.begin(), pool.devices.end(), [](const pool::OpenedDevice& device) {
     return device.is_here() || device.state == pool::MemberState::removed;
   });
-  if (!all_here || !format::has_log(pool.superblock)) counts.closed = 0;
+  if (!all_here || !format::has_log(pool.superblock)) counts.stranded = 0;
   return counts;
 }
 
@@ -69,7 +69,8 @@ std::vector<ChunkUsage> list_chunks(const pool::OpenedPool& pool) {
   for (const pool::OpenedChunk& chunk : pool.chunks) {
     const u64 page_count = chunk.descriptor.size_bytes / page_size;
     const PageCounts pages = count_pages(pool, chunk, page_count);
-    chunks.push_back({chunk.descriptor.base_address, page_count, pages.used, pages.free, pages.closed, chunk.descriptor.level,
+    chunks.push_back({chunk.descriptor.base_address, page_count, pages.used, pages.free, pages.stranded,
+                      chunk.descriptor.level,
                       format::profile_of(chunk.descriptor),
                       chunk.descriptor.flags,
                       raid::with_level(chunk.descriptor.level,
@@ -96,7 +97,7 @@ std::vector<ClassSum> sum_by_profile(const pool::OpenedPool& pool, const std::ve
     sum->page_count += chunk.page_count;
     sum->page_used += chunk.page_used;
     sum->page_free += chunk.page_free;
-    sum->page_closed += chunk.page_closed;
+    sum->page_stranded += chunk.page_stranded;
     sum->page_cost = std::max<u64>(sum->page_cost, raid::detail::page_cost_of(pool.chunks[i].descriptor));
   }
   return sums;
@@ -108,7 +109,7 @@ u64 available_pages(const ClassSum& sum, const ClassSum& metadata) {
     const u64 left = of.page_free + of.page_growable;
     return left - std::min(left, fs::kept_back_pages(of.page_count + of.page_growable, of.page_cost, has_metadata));
   };
-  return fs::content_pages({left_of(sum, shares), sum.page_closed, sum.page_cost, left_of(metadata, true),
+  return fs::content_pages({left_of(sum, shares), sum.page_stranded, sum.page_cost, left_of(metadata, true),
                             metadata.page_cost, shares});
 }
 

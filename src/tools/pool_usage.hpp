@@ -12,7 +12,7 @@ struct ChunkUsage {
   u64 page_count;
   u64 page_used;  // according to the bitmap slot that counts; 0 if neither does
   u64 page_free;  // of the others those that can be given out: with parities, of stripes that are free as a whole
-  u64 page_closed;  // and those of other stripes that writes of file data can have
+  u64 page_stranded;  // and those of other stripes that writes of file data can have
   format::RaidLevel level;
   format::Profile profile;
   u32 flags;         // format::ChunkFlags
@@ -30,7 +30,7 @@ struct ClassSum {
   u64 page_count;
   u64 page_used;
   u64 page_free;
-  u64 page_closed;
+  u64 page_stranded;
   u64 page_cost;      // what a promise of a page takes (raid/raid_types.hpp)
   u64 page_growable;  // of chunks that could still be made if no other profile got any
 };

@@ -47,8 +47,8 @@ enum class Runs : std::uint8_t {
 
 enum class Restart : std::uint8_t {
   anew,     // nothing
-  counted,  // `aux` says what: it is the engine's, and 0 at first
-  partial,  // the same; `aux` is the result so far, which is the answer if the command has to end early
+  counted,  // the engine's own count of what is done says what
+  partial,  // the same; the count is the result so far, which is the answer if the command has to end early
 };
 
 // Where `output` is not 0.
@@ -63,7 +63,7 @@ enum class Records : std::uint8_t {
   none,
   own,     // replaying one is running this command again
   others,  // of other commands
-  claims,  // makes records ready for their replay and carries out none
+  adopts,  // makes records ready for their replay and carries out none
 };
 
 // `-> attributes` and the like go to `output`.
@@ -147,7 +147,7 @@ enum class Records : std::uint8_t {
   /* at mount: reads every chunk's header area */                                                             \
   X(38, load_chunks, server, upkeep, tasks, anew, nothing, none)                                              \
   /* before a replay: the extents of the LogRecord at output are allocated */                                 \
-  X(39, claim_logged, server, upkeep, step, anew, nothing, claims)                                            \
+  X(39, adopt_logged, server, upkeep, step, anew, nothing, adopts)                                            \
   /* verifies pages [offset, + length) of chunk inode; result: health_format.hpp */                           \
   X(40, scrub, server, upkeep, tasks, anew, nothing, none)                                                    \
   /* HealthRecord and DamageRecords to data, at most length; result: bytes */                                 \
@@ -237,12 +237,10 @@ inline constexpr CommandSet commands_without_changes = commands_with([](const Co
 });
 inline constexpr CommandSet commands_that_move_pages =
     commands_with([](const CommandRow& row) { return row.effect == Effect::places; });
-inline constexpr CommandSet commands_with_progress =
-    commands_with([](const CommandRow& row) { return row.restart != Restart::anew; });
 inline constexpr CommandSet commands_with_partial_results =
     commands_with([](const CommandRow& row) { return row.restart == Restart::partial; });
-inline constexpr CommandSet commands_that_claim_records =
-    commands_with([](const CommandRow& row) { return row.records == Records::claims; });
+inline constexpr CommandSet commands_that_adopt_records =
+    commands_with([](const CommandRow& row) { return row.records == Records::adopts; });
 inline constexpr CommandSet commands_with_statistics =
     commands_with([](const CommandRow& row) { return row.output == Output::statistics; });
 inline constexpr CommandSet commands_with_own_output =

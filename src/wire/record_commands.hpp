@@ -41,7 +41,7 @@ constexpr CommandSet commands_of_records() {
 constexpr bool records_fit_commands() {
   for (const RecordCommand& record : record_commands) {
     const Records expected = record.content == format::LogContent::filler ? Records::none
-                             : record.content == format::LogContent::row  ? Records::claims
+                             : record.content == format::LogContent::row  ? Records::adopts
                                                                           : Records::own;
     const CommandSet fitting = commands_with([&](const CommandRow& row) { return row.records == expected; });
     if (!is_in(fitting, record.command)) return false;

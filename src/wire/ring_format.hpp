@@ -78,9 +78,9 @@ enum CommandFlags : std::uint16_t {
   command_flag_known = 0x1f,
 };
 
-// A decoded descriptor. Addresses (`data`, `name`, `output`) are {region index in bits 56-63, byte
-// offset in the session's region in bits 0-55}; region 0 is the session's shared data area, others are
-// buffers that the session registered (GPU memory, for example).
+// A decoded descriptor. Addresses (`data`, `name`, `output`) are {number of one of the session's buffers in bits 56-63,
+// byte offset in it in bits 0-55}; buffer 0 is the session's shared data area, others are registered (GPU memory, for
+// example).
 struct Command {
   Opcode opcode;
   std::uint16_t flags;
@@ -102,10 +102,10 @@ struct Command {
   std::uint64_t output;
 };
 
-GPU4FS_FN constexpr std::uint64_t ring_address(unsigned region, std::uint64_t offset) {
-  return (std::uint64_t{region} << 56) | offset;
+GPU4FS_FN constexpr std::uint64_t ring_address(unsigned buffer, std::uint64_t offset) {
+  return (std::uint64_t{buffer} << 56) | offset;
 }
-GPU4FS_FN constexpr unsigned ring_address_region(std::uint64_t address) {
+GPU4FS_FN constexpr unsigned ring_address_buffer(std::uint64_t address) {
   return static_cast<unsigned>(address >> 56);
 }
 GPU4FS_FN constexpr std::uint64_t ring_address_offset(std::uint64_t address) {

@@ -92,28 +92,28 @@ struct GaloisBody {
   }
 };
 
-// serial() gives one value to all, runs its body once, and publishes its writes.
-struct SerialBody {
+// on_leader() gives one value to all, runs its body once, and publishes its writes.
+struct OnLeaderBody {
   u64* memory;  // 40 words
 
   template <class Group>
   GPU4FS_FN void operator()(Group g, GroupReport& report) const {
     u64* words = memory;
     for (u32 round = 0; round < 16; ++round) {
-      const u64 value = serial(g, [&]() -> u64 {
+      const u64 value = on_leader(g, [&]() -> u64 {
         for (u32 i = 0; i < 32; ++i) words[i] = u64{round} * 1000 + i;
         words[32] += 1;
         return words[32];
       });
       GPU4FS_EXPECT_EQ(report, value, words[33] + 1);
       GPU4FS_EXPECT_EQ(report, words[(g.rank() + 7) % 32], u64{round} * 1000 + (g.rank() + 7) % 32);
-      serial(g, [&] { words[33] = words[32]; });
+      on_leader(g, [&] { words[33] = words[32]; });
       const Status status =
-          serial(g, [&] { return round % 2 == 0 ? Status::ok : Status::no_space; });
+          on_leader(g, [&] { return round % 2 == 0 ? Status::ok : Status::no_space; });
       GPU4FS_EXPECT_EQ(report, status, round % 2 == 0 ? Status::ok : Status::no_space);
     }
     GPU4FS_EXPECT_EQ(report, words[33], 16);
-    serial(g, [&] { words[32] = words[33] = 0; });
+    on_leader(g, [&] { words[32] = words[33] = 0; });
   }
 };
 
@@ -138,7 +138,7 @@ struct AtomicsBody {
     fetch_and<Order::relaxed, Scope::engine>(&words[1], ~(u64{1} << g.rank()));
     fetch_sub<Order::release, Scope::engine>(&words[0], 3);
     g.sync();
-    const u64 sums = serial(g, [&] {
+    const u64 sums = on_leader(g, [&] {
       const u64 previous = exchange<Order::acq_rel, Scope::engine>(&words[2], 0);
       store<Order::release, Scope::system>(&words[3], previous + 1);
       fence<Order::acq_rel, Scope::system>();
@@ -147,7 +147,7 @@ struct AtomicsBody {
       return (swapped ? 1000000 : 0) + wrong - previous + words[0] + words[1];
     });
     GPU4FS_EXPECT_EQ(report, sums, 1);
-    serial(g, [&] { words[3] = 0; });
+    on_leader(g, [&] { words[3] = 0; });
   }
 };
 
@@ -233,7 +233,7 @@ struct VerifyCopyBody {
     const u64 wrong = hashes[0] ^ (u64{1} << 40);
     fill_bytes(g, destination, 0xee, page_size + 64);
     g.sync();
-    GPU4FS_EXPECT(report, !verify_copy_page(g, destination + 3, source, seed, wrong, 0, 4096));
+    GPU4FS_EXPECT(report, !verify_copy_page(g, destination + 3, source, seed, wrong, {0, 4096}));
     GPU4FS_EXPECT(report, !verify_copy_page(g, destination + 16, source, seed, wrong));
     g.sync();
     expect_filled(g, report, 0, 3);
@@ -255,8 +255,7 @@ struct VerifyCopyBody {
     g.sync();
     const u32 at = 16 + to_alignment;
     const u8* page = source + from_alignment;
-    GPU4FS_EXPECT(report, verify_copy_page(g, destination + at, page, seed, hashes[from_alignment],
-                                           from, to));
+    GPU4FS_EXPECT(report, verify_copy_page(g, destination + at, page, seed, hashes[from_alignment], {from, to}));
     g.sync();
     PageHashBody::check_equal(g, report, destination + at, page + from, to - from);
     expect_filled(g, report, 0, at);

@@ -1,4 +1,4 @@
-// Collectives, serial(), atomics and 16-byte accesses on every host group, and the emulated warp's
+// Collectives, on_leader(), atomics and 16-byte accesses on every host group, and the emulated warp's
 // own promises.
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ TEST(Group, BytesAreMultiplied) {
 
 TEST(Group, SerialPublishesOneValue) {
   GroupMemory<u64> words(40);
-  EXPECT_TRUE(passes_on_all_groups("serial", SerialBody{words.data()}));
+  EXPECT_TRUE(passes_on_all_groups("on_leader", OnLeaderBody{words.data()}));
 }
 
 TEST(Group, Atomics) {

@@ -96,7 +96,7 @@ TEST(PageCopy, EveryEdgeOfARange) {
         if (to < from || to > page_size) continue;
         std::fill(out.begin(), out.end(), u8{0x33});
         ASSERT_TRUE(
-            verify_copy_page(Lane{}, out.data() + alignment, page.data(), 8, hash, from, to));
+            verify_copy_page(Lane{}, out.data() + alignment, page.data(), 8, hash, {from, to}));
         for (u32 i = 0; i < out.size(); ++i) {
           const bool inside = i >= alignment && i < alignment + (to - from);
           ASSERT_EQ(out[i], inside ? page[from + i - alignment] : 0x33);
@@ -115,11 +115,11 @@ TEST(PageCopy, EdgesOnAnEmulatedWarp) {
     for (u32 alignment : {0u, 1u, 9u}) {
       for (u32 from : {0u, 1u, 15u, 16u, 17u, 31u}) {
         for (u32 to : {32u, 33u, 47u, 48u, 4080u, 4081u, 4095u, 4096u}) {
-          serial(g, [&] { std::fill(out.begin(), out.end(), u8{0x33}); });
+          on_leader(g, [&] { std::fill(out.begin(), out.end(), u8{0x33}); });
           PageRegisters<EmulatedWarp> registers = load_page(g, page.data());
-          store_page_range(g, registers, out.data() + alignment, from, to);
+          store_page_range(g, registers, out.data() + alignment, {from, to});
           g.sync();
-          serial(g, [&] {
+          on_leader(g, [&] {
             for (u32 i = 0; i < out.size(); ++i) {
               const bool inside = i >= alignment && i < alignment + (to - from);
               wrong += out[i] != (inside ? page[from + i - alignment] : 0x33) ? 1 : 0;

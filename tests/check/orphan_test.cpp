@@ -59,7 +59,7 @@ void write_split_page(u8* page, u64 index, u64 page_count) {
   const u32 depth = static_cast<u32>(index - first + (is_last ? 0 : 1));
   const u32 level = is_below ? 1 : 0;
   const u64 prefix = is_last ? 0 : u64{1} << (64 - bits * level - depth);
-  fs::leaf_create(Lane{}, page, level, depth, prefix);
+  fs::leaf_create(Lane{}, page, {level, depth, prefix});
 }
 
 // Directories shrink when their names go, so one of several pages gets those of a file.

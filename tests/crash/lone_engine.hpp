@@ -31,10 +31,10 @@ class LoneEngine : public engine::EngineHost {
   void stop() override {}
   u32 open_session(const engine::SessionRequest& request) override { return table_.open_session(request); }
   void close_session(u32 session) override { table_.close_session(session); }
-  Status add_region(u32 session, u32 region, void* base, u64 length) override {
-    return table_.add_region(session, region, base, length);
+  Status add_buffer(u32 session, u32 buffer, void* base, u64 length) override {
+    return table_.add_buffer(session, buffer, base, length);
   }
-  void remove_region(u32 session, u32 region) override { table_.remove_region(session, region); }
+  void remove_buffer(u32 session, u32 buffer) override { table_.remove_buffer(session, buffer); }
   ring::EnginePort& port(u32) override { return port_; }
   bool wait_upcall(ring::Upcall*, u64) override { return false; }
   Status map_memory(void*, u64) override { return Status::ok; }

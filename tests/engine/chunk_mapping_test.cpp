@@ -80,7 +80,7 @@ TEST_F(ChunkMapping, AnAnswerOfTheOldOccupantSaysNothingOfTheNewOne) {
     const u64 position = begin_read();
     const ring::Upcall upcall = next_upcall();
     // As when it is deleted, and another gets its place.
-    ++chunk(upcall.argument).occupant;
+    ++chunk(upcall.argument).generation;
     answer(upcall, status);
     const ring::Upcall again = next_upcall();
     ASSERT_EQ(again.kind, ring::UpcallKind::map_chunk) << status_name(status);

@@ -122,7 +122,7 @@ TEST(FileGiant, OneWriteMakesOneBlock) {
   request.trusted = true;
   const u32 session = engine.host().open_session(request);
   ASSERT_NE(session, engine::session_max);
-  ASSERT_EQ(engine.host().add_region(session, 1, source, length), Status::ok);
+  ASSERT_EQ(engine.host().add_buffer(session, 1, source, length), Status::ok);
   ring::RingProducer producer = ring::RingProducer::attach(memory.data(), layout);
   wire::Command command = make_command(wire::Opcode::write);
   command.inode = inode;

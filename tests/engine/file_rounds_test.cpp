@@ -150,11 +150,12 @@ TEST_F(FileRounds, AWriteThatTheEngineEndsIsAShortOne) {
     for (u32 i = 0; i < engine.config.command_count; ++i) {
       engine::CommandState& c = engine.commands[i];
       const bool runs = load<Order::acquire, Scope::engine>(&c.phase) != static_cast<u32>(engine::CommandPhase::free);
-      if (runs && c.command.opcode == wire::Opcode::write && c.prepared != 0 && c.command.aux != 0) writing = &c;
+      const bool is_write = c.command.opcode == wire::Opcode::write;
+      if (runs && is_write && c.prepared != engine::Prepared::no && c.progress != 0) writing = &c;
     }
   }
   ASSERT_NE(writing, nullptr) << "it has several rounds";
-  const u64 written = writing->command.aux;
+  const u64 written = writing->progress;
   store<Order::release, Scope::engine>(&writing->cancel_status, static_cast<u32>(Status::deadline_exceeded));
   store<Order::relaxed, Scope::system>(&engine.service.exit_requested, 0u);
   ring::Completion done{};

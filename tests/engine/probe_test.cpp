@@ -142,7 +142,7 @@ TEST(Probe, AddressesOutsideTheSessionAreRefused) {
   EXPECT_EQ(client.call(memcopy_command(0, 100, 100)).status, Status::ok);
   wire::Command command = memset_command(0, 1, 0);
   command.data = wire::ring_address(1, 0);
-  EXPECT_EQ(client.call(command).status, Status::bad_address) << "a region that was not registered";
+  EXPECT_EQ(client.call(command).status, Status::bad_address) << "a buffer that was not registered";
   command.data = wire::ring_address(255, 0);
   EXPECT_EQ(client.call(command).status, Status::bad_address);
 }
@@ -151,14 +151,14 @@ TEST(Probe, RegisteredRegionIsReached) {
   EngineFixture fixture;
   Client client(fixture.host());
   std::vector<u8> other(100, 0);
-  ASSERT_EQ(fixture.host().add_region(client.session(), 3, other.data(), other.size()), Status::ok);
+  ASSERT_EQ(fixture.host().add_buffer(client.session(), 3, other.data(), other.size()), Status::ok);
   wire::Command command = memset_command(0, 100, 9);
   command.data = wire::ring_address(3, 0);
   EXPECT_EQ(client.call(command).status, Status::ok);
   EXPECT_EQ(other, std::vector<u8>(100, 9));
   command.length = 101;
   EXPECT_EQ(client.call(command).status, Status::bad_address);
-  fixture.host().remove_region(client.session(), 3);
+  fixture.host().remove_buffer(client.session(), 3);
   command.length = 1;
   EXPECT_EQ(client.call(command).status, Status::bad_address);
 }

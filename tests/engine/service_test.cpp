@@ -132,7 +132,7 @@ TEST(Descriptors, MalformedOnesAreAnswered) {
 
 // Known without the table: what a stranger must never do, and what only a front end may.
 constexpr Opcode server_commands[] = {Opcode::checkpoint,  Opcode::upcall_done,  Opcode::reclaim_orphans,
-                                      Opcode::load_chunks, Opcode::claim_logged, Opcode::scrub,
+                                      Opcode::load_chunks, Opcode::adopt_logged, Opcode::scrub,
                                       Opcode::health,      Opcode::list_blocks,  Opcode::grow,
                                       Opcode::check,       Opcode::rebuild,      Opcode::relocate};
 constexpr Opcode front_end_commands[] = {Opcode::reclaim};
@@ -211,7 +211,7 @@ TEST(Descriptors, OnlyLoggedCommandsAreReplayed) {
     for (const wire::Sender sender : {wire::Sender::client, wire::Sender::front_end}) {
       EXPECT_EQ(engine::validate_command(command, sender, false), Status::permission) << wire::command_name(row.opcode);
     }
-    bool has_records = row.opcode == Opcode::noop || row.opcode == Opcode::claim_logged;
+    bool has_records = row.opcode == Opcode::noop || row.opcode == Opcode::adopt_logged;
     for (const wire::RecordCommand& record : wire::record_commands) has_records = has_records || record.command == row.opcode;
     EXPECT_EQ(engine::validate_command(command, wire::Sender::server, false),
               has_records ? Status::ok : Status::bad_descriptor)

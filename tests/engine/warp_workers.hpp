@@ -16,7 +16,7 @@ class WarpWorkers {
           run_emulated_warps(count, [&](EmulatedWarp g, u32 warp) {
             engine::WorkerState worker = engine::WorkerState::make(warp);
             while (
-                !serial(g, [&] { return load<Order::acquire, Scope::engine>(&stopping_) != 0; })) {
+                !on_leader(g, [&] { return load<Order::acquire, Scope::engine>(&stopping_) != 0; })) {
               engine::worker_step(g, engine, worker);
             }
             engine::worker_release(g, engine, worker);

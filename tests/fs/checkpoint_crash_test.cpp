@@ -210,7 +210,7 @@ TEST_F(CheckpointCrash, LostPageIsNoticed) {
           fs::InodeRef ref{};
           u32 frame = fs::no_frame;
           Status status = fs::get_inode(Lane{}, again.fs(), op, number, &ref);
-          if (status == Status::ok) status = fs::get_page(Lane{}, again.fs(), op, ref, 0, index, &frame);
+          if (status == Status::ok) status = fs::get_page(Lane{}, again.fs(), op, ref, {0, index}, &frame);
           found |= status == Status::checksum_mismatch;
         }
       }

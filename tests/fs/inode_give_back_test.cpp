@@ -20,10 +20,10 @@ class Inodes {
     u64 number = 0;
     expect_ok(fs::claim_inode(g_, fs(), op_, &number));
     expect_ok(fs::prepare_new_inode(g_, fs(), op_, number));
-    expect_ok(fs::reserve_metadata(g_, fs(), op_, 1, 0, 0));
+    expect_ok(fs::reserve_metadata(g_, fs(), op_, {1, 0, 0}));
     const fs::NewInode values{0100600, 0, 10, 20, 1, 1, 0, 0};
     const fs::InodeRef ref = fs::commit_new_inode(g_, fs(), op_, number, values);
-    serial(g_, [&] {
+    on_leader(g_, [&] {
       u32& last = generations_[number];
       EXPECT_TRUE(format::generation_is_later(ref.inode->generation, last)) << "inode " << number << ": " << last;
       last = ref.inode->generation;
@@ -35,7 +35,7 @@ class Inodes {
     begin();
     const fs::InodeRef ref = get(number);
     expect_ok(fs::prepare_free_inode(g_, fs(), op_, number));
-    expect_ok(fs::reserve_metadata(g_, fs(), op_, 1, 0, 0));
+    expect_ok(fs::reserve_metadata(g_, fs(), op_, {1, 0, 0}));
     fs::commit_free_inode(g_, fs(), op_, ref);
     end();
   }
@@ -50,7 +50,7 @@ class Inodes {
     return status == Status::ok;
   }
   u64 file_pages() {
-    return serial(g_, [&] { return fs().inode_file.page_count; });
+    return on_leader(g_, [&] { return fs().inode_file.page_count; });
   }
   void checkpoint() { expect_ok(small_.checkpoint(g_)); }
 
@@ -66,10 +66,10 @@ class Inodes {
  private:
   fs::FileSystem& fs() { return small_.fs(); }
   void begin() {
-    serial(g_, [&] { op_ = small_.operation(); });
+    on_leader(g_, [&] { op_ = small_.operation(); });
   }
   void end() {
-    serial(g_, [&] { fs::release_reservations(fs(), op_); });
+    on_leader(g_, [&] { fs::release_reservations(fs(), op_); });
   }
   void expect_ok(Status status) {
     if (g_.leader()) {
@@ -94,7 +94,7 @@ void expect_pages_go(Group g, SmallFileSystem& small, fs::Operation& op) {
     EXPECT_EQ(inodes.file_pages(), pages_before) << "round " << round;
     EXPECT_FALSE(inodes.exists(numbers.front()));
   }
-  const u64 given_back = serial(g, [&] { return small.fs().inode_pages_given_back; });
+  const u64 given_back = on_leader(g, [&] { return small.fs().inode_pages_given_back; });
   EXPECT_GE(given_back, u64{3} * 300 / format::inodes_per_page);
 }
 

@@ -151,7 +151,7 @@ raid::Extent take_first_giga(fs::FileSystem& fs, fs::Operation& op) {
 template <class Group>
 void expect_run(Group g, GiantPool& pool, fs::Operation& op, u64 page, fs::MapRun expected) {
   fs::MapRun run{};
-  ASSERT_EQ(fs::map_lookup(g, pool.fs(), op, pool.file(), page, expected.page_count, &run), Status::ok);
+  ASSERT_EQ(fs::map_lookup(g, pool.fs(), op, pool.file(), {page, page + expected.page_count}, &run), Status::ok);
   EXPECT_EQ(run.kind, expected.kind) << "page " << page;
   EXPECT_EQ(run.address, expected.address) << "page " << page;
   EXPECT_EQ(run.page_count, expected.page_count) << "page " << page;
@@ -160,18 +160,17 @@ void expect_run(Group g, GiantPool& pool, fs::Operation& op, u64 page, fs::MapRu
 template <class Group>
 void prepare_change(Group g, GiantPool& pool, fs::Operation& op, u64 first, u64 end) {
   fs::MapCost cost{};
-  ASSERT_EQ(fs::map_prepare(g, pool.fs(), op, pool.file(), first, end, &cost), Status::ok);
-  ASSERT_EQ(fs::reserve_metadata(g, pool.fs(), op, 0, cost.changed, cost.fresh), Status::ok);
+  ASSERT_EQ(fs::map_prepare(g, pool.fs(), op, pool.file(), {first, end}, &cost), Status::ok);
+  ASSERT_EQ(fs::reserve_metadata(g, pool.fs(), op, {0, cost.changed, cost.fresh}), Status::ok);
 }
 
 template <class Group>
 void remove_all(Group g, GiantPool& pool, fs::Operation& op, u64 first, u64 end) {
-  u64 from = 0;
-  fs::MapCost cost{};
-  ASSERT_EQ(fs::map_prepare_remove(g, pool.fs(), op, pool.file(), first, end, 100, &from, &cost), Status::ok);
-  ASSERT_EQ(from, first);
-  ASSERT_EQ(fs::reserve_metadata(g, pool.fs(), op, 0, cost.changed, cost.fresh), Status::ok);
-  fs::map_remove(g, pool.fs(), op, pool.file(), first, end);
+  fs::MapRemoval removal{{first, end}, 100, {}};
+  ASSERT_EQ(fs::map_prepare_remove(g, pool.fs(), op, pool.file(), &removal), Status::ok);
+  ASSERT_EQ(removal.range.first, first);
+  ASSERT_EQ(fs::reserve_metadata(g, pool.fs(), op, {0, removal.cost.changed, removal.cost.fresh}), Status::ok);
+  fs::map_remove(g, pool.fs(), op, pool.file(), {first, end});
 }
 
 // All or nothing, aligned, and what one holds the other does not get.
@@ -181,7 +180,7 @@ TEST(MapGiant, RunsAreAlignedAndWhole) {
   ASSERT_EQ(pool.load_status, Status::ok);
   const u64 free_pages = fs.data_counters().free;
   fs::Operation op{};
-  op.may_use_emergency = 1;
+  op.emergency_use = fs::EmergencyUse::all;
   ASSERT_EQ(fs::reserve_pages(fs, op, 2 * giga_pages), Status::ok);
   const raid::Extent first = allocate_giga(fs, op);
   const raid::Extent second = allocate_giga(fs, op);
@@ -211,16 +210,16 @@ TEST(MapGiant, RunIsGivenUpWhereSomebodyWasFaster) {
   constexpr u32 taken = 40;
   on_all_groups([](auto g) {
     static GiantPool* pool = nullptr;
-    serial(g, [&] {
+    on_leader(g, [&] {
       pool = new GiantPool;
       pool->fs().space.chunks[0].bitmaps.busy[taken * fs::detail::region_words + 7] = u64{1} << 63;
     });
     ASSERT_EQ(pool->load_status, Status::ok);
     raid::ChunkState& chunk = pool->fs().space.chunks[0];
-    const fs::detail::PageRun run = fs::detail::claim_giant(g, chunk);
+    const fs::detail::PageRun run = fs::detail::take_giant(g, chunk);
     EXPECT_EQ(run.count, giga_pages);
     EXPECT_EQ(chunk.base_address + run.first * page_size, 2 * giga);
-    serial(g, [&] {
+    on_leader(g, [&] {
       for (u32 region = 0; region < fs::detail::giant_regions; ++region) {
         const u64 first = u64{region} * fs::detail::region_pages;
         EXPECT_EQ(fs::detail::count_busy(chunk, first, fs::detail::region_pages), region == taken ? 1u : 0u) << region;
@@ -275,7 +274,7 @@ TEST(MapGiant, RunsOfAllSizesAreTakenAtOnce) {
   EXPECT_GT(giants, 0u);
   // Nobody's page is in the way any more.
   fs::Operation op{};
-  op.may_use_emergency = 1;
+  op.emergency_use = fs::EmergencyUse::all;
   ASSERT_EQ(fs::reserve_pages(fs, op, 2 * giga_pages), Status::ok);
   const raid::Extent runs[] = {allocate_giga(fs, op), allocate_giga(fs, op)};
   for (const raid::Extent& run : runs) {
@@ -291,17 +290,17 @@ TEST(MapGiant, BlockIsPlacedSplitAndRemoved) {
   on_all_groups([](auto g) {
     static GiantPool* pool = nullptr;
     static fs::Operation op{};
-    serial(g, [&] {
+    on_leader(g, [&] {
       pool = new GiantPool;
       op = fs::Operation{};
     });
     fs::FileSystem& fs = pool->fs();
     ASSERT_EQ(pool->load_status, Status::ok);
     const u64 at = 3 * giga_pages;
-    const raid::Extent giant = serial(g, [&] { return take_first_giga(fs, op); });
+    const raid::Extent giant = on_leader(g, [&] { return take_first_giga(fs, op); });
     prepare_change(g, *pool, op, at, at + giga_pages);
-    fs::map_replace(g, fs, op, pool->file(), at, giant, fs::MapKind::unwritten);
-    serial(g, [&] { fs::commit_extent(Lane{}, fs, giant); });
+    fs::map_replace(g, fs, op, pool->file(), at, {fs::MapKind::unwritten, 0, giant.address, giant.page_count});
+    on_leader(g, [&] { fs::commit_extent(Lane{}, fs, giant); });
     EXPECT_EQ(fs.inode_file.slots[3].size(), format::BlockSize::block_1g);
     EXPECT_EQ(fs.inode_file.page_count, giga_pages);
     expect_run(g, *pool, op, at + 5, {fs::MapKind::unwritten, 0, giant.address + 5 * page_size, giga_pages - 5});
@@ -309,7 +308,7 @@ TEST(MapGiant, BlockIsPlacedSplitAndRemoved) {
     // One page in the middle becomes data: two levels of split, all other pages stay.
     const u64 middle = at + 100 * 512 + 7;
     prepare_change(g, *pool, op, middle, middle + 1);
-    fs::map_mark_written(g, fs, op, pool->file(), middle, middle + 1);
+    fs::map_mark_written(g, fs, op, pool->file(), {middle, middle + 1});
     EXPECT_EQ(fs.inode_file.page_count, giga_pages + 2);
     expect_run(g, *pool, op, middle, {fs::MapKind::data, 0, giant.address + (middle - at) * page_size, 1});
     expect_run(g, *pool, op, middle + 1,
@@ -331,7 +330,7 @@ TEST(MapGiant, BlockIsPlacedSplitAndRemoved) {
     EXPECT_EQ(fs.inode_file.height, 0);
     EXPECT_EQ(fs.had_error, 0u);
     g.sync();
-    serial(g, [&] { delete pool; });
+    on_leader(g, [&] { delete pool; });
   });
 }
 
@@ -346,11 +345,11 @@ TEST(MapGiant, ReplacedSubtreeIsFreed) {
     prepare_change(Lane{}, pool, op, page, page + 1);
     ASSERT_EQ(fs::reserve_pages(fs, op, 1), Status::ok);
     const raid::Extent extent = fs::allocate_run(Lane{}, fs, op, 1, 1);
-    fs::map_replace(Lane{}, fs, op, pool.file(), page, extent, fs::MapKind::data);
+    fs::map_replace(Lane{}, fs, op, pool.file(), page, {fs::MapKind::data, 0, extent.address, extent.page_count});
     fs::commit_extent(Lane{}, fs, extent);
   }
   prepare_change(Lane{}, pool, op, giga_pages, 2 * giga_pages);
-  fs::map_replace(Lane{}, fs, op, pool.file(), giga_pages, giant, fs::MapKind::data);
+  fs::map_replace(Lane{}, fs, op, pool.file(), giga_pages, {fs::MapKind::data, 0, giant.address, giant.page_count});
   fs::commit_extent(Lane{}, fs, giant);
   EXPECT_EQ(fs.inode_file.slots[1].size(), format::BlockSize::block_1g);
   EXPECT_EQ(fs.data_counters().used, giga_pages + 2);

@@ -66,29 +66,32 @@ u32 use_map(SmallFileSystem& small, u64 number, Sequence& random) {
     const u64 end = first + 1 + random.next() % 1500;
     fs::MapCost cost{};
     fs::MapRun run{};
-    fs::MapSeek seek{};
-    u64 from = 0;
+    fs::MapSeek seek{{first, end}, false, false};
+    fs::MapRemoval removal{{first, end}, 20, {}};
     Status status = Status::ok;
     switch (random.next() % 4) {
-      case 0: status = fs::map_lookup(Lane{}, fs, op, ref, first, end - first, &run); break;
-      case 1: status = fs::map_seek(Lane{}, fs, op, ref, first, end, random.next() % 2 == 0, 50, &seek); break;
+      case 0: status = fs::map_lookup(Lane{}, fs, op, ref, {first, end}, &run); break;
+      case 1:
+        seek.wants_data = random.next() % 2 == 0;
+        status = fs::map_seek(Lane{}, fs, op, ref, 50, &seek);
+        break;
       case 2:
-        status = fs::map_prepare(Lane{}, fs, op, ref, first, end, &cost);
+        status = fs::map_prepare(Lane{}, fs, op, ref, {first, end}, &cost);
         if (status != Status::ok) break;
-        if (fs::reserve_metadata(Lane{}, fs, op, 1, cost.changed, cost.fresh) != Status::ok) break;
+        if (fs::reserve_metadata(Lane{}, fs, op, {1, cost.changed, cost.fresh}) != Status::ok) break;
         if (fs::reserve_pages(fs, op, end - first) != Status::ok) break;
         for (u64 page = first; page < end;) {
           const raid::Extent extent = fs::allocate_run(Lane{}, fs, op, end - page, 1);
-          fs::map_replace(Lane{}, fs, op, ref, page, extent, fs::MapKind::data);
+          fs::map_replace(Lane{}, fs, op, ref, page, {fs::MapKind::data, 0, extent.address, extent.page_count});
           fs::commit_extent(Lane{}, fs, extent);
           page += extent.page_count;
         }
         break;
       default:
-        status = fs::map_prepare_remove(Lane{}, fs, op, ref, first, end, 20, &from, &cost);
+        status = fs::map_prepare_remove(Lane{}, fs, op, ref, &removal);
         if (status != Status::ok) break;
-        if (fs::reserve_metadata(Lane{}, fs, op, 1, cost.changed, cost.fresh) != Status::ok) break;
-        fs::map_remove(Lane{}, fs, op, ref, from, end);
+        if (fs::reserve_metadata(Lane{}, fs, op, {1, removal.cost.changed, removal.cost.fresh}) != Status::ok) break;
+        fs::map_remove(Lane{}, fs, op, ref, removal.range);
         break;
     }
     fs::release_reservations(fs, op);
@@ -134,9 +137,9 @@ TEST(MapHostile, InvalidPointersWithBitsAreSeenBeforeAFileGrows) {
   ASSERT_EQ(fs::get_inode(Lane{}, small.fs(), op, walk.number, &ref), Status::ok);
   ref.inode->slots[3].raw = 0x40;
   fs::MapCost cost{};
-  EXPECT_EQ(fs::map_prepare(Lane{}, small.fs(), op, ref, 3 * 512, 3 * 512 + 9, &cost), Status::corrupt_structure);
+  EXPECT_EQ(fs::map_prepare(Lane{}, small.fs(), op, ref, {3 * 512, 3 * 512 + 9}, &cost), Status::corrupt_structure);
   ref.inode->slots[3].raw = 0;
-  EXPECT_EQ(fs::map_prepare(Lane{}, small.fs(), op, ref, 3 * 512, 3 * 512 + 9, &cost), Status::ok);
+  EXPECT_EQ(fs::map_prepare(Lane{}, small.fs(), op, ref, {3 * 512, 3 * 512 + 9}, &cost), Status::ok);
 }
 
 TEST(MapHostile, InvalidPointersWithBitsAreSeenBeforeARemoval) {
@@ -148,11 +151,12 @@ TEST(MapHostile, InvalidPointersWithBitsAreSeenBeforeARemoval) {
   fs::InodeRef ref{};
   ASSERT_EQ(fs::get_inode(Lane{}, small.fs(), op, walk.number, &ref), Status::ok);
   ASSERT_EQ(ref.inode->height, 1u);
-  fs::MapCost cost{};
-  u64 from = 0;
-  ASSERT_EQ(fs::map_prepare_remove(Lane{}, small.fs(), op, ref, 0, 2000, 20, &from, &cost), Status::ok);
+  const fs::MapRemoval wanted{{0, 2000}, 20, {}};
+  fs::MapRemoval removal = wanted;
+  ASSERT_EQ(fs::map_prepare_remove(Lane{}, small.fs(), op, ref, &removal), Status::ok);
   ref.inode->slots[1].raw = 0x40;
-  EXPECT_EQ(fs::map_prepare_remove(Lane{}, small.fs(), op, ref, 0, 2000, 20, &from, &cost), Status::corrupt_structure);
+  removal = wanted;
+  EXPECT_EQ(fs::map_prepare_remove(Lane{}, small.fs(), op, ref, &removal), Status::corrupt_structure);
 }
 
 // In an inode's slot and in that of a map page: nothing is freed or replaced there.
@@ -168,17 +172,17 @@ TEST(MapHostile, BlocksOutsideThePoolAreSeenBeforeAChange) {
     ASSERT_EQ(ref.inode->height, in_map_page ? 1u : 0u);
     u32 frame = fs::no_frame;
     if (in_map_page) {
-      ASSERT_EQ(fs::get_page(Lane{}, small.fs(), op, ref, 1, 1, &frame), Status::ok);
+      ASSERT_EQ(fs::get_page(Lane{}, small.fs(), op, ref, {1, 1}, &frame), Status::ok);
     }
     format::BlockPointer* const slots = in_map_page ? fs::map_slots(small.fs(), frame) : ref.inode->slots;
     const u64 first = in_map_page ? 512 : 0;
     slots[3] = format::BlockPointer::data(u64{1} << 40, format::BlockSize::page_4k);
     fs::MapCost cost{};
     fs::MapRun run{};
-    u64 from = 0;
-    EXPECT_EQ(fs::map_lookup(Lane{}, small.fs(), op, ref, first + 3, 1, &run), Status::corrupt_structure);
-    EXPECT_EQ(fs::map_prepare(Lane{}, small.fs(), op, ref, first, first + 5, &cost), Status::corrupt_structure);
-    EXPECT_EQ(fs::map_prepare_remove(Lane{}, small.fs(), op, ref, 0, 700, 20, &from, &cost), Status::corrupt_structure);
+    fs::MapRemoval removal{{0, 700}, 20, {}};
+    EXPECT_EQ(fs::map_lookup(Lane{}, small.fs(), op, ref, {first + 3, first + 4}, &run), Status::corrupt_structure);
+    EXPECT_EQ(fs::map_prepare(Lane{}, small.fs(), op, ref, {first, first + 5}, &cost), Status::corrupt_structure);
+    EXPECT_EQ(fs::map_prepare_remove(Lane{}, small.fs(), op, ref, &removal), Status::corrupt_structure);
     EXPECT_EQ(small.fs().had_error, 0u) << "nothing was tried";
   }
 }
@@ -193,10 +197,10 @@ TEST(MapHostile, ImpossibleHeightIsRefused) {
   ref.inode->height = fs::map_height_max + 1;
   fs::MapRun run{};
   fs::MapCost cost{};
-  u64 from = 0;
-  EXPECT_EQ(fs::map_lookup(Lane{}, small.fs(), op, ref, 0, 1, &run), Status::corrupt_structure);
-  EXPECT_EQ(fs::map_prepare(Lane{}, small.fs(), op, ref, 0, 1, &cost), Status::corrupt_structure);
-  EXPECT_EQ(fs::map_prepare_remove(Lane{}, small.fs(), op, ref, 0, 1, 9, &from, &cost), Status::corrupt_structure);
+  fs::MapRemoval removal{{0, 1}, 9, {}};
+  EXPECT_EQ(fs::map_lookup(Lane{}, small.fs(), op, ref, {0, 1}, &run), Status::corrupt_structure);
+  EXPECT_EQ(fs::map_prepare(Lane{}, small.fs(), op, ref, {0, 1}, &cost), Status::corrupt_structure);
+  EXPECT_EQ(fs::map_prepare_remove(Lane{}, small.fs(), op, ref, &removal), Status::corrupt_structure);
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ class MapWalk {
     begin();
     ASSERT_EQ(fs::claim_inode(g_, fs_, op_, &number), Status::ok);
     ASSERT_EQ(fs::prepare_new_inode(g_, fs_, op_, number), Status::ok);
-    ASSERT_EQ(fs::reserve_metadata(g_, fs_, op_, 1, 0, 0), Status::ok);
+    ASSERT_EQ(fs::reserve_metadata(g_, fs_, op_, {1, 0, 0}), Status::ok);
     fs::NewInode values{};
     values.mode = 0100644;
     values.link_count = 1;
@@ -48,9 +48,9 @@ class MapWalk {
     begin();
     fs::InodeRef ref = file();
     fs::MapCost cost{};
-    ASSERT_EQ(fs::map_prepare(g_, fs_, op_, ref, first, first + count, &cost), Status::ok);
-    const Status reserved = fs::reserve_metadata(g_, fs_, op_, 1, cost.changed, cost.fresh);
-    const bool has_space = reserved == Status::ok && serial(g_, [&] {
+    ASSERT_EQ(fs::map_prepare(g_, fs_, op_, ref, {first, first + count}, &cost), Status::ok);
+    const Status reserved = fs::reserve_metadata(g_, fs_, op_, {1, cost.changed, cost.fresh});
+    const bool has_space = reserved == Status::ok && on_leader(g_, [&] {
       return fs::reserve_pages(fs_, op_, count) == Status::ok;
     });
     if (!has_space) {
@@ -60,8 +60,8 @@ class MapWalk {
     for (u32 done = 0; done < count;) {
       const raid::Extent extent = allocate(first + done, count - done);
       ASSERT_GT(extent.page_count, 0u);
-      fs::map_replace(g_, fs_, op_, ref, first + done, extent, kind);
-      serial(g_, [&] { fs::commit_extent(Lane{}, fs_, extent); });
+      fs::map_replace(g_, fs_, op_, ref, first + done, {kind, 0, extent.address, extent.page_count});
+      on_leader(g_, [&] { fs::commit_extent(Lane{}, fs_, extent); });
       for (u32 i = 0; i < extent.page_count; ++i) {
         model[first + done + i] = {extent.address + u64{i} * page_size, kind == fs::MapKind::unwritten};
       }
@@ -75,19 +75,19 @@ class MapWalk {
     while (left > first) {
       begin();
       fs::InodeRef ref = file();
-      u64 from = 0;
-      fs::MapCost cost{};
       const u32 budget = 1 + static_cast<u32>(random(6));
-      ASSERT_EQ(fs::map_prepare_remove(g_, fs_, op_, ref, first, left, budget, &from, &cost), Status::ok);
+      fs::MapRemoval removal{{first, left}, budget, {}};
+      ASSERT_EQ(fs::map_prepare_remove(g_, fs_, op_, ref, &removal), Status::ok);
+      const u64 from = removal.range.first;
       ASSERT_LT(from, left) << "no progress";
       ASSERT_GE(from, first);
-      const Status reserved = fs::reserve_metadata(g_, fs_, op_, 1, cost.changed, cost.fresh);
+      const Status reserved = fs::reserve_metadata(g_, fs_, op_, {1, removal.cost.changed, removal.cost.fresh});
       if (reserved != Status::ok) {
         end();
         checkpoint();
         continue;
       }
-      fs::map_remove(g_, fs_, op_, ref, from, left);
+      fs::map_remove(g_, fs_, op_, ref, removal.range);
       model.erase(model.lower_bound(from), model.lower_bound(left));
       left = from;
       end();
@@ -102,12 +102,12 @@ class MapWalk {
     begin();
     fs::InodeRef ref = file();
     fs::MapCost cost{};
-    ASSERT_EQ(fs::map_prepare(g_, fs_, op_, ref, first, stop, &cost), Status::ok);
-    if (fs::reserve_metadata(g_, fs_, op_, 1, cost.changed, cost.fresh) != Status::ok) {
+    ASSERT_EQ(fs::map_prepare(g_, fs_, op_, ref, {first, stop}, &cost), Status::ok);
+    if (fs::reserve_metadata(g_, fs_, op_, {1, cost.changed, cost.fresh}) != Status::ok) {
       end();
       return checkpoint();
     }
-    fs::map_mark_written(g_, fs_, op_, ref, first, stop);
+    fs::map_mark_written(g_, fs_, op_, ref, {first, stop});
     for (u64 page = first; page < stop; ++page) model[page].unwritten = false;
     end();
   }
@@ -140,7 +140,7 @@ class MapWalk {
     check_runs(ref);
     check_seeks(ref);
     const u64 map_pages = count_map_pages(ref);
-    ASSERT_EQ(serial(g_, [&] { return ref.inode->page_count; }), model.size() + map_pages);
+    ASSERT_EQ(on_leader(g_, [&] { return ref.inode->page_count; }), model.size() + map_pages);
     if (model.empty()) {
       ASSERT_EQ(u32{ref.inode->height}, 0u);
     }
@@ -152,10 +152,10 @@ class MapWalk {
 
  private:
   void begin() {
-    serial(g_, [&] { op_ = small_.operation(); });
+    on_leader(g_, [&] { op_ = small_.operation(); });
   }
   void end() {
-    serial(g_, [&] { fs::release_reservations(fs_, op_); });
+    on_leader(g_, [&] { fs::release_reservations(fs_, op_); });
   }
 
   fs::InodeRef file() {
@@ -165,7 +165,7 @@ class MapWalk {
   }
 
   raid::Extent allocate(u64 page, u32 wanted) {
-    return serial(g_, [&] {
+    return on_leader(g_, [&] {
       if (page % pages_per_block_2m == 0 && wanted >= pages_per_block_2m) {
         const raid::Extent whole = fs::allocate_run(Lane{}, fs_, op_, wanted, static_cast<u32>(pages_per_block_2m));
         if (whole.page_count != 0) return whole;
@@ -196,7 +196,7 @@ class MapWalk {
     auto at = model.begin();
     while (page < fs::map_page_max) {
       fs::MapRun run{};
-      ASSERT_EQ(fs::map_lookup(g_, fs_, op_, ref, page, fs::map_page_max - page, &run), Status::ok);
+      ASSERT_EQ(fs::map_lookup(g_, fs_, op_, ref, {page, fs::map_page_max}, &run), Status::ok);
       ASSERT_GT(run.page_count, 0u);
       if (run.kind == fs::MapKind::hole) {
         page += run.page_count;
@@ -223,11 +223,11 @@ class MapWalk {
         return found != model.end() && !found->second.unwritten;
       };
       while (expected < stop && is_data(expected) != want_data) ++expected;
-      fs::MapSeek seek{start, false};
-      while (!seek.found && seek.page < stop) {
-        ASSERT_EQ(fs::map_seek(g_, fs_, op_, ref, seek.page, stop, want_data, 3, &seek), Status::ok);
+      fs::MapSeek seek{{start, stop}, want_data, false};
+      while (!seek.found && seek.range.first < stop) {
+        ASSERT_EQ(fs::map_seek(g_, fs_, op_, ref, 3, &seek), Status::ok);
       }
-      ASSERT_EQ(seek.found ? seek.page : stop, expected);
+      ASSERT_EQ(seek.found ? seek.range.first : stop, expected);
     }
   }
 
@@ -242,7 +242,7 @@ class MapWalk {
   u64 count_below(const fs::InodeRef& ref, format::BlockPointer pointer, u32 level, u64 index) {
     if (!pointer.is_indirect()) return 0;
     u32 frame = fs::no_frame;
-    EXPECT_EQ(fs::get_page(g_, fs_, op_, ref, level, index, &frame), Status::ok);
+    EXPECT_EQ(fs::get_page(g_, fs_, op_, ref, {level, index}, &frame), Status::ok);
     if (frame == fs::no_frame) return 0;
     u64 pages = 1;
     u32 valid = 0;

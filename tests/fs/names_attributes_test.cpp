@@ -34,11 +34,12 @@ class NamesAttributes : public testing::Test {
   Status set(Group g, const std::string& name, const std::string& value, u32 mask = 0) {
     fs::AttributePlan plan{};
     const u32 length = static_cast<u32>(value.size());
-    GPU4FS_TRY(fs::attribute_prepare_set(g, small_.fs(), op_, file_, named(name), length, mask, work_, &plan));
+    GPU4FS_TRY(fs::attribute_prepare_set(g, small_.fs(), op_, file_, {named(name), length, mask, work_, nullptr},
+                                         &plan));
     GPU4FS_TRY(fs::reserve_attributes(g, small_.fs(), op_, plan.touched_pages, plan.new_pages));
-    fs::attribute_commit_set(g, small_.fs(), op_, file_, plan, named(name),
-                             reinterpret_cast<const u8*>(value.data()), length);
-    serial(g, [&] { fs::release_reservations(small_.fs(), op_); });
+    fs::attribute_commit_set(g, small_.fs(), op_, file_, plan,
+                             {named(name), length, 0, nullptr, reinterpret_cast<const u8*>(value.data())});
+    on_leader(g, [&] { fs::release_reservations(small_.fs(), op_); });
     return Status::ok;
   }
   template <class Group>
@@ -48,7 +49,7 @@ class NamesAttributes : public testing::Test {
     GPU4FS_TRY(fs::attribute_prepare_remove(g, small_.fs(), op_, file_, found));
     GPU4FS_TRY(fs::reserve_attributes(g, small_.fs(), op_, fs::attribute_removal_pages, 0));
     fs::attribute_commit_remove(g, small_.fs(), op_, file_, found);
-    serial(g, [&] { fs::release_reservations(small_.fs(), op_); });
+    on_leader(g, [&] { fs::release_reservations(small_.fs(), op_); });
     return Status::ok;
   }
   Status get(const std::string& name, std::string* value) {
@@ -60,12 +61,10 @@ class NamesAttributes : public testing::Test {
   }
   std::map<std::string, u32> list(bool hide_trusted) {
     std::string bytes(format::attribute_value_max, '\xee');
-    u64 length = 0;
-    EXPECT_EQ(fs::attributes_list(Lane{}, small_.fs(), op_, file_, hide_trusted,
-                                  reinterpret_cast<u8*>(bytes.data()), bytes.size(), &length),
-              Status::ok);
+    fs::NameList list{reinterpret_cast<u8*>(bytes.data()), bytes.size(), 0, hide_trusted};
+    EXPECT_EQ(fs::attributes_list(Lane{}, small_.fs(), op_, file_, &list), Status::ok);
     std::map<std::string, u32> names;
-    for (u64 at = 0; at < length; at += std::strlen(&bytes[at]) + 1) ++names[&bytes[at]];
+    for (u64 at = 0; at < list.length; at += std::strlen(&bytes[at]) + 1) ++names[&bytes[at]];
     return names;
   }
   void expect_equal(const std::map<std::string, std::string>& model) {
@@ -233,12 +232,10 @@ TEST_F(NamesAttributes, TrustedNamesAreHiddenFromOthers) {
   ASSERT_EQ(set(Lane{}, "user.a", "2"), Status::ok);
   EXPECT_EQ(list(false).size(), 2u);
   EXPECT_EQ(list(true), (std::map<std::string, u32>{{"user.a", 1}}));
-  u64 length = 0;
   u8 small[8];
-  EXPECT_EQ(
-      fs::attributes_list(Lane{}, small_.fs(), op_, file_, false, small, sizeof(small), &length),
-      Status::attribute_range);
-  EXPECT_EQ(length, 17u);
+  fs::NameList list{small, sizeof(small), 0, false};
+  EXPECT_EQ(fs::attributes_list(Lane{}, small_.fs(), op_, file_, &list), Status::attribute_range);
+  EXPECT_EQ(list.length, 17u);
 }
 
 TEST_F(NamesAttributes, DamagedPagesGiveAnAnswer) {
@@ -268,13 +265,12 @@ TEST_F(NamesAttributes, DamagedPagesGiveAnAnswer) {
     }
     if (status != Status::corrupt_structure) {
       (void)set(Lane{}, "user.name7", std::string(random() % 400, 'w'));
-      u64 length = 0;
       u8 names[page_size];
       // What a damaged entry says of a value in pages of its own, they do not have.
       std::string value;
       (void)get("user.name7", &value);
-      (void)fs::attributes_list(Lane{}, small_.fs(), op_, file_, true, names, sizeof(names),
-                                &length);
+      fs::NameList list{names, sizeof(names), 0, true};
+      (void)fs::attributes_list(Lane{}, small_.fs(), op_, file_, &list);
     }
     std::memcpy(page, saved, page_size);
   }
@@ -376,14 +372,14 @@ TEST_F(NamesAttributes, ANewDirectoryInheritsTheDefaultList) {
       encode({{1, 7, nobody}, {2, 6, 5}, {4, 5, nobody}, {0x10, 7, nobody}, {0x20, 0, nobody}});
   ASSERT_EQ(set(Lane{}, "system.posix_acl_default", defaults), Status::ok);
   fs::InheritedAccess inherited{};
-  ASSERT_EQ(fs::prepare_inherited_access(Lane{}, small_.fs(), op_, file_, 0040775, 022, &inherited),
+  ASSERT_EQ(fs::prepare_inherited_access(Lane{}, small_.fs(), op_, file_, {0040775, 022}, &inherited),
             Status::ok);
   EXPECT_EQ(inherited.mode, 0040770u) << "the umask does not count beside a default list";
   EXPECT_EQ(inherited.new_pages, 1u);
   u64 number = 0;
   ASSERT_EQ(fs::claim_inode(Lane{}, small_.fs(), op_, &number), Status::ok);
   ASSERT_EQ(fs::prepare_new_inode(Lane{}, small_.fs(), op_, number), Status::ok);
-  ASSERT_EQ(fs::reserve_metadata(Lane{}, small_.fs(), op_, 2, 0, 1), Status::ok);
+  ASSERT_EQ(fs::reserve_metadata(Lane{}, small_.fs(), op_, {2, 0, 1}), Status::ok);
   fs::NewInode values{};
   values.mode = static_cast<u16>(inherited.mode);
   const fs::InodeRef child = fs::commit_new_inode(Lane{}, small_.fs(), op_, number, values);
@@ -398,7 +394,7 @@ TEST_F(NamesAttributes, ANewDirectoryInheritsTheDefaultList) {
   // chmod reaches the list.
   fs::FoundAttribute found{};
   ASSERT_EQ(fs::prepare_mode_change(Lane{}, small_.fs(), op_, child, &found), Status::ok);
-  ASSERT_EQ(fs::reserve_metadata(Lane{}, small_.fs(), op_, 1, 1, 0), Status::ok);
+  ASSERT_EQ(fs::reserve_metadata(Lane{}, small_.fs(), op_, {1, 1, 0}), Status::ok);
   fs::commit_mode_change(Lane{}, small_.fs(), op_, child, found, 0040701);
   fs::release_reservations(small_.fs(), op_);
   ASSERT_EQ(get("system.posix_acl_access", &value), Status::ok);

@@ -41,10 +41,10 @@ u64 make_file(Group g, SmallFileSystem& small, fs::Operation& op) {
   u64 number = 0;
   Status status = fs::claim_inode(g, small.fs(), op, &number);
   if (status == Status::ok) status = fs::prepare_new_inode(g, small.fs(), op, number);
-  if (status == Status::ok) status = fs::reserve_metadata(g, small.fs(), op, 1, 0, 0);
+  if (status == Status::ok) status = fs::reserve_metadata(g, small.fs(), op, {1, 0, 0});
   expect(g, status == Status::ok, "a file is made");
   fs::commit_new_inode(g, small.fs(), op, number, fs::NewInode{0040700, 0, 0, 0, 1, 1, 0, 0});
-  serial(g, [&] { fs::release_reservations(small.fs(), op); });
+  on_leader(g, [&] { fs::release_reservations(small.fs(), op); });
   return number;
 }
 
@@ -53,10 +53,10 @@ void add_one_page(Group g, SmallFileSystem& small, fs::Operation& op, u64 number
   InodeRef ref{};
   u32 frame = no_frame;
   expect(g, fs::get_inode(g, small.fs(), op, number, &ref) == Status::ok, "its inode");
-  expect(g, fs::get_page(g, small.fs(), op, ref, 0, index, &frame) == Status::page_absent, "a hole");
-  expect(g, fs::reserve_metadata(g, small.fs(), op, 1, 0, 1) == Status::ok, "room");
-  frame = fs::add_page(g, small.fs(), op, ref, 0, index);
-  serial(g, [&] {
+  expect(g, fs::get_page(g, small.fs(), op, ref, {0, index}, &frame) == Status::page_absent, "a hole");
+  expect(g, fs::reserve_metadata(g, small.fs(), op, {1, 0, 1}) == Status::ok, "room");
+  frame = fs::add_page(g, small.fs(), op, ref, {0, index});
+  on_leader(g, [&] {
     fill_pattern(fs::page_data(small.fs(), frame), pattern);
     fs::release_reservations(small.fs(), op);
   });
@@ -73,10 +73,10 @@ TEST(PagesTable, GrowthOverAllLevelsFitsTheReservation) {
     InodeRef ref{};
     u32 frame = no_frame;
     expect(g, fs::get_inode(g, small.fs(), op, number, &ref) == Status::ok, "its inode");
-    expect(g, serial(g, [&] { return ref.inode->height == 5 && ref.inode->page_count == 12; }), "12 pages");
-    expect(g, fs::get_page(g, small.fs(), op, ref, 0, far + 1, &frame) == Status::page_absent, "beyond the end");
+    expect(g, on_leader(g, [&] { return ref.inode->height == 5 && ref.inode->page_count == 12; }), "12 pages");
+    expect(g, fs::get_page(g, small.fs(), op, ref, {0, far + 1}, &frame) == Status::page_absent, "beyond the end");
     expect(g, small.checkpoint(g) == Status::ok, "a checkpoint");
-    serial(g, [&] {
+    on_leader(g, [&] {
       expect_page_table_holds(small);
       const SmallFileSystem again(small.options(), small.images());
       EXPECT_EQ(again.load_status(), Status::ok);
@@ -89,9 +89,9 @@ TEST(PagesTable, CheckpointWritesTheDirtyPages) {
   on_both_groups({}, [](auto g, SmallFileSystem& small, fs::Operation& op) {
     const u64 number = make_file(g, small, op);
     for (u64 index = 0; index < 9; ++index) add_one_page(g, small, op, number, index, index + 1);
-    const u32 dirty = serial(g, [&] { return small.fs().pages.dirty_count; });
+    const u32 dirty = on_leader(g, [&] { return small.fs().pages.dirty_count; });
     expect(g, small.checkpoint(g) == Status::ok, "a checkpoint");
-    const u32 written = serial(g, [&] {
+    const u32 written = on_leader(g, [&] {
       const fs::PageTable& table = small.fs().pages;
       u32 count = 0;
       std::set<u64> places;
@@ -106,8 +106,8 @@ TEST(PagesTable, CheckpointWritesTheDirtyPages) {
     // inode bitmap that lead to its bit, its content, and the page of inode 2.
     expect(g, dirty == written, "all of them");
     expect(g, dirty == 9 + 1 + 1 + 3 + 3 + 1, "and no others");
-    expect(g, serial(g, [&] { return small.fs().pages.dirty_count == 0; }), "nothing is dirty");
-    expect(g, serial(g, [&] { return !fs::has_changes(small.fs()); }), "nothing has changed");
+    expect(g, on_leader(g, [&] { return small.fs().pages.dirty_count == 0; }), "nothing is dirty");
+    expect(g, on_leader(g, [&] { return !fs::has_changes(small.fs()); }), "nothing has changed");
   });
 }
 
@@ -137,14 +137,14 @@ TEST(PagesTable, ReservationsAreRefusedWhole) {
   options.staging_count = 64;
   on_both_groups(options, [](auto g, SmallFileSystem& small, fs::Operation& op) {
     fs::FileSystem& fs = small.fs();
-    expect(g, fs::reserve_metadata(g, fs, op, 8, 0, 0) == Status::no_memory, "more than can be waited for");
-    expect(g, fs::reserve_metadata(g, fs, op, 1, 1, 0) == Status::ok, "a small one");
-    const fs::Operation before = serial(g, [&] { return op; });
-    expect(g, fs::reserve_metadata(g, fs, op, 1, 1, 0) == Status::ok, "asking again");
-    const fs::Operation after = serial(g, [&] { return op; });
+    expect(g, fs::reserve_metadata(g, fs, op, {8, 0, 0}) == Status::no_memory, "more than can be waited for");
+    expect(g, fs::reserve_metadata(g, fs, op, {1, 1, 0}) == Status::ok, "a small one");
+    const fs::Operation before = on_leader(g, [&] { return op; });
+    expect(g, fs::reserve_metadata(g, fs, op, {1, 1, 0}) == Status::ok, "asking again");
+    const fs::Operation after = on_leader(g, [&] { return op; });
     expect(g, before.frames_reserved == after.frames_reserved && before.dirty_reserved == after.dirty_reserved &&
                   before.pages_reserved == after.pages_reserved, "takes nothing more");
-    serial(g, [&] {
+    on_leader(g, [&] {
       fs::release_reservations(fs, op);
       expect_page_table_holds(small);
     });
@@ -162,7 +162,7 @@ TEST(PagesTable, EvictionSparesDirtyLockedAndParents) {
     InodeRef ref{};
     expect(g, fs::get_inode(g, fs, op, number, &ref) == Status::ok, "its inode");
     fs::evict_frames(g, fs, fs.pages.frame_count);
-    serial(g, [&] {
+    on_leader(g, [&] {
       EXPECT_NE(fs::resident_frame(fs, number, 0, 20), no_frame);
       EXPECT_NE(fs::resident_frame(fs, number, 1, 0), no_frame);
       EXPECT_EQ(fs::resident_frame(fs, number, 0, 0), no_frame);
@@ -170,22 +170,22 @@ TEST(PagesTable, EvictionSparesDirtyLockedAndParents) {
     });
     expect(g, small.checkpoint(g) == Status::ok, "a checkpoint");
     expect(g, fs::get_inode(g, fs, op, number, &ref) == Status::ok, "its inode");
-    serial(g, [&] { ref.lock->word = 1; });
+    on_leader(g, [&] { ref.lock->word = 1; });
     fs::evict_frames(g, fs, fs.pages.frame_count);
-    serial(g, [&] {
+    on_leader(g, [&] {
       EXPECT_NE(fs::resident_frame(fs, 0, 0, number / format::inodes_per_page), no_frame) << "a held lock";
       ref.lock->word = 0;
     });
     fs::evict_frames(g, fs, fs.pages.frame_count);
-    serial(g, [&] {
+    on_leader(g, [&] {
       EXPECT_EQ(fs.pages.free_count, fs.pages.frame_count) << "all can go";
       expect_page_table_holds(small);
     });
     u32 frame = no_frame;
     expect(g, fs::get_inode(g, fs, op, number, &ref) == Status::ok, "it comes back");
     for (u64 index = 0; index <= 20; ++index) {
-      expect(g, fs::get_page(g, fs, op, ref, 0, index, &frame) == Status::ok, "with its pages");
-      expect(g, serial(g, [&] { return has_pattern(fs::page_data(fs, frame), index + 1); }), "as they were");
+      expect(g, fs::get_page(g, fs, op, ref, {0, index}, &frame) == Status::ok, "with its pages");
+      expect(g, on_leader(g, [&] { return has_pattern(fs::page_data(fs, frame), index + 1); }), "as they were");
     }
   });
 }
@@ -196,25 +196,25 @@ TEST(PagesTable, DamageIsAnErrorAndRepairHelps) {
     const u64 number = make_file(g, small, op);
     for (u64 index = 0; index < 8; ++index) add_one_page(g, small, op, number, index, index + 1);
     expect(g, small.checkpoint(g) == Status::ok, "a checkpoint");
-    const u64 address = serial(g, [&] { return fs.pages.frames[fs::resident_frame(fs, number, 0, 3)].address; });
+    const u64 address = on_leader(g, [&] { return fs.pages.frames[fs::resident_frame(fs, number, 0, 3)].address; });
     fs::evict_frames(g, fs, fs.pages.frame_count);
-    serial(g, [&] { small.medium_page(address)[1234] ^= 1; });
+    on_leader(g, [&] { small.medium_page(address)[1234] ^= 1; });
     InodeRef ref{};
     u32 frame = no_frame;
     expect(g, fs::get_inode(g, fs, op, number, &ref) == Status::ok, "its inode");
     for (u32 attempt = 0; attempt < 3; ++attempt) {
-      expect(g, fs::get_page(g, fs, op, ref, 0, 3, &frame) == Status::checksum_mismatch, "the damaged page");
+      expect(g, fs::get_page(g, fs, op, ref, {0, 3}, &frame) == Status::checksum_mismatch, "the damaged page");
     }
-    expect(g, fs::get_page(g, fs, op, ref, 0, 4, &frame) == Status::ok, "its neighbour");
-    serial(g, [&] {
+    expect(g, fs::get_page(g, fs, op, ref, {0, 4}, &frame) == Status::ok, "its neighbour");
+    on_leader(g, [&] {
       EXPECT_EQ(fs.had_error, 1u);
       fs.had_error = 0;
       small.medium_page(address)[1234] ^= 1;
     });
     fs::evict_frames(g, fs, fs.pages.frame_count);
     expect(g, fs::get_inode(g, fs, op, number, &ref) == Status::ok, "its inode");
-    expect(g, fs::get_page(g, fs, op, ref, 0, 3, &frame) == Status::ok, "the repaired page");
-    serial(g, [&] { expect_page_table_holds(small); });
+    expect(g, fs::get_page(g, fs, op, ref, {0, 3}, &frame) == Status::ok, "the repaired page");
+    on_leader(g, [&] { expect_page_table_holds(small); });
   });
 }
 
@@ -246,16 +246,16 @@ TEST(PagesTable, MalformedPointersAreRefused) {
   };
   for (const auto& c : cases) {
     ref.inode->slots[2].raw = c.raw;
-    EXPECT_STREQ(status_name(fs::get_page(Lane{}, fs, op, ref, 0, 2, &frame)), status_name(c.expected)) << c.raw;
+    EXPECT_STREQ(status_name(fs::get_page(Lane{}, fs, op, ref, {0, 2}, &frame)), status_name(c.expected)) << c.raw;
     EXPECT_EQ(frame, no_frame);
   }
   // A greater block where a map page is looked for.
   ref.inode->height = 1;
   ref.inode->slots[2] = BlockPointer::data(u64{8} << 20, BlockSize::block_2m);
-  EXPECT_EQ(fs::get_page(Lane{}, fs, op, ref, 0, 2 * format::slots_per_block, &frame), Status::corrupt_structure);
+  EXPECT_EQ(fs::get_page(Lane{}, fs, op, ref, {0, 2 * format::slots_per_block}, &frame), Status::corrupt_structure);
   // A height that no file can have.
   ref.inode->height = 200;
-  EXPECT_NE(fs::get_page(Lane{}, fs, op, ref, 0, 2, &frame), Status::ok);
+  EXPECT_NE(fs::get_page(Lane{}, fs, op, ref, {0, 2}, &frame), Status::ok);
   ref.inode->height = 0;
 }
 
@@ -266,15 +266,15 @@ TEST(PagesTable, APageCreatedMeanwhileIsNoDamage) {
   const fs::InodeRef file = fs::detail::inode_file_ref(small.fs());
   const u64 index = make_file(Lane{}, small, op) / format::inodes_per_page;
   ASSERT_NE(fs::resident_frame(small.fs(), 0, 0, index), no_frame);
-  EXPECT_EQ(fs::detail::begin_load(small.fs(), op, file, 0, index).status, Status::again);
+  EXPECT_EQ(fs::detail::begin_load(small.fs(), op, file, {0, index}).status, Status::again);
   ASSERT_EQ(small.checkpoint(Lane{}), Status::ok);
-  EXPECT_EQ(fs::detail::begin_load(small.fs(), op, file, 0, index).status, Status::again);
+  EXPECT_EQ(fs::detail::begin_load(small.fs(), op, file, {0, index}).status, Status::again);
   // Without the page, a slot that says nothing is damage.
-  format::BlockPointer* slot = fs::detail::slot_of_page(small.fs(), file, 0, index + 1);
+  format::BlockPointer* slot = fs::detail::slot_of_page(small.fs(), file, {0, index + 1});
   ASSERT_NE(slot, nullptr);
   const format::BlockPointer before = *slot;
   *slot = format::BlockPointer::data(0, format::BlockSize::page_4k);
-  EXPECT_EQ(fs::detail::begin_load(small.fs(), op, file, 0, index + 1).status, Status::corrupt_structure);
+  EXPECT_EQ(fs::detail::begin_load(small.fs(), op, file, {0, index + 1}).status, Status::corrupt_structure);
   *slot = before;
 }
 
@@ -365,7 +365,7 @@ TEST(PagesTable, ConcurrentCreationGivesDistinctNumbers) {
           do status = fs::prepare_new_inode(Lane{}, small.fs(), op, number);
           while (status == Status::again);
         }
-        if (status == Status::ok) status = fs::reserve_metadata(Lane{}, small.fs(), op, 1, 0, 0);
+        if (status == Status::ok) status = fs::reserve_metadata(Lane{}, small.fs(), op, {1, 0, 0});
         if (status != Status::ok) {
           failures.fetch_add(1);
           return;

@@ -37,7 +37,7 @@ TEST(SpaceAllocate, every_page_is_handed_out_once) {
   const u64 total = pool.fs->data_counters().total;
   ASSERT_EQ(total, 4 * 2048u);
   Operation op = pool.operation(1);
-  op.may_use_emergency = 1;
+  op.emergency_use = fs::EmergencyUse::all;
   ASSERT_EQ(reserve_pages(*pool.fs, op, total), Status::ok);
   std::set<u64> seen;
   for (u32 round = 0; op.pages_reserved > 0; ++round) {
@@ -50,7 +50,7 @@ TEST(SpaceAllocate, every_page_is_handed_out_once) {
   EXPECT_EQ(pool.fs->data_counters().free, 0u);
   EXPECT_EQ(pool.fs->data_counters().available, 0u);
   Operation late = pool.operation();
-  late.may_use_emergency = 1;
+  late.emergency_use = fs::EmergencyUse::all;
   EXPECT_EQ(reserve_pages(*pool.fs, late, 1), Status::no_space);
 }
 
@@ -62,9 +62,9 @@ TEST(SpaceAllocate, shortage_that_others_may_end_is_told) {
   Operation holder = pool.operation();
   ASSERT_EQ(reserve_pages(*pool.fs, holder, room - 10), Status::ok);
   const auto refused = [&](Operation& op, u64 count) {
-    op.others_may_help = 0;
+    op.blocked_by_reservations = 0;
     EXPECT_EQ(reserve_pages(*pool.fs, op, count), Status::no_space);
-    return op.others_may_help != 0;
+    return op.blocked_by_reservations != 0;
   };
   Operation asking = pool.operation();
   EXPECT_TRUE(refused(asking, 11));
@@ -101,7 +101,7 @@ TEST(SpaceAllocate, emergency_reserve_is_for_commands_that_free) {
   EXPECT_EQ(reserve_pages(*pool.fs, consuming, 1), Status::no_space);
   EXPECT_EQ(reserve_pages(*pool.fs, consuming, 0), Status::ok);
   Operation freeing = pool.operation();
-  freeing.may_use_emergency = 1;
+  freeing.emergency_use = fs::EmergencyUse::all;
   EXPECT_EQ(reserve_pages(*pool.fs, freeing, 129), Status::no_space);
   EXPECT_EQ(reserve_pages(*pool.fs, freeing, 128), Status::ok);
   EXPECT_EQ(reserve_pages(*pool.fs, consuming, ~u64{0}), Status::no_space);
@@ -135,7 +135,7 @@ TEST(SpaceAllocate, no_large_run_without_a_free_region_but_every_small_one) {
   SpaceFixture pool;
   ASSERT_EQ(pool.load(1), Status::ok);
   Operation op = pool.operation();
-  op.may_use_emergency = 1;
+  op.emergency_use = fs::EmergencyUse::all;
   ASSERT_EQ(reserve_pages(*pool.fs, op, 2048), Status::ok);
   std::vector<Extent> regions;
   for (u32 i = 0; i < 4; ++i) regions.push_back(allocate_run(Lane{}, *pool.fs, op, 512, 512));

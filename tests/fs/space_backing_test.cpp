@@ -93,11 +93,11 @@ class Backing : public ::testing::TestWithParam<test::LevelShape> {
   // The server's answer to who wanted the chunk, as the command takes it up.
   struct Wanted {
     u32 chunk;
-    u32 occupant;
+    u32 generation;
   };
   void map(u32 index) { std::fill(has_memory_[index].begin(), has_memory_[index].end(), true); }
   void answer(const Wanted& wanted) {
-    if (chunk(wanted.chunk).occupant != wanted.occupant || chunk(wanted.chunk).trimming != 0) return;
+    if (chunk(wanted.chunk).generation != wanted.generation || chunk(wanted.chunk).trimming != 0) return;
     make_chunk_accessible(fs(), wanted.chunk);
     restore_backing(fs(), wanted.chunk);
   }
@@ -171,20 +171,20 @@ TEST_P(Backing, WhoNeedsTheSpaceAsksForItsMemory) {
   EXPECT_EQ(raid::chunk_of(fs().space, chunk(wanted).base_address, &found), Status::chunk_not_mapped);
   EXPECT_EQ(found, wanted);
   map(wanted);
-  answer({wanted, chunk(wanted).occupant});
+  answer({wanted, chunk(wanted).generation});
   expect_sums("one chunk is back");
   EXPECT_EQ(take(pages, 1, &op), Status::ok);
   EXPECT_EQ(raid::chunk_of(fs().space, chunk(wanted).base_address, &found), Status::ok);
 }
 
 TEST_P(Backing, AnAnswerFromBeforeThePunchDoesNotCount) {
-  const Wanted early{0, chunk(0).occupant};
+  const Wanted early{0, chunk(0).generation};
   const std::optional<TrimRun> run = begin(0);
   ASSERT_TRUE(run.has_value());
   ASSERT_EQ(run->chunk, 0u);
   answer(early);
   EXPECT_NE(chunk(0).unbacked_pages, 0u) << "asked before";
-  const Wanted meanwhile{0, chunk(0).occupant};
+  const Wanted meanwhile{0, chunk(0).generation};
   answer(meanwhile);
   EXPECT_NE(chunk(0).unbacked_pages, 0u) << "not punched yet";
   punch(*run);
@@ -193,7 +193,7 @@ TEST_P(Backing, AnAnswerFromBeforeThePunchDoesNotCount) {
   answer(meanwhile);
   EXPECT_NE(chunk(0).unbacked_pages, 0u) << "asked before it was punched";
   map(0);
-  answer({0, chunk(0).occupant});
+  answer({0, chunk(0).generation});
   EXPECT_EQ(chunk(0).unbacked_pages, 0u);
   expect_sums("back");
 }
@@ -231,14 +231,14 @@ TEST_P(Backing, FrozenChunksKeepTheirSums) {
   trim_everything();
   // Room for what is kept back.
   map(0);
-  answer({0, chunk(0).occupant});
+  answer({0, chunk(0).generation});
   ASSERT_EQ(freeze_chunk(fs(), 1), Status::ok);
   expect_sums("frozen");
   EXPECT_EQ(pages_taken(fs(), 1), 0u);
   EXPECT_EQ(check_frozen_empty(fs(), 1), Status::ok);
   // Somebody reads in it.
   map(1);
-  answer({1, chunk(1).occupant});
+  answer({1, chunk(1).generation});
   expect_sums("frozen and back");
   ASSERT_EQ(unfreeze_chunk(fs(), 1), Status::ok);
   expect_sums("thawed");
@@ -264,7 +264,7 @@ TEST_P(Backing, NothingNeededIsTakenAndNothingIsLost) {
       const bool is_large = random_.next() % 4 == 0;
       const u32 pages = 1 + static_cast<u32>(random_.next() % (is_large ? 4 * region_pages : 40));
       if (take(pages, is_large ? region_pages : 1, &op) == Status::chunk_not_mapped) {
-        asked.push_back({op.wanted_chunk, chunk(op.wanted_chunk).occupant});
+        asked.push_back({op.wanted_chunk, chunk(op.wanted_chunk).generation});
       }
     } else if (choice < 9) {
       free_one();
@@ -295,7 +295,7 @@ TEST_P(Backing, NothingNeededIsTakenAndNothingIsLost) {
   checkpoint();
   for (u32 i = 0; i < fs().space.chunk_count; ++i) {
     map(i);
-    answer({i, chunk(i).occupant});
+    answer({i, chunk(i).generation});
   }
   expect_sums("at the end");
   EXPECT_EQ(fs().data_counters().used, 0u);
@@ -314,9 +314,9 @@ TEST(BackingOfUnreachedChunks, NeedsNoMark) {
   ASSERT_EQ(begin_trim(fs, &run, 100), Status::ok);
   EXPECT_EQ(fs.space.chunks[0].unbacked_pages, 0u);
   EXPECT_EQ(fs.space.chunks[0].trimming, 1u);
-  const u32 occupant = fs.space.chunks[0].occupant;
+  const u32 generation = fs.space.chunks[0].generation;
   ASSERT_EQ(end_trim(fs, 0), Status::ok);
-  EXPECT_NE(fs.space.chunks[0].occupant, occupant);
+  EXPECT_NE(fs.space.chunks[0].generation, generation);
   // The rest of the chunk, the next one, and then there is nothing more to look at.
   run = find_trim_run(fs, {run.chunk, run.first + run.count, 0, 3});
   EXPECT_EQ(run.chunk, 0u);

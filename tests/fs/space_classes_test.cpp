@@ -184,7 +184,7 @@ TEST_P(Classes, OneRunsFullAloneAndWaitsForItsOwnPages) {
     unreserve_pages(fs(), other, other.pages_reserved);
     // Whoever frees space gets a few more of the full one.
     Operation freeing = operation(metadata_is_full);
-    freeing.may_use_emergency = 1;
+    freeing.emergency_use = fs::EmergencyUse::all;
     EXPECT_EQ(reserve_pages(fs(), freeing, 4), Status::ok);
     unreserve_pages(fs(), freeing, 4);
     // Freed pages of the other do not help it, its own do, behind a checkpoint.
@@ -266,11 +266,11 @@ TEST(ClassesOnGroups, CountTheSame) {
   u64 used[2] = {0, 0};
   std::unique_ptr<SpaceFixture> pool;
   test::on_all_groups([&](auto g) {
-    serial(g, [&] { pool = std::make_unique<SpaceFixture>(options_of(mixes[1])); });
+    on_leader(g, [&] { pool = std::make_unique<SpaceFixture>(options_of(mixes[1])); });
     FileSystem& fs = *pool->fs;
     for (u32 i = 0; i < fs.space.chunk_count; ++i) EXPECT_EQ(load_chunk(g, fs, i, 1), Status::ok);
     for (const u32 profile : {0u, fs.space.metadata_class + 1}) {
-      const raid::Extent run = serial(g, [&] {
+      const raid::Extent run = on_leader(g, [&] {
         Operation op = pool->operation(0);
         op.profile = profile;
         EXPECT_EQ(reserve_pages(fs, op, 7), Status::ok);
@@ -283,7 +283,7 @@ TEST(ClassesOnGroups, CountTheSame) {
     for (u32 i = 0; i < fs.space.chunk_count; ++i) snapshot_chunk(g, fs, i);
     for (u32 i = 0; i < fs.space.chunk_count; ++i) EXPECT_EQ(write_chunk(g, fs, i, 2), Status::ok);
     for (u32 i = 0; i < fs.space.chunk_count; ++i) publish_chunk(g, fs, i);
-    serial(g, [&] {
+    on_leader(g, [&] {
       const u64 now[2] = {fs.data_counters().used, fs.counters[fs.space.metadata_class].used};
       EXPECT_GT(now[0], 0u);
       EXPECT_GT(now[1], 0u);

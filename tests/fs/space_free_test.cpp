@@ -28,12 +28,12 @@ void expect_freed(const FreeCase& c) {
   on_all_groups([&](auto g) {
     static SpaceFixture* pool = nullptr;
     static SpaceCounters before{};
-    serial(g, [&] {
+    on_leader(g, [&] {
       pool = new SpaceFixture;
       ASSERT_EQ(pool->load(1), Status::ok);
       pool->fs->log.capacity = c.has_log ? page_size : 0;
       Operation op = pool->operation();
-      op.may_use_emergency = 1;
+      op.emergency_use = fs::EmergencyUse::all;
       ASSERT_EQ(reserve_pages(*pool->fs, op, page_total), Status::ok);
       while (op.pages_reserved > 0) {
         commit_extent(Lane{}, *pool->fs, allocate_run(Lane{}, *pool->fs, op, op.pages_reserved, 1));
@@ -46,7 +46,7 @@ void expect_freed(const FreeCase& c) {
     });
     raid::ChunkState& chunk = pool->fs->space.chunks[0];
     free_extent(g, *pool->fs, {chunk.base_address + c.first * page_size, c.count, 0});
-    serial(g, [&] {
+    on_leader(g, [&] {
       u64 waiting = 0;
       for (u64 page = 0; page < page_total; ++page) {
         const bool is_freed = page >= c.first && page < c.first + c.count;
@@ -81,7 +81,7 @@ TEST(SpaceFree, pages_that_are_not_in_use_are_noted) {
   on_all_groups([](auto g) {
     static SpaceFixture* pool = nullptr;
     static raid::Extent run{};
-    serial(g, [&] {
+    on_leader(g, [&] {
       pool = new SpaceFixture;
       ASSERT_EQ(pool->load(1), Status::ok);
       Operation op = pool->operation();
@@ -90,14 +90,14 @@ TEST(SpaceFree, pages_that_are_not_in_use_are_noted) {
       commit_extent(Lane{}, *pool->fs, run);
     });
     free_extent(g, *pool->fs, {run.address, 300, 0});
-    serial(g, [&] {
+    on_leader(g, [&] {
       EXPECT_EQ(pool->fs->had_error, 1u);
       EXPECT_EQ(pool->fs->data_counters().used, u64{0});
       EXPECT_EQ(detail::count_busy(pool->fs->space.chunks[0], 0, page_total), u64{0});
       pool->fs->had_error = 0;
     });
     free_extent(g, *pool->fs, {run.address, static_cast<u32>(page_total) + 1, 0});
-    serial(g, [&] {
+    on_leader(g, [&] {
       EXPECT_EQ(pool->fs->had_error, 1u) << "more pages than the chunk has";
       delete pool;
     });

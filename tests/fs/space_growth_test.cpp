@@ -129,7 +129,7 @@ TEST_F(GrowthPhases, AnAnswerIsOfThePlanThatTheServerWasAskedAbout) {
 
 TEST_F(GrowthPhases, APlaceIsUsedAgainByAnother) {
   const raid::ChunkState image = chunk(last);
-  const u32 occupant = image.occupant;
+  const u32 generation = image.generation;
   plan_erasure(last);
   make_durable();
   ASSERT_EQ(admit_chunks(fs()), Status::ok);
@@ -137,8 +137,8 @@ TEST_F(GrowthPhases, APlaceIsUsedAgainByAnother) {
   make_durable();
   ASSERT_EQ(admit_chunks(fs()), Status::ok);
   EXPECT_EQ(chunk(last).erased, 0u);
-  EXPECT_NE(chunk(last).occupant, occupant);
-  EXPECT_EQ(chunk(0).occupant, occupant) << "the others are the same";
+  EXPECT_NE(chunk(last).generation, generation);
+  EXPECT_EQ(chunk(0).generation, generation) << "the others are the same";
   EXPECT_EQ(fs().space.granule_to_chunk[image.base_address >> fs().space.granule_shift], last);
   EXPECT_EQ(admit_chunks(fs()), Status::not_found);
 }

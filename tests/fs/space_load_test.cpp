@@ -35,12 +35,12 @@ void expect_load(u64 superblock_epoch, Status status, u64 used,
                  const std::function<void(SpaceFixture&)>& damage) {
   std::unique_ptr<SpaceFixture> pool;
   on_all_groups([&](auto g) {
-    serial(g, [&] {
+    on_leader(g, [&] {
       pool = two_slots();
       damage(*pool);
     });
     EXPECT_EQ(load_chunk(g, *pool->fs, 0, superblock_epoch), status);
-    serial(g, [&] {
+    on_leader(g, [&] {
       EXPECT_EQ(pool->fs->data_counters().used, used);
       EXPECT_EQ(pool->fs->space.chunks[0].loaded, status == Status::ok ? 1u : 0u);
       EXPECT_EQ(pool->fs->data_counters().total, status == Status::ok ? 2048u : 0u);
@@ -160,7 +160,7 @@ TEST(SpaceLoad, checkpoint_alternates_slots_and_keeps_the_other_intact) {
   std::vector<u8> page(page_size);
   on_all_groups([&](auto g) {
     std::unique_ptr<SpaceFixture> pool;
-    auto* shared = serial(g, [&] {
+    auto* shared = on_leader(g, [&] {
       pool = two_slots();
       EXPECT_EQ(pool->load(5), Status::ok);
       return pool.get();
@@ -170,21 +170,21 @@ TEST(SpaceLoad, checkpoint_alternates_slots_and_keeps_the_other_intact) {
       const u32 target = epoch % 2 == 0 ? 0 : 1;
       const std::vector<u8> other(slot_header(*shared, 1 - target),
                                   slot_bitmap(*shared, 1 - target) + page_size);
-      const u64 address = serial(g, [&] {
+      const u64 address = on_leader(g, [&] {
         Operation op = shared->operation();
         EXPECT_EQ(reserve_pages(fs, op, 1), Status::ok);
         const raid::Extent run = allocate_run(Lane{}, fs, op, 1, 1);
         commit_extent(Lane{}, fs, run);
         return run.address;
       });
-      serial(g, [&] { page.assign(page_size, static_cast<u8>(epoch)); });
+      on_leader(g, [&] { page.assign(page_size, static_cast<u8>(epoch)); });
       EXPECT_EQ(raid::write_page(g, fs.space, address, page.data()), Status::ok);
       snapshot_chunk(g, fs, 0);
       EXPECT_EQ(write_chunk(g, fs, 0, epoch), Status::ok);
       EXPECT_EQ(std::memcmp(other.data(), slot_header(*shared, 1 - target), other.size()), 0);
       publish_chunk(g, fs, 0);
       g.sync();
-      serial(g, [&] {
+      on_leader(g, [&] {
         SpaceFixture mounted = shared->remount();
         EXPECT_EQ(mounted.load(epoch), Status::ok);
         EXPECT_EQ(mounted.fs->data_counters().used, 20 + epoch - 5);
@@ -299,16 +299,16 @@ TEST(SpaceLoad, bitmap_of_several_pages) {
   pool.write_slot(0, 1, 2, bitmap);
   on_all_groups([&](auto g) {
     SpaceFixture* mounted = nullptr;
-    mounted = serial(g, [&] { return new SpaceFixture(pool.remount()); });
+    mounted = on_leader(g, [&] { return new SpaceFixture(pool.remount()); });
     EXPECT_EQ(load_chunk(g, *mounted->fs, 0, 2), Status::ok);
-    EXPECT_EQ(serial(g, [&] { return mounted->fs->data_counters().used; }), 32u);
-    serial(g, [&] {
+    EXPECT_EQ(on_leader(g, [&] { return mounted->fs->data_counters().used; }), 32u);
+    on_leader(g, [&] {
       free_extent(Lane{}, *mounted->fs,
                   {pool.chunks[0].descriptor.base_address + (700 * 64 + 8) * page_size, 4, 0});
     });
     snapshot_chunk(g, *mounted->fs, 0);
     EXPECT_EQ(write_chunk(g, *mounted->fs, 0, 3), Status::ok);
-    serial(g, [&] {
+    on_leader(g, [&] {
       SpaceFixture again = mounted->remount();
       EXPECT_EQ(again.load(3), Status::ok);
       EXPECT_EQ(again.fs->data_counters().used, 28u);

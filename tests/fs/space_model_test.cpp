@@ -33,7 +33,7 @@ class SpaceModel {
     total_ = free_.size();
     durable_ = committed_;
     for (u32 i = 0; i < 3; ++i) commands_.push_back({pool_.operation(i), {}});
-    commands_[2].op.may_use_emergency = 1;
+    commands_[2].op.emergency_use = fs::EmergencyUse::all;
   }
 
   void step() {
@@ -116,7 +116,7 @@ class SpaceModel {
 
   void reserve(Command& command) {
     const u64 count = random_() % 4 == 0 ? random_() % (total_ / 2) : random_() % 64;
-    const u64 kept_back = command.op.may_use_emergency != 0 ? 0 : emergency_pages(total_);
+    const u64 kept_back = command.op.emergency_use != EmergencyUse::none ? 0 : emergency_pages(total_);
     u64 reserved = 0;
     for (const Command& other : commands_) reserved += other.op.pages_reserved;
     const u64 available = free_.size() - reserved;

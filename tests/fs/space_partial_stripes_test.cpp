@@ -1,4 +1,4 @@
-// Lending closed pages of partly used stripes: only such pages, to one command at a time, of rows that the durable
+// Taking stranded pages of partly used stripes: only such pages, to one command at a time, of rows that the durable
 // checkpoint knows; the sums stay right, and all of it comes back.
 #include <gtest/gtest.h>
 
@@ -41,13 +41,13 @@ class PartialStripes : public ::testing::TestWithParam<test::LevelShape> {
   }
 
   FileSystem& fs() { return *pool_.fs; }
-  u64 closed_pages() { return closed_pages_of(fs(), fs().space.data_class); }
+  u64 stranded_pages() { return stranded_pages_of(fs(), fs().space.data_class); }
   // From the counts of the stripes.
-  u64 closed_by_stripe() {
+  u64 stranded_by_stripe() {
     u64 sum = 0;
     for (u32 i = 0; i < fs().space.chunk_count; ++i) {
       const raid::ChunkState& chunk = fs().space.chunks[i];
-      for (u32 s = 0; s < chunk.stripe_count; ++s) sum += chunk.stripe_closed[s];
+      for (u32 s = 0; s < chunk.stripe_count; ++s) sum += chunk.stripe_stranded[s];
     }
     return sum;
   }
@@ -59,7 +59,7 @@ class PartialStripes : public ::testing::TestWithParam<test::LevelShape> {
   void fill() {
     for (u32 shard = 0;; ++shard) {
       Operation op = pool_.operation(shard);
-      op.may_use_emergency = 1;
+      op.emergency_use = fs::EmergencyUse::all;
       op.whole_stripes = 1;
       if (reserve_pages(fs(), op, 1) != Status::ok) break;
       const raid::Extent run = allocate_run(Lane{}, fs(), op, 1, 1);
@@ -73,7 +73,7 @@ class PartialStripes : public ::testing::TestWithParam<test::LevelShape> {
     checkpoint();
     checkpoint();
     check_sums();
-    EXPECT_EQ(closed_pages(), 0u);
+    EXPECT_EQ(stranded_pages(), 0u);
     fill();
     EXPECT_EQ(live_.size(), page_count);
   }
@@ -92,16 +92,16 @@ class PartialStripes : public ::testing::TestWithParam<test::LevelShape> {
     ASSERT_EQ(live_.erase(address), 1u);
     free_extent(Lane{}, fs(), raid::Extent{address, 1, 0});
   }
-  RowLoan lend(u32 wanted) {
+  PartialRow take(u32 wanted) {
     Operation op = pool_.operation(0);
-    return lend_row(Lane{}, fs(), op, wanted);
+    return take_partial_row(Lane{}, fs(), op, wanted);
   }
-  std::vector<u64> pages_of(const RowLoan& loan) {
-    const raid::RowView view = raid::row_view(fs().space, loan.chunk, loan.row);
+  std::vector<u64> pages_of(const PartialRow& partial) {
+    const raid::RowView view = raid::row_view(fs().space, partial.chunk, partial.row);
     std::vector<u64> pages;
     for (u32 slot = 0; slot < 64; ++slot) {
-      if ((loan.lent >> slot & 1) == 0) continue;
-      pages.push_back(fs().space.chunks[loan.chunk].base_address + raid::row_page(view, slot) * page_size);
+      if ((partial.taken >> slot & 1) == 0) continue;
+      pages.push_back(fs().space.chunks[partial.chunk].base_address + raid::row_page(view, slot) * page_size);
     }
     return pages;
   }
@@ -109,7 +109,7 @@ class PartialStripes : public ::testing::TestWithParam<test::LevelShape> {
     ASSERT_EQ(fs().data_counters().reserved, 0u);
     ASSERT_EQ(fs().data_counters().available, fs().data_counters().free);
     ASSERT_EQ(fs().data_counters().used, live_.size());
-    ASSERT_EQ(closed_pages(), closed_by_stripe());
+    ASSERT_EQ(stranded_pages(), stranded_by_stripe());
   }
 
   SpaceFixture pool_;
@@ -120,60 +120,60 @@ class PartialStripes : public ::testing::TestWithParam<test::LevelShape> {
 TEST_P(PartialStripes, NothingIsLentWithoutALogOrWhileADeviceIsLostOrInAFrozenChunk) {
   fill();
   checkpoint();
-  ASSERT_GT(closed_pages(), 0u);
+  ASSERT_GT(stranded_pages(), 0u);
   fs().log.capacity = 0;
-  EXPECT_EQ(lend(1).status, Status::no_space);
-  EXPECT_EQ(closed_pages(), 0u);
+  EXPECT_EQ(take(1).status, Status::no_space);
+  EXPECT_EQ(stranded_pages(), 0u);
   fs().log.capacity = u64{1} << 20;
   fs().space.health->failed = 1;
-  EXPECT_EQ(lend(1).status, Status::no_space);
+  EXPECT_EQ(take(1).status, Status::no_space);
   fs().space.health->failed = 0;
   for (u32 i = 0; i < fs().space.chunk_count; ++i) {
     fs().space.chunks[i].free_pages = (fs().space.chunks[i].free_pages & ~detail::counted_bit) | detail::frozen_bit;
   }
-  EXPECT_EQ(lend(1).status, Status::no_space);
-  EXPECT_EQ(closed_pages(), 0u);
+  EXPECT_EQ(take(1).status, Status::no_space);
+  EXPECT_EQ(stranded_pages(), 0u);
 }
 
 TEST_P(PartialStripes, ARowIsLentWhenTheDurableCheckpointKnowsItsPages) {
   fill();
-  ASSERT_GT(closed_pages(), 0u);
-  EXPECT_EQ(lend(1).status, Status::retry_after_checkpoint);
+  ASSERT_GT(stranded_pages(), 0u);
+  EXPECT_EQ(take(1).status, Status::retry_after_checkpoint);
   close_stripes(fs());
   for (u32 i = 0; i < fs().space.chunk_count; ++i) snapshot_chunk(Lane{}, fs(), i);
-  EXPECT_EQ(lend(1).status, Status::retry_after_checkpoint) << "that checkpoint is not durable";
+  EXPECT_EQ(take(1).status, Status::retry_after_checkpoint) << "that checkpoint is not durable";
   for (u32 i = 0; i < fs().space.chunk_count; ++i) {
     ASSERT_EQ(write_chunk(Lane{}, fs(), i, ++epoch_), Status::ok);
     publish_chunk(Lane{}, fs(), i);
   }
   fs().space.epoch_open = epoch_ + 1;
-  const RowLoan loan = lend(1);
-  ASSERT_EQ(loan.status, Status::ok);
-  EXPECT_EQ(popcount(loan.lent), 1u);
-  EXPECT_TRUE(may_log_row(fs(), loan));
-  // The others of its stripe are not lent meanwhile.
+  const PartialRow partial = take(1);
+  ASSERT_EQ(partial.status, Status::ok);
+  EXPECT_EQ(popcount(partial.taken), 1u);
+  EXPECT_TRUE(may_log_row(fs(), partial));
+  // The others of its stripe are not taken meanwhile.
   std::set<u64> stripes;
-  for (RowLoan other = loan; other.status == Status::ok; other = lend(1)) {
+  for (PartialRow other = partial; other.status == Status::ok; other = take(1)) {
     const raid::RowView view = raid::row_view(fs().space, other.chunk, other.row);
     const raid::Stripe stripe = raid::stripe_of(fs().space.chunks[other.chunk], view.first);
     EXPECT_TRUE(stripes.insert(u64{other.chunk} << 32 | stripe.index).second);
   }
   EXPECT_GT(stripes.size(), 1u);
-  // What is closed of them may be lent when these pages are written, or come back.
+  // What is stranded of them may be taken when these pages are written, or come back.
   Operation asking = pool_.operation(0);
-  EXPECT_EQ(lend_row(Lane{}, fs(), asking, 1).status, Status::no_space);
-  EXPECT_EQ(asking.others_may_help, closed_pages() == 0 ? 0u : 1u);
+  EXPECT_EQ(take_partial_row(Lane{}, fs(), asking, 1).status, Status::no_space);
+  EXPECT_EQ(asking.blocked_by_reservations, stranded_pages() == 0 ? 0u : 1u);
 }
 
 // A recovery would find such a stripe free, and its parities those of nothing.
 TEST_P(PartialStripes, ARowIsNotLoggedWhenFilesHaveNoPageOfItsStripeAnyMore) {
   fill();
   checkpoint();
-  const RowLoan loan = lend(1);
-  ASSERT_EQ(loan.status, Status::ok);
-  ASSERT_TRUE(may_log_row(fs(), loan));
-  const raid::ChunkState& chunk = fs().space.chunks[loan.chunk];
-  const raid::Stripe stripe = raid::stripe_of(chunk, raid::row_view(fs().space, loan.chunk, loan.row).first);
+  const PartialRow partial = take(1);
+  ASSERT_EQ(partial.status, Status::ok);
+  ASSERT_TRUE(may_log_row(fs(), partial));
+  const raid::ChunkState& chunk = fs().space.chunks[partial.chunk];
+  const raid::Stripe stripe = raid::stripe_of(chunk, raid::row_view(fs().space, partial.chunk, partial.row).first);
   const std::set<u64> live = live_;
   for (const u64 address : live) {
     if (address < chunk.base_address) continue;
@@ -181,7 +181,7 @@ TEST_P(PartialStripes, ARowIsNotLoggedWhenFilesHaveNoPageOfItsStripeAnyMore) {
     if (page >= stripe.first && page < stripe.first + stripe.page_count) free_page(address);
   }
   EXPECT_LT(live_.size(), live.size());
-  EXPECT_FALSE(may_log_row(fs(), loan));
+  EXPECT_FALSE(may_log_row(fs(), partial));
 }
 
 // The row's new parities sum up a page that the old ones may include; otherwise it would lose what makes it redundant.
@@ -195,69 +195,71 @@ TEST_P(PartialStripes, UnverifiedPagesOfARowStayInItsParities) {
                     raid::make_descriptor(0, 1, format::page_flag_unverified));
   }
   u32 kept = 0;
-  for (RowLoan loan = lend(7); loan.status == Status::ok; loan = lend(7)) {
-    const raid::RowView view = raid::row_view(fs().space, loan.chunk, loan.row);
+  for (PartialRow partial = take(7); partial.status == Status::ok; partial = take(7)) {
+    const raid::RowView view = raid::row_view(fs().space, partial.chunk, partial.row);
     for (u32 slot = 0; slot < view.slot_count; ++slot) {
-      const u64 address = fs().space.chunks[loan.chunk].base_address + raid::row_page(view, slot) * page_size;
-      EXPECT_EQ(loan.kept >> slot & 1, live_.count(address));
+      const u64 address = fs().space.chunks[partial.chunk].base_address + raid::row_page(view, slot) * page_size;
+      EXPECT_EQ(partial.kept >> slot & 1, live_.count(address));
     }
-    kept += popcount(loan.kept);
+    kept += popcount(partial.kept);
   }
   EXPECT_GT(kept, 0u);
 }
 
-// What is closed is lent, page by page, until nothing is left.
-TEST_P(PartialStripes, EveryClosedPageCanBeHad) {
+// What is stranded is taken, page by page, until nothing is left.
+TEST_P(PartialStripes, EveryStrandedPageCanBeHad) {
   fill();
   const u64 before = live_.size();
-  const u64 closed = closed_pages();
-  ASSERT_GT(closed, 0u);
-  u64 lent = 0;
-  for (u32 round = 0; closed_pages() != 0; ++round) {
-    ASSERT_LT(round, 100u) << closed_pages() << " pages are never lent";
+  const u64 stranded = stranded_pages();
+  ASSERT_GT(stranded, 0u);
+  u64 taken = 0;
+  for (u32 round = 0; stranded_pages() != 0; ++round) {
+    ASSERT_LT(round, 100u) << stranded_pages() << " pages are never taken";
     checkpoint();
-    for (RowLoan loan = lend(1 + round % 7); loan.status == Status::ok; loan = lend(1 + round % 7)) {
-      for (const u64 page : pages_of(loan)) keep({page, 1, 0});
-      lent += popcount(loan.lent);
+    for (PartialRow partial = take(1 + round % 7); partial.status == Status::ok; partial = take(1 + round % 7)) {
+      for (const u64 page : pages_of(partial)) keep({page, 1, 0});
+      taken += popcount(partial.taken);
     }
   }
-  EXPECT_EQ(lent, closed);
-  EXPECT_EQ(live_.size(), before + closed);
+  EXPECT_EQ(taken, stranded);
+  EXPECT_EQ(live_.size(), before + stranded);
   check_sums();
   // And all of it comes back as whole stripes.
   expect_all_comes_back(before);
 }
 
 // Whichever ranks look for it, and wherever they begin.
-TEST_P(PartialStripes, AllGroupsFindTheNextStripeThatHasClosedPages) {
+TEST_P(PartialStripes, AllGroupsFindTheNextStripeThatHasStrandedPages) {
   raid::ChunkState& chunk = fs().space.chunks[0];
   const u32 count = chunk.stripe_count;
   ASSERT_GT(count, 1u);
-  std::vector<u32> before(chunk.stripe_closed, chunk.stripe_closed + count);
+  std::vector<u32> before(chunk.stripe_stranded, chunk.stripe_stranded + count);
   test::Sequence random(11);
   for (u32 round = 0; round < 40; ++round) {
     // None, one, or some.
     const u64 wanted = round % 4 == 0 ? 0 : round % 4 == 1 ? 1 : random.next() % count;
-    std::fill_n(chunk.stripe_closed, count, 0u);
-    for (u64 i = 0; i < wanted; ++i) chunk.stripe_closed[random.next() % count] = 1;
+    std::fill_n(chunk.stripe_stranded, count, 0u);
+    for (u64 i = 0; i < wanted; ++i) chunk.stripe_stranded[random.next() % count] = 1;
     const u32 first = round < 4 ? count + 5 : static_cast<u32>(random.next() % count);
     const u32 from = static_cast<u32>(random.next() % (count + 1));
     u32 expected = from;
-    while (expected < count && chunk.stripe_closed[(u64{first} + expected) % count] == 0) ++expected;
-    test::on_all_groups([&](auto g) { EXPECT_EQ(detail::next_stripe_with_closed(g, chunk, first, from), expected) << round; });
+    while (expected < count && chunk.stripe_stranded[(u64{first} + expected) % count] == 0) ++expected;
+    test::on_all_groups([&](auto g) {
+      EXPECT_EQ(detail::next_stripe_with_stranded(g, chunk, first, from), expected) << round;
+    });
   }
-  std::copy(before.begin(), before.end(), chunk.stripe_closed);
+  std::copy(before.begin(), before.end(), chunk.stripe_stranded);
 }
 
 template <class Group>
-void lend_some(Group g, FileSystem& fs, Operation& op, std::vector<std::array<u64, 3>>* loans) {
+void take_some(Group g, FileSystem& fs, Operation& op, std::vector<std::array<u64, 3>>* partials) {
   for (u32 round = 0; round < 24; ++round) {
-    const RowLoan loan = lend_row(g, fs, op, 1 + round % 6);
-    serial(g, [&] { loans->push_back({static_cast<u64>(loan.status), loan.row, loan.lent}); });
+    const PartialRow partial = take_partial_row(g, fs, op, 1 + round % 6);
+    on_leader(g, [&] { partials->push_back({static_cast<u64>(partial.status), partial.row, partial.taken}); });
   }
 }
 
-TEST_P(PartialStripes, AllGroupsLendTheSameRows) {
+TEST_P(PartialStripes, AllGroupsTakeTheSameRows) {
   fill();
   // A few stripes stay in use, far apart.
   const std::set<u64> pages = live_;
@@ -267,18 +269,19 @@ TEST_P(PartialStripes, AllGroupsLendTheSameRows) {
   }
   checkpoint();
   checkpoint();
-  const auto loans_of = [&](auto run) {
+  const auto partials_of = [&](auto run) {
     SpaceFixture mounted = pool_.remount();
     EXPECT_EQ(mounted.load(epoch_), Status::ok);
     mounted.fs->log.capacity = u64{1} << 20;
-    std::vector<std::array<u64, 3>> loans;
+    std::vector<std::array<u64, 3>> partials;
     Operation op = mounted.operation(0);
-    run(*mounted.fs, op, &loans);
-    return loans;
+    run(*mounted.fs, op, &partials);
+    return partials;
   };
-  const auto by_lane = loans_of([](FileSystem& fs, Operation& op, auto* loans) { lend_some(Lane{}, fs, op, loans); });
-  const auto by_warp = loans_of([](FileSystem& fs, Operation& op, auto* loans) {
-    run_emulated_warp([&](EmulatedWarp g) { lend_some(g, fs, op, loans); });
+  const auto by_lane = partials_of([](FileSystem& fs, Operation& op,
+                                      auto* partials) { take_some(Lane{}, fs, op, partials); });
+  const auto by_warp = partials_of([](FileSystem& fs, Operation& op, auto* partials) {
+    run_emulated_warp([&](EmulatedWarp g) { take_some(g, fs, op, partials); });
   });
   EXPECT_EQ(by_lane.front()[0], static_cast<u64>(Status::ok));
   EXPECT_EQ(by_lane.back()[0], static_cast<u64>(Status::no_space)) << "each stripe once";
@@ -296,15 +299,15 @@ TEST_P(PartialStripes, AStripeOfWhichAPageIsOnItsWayIsNotLent) {
   checkpoint();
   checkpoint();
   // The stripe is open, or `way` is not written yet.
-  EXPECT_EQ(lend(1).status, Status::no_space);
+  EXPECT_EQ(take(1).status, Status::no_space);
   EXPECT_EQ(abandon_extent(fs(), op, way), 0u);
   (void)detail::take_from_open_stripe(fs(), fs().shards[0], fs().space.data_class, 1);
-  const RowLoan loan = lend(1);
-  EXPECT_EQ(loan.status, Status::ok);
+  const PartialRow partial = take(1);
+  EXPECT_EQ(partial.status, Status::ok);
 }
 
 // What a crash leaves: pages of records are claimed, also twice; others are refused.
-TEST_P(PartialStripes, ClosedPagesOfRecordsAreClaimed) {
+TEST_P(PartialStripes, StrandedPagesOfRecordsAreAdopted) {
   fill();
   checkpoint();
   checkpoint();
@@ -312,29 +315,29 @@ TEST_P(PartialStripes, ClosedPagesOfRecordsAreClaimed) {
   ASSERT_EQ(mounted.load(epoch_), Status::ok);
   mounted.fs->log.capacity = u64{1} << 20;
   Operation op = mounted.operation(0);
-  const RowLoan loan = lend_row(Lane{}, *mounted.fs, op, 1);
-  ASSERT_EQ(loan.status, Status::ok);
-  const u64 page = pages_of(loan)[0];
+  const PartialRow partial = take_partial_row(Lane{}, *mounted.fs, op, 1);
+  ASSERT_EQ(partial.status, Status::ok);
+  const u64 page = pages_of(partial)[0];
   raid::PageLocation location{};
   ASSERT_EQ(raid::find_page(mounted.fs->space, page, &location), Status::ok);
   raid::ChunkState& chunk = mounted.fs->space.chunks[location.chunk];
   EXPECT_EQ(abandon_extent(*mounted.fs, op, {page, 1, 0}), 0u);
-  const u64 closed = closed_pages_of(*mounted.fs, mounted.fs->space.data_class);
-  EXPECT_EQ(claim_closed_page(chunk, location.page), Status::ok);
-  EXPECT_EQ(claim_closed_page(chunk, location.page), Status::ok);
-  EXPECT_EQ(claim_extent(*mounted.fs, {page, 1, 0}), Status::ok);
-  EXPECT_EQ(closed_pages_of(*mounted.fs, mounted.fs->space.data_class), closed - 1);
+  const u64 stranded = stranded_pages_of(*mounted.fs, mounted.fs->space.data_class);
+  EXPECT_EQ(adopt_stranded_page(chunk, location.page), Status::ok);
+  EXPECT_EQ(adopt_stranded_page(chunk, location.page), Status::ok);
+  EXPECT_EQ(adopt_extent(*mounted.fs, {page, 1, 0}), Status::ok);
+  EXPECT_EQ(stranded_pages_of(*mounted.fs, mounted.fs->space.data_class), stranded - 1);
   EXPECT_TRUE(pages_are_uncommitted(*mounted.fs, {page, 1, 0}));
   commit_extent(Lane{}, *mounted.fs, {page, 1, 0});
   EXPECT_FALSE(pages_are_uncommitted(*mounted.fs, {page, 1, 0}));
-  EXPECT_EQ(claim_closed_page(chunk, location.page), Status::corrupt_structure);
-  EXPECT_EQ(claim_extent(*mounted.fs, {*live_.begin(), 1, 0}), Status::corrupt_structure);
+  EXPECT_EQ(adopt_stranded_page(chunk, location.page), Status::corrupt_structure);
+  EXPECT_EQ(adopt_extent(*mounted.fs, {*live_.begin(), 1, 0}), Status::corrupt_structure);
 }
 
-// Commands of several threads that lend, commit, give back and free, with checkpoints beside them.
-class LendingThreads {
+// Commands of several threads that take, commit, give back and free, with checkpoints beside them.
+class PartialRowThreads {
  public:
-  LendingThreads(SpaceFixture& pool, u64 epoch, const std::set<u64>& live) : pool_(pool), epoch_(epoch) {
+  PartialRowThreads(SpaceFixture& pool, u64 epoch, const std::set<u64>& live) : pool_(pool), epoch_(epoch) {
     for (u32 i = 0; i < fs().space.chunk_count; ++i) {
       const raid::ChunkState& chunk = fs().space.chunks[i];
       for (u64 page = 0; page < chunk.page_count; ++page) owners_[chunk.base_address + page * page_size] = 0;
@@ -379,13 +382,13 @@ class LendingThreads {
     test::Sequence random(number + 1);
     Operation op = pool_.operation(number);
     for (u32 i = 0; i < round_count; ++i) {
-      const RowLoan loan = lend_row(Lane{}, fs(), op, 1 + static_cast<u32>(random.next() % 6));
-      if (loan.status != Status::ok) {
+      const PartialRow partial = take_partial_row(Lane{}, fs(), op, 1 + static_cast<u32>(random.next() % 6));
+      if (partial.status != Status::ok) {
         std::this_thread::yield();
         continue;
       }
-      const u32 taken = use(op, kept_[number], loan, random.next() % 3 == 0);
-      if (random.next() % 2 == 0) pass_over_row(fs(), loan);
+      const u32 taken = use(op, kept_[number], partial, random.next() % 3 == 0);
+      if (random.next() % 2 == 0) skip_row(fs(), partial);
       // On average as many as were taken, so that stripes stay in use.
       const u64 frees = random.next() % (2 * taken + 1);
       for (u64 k = 0; k < frees && !kept_[number].empty(); ++k) free_one(kept_[number], random.next());
@@ -393,16 +396,16 @@ class LendingThreads {
   }
 
   // Answers how many pages a file has got.
-  u32 use(Operation& op, std::vector<u64>& kept, const RowLoan& loan, bool gives_up) {
-    const raid::RowView view = raid::row_view(fs().space, loan.chunk, loan.row);
-    const raid::ChunkState& chunk = fs().space.chunks[loan.chunk];
+  u32 use(Operation& op, std::vector<u64>& kept, const PartialRow& partial, bool gives_up) {
+    const raid::RowView view = raid::row_view(fs().space, partial.chunk, partial.row);
+    const raid::ChunkState& chunk = fs().space.chunks[partial.chunk];
     std::vector<u64> pages;
-    for (u64 left = loan.lent; left != 0; left &= left - 1) {
+    for (u64 left = partial.taken; left != 0; left &= left - 1) {
       pages.push_back(raid::row_page(view, static_cast<u32>(count_trailing_zeros(left))));
       conflicts_ += owners_.at(chunk.base_address + pages.back() * page_size).exchange(1);
     }
     const std::shared_lock<std::shared_mutex> inside(gate_);
-    const bool commits = !gives_up && may_log_row(fs(), loan);
+    const bool commits = !gives_up && may_log_row(fs(), partial);
     for (const u64 page : pages) {
       const u64 address = chunk.base_address + page * page_size;
       if (commits) {
@@ -449,13 +452,13 @@ class LendingThreads {
   std::atomic<u64> freed_{0};
 };
 
-// No page is lent twice or while a file has it, the sums add up in the end, and all of it comes back.
+// No page is taken twice or while a file has it, the sums add up in the end, and all of it comes back.
 TEST_P(PartialStripes, ThreadsNeverGetTheSamePage) {
   fill();
   const u64 stripes = live_.size();
   checkpoint();
   checkpoint();
-  LendingThreads threads(pool_, epoch_, live_);
+  PartialRowThreads threads(pool_, epoch_, live_);
   threads.run(3000);
   EXPECT_EQ(threads.conflicts(), 0u);
   EXPECT_GT(threads.committed(), 100u);

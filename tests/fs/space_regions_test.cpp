@@ -33,15 +33,15 @@ TEST(SpaceRegions, a_run_ends_where_somebody_was_faster_and_leaves_nothing_behin
   for (const u32 taken : {0u, 1u, 5u, 31u, 32u, 33u, 63u}) {
     on_all_groups([&](auto g) {
       static SpaceFixture* pool = nullptr;
-      serial(g, [&] {
+      on_leader(g, [&] {
         pool = new SpaceFixture(one_large_chunk);
         ASSERT_EQ(pool->load(1), Status::ok);
         pool->fs->space.chunks[0].bitmaps.busy[u64{taken} * detail::region_words + 3] = 1;
       });
       raid::ChunkState& chunk = pool->fs->space.chunks[0];
       ASSERT_EQ(detail::region_count_of(chunk), region_count);
-      EXPECT_EQ(detail::claim_regions_from(g, chunk, 0, region_count), taken);
-      serial(g, [&] {
+      EXPECT_EQ(detail::take_regions_from(g, chunk, 0, region_count), taken);
+      on_leader(g, [&] {
         for (u32 region = 0; region < region_count; ++region) {
           const u32 expected = region < taken ? detail::region_pages : region == taken ? 1 : 0;
           EXPECT_EQ(busy_pages(chunk, region), expected) << region << " of " << taken;
@@ -60,14 +60,14 @@ struct Case {
   u32 count;
 };
 
-// What claim_regions() takes of a chunk where 3, 10 to 49 and those from `free_tail` on are free.
+// What take_regions() takes of a chunk where 3, 10 to 49 and those from `free_tail` on are free.
 void expect_run(const Case& c, u32 free_tail) {
   const auto is_free = [&](u32 region) {
     return region == 3 || (region >= 10 && region < 50) || region >= free_tail;
   };
   on_all_groups([&](auto g) {
     static SpaceFixture* pool = nullptr;
-    serial(g, [&] {
+    on_leader(g, [&] {
       pool = new SpaceFixture(one_large_chunk);
       ASSERT_EQ(pool->load(1), Status::ok);
       for (u32 region = 0; region < region_count; ++region) {
@@ -75,10 +75,10 @@ void expect_run(const Case& c, u32 free_tail) {
       }
     });
     raid::ChunkState& chunk = pool->fs->space.chunks[0];
-    const detail::PageRun run = detail::claim_regions(g, chunk, region_count, c.hint, c.wanted);
+    const detail::PageRun run = detail::take_regions(g, chunk, region_count, c.hint, c.wanted);
     EXPECT_EQ(run.first, c.first * detail::region_pages);
     EXPECT_EQ(run.count, c.count * detail::region_pages);
-    serial(g, [&] {
+    on_leader(g, [&] {
       for (u32 region = 0; region < region_count; ++region) {
         const bool in_run = region >= c.first && region < c.first + c.count;
         const bool expects_busy = in_run || !is_free(region);
@@ -102,14 +102,14 @@ TEST(SpaceRegions, the_first_free_ones_from_the_hint_on_are_taken_up_to_the_end_
 TEST(SpaceRegions, no_run_where_all_are_taken) {
   on_all_groups([](auto g) {
     static SpaceFixture* pool = nullptr;
-    serial(g, [&] {
+    on_leader(g, [&] {
       pool = new SpaceFixture(one_large_chunk);
       ASSERT_EQ(pool->load(1), Status::ok);
       for (u32 region = 0; region < region_count; ++region) fill_region(pool->fs->space.chunks[0], region);
     });
-    const detail::PageRun run = detail::claim_regions(g, pool->fs->space.chunks[0], region_count, 17, 8);
+    const detail::PageRun run = detail::take_regions(g, pool->fs->space.chunks[0], region_count, 17, 8);
     EXPECT_EQ(run.count, 0u);
-    serial(g, [&] { delete pool; });
+    on_leader(g, [&] { delete pool; });
   });
 }
 
@@ -117,7 +117,7 @@ TEST(SpaceRegions, an_empty_chunk_has_the_longest_run) {
   on_all_groups([](auto g) {
     static SpaceFixture* pool = nullptr;
     static Operation op{};
-    serial(g, [&] {
+    on_leader(g, [&] {
       pool = new SpaceFixture(one_large_chunk);
       ASSERT_EQ(pool->load(1), Status::ok);
       op = pool->operation();
@@ -125,7 +125,7 @@ TEST(SpaceRegions, an_empty_chunk_has_the_longest_run) {
     });
     const raid::Extent run = allocate_run(g, *pool->fs, op, 20 * detail::region_pages, detail::region_pages);
     EXPECT_EQ(run.page_count, large_run_pages_max);
-    serial(g, [&] {
+    on_leader(g, [&] {
       EXPECT_EQ(op.pages_reserved, u64{4} * detail::region_pages);
       delete pool;
     });
@@ -167,10 +167,10 @@ void take_and_give_back(Group g, FileSystem& fs, Operation& op, RegionOwners& ow
   };
   for (u32 round = 0; round < rounds; ++round) {
     const u64 wanted = u64{1 + round % 15} * detail::region_pages;
-    const Status reserved = serial(g, [&] { return reserve_pages(fs, op, wanted); });
+    const Status reserved = on_leader(g, [&] { return reserve_pages(fs, op, wanted); });
     raid::Extent run{raid::no_address, 0, 0};
     if (reserved == Status::ok) run = allocate_run(g, fs, op, wanted, detail::region_pages);
-    serial(g, [&] {
+    on_leader(g, [&] {
       EXPECT_LE(run.page_count, wanted);
       EXPECT_EQ(run.page_count % detail::region_pages, 0u);
       if (run.page_count != 0) {
@@ -182,7 +182,7 @@ void take_and_give_back(Group g, FileSystem& fs, Operation& op, RegionOwners& ow
     });
     held = run;
   }
-  serial(g, [&] {
+  on_leader(g, [&] {
     give_back();
     unreserve_pages(fs, op, op.pages_reserved);
   });

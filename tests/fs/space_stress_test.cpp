@@ -188,7 +188,7 @@ TEST(SpaceStress, last_pages_are_shared_out_exactly) {
     for (u32 i = 0; i < thread_count; ++i) {
       threads.emplace_back([&shared, i] {
         Operation op = shared.pool.operation(i);
-        op.may_use_emergency = 1;
+        op.emergency_use = fs::EmergencyUse::all;
         EXPECT_EQ(reserve_pages(*shared.pool.fs, op, 2048 / thread_count), Status::ok);
         while (op.pages_reserved > 0) {
           const Extent run = allocate_run(Lane{}, *shared.pool.fs, op, 1 + op.pages_reserved % 5, 1);

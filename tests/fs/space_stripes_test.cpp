@@ -142,7 +142,7 @@ class StripeWalk : public Stripes {
     checkpoint();
     for (u32 shard = 0; shard < 4; ++shard) {
       Operation op = pool_.operation(shard);
-      op.may_use_emergency = 1;
+      op.emergency_use = fs::EmergencyUse::all;
       ASSERT_EQ(reserve_pages(fs, op, 1), Status::ok);
       abandon_extent(fs, op, allocate_run(Lane{}, fs, op, 1, 1));
     }
@@ -194,7 +194,7 @@ TEST_P(Stripes, EveryStripeCanBeHad) {
   u64 pages = 0;
   for (;;) {
     Operation op = pool_.operation(static_cast<u32>(pages % 4));
-    op.may_use_emergency = 1;
+    op.emergency_use = fs::EmergencyUse::all;
     op.whole_stripes = 1;
     if (reserve_pages(fs, op, 1) != Status::ok) break;
     const raid::Extent run = allocate_run(Lane{}, fs, op, 1, 1);

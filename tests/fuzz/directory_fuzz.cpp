@@ -43,17 +43,17 @@ class Directory {
     fs::InsertPlan plan{};
     GPU4FS_TRY(fs::directory_prepare_insert(Lane{}, fs_, op_, dir_, name, &plan));
     GPU4FS_TRY(fs::reserve_attributes(Lane{}, fs_, op_, plan.touched_pages, plan.new_pages));
-    fs::directory_commit_insert(Lane{}, fs_, op_, dir_, plan, name, 17, 8, scratch_);
+    fs::directory_commit_insert(Lane{}, fs_, op_, dir_, {plan, name, {17, 8}}, scratch_);
     return Status::ok;
   }
   Status change(const fs::HashedName& name, bool remove) {
     fs::RemovePlan plan{};
     GPU4FS_TRY(fs::directory_prepare_remove(Lane{}, fs_, op_, dir_, name, &plan));
-    GPU4FS_TRY(fs::reserve_metadata(Lane{}, fs_, op_, 1, fs::touched_pages(plan), 0));
+    GPU4FS_TRY(fs::reserve_metadata(Lane{}, fs_, op_, {1, fs::touched_pages(plan), 0}));
     if (remove) {
       fs::directory_commit_remove(Lane{}, fs_, op_, dir_, plan, scratch_);
     } else {
-      fs::directory_commit_replace(Lane{}, fs_, op_, dir_, plan.name, 18, 4);
+      fs::directory_commit_replace(Lane{}, fs_, op_, dir_, plan.name, {18, 4});
     }
     return Status::ok;
   }
@@ -76,7 +76,7 @@ class Directory {
   }
   Status check_page(u64 index) {
     u32 frame = fs::no_frame;
-    GPU4FS_TRY(fs::get_page(Lane{}, fs_, op_, dir_, 0, index, &frame));
+    GPU4FS_TRY(fs::get_page(Lane{}, fs_, op_, dir_, {0, index}, &frame));
     const u8* page = fs::page_data(fs_, frame);
     require(!format::directory_page_text(page).empty(), "no text");
     look_at_copy(page);
@@ -87,9 +87,9 @@ class Directory {
     static constexpr u8 value[20000] = {};
     const fs::AttributeName wanted{name, 5 + input.byte() % 2u, 0};
     alignas(16) u8 work[page_size];
-    u8 list[256];
-    u64 length = 0;
-    (void)answered(fs::attributes_list(Lane{}, fs_, op_, dir_, false, list, sizeof(list), &length));
+    u8 names[256];
+    fs::NameList list{names, sizeof(names), 0, false};
+    (void)answered(fs::attributes_list(Lane{}, fs_, op_, dir_, &list));
     fs::FoundAttribute found{};
     const Status status = fs::attribute_find(Lane{}, fs_, op_, dir_, wanted, &found);
     if (status == Status::ok) {
@@ -104,9 +104,9 @@ class Directory {
     }
     fs::AttributePlan plan{};
     const u32 value_length = input.byte() * u32{input.byte() % 4 == 0 ? 70u : 1u} % sizeof(value);
-    GPU4FS_TRY(fs::attribute_prepare_set(Lane{}, fs_, op_, dir_, wanted, value_length, 0, work, &plan));
+    GPU4FS_TRY(fs::attribute_prepare_set(Lane{}, fs_, op_, dir_, {wanted, value_length, 0, work, nullptr}, &plan));
     GPU4FS_TRY(fs::reserve_attributes(Lane{}, fs_, op_, plan.touched_pages, plan.new_pages));
-    fs::attribute_commit_set(Lane{}, fs_, op_, dir_, plan, wanted, value, value_length);
+    fs::attribute_commit_set(Lane{}, fs_, op_, dir_, plan, {wanted, value_length, 0, nullptr, value});
     return Status::ok;
   }
 

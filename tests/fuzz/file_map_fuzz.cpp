@@ -25,7 +25,7 @@ class File {
   Status create() {
     GPU4FS_TRY(fs::claim_inode(Lane{}, fs_, op_, &number_));
     GPU4FS_TRY(fs::prepare_new_inode(Lane{}, fs_, op_, number_));
-    GPU4FS_TRY(fs::reserve_metadata(Lane{}, fs_, op_, 1, 0, 0));
+    GPU4FS_TRY(fs::reserve_metadata(Lane{}, fs_, op_, {1, 0, 0}));
     fs::NewInode values{};
     values.mode = 0100644;
     values.link_count = 1;
@@ -41,51 +41,50 @@ class File {
   }
   Status replace(u64 first, u64 end_page, fs::MapKind kind) {
     fs::MapCost cost{};
-    GPU4FS_TRY(fs::map_prepare(Lane{}, fs_, op_, ref_, first, end_page, &cost));
-    GPU4FS_TRY(fs::reserve_metadata(Lane{}, fs_, op_, 1, cost.changed, cost.fresh));
+    GPU4FS_TRY(fs::map_prepare(Lane{}, fs_, op_, ref_, {first, end_page}, &cost));
+    GPU4FS_TRY(fs::reserve_metadata(Lane{}, fs_, op_, {1, cost.changed, cost.fresh}));
     GPU4FS_TRY(fs::reserve_pages(fs_, op_, end_page - first));
     for (u64 page = first; page < end_page;) {
       const raid::Extent extent = fs::allocate_run(Lane{}, fs_, op_, end_page - page, 1);
       if (kind == fs::MapKind::data) GPU4FS_CHECK_OK(write(extent));
-      fs::map_replace(Lane{}, fs_, op_, ref_, page, extent, kind);
+      fs::map_replace(Lane{}, fs_, op_, ref_, page, {kind, 0, extent.address, extent.page_count});
       fs::commit_extent(Lane{}, fs_, extent);
       page += extent.page_count;
     }
     return Status::ok;
   }
   Status remove(u64 first, u64 end_page, u32 budget) {
-    u64 from = 0;
-    fs::MapCost cost{};
-    GPU4FS_TRY(fs::map_prepare_remove(Lane{}, fs_, op_, ref_, first, end_page, budget, &from, &cost));
-    GPU4FS_TRY(fs::reserve_metadata(Lane{}, fs_, op_, 1, cost.changed, cost.fresh));
-    fs::map_remove(Lane{}, fs_, op_, ref_, from, end_page);
+    fs::MapRemoval removal{{first, end_page}, budget, {}};
+    GPU4FS_TRY(fs::map_prepare_remove(Lane{}, fs_, op_, ref_, &removal));
+    GPU4FS_TRY(fs::reserve_metadata(Lane{}, fs_, op_, {1, removal.cost.changed, removal.cost.fresh}));
+    fs::map_remove(Lane{}, fs_, op_, ref_, removal.range);
     return Status::ok;
   }
   Status mark_written(u64 first) {
     fs::MapRun run{};
-    GPU4FS_TRY(fs::map_lookup(Lane{}, fs_, op_, ref_, first, round_pages, &run));
+    GPU4FS_TRY(fs::map_lookup(Lane{}, fs_, op_, ref_, {first, first + round_pages}, &run));
     if (run.kind != fs::MapKind::unwritten) return Status::ok;
     fs::MapCost cost{};
     const u64 end_page = first + run.page_count;
-    GPU4FS_TRY(fs::map_prepare(Lane{}, fs_, op_, ref_, first, end_page, &cost));
-    GPU4FS_TRY(fs::reserve_metadata(Lane{}, fs_, op_, 1, cost.changed, cost.fresh));
-    fs::map_mark_written(Lane{}, fs_, op_, ref_, first, end_page);
+    GPU4FS_TRY(fs::map_prepare(Lane{}, fs_, op_, ref_, {first, end_page}, &cost));
+    GPU4FS_TRY(fs::reserve_metadata(Lane{}, fs_, op_, {1, cost.changed, cost.fresh}));
+    fs::map_mark_written(Lane{}, fs_, op_, ref_, {first, end_page});
     return Status::ok;
   }
   Status look(u64 first, u64 limit) {
     fs::MapStretch stretch{};
-    GPU4FS_TRY(fs::map_stretch(Lane{}, fs_, op_, ref_, first, limit, &stretch));
+    GPU4FS_TRY(fs::map_stretch(Lane{}, fs_, op_, ref_, {first, first + limit}, &stretch));
     require(stretch.page_count >= 1 && stretch.page_count <= limit, "a stretch of impossible length");
     fs::MapRun run{};
-    GPU4FS_TRY(fs::map_lookup(Lane{}, fs_, op_, ref_, first, limit, &run));
+    GPU4FS_TRY(fs::map_lookup(Lane{}, fs_, op_, ref_, {first, first + limit}, &run));
     require(run.page_count >= 1 && run.page_count <= limit, "a run of impossible length");
     if (run.kind != fs::MapKind::data) return Status::ok;
     return read(run.address + (run.page_count - 1) * page_size);
   }
   Status seek(u64 first, u64 end_page, bool want_data) {
-    fs::MapSeek found{};
-    GPU4FS_TRY(fs::map_seek(Lane{}, fs_, op_, ref_, first, end_page, want_data, 50, &found));
-    require(found.page >= first, "a search backwards");
+    fs::MapSeek seek{{first, end_page}, want_data, false};
+    GPU4FS_TRY(fs::map_seek(Lane{}, fs_, op_, ref_, 50, &seek));
+    require(seek.range.first >= first, "a search backwards");
     return Status::ok;
   }
   Status allocate_inode() {

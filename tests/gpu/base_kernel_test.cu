@@ -76,7 +76,7 @@ void test_groups() {
   GroupMemory<Vector16> vectors(33);
   count("collectives", passes_on_all_groups("collectives", CollectivesBody{}));
   count("galois", passes_on_all_groups("galois", GaloisBody{}));
-  count("serial", passes_on_all_groups("serial", SerialBody{words.data()}));
+  count("on_leader", passes_on_all_groups("on_leader", OnLeaderBody{words.data()}));
   count("atomics", passes_on_all_groups("atomics", AtomicsBody{counters.data()}));
   count("shared access", passes_on_all_groups("shared access", SharedAccessBody{vectors.data()}));
 }
@@ -91,13 +91,13 @@ struct Contended {
 __global__ void contend_kernel(Contended* shared, u32 round_count) {
   const Warp g;
   for (u32 round = 0; round < round_count; ++round) {
-    serial(g, [&] { shared->lock.lock(); });
-    serial(g, [&] {
+    on_leader(g, [&] { shared->lock.lock(); });
+    on_leader(g, [&] {
       if (shared->counter != shared->copy) shared->unequal += 1;
       shared->counter += 1;
       shared->copy += 1;
     });
-    serial(g, [&] { shared->lock.unlock(); });
+    on_leader(g, [&] { shared->lock.unlock(); });
   }
 }
 

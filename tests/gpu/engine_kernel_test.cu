@@ -171,8 +171,8 @@ void test_bandwidth(engine::CudaEngine& host) {
   void* device_memory = nullptr;
   check(cudaMalloc(&device_memory, length) == cudaSuccess, "GPU memory");
   SharedMemory other(length);
-  check(host.add_region(client.session(), 1, device_memory, length) == Status::ok, "GPU memory as a region");
-  check(host.add_region(client.session(), 2, other.data(), length) == Status::ok, "host memory as a region");
+  check(host.add_buffer(client.session(), 1, device_memory, length) == Status::ok, "GPU memory as a buffer");
+  check(host.add_buffer(client.session(), 2, other.data(), length) == Status::ok, "host memory as a buffer");
   std::mt19937_64 random(5);
   for (u64 i = 0; i < length; i += 8) {
     const u64 value = random();
@@ -193,10 +193,10 @@ void test_bandwidth(engine::CudaEngine& host) {
   run("memcopy GPU to host", wire::ring_address(1, 0), wire::ring_address(2, 0));
   check(std::memcmp(client.data(), other.data(), length) == 0, "bytes there and back are equal");
   run("memcopy host to host", 0, wire::ring_address(2, 0));
-  host.remove_region(client.session(), 1);
-  host.remove_region(client.session(), 2);
+  host.remove_buffer(client.session(), 1);
+  host.remove_buffer(client.session(), 2);
   check(client.call(memset_command(wire::ring_address(1, 0), 1, 0)).status == Status::bad_address,
-        "a removed region");
+        "a removed buffer");
   cudaFree(device_memory);
 }
 

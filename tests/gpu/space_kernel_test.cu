@@ -60,7 +60,7 @@ __global__ void write_kernel(fs::FileSystem* fs, const u8* source, u64* addresse
   const u32 warp = blockIdx.x * warps_per_block + threadIdx.x / warp_size;
   __shared__ fs::Operation operations[warps_per_block];
   fs::Operation& op = operations[threadIdx.x / warp_size];
-  Status worst = serial(g, [&] {
+  Status worst = on_leader(g, [&] {
     op = fs::Operation{};
     op.shard = warp % fs->shard_count;
     return fs::reserve_pages(*fs, op, pages_per_warp + 3);
@@ -68,10 +68,10 @@ __global__ void write_kernel(fs::FileSystem* fs, const u8* source, u64* addresse
   u32 done = 0;
   bool abandoned = false;
   while (worst == Status::ok && done < pages_per_warp) {
-    const raid::Extent run = serial(
+    const raid::Extent run = on_leader(
         g, [&] { return fs::allocate_run(Lane{}, *fs, op, minimum(u32{3}, pages_per_warp - done), 1); });
     if (!abandoned) {
-      serial(g, [&] { fs::abandon_extent(*fs, op, run); });
+      on_leader(g, [&] { fs::abandon_extent(*fs, op, run); });
       abandoned = true;
       continue;
     }
@@ -81,16 +81,15 @@ __global__ void write_kernel(fs::FileSystem* fs, const u8* source, u64* addresse
       const u8* bytes = source + u64{index} * 64 + index % 61;  // any alignment
       Status written = raid::write_page(g, fs->space, address, bytes);
       if (written == Status::ok) {
-        written = raid::write_page_merged(g, fs->space, address, address, merge_from, merge_to,
-                                          source + index);
+        written = raid::write_page_merged(g, fs->space, {address, address, {merge_from, merge_to}, source + index});
       }
       if (written != Status::ok) worst = written;
       if (g.leader()) addresses[index] = address;
     }
     done += run.page_count;
-    serial(g, [&] { fs::commit_extent(Lane{}, *fs, run); });
+    on_leader(g, [&] { fs::commit_extent(Lane{}, *fs, run); });
   }
-  serial(g, [&] { fs::unreserve_pages(*fs, op, op.pages_reserved); });
+  on_leader(g, [&] { fs::unreserve_pages(*fs, op, op.pages_reserved); });
   if (g.leader()) status[warp] = worst;
 }
 

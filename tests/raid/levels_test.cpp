@@ -77,7 +77,7 @@ TEST_P(Levels, EveryCopyOfEveryPageHasAPlaceOfItsOwn) {
     const u64 column_pages = level.column_pages(geometry);
     for (u64 page = 0; page < geometry.page_count; ++page) {
       std::set<u32> columns;
-      const u64 together = level.pages_together(geometry, page);
+      const u64 together = level.contiguous_pages(geometry, page);
       ASSERT_GE(together, 1u);
       ASSERT_LE(page + together, geometry.page_count);
       for (u32 copy = 0; copy < level.copies(geometry.column_count); ++copy) {
@@ -106,15 +106,15 @@ TEST_P(Levels, RunsComeBackAndStandInAllCopies) {
       const u32 count = 1 + static_cast<u32>(random.next() % (g.size() == 1 ? 180 : 40));
       std::vector<u8> bytes(u64{count} * page_size);
       std::vector<u8> back(bytes.size());
-      serial(g, [&] {
+      on_leader(g, [&] {
         take(first, count);
         fill_random(bytes.data(), bytes.size(), ++seed);
       });
-      u8* from = serial(g, [&] { return bytes.data(); });
-      u8* to = serial(g, [&] { return back.data(); });
+      u8* from = on_leader(g, [&] { return bytes.data(); });
+      u8* to = on_leader(g, [&] { return back.data(); });
       EXPECT_EQ(write_pages(g, space(), address(first), count, from, PageUse::data), Status::ok);
       EXPECT_EQ(read_pages(g, space(), address(first), count, to, PageUse::data), Status::ok);
-      serial(g, [&] {
+      on_leader(g, [&] {
         EXPECT_EQ(std::memcmp(from, to, bytes.size()), 0);
         expect_all_copies(first, bytes);
       });
@@ -130,22 +130,22 @@ TEST_P(Levels, DamagedCopiesAreReplacedWhileReading) {
   on_all_groups([&](auto g) {
     for (u32 damaged = 1; damaged + 1 < 1u << copies; ++damaged) {
       for (u64 page = 62; page < 66; ++page) {
-        serial(g, [&] {
+        on_leader(g, [&] {
           for (u32 copy = 0; copy < copies; ++copy) {
             if ((damaged >> copy & 1) != 0) medium(page, copy)[damaged * 100 % page_size] ^= 0x40;
           }
         });
         std::vector<u8> back(4 * page_size);
-        u8* to = serial(g, [&] { return back.data(); });
+        u8* to = on_leader(g, [&] { return back.data(); });
         EXPECT_EQ(read_pages(g, space(), address(62), 4, to, PageUse::data), Status::ok);
-        serial(g, [&] {
+        on_leader(g, [&] {
           EXPECT_EQ(std::memcmp(to, bytes.data(), bytes.size()), 0);
           // Copies that no read came across stay as they are.
           for (u32 copy = 0; copy < copies; ++copy) {
             for (u64 found = find_mismatches(Lane{}, space(), 0, copy, 62, 0xf); found != 0; found &= found - 1) {
               const PageLocation location{0, 0, 62 + count_trailing_zeros(found)};
               const CopyPlan good =
-                  find_good_copy(Lane{}, space(), location, copy, Status::checksum_mismatch, true, true);
+                  find_good_copy(Lane{}, space(), location, {copy, Status::checksum_mismatch}, true, true);
               EXPECT_EQ(good.status, Status::ok);
             }
           }
@@ -163,9 +163,9 @@ TEST_P(Levels, DamageBeyondTheLevelIsAnErrorOfThatPageAlone) {
   for (u32 copy = 0; copy < chunk().copy_count; ++copy) medium(11, copy)[5] ^= 1;
   on_all_groups([&](auto g) {
     std::vector<u8> back(page_size, 0xee);
-    u8* to = serial(g, [&] { return back.data(); });
+    u8* to = on_leader(g, [&] { return back.data(); });
     EXPECT_EQ(read_page(g, space(), address(11), to, PageUse::data), Status::checksum_mismatch);
-    serial(g, [&] {
+    on_leader(g, [&] {
       // A lane has zeroed what it had copied.
       const std::vector<u8> found(to, to + page_size);
       EXPECT_TRUE(found == std::vector<u8>(page_size, 0xee) || found == std::vector<u8>(page_size));
@@ -207,20 +207,21 @@ TEST_P(Levels, LostDevicesAreDoneWithout) {
     on_all_groups([&](auto g) {
       std::vector<u8> bytes(7 * page_size);
       std::vector<u8> back(bytes.size());
-      serial(g, [&] { fill_random(bytes.data(), bytes.size(), ++seed); });
-      u8* from = serial(g, [&] { return bytes.data(); });
-      u8* to = serial(g, [&] { return back.data(); });
+      on_leader(g, [&] { fill_random(bytes.data(), bytes.size(), ++seed); });
+      u8* from = on_leader(g, [&] { return bytes.data(); });
+      u8* to = on_leader(g, [&] { return back.data(); });
       const u64 first = state.base_address + 70 * page_size;
       EXPECT_EQ(write_pages(g, degraded, first, 6, from, PageUse::data), Status::ok);
       EXPECT_EQ(write_page(g, degraded, first + 6 * page_size, from + 6 * page_size, PageUse::data), Status::ok);
       EXPECT_EQ(read_pages(g, degraded, first, 7, to, PageUse::data), Status::ok);
-      serial(g, [&] { EXPECT_EQ(std::memcmp(from, to, bytes.size()), 0); });
+      on_leader(g, [&] { EXPECT_EQ(std::memcmp(from, to, bytes.size()), 0); });
       // Merged in place and to another page.
       const u8 patch[2] = {7, 9};
-      EXPECT_EQ(write_page_merged(g, degraded, first, first, 10, 12, patch, PageUse::data), Status::ok);
-      EXPECT_EQ(write_page_merged(g, degraded, first + 8 * page_size, first, 20, 22, patch, PageUse::data), Status::ok);
+      EXPECT_EQ(write_page_merged(g, degraded, {first, first, {10, 12}, patch, PageUse::data}), Status::ok);
+      EXPECT_EQ(write_page_merged(g, degraded, {first + 8 * page_size, first, {20, 22}, patch, PageUse::data}),
+                Status::ok);
       EXPECT_EQ(read_page(g, degraded, first + 8 * page_size, to, PageUse::data), Status::ok);
-      serial(g, [&] {
+      on_leader(g, [&] {
         std::memcpy(from + 10, patch, 2);
         std::memcpy(from + 20, patch, 2);
         EXPECT_EQ(std::memcmp(from, to, page_size), 0);
@@ -240,11 +241,11 @@ TEST_P(Levels, MergingReadsAGoodCopyAndWritesAll) {
   on_all_groups([&](auto g) {
     for (u32 copy = 0; copy < chunk().copy_count; ++copy) {
       for (const u64 target : {u64{21}, u64{20}}) {
-        if (chunk().copy_count > 1) serial(g, [&] { medium(20, copy)[4000] ^= 8; });
+        if (chunk().copy_count > 1) on_leader(g, [&] { medium(20, copy)[4000] ^= 8; });
         const u8 patch[3] = {1, 2, static_cast<u8>(3 + copy)};
-        EXPECT_EQ(write_page_merged(g, space(), address(target), address(20), 100, 103, patch, PageUse::data),
+        EXPECT_EQ(write_page_merged(g, space(), {address(target), address(20), {100, 103}, patch, PageUse::data}),
                   Status::ok);
-        serial(g, [&] {
+        on_leader(g, [&] {
           std::vector<u8> expected = bytes;
           std::memcpy(expected.data() + 100, patch, 3);
           expect_all_copies(target, expected);
@@ -341,23 +342,23 @@ TEST_P(Levels, AScrubRestoresHeaderAreas) {
   on_all_groups([&](auto g) {
     for (u32 column = 0; column <= chunk().redundancy; ++column) {
       for (u32 which = 0; which < 5; ++which) {
-        const u64 slot = fs::detail::slot_page(layout, serial(g, [&] { return chunk().slot_newest; }));
-        const u64 entry = serial(g, [&] { return chunk().descriptor_table[index]; });
+        const u64 slot = fs::detail::slot_page(layout, on_leader(g, [&] { return chunk().slot_newest; }));
+        const u64 entry = on_leader(g, [&] { return chunk().descriptor_table[index]; });
         const u64 descriptors = layout.descriptor_page(index, format::descriptor_place(entry));
         const u64 parts[] = {0, slot, slot + 1, slot + 1 + layout.bitmap_pages, descriptors};
         u8* const page = pool_.header_page(0, parts[which], column);
         u64* const counted = &space().damage->mismatch_counts[chunk().columns[column].device];
         u8 before[page_size];
-        const u64 count_before = serial(g, [&] { return *counted; });
+        const u64 count_before = on_leader(g, [&] { return *counted; });
         std::memcpy(before, page, page_size);
         g.sync();
-        serial(g, [&] { page[which * 700 + 9] ^= 0x10; });
+        on_leader(g, [&] { page[which * 700 + 9] ^= 0x10; });
         EXPECT_EQ(scrub(g).damaged, 1u) << "column " << column << " part " << which;
         const bool is_same = g.all(std::memcmp(before, page, page_size) == 0);
-        EXPECT_EQ(serial(g, [&] { return *counted; }), count_before + 1);
+        EXPECT_EQ(on_leader(g, [&] { return *counted; }), count_before + 1);
         EXPECT_EQ(is_same, chunk().redundancy != 0 || which == 0) << "column " << column << " part " << which;
         if (!is_same) {
-          EXPECT_EQ(serial(g, [&] { return pool_.checkpoint(++epoch); }), Status::ok);
+          EXPECT_EQ(on_leader(g, [&] { return pool_.checkpoint(++epoch); }), Status::ok);
         }
         EXPECT_EQ(scrub(g).damaged, 0u);
       }

@@ -106,12 +106,12 @@ TEST_P(LoggedPages, AreAcceptedWithoutAnyColumnsThatMayBeLost) {
   on_all_groups([&](auto g) {
     for (u32 set = 0; set < 1u << chunk().column_count; ++set) {
       if (popcount(set) > chunk().redundancy || (g.size() > 1 && set % 13 != 1)) continue;
-      serial(g, [&] {
+      on_leader(g, [&] {
         write(set + 1);
         lose(set);
       });
       EXPECT_EQ(accept(g), Status::ok) << "set " << set;
-      serial(g, [&] { expect_as_before(set); });
+      on_leader(g, [&] { expect_as_before(set); });
     }
   });
 }
@@ -125,14 +125,14 @@ TEST_P(LoggedPages, AreMadeRedundantWithoutADevice) {
     for (u32 missing = 0; missing < chunk().column_count; ++missing) {
       for (u32 damaged = 0; damaged < chunk().column_count; ++damaged) {
         if (damaged == missing || (g.size() > 1 && (missing + damaged) % 4 != 1)) continue;
-        serial(g, [&] {
+        on_leader(g, [&] {
           write(100 + missing);
           lose(1u << damaged);
           base = std::exchange(device(missing).base, nullptr);
           EXPECT_TRUE(lose_device(space(), chunk().columns[missing].device));
         });
         EXPECT_EQ(accept(g), Status::ok) << missing << " missing, " << damaged << " damaged";
-        serial(g, [&] {
+        on_leader(g, [&] {
           device(missing).base = base;
           device(missing).failed = 0;
           space().health->failed = 0;
@@ -145,7 +145,7 @@ TEST_P(LoggedPages, AreMadeRedundantWithoutADevice) {
 
 TEST_P(LoggedPages, AreRefusedWhenMoreIsGone) {
   on_all_groups([&](auto g) {
-    serial(g, [&] {
+    on_leader(g, [&] {
       write(77);
       lose((1u << (chunk().redundancy + 1)) - 1);
     });
@@ -155,12 +155,12 @@ TEST_P(LoggedPages, AreRefusedWhenMoreIsGone) {
 
 TEST_P(LoggedPages, AreRefusedWithAnotherDigest) {
   on_all_groups([&](auto g) {
-    serial(g, [&] {
+    on_leader(g, [&] {
       write(78);
       digest_ ^= 1;
     });
     EXPECT_EQ(accept(g), Status::checksum_mismatch);
-    serial(g, [&] { EXPECT_EQ(columns(), medium_) << "nothing is written"; });
+    on_leader(g, [&] { EXPECT_EQ(columns(), medium_) << "nothing is written"; });
   });
 }
 

@@ -74,14 +74,14 @@ TEST_F(PageIo, round_trip_from_any_alignment_to_any_alignment) {
   on_all_groups([&](auto g) {
     for (u32 shift = 0; shift < 34; shift += g.size() == 1 ? 1 : 3) {
       const u32 other = (shift * 7 + 5) % 33;
-      serial(g, [&] {
+      on_leader(g, [&] {
         fill_random(source.data(), source.size(), ++round);
         std::memset(destination.data(), 0xee, destination.size());
       });
       const u64 address = addresses_[shift % addresses_.size()];
       EXPECT_EQ(write_page(g, space(), address, source.data() + shift), Status::ok);
       EXPECT_EQ(read_page(g, space(), address, destination.data() + 32 + other), Status::ok);
-      serial(g, [&] {
+      on_leader(g, [&] {
         EXPECT_EQ(std::memcmp(destination.data() + 32 + other, source.data() + shift, page_bytes),
                   0);
         EXPECT_EQ(destination[31 + other], 0xee);
@@ -106,10 +106,10 @@ TEST_F(PageIo, ranges_are_cut_out_of_a_verified_page) {
       const u32 from = static_cast<u32>(random.next() % (page_bytes + 1));
       const u32 to = from + static_cast<u32>(random.next() % (page_bytes + 1 - from));
       const u32 shift = 16 + static_cast<u32>(random.next() % 17);
-      serial(g, [&] { std::memset(destination.data(), 0xee, destination.size()); });
-      EXPECT_EQ(read_page_range(g, space(), address, from, to, destination.data() + shift),
+      on_leader(g, [&] { std::memset(destination.data(), 0xee, destination.size()); });
+      EXPECT_EQ(read_page_range(g, space(), address, {from, to}, destination.data() + shift),
                 Status::ok);
-      serial(g, [&] {
+      on_leader(g, [&] {
         EXPECT_EQ(std::memcmp(destination.data() + shift, page.data() + from, to - from), 0)
             << from << " " << to;
         EXPECT_EQ(destination[shift - 1], 0xee);
@@ -127,23 +127,23 @@ TEST_F(PageIo, flipped_byte_is_never_given_out) {
   const std::vector<u8> zeros(page_bytes);
   on_all_groups([&](auto g) {
     for (u32 i = 0; i < page_bytes; i += g.size() == 1 ? 1 : 509) {
-      serial(g, [&] { medium(address)[i] ^= 1u << (i % 8); });
+      on_leader(g, [&] { medium(address)[i] ^= 1u << (i % 8); });
       EXPECT_EQ(read_page(g, space(), address, destination.data()), Status::checksum_mismatch) << i;
-      serial(g, [&] {
+      on_leader(g, [&] {
         // A lane has zeroed what it had copied.
         EXPECT_TRUE(destination == untouched || destination == zeros);
         destination = untouched;
       });
-      EXPECT_EQ(read_page_range(g, space(), address, 1, 2, destination.data()),
+      EXPECT_EQ(read_page_range(g, space(), address, {1, 2}, destination.data()),
                 Status::checksum_mismatch)
           << i;
-      serial(g, [&] {
+      on_leader(g, [&] {
         EXPECT_EQ(destination, untouched);
         medium(address)[i] ^= 1u << (i % 8);
       });
     }
-    EXPECT_EQ(read_page_range(g, space(), address, 9, 9, destination.data()), Status::ok);
-    serial(g, [&] { EXPECT_EQ(destination, untouched); });
+    EXPECT_EQ(read_page_range(g, space(), address, {9, 9}, destination.data()), Status::ok);
+    on_leader(g, [&] { EXPECT_EQ(destination, untouched); });
   });
 }
 
@@ -156,19 +156,19 @@ TEST_F(PageIo, misdirected_and_lost_writes_are_detected) {
   std::vector<u8> destination(page_bytes);
   on_all_groups([&](auto g) {
     // Page and checksum arrive together at another address.
-    serial(g, [&] {
+    on_leader(g, [&] {
       std::memcpy(medium(wrong), medium(right), page_bytes);
       descriptor(wrong) = descriptor(right);
     });
     EXPECT_EQ(read_page(g, space(), wrong, destination.data()), Status::checksum_mismatch);
     EXPECT_EQ(read_page(g, space(), right, destination.data()), Status::ok);
     // The descriptor says that the page was written again, the medium still has the old bytes.
-    serial(g, [&] {
+    on_leader(g, [&] {
       write(right, random_page(5));
       std::memcpy(medium(right), old.data(), page_bytes);
     });
     EXPECT_EQ(read_page(g, space(), right, destination.data()), Status::checksum_mismatch);
-    serial(g, [&] { write(right, old); });
+    on_leader(g, [&] { write(right, old); });
   });
 }
 
@@ -188,7 +188,7 @@ TEST_F(PageIo, merged_write_equals_the_merge_in_memory) {
       const bool zeros = round % 7 == 2;
       const u64 seed = random.next();
       std::vector<u8> expected(page_bytes);
-      serial(g, [&] {
+      on_leader(g, [&] {
         write(old_address, random_page(seed));
         fill_random(source.data(), source.size(), seed + 1);
       });
@@ -196,11 +196,11 @@ TEST_F(PageIo, merged_write_equals_the_merge_in_memory) {
       if (zeros) std::memset(expected.data() + from, 0, to - from);
       if (!zeros) std::memcpy(expected.data() + from, source.data() + shift, to - from);
       g.sync();
-      EXPECT_EQ(write_page_merged(g, space(), address, from_zeros ? no_address : old_address, from,
-                                  to, zeros ? nullptr : source.data() + shift),
-                Status::ok);
+      const u64 old = from_zeros ? no_address : old_address;
+      const u8* const bytes = zeros ? nullptr : source.data() + shift;
+      EXPECT_EQ(write_page_merged(g, space(), {address, old, {from, to}, bytes}), Status::ok);
       EXPECT_EQ(read_page(g, space(), address, result.data()), Status::ok);
-      serial(g, [&] {
+      on_leader(g, [&] {
         EXPECT_EQ(result, expected) << from << " " << to << " " << shift;
         EXPECT_EQ(descriptor(address).checksum,
                   XXH3_64bits_withSeed(expected.data(), page_bytes, address));
@@ -213,18 +213,18 @@ TEST_F(PageIo, merging_with_a_damaged_page_fails_and_keeps_it) {
   const u64 old_address = addresses_[2];
   const std::vector<u8> source = random_page(6);
   on_all_groups([&](auto g) {
-    serial(g, [&] {
+    on_leader(g, [&] {
       write(old_address, random_page(7));
       medium(old_address)[4095] ^= 1;
     });
-    const u64 checksum = serial(g, [&] { return descriptor(old_address).checksum; });
-    EXPECT_EQ(write_page_merged(g, space(), addresses_[9], old_address, 0, 100, source.data()),
+    const u64 checksum = on_leader(g, [&] { return descriptor(old_address).checksum; });
+    EXPECT_EQ(write_page_merged(g, space(), {addresses_[9], old_address, {0, 100}, source.data()}),
               Status::checksum_mismatch);
-    EXPECT_EQ(write_page_merged(g, space(), old_address, old_address, 0, 100, source.data()),
+    EXPECT_EQ(write_page_merged(g, space(), {old_address, old_address, {0, 100}, source.data()}),
               Status::checksum_mismatch);
-    EXPECT_EQ(serial(g, [&] { return descriptor(old_address).checksum; }), checksum);
+    EXPECT_EQ(on_leader(g, [&] { return descriptor(old_address).checksum; }), checksum);
     // Replaced as a whole, the damage does not matter.
-    EXPECT_EQ(write_page_merged(g, space(), old_address, old_address, 0, page_bytes, source.data()),
+    EXPECT_EQ(write_page_merged(g, space(), {old_address, old_address, {0, page_bytes}, source.data()}),
               Status::ok);
   });
   EXPECT_EQ(std::memcmp(medium(old_address), source.data(), page_bytes), 0);
@@ -245,7 +245,7 @@ TEST_F(PageIo, source_that_changes_meanwhile_leaves_a_consistent_page) {
     const u64 address = addresses_[round % addresses_.size()];
     ASSERT_EQ(write_page(Lane{}, space(), address, source.data()), Status::ok);
     ASSERT_EQ(read_page(Lane{}, space(), address, destination.data()), Status::ok) << round;
-    ASSERT_EQ(write_page_merged(Lane{}, space(), address, address, 5, 4000, source.data()),
+    ASSERT_EQ(write_page_merged(Lane{}, space(), {address, address, {5, 4000}, source.data()}),
               Status::ok);
     ASSERT_EQ(read_page(Lane{}, space(), address, destination.data()), Status::ok) << round;
   }
@@ -280,7 +280,8 @@ TEST_F(PageIo, a_free_page_is_not_written) {
   const std::vector<u8> page = random_page(11);
   on_all_groups([&](auto g) {
     EXPECT_EQ(write_page(g, space(), free_address, page.data()), Status::corrupt_structure);
-    EXPECT_EQ(write_page_merged(g, space(), free_address, no_address, 1, 2, page.data()), Status::corrupt_structure);
+    EXPECT_EQ(write_page_merged(g, space(), {free_address, no_address, {1, 2}, page.data()}),
+              Status::corrupt_structure);
     EXPECT_EQ(write_pages(g, space(), free_address, 1, page.data(), PageUse::data), Status::corrupt_structure);
   });
 }
@@ -295,8 +296,7 @@ TEST_F(PageIo, bad_addresses_are_answers) {
           << address;
       EXPECT_EQ(write_page(g, space(), address, buffer.data()), Status::corrupt_structure)
           << address;
-      EXPECT_EQ(write_page_merged(g, space(), addresses_[0], address == 0 ? end : address, 1, 2,
-                                  buffer.data()),
+      EXPECT_EQ(write_page_merged(g, space(), {addresses_[0], address == 0 ? end : address, {1, 2}, buffer.data()}),
                 Status::corrupt_structure);
     }
   });
@@ -325,7 +325,7 @@ TEST_F(PageIoWithoutDataChecksums, only_metadata_is_verified) {
   on_all_groups([&](auto g) {
     EXPECT_EQ(write_page(g, space(), addresses_[0], page.data(), PageUse::data), Status::ok);
     EXPECT_EQ(write_page(g, space(), addresses_[1], page.data(), PageUse::metadata), Status::ok);
-    serial(g, [&] {
+    on_leader(g, [&] {
       EXPECT_EQ(descriptor(addresses_[0]).checksum, 0u);
       medium(addresses_[0])[8] ^= 1;
       medium(addresses_[1])[8] ^= 1;
@@ -333,11 +333,10 @@ TEST_F(PageIoWithoutDataChecksums, only_metadata_is_verified) {
     EXPECT_EQ(read_page(g, space(), addresses_[0], result.data(), PageUse::data), Status::ok);
     EXPECT_EQ(read_page(g, space(), addresses_[1], result.data(), PageUse::metadata),
               Status::checksum_mismatch);
-    EXPECT_EQ(write_page_merged(g, space(), addresses_[0], addresses_[0], 8, 9, page.data() + 8,
-                                PageUse::data),
+    EXPECT_EQ(write_page_merged(g, space(), {addresses_[0], addresses_[0], {8, 9}, page.data() + 8, PageUse::data}),
               Status::ok);
     EXPECT_EQ(read_page(g, space(), addresses_[0], result.data(), PageUse::data), Status::ok);
-    serial(g, [&] { EXPECT_EQ(result, page); });
+    on_leader(g, [&] { EXPECT_EQ(result, page); });
   });
 }
 

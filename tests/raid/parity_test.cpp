@@ -102,7 +102,7 @@ class Parities : public ::testing::TestWithParam<test::LevelShape> {
   }
   template <class Group>
   void write(Group g, u64 first, u32 count, const std::vector<u8>& bytes, u64 bytes_first) {
-    const u8* from = serial(g, [&] {
+    const u8* from = on_leader(g, [&] {
       take(first, count);
       return bytes.data() + (first - bytes_first) * page_size;
     });
@@ -143,7 +143,7 @@ TEST_P(Parities, EveryPageAndParityHasAPlaceOfItsOwn) {
       const PagePlace at = level.map(geometry, page, 0);
       ASSERT_LT(at.page, level.column_pages(geometry));
       ASSERT_TRUE(places.insert({at.column, at.page}).second) << "page " << page;
-      const u64 together = level.pages_together(geometry, page);
+      const u64 together = level.contiguous_pages(geometry, page);
       ASSERT_GE(together, 1u);
       if (together > 1) {
         const PagePlace next = level.map(geometry, page + 1, 0);
@@ -189,7 +189,7 @@ TEST_P(Parities, AreThoseOfIsaLHoweverThePagesCame) {
     for (const u32 piece_max : {count, 40u, 3u}) {
       static std::vector<u8> bytes;
       static std::vector<std::pair<u64, u32>> pieces;
-      serial(g, [&] {
+      on_leader(g, [&] {
         free_all();
         bytes.resize(u64{count} * page_size);
         fill_random(bytes.data(), bytes.size(), ++seed);
@@ -200,9 +200,9 @@ TEST_P(Parities, AreThoseOfIsaLHoweverThePagesCame) {
           for (std::size_t i = pieces.size(); i > 1; --i) std::swap(pieces[i - 1], pieces[random.next() % i]);
         }
       });
-      const std::size_t piece_count = serial(g, [&] { return pieces.size(); });
+      const std::size_t piece_count = on_leader(g, [&] { return pieces.size(); });
       for (std::size_t i = 0; i < piece_count; ++i) write(g, pieces[i].first, pieces[i].second, bytes, first);
-      serial(g, [&] {
+      on_leader(g, [&] {
         for (u64 row = row_place(chunk(), first).row; row <= row_place(chunk(), first + count - 1).row; ++row) {
           expect_parities(row);
         }
@@ -210,10 +210,10 @@ TEST_P(Parities, AreThoseOfIsaLHoweverThePagesCame) {
           ASSERT_EQ(std::memcmp(medium(first + i), bytes.data() + i * page_size, page_size), 0);
         }
       });
-      std::vector<u8> back(serial(g, [&] { return bytes.size(); }));
-      u8* to = serial(g, [&] { return back.data(); });
+      std::vector<u8> back(on_leader(g, [&] { return bytes.size(); }));
+      u8* to = on_leader(g, [&] { return back.data(); });
       EXPECT_EQ(read_pages(g, space(), address(first), count, to, PageUse::data), Status::ok);
-      serial(g, [&] { EXPECT_EQ(std::memcmp(to, bytes.data(), bytes.size()), 0); });
+      on_leader(g, [&] { EXPECT_EQ(std::memcmp(to, bytes.data(), bytes.size()), 0); });
     }
   });
 }
@@ -235,7 +235,7 @@ TEST_P(Parities, GiveBackEverySetOfLostColumns) {
   on_all_groups([&](auto g) {
     for (u32 set = 1; set < 1u << columns; ++set) {
       if (popcount(set) > m || (g.size() > 1 && set % warp_set_step() != 0)) continue;
-      serial(g, [&] {
+      on_leader(g, [&] {
         ++sets;
         for (u32 column = 0; column < columns; ++column) {
           if ((set >> column & 1) == 0) continue;
@@ -245,9 +245,9 @@ TEST_P(Parities, GiveBackEverySetOfLostColumns) {
         }
       });
       std::vector<u8> back(64 * page_size);
-      u8* to = serial(g, [&] { return back.data(); });
+      u8* to = on_leader(g, [&] { return back.data(); });
       EXPECT_EQ(read_pages(g, space(), address(0), 64, to, PageUse::data), Status::ok) << "set " << set;
-      serial(g, [&] {
+      on_leader(g, [&] {
         EXPECT_EQ(std::memcmp(to, bytes.data(), bytes.size()), 0) << "set " << set;
         for (u64 page = 0; page < 64; ++page) {
           EXPECT_EQ(std::memcmp(medium(page), bytes.data() + page * page_size, page_size), 0) << "not repaired";
@@ -286,7 +286,7 @@ TEST_P(Parities, AreReadInRowsWithoutLostDevices) {
     for (u32 set = 1; set < 1u << columns; ++set) {
       if (popcount(set) > m || (g.size() > 1 && set % warp_set_step() != 0)) continue;
       std::vector<u8*> bases(columns);
-      serial(g, [&] {
+      on_leader(g, [&] {
         for (u32 column = 0; column < columns; ++column) {
           if ((set >> column & 1) == 0) continue;
           const u32 device = chunk().columns[column].device;
@@ -294,7 +294,7 @@ TEST_P(Parities, AreReadInRowsWithoutLostDevices) {
           EXPECT_TRUE(lose_device(space(), device));
         }
       });
-      const u64 before = serial(g, [&] { return space().parity->reconstructed_count; });
+      const u64 before = on_leader(g, [&] { return space().parity->reconstructed_count; });
       std::vector<u8> back(count * page_size + 1);
       for (u32 turn = 0; turn < 6; ++turn) {
         struct Piece {
@@ -302,19 +302,19 @@ TEST_P(Parities, AreReadInRowsWithoutLostDevices) {
           u32 length;
           u8* to;
         };
-        const Piece piece = serial(g, [&] {
+        const Piece piece = on_leader(g, [&] {
           const u64 first = turn == 0 ? 0 : random.next() % (count - 1);
           const u32 length = turn == 0 ? count - 1 : 1 + static_cast<u32>(random.next() % (count - 1 - first));
           std::fill(back.begin(), back.end(), u8{0xee});
           return Piece{first, length, back.data() + turn % 2};
         });
         EXPECT_EQ(read_pages(g, space(), address(piece.first), piece.length, piece.to, PageUse::data), Status::ok);
-        serial(g, [&] {
+        on_leader(g, [&] {
           EXPECT_EQ(std::memcmp(piece.to, bytes.data() + piece.first * page_size, piece.length * page_size), 0)
               << "set " << set << " pages " << piece.first << " + " << piece.length;
         });
       }
-      serial(g, [&] {
+      on_leader(g, [&] {
         u64 lost_pages = 0;
         for (u64 page = 0; page < count - 1; ++page) {
           lost_pages += copy_has_failed(space(), {0, 0, page}, 0) ? 1 : 0;
@@ -344,7 +344,7 @@ TEST_P(Parities, RowsComeAsAWholeToAnyAddress) {
   EXPECT_TRUE(lose_device(space(), device));
   on_all_groups([&](auto g) {
     std::vector<u8> back(64 * page_size + 16);
-    u8* to = serial(g, [&] { return back.data(); });
+    u8* to = on_leader(g, [&] { return back.data(); });
     for (const u32 shift : {0u, 5u}) {
       const RowTarget target{0, 1, 0, 64, to + shift};
       for (u64 row = view.row; row < view.row + 1;) {
@@ -352,7 +352,7 @@ TEST_P(Parities, RowsComeAsAWholeToAnyAddress) {
         EXPECT_EQ(done.failed, 0u) << shift;
         row += done.row_count;
       }
-      serial(g, [&] {
+      on_leader(g, [&] {
         for (u32 slot = 0; slot < view.slot_count && row_page(view, slot) < 64; ++slot) {
           const u64 at = row_page(view, slot) * page_size;
           EXPECT_EQ(std::memcmp(to + shift + at, bytes.data() + at, page_size), 0) << "slot " << slot;
@@ -377,14 +377,14 @@ TEST_P(Parities, OneLossMoreIsAnErrorOfWhatIsLostAlone) {
   for (u32 j = 0; j < m + 1 - lost; ++j) parity_memory(space(), view, j)[9] ^= 0x80;
   on_all_groups([&](auto g) {
     std::vector<u8> back(page_size);
-    u8* to = serial(g, [&] { return back.data(); });
+    u8* to = on_leader(g, [&] { return back.data(); });
     for (u64 page = 0; page < 512; page += g.size() == 1 || row_place(chunk(), page).row == view.row ? 1 : 7) {
-      serial(g, [&] { std::memset(to, 0xee, page_size); });
+      on_leader(g, [&] { std::memset(to, 0xee, page_size); });
       bool is_lost = false;
       for (u32 slot = 0; slot < lost; ++slot) is_lost |= row_page(view, slot) == page;
       const Status status = read_page(g, space(), address(page), to, PageUse::data);
       EXPECT_EQ(status, is_lost ? Status::checksum_mismatch : Status::ok) << "page " << page;
-      serial(g, [&] {
+      on_leader(g, [&] {
         if (is_lost) {
           const bool given_out = std::any_of(to, to + page_size, [](u8 byte) { return byte != 0xee && byte != 0; });
           EXPECT_FALSE(given_out) << "bytes that did not match";
@@ -403,22 +403,22 @@ TEST_P(Parities, RowsOfASnapshotGetNoMorePages) {
   if (view.slot_count < 2) return;
   std::vector<u8> bytes(page_size, 0x31);
   on_all_groups([&](auto g) {
-    serial(g, [&] {
+    on_leader(g, [&] {
       free_all();
       std::fill_n(chunk().bitmaps.staged, chunk().page_count / 64, 0);
       take(row_page(view, 0), 1);
       take(row_page(view, 1), 1);
     });
-    const u8* from = serial(g, [&] { return bytes.data(); });
+    const u8* from = on_leader(g, [&] { return bytes.data(); });
     EXPECT_EQ(write_page(g, space(), address(row_page(view, 0)), from, PageUse::data), Status::ok);
-    serial(g, [&] { chunk().bitmaps.staged[row_page(view, 0) / 64] |= u64{1} << (row_page(view, 0) % 64); });
+    on_leader(g, [&] { chunk().bitmaps.staged[row_page(view, 0) / 64] |= u64{1} << (row_page(view, 0) % 64); });
     EXPECT_EQ(write_page(g, space(), address(row_page(view, 1)), from, PageUse::data), Status::retry_after_checkpoint);
-    serial(g, [&] { expect_parities(view.row); });
+    on_leader(g, [&] { expect_parities(view.row); });
     EXPECT_EQ(write_page(g, space(), address(row_page(view, 1)), from, PageUse::metadata), Status::ok);
-    serial(g, [&] { expect_parities(view.row); });
+    on_leader(g, [&] { expect_parities(view.row); });
     EXPECT_EQ(write_page(g, space(), address(row_page(view, 1)), from, PageUse::metadata), Status::corrupt_structure)
         << "pages are written once";
-    serial(g, [&] { EXPECT_EQ(space().parity->updates.running[0] + space().parity->updates.running[1], 0u); });
+    on_leader(g, [&] { EXPECT_EQ(space().parity->updates.running[0] + space().parity->updates.running[1], 0u); });
   });
 }
 
@@ -429,22 +429,22 @@ TEST_P(Parities, UnverifiedPagesCountAsIncludedForWhoeverAddsOthers) {
   if (view.slot_count < 2) GTEST_SKIP() << "a row of one page";
   const std::vector<u8> bytes(page_size, 0x31);
   on_all_groups([&](auto g) {
-    serial(g, [&] {
+    on_leader(g, [&] {
       free_all();
       std::fill_n(chunk().bitmaps.staged, chunk().page_count / 64, 0);
       take(row_page(view, 0), 1);
       take(row_page(view, 1), 1);
     });
-    const u8* from = serial(g, [&] { return bytes.data(); });
+    const u8* from = on_leader(g, [&] { return bytes.data(); });
     EXPECT_EQ(write_page(g, space(), address(row_page(view, 0)), from, PageUse::data), Status::ok);
-    serial(g, [&] {
+    on_leader(g, [&] {
       make_unverified(row_page(view, 0));
       chunk().bitmaps.staged[row_page(view, 0) / 64] |= u64{1} << (row_page(view, 0) % 64);
     });
     EXPECT_EQ(write_page(g, space(), address(row_page(view, 1)), from, PageUse::data), Status::retry_after_checkpoint);
-    serial(g, [&] { expect_parities(view.row); });
+    on_leader(g, [&] { expect_parities(view.row); });
     EXPECT_EQ(write_page(g, space(), address(row_page(view, 0)), from, PageUse::metadata), Status::corrupt_structure);
-    serial(g, [&] { expect_parities(view.row); });
+    on_leader(g, [&] { expect_parities(view.row); });
   });
 }
 
@@ -455,13 +455,14 @@ TEST_P(Parities, MergingReadsWhatTheRowGivesBack) {
   u64 target = 512;
   on_all_groups([&](auto g) {
     for (u64 page = 0; page < 8; ++page) {
-      serial(g, [&] {
+      on_leader(g, [&] {
         take(target, 1);
         medium(page)[4000] ^= 8;
       });
       const u8 patch[3] = {1, 2, 3};
-      EXPECT_EQ(write_page_merged(g, space(), address(target), address(page), 100, 103, patch, PageUse::data), Status::ok);
-      serial(g, [&] {
+      EXPECT_EQ(write_page_merged(g, space(), {address(target), address(page), {100, 103}, patch, PageUse::data}),
+                Status::ok);
+      on_leader(g, [&] {
         std::vector<u8> expected(bytes.begin() + page * page_size, bytes.begin() + (page + 1) * page_size);
         std::memcpy(expected.data() + 100, patch, 3);
         EXPECT_EQ(std::memcmp(medium(target), expected.data(), page_size), 0);
@@ -490,14 +491,14 @@ TEST_P(Parities, RowsGetNewPagesAsWholeValues) {
     // Slot 0 gets a new page, the last one leaves the sum, if there are as many.
     const u64 leaves = view.slot_count > 2 ? u64{1} << (view.slot_count - 1) : 0;
     const RowValues values{0, 0, view.row, all & ~leaves, 1, work};
-    serial(g, [&] {
+    on_leader(g, [&] {
       fill_random(work, page_size, 9);
       for (u32 j = 0; j < chunk().parity_count; ++j) std::memset(parity_memory(space(), view, j), 0x77, page_size);
     });
     EXPECT_EQ(prepare_row(g, space(), values, work + (row_work_page_count - 1) * page_size), Status::ok);
     for (u32 time = 0; time < 2; ++time) {
       EXPECT_EQ(replace_row(g, space(), values), Status::ok);
-      serial(g, [&] {
+      on_leader(g, [&] {
         EXPECT_EQ(std::memcmp(medium(row_page(view, 0)), work, page_size), 0);
         EXPECT_EQ(slots_in_parity(space(), view), all & ~leaves);
         expect_parities(view.row);
@@ -507,10 +508,10 @@ TEST_P(Parities, RowsGetNewPagesAsWholeValues) {
       });
     }
     EXPECT_EQ(replace_row(g, space(), values), Status::ok);
-    serial(g, [&] { std::memset(medium(row_page(view, 0)), 0x33, page_size); });
+    on_leader(g, [&] { std::memset(medium(row_page(view, 0)), 0x33, page_size); });
     u8* read = work + (row_work_page_count - 1) * page_size;
     EXPECT_EQ(read_page(g, space(), address(row_page(view, 0)), read), Status::ok);
-    serial(g, [&] { EXPECT_EQ(std::memcmp(read, work, page_size), 0); });
+    on_leader(g, [&] { EXPECT_EQ(std::memcmp(read, work, page_size), 0); });
   });
 }
 
@@ -525,16 +526,16 @@ TEST_P(Parities, ARowWithNewPagesHasNoUnverifiedOnes) {
   u8* last = work + (row_work_page_count - 1) * page_size;
   const Stripe stripe = stripe_of(chunk(), 0);
   on_all_groups([&](auto g) {
-    serial(g, [&] { free_all(); });
+    on_leader(g, [&] { free_all(); });
     write(g, stripe.first, static_cast<u32>(stripe.page_count), bytes, stripe.first);
-    serial(g, [&] {
+    on_leader(g, [&] {
       for (u32 slot = 0; slot < view.slot_count; ++slot) make_unverified(row_page(view, slot));
     });
     const u64 kept = low_bits(view.slot_count - 1);
     const RowValues values{0, 0, view.row, kept, 1, work};
     EXPECT_EQ(prepare_row(g, space(), values, last), Status::ok);
     EXPECT_EQ(replace_row(g, space(), values), Status::ok);
-    serial(g, [&] {
+    on_leader(g, [&] {
       EXPECT_EQ(unverified_slots(space(), view), 0u);
       EXPECT_EQ(slots_in_parity(space(), view), kept);
       expect_parities(view.row);
@@ -542,7 +543,7 @@ TEST_P(Parities, ARowWithNewPagesHasNoUnverifiedOnes) {
     });
     EXPECT_EQ(read_page(g, space(), address(row_page(view, 1)), last), Status::ok) << "the row gives it back";
     const u8* kept_page = bytes.data() + (row_page(view, 1) - stripe.first) * page_size;
-    serial(g, [&] { EXPECT_EQ(std::memcmp(last, kept_page, page_size), 0); });
+    on_leader(g, [&] { EXPECT_EQ(std::memcmp(last, kept_page, page_size), 0); });
   });
 }
 
@@ -656,7 +657,7 @@ TEST(Galois, PagesAreMultipliedAndAdded) {
       add_scaled(g, sums.pages[1], load_aligned_page(g, page), static_cast<u8>(factor));
       raise_to_slot(g, sums, 3);
       store_page(g, parity_page(g, sums, 1), after);
-      serial(g, [&] {
+      on_leader(g, [&] {
         for (u32 i = 0; i < page_size; ++i) {
           const u8 sum = static_cast<u8>(before[i] ^ gf_mul(page[i], static_cast<u8>(factor)));
           ASSERT_EQ(after[i], gf_mul(sum, 8)) << factor << " times byte " << i;

@@ -70,13 +70,13 @@ class RebuiltRows : public ::testing::TestWithParam<test::LevelShape> {
   // Collective: pages with random bytes, and their parities.
   template <class Group>
   void write_all(Group g, u64 seed) {
-    serial(g, [&] {
+    on_leader(g, [&] {
       fill_random(bytes_.data(), bytes_.size(), seed);
       chunk().bitmaps.busy[0] |= all_bits();
       chunk().bitmaps.committed[0] |= all_bits();
     });
     EXPECT_EQ(write_pages(g, space(), chunk().base_address, count, bytes_.data(), PageUse::data), Status::ok);
-    serial(g, [&] {
+    on_leader(g, [&] {
       before_.clear();
       for (u8* memory : entries()) before_.emplace_back(memory, memory + page_size);
     });
@@ -145,7 +145,7 @@ TEST_P(RebuiltRows, DamageInEveryRowIsRepairedOnTheWay) {
     u32 device = 0;
     u32 damaged = 0;
     write_all(g, 23);
-    serial(g, [&] {
+    on_leader(g, [&] {
       device = device_of(0);
       begin(device);
       const RowRange rows = rows_of_pages(space(), 0, 0, count);
@@ -163,7 +163,7 @@ TEST_P(RebuiltRows, DamageInEveryRowIsRepairedOnTheWay) {
       EXPECT_GT(damaged, chunk().column_count - u32{chunk().parity_count});
     });
     const RebuildOutcome outcome = rebuild_rows(g, space(), 0, 0, count, true);
-    serial(g, [&] {
+    on_leader(g, [&] {
       expect_all_made(outcome);
       expect_pages();
       end(device);
@@ -176,7 +176,7 @@ TEST_P(RebuiltRows, AWrongParityIsPassedOver) {
   on_all_groups([&](auto g) {
     u32 device = 0;
     write_all(g, 29);
-    serial(g, [&] {
+    on_leader(g, [&] {
       device = device_of(0);
       begin(device);
       const RowRange rows = rows_of_pages(space(), 0, 0, count);
@@ -186,7 +186,7 @@ TEST_P(RebuiltRows, AWrongParityIsPassedOver) {
       }
     });
     const RebuildOutcome outcome = rebuild_rows(g, space(), 0, 0, count, true);
-    serial(g, [&] {
+    on_leader(g, [&] {
       expect_all_made(outcome);
       expect_pages();
       end(device);
@@ -201,7 +201,7 @@ TEST_P(RebuiltRows, SeveralDevicesAreFilledTogether) {
       for (u32 gone = 0; filled + gone <= chunk().parity_count; ++gone) {
         for (const bool is_fresh : {true, false}) {
           write_all(g, 31 + filled);
-          serial(g, [&] {
+          on_leader(g, [&] {
             u32 number = 0;
             for (u8* memory : entries()) {
               // A device that comes back holds some of it.
@@ -211,7 +211,7 @@ TEST_P(RebuiltRows, SeveralDevicesAreFilledTogether) {
             begin_several(filled, gone);
           });
           const RebuildOutcome outcome = rebuild_rows(g, space(), 0, 0, count, is_fresh);
-          serial(g, [&] {
+          on_leader(g, [&] {
             SCOPED_TRACE(fmt::format("{} filled, {} lost, {}", filled, gone, is_fresh ? "fresh" : "come back"));
             expect_all_made(outcome);
             expect_entries(chunk().column_count);
@@ -228,7 +228,7 @@ TEST_P(RebuiltRows, NoParityFollowsFromAWrongOne) {
   if (chunk().parity_count < 3) return;
   on_all_groups([&](auto g) {
     write_all(g, 37);
-    serial(g, [&] {
+    on_leader(g, [&] {
       for (u8* memory : entries()) {
         if (is_filled(memory, 1)) std::memset(memory, 0xee, page_size);
       }
@@ -241,7 +241,7 @@ TEST_P(RebuiltRows, NoParityFollowsFromAWrongOne) {
       begin_several(1, 1);
     });
     (void)rebuild_rows(g, space(), 0, 0, count, true);
-    serial(g, [&] {
+    on_leader(g, [&] {
       expect_entries(1);
       end(chunk().columns[0].device);
       end(chunk().columns[1].device);

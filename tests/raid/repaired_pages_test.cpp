@@ -63,12 +63,12 @@ TEST_P(RepairedPages, EachCopyStandsOnItsDeviceAgain) {
   on_all_groups([&](auto g) {
     for (u32 copy = 0; copy < chunk().copy_count; ++copy) {
       for (const u64 page : {u64{0}, u64{17}, u64{count - 1}}) {
-        const u64 counted = serial(g, [&] {
+        const u64 counted = on_leader(g, [&] {
           medium(page, copy)[100 + copy] ^= 0x20;
           return counted_repairs();
         });
         EXPECT_TRUE(repair_page(g, space(), PageLocation{0, 0, page}));
-        serial(g, [&] {
+        on_leader(g, [&] {
           EXPECT_EQ(counted_repairs(), counted + 1);
           expect_as_before("page " + std::to_string(page) + " copy " + std::to_string(copy));
         });
@@ -82,14 +82,14 @@ TEST_P(RepairedPages, ReadingRepairsWhatItMeets) {
   on_all_groups([&](auto g) {
     for (const u64 page : {u64{3}, u64{21}}) {
       const u64 address = chunk().base_address + page * page_size;
-      serial(g, [&] {
+      on_leader(g, [&] {
         const u32 copy = copy_to_read(space(), {0, 0, page});
         medium(page, copy)[4000] ^= 1;
       });
       std::vector<u8> bytes(page_size);
-      u8* to = serial(g, [&] { return bytes.data(); });
+      u8* to = on_leader(g, [&] { return bytes.data(); });
       EXPECT_EQ(read_page(g, space(), address, to, PageUse::data), Status::ok);
-      serial(g, [&] { expect_as_before("page " + std::to_string(page)); });
+      on_leader(g, [&] { expect_as_before("page " + std::to_string(page)); });
     }
   });
 }
@@ -100,12 +100,12 @@ TEST_P(RepairedPages, EachParityStandsOnItsDeviceAgain) {
     for (u64 row = rows.first; row < rows.end; ++row) {
       const RowView view = row_view(space(), 0, row);
       for (u32 j = 0; j < chunk().parity_count; ++j) {
-        const u64 counted = serial(g, [&] {
+        const u64 counted = on_leader(g, [&] {
           parity_memory(space(), view, j)[9] ^= 0x80;
           return counted_repairs();
         });
         EXPECT_TRUE(repair_row(g, space(), view));
-        serial(g, [&] {
+        on_leader(g, [&] {
           EXPECT_EQ(counted_repairs(), counted + 1);
           expect_as_before("row " + std::to_string(row) + " parity " + std::to_string(j));
         });

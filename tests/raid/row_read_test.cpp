@@ -62,16 +62,16 @@ class ReadRows : public ::testing::TestWithParam<test::LevelShape> {
   template <class Group>
   void expect_read(Group g, const Wanted& wanted, u32 verifies) {
     std::vector<u8> back(wanted.count * page_size, 0xee);
-    u8* to = serial(g, [&] { return back.data(); });
+    u8* to = on_leader(g, [&] { return back.data(); });
     const RowTarget target{0, verifies, wanted.first, wanted.count, to};
-    const RowRange range = serial(g, [&] { return rows_of_pages(space(), 0, wanted.first, wanted.count); });
+    const RowRange range = on_leader(g, [&] { return rows_of_pages(space(), 0, wanted.first, wanted.count); });
     for (u64 row = range.first; row < range.end;) {
       const RowsRead done = read_rows(g, space(), target, row, range.end);
       EXPECT_EQ(done.failed, 0u) << "rows from " << row;
       row += done.row_count;
     }
     g.sync();
-    serial(g, [&] {
+    on_leader(g, [&] {
       for (u32 page = 0; page < wanted.count; ++page) {
         const u8* expected = bytes_.data() + (wanted.first + page) * page_size;
         EXPECT_EQ(std::memcmp(to + page * page_size, expected, page_size), 0)
@@ -91,12 +91,12 @@ TEST_P(ReadRows, AreMadeWithoutAsManyDevicesAsTheLevelMayLose) {
     const u32 step = columns > 10 ? 7 : test::is_short() ? 3 : 1;
     for (u32 lost_count = 1; lost_count <= chunk().parity_count; ++lost_count) {
       for (u32 first = 0; first < columns; first += step) {
-        serial(g, [&] { lose(first, lost_count); });
+        on_leader(g, [&] { lose(first, lost_count); });
         for (const u32 verifies : {1u, 0u}) {
           expect_read(g, {0, 120}, verifies);
           expect_read(g, {3, 50}, verifies);  // also rows of which a part is wanted
         }
-        serial(g, [&] { find_again(); });
+        on_leader(g, [&] { find_again(); });
       }
     }
   });

@@ -51,9 +51,9 @@ class DirectoryDriver {
   Status insert(Group g, const fs::HashedName& name, u64 inode, u32 type) {
     fs::InsertPlan plan{};
     GPU4FS_TRY(fs::directory_prepare_insert(g, fs(), op_, dir_, name, &plan));
-    GPU4FS_TRY(fs::reserve_metadata(g, fs(), op_, 1, plan.touched_pages, plan.new_pages));
+    GPU4FS_TRY(fs::reserve_metadata(g, fs(), op_, {1, plan.touched_pages, plan.new_pages}));
     const u64 before = page_count();
-    fs::directory_commit_insert(g, fs(), op_, dir_, plan, name, inode, type, scratch_);
+    fs::directory_commit_insert(g, fs(), op_, dir_, {plan, name, {inode, type}}, scratch_);
     const u64 after = page_count();
     release(g);
     // The plan is a promise in both directions.
@@ -64,7 +64,7 @@ class DirectoryDriver {
   Status remove(Group g, const fs::HashedName& name) {
     fs::RemovePlan plan{};
     GPU4FS_TRY(fs::directory_prepare_remove(g, fs(), op_, dir_, name, &plan));
-    GPU4FS_TRY(fs::reserve_metadata(g, fs(), op_, 1, fs::touched_pages(plan), 0));
+    GPU4FS_TRY(fs::reserve_metadata(g, fs(), op_, {1, fs::touched_pages(plan), 0}));
     const u64 before = page_count();
     fs::directory_commit_remove(g, fs(), op_, dir_, plan, scratch_);
     release(g);
@@ -79,9 +79,9 @@ class DirectoryDriver {
     GPU4FS_TRY(fs::directory_prepare_remove(g, fs(), op_, dir_, from, &removal));
     GPU4FS_TRY(fs::directory_prepare_insert(g, fs(), op_, dir_, to, &insertion));
     const u32 touched = insertion.touched_pages + fs::touched_pages(removal);
-    GPU4FS_TRY(fs::reserve_metadata(g, fs(), op_, 1, touched, insertion.new_pages));
+    GPU4FS_TRY(fs::reserve_metadata(g, fs(), op_, {1, touched, insertion.new_pages}));
     fs::directory_commit_take(g, fs(), op_, dir_, removal);
-    fs::directory_commit_insert(g, fs(), op_, dir_, insertion, to, removal.name.inode, removal.name.type, scratch_);
+    fs::directory_commit_insert(g, fs(), op_, dir_, {insertion, to, {removal.name.inode, removal.name.type}}, scratch_);
     fs::directory_commit_shrink(g, fs(), op_, dir_, removal, scratch_);
     release(g);
     return Status::ok;
@@ -91,8 +91,8 @@ class DirectoryDriver {
   Status replace(Group g, const fs::HashedName& name, u64 inode, u32 type) {
     fs::FoundName found{};
     GPU4FS_TRY(fs::directory_prepare_change(g, fs(), op_, dir_, name, &found));
-    GPU4FS_TRY(fs::reserve_metadata(g, fs(), op_, 1, 1, 0));
-    fs::directory_commit_replace(g, fs(), op_, dir_, found, inode, type);
+    GPU4FS_TRY(fs::reserve_metadata(g, fs(), op_, {1, 1, 0}));
+    fs::directory_commit_replace(g, fs(), op_, dir_, found, {inode, type});
     release(g);
     return Status::ok;
   }
@@ -126,7 +126,7 @@ class DirectoryDriver {
   // the medium.
   u8* page(u64 index) {
     u32 frame = fs::no_frame;
-    const Status status = fs::get_page(Lane{}, fs(), op_, dir_, 0, index, &frame);
+    const Status status = fs::get_page(Lane{}, fs(), op_, dir_, {0, index}, &frame);
     GPU4FS_CHECK_OK(status);
     fs().pages.frames[frame].referenced &= ~u32{fs::frame_checked};
     return fs::page_data(fs(), frame);
@@ -135,7 +135,7 @@ class DirectoryDriver {
  private:
   template <class Group>
   void release(Group g) {
-    serial(g, [&] { fs::release_reservations(fs(), op_); });
+    on_leader(g, [&] { fs::release_reservations(fs(), op_); });
   }
 
   SmallFileSystem small_;

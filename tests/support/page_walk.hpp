@@ -147,7 +147,7 @@ class PageWalk {
     if (g_.leader()) {
       EXPECT_EQ(orphans, expected);
     }
-    const u64 used = serial(g_, [&] { return fs().inode_used; });
+    const u64 used = on_leader(g_, [&] { return fs().inode_used; });
     if (g_.leader()) {
       EXPECT_EQ(used, format::inode_number_first_free + model_.size());
     }
@@ -155,23 +155,23 @@ class PageWalk {
 
   // The pages in use are those that the inodes count. Right after a checkpoint.
   void expect_pages_accounted() {
-    u64 sum = serial(g_, [&] { return fs().inode_file.page_count; });
+    u64 sum = on_leader(g_, [&] { return fs().inode_file.page_count; });
     std::vector<u64> numbers = {1, 2, 3};
     for (const auto& entry : model_) numbers.push_back(entry.first);
     for (const u64 number : numbers) {
       fs::InodeRef ref{};
       begin();
       expect_equal(retried([&] { return fs::get_inode(g_, fs(), op_, number, &ref); }), Status::ok);
-      sum += serial(g_, [&] { return ref.inode->page_count; });
+      sum += on_leader(g_, [&] { return ref.inode->page_count; });
     }
-    const u64 used = serial(g_, [&] { return fs().data_counters().used; });
+    const u64 used = on_leader(g_, [&] { return fs().data_counters().used; });
     if (g_.leader()) {
       EXPECT_EQ(used, sum);
     }
   }
 
   void expect_table_holds() {
-    serial(g_, [&] { expect_page_table_holds(small_); });
+    on_leader(g_, [&] { expect_page_table_holds(small_); });
   }
 
  private:
@@ -182,11 +182,11 @@ class PageWalk {
     }
   }
   void begin() {
-    serial(g_, [&] { op_ = small_.operation(static_cast<u32>(step_count_)); });
+    on_leader(g_, [&] { op_ = small_.operation(static_cast<u32>(step_count_)); });
     ++step_count_;
   }
   void end() {
-    serial(g_, [&] { fs::release_reservations(fs(), op_); });
+    on_leader(g_, [&] { fs::release_reservations(fs(), op_); });
   }
 
   // Runs a prepare phase; when it needs a checkpoint, gives everything back and tries again, as the
@@ -225,8 +225,8 @@ class PageWalk {
     const bool ready = prepared([&] {
       GPU4FS_TRY(fs::claim_inode(g_, fs(), op_, &number));
       Status status = fs::prepare_new_inode(g_, fs(), op_, number);
-      if (status == Status::ok) status = fs::reserve_metadata(g_, fs(), op_, 1, 0, 0);
-      if (status != Status::ok) serial(g_, [&] { fs::unclaim_inode(fs(), op_); });
+      if (status == Status::ok) status = fs::reserve_metadata(g_, fs(), op_, {1, 0, 0});
+      if (status != Status::ok) on_leader(g_, [&] { fs::unclaim_inode(fs(), op_); });
       return status;
     });
     if (!ready) return;
@@ -243,9 +243,9 @@ class PageWalk {
   bool prepare_change(u64 number, u32 level, u64 index, bool is_new, fs::InodeRef* ref, u32* frame) {
     return prepared([&] {
       GPU4FS_TRY(fs::get_inode(g_, fs(), op_, number, ref));
-      const Status status = fs::get_page(g_, fs(), op_, *ref, level, index, frame);
+      const Status status = fs::get_page(g_, fs(), op_, *ref, {level, index}, frame);
       if (is_new ? status != Status::page_absent : status != Status::ok) return status;
-      return fs::reserve_metadata(g_, fs(), op_, 1, is_new ? 0 : 1, is_new ? 1 : 0);
+      return fs::reserve_metadata(g_, fs(), op_, {1, is_new ? 0u : 1u, is_new ? 1u : 0u});
     });
   }
 
@@ -256,8 +256,8 @@ class PageWalk {
     fs::InodeRef ref{};
     u32 frame = fs::no_frame;
     if (!prepare_change(number, 0, index, true, &ref, &frame)) return;
-    frame = fs::add_page(g_, fs(), op_, ref, 0, index);
-    serial(g_, [&] { fill_pattern(fs::page_data(fs(), frame), pattern); });
+    frame = fs::add_page(g_, fs(), op_, ref, {0, index});
+    on_leader(g_, [&] { fill_pattern(fs::page_data(fs(), frame), pattern); });
     fs::mark_inode_dirty(g_, fs(), op_, ref);
     file.pages[index] = pattern;
     end();
@@ -272,7 +272,7 @@ class PageWalk {
     u32 frame = fs::no_frame;
     if (!prepare_change(number, 0, at->first, false, &ref, &frame)) return;
     fs::mark_dirty(g_, fs(), op_, ref, frame);
-    serial(g_, [&] { fill_pattern(fs::page_data(fs(), frame), pattern); });
+    on_leader(g_, [&] { fill_pattern(fs::page_data(fs(), frame), pattern); });
     at->second = pattern;
     end();
   }
@@ -291,11 +291,11 @@ class PageWalk {
 
   // The page, the map pages above that become empty, and the height of an empty file.
   void remove_with_ancestors(const fs::InodeRef& ref, u64 index) {
-    const u32 height = serial(g_, [&] { return u32{ref.inode->height}; });
-    fs::remove_page(g_, fs(), op_, ref, 0, index);
+    const u32 height = on_leader(g_, [&] { return u32{ref.inode->height}; });
+    fs::remove_page(g_, fs(), op_, ref, {0, index});
     for (u32 level = 1; level <= height; ++level) {
       index >>= format::slot_shift;
-      const bool is_empty = serial(g_, [&] {
+      const bool is_empty = on_leader(g_, [&] {
         const u32 frame = fs::resident_frame(fs(), ref.number, level, index);
         const format::BlockPointer* slots = fs::map_slots(fs(), frame);
         for (u32 i = 0; i < format::slots_per_block; ++i) {
@@ -304,9 +304,9 @@ class PageWalk {
         return true;
       });
       if (!is_empty) return;
-      fs::remove_page(g_, fs(), op_, ref, level, index);
+      fs::remove_page(g_, fs(), op_, ref, {level, index});
     }
-    serial(g_, [&] {
+    on_leader(g_, [&] {
       if (ref.inode->page_count == 0) ref.inode->height = 0;
     });
     fs::mark_inode_dirty(g_, fs(), op_, ref);
@@ -319,11 +319,11 @@ class PageWalk {
     u32 frame = fs::no_frame;
     if (!prepare_change(number, fs::attribute_level, 0, is_new, &ref, &frame)) return;
     if (pattern == 0) {
-      fs::remove_page(g_, fs(), op_, ref, fs::attribute_level, 0);
+      fs::remove_page(g_, fs(), op_, ref, {fs::attribute_level, 0});
     } else {
-      if (is_new) frame = fs::add_page(g_, fs(), op_, ref, fs::attribute_level, 0);
+      if (is_new) frame = fs::add_page(g_, fs(), op_, ref, {fs::attribute_level, 0});
       fs::mark_dirty(g_, fs(), op_, ref, frame);
-      serial(g_, [&] { fill_pattern(fs::page_data(fs(), frame), pattern); });
+      on_leader(g_, [&] { fill_pattern(fs::page_data(fs(), frame), pattern); });
     }
     fs::mark_inode_dirty(g_, fs(), op_, ref);
     file.attribute_pattern = pattern;
@@ -333,7 +333,7 @@ class PageWalk {
   void change_orphan(u64 number, WalkFile& file) {
     const bool ready = prepared([&] {
       GPU4FS_TRY(fs::prepare_orphan(g_, fs(), op_, number));
-      return fs::reserve_metadata(g_, fs(), op_, 1, 0, 0);
+      return fs::reserve_metadata(g_, fs(), op_, {1, 0, 0});
     });
     if (!ready) return;
     if (file.orphan) {
@@ -359,7 +359,7 @@ class PageWalk {
     const bool ready = prepared([&] {
       GPU4FS_TRY(fs::get_inode(g_, fs(), op_, number, &ref));
       GPU4FS_TRY(fs::prepare_free_inode(g_, fs(), op_, number));
-      return fs::reserve_metadata(g_, fs(), op_, 1, 0, 0);
+      return fs::reserve_metadata(g_, fs(), op_, {1, 0, 0});
     });
     if (!ready) return;
     fs::commit_free_inode(g_, fs(), op_, ref);
@@ -373,11 +373,11 @@ class PageWalk {
     u32 frame = fs::no_frame;
     const Status status = retried([&] {
       GPU4FS_TRY(fs::get_inode(g_, fs(), op_, number, &ref));
-      return fs::get_page(g_, fs(), op_, ref, level, index, &frame);
+      return fs::get_page(g_, fs(), op_, ref, {level, index}, &frame);
     });
     expect_equal(status, pattern == 0 ? Status::page_absent : Status::ok);
     if (status != Status::ok) return;
-    const bool equal = serial(g_, [&] { return has_pattern(fs::page_data(fs(), frame), pattern); });
+    const bool equal = on_leader(g_, [&] { return has_pattern(fs::page_data(fs(), frame), pattern); });
     if (g_.leader()) {
       EXPECT_TRUE(equal) << "inode " << number << " level " << level << " page " << index;
     }

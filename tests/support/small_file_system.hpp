@@ -359,17 +359,17 @@ class SmallFileSystem {
   template <class Group, class Observer>
   Status checkpoint(Group g, Observer&& after) {
     fs::FileSystem& fs = *fs_;
-    const auto report = [&](const char* name) { serial(g, [&] { after(name); }); };
+    const auto report = [&](const char* name) { on_leader(g, [&] { after(name); }); };
     constexpr u32 unit = 8;  // frames a call
-    const u32 emptied = serial(g, [&] { return fs::emptied_count(fs); });
+    const u32 emptied = on_leader(g, [&] { return fs::emptied_count(fs); });
     for (u32 first = 0; first < emptied; first += unit) {
       fs::give_back_inode_pages(g, fs, first / unit, first, minimum(unit, emptied - first));
       report("give_back");
     }
     fs::end_giving_back(g, fs);
-    const u32 dirty = serial(g, [&] { return fs.pages.dirty_count; });
+    const u32 dirty = on_leader(g, [&] { return fs.pages.dirty_count; });
     for (u32 first = 0; first < dirty; first += unit) {
-      fs::relocate_frames(g, fs, first / unit, first, minimum(unit, dirty - first));
+      fs::place_frames(g, fs, first / unit, first, minimum(unit, dirty - first));
       report("relocate");
     }
     for (u32 first = 0; first < dirty; first += unit) {
@@ -380,7 +380,7 @@ class SmallFileSystem {
       fs::snapshot_chunk(g, fs, chunk);
       report("snapshot");
     }
-    const u64 epoch = serial(g, [&] { return fs.epoch_open; });
+    const u64 epoch = on_leader(g, [&] { return fs.epoch_open; });
     const u32 staged = fs::begin_epoch(g, fs);
     report("begin");
     for (u32 first = 0; first < staged; first += unit) {
@@ -397,7 +397,7 @@ class SmallFileSystem {
       fs::publish_chunk(g, fs, chunk);
       report("publish");
     }
-    serial(g, [&] { fs.epoch_durable = epoch; });
+    on_leader(g, [&] { fs.epoch_durable = epoch; });
     return Status::ok;
   }
   template <class Group>

@@ -46,10 +46,10 @@ class WarpEngine final : public engine::EngineHost {
     }
     table_.close_session(session);
   }
-  Status add_region(u32 session, u32 region, void* base, u64 length) override {
-    return table_.add_region(session, region, base, length);
+  Status add_buffer(u32 session, u32 buffer, void* base, u64 length) override {
+    return table_.add_buffer(session, buffer, base, length);
   }
-  void remove_region(u32 session, u32 region) override { table_.remove_region(session, region); }
+  void remove_buffer(u32 session, u32 buffer) override { table_.remove_buffer(session, buffer); }
   ring::EnginePort& port(u32) override { return port_; }
   bool wait_upcall(ring::Upcall* upcall, u64 timeout_ns) override { return table_.wait_upcall(upcall, timeout_ns); }
   Status map_memory(void*, u64) override { return Status::ok; }
@@ -79,10 +79,10 @@ class WarpEngine final : public engine::EngineHost {
 
   void work(EmulatedWarp g, u32 warp) {
     engine::WorkerState worker = engine::WorkerState::make(warp);
-    while (!serial(g, [&] { return load<Order::acquire, Scope::engine>(&stopping_) != 0; })) {
+    while (!on_leader(g, [&] { return load<Order::acquire, Scope::engine>(&stopping_) != 0; })) {
       const bool worked = engine::worker_step(g, *engine_, worker);
       if (!worked) engine::worker_sweep(g, *engine_);
-      serial(g, [&] {
+      on_leader(g, [&] {
         fetch_add<Order::release, Scope::engine>(&turns_[warp].count, u64{1});
         if (!worked) rest();
       });

@@ -84,7 +84,7 @@ TEST(RingSequence, tells_laps_apart_and_is_never_zero) {
 
 TEST(RingAddress, region_and_offset) {
   const std::uint64_t address = ring_address(200, 0x123456789abcull);
-  EXPECT_EQ(ring_address_region(address), 200u);
+  EXPECT_EQ(ring_address_buffer(address), 200u);
   EXPECT_EQ(ring_address_offset(address), 0x123456789abcull);
 }
 

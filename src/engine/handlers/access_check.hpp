@@ -53,7 +53,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status require_access(Group g, Engine& engine, Command
     fs::FoundAttribute found{};
     const Status status = fs::attribute_find(g, engine.fs, c.operation, ref, name, &found);
     if (status == Status::ok) {
-      const bool allowed = serial(g, [&] {
+      const bool allowed = on_leader(g, [&] {
         const u8* value = fs::page_data(engine.fs, found.frame) + found.value_offset;
         return fs::acl_is_valid(value, found.value_length) &&
                fs::acl_allows(value, found.value_length, inode, who, wanted);

@@ -24,12 +24,12 @@ GPU4FS_FN inline bool access_time_is_due(const fs::FileSystem& fs, const format:
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status update_access_time(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   const u64 now = c.operation.now;
-  const bool is_due = serial(g, [&] { return access_time_is_due(engine.fs, *ref.inode, now); });
+  const bool is_due = on_leader(g, [&] { return access_time_is_due(engine.fs, *ref.inode, now); });
   if (!is_due) return Status::ok;
-  if (fs::reserve_metadata(g, engine.fs, c.operation, 1, 0, 0) != Status::ok) return Status::ok;
+  if (fs::reserve_metadata(g, engine.fs, c.operation, {1, 0, 0}) != Status::ok) return Status::ok;
   const Status status = enter_gate(g, engine, c);
   if (status != Status::ok) return status == Status::parked ? status : Status::ok;
-  serial(g, [&] { store<Order::relaxed, Scope::engine>(&ref.inode->access_time, now); });
+  on_leader(g, [&] { store<Order::relaxed, Scope::engine>(&ref.inode->access_time, now); });
   fs::mark_inode_dirty(g, engine.fs, c.operation, ref);
   return Status::ok;
 }

@@ -43,7 +43,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status check_attribute_name(Group g, NameBytes name,
                                                       AttributeSpace* space) {
   if (name.length == 0 || name.length > name_length_max) return Status::attribute_range;
-  *space = serial(g, [&] { return attribute_space(name); });
+  *space = on_leader(g, [&] { return attribute_space(name); });
   return *space == AttributeSpace::unknown ? Status::not_supported : Status::ok;
 }
 
@@ -59,7 +59,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status check_attribute_access(Group g, Engine& engine, CommandState& c,
                                                         const fs::InodeRef& file,
                                                         AttributeSpace space, bool is_change) {
-  if (is_change && !serial(g, [&] { return is_kept_by_server(engine, c, first_name(c)); })) {
+  if (is_change && !on_leader(g, [&] { return is_kept_by_server(engine, c, first_name(c)); })) {
     GPU4FS_TRY(check_changeable(c, file));
   }
   if (session_is_trusted(engine, c)) return Status::ok;
@@ -113,10 +113,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_list_change(Group g, CommandState& c,
   change->removes = length == 0;
   if (!is_access && !fs::is_directory(mode)) return length == 0 ? Status::ok : Status::access;
   if (length == 0) return Status::ok;
-  const bool valid = serial(g, [&] { return fs::acl_is_valid(c.buffer, length); });
+  const bool valid = on_leader(g, [&] { return fs::acl_is_valid(c.buffer, length); });
   if (!valid) return Status::invalid_argument;
   if (!is_access) return Status::ok;
-  u32 new_mode = serial(g, [&] { return (mode & ~0777u) | fs::acl_mode(c.buffer, length); });
+  u32 new_mode = on_leader(g, [&] { return (mode & ~0777u) | fs::acl_mode(c.buffer, length); });
   if ((c.command.mask & wire::attribute_kill_set_gid) != 0) new_mode &= ~fs::mode_set_gid;
   change->new_mode = new_mode;
   change->removes = fs::acl_is_minimal(length);
@@ -144,7 +144,7 @@ GPU4FS_FN GPU4FS_NOINLINE void stamp_attribute_change(Group g, Engine& engine, C
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
   GPU4FS_CHECK(holds_lock(c, file.number, LockMode::exclusive));
   GPU4FS_CHECK_EQ(new_mode & fs::mode_type_mask, file.inode->mode & u32{fs::mode_type_mask});
-  serial(g, [&] {
+  on_leader(g, [&] {
     fs::set_mode(*file.inode, new_mode);
     set_change_time(file, c.operation.now);
   });
@@ -171,10 +171,10 @@ GPU4FS_FN GPU4FS_NOINLINE Step change_profile(Group g, Engine& engine, CommandSt
       GPU4FS_STEP_TRY(plan_profile(g, engine, c, file, static_cast<u32>(c.command.length), &profile));
     }
   } else if (kind == ProfileAttribute::own && file.inode->profile == 0) {
-    return Step::fail(Status::no_attribute);
+    return Step::end(Status::no_attribute);
   }
   GPU4FS_STEP_TRY(reserve_profile_change(g, engine, c, file, kind));
-  serial(g, [&] { file.inode->profile = static_cast<u16>(profile); });
+  on_leader(g, [&] { file.inode->profile = static_cast<u16>(profile); });
   record_attribute_change(g, engine, c, c.buffer);
   stamp_attribute_change(g, engine, c, file, file.inode->mode);
   return Step::complete();
@@ -193,7 +193,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step remove_attribute(Group g, Engine& engine, Command
   if (status == Status::no_attribute && !must_exist && new_mode == file.inode->mode)
     return Step::complete();
   if (status != Status::ok && (status != Status::no_attribute || must_exist))
-    return Step::fail(status);
+    return Step::end(status);
   if (status == Status::ok) GPU4FS_STEP_TRY(fs::attribute_prepare_remove(g, fs, c.operation, file, found));
   GPU4FS_STEP_TRY(fs::reserve_attributes(g, fs, c.operation, fs::attribute_removal_pages, 0));
   GPU4FS_STEP_TRY(reserve_attribute_record(g, engine, c));
@@ -211,16 +211,16 @@ GPU4FS_FN GPU4FS_NOINLINE Status store_attribute(Group g, Engine& engine, Comman
   GPU4FS_CHECK(holds_lock(c, file.number, LockMode::exclusive));
   GPU4FS_CHECK_LE(c.command.length, u64{format::attribute_value_max});
   fs::FileSystem& fs = engine.fs;
-  const fs::AttributeName name = as_attribute(first_name(c));
   const u32 length = static_cast<u32>(c.command.length);
   const u32 mode_flags = c.command.mask & (fs::attribute_create | fs::attribute_replace);
+  fs::NewAttribute attribute{as_attribute(first_name(c)), length, mode_flags, c.buffer, nullptr};
   fs::AttributePlan plan{};
-  GPU4FS_TRY(fs::attribute_prepare_set(g, fs, c.operation, file, name, length, mode_flags, c.buffer, &plan));
+  GPU4FS_TRY(fs::attribute_prepare_set(g, fs, c.operation, file, attribute, &plan));
   GPU4FS_TRY(fs::reserve_attributes(g, fs, c.operation, plan.touched_pages, plan.new_pages));
   GPU4FS_TRY(reserve_attribute_record(g, engine, c));
   GPU4FS_TRY(enter_gate(g, engine, c));
-  const u8* const recorded = record_attribute_change(g, engine, c, value);
-  fs::attribute_commit_set(g, fs, c.operation, file, plan, name, recorded, length);
+  attribute.value = record_attribute_change(g, engine, c, value);
+  fs::attribute_commit_set(g, fs, c.operation, file, plan, attribute);
   stamp_attribute_change(g, engine, c, file, new_mode);
   return Status::ok;
 }
@@ -233,16 +233,16 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_set_attribute(Group g, Engine& engine, Comma
   const u32 mask = c.command.mask;
   const u32 mode_flags = fs::attribute_create | fs::attribute_replace;
   if ((mask & ~(mode_flags | wire::attribute_kill_set_gid)) != 0 || (mask & mode_flags) == mode_flags) {
-    return Step::fail(Status::invalid_argument);
+    return Step::end(Status::invalid_argument);
   }
   detail::AttributeSpace space{};
   GPU4FS_STEP_TRY(detail::check_attribute_name(g, name, &space));
-  if (c.command.length > format::attribute_value_max) return Step::fail(Status::attribute_too_big);
+  if (c.command.length > format::attribute_value_max) return Step::end(Status::attribute_too_big);
   const u32 length = static_cast<u32>(c.command.length);
-  const detail::ProfileAttribute kind = serial(g, [&] { return detail::profile_attribute(name); });
-  const bool is_great = serial(g, [&] { return fs::detail::has_own_pages(detail::as_attribute(name), length); });
-  if (kind != detail::ProfileAttribute::none && is_great) return Step::fail(Status::invalid_argument);
-  if (!is_great && length > command_buffer_size) return Step::fail(Status::no_space);
+  const detail::ProfileAttribute kind = on_leader(g, [&] { return detail::profile_attribute(name); });
+  const bool is_great = on_leader(g, [&] { return fs::detail::has_own_pages(detail::as_attribute(name), length); });
+  if (kind != detail::ProfileAttribute::none && is_great) return Step::end(Status::invalid_argument);
+  if (!is_great && length > command_buffer_size) return Step::end(Status::no_space);
   u8* data = nullptr;
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, length, &data));
   fs::InodeRef file{};
@@ -273,13 +273,13 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_get_attribute(Group g, Engine& engine, Comma
   fs::InodeRef file{};
   GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, c.command.inode, LockMode::shared, &file));
   GPU4FS_STEP_TRY(detail::check_attribute_access(g, engine, c, file, space, false));
-  const detail::ProfileAttribute kind = serial(g, [&] { return detail::profile_attribute(first_name(c)); });
+  const detail::ProfileAttribute kind = on_leader(g, [&] { return detail::profile_attribute(first_name(c)); });
   if (kind != detail::ProfileAttribute::none) return detail::read_profile(g, engine, c, file, kind, data);
   fs::FoundAttribute found{};
   GPU4FS_STEP_TRY(fs::attribute_find(g, engine.fs, c.operation, file,
                                      detail::as_attribute(first_name(c)), &found));
   if (c.command.length == 0) return Step::complete(found.value_length);
-  if (found.value_length > c.command.length) return Step::fail(Status::attribute_range);
+  if (found.value_length > c.command.length) return Step::end(Status::attribute_range);
   GPU4FS_STEP_TRY(fs::attribute_read(g, engine.fs, c.operation, file, found, data));
   return Step::complete(found.value_length);
 }
@@ -292,11 +292,10 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_list_attributes(Group g, Engine& engine, Com
   fs::InodeRef file{};
   GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, c.command.inode, LockMode::shared, &file));
   const bool hides_trusted = GPU4FS_MUTANT(trusted_attributes_listed, c.command.uid != 0, false);
-  u64 length = 0;
-  GPU4FS_STEP_TRY(fs::attributes_list(g, engine.fs, c.operation, file, hides_trusted, data,
-                                      c.command.length, &length));
-  GPU4FS_STEP_TRY(detail::list_profile(g, c, file, data, &length));
-  return Step::complete(length);
+  fs::NameList list{data, c.command.length, 0, hides_trusted};
+  GPU4FS_STEP_TRY(fs::attributes_list(g, engine.fs, c.operation, file, &list));
+  GPU4FS_STEP_TRY(detail::list_profile(g, c, file, data, &list.length));
+  return Step::complete(list.length);
 }
 
 template <class Group>
@@ -307,7 +306,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_remove_attribute(Group g, Engine& engine, Co
   GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, c.command.inode, LockMode::exclusive, &file));
   GPU4FS_STEP_TRY(check_writable(engine));
   GPU4FS_STEP_TRY(detail::check_attribute_access(g, engine, c, file, space, true));
-  const detail::ProfileAttribute kind = serial(g, [&] { return detail::profile_attribute(first_name(c)); });
+  const detail::ProfileAttribute kind = on_leader(g, [&] { return detail::profile_attribute(first_name(c)); });
   if (kind != detail::ProfileAttribute::none) return detail::change_profile(g, engine, c, file, kind);
   return detail::remove_attribute(g, engine, c, file, file.inode->mode, true);
 }

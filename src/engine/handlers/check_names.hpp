@@ -164,7 +164,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool enter_page(Group g, const CheckTask& task, Checke
   const u64 address =
       index < directory.page_count ? directory_page_address(g, task, directory, index) : u64{0};
   raid::LogicalSpace& space = task.engine.fs.space;
-  const bool is_new = serial(g, [&] {
+  const bool is_new = on_leader(g, [&] {
     raid::PageLocation location{};
     if (address == 0 || raid::find_page(space, address, &location) != Status::ok) return false;
     const raid::ChunkState& chunk = space.chunks[location.chunk];

@@ -87,7 +87,7 @@ GPU4FS_FN GPU4FS_NOINLINE void mark_reached_regions(Group g, raid::ChunkState& c
     marked += popcount(bits);
   }
   marked = g.reduce(marked, [](u32 a, u32 b) { return a + b; });
-  serial(g, [&] { chunk.unbacked_pages = marked * region_pages; });
+  on_leader(g, [&] { chunk.unbacked_pages = marked * region_pages; });
 }
 
 // The chunk's bitmaps are those of a check, and with check_mask_reach its pages can be reached and its descriptors are in
@@ -99,12 +99,12 @@ GPU4FS_FN GPU4FS_NOINLINE Step load_checked_chunk(Group g, Engine& engine, Comma
   raid::ChunkState& chunk = engine.fs.space.chunks[index];
   const u64 words = divide_up(chunk.page_count, u64{64});
   u8* input = nullptr;
-  if (c.command.aux != 2 * words * sizeof(u64)) return Step::fail(Status::invalid_argument);
+  if (c.command.aux != 2 * words * sizeof(u64)) return Step::end(Status::invalid_argument);
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.aux, &input));
   const bool is_wanted = (c.command.mask & wire::check_mask_reach) != 0;
-  if (is_wanted && serial(g, [&] { return load<Order::acquire, Scope::engine>(&chunk.accessible) == 0; })) {
-    serial(g, [&] { c.operation.wanted_chunk = index; });
-    return Step::fail(Status::chunk_not_mapped);
+  if (is_wanted && on_leader(g, [&] { return load<Order::acquire, Scope::engine>(&chunk.accessible) == 0; })) {
+    on_leader(g, [&] { c.operation.wanted_chunk = index; });
+    return Step::end(Status::chunk_not_mapped);
   }
   const raid::ChunkBitmaps& maps = chunk.bitmaps;
   copy_bytes(g, maps.committed, input, words * sizeof(u64));
@@ -115,11 +115,11 @@ GPU4FS_FN GPU4FS_NOINLINE Step load_checked_chunk(Group g, Engine& engine, Comma
   g.sync();
   if (is_wanted) {
     mark_reached_regions(g, chunk, (c.command.mask & wire::check_mask_reach_all) != 0);
-    const u64 epoch = serial(g, [&] { return engine.fs.epoch_durable; });
+    const u64 epoch = on_leader(g, [&] { return engine.fs.epoch_durable; });
     GPU4FS_STEP_TRY(fs::load_chunk_descriptors(g, engine.fs, index, epoch));
   }
   g.sync();
-  serial(g, [&] { store<Order::release, Scope::engine>(&chunk.loaded, 1u); });
+  on_leader(g, [&] { store<Order::release, Scope::engine>(&chunk.loaded, 1u); });
   return Step::complete();
 }
 
@@ -128,13 +128,13 @@ GPU4FS_FN GPU4FS_NOINLINE void check_page_task(Group g, Engine& engine, CommandS
                                                const CheckSink& sink) {
   u8* input = nullptr;
   GPU4FS_CHECK_OK(resolve(g, engine, c, c.command.data, c.command.aux, &input));
-  const wire::CheckInodePage page = serial(g, [&] {
+  const wire::CheckInodePage page = on_leader(g, [&] {
     wire::CheckInodePage copy{};
     __builtin_memcpy(&copy, input + u64{index} * sizeof(copy), sizeof(copy));
     return copy;
   });
   if (page.index >= engine.check.inode_count / format::inodes_per_page) return;
-  const u32 buffer = serial(g, [&] { return take_check_buffer(engine.check); });
+  const u32 buffer = on_leader(g, [&] { return take_check_buffer(engine.check); });
   const auto phase = static_cast<CheckPhase>(c.command.mode);
   const bool marks = (c.command.mask & wire::check_mask_verify_data) != 0;
   const CheckTask task{engine, sink, engine.check.buffers[buffer], phase == CheckPhase::owners,
@@ -145,7 +145,7 @@ GPU4FS_FN GPU4FS_NOINLINE void check_page_task(Group g, Engine& engine, CommandS
     check_inode_page(g, task, page);
   }
   g.sync();
-  serial(g, [&] { put_check_buffer(engine.check, buffer); });
+  on_leader(g, [&] { put_check_buffer(engine.check, buffer); });
 }
 
 // Pages that cannot be read at all count as damaged: whoever words it reads them again.
@@ -157,11 +157,11 @@ GPU4FS_FN GPU4FS_NOINLINE void check_verify_task(Group g, Engine& engine, Comman
   const raid::ChunkState& chunk = engine.fs.space.chunks[chunk_index];
   const u64 page = c.command.offset + u64{index} * check_task_pages;
   const u64 count = minimum(check_task_pages, c.command.aux - u64{index} * check_task_pages);
-  const u64 wanted = serial(g, [&] {
+  const u64 wanted = on_leader(g, [&] {
     return load<Order::relaxed, Scope::engine>(&chunk.bitmaps.freed_now[page / 64]) & word_mask(page, page + count);
   });
   if (wanted == 0) return;
-  const Status reached = serial(g, [&] {
+  const Status reached = on_leader(g, [&] {
     const Status state = raid::chunk_state(engine.fs.space, chunk_index);
     return state != Status::ok ? state : raid::begin_copies_read(engine.fs.space, {chunk_index, 0, page}, count);
   });
@@ -171,7 +171,7 @@ GPU4FS_FN GPU4FS_NOINLINE void check_verify_task(Group g, Engine& engine, Comman
       damaged |= raid::find_mismatches(g, engine.fs.space, chunk_index, copy, page, wanted);
     }
   }
-  serial(g, [&] {
+  on_leader(g, [&] {
     fetch_add<Order::relaxed, Scope::engine>(&sink.counts->verified, u64{popcount(wanted)});
     if (damaged == 0) return;
     fetch_add<Order::relaxed, Scope::engine>(&sink.counts->found, u64{popcount(damaged)});
@@ -212,13 +212,13 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_check(Group g, Engine& engine, CommandState&
   if (phase == wire::CheckPhase::load) return detail::load_checked_chunk(g, engine, c);
   u8* output = nullptr;
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.output, detail::check_output_bytes(c.command, phase), &output));
-  if (!is_aligned(output, alignof(u64))) return Step::fail(Status::unaligned);
+  if (!is_aligned(output, alignof(u64))) return Step::end(Status::unaligned);
   if (detail::takes_inode_pages(phase)) {
     u8* input = nullptr;
     GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.aux, &input));
   }
-  if (serial(g, [&] { return c.stage == 0; })) {
-    serial(g, [&] {
+  if (on_leader(g, [&] { return c.stage == 0; })) {
+    on_leader(g, [&] {
       detail::check_counts(c) = wire::CheckCounts{};
       c.stage = 1;
     });
@@ -226,7 +226,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_check(Group g, Engine& engine, CommandState&
   }
   GPU4FS_STEP_TRY(task_result(g, c));
   const bool has_words = phase == wire::CheckPhase::leaks || phase == wire::CheckPhase::table;
-  return Step::complete(serial(g, [&] {
+  return Step::complete(on_leader(g, [&] {
     if (has_words) return detail::check_counts(c).found;
     __builtin_memcpy(output, &detail::check_counts(c), sizeof(wire::CheckCounts));
     return u64{0};

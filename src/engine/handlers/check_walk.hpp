@@ -80,7 +80,7 @@ GPU4FS_FN GPU4FS_NOINLINE PageLook look_at_page(Group g, const CheckTask& task, 
   const raid::LogicalSpace& space = task.engine.fs.space;
   const Status status = raid::read_page(g, space, address, to);
   if (task.finds_owners) return {status == Status::ok, false};
-  const bool odd = status != Status::ok || serial(g, [&] {
+  const bool odd = status != Status::ok || on_leader(g, [&] {
     raid::PageLocation location{};
     GPU4FS_CHECK_OK(raid::find_page(space, address, &location));
     const format::PageDescriptor& descriptor = space.chunks[location.chunk].descriptors[location.page];
@@ -168,22 +168,29 @@ GPU4FS_FN inline bool fits_content(const CheckedInode& file, BlockPointer pointe
   return static_cast<u32>(pointer.size()) == level + 1;
 }
 
-// All slots of one block, `first` being the index of slot 0 among those of its level: content is claimed. True if
-// indirect blocks hang below.
+// The slots of one block, or of an inode.
+struct SlotArray {
+  const BlockPointer* slots;
+  u32 count;
+  u32 level;
+  u64 first;  // index of slot 0 among those of the level
+};
+
+// Content is claimed. True if indirect blocks hang below.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool visit_slots(Group g, const CheckTask& task, const CheckedInode& file,
-                                           const BlockPointer* slots, u32 count, u32 level, u64 first,
-                                           CheckSums& sums) {
+                                           SlotArray array, CheckSums& sums) {
   bool has_blocks = false;
-  for (u32 i = g.rank(); i < count; i += Group::size()) {
-    const BlockPointer pointer = slots[i];
+  for (u32 i = g.rank(); i < array.count; i += Group::size()) {
+    const BlockPointer pointer = array.slots[i];
     if (pointer.raw == 0) continue;
-    if (leads_down(pointer, level)) {
+    if (leads_down(pointer, array.level)) {
       has_blocks = true;
-    } else if (fits_content(file, pointer, level)) {
-      visit_content(task, file, pointer, level, first + i, sums);
+    } else if (fits_content(file, pointer, array.level)) {
+      visit_content(task, file, pointer, array.level, array.first + i, sums);
     } else if (!task.finds_owners) {
-      emit_record(task.sink, make_record(CheckKind::pointer, file.number, pointer.raw, first + i, 0, level));
+      emit_record(task.sink, make_record(CheckKind::pointer, file.number, pointer.raw, array.first + i, 0,
+                                         array.level));
     }
   }
   return g.any(has_blocks);
@@ -198,7 +205,7 @@ GPU4FS_FN GPU4FS_NOINLINE void walk_map(Group g, const CheckTask& task, const Ch
   u64 first[fs::map_height_max + 1];     // index of slot 0
   u32 level = height;
   first[level] = 0;
-  const bool has_blocks = visit_slots(g, task, file, file.inode->slots, format::inode_slot_count, level, 0, sums);
+  const bool has_blocks = visit_slots(g, task, file, {file.inode->slots, format::inode_slot_count, level, 0}, sums);
   position[level] = has_blocks ? 0 : format::slots_per_block;
   for (;;) {
     const bool is_top = level == height;
@@ -216,7 +223,7 @@ GPU4FS_FN GPU4FS_NOINLINE void walk_map(Group g, const CheckTask& task, const Ch
     position[level] = i + 1;
     const u64 address = slots[i].address();
     CheckSums claimed{};
-    const bool follows = serial(g, [&] { return claim_checked(task, file.number, address, 1, claimed); });
+    const bool follows = on_leader(g, [&] { return claim_checked(task, file.number, address, 1, claimed); });
     if (g.leader()) sums.reached += claimed.reached;
     if (!follows) continue;
     if (g.leader()) ++sums.pages;
@@ -225,16 +232,21 @@ GPU4FS_FN GPU4FS_NOINLINE void walk_map(Group g, const CheckTask& task, const Ch
     if (!read_checked(g, task, make_record(CheckKind::metadata, file.number, address), address, block)) continue;
     --level;
     first[level] = child_first;
-    const bool goes_on = visit_slots(g, task, file, reinterpret_cast<const BlockPointer*>(block),
-                                     format::slots_per_block, level, child_first, sums);
+    const auto* below = reinterpret_cast<const BlockPointer*>(block);
+    const bool goes_on =
+        visit_slots(g, task, file, {below, format::slots_per_block, level, child_first}, sums);
     position[level] = goes_on ? 0 : format::slots_per_block;
   }
 }
 
-// Claims a page of attributes and reads it to `to`. True: its content can be used.
+GPU4FS_FN inline u8* attribute_buffer(const CheckTask& task, u32 level) {
+  return task.buffer.pages[level == 0 ? check_leaf_buffer : check_block_buffer + level - 1];
+}
+
+// Claims a page of attributes and reads it to the buffer of its level. True: its content can be used.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool enter_attribute_page(Group g, const CheckTask& task, const CheckedInode& file,
-                                                    BlockPointer pointer, u32 level, u8* to, CheckSums& sums) {
+                                                    BlockPointer pointer, u32 level, CheckSums& sums) {
   const bool fits = pointer.is_well_formed() && pointer.is_valid() && pointer.is_indirect() == (level != 0) &&
                     !pointer.is_unwritten() && pointer.size() == format::BlockSize::page_4k;
   if (!fits) {
@@ -243,12 +255,13 @@ GPU4FS_FN GPU4FS_NOINLINE bool enter_attribute_page(Group g, const CheckTask& ta
   }
   const u64 address = pointer.address();
   CheckSums claimed{};
-  const bool follows = serial(g, [&] { return claim_checked(task, file.number, address, 1, claimed); });
+  const bool follows = on_leader(g, [&] { return claim_checked(task, file.number, address, 1, claimed); });
   if (g.leader()) {
     sums.reached += claimed.reached;
     ++sums.pages;  // counted by the inode whether it is its own or not
   }
-  return follows && read_checked(g, task, make_record(CheckKind::metadata, file.number, address), address, to);
+  return follows && read_checked(g, task, make_record(CheckKind::metadata, file.number, address), address,
+                                 attribute_buffer(task, level));
 }
 
 // The pages below a map page of attributes that stands in the buffer of its level.
@@ -256,11 +269,10 @@ template <u32 level, class Group>
 GPU4FS_FN GPU4FS_NOINLINE void check_attribute_block(Group g, const CheckTask& task, const CheckedInode& file,
                                                      CheckSums& sums) {
   static_assert(level == 1 || level == 2);
-  u8* const below = task.buffer.pages[level == 1 ? check_leaf_buffer : check_block_buffer];
-  const auto* slots = reinterpret_cast<const BlockPointer*>(task.buffer.pages[check_block_buffer + level - 1]);
+  const auto* slots = reinterpret_cast<const BlockPointer*>(attribute_buffer(task, level));
   for (u32 i = 0; i < format::slots_per_block; ++i) {
     if (slots[i].raw == 0) continue;
-    [[maybe_unused]] const bool usable = enter_attribute_page(g, task, file, slots[i], level - 1, below, sums);
+    [[maybe_unused]] const bool usable = enter_attribute_page(g, task, file, slots[i], level - 1, sums);
     if constexpr (level == 2) {
       if (usable) check_attribute_block<1>(g, task, file, sums);
     }
@@ -273,14 +285,13 @@ GPU4FS_FN GPU4FS_NOINLINE void check_attributes(Group g, const CheckTask& task, 
   const BlockPointer pointer = file.inode->attributes;
   const u32 height = file.inode->attribute_height;
   if (pointer.raw == 0 || task.finds_owners || height > format::attribute_height_max) return;
-  u8* const page = task.buffer.pages[height == 0 ? check_leaf_buffer : check_block_buffer + height - 1];
-  const bool usable = enter_attribute_page(g, task, file, pointer, height, page, sums);
+  const bool usable = enter_attribute_page(g, task, file, pointer, height, sums);
   if (height != 0) {
     if (usable && height == 1) check_attribute_block<1>(g, task, file, sums);
     if (usable && height == 2) check_attribute_block<2>(g, task, file, sums);
     if (g.leader()) emit_record(task.sink, make_record(CheckKind::attribute_tree, file.number));
   } else if (usable) {
-    const bool sound = serial(g, [&] { return fs::attribute_check_page(page) == Status::ok; });
+    const bool sound = on_leader(g, [&] { return fs::attribute_check_page(attribute_buffer(task, 0)) == Status::ok; });
     if (!sound && g.leader()) {
       emit_record(task.sink, make_record(CheckKind::attribute_page, file.number, pointer.address()));
     }

@@ -35,10 +35,10 @@ struct AllocateRound {
 };
 
 GPU4FS_FN inline bool zeroes(const CommandState& c) { return (c.command.mode & fallocate_zero_range) != 0; }
-// Bits of command.aux.
+// Bits of CommandState::progress.
 inline constexpr u64 allocate_made_room = 1;  // the range is a hole
 inline constexpr u64 allocate_saw_room = 2;   // there were enough pages for all of it
-GPU4FS_FN inline bool has_seen(const CommandState& c, u64 bit) { return (c.command.aux & bit) != 0; }
+GPU4FS_FN inline bool has_seen(const CommandState& c, u64 bit) { return (c.progress & bit) != 0; }
 GPU4FS_FN inline bool replays_allocation(const CommandState& c) {
   return is_replay(c) && (c.operation.replay->opcode == format::LogOpcode::fallocate ||
                           c.operation.replay->opcode == format::LogOpcode::allocate);
@@ -49,7 +49,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void stamp_allocated(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 end,
                                                bool is_part) {
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
-  serial(g, [&] {
+  on_leader(g, [&] {
     format::Inode& inode = *ref.inode;
     const u32 mode = c.command.mode;
     const bool grows = !is_part && (mode & fallocate_keep_size) == 0 && inode.size_bytes < end;
@@ -88,11 +88,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status allocate_inline(Group g, Engine& engine, Comman
   round.begin = begin;
   round.end = end;
   GPU4FS_TRY(find_capability(g, engine, c, ref, &round.capability));
-  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, capability_pages(round.capability), 0));
+  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, capability_pages(round.capability), 0}));
   GPU4FS_TRY(reserve_record(g, engine, c));
   GPU4FS_TRY(enter_gate(g, engine, c));
   const bool punches = (c.command.mode & fallocate_punch_hole) != 0;
-  serial(g, [&] {
+  on_leader(g, [&] {
     const u64 stop = minimum(end, ref.inode->size_bytes);
     if ((punches || zeroes(c)) && begin < stop) __builtin_memset(ref.inode->inline_data() + begin, 0, stop - begin);
   });
@@ -107,75 +107,75 @@ GPU4FS_FN GPU4FS_NOINLINE Status allocate_inline(Group g, Engine& engine, Comman
 }
 
 // One commit of making bytes [begin, end) zeros and whole pages of them a hole, from the end backwards; stays in the
-// gate. *left: what is in front of it is still to be done; `begin`: nothing.
+// gate. *end becomes the end of what is still to be done; `begin`: nothing.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status try_punch(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 begin,
-                                           u64 end, u64* left) {
-  GPU4FS_CHECK_LT(begin, end);
+                                           u64* end) {
+  GPU4FS_CHECK_LT(begin, *end);
   GPU4FS_CHECK_EQ(c.in_gate, 0u);
   GPU4FS_CHECK(holds_lock(c, ref.number, LockMode::exclusive));
   fs::FileSystem& fs = engine.fs;
-  serial(g, [&] { c.operation.may_use_emergency = 1; });
+  on_leader(g, [&] { c.operation.emergency_use = fs::EmergencyUse::all; });
   const u64 first = GPU4FS_MUTANT(hole_too_wide, divide_up(begin, page_size), begin / page_size);
-  const u64 stop = minimum(end / page_size, fs::map_page_max);
+  const u64 stop = minimum(*end / page_size, fs::map_page_max);
   const u32 head_from = static_cast<u32>(begin % page_size);
-  const u32 tail_to = static_cast<u32>(end % page_size);
-  const bool in_one_page = first > end / page_size;
-  u64 from = first;
-  fs::MapCost cost{};
-  if (first < stop) {
-    GPU4FS_TRY(fs::map_prepare_remove(g, fs, c.operation, ref, first, stop, map_pages_per_round(engine), &from, &cost));
-  }
+  const u32 tail_to = static_cast<u32>(*end % page_size);
+  const bool in_one_page = first > *end / page_size;
+  fs::MapRemoval removal{{first, stop}, map_pages_per_round(engine), {}};
+  if (first < stop) GPU4FS_TRY(fs::map_prepare_remove(g, fs, c.operation, ref, &removal));
+  const u64 from = removal.range.first;
   const bool is_last = from <= first;
   const bool has_head = is_last && head_from != 0;
   const bool has_tail = tail_to != 0 && !in_one_page;
   ZeroPlan head{};
   ZeroPlan tail{};
   if (has_tail) {
-    GPU4FS_TRY(prepare_zero(g, engine, c, ref, end / page_size, 0, tail_to, 0, !has_head, &tail));
+    tail = zero_plan(*end / page_size, 0, tail_to, 0);
+    GPU4FS_TRY(prepare_zero(g, engine, c, ref, !has_head, &tail));
   }
   if (has_head) {
-    GPU4FS_TRY(prepare_zero(g, engine, c, ref, begin / page_size, head_from,
-                            in_one_page ? tail_to : static_cast<u32>(page_size), extents_of(tail), !has_tail, &head));
+    head = zero_plan(begin / page_size, head_from, in_one_page ? tail_to : static_cast<u32>(page_size),
+                     extents_of(tail));
+    GPU4FS_TRY(prepare_zero(g, engine, c, ref, !has_tail, &head));
   }
   fs::FoundAttribute capability{};
   GPU4FS_TRY(find_capability(g, engine, c, ref, &capability));
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1,
-                                  cost.changed + head.cost.changed + tail.cost.changed + capability_pages(capability),
-                                  cost.fresh + head.cost.fresh + tail.cost.fresh));
+  const fs::MapCost cost = removal.cost + head.cost + tail.cost;
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {1, cost.changed + capability_pages(capability), cost.fresh}));
   GPU4FS_TRY(reserve_record(g, engine, c));
   GPU4FS_TRY(enter_gate(g, engine, c));
   GPU4FS_TRY(commit_zero(g, engine, c, ref, tail));
   GPU4FS_TRY(commit_zero(g, engine, c, ref, head));
-  serial(g, [&] { c.extent_count = 0; });
-  if (from < stop) fs::map_remove(g, fs, c.operation, ref, from, stop);
-  serial(g, [&] { stamp_change(c, *ref.inode); });
+  on_leader(g, [&] { c.extent_count = 0; });
+  if (from < stop) fs::map_remove(g, fs, c.operation, ref, removal.range);
+  on_leader(g, [&] { stamp_change(c, *ref.inode); });
   fs::mark_inode_dirty(g, fs, c.operation, ref);
-  *left = is_last ? begin : from * page_size;
-  record_zeros(g, engine, c, ref, *left, end - *left);
+  const u64 left = is_last ? begin : from * page_size;
+  record_zeros(g, engine, c, ref, left, *end - left);
+  *end = left;
   commit_capability_drop(g, engine, c, ref, capability);
   return Status::ok;
 }
 
 // With any status but ok the command owns no pages: after a park the pages at the ends are prepared anew.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status punch_once(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 begin,
-                                            u64 end, u64* left) {
-  const Status status = try_punch(g, engine, c, ref, begin, end, left);
+GPU4FS_FN GPU4FS_NOINLINE Status punch_once(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                            u64 begin, u64* end) {
+  const Status status = try_punch(g, engine, c, ref, begin, end);
   if (status != Status::ok) abandon_extents(g, engine, c);
   return status;
 }
 
-// The first page from `page` on that is a hole, or `end`.
+// range->first becomes the first page that is a hole, or range->end.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status find_hole(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 page,
-                                           u64 end, u64* hole) {
-  GPU4FS_CHECK_LE(page, end);
-  for (*hole = page; *hole < end;) {
+GPU4FS_FN GPU4FS_NOINLINE Status find_hole(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                           fs::PageRange* range) {
+  GPU4FS_CHECK_LE(range->first, range->end);
+  while (range->first < range->end) {
     fs::MapRun run{};
-    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, *hole, end - *hole, &run));
+    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, *range, &run));
     if (run.kind == fs::MapKind::hole) break;
-    *hole += run.page_count;
+    range->first += run.page_count;
   }
   return Status::ok;
 }
@@ -202,7 +202,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status allocate_blocks(Group g, Engine& engine, Comman
   u64 page = round.first;
   while (page < round.page_end) {
     fs::MapRun run{};
-    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, page, round.page_end - page, &run));
+    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, {page, round.page_end}, &run));
     u64 passed = 0;
     const u64 wanted = pages_to_replace(c, round, run, page, &passed);
     if (wanted == 0) {
@@ -211,19 +211,19 @@ GPU4FS_FN GPU4FS_NOINLINE Status allocate_blocks(Group g, Engine& engine, Comman
     }
     // One is left for the page at the end.
     constexpr u32 extent_max = command_extent_capacity - 1;
-    if (serial(g, [&] { return c.extent_count; }) == extent_max) break;
+    if (on_leader(g, [&] { return c.extent_count; }) == extent_max) break;
     const Allocated allocated =
-        allocate_extents(g, engine, c, ref, static_cast<u32>(page - round.first), page, static_cast<u32>(wanted), true,
-                         extent_max);
+        allocate_extents(g, engine, c, ref,
+                         {page, static_cast<u32>(page - round.first), static_cast<u32>(wanted), true, extent_max});
     const bool has_none = allocated.status == Status::no_space && page > round.first;
     if (!has_none) GPU4FS_TRY(allocated.status);
     page += allocated.page_count;
     if (allocated.page_count < wanted) {
-      round.is_short = serial(g, [&] { return c.extent_count < extent_max ? 1u : 0u; });
+      round.is_short = on_leader(g, [&] { return c.extent_count < extent_max ? 1u : 0u; });
       break;
     }
   }
-  round.fresh_count = serial(g, [&] { return c.extent_count; }) - round.fresh_first;
+  round.fresh_count = on_leader(g, [&] { return c.extent_count; }) - round.fresh_first;
   if (page < round.page_end) {
     round.page_end = page;
     round.end = page * page_size;
@@ -237,7 +237,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status adopt_blocks(Group g, Engine& engine, CommandState& c, AllocateRound& round) {
   GPU4FS_CHECK(is_replay(c));
   GPU4FS_CHECK_LE(round.first, round.page_end);
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     const format::LogRecord& record = *c.operation.replay;
     const bool has_places = record.opcode == format::LogOpcode::fallocate;
     if (u32{record.extent_count} > allocate_extent_max) return Status::corrupt_structure;
@@ -248,7 +248,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status adopt_blocks(Group g, Engine& engine, CommandSt
       const format::LogExtent extent = extents[i];
       const u64 page = has_places ? extent.page : behind;
       if (page < behind || page > pages || extent.page_count > pages - page) return Status::corrupt_structure;
-      if (page >= extent_in_place_bit) return Status::corrupt_structure;
+      if (page >= fs::RoundExtent::in_place_bit) return Status::corrupt_structure;
       c.extents[c.extent_count++] = {extent.address, extent.page_count, static_cast<u32>(page)};
       behind = page + extent.page_count;
     }
@@ -267,8 +267,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_tail(Group g, Engine& engine, CommandState
   const bool is_head = round.head.to != 0 && round.head.file_page == round.page_end - 1;
   if (to == 0 || is_head) return Status::ok;
   const u32 extent = round.fresh_first + round.fresh_count;
-  const Status status =
-      prepare_zero(g, engine, c, ref, round.page_end - 1, 0, to, extent, round.head.to == 0, &round.tail);
+  round.tail = zero_plan(round.page_end - 1, 0, to, extent);
+  const Status status = prepare_zero(g, engine, c, ref, round.head.to == 0, &round.tail);
   if (status != Status::no_space || round.page_end - 1 == round.first) return status;
   round.tail = ZeroPlan{};
   --round.page_end;
@@ -286,10 +286,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_allocation(Group g, Engine& engine, Comman
   const u64 stop = divide_up(round.end, page_size);
   round.first = round.begin / page_size;
   if (!zeroes(c) && !replays) {
-    u64 hole = 0;
-    GPU4FS_TRY(find_hole(g, engine, c, ref, round.first, stop, &hole));
+    fs::PageRange holes{round.first, stop};
+    GPU4FS_TRY(find_hole(g, engine, c, ref, &holes));
     // A round has some range, though it may need nothing.
-    hole = minimum(hole, stop - 1);
+    const u64 hole = minimum(holes.first, stop - 1);
     if (hole > round.first) round.begin = hole * page_size;
     round.first = hole;
   }
@@ -298,12 +298,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_allocation(Group g, Engine& engine, Comman
     round.end = round.page_end * page_size;
     round.is_part = 1;
   }
-  GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, round.first, round.page_end, &round.cost));
+  GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, {round.first, round.page_end}, &round.cost));
   const u32 head_from = static_cast<u32>(round.begin % page_size);
   const u32 head_to = static_cast<u32>(minimum(round.end - round.first * page_size, page_size));
   if (zeroes(c) && head_from != 0) {
     const bool has_tail = round.end % page_size != 0 && round.page_end - 1 != round.first;
-    GPU4FS_TRY(prepare_zero(g, engine, c, ref, round.first, head_from, head_to, 0, !has_tail, &round.head));
+    round.head = zero_plan(round.first, head_from, head_to, 0);
+    GPU4FS_TRY(prepare_zero(g, engine, c, ref, !has_tail, &round.head));
   }
   round.fresh_first = extents_of(round.head);
   GPU4FS_TRY(replays ? adopt_blocks(g, engine, c, round) : allocate_blocks(g, engine, c, ref, round));
@@ -318,27 +319,28 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_allocate(Group g, Engine& engine, CommandSt
   GPU4FS_CHECK(holds_lock(c, ref.number, LockMode::exclusive));
   fs::FileSystem& fs = engine.fs;
   // What has made room gives back as many pages as it takes, one checkpoint later.
-  serial(g, [&] { c.operation.may_use_emergency = is_replay(c) ? 1 : has_seen(c, allocate_made_room) ? 2 : 0; });
+  on_leader(g, [&] {
+    const auto use = has_seen(c, allocate_made_room) ? fs::EmergencyUse::half : fs::EmergencyUse::none;
+    c.operation.emergency_use = is_replay(c) ? fs::EmergencyUse::all : use;
+  });
   GPU4FS_TRY(plan_allocation(g, engine, c, ref, round));
-  if (round.is_short != 0 && serial(g, [&] { return c.command.aux == 0; })) return Status::no_space;
+  if (round.is_short != 0 && on_leader(g, [&] { return c.progress == 0; })) return Status::no_space;
   GPU4FS_TRY(find_capability(g, engine, c, ref, &round.capability));
   const ZeroPlan& head = round.head;
   const ZeroPlan& tail = round.tail;
-  GPU4FS_TRY(fs::reserve_metadata(
-      g, fs, c.operation, 1,
-      round.cost.changed + head.cost.changed + tail.cost.changed + capability_pages(round.capability),
-      round.cost.fresh + head.cost.fresh + tail.cost.fresh));
+  const fs::MapCost cost = round.cost + head.cost + tail.cost;
+  GPU4FS_TRY(
+      fs::reserve_metadata(g, fs, c.operation, {1, cost.changed + capability_pages(round.capability), cost.fresh}));
   GPU4FS_TRY(reserve_record(g, engine, c, 0, round.fresh_count));
   GPU4FS_TRY(enter_gate(g, engine, c));
   GPU4FS_TRY(commit_zero(g, engine, c, ref, head));
   GPU4FS_TRY(commit_zero(g, engine, c, ref, tail));
   record_allocation(g, engine, c, ref, round);
   for (u32 i = 0; i < round.fresh_count; ++i) {
-    const u32 index = round.fresh_first + i;
-    commit_one_extent(g, engine, c, ref, round.first + extent_first(c.extents[index]), index, fs::MapKind::unwritten, true);
+    commit_one_extent(g, engine, c, ref, round.fresh_first + i, {round.first, fs::MapKind::unwritten, true});
   }
   g.sync();
-  serial(g, [&] { c.extent_count = 0; });
+  on_leader(g, [&] { c.extent_count = 0; });
   stamp_allocated(g, engine, c, ref, round.end, round.is_part != 0);
   commit_capability_drop(g, engine, c, ref, round.capability);
   return Status::ok;
@@ -357,7 +359,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status allocate_once(Group g, Engine& engine, CommandS
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status go_on_with(Group g, Engine& engine, CommandState& c, u64 begin, u64 end) {
   GPU4FS_CHECK_LT(begin, end);
-  serial(g, [&] {
+  on_leader(g, [&] {
     c.command.offset = begin;
     c.command.length = end - begin;
   });
@@ -379,7 +381,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status look_for_room(Group g, Engine& engine, CommandS
   u64 page = begin / page_size;
   for (u32 i = 0; i < look_up_max && page < stop; ++i) {
     fs::MapRun run{};
-    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, page, stop - page, &run));
+    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, {page, stop}, &run));
     if (run.kind == fs::MapKind::hole) wanted += run.page_count;
     if (run.kind == fs::MapKind::data && zeroes(c)) {
       const bool has_head = page < whole_first;
@@ -388,10 +390,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status look_for_room(Group g, Engine& engine, CommandS
     }
     page += run.page_count;
   }
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     const u32 page_class = fs::effective_profile(engine.fs, ref.inode->profile) - 1;
     if (wanted > fs::pages_to_come(engine.fs, c.operation, page_class)) return Status::no_space;
-    c.command.aux |= allocate_saw_room;
+    c.progress |= allocate_saw_room;
     return Status::ok;
   });
 }
@@ -402,10 +404,9 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status make_room(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 begin,
                                            u64 end) {
   GPU4FS_CHECK_LT(begin, end);
-  u64 left = 0;
-  GPU4FS_TRY(punch_once(g, engine, c, ref, begin, end, &left));
-  serial(g, [&] {
-    if (left == begin) c.command.aux |= allocate_made_room;
+  GPU4FS_TRY(punch_once(g, engine, c, ref, begin, &end));
+  on_leader(g, [&] {
+    if (end == begin) c.progress |= allocate_made_room;
   });
   leave_gate(g, engine, c);
   return end_round(g, engine, c);
@@ -426,8 +427,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status run_allocate(Group g, Engine& engine, CommandSt
     GPU4FS_TRY(spill_inline(g, engine, c, ref));
   }
   if (punches) {
-    u64 left = 0;
-    GPU4FS_TRY(punch_once(g, engine, c, ref, begin, end, &left));
+    u64 left = end;
+    GPU4FS_TRY(punch_once(g, engine, c, ref, begin, &left));
     return left == begin ? Status::ok : go_on_with(g, engine, c, begin, left);
   }
   AllocateRound round{};
@@ -435,7 +436,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status run_allocate(Group g, Engine& engine, CommandSt
   round.end = end;
   const Status status = allocate_once(g, engine, c, ref, round);
   if (status == Status::no_space && !is_replay(c)) {
-    const u64 seen = serial(g, [&] { return c.command.aux; });
+    const u64 seen = on_leader(g, [&] { return c.progress; });
     if (seen == 0) {
       GPU4FS_TRY(look_for_room(g, engine, c, ref, begin, end));
       return end_round(g, engine, c);
@@ -451,14 +452,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status run_allocate(Group g, Engine& engine, CommandSt
 // mode: FALLOC_FL_*; not_supported for collapse, insert and unshare. A failure may leave a part done: see above.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_fallocate(Group g, Engine& engine, CommandState& c) {
-  if (!is_known_allocation(c.command.mode)) return Step::fail(Status::not_supported);
-  if (engine.fs.read_only != 0) return Step::fail(Status::read_only);
-  if (c.command.length == 0) return Step::fail(Status::invalid_argument);
+  if (!is_known_allocation(c.command.mode)) return Step::end(Status::not_supported);
+  if (engine.fs.read_only != 0) return Step::end(Status::read_only);
+  if (c.command.length == 0) return Step::end(Status::invalid_argument);
   const bool fits = c.command.offset <= fs::file_size_max &&
                     c.command.length <= fs::file_size_max - c.command.offset;
-  if (!fits) return Step::fail(Status::file_too_large);
+  if (!fits) return Step::end(Status::file_too_large);
   fs::InodeRef ref{};
-  Status status = detail::lock_file(g, engine, c, c.command.inode, LockMode::exclusive, fs::may_write, &ref);
+  Status status = detail::lock_file(g, engine, c, c.command.inode, {LockMode::exclusive, fs::may_write}, &ref);
   // What is there stays: an append-only file may get pages, and may get longer.
   const bool only_adds = (c.command.mode & ~fallocate_keep_size) == 0;
   if (status == Status::ok && !only_adds) status = check_changeable(c, ref);

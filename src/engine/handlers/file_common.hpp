@@ -98,7 +98,7 @@ GPU4FS_FN T& scratch_of(CommandState& c) {
 
 template <class Group>
 GPU4FS_FN void go_to_stage(Group g, CommandState& c, u32 stage) {
-  serial(g, [&] { c.stage = stage; });
+  on_leader(g, [&] { c.stage = stage; });
 }
 
 // Finds and locks any inode that a client may name. Status: stale (no such inode), parked, as get_page.
@@ -119,17 +119,23 @@ GPU4FS_FN inline void join_group_of(const Engine& engine, CommandState& c, const
   if (c.command.uid != 0 && caller_in_group(engine, c, inode.gid)) c.command.gid = inode.gid;
 }
 
-// The same for a regular file that the caller may access as `wanted` (fs::may_read ...).
+// What a command does with a file.
+struct FileUse {
+  LockMode lock;
+  u32 access;  // fs::may_read ..., which the caller has to have
+};
+
+// The same for a regular file that the caller may use so.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status lock_file(Group g, Engine& engine, CommandState& c, u64 number, LockMode mode, u32 wanted,
-                           fs::InodeRef* ref) {
-  GPU4FS_TRY(lock_any(g, engine, c, number, mode, ref));
+GPU4FS_FN GPU4FS_NOINLINE Status lock_file(Group g, Engine& engine, CommandState& c, u64 number, FileUse use,
+                                           fs::InodeRef* ref) {
+  GPU4FS_TRY(lock_any(g, engine, c, number, use.lock, ref));
   const u32 type = ref->inode->mode & fs::mode_type_mask;
   if (type == fs::mode_directory) return Status::is_directory;
   if (type != fs::mode_regular) return Status::invalid_argument;
   if (!fs::inode_is_sound(*ref->inode)) return Status::corrupt_structure;
-  GPU4FS_TRY(require_access(g, engine, c, *ref, wanted));
-  if ((wanted & fs::may_write) != 0) serial(g, [&] { join_group_of(engine, c, *ref->inode); });
+  GPU4FS_TRY(require_access(g, engine, c, *ref, use.access));
+  if ((use.access & fs::may_write) != 0) on_leader(g, [&] { join_group_of(engine, c, *ref->inode); });
   return Status::ok;
 }
 
@@ -142,21 +148,21 @@ GPU4FS_FN inline u32 find_extent(const CommandState& c, u32 base, u32 count, u32
   u32 high = base + count;
   while (high - low > 1) {
     const u32 middle = low + (high - low) / 2;
-    if (extent_first(c.extents[middle]) <= page) {
+    if (c.extents[middle].first_page() <= page) {
       low = middle;
     } else {
       high = middle;
     }
   }
-  GPU4FS_CHECK_LT(page - extent_first(c.extents[low]), c.extents[low].page_count);
+  GPU4FS_CHECK_LT(page - c.extents[low].first_page(), c.extents[low].page_count);
   return low;
 }
 
 GPU4FS_FN inline u32 find_extent(const CommandState& c, u32 count, u32 page) { return find_extent(c, 0, count, page); }
 
 GPU4FS_FN inline u64 extent_page(const CommandState& c, u32 index, u32 page) {
-  const raid::Extent& extent = c.extents[index];
-  return extent.address + u64{page - extent_first(extent)} * page_size;
+  const fs::RoundExtent& extent = c.extents[index];
+  return extent.address + u64{page - extent.first_page()} * page_size;
 }
 
 // Page `page` of the round, whose extents are the first `count`, or, if it is inside a stripe of a chunk with parities, the
@@ -165,8 +171,8 @@ GPU4FS_FN inline u64 extent_page(const CommandState& c, u32 index, u32 page) {
 GPU4FS_FN GPU4FS_NOINLINE inline u32 stripe_boundary(const Engine& engine, const CommandState& c, u32 count,
                                                      u32 page_count, u32 page) {
   if (page == 0 || page == page_count) return page;
-  const raid::Extent& extent = c.extents[find_extent(c, count, page)];
-  const u32 inside = page - extent_first(extent);
+  const fs::RoundExtent& extent = c.extents[find_extent(c, count, page)];
+  const u32 inside = page - extent.first_page();
   raid::PageLocation location{};
   const raid::LogicalSpace& space = engine.fs.space;
   if (inside == 0 || extent.address == raid::no_address) return page;
@@ -228,36 +234,45 @@ GPU4FS_FN GPU4FS_NOINLINE inline Allocated reserve_round(Engine& engine, Command
   return {status, status == Status::ok ? reserved : 0};
 }
 
-// Allocates pages of the file's profile for its pages [file_page, + wanted), which are pages `round_page` on of the
-// round, and appends them to c.extents. `is_named`: a record of the log will name them, so in chunks with parities no
-// other command may get pages of their stripes. Fewer than wanted when the space or the extents run out; no_space: none.
+// Pages that a round wants for a file.
+struct PagesWanted {
+  u64 file_page;   // the first in the file
+  u32 round_page;  // the first in the round
+  u32 page_count;
+  bool is_named;   // by a record of the log: in chunks with parities no other command gets pages of their stripes
+  u32 extent_max = command_extent_capacity;  // of c.extents
+};
+
+// Allocates pages of the file's profile and appends them to c.extents. Fewer than wanted when the space or the extents
+// run out; no_space: none.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Allocated allocate_extents(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
-                                     u32 round_page, u64 file_page, u32 wanted, bool is_named, u32 extent_max = command_extent_capacity) {
+                                                     PagesWanted pages) {
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
-  GPU4FS_CHECK_GT(wanted, 0u);
-  GPU4FS_CHECK_LE(extent_max, command_extent_capacity);
-  const Allocated reserved = serial(g, [&] { return reserve_round(engine, c, ref, wanted, is_named); });
+  GPU4FS_CHECK_GT(pages.page_count, 0u);
+  GPU4FS_CHECK_LE(pages.extent_max, command_extent_capacity);
+  const Allocated reserved = on_leader(g, [&] {
+    return reserve_round(engine, c, ref, pages.page_count, pages.is_named);
+  });
   if (reserved.status != Status::ok) return reserved;
-  u32 count = serial(g, [&] { return c.extent_count; });
+  u32 count = on_leader(g, [&] { return c.extent_count; });
   u32 done = 0;
-  for (; done < reserved.page_count && count < extent_max; ++count) {
-    raid::Extent extent = allocate_next(g, fs, op, file_page + done, reserved.page_count - done);
+  for (; done < reserved.page_count && count < pages.extent_max; ++count) {
+    const raid::Extent extent = allocate_next(g, fs, op, pages.file_page + done, reserved.page_count - done);
     GPU4FS_CHECK_GT(extent.page_count, 0u);
     GPU4FS_CHECK_LE(extent.page_count, reserved.page_count - done);
-    extent.reserved = round_page + done;
-    serial(g, [&] { c.extents[c.extent_count++] = extent; });
+    on_leader(g, [&] { c.extents[c.extent_count++] = {extent.address, extent.page_count, pages.round_page + done}; });
     done += extent.page_count;
   }
-  if (done < reserved.page_count) serial(g, [&] { fs::unreserve_pages(fs, op, reserved.page_count - done); });
+  if (done < reserved.page_count) on_leader(g, [&] { fs::unreserve_pages(fs, op, reserved.page_count - done); });
   return {Status::ok, done};
 }
 
 // Pages that were allocated and will not be committed go back; the command begins again at stage 0.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void abandon_extents(Group g, Engine& engine, CommandState& c) {
-  serial(g, [&] {
+  on_leader(g, [&] {
     abandon_owned_extents(engine, c);
     c.stage = 0;
   });
@@ -272,14 +287,14 @@ GPU4FS_FN constexpr bool keeps_extents(Status status) {
 template <class Group>
 GPU4FS_FN Step leave_with(Group g, Engine& engine, CommandState& c, Status status) {
   if (!keeps_extents(status)) abandon_extents(g, engine, c);
-  return Step::fail(status);
+  return Step::end(status);
 }
 
 // Between two commits of a command that makes many: the step ends, so that evictions and checkpoints get their
 // turn, and the deadline is looked at. Locks stay held; what was committed stays. again, or deadline_exceeded.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status end_round(Group g, Engine& engine, CommandState& c) {
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     GPU4FS_CHECK_EQ(c.in_gate, 0u);
     if (!is_past_deadline(c, now_monotonic_ns())) return Status::again;
     fetch_add<Order::relaxed, Scope::engine>(&engine.counters.deadlines_exceeded, u64{1});
@@ -287,37 +302,46 @@ GPU4FS_FN GPU4FS_NOINLINE Status end_round(Group g, Engine& engine, CommandState
   });
 }
 
-// Gate: the round's extents become file pages from `file_page` on. `logged`: a record names them.
+// What a round's pages become.
+struct RoundCommit {
+  u64 first_page;  // of the round in the file
+  fs::MapKind kind;
+  bool logged;     // a record names them
+};
+
+// Gate: the round's extents become pages of the file.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void commit_extents(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 file_page,
-                              fs::MapKind kind, bool logged = false) {
+GPU4FS_FN GPU4FS_NOINLINE void commit_extents(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                              RoundCommit round) {
   fs::FileSystem& fs = engine.fs;
   const u32 count = c.extent_count;
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
   GPU4FS_CHECK_LE(count, command_extent_capacity);
   for (u32 i = 0; i < count; ++i) {
-    const raid::Extent extent{c.extents[i].address, c.extents[i].page_count, 0};
-    const u64 first = file_page + extent_first(c.extents[i]);
-    if (extent_is_in_place(c.extents[i])) {
-      fs::map_mark_written(g, fs, c.operation, ref, first, first + extent.page_count);
-      serial(g, [&] { fs::touch_extent(fs, extent); });
+    const raid::Extent extent = c.extents[i].pages();
+    const u64 first = round.first_page + c.extents[i].first_page();
+    if (c.extents[i].is_in_place()) {
+      fs::map_mark_written(g, fs, c.operation, ref, {first, first + extent.page_count});
+      on_leader(g, [&] { fs::touch_extent(fs, extent); });
     } else {
-      fs::map_replace(g, fs, c.operation, ref, first, extent, kind);
-      fs::commit_extent(g, fs, extent, GPU4FS_MUTANT(logged_pages_not_stable, logged && fs::log_is_on(fs), false));
+      fs::map_replace(g, fs, c.operation, ref, first, {round.kind, 0, extent.address, extent.page_count});
+      fs::commit_extent(g, fs, extent, GPU4FS_MUTANT(logged_pages_not_stable, round.logged && fs::log_is_on(fs),
+                                                     false));
     }
   }
-  serial(g, [&] { c.extent_count = 0; });
+  on_leader(g, [&] { c.extent_count = 0; });
 }
 
-// Gate: the pages of c.extents[index] become file pages from `file_page` on; they stay in c.extents.
+// Gate: the pages of c.extents[index] become pages of the file; they stay in c.extents.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void commit_one_extent(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
-                                                 u64 file_page, u32 index, fs::MapKind kind, bool logged) {
+                                                 u32 index, RoundCommit round) {
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
   GPU4FS_CHECK_LT(index, c.extent_count);
-  const raid::Extent extent{c.extents[index].address, c.extents[index].page_count, 0};
-  fs::map_replace(g, engine.fs, c.operation, ref, file_page, extent, kind);
-  fs::commit_extent(g, engine.fs, extent, logged && fs::log_is_on(engine.fs));
+  const raid::Extent extent = c.extents[index].pages();
+  const u64 first = round.first_page + c.extents[index].first_page();
+  fs::map_replace(g, engine.fs, c.operation, ref, first, {round.kind, 0, extent.address, extent.page_count});
+  fs::commit_extent(g, engine.fs, extent, round.logged && fs::log_is_on(engine.fs));
 }
 
 // `mode` without the set-group-id bit where the caller's change takes it: always from programs, and from other files if
@@ -355,10 +379,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status data_page_of(Group g, Engine& engine, CommandSt
                               u64* address) {
   *address = raid::no_address;
   fs::MapRun run{};
-  GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, file_page, 1, &run));
+  GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, {file_page, file_page + 1}, &run));
   if (run.kind != fs::MapKind::data) return Status::ok;
   *address = run.address;
-  return serial(g, [&] { return fs::check_accessible(engine.fs, c.operation, run.address); });
+  return on_leader(g, [&] { return fs::check_accessible(engine.fs, c.operation, run.address); });
 }
 
 // The front end leaves it to the engine to take file capabilities away when content or owner change. Prepare:
@@ -400,13 +424,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status drop_capability(Group g, Engine& engine, Comman
   fs::FoundAttribute found{};
   GPU4FS_TRY(find_capability(g, engine, c, ref, &found));
   if (found.entry_offset == 0) return Status::ok;
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, capability_pages(found), 0));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {1, capability_pages(found), 0}));
   GPU4FS_TRY(fs::reserve_log(g, fs, c.operation, fs::log_bytes(name.length, 0, 0)));
   GPU4FS_TRY(enter_gate(g, engine, c));
   fs::attribute_commit_remove(g, fs, c.operation, ref, found);
   format::LogRecord record = file_record_of(c, format::LogOpcode::remove_attribute, ref.number);
   record.name_length = static_cast<u16>(name.length);
-  fs::append_log(g, fs, c.operation, record, fs::LogPayload{name.bytes, nullptr, nullptr, 0, 0});
+  fs::append_log(g, fs, c.operation, record, fs::LogPayload{name.bytes, nullptr, nullptr, 0});
   leave_gate(g, engine, c);
   return Status::ok;
 }
@@ -420,16 +444,17 @@ GPU4FS_FN GPU4FS_NOINLINE Status spill_inline(Group g, Engine& engine, CommandSt
   const u32 length = static_cast<u32>(ref.inode->size_bytes);
   GPU4FS_CHECK_LE(length, format::inode_inline_capacity);
   if (c.extent_count == 0 && length != 0) {
-    const Allocated allocated = allocate_extents(g, engine, c, ref, 0, 0, 1, false);
+    const Allocated allocated = allocate_extents(g, engine, c, ref, {0, 0, 1, false});
     GPU4FS_TRY(allocated.status);
-    GPU4FS_TRY(raid::write_page_merged(g, fs.space, c.extents[0].address, raid::no_address, 0, length,
-                                       ref.inode->inline_data(), raid::PageUse::data));
+    const raid::PageMerge merge{
+        c.extents[0].address, raid::no_address, {0, length}, ref.inode->inline_data(), raid::PageUse::data};
+    GPU4FS_TRY(raid::write_page_merged(g, fs.space, merge));
   }
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, 0, 0));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {1, 0, 0}));
   GPU4FS_TRY(enter_gate(g, engine, c));
-  serial(g, [&] { clear_inline(*ref.inode); });
+  on_leader(g, [&] { clear_inline(*ref.inode); });
   fs::mark_inode_dirty(g, fs, c.operation, ref);
-  commit_extents(g, engine, c, ref, 0, fs::MapKind::data);
+  commit_extents(g, engine, c, ref, {0, fs::MapKind::data, false});
   leave_gate(g, engine, c);
   return Status::ok;
 }

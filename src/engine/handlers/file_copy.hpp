@@ -41,12 +41,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_copy(Group g, Engine& engine, CommandState
   const u64 from = c.command.inode;
   const u64 to = c.command.second_inode;
   if (from < to) {
-    GPU4FS_TRY(lock_file(g, engine, c, from, LockMode::shared, fs::may_read, &files->source));
+    GPU4FS_TRY(lock_file(g, engine, c, from, {LockMode::shared, fs::may_read}, &files->source));
   }
-  GPU4FS_TRY(lock_file(g, engine, c, to, LockMode::exclusive, fs::may_write, &files->destination));
+  GPU4FS_TRY(lock_file(g, engine, c, to, {LockMode::exclusive, fs::may_write}, &files->destination));
   GPU4FS_TRY(check_changeable(c, files->destination));
   if (from > to) {
-    GPU4FS_TRY(lock_file(g, engine, c, from, LockMode::shared, fs::may_read, &files->source));
+    GPU4FS_TRY(lock_file(g, engine, c, from, {LockMode::shared, fs::may_read}, &files->source));
   }
   if (from == to) {
     files->source = files->destination;
@@ -85,10 +85,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_source_runs(Group g, Engine& engine, Comma
   u32 count = 0;
   while (done < wanted && count < command_extent_capacity - copy_run_base) {
     fs::MapRun run{};
-    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, first + done, wanted - done, &run));
+    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, {first + done, first + wanted}, &run));
     const u64 address = run.kind == fs::MapKind::data ? run.address : u64{raid::no_address};
     const u32 pages = static_cast<u32>(run.page_count);
-    const Status status = serial(g, [&] {
+    const Status status = on_leader(g, [&] {
       c.extents[copy_run_base + count] = {address, pages, done};
       return address == raid::no_address ? Status::ok
                                          : fs::check_accessible(engine.fs, c.operation, address);
@@ -98,7 +98,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_source_runs(Group g, Engine& engine, Comma
     done += pages;
   }
   const u64 reached = minimum(length, (first + done) * page_size - c.command.offset);
-  serial(g, [&] {
+  on_leader(g, [&] {
     state.source = c.command.offset;
     state.destination = c.command.aux;
     state.source_first_page = first;
@@ -115,9 +115,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_copy_target(Group g, Engine& engine, Comma
   const u64 first = state.destination / page_size;
   const u32 wanted = static_cast<u32>(divide_up(state.destination + state.length, page_size) - first);
   fs::MapCost cost{};
-  GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, first, first + wanted, &cost));
-  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, cost.changed, cost.fresh));
-  const Allocated allocated = allocate_extents(g, engine, c, ref, 0, first, wanted, true, copy_run_base);
+  GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, {first, first + wanted}, &cost));
+  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, cost.changed, cost.fresh}));
+  const Allocated allocated = allocate_extents(g, engine, c, ref, {first, 0, wanted, true, copy_run_base});
   GPU4FS_TRY(allocated.status);
   u64 old_first = raid::no_address;
   u64 old_last = raid::no_address;
@@ -125,7 +125,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_copy_target(Group g, Engine& engine, Comma
   if (allocated.page_count > 1) {
     GPU4FS_TRY(data_page_of(g, engine, c, ref, first + allocated.page_count - 1, &old_last));
   }
-  serial(g, [&] {
+  on_leader(g, [&] {
     state.page_count = allocated.page_count;
     state.length = minimum(state.length, (first + allocated.page_count) * page_size - state.destination);
     state.old_first_address = old_first;
@@ -140,10 +140,12 @@ GPU4FS_FN inline u64 source_page(const CommandState& c, const CopyState& state, 
   return c.extents[run].address == raid::no_address ? u64{raid::no_address} : extent_page(c, run, page);
 }
 
-// Source bytes [from, from + length) to `buffer`; at most a page, any place.
+// Source bytes [from, from + length) to the command's buffer; at most a page, any place.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status gather_source(Group g, Engine& engine, const CommandState& c, const CopyState& state,
-                               const fs::InodeRef& ref, u64 from, u32 length, u8* buffer) {
+GPU4FS_FN GPU4FS_NOINLINE Status gather_source(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                               u64 from, u32 length) {
+  const CopyState& state = scratch_of<CopyState>(c);
+  u8* const buffer = c.buffer;
   GPU4FS_CHECK_LE(length, page_size);
   if (ref.inode->is_inline()) {
     GPU4FS_CHECK_LE(from + length, u64{format::inode_inline_capacity});
@@ -160,7 +162,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status gather_source(Group g, Engine& engine, const Co
     if (address == raid::no_address) {
       fill_bytes(g, buffer + done, 0, here);
     } else {
-      const Status read = raid::read_page_range(g, engine.fs.space, address, inside, inside + here, buffer + done,
+      const Status read = raid::read_page_range(g, engine.fs.space, address, {inside, inside + here}, buffer + done,
                                                 raid::PageUse::data);
       GPU4FS_TRY(with_owner(g, engine, c.command.inode, read, address, 1));
     }
@@ -183,7 +185,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status copy_whole_page(Group g, Engine& engine, const 
   const u64 target = extent_page(c, find_extent(c, c.extent_count, page), page);
   const u64 address = source_page(c, state, page);
   const Status status =
-      raid::write_page_merged(g, engine.fs.space, target, address, 0, 0, nullptr, raid::PageUse::data);
+      raid::write_page_merged(g, engine.fs.space, {target, address, {0, 0}, nullptr, raid::PageUse::data});
   return with_owner(g, engine, c.command.inode, status, address, 1);
 }
 
@@ -197,14 +199,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status copy_part(Group g, Engine& engine, CommandState
   const u64 from = state.source + (low - state.destination);
   GPU4FS_CHECK_LT(low, high);
   const u32 length = static_cast<u32>(high - low);
-  GPU4FS_TRY(gather_source(g, engine, c, state, ref, from, length, c.buffer));
+  GPU4FS_TRY(gather_source(g, engine, c, ref, from, length));
   const u64 target = extent_page(c, find_extent(c, c.extent_count, page), page);
   const u64 old = page == 0                       ? state.old_first_address
                   : page + 1 == state.page_count ? state.old_last_address
                                                  : u64{raid::no_address};
+  const ByteRange range{static_cast<u32>(low - page_begin), static_cast<u32>(high - page_begin)};
   const Status status =
-      raid::write_page_merged(g, engine.fs.space, target, old, static_cast<u32>(low - page_begin),
-                              static_cast<u32>(high - page_begin), c.buffer, raid::PageUse::data);
+      raid::write_page_merged(g, engine.fs.space, {target, old, range, c.buffer, raid::PageUse::data});
   return with_owner(g, engine, c.command.second_inode, status, old, 1);
 }
 
@@ -244,16 +246,16 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_copy(Group g, Engine& engine, CommandSta
   fs::FileSystem& fs = engine.fs;
   const u64 first = state.destination / page_size;
   fs::MapCost cost{};
-  GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, first, first + state.page_count, &cost));
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, cost.changed, cost.fresh));
+  GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, {first, first + state.page_count}, &cost));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {1, cost.changed, cost.fresh}));
   GPU4FS_TRY(reserve_record(g, engine, c, 0, c.extent_count));
   GPU4FS_TRY(enter_gate(g, engine, c));
   format::LogRecord record = file_record_of(c, format::LogOpcode::write_extents, ref.number);
   record.offset = state.destination;
   record.size = state.length;
   append_extent_record(g, engine, c, record);
-  commit_extents(g, engine, c, ref, first, fs::MapKind::data, true);
-  serial(g, [&] {
+  commit_extents(g, engine, c, ref, {first, fs::MapKind::data, true});
+  on_leader(g, [&] {
     const u64 end = state.destination + state.length;
     if (ref.inode->size_bytes < end) ref.inode->size_bytes = end;
     stamp_change(c, *ref.inode);
@@ -292,8 +294,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status advance_copy(Group g, Engine& engine, CommandSt
 // From inode/offset to second_inode/aux. Result: bytes copied, 0 at the end of the source.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_copy_range(Group g, Engine& engine, CommandState& c) {
-  if (engine.fs.read_only != 0) return Step::fail(Status::read_only);
-  if (c.command.mode != 0) return Step::fail(Status::invalid_argument);
+  if (engine.fs.read_only != 0) return Step::end(Status::read_only);
+  if (c.command.mode != 0) return Step::end(Status::invalid_argument);
   detail::CopyFiles files{};
   u64 length = 0;
   Status status = detail::lock_copy(g, engine, c, &files);

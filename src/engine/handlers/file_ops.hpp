@@ -22,7 +22,7 @@ GPU4FS_FN inline wire::StatfsRecord statfs_of(const fs::FileSystem& fs) {
   record.page_free = data.free;
   record.page_available = fs::room_for_content(fs, fs.space.data_class);
   record.inode_used = load<Order::relaxed, Scope::engine>(&fs.inode_used);
-  record.inode_free = minimum((metadata.available - metadata.closed) * format::inodes_per_page,
+  record.inode_free = minimum((metadata.available - metadata.stranded) * format::inodes_per_page,
                               fs::inode_number_max - minimum(fs::inode_number_max, record.inode_used));
   record.epoch_open = load<Order::relaxed, Scope::engine>(&fs.epoch_open);
   record.epoch_durable = load<Order::relaxed, Scope::engine>(&fs.epoch_durable);
@@ -37,7 +37,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_statfs(Group g, Engine& engine, CommandState
   wire::StatfsRecord& record = detail::scratch_of<wire::StatfsRecord>(c);
   u8* destination = nullptr;
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.output, sizeof(wire::StatfsRecord), &destination));
-  serial(g, [&] { record = detail::statfs_of(engine.fs); });
+  on_leader(g, [&] { record = detail::statfs_of(engine.fs); });
   put_record(g, destination, &record, sizeof(record));
   return Step::complete();
 }

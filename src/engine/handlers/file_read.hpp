@@ -35,8 +35,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status collect_runs(Group g, Engine& engine, CommandSt
   u32 count = 0;
   while (done < wanted && count < command_extent_capacity) {
     fs::MapRun run{};
-    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, first + done, wanted - done, &run));
-    const Status status = serial(g, [&] {
+    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, {first + done, first + wanted}, &run));
+    const Status status = on_leader(g, [&] {
       u64 address = raid::no_address;
       if (run.kind == fs::MapKind::data) {
         address = run.address;
@@ -50,7 +50,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status collect_runs(Group g, Engine& engine, CommandSt
     done += static_cast<u32>(run.page_count);
   }
   GPU4FS_CHECK_GT(done, 0u);
-  serial(g, [&] {
+  on_leader(g, [&] {
     state.run_count = count;
     state.round_end = minimum(state.end, (first + done) * page_size);
   });
@@ -66,9 +66,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_round(Group g, Engine& engine, const Comma
   GPU4FS_CHECK_LE(state.round_end, state.end);
   u32 index = find_extent(c, state.run_count, from);
   for (u32 page = from; page < to;) {
-    while (page - extent_first(c.extents[index]) >= c.extents[index].page_count) ++index;
-    const raid::Extent& extent = c.extents[index];
-    const u32 run_end = minimum(to, extent_first(extent) + extent.page_count);
+    while (page - c.extents[index].first_page() >= c.extents[index].page_count) ++index;
+    const fs::RoundExtent& extent = c.extents[index];
+    const u32 run_end = minimum(to, extent.first_page() + extent.page_count);
     const u64 page_begin = (first + page) * page_size;
     const u64 low = maximum(page_begin, state.position);
     const u64 run_high = minimum((first + run_end) * page_size, state.round_end);
@@ -88,8 +88,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_round(Group g, Engine& engine, const Comma
       continue;
     }
     const u64 high = minimum(page_begin + page_size, run_high);
-    const Status read = raid::read_page_range(g, engine.fs.space, address, static_cast<u32>(low - page_begin),
-                                              static_cast<u32>(high - page_begin), destination, raid::PageUse::data);
+    const ByteRange range{static_cast<u32>(low - page_begin), static_cast<u32>(high - page_begin)};
+    const Status read =
+        raid::read_page_range(g, engine.fs.space, address, range, destination, raid::PageUse::data);
     GPU4FS_TRY(with_owner(g, engine, c.command.inode, read, address, 1));
     ++page;
   }
@@ -114,7 +115,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status start_read(Group g, Engine& engine, CommandStat
   const u64 size = ref.inode->size_bytes;
   const u64 begin = minimum(c.command.offset, size);
   const u64 end = begin + minimum(c.command.length, size - begin);
-  serial(g, [&] {
+  on_leader(g, [&] {
     scratch_of<ReadState>(c) = {begin, end, begin, begin, data, 0, 0};
     c.stage = static_cast<u32>(ReadStage::collect);
   });
@@ -129,7 +130,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_read(Group g, Engine& engine, CommandState& 
   using detail::ReadStage;
   detail::ReadState& state = detail::scratch_of<detail::ReadState>(c);
   fs::InodeRef ref{};
-  GPU4FS_STEP_TRY(detail::lock_file(g, engine, c, c.command.inode, LockMode::shared, fs::may_read, &ref));
+  GPU4FS_STEP_TRY(detail::lock_file(g, engine, c, c.command.inode, {LockMode::shared, fs::may_read}, &ref));
   if (c.stage == static_cast<u32>(ReadStage::start)) GPU4FS_STEP_TRY(detail::start_read(g, engine, c, ref));
   if (ref.inode->is_inline() && c.stage == static_cast<u32>(ReadStage::collect)) {
     GPU4FS_CHECK_LE(state.end, u64{format::inode_inline_capacity});
@@ -139,7 +140,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_read(Group g, Engine& engine, CommandState& 
   }
   if (c.stage == static_cast<u32>(ReadStage::transfer)) {
     const Status moved = task_result(g, c);
-    serial(g, [&] {
+    on_leader(g, [&] {
       if (moved == Status::ok) state.position = state.round_end;
       c.stage = static_cast<u32>(ReadStage::collect);
     });
@@ -153,7 +154,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_read(Group g, Engine& engine, CommandState& 
       return detail::fan_out_pages(engine, page_count);
     }
     GPU4FS_STEP_TRY(detail::read_round(g, engine, c, state, 0, page_count));
-    serial(g, [&] { state.position = state.round_end; });
+    on_leader(g, [&] { state.position = state.round_end; });
   }
   return detail::finish_read(g, engine, c, ref, state.end - state.begin);
 }
@@ -163,7 +164,7 @@ GPU4FS_FN GPU4FS_NOINLINE void task_read(Group g, Engine& engine, CommandState& 
   const detail::ReadState& state = detail::scratch_of<detail::ReadState>(c);
   const u32 page_count = detail::round_page_count(state.position, state.round_end);
   const detail::TaskPages pages =
-      serial(g, [&] { return detail::rows_of_task(engine, c, state.run_count, page_count, task); });
+      on_leader(g, [&] { return detail::rows_of_task(engine, c, state.run_count, page_count, task); });
   if (pages.from == pages.to) return;
   const Status status = detail::read_round(g, engine, c, state, pages.from, pages.to);
   if (status != Status::ok) fail_task(g, c, status);
@@ -189,30 +190,29 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_seek(Group g, Engine& engine, CommandState& 
   detail::SeekState& state = detail::scratch_of<detail::SeekState>(c);
   fs::InodeRef ref{};
   if (c.command.mode != detail::seek_data && c.command.mode != detail::seek_hole) {
-    return Step::fail(Status::invalid_argument);
+    return Step::end(Status::invalid_argument);
   }
-  GPU4FS_STEP_TRY(detail::lock_file(g, engine, c, c.command.inode, LockMode::shared, 0, &ref));
-  const bool want_data = c.command.mode == detail::seek_data;
+  GPU4FS_STEP_TRY(detail::lock_file(g, engine, c, c.command.inode, {LockMode::shared, 0}, &ref));
+  const bool wants_data = c.command.mode == detail::seek_data;
   const u64 size = ref.inode->size_bytes;
   const u64 offset = c.command.offset;
-  if (offset >= size) return Step::fail(Status::no_such_data);
-  if (ref.inode->is_inline()) return Step::complete(want_data ? offset : size);
+  if (offset >= size) return Step::end(Status::no_such_data);
+  if (ref.inode->is_inline()) return Step::complete(wants_data ? offset : size);
   if (c.stage == 0) {
-    serial(g, [&] {
+    on_leader(g, [&] {
       state = {offset / page_size, 1, 0};
       c.stage = 1;
     });
   }
-  fs::MapSeek seek{};
-  const u64 page_end = divide_up(size, page_size);
-  GPU4FS_STEP_TRY(fs::map_seek(g, engine.fs, c.operation, ref, state.page, page_end, want_data,
-                               detail::seek_lookups_per_step, &seek));
-  if (seek.found) return Step::complete(minimum(size, maximum(offset, seek.page * page_size)));
-  if (seek.page >= page_end) {
-    return want_data ? Step::fail(Status::no_such_data) : Step::complete(size);
+  fs::MapSeek seek{{state.page, divide_up(size, page_size)}, wants_data, false};
+  GPU4FS_STEP_TRY(fs::map_seek(g, engine.fs, c.operation, ref, detail::seek_lookups_per_step, &seek));
+  const u64 page = seek.range.first;
+  if (seek.found) return Step::complete(minimum(size, maximum(offset, page * page_size)));
+  if (page >= seek.range.end) {
+    return wants_data ? Step::end(Status::no_such_data) : Step::complete(size);
   }
-  serial(g, [&] { state.page = seek.page; });
-  return Step::fail(Status::again);
+  on_leader(g, [&] { state.page = page; });
+  return Step::end(Status::again);
 }
 
 }  // namespace gpu4fs::engine

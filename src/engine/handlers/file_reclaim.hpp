@@ -35,7 +35,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_metadata_pages(Group g, Engine& engine, Co
   *changed = 0;
   while (page > 0 && count < metadata_pages_per_round) {
     fs::detail::MapPlace place{};
-    GPU4FS_TRY(fs::detail::map_descend(g, fs, c.operation, ref, page - 1, 0, &place));
+    GPU4FS_TRY(fs::detail::map_descend(g, fs, c.operation, ref, {page - 1, 0}, &place));
     *changed += fs::detail::fresh_path(page - 1, previous, place.level, height);
     previous = page - 1;
     if (place.pointer.is_hole()) {
@@ -45,13 +45,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_metadata_pages(Group g, Engine& engine, Co
     if (place.level != 0) return Status::corrupt_structure;
     --page;
     u32 frame = fs::no_frame;
-    GPU4FS_TRY(fs::get_page(g, fs, c.operation, ref, 0, page, &frame));
+    GPU4FS_TRY(fs::get_page(g, fs, c.operation, ref, {0, page}, &frame));
     GPU4FS_CHECK_LT(count, metadata_pages_per_round);
-    serial(g, [&] { state.pages[count] = page; });
+    on_leader(g, [&] { state.pages[count] = page; });
     ++count;
   }
   *changed += count;
-  serial(g, [&] { state.page_count = count; });
+  on_leader(g, [&] { state.page_count = count; });
   return Status::ok;
 }
 
@@ -67,12 +67,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status remove_metadata_pages(Group g, Engine& engine, 
   GPU4FS_TRY(find_metadata_pages(g, engine, c, ref, &changed));
   const u32 count = state.page_count;
   if (count == 0) return Status::ok;
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, changed, 0));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {1, changed, 0}));
   GPU4FS_TRY(enter_gate(g, engine, c));
   for (u32 i = 0; i < count; ++i) {
     const u64 page = state.pages[i];
-    fs::remove_page(g, fs, c.operation, ref, 0, page);
-    fs::detail::prune(g, fs, c.operation, ref, 1, page, fs::map_height_max);
+    fs::remove_page(g, fs, c.operation, ref, {0, page});
+    fs::detail::prune(g, fs, c.operation, ref, {page, 1}, fs::map_height_max);
   }
   fs::mark_inode_dirty(g, fs, c.operation, ref);
   leave_gate(g, engine, c);
@@ -90,11 +90,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_attribute_block(Group g, Engine& engine, C
   u32 frame = fs::no_frame;
   *block = 0;
   if (ref.inode->attribute_height == format::attribute_height_max) {
-    GPU4FS_TRY(fs::get_page(g, fs, c.operation, ref, fs::attribute_level + 2, 0, &frame));
-    *block = serial(g, [&] { return fs::detail::next_valid_slot(fs::map_slots(fs, frame), 0, format::slots_per_block); });
+    GPU4FS_TRY(fs::get_page(g, fs, c.operation, ref, {fs::attribute_level + 2, 0}, &frame));
+    *block = on_leader(g, [&] {
+      return fs::detail::next_valid_slot(fs::map_slots(fs, frame), 0, format::slots_per_block);
+    });
   }
-  GPU4FS_TRY(fs::get_page(g, fs, c.operation, ref, fs::attribute_level + 1, *block, &frame));
-  const bool sound = serial(g, [&] {
+  GPU4FS_TRY(fs::get_page(g, fs, c.operation, ref, {fs::attribute_level + 1, *block}, &frame));
+  const bool sound = on_leader(g, [&] {
     const format::BlockPointer* slots = fs::map_slots(fs, frame);
     for (u32 i = 0; i < format::slots_per_block; ++i) {
       const format::BlockPointer pointer = fs::load_slot(&slots[i]);
@@ -116,10 +118,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status remove_attribute_blocks(Group g, Engine& engine
   const Status status = find_attribute_block(g, engine, c, ref, &block);
   if (status == Status::page_absent) return Status::corrupt_structure;
   GPU4FS_TRY(status);
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, 2, 0));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {1, 2, 0}));
   GPU4FS_TRY(enter_gate(g, engine, c));
   const u64 first = block * format::slots_per_block;
-  fs::drop_pages(g, fs, c.operation, ref, fs::attribute_level, first, format::slots_per_block);
+  fs::drop_pages(g, fs, c.operation, ref, {fs::attribute_level, first}, format::slots_per_block);
   fs::detail::prune_attributes(g, fs, c.operation, ref, first);
   fs::mark_inode_dirty(g, fs, c.operation, ref);
   leave_gate(g, engine, c);
@@ -132,7 +134,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_release(Group g, Engine& engine, Comman
   fs::FileSystem& fs = engine.fs;
   if (ref.inode->attributes.is_valid()) {
     u32 frame = fs::no_frame;
-    GPU4FS_TRY(fs::get_page(g, fs, c.operation, ref, fs::attribute_level, 0, &frame));
+    GPU4FS_TRY(fs::get_page(g, fs, c.operation, ref, {fs::attribute_level, 0}, &frame));
   }
   GPU4FS_TRY(fs::prepare_orphan(g, fs, c.operation, ref.number));
   return fs::prepare_free_inode(g, fs, c.operation, ref.number);
@@ -141,7 +143,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_release(Group g, Engine& engine, Comman
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void commit_release(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   fs::FileSystem& fs = engine.fs;
-  serial(g, [&] {
+  on_leader(g, [&] {
     GPU4FS_CHECK_EQ(c.in_gate, 1u);
     GPU4FS_CHECK_EQ(ref.inode->link_count, 0u);
     const bool has_attributes = ref.inode->attributes.is_valid();
@@ -151,7 +153,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_release(Group g, Engine& engine, CommandSt
   });
   if (ref.inode->attributes.is_valid()) {
     g.sync();
-    fs::remove_page(g, fs, c.operation, ref, fs::attribute_level, 0);
+    fs::remove_page(g, fs, c.operation, ref, {fs::attribute_level, 0});
   }
   fs::clear_orphan(g, fs, c.operation, ref.number);
   fs::commit_free_inode(g, fs, c.operation, ref);
@@ -163,27 +165,26 @@ GPU4FS_FN GPU4FS_NOINLINE Status reclaim_inode(Group g, Engine& engine, CommandS
   GPU4FS_CHECK(holds_lock(c, ref.number, LockMode::exclusive));
   GPU4FS_CHECK_EQ(c.in_gate, 0u);
   fs::FileSystem& fs = engine.fs;
-  serial(g, [&] { c.operation.may_use_emergency = 1; });
+  on_leader(g, [&] { c.operation.emergency_use = fs::EmergencyUse::all; });
   const u32 type = ref.inode->mode & fs::mode_type_mask;
   if ((type == fs::mode_directory || type == fs::mode_symlink) && !ref.inode->is_inline()) {
     GPU4FS_TRY(remove_metadata_pages(g, engine, c, ref));
   }
   GPU4FS_TRY(remove_attribute_blocks(g, engine, c, ref));
-  u64 from = 0;
-  fs::MapCost cost{};
-  GPU4FS_TRY(fs::map_prepare_remove(g, fs, c.operation, ref, 0, fs::map_page_max, map_pages_per_round(engine), &from,
-                                    &cost));
+  fs::MapRemoval removal{{0, fs::map_page_max}, map_pages_per_round(engine), {}};
+  GPU4FS_TRY(fs::map_prepare_remove(g, fs, c.operation, ref, &removal));
+  const u64 from = removal.range.first;
   if (from == 0) GPU4FS_TRY(prepare_release(g, engine, c, ref));
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 3, cost.changed + 1, cost.fresh));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {3, removal.cost.changed + 1, removal.cost.fresh}));
   GPU4FS_TRY(reserve_record(g, engine, c));
   GPU4FS_TRY(enter_gate(g, engine, c));
-  if (!ref.inode->is_inline()) fs::map_remove(g, fs, c.operation, ref, from, fs::map_page_max);
+  if (!ref.inode->is_inline()) fs::map_remove(g, fs, c.operation, ref, removal.range);
   if (from == 0) {
     commit_release(g, engine, c, ref);
     append_record(g, engine, c, file_record_of(c, format::LogOpcode::reclaim, ref.number));
     return Status::ok;
   }
-  serial(g, [&] { ref.inode->size_bytes = minimum(ref.inode->size_bytes, from * page_size); });
+  on_leader(g, [&] { ref.inode->size_bytes = minimum(ref.inode->size_bytes, from * page_size); });
   fs::mark_inode_dirty(g, fs, c.operation, ref);
   leave_gate(g, engine, c);
   return end_round(g, engine, c);
@@ -224,7 +225,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_reclaim_orphans(Group g, Engine& engine, Com
   if (fs.read_only != 0) return Step::complete(0);
   for (u32 i = 0; i < detail::orphans_per_step; ++i) {
     u64 number = 0;
-    const u64 next = serial(g, [&] { return state.next; });
+    const u64 next = on_leader(g, [&] { return state.next; });
     GPU4FS_STEP_TRY(fs::next_orphan(g, fs, c.operation, next, &number));
     if (number == 0) return Step::complete(state.freed);
     fs::InodeRef ref{};
@@ -236,8 +237,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_reclaim_orphans(Group g, Engine& engine, Com
     }
     const bool ends_step = is_control(status) || status == Status::again || status == Status::chunk_not_mapped ||
                            status == Status::deadline_exceeded;
-    if (ends_step) return Step::fail(status);
-    serial(g, [&] {
+    if (ends_step) return Step::end(status);
+    on_leader(g, [&] {
       if (status != Status::ok || !orphan) store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
       if (status == Status::ok && orphan) ++state.freed;
       state.next = number + 1;
@@ -245,7 +246,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_reclaim_orphans(Group g, Engine& engine, Com
       if (c.lock_count != 0) release_all_locks(engine, c);
     });
   }
-  return Step::fail(detail::end_round(g, engine, c));
+  return Step::end(detail::end_round(g, engine, c));
 }
 
 }  // namespace gpu4fs::engine

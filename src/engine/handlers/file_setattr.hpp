@@ -112,13 +112,13 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status start_set_attribute(Group g, Engine& engine, CommandState& c) {
   SetAttributeState& state = scratch_of<SetAttributeState>(c);
   if ((c.command.mask & ~format::set_attribute_known) != 0) return Status::invalid_argument;
-  if (serial(g, [&] { return state.started != 0; })) return Status::ok;
+  if (on_leader(g, [&] { return state.started != 0; })) return Status::ok;
   u8* source = nullptr;
   GPU4FS_TRY(resolve(g, engine, c, c.command.data, sizeof(format::AttributeRecord), &source));
   g.sync();
   copy_bytes(g, &state.record, source, sizeof(format::AttributeRecord));
   g.sync();
-  serial(g, [&] { state.started = 1; });
+  on_leader(g, [&] { state.started = 1; });
   return Status::ok;
 }
 
@@ -128,7 +128,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void record_attributes(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
   SetAttributeState& state = scratch_of<SetAttributeState>(c);
-  serial(g, [&] { state.record.mode = ref.inode->mode; });
+  on_leader(g, [&] { state.record.mode = ref.inode->mode; });
   format::LogRecord record = file_record_of(c, format::LogOpcode::set_inode, ref.number);
   record.mask = c.command.mask;
   // A new owner changes the mode as well.
@@ -169,7 +169,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status set_attributes(Group g, Engine& engine, Command
     GPU4FS_TRY(reserve_size_change(g, engine, c, change, {0, 0}));
     GPU4FS_TRY(enter_gate(g, engine, c));
   }
-  serial(g, [&] { apply_attributes(engine, c, *ref.inode, state.record); });
+  on_leader(g, [&] { apply_attributes(engine, c, *ref.inode, state.record); });
   fs::commit_mode_change(g, fs, c.operation, ref, list, ref.inode->mode);
   commit_capability_drop(g, engine, c, ref, change.capability);
   fs::mark_inode_dirty(g, fs, c.operation, ref);
@@ -185,7 +185,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_setattr(Group g, Engine& engine, CommandStat
   fs::InodeRef ref{};
   GPU4FS_STEP_TRY(detail::start_set_attribute(g, engine, c));
   const bool changes = c.command.mask != 0;
-  if (changes && engine.fs.read_only != 0) return Step::fail(Status::read_only);
+  if (changes && engine.fs.read_only != 0) return Step::end(Status::read_only);
   Status status = detail::lock_any(g, engine, c, c.command.inode,
                                    changes ? LockMode::exclusive : LockMode::shared, &ref);
   if (status == Status::ok) {
@@ -195,7 +195,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_setattr(Group g, Engine& engine, CommandStat
     if (status == Status::ok) status = detail::check_set_attribute(g, engine, c, ref, record);
   }
   if (status == Status::ok && changes) {
-    serial(g, [&] { detail::join_group_of(engine, c, *ref.inode); });
+    on_leader(g, [&] { detail::join_group_of(engine, c, *ref.inode); });
     status = detail::set_attributes(g, engine, c, ref);
   }
   if (status != Status::ok) return detail::leave_with(g, engine, c, status);

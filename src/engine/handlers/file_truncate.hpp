@@ -25,38 +25,39 @@ struct ZeroPlan {
   fs::MapCost cost;
 };
 
+// `extent`: how many the command owns that are not the plan's.
+GPU4FS_FN constexpr ZeroPlan zero_plan(u64 file_page, u32 from, u32 to, u32 extent) {
+  return {file_page, 0, from, to, 0, extent, {}};
+}
+
 // Extents that the plan has of the command's.
 GPU4FS_FN constexpr u32 extents_of(const ZeroPlan& plan) {
   return plan.to != 0 && plan.address != raid::no_address && plan.in_place == 0 ? 1 : 0;
 }
 
-// `extent`: how many the command owns that are not the plan's. `may_be_in_place`: the commit has only this plan, which
-// can fail in the gate: it reads a page.
+// `plan` is one of zero_plan(). `may_be_in_place`: the commit has only this plan, which can fail in the gate: it reads
+// a page.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status prepare_zero(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 file_page,
-                                              u32 from, u32 to, u32 extent, bool may_be_in_place, ZeroPlan* plan) {
+GPU4FS_FN GPU4FS_NOINLINE Status prepare_zero(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                              bool may_be_in_place, ZeroPlan* plan) {
   fs::FileSystem& fs = engine.fs;
-  *plan = ZeroPlan{};
-  plan->file_page = file_page;
-  plan->from = from;
-  plan->to = to;
-  plan->extent = extent;
-  GPU4FS_CHECK_LT(from, to);
-  GPU4FS_CHECK_LE(to, page_size);
-  GPU4FS_TRY(data_page_of(g, engine, c, ref, file_page, &plan->address));
+  GPU4FS_CHECK_LT(plan->from, plan->to);
+  GPU4FS_CHECK_LE(plan->to, page_size);
+  GPU4FS_TRY(data_page_of(g, engine, c, ref, plan->file_page, &plan->address));
   if (plan->address == raid::no_address) return Status::ok;
   const u64 address = plan->address;
-  plan->in_place = serial(g, [&] { return may_be_in_place && fs::may_overwrite(fs, address) ? 1u : 0u; });
+  plan->in_place = on_leader(g, [&] { return may_be_in_place && fs::may_overwrite(fs, address) ? 1u : 0u; });
   if (plan->in_place != 0) {
     // A page prepared before the restart, when this one was stable, cannot be: stable pages stay so.
     return Status::ok;
   }
-  GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, file_page, file_page + 1, &plan->cost));
-  if (serial(g, [&] { return c.extent_count == extent; })) {
-    const Allocated allocated = allocate_extents(g, engine, c, ref, 0, file_page, 1, false);
+  GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, {plan->file_page, plan->file_page + 1}, &plan->cost));
+  if (on_leader(g, [&] { return c.extent_count == plan->extent; })) {
+    const Allocated allocated = allocate_extents(g, engine, c, ref, {plan->file_page, 0, 1, false});
     GPU4FS_TRY(allocated.status);
-    GPU4FS_TRY(raid::write_page_merged(g, fs.space, c.extents[extent].address, address, from, to, nullptr,
-                                       raid::PageUse::data));
+    const u64 target = c.extents[plan->extent].address;
+    GPU4FS_TRY(raid::write_page_merged(g, fs.space,
+                                       {target, address, {plan->from, plan->to}, nullptr, raid::PageUse::data}));
   }
   return Status::ok;
 }
@@ -67,12 +68,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_zero(Group g, Engine& engine, CommandSta
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
   if (plan.to == 0 || plan.address == raid::no_address) return Status::ok;
   if (plan.in_place == 0) {
-    commit_one_extent(g, engine, c, ref, plan.file_page, plan.extent, fs::MapKind::data, false);
+    commit_one_extent(g, engine, c, ref, plan.extent, {plan.file_page, fs::MapKind::data, false});
     return Status::ok;
   }
-  if (!serial(g, [&] { return fs::may_overwrite(engine.fs, plan.address); })) return Status::again;
-  return raid::write_page_merged(g, engine.fs.space, plan.address, plan.address, plan.from, plan.to, nullptr,
-                                 raid::PageUse::data);
+  if (!on_leader(g, [&] { return fs::may_overwrite(engine.fs, plan.address); })) return Status::again;
+  return raid::write_page_merged(g, engine.fs.space,
+                                 {plan.address, plan.address, {plan.from, plan.to}, nullptr, raid::PageUse::data});
 }
 
 // Gate: `length` bytes from `offset` on have become zeros.
@@ -105,7 +106,7 @@ struct SizeChange {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status reserve_size_change(Group g, Engine& engine, CommandState& c, const SizeChange& change,
                                                      fs::MapCost cost) {
-  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, cost.changed + change.attribute_pages, cost.fresh));
+  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, cost.changed + change.attribute_pages, cost.fresh}));
   return reserve_record(g, engine, c, change.record_bytes);
 }
 
@@ -115,7 +116,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status resize_inline(Group g, Engine& engine, CommandS
   const u64 size = change.size;
   GPU4FS_TRY(reserve_size_change(g, engine, c, change, {0, 0}));
   GPU4FS_TRY(enter_gate(g, engine, c));
-  serial(g, [&] {
+  on_leader(g, [&] {
     format::Inode& inode = *ref.inode;
     const u64 kept = minimum(inode.size_bytes, size);
     __builtin_memset(inode.inline_data() + kept, 0, format::inode_inline_capacity - kept);
@@ -134,24 +135,24 @@ GPU4FS_FN GPU4FS_NOINLINE Status shrink_once(Group g, Engine& engine, CommandSta
   fs::FileSystem& fs = engine.fs;
   const u64 size = change.size;
   const u64 keep = divide_up(size, page_size);
-  u64 from = keep;
-  fs::MapCost cost{};
-  GPU4FS_TRY(fs::map_prepare_remove(g, fs, c.operation, ref, keep, fs::map_page_max, map_pages_per_round(engine), &from,
-                                    &cost));
+  fs::MapRemoval removal{{keep, fs::map_page_max}, map_pages_per_round(engine), {}};
+  GPU4FS_TRY(fs::map_prepare_remove(g, fs, c.operation, ref, &removal));
+  const u64 from = removal.range.first;
   const bool is_last = from <= keep;
   GPU4FS_CHECK_LE(size, ref.inode->size_bytes);
   ZeroPlan tail{};
   const u32 tail_from = static_cast<u32>(size % page_size);
   if (is_last && GPU4FS_MUTANT(tail_not_zeroed, tail_from != 0, false) && size < ref.inode->size_bytes) {
-    GPU4FS_TRY(prepare_zero(g, engine, c, ref, keep - 1, tail_from, static_cast<u32>(page_size), 0, true, &tail));
+    tail = zero_plan(keep - 1, tail_from, static_cast<u32>(page_size), 0);
+    GPU4FS_TRY(prepare_zero(g, engine, c, ref, true, &tail));
   }
   GPU4FS_TRY(reserve_size_change(g, engine, c, change,
-                                 {cost.changed + tail.cost.changed, cost.fresh + tail.cost.fresh}));
+                                 removal.cost + tail.cost));
   GPU4FS_TRY(enter_gate(g, engine, c));
   GPU4FS_TRY(commit_zero(g, engine, c, ref, tail));
-  serial(g, [&] { c.extent_count = 0; });
-  fs::map_remove(g, fs, c.operation, ref, from, fs::map_page_max);
-  serial(g, [&] {
+  on_leader(g, [&] { c.extent_count = 0; });
+  fs::map_remove(g, fs, c.operation, ref, removal.range);
+  on_leader(g, [&] {
     format::Inode& inode = *ref.inode;
     inode.size_bytes = is_last ? size : minimum(inode.size_bytes, from * page_size);
     stamp_change(c, inode);
@@ -178,14 +179,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status truncate_to(Group g, Engine& engine, CommandSta
   if (size > ref.inode->size_bytes) {
     GPU4FS_TRY(reserve_size_change(g, engine, c, change, {0, 0}));
     GPU4FS_TRY(enter_gate(g, engine, c));
-    serial(g, [&] {
+    on_leader(g, [&] {
       ref.inode->size_bytes = size;
       stamp_change(c, *ref.inode);
     });
     fs::mark_inode_dirty(g, fs, c.operation, ref);
     return Status::ok;
   }
-  serial(g, [&] { c.operation.may_use_emergency = 1; });
+  on_leader(g, [&] { c.operation.emergency_use = fs::EmergencyUse::all; });
   bool done = false;
   GPU4FS_TRY(shrink_once(g, engine, c, ref, change, &done));
   if (done) return Status::ok;
@@ -212,7 +213,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status run_truncate(Group g, Engine& engine, CommandSt
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_truncate(Group g, Engine& engine, CommandState& c) {
   fs::InodeRef ref{};
-  Status status = detail::lock_file(g, engine, c, c.command.inode, LockMode::exclusive, fs::may_write, &ref);
+  Status status = detail::lock_file(g, engine, c, c.command.inode, {LockMode::exclusive, fs::may_write}, &ref);
   if (status == Status::ok) status = check_changeable(c, ref);
   if (status == Status::ok) status = detail::run_truncate(g, engine, c, ref);
   if (status != Status::ok) return detail::leave_with(g, engine, c, status);

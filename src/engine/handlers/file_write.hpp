@@ -15,28 +15,35 @@
 namespace gpu4fs::engine {
 namespace detail {
 
-// Gate: bytes [from, to) of the file were written, and go into the record.
+// Bytes [from, to) of a file.
+struct FileBytes {
+  u64 from;
+  u64 to;
+  const u8* data;
+};
+
+// Gate: the bytes were written, and go into the record.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void record_bytes(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 from, u64 to,
-                            const u8* data) {
+GPU4FS_FN GPU4FS_NOINLINE void record_bytes(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                            FileBytes bytes) {
   format::LogRecord record = file_record_of(c, format::LogOpcode::write_bytes, ref.number);
-  record.offset = from;
-  record.size = to - from;
-  record.data_length = static_cast<u32>(to - from);
-  append_record(g, engine, c, record, data);
+  record.offset = bytes.from;
+  record.size = bytes.to - bytes.from;
+  record.data_length = static_cast<u32>(bytes.to - bytes.from);
+  append_record(g, engine, c, record, bytes.data);
 }
 
 // Whether the write is one that an append-only file takes. Who has appended a part goes on with the rest. Kernels hand FUSE
 // servers the place and not the flag: there it is the front end that asks how the file was opened.
 GPU4FS_FN inline bool is_append(const Engine& engine, const CommandState& c, const fs::InodeRef& ref) {
-  if ((c.command.flags & wire::command_flag_append) != 0 || c.command.aux != 0) return true;
+  if ((c.command.flags & wire::command_flag_append) != 0 || c.progress != 0) return true;
   return session_is_trusted(engine, c) && c.command.offset >= ref.inode->size_bytes;
 }
 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status start_write(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   WriteState& state = scratch_of<WriteState>(c);
-  if (serial(g, [&] { return state.started != 0; })) return Status::ok;
+  if (on_leader(g, [&] { return state.started != 0; })) return Status::ok;
   if (has_flags(c, ref, format::inode_flag_append_only) && !is_append(engine, c, ref)) return Status::permission;
   u8* data = nullptr;
   if (!replays_extents(c)) GPU4FS_TRY(resolve(g, engine, c, c.command.data, c.command.length, &data));
@@ -45,7 +52,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status start_write(Group g, Engine& engine, CommandSta
   if (begin >= fs::file_size_max) return Status::file_too_large;
   if (c.command.length != 0) GPU4FS_TRY(drop_capability(g, engine, c, ref));
   const u64 length = minimum(c.command.length, fs::file_size_max - begin);
-  serial(g, [&] {
+  on_leader(g, [&] {
     state = WriteState{};
     state.started = 1;
     state.begin = begin;
@@ -59,7 +66,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status start_write(Group g, Engine& engine, CommandSta
 // Gate: the file now reaches at least to `end`, its content changed.
 template <class Group>
 GPU4FS_FN void stamp_written(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 end) {
-  serial(g, [&] {
+  on_leader(g, [&] {
     if (ref.inode->size_bytes < end) ref.inode->size_bytes = end;
     stamp_change(c, *ref.inode);
   });
@@ -69,10 +76,10 @@ GPU4FS_FN void stamp_written(Group g, Engine& engine, CommandState& c, const fs:
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_inline(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   const WriteState& state = scratch_of<WriteState>(c);
-  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, 0, 0));
+  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, 0, 0}));
   GPU4FS_TRY(reserve_record(g, engine, c, state.end - state.begin));
   GPU4FS_TRY(enter_gate(g, engine, c));
-  serial(g, [&] {
+  on_leader(g, [&] {
     if (ref.inode->is_inline()) return;
     clear_inline(*ref.inode);
     ref.inode->flags |= format::inode_flag_inline;
@@ -81,7 +88,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_inline(Group g, Engine& engine, CommandSt
   copy_bytes(g, ref.inode->inline_data() + state.begin, state.data, state.end - state.begin);
   g.sync();
   stamp_written(g, engine, c, ref, state.end);
-  record_bytes(g, engine, c, ref, state.begin, state.end, ref.inode->inline_data() + state.begin);
+  record_bytes(g, engine, c, ref, {state.begin, state.end, ref.inode->inline_data() + state.begin});
   return Status::ok;
 }
 
@@ -99,9 +106,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_unstable_runs(Group g, Engine& engine, Com
   u32 count = 0;
   for (u64 done = 0; done < wanted;) {
     fs::MapRun run{};
-    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, first + done, wanted - done, &run));
+    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, {first + done, first + wanted}, &run));
     if (run.kind != fs::MapKind::data || count == command_extent_capacity) return Status::ok;
-    const Status status = serial(g, [&] {
+    const Status status = on_leader(g, [&] {
       GPU4FS_TRY(fs::check_accessible(engine.fs, c.operation, run.address));
       if (!fs::has_profile_of(engine.fs, *ref.inode, run.address)) return Status::exists;
       for (u64 i = 0; i < run.page_count; ++i) {
@@ -129,8 +136,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status overwrite_page(Group g, Engine& engine, const C
   GPU4FS_CHECK_EQ(c.extent_count, 0u);
   const u64 address = extent_page(c, find_extent(c, run_count, page), page);
   const u8* source = state.data + (file_page * page_size + range.from - state.begin);
-  const Status status = raid::write_page_merged(g, engine.fs.space, address, address, range.from, range.to, source,
-                                                raid::PageUse::data);
+  const Status status = raid::write_page_merged(g, engine.fs.space,
+                                                {address, address, range, source, raid::PageUse::data});
   return with_owner(g, engine, c.command.inode, status, address, 1);
 }
 
@@ -143,11 +150,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_in_place(Group g, Engine& engine, Command
   u32 run_count = 0;
   GPU4FS_TRY(find_unstable_runs(g, engine, c, ref, &run_count));
   if (run_count == 0) return Status::ok;
-  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, 0, 0));
+  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, 0, 0}));
   if (fs::log_is_on(engine.fs)) GPU4FS_TRY(reserve_record(g, engine, c, state.end - state.begin));
   GPU4FS_TRY(enter_gate(g, engine, c));
   // A checkpoint that ran before the gate let us in has made the pages stable.
-  const bool unstable = serial(g, [&] {
+  const bool unstable = on_leader(g, [&] {
     for (u32 i = 0; i < run_count; ++i) {
       for (u32 p = 0; p < c.extents[i].page_count; ++p) {
         if (!fs::may_overwrite(engine.fs, c.extents[i].address + u64{p} * page_size)) return false;
@@ -166,54 +173,58 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_in_place(Group g, Engine& engine, Command
     GPU4FS_TRY(overwrite_page(g, engine, c, state, run_count, page));
   }
   stamp_written(g, engine, c, ref, state.end);
-  record_bytes(g, engine, c, ref, state.begin, state.end, state.data);
+  record_bytes(g, engine, c, ref, {state.begin, state.end, state.data});
   *done = true;
   return Status::ok;
 }
 
-// Pages [first + done, ...) are the file's own unwritten ones: as many as lie in one run enter the round.
+// The pages are the file's own unwritten ones: as many as lie in one run enter the round, from its page `round_page`
+// on.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Allocated take_unwritten(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 first,
-                                   u32 done, u64 limit) {
+GPU4FS_FN GPU4FS_NOINLINE Allocated take_unwritten(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                                   fs::PageRange range, u32 round_page) {
   fs::MapRun run{};
-  const Status found = fs::map_lookup(g, engine.fs, c.operation, ref, first + done, limit, &run);
+  const Status found = fs::map_lookup(g, engine.fs, c.operation, ref, range, &run);
   if (found != Status::ok) return {found, 0};
   GPU4FS_CHECK_EQ(run.kind, fs::MapKind::unwritten);
   const u32 page_count = static_cast<u32>(run.page_count);
-  const Status status = serial(g, [&] {
+  const Status status = on_leader(g, [&] {
     GPU4FS_TRY(fs::check_accessible(engine.fs, c.operation, run.address));
     if (!fs::pages_in_use(engine.fs, run.address, page_count)) return Status::corrupt_structure;
-    c.extents[c.extent_count++] = {run.address, page_count, done | extent_in_place_bit};
+    c.extents[c.extent_count++] = {run.address, page_count, round_page | fs::RoundExtent::in_place_bit};
     return Status::ok;
   });
   return {status, status == Status::ok ? page_count : 0};
 }
 
-// Allocates the round's pages, or takes the file's unwritten ones. *covered: how many from `first` on.
+// Allocates the round's pages, or takes the file's unwritten ones. *covered: how many from range.first on.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status find_round_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 first,
-                                  u32 wanted, u32* covered) {
+GPU4FS_FN GPU4FS_NOINLINE Status find_round_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                                  fs::PageRange range, u32* covered) {
   const WriteState& state = scratch_of<WriteState>(c);
-  const u64 left = serial(g, [&] { return state.end - state.position; });
+  const u64 first = range.first;
+  const u32 wanted = static_cast<u32>(range.page_count());
+  const u64 left = on_leader(g, [&] { return state.end - state.position; });
   u32 done = 0;
   Status status = Status::ok;
-  while (done < wanted && serial(g, [&] { return c.extent_count; }) < command_extent_capacity) {
+  while (done < wanted && on_leader(g, [&] { return c.extent_count; }) < command_extent_capacity) {
     fs::MapStretch next{};
-    GPU4FS_TRY(fs::map_stretch(g, engine.fs, c.operation, ref, first + done, wanted - done, &next));
+    GPU4FS_TRY(fs::map_stretch(g, engine.fs, c.operation, ref, {first + done, range.end}, &next));
     u32 asked = 0;
     if (!next.unwritten) {
       // Stretches of one kind are allocated together, so that long runs come out.
       u64 total = next.page_count;
       while (total < wanted - done && !next.unwritten) {
-        GPU4FS_TRY(fs::map_stretch(g, engine.fs, c.operation, ref, first + done + total, wanted - done - total, &next));
+        GPU4FS_TRY(fs::map_stretch(g, engine.fs, c.operation, ref, {first + done + total, range.end}, &next));
         if (!next.unwritten) total += next.page_count;
       }
       asked = static_cast<u32>(total);
     }
     GPU4FS_CHECK_LE(asked, wanted - done);
     const bool is_named = left > log_inline_bytes_max(engine.fs);
-    const Allocated taken = asked != 0 ? allocate_extents(g, engine, c, ref, done, first + done, asked, is_named)
-                                       : take_unwritten(g, engine, c, ref, first, done, next.page_count);
+    const Allocated taken = asked != 0 ? allocate_extents(g, engine, c, ref, {first + done, done, asked, is_named})
+                                       : take_unwritten(g, engine, c, ref,
+                                                        {first + done, first + done + next.page_count}, done);
     status = taken.status;
     done += taken.page_count;
     if (status != Status::ok || taken.page_count < asked) break;
@@ -225,21 +236,21 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_round_pages(Group g, Engine& engine, Comma
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status try_plan_round(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   WriteState& state = scratch_of<WriteState>(c);
-  serial(g, [&] { c.operation.may_use_emergency = is_replay(c) ? 1 : 0; });
+  on_leader(g, [&] { c.operation.emergency_use = is_replay(c) ? fs::EmergencyUse::all : fs::EmergencyUse::none; });
   const u64 first = state.position / page_size;
   const u64 page_end = divide_up(state.end, page_size);
   const u32 wanted = round_pages(engine, first, page_end - first);
   fs::MapCost cost{};
-  GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, first, first + wanted, &cost));
-  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, cost.changed, cost.fresh));
+  GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, {first, first + wanted}, &cost));
+  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, cost.changed, cost.fresh}));
   u32 covered = 0;
-  GPU4FS_TRY(find_round_pages(g, engine, c, ref, first, wanted, &covered));
+  GPU4FS_TRY(find_round_pages(g, engine, c, ref, {first, first + wanted}, &covered));
   GPU4FS_CHECK_GT(covered, 0u);
   u64 old_first = raid::no_address;
   u64 old_last = raid::no_address;
   GPU4FS_TRY(find_old_page(g, engine, c, ref, first, &old_first));
   if (covered > 1) GPU4FS_TRY(find_old_page(g, engine, c, ref, first + covered - 1, &old_last));
-  serial(g, [&] {
+  on_leader(g, [&] {
     state.page_count = covered;
     state.in_row = 0;
     state.round_end = minimum(state.end, (first + covered) * page_size);
@@ -255,10 +266,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_in_place(Group g, Engine& engine, Command
                                 u64 first) {
   const u32 count = c.extent_count;
   for (u32 i = 0; i < count; ++i) {
-    const raid::Extent extent = c.extents[i];
-    if (!extent_is_in_place(extent)) continue;
+    const fs::RoundExtent extent = c.extents[i];
+    if (!extent.is_in_place()) continue;
     fs::MapRun run{};
-    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, first + extent_first(extent), extent.page_count, &run));
+    GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref,
+                              {first + extent.first_page(), first + extent.first_page() + extent.page_count}, &run));
     const bool same = run.kind == fs::MapKind::unwritten && run.address == extent.address &&
                       run.page_count >= extent.page_count;
     if (!same) return Status::corrupt_structure;
@@ -272,8 +284,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status adopt_round(Group g, Engine& engine, CommandSta
   WriteState& state = scratch_of<WriteState>(c);
   const u32 pages = adopt_extents(g, c);
   GPU4FS_TRY(check_in_place(g, engine, c, ref, state.position / page_size));
-  GPU4FS_TRY(serial(g, [&] { return check_adopted_extents(engine, c); }));
-  return serial(g, [&] {
+  GPU4FS_TRY(on_leader(g, [&] { return check_adopted_extents(engine, c); }));
+  return on_leader(g, [&] {
     state.page_count = pages;
     state.round_end = state.end;
     const u64 needed = divide_up(state.end, page_size) - state.position / page_size;
@@ -298,10 +310,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_round(Group g, Engine& engine, const Comm
   GPU4FS_CHECK_LE(to, state.page_count);
   u32 index = find_extent(c, c.extent_count, from);
   for (u32 page = from; page < to;) {
-    while (page - extent_first(c.extents[index]) >= c.extents[index].page_count) ++index;
+    while (page - c.extents[index].first_page() >= c.extents[index].page_count) ++index;
     const ByteRange range = range_in_page(first + page, state.position, state.round_end);
     const u8* source = state.data + ((first + page) * page_size + range.from - state.begin);
-    const u32 run_end = minimum(to, extent_first(c.extents[index]) + c.extents[index].page_count);
+    const u32 run_end = minimum(to, c.extents[index].first_page() + c.extents[index].page_count);
     const u64 run_bytes = minimum((first + run_end) * page_size, state.round_end) - (first + page) * page_size;
     const u32 whole = range.from == 0 ? static_cast<u32>(run_bytes / page_size) : 0;
     if (whole != 0) {
@@ -313,8 +325,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_round(Group g, Engine& engine, const Comm
     const u64 old = page == 0                       ? state.old_first_address
                     : page + 1 == state.page_count ? state.old_last_address
                                                    : u64{raid::no_address};
-    const Status merged = raid::write_page_merged(g, engine.fs.space, extent_page(c, index, page), old, range.from,
-                                                  range.to, source, raid::PageUse::data);
+    const u64 target = extent_page(c, index, page);
+    const Status merged =
+        raid::write_page_merged(g, engine.fs.space, {target, old, range, source, raid::PageUse::data});
     GPU4FS_TRY(with_owner(g, engine, c.command.inode, merged, old, 1));
     ++page;
   }
@@ -327,33 +340,33 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
   WriteState& state = scratch_of<WriteState>(c);
   const u64 first = state.position / page_size;
   fs::MapCost cost{};
-  GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, first, first + state.page_count, &cost));
-  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, cost.changed, cost.fresh));
+  GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, {first, first + state.page_count}, &cost));
+  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, cost.changed, cost.fresh}));
   const bool by_bytes = !replays_extents(c) && state.in_row == 0 &&
                         state.round_end - state.position <= log_inline_bytes_max(engine.fs);
   const u64 byte_count = by_bytes ? state.round_end - state.position : 0;
   GPU4FS_TRY(reserve_record(g, engine, c, byte_count, by_bytes ? 0 : c.extent_count));
   GPU4FS_TRY(enter_gate(g, engine, c));
-  if (serial(g, [&] { return state.in_row != 0 && !fs::stripe_stays(engine.fs, state.row_chunk, state.row); })) {
+  if (on_leader(g, [&] { return state.in_row != 0 && !fs::stripe_stays(engine.fs, state.row_chunk, state.row); })) {
     leave_gate(g, engine, c);
     return Status::retry_after_checkpoint;
   }
   if (ref.inode->is_inline()) {
     // The write replaces all of it, else it would have been spilled.
     g.sync();
-    serial(g, [&] { clear_inline(*ref.inode); });
+    on_leader(g, [&] { clear_inline(*ref.inode); });
   }
   if (by_bytes) {
-    record_bytes(g, engine, c, ref, state.position, state.round_end, state.data + (state.position - state.begin));
+    record_bytes(g, engine, c, ref, {state.position, state.round_end, state.data + (state.position - state.begin)});
   } else {
     format::LogRecord record = file_record_of(c, format::LogOpcode::write_extents, ref.number);
     record.offset = state.position;
     record.size = state.round_end - state.position;
     append_extent_record(g, engine, c, record);
   }
-  commit_extents(g, engine, c, ref, first, fs::MapKind::data, !by_bytes);
+  commit_extents(g, engine, c, ref, {first, fs::MapKind::data, !by_bytes});
   stamp_written(g, engine, c, ref, state.round_end);
-  serial(g, [&] {
+  on_leader(g, [&] {
     GPU4FS_CHECK_GT(state.round_end, state.position);
     GPU4FS_CHECK_LE(state.round_end, state.end);
     // A restart after a checkpoint goes on behind this round: one that wrote the same bytes again could
@@ -362,10 +375,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
     c.command.offset = state.round_end;
     c.command.length = state.end - state.round_end;
     c.command.data += bytes;
-    c.command.aux += bytes;
+    c.progress += bytes;
     state.position = state.round_end;
     state.in_row = 0;
-    c.operation.may_use_emergency = is_replay(c) ? 1 : 0;
+    c.operation.emergency_use = is_replay(c) ? fs::EmergencyUse::all : fs::EmergencyUse::none;
     c.stage = static_cast<u32>(WriteStage::plan);
     c.command.flags = static_cast<u16>(c.command.flags & ~wire::command_flag_append);
   });
@@ -397,18 +410,18 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_without_rounds(Group g, Engine& engine, C
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void give_up_round(Group g, Engine& engine, CommandState& c) {
   abandon_extents(g, engine, c);
-  serial(g, [&] { abandon_log_flush(engine, c); });
+  on_leader(g, [&] { abandon_log_flush(engine, c); });
 }
 
-// What has been committed counts, restarts included (command.aux): an error after that is a short write.
+// What has been committed counts, restarts included (c.progress): an error after that is a short write.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step end_write(Group g, Engine& engine, CommandState& c, Status status) {
   const WriteState& state = scratch_of<WriteState>(c);
-  if (status == Status::ok) return Step::complete(c.command.aux + (state.end - state.position));
+  if (status == Status::ok) return Step::complete(c.progress + (state.end - state.position));
   if (!keeps_extents(status)) give_up_round(g, engine, c);
   const bool is_error = !is_control(status) && status != Status::again && status != Status::chunk_not_mapped;
-  if (is_error && c.command.aux != 0) return Step::complete(c.command.aux);
-  return Step::fail(status);
+  if (is_error && c.progress != 0) return Step::complete(c.progress);
+  return Step::end(status);
 }
 
 }  // namespace detail
@@ -420,7 +433,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_write(Group g, Engine& engine, CommandState&
   detail::WriteState& state = detail::scratch_of<detail::WriteState>(c);
   if (engine.fs.read_only != 0) return detail::end_write(g, engine, c, Status::read_only);
   fs::InodeRef ref{};
-  Status status = detail::lock_file(g, engine, c, c.command.inode, LockMode::exclusive, fs::may_write, &ref);
+  Status status = detail::lock_file(g, engine, c, c.command.inode, {LockMode::exclusive, fs::may_write}, &ref);
   if (status == Status::ok) status = detail::start_write(g, engine, c, ref);
   if (status == Status::ok && c.stage == static_cast<u32>(WriteStage::transfer)) {
     status = task_result(g, c);
@@ -435,7 +448,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_write(Group g, Engine& engine, CommandState&
       if (status == Status::no_space) status = detail::plan_row_round(g, engine, c, ref);
       if (status != Status::ok) break;
       const u32 page_count = state.page_count;
-      if (serial(g, [&] { return state.in_row != 0; })) {
+      if (on_leader(g, [&] { return state.in_row != 0; })) {
         // Its pages are in a record, and follow it.
       } else if (detail::replays_extents(c)) {
         detail::go_to_stage(g, c, static_cast<u32>(WriteStage::commit));
@@ -448,7 +461,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_write(Group g, Engine& engine, CommandState&
         detail::go_to_stage(g, c, static_cast<u32>(WriteStage::commit));
       }
     }
-    if (serial(g, [&] { return state.in_row != 0; }) && c.stage != static_cast<u32>(WriteStage::commit)) {
+    if (on_leader(g, [&] { return state.in_row != 0; }) && c.stage != static_cast<u32>(WriteStage::commit)) {
       status = detail::write_row_round(g, engine, c);
       if (status != Status::ok) break;
     }
@@ -460,7 +473,9 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_write(Group g, Engine& engine, CommandState&
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void task_write(Group g, Engine& engine, CommandState& c, u32 task) {
   const detail::WriteState& state = detail::scratch_of<detail::WriteState>(c);
-  const detail::TaskPages pages = serial(g, [&] { return detail::rows_of_task(engine, c, c.extent_count, state.page_count, task); });
+  const detail::TaskPages pages = on_leader(g, [&] {
+    return detail::rows_of_task(engine, c, c.extent_count, state.page_count, task);
+  });
   if (pages.from == pages.to) return;
   const Status status = detail::write_round(g, engine, c, state, pages.from, pages.to);
   if (status != Status::ok) fail_task(g, c, status);

@@ -2,8 +2,8 @@
 // whole stripe of it is left (docs/internals/raid.md; fs/space/partial_stripes.hpp says which rows,
 // raid/row_replacement.hpp how).
 //
-//   plan      pages are lent; they and the row's new parities are put together in engine memory, and become a record of
-//             the log, inside the commit gate
+//   plan      pages are taken; they and the row's new parities are put together in engine memory, and become a record
+//             of the log, inside the commit gate
 //   row_...   the record is made durable, as a sync would
 //   then      the row is written, from the record's bytes in the log's ring, and the round commits as any other, with a
 //             record that names its pages
@@ -26,17 +26,17 @@ static_assert(sizeof(WriteState) + sizeof(SyncScratch) <= command_scratch_size);
 // Rows that are tried, if pages of them cannot be read.
 inline constexpr u32 row_attempts_max = 4;
 
-GPU4FS_FN inline raid::RowValues row_values_of(const fs::RowLoan& loan, u8* bytes) {
-  return {loan.chunk, 0, loan.row, loan.kept | loan.lent, loan.lent, bytes};
+GPU4FS_FN inline raid::RowValues row_values_of(const fs::PartialRow& partial, u8* bytes) {
+  return {partial.chunk, 0, partial.row, partial.kept | partial.taken, partial.taken, bytes};
 }
 
-// Leader: the loan's pages are the round's.
-GPU4FS_FN GPU4FS_NOINLINE inline void take_lent_pages(Engine& engine, CommandState& c, const fs::RowLoan& loan) {
+// Leader: the row's pages are the round's.
+GPU4FS_FN GPU4FS_NOINLINE inline void take_row_pages(Engine& engine, CommandState& c, const fs::PartialRow& partial) {
   WriteState& state = scratch_of<WriteState>(c);
   GPU4FS_CHECK_EQ(c.extent_count, 0u);
-  const raid::RowView view = raid::row_view(engine.fs.space, loan.chunk, loan.row);
-  const u64 base = engine.fs.space.chunks[loan.chunk].base_address;
-  for (u64 left = loan.lent; left != 0; left &= left - 1) {
+  const raid::RowView view = raid::row_view(engine.fs.space, partial.chunk, partial.row);
+  const u64 base = engine.fs.space.chunks[partial.chunk].base_address;
+  for (u64 left = partial.taken; left != 0; left &= left - 1) {
     const u64 page = raid::row_page(view, static_cast<u32>(count_trailing_zeros(left)));
     c.extents[c.extent_count] = {base + page * page_size, 1, c.extent_count};
     ++c.extent_count;
@@ -74,33 +74,34 @@ GPU4FS_FN GPU4FS_NOINLINE Status compose_pages(Group g, Engine& engine, CommandS
 
 // The record of the row, whose values are put together, into the log. Status: parked, retry_after_checkpoint.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status log_row(Group g, Engine& engine, CommandState& c, const fs::RowLoan& loan, const u8* bytes) {
+GPU4FS_FN GPU4FS_NOINLINE Status log_row(Group g, Engine& engine, CommandState& c, const fs::PartialRow& partial,
+                                         const u8* bytes) {
   fs::FileSystem& fs = engine.fs;
   GPU4FS_TRY(enter_gate(g, engine, c));
-  if (!serial(g, [&] { return fs::may_log_row(fs, loan); })) {
+  if (!on_leader(g, [&] { return fs::may_log_row(fs, partial); })) {
     leave_gate(g, engine, c);
     return Status::retry_after_checkpoint;
   }
-  format::LogRecord record = serial(g, [&] {
+  format::LogRecord record = on_leader(g, [&] {
     c.operation.row_update = raid::begin_use(fs.space.parity->updates) + 1;
-    fs::detail::mark_changed(fs.space.chunks[loan.chunk]);
-    const raid::RowView view = raid::row_view(fs.space, loan.chunk, loan.row);
+    fs::detail::mark_changed(fs.space.chunks[partial.chunk]);
+    const raid::RowView view = raid::row_view(fs.space, partial.chunk, partial.row);
     format::LogRecord made = file_record_of(c, format::LogOpcode::row, c.command.inode);
-    made.offset = fs.space.chunks[loan.chunk].base_address + view.first * page_size;
-    made.number = loan.lent;
-    made.second_inode = loan.kept | loan.lent;
+    made.offset = fs.space.chunks[partial.chunk].base_address + view.first * page_size;
+    made.number = partial.taken;
+    made.second_inode = partial.kept | partial.taken;
     made.data_length =
-        static_cast<u32>((popcount(loan.lent) + fs.space.chunks[loan.chunk].parity_count) * page_size);
+        static_cast<u32>((popcount(partial.taken) + fs.space.chunks[partial.chunk].parity_count) * page_size);
     return made;
   });
-  const u64 lsn = fs::append_log(g, fs, c.operation, record, fs::LogPayload{c.names, bytes, nullptr, 0, 0});
-  serial(g, [&] {
+  const u64 lsn = fs::append_log(g, fs, c.operation, record, fs::LogPayload{c.names, bytes, nullptr, 0});
+  on_leader(g, [&] {
     WriteState& state = scratch_of<WriteState>(c);
     state.in_row = 1;
-    state.row_chunk = loan.chunk;
-    state.row = loan.row;
-    state.row_included = loan.kept | loan.lent;
-    state.row_written = loan.lent;
+    state.row_chunk = partial.chunk;
+    state.row = partial.row;
+    state.row_included = partial.kept | partial.taken;
+    state.row_written = partial.taken;
     state.row_lsn = lsn;
     sync_scratch(c).goal = load<Order::acquire, Scope::engine>(&fs.log.tail);
     c.stage = static_cast<u32>(WriteStage::row_wait);
@@ -112,21 +113,22 @@ GPU4FS_FN GPU4FS_NOINLINE Status log_row(Group g, Engine& engine, CommandState& 
 
 // Within the memory that one command at a time has. Status: no_space: no row; others as they come.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status borrow_row(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u32 wanted) {
+GPU4FS_FN GPU4FS_NOINLINE Status take_row(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                          u32 wanted) {
   fs::FileSystem& fs = engine.fs;
   u8* bytes = fs.space.parity->row_work[0];
   u8* work = fs.space.parity->row_work[raid::row_work_page_count - 1];
   for (u32 attempt = 0; attempt < row_attempts_max; ++attempt) {
-    const fs::RowLoan loan = fs::lend_row(g, fs, c.operation, wanted);
-    GPU4FS_TRY(loan.status);
-    serial(g, [&] { take_lent_pages(engine, c, loan); });
+    const fs::PartialRow partial = fs::take_partial_row(g, fs, c.operation, wanted);
+    GPU4FS_TRY(partial.status);
+    on_leader(g, [&] { take_row_pages(engine, c, partial); });
     GPU4FS_TRY(compose_pages(g, engine, c, ref, bytes));
-    if (raid::prepare_row(g, fs.space, row_values_of(loan, bytes), work) == Status::ok) {
-      return log_row(g, engine, c, loan, bytes);
+    if (raid::prepare_row(g, fs.space, row_values_of(partial, bytes), work) == Status::ok) {
+      return log_row(g, engine, c, partial, bytes);
     }
-    serial(g, [&] {
+    on_leader(g, [&] {
       abandon_owned_extents(engine, c);
-      fs::pass_over_row(fs, loan);
+      fs::skip_row(fs, partial);
     });
   }
   return Status::no_space;
@@ -138,26 +140,26 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_row_round(Group g, Engine& engine, Command
   static_assert(fs::row_record_pages_max < raid::row_work_page_count);
   fs::FileSystem& fs = engine.fs;
   const WriteState& state = scratch_of<WriteState>(c);
-  const bool is_possible = serial(g, [&] {
+  const bool is_possible = on_leader(g, [&] {
     c.operation.profile = fs::effective_profile(fs, ref.inode->profile);
-    return !is_replay(c) && fs::lends_rows(fs, c.operation.profile - 1);
+    return !is_replay(c) && fs::takes_partial_rows(fs, c.operation.profile - 1);
   });
   if (!is_possible) return Status::no_space;
   // Where metadata shares the stripes, maps and inode find some in what is kept back.
-  serial(g, [&] {
+  on_leader(g, [&] {
     const bool shares = c.operation.profile - 1 == fs.space.metadata_class;
-    c.operation.may_use_emergency = shares ? 2 : 0;
+    c.operation.emergency_use = shares ? fs::EmergencyUse::half : fs::EmergencyUse::none;
   });
   const u64 first = state.position / page_size;
   const u32 wanted = static_cast<u32>(minimum<u64>(divide_up(state.end, page_size) - first, fs::row_record_pages_max));
   fs::MapCost cost{};
-  GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, first, first + wanted, &cost));
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, cost.changed, cost.fresh));
+  GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, {first, first + wanted}, &cost));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {1, cost.changed, cost.fresh}));
   GPU4FS_TRY(fs::reserve_log(g, fs, c.operation, fs::log_bytes(0, fs::row_record_pages_max * page_size, 0)));
   u32* taken = &fs.space.parity->row_work_taken;
-  if (serial(g, [&] { return exchange<Order::acquire, Scope::engine>(taken, 1u); }) != 0) return Status::again;
-  const Status status = borrow_row(g, engine, c, ref, wanted);
-  serial(g, [&] {
+  if (on_leader(g, [&] { return exchange<Order::acquire, Scope::engine>(taken, 1u); }) != 0) return Status::again;
+  const Status status = take_row(g, engine, c, ref, wanted);
+  on_leader(g, [&] {
     store<Order::release, Scope::engine>(taken, 0u);
     if (status != Status::ok) abandon_owned_extents(engine, c);
   });
@@ -168,7 +170,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_row_round(Group g, Engine& engine, Command
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status flush_row_record(Group g, Engine& engine, CommandState& c) {
   if (c.stage == static_cast<u32>(WriteStage::row_wait)) {
-    const Status waited = serial(g, [&] {
+    const Status waited = on_leader(g, [&] {
       const Status status = await_log(engine, c, sync_scratch(c).goal);
       if (status == Status::exists) c.stage = static_cast<u32>(WriteStage::row_log);
       return status;
@@ -176,7 +178,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status flush_row_record(Group g, Engine& engine, Comma
     if (waited != Status::exists) return waited;
   }
   GPU4FS_TRY(write_and_flush_log(g, engine, c, static_cast<u32>(WriteStage::row_flushed)));
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     const bool is_whole = !raid::has_unrecorded_loss(engine.fs.space);
     end_log_flush(engine, c, is_whole ? sync_scratch(c).written : 0, false);
     return is_whole ? Status::ok : Status::retry_after_checkpoint;
@@ -190,12 +192,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_row_round(Group g, Engine& engine, Comman
   fs::FileSystem& fs = engine.fs;
   const WriteState& state = scratch_of<WriteState>(c);
   GPU4FS_TRY(flush_row_record(g, engine, c));
-  if (serial(g, [&] { return raid::failed_devices(fs.space); }) != 0) return Status::retry_after_checkpoint;
+  if (on_leader(g, [&] { return raid::failed_devices(fs.space); }) != 0) return Status::retry_after_checkpoint;
   u8* record = fs.log.ring + state.row_lsn % fs.log.capacity;
   u8* bytes = record + format::log_record_layout(0, 0, 0).data_offset;
   const raid::RowValues values{state.row_chunk, 0, state.row, state.row_included, state.row_written, bytes};
   GPU4FS_TRY(raid::replace_row(g, fs.space, values));
-  serial(g, [&] {
+  on_leader(g, [&] {
     end_row_update(engine, c);
     c.stage = static_cast<u32>(WriteStage::commit);
   });
@@ -206,13 +208,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_row_round(Group g, Engine& engine, Comman
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status carry_out_row(Group g, Engine& engine, CommandState& c, const format::LogRecord& record) {
   fs::FileSystem& fs = engine.fs;
-  GPU4FS_TRY(serial(g, [&] { return fs::check_accessible(fs, c.operation, record.offset); }));
+  GPU4FS_TRY(on_leader(g, [&] { return fs::check_accessible(fs, c.operation, record.offset); }));
   struct Plan {
     Status status;
     u32 chunk;
     u64 row;
   };
-  const Plan plan = serial(g, [&] {
+  const Plan plan = on_leader(g, [&] {
     raid::PageLocation location{};
     GPU4FS_CHECK_OK(raid::find_page(fs.space, record.offset, &location));
     raid::ChunkState& chunk = fs.space.chunks[location.chunk];
@@ -227,7 +229,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status carry_out_row(Group g, Engine& engine, CommandS
     if (!fits) return made;
     made.status = Status::ok;
     for (u64 left = record.number; left != 0 && made.status == Status::ok; left &= left - 1) {
-      made.status = fs::claim_closed_page(chunk, raid::row_page(view, static_cast<u32>(count_trailing_zeros(left))));
+      made.status = fs::adopt_stranded_page(chunk, raid::row_page(view, static_cast<u32>(count_trailing_zeros(left))));
     }
     fs::detail::mark_changed(chunk);
     return made;

@@ -38,11 +38,6 @@ GPU4FS_FN inline bool replays_extents(const CommandState& c) {
   return is_replay(c) && c.operation.replay->extent_count != 0;
 }
 
-struct ByteRange {
-  u32 from;
-  u32 to;
-};
-
 // The bytes of file page `page` that lie in [begin, end).
 GPU4FS_FN constexpr ByteRange range_in_page(u64 page, u64 begin, u64 end) {
   const u64 page_begin = page * page_size;

@@ -12,7 +12,7 @@ namespace detail {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step admit_growth(Group g, Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;
-  if (serial(g, [&] { return c.stage != 0; })) {
+  if (on_leader(g, [&] { return c.stage != 0; })) {
     GPU4FS_STEP_TRY(task_result(g, c));
     return Step::complete();
   }
@@ -21,13 +21,13 @@ GPU4FS_FN GPU4FS_NOINLINE Step admit_growth(Group g, Engine& engine, CommandStat
     Status status;
     u32 added_count;
   };
-  const Admitted admitted = serial(g, [&] {
+  const Admitted admitted = on_leader(g, [&] {
     const Status status = fs::admit_chunks(fs);
     c.stage = 1;
     return Admitted{status, status == Status::ok ? fs.growth->added_count : 0};
   });
   resume_steps(g, engine, c);
-  if (admitted.status != Status::ok) return Step::fail(admitted.status);
+  if (admitted.status != Status::ok) return Step::end(admitted.status);
   return admitted.added_count == 0 ? Step::complete() : Step::fan_out(admitted.added_count);
 }
 
@@ -55,13 +55,13 @@ GPU4FS_FN GPU4FS_NOINLINE Step change_chunk(Group g, Engine& engine, CommandStat
     u32 reserved;
     u64 result;
   };
-  const Changed changed = serial(g, [&] {
+  const Changed changed = on_leader(g, [&] {
     u64 result = 0;
     const Status status = change_stopped(engine.fs, c.command, &result);
     return Changed{status, 0, result};
   });
   resume_steps(g, engine, c);
-  return changed.status == Status::ok ? Step::complete(changed.result) : Step::fail(changed.status);
+  return changed.status == Status::ok ? Step::complete(changed.result) : Step::end(changed.status);
 }
 
 inline constexpr u32 trim_run_max = 64;  // at most, of a run: it is punched in one go
@@ -70,10 +70,10 @@ inline constexpr u32 trim_run_max = 64;  // at most, of a run: it is punched in 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step begin_trim(Group g, Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;
-  if (fs.read_only != 0) return Step::fail(Status::read_only);
+  if (fs.read_only != 0) return Step::end(Status::read_only);
   fs::TrimRun& run = *reinterpret_cast<fs::TrimRun*>(c.scratch);
   static_assert(sizeof(run) <= command_scratch_size);
-  const bool is_found = serial(g, [&] {
+  const bool is_found = on_leader(g, [&] {
     // Looking says that a chunk was looked at: once.
     if (c.stage == 0) {
       const auto chunk = static_cast<u32>(minimum(c.command.inode, u64{raid::no_chunk}));
@@ -91,7 +91,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step begin_trim(Group g, Engine& engine, CommandState&
     u32 next;
     u32 count;
   };
-  const Begun begun = serial(g, [&] {
+  const Begun begun = on_leader(g, [&] {
     const u32 counted = run.count;
     const Status status = fs::begin_trim(fs, &run, c.command.aux);
     const u32 behind = run.first + (run.count != 0 ? run.count : counted);
@@ -99,8 +99,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step begin_trim(Group g, Engine& engine, CommandState&
   });
   resume_steps(g, engine, c);
   const bool goes_on = begun.status == Status::ok || begun.status == Status::busy || begun.status == Status::no_space;
-  if (!goes_on) return Step::fail(begun.status);
-  const u32 chunk = serial(g, [&] { return run.chunk; });
+  if (!goes_on) return Step::end(begun.status);
+  const u32 chunk = on_leader(g, [&] { return run.chunk; });
   return Step::complete(wire::pack_trim({chunk, begun.next, begun.count}));
 }
 
@@ -117,15 +117,15 @@ GPU4FS_FN Step step_grow(Group g, Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;
   switch (c.command.mask) {
     case wire::grow_stage:
-      return Step::fail(serial(g, [&] { return fs::stage_growth(fs); }));
+      return Step::end(on_leader(g, [&] { return fs::stage_growth(fs); }));
     case wire::grow_withdraw:
-      return Step::fail(serial(g, [&] { return fs::withdraw_growth(fs); }));
+      return Step::end(on_leader(g, [&] { return fs::withdraw_growth(fs); }));
     case wire::grow_admit:
       return detail::admit_growth(g, engine, c);
     case wire::grow_room:
-      if (c.command.mode >= format::profile_max) return Step::fail(Status::invalid_argument);
-      serial(g, [&] {
-        store<Order::release, Scope::engine>(&fs.counters[c.command.mode].growable, c.command.offset);
+      if (c.command.mode >= format::profile_max) return Step::end(Status::invalid_argument);
+      on_leader(g, [&] {
+        store<Order::release, Scope::engine>(&fs.counters[c.command.mode].unallocated_pages, c.command.offset);
       });
       return Step::complete();
     case wire::grow_freeze:
@@ -136,14 +136,14 @@ GPU4FS_FN Step step_grow(Group g, Engine& engine, CommandState& c) {
     case wire::grow_trim:
       return detail::begin_trim(g, engine, c);
     default:
-      return Step::fail(Status::invalid_argument);
+      return Step::end(Status::invalid_argument);
   }
 }
 
 template <class Group>
 GPU4FS_FN void task_grow(Group g, Engine& engine, CommandState& c, u32 task) {
-  const u32 chunk = serial(g, [&] { return engine.fs.growth->added_slots[task]; });
-  const Status status = fs::load_chunk(g, engine.fs, chunk, serial(g, [&] { return engine.fs.epoch_durable; }));
+  const u32 chunk = on_leader(g, [&] { return engine.fs.growth->added_slots[task]; });
+  const Status status = fs::load_chunk(g, engine.fs, chunk, on_leader(g, [&] { return engine.fs.epoch_durable; }));
   if (status != Status::ok) fail_task(g, c, status);
 }
 

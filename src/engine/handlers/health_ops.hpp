@@ -91,10 +91,10 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 write_health(const Engine& engine, u8* outp
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_health(Group g, Engine& engine, CommandState& c) {
   u8* output = nullptr;
-  if (c.command.length < sizeof(wire::HealthRecord)) return Step::fail(Status::invalid_argument);
+  if (c.command.length < sizeof(wire::HealthRecord)) return Step::end(Status::invalid_argument);
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &output));
-  if (!is_aligned(output, alignof(wire::HealthRecord))) return Step::fail(Status::unaligned);
-  return Step::complete(serial(g, [&] { return detail::write_health(engine, output, c.command.length); }));
+  if (!is_aligned(output, alignof(wire::HealthRecord))) return Step::end(Status::unaligned);
+  return Step::complete(on_leader(g, [&] { return detail::write_health(engine, output, c.command.length); }));
 }
 
 namespace detail {
@@ -105,6 +105,7 @@ struct BlockList {
   wire::BlockListHeader* header;
   wire::BlockRecord* records;
   u64 room;
+  u64 next;  // page where the walk goes on
 };
 
 GPU4FS_FN inline void append_block(BlockList& list, const wire::BlockRecord& record) {
@@ -118,53 +119,53 @@ GPU4FS_FN constexpr bool is_damage(Status status) {
          status == Status::device_failed;
 }
 
-// Lists the indirect blocks whose first page is `page`. *next: where to go on, `page` unless one of them could
-// not be read.
+// Lists the indirect blocks whose first page is `page`, where the walk goes on unless one of them could not be read.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status list_map_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 page,
-                                BlockList& list, u64* next) {
-  *next = page;
+GPU4FS_FN GPU4FS_NOINLINE Status list_map_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                                u64 page, BlockList& list) {
+  list.next = page;
   for (u32 level = ref.inode->height; level >= 1; --level) {
     fs::detail::MapPlace place{};
-    const Status status = fs::detail::map_descend(g, engine.fs, c.operation, ref, page, level, &place);
+    const Status status = fs::detail::map_descend(g, engine.fs, c.operation, ref, {page, level}, &place);
     if (is_damage(status)) {
       const u64 span = fs::map_span(level + 1);
-      *next = align_down(page, span) + span;
-      serial(g, [&] { list.header->skipped = 1; });
+      list.next = align_down(page, span) + span;
+      on_leader(g, [&] { list.header->skipped = 1; });
       return Status::ok;
     }
     GPU4FS_TRY(status);
     if (place.level != level || !place.pointer.is_indirect()) return Status::ok;
     if (page % fs::map_span(level) != 0 || place.pointer.address() == 0) continue;
-    serial(g, [&] { append_block(list, {place.pointer.address(), page, 1, wire::BlockKind::map_page}); });
+    on_leader(g, [&] { append_block(list, {place.pointer.address(), page, 1, wire::BlockKind::map_page}); });
   }
   return Status::ok;
 }
 
-// Lists the run of blocks at `page`. *next: the page behind it.
+// Lists the run of blocks that the range begins with; the walk goes on behind it.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status list_run(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 page, u64 limit,
-                          BlockList& list, u64* next) {
+GPU4FS_FN GPU4FS_NOINLINE Status list_run(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                          fs::PageRange range, BlockList& list) {
+  const u64 page = range.first;
   fs::detail::MapPlace place{};
-  const Status status = fs::detail::map_descend(g, engine.fs, c.operation, ref, page, 0, &place);
+  const Status status = fs::detail::map_descend(g, engine.fs, c.operation, ref, {page, 0}, &place);
   if (is_damage(status)) {
-    *next = align_down(page, fs::map_span(1)) + fs::map_span(1);
-    serial(g, [&] { list.header->skipped = 1; });
+    list.next = align_down(page, fs::map_span(1)) + fs::map_span(1);
+    on_leader(g, [&] { list.header->skipped = 1; });
     return Status::ok;
   }
   GPU4FS_TRY(status);
   const u64 block_bytes = fs::map_span(place.level) * page_size;
   const u64 inside = page & (fs::map_span(place.level) - 1);
   const format::BlockPointer first = place.pointer;
-  const u64 count = fs::detail::pages_ahead(g, place, page, minimum(limit - page, u64{1} << 30),
+  const u64 count = fs::detail::pages_ahead(g, place, {page, minimum(range.end, page + (u64{1} << 30))},
                                             [&](format::BlockPointer following, u32 distance) {
     return first.is_hole() ? following.raw == 0 : following.raw == first.raw + distance * block_bytes;
   });
-  *next = page + count;
+  list.next = page + count;
   // A page that is new since the last checkpoint has no place on the medium.
   if (first.is_hole() || first.address() == 0) return Status::ok;
   const auto kind = first.is_unwritten() ? wire::BlockKind::unwritten : wire::BlockKind::content;
-  serial(g, [&] {
+  on_leader(g, [&] {
     append_block(list, {first.address() + inside * page_size, page, static_cast<u32>(count), kind});
   });
   return Status::ok;
@@ -175,11 +176,11 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status list_attribute_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                       BlockList& list, u64* place) {
   u64 at = *place - fs::attribute_places;
-  while (serial(g, [&] { return list.header->record_count < list.room; })) {
+  while (on_leader(g, [&] { return list.header->record_count < list.room; })) {
     fs::AttributePage found{};
     const Status status = fs::next_attribute_page_at(g, engine.fs, c.operation, ref, &at, &found);
     if (is_damage(status)) {
-      serial(g, [&] { list.header->skipped = 1; });
+      on_leader(g, [&] { list.header->skipped = 1; });
       continue;
     }
     GPU4FS_TRY(status);
@@ -188,7 +189,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_attribute_pages(Group g, Engine& engine, C
       return Status::ok;
     }
     if (found.pointer.address() == 0) continue;
-    serial(g, [&] { append_block(list, {found.pointer.address(), found.index, 1, wire::BlockKind::attributes}); });
+    on_leader(g, [&] { append_block(list, {found.pointer.address(), found.index, 1, wire::BlockKind::attributes}); });
   }
   *place = fs::attribute_places + at;
   return Status::ok;
@@ -202,19 +203,18 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_from(Group g, Engine& engine, CommandState
   bool full = false;
   for (u32 round = 0; page < capacity && round < block_list_rounds; ++round) {
     // What one place may list: its run, and an indirect block a level.
-    full = serial(g, [&] { return list.room - list.header->record_count < fs::map_height_max + 1; });
+    full = on_leader(g, [&] { return list.room - list.header->record_count < fs::map_height_max + 1; });
     if (full) break;
-    u64 next = page;
-    GPU4FS_TRY(list_map_pages(g, engine, c, ref, page, list, &next));
-    if (next == page) GPU4FS_TRY(list_run(g, engine, c, ref, page, capacity, list, &next));
-    GPU4FS_CHECK_GT(next, page);
-    page = next;
+    GPU4FS_TRY(list_map_pages(g, engine, c, ref, page, list));
+    if (list.next == page) GPU4FS_TRY(list_run(g, engine, c, ref, {page, capacity}, list));
+    GPU4FS_CHECK_GT(list.next, page);
+    page = list.next;
   }
   if (page >= capacity && !full) {
     page = maximum(page, fs::attribute_places);
     GPU4FS_TRY(list_attribute_pages(g, engine, c, ref, list, &page));
   }
-  serial(g, [&] { list.header->next_page = page; });
+  on_leader(g, [&] { list.header->next_page = page; });
   return Status::ok;
 }
 
@@ -227,9 +227,9 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_list_blocks(Group g, Engine& engine, CommandState& c) {
   u8* output = nullptr;
   const u64 least = sizeof(wire::BlockListHeader) + 16 * sizeof(wire::BlockRecord);
-  if (c.command.length < least) return Step::fail(Status::invalid_argument);
+  if (c.command.length < least) return Step::end(Status::invalid_argument);
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &output));
-  if (!is_aligned(output, alignof(wire::BlockListHeader))) return Step::fail(Status::unaligned);
+  if (!is_aligned(output, alignof(wire::BlockListHeader))) return Step::end(Status::unaligned);
   fs::InodeRef ref{};
   const u64 number = c.command.inode;
   const bool is_root_of_all = number == format::inode_number_inode_file ||
@@ -242,10 +242,10 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_list_blocks(Group g, Engine& engine, Command
   }
   auto* header = reinterpret_cast<wire::BlockListHeader*>(output);
   detail::BlockList list{header, reinterpret_cast<wire::BlockRecord*>(header + 1),
-                         (c.command.length - sizeof(*header)) / sizeof(wire::BlockRecord)};
-  serial(g, [&] { *header = {0, 0, 0}; });
+                         (c.command.length - sizeof(*header)) / sizeof(wire::BlockRecord), 0};
+  on_leader(g, [&] { *header = {0, 0, 0}; });
   GPU4FS_STEP_TRY(detail::list_from(g, engine, c, ref, list));
-  return Step::complete(serial(g, [&] { return u64{header->record_count}; }));
+  return Step::complete(on_leader(g, [&] { return u64{header->record_count}; }));
 }
 
 }  // namespace gpu4fs::engine

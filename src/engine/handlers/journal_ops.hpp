@@ -18,7 +18,7 @@ namespace gpu4fs::engine {
 enum class CheckpointStage : u32 {
   close = 0,    // wait until no operation commits
   give_back,    // gate closed, and no step runs: pages of the inode file that are free (fs/inode/give_back.hpp)
-  relocate,     // gate closed
+  place,        // gate closed: changed pages get new places
   copy,         // gate closed
   write,
   chunks,
@@ -36,10 +36,12 @@ inline constexpr u32 chunks_per_checkpoint_task = 8;
 inline constexpr u32 checkpoint_mask_clean = 1;   // Command::mask: the last one before unmounting
 inline constexpr u32 checkpoint_mask_forced = 2;  // also when nothing has changed
 
+enum class StageWait : u32 { none, tasks, flush, growth };
+
 struct CheckpointScratch {
   u64 epoch;       // being written
-  // Set when this stage begins to wait for its tasks, a flush or the server's growth; found set, the wait has ended.
-  u32 fanned_out;
+  // Set when this stage begins to wait; found set, the wait has ended.
+  StageWait waits_for;
   u32 started;
   u64 pause_begin_ns;
   u64 stamp;       // of its superblocks
@@ -64,7 +66,7 @@ GPU4FS_FN inline u32 checkpoint_task_count(const Engine& engine, CheckpointStage
   switch (stage) {
     case CheckpointStage::give_back:
       return tasks_for(fs::emptied_count(engine.fs), fs::emptied_per_task);
-    case CheckpointStage::relocate:
+    case CheckpointStage::place:
       return tasks_for(pages.dirty_count, fs::frames_per_checkpoint_task);
     case CheckpointStage::copy:
       return tasks_for(pages.dirty_count, fs::frames_per_checkpoint_task) + chunk_tasks;
@@ -83,7 +85,7 @@ GPU4FS_FN Status for_chunks(Group g, Engine& engine, CommandState& c, Checkpoint
   GPU4FS_CHECK_EQ(c.index, u32{checkpoint_command});
   const u32 first = task * chunks_per_checkpoint_task;
   // Chunks may come meanwhile.
-  const u32 end = serial(g, [&] {
+  const u32 end = on_leader(g, [&] {
     return minimum(first + chunks_per_checkpoint_task, raid::chunk_count_of(engine.fs.space));
   });
   const u64 epoch = checkpoint_scratch(c).epoch;
@@ -114,12 +116,12 @@ GPU4FS_FN GPU4FS_NOINLINE void task_checkpoint(Group g, Engine& engine, CommandS
   if (stage == CheckpointStage::give_back) {
     const u32 begin = task * fs::emptied_per_task;
     fs::give_back_inode_pages(g, fs, task, begin, minimum(fs::emptied_count(fs) - begin, fs::emptied_per_task));
-  } else if (stage == CheckpointStage::relocate || stage == CheckpointStage::copy) {
+  } else if (stage == CheckpointStage::place || stage == CheckpointStage::copy) {
     const u32 dirty = fs.pages.dirty_count;
     if (first < dirty) {
       const u32 count = minimum(dirty - first, fs::frames_per_checkpoint_task);
-      if (stage == CheckpointStage::relocate) {
-        fs::relocate_frames(g, fs, task, first, count);
+      if (stage == CheckpointStage::place) {
+        fs::place_frames(g, fs, task, first, count);
       } else {
         fs::copy_frames(g, fs, first, count);
       }
@@ -142,13 +144,13 @@ template <class Group>
 GPU4FS_FN bool run_checkpoint_tasks(Group g, Engine& engine, CommandState& c, CheckpointStage stage,
                                     Step* step) {
   CheckpointScratch& scratch = checkpoint_scratch(c);
-  const u32 count = serial(g, [&] {
-    if (scratch.fanned_out != 0) {
-      scratch.fanned_out = 0;
+  const u32 count = on_leader(g, [&] {
+    if (scratch.waits_for != StageWait::none) {
+      scratch.waits_for = StageWait::none;
       return 0u;
     }
     const u32 tasks = checkpoint_task_count(engine, stage);
-    if (tasks > 2) scratch.fanned_out = 1;
+    if (tasks > 2) scratch.waits_for = StageWait::tasks;
     return tasks;
   });
   if (count > 2) {
@@ -161,7 +163,7 @@ GPU4FS_FN bool run_checkpoint_tasks(Group g, Engine& engine, CommandState& c, Ch
 
 template <class Group>
 GPU4FS_FN void set_stage(Group g, CommandState& c, CheckpointStage stage) {
-  serial(g, [&] { c.stage = static_cast<u32>(stage); });
+  on_leader(g, [&] { c.stage = static_cast<u32>(stage); });
 }
 
 // The server tells people. Devices of which nobody knows yet are told of by the next checkpoint.
@@ -186,9 +188,9 @@ template <class Group>
 GPU4FS_FN bool asked_before(Group g, CommandState& c) {
   GPU4FS_CHECK_EQ(c.index, u32{checkpoint_command});
   CheckpointScratch& scratch = checkpoint_scratch(c);
-  return serial(g, [&] {
-    const bool was_asked = scratch.fanned_out != 0;
-    scratch.fanned_out = was_asked ? 0 : 1;
+  return on_leader(g, [&] {
+    const bool was_asked = scratch.waits_for != StageWait::none;
+    scratch.waits_for = was_asked ? StageWait::none : StageWait::flush;
     return was_asked;
   });
 }
@@ -199,9 +201,9 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool flush_devices(Group g, Engine& engine, CommandState& c, Step* step) {
   // Who has asked takes the answer, though the last device that needs it was replaced meanwhile: otherwise the next stage
   // would take it for its own.
-  const bool needed = serial(g, [&] {
+  const bool needed = on_leader(g, [&] {
     fence<Order::acq_rel, Scope::system>();
-    return checkpoint_scratch(c).fanned_out != 0 || GPU4FS_MUTANT(
+    return checkpoint_scratch(c).waits_for != StageWait::none || GPU4FS_MUTANT(
         superblocks_not_flushed, devices_need_flush(engine),
         c.stage != static_cast<u32>(CheckpointStage::flush_superblocks) && devices_need_flush(engine));
   });
@@ -209,10 +211,10 @@ GPU4FS_FN GPU4FS_NOINLINE bool flush_devices(Group g, Engine& engine, CommandSta
     return true;
   }
   if (!asked_before(g, c)) {
-    *step = Step::fail(upcall(g, engine, c, UpcallKind::flush_device, ~u64{0}));
+    *step = Step::end(upcall(g, engine, c, UpcallKind::flush_device, ~u64{0}));
     return false;
   }
-  const Status flushed = serial(g, [&] { return flush_outcome(engine, c); });
+  const Status flushed = on_leader(g, [&] { return flush_outcome(engine, c); });
   if (flushed == Status::ok) return true;
   *step = give_up_checkpoint(g, engine, flushed);
   return false;
@@ -227,8 +229,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool is_growth_to_ask(Engine& engine, CommandSt
   // A new chunk must not be on a device that this epoch calls stale.
   const bool is_whole = raid::failed_devices(fs.space) == 0;
   const bool rebuilds = raid::rebuilt_devices(fs.space) != 0;
-  if (scratch.fanned_out != 0) {
-    scratch.fanned_out = 0;
+  if (scratch.waits_for != StageWait::none) {
+    scratch.waits_for = StageWait::none;
     fs::take_up_growth(fs, scratch.growth_number, c.upcall_result == Status::ok && is_whole && !rebuilds);
     return false;
   }
@@ -239,7 +241,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool is_growth_to_ask(Engine& engine, CommandSt
     fs::take_up_growth(fs, scratch.growth_number, false);
     return false;
   }
-  scratch.fanned_out = 1;
+  scratch.waits_for = StageWait::growth;
   return true;
 }
 
@@ -247,8 +249,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool is_growth_to_ask(Engine& engine, CommandSt
 // the step to leave with.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool ask_for_growth(Group g, Engine& engine, CommandState& c, Step* step) {
-  if (!serial(g, [&] { return is_growth_to_ask(engine, c); })) return true;
-  *step = Step::fail(serial(g, [&] {
+  if (!on_leader(g, [&] { return is_growth_to_ask(engine, c); })) return true;
+  *step = Step::end(on_leader(g, [&] {
     const CheckpointScratch& scratch = checkpoint_scratch(c);
     return post_upcall(engine, c, UpcallKind::write_growth, scratch.epoch, scratch.growth_number);
   }));
@@ -263,7 +265,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_superblocks(Group g, Engine& engine, Comm
     u64 stamp;
     u64 devices;
   };
-  const Part part = serial(g, [&] {
+  const Part part = on_leader(g, [&] {
     const u64 joining = fs::joining_devices(engine.fs);
     CheckpointScratch& scratch = checkpoint_scratch(c);
     // All superblocks of an epoch say the same.
@@ -271,7 +273,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_superblocks(Group g, Engine& engine, Comm
     return Part{scratch.stamp, stage == CheckpointStage::join ? joining : ~joining};
   });
   if (part.devices == 0) return Status::ok;
-  const u64 epoch = serial(g, [&] { return checkpoint_scratch(c).epoch; });
+  const u64 epoch = on_leader(g, [&] { return checkpoint_scratch(c).epoch; });
   const bool is_clean = (c.command.mask & checkpoint_mask_clean) != 0;
   return fs::write_superblocks(g, engine.fs, epoch, part.stamp, is_clean, part.devices);
 }
@@ -282,13 +284,13 @@ GPU4FS_FN GPU4FS_NOINLINE void end_pause(Group g, Engine& engine, CommandState& 
   GPU4FS_CHECK_EQ(c.stage, static_cast<u32>(CheckpointStage::copy));
   GPU4FS_CHECK(is_closed_by(engine.commit_gate, c));
   CheckpointScratch& scratch = checkpoint_scratch(c);
-  serial(g, [&] {
+  on_leader(g, [&] {
     scratch.epoch = engine.fs.epoch_open;
     fs::count_snapshot(engine.fs);
   });
   fs::begin_epoch(g, engine.fs);
   open_gate(g, engine, c);
-  serial(g, [&] { record_checkpoint_pause(engine, now_monotonic_ns() - scratch.pause_begin_ns); });
+  on_leader(g, [&] { record_checkpoint_pause(engine, now_monotonic_ns() - scratch.pause_begin_ns); });
   set_stage(g, c, CheckpointStage::write);
 }
 
@@ -304,8 +306,8 @@ GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
     if (failed != Status::ok) return give_up_checkpoint(g, engine, failed);
     switch (stage) {
       case CheckpointStage::chunks:
-        if (scratch.fanned_out == 0 && serial(g, [&] { return fs::parities_are_changing(fs); })) {
-          return Step::fail(Status::again);
+        if (scratch.waits_for == StageWait::none && on_leader(g, [&] { return fs::parities_are_changing(fs); })) {
+          return Step::end(Status::again);
         }
         if (!run_checkpoint_tasks(g, engine, c, stage, &step)) return step;
         break;
@@ -316,7 +318,7 @@ GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
         if (!ask_for_growth(g, engine, c, &step)) return step;
         break;
       case CheckpointStage::flush_join:
-        if (serial(g, [&] { return fs::joining_devices(fs); }) == 0) break;
+        if (on_leader(g, [&] { return fs::joining_devices(fs); }) == 0) break;
         [[fallthrough]];
       case CheckpointStage::flush_pages:
       case CheckpointStage::flush_superblocks:
@@ -329,16 +331,16 @@ GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
         break;
       }
       case CheckpointStage::publish:
-        if (scratch.fanned_out == 0 && serial(g, [&] { return raid::repairs_are_running(fs.space); })) {
-          return Step::fail(Status::again);
+        if (scratch.waits_for == StageWait::none && on_leader(g, [&] { return raid::repairs_are_running(fs.space); })) {
+          return Step::end(Status::again);
         }
         if (!run_checkpoint_tasks(g, engine, c, stage, &step)) return step;
-        serial(g, [&] {
+        on_leader(g, [&] {
           raid::record_losses(fs.space);
           fs::end_growth(fs);
         });
         publish_durable(g, engine, scratch.epoch);
-        serial(g, [&] {
+        on_leader(g, [&] {
           cut_log(engine);
           report_losses(engine);
         });
@@ -346,10 +348,10 @@ GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
       default: {
         // A restart with the steps stopped goes on, even if frames have become free meanwhile.
         const bool goes_on =
-            serial(g, [&] { return is_closed_by(engine.step_gate, c) || eviction_is_due(engine); });
+            on_leader(g, [&] { return is_closed_by(engine.step_gate, c) || eviction_is_due(engine); });
         if (!goes_on) return Step::complete(scratch.epoch);
         const Status stopped = stop_steps(g, engine, c);
-        if (stopped != Status::ok) return Step::fail(stopped);
+        if (stopped != Status::ok) return Step::end(stopped);
         fs::evict_frames(g, fs, fs.pages.frame_count / 2);
         resume_steps(g, engine, c);
         return Step::complete(scratch.epoch);
@@ -368,19 +370,19 @@ GPU4FS_FN Step run_checkpoint(Group g, Engine& engine, CommandState& c) {
   Step step{};
   if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::close) {
     // Once it keeps the gate closed it goes on, whatever a failing flush of the log says meanwhile.
-    const bool goes_on = serial(g, [&] { return is_closed_by(engine.commit_gate, c); });
-    if (!goes_on && serial(g, [&] { return fs.checkpoint_failed != 0; })) return Step::fail(Status::io_error);
-    const bool needed = goes_on || serial(g, [&] {
+    const bool goes_on = on_leader(g, [&] { return is_closed_by(engine.commit_gate, c); });
+    if (!goes_on && on_leader(g, [&] { return fs.checkpoint_failed != 0; })) return Step::end(Status::io_error);
+    const bool needed = goes_on || on_leader(g, [&] {
       const bool forced = (c.command.mask & (checkpoint_mask_clean | checkpoint_mask_forced)) != 0;
       return fs.read_only == 0 && (fs::has_changes(fs) || forced);
     });
     if (!needed) {
       // Somebody may wait for room: eviction alone.
-      serial(g, [&] { checkpoint_scratch(c).epoch = fs.epoch_durable; });
+      on_leader(g, [&] { checkpoint_scratch(c).epoch = fs.epoch_durable; });
       set_stage(g, c, CheckpointStage::evict);
       return write_checkpoint(g, engine, c);
     }
-    serial(g, [&] {
+    on_leader(g, [&] {
       CheckpointScratch& scratch = checkpoint_scratch(c);
       if (scratch.started == 0) {
         scratch.started = 1;
@@ -388,11 +390,11 @@ GPU4FS_FN Step run_checkpoint(Group g, Engine& engine, CommandState& c) {
       }
     });
     GPU4FS_STEP_TRY(close_gate(g, engine, c));
-    serial(g, [&] { fs::close_stripes(fs); });
+    on_leader(g, [&] { fs::close_stripes(fs); });
     set_stage(g, c, CheckpointStage::give_back);
   }
   if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::give_back) {
-    const bool stops = serial(g, [&] {
+    const bool stops = on_leader(g, [&] {
       return is_closed_by(engine.step_gate, c) || fs::emptied_count(engine.fs) != 0;
     });
     if (stops) {
@@ -400,15 +402,15 @@ GPU4FS_FN Step run_checkpoint(Group g, Engine& engine, CommandState& c) {
       if (!run_checkpoint_tasks(g, engine, c, CheckpointStage::give_back, &step)) return step;
       fs::end_giving_back(g, fs);
     }
-    set_stage(g, c, CheckpointStage::relocate);
+    set_stage(g, c, CheckpointStage::place);
     if (stops) {
       // This step is outside the gate that opens here.
       resume_steps(g, engine, c);
-      return Step::fail(Status::again);
+      return Step::end(Status::again);
     }
   }
-  if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::relocate) {
-    if (!run_checkpoint_tasks(g, engine, c, CheckpointStage::relocate, &step)) return step;
+  if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::place) {
+    if (!run_checkpoint_tasks(g, engine, c, CheckpointStage::place, &step)) return step;
     set_stage(g, c, CheckpointStage::copy);
   }
   if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::copy) {
@@ -421,13 +423,13 @@ GPU4FS_FN Step run_checkpoint(Group g, Engine& engine, CommandState& c) {
 // One from a ring: asks for a checkpoint and waits for its end.
 template <class Group>
 GPU4FS_FN Step request_checkpoint_step(Group g, Engine& engine, CommandState& c) {
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     if (c.stage == 1) {
       const Status failed = static_cast<Status>(c.wait_status);
-      return failed == Status::ok ? Step::complete(durable_epoch(engine)) : Step::fail(failed);
+      return failed == Status::ok ? Step::complete(durable_epoch(engine)) : Step::end(failed);
     }
     c.stage = 1;
-    return Step::fail(wait_for_epoch(engine, c, any_epoch, c.command.mask));
+    return Step::end(wait_for_epoch(engine, c, any_epoch, c.command.mask));
   });
 }
 
@@ -455,7 +457,7 @@ GPU4FS_FN Step step_fsync(Group g, Engine& engine, CommandState& c) {
 // Internal, at mount: one task a chunk.
 template <class Group>
 GPU4FS_FN Step step_load_chunks(Group g, Engine& engine, CommandState& c) {
-  const bool done = serial(g, [&] {
+  const bool done = on_leader(g, [&] {
     const bool was_fanned = c.stage != 0;
     c.stage = 1;
     return was_fanned;
@@ -463,30 +465,30 @@ GPU4FS_FN Step step_load_chunks(Group g, Engine& engine, CommandState& c) {
   if (!done) return Step::fan_out(raid::chunk_count_of(engine.fs.space));
   GPU4FS_STEP_TRY(task_result(g, c));
   GPU4FS_STEP_TRY(fs::check_slot_sum(g, engine.fs, engine.fs.superblocks[0].slot_sum));
-  return Step::fail(serial(g, [&] { return fs::check_page_used(engine.fs, engine.fs.page_used_staged); }));
+  return Step::end(on_leader(g, [&] { return fs::check_page_used(engine.fs, engine.fs.page_used_staged); }));
 }
 
 // Internal, before the replay of the record at `output`: the pages that it names are allocated and get descriptors. One of a
 // row is carried out; those come before all others.
 // checksum_mismatch: they were not written before the end; the log ends in front of this record.
 template <class Group>
-GPU4FS_FN Step step_claim_logged(Group g, Engine& engine, CommandState& c) {
+GPU4FS_FN Step step_adopt_logged(Group g, Engine& engine, CommandState& c) {
   const format::LogRecord* record = c.operation.replay;
-  if (record == nullptr) return Step::fail(Status::bad_descriptor);
-  if (record->opcode == format::LogOpcode::row) return Step::fail(detail::carry_out_row(g, engine, c, *record));
+  if (record == nullptr) return Step::end(Status::bad_descriptor);
+  if (record->opcode == format::LogOpcode::row) return Step::end(detail::carry_out_row(g, engine, c, *record));
   fs::FileSystem& fs = engine.fs;
   const format::LogExtent* extents = fs::record_extents(*record);
-  for (u32 i = serial(g, [&] { return c.stage; }); i < record->extent_count; ++i) {
+  for (u32 i = on_leader(g, [&] { return c.stage; }); i < record->extent_count; ++i) {
     const format::LogExtent extent = extents[i];
-    GPU4FS_STEP_TRY(serial(g, [&] { return fs::check_accessible(fs, c.operation, extent.address); }));
-    GPU4FS_STEP_TRY(serial(g, [&] {
+    GPU4FS_STEP_TRY(on_leader(g, [&] { return fs::check_accessible(fs, c.operation, extent.address); }));
+    GPU4FS_STEP_TRY(on_leader(g, [&] {
       c.stage = i + 1;
       if ((extent.flags & format::log_extent_in_place) != 0) {
         return fs::pages_are_taken(fs, raid::Extent{extent.address, extent.page_count, 0})
                    ? Status::ok
                    : Status::corrupt_structure;
       }
-      return fs::claim_extent(fs, raid::Extent{extent.address, extent.page_count, 0},
+      return fs::adopt_extent(fs, raid::Extent{extent.address, extent.page_count, 0},
                               (extent.flags & format::log_extent_unwritten) == 0);
     }));
     if ((extent.flags & format::log_extent_unwritten) != 0) continue;

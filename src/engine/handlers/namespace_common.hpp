@@ -67,7 +67,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_name(Group g, NameBytes name) {
 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE fs::HashedName hash_name(Group g, const Engine& engine, NameBytes name) {
-  return serial(g, [&] { return fs::make_name(engine.fs, name.bytes, name.length); });
+  return on_leader(g, [&] { return fs::make_name(engine.fs, name.bytes, name.length); });
 }
 
 GPU4FS_FN inline Status check_writable(const Engine& engine) {

@@ -40,7 +40,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_claimed_inode(Group g, Engine& engine, Com
   fs::InodeRef ref{};
   Status status = fs::get_inode(g, fs, c.operation, number, &ref);
   if (status == Status::not_found) {
-    GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, 0, 0));
+    GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {1, 0, 0}));
     GPU4FS_TRY(enter_gate(g, engine, c));
     fs::commit_inode_page(g, fs, c.operation, number);
     leave_gate(g, engine, c);
@@ -48,7 +48,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_claimed_inode(Group g, Engine& engine, Com
   }
   if (status == Status::checksum_mismatch || status == Status::corrupt_structure) {
     // Left claimed until the next mount, so that the commands to come get other numbers.
-    serial(g, [&] { c.operation.claimed_inode = 0; });
+    on_leader(g, [&] { c.operation.claimed_inode = 0; });
   }
   GPU4FS_TRY(status);
   return lock_inode(g, engine, c, ref, LockMode::exclusive);
@@ -67,11 +67,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_creation(Group g, Engine& engine, Comma
   GPU4FS_CHECK(request.target != nullptr || request.target_length == 0);
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
-  GPU4FS_TRY(fs::prepare_inherited_access(g, fs, op, dir, request.mode, c.command.umask_bits,
-                                          &creation->inherited));
+  GPU4FS_TRY(fs::prepare_inherited_access(g, fs, op, dir, {request.mode, c.command.umask_bits}, &creation->inherited));
   creation->owner = fs::inherit_owner(*dir.inode, creation->inherited.mode, c.command.gid);
   creation->owner.mode = strip_set_gid(engine, c, creation->owner.mode, creation->owner.gid);
-  if (is_replay(c)) creation->owner.mode = serial(g, [&] { return op.replay->mode; });
+  if (is_replay(c)) creation->owner.mode = on_leader(g, [&] { return op.replay->mode; });
   const bool has_content_page =
       fs::is_directory(request.mode) || request.target_length > format::inode_inline_capacity;
   const u32 new_pages =
@@ -81,15 +80,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_creation(Group g, Engine& engine, Comma
   GPU4FS_TRY(lock_claimed_inode(g, engine, c, creation->number));
   GPU4FS_TRY(fs::prepare_new_inode(g, fs, op, creation->number));
   if (is_nameless) GPU4FS_TRY(fs::prepare_orphan(g, fs, op, creation->number));
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, op, 3, creation->plan.touched_pages, new_pages));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, op, {3, creation->plan.touched_pages, new_pages}));
   GPU4FS_TRY(reserve_record(g, engine, c, request.target_length));
   return enter_gate(g, engine, c);
 }
 
-// `target`: the copy of it that was committed.
-template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void record_creation(Group g, Engine& engine, CommandState& c, const CreateRequest& request,
-                                               const Creation& creation, const fs::InodeRef& child, const u8* target) {
+GPU4FS_FN inline format::LogRecord creation_record(const CommandState& c, const CreateRequest& request,
+                                                   const Creation& creation, const fs::InodeRef& child) {
   GPU4FS_CHECK_EQ(child.number, creation.number);
   GPU4FS_CHECK_EQ(u32{child.inode->link_count}, request.link_count);
   using format::LogOpcode;
@@ -105,7 +102,7 @@ GPU4FS_FN GPU4FS_NOINLINE void record_creation(Group g, Engine& engine, CommandS
   record.umask_bits = c.command.umask_bits;
   record.device = request.device;
   record.data_length = request.target_length;
-  append_record(g, engine, c, record, target);
+  return record;
 }
 
 // Gate: the inode with its content and lists, still without a name.
@@ -138,16 +135,17 @@ GPU4FS_FN GPU4FS_NOINLINE fs::InodeRef commit_inode(Group g, Engine& engine, Com
   if (request.target != nullptr) {
     destination = child.inode->inline_data();
     if (!is_inline) {
-      const u32 frame = fs::add_page(g, fs, op, child, 0, 0);
+      const u32 frame = fs::add_page(g, fs, op, child, {0, 0});
       destination = fs::page_data(fs, frame);
     }
     g.sync();
     copy_bytes(g, destination, request.target, request.target_length);
-    serial(g, [&] { child.inode->size_bytes = request.target_length; });
+    on_leader(g, [&] { child.inode->size_bytes = request.target_length; });
   }
   fs::commit_inherited_access(g, fs, op, child, creation.inherited);
   fs::mark_inode_dirty(g, fs, op, child);
-  record_creation(g, engine, c, request, creation, child, destination);
+  // The record's target is the copy that was committed.
+  append_record(g, engine, c, creation_record(c, request, creation, child), destination);
   return child;
 }
 
@@ -164,9 +162,9 @@ GPU4FS_FN GPU4FS_NOINLINE Step create_in(Group g, Engine& engine, CommandState& 
   GPU4FS_STEP_TRY(fs::directory_prepare_insert(g, fs, c.operation, dir, name, &creation.plan));
   GPU4FS_STEP_TRY(prepare_creation(g, engine, c, dir, request, &creation));
   const fs::InodeRef child = commit_inode(g, engine, c, dir, request, creation);
-  fs::directory_commit_insert(g, fs, c.operation, dir, creation.plan, name, child.number,
-                              fs::entry_type(request.mode), c.buffer);
-  serial(g, [&] {
+  fs::directory_commit_insert(g, fs, c.operation, dir,
+                              {creation.plan, name, {child.number, fs::entry_type(request.mode)}}, c.buffer);
+  on_leader(g, [&] {
     set_modification_times(dir, c.operation.now);
     if (fs::is_directory(request.mode)) dir.inode->link_count += 1;
   });
@@ -178,7 +176,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step create_named(Group g, Engine& engine, CommandState& c,
                                             const CreateRequest& request) {
   GPU4FS_STEP_TRY(check_name(g, first_name(c)));
-  if (is_dots(first_name(c))) return Step::fail(Status::exists);
+  if (is_dots(first_name(c))) return Step::end(Status::exists);
   fs::InodeRef dir{};
   GPU4FS_STEP_TRY(lock_directory_for_change(g, engine, c, c.command.inode, &dir));
   return create_in(g, engine, c, dir, request);
@@ -190,10 +188,10 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_mknod(Group g, Engine& engine, CommandState& c) {
   u32 mode = c.command.mode;
   if ((mode & fs::mode_type_mask) == 0) mode |= fs::mode_regular;
-  if (!fs::is_known_type(mode) || fs::is_symlink(mode)) return Step::fail(Status::invalid_argument);
-  if (fs::is_directory(mode)) return Step::fail(Status::permission);
+  if (!fs::is_known_type(mode) || fs::is_symlink(mode)) return Step::end(Status::invalid_argument);
+  if (fs::is_directory(mode)) return Step::end(Status::permission);
   if (fs::is_device(mode) && !session_is_trusted(engine, c) && c.command.uid != 0) {
-    return Step::fail(Status::permission);
+    return Step::end(Status::permission);
   }
   mode &= fs::mode_type_mask | fs::mode_permissions;
   const u64 device = fs::is_device(mode) ? c.command.aux : 0;
@@ -208,8 +206,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_mkdir(Group g, Engine& engine, CommandState&
 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_symlink(Group g, Engine& engine, CommandState& c) {
-  if (c.command.length == 0) return Step::fail(Status::not_found);
-  if (c.command.length >= path_length_max) return Step::fail(Status::name_too_long);
+  if (c.command.length == 0) return Step::end(Status::not_found);
+  if (c.command.length >= path_length_max) return Step::end(Status::name_too_long);
   u8* target = nullptr;
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &target));
   return detail::create_named(
@@ -222,22 +220,22 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_create(Group g, Engine& engine, CommandState
   const NameBytes name = first_name(c);
   GPU4FS_STEP_TRY(check_name(g, name));
   const bool is_exclusive = (c.command.mask & open_exclusive) != 0;
-  if (is_dots(name)) return Step::fail(is_exclusive ? Status::exists : Status::is_directory);
+  if (is_dots(name)) return Step::end(is_exclusive ? Status::exists : Status::is_directory);
   fs::InodeRef dir{};
   GPU4FS_STEP_TRY(lock_directory(g, engine, c, c.command.inode, LockMode::exclusive, &dir));
   fs::FoundName found{};
   const Status status =
       fs::directory_find(g, engine.fs, c.operation, dir, hash_name(g, engine, name), &found);
   if (status == Status::ok) {
-    if (is_exclusive) return Step::fail(Status::exists);
+    if (is_exclusive) return Step::end(Status::exists);
     fs::InodeRef child{};
     GPU4FS_STEP_TRY(lock_named_inode(g, engine, c, found.inode, LockMode::shared, &child));
-    if (fs::is_directory(child.inode->mode)) return Step::fail(Status::is_directory);
+    if (fs::is_directory(child.inode->mode)) return Step::end(Status::is_directory);
     GPU4FS_STEP_TRY(detail::check_open(g, engine, c, child, c.command.mask));
     put_attributes(g, engine, c, child);
     return Step::complete(child.number);
   }
-  if (status != Status::not_found) return Step::fail(status);
+  if (status != Status::not_found) return Step::end(status);
   // The same lock; now with what creating needs.
   GPU4FS_STEP_TRY(lock_directory_for_change(g, engine, c, c.command.inode, &dir));
   const u32 mode = fs::mode_regular | (c.command.mode & fs::mode_permissions);
@@ -249,7 +247,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_tmpfile(Group g, Engine& engine, CommandState& c) {
   fs::InodeRef dir{};
   GPU4FS_STEP_TRY(lock_directory(g, engine, c, c.command.inode, LockMode::shared, &dir));
-  if (dir.inode->link_count == 0) return Step::fail(Status::not_found);
+  if (dir.inode->link_count == 0) return Step::end(Status::not_found);
   GPU4FS_STEP_TRY(require_access(g, engine, c, dir, fs::may_write));
   GPU4FS_STEP_TRY(check_writable(engine));
   const u32 mode = fs::mode_regular | (c.command.mode & fs::mode_permissions);

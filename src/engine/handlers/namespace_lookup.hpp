@@ -16,16 +16,16 @@ GPU4FS_FN Step look_up_parent(Group g, Engine& engine, CommandState& c) {
     fs::InodeRef dir{};
     GPU4FS_STEP_TRY(lock_directory(g, engine, c, c.command.inode, LockMode::shared, &dir));
     const u64 parent = dir.inode->parent_or_device;
-    if (dir.inode->link_count == 0) return Step::fail(Status::not_found);
+    if (dir.inode->link_count == 0) return Step::end(Status::not_found);
     unlock_inode(g, engine, c, dir.number);
-    serial(g, [&] {
+    on_leader(g, [&] {
       *saved = parent;
       c.stage = 1;
     });
   }
   fs::InodeRef parent{};
   const Status status = lock_live_inode(g, engine, c, *saved, LockMode::shared, &parent);
-  if (status == Status::stale) return Step::fail(Status::not_found);
+  if (status == Status::stale) return Step::end(Status::not_found);
   GPU4FS_STEP_TRY(status);
   put_attributes(g, engine, c, parent);
   return Step::complete(parent.number);
@@ -101,7 +101,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_open(Group g, Engine& engine, CommandState& 
 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_access(Group g, Engine& engine, CommandState& c) {
-  if ((c.command.mode & ~7u) != 0) return Step::fail(Status::invalid_argument);
+  if ((c.command.mode & ~7u) != 0) return Step::end(Status::invalid_argument);
   fs::InodeRef ref{};
   GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, c.command.inode, LockMode::shared, &ref));
   const u32 mode = ref.inode->mode;
@@ -131,7 +131,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_link_target(Group g, Engine& engine, Comma
     return Status::ok;
   }
   u32 frame = fs::no_frame;
-  const Status status = fs::get_page(g, engine.fs, c.operation, link, 0, 0, &frame);
+  const Status status = fs::get_page(g, engine.fs, c.operation, link, {0, 0}, &frame);
   if (status == Status::page_absent) return Status::corrupt_structure;
   GPU4FS_TRY(status);
   *target = {fs::page_data(engine.fs, frame), static_cast<u32>(length), 0};
@@ -142,7 +142,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_link_target(Group g, Engine& engine, Comma
 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_readlink(Group g, Engine& engine, CommandState& c) {
-  if (c.command.length == 0) return Step::fail(Status::invalid_argument);
+  if (c.command.length == 0) return Step::end(Status::invalid_argument);
   fs::InodeRef link{};
   GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, c.command.inode, LockMode::shared, &link));
   detail::LinkTarget target{};

@@ -43,7 +43,7 @@ GPU4FS_FN inline PathComponent next_component(const u8* buffer, u32 begin) {
 
 template <class Group>
 GPU4FS_FN void save_walk(Group g, CommandState& c, const PathWalk& walk) {
-  serial(g, [&] { *reinterpret_cast<PathWalk*>(c.scratch) = walk; });
+  on_leader(g, [&] { *reinterpret_cast<PathWalk*>(c.scratch) = walk; });
 }
 
 template <class Group>
@@ -55,7 +55,7 @@ GPU4FS_FN Status begin_walk(Group g, CommandState& c, PathWalk* walk) {
   walk->next = length > 0 && c.names[0] == '/' ? format::inode_number_root : c.command.inode;
   g.sync();
   copy_bytes(g, c.buffer + walk->begin, c.names, length);
-  serial(g, [&] {
+  on_leader(g, [&] {
     *reinterpret_cast<PathWalk*>(c.scratch) = *walk;
     c.stage = 1;
   });
@@ -158,7 +158,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_lookup_path(Group g, Engine& engine, Command
   if (c.stage == 0) {
     GPU4FS_STEP_TRY(detail::begin_walk(g, c, &walk));
   } else {
-    walk = serial(g, [&] { return *reinterpret_cast<const detail::PathWalk*>(c.scratch); });
+    walk = on_leader(g, [&] { return *reinterpret_cast<const detail::PathWalk*>(c.scratch); });
   }
   for (;;) {
     if (walk.next != 0) {
@@ -166,17 +166,17 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_lookup_path(Group g, Engine& engine, Command
       const Status status = detail::advance_walk(g, engine, c, &walk);
       if (status == Status::stale && went_up &&
           walk.begin != command_buffer_size - c.command.name_length) {
-        return Step::fail(Status::not_found);  // the parent was removed meanwhile
+        return Step::end(Status::not_found);   // the parent was removed meanwhile
       }
       GPU4FS_STEP_TRY(status);
     }
     fs::InodeRef current{};
     GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, walk.current, LockMode::shared, &current));
     const detail::PathComponent component =
-        serial(g, [&] { return detail::next_component(c.buffer, walk.begin); });
+        on_leader(g, [&] { return detail::next_component(c.buffer, walk.begin); });
     if (component.begin == component.end) {
       if (walk.needs_directory != 0 && !fs::is_directory(current.inode->mode)) {
-        return Step::fail(Status::not_directory);
+        return Step::end(Status::not_directory);
       }
       put_attributes(g, engine, c, current);
       return Step::complete(current.number);

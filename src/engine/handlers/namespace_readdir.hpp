@@ -44,7 +44,7 @@ GPU4FS_FN GPU4FS_NOINLINE void write_directory_record(Group g, CommandState& c, 
   GPU4FS_CHECK(is_aligned(destination, 8));
   const u32 length = directory_record_length(entry.name_length, with_attributes);
   u8* at = destination + sizeof(wire::DirectoryRecord);
-  serial(g, [&] {
+  on_leader(g, [&] {
     // The last eight bytes hold the padding behind the name.
     *reinterpret_cast<u64*>(destination + length - 8) = 0;
     *reinterpret_cast<wire::DirectoryRecord*>(destination) = {entry.inode,
@@ -74,7 +74,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status stage_attributes(Group g, Engine& engine, Comma
   if (status == Status::not_found) return Status::corrupt_structure;
   GPU4FS_TRY(status);
   GPU4FS_TRY(lock_inode(g, engine, c, child, LockMode::shared));
-  const bool sound = serial(g, [&] {
+  const bool sound = on_leader(g, [&] {
     fs::attributes_of(child, &c.attributes);
     return fs::inode_is_sound(*child.inode);
   });
@@ -82,22 +82,25 @@ GPU4FS_FN GPU4FS_NOINLINE Status stage_attributes(Group g, Engine& engine, Comma
   return sound ? Status::ok : Status::corrupt_structure;
 }
 
-// The entry at the cursor. not_found: there is none.
-template <class Group>
-GPU4FS_FN Status next_entry(Group g, Engine& engine, CommandState& c, const fs::InodeRef& dir,
-                            u64 cursor, fs::DirectoryWalk* walk, ReaddirEntry* entry) {
+// The entries that have no name in the directory. False: the cursor is behind them.
+GPU4FS_FN inline bool is_dot_entry(const fs::InodeRef& dir, u64 cursor, ReaddirEntry* entry) {
   const u32 directory_type = fs::entry_type(fs::mode_directory);
   const u8* dots = reinterpret_cast<const u8*>("..");
   if (cursor == fs::cursor_start) {
     *entry = {dir.number, fs::cursor_after_dot, dots, 1, directory_type};
-    return Status::ok;
+    return true;
   }
-  if (cursor == fs::cursor_after_dot) {
-    const bool is_root = dir.number == format::inode_number_root;
-    const u64 parent = is_root ? dir.number : dir.inode->parent_or_device;
-    *entry = {parent, fs::cursor_after_dot_dot, dots, 2, directory_type};
-    return Status::ok;
-  }
+  if (cursor != fs::cursor_after_dot) return false;
+  const bool is_root = dir.number == format::inode_number_root;
+  const u64 parent = is_root ? dir.number : dir.inode->parent_or_device;
+  *entry = {parent, fs::cursor_after_dot_dot, dots, 2, directory_type};
+  return true;
+}
+
+// The next name. not_found: there is none.
+template <class Group>
+GPU4FS_FN Status next_name(Group g, Engine& engine, CommandState& c, const fs::InodeRef& dir, fs::DirectoryWalk* walk,
+                           ReaddirEntry* entry) {
   fs::DirectoryItem item{};
   GPU4FS_TRY(fs::directory_next(g, engine.fs, c.operation, dir, walk, &item));
   *entry = {item.inode, item.next_cursor, item.name, item.name_length, item.type};
@@ -118,7 +121,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status fill_entries(Group g, Engine& engine, CommandSt
       first_name == fs::cursor_after_dot_dot ? fs::cursor_first_name : first_name, &walk));
   for (;;) {
     ReaddirEntry entry{};
-    const Status status = next_entry(g, engine, c, dir, state->cursor, &walk, &entry);
+    const bool is_dot = is_dot_entry(dir, state->cursor, &entry);
+    const Status status = is_dot ? Status::ok : next_name(g, engine, c, dir, &walk, &entry);
     if (status == Status::not_found) return Status::ok;
     GPU4FS_TRY(status);
     bool with_attributes = (c.command.mask & readdir_with_attributes) != 0 &&
@@ -145,12 +149,12 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_readdir(Group g, Engine& engine, CommandState& c) {
   fs::InodeRef dir{};
   GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, c.command.inode, LockMode::shared, &dir));
-  if (!fs::is_directory(dir.inode->mode)) return Step::fail(Status::not_directory);
+  if (!fs::is_directory(dir.inode->mode)) return Step::end(Status::not_directory);
   GPU4FS_STEP_TRY(require_access(g, engine, c, dir, fs::may_read));
   u8* data = nullptr;
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &data));
-  if (!is_aligned(data, 8)) return Step::fail(Status::unaligned);
-  detail::ReaddirState state = serial(g, [&] {
+  if (!is_aligned(data, 8)) return Step::end(Status::unaligned);
+  detail::ReaddirState state = on_leader(g, [&] {
     auto* saved = reinterpret_cast<detail::ReaddirState*>(c.scratch);
     if (c.stage == 0) *saved = {c.command.offset, 0, 0};
     c.stage = 1;
@@ -161,8 +165,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_readdir(Group g, Engine& engine, CommandStat
     const Status status = detail::fill_entries(g, engine, c, dir, data, &state);
     const bool is_parked = status == Status::parked;
     // What was read before an error is an answer; the next call meets the error again.
-    if (!is_parked && status != Status::ok && state.bytes == 0) return Step::fail(status);
-    serial(g, [&] {
+    if (!is_parked && status != Status::ok && state.bytes == 0) return Step::end(status);
+    on_leader(g, [&] {
       state.is_done = is_parked ? 0 : 1;
       *reinterpret_cast<detail::ReaddirState*>(c.scratch) = state;
     });

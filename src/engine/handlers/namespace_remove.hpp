@@ -25,19 +25,21 @@ GPU4FS_FN inline void drop_subdirectory(fs::InodeRef dir) {
   if (dir.inode->link_count > 1) dir.inode->link_count -= 1;
 }
 
-// What a command changes that takes a name away: `inode_count` inodes, `others` pages beside those of the removal. Where
-// the directory cannot shrink for want of pages, the name goes all the same.
+// What a command changes that takes a name away, with `others` beside the pages of the removal. Where the directory
+// cannot shrink for want of pages, the name goes all the same.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status reserve_removal(Group g, Engine& engine, CommandState& c, u32 inode_count, u32 others,
-                                                 u32 new_pages, fs::RemovePlan* plan) {
+GPU4FS_FN GPU4FS_NOINLINE Status reserve_removal(Group g, Engine& engine, CommandState& c, fs::MetadataChange others,
+                                                 fs::RemovePlan* plan) {
   GPU4FS_CHECK_EQ(c.in_gate, 0u);
-  GPU4FS_CHECK_GT(inode_count, 0u);
+  GPU4FS_CHECK_GT(others.inode_count, 0u);
   fs::FileSystem& fs = engine.fs;
-  const Status status =
-      fs::reserve_metadata(g, fs, c.operation, inode_count, others + fs::touched_pages(*plan), new_pages);
+  fs::MetadataChange all = others;
+  all.page_count += fs::touched_pages(*plan);
+  const Status status = fs::reserve_metadata(g, fs, c.operation, all);
   if ((status != Status::no_space && status != Status::no_memory) || plan->merges == 0) return status;
   plan->merges = 0;
-  return fs::reserve_metadata(g, fs, c.operation, inode_count, others + fs::touched_pages(*plan), new_pages);
+  all.page_count = others.page_count + fs::touched_pages(*plan);
+  return fs::reserve_metadata(g, fs, c.operation, all);
 }
 
 // A name to take away and its inode, both locked.
@@ -60,22 +62,22 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_removal(Group g, Engine& engine, Comman
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_unlink(Group g, Engine& engine, CommandState& c) {
   GPU4FS_STEP_TRY(check_name(g, first_name(c)));
-  if (is_dots(first_name(c))) return Step::fail(Status::is_directory);
+  if (is_dots(first_name(c))) return Step::end(Status::is_directory);
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
-  serial(g, [&] { op.may_use_emergency = 1; });
+  on_leader(g, [&] { op.emergency_use = fs::EmergencyUse::all; });
   fs::InodeRef dir{};
   fs::InodeRef child{};
   fs::RemovePlan plan{};
   GPU4FS_STEP_TRY(detail::prepare_removal(g, engine, c, &dir, &plan, &child));
-  if (fs::is_directory(child.inode->mode)) return Step::fail(Status::is_directory);
+  if (fs::is_directory(child.inode->mode)) return Step::end(Status::is_directory);
   const bool is_last = child.inode->link_count == 1;
   if (is_last) GPU4FS_STEP_TRY(fs::prepare_orphan(g, fs, op, child.number));
-  GPU4FS_STEP_TRY(detail::reserve_removal(g, engine, c, 3, 0, 0, &plan));
+  GPU4FS_STEP_TRY(detail::reserve_removal(g, engine, c, {3, 0, 0}, &plan));
   GPU4FS_STEP_TRY(reserve_record(g, engine, c));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
   fs::directory_commit_remove(g, fs, op, dir, plan, c.buffer);
-  serial(g, [&] {
+  on_leader(g, [&] {
     set_modification_times(dir, op.now);
     detail::drop_link(child, op.now);
   });
@@ -88,25 +90,25 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_unlink(Group g, Engine& engine, CommandState
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_rmdir(Group g, Engine& engine, CommandState& c) {
   GPU4FS_STEP_TRY(check_name(g, first_name(c)));
-  if (is_dot(first_name(c))) return Step::fail(Status::invalid_argument);
-  if (is_dot_dot(first_name(c))) return Step::fail(Status::directory_not_empty);
+  if (is_dot(first_name(c))) return Step::end(Status::invalid_argument);
+  if (is_dot_dot(first_name(c))) return Step::end(Status::directory_not_empty);
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
-  serial(g, [&] { op.may_use_emergency = 1; });
+  on_leader(g, [&] { op.emergency_use = fs::EmergencyUse::all; });
   fs::InodeRef dir{};
   fs::InodeRef child{};
   fs::RemovePlan plan{};
   GPU4FS_STEP_TRY(detail::prepare_removal(g, engine, c, &dir, &plan, &child));
-  if (!fs::is_directory(child.inode->mode)) return Step::fail(Status::not_directory);
+  if (!fs::is_directory(child.inode->mode)) return Step::end(Status::not_directory);
   if (GPU4FS_MUTANT(full_directory_removed, child.inode->entry_count != 0, false)) {
-    return Step::fail(Status::directory_not_empty);
+    return Step::end(Status::directory_not_empty);
   }
   GPU4FS_STEP_TRY(fs::prepare_orphan(g, fs, op, child.number));
-  GPU4FS_STEP_TRY(detail::reserve_removal(g, engine, c, 3, 0, 0, &plan));
+  GPU4FS_STEP_TRY(detail::reserve_removal(g, engine, c, {3, 0, 0}, &plan));
   GPU4FS_STEP_TRY(reserve_record(g, engine, c));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
   fs::directory_commit_remove(g, fs, op, dir, plan, c.buffer);
-  serial(g, [&] {
+  on_leader(g, [&] {
     set_modification_times(dir, op.now);
     detail::drop_subdirectory(dir);
     child.inode->link_count = 0;
@@ -125,7 +127,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rmdir(Group g, Engine& engine, CommandState&
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_link(Group g, Engine& engine, CommandState& c) {
   GPU4FS_STEP_TRY(check_name(g, first_name(c)));
-  if (is_dots(first_name(c))) return Step::fail(Status::exists);
+  if (is_dots(first_name(c))) return Step::end(Status::exists);
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
   fs::InodeRef dir{};
@@ -137,25 +139,24 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_link(Group g, Engine& engine, CommandState& 
   // of an inode does not change while it lives, so it may be read before the lock and is looked at
   // again after.
   const u64 number = c.command.second_inode;
-  if (!is_file_number(number)) return Step::fail(Status::stale);
+  if (!is_file_number(number)) return Step::end(Status::stale);
   fs::InodeRef file{};
   const Status status = fs::get_inode(g, fs, op, number, &file);
-  if (status == Status::not_found) return Step::fail(Status::stale);
+  if (status == Status::not_found) return Step::end(Status::stale);
   GPU4FS_STEP_TRY(status);
-  const u32 mode_before = serial(g, [&] { return fs::peek_mode(*file.inode); });
-  if (fs::is_directory(mode_before)) return Step::fail(Status::permission);
+  const u32 mode_before = on_leader(g, [&] { return fs::peek_mode(*file.inode); });
+  if (fs::is_directory(mode_before)) return Step::end(Status::permission);
   GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, number, LockMode::exclusive, &file));
-  if (fs::is_directory(file.inode->mode)) return Step::fail(Status::permission);
+  if (fs::is_directory(file.inode->mode)) return Step::end(Status::permission);
   GPU4FS_STEP_TRY(check_changeable(c, file));
-  if (file.inode->link_count >= link_count_max) return Step::fail(Status::too_many_links);
+  if (file.inode->link_count >= link_count_max) return Step::end(Status::too_many_links);
   bool was_orphan = file.inode->link_count == 0;
   if (was_orphan) GPU4FS_STEP_TRY(fs::is_orphan(g, fs, op, number, &was_orphan));
-  GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, op, 3, plan.touched_pages, plan.new_pages));
+  GPU4FS_STEP_TRY(fs::reserve_metadata(g, fs, op, {3, plan.touched_pages, plan.new_pages}));
   GPU4FS_STEP_TRY(reserve_record(g, engine, c));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
-  fs::directory_commit_insert(g, fs, op, dir, plan, name, number, fs::entry_type(file.inode->mode),
-                              c.buffer);
-  serial(g, [&] {
+  fs::directory_commit_insert(g, fs, op, dir, {plan, name, {number, fs::entry_type(file.inode->mode)}}, c.buffer);
+  on_leader(g, [&] {
     set_modification_times(dir, op.now);
     file.inode->link_count += 1;
     set_change_time(file, op.now);

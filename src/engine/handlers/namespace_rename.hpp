@@ -50,7 +50,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status is_above(Group g, Engine& engine, CommandState&
     const Status status = fs::get_inode(g, engine.fs, c.operation, number, &dir);
     if (status == Status::not_found) return Status::corrupt_structure;
     GPU4FS_TRY(status);
-    const u64 parent = serial(g, [&] {
+    const u64 parent = on_leader(g, [&] {
       const bool goes_on = fs::is_directory(fs::peek_mode(*dir.inode));
       return goes_on ? load<Order::relaxed, Scope::engine>(&dir.inode->parent_or_device) : u64{0};
     });
@@ -73,7 +73,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_directory_number(Group g, Engine& engine,
   const Status status = fs::get_inode(g, engine.fs, c.operation, number, &dir);
   if (status == Status::not_found) return Status::stale;
   GPU4FS_TRY(status);
-  const u32 mode = serial(g, [&] { return fs::peek_mode(*dir.inode); });
+  const u32 mode = on_leader(g, [&] { return fs::peek_mode(*dir.inode); });
   if (mode == 0) return Status::stale;
   return fs::is_directory(mode) ? Status::ok : Status::not_directory;
 }
@@ -220,9 +220,9 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_old_name(Group g, Engine& engine, CommandS
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
   if (state.whiteout == 0) return fs::directory_commit_take(g, engine.fs, c.operation, state.from_dir, state.from);
   const fs::InodeRef whiteout = commit_whiteout(g, engine, c, state.from_dir, state.whiteout);
-  state.whiteout_generation = serial(g, [&] { return whiteout.inode->generation; });
-  fs::directory_commit_replace(g, engine.fs, c.operation, state.from_dir, state.from.name, whiteout.number,
-                               fs::entry_type(fs::mode_character_device));
+  state.whiteout_generation = on_leader(g, [&] { return whiteout.inode->generation; });
+  fs::directory_commit_replace(g, engine.fs, c.operation, state.from_dir, state.from.name,
+                               {whiteout.number, fs::entry_type(fs::mode_character_device)});
   put_attributes(g, engine, c, whiteout);
 }
 
@@ -234,22 +234,19 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_rename_names(Group g, Engine& engine, Comm
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
   if ((c.command.mask & rename_exchange) != 0) {
-    fs::directory_commit_replace(g, fs, op, state.from_dir, state.from.name, state.to.inode,
-                                 state.to.type);
-    fs::directory_commit_replace(g, fs, op, state.to_dir, state.to, state.from.name.inode,
-                                 state.from.name.type);
+    fs::directory_commit_replace(g, fs, op, state.from_dir, state.from.name, {state.to.inode, state.to.type});
+    fs::directory_commit_replace(g, fs, op, state.to_dir, state.to, {state.from.name.inode, state.from.name.type});
   } else if (state.has_target) {
     // Replacing moves no slot, so the source's place stays valid.
-    fs::directory_commit_replace(g, fs, op, state.to_dir, state.to, state.from.name.inode,
-                                 state.from.name.type);
+    fs::directory_commit_replace(g, fs, op, state.to_dir, state.to, {state.from.name.inode, state.from.name.type});
     commit_old_name(g, engine, c, state);
     fs::directory_commit_shrink(g, fs, op, state.from_dir, state.from, c.buffer);
   } else {
     // The place of the new name was planned in the pages as they are.
     commit_old_name(g, engine, c, state);
     const fs::HashedName name = hash_name(g, engine, second_name(c));
-    fs::directory_commit_insert(g, fs, op, state.to_dir, state.plan, name, state.from.name.inode,
-                                state.from.name.type, c.buffer);
+    fs::directory_commit_insert(g, fs, op, state.to_dir,
+                                {state.plan, name, {state.from.name.inode, state.from.name.type}}, c.buffer);
     fs::directory_commit_shrink(g, fs, op, state.from_dir, state.from, c.buffer);
   }
 }
@@ -262,7 +259,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool commit_rename_inodes(Group g, Engine& engine, Com
   GPU4FS_CHECK_GT(u32{state.source.inode->link_count}, 0u);
   const u64 now = c.operation.now;
   const bool exchanges = (c.command.mask & rename_exchange) != 0;
-  const bool lost = serial(g, [&] {
+  const bool lost = on_leader(g, [&] {
     const bool source_is_directory = fs::is_directory(state.source.inode->mode);
     set_modification_times(state.from_dir, now);
     set_modification_times(state.to_dir, now);
@@ -326,7 +323,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rename(Group g, Engine& engine, CommandState
   if (exchanges || leaves_whiteout) state.from.merges = 0;
   // The directories and the source; the target and its bit among the orphans; the whiteout.
   const u32 inodes = 3 + (state.has_target ? 2 : 0) + (leaves_whiteout ? 1 : 0);
-  GPU4FS_STEP_TRY(detail::reserve_removal(g, engine, c, inodes, 1 + state.plan.touched_pages, state.plan.new_pages,
+  GPU4FS_STEP_TRY(detail::reserve_removal(g, engine, c, {inodes, 1 + state.plan.touched_pages, state.plan.new_pages},
                                           &state.from));
   GPU4FS_STEP_TRY(reserve_record(g, engine, c));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));

@@ -42,12 +42,12 @@ GPU4FS_FN Step step_memset(Group g, Engine& engine, CommandState& c) {
   const u64 length = c.command.length;
   u8* destination = nullptr;
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, length, &destination));
-  if (length > detail::probe_length_max) return Step::fail(Status::out_of_range);
-  const bool is_filled = serial(g, [&] { return c.stage == 1; });
+  if (length > detail::probe_length_max) return Step::end(Status::out_of_range);
+  const bool is_filled = on_leader(g, [&] { return c.stage == 1; });
   if (is_filled) return Step::complete(length);
   const u32 task_count = detail::probe_task_count(engine, length);
   if (task_count > 1) {
-    serial(g, [&] { c.stage = 1; });
+    on_leader(g, [&] { c.stage = 1; });
     return Step::fan_out(task_count);
   }
   fill_bytes(g, destination, static_cast<u8>(c.command.mode), length);
@@ -71,15 +71,15 @@ GPU4FS_FN Step step_memcopy(Group g, Engine& engine, CommandState& c) {
   u8* destination = nullptr;
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, length, &source));
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.output, length, &destination));
-  if (length > detail::probe_length_max) return Step::fail(Status::out_of_range);
+  if (length > detail::probe_length_max) return Step::end(Status::out_of_range);
   if (source < destination + length && destination < source + length) {
-    return Step::fail(Status::invalid_argument);
+    return Step::end(Status::invalid_argument);
   }
-  const bool is_copied = serial(g, [&] { return c.stage == 1; });
+  const bool is_copied = on_leader(g, [&] { return c.stage == 1; });
   if (is_copied) return Step::complete(length);
   const u32 task_count = detail::probe_task_count(engine, length);
   if (task_count > 1) {
-    serial(g, [&] { c.stage = 1; });
+    on_leader(g, [&] { c.stage = 1; });
     return Step::fan_out(task_count);
   }
   copy_bytes(g, destination, source, length);

@@ -53,7 +53,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status reserve_profile_change(Group g, Engine& engine,
   GPU4FS_CHECK(kind != ProfileAttribute::none);
   if (kind == ProfileAttribute::effective) return Status::permission;
   if (!fs::is_regular(file.inode->mode) && !fs::is_directory(file.inode->mode)) return Status::permission;
-  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, 0, 0));
+  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, 0, 0}));
   const bool removes = c.command.opcode == wire::Opcode::remove_attribute;
   GPU4FS_TRY(reserve_record(g, engine, c, removes ? 0 : c.command.length));
   return enter_gate(g, engine, c);
@@ -65,13 +65,13 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status plan_profile(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file, u32 length,
                                               u32* profile) {
   GPU4FS_CHECK_LE(length, u32{command_buffer_size});
-  const u32 asked = serial(g, [&] { return find_profile(c.buffer, length); });
+  const u32 asked = on_leader(g, [&] { return find_profile(c.buffer, length); });
   *profile = asked;
   if (asked == 0) return Status::invalid_argument;
   const bool is_set = file.inode->profile != 0;
   if (is_set && (c.command.mask & fs::attribute_create) != 0) return Status::exists;
   if (!is_set && (c.command.mask & fs::attribute_replace) != 0) return Status::no_attribute;
-  return serial(g, [&] { return fs::has_data_profile(engine.fs, asked) ? Status::ok : Status::not_supported; });
+  return on_leader(g, [&] { return fs::has_data_profile(engine.fs, asked) ? Status::ok : Status::not_supported; });
 }
 
 // The value into `data`, which has c.command.length bytes; with none only its length is asked for.
@@ -81,8 +81,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step read_profile(Group g, Engine& engine, CommandStat
   GPU4FS_CHECK(kind != ProfileAttribute::none);
   GPU4FS_CHECK(data != nullptr || c.command.length == 0);
   const u32 own = file.inode->profile;
-  if (kind == ProfileAttribute::own && own == 0) return Step::fail(Status::no_attribute);
-  const u32 length = serial(g, [&] {
+  if (kind == ProfileAttribute::own && own == 0) return Step::end(Status::no_attribute);
+  const u32 length = on_leader(g, [&] {
     const u32 profile = kind == ProfileAttribute::own ? own : fs::effective_profile(engine.fs, own);
     const format::ProfileName found = format::profile_name(static_cast<format::Profile>(profile));
     const char* name = found.text;
@@ -93,7 +93,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step read_profile(Group g, Engine& engine, CommandStat
     return count;
   });
   g.sync();
-  if (c.command.length != 0 && length > c.command.length) return Step::fail(Status::attribute_range);
+  if (c.command.length != 0 && length > c.command.length) return Step::end(Status::attribute_range);
   return Step::complete(length);
 }
 
@@ -106,7 +106,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_profile(Group g, const CommandState& c, co
   *length += profile_attribute_length + 1;
   if (data == nullptr) return Status::ok;
   if (*length > c.command.length) return Status::attribute_range;
-  serial(g, [&] {
+  on_leader(g, [&] {
     for (u32 i = 0; i <= profile_attribute_length; ++i) data[begin + i] = static_cast<u8>(profile_attribute_name()[i]);
   });
   g.sync();

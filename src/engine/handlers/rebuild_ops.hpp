@@ -43,7 +43,7 @@ GPU4FS_FN GPU4FS_NOINLINE void mark_chunk_for_rebuild(Group g, raid::ChunkState&
     in_use |= committed | load<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[w]);
   }
   const bool has_descriptors =
-      g.any(in_use != 0) || serial(g, [&] { return load<Order::acquire, Scope::engine>(&chunk.accessible) != 0; });
+      g.any(in_use != 0) || on_leader(g, [&] { return load<Order::acquire, Scope::engine>(&chunk.accessible) != 0; });
   const u64 descriptor_pages = format::chunk_layout(chunk.page_count).descriptor_pages;
   for (u64 page = g.rank(); page < descriptor_pages; page += Group::size()) {
     if (has_descriptors) {
@@ -54,7 +54,7 @@ GPU4FS_FN GPU4FS_NOINLINE void mark_chunk_for_rebuild(Group g, raid::ChunkState&
     }
   }
   g.sync();
-  serial(g, [&] { store<Order::relaxed, Scope::engine>(&chunk.changed, 1u); });
+  on_leader(g, [&] { store<Order::relaxed, Scope::engine>(&chunk.changed, 1u); });
 }
 
 // Pages that commands have allocated, and may have written, and will commit.
@@ -116,12 +116,12 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status begin_rebuild(Group g, Engine& engine, u32 index,
                                                const wire::RebuildTarget* target) {
   raid::LogicalSpace& space = engine.fs.space;
-  GPU4FS_TRY(serial(g, [&] { return install_device(engine, index, *target); }));
+  GPU4FS_TRY(on_leader(g, [&] { return install_device(engine, index, *target); }));
   for (u32 i = 0; i < raid::chunk_count_of(space); ++i) {
-    if (serial(g, [&] { return has_column_on(space.chunks[i], index); }))
+    if (on_leader(g, [&] { return has_column_on(space.chunks[i], index); }))
       mark_chunk_for_rebuild(g, space.chunks[i]);
   }
-  serial(g, [&] {
+  on_leader(g, [&] {
     mark_owned_pages(engine);
     note_replaced_device(engine, index);
     // What is left of open stripes is not given out any more: rows that need no filling get no new
@@ -147,11 +147,11 @@ GPU4FS_FN raid::RebuildOutcome rebuild_task_range(Group g, const raid::LogicalSp
 // Pages of all chunks that still have their bit. Collective.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 count_rebuild_todo(Group g, const raid::LogicalSpace& space) {
-  const u64 devices = serial(g, [&] { return raid::rebuilding_devices(space); });
+  const u64 devices = on_leader(g, [&] { return raid::rebuilding_devices(space); });
   u64 count = 0;
   for (u32 i = 0; i < raid::chunk_count_of(space); ++i) {
     const raid::ChunkState& chunk = space.chunks[i];
-    if (!serial(g, [&] { return has_column_on_any(chunk, devices); })) continue;
+    if (!on_leader(g, [&] { return has_column_on_any(chunk, devices); })) continue;
     for (u64 w = g.rank(); w < divide_up(chunk.page_count, u64{64}); w += Group::size()) {
       count += popcount(load<Order::relaxed, Scope::engine>(&chunk.rebuild_todo[w]));
     }
@@ -164,9 +164,9 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void rebuild_rest(Group g, const raid::LogicalSpace& space) {
   for (u32 i = 0; i < raid::chunk_count_of(space); ++i) {
     const raid::ChunkState& chunk = space.chunks[i];
-    if (serial(g, [&] { return raid::chunk_state(space, i); }) != Status::ok) continue;
+    if (on_leader(g, [&] { return raid::chunk_state(space, i); }) != Status::ok) continue;
     for (u64 page = 0; page < chunk.page_count; page += raid::rebuild_task_pages) {
-      const u64 todo = serial(
+      const u64 todo = on_leader(
           g, [&] { return load<Order::relaxed, Scope::engine>(&chunk.rebuild_todo[page / 64]); });
       if (todo == 0) continue;
       const u32 count =
@@ -183,7 +183,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool is_owned_by_command(const Engine& engine, 
     if (load<Order::acquire, Scope::engine>(&c.phase) == static_cast<u32>(CommandPhase::free)) continue;
     GPU4FS_CHECK_LE(c.extent_count, command_extent_capacity);
     for (u32 e = 0; e < c.extent_count; ++e) {
-      const raid::Extent& extent = c.extents[e];
+      const fs::RoundExtent& extent = c.extents[e];
       if (address >= extent.address && address - extent.address < u64{extent.page_count} * page_size) return true;
     }
   }
@@ -197,7 +197,8 @@ GPU4FS_FN GPU4FS_NOINLINE void drop_unowned_pages(Group g, Engine& engine) {
   const raid::LogicalSpace& space = engine.fs.space;
   for (u32 i = 0; i < raid::chunk_count_of(space); ++i) {
     const raid::ChunkState& chunk = space.chunks[i];
-    if (serial(g, [&] { return raid::chunk_state(space, i); }) != Status::ok || chunk.rebuild_todo == nullptr) continue;
+    const Status state = on_leader(g, [&] { return raid::chunk_state(space, i); });
+    if (state != Status::ok || chunk.rebuild_todo == nullptr) continue;
     const raid::ChunkBitmaps& maps = chunk.bitmaps;
     for (u64 w = g.rank(); w < divide_up(chunk.page_count, u64{64}); w += Group::size()) {
       const u64 todo = load<Order::relaxed, Scope::engine>(&chunk.rebuild_todo[w]);
@@ -225,7 +226,7 @@ GPU4FS_FN u64 finish_rebuild(Group g, Engine& engine) {
     rebuild_rest(g, space);
     left = count_rebuild_todo(g, space);
   }
-  if (left == 0) serial(g, [&] { raid::complete_rebuild(space); });
+  if (left == 0) on_leader(g, [&] { raid::complete_rebuild(space); });
   return left;
 }
 
@@ -237,7 +238,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step rebuild_while_stopped(Group g, Engine& engine, Co
   u8* data = nullptr;
   if (begins) {
     GPU4FS_STEP_TRY(resolve(g, engine, c, command.data, sizeof(wire::RebuildTarget), &data));
-    if (!is_aligned(data, alignof(wire::RebuildTarget))) return Step::fail(Status::unaligned);
+    if (!is_aligned(data, alignof(wire::RebuildTarget))) return Step::end(Status::unaligned);
   }
   GPU4FS_STEP_TRY(stop_steps(g, engine, c));
   Status status = Status::ok;
@@ -246,14 +247,14 @@ GPU4FS_FN GPU4FS_NOINLINE Step rebuild_while_stopped(Group g, Engine& engine, Co
     status = begin_rebuild(g, engine, static_cast<u32>(command.inode),
                            reinterpret_cast<const wire::RebuildTarget*>(data));
     if (status == Status::ok) result = count_rebuild_todo(g, engine.fs.space);
-  } else if (serial(g, [&] { return raid::rebuilding_devices(engine.fs.space); }) == 0) {
+  } else if (on_leader(g, [&] { return raid::rebuilding_devices(engine.fs.space); }) == 0) {
     status = Status::device_failed;
   } else {
     result = finish_rebuild(g, engine);
   }
   g.sync();
   resume_steps(g, engine, c);
-  return status == Status::ok ? Step::complete(result) : Step::fail(status);
+  return status == Status::ok ? Step::complete(result) : Step::end(status);
 }
 
 GPU4FS_FN inline Status check_rebuild(const Engine& engine, const wire::Command& command) {
@@ -295,33 +296,33 @@ GPU4FS_FN bool has_rebuild_todo(Group g, const raid::ChunkState& chunk, u64 firs
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_rebuild(Group g, Engine& engine, CommandState& c) {
   const wire::Command& command = c.command;
-  if (serial(g, [&] { return c.stage == 1; })) {
+  if (on_leader(g, [&] { return c.stage == 1; })) {
     GPU4FS_STEP_TRY(task_result(g, c));
     return Step::complete(
-        serial(g, [&] { return load<Order::acquire, Scope::engine>(&c.result); }));
+        on_leader(g, [&] { return load<Order::acquire, Scope::engine>(&c.result); }));
   }
   GPU4FS_STEP_TRY(detail::check_rebuild(engine, command));
   raid::LogicalSpace& space = engine.fs.space;
   const auto step = static_cast<wire::RebuildStep>(command.mode);
   if (step == wire::RebuildStep::give_up) {
     const bool lost =
-        serial(g, [&] { return raid::lose_device(space, static_cast<u32>(command.inode)); });
-    return lost ? Step::complete() : Step::fail(Status::busy);
+        on_leader(g, [&] { return raid::lose_device(space, static_cast<u32>(command.inode)); });
+    return lost ? Step::complete() : Step::end(Status::busy);
   }
   if (step != wire::RebuildStep::pages) return detail::rebuild_while_stopped(g, engine, c);
-  const u64 devices = serial(g, [&] { return raid::rebuilding_devices(space); });
-  if (devices == 0) return Step::fail(Status::device_failed);
+  const u64 devices = on_leader(g, [&] { return raid::rebuilding_devices(space); });
+  if (devices == 0) return Step::end(Status::device_failed);
   const u32 index = static_cast<u32>(command.inode);
   const raid::ChunkState& chunk = space.chunks[index];
-  const bool concerned = serial(g, [&] { return detail::has_column_on_any(chunk, devices); });
+  const bool concerned = on_leader(g, [&] { return detail::has_column_on_any(chunk, devices); });
   if (!concerned || !detail::has_rebuild_todo(g, chunk, command.offset, command.length))
     return Step::complete(0);
-  const Status reached = serial(g, [&] { return raid::chunk_state(space, index); });
+  const Status reached = on_leader(g, [&] { return raid::chunk_state(space, index); });
   if (reached != Status::ok) {
-    serial(g, [&] { c.operation.wanted_chunk = index; });
-    return Step::fail(reached);
+    on_leader(g, [&] { c.operation.wanted_chunk = index; });
+    return Step::end(reached);
   }
-  serial(g, [&] { c.stage = 1; });
+  on_leader(g, [&] { c.stage = 1; });
   return Step::fan_out(static_cast<u32>(divide_up(command.length, u64{raid::rebuild_task_pages})));
 }
 
@@ -336,7 +337,7 @@ GPU4FS_FN GPU4FS_NOINLINE void task_rebuild(Group g, Engine& engine, CommandStat
   const raid::RebuildOutcome outcome = detail::rebuild_task_range(
       g, engine.fs.space, static_cast<u32>(command.inode), command.offset + begin, count, is_fresh);
   if (outcome.counts == 0) return;
-  serial(g, [&] { fetch_add<Order::relaxed, Scope::engine>(&c.result, outcome.counts); });
+  on_leader(g, [&] { fetch_add<Order::relaxed, Scope::engine>(&c.result, outcome.counts); });
 }
 
 }  // namespace gpu4fs::engine

@@ -49,65 +49,72 @@ GPU4FS_FN constexpr bool is_unreadable(Status status) {
          status == Status::device_failed || status == Status::medium_error;
 }
 
-// Map pages that begin at file page `page`. *next: `page`, or the page behind what cannot be read. *full: the list is.
+// Where a walk that marks pages stands.
+struct MarkWalk {
+  u64 next;   // page where it goes on
+  bool full;  // the list is
+};
+
+// Map pages that begin at file page `page`. walk->next: `page`, or the page behind what cannot be read.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status mark_map_pages_at(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
-                                                   u64 page, u64* next, bool* full) {
+                                                   u64 page, MarkWalk* walk) {
   GPU4FS_CHECK_LE(u32{ref.inode->height}, u32{fs::map_height_max});
   MarkedPages& list = scratch_of<MarkedPages>(c);
-  *next = page;
-  *full = false;
+  *walk = {page, false};
   for (u32 level = ref.inode->height; level >= 1; --level) {
     fs::detail::MapPlace place{};
-    const Status status = fs::detail::map_descend(g, engine.fs, c.operation, ref, page, level, &place);
+    const Status status = fs::detail::map_descend(g, engine.fs, c.operation, ref, {page, level}, &place);
     if (is_unreadable(status)) {
       const u64 span = fs::map_span(level + 1);
-      *next = align_down(page, span) + span;
-      serial(g, [&] { ++list.stayed; });
+      walk->next = align_down(page, span) + span;
+      on_leader(g, [&] { ++list.stayed; });
       return Status::ok;
     }
     GPU4FS_TRY(status);
     if (place.level != level || !place.pointer.is_indirect()) return Status::ok;
     if (page % fs::map_span(level) != 0) continue;
-    *full = serial(g, [&] {
+    walk->full = on_leader(g, [&] {
       if (!fs::is_in_frozen_chunk(engine.fs, place.pointer.address())) return false;
       return !add_marked(list, level, page >> (format::slot_shift * level));
     });
-    if (*full) return Status::ok;
+    if (walk->full) return Status::ok;
   }
   return Status::ok;
 }
 
-// Pages of content that are metadata, in the array of slots over `page`. *next: the page behind, or where the list is full.
+// Pages of content, unless they are data, in the array of slots over `page`. walk->next: the page behind, or where the
+// list is full.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status mark_content_at(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 page,
-                                                 bool counts, u64* next, bool* full) {
+GPU4FS_FN GPU4FS_NOINLINE Status mark_content_at(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                                 u64 page, MarkWalk* walk) {
+  const bool is_data = ref.number >= format::inode_number_first_free && fs::is_regular(ref.inode->mode);
   MarkedPages& list = scratch_of<MarkedPages>(c);
   fs::detail::MapPlace place{};
-  const Status status = fs::detail::map_descend(g, engine.fs, c.operation, ref, page, 0, &place);
-  *full = false;
+  const Status status = fs::detail::map_descend(g, engine.fs, c.operation, ref, {page, 0}, &place);
+  walk->full = false;
   if (is_unreadable(status)) {
-    *next = align_down(page, fs::map_span(1)) + fs::map_span(1);
-    serial(g, [&] { ++list.stayed; });
+    walk->next = align_down(page, fs::map_span(1)) + fs::map_span(1);
+    on_leader(g, [&] { ++list.stayed; });
     return Status::ok;
   }
   GPU4FS_TRY(status);
   const u64 span = fs::map_span(place.level);
   if (place.level != 0) {
-    *next = align_down(page, span) + span;
+    walk->next = align_down(page, span) + span;
     return Status::ok;
   }
   const u64 end = page + (place.slot_count - place.slot);
-  const u64 stop = serial(g, [&] {
-    for (u64 at = page; at < end && counts; ++at) {
+  const u64 stop = on_leader(g, [&] {
+    for (u64 at = page; at < end && !is_data; ++at) {
       const format::BlockPointer pointer = fs::load_slot(&place.slots[place.slot + (at - page)]);
       if (!pointer.is_valid() || !fs::is_in_frozen_chunk(engine.fs, pointer.address())) continue;
       if (!add_marked(list, 0, at)) return at;
     }
     return end;
   });
-  *full = stop != end;
-  *next = stop;
+  walk->full = stop != end;
+  walk->next = stop;
   return Status::ok;
 }
 
@@ -123,7 +130,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_attributes(Group g, Engine& engine, Comman
     fs::AttributePage found{};
     const Status status = fs::next_attribute_page_at(g, engine.fs, c.operation, ref, &at, &found);
     if (is_unreadable(status) || status == Status::page_absent) {
-      serial(g, [&] { ++list.stayed; });
+      on_leader(g, [&] { ++list.stayed; });
       continue;
     }
     GPU4FS_TRY(status);
@@ -131,7 +138,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_attributes(Group g, Engine& engine, Comman
       *place = wire::relocate_end;
       return Status::ok;
     }
-    const bool full = serial(g, [&] {
+    const bool full = on_leader(g, [&] {
       if (!fs::is_in_frozen_chunk(engine.fs, found.pointer.address())) return false;
       return !add_marked(list, found.level, found.index);
     });
@@ -146,25 +153,23 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_attributes(Group g, Engine& engine, Comman
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status list_metadata(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   MarkedPages& list = scratch_of<MarkedPages>(c);
-  serial(g, [&] { list = {}; });
+  on_leader(g, [&] { list = {}; });
   const bool has_map = !ref.inode->is_inline() && ref.inode->height <= fs::map_height_max;
   const u64 end = has_map ? fs::map_capacity(ref.inode->height) : 0;
-  const bool is_file = ref.number >= format::inode_number_first_free && fs::is_regular(ref.inode->mode);
   u64 page = c.command.offset;
-  bool full = false;
+  MarkWalk walk{page, false};
   u32 i = 0;
-  for (; i < metadata_lookups_max && page < end && !full; ++i) {
-    u64 next = page;
-    GPU4FS_TRY(mark_map_pages_at(g, engine, c, ref, page, &next, &full));
-    if (full) break;
-    if (next == page) GPU4FS_TRY(mark_content_at(g, engine, c, ref, page, !is_file, &next, &full));
-    page = next;
+  for (; i < metadata_lookups_max && page < end && !walk.full; ++i) {
+    GPU4FS_TRY(mark_map_pages_at(g, engine, c, ref, page, &walk));
+    if (walk.full) break;
+    if (walk.next == page) GPU4FS_TRY(mark_content_at(g, engine, c, ref, page, &walk));
+    page = walk.next;
   }
-  if (page >= end && !full) {
+  if (page >= end && !walk.full) {
     page = maximum(page, fs::attribute_places);
     GPU4FS_TRY(list_attributes(g, engine, c, ref, metadata_lookups_max - i, &page));
   }
-  serial(g, [&] { list.next = page; });
+  on_leader(g, [&] { list.next = page; });
   return Status::ok;
 }
 
@@ -172,14 +177,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_metadata(Group g, Engine& engine, CommandS
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_marked(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   MarkedPages& list = scratch_of<MarkedPages>(c);
-  const u32 count = serial(g, [&] { return list.count; });
+  const u32 count = on_leader(g, [&] { return list.count; });
   for (u32 i = 0; i < count; ++i) {
-    const MarkedPage page = serial(g, [&] { return list.pages[i]; });
+    const MarkedPage page = on_leader(g, [&] { return list.pages[i]; });
     u32 frame = fs::no_frame;
-    const Status status = fs::get_page(g, engine.fs, c.operation, ref, page.level, page.index, &frame);
+    const Status status = fs::get_page(g, engine.fs, c.operation, ref, {page.level, page.index}, &frame);
     const bool gone = is_unreadable(status) || status == Status::page_absent;
     if (!gone) GPU4FS_TRY(status);
-    serial(g, [&] {
+    on_leader(g, [&] {
       list.pages[i].frame = gone ? fs::no_frame : frame;
       if (gone) ++list.stayed;
     });
@@ -201,24 +206,24 @@ GPU4FS_FN GPU4FS_NOINLINE Step relocate_metadata(Group g, Engine& engine, Comman
   MarkedPages& list = scratch_of<MarkedPages>(c);
   u8* output = nullptr;
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, sizeof(wire::RelocateReport), &output));
-  if (!is_aligned(output, 8)) return Step::fail(Status::unaligned);
+  if (!is_aligned(output, 8)) return Step::end(Status::unaligned);
   fs::InodeRef ref{};
   GPU4FS_STEP_TRY(find_any_inode(g, engine, c, &ref));
   GPU4FS_STEP_TRY(list_metadata(g, engine, c, ref));
   GPU4FS_STEP_TRY(load_marked(g, engine, c, ref));
-  const u32 count = serial(g, [&] { return list.count; });
+  const u32 count = on_leader(g, [&] { return list.count; });
   u64 moved = 0;
   if (count != 0) {
-    GPU4FS_STEP_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, count, 0));
+    GPU4FS_STEP_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, count, 0}));
     GPU4FS_STEP_TRY(enter_gate(g, engine, c));
     for (u32 i = 0; i < count; ++i) {
-      const u32 frame = serial(g, [&] { return list.pages[i].frame; });
+      const u32 frame = on_leader(g, [&] { return list.pages[i].frame; });
       if (frame == fs::no_frame) continue;
       fs::mark_dirty(g, engine.fs, c.operation, ref, frame);
       ++moved;
     }
   }
-  serial(g, [&] { *reinterpret_cast<wire::RelocateReport*>(output) = {list.next, moved, list.stayed}; });
+  on_leader(g, [&] { *reinterpret_cast<wire::RelocateReport*>(output) = {list.next, moved, list.stayed}; });
   return Step::complete();
 }
 
@@ -240,13 +245,14 @@ GPU4FS_FN GPU4FS_NOINLINE Step find_next_inode(Group g, Engine& engine, CommandS
   fs::FileSystem& fs = engine.fs;
   u64 number = c.command.inode;
   while (number < fs::inode_number_max) {
-    fs::InodeRef file{};
     u32 frame = fs::no_frame;
-    const Status status = fs::detail::get_bitmap_page(g, fs, c.operation, format::inode_number_inode_bitmap, number,
-                                                      &file, &frame);
+    const Status status =
+        fs::detail::get_bitmap_page(g, fs, c.operation, format::inode_number_inode_bitmap, number, &frame);
     const u64 page_end = align_down(number, fs::bitmap_bits_per_page) + fs::bitmap_bits_per_page;
     if (status == Status::page_absent) {
-      const u64 reached = serial(g, [&] {
+      fs::InodeRef file{};
+      GPU4FS_STEP_TRY(fs::detail::get_bitmap_file(g, fs, c.operation, format::inode_number_inode_bitmap, &file));
+      const u64 reached = on_leader(g, [&] {
         return load<Order::relaxed, Scope::engine>(&file.inode->size_bytes) / page_size * fs::bitmap_bits_per_page;
       });
       if (page_end > reached) break;
@@ -254,7 +260,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step find_next_inode(Group g, Engine& engine, CommandS
       continue;
     }
     GPU4FS_STEP_TRY(status);
-    const u64 found = serial(g, [&] { return next_set_bit(fs, frame, number); });
+    const u64 found = on_leader(g, [&] { return next_set_bit(fs, frame, number); });
     if (found != page_end) return Step::complete(found);
     number = found;
   }
@@ -264,15 +270,15 @@ GPU4FS_FN GPU4FS_NOINLINE Step find_next_inode(Group g, Engine& engine, CommandS
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step freeze_while_stopped(Group g, Engine& engine, CommandState& c) {
   const bool freezes = c.command.mode == static_cast<u32>(wire::RelocateStep::freeze);
-  if (c.command.inode >= raid::chunk_count_of(engine.fs.space)) return Step::fail(Status::out_of_range);
+  if (c.command.inode >= raid::chunk_count_of(engine.fs.space)) return Step::end(Status::out_of_range);
   GPU4FS_STEP_TRY(stop_steps(g, engine, c));
-  const Status status = serial(g, [&] {
+  const Status status = on_leader(g, [&] {
     const u32 chunk = static_cast<u32>(c.command.inode);
     if (fs::is_being_deleted(engine.fs, chunk)) return Status::busy;
     return freezes ? fs::freeze_chunk(engine.fs, chunk) : fs::unfreeze_chunk(engine.fs, chunk);
   });
   resume_steps(g, engine, c);
-  return Step::fail(status);
+  return Step::end(status);
 }
 
 template <class Group>
@@ -290,20 +296,20 @@ GPU4FS_FN wire::ChunkUsage usage_of(Group g, const raid::ChunkState& chunk) {
   used = g.reduce(used, sum);
   busy = g.reduce(busy, sum);
   return {static_cast<u32>(chunk.page_count), used, busy, static_cast<u16>(chunk.page_class),
-          serial(g, [&] { return static_cast<u16>(fs::detail::is_frozen(chunk) ? 1 : 0); })};
+          on_leader(g, [&] { return static_cast<u16>(fs::detail::is_frozen(chunk) ? 1 : 0); })};
 }
 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step list_chunk_usage(Group g, Engine& engine, CommandState& c) {
   u8* output = nullptr;
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &output));
-  if (!is_aligned(output, 8)) return Step::fail(Status::unaligned);
-  const u32 chunk_count = serial(g, [&] { return raid::chunk_count_of(engine.fs.space); });
+  if (!is_aligned(output, 8)) return Step::end(Status::unaligned);
+  const u32 chunk_count = on_leader(g, [&] { return raid::chunk_count_of(engine.fs.space); });
   if (c.command.inode >= chunk_count) return Step::complete(0);
   const u64 count = minimum(chunk_count - c.command.inode, c.command.length / sizeof(wire::ChunkUsage));
   for (u64 i = 0; i < count; ++i) {
     const wire::ChunkUsage usage = usage_of(g, engine.fs.space.chunks[c.command.inode + i]);
-    serial(g, [&] { reinterpret_cast<wire::ChunkUsage*>(output)[i] = usage; });
+    on_leader(g, [&] { reinterpret_cast<wire::ChunkUsage*>(output)[i] = usage; });
   }
   return Step::complete(count);
 }

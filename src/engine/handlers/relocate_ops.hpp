@@ -70,23 +70,23 @@ struct FoundRun {
   bool is_damaged;  // the run is a part of the map that cannot be read, or leads to free pages
 };
 
-// What lies at `page`, of at most `limit` pages. Status: control codes only.
+// What the range begins with. Status: control codes only.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status look_at_run(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 page,
-                                             u64 limit, FoundRun* found) {
-  GPU4FS_CHECK_GT(limit, 0u);
+GPU4FS_FN GPU4FS_NOINLINE Status look_at_run(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                             fs::PageRange range, FoundRun* found) {
+  GPU4FS_CHECK_GT(range.page_count(), 0u);
   fs::FileSystem& fs = engine.fs;
   *found = {};
-  const Status status = fs::map_lookup(g, fs, c.operation, ref, page, limit, &found->run);
+  const Status status = fs::map_lookup(g, fs, c.operation, ref, range, &found->run);
   if (stays_in_place(status)) {
     const u64 span = fs::map_span(1);
-    found->run = {fs::MapKind::hole, 0, 0, minimum(limit, align_down(page, span) + span - page)};
+    found->run = {fs::MapKind::hole, 0, 0, minimum(range.end, align_down(range.first, span) + span) - range.first};
     found->is_damaged = true;
     return Status::ok;
   }
   GPU4FS_TRY(status);
   const fs::MapRun run = found->run;
-  const u32 answer = serial(g, [&] {
+  const u32 answer = on_leader(g, [&] {
     if (!is_to_move(fs, run, fs::effective_profile(fs, ref.inode->profile) - 1, c.command.mask)) return 0u;
     return fs::pages_in_use(fs, run.address, run.page_count) ? 1u : 2u;
   });
@@ -113,31 +113,32 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 stretch_limit(const Engine& engine, const C
   return minimum(border > page ? border - page : limit, end - page);
 }
 
-// The old runs of the stretch that begins with `found` at `page`.
+// The old runs of the stretch that begins with `found`, where the range does.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status gather_runs(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 page,
-                                             u64 end, FoundRun found) {
+GPU4FS_FN GPU4FS_NOINLINE Status gather_runs(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                             fs::PageRange range, FoundRun found) {
   GPU4FS_CHECK(found.moves);
-  GPU4FS_CHECK_LT(page, end);
+  GPU4FS_CHECK_LT(range.first, range.end);
+  const u64 page = range.first;
   RelocateState& state = scratch_of<RelocateState>(c);
-  const u64 limit = serial(g, [&] { return stretch_limit(engine, c, state, found.run, page, end); });
+  const u64 limit = on_leader(g, [&] { return stretch_limit(engine, c, state, found.run, page, range.end); });
   const fs::MapKind kind = found.run.kind;
   u32 done = 0;
   u32 count = 0;
   for (;;) {
     const u32 pages = static_cast<u32>(minimum(found.run.page_count, limit - done));
     const u64 address = found.run.address;
-    GPU4FS_TRY(serial(g, [&] {
+    GPU4FS_TRY(on_leader(g, [&] {
       c.extents[relocate_run_base + count] = {address, pages, done};
       return kind == fs::MapKind::data ? fs::check_accessible(engine.fs, c.operation, address) : Status::ok;
     }));
     ++count;
     done += pages;
     if (done == limit || count == command_extent_capacity - relocate_run_base) break;
-    GPU4FS_TRY(look_at_run(g, engine, c, ref, page + done, limit - done, &found));
+    GPU4FS_TRY(look_at_run(g, engine, c, ref, {page + done, page + limit}, &found));
     if (!found.moves || found.run.kind != kind) break;
   }
-  serial(g, [&] {
+  on_leader(g, [&] {
     const bool is_block = done == pages_per_block_2m && page % pages_per_block_2m == 0;
     const bool is_aligned_there = is_aligned(c.extents[relocate_run_base].address, block_size_2m);
     state.first = page;
@@ -162,20 +163,20 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_stretch(Group g, Engine& engine, CommandSt
   u64 stayed = 0;
   for (u32 i = 0; i < relocate_lookups_max && page < end; ++i) {
     FoundRun found{};
-    GPU4FS_TRY(look_at_run(g, engine, c, ref, page, end - page, &found));
+    GPU4FS_TRY(look_at_run(g, engine, c, ref, {page, end}, &found));
     if (found.moves) {
-      GPU4FS_TRY(gather_runs(g, engine, c, ref, page, end, found));
-      if (serial(g, [&] { return (c.command.mask & wire::relocate_scattered) == 0 || state.old_pieces > 1; })) {
-        serial(g, [&] { state.stayed = stayed; });
+      GPU4FS_TRY(gather_runs(g, engine, c, ref, {page, end}, found));
+      if (on_leader(g, [&] { return (c.command.mask & wire::relocate_scattered) == 0 || state.old_pieces > 1; })) {
+        on_leader(g, [&] { state.stayed = stayed; });
         return Status::ok;
       }
-      page = serial(g, [&] { return state.next; });
+      page = on_leader(g, [&] { return state.next; });
       continue;
     }
     if (found.is_damaged) stayed += found.run.kind == fs::MapKind::hole ? 1 : found.run.page_count;
     page += found.run.page_count;
   }
-  serial(g, [&] {
+  on_leader(g, [&] {
     state.page_count = 0;
     state.next = page < end ? page : wire::relocate_end;
     state.stayed = stayed;
@@ -196,24 +197,24 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_relocation(Group g, Engine& engine, Comman
   RelocateState& state = scratch_of<RelocateState>(c);
   GPU4FS_TRY(find_stretch(g, engine, c, ref));
   const u64 first = state.first;
-  const u32 wanted = serial(g, [&] { return state.page_count; });
+  const u32 wanted = on_leader(g, [&] { return state.page_count; });
   if (wanted == 0) return Status::ok;
   fs::MapCost cost{};
-  GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, first, first + wanted, &cost));
-  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, 1, cost.changed, cost.fresh));
+  GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, {first, first + wanted}, &cost));
+  GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, cost.changed, cost.fresh}));
   // Few pages share a stripe with others, where there are stripes.
   const bool whole_stripes = wanted * page_size > log_inline_bytes_max(engine.fs);
   const Allocated allocated =
-      allocate_extents(g, engine, c, ref, 0, first, wanted, whole_stripes, relocate_run_base);
+      allocate_extents(g, engine, c, ref, {first, 0, wanted, whole_stripes, relocate_run_base});
   const bool tidies = (c.command.mask & wire::relocate_scattered) != 0;
   // Nothing is lost if things stay as they are.
   const bool no_room = tidies && allocated.status == Status::no_space;
   if (!no_room) GPU4FS_TRY(allocated.status);
-  const bool gives_up = no_room || serial(g, [&] {
+  const bool gives_up = no_room || on_leader(g, [&] {
     return tidies && (allocated.page_count < wanted || count_new_pieces(c, state) >= state.old_pieces);
   });
   if (gives_up) abandon_extents(g, engine, c);
-  serial(g, [&] {
+  on_leader(g, [&] {
     state.page_count = gives_up ? 0 : allocated.page_count;
     state.bad_page = state.page_count;
     if (!gives_up) state.next = first + allocated.page_count;
@@ -230,7 +231,7 @@ GPU4FS_FN inline u64 old_page(const CommandState& c, const RelocateState& state,
 // Apart, as an atomic access to the command inside of the loop is more than nvcc 13 can translate.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void note_bad_page(Group g, u32* bad_page, u32 page) {
-  serial(g, [&] { store<Order::relaxed, Scope::engine>(bad_page, page); });
+  on_leader(g, [&] { store<Order::relaxed, Scope::engine>(bad_page, page); });
 }
 
 // Copies pages [from, to) of the stretch, or up to one that cannot be read, which is noted. A page that cannot be written
@@ -244,12 +245,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status copy_old_pages(Group g, Engine& engine, Command
       u64 source;
       u64 target;
     };
-    const Places places = serial(g, [&] {
+    const Places places = on_leader(g, [&] {
       return Places{old_page(c, state, page), extent_page(c, find_extent(c, c.extent_count, page), page)};
     });
     bool source_is_bad = false;
-    const Status copied = raid::write_page_merged(g, engine.fs.space, places.target, places.source, 0, 0, nullptr,
-                                                  raid::PageUse::data, &source_is_bad);
+    const raid::PageMerge copy{places.target, places.source, {0, 0}, nullptr, raid::PageUse::data};
+    const Status copied = raid::write_page_merged(g, engine.fs.space, copy, &source_is_bad);
     if (copied == Status::ok) continue;
     if (!source_is_bad || !stays_in_place(copied)) return copied;
     (void)with_owner(g, engine, c.command.inode, copied, places.source, 1);
@@ -266,7 +267,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool give_way_to_damage(Group g, Engine& engine, Comma
   GPU4FS_CHECK_EQ(c.in_gate, 0u);
   RelocateState& state = scratch_of<RelocateState>(c);
   abandon_extents(g, engine, c);
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     const u64 stayed = state.stayed;
     const u64 first = state.first;
     const u32 bad = state.bad_page;
@@ -289,14 +290,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_relocation(Group g, Engine& engine, Comm
   fs::FileSystem& fs = engine.fs;
   const u64 first = state.first;
   fs::MapCost cost{};
-  GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, first, first + state.page_count, &cost));
-  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, 1, cost.changed, cost.fresh));
+  GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, {first, first + state.page_count}, &cost));
+  GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {1, cost.changed, cost.fresh}));
   GPU4FS_TRY(enter_gate(g, engine, c));
-  const bool is_refilled = serial(g, [&] {
+  const bool is_refilled = on_leader(g, [&] {
     return state.kind == fs::MapKind::unwritten && fs::log_is_on(fs) && !fs::is_written_once(fs, c.extents[0].address);
   });
-  commit_extents(g, engine, c, ref, first, state.kind);
-  serial(g, [&] {
+  commit_extents(g, engine, c, ref, {first, state.kind, false});
+  on_leader(g, [&] {
     state.epoch = is_refilled ? load<Order::relaxed, Scope::engine>(&fs.epoch_open) : 0;
     // Nobody else may have the file before the checkpoint is durable, however long that takes.
     if (is_refilled) store<Order::relaxed, Scope::engine>(&c.deadline_ns, u64{0});
@@ -310,11 +311,11 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status advance_relocation(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
                                                     u32* tasks) {
   RelocateState& state = scratch_of<RelocateState>(c);
-  const auto stage = [&] { return static_cast<RelocateStage>(serial(g, [&] { return c.stage; })); };
+  const auto stage = [&] { return static_cast<RelocateStage>(on_leader(g, [&] { return c.stage; })); };
   if (stage() == RelocateStage::plan) {
     Status status = plan_relocation(g, engine, c, ref);
-    const u32 page_count = serial(g, [&] { return state.page_count; });
-    const bool copies = serial(g, [&] { return state.kind == fs::MapKind::data; });
+    const u32 page_count = on_leader(g, [&] { return state.page_count; });
+    const bool copies = on_leader(g, [&] { return state.kind == fs::MapKind::data; });
     if (status == Status::ok && page_count == 0) return Status::ok;
     const bool few = page_count <= engine.config.inline_transfer_pages;
     if (status == Status::ok && copies && few) status = copy_old_pages(g, engine, c, 0, page_count);
@@ -329,7 +330,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status advance_relocation(Group g, Engine& engine, Com
   }
   if (stage() == RelocateStage::transfer) {
     GPU4FS_TRY(task_result(g, c));
-    if (serial(g, [&] { return state.bad_page < state.page_count; })) {
+    if (on_leader(g, [&] { return state.bad_page < state.page_count; })) {
       return give_way_to_damage(g, engine, c) ? Status::again : Status::ok;
     }
     go_to_stage(g, c, static_cast<u32>(RelocateStage::commit));
@@ -340,7 +341,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status advance_relocation(Group g, Engine& engine, Com
 template <class Group>
 GPU4FS_FN Step end_relocation(Group g, CommandState& c, u8* output) {
   const RelocateState& state = scratch_of<RelocateState>(c);
-  serial(g, [&] {
+  on_leader(g, [&] {
     *reinterpret_cast<wire::RelocateReport*>(output) = {state.next, state.page_count, state.stayed};
   });
   return Step::complete();
@@ -352,20 +353,20 @@ GPU4FS_FN GPU4FS_NOINLINE Step relocate_data(Group g, Engine& engine, CommandSta
   u8* output = nullptr;
   Status status = resolve(g, engine, c, c.command.data, sizeof(wire::RelocateReport), &output);
   if (status == Status::ok && !is_aligned(output, 8)) status = Status::unaligned;
-  const auto waits = [&] { return serial(g, [&] { return c.stage == static_cast<u32>(RelocateStage::wait); }); };
+  const auto waits = [&] { return on_leader(g, [&] { return c.stage == static_cast<u32>(RelocateStage::wait); }); };
   if (status == Status::ok && !waits()) {
     fs::InodeRef ref{};
     u32 tasks = 0;
     status = lock_any(g, engine, c, c.command.inode, LockMode::exclusive, &ref);
     if (status == Status::ok && !fs::is_regular(ref.inode->mode)) {
-      serial(g, [&] { state.next = wire::relocate_end; });
+      on_leader(g, [&] { state.next = wire::relocate_end; });
       return end_relocation(g, c, output);
     }
     if (status == Status::ok) status = advance_relocation(g, engine, c, ref, &tasks);
     if (tasks != 0) return Step::fan_out(tasks);
   }
   if (status == Status::ok && waits()) {
-    const u64 epoch = serial(g, [&] { return state.epoch; });
+    const u64 epoch = on_leader(g, [&] { return state.epoch; });
     if (epoch != 0) status = park_until_epoch(g, engine, c, epoch);
   }
   if (status != Status::ok) return leave_with(g, engine, c, status);
@@ -379,9 +380,9 @@ GPU4FS_FN GPU4FS_NOINLINE Step relocate_data(Group g, Engine& engine, CommandSta
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_relocate(Group g, Engine& engine, CommandState& c) {
   const auto step = static_cast<wire::RelocateStep>(c.command.mode);
-  if ((c.command.mask & ~u32{wire::relocate_known}) != 0) return Step::fail(Status::invalid_argument);
+  if ((c.command.mask & ~u32{wire::relocate_known}) != 0) return Step::end(Status::invalid_argument);
   const bool changes = step != wire::RelocateStep::usage && step != wire::RelocateStep::next_inode;
-  if (changes && engine.fs.read_only != 0) return Step::fail(Status::read_only);
+  if (changes && engine.fs.read_only != 0) return Step::end(Status::read_only);
   switch (step) {
     case wire::RelocateStep::data: return detail::relocate_data(g, engine, c);
     case wire::RelocateStep::metadata: return detail::relocate_metadata(g, engine, c);
@@ -390,7 +391,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_relocate(Group g, Engine& engine, CommandSta
     case wire::RelocateStep::unfreeze: return detail::freeze_while_stopped(g, engine, c);
     case wire::RelocateStep::usage: return detail::list_chunk_usage(g, engine, c);
   }
-  return Step::fail(Status::invalid_argument);
+  return Step::end(Status::invalid_argument);
 }
 
 template <class Group>

@@ -60,11 +60,11 @@ GPU4FS_FN GPU4FS_NOINLINE u64 repair_damaged(Group g, const raid::LogicalSpace& 
   u64 left = damaged;
   for (u64 bits = damaged; bits != 0; bits &= bits - 1) {
     const raid::PageLocation location{index, 0, page + count_trailing_zeros(bits)};
-    const u32 counter = serial(g, [&] { return raid::begin_repairs(space); });
-    const bool settled = serial(g, [&] { return raid::page_is_settled(space, location); });
+    const u32 counter = on_leader(g, [&] { return raid::begin_repairs(space); });
+    const bool settled = on_leader(g, [&] { return raid::page_is_settled(space, location); });
     if (settled && raid::repair_page(g, space, location)) left &= ~(bits & (~bits + 1));
     g.sync();
-    serial(g, [&] { raid::end_repairs(space, counter); });
+    on_leader(g, [&] { raid::end_repairs(space, counter); });
   }
   return left;
 }
@@ -84,13 +84,13 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void scrub_rows(Group g, const raid::LogicalSpace& space, u32 index, u64 page, u64 count) {
   const raid::ChunkState& chunk = space.chunks[index];
   for (u64 first = page; first < page + count; ++first) {
-    const raid::RowPlace place = serial(g, [&] { return raid::row_place(chunk, first); });
+    const raid::RowPlace place = on_leader(g, [&] { return raid::row_place(chunk, first); });
     if (GPU4FS_MUTANT(scrub_without_parities, place.slot != 0, true)) continue;
-    const raid::RowView view = serial(g, [&] { return raid::row_view(space, index, place.row); });
-    const u32 counter = serial(g, [&] { return raid::begin_repairs(space); });
-    if (serial(g, [&] { return has_durable_page(space, view); })) (void)raid::repair_row(g, space, view);
+    const raid::RowView view = on_leader(g, [&] { return raid::row_view(space, index, place.row); });
+    const u32 counter = on_leader(g, [&] { return raid::begin_repairs(space); });
+    if (on_leader(g, [&] { return has_durable_page(space, view); })) (void)raid::repair_row(g, space, view);
     g.sync();
-    serial(g, [&] { raid::end_repairs(space, counter); });
+    on_leader(g, [&] { raid::end_repairs(space, counter); });
   }
 }
 
@@ -117,36 +117,36 @@ GPU4FS_FN inline void record_scrub(const Engine& engine, const wire::Command& co
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_scrub(Group g, Engine& engine, CommandState& c) {
   const wire::Command& command = c.command;
-  if (serial(g, [&] { return c.stage == 1; })) {
+  if (on_leader(g, [&] { return c.stage == 1; })) {
     GPU4FS_STEP_TRY(task_result(g, c));
-    return Step::complete(serial(g, [&] { return load<Order::acquire, Scope::engine>(&c.result); }));
+    return Step::complete(on_leader(g, [&] { return load<Order::acquire, Scope::engine>(&c.result); }));
   }
-  const Status checked = serial(g, [&] { return detail::check_scrub_range(engine, command); });
+  const Status checked = on_leader(g, [&] { return detail::check_scrub_range(engine, command); });
   if (checked == Status::not_found) return Step::complete(0);
-  if (checked != Status::ok) return Step::fail(checked);
+  if (checked != Status::ok) return Step::end(checked);
   const u64 words = divide_up(command.length, detail::scrub_task_pages);
   u8* output = nullptr;
   GPU4FS_STEP_TRY(resolve(g, engine, c, command.data, words * sizeof(u64), &output));
-  if (!is_aligned(output, alignof(u64))) return Step::fail(Status::unaligned);
+  if (!is_aligned(output, alignof(u64))) return Step::end(Status::unaligned);
   const u32 index = static_cast<u32>(command.inode);
   const bool records = (command.mask & wire::scrub_mask_record) != 0;
   if (!records) {
     fs::HeaderScrub ignored{};
     const Status looked = fs::scrub_header_area(g, engine.fs, index, command.offset, command.length, &ignored);
-    if (looked != Status::ok) return Step::fail(looked);
+    if (looked != Status::ok) return Step::end(looked);
   }
-  const Status reached = serial(g, [&] { return raid::chunk_state(engine.fs.space, index); });
-  if (reached == Status::device_failed) return Step::fail(reached);
+  const Status reached = on_leader(g, [&] { return raid::chunk_state(engine.fs.space, index); });
+  if (reached == Status::device_failed) return Step::end(reached);
   // A chunk that nobody used since the mount is mapped only if there is something to verify.
   const raid::ChunkState& chunk = engine.fs.space.chunks[index];
   const bool in_use = detail::has_pages_in_use(g, chunk, command.offset, command.length);
   // Pages that are free leave the table of damage.
   if (!in_use && !records) return Step::complete(0);
   if (in_use && reached != Status::ok) {
-    serial(g, [&] { c.operation.wanted_chunk = index; });
-    return Step::fail(reached);
+    on_leader(g, [&] { c.operation.wanted_chunk = index; });
+    return Step::end(reached);
   }
-  serial(g, [&] { c.stage = 1; });
+  on_leader(g, [&] { c.stage = 1; });
   return Step::fan_out(static_cast<u32>(words));
 }
 
@@ -159,7 +159,7 @@ GPU4FS_FN GPU4FS_NOINLINE void task_scrub(Group g, Engine& engine, CommandState&
   GPU4FS_CHECK_LT(begin, command.length);
   const u64 page = command.offset + begin;
   const u64 count = minimum(detail::scrub_task_pages, command.length - begin);
-  const u64 wanted = serial(g, [&] {
+  const u64 wanted = on_leader(g, [&] {
     const u64 mask = count == 64 ? ~u64{0} : (u64{1} << count) - 1;
     return raid::bitmap_bits_64(chunk, chunk.bitmaps.committed, page) & mask;
   });
@@ -172,10 +172,10 @@ GPU4FS_FN GPU4FS_NOINLINE void task_scrub(Group g, Engine& engine, CommandState&
     detail::scrub_rows(g, engine.fs.space, index, page, count);
   }
   // Pages that are no part of a checkpoint yet are rewritten in place: they are not judged.
-  if (records) damaged &= serial(g, [&] { return raid::bitmap_bits_64(chunk, chunk.bitmaps.stable, page); });
+  if (records) damaged &= on_leader(g, [&] { return raid::bitmap_bits_64(chunk, chunk.bitmaps.stable, page); });
   u8* output = nullptr;
   GPU4FS_CHECK_OK(resolve(g, engine, c, command.data, divide_up(command.length, u64{64}) * sizeof(u64), &output));
-  serial(g, [&] {
+  on_leader(g, [&] {
     // The result grows task by task; neither half can run over.
     const u64 counts = u64{popcount(wanted)} | u64{popcount(damaged)} << 32;
     fetch_add<Order::relaxed, Scope::engine>(&c.result, counts);

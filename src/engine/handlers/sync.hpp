@@ -24,7 +24,7 @@ namespace detail {
 // engine tells everybody who waits for the epoch.
 template <class Group>
 GPU4FS_FN Step give_up_checkpoint(Group g, Engine& engine, Status status) {
-  serial(g, [&] {
+  on_leader(g, [&] {
     store<Order::relaxed, Scope::engine>(&engine.fs.checkpoint_failed, 1u);
     store<Order::relaxed, Scope::engine>(&engine.fs.read_only, GPU4FS_MUTANT(failed_checkpoint_goes_on, 1u, 0u));
     // What a flush may have lost the log cannot promise either.
@@ -32,7 +32,7 @@ GPU4FS_FN Step give_up_checkpoint(Group g, Engine& engine, Status status) {
     engine.log_queue.failed = 1;
     engine.log_queue.guard.unlock();
   });
-  return Step::fail(status);
+  return Step::end(status);
 }
 
 GPU4FS_FN inline bool devices_need_flush(const Engine& engine) {
@@ -89,9 +89,9 @@ GPU4FS_FN inline void choose_way_to_sync(Engine& engine, CommandState& c) {
 
 template <class Group>
 GPU4FS_FN Step fail_log_flush(Group g, Engine& engine, CommandState& c, Status status) {
-  serial(g, [&] { end_log_flush(engine, c, 0, true); });
+  on_leader(g, [&] { end_log_flush(engine, c, 0, true); });
   const Step step = give_up_checkpoint(g, engine, status);
-  serial(g, [&] {
+  on_leader(g, [&] {
     engine.epochs.guard.lock();
     count_write_error(engine, status);
     engine.epochs.guard.unlock();
@@ -108,11 +108,11 @@ GPU4FS_FN Status write_log_for_all(Group g, Engine& engine, CommandState& c) {
     u64 from;
     u64 to;
   };
-  const Range range = serial(g, [&] {
+  const Range range = on_leader(g, [&] {
     return Range{durable_lsn(engine), load<Order::acquire, Scope::engine>(&fs.log.tail)};
   });
   const u64 end = fs::collect_log(g, fs, range.from, range.to);
-  const bool enough = serial(g, [&] {
+  const bool enough = on_leader(g, [&] {
     sync_scratch(c).written = end;
     return maximum(end, durable_lsn(engine)) >= sync_scratch(c).goal;
   });
@@ -128,7 +128,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_and_flush_log(Group g, Engine& engine, Co
     const Status status = write_log_for_all(g, engine, c);
     if (status == Status::again) return status;
     if (status != Status::ok) return fail_log_flush(g, engine, c, status).status;
-    const bool flushes = serial(g, [&] {
+    const bool flushes = on_leader(g, [&] {
       fence<Order::acq_rel, Scope::system>();
       c.stage = flushed;
       c.upcall_result = Status::ok;
@@ -136,7 +136,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_and_flush_log(Group g, Engine& engine, Co
     });
     if (flushes) return upcall(g, engine, c, UpcallKind::flush_device, ~u64{0});
   }
-  const Status outcome = serial(g, [&] { return flush_outcome(engine, c); });
+  const Status outcome = on_leader(g, [&] { return flush_outcome(engine, c); });
   return outcome == Status::ok ? outcome : fail_log_flush(g, engine, c, outcome).status;
 }
 
@@ -144,14 +144,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_and_flush_log(Group g, Engine& engine, Co
 template <class Group>
 GPU4FS_FN Step flush_log(Group g, Engine& engine, CommandState& c) {
   const Status status = write_and_flush_log(g, engine, c, static_cast<u32>(SyncStage::flushed));
-  if (status != Status::ok) return Step::fail(status);
-  const bool counts = serial(g, [&] {
+  if (status != Status::ok) return Step::end(status);
+  const bool counts = on_leader(g, [&] {
     const bool is_whole = !raid::has_unrecorded_loss(engine.fs.space);
     end_log_flush(engine, c, is_whole ? sync_scratch(c).written : 0, false);
     if (!is_whole) choose_way_to_sync(engine, c);
     return is_whole;
   });
-  return counts ? Step::complete() : Step::fail(Status::again);
+  return counts ? Step::complete() : Step::end(Status::again);
 }
 
 template <class Group>
@@ -160,16 +160,16 @@ GPU4FS_FN Step sync_by_epoch(Group g, Engine& engine, CommandState& c) {
   const u64 goal = sync_scratch(c).goal;
   // A goal that was taken because of a lost device may be reached without an epoch of its own.
   const bool reached =
-      serial(g, [&] { return durable_epoch(engine) >= minimum(goal, fs::epoch_of_changes(engine.fs)); });
+      on_leader(g, [&] { return durable_epoch(engine) >= minimum(goal, fs::epoch_of_changes(engine.fs)); });
   if (reached) return Step::complete();
-  if (serial(g, [&] { return engine.fs.checkpoint_failed != 0; })) return Step::fail(Status::io_error);
-  return Step::fail(park_until_epoch(g, engine, c, goal));
+  if (on_leader(g, [&] { return engine.fs.checkpoint_failed != 0; })) return Step::end(Status::io_error);
+  return Step::end(park_until_epoch(g, engine, c, goal));
 }
 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step run_sync(Group g, Engine& engine, CommandState& c) {
   GPU4FS_CHECK_EQ(c.in_gate, 0u);
-  const bool nothing_to_do = serial(g, [&] {
+  const bool nothing_to_do = on_leader(g, [&] {
     if (engine.fs.read_only != 0 && engine.fs.checkpoint_failed == 0) return true;
     if (c.stage == static_cast<u32>(SyncStage::start)) choose_way_to_sync(engine, c);
     return false;
@@ -177,7 +177,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step run_sync(Group g, Engine& engine, CommandState& c
   if (nothing_to_do) return Step::complete();
   if (c.stage == static_cast<u32>(SyncStage::epoch)) return sync_by_epoch(g, engine, c);
   if (c.stage == static_cast<u32>(SyncStage::wait)) {
-    const Status status = serial(g, [&] {
+    const Status status = on_leader(g, [&] {
       if (raid::has_unrecorded_loss(engine.fs.space)) choose_way_to_sync(engine, c);
       if (c.stage == static_cast<u32>(SyncStage::epoch)) return Status::again;
       const Status waited = await_log(engine, c, sync_scratch(c).goal);
@@ -185,7 +185,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step run_sync(Group g, Engine& engine, CommandState& c
       return waited;
     });
     if (status == Status::ok) return Step::complete();
-    if (status != Status::exists) return Step::fail(status);
+    if (status != Status::exists) return Step::end(status);
   }
   return flush_log(g, engine, c);
 }

@@ -67,22 +67,22 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void give_back_inode_pages(Group g, FileSystem& fs, u32 shard, u32 first, u32 count) {
   Operation op{};
   op.shard = shard % fs.shard_count;
-  op.may_use_emergency = 1;
+  op.emergency_use = EmergencyUse::all;
   for (u32 i = first; i < first + count; ++i) {
     const u32 frame = fs.pages.emptied_list[i];
-    const detail::EmptiedVerdict verdict = serial(g, [&] { return detail::judge_emptied(fs, op, frame); });
+    const detail::EmptiedVerdict verdict = on_leader(g, [&] { return detail::judge_emptied(fs, op, frame); });
     if (verdict == detail::EmptiedVerdict::keep) continue;
     if (verdict == detail::EmptiedVerdict::forget) {
-      serial(g, [&] { fs.pages.emptied_list[i] = no_frame; });
+      on_leader(g, [&] { fs.pages.emptied_list[i] = no_frame; });
       continue;
     }
-    serial(g, [&] {
+    on_leader(g, [&] {
       detail::keep_generations(fs, frame);
       fetch_add<Order::relaxed, Scope::engine>(&fs.inode_pages_given_back, u64{1});
     });
-    remove_page(g, fs, op, detail::inode_file_ref(fs), 0, fs.pages.frames[frame].key.index());
+    remove_page(g, fs, op, detail::inode_file_ref(fs), {0, fs.pages.frames[frame].key.index()});
   }
-  serial(g, [&] { release_reservations(fs, op); });
+  on_leader(g, [&] { release_reservations(fs, op); });
 }
 
 // Behind all tasks: map pages of the inode file that have become empty go too, and the list has what is left to do.
@@ -91,16 +91,16 @@ GPU4FS_FN GPU4FS_NOINLINE void end_giving_back(Group g, FileSystem& fs) {
   Operation op{};
   PageTable& table = fs.pages;
   const InodeRef inode_file = detail::inode_file_ref(fs);
-  const u32 count = serial(g, [&] { return table.emptied_count; });
+  const u32 count = on_leader(g, [&] { return table.emptied_count; });
   u32 kept = 0;
   u64 looked_at = ~u64{0};
   for (u32 i = 0; i < count; ++i) {
     const u32 frame = table.emptied_list[i];
     if (frame == no_frame) continue;
     const Frame& f = table.frames[frame];
-    const bool is_gone = serial(g, [&] { return load<Order::relaxed, Scope::engine>(&f.state) == frame_free; });
+    const bool is_gone = on_leader(g, [&] { return load<Order::relaxed, Scope::engine>(&f.state) == frame_free; });
     if (!is_gone) {
-      serial(g, [&] { table.emptied_list[kept] = frame; });
+      on_leader(g, [&] { table.emptied_list[kept] = frame; });
       ++kept;
       continue;
     }
@@ -110,7 +110,7 @@ GPU4FS_FN GPU4FS_NOINLINE void end_giving_back(Group g, FileSystem& fs) {
     looked_at = index >> format::slot_shift;
     remove_empty_map_pages(g, fs, op, inode_file, 1, index);
   }
-  serial(g, [&] { store<Order::relaxed, Scope::engine>(&table.emptied_count, kept); });
+  on_leader(g, [&] { store<Order::relaxed, Scope::engine>(&table.emptied_count, kept); });
 }
 
 }  // namespace gpu4fs::fs

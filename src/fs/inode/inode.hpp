@@ -66,30 +66,31 @@ GPU4FS_FN Status get_bitmap_file(Group g, FileSystem& fs, Operation& op, u64 fil
 // The page of bitmap file `file_number` that holds `number`'s bit: resident, or page_absent.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status get_bitmap_page(Group g, FileSystem& fs, Operation& op, u64 file_number, u64 number,
-                                 InodeRef* file, u32* frame) {
-  GPU4FS_TRY(get_bitmap_file(g, fs, op, file_number, file));
-  return get_page(g, fs, op, *file, 0, number / bitmap_bits_per_page, frame);
+                                                 u32* frame) {
+  InodeRef file{};
+  GPU4FS_TRY(get_bitmap_file(g, fs, op, file_number, &file));
+  return get_page(g, fs, op, file, {0, number / bitmap_bits_per_page}, frame);
 }
 
 // Gate: the same, created under the grow lock if it is absent.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 ensure_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u64 index) {
   const PageKey key = PageKey::make(file.number, 0, index);
-  u32 frame = serial(g, [&] { return find_frame(fs.pages, key); });
+  u32 frame = on_leader(g, [&] { return find_frame(fs.pages, key); });
   if (frame != no_frame) return frame;
-  frame = serial(g, [&] {
+  frame = on_leader(g, [&] {
     fs.grow_lock.lock();
     return find_frame(fs.pages, key);
   });
   if (frame == no_frame) {
-    frame = add_page(g, fs, op, file, 0, index);
-    serial(g, [&] {
+    frame = add_page(g, fs, op, file, {0, index});
+    on_leader(g, [&] {
       const u64 size = (index + 1) * page_size;
       // Others look at it without a lock, to see how far the file reaches.
       if (file.inode->size_bytes < size) store<Order::relaxed, Scope::engine>(&file.inode->size_bytes, size);
     });
   }
-  serial(g, [&] { fs.grow_lock.unlock(); });
+  on_leader(g, [&] { fs.grow_lock.unlock(); });
   return frame;
 }
 
@@ -99,7 +100,7 @@ GPU4FS_FN GPU4FS_NOINLINE void change_bit(Group g, FileSystem& fs, Operation& op
   const Status status = get_inode(g, fs, op, file_number, &file);
   GPU4FS_CHECK_OK(status);
   const u32 frame = ensure_page(g, fs, op, file, number / bitmap_bits_per_page);
-  serial(g, [&] {
+  on_leader(g, [&] {
     const u64 bit = u64{1} << (number % 64);
     u64* word = bitmap_word(fs, frame, number);
     if (set) {
@@ -187,28 +188,27 @@ GPU4FS_FN inline void put_back_batch(FileSystem& fs, u64 batch) {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status claim_batch(Group g, FileSystem& fs, Operation& op) {
   // Every batch up to the inode file's end is looked at once before the file grows.
-  const u64 batch_end = serial(g, [&] {
+  const u64 batch_end = on_leader(g, [&] {
     const u64 pages = load<Order::relaxed, Scope::engine>(&fs.inode_file.size_bytes) / page_size;
     return maximum<u64>(pages, 1) + fs.shard_count + 1;
   });
   u32 wrapped = 0;
   for (u64 attempt = 0; attempt < 4 * batch_end + 64; ++attempt) {
-    const BatchChoice choice = serial(g, [&] { return next_batch(fs, wrapped); });
+    const BatchChoice choice = on_leader(g, [&] { return next_batch(fs, wrapped); });
     wrapped = choice.wrapped;
     if (choice.batch == 0) continue;
     const u64 first = choice.batch * format::inodes_per_page;
     if (first + format::inodes_per_page > inode_number_max) return Status::no_inodes;
-    InodeRef file{};
     u32 frame = no_frame;
     const Status status =
-        get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, first, &file, &frame);
+        get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, first, &frame);
     if (status != Status::ok && status != Status::page_absent) {
       // Not a damaged one: whoever asks next looks behind it.
       const bool comes_again = is_control(status) || status == Status::again || status == Status::chunk_not_mapped;
-      if (comes_again) serial(g, [&] { put_back_batch(fs, choice.batch); });
+      if (comes_again) on_leader(g, [&] { put_back_batch(fs, choice.batch); });
       return status;
     }
-    const bool taken = serial(g, [&] {
+    const bool taken = on_leader(g, [&] {
       const bool is_ours = take_batch(fs, op, first, frame);
       if (!is_ours && frame != no_frame) skip_used_batches(fs, frame, first);
       return is_ours;
@@ -248,7 +248,7 @@ GPU4FS_FN inline bool keep_returned_inode(FileSystem& fs, u64 number) {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status claim_inode(Group g, FileSystem& fs, Operation& op, u64* number) {
   AllocationShard& shard = fs.shards[op.shard];
-  *number = serial(g, [&] {
+  *number = on_leader(g, [&] {
     if (op.claimed_inode == 0 && op.replay != nullptr) {
       op.claimed_inode = op.replay->number;
       fetch_add<Order::relaxed, Scope::engine>(&detail::claimed_count(fs, op.claimed_inode), 1u);
@@ -258,9 +258,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status claim_inode(Group g, FileSystem& fs, Operation&
     return op.claimed_inode;
   });
   if (*number != 0) return Status::ok;
-  const bool has_batch = serial(g, [&] { return shard.inode_mask != 0; });
+  const bool has_batch = on_leader(g, [&] { return shard.inode_mask != 0; });
   const Status status = has_batch ? Status::ok : detail::claim_batch(g, fs, op);
-  *number = serial(g, [&] {
+  *number = on_leader(g, [&] {
     if (status == Status::ok) {
       const u32 position = count_trailing_zeros(shard.inode_mask);
       shard.inode_mask &= shard.inode_mask - 1;
@@ -288,20 +288,19 @@ GPU4FS_FN GPU4FS_NOINLINE inline void unclaim_inode(FileSystem& fs, Operation& o
 // reserve_metadata).
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_new_inode(Group g, FileSystem& fs, Operation& op, u64 number) {
-  InodeRef file{};
   u32 frame = no_frame;
-  Status status = detail::get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, number, &file, &frame);
+  Status status = detail::get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, number, &frame);
   if (status == Status::checksum_mismatch || status == Status::corrupt_structure) {
     // As below: a number that cannot be committed goes to nobody else.
-    serial(g, [&] { op.claimed_inode = 0; });
+    on_leader(g, [&] { op.claimed_inode = 0; });
   }
   if (status != Status::ok && status != Status::page_absent) return status;
-  status = get_page(g, fs, op, detail::inode_file_ref(fs), 0, number / format::inodes_per_page, &frame);
+  status = get_page(g, fs, op, detail::inode_file_ref(fs), {0, number / format::inodes_per_page}, &frame);
   if (status == Status::page_absent) return Status::ok;
   GPU4FS_TRY(status);
   // On a damaged medium an inode may live although its bit says that it is free. Its number stays claimed until
   // the next mount, so that nobody gets it again.
-  const bool is_free = serial(g, [&] {
+  const bool is_free = on_leader(g, [&] {
     const auto* inodes = reinterpret_cast<const format::Inode*>(page_data(fs, frame));
     const bool has_no_mode = inodes[number % format::inodes_per_page].mode == 0;
     if (!has_no_mode) op.claimed_inode = 0;
@@ -364,7 +363,7 @@ GPU4FS_FN GPU4FS_NOINLINE InodeRef commit_new_inode(Group g, FileSystem& fs, Ope
   const u32 position = static_cast<u32>(number % format::inodes_per_page);
   const InodeRef ref{number, reinterpret_cast<format::Inode*>(page_data(fs, frame)) + position, frame, 0,
                      &fs.pages.inode_locks[u64{frame} * format::inodes_per_page + position]};
-  serial(g, [&] {
+  on_leader(g, [&] {
     GPU4FS_CHECK_EQ(ref.inode->mode, 0);
     GPU4FS_CHECK_EQ(op.claimed_inode, number);
     op.claimed_inode = 0;
@@ -392,10 +391,9 @@ GPU4FS_FN GPU4FS_NOINLINE InodeRef commit_new_inode(Group g, FileSystem& fs, Ope
 // Prepare: the bitmap page of `number` is resident.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_free_inode(Group g, FileSystem& fs, Operation& op, u64 number) {
-  InodeRef file{};
   u32 frame = no_frame;
   const Status status =
-      detail::get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, number, &file, &frame);
+      detail::get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, number, &frame);
   return status == Status::page_absent ? Status::corrupt_structure : status;
 }
 
@@ -403,7 +401,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_free_inode(Group g, FileSystem& fs, Ope
 // generation survives, so that a handle of the old file never matches a new one.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void commit_free_inode(Group g, FileSystem& fs, Operation& op, const InodeRef& ref) {
-  serial(g, [&] {
+  on_leader(g, [&] {
     GPU4FS_CHECK_NE(ref.inode->mode, 0);
     GPU4FS_CHECK_EQ(ref.inode->page_count, u64{0});
     format::Inode inode{};
@@ -422,10 +420,9 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_free_inode(Group g, FileSystem& fs, Operat
 // inode in reserve_metadata once more).
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_orphan(Group g, FileSystem& fs, Operation& op, u64 number) {
-  InodeRef file{};
   u32 frame = no_frame;
   const Status status =
-      detail::get_bitmap_page(g, fs, op, format::inode_number_orphan_bitmap, number, &file, &frame);
+      detail::get_bitmap_page(g, fs, op, format::inode_number_orphan_bitmap, number, &frame);
   return status == Status::page_absent ? Status::ok : status;
 }
 
@@ -442,14 +439,13 @@ GPU4FS_FN GPU4FS_NOINLINE void clear_orphan(Group g, FileSystem& fs, Operation& 
 // Whether `number` is an orphan. Status: as get_page.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status is_orphan(Group g, FileSystem& fs, Operation& op, u64 number, bool* orphan) {
-  InodeRef file{};
   u32 frame = no_frame;
   *orphan = false;
   const Status status =
-      detail::get_bitmap_page(g, fs, op, format::inode_number_orphan_bitmap, number, &file, &frame);
+      detail::get_bitmap_page(g, fs, op, format::inode_number_orphan_bitmap, number, &frame);
   if (status == Status::page_absent) return Status::ok;
   GPU4FS_TRY(status);
-  *orphan = serial(g, [&] {
+  *orphan = on_leader(g, [&] {
     const u64 word = load<Order::relaxed, Scope::engine>(detail::bitmap_word(fs, frame, number));
     return ((word >> (number % 64)) & 1) != 0;
   });
@@ -462,16 +458,16 @@ GPU4FS_FN GPU4FS_NOINLINE Status next_orphan(Group g, FileSystem& fs, Operation&
   *number = 0;
   InodeRef file{};
   GPU4FS_TRY(detail::get_bitmap_file(g, fs, op, format::inode_number_orphan_bitmap, &file));
-  const u64 page_end = serial(g, [&] {
+  const u64 page_end = on_leader(g, [&] {
     const u64 pages = load<Order::relaxed, Scope::engine>(&file.inode->size_bytes) / page_size;
     return minimum(pages, u64{format::inode_slot_count} << (format::slot_shift * format::inode_bitmap_height));
   });
   for (u64 page = from / bitmap_bits_per_page; page < page_end; ++page) {
     u32 frame = no_frame;
-    const Status status = get_page(g, fs, op, file, 0, page, &frame);
+    const Status status = get_page(g, fs, op, file, {0, page}, &frame);
     if (status == Status::page_absent) continue;
     GPU4FS_TRY(status);
-    const u64 found = serial(g, [&] {
+    const u64 found = on_leader(g, [&] {
       const auto* words = reinterpret_cast<const u64*>(page_data(fs, frame));
       for (u32 i = 0; i < page_size / 8; ++i) {
         u64 word = load<Order::relaxed, Scope::engine>(&words[i]);

@@ -5,7 +5,7 @@
 //
 //   1  the commit gate closes: operations that commit wait at it, all others go on
 //      and the open stripes of chunks with parities with it (fs/space/stripes.hpp)
-//   2  relocate_frames (task): every dirty frame gets a new place; the pointer to it is put into its
+//   2  place_frames (task): every dirty frame gets a new place; the pointer to it is put into its
 //      parent's page (dirty as well, by the invariant of fs/pages), its old place is freed
 //   3  copy_frames (task), snapshot_chunk (task): the dirty pages and the changed allocation bitmaps are
 //      copied aside
@@ -61,11 +61,11 @@ GPU4FS_FN inline InodeRef resident_inode(FileSystem& fs, u64 number) {
 }
 
 // Gives one dirty frame its new place on the medium.
-GPU4FS_FN inline void relocate_frame(FileSystem& fs, u32 frame, u64 address) {
+GPU4FS_FN inline void place_frame(FileSystem& fs, u32 frame, u64 address) {
   Frame& f = fs.pages.frames[frame];
   const u32 level = f.key.level();
   const InodeRef file = resident_inode(fs, f.key.inode);
-  format::BlockPointer* slot = slot_of_page(fs, file, level, f.key.index());
+  format::BlockPointer* slot = slot_of_page(fs, file, {level, f.key.index()});
   GPU4FS_CHECK(slot != nullptr);
   const format::BlockPointer old = load_slot(slot);
   GPU4FS_CHECK(old.is_valid());
@@ -96,13 +96,13 @@ GPU4FS_FN inline bool parities_are_changing(const FileSystem& fs) {
 
 // Task of step 2: entries [first, first + count) of the dirty list. `shard` spreads the allocation.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void relocate_frames(Group g, FileSystem& fs, u32 shard, u32 first, u32 count) {
-  serial(g, [&] {
+GPU4FS_FN GPU4FS_NOINLINE void place_frames(Group g, FileSystem& fs, u32 shard, u32 first, u32 count) {
+  on_leader(g, [&] {
     Operation op{};
     op.shard = shard % fs.shard_count;
     op.profile = fs.space.metadata_class + 1;
     op.pages_reserved = count;  // one page was promised to each dirty frame
-    op.may_use_emergency = 1;
+    op.emergency_use = EmergencyUse::all;
     op.whole_stripes = 1;
     raid::Extent run{};
     u32 used = 0;
@@ -118,7 +118,7 @@ GPU4FS_FN GPU4FS_NOINLINE void relocate_frames(Group g, FileSystem& fs, u32 shar
       const u64 address = run.address + u64{used} * page_size;
       ++used;
       commit_extent(Lane{}, fs, raid::Extent{address, 1, 0});
-      detail::relocate_frame(fs, frame, address);
+      detail::place_frame(fs, frame, address);
     }
     if (used < run.page_count) {
       abandon_extent(fs, op, raid::Extent{run.address + u64{used} * page_size, run.page_count - used, 0});
@@ -132,7 +132,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void copy_frames(Group g, FileSystem& fs, u32 first, u32 count) {
   PageTable& table = fs.pages;
   for (u32 i = first; i < first + count; ++i) {
-    const u32 frame = serial(g, [&] {
+    const u32 frame = on_leader(g, [&] {
       const u32 index = table.dirty_list[i];
       Frame& f = table.frames[index];
       const bool valid = load<Order::relaxed, Scope::engine>(&f.state) == frame_valid;
@@ -150,7 +150,7 @@ GPU4FS_FN GPU4FS_NOINLINE void copy_frames(Group g, FileSystem& fs, u32 first, u
 // Step 4, gate closed: the next epoch begins. Answers the number of staged pages.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 begin_epoch(Group g, FileSystem& fs) {
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     PageTable& table = fs.pages;
     raid::stage_rebuilt(fs.space);
     fs.inode_file_staged = fs.inode_file;
@@ -199,7 +199,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_staged(Group g, FileSystem& fs, u32 first, u32 count) {
   PageTable& table = fs.pages;
   for (u32 i = first; i < first + count;) {
-    const detail::StagedRun run = serial(g, [&] { return detail::find_staged_run(fs, i, first + count - i); });
+    const detail::StagedRun run = on_leader(g, [&] { return detail::find_staged_run(fs, i, first + count - i); });
     if (run.address != 0) {
       const u8* source = table.staging + u64{i} * page_size;
       GPU4FS_TRY(raid::write_pages(g, fs.space, run.address, run.count, source, raid::PageUse::metadata));
@@ -268,17 +268,17 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_superblock(Group g, FileSystem& fs, u32 d
   const device::Device& device = fs.space.devices[d];
   const bool is_even = GPU4FS_MUTANT(superblock_slot_swapped, (plan.epoch & 1) == 0, (plan.epoch & 1) != 0);
   const u64 offset = is_even ? format::superblock_offset_a : format::superblock_offset_b;
-  serial(g, [&] { compose_superblock(fs, d, plan); });
+  on_leader(g, [&] { compose_superblock(fs, d, plan); });
   format::Superblock& superblock = fs.superblocks[d];
   const u64 checksum = xxh3_page(g, &superblock, offset);
-  serial(g, [&] { superblock.checksum = checksum; });
-  const Status begun = serial(g, [&] { return device::begin_write(device, offset, page_size); });
+  on_leader(g, [&] { superblock.checksum = checksum; });
+  const Status begun = on_leader(g, [&] { return device::begin_write(device, offset, page_size); });
   if (begun != Status::ok) {
-    return serial(g, [&] { return raid::outlives_write_error(fs.space, d) ? Status::exists : begun; });
+    return on_leader(g, [&] { return raid::tolerates_write_error(fs.space, d) ? Status::exists : begun; });
   }
   copy_bytes(g, device::memory_at(device, offset, page_size), &superblock, page_size);
   g.sync();
-  serial(g, [&] { device::end_write(device, offset, page_size); });
+  on_leader(g, [&] { device::end_write(device, offset, page_size); });
   return Status::ok;
 }
 
@@ -293,13 +293,13 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_superblocks(Group g, FileSystem& fs, u64 epoch, u64 now, bool clean,
                                                    u64 devices = ~u64{0}) {
   detail::SuperblockPlan plan{epoch, now, 0, 0, 0, clean ? 1u : 0u, 0};
-  plan.slot_sum = sum_slot_checksums(g, fs, true) + serial(g, [&] { return growth_slot_sum(fs); });
+  plan.slot_sum = sum_slot_checksums(g, fs, true) + on_leader(g, [&] { return growth_slot_sum(fs); });
   // Superblocks of an epoch say the same.
   const bool is_second =
-      serial(g, [&] { return joining_devices(fs) != 0 && (devices & joining_devices(fs)) == 0; });
+      on_leader(g, [&] { return joining_devices(fs) != 0 && (devices & joining_devices(fs)) == 0; });
   for (u32 tries = 0; tries <= device_count_max; ++tries) {
-    plan.stale = serial(g, [&] { return is_second ? raid::staged_losses(fs.space) : raid::stage_losses(fs.space); });
-    plan.rebuilt = serial(g, [&] { return raid::rebuilt_devices(fs.space); });
+    plan.stale = on_leader(g, [&] { return is_second ? raid::staged_losses(fs.space) : raid::stage_losses(fs.space); });
+    plan.rebuilt = on_leader(g, [&] { return raid::rebuilt_devices(fs.space); });
     GPU4FS_CHECK(plan.rebuilt == 0 || devices == ~u64{0});
     Status status = Status::ok;
     for (u64 left = plan.rebuilt; left != 0 && status == Status::ok; left &= left - 1) {
@@ -309,9 +309,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_superblocks(Group g, FileSystem& fs, u64 
     GPU4FS_TRY(status);
     break;
   }
-  const u32 device_count = serial(g, [&] { return raid::device_count_of(fs.space); });
+  const u32 device_count = on_leader(g, [&] { return raid::device_count_of(fs.space); });
   for (u32 d = 0; d < device_count; ++d) {
-    const bool is_left = serial(g, [&] { return device::is_readable(fs.space.devices[d]); });
+    const bool is_left = on_leader(g, [&] { return device::is_readable(fs.space.devices[d]); });
     if (!is_left || (devices >> d & 1) == 0) continue;
     const Status status = detail::write_superblock(g, fs, d, plan);
     if (status != Status::exists) GPU4FS_TRY(status);

@@ -36,9 +36,8 @@ inline constexpr u64 log_named_pages_max = u64{2} << 20;
 struct LogPayload {
   const u8* names;                 // first name, and the second right behind it
   const u8* data;
-  const raid::Extent* extents;
-  u32 in_place_bit;                // of Extent::reserved: the pages were the file's already
-  u32 flags;                       // format::LogExtentFlags of all extents; of unwritten ones Extent::reserved is the page
+  const RoundExtent* extents;
+  u32 flags;                       // format::LogExtentFlags of all extents
 };
 
 GPU4FS_FN inline bool log_is_on(const FileSystem& fs) {
@@ -55,7 +54,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status reserve_log(Group g, FileSystem& fs, Operation& op, u32 bytes) {
   if (!log_is_on(fs)) return Status::ok;
   GPU4FS_CHECK_LE(bytes, format::log_record_bytes_max);
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     if (op.log_reserved >= bytes) return Status::ok;
     const u64 more = bytes - op.log_reserved;
     const u64 before = fetch_sub<Order::acquire, Scope::engine>(&fs.log.room, more);
@@ -127,7 +126,7 @@ inline constexpr u16 log_flag_unfinished = 1;  // in memory only: digests and ch
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 extent_digest(Group g, const FileSystem& fs, u64 address, u32 page_count) {
   const raid::PageLocation location =
-      serial(g, [&] { return location_of(fs, raid::Extent{address, page_count, 0}); });
+      on_leader(g, [&] { return location_of(fs, raid::Extent{address, page_count, 0}); });
   const format::PageDescriptor* descriptors = &fs.space.chunks[location.chunk].descriptors[location.page];
   u64 sum = 0;
   for (u32 i = g.rank(); i < page_count; i += Group::size()) {
@@ -144,9 +143,9 @@ GPU4FS_FN GPU4FS_NOINLINE void finish_record(Group g, const FileSystem& fs, form
     const format::LogExtent extent = extents[i];
     if ((extent.flags & format::log_extent_unwritten) != 0) continue;
     const u64 digest = extent_digest(g, fs, extent.address, extent.page_count);
-    serial(g, [&] { extents[i].digest = digest; });
+    on_leader(g, [&] { extents[i].digest = digest; });
   }
-  serial(g, [&] {
+  on_leader(g, [&] {
     record.flags = 0;
     record.checksum = record_checksum(fs.log, record);
   });
@@ -171,11 +170,10 @@ GPU4FS_FN GPU4FS_NOINLINE u64 store_payload(Group g, u8* record, const format::L
   auto* extents = reinterpret_cast<format::LogExtent*>(record + layout.extents_offset);
   u64 pages = 0;  // that hold data
   for (u32 i = g.rank(); i < header.extent_count; i += Group::size()) {
-    const raid::Extent& extent = payload.extents[i];
-    const bool in_place = (extent.reserved & payload.in_place_bit) != 0;
-    const u32 flags = payload.flags | (in_place ? u32{format::log_extent_in_place} : 0u);
+    const RoundExtent& extent = payload.extents[i];
+    const u32 flags = payload.flags | (extent.is_in_place() ? u32{format::log_extent_in_place} : 0u);
     const bool unwritten = (flags & format::log_extent_unwritten) != 0;
-    const u64 page = unwritten ? extent.reserved & ~payload.in_place_bit : 0;
+    const u64 page = unwritten ? extent.first_page() : 0;
     extents[i] = format::LogExtent{extent.address, 0, extent.page_count, flags, page};
     if (!unwritten) pages += extent.page_count;
   }
@@ -203,13 +201,13 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 append_log(Group g, FileSystem& fs, Operation& op, const format::LogRecord& header,
                                           const LogPayload& payload) {
   if (!log_is_on(fs)) {
-    serial(g, [&] { detail::note_replayed(fs, op); });
+    on_leader(g, [&] { detail::note_replayed(fs, op); });
     return 0;
   }
   OperationLog& log = fs.log;
   const u32 length =
       log_bytes(u32{header.name_length} + header.second_name_length, header.data_length, header.extent_count);
-  const u64 lsn = serial(g, [&] {
+  const u64 lsn = on_leader(g, [&] {
     GPU4FS_CHECK_GE(op.log_reserved, length);
     op.log_reserved -= length;
     const u64 place = detail::take_place(fs, length);
@@ -230,10 +228,10 @@ GPU4FS_FN GPU4FS_NOINLINE u64 append_log(Group g, FileSystem& fs, Operation& op,
   if (pages <= detail::digest_pages_at_once) {
     detail::finish_record(g, fs, record);
   } else {
-    serial(g, [&] { record.flags = detail::log_flag_unfinished; });
+    on_leader(g, [&] { record.flags = detail::log_flag_unfinished; });
   }
-  serial(g, [&] { fetch_add<Order::relaxed, Scope::engine>(&log.named_pages, pages); });
-  serial(g, [&] { store<Order::release, Scope::engine>(detail::ready_word(log, lsn), lsn); });
+  on_leader(g, [&] { fetch_add<Order::relaxed, Scope::engine>(&log.named_pages, pages); });
+  on_leader(g, [&] { store<Order::release, Scope::engine>(detail::ready_word(log, lsn), lsn); });
   return lsn;
 }
 
@@ -267,7 +265,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 collect_log(Group g, const FileSystem& fs, u64 fro
       u32 length;
       u32 unfinished;
     };
-    const Found found = serial(g, [&] {
+    const Found found = on_leader(g, [&] {
       if (load<Order::acquire, Scope::engine>(detail::ready_word(log, at)) != at) return Found{0, 0};
       const format::LogRecord& record = *detail::record_at(log, at);
       GPU4FS_CHECK_EQ(record.lsn, at);
@@ -287,12 +285,12 @@ template <class Group>
 GPU4FS_FN Status write_log_part(Group g, FileSystem& fs, u32 device, u64 from, u64 length) {
   const OperationLog& log = fs.log;
   const u64 place = from % log.capacity;
-  const u64 offset = serial(g, [&] { return fs.superblocks[device].device.log_offset + place; });
+  const u64 offset = on_leader(g, [&] { return fs.superblocks[device].device.log_offset + place; });
   const device::Device& target = fs.space.devices[device];
-  GPU4FS_TRY(serial(g, [&] { return device::begin_write(target, offset, length); }));
+  GPU4FS_TRY(on_leader(g, [&] { return device::begin_write(target, offset, length); }));
   copy_bytes(g, device::memory_at(target, offset, length), log.ring + place, length);
   g.sync();
-  serial(g, [&] { device::end_write(target, offset, length); });
+  on_leader(g, [&] { device::end_write(target, offset, length); });
   return Status::ok;
 }
 
@@ -309,7 +307,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_log(Group g, FileSystem& fs, u64 from, u6
     for (u64 at = from; at < to;) {
       const u64 length = minimum(to - at, log.capacity - at % log.capacity);
       const Status status = detail::write_log_part(g, fs, d, at, length);
-      if (status != Status::ok && serial(g, [&] { return raid::outlives_write_error(fs.space, d); })) break;
+      if (status != Status::ok && on_leader(g, [&] { return raid::tolerates_write_error(fs.space, d); })) break;
       GPU4FS_TRY(status);
       at += length;
     }

@@ -14,18 +14,17 @@
 
 namespace gpu4fs::fs {
 
-// Gate: pages [first, first + extent.page_count) are now those of `extent`; what was there is freed. Spans
+// Gate: pages [first, first + run.page_count) are now those of `run`; what was there is freed. Spans
 // that are aligned in the file and in logical space become 2 MiB and 1 GiB blocks. Requirements: as in
-// map_change.hpp. None of the extent's pages is in the map.
+// map_change.hpp. None of the run's pages is in the map.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void map_replace(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 first,
-                           raid::Extent extent, MapKind kind) {
-  GPU4FS_CHECK_NE(kind, MapKind::hole);
+                                           MapRun run) {
+  GPU4FS_CHECK_NE(run.kind, MapKind::hole);
   GPU4FS_CHECK(!ref.inode->is_inline());
-  const bool unwritten = kind == MapKind::unwritten;
-  const u64 end = first + extent.page_count;
-  GPU4FS_CHECK_GT(extent.page_count, 0u);
-  GPU4FS_CHECK(is_aligned(extent.address, page_size));
+  const u64 end = first + run.page_count;
+  GPU4FS_CHECK_GT(run.page_count, u64{0});
+  GPU4FS_CHECK(is_aligned(run.address, page_size));
   GPU4FS_CHECK_LE(end, map_page_max);
   while (map_capacity(ref.inode->height) < end) {
     g.sync();
@@ -35,33 +34,34 @@ GPU4FS_FN GPU4FS_NOINLINE void map_replace(Group g, FileSystem& fs, Operation& o
   }
   u64 page = first;
   while (page < end) {
-    const u64 address = extent.address + (page - first) * page_size;
+    const u64 address = run.address + (page - first) * page_size;
     const u32 level = detail::block_level(page, end - page, address);
     if (level > 0) {
       const u64 span = map_span(level);
-      page += span * detail::put_blocks(g, fs, op, ref, page, level, address, (end - page) / span, unwritten);
+      page += span * detail::put_blocks(g, fs, op, ref, {page, level}, {run.kind, 0, address, end - page});
       continue;
     }
-    const detail::MapPlace place = detail::ensure_place(g, fs, op, ref, page, 0);
+    const detail::MapPlace place = detail::ensure_place(g, fs, op, ref, {page, 0});
     const u32 count = static_cast<u32>(minimum<u64>(place.slot_count - place.slot, end - page));
-    detail::put_pages(g, fs, op, ref, place, count, address, unwritten);
+    detail::put_pages(g, fs, op, ref, place, {run.kind, 0, address, count});
     page += count;
   }
 }
 
-// Gate: unwritten pages in [first, end) become data where they lie; all of [first, end) is unwritten or
-// data. Their content was written before.
+// Gate: unwritten pages of the range become data where they lie; all of it is unwritten or data. Their content was
+// written before.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void map_mark_written(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 first, u64 end) {
-  GPU4FS_CHECK_LT(first, end);
+GPU4FS_FN GPU4FS_NOINLINE void map_mark_written(Group g, FileSystem& fs, Operation& op, const InodeRef& ref,
+                                                PageRange range) {
+  GPU4FS_CHECK_LT(range.first, range.end);
   GPU4FS_CHECK(!ref.inode->is_inline());
-  u64 page = first;
-  while (page < end) {
-    const detail::MapPlace place = detail::place_in_gate(g, fs, op, ref, page, 0);
+  u64 page = range.first;
+  while (page < range.end) {
+    const detail::MapPlace place = detail::place_in_gate(g, fs, op, ref, {page, 0});
     GPU4FS_CHECK(place.pointer.is_valid());
     const u64 span = map_span(place.level);
     const u64 slot_begin = page & ~(span - 1);
-    const bool whole = page == slot_begin && end >= slot_begin + span;
+    const bool whole = page == slot_begin && range.end >= slot_begin + span;
     if (!whole && place.pointer.is_unwritten()) {
       detail::split_block(g, fs, op, ref, place, page);
       continue;
@@ -69,7 +69,7 @@ GPU4FS_FN GPU4FS_NOINLINE void map_mark_written(Group g, FileSystem& fs, Operati
     u64 next = slot_begin + span;
     u32 count = 1;
     if (place.level == 0) {
-      count = static_cast<u32>(minimum<u64>(place.slot_count - place.slot, end - page));
+      count = static_cast<u32>(minimum<u64>(place.slot_count - place.slot, range.end - page));
       next = page + count;
     }
     detail::mark_place(g, fs, op, ref, place);
@@ -84,16 +84,17 @@ GPU4FS_FN GPU4FS_NOINLINE void map_mark_written(Group g, FileSystem& fs, Operati
   }
 }
 
-// Gate: [first, end) becomes a hole; its pages are freed, map pages that become empty are removed, and the
+// Gate: the range becomes a hole; its pages are freed, map pages that become empty are removed, and the
 // height of a map without any block becomes 0.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void map_remove(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 first, u64 end) {
+GPU4FS_FN GPU4FS_NOINLINE void map_remove(Group g, FileSystem& fs, Operation& op, const InodeRef& ref,
+                                          PageRange range) {
   GPU4FS_CHECK(!ref.inode->is_inline());
-  detail::remove_range(g, fs, op, ref, first, end, map_height_max);
+  detail::remove_range(g, fs, op, ref, range, map_height_max);
   const bool is_empty = detail::all_holes(g, ref.inode->slots, format::inode_slot_count);
   if (!is_empty || GPU4FS_MUTANT(map_height_kept, ref.inode->height == 0, true)) return;
   g.sync();
-  serial(g, [&] { ref.inode->height = 0; });
+  on_leader(g, [&] { ref.inode->height = 0; });
   mark_inode_dirty(g, fs, op, ref);
 }
 

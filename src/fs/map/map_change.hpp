@@ -29,9 +29,10 @@ GPU4FS_FN GPU4FS_NOINLINE void mark_place(Group g, FileSystem& fs, Operation& op
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE MapPlace place_in_gate(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 page, u32 lowest) {
+GPU4FS_FN GPU4FS_NOINLINE MapPlace place_in_gate(Group g, FileSystem& fs, Operation& op, const InodeRef& ref,
+                                                 MapSlot target) {
   MapPlace place{};
-  GPU4FS_CHECK_OK(map_descend(g, fs, op, ref, page, lowest, &place));
+  GPU4FS_CHECK_OK(map_descend(g, fs, op, ref, target, &place));
   return place;
 }
 
@@ -66,7 +67,7 @@ GPU4FS_FN GPU4FS_NOINLINE void free_block(Group g, FileSystem& fs, Operation& op
   GPU4FS_CHECK(!place.pointer.is_indirect());
   const u32 pages = static_cast<u32>(map_span(place.level));
   free_extent(g, fs, raid::Extent{place.pointer.address(), pages, 0});
-  serial(g, [&] {
+  on_leader(g, [&] {
     store_slot(&place.slots[place.slot], format::BlockPointer::hole());
     lower_page_count(fs, *ref.inode, pages);
   });
@@ -81,8 +82,8 @@ GPU4FS_FN GPU4FS_NOINLINE void split_block(Group g, FileSystem& fs, Operation& o
   GPU4FS_CHECK_GE(place.level, 1u);
   GPU4FS_CHECK(place.pointer.is_valid() && !place.pointer.is_indirect());
   mark_place(g, fs, op, ref, place);
-  serial(g, [&] { store_slot(&place.slots[place.slot], format::BlockPointer::hole()); });
-  const u32 frame = add_page(g, fs, op, ref, place.level, page >> (format::slot_shift * place.level));
+  on_leader(g, [&] { store_slot(&place.slots[place.slot], format::BlockPointer::hole()); });
+  const u32 frame = add_page(g, fs, op, ref, {place.level, page >> (format::slot_shift * place.level)});
   format::BlockPointer* slots = map_slots(fs, frame);
   const u64 part_bytes = map_span(place.level - 1) * page_size;
   for (u32 i = g.rank(); i < format::slots_per_block; i += Group::size()) {
@@ -92,71 +93,72 @@ GPU4FS_FN GPU4FS_NOINLINE void split_block(Group g, FileSystem& fs, Operation& o
   g.sync();
 }
 
-// Removes the map page of `level` over `page` if it is empty, then its parents while they are, up to `top`.
+// Removes the map page of level from.level over from.page if it is empty, then its parents while they are, up to `top`.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void prune(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u32 level, u64 page, u32 top) {
-  GPU4FS_CHECK_GE(level, 1u);
+GPU4FS_FN GPU4FS_NOINLINE void prune(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, MapSlot from,
+                                     u32 top) {
+  GPU4FS_CHECK_GE(from.level, 1u);
   const u32 last = minimum<u32>(top, ref.inode->height);
-  for (; level <= last; ++level) {
-    const u64 index = page >> (format::slot_shift * level);
-    const u32 frame = serial(g, [&] { return resident_frame(fs, ref.number, level, index); });
+  for (u32 level = from.level; level <= last; ++level) {
+    const u64 index = from.page >> (format::slot_shift * level);
+    const u32 frame = on_leader(g, [&] { return resident_frame(fs, ref.number, level, index); });
     GPU4FS_CHECK_NE(frame, no_frame);
     if (!all_holes(g, map_slots(fs, frame), format::slots_per_block)) return;
-    remove_page(g, fs, op, ref, level, index);
+    remove_page(g, fs, op, ref, {level, index});
   }
 }
 
-// Slots [place.slot, + count) of an array of level 0 become holes.
+// Slots [place.slot, + count) of an array of level 0 become holes. True if any was none.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void clear_slots(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, const MapPlace& place,
-                           u32 count, u64 page, u32 top) {
+GPU4FS_FN GPU4FS_NOINLINE bool clear_slots(Group g, FileSystem& fs, const InodeRef& ref, const MapPlace& place,
+                                           u32 count) {
   GPU4FS_CHECK_EQ(place.level, 0u);
   GPU4FS_CHECK_LE(place.slot + count, place.slot_count);
   format::BlockPointer* slots = place.slots + place.slot;
-  const u64 freed = serial(g, [&] {
+  const u64 freed = on_leader(g, [&] {
     const u64 pages = free_slot_pages(fs, slots, count);
     lower_page_count(fs, *ref.inode, pages);
     return pages;
   });
-  if (freed != 0) {
-    for (u32 i = g.rank(); i < count; i += Group::size()) store_slot(&slots[i], format::BlockPointer::hole());
-    g.sync();
-  }
-  const bool goes = place.frame != no_frame && top >= 1 && all_holes(g, place.slots, place.slot_count);
+  if (freed == 0) return false;
+  for (u32 i = g.rank(); i < count; i += Group::size()) store_slot(&slots[i], format::BlockPointer::hole());
   g.sync();
-  if (goes) {
-    prune(g, fs, op, ref, 1, page, top);
-  } else if (freed != 0) {
-    mark_place(g, fs, op, ref, place);
-  }
+  return true;
 }
 
-// Removes what lies in [first, end) and map pages of levels up to `top` that become empty.
+// Removes what lies in the range and map pages of levels up to `top` that become empty.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void remove_range(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 first, u64 end,
-                            u32 top) {
-  GPU4FS_CHECK_LE(first, end);
-  const u64 stop = minimum(end, map_capacity(ref.inode->height));
-  u64 page = first;
+GPU4FS_FN GPU4FS_NOINLINE void remove_range(Group g, FileSystem& fs, Operation& op, const InodeRef& ref,
+                                            PageRange range, u32 top) {
+  GPU4FS_CHECK_LE(range.first, range.end);
+  const u64 stop = minimum(range.end, map_capacity(ref.inode->height));
+  u64 page = range.first;
   while (page < stop) {
-    const MapPlace place = place_in_gate(g, fs, op, ref, page, 0);
+    const MapPlace place = place_in_gate(g, fs, op, ref, {page, 0});
     const u64 span = map_span(place.level);
     const u64 slot_begin = page & ~(span - 1);
     const u64 next = minimum(slot_begin + span, stop);
     if (place.level == 0) {
       const u32 count = static_cast<u32>(minimum<u64>(place.slot_count - place.slot, stop - page));
-      clear_slots(g, fs, op, ref, place, count, page, top);
+      const bool has_changed = clear_slots(g, fs, ref, place, count);
+      const bool goes = place.frame != no_frame && top >= 1 && all_holes(g, place.slots, place.slot_count);
+      g.sync();
+      if (goes) {
+        prune(g, fs, op, ref, {page, 1}, top);
+      } else if (has_changed) {
+        mark_place(g, fs, op, ref, place);
+      }
       page += count;
     } else if (place.pointer.is_hole()) {
       // An image may hold map pages without any valid slot.
-      const bool at_array_begin = page == first || place.slot == 0;
+      const bool at_array_begin = page == range.first || place.slot == 0;
       if (place.frame != no_frame && place.level < top && at_array_begin) {
-        prune(g, fs, op, ref, place.level + 1, page, top);
+        prune(g, fs, op, ref, {page, place.level + 1}, top);
       }
       page = next;
     } else if (page == slot_begin && next == slot_begin + span) {
       free_block(g, fs, op, ref, place);
-      if (place.frame != no_frame) prune(g, fs, op, ref, place.level + 1, page, top);
+      if (place.frame != no_frame) prune(g, fs, op, ref, {page, place.level + 1}, top);
       page = next;
     } else {
       split_block(g, fs, op, ref, place, page);
@@ -164,70 +166,73 @@ GPU4FS_FN GPU4FS_NOINLINE void remove_range(Group g, FileSystem& fs, Operation& 
   }
 }
 
-// Slots [place.slot, + count) of level 0 get the pages from `address` on; what they held is freed.
+// Slots [place.slot, + run.page_count) of level 0 get the run; what they held is freed.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void put_pages(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, const MapPlace& place,
-                         u32 count, u64 address, bool unwritten) {
+GPU4FS_FN GPU4FS_NOINLINE void put_pages(Group g, FileSystem& fs, Operation& op, const InodeRef& ref,
+                                         const MapPlace& place, MapRun run) {
+  const u32 count = static_cast<u32>(run.page_count);
   GPU4FS_CHECK_EQ(place.level, 0u);
   GPU4FS_CHECK_LE(place.slot + count, place.slot_count);
   format::BlockPointer* slots = place.slots + place.slot;
   const bool is_fresh = all_holes(g, slots, count);
   mark_place(g, fs, op, ref, place);
-  serial(g, [&] {
+  on_leader(g, [&] {
     const u64 freed = is_fresh ? 0 : free_slot_pages(fs, slots, count);
     GPU4FS_CHECK_LE(freed, u64{count});
     lower_page_count(fs, *ref.inode, freed);
     ref.inode->page_count += count;
   });
   for (u32 i = g.rank(); i < count; i += Group::size()) {
-    store_slot(&slots[i], direct_pointer(address + u64{i} * page_size, 0, unwritten));
+    store_slot(&slots[i], direct_pointer(run.address + u64{i} * page_size, 0, run.kind == MapKind::unwritten));
   }
   g.sync();
 }
 
-// The place of level `level` over `page`, made if it is missing; it holds no greater block.
+// The place of the slot, made if it is missing; it holds no greater block.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE MapPlace ensure_place(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 page, u32 level) {
+GPU4FS_FN GPU4FS_NOINLINE MapPlace ensure_place(Group g, FileSystem& fs, Operation& op, const InodeRef& ref,
+                                                MapSlot target) {
   for (;;) {
-    const MapPlace place = place_in_gate(g, fs, op, ref, page, level);
-    if (place.level == level) return place;
-    GPU4FS_CHECK_GT(place.level, level);
+    const MapPlace place = place_in_gate(g, fs, op, ref, target);
+    if (place.level == target.level) return place;
+    GPU4FS_CHECK_GT(place.level, target.level);
     if (place.pointer.is_hole()) {
-      add_page(g, fs, op, ref, level + 1, page >> (format::slot_shift * (level + 1)));
+      add_page(g, fs, op, ref, {target.level + 1, target.page >> (format::slot_shift * (target.level + 1))});
       g.sync();
     } else {
-      split_block(g, fs, op, ref, place, page);
+      split_block(g, fs, op, ref, place, target.page);
     }
   }
 }
 
-// Direct blocks of `level` >= 1 from `page` on, which is aligned to it, at `address` on: at least one and at
-// most `wanted`, as many as fill holes of one array. Returns how many.
+// Direct blocks of first.level >= 1 from first.page on, which is aligned to it, for the run: at least one, which the
+// run has pages for, and as many more as it fills and as fill holes of one array. Returns how many.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE u32 put_blocks(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 page, u32 level,
-                         u64 address, u64 wanted, bool unwritten) {
-  const u64 span = map_span(level);
-  GPU4FS_CHECK(level >= 1 && level <= 2);
-  GPU4FS_CHECK(is_aligned(page, span));
-  GPU4FS_CHECK(is_aligned(address, span * page_size));
-  MapPlace place = ensure_place(g, fs, op, ref, page, level);
+GPU4FS_FN GPU4FS_NOINLINE u32 put_blocks(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, MapSlot first,
+                                         MapRun run) {
+  const u64 span = map_span(first.level);
+  GPU4FS_CHECK(first.level >= 1 && first.level <= 2);
+  GPU4FS_CHECK(is_aligned(first.page, span));
+  GPU4FS_CHECK(is_aligned(run.address, span * page_size));
+  MapPlace place = ensure_place(g, fs, op, ref, first);
   u32 count = 1;
   if (place.pointer.is_indirect()) {
-    remove_range(g, fs, op, ref, page, page + span, level);
-    place = place_in_gate(g, fs, op, ref, page, level);
+    remove_range(g, fs, op, ref, {first.page, first.page + span}, first.level);
+    place = place_in_gate(g, fs, op, ref, first);
   } else if (place.pointer.is_valid()) {
     free_block(g, fs, op, ref, place);
   } else {
-    count += following_slots(g, place, wanted - 1, [](format::BlockPointer next, u32) { return next.raw == 0; });
+    count += following_slots(g, place, run.page_count / span - 1,
+                             [](format::BlockPointer next, u32) { return next.raw == 0; });
   }
   mark_place(g, fs, op, ref, place);
   g.sync();
   for (u32 i = g.rank(); i < count; i += Group::size()) {
     format::BlockPointer* const slot = &place.slots[place.slot + i];
     GPU4FS_CHECK(load_slot(slot).is_hole());
-    store_slot(slot, direct_pointer(address + i * span * page_size, level, unwritten));
+    store_slot(slot, direct_pointer(run.address + i * span * page_size, first.level, run.kind == MapKind::unwritten));
   }
-  serial(g, [&] { ref.inode->page_count += GPU4FS_MUTANT(large_block_miscounted, count * span, count); });
+  on_leader(g, [&] { ref.inode->page_count += GPU4FS_MUTANT(large_block_miscounted, count * span, count); });
   return count;
 }
 

@@ -35,6 +35,14 @@ GPU4FS_FN constexpr u32 map_height_for(u64 page_end) {
   return height;
 }
 
+// Pages [first, end) of a file.
+struct PageRange {
+  u64 first;
+  u64 end;
+
+  GPU4FS_FN constexpr u64 page_count() const { return end - first; }
+};
+
 enum class MapKind : u32 { hole = 0, data = 1, unwritten = 2 };
 
 // Pages that follow each other in the file and, unless they are a hole, in logical space.
@@ -52,7 +60,15 @@ struct MapCost {
   u32 fresh;
 };
 
+GPU4FS_FN constexpr MapCost operator+(MapCost a, MapCost b) { return {a.changed + b.changed, a.fresh + b.fresh}; }
+
 namespace detail {
+
+// The slot of `level` over a page.
+struct MapSlot {
+  u64 page;
+  u32 level;
+};
 
 // A slot on the way from the inode to a page: where it is and what it said.
 struct MapPlace {
@@ -88,8 +104,8 @@ GPU4FS_FN constexpr format::BlockPointer direct_pointer(u64 address, u32 level, 
                    : format::BlockPointer::data(address, size);
 }
 
-// Regions of `level` that [first, end) meets; first < end.
-GPU4FS_FN constexpr u64 region_count(u32 level, u64 first, u64 end) {
+// Spans of slots of `level` that [first, end) meets; first < end.
+GPU4FS_FN constexpr u64 span_count(u32 level, u64 first, u64 end) {
   const u32 shift = format::slot_shift * level;
   return ((end - 1) >> shift) - (first >> shift) + 1;
 }
@@ -98,7 +114,7 @@ GPU4FS_FN constexpr u64 region_count(u32 level, u64 first, u64 end) {
 GPU4FS_FN constexpr u64 subtree_pages(u32 level, u64 first, u64 end) {
   GPU4FS_CHECK_LE(level, map_height_max);
   u64 pages = 0;
-  for (u32 l = 1; l <= level; ++l) pages += region_count(l, first, end);
+  for (u32 l = 1; l <= level; ++l) pages += span_count(l, first, end);
   return pages;
 }
 

@@ -10,26 +10,26 @@
 namespace gpu4fs::fs {
 namespace detail {
 
-// The slot that decides about `page`: from the inode down until a slot is not indirect or of level
-// `lowest`. `page` lies below the inode's capacity. Status: corrupt_structure, or as get_page.
+// The slot that decides about target.page: from the inode down until a slot is not indirect or of target.level.
+// The page lies below the inode's capacity. Status: corrupt_structure, or as get_page.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status map_descend(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 page, u32 lowest,
-                             MapPlace* place) {
+GPU4FS_FN GPU4FS_NOINLINE Status map_descend(Group g, FileSystem& fs, Operation& op, const InodeRef& ref,
+                                             MapSlot target, MapPlace* place) {
   const u32 height = ref.inode->height;
   if (height > map_height_max) return Status::corrupt_structure;
-  GPU4FS_CHECK_LT(page, map_capacity(height));
+  GPU4FS_CHECK_LT(target.page, map_capacity(height));
   MapPlace here{};
   here.slots = ref.inode->slots;
   here.slot_count = format::inode_slot_count;
   here.frame = no_frame;
   for (here.level = height;; --here.level) {
-    here.slot = static_cast<u32>(page >> (format::slot_shift * here.level)) & (format::slots_per_block - 1);
+    here.slot = static_cast<u32>(target.page >> (format::slot_shift * here.level)) & (format::slots_per_block - 1);
     GPU4FS_CHECK_LT(here.slot, here.slot_count);
     here.pointer = load_slot(&here.slots[here.slot]);
     if (!slot_fits_level(here.pointer, here.level)) return Status::corrupt_structure;
-    if (!here.pointer.is_indirect() || here.level == lowest) break;
+    if (!here.pointer.is_indirect() || here.level == target.level) break;
     const Status status =
-        get_page(g, fs, op, ref, here.level, page >> (format::slot_shift * here.level), &here.frame);
+        get_page(g, fs, op, ref, {here.level, target.page >> (format::slot_shift * here.level)}, &here.frame);
     if (status == Status::page_absent) return Status::corrupt_structure;
     GPU4FS_TRY(status);
     here.slots = map_slots(fs, here.frame);
@@ -62,12 +62,13 @@ GPU4FS_FN u32 following_slots(Group g, const MapPlace& place, u64 slot_max, Pred
   return minimum(found, limit);
 }
 
-// Pages from `page`, at most `limit`, of the slot at place and the ones that go on with it. A hole at the end of
-// the inode's slots has no end.
+// Pages from range.first on, at most all of the range, of the slot at place and the ones that go on with it. A hole at
+// the end of the inode's slots has no end.
 template <class Group, class Predicate>
-GPU4FS_FN u64 pages_ahead(Group g, const MapPlace& place, u64 page, u64 limit, Predicate&& goes_on) {
+GPU4FS_FN u64 pages_ahead(Group g, const MapPlace& place, PageRange range, Predicate&& goes_on) {
+  const u64 limit = range.page_count();
   const u64 span = map_span(place.level);
-  u64 count = span - (page & (span - 1));
+  u64 count = span - (range.first & (span - 1));
   if (count >= limit) return limit;
   const u32 slots = following_slots(g, place, divide_up(limit - count, span), goes_on);
   count += span * slots;
@@ -93,26 +94,26 @@ GPU4FS_FN GPU4FS_NOINLINE bool slots_are_sound(Group g, const FileSystem& fs, co
 
 }  // namespace detail
 
-// The run that begins at `page`, of at most `page_limit` > 0 pages; it may end earlier than it could, and it
-// never leaves a granule, so its pages are of one chunk. Status: corrupt_structure, or as get_page.
+// The run that begins at range.first and does not leave the range; it may end earlier than it could, and it never
+// leaves a granule, so its pages are of one chunk. Status: corrupt_structure, or as get_page.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status map_lookup(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 page, u64 page_limit,
-                            MapRun* run) {
-  GPU4FS_CHECK_GT(page_limit, u64{0});
+GPU4FS_FN GPU4FS_NOINLINE Status map_lookup(Group g, FileSystem& fs, Operation& op, const InodeRef& ref,
+                                            PageRange range, MapRun* run) {
+  GPU4FS_CHECK_LT(range.first, range.end);
   if (ref.inode->height > map_height_max) return Status::corrupt_structure;
-  if (ref.inode->is_inline() || page >= map_capacity(ref.inode->height)) {
-    *run = {MapKind::hole, 0, 0, page_limit};
+  if (ref.inode->is_inline() || range.first >= map_capacity(ref.inode->height)) {
+    *run = {MapKind::hole, 0, 0, range.page_count()};
     return Status::ok;
   }
   detail::MapPlace place{};
-  GPU4FS_TRY(detail::map_descend(g, fs, op, ref, page, 0, &place));
+  GPU4FS_TRY(detail::map_descend(g, fs, op, ref, {range.first, 0}, &place));
   const u64 span = map_span(place.level);
-  const u64 inside = page & (span - 1);
+  const u64 inside = range.first & (span - 1);
   if (place.pointer.is_valid() && !detail::block_in_space(fs, place.pointer, place.level)) {
     return Status::corrupt_structure;
   }
   const u64 block_bytes = span * page_size;
-  const u64 count = detail::pages_ahead(g, place, page, page_limit, [&](format::BlockPointer next, u32 distance) {
+  const u64 count = detail::pages_ahead(g, place, range, [&](format::BlockPointer next, u32 distance) {
     return place.pointer.is_hole() ? next.raw == 0 : next.raw == place.pointer.raw + distance * block_bytes;
   });
   run->kind = detail::kind_of(place.pointer);
@@ -145,70 +146,72 @@ struct MapStretch {
   bool unwritten;
 };
 
-// The stretch of pages that begins at `page`, of at most `page_limit` > 0: all to be filled where they are or none. It
-// may end earlier than it could, but not inside an aligned span of 2 MiB. Status: as map_lookup.
+// The stretch of pages that begins at range.first and does not leave the range: all to be filled where they are or
+// none. It may end earlier than it could, but not inside an aligned span of 2 MiB. Status: as map_lookup.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status map_stretch(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 page, u64 page_limit,
-                             MapStretch* stretch) {
-  GPU4FS_CHECK_GT(page_limit, u64{0});
+GPU4FS_FN GPU4FS_NOINLINE Status map_stretch(Group g, FileSystem& fs, Operation& op, const InodeRef& ref,
+                                             PageRange range, MapStretch* stretch) {
+  GPU4FS_CHECK_LT(range.first, range.end);
   if (ref.inode->height > map_height_max) return Status::corrupt_structure;
-  if (ref.inode->is_inline() || page >= map_capacity(ref.inode->height)) {
-    *stretch = {page_limit, false};
+  if (ref.inode->is_inline() || range.first >= map_capacity(ref.inode->height)) {
+    *stretch = {range.page_count(), false};
     return Status::ok;
   }
   detail::MapPlace place{};
-  GPU4FS_TRY(detail::map_descend(g, fs, op, ref, page, 0, &place));
+  GPU4FS_TRY(detail::map_descend(g, fs, op, ref, {range.first, 0}, &place));
   const bool fills = detail::is_filled_in_place(fs, *ref.inode, place.pointer);
   stretch->unwritten = fills;
   stretch->page_count =
-      detail::pages_ahead(g, place, page, page_limit, [&](format::BlockPointer next, u32 /*distance*/) {
+      detail::pages_ahead(g, place, range, [&](format::BlockPointer next, u32 /*distance*/) {
         return !next.is_indirect() && detail::is_filled_in_place(fs, *ref.inode, next) == fills;
       });
   return Status::ok;
 }
 
 struct MapSeek {
-  u64 page;    // where the search stands
-  bool found;
+  PageRange range;  // where to look; `first` moves on
+  bool wants_data;
+  bool found;       // at range.first
 };
 
-// Looks in [page, end) for the first page that is data (`want_data`) or is not, with at most `lookup_max`
-// look-ups: seek->found, or seek->page is where to go on; seek->page == end without `found`: there is none.
+// Looks for the first page that is data (seek->wants_data) or is not, with at most `lookup_max` look-ups:
+// seek->found, or seek->range.first is where to go on. An empty range without `found`: there is none.
 // Unwritten pages count as holes.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status map_seek(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 page, u64 end,
-                          bool want_data, u32 lookup_max, MapSeek* seek) {
-  GPU4FS_CHECK_LE(page, end);
+GPU4FS_FN GPU4FS_NOINLINE Status map_seek(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u32 lookup_max,
+                                          MapSeek* seek) {
+  GPU4FS_CHECK_LE(seek->range.first, seek->range.end);
   GPU4FS_CHECK_GT(lookup_max, 0u);
-  *seek = {page, false};
-  for (u32 i = 0; i < lookup_max && seek->page < end; ++i) {
+  seek->found = false;
+  for (u32 i = 0; i < lookup_max && seek->range.first < seek->range.end; ++i) {
     MapRun run{};
-    GPU4FS_TRY(map_lookup(g, fs, op, ref, seek->page, end - seek->page, &run));
-    if ((run.kind == MapKind::data) == want_data) {
+    GPU4FS_TRY(map_lookup(g, fs, op, ref, seek->range, &run));
+    if ((run.kind == MapKind::data) == seek->wants_data) {
       seek->found = true;
       return Status::ok;
     }
-    seek->page += run.page_count;
+    seek->range.first += run.page_count;
   }
   return Status::ok;
 }
 
-// Prepare: brings in every map page that a replacement of [first, end) touches, checks all slots there, and
+// Prepare: brings in every map page that a replacement of the range touches, checks all slots there, and
 // counts what to reserve. Status: file_too_large, corrupt_structure, or as get_page.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status map_prepare(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 first, u64 end,
-                             MapCost* cost) {
-  GPU4FS_CHECK_LT(first, end);
+GPU4FS_FN GPU4FS_NOINLINE Status map_prepare(Group g, FileSystem& fs, Operation& op, const InodeRef& ref,
+                                             PageRange range, MapCost* cost) {
+  GPU4FS_CHECK_LT(range.first, range.end);
+  const u64 end = range.end;
   *cost = {0, 0};
   if (end > map_page_max) return Status::file_too_large;
   const u32 height = ref.inode->is_inline() ? 0 : ref.inode->height;
   if (height > map_height_max) return Status::corrupt_structure;
   const u64 capacity = ref.inode->is_inline() ? 0 : map_capacity(height);
   u64 previous = ~u64{0};
-  u64 page = first;
+  u64 page = range.first;
   while (page < end && page < capacity) {
     detail::MapPlace place{};
-    GPU4FS_TRY(detail::map_descend(g, fs, op, ref, page, 0, &place));
+    GPU4FS_TRY(detail::map_descend(g, fs, op, ref, {page, 0}, &place));
     cost->changed += detail::fresh_path(page, previous, place.level, height);
     previous = page;
     if (place.level == 0) {
@@ -259,26 +262,33 @@ GPU4FS_FN inline u64 chunk_begin(const MapPlace& place, u64 page) {
 
 }  // namespace detail
 
-// Prepare: as map_prepare, for removing pages from the end of [first, end) backwards, as far as about
-// `map_page_max_here` map pages reach: [*from, end) may be removed in this commit. *from == first: all.
+// Pages that are to go.
+struct MapRemoval {
+  PageRange range;       // map_prepare_remove raises `first` to what may go in this commit
+  u32 map_pages_wanted;  // about as many map pages change in it
+  MapCost cost;
+};
+
+// Prepare: as map_prepare, for removing pages from the end of removal->range backwards.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status map_prepare_remove(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, u64 first, u64 end,
-                                    u32 map_pages_wanted, u64* from, MapCost* cost) {
-  GPU4FS_CHECK_LE(first, end);
-  GPU4FS_CHECK_GT(map_pages_wanted, 0u);
-  *cost = {0, 0};
-  *from = first;
+GPU4FS_FN GPU4FS_NOINLINE Status map_prepare_remove(Group g, FileSystem& fs, Operation& op, const InodeRef& ref,
+                                                    MapRemoval* removal) {
+  const u64 first = removal->range.first;
+  GPU4FS_CHECK_LE(first, removal->range.end);
+  GPU4FS_CHECK_GT(removal->map_pages_wanted, 0u);
+  MapCost& cost = removal->cost;
+  cost = {0, 0};
   if (ref.inode->is_inline()) return Status::ok;
   const u32 height = ref.inode->height;
   if (height > map_height_max) return Status::corrupt_structure;
   u64 previous = ~u64{0};
-  u64 page = minimum(end, map_capacity(height));
+  u64 page = minimum(removal->range.end, map_capacity(height));
   // The array at the end may be empty already and stay because of what lies behind it: a commit that ended there
   // would change nothing, each time.
   bool has_block = false;
-  while (page > first && (cost->changed < map_pages_wanted || !has_block)) {
+  while (page > first && (cost.changed < removal->map_pages_wanted || !has_block)) {
     detail::MapPlace place{};
-    GPU4FS_TRY(detail::map_descend(g, fs, op, ref, page - 1, 0, &place));
+    GPU4FS_TRY(detail::map_descend(g, fs, op, ref, {page - 1, 0}, &place));
     const u64 begin = maximum(first, detail::chunk_begin(place, page - 1));
     if (place.level == 0) {
       const u32 count = static_cast<u32>(page - begin);
@@ -289,14 +299,14 @@ GPU4FS_FN GPU4FS_NOINLINE Status map_prepare_remove(Group g, FileSystem& fs, Ope
     } else if (place.pointer.is_valid()) {
       if (!detail::block_in_space(fs, place.pointer, place.level)) return Status::corrupt_structure;
       has_block = true;
-      if (page - begin != map_span(place.level)) cost->fresh += 2 * place.level;
+      if (page - begin != map_span(place.level)) cost.fresh += 2 * place.level;
     }
-    cost->changed += detail::fresh_path(page - 1, previous, place.level, height);
+    cost.changed += detail::fresh_path(page - 1, previous, place.level, height);
     previous = page - 1;
     page = begin;
   }
   GPU4FS_CHECK_GE(page, minimum(first, map_capacity(height)));
-  *from = maximum(page, first);
+  removal->range.first = maximum(page, first);
   return Status::ok;
 }
 

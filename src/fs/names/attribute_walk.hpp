@@ -32,14 +32,16 @@ GPU4FS_FN inline AttributePage next_in_block(FileSystem& fs, u32 frame, u32 leve
   return {format::BlockPointer::hole(), 0, 0, 0};
 }
 
-// The first page of map page `block` from its page `first` on.
+// The first page from `first` on that is below the same map page.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status next_page_below(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u64 block,
-                                                 u32 first, AttributePage* found) {
+GPU4FS_FN GPU4FS_NOINLINE Status next_page_below(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
+                                                 u64 first, AttributePage* found) {
+  const u64 block = first / format::slots_per_block;
   u32 frame = no_frame;
-  GPU4FS_TRY(get_page(g, fs, op, file, attribute_level + 1, block, &frame));
-  *found = serial(g, [&] {
-    return next_in_block(fs, frame, attribute_level, block * format::slots_per_block, first);
+  GPU4FS_TRY(get_page(g, fs, op, file, {attribute_level + 1, block}, &frame));
+  *found = on_leader(g, [&] {
+    return next_in_block(fs, frame, attribute_level, block * format::slots_per_block,
+                         static_cast<u32>(first % format::slots_per_block));
   });
   return Status::ok;
 }
@@ -65,7 +67,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status next_attribute_page_at(Group g, FileSystem& fs,
   if (height == 1) {
     *place = detail::places_per_block;
     if (at >= format::slots_per_block) return Status::ok;
-    GPU4FS_TRY(detail::next_page_below(g, fs, op, file, 0, static_cast<u32>(at), found));
+    GPU4FS_TRY(detail::next_page_below(g, fs, op, file, at, found));
     if (!found->pointer.is_hole()) *place = found->index + 2;
     return Status::ok;
   }
@@ -75,9 +77,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status next_attribute_page_at(Group g, FileSystem& fs,
     u32 inside = static_cast<u32>(at % detail::places_per_block);
     u32 frame = no_frame;
     *place = end + 1;
-    GPU4FS_TRY(get_page(g, fs, op, file, attribute_level + 2, 0, &frame));
+    GPU4FS_TRY(get_page(g, fs, op, file, {attribute_level + 2, 0}, &frame));
     const u64 first = block;
-    const AttributePage here = serial(g, [&] {
+    const AttributePage here = on_leader(g, [&] {
       return detail::next_in_block(fs, frame, attribute_level + 1, 0, static_cast<u32>(first));
     });
     if (here.pointer.is_hole()) return Status::ok;
@@ -90,7 +92,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status next_attribute_page_at(Group g, FileSystem& fs,
       return Status::ok;
     }
     *place = at + 1;
-    GPU4FS_TRY(detail::next_page_below(g, fs, op, file, block, inside - 1, found));
+    GPU4FS_TRY(detail::next_page_below(g, fs, op, file, block * format::slots_per_block + inside - 1, found));
     if (found->pointer.is_hole()) continue;
     *place = block * detail::places_per_block + found->index % format::slots_per_block + 3;
     return Status::ok;

@@ -73,21 +73,21 @@ GPU4FS_FN GPU4FS_NOINLINE Status next_attribute_page(Group g, FileSystem& fs, Op
   if (height == 0 && *page != 0) return Status::ok;
   if (height != 0) {
     u32 block = no_frame;
-    const Status status = get_page(g, fs, op, file, attribute_level + 1, 0, &block);
+    const Status status = get_page(g, fs, op, file, {attribute_level + 1, 0}, &block);
     // There are values left, of an inode that is being freed.
     if (status == Status::page_absent) return Status::ok;
     GPU4FS_TRY(status);
     const u32 first = *page;
-    *page = serial(g, [&] {
+    *page = on_leader(g, [&] {
       return detail::next_valid_slot(map_slots(fs, block), first, format::attribute_entry_pages);
     });
     if (*page == format::attribute_entry_pages) return Status::ok;
   }
-  const Status status = get_page(g, fs, op, file, attribute_level, *page, frame);
+  const Status status = get_page(g, fs, op, file, {attribute_level, *page}, frame);
   if (status == Status::page_absent) return Status::corrupt_structure;
   GPU4FS_TRY(status);
   const u32 found = *frame;
-  const bool sound = serial(g, [&] { return detail::attribute_page_is_sound(page_data(fs, found)); });
+  const bool sound = on_leader(g, [&] { return detail::attribute_page_is_sound(page_data(fs, found)); });
   return sound ? Status::ok : Status::corrupt_structure;
 }
 
@@ -101,7 +101,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status attribute_find(Group g, FileSystem& fs, Operati
     u32 frame = no_frame;
     GPU4FS_TRY(next_attribute_page(g, fs, op, file, &page, &frame));
     if (frame == no_frame) return Status::no_attribute;
-    *found = serial(g, [&] { return detail::look_for_attribute(fs, frame, page, name); });
+    *found = on_leader(g, [&] { return detail::look_for_attribute(fs, frame, page, name); });
     if (found->entry_offset != 0) return Status::ok;
   }
 }
@@ -118,7 +118,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status attribute_read(Group g, FileSystem& fs, Operati
   for (u32 done = 0; done < found.value_length; done += page_size) {
     u32 frame = no_frame;
     const u64 page = detail::first_value_page(found.value_slot) + done / page_size;
-    const Status status = get_page(g, fs, op, file, attribute_level, page, &frame);
+    const Status status = get_page(g, fs, op, file, {attribute_level, page}, &frame);
     if (status == Status::page_absent) return Status::corrupt_structure;
     GPU4FS_TRY(status);
     copy_bytes(g, destination + done, page_data(fs, frame), minimum<u64>(found.value_length - done, page_size));
@@ -127,18 +127,28 @@ GPU4FS_FN GPU4FS_NOINLINE Status attribute_read(Group g, FileSystem& fs, Operati
   return Status::ok;
 }
 
+// The names of a file's attributes, each with a terminator.
+struct NameList {
+  u8* bytes;           // nullptr: only the length is wanted
+  u64 capacity;
+  u64 length;
+  bool hides_trusted;  // leaves out the names that only the superuser sees
+};
+
 namespace detail {
 
-// Leader: appends the page's names to a list of `total` bytes in `destination`, as far as they fit. Answers its length.
-GPU4FS_FN GPU4FS_NOINLINE inline u64 list_page(const u8* page, bool hide_trusted, u8* destination, u64 capacity, u64 total) {
+// Leader: appends the page's names to the list, as far as they fit. Answers its length then.
+GPU4FS_FN GPU4FS_NOINLINE inline u64 list_page(const u8* page, const NameList& list) {
+  u8* const destination = list.bytes;
+  u64 total = list.length;
   constexpr u8 trusted[] = {'t', 'r', 'u', 's', 't', 'e', 'd', '.'};
   const u32 end = attribute_header(page).used_bytes;
   for (u32 offset = attributes_begin; offset < end; offset += attribute_size_at(page, offset)) {
     const u32 name_length = attribute_entry(page, offset).name_length;
     const u8* name = attribute_name_at(page, offset);
     const bool is_trusted = name_length > sizeof(trusted) && names_equal(name, trusted, sizeof(trusted));
-    if (hide_trusted && is_trusted) continue;
-    if (destination != nullptr && total + name_length + 1 <= capacity) {
+    if (list.hides_trusted && is_trusted) continue;
+    if (destination != nullptr && total + name_length + 1 <= list.capacity) {
       for (u32 i = 0; i < name_length; ++i) destination[total + i] = name[i];
       destination[total + name_length] = 0;
     }
@@ -149,23 +159,19 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 list_page(const u8* page, bool hide_trusted
 
 }  // namespace detail
 
-// Bytes of all names, each with a terminator. `destination` may be nullptr (size only);
-// `hide_trusted` leaves out the names that only the superuser sees. Status: attribute_range when
-// they exceed `capacity`.
+// Status: attribute_range when the names exceed the list's capacity.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status attributes_list(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
-                                                 bool hide_trusted, u8* destination, u64 capacity, u64* length) {
-  *length = 0;
+                                                 NameList* list) {
+  list->length = 0;
   for (u32 page = 0;; ++page) {
     u32 frame = no_frame;
     GPU4FS_TRY(next_attribute_page(g, fs, op, file, &page, &frame));
     if (frame == no_frame) break;
-    const u64 total = *length;
-    *length = serial(g, [&] {
-      return detail::list_page(page_data(fs, frame), hide_trusted, destination, capacity, total);
-    });
+    const NameList before = *list;
+    list->length = on_leader(g, [&] { return detail::list_page(page_data(fs, frame), before); });
   }
-  return destination != nullptr && *length > capacity ? Status::attribute_range : Status::ok;
+  return list->bytes != nullptr && list->length > list->capacity ? Status::attribute_range : Status::ok;
 }
 
 // Prepare, for an attribute that is to go: what attribute_commit_remove needs is resident. Up to attribute_removal_pages
@@ -176,7 +182,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status attribute_prepare_remove(Group g, FileSystem& f
   if (found.value_slot == 0) return Status::ok;
   u32 frame = no_frame;
   const u64 block = detail::first_value_page(found.value_slot) >> format::slot_shift;
-  const Status status = get_page(g, fs, op, file, attribute_level + 1, block, &frame);
+  const Status status = get_page(g, fs, op, file, {attribute_level + 1, block}, &frame);
   return status == Status::page_absent ? Status::ok : status;
 }
 
@@ -188,12 +194,12 @@ GPU4FS_FN GPU4FS_NOINLINE void prune_attributes(Group g, FileSystem& fs, Operati
   const u32 height = file.inode->attribute_height;
   for (u32 level = attribute_level + 1; level <= attribute_level + height; ++level) {
     page >>= format::slot_shift;
-    const u32 frame = serial(g, [&] { return resident_frame(fs, file.number, level, page); });
+    const u32 frame = on_leader(g, [&] { return resident_frame(fs, file.number, level, page); });
     if (frame == no_frame || !all_holes(g, map_slots(fs, frame), format::slots_per_block)) return;
-    remove_page(g, fs, op, file, level, page);
+    remove_page(g, fs, op, file, {level, page});
   }
   g.sync();
-  if (load_slot(&file.inode->attributes).is_hole()) serial(g, [&] { file.inode->attribute_height = 0; });
+  if (load_slot(&file.inode->attributes).is_hole()) on_leader(g, [&] { file.inode->attribute_height = 0; });
 }
 
 // Gate: an entry and what of its value stands elsewhere, from its page `first_page` on. The page of entries stays.
@@ -203,18 +209,18 @@ GPU4FS_FN GPU4FS_NOINLINE void take_attribute_out(Group g, FileSystem& fs, Opera
   if (found.value_slot != 0) {
     const u32 count = value_pages(found.value_length);
     const u64 begin = first_value_page(found.value_slot);
-    if (first_page < count) drop_pages(g, fs, op, file, attribute_level, begin + first_page, count - first_page);
+    if (first_page < count) drop_pages(g, fs, op, file, {attribute_level, begin + first_page}, count - first_page);
   }
-  serial(g, [&] { erase_attribute(page_data(fs, found.frame), found.entry_offset); });
+  on_leader(g, [&] { erase_attribute(page_data(fs, found.frame), found.entry_offset); });
 }
 
 // Gate: a page of entries that has become empty goes; else it has changed.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void settle_attribute_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 frame,
                                                      u32 page) {
-  const u32 left = serial(g, [&] { return u32{attribute_header(page_data(fs, frame)).entry_count}; });
+  const u32 left = on_leader(g, [&] { return u32{attribute_header(page_data(fs, frame)).entry_count}; });
   if (left != 0) return mark_dirty(g, fs, op, file, frame);
-  remove_page(g, fs, op, file, attribute_level, page);
+  remove_page(g, fs, op, file, {attribute_level, page});
   prune_attributes(g, fs, op, file, page);
 }
 

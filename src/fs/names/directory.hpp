@@ -27,6 +27,7 @@ GPU4FS_FN inline HashedName make_name(const FileSystem& fs, const u8* bytes, u32
 
 // Where a hash belongs. `level` is that of the leaf's node; without a node the leaf is the root.
 struct DirectoryPath {
+  u64 hash;
   u32 leaf_frame;
   u32 leaf_index;
   u32 node_frame;  // no_frame: the leaf is the root
@@ -59,7 +60,7 @@ GPU4FS_FN inline u64 directory_page_count(const InodeRef& dir) {
 template <class Group>
 GPU4FS_FN Status get_directory_page(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
                                     u64 index, u32* frame) {
-  const Status status = get_page(g, fs, op, dir, 0, index, frame);
+  const Status status = get_page(g, fs, op, dir, {0, index}, frame);
   return status == Status::page_absent ? Status::corrupt_structure : status;
 }
 
@@ -69,7 +70,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status walk_to_leaf(Group g, FileSystem& fs, Operation
                                               const InodeRef& dir, u64 hash, DirectoryPath* path) {
   const u64 page_count = directory_page_count(dir);
   if (page_count == 0) return Status::corrupt_structure;
-  *path = {no_frame, 0, no_frame, 0, 0, 0};
+  *path = {hash, no_frame, 0, no_frame, 0, 0, 0};
   for (u32 level = 0; level <= format::directory_level_max; ++level) {
     GPU4FS_TRY(get_directory_page(g, fs, op, dir, path->leaf_index, &path->leaf_frame));
     const u8* page = page_data(fs, path->leaf_frame);
@@ -138,10 +139,10 @@ GPU4FS_FN GPU4FS_NOINLINE inline SplitCount count_split_pages(const u8* page,
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool leaf_is_sound(Group g, FileSystem& fs, u32 leaf_frame) {
   Frame& frame = fs.pages.frames[leaf_frame];
-  const u32 bits = serial(g, [&] { return load<Order::relaxed, Scope::engine>(&frame.referenced); });
+  const u32 bits = on_leader(g, [&] { return load<Order::relaxed, Scope::engine>(&frame.referenced); });
   if ((bits & frame_checked) != 0) return true;
   if (GPU4FS_MUTANT(leaf_unchecked, !leaf_check(g, page_data(fs, leaf_frame)), false)) return false;
-  serial(g, [&] { set_bits<Scope::engine>(&frame.referenced, frame_checked); });
+  on_leader(g, [&] { set_bits<Scope::engine>(&frame.referenced, frame_checked); });
   return true;
 }
 
@@ -151,8 +152,8 @@ GPU4FS_FN GPU4FS_NOINLINE u32 append_page(Group g, FileSystem& fs, Operation& op
                                           const InodeRef& dir, u32* frame) {
   const u64 index = directory_page_count(dir);
   GPU4FS_CHECK_LT(index, u64{no_frame});
-  *frame = add_page(g, fs, op, dir, 0, index);
-  serial(g, [&] { dir.inode->size_bytes = (index + 1) * page_size; });
+  *frame = add_page(g, fs, op, dir, {0, index});
+  on_leader(g, [&] { dir.inode->size_bytes = (index + 1) * page_size; });
   return static_cast<u32>(index);
 }
 
@@ -168,13 +169,13 @@ GPU4FS_FN GPU4FS_NOINLINE void grow_root(Group g, FileSystem& fs, Operation& op,
   copy_bytes(g, page_data(fs, frame), root, page_size);
   node_create(g, root, 0, 0, index);
   mark_dirty(g, fs, op, dir, root_frame);
-  *path = {frame, index, root_frame, 0, 0, 0};
+  *path = {path->hash, frame, index, root_frame, 0, 0, 0};
 }
 
 // A leaf that has its node's last bit gets a node of its own, all of whose slots name it.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void grow_node(Group g, FileSystem& fs, Operation& op,
-                                         const InodeRef& dir, u64 hash, DirectoryPath* path) {
+GPU4FS_FN GPU4FS_NOINLINE void grow_node(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
+                                         DirectoryPath* path) {
   GPU4FS_CHECK_EQ(path->depth, format::directory_node_bits);
   GPU4FS_CHECK_LT(path->level + 1, format::directory_level_max);
   u8* leaf = page_data(fs, path->leaf_frame);
@@ -182,8 +183,8 @@ GPU4FS_FN GPU4FS_NOINLINE void grow_node(Group g, FileSystem& fs, Operation& op,
   u32 frame = no_frame;
   const u32 index = append_page(g, fs, op, dir, &frame);
   node_create(g, page_data(fs, frame), path->level + 1, prefix, path->leaf_index);
-  node_fill(g, page_data(fs, path->node_frame), NodeSpan{node_slot(hash, path->level), 1}, index);
-  serial(g, [&] {
+  node_fill(g, page_data(fs, path->node_frame), NodeSpan{node_slot(path->hash, path->level), 1}, index);
+  on_leader(g, [&] {
     page_header(leaf).level = static_cast<u8>(path->level + 1);
     page_header(leaf).depth = 0;
   });
@@ -195,10 +196,9 @@ GPU4FS_FN GPU4FS_NOINLINE void grow_node(Group g, FileSystem& fs, Operation& op,
   path->depth = 0;
 }
 
-// Splits the leaf at its next hash bit; the path follows `hash`.
+// Splits the leaf at its next hash bit; the path follows its hash.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void split_leaf(Group g, FileSystem& fs, Operation& op,
-                                          const InodeRef& dir, u64 hash, u8* scratch,
+GPU4FS_FN GPU4FS_NOINLINE void split_leaf(Group g, FileSystem& fs, Operation& op, const InodeRef& dir, u8* scratch,
                                           DirectoryPath* path) {
   u8* leaf = page_data(fs, path->leaf_frame);
   const format::DirectoryPageHeader header = page_header(leaf);
@@ -209,9 +209,9 @@ GPU4FS_FN GPU4FS_NOINLINE void split_leaf(Group g, FileSystem& fs, Operation& op
   copy_bytes(g, scratch, leaf, page_size);
   g.sync();
   const u32 middle = leaf_lower_bound(g, scratch, upper_prefix);
-  leaf_rebuild(g, page_data(fs, frame), scratch, middle, header.entry_count - middle, path->level,
-               path->depth + 1, upper_prefix);
-  leaf_rebuild(g, leaf, scratch, 0, middle, path->level, path->depth + 1, header.prefix);
+  leaf_rebuild(g, page_data(fs, frame), {scratch, middle, header.entry_count - middle},
+               {path->level, path->depth + 1, upper_prefix});
+  leaf_rebuild(g, leaf, {scratch, 0, middle}, {path->level, path->depth + 1, header.prefix});
   NodeSpan upper = node_span(header.prefix, path->level, path->depth);
   upper.count /= 2;
   upper.first += GPU4FS_MUTANT(split_half_kept, upper.count, upper.count * 0);
@@ -219,7 +219,7 @@ GPU4FS_FN GPU4FS_NOINLINE void split_leaf(Group g, FileSystem& fs, Operation& op
   mark_dirty(g, fs, op, dir, path->node_frame);
   mark_dirty(g, fs, op, dir, path->leaf_frame);
   path->depth += 1;
-  if (hash_bit(hash, bit)) {
+  if (hash_bit(path->hash, bit)) {
     path->leaf_frame = frame;
     path->leaf_index = index;
   }
@@ -234,7 +234,7 @@ GPU4FS_FN GPU4FS_NOINLINE void create_directory(Group g, FileSystem& fs, Operati
   GPU4FS_CHECK_EQ(dir.inode->size_bytes, u64{0});
   u32 frame = no_frame;
   detail::append_page(g, fs, op, dir, &frame);
-  leaf_create(g, page_data(fs, frame), 0, 0, 0);
+  leaf_create(g, page_data(fs, frame), {0, 0, 0});
 }
 
 // Status: not_found.
@@ -276,7 +276,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_append(Group g, FileSystem& fs, Operati
   const u64 first = directory_page_count(dir);
   for (u64 index = first; index < first + count; ++index) {
     u32 frame = no_frame;
-    const Status status = get_page(g, fs, op, dir, 0, index, &frame);
+    const Status status = get_page(g, fs, op, dir, {0, index}, &frame);
     if (status == Status::ok) return Status::corrupt_structure;
     if (status != Status::page_absent) return status;
   }
@@ -310,7 +310,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_insert(Group g, FileSystem& f
     plan->touched_pages = 2;
   }
   const detail::SplitCount split =
-      serial(g, [&] { return detail::count_split_pages(page, path, name); });
+      on_leader(g, [&] { return detail::count_split_pages(page, path, name); });
   plan->new_pages = split.pages;
   if (split.status == Status::ok && detail::directory_page_count(dir) + split.pages >= no_frame)
     return Status::no_space;
@@ -318,48 +318,54 @@ GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_insert(Group g, FileSystem& f
   return detail::prepare_append(g, fs, op, dir, split.pages);
 }
 
+// A name that a directory gets.
+struct NewName {
+  const InsertPlan& plan;
+  const HashedName& name;
+  NameTarget target;
+};
+
 // Gate. `scratch` is a page of the command's own. Removals from the directory may lie between the
 // plan and this call, in the same step; other insertions may not.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void directory_commit_insert(Group g, FileSystem& fs, Operation& op,
-                                                       const InodeRef& dir, const InsertPlan& plan,
-                                                       const HashedName& name, u64 inode, u32 type,
-                                                       u8* scratch) {
-  GPU4FS_CHECK_NE(inode, u64{0});
+GPU4FS_FN GPU4FS_NOINLINE void directory_commit_insert(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
+                                                       NewName entry, u8* scratch) {
+  const InsertPlan& plan = entry.plan;
+  const HashedName& name = entry.name;
+  GPU4FS_CHECK_NE(entry.target.inode, u64{0});
   DirectoryPath path = plan.path;
   const u64 pages_before = detail::directory_page_count(dir);
   while (leaf_cost(name.length) > leaf_room_compacted(page_data(fs, path.leaf_frame))) {
     if (path.node_frame == no_frame) {
       detail::grow_root(g, fs, op, dir, &path);
     } else if (path.depth == format::directory_node_bits) {
-      detail::grow_node(g, fs, op, dir, name.hash, &path);
+      detail::grow_node(g, fs, op, dir, &path);
     }
-    detail::split_leaf(g, fs, op, dir, name.hash, scratch, &path);
+    detail::split_leaf(g, fs, op, dir, scratch, &path);
   }
   GPU4FS_CHECK_LE(detail::directory_page_count(dir) - pages_before, u64{plan.new_pages});
   u8* page = page_data(fs, path.leaf_frame);
   if (leaf_cost(name.length) > leaf_room(page)) leaf_compact(g, page, scratch);
   const LeafPosition position = leaf_find(g, page, name);
   GPU4FS_CHECK(position.status == Status::not_found);
-  leaf_insert(g, page, position.slot, name, inode, type);
-  serial(g, [&] { dir.inode->entry_count += 1; });
+  leaf_insert(g, page, position.slot, name, entry.target);
+  on_leader(g, [&] { dir.inode->entry_count += 1; });
   mark_dirty(g, fs, op, dir, path.leaf_frame);
   mark_inode_dirty(g, fs, op, dir);
 }
 
 // Gate: the name leads to another inode from now on.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void directory_commit_replace(Group g, FileSystem& fs, Operation& op,
-                                                        const InodeRef& dir, const FoundName& found,
-                                                        u64 inode, u32 type) {
-  GPU4FS_CHECK_NE(inode, u64{0});
-  GPU4FS_CHECK_LT(type, 16u);
+GPU4FS_FN GPU4FS_NOINLINE void directory_commit_replace(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
+                                                        const FoundName& found, NameTarget target) {
+  GPU4FS_CHECK_NE(target.inode, u64{0});
+  GPU4FS_CHECK_LT(target.type, 16u);
   u8* page = page_data(fs, found.path.leaf_frame);
-  serial(g, [&] {
+  on_leader(g, [&] {
     format::DirectorySlot& slot = detail::leaf_slots(page)[found.slot];
     GPU4FS_CHECK_LT(found.slot, u32{detail::page_header(page).entry_count});
-    detail::entry_inode(page, slot.entry_offset) = inode;
-    slot.type = static_cast<u8>(type);
+    detail::entry_inode(page, slot.entry_offset) = target.inode;
+    slot.type = static_cast<u8>(target.type);
   });
   mark_dirty(g, fs, op, dir, found.path.leaf_frame);
   mark_inode_dirty(g, fs, op, dir);

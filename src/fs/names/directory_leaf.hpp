@@ -169,7 +169,7 @@ struct LeafPosition {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE LeafPosition leaf_find(Group g, const u8* page, const HashedName& name) {
   const u32 first = leaf_lower_bound(g, page, name.hash);
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     const format::DirectoryPageHeader& header = detail::page_header(page);
     const format::DirectorySlot* slots = detail::leaf_slots(page);
     u32 i = first;
@@ -222,43 +222,63 @@ GPU4FS_FN inline u32 leaf_room_compacted(const u8* page) {
   return leaf_room(page) + detail::page_header(page).heap_garbage;
 }
 
+// Where a leaf belongs: names with these leading bits of their hash.
+struct LeafPlace {
+  u32 level;   // of its node
+  u32 depth;   // bits below that
+  u64 prefix;
+};
+
+// Slots of a checked leaf.
+struct LeafSlots {
+  const u8* page;
+  u32 first;
+  u32 count;
+};
+
+// Where a name leads.
+struct NameTarget {
+  u64 inode;
+  u32 type;  // S_IFMT >> 12
+};
+
 // An empty page becomes a leaf without names.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void leaf_create(Group g, u8* page, u32 level, u32 depth, u64 prefix) {
-  serial(g, [&] {
+GPU4FS_FN GPU4FS_NOINLINE void leaf_create(Group g, u8* page, LeafPlace place) {
+  on_leader(g, [&] {
     format::DirectoryPageHeader header{};
     header.magic = format::directory_leaf_magic;
     header.version = directory_page_version;
-    header.level = static_cast<u8>(level);
-    header.depth = static_cast<u8>(depth);
+    header.level = static_cast<u8>(place.level);
+    header.depth = static_cast<u8>(place.depth);
     header.heap_begin = static_cast<u16>(page_size);
-    header.prefix = prefix;
+    header.prefix = place.prefix;
     detail::page_header(page) = header;
   });
 }
 
-// Slots [first, first + count) of `source`, another checked leaf, go behind those of `page`, whose heap has room for
-// them and whose names come before theirs. Every rank copies whole entries.
+// `slots`, of another leaf, go behind those of `page`, whose heap has room for them and whose names come before theirs.
+// Every rank copies whole entries.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void leaf_append(Group g, u8* page, const u8* source, u32 first, u32 count) {
+GPU4FS_FN GPU4FS_NOINLINE void leaf_append(Group g, u8* page, LeafSlots slots) {
   g.sync();
-  GPU4FS_CHECK_LE(first + count, u32{detail::page_header(source).entry_count});
+  GPU4FS_CHECK_LE(slots.first + slots.count, u32{detail::page_header(slots.page).entry_count});
   const u32 count_before = detail::page_header(page).entry_count;
-  const format::DirectorySlot* from = detail::leaf_slots(source) + first;
+  const format::DirectorySlot* from = detail::leaf_slots(slots.page) + slots.first;
   format::DirectorySlot* to = detail::leaf_slots(page) + count_before;
   u32 heap_begin = detail::page_header(page).heap_begin;
   g.sync();
-  for (u32 base = 0; base < count; base += Group::size()) {
+  for (u32 base = 0; base < slots.count; base += Group::size()) {
     const u32 i = base + g.rank();
     format::DirectorySlot slot{};
-    if (i < count) slot = from[i];
-    const u32 size = i < count ? format::directory_entry_size(slot.name_length) : 0;
+    if (i < slots.count) slot = from[i];
+    const u32 size = i < slots.count ? format::directory_entry_size(slot.name_length) : 0;
     const u32 before = g.exclusive_scan(size);
-    if (i < count) {
+    if (i < slots.count) {
       const u32 offset = heap_begin - before - size;
       GPU4FS_CHECK_LE(u32{slot.entry_offset} + size, u32{page_size});
-      GPU4FS_CHECK_GE(offset, detail::leaf_slots_end(count_before + count));
-      const u64* old_words = reinterpret_cast<const u64*>(source + slot.entry_offset);
+      GPU4FS_CHECK_GE(offset, detail::leaf_slots_end(count_before + slots.count));
+      const u64* old_words = reinterpret_cast<const u64*>(slots.page + slot.entry_offset);
       u64* new_words = reinterpret_cast<u64*>(page + offset);
       for (u32 word = 0; word < size / 8; ++word) new_words[word] = old_words[word];
       slot.entry_offset = static_cast<u16>(offset);
@@ -266,21 +286,19 @@ GPU4FS_FN GPU4FS_NOINLINE void leaf_append(Group g, u8* page, const u8* source, 
     }
     heap_begin -= g.reduce(size, [](u32 a, u32 b) { return a + b; });
   }
-  serial(g, [&] {
-    detail::page_header(page).entry_count = static_cast<u16>(count_before + count);
+  on_leader(g, [&] {
+    detail::page_header(page).entry_count = static_cast<u16>(count_before + slots.count);
     detail::page_header(page).heap_begin = static_cast<u16>(heap_begin);
   });
 }
 
-// `page` becomes a leaf with slots [first, first + count) of `source`, another checked leaf; its
-// heap is packed.
+// `page` becomes a leaf with `slots`, of another one; its heap is packed.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void leaf_rebuild(Group g, u8* page, const u8* source, u32 first,
-                                            u32 count, u32 level, u32 depth, u64 prefix) {
+GPU4FS_FN GPU4FS_NOINLINE void leaf_rebuild(Group g, u8* page, LeafSlots slots, LeafPlace place) {
   g.sync();
   zero_page(g, page);
-  leaf_create(g, page, level, depth, prefix);
-  leaf_append(g, page, source, first, count);
+  leaf_create(g, page, place);
+  leaf_append(g, page, slots);
 }
 
 // Packs the heap. `scratch` is a page of engine memory.
@@ -289,7 +307,7 @@ GPU4FS_FN GPU4FS_NOINLINE void leaf_compact(Group g, u8* page, u8* scratch) {
   const format::DirectoryPageHeader header = detail::page_header(page);
   g.sync();
   copy_bytes(g, scratch, page, page_size);
-  leaf_rebuild(g, page, scratch, 0, header.entry_count, header.level, header.depth, header.prefix);
+  leaf_rebuild(g, page, {scratch, 0, header.entry_count}, {header.level, header.depth, header.prefix});
 }
 
 // Moves slots [first, count) by one place up or down. All ranks read before any writes, one stretch
@@ -320,8 +338,7 @@ GPU4FS_FN void leaf_close_slot(Group g, format::DirectorySlot* slots, u32 first,
 
 // Puts a name in front of slot `position`. There is room.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void leaf_insert(Group g, u8* page, u32 position, const HashedName& name,
-                                           u64 inode, u32 type) {
+GPU4FS_FN GPU4FS_NOINLINE void leaf_insert(Group g, u8* page, u32 position, const HashedName& name, NameTarget target) {
   const format::DirectoryPageHeader header = detail::page_header(page);
   GPU4FS_CHECK_LE(leaf_cost(name.length), leaf_room(page));
   GPU4FS_CHECK_LE(position, u32{header.entry_count});
@@ -335,10 +352,10 @@ GPU4FS_FN GPU4FS_NOINLINE void leaf_insert(Group g, u8* page, u32 position, cons
   for (u32 i = g.rank(); i < size - sizeof(format::DirectoryEntry); i += Group::size()) {
     bytes[i] = i < name.length ? name.bytes[i] : 0;
   }
-  serial(g, [&] {
-    detail::entry_inode(page, offset) = inode;
+  on_leader(g, [&] {
+    detail::entry_inode(page, offset) = target.inode;
     slots[position] = {name.hash, static_cast<u16>(offset), static_cast<u8>(name.length),
-                       static_cast<u8>(type), 0};
+                       static_cast<u8>(target.type), 0};
     detail::page_header(page).heap_begin = static_cast<u16>(offset);
     detail::page_header(page).entry_count = static_cast<u16>(header.entry_count + 1);
   });
@@ -352,7 +369,7 @@ GPU4FS_FN GPU4FS_NOINLINE void leaf_remove(Group g, u8* page, u32 position) {
   const u32 size = format::directory_entry_size(slots[position].name_length);
   g.sync();
   leaf_close_slot(g, slots, position, header.entry_count);
-  serial(g, [&] {
+  on_leader(g, [&] {
     format::DirectoryPageHeader& changed = detail::page_header(page);
     changed.entry_count = static_cast<u16>(header.entry_count - 1);
     changed.heap_garbage = static_cast<u16>(header.heap_garbage + size);
@@ -372,7 +389,7 @@ GPU4FS_FN GPU4FS_NOINLINE void node_create(Group g, u8* page, u32 level, u64 pre
   g.sync();
   u32* children = detail::node_children(page);
   for (u32 i = g.rank(); i < format::directory_node_slots; i += Group::size()) children[i] = child;
-  serial(g, [&] {
+  on_leader(g, [&] {
     format::DirectoryPageHeader& header = detail::page_header(page);
     header.magic = format::directory_node_magic;
     header.version = directory_page_version;

@@ -45,22 +45,28 @@ struct NodePath {
   u32 count;
 };
 
-// The nodes of levels 0 to `level` on the way to `hash`. All headers are sound.
+// The node of `level` on the way to a hash.
+struct NodePlace {
+  u64 hash;
+  u32 level;
+};
+
+// The nodes from the root to `last`. All headers are sound.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status walk_to_node(Group g, FileSystem& fs, Operation& op, const InodeRef& dir, u64 hash,
-                                              u32 level, NodePath* path) {
+GPU4FS_FN GPU4FS_NOINLINE Status walk_to_node(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
+                                              NodePlace last, NodePath* path) {
   const u64 page_count = directory_page_count(dir);
-  if (level >= format::directory_level_max) return Status::corrupt_structure;
+  if (last.level >= format::directory_level_max) return Status::corrupt_structure;
   u32 page = 0;
-  for (u32 l = 0; l <= level; ++l) {
+  for (u32 l = 0; l <= last.level; ++l) {
     if (page >= page_count || (l != 0 && page == 0)) return Status::corrupt_structure;
     path->pages[l] = page;
     GPU4FS_TRY(get_directory_page(g, fs, op, dir, page, &path->frames[l]));
     const u8* bytes = page_data(fs, path->frames[l]);
-    if (!node_header_is_sound(bytes, l, hash)) return Status::corrupt_structure;
-    page = node_children(bytes)[node_slot(hash, l)];
+    if (!node_header_is_sound(bytes, l, last.hash)) return Status::corrupt_structure;
+    page = node_children(bytes)[node_slot(last.hash, l)];
   }
-  path->count = level + 1;
+  path->count = last.level + 1;
   return Status::ok;
 }
 
@@ -88,12 +94,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_move(Group g, FileSystem& fs, Operation
   u32 level = 0;
   const NodeSpan span = span_of_page(header, &level);
   NodePath path{};
-  GPU4FS_TRY(walk_to_node(g, fs, op, dir, header.prefix, level, &path));
+  GPU4FS_TRY(walk_to_node(g, fs, op, dir, {header.prefix, level}, &path));
   return node_span_is(g, page_data(fs, path.frames[level]), span, index) ? Status::ok : Status::corrupt_structure;
 }
 
 // Where the merges stand in the plan: the leaf as it will be.
 struct MergeState {
+  u64 hash;
   u32 bytes;
   u32 level;
   u32 depth;
@@ -102,18 +109,18 @@ struct MergeState {
 
 // Whether the leaf goes together with its neighbour.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status plan_merge(Group g, FileSystem& fs, Operation& op, const InodeRef& dir, u64 hash,
+GPU4FS_FN GPU4FS_NOINLINE Status plan_merge(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
                                             MergeState* state, bool* merges) {
   *merges = false;
   const u8* node = page_data(fs, state->node_frame);
-  const NodeSpan span = neighbour_of(node_span(hash, state->level, state->depth));
+  const NodeSpan span = neighbour_of(node_span(state->hash, state->level, state->depth));
   const u32 index = node_children(node)[span.first];
   if (index == 0 || index >= directory_page_count(dir)) return Status::corrupt_structure;
   u32 frame = no_frame;
   GPU4FS_TRY(get_directory_page(g, fs, op, dir, index, &frame));
   const u8* page = page_data(fs, frame);
   const u32 prefix_bits = format::directory_node_bits * state->level + state->depth;
-  const u64 neighbour_hash = hash ^ (u64{1} << (directory_hash_bits - prefix_bits));
+  const u64 neighbour_hash = state->hash ^ (u64{1} << (directory_hash_bits - prefix_bits));
   const bool is_leaf = page_header(page).magic == format::directory_leaf_magic;
   if (!is_leaf || page_header(page).depth != state->depth) return Status::ok;
   if (!leaf_header_is_sound(page, false, state->level, neighbour_hash) || !node_span_is(g, node, span, index) ||
@@ -133,18 +140,18 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_merges(Group g, FileSystem& fs, Operation&
                                              const HashedName& name, RemovePlan* plan) {
   const DirectoryPath& leaf = plan->name.path;
   const u8* page = page_data(fs, leaf.leaf_frame);
-  MergeState state{leaf_bytes(page) - leaf_cost(name.length), leaf.level, leaf.depth, leaf.node_frame};
+  MergeState state{name.hash, leaf_bytes(page) - leaf_cost(name.length), leaf.level, leaf.depth, leaf.node_frame};
   if (leaf.node_frame == no_frame || state.bytes > directory_merged_bytes_max) return Status::ok;
   const NodeSpan span = node_span(name.hash, leaf.level, leaf.depth);
   if (!node_span_is(g, page_data(fs, leaf.node_frame), span, leaf.leaf_index)) return Status::corrupt_structure;
   NodePath path{};
-  GPU4FS_TRY(walk_to_node(g, fs, op, dir, name.hash, leaf.level, &path));
+  GPU4FS_TRY(walk_to_node(g, fs, op, dir, {name.hash, leaf.level}, &path));
   u32 merges = 0;
   bool is_root = false;
   while (merges < directory_merge_max && !is_root) {
     bool goes_on = true;
     if (state.depth > 0) {
-      GPU4FS_TRY(plan_merge(g, fs, op, dir, name.hash, &state, &goes_on));
+      GPU4FS_TRY(plan_merge(g, fs, op, dir, &state, &goes_on));
     } else if (state.level == 0) {
       is_root = true;
     } else {
@@ -171,17 +178,17 @@ GPU4FS_FN GPU4FS_NOINLINE void give_back_page(Group g, FileSystem& fs, Operation
   GPU4FS_CHECK_GT(index, 0u);
   GPU4FS_CHECK_LE(index, last);
   if (index != last) {
-    const u32 from = serial(g, [&] { return resident_frame(fs, dir.number, 0, last); });
-    const u32 to = serial(g, [&] { return resident_frame(fs, dir.number, 0, index); });
+    const u32 from = on_leader(g, [&] { return resident_frame(fs, dir.number, 0, last); });
+    const u32 to = on_leader(g, [&] { return resident_frame(fs, dir.number, 0, index); });
     const u8* page = page_data(fs, from);
     u32 level = 0;
     const NodeSpan span = span_of_page(page_header(page), &level);
     NodePath path{};
-    const Status status = walk_to_node(g, fs, op, dir, page_header(page).prefix, level, &path);
+    const Status status = walk_to_node(g, fs, op, dir, {page_header(page).prefix, level}, &path);
     GPU4FS_CHECK_OK(status);
     node_fill(g, page_data(fs, path.frames[level]), span, index);
     copy_bytes(g, page_data(fs, to), page, page_size);
-    serial(g, [&] {
+    on_leader(g, [&] {
       const u32 checked = load<Order::relaxed, Scope::engine>(&fs.pages.frames[from].referenced) & frame_checked;
       fetch_and<Order::relaxed, Scope::engine>(&fs.pages.frames[to].referenced, ~u32{frame_checked});
       set_bits<Scope::engine>(&fs.pages.frames[to].referenced, checked);
@@ -190,9 +197,9 @@ GPU4FS_FN GPU4FS_NOINLINE void give_back_page(Group g, FileSystem& fs, Operation
     mark_dirty(g, fs, op, dir, to);
   }
   g.sync();
-  remove_page(g, fs, op, dir, 0, last);
+  remove_page(g, fs, op, dir, {0, last});
   remove_empty_map_pages(g, fs, op, dir, 1, last);
-  serial(g, [&] {
+  on_leader(g, [&] {
     dir.inode->size_bytes = u64{last} * page_size;
     fetch_add<Order::relaxed, Scope::engine>(&fs.directory_pages_given_back, u64{1});
   });
@@ -200,12 +207,11 @@ GPU4FS_FN GPU4FS_NOINLINE void give_back_page(Group g, FileSystem& fs, Operation
 
 // Leader, gate. An insertion makes the leaf or its neighbour larger, or splits the neighbour; then it ends here. What it
 // leaves as planned was checked.
-GPU4FS_FN GPU4FS_NOINLINE inline bool still_merges(FileSystem& fs, const InodeRef& dir, const DirectoryPath& path,
-                                                   u64 hash) {
+GPU4FS_FN GPU4FS_NOINLINE inline bool still_merges(FileSystem& fs, const InodeRef& dir, const DirectoryPath& path) {
   if (path.node_frame == no_frame) return false;
   const u32 bytes = leaf_bytes(page_data(fs, path.leaf_frame));
   if (path.depth == 0) return bytes <= directory_merged_bytes_max;
-  const NodeSpan span = neighbour_of(node_span(hash, path.level, path.depth));
+  const NodeSpan span = neighbour_of(node_span(path.hash, path.level, path.depth));
   const u32 frame = resident_frame(fs, dir.number, 0, node_children(page_data(fs, path.node_frame))[span.first]);
   if (frame == no_frame) return false;
   const u8* page = page_data(fs, frame);
@@ -216,12 +222,12 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool still_merges(FileSystem& fs, const InodeRe
 // Gate: the leaf and its neighbour become one. The page that is free then.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 merge_leaf(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
-                                         const DirectoryPath& path, u64 hash, u8* scratch) {
+                                         const DirectoryPath& path, u8* scratch) {
   u8* node = page_data(fs, path.node_frame);
-  const NodeSpan own = node_span(hash, path.level, path.depth);
+  const NodeSpan own = node_span(path.hash, path.level, path.depth);
   const NodeSpan other = neighbour_of(own);
   const u32 other_index = node_children(node)[other.first];
-  const u32 other_frame = serial(g, [&] { return resident_frame(fs, dir.number, 0, other_index); });
+  const u32 other_frame = on_leader(g, [&] { return resident_frame(fs, dir.number, 0, other_index); });
   const bool is_lower = own.first < other.first;
   const u32 lower_frame = is_lower ? path.leaf_frame : other_frame;
   const u32 upper_frame = is_lower ? other_frame : path.leaf_frame;
@@ -233,8 +239,8 @@ GPU4FS_FN GPU4FS_NOINLINE u32 merge_leaf(Group g, FileSystem& fs, Operation& op,
   const u32 upper_count = page_header(upper).entry_count;
   g.sync();
   copy_bytes(g, scratch, lower, page_size);
-  leaf_rebuild(g, lower, scratch, 0, header.entry_count, path.level, path.depth - 1, header.prefix);
-  leaf_append(g, lower, upper, 0, upper_count);
+  leaf_rebuild(g, lower, {scratch, 0, header.entry_count}, {path.level, path.depth - 1, header.prefix});
+  leaf_append(g, lower, {upper, 0, upper_count});
   node_fill(g, node, is_lower ? other : own, lower_index);
   mark_dirty(g, fs, op, dir, path.node_frame);
   mark_dirty(g, fs, op, dir, lower_frame);
@@ -244,21 +250,21 @@ GPU4FS_FN GPU4FS_NOINLINE u32 merge_leaf(Group g, FileSystem& fs, Operation& op,
 // Gate: the leaf, the only one of its node, takes the node's place. The page that is free then.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 raise_leaf(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
-                                         const DirectoryPath& path, u64 hash) {
+                                         const DirectoryPath& path) {
   u8* leaf = page_data(fs, path.leaf_frame);
   if (path.level == 0) {
     u8* root = page_data(fs, path.node_frame);
     copy_bytes(g, root, leaf, page_size);
-    serial(g, [&] { set_bits<Scope::engine>(&fs.pages.frames[path.node_frame].referenced, frame_checked); });
+    on_leader(g, [&] { set_bits<Scope::engine>(&fs.pages.frames[path.node_frame].referenced, frame_checked); });
     mark_dirty(g, fs, op, dir, path.node_frame);
     return path.leaf_index;
   }
   NodePath nodes{};
-  const Status status = walk_to_node(g, fs, op, dir, hash, path.level - 1, &nodes);
+  const Status status = walk_to_node(g, fs, op, dir, {path.hash, path.level - 1}, &nodes);
   GPU4FS_CHECK_OK(status);
   const u32 parent = nodes.frames[path.level - 1];
-  node_fill(g, page_data(fs, parent), NodeSpan{node_slot(hash, path.level - 1), 1}, path.leaf_index);
-  serial(g, [&] {
+  node_fill(g, page_data(fs, parent), NodeSpan{node_slot(path.hash, path.level - 1), 1}, path.leaf_index);
+  on_leader(g, [&] {
     page_header(leaf).level = static_cast<u8>(path.level - 1);
     page_header(leaf).depth = format::directory_node_bits;
   });
@@ -287,7 +293,7 @@ GPU4FS_FN GPU4FS_NOINLINE void directory_commit_take(Group g, FileSystem& fs, Op
                                                      const RemovePlan& plan) {
   const FoundName& found = plan.name;
   leaf_remove(g, page_data(fs, found.path.leaf_frame), found.slot);
-  serial(g, [&] {
+  on_leader(g, [&] {
     GPU4FS_CHECK_GT(dir.inode->entry_count, u64{0});
     dir.inode->entry_count -= 1;
   });
@@ -300,14 +306,13 @@ GPU4FS_FN GPU4FS_NOINLINE void directory_commit_take(Group g, FileSystem& fs, Op
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void directory_commit_shrink(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
                                                        const RemovePlan& plan, u8* scratch) {
-  const u64 hash = plan.name.hash;
   for (u32 i = 0; i < plan.merges; ++i) {
     DirectoryPath path{};
-    const Status status = detail::walk_to_leaf(g, fs, op, dir, hash, &path);
+    const Status status = detail::walk_to_leaf(g, fs, op, dir, plan.name.hash, &path);
     GPU4FS_CHECK_OK(status);
-    if (!serial(g, [&] { return detail::still_merges(fs, dir, path, hash); })) break;
-    const u32 free = path.depth > 0 ? detail::merge_leaf(g, fs, op, dir, path, hash, scratch)
-                                    : detail::raise_leaf(g, fs, op, dir, path, hash);
+    if (!on_leader(g, [&] { return detail::still_merges(fs, dir, path); })) break;
+    const u32 free = path.depth > 0 ? detail::merge_leaf(g, fs, op, dir, path, scratch)
+                                    : detail::raise_leaf(g, fs, op, dir, path);
     detail::give_back_page(g, fs, op, dir, free);
   }
   if (plan.merges != 0) lower_height(g, fs, op, dir);

@@ -19,26 +19,30 @@ struct InheritedAccess {
   u32 new_pages;
 };
 
-// Prepare: `mode` is what the caller asked for, with the type; `umask_bits` apply only without a
-// default list. The directory is locked exclusively or shared. Status: corrupt_structure, as
+// What the caller asks for.
+struct AskedMode {
+  u32 mode;        // with the type
+  u32 umask_bits;  // apply only without a default list
+};
+
+// Prepare. The directory is locked exclusively or shared. Status: corrupt_structure, as
 // get_page.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status prepare_inherited_access(Group g, FileSystem& fs, Operation& op,
-                                                          const InodeRef& dir, u32 mode,
-                                                          u32 umask_bits,
-                                                          InheritedAccess* inherited) {
+GPU4FS_FN GPU4FS_NOINLINE Status prepare_inherited_access(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
+                                                          AskedMode asked, InheritedAccess* inherited) {
+  const u32 mode = asked.mode;
   *inherited = {};
   inherited->mode = mode;
   if (is_symlink(mode)) return Status::ok;
   const Status status = attribute_find(g, fs, op, dir, acl_default_name(), &inherited->list);
   if (status == Status::no_attribute) {
     inherited->list = FoundAttribute::none();
-    inherited->mode = mode & ~(umask_bits & 0777);
+    inherited->mode = mode & ~(asked.umask_bits & 0777);
     return Status::ok;
   }
   GPU4FS_TRY(status);
   const FoundAttribute list = inherited->list;
-  inherited->mode = serial(g, [&] {
+  inherited->mode = on_leader(g, [&] {
     const u8* value = page_data(fs, list.frame) + list.value_offset;
     return acl_is_valid(value, list.value_length)
                ? acl_inherited_mode(value, list.value_length, mode)
@@ -67,8 +71,8 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_inherited_access(Group g, FileSystem& fs, 
   AttributePlan plan{FoundAttribute::none(), 0, no_frame, 0, 0, 0};
   if (inherited.keeps_access != 0) {
     const FoundAttribute place =
-        attribute_commit_set(g, fs, op, child, plan, acl_access_name(), value, list.value_length);
-    serial(g, [&] {
+        attribute_commit_set(g, fs, op, child, plan, {acl_access_name(), list.value_length, 0, nullptr, value});
+    on_leader(g, [&] {
       acl_set_mode(page_data(fs, place.frame) + place.value_offset, place.value_length,
                    inherited.mode);
     });
@@ -77,7 +81,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_inherited_access(Group g, FileSystem& fs, 
     plan.frame = inherited.needs_two != 0 ? no_frame : place.frame;
   }
   if (inherited.keeps_default != 0) {
-    attribute_commit_set(g, fs, op, child, plan, acl_default_name(), value, list.value_length);
+    attribute_commit_set(g, fs, op, child, plan, {acl_default_name(), list.value_length, 0, nullptr, value});
   }
 }
 
@@ -93,7 +97,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_mode_change(Group g, FileSystem& fs, Op
   }
   GPU4FS_TRY(status);
   const FoundAttribute list = *found;
-  const bool valid = serial(g, [&] {
+  const bool valid = on_leader(g, [&] {
     return acl_is_valid(page_data(fs, list.frame) + list.value_offset, list.value_length);
   });
   return valid ? Status::ok : Status::corrupt_structure;
@@ -105,7 +109,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_mode_change(Group g, FileSystem& fs, Opera
                                                   const InodeRef& file, const FoundAttribute& found,
                                                   u32 mode) {
   if (found.entry_offset == 0) return;
-  serial(g, [&] {
+  on_leader(g, [&] {
     acl_set_mode(page_data(fs, found.frame) + found.value_offset, found.value_length, mode);
   });
   attribute_rehash(g, fs, found);

@@ -6,6 +6,13 @@
 
 namespace gpu4fs::fs {
 
+// What of the metadata a commit changes.
+struct MetadataChange {
+  u32 inode_count;     // created and freed ones included
+  u32 page_count;      // existing pages
+  u32 new_page_count;
+};
+
 namespace detail {
 
 struct MetadataCost {
@@ -17,15 +24,15 @@ struct MetadataCost {
 // of the bitmap's inode with three ancestors; all may be new. Pages dirty their map pages above: the pages of one
 // command lie in at most eight runs, so at most 8 * 5 ancestors and one more per 256 pages. A file that gets pages may
 // grow from height 0 to 5, which puts five map pages above its old content.
-GPU4FS_FN constexpr MetadataCost metadata_cost(u32 inode_count, u32 page_count, u32 new_page_count) {
-  const u32 changed = page_count + new_page_count;
+GPU4FS_FN constexpr MetadataCost metadata_cost(MetadataChange change) {
+  const u32 changed = change.page_count + change.new_page_count;
   const u32 runs = changed < 8 ? changed : 8;
-  const u32 new_runs = new_page_count < 8 ? new_page_count : 8;
-  const u32 growing = inode_count == 0 ? 1 : inode_count;
+  const u32 new_runs = change.new_page_count < 8 ? change.new_page_count : 8;
+  const u32 growing = change.inode_count == 0 ? 1 : change.inode_count;
   const u32 growth = 5 * (new_runs < growing ? new_runs : growing);
   MetadataCost cost{};
-  cost.frames = 12 * inode_count + new_page_count + 5 * new_runs + growth + new_page_count / 256;
-  cost.dirty = 12 * inode_count + changed + 5 * runs + growth + changed / 256;
+  cost.frames = 12 * change.inode_count + change.new_page_count + 5 * new_runs + growth + change.new_page_count / 256;
+  cost.dirty = 12 * change.inode_count + changed + 5 * runs + growth + changed / 256;
   return cost;
 }
 
@@ -87,12 +94,11 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool mark_frame(FileSystem& fs, Operation& op, 
 }
 
 // Marks the map pages above page (level, index); false when it met a dirty one.
-GPU4FS_FN inline bool mark_map_pages(FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
-                                     u64 index) {
-  const u32 top = tree_of(file, level).top_level();
-  for (u32 l = level; l < top; ++l) {
-    index >>= format::slot_shift;
-    const u32 frame = find_frame(fs.pages, PageKey::make(file.number, l + 1, index));
+GPU4FS_FN inline bool mark_map_pages(FileSystem& fs, Operation& op, const InodeRef& file, PagePosition page) {
+  const u32 top = tree_of(file, page.level).top_level();
+  for (u32 l = page.level; l < top; ++l) {
+    page.index >>= format::slot_shift;
+    const u32 frame = find_frame(fs.pages, PageKey::make(file.number, l + 1, page.index));
     GPU4FS_CHECK_NE(frame, no_frame);
     if (!mark_frame(fs, op, frame)) return false;
   }
@@ -101,18 +107,18 @@ GPU4FS_FN inline bool mark_map_pages(FileSystem& fs, Operation& op, const InodeR
 
 // Marks all ancestors of page (level, index): map pages, the inode's page, the map pages above that.
 // Stops at the first dirty one: whoever marked that marks the rest before the gate can close.
-GPU4FS_FN GPU4FS_NOINLINE inline void mark_ancestors(FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
-                                     u64 index) {
-  if (!mark_map_pages(fs, op, file, level, index)) return;
+GPU4FS_FN GPU4FS_NOINLINE inline void mark_ancestors(FileSystem& fs, Operation& op, const InodeRef& file,
+                                                     PagePosition page) {
+  if (!mark_map_pages(fs, op, file, page)) return;
   if (file.number == format::inode_number_inode_file) return;
   if (!mark_frame(fs, op, file.frame)) return;
-  mark_map_pages(fs, op, inode_file_ref(fs), 0, file.number / format::inodes_per_page);
+  mark_map_pages(fs, op, inode_file_ref(fs), {0, file.number / format::inodes_per_page});
 }
 
 GPU4FS_FN GPU4FS_NOINLINE inline void mark_page(FileSystem& fs, Operation& op, const InodeRef& file, u32 frame) {
   const PageKey key = fs.pages.frames[frame].key;
   GPU4FS_CHECK_EQ(key.inode, file.number);
-  if (mark_frame(fs, op, frame)) mark_ancestors(fs, op, file, key.level(), key.index());
+  if (mark_frame(fs, op, frame)) mark_ancestors(fs, op, file, {key.level(), key.index()});
 }
 
 }  // namespace detail
@@ -122,10 +128,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline void mark_page(FileSystem& fs, Operation& op, c
 // inode pages and ancestors are added here. The pages of one call lie in at most eight runs. Asking again
 // tops up to the greater amount. Status: no_space, no_memory, retry_after_checkpoint, chunk_not_mapped.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status reserve_metadata(Group g, FileSystem& fs, Operation& op, u32 inode_count, u32 page_count,
-                                  u32 new_page_count) {
-  return serial(g, [&] {
-    const detail::MetadataCost cost = detail::metadata_cost(inode_count, page_count, new_page_count);
+GPU4FS_FN GPU4FS_NOINLINE Status reserve_metadata(Group g, FileSystem& fs, Operation& op, MetadataChange change) {
+  return on_leader(g, [&] {
+    const detail::MetadataCost cost = detail::metadata_cost(change);
     GPU4FS_TRY(detail::top_up_frames(fs, op, cost.frames));
     return detail::top_up_dirty(fs, op, cost.dirty);
   });
@@ -137,8 +142,8 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status reserve_attributes(Group g, FileSystem& fs, Operation& op, u32 page_count,
                                                     u32 new_page_count) {
   constexpr u32 map_pages = 3;
-  return serial(g, [&] {
-    const detail::MetadataCost inode = detail::metadata_cost(1, 0, 0);
+  return on_leader(g, [&] {
+    const detail::MetadataCost inode = detail::metadata_cost({1, 0, 0});
     GPU4FS_TRY(detail::top_up_frames(fs, op, inode.frames + new_page_count + map_pages));
     return detail::top_up_dirty(fs, op, inode.dirty + page_count + new_page_count + map_pages);
   });
@@ -162,23 +167,23 @@ GPU4FS_FN GPU4FS_NOINLINE inline void release_reservations(FileSystem& fs, Opera
 // Gate: the bytes of `frame`, a page of `file`, change (before or after this call, in this step).
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void mark_dirty(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 frame) {
-  serial(g, [&] { detail::mark_page(fs, op, file, frame); });
+  on_leader(g, [&] { detail::mark_page(fs, op, file, frame); });
 }
 
 // Gate: the inode's own bytes change. Nothing to mark for inode 0, which every superblock carries.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void mark_inode_dirty(Group g, FileSystem& fs, Operation& op, const InodeRef& file) {
   if (file.number == format::inode_number_inode_file) return;
-  serial(g, [&] { detail::mark_page(fs, op, detail::inode_file_ref(fs), file.frame); });
+  on_leader(g, [&] { detail::mark_page(fs, op, detail::inode_file_ref(fs), file.frame); });
 }
 
 namespace detail {
 
 // A zeroed resident page under `key`, out of the command's reservation, marked dirty without ancestors.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE u32 create_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
-                          u64 index) {
-  const u32 frame = serial(g, [&] {
+GPU4FS_FN GPU4FS_NOINLINE u32 create_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
+                                          PagePosition page) {
+  const u32 frame = on_leader(g, [&] {
     GPU4FS_CHECK_GT(op.frames_reserved, 0u);
     --op.frames_reserved;
     const u32 taken = take_frame(fs.pages, true);
@@ -186,9 +191,9 @@ GPU4FS_FN GPU4FS_NOINLINE u32 create_page(Group g, FileSystem& fs, Operation& op
     return taken;
   });
   zero_page(g, page_data(fs, frame));
-  serial(g, [&] {
+  on_leader(g, [&] {
     const u32 winner =
-        insert_frame(fs.pages, frame, PageKey::make(file.number, level, index), 0, frame_valid);
+        insert_frame(fs.pages, frame, PageKey::make(file.number, page.level, page.index), 0, frame_valid);
     GPU4FS_CHECK_EQ(winner, frame);
     mark_frame(fs, op, frame);
     file.inode->page_count += 1;
@@ -198,10 +203,11 @@ GPU4FS_FN GPU4FS_NOINLINE u32 create_page(Group g, FileSystem& fs, Operation& op
 
 // Puts one more level on top of the tree that pages of `level` are of: the inode's slots move into a new map page.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void grow_height(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level = 0) {
+GPU4FS_FN GPU4FS_NOINLINE void grow_height(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
+                                           u32 level = 0) {
   const PageTree tree = tree_of(file, level);
   const u32 top = tree.top_level();
-  const bool is_empty = serial(g, [&] {
+  const bool is_empty = on_leader(g, [&] {
     GPU4FS_CHECK_LT(u32{*tree.height}, tree.height_max);
     for (u32 i = 0; i < tree.slot_count; ++i) {
       if (load_slot(&tree.slots[i]).is_valid()) return false;
@@ -209,11 +215,11 @@ GPU4FS_FN GPU4FS_NOINLINE void grow_height(Group g, FileSystem& fs, Operation& o
     return true;
   });
   if (is_empty) {
-    serial(g, [&] { ++*tree.height; });
+    on_leader(g, [&] { ++*tree.height; });
     return;
   }
-  const u32 frame = create_page(g, fs, op, file, top + 1, 0);
-  serial(g, [&] {
+  const u32 frame = create_page(g, fs, op, file, {top + 1, 0});
+  on_leader(g, [&] {
     format::BlockPointer* slots = map_slots(fs, frame);
     for (u32 i = GPU4FS_MUTANT(slots_not_moved_up, 0, 1); i < tree.slot_count; ++i) {
       slots[i] = load_slot(&tree.slots[i]);
@@ -221,7 +227,7 @@ GPU4FS_FN GPU4FS_NOINLINE void grow_height(Group g, FileSystem& fs, Operation& o
     }
     store_slot(&tree.slots[0], format::BlockPointer::indirect(0));
     ++*tree.height;
-    mark_ancestors(fs, op, file, top + 1, 0);
+    mark_ancestors(fs, op, file, {top + 1, 0});
   });
 }
 
@@ -231,34 +237,38 @@ GPU4FS_FN GPU4FS_NOINLINE void grow_height(Group g, FileSystem& fs, Operation& o
 // page must not exist; a direct block of greater size must not stand in its way (split it first). Until
 // the next checkpoint its slot holds address 0, and nobody reads it through the slot.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE u32 add_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level, u64 index) {
-  const detail::PageTree tree = detail::tree_of(file, level);
+GPU4FS_FN GPU4FS_NOINLINE u32 add_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
+                                       PagePosition page) {
+  const detail::PageTree tree = detail::tree_of(file, page.level);
   GPU4FS_CHECK_NE(tree.slot_count, 0u);
-  while (tree.top_level() < level || index >> (format::slot_shift * (tree.top_level() - level)) >= tree.slot_count) {
+  while (tree.top_level() < page.level ||
+         page.index >> (format::slot_shift * (tree.top_level() - page.level)) >= tree.slot_count) {
     g.sync();
-    detail::grow_height(g, fs, op, file, level);
+    detail::grow_height(g, fs, op, file, page.level);
     g.sync();
   }
-  for (u32 l = tree.top_level(); l > level; --l) {
-    const u64 index_here = index >> (format::slot_shift * (l - level));
-    const u32 here = serial(g, [&] { return detail::find_frame(fs.pages, PageKey::make(file.number, l, index_here)); });
+  for (u32 l = tree.top_level(); l > page.level; --l) {
+    const u64 index_here = page.index >> (format::slot_shift * (l - page.level));
+    const u32 here = on_leader(g, [&] {
+      return detail::find_frame(fs.pages, PageKey::make(file.number, l, index_here));
+    });
     if (here != no_frame) continue;
-    detail::create_page(g, fs, op, file, l, index_here);
-    serial(g, [&] {
-      format::BlockPointer* slot = detail::slot_of_page(fs, file, l, index_here);
+    detail::create_page(g, fs, op, file, {l, index_here});
+    on_leader(g, [&] {
+      format::BlockPointer* slot = detail::slot_of_page(fs, file, {l, index_here});
       GPU4FS_CHECK(slot != nullptr);
       GPU4FS_CHECK(load_slot(slot).is_hole());
       store_slot(slot, format::BlockPointer::indirect(0));
-      detail::mark_ancestors(fs, op, file, l, index_here);
+      detail::mark_ancestors(fs, op, file, {l, index_here});
     });
   }
-  const u32 frame = detail::create_page(g, fs, op, file, level, index);
-  serial(g, [&] {
-    format::BlockPointer* slot = detail::slot_of_page(fs, file, level, index);
+  const u32 frame = detail::create_page(g, fs, op, file, page);
+  on_leader(g, [&] {
+    format::BlockPointer* slot = detail::slot_of_page(fs, file, page);
     GPU4FS_CHECK(slot != nullptr);
-    store_slot(slot, detail::is_map_level(level) ? format::BlockPointer::indirect(0)
+    store_slot(slot, detail::is_map_level(page.level) ? format::BlockPointer::indirect(0)
                                                  : format::BlockPointer::data(0, format::BlockSize::page_4k));
-    detail::mark_ancestors(fs, op, file, level, index);
+    detail::mark_ancestors(fs, op, file, page);
   });
   return frame;
 }
@@ -275,9 +285,9 @@ GPU4FS_FN inline void count_page_out(FileSystem& fs, format::Inode* inode) {
 
 // Leader. What page (level, index) leaves behind: its frame, where it has one, its place on the medium, its slot, its
 // share of the inode's count.
-GPU4FS_FN GPU4FS_NOINLINE inline void take_page_out(FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
-                                                    u64 index, format::BlockPointer* slot, u32 frame) {
-  mark_ancestors(fs, op, file, level, index);
+GPU4FS_FN GPU4FS_NOINLINE inline void take_page_out(FileSystem& fs, Operation& op, const InodeRef& file,
+                                                    PagePosition page, format::BlockPointer* slot, u32 frame) {
+  mark_ancestors(fs, op, file, page);
   const u64 address = frame != no_frame ? fs.pages.frames[frame].address : load_slot(slot).address();
   store_slot(slot, format::BlockPointer::hole());
   if (address != 0) free_extent(Lane{}, fs, raid::Extent{address, 1, 0});
@@ -295,14 +305,14 @@ GPU4FS_FN GPU4FS_NOINLINE inline void take_page_out(FileSystem& fs, Operation& o
 // Gate: the resident page (level, index) goes; a map page has no valid slot any more. Its slot becomes a
 // hole and its place on the medium is freed.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void remove_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
-                           u64 index) {
-  serial(g, [&] {
-    const u32 frame = detail::find_frame(fs.pages, PageKey::make(file.number, level, index));
+GPU4FS_FN GPU4FS_NOINLINE void remove_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
+                                           PagePosition page) {
+  on_leader(g, [&] {
+    const u32 frame = detail::find_frame(fs.pages, PageKey::make(file.number, page.level, page.index));
     GPU4FS_CHECK_NE(frame, no_frame);
-    format::BlockPointer* slot = detail::slot_of_page(fs, file, level, index);
+    format::BlockPointer* slot = detail::slot_of_page(fs, file, page);
     GPU4FS_CHECK(slot != nullptr);
-    detail::take_page_out(fs, op, file, level, index, slot, frame);
+    detail::take_page_out(fs, op, file, page, slot, frame);
   });
 }
 
@@ -312,20 +322,20 @@ GPU4FS_FN inline bool is_page_pointer(format::BlockPointer pointer) {
          pointer.size() == format::BlockSize::page_4k;
 }
 
-// Gate: pages [first, + count) of level `level`, which are no map pages, go where there are any, resident or not; the map
+// Gate: `count` pages from `first` on, which are no map pages, go where there are any, resident or not; the map
 // page above each is resident, or there is no such page. On a damaged medium a slot may name something else, which stays.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void drop_pages(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level, u64 first,
-                                          u64 count) {
-  GPU4FS_CHECK(!detail::is_map_level(level));
-  serial(g, [&] {
-    for (u64 index = first; index < first + count; ++index) {
-      format::BlockPointer* slot = detail::slot_of_page(fs, file, level, index);
+GPU4FS_FN GPU4FS_NOINLINE void drop_pages(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
+                                          PagePosition first, u64 count) {
+  GPU4FS_CHECK(!detail::is_map_level(first.level));
+  on_leader(g, [&] {
+    for (u64 index = first.index; index < first.index + count; ++index) {
+      format::BlockPointer* slot = detail::slot_of_page(fs, file, {first.level, index});
       if (slot == nullptr || load_slot(slot).is_hole()) continue;
       const format::BlockPointer pointer = load_slot(slot);
-      const u32 frame = detail::find_frame(fs.pages, PageKey::make(file.number, level, index));
+      const u32 frame = detail::find_frame(fs.pages, PageKey::make(file.number, first.level, index));
       if (is_page_pointer(pointer)) {
-        detail::take_page_out(fs, op, file, level, index, slot, frame);
+        detail::take_page_out(fs, op, file, {first.level, index}, slot, frame);
       } else {
         store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
       }
@@ -339,13 +349,15 @@ GPU4FS_FN GPU4FS_NOINLINE void remove_empty_map_pages(Group g, FileSystem& fs, O
                                                       u32 level, u64 page) {
   for (; level <= file.inode->height; ++level) {
     const u64 index = page >> (format::slot_shift * level);
-    const u32 frame = serial(g, [&] { return detail::find_frame(fs.pages, PageKey::make(file.number, level, index)); });
+    const u32 frame = on_leader(g, [&] {
+      return detail::find_frame(fs.pages, PageKey::make(file.number, level, index));
+    });
     if (frame == no_frame) return;
     const format::BlockPointer* slots = map_slots(fs, frame);
     bool holes = true;
     for (u32 i = g.rank(); i < format::slots_per_block; i += Group::size()) holes = holes && load_slot(&slots[i]).is_hole();
     if (!g.all(holes)) return;
-    remove_page(g, fs, op, file, level, index);
+    remove_page(g, fs, op, file, {level, index});
   }
 }
 
@@ -354,7 +366,7 @@ GPU4FS_FN GPU4FS_NOINLINE void remove_empty_map_pages(Group g, FileSystem& fs, O
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void lower_height(Group g, FileSystem& fs, Operation& op, const InodeRef& file) {
   for (u32 height = file.inode->height; height > 0; --height) {
-    const u32 frame = serial(g, [&] { return detail::find_frame(fs.pages, PageKey::make(file.number, height, 0)); });
+    const u32 frame = on_leader(g, [&] { return detail::find_frame(fs.pages, PageKey::make(file.number, height, 0)); });
     if (frame == no_frame) return;
     const format::BlockPointer* slots = map_slots(fs, frame);
     bool fits = true;
@@ -364,8 +376,8 @@ GPU4FS_FN GPU4FS_NOINLINE void lower_height(Group g, FileSystem& fs, Operation& 
     for (u32 i = 1; i < format::inode_slot_count; ++i) fits = fits && load_slot(&file.inode->slots[i]).is_hole();
     if (!g.all(fits)) return;
     g.sync();
-    remove_page(g, fs, op, file, height, 0);
-    serial(g, [&] {
+    remove_page(g, fs, op, file, {height, 0});
+    on_leader(g, [&] {
       // The bytes of a removed frame stay until no step runs.
       for (u32 i = 0; i < format::inode_slot_count; ++i) store_slot(&file.inode->slots[i], load_slot(&slots[i]));
       file.inode->height = static_cast<u8>(height - 1);

@@ -54,10 +54,10 @@ GPU4FS_FN inline void drain_limbo(PageTable& table) {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u32 evict_frames(Group g, FileSystem& fs, u32 free_target) {
   PageTable& table = fs.pages;
-  serial(g, [&] { detail::drain_limbo(table); });
+  on_leader(g, [&] { detail::drain_limbo(table); });
   // A page can only go after its children, so each pass frees one layer.
   for (u32 pass = 0; pass < 12; ++pass) {
-    const bool enough = serial(g, [&] { return table.free_count >= free_target; });
+    const bool enough = on_leader(g, [&] { return table.free_count >= free_target; });
     if (enough) break;
     for (u32 frame = g.rank(); frame < table.frame_count; frame += g.size()) {
       Frame& f = table.frames[frame];
@@ -73,7 +73,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 evict_frames(Group g, FileSystem& fs, u32 free_tar
       fetch_or<Order::relaxed, Scope::engine>(&table.frames[parent].referenced, frame_has_child);
     }
     g.sync();
-    serial(g, [&] {
+    on_leader(g, [&] {
       for (u32 n = 0; n < table.frame_count && table.free_count < free_target; ++n) {
         const u32 frame = table.clock_hand;
         table.clock_hand = frame + 1 == table.frame_count ? 0 : frame + 1;
@@ -90,7 +90,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 evict_frames(Group g, FileSystem& fs, u32 free_tar
       }
     });
   }
-  return serial(g, [&] { return table.free_count; });
+  return on_leader(g, [&] { return table.free_count; });
 }
 
 }  // namespace gpu4fs::fs

@@ -32,6 +32,12 @@ struct InodeRef {
   CommandLock* lock;
 };
 
+// Page (level, index) of a file's tree.
+struct PagePosition {
+  u32 level;
+  u64 index;
+};
+
 GPU4FS_FN inline u8* page_data(FileSystem& fs, u32 frame) {
   GPU4FS_CHECK_LT(frame, fs.pages.frame_count);
   return fs.pages.data + u64{frame} * page_size;
@@ -83,26 +89,25 @@ GPU4FS_FN inline PageTree tree_of(const InodeRef& file, u32 level) {
 
 // The slot that names page (level, index) of `file`; nullptr when its parent is not resident or the index
 // lies beyond the inode's slots.
-GPU4FS_FN inline format::BlockPointer* slot_of_page(FileSystem& fs, const InodeRef& file, u32 level,
-                                                    u64 index) {
-  const PageTree tree = tree_of(file, level);
+GPU4FS_FN inline format::BlockPointer* slot_of_page(FileSystem& fs, const InodeRef& file, PagePosition page) {
+  const PageTree tree = tree_of(file, page.level);
   const u32 top = tree.top_level();
-  if (level > top) return nullptr;
-  if (level == top) return index < tree.slot_count ? &tree.slots[index] : nullptr;
+  if (page.level > top) return nullptr;
+  if (page.level == top) return page.index < tree.slot_count ? &tree.slots[page.index] : nullptr;
   const u32 parent = find_frame(
-      fs.pages, PageKey::make(file.number, level + 1, index >> format::slot_shift));
+      fs.pages, PageKey::make(file.number, page.level + 1, page.index >> format::slot_shift));
   if (parent == no_frame) return nullptr;
-  return &map_slots(fs, parent)[index & (format::slots_per_block - 1)];
+  return &map_slots(fs, parent)[page.index & (format::slots_per_block - 1)];
 }
 
 inline constexpr u32 no_level = ~u32{0};
 
 // The level of the inode's slots over page (level, index); no_level: the index lies beyond them.
-GPU4FS_FN inline u32 top_level_over(const InodeRef& file, u32 level, u64 index) {
-  const PageTree tree = tree_of(file, level);
+GPU4FS_FN inline u32 top_level_over(const InodeRef& file, PagePosition page) {
+  const PageTree tree = tree_of(file, page.level);
   const u32 top = tree.top_level();
-  if (level > top || *tree.height > tree.height_max) return no_level;
-  return index >> (format::slot_shift * (top - level)) < tree.slot_count ? top : no_level;
+  if (page.level > top || *tree.height > tree.height_max) return no_level;
+  return page.index >> (format::slot_shift * (top - page.level)) < tree.slot_count ? top : no_level;
 }
 
 struct LoadTicket {
@@ -113,15 +118,15 @@ struct LoadTicket {
 
 // Decides how page (level, index), whose parent is resident, comes in: already here, absent, damaged, or
 // a fresh frame in state loading that the caller fills.
-GPU4FS_FN GPU4FS_NOINLINE inline LoadTicket begin_load(FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
-                                       u64 index) {
-  const PageKey key = PageKey::make(file.number, level, index);
-  const format::BlockPointer* slot = slot_of_page(fs, file, level, index);
+GPU4FS_FN GPU4FS_NOINLINE inline LoadTicket begin_load(FileSystem& fs, Operation& op, const InodeRef& file,
+                                                       PagePosition page) {
+  const PageKey key = PageKey::make(file.number, page.level, page.index);
+  const format::BlockPointer* slot = slot_of_page(fs, file, page);
   GPU4FS_CHECK(slot != nullptr);
   const format::BlockPointer pointer = load_slot(slot);
   if (!pointer.is_well_formed()) return {Status::corrupt_structure, no_frame, 0};
   if (pointer.is_hole()) return {Status::page_absent, no_frame, 0};
-  const bool is_map_page = is_map_level(level);
+  const bool is_map_page = is_map_level(page.level);
   // Metadata has no greater blocks, and who would add a page here would find the slot taken.
   if (is_map_page && !pointer.is_indirect()) return {Status::corrupt_structure, no_frame, 0};
   if (!is_map_page && (pointer.is_indirect() || pointer.is_unwritten() ||
@@ -144,13 +149,13 @@ GPU4FS_FN GPU4FS_NOINLINE inline LoadTicket begin_load(FileSystem& fs, Operation
 
 // Loads page (level, index) of `file`, whose parent is resident.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status load_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
-                           u64 index, u32* frame) {
+GPU4FS_FN GPU4FS_NOINLINE Status load_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
+                                           PagePosition page, u32* frame) {
   const LoadTicket ticket =
-      serial(g, [&] { return begin_load(fs, op, file, level, index); });
+      on_leader(g, [&] { return begin_load(fs, op, file, page); });
   if (ticket.status != Status::busy) return ticket.status;
   const Status status = raid::read_page(g, fs.space, ticket.address, page_data(fs, ticket.frame));
-  serial(g, [&] {
+  on_leader(g, [&] {
     Frame& f = fs.pages.frames[ticket.frame];
     if (status == Status::ok) {
       store<Order::release, Scope::engine>(&f.state, u32{frame_valid});
@@ -178,32 +183,32 @@ GPU4FS_FN inline FoundFrame look_up(FileSystem& fs, PageKey key) {
 // control codes again, retry_after_checkpoint, chunk_not_mapped.
 // Requires the file's lock (shared is enough), except for inodes 0, 2 and 3.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status get_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 level,
-                          u64 index, u32* frame) {
+GPU4FS_FN GPU4FS_NOINLINE Status get_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
+                                          PagePosition page, u32* frame) {
   *frame = no_frame;
   // No file reaches that far; in a key the index would run into the level.
-  if (index >= page_index_end) return Status::page_absent;
+  if (page.index >= page_index_end) return Status::page_absent;
   const detail::FoundFrame hit =
-      serial(g, [&] { return detail::look_up(fs, PageKey::make(file.number, level, index)); });
+      on_leader(g, [&] { return detail::look_up(fs, PageKey::make(file.number, page.level, page.index)); });
   if (hit.state == frame_valid) {
     *frame = hit.frame;
     return Status::ok;
   }
   if (hit.state == frame_loading) return Status::again;
   // Uniform: the file's lock is held, so every rank reads the same inode.
-  const u32 top = serial(g, [&] { return detail::top_level_over(file, level, index); });
+  const u32 top = on_leader(g, [&] { return detail::top_level_over(file, page); });
   if (top == detail::no_level) return Status::page_absent;
   for (u32 l = top;; --l) {
-    const u64 index_here = index >> (format::slot_shift * (l - level));
+    const u64 index_here = page.index >> (format::slot_shift * (l - page.level));
     const detail::FoundFrame here =
-        serial(g, [&] { return detail::look_up(fs, PageKey::make(file.number, l, index_here)); });
+        on_leader(g, [&] { return detail::look_up(fs, PageKey::make(file.number, l, index_here)); });
     if (here.state == frame_loading) return Status::again;
     if (here.state == frame_valid) {
       *frame = here.frame;
     } else {
-      GPU4FS_TRY(detail::load_page(g, fs, op, file, l, index_here, frame));
+      GPU4FS_TRY(detail::load_page(g, fs, op, file, {l, index_here}, frame));
     }
-    if (l == level) return Status::ok;
+    if (l == page.level) return Status::ok;
   }
 }
 
@@ -217,7 +222,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status get_inode(Group g, FileSystem& fs, Operation& o
     return Status::ok;
   }
   u32 frame = no_frame;
-  const Status status = get_page(g, fs, op, file, 0, number / format::inodes_per_page, &frame);
+  const Status status = get_page(g, fs, op, file, {0, number / format::inodes_per_page}, &frame);
   if (status == Status::page_absent) return Status::not_found;
   GPU4FS_TRY(status);
   const u32 position = static_cast<u32>(number % format::inodes_per_page);

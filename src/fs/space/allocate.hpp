@@ -9,7 +9,7 @@
 
 #include "base/limits.hpp"
 #include "fs/fs_types.hpp"
-#include "fs/space/claim_run.hpp"
+#include "fs/space/take_run.hpp"
 #include "fs/space/stripes.hpp"
 #include "raid/translate.hpp"
 
@@ -67,7 +67,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_small(FileSystem& fs, Ope
         continue;
       const u32 claim = claim_pages(chunk, wanted, 1);
       if (claim == 0) continue;
-      const PageRun run = claim_in_chunk(chunk, hint, claim);
+      const PageRun run = take_in_chunk(chunk, hint, claim);
       if (run.count < claim) return_claim(chunk, claim - run.count);
       const u32 region = run.first / region_pages;
       if (step_here != step || region != hint) {
@@ -135,14 +135,14 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent take_large(FileSystem& fs, Operati
 // Whole regions, from one chunk. Collective.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE raid::Extent allocate_large(Group g, FileSystem& fs, Operation& op, u32 wanted_regions) {
-  const LargeSearch search = serial(g, [&] { return begin_large_search(fs, op); });
+  const LargeSearch search = on_leader(g, [&] { return begin_large_search(fs, op); });
   for (u32 i = 0; i < search.chunk_count; ++i) {
     const u32 step_here = (search.step + i) % search.chunk_count;
     ChunkState& chunk = fs.space.chunks[(search.start + step_here) % search.chunk_count];
-    const LargeClaim claim = serial(g, [&] { return claim_large(fs, op, search, chunk, wanted_regions, 1); });
+    const LargeClaim claim = on_leader(g, [&] { return claim_large(fs, op, search, chunk, wanted_regions, 1); });
     if (claim.regions == 0) continue;
-    const PageRun run = claim_regions(g, chunk, claim.region_count, claim.hint, claim.regions);
-    const raid::Extent extent = serial(g, [&] { return take_large(fs, op, search, claim, step_here, run); });
+    const PageRun run = take_regions(g, chunk, claim.region_count, claim.hint, claim.regions);
+    const raid::Extent extent = on_leader(g, [&] { return take_large(fs, op, search, claim, step_here, run); });
     if (extent.page_count != 0) return extent;
   }
   return no_extent();
@@ -151,14 +151,16 @@ GPU4FS_FN GPU4FS_NOINLINE raid::Extent allocate_large(Group g, FileSystem& fs, O
 // One block of 1 GiB. Collective.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE raid::Extent allocate_giant(Group g, FileSystem& fs, Operation& op) {
-  const LargeSearch search = serial(g, [&] { return begin_large_search(fs, op); });
+  const LargeSearch search = on_leader(g, [&] { return begin_large_search(fs, op); });
   for (u32 i = 0; i < search.chunk_count; ++i) {
     const u32 step_here = (search.step + i) % search.chunk_count;
     ChunkState& chunk = fs.space.chunks[(search.start + step_here) % search.chunk_count];
-    const LargeClaim claim = serial(g, [&] { return claim_large(fs, op, search, chunk, giant_regions, giant_regions); });
+    const LargeClaim claim = on_leader(g, [&] {
+      return claim_large(fs, op, search, chunk, giant_regions, giant_regions);
+    });
     if (claim.regions == 0) continue;
-    const PageRun run = claim_giant(g, chunk);
-    const raid::Extent extent = serial(g, [&] { return take_large(fs, op, search, claim, step_here, run); });
+    const PageRun run = take_giant(g, chunk);
+    const raid::Extent extent = on_leader(g, [&] { return take_large(fs, op, search, claim, step_here, run); });
     if (extent.page_count != 0) return extent;
   }
   return no_extent();
@@ -191,12 +193,12 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE raid::Extent allocate_run(Group g, FileSystem& fs, Operation& op, u64 page_count_wanted,
                                                     u32 alignment_pages) {
   if (alignment_pages == 1) {
-    return serial(g, [&] {
+    return on_leader(g, [&] {
       detail::check_allocation(fs, op, page_count_wanted);
       return detail::allocate_pages(fs, op, page_count_wanted);
     });
   }
-  const u64 wanted = serial(g, [&] {
+  const u64 wanted = on_leader(g, [&] {
     detail::check_allocation(fs, op, page_count_wanted);
     return minimum(page_count_wanted, op.pages_reserved);
   });

@@ -12,8 +12,8 @@
 //
 // A run of regions is taken by begin_trim() and is out of the server's hands with end_trim(). In between its chunk is
 // *trimming*: what the server says of the chunk's memory may be from before the punch, so it does not count. Nor does
-// what was asked before (ChunkState::occupant changes). Of a chunk that the engine does not reach yet nobody can take a
-// page, so that its regions need no mark.
+// what was asked before (ChunkState::generation changes). Of a chunk that the engine does not reach yet nobody can take
+// a page, so that its regions need no mark.
 //
 // begin_trim() and end_trim() are for the leader while no step runs, as freeze_chunk() is, and for the same reason.
 #pragma once
@@ -21,7 +21,7 @@
 #include "base/bits.hpp"
 #include "base/status.hpp"
 #include "fs/fs_types.hpp"
-#include "fs/space/claim_run.hpp"
+#include "fs/space/take_run.hpp"
 #include "fs/space/freeze.hpp"
 #include "fs/space/reserve.hpp"
 #include "fs/space/stripes.hpp"
@@ -166,7 +166,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status begin_trim(FileSystem& fs, TrimRun* run,
     count = detail::take_regions_out(fs, chunk, wanted, minimum(count, spare));
   }
   if (count == 0) return Status::busy;
-  chunk.occupant += 1;
+  chunk.generation += 1;
   store<Order::release, Scope::engine>(&chunk.trimming, 1u);
   run->count = count;
   return Status::ok;
@@ -177,7 +177,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status end_trim(FileSystem& fs, u32 index) {
   if (index >= raid::chunk_count_of(fs.space)) return Status::out_of_range;
   raid::ChunkState& chunk = fs.space.chunks[index];
   if (load<Order::relaxed, Scope::engine>(&chunk.trimming) == 0) return Status::not_found;
-  chunk.occupant += 1;
+  chunk.generation += 1;
   store<Order::release, Scope::engine>(&chunk.trimming, 0u);
   return Status::ok;
 }

@@ -32,13 +32,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_descriptor_page(Group g, FileSystem& fs, 
   }
   g.sync();
   const u64 hash = xxh3_page(g, copy, format::descriptor_page_seed(chunk.base_address, index));
-  const u64 place = serial(g, [&] { return format::descriptor_place(chunk.descriptor_table[index]) ^ 1; });
+  const u64 place = on_leader(g, [&] { return format::descriptor_place(chunk.descriptor_table[index]) ^ 1; });
   const u64 header_page = layout_of(chunk).descriptor_page(index, place);
   for (u32 column = 0; column <= chunk.redundancy; ++column) {
-    const Status written = write_header(g, fs, chunk, column, header_page, 1, copy);
+    const Status written = write_header(g, fs, chunk, {column, header_page, 1}, copy);
     if (!is_lost(g, fs, chunk, column, written)) GPU4FS_TRY(written);
   }
-  serial(g, [&] { chunk.descriptor_table_staged[index] = format::descriptor_entry(hash, place); });
+  on_leader(g, [&] { chunk.descriptor_table_staged[index] = format::descriptor_entry(hash, place); });
   return Status::ok;
 }
 
@@ -47,7 +47,7 @@ GPU4FS_FN Status write_descriptors(Group g, FileSystem& fs, ChunkState& chunk) {
   const u64 descriptor_pages = layout_of(chunk).descriptor_pages;
   for (u64 w = 0; w < divide_up(descriptor_pages, 64); ++w) {
     u64* const word = &chunk.descriptor_dirty[w];
-    u64 dirty = serial(g, [&] {
+    u64 dirty = on_leader(g, [&] {
       if (load<Order::relaxed, Scope::engine>(word) == 0) return u64{0};
       return exchange<Order::acquire, Scope::engine>(word, u64{0});
     });
@@ -57,7 +57,7 @@ GPU4FS_FN Status write_descriptors(Group g, FileSystem& fs, ChunkState& chunk) {
       const Status written = write_descriptor_page(g, fs, chunk, index);
       if (written != Status::ok) {
         // Whoever tries again writes them.
-        serial(g, [&] { fetch_or<Order::release, Scope::engine>(word, dirty); });
+        on_leader(g, [&] { fetch_or<Order::release, Scope::engine>(word, dirty); });
         return written;
       }
       dirty &= dirty - 1;
@@ -72,7 +72,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_slot(Group g, FileSystem& fs, ChunkState&
   const format::ChunkLayout layout = layout_of(chunk);
   const u64 first = slot_page(layout, slot) + 1;
   const u64 count = layout.bitmap_pages + layout.table_pages;
-  const HeaderPages pages = serial(g, [&] {
+  const HeaderPages pages = on_leader(g, [&] {
     HeaderPages begun{raid::begin_header_write(fs.space, chunk, column, first, count), 0, nullptr};
     if (begun.status == Status::ok) begun.memory = raid::header_memory(fs.space, chunk, column, first, count);
     return begun;
@@ -82,8 +82,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_slot(Group g, FileSystem& fs, ChunkState&
   copy_bytes(g, pages.memory + layout.bitmap_pages * page_size, chunk.descriptor_table_staged,
              layout.table_pages * page_size);
   g.sync();
-  serial(g, [&] { raid::end_header_write(fs.space, chunk, column, first, count); });
-  return write_header(g, fs, chunk, column, slot_page(layout, slot), 1, chunk.header_work);
+  on_leader(g, [&] { raid::end_header_write(fs.space, chunk, column, first, count); });
+  return write_header(g, fs, chunk, {column, slot_page(layout, slot), 1}, chunk.header_work);
 }
 
 // The staged bitmap and table into a slot of all columns. Answers what its header says.
@@ -112,7 +112,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void snapshot_chunk(Group g, FileSystem& fs, u32 index) {
   GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
   raid::ChunkState& chunk = fs.space.chunks[index];
-  const bool changed = serial(g, [&] {
+  const bool changed = on_leader(g, [&] {
     const bool found = load<Order::acquire, Scope::engine>(&chunk.loaded) != 0 &&
                        load<Order::relaxed, Scope::engine>(&chunk.changed) != 0;
     // Before pages become stable: a rebuild takes stable pages of other chunks only (raid/rebuild/).
@@ -137,7 +137,7 @@ GPU4FS_FN GPU4FS_NOINLINE void snapshot_chunk(Group g, FileSystem& fs, u32 index
       store<Order::relaxed, Scope::engine>(&maps.freed_now[w], u64{0});
     }
   }
-  serial(g, [&] { store<Order::relaxed, Scope::engine>(&chunk.changed, 0u); });
+  on_leader(g, [&] { store<Order::relaxed, Scope::engine>(&chunk.changed, 0u); });
 }
 
 // Writes the changed pages of descriptors, and the staged bitmap and table into the slot that does not
@@ -146,9 +146,9 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_chunk(Group g, FileSystem& fs, u32 index, u64 epoch) {
   GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
   raid::ChunkState& chunk = fs.space.chunks[index];
-  const bool changed = serial(g, [&] { return chunk.staged_changed != 0; });
+  const bool changed = on_leader(g, [&] { return chunk.staged_changed != 0; });
   if (!changed) return Status::ok;
-  const u32 slot = serial(g, [&] {
+  const u32 slot = on_leader(g, [&] {
     GPU4FS_CHECK_EQ(fs.space.devices[chunk.columns[0].device].read_only, 0u);
     GPU4FS_CHECK_LT(chunk.slot_epoch[chunk.slot_newest], epoch);
     return GPU4FS_MUTANT(durable_slot_overwritten, chunk.slot_newest ^ 1, chunk.slot_newest);
@@ -156,7 +156,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_chunk(Group g, FileSystem& fs, u32 index,
   GPU4FS_TRY(detail::write_descriptors(g, fs, chunk));
   u64 checksum = 0;
   GPU4FS_TRY(detail::write_slots(g, fs, chunk, slot, epoch, &checksum));
-  serial(g, [&] {
+  on_leader(g, [&] {
     chunk.slot_epoch[slot] = epoch;
     chunk.slot_checksum[slot] = checksum;
   });
@@ -192,7 +192,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void publish_chunk(Group g, FileSystem& fs, u32 index) {
   GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
   raid::ChunkState& chunk = fs.space.chunks[index];
-  const bool changed = serial(g, [&] { return chunk.staged_changed != 0; });
+  const bool changed = on_leader(g, [&] { return chunk.staged_changed != 0; });
   if (!changed) return;
   const raid::ChunkBitmaps& maps = chunk.bitmaps;
   u32 released = 0;
@@ -217,7 +217,7 @@ GPU4FS_FN GPU4FS_NOINLINE void publish_chunk(Group g, FileSystem& fs, u32 index)
     chunk.descriptor_table[i] = chunk.descriptor_table_staged[i];
   }
   g.sync();
-  serial(g, [&] {
+  on_leader(g, [&] {
     chunk.slot_newest ^= 1;
     store<Order::release, Scope::engine>(&chunk.staged_changed, 0u);
     if (!detail::is_frozen(chunk)) {

@@ -43,7 +43,7 @@ GPU4FS_FN Status clear_slot(Group g, FileSystem& fs, ChunkState& chunk, u32 colu
   const u64 page = slot_page(layout_of(chunk), slot);
   zero_page(g, chunk.header_work);
   g.sync();
-  return write_header(g, fs, chunk, column, page, 1, chunk.header_work);
+  return write_header(g, fs, chunk, {column, page, 1}, chunk.header_work);
 }
 
 GPU4FS_FN inline void add_to_survey(HeaderSurvey& survey, u32 column, u32 slot, const SlotFacts& facts) {
@@ -59,18 +59,23 @@ GPU4FS_FN inline void add_to_survey(HeaderSurvey& survey, u32 column, u32 slot, 
   }
 }
 
+struct ColumnSlots {
+  SlotFacts facts[2];
+  Status cleared;  // of headers that had to go; ok also if there were none
+};
+
 // Both slots of a column. One beyond the superblock's epoch belongs to a checkpoint that was lost: mounted for writing
-// its header goes, so that it cannot come back when the pool reaches that epoch. *cleared: whether that succeeded.
+// its header goes, so that it cannot come back when the pool reaches that epoch.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status read_slots(Group g, FileSystem& fs, ChunkState& chunk, u32 column, u64 superblock_epoch,
-                                            SlotFacts (&slots)[2], Status* cleared) {
+GPU4FS_FN GPU4FS_NOINLINE Status read_slots(Group g, FileSystem& fs, ChunkState& chunk, u32 column,
+                                            u64 superblock_epoch, ColumnSlots* slots) {
   for (u32 slot = 0; slot < 2; ++slot) {
-    GPU4FS_TRY(read_slot(g, fs, chunk, column, slot, chunk.header_work, &slots[slot]));
-    if (GPU4FS_MUTANT(lost_slot_counts, slots[slot].epoch <= superblock_epoch, true)) continue;
-    slots[slot].epoch = 0;
+    GPU4FS_TRY(read_slot(g, fs, chunk, column, slot, &slots->facts[slot]));
+    if (GPU4FS_MUTANT(lost_slot_counts, slots->facts[slot].epoch <= superblock_epoch, true)) continue;
+    slots->facts[slot].epoch = 0;
     if (fs.read_only != 0) continue;
     const Status status = clear_slot(g, fs, chunk, column, slot);
-    if (!is_lost(g, fs, chunk, column, status) && status != Status::ok) *cleared = status;
+    if (!is_lost(g, fs, chunk, column, status) && status != Status::ok) slots->cleared = status;
   }
   return Status::ok;
 }
@@ -82,16 +87,18 @@ GPU4FS_FN GPU4FS_NOINLINE HeaderSurvey survey_header(Group g, FileSystem& fs, Ch
   Status problem = Status::corrupt_structure;
   Status cleared = Status::ok;
   for (u32 column = 0; column <= chunk.redundancy; ++column) {
-    if (serial(g, [&] { return raid::column_has_failed(fs.space, chunk, column); })) continue;
-    SlotFacts slots[2] = {};
-    const Status status = read_slots(g, fs, chunk, column, superblock_epoch, slots, &cleared);
+    if (on_leader(g, [&] { return raid::column_has_failed(fs.space, chunk, column); })) continue;
+    ColumnSlots slots{};
+    const Status status = read_slots(g, fs, chunk, column, superblock_epoch, &slots);
+    if (slots.cleared != Status::ok) cleared = slots.cleared;
     if (status != Status::ok) {
       problem = status;
       continue;
     }
     survey.readable |= 1u << column;
     for (u32 slot = 0; slot < 2; ++slot) {
-      if (slots[slot].epoch != 0) add_to_survey(survey, column, slot, slots[slot]);
+      const SlotFacts& facts = slots.facts[slot];
+      if (facts.epoch != 0) add_to_survey(survey, column, slot, facts);
     }
   }
   survey.status = cleared != Status::ok ? cleared : survey.facts.epoch == 0 ? problem : Status::ok;
@@ -99,6 +106,7 @@ GPU4FS_FN GPU4FS_NOINLINE HeaderSurvey survey_header(Group g, FileSystem& fs, Ch
 }
 
 struct PagesToFind {
+  u32 columns;  // where to look, a bit each
   u64 first;
   u64 count;
   u64 seed;
@@ -113,13 +121,13 @@ struct PagesFound {
 // `work`, of as many pages.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE PagesFound find_header_pages(Group g, const FileSystem& fs, const ChunkState& chunk,
-                                                       u32 columns, const PagesToFind& wanted, void* to, void* work) {
+                                                       const PagesToFind& wanted, void* to, void* work) {
   u32 found = 0;
   u32 read = 0;
   Status problem = Status::ok;
-  for (u32 left = columns; left != 0; left &= left - 1) {
+  for (u32 left = wanted.columns; left != 0; left &= left - 1) {
     const u32 column = static_cast<u32>(count_trailing_zeros(u64{left}));
-    const HeaderPages pages = read_header(g, fs, chunk, column, wanted.first, wanted.count);
+    const HeaderPages pages = read_header(g, fs, chunk, {column, wanted.first, wanted.count});
     if (pages.status != Status::ok) {
       problem = pages.status;
       continue;
@@ -156,10 +164,10 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_bitmap(Group g, const FileSystem& fs, ChunkState& chunk, const HeaderSurvey& survey,
                                              u32* sound) {
   const format::ChunkLayout layout = layout_of(chunk);
-  const PagesToFind wanted{slot_page(layout, survey.slot) + 1, layout.bitmap_pages, chunk.base_address,
-                           survey.facts.bitmap_checksum};
+  const PagesToFind wanted{survey.readable, slot_page(layout, survey.slot) + 1, layout.bitmap_pages,
+                           chunk.base_address, survey.facts.bitmap_checksum};
   u64* const bitmap = chunk.bitmaps.committed;
-  const PagesFound found = find_header_pages(g, fs, chunk, survey.readable, wanted, bitmap, chunk.bitmaps.staged);
+  const PagesFound found = find_header_pages(g, fs, chunk, wanted, bitmap, chunk.bitmaps.staged);
   GPU4FS_TRY(found.status);
   *sound = found.columns;
   if (*sound == 0) return Status::corrupt_structure;
@@ -173,20 +181,20 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE PagesFound load_table(Group g, const FileSystem& fs, ChunkState& chunk,
                                                 const HeaderSurvey& survey) {
   const format::ChunkLayout layout = layout_of(chunk);
-  const PagesToFind wanted{table_page(layout, survey.slot), layout.table_pages,
+  const u32 columns = survey.facts.epoch != 0 ? survey.readable : 0;
+  const PagesToFind wanted{columns, table_page(layout, survey.slot), layout.table_pages,
                            format::descriptor_table_seed(chunk.base_address), survey.facts.table_checksum};
   u64* const table = chunk.descriptor_table;
   fill_bytes(g, table, 0, layout.table_pages * page_size);
   g.sync();
-  const u32 columns = survey.facts.epoch != 0 ? survey.readable : 0;
-  return find_header_pages(g, fs, chunk, columns, wanted, table, chunk.descriptor_table_staged);
+  return find_header_pages(g, fs, chunk, wanted, table, chunk.descriptor_table_staged);
 }
 
 // Announces reading all places of descriptors of a column. False: page by page, then.
 template <class Group>
 GPU4FS_FN bool announce_descriptors(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column) {
   const format::ChunkLayout layout = layout_of(chunk);
-  return read_header(g, fs, chunk, column, layout.descriptors_page, 2 * layout.descriptor_pages).status == Status::ok;
+  return read_header(g, fs, chunk, {column, layout.descriptors_page, 2 * layout.descriptor_pages}).status == Status::ok;
 }
 
 // Descriptors of a page that nobody has, which are what was read last. Flags mean nothing there.
@@ -209,8 +217,10 @@ struct DescriptorColumns {
 template <class Group>
 GPU4FS_FN HeaderPages descriptor_page_in(Group g, const FileSystem& fs, const ChunkState& chunk,
                                          const DescriptorColumns& columns, u32 column, u64 page) {
-  if ((columns.announced >> column & 1) == 0) return read_header(g, fs, chunk, column, page, 1);
-  return serial(g, [&] { return HeaderPages{Status::ok, 0, raid::header_memory(fs.space, chunk, column, page, 1)}; });
+  if ((columns.announced >> column & 1) == 0) return read_header(g, fs, chunk, {column, page, 1});
+  return on_leader(g, [&] {
+    return HeaderPages{Status::ok, 0, raid::header_memory(fs.space, chunk, column, page, 1)};
+  });
 }
 
 // One page of descriptors, from the first column that has it; those that do not get it if the pool is mounted for writing.
@@ -218,7 +228,7 @@ GPU4FS_FN HeaderPages descriptor_page_in(Group g, const FileSystem& fs, const Ch
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_descriptor_page(Group g, FileSystem& fs, ChunkState& chunk,
                                                       const DescriptorColumns& columns, u64 index) {
-  const u64 entry = serial(g, [&] { return chunk.descriptor_table[index]; });
+  const u64 entry = on_leader(g, [&] { return chunk.descriptor_table[index]; });
   const u64 page = layout_of(chunk).descriptor_page(index, format::descriptor_place(entry));
   const u64 seed = format::descriptor_page_seed(chunk.base_address, index);
   format::PageDescriptor* const to = chunk.descriptors + index * format::descriptors_per_page;
@@ -242,7 +252,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_descriptor_page(Group g, FileSystem& fs, C
   for (; bad != 0; bad &= bad - 1) {
     const u32 column = static_cast<u32>(count_trailing_zeros(u64{bad}));
     count_bad_copy(g, fs, chunk, column);
-    if (found && fs.read_only == 0) (void)write_header(g, fs, chunk, column, page, 1, to);
+    if (found && fs.read_only == 0) (void)write_header(g, fs, chunk, {column, page, 1}, to);
   }
   return found ? Status::ok : Status::checksum_mismatch;
 }
@@ -261,7 +271,7 @@ GPU4FS_FN u64 newest_birth(Group g, const void* page) {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void take_younger_place(Group g, FileSystem& fs, ChunkState& chunk,
                                                   const DescriptorColumns& columns, u64 index) {
-  const u64 entry = serial(g, [&] { return chunk.descriptor_table[index]; });
+  const u64 entry = on_leader(g, [&] { return chunk.descriptor_table[index]; });
   const u64 other = layout_of(chunk).descriptor_page(index, format::descriptor_place(entry) ^ 1);
   format::PageDescriptor* const to = chunk.descriptors + index * format::descriptors_per_page;
   const u32 column = static_cast<u32>(count_trailing_zeros(u64{columns.readable}));
@@ -298,7 +308,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_descriptors(Group g, FileSystem& fs, Chunk
     if (announce_descriptors(g, fs, chunk, column)) columns.announced |= 1u << column;
   }
   for (u64 index = 0; index < descriptor_pages; ++index) {
-    const u64 entry = serial(g, [&] { return chunk.descriptor_table[index]; });
+    const u64 entry = on_leader(g, [&] { return chunk.descriptor_table[index]; });
     if (entry == format::descriptor_page_unwritten && is_verified) {
       zero_page(g, chunk.descriptors + index * format::descriptors_per_page);
       continue;
@@ -308,7 +318,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_descriptors(Group g, FileSystem& fs, Chunk
     if (status != Status::checksum_mismatch) return status;
     if (!is_verified) take_younger_place(g, fs, chunk, columns, index);
     mark_unverified(g, chunk, index);
-    serial(g, [&] {
+    on_leader(g, [&] {
       chunk.descriptor_dirty[index / 64] |= u64{1} << (index % 64);
       store<Order::relaxed, Scope::engine>(&chunk.changed, 1u);
     });
@@ -395,7 +405,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_structures(Group g, FileSystem& fs, ChunkS
     for (u32 left = survey.readable; left != 0; left &= left - 1) {
       count_bad_copy(g, fs, chunk, static_cast<u32>(count_trailing_zeros(u64{left})));
     }
-    serial(g, [&] { store<Order::relaxed, Scope::engine>(&chunk.changed, 1u); });
+    on_leader(g, [&] { store<Order::relaxed, Scope::engine>(&chunk.changed, 1u); });
   }
   if (survey.facts.set_count != 0) return load_descriptors(g, fs, chunk, survey.readable, tables.columns != 0);
   forget_descriptors(g, chunk);
@@ -420,10 +430,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, FileSystem& fs, u32 index,
   for (u32 left = survey.readable; left != 0; left &= left - 1) {
     const u32 column = static_cast<u32>(count_trailing_zeros(u64{left}));
     bool is_damaged = false;
-    (void)detail::settle_chunk_header(g, fs, chunk, column, fs.read_only == 0, chunk.header_work, &is_damaged);
+    (void)detail::settle_chunk_header(g, fs, chunk, column, chunk.header_work, &is_damaged);
   }
   const u64 free_count = detail::derive_bitmaps(g, chunk);
-  serial(g, [&] {
+  on_leader(g, [&] {
     chunk.slot_newest = survey.slot;
     chunk.slot_epoch[survey.slot] = survey.facts.epoch;
     chunk.slot_epoch[survey.slot ^ 1] = survey.other_epoch;

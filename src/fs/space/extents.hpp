@@ -48,7 +48,7 @@ GPU4FS_FN inline void mark_changed(ChunkState& chunk) {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void commit_extent(Group g, FileSystem& fs, raid::Extent extent,
                                              bool logged = false) {
-  const raid::PageLocation location = serial(g, [&] { return detail::location_of(fs, extent); });
+  const raid::PageLocation location = on_leader(g, [&] { return detail::location_of(fs, extent); });
   raid::ChunkState& chunk = fs.space.chunks[location.chunk];
   const u64 end = location.page + extent.page_count;
   for (u64 word = location.page / 64 + g.rank(); word * 64 < end; word += Group::size()) {
@@ -58,7 +58,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_extent(Group g, FileSystem& fs, raid::Exte
     GPU4FS_CHECK_EQ(old & mask, u64{0});
     if (logged) fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word], mask);
   }
-  serial(g, [&] {
+  on_leader(g, [&] {
     fetch_add<Order::relaxed, Scope::engine>(&detail::counters_of(fs, chunk).used, extent.page_count);
     detail::mark_changed(chunk);
   });
@@ -91,7 +91,7 @@ GPU4FS_FN inline bool pages_are_taken(const FileSystem& fs, raid::Extent extent)
   return detail::count_busy(chunk, location.page, extent.page_count) == extent.page_count;
 }
 
-// Whether a record's extent may become part of a file: its pages were claimed, and no other record has had them.
+// Whether a record's extent may become part of a file: its pages were adopted, and no other record has had them.
 GPU4FS_FN inline bool pages_are_uncommitted(const FileSystem& fs, raid::Extent extent) {
   if (!pages_are_taken(fs, extent)) return false;
   const raid::PageLocation location = detail::location_of(fs, extent);
@@ -103,21 +103,21 @@ GPU4FS_FN inline bool pages_are_uncommitted(const FileSystem& fs, raid::Extent e
 }
 
 // Before any command runs: the free pages of `extent` are taken, as by an allocation, and belong to
-// the operation whose record names them; `filled`: with their content. So do closed pages, which were lent to it
+// the operation whose record names them; `filled`: with their content. So do stranded pages, which it had taken
 // (fs/space/partial_stripes.hpp). Status: corrupt_structure for others.
-GPU4FS_FN GPU4FS_NOINLINE inline Status claim_extent(FileSystem& fs, raid::Extent extent, bool filled = true) {
+GPU4FS_FN GPU4FS_NOINLINE inline Status adopt_extent(FileSystem& fs, raid::Extent extent, bool filled = true) {
   raid::PageLocation location;
   GPU4FS_TRY(raid::find_page(fs.space, extent.address, &location));
   raid::ChunkState& chunk = fs.space.chunks[location.chunk];
   if (extent.page_count == 0 || extent.page_count > chunk.page_count - location.page)
     return Status::corrupt_structure;
   if (detail::count_busy(chunk, location.page, extent.page_count) != 0) {
-    for (u64 i = 0; i < extent.page_count; ++i) GPU4FS_TRY(claim_closed_page(chunk, location.page + i));
+    for (u64 i = 0; i < extent.page_count; ++i) GPU4FS_TRY(adopt_stranded_page(chunk, location.page + i));
     return Status::ok;
   }
   const bool striped = detail::has_stripes(chunk);
   u32 cost = extent.page_count;
-  if (striped) cost = detail::claim_stripes_of(chunk, location.page, extent.page_count, filled);
+  if (striped) cost = detail::take_stripes_of(chunk, location.page, extent.page_count, filled);
   detail::for_each_word(location.page, extent.page_count, [&](u64 word, u64 mask) {
     // Neither overwritten nor reused before the recovery's checkpoint: until then the log needs them.
     fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word], mask);
@@ -217,7 +217,7 @@ GPU4FS_FN inline raid::PageLocation location_to_free(FileSystem& fs, raid::Exten
 // bitmaps a rank; Lane for one rank alone.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void free_extent(Group g, FileSystem& fs, raid::Extent extent) {
-  const raid::PageLocation location = serial(g, [&] { return detail::location_to_free(fs, extent); });
+  const raid::PageLocation location = on_leader(g, [&] { return detail::location_to_free(fs, extent); });
   if (location.chunk == raid::no_chunk) return;
   raid::ChunkState& chunk = fs.space.chunks[location.chunk];
   const u64 end = location.page + extent.page_count;
@@ -231,7 +231,7 @@ GPU4FS_FN GPU4FS_NOINLINE void free_extent(Group g, FileSystem& fs, raid::Extent
   }
   const auto sum = [](u32 a, u32 b) { return a + b; };
   const detail::FreedPages freed{g.reduce(own.count, sum), g.reduce(own.pending, sum)};
-  serial(g, [&] { detail::count_freed(fs, chunk, freed); });
+  on_leader(g, [&] { detail::count_freed(fs, chunk, freed); });
 }
 
 // True if the page must not be changed in place: the durable checkpoint, or the one being written,

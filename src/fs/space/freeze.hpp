@@ -94,7 +94,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status freeze_chunk(FileSystem& fs, u32 index) 
   // Chunks that could still be made may take what is held, but what is kept back for commands that free space is there.
   const u64 emergency = load<Order::relaxed, Scope::engine>(&counters.emergency);
   const u64 needed = need.held + emergency;
-  const u64 room = need.uncounted + load<Order::acquire, Scope::engine>(&counters.growable);
+  const u64 room = need.uncounted + load<Order::acquire, Scope::engine>(&counters.unallocated_pages);
   const u64 kept_back = maximum(emergency - minimum(emergency, need.uncounted), needed - minimum(needed, room));
   u32 value = load<Order::relaxed, Scope::engine>(&chunk.free_pages);
   for (;;) {

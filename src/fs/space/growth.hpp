@@ -306,9 +306,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status admit_chunks(FileSystem& fs) {
   }
   for (u32 i = 0; i < plan.added_count; ++i) {
     raid::ChunkState& chunk = fs.space.chunks[plan.added_slots[i]];
-    const u32 occupant = chunk.occupant + 1;
+    const u32 generation = chunk.generation + 1;
     chunk = plan.added[i];
-    chunk.occupant = occupant;
+    chunk.generation = generation;
     enter(plan.added[i], plan.added_slots[i], raid::no_chunk);
   }
   store<Order::release, Scope::engine>(&fs.space.chunk_count, plan.slot_count);

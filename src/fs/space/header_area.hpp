@@ -34,7 +34,7 @@ GPU4FS_FN inline u64 table_page(const format::ChunkLayout& layout, u32 slot) {
 template <class Group>
 GPU4FS_FN u64 hash_pages(Group g, const void* pages, u64 count, u64 seed) {
   if (count == 1) return xxh3_page(g, pages, seed);
-  return serial(g, [&] { return xxh3_64(pages, count * page_size, seed); });
+  return on_leader(g, [&] { return xxh3_64(pages, count * page_size, seed); });
 }
 
 template <class Group>
@@ -44,7 +44,14 @@ GPU4FS_FN u64 count_set_bits(Group g, const ChunkState& chunk, const u64* bitmap
   return g.reduce(count, [](u64 a, u64 b) { return a + b; });
 }
 
-// Pages of one column's header area that were announced.
+// Pages [first, + count) of a column's header area.
+struct HeaderRange {
+  u32 column;
+  u64 first;
+  u64 count;
+};
+
+// Such pages that were announced.
 struct HeaderPages {
   Status status;
   u32 reserved;
@@ -52,28 +59,31 @@ struct HeaderPages {
 };
 
 template <class Group>
-GPU4FS_FN HeaderPages read_header(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column, u64 first,
-                                  u64 count) {
-  return serial(g, [&] {
-    HeaderPages pages{raid::begin_header_read(fs.space, chunk, column, first, count), 0, nullptr};
-    if (pages.status == Status::ok) pages.memory = raid::header_memory(fs.space, chunk, column, first, count);
+GPU4FS_FN HeaderPages read_header(Group g, const FileSystem& fs, const ChunkState& chunk, HeaderRange range) {
+  return on_leader(g, [&] {
+    HeaderPages pages{raid::begin_header_read(fs.space, chunk, range.column, range.first, range.count), 0, nullptr};
+    if (pages.status == Status::ok) {
+      pages.memory = raid::header_memory(fs.space, chunk, range.column, range.first, range.count);
+    }
     return pages;
   });
 }
 
 // `source`: engine memory, 16-byte aligned.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status write_header(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column, u64 first,
-                                              u64 count, const void* source) {
-  const HeaderPages pages = serial(g, [&] {
-    HeaderPages begun{raid::begin_header_write(fs.space, chunk, column, first, count), 0, nullptr};
-    if (begun.status == Status::ok) begun.memory = raid::header_memory(fs.space, chunk, column, first, count);
+GPU4FS_FN GPU4FS_NOINLINE Status write_header(Group g, const FileSystem& fs, const ChunkState& chunk, HeaderRange range,
+                                              const void* source) {
+  const HeaderPages pages = on_leader(g, [&] {
+    HeaderPages begun{raid::begin_header_write(fs.space, chunk, range.column, range.first, range.count), 0, nullptr};
+    if (begun.status == Status::ok) {
+      begun.memory = raid::header_memory(fs.space, chunk, range.column, range.first, range.count);
+    }
     return begun;
   });
   GPU4FS_TRY(pages.status);
-  copy_bytes(g, pages.memory, source, count * page_size);
+  copy_bytes(g, pages.memory, source, range.count * page_size);
   g.sync();
-  serial(g, [&] { raid::end_header_write(fs.space, chunk, column, first, count); });
+  on_leader(g, [&] { raid::end_header_write(fs.space, chunk, range.column, range.first, range.count); });
   return Status::ok;
 }
 
@@ -81,12 +91,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_header(Group g, const FileSystem& fs, con
 template <class Group>
 GPU4FS_FN bool is_lost(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column, Status status) {
   if (status == Status::ok) return false;
-  return serial(g, [&] { return raid::column_has_failed(fs.space, chunk, column); });
+  return on_leader(g, [&] { return raid::column_has_failed(fs.space, chunk, column); });
 }
 
 template <class Group>
 GPU4FS_FN void count_bad_copy(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column) {
-  serial(g, [&] { raid::note_repair(fs.space, chunk.columns[column].device); });
+  on_leader(g, [&] { raid::note_repair(fs.space, chunk.columns[column].device); });
 }
 
 // The checksum of a structure with one of its own lies at byte 8 of its page.
@@ -99,22 +109,22 @@ template <class Group>
 GPU4FS_FN bool load_sealed_page(Group g, void* buffer, const void* source, u64 seed) {
   copy_bytes(g, buffer, source, page_size);
   u64* const word = static_cast<u64*>(buffer) + sealed_checksum_word;
-  const u64 stored = serial(g, [&] {
+  const u64 stored = on_leader(g, [&] {
     const u64 value = *word;
     *word = 0;
     return value;
   });
   const bool valid = xxh3_page(g, buffer, seed) == stored;
-  serial(g, [&] { *word = stored; });
+  on_leader(g, [&] { *word = stored; });
   return valid;
 }
 
 template <class Group>
 GPU4FS_FN u64 seal_page(Group g, void* page, u64 seed) {
   u64* const word = static_cast<u64*>(page) + sealed_checksum_word;
-  serial(g, [&] { *word = 0; });
+  on_leader(g, [&] { *word = 0; });
   const u64 checksum = xxh3_page(g, page, seed);
-  serial(g, [&] { *word = checksum; });
+  on_leader(g, [&] { *word = checksum; });
   return checksum;
 }
 
@@ -127,15 +137,16 @@ struct SlotFacts {
   u64 set_count;
 };
 
-// `work`: a page of engine memory, as below. Status: the device's, when it cannot read.
+// Status: the device's, when it cannot read.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status read_slot(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column, u32 slot,
-                                           u8* work, SlotFacts* facts) {
+                                           SlotFacts* facts) {
+  u8* const work = chunk.header_work;
   *facts = SlotFacts{};
-  const HeaderPages page = read_header(g, fs, chunk, column, slot_page(layout_of(chunk), slot), 1);
+  const HeaderPages page = read_header(g, fs, chunk, {column, slot_page(layout_of(chunk), slot), 1});
   GPU4FS_TRY(page.status);
   if (!load_sealed_page(g, work, page.memory, chunk.base_address ^ slot)) return Status::ok;
-  *facts = serial(g, [&] {
+  *facts = on_leader(g, [&] {
     const format::BitmapSlotHeader& header = *reinterpret_cast<const format::BitmapSlotHeader*>(work);
     const bool fits = header.magic == format::bitmap_slot_magic && header.version == 2 && header.slot == slot &&
                       header.base_address == chunk.base_address && header.bit_count == chunk.page_count &&
@@ -153,7 +164,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 compose_slot_header(Group g, const ChunkState& chu
                                                   u8* work) {
   zero_page(g, work);
   g.sync();
-  serial(g, [&] {
+  on_leader(g, [&] {
     format::BitmapSlotHeader& header = *reinterpret_cast<format::BitmapSlotHeader*>(work);
     header.magic = format::bitmap_slot_magic;
     header.version = 2;
@@ -174,7 +185,7 @@ GPU4FS_FN GPU4FS_NOINLINE void compose_chunk_header(Group g, const FileSystem& f
                                                     u8* work) {
   zero_page(g, work);
   g.sync();
-  serial(g, [&] {
+  on_leader(g, [&] {
     format::ChunkHeader& header = *reinterpret_cast<format::ChunkHeader*>(work);
     header.magic = format::chunk_header_magic;
     header.version = 1;
@@ -189,13 +200,13 @@ GPU4FS_FN GPU4FS_NOINLINE void compose_chunk_header(Group g, const FileSystem& f
   (void)seal_page(g, work, chunk.base_address);
 }
 
-// Verifies the chunk header of a column and writes it anew if it is not what it should be (*is_damaged) and `writes` is
-// set. Status: the device's, when it cannot read.
+// Verifies the chunk header of a column and writes it anew, mounted for writing, if it is not what it should be
+// (*is_damaged). `work`: a page of engine memory. Status: the device's, when it cannot read.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status settle_chunk_header(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column,
-                                                     bool writes, u8* work, bool* is_damaged) {
+                                                     u8* work, bool* is_damaged) {
   *is_damaged = false;
-  const HeaderPages page = read_header(g, fs, chunk, column, 0, 1);
+  const HeaderPages page = read_header(g, fs, chunk, {column, 0, 1});
   GPU4FS_TRY(page.status);
   compose_chunk_header(g, fs, chunk, column, work);
   bool same = true;
@@ -206,7 +217,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status settle_chunk_header(Group g, const FileSystem& 
   *is_damaged = true;
   count_bad_copy(g, fs, chunk, column);
   // What cannot be written stays as it is: a later mount tries again.
-  if (writes) (void)write_header(g, fs, chunk, column, 0, 1, work);
+  if (fs.read_only == 0) (void)write_header(g, fs, chunk, {column, 0, 1}, work);
   return Status::ok;
 }
 

@@ -42,7 +42,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool scrub_part(Group g, FileSystem& fs, const ChunkSt
   u32 bad = 0;
   const u8* good = nullptr;
   for (u32 column = 0; column <= chunk.redundancy; ++column) {
-    const HeaderPages pages = read_header(g, fs, chunk, column, part.first, part.count);
+    const HeaderPages pages = read_header(g, fs, chunk, {column, part.first, part.count});
     if (pages.status == Status::device_failed) continue;
     scrub.verified += part.count;
     if (pages.status == Status::ok && verify(pages.memory)) {
@@ -56,7 +56,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool scrub_part(Group g, FileSystem& fs, const ChunkSt
     scrub.damaged += part.count;
     count_bad_copy(g, fs, chunk, column);
     const bool is_repaired = good != nullptr && fs.read_only == 0 &&
-                             write_header(g, fs, chunk, column, part.first, part.count, good) == Status::ok;
+                             write_header(g, fs, chunk, {column, part.first, part.count}, good) == Status::ok;
     if (!is_repaired) scrub.left += part.count;
   }
   return good != nullptr || bad == 0;
@@ -65,10 +65,10 @@ GPU4FS_FN GPU4FS_NOINLINE bool scrub_part(Group g, FileSystem& fs, const ChunkSt
 template <class Group>
 GPU4FS_FN void scrub_chunk_headers(Group g, FileSystem& fs, const ChunkState& chunk, HeaderScrub& scrub) {
   for (u32 column = 0; column <= chunk.redundancy; ++column) {
-    if (!serial(g, [&] { return raid::device_is_readable(fs.space, chunk.columns[column].device); })) continue;
+    if (!on_leader(g, [&] { return raid::device_is_readable(fs.space, chunk.columns[column].device); })) continue;
     ++scrub.verified;
     bool is_damaged = false;
-    (void)settle_chunk_header(g, fs, chunk, column, fs.read_only == 0, chunk.scrub_work, &is_damaged);
+    (void)settle_chunk_header(g, fs, chunk, column, chunk.scrub_work, &is_damaged);
     if (!is_damaged) continue;
     ++scrub.damaged;
     if (fs.read_only != 0) ++scrub.left;
@@ -79,17 +79,17 @@ GPU4FS_FN void scrub_chunk_headers(Group g, FileSystem& fs, const ChunkState& ch
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool scrub_slot(Group g, FileSystem& fs, const ChunkState& chunk, HeaderScrub& scrub) {
   const format::ChunkLayout layout = layout_of(chunk);
-  const u32 slot = serial(g, [&] { return chunk.slot_newest; });
-  const u64 checksum = serial(g, [&] { return chunk.slot_checksum[slot]; });
+  const u32 slot = on_leader(g, [&] { return chunk.slot_newest; });
+  const u64 checksum = on_leader(g, [&] { return chunk.slot_checksum[slot]; });
   u64 hashes[2] = {0, 0};
   const bool has_header = scrub_part(g, fs, chunk, {slot_page(layout, slot), 1}, scrub, [&](const u8* memory) {
     u8* const work = chunk.scrub_work;
     if (!load_sealed_page(g, work, memory, chunk.base_address ^ slot)) return false;
     const auto* header = reinterpret_cast<const format::BitmapSlotHeader*>(work);
-    const bool is_this = serial(g, [&] { return header->checksum == checksum; });
+    const bool is_this = on_leader(g, [&] { return header->checksum == checksum; });
     if (!is_this) return false;
-    hashes[0] = serial(g, [&] { return header->bitmap_checksum; });
-    hashes[1] = serial(g, [&] { return header->descriptor_table_checksum; });
+    hashes[0] = on_leader(g, [&] { return header->bitmap_checksum; });
+    hashes[1] = on_leader(g, [&] { return header->descriptor_table_checksum; });
     return true;
   });
   if (!has_header) return false;
@@ -123,14 +123,14 @@ GPU4FS_FN GPU4FS_NOINLINE void scrub_descriptors(Group g, FileSystem& fs, ChunkS
   const format::ChunkLayout layout = layout_of(chunk);
   const u64 end = divide_up(page + count, u64{format::descriptors_per_page});
   for (u64 index = page / format::descriptors_per_page; index < end; ++index) {
-    const u64 entry = serial(g, [&] { return chunk.descriptor_table[index]; });
+    const u64 entry = on_leader(g, [&] { return chunk.descriptor_table[index]; });
     if (entry == format::descriptor_page_unwritten) continue;
     const HeaderPart part{layout.descriptor_page(index, format::descriptor_place(entry)), 1};
     const bool is_there = scrub_part(g, fs, chunk, part, scrub, [&](const u8* memory) {
       return descriptor_page_fits(g, chunk, index, entry, memory);
     });
     if (is_there || fs.read_only != 0) continue;
-    serial(g, [&] {
+    on_leader(g, [&] {
       fetch_or<Order::release, Scope::engine>(&chunk.descriptor_dirty[index / 64], u64{1} << (index % 64));
       mark_changed(chunk);
     });
@@ -148,25 +148,27 @@ GPU4FS_FN GPU4FS_NOINLINE Status scrub_header_area(Group g, FileSystem& fs, u32 
   GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
   raid::ChunkState& chunk = fs.space.chunks[index];
   GPU4FS_CHECK_LE(page + count, chunk.page_count);
-  if (serial(g, [&] { return exchange<Order::acquire, Scope::engine>(&chunk.header_scrub, 1u) != 0; })) return Status::again;
-  const u32 counter = serial(g, [&] { return raid::begin_repairs(fs.space); });
-  const bool settled = serial(g, [&] { return detail::header_is_settled(chunk); });
+  const bool is_taken =
+      on_leader(g, [&] { return exchange<Order::acquire, Scope::engine>(&chunk.header_scrub, 1u) != 0; });
+  if (is_taken) return Status::again;
+  const u32 counter = on_leader(g, [&] { return raid::begin_repairs(fs.space); });
+  const bool settled = on_leader(g, [&] { return detail::header_is_settled(chunk); });
   if (settled) {
     if (page == 0) {
       detail::scrub_chunk_headers(g, fs, chunk, *scrub);
       if (!detail::scrub_slot(g, fs, chunk, *scrub) && fs.read_only == 0) {
-        serial(g, [&] { detail::mark_changed(chunk); });
+        on_leader(g, [&] { detail::mark_changed(chunk); });
       }
     }
     detail::scrub_descriptors(g, fs, chunk, page, count, *scrub);
   }
   g.sync();
-  serial(g, [&] {
+  on_leader(g, [&] {
     raid::end_repairs(fs.space, counter);
     store<Order::release, Scope::engine>(&chunk.header_scrub, 0u);
   });
   // Behind a checkpoint that failed there is no other one to wait for.
-  const bool is_final = serial(g, [&] { return load<Order::acquire, Scope::engine>(&fs.checkpoint_failed) != 0; });
+  const bool is_final = on_leader(g, [&] { return load<Order::acquire, Scope::engine>(&fs.checkpoint_failed) != 0; });
   return settled || is_final ? Status::ok : Status::again;
 }
 

@@ -1,16 +1,17 @@
-// Lending closed pages (fs/space/stripes.hpp): when a class has no whole stripe left, a command gets pages of one row of
-// a stripe that is partly used. It writes them together with all parities of the row, after a record of the log that has
-// all of these bytes is durable (raid/row_replacement.hpp, engine/handlers/file_write_rows.hpp).
+// Rows of partial stripes (fs/space/stripes.hpp): when a class has no whole stripe left, a command gets stranded pages of
+// one row of a stripe that is partly used. It writes them together with all parities of the row, after a record of the log
+// that has all of these bytes is durable (raid/row_replacement.hpp, engine/handlers/file_write_rows.hpp).
 //
-// A row is lent if
-//   - all pages of its stripe are in use, freed and waiting for a checkpoint, or closed: then nobody else has pages of it
-//     that are still to be written. Lent pages are none of these, so a stripe is lent to one command at a time;
-//   - the durable checkpoint knows all pages of the stripe that are not closed, and no other is being written. So what the
-//     record sums up is durable before it, a recovery finds the stripe in use, and between two checkpoints a stripe is lent
-//     again only if a command gave up;
+// Pages of a row are taken if
+//   - all pages of its stripe are in use, freed and waiting for a checkpoint, or stranded: then nobody else has pages of
+//     it that are still to be written. Taken pages are none of these, so one command at a time has pages of a stripe;
+//   - the durable checkpoint knows all pages of the stripe that are not stranded, and no other is being written. So what
+//     the record sums up is durable before it, a recovery finds the stripe in use, and between two checkpoints pages of a
+//     stripe are taken again only if a command gave up;
 //   - the chunk is not frozen, no device is lost, and there is a log.
-// Closed pages are in none of the counters of space_counters.hpp, so neither are lent ones: nothing is promised. Pages
-// that were lent are committed, freed and given back as any others. Plain functions, one rank, but for lend_row().
+// Stranded pages are in none of the counters of space_counters.hpp, so neither are taken ones: nothing is promised. Pages
+// that were taken are committed, freed and given back as any others. Plain functions, one rank, but for
+// take_partial_row().
 #pragma once
 
 #include "base/status.hpp"
@@ -20,18 +21,18 @@
 
 namespace gpu4fs::fs {
 
-struct RowLoan {
+struct PartialRow {
   Status status;
   u32 chunk;
   u64 row;
-  u64 kept;  // slots, a bit each: pages that the parities include and that are not closed
-  u64 lent;  // and those that the command has now
+  u64 kept;   // slots, a bit each: pages that the parities include and that are not stranded
+  u64 taken;  // and those that the command has now
 };
 
 namespace detail {
 
 // Pages of a bitmap word that nobody uses and no checkpoint needs; on the way from one to the other, a few more.
-GPU4FS_FN inline u64 spare_pages(const ChunkState& chunk, u64 word) {
+GPU4FS_FN inline u64 idle_pages(const ChunkState& chunk, u64 word) {
   const raid::ChunkBitmaps& maps = chunk.bitmaps;
   const u64 needed = load<Order::acquire, Scope::engine>(&maps.freed_old[word]) |
                      load<Order::acquire, Scope::engine>(&maps.freed_now[word]) |
@@ -39,25 +40,25 @@ GPU4FS_FN inline u64 spare_pages(const ChunkState& chunk, u64 word) {
   return load<Order::relaxed, Scope::engine>(&maps.busy[word]) & ~needed;
 }
 
-GPU4FS_FN inline bool is_spare(const ChunkState& chunk, u64 page) {
-  return (spare_pages(chunk, page / 64) >> (page % 64) & 1) != 0;
+GPU4FS_FN inline bool is_idle(const ChunkState& chunk, u64 page) {
+  return (idle_pages(chunk, page / 64) >> (page % 64) & 1) != 0;
 }
 
-// Those that may be closed: a page that is being freed is stable before it stops being committed (free_extent()), and
-// closed ones are not.
-GPU4FS_FN inline u64 lendable_pages(const ChunkState& chunk, u64 word) {
-  const u64 spare = spare_pages(chunk, word);
-  return spare & ~load<Order::acquire, Scope::engine>(&chunk.bitmaps.stable[word]);
+// Those that may be stranded: a page that is being freed is stable before it stops being committed (free_extent()), and
+// stranded ones are not.
+GPU4FS_FN inline u64 maybe_stranded(const ChunkState& chunk, u64 word) {
+  const u64 idle = idle_pages(chunk, word);
+  return idle & ~load<Order::acquire, Scope::engine>(&chunk.bitmaps.stable[word]);
 }
 
-GPU4FS_FN inline bool is_lendable(const ChunkState& chunk, u64 page) {
-  return (lendable_pages(chunk, page / 64) >> (page % 64) & 1) != 0;
+GPU4FS_FN inline bool may_be_stranded(const ChunkState& chunk, u64 page) {
+  return (maybe_stranded(chunk, page / 64) >> (page % 64) & 1) != 0;
 }
 
-GPU4FS_FN GPU4FS_NOINLINE inline u32 count_lendable(const ChunkState& chunk, const raid::Stripe& stripe) {
+GPU4FS_FN GPU4FS_NOINLINE inline u32 count_maybe_stranded(const ChunkState& chunk, const raid::Stripe& stripe) {
   u32 count = 0;
   for_each_word(stripe.first, stripe.page_count,
-                [&](u64 word, u64 mask) { count += popcount(lendable_pages(chunk, word) & mask); });
+                [&](u64 word, u64 mask) { count += popcount(maybe_stranded(chunk, word) & mask); });
   return count;
 }
 
@@ -76,74 +77,76 @@ GPU4FS_FN inline bool is_settled(const ChunkState& chunk) {
   return load<Order::acquire, Scope::engine>(&chunk.staged_changed) == 0;
 }
 
-// Whether it knows all pages of the stripe that are not lendable.
+// Whether it knows all pages of the stripe, but for those that may be stranded.
 GPU4FS_FN GPU4FS_NOINLINE inline bool is_durable(const ChunkState& chunk, const raid::Stripe& stripe) {
   u64 unknown = 0;
   for_each_word(stripe.first, stripe.page_count, [&](u64 word, u64 mask) {
-    unknown |= mask & ~lendable_pages(chunk, word) & ~load<Order::relaxed, Scope::engine>(&chunk.bitmaps.staged[word]);
+    unknown |= mask & ~maybe_stranded(chunk, word) & ~load<Order::relaxed, Scope::engine>(&chunk.bitmaps.staged[word]);
   });
   return unknown == 0 && is_settled(chunk);
 }
 
-// The row of `page`, all of whose lendable pages are closed. Status no_space: it has none.
-GPU4FS_FN GPU4FS_NOINLINE inline RowLoan look_at_row_to_lend(const FileSystem& fs, u32 index, u64 page, u32 wanted) {
+// The row of `page`, all of whose pages that may be stranded are. Status no_space: it has none.
+GPU4FS_FN GPU4FS_NOINLINE inline PartialRow look_at_partial_row(const FileSystem& fs, u32 index, u64 page, u32 wanted) {
   const ChunkState& chunk = fs.space.chunks[index];
   const raid::RowView view = raid::row_view(fs.space, index, raid::row_place(chunk, page).row);
-  RowLoan loan{Status::no_space, index, view.row, 0, 0};
+  PartialRow partial{Status::no_space, index, view.row, 0, 0};
   for (u32 slot = 0; slot < view.slot_count; ++slot) {
     const u64 at = raid::row_page(view, slot);
-    if (is_lendable(chunk, at)) {
-      if (popcount(loan.lent) < wanted) loan.lent |= u64{1} << slot;
+    if (may_be_stranded(chunk, at)) {
+      if (popcount(partial.taken) < wanted) partial.taken |= u64{1} << slot;
     } else if (raid::is_in_parity(chunk, at)) {
-      loan.kept |= u64{1} << slot;
+      partial.kept |= u64{1} << slot;
     }
   }
-  if (loan.lent != 0) loan.status = Status::ok;
-  return loan;
+  if (partial.taken != 0) partial.status = Status::ok;
+  return partial;
 }
 
-// Tries to lend up to `wanted` pages of a row of the stripe. Status busy: others have pages of it that are on their way.
-GPU4FS_FN GPU4FS_NOINLINE inline RowLoan lend_row_of(FileSystem& fs, u32 index, u32 stripe_index, u32 wanted) {
+// Tries to take up to `wanted` pages of a row of the stripe. Status busy: others have pages of it that are on their
+// way.
+GPU4FS_FN GPU4FS_NOINLINE inline PartialRow take_partial_row_of(FileSystem& fs, u32 index, u32 stripe_index,
+                                                                u32 wanted) {
   ChunkState& chunk = fs.space.chunks[index];
-  u32* word = &chunk.stripe_closed[stripe_index];
-  RowLoan loan{Status::no_space, index, 0, 0, 0};
-  u32 closed = load<Order::relaxed, Scope::engine>(word);
-  if (closed == 0) return loan;
+  u32* word = &chunk.stripe_stranded[stripe_index];
+  PartialRow partial{Status::no_space, index, 0, 0, 0};
+  u32 stranded = load<Order::relaxed, Scope::engine>(word);
+  if (stranded == 0) return partial;
   const raid::Stripe stripe = raid::stripe_at(chunk, stripe_index);
-  if (closed == stripe.page_count) return loan;
-  loan.status = Status::busy;
-  if ((closed & stripe_held_bit) != 0) return loan;
-  if (!compare_exchange<Order::acq_rel, Scope::engine>(word, closed, closed | stripe_held_bit)) return loan;
-  // Those that were closed at that moment are among the lendable ones; if these are as many, they are the same.
-  if (count_lendable(chunk, stripe) == closed) {
-    loan.status = Status::no_space;
+  if (stranded == stripe.page_count) return partial;
+  partial.status = Status::busy;
+  if ((stranded & stripe_held_bit) != 0) return partial;
+  if (!compare_exchange<Order::acq_rel, Scope::engine>(word, stranded, stranded | stripe_held_bit)) return partial;
+  // Those that were stranded at that moment are among those that may be; if these are as many, they are the same.
+  if (count_maybe_stranded(chunk, stripe) == stranded) {
+    partial.status = Status::no_space;
     const bool is_ready = is_durable(chunk, stripe);
     const u64 unit = raid::row_view(fs.space, index, raid::row_place(chunk, stripe.first).row).step;
-    for (u64 i = 0; i < unit && i < stripe.page_count && is_ready && loan.status != Status::ok; ++i) {
-      loan = look_at_row_to_lend(fs, index, stripe.first + i, wanted);
+    for (u64 i = 0; i < unit && i < stripe.page_count && is_ready && partial.status != Status::ok; ++i) {
+      partial = look_at_partial_row(fs, index, stripe.first + i, wanted);
     }
-    if (!is_ready) loan.status = Status::retry_after_checkpoint;
-    // A whole checkpoint may have come in between, whose pages are not among the `closed`.
-    if (count_lendable(chunk, stripe) != closed) loan = RowLoan{Status::busy, index, 0, 0, 0};
+    if (!is_ready) partial.status = Status::retry_after_checkpoint;
+    // A whole checkpoint may have come in between, whose pages are not among the `stranded`.
+    if (count_maybe_stranded(chunk, stripe) != stranded) partial = PartialRow{Status::busy, index, 0, 0, 0};
   }
-  const u32 count = loan.status == Status::ok ? popcount(loan.lent) : 0;
-  if (count != 0) fetch_sub<Order::relaxed, Scope::engine>(&chunk.closed_pages, count);
+  const u32 count = partial.status == Status::ok ? popcount(partial.taken) : 0;
+  if (count != 0) fetch_sub<Order::relaxed, Scope::engine>(&chunk.stranded_pages, count);
   const u32 before = fetch_sub<Order::acq_rel, Scope::engine>(word, stripe_held_bit + count);
-  // Whoever closed the last page meanwhile left this to us.
+  // Whoever stranded the last page meanwhile left this to us.
   if (before - stripe_held_bit - count == stripe.page_count) release_stripe(fs, chunk, stripe);
-  return loan;
+  return partial;
 }
 
-// Of the chunk's stripes, counted from `first` on and around, the first at `from` or behind that has closed pages;
+// Of the chunk's stripes, counted from `first` on and around, the first at `from` or behind that has stranded pages;
 // stripe_count: there is none. The ranks look at one each.
 template <class Group>
-GPU4FS_FN u32 next_stripe_with_closed(Group g, const ChunkState& chunk, u32 first, u32 from) {
+GPU4FS_FN u32 next_stripe_with_stranded(Group g, const ChunkState& chunk, u32 first, u32 from) {
   const u32 count = chunk.stripe_count;
   for (u32 base = from; base < count; base += Group::size()) {
     const u32 at = base + g.rank();
     const u32 stripe = static_cast<u32>((u64{first} + at) % count);
-    const bool has_closed = at < count && load<Order::relaxed, Scope::engine>(&chunk.stripe_closed[stripe]) != 0;
-    const u32 found = g.ballot(has_closed);
+    const bool has_stranded = at < count && load<Order::relaxed, Scope::engine>(&chunk.stripe_stranded[stripe]) != 0;
+    const u32 found = g.ballot(has_stranded);
     if (found != 0) return base + count_trailing_zeros(found);
   }
   return count;
@@ -157,33 +160,33 @@ GPU4FS_FN constexpr Status better_refusal(Status a, Status b) {
 
 // In one chunk. Status: ok, retry_after_checkpoint, busy, no_space.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE RowLoan lend_row_in(Group g, FileSystem& fs, u32 index, u32 wanted) {
+GPU4FS_FN GPU4FS_NOINLINE PartialRow take_partial_row_in(Group g, FileSystem& fs, u32 index, u32 wanted) {
   ChunkState& chunk = fs.space.chunks[index];
   const u32 count = chunk.stripe_count;
-  const u32 first = serial(g, [&] { return load<Order::relaxed, Scope::engine>(&chunk.lend_cursor); });
-  RowLoan loan{Status::no_space, index, 0, 0, 0};
-  for (u32 at = next_stripe_with_closed(g, chunk, first, 0); at < count;
-       at = next_stripe_with_closed(g, chunk, first, at + 1)) {
-    const RowLoan found = serial(g, [&] {
+  const u32 first = on_leader(g, [&] { return load<Order::relaxed, Scope::engine>(&chunk.partial_row_cursor); });
+  PartialRow partial{Status::no_space, index, 0, 0, 0};
+  for (u32 at = next_stripe_with_stranded(g, chunk, first, 0); at < count;
+       at = next_stripe_with_stranded(g, chunk, first, at + 1)) {
+    const PartialRow found = on_leader(g, [&] {
       const u32 stripe = static_cast<u32>((u64{first} + at) % count);
-      const RowLoan lent = lend_row_of(fs, index, stripe, wanted);
-      if (lent.status == Status::ok) store<Order::relaxed, Scope::engine>(&chunk.lend_cursor, stripe);
-      return lent;
+      const PartialRow taken = take_partial_row_of(fs, index, stripe, wanted);
+      if (taken.status == Status::ok) store<Order::relaxed, Scope::engine>(&chunk.partial_row_cursor, stripe);
+      return taken;
     });
     if (found.status == Status::ok) return found;
-    loan.status = better_refusal(loan.status, found.status);
+    partial.status = better_refusal(partial.status, found.status);
   }
-  return loan;
+  return partial;
 }
 
-// The first chunk from `from` on that the command may borrow pages of, no_chunk: there is none. *out_of_reach: one that the
-// engine would have to reach first. Leader.
-GPU4FS_FN GPU4FS_NOINLINE inline u32 next_chunk_that_lends(const FileSystem& fs, const Operation& op, u32 from,
-                                                           u32* out_of_reach) {
+// The first chunk from `from` on that the command may take pages of, no_chunk: there is none. *out_of_reach: one that
+// the engine would have to reach first. Leader.
+GPU4FS_FN GPU4FS_NOINLINE inline u32 next_chunk_with_partial_rows(const FileSystem& fs, const Operation& op, u32 from,
+                                                                  u32* out_of_reach) {
   const u32 page_class = class_of(fs, op);
   for (u32 i = from; i < raid::chunk_count_of(fs.space); ++i) {
     const raid::ChunkState& chunk = fs.space.chunks[i];
-    if (chunk.page_class != page_class || load<Order::relaxed, Scope::engine>(&chunk.closed_pages) == 0) continue;
+    if (chunk.page_class != page_class || load<Order::relaxed, Scope::engine>(&chunk.stranded_pages) == 0) continue;
     const u32 bits = load<Order::acquire, Scope::engine>(&chunk.free_pages) & ~free_number_mask;
     if (bits == 0 && (devices_of(chunk) & op.refused_devices) == 0) *out_of_reach = i;
     if (bits == counted_bit) return i;
@@ -198,69 +201,70 @@ inline constexpr u32 row_record_pages_max = 7;
 static_assert(format::log_record_layout(0, row_record_pages_max * page_size, 0).length <= format::log_record_bytes_max);
 
 // Pages of one row for the command, in profile op.profile: `wanted` > 0 or fewer. Uniform. Status:
-//   no_space                none; op.others_may_help: others have pages on their way in stripes that have some
+//   no_space                none; op.blocked_by_reservations: others have pages on their way in stripes that have some
 //   retry_after_checkpoint  none yet
 //   chunk_not_mapped        those of chunk op.wanted_chunk, perhaps
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE RowLoan lend_row(Group g, FileSystem& fs, Operation& op, u32 wanted) {
+GPU4FS_FN GPU4FS_NOINLINE PartialRow take_partial_row(Group g, FileSystem& fs, Operation& op, u32 wanted) {
   GPU4FS_CHECK_GT(wanted, 0u);
-  RowLoan none{Status::no_space, raid::no_chunk, 0, 0, 0};
-  if (!serial(g, [&] { return lends_rows(fs, detail::class_of(fs, op)); })) return none;
+  PartialRow none{Status::no_space, raid::no_chunk, 0, 0, 0};
+  if (!on_leader(g, [&] { return takes_partial_rows(fs, detail::class_of(fs, op)); })) return none;
   u32 out_of_reach = raid::no_chunk;  // the leader's
   for (u32 from = 0;;) {
-    const u32 chunk = serial(g, [&] { return detail::next_chunk_that_lends(fs, op, from, &out_of_reach); });
+    const u32 chunk = on_leader(g, [&] { return detail::next_chunk_with_partial_rows(fs, op, from, &out_of_reach); });
     if (chunk == raid::no_chunk) break;
     const u32 most = minimum(wanted, row_record_pages_max - fs.space.chunks[chunk].parity_count);
-    const RowLoan found = detail::lend_row_in(g, fs, chunk, most);
+    const PartialRow found = detail::take_partial_row_in(g, fs, chunk, most);
     if (found.status == Status::ok) return found;
     none.status = detail::better_refusal(none.status, found.status);
     from = chunk + 1;
   }
-  none.status = serial(g, [&] {
+  none.status = on_leader(g, [&] {
     if (none.status == Status::retry_after_checkpoint) return none.status;
     if (out_of_reach != raid::no_chunk) {
       op.wanted_chunk = out_of_reach;
       return Status::chunk_not_mapped;
     }
-    if (none.status == Status::busy) op.others_may_help = 1;
+    if (none.status == Status::busy) op.blocked_by_reservations = 1;
     return Status::no_space;
   });
   return none;
 }
 
 // Inside the commit gate: whether files have pages of the row's stripe. If so behind the row's record and again with the
-// commit of its pages, every state in between has the stripe in use: no page of a stripe that is lent becomes a file's
-// otherwise. A recovery that finds it free would take the row's parities for those of the pages that it claims.
+// commit of its pages, every state in between has the stripe in use: no page of such a stripe becomes a file's
+// otherwise. A recovery that finds it free would take the row's parities for those of the pages that it adopts.
 GPU4FS_FN GPU4FS_NOINLINE inline bool stripe_stays(const FileSystem& fs, u32 index, u64 row) {
   const raid::ChunkState& chunk = fs.space.chunks[index];
   return detail::is_in_use(chunk, raid::stripe_of(chunk, raid::row_view(fs.space, index, row).first));
 }
 
-// Inside the commit gate: whether the loan is still what it was, which a whole checkpoint may have come in between of.
-GPU4FS_FN GPU4FS_NOINLINE inline bool may_log_row(const FileSystem& fs, const RowLoan& loan) {
-  if (!detail::is_settled(fs.space.chunks[loan.chunk]) || raid::failed_devices(fs.space) != 0) return false;
-  return stripe_stays(fs, loan.chunk, loan.row);
+// Inside the commit gate: whether the row is still what it was, which a whole checkpoint may have come in between of.
+GPU4FS_FN GPU4FS_NOINLINE inline bool may_log_row(const FileSystem& fs, const PartialRow& partial) {
+  if (!detail::is_settled(fs.space.chunks[partial.chunk]) || raid::failed_devices(fs.space) != 0) return false;
+  return stripe_stays(fs, partial.chunk, partial.row);
 }
 
-// The stripe of the loan, which was given back, is the last one that is tried next.
-GPU4FS_FN inline void pass_over_row(FileSystem& fs, const RowLoan& loan) {
-  raid::ChunkState& chunk = fs.space.chunks[loan.chunk];
-  const raid::Stripe stripe = raid::stripe_of(chunk, raid::row_view(fs.space, loan.chunk, loan.row).first);
-  store<Order::relaxed, Scope::engine>(&chunk.lend_cursor, static_cast<u32>((stripe.index + 1) % chunk.stripe_count));
+// The stripe of the row, whose pages were given back, is the last one that is tried next.
+GPU4FS_FN inline void skip_row(FileSystem& fs, const PartialRow& partial) {
+  raid::ChunkState& chunk = fs.space.chunks[partial.chunk];
+  const raid::Stripe stripe = raid::stripe_of(chunk, raid::row_view(fs.space, partial.chunk, partial.row).first);
+  store<Order::relaxed, Scope::engine>(&chunk.partial_row_cursor,
+                                       static_cast<u32>((stripe.index + 1) % chunk.stripe_count));
 }
 
 // Before any command runs: the command whose record names the page, of a stripe that is partly used, has it until the
 // recovery ends. Doing it twice changes nothing. Status: corrupt_structure for one that is in use or free.
-GPU4FS_FN GPU4FS_NOINLINE inline Status claim_closed_page(raid::ChunkState& chunk, u64 page) {
+GPU4FS_FN GPU4FS_NOINLINE inline Status adopt_stranded_page(raid::ChunkState& chunk, u64 page) {
   GPU4FS_CHECK_LT(page, chunk.page_count);
-  if (!detail::has_stripes(chunk) || !detail::is_spare(chunk, page)) return Status::corrupt_structure;
+  if (!detail::has_stripes(chunk) || !detail::is_idle(chunk, page)) return Status::corrupt_structure;
   const u64 bit = u64{1} << (page % 64);
   const u64 old = fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[page / 64], bit);
   if ((old & bit) != 0) return Status::ok;
   const u32 before =
-      fetch_sub<Order::relaxed, Scope::engine>(&chunk.stripe_closed[raid::stripe_of(chunk, page).index], 1u);
+      fetch_sub<Order::relaxed, Scope::engine>(&chunk.stripe_stranded[raid::stripe_of(chunk, page).index], 1u);
   GPU4FS_CHECK_GT(before, 0u);
-  fetch_sub<Order::relaxed, Scope::engine>(&chunk.closed_pages, 1u);
+  fetch_sub<Order::relaxed, Scope::engine>(&chunk.stranded_pages, 1u);
   return Status::ok;
 }
 

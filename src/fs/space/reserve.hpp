@@ -41,7 +41,7 @@ inline constexpr u64 pages_promised_to_a_write = 48;
 // `shares`: in this class. A promise of a page takes `page_cost`, of one of metadata `metadata_cost`.
 struct RoomForContent {
   u64 pages;
-  u64 closed;  // pages that only content can have
+  u64 stranded;  // pages that only content can have
   u64 page_cost;
   u64 metadata_pages;
   u64 metadata_cost;
@@ -54,29 +54,29 @@ GPU4FS_FN constexpr u64 content_pages(const RoomForContent& room) {
   // A page of the map has the pointers of 512 pages.
   if (!room.shares) {
     // Some pages of the last stripes may be on their way when a write wants them.
-    const u64 pages = room.pages + room.closed;
+    const u64 pages = room.pages + room.stranded;
     const u64 unsure = room.page_cost == 1 ? 0 : minimum(pages, 4 * room.page_cost);
     return minimum(pages - unsure, usable * format::slots_per_block);
   }
-  return usable - divide_up(usable, u64{format::slots_per_block} + 1) + room.closed;
+  return usable - divide_up(usable, u64{format::slots_per_block} + 1) + room.stranded;
 }
 
-// Whether closed pages of the class are lent at all now (fs/space/partial_stripes.hpp).
-GPU4FS_FN inline bool lends_rows(const FileSystem& fs, u32 page_class) {
+// Whether stranded pages of the class may be taken at all now (fs/space/partial_stripes.hpp).
+GPU4FS_FN inline bool takes_partial_rows(const FileSystem& fs, u32 page_class) {
   GPU4FS_CHECK_LT(page_class, format::profile_max);
   return fs.log.capacity != 0 && fs.read_only == 0 && (fs.space.striped_classes >> page_class & 1) != 0 &&
          raid::failed_devices(fs.space) == 0;
 }
 
-// Closed pages of the class that could be lent, those of chunks included that the engine does not reach yet.
-GPU4FS_FN GPU4FS_NOINLINE inline u64 closed_pages_of(const FileSystem& fs, u32 page_class) {
-  if (!lends_rows(fs, page_class)) return 0;
+// Stranded pages of the class that could be taken, those of chunks included that the engine does not reach yet.
+GPU4FS_FN GPU4FS_NOINLINE inline u64 stranded_pages_of(const FileSystem& fs, u32 page_class) {
+  if (!takes_partial_rows(fs, page_class)) return 0;
   u64 sum = 0;
   for (u32 i = 0; i < raid::chunk_count_of(fs.space); ++i) {
     const raid::ChunkState& chunk = fs.space.chunks[i];
     if (chunk.page_class != page_class || detail::is_frozen(chunk)) continue;
     if (load<Order::acquire, Scope::engine>(&chunk.loaded) == 0) continue;
-    sum += load<Order::relaxed, Scope::engine>(&chunk.closed_pages);
+    sum += load<Order::relaxed, Scope::engine>(&chunk.stranded_pages);
   }
   return sum;
 }
@@ -86,7 +86,7 @@ struct ClassRoom {
   u64 total;
   u64 free;       // for whoever asks next
   u64 available;  // without what is kept back for commands that free space
-  u64 closed;     // of both: for writes of file data only
+  u64 stranded;   // of both: for writes of file data only
 };
 GPU4FS_FN GPU4FS_NOINLINE inline ClassRoom room_of(const FileSystem& fs, u32 page_class) {
   GPU4FS_CHECK_LT(page_class, format::profile_max);
@@ -95,13 +95,14 @@ GPU4FS_FN GPU4FS_NOINLINE inline ClassRoom room_of(const FileSystem& fs, u32 pag
   const u64 reserved = load<Order::relaxed, Scope::engine>(&counters.reserved);
   const u64 pending = load<Order::relaxed, Scope::engine>(&counters.freed_pending);
   const u64 total = load<Order::relaxed, Scope::engine>(&counters.total);
-  const u64 growable = load<Order::relaxed, Scope::engine>(&counters.growable);
-  const u64 closed = closed_pages_of(fs, page_class);
-  const u64 whole = minimum(total, free - minimum(free, reserved) + pending) + growable;
+  const u64 unallocated_pages = load<Order::relaxed, Scope::engine>(&counters.unallocated_pages);
+  const u64 stranded = stranded_pages_of(fs, page_class);
+  const u64 whole = minimum(total, free - minimum(free, reserved) + pending) + unallocated_pages;
   u64 kept_back = load<Order::relaxed, Scope::engine>(&counters.emergency);
-  if (growable != 0) kept_back = maximum(kept_back, kept_back_pages(fs, page_class, total + growable));
+  const u64 reachable = total + unallocated_pages;
+  if (unallocated_pages != 0) kept_back = maximum(kept_back, kept_back_pages(fs, page_class, reachable));
   const u64 available = whole - minimum(whole, kept_back);
-  return {total + growable, minimum(total + growable, whole + closed), available + closed, closed};
+  return {reachable, minimum(reachable, whole + stranded), available + stranded, stranded};
 }
 
 // What statfs says that files can still get of the class.
@@ -109,8 +110,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 room_for_content(const FileSystem& fs, u32 
   const u32 metadata_class = fs.space.metadata_class;
   const ClassRoom room = room_of(fs, page_class);
   const ClassRoom metadata = page_class == metadata_class ? room : room_of(fs, metadata_class);
-  return content_pages({room.available - room.closed, room.closed, fs.space.page_cost[page_class],
-                        metadata.available - metadata.closed, fs.space.page_cost[metadata_class],
+  return content_pages({room.available - room.stranded, room.stranded, fs.space.page_cost[page_class],
+                        metadata.available - metadata.stranded, fs.space.page_cost[metadata_class],
                         page_class == metadata_class});
 }
 
@@ -189,11 +190,11 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status explain_shortage(FileSystem& fs, Operati
   const u64 pending = comes_back(fs, page_class);
   if (in_reach + pending >= needed) return Status::retry_after_checkpoint;
   const bool was_refused = (op.refused_classes >> page_class & 1) != 0;
-  if (was_refused || load<Order::acquire, Scope::engine>(&counters.growable) == 0) {
-    if (in_reach + pending + promised_to_others(fs, op, page_class) >= needed) op.others_may_help = 1;
+  if (was_refused || load<Order::acquire, Scope::engine>(&counters.unallocated_pages) == 0) {
+    if (in_reach + pending + promised_to_others(fs, op, page_class) >= needed) op.blocked_by_reservations = 1;
     return Status::no_space;
   }
-  op.wanted_chunk = raid::chunk_to_make;
+  op.wanted_chunk = raid::new_chunk;
   op.wanted_class = page_class;
   return Status::chunk_not_mapped;
 }
@@ -206,8 +207,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status promise_pages(FileSystem& fs, Operation&
   const u64 emergency = load<Order::relaxed, Scope::engine>(&counters.emergency);
   // Removing a file may need some 75 pages.
   const u64 for_removing = minimum(emergency, maximum(emergency / 2, u64{96} * fs.space.page_cost[page_class]));
-  const bool keeps_all = GPU4FS_MUTANT(emergency_given_out, op.may_use_emergency == 0, false);
-  const u64 kept_back = keeps_all ? emergency : op.may_use_emergency == 1 ? 0 : for_removing;
+  const bool keeps_all = GPU4FS_MUTANT(emergency_given_out, op.emergency_use == EmergencyUse::none, false);
+  const u64 kept_back = keeps_all ? emergency : op.emergency_use == EmergencyUse::all ? 0 : for_removing;
   if (page_count > load<Order::relaxed, Scope::engine>(&counters.total)) return Status::no_space;
   const u64 cost = page_count * fs.space.page_cost[page_class];
   while (!take_available(counters, cost, kept_back)) {
@@ -229,13 +230,13 @@ GPU4FS_FN GPU4FS_NOINLINE inline void return_promise(FileSystem& fs, u32 page_cl
 }  // namespace detail
 
 // Pages of the class that the command, which has none of it, can be promised in the end: what there is, what the next
-// checkpoint gives back, and what can be made. Without those that are kept back, and without closed ones.
+// checkpoint gives back, and what can be made. Without those that are kept back, and without stranded ones.
 GPU4FS_FN GPU4FS_NOINLINE inline u64 pages_to_come(const FileSystem& fs, const Operation& op, u32 page_class) {
   const ClassRoom room = room_of(fs, page_class);
-  const u64 growable = load<Order::relaxed, Scope::engine>(&fs.counters[page_class].growable);
+  const u64 unallocated_pages = load<Order::relaxed, Scope::engine>(&fs.counters[page_class].unallocated_pages);
   const bool was_refused = (op.refused_classes >> page_class & 1) != 0;
-  u64 pages = room.available - room.closed;
-  if (was_refused) pages -= minimum(pages, growable);
+  u64 pages = room.available - room.stranded;
+  if (was_refused) pages -= minimum(pages, unallocated_pages);
   // The places of dirty pages; room_of() has the freed ones.
   if (page_class == fs.space.metadata_class) pages += load<Order::relaxed, Scope::engine>(&fs.pages.dirty_replacing);
   return pages;
@@ -243,7 +244,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 pages_to_come(const FileSystem& fs, const O
 
 // Promises `page_count` more pages of profile op.profile to the command. Status:
 //   no_space                what is free, less what is kept back for commands that free space, does not suffice;
-//                           op.others_may_help: with what others have been promised it would
+//                           op.blocked_by_reservations: with what others have been promised it would
 //   retry_after_checkpoint  with the pages that the next checkpoint gives back it would
 //   chunk_not_mapped        with those of chunk op.wanted_chunk, which the engine cannot reach yet or not all of, it may; or with a
 //                           new chunk of class op.wanted_class

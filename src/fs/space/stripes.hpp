@@ -3,13 +3,13 @@
 // A row of pages must not get new ones while a checkpoint depends on its parities (raid/parity/row_write.hpp), so
 // such a chunk's pages leave the free ones a whole stripe at a time. Commands whose pages a record of the log will
 // name, and checkpoints, get stripes of their own; small ones share the open stripe of their shard, until the next
-// checkpoint's snapshot. What is left of a stripe then is *closed*: neither free nor in use. Pages that are freed
-// become closed as well, and when all pages of a stripe are closed the stripe is free again.
+// checkpoint's snapshot. What is left of a stripe then is *stranded*: neither free nor in use. Pages that are freed
+// become stranded as well, and when all pages of a stripe are stranded the stripe is free again.
 //
 //   zero bits of `busy`   pages of free stripes
-//   stripe_closed         by stripe: how many of its pages are closed
+//   stripe_stranded       by stripe: how many of its pages are stranded
 //
-// When no whole stripe is left, closed pages are lent to commands that log what they do to the row
+// When no whole stripe is left, stranded pages go to commands that log what they do to the row
 // (fs/space/partial_stripes.hpp).
 //
 // Counting. The pages behind the last whole stripe of a region, its tail, are given out only with the region. So they
@@ -18,7 +18,7 @@
 // page is promised as LogicalSpace::page_cost pages, because it may need a stripe.
 #pragma once
 
-#include "fs/space/claim_run.hpp"
+#include "fs/space/take_run.hpp"
 #include "raid/parity/row.hpp"
 
 namespace gpu4fs::fs::detail {
@@ -40,20 +40,21 @@ GPU4FS_FN inline u32 stripe_cost(const ChunkState& chunk, const raid::Stripe& st
   return stripe.page_count == stripe_pages(chunk) ? static_cast<u32>(stripe.page_count) : 0;
 }
 
-// Of stripe_closed: somebody looks which pages they are, so the stripe does not become free.
+// Of stripe_stranded: somebody looks which pages they are, so the stripe does not become free.
 inline constexpr u32 stripe_held_bit = u32{1} << 31;
 
-// All pages of the stripe are closed: it is free.
+// All pages of the stripe are stranded: it is free.
 GPU4FS_FN GPU4FS_NOINLINE inline void release_stripe(FileSystem& fs, ChunkState& chunk, const raid::Stripe& stripe) {
   raid::clear_in_parity(chunk, stripe.first, stripe.page_count);
-  store<Order::relaxed, Scope::engine>(&chunk.stripe_closed[stripe.index], 0u);
-  const u32 closed = fetch_sub<Order::relaxed, Scope::engine>(&chunk.closed_pages, static_cast<u32>(stripe.page_count));
-  GPU4FS_CHECK_GE(u64{closed}, stripe.page_count);
+  store<Order::relaxed, Scope::engine>(&chunk.stripe_stranded[stripe.index], 0u);
+  const u32 stranded =
+      fetch_sub<Order::relaxed, Scope::engine>(&chunk.stranded_pages, static_cast<u32>(stripe.page_count));
+  GPU4FS_CHECK_GE(u64{stranded}, stripe.page_count);
   for_each_word(stripe.first, stripe.page_count, [&](u64 word, u64 mask) { clear_busy(chunk, word, mask); });
   give_to_everyone(fs, chunk, stripe_cost(chunk, stripe));
 }
 
-// Pages [first, first + count), which are busy and belong to nobody any more, are closed.
+// Pages [first, first + count), which are busy and belong to nobody any more, are stranded.
 GPU4FS_FN GPU4FS_NOINLINE inline void close_pages(FileSystem& fs, ChunkState& chunk, u64 first, u64 count) {
   GPU4FS_CHECK(has_stripes(chunk));
   GPU4FS_CHECK_LE(first + count, chunk.page_count);
@@ -61,8 +62,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void close_pages(FileSystem& fs, ChunkState& ch
   for (u64 page = first; page < end;) {
     const raid::Stripe stripe = raid::stripe_of(chunk, page);
     const u32 here = static_cast<u32>(minimum(end, stripe.first + stripe.page_count) - page);
-    fetch_add<Order::relaxed, Scope::engine>(&chunk.closed_pages, here);
-    const u32 before = fetch_add<Order::acq_rel, Scope::engine>(&chunk.stripe_closed[stripe.index], here);
+    fetch_add<Order::relaxed, Scope::engine>(&chunk.stranded_pages, here);
+    const u32 before = fetch_add<Order::acq_rel, Scope::engine>(&chunk.stripe_stranded[stripe.index], here);
     GPU4FS_CHECK_LE((before & ~stripe_held_bit) + here, stripe.page_count);
     if (before + here == stripe.page_count) release_stripe(fs, chunk, stripe);
     page += here;
@@ -82,7 +83,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void close_word(FileSystem& fs, ChunkState& chu
 
 // Takes up to `page_max` pages in whole stripes of the region, neighbours; no tails. count 0: none that others did
 // not take first.
-GPU4FS_FN GPU4FS_NOINLINE inline PageRun claim_stripes_in_region(ChunkState& chunk, u32 region, u32 page_max) {
+GPU4FS_FN GPU4FS_NOINLINE inline PageRun take_stripes_in_region(ChunkState& chunk, u32 region, u32 page_max) {
   const u32 whole = stripe_pages(chunk);
   GPU4FS_CHECK_LT(region, region_count_of(chunk));
   GPU4FS_CHECK_GE(page_max, whole);
@@ -110,15 +111,15 @@ GPU4FS_FN GPU4FS_NOINLINE inline PageRun claim_stripes_in_region(ChunkState& chu
 }
 
 // The same in any region, from `hint` on. Always succeeds under a claim of a stripe, for the reason that
-// claim_in_chunk() has.
-GPU4FS_FN GPU4FS_NOINLINE inline PageRun claim_stripes(ChunkState& chunk, u32 hint, u32 page_max) {
+// take_in_chunk() has.
+GPU4FS_FN GPU4FS_NOINLINE inline PageRun take_stripes(ChunkState& chunk, u32 hint, u32 page_max) {
   const u32 region_count = region_count_of(chunk);
   for (u32 attempt = 0;; ++attempt) {
     const u32 least = attempt == 0 ? minimum(page_max, 64u) : 1;
     for (u32 i = 0; i < region_count; ++i) {
       const u32 region = (hint + i) % region_count;
       if (region_free(chunk, region) < least) continue;
-      const PageRun run = claim_stripes_in_region(chunk, region, page_max);
+      const PageRun run = take_stripes_in_region(chunk, region, page_max);
       if (run.count != 0) return run;
     }
     if (attempt > 1) backoff(1000);
@@ -127,7 +128,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline PageRun claim_stripes(ChunkState& chunk, u32 hi
 }
 
 // Pages of the shard's open stripe, at most `wanted`; page_count 0: there is none, or it is an older one, which is
-// closed.
+// stranded.
 GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent take_from_open_stripe(FileSystem& fs, AllocationShard& shard, u32 page_class,
                                                                     u32 wanted) {
   GPU4FS_CHECK_LT(page_class, format::profile_max);
@@ -151,7 +152,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent take_from_open_stripe(FileSystem& 
   return taken;
 }
 
-// The shard goes on with these pages; what it had, another command's leftover, is closed.
+// The shard goes on with these pages; what it had, another command's leftover, is stranded.
 GPU4FS_FN GPU4FS_NOINLINE inline void keep_open(FileSystem& fs, AllocationShard& shard, u32 chunk_index, u64 first, u32 count,
                                 u32 generation) {
   ShardPlace& place = shard.places[fs.space.chunks[chunk_index].page_class];
@@ -194,7 +195,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_stripes_in(FileSystem& fs
   const u32 target = stripes * whole;
   const u32 claim = claim_pages(chunk, minimum(target, region_cost(chunk)), whole);
   if (claim == 0) return {raid::no_address, 0, 0};
-  const PageRun run = claim_stripes(chunk, hint, claim);
+  const PageRun run = take_stripes(chunk, hint, claim);
   if (run.count < claim) return_claim(chunk, claim - run.count);
   GPU4FS_CHECK_GT(run.count, 0u);
   GPU4FS_CHECK_LE(run.count, claim);
@@ -215,7 +216,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_striped(FileSystem& fs, O
   AllocationShard& shard = fs.shards[op.shard];
   const u32 page_class = class_of(fs, op);
   ShardPlace& place = shard.places[page_class];
-  // Before anything is taken: a stripe that is claimed behind a snapshot counts as older than it at worst.
+  // Before anything is taken: a stripe that is taken behind a snapshot counts as older than it at worst.
   const u32 generation = load<Order::acquire, Scope::engine>(&fs.stripe_generation);
   if (op.whole_stripes == 0) {
     const raid::Extent shared = take_from_open_stripe(fs, shard, page_class, wanted);
@@ -250,12 +251,12 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_striped(FileSystem& fs, O
   }
 }
 
-// Mount: free pages of stripes in use become closed, free stripes are in no parity. From `busy`; answers how many
+// Mount: free pages of stripes in use become stranded, free stripes are in no parity. From `busy`; answers how many
 // pages of the chunk count as free. Collective.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 derive_stripes(Group g, ChunkState& chunk) {
   u64 free = 0;
-  u64 closed = 0;
+  u64 stranded = 0;
   for (u64 s = g.rank(); s < chunk.stripe_count; s += g.size()) {
     const raid::Stripe stripe = raid::stripe_at(chunk, s);
     u32 taken = 0;
@@ -263,8 +264,8 @@ GPU4FS_FN GPU4FS_NOINLINE u64 derive_stripes(Group g, ChunkState& chunk) {
       taken += popcount(load<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[word]) & mask);
     });
     GPU4FS_CHECK_LE(taken, stripe.page_count);
-    chunk.stripe_closed[s] = taken == 0 ? 0 : static_cast<u32>(stripe.page_count) - taken;
-    closed += chunk.stripe_closed[s];
+    chunk.stripe_stranded[s] = taken == 0 ? 0 : static_cast<u32>(stripe.page_count) - taken;
+    stranded += chunk.stripe_stranded[s];
     if (taken == 0) {
       raid::clear_in_parity(chunk, stripe.first, stripe.page_count);
       free += stripe_cost(chunk, stripe);
@@ -274,14 +275,14 @@ GPU4FS_FN GPU4FS_NOINLINE u64 derive_stripes(Group g, ChunkState& chunk) {
       });
     }
   }
-  closed = g.reduce(closed, [](u64 a, u64 b) { return a + b; });
-  serial(g, [&] { chunk.closed_pages = static_cast<u32>(closed); });
+  stranded = g.reduce(stranded, [](u64 a, u64 b) { return a + b; });
+  on_leader(g, [&] { chunk.stranded_pages = static_cast<u32>(stranded); });
   return g.reduce(free, [](u64 a, u64 b) { return a + b; });
 }
 
 // Before any command runs: the stripes of pages [first, first + count), which are free, are taken; the pages belong to
 // the operation whose record names them, and are in their parities if they were `filled`. Answers what they cost.
-GPU4FS_FN GPU4FS_NOINLINE inline u32 claim_stripes_of(ChunkState& chunk, u64 first, u64 count, bool filled) {
+GPU4FS_FN GPU4FS_NOINLINE inline u32 take_stripes_of(ChunkState& chunk, u64 first, u64 count, bool filled) {
   u32 cost = 0;
   const u64 end = first + count;
   for (u64 page = first; page < end;) {
@@ -296,8 +297,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 claim_stripes_of(ChunkState& chunk, u64 fir
       store_shared_16(&chunk.descriptors[at], raid::make_descriptor(0, 0, format::page_flag_in_parity));
     }
     const u32 left = static_cast<u32>(stripe.page_count - (stop - page));
-    fetch_add<Order::relaxed, Scope::engine>(&chunk.stripe_closed[stripe.index], left);
-    fetch_add<Order::relaxed, Scope::engine>(&chunk.closed_pages, left);
+    fetch_add<Order::relaxed, Scope::engine>(&chunk.stripe_stranded[stripe.index], left);
+    fetch_add<Order::relaxed, Scope::engine>(&chunk.stranded_pages, left);
     cost += stripe_cost(chunk, stripe);
     page = stop;
   }

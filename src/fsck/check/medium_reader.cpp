@@ -120,7 +120,7 @@ bool MediumReader::read_raw(const PagePlace& place, u64 count, PageBuffer* pages
     for (u64 done = 0; done < count;) {
       const u64 page = place.page + done;
       const u64 together = raid::with_level(descriptor.level, [&](auto level) {
-        return level.pages_together(raid::geometry_of(descriptor), page);
+        return level.contiguous_pages(raid::geometry_of(descriptor), page);
       });
       const u64 here = std::min(together, count - done);
       PagePlace from = *locate(descriptor.base_address + page * page_size);

@@ -237,7 +237,7 @@ void PoolGrower::tell_of_room() noexcept {
     log(LogLevel::error, fmt::format("no chunks are made: {}", error.what()));
   }
   for (u32 i = 0; i < format::profile_max; ++i) {
-    if (has_chunks(i)) (void)context_.tell_room(i, classes[i].pages);
+    if (has_chunks(i)) (void)context_.set_unallocated(i, classes[i].pages);
   }
 }
 

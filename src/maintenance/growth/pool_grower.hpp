@@ -40,7 +40,7 @@ struct GrowthContext {
   // Opcode::grow and ::checkpoint, patiently.
   std::function<ring::Completion(wire::Opcode opcode, u32 mask, u64 inode)> command;
   // Opcode::grow with grow_room.
-  std::function<Status(u32 page_class, u64 page_count)> tell_room;
+  std::function<Status(u32 page_class, u64 page_count)> set_unallocated;
   std::function<u64()> lost_devices;  // a bit each, as the engine has it
   // Under `tables`: whoever opens the pool again names this one too; or no more.
   std::function<void(const std::string& path)> name_device;

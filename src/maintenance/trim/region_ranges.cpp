@@ -33,7 +33,7 @@ std::vector<ColumnRange> ranges_of_regions(const format::ChunkDescriptor& chunk,
       for (u32 column = 0; column < geometry.column_count; ++column) add_pages(ranges, column, first * rows, count * rows);
     } else {
       for (u64 page = begin; page < end;) {
-        const u64 together = std::min(level.pages_together(geometry, page), end - page);
+        const u64 together = std::min(level.contiguous_pages(geometry, page), end - page);
         for (u32 copy = 0; copy < level.copies(geometry.column_count); ++copy) {
           const raid::PagePlace place = level.map(geometry, page, copy);
           add_pages(ranges, place.column, place.page, together);

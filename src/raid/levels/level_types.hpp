@@ -10,7 +10,7 @@
 //   copies(column_count)       places that hold each page, 1 to copy_count_max
 //   data_columns(column_count) granules of logical space that a chunk covers for each granule of a column
 //   map(geometry, page, copy)  place of a copy of a logical page; the place in the column is the same for all copies
-//   pages_together(geometry, page)  pages from `page` on that follow each other in their columns
+//   contiguous_pages(geometry, page)  pages from `page` on that follow each other in their columns
 //   column_pages(geometry)     data pages of each column
 #pragma once
 

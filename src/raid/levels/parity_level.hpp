@@ -106,7 +106,7 @@ GPU4FS_FN GPU4FS_NOINLINE constexpr u32 column_of(const Geometry& geometry, u32 
   const u64 turned = GPU4FS_MUTANT(stripe_rotation_changed, slot + stripe, slot + 2 * stripe);
   return static_cast<u32>(turned % geometry.column_count);
 }
-GPU4FS_FN GPU4FS_NOINLINE constexpr u64 pages_together(const Geometry& geometry, u32 slots, u64 page) {
+GPU4FS_FN GPU4FS_NOINLINE constexpr u64 contiguous_pages(const Geometry& geometry, u32 slots, u64 page) {
   const Shape s = shape(geometry, slots);
   const u32 inside = static_cast<u32>(page % region_pages);
   const u32 stripe = minimum(inside / s.full_pages, s.full_count);
@@ -151,8 +151,8 @@ struct ParityLevel {
     const RowPlace place = row_of(geometry, page);
     return {column_of(geometry, place.row, place.slot), 0, place.row};
   }
-  GPU4FS_FN static constexpr u64 pages_together(const Geometry& geometry, u64 page) {
-    return parity_layout::pages_together(geometry, slots(geometry), page);
+  GPU4FS_FN static constexpr u64 contiguous_pages(const Geometry& geometry, u64 page) {
+    return parity_layout::contiguous_pages(geometry, slots(geometry), page);
   }
   GPU4FS_FN static constexpr u64 column_pages(const Geometry& geometry) {
     return geometry.page_count / parity_layout::region_pages *

@@ -20,7 +20,7 @@ struct Raid0Level {
     return {static_cast<u32>(stripe % geometry.column_count), 0,
             stripe / geometry.column_count * geometry.stripe_pages + page % geometry.stripe_pages};
   }
-  GPU4FS_FN static constexpr u64 pages_together(const Geometry& geometry, u64 page) {
+  GPU4FS_FN static constexpr u64 contiguous_pages(const Geometry& geometry, u64 page) {
     return geometry.stripe_pages - page % geometry.stripe_pages;
   }
   GPU4FS_FN static constexpr u64 column_pages(const Geometry& geometry) {

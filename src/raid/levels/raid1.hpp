@@ -18,7 +18,7 @@ struct Raid1Level {
   GPU4FS_FN static constexpr PagePlace map(const Geometry& /*geometry*/, u64 page, u32 copy) {
     return {copy, 0, page};
   }
-  GPU4FS_FN static constexpr u64 pages_together(const Geometry& geometry, u64 page) {
+  GPU4FS_FN static constexpr u64 contiguous_pages(const Geometry& geometry, u64 page) {
     return geometry.page_count - page;
   }
   GPU4FS_FN static constexpr u64 column_pages(const Geometry& geometry) { return geometry.page_count; }

@@ -111,25 +111,30 @@ GPU4FS_FN GPU4FS_NOINLINE void find_mismatched_slots(Group g, const LogicalSpace
   for (u64 left = losses->included & ~losses->missing; left != 0; left &= left - 1) {
     const u32 slot = static_cast<u32>(count_trailing_zeros(left));
     const u64 page = row_page(view, slot);
-    const u64 checksum = serial(g, [&] { return load_shared_16(&chunk.descriptors[page]).low; });
+    const u64 checksum = on_leader(g, [&] { return load_shared_16(&chunk.descriptors[page]).low; });
     const u8* memory = page_memory(space, {view.chunk, 0, page}, 0);
     if (xxh3_page(g, memory, chunk.base_address + page * page_size) != checksum) found |= u64{1} << slot;
   }
   losses->missing = found;
 }
 
+// What a page has to be.
+struct ExpectedPage {
+  u64 address;
+  u64 checksum;
+  bool verifies;  // pages of this use have a checksum
+};
+
 // Tries the parities in turn until the result matches. False: none does.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool try_parities(Group g, const LogicalSpace& space, const RowView& view,
-                                            const Losses& losses, u64 address, u64 checksum, bool verifies,
-                                            u8* destination) {
+                                            const Losses& losses, ExpectedPage expected, u8* destination) {
   for (u32 choice = 0;; ++choice) {
-    const Recipe recipe = serial(g, [&] { return make_recipe(losses, choice); });
+    const Recipe recipe = on_leader(g, [&] { return make_recipe(losses, choice); });
     if (recipe.equation_count == 0) return false;
     combine_row(g, space, view, losses, recipe, destination);
-    if (!verifies || GPU4FS_MUTANT(reconstruction_unverified, xxh3_page(g, destination, address) == checksum, true)) {
-      return true;
-    }
+    const auto matches = [&] { return xxh3_page(g, destination, expected.address) == expected.checksum; };
+    if (!expected.verifies || GPU4FS_MUTANT(reconstruction_unverified, matches(), true)) return true;
   }
 }
 
@@ -146,26 +151,27 @@ GPU4FS_FN GPU4FS_NOINLINE Status reconstruct_page(Group g, const LogicalSpace& s
   GPU4FS_CHECK(destination != nullptr);
   GPU4FS_CHECK(is_aligned(destination, 16));
   const u64 address = chunk.base_address + location.page * page_size;
-  const RowPlace place = serial(g, [&] { return row_place(chunk, location.page); });
-  const RowView view = serial(g, [&] { return row_view(space, location.chunk, place.row); });
-  detail::Losses losses = serial(g, [&] {
+  const RowPlace place = on_leader(g, [&] { return row_place(chunk, location.page); });
+  const RowView view = on_leader(g, [&] { return row_view(space, location.chunk, place.row); });
+  detail::Losses losses = on_leader(g, [&] {
     row_lock(space, view).lock();
     return detail::find_losses(space, view, place.slot);
   });
-  const u64 checksum = serial(g, [&] { return load_shared_16(&chunk.descriptors[location.page]).low; });
+  const u64 checksum = on_leader(g, [&] { return load_shared_16(&chunk.descriptors[location.page]).low; });
+  const detail::ExpectedPage expected{address, checksum, verifies};
   bool found = false;
   if (losses.status == Status::ok) {
-    found = detail::try_parities(g, space, view, losses, address, checksum, verifies, destination);
+    found = detail::try_parities(g, space, view, losses, expected, destination);
     if (!found && space.data_checksums != 0) {
       const u64 before = losses.missing;
       detail::find_mismatched_slots(g, space, view, &losses);
       if (losses.missing != before) {
-        found = detail::try_parities(g, space, view, losses, address, checksum, verifies, destination);
+        found = detail::try_parities(g, space, view, losses, expected, destination);
       }
     }
   }
   g.sync();
-  serial(g, [&] {
+  on_leader(g, [&] {
     row_lock(space, view).unlock();
     if (found) fetch_add<Order::relaxed, Scope::engine>(&space.parity->reconstructed_count, u64{1});
   });

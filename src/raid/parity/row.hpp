@@ -86,7 +86,7 @@ GPU4FS_FN inline Status begin_parity_write(const LogicalSpace& space, const RowV
   if (is_plain(space)) return Status::ok;
   const DevicePlace place = parity_place(space, view, j);
   const Status status = device::begin_write(space.devices[place.device], place.offset, page_size);
-  if (status != Status::ok) (void)outlives_write_error(space, place.device);
+  if (status != Status::ok) (void)tolerates_write_error(space, place.device);
   return status;
 }
 GPU4FS_FN inline void end_parity_write(const LogicalSpace& space, const RowView& view, u32 j) {

@@ -53,6 +53,17 @@ struct BatchRow {
   u32 reserved;
 };
 
+// A row of a batch that has been looked at.
+struct RowAccess {
+  const LogicalSpace& space;
+  const RowBatch& batch;
+  const BatchRow& row;
+
+  GPU4FS_FN u64 address_of(u32 slot) const {
+    return space.chunks[batch.chunk].base_address + row_page(row.view, slot) * page_size;
+  }
+};
+
 // How many rows of the chunk are looked at together.
 template <class Group>
 GPU4FS_FN u32 batch_rows_max(const ChunkState& chunk) {
@@ -142,7 +153,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 lock_rows(Group g, const LogicalSpace& space, cons
     if (is_held) lock_of_row(space, batch, g.rank()).unlock();
   }
   const u32 first = count_trailing_zeros(u64{rows});
-  serial(g, [&] { lock_of_row(space, batch, first).lock(); });
+  on_leader(g, [&] { lock_of_row(space, batch, first).lock(); });
   return 1u << first;
 }
 
@@ -236,22 +247,21 @@ GPU4FS_FN u8* known_memory(Group g, const RowBatch& batch, u32 entry) {
 
 // A slot or parity that can be read.
 template <class Group>
-GPU4FS_FN PageRegisters<Group> load_entry(Group g, const LogicalSpace& space, const RowBatch& batch, const BatchRow& row,
-                                          u32 slot) {
+GPU4FS_FN PageRegisters<Group> load_entry(Group g, RowAccess at, u32 slot) {
   if constexpr (Group::size() > 1) {
-    return load_aligned_page(g, known_memory(g, batch, row.entry + slot));
+    return load_aligned_page(g, known_memory(g, at.batch, at.row.entry + slot));
   } else {
-    const DevicePlace place = row_entry_place(space, row.view, slot);
-    return load_aligned_page(g, device::memory_at(space.devices[place.device], place.offset, page_size));
+    const DevicePlace place = row_entry_place(at.space, at.row.view, slot);
+    return load_aligned_page(g, device::memory_at(at.space.devices[place.device], place.offset, page_size));
   }
 }
 
 template <class Group>
-GPU4FS_FN u64 checksum_of_slot(Group g, const LogicalSpace& space, const RowBatch& batch, const BatchRow& row, u32 slot) {
+GPU4FS_FN u64 checksum_of_slot(Group g, RowAccess at, u32 slot) {
   if constexpr (Group::size() > 1) {
-    return of_entry(g, batch.checksums, row.entry + slot);
+    return of_entry(g, at.batch.checksums, at.row.entry + slot);
   } else {
-    return load_shared_16(&space.chunks[batch.chunk].descriptors[row_page(row.view, slot)]).low;
+    return load_shared_16(&at.space.chunks[at.batch.chunk].descriptors[row_page(at.row.view, slot)]).low;
   }
 }
 
@@ -325,14 +335,23 @@ GPU4FS_FN inline SumRange sums_for(u64 parities) {
   return (parities & (parities - 1)) == 0 ? SumRange{last, 1} : SumRange{0, last + 1};
 }
 
-// Adds up the pages of `present` that are in the parities, and to the sum for parity j that one, if `parities` has its bit;
-// sums are for parities from `first` on. Of each page accept(page, slot) says whether it is good, and behind its sum comes
+// What is added up.
+struct SumTerms {
+  u64 present;   // slots, a bit each
+  u32 parities;  // a bit each
+  u32 first;     // sums are for parities from this one on
+};
+
+// Adds up the pages of terms.present that are in the parities, and to the sum for parity j that one, if terms.parities
+// has its bit. Of each page accept(page, slot) says whether it is good, and behind its sum comes
 // pass(page, slot); what is not good ends it with false, and `result` is not set.
 template <u32 count, class Group, class Accept, class Pass>
-GPU4FS_FN GPU4FS_FORCE_INLINE bool sum_slots_and_parities(Group g, const LogicalSpace& space, const RowBatch& batch,
-                                                          const BatchRow& row, u64 present, u32 parities, u32 first,
-                                                          ParityPages<Group, count>& result, Accept&& accept, Pass&& pass) {
+GPU4FS_FN GPU4FS_FORCE_INLINE bool sum_slots_and_parities(Group g, RowAccess at, SumTerms terms,
+                                                          ParityPages<Group, count>& result, Accept&& accept,
+                                                          Pass&& pass) {
   // A warp has registers for one sum; more are in memory, be it spilled.
+  u64 present = terms.present;
+  u32 parities = terms.parities;
   constexpr bool is_local = Group::size() > 1 && count == 1;
   ParityPages<Group, count> local;
   ParityPages<Group, count>& sums = is_local ? local : result;
@@ -340,11 +359,11 @@ GPU4FS_FN GPU4FS_FORCE_INLINE bool sum_slots_and_parities(Group g, const Logical
   PageRegisters<Group> next{};
   const auto load_next = [&] {
     if (present == 0 && parities == 0) return;
-    const u32 slot = present != 0 ? log2_floor(present) : batch.data_slots + count_trailing_zeros(u64{parities});
-    next = load_entry(g, space, batch, row, slot);
+    const u32 slot = present != 0 ? log2_floor(present) : at.batch.data_slots + count_trailing_zeros(u64{parities});
+    next = load_entry(g, at, slot);
   };
   load_next();
-  for (u32 slot = row.view.slot_count; slot-- > 0;) {
+  for (u32 slot = at.row.view.slot_count; slot-- > 0;) {
     const bool is_present = (present >> slot & 1) != 0;
     const PageRegisters<Group> page = next;
     if (is_present) {
@@ -352,7 +371,7 @@ GPU4FS_FN GPU4FS_FORCE_INLINE bool sum_slots_and_parities(Group g, const Logical
       load_next();
       if (!accept(page, slot)) return false;
     }
-    add_lower_slot(g, sums, page, is_present && (row.included >> slot & 1) != 0, first);
+    add_lower_slot(g, sums, page, is_present && (at.row.included >> slot & 1) != 0, terms.first);
     if (is_present) pass(page, slot);
   }
   while (parities != 0) {
@@ -360,7 +379,7 @@ GPU4FS_FN GPU4FS_FORCE_INLINE bool sum_slots_and_parities(Group g, const Logical
     const PageRegisters<Group> page = next;
     parities &= parities - 1;
     load_next();
-    add_page(g, sums.pages[j - first], page);
+    add_page(g, sums.pages[j - terms.first], page);
   }
   if constexpr (is_local) result = local;
   return true;

@@ -25,7 +25,7 @@ namespace detail {
 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void store_page_unaligned(Group g, PageRegisters<Group>& page, u8* destination) {
-  store_page_range(g, page, destination, 0, static_cast<u32>(page_size));
+  store_page_range(g, page, destination, whole_page());
 }
 
 template <class Group>
@@ -57,22 +57,30 @@ GPU4FS_FN RowReadPlan plan_row_read(Group g, const RowBatch& batch, u64 wanted, 
   return plan;
 }
 
-GPU4FS_FN inline u8* destination_of(const RowTarget& target, const RowReadPlan& plan, u32 slot) {
-  return target.bytes + (row_page(plan.row.view, slot) - target.first) * page_size;
-}
+// A row that is read, with what it is read for.
+struct RowReader {
+  const LogicalSpace& space;
+  const RowTarget& target;
+  const RowBatch& batch;
+  const RowReadPlan& plan;
+
+  GPU4FS_FN RowAccess row() const { return {space, batch, plan.row}; }
+  GPU4FS_FN u8* destination_of(u32 slot) const {
+    return target.bytes + (row_page(plan.row.view, slot) - target.first) * page_size;
+  }
+};
 
 // False: the page is not what its checksum says. A Lane gives it out in the same pass.
 template <class Group>
-GPU4FS_FN bool verify_slot(Group g, const LogicalSpace& space, const RowTarget& target, const RowBatch& batch,
-                           const RowReadPlan& plan, const PageRegisters<Group>& page, u32 slot) {
-  if (target.verifies == 0) {
-    if constexpr (Group::size() == 1) copy_bytes(g, destination_of(target, plan, slot), page.page, page_size);
+GPU4FS_FN bool verify_slot(Group g, RowReader reader, const PageRegisters<Group>& page, u32 slot) {
+  if (reader.target.verifies == 0) {
+    if constexpr (Group::size() == 1) copy_bytes(g, reader.destination_of(slot), page.page, page_size);
     return true;
   }
-  const u64 address = space.chunks[target.chunk].base_address + row_page(plan.row.view, slot) * page_size;
-  const u64 checksum = checksum_of_slot(g, space, batch, plan.row, slot);
+  const u64 address = reader.row().address_of(slot);
+  const u64 checksum = checksum_of_slot(g, reader.row(), slot);
   if constexpr (Group::size() == 1) {
-    return verify_copy_page(g, destination_of(target, plan, slot), page.page, address, checksum);
+    return verify_copy_page(g, reader.destination_of(slot), page.page, address, checksum);
   } else {
     return xxh3_registers(g, page, address) == checksum;
   }
@@ -80,52 +88,50 @@ GPU4FS_FN bool verify_slot(Group g, const LogicalSpace& space, const RowTarget& 
 
 // Behind verify_slot().
 template <class Group>
-GPU4FS_FN void give_out(Group g, const RowTarget& target, const RowReadPlan& plan, const PageRegisters<Group>& page,
-                        u32 slot) {
+GPU4FS_FN void give_out(Group g, RowReader reader, const PageRegisters<Group>& page, u32 slot) {
   if constexpr (Group::size() > 1) {
-    store_whole_page(g, page, destination_of(target, plan, slot));
+    store_whole_page(g, page, reader.destination_of(slot));
   }
 }
 
 // The pages that are there and the parities that are used: sums are what is missing of these then.
 template <class Group, u32 count>
-GPU4FS_FN GPU4FS_NOINLINE bool sum_present(Group g, const LogicalSpace& space, const RowTarget& target,
-                                           const RowBatch& batch, const RowReadPlan& plan,
-                                           ParityPages<Group, count>& sums) {
-  const u64 present = (plan.wanted | plan.row.included) & ~plan.row.missing;
+GPU4FS_FN GPU4FS_NOINLINE bool sum_present(Group g, RowReader reader, ParityPages<Group, count>& sums) {
+  const u64 present = (reader.plan.wanted | reader.plan.row.included) & ~reader.plan.row.missing;
   return sum_slots_and_parities<count>(
-      g, space, batch, plan.row, present, plan.parities, plan.sums.first, sums,
+      g, reader.row(), {present, reader.plan.parities, reader.plan.sums.first}, sums,
       [&](const PageRegisters<Group>& page, u32 slot) {
-        return (plan.wanted >> slot & 1) == 0 || verify_slot(g, space, target, batch, plan, page, slot);
+        return (reader.plan.wanted >> slot & 1) == 0 || verify_slot(g, reader, page, slot);
       },
       [&](const PageRegisters<Group>& page, u32 slot) {
-        if ((plan.wanted >> slot & 1) != 0) give_out(g, target, plan, page, slot);
+        if ((reader.plan.wanted >> slot & 1) != 0) give_out(g, reader, page, slot);
       });
 }
 
 // What is wanted and missing. The missing pages add up to the sum of parity 0: the second of two is what the first leaves.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE bool make_missing(Group g, const LogicalSpace& space, const RowTarget& target,
-                                            const RowBatch& batch, SumWeights own, const RowReadPlan& plan,
-                                            SumPage<Group>* sums) {
-  const u64 missing = plan.row.missing;
+GPU4FS_FN GPU4FS_NOINLINE bool make_missing(Group g, RowReader reader, SumWeights own, SumPage<Group>* sums) {
+  const u64 missing = reader.plan.row.missing;
   // With three, the weights of the second would be for sums that the first has changed.
-  const bool adds_up = (plan.parities & 1) != 0 && popcount(missing) == 2 && (missing & ~plan.wanted) == 0;
-  for (u64 left = missing & plan.wanted; left != 0; left &= left - 1) {
+  const bool adds_up =
+      (reader.plan.parities & 1) != 0 && popcount(missing) == 2 && (missing & ~reader.plan.wanted) == 0;
+  for (u64 left = missing & reader.plan.wanted; left != 0; left &= left - 1) {
     const u32 slot = count_trailing_zeros(left);
     const bool is_last = (left & (left - 1)) == 0;
     SumWeights weights = weight_of_sum(0, 1);
-    if (!adds_up || !is_last) weights = weights_in(g, batch, plan.row, own, missing, slot) >> (8 * plan.sums.first);
+    if (!adds_up || !is_last) {
+      weights = weights_in(g, reader.batch, reader.plan.row, own, missing, slot) >> (8 * reader.plan.sums.first);
+    }
     SumPage<Group> made;
     const SumPage<Group>& page = weighted_sum(g, made, sums, weights);
     if constexpr (Group::size() == 1) {
-      if (!verify_slot(g, space, target, batch, plan, sum_registers(g, page), slot)) return false;
+      if (!verify_slot(g, reader, sum_registers(g, page), slot)) return false;
     } else {
-      const u64 address = space.chunks[target.chunk].base_address + row_page(plan.row.view, slot) * page_size;
-      if (target.verifies != 0 && hash_sum(g, page, address) != checksum_of_slot(g, space, batch, plan.row, slot)) {
+      const u64 address = reader.row().address_of(slot);
+      if (reader.target.verifies != 0 && hash_sum(g, page, address) != checksum_of_slot(g, reader.row(), slot)) {
         return false;
       }
-      give_out(g, target, plan, sum_registers(g, page), slot);
+      give_out(g, reader, sum_registers(g, page), slot);
     }
     if (adds_up && !is_last) add_page(g, sums[0], sum_registers(g, page));
   }
@@ -133,38 +139,34 @@ GPU4FS_FN GPU4FS_NOINLINE bool make_missing(Group g, const LogicalSpace& space, 
 }
 
 template <u32 count, class Group>
-GPU4FS_FN GPU4FS_NOINLINE bool read_with_parities(Group g, const LogicalSpace& space, const RowTarget& target,
-                                                  const RowBatch& batch, SumWeights own, const RowReadPlan& plan) {
+GPU4FS_FN GPU4FS_NOINLINE bool read_with_parities(Group g, RowReader reader, SumWeights own) {
   ParityPages<Group, count> sums;
-  return sum_present(g, space, target, batch, plan, sums) &&
-         make_missing(g, space, target, batch, own, plan, sums.pages);
+  return sum_present(g, reader, sums) && make_missing(g, reader, own, sums.pages);
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE bool read_present(Group g, const LogicalSpace& space, const RowTarget& target,
-                                            const RowBatch& batch, const RowReadPlan& plan) {
-  u64 left = plan.wanted;
-  PageRegisters<Group> next = load_entry(g, space, batch, plan.row, log2_floor(left));
+GPU4FS_FN GPU4FS_NOINLINE bool read_present(Group g, RowReader reader) {
+  u64 left = reader.plan.wanted;
+  PageRegisters<Group> next = load_entry(g, reader.row(), log2_floor(left));
   while (left != 0) {
     const u32 slot = log2_floor(left);
     left &= ~(u64{1} << slot);
     const PageRegisters<Group> page = next;
-    if (left != 0) next = load_entry(g, space, batch, plan.row, log2_floor(left));
-    if (!verify_slot(g, space, target, batch, plan, page, slot)) return false;
-    give_out(g, target, plan, page, slot);
+    if (left != 0) next = load_entry(g, reader.row(), log2_floor(left));
+    if (!verify_slot(g, reader, page, slot)) return false;
+    give_out(g, reader, page, slot);
   }
   return true;
 }
 
 template <class Group>
-GPU4FS_FN bool read_planned_row(Group g, const LogicalSpace& space, const RowTarget& target, const RowBatch& batch,
-                                SumWeights own, const RowReadPlan& plan) {
-  if (plan.is_possible == 0) return false;
-  switch (plan.sums.count) {
-    case 0: return read_present(g, space, target, batch, plan);
-    case 1: return read_with_parities<1>(g, space, target, batch, own, plan);
-    case 2: return read_with_parities<2>(g, space, target, batch, own, plan);
-    default: return read_with_parities<3>(g, space, target, batch, own, plan);
+GPU4FS_FN bool read_planned_row(Group g, RowReader reader, SumWeights own) {
+  if (reader.plan.is_possible == 0) return false;
+  switch (reader.plan.sums.count) {
+    case 0: return read_present(g, reader);
+    case 1: return read_with_parities<1>(g, reader, own);
+    case 2: return read_with_parities<2>(g, reader, own);
+    default: return read_with_parities<3>(g, reader, own);
   }
 }
 
@@ -198,7 +200,7 @@ GPU4FS_FN GPU4FS_NOINLINE RowsRead read_rows(Group g, const LogicalSpace& space,
   for (u32 left = batch.rows; left != 0; left &= left - 1) {
     const u32 index = count_trailing_zeros(left);
     const detail::RowReadPlan plan = detail::plan_row_read(g, batch, wanted, index);
-    if (detail::read_planned_row(g, space, target, batch, own, plan)) {
+    if (detail::read_planned_row(g, {space, target, batch, plan}, own)) {
       made += popcount(plan.row.missing & plan.wanted);
     } else {
       done.failed |= 1u << index;

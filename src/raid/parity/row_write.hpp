@@ -94,7 +94,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline SlotTarget plan_slot(const LogicalSpace& space,
   const u32 birth = birth_of(space, chunk, location.page);
   if (status == Status::ok) return {Status::ok, birth, page_memory(space, location, 0), no_scratch, 0};
   const u32 device = page_place(space, location, 0).device;
-  if (!outlives_write_error(space, device)) return {status, 0, nullptr, no_scratch, 0};
+  if (!tolerates_write_error(space, device)) return {status, 0, nullptr, no_scratch, 0};
   // The parities alone will have it.
   const u32 scratch = take_scratch(space);
   return {Status::ok, birth, scratch_memory(space, scratch), scratch, 0};
@@ -118,7 +118,7 @@ GPU4FS_FN GPU4FS_NOINLINE WriteBatch plan_rows_to_write(Group g, const LogicalSp
   WriteBatch batch{};
   batch.rows = make_batch(g, space, source.chunk, row, count);
   batch.wanted = find_slots_of_pages(g, batch.rows, source.first, source.count);
-  batch.is_plain = serial(g, [&] { return is_plain(space) ? 1u : 0u; });
+  batch.is_plain = on_leader(g, [&] { return is_plain(space) ? 1u : 0u; });
   if constexpr (Group::size() > 1) {
     if (batch.is_plain == 0) return batch;
     batch.is_planned = 1;
@@ -153,14 +153,14 @@ GPU4FS_FN RowPart part_of_row(Group g, const LogicalSpace& space, const WriteBat
   const u64 wanted = bits_of_row(batch.rows, batch.wanted, index);
   RowPart part{Status::ok, count_trailing_zeros(wanted), log2_floor(wanted) + 1, 0, row.view, row.entry, 0};
   part.is_whole = part.low == 0 && part.high == row.view.slot_count ? 1 : 0;
-  if (part.is_whole == 0) part.status = serial(g, [&] { return check_part(space, part); });
+  if (part.is_whole == 0) part.status = on_leader(g, [&] { return check_part(space, part); });
   return part;
 }
 
 template <bool is_planned, class Group>
 GPU4FS_FN SlotTarget target_of_slot(Group g, const LogicalSpace& space, const RowPart& part, const WriteBatch& batch,
                                     u32 slot) {
-  if constexpr (!is_planned) return serial(g, [&] { return plan_slot(space, part, slot); });
+  if constexpr (!is_planned) return on_leader(g, [&] { return plan_slot(space, part, slot); });
   const u32 entry = part.entry + slot;
   return {Status::ok, of_entry(g, batch.birth_epochs, entry), known_memory(g, batch.rows, entry), no_scratch, 0};
 }
@@ -242,7 +242,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline ParityAccess begin_parities(const LogicalSpace&
       status = begin_parity_write(space, view, j);
     } else {
       // What cannot be read cannot be brought in line: the parity is as good as lost, and its device goes with it.
-      (void)outlives_write_error(space, device);
+      (void)tolerates_write_error(space, device);
     }
     if (status == Status::ok) {
       access.parities |= 1u << j;
@@ -297,7 +297,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status add_to_parities(Group g, LogicalSpace& space, c
                                                  const RowPart& part, ParityPages<Group, count>& sums) {
   ChunkState& chunk = space.chunks[source.chunk];
   const RowView& view = part.view;
-  const UpdatePlan plan = serial(g, [&] {
+  const UpdatePlan plan = on_leader(g, [&] {
     row_lock(space, view).lock();
     const u32 counter = begin_use(space.parity->updates);
     UpdatePlan found{may_change_parities(space, source, part), counter, 0, 0, 0};
@@ -316,7 +316,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status add_to_parities(Group g, LogicalSpace& space, c
     }
     store_parities(g, space, view, plan.parities, sums);
   }
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     for (u32 slot = part.low; slot < part.high && plan.status == Status::ok; ++slot) {
       format::PageDescriptor* descriptor = &chunk.descriptors[row_page(view, slot)];
       Vector16 value = load_shared_16(descriptor);
@@ -343,7 +343,7 @@ GPU4FS_FN Status write_parities(Group g, LogicalSpace& space, const WriteBatch& 
     return Status::ok;
   }
   ParityAccess access{Status::ok, (1u << parities) - 1, 0};
-  if (batch.is_plain == 0) access = serial(g, [&] { return begin_parities(space, part.view, parities, false); });
+  if (batch.is_plain == 0) access = on_leader(g, [&] { return begin_parities(space, part.view, parities, false); });
   GPU4FS_TRY(access.status);
   store_parities(g, space, part.view, access.parities, sums);
   return Status::ok;
@@ -362,7 +362,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_row(Group g, LogicalSpace& space, const R
 
 template <u32 parities, class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_counted_rows(Group g, LogicalSpace& space, const RowSource& source) {
-  const RowRange range = serial(g, [&] { return rows_of_pages(space, source.chunk, source.first, source.count); });
+  const RowRange range = on_leader(g, [&] { return rows_of_pages(space, source.chunk, source.first, source.count); });
   const u64 most = batch_rows_max<Group>(space.chunks[source.chunk]);
   for (u64 row = range.first; row < range.end; row += most) {
     const WriteBatch batch = plan_rows_to_write(g, space, source, row, static_cast<u32>(minimum(most, range.end - row)));
@@ -390,7 +390,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_rows(Group g, LogicalSpace& space, const 
     default: status = detail::write_counted_rows<3>(g, space, source); break;
   }
   g.sync();
-  serial(g, [&] { mark_descriptors_dirty(space.chunks[source.chunk], source.first, source.count); });
+  on_leader(g, [&] { mark_descriptors_dirty(space.chunks[source.chunk], source.first, source.count); });
   return status;
 }
 

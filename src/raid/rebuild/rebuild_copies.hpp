@@ -64,7 +64,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 begin_targets(const LogicalSpace& space,
     if (begin_copy_write(space, location, count, copy) == Status::ok) {
       begun |= 1u << copy;
     } else {
-      (void)outlives_write_error(space, page_place(space, location, copy).device);
+      (void)tolerates_write_error(space, page_place(space, location, copy).device);
     }
   }
   return begun;
@@ -80,12 +80,11 @@ GPU4FS_FN inline void end_targets(const LogicalSpace& space, const PageLocation&
 // Pages [location.page, + count), one behind the other in every copy, from `source` into the target
 // copies. Answers those that did not match, a bit each. Nothing is called in the loop: the next page is on its way.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE u64 copy_verified_run(Group g, const LogicalSpace& space,
-                                                const PageLocation& location, u32 count, u32 source,
-                                                u32 copies, bool verifies) {
+GPU4FS_FN GPU4FS_NOINLINE u64 copy_verified_run(Group g, const LogicalSpace& space, const PageLocation& location,
+                                                u32 count, CopyTargets targets, bool verifies) {
   const ChunkState& chunk = space.chunks[location.chunk];
-  const u8* from = page_memory(space, location, source);
-  const auto targets = CopyMemory<Group>::make(g, space, location, copies);
+  const u8* from = page_memory(space, location, targets.source);
+  const auto memory = CopyMemory<Group>::make(g, space, location, targets.copies);
   const format::PageDescriptor* descriptors = &chunk.descriptors[location.page];
   const u64 address = chunk.base_address + location.page * page_size;
   u64 failed = 0;
@@ -106,8 +105,8 @@ GPU4FS_FN GPU4FS_NOINLINE u64 copy_verified_run(Group g, const LogicalSpace& spa
       failed |= u64{1} << i;
       continue;
     }
-    for (u32 left = copies; left != 0; left &= left - 1) {
-      store_page(g, page, targets.of(g, first_copy(left)) + u64{i} * page_size);
+    for (u32 left = targets.copies; left != 0; left &= left - 1) {
+      store_page(g, page, memory.of(g, first_copy(left)) + u64{i} * page_size);
     }
   }
   g.sync();
@@ -123,13 +122,13 @@ GPU4FS_FN GPU4FS_NOINLINE void rebuild_one_copy(Group g, const LogicalSpace& spa
   bool was_read = false;
   for (u32 copy = 0; copy < chunk.copy_count; ++copy) {
     const bool readable =
-        serial(g, [&] { return begin_copy_read(space, location, 1, copy) == Status::ok; });
+        on_leader(g, [&] { return begin_copy_read(space, location, 1, copy) == Status::ok; });
     if (!readable) continue;
     was_read = true;
-    const u32 begun = serial(g, [&] { return begin_targets(space, location, 1, copies); });
+    const u32 begun = on_leader(g, [&] { return begin_targets(space, location, 1, copies); });
     if (begun == 0) return;
-    const u64 failed = copy_verified_run(g, space, location, 1, copy, begun, verifies);
-    serial(g, [&] { end_targets(space, location, 1, begun); });
+    const u64 failed = copy_verified_run(g, space, location, 1, {begun, copy}, verifies);
+    on_leader(g, [&] { end_targets(space, location, 1, begun); });
     if (failed != 0) continue;
     count_rebuilt(outcome, wire::RebuildCount::written, 1);
     return;
@@ -139,7 +138,7 @@ GPU4FS_FN GPU4FS_NOINLINE void rebuild_one_copy(Group g, const LogicalSpace& spa
     return;
   }
   count_rebuilt(outcome, wire::RebuildCount::unreadable, 1);
-  serial(g, [&] { set_rebuild_todo(chunk, location.page); });
+  on_leader(g, [&] { set_rebuild_todo(chunk, location.page); });
 }
 
 // Of the run's pages those that the target copies do not have yet, a bit each.
@@ -153,7 +152,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 pages_lacking(Group g, const LogicalSpace& space,
   u64 lacking = 0;
   for (u32 left = copies; left != 0; left &= left - 1) {
     const u32 copy = first_copy(left);
-    const bool readable = serial(g, [&] {
+    const bool readable = on_leader(g, [&] {
       const DevicePlace place = page_place(space, location, copy);
       return device::begin_known_read(space.devices[place.device], place.offset,
                                       count * page_size) == Status::ok;
@@ -170,18 +169,18 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void rebuild_run(Group g, const LogicalSpace& space,
                                            const PageLocation& location, u32 count, bool verifies,
                                            RebuildOutcome& outcome) {
-  const CopyTargets targets = serial(g, [&] {
+  const CopyTargets targets = on_leader(g, [&] {
     CopyTargets found = find_targets(space, location);
     if (found.copies != 0) found.copies = begin_targets(space, location, count, found.copies);
     return found;
   });
   if (targets.copies == 0) return;
-  const bool readable = serial(
+  const bool readable = on_leader(
       g, [&] { return begin_copy_read(space, location, count, targets.source) == Status::ok; });
   u64 failed = count == 64 ? ~u64{0} : (u64{1} << count) - 1;
   if (readable)
-    failed = copy_verified_run(g, space, location, count, targets.source, targets.copies, verifies);
-  serial(g, [&] { end_targets(space, location, count, targets.copies); });
+    failed = copy_verified_run(g, space, location, count, targets, verifies);
+  on_leader(g, [&] { end_targets(space, location, count, targets.copies); });
   count_rebuilt(outcome, wire::RebuildCount::written, count - static_cast<u32>(popcount(failed)));
   for (; failed != 0; failed &= failed - 1) {
     const PageLocation page{location.chunk, 0, location.page + count_trailing_zeros(failed)};
@@ -234,7 +233,7 @@ GPU4FS_FN GPU4FS_NOINLINE RebuildOutcome rebuild_copies(Group g, const LogicalSp
     u32 reserved;
   };
   const u64 wanted = count == 64 ? ~u64{0} : (u64{1} << count) - 1;
-  const Taken taken = serial(g, [&] {
+  const Taken taken = on_leader(g, [&] {
     Taken found{};
     found.counter = begin_repairs(space);
     found.pages = detail::take_copies_to_rebuild(chunk, page, wanted);
@@ -247,7 +246,7 @@ GPU4FS_FN GPU4FS_NOINLINE RebuildOutcome rebuild_copies(Group g, const LogicalSp
   for (u64 bits = pages; bits != 0 && !is_fresh;) {
     const detail::BitRun run = detail::first_run(bits);
     const PageLocation location{index, 0, page + run.first};
-    const u32 copies = serial(g, [&] { return detail::find_targets(space, location).copies; });
+    const u32 copies = on_leader(g, [&] { return detail::find_targets(space, location).copies; });
     const u64 lacking =
         copies == 0 ? 0 : detail::pages_lacking(g, space, location, run.count, copies, verifies);
     pages &= ~((run.count == 64 ? ~u64{0} : (u64{1} << run.count) - 1) << run.first);
@@ -260,7 +259,7 @@ GPU4FS_FN GPU4FS_NOINLINE RebuildOutcome rebuild_copies(Group g, const LogicalSp
     pages = detail::without_run(pages, run);
   }
   g.sync();
-  serial(g, [&] { end_repairs(space, taken.counter); });
+  on_leader(g, [&] { end_repairs(space, taken.counter); });
   return outcome;
 }
 

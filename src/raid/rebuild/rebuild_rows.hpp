@@ -45,20 +45,18 @@ GPU4FS_FN SumWeights weights_of_output(Group g, const RowBatch& batch, const Bat
 // One reading of the row: sums become the parities of the pages that are there, and, of parities that are used, what is
 // missing of them. Answers the slots that do not match their checksum: sums of a row with such ones are worth nothing.
 template <u32 count, class Group>
-GPU4FS_FN GPU4FS_NOINLINE u64 sum_readable(Group g, const LogicalSpace& space, const RowBatch& batch, const BatchRow& row,
-                                           const RowRecipe& recipe, ParityPages<Group, count>& sums) {
-  const bool verifies = space.data_checksums != 0;
-  const u64 base = space.chunks[batch.chunk].base_address;
+GPU4FS_FN GPU4FS_NOINLINE u64 sum_readable(Group g, RowAccess at, const RowRecipe& recipe,
+                                           ParityPages<Group, count>& sums) {
+  const bool verifies = at.space.data_checksums != 0;
   u64 bad = 0;
   // Of what is included nothing changes under the lock.
   const auto verify = [&](const PageRegisters<Group>& page, u32 slot) {
     if (!verifies) return true;
-    const u64 address = base + row_page(row.view, slot) * page_size;
-    if (xxh3_registers(g, page, address) != checksum_of_slot(g, space, batch, row, slot)) bad |= u64{1} << slot;
+    if (xxh3_registers(g, page, at.address_of(slot)) != checksum_of_slot(g, at, slot)) bad |= u64{1} << slot;
     return true;
   };
-  (void)sum_slots_and_parities<count>(g, space, batch, row, row.included & ~row.missing, recipe.parities,
-                                      recipe.sums.first, sums, verify, [](const PageRegisters<Group>&, u32) {});
+  (void)sum_slots_and_parities<count>(g, at, {at.row.included & ~at.row.missing, recipe.parities, recipe.sums.first},
+                                      sums, verify, [](const PageRegisters<Group>&, u32) {});
   return bad;
 }
 
@@ -76,7 +74,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline OutputPlace announce_output(const LogicalSpace&
   if (!is_rebuilding(space, place.device)) return {Status::device_failed, place.device, 0, nullptr};
   const Status status = device::begin_write(device, place.offset, page_size);
   if (status != Status::ok) {
-    (void)outlives_write_error(space, place.device);
+    (void)tolerates_write_error(space, place.device);
     return {status, place.device, 0, nullptr};
   }
   return {Status::ok, place.device, place.offset,
@@ -86,18 +84,17 @@ GPU4FS_FN GPU4FS_NOINLINE inline OutputPlace announce_output(const LogicalSpace&
 // A warp knows where it goes from its look at the row, which says too that the device is being rebuilt. Should that have been
 // given up since, nothing is lost by the bytes: the memory stays mapped while a task is in the step gate.
 template <class Group>
-GPU4FS_FN OutputPlace begin_output(Group g, const LogicalSpace& space, const RowBatch& batch, const BatchRow& row,
-                                   u32 output) {
+GPU4FS_FN OutputPlace begin_output(Group g, RowAccess at, u32 output) {
   if constexpr (Group::size() > 1) {
-    if (!is_stacked(space)) return {Status::ok, 0, 0, known_memory(g, batch, row.entry + output)};
+    if (!is_stacked(at.space)) return {Status::ok, 0, 0, known_memory(g, at.batch, at.row.entry + output)};
   }
-  return serial(g, [&] { return announce_output(space, row.view, output); });
+  return on_leader(g, [&] { return announce_output(at.space, at.row.view, output); });
 }
 
 // What stands there, on a device that is being rebuilt.
 template <class Group>
 GPU4FS_FN bool can_be_read(Group g, const LogicalSpace& space, const BatchRow& row, u32 entry) {
-  return serial(g, [&] {
+  return on_leader(g, [&] {
     const DevicePlace place = row_entry_place(space, row.view, entry);
     return device::begin_known_read(space.devices[place.device], place.offset, page_size) == Status::ok;
   });
@@ -105,35 +102,37 @@ GPU4FS_FN bool can_be_read(Group g, const LogicalSpace& space, const BatchRow& r
 
 enum class OutputResult : u32 { mismatch, is_there, stored };
 
+// What is stored of outputs.
+enum class Storing : u32 { nothing, changes, everything };
+
 // Brings an output to its place, unless it is there already.
 template <class Group>
-GPU4FS_FN OutputResult store_output(Group g, const LogicalSpace& space, const RowBatch& batch, const BatchRow& row,
-                                    u32 output, const PageRegisters<Group>& page, bool is_fresh) {
-  const OutputPlace place = begin_output(g, space, batch, row, output);
+GPU4FS_FN OutputResult store_output(Group g, RowAccess at, u32 output, const PageRegisters<Group>& page,
+                                    Storing storing) {
+  const OutputPlace place = begin_output(g, at, output);
   if (place.status != Status::ok) return OutputResult::is_there;
-  const bool stores = is_fresh || !can_be_read(g, space, row, output) || !same_page(g, page, load_aligned_page(g, place.memory));
+  const bool stores = storing == Storing::everything || !can_be_read(g, at.space, at.row, output) ||
+                      !same_page(g, page, load_aligned_page(g, place.memory));
   if (stores) store_page(g, page, place.memory);
-  if (is_stacked(space)) {
+  if (is_stacked(at.space)) {
     g.sync();
-    serial(g, [&] { device::end_write(space.devices[place.device], place.offset, page_size); });
+    on_leader(g, [&] { device::end_write(at.space.devices[place.device], place.offset, page_size); });
   }
   return stores ? OutputResult::stored : OutputResult::is_there;
 }
 
-// Makes an output from the sums; pages among them are what they should be, or it is a mismatch. `stores`: and brings it
+// Makes an output from the sums; pages among them are what they should be, or it is a mismatch. Then it may be brought
 // to its place.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE OutputResult make_output(Group g, const LogicalSpace& space, const RowBatch& batch,
-                                                   const BatchRow& row, const RowRecipe& recipe,
-                                                   const SumPage<Group>* sums, u32 output, bool stores, bool is_fresh) {
+GPU4FS_FN GPU4FS_NOINLINE OutputResult make_output(Group g, RowAccess at, const RowRecipe& recipe,
+                                                   const SumPage<Group>* sums, u32 output, Storing storing) {
   SumPage<Group> made;
-  const SumPage<Group>& page = weighted_sum(g, made, sums, weights_of_output(g, batch, row, recipe, output));
-  if (output < batch.data_slots && space.data_checksums != 0) {
-    const u64 address = space.chunks[batch.chunk].base_address + row_page(row.view, output) * page_size;
-    if (hash_sum(g, page, address) != checksum_of_slot(g, space, batch, row, output)) return OutputResult::mismatch;
+  const SumPage<Group>& page = weighted_sum(g, made, sums, weights_of_output(g, at.batch, at.row, recipe, output));
+  if (output < at.batch.data_slots && at.space.data_checksums != 0) {
+    if (hash_sum(g, page, at.address_of(output)) != checksum_of_slot(g, at, output)) return OutputResult::mismatch;
   }
-  if (!stores) return OutputResult::is_there;
-  return store_output(g, space, batch, row, output, sum_registers(g, page), is_fresh);
+  if (storing == Storing::nothing) return OutputResult::is_there;
+  return store_output(g, at, output, sum_registers(g, page), storing);
 }
 
 struct RowAttempt {
@@ -145,19 +144,19 @@ struct RowAttempt {
 // With one choice of parities. Nothing is stored unless all outputs match, and, if parities follow from them, all other
 // missing pages, which are lost for good or need not be stored.
 template <u32 count, class Group>
-GPU4FS_FN GPU4FS_NOINLINE RowAttempt make_outputs(Group g, const LogicalSpace& space, const RowBatch& batch,
-                                                  const BatchRow& row, u64 outputs, const RowRecipe& recipe,
+GPU4FS_FN GPU4FS_NOINLINE RowAttempt make_outputs(Group g, RowAccess at, u64 outputs, const RowRecipe& recipe,
                                                   bool is_fresh) {
   ParityPages<Group, count> sums;
-  const u64 bad = sum_readable<count>(g, space, batch, row, recipe, sums);
+  const u64 bad = sum_readable<count>(g, at, recipe, sums);
   if (bad != 0) return {0, 0, bad};
   u32 stored = 0;
-  const u64 pages = low_bits(batch.data_slots);
-  const u64 verified = (outputs & ~pages) != 0 ? row.missing : (outputs & (outputs - 1)) != 0 ? outputs : 0;
+  const u64 pages = low_bits(at.batch.data_slots);
+  const u64 verified = (outputs & ~pages) != 0 ? at.row.missing : (outputs & (outputs - 1)) != 0 ? outputs : 0;
   for (u32 turn = 0; turn < 2; ++turn) {
+    const Storing storing = turn == 0 ? Storing::nothing : is_fresh ? Storing::everything : Storing::changes;
     for (u64 left = turn == 0 ? verified : outputs; left != 0; left &= left - 1) {
       const u32 output = count_trailing_zeros(left);
-      const OutputResult result = make_output(g, space, batch, row, recipe, sums.pages, output, turn == 1, is_fresh);
+      const OutputResult result = make_output(g, at, recipe, sums.pages, output, storing);
       if (result == OutputResult::mismatch) return {0, stored, 0};
       stored += result == OutputResult::stored ? 1 : 0;
     }
@@ -167,18 +166,17 @@ GPU4FS_FN GPU4FS_NOINLINE RowAttempt make_outputs(Group g, const LogicalSpace& s
 
 // Every choice of parities until the outputs match.
 template <class Group>
-GPU4FS_FN RowAttempt make_row(Group g, const LogicalSpace& space, const RowBatch& batch, const BatchRow& row, u64 outputs,
-                              SumWeights own, bool is_fresh) {
+GPU4FS_FN RowAttempt make_row(Group g, RowAccess at, u64 outputs, SumWeights own, bool is_fresh) {
   if (outputs == 0) return {1, 0, 0};
   for (u32 choice = 0;; ++choice) {
-    const RowRecipe recipe = make_recipe(batch, row, outputs, own, choice);
+    const RowRecipe recipe = make_recipe(at.batch, at.row, outputs, own, choice);
     // Without a missing slot there is one way.
-    if (row.missing != 0 ? recipe.parities == 0 : choice != 0) return {0, 0, 0};
+    if (at.row.missing != 0 ? recipe.parities == 0 : choice != 0) return {0, 0, 0};
     RowAttempt attempt{};
     switch (recipe.sums.count) {
-      case 1: attempt = make_outputs<1>(g, space, batch, row, outputs, recipe, is_fresh); break;
-      case 2: attempt = make_outputs<2>(g, space, batch, row, outputs, recipe, is_fresh); break;
-      default: attempt = make_outputs<3>(g, space, batch, row, outputs, recipe, is_fresh); break;
+      case 1: attempt = make_outputs<1>(g, at, outputs, recipe, is_fresh); break;
+      case 2: attempt = make_outputs<2>(g, at, outputs, recipe, is_fresh); break;
+      default: attempt = make_outputs<3>(g, at, outputs, recipe, is_fresh); break;
     }
     if (attempt.is_done != 0 || attempt.bad != 0) return attempt;
   }
@@ -186,16 +184,15 @@ GPU4FS_FN RowAttempt make_row(Group g, const LogicalSpace& space, const RowBatch
 
 // Outputs without the pages among them that are right already, as on a device that comes back.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE u64 without_known_pages(Group g, const LogicalSpace& space, const RowBatch& batch,
-                                                  const BatchRow& row) {
-  const ChunkState& chunk = space.chunks[batch.chunk];
-  u64 outputs = row.rebuilding;
-  for (u64 left = row.rebuilding & low_bits(batch.data_slots); left != 0; left &= left - 1) {
+GPU4FS_FN GPU4FS_NOINLINE u64 without_known_pages(Group g, RowAccess at) {
+  const ChunkState& chunk = at.space.chunks[at.batch.chunk];
+  u64 outputs = at.row.rebuilding;
+  for (u64 left = at.row.rebuilding & low_bits(at.batch.data_slots); left != 0; left &= left - 1) {
     const u32 slot = count_trailing_zeros(left);
-    if (!can_be_read(g, space, row, slot)) continue;
-    const u64 page = row_page(row.view, slot);
-    const u64 checksum = checksum_of_slot(g, space, batch, row, slot);
-    const u8* memory = page_memory(space, {batch.chunk, 0, page}, 0);
+    if (!can_be_read(g, at.space, at.row, slot)) continue;
+    const u64 page = row_page(at.row.view, slot);
+    const u64 checksum = checksum_of_slot(g, at, slot);
+    const u8* memory = page_memory(at.space, {at.batch.chunk, 0, page}, 0);
     if (xxh3_page(g, memory, chunk.base_address + page * page_size) == checksum) outputs &= ~(u64{1} << slot);
   }
   return outputs;
@@ -230,7 +227,7 @@ GPU4FS_FN u32 lock_rows_to_rebuild(Group g, const LogicalSpace& space, RowBatch&
     found |= u64{g.ballot(is_slot && page_bit(chunk.rebuild_todo, page))} << base;
   });
   *todo = found;
-  const bool is_changing = serial(g, [&] {
+  const bool is_changing = on_leader(g, [&] {
     fence<Order::seq_cst, Scope::engine>();
     return load<Order::acquire, Scope::engine>(&chunk.staged_changed) != 0;
   });
@@ -240,25 +237,26 @@ GPU4FS_FN u32 lock_rows_to_rebuild(Group g, const LogicalSpace& space, RowBatch&
   return begun;
 }
 
-// Answers slots that do not match, for which the row was left as it was; 0: it is dealt with, and counted.
+struct RowRebuilt {
+  u64 bad;          // slots that do not match, for which the row was left as it was; 0: it is dealt with, and counted
+  bool is_cleared;  // its pages have no more to be done
+};
+
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE u64 rebuild_row(Group g, const LogicalSpace& space, const RowBatch& batch, u32 index,
-                                          SumWeights own, u32 todo_count, bool is_fresh, u32* cleared,
-                                          RebuildOutcome& outcome) {
-  const BatchRow row = row_of_batch(g, batch, index);
+GPU4FS_FN GPU4FS_NOINLINE RowRebuilt rebuild_row(Group g, RowAccess at, SumWeights own, u32 todo_count, bool is_fresh,
+                                                 RebuildOutcome& outcome) {
   const u64 outputs =
-      is_fresh || space.data_checksums == 0 ? row.rebuilding : without_known_pages(g, space, batch, row);
-  const RowAttempt made = make_row(g, space, batch, row, outputs, own, is_fresh);
-  if (made.bad != 0) return made.bad;
-  const bool too_few = popcount(row.missing) > popcount(u64{row.parities});
-  if (made.is_done != 0 || !too_few) *cleared |= 1u << index;
+      is_fresh || at.space.data_checksums == 0 ? at.row.rebuilding : without_known_pages(g, at);
+  const RowAttempt made = make_row(g, at, outputs, own, is_fresh);
+  if (made.bad != 0) return {made.bad, false};
+  const bool too_few = popcount(at.row.missing) > popcount(u64{at.row.parities});
   count_rebuilt(outcome, wire::RebuildCount::looked_at, todo_count);
   count_rebuilt(outcome, wire::RebuildCount::written, made.stored);
   if (made.is_done == 0) {
     count_rebuilt(outcome, too_few ? wire::RebuildCount::unreadable : wire::RebuildCount::unverified,
                   popcount(outputs));
   }
-  return 0;
+  return {0, made.is_done != 0 || !too_few};
 }
 
 // What became of some rows.
@@ -268,13 +266,13 @@ struct RowsRebuilt {
   u64 bad_slots;  // of the row behind them: what does not match; 0: nothing
 };
 
-// The first ones of rows [row, end). As lock_rows_to_rebuild().
+// The first ones of the rows. As lock_rows_to_rebuild().
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE RowsRebuilt rebuild_batch(Group g, const LogicalSpace& space, u32 index, u64 row, u64 end,
+GPU4FS_FN GPU4FS_NOINLINE RowsRebuilt rebuild_batch(Group g, const LogicalSpace& space, u32 index, RowRange rows,
                                                     bool is_fresh, RebuildOutcome& outcome) {
   const ChunkState& chunk = space.chunks[index];
-  const u32 most = static_cast<u32>(minimum<u64>(batch_rows_max<Group>(chunk), end - row));
-  RowBatch batch = make_batch(g, space, index, row, most);
+  const u32 most = static_cast<u32>(minimum<u64>(batch_rows_max<Group>(chunk), rows.end - rows.first));
+  RowBatch batch = make_batch(g, space, index, rows.first, most);
   const u32 candidates = rows_of_entries(batch, find_slots_in(g, batch, chunk.rebuild_todo));
   if (candidates == 0) return {most, 0, 0};
   u64 todo = 0;
@@ -288,7 +286,10 @@ GPU4FS_FN GPU4FS_NOINLINE RowsRebuilt rebuild_batch(Group g, const LogicalSpace&
   for (u32 left = begun; left != 0 && done.bad_slots == 0; left &= left - 1) {
     const u32 at = count_trailing_zeros(left);
     const u32 todo_count = popcount(bits_of_row(batch, todo, at));
-    done.bad_slots = rebuild_row(g, space, batch, at, own, todo_count, is_fresh, &cleared, outcome);
+    const BatchRow seen = row_of_batch(g, batch, at);
+    const RowRebuilt made = rebuild_row(g, {space, batch, seen}, own, todo_count, is_fresh, outcome);
+    if (made.is_cleared) cleared |= 1u << at;
+    done.bad_slots = made.bad;
     if (done.bad_slots != 0) done.row_count = at;
   }
   g.sync();
@@ -324,15 +325,15 @@ GPU4FS_FN GPU4FS_NOINLINE RebuildOutcome rebuild_rows(Group g, const LogicalSpac
   GPU4FS_CHECK_LE(count, rebuild_task_pages);
   GPU4FS_CHECK_GT(chunk.parity_count, 0u);
   RebuildOutcome outcome{};
-  const bool has_todo = serial(g, [&] {
+  const bool has_todo = on_leader(g, [&] {
     return (bitmap_bits_64(chunk, chunk.rebuild_todo, page) & low_bits(count)) != 0;
   });
   if (!has_todo) return outcome;
-  const RowRange range = serial(g, [&] { return rows_of_pages(space, index, page, count); });
-  const u32 counter = serial(g, [&] { return begin_repairs(space); });
+  const RowRange range = on_leader(g, [&] { return rows_of_pages(space, index, page, count); });
+  const u32 counter = on_leader(g, [&] { return begin_repairs(space); });
   u32 attempts = 0;  // with the row that is tried
   for (u64 row = range.first; row < range.end;) {
-    const detail::RowsRebuilt done = detail::rebuild_batch(g, space, index, row, range.end, is_fresh, outcome);
+    const detail::RowsRebuilt done = detail::rebuild_batch(g, space, index, {row, range.end}, is_fresh, outcome);
     row += GPU4FS_MUTANT(rebuild_row_skipped, done.row_count, done.row_count + 1);
     if (done.bad_slots == 0) {
       // The row that was tried before, always the first one of a call, is behind.
@@ -340,14 +341,14 @@ GPU4FS_FN GPU4FS_NOINLINE RebuildOutcome rebuild_rows(Group g, const LogicalSpac
       continue;
     }
     attempts = done.row_count == 0 ? attempts + 1 : 1;
-    const RowView view = serial(g, [&] { return row_view(space, index, row); });
+    const RowView view = on_leader(g, [&] { return row_view(space, index, row); });
     const PageLocation location{index, 0, row_page(view, count_trailing_zeros(done.bad_slots))};
     if (attempts <= view.slot_count && repair_page(g, space, location)) continue;
     detail::give_up_row(g, space, index, row++, outcome);
     attempts = 0;
   }
   g.sync();
-  serial(g, [&] { end_repairs(space, counter); });
+  on_leader(g, [&] { end_repairs(space, counter); });
   return outcome;
 }
 

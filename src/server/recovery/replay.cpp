@@ -90,19 +90,19 @@ wire::Command replay_command(const LogRecord& record, u64 address) {
   return command;
 }
 
-wire::Command claim_command(u64 address) {
+wire::Command adopt_command(u64 address) {
   wire::Command command{};
-  command.opcode = Opcode::claim_logged;
+  command.opcode = Opcode::adopt_logged;
   command.flags = wire::command_flag_replay;
   command.deadline_ms = session::patient_deadline_ms;
   command.output = address;
   return command;
 }
 
-Status call(session::ServerSession& session, const LogRecord& record, bool claims) {
+Status call(session::ServerSession& session, const LogRecord& record, bool adopts) {
   std::memcpy(session.data(), &record, record.length);
   const u64 address = wire::ring_address(0, 0);
-  return session.call(claims ? claim_command(address) : replay_command(record, address)).status;
+  return session.call(adopts ? adopt_command(address) : replay_command(record, address)).status;
 }
 
 [[noreturn]] void fail(const char* what, const LogRecord& record, Status status) {

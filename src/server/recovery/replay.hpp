@@ -20,7 +20,7 @@ struct VerifiedLog {
   u64 end = 0;           // LSN
 };
 
-// Carries out the records of rows; then claims the pages that records name and compares them with their digests.
+// Carries out the records of rows; then adopts the pages that records name and compares them with their digests.
 VerifiedLog verify_records(session::ServerSession& session, const LogScan& scan);
 
 // Whatever was acknowledged lies in front of `end`: else checksum_mismatch.

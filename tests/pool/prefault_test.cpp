@@ -1,5 +1,5 @@
 // Memory that is got ahead: all of the ranges, nothing else, with what was there; and a medium without room says so.
-#include "pool/memory_ahead.hpp"
+#include "pool/prefault.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 
 #include "base/limits.hpp"
 
-namespace gpu4fs::pool::memory_ahead_test {
+namespace gpu4fs::pool::prefault_test {
 namespace {
 
 constexpr u64 mega = u64{1} << 20;
@@ -64,7 +64,7 @@ TEST_F(MemoryAhead, IsThereAndHoldsWhatItHeld) {
       const std::string path = make_file("device", 96 * mega);
       const device::MappedFile file = device::MappedFile::open(path);
       file.base()[5 * mega + 3] = 7;
-      prepare_ranges(file, ranges, populates, threads);
+      prefault_ranges(file, ranges, populates, threads);
       EXPECT_EQ(allocated_bytes(path), 70 * mega + page_size);
       EXPECT_EQ(file.base()[5 * mega + 3], 7);
       EXPECT_EQ(file.base()[6 * mega], 0);
@@ -79,7 +79,7 @@ TEST_F(MemoryAhead, AMediumWithoutRoomSaysSo) {
   const device::MappedFile file = device::MappedFile::open(path);
   for (const u32 threads : {1u, 3u}) {
     try {
-      prepare_ranges(file, {{0, 160 * mega}}, true, threads);
+      prefault_ranges(file, {{0, 160 * mega}}, true, threads);
       ADD_FAILURE() << "there is no room";
     } catch (const device::DeviceError& error) {
       EXPECT_EQ(error.error_number(), ENOSPC) << error.what();
@@ -168,4 +168,4 @@ TEST_F(MemoryAhead, WhatIsWrittenInARangeInUseStays) {
 }
 
 }  // namespace
-}  // namespace gpu4fs::pool::memory_ahead_test
+}  // namespace gpu4fs::pool::prefault_test

@@ -65,7 +65,7 @@ GPU4FS_FN inline u32 set_busy_prefix(ChunkState& chunk, u32 first, u32 count) {
 
 // Takes 1 to `wanted` contiguous pages of the region; count 0: it had none that others did not take
 // first.
-GPU4FS_FN inline PageRun claim_in_region(ChunkState& chunk, u32 region, u32 wanted) {
+GPU4FS_FN inline PageRun take_in_region(ChunkState& chunk, u32 region, u32 wanted) {
   for (u32 attempt = 0; attempt < 4; ++attempt) {
     const PageRun found = find_run(chunk, region, wanted);
     if (found.count == 0) break;
@@ -108,7 +108,7 @@ GPU4FS_FN inline bool take_whole_region(ChunkState& chunk, u32 region) {
 // A pass over all regions fails only if others took what it saw or freed behind it; each of them
 // takes under a claim of its own, which leaves ours untouched. So a failed pass is someone else's
 // progress, and when the others stop, the next one succeeds.
-GPU4FS_FN inline PageRun claim_in_chunk(ChunkState& chunk, u32 hint, u32 wanted) {
+GPU4FS_FN inline PageRun take_in_chunk(ChunkState& chunk, u32 hint, u32 wanted) {
   const u32 region_count = region_count_of(chunk);
   const u32 well_filled = minimum(wanted, u32{64});
   for (u32 attempt = 0;; ++attempt) {
@@ -116,7 +116,7 @@ GPU4FS_FN inline PageRun claim_in_chunk(ChunkState& chunk, u32 hint, u32 wanted)
     for (u32 i = 0; i < region_count; ++i) {
       const u32 region = (hint + i) % region_count;
       if (region_free(chunk, region) < least) continue;
-      const PageRun run = claim_in_region(chunk, region, wanted);
+      const PageRun run = take_in_region(chunk, region, wanted);
       if (run.count != 0) return run;
     }
     if (attempt > 1) backoff(1000);
@@ -124,7 +124,7 @@ GPU4FS_FN inline PageRun claim_in_chunk(ChunkState& chunk, u32 hint, u32 wanted)
   }
 }
 
-// Gives back an entirely claimed region.
+// Gives back an entirely taken region.
 GPU4FS_FN inline void return_whole_region(ChunkState& chunk, u32 region) {
   for (u32 w = 0; w < region_words; ++w) clear_busy(chunk, u64{region} * region_words + w, ~u64{0});
 }
@@ -136,7 +136,7 @@ GPU4FS_FN inline bool looks_free(const ChunkState& chunk, u32 region) {
 // Takes entirely free regions from `first` on, at most `wanted`, up to the first that is not free or that others took.
 // Each rank takes one at a time, and gives it back if it lies behind that. Collective.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE u32 claim_regions_from(Group g, ChunkState& chunk, u32 first, u32 wanted) {
+GPU4FS_FN GPU4FS_NOINLINE u32 take_regions_from(Group g, ChunkState& chunk, u32 first, u32 wanted) {
   u32 count = 0;
   u32 in_a_row = Group::size();
   while (count < wanted && in_a_row == Group::size()) {
@@ -155,7 +155,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 claim_regions_from(Group g, ChunkState& chunk, u32
 // Takes up to `wanted_regions` of the chunk's `region_count` regions, entirely free ones in a row, from `hint` on; count 0:
 // there is none. Collective.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE PageRun claim_regions(Group g, ChunkState& chunk, u32 region_count, u32 hint,
+GPU4FS_FN GPU4FS_NOINLINE PageRun take_regions(Group g, ChunkState& chunk, u32 region_count, u32 hint,
                                                 u32 wanted_regions) {
   for (u32 passed = 0; passed < region_count;) {
     const u32 ahead = passed + g.rank();
@@ -163,7 +163,7 @@ GPU4FS_FN GPU4FS_NOINLINE PageRun claim_regions(Group g, ChunkState& chunk, u32 
     passed += found == 0 ? Group::size() : count_trailing_zeros(found);
     if (found == 0) continue;
     const u32 first = (hint + passed) % region_count;
-    const u32 count = claim_regions_from(g, chunk, first, minimum(wanted_regions, region_count - first));
+    const u32 count = take_regions_from(g, chunk, first, minimum(wanted_regions, region_count - first));
     if (count != 0) return {first * region_pages, count * region_pages};
     ++passed;
   }
@@ -183,12 +183,12 @@ GPU4FS_FN bool regions_are_free(Group g, const ChunkState& chunk, u32 first, u32
 // Takes 1 GiB of entirely free regions at a multiple of 1 GiB in logical space, all or nothing; count 0: there
 // is none, or others were faster. Collective.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE PageRun claim_giant(Group g, ChunkState& chunk) {
+GPU4FS_FN GPU4FS_NOINLINE PageRun take_giant(Group g, ChunkState& chunk) {
   const u64 begin = align_up(chunk.base_address, block_size_1g) - chunk.base_address;
   for (u64 at = begin; at / page_size + pages_per_block_1g <= chunk.page_count; at += block_size_1g) {
     const u32 first = static_cast<u32>(at / block_size_2m);
     if (!regions_are_free(g, chunk, first, giant_regions)) continue;
-    const u32 count = claim_regions_from(g, chunk, first, giant_regions);
+    const u32 count = take_regions_from(g, chunk, first, giant_regions);
     if (count == giant_regions) return {first * region_pages, giant_regions * region_pages};
     for (u32 i = g.rank(); i < count; i += Group::size()) return_whole_region(chunk, first + i);
   }

@@ -18,7 +18,8 @@ struct FileRange {
 
 // The ranges get their blocks, and with `populates` their pages, which keep what they hold. DeviceError with ENOSPC when the
 // medium has no room: what it gave before that stays.
-void prepare_ranges(const device::MappedFile& file, const std::vector<FileRange>& ranges, bool populates, u32 thread_count);
+void prefault_ranges(const device::MappedFile& file, const std::vector<FileRange>& ranges, bool populates,
+                     u32 thread_count);
 
 // The range gets its blocks, all or none: by several threads, and with its pages, where it has no data and the medium has
 // room for all of it. DeviceError as above. Nobody uses the range meanwhile, unless `is_in_use`: then the system takes the

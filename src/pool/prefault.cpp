@@ -1,4 +1,4 @@
-#include "pool/memory_ahead.hpp"
+#include "pool/prefault.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -58,7 +58,8 @@ class Preparation {
 
 }  // namespace
 
-void prepare_ranges(const device::MappedFile& file, const std::vector<FileRange>& ranges, bool populates, u32 thread_count) {
+void prefault_ranges(const device::MappedFile& file, const std::vector<FileRange>& ranges, bool populates,
+                     u32 thread_count) {
   Preparation preparation(file, cut(ranges), populates);
   std::vector<std::thread> helpers;
   helpers.reserve(thread_count);
@@ -81,7 +82,7 @@ void take_range(const device::MappedFile& file, FileRange range, bool is_in_use,
     return;
   }
   try {
-    prepare_ranges(file, {range}, true, thread_count);
+    prefault_ranges(file, {range}, true, thread_count);
   } catch (...) {
     // Others took the room meanwhile.
     file.release_range(range.offset, range.length);
