@@ -77,11 +77,11 @@ double rebuild(server::PoolServer& server, u32 device, const std::string& path) 
   if (!problem.empty()) throw std::runtime_error("replace: " + problem);
   for (;;) {
     const maintenance::RebuildReport report = server.rebuilder().report();
-    if (report.state == maintenance::RebuildState::finished) {
+    if (report.state == maintenance::JobState::finished) {
       if (report.written_count == 0 || report.active_ms == 0) throw std::runtime_error("nothing was rebuilt");
       return static_cast<double>(report.written_count * page_size) / 1e6 / static_cast<double>(report.active_ms);
     }
-    if (report.state != maintenance::RebuildState::running) throw std::runtime_error("rebuild: " + report.problem);
+    if (report.state != maintenance::JobState::running) throw std::runtime_error("rebuild: " + report.problem);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }

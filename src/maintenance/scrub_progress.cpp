@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view version_word = "v1";
 constexpr u64 number_max = u64{1} << 62;
-constexpr const char* state_names[] = {"never", "running", "paused", "finished", "cancelled"};
+constexpr JobState states[] = {JobState::never, JobState::running, JobState::paused, JobState::finished, JobState::cancelled};
 
 bool read_number(std::string_view text, u64* number) {
   const char* end = text.data() + text.size();
@@ -19,11 +19,12 @@ bool read_number(std::string_view text, u64* number) {
   return error == std::errc{} && stop == end && *number < number_max;
 }
 
-bool read_word(ScrubProgress& progress, std::string_view name, std::string_view value) {
+bool read_word(ScrubReport& progress, std::string_view name, std::string_view value) {
   if (name == "state") {
-    const auto* const found = std::find(std::begin(state_names), std::end(state_names), value);
-    if (found == std::end(state_names)) return false;
-    progress.state = static_cast<ScrubState>(found - std::begin(state_names));
+    const auto* const found = std::find_if(std::begin(states), std::end(states),
+                                           [value](JobState state) { return job_state_name(state) == value; });
+    if (found == std::end(states)) return false;
+    progress.state = *found;
     return true;
   }
   u64 number = 0;
@@ -36,13 +37,13 @@ bool read_word(ScrubProgress& progress, std::string_view name, std::string_view 
   if (name == "ended") return progress.ended_s = static_cast<i64>(number), true;
   struct Field {
     std::string_view name;
-    u64 ScrubProgress::*member;
+    u64 ScrubReport::*member;
   };
   constexpr Field fields[] = {
-      {"total", &ScrubProgress::page_total},         {"pages", &ScrubProgress::page_count},
-      {"damaged", &ScrubProgress::damaged_count},    {"ownerless", &ScrubProgress::ownerless_count},
-      {"unreached", &ScrubProgress::unreached_count}, {"rate_limit", &ScrubProgress::rate_limit},
-      {"active_ms", &ScrubProgress::active_ms},
+      {"total", &ScrubReport::page_total},         {"pages", &ScrubReport::page_count},
+      {"damaged", &ScrubReport::damaged_count},    {"ownerless", &ScrubReport::ownerless_count},
+      {"unreached", &ScrubReport::unreached_count}, {"rate_limit", &ScrubReport::rate_limit},
+      {"active_ms", &ScrubReport::active_ms},
   };
   for (const Field& field : fields) {
     if (field.name != name) continue;
@@ -54,29 +55,16 @@ bool read_word(ScrubProgress& progress, std::string_view name, std::string_view 
 
 }  // namespace
 
-const char* scrub_state_name(ScrubState state) { return state_names[static_cast<u32>(state)]; }
-
-double ScrubProgress::rate() const {
-  if (active_ms == 0) return 0;
-  return static_cast<double>(page_count * page_size) * 1000 / static_cast<double>(active_ms);
-}
-
-std::optional<double> ScrubProgress::seconds_left() const {
-  if (rate() <= 0 || (state != ScrubState::running && state != ScrubState::paused)) return std::nullopt;
-  const u64 left = page_total > page_count ? page_total - page_count : 0;
-  return static_cast<double>(left * page_size) / rate();
-}
-
-std::string to_attribute(const ScrubProgress& p) {
+std::string to_attribute(const ScrubReport& p) {
   return fmt::format(
       "{} state={} position={} total={} pages={} damaged={} ownerless={} unreached={} rate_limit={} started={} "
       "ended={} active_ms={}",
-      version_word, scrub_state_name(p.state), p.position, p.page_total, p.page_count, p.damaged_count,
+      version_word, job_state_name(p.state), p.position, p.page_total, p.page_count, p.damaged_count,
       p.ownerless_count, p.unreached_count, p.rate_limit, p.started_s, p.ended_s, p.active_ms);
 }
 
-std::optional<ScrubProgress> from_attribute(std::string_view text) {
-  ScrubProgress progress;
+std::optional<ScrubReport> from_attribute(std::string_view text) {
+  ScrubReport progress;
   bool is_first = true;
   while (!text.empty()) {
     const std::size_t blank = std::min(text.find(' '), text.size());

@@ -9,38 +9,29 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/types.hpp"
+#include "maintenance/damage_owners.hpp"
+#include "maintenance/job_report.hpp"
 
 namespace gpu4fs::maintenance {
 
 inline constexpr std::string_view scrub_attribute = "trusted.gpu4fs.scrub";
 
-enum class ScrubState { never, running, paused, finished, cancelled };
-
-const char* scrub_state_name(ScrubState state);
-
-struct ScrubProgress {
-  ScrubState state = ScrubState::never;
+struct ScrubReport : JobReport {
   u64 position = 0;          // logical address of the next page; all below have been verified
-  u64 page_total = 0;        // pages in use when it began
-  u64 page_count = 0;        // verified
-  u64 damaged_count = 0;     // of these, known to be damaged
+  u64 damaged_count = 0;     // of the pages verified, known to be damaged
   u64 ownerless_count = 0;   // of the damaged ones, those that no file names
   u64 unreached_count = 0;   // pages of chunks that could not be reached
-  u64 rate_limit = 0;        // bytes/s, 0: none
-  i64 started_s = 0;         // since 1970
-  i64 ended_s = 0;           // 0: it has not
-  u64 active_ms = 0;         // time spent, pauses excluded
-
-  // Bytes verified a second, 0: unknown.
-  [[nodiscard]] double rate() const;
-  // Seconds that the rest will take, nothing while that is unknown.
-  [[nodiscard]] std::optional<double> seconds_left() const;
+  // Not kept:
+  bool looks_for_owners = false;   // all is verified, the files are being looked for
+  u64 suspect_count = 0;           // pages that did not match and are yet to be judged
+  std::vector<DamagedFile> files;  // found by this scrub since the mount, a bounded number
 };
 
-std::string to_attribute(const ScrubProgress& progress);
+std::string to_attribute(const ScrubReport& report);
 // Nothing unless every word is known and in its bounds; the text may come from anywhere.
-std::optional<ScrubProgress> from_attribute(std::string_view text);
+std::optional<ScrubReport> from_attribute(std::string_view text);
 
 }  // namespace gpu4fs::maintenance

@@ -1,8 +1,7 @@
 #include "maintenance/scrubber.hpp"
 
 #include <algorithm>
-#include <chrono>
-#include <ctime>
+#include <utility>
 
 #include "base/host/log.hpp"
 #include "base/limits.hpp"
@@ -12,234 +11,170 @@
 namespace gpu4fs::maintenance {
 namespace {
 
-constexpr double keep_interval_s = 10;
-constexpr u64 limited_range_min = 64;      // pages
-constexpr u64 limited_ranges_per_s = 20;   // with a rate limit
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+constexpr auto keep_interval = std::chrono::seconds(10);
+constexpr u64 limited_range_min = 64;  // pages
+constexpr std::size_t damaged_files_max = 1000;
 
 }  // namespace
 
-Scrubber::Scrubber(ScrubSetup setup) : setup_(std::move(setup)), inspector_(setup_.host, setup_.open_close) {
+Scrubber::Scrubber(ScrubSetup setup)
+    : setup_(std::move(setup)),
+      inspector_(setup_.host, setup_.open_close),
+      report_(read_kept()),
+      job_(*this, report_, {.can_cancel = true, .can_change_rate = false, .is_cancelled_at_once = true, .keeps_state = true}) {}
+
+ScrubReport Scrubber::read_kept() {
   const auto kept = inspector_.get_attribute(format::inode_number_root, scrub_attribute);
-  if (kept) {
-    const auto progress = from_attribute(*kept);
-    if (progress) {
-      progress_ = *progress;
-    } else {
-      log(LogLevel::warning, "the progress of a former scrub makes no sense and is passed over");
-    }
+  if (!kept) return {};
+  auto report = from_attribute(*kept);
+  if (!report) {
+    log(LogLevel::warning, "the progress of a former scrub makes no sense and is passed over");
+    return {};
   }
-  if (progress_.state == ScrubState::running && !setup_.keeps_progress) progress_.state = ScrubState::paused;
-  thread_ = std::thread([this] { run(); });
+  if (report->state == JobState::running && !setup_.keeps_progress) report->state = JobState::paused;
+  return *std::move(report);
 }
 
-Scrubber::~Scrubber() { stop(); }
-
-void Scrubber::stop() {
-  {
-    const std::lock_guard guard(mutex_);
-    ending_ = true;
-    changed_.notify_all();
-  }
-  if (thread_.joinable()) thread_.join();
+JobWords Scrubber::words() const {
+  return {.name = "scrub",
+          .running = "a scrub is running",
+          .paused = "a scrub is paused; resume or cancel it",
+          .none_running = "no scrub is running",
+          .none_paused = "no scrub is paused",
+          .none_to_cancel = "no scrub is running or paused"};
 }
 
 std::string Scrubber::start(u64 rate_limit) {
-  std::unique_lock lock(mutex_);
-  if (progress_.state == ScrubState::running) return "a scrub is running";
-  if (progress_.state == ScrubState::paused) return "a scrub is paused; resume or cancel it";
-  progress_ = {};
-  progress_.state = ScrubState::running;
-  progress_.rate_limit = rate_limit;
-  progress_.started_s = std::time(nullptr);
-  suspects_.clear();
-  files_.clear();
-  problem_.clear();
-  begins_ = true;
-  return await_kept(lock);
-}
-
-std::string Scrubber::pause() {
-  std::unique_lock lock(mutex_);
-  if (progress_.state != ScrubState::running) return "no scrub is running";
-  progress_.state = ScrubState::paused;
-  return await_kept(lock);
-}
-
-std::string Scrubber::resume() {
-  std::unique_lock lock(mutex_);
-  if (progress_.state != ScrubState::paused) return "no scrub is paused";
-  progress_.state = ScrubState::running;
-  return await_kept(lock);
-}
-
-std::string Scrubber::cancel() {
-  std::unique_lock lock(mutex_);
-  if (progress_.state != ScrubState::running && progress_.state != ScrubState::paused) {
-    return "no scrub is running or paused";
-  }
-  progress_.state = ScrubState::cancelled;
-  progress_.ended_s = std::time(nullptr);
-  suspects_.clear();
-  return await_kept(lock);
-}
-
-// The thread keeps the new state; until then the caller waits.
-std::string Scrubber::await_kept(std::unique_lock<std::mutex>& lock) {
-  const u64 change = ++changes_;
-  changed_.notify_all();
-  changed_.wait(lock, [&] { return changes_kept_ >= change || ending_; });
-  return changes_kept_ >= change ? std::string() : "the pool is being unmounted";
+  return job_.start(rate_limit, [this] {
+    report_ = {};
+    suspects_.clear();
+    begins_ = true;
+  });
 }
 
 ScrubReport Scrubber::report() const {
-  const std::lock_guard guard(mutex_);
-  return {progress_, looks_for_owners_, suspects_.page_count(), files_, problem_};
+  return job_.locked([this] { return report_; });
 }
 
-void Scrubber::run() {
-  std::unique_lock lock(mutex_);
-  while (!ending_) {
-    if (begins_) {
-      begins_ = false;
-      session::PoolHealth health;
-      lock.unlock();
-      const Status status = inspector_.health(&health);
-      lock.lock();
-      if (status == Status::ok) progress_.page_total = health.record.page_used;
-      next_range_s_ = 0;
-    }
-    if (changes_kept_ < changes_) keep(lock, true);
-    if (progress_.state != ScrubState::running) {
-      changed_.wait(lock, [&] { return ending_ || changes_kept_ < changes_; });
+JobOutcome Scrubber::run() {
+  begin();
+  bool goes_on = job_.goes_on(0);
+  while (goes_on) {
+    if (const std::optional<Range> range = next_range()) {
+      goes_on = job_.goes_on(verify(*range));
+      if (std::chrono::steady_clock::now() - kept_at_ > keep_interval) keep(false);
     } else {
-      verify_next(lock);
+      if (judge_suspects()) return {true, ""};
+      goes_on = job_.goes_on(0);
     }
   }
-  if (progress_.state == ScrubState::running) keep(lock, false);
-  changed_.notify_all();
+  job_.locked([this] {
+    if (report_.state == JobState::cancelled) drop_suspects();
+  });
+  return {};
+}
+
+void Scrubber::begin() {
+  kept_at_ = std::chrono::steady_clock::now();
+  if (!job_.locked([this] { return std::exchange(begins_, false); })) return;
+  session::PoolHealth health;
+  if (inspector_.health(&health) != Status::ok) return;
+  job_.locked([&] { report_.page_total = health.record.page_used; });
 }
 
 // Writes the progress as it is now. On a read-only pool nothing is kept.
-void Scrubber::keep(std::unique_lock<std::mutex>& lock, bool durably) {
-  ScrubProgress kept = progress_;
-  const u64 changes = changes_;
-  if (!suspects_.empty()) kept.position = std::min(kept.position, suspects_.first());
-  lock.unlock();
+void Scrubber::keep(bool durably) {
+  ScrubReport kept = job_.locked([this] {
+    ScrubReport report = report_;
+    if (!suspects_.empty()) report.position = std::min(report.position, suspects_.first());
+    return report;
+  });
   Status status = Status::ok;
   if (setup_.keeps_progress) {
     status = inspector_.set_attribute(format::inode_number_root, scrub_attribute, to_attribute(kept));
     if (status == Status::ok && durably) status = inspector_.sync();
   }
-  lock.lock();
-  if (status != Status::ok) problem_ = fmt::format("progress could not be kept: {}", status_text(status));
-  kept_s_ = now_s();
-  changes_kept_ = std::max(changes_kept_, changes);
-  changed_.notify_all();
+  kept_at_ = std::chrono::steady_clock::now();
+  if (status == Status::ok) return;
+  job_.locked([&] { report_.problem = fmt::format("progress could not be kept: {}", status_text(status)); });
 }
 
-// One range, from `position` on.
-void Scrubber::verify_next(std::unique_lock<std::mutex>& lock) {
-  u32 chunk = 0;
-  u64 first = 0;
-  while (chunk < setup_.chunks.size()) {
+// From `position` on; nothing after the last chunk.
+std::optional<Scrubber::Range> Scrubber::next_range() const {
+  const u64 count = job_.command_pages(limited_range_min, session::PoolInspector::verify_page_max);
+  for (u32 chunk = 0; chunk < setup_.chunks.size(); ++chunk) {
     const session::ChunkRange& range = setup_.chunks[chunk];
-    const u64 inside = progress_.position > range.base_address ? progress_.position - range.base_address : 0;
-    first = inside / page_size;
-    if (first < range.page_count) break;
-    ++chunk;
+    const u64 inside = report_.position > range.base_address ? report_.position - range.base_address : 0;
+    const u64 first = inside / page_size;
+    if (first < range.page_count) return Range{chunk, first, std::min(count, range.page_count - first)};
   }
-  if (chunk == setup_.chunks.size()) return finish(lock);
-  u64 count = session::PoolInspector::verify_page_max;
-  if (progress_.rate_limit != 0) {
-    const u64 share = progress_.rate_limit / page_size / limited_ranges_per_s;
-    count = std::clamp(share, limited_range_min, count);
-  }
-  count = std::min(count, setup_.chunks[chunk].page_count - first);
-  const u64 change = changes_;
-  const double began_s = now_s();
-  lock.unlock();
-  const session::PoolInspector::Verified verified = inspector_.verify(chunk, first, count);
-  lock.lock();
-  // A scrub that was cancelled or begun anew meanwhile is not this one.
-  const bool is_same = progress_.state == ScrubState::paused || change == changes_;
-  if (!is_same) return;
-  const u64 end = setup_.chunks[chunk].base_address + (first + count) * page_size;
-  progress_.position = end;
-  if (verified.status == Status::ok) {
-    progress_.page_count += verified.page_count;
-    if (verified.damaged_count != 0) take_suspects(chunk, first, count);
-  } else if (verified.status == Status::engine_died || verified.status == Status::engine_stopped) {
+  return std::nullopt;
+}
+
+// Answers how many of its pages were verified.
+u64 Scrubber::verify(const Range& range) {
+  const session::ChunkRange& chunk = setup_.chunks[range.chunk];
+  const session::PoolInspector::Verified verified = inspector_.verify(range.chunk, range.first, range.count);
+  if (verified.status == Status::engine_died || verified.status == Status::engine_stopped) {
     // Nothing more will be verified; the position is where the next mount goes on.
-    progress_.position = setup_.chunks[chunk].base_address + first * page_size;
-    progress_.state = ScrubState::paused;
-    problem_ = status_text(verified.status);
-    return;
-  } else {
-    progress_.unreached_count += count;
-    problem_ = fmt::format("chunk {}: {}", chunk, status_text(verified.status));
+    job_.locked([&] { report_.position = chunk.base_address + range.first * page_size; });
+    job_.rest(status_text(verified.status));
+    return 0;
   }
-  pace(lock, verified.page_count);
-  progress_.active_ms += static_cast<u64>((now_s() - began_s) * 1000 + 0.5);
-  if (now_s() - kept_s_ > keep_interval_s && is_at_work()) keep(lock, false);
+  return job_.locked([&]() -> u64 {
+    report_.position = chunk.base_address + (range.first + range.count) * page_size;
+    if (verified.status != Status::ok) {
+      report_.unreached_count += range.count;
+      report_.problem = fmt::format("chunk {}: {}", range.chunk, status_text(verified.status));
+    } else if (verified.damaged_count != 0) {
+      take_suspects(range);
+    }
+    return verified.page_count;
+  });
 }
 
-void Scrubber::take_suspects(u32 chunk, u64 first, u64 count) {
-  for (u64 i = 0; i < count; ++i) {
-    if (inspector_.is_damaged(i)) suspects_.add(setup_.chunks[chunk].base_address + (first + i) * page_size, 1);
+void Scrubber::take_suspects(const Range& range) {
+  for (u64 i = 0; i < range.count; ++i) {
+    if (inspector_.is_damaged(i)) suspects_.add(setup_.chunks[range.chunk].base_address + (range.first + i) * page_size, 1);
   }
+  report_.suspect_count = suspects_.page_count();
 }
 
-// Waits as long as the rate limit wants it after `page_count` pages.
-void Scrubber::pace(std::unique_lock<std::mutex>& lock, u64 page_count) {
-  if (progress_.rate_limit == 0) return;
-  const double seconds = static_cast<double>(page_count * page_size) / static_cast<double>(progress_.rate_limit);
-  next_range_s_ = std::max(next_range_s_, now_s() - 0.1) + seconds;
-  const double wait = next_range_s_ - now_s();
-  if (wait <= 0) return;
-  const u64 change = changes_;
-  changed_.wait_for(lock, std::chrono::duration<double>(wait), [&] { return ending_ || change != changes_; });
-}
-
-// Everything is verified: suspects become damage, or nothing.
-void Scrubber::finish(std::unique_lock<std::mutex>& lock) {
-  const u64 change = changes_;
-  const double began_s = now_s();
-  OwnedDamage found;
-  if (!suspects_.empty()) {
-    looks_for_owners_ = true;
-    pool::PageRuns suspects = suspects_;
-    lock.unlock();
-    const auto is_stopped = [&] {
-      const std::lock_guard guard(mutex_);
-      return ending_ || change != changes_;
-    };
-    found = find_damage_owners(
-        {inspector_, setup_.chunks, setup_.data_has_checksums, setup_.keeps_progress, is_stopped},
-        std::move(suspects));
-    lock.lock();
-    looks_for_owners_ = false;
-  }
-  progress_.active_ms += static_cast<u64>((now_s() - began_s) * 1000 + 0.5);
-  if (found.was_stopped || change != changes_) return;
-  progress_.damaged_count += found.page_count;
-  progress_.ownerless_count += found.ownerless_page_count;
-  for (DamagedFile& file : found.files) {
-    log(LogLevel::error, fmt::format("scrub: {} pages of {} are damaged", file.page_count, file.path));
-    if (files_.size() < file_max) files_.push_back(std::move(file));
-  }
-  for (const std::string& path : found.unreadable) {
-    problem_ = fmt::format("directory {} cannot be read", path);
-  }
+void Scrubber::drop_suspects() {
   suspects_.clear();
-  progress_.state = ScrubState::finished;
-  progress_.ended_s = std::time(nullptr);
-  ++changes_;
-  log(progress_.damaged_count == 0 ? LogLevel::info : LogLevel::error,
-      fmt::format("scrub: {} pages verified, {} damaged", progress_.page_count, progress_.damaged_count));
+  report_.suspect_count = 0;
+}
+
+// Everything is verified: suspects become damage, or nothing. False: it was paused, or is to end, and they stay suspects.
+bool Scrubber::judge_suspects() {
+  OwnedDamage found;
+  pool::PageRuns suspects = job_.locked([this] {
+    report_.looks_for_owners = !suspects_.empty();
+    return suspects_;
+  });
+  const auto is_stopped = [this] {
+    return job_.is_to_end() || job_.locked([this] { return report_.state != JobState::running; });
+  };
+  if (!suspects.empty()) {
+    found = find_damage_owners({inspector_, setup_.chunks, setup_.data_has_checksums, setup_.keeps_progress,
+                                is_stopped},
+                               std::move(suspects));
+    job_.locked([this] { report_.looks_for_owners = false; });
+  }
+  if (found.was_stopped || !job_.goes_on(0)) return false;
+  job_.locked([&] {
+    report_.damaged_count += found.page_count;
+    report_.ownerless_count += found.ownerless_page_count;
+    for (DamagedFile& file : found.files) {
+      log(LogLevel::error, fmt::format("scrub: {} pages of {} are damaged", file.page_count, file.path));
+      if (report_.files.size() < damaged_files_max) report_.files.push_back(std::move(file));
+    }
+    for (const std::string& path : found.unreadable) report_.problem = fmt::format("directory {} cannot be read", path);
+    drop_suspects();
+    log(report_.damaged_count == 0 ? LogLevel::info : LogLevel::error,
+        fmt::format("scrub: {} pages verified, {} damaged", report_.page_count, report_.damaged_count));
+  });
+  return true;
 }
 
 }  // namespace gpu4fs::maintenance

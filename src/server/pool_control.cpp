@@ -8,14 +8,11 @@
 #include "base/limits.hpp"
 #include "base/to_text.hpp"
 #include "fmt/format.h"
-#include "maintenance/job_pace.hpp"
 #include "session/control_socket.hpp"
 #include "session/tree_walk.hpp"
 
 namespace gpu4fs::server {
 namespace {
-
-constexpr double rate_limit_max = 1e15;  // bytes/s
 
 std::string one_line(const JsonWriter& json) {
   std::string line = json.text();
@@ -28,78 +25,6 @@ const char* refusal_text(u32 flags) {
   if ((flags & wire::health_checkpoint_failed) != 0) return "a checkpoint could not be written";
   if ((flags & wire::health_changes_stopped) != 0) return "metadata is damaged";
   return (flags & wire::health_read_only) != 0 ? "mounted read-only" : "";
-}
-
-void add_scrub(JsonWriter& json, const maintenance::ScrubReport& report) {
-  const maintenance::ScrubProgress& p = report.progress;
-  json.begin_object("scrub");
-  json.add("state", maintenance::scrub_state_name(p.state));
-  json.add("looks_for_owners", report.looks_for_owners);
-  json.add("pages_total", p.page_total);
-  json.add("pages_verified", p.page_count);
-  json.add("pages_damaged", p.damaged_count);
-  json.add("pages_without_owner", p.ownerless_count);
-  json.add("pages_suspect", report.suspect_count);
-  json.add("pages_unreached", p.unreached_count);
-  json.add("position", p.position);
-  json.add("rate_limit", p.rate_limit);
-  json.add("rate", p.rate());
-  json.add("started", p.started_s);
-  json.add("ended", p.ended_s);
-  json.add("active_seconds", static_cast<double>(p.active_ms) / 1000);
-  if (const auto left = p.seconds_left()) json.add("seconds_left", *left);
-  json.add("problem", report.problem);
-  json.begin_array("damaged_files");
-  for (const maintenance::DamagedFile& file : report.files) {
-    json.begin_object();
-    json.add("path", file.path);
-    json.add("inode", file.inode);
-    json.add("pages", file.page_count);
-    json.end();
-  }
-  json.end();
-  json.end();
-}
-
-void add_rebuild(JsonWriter& json, const maintenance::RebuildReport& report) {
-  json.begin_object("rebuild");
-  json.add("state", maintenance::rebuild_state_name(report.state));
-  json.add("device", report.device);
-  json.add("path", report.path);
-  json.add("pages_total", report.page_total);
-  json.add("pages_done", report.page_count);
-  json.add("pages_written", report.written_count);
-  json.add("pages_unverified", report.unverified_count);
-  json.add("pages_unreadable", report.unreadable_count);
-  json.add("rate_limit", report.rate_limit);
-  maintenance::add_pace(json, report);
-  json.end();
-}
-
-void add_relocation(JsonWriter& json, const maintenance::RelocationReport& report) {
-  json.begin_object("relocation");
-  json.add("state", maintenance::relocation_state_name(report.state));
-  json.add("kind", report.job.kind == maintenance::RelocationKind::convert ? "convert" : "defragment");
-  json.add("inode", report.job.inode);
-  json.add("files_total", report.file_total);
-  json.add("files_done", report.file_count);
-  json.add("pages_moved", report.moved_count);
-  json.add("pages_unreadable", report.stayed_count);
-  json.add("rate_limit", report.job.rate_limit);
-  maintenance::add_pace(json, report);
-  json.end();
-}
-
-// "" or what is wrong with the request's limit, bytes a second; 0 without one.
-std::string read_rate(const JsonValue& request, u64* limit) {
-  const JsonValue& rate = request["rate"];
-  *limit = 0;
-  if (rate.kind == JsonValue::Kind::null) return {};
-  if (rate.kind != JsonValue::Kind::number) return "'rate' is no number";
-  // Not a number is not in the range either.
-  if (!(rate.number >= 0 && rate.number <= rate_limit_max)) return "'rate' is out of range";
-  *limit = static_cast<u64>(rate.number);
-  return {};
 }
 
 // Pages of the table that have been freed or written anew since leave it. True: some have.
@@ -241,19 +166,9 @@ void add_classes(JsonWriter& json, const session::PoolHealth& health) {
 std::string PoolControl::answer(const JsonValue& request) const {
   const std::string& what = request["request"].text;
   if (what == "status") return status();
-  if (what == "scrub-status") return scrub_status();
-  if (what == "scrub-start") return scrub_start(request);
-  if (what == "scrub-pause") return scrub_change(context_.scrubber.pause());
-  if (what == "scrub-resume") return scrub_change(context_.scrubber.resume());
-  if (what == "scrub-cancel") return scrub_change(context_.scrubber.cancel());
+  if (is_job_request(what)) return answer_job(context_.jobs, what, request);
   if (what == "device-add") return join_devices(request);
   if (what == "chunks-add") return make_chunks(request);
-  if (maintenance::is_reshape_request(what)) {
-    const maintenance::ReshapeControl control{context_.reshaper, context_.spares, context_.exchange, context_.pool.read_only};
-    return maintenance::answer_reshape(control, what, request);
-  }
-  if (what.starts_with("device-") || what.starts_with("rebuild-")) return rebuild_request(what, request);
-  if (what.starts_with("relocate-")) return relocate_request(what, request);
   if (what == "trim") return trim();
   if (what == "end-engine") return end_engine();
   return session::control_error(fmt::format("unknown request '{}'", what.substr(0, 64)));
@@ -341,95 +256,9 @@ std::string PoolControl::status() const {
   add_devices(json, context_, health);
   add_classes(json, health);
   add_damaged_files(json, inspector, health);
-  add_scrub(json, context_.scrubber.report());
-  add_rebuild(json, context_.rebuilder.report());
-  add_relocation(json, context_.relocator.report());
-  maintenance::add_reshape(json, context_.reshaper.report());
-  maintenance::add_spares(json, context_.spares);
+  add_jobs(json, context_.jobs);
   json.end();
   return one_line(json);
-}
-
-std::string PoolControl::relocate_request(const std::string& what, const JsonValue& request) const {
-  u64 limit = 0;
-  std::string problem = read_rate(request, &limit);
-  if (!problem.empty()) return session::control_error(problem);
-  if (what == "relocate-start") {
-    maintenance::RelocationJob job;
-    const std::string& kind = request["kind"].text;
-    const JsonValue& inode = request["inode"];
-    if (kind != "convert" && kind != "defragment") return session::control_error("'kind' is neither convert nor defragment");
-    if (inode.kind != JsonValue::Kind::number || !(inode.number >= 1 && inode.number <= 1e15)) {
-      return session::control_error("'inode' is no inode number");
-    }
-    job.kind = kind == "convert" ? maintenance::RelocationKind::convert : maintenance::RelocationKind::defragment;
-    job.inode = static_cast<u64>(inode.number);
-    job.recursive = request["recursive"].boolean;
-    job.rate_limit = limit;
-    problem = context_.relocator.start(job);
-  } else if (what == "relocate-pause") {
-    problem = context_.relocator.pause();
-  } else if (what == "relocate-resume") {
-    problem = context_.relocator.resume();
-  } else if (what == "relocate-cancel") {
-    problem = context_.relocator.cancel();
-  } else if (what == "relocate-rate") {
-    problem = context_.relocator.set_rate(limit);
-  } else if (what != "relocate-status") {
-    problem = fmt::format("unknown request '{}'", what.substr(0, 64));
-  }
-  if (!problem.empty()) return session::control_error(problem);
-  JsonWriter json(JsonLayout::one_line);
-  json.begin_object();
-  json.add("ok", true);
-  add_relocation(json, context_.relocator.report());
-  json.end();
-  return one_line(json);
-}
-
-std::string PoolControl::rebuild_request(const std::string& what, const JsonValue& request) const {
-  u64 limit = 0;
-  std::string problem = read_rate(request, &limit);
-  if (!problem.empty()) return session::control_error(problem);
-  if (what == "device-replace") {
-    problem = context_.exchange.replace(request["device"].text, request["path"].text, request["force"].boolean, limit);
-  } else if (what == "device-rebuild") {
-    problem = context_.exchange.rebuild(request["device"].text, limit);
-  } else if (what == "rebuild-pause") {
-    problem = context_.rebuilder.pause();
-  } else if (what == "rebuild-resume") {
-    problem = context_.rebuilder.resume();
-  } else if (what == "rebuild-rate") {
-    problem = context_.rebuilder.set_rate(limit);
-  } else if (what != "rebuild-status") {
-    problem = fmt::format("unknown request '{}'", what.substr(0, 64));
-  }
-  if (!problem.empty()) return session::control_error(problem);
-  JsonWriter json(JsonLayout::one_line);
-  json.begin_object();
-  json.add("ok", true);
-  add_rebuild(json, context_.rebuilder.report());
-  json.end();
-  return one_line(json);
-}
-
-std::string PoolControl::scrub_status() const {
-  JsonWriter json(JsonLayout::one_line);
-  json.begin_object();
-  json.add("ok", true);
-  add_scrub(json, context_.scrubber.report());
-  json.end();
-  return one_line(json);
-}
-
-std::string PoolControl::scrub_change(const std::string& problem) const {
-  return problem.empty() ? scrub_status() : session::control_error(problem);
-}
-
-std::string PoolControl::scrub_start(const JsonValue& request) const {
-  u64 limit = 0;
-  const std::string problem = read_rate(request, &limit);
-  return problem.empty() ? scrub_change(context_.scrubber.start(limit)) : session::control_error(problem);
 }
 
 }  // namespace gpu4fs::server

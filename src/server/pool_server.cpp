@@ -133,10 +133,10 @@ void PoolServer::open_control() {
   relocator_ = std::make_unique<maintenance::Relocator>(
       maintenance::RelocatorSetup{*setup_.host, sessions_mutex_,
                      [this] { return command(wire::Opcode::checkpoint, checkpoint_mask_forced); }});
-  control_ = std::make_unique<PoolControl>(ControlContext{options_, pool_, setup_, sessions_mutex_, *scrubber_,
+  const JobControl jobs{*scrubber_, *rebuilder_, *exchange_, *relocator_, *reshaper_, *spares_, pool_.read_only};
+  control_ = std::make_unique<PoolControl>(ControlContext{options_, pool_, setup_, sessions_mutex_,
                                                           [this](u32 device) { return flush_errors_[device].load(); },
-                                                          *grower_, tables_, *rebuilder_, *exchange_, *relocator_,
-                                                          *reshaper_, *spares_, *trimmer_});
+                                                          *grower_, tables_, jobs, *trimmer_});
   if (options_.control_folder.empty()) return;
   Uuid uuid{};
   std::copy_n(pool_.superblock.pool_uuid, sizeof(uuid.bytes), uuid.bytes);
@@ -241,15 +241,15 @@ std::vector<std::string> PoolServer::device_paths() {
 void PoolServer::close_control() {
   control_socket_.reset();
   control_.reset();
-  if (reshaper_) reshaper_->stop();
-  if (relocator_) relocator_->stop();
+  if (reshaper_) reshaper_->job().stop();
+  if (relocator_) relocator_->job().stop();
   std::unique_ptr<maintenance::SpareDevices> spares;
   {
     const std::lock_guard guard(spares_mutex_);
     spares = std::move(spares_);
   }
   spares.reset();
-  if (rebuilder_) rebuilder_->stop();
+  if (rebuilder_) rebuilder_->job().stop();
   reshaper_.reset();
   relocator_.reset();
   exchange_.reset();

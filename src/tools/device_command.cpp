@@ -17,8 +17,8 @@
 #include "base/host/size_text.hpp"
 #include "pool/pool_device_file.hpp"
 #include "tools/device_add_command.hpp"
+#include "tools/job_text.hpp"
 #include "tools/mounted_pool.hpp"
-#include "tools/rebuild_text.hpp"
 #include "tools/reshape_command.hpp"
 #include "tools/verbs.hpp"
 
@@ -139,7 +139,7 @@ std::string status_request() {
   return "{\"request\": \"rebuild-status\"}";
 }
 
-std::string request(bool is_running) {
+std::string request(bool runs) {
   if (line.only_status) return status_request();
   JsonWriter json(JsonLayout::one_line);
   json.begin_object();
@@ -150,7 +150,7 @@ std::string request(bool is_running) {
     json.add("force", line.force);
   } else if (line.pauses || line.resumes) {
     json.add("request", line.pauses ? "rebuild-pause" : "rebuild-resume");
-  } else if (is_running && !line.rate.empty()) {
+  } else if (runs && !line.rate.empty()) {
     json.add("request", "rebuild-rate");
   } else {
     json.add("request", "device-rebuild");
@@ -159,11 +159,6 @@ std::string request(bool is_running) {
   if (!line.rate.empty()) json.add("rate", parse_size(line.rate));
   json.end();
   return one_line(json);
-}
-
-bool is_running(const JsonValue& answer) {
-  const std::string& state = answer["rebuild"]["state"].text;
-  return state == "running" || state == "paused";
 }
 
 int run() {
@@ -175,7 +170,7 @@ int run() {
     fmt::print(stderr, "gpu4fs device: {}: no gpu4fs pool is mounted there\n", line.place);
     return status_failure;
   }
-  const bool runs = is_running(ask_server(mountpoint, status_request()));
+  const bool runs = is_busy(ask_server(mountpoint, status_request())["rebuild"]);
   std::string text = ask_server_text(mountpoint, request(runs));
   JsonValue answer = parse_json(text);
   while (line.waits && answer["ok"].boolean && answer["rebuild"]["state"].text == "running") {

@@ -5,8 +5,6 @@
 //   gpu4fs defragment PATH [-r]
 //
 // Both run in the server of the mounted pool; who asks for it may wait, or come back with --status.
-#include "tools/relocate_command.hpp"
-
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -22,9 +20,9 @@
 #include "base/host/json.hpp"
 #include "base/host/size_text.hpp"
 #include "base/limits.hpp"
+#include "tools/job_text.hpp"
 #include "tools/mounted_pool.hpp"
 #include "tools/profile_text.hpp"
-#include "tools/scrub_text.hpp"
 #include "tools/verbs.hpp"
 
 namespace gpu4fs::tools {
@@ -110,8 +108,6 @@ std::string start_request(u64 inode) {
   return text;
 }
 
-u64 count_of(const JsonValue& value) { return value.number > 0 ? static_cast<u64>(value.number) : 0; }
-
 // What runs, or ran, until it ends.
 std::string wait_for_end(const std::string& mountpoint, std::string text) {
   const bool shows = !line.json && ::isatty(STDOUT_FILENO) != 0;
@@ -165,25 +161,6 @@ int run() {
 }
 
 }  // namespace
-
-std::string relocation_text(const JsonValue& report) {
-  const std::string& state = report["state"].text;
-  if (state.empty() || state == "never") return "";
-  std::string text = fmt::format("relocation  {} of inode {}: {}\n", report["kind"].text, count_of(report["inode"]), state);
-  text += fmt::format("moved       {}, {} of {} files", size_text(count_of(report["pages_moved"]) * page_size),
-                      count_of(report["files_done"]), count_of(report["files_total"]));
-  if (report["rate"].number > 0) text += fmt::format(", {}/s", size_text(count_of(report["rate"])));
-  if (report["rate_limit"].number > 0) text += fmt::format(" (at most {}/s)", size_text(count_of(report["rate_limit"])));
-  if (report["seconds_left"].kind == JsonValue::Kind::number) {
-    text += fmt::format(", {} left", duration_text(report["seconds_left"].number));
-  }
-  text += '\n';
-  if (count_of(report["pages_unreadable"]) != 0) {
-    text += fmt::format("unreadable  {} pages stayed where they are\n", count_of(report["pages_unreadable"]));
-  }
-  if (!report["problem"].text.empty()) text += fmt::format("problem     {}\n", report["problem"].text);
-  return text;
-}
 
 const cli::Verb convert_verb = {"convert", "give files another profile, their blocks included", nullptr, add_convert_options, run,
                            status_usage, status_failure};

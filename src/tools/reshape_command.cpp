@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <thread>
@@ -10,19 +9,16 @@
 #include "base/host/json.hpp"
 #include "base/host/json_value.hpp"
 #include "base/host/size_text.hpp"
-#include "base/limits.hpp"
 #include "base/types.hpp"
 #include "pool/pool_device_file.hpp"
+#include "tools/job_text.hpp"
 #include "tools/mounted_pool.hpp"
-#include "tools/scrub_text.hpp"
 
 namespace gpu4fs::tools {
 namespace {
 
 constexpr int status_not_done = 4;  // it ended before its end; the pool is in use as before
 constexpr int status_failure = 8;
-
-u64 count_of(const JsonValue& value) { return value.number > 0 ? static_cast<u64>(value.number) : 0; }
 
 std::string one_line(const JsonWriter& json) {
   std::string text = json.text();
@@ -31,11 +27,6 @@ std::string one_line(const JsonWriter& json) {
 }
 
 std::string status_request() { return "{\"request\": \"reshape-status\"}"; }
-
-bool is_running(const JsonValue& answer) {
-  const std::string& state = answer["reshape"]["state"].text;
-  return state == "running" || state == "paused";
-}
 
 std::string request(const ReshapeCommand& command, bool runs) {
   if (command.only_status) return status_request();
@@ -62,26 +53,6 @@ std::string require_mountpoint(const std::string& place) {
 
 }  // namespace
 
-std::string reshape_text(const JsonValue& reshape) {
-  const std::string& state = reshape["state"].text;
-  if (state.empty() || state == "never") return "neither a removal nor a balance since the mount\n";
-  const bool is_removal = reshape["kind"].text == "remove";
-  std::string text = is_removal ? fmt::format("removal     of device {}, {}: {}\n", count_of(reshape["device"]),
-                                              reshape["path"].text, state)
-                                : fmt::format("balance     {}\n", state);
-  const u64 done = count_of(reshape["pages_done"]);
-  text += fmt::format("chunks      {} of {}, {} of {} moved", count_of(reshape["chunks_done"]), count_of(reshape["chunks_total"]),
-                      size_text(done * page_size), size_text(std::max(count_of(reshape["pages_total"]), done) * page_size));
-  if (reshape["rate"].number > 0) text += fmt::format(", {}/s", size_text(count_of(reshape["rate"])));
-  if (reshape["rate_limit"].number > 0) text += fmt::format(" (at most {}/s)", size_text(count_of(reshape["rate_limit"])));
-  if (reshape["seconds_left"].kind == JsonValue::Kind::number) {
-    text += fmt::format(", {} left", duration_text(reshape["seconds_left"].number));
-  }
-  text += '\n';
-  if (!reshape["problem"].text.empty()) text += fmt::format("problem     {}\n", reshape["problem"].text);
-  return text;
-}
-
 std::string spares_text(const JsonValue& spares) {
   std::string text;
   for (const JsonValue& spare : spares.elements) {
@@ -93,7 +64,7 @@ std::string spares_text(const JsonValue& spares) {
 
 int run_reshape(const ReshapeCommand& command) {
   const std::string mountpoint = require_mountpoint(command.place);
-  const bool runs = is_running(ask_server(mountpoint, status_request()));
+  const bool runs = is_busy(ask_server(mountpoint, status_request())["reshape"]);
   std::string text = ask_server_text(mountpoint, request(command, runs));
   JsonValue answer = parse_json(text);
   while (command.waits && answer["ok"].boolean && answer["reshape"]["state"].text == "running") {

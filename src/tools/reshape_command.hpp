@@ -7,9 +7,7 @@
 
 namespace gpu4fs::tools {
 
-// How far it is, for people: the member `reshape` of the server's answer.
-std::string reshape_text(const JsonValue& reshape);
-// The member `spares`; "" if there are none.
+// The member `spares` of the server's answer, for people; "" if there are none.
 std::string spares_text(const JsonValue& spares);
 
 struct ReshapeCommand {

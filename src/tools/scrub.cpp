@@ -10,8 +10,8 @@
 #include "base/host/json.hpp"
 #include "base/host/size_text.hpp"
 #include "base/limits.hpp"
+#include "tools/job_text.hpp"
 #include "tools/mounted_pool.hpp"
-#include "tools/scrub_text.hpp"
 #include "tools/verbs.hpp"
 
 namespace gpu4fs::tools {

@@ -10,11 +10,9 @@
 #include "format/format_text.hpp"
 #include "pool/pool_open.hpp"
 #include "tools/device_text.hpp"
+#include "tools/job_text.hpp"
 #include "tools/mounted_pool.hpp"
-#include "tools/rebuild_text.hpp"
-#include "tools/relocate_command.hpp"
 #include "tools/reshape_command.hpp"
-#include "tools/scrub_text.hpp"
 #include "tools/verbs.hpp"
 
 namespace gpu4fs::tools {
@@ -35,8 +33,6 @@ void add_options(cli::CommandLine app) {
   app.option("place", line.places, "The directory of a mount, or devices of a pool").required();
   app.flag("--json", line.json, "Print JSON");
 }
-
-u64 count_of(const JsonValue& value) { return value.number > 0 ? static_cast<u64>(value.number) : 0; }
 
 void print_damage(const JsonValue& status) {
   for (const JsonValue& device : status["devices"].elements) {

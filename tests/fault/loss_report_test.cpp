@@ -58,7 +58,7 @@ TEST(LossReport, DoesNotNameTheFileThatTookThePlace) {
     EXPECT_EQ(write_block(mount.files(), inode, 0, 1), Status::ok);
     EXPECT_EQ(mount.server().exchange().replace("1", folder / "new1", false, 0), "");
     while (mount.server().rebuilder().is_busy()) std::this_thread::yield();
-    EXPECT_EQ(mount.server().rebuilder().report().state, maintenance::RebuildState::finished);
+    EXPECT_EQ(mount.server().rebuilder().report().state, maintenance::JobState::finished);
     EXPECT_TRUE(mount.stop());
   }
   std::istringstream lines(testing::internal::GetCapturedStderr());

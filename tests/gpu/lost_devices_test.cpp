@@ -119,7 +119,7 @@ bool fill(LosingPool& pool, server::PoolServer& server, u32 index, const std::st
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   const maintenance::RebuildReport report = server.rebuilder().report();
-  const bool is_filled = report.state == maintenance::RebuildState::finished;
+  const bool is_filled = report.state == maintenance::JobState::finished;
   pool.expect(is_filled && report.written_count > 0, fmt::format("device {} is filled: {}", index, report.problem));
   pool.expect(report.unreadable_count == 0, "all of it could be read");
   // Pages of mirrors that fallocate has allocated have no bytes that a checksum fits; rows are without them.

@@ -46,7 +46,7 @@ class EmptiedDevices : public ::testing::TestWithParam<EmptyingShape> {
   static maintenance::ReshapeReport await(maintenance::Reshaper& reshaper) {
     for (;;) {
       const maintenance::ReshapeReport report = reshaper.report();
-      if (report.state != maintenance::ReshapeState::running) return report;
+      if (report.state != maintenance::JobState::running) return report;
       std::this_thread::yield();
     }
   }
@@ -99,7 +99,7 @@ TEST_P(EmptiedDevices, LeaveThePoolWhileFilesAreWritten) {
     const maintenance::ReshapeReport report = await(mount.server().reshaper());
     ends = true;
     writer.join();
-    ASSERT_EQ(report.state, maintenance::ReshapeState::finished) << report.problem;
+    ASSERT_EQ(report.state, maintenance::JobState::finished) << report.problem;
     EXPECT_GT(report.page_count, 0u);
     EXPECT_TRUE(has_blocks(mount.files(), find_file(mount.files(), "late"), blocks, 3));
     ASSERT_TRUE(mount.stop());
@@ -122,7 +122,7 @@ TEST_P(EmptiedDevices, AreAsFullAsTheOthersAfterABalance) {
     const u32 index = mount.server().grower().add_device(added, false);
     ASSERT_EQ(mount.server().reshaper().start_balance(0), "");
     const maintenance::ReshapeReport report = await(mount.server().reshaper());
-    EXPECT_EQ(report.state, maintenance::ReshapeState::finished) << report.problem;
+    EXPECT_EQ(report.state, maintenance::JobState::finished) << report.problem;
     if (std::string_view(GetParam().profile) == "single") {
       EXPECT_FALSE(mount.server().grower().chunks_on(index).empty());
       EXPECT_GT(report.page_count, 0u);

@@ -29,7 +29,7 @@ class Reshaping : public ::testing::Test {
   static maintenance::ReshapeReport await(maintenance::Reshaper& reshaper) {
     for (;;) {
       const maintenance::ReshapeReport report = reshaper.report();
-      if (report.state != maintenance::ReshapeState::running) return report;
+      if (report.state != maintenance::JobState::running) return report;
       std::this_thread::yield();
     }
   }
@@ -53,7 +53,7 @@ TEST_F(Reshaping, ADeviceWithEmptyChunksIsRemoved) {
   EXPECT_NE(reshaper.start_removal(9, 0).find("no device 9"), std::string::npos);
   EXPECT_EQ(reshaper.start_removal(3, 0), "");
   const maintenance::ReshapeReport report = await(reshaper);
-  EXPECT_EQ(report.state, maintenance::ReshapeState::finished) << report.problem;
+  EXPECT_EQ(report.state, maintenance::JobState::finished) << report.problem;
   EXPECT_EQ(report.chunk_count, report.chunk_total);
   EXPECT_NE(reshaper.start_removal(3, 0), "");
   EXPECT_EQ(pool::probe_superblocks(added).newest(), nullptr);
@@ -70,23 +70,23 @@ TEST_F(Reshaping, ARemovalIsPausedAndCancelled) {
   ASSERT_EQ(mount.server().grower().add_device(added, false), 3u);
   mount.server().grower().add_chunks(~u64{0});
   maintenance::Reshaper& reshaper = mount.server().reshaper();
-  EXPECT_NE(reshaper.pause(), "");
-  EXPECT_NE(reshaper.resume(), "");
-  EXPECT_NE(reshaper.cancel(), "");
-  EXPECT_NE(reshaper.set_rate(7), "");
+  EXPECT_NE(reshaper.job().pause(), "");
+  EXPECT_NE(reshaper.job().resume(), "");
+  EXPECT_NE(reshaper.job().cancel(), "");
+  EXPECT_NE(reshaper.job().set_rate(7), "");
   ASSERT_EQ(reshaper.start_removal(3, 0), "");
-  ASSERT_EQ(reshaper.pause(), "");
-  (void)reshaper.set_rate(u64{1} << 30);
-  (void)reshaper.cancel();
-  while (reshaper.report().state == maintenance::ReshapeState::paused) std::this_thread::yield();
+  ASSERT_EQ(reshaper.job().pause(), "");
+  (void)reshaper.job().set_rate(u64{1} << 30);
+  (void)reshaper.job().cancel();
+  while (reshaper.report().state == maintenance::JobState::paused) std::this_thread::yield();
   // It may have been about to end.
-  if (reshaper.report().state == maintenance::ReshapeState::cancelled) {
+  if (reshaper.report().state == maintenance::JobState::cancelled) {
     // Chunks get columns there again.
     mount.server().grower().add_chunks(~u64{0});
     EXPECT_FALSE(mount.server().grower().chunks_on(3).empty());
     ASSERT_EQ(reshaper.start_removal(3, 0), "");
   }
-  EXPECT_EQ(await(reshaper).state, maintenance::ReshapeState::finished);
+  EXPECT_EQ(await(reshaper).state, maintenance::JobState::finished);
   ASSERT_TRUE(mount.stop());
   EXPECT_EQ(find_problems(devices_), "");
 }
@@ -96,7 +96,7 @@ TEST_F(Reshaping, AProfileThatNeedsTheDeviceKeepsIt) {
   GrowthMount mount(devices_);
   const std::string refusal = mount.server().reshaper().start_removal(1, 0);
   EXPECT_NE(refusal.find("profile raid1 needs 2 devices"), std::string::npos) << refusal;
-  EXPECT_EQ(mount.server().reshaper().report().state, maintenance::ReshapeState::never);
+  EXPECT_EQ(mount.server().reshaper().report().state, maintenance::JobState::never);
   ASSERT_TRUE(mount.stop());
 }
 
@@ -114,7 +114,7 @@ TEST_F(Reshaping, ABalanceEvensOutAndDropsWhatIsEmpty) {
   const maintenance::ReshapeReport report = await(mount.server().reshaper());
   // Chunks in use are moved by another part of the server; until then a balance says so.
   const bool is_refused = report.problem.find("cannot be emptied") != std::string::npos;
-  EXPECT_TRUE(report.state == maintenance::ReshapeState::finished || is_refused) << report.problem;
+  EXPECT_TRUE(report.state == maintenance::JobState::finished || is_refused) << report.problem;
   EXPECT_LT(mount.server().superblock().chunk_count, before);
   u32 empty = 0;
   for (const maintenance::ChunkUsage& chunk : grower.usage()) empty += chunk.pages_taken == 0 ? 1 : 0;
@@ -185,7 +185,7 @@ class Spares : public Reshaping {
         if (spare.state != maintenance::SpareState::refused) return false;
       }
       if (mount.server().rebuilder().is_busy()) return false;
-      return mount.server().rebuilder().report().state == maintenance::RebuildState::finished || lost(mount) != 0;
+      return mount.server().rebuilder().report().state == maintenance::JobState::finished || lost(mount) != 0;
     };
     while (!has_ended()) ASSERT_TRUE(write_round(mount, inode));
   }
@@ -229,7 +229,7 @@ TEST_F(Spares, TakeThePlaceOfALostDevice) {
     ASSERT_EQ(mount.server().spares().add(spare, false), "");
     lose_device(mount, inode);
     write_until_no_spare_waits(mount, inode);
-    EXPECT_EQ(mount.server().rebuilder().report().state, maintenance::RebuildState::finished);
+    EXPECT_EQ(mount.server().rebuilder().report().state, maintenance::JobState::finished);
     EXPECT_EQ(lost(mount), 0u);
     EXPECT_TRUE(has_blocks(mount.files(), inode, file_blocks, 3));
     ASSERT_TRUE(mount.stop());
@@ -253,7 +253,7 @@ TEST_F(Spares, ThatFailLeaveThePoolDegraded) {
     ASSERT_EQ(mount.server().spares().add("fault=gone#50:" + spare, false), "");
     lose_device(mount, inode);
     write_until_no_spare_waits(mount, inode);
-    ASSERT_NE(mount.server().rebuilder().report().state, maintenance::RebuildState::finished);
+    ASSERT_NE(mount.server().rebuilder().report().state, maintenance::JobState::finished);
     EXPECT_EQ(lost(mount), 2u);
     EXPECT_TRUE(has_blocks(mount.files(), inode, file_blocks, 3));
     ASSERT_TRUE(mount.stop());
@@ -277,7 +277,7 @@ TEST_P(FailingSpares, AreFollowedByTheNext) {
     ASSERT_EQ(mount.server().spares().add(good, false), "");
     lose_device(mount, inode);
     write_until_no_spare_waits(mount, inode);
-    EXPECT_EQ(mount.server().rebuilder().report().state, maintenance::RebuildState::finished);
+    EXPECT_EQ(mount.server().rebuilder().report().state, maintenance::JobState::finished);
     EXPECT_EQ(lost(mount), 0u);
     EXPECT_TRUE(has_blocks(mount.files(), inode, file_blocks, 3));
     ASSERT_TRUE(mount.stop());
@@ -297,7 +297,7 @@ TEST_F(Spares, ThatComeAfterTheLossTakeThePlaceToo) {
   while (lost(mount) == 0) ASSERT_TRUE(write_round(mount, inode));
   ASSERT_EQ(mount.server().spares().add(spare, false), "");
   write_until_no_spare_waits(mount, inode);
-  EXPECT_EQ(mount.server().rebuilder().report().state, maintenance::RebuildState::finished);
+  EXPECT_EQ(mount.server().rebuilder().report().state, maintenance::JobState::finished);
   EXPECT_EQ(lost(mount), 0u);
   ASSERT_TRUE(mount.stop());
   EXPECT_EQ(find_problems({devices_[0], spare}), "");
@@ -320,7 +320,7 @@ TEST_F(Spares, OfADegradedMountComeInByThemselves) {
     server::PoolServer server(with_spare);
     server.start();
     EXPECT_EQ(server.warnings().size(), 2u);  // the missing device, and the spare that is none
-    while (server.rebuilder().report().state != maintenance::RebuildState::finished) std::this_thread::yield();
+    while (server.rebuilder().report().state != maintenance::JobState::finished) std::this_thread::yield();
     ASSERT_TRUE(server.stop());
   }
   EXPECT_EQ(find_problems({devices_[0], spare}), "");

@@ -8,9 +8,9 @@
 namespace gpu4fs::maintenance {
 namespace {
 
-ScrubProgress some_progress() {
-  ScrubProgress progress;
-  progress.state = ScrubState::paused;
+ScrubReport some_progress() {
+  ScrubReport progress;
+  progress.state = JobState::paused;
   progress.position = 77 * 4096;
   progress.page_total = 1000;
   progress.page_count = 250;
@@ -25,7 +25,7 @@ ScrubProgress some_progress() {
 }
 
 TEST(ScrubProgress, ComesBackAsItWasKept) {
-  const ScrubProgress progress = some_progress();
+  const ScrubReport progress = some_progress();
   const auto again = from_attribute(to_attribute(progress));
   ASSERT_TRUE(again.has_value());
   EXPECT_EQ(again->state, progress.state);
@@ -37,15 +37,15 @@ TEST(ScrubProgress, ComesBackAsItWasKept) {
 }
 
 TEST(ScrubProgress, KnowsRateAndTimeLeft) {
-  ScrubProgress progress = some_progress();
+  ScrubReport progress = some_progress();
   EXPECT_DOUBLE_EQ(progress.rate(), 250 * 4096 / 2.0);
   ASSERT_TRUE(progress.seconds_left().has_value());
   EXPECT_DOUBLE_EQ(*progress.seconds_left(), 6.0);
   progress.page_count = 2000;  // files were written meanwhile
   EXPECT_DOUBLE_EQ(*progress.seconds_left(), 0.0);
-  progress.state = ScrubState::finished;
+  progress.state = JobState::finished;
   EXPECT_FALSE(progress.seconds_left().has_value());
-  EXPECT_FALSE(ScrubProgress{}.seconds_left().has_value());
+  EXPECT_FALSE(ScrubReport{}.seconds_left().has_value());
 }
 
 TEST(ScrubProgress, RefusesWhatIsNotIts) {

@@ -24,7 +24,7 @@
 namespace gpu4fs::test::scrub_test {
 namespace {
 
-using maintenance::ScrubState;
+using maintenance::JobState;
 
 constexpr u64 root = format::inode_number_root;
 
@@ -122,7 +122,7 @@ class ScrubPool : public ::testing::Test {
   maintenance::ScrubReport await_end() {
     for (;;) {
       maintenance::ScrubReport report = server_->scrubber().report();
-      if (report.progress.state != ScrubState::running) return report;
+      if (report.state != JobState::running) return report;
       std::this_thread::yield();
     }
   }
@@ -154,11 +154,11 @@ TEST_F(ScrubPool, ASoundPoolIsSound) {
   write(client_->create(root, "file"), 700);
   checkpoint();
   const maintenance::ScrubReport report = scrub();
-  EXPECT_EQ(report.progress.state, ScrubState::finished);
-  EXPECT_EQ(report.progress.damaged_count, 0u);
-  EXPECT_EQ(report.progress.unreached_count, 0u);
-  EXPECT_GE(report.progress.page_count, 700u);
-  EXPECT_GE(report.progress.page_count, report.progress.page_total);
+  EXPECT_EQ(report.state, JobState::finished);
+  EXPECT_EQ(report.damaged_count, 0u);
+  EXPECT_EQ(report.unreached_count, 0u);
+  EXPECT_GE(report.page_count, 700u);
+  EXPECT_GE(report.page_count, report.page_total);
   EXPECT_EQ(report.suspect_count, 0u);
   EXPECT_TRUE(report.files.empty());
   EXPECT_EQ(report.problem, "");
@@ -177,22 +177,22 @@ TEST_F(ScrubPool, DamageIsFoundAndNamed) {
   for (const u64 i : {0u, 1u, 1499u}) damage(blocks(large, wire::BlockKind::content)[i]);
   damage(blocks(mapped, wire::BlockKind::map_page).back());
   const maintenance::ScrubReport report = scrub();
-  EXPECT_EQ(report.progress.damaged_count, 5u);
-  EXPECT_EQ(report.progress.ownerless_count, 0u);
+  EXPECT_EQ(report.damaged_count, 5u);
+  EXPECT_EQ(report.ownerless_count, 0u);
   const std::map<std::string, u64> expected{{"/folder/deep/plain file", 1}, {"/large", 3}, {"/mapped", 1}};
   std::map<std::string, u64> found;
   for (const maintenance::DamagedFile& file : report.files) found[file.path] = file.page_count;
   EXPECT_EQ(found, expected);
   EXPECT_EQ(damaged_files(), expected);
   // Once more: the same, not more.
-  EXPECT_EQ(scrub().progress.damaged_count, 5u);
+  EXPECT_EQ(scrub().damaged_count, 5u);
   EXPECT_EQ(damaged_files(), expected);
   // A damaged file that is removed is damage no more.
   client_->unlink(root, "large");
   checkpoint();
   const std::map<std::string, u64> left{{"/folder/deep/plain file", 1}, {"/mapped", 1}};
   EXPECT_EQ(damaged_files(), left);
-  EXPECT_EQ(scrub().progress.damaged_count, 2u);
+  EXPECT_EQ(scrub().damaged_count, 2u);
 }
 
 TEST_F(ScrubPool, ReadingNamesTheFileToo) {
@@ -221,9 +221,9 @@ TEST_F(ScrubPool, UnwrittenBlocksRaiseNoAlarm) {
   ASSERT_EQ(unwritten.size(), 2995u);
   damage(unwritten[0]);
   damage(unwritten[2000]);
-  EXPECT_EQ(scrub().progress.damaged_count, 0u);
+  EXPECT_EQ(scrub().damaged_count, 0u);
   damage(blocks(allocated, wire::BlockKind::content)[2]);
-  EXPECT_EQ(scrub().progress.damaged_count, 1u);
+  EXPECT_EQ(scrub().damaged_count, 1u);
   const std::map<std::string, u64> expected{{"/allocated", 1}};
   EXPECT_EQ(damaged_files(), expected);
 }
@@ -240,8 +240,8 @@ TEST_F(ScrubPool, PagesWithoutAnOwnerAreCounted) {
   damage(leaf);
   mount();
   const maintenance::ScrubReport report = scrub();
-  EXPECT_EQ(report.progress.damaged_count, 2u);
-  EXPECT_EQ(report.progress.ownerless_count, 1u);
+  EXPECT_EQ(report.damaged_count, 2u);
+  EXPECT_EQ(report.ownerless_count, 1u);
   const std::map<std::string, u64> expected{{"/folder", 1}, {"", 1}};
   EXPECT_EQ(damaged_files(), expected);
   EXPECT_FALSE(ask("{\"request\": \"status\"}")["takes_changes"].boolean) << "a directory is damaged";
@@ -261,12 +261,12 @@ TEST_F(ScrubPool, ProgressIsKeptWhateverFlagsTheRootHas) {
     command.data = client_->buffer_address(0);
     client_->call(command, "setattr");
     const maintenance::ScrubReport report = scrub();
-    EXPECT_EQ(report.progress.state, ScrubState::finished);
-    const i64 ended = report.progress.ended_s;
+    EXPECT_EQ(report.state, JobState::finished);
+    const i64 ended = report.ended_s;
     unmount();
     mount();
-    EXPECT_EQ(server_->scrubber().report().progress.state, ScrubState::finished);
-    EXPECT_EQ(server_->scrubber().report().progress.ended_s, ended);
+    EXPECT_EQ(server_->scrubber().report().state, JobState::finished);
+    EXPECT_EQ(server_->scrubber().report().ended_s, ended);
     EXPECT_EQ(server_->scrubber().report().problem, "");
     // For everybody else it is closed.
     wire::Command attribute = client_->named(wire::Opcode::set_attribute, root, "trusted.gpu4fs.scrub");
@@ -283,44 +283,44 @@ TEST_F(ScrubPool, PausesResumesAndSurvivesRemounts) {
   damage(blocks(early, wire::BlockKind::content)[3]);
   EXPECT_EQ(server_->scrubber().start(20'000'000), "");
   EXPECT_EQ(server_->scrubber().start(0), "a scrub is running");
-  EXPECT_EQ(server_->scrubber().resume(), "no scrub is paused");
-  while (server_->scrubber().report().progress.page_count < 300) std::this_thread::yield();
-  EXPECT_EQ(server_->scrubber().pause(), "");
+  EXPECT_EQ(server_->scrubber().job().resume(), "no scrub is paused");
+  while (server_->scrubber().report().page_count < 300) std::this_thread::yield();
+  EXPECT_EQ(server_->scrubber().job().pause(), "");
   const maintenance::ScrubReport paused = server_->scrubber().report();
-  EXPECT_EQ(paused.progress.state, ScrubState::paused);
-  EXPECT_LT(paused.progress.page_count, paused.progress.page_total);
-  EXPECT_EQ(server_->scrubber().pause(), "no scrub is running");
+  EXPECT_EQ(paused.state, JobState::paused);
+  EXPECT_LT(paused.page_count, paused.page_total);
+  EXPECT_EQ(server_->scrubber().job().pause(), "no scrub is running");
   unmount();
 
   mount();
   maintenance::ScrubReport again = server_->scrubber().report();
-  EXPECT_EQ(again.progress.state, ScrubState::paused) << "what was paused stays so";
-  EXPECT_EQ(again.progress.page_total, paused.progress.page_total);
-  EXPECT_EQ(again.progress.started_s, paused.progress.started_s);
-  EXPECT_GE(again.progress.page_count, 300u);
-  EXPECT_EQ(server_->scrubber().resume(), "");
+  EXPECT_EQ(again.state, JobState::paused) << "what was paused stays so";
+  EXPECT_EQ(again.page_total, paused.page_total);
+  EXPECT_EQ(again.started_s, paused.started_s);
+  EXPECT_GE(again.page_count, 300u);
+  EXPECT_EQ(server_->scrubber().job().resume(), "");
   unmount();  // running: goes on by itself
 
   mount();
   again = await_end();
-  EXPECT_EQ(again.progress.state, ScrubState::finished);
-  EXPECT_EQ(again.progress.damaged_count, 1u) << "suspects of before the remounts are not forgotten";
-  EXPECT_EQ(again.progress.started_s, paused.progress.started_s);
+  EXPECT_EQ(again.state, JobState::finished);
+  EXPECT_EQ(again.damaged_count, 1u) << "suspects of before the remounts are not forgotten";
+  EXPECT_EQ(again.started_s, paused.started_s);
   // Checkpoints in between move pages of metadata, some of them behind the scrub, just written.
-  EXPECT_GE(again.progress.page_count + 64, again.progress.page_total);
+  EXPECT_GE(again.page_count + 64, again.page_total);
   unmount();
   mount();
-  EXPECT_EQ(server_->scrubber().report().progress.state, ScrubState::finished) << "and it says so later";
-  EXPECT_EQ(server_->scrubber().report().progress.damaged_count, 1u);
+  EXPECT_EQ(server_->scrubber().report().state, JobState::finished) << "and it says so later";
+  EXPECT_EQ(server_->scrubber().report().damaged_count, 1u);
 }
 
 TEST_F(ScrubPool, CancelledScrubsEnd) {
   for (u32 i = 0; i < 4; ++i) write(client_->create(root, "file" + std::to_string(i)), 1500);
-  EXPECT_EQ(server_->scrubber().cancel(), "no scrub is running or paused");
+  EXPECT_EQ(server_->scrubber().job().cancel(), "no scrub is running or paused");
   EXPECT_EQ(server_->scrubber().start(1'000'000), "");
-  EXPECT_EQ(server_->scrubber().cancel(), "");
-  EXPECT_EQ(server_->scrubber().report().progress.state, ScrubState::cancelled);
-  EXPECT_EQ(scrub().progress.state, ScrubState::finished) << "another may begin";
+  EXPECT_EQ(server_->scrubber().job().cancel(), "");
+  EXPECT_EQ(server_->scrubber().report().state, JobState::cancelled);
+  EXPECT_EQ(scrub().state, JobState::finished) << "another may begin";
 }
 
 // Files are written in place, replaced, removed, allocated, with checkpoints, as fast as it goes.
@@ -350,8 +350,8 @@ TEST_F(ScrubPool, BusyPoolsRaiseNoAlarm) {
   u64 verified = 0;
   while (rounds_done < rounds) {
     const maintenance::ScrubReport report = scrub();
-    EXPECT_EQ(report.progress.damaged_count, 0u);
-    verified += report.progress.page_count;
+    EXPECT_EQ(report.damaged_count, 0u);
+    verified += report.page_count;
   }
   writer.join();
   EXPECT_GT(verified, 0u);

@@ -115,7 +115,7 @@ TEST_F(ChunkReach, ARebuildLeavesThemAlone) {
     server.start();
     EXPECT_EQ(server.exchange().replace("1", other, false, 0), "");
     while (server.rebuilder().is_busy()) std::this_thread::yield();
-    EXPECT_EQ(server.rebuilder().report().state, maintenance::RebuildState::finished);
+    EXPECT_EQ(server.rebuilder().report().state, maintenance::JobState::finished);
     EXPECT_TRUE(server.stop());
   }
   paths_[1] = other;
