@@ -1,6 +1,7 @@
 # The layer order, bottom to top. This file is data: CMake links libraries by it and
 # scripts/check_layers.py checks includes by it. A layer is a folder src/<layer>.
-set(GPU4FS_LAYERS base format wire device raid fs ring engine pool session maintenance server fsck client frontend daemon cli tools bench)
+set(GPU4FS_LAYERS base format wire device raid fs ring engine pool session maintenance server fsck client frontend
+  daemon cli tools bench)
 
 # What each layer may include besides itself; every name must stand before it in the order.
 set(GPU4FS_base_INCLUDES)
@@ -20,8 +21,10 @@ set(GPU4FS_client_INCLUDES base format wire ring)
 set(GPU4FS_frontend_INCLUDES base format wire ring pool session server client)
 set(GPU4FS_daemon_INCLUDES base pool session server client frontend)
 set(GPU4FS_cli_INCLUDES base)
-set(GPU4FS_tools_INCLUDES base format device raid fs ring engine pool session maintenance server fsck client frontend daemon cli)
-set(GPU4FS_bench_INCLUDES base format wire device raid fs ring engine pool session maintenance server fsck client frontend cli)
+set(GPU4FS_tools_INCLUDES base format device raid fs ring engine pool session maintenance server
+  fsck client frontend daemon cli)
+set(GPU4FS_bench_INCLUDES base format wire device raid fs ring engine pool session maintenance server
+  fsck client frontend cli)
 
 # The public headers in include/gpu4fs/ stand beside the layers: the layers from client upwards
 # may include them, and they may include these.

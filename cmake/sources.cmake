@@ -1,4 +1,5 @@
-# One library a layer, gpu4fs_<layer>, and the programs gpu4fs and gpu4fs-bench, whose main() is main.cpp of their layer.
+# One library a layer, gpu4fs_<layer>, and the programs gpu4fs and gpu4fs-bench, whose main() is main.cpp of their
+# layer.
 foreach(layer IN LISTS GPU4FS_LAYERS)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${layer}/*.cpp)
   list(REMOVE_ITEM sources ${PROJECT_SOURCE_DIR}/src/${layer}/main.cpp)

@@ -28,7 +28,10 @@ in_root() {
     chroot "$root" env DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root "$@"
 }
 in_root apt-get update -qq
-in_root apt-get install -y -qq --no-install-recommends /tmp/gpu4fs.deb >"$root/tmp/install.log" 2>&1 || { cat "$root/tmp/install.log" >&2; exit 1; }
+in_root apt-get install -y -qq --no-install-recommends /tmp/gpu4fs.deb >"$root/tmp/install.log" 2>&1 || {
+    cat "$root/tmp/install.log" >&2
+    exit 1
+}
 in_root dpkg -s gpu4fs | grep -E '^(Version|Depends|Installed-Size)'
 
 cat >"$root/tmp/use.sh" <<'USE'
@@ -46,7 +49,8 @@ mkdir -p /etc/gpu4fs
 printf 'DEVICES=/pool/a /pool/b\nMOUNTPOINT=/mnt/pool\n' >/etc/gpu4fs/pool.conf
 systemd-analyze verify gpu4fs@pool.service
 bash -c '. /usr/share/bash-completion/bash_completion; _completion_loader mount.gpu4fs; complete -p mount.gpu4fs'
-zsh -fc 'autoload -U compinit; compinit -u; whence -w _gpu4fs | grep -q function && [[ $_comps[mkfs.gpu4fs] == _gpu4fs ]]'
+zsh -fc 'autoload -U compinit; compinit -u
+    whence -w _gpu4fs | grep -q function && [[ $_comps[mkfs.gpu4fs] == _gpu4fs ]]'
 man -w mkfs.gpu4fs mount.gpu4fs gpu4fs
 USE
 in_root sh /tmp/use.sh

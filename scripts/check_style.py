@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Sizes, white space and banned words of everything under version control.
 
-Source files have at most 800 lines, functions at most 70 (C++ by a brace scanner, Python by ast) and those of C++ at
-most 6 parameters.
+Source files have at most 800 lines of at most 120 columns, functions at most 70 (C++ by a brace scanner, Python by ast)
+and those of C++ at most 6 parameters.
 """
 import argparse
 import ast
@@ -15,6 +15,7 @@ import tempfile
 FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
 PARAMETERS_MAX = 6
+COLUMNS_MAX = 120
 # Functions that have more: callbacks of libfuse, and loops that are measured with each number in a register.
 PARAMETERS_EXCEPTIONS = {
     ("src/frontend/fuse/fuse_control.cpp", "control"),
@@ -163,6 +164,8 @@ def check_file(path: pathlib.Path, name: str) -> list[str]:
     for number, line in enumerate(lines, 1):
         if line != line.rstrip():
             faults.append(f"{name}:{number}: white space at the end")
+        if path.suffix in SOURCE_SUFFIXES and len(line) > COLUMNS_MAX:
+            faults.append(f"{name}:{number}: {len(line)} columns, at most {COLUMNS_MAX}")
         if banned := BANNED.search(line):
             faults.append(f"{name}:{number}: banned word '{banned.group(0)}'")
     functions = []
@@ -243,6 +246,7 @@ def self_test() -> int:
         ),
         "space.cpp": ("int a; \n", "white space"),
         "end.sh": ("true", "no newline"),
+        "line.hpp": ("// " + "x" * 118 + "\n", "121 columns"),
         "word.md": ("later: TO" + "DO\n", "banned word"),
         "path.sh": ("cd /wo" + "rk/main\n", "banned word"),
         "long.py": ("def f():\n" + "    g()\n" * 70, "of 71 lines"),
@@ -254,6 +258,7 @@ def self_test() -> int:
         "    : a_(1, 2, 3, 4, 5, 6, 7) {\n}\n"
         "__launch_bounds__(1) void k(void) {\n}\n",
         "table.cpp": "constexpr int table[] = {\n" + "  1,\n" * 200 + "};\n",
+        "line.cpp": "// " + "x" * 117 + "\n",
         "fits.py": "def f():\n" + "    g()\n" * 69,
     }
     with tempfile.TemporaryDirectory() as folder:

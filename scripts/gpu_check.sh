@@ -30,7 +30,8 @@ if [ -z "$prebuilt" ]; then
     prebuilt=$root/build/cuda
     if ! "$prebuilt/gpu4fs" --version >/dev/null 2>&1; then
         echo "gpu-check: building $prebuilt"
-        (cd "$root" && cmake --preset cuda >/dev/null && cmake --build --preset cuda -j "${GPU4FS_JOBS:-$(nproc)}" | tail -1)
+        (cd "$root" && cmake --preset cuda >/dev/null &&
+            cmake --build --preset cuda -j "${GPU4FS_JOBS:-$(nproc)}" | tail -1)
         deadline=$(($(date +%s) + 560))
     fi
 fi
@@ -88,7 +89,8 @@ if command -v compute-sanitizer >/dev/null 2>&1; then
         case $program in
             *base_kernel*) tools="memcheck racecheck synccheck" ;;
             *model_walk*) tools=memcheck ;;
-            *handler_walk* | *raid_matrix* | *lost_devices* | *engine_death*) continue ;;  # what the model walk has; a deliberate trap
+            *handler_walk* | *raid_matrix* | *lost_devices* | *engine_death*)
+                continue ;;  # what the model walk has; a deliberate trap
             *) tools="memcheck synccheck" ;;
         esac
         for tool in $tools; do

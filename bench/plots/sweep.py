@@ -48,7 +48,8 @@ def plot(result, quantity, counts, pyplot):
     fields[0][0].set_ylabel("GB/s")
     fields[0][0].legend()
     name = {"sync": "write and sync"}.get(quantity, quantity)
-    figure.suptitle(f"{name}, engine {result['engine']}, {result['machine'].get('gpu') or result['machine'].get('cpu')}")
+    machine = result["machine"]
+    figure.suptitle(f"{name}, engine {result['engine']}, {machine.get('gpu') or machine.get('cpu')}")
     figure.tight_layout()
     return figure
 

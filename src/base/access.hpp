@@ -37,10 +37,7 @@ GPU4FS_FN GPU4FS_FORCE_INLINE Vector16 load_shared_16(const void* address) {
 #elif GPU4FS_X86_64 && !GPU4FS_TSAN
   typedef u64 Register __attribute__((vector_size(16), may_alias));
   Register value;
-  asm volatile("movdqa %1, %0"
-               : "=x"(value)
-               : "m"(*static_cast<const Register*>(address))
-               : "memory");
+  asm volatile("movdqa %1, %0" : "=x"(value) : "m"(*static_cast<const Register*>(address)) : "memory");
   return Vector16{value[0], value[1]};
 #else
   __extension__ typedef unsigned __int128 Wide;
@@ -61,18 +58,14 @@ GPU4FS_FN GPU4FS_FORCE_INLINE void store_shared_16(void* address, Vector16 value
   asm volatile("movdqa %1, %0" : "=m"(*static_cast<Register*>(address)) : "x"(wide) : "memory");
 #else
   __extension__ typedef unsigned __int128 Wide;
-  __atomic_store_n(static_cast<Wide*>(address), (static_cast<Wide>(value.high) << 64) | value.low,
-                   __ATOMIC_RELAXED);
+  __atomic_store_n(static_cast<Wide*>(address), (static_cast<Wide>(value.high) << 64) | value.low, __ATOMIC_RELAXED);
 #endif
 }
 
 GPU4FS_FN GPU4FS_FORCE_INLINE Vector16 load_stream_16(const void* address) {
 #if GPU4FS_DEVICE_CODE
   Vector16 value;
-  asm volatile("ld.relaxed.gpu.v2.u64 {%0, %1}, [%2];"
-               : "=l"(value.low), "=l"(value.high)
-               : "l"(address)
-               : "memory");
+  asm volatile("ld.relaxed.gpu.v2.u64 {%0, %1}, [%2];" : "=l"(value.low), "=l"(value.high) : "l"(address) : "memory");
   return value;
 #else
   Vector16 value;
@@ -83,10 +76,7 @@ GPU4FS_FN GPU4FS_FORCE_INLINE Vector16 load_stream_16(const void* address) {
 
 GPU4FS_FN GPU4FS_FORCE_INLINE void store_stream_16(void* address, Vector16 value) {
 #if GPU4FS_DEVICE_CODE
-  asm volatile("st.cg.v2.u64 [%2], {%0, %1};"
-               :
-               : "l"(value.low), "l"(value.high), "l"(address)
-               : "memory");
+  asm volatile("st.cg.v2.u64 [%2], {%0, %1};" : : "l"(value.low), "l"(value.high), "l"(address) : "memory");
 #else
   __builtin_memcpy(__builtin_assume_aligned(address, 16), &value, sizeof(value));
 #endif

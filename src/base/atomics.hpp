@@ -28,8 +28,7 @@ enum class Order { relaxed, acquire, release, acq_rel, seq_cst };
 namespace detail {
 
 template <class T>
-inline constexpr bool is_atomic_type = std::is_trivially_copyable_v<T> &&
-                                       (sizeof(T) == 4 || sizeof(T) == 8) &&
+inline constexpr bool is_atomic_type = std::is_trivially_copyable_v<T> && (sizeof(T) == 4 || sizeof(T) == 8) &&
                                        alignof(T) == sizeof(T);
 
 template <class T>
@@ -37,17 +36,15 @@ inline constexpr bool is_atomic_integer = is_atomic_type<T>&& std::is_integral_v
 
 #if GPU4FS_DEVICE_CODE
 template <Scope scope>
-inline constexpr cuda::thread_scope cuda_scope =
-    scope == Scope::group    ? cuda::thread_scope_block
-    : scope == Scope::engine ? cuda::thread_scope_device
-                             : cuda::thread_scope_system;
+inline constexpr cuda::thread_scope cuda_scope = scope == Scope::group    ? cuda::thread_scope_block
+                                                 : scope == Scope::engine ? cuda::thread_scope_device
+                                                                          : cuda::thread_scope_system;
 template <Order order>
-inline constexpr cuda::memory_order native_order =
-    order == Order::relaxed   ? cuda::memory_order_relaxed
-    : order == Order::acquire ? cuda::memory_order_acquire
-    : order == Order::release ? cuda::memory_order_release
-    : order == Order::acq_rel ? cuda::memory_order_acq_rel
-                              : cuda::memory_order_seq_cst;
+inline constexpr cuda::memory_order native_order = order == Order::relaxed   ? cuda::memory_order_relaxed
+                                                   : order == Order::acquire ? cuda::memory_order_acquire
+                                                   : order == Order::release ? cuda::memory_order_release
+                                                   : order == Order::acq_rel ? cuda::memory_order_acq_rel
+                                                                             : cuda::memory_order_seq_cst;
 template <Scope scope, class T>
 __device__ auto atomic_ref(T* address) {
   // Else each operation asks first whether the address lies in shared memory.
@@ -65,9 +62,7 @@ inline constexpr int native_order = order == Order::relaxed   ? __ATOMIC_RELAXED
 
 // The order of a compare-exchange that fails: it stores nothing, so its release half goes.
 inline constexpr Order load_part(Order order) {
-  return order == Order::acq_rel   ? Order::acquire
-         : order == Order::release ? Order::relaxed
-                                   : order;
+  return order == Order::acq_rel ? Order::acquire : order == Order::release ? Order::relaxed : order;
 }
 
 #if GPU4FS_TSAN
@@ -170,8 +165,8 @@ GPU4FS_FN bool compare_exchange(T* address, T& expected, std::type_identity_t<T>
   static_assert(detail::is_atomic_type<T>);
   constexpr Order on_failure = detail::load_part(order);
 #if GPU4FS_DEVICE_CODE
-  return detail::atomic_ref<scope>(address).compare_exchange_strong(
-      expected, desired, detail::native_order<order>, detail::native_order<on_failure>);
+  return detail::atomic_ref<scope>(address).compare_exchange_strong(expected, desired, detail::native_order<order>,
+                                                                    detail::native_order<on_failure>);
 #else
   return __atomic_compare_exchange(address, &expected, &desired, false, detail::native_order<order>,
                                    detail::native_order<on_failure>);

@@ -45,8 +45,7 @@ GPU4FS_FN constexpr T maximum(T a, T b) {
 GPU4FS_FN constexpr u32 count_leading_zeros(u64 value) {
   if (value == 0) return 64;
 #if GPU4FS_DEVICE_CODE
-  if (!std::is_constant_evaluated())
-    return static_cast<u32>(__clzll(static_cast<long long>(value)));
+  if (!std::is_constant_evaluated()) return static_cast<u32>(__clzll(static_cast<long long>(value)));
   u32 count = 0;
   while ((value >> 63) == 0) {
     value <<= 1;

@@ -87,9 +87,8 @@ __device__ inline void copy_text(char* destination, u32 capacity, const char* so
 // The claim lies in GPU memory because a compare-exchange on host memory would not be atomic. A
 // lane that comes second waits a little for the record: its own trap would cut off the first one's
 // writes.
-[[noreturn]] static __device__ GPU4FS_NOINLINE void record_fault(const char* file, u32 line,
-                                                                 const char* expression, u64 left,
-                                                                 u64 right) {
+[[noreturn]] static __device__ GPU4FS_NOINLINE void record_fault(const char* file, u32 line, const char* expression,
+                                                                 u64 left, u64 right) {
   FaultRecord* record = fault_record_device;
   if (record != nullptr) {
     if (atomicCAS(&fault_claimed_device, 0u, 1u) == 0) {
@@ -104,8 +103,7 @@ __device__ inline void copy_text(char* destination, u32 capacity, const char* so
       *static_cast<volatile u32*>(&record->state) = 1;
       __threadfence_system();
     } else {
-      for (u32 i = 0; i < 1000 && *static_cast<volatile u32*>(&record->state) == 0; ++i)
-        __nanosleep(1000);
+      for (u32 i = 0; i < 1000 && *static_cast<volatile u32*>(&record->state) == 0; ++i) __nanosleep(1000);
     }
   }
   __trap();
@@ -113,16 +111,13 @@ __device__ inline void copy_text(char* destination, u32 capacity, const char* so
 }
 #endif
 
-[[noreturn]] GPU4FS_FN GPU4FS_NOINLINE inline void check_failed(const char* file, u32 line,
-                                                                const char* expression, u64 left,
-                                                                u64 right) {
+[[noreturn]] GPU4FS_FN GPU4FS_NOINLINE inline void check_failed(const char* file, u32 line, const char* expression,
+                                                                u64 left, u64 right) {
 #if GPU4FS_DEVICE_CODE
   record_fault(file, line, expression, left, right);
 #else
   if (check_handler != nullptr) check_handler(CheckFailure{file, line, expression, left, right});
-  std::fprintf(stderr,
-               "%s:%u: check failed: %s (%" PRIu64 " = 0x%" PRIx64 ", %" PRIu64 " = 0x%" PRIx64
-               ")\n",
+  std::fprintf(stderr, "%s:%u: check failed: %s (%" PRIu64 " = 0x%" PRIx64 ", %" PRIu64 " = 0x%" PRIx64 ")\n",
                short_path(file), line, expression, left, left, right, right);
   std::fflush(stderr);
   std::abort();
@@ -148,8 +143,7 @@ inline constexpr bool is_plain_integer = std::is_integral_v<T> && !std::is_same_
 // a < b and a == b by value, whatever the signedness.
 template <class A, class B>
 GPU4FS_FN constexpr bool value_less(A a, B b) {
-  if constexpr (is_plain_integer<A> && is_plain_integer<B> &&
-                std::is_signed_v<A> != std::is_signed_v<B>) {
+  if constexpr (is_plain_integer<A> && is_plain_integer<B> && std::is_signed_v<A> != std::is_signed_v<B>) {
     if constexpr (std::is_signed_v<A>) {
       return a < 0 || static_cast<std::make_unsigned_t<A>>(a) < b;
     } else {
@@ -162,8 +156,7 @@ GPU4FS_FN constexpr bool value_less(A a, B b) {
 
 template <class A, class B>
 GPU4FS_FN constexpr bool value_equal(A a, B b) {
-  if constexpr (is_plain_integer<A> && is_plain_integer<B> &&
-                std::is_signed_v<A> != std::is_signed_v<B>) {
+  if constexpr (is_plain_integer<A> && is_plain_integer<B> && std::is_signed_v<A> != std::is_signed_v<B>) {
     return !value_less(a, b) && !value_less(b, a);
   } else {
     return a == b;
@@ -171,8 +164,8 @@ GPU4FS_FN constexpr bool value_equal(A a, B b) {
 }
 
 template <Comparison comparison, class A, class B>
-GPU4FS_FN GPU4FS_FORCE_INLINE constexpr void check_compare(A a, B b, const char* expression,
-                                                           const char* file, u32 line) {
+GPU4FS_FN GPU4FS_FORCE_INLINE constexpr void check_compare(A a, B b, const char* expression, const char* file,
+                                                           u32 line) {
   bool holds = false;
   if constexpr (comparison == Comparison::equal) holds = value_equal(a, b);
   if constexpr (comparison == Comparison::not_equal) holds = !value_equal(a, b);
@@ -180,8 +173,7 @@ GPU4FS_FN GPU4FS_FORCE_INLINE constexpr void check_compare(A a, B b, const char*
   if constexpr (comparison == Comparison::less_equal) holds = !value_less(b, a);
   if constexpr (comparison == Comparison::greater) holds = value_less(b, a);
   if constexpr (comparison == Comparison::greater_equal) holds = !value_less(a, b);
-  if (__builtin_expect(!holds, 0))
-    check_failed(file, line, expression, check_value(a), check_value(b));
+  if (__builtin_expect(!holds, 0)) check_failed(file, line, expression, check_value(a), check_value(b));
 }
 
 }  // namespace detail
@@ -192,8 +184,7 @@ GPU4FS_FN GPU4FS_FORCE_INLINE constexpr void check_compare(A a, B b, const char*
 // none.
 [[maybe_unused]] static inline cudaError_t set_fault_record(FaultRecord* record) {
   const u32 unclaimed = 0;
-  const cudaError_t error =
-      cudaMemcpyToSymbol(detail::fault_claimed_device, &unclaimed, sizeof(unclaimed));
+  const cudaError_t error = cudaMemcpyToSymbol(detail::fault_claimed_device, &unclaimed, sizeof(unclaimed));
   if (error != cudaSuccess) return error;
   return cudaMemcpyToSymbol(detail::fault_record_device, &record, sizeof(record));
 }
@@ -218,9 +209,9 @@ inline CheckHandler set_check_handler(CheckHandler handler) {
     }                                                                         \
   } while (false)
 
-#define GPU4FS_CHECK_COMPARE(comparison, operator_text, a, b)                \
-  ::gpu4fs::detail::check_compare<::gpu4fs::detail::Comparison::comparison>( \
-      (a), (b), #a " " operator_text " " #b, __FILE__, __LINE__)
+#define GPU4FS_CHECK_COMPARE(comparison, operator_text, a, b)                                                      \
+  ::gpu4fs::detail::check_compare<::gpu4fs::detail::Comparison::comparison>((a), (b), #a " " operator_text " " #b, \
+                                                                            __FILE__, __LINE__)
 
 #define GPU4FS_CHECK_EQ(a, b) GPU4FS_CHECK_COMPARE(equal, "==", a, b)
 #define GPU4FS_CHECK_NE(a, b) GPU4FS_CHECK_COMPARE(not_equal, "!=", a, b)

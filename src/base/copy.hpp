@@ -45,8 +45,7 @@ GPU4FS_FN void shift_rows(Group g, Vector16 (&rows)[row_count], Vector16 followi
   GPU4FS_UNROLL
   for (u32 s = 0; s < row_count; ++s) {
     // Only the last rank looks at rank 0, and it needs rank 0's chunk of the next row.
-    const Vector16 offered =
-        g.leader() && s + 1 < row_count ? rows[s + 1 < row_count ? s + 1 : s] : rows[s];
+    const Vector16 offered = g.leader() && s + 1 < row_count ? rows[s + 1 < row_count ? s + 1 : s] : rows[s];
     Vector16 next = g.shuffle(offered, next_rank);
     if (last && s + 1 == row_count) next = following;
     rows[s] = shift_pair(rows[s], next, shift);
@@ -74,8 +73,7 @@ GPU4FS_FN void copy_chunks(Group g, u8* destination, const u8* source, u64 chunk
 // The same where the source of chunk 0 lies `shift` bytes after the aligned address `source`, 0 <
 // shift < 16: reads chunk_count + 1 aligned chunks.
 template <class Group>
-GPU4FS_FN void copy_chunks_shifted(Group g, u8* destination, const u8* source, u64 chunk_count,
-                                   u32 shift) {
+GPU4FS_FN void copy_chunks_shifted(Group g, u8* destination, const u8* source, u64 chunk_count, u32 shift) {
   for (u64 base = 0; base < chunk_count; base += copy_rows * Group::size()) {
     Vector16 rows[copy_rows] = {};
     GPU4FS_UNROLL
@@ -85,8 +83,7 @@ GPU4FS_FN void copy_chunks_shifted(Group g, u8* destination, const u8* source, u
     }
     const u64 end = base + copy_rows * Group::size();
     Vector16 following{};
-    if (g.rank() == Group::size() - 1 && end <= chunk_count)
-      following = load_stream_16(source + 16 * end);
+    if (g.rank() == Group::size() - 1 && end <= chunk_count) following = load_stream_16(source + 16 * end);
     shift_rows(g, rows, following, shift);
     GPU4FS_UNROLL
     for (u32 s = 0; s < copy_rows; ++s) {

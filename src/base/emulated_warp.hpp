@@ -64,8 +64,7 @@ class EmulatedWarpState {
     Collective collective[warp_size] = {};
   };
 
-  const u8 (&write_and_arrive(u32 rank, Collective collective, const void* value,
-                              u32 bytes))[warp_size][slot_bytes] {
+  const u8 (&write_and_arrive(u32 rank, Collective collective, const void* value, u32 bytes))[warp_size][slot_bytes] {
     SlotSet& set = sets_[rank_state_[rank].set];
     rank_state_[rank].set ^= 1;
     if (value != nullptr && bytes != 0) std::memcpy(set.bytes[rank], value, bytes);
@@ -117,10 +116,8 @@ class EmulatedWarp {
     constexpr u32 chunk_max = detail::EmulatedWarpState::slot_bytes;
     T result = value;
     for (u32 offset = 0; offset < sizeof(T); offset += chunk_max) {
-      const u32 bytes =
-          sizeof(T) - offset < chunk_max ? static_cast<u32>(sizeof(T)) - offset : chunk_max;
-      const auto& slots =
-          state_->exchange(rank_, reinterpret_cast<const u8*>(&value) + offset, bytes);
+      const u32 bytes = sizeof(T) - offset < chunk_max ? static_cast<u32>(sizeof(T)) - offset : chunk_max;
+      const auto& slots = state_->exchange(rank_, reinterpret_cast<const u8*>(&value) + offset, bytes);
       std::memcpy(reinterpret_cast<u8*>(&result) + offset, slots[source_rank], bytes);
     }
     return result;
@@ -143,8 +140,7 @@ class EmulatedWarp {
 
   template <class T, class Operation>
   T reduce(T value, Operation&& operation) const {
-    for (u32 mask = 1; mask < warp_size; mask *= 2)
-      value = operation(value, shuffle_xor(value, mask));
+    for (u32 mask = 1; mask < warp_size; mask *= 2) value = operation(value, shuffle_xor(value, mask));
     return value;
   }
 
@@ -166,8 +162,7 @@ class EmulatedWarp {
  private:
   template <class T, class Visit>
   void visit_all(T value, Visit&& visit) const {
-    static_assert(std::is_trivially_copyable_v<T> &&
-                  sizeof(T) <= detail::EmulatedWarpState::slot_bytes);
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= detail::EmulatedWarpState::slot_bytes);
     const auto& slots = state_->exchange(rank_, &value, sizeof(T));
     for (u32 rank = 0; rank < warp_size; ++rank) {
       T other;
@@ -303,8 +298,7 @@ class EmulatedWarpCrews {
 template <class Body>
 void run_emulated_warps(u32 count, Body&& body) {
   std::vector<std::unique_ptr<detail::EmulatedWarpCrew>> crews;
-  for (u32 index = 0; index < count; ++index)
-    crews.push_back(detail::EmulatedWarpCrews::instance().take());
+  for (u32 index = 0; index < count; ++index) crews.push_back(detail::EmulatedWarpCrews::instance().take());
   for (u32 index = 0; index < count; ++index) {
     crews[index]->start([&body, index](EmulatedWarp g) { body(g, index); });
   }

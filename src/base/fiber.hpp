@@ -72,7 +72,9 @@ class Fiber {
   }
 
   // Orders all that the fiber has done, which touches others too, before what the caller does next: their end.
-  void acquire() const { (void)left_.load(std::memory_order_acquire); }
+  void acquire() const {
+    (void)left_.load(std::memory_order_acquire);
+  }
 
   // Called on `this`; returns when somebody switches back.
   void switch_to(Fiber& other) {

@@ -1,10 +1,10 @@
 // Arithmetic in GF(2^8) with the polynomial x^8 + x^4 + x^3 + x^2 + 1 (0x11d), whose generator is 2: the field of
 // RAID-6 (H. P. Anvin, "The mathematics of RAID-6") and of ISA-L's erasure codes. Addition is exclusive or.
 //
-// Bytes that lie side by side in a word are multiplied together. Where the compiler makes vectors of words, by shifts and
-// masks; in a warp by looking bytes up in registers (Multiplier), for which a GPU has an instruction. Not in tables in
-// memory: what a lock's acquire empties of a cache, the next row would have to fetch again. Those that there are, of powers
-// and logarithms, are for the few bytes that say how rows are put together.
+// Bytes that lie side by side in a word are multiplied together. Where the compiler makes vectors of words, by shifts
+// and masks; in a warp by looking bytes up in registers (Multiplier), for which a GPU has an instruction. Not in tables
+// in memory: what a lock's acquire empties of a cache, the next row would have to fetch again. Those that there are, of
+// powers and logarithms, are for the few bytes that say how rows are put together.
 #pragma once
 
 #include "base/access.hpp"
@@ -65,10 +65,14 @@ GPU4FS_FN constexpr u8 multiply(u8 a, u8 b) {
 }
 
 // generator^exponent
-GPU4FS_FN inline u8 power_of_two(u32 exponent) { return detail::logarithms().powers[exponent % 255]; }
+GPU4FS_FN inline u8 power_of_two(u32 exponent) {
+  return detail::logarithms().powers[exponent % 255];
+}
 
 // 1 / a, a != 0.
-GPU4FS_FN inline u8 inverse(u8 a) { return detail::logarithms().powers[(255u - detail::logarithms().logs[a]) % 255]; }
+GPU4FS_FN inline u8 inverse(u8 a) {
+  return detail::logarithms().powers[(255u - detail::logarithms().logs[a]) % 255];
+}
 
 static_assert(detail::make_logarithms().powers[8] == 0x1d && detail::make_logarithms().logs[0x1d] == 8);
 static_assert(multiply(detail::make_logarithms().powers[200], detail::make_logarithms().powers[100]) ==
@@ -125,12 +129,17 @@ GPU4FS_FN inline u64 scale(const ByteIndexes& bytes, const Multiplier& by) {
   const u32 first = select_bytes(by.low[0], by.low[1], bytes.low) ^ select_bytes(by.high[0], by.high[1], bytes.high) ^
                     select_bytes(by.rest, 0, bytes.rest);
   const u32 second = select_bytes(by.low[0], by.low[1], bytes.low >> 16) ^
-                     select_bytes(by.high[0], by.high[1], bytes.high >> 16) ^ select_bytes(by.rest, 0, bytes.rest >> 16);
+                     select_bytes(by.high[0], by.high[1], bytes.high >> 16) ^
+                     select_bytes(by.rest, 0, bytes.rest >> 16);
   return u64{select_bytes(first, second, 0x6420)} | u64{select_bytes(first, second, 0x7531)} << 32;
 }
 
-GPU4FS_FN constexpr Vector16 add(Vector16 a, Vector16 b) { return {a.low ^ b.low, a.high ^ b.high}; }
-GPU4FS_FN constexpr Vector16 twice(Vector16 bytes) { return {twice(bytes.low), twice(bytes.high)}; }
+GPU4FS_FN constexpr Vector16 add(Vector16 a, Vector16 b) {
+  return {a.low ^ b.low, a.high ^ b.high};
+}
+GPU4FS_FN constexpr Vector16 twice(Vector16 bytes) {
+  return {twice(bytes.low), twice(bytes.high)};
+}
 GPU4FS_FN inline Vector16 scale(Vector16 bytes, const Multiplier& by) {
   return {scale(split_bytes(bytes.low), by), scale(split_bytes(bytes.high), by)};
 }

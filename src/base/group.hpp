@@ -134,8 +134,7 @@ class Warp {
   template <class T, class Operation>
   GPU4FS_FN T reduce(T value, Operation&& operation) const {
     GPU4FS_UNROLL
-    for (u32 mask = 1; mask < warp_size; mask *= 2)
-      value = operation(value, shuffle_xor(value, mask));
+    for (u32 mask = 1; mask < warp_size; mask *= 2) value = operation(value, shuffle_xor(value, mask));
     return value;
   }
 

@@ -46,8 +46,7 @@ struct alignas(8) TicketLock {
 
   // Racy by nature: for checks by the holder ("is held") and for statistics.
   GPU4FS_FN bool is_locked() const {
-    return load<Order::relaxed, Scope::engine>(&next_ticket) !=
-           load<Order::relaxed, Scope::engine>(&now_serving);
+    return load<Order::relaxed, Scope::engine>(&next_ticket) != load<Order::relaxed, Scope::engine>(&now_serving);
   }
 
  private:

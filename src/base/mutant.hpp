@@ -82,7 +82,6 @@ GPU4FS_FN constexpr bool mutant_is_on(Mutant mutant) {
 
 }  // namespace gpu4fs
 
-#define GPU4FS_MUTANT(name, original, mutated) \
-  (::gpu4fs::mutant_is_on(::gpu4fs::Mutant::name) ? (mutated) : (original))
+#define GPU4FS_MUTANT(name, original, mutated) (::gpu4fs::mutant_is_on(::gpu4fs::Mutant::name) ? (mutated) : (original))
 
 #endif

@@ -7,244 +7,180 @@
 // A name stands in GPU4FS_MUTANT once.
 #pragma once
 
-#define GPU4FS_MUTANT_LIST(X) \
-  X(log_seed_kept, system, "LogSeed.*", \
-    "A mount records with the seed of the mount before: old records pass for new ones.") \
-  X(log_not_written, system, "LogRecovery.ReplaysWhatWasSynced", \
-    "fsync answers and has written nothing.") \
-  X(log_not_flushed, system, "WriteOrder.*", \
-    "fsync answers before the devices have been flushed.") \
-  X(log_start_kept, system, "LogRecovery.*:LogRing.*", \
-    "A checkpoint leaves the records that it includes to be replayed.") \
-  X(log_digest_ignored, system, "LogRecovery.PagesThatWereNotWrittenEndTheLog", \
-    "A record is replayed whose pages were not written before the crash.") \
-  X(record_checksum_ignored, server, "LogRecords.*", \
-    "A damaged record is replayed.") \
-  X(record_lengths_ignored, server, "LogRecords.*", \
-    "A record may say that its parts reach beyond it.") \
-  X(record_order_ignored, server, "LogRecords.*", \
-    "A record may say that what comes behind it was durable.") \
-  X(record_time_ignored, server, "LogRecords.*", \
-    "A time that no clock shows is replayed.") \
-  X(record_extents_ignored, server, "LogRecords.*", \
-    "The extents of a record may have more pages than the range that they fill.") \
-  X(record_type_ignored, server, "LogRecords.*", \
-    "A record makes an inode of a type that its operation does not make.") \
-  X(log_loss_not_told, system, "LogRecovery.DamageInFrontOfAcknowledgedRecordsIsToldAndDroppedOnDemand", \
-    "Acknowledged operations that the log has lost are dropped without a word.") \
-  X(log_gap_not_searched, system, "LogRecovery.DamageInFrontOfAcknowledgedRecordsIsToldAndDroppedOnDemand", \
-    "Nobody looks behind a gap of the log for what had been acknowledged.") \
-  X(durable_lsn_missing, system, "LogRecovery.DamageInFrontOfAcknowledgedRecordsIsToldAndDroppedOnDemand", \
-    "Records do not say what was durable when they were made.") \
-  X(logged_pages_not_stable, system, "LogRecovery.PagesOfARecordAreNotOverwritten", \
-    "Pages that a record names are overwritten before a checkpoint has them.") \
-  X(replay_of_done_refused, system, "LogRecovery.WhatWasCarriedOutBeforeACheckpointIsCarriedOutAgain", \
-    "A recovery that was cut off cannot be repeated if it had removed an attribute.") \
-  X(flush_failure_ignored, system, "LostDevices.AFailedFlushLosesTheDevice", \
-    "A device that fails to flush is taken for good.") \
-  X(pages_not_flushed, system, "WriteOrder.*", \
-    "A superblock is written before the pages that it names are durable.") \
-  X(superblocks_not_flushed, system, "WriteOrder.*", \
-    "A checkpoint is published before its superblock is durable.") \
-  X(superblock_slot_swapped, system, "LogSeed.EveryMountForWritingHasItsOwn", \
-    "A superblock overwrites that of the epoch before.") \
-  X(clean_too_early, system, "LogRecovery.DamageInFrontOfAcknowledgedRecordsIsToldAndDroppedOnDemand", \
-    "A pool in use is marked as unmounted.") \
-  X(stable_pages_overwritten, engine, "FileModel.CrashLeavesTheLastCheckpoint", \
-    "Pages that the durable checkpoint refers to are overwritten in place.") \
-  X(freed_pages_reused_at_once, fs, "CheckpointCrash.*", \
-    "Freed pages that the durable checkpoint refers to are given out.") \
-  X(freed_pages_reused_early, fs, "SpaceModel.*:SpaceFree.*", \
-    "Pages freed behind the snapshot are given out when that checkpoint, which refers to them, is published.") \
-  X(durable_slot_overwritten, fs, "SpaceLoad.*", \
-    "A checkpoint writes its bitmap over the one that counts.") \
-  X(lost_slot_counts, fs, "SpaceLoad.*", \
-    "The bitmap of a checkpoint that never became valid counts.") \
-  X(page_count_unchecked, fs, "SpaceLoad.*", \
-    "A bitmap slot that was lost is not missed.") \
-  X(descriptors_not_written, raid, "PageIo.*", \
-    "A checkpoint leaves out the checksums of pages that were written.") \
-  X(gate_not_drained, engine, "Gate.*", \
-    "A snapshot is taken while a commit is half done.") \
-  X(failed_checkpoint_goes_on, system, "GroupCommit.FailedFlushIsToldToEverybody", \
-    "A pool takes changes after a checkpoint that could not be written.") \
-  X(dirty_pages_evicted, fs, "PagesTable.*:PagesWalk.*:NamesEvicted.*", \
-    "Changed metadata pages are dropped from memory.") \
-  X(loss_not_recorded, system, "LostDevices.*", \
-    "Superblocks do not say that a device has missed writes.") \
-  X(rename_lock_not_taken, engine, "RenameLock.*", \
-    "Two renames at once make a circle of directories.") \
-  X(rename_below_itself, engine, "NamespaceOracle.*:NamespaceStress.*", \
-    "A directory is moved below itself.") \
-  X(writers_share, engine, "CommandLockTest.*", \
-    "A writer gets a lock that readers hold.") \
-  X(lock_not_handed_over, engine, "CommandLockTest.HandOverIsFirstInFirstOut", \
-    "Whoever waits for a lock waits for ever.") \
-  X(locks_kept, engine, "LockedInode.*", \
-    "A command that has ended keeps its locks.") \
-  X(orphan_bit_kept, engine, "NewInode.ALinkToAGuessedNumberWaitsForTheTemporaryFile", \
-    "A file that got a name is freed by the next mount.") \
-  X(orphan_bit_missing, engine, "FileModel.OrphansAreFreedAtMount", \
-    "A file without a name is never freed after a crash.") \
-  X(parent_kept, engine, "NamespaceOracle.*:RenameLock.*", \
-    "A moved directory still says that it lies where it was.") \
-  X(full_directory_removed, engine, "NamespaceOracle.*", \
-    "rmdir removes a directory with names in it.") \
-  X(full_directory_replaced, engine, "NamespaceOracle.*", \
-    "rename replaces a directory with names in it.") \
-  X(generation_kept, engine, "NumbersUsedAgain.*", \
-    "A handle of a deleted file leads to the new file of its number.") \
-  X(reserved_inodes_named, engine, "NamespaceBasic.InodesThatClientsMustNotNameAreStale", \
-    "A client reaches the bitmaps of the pool as if they were files.") \
-  X(access_granted, engine, "NamespaceRights.*", \
-    "Everybody may read and write every file.") \
-  X(access_list_ignored, engine, "NamespaceRights.*", \
-    "An access control list that denies access is passed over.") \
-  X(owner_class_ignored, engine, "NamespaceRights.ModeBitsDecideAsInTheKernel", \
-    "The owner's bits of the mode do not count for the owner.") \
-  X(groups_ignored, engine, "NamespaceRights.*", \
-    "Supplementary groups of a caller do not count.") \
-  X(superuser_executes_anything, engine, "NamespaceRights.ModeBitsDecideAsInTheKernel", \
-    "The superuser executes what nobody may execute.") \
-  X(sticky_ignored, engine, "NamespaceRights.*", \
-    "Everybody removes the files of others from /tmp.") \
-  X(group_not_handed_down, engine, "NamespaceRights.*", \
-    "A set-group-id directory does not hand down its group.") \
-  X(set_id_kept_by_writes, engine, "FileBasic.*:NamespaceRights.*", \
-    "A program keeps its set-user-id bit although somebody else has written to it.") \
-  X(set_id_kept_by_chown, engine, "FileBasic.*:NamespaceRights.*", \
-    "A program keeps its set-user-id bit for its new owner.") \
-  X(set_gid_by_outsider, engine, "NamespaceRights.ModeAndOwnerAreChangedByWhomTheKernelLets", \
-    "chmod sets the set-group-id bit for a group that the caller is not in.") \
-  X(mode_changed_by_anybody, engine, "NamespaceRights.ModeAndOwnerAreChangedByWhomTheKernelLets", \
-    "Whoever does not own a file changes its mode.") \
-  X(owner_given_away, engine, "NamespaceRights.ModeAndOwnerAreChangedByWhomTheKernelLets", \
-    "An owner gives a file to somebody else.") \
-  X(trusted_attributes_listed, engine, "NamespaceRights.AttributeSpacesHaveTheirOwnRules", \
-    "Attributes of the administrator are shown to everybody.") \
-  X(trusted_attributes_set, engine, "NamespaceRights.AttributeSpacesHaveTheirOwnRules", \
-    "Everybody sets attributes of the administrator.") \
-  X(caller_names_itself, engine, "NamespaceRights.*:Descriptors.*", \
-    "A client says who it is, and is believed.") \
-  X(server_commands_for_all, engine, "Descriptors.*", \
-    "A client sends commands of the server.") \
-  X(replay_by_clients, engine, "Descriptors.*", \
-    "A client has records of its own replayed.") \
-  X(session_bounds_ignored, engine, "Probe.AddressesOutsideTheSessionAreRefused", \
-    "A command reads and writes memory behind its session's.") \
-  X(read_only_ignored, engine, "NamespaceBasic.AReadOnlyPoolChangesNothing", \
-    "A pool that is mounted for reading changes.") \
-  X(control_peer_unchecked, session, "ControlSocketRights.*", \
-    "Every user commands the server through its control socket.") \
-  X(control_socket_open, session, "ControlSocketRights.*", \
-    "Every user may connect to the control socket.") \
-  X(control_clients_unbounded, session, "ControlSocketTest.ServesABoundedNumberAtATime", \
-    "Clients of the control socket use up the threads of the server.") \
-  X(emergency_given_out, fs, "SpaceModel.one_chunk", \
-    "A full pool has nothing left for commands that free space.") \
-  X(abandoned_pages_lost, engine, "FileRounds.*", \
-    "Pages of a command that fails belong to nobody.") \
-  X(promises_kept, engine, "FileBasic.*:FileModel.*", \
-    "A command that has ended keeps the space that it was promised.") \
-  X(stripe_rotation_changed, raid, "Parities.*", \
-    "Parities stand on other columns than the format says.") \
-  X(parity_flag_missing, raid, "Parities.*", \
-    "Pages that are in the parities are not known to be.") \
-  X(parity_replaced, raid, "Parities.*", \
-    "A page that is added to a row takes the others out of the parities.") \
-  X(snapshot_rows_changed, raid, "Parities.RowsOfASnapshotGetNoMorePages", \
-    "Parities that durable pages need are half written by a crash.") \
-  X(reconstruction_unverified, raid, "Parities.*:RebuiltRows.*", \
-    "A page that was made from a wrong parity is given out.") \
-  X(page_unverified, raid, "PageIo.flipped_byte_is_never_given_out", \
-    "A damaged page is given out.") \
-  X(run_unverified, raid, "PageIo.*:Levels.*", \
-    "Damaged pages in the middle of a long read are given out.") \
-  X(merge_unverified, raid, "PageIo.merging_with_a_damaged_page_fails_and_keeps_it", \
-    "What a write leaves of a damaged page gets a checksum that fits.") \
-  X(second_copy_missing, raid, "Levels.*", \
-    "A mirrored page is written to one device.") \
-  X(copy_repair_not_written, raid, "RepairedPages.*", \
-    "A repair of a copy is counted and not written.") \
-  X(parity_repair_not_written, raid, "RepairedPages.*", \
-    "A repair of a parity is counted and not written.") \
-  X(wrong_copy_repaired, raid, "Levels.*:RepairedPages.*", \
-    "The copy that is good is written again, and not the damaged one.") \
-  X(unsettled_pages_repaired, raid, "RepairedPages.*", \
-    "A scrub repairs a page that a command is writing.") \
-  X(snapshot_not_waited_for, raid, "SnapshotUsers.*", \
-    "A checkpoint does not wait for parities that are half changed.") \
-  X(rebuild_row_skipped, raid, "RebuiltRows.*", \
-    "A rebuild passes over rows.") \
-  X(rebuild_page_skipped, system, "Rebuilt.ThenOthersAreLost", \
-    "A rebuild passes over pages of a mirror.") \
-  X(device_loss_unbounded, system, "LostDevices.OneTooManyIsAnError", \
-    "A pool goes on without a device that it cannot do without.") \
-  X(loss_acknowledged_early, system, "LostDevices.BetweenWritesAndSync", \
-    "What a lost device lacks is acknowledged before superblocks name the device.") \
-  X(scrub_of_one_copy, system, "ScrubRepairs.*", \
-    "A scrub looks at the first copy of a page only.") \
-  X(scrub_without_parities, system, "ScrubRepairs.*", \
-    "A scrub does not look at parities.") \
-  X(split_half_kept, fs, "NamesDirectory.*", \
-    "Names of a leaf that was split are not found.") \
-  X(leaf_unchecked, fs, "NamesDamage.*", \
-    "A damaged leaf is changed as if it were sound.") \
-  X(leaf_of_other_names, fs, "NamesDamage.IsRecognised", \
-    "A directory's node leads to a leaf of other names, and theirs are not found.") \
-  X(map_height_kept, fs, "MapRandom.*", \
-    "An empty map keeps its height.") \
-  X(slots_not_moved_up, fs, "MapRandom.*", \
-    "A map that grows loses a block.") \
-  X(map_slot_unchecked, fs, "MapHostile.*", \
-    "A block outside of the pool is freed or read.") \
-  X(large_block_miscounted, fs, "MapGiant.*:MapRandom.*", \
-    "A block of 2 MiB counts as one page of its file.") \
-  X(unwritten_read_as_data, engine, "FileBasic.AllocatedRangesReadAsZerosAndKeepTheirPages", \
-    "What was in a block before it was allocated is given out.") \
-  X(hole_too_wide, engine, "FileBasic.PunchedAndZeroedRangesReadAsZeros", \
-    "Punching a hole takes the page that the range begins in as a whole.") \
-  X(tail_not_zeroed, engine, "FileBasic.ShrinkingAndGrowingLeavesZeros", \
-    "What was cut off a file comes back when it grows.") \
-  X(inode_unchecked, engine, "NamespaceBasic.DamagedInodesAreNotWorkedWith", \
-    "A damaged inode is worked with.") \
-  X(torn_descriptor_taken, ring, "Ring.*", \
-    "Half of a descriptor is executed.") \
-  X(chain_not_cancelled, engine, "Links.FailureCancelsTheRest", \
-    "A command is executed although the one in front of it in its chain failed.") \
-  X(upcall_answer_of_another, engine, "Upcalls.*:ChunkMapping.*", \
-    "The answer to a command that has ended goes to the next one in its place.") \
-  X(deadline_ignored, engine, "LockedInode.DeadlineEndsTheWaitAndLeavesTheLockIntact", \
-    "A command waits for ever.") \
-  X(last_checkpoint_skipped, system, "ScrubPool.*", \
-    "Unmounting leaves the last changes to the log or loses them.") \
-  X(superblock_not_completed, pool, "PoolOpen.*", \
-    "A device that a crash left without the newest superblock stays so.") \
-  X(superblock_unverified, pool, "PoolOpen.*", \
-    "A damaged superblock counts.") \
-  X(older_superblock_counts, pool, "PoolOpen.*", \
-    "A pool is mounted as it was one checkpoint ago.") \
-  X(feature_accepted, pool, "PoolOpen.features_decide_who_may_mount", \
-    "A pool with features that this version does not know is mounted.") \
-  X(stale_device_opened, pool, "PoolOpen.a_member_that_missed_an_epoch_is_refused", \
-    "A device that has missed writes is read.") \
-  X(second_history_opened, system, "HistoriesApart.*", \
-    "Two halves of a pool that were written apart are mounted together.") \
-  X(tree_node_unverified, pool, "ChunkTreeTest.*", \
-    "A damaged node of the chunk tree counts.") \
-  X(older_tree_replica_counts, pool, "ChunkTreeTest.*", \
-    "The older of two replicas of the chunk tree counts.") \
-  X(server_flushes_nothing, system, "WriteOrder.*", \
-    "The server answers that it has flushed and has not.") \
-  X(check_passes_second_owner, system, "CheckPoolTest.PagesUsedTwice", \
-    "fsck does not see that two files share a page.") \
-  X(check_passes_link_counts, system, "CheckPoolTest.InodeFields", \
-    "fsck does not see wrong link counts.") \
-  X(check_passes_leaks, system, "CheckPoolTest.BitmapAgainstReachablePages", \
-    "fsck does not see pages that belong to nobody.") \
-  X(check_passes_lost_inodes, system, "CheckPoolTest.InodeWithoutName", \
-    "fsck does not see files that no name leads to.") \
-  X(write_error_forgotten, frontend, "OpenFiles.*", \
-    "fsync does not report that changes were lost.") \
-  X(open_file_reclaimed, frontend, "InodeTable.*", \
-    "A deleted file is freed while the kernel still refers to it.")
+#define GPU4FS_MUTANT_LIST(X)                                                                                         \
+  X(log_seed_kept, system, "LogSeed.*",                                                                               \
+    "A mount records with the seed of the mount before: old records pass for new ones.")                              \
+  X(log_not_written, system, "LogRecovery.ReplaysWhatWasSynced", "fsync answers and has written nothing.")            \
+  X(log_not_flushed, system, "WriteOrder.*", "fsync answers before the devices have been flushed.")                   \
+  X(log_start_kept, system, "LogRecovery.*:LogRing.*",                                                                \
+    "A checkpoint leaves the records that it includes to be replayed.")                                               \
+  X(log_digest_ignored, system, "LogRecovery.PagesThatWereNotWrittenEndTheLog",                                       \
+    "A record is replayed whose pages were not written before the crash.")                                            \
+  X(record_checksum_ignored, server, "LogRecords.*", "A damaged record is replayed.")                                 \
+  X(record_lengths_ignored, server, "LogRecords.*", "A record may say that its parts reach beyond it.")               \
+  X(record_order_ignored, server, "LogRecords.*", "A record may say that what comes behind it was durable.")          \
+  X(record_time_ignored, server, "LogRecords.*", "A time that no clock shows is replayed.")                           \
+  X(record_extents_ignored, server, "LogRecords.*",                                                                   \
+    "The extents of a record may have more pages than the range that they fill.")                                     \
+  X(record_type_ignored, server, "LogRecords.*",                                                                      \
+    "A record makes an inode of a type that its operation does not make.")                                            \
+  X(log_loss_not_told, system, "LogRecovery.DamageInFrontOfAcknowledgedRecordsIsToldAndDroppedOnDemand",              \
+    "Acknowledged operations that the log has lost are dropped without a word.")                                      \
+  X(log_gap_not_searched, system, "LogRecovery.DamageInFrontOfAcknowledgedRecordsIsToldAndDroppedOnDemand",           \
+    "Nobody looks behind a gap of the log for what had been acknowledged.")                                           \
+  X(durable_lsn_missing, system, "LogRecovery.DamageInFrontOfAcknowledgedRecordsIsToldAndDroppedOnDemand",            \
+    "Records do not say what was durable when they were made.")                                                       \
+  X(logged_pages_not_stable, system, "LogRecovery.PagesOfARecordAreNotOverwritten",                                   \
+    "Pages that a record names are overwritten before a checkpoint has them.")                                        \
+  X(replay_of_done_refused, system, "LogRecovery.WhatWasCarriedOutBeforeACheckpointIsCarriedOutAgain",                \
+    "A recovery that was cut off cannot be repeated if it had removed an attribute.")                                 \
+  X(flush_failure_ignored, system, "LostDevices.AFailedFlushLosesTheDevice",                                          \
+    "A device that fails to flush is taken for good.")                                                                \
+  X(pages_not_flushed, system, "WriteOrder.*", "A superblock is written before the pages that it names are durable.") \
+  X(superblocks_not_flushed, system, "WriteOrder.*", "A checkpoint is published before its superblock is durable.")   \
+  X(superblock_slot_swapped, system, "LogSeed.EveryMountForWritingHasItsOwn",                                         \
+    "A superblock overwrites that of the epoch before.")                                                              \
+  X(clean_too_early, system, "LogRecovery.DamageInFrontOfAcknowledgedRecordsIsToldAndDroppedOnDemand",                \
+    "A pool in use is marked as unmounted.")                                                                          \
+  X(stable_pages_overwritten, engine, "FileModel.CrashLeavesTheLastCheckpoint",                                       \
+    "Pages that the durable checkpoint refers to are overwritten in place.")                                          \
+  X(freed_pages_reused_at_once, fs, "CheckpointCrash.*",                                                              \
+    "Freed pages that the durable checkpoint refers to are given out.")                                               \
+  X(freed_pages_reused_early, fs, "SpaceModel.*:SpaceFree.*",                                                         \
+    "Pages freed behind the snapshot are given out when that checkpoint, which refers to them, is published.")        \
+  X(durable_slot_overwritten, fs, "SpaceLoad.*", "A checkpoint writes its bitmap over the one that counts.")          \
+  X(lost_slot_counts, fs, "SpaceLoad.*", "The bitmap of a checkpoint that never became valid counts.")                \
+  X(page_count_unchecked, fs, "SpaceLoad.*", "A bitmap slot that was lost is not missed.")                            \
+  X(descriptors_not_written, raid, "PageIo.*", "A checkpoint leaves out the checksums of pages that were written.")   \
+  X(gate_not_drained, engine, "Gate.*", "A snapshot is taken while a commit is half done.")                           \
+  X(failed_checkpoint_goes_on, system, "GroupCommit.FailedFlushIsToldToEverybody",                                    \
+    "A pool takes changes after a checkpoint that could not be written.")                                             \
+  X(dirty_pages_evicted, fs, "PagesTable.*:PagesWalk.*:NamesEvicted.*",                                               \
+    "Changed metadata pages are dropped from memory.")                                                                \
+  X(loss_not_recorded, system, "LostDevices.*", "Superblocks do not say that a device has missed writes.")            \
+  X(rename_lock_not_taken, engine, "RenameLock.*", "Two renames at once make a circle of directories.")               \
+  X(rename_below_itself, engine, "NamespaceOracle.*:NamespaceStress.*", "A directory is moved below itself.")         \
+  X(writers_share, engine, "CommandLockTest.*", "A writer gets a lock that readers hold.")                            \
+  X(lock_not_handed_over, engine, "CommandLockTest.HandOverIsFirstInFirstOut",                                        \
+    "Whoever waits for a lock waits for ever.")                                                                       \
+  X(locks_kept, engine, "LockedInode.*", "A command that has ended keeps its locks.")                                 \
+  X(orphan_bit_kept, engine, "NewInode.ALinkToAGuessedNumberWaitsForTheTemporaryFile",                                \
+    "A file that got a name is freed by the next mount.")                                                             \
+  X(orphan_bit_missing, engine, "FileModel.OrphansAreFreedAtMount",                                                   \
+    "A file without a name is never freed after a crash.")                                                            \
+  X(parent_kept, engine, "NamespaceOracle.*:RenameLock.*", "A moved directory still says that it lies where it was.") \
+  X(full_directory_removed, engine, "NamespaceOracle.*", "rmdir removes a directory with names in it.")               \
+  X(full_directory_replaced, engine, "NamespaceOracle.*", "rename replaces a directory with names in it.")            \
+  X(generation_kept, engine, "NumbersUsedAgain.*", "A handle of a deleted file leads to the new file of its number.") \
+  X(reserved_inodes_named, engine, "NamespaceBasic.InodesThatClientsMustNotNameAreStale",                             \
+    "A client reaches the bitmaps of the pool as if they were files.")                                                \
+  X(access_granted, engine, "NamespaceRights.*", "Everybody may read and write every file.")                          \
+  X(access_list_ignored, engine, "NamespaceRights.*", "An access control list that denies access is passed over.")    \
+  X(owner_class_ignored, engine, "NamespaceRights.ModeBitsDecideAsInTheKernel",                                       \
+    "The owner's bits of the mode do not count for the owner.")                                                       \
+  X(groups_ignored, engine, "NamespaceRights.*", "Supplementary groups of a caller do not count.")                    \
+  X(superuser_executes_anything, engine, "NamespaceRights.ModeBitsDecideAsInTheKernel",                               \
+    "The superuser executes what nobody may execute.")                                                                \
+  X(sticky_ignored, engine, "NamespaceRights.*", "Everybody removes the files of others from /tmp.")                  \
+  X(group_not_handed_down, engine, "NamespaceRights.*", "A set-group-id directory does not hand down its group.")     \
+  X(set_id_kept_by_writes, engine, "FileBasic.*:NamespaceRights.*",                                                   \
+    "A program keeps its set-user-id bit although somebody else has written to it.")                                  \
+  X(set_id_kept_by_chown, engine, "FileBasic.*:NamespaceRights.*",                                                    \
+    "A program keeps its set-user-id bit for its new owner.")                                                         \
+  X(set_gid_by_outsider, engine, "NamespaceRights.ModeAndOwnerAreChangedByWhomTheKernelLets",                         \
+    "chmod sets the set-group-id bit for a group that the caller is not in.")                                         \
+  X(mode_changed_by_anybody, engine, "NamespaceRights.ModeAndOwnerAreChangedByWhomTheKernelLets",                     \
+    "Whoever does not own a file changes its mode.")                                                                  \
+  X(owner_given_away, engine, "NamespaceRights.ModeAndOwnerAreChangedByWhomTheKernelLets",                            \
+    "An owner gives a file to somebody else.")                                                                        \
+  X(trusted_attributes_listed, engine, "NamespaceRights.AttributeSpacesHaveTheirOwnRules",                            \
+    "Attributes of the administrator are shown to everybody.")                                                        \
+  X(trusted_attributes_set, engine, "NamespaceRights.AttributeSpacesHaveTheirOwnRules",                               \
+    "Everybody sets attributes of the administrator.")                                                                \
+  X(caller_names_itself, engine, "NamespaceRights.*:Descriptors.*", "A client says who it is, and is believed.")      \
+  X(server_commands_for_all, engine, "Descriptors.*", "A client sends commands of the server.")                       \
+  X(replay_by_clients, engine, "Descriptors.*", "A client has records of its own replayed.")                          \
+  X(session_bounds_ignored, engine, "Probe.AddressesOutsideTheSessionAreRefused",                                     \
+    "A command reads and writes memory behind its session's.")                                                        \
+  X(read_only_ignored, engine, "NamespaceBasic.AReadOnlyPoolChangesNothing",                                          \
+    "A pool that is mounted for reading changes.")                                                                    \
+  X(control_peer_unchecked, session, "ControlSocketRights.*",                                                         \
+    "Every user commands the server through its control socket.")                                                     \
+  X(control_socket_open, session, "ControlSocketRights.*", "Every user may connect to the control socket.")           \
+  X(control_clients_unbounded, session, "ControlSocketTest.ServesABoundedNumberAtATime",                              \
+    "Clients of the control socket use up the threads of the server.")                                                \
+  X(emergency_given_out, fs, "SpaceModel.one_chunk", "A full pool has nothing left for commands that free space.")    \
+  X(abandoned_pages_lost, engine, "FileRounds.*", "Pages of a command that fails belong to nobody.")                  \
+  X(promises_kept, engine, "FileBasic.*:FileModel.*",                                                                 \
+    "A command that has ended keeps the space that it was promised.")                                                 \
+  X(stripe_rotation_changed, raid, "Parities.*", "Parities stand on other columns than the format says.")             \
+  X(parity_flag_missing, raid, "Parities.*", "Pages that are in the parities are not known to be.")                   \
+  X(parity_replaced, raid, "Parities.*", "A page that is added to a row takes the others out of the parities.")       \
+  X(snapshot_rows_changed, raid, "Parities.RowsOfASnapshotGetNoMorePages",                                            \
+    "Parities that durable pages need are half written by a crash.")                                                  \
+  X(reconstruction_unverified, raid, "Parities.*:RebuiltRows.*",                                                      \
+    "A page that was made from a wrong parity is given out.")                                                         \
+  X(page_unverified, raid, "PageIo.flipped_byte_is_never_given_out", "A damaged page is given out.")                  \
+  X(run_unverified, raid, "PageIo.*:Levels.*", "Damaged pages in the middle of a long read are given out.")           \
+  X(merge_unverified, raid, "PageIo.merging_with_a_damaged_page_fails_and_keeps_it",                                  \
+    "What a write leaves of a damaged page gets a checksum that fits.")                                               \
+  X(second_copy_missing, raid, "Levels.*", "A mirrored page is written to one device.")                               \
+  X(copy_repair_not_written, raid, "RepairedPages.*", "A repair of a copy is counted and not written.")               \
+  X(parity_repair_not_written, raid, "RepairedPages.*", "A repair of a parity is counted and not written.")           \
+  X(wrong_copy_repaired, raid, "Levels.*:RepairedPages.*",                                                            \
+    "The copy that is good is written again, and not the damaged one.")                                               \
+  X(unsettled_pages_repaired, raid, "RepairedPages.*", "A scrub repairs a page that a command is writing.")           \
+  X(snapshot_not_waited_for, raid, "SnapshotUsers.*",                                                                 \
+    "A checkpoint does not wait for parities that are half changed.")                                                 \
+  X(rebuild_row_skipped, raid, "RebuiltRows.*", "A rebuild passes over rows.")                                        \
+  X(rebuild_page_skipped, system, "Rebuilt.ThenOthersAreLost", "A rebuild passes over pages of a mirror.")            \
+  X(device_loss_unbounded, system, "LostDevices.OneTooManyIsAnError",                                                 \
+    "A pool goes on without a device that it cannot do without.")                                                     \
+  X(loss_acknowledged_early, system, "LostDevices.BetweenWritesAndSync",                                              \
+    "What a lost device lacks is acknowledged before superblocks name the device.")                                   \
+  X(scrub_of_one_copy, system, "ScrubRepairs.*", "A scrub looks at the first copy of a page only.")                   \
+  X(scrub_without_parities, system, "ScrubRepairs.*", "A scrub does not look at parities.")                           \
+  X(split_half_kept, fs, "NamesDirectory.*", "Names of a leaf that was split are not found.")                         \
+  X(leaf_unchecked, fs, "NamesDamage.*", "A damaged leaf is changed as if it were sound.")                            \
+  X(leaf_of_other_names, fs, "NamesDamage.IsRecognised",                                                              \
+    "A directory's node leads to a leaf of other names, and theirs are not found.")                                   \
+  X(map_height_kept, fs, "MapRandom.*", "An empty map keeps its height.")                                             \
+  X(slots_not_moved_up, fs, "MapRandom.*", "A map that grows loses a block.")                                         \
+  X(map_slot_unchecked, fs, "MapHostile.*", "A block outside of the pool is freed or read.")                          \
+  X(large_block_miscounted, fs, "MapGiant.*:MapRandom.*", "A block of 2 MiB counts as one page of its file.")         \
+  X(unwritten_read_as_data, engine, "FileBasic.AllocatedRangesReadAsZerosAndKeepTheirPages",                          \
+    "What was in a block before it was allocated is given out.")                                                      \
+  X(hole_too_wide, engine, "FileBasic.PunchedAndZeroedRangesReadAsZeros",                                             \
+    "Punching a hole takes the page that the range begins in as a whole.")                                            \
+  X(tail_not_zeroed, engine, "FileBasic.ShrinkingAndGrowingLeavesZeros",                                              \
+    "What was cut off a file comes back when it grows.")                                                              \
+  X(inode_unchecked, engine, "NamespaceBasic.DamagedInodesAreNotWorkedWith", "A damaged inode is worked with.")       \
+  X(torn_descriptor_taken, ring, "Ring.*", "Half of a descriptor is executed.")                                       \
+  X(chain_not_cancelled, engine, "Links.FailureCancelsTheRest",                                                       \
+    "A command is executed although the one in front of it in its chain failed.")                                     \
+  X(upcall_answer_of_another, engine, "Upcalls.*:ChunkMapping.*",                                                     \
+    "The answer to a command that has ended goes to the next one in its place.")                                      \
+  X(deadline_ignored, engine, "LockedInode.DeadlineEndsTheWaitAndLeavesTheLockIntact", "A command waits for ever.")   \
+  X(last_checkpoint_skipped, system, "ScrubPool.*", "Unmounting leaves the last changes to the log or loses them.")   \
+  X(superblock_not_completed, pool, "PoolOpen.*",                                                                     \
+    "A device that a crash left without the newest superblock stays so.")                                             \
+  X(superblock_unverified, pool, "PoolOpen.*", "A damaged superblock counts.")                                        \
+  X(older_superblock_counts, pool, "PoolOpen.*", "A pool is mounted as it was one checkpoint ago.")                   \
+  X(feature_accepted, pool, "PoolOpen.features_decide_who_may_mount",                                                 \
+    "A pool with features that this version does not know is mounted.")                                               \
+  X(stale_device_opened, pool, "PoolOpen.a_member_that_missed_an_epoch_is_refused",                                   \
+    "A device that has missed writes is read.")                                                                       \
+  X(second_history_opened, system, "HistoriesApart.*",                                                                \
+    "Two halves of a pool that were written apart are mounted together.")                                             \
+  X(tree_node_unverified, pool, "ChunkTreeTest.*", "A damaged node of the chunk tree counts.")                        \
+  X(older_tree_replica_counts, pool, "ChunkTreeTest.*", "The older of two replicas of the chunk tree counts.")        \
+  X(server_flushes_nothing, system, "WriteOrder.*", "The server answers that it has flushed and has not.")            \
+  X(check_passes_second_owner, system, "CheckPoolTest.PagesUsedTwice",                                                \
+    "fsck does not see that two files share a page.")                                                                 \
+  X(check_passes_link_counts, system, "CheckPoolTest.InodeFields", "fsck does not see wrong link counts.")            \
+  X(check_passes_leaks, system, "CheckPoolTest.BitmapAgainstReachablePages",                                          \
+    "fsck does not see pages that belong to nobody.")                                                                 \
+  X(check_passes_lost_inodes, system, "CheckPoolTest.InodeWithoutName",                                               \
+    "fsck does not see files that no name leads to.")                                                                 \
+  X(write_error_forgotten, frontend, "OpenFiles.*", "fsync does not report that changes were lost.")                  \
+  X(open_file_reclaimed, frontend, "InodeTable.*", "A deleted file is freed while the kernel still refers to it.")

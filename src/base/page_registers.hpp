@@ -66,8 +66,7 @@ GPU4FS_FN GPU4FS_NOINLINE PageRegisters<Group> load_page_unaligned(Group g, cons
 }
 
 // Stores bytes [from, to) of a chunk that holds the page's bytes [begin, begin + 16).
-GPU4FS_FN inline void store_chunk_part(u8* page_address, Vector16 chunk, u32 begin, u32 from,
-                                       u32 to) {
+GPU4FS_FN inline void store_chunk_part(u8* page_address, Vector16 chunk, u32 begin, u32 from, u32 to) {
   const u32 first = maximum(begin, from);
   const u32 end = minimum(begin + 16, to);
   for (u32 i = first; i < end; ++i) page_address[i] = byte_of(chunk, i - begin);
@@ -126,7 +125,9 @@ struct ByteRange {
   u32 to;
 };
 
-GPU4FS_FN constexpr ByteRange whole_page() { return {0, static_cast<u32>(page_size)}; }
+GPU4FS_FN constexpr ByteRange whole_page() {
+  return {0, static_cast<u32>(page_size)};
+}
 
 // Writes the range of the page so that its first byte lands at `destination`, which has any alignment; nothing else is
 // written. `page` is used up.
@@ -143,8 +144,7 @@ GPU4FS_FN void store_page_range(Group g, PageRegisters<Group>& page, void* desti
     u8* page_address = reinterpret_cast<u8*>(reinterpret_cast<std::uintptr_t>(destination) - from);
     const u32 skip = (16 - detail::misalignment_16(page_address)) % 16;
     if (skip != 0) {
-      if (g.leader())
-        detail::store_chunk_part(page_address, page.chunks[0], 0, from, minimum(to, skip));
+      if (g.leader()) detail::store_chunk_part(page_address, page.chunks[0], 0, from, minimum(to, skip));
       detail::shift_rows(g, page.chunks, Vector16{}, skip);
     }
     // At most two chunks are partial, the first and the last one touched; a rank may own both.
@@ -165,10 +165,8 @@ GPU4FS_FN void store_page_range(Group g, PageRegisters<Group>& page, void* desti
         last_begin = begin;
       }
     }
-    if (first_begin < page_size)
-      detail::store_chunk_part(page_address, first_part, first_begin, from, to);
-    if (last_begin < page_size)
-      detail::store_chunk_part(page_address, last_part, last_begin, from, to);
+    if (first_begin < page_size) detail::store_chunk_part(page_address, first_part, first_begin, from, to);
+    if (last_begin < page_size) detail::store_chunk_part(page_address, last_part, last_begin, from, to);
   }
 }
 

@@ -20,7 +20,8 @@ inline void fill_random(void* bytes, std::size_t length) {
     got = ::getrandom(bytes, length, 0);
   } while (got < 0 && errno == EINTR);
   // Up to 256 bytes come in one piece.
-  if (got != static_cast<ssize_t>(length)) throw std::system_error(got < 0 ? errno : EIO, std::generic_category(), "getrandom");
+  if (got != static_cast<ssize_t>(length))
+    throw std::system_error(got < 0 ? errno : EIO, std::generic_category(), "getrandom");
 }
 
 template <class T>

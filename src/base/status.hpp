@@ -12,69 +12,68 @@
 #include "base/config.hpp"
 #include "base/types.hpp"
 
-#define GPU4FS_STATUS_LIST(X)                                                            \
-  X(ok, 0, "Success.")                                                                   \
-  /* control: the command is not finished and nothing went wrong */                      \
-  X(parked, EINPROGRESS, "The command waits and will be restarted.")                     \
-  X(retry_after_checkpoint, EAGAIN, "The command must be restarted after a checkpoint.") \
-  X(chunk_not_mapped, EAGAIN,                                                            \
-    "The engine cannot reach the chunk's memory yet; the server maps it.")               \
-  X(page_absent, ENODATA, "The metadata page is a hole of its file.")                    \
-  X(busy, EBUSY, "The object is in use.")                                                \
-  X(again, EAGAIN, "No room in the queue; try again.")                                   \
-  X(deadline_exceeded, ETIMEDOUT, "The command did not finish before its deadline.")     \
-  X(cancelled, ECANCELED, "The command was cancelled.")                                  \
-  /* names and files */                                                                  \
-  X(not_found, ENOENT, "No such file or directory.")                                     \
-  X(exists, EEXIST, "The name exists already.")                                          \
-  X(not_directory, ENOTDIR, "A component of the path is not a directory.")               \
-  X(is_directory, EISDIR, "The file is a directory.")                                    \
-  X(directory_not_empty, ENOTEMPTY, "The directory is not empty.")                       \
-  X(name_too_long, ENAMETOOLONG, "The name or path is too long.")                        \
-  X(loop, ELOOP, "Too many symbolic links.")                                             \
-  X(too_many_links, EMLINK, "The file has too many links.")                              \
-  X(file_too_large, EFBIG, "The file would become too large.")                           \
-  X(stale, ESTALE, "The handle's file no longer exists.")                                \
-  X(no_attribute, ENODATA, "No such extended attribute.")                                \
-  X(attribute_range, ERANGE, "The buffer is too small for the attribute.")               \
-  X(attribute_too_big, E2BIG, "The attribute or list is too big.")                       \
-  X(not_a_symlink, EINVAL, "The file is not a symbolic link.")                           \
-  X(would_orphan, EINVAL, "A directory cannot be moved below itself.")                   \
-  X(no_such_data, ENXIO, "No data or hole beyond this offset.")                          \
-  /* rights and limits */                                                                \
-  X(permission, EPERM, "Operation not permitted.")                                       \
-  X(access, EACCES, "Permission denied.")                                                \
-  X(read_only, EROFS, "The file system is mounted read-only.")                           \
-  X(no_space, ENOSPC, "No space left in the pool.")                                      \
-  X(no_inodes, ENOSPC, "No inode number left.")                                          \
-  X(no_memory, ENOMEM, "Not enough engine memory.")                                      \
-  X(too_many_sessions, EUSERS, "The table of sessions is full.")                         \
-  /* arguments */                                                                        \
-  X(invalid_argument, EINVAL, "Invalid argument.")                                       \
-  X(bad_descriptor, EINVAL, "The command descriptor is malformed.")                      \
-  X(bad_address, EFAULT, "The buffer lies outside the session's data area.")             \
-  X(out_of_range, EINVAL, "The offset or length is out of range.")                       \
-  X(unaligned, EINVAL, "The offset, length or address is not aligned.")                  \
-  X(not_supported, EOPNOTSUPP, "The operation is not supported.")                        \
-  X(unknown_command, ENOSYS, "The command type is unknown.")                             \
-  /* medium */                                                                           \
-  X(io_error, EIO, "Input or output error.")                                             \
-  X(device_failed, EIO, "A device failed and redundancy does not cover it.")             \
-  X(medium_error, EIO, "The device cannot read this range.")                             \
-  X(checksum_mismatch, EIO, "The checksum does not match and no copy is good.")          \
-  X(corrupt_structure, EIO, "A structure on the medium is damaged.")                     \
-  X(corrupt_superblock, EIO, "No valid superblock of this pool.")                        \
-  X(corrupt_log, EIO, "The operation log is damaged before its end.")                    \
-  X(no_device, ENXIO, "A device of the pool is missing.")                                \
-  X(unsupported_feature, ENOTSUP, "The pool uses a feature this version does not know.") \
-  X(wrong_pool, EINVAL, "The device belongs to another pool.")                           \
-  X(wrong_version, EINVAL, "The structure's version is unknown.")                        \
-  X(not_a_pool, EINVAL, "The device holds no gpu4fs pool.")                              \
-  X(already_mounted, EBUSY, "The pool is mounted already.")                              \
-  /* the engine itself */                                                                \
-  X(engine_died, EIO, "The engine died; the pool recovers from the medium.")             \
-  X(engine_stopped, ESHUTDOWN, "The engine is shutting down.")                           \
-  X(upcall_failed, EIO, "The management process could not carry out a request.")         \
+#define GPU4FS_STATUS_LIST(X)                                                                        \
+  X(ok, 0, "Success.")                                                                               \
+  /* control: the command is not finished and nothing went wrong */                                  \
+  X(parked, EINPROGRESS, "The command waits and will be restarted.")                                 \
+  X(retry_after_checkpoint, EAGAIN, "The command must be restarted after a checkpoint.")             \
+  X(chunk_not_mapped, EAGAIN, "The engine cannot reach the chunk's memory yet; the server maps it.") \
+  X(page_absent, ENODATA, "The metadata page is a hole of its file.")                                \
+  X(busy, EBUSY, "The object is in use.")                                                            \
+  X(again, EAGAIN, "No room in the queue; try again.")                                               \
+  X(deadline_exceeded, ETIMEDOUT, "The command did not finish before its deadline.")                 \
+  X(cancelled, ECANCELED, "The command was cancelled.")                                              \
+  /* names and files */                                                                              \
+  X(not_found, ENOENT, "No such file or directory.")                                                 \
+  X(exists, EEXIST, "The name exists already.")                                                      \
+  X(not_directory, ENOTDIR, "A component of the path is not a directory.")                           \
+  X(is_directory, EISDIR, "The file is a directory.")                                                \
+  X(directory_not_empty, ENOTEMPTY, "The directory is not empty.")                                   \
+  X(name_too_long, ENAMETOOLONG, "The name or path is too long.")                                    \
+  X(loop, ELOOP, "Too many symbolic links.")                                                         \
+  X(too_many_links, EMLINK, "The file has too many links.")                                          \
+  X(file_too_large, EFBIG, "The file would become too large.")                                       \
+  X(stale, ESTALE, "The handle's file no longer exists.")                                            \
+  X(no_attribute, ENODATA, "No such extended attribute.")                                            \
+  X(attribute_range, ERANGE, "The buffer is too small for the attribute.")                           \
+  X(attribute_too_big, E2BIG, "The attribute or list is too big.")                                   \
+  X(not_a_symlink, EINVAL, "The file is not a symbolic link.")                                       \
+  X(would_orphan, EINVAL, "A directory cannot be moved below itself.")                               \
+  X(no_such_data, ENXIO, "No data or hole beyond this offset.")                                      \
+  /* rights and limits */                                                                            \
+  X(permission, EPERM, "Operation not permitted.")                                                   \
+  X(access, EACCES, "Permission denied.")                                                            \
+  X(read_only, EROFS, "The file system is mounted read-only.")                                       \
+  X(no_space, ENOSPC, "No space left in the pool.")                                                  \
+  X(no_inodes, ENOSPC, "No inode number left.")                                                      \
+  X(no_memory, ENOMEM, "Not enough engine memory.")                                                  \
+  X(too_many_sessions, EUSERS, "The table of sessions is full.")                                     \
+  /* arguments */                                                                                    \
+  X(invalid_argument, EINVAL, "Invalid argument.")                                                   \
+  X(bad_descriptor, EINVAL, "The command descriptor is malformed.")                                  \
+  X(bad_address, EFAULT, "The buffer lies outside the session's data area.")                         \
+  X(out_of_range, EINVAL, "The offset or length is out of range.")                                   \
+  X(unaligned, EINVAL, "The offset, length or address is not aligned.")                              \
+  X(not_supported, EOPNOTSUPP, "The operation is not supported.")                                    \
+  X(unknown_command, ENOSYS, "The command type is unknown.")                                         \
+  /* medium */                                                                                       \
+  X(io_error, EIO, "Input or output error.")                                                         \
+  X(device_failed, EIO, "A device failed and redundancy does not cover it.")                         \
+  X(medium_error, EIO, "The device cannot read this range.")                                         \
+  X(checksum_mismatch, EIO, "The checksum does not match and no copy is good.")                      \
+  X(corrupt_structure, EIO, "A structure on the medium is damaged.")                                 \
+  X(corrupt_superblock, EIO, "No valid superblock of this pool.")                                    \
+  X(corrupt_log, EIO, "The operation log is damaged before its end.")                                \
+  X(no_device, ENXIO, "A device of the pool is missing.")                                            \
+  X(unsupported_feature, ENOTSUP, "The pool uses a feature this version does not know.")             \
+  X(wrong_pool, EINVAL, "The device belongs to another pool.")                                       \
+  X(wrong_version, EINVAL, "The structure's version is unknown.")                                    \
+  X(not_a_pool, EINVAL, "The device holds no gpu4fs pool.")                                          \
+  X(already_mounted, EBUSY, "The pool is mounted already.")                                          \
+  /* the engine itself */                                                                            \
+  X(engine_died, EIO, "The engine died; the pool recovers from the medium.")                         \
+  X(engine_stopped, ESHUTDOWN, "The engine is shutting down.")                                       \
+  X(upcall_failed, EIO, "The management process could not carry out a request.")                     \
   X(gpu_error, EIO, "The GPU or its driver reported an error.")
 
 namespace gpu4fs {
@@ -93,8 +92,7 @@ inline constexpr u32 status_count = 0 GPU4FS_STATUS_LIST(GPU4FS_STATUS_COUNT);
 
 // True for the codes that mean "not finished", which must never reach a client.
 GPU4FS_FN constexpr bool is_control(Status status) {
-  return status == Status::parked || status == Status::retry_after_checkpoint ||
-         status == Status::chunk_not_mapped;
+  return status == Status::parked || status == Status::retry_after_checkpoint || status == Status::chunk_not_mapped;
 }
 
 // The positive errno of a status, 0 for ok, EIO for a value that is no status.

@@ -39,8 +39,8 @@ inline std::string hex_text(const void* data, u64 length) {
 // The 8-4-4-4-12 form of RFC 9562, lower case.
 inline std::string to_text(const Uuid& uuid) {
   const std::string hex = hex_text(uuid.bytes, sizeof(uuid.bytes));
-  return fmt::format("{}-{}-{}-{}-{}", hex.substr(0, 8), hex.substr(8, 4), hex.substr(12, 4),
-                     hex.substr(16, 4), hex.substr(20));
+  return fmt::format("{}-{}-{}-{}-{}", hex.substr(0, 8), hex.substr(8, 4), hex.substr(12, 4), hex.substr(16, 4),
+                     hex.substr(20));
 }
 
 inline std::optional<Uuid> parse_uuid(std::string_view text) {
@@ -73,9 +73,9 @@ inline std::optional<Uuid> parse_uuid(std::string_view text) {
 // What a failed check of a kernel left behind.
 inline std::string to_text(const FaultRecord& record) {
   if (record.state == 0) return "no fault recorded";
-  return fmt::format("{}:{}: check failed: {} ({} = {:#x}, {} = {:#x}) in block {}, thread {}",
-                     record.file, record.line, record.expression, record.left, record.left,
-                     record.right, record.right, record.block, record.thread);
+  return fmt::format("{}:{}: check failed: {} ({} = {:#x}, {} = {:#x}) in block {}, thread {}", record.file,
+                     record.line, record.expression, record.left, record.left, record.right, record.right, record.block,
+                     record.thread);
 }
 
 }  // namespace gpu4fs

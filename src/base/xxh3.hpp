@@ -26,8 +26,7 @@ namespace gpu4fs {
 namespace xxh3 {
 
 inline constexpr u32 page_block_count = static_cast<u32>(page_size) / block_bytes;
-static_assert(page_block_count * block_bytes == page_size &&
-              page_chunk_rows == 2 * page_block_count);
+static_assert(page_block_count * block_bytes == page_size && page_chunk_rows == 2 * page_block_count);
 
 // Partial sums by block and accumulator parity: values[2 * block + parity].
 template <u32 count>
@@ -53,8 +52,7 @@ GPU4FS_FN PartialSums<count / 2> halve(Group g, const PartialSums<count>& sums, 
 }
 
 template <class Group>
-GPU4FS_FN PartialSums<2 * page_block_count> sum_chunks(Group g, const PageRegisters<Group>& page,
-                                                       u64 seed) {
+GPU4FS_FN PartialSums<2 * page_block_count> sum_chunks(Group g, const PageRegisters<Group>& page, u64 seed) {
   const u32 stripe = g.rank() / 4;
   const u32 pair = g.rank() % 4;
   const u32 first_word = stripe + 2 * pair;
@@ -102,8 +100,7 @@ GPU4FS_FN u64 xxh3_registers(Group g, const PageRegisters<Group>& page, u64 seed
     GPU4FS_UNROLL
     for (u32 block = 0; block < xxh3::page_block_count; ++block) {
       accumulator += g.shuffle(sum, 8 * block + 4 * parity + pair);
-      if (block + 1 < xxh3::page_block_count)
-        accumulator = xxh3::scramble(accumulator, scramble_key);
+      if (block + 1 < xxh3::page_block_count) accumulator = xxh3::scramble(accumulator, scramble_key);
     }
     const u64 mixed = accumulator ^ xxh3::seeded_bytes(xxh3::merge_offset + 8 * index, seed);
     u64 folded = xxh3::multiply_fold(mixed, g.shuffle_xor(mixed, 4));
@@ -127,8 +124,7 @@ GPU4FS_FN u64 xxh3_copy_page(Group g, void* destination, const void* source, u64
   if constexpr (Group::size() == 1) {
 #if GPU4FS_X86_64
     if (xxh3::has_avx2()) {
-      return xxh3::hash_page_avx2<true>(static_cast<u8*>(destination),
-                                        static_cast<const u8*>(source), seed);
+      return xxh3::hash_page_avx2<true>(static_cast<u8*>(destination), static_cast<const u8*>(source), seed);
     }
 #endif
     copy_bytes(g, destination, source, page_size);
@@ -164,8 +160,7 @@ template <class Group>
 }
 
 template <class Group>
-[[nodiscard]] GPU4FS_FN bool verify_copy_page(Group g, void* destination, const void* source,
-                                              u64 seed, u64 expected) {
+[[nodiscard]] GPU4FS_FN bool verify_copy_page(Group g, void* destination, const void* source, u64 seed, u64 expected) {
   return verify_copy_page(g, destination, source, seed, expected, whole_page());
 }
 

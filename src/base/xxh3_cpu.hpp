@@ -24,8 +24,7 @@ inline bool has_avx2() {
 
 // `page` has any alignment; `destination` is unused unless `copies`.
 template <bool copies>
-__attribute__((target("avx2"))) inline u64 hash_page_avx2(u8* destination, const u8* page,
-                                                          u64 seed) {
+__attribute__((target("avx2"))) inline u64 hash_page_avx2(u8* destination, const u8* page, u64 seed) {
   alignas(32) u64 secret[secret_word_count];
   for (u32 i = 0; i < secret_word_count; ++i) secret[i] = seeded_word(i, seed);
   const u8* secret_bytes_at = reinterpret_cast<const u8*>(secret);
@@ -43,30 +42,26 @@ __attribute__((target("avx2"))) inline u64 hash_page_avx2(u8* destination, const
       const u32 at = (block * stripes_per_block + n) * stripe_bytes;
       const u32 key_offset = last_block && n == stripes_per_block - 1 ? last_stripe_offset : 8 * n;
       for (u32 half = 0; half < 2; ++half) {
-        const __m256i words =
-            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(page + at + 32 * half));
+        const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(page + at + 32 * half));
         if constexpr (copies) {
           _mm256_storeu_si256(reinterpret_cast<__m256i*>(destination + at + 32 * half), words);
         }
-        const __m256i keys = _mm256_loadu_si256(
-            reinterpret_cast<const __m256i*>(secret_bytes_at + key_offset + 32 * half));
+        const __m256i keys =
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(secret_bytes_at + key_offset + 32 * half));
         const __m256i mixed = _mm256_xor_si256(words, keys);
         const __m256i products = _mm256_mul_epu32(mixed, _mm256_srli_epi64(mixed, 32));
         const __m256i swapped = _mm256_shuffle_epi32(words, _MM_SHUFFLE(1, 0, 3, 2));
-        accumulators[half] =
-            _mm256_add_epi64(accumulators[half], _mm256_add_epi64(products, swapped));
+        accumulators[half] = _mm256_add_epi64(accumulators[half], _mm256_add_epi64(products, swapped));
       }
     }
     if (last_block) break;
     for (u32 half = 0; half < 2; ++half) {
-      const __m256i keys = _mm256_load_si256(
-          reinterpret_cast<const __m256i*>(secret_bytes_at + scramble_offset + 32 * half));
-      __m256i mixed =
-          _mm256_xor_si256(accumulators[half], _mm256_srli_epi64(accumulators[half], 47));
+      const __m256i keys =
+          _mm256_load_si256(reinterpret_cast<const __m256i*>(secret_bytes_at + scramble_offset + 32 * half));
+      __m256i mixed = _mm256_xor_si256(accumulators[half], _mm256_srli_epi64(accumulators[half], 47));
       mixed = _mm256_xor_si256(mixed, keys);
       const __m256i low = _mm256_mul_epu32(mixed, prime);
-      const __m256i high =
-          _mm256_slli_epi64(_mm256_mul_epu32(_mm256_srli_epi64(mixed, 32), prime), 32);
+      const __m256i high = _mm256_slli_epi64(_mm256_mul_epu32(_mm256_srli_epi64(mixed, 32), prime), 32);
       accumulators[half] = _mm256_add_epi64(low, high);
     }
   }

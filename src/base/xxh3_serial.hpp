@@ -42,11 +42,10 @@ inline constexpr u32 merge_offset = 11;
 // memory and not on every lane's stack.
 GPU4FS_FN inline u64 secret_word(u32 index) {
   static constexpr u64 words[secret_word_count] = {
-      0xbe4ba423396cfeb8u, 0x1cad21f72c81017cu, 0xdb979083e96dd4deu, 0x1f67b3b7a4a44072u,
-      0x78e5c0cc4ee679cbu, 0x2172ffcc7dd05a82u, 0x8e2443f7744608b8u, 0x4c263a81e69035e0u,
-      0xcb00c391bb52283cu, 0xa32e531b8b65d088u, 0x4ef90da297486471u, 0xd8acdea946ef1938u,
-      0x3f349ce33f76faa8u, 0x1d4f0bc7c7bbdcf9u, 0x3159b4cd4be0518au, 0x647378d9c97e9fc8u,
-      0xc3ebd33483acc5eau, 0xeb6313faffa081c5u, 0x49daf0b751dd0d17u, 0x9e68d429265516d3u,
+      0xbe4ba423396cfeb8u, 0x1cad21f72c81017cu, 0xdb979083e96dd4deu, 0x1f67b3b7a4a44072u, 0x78e5c0cc4ee679cbu,
+      0x2172ffcc7dd05a82u, 0x8e2443f7744608b8u, 0x4c263a81e69035e0u, 0xcb00c391bb52283cu, 0xa32e531b8b65d088u,
+      0x4ef90da297486471u, 0xd8acdea946ef1938u, 0x3f349ce33f76faa8u, 0x1d4f0bc7c7bbdcf9u, 0x3159b4cd4be0518au,
+      0x647378d9c97e9fc8u, 0xc3ebd33483acc5eau, 0xeb6313faffa081c5u, 0x49daf0b751dd0d17u, 0x9e68d429265516d3u,
       0xfca1477d58be162bu, 0xce31d07ad1b8f88fu, 0x280416958f3acb45u, 0x7e404bbbcafbd7afu};
   return words[index];
 }
@@ -143,8 +142,8 @@ GPU4FS_FN inline u64 hash_0_to_16(const u8* input, u64 length, u64 seed) {
     return hash ^ (hash >> 28);
   }
   if (length > 0) {
-    const u32 combined = (u32{input[0]} << 16) | (u32{input[length / 2]} << 24) |
-                         input[length - 1] | (static_cast<u32>(length) << 8);
+    const u32 combined =
+        (u32{input[0]} << 16) | (u32{input[length / 2]} << 24) | input[length - 1] | (static_cast<u32>(length) << 8);
     const u64 flip = ((secret_at(0) ^ secret_at(4)) & 0xffffffffu) + seed;
     return avalanche_short(combined ^ flip);
   }
@@ -186,8 +185,7 @@ GPU4FS_FN inline void load_keys(u64 (&keys)[accumulator_count], u32 offset, u64 
   for (u32 i = 0; i < accumulator_count; ++i) keys[i] = seeded_bytes(offset + 8 * i, seed);
 }
 
-GPU4FS_FN inline u64 merge_accumulators(const u64 (&sums)[accumulator_count], u64 length,
-                                        u64 seed) {
+GPU4FS_FN inline u64 merge_accumulators(const u64 (&sums)[accumulator_count], u64 length, u64 seed) {
   u64 hash = length * prime64_1;
   GPU4FS_UNROLL
   for (u32 i = 0; i < accumulator_count; i += 2) {

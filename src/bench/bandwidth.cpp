@@ -36,8 +36,8 @@ class ClientGroup {
  public:
   ClientGroup(BenchContext& context, u32 count) {
     for (u32 i = 0; i < count; ++i) {
-      clients_.push_back(std::make_unique<BenchClient>(frontend::open_local_session(
-          context.server, context.scale.file_bytes + BenchClient::control_bytes)));
+      clients_.push_back(std::make_unique<BenchClient>(
+          frontend::open_local_session(context.server, context.scale.file_bytes + BenchClient::control_bytes)));
     }
   }
 
@@ -86,18 +86,15 @@ FileRates measure_files(BenchContext& context, u32 file_count) {
   FileRates rates;
   const u64 length = context.scale.file_bytes;
   ClientGroup clients(context, file_count);
-  clients.run(
-      [&](BenchClient& client, u32 i) { fill_pattern(client.buffer(), i, 0, length / page_size); });
+  clients.run([&](BenchClient& client, u32 i) { fill_pattern(client.buffer(), i, 0, length / page_size); });
   const double gigabytes = static_cast<double>(length) * file_count / bytes_per_gb;
   for (u32 repeat = 0; repeat <= context.scale.repeats; ++repeat) {
     std::vector<u64> inodes(file_count);
     const auto name = [&](u32 i) { return fmt::format("file-{}-{}", repeat, i); };
-    clients.run([&](BenchClient& client, u32 i) {
-      inodes[i] = client.create(format::inode_number_root, name(i));
-    });
+    clients.run([&](BenchClient& client, u32 i) { inodes[i] = client.create(format::inode_number_root, name(i)); });
     const auto written = clients.run([&](BenchClient& client, u32 i) {
-      client.stream(wire::Opcode::write, inodes[i], length,
-                    context.scale.command_bytes(), in_flight, client.buffer_address(0));
+      client.stream(wire::Opcode::write, inodes[i], length, context.scale.command_bytes(), in_flight,
+                    client.buffer_address(0));
     });
     const double sync_cpu_began = machine_cpu_seconds();
     const double sync_began = now_seconds();
@@ -106,8 +103,8 @@ FileRates measure_files(BenchContext& context, u32 file_count) {
     const double sync_cpu_seconds = machine_cpu_seconds() - sync_cpu_began;
     clients.run([&](BenchClient& client, u32) { std::fill_n(client.buffer(), length, u8{0}); });
     const auto read = clients.run([&](BenchClient& client, u32 i) {
-      client.stream(wire::Opcode::read, inodes[i], length,
-                    context.scale.command_bytes(), in_flight, client.buffer_address(0));
+      client.stream(wire::Opcode::read, inodes[i], length, context.scale.command_bytes(), in_flight,
+                    client.buffer_address(0));
     });
     clients.run([&](BenchClient& client, u32 i) {
       check_pattern(client.buffer(), i, 0, length / page_size);
@@ -134,8 +131,8 @@ std::string file_text(const BenchContext& context, u32 count) {
 
 }  // namespace
 
-void add_rate(BenchContext& context, const char* name, std::string what,
-              const std::vector<double>& samples, double limit, double required) {
+void add_rate(BenchContext& context, const char* name, std::string what, const std::vector<double>& samples,
+              double limit, double required) {
   BenchRow row;
   row.name = name;
   row.what = std::move(what);
@@ -152,8 +149,7 @@ void add_rate(BenchContext& context, const char* name, std::string what,
       context.result.rows.push_back(std::move(row));
       return;
     }
-    throw std::runtime_error(
-        fmt::format("{}: {:.1f} GB/s is above the limit of {:.1f} GB/s", name, row.value, limit));
+    throw std::runtime_error(fmt::format("{}: {:.1f} GB/s is above the limit of {:.1f} GB/s", name, row.value, limit));
   }
   if (context.on_gpu && required > 0) {
     row.requirement = Requirement::at_least;
@@ -164,8 +160,7 @@ void add_rate(BenchContext& context, const char* name, std::string what,
 
 void bench_first_touch(BenchContext& context) {
   const u64 length = context.scale.file_bytes;
-  BenchClient client(
-      frontend::open_local_session(context.server, length + BenchClient::control_bytes));
+  BenchClient client(frontend::open_local_session(context.server, length + BenchClient::control_bytes));
   fill_pattern(client.buffer(), 0, 0, length / page_size);
   const u64 file_count = client.available_bytes() / length - 1;  // a file's worth stays free
   std::vector<double> rates;
@@ -176,12 +171,10 @@ void bench_first_touch(BenchContext& context) {
                   client.buffer_address(0));
     rates.push_back(static_cast<double>(length) / bytes_per_gb / (now_seconds() - began));
   }
-  for (u64 i = 0; i < file_count; ++i)
-    client.unlink(format::inode_number_root, fmt::format("touch-{}", i));
+  for (u64 i = 0; i < file_count; ++i) client.unlink(format::inode_number_root, fmt::format("touch-{}", i));
   client.sync();
   client.sync();
-  add_rate(context, "write-first", "write to memory used for the first time", rates,
-           context.limits.write_gb_per_s, 0);
+  add_rate(context, "write-first", "write to memory used for the first time", rates, context.limits.write_gb_per_s, 0);
 }
 
 void bench_files(BenchContext& context) {
@@ -191,10 +184,10 @@ void bench_files(BenchContext& context) {
     const std::string suffix = count == 1 ? "one" : "many";
     add_rate(context, ("write-" + suffix).c_str(), "write " + files, rates.write_gb_per_s,
              context.limits.write_gb_per_s, write_ratio_min);
-    add_rate(context, ("write-sync-" + suffix).c_str(), "write and sync " + files,
-             rates.synced_gb_per_s, context.limits.write_gb_per_s, 0);
-    add_rate(context, ("read-" + suffix).c_str(), "read " + files, rates.read_gb_per_s,
-             context.limits.read_gb_per_s, read_ratio_min);
+    add_rate(context, ("write-sync-" + suffix).c_str(), "write and sync " + files, rates.synced_gb_per_s,
+             context.limits.write_gb_per_s, 0);
+    add_rate(context, ("read-" + suffix).c_str(), "read " + files, rates.read_gb_per_s, context.limits.read_gb_per_s,
+             read_ratio_min);
     if (count == 1) continue;
     BenchRow cpu;
     cpu.name = "write-cpu";
@@ -213,21 +206,16 @@ void bench_read_device(BenchContext& context) {
   if (!context.on_gpu) return;
   constexpr u32 buffer = 1;
   const u64 length = context.scale.file_bytes;
-  BenchClient writer(
-      frontend::open_local_session(context.server, length + BenchClient::control_bytes));
+  BenchClient writer(frontend::open_local_session(context.server, length + BenchClient::control_bytes));
   fill_pattern(writer.buffer(), 0, 0, length / page_size);
   const u64 inode = writer.create(format::inode_number_root, "device-read");
-  writer.stream(wire::Opcode::write, inode, length, context.scale.command_bytes(), in_flight,
-                writer.buffer_address(0));
-  void* device =
-      allocate_device(length);  // freed with the process: freeing waits for the service kernel
+  writer.stream(wire::Opcode::write, inode, length, context.scale.command_bytes(), in_flight, writer.buffer_address(0));
+  void* device = allocate_device(length);  // freed with the process: freeing waits for the service kernel
   server::LocalSession local = context.server.open_session(BenchClient::control_bytes + page_size);
   const auto* session = static_cast<const session::ServerSession*>(local.owner.get());
   const Status added = context.server.engine().add_buffer(session->index(), buffer, device, length);
-  if (added != Status::ok)
-    throw std::runtime_error(fmt::format("GPU memory as a buffer: {}", status_text(added)));
-  BenchClient reader(
-      client::Session(client::Connection{local.producer, local.port, std::move(local.owner)}));
+  if (added != Status::ok) throw std::runtime_error(fmt::format("GPU memory as a buffer: {}", status_text(added)));
+  BenchClient reader(client::Session(client::Connection{local.producer, local.port, std::move(local.owner)}));
   std::vector<double> rates;
   for (u32 repeat = 0; repeat <= context.scale.repeats; ++repeat) {
     zero_device(device, length);
@@ -240,8 +228,8 @@ void bench_read_device(BenchContext& context) {
     check_pattern(writer.buffer(), 0, 0, length / page_size);
     if (repeat > 0) rates.push_back(static_cast<double>(length) / bytes_per_gb / seconds);
   }
-  add_rate(context, "read-vram", "read into GPU memory " + file_text(context, 1), rates,
-           context.limits.device_gb_per_s, device_ratio_min);
+  add_rate(context, "read-vram", "read into GPU memory " + file_text(context, 1), rates, context.limits.device_gb_per_s,
+           device_ratio_min);
   writer.unlink(format::inode_number_root, "device-read");
   writer.sync();
 }

@@ -1,6 +1,6 @@
-// gpu4fs bench btrfs: one large file, fsync included, on mounted pools with redundancy and on btrfs of the same level over
-// loop devices, all devices files of the same medium; round by round in turn. Bandwidth, and CPU time of the machine.
-// Behind that the same through rings (tools/bench_btrfs_ring.hpp).
+// gpu4fs bench btrfs: one large file, fsync included, on mounted pools with redundancy and on btrfs of the same level
+// over loop devices, all devices files of the same medium; round by round in turn. Bandwidth, and CPU time of the
+// machine. Behind that the same through rings (tools/bench_btrfs_ring.hpp).
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -31,7 +31,7 @@ constexpr u32 device_count = 4;
 constexpr const char* profiles[] = {"raid0", "raid1", "raid5", "raid6"};
 
 struct Samples {
-  std::vector<double> write;      // GB/s, the fsync included
+  std::vector<double> write;  // GB/s, the fsync included
   std::vector<double> read;
   std::vector<double> write_cpu;  // s/GB
   std::vector<double> read_cpu;
@@ -99,8 +99,8 @@ void add_row(BenchResult& result, const std::string& name, std::string what, con
 // Nothing is in `peer` where btrfs cannot be had.
 void add_rows(BenchResult& result, const std::string& profile, const std::string& engine, u64 length,
               const Samples& own, const Samples& peer) {
-  const std::string where = fmt::format("{} MiB through FUSE, {} on {} devices, engine {}", length >> 20, profile,
-                                        device_count, engine);
+  const std::string where =
+      fmt::format("{} MiB through FUSE, {} on {} devices, engine {}", length >> 20, profile, device_count, engine);
   const std::string suffix = fmt::format("{}-{}", profile, engine);
   add_row(result, "write-" + suffix, "write and fsync " + where, "GB/s", own.write, peer.write);
   add_row(result, "read-" + suffix, "read " + where, "GB/s", own.read, peer.read);
@@ -108,7 +108,8 @@ void add_rows(BenchResult& result, const std::string& profile, const std::string
   add_row(result, "read-cpu-" + suffix, "CPU time, reading " + where, "s/GB", own.read_cpu, peer.read_cpu);
 }
 
-void measure_profile(const std::string& profile, const std::string& folder, u64 length, u32 rounds, BenchResult& result) {
+void measure_profile(const std::string& profile, const std::string& folder, u64 length, u32 rounds,
+                     BenchResult& result) {
   struct Side {
     std::string name;
     std::unique_ptr<Mount> mount;
@@ -117,7 +118,8 @@ void measure_profile(const std::string& profile, const std::string& folder, u64 
   std::vector<Side> sides;
   const u64 device_bytes = 2 * length + (u64{256} << 20);
   try {
-    auto btrfs = std::make_unique<BtrfsMount>(folder + "/btrfs", folder + "/btrfs-mount", device_count, device_bytes, profile);
+    auto btrfs =
+        std::make_unique<BtrfsMount>(folder + "/btrfs", folder + "/btrfs-mount", device_count, device_bytes, profile);
     sides.push_back({"btrfs", std::move(btrfs), {}});
     Samples warm_up;
     run_round(*sides[0].mount, length, warm_up);
@@ -128,8 +130,10 @@ void measure_profile(const std::string& profile, const std::string& folder, u64 
   std::vector<std::string> engines{"cpu"};
   if (gpu_problem().empty()) engines.push_back("cuda");
   for (const std::string& engine : engines) {
-    sides.push_back({engine, std::make_unique<PoolMount>(folder + "/pool-" + engine, folder + "/mount-" + engine,
-                                                         device_count * device_bytes, "engine=" + engine, profile), {}});
+    sides.push_back({engine,
+                     std::make_unique<PoolMount>(folder + "/pool-" + engine, folder + "/mount-" + engine,
+                                                 device_count * device_bytes, "engine=" + engine, profile),
+                     {}});
   }
   for (u32 round = 0; round <= rounds; ++round) {
     for (Side& side : sides) {
@@ -140,7 +144,8 @@ void measure_profile(const std::string& profile, const std::string& folder, u64 
   const Samples none;
   const bool has_peer = sides[0].name == "btrfs";
   for (const Side& side : sides) {
-    if (side.name != "btrfs") add_rows(result, profile, side.name, length, side.samples, has_peer ? sides[0].samples : none);
+    if (side.name != "btrfs")
+      add_rows(result, profile, side.name, length, side.samples, has_peer ? sides[0].samples : none);
   }
 }
 

@@ -1,4 +1,5 @@
-// btrfs as the peer of pools with redundancy, mounted as a user would. Private to the tools; needs root and btrfs-progs.
+// btrfs as the peer of pools with redundancy, mounted as a user would. Private to the tools; needs root and
+// btrfs-progs.
 #pragma once
 
 #include <fmt/format.h>

@@ -114,8 +114,10 @@ WriteSamples measure_btrfs(BtrfsMount& mount, u32 count, const BenchScale& scale
 SamplesByCount measure_btrfs_level(const BenchLevel& level, const std::string& parent, const BenchScale& scale,
                                    const std::vector<u32>& counts) {
   const TemporaryFolder folder(parent);
-  const u64 device_bytes = align_up(2 * scale.file_count * scale.file_bytes / level.data_devices(), u64{1} << 20) + (u64{1} << 30);
-  BtrfsMount mount(folder.path() + "/devices", folder.path() + "/mount", level.device_count, device_bytes, level.profile);
+  const u64 device_bytes =
+      align_up(2 * scale.file_count * scale.file_bytes / level.data_devices(), u64{1} << 20) + (u64{1} << 30);
+  BtrfsMount mount(folder.path() + "/devices", folder.path() + "/mount", level.device_count, device_bytes,
+                   level.profile);
   SamplesByCount samples;
   for (const u32 count : counts) samples[count] = measure_btrfs(mount, count, scale);
   return samples;
@@ -136,7 +138,8 @@ SamplesByCount measure_ring_level(const BenchLevel& level, bool on_gpu, const Be
       BenchContext context{server, own, Limits{}, on_gpu, result};
       const FileRates rates = measure_files(context, count);
       const std::vector<double>& cpu = rates.synced_cpu_s_per_gb;
-      samples[count] = {rates.synced_gb_per_s, std::accumulate(cpu.begin(), cpu.end(), 0.0) / static_cast<double>(cpu.size())};
+      samples[count] = {rates.synced_gb_per_s,
+                        std::accumulate(cpu.begin(), cpu.end(), 0.0) / static_cast<double>(cpu.size())};
     }
   }
   pool.stop();
@@ -170,14 +173,16 @@ void add_ring_rows(const BenchLevel& level, bool on_gpu, const BenchScale& scale
                    const SamplesByCount& peer, BenchResult& result) {
   const char* engine = on_gpu ? "cuda" : "cpu";
   for (const auto& [count, samples] : own) {
-    const std::string what = fmt::format("{} file{} of {} MiB through the ring, {}, engine {}", count, count == 1 ? "" : "s",
-                                         scale.file_bytes >> 20, level.name, engine);
+    const std::string what = fmt::format("{} file{} of {} MiB through the ring, {}, engine {}", count,
+                                         count == 1 ? "" : "s", scale.file_bytes >> 20, level.name, engine);
     const std::string suffix = fmt::format("{}-{}-{}", level.name, count == 1 ? "one" : "many", engine);
     const std::vector<double> peer_rates = peer.count(count) != 0 ? peer.at(count).gb_per_s : std::vector<double>{};
-    BenchRow write = row_of("btrfs-ring-write-" + suffix, "write and sync " + what, "GB/s", samples.gb_per_s, peer_rates);
+    BenchRow write =
+        row_of("btrfs-ring-write-" + suffix, "write and sync " + what, "GB/s", samples.gb_per_s, peer_rates);
     std::vector<double> peer_cpu;
     if (peer.count(count) != 0) peer_cpu.push_back(peer.at(count).cpu_s_per_gb);
-    BenchRow cpu = row_of("btrfs-ring-write-cpu-" + suffix, "CPU time, writing " + what, "s/GB", {samples.cpu_s_per_gb}, peer_cpu);
+    BenchRow cpu =
+        row_of("btrfs-ring-write-cpu-" + suffix, "CPU time, writing " + what, "s/GB", {samples.cpu_s_per_gb}, peer_cpu);
     if (on_gpu) {
       require(write, Requirement::at_least, cuda_bandwidth_ratio_min);
       require(cpu, Requirement::at_most, cuda_cpu_ratio_max);

@@ -33,8 +33,7 @@ struct Call {
 class Prober {
  public:
   Prober(BenchContext& context, u64 inode)
-      : client_(
-            frontend::open_local_session(context.server, BenchClient::control_bytes + page_size)),
+      : client_(frontend::open_local_session(context.server, BenchClient::control_bytes + page_size)),
         inode_(inode),
         thread_([this] { work(); }) {}
   ~Prober() { join(); }
@@ -75,8 +74,7 @@ class Prober {
 
 void bench_checkpoint_pause(BenchContext& context) {
   const u64 length = context.scale.file_bytes;
-  BenchClient writer(
-      frontend::open_local_session(context.server, length + BenchClient::control_bytes));
+  BenchClient writer(frontend::open_local_session(context.server, length + BenchClient::control_bytes));
   fill_pattern(writer.buffer(), 7, 0, length / page_size);
   const u64 directory = writer.make_directory(format::inode_number_root, "checkpoint");
   const u64 probed = writer.create(directory, "probed");
@@ -88,16 +86,13 @@ void bench_checkpoint_pause(BenchContext& context) {
       const u64 file_count = context.scale.dirty_bytes / length;
       for (u64 i = 0; i < file_count; ++i) {
         const u64 inode = writer.create(directory, fmt::format("big-{}-{}", round, i));
-        writer.stream(wire::Opcode::write, inode, length, step_bytes, 2,
-                      writer.buffer_address(0));
+        writer.stream(wire::Opcode::write, inode, length, step_bytes, 2, writer.buffer_address(0));
       }
-      for (u32 i = 0; i < dirty_file_count; ++i)
-        writer.create(directory, fmt::format("small-{}-{}", round, i));
+      for (u32 i = 0; i < dirty_file_count; ++i) writer.create(directory, fmt::format("small-{}-{}", round, i));
       const double began = now_seconds();
       writer.sync();
       checkpoints.push_back({began, now_seconds()});
-      for (u64 i = 0; i < file_count; ++i)
-        writer.unlink(directory, fmt::format("big-{}-{}", round, i));
+      for (u64 i = 0; i < file_count; ++i) writer.unlink(directory, fmt::format("big-{}-{}", round, i));
     }
     calls = prober.finish();
   }

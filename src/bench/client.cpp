@@ -25,8 +25,7 @@ u64 page_seed(u64 file, u64 page) {
 }
 
 void require(Status status, const char* what) {
-  if (status != Status::ok)
-    throw std::runtime_error(fmt::format("{}: {}", what, status_text(status)));
+  if (status != Status::ok) throw std::runtime_error(fmt::format("{}: {}", what, status_text(status)));
 }
 
 }  // namespace
@@ -35,8 +34,7 @@ void fill_pattern(void* to, u64 file, u64 first_page, u64 page_count) {
   auto* words = static_cast<u64*>(to);
   for (u64 page = 0; page < page_count; ++page) {
     const u64 seed = page_seed(file, first_page + page);
-    for (u64 i = 0; i < words_per_page; ++i)
-      words[page * words_per_page + i] = seed + i * word_step;
+    for (u64 i = 0; i < words_per_page; ++i) words[page * words_per_page + i] = seed + i * word_step;
   }
 }
 
@@ -49,8 +47,7 @@ void check_pattern(const void* content, u64 file, u64 first_page, u64 page_count
       difference |= words[page * words_per_page + i] ^ (seed + i * word_step);
     }
     if (difference != 0) {
-      throw std::runtime_error(
-          fmt::format("file {} page {}: wrong content was read", file, first_page + page));
+      throw std::runtime_error(fmt::format("file {} page {}: wrong content was read", file, first_page + page));
     }
   }
 }
@@ -122,8 +119,7 @@ u64 BenchClient::available_bytes() {
   return record.page_available * page_size;
 }
 
-wire::Command BenchClient::transfer(wire::Opcode opcode, u64 inode, u64 offset, u64 length,
-                                      u64 data) {
+wire::Command BenchClient::transfer(wire::Opcode opcode, u64 inode, u64 offset, u64 length, u64 data) {
   wire::Command command{};
   command.opcode = opcode;
   command.inode = inode;
@@ -133,8 +129,7 @@ wire::Command BenchClient::transfer(wire::Opcode opcode, u64 inode, u64 offset, 
   return command;
 }
 
-void BenchClient::stream(wire::Opcode opcode, u64 inode, u64 length, u64 step, u32 in_flight,
-                         u64 data) {
+void BenchClient::stream(wire::Opcode opcode, u64 inode, u64 length, u64 step, u32 in_flight, u64 data) {
   struct Pending {
     u64 position;
     u64 length;
@@ -145,8 +140,7 @@ void BenchClient::stream(wire::Opcode opcode, u64 inode, u64 length, u64 step, u
     if (offset < length && pending.size() < in_flight) {
       const u64 part = std::min(step, length - offset);
       u64 position = 0;
-      require(session_.submit(transfer(opcode, inode, offset, part, data + offset), &position),
-              what);
+      require(session_.submit(transfer(opcode, inode, offset, part, data + offset), &position), what);
       pending.push_back({position, part});
       offset += part;
       continue;
@@ -154,8 +148,7 @@ void BenchClient::stream(wire::Opcode opcode, u64 inode, u64 length, u64 step, u
     const client::Reply reply = session_.finish(pending.front().position);
     require(reply.status, what);
     if (reply.result != pending.front().length) {
-      throw std::runtime_error(
-          fmt::format("{}: {} of {} bytes", what, reply.result, pending.front().length));
+      throw std::runtime_error(fmt::format("{}: {} of {} bytes", what, reply.result, pending.front().length));
     }
     pending.pop_front();
   }

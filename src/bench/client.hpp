@@ -36,8 +36,7 @@ class BenchClient {
   u64 available_bytes();  // of the pool, for everybody
 
   // read or write of `length` bytes between a file and memory at ring address `data`.
-  static wire::Command transfer(wire::Opcode opcode, u64 inode, u64 offset, u64 length,
-                                  u64 data);
+  static wire::Command transfer(wire::Opcode opcode, u64 inode, u64 offset, u64 length, u64 data);
   // The whole of [0, length) in commands of `step` bytes, `in_flight` at a time. `data` is the ring
   // address of byte 0.
   void stream(wire::Opcode opcode, u64 inode, u64 length, u64 step, u32 in_flight, u64 data);

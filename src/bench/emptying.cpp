@@ -19,7 +19,9 @@ constexpr u64 full_pool_bytes = u64{64} << 20;  // some 188,000 empty files
 constexpr double emptying_ratio_min = 0.5;
 constexpr u32 no_limit = 0;
 
-std::string empty_file_name(u32 i) { return fmt::format("empty{}", i); }
+std::string empty_file_name(u32 i) {
+  return fmt::format("empty{}", i);
+}
 
 // Empty files until there is no space, or `wanted` of them.
 u32 fill_with_empty_files(BenchClient& client, u32 wanted) {

@@ -40,9 +40,7 @@ constexpr const char* example_folder = "/usr/share/doc/libfuse3-dev/examples";
 class PeerMount final : public Mount {
  public:
   PeerMount(std::string program, std::string data_folder, std::string folder)
-      : Mount(std::move(folder)),
-        program_(std::move(program)),
-        data_folder_(std::move(data_folder)) {
+      : Mount(std::move(folder)), program_(std::move(program)), data_folder_(std::move(data_folder)) {
     filesystem::create_directories(data_folder_);
     is_low_level_ = filesystem::path(program_).filename().string().find("_ll") != std::string::npos;
     mount_point_ = folder_;
@@ -95,8 +93,7 @@ using Samples = std::map<std::string, std::vector<double>>;
 
 class File {
  public:
-  File(const std::string& path, int flags)
-      : descriptor_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {
+  File(const std::string& path, int flags) : descriptor_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {
     if (descriptor_ < 0) fail_by_errno(path);
   }
   ~File() { ::close(descriptor_); }
@@ -115,8 +112,7 @@ void write_file(const std::string& path, const FuseScale& scale, Samples& sample
   const double began = now_seconds();
   const File file(path, O_WRONLY | O_CREAT | O_TRUNC);
   for (u64 offset = 0; offset < scale.file_bytes; offset += call_bytes) {
-    if (::pwrite(file.get(), bytes + offset, call_bytes, static_cast<off_t>(offset)) !=
-        ssize_t{call_bytes})
+    if (::pwrite(file.get(), bytes + offset, call_bytes, static_cast<off_t>(offset)) != ssize_t{call_bytes})
       fail_by_errno(path);
   }
   samples["write"].push_back(static_cast<double>(scale.file_bytes) / 1e9 / (now_seconds() - began));
@@ -128,8 +124,7 @@ void read_file(const std::string& path, const FuseScale& scale, Samples& samples
   const double began = now_seconds();
   const File file(path, O_RDONLY);
   for (u64 offset = 0; offset < scale.file_bytes; offset += call_bytes) {
-    if (::pread(file.get(), bytes + offset, call_bytes, static_cast<off_t>(offset)) !=
-        ssize_t{call_bytes})
+    if (::pread(file.get(), bytes + offset, call_bytes, static_cast<off_t>(offset)) != ssize_t{call_bytes})
       fail_by_errno(path);
   }
   samples["read"].push_back(static_cast<double>(scale.file_bytes) / 1e9 / (now_seconds() - began));
@@ -137,8 +132,7 @@ void read_file(const std::string& path, const FuseScale& scale, Samples& samples
 }
 
 template <class Step>
-void time_files(const char* name, const std::string& folder, u32 count, Samples& samples,
-                Step step) {
+void time_files(const char* name, const std::string& folder, u32 count, Samples& samples, Step step) {
   const double began = now_seconds();
   for (u32 i = 0; i < count; ++i) step(fmt::format("{}/file{}", folder, i));
   samples[name].push_back(count / (now_seconds() - began));
@@ -167,8 +161,7 @@ void run_round(Mount& mount, const FuseScale& scale, Samples& samples) {
 }
 
 // Round by round in turn, so that a machine that changes its pace does so for all.
-std::vector<Samples> measure(const std::vector<std::unique_ptr<Mount>>& mounts,
-                             const FuseScale& scale) {
+std::vector<Samples> measure(const std::vector<std::unique_ptr<Mount>>& mounts, const FuseScale& scale) {
   std::vector<Samples> samples(mounts.size());
   for (u32 round = 0; round <= scale.rounds; ++round) {
     for (std::size_t i = 0; i < mounts.size(); ++i) {
@@ -183,13 +176,10 @@ std::vector<Samples> measure(const std::vector<std::unique_ptr<Mount>>& mounts,
 std::string build_example(const std::string& name, const std::string& folder) {
   const std::string source = fmt::format("{}/{}.c", example_folder, name);
   if (!filesystem::exists(source)) {
-    throw std::runtime_error(
-        fmt::format("{} is missing: install libfuse3-dev or name a program with --peer", source));
+    throw std::runtime_error(fmt::format("{} is missing: install libfuse3-dev or name a program with --peer", source));
   }
   const std::string program = folder + "/" + name;
-  run_program(
-      {"sh", "-c",
-       fmt::format("cc -O2 -w -o '{}' '{}' $(pkg-config fuse3 --cflags --libs)", program, source)});
+  run_program({"sh", "-c", fmt::format("cc -O2 -w -o '{}' '{}' $(pkg-config fuse3 --cflags --libs)", program, source)});
   return program;
 }
 
@@ -207,16 +197,14 @@ void bind_to_cpus() {
   if (::sched_setaffinity(0, sizeof(chosen), &chosen) != 0) fail_by_errno("sched_setaffinity");
 }
 
-void add_rows(BenchResult& result, const Samples& own, const Samples& peer,
-              const std::string& peer_name, bool is_required) {
+void add_rows(BenchResult& result, const Samples& own, const Samples& peer, const std::string& peer_name,
+              bool is_required) {
   for (const char* quantity : {"write", "read", "create", "stat", "unlink"}) {
-    const bool is_stream =
-        std::strcmp(quantity, "write") == 0 || std::strcmp(quantity, "read") == 0;
+    const bool is_stream = std::strcmp(quantity, "write") == 0 || std::strcmp(quantity, "read") == 0;
     BenchRow row;
     row.name = fmt::format("fuse-{}-{}", quantity, peer_name);
     row.what = fmt::format("{} through FUSE, {}",
-                           is_stream ? fmt::format("sequential {} of 1 MiB", quantity) : quantity,
-                           "CPU engine");
+                           is_stream ? fmt::format("sequential {} of 1 MiB", quantity) : quantity, "CPU engine");
     row.unit = is_stream ? "GB/s" : "1/s";
     BenchRow limit;
     set_samples(row, own.at(quantity));
@@ -234,32 +222,28 @@ void add_rows(BenchResult& result, const Samples& own, const Samples& peer,
 }  // namespace
 
 int bench_fuse(const BenchFuseOptions& options) {
-  const FuseScale scale =
-      options.quick ? FuseScale{64ull << 20, 1000, 2} : FuseScale{256ull << 20, 5000, 5};
+  const FuseScale scale = options.quick ? FuseScale{64ull << 20, 1000, 2} : FuseScale{256ull << 20, 5000, 5};
   const TemporaryFolder folder(options.folder.empty() ? "/dev/shm" : options.folder);
   BenchResult result = new_result("fuse", "cpu", options.quick);
   std::vector<std::string> peers = options.peers;
   if (peers.empty()) {
-    for (const char* name : {"passthrough", "passthrough_ll"})
-      peers.push_back(build_example(name, folder.path()));
+    for (const char* name : {"passthrough", "passthrough_ll"}) peers.push_back(build_example(name, folder.path()));
   }
   bind_to_cpus();
   std::vector<Samples> samples;
   {
     std::vector<std::unique_ptr<Mount>> mounts;
-    mounts.push_back(std::make_unique<PoolMount>(folder.path() + "/pool", folder.path() + "/mount",
-                                                 4 * scale.file_bytes));
+    mounts.push_back(
+        std::make_unique<PoolMount>(folder.path() + "/pool", folder.path() + "/mount", 4 * scale.file_bytes));
     for (std::size_t i = 0; i < peers.size(); ++i) {
-      mounts.push_back(
-          std::make_unique<PeerMount>(peers[i], fmt::format("{}/peer{}", folder.path(), i),
-                                      fmt::format("{}/peer-mount{}", folder.path(), i)));
+      mounts.push_back(std::make_unique<PeerMount>(peers[i], fmt::format("{}/peer{}", folder.path(), i),
+                                                   fmt::format("{}/peer-mount{}", folder.path(), i)));
     }
     samples = measure(mounts, scale);
   }
   for (std::size_t i = 0; i < peers.size(); ++i) {
     // The first is what the goal names; the others are for comparison.
-    add_rows(result, samples[0], samples[i + 1], filesystem::path(peers[i]).filename().string(),
-             i == 0);
+    add_rows(result, samples[0], samples[i + 1], filesystem::path(peers[i]).filename().string(), i == 0);
   }
   print_rows(result);
   if (!options.output.empty()) write_result(result, options.output);

@@ -34,8 +34,8 @@ constexpr double processors_max = 8;
 constexpr u64 small_file_bytes = 32ull << 20;
 constexpr u32 wake_calls = 20;
 
-void add_latency(BenchContext& context, const char* name, const char* what,
-                 const std::vector<double>& samples_us, std::optional<double> required_us) {
+void add_latency(BenchContext& context, const char* name, const char* what, const std::vector<double>& samples_us,
+                 std::optional<double> required_us) {
   for (const double fraction : {0.5, 0.99}) {
     BenchRow row;
     row.name = fmt::format("{}-p{:.0f}", name, fraction * 100);
@@ -77,8 +77,7 @@ u64 write_small_file(BenchClient& client, const std::string& name, u64 file, u64
 class SmallReader {
  public:
   SmallReader(BenchContext& context, u64 inode, u64 file, u64 seed)
-      : client_(
-            frontend::open_local_session(context.server, batch_bytes + BenchClient::control_bytes)),
+      : client_(frontend::open_local_session(context.server, batch_bytes + BenchClient::control_bytes)),
         inode_(inode),
         file_(file),
         random_(seed) {}
@@ -97,9 +96,8 @@ class SmallReader {
     std::vector<u64> positions(batch_pages);
     for (u64 submitted = 0, finished = 0; finished < batch_pages;) {
       if (submitted < batch_pages && submitted - finished < depth) {
-        const auto command =
-            BenchClient::transfer(wire::Opcode::read, inode_, pages_[submitted] * page_size,
-                                  page_size, client_.buffer_address(submitted * page_size));
+        const auto command = BenchClient::transfer(wire::Opcode::read, inode_, pages_[submitted] * page_size, page_size,
+                                                   client_.buffer_address(submitted * page_size));
         if (client_.session().submit(command, &positions[submitted]) != Status::ok) {
           throw std::runtime_error("a ring with room took no command");
         }
@@ -128,14 +126,12 @@ class SmallReader {
   std::vector<u64> pages_;
 };
 
-void read_side_by_side(std::vector<std::unique_ptr<SmallReader>>& readers, u32 repeats,
-                       std::vector<double>* rates) {
+void read_side_by_side(std::vector<std::unique_ptr<SmallReader>>& readers, u32 repeats, std::vector<double>* rates) {
   double began = 0;
   const auto count = static_cast<std::ptrdiff_t>(readers.size());
   std::barrier before(count, [&]() noexcept { began = now_seconds(); });
   std::barrier after(count, [&]() noexcept {
-    rates->push_back(static_cast<double>(readers.size() * SmallReader::batch_pages) /
-                     (now_seconds() - began));
+    rates->push_back(static_cast<double>(readers.size() * SmallReader::batch_pages) / (now_seconds() - began));
   });
   std::mutex mutex;
   std::exception_ptr failure;
@@ -166,13 +162,11 @@ void read_side_by_side(std::vector<std::unique_ptr<SmallReader>>& readers, u32 r
 }  // namespace
 
 void bench_latency(BenchContext& context) {
-  BenchClient client(
-      frontend::open_local_session(context.server, small_file_bytes + BenchClient::control_bytes));
+  BenchClient client(frontend::open_local_session(context.server, small_file_bytes + BenchClient::control_bytes));
   wire::Command noop{};
   noop.opcode = wire::Opcode::noop;
   add_latency(context, "noop", "no-op",
-              time_calls(context.scale.latency_calls, [&](u32) { client.call(noop, "noop"); }),
-              noop_us_max);
+              time_calls(context.scale.latency_calls, [&](u32) { client.call(noop, "noop"); }), noop_us_max);
 
   // The clock does not run during the pauses.
   std::vector<double> woken_us;
@@ -190,19 +184,18 @@ void bench_latency(BenchContext& context) {
               time_calls(context.scale.latency_calls,
                          [&](u32) {
                            const u64 page = random() % (small_file_bytes / page_size);
-                           client.call(
-                               BenchClient::transfer(wire::Opcode::read, inode, page * page_size,
-                                                     page_size, client.buffer_address(0)),
-                               "read");
+                           client.call(BenchClient::transfer(wire::Opcode::read, inode, page * page_size, page_size,
+                                                             client.buffer_address(0)),
+                                       "read");
                            check_pattern(client.buffer(), 0, page, 1);
                          }),
               read_us_max);
 
   const u64 directory = client.make_directory(format::inode_number_root, "many");
-  add_latency(context, "create", "create of an empty file",
-              time_calls(context.scale.create_calls,
-                         [&](u32 i) { client.create(directory, fmt::format("file{}", i)); }),
-              create_us_max);
+  add_latency(
+      context, "create", "create of an empty file",
+      time_calls(context.scale.create_calls, [&](u32 i) { client.create(directory, fmt::format("file{}", i)); }),
+      create_us_max);
   for (u32 i = 0; i < context.scale.create_calls + context.scale.create_calls / 10; ++i) {
     client.unlink(directory, fmt::format("file{}", i));
   }
@@ -213,8 +206,7 @@ void bench_latency(BenchContext& context) {
 void bench_small_reads(BenchContext& context) {
   u64 inode = 0;
   {
-    BenchClient writer(frontend::open_local_session(context.server,
-                                                    small_file_bytes + BenchClient::control_bytes));
+    BenchClient writer(frontend::open_local_session(context.server, small_file_bytes + BenchClient::control_bytes));
     inode = write_small_file(writer, "rate", 1, small_file_bytes);
   }
   std::vector<std::unique_ptr<SmallReader>> readers;
@@ -237,8 +229,7 @@ void bench_small_reads(BenchContext& context) {
 }
 
 void bench_idle(BenchContext& context) {
-  BenchClient client(
-      frontend::open_local_session(context.server, BenchClient::control_bytes + page_size));
+  BenchClient client(frontend::open_local_session(context.server, BenchClient::control_bytes + page_size));
   if (context.on_gpu) {
     // Busy: a thread keeps the engine at work while the probe looks for free multiprocessors.
     std::atomic<bool> stop{false};
@@ -277,8 +268,8 @@ void bench_idle(BenchContext& context) {
   row.name = "cpu-idle";
   row.what = "CPU time of the process, idle for two seconds";
   row.unit = "ms/s";
-  const double seconds = static_cast<double>(end.tv_sec - begin.tv_sec) +
-                         static_cast<double>(end.tv_nsec - begin.tv_nsec) * 1e-9;
+  const double seconds =
+      static_cast<double>(end.tv_sec - begin.tv_sec) + static_cast<double>(end.tv_nsec - begin.tv_nsec) * 1e-9;
   set_samples(row, {seconds / 2 * 1e3});
   context.result.rows.push_back(std::move(row));
 }

@@ -23,8 +23,7 @@ void require(cudaError_t error, const char* what) {
   throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
 }
 
-__global__ void __launch_bounds__(thread_count)
-    copy_kernel(uint4* to, const uint4* from, u64 unit_count) {
+__global__ void __launch_bounds__(thread_count) copy_kernel(uint4* to, const uint4* from, u64 unit_count) {
   const u64 stride = u64{gridDim.x} * blockDim.x;
   const u64 first = u64{blockIdx.x} * blockDim.x + threadIdx.x;
   u64 unit = first;
@@ -54,8 +53,7 @@ __global__ void __launch_bounds__(thread_count) probe_kernel(unsigned* arrived, 
   u64 begin = 0;
   u64 now = 0;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
-  u64 first = atomicCAS(reinterpret_cast<unsigned long long*>(arrived), 0ull,
-                        static_cast<unsigned long long>(begin));
+  u64 first = atomicCAS(reinterpret_cast<unsigned long long*>(arrived), 0ull, static_cast<unsigned long long>(begin));
   if (first == 0) first = begin;
   // Those that start after the first ones have ended found no free multiprocessor.
   if (begin < first + wait_ns / 2) atomicAdd(&arrived[2], 1u);
@@ -68,13 +66,11 @@ class SharedBuffer {
  public:
   explicit SharedBuffer(u64 length) : length_(length) {
     const int file = ::memfd_create("gpu4fs-limit", MFD_CLOEXEC);
-    if (file < 0 || ::ftruncate(file, static_cast<off_t>(length)) != 0)
-      throw std::runtime_error("memfd_create");
+    if (file < 0 || ::ftruncate(file, static_cast<off_t>(length)) != 0) throw std::runtime_error("memfd_create");
     memory_ = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
     ::close(file);
     if (memory_ == MAP_FAILED) throw std::runtime_error("mmap");
-    require(cudaHostRegister(memory_, length, cudaHostRegisterMapped | cudaHostRegisterPortable),
-            "cudaHostRegister");
+    require(cudaHostRegister(memory_, length, cudaHostRegisterMapped | cudaHostRegisterPortable), "cudaHostRegister");
   }
   ~SharedBuffer() {
     (void)cudaHostUnregister(memory_);
@@ -92,8 +88,7 @@ class SharedBuffer {
 }  // namespace
 
 struct GpuLimits::Buffers {
-  explicit Buffers(u64 length_bytes)
-      : length(length_bytes), source(length_bytes), destination(length_bytes) {
+  explicit Buffers(u64 length_bytes) : length(length_bytes), source(length_bytes), destination(length_bytes) {
     auto* words = static_cast<u64*>(source.get());
     for (u64 i = 0; i < length / 8; ++i) words[i] = (i + 1) * 0x9e3779b97f4a7c15ull;
     require(cudaMalloc(&device, length), "cudaMalloc");
@@ -137,11 +132,10 @@ double GpuLimits::copy_seconds(CopyPath path) {
   if (!reads_host) b.transfer(b.device, b.source.get());
   if (!writes_host) zero_device(b.device, b.length);
   const auto began = std::chrono::steady_clock::now();
-  copy_kernel<<<block_count, thread_count, 0, b.stream>>>(
-      static_cast<uint4*>(to), static_cast<const uint4*>(from), b.length / sizeof(uint4));
+  copy_kernel<<<block_count, thread_count, 0, b.stream>>>(static_cast<uint4*>(to), static_cast<const uint4*>(from),
+                                                          b.length / sizeof(uint4));
   require(cudaStreamSynchronize(b.stream), "copy kernel");
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   if (!writes_host) b.transfer(b.destination.get(), b.device);
   if (std::memcmp(b.destination.get(), b.source.get(), b.length) != 0) {
     throw std::runtime_error("the bare copy kernel did not copy");
@@ -161,12 +155,11 @@ double GpuLimits::row_seconds(const RowShape& shape, const u8* extra, u64 extra_
   std::memset(b.extra->get(), 0, b.length);
   const auto began = std::chrono::steady_clock::now();
   row_kernel<<<block_count, thread_count, 0, b.stream>>>(
-      static_cast<u8*>(b.destination.get()), static_cast<u8*>(b.extra->get()),
-      static_cast<const u8*>(b.source.get()), b.length / page_size, shape);
+      static_cast<u8*>(b.destination.get()), static_cast<u8*>(b.extra->get()), static_cast<const u8*>(b.source.get()),
+      b.length / page_size, shape);
   require(cudaGetLastError(), "row kernel");
   require(cudaStreamSynchronize(b.stream), "row kernel");
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   if (std::memcmp(b.destination.get(), b.source.get(), b.length) != 0 ||
       std::memcmp(b.extra->get(), extra, extra_bytes) != 0) {
     throw std::runtime_error("the bare kernel of rows did not do its work");
@@ -187,8 +180,7 @@ void free_device(void* memory) {
 void copy_from_device(void* host, const void* device, u64 length_bytes) {
   cudaStream_t stream = nullptr;
   require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
-  require(cudaMemcpyAsync(host, device, length_bytes, cudaMemcpyDeviceToHost, stream),
-          "cudaMemcpyAsync");
+  require(cudaMemcpyAsync(host, device, length_bytes, cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
   require(cudaStreamSynchronize(stream), "cudaMemcpyAsync");
   require(cudaStreamDestroy(stream), "cudaStreamDestroy");
 }
@@ -205,13 +197,10 @@ ProcessorCount count_free_processors() {
   constexpr u64 wait_ns = 20'000'000;
   int processors = 0;
   int shared_bytes = 0;
-  require(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0),
-          "cudaDeviceGetAttribute");
-  require(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0),
-          "cudaDeviceGetAttribute");
-  require(
-      cudaFuncSetAttribute(probe_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
-      "probe kernel");
+  require(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
+  require(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0), "cudaDeviceGetAttribute");
+  require(cudaFuncSetAttribute(probe_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+          "probe kernel");
   cudaStream_t stream = nullptr;
   // Kept for ever: freeing it would wait for the service kernel.
   static unsigned* state = nullptr;
@@ -219,10 +208,9 @@ ProcessorCount count_free_processors() {
   require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
   if (state == nullptr) require(cudaMalloc(&state, 4 * sizeof(unsigned)), "cudaMalloc");
   require(cudaMemsetAsync(state, 0, 4 * sizeof(unsigned), stream), "cudaMemsetAsync");
-  probe_kernel<<<static_cast<unsigned>(processors), thread_count, static_cast<size_t>(shared_bytes),
-                 stream>>>(state, wait_ns);
-  require(cudaMemcpyAsync(result, state, sizeof(result), cudaMemcpyDeviceToHost, stream),
-          "cudaMemcpyAsync");
+  probe_kernel<<<static_cast<unsigned>(processors), thread_count, static_cast<size_t>(shared_bytes), stream>>>(state,
+                                                                                                               wait_ns);
+  require(cudaMemcpyAsync(result, state, sizeof(result), cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
   require(cudaStreamSynchronize(stream), "probe kernel");
   require(cudaStreamDestroy(stream), "cudaStreamDestroy");
   return {static_cast<u32>(processors), result[2]};

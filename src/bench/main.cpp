@@ -29,28 +29,23 @@ void add_options(cli::CommandLine line) {
   btrfs_options = {};
   report_paths.clear();
   line.require_subcommand();
-  cli::CommandLine run =
-      line.subcommand("run", "measure an engine in this process through the client library");
-  run.option("--engine", run_options.engine, "auto, cpu or cuda")
-      .one_of({"auto", "cpu", "cuda"});
+  cli::CommandLine run = line.subcommand("run", "measure an engine in this process through the client library");
+  run.option("--engine", run_options.engine, "auto, cpu or cuda").one_of({"auto", "cpu", "cuda"});
   run.option("-o,--output", run_options.output, "Write the result as JSON to this file");
-  run.option("--step", run_options.step,
-                  "Bytes that one command of a large transfer moves (default 256M)");
+  run.option("--step", run_options.step, "Bytes that one command of a large transfer moves (default 256M)");
   run.flag("--quick", run_options.quick, "Less data and fewer repetitions");
-  run.option("--only", run_options.only,
-                  "Parts to run: first, files, vram, scrub, latency, rate, sync, recovery, idle, checkpoint, checksums, raid, rebuild, emptying; "
-                  "sweep only when named")
+  run.option(
+         "--only", run_options.only,
+         "Parts to run: first, files, vram, scrub, latency, rate, sync, recovery, idle, checkpoint, checksums, raid, "
+         "rebuild, emptying; sweep only when named")
       .one_of({"first", "files", "vram", "scrub", "latency", "rate", "sync", "recovery", "idle", "checkpoint",
-           "checksums", "raid", "rebuild", "emptying", "sweep"});
+               "checksums", "raid", "rebuild", "emptying", "sweep"});
   run.option("--level", run_options.levels, "Pools of the parts raid, rebuild and sweep; default all")
       .one_of({"raid0", "raid1", "raid5-3+1", "raid6-4+2", "raid7-5+3"});
   run.on_selected([] { action = Action::run; });
-  cli::CommandLine fuse =
-      line.subcommand("fuse", "measure a mount against libfuse's passthrough file systems");
-  fuse.option("--peer", fuse_options.peers,
-                   "Passthrough programs; otherwise libfuse's examples are built");
-  fuse.option("--folder", fuse_options.folder,
-                   "Where pool and peer keep their data, default /dev/shm");
+  cli::CommandLine fuse = line.subcommand("fuse", "measure a mount against libfuse's passthrough file systems");
+  fuse.option("--peer", fuse_options.peers, "Passthrough programs; otherwise libfuse's examples are built");
+  fuse.option("--folder", fuse_options.folder, "Where pool and peer keep their data, default /dev/shm");
   fuse.option("-o,--output", fuse_options.output, "Write the result as JSON to this file");
   fuse.flag("--quick", fuse_options.quick, "Less data and fewer repetitions");
   fuse.on_selected([] { action = Action::fuse; });
@@ -59,8 +54,7 @@ void add_options(cli::CommandLine line) {
   programs.option("--folder", programs_options.folder, "Where both keep their data, default /dev/shm");
   programs.option("-o,--output", programs_options.output, "Write the result as JSON to this file");
   programs.flag("--quick", programs_options.quick, "Fewer transactions and repetitions");
-  programs.option("--only", programs_options.only, "Parts to run: sqlite, postgres")
-      .one_of({"sqlite", "postgres"});
+  programs.option("--only", programs_options.only, "Parts to run: sqlite, postgres").one_of({"sqlite", "postgres"});
   programs.on_selected([] { action = Action::programs; });
   cli::CommandLine btrfs = line.subcommand("btrfs", "measure pools with redundancy against btrfs on the same medium");
   btrfs.option("--folder", btrfs_options.folder, "Where both keep their devices, default /dev/shm");
@@ -68,8 +62,7 @@ void add_options(cli::CommandLine line) {
   btrfs.flag("--quick", btrfs_options.quick, "Less data and fewer repetitions");
   btrfs.option("--only", btrfs_options.only, "Parts to run: mount, ring").one_of({"mount", "ring"});
   btrfs.on_selected([] { action = Action::btrfs; });
-  cli::CommandLine report =
-      line.subcommand("report", "print results: what, measured, required, met or short");
+  cli::CommandLine report = line.subcommand("report", "print results: what, measured, required, met or short");
   report.option("results", report_paths, "JSON files, default bench/results/*.json");
   report.on_selected([] { action = Action::report; });
 }
@@ -101,8 +94,7 @@ int bench_report(const std::vector<std::string>& paths) {
     }
     std::sort(files.begin(), files.end());
   }
-  if (files.empty())
-    throw std::runtime_error("no results: name files, or run it where bench/results lies");
+  if (files.empty()) throw std::runtime_error("no results: name files, or run it where bench/results lies");
   for (const std::string& file : files) {
     fmt::print("{}: ", file);
     print_rows(read_result(file));

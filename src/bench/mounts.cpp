@@ -30,8 +30,7 @@ pid_t start_program(const std::vector<std::string>& words, bool quiet) {
     ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
   }
   pid_t child = 0;
-  const int error =
-      ::posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
+  const int error = ::posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
   ::posix_spawn_file_actions_destroy(&actions);
   if (error != 0) throw std::runtime_error(fmt::format("{}: {}", words[0], std::strerror(error)));
   return child;

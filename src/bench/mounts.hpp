@@ -49,9 +49,7 @@ class Mount {
   const std::string& folder() const { return folder_; }
 
  protected:
-  explicit Mount(std::string folder) : folder_(std::move(folder)) {
-    std::filesystem::create_directories(folder_);
-  }
+  explicit Mount(std::string folder) : folder_(std::move(folder)) { std::filesystem::create_directories(folder_); }
 
   dev_t device() const {
     struct stat state {};

@@ -20,7 +20,7 @@ struct BenchScale {
   u32 create_calls;
   u32 ring_count;
   u32 checkpoint_count;
-  u64 dirty_bytes;               // written before each checkpoint
+  u64 dirty_bytes;     // written before each checkpoint
   u64 step_bytes = 0;  // of one command that moves a part of a large file; 0: command_bytes() says
 
   // A file is one command, as of a program that writes it with one call; commands that write the same file follow each
@@ -32,16 +32,14 @@ struct BenchScale {
     if (scale.step_bytes == 0) scale.step_bytes = bytes;
     return scale;
   }
-  // Of files with redundancy: ten commands of 256 MiB at once reach 0.6 of what those of 32 MiB do with two parities on an
-  // H200, and a degraded read by one command 0.7 of one by two; why is not known.
-  constexpr BenchScale for_rows(u32 clients) const { return with_commands_of(clients == 1 ? 256ull << 20 : 32ull << 20); }
+  // Of files with redundancy: ten commands of 256 MiB at once reach 0.6 of what those of 32 MiB do with two parities on
+  // an H200, and a degraded read by one command 0.7 of one by two; why is not known.
+  constexpr BenchScale for_rows(u32 clients) const {
+    return with_commands_of(clients == 1 ? 256ull << 20 : 32ull << 20);
+  }
 
-  static constexpr BenchScale full() {
-    return {256ull << 20, 2ull << 30, 10, 5, 50000, 20000, 8, 12, 1ull << 30};
-  }
-  static constexpr BenchScale quick() {
-    return {64ull << 20, 512ull << 20, 4, 3, 5000, 2000, 4, 6, 128ull << 20};
-  }
+  static constexpr BenchScale full() { return {256ull << 20, 2ull << 30, 10, 5, 50000, 20000, 8, 12, 1ull << 30}; }
+  static constexpr BenchScale quick() { return {64ull << 20, 512ull << 20, 4, 3, 5000, 2000, 4, 6, 128ull << 20}; }
 };
 
 struct Limits {
@@ -90,8 +88,7 @@ void bench_raid(const BenchScale& scale, const session::ServerOptions& options, 
                 bool on_gpu, BenchResult& result);
 // Rows "rebuild-...": with pools of its own, as bench_raid().
 void bench_rebuild(const BenchScale& scale, const session::ServerOptions& options,
-                   const std::vector<std::string>& levels, const Limits& limits, bool on_gpu,
-                   BenchResult& result);
+                   const std::vector<std::string>& levels, const Limits& limits, bool on_gpu, BenchResult& result);
 // Levels, sizes and numbers of files, for bench/plots/sweep.py; rows "sweep-QUANTITY:LEVEL:KIB:COUNT".
 void bench_raid_sweep(const BenchScale& scale, const session::ServerOptions& options,
                       const std::vector<std::string>& levels, bool on_gpu, BenchResult& result);

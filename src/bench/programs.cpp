@@ -117,7 +117,8 @@ std::string find_postgres() {
   std::error_code error;
   for (const auto& entry : filesystem::directory_iterator("/usr/lib/postgresql", error)) {
     const std::string folder = entry.path().string() + "/bin";
-    if (filesystem::exists(folder + "/initdb") && filesystem::exists(folder + "/pgbench")) found = std::max(found, folder);
+    if (filesystem::exists(folder + "/initdb") && filesystem::exists(folder + "/pgbench"))
+      found = std::max(found, folder);
   }
   if (found.empty()) throw std::runtime_error("PostgreSQL is not installed (package postgresql)");
   return found;
@@ -148,8 +149,8 @@ class PostgresServer {
 
   double transactions_per_second(u32 seconds) {
     as_user({programs_ + "/pgbench", "-h", folder_, "-i", "-s", "2", "-q", "postgres"});
-    const std::string text = program_output({"runuser", "-u", postgres_user, "--", programs_ + "/pgbench", "-h", folder_,
-                                             "-c", "4", "-j", "1", "-T", std::to_string(seconds), "postgres"});
+    const std::string text = program_output({"runuser", "-u", postgres_user, "--", programs_ + "/pgbench", "-h",
+                                             folder_, "-c", "4", "-j", "1", "-T", std::to_string(seconds), "postgres"});
     const std::size_t at = text.find("tps = ");
     if (at == std::string::npos) throw std::runtime_error("pgbench told no rate");
     return std::stod(text.substr(at + 6));

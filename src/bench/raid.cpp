@@ -64,8 +64,7 @@ double copy_rows_by_threads(const u8* from, u8* to, u8* extra, u64 length, const
   const double began = now_seconds();
   std::vector<std::thread> threads;
   for (unsigned i = 0; i < thread_count; ++i) {
-    threads.emplace_back(
-        [&, i] { copy_rows(Lane{}, from, to, extra, i, thread_count, length / page_size, shape); });
+    threads.emplace_back([&, i] { copy_rows(Lane{}, from, to, extra, i, thread_count, length / page_size, shape); });
   }
   for (std::thread& thread : threads) thread.join();
   return now_seconds() - began;
@@ -106,8 +105,8 @@ void measure_writes(RaidPool& pool, const BenchScale& scale, const Limits& limit
       const std::string files = fmt::format("{} file{} of {} MiB, {}", count, count == 1 ? "" : "s",
                                             scale.file_bytes >> 20, pool.level().name);
       const std::string suffix = fmt::format("{}-{}", pool.level().name, count == 1 ? "one" : "many");
-      add_rate(context, ("raid-write-" + suffix).c_str(), "write " + files, rates.write_gb_per_s,
-               limits.write_gb_per_s, write_ratio_min);
+      add_rate(context, ("raid-write-" + suffix).c_str(), "write " + files, rates.write_gb_per_s, limits.write_gb_per_s,
+               write_ratio_min);
       add_rate(context, ("raid-read-" + suffix).c_str(), "read " + files, rates.read_gb_per_s, 0, 0);
     }
   }
@@ -175,8 +174,7 @@ std::vector<double> measure_overwrites(RaidPool& pool, const BenchScale& scale) 
   std::vector<double> rates;
   {
     const u64 pages = scale.file_bytes / 4 / page_size;
-    BenchClient client(
-        frontend::open_local_session(server, pages * page_size + BenchClient::control_bytes));
+    BenchClient client(frontend::open_local_session(server, pages * page_size + BenchClient::control_bytes));
     const u64 inode = client.create(format::inode_number_root, "overwritten");
     fill_pattern(client.buffer(), 0, 0, pages);
     client.stream(wire::Opcode::write, inode, pages * page_size, scale.command_bytes(), in_flight,
@@ -189,7 +187,8 @@ std::vector<double> measure_overwrites(RaidPool& pool, const BenchScale& scale) 
       const double began = now_seconds();
       const auto finish = [&] {
         const client::Reply reply = client.session().finish(pending.front());
-        if (reply.status != Status::ok) throw std::runtime_error(fmt::format("overwrite: {}", status_text(reply.status)));
+        if (reply.status != Status::ok)
+          throw std::runtime_error(fmt::format("overwrite: {}", status_text(reply.status)));
         pending.pop_front();
       };
       for (u64 i = 0; i < count; ++i) {
@@ -198,7 +197,7 @@ std::vector<double> measure_overwrites(RaidPool& pool, const BenchScale& scale) 
         // The page of the pattern stays the same, its bytes are new ones on the medium.
         u64 position = 0;
         const wire::Command write = BenchClient::transfer(wire::Opcode::write, inode, page * page_size, page_size,
-                                                            client.buffer_address(page * page_size));
+                                                          client.buffer_address(page * page_size));
         if (client.session().submit(write, &position) != Status::ok) throw std::runtime_error("a full ring");
         pending.push_back(position);
         if (pending.size() >= overwrites_in_flight) finish();

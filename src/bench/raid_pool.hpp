@@ -27,8 +27,9 @@ struct BenchLevel {
   u32 data_devices() const { return rows.copy_count > 1 ? device_count / 2 : device_count - rows.parity_count; }
 };
 inline constexpr BenchLevel bench_levels[] = {
-    {"raid0", "raid0", 4, 0, {4, 0, 1}}, {"raid1", "raid1", 4, 1, {1, 0, 2}}, {"raid5-3+1", "raid5", 4, 1, {3, 1, 1}},
-    {"raid6-4+2", "raid6", 6, 2, {4, 2, 1}}, {"raid7-5+3", "raid7", 8, 3, {5, 3, 1}},
+    {"raid0", "raid0", 4, 0, {4, 0, 1}},     {"raid1", "raid1", 4, 1, {1, 0, 2}},
+    {"raid5-3+1", "raid5", 4, 1, {3, 1, 1}}, {"raid6-4+2", "raid6", 6, 2, {4, 2, 1}},
+    {"raid7-5+3", "raid7", 8, 3, {5, 3, 1}},
 };
 
 inline bool is_wanted_level(const std::vector<std::string>& levels, const BenchLevel& level) {

@@ -23,7 +23,6 @@
 
 namespace gpu4fs::bench {
 
-
 namespace {
 
 const char* requirement_text(Requirement requirement) {
@@ -117,8 +116,7 @@ bool BenchRow::is_met() const {
 double percentile(std::vector<double> samples, double fraction) {
   GPU4FS_CHECK(!samples.empty());
   std::sort(samples.begin(), samples.end());
-  const auto rank =
-      static_cast<std::size_t>(std::ceil(fraction * static_cast<double>(samples.size())));
+  const auto rank = static_cast<std::size_t>(std::ceil(fraction * static_cast<double>(samples.size())));
   return samples[std::clamp<std::size_t>(rank, 1, samples.size()) - 1];
 }
 
@@ -126,8 +124,7 @@ void set_samples(BenchRow& row, std::vector<double> samples) {
   GPU4FS_CHECK(!samples.empty());
   std::sort(samples.begin(), samples.end());
   const std::size_t middle = samples.size() / 2;
-  row.value =
-      samples.size() % 2 == 1 ? samples[middle] : (samples[middle - 1] + samples[middle]) / 2;
+  row.value = samples.size() % 2 == 1 ? samples[middle] : (samples[middle - 1] + samples[middle]) / 2;
   row.least = samples.front();
   row.greatest = samples.back();
   row.sample_count = samples.size();
@@ -239,8 +236,7 @@ BenchResult read_result(const std::string& path) {
   result.machine.gpu_driver = value["machine"]["gpu_driver"].text;
   for (const JsonValue& row : value["rows"].elements) result.rows.push_back(parse_row(row));
   for (const JsonValue& text : value["left_out"].elements) result.left_out.push_back(text.text);
-  if (result.benchmark.empty())
-    throw std::runtime_error(fmt::format("{}: no result of a benchmark", path));
+  if (result.benchmark.empty()) throw std::runtime_error(fmt::format("{}: no result of a benchmark", path));
   return result;
 }
 
@@ -250,32 +246,30 @@ void report_part(const std::string& what) {
 }
 
 void print_rows(const BenchResult& result) {
-  fmt::print("{} engine={}{} {} {}, {} CPUs{}{}\n", result.benchmark, result.engine,
-             result.quick ? " (quick)" : "", result.date, result.machine.host_cpu,
-             result.machine.cpu_count, result.machine.gpu.empty() ? "" : ", ", result.machine.gpu);
+  fmt::print("{} engine={}{} {} {}, {} CPUs{}{}\n", result.benchmark, result.engine, result.quick ? " (quick)" : "",
+             result.date, result.machine.host_cpu, result.machine.cpu_count, result.machine.gpu.empty() ? "" : ", ",
+             result.machine.gpu);
   for (const BenchRow& row : result.rows) {
     std::string measured = fmt::format("{} {}", number_text(row.value), row.unit);
     if (row.limit > 0) {
-      measured += fmt::format(" = {:.3f} of {} {} ({})", row.judged(), number_text(row.limit),
-                              row.unit, row.limit_what);
+      measured +=
+          fmt::format(" = {:.3f} of {} {} ({})", row.judged(), number_text(row.limit), row.unit, row.limit_what);
     }
     std::string required = "-";
     if (row.requirement != Requirement::none) {
-      required = fmt::format("{} {}", row.requirement == Requirement::at_least ? ">=" : "<=",
-                             number_text(row.required));
+      required =
+          fmt::format("{} {}", row.requirement == Requirement::at_least ? ">=" : "<=", number_text(row.required));
     }
-    const char* verdict = row.requirement == Requirement::none ? ""
-                          : row.is_met()                       ? "met"
-                                                               : "short";
-    fmt::print("  {:<44} {:<60} {:<10} {}{}{}\n", row.what, measured, required, verdict,
-               row.remark.empty() ? "" : "  ", row.remark);
+    const char* verdict = row.requirement == Requirement::none ? "" : row.is_met() ? "met" : "short";
+    fmt::print("  {:<44} {:<60} {:<10} {}{}{}\n", row.what, measured, required, verdict, row.remark.empty() ? "" : "  ",
+               row.remark);
   }
   for (const std::string& text : result.left_out) fmt::print("  not measured: {}\n", text);
 }
 
 u64 count_short(const BenchResult& result) {
-  return static_cast<u64>(std::count_if(result.rows.begin(), result.rows.end(),
-                                        [](const BenchRow& row) { return !row.is_met(); }));
+  return static_cast<u64>(
+      std::count_if(result.rows.begin(), result.rows.end(), [](const BenchRow& row) { return !row.is_met(); }));
 }
 
 double machine_cpu_seconds() {

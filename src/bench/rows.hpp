@@ -50,10 +50,18 @@ GPU4FS_FN void copy_rows(Group g, const u8* from, u8* to, u8* extra, u64 first, 
   const u64 row_count = (page_count + shape.data_slots - 1) / shape.data_slots;
   for (u64 row = first; row < row_count; row += step) {
     switch (shape.parity_count) {
-      case 0: copy_row<0>(g, from, to, extra, row, page_count, shape); break;
-      case 1: copy_row<1>(g, from, to, extra, row, page_count, shape); break;
-      case 2: copy_row<2>(g, from, to, extra, row, page_count, shape); break;
-      default: copy_row<3>(g, from, to, extra, row, page_count, shape); break;
+      case 0:
+        copy_row<0>(g, from, to, extra, row, page_count, shape);
+        break;
+      case 1:
+        copy_row<1>(g, from, to, extra, row, page_count, shape);
+        break;
+      case 2:
+        copy_row<2>(g, from, to, extra, row, page_count, shape);
+        break;
+      default:
+        copy_row<3>(g, from, to, extra, row, page_count, shape);
+        break;
     }
   }
 }

@@ -33,24 +33,18 @@ struct Part {
   void (*run)(BenchContext&);
 };
 constexpr Part parts[] = {
-    {"first", bench_first_touch},
-    {"files", bench_files},
-    {"vram", bench_read_device},
-    {"scrub", bench_scrub},
-    {"latency", bench_latency},
-    {"rate", bench_small_reads},
-    {"sync", bench_sync},
-    {"recovery", bench_recovery},
-    {"idle", bench_idle},
-    {"checkpoint", bench_checkpoint_pause},
+    {"first", bench_first_touch}, {"files", bench_files},
+    {"vram", bench_read_device},  {"scrub", bench_scrub},
+    {"latency", bench_latency},   {"rate", bench_small_reads},
+    {"sync", bench_sync},         {"recovery", bench_recovery},
+    {"idle", bench_idle},         {"checkpoint", bench_checkpoint_pause},
 };
 
 // The median of several passes; with the first, which warms up, left out.
 double measure_limit(GpuLimits& limits, CopyPath path, u64 length_bytes) {
   limits.copy_seconds(path);
   std::vector<double> rates;
-  for (int i = 0; i < 5; ++i)
-    rates.push_back(static_cast<double>(length_bytes) / 1e9 / limits.copy_seconds(path));
+  for (int i = 0; i < 5; ++i) rates.push_back(static_cast<double>(length_bytes) / 1e9 / limits.copy_seconds(path));
   BenchRow row;
   set_samples(row, rates);
   return row.value;
@@ -74,8 +68,7 @@ double measure_memcpy(u64 length_bytes) {
     for (std::thread& thread : threads) thread.join();
     rates.push_back(static_cast<double>(length_bytes) / 1e9 / (now_seconds() - began));
   }
-  if (std::memcmp(from.data(), to.data(), length_bytes) != 0)
-    throw std::runtime_error("memcpy did not copy");
+  if (std::memcmp(from.data(), to.data(), length_bytes) != 0) throw std::runtime_error("memcpy did not copy");
   BenchRow row;
   set_samples(row, rates);
   return row.value;
@@ -89,8 +82,7 @@ Limits measure_limits(bool on_gpu, u64 length_bytes) {
     return result;
   }
   GpuLimits limits(length_bytes);
-  result.write_gb_per_s = result.read_gb_per_s =
-      measure_limit(limits, CopyPath::host_to_host, length_bytes);
+  result.write_gb_per_s = result.read_gb_per_s = measure_limit(limits, CopyPath::host_to_host, length_bytes);
   result.device_gb_per_s = measure_limit(limits, CopyPath::host_to_device, length_bytes);
   result.what = "bare kernel";
   count_free_processors();  // loads the probe, which must not happen beside the service kernel
@@ -98,8 +90,7 @@ Limits measure_limits(bool on_gpu, u64 length_bytes) {
 }
 
 bool is_wanted(const BenchRunOptions& options, const char* part) {
-  return options.only.empty() ||
-         std::find(options.only.begin(), options.only.end(), part) != options.only.end();
+  return options.only.empty() || std::find(options.only.begin(), options.only.end(), part) != options.only.end();
 }
 
 // A part with pools and engines of its own.
@@ -118,8 +109,7 @@ void run_alone(const BenchRunOptions& options, const char* name, BenchResult& re
 
 int bench_run(const BenchRunOptions& options) {
   const std::string problem = gpu_problem();
-  if (options.engine == "cuda" && !problem.empty())
-    throw std::runtime_error("engine cuda: " + problem);
+  if (options.engine == "cuda" && !problem.empty()) throw std::runtime_error("engine cuda: " + problem);
   const bool on_gpu = options.engine != "cpu" && problem.empty();
   BenchResult result = new_result("run", on_gpu ? "cuda" : "cpu", options.quick);
   BenchScale scale = options.quick || !on_gpu ? BenchScale::quick() : BenchScale::full();

@@ -81,8 +81,8 @@ class AppendClient {
     Appender& file = files_[i];
     const u64 place = u64{i} * page_size;
     fill_pattern(client_.buffer() + place, file.file, file.pages, 1);
-    wire::Command write = BenchClient::transfer(wire::Opcode::write, file.inode, 0, page_size,
-                                                  client_.buffer_address(place));
+    wire::Command write =
+        BenchClient::transfer(wire::Opcode::write, file.inode, 0, page_size, client_.buffer_address(place));
     write.flags = wire::command_flag_append | wire::command_flag_link;
     wire::Command sync{};
     sync.opcode = wire::Opcode::fsync;

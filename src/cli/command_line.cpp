@@ -78,11 +78,17 @@ CommandLine CommandLine::subcommand(const std::string& name, const std::string& 
   return CommandLine(app_->add_subcommand(name, summary));
 }
 
-void CommandLine::require_subcommand() { app_->require_subcommand(1); }
+void CommandLine::require_subcommand() {
+  app_->require_subcommand(1);
+}
 
-void CommandLine::on_selected(std::function<void()> action) { app_->callback(std::move(action)); }
+void CommandLine::on_selected(std::function<void()> action) {
+  app_->callback(std::move(action));
+}
 
-bool CommandLine::is_selected() const { return app_->parsed(); }
+bool CommandLine::is_selected() const {
+  return app_->parsed();
+}
 
 namespace {
 

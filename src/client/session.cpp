@@ -23,7 +23,9 @@ Status Session::submit(const wire::Command& command, u64* position) {
   return connection_.producer.publish(command, position);
 }
 
-void Session::wake_engine() { connection_.port->doorbell(); }
+void Session::wake_engine() {
+  connection_.port->doorbell();
+}
 
 bool Session::is_done(u64 position) const {
   ring::Completion completion{};

@@ -32,8 +32,8 @@ unsigned parse_count(const Option& option, unsigned least, unsigned most) {
   const char* end = option.value.data() + option.value.size();
   const auto [stop, error] = std::from_chars(option.value.data(), end, number);
   if (error != std::errc{} || stop != end || number < least || number > most) {
-    throw MountUsageError(fmt::format("option '{}' needs a number from {} to {}, not '{}'",
-                                      option.name, least, most, option.value));
+    throw MountUsageError(
+        fmt::format("option '{}' needs a number from {} to {}, not '{}'", option.name, least, most, option.value));
   }
   return number;
 }
@@ -46,8 +46,7 @@ void apply_engine(MountOptions& options, const Option& option) {
   } else if (option.value == "cuda" || option.value == "gpu") {
     options.server.engine = EngineChoice::cuda;
   } else {
-    throw MountUsageError(
-        fmt::format("option 'engine' is auto, cpu or cuda, not '{}'", option.value));
+    throw MountUsageError(fmt::format("option 'engine' is auto, cpu or cuda, not '{}'", option.value));
   }
 }
 
@@ -61,8 +60,7 @@ void apply_cache(MountOptions& options, const Option& option) {
 
 void apply_damaged_log(MountOptions& options, const Option& option) {
   if (option.value != "drop" && option.value != "refuse") {
-    throw MountUsageError(
-        fmt::format("option 'damaged_log' is refuse or drop, not '{}'", option.value));
+    throw MountUsageError(fmt::format("option 'damaged_log' is refuse or drop, not '{}'", option.value));
   }
   options.server.drop_damaged_log = option.value == "drop";
 }
@@ -115,13 +113,9 @@ constexpr Rule rules[] = {
     {"errors", true, apply_errors},
     {"engine", true, apply_engine},
     {"workers", true,
-     [](MountOptions& options, const Option& option) {
-       options.server.worker_count = parse_count(option, 1, 256);
-     }},
+     [](MountOptions& options, const Option& option) { options.server.worker_count = parse_count(option, 1, 256); }},
     {"threads", true,
-     [](MountOptions& options, const Option& option) {
-       options.fuse.threads = parse_count(option, 1, 56);
-     }},
+     [](MountOptions& options, const Option& option) { options.fuse.threads = parse_count(option, 1, 56); }},
     {"commit", true,
      [](MountOptions& options, const Option& option) {
        options.server.commit_interval_s = parse_count(option, 0, 86400);
@@ -135,19 +129,15 @@ constexpr Rule rules[] = {
      }},
     {"sync", false, apply_fuse<&frontend::FuseOptions::synchronous>},
     {"dirsync", false, apply_fuse<&frontend::FuseOptions::synchronous_directories>},
-    {"norecovery", false,
-     [](MountOptions& options, const Option&) { options.server.ignore_log = true; }},
+    {"norecovery", false, [](MountOptions& options, const Option&) { options.server.ignore_log = true; }},
     {"damaged_log", true, apply_damaged_log},
-    {"degraded", false,
-     [](MountOptions& options, const Option&) { options.server.degraded = true; }},
+    {"degraded", false, [](MountOptions& options, const Option&) { options.server.degraded = true; }},
     {"spare", true,
      [](MountOptions& options, const Option& option) {
        options.server.spare_paths.push_back(pool::absolute_device_path(std::string(option.value)));
      }},
-    {"allow_fault", false,
-     [](MountOptions& options, const Option&) { options.server.allow_fault = true; }},
-    {"fsname", true,
-     [](MountOptions& options, const Option& option) { options.fuse.source = option.value; }},
+    {"allow_fault", false, [](MountOptions& options, const Option&) { options.server.allow_fault = true; }},
+    {"fsname", true, [](MountOptions& options, const Option& option) { options.fuse.source = option.value; }},
     {"subtype", true, apply_nothing},
     {"debug", false, apply_fuse<&frontend::FuseOptions::debug>},
     // The kernel's own.
@@ -181,8 +171,8 @@ void add_option(MountOptions& options, const Option& option) {
     // mount(8) hands "user" on with the name of the user.
     const bool is_user = option.name == "user";
     if (option.has_value != rule.wants_value && !is_user) {
-      throw MountUsageError(fmt::format("option '{}' {} a value", option.name,
-                                        rule.wants_value ? "needs" : "takes no"));
+      throw MountUsageError(
+          fmt::format("option '{}' {} a value", option.name, rule.wants_value ? "needs" : "takes no"));
     }
     rule.apply(options, option);
     return;
@@ -200,8 +190,8 @@ void add_mount_options(MountOptions& options, std::string_view list) {
     if (word.empty()) continue;
     const std::size_t equals = word.find('=');
     const bool has_value = equals != std::string_view::npos;
-    add_option(options, Option{word.substr(0, equals),
-                               has_value ? word.substr(equals + 1) : std::string_view{}, has_value});
+    add_option(options,
+               Option{word.substr(0, equals), has_value ? word.substr(equals + 1) : std::string_view{}, has_value});
   }
 }
 

@@ -26,12 +26,15 @@ bool write_all(int file, const std::string& bytes) {
   return true;
 }
 
-std::string error_text(const char* what) { return fmt::format("{}: {}", what, std::strerror(errno)); }
+std::string error_text(const char* what) {
+  return fmt::format("{}: {}", what, std::strerror(errno));
+}
 
 }  // namespace
 
 bool note_death(RestartState& state, const std::string& reason, std::int64_t now_s) {
-  while (!state.times_s.empty() && (state.times_s.size() > restart_max || now_s - state.times_s.front() > restart_window_s)) {
+  while (!state.times_s.empty() &&
+         (state.times_s.size() > restart_max || now_s - state.times_s.front() > restart_window_s)) {
     state.times_s.erase(state.times_s.begin());
     state.reasons.erase(state.reasons.begin());
   }

@@ -14,12 +14,12 @@ namespace gpu4fs::daemon {
 // What goes from one program image to the next.
 struct RestartState {
   frontend::SavedMount mount;
-  std::string pool_name;     // its control socket's
-  std::string engine;        // "cpu" or "cuda": the next engine is of the same kind
-  std::vector<std::string> reasons;        // of each death, the last few
-  std::vector<std::int64_t> times_s;       // of each death, since 1970; same count
+  std::string pool_name;              // its control socket's
+  std::string engine;                 // "cpu" or "cuda": the next engine is of the same kind
+  std::vector<std::string> reasons;   // of each death, the last few
+  std::vector<std::int64_t> times_s;  // of each death, since 1970; same count
   u64 restart_count = 0;
-  int device = -1;           // channel to the kernel
+  int device = -1;  // channel to the kernel
   bool is_background = true;
 };
 

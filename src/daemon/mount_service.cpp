@@ -13,20 +13,19 @@
 #include <utility>
 
 #include "base/host/log.hpp"
+#include "daemon/mount_wait.hpp"
 #include "frontend/dead_session.hpp"
 #include "frontend/fuse/fuse_mount.hpp"
 #include "frontend/local_session.hpp"
 #include "pool/pool_error.hpp"
 #include "server/pool_server.hpp"
 #include "session/control_socket.hpp"
-#include "daemon/mount_wait.hpp"
 
 namespace gpu4fs::daemon {
 namespace {
 
 using frontend::FuseMount;
 using server::PoolServer;
-
 
 sigset_t ending_signals() {
   sigset_t set;
@@ -142,8 +141,8 @@ bool serve_alive(const MountService& service, PoolServer& server, RestartState& 
       std::string text;
       if (service.is_verbose || server.recovery().records_replayed != 0) text += server.recovery().text();
       for (const std::string& warning : server.warnings()) text += warning + "\n";
-      // What was asked for by name needs no word: mount(8) prints whatever its helper does. In the foreground it says that
-      // the directory can be used.
+      // What was asked for by name needs no word: mount(8) prints whatever its helper does. In the foreground it says
+      // that the directory can be used.
       const bool is_asked_for = service.options.server.engine != session::EngineChoice::automatic;
       if (service.is_verbose || !service.is_background || !is_asked_for) text += server.engine_text();
       service.announce(text);
@@ -156,7 +155,8 @@ bool serve_alive(const MountService& service, PoolServer& server, RestartState& 
       state.pool_name = name_of_control(server.control_path());
       ++state.restart_count;
       log(LogLevel::error, "the pool is recovered and the engine started again");
-      log(LogLevel::error, fmt::format("that was not possible: {}", execute_again(state, words_to_go_on(service, server))));
+      log(LogLevel::error,
+          fmt::format("that was not possible: {}", execute_again(state, words_to_go_on(service, server))));
       return false;
     }
   }

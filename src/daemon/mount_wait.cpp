@@ -54,7 +54,8 @@ bool pause(const sigset_t& signals) {
 
 }  // namespace
 
-std::unique_ptr<server::PoolServer> open_when_free(session::ServerOptions options, Holder holder, const sigset_t& signals) {
+std::unique_ptr<server::PoolServer> open_when_free(session::ServerOptions options, Holder holder,
+                                                   const sigset_t& signals) {
   options.lock_patience.holder_lets_go = [holder, devices = options.device_paths] {
     return holder == Holder::ends || !is_mounted(devices);
   };

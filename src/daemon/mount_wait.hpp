@@ -1,4 +1,5 @@
-// Devices that are just being let go of: umount(8) returns before the server has written its last checkpoint. Host only.
+// Devices that are just being let go of: umount(8) returns before the server has written its last checkpoint. Host
+// only.
 #pragma once
 
 #include <signal.h>
@@ -16,6 +17,7 @@ enum class Holder {
 
 // Opens the pool. PoolError as PoolServer: already_mounted when the devices stay in use, or one of `signals` (blocked)
 // arrives meanwhile.
-std::unique_ptr<server::PoolServer> open_when_free(session::ServerOptions options, Holder holder, const sigset_t& signals);
+std::unique_ptr<server::PoolServer> open_when_free(session::ServerOptions options, Holder holder,
+                                                   const sigset_t& signals);
 
 }  // namespace gpu4fs::daemon

@@ -21,13 +21,13 @@ enum DeviceUse : u32 {
 
 struct Device {
   DeviceKind kind;
-  u32 index;        // in the pool
+  u32 index;  // in the pool
   u64 size_bytes;
   u8* base;         // memory: start of the mapping, in the engine's address space
   u32 needs_flush;  // 1: durable only after a flush upcall (msync or fdatasync); 0: memory is the medium
   u32 read_only;
   DeviceStack* stack = nullptr;  // sees every access (device/device_access.hpp); never with a GPU engine
-  u32 failed = 0;   // atomic, DeviceUse
+  u32 failed = 0;                // atomic, DeviceUse
   u32 reserved = 0;
 };
 

@@ -45,7 +45,7 @@ GPU4FS_FN inline void emit_record(const CheckSink& sink, const wire::CheckRecord
 }
 
 GPU4FS_FN inline wire::CheckRecord make_record(wire::CheckKind kind, u64 inode, u64 address = 0, u64 value = 0,
-                                                 u64 expected = 0, u32 level = 0) {
+                                               u64 expected = 0, u32 level = 0) {
   return {kind, static_cast<u16>(level), 0, inode, address, value, expected};
 }
 

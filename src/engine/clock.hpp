@@ -26,6 +26,8 @@ GPU4FS_FN inline u64 stamp_at(const Engine& engine, u64 monotonic_ns) {
 #endif
 }
 
-GPU4FS_FN inline u64 now_stamp(const Engine& engine) { return stamp_at(engine, now_monotonic_ns()); }
+GPU4FS_FN inline u64 now_stamp(const Engine& engine) {
+  return stamp_at(engine, now_monotonic_ns());
+}
 
 }  // namespace gpu4fs::engine

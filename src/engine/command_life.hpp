@@ -41,8 +41,8 @@ GPU4FS_FN inline Status validate_command(const wire::Command& command, wire::Sen
 }
 
 // A slot that was just taken gets its command. Leader only.
-GPU4FS_FN inline void reset_command(Engine& engine, CommandState& c, const wire::Command& command,
-                                    u32 session, u64 position) {
+GPU4FS_FN inline void reset_command(Engine& engine, CommandState& c, const wire::Command& command, u32 session,
+                                    u64 position) {
   GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&c.phase)), static_cast<u32>(CommandPhase::free));
   const Session& s = engine.sessions[session];
   c.command = command;
@@ -116,8 +116,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_command(Group g, Engine& engine, Comman
     const u64 now_ns = now_monotonic_ns();
     c.operation.now = stamp_at(engine, now_ns);
     const u64 deadline_ms = c.command.deadline_ms != 0 ? c.command.deadline_ms : engine.config.default_deadline_ms;
-    store<Order::relaxed, Scope::engine>(&c.deadline_ns,
-                                         now_ns + minimum(deadline_ms, deadline_ms_max) * 1000000u);
+    store<Order::relaxed, Scope::engine>(&c.deadline_ns, now_ns + minimum(deadline_ms, deadline_ms_max) * 1000000u);
   });
   if (internal) return Status::ok;
   const u64 name_bytes = u64{c.command.name_length} + c.command.second_name_length;
@@ -204,8 +203,8 @@ GPU4FS_FN inline bool has_done_a_part(const CommandState& c) {
 
 // The command has ended. Returns the next command of its chain, ready to run and in phase `running`, or
 // no_command. Of a chain whose command fails the rest is cancelled. Leader only, behind a g.sync().
-GPU4FS_FN GPU4FS_NOINLINE inline u32 end_command(Engine& engine, WorkerMemory& memory, CommandState& c,
-                                                 Status status, u64 result) {
+GPU4FS_FN GPU4FS_NOINLINE inline u32 end_command(Engine& engine, WorkerMemory& memory, CommandState& c, Status status,
+                                                 u64 result) {
   GPU4FS_CHECK(!is_control(status));
   // A command that succeeds has committed what it allocated.
   if (status == Status::ok) GPU4FS_CHECK_EQ(c.extent_count, 0u);

@@ -39,9 +39,7 @@ struct LockWord {
   GPU4FS_FN constexpr bool admits(LockMode mode) const {
     return mode == LockMode::exclusive ? GPU4FS_MUTANT(writers_share, holders == 0, holders >= 0) : holders >= 0;
   }
-  GPU4FS_FN constexpr void add_holder(LockMode mode) {
-    holders = mode == LockMode::exclusive ? -1 : holders + 1;
-  }
+  GPU4FS_FN constexpr void add_holder(LockMode mode) { holders = mode == LockMode::exclusive ? -1 : holders + 1; }
 };
 
 GPU4FS_FN inline LockMode waited_mode(const CommandState& c) {
@@ -68,7 +66,8 @@ GPU4FS_FN inline u32 grant_waiters(Engine& engine, LockWord& word) {
 }
 
 // True: the lock is held now. False: the command is in the queue.
-GPU4FS_FN GPU4FS_NOINLINE inline bool acquire_or_queue(Engine& engine, CommandState& c, CommandLock& lock, LockMode mode) {
+GPU4FS_FN GPU4FS_NOINLINE inline bool acquire_or_queue(Engine& engine, CommandState& c, CommandLock& lock,
+                                                       LockMode mode) {
   u64 seen = load<Order::relaxed, Scope::engine>(&lock.word);
   for (;;) {
     LockWord word = LockWord::unpack(seen);
@@ -141,8 +140,8 @@ GPU4FS_FN inline bool is_lockable(u64 inode) {
 
 // ok: held (or needs no lock). parked: queued; the step returns and is run again when it is held. A lock
 // held in exclusive mode satisfies a shared request; asking for more than one holds is a programming error.
-GPU4FS_FN GPU4FS_NOINLINE inline Status acquire_command_lock(Engine& engine, CommandState& c, CommandLock* lock, u64 inode,
-                                             LockMode mode) {
+GPU4FS_FN GPU4FS_NOINLINE inline Status acquire_command_lock(Engine& engine, CommandState& c, CommandLock* lock,
+                                                             u64 inode, LockMode mode) {
   if (!detail::is_lockable(inode)) return Status::ok;
   for (u32 i = 0; i < c.lock_count; ++i) {
     HeldLock& held = c.locks[i];
@@ -207,8 +206,8 @@ GPU4FS_FN inline bool cancel_lock_wait(Engine& engine, CommandLock& lock, u32 in
   u64 seen = load<Order::acquire, Scope::engine>(&lock.word);
   detail::LockWord word = detail::LockWord::unpack(seen);
   u32 granted = no_command;
-  const bool removed = is_past_deadline(engine.commands[index], now_ns) &&
-                       remove_waiter(engine, word.head, word.tail, index);
+  const bool removed =
+      is_past_deadline(engine.commands[index], now_ns) && remove_waiter(engine, word.head, word.tail, index);
   if (removed) {
     granted = detail::grant_waiters(engine, word);
     // The queue was not empty, so nobody else changes the word.

@@ -26,7 +26,7 @@ struct HeldLock {
   u64 inode;
   LockMode mode;
   u16 reserved;
-  u32 granted;   // atomic. 0: queued, the hand-over sets 1
+  u32 granted;  // atomic. 0: queued, the hand-over sets 1
 };
 
 inline constexpr u32 held_lock_max = 8;
@@ -40,7 +40,7 @@ enum class StepKind : u32 { complete, parked, fan_out };
 
 struct Step {
   StepKind kind;
-  Status status;     // of complete; control codes are handled by the engine (see below)
+  Status status;  // of complete; control codes are handled by the engine (see below)
   u64 result;
   u32 task_count;
   u32 reserved;
@@ -61,9 +61,7 @@ struct Step {
   // reservations.
   GPU4FS_FN static Step end(Status status) { return {StepKind::complete, status, 0, 0, 0}; }
   GPU4FS_FN static Step park() { return {StepKind::parked, Status::parked, 0, 0, 0}; }
-  GPU4FS_FN static Step fan_out(u32 task_count) {
-    return {StepKind::fan_out, Status::ok, 0, task_count, 0};
-  }
+  GPU4FS_FN static Step fan_out(u32 task_count) { return {StepKind::fan_out, Status::ok, 0, task_count, 0}; }
 };
 
 // Where a command is. `linked` waits for its predecessor in a chain; `woken` is running and must run again.
@@ -79,54 +77,53 @@ enum class EngineWait : u32 { none = 0, chunk_mapping = 1, checkpoint = 2 };
 enum class Prepared : u32 { no, yes, stale_scratch };
 
 struct CommandState {
-  wire::Command command;       // decoded once, validated; never read again from shared memory
+  wire::Command command;  // decoded once, validated; never read again from shared memory
   fs::Operation operation;
-  u32 index;                     // in Engine::commands
-  u32 wait_next;                 // link in whatever queue it waits in, no_command: last
+  u32 index;      // in Engine::commands
+  u32 wait_next;  // link in whatever queue it waits in, no_command: last
   u32 stage;
   u32 session;
-  u32 next_linked;               // command index, no_command: none
+  u32 next_linked;  // command index, no_command: none
   Prepared prepared;
   u64 ring_position;
-  u64 deadline_ns;               // monotonic, 0: none
-  u64 result;                    // atomic, 0 at first: for handlers whose tasks add it up
-  u64 progress;                  // what restarts have behind them, 0 at first, see wire::Restart
+  u64 deadline_ns;  // monotonic, 0: none
+  u64 result;       // atomic, 0 at first: for handlers whose tasks add it up
+  u64 progress;     // what restarts have behind them, 0 at first, see wire::Restart
   u32 in_gate;
-  u32 in_step_gate;              // counted by Engine::step_gate
+  u32 in_step_gate;  // counted by Engine::step_gate
   u32 lock_count;
   u32 task_count;
   HeldLock locks[held_lock_max];
-  u64 task_word;                 // atomic: task count in the upper half, next task in the lower
-  u32 tasks_left;                // atomic
-  u32 task_status;               // atomic, first failure's Status
+  u64 task_word;    // atomic: task count in the upper half, next task in the lower
+  u32 tasks_left;   // atomic
+  u32 task_status;  // atomic, first failure's Status
   u32 extent_count;
-  u32 phase;                     // atomic, CommandPhase
-  u32 wait_kind;                 // atomic, WaitKind
-  u32 cancel_status;             // atomic, Status: not ok: the command ends with it when it is restarted
-  CommandLock* wait_lock;        // atomic, with WaitKind::lock
-  u64 wait_epoch;                // WaitKind::epoch: restarted when this is durable,
-  u64 wait_round;                // or when this checkpoint round has ended
-  u32 wait_status;               // why the wait for an epoch failed, Status
-  u32 engine_wait;               // EngineWait: what the engine itself waits for before the next step
-  u32 waited_for_reservations;   // 1: instead of being told no_space it has waited for a checkpoint, once
-  u64 upcall_id;                 // atomic, 0: none outstanding
-  Status upcall_result;          // of the last upcall
-  u32 wanted_generation;         // with operation.wanted_chunk: ChunkState::generation when the step wanted it
-  u64 upcall_devices;            // of a flush that failed: the devices, a bit each; 0: not known
-  u64 upcall_replaced;           // devices that others took the place of since the upcall, a bit each
-  format::AttributeRecord attributes;             // staging of put_attributes
+  u32 phase;                           // atomic, CommandPhase
+  u32 wait_kind;                       // atomic, WaitKind
+  u32 cancel_status;                   // atomic, Status: not ok: the command ends with it when it is restarted
+  CommandLock* wait_lock;              // atomic, with WaitKind::lock
+  u64 wait_epoch;                      // WaitKind::epoch: restarted when this is durable,
+  u64 wait_round;                      // or when this checkpoint round has ended
+  u32 wait_status;                     // why the wait for an epoch failed, Status
+  u32 engine_wait;                     // EngineWait: what the engine itself waits for before the next step
+  u32 waited_for_reservations;         // 1: instead of being told no_space it has waited for a checkpoint, once
+  u64 upcall_id;                       // atomic, 0: none outstanding
+  Status upcall_result;                // of the last upcall
+  u32 wanted_generation;               // with operation.wanted_chunk: ChunkState::generation when the step wanted it
+  u64 upcall_devices;                  // of a flush that failed: the devices, a bit each; 0: not known
+  u64 upcall_replaced;                 // devices that others took the place of since the upcall, a bit each
+  format::AttributeRecord attributes;  // staging of put_attributes
   alignas(16) u8 scratch[command_scratch_size];
-  alignas(16) u8 names[command_name_capacity];    // name, then second name, or a path
-  alignas(16) u8 buffer[command_buffer_size];     // a page of work space for the handler
+  alignas(16) u8 names[command_name_capacity];  // name, then second name, or a path
+  alignas(16) u8 buffer[command_buffer_size];   // a page of work space for the handler
   fs::RoundExtent extents[command_extent_capacity];
 };
 
 }  // namespace gpu4fs::engine
 
 // In handlers: leave the step with a Status that is not ok.
-#define GPU4FS_STEP_TRY(expression)                                              \
-  do {                                                                           \
-    const ::gpu4fs::Status step_status_ = (expression);                          \
-    if (step_status_ != ::gpu4fs::Status::ok)                                    \
-      return ::gpu4fs::engine::Step::end(step_status_);                         \
+#define GPU4FS_STEP_TRY(expression)                                                             \
+  do {                                                                                          \
+    const ::gpu4fs::Status step_status_ = (expression);                                         \
+    if (step_status_ != ::gpu4fs::Status::ok) return ::gpu4fs::engine::Step::end(step_status_); \
   } while (false)

@@ -21,15 +21,15 @@
 namespace gpu4fs::engine {
 namespace detail {
 
-#define GPU4FS_OUTLINE_STEP(name)                                                                     \
-  template <class Group>                                                                              \
-  GPU4FS_FN GPU4FS_NOINLINE Step outlined_step_##name(Group g, Engine& engine, CommandState& c) {     \
-    return step_##name(g, engine, c);                                                                 \
+#define GPU4FS_OUTLINE_STEP(name)                                                                 \
+  template <class Group>                                                                          \
+  GPU4FS_FN GPU4FS_NOINLINE Step outlined_step_##name(Group g, Engine& engine, CommandState& c) { \
+    return step_##name(g, engine, c);                                                             \
   }
-#define GPU4FS_OUTLINE_TASK(name)                                                                            \
-  template <class Group>                                                                                     \
-  GPU4FS_FN GPU4FS_NOINLINE void outlined_task_##name(Group g, Engine& engine, CommandState& c, u32 task) {  \
-    task_##name(g, engine, c, task);                                                                         \
+#define GPU4FS_OUTLINE_TASK(name)                                                                           \
+  template <class Group>                                                                                    \
+  GPU4FS_FN GPU4FS_NOINLINE void outlined_task_##name(Group g, Engine& engine, CommandState& c, u32 task) { \
+    task_##name(g, engine, c, task);                                                                        \
   }
 // One for each value of wire::Runs.
 #define GPU4FS_OUTLINE_step(name) GPU4FS_OUTLINE_STEP(name)
@@ -50,7 +50,7 @@ template <class Group>
 GPU4FS_FN Step dispatch_step(Group g, Engine& engine, CommandState& c) {
   switch (c.command.opcode) {
 #define GPU4FS_STEP_CASE_step(name) \
-  case wire::Opcode::name:        \
+  case wire::Opcode::name:          \
     return detail::outlined_step_##name(g, engine, c);
 #define GPU4FS_STEP_CASE_tasks(name) GPU4FS_STEP_CASE_step(name)
 #define GPU4FS_STEP_CASE_polled(name)
@@ -69,7 +69,7 @@ template <class Group>
 GPU4FS_FN void dispatch_task(Group g, Engine& engine, CommandState& c, u32 task) {
   switch (c.command.opcode) {
 #define GPU4FS_TASK_CASE_tasks(name)                  \
-  case wire::Opcode::name:                          \
+  case wire::Opcode::name:                            \
     detail::outlined_task_##name(g, engine, c, task); \
     return;
 #define GPU4FS_TASK_CASE_step(name)

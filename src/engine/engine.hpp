@@ -28,9 +28,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_inode(Group g, Engine& engine, CommandStat
 // The lock that directory renames hold, taken before all others.
 template <class Group>
 GPU4FS_FN Status lock_rename(Group g, Engine& engine, CommandState& c) {
-  return on_leader(g, [&] {
-    return acquire_command_lock(engine, c, &engine.rename_lock, lock_inode_rename, LockMode::exclusive);
-  });
+  return on_leader(
+      g, [&] { return acquire_command_lock(engine, c, &engine.rename_lock, lock_inode_rename, LockMode::exclusive); });
 }
 
 // Gives a lock back early. Only before enter_gate(), and never between a `parked` answer and the return.
@@ -150,9 +149,7 @@ GPU4FS_FN void fail_task(Group g, CommandState& c, Status status) {
 // After a fan_out, in the step: the first failure of its tasks, or ok.
 template <class Group>
 GPU4FS_FN Status task_result(Group g, const CommandState& c) {
-  return on_leader(g, [&] {
-    return static_cast<Status>(load<Order::acquire, Scope::engine>(&c.task_status));
-  });
+  return on_leader(g, [&] { return static_cast<Status>(load<Order::acquire, Scope::engine>(&c.task_status)); });
 }
 
 }  // namespace gpu4fs::engine

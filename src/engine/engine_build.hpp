@@ -68,8 +68,7 @@ void build_page_table(Allocator& allocator, fs::PageTable& pages, const MemorySi
   const u64 data_bytes = u64{sizes.frame_count} * page_size;
   pages.data = static_cast<u8*>(allocator.allocate(data_bytes, page_size));
   allocator.zero(pages.data, data_bytes);
-  pages.inode_locks =
-      allocate_zeroed<CommandLock>(allocator, u64{sizes.frame_count} * format::inodes_per_page);
+  pages.inode_locks = allocate_zeroed<CommandLock>(allocator, u64{sizes.frame_count} * format::inodes_per_page);
   pages.dirty_list = allocate_zeroed<u32>(allocator, sizes.frame_count);
   pages.limbo_list = allocate_zeroed<u32>(allocator, sizes.frame_count);
   pages.emptied_list = allocate_zeroed<u32>(allocator, sizes.frame_count);
@@ -174,8 +173,7 @@ void build_check(Allocator& allocator, Engine& engine, u64 inode_count) {
   tables.inode_count = inode_count;
   tables.inodes = detail::allocate_zeroed<wire::CheckInode>(allocator, inode_count);
   tables.buffer_count = std::min(worker_memory_count(engine.config), check_buffer_max);
-  tables.buffers =
-      static_cast<CheckBuffer*>(allocator.allocate(tables.buffer_count * sizeof(CheckBuffer), page_size));
+  tables.buffers = static_cast<CheckBuffer*>(allocator.allocate(tables.buffer_count * sizeof(CheckBuffer), page_size));
 }
 
 // Copies the root into engine memory. The image can be thrown away.

@@ -41,8 +41,8 @@ void HeapAllocator::zero(void* engine_destination, u64 bytes) {
   std::memset(engine_destination, 0, bytes);
 }
 
-// A dead engine takes no step: sessions are closed with their commands unfinished, and close_session() waits for what was
-// begun before. It sees the mark, or the step sees the death.
+// A dead engine takes no step: sessions are closed with their commands unfinished, and close_session() waits for what
+// was begun before. It sees the mark, or the step sees the death.
 bool CpuEngine::marked_step(Engine& engine, WorkerState& worker, StepMark& mark, const std::atomic<bool>& died) {
   const u64 before = exchange<Order::seq_cst, Scope::engine>(&mark.value, mark.value + 1);
   const bool worked = !died.load() && worker_step(Lane{}, engine, worker);
@@ -134,7 +134,9 @@ CpuEngine::CpuEngine(Engine* engine, u32 worker_count)
   upcall_reader_.ring = engine->upcalls;
 }
 
-CpuEngine::~CpuEngine() { stop(); }
+CpuEngine::~CpuEngine() {
+  stop();
+}
 
 void CpuEngine::start() {
   GPU4FS_CHECK(threads_.empty());
@@ -293,7 +295,9 @@ bool CpuEngine::wait_upcall(ring::Upcall* upcall, u64 timeout_ns) {
 }
 
 // Memory of this process is accessible as it is.
-Status CpuEngine::map_memory(void* /*base*/, u64 /*length*/) { return Status::ok; }
+Status CpuEngine::map_memory(void* /*base*/, u64 /*length*/) {
+  return Status::ok;
+}
 
 std::string CpuEngine::description() const {
   return "CPU, " + std::to_string(worker_count_) + (worker_count_ == 1 ? " worker" : " workers");

@@ -15,11 +15,11 @@
 namespace gpu4fs::engine {
 
 struct CudaOptions {
-  u32 block_count = 8;           // at most 8: the rest of the GPU belongs to its user
-  u32 pollers_per_block = 16;    // workers that look at rings
+  u32 block_count = 8;         // at most 8: the rest of the GPU belongs to its user
+  u32 pollers_per_block = 16;  // workers that look at rings
   u32 idle_exit_us = 20000;
-  u32 time_slice_ms = 1000;      // the longest a kernel runs without a break
-  u32 exit_timeout_ms = 10000;   // a kernel that has not ended so long after it was asked to is given up
+  u32 time_slice_ms = 1000;     // the longest a kernel runs without a break
+  u32 exit_timeout_ms = 10000;  // a kernel that has not ended so long after it was asked to is given up
   int device = 0;
   // The kernel ends while memory is registered. For compute-sanitizer, which knows only the memory that there
   // was when a kernel began.

@@ -16,7 +16,9 @@ SessionGroups::SessionGroups(std::vector<u32> groups) : count_(static_cast<u32>(
   std::copy(groups.begin(), groups.end(), memory_.get());
 }
 
-u64 SessionGroups::memory_bytes() const { return align_up(u64{count_} * sizeof(u32), page_size); }
+u64 SessionGroups::memory_bytes() const {
+  return align_up(u64{count_} * sizeof(u32), page_size);
+}
 
 void fill_session(Session& session, const SessionRequest& request, const SessionGroups& groups) {
   const ring::SessionLayout& layout = request.layout;
@@ -34,10 +36,8 @@ void fill_session(Session& session, const SessionRequest& request, const Session
   session.gid = request.gid;
   session.group_count = groups.count();
   session.groups = groups.begin();
-  session.ring.descriptors =
-      reinterpret_cast<wire::RingDescriptor*>(request.memory + layout.descriptor_offset);
-  session.ring.completions =
-      reinterpret_cast<wire::RingCompletion*>(request.memory + layout.completion_offset);
+  session.ring.descriptors = reinterpret_cast<wire::RingDescriptor*>(request.memory + layout.descriptor_offset);
+  session.ring.completions = reinterpret_cast<wire::RingCompletion*>(request.memory + layout.completion_offset);
   session.ring.depth_log2 = layout.depth_log2;
   session.control = reinterpret_cast<ring::RingControl*>(request.memory);
   session.buffers[0] = SessionBuffer{request.memory + layout.data_offset, layout.data_length};

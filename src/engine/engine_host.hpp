@@ -19,11 +19,11 @@
 namespace gpu4fs::engine {
 
 struct SessionRequest {
-  u8* memory = nullptr;        // the session's shared memory, zeroed, page aligned, layout.total_length bytes
+  u8* memory = nullptr;  // the session's shared memory, zeroed, page aligned, layout.total_length bytes
   ring::SessionLayout layout{};
   u32 uid = 0;
   u32 gid = 0;
-  std::vector<u32> groups;     // supplementary, in any order
+  std::vector<u32> groups;  // supplementary, in any order
   bool trusted = false;
   bool internal = false;
 };
@@ -36,7 +36,7 @@ class SessionGroups {
 
   [[nodiscard]] u32* begin() const { return memory_.get(); }  // null: there are none
   [[nodiscard]] u32 count() const { return count_; }
-  [[nodiscard]] u64 memory_bytes() const;                     // whole pages
+  [[nodiscard]] u64 memory_bytes() const;  // whole pages
 
  private:
   struct Free {
@@ -77,15 +77,15 @@ class EngineHost {
   // engine's address of it is the same as the host's.
   virtual Status map_memory(void* base, u64 length) = 0;
 
-  // The opposite, of any part of that, inside while_paused(): a command that touches it before the next map_memory() kills
-  // a GPU engine. So does a failure.
+  // The opposite, of any part of that, inside while_paused(): a command that touches it before the next map_memory()
+  // kills a GPU engine. So does a failure.
   virtual void unmap_memory(void* /*base*/, u64 /*length*/) {}
 
   // Runs `work`, which changes engine memory that no command looks at yet; on a GPU while no kernel runs.
   virtual void while_paused(const std::function<void()>& work) = 0;
 
   virtual bool has_died() const = 0;
-  virtual std::string fault_text() const = 0;   // why, empty if it lives
+  virtual std::string fault_text() const = 0;  // why, empty if it lives
   // Makes the engine die as a failed check of its own would, at the end of a step. For tests of what comes after.
   virtual void request_death() = 0;
   virtual std::string description() const = 0;  // "CPU, 8 workers"

@@ -24,21 +24,21 @@ inline constexpr u32 first_client_command = 1;
 inline constexpr u64 lock_inode_rename = ~u64{0};
 
 struct EngineConfig {
-  u32 command_count = 1024;          // slots, the internal one included; at most 65534
-  u32 worker_count = 1;              // greatest number of workers that run at the same time
-  u32 inline_transfer_pages = 32;    // transfers up to this size run inside the step
-  u32 task_pages = 32;               // most pages that one task of a transfer moves
+  u32 command_count = 1024;        // slots, the internal one included; at most 65534
+  u32 worker_count = 1;            // greatest number of workers that run at the same time
+  u32 inline_transfer_pages = 32;  // transfers up to this size run inside the step
+  u32 task_pages = 32;             // most pages that one task of a transfer moves
   u32 default_deadline_ms = 30000;
-  u32 sweep_interval_ms = 250;       // between looks for commands past their deadline
-  u32 batch_max = 8;                 // descriptors taken from a ring at a time
-  u32 spin_ns = 20000;               // CPU: time without work before a worker sleeps
-  u32 caches_slots = 0;              // 1: a worker keeps some slots for itself, see WorkerMemory
+  u32 sweep_interval_ms = 250;  // between looks for commands past their deadline
+  u32 batch_max = 8;            // descriptors taken from a ring at a time
+  u32 spin_ns = 20000;          // CPU: time without work before a worker sleeps
+  u32 caches_slots = 0;         // 1: a worker keeps some slots for itself, see WorkerMemory
   u32 reserved = 0;
-  u64 realtime_offset_ns = 0;        // GPU: wall clock minus the device's clock
+  u64 realtime_offset_ns = 0;  // GPU: wall clock minus the device's clock
 };
 
 struct SessionBuffer {
-  u8* base;      // in the engine's address space
+  u8* base;  // in the engine's address space
   u64 length;
 };
 
@@ -46,27 +46,27 @@ enum class SessionPhase : u32 { free = 0, open = 1, closing = 2 };
 
 // Written by the host side before `phase` becomes open; then only the fields marked atomic change.
 struct Session {
-  alignas(cache_line) u32 phase;       // atomic, SessionPhase
-  u32 trusted;                         // the front end has checked permissions, names its callers' uids
-  u32 internal;                        // may use internal commands
+  alignas(cache_line) u32 phase;  // atomic, SessionPhase
+  u32 trusted;                    // the front end has checked permissions, names its callers' uids
+  u32 internal;                   // may use internal commands
   u32 uid;
   u32 gid;
   u32 group_count;
-  const u32* groups;                   // ascending, in memory that only the host writes
+  const u32* groups;  // ascending, in memory that only the host writes
   ring::EngineRing ring;
   ring::RingControl* control;
   SessionBuffer buffers[session_buffer_max];
-  alignas(cache_line) u64 poll_word;   // atomic: next ring position << 1, and 1 while a worker looks at the ring
-  alignas(cache_line) u32 in_flight;   // atomic: commands taken and not completed
+  alignas(cache_line) u64 poll_word;  // atomic: next ring position << 1, and 1 while a worker looks at the ring
+  alignas(cache_line) u32 in_flight;  // atomic: commands taken and not completed
 };
 
 // A gate counts who is inside; closing it keeps others out, who park, and restarts the closer when the
 // last one has left. Functions in gate.hpp.
 struct Gate {
-  alignas(cache_line) u32 word;   // atomic: count, and gate_closed
+  alignas(cache_line) u32 word;  // atomic: count, and gate_closed
   alignas(cache_line) TicketLock guard;
-  u32 closer;                     // command that waits for the gate to drain, no_command: none
-  u32 owner;                      // atomic: command that closed it, no_command: open
+  u32 closer;  // command that waits for the gate to drain, no_command: none
+  u32 owner;   // atomic: command that closed it, no_command: open
   u32 queue_head;
   u32 queue_tail;
 };
@@ -77,11 +77,11 @@ struct EpochQueue {
   u32 head;
   u32 tail;
   u32 checkpoint_running;
-  u32 mask_wanted;          // Command::mask of the next checkpoint
-  u64 round_ended;          // checkpoints that have run
+  u32 mask_wanted;  // Command::mask of the next checkpoint
+  u64 round_ended;  // checkpoints that have run
   u64 round_wanted;
-  u64 write_errors;         // checkpoints that failed, see write_errors.hpp
-  u32 write_error_stays;    // and the last one keeps all others from being written
+  u64 write_errors;       // checkpoints that failed, see write_errors.hpp
+  u32 write_error_stays;  // and the last one keeps all others from being written
   u32 reserved;
 };
 
@@ -90,9 +90,9 @@ struct LogQueue {
   alignas(cache_line) TicketLock guard;
   u32 head;
   u32 tail;
-  u32 flusher;              // command that writes the log now, no_command: none
-  u32 failed;               // it could not be written
-  u64 room_owed;            // room that a checkpoint made while the log was being written
+  u32 flusher;    // command that writes the log now, no_command: none
+  u32 failed;     // it could not be written
+  u64 room_owed;  // room that a checkpoint made while the log was being written
 };
 
 inline constexpr u32 help_board_size = 16;
@@ -120,7 +120,7 @@ inline constexpr u32 cached_slot_max = 4;
 struct WorkerMemory {
   alignas(cache_line) wire::RingDescriptor staging[linked_command_max];
   u32 cached_slot_count;
-  u32 cached_slots[cached_slot_max];      // free slots that it keeps for its next commands
+  u32 cached_slots[cached_slot_max];  // free slots that it keeps for its next commands
 };
 
 // What the host and the service kernel tell each other through engine memory.
@@ -143,26 +143,26 @@ struct Engine {
   fs::FileSystem fs;
   EngineConfig config;
   CommandState* commands;
-  WorkerMemory* worker_memory;               // worker_memory_count(config) entries
+  WorkerMemory* worker_memory;  // worker_memory_count(config) entries
   FreeList free_commands;
   RunQueue run_queue;
   HelpBoard help_board;
-  alignas(cache_line) u32 commands_active;   // atomic: client commands that hold a slot
-  alignas(cache_line) u32 slots_exhausted;   // atomic: a ring was left alone for want of command slots
-  alignas(cache_line) u64 next_sweep_ns;     // atomic
+  alignas(cache_line) u32 commands_active;  // atomic: client commands that hold a slot
+  alignas(cache_line) u32 slots_exhausted;  // atomic: a ring was left alone for want of command slots
+  alignas(cache_line) u64 next_sweep_ns;    // atomic
   CommandLock rename_lock;
   Gate commit_gate;
   Gate step_gate;
-  TicketLock held_back_lock;                 // items that found the step gate closed
+  TicketLock held_back_lock;  // items that found the step gate closed
   u32 held_back_count;
-  u32* held_back;                            // run_queue.capacity entries
+  u32* held_back;  // run_queue.capacity entries
   EpochQueue epochs;
   LogQueue log_queue;
-  alignas(cache_line) u64 upcall_position;   // atomic
-  u64 upcall_generation;                     // atomic
-  ring::UpcallRing* upcalls;                 // shared memory
-  alignas(cache_line) u32 session_end;       // atomic: sessions beyond it were never used
-  u32 stop_requested;                        // atomic
+  alignas(cache_line) u64 upcall_position;  // atomic
+  u64 upcall_generation;                    // atomic
+  ring::UpcallRing* upcalls;                // shared memory
+  alignas(cache_line) u32 session_end;      // atomic: sessions beyond it were never used
+  u32 stop_requested;                       // atomic
   EngineCounters counters;
   ServiceControl service;
   CheckTables check;
@@ -177,19 +177,19 @@ GPU4FS_FN constexpr u32 worker_memory_count(const EngineConfig& config) {
 
 // A worker's own state, equal on all ranks.
 struct WorkerState {
-  u32 index;             // below worker_memory_count()
-  u32 session_cursor;    // ring to look at next
+  u32 index;           // below worker_memory_count()
+  u32 session_cursor;  // ring to look at next
   u32 turn;
-  u32 rings_first;       // 1: looks at rings before the run queue
-  u32 polls_rings;       // 0: only takes from the run queue
-  u32 keeps_token;       // 1: keeps a quiet ring's token from poll to poll
-  u32 held_session;      // with keeps_token; session_max: none
-  u32 held_polls;        // since it has the token
-  u64 held_position;     // its next position
-  u32 fetch_count;       // descriptors to fetch at once
-  u32 saw_descriptor;    // the last look at the rings saw a published descriptor
-  u32 missed_token;      // and could not take it because somebody else was at that ring
-  u32 ran_tasks;         // in the last step
+  u32 rings_first;     // 1: looks at rings before the run queue
+  u32 polls_rings;     // 0: only takes from the run queue
+  u32 keeps_token;     // 1: keeps a quiet ring's token from poll to poll
+  u32 held_session;    // with keeps_token; session_max: none
+  u32 held_polls;      // since it has the token
+  u64 held_position;   // its next position
+  u32 fetch_count;     // descriptors to fetch at once
+  u32 saw_descriptor;  // the last look at the rings saw a published descriptor
+  u32 missed_token;    // and could not take it because somebody else was at that ring
+  u32 ran_tasks;       // in the last step
 
   GPU4FS_FN static constexpr WorkerState make(u32 index) {
     return WorkerState{index, index % session_max, 0, 0, 1, 0, session_max, 0, 0, 1, 0, 0, 0};

@@ -167,8 +167,8 @@ GPU4FS_FN inline void checkpoint_ended(Engine& engine, Status status) {
 GPU4FS_FN inline bool cancel_epoch_wait(Engine& engine, u32 index, u64 now_ns) {
   EpochQueue& epochs = engine.epochs;
   epochs.guard.lock();
-  const bool removed = is_past_deadline(engine.commands[index], now_ns) &&
-                       remove_waiter(engine, epochs.head, epochs.tail, index);
+  const bool removed =
+      is_past_deadline(engine.commands[index], now_ns) && remove_waiter(engine, epochs.head, epochs.tail, index);
   epochs.guard.unlock();
   return removed;
 }

@@ -41,8 +41,8 @@ GPU4FS_FN inline Decision enter_step(Engine& engine, CommandState& c) {
   return {Next::step, Status::ok, c.index, 0};
 }
 
-// What the server says of the chunk that the step wanted; not ok: the command ends with it. Inside the step gate: what was
-// asked of a chunk that was deleted meanwhile says nothing of the one that has its place in the table now.
+// What the server says of the chunk that the step wanted; not ok: the command ends with it. Inside the step gate: what
+// was asked of a chunk that was deleted meanwhile says nothing of the one that has its place in the table now.
 GPU4FS_FN GPU4FS_NOINLINE inline Status take_chunk_answer(Engine& engine, CommandState& c) {
   const bool has_memory = c.upcall_result == Status::ok;
   const u32 wanted = c.operation.wanted_chunk;
@@ -55,8 +55,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status take_chunk_answer(Engine& engine, Comman
   const bool is_another = chunk.generation != c.wanted_generation ||
                           load<Order::acquire, Scope::engine>(&chunk.erased) != 0 ||
                           load<Order::acquire, Scope::engine>(&chunk.trimming) != 0;
-  // The server has not heard of the new one yet, or not of the old one's end, or it said so before it punched some of the
-  // chunk: the step looks again.
+  // The server has not heard of the new one yet, or not of the old one's end, or it said so before it punched some of
+  // the chunk: the step looks again.
   if (is_another || c.upcall_result == Status::stale) {
     if (!is_past_deadline(c, now_monotonic_ns())) return Status::ok;
     fetch_add<Order::relaxed, Scope::engine>(&engine.counters.deadlines_exceeded, u64{1});
@@ -176,8 +176,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Decision after_step(Engine& engine, CommandStat
   }
   if (waits_for_others(c, step)) return restart_later(engine, c, Status::retry_after_checkpoint);
   const bool restart = step.status == Status::parked || step.status == Status::again ||
-                       step.status == Status::chunk_not_mapped ||
-                       step.status == Status::retry_after_checkpoint;
+                       step.status == Status::chunk_not_mapped || step.status == Status::retry_after_checkpoint;
   if (restart) return restart_later(engine, c, step.status);
   return {Next::end, step.status, c.index, step.result};
 }
@@ -188,9 +187,8 @@ GPU4FS_FN Decision run_step(Group g, Engine& engine, CommandState& c) {
   Status status = Status::ok;
   if (prepared == Prepared::no) status = prepare_command(g, engine, c);
   if (prepared == Prepared::stale_scratch) clear_scratch(g, c);
-  if (prepared == Prepared::no && status == Status::ok) status = on_leader(g, [&] {
-    return admit_command(engine.fs, c);
-  });
+  if (prepared == Prepared::no && status == Status::ok)
+    status = on_leader(g, [&] { return admit_command(engine.fs, c); });
   const Step step = status == Status::ok ? dispatch_step(g, engine, c) : Step::end(status);
   return on_leader(g, [&] { return after_step(engine, c, step); });
 }
@@ -219,9 +217,8 @@ GPU4FS_FN GPU4FS_NOINLINE void run_command(Group g, Engine& engine, WorkerState&
         break;
       default: {
         const detail::Decision ended = decision;
-        const u32 next = on_leader(g, [&] {
-          return end_command(engine, engine.worker_memory[worker.index], c, ended.status, ended.result);
-        });
+        const u32 next = on_leader(
+            g, [&] { return end_command(engine, engine.worker_memory[worker.index], c, ended.status, ended.result); });
         decision = next == no_command ? detail::Decision{detail::Next::leave, Status::ok, no_command, 0}
                                       : detail::Decision{detail::Next::step, Status::ok, next, 0};
         break;

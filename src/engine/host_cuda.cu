@@ -24,9 +24,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 u64 realtime_now_ns() {
-  return static_cast<u64>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                              std::chrono::system_clock::now().time_since_epoch())
-                              .count());
+  return static_cast<u64>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count());
 }
 
 // The kernel may add 50 us to a thread's sleeps unless told otherwise, more than most commands take.
@@ -145,8 +145,8 @@ class CudaEngine::Implementation {
 };
 
 // Waits by spinning for a moment, then by sleeps. The first is for a share of what such waits took lately; the share is
-// small: a sleep is part of what the next wait expects, and must not feed itself. The others follow from how long the wait
-// is by now, so that little of it is slept over: 1/16 of short ones, 1/64 of those of some milliseconds.
+// small: a sleep is part of what the next wait expects, and must not feed itself. The others follow from how long the
+// wait is by now, so that little of it is slept over: 1/16 of short ones, 1/64 of those of some milliseconds.
 class CudaEngine::Implementation::Port final : public ring::EnginePort {
  public:
   Port(Implementation& host, ring::RingControl& control) : host_(host), control_(control) {}
@@ -272,7 +272,9 @@ void CudaEngine::Implementation::stop() {
   stopped_ = true;
 }
 
-void CudaEngine::Implementation::request_exit() { poke(&engine_->service.exit_requested, 1u); }
+void CudaEngine::Implementation::request_exit() {
+  poke(&engine_->service.exit_requested, 1u);
+}
 
 void CudaEngine::Implementation::ring_doorbell() {
   const std::lock_guard<std::mutex> guard(mutex_);
@@ -344,8 +346,7 @@ bool CudaEngine::Implementation::work_is_left() {
     const u64 position = peek(&engine_->sessions[i].poll_word) >> 1;
     const ring::SessionLayout& layout = session.request.layout;
     ring::EngineRing view{};
-    view.descriptors =
-        reinterpret_cast<wire::RingDescriptor*>(session.request.memory + layout.descriptor_offset);
+    view.descriptors = reinterpret_cast<wire::RingDescriptor*>(session.request.memory + layout.descriptor_offset);
     view.depth_log2 = layout.depth_log2;
     const bool published = ring::peek_descriptor(view, position);
     if (published && session.stuck_position != position) left = true;
@@ -400,8 +401,7 @@ void CudaEngine::Implementation::fail_pending_commands() {
     const ring::SessionLayout& layout = session.request.layout;
     const auto* descriptors =
         reinterpret_cast<const wire::RingDescriptor*>(session.request.memory + layout.descriptor_offset);
-    auto* completions =
-        reinterpret_cast<wire::RingCompletion*>(session.request.memory + layout.completion_offset);
+    auto* completions = reinterpret_cast<wire::RingCompletion*>(session.request.memory + layout.completion_offset);
     for (u32 i = 0; i < layout.depth(); ++i) {
       const u32 sequence = ring::vector_sequence(load_shared_16(&descriptors[i].units[0]));
       if (sequence == 0 || ring::vector_sequence(load_shared_16(&completions[i])) == sequence) continue;
@@ -423,8 +423,8 @@ void CudaEngine::Implementation::request_death() {
 std::string CudaEngine::Implementation::fault_text() const {
   if (!has_died()) return {};
   if (fault_->state == 0) return death_reason_;
-  return death_reason_ + "; " + fault_->file + ":" + std::to_string(fault_->line) + ": " + fault_->expression +
-         " (" + std::to_string(fault_->left) + ", " + std::to_string(fault_->right) + "), block " +
+  return death_reason_ + "; " + fault_->file + ":" + std::to_string(fault_->line) + ": " + fault_->expression + " (" +
+         std::to_string(fault_->left) + ", " + std::to_string(fault_->right) + "), block " +
          std::to_string(fault_->block) + ", thread " + std::to_string(fault_->thread);
 }
 
@@ -510,7 +510,9 @@ void CudaEngine::Implementation::unmap_memory(void* base, u64 length) {
   }
 }
 
-Status CudaEngine::Implementation::map_memory(void* base, u64 length) { return register_memory(base, length); }
+Status CudaEngine::Implementation::map_memory(void* base, u64 length) {
+  return register_memory(base, length);
+}
 
 void CudaEngine::Implementation::while_paused(const std::function<void()>& work) {
   pause();
@@ -615,36 +617,65 @@ bool CudaEngine::Implementation::wait_upcall(ring::Upcall* upcall, u64 timeout_n
   }
 }
 
-CudaEngine::CudaEngine(Engine* engine, ring::UpcallRing* upcalls, CudaAllocator& allocator,
-                       const CudaOptions& options)
+CudaEngine::CudaEngine(Engine* engine, ring::UpcallRing* upcalls, CudaAllocator& allocator, const CudaOptions& options)
     : implementation_(std::make_unique<Implementation>(engine, upcalls, allocator, options)) {}
 CudaEngine::~CudaEngine() = default;
-void CudaEngine::start() { implementation_->start(); }
-void CudaEngine::stop() { implementation_->stop(); }
-u32 CudaEngine::open_session(const SessionRequest& request) { return implementation_->open_session(request); }
-void CudaEngine::close_session(u32 session) { implementation_->close_session(session); }
+void CudaEngine::start() {
+  implementation_->start();
+}
+void CudaEngine::stop() {
+  implementation_->stop();
+}
+u32 CudaEngine::open_session(const SessionRequest& request) {
+  return implementation_->open_session(request);
+}
+void CudaEngine::close_session(u32 session) {
+  implementation_->close_session(session);
+}
 Status CudaEngine::add_buffer(u32 session, u32 buffer, void* base, u64 length) {
   return implementation_->add_buffer(session, buffer, base, length);
 }
-void CudaEngine::remove_buffer(u32 session, u32 buffer) { implementation_->remove_buffer(session, buffer); }
-ring::EnginePort& CudaEngine::port(u32 session) { return implementation_->port(session); }
+void CudaEngine::remove_buffer(u32 session, u32 buffer) {
+  implementation_->remove_buffer(session, buffer);
+}
+ring::EnginePort& CudaEngine::port(u32 session) {
+  return implementation_->port(session);
+}
 bool CudaEngine::wait_upcall(ring::Upcall* upcall, u64 timeout_ns) {
   return implementation_->wait_upcall(upcall, timeout_ns);
 }
-Status CudaEngine::map_memory(void* base, u64 length) { return implementation_->map_memory(base, length); }
-void CudaEngine::unmap_memory(void* base, u64 length) { implementation_->unmap_memory(base, length); }
-void CudaEngine::while_paused(const std::function<void()>& work) { implementation_->while_paused(work); }
-bool CudaEngine::has_died() const { return implementation_->has_died(); }
-std::string CudaEngine::fault_text() const { return implementation_->fault_text(); }
-void CudaEngine::request_death() { implementation_->request_death(); }
-std::string CudaEngine::description() const { return implementation_->description(); }
+Status CudaEngine::map_memory(void* base, u64 length) {
+  return implementation_->map_memory(base, length);
+}
+void CudaEngine::unmap_memory(void* base, u64 length) {
+  implementation_->unmap_memory(base, length);
+}
+void CudaEngine::while_paused(const std::function<void()>& work) {
+  implementation_->while_paused(work);
+}
+bool CudaEngine::has_died() const {
+  return implementation_->has_died();
+}
+std::string CudaEngine::fault_text() const {
+  return implementation_->fault_text();
+}
+void CudaEngine::request_death() {
+  implementation_->request_death();
+}
+std::string CudaEngine::description() const {
+  return implementation_->description();
+}
 EngineCounters CudaEngine::counters() const {
   return implementation_->peek(&implementation_->engine()->counters);
 }
 u64 CudaEngine::durable_epoch() const {
   return implementation_->peek(&implementation_->engine()->fs.epoch_durable);
 }
-bool CudaEngine::is_asleep() const { return implementation_->is_asleep(); }
-u64 CudaEngine::launch_count() const { return implementation_->launch_count(); }
+bool CudaEngine::is_asleep() const {
+  return implementation_->is_asleep();
+}
+u64 CudaEngine::launch_count() const {
+  return implementation_->launch_count();
+}
 
 }  // namespace gpu4fs::engine

@@ -11,8 +11,8 @@
 
 namespace gpu4fs::engine {
 
-// Greatest write whose bytes go into its record: longer ones are recorded by their pages. These need stripes of their own
-// in chunks with parities (fs/space/stripes.hpp), which single pages are too small for.
+// Greatest write whose bytes go into its record: longer ones are recorded by their pages. These need stripes of their
+// own in chunks with parities (fs/space/stripes.hpp), which single pages are too small for.
 GPU4FS_FN inline u64 log_inline_bytes_max(const fs::FileSystem& fs) {
   return fs.space.parity != nullptr ? 2 * page_size : page_size - 1;
 }
@@ -46,17 +46,15 @@ GPU4FS_FN inline format::LogRecord file_record_of(const CommandState& c, format:
 
 // Prepare: room for the command's record with `data_length` bytes and `extent_count` extents.
 template <class Group>
-GPU4FS_FN Status reserve_record(Group g, Engine& engine, CommandState& c, u64 data_length = 0,
-                                u32 extent_count = 0) {
+GPU4FS_FN Status reserve_record(Group g, Engine& engine, CommandState& c, u64 data_length = 0, u32 extent_count = 0) {
   const u32 names = u32{c.command.name_length} + c.command.second_name_length;
-  return fs::reserve_log(g, engine.fs, c.operation,
-                         fs::log_bytes(names, static_cast<u32>(data_length), extent_count));
+  return fs::reserve_log(g, engine.fs, c.operation, fs::log_bytes(names, static_cast<u32>(data_length), extent_count));
 }
 
 // Gate. `data` has record.data_length bytes. Answers the record's LSN.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 append_record(Group g, Engine& engine, CommandState& c, const format::LogRecord& record,
-                                             const u8* data = nullptr) {
+                                            const u8* data = nullptr) {
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
   const u64 lsn = fs::append_log(g, engine.fs, c.operation, record, fs::LogPayload{c.names, data, nullptr, 0});
   on_leader(g, [&] {
@@ -67,11 +65,11 @@ GPU4FS_FN GPU4FS_NOINLINE u64 append_record(Group g, Engine& engine, CommandStat
 
 // Gate. The record names the command's extents, whose pages hold data.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void append_extent_record(Group g, Engine& engine, CommandState& c, format::LogRecord record) {
+GPU4FS_FN GPU4FS_NOINLINE void append_extent_record(Group g, Engine& engine, CommandState& c,
+                                                    format::LogRecord record) {
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
   record.extent_count = static_cast<u16>(c.extent_count);
-  fs::append_log(g, engine.fs, c.operation, record,
-                 fs::LogPayload{c.names, nullptr, c.extents, 0});
+  fs::append_log(g, engine.fs, c.operation, record, fs::LogPayload{c.names, nullptr, c.extents, 0});
   on_leader(g, [&] {
     if (fs::log_wants_checkpoint(engine.fs.log)) request_checkpoint(engine, 0);
   });

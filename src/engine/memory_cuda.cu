@@ -15,7 +15,9 @@ struct CudaAllocator::State {
   std::vector<void*> host_blocks;
 };
 
-CudaAllocator::CudaAllocator(int device) : state_(std::make_unique<State>()) { state_->device = device; }
+CudaAllocator::CudaAllocator(int device) : state_(std::make_unique<State>()) {
+  state_->device = device;
+}
 
 CudaAllocator::~CudaAllocator() {
   // After the death of a kernel these fail too, and there is nothing left to free.

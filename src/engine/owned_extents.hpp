@@ -31,7 +31,8 @@ GPU4FS_FN inline void abandon_owned_extents(Engine& engine, CommandState& c) {
   c.extent_count = 0;
 }
 
-// Whether the pages that a record names may become part of a file: the log is hostile, and may name a page twice. Leader.
+// Whether the pages that a record names may become part of a file: the log is hostile, and may name a page twice.
+// Leader.
 GPU4FS_FN GPU4FS_NOINLINE inline Status check_adopted_extents(const Engine& engine, const CommandState& c) {
   GPU4FS_CHECK_LE(c.extent_count, command_extent_capacity);
   for (u32 i = 0; i < c.extent_count; ++i) {

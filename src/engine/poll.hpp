@@ -44,8 +44,8 @@ GPU4FS_FN inline void pass_token(Session& session, u64 position) {
 struct Taken {
   u32 first_head;  // no_command: nothing to run
   u32 head_count;
-  u32 consumed;    // ring positions
-  u32 keeps_token; // 1: the token has not been passed on although something was consumed
+  u32 consumed;     // ring positions
+  u32 keeps_token;  // 1: the token has not been passed on although something was consumed
 };
 
 // How many staged descriptors, of `valid` valid ones, form whole chains; at most `limit` positions, or one
@@ -75,14 +75,13 @@ GPU4FS_FN inline void accept_upcall_answer(Engine& engine, Session& session, con
 }
 
 struct Chain {
-  u32 begin;   // staged descriptors [begin, end)
+  u32 begin;  // staged descriptors [begin, end)
   u32 end;
   Status status;
 };
 
 // The chain that begins at staged descriptor `begin`, and whether all of it is well formed.
-GPU4FS_FN inline Chain chain_at(const Session& session, const wire::RingDescriptor* staging, u32 begin,
-                                u32 count) {
+GPU4FS_FN inline Chain chain_at(const Session& session, const wire::RingDescriptor* staging, u32 begin, u32 count) {
   Chain chain{begin, begin, Status::ok};
   for (u32 i = begin; i < count; ++i) {
     const wire::Command command = wire::decode_command(staging[i]);
@@ -150,8 +149,7 @@ GPU4FS_FN inline u32 session_room(const Session& session) {
 
 // Slots for a chain, within what the session may have in flight. If there are none it says so first, then
 // looks again: one may have been freed in between, and whoever frees the next one wakes a worker.
-GPU4FS_FN inline u32 take_slots_or_starve(Engine& engine, const Session& session, WorkerMemory& memory,
-                                          u32 count) {
+GPU4FS_FN inline u32 take_slots_or_starve(Engine& engine, const Session& session, WorkerMemory& memory, u32 count) {
   for (u32 attempt = 0; attempt < 2; ++attempt) {
     const u32 head = count <= session_room(session) ? take_slots(engine, memory, count) : u32{no_command};
     if (head != no_command || attempt == 1) return head;
@@ -173,8 +171,7 @@ GPU4FS_FN inline void reject_chain(Engine& engine, Session& session, const wire:
 }
 
 // Turns `count` staged descriptors, whole chains, into commands. Leader only, with the token.
-GPU4FS_FN inline Taken take_staged(Engine& engine, WorkerMemory& memory, u32 session_index, u64 position,
-                                   u32 count) {
+GPU4FS_FN inline Taken take_staged(Engine& engine, WorkerMemory& memory, u32 session_index, u64 position, u32 count) {
   Session& session = engine.sessions[session_index];
   const wire::RingDescriptor* staging = memory.staging;
   Taken taken{no_command, 0, 0, 0};
@@ -201,8 +198,8 @@ GPU4FS_FN inline Taken take_staged(Engine& engine, WorkerMemory& memory, u32 ses
 // Reads ahead until `wanted` descriptors that end with a whole chain are staged, or the published ones end.
 // Returns how many. Collective, with the token.
 template <class Group>
-GPU4FS_FN u32 stage_descriptors(Group g, const ring::EngineRing& ring, wire::RingDescriptor* staging,
-                                u64 position, u32 wanted) {
+GPU4FS_FN u32 stage_descriptors(Group g, const ring::EngineRing& ring, wire::RingDescriptor* staging, u64 position,
+                                u32 wanted) {
   constexpr u32 batch_max = Group::size() == 1 ? 1 : 4;
   u32 staged = 0;
   u32 batch = batch_max;
@@ -286,8 +283,7 @@ struct Grant {
 
 // Slots for up to `wanted` commands of one chain each, within what the session may have in flight. With some,
 // the commands count as started and the token has been passed on. Leader only.
-GPU4FS_FN inline Grant grant_slots(Engine& engine, Session& session, WorkerMemory& memory, u64 position,
-                                   u32 wanted) {
+GPU4FS_FN inline Grant grant_slots(Engine& engine, Session& session, WorkerMemory& memory, u64 position, u32 wanted) {
   const u32 room = session_room(session);
   wanted = minimum(wanted, room);
   while (memory.cached_slot_count < wanted) {
@@ -306,8 +302,8 @@ GPU4FS_FN inline Grant grant_slots(Engine& engine, Session& session, WorkerMemor
 }
 
 // A command of grant_slots() that is malformed. Leader only, when the ranks have read their slots.
-GPU4FS_FN inline void reject_granted(Engine& engine, Session& session, WorkerMemory& memory, u32 slot,
-                                     u64 position, Status status) {
+GPU4FS_FN inline void reject_granted(Engine& engine, Session& session, WorkerMemory& memory, u32 slot, u64 position,
+                                     Status status) {
   reject(engine, session, position, status);
   fetch_sub<Order::relaxed, Scope::engine>(&session.in_flight, 1u);
   free_command(engine, memory, slot);
@@ -317,8 +313,8 @@ GPU4FS_FN inline void reject_granted(Engine& engine, Session& session, WorkerMem
 // With the token: the first `wanted` staged descriptors are chains of their own. Rank i makes a command of
 // descriptor i. Takes nothing, and leaves the token held, when there is no slot.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Taken take_single(Group g, Engine& engine, WorkerState& worker, u32 session_index, u64 position,
-                            u32 wanted) {
+GPU4FS_FN GPU4FS_NOINLINE Taken take_single(Group g, Engine& engine, WorkerState& worker, u32 session_index,
+                                            u64 position, u32 wanted) {
   Session& session = engine.sessions[session_index];
   WorkerMemory& memory = engine.worker_memory[worker.index];
   const Grant grant = on_leader(g, [&] { return grant_slots(engine, session, memory, position, wanted); });
@@ -422,8 +418,8 @@ struct RingsSeen {
 };
 
 struct RingLook {
-  u64 word;  // Session::poll_word
-  u32 shows; // worth taking, as far as one can see
+  u64 word;   // Session::poll_word
+  u32 shows;  // worth taking, as far as one can see
 };
 
 // A look at one ring; without `peek` it acquires nothing. Any rank.

@@ -2,9 +2,9 @@
 //
 // push takes positions by one fetch_add and stores the items; it never waits, because the accounting of
 // whoever uses the queue bounds the items in it below the capacity (Engine: every command once as itself
-// and once for tasks that were held back; a worker that leaves a kernel may add one for tasks that are done by the time it
-// is taken up, for which there is as much room again). A cell is one 8-byte word {position + 1, item}, so a consumer sees item
-// and position in one load; it then moves `head` by a compare-exchange. A consumer that stops in the middle
+// and once for tasks that were held back; a worker that leaves a kernel may add one for tasks that are done by the time
+// it is taken up, for which there is as much room again). A cell is one 8-byte word {position + 1, item}, so a consumer
+// sees item and position in one load; it then moves `head` by a compare-exchange. A consumer that stops in the middle
 // holds up nobody, and an empty queue costs two loads. The only wait in the design is for a producer between
 // its fetch_add and its store, and it makes pop answer "empty", not wait; whoever pushes wakes workers after
 // the store, so nothing is lost.
@@ -74,8 +74,8 @@ struct RunQueue {
 // Free command slots: a stack, so that the warmest slot is used again first. `top` carries a counter in its
 // upper half against the same slot coming back between a load and its compare-exchange.
 struct FreeList {
-  alignas(cache_line) u64 top;  // lower half: index + 1, 0: empty
-  u32* next;                    // index + 1 of the one below, by index; atomic
+  alignas(cache_line) u64 top;    // lower half: index + 1, 0: empty
+  u32* next;                      // index + 1 of the one below, by index; atomic
   alignas(cache_line) u32 count;  // atomic, a hint
 
   GPU4FS_FN bool pop(u32* index) {

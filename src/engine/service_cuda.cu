@@ -18,20 +18,28 @@ __global__ void __launch_bounds__(threads_per_block, 1) service_kernel(Engine* e
   service_loop(Warp{}, *engine, worker, limits);
 }
 
-__global__ void read_clock_kernel(u64* now_ns) { *now_ns = now_monotonic_ns(); }
+__global__ void read_clock_kernel(u64* now_ns) {
+  *now_ns = now_monotonic_ns();
+}
 
 }  // namespace
 
-u64 service_memory_layout() { return engine_memory_layout(); }
+u64 service_memory_layout() {
+  return engine_memory_layout();
+}
 
-u32 service_workers_per_block() { return warps_per_block; }
+u32 service_workers_per_block() {
+  return warps_per_block;
+}
 
 cudaError_t launch_service(Engine* engine, const ServiceLimits& limits, u32 block_count, cudaStream_t stream) {
   service_kernel<<<block_count, threads_per_block, 0, stream>>>(engine, limits);
   return cudaGetLastError();
 }
 
-cudaError_t arm_fault_record(FaultRecord* record) { return set_fault_record(record); }
+cudaError_t arm_fault_record(FaultRecord* record) {
+  return set_fault_record(record);
+}
 
 u64 read_device_clock_ns() {
   u64* clock = nullptr;

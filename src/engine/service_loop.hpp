@@ -15,8 +15,8 @@ enum class ServiceExit : u32 { none = 0, host = 1, idle = 2, time_slice = 3 };
 struct ServiceLimits {
   u64 idle_exit_ns;
   u64 time_slice_ns;
-  u32 poller_count;     // workers [0, poller_count) look at rings
-  u32 sleep_max_ns;     // of workers that wait for the run queue
+  u32 poller_count;  // workers [0, poller_count) look at rings
+  u32 sleep_max_ns;  // of workers that wait for the run queue
 };
 
 namespace detail {
@@ -48,9 +48,7 @@ GPU4FS_FN void service_loop(Group g, Engine& engine, u32 worker_index, const Ser
   for (u32 turn = 1;; ++turn) {
     const bool worked = worker_step(g, engine, worker);
     if (worked && (idle_turns != 0 || turn % 16 == 0)) {
-      on_leader(g, [&] {
-        store<Order::relaxed, Scope::engine>(&engine.service.last_work_ns, now_monotonic_ns());
-      });
+      on_leader(g, [&] { store<Order::relaxed, Scope::engine>(&engine.service.last_work_ns, now_monotonic_ns()); });
     }
     idle_turns = worked ? 0 : idle_turns + 1;
     // A task may take a millisecond, and while the last workers go on those that have left do nothing.

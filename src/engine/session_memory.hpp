@@ -13,8 +13,8 @@ namespace gpu4fs::engine {
 // in one of the session's buffers. Uniform; needs no leader, because buffers only change while no command
 // of the session uses them. Length 0 is fine anywhere in a buffer, its end included.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status resolve(Group /*g*/, const Engine& engine, const CommandState& c, u64 address, u64 length,
-                         u8** pointer) {
+GPU4FS_FN GPU4FS_NOINLINE Status resolve(Group /*g*/, const Engine& engine, const CommandState& c, u64 address,
+                                         u64 length, u8** pointer) {
   *pointer = nullptr;
   GPU4FS_CHECK_LT(c.session, session_max);
   const u32 buffer_index = wire::ring_address_buffer(address);

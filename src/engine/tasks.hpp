@@ -5,9 +5,9 @@
 //
 // The command stands on the help board, one cache line that workers without work look at: all of them see it
 // within a microsecond, where handing out an item to each through the run queue takes one a microsecond. Who fanned out
-// puts it there, or, while the board is full, tries again after each task: alone it would take a hundred times as long. It
-// runs tasks until none is left. A helper runs a few and looks around again. Whoever ends the last task goes on with the
-// command.
+// puts it there, or, while the board is full, tries again after each task: alone it would take a hundred times as long.
+// It runs tasks until none is left. A helper runs a few and looks around again. Whoever ends the last task goes on with
+// the command.
 #pragma once
 
 #include "base/bits.hpp"
@@ -33,9 +33,9 @@ GPU4FS_FN inline u32 open_task_count(const Engine& engine, u32 index) {
   return static_cast<u32>(word) < count ? count - static_cast<u32>(word) : 0;
 }
 
-// Of a command's tasks, for more than one worker. On the board it takes a free place or one whose tasks have all been taken.
-// False: there is none, and it may be tried again. The tasks may be done and the slot another command's, whose tasks are
-// offered then. Leader only.
+// Of a command's tasks, for more than one worker. On the board it takes a free place or one whose tasks have all been
+// taken. False: there is none, and it may be tried again. The tasks may be done and the slot another command's, whose
+// tasks are offered then. Leader only.
 GPU4FS_FN inline bool ask_for_help(Engine& engine, u32 index) {
   const u32 open_count = minimum(open_task_count(engine, index), engine.config.worker_count);
   if (open_count < 2) return true;
@@ -130,8 +130,9 @@ GPU4FS_FN WantedHelp find_wanted_help(Group g, const Engine& engine, u32 start) 
 
 }  // namespace detail
 
-// Runs tasks of `c`, which fanned out or whose tasks were held back, until none is left, or until workers are to leave: the
-// rest is for the next service kernel. A worker that stayed would have to do it alone. The caller is outside the step gate.
+// Runs tasks of `c`, which fanned out or whose tasks were held back, until none is left, or until workers are to leave:
+// the rest is for the next service kernel. A worker that stayed would have to do it alone. The caller is outside the
+// step gate.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE HelpEnd run_tasks(Group g, Engine& engine, CommandState& c) {
   bool counted = false;

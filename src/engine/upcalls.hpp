@@ -25,7 +25,8 @@ GPU4FS_FN inline void notify_server(Engine& engine, ring::UpcallKind kind, u32 d
   wake_server(*engine.upcalls);
 }
 
-GPU4FS_FN inline Status post_upcall(Engine& engine, CommandState& c, ring::UpcallKind kind, u64 argument, u32 detail = 0) {
+GPU4FS_FN inline Status post_upcall(Engine& engine, CommandState& c, ring::UpcallKind kind, u64 argument,
+                                    u32 detail = 0) {
   GPU4FS_CHECK(ring::wants_answer(kind));
   GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&c.upcall_id)), u64{0});
   const u64 generation = fetch_add<Order::relaxed, Scope::engine>(&engine.upcall_generation, u64{1}) + 1;

@@ -40,8 +40,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void wake_command(Engine& engine, u32 index) {
   u32 seen = load<Order::relaxed, Scope::engine>(&c.phase);
   for (;;) {
     if (seen == static_cast<u32>(CommandPhase::parked)) {
-      if (!compare_exchange<Order::acq_rel, Scope::engine>(&c.phase, seen,
-                                                           static_cast<u32>(CommandPhase::queued))) {
+      if (!compare_exchange<Order::acq_rel, Scope::engine>(&c.phase, seen, static_cast<u32>(CommandPhase::queued))) {
         continue;
       }
       engine.run_queue.push(index);
@@ -49,8 +48,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void wake_command(Engine& engine, u32 index) {
       return;
     }
     GPU4FS_CHECK_EQ(seen, static_cast<u32>(CommandPhase::running));
-    if (compare_exchange<Order::acq_rel, Scope::engine>(&c.phase, seen,
-                                                        static_cast<u32>(CommandPhase::woken))) {
+    if (compare_exchange<Order::acq_rel, Scope::engine>(&c.phase, seen, static_cast<u32>(CommandPhase::woken))) {
       return;
     }
   }
@@ -59,8 +57,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void wake_command(Engine& engine, u32 index) {
 // A step answered that it waits. True: parked; false: woken meanwhile, run it again.
 GPU4FS_FN inline bool park_command(CommandState& c) {
   u32 expected = static_cast<u32>(CommandPhase::running);
-  if (compare_exchange<Order::acq_rel, Scope::engine>(&c.phase, expected,
-                                                      static_cast<u32>(CommandPhase::parked))) {
+  if (compare_exchange<Order::acq_rel, Scope::engine>(&c.phase, expected, static_cast<u32>(CommandPhase::parked))) {
     return true;
   }
   GPU4FS_CHECK_EQ(expected, static_cast<u32>(CommandPhase::woken));

@@ -21,8 +21,8 @@ inline constexpr unsigned attribute_slot_pages = 16;
 inline constexpr unsigned attribute_slot_first = attribute_entry_pages / attribute_slot_pages;
 inline constexpr unsigned attribute_slot_end = attribute_tree_pages / attribute_slot_pages;
 
-// As XATTR_SIZE_MAX and XATTR_LIST_MAX of Linux. The latter is for a list that may have one name more than the tree: that
-// of the profile.
+// As XATTR_SIZE_MAX and XATTR_LIST_MAX of Linux. The latter is for a list that may have one name more than the tree:
+// that of the profile.
 inline constexpr unsigned attribute_value_max = 65536;
 inline constexpr unsigned attribute_names_max = 65536 - 24;  // of all names, each with a terminator
 inline constexpr unsigned attribute_inline_max = 1024;       // greater values stand in pages of their own
@@ -42,7 +42,7 @@ struct AttributeEntry {
   std::uint32_t value_hash;    // low half of XXH3-64 of the value, seed 0; of a great one: of its pages, see format.md
   std::uint8_t name_length;    // 1..255
   std::uint8_t reserved;
-  std::uint16_t value_slot;    // 0: the value follows the name
+  std::uint16_t value_slot;  // 0: the value follows the name
 };
 static_assert(sizeof(AttributeEntry) == 12);
 

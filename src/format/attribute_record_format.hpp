@@ -22,10 +22,10 @@ struct AttributeRecord {
   std::uint32_t link_count;
   std::uint32_t uid;
   std::uint32_t gid;
-  std::uint64_t device;             // dev_t of device nodes
+  std::uint64_t device;  // dev_t of device nodes
   std::uint32_t generation;
-  std::uint32_t flags;              // inode_flags_of_users
-  std::uint64_t parent;             // directories
+  std::uint32_t flags;   // inode_flags_of_users
+  std::uint64_t parent;  // directories
   std::uint64_t reserved[2];
 };
 static_assert(sizeof(AttributeRecord) == 128);

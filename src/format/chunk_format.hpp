@@ -13,7 +13,8 @@
 //   2 ..                     bitmap A, one bit a data page of the logical chunk (1: allocated)
 //   ..                       descriptor table A, one u64 a page of descriptors
 //   ..                       BitmapSlotHeader, bitmap and descriptor table B
-//   ..                       page descriptors, 16 bytes each, in order of the logical pages: place A of each page of them
+//   ..                       page descriptors, 16 bytes each, in order of the logical pages: place A of each page of
+//                            them
 //   ..                       place B of each page
 //   ..                       unused up to header_pages (a multiple of 16 pages)
 //
@@ -22,8 +23,9 @@
 // clears the header of any slot beyond the superblock's epoch. The superblock has the sum of the checksums of all slots
 // that count: a sum that differs shows a slot that was lost.
 //
-// The slot's header verifies its bitmap and its table, and the table every page of descriptors and says in which of its two
-// places it is. A checkpoint writes pages of descriptors that changed to the places that the slot that counts does not name.
+// The slot's header verifies its bitmap and its table, and the table every page of descriptors and says in which of its
+// two places it is. A checkpoint writes pages of descriptors that changed to the places that the slot that counts does
+// not name.
 #pragma once
 
 #include <cstddef>
@@ -34,9 +36,9 @@
 
 namespace gpu4fs::format {
 
-inline constexpr std::uint32_t chunk_header_magic = 0x48433447;      // "G4CH"
-inline constexpr std::uint32_t bitmap_slot_magic = 0x42433447;       // "G4CB"
-inline constexpr std::uint32_t chunk_tree_magic = 0x54433447;        // "G4CT"
+inline constexpr std::uint32_t chunk_header_magic = 0x48433447;  // "G4CH"
+inline constexpr std::uint32_t bitmap_slot_magic = 0x42433447;   // "G4CB"
+inline constexpr std::uint32_t chunk_tree_magic = 0x54433447;    // "G4CT"
 
 // Logical space ends below this many granules, so that a table by granule stays small.
 inline constexpr std::uint64_t logical_granule_max = std::uint64_t{1} << 24;
@@ -45,8 +47,8 @@ inline constexpr std::uint64_t logical_granule_max = std::uint64_t{1} << 24;
 enum class RaidLevel : std::uint8_t { single = 1, raid0 = 2, raid1 = 3, raid5 = 4, raid6 = 5, raid7 = 6 };
 
 // A level with its number of columns where it has several: what superblocks and inodes say. The first six are levels.
-// From `physical` on: one column on the device whose index is the difference. Free and used pages are counted by profile
-// (fs/space).
+// From `physical` on: one column on the device whose index is the difference. Free and used pages are counted by
+// profile (fs/space).
 enum class Profile : std::uint16_t {
   none = 0,  // of an inode: what the pool has for data
   single = 1,
@@ -59,7 +61,7 @@ enum class Profile : std::uint16_t {
   raid1c4 = 8,
   physical = 9,
 };
-inline constexpr std::uint32_t pool_profile_max = 8;     // that data whose inode names none, and metadata, can have
+inline constexpr std::uint32_t pool_profile_max = 8;  // that data whose inode names none, and metadata, can have
 inline constexpr std::uint32_t physical_device_max = 56;
 inline constexpr std::uint32_t profile_max = pool_profile_max + physical_device_max;
 
@@ -130,12 +132,12 @@ enum ChunkFlags : std::uint32_t {
 // First page of a header area; never changes after the chunk was made.
 struct ChunkHeader {
   std::uint32_t magic;
-  std::uint16_t version;         // 1
+  std::uint16_t version;  // 1
   std::uint16_t column_index;
-  std::uint64_t checksum;        // XXH3-64 of the page with this field zero, seed = base_address
+  std::uint64_t checksum;  // XXH3-64 of the page with this field zero, seed = base_address
   std::uint8_t pool_uuid[16];
-  std::uint64_t base_address;    // logical
-  std::uint64_t size_bytes;      // logical
+  std::uint64_t base_address;  // logical
+  std::uint64_t size_bytes;    // logical
   std::uint64_t epoch_created;
   std::uint8_t reserved[4040];
 };
@@ -144,32 +146,33 @@ static_assert(sizeof(ChunkHeader) == page_size);
 // One page in front of a bitmap.
 struct BitmapSlotHeader {
   std::uint32_t magic;
-  std::uint16_t version;         // 2
-  std::uint16_t slot;            // 0: A, 1: B
-  std::uint64_t checksum;        // XXH3-64 of this page with the field zero, seed = base_address ^ slot
-  std::uint64_t bitmap_checksum; // XXH3-64 of the bitmap's bytes (whole pages), seed = base_address
-  std::uint64_t base_address;    // of the chunk; of a device's chunk map: device index
+  std::uint16_t version;          // 2
+  std::uint16_t slot;             // 0: A, 1: B
+  std::uint64_t checksum;         // XXH3-64 of this page with the field zero, seed = base_address ^ slot
+  std::uint64_t bitmap_checksum;  // XXH3-64 of the bitmap's bytes (whole pages), seed = base_address
+  std::uint64_t base_address;     // of the chunk; of a device's chunk map: device index
   std::uint64_t epoch;
-  std::uint64_t bit_count;       // bits that mean something; those beyond are zero
-  std::uint64_t set_count;       // of them set
-  std::uint64_t descriptor_table_checksum;  // XXH3-64 of the table's bytes (whole pages), seed: descriptor_table_seed();
-                                            // 0 in a chunk map, which has none
+  std::uint64_t bit_count;  // bits that mean something; those beyond are zero
+  std::uint64_t set_count;  // of them set
+  std::uint64_t
+      descriptor_table_checksum;  // XXH3-64 of the table's bytes (whole pages), seed: descriptor_table_seed();
+                                  // 0 in a chunk map, which has none
   std::uint8_t reserved[4032];
 };
 static_assert(sizeof(BitmapSlotHeader) == page_size);
 
 // Page flags.
 inline constexpr std::uint32_t page_flag_in_parity = 1;  // the parities of the page's row include its bytes
-// The page of descriptors that it was in was damaged in all copies: the descriptor is what stood there. A page that matches
-// its checksum is right all the same; whether parities include it nobody knows.
+// The page of descriptors that it was in was damaged in all copies: the descriptor is what stood there. A page that
+// matches its checksum is right all the same; whether parities include it nobody knows.
 inline constexpr std::uint32_t page_flag_unverified = 2;
 inline constexpr std::uint32_t page_flag_known = page_flag_in_parity | page_flag_unverified;
 
 // One per logical data page. Changes only while its page is free.
 struct PageDescriptor {
-  std::uint64_t checksum;        // XXH3-64 of the 4 KiB, seed = its logical address
-  std::uint32_t birth_epoch;     // low 32 bits of the epoch in which it was written
-  std::uint32_t flags;           // PageFlags
+  std::uint64_t checksum;     // XXH3-64 of the 4 KiB, seed = its logical address
+  std::uint32_t birth_epoch;  // low 32 bits of the epoch in which it was written
+  std::uint32_t flags;        // PageFlags
 };
 static_assert(sizeof(PageDescriptor) == 16);
 inline constexpr unsigned descriptors_per_page = page_size / sizeof(PageDescriptor);
@@ -183,12 +186,16 @@ inline constexpr std::uint64_t descriptor_page_unwritten = 0;
 GPU4FS_FN constexpr std::uint64_t descriptor_page_seed(std::uint64_t base_address, std::uint64_t index) {
   return base_address + index;
 }
-GPU4FS_FN constexpr std::uint64_t descriptor_table_seed(std::uint64_t base_address) { return ~base_address; }
+GPU4FS_FN constexpr std::uint64_t descriptor_table_seed(std::uint64_t base_address) {
+  return ~base_address;
+}
 GPU4FS_FN constexpr std::uint64_t descriptor_entry(std::uint64_t hash, std::uint64_t place) {
   const std::uint64_t upper = hash & ~std::uint64_t{1};
   return (upper == 0 ? 2 : upper) | place;
 }
-GPU4FS_FN constexpr std::uint64_t descriptor_place(std::uint64_t entry) { return entry & 1; }
+GPU4FS_FN constexpr std::uint64_t descriptor_place(std::uint64_t entry) {
+  return entry & 1;
+}
 GPU4FS_FN constexpr bool descriptor_entry_fits(std::uint64_t entry, std::uint64_t hash) {
   return entry == descriptor_entry(hash, descriptor_place(entry));
 }
@@ -226,35 +233,35 @@ GPU4FS_FN constexpr ChunkLayout chunk_layout(std::uint64_t page_count) {
 // redundancy + 1 devices with the same node numbers on each. Node numbers count pages of the area.
 struct ChunkTreeNode {
   std::uint32_t magic;
-  std::uint16_t version;         // 1
-  std::uint8_t level;            // 0: leaf
+  std::uint16_t version;  // 1
+  std::uint8_t level;     // 0: leaf
   std::uint8_t reserved0;
-  std::uint64_t checksum;        // XXH3-64 of the page with this field zero, seed = node number
+  std::uint64_t checksum;  // XXH3-64 of the page with this field zero, seed = node number
   std::uint64_t epoch;
   std::uint32_t entry_count;
-  std::uint32_t used_bytes;      // of entries
+  std::uint32_t used_bytes;  // of entries
   std::uint8_t entries[page_size - 32];
 };
 static_assert(sizeof(ChunkTreeNode) == page_size);
 
 // Interior entry.
 struct ChunkTreeBranch {
-  std::uint64_t base_address;    // smallest key below the child
-  std::uint32_t child;           // node number
+  std::uint64_t base_address;  // smallest key below the child
+  std::uint32_t child;         // node number
   std::uint32_t reserved;
 };
 static_assert(sizeof(ChunkTreeBranch) == 16);
 
 // Leaf entry: this head, then column_count ColumnAddress words.
 struct ChunkDescriptor {
-  std::uint64_t base_address;    // multiple of chunk_size
-  std::uint64_t size_bytes;      // multiple of chunk_size
+  std::uint64_t base_address;  // multiple of chunk_size
+  std::uint64_t size_bytes;    // multiple of chunk_size
   RaidLevel level;
-  std::uint8_t redundancy;       // columns that may be lost
-  std::uint16_t column_count;    // 1..64
+  std::uint8_t redundancy;            // columns that may be lost
+  std::uint16_t column_count;         // 1..64
   std::uint32_t stripe_length_bytes;  // 0 for `single`
-  std::uint32_t flags;           // ChunkFlags
-  std::uint32_t physical_device; // with chunk_flag_physical: index of the device that the column lies on, else zero
+  std::uint32_t flags;                // ChunkFlags
+  std::uint32_t physical_device;  // with chunk_flag_physical: index of the device that the column lies on, else zero
   std::uint64_t epoch_created;
 };
 static_assert(sizeof(ChunkDescriptor) == 40);
@@ -268,9 +275,7 @@ GPU4FS_FN constexpr Profile profile_of(const ChunkDescriptor& chunk) {
 struct ColumnAddress {
   std::uint64_t raw;
   GPU4FS_FN constexpr unsigned device_index() const { return static_cast<unsigned>(raw >> 48); }
-  GPU4FS_FN constexpr std::uint64_t offset_bytes() const {
-    return (raw & ((std::uint64_t{1} << 48) - 1)) * page_size;
-  }
+  GPU4FS_FN constexpr std::uint64_t offset_bytes() const { return (raw & ((std::uint64_t{1} << 48) - 1)) * page_size; }
   GPU4FS_FN static constexpr ColumnAddress make(unsigned device_index, std::uint64_t offset_bytes) {
     return {(std::uint64_t{device_index} << 48) | (offset_bytes / page_size)};
   }

@@ -20,8 +20,8 @@
 
 namespace gpu4fs::format {
 
-inline constexpr std::uint32_t directory_leaf_magic = 0x4c443447;   // "G4DL"
-inline constexpr std::uint32_t directory_node_magic = 0x4e443447;   // "G4DN"
+inline constexpr std::uint32_t directory_leaf_magic = 0x4c443447;  // "G4DL"
+inline constexpr std::uint32_t directory_node_magic = 0x4e443447;  // "G4DN"
 inline constexpr unsigned directory_node_bits = 9;
 inline constexpr unsigned directory_node_slots = 1u << directory_node_bits;
 inline constexpr unsigned directory_level_max = 7;
@@ -35,7 +35,7 @@ struct DirectoryPageHeader {
   std::uint16_t heap_begin;    // leaf: byte offset of the lowest heap byte in use, 4096 when empty
   std::uint16_t heap_garbage;  // leaf: bytes in the heap that belong to no entry (removed names)
   std::uint16_t reserved0;
-  std::uint64_t prefix;        // hash bits above this page's range, in place; the rest zero
+  std::uint64_t prefix;  // hash bits above this page's range, in place; the rest zero
   std::uint64_t reserved1;
 };
 static_assert(sizeof(DirectoryPageHeader) == 32);

@@ -46,30 +46,27 @@ T read_struct(const void* page, std::size_t offset) {
 }
 
 void append_slot(std::string& text, const void* page, unsigned index) {
-  const auto slot = read_struct<DirectorySlot>(
-      page, directory_leaf_slots_offset + std::size_t{index} * sizeof(DirectorySlot));
+  const auto slot =
+      read_struct<DirectorySlot>(page, directory_leaf_slots_offset + std::size_t{index} * sizeof(DirectorySlot));
   const std::size_t name_offset = std::size_t{slot.entry_offset} + sizeof(DirectoryEntry);
   if (name_offset + slot.name_length > page_size) {
-    fmt::format_to(std::back_inserter(text), "\n  slot {}: entry at {} length {} outside the page",
-                   index, slot.entry_offset, slot.name_length);
+    fmt::format_to(std::back_inserter(text), "\n  slot {}: entry at {} length {} outside the page", index,
+                   slot.entry_offset, slot.name_length);
     return;
   }
   const auto entry = read_struct<DirectoryEntry>(page, slot.entry_offset);
   const char* name = static_cast<const char*>(page) + name_offset;
-  fmt::format_to(std::back_inserter(text),
-                 "\n  slot {}: hash {:#018x} inode {} type {} name \"{}\"", index, slot.hash,
+  fmt::format_to(std::back_inserter(text), "\n  slot {}: hash {:#018x} inode {} type {} name \"{}\"", index, slot.hash,
                  entry.inode, slot.type, escape_name({name, slot.name_length}));
 }
 
 void append_node_children(std::string& text, const void* page) {
   std::uint32_t children[directory_node_slots];
-  std::memcpy(children, static_cast<const std::uint8_t*>(page) + directory_node_children_offset,
-              sizeof(children));
+  std::memcpy(children, static_cast<const std::uint8_t*>(page) + directory_node_children_offset, sizeof(children));
   for (unsigned first = 0; first < directory_node_slots;) {
     unsigned end = first + 1;
     while (end < directory_node_slots && children[end] == children[first]) ++end;
-    fmt::format_to(std::back_inserter(text), "\n  slots {} to {}: page {}", first, end - 1,
-                   children[first]);
+    fmt::format_to(std::back_inserter(text), "\n  slots {} to {}: page {}", first, end - 1, children[first]);
     first = end;
   }
 }
@@ -92,9 +89,8 @@ std::string time_text(std::uint64_t encoded) {
   const std::time_t seconds = time_seconds(encoded);
   std::tm parts{};
   gmtime_r(&seconds, &parts);
-  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:09}Z", parts.tm_year + 1900,
-                     parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec,
-                     time_nanoseconds(encoded));
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:09}Z", parts.tm_year + 1900, parts.tm_mon + 1,
+                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec, time_nanoseconds(encoded));
 }
 
 std::string uuid_text(const std::uint8_t (&uuid)[16]) {
@@ -150,8 +146,8 @@ std::string to_text(BlockPointer pointer) {
   if (!pointer.is_well_formed()) return fmt::format("malformed {:#x}", pointer.raw);
   if (pointer.is_hole()) return "hole";
   if (pointer.is_indirect()) return fmt::format("indirect at {:#x}", pointer.address());
-  return fmt::format("{} {} at {:#x}", pointer.is_unwritten() ? "unwritten" : "data",
-                     block_size_text(pointer.size()), pointer.address());
+  return fmt::format("{} {} at {:#x}", pointer.is_unwritten() ? "unwritten" : "data", block_size_text(pointer.size()),
+                     pointer.address());
 }
 
 std::string to_text(ColumnAddress address) {
@@ -164,8 +160,7 @@ std::string to_text(Profile profile) {
 }
 
 std::string to_text(const PageDescriptor& descriptor) {
-  return fmt::format("checksum {:#018x} birth epoch {}", descriptor.checksum,
-                     descriptor.birth_epoch);
+  return fmt::format("checksum {:#018x} birth epoch {}", descriptor.checksum, descriptor.birth_epoch);
 }
 
 namespace {
@@ -195,17 +190,15 @@ std::string to_text(const Inode& inode) {
       "type: {}\nmode: {:07o}\nsize: {}\nlinks: {}\nuid: {}\ngid: {}\nversion: {}\nheight: {}\n"
       "flags: {:#x}{}\ngeneration: {}\npages: {}\nparent or device: {}\nentries: {}\nprofile: {}\n"
       "access: {}\nmodification: {}\nchange: {}\nbirth: {}\nattributes: {}",
-      inode_type_text(inode.mode), inode.mode, inode.size_bytes, inode.link_count, inode.uid,
-      inode.gid, inode.version, inode.height, inode.flags, flags_text(inode.flags),
-      inode.generation, inode.page_count, inode.parent_or_device, inode.entry_count, inode.profile,
-      time_text(inode.access_time), time_text(inode.modification_time),
+      inode_type_text(inode.mode), inode.mode, inode.size_bytes, inode.link_count, inode.uid, inode.gid, inode.version,
+      inode.height, inode.flags, flags_text(inode.flags), inode.generation, inode.page_count, inode.parent_or_device,
+      inode.entry_count, inode.profile, time_text(inode.access_time), time_text(inode.modification_time),
       time_text(inode.change_time), time_text(inode.birth_time), to_text(inode.attributes));
   if (inode.attribute_height != 0) fmt::format_to(std::back_inserter(text), ", {} high", inode.attribute_height);
   if (inode.is_inline()) {
     const std::uint64_t length = std::min<std::uint64_t>(inode.size_bytes, inode_inline_capacity);
     const auto* bytes = reinterpret_cast<const char*>(inode.inline_data());
-    text +=
-        fmt::format("\ncontent: \"{}\"", escape_name({bytes, static_cast<std::size_t>(length)}));
+    text += fmt::format("\ncontent: \"{}\"", escape_name({bytes, static_cast<std::size_t>(length)}));
     return text;
   }
   for (unsigned i = 0; i < inode_slot_count; ++i) {
@@ -219,9 +212,9 @@ std::string to_text(const DevicePart& part) {
       "device index: {}\ndevice uuid: {}\ndevice size: {}\ntree: {} pages at {:#x}\n"
       "chunk map: {} pages a bitmap at {:#x}\nlog: {} bytes at {:#x}\n"
       "chunk area: {} granules of 64 KiB at {:#x}",
-      part.device_index, uuid_text(part.device_uuid), part.size_bytes, part.tree_pages,
-      part.tree_offset, part.chunk_map_pages, part.chunk_map_offset, part.log_bytes,
-      part.log_offset, part.chunk_area_granules, part.chunk_area_offset);
+      part.device_index, uuid_text(part.device_uuid), part.size_bytes, part.tree_pages, part.tree_offset,
+      part.chunk_map_pages, part.chunk_map_offset, part.log_bytes, part.log_offset, part.chunk_area_granules,
+      part.chunk_area_offset);
 }
 
 std::string to_text(const Superblock& superblock) {
@@ -232,17 +225,15 @@ std::string to_text(const Superblock& superblock) {
       "data profile: {}\nmetadata profile: {}\ndevices: {}\nchunks: {}\n"
       "chunk tree: root {} height {} nodes {} replicas {}\npages: {} used of {}\ninodes used: {}\n"
       "log start: {:#x}\n",
-      superblock.magic, superblock.magic == superblock_magic ? "" : " (wrong)", superblock.version,
-      superblock.slot, superblock.checksum, superblock.epoch, uuid_text(superblock.pool_uuid),
-      escape_name(trim_zeros(superblock.label, sizeof(superblock.label))),
-      superblock.feature_compatible, superblock.feature_read_only_compatible,
-      superblock.feature_incompatible, superblock.chunk_size_bytes, superblock.name_hash_seed,
-      time_text(superblock.creation_time), time_text(superblock.checkpoint_time), superblock.clean,
-      to_text(static_cast<Profile>(superblock.data_profile)),
-      to_text(static_cast<Profile>(superblock.metadata_profile)), superblock.device_count,
-      superblock.chunk_count, superblock.tree_root, superblock.tree_height,
-      superblock.tree_node_count, superblock.tree_replica_count, superblock.page_used,
-      superblock.page_total, superblock.inode_used, superblock.log_start);
+      superblock.magic, superblock.magic == superblock_magic ? "" : " (wrong)", superblock.version, superblock.slot,
+      superblock.checksum, superblock.epoch, uuid_text(superblock.pool_uuid),
+      escape_name(trim_zeros(superblock.label, sizeof(superblock.label))), superblock.feature_compatible,
+      superblock.feature_read_only_compatible, superblock.feature_incompatible, superblock.chunk_size_bytes,
+      superblock.name_hash_seed, time_text(superblock.creation_time), time_text(superblock.checkpoint_time),
+      superblock.clean, to_text(static_cast<Profile>(superblock.data_profile)),
+      to_text(static_cast<Profile>(superblock.metadata_profile)), superblock.device_count, superblock.chunk_count,
+      superblock.tree_root, superblock.tree_height, superblock.tree_node_count, superblock.tree_replica_count,
+      superblock.page_used, superblock.page_total, superblock.inode_used, superblock.log_start);
   const unsigned count = std::min<unsigned>(superblock.device_count, device_count_max);
   for (unsigned i = 0; i < count; ++i) {
     text += fmt::format("member {}: {}", i, uuid_text(superblock.device_uuids[i]));
@@ -256,26 +247,25 @@ std::string to_text(const ChunkHeader& header) {
   return fmt::format(
       "magic: {}\nversion: {}\ncolumn: {}\nchecksum: {:#018x}\npool uuid: {}\nbase: {:#x}\n"
       "size: {}\nepoch created: {}",
-      magic_text(header.magic), header.version, header.column_index, header.checksum,
-      uuid_text(header.pool_uuid), header.base_address, header.size_bytes, header.epoch_created);
+      magic_text(header.magic), header.version, header.column_index, header.checksum, uuid_text(header.pool_uuid),
+      header.base_address, header.size_bytes, header.epoch_created);
 }
 
 std::string to_text(const BitmapSlotHeader& header) {
   return fmt::format(
       "magic: {}\nversion: {}\nslot: {}\nchecksum: {:#018x}\nbitmap checksum: {:#018x}\n"
       "descriptor table checksum: {:#018x}\nbase: {:#x}\nepoch: {}\nbits: {} set of {}",
-      magic_text(header.magic), header.version, header.slot, header.checksum,
-      header.bitmap_checksum, header.descriptor_table_checksum, header.base_address, header.epoch, header.set_count,
-      header.bit_count);
+      magic_text(header.magic), header.version, header.slot, header.checksum, header.bitmap_checksum,
+      header.descriptor_table_checksum, header.base_address, header.epoch, header.set_count, header.bit_count);
 }
 
 std::string to_text(const ChunkDescriptor& descriptor) {
   return fmt::format(
       "base: {:#x}\nsize: {}\nlevel: {}\nredundancy: {}\ncolumns: {}\nstripe length: {}\n"
       "flags: {:#x}{}{}{}\nepoch created: {}",
-      descriptor.base_address, descriptor.size_bytes, to_text(descriptor.level),
-      descriptor.redundancy, descriptor.column_count, descriptor.stripe_length_bytes,
-      descriptor.flags, (descriptor.flags & chunk_flag_data) != 0 ? " data" : "",
+      descriptor.base_address, descriptor.size_bytes, to_text(descriptor.level), descriptor.redundancy,
+      descriptor.column_count, descriptor.stripe_length_bytes, descriptor.flags,
+      (descriptor.flags & chunk_flag_data) != 0 ? " data" : "",
       (descriptor.flags & chunk_flag_metadata) != 0 ? " metadata" : "",
       (descriptor.flags & chunk_flag_physical) != 0 ? fmt::format(" on device {}", descriptor.physical_device) : "",
       descriptor.epoch_created);
@@ -284,13 +274,12 @@ std::string to_text(const ChunkDescriptor& descriptor) {
 std::string directory_page_text(const void* page) {
   const auto header = read_struct<DirectoryPageHeader>(page, 0);
   std::string text = fmt::format("magic: {}\nversion: {}\nlevel: {}\ndepth: {}\nprefix: {:#018x}",
-                                 magic_text(header.magic), header.version, header.level,
-                                 header.depth, header.prefix);
+                                 magic_text(header.magic), header.version, header.level, header.depth, header.prefix);
   if (header.magic == directory_node_magic) {
     append_node_children(text, page);
   } else if (header.magic == directory_leaf_magic) {
-    fmt::format_to(std::back_inserter(text), "\nentries: {}\nheap: from {} garbage {}",
-                   header.entry_count, header.heap_begin, header.heap_garbage);
+    fmt::format_to(std::back_inserter(text), "\nentries: {}\nheap: from {} garbage {}", header.entry_count,
+                   header.heap_begin, header.heap_garbage);
     constexpr unsigned slot_max = (page_size - directory_leaf_slots_offset) / sizeof(DirectorySlot);
     for (unsigned i = 0; i < std::min<unsigned>(header.entry_count, slot_max); ++i) {
       append_slot(text, page, i);
@@ -303,9 +292,8 @@ std::string directory_page_text(const void* page) {
 
 std::string attribute_page_text(const void* page) {
   const auto header = read_struct<AttributePageHeader>(page, 0);
-  std::string text =
-      fmt::format("magic: {}\nversion: {}\nentries: {}\nused: {}", magic_text(header.magic),
-                  header.version, header.entry_count, header.used_bytes);
+  std::string text = fmt::format("magic: {}\nversion: {}\nentries: {}\nused: {}", magic_text(header.magic),
+                                 header.version, header.entry_count, header.used_bytes);
   std::size_t offset = sizeof(AttributePageHeader);
   for (unsigned i = 0; i < header.entry_count; ++i) {
     if (offset + sizeof(AttributeEntry) > page_size) break;
@@ -313,8 +301,7 @@ std::string attribute_page_text(const void* page) {
     const std::size_t value_bytes = entry.value_slot == 0 ? entry.value_length : 0;
     const std::size_t length = sizeof(AttributeEntry) + entry.name_length + value_bytes;
     if (offset + length > page_size) {
-      fmt::format_to(std::back_inserter(text), "\n  entry {} at {} reaches beyond the page", i,
-                     offset);
+      fmt::format_to(std::back_inserter(text), "\n  entry {} at {} reaches beyond the page", i, offset);
       break;
     }
     const char* name = static_cast<const char*>(page) + offset + sizeof(AttributeEntry);

@@ -10,9 +10,9 @@
 #include <string>
 #include <string_view>
 
+#include "format/attribute_format.hpp"
 #include "format/block_pointer_format.hpp"
 #include "format/chunk_format.hpp"
-#include "format/attribute_format.hpp"
 #include "format/directory_format.hpp"
 #include "format/inode_format.hpp"
 #include "format/log_format.hpp"

@@ -20,11 +20,11 @@ inline constexpr unsigned inode_slot_count = 7;
 inline constexpr unsigned inode_inline_capacity = 128;
 
 // Fixed inode numbers.
-inline constexpr std::uint64_t inode_number_inode_file = 0;    // its inode is in the superblock
-inline constexpr std::uint64_t inode_number_root = 1;          // the root directory
-inline constexpr std::uint64_t inode_number_inode_bitmap = 2;  // one bit an inode: in use
-inline constexpr std::uint64_t inode_number_orphan_bitmap = 3; // one bit an inode: no name, still open
-inline constexpr std::uint64_t inode_number_first_free = 16;   // 4 to 15 are reserved and marked used
+inline constexpr std::uint64_t inode_number_inode_file = 0;     // its inode is in the superblock
+inline constexpr std::uint64_t inode_number_root = 1;           // the root directory
+inline constexpr std::uint64_t inode_number_inode_bitmap = 2;   // one bit an inode: in use
+inline constexpr std::uint64_t inode_number_orphan_bitmap = 3;  // one bit an inode: no name, still open
+inline constexpr std::uint64_t inode_number_first_free = 16;    // 4 to 15 are reserved and marked used
 
 // Heights that mkfs gives the three files above and that never change, so that walking them needs
 // no lock: 7 * 512^3 pages of 16 inodes, 7 * 512^2 pages of 32768 bits.
@@ -32,46 +32,43 @@ inline constexpr unsigned inode_file_height = 3;
 inline constexpr unsigned inode_bitmap_height = 2;
 
 enum InodeFlags : std::uint32_t {
-  inode_flag_inline = 1u << 0,       // content is in inline_data, slots are unused
-  inode_flag_append_only = 1u << 1,  // FS_APPEND_FL
-  inode_flag_immutable = 1u << 2,    // FS_IMMUTABLE_FL
-  inode_flag_no_dump = 1u << 3,      // FS_NODUMP_FL
+  inode_flag_inline = 1u << 0,          // content is in inline_data, slots are unused
+  inode_flag_append_only = 1u << 1,     // FS_APPEND_FL
+  inode_flag_immutable = 1u << 2,       // FS_IMMUTABLE_FL
+  inode_flag_no_dump = 1u << 3,         // FS_NODUMP_FL
   inode_flag_no_access_time = 1u << 4,  // FS_NOATIME_FL: reading leaves the access time
   // Those that users see and set, and of them those that take a right of their own.
-  inode_flags_of_users = inode_flag_append_only | inode_flag_immutable | inode_flag_no_dump |
-                         inode_flag_no_access_time,
+  inode_flags_of_users = inode_flag_append_only | inode_flag_immutable | inode_flag_no_dump | inode_flag_no_access_time,
   inode_flags_of_administrators = inode_flag_append_only | inode_flag_immutable,
   inode_flag_known = inode_flag_inline | inode_flags_of_users,
 };
 
 struct Inode {
-  std::uint64_t size_bytes;           // directories: pages * 4096
-  std::uint64_t access_time;          // 34.30
-  std::uint64_t modification_time;    // 34.30
-  std::uint64_t change_time;          // 34.30
-  std::uint64_t birth_time;           // 34.30
+  std::uint64_t size_bytes;         // directories: pages * 4096
+  std::uint64_t access_time;        // 34.30
+  std::uint64_t modification_time;  // 34.30
+  std::uint64_t change_time;        // 34.30
+  std::uint64_t birth_time;         // 34.30
   std::uint32_t uid;
   std::uint32_t gid;
-  std::uint32_t link_count;           // 0 with mode != 0: an orphan
-  std::uint16_t mode;                 // S_IFMT and permission bits; 0: the inode is free
-  std::uint8_t height;                // level of the seven slots
-  std::uint8_t version;               // 1; 0 in a never used inode
-  BlockPointer attributes;            // the tree of extended attributes, of level attribute_height, or a hole
-  std::uint32_t flags;                // InodeFlags
-  std::uint32_t generation;           // goes on with each reuse of this number, survives freeing
+  std::uint32_t link_count;              // 0 with mode != 0: an orphan
+  std::uint16_t mode;                    // S_IFMT and permission bits; 0: the inode is free
+  std::uint8_t height;                   // level of the seven slots
+  std::uint8_t version;                  // 1; 0 in a never used inode
+  BlockPointer attributes;               // the tree of extended attributes, of level attribute_height, or a hole
+  std::uint32_t flags;                   // InodeFlags
+  std::uint32_t generation;              // goes on with each reuse of this number, survives freeing
   BlockPointer slots[inode_slot_count];  // level = height; inline_data begins here
   std::uint8_t inline_tail[72];
-  std::uint64_t page_count;           // 4 KiB units allocated: content, indirect blocks, all of attributes
-  std::uint64_t parent_or_device;     // directories: inode number of the parent; devices: dev_t
-  std::uint64_t entry_count;          // directories: names in it ("." and ".." not counted)
-  std::uint16_t profile;              // Profile of new blocks, 0: the pool's for data
-  std::uint8_t attribute_height;      // 0: `attributes` is a page of entries or a hole
-  std::uint8_t reserved[29];          // zero
+  std::uint64_t page_count;        // 4 KiB units allocated: content, indirect blocks, all of attributes
+  std::uint64_t parent_or_device;  // directories: inode number of the parent; devices: dev_t
+  std::uint64_t entry_count;       // directories: names in it ("." and ".." not counted)
+  std::uint16_t profile;           // Profile of new blocks, 0: the pool's for data
+  std::uint8_t attribute_height;   // 0: `attributes` is a page of entries or a hole
+  std::uint8_t reserved[29];       // zero
 
   GPU4FS_FN std::uint8_t* inline_data() { return reinterpret_cast<std::uint8_t*>(slots); }
-  GPU4FS_FN const std::uint8_t* inline_data() const {
-    return reinterpret_cast<const std::uint8_t*>(slots);
-  }
+  GPU4FS_FN const std::uint8_t* inline_data() const { return reinterpret_cast<const std::uint8_t*>(slots); }
   GPU4FS_FN bool is_inline() const { return (flags & inode_flag_inline) != 0; }
 };
 
@@ -113,6 +110,8 @@ GPU4FS_FN constexpr std::int64_t time_seconds(std::uint64_t encoded) {
 GPU4FS_FN constexpr std::uint32_t time_nanoseconds(std::uint64_t encoded) {
   return static_cast<std::uint32_t>(encoded & ((std::uint64_t{1} << 30) - 1));
 }
-GPU4FS_FN constexpr bool is_time(std::uint64_t encoded) { return time_nanoseconds(encoded) < 1000000000; }
+GPU4FS_FN constexpr bool is_time(std::uint64_t encoded) {
+  return time_nanoseconds(encoded) < 1000000000;
+}
 
 }  // namespace gpu4fs::format

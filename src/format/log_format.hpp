@@ -33,8 +33,9 @@ inline constexpr std::uint32_t log_record_granule = 64;
 inline constexpr std::uint32_t log_record_bytes_max = 68 * 1024;
 inline constexpr std::uint64_t log_capacity_min = 512 * 1024;
 
-// LogOpcode::row: some pages of a row are written though others of it are in use. It is durable before the first of them
-// changes, so whoever reads the pool behind a crash writes the row as it says, before anything else of the row is read.
+// LogOpcode::row: some pages of a row are written though others of it are in use. It is durable before the first of
+// them changes, so whoever reads the pool behind a crash writes the row as it says, before anything else of the row is
+// read.
 //   offset         logical address of the page of slot 0 of the row
 //   number         slots whose pages are written, a bit each; the checkpoint does not use them
 //   second_inode   slots that the row's parities sum up from then on, these included
@@ -49,8 +50,8 @@ enum LogAllocateMask : std::uint32_t {
 // All fields little-endian; those that the operation does not use are zero.
 struct LogRecord {
   std::uint64_t lsn;
-  std::uint64_t checksum;     // XXH3-64 of the whole record with this field zero, seed: log_seed ^ lsn
-  std::uint32_t length;       // bytes of the record, a multiple of 64
+  std::uint64_t checksum;  // XXH3-64 of the whole record with this field zero, seed: log_seed ^ lsn
+  std::uint32_t length;    // bytes of the record, a multiple of 64
   LogOpcode opcode;
   std::uint16_t flags;        // zero
   std::uint64_t durable_lsn;  // everything before it was durable, and acknowledged, when the record was made
@@ -58,10 +59,10 @@ struct LogRecord {
   std::uint64_t inode;
   std::uint64_t second_inode;
   std::uint64_t offset;
-  std::uint64_t size;         // of creations: the generation of the inode
-  std::uint64_t device;       // dev_t of device nodes
-  std::uint64_t number;       // of the inode that was made
-  std::uint32_t uid;          // of the caller
+  std::uint64_t size;    // of creations: the generation of the inode
+  std::uint64_t device;  // dev_t of device nodes
+  std::uint64_t number;  // of the inode that was made
+  std::uint32_t uid;     // of the caller
   std::uint32_t gid;
   std::uint32_t mode;
   std::uint32_t mask;
@@ -71,7 +72,7 @@ struct LogRecord {
   std::uint16_t second_name_length;
   std::uint16_t extent_count;
   std::uint16_t reserved;
-  std::uint64_t epoch;        // in which it was done
+  std::uint64_t epoch;  // in which it was done
 };
 static_assert(sizeof(LogRecord) == 128);
 static_assert(offsetof(LogRecord, opcode) == 20);
@@ -84,11 +85,11 @@ enum LogExtentFlags : std::uint32_t {
 
 // Pages that belong to the operation. They are never changed before a checkpoint covers the record.
 struct LogExtent {
-  std::uint64_t address;     // logical
-  std::uint64_t digest;      // page_digest() summed over the pages, 0 if unwritten
+  std::uint64_t address;  // logical
+  std::uint64_t digest;   // page_digest() summed over the pages, 0 if unwritten
   std::uint32_t page_count;
-  std::uint32_t flags;       // LogExtentFlags
-  std::uint64_t page;        // LogOpcode::fallocate: the first one's, counted from the page of the record's `offset`; else 0
+  std::uint32_t flags;  // LogExtentFlags
+  std::uint64_t page;   // LogOpcode::fallocate: the first one's, counted from the page of the record's `offset`; else 0
 };
 static_assert(sizeof(LogExtent) == 32);
 

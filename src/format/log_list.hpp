@@ -36,48 +36,48 @@ enum class Replays : std::uint8_t {
 };
 
 // "File" stands for the inode number in `inode`.
-#define GPU4FS_LOG_LIST(X)                                                                                 \
-  /* nothing */                                                                                            \
-  X(1, filler, noop, filler, once)                                                                         \
-  /* file `number` of type and permissions `mode` named in directory `inode`; device */                    \
-  X(2, mknod, mknod, creation, once)                                                                       \
-  /* as mknod */                                                                                           \
-  X(3, mkdir, mkdir, creation, once)                                                                       \
-  /* as mknod; data: target */                                                                             \
-  X(4, symlink, symlink, creation, once)                                                                   \
-  /* file `number` without a name, an orphan; made in directory `inode` */                                 \
-  X(5, tmpfile, tmpfile, creation, once)                                                                   \
-  /* `second_inode` gets a name in directory `inode` */                                                    \
-  X(6, link, link, plain, once)                                                                            \
-  /* the name in directory `inode` goes */                                                                 \
-  X(7, unlink, unlink, plain, once)                                                                        \
-  /* the same for an empty directory */                                                                    \
-  X(8, rmdir, rmdir, plain, once)                                                                          \
+#define GPU4FS_LOG_LIST(X)                                                                                    \
+  /* nothing */                                                                                               \
+  X(1, filler, noop, filler, once)                                                                            \
+  /* file `number` of type and permissions `mode` named in directory `inode`; device */                       \
+  X(2, mknod, mknod, creation, once)                                                                          \
+  /* as mknod */                                                                                              \
+  X(3, mkdir, mkdir, creation, once)                                                                          \
+  /* as mknod; data: target */                                                                                \
+  X(4, symlink, symlink, creation, once)                                                                      \
+  /* file `number` without a name, an orphan; made in directory `inode` */                                    \
+  X(5, tmpfile, tmpfile, creation, once)                                                                      \
+  /* `second_inode` gets a name in directory `inode` */                                                       \
+  X(6, link, link, plain, once)                                                                               \
+  /* the name in directory `inode` goes */                                                                    \
+  X(7, unlink, unlink, plain, once)                                                                           \
+  /* the same for an empty directory */                                                                       \
+  X(8, rmdir, rmdir, plain, once)                                                                             \
   /* the name in directory `inode` becomes the second name in `second_inode`; mask: RENAME_*; number and   \
-     size: of the whiteout that the first one names then, and its generation */                            \
-  X(9, rename, rename, renaming, once)                                                                     \
-  /* data to byte `offset` of the file */                                                                  \
-  X(10, write_bytes, write, bytes, twice)                                                                  \
-  /* bytes [offset, offset + size) of the file lie in the extents, whole pages from that of `offset` on */ \
-  X(11, write_extents, write, extents, once)                                                               \
-  /* the extents are unwritten blocks of the file, from the page of `offset` on */                         \
-  X(12, allocate, fallocate, unwritten, once)                                                              \
-  /* the file has `size` bytes */                                                                          \
-  X(13, set_size, truncate, size, twice)                                                                   \
-  /* `size` bytes from `offset` on read as zeros; whole pages are a hole */                                \
-  X(14, zero_range, fallocate, range, twice)                                                               \
-  /* mask: SetAttributeMask; data: AttributeRecord */                                                      \
-  X(15, set_inode, setattr, attributes, twice)                                                             \
-  /* extended attribute: name, data: value; mask as in the command */                                      \
-  X(16, set_attribute, set_attribute, plain, once)                                                         \
-  /* extended attribute: name */                                                                           \
-  X(17, remove_attribute, remove_attribute, plain, twice)                                                  \
-  /* the orphan is free */                                                                                 \
-  X(18, reclaim, reclaim, plain, twice)                                                                    \
-  /* a row of pages with parities is written, see log_format.hpp */                                        \
-  X(19, row, adopt_logged, row, once)                                                                      \
+     size: of the whiteout that the first one names then, and its generation */  \
+  X(9, rename, rename, renaming, once)                                                                        \
+  /* data to byte `offset` of the file */                                                                     \
+  X(10, write_bytes, write, bytes, twice)                                                                     \
+  /* bytes [offset, offset + size) of the file lie in the extents, whole pages from that of `offset` on */    \
+  X(11, write_extents, write, extents, once)                                                                  \
+  /* the extents are unwritten blocks of the file, from the page of `offset` on */                            \
+  X(12, allocate, fallocate, unwritten, once)                                                                 \
+  /* the file has `size` bytes */                                                                             \
+  X(13, set_size, truncate, size, twice)                                                                      \
+  /* `size` bytes from `offset` on read as zeros; whole pages are a hole */                                   \
+  X(14, zero_range, fallocate, range, twice)                                                                  \
+  /* mask: SetAttributeMask; data: AttributeRecord */                                                         \
+  X(15, set_inode, setattr, attributes, twice)                                                                \
+  /* extended attribute: name, data: value; mask as in the command */                                         \
+  X(16, set_attribute, set_attribute, plain, once)                                                            \
+  /* extended attribute: name */                                                                              \
+  X(17, remove_attribute, remove_attribute, plain, twice)                                                     \
+  /* the orphan is free */                                                                                    \
+  X(18, reclaim, reclaim, plain, twice)                                                                       \
+  /* a row of pages with parities is written, see log_format.hpp */                                           \
+  X(19, row, adopt_logged, row, once)                                                                         \
   /* mode: FALLOC_FL_* of bytes [offset, offset + size); mask: LogAllocateMask; the extents are unwritten   \
-     blocks of the file, each from its page on */                                                           \
+     blocks of the file, each from its page on */ \
   X(20, fallocate, fallocate, allocation, once)
 
 enum class LogOpcode : std::uint16_t {
@@ -85,7 +85,7 @@ enum class LogOpcode : std::uint16_t {
 #define GPU4FS_LOG_OPCODE(number, name, command, content, replays) name = number,
   GPU4FS_LOG_LIST(GPU4FS_LOG_OPCODE)
 #undef GPU4FS_LOG_OPCODE
-  count,  // one more than the last
+      count,  // one more than the last
 };
 
 struct LogRow {
@@ -138,7 +138,9 @@ GPU4FS_FN constexpr bool is_in(LogSet set, LogOpcode opcode) {
   const unsigned number = static_cast<unsigned>(opcode);
   return number < 64 && (set >> number & 1) != 0;
 }
-GPU4FS_FN constexpr bool is_log_opcode(LogOpcode opcode) { return is_in(log_records, opcode); }
+GPU4FS_FN constexpr bool is_log_opcode(LogOpcode opcode) {
+  return is_in(log_records, opcode);
+}
 
 namespace detail {
 

@@ -47,16 +47,16 @@ inline constexpr std::uint64_t chunk_size_max = 1ull << 30;
 inline constexpr std::uint64_t feature_compatible_known = 0;
 inline constexpr std::uint64_t feature_read_only_compatible_known = 0;
 enum IncompatibleFeatures : std::uint64_t {
-  feature_data_checksums = 1u << 0,  // every data page has a checksum; cleared: only metadata has
-  feature_operation_log = 1u << 1,   // the log may hold what no checkpoint has; cleared: every sync is a checkpoint
-  feature_stale_devices = 1u << 2,   // stale_since names a device
-  feature_mixed_profiles = 1u << 3,  // chunks of several profiles; the two fields are those of data and metadata
+  feature_data_checksums = 1u << 0,   // every data page has a checksum; cleared: only metadata has
+  feature_operation_log = 1u << 1,    // the log may hold what no checkpoint has; cleared: every sync is a checkpoint
+  feature_stale_devices = 1u << 2,    // stale_since names a device
+  feature_mixed_profiles = 1u << 3,   // chunks of several profiles; the two fields are those of data and metadata
   feature_removed_devices = 1u << 4,  // indices below device_count have no device: their UUID is zero
-  feature_physical = 1u << 5,        // with feature_mixed_profiles: chunks that say on which device they lie
+  feature_physical = 1u << 5,         // with feature_mixed_profiles: chunks that say on which device they lie
 };
-inline constexpr std::uint64_t feature_incompatible_known =
-    feature_data_checksums | feature_operation_log | feature_stale_devices | feature_mixed_profiles |
-    feature_removed_devices | feature_physical;
+inline constexpr std::uint64_t feature_incompatible_known = feature_data_checksums | feature_operation_log |
+                                                            feature_stale_devices | feature_mixed_profiles |
+                                                            feature_removed_devices | feature_physical;
 
 struct DevicePart {
   std::uint8_t device_uuid[16];
@@ -64,10 +64,10 @@ struct DevicePart {
   std::uint64_t tree_offset;
   std::uint64_t tree_pages;
   std::uint64_t chunk_map_offset;
-  std::uint64_t chunk_map_pages;     // of one bitmap, without its header page
+  std::uint64_t chunk_map_pages;  // of one bitmap, without its header page
   std::uint64_t log_offset;
   std::uint64_t log_bytes;
-  std::uint64_t chunk_area_offset;   // multiple of 64 KiB
+  std::uint64_t chunk_area_offset;  // multiple of 64 KiB
   std::uint64_t chunk_area_granules;
   std::uint32_t device_index;
   std::uint32_t reserved0;
@@ -78,39 +78,39 @@ static_assert(sizeof(DevicePart) == 128);
 struct Superblock {
   std::uint64_t magic;
   std::uint32_t version;
-  std::uint32_t slot;                // 0: A, 1: B; = epoch & 1
-  std::uint64_t checksum;            // XXH3-64 of the page with this field zero, seed = its byte offset
-  std::uint64_t epoch;               // 1 from mkfs
+  std::uint32_t slot;      // 0: A, 1: B; = epoch & 1
+  std::uint64_t checksum;  // XXH3-64 of the page with this field zero, seed = its byte offset
+  std::uint64_t epoch;     // 1 from mkfs
   std::uint8_t pool_uuid[16];
   std::uint64_t feature_compatible;
   std::uint64_t feature_read_only_compatible;
   std::uint64_t feature_incompatible;
-  std::uint64_t chunk_size_bytes;    // granule of the logical space
+  std::uint64_t chunk_size_bytes;  // granule of the logical space
   std::uint64_t name_hash_seed;
-  std::uint64_t creation_time;       // 34.30
-  std::uint64_t checkpoint_time;     // 34.30
+  std::uint64_t creation_time;    // 34.30
+  std::uint64_t checkpoint_time;  // 34.30
   std::uint32_t device_count;
   std::uint32_t chunk_count;
-  std::uint32_t tree_root;           // node number
-  std::uint8_t tree_height;          // 1: the root is a leaf
-  std::uint8_t tree_replica_count;   // devices 0..count-1 hold the tree
-  std::uint8_t clean;                // 1: unmounted, 0: mounted for writing
+  std::uint32_t tree_root;          // node number
+  std::uint8_t tree_height;         // 1: the root is a leaf
+  std::uint8_t tree_replica_count;  // devices 0..count-1 hold the tree
+  std::uint8_t clean;               // 1: unmounted, 0: mounted for writing
   std::uint8_t reserved0;
   std::uint64_t tree_node_count;
-  std::uint64_t page_total;          // logical pages of all chunks
-  std::uint64_t page_used;           // allocated pages at this epoch
-  std::uint64_t inode_used;          // inodes in use, the reserved ones included
-  std::uint16_t data_profile;        // Profile; without feature_mixed_profiles the level of all chunks
+  std::uint64_t page_total;    // logical pages of all chunks
+  std::uint64_t page_used;     // allocated pages at this epoch
+  std::uint64_t inode_used;    // inodes in use, the reserved ones included
+  std::uint16_t data_profile;  // Profile; without feature_mixed_profiles the level of all chunks
   std::uint16_t metadata_profile;
   std::uint32_t reserved1;
-  std::uint8_t label[64];            // UTF-8, zero padded
-  std::uint64_t log_start;           // LSN of the first record that this epoch does not include
-  std::uint64_t log_seed;            // of the checksums of its records
-  std::uint64_t log_capacity;        // bytes of the op-log; 0: the least log_bytes of the devices that hold it
-  std::uint64_t slot_sum;            // of the checksums of all chunks' bitmap slots that count, modulo 2^64
+  std::uint8_t label[64];      // UTF-8, zero padded
+  std::uint64_t log_start;     // LSN of the first record that this epoch does not include
+  std::uint64_t log_seed;      // of the checksums of its records
+  std::uint64_t log_capacity;  // bytes of the op-log; 0: the least log_bytes of the devices that hold it
+  std::uint64_t slot_sum;      // of the checksums of all chunks' bitmap slots that count, modulo 2^64
   std::uint8_t reserved2[224];
-  DevicePart device;                 // of the device that holds this copy
-  Inode inode_file;                  // inode 0
+  DevicePart device;  // of the device that holds this copy
+  Inode inode_file;   // inode 0
   std::uint8_t device_uuids[device_count_max][16];
   std::uint64_t stale_since[device_count_max];  // first epoch that the device lacks a part of; 0: it has all
   std::uint8_t reserved3[page_size - 2400];

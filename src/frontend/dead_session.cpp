@@ -14,12 +14,12 @@ constexpr u32 depth_log2 = 1;
 
 class DeadPort final : public ring::EnginePort {
  public:
-  explicit DeadPort(u64 bytes) : memory_(static_cast<u8*>(::operator new(bytes, std::align_val_t{page_size}))) {
+  explicit DeadPort(u64 bytes) : memory_(static_cast<u8*>(::operator new (bytes, std::align_val_t{page_size}))) {
     std::memset(memory_, 0, bytes);
   }
   DeadPort(const DeadPort&) = delete;
   DeadPort& operator=(const DeadPort&) = delete;
-  ~DeadPort() override { ::operator delete(memory_, std::align_val_t{page_size}); }
+  ~DeadPort() override { ::operator delete (memory_, std::align_val_t{page_size}); }
 
   void doorbell() override {}
   bool wait(u64, ring::Predicate) override { return false; }

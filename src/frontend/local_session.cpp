@@ -6,8 +6,7 @@ namespace gpu4fs::frontend {
 
 client::Session open_local_session(server::PoolServer& server, u64 data_bytes) {
   server::LocalSession local = server.open_session(data_bytes);
-  return client::Session(
-      client::Connection{local.producer, local.port, std::move(local.owner)});
+  return client::Session(client::Connection{local.producer, local.port, std::move(local.owner)});
 }
 
 std::unique_ptr<client::Session> LocalSessions::open_session(u64 data_bytes) {

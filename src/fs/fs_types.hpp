@@ -27,8 +27,8 @@ namespace gpu4fs::fs {
 
 // A metadata page's name. Level 0 is content (directory page, bitmap page, inode page, by page index in
 // the file); level L >= 1 is the indirect block whose 512 slots are of level L - 1 and whose index is
-// (page index >> 9 L). Attributes are a second tree of the inode (PageTree), whose pages have level `attribute_level` and
-// its indirect blocks the levels behind that.
+// (page index >> 9 L). Attributes are a second tree of the inode (PageTree), whose pages have level `attribute_level`
+// and its indirect blocks the levels behind that.
 inline constexpr u32 attribute_level = 15;
 inline constexpr u64 page_index_end = u64{1} << 56;  // of the indices that fit a key
 struct PageKey {
@@ -56,74 +56,75 @@ enum FrameBits : u32 {
 // Key, link and state in 32 bytes, see PageTable.
 struct alignas(64) Frame {
   PageKey key;
-  u64 address;      // logical address of the page's last place on the medium, 0: never written
-  u32 next;         // hash chain or free list
-  u32 state;        // FrameState, atomic
-  u32 dirty;        // 1: in the dirty list, atomic
-  u32 referenced;   // FrameBits, atomic
+  u64 address;     // logical address of the page's last place on the medium, 0: never written
+  u32 next;        // hash chain or free list
+  u32 state;       // FrameState, atomic
+  u32 dirty;       // 1: in the dirty list, atomic
+  u32 referenced;  // FrameBits, atomic
 };
 
 // What a look-up needs stands in front: a GPU's first-level cache is filled by 32 bytes.
 struct alignas(32) PageTable {
-  Frame* frames;            // frame_count
-  u8* data;                 // frame_count * 4096, 4 KiB aligned
-  CommandLock* inode_locks; // frame_count * 16: lock of inode (16 * page + i) while its inode page is here
-  u32* buckets;             // bucket_count frame indices (no_frame: empty), bucket_count a power of two
+  Frame* frames;             // frame_count
+  u8* data;                  // frame_count * 4096, 4 KiB aligned
+  CommandLock* inode_locks;  // frame_count * 16: lock of inode (16 * page + i) while its inode page is here
+  u32* buckets;              // bucket_count frame indices (no_frame: empty), bucket_count a power of two
   u32 frame_count;
   u32 bucket_count;
   u32 bucket_lock_count;
-  u32 staging_count;        // greatest number of dirty frames
-  TicketLock* bucket_locks; // bucket_lock_count (a power of two)
-  u32* dirty_list;          // frame indices, frame_count entries
-  u32* limbo_list;          // frame_count entries: frames removed, not yet reusable
-  u32* emptied_list;        // frame_count entries: pages of the inode file whose inodes were all free at some time
-  u8* staging;              // staging_count * 4096: copies taken by the snapshot
-  u32* staged_frames;       // staging_count frame indices
-  u64* staged_addresses;    // staging_count new addresses
+  u32 staging_count;         // greatest number of dirty frames
+  TicketLock* bucket_locks;  // bucket_lock_count (a power of two)
+  u32* dirty_list;           // frame indices, frame_count entries
+  u32* limbo_list;           // frame_count entries: frames removed, not yet reusable
+  u32* emptied_list;         // frame_count entries: pages of the inode file whose inodes were all free at some time
+  u8* staging;               // staging_count * 4096: copies taken by the snapshot
+  u32* staged_frames;        // staging_count frame indices
+  u64* staged_addresses;     // staging_count new addresses
   TicketLock free_lock;
-  u32 free_head;            // free list of frames
-  u32 free_count;           // frames on it
-  u32 frames_reserved;      // promised to commands in their commit step
-  u32 dirty_count;          // entries of dirty_list
-  u32 dirty_replacing;      // atomic: of dirty_list, whose promised page the next checkpoint gives back: it frees
-                            // an old place, or the frame was removed
-  u32 dirty_reserved;       // dirty frames promised to commands
+  u32 free_head;        // free list of frames
+  u32 free_count;       // frames on it
+  u32 frames_reserved;  // promised to commands in their commit step
+  u32 dirty_count;      // entries of dirty_list
+  u32 dirty_replacing;  // atomic: of dirty_list, whose promised page the next checkpoint gives back: it frees
+                        // an old place, or the frame was removed
+  u32 dirty_reserved;   // dirty frames promised to commands
   u32 staged_count;
   u32 limbo_count;
-  u32 emptied_count;        // atomic
+  u32 emptied_count;  // atomic
   u32 clock_hand;
 };
 
-// Space accounting in pages, one for the chunks of each profile (fs/space; all atomic). `available` is what may still be
-// promised: a page of a chunk that the engine can reach, free and not promised yet. A page is allocated out of a promise
-// only.
+// Space accounting in pages, one for the chunks of each profile (fs/space; all atomic). `available` is what may still
+// be promised: a page of a chunk that the engine can reach, free and not promised yet. A page is allocated out of a
+// promise only.
 struct alignas(64) SpaceCounters {
   u64 total;
-  u64 free;            // not busy
+  u64 free;  // not busy
   u64 available;
-  u64 reserved;        // promised: to commands, and one for each dirty frame
-  u64 used;            // set bits of `committed`: the page_used of the next checkpoint
-  u64 freed_pending;   // busy only until the next checkpoint is durable
-  u64 emergency;       // kept back from commands that only consume
+  u64 reserved;           // promised: to commands, and one for each dirty frame
+  u64 used;               // set bits of `committed`: the page_used of the next checkpoint
+  u64 freed_pending;      // busy only until the next checkpoint is durable
+  u64 emergency;          // kept back from commands that only consume
   u64 unallocated_pages;  // in no chunk yet: what chunks have that the server could still make for the class
 };
 
 // Where a shard goes on in the chunks of one profile.
 struct ShardPlace {
-  u32 chunk;           // small allocations
+  u32 chunk;  // small allocations
   u32 region;
-  u32 large_chunk;     // allocations of 2 MiB
+  u32 large_chunk;  // allocations of 2 MiB
   u32 large_region;
-  u64 open_address;    // of what is left of the open stripe (fs/space/stripes.hpp), under the shard's lock, as the next two
-  u32 open_count;      // its pages
-  u32 open_generation; // FileSystem::stripe_generation when it was opened
+  // What is left of the open stripe (fs/space/stripes.hpp), under the shard's lock.
+  u64 open_address;
+  u32 open_count;       // pages
+  u32 open_generation;  // FileSystem::stripe_generation when it was opened
 };
 static_assert(sizeof(ShardPlace) == 32);
 
 struct alignas(64) AllocationShard {
   TicketLock lock;
-  u64 inode_batch;     // first inode number of the claimed batch of 16, 0: none
-  u32 inode_mask;      // its inodes still free (bit i: inode_batch + i)
+  u64 inode_batch;  // first inode number of the claimed batch of 16, 0: none
+  u32 inode_mask;   // its inodes still free (bit i: inode_batch + i)
   u32 padding[3];
   ShardPlace places[format::profile_max];
 };
@@ -138,21 +139,21 @@ enum class AccessTimeMode : u32 { relative = 0, never = 1, strict = 2, directori
 // The operation log in engine memory (fs/journal/operation_log.hpp). `ring` holds the bytes with LSNs in
 // [start, tail) at their LSN % capacity, as the medium does.
 struct OperationLog {
-  u8* ring;             // capacity bytes
-  u64* ready;           // atomic, one a granule: the LSN of the record that begins there, once it is complete
-  u64 capacity;         // 0: no log, every sync is a checkpoint
-  u64 seed;             // Superblock::log_seed
-  u32 device_count;     // devices 0.. that hold it
-  u32 checkpoint_asked; // atomic flag: more than half is in use, and a checkpoint was asked for
-  u64 start;            // first LSN that the durable checkpoint does not include
-  u64 start_staged;     // the same of the checkpoint being written
-  alignas(32) u64 tail; // atomic: LSN of the next record
-  u64 named_pages;      // atomic: that records since the last snapshot name
-  u64 room;             // atomic, signed: bytes that may still be promised
-  u64 durable;          // atomic: records before it are on the medium, or in a durable checkpoint
+  u8* ring;              // capacity bytes
+  u64* ready;            // atomic, one a granule: the LSN of the record that begins there, once it is complete
+  u64 capacity;          // 0: no log, every sync is a checkpoint
+  u64 seed;              // Superblock::log_seed
+  u32 device_count;      // devices 0.. that hold it
+  u32 checkpoint_asked;  // atomic flag: more than half is in use, and a checkpoint was asked for
+  u64 start;             // first LSN that the durable checkpoint does not include
+  u64 start_staged;      // the same of the checkpoint being written
+  alignas(32) u64 tail;  // atomic: LSN of the next record
+  u64 named_pages;       // atomic: that records since the last snapshot name
+  u64 room;              // atomic, signed: bytes that may still be promised
+  u64 durable;           // atomic: records before it are on the medium, or in a durable checkpoint
 };
 
-struct PoolGrowth;      // fs/space/growth.hpp
+struct PoolGrowth;  // fs/space/growth.hpp
 
 // Pages of one round of a transfer that follow each other in logical space.
 struct RoundExtent {
@@ -172,29 +173,29 @@ struct FileSystem {
   raid::LogicalSpace space;
   SpaceCounters counters[format::profile_max];  // by class: a format::Profile less one
   PageTable pages;
-  format::Inode inode_file;        // inode 0, live. Its generation is the latest that is gone with a page of the file
-  format::Inode inode_file_staged; // as of the snapshot
-  TicketLock grow_lock;            // creation of pages in the inode file and the bitmap files
+  format::Inode inode_file;         // inode 0, live. Its generation is the latest that is gone with a page of the file
+  format::Inode inode_file_staged;  // as of the snapshot
+  TicketLock grow_lock;             // creation of pages in the inode file and the bitmap files
   AllocationShard* shards;
   u32 shard_count;
-  u64 inode_scan;                  // next batch of inode numbers to look at
+  u64 inode_scan;  // next batch of inode numbers to look at
   u64 inode_used;
   u64 inode_pages_given_back;      // atomic: of the inode file, since the mount
   u64 directory_pages_given_back;  // atomic
   u64 inode_used_staged;
   u64 page_used_staged;
-  u64 epoch_open;                  // operations that commit now belong to it
-  u64 epoch_durable;               // newest epoch whose superblocks are durable
+  u64 epoch_open;     // operations that commit now belong to it
+  u64 epoch_durable;  // newest epoch whose superblocks are durable
   u64 name_hash_seed;
-  u32 stripe_generation;           // grows at each snapshot: open stripes of older ones end
-  u32 generation_skip;             // generations of inodes that this engine makes are larger by it
+  u32 stripe_generation;  // grows at each snapshot: open stripes of older ones end
+  u32 generation_skip;    // generations of inodes that this engine makes are larger by it
   AccessTimeMode access_time_mode;
   u32 read_only;
-  u32 had_error;                   // atomic: metadata damage was seen since mount
-  u32 stop_on_error;               // 1: no more changes then, see fs/errors.hpp
-  u32 checkpoint_failed;           // a checkpoint could not be written: no further ones
-  format::Superblock* superblocks; // one a device, as last written; templates of the next ones. Room as space.devices
-  PoolGrowth* growth;              // what the next checkpoint adds to the pool; nullptr: it does not grow
+  u32 had_error;                    // atomic: metadata damage was seen since mount
+  u32 stop_on_error;                // 1: no more changes then, see fs/errors.hpp
+  u32 checkpoint_failed;            // a checkpoint could not be written: no further ones
+  format::Superblock* superblocks;  // one a device, as last written; templates of the next ones. Room as space.devices
+  PoolGrowth* growth;               // what the next checkpoint adds to the pool; nullptr: it does not grow
   u32 claimed_batches[claimed_batch_slots];  // inode numbers claimed but not committed, by hash of batch
   u64 returned_inodes[returned_inode_max];   // claims whose command ended without them, under grow_lock
   u32 returned_inode_count;                  // atomic
@@ -211,22 +212,22 @@ enum class EmergencyUse : u32 { none, all, half };
 
 // What a command carries through the fs functions; lives in the command's state in engine memory.
 struct Operation {
-  u64 now;               // 34.30 time stamp of this command
-  u32 shard;             // allocation shard of the worker
+  u64 now;    // 34.30 time stamp of this command
+  u32 shard;  // allocation shard of the worker
   EmergencyUse emergency_use;
-  u32 whole_stripes;     // 1: pages are allocated in stripes that no other command gets pages of
-  u32 profile;           // format::Profile of the pages that it reserves and allocates, 0: the pool's for data
-  u32 row_update;        // 1 more than the counter of ParityState::updates that counts the command; 0: none does
+  u32 whole_stripes;            // 1: pages are allocated in stripes that no other command gets pages of
+  u32 profile;                  // format::Profile of the pages that it reserves and allocates, 0: the pool's for data
+  u32 row_update;               // 1 more than the counter of ParityState::updates that counts the command; 0: none does
   u32 blocked_by_reservations;  // 1: with Status::no_space of this step, what other commands hold would have done
-  u64 pages_reserved;    // of SpaceCounters::reserved of that profile, still unused by this command
-  u64 claimed_inode;     // number claimed and not committed, kept over restarts; 0: none
-  u64 refused_devices;   // bit a device: a chunk of it could not be mapped for this command
-  u64 refused_classes;   // bit a class: no chunk could be made of it for this command
-  u32 frames_reserved;   // of PageTable::frames_reserved
-  u32 dirty_reserved;    // of PageTable::dirty_reserved, and as many pages for metadata
-  u32 wanted_chunk;      // set with Status::chunk_not_mapped; raid::new_chunk: one more
-  u32 wanted_class;      // of that chunk
-  u32 log_reserved;      // bytes of OperationLog::room, still unused by this command
+  u64 pages_reserved;           // of SpaceCounters::reserved of that profile, still unused by this command
+  u64 claimed_inode;            // number claimed and not committed, kept over restarts; 0: none
+  u64 refused_devices;          // bit a device: a chunk of it could not be mapped for this command
+  u64 refused_classes;          // bit a class: no chunk could be made of it for this command
+  u32 frames_reserved;          // of PageTable::frames_reserved
+  u32 dirty_reserved;           // of PageTable::dirty_reserved, and as many pages for metadata
+  u32 wanted_chunk;             // set with Status::chunk_not_mapped; raid::new_chunk: one more
+  u32 wanted_class;             // of that chunk
+  u32 log_reserved;             // bytes of OperationLog::room, still unused by this command
   const format::LogRecord* replay;  // the record that this command carries out again, or null
 };
 

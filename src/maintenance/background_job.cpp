@@ -12,7 +12,7 @@ namespace gpu4fs::maintenance {
 namespace {
 
 constexpr u64 job_commands_per_s = 20;  // with a rate limit
-constexpr double catch_up_max_s = 0.1;      // so much of what a limited job missed it may catch up with
+constexpr double catch_up_max_s = 0.1;  // so much of what a limited job missed it may catch up with
 
 double job_clock_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -211,9 +211,8 @@ void BackgroundJob::wait_for_rate(std::unique_lock<std::mutex>& lock, u64 page_c
   next_command_s_ = std::max(next_command_s_, job_clock_s() - catch_up_max_s) + seconds;
   const double wait_s = next_command_s_ - job_clock_s();
   if (wait_s <= 0) return;
-  changed_.wait_for(lock, std::chrono::duration<double>(wait_s), [&] {
-    return ends() || report_.state != JobState::running || report_.rate_limit != limit;
-  });
+  changed_.wait_for(lock, std::chrono::duration<double>(wait_s),
+                    [&] { return ends() || report_.state != JobState::running || report_.rate_limit != limit; });
 }
 
 }  // namespace gpu4fs::maintenance

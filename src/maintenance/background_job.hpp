@@ -8,8 +8,8 @@
 //   never, finished, cancelled, failed --start--> running --pause--> paused --resume--> running
 //   running or paused --cancel--> cancelled;   running --the work ends--> finished or failed
 //
-// Between its commands the work calls goes_on(). There it waits while it is paused or ahead of its rate limit, and hears
-// that it is to end: cancelled, or the pool is unmounted. After stop() the state stays what it was. Host only.
+// Between its commands the work calls goes_on(). There it waits while it is paused or ahead of its rate limit, and
+// hears that it is to end: cancelled, or the pool is unmounted. After stop() the state stays what it was. Host only.
 #pragma once
 
 #include <chrono>
@@ -25,11 +25,11 @@ namespace gpu4fs::maintenance {
 
 // What is said when a request is refused, and where a failure is logged.
 struct JobWords {
-  std::string name;            // before the problem in the log
-  std::string running;         // it cannot start: it runs
-  std::string paused;          // it cannot start: it is paused
-  std::string none_running;    // it cannot be paused, nor get another rate
-  std::string none_paused;     // it cannot be resumed
+  std::string name;          // before the problem in the log
+  std::string running;       // it cannot start: it runs
+  std::string paused;        // it cannot start: it is paused
+  std::string none_running;  // it cannot be paused, nor get another rate
+  std::string none_paused;   // it cannot be resumed
   std::string none_to_cancel;
 };
 
@@ -112,13 +112,13 @@ class BackgroundJob {
   const JobTraits traits_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  bool is_wanted_;            // the thread has yet to take the work up
+  bool is_wanted_;  // the thread has yet to take the work up
   bool is_at_work_ = false;
   bool cancelled_ = false;
   bool ending_ = false;
-  u64 change_count_ = 0;      // of the state
-  u64 kept_count_ = 0;        // of these, kept
-  double next_command_s_ = 0; // with a rate limit: when the next command may begin
+  u64 change_count_ = 0;       // of the state
+  u64 kept_count_ = 0;         // of these, kept
+  double next_command_s_ = 0;  // with a rate limit: when the next command may begin
   double active_s_;
   double active_since_s_ = 0;
   std::thread thread_;

@@ -10,8 +10,9 @@ namespace gpu4fs::maintenance {
 namespace {
 
 constexpr u32 pass_max = 100;
-constexpr u32 idle_pass_max = 20;           // that moved nothing, before what is left counts as immovable
-constexpr auto idle_pass_wait = std::chrono::milliseconds(20);  // for commands that have pages and have not committed them
+constexpr u32 idle_pass_max = 20;  // that moved nothing, before what is left counts as immovable
+constexpr auto idle_pass_wait =
+    std::chrono::milliseconds(20);  // for commands that have pages and have not committed them
 
 u64 occupied_pages(const std::vector<wire::ChunkUsage>& usage, const std::vector<u32>& chunks) {
   u64 sum = 0;
@@ -102,8 +103,8 @@ class ChunkEmptier {
       if (status != Status::ok) return status;
       inode = found + 1;
     }
-    for (const u64 inode : {format::inode_number_inode_bitmap, format::inode_number_orphan_bitmap,
-                            format::inode_number_inode_file}) {
+    for (const u64 inode :
+         {format::inode_number_inode_bitmap, format::inode_number_orphan_bitmap, format::inode_number_inode_file}) {
       const Status status = move([&](const PageMover::GoesOn& counts, PageMover::Moved* moved) {
         return mover_.move_metadata(inode, counts, moved);
       });

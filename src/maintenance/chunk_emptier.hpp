@@ -17,16 +17,16 @@ struct RelocationProgress {
 using RelocationGoesOn = std::function<bool(const RelocationProgress&)>;
 
 struct RelocationResult {
-  // ok also if chunks are not empty because pages of them cannot be read; no_space: the other chunks have no room for what
-  // these hold; cancelled; ...
+  // ok also if chunks are not empty because pages of them cannot be read; no_space: the other chunks have no room for
+  // what these hold; cancelled; ...
   Status status = Status::ok;
   RelocationProgress progress;
-  std::vector<u32> empty;      // of the chunks, those that hold nothing any more
+  std::vector<u32> empty;  // of the chunks, those that hold nothing any more
   std::vector<u32> not_empty;
 };
 
-// The chunks stay frozen, unless they cannot all be frozen: then those that this call has frozen are not. `checkpoint` writes
-// a forced one.
+// The chunks stay frozen, unless they cannot all be frozen: then those that this call has frozen are not. `checkpoint`
+// writes a forced one.
 RelocationResult empty_chunks(PageMover& mover, const std::vector<u32>& chunks, const RelocationGoesOn& goes_on,
                               const std::function<Status()>& checkpoint);
 

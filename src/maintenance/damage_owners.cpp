@@ -21,17 +21,18 @@ class OwnerSearch {
     checkpoint();
     verify_again();
     if (suspects_.empty()) return std::move(result_);
-    for (const u64 inode : {format::inode_number_inode_file, format::inode_number_inode_bitmap,
-                            format::inode_number_orphan_bitmap}) {
+    for (const u64 inode :
+         {format::inode_number_inode_file, format::inode_number_inode_bitmap, format::inode_number_orphan_bitmap}) {
       look_at({session::special_inode_name(inode), inode, DT_UNKNOWN, 1});
     }
     std::unordered_set<u64> linked;
-    const session::WalkResult walked = session::walk_tree(search_.inspector, true, [&](const session::WalkedFile& file) {
-      if (search_.is_stopped()) return false;
-      const bool is_new = file.type == DT_DIR || file.link_count < 2 || linked.insert(file.inode).second;
-      if (is_new) look_at(file);
-      return !suspects_.empty();
-    });
+    const session::WalkResult walked =
+        session::walk_tree(search_.inspector, true, [&](const session::WalkedFile& file) {
+          if (search_.is_stopped()) return false;
+          const bool is_new = file.type == DT_DIR || file.link_count < 2 || linked.insert(file.inode).second;
+          if (is_new) look_at(file);
+          return !suspects_.empty();
+        });
     result_.unreadable = walked.unreadable;
     result_.was_stopped = search_.is_stopped();
     if (result_.was_stopped) return std::move(result_);
@@ -58,8 +59,9 @@ class OwnerSearch {
   template <class Act>
   void for_pieces(pool::PageRun run, Act&& act) {
     while (run.page_count > 0) {
-      auto chunk = std::upper_bound(search_.chunks.begin(), search_.chunks.end(), run.address,
-                                    [](u64 address, const session::ChunkRange& range) { return address < range.base_address; });
+      auto chunk =
+          std::upper_bound(search_.chunks.begin(), search_.chunks.end(), run.address,
+                           [](u64 address, const session::ChunkRange& range) { return address < range.base_address; });
       GPU4FS_CHECK(chunk != search_.chunks.begin());
       --chunk;
       const u64 first = (run.address - chunk->base_address) / page_size;

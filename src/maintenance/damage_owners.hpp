@@ -30,11 +30,11 @@ struct DamagedFile {
 };
 
 struct OwnedDamage {
-  u64 page_count = 0;              // damaged pages, those without an owner included
+  u64 page_count = 0;  // damaged pages, those without an owner included
   u64 ownerless_page_count = 0;
   std::vector<DamagedFile> files;  // in the order of the walk
   std::vector<std::string> unreadable;
-  bool was_stopped = false;        // the suspects are as good as new
+  bool was_stopped = false;  // the suspects are as good as new
 };
 
 struct DamageSearch {

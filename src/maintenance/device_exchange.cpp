@@ -30,8 +30,7 @@ wire::Command exchange_command(wire::RebuildStep step, u32 device) {
 
 bool is_same_path(const std::string& a, const std::string& b) {
   std::error_code ignored;
-  return a == b || std::filesystem::weakly_canonical(a, ignored) ==
-                       std::filesystem::weakly_canonical(b, ignored);
+  return a == b || std::filesystem::weakly_canonical(a, ignored) == std::filesystem::weakly_canonical(b, ignored);
 }
 
 }  // namespace
@@ -50,9 +49,8 @@ u32 DeviceExchange::find_device(const std::string& text) const {
     const std::string& path = devices[i].file.path();
     if (!path.empty() && path[0] == '/' && is_same_path(path, text)) return i;
   }
-  throw pool::PoolError(
-      Status::not_found,
-      fmt::format("'{}' is no device of the pool: neither index, nor path, nor UUID", text));
+  throw pool::PoolError(Status::not_found,
+                        fmt::format("'{}' is no device of the pool: neither index, nor path, nor UUID", text));
 }
 
 u64 DeviceExchange::lost_devices() const {
@@ -65,13 +63,11 @@ u32 DeviceExchange::find_stale() const {
   std::optional<u32> found;
   for (u32 i = 0; i < context_.pool.devices.size(); ++i) {
     if ((lost >> i & 1) == 0 || context_.pool.devices[i].state == pool::MemberState::missing) continue;
-    if (found)
-      throw pool::PoolError(Status::invalid_argument, "several devices are stale: say which one");
+    if (found) throw pool::PoolError(Status::invalid_argument, "several devices are stale: say which one");
     found = i;
   }
   if (!found)
-    throw pool::PoolError(Status::not_found,
-                    "no device of the pool is stale; 'device replace' fills another one");
+    throw pool::PoolError(Status::not_found, "no device of the pool is stale; 'device replace' fills another one");
   return *found;
 }
 
@@ -84,11 +80,12 @@ void DeviceExchange::make_stale(u32 device) {
   const ring::Completion lost =
       context_.rebuilder.call(exchange_command(wire::RebuildStep::give_up, device), nullptr, 0);
   if (lost.status == Status::busy) {
-    throw pool::PoolError(Status::busy,
-                    fmt::format("the pool cannot do without device {} until another has taken its "
-                                "place: some chunk has no redundancy left; while the pool is not mounted a copy of the "
-                                "device can be made, which takes its place at the next mount",
-                                device));
+    throw pool::PoolError(
+        Status::busy,
+        fmt::format("the pool cannot do without device {} until another has taken its "
+                    "place: some chunk has no redundancy left; while the pool is not mounted a copy of the "
+                    "device can be made, which takes its place at the next mount",
+                    device));
   }
   if (lost.status != Status::ok) throw pool::PoolError(lost.status, status_text(lost.status));
   const Status status = context_.checkpoint();
@@ -99,13 +96,11 @@ void DeviceExchange::make_stale(u32 device) {
 void DeviceExchange::refuse_member(const pool::DeviceFile& file) const {
   for (const pool::OpenedDevice& device : context_.pool.devices) {
     if (device.file.fd() < 0 || !device.file.is_same_file(file)) continue;
-    throw pool::PoolError(Status::invalid_argument,
-                    fmt::format("{}: is a device of the pool", file.path()));
+    throw pool::PoolError(Status::invalid_argument, fmt::format("{}: is a device of the pool", file.path()));
   }
 }
 
-DeviceExchange::Entrant DeviceExchange::open_new(u32 device, const std::string& path,
-                                                 bool force) const {
+DeviceExchange::Entrant DeviceExchange::open_new(u32 device, const std::string& path, bool force) const {
   refuse_member(pool::DeviceFile::open_joining(path));
   pool::DeviceFile file =
       pool::DeviceFile::open(path, pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock);
@@ -118,11 +113,10 @@ DeviceExchange::Entrant DeviceExchange::open_new(u32 device, const std::string& 
   }
   const std::string content = pool::describe_content(file);
   if (!content.empty() && !force) {
-    throw pool::PoolError(Status::exists, fmt::format("{}: holds {}; it is overwritten only by force",
-                                                file.path(), content));
+    throw pool::PoolError(Status::exists,
+                          fmt::format("{}: holds {}; it is overwritten only by force", file.path(), content));
   }
-  const format::DevicePart part =
-      pool::plan_replacement(context_.pool, device, file.size_bytes(), random_uuid().bytes);
+  const format::DevicePart part = pool::plan_replacement(context_.pool, device, file.size_bytes(), random_uuid().bytes);
   return {std::move(file), part, true, content.empty(), path};
 }
 
@@ -130,11 +124,9 @@ DeviceExchange::Entrant DeviceExchange::open_new(u32 device, const std::string& 
 void DeviceExchange::map_file(u32 device, Entrant& entrant) const {
   const int descriptor = ::fcntl(entrant.file.fd(), F_DUPFD_CLOEXEC, 3);
   if (descriptor < 0)
-    throw pool::PoolError(Status::io_error,
-                    fmt::format("{}: {}", entrant.file.path(), std::strerror(errno)));
-  device::MappedFile mapped =
-      device::MappedFile::adopt(descriptor, entrant.file.path(),
-                                {.read_only = false, .lock = true, .stack = entrant.file.stack()});
+    throw pool::PoolError(Status::io_error, fmt::format("{}: {}", entrant.file.path(), std::strerror(errno)));
+  device::MappedFile mapped = device::MappedFile::adopt(
+      descriptor, entrant.file.path(), {.read_only = false, .lock = true, .stack = entrant.file.stack()});
   const device::GpuRegistration registration = mapped.gpu_registration();
   if (context_.setup.gpu != nullptr && !registration.possible)
     throw pool::PoolError(Status::gpu_error, registration.reason);
@@ -189,11 +181,10 @@ u64 DeviceExchange::begin(u32 device, const format::DevicePart& part) {
   target.needs_flush = as_seen.needs_flush;
   target.file_number = context_.setup.file_numbers[device];
   context_.forget_errors(device);
-  const ring::Completion begun = context_.rebuilder.call(
-      exchange_command(wire::RebuildStep::begin, device), &target, sizeof(target));
+  const ring::Completion begun =
+      context_.rebuilder.call(exchange_command(wire::RebuildStep::begin, device), &target, sizeof(target));
   if (begun.status != Status::ok)
-    throw pool::PoolError(begun.status,
-                    fmt::format("the rebuild cannot begin: {}", status_text(begun.status)));
+    throw pool::PoolError(begun.status, fmt::format("the rebuild cannot begin: {}", status_text(begun.status)));
   return begun.result;
 }
 
@@ -202,8 +193,7 @@ void DeviceExchange::name_newcomer(u32 device, const format::DevicePart& part) {
   const Status status = context_.checkpoint();
   if (status != Status::ok)
     throw pool::PoolError(status, fmt::format("a checkpoint was not written: {}", status_text(status)));
-  std::memcpy(context_.pool.superblock.device_uuids[device], part.device_uuid,
-              sizeof(part.device_uuid));
+  std::memcpy(context_.pool.superblock.device_uuids[device], part.device_uuid, sizeof(part.device_uuid));
   const u64 lost = lost_devices();
   for (u32 i = 0; i < context_.pool.devices.size(); ++i) {
     const pool::OpenedDevice& other = context_.pool.devices[i];
@@ -211,12 +201,10 @@ void DeviceExchange::name_newcomer(u32 device, const format::DevicePart& part) {
     const pool::SuperblockProbe probe = pool::probe_superblocks(other.file);
     const format::Superblock* newest = probe.newest();
     if (newest == nullptr || newest->stale_since[device] == 0) continue;
-    pool::write_stale_superblocks(context_.pool, context_.pool.devices[device].file, part,
-                            newest->stale_since[device]);
+    pool::write_stale_superblocks(context_.pool, context_.pool.devices[device].file, part, newest->stale_since[device]);
     return;
   }
-  throw pool::PoolError(Status::io_error,
-                  "no device of the pool has a superblock that names the new one");
+  throw pool::PoolError(Status::io_error, "no device of the pool has a superblock that names the new one");
 }
 
 // Answers the pages that the device may lack.
@@ -245,8 +233,8 @@ std::string DeviceExchange::fill(u32 device, bool is_fresh, u64 page_total, u64 
   return context_.rebuilder.start(job);
 }
 
-std::string DeviceExchange::replace(const std::string& device_text, const std::string& path,
-                                    bool force, u64 rate_limit) {
+std::string DeviceExchange::replace(const std::string& device_text, const std::string& path, bool force,
+                                    u64 rate_limit) {
   const std::lock_guard guard(busy_);
   if (context_.pool.read_only) return "the pool is mounted read-only";
   if (context_.rebuilder.is_busy()) return "a rebuild is running";
@@ -297,7 +285,7 @@ std::string DeviceExchange::rebuild(const std::string& device_text, u64 rate_lim
       page_total = begin(device, opened.part);
     } else {
       pool::DeviceFile file = pool::DeviceFile::open(opened.file.path(), pool::DeviceFile::Access::read_write,
-                                         pool::DeviceFile::Locking::lock);
+                                                     pool::DeviceFile::Locking::lock);
       const format::DevicePart part = pool::stale_part(context_.pool, device, file);
       Entrant entrant{std::move(file), part, false, false, opened.file.path()};
       map_file(device, entrant);

@@ -34,8 +34,7 @@ struct ExchangeContext {
   std::function<Status()> checkpoint;  // forced
   // Under `tables`: areas that the engine may touch already come within its reach, of the file that
   // is, or becomes, the device. Again for the same one costs little. PoolError.
-  std::function<void(u32 device, const device::MappedFile& file, const format::DevicePart& part)>
-      map_device;
+  std::function<void(u32 device, const device::MappedFile& file, const format::DevicePart& part)> map_device;
   // Of the file that becomes the device the memory is got that its rebuild fills, and what it reads comes within the
   // engine's reach, so that neither is waited for later. PoolError: no_space.
   std::function<void(u32 device, const device::MappedFile& file)> prepare_memory;
@@ -49,8 +48,7 @@ class DeviceExchange {
   explicit DeviceExchange(ExchangeContext context) : context_(std::move(context)) {}
 
   // `device`: index, path or UUID. `force`: what the new one holds does not matter. "" or why not.
-  std::string replace(const std::string& device, const std::string& path, bool force,
-                      u64 rate_limit);
+  std::string replace(const std::string& device, const std::string& path, bool force, u64 rate_limit);
   // `device` empty: the only one that is stale or failed.
   std::string rebuild(const std::string& device, u64 rate_limit);
 

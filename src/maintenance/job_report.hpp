@@ -16,9 +16,9 @@ const char* job_state_name(JobState state);
 // Each kind of work adds counts of its own.
 struct JobReport {
   JobState state = JobState::never;
-  u64 page_total = 0;   // that are to be dealt with, as far as is known
-  u64 page_count = 0;   // of these, dealt with
-  u64 file_total = 0;   // the same in files, where these are counted; else 0
+  u64 page_total = 0;  // that are to be dealt with, as far as is known
+  u64 page_count = 0;  // of these, dealt with
+  u64 file_total = 0;  // the same in files, where these are counted; else 0
   u64 file_count = 0;
   u64 rate_limit = 0;   // bytes/s, 0: none
   i64 started_s = 0;    // since 1970
@@ -33,8 +33,8 @@ struct JobReport {
   [[nodiscard]] std::optional<double> seconds_left() const;
 };
 
-// The object of a job in an answer: it begins with the state, then come counts of the kind of work, then limit, pace, times
-// and problem. The caller ends the object.
+// The object of a job in an answer: it begins with the state, then come counts of the kind of work, then limit, pace,
+// times and problem. The caller ends the object.
 void begin_job(JsonWriter& json, const char* name, const JobReport& report);
 void add_pace(JsonWriter& json, const JobReport& report);
 

@@ -60,9 +60,13 @@ Status PageMover::next_inode(u64 inode, u64* found) {
   return done.status;
 }
 
-Status PageMover::freeze(u32 chunk) { return call(wire::RelocateStep::freeze, chunk, 0, 0, 0).status; }
+Status PageMover::freeze(u32 chunk) {
+  return call(wire::RelocateStep::freeze, chunk, 0, 0, 0).status;
+}
 
-Status PageMover::unfreeze(u32 chunk) { return call(wire::RelocateStep::unfreeze, chunk, 0, 0, 0).status; }
+Status PageMover::unfreeze(u32 chunk) {
+  return call(wire::RelocateStep::unfreeze, chunk, 0, 0, 0).status;
+}
 
 Status PageMover::chunk_usage(std::vector<wire::ChunkUsage>* usage) {
   usage->clear();

@@ -17,10 +17,9 @@ namespace {
 
 constexpr u32 rebuild_session_depth_log2 = 3;
 constexpr std::size_t pieces_in_flight_max = 8;
-constexpr u64 limited_piece_min = 64;     // pages
+constexpr u64 limited_piece_min = 64;  // pages
 constexpr u32 round_max = 1000;
-constexpr auto round_wait =
-    std::chrono::milliseconds(20);  // for commands that have pages and have not committed them
+constexpr auto round_wait = std::chrono::milliseconds(20);  // for commands that have pages and have not committed them
 
 wire::Command rebuild_command(wire::RebuildStep step) {
   wire::Command command{};
@@ -34,7 +33,8 @@ wire::Command rebuild_command(wire::RebuildStep step) {
 
 Rebuilder::Rebuilder(RebuildSetup setup)
     : setup_(std::move(setup)),
-      session_(setup_.host, setup_.open_close, session::ServerSession::Kind::internal, rebuild_session_depth_log2, page_size),
+      session_(setup_.host, setup_.open_close, session::ServerSession::Kind::internal, rebuild_session_depth_log2,
+               page_size),
       call_session_(setup_.host, setup_.open_close, session::ServerSession::Kind::internal, 2, page_size),
       job_(*this, report_, {.can_cancel = false}) {}
 
@@ -192,8 +192,9 @@ std::string Rebuilder::end_round(bool* is_done) {
     return "";
   }
   if ((health.record.failed_devices >> so_far.device & 1) != 0) return "the device failed in the end";
-  log(LogLevel::info, fmt::format("device {} is rebuilt: {} pages written, {} left as they are without a checksum that fits",
-                                  so_far.device, so_far.written_count, so_far.unverified_count));
+  log(LogLevel::info,
+      fmt::format("device {} is rebuilt: {} pages written, {} left as they are without a checksum that fits",
+                  so_far.device, so_far.written_count, so_far.unverified_count));
   setup_.finished(so_far.device);
   *is_done = true;
   return "";

@@ -32,10 +32,10 @@ struct RebuildReport : JobReport {
 
 struct RebuildSetup {
   engine::EngineHost& host;
-  std::mutex& open_close;  // of the engine's sessions
+  std::mutex& open_close;                                         // of the engine's sessions
   std::function<std::vector<session::ChunkRange>()> list_chunks;  // as they are when a rebuild begins
-  std::function<Status()> checkpoint;        // forced
-  std::function<void(u32 device)> finished;  // the device is a full member again
+  std::function<Status()> checkpoint;                             // forced
+  std::function<void(u32 device)> finished;                       // the device is a full member again
 };
 
 struct RebuildJob {

@@ -88,8 +88,8 @@ Status Relocator::move_files(const std::vector<u64>& files, PageMover& mover) {
   for (const u64 inode : files) {
     if (!goes_on(mover, 0)) return Status::cancelled;
     PageMover::Moved moved;
-    const Status status =
-        mover.move_file(inode, mask, [&](u64 page_count) { return goes_on(mover, page_count); }, &moved);
+    const Status status = mover.move_file(
+        inode, mask, [&](u64 page_count) { return goes_on(mover, page_count); }, &moved);
     job_.locked([&] {
       report_.stayed_count += moved.stayed_count;
       if (status == Status::ok) ++report_.file_count;

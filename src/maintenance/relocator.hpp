@@ -1,7 +1,7 @@
 // Moves pages of a mounted pool while it is in use (engine/handlers/relocate_ops.hpp):
 //
-//   in the background, one job at a time: files get the profile that they ask for (`gpu4fs convert`), or are put together
-//   (`gpu4fs defragment`); start, report, job()
+//   in the background, one job at a time: files get the profile that they ask for (`gpu4fs convert`), or are put
+//   together (`gpu4fs defragment`); start, report, job()
 //
 //   at once, for whoever calls: chunks are emptied
 //

@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::string_view version_word = "v1";
 constexpr u64 number_max = u64{1} << 62;
-constexpr JobState states[] = {JobState::never, JobState::running, JobState::paused, JobState::finished, JobState::cancelled};
+constexpr JobState states[] = {JobState::never, JobState::running, JobState::paused, JobState::finished,
+                               JobState::cancelled};
 
 bool read_number(std::string_view text, u64* number) {
   const char* end = text.data() + text.size();
@@ -40,8 +41,8 @@ bool read_word(ScrubReport& progress, std::string_view name, std::string_view va
     u64 ScrubReport::*member;
   };
   constexpr Field fields[] = {
-      {"total", &ScrubReport::page_total},         {"pages", &ScrubReport::page_count},
-      {"damaged", &ScrubReport::damaged_count},    {"ownerless", &ScrubReport::ownerless_count},
+      {"total", &ScrubReport::page_total},          {"pages", &ScrubReport::page_count},
+      {"damaged", &ScrubReport::damaged_count},     {"ownerless", &ScrubReport::ownerless_count},
       {"unreached", &ScrubReport::unreached_count}, {"rate_limit", &ScrubReport::rate_limit},
       {"active_ms", &ScrubReport::active_ms},
   };
@@ -59,8 +60,8 @@ std::string to_attribute(const ScrubReport& p) {
   return fmt::format(
       "{} state={} position={} total={} pages={} damaged={} ownerless={} unreached={} rate_limit={} started={} "
       "ended={} active_ms={}",
-      version_word, job_state_name(p.state), p.position, p.page_total, p.page_count, p.damaged_count,
-      p.ownerless_count, p.unreached_count, p.rate_limit, p.started_s, p.ended_s, p.active_ms);
+      version_word, job_state_name(p.state), p.position, p.page_total, p.page_count, p.damaged_count, p.ownerless_count,
+      p.unreached_count, p.rate_limit, p.started_s, p.ended_s, p.active_ms);
 }
 
 std::optional<ScrubReport> from_attribute(std::string_view text) {

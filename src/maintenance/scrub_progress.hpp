@@ -20,10 +20,10 @@ namespace gpu4fs::maintenance {
 inline constexpr std::string_view scrub_attribute = "trusted.gpu4fs.scrub";
 
 struct ScrubReport : JobReport {
-  u64 position = 0;          // logical address of the next page; all below have been verified
-  u64 damaged_count = 0;     // of the pages verified, known to be damaged
-  u64 ownerless_count = 0;   // of the damaged ones, those that no file names
-  u64 unreached_count = 0;   // pages of chunks that could not be reached
+  u64 position = 0;         // logical address of the next page; all below have been verified
+  u64 damaged_count = 0;    // of the pages verified, known to be damaged
+  u64 ownerless_count = 0;  // of the damaged ones, those that no file names
+  u64 unreached_count = 0;  // pages of chunks that could not be reached
   // Not kept:
   bool looks_for_owners = false;   // all is verified, the files are being looked for
   u64 suspect_count = 0;           // pages that did not match and are yet to be judged

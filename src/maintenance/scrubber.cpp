@@ -21,7 +21,8 @@ Scrubber::Scrubber(ScrubSetup setup)
     : setup_(std::move(setup)),
       inspector_(setup_.host, setup_.open_close),
       report_(read_kept()),
-      job_(*this, report_, {.can_cancel = true, .can_change_rate = false, .is_cancelled_at_once = true, .keeps_state = true}) {}
+      job_(*this, report_,
+           {.can_cancel = true, .can_change_rate = false, .is_cancelled_at_once = true, .keeps_state = true}) {}
 
 ScrubReport Scrubber::read_kept() {
   const auto kept = inspector_.get_attribute(format::inode_number_root, scrub_attribute);
@@ -135,7 +136,8 @@ u64 Scrubber::verify(const Range& range) {
 
 void Scrubber::take_suspects(const Range& range) {
   for (u64 i = 0; i < range.count; ++i) {
-    if (inspector_.is_damaged(i)) suspects_.add(setup_.chunks[range.chunk].base_address + (range.first + i) * page_size, 1);
+    if (inspector_.is_damaged(i))
+      suspects_.add(setup_.chunks[range.chunk].base_address + (range.first + i) * page_size, 1);
   }
   report_.suspect_count = suspects_.page_count();
 }
@@ -145,7 +147,8 @@ void Scrubber::drop_suspects() {
   report_.suspect_count = 0;
 }
 
-// Everything is verified: suspects become damage, or nothing. False: it was paused, or is to end, and they stay suspects.
+// Everything is verified: suspects become damage, or nothing. False: it was paused, or is to end, and they stay
+// suspects.
 bool Scrubber::judge_suspects() {
   OwnedDamage found;
   pool::PageRuns suspects = job_.locked([this] {
@@ -156,9 +159,8 @@ bool Scrubber::judge_suspects() {
     return job_.is_to_end() || job_.locked([this] { return report_.state != JobState::running; });
   };
   if (!suspects.empty()) {
-    found = find_damage_owners({inspector_, setup_.chunks, setup_.data_has_checksums, setup_.keeps_progress,
-                                is_stopped},
-                               std::move(suspects));
+    found = find_damage_owners(
+        {inspector_, setup_.chunks, setup_.data_has_checksums, setup_.keeps_progress, is_stopped}, std::move(suspects));
     job_.locked([this] { report_.looks_for_owners = false; });
   }
   if (found.was_stopped || !job_.goes_on(0)) return false;

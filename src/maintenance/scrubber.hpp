@@ -64,7 +64,7 @@ class Scrubber final : private JobWork {
   // Under the job's lock:
   ScrubReport report_;
   pool::PageRuns suspects_;
-  bool begins_ = false;  // the numbers of a new scrub have yet to be set
+  bool begins_ = false;                            // the numbers of a new scrub have yet to be set
   std::chrono::steady_clock::time_point kept_at_;  // of the thread: when progress was last kept
   BackgroundJob job_;
 };

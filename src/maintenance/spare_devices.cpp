@@ -32,7 +32,9 @@ const char* spare_state_name(SpareState state) {
 
 SpareDevices::SpareDevices(SpareSetup setup) : setup_(std::move(setup)), thread_([this] { run(); }) {}
 
-SpareDevices::~SpareDevices() { stop(); }
+SpareDevices::~SpareDevices() {
+  stop();
+}
 
 void SpareDevices::stop() {
   {
@@ -53,11 +55,13 @@ std::string SpareDevices::add(const std::string& path, bool force) {
     for (const Spare& spare : spares_) {
       if (spare.file.is_same_file(unlocked)) return path + ": is a spare already";
     }
-    pool::DeviceFile file = pool::DeviceFile::open(path, pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock);
+    pool::DeviceFile file =
+        pool::DeviceFile::open(path, pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock);
     const std::string content = pool::describe_content(file);
     if (!content.empty() && !force) return fmt::format("{}: holds {}; it is overwritten only by force", path, content);
     if (file.size_bytes() < least) {
-      return fmt::format("{}: {} bytes are too small for any member; the least one needs {}", path, file.size_bytes(), least);
+      return fmt::format("{}: {} bytes are too small for any member; the least one needs {}", path, file.size_bytes(),
+                         least);
     }
     const u64 size_bytes = file.size_bytes();
     spares_.push_back({path, std::move(file), size_bytes});
@@ -73,9 +77,8 @@ std::string SpareDevices::add(const std::string& path, bool force) {
 std::string SpareDevices::remove(const std::string& path) {
   const std::string plain = pool::parse_device(path).path;
   const std::lock_guard guard(mutex_);
-  const auto spare = std::find_if(spares_.begin(), spares_.end(), [&](const Spare& one) {
-    return one.path == path || one.file.path() == plain;
-  });
+  const auto spare = std::find_if(spares_.begin(), spares_.end(),
+                                  [&](const Spare& one) { return one.path == path || one.file.path() == plain; });
   if (spare == spares_.end()) return path + ": is no spare";
   if (spare->state == SpareState::taken) return path + ": is taking the place of a device";
   spares_.erase(spare);
@@ -141,13 +144,16 @@ void SpareDevices::replace_lost(std::unique_lock<std::mutex>& lock) {
 bool SpareDevices::find_replacement(std::unique_lock<std::mutex>& lock, u32 device) {
   for (Spare& spare : spares_) spare.state = SpareState::waiting;
   while (!ending_) {
-    const auto spare = std::find_if(spares_.begin(), spares_.end(), [](const Spare& one) { return one.state == SpareState::waiting; });
+    const auto spare =
+        std::find_if(spares_.begin(), spares_.end(), [](const Spare& one) { return one.state == SpareState::waiting; });
     if (spare == spares_.end()) break;
     if (try_spare(lock, spare, device)) return true;
   }
   if (!ending_) {
-    log(LogLevel::warning, fmt::format("no spare can take the place of device {}; the pool has less redundancy until one does "
-                                       "('gpu4fs device replace')", device));
+    log(LogLevel::warning,
+        fmt::format("no spare can take the place of device {}; the pool has less redundancy until one does "
+                    "('gpu4fs device replace')",
+                    device));
   }
   return false;
 }
@@ -162,7 +168,8 @@ bool SpareDevices::try_spare(std::unique_lock<std::mutex>& lock, std::list<Spare
   pool::DeviceFile file = pool::DeviceFile::absent(path);
   try {
     problem = setup_.replace(device, path);
-    if (!problem.empty()) file = pool::DeviceFile::open(path, pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock);
+    if (!problem.empty())
+      file = pool::DeviceFile::open(path, pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock);
   } catch (const std::exception& error) {
     // Such as one that the pool could not let go of again.
     problem += fmt::format("{}{}; it is no spare any more", problem.empty() ? "" : "; ", error.what());

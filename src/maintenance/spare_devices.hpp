@@ -25,9 +25,9 @@ namespace gpu4fs::maintenance {
 struct SpareSetup {
   // Puts the device at `path` in the place of another one: "" or why not. It opens and locks it itself.
   std::function<std::string(u32 device, const std::string& path)> replace;
-  std::function<bool()> is_busy;                             // another one is being filled
-  std::function<u64()> lost_devices;                         // as the engine has it, a bit each
-  std::function<u64()> bytes_least;                          // of a member
+  std::function<bool()> is_busy;      // another one is being filled
+  std::function<u64()> lost_devices;  // as the engine has it, a bit each
+  std::function<u64()> bytes_least;   // of a member
   std::function<bool(const pool::DeviceFile& file)> is_member;
 };
 
@@ -63,7 +63,7 @@ class SpareDevices {
 
  private:
   struct Spare {
-    std::string path;  // with its layers
+    std::string path;       // with its layers
     pool::DeviceFile file;  // absent while it is taken
     u64 size_bytes = 0;
     SpareState state = SpareState::waiting;

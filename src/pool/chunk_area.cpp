@@ -39,7 +39,8 @@ BitmapPlace chunk_bitmap_place(const format::ChunkDescriptor& chunk, u64 offset)
           page_count};
 }
 
-u64 write_bitmap_slot(DeviceFile& file, const BitmapPlace& place, u32 slot, const void* bitmap, const void* table, u64 epoch) {
+u64 write_bitmap_slot(DeviceFile& file, const BitmapPlace& place, u32 slot, const void* bitmap, const void* table,
+                      u64 epoch) {
   const u64 bitmap_bytes = place.bitmap_pages * page_size;
   std::vector<u8> content((place.bitmap_pages + place.table_pages) * page_size);
   std::memcpy(content.data(), bitmap, bitmap_bytes);

@@ -12,7 +12,8 @@ namespace gpu4fs::pool {
 
 namespace {
 
-// One that gives its memory and devices back counts as ended, which takes a second with a GPU: it has its locks until then.
+// One that gives its memory and devices back counts as ended, which takes a second with a GPU: it has its locks until
+// then.
 bool process_has_ended(long process) {
   constexpr unsigned long is_exiting = 0x4;  // PF_EXITING of the kernel, in proc_pid_stat(5) under "flags"
   std::ifstream file(fmt::format("/proc/{}/stat", process));

@@ -1,6 +1,6 @@
 // Waiting for devices that somebody else has locked: until a process that has ended is gone, or a server that is just
-// writing its last checkpoint. Whoever waits holds no lock meanwhile, so that two who want the same devices do not wait for
-// each other. Host only.
+// writing its last checkpoint. Whoever waits holds no lock meanwhile, so that two who want the same devices do not wait
+// for each other. Host only.
 #pragma once
 
 #include <chrono>

@@ -67,7 +67,9 @@ std::vector<MountEntry> read_mount_table() {
   return entries;
 }
 
-bool is_trusted(const MountEntry& entry) { return entry.user == 0 || entry.user == ::geteuid(); }
+bool is_trusted(const MountEntry& entry) {
+  return entry.user == 0 || entry.user == ::geteuid();
+}
 
 bool names_device(const MountEntry& entry, const std::string& device) {
   if (entry.type != mount_type) return false;

@@ -48,8 +48,10 @@ u64 device_number_in(const std::filesystem::path& path) {
 // The mount that the file lies in; nullptr: the system does not say.
 const MountEntry* mount_of(const std::vector<MountEntry>& mounts, const std::string& path) {
   struct statx state {};
-  if (::statx(AT_FDCWD, path.c_str(), 0, STATX_MNT_ID, &state) != 0 || (state.stx_mask & STATX_MNT_ID) == 0) return nullptr;
-  const auto found = std::find_if(mounts.begin(), mounts.end(), [&](const auto& mount) { return mount.id == state.stx_mnt_id; });
+  if (::statx(AT_FDCWD, path.c_str(), 0, STATX_MNT_ID, &state) != 0 || (state.stx_mask & STATX_MNT_ID) == 0)
+    return nullptr;
+  const auto found =
+      std::find_if(mounts.begin(), mounts.end(), [&](const auto& mount) { return mount.id == state.stx_mnt_id; });
   return found == mounts.end() ? nullptr : &*found;
 }
 
@@ -106,7 +108,8 @@ class Search {
   }
   void add_all(const std::filesystem::path& folder) {
     std::error_code none;
-    for (const auto& device : std::filesystem::directory_iterator(folder, none)) add(device_number_in(device.path() / "dev"));
+    for (const auto& device : std::filesystem::directory_iterator(folder, none))
+      add(device_number_in(device.path() / "dev"));
   }
 
   const std::filesystem::path system_;

@@ -23,8 +23,8 @@ class OwnMount {
   u64 device_number_ = 0;
 };
 
-// The directory of the own mount in which the file lies, be it below loop devices, device mappers, partitions and subvolumes;
-// "": in none. The file need not exist. What lies below an overlay or another server is not seen.
+// The directory of the own mount in which the file lies, be it below loop devices, device mappers, partitions and
+// subvolumes; "": in none. The file need not exist. What lies below an overlay or another server is not seen.
 std::string find_own_mount(const std::string& path);
 // The same of a block device, as sysfs in `system_folder` describes it.
 std::string find_own_mount_below(u64 block_device, const std::string& system_folder);

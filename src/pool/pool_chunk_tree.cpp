@@ -34,8 +34,7 @@ class TreeReader {
     u64 page_total = 0;
     for (const OpenedChunk& chunk : chunks_) page_total += chunk.descriptor.size_bytes / page_size;
     if (page_total != superblock_.page_total) {
-      fail(fmt::format("chunk tree: chunks of {} pages, the superblock counts {}", page_total,
-                       superblock_.page_total));
+      fail(fmt::format("chunk tree: chunks of {} pages, the superblock counts {}", page_total, superblock_.page_total));
     }
     return std::move(chunks_);
   }
@@ -46,8 +45,7 @@ class TreeReader {
   // `first_key` is what the parent says of this node's smallest key, 0 for the root.
   void walk(u32 number, u32 level, u64 first_key) {
     if (++node_count_ > superblock_.tree_node_count) {
-      fail(fmt::format("chunk tree: more than the {} nodes that the superblock counts",
-                       superblock_.tree_node_count));
+      fail(fmt::format("chunk tree: more than the {} nodes that the superblock counts", superblock_.tree_node_count));
     }
     const format::ChunkTreeNode page = read_newest_page(store_, number, level, superblock_.epoch, report_);
     TreeNode node = decode_node(page, number, first_key);
@@ -60,15 +58,14 @@ class TreeReader {
 
   void check_chunk(const ChunkDescriptor& chunk) const {
     const u64 granule = superblock_.chunk_size_bytes;
-    const u64 previous_end = chunks_.empty() ? granule
-                                             : chunks_.back().descriptor.base_address +
-                                                   chunks_.back().descriptor.size_bytes;
+    const u64 previous_end =
+        chunks_.empty() ? granule : chunks_.back().descriptor.base_address + chunks_.back().descriptor.size_bytes;
     const u64 logical_end = format::logical_granule_max * granule;
-    if (chunk.size_bytes == 0 || !is_aligned(chunk.base_address, granule) ||
-        !is_aligned(chunk.size_bytes, granule) || chunk.size_bytes > logical_end ||
-        chunk.base_address > logical_end - chunk.size_bytes || chunk.base_address < previous_end) {
-      fail(fmt::format("chunk at {:#x} of {} bytes is out of order, bounds or alignment",
-                       chunk.base_address, chunk.size_bytes));
+    if (chunk.size_bytes == 0 || !is_aligned(chunk.base_address, granule) || !is_aligned(chunk.size_bytes, granule) ||
+        chunk.size_bytes > logical_end || chunk.base_address > logical_end - chunk.size_bytes ||
+        chunk.base_address < previous_end) {
+      fail(fmt::format("chunk at {:#x} of {} bytes is out of order, bounds or alignment", chunk.base_address,
+                       chunk.size_bytes));
     }
     if (const char* problem = raid::find_shape_problem(chunk)) {
       fail(fmt::format("chunk at {:#x}, profile {} with redundancy {}, {} columns and stripes of {} bytes: {}",
@@ -81,8 +78,7 @@ class TreeReader {
       fail(fmt::format("chunk at {:#x}: flags {:#x}, epoch {}", chunk.base_address, chunk.flags, chunk.epoch_created));
     }
     if (chunks_.size() >= superblock_.chunk_count) {
-      fail(fmt::format("chunk tree: more than the {} chunks that the superblock counts",
-                       superblock_.chunk_count));
+      fail(fmt::format("chunk tree: more than the {} chunks that the superblock counts", superblock_.chunk_count));
     }
   }
 
@@ -124,29 +120,25 @@ void check_columns(const std::vector<OpenedChunk>& chunks, const std::vector<Tre
       }
       devices_used |= device_bit;
       const format::DevicePart& part = devices[column.device_index()].part;
-      const u64 area_end =
-          part.chunk_area_offset + part.chunk_area_granules * format::physical_granule_bytes;
+      const u64 area_end = part.chunk_area_offset + part.chunk_area_granules * format::physical_granule_bytes;
       const u64 begin = column.offset_bytes();
       // Of a device that is not here the areas are not known.
       const bool is_here = devices[column.device_index()].file->fd() >= 0;
       const bool is_inside = begin >= part.chunk_area_offset && length <= area_end && begin <= area_end - length;
       if ((is_here && !is_inside) || !is_aligned(begin, format::physical_granule_bytes)) {
         fail(fmt::format("chunk at {:#x}: column at {} of {} bytes is outside the chunk area of {}",
-                         chunk.descriptor.base_address, begin, length,
-                         devices[column.device_index()].file->path()));
+                         chunk.descriptor.base_address, begin, length, devices[column.device_index()].file->path()));
       }
-      extents.push_back(
-          {column.device_index(), begin, begin + length, chunk.descriptor.base_address});
+      extents.push_back({column.device_index(), begin, begin + length, chunk.descriptor.base_address});
     }
   }
   std::sort(extents.begin(), extents.end(), [](const ColumnExtent& a, const ColumnExtent& b) {
     return std::pair(a.device_index, a.begin) < std::pair(b.device_index, b.begin);
   });
   for (std::size_t i = 1; i < extents.size(); ++i) {
-    if (extents[i].device_index == extents[i - 1].device_index &&
-        extents[i].begin < extents[i - 1].end) {
-      fail(fmt::format("chunks at {:#x} and {:#x} overlap on {}", extents[i - 1].base_address,
-                       extents[i].base_address, devices[extents[i].device_index].file->path()));
+    if (extents[i].device_index == extents[i - 1].device_index && extents[i].begin < extents[i - 1].end) {
+      fail(fmt::format("chunks at {:#x} and {:#x} overlap on {}", extents[i - 1].base_address, extents[i].base_address,
+                       devices[extents[i].device_index].file->path()));
     }
   }
 }
@@ -161,7 +153,8 @@ void check_profiles(const format::Superblock& superblock, const std::vector<Open
     const bool is_first = format::profile_of(chunks[0].descriptor) == static_cast<format::Profile>(profile);
     const bool is_physical = (chunk.descriptor.flags & format::chunk_flag_physical) != 0;
     if (is_physical && (superblock.feature_incompatible & format::feature_physical) == 0) {
-      fail(fmt::format("chunk at {:#x}: belongs to a device, and the pool has no such chunks", chunk.descriptor.base_address));
+      fail(fmt::format("chunk at {:#x}: belongs to a device, and the pool has no such chunks",
+                       chunk.descriptor.base_address));
     }
     if (!is_mixed && (!is_first || static_cast<u16>(chunk.descriptor.level) != superblock.data_profile)) {
       fail(fmt::format("chunk at {:#x}: profile {}, and the pool has only one", chunk.descriptor.base_address,
@@ -178,9 +171,8 @@ void check_profiles(const format::Superblock& superblock, const std::vector<Open
 
 }  // namespace
 
-std::vector<OpenedChunk> read_chunk_tree(const format::Superblock& superblock,
-                                         const std::vector<TreeDevice>& devices, std::vector<std::string>& warnings,
-                                         bool may_repair) {
+std::vector<OpenedChunk> read_chunk_tree(const format::Superblock& superblock, const std::vector<TreeDevice>& devices,
+                                         std::vector<std::string>& warnings, bool may_repair) {
   DeviceNodeStore store(devices, superblock.tree_replica_count, may_repair);
   TreeReader reader(superblock, store);
   std::vector<OpenedChunk> chunks = reader.read();

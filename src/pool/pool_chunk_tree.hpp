@@ -14,8 +14,7 @@ namespace gpu4fs::pool {
 // `may_repair`, is written over the others, with a line in `warnings`; a node that is bad on all is a PoolError.
 // Checked are node checksums, levels, counts and key order, and of every chunk its alignment and bounds, that its
 // columns lie in chunk areas, and that no two columns share a granule.
-std::vector<OpenedChunk> read_chunk_tree(const format::Superblock& superblock,
-                                         const std::vector<TreeDevice>& devices, std::vector<std::string>& warnings,
-                                         bool may_repair = false);
+std::vector<OpenedChunk> read_chunk_tree(const format::Superblock& superblock, const std::vector<TreeDevice>& devices,
+                                         std::vector<std::string>& warnings, bool may_repair = false);
 
 }  // namespace gpu4fs::pool

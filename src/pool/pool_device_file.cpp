@@ -45,9 +45,10 @@ void refuse_own(const device::DeviceSpec& spec) {
   for (const std::string& path : paths) {
     const std::string directory = find_own_mount(path);
     if (directory.empty()) continue;
-    throw PoolError(Status::invalid_argument,
-                    fmt::format("{}: lies in {}, where this pool itself is mounted; a device cannot lie in its own pool",
-                                path, directory));
+    throw PoolError(
+        Status::invalid_argument,
+        fmt::format("{}: lies in {}, where this pool itself is mounted; a device cannot lie in its own pool", path,
+                    directory));
   }
 }
 
@@ -165,8 +166,7 @@ void DeviceFile::inspect() {
   struct stat state {};
   if (::fstat(fd_, &state) != 0) fail(path_, "cannot stat", errno);
   if (!S_ISREG(state.st_mode) && !S_ISBLK(state.st_mode)) {
-    throw PoolError(Status::invalid_argument,
-                    fmt::format("{}: neither a regular file nor a block device", path_));
+    throw PoolError(Status::invalid_argument, fmt::format("{}: neither a regular file nor a block device", path_));
   }
   regular_ = S_ISREG(state.st_mode);
   device_number_ = regular_ ? state.st_dev : state.st_rdev;
@@ -193,8 +193,8 @@ void DeviceFile::lock(bool exclusive) const {
 void DeviceFile::resize(u64 size_bytes) {
   if (huge_page_bytes_ != 0 && !is_aligned(size_bytes, huge_page_bytes_)) {
     throw PoolError(Status::invalid_argument,
-                    fmt::format("{}: size {} is no multiple of the file system's huge pages of {}",
-                                path_, size_bytes, huge_page_bytes_));
+                    fmt::format("{}: size {} is no multiple of the file system's huge pages of {}", path_, size_bytes,
+                                huge_page_bytes_));
   }
   if (::ftruncate(fd_, static_cast<off_t>(size_bytes)) != 0) {
     fail(path_, fmt::format("cannot set the size to {}", size_bytes), errno);
@@ -213,8 +213,7 @@ void DeviceFile::read_at(const u64 begin, void* data, const std::size_t byte_cou
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail(path_, fmt::format("cannot read {} bytes at {}", length, offset), errno);
     if (count == 0) {
-      throw PoolError(Status::io_error,
-                      fmt::format("{}: ends before byte {}", path_, offset + length));
+      throw PoolError(Status::io_error, fmt::format("{}: ends before byte {}", path_, offset + length));
     }
     to += count;
     offset += static_cast<u64>(count);
@@ -230,9 +229,8 @@ void DeviceFile::write_at(u64 offset, const void* data, std::size_t length) {
     write_medium(offset, data, length);
     return;
   }
-  const Status status =
-      stack_->write(offset, static_cast<const u8*>(data), length,
-                    [this](u64 at, const u8* bytes, u64 count) { write_medium(at, bytes, count); });
+  const Status status = stack_->write(offset, static_cast<const u8*>(data), length,
+                                      [this](u64 at, const u8* bytes, u64 count) { write_medium(at, bytes, count); });
   if (status != Status::ok) fail(path_, fmt::format("cannot write {} bytes at {}", length, offset), EIO);
 }
 
@@ -246,8 +244,7 @@ void DeviceFile::write_medium(u64 offset, const void* data, std::size_t length) 
     const ssize_t count = ::pwrite(fd_, from, length, static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
-      fail(path_, fmt::format("cannot write {} bytes at {}", length, offset),
-           count < 0 ? errno : EIO);
+      fail(path_, fmt::format("cannot write {} bytes at {}", length, offset), count < 0 ? errno : EIO);
     }
     from += count;
     offset += static_cast<u64>(count);
@@ -258,8 +255,7 @@ void DeviceFile::write_medium(u64 offset, const void* data, std::size_t length) 
 void DeviceFile::write_mapped(u64 offset, const void* data, std::size_t length) {
   const u64 begin = align_down(offset, huge_page_bytes_);
   const u64 end = align_up(offset + length, huge_page_bytes_);
-  void* mapping = ::mmap(nullptr, end - begin, PROT_READ | PROT_WRITE, MAP_SHARED, fd_,
-                         static_cast<off_t>(begin));
+  void* mapping = ::mmap(nullptr, end - begin, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, static_cast<off_t>(begin));
   if (mapping == MAP_FAILED) {
     fail(path_, fmt::format("cannot map {} bytes at {}", end - begin, begin), errno);
   }

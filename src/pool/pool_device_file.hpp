@@ -24,12 +24,12 @@ namespace gpu4fs::pool {
 class DeviceFile {
  public:
   enum class Access { read_only, read_write };
-  // lock: in use is an error (DeviceInUse), but a process that has ended may take some seconds to let go; lock_at_once: they
-  // are for the caller to wait for.
+  // lock: in use is an error (DeviceInUse), but a process that has ended may take some seconds to let go; lock_at_once:
+  // they are for the caller to wait for.
   enum class Locking { none, lock, lock_at_once };
 
-  // Opens an existing file. Directories, pipes and character devices are refused, without blocking; what lies in a mount
-  // that this process serves is refused before it is opened.
+  // Opens an existing file. Directories, pipes and character devices are refused, without blocking; what lies in a
+  // mount that this process serves is refused before it is opened.
   static DeviceFile open(const std::string& path, Access access, Locking locking);
   // A file that is to become a device of a mounted pool, for a first look: neither locked nor writable.
   static DeviceFile open_joining(const std::string& path);

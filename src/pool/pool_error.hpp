@@ -10,8 +10,7 @@ namespace gpu4fs::pool {
 
 class PoolError : public std::runtime_error {
  public:
-  PoolError(Status status, const std::string& message)
-      : std::runtime_error(message), status_(status) {}
+  PoolError(Status status, const std::string& message) : std::runtime_error(message), status_(status) {}
 
   // What went wrong as a code: its errno is what a mount reports.
   Status status() const { return status_; }

@@ -19,8 +19,7 @@ using format::Inode;
 // Hands out consecutive pages.
 class TreeBuilder {
  public:
-  TreeBuilder(u64 begin, u64 now, const RootOwner& owner)
-      : next_(begin), now_(now), owner_(owner) {}
+  TreeBuilder(u64 begin, u64 now, const RootOwner& owner) : next_(begin), now_(now), owner_(owner) {}
 
   template <class T>
   u64 add_page(const T& content) {
@@ -36,8 +35,7 @@ class TreeBuilder {
   template <class T>
   Inode one_page_file(u16 mode, u32 height, const T& content) {
     BlockPointer pointer = BlockPointer::data(add_page(content), BlockSize::page_4k);
-    for (u32 level = 0; level < height; ++level)
-      pointer = BlockPointer::indirect(add_page(pointer));
+    for (u32 level = 0; level < height; ++level) pointer = BlockPointer::indirect(add_page(pointer));
     Inode inode{};
     inode.size_bytes = page_size;
     inode.access_time = inode.modification_time = inode.change_time = inode.birth_time = now_;
@@ -88,8 +86,7 @@ InitialTree build_initial_tree(u64 begin, u64 now, const RootOwner& owner) {
   tree.inode_file = builder.one_page_file(hidden_file_mode, format::inode_file_height, inodes);
   tree.pages = builder.take_pages();
   tree.inode_used = format::inode_number_first_free;
-  GPU4FS_CHECK_EQ(tree.pages.size(),
-                  1 + 2 * (1 + format::inode_bitmap_height) + (1 + format::inode_file_height));
+  GPU4FS_CHECK_EQ(tree.pages.size(), 1 + 2 * (1 + format::inode_bitmap_height) + (1 + format::inode_file_height));
   return tree;
 }
 

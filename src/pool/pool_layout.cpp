@@ -24,8 +24,7 @@ constexpr u64 tree_pages_min = 16;
 constexpr u64 bits_per_page = format::bits_per_page;
 
 u64 chunk_bytes(u64 chunk_size_bytes) {
-  return format::chunk_layout(chunk_size_bytes / page_size).header_pages * page_size +
-         chunk_size_bytes;
+  return format::chunk_layout(chunk_size_bytes / page_size).header_pages * page_size + chunk_size_bytes;
 }
 
 // Columns that a chunk of the profile has at least.
@@ -44,7 +43,8 @@ u64 tree_pages_for(const std::vector<NamedSize>& devices, u64 chunk_size_bytes, 
   u64 columns_max = 1;
   for (const ChunkShare& share : shares) {
     columns_min = std::min<u64>(columns_min, member_count_min(share.profile));
-    columns_max = std::max<u64>(columns_max, share.profile.column_count == 0 ? devices.size() : share.profile.column_count);
+    columns_max =
+        std::max<u64>(columns_max, share.profile.column_count == 0 ? devices.size() : share.profile.column_count);
   }
   return std::max(tree_pages_min, 8 * chunk_tree_node_count(divide_up(column_max, columns_min), columns_max));
 }
@@ -67,12 +67,9 @@ format::DevicePart device_layout(u64 size_bytes, u64 tree_pages, u64 log_bytes) 
   part.log_offset = part.chunk_map_offset + 2 * (1 + part.chunk_map_pages) * page_size;
   part.log_bytes = align_down(std::clamp(size_bytes / 64, log_bytes_min, log_bytes_max), page_size);
   if (log_bytes != 0) part.log_bytes = align_up(log_bytes, page_size);
-  part.chunk_area_offset =
-      align_up(part.log_offset + part.log_bytes, format::physical_granule_bytes);
+  part.chunk_area_offset = align_up(part.log_offset + part.log_bytes, format::physical_granule_bytes);
   part.chunk_area_granules =
-      part.chunk_area_offset >= size_bytes
-          ? 0
-          : (size_bytes - part.chunk_area_offset) / format::physical_granule_bytes;
+      part.chunk_area_offset >= size_bytes ? 0 : (size_bytes - part.chunk_area_offset) / format::physical_granule_bytes;
   return part;
 }
 
@@ -98,8 +95,7 @@ namespace {
 // Deals columns to the devices with most room. Granule 0 of the logical space stays empty.
 class ChunkPlacer {
  public:
-  ChunkPlacer(PoolLayout& layout, const std::vector<ChunkShare>& shares)
-      : layout_(layout), used_(layout.parts.size()) {
+  ChunkPlacer(PoolLayout& layout, const std::vector<ChunkShare>& shares) : layout_(layout), used_(layout.parts.size()) {
     for (const ChunkShare& share : shares) states_.push_back({share, 0, 0, false});
   }
 
@@ -119,11 +115,11 @@ class ChunkPlacer {
     for (const ShareState& state : states_) {
       if (state.chunk_count != 0) continue;
       const std::string name = format::profile_name(profile_number(state.share.profile)).text;
-      throw PoolError(Status::no_space, states_.size() == 1
-                                            ? "the devices are too small for a chunk of this profile"
-                                            : fmt::format("the devices are too small for a chunk of profile '{}' beside "
-                                                          "those of the others",
-                                                          name));
+      throw PoolError(Status::no_space,
+                      states_.size() == 1 ? "the devices are too small for a chunk of this profile"
+                                          : fmt::format("the devices are too small for a chunk of profile '{}' beside "
+                                                        "those of the others",
+                                                        name));
     }
   }
 
@@ -203,8 +199,9 @@ std::optional<u32> parse_physical(const std::string& name) {
   const auto [rest, error] = std::from_chars(name.data() + begin.size(), end, device);
   if (error != std::errc{} || rest != end || device >= format::physical_device_max ||
       name != format::profile_name(format::physical_profile(device)).text) {
-    throw PoolError(Status::invalid_argument, fmt::format("profile '{}': physical: and the index of a device, 0 to {}, is wanted",
-                                                          name, format::physical_device_max - 1));
+    throw PoolError(Status::invalid_argument,
+                    fmt::format("profile '{}': physical: and the index of a device, 0 to {}, is wanted", name,
+                                format::physical_device_max - 1));
   }
   return device;
 }
@@ -245,15 +242,16 @@ ChunkProfile parse_profile(const std::string& name, u32 stripe_length_bytes) {
   if (profile.stripe_length_bytes != 0 &&
       (!is_power_of_two(profile.stripe_length_bytes) || profile.stripe_length_bytes < raid::stripe_length_min ||
        profile.stripe_length_bytes > raid::stripe_length_max)) {
-    throw PoolError(Status::invalid_argument, fmt::format("stripe length {} is no power of two from {} to {}",
-                                                          profile.stripe_length_bytes, raid::stripe_length_min,
-                                                          raid::stripe_length_max));
+    throw PoolError(Status::invalid_argument,
+                    fmt::format("stripe length {} is no power of two from {} to {}", profile.stripe_length_bytes,
+                                raid::stripe_length_min, raid::stripe_length_max));
   }
   return profile;
 }
 
 format::Profile profile_number(const ChunkProfile& profile) {
-  return profile.device ? format::physical_profile(*profile.device) : format::profile_of(profile.level, profile.column_count);
+  return profile.device ? format::physical_profile(*profile.device)
+                        : format::profile_of(profile.level, profile.column_count);
 }
 
 u64 ChunkPlacement::column_granules() const {
@@ -294,7 +292,8 @@ u64 minimum_device_size(u64 chunk_size_bytes, u64 tree_pages) {
 
 PoolLayout compute_layout(const std::vector<NamedSize>& devices, u64 chunk_size_bytes, u64 log_bytes,
                           const ChunkProfile& profile) {
-  return compute_layout(devices, chunk_size_bytes, log_bytes, std::vector<ChunkShare>{{profile, format::chunk_flag_any_content, 1}});
+  return compute_layout(devices, chunk_size_bytes, log_bytes,
+                        std::vector<ChunkShare>{{profile, format::chunk_flag_any_content, 1}});
 }
 
 PoolLayout compute_layout(const std::vector<NamedSize>& devices, u64 chunk_size_bytes, u64 log_bytes,
@@ -305,8 +304,8 @@ PoolLayout compute_layout(const std::vector<NamedSize>& devices, u64 chunk_size_
   for (const ChunkShare& share : shares) {
     const u64 devices_needed = member_count_min(share.profile);
     if (share.profile.device && *share.profile.device >= devices.size()) {
-      throw PoolError(Status::invalid_argument,
-                      fmt::format("profile 'physical:{}': the pool has {} devices", *share.profile.device, devices.size()));
+      throw PoolError(Status::invalid_argument, fmt::format("profile 'physical:{}': the pool has {} devices",
+                                                            *share.profile.device, devices.size()));
     }
     if (devices.size() >= devices_needed) continue;
     throw PoolError(Status::invalid_argument, fmt::format("profile '{}' needs {} devices at least, {} given",
@@ -314,13 +313,11 @@ PoolLayout compute_layout(const std::vector<NamedSize>& devices, u64 chunk_size_
                                                           devices_needed, devices.size()));
   }
   layout.chunk_size_bytes = chunk_size_bytes != 0 ? chunk_size_bytes : default_chunk_size(smallest);
-  if (!is_power_of_two(layout.chunk_size_bytes) ||
-      layout.chunk_size_bytes < format::chunk_size_min ||
+  if (!is_power_of_two(layout.chunk_size_bytes) || layout.chunk_size_bytes < format::chunk_size_min ||
       layout.chunk_size_bytes > format::chunk_size_max) {
-    throw PoolError(
-        Status::invalid_argument,
-        fmt::format("chunk size {} is no power of two from {} to {}", layout.chunk_size_bytes,
-                    format::chunk_size_min, format::chunk_size_max));
+    throw PoolError(Status::invalid_argument,
+                    fmt::format("chunk size {} is no power of two from {} to {}", layout.chunk_size_bytes,
+                                format::chunk_size_min, format::chunk_size_max));
   }
   if (log_bytes != 0 && (log_bytes < log_bytes_min || log_bytes > smallest / 2)) {
     throw PoolError(Status::invalid_argument,
@@ -333,11 +330,10 @@ PoolLayout compute_layout(const std::vector<NamedSize>& devices, u64 chunk_size_
     layout.parts.push_back(device_layout(device.size_bytes, tree_pages, log_bytes));
     format::DevicePart& part = layout.parts.back();
     if (part.chunk_area_granules < chunk_bytes(layout.chunk_size_bytes) / format::physical_granule_bytes) {
-      throw PoolError(Status::no_space,
-                      fmt::format("{}: {} bytes are too small for a member of this pool; the "
-                                  "minimum is {} bytes",
-                                  device.name, device.size_bytes,
-                                  minimum_device_size(layout.chunk_size_bytes, tree_pages)));
+      throw PoolError(Status::no_space, fmt::format("{}: {} bytes are too small for a member of this pool; the "
+                                                    "minimum is {} bytes",
+                                                    device.name, device.size_bytes,
+                                                    minimum_device_size(layout.chunk_size_bytes, tree_pages)));
     }
     part.device_index = static_cast<u32>(&device - devices.data());
   }

@@ -24,12 +24,12 @@ struct ChunkProfile {
 struct ChunkShare {
   ChunkProfile profile;
   u32 flags = format::chunk_flag_any_content;  // what they may hold
-  double share = 1;                      // of all space on the devices; the shares of a pool add up to 1
+  double share = 1;                            // of all space on the devices; the shares of a pool add up to 1
 };
 
-// `single`, `raid0`, `raid1` (two copies), `raid1c3`, `raid1c4`, `raid5`, `raid6`, as mkfs.btrfs names them, and `raid7`
-// (three parities); `physical:INDEX`, one column on the device of that index. `stripe_length_bytes` 0 takes 64 KiB, with
-// parities 4 KiB. Throws PoolError.
+// `single`, `raid0`, `raid1` (two copies), `raid1c3`, `raid1c4`, `raid5`, `raid6`, as mkfs.btrfs names them, and
+// `raid7` (three parities); `physical:INDEX`, one column on the device of that index. `stripe_length_bytes` 0 takes 64
+// KiB, with parities 4 KiB. Throws PoolError.
 ChunkProfile parse_profile(const std::string& name, u32 stripe_length_bytes);
 
 struct ColumnPlacement {
@@ -91,7 +91,6 @@ u64 chunk_tree_node_count(u64 chunk_count, u64 column_count = 1);
 constexpr u64 entries_per_leaf(u64 column_count) {
   return sizeof(format::ChunkTreeNode::entries) / leaf_entry_bytes(column_count);
 }
-inline constexpr u64 entries_per_branch_node =
-    sizeof(format::ChunkTreeNode::entries) / sizeof(format::ChunkTreeBranch);
+inline constexpr u64 entries_per_branch_node = sizeof(format::ChunkTreeNode::entries) / sizeof(format::ChunkTreeBranch);
 
 }  // namespace gpu4fs::pool

@@ -49,17 +49,15 @@ struct Candidate {
 void check_options(const MakePoolOptions& options) {
   if (options.device_paths.empty() || options.device_paths.size() > device_count_max) {
     throw PoolError(Status::invalid_argument,
-                    fmt::format("a pool has 1 to {} devices, not {}", device_count_max,
-                                options.device_paths.size()));
+                    fmt::format("a pool has 1 to {} devices, not {}", device_count_max, options.device_paths.size()));
   }
   if (options.initial_share < 1 || options.initial_share > 100) {
     throw PoolError(Status::invalid_argument, fmt::format("an initial share of {} percent", options.initial_share));
   }
-  if (options.label.size() > sizeof(format::Superblock::label) ||
-      options.label.find('\0') != std::string::npos) {
+  if (options.label.size() > sizeof(format::Superblock::label) || options.label.find('\0') != std::string::npos) {
     throw PoolError(Status::invalid_argument,
-                    fmt::format("the label has {} bytes, at most {} without zeros are possible",
-                                options.label.size(), sizeof(format::Superblock::label)));
+                    fmt::format("the label has {} bytes, at most {} without zeros are possible", options.label.size(),
+                                sizeof(format::Superblock::label)));
   }
 }
 
@@ -75,11 +73,13 @@ std::vector<ChunkShare> choose_shares(const MakePoolOptions& options) {
   };
   const auto check_share = [](const std::string& name, double share) {
     if (share >= chunk_share_min && share <= 1 - chunk_share_min) return;
-    throw PoolError(Status::invalid_argument, fmt::format("a share of {:.4g} % for profile '{}': it is 1 to 99 %", share * 100, name));
+    throw PoolError(Status::invalid_argument,
+                    fmt::format("a share of {:.4g} % for profile '{}': it is 1 to 99 %", share * 100, name));
   };
   for (const std::string& name : {options.data_profile, options.metadata_profile}) {
     if (!parse_profile(name, 0).device) continue;
-    throw PoolError(Status::invalid_argument, fmt::format("profile '{}' is for files that ask for it: give it a share", name));
+    throw PoolError(Status::invalid_argument,
+                    fmt::format("profile '{}' is for files that ask for it: give it a share", name));
   }
   std::vector<ChunkShare> shares;
   double data_share = 1;
@@ -89,7 +89,8 @@ std::vector<ChunkShare> choose_shares(const MakePoolOptions& options) {
     data_share -= options.metadata_share;
   }
   const bool is_split = !shares.empty();
-  shares.push_back({parse(options.data_profile), is_split ? u32{format::chunk_flag_data} : u32{format::chunk_flag_any_content}, 0});
+  shares.push_back(
+      {parse(options.data_profile), is_split ? u32{format::chunk_flag_data} : u32{format::chunk_flag_any_content}, 0});
   const std::size_t data = shares.size() - 1;
   for (const auto& [name, share] : options.more_profiles) {
     check_share(name, share);
@@ -110,8 +111,9 @@ std::vector<ChunkShare> choose_shares(const MakePoolOptions& options) {
     }
   }
   if (data_share < chunk_share_min) {
-    throw PoolError(Status::invalid_argument, fmt::format("{:.4g} % are left for data of profile '{}', 1 % at least is needed",
-                                                          std::max(data_share, 0.0) * 100, options.data_profile));
+    throw PoolError(Status::invalid_argument,
+                    fmt::format("{:.4g} % are left for data of profile '{}', 1 % at least is needed",
+                                std::max(data_share, 0.0) * 100, options.data_profile));
   }
   shares[data].share = data_share;
   if (!uses_length) {
@@ -121,35 +123,32 @@ std::vector<ChunkShare> choose_shares(const MakePoolOptions& options) {
 }
 
 Candidate check_existing(const std::string& path, const MakePoolOptions& options) {
-  DeviceFile file =
-      DeviceFile::open(path, DeviceFile::Access::read_write, DeviceFile::Locking::lock);
+  DeviceFile file = DeviceFile::open(path, DeviceFile::Access::read_write, DeviceFile::Locking::lock);
   u64 size = file.size_bytes();
   if (options.size_bytes != 0 && size != options.size_bytes && file.is_regular()) {
     if (size != 0 && !options.force) {
-      throw PoolError(Status::exists, fmt::format("{}: exists with {} bytes, not the {} asked for",
-                                                  path, size, options.size_bytes));
+      throw PoolError(Status::exists,
+                      fmt::format("{}: exists with {} bytes, not the {} asked for", path, size, options.size_bytes));
     }
     size = options.size_bytes;
   }
   const std::string content = describe_content(file);
   if (!content.empty() && !options.force) {
     const std::string_view verb = content == "data" ? "holds data" : "holds ";
-    throw PoolError(Status::exists, fmt::format("{}: {}{}; it is overwritten only by force", path,
-                                                verb, content == "data" ? "" : content));
+    throw PoolError(Status::exists, fmt::format("{}: {}{}; it is overwritten only by force", path, verb,
+                                                content == "data" ? "" : content));
   }
   return {path, size, std::move(file)};
 }
 
 Candidate check_missing(const std::string& path, const MakePoolOptions& options) {
   if (options.size_bytes == 0) {
-    throw PoolError(Status::no_device,
-                    fmt::format("{}: does not exist, and no size is given to create it", path));
+    throw PoolError(Status::no_device, fmt::format("{}: does not exist, and no size is given to create it", path));
   }
   const std::filesystem::path parent = std::filesystem::absolute(parse_device(path).path).parent_path();
   std::error_code ignored;
   if (!std::filesystem::is_directory(parent, ignored)) {
-    throw PoolError(Status::no_device,
-                    fmt::format("{}: the folder {} does not exist", path, parent.string()));
+    throw PoolError(Status::no_device, fmt::format("{}: the folder {} does not exist", path, parent.string()));
   }
   return {path, options.size_bytes, std::nullopt};
 }
@@ -169,11 +168,9 @@ std::vector<Candidate> check_devices(const MakePoolOptions& options) {
     for (const Candidate& earlier : candidates) {
       std::error_code ignored;
       const std::string other = parse_device(earlier.path).path;
-      if (std::filesystem::weakly_canonical(path, ignored) ==
-              std::filesystem::weakly_canonical(other, ignored) ||
+      if (std::filesystem::weakly_canonical(path, ignored) == std::filesystem::weakly_canonical(other, ignored) ||
           std::filesystem::equivalent(path, other, ignored)) {
-        throw PoolError(Status::invalid_argument,
-                        fmt::format("{}: the same device as {}", path, earlier.path));
+        throw PoolError(Status::invalid_argument, fmt::format("{}: the same device as {}", path, earlier.path));
       }
     }
     struct stat state {};
@@ -203,8 +200,7 @@ class CreatedFiles {
 // Device byte offset of a column.
 u64 column_offset(const PoolLayout& layout, const ChunkPlacement& chunk, u32 column) {
   const ColumnPlacement& place = chunk.columns[column];
-  return layout.parts[place.device_index].chunk_area_offset +
-         place.first_granule * format::physical_granule_bytes;
+  return layout.parts[place.device_index].chunk_area_offset + place.first_granule * format::physical_granule_bytes;
 }
 
 // The bulk-built chunk tree as node pages in order of their numbers: leaves first, the root last.
@@ -297,7 +293,8 @@ u64 write_header_area(DeviceFile& file, u64 offset, const format::ChunkDescripto
   std::vector<u64> table(layout.table_pages * format::descriptor_entries_per_page);
   for (u64 index = 0; index < descriptors.size() / format::descriptors_per_page; ++index) {
     const format::PageDescriptor* page = &descriptors[index * format::descriptors_per_page];
-    table[index] = format::descriptor_entry(xxh3_64(page, page_size, format::descriptor_page_seed(chunk.base_address, index)), 0);
+    table[index] =
+        format::descriptor_entry(xxh3_64(page, page_size, format::descriptor_page_seed(chunk.base_address, index)), 0);
     file.write_at(offset + layout.descriptor_page(index, 0) * page_size, page, page_size);
   }
   return write_bitmap_slots(file, chunk_bitmap_place(chunk, offset), pages.size(), table.data());
@@ -324,12 +321,12 @@ void write_parities(std::vector<DeviceFile>& files, const PoolLayout& layout, co
 
 // Header areas and initial pages of one chunk. Answers the checksum of its slot.
 u64 write_chunk(std::vector<DeviceFile>& files, const PoolLayout& layout, const ChunkPlacement& chunk,
-                 const u8 (&pool_uuid)[16], const std::vector<InitialPage>& pages) {
+                const u8 (&pool_uuid)[16], const std::vector<InitialPage>& pages) {
   const format::ChunkDescriptor& descriptor = chunk.descriptor;
   u64 slot_checksum = 0;
   for (u32 column = 0; column <= descriptor.redundancy; ++column) {
-    slot_checksum = write_header_area(files[chunk.columns[column].device_index],
-                                      column_offset(layout, chunk, column), descriptor, column, pool_uuid, pages);
+    slot_checksum = write_header_area(files[chunk.columns[column].device_index], column_offset(layout, chunk, column),
+                                      descriptor, column, pool_uuid, pages);
   }
   const raid::Geometry geometry = raid::geometry_of(descriptor);
   const u64 header_bytes = format::chunk_layout(geometry.page_count).header_pages * page_size;
@@ -338,8 +335,8 @@ u64 write_chunk(std::vector<DeviceFile>& files, const PoolLayout& layout, const 
       for (u32 copy = 0; copy < level.copies(geometry.column_count); ++copy) {
         const raid::PagePlace place = level.map(geometry, i, copy);
         files[chunk.columns[place.column].device_index].write_at(
-            column_offset(layout, chunk, place.column) + header_bytes + place.page * page_size,
-            pages[i].bytes.data(), page_size);
+            column_offset(layout, chunk, place.column) + header_bytes + place.page * page_size, pages[i].bytes.data(),
+            page_size);
       }
     }
   });
@@ -370,7 +367,8 @@ format::Superblock make_superblock(const MakePoolOptions& options, const PoolLay
     replicas = std::max<u64>(replicas, u64{chunk.descriptor.redundancy} + 1);
   }
   superblock.tree_replica_count = static_cast<u8>(std::min<u64>(replicas, layout.parts.size()));
-  if (options.data_checksums) superblock.log_capacity = format::log_capacity(layout.parts.data(), superblock.tree_replica_count);
+  if (options.data_checksums)
+    superblock.log_capacity = format::log_capacity(layout.parts.data(), superblock.tree_replica_count);
   superblock.clean = 1;
   superblock.page_total = layout.page_total();
   if (shares.size() == 1) {
@@ -378,7 +376,8 @@ format::Superblock make_superblock(const MakePoolOptions& options, const PoolLay
   } else {
     const bool is_split = options.metadata_profile != options.data_profile;
     superblock.feature_incompatible |= format::feature_mixed_profiles;
-    const bool is_physical = std::any_of(shares.begin(), shares.end(), [](const auto& share) { return share.profile.device; });
+    const bool is_physical =
+        std::any_of(shares.begin(), shares.end(), [](const auto& share) { return share.profile.device; });
     if (is_physical) superblock.feature_incompatible |= format::feature_physical;
     superblock.metadata_profile = static_cast<u16>(profile_number(shares[0].profile));
     superblock.data_profile = static_cast<u16>(profile_number(shares[is_split ? 1 : 0].profile));
@@ -418,13 +417,11 @@ void write_chunk_maps(std::vector<DeviceFile>& files, const PoolLayout& layout) 
   }
 }
 
-void write_superblocks(std::vector<DeviceFile>& files, const PoolLayout& layout,
-                       format::Superblock& superblock) {
+void write_superblocks(std::vector<DeviceFile>& files, const PoolLayout& layout, format::Superblock& superblock) {
   static_assert((first_epoch & 1) == 1, "epoch 1 belongs to slot B");
   for (u32 i = static_cast<u32>(files.size()); i-- > 0;) {
     superblock.device = layout.parts[i];
-    std::memcpy(superblock.device.device_uuid, superblock.device_uuids[i],
-                sizeof(superblock.device.device_uuid));
+    std::memcpy(superblock.device.device_uuid, superblock.device_uuids[i], sizeof(superblock.device.device_uuid));
     seal(superblock, format::superblock_offset_b);
     files[i].write_at(format::superblock_offset_b, &superblock, sizeof(superblock));
   }
@@ -461,8 +458,7 @@ format::Superblock make_pool(const MakePoolOptions& options) {
   CreatedFiles created;
   std::vector<DeviceFile> files;
   for (Candidate& candidate : candidates) {
-    files.push_back(candidate.file ? std::move(*candidate.file)
-                                   : created.create(candidate.path, candidate.size_bytes));
+    files.push_back(candidate.file ? std::move(*candidate.file) : created.create(candidate.path, candidate.size_bytes));
     if (files.back().size_bytes() != candidate.size_bytes) {
       files.back().resize(candidate.size_bytes);
     }
@@ -483,9 +479,8 @@ format::Superblock make_pool(const MakePoolOptions& options) {
     files[i].write_at(layout.parts[i].tree_offset, nodes.data(), nodes.size() * page_size);
   }
   write_chunk_maps(files, layout);
-  const InitialTree tree =
-      build_initial_tree(layout.chunks.front().descriptor.base_address, now,
-                         {options.root_uid, options.root_gid, options.root_permissions});
+  const InitialTree tree = build_initial_tree(layout.chunks.front().descriptor.base_address, now,
+                                              {options.root_uid, options.root_gid, options.root_permissions});
   superblock.inode_file = tree.inode_file;
   superblock.inode_used = tree.inode_used;
   superblock.page_used = tree.pages.size();

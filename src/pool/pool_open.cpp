@@ -51,11 +51,9 @@ std::vector<std::string> list_neighbours(const std::string& path, const format::
   std::error_code error;
   const std::string own = canonical_path(path);
   const filesystem::path folder = filesystem::absolute(path, error).parent_path();
-  for (filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
+  for (filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     std::error_code ignored;
-    const bool candidate =
-        entry->is_regular_file(ignored) || (!ignored && entry->is_block_file(ignored));
+    const bool candidate = entry->is_regular_file(ignored) || (!ignored && entry->is_block_file(ignored));
     if (!candidate || canonical_path(entry->path().string()) == own) continue;
     try {
       const SuperblockProbe probe = probe_superblocks(entry->path().string());
@@ -92,8 +90,8 @@ class PoolOpener {
     require_tree_device(pool);
     std::vector<TreeDevice> tree_devices;
     for (OpenedDevice& device : pool.devices) tree_devices.push_back({&device.file, device.part});
-    pool.chunks = read_chunk_tree(pool.superblock, tree_devices, warnings_,
-                                  !options_.read_only && options_.repairs_tree);
+    pool.chunks =
+        read_chunk_tree(pool.superblock, tree_devices, warnings_, !options_.read_only && options_.repairs_tree);
     require_enough_columns(pool);
     if (pool.superblock.clean == 0) {
       warnings_.push_back("the pool was not unmounted; it continues from its last checkpoint");
@@ -114,18 +112,16 @@ class PoolOpener {
   }
 
   void add_member(const std::string& path) {
-    const auto access =
-        options_.read_only ? DeviceFile::Access::read_only : DeviceFile::Access::read_write;
+    const auto access = options_.read_only ? DeviceFile::Access::read_only : DeviceFile::Access::read_write;
     // Looked for before the lock is tried, which would fail with a misleading message.
     DeviceFile unlocked = DeviceFile::open(path, access, DeviceFile::Locking::none);
     for (const Member& member : members_) {
       if (member.file.is_same_file(unlocked)) {
-        throw PoolError(Status::invalid_argument,
-                        fmt::format("{}: the same device as {}", path, member.file.path()));
+        throw PoolError(Status::invalid_argument, fmt::format("{}: the same device as {}", path, member.file.path()));
       }
     }
-    DeviceFile file = options_.lock ? DeviceFile::open(path, access, DeviceFile::Locking::lock_at_once)
-                                    : std::move(unlocked);
+    DeviceFile file =
+        options_.lock ? DeviceFile::open(path, access, DeviceFile::Locking::lock_at_once) : std::move(unlocked);
     SuperblockProbe probe = probe_superblocks(file);
     refuse_invalid(path, probe);
     const format::Superblock* superblock = probe.newest();
@@ -133,8 +129,7 @@ class PoolOpener {
       const bool blank = !probe.has_magic();
       throw PoolError(
           blank ? Status::not_a_pool : Status::corrupt_superblock,
-          fmt::format("{}: {} ({})", path, blank ? "holds no gpu4fs pool" : "no valid superblock",
-                      probe.problem()));
+          fmt::format("{}: {} ({})", path, blank ? "holds no gpu4fs pool" : "no valid superblock", probe.problem()));
     }
     const std::string problem = find_feature_problem(*superblock, options_.read_only);
     if (!problem.empty()) {
@@ -149,11 +144,9 @@ class PoolOpener {
     for (u32 i = 0; i < 2; ++i) {
       const SuperblockSlot& slot = probe.slots[i];
       if (slot.state != SlotState::invalid) continue;
-      const Status status = slot.superblock.version != format::format_version
-                                ? Status::wrong_version
-                                : Status::corrupt_superblock;
-      throw PoolError(status, fmt::format("{}: superblock slot {}: {}", path, i == 0 ? "A" : "B",
-                                          slot.problem));
+      const Status status =
+          slot.superblock.version != format::format_version ? Status::wrong_version : Status::corrupt_superblock;
+      throw PoolError(status, fmt::format("{}: superblock slot {}: {}", path, i == 0 ? "A" : "B", slot.problem));
     }
   }
 
@@ -162,11 +155,10 @@ class PoolOpener {
     for (const Member& member : members_) {
       const format::Superblock& own = *member.probe.newest();
       if (!is_same_pool(own, first)) {
-        throw PoolError(
-            Status::wrong_pool,
-            fmt::format("{}: belongs to pool {}, not to pool {} like {}", member.file.path(),
-                        format::uuid_text(own.pool_uuid), format::uuid_text(first.pool_uuid),
-                        members_.front().file.path()));
+        throw PoolError(Status::wrong_pool,
+                        fmt::format("{}: belongs to pool {}, not to pool {} like {}", member.file.path(),
+                                    format::uuid_text(own.pool_uuid), format::uuid_text(first.pool_uuid),
+                                    members_.front().file.path()));
       }
     }
   }
@@ -183,7 +175,8 @@ class PoolOpener {
   void find_missing() {
     const format::Superblock first = *members_.front().probe.newest();
     std::set<std::string> searched;
-    for (std::size_t i = 0; i < members_.size() && members_.size() < member_count(*newest_member().probe.newest()); ++i) {
+    for (std::size_t i = 0; i < members_.size() && members_.size() < member_count(*newest_member().probe.newest());
+         ++i) {
       const std::string path = members_[i].file.path();
       const std::string folder = filesystem::path(canonical_path(path)).parent_path().string();
       if (!searched.insert(folder).second) continue;
@@ -213,15 +206,14 @@ class PoolOpener {
                                     path, best->file.path(), since));
       }
       if (since == 0 && own->epoch == newest.epoch && !is_common_part_equal(*own, newest)) {
-        throw PoolError(Status::corrupt_superblock,
-                        fmt::format("{} and {}: superblocks of epoch {} differ", path,
-                                    best->file.path(), newest.epoch));
+        throw PoolError(Status::corrupt_superblock, fmt::format("{} and {}: superblocks of epoch {} differ", path,
+                                                                best->file.path(), newest.epoch));
       }
       for (u32 slot = 0; slot < 2; ++slot) {
         const SuperblockSlot& state = member.probe.slots[slot];
         if (state.state == SlotState::damaged) {
-          warnings_.push_back(fmt::format("{}: superblock slot {}: {}; epoch {} is used", path,
-                                          slot == 0 ? "A" : "B", state.problem, newest.epoch));
+          warnings_.push_back(fmt::format("{}: superblock slot {}: {}; epoch {} is used", path, slot == 0 ? "A" : "B",
+                                          state.problem, newest.epoch));
         }
       }
     }
@@ -251,14 +243,15 @@ class PoolOpener {
       if (member.file.fd() < 0) continue;  // moved to its place
       // One that was replaced may lie about; one that was removed may still be named by whoever did not hear of it.
       const format::Superblock* own = member.probe.newest();
-      const bool was_removed = own != nullptr && own->epoch < newest.epoch && !format::has_device(newest, own->device.device_index);
+      const bool was_removed =
+          own != nullptr && own->epoch < newest.epoch && !format::has_device(newest, own->device.device_index);
       if (!member.was_named || was_removed) {
-        warnings_.push_back(fmt::format("{}: is no longer a member of the pool and is passed over", member.file.path()));
+        warnings_.push_back(
+            fmt::format("{}: is no longer a member of the pool and is passed over", member.file.path()));
         continue;
       }
-      throw PoolError(Status::wrong_pool,
-                      fmt::format("{}: is no longer a member of pool {}", member.file.path(),
-                                  format::uuid_text(newest.pool_uuid)));
+      throw PoolError(Status::wrong_pool, fmt::format("{}: is no longer a member of pool {}", member.file.path(),
+                                                      format::uuid_text(newest.pool_uuid)));
     }
     GPU4FS_CHECK(first_here != nullptr);  // the one with the newest superblock
     pool.superblock.device = first_here->part;
@@ -269,9 +262,8 @@ class PoolOpener {
     const format::Superblock* own = member.probe.newest();
     if (own->device.device_index != index || own->chunk_size_bytes != newest.chunk_size_bytes) {
       throw PoolError(Status::corrupt_superblock,
-                      fmt::format("{}: claims index {} and chunk size {} in place of {} and {}",
-                                  member.file.path(), own->device.device_index,
-                                  own->chunk_size_bytes, index, newest.chunk_size_bytes));
+                      fmt::format("{}: claims index {} and chunk size {} in place of {} and {}", member.file.path(),
+                                  own->device.device_index, own->chunk_size_bytes, index, newest.chunk_size_bytes));
     }
     const u64 since = newest.stale_since[index];
     if (GPU4FS_MUTANT(stale_device_opened, since != 0 || own->epoch + 1 < newest.epoch, false)) {
@@ -279,8 +271,8 @@ class PoolOpener {
     }
     const bool current = own->epoch == newest.epoch;
     if (!current) {
-      warnings_.push_back(fmt::format("{}: lacks the superblock of epoch {}, holds {}",
-                                      member.file.path(), newest.epoch, own->epoch));
+      warnings_.push_back(
+          fmt::format("{}: lacks the superblock of epoch {}, holds {}", member.file.path(), newest.epoch, own->epoch));
     }
     return {std::move(member.file), own->device, current};
   }
@@ -298,11 +290,12 @@ class PoolOpener {
     const std::string path = member.file.path();
     const u64 held = member.probe.newest()->epoch;
     const u64 since = newest.stale_since[index] != 0 ? newest.stale_since[index] : held + 1;
-    const std::string what =
-        fmt::format("{}: device {} is stale since epoch {}, the pool is at {}: it has missed writes and needs a rebuild",
-                    path, index, since, newest.epoch);
+    const std::string what = fmt::format(
+        "{}: device {} is stale since epoch {}, the pool is at {}: it has missed writes and needs a rebuild", path,
+        index, since, newest.epoch);
     if (!options_.degraded) {
-      throw PoolError(Status::device_failed, what + "; the option 'degraded' goes on without it, if nothing is lost by that");
+      throw PoolError(Status::device_failed,
+                      what + "; the option 'degraded' goes on without it, if nothing is lost by that");
     }
     warnings_.push_back(what + "; going on without it");
     const DeviceFile closed = std::move(member.file);
@@ -312,12 +305,12 @@ class PoolOpener {
   }
 
   OpenedDevice missing_device(const format::Superblock& newest, u32 index) {
-    std::string what =
-        fmt::format("device {} of {} is missing: UUID {} of pool {}", index, newest.device_count,
-                    format::uuid_text(newest.device_uuids[index]), format::uuid_text(newest.pool_uuid));
+    std::string what = fmt::format("device {} of {} is missing: UUID {} of pool {}", index, newest.device_count,
+                                   format::uuid_text(newest.device_uuids[index]), format::uuid_text(newest.pool_uuid));
     for (const PoolError& error : unreachable_) what += fmt::format(" ({})", error.what());
     if (!options_.degraded) {
-      throw PoolError(Status::no_device, what + "; the option 'degraded' goes on without it, if nothing is lost by that");
+      throw PoolError(Status::no_device,
+                      what + "; the option 'degraded' goes on without it, if nothing is lost by that");
     }
     warnings_.push_back(what + "; going on without it");
     return absent_device(newest, index, fmt::format("device {}", index), MemberState::missing);
@@ -332,11 +325,13 @@ class PoolOpener {
       any_here = any_here || pool.devices[i].is_here();
     }
     if (!any_here) {
-      throw PoolError(Status::no_device, fmt::format("none of devices 0 to {}, which hold the chunk tree, is here", count - 1));
+      throw PoolError(Status::no_device,
+                      fmt::format("none of devices 0 to {}, which hold the chunk tree, is here", count - 1));
     }
     if (!all_here && format::has_log(pool.superblock) && pool.superblock.log_capacity == 0) {
-      throw PoolError(Status::no_device,
-                      "the operation log cannot be read without all devices that hold it: its size is not written down");
+      throw PoolError(
+          Status::no_device,
+          "the operation log cannot be read without all devices that hold it: its size is not written down");
     }
   }
 
@@ -366,8 +361,8 @@ class PoolOpener {
       if (std::memcmp(own, newest.device_uuids[index], sizeof(own)) != 0) continue;
       if (found != nullptr) {
         throw PoolError(Status::invalid_argument,
-                        fmt::format("{} and {}: copies of the same device {}", found->file.path(),
-                                    member.file.path(), format::uuid_text(own)));
+                        fmt::format("{} and {}: copies of the same device {}", found->file.path(), member.file.path(),
+                                    format::uuid_text(own)));
       }
       found = &member;
     }
@@ -404,7 +399,9 @@ u64 OpenedPool::absent_devices() const {
   return absent;
 }
 
-bool OpenedPool::is_degraded() const { return absent_devices() != 0; }
+bool OpenedPool::is_degraded() const {
+  return absent_devices() != 0;
+}
 
 OpenedPool open_pool(const OpenPoolOptions& options) {
   return wait_for_locks(options.patience, [&] { return PoolOpener(options).open(); });
@@ -416,7 +413,8 @@ PoolProfiles profiles_of(const OpenedPool& pool) {
     return {static_cast<format::Profile>(pool.superblock.data_profile),
             static_cast<format::Profile>(pool.superblock.metadata_profile)};
   }
-  const auto chunk = std::find_if(pool.chunks.begin(), pool.chunks.end(), [](const OpenedChunk& any) { return !any.is_erased(); });
+  const auto chunk =
+      std::find_if(pool.chunks.begin(), pool.chunks.end(), [](const OpenedChunk& any) { return !any.is_erased(); });
   GPU4FS_CHECK(chunk != pool.chunks.end());
   const format::Profile only = format::profile_of(chunk->descriptor);
   return {only, only};
@@ -427,8 +425,7 @@ std::vector<std::string> find_members(const std::string& path) {
   const std::string plain = parse_device(path).path;
   const format::Superblock* own = probe.newest();
   if (own == nullptr) {
-    throw PoolError(Status::not_a_pool,
-                    fmt::format("{}: holds no gpu4fs pool ({})", path, probe.problem()));
+    throw PoolError(Status::not_a_pool, fmt::format("{}: holds no gpu4fs pool ({})", path, probe.problem()));
   }
   std::vector<std::pair<u32, std::string>> members{{own->device.device_index, path}};
   for (const std::string& neighbour : list_neighbours(plain, *own)) {

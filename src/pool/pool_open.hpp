@@ -25,7 +25,8 @@ struct OpenPoolOptions {
   bool lock = true;
   // Go on without devices that are missing or stale, where no data is lost by it.
   bool degraded = false;
-  // Opened for writing: replicas of chunk tree nodes that are bad or old are written again. Off for who does it himself.
+  // Opened for writing: replicas of chunk tree nodes that are bad or old are written again. Off for who does it
+  // himself.
   bool repairs_tree = true;
   LockPatience patience = {};  // with devices that are in use
 };
@@ -33,7 +34,7 @@ struct OpenPoolOptions {
 enum class MemberState : u8 {
   here,
   missing,
-  stale,  // it was away while the pool was written: what it holds does not count
+  stale,    // it was away while the pool was written: what it holds does not count
   removed,  // the pool has no device of this index
 };
 
@@ -43,7 +44,7 @@ struct OpenedDevice {
   bool has_newest_superblock;  // false: this device holds the epoch before, see
                                // complete_superblocks()
   MemberState state = MemberState::here;
-  u64 stale_since = 0;         // epoch, 0: nobody has written down that it lacks anything
+  u64 stale_since = 0;  // epoch, 0: nobody has written down that it lacks anything
   bool is_here() const { return state == MemberState::here; }
 };
 

@@ -35,8 +35,7 @@ std::vector<ColumnPlace> columns_on(const OpenedPool& pool, u32 device) {
   for (const OpenedChunk& chunk : pool.chunks) {
     for (u32 column = 0; column < chunk.columns.size(); ++column) {
       if (chunk.columns[column].device_index() != device) continue;
-      places.push_back({&chunk, column, chunk.columns[column].offset_bytes(),
-                        raid::column_length(chunk.descriptor)});
+      places.push_back({&chunk, column, chunk.columns[column].offset_bytes(), raid::column_length(chunk.descriptor)});
     }
   }
   return places;
@@ -56,8 +55,7 @@ Front front_of(const OpenedPool& pool, u32 index) {
     front.tree_pages = std::max(front.tree_pages, device.part.tree_pages);
     if (holds_log) front.log_bytes = std::max(front.log_bytes, device.part.log_bytes);
   }
-  if (pool.superblock.log_capacity != 0)
-    front.log_bytes = holds_log ? pool.superblock.log_capacity : 0;
+  if (pool.superblock.log_capacity != 0) front.log_bytes = holds_log ? pool.superblock.log_capacity : 0;
   return front;
 }
 
@@ -66,8 +64,7 @@ u64 map_bytes(u64 map_pages) {
 }
 
 u64 area_begin(const Front& front, u64 map_pages) {
-  const u64 end = format::layout_area_offset + front.tree_pages * page_size + map_bytes(map_pages) +
-                  front.log_bytes;
+  const u64 end = format::layout_area_offset + front.tree_pages * page_size + map_bytes(map_pages) + front.log_bytes;
   return align_up(end, u64{format::physical_granule_bytes});
 }
 
@@ -97,7 +94,8 @@ void write_chunk_headers(DeviceFile& file, const OpenedPool& pool, u32 index) {
 }
 
 // The node and all below it, each as the newest valid replica has it.
-void copy_tree_node(TreeNodeStore& from, DeviceFile& file, const DevicePart& part, u32 number, u32 level, u64 epoch_max) {
+void copy_tree_node(TreeNodeStore& from, DeviceFile& file, const DevicePart& part, u32 number, u32 level,
+                    u64 epoch_max) {
   TreeReport ignored;
   const format::ChunkTreeNode page = read_newest_page(from, number, level, epoch_max, ignored);
   file.write_at(part.tree_offset + u64{number} * page_size, &page, sizeof(page));
@@ -127,21 +125,18 @@ void copy_chunk_tree(DeviceFile& file, OpenedPool& pool, const DevicePart& part)
 
 u64 replacement_size_min(const OpenedPool& pool, u32 index) {
   u64 least = area_begin(front_of(pool, index), 1) + pool.superblock.chunk_size_bytes;
-  for (const ColumnPlace& place : columns_on(pool, index))
-    least = std::max(least, place.offset + place.length);
+  for (const ColumnPlace& place : columns_on(pool, index)) least = std::max(least, place.offset + place.length);
   return least;
 }
 
-DevicePart plan_replacement(const OpenedPool& pool, u32 index, u64 size_bytes,
-                            const u8 (&uuid)[16]) {
+DevicePart plan_replacement(const OpenedPool& pool, u32 index, u64 size_bytes, const u8 (&uuid)[16]) {
   const u64 least = replacement_size_min(pool, index);
   const u64 size = align_down(size_bytes, u64{page_size});
   if (size < least) {
-    throw PoolError(
-        Status::no_space,
-        fmt::format("a device of {} bytes is too small to take the place of device {}: it must "
-                    "have {}",
-                    size_bytes, index, least));
+    throw PoolError(Status::no_space,
+                    fmt::format("a device of {} bytes is too small to take the place of device {}: it must "
+                                "have {}",
+                                size_bytes, index, least));
   }
   const std::vector<ColumnPlace> columns = columns_on(pool, index);
   u64 first_column = ~u64{0};
@@ -158,8 +153,8 @@ DevicePart plan_replacement(const OpenedPool& pool, u32 index, u64 size_bytes,
   // As large a chunk map as the device needs, or as there is room for in front of the first column.
   u64 map_pages = 1;
   while (area_begin(front, map_pages) <= std::min(first_column, size) &&
-         divide_up((size - area_begin(front, map_pages)) / format::physical_granule_bytes,
-                   u64{format::bits_per_page}) > map_pages) {
+         divide_up((size - area_begin(front, map_pages)) / format::physical_granule_bytes, u64{format::bits_per_page}) >
+             map_pages) {
     ++map_pages;
   }
   while (map_pages > 1 && area_begin(front, map_pages) > first_column) --map_pages;
@@ -170,8 +165,7 @@ DevicePart plan_replacement(const OpenedPool& pool, u32 index, u64 size_bytes,
   part.chunk_area_granules = std::min(granules, map_pages * format::bits_per_page);
   u64 end = 0;
   for (const ColumnPlace& place : columns) end = std::max(end, place.offset + place.length);
-  const u64 area_end =
-      part.chunk_area_offset + part.chunk_area_granules * format::physical_granule_bytes;
+  const u64 area_end = part.chunk_area_offset + part.chunk_area_granules * format::physical_granule_bytes;
   if (area_begin(front, map_pages) > part.chunk_area_offset || end > area_end) {
     throw PoolError(Status::not_supported,
                     fmt::format("no layout has the columns of device {} in their places", index));
@@ -182,28 +176,22 @@ DevicePart plan_replacement(const OpenedPool& pool, u32 index, u64 size_bytes,
 DevicePart stale_part(const OpenedPool& pool, u32 index, const DeviceFile& file) {
   const SuperblockProbe probe = probe_superblocks(file);
   const format::Superblock* own = probe.newest();
-  const bool is_member =
-      own != nullptr && own->device.device_index == index &&
-      std::memcmp(own->pool_uuid, pool.superblock.pool_uuid, sizeof(own->pool_uuid)) == 0 &&
-      std::memcmp(own->device.device_uuid, pool.superblock.device_uuids[index], 16) == 0;
+  const bool is_member = own != nullptr && own->device.device_index == index &&
+                         std::memcmp(own->pool_uuid, pool.superblock.pool_uuid, sizeof(own->pool_uuid)) == 0 &&
+                         std::memcmp(own->device.device_uuid, pool.superblock.device_uuids[index], 16) == 0;
   if (!is_member)
-    throw PoolError(Status::wrong_pool,
-                    fmt::format("{}: is not device {} of the pool", file.path(), index));
-  const u64 area_end = own->device.chunk_area_offset +
-                       own->device.chunk_area_granules * format::physical_granule_bytes;
+    throw PoolError(Status::wrong_pool, fmt::format("{}: is not device {} of the pool", file.path(), index));
+  const u64 area_end = own->device.chunk_area_offset + own->device.chunk_area_granules * format::physical_granule_bytes;
   for (const ColumnPlace& place : columns_on(pool, index)) {
-    if (place.offset >= own->device.chunk_area_offset && place.offset + place.length <= area_end)
-      continue;
+    if (place.offset >= own->device.chunk_area_offset && place.offset + place.length <= area_end) continue;
     throw PoolError(
         Status::corrupt_superblock,
-        fmt::format("{}: the columns of device {} do not lie where it has room for them",
-                    file.path(), index));
+        fmt::format("{}: the columns of device {} do not lie where it has room for them", file.path(), index));
   }
   return own->device;
 }
 
-void prepare_replacement(OpenedPool& pool, DeviceFile& file, const DevicePart& part,
-                         bool is_new) {
+void prepare_replacement(OpenedPool& pool, DeviceFile& file, const DevicePart& part, bool is_new) {
   file.reserve_range(0, part.chunk_area_offset);
   for (const ColumnPlace& place : columns_on(pool, part.device_index)) {
     file.reserve_range(place.offset, mounted_bytes(pool, *place.chunk));
@@ -218,8 +206,7 @@ void prepare_replacement(OpenedPool& pool, DeviceFile& file, const DevicePart& p
   file.flush();
 }
 
-void write_stale_superblocks(const OpenedPool& pool, DeviceFile& file, const DevicePart& part,
-                             u64 stale_since) {
+void write_stale_superblocks(const OpenedPool& pool, DeviceFile& file, const DevicePart& part, u64 stale_since) {
   GPU4FS_CHECK_GT(stale_since, u64{1});
   // Two of them: the checkpoint that makes the device a member overwrites one, and may be torn.
   for (u64 epoch = stale_since - 1; epoch != 0 && epoch + 2 >= stale_since; --epoch) {
@@ -227,8 +214,7 @@ void write_stale_superblocks(const OpenedPool& pool, DeviceFile& file, const Dev
     superblock.epoch = epoch;
     superblock.slot = static_cast<u32>(epoch & 1);
     superblock.device = part;
-    std::memcpy(superblock.device_uuids[part.device_index], part.device_uuid,
-                sizeof(part.device_uuid));
+    std::memcpy(superblock.device_uuids[part.device_index], part.device_uuid, sizeof(part.device_uuid));
     bool any = false;
     for (u32 d = 0; d < device_count_max; ++d) {
       u64& since = superblock.stale_since[d];
@@ -238,10 +224,8 @@ void write_stale_superblocks(const OpenedPool& pool, DeviceFile& file, const Dev
     superblock.feature_incompatible &= ~u64{format::feature_stale_devices};
     if (any) superblock.feature_incompatible |= format::feature_stale_devices;
     seal(superblock, superblock_offset(superblock.slot));
-    const std::string problem =
-        find_superblock_problem(superblock, superblock.slot, file.size_bytes());
-    if (!problem.empty())
-      throw PoolError(Status::corrupt_superblock, fmt::format("{}: {}", file.path(), problem));
+    const std::string problem = find_superblock_problem(superblock, superblock.slot, file.size_bytes());
+    if (!problem.empty()) throw PoolError(Status::corrupt_superblock, fmt::format("{}: {}", file.path(), problem));
     file.write_at(superblock_offset(superblock.slot), &superblock, sizeof(superblock));
   }
   file.flush();

@@ -19,20 +19,17 @@ u64 replacement_size_min(const OpenedPool& pool, u32 index);
 
 // Where things lie on a device of `size_bytes` that takes the place of member `index`: columns
 // where the chunk tree has them. `uuid` is its own. PoolError when it is too small.
-format::DevicePart plan_replacement(const OpenedPool& pool, u32 index, u64 size_bytes,
-                                    const u8 (&uuid)[16]);
+format::DevicePart plan_replacement(const OpenedPool& pool, u32 index, u64 size_bytes, const u8 (&uuid)[16]);
 
 // The device part of a stale member as its superblocks have it; PoolError when they are not there
 // any more.
 format::DevicePart stale_part(const OpenedPool& pool, u32 index, const DeviceFile& file);
 
 // Everything but superblocks. `is_new`: what the device holds in front of the chunks means nothing.
-void prepare_replacement(OpenedPool& pool, DeviceFile& file, const format::DevicePart& part,
-                         bool is_new);
+void prepare_replacement(OpenedPool& pool, DeviceFile& file, const format::DevicePart& part, bool is_new);
 
 // The superblocks of a device that is new, once durable superblocks of the others say that member
 // `index` has its UUID and is stale since the epoch `stale_since`.
-void write_stale_superblocks(const OpenedPool& pool, DeviceFile& file,
-                             const format::DevicePart& part, u64 stale_since);
+void write_stale_superblocks(const OpenedPool& pool, DeviceFile& file, const format::DevicePart& part, u64 stale_since);
 
 }  // namespace gpu4fs::pool

@@ -41,21 +41,18 @@ std::string find_area_problem(const DevicePart& part, u64 chunk_size_bytes) {
       {"tree area", part.tree_offset, part.tree_pages, page_size},
       {"chunk map", part.chunk_map_offset, 2 * (1 + part.chunk_map_pages), page_size},
       {"log area", part.log_offset, part.log_bytes, 1},
-      {"chunk area", part.chunk_area_offset, part.chunk_area_granules,
-       format::physical_granule_bytes},
+      {"chunk area", part.chunk_area_offset, part.chunk_area_granules, format::physical_granule_bytes},
   };
   u64 previous_end = format::layout_area_offset;
   for (const Area& area : areas) {
     u64 length = 0;
     u64 end = 0;
-    if (!multiply_checked(area.units, area.unit_bytes, length) ||
-        !add_checked(area.offset, length, end) || end > part.size_bytes) {
-      return fmt::format("{} at {} reaches beyond the device's {} bytes", area.name, area.offset,
-                         part.size_bytes);
+    if (!multiply_checked(area.units, area.unit_bytes, length) || !add_checked(area.offset, length, end) ||
+        end > part.size_bytes) {
+      return fmt::format("{} at {} reaches beyond the device's {} bytes", area.name, area.offset, part.size_bytes);
     }
     if (area.offset < previous_end || !is_aligned(area.offset, page_size)) {
-      return fmt::format("{} at {} overlaps what lies in front of it or is not aligned", area.name,
-                         area.offset);
+      return fmt::format("{} at {} overlaps what lies in front of it or is not aligned", area.name, area.offset);
     }
     previous_end = end;
   }
@@ -63,8 +60,7 @@ std::string find_area_problem(const DevicePart& part, u64 chunk_size_bytes) {
     return fmt::format("chunk area at {} is not aligned", part.chunk_area_offset);
   }
   if (divide_up(part.chunk_area_granules, format::bits_per_page) > part.chunk_map_pages) {
-    return fmt::format("chunk map of {} pages for {} granules", part.chunk_map_pages,
-                       part.chunk_area_granules);
+    return fmt::format("chunk map of {} pages for {} granules", part.chunk_map_pages, part.chunk_area_granules);
   }
   if (part.chunk_area_granules < chunk_size_bytes / format::physical_granule_bytes) {
     return "chunk area without room for a chunk";
@@ -83,8 +79,7 @@ std::string find_device_part_problem(const Superblock& superblock, u64 device_by
   if (is_zero(part.device_uuid)) return "device without a UUID";
   if (part.reserved0 != 0 || !is_zero(part.reserved)) return "reserved bytes of the device part";
   if (part.size_bytes > device_bytes) {
-    return fmt::format("image cut short: the device has {} bytes, the pool uses {}", device_bytes,
-                       part.size_bytes);
+    return fmt::format("image cut short: the device has {} bytes, the pool uses {}", device_bytes, part.size_bytes);
   }
   return find_area_problem(part, superblock.chunk_size_bytes);
 }
@@ -94,19 +89,16 @@ std::string find_tree_problem(const Superblock& superblock) {
   if (superblock.tree_height < 1 || superblock.tree_height > 8) {
     return fmt::format("chunk tree of height {}", superblock.tree_height);
   }
-  if (superblock.tree_replica_count < 1 ||
-      superblock.tree_replica_count > superblock.device_count) {
-    return fmt::format("{} chunk tree replicas on {} devices", superblock.tree_replica_count,
-                       superblock.device_count);
+  if (superblock.tree_replica_count < 1 || superblock.tree_replica_count > superblock.device_count) {
+    return fmt::format("{} chunk tree replicas on {} devices", superblock.tree_replica_count, superblock.device_count);
   }
   if (superblock.device.device_index < superblock.tree_replica_count &&
       (superblock.tree_root >= tree_pages || superblock.tree_node_count > tree_pages)) {
-    return fmt::format("chunk tree of {} nodes with root {} in an area of {} pages",
-                       superblock.tree_node_count, superblock.tree_root, tree_pages);
+    return fmt::format("chunk tree of {} nodes with root {} in an area of {} pages", superblock.tree_node_count,
+                       superblock.tree_root, tree_pages);
   }
   if (superblock.tree_node_count < superblock.tree_height) {
-    return fmt::format("chunk tree of {} nodes and height {}", superblock.tree_node_count,
-                       superblock.tree_height);
+    return fmt::format("chunk tree of {} nodes and height {}", superblock.tree_node_count, superblock.tree_height);
   }
   return "";
 }
@@ -135,7 +127,8 @@ std::string find_stale_problem(const Superblock& superblock) {
       return fmt::format("device {} is stale since epoch {}", i, since);
     }
   }
-  if (superblock.device.device_index < device_count_max && superblock.stale_since[superblock.device.device_index] != 0) {
+  if (superblock.device.device_index < device_count_max &&
+      superblock.stale_since[superblock.device.device_index] != 0) {
     return "it says that its own device is stale";
   }
   const bool named = (superblock.feature_incompatible & format::feature_stale_devices) != 0;
@@ -181,8 +174,7 @@ std::string find_common_problem(const Superblock& superblock) {
   }
   if (has_gaps != may_have_gaps) return "removed devices and the feature that tells of them do not agree";
   const u64 chunk_size = superblock.chunk_size_bytes;
-  if (!is_power_of_two(chunk_size) || chunk_size < format::chunk_size_min ||
-      chunk_size > format::chunk_size_max) {
+  if (!is_power_of_two(chunk_size) || chunk_size < format::chunk_size_min || chunk_size > format::chunk_size_max) {
     return fmt::format("chunk size {}", chunk_size);
   }
   if (superblock.chunk_count < 1 || superblock.chunk_count >= format::logical_granule_max) {
@@ -199,16 +191,14 @@ std::string find_common_problem(const Superblock& superblock) {
   const auto is_known = [&](u16 profile) { return profile >= 1 && profile <= profile_end; };
   if (!is_known(superblock.data_profile) || !is_known(superblock.metadata_profile) ||
       (!is_mixed && superblock.metadata_profile != superblock.data_profile)) {
-    return fmt::format("data profile {}, metadata profile {}", superblock.data_profile,
-                       superblock.metadata_profile);
+    return fmt::format("data profile {}, metadata profile {}", superblock.data_profile, superblock.metadata_profile);
   }
   if (superblock.clean > 1) return fmt::format("clean flag {}", superblock.clean);
   // A feature that may be ignored may have given reserved bytes a meaning.
-  const bool all_known =
-      (superblock.feature_compatible & ~format::feature_compatible_known) == 0 &&
-      (superblock.feature_read_only_compatible & ~format::feature_read_only_compatible_known) == 0;
-  if (all_known && (superblock.reserved0 != 0 || superblock.reserved1 != 0 ||
-                    !is_zero(superblock.reserved2) || !is_zero(superblock.reserved3))) {
+  const bool all_known = (superblock.feature_compatible & ~format::feature_compatible_known) == 0 &&
+                         (superblock.feature_read_only_compatible & ~format::feature_read_only_compatible_known) == 0;
+  if (all_known && (superblock.reserved0 != 0 || superblock.reserved1 != 0 || !is_zero(superblock.reserved2) ||
+                    !is_zero(superblock.reserved3))) {
     return "reserved bytes";
   }
   return find_inode_file_problem(superblock);
@@ -228,9 +218,8 @@ SuperblockSlot read_slot(const DeviceFile& device, u32 slot) {
     result.problem = "magic";
     return result;
   }
-  if (GPU4FS_MUTANT(
-          superblock_unverified,
-          superblock.checksum != structure_checksum(superblock, superblock_offset(slot)), false)) {
+  if (GPU4FS_MUTANT(superblock_unverified,
+                    superblock.checksum != structure_checksum(superblock, superblock_offset(slot)), false)) {
     result.problem = "checksum";
     return result;
   }
@@ -245,15 +234,16 @@ SuperblockSlot read_slot(const DeviceFile& device, u32 slot) {
 std::string find_superblock_problem(const Superblock& superblock, u32 slot, u64 device_bytes) {
   if (superblock.magic != format::superblock_magic) return "magic";
   if (superblock.version != format::format_version) {
-    return fmt::format("the pool has format version {}, this program reads and writes version {} only: use a gpu4fs of that "
-                       "version, or copy the files to a new pool", superblock.version, format::format_version);
+    return fmt::format(
+        "the pool has format version {}, this program reads and writes version {} only: use a gpu4fs of that "
+        "version, or copy the files to a new pool",
+        superblock.version, format::format_version);
   }
   if (superblock.checksum != structure_checksum(superblock, superblock_offset(slot))) {
     return "checksum";
   }
   if (superblock.slot != slot || (superblock.epoch & 1) != slot) {
-    return fmt::format("epoch {} for slot {} found in slot {}", superblock.epoch, superblock.slot,
-                       slot);
+    return fmt::format("epoch {} for slot {} found in slot {}", superblock.epoch, superblock.slot, slot);
   }
   // With a feature that this version does not know nothing can be said about the fields.
   if (!find_feature_problem(superblock, true).empty()) return "";
@@ -270,8 +260,7 @@ std::string find_feature_problem(const Superblock& superblock, bool read_only) {
   if (GPU4FS_MUTANT(feature_accepted, incompatible != 0, false)) {
     return fmt::format("unknown incompatible features {:#x}", incompatible);
   }
-  const u64 unwritable =
-      superblock.feature_read_only_compatible & ~format::feature_read_only_compatible_known;
+  const u64 unwritable = superblock.feature_read_only_compatible & ~format::feature_read_only_compatible_known;
   if (unwritable != 0 && !read_only) {
     return fmt::format("unknown features {:#x} allow only a read-only mount", unwritable);
   }
@@ -327,8 +316,7 @@ SuperblockProbe probe_superblocks(const DeviceFile& device) {
 }
 
 SuperblockProbe probe_superblocks(const std::string& path) {
-  return probe_superblocks(
-      DeviceFile::open(path, DeviceFile::Access::read_only, DeviceFile::Locking::none));
+  return probe_superblocks(DeviceFile::open(path, DeviceFile::Access::read_only, DeviceFile::Locking::none));
 }
 
 }  // namespace gpu4fs::pool

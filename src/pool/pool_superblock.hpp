@@ -51,8 +51,7 @@ SuperblockProbe probe_superblocks(const std::string& path);
 
 // "" or what is wrong: magic, version, slot, checksum, then every field. `device_bytes` is the real
 // size of the device the page came from. Feature masks are not judged: see check_features().
-std::string find_superblock_problem(const format::Superblock& superblock, u32 slot,
-                                    u64 device_bytes);
+std::string find_superblock_problem(const format::Superblock& superblock, u32 slot, u64 device_bytes);
 
 // "" or why this version cannot mount the pool; with `read_only` unknown read-only-compatible
 // features are no obstacle.

@@ -16,15 +16,15 @@ struct FileRange {
   u64 length;
 };
 
-// The ranges get their blocks, and with `populates` their pages, which keep what they hold. DeviceError with ENOSPC when the
-// medium has no room: what it gave before that stays.
+// The ranges get their blocks, and with `populates` their pages, which keep what they hold. DeviceError with ENOSPC
+// when the medium has no room: what it gave before that stays.
 void prefault_ranges(const device::MappedFile& file, const std::vector<FileRange>& ranges, bool populates,
                      u32 thread_count);
 
-// The range gets its blocks, all or none: by several threads, and with its pages, where it has no data and the medium has
-// room for all of it. DeviceError as above. Nobody uses the range meanwhile, unless `is_in_use`: then the system takes the
-// blocks in one step, and nothing is ever punched, because a page that has blocks and was not touched yet looks like a hole,
-// and may be written at any moment.
+// The range gets its blocks, all or none: by several threads, and with its pages, where it has no data and the medium
+// has room for all of it. DeviceError as above. Nobody uses the range meanwhile, unless `is_in_use`: then the system
+// takes the blocks in one step, and nothing is ever punched, because a page that has blocks and was not touched yet
+// looks like a hole, and may be written at any moment.
 void take_range(const device::MappedFile& file, FileRange range, bool is_in_use, u32 thread_count);
 
 }  // namespace gpu4fs::pool

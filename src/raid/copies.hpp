@@ -37,8 +37,7 @@ GPU4FS_FN inline CopyPlan plan_copy(const LogicalSpace& space, const PageLocatio
 
 // Writes the page at `good` over copy `copy`. A device that cannot be written keeps what it has.
 template <class Group>
-GPU4FS_FN void repair_copy(Group g, const LogicalSpace& space, const PageLocation& location, u32 copy,
-                           const u8* good) {
+GPU4FS_FN void repair_copy(Group g, const LogicalSpace& space, const PageLocation& location, u32 copy, const u8* good) {
   u8* memory = on_leader(g, [&]() -> u8* {
     const DevicePlace place = page_place(space, location, copy);
     if (space.devices[place.device].read_only != 0) return nullptr;

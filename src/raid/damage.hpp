@@ -20,9 +20,9 @@ inline constexpr u32 damage_entry_max = 1024;
 struct DamageTable {
   TicketLock lock;
   u32 entry_count;
-  u32 dropped;                             // see wire::HealthRecord
-  SnapshotUsers repairs;                   // raid/repair_pages.hpp
-  u64 mismatch_counts[device_count_max];   // by device
+  u32 dropped;                            // see wire::HealthRecord
+  SnapshotUsers repairs;                  // raid/repair_pages.hpp
+  u64 mismatch_counts[device_count_max];  // by device
   wire::DamageRecord entries[damage_entry_max];
 };
 

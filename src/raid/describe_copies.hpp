@@ -30,9 +30,9 @@ struct DoubtfulPage {
 
 // Which copies of the pages [0, page_count) sum up to a digest.
 struct DigestSearch {
-  u64 agreed;                     // sum over the pages whose copies agree
-  u32 doubtful_count;             // more than doubtful_page_max: too many
-  u32 has_lost_page;              // no copy of a page could be read
+  u64 agreed;          // sum over the pages whose copies agree
+  u32 doubtful_count;  // more than doubtful_page_max: too many
+  u32 has_lost_page;   // no copy of a page could be read
   DoubtfulPage doubtful[doubtful_page_max];
 };
 

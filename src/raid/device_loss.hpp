@@ -10,8 +10,8 @@
 // that are left (`recorded`): fsync goes by checkpoints until then (engine/handlers/sync.hpp).
 //
 // A lost device that superblocks name as stale can be rebuilt: from begin_rebuild() on everything that is written goes
-// to it too, while reads go on without it (it stays one of the lost ones for whoever counts them). When all that it lacks
-// has been written (raid/rebuild/), a checkpoint whose superblocks do not name it any more makes it a device like
+// to it too, while reads go on without it (it stays one of the lost ones for whoever counts them). When all that it
+// lacks has been written (raid/rebuild/), a checkpoint whose superblocks do not name it any more makes it a device like
 // the others. Until then a write that fails gives it up again, which costs nothing.
 //
 // Plain functions: one rank calls them, inside on_leader().
@@ -30,20 +30,21 @@ namespace gpu4fs::raid {
 
 struct DeviceHealth {
   TicketLock lock;
-  u64 failed;                          // atomic, a bit a device: those that cannot be read
-  u64 rebuilding;                      // atomic: of these, those that are written
-  u64 complete;                        // of these, those that lack nothing any more
-  u64 completing;                      // and that the checkpoint being written makes readable
-  u64 staged;                          // those that the checkpoint being written names as stale
-  u64 recorded;                        // atomic: those that durable superblocks name as stale
-  u64 reported;                        // those that the server knows of
-  const ChunkState* planned;           // chunks that superblocks being written name, and the table does not have yet
+  u64 failed;                 // atomic, a bit a device: those that cannot be read
+  u64 rebuilding;             // atomic: of these, those that are written
+  u64 complete;               // of these, those that lack nothing any more
+  u64 completing;             // and that the checkpoint being written makes readable
+  u64 staged;                 // those that the checkpoint being written names as stale
+  u64 recorded;               // atomic: those that durable superblocks name as stale
+  u64 reported;               // those that the server knows of
+  const ChunkState* planned;  // chunks that superblocks being written name, and the table does not have yet
   u32 planned_count;
   u32 reserved;
   u32 read_errors[device_count_max];   // atomic
   u32 write_errors[device_count_max];  // atomic
   u32 flush_errors[device_count_max];  // atomic
-  u32 file_numbers[device_count_max];  // what the server calls the file that is the device: 0, or RebuildTarget::file_number
+  u32 file_numbers
+      [device_count_max];  // what the server calls the file that is the device: 0, or RebuildTarget::file_number
 };
 
 // A bit a device. Zero costs two loads of a line that nobody writes.
@@ -196,8 +197,8 @@ GPU4FS_FN inline Status begin_noted_read(const LogicalSpace& space, u32 device, 
 GPU4FS_FN inline bool has_unrecorded_loss(const LogicalSpace& space) {
   if (space.health == nullptr) return false;
   const u64 failed = load<Order::acquire, Scope::engine>(&space.health->failed);
-  return GPU4FS_MUTANT(
-      loss_acknowledged_early, (failed & ~load<Order::acquire, Scope::engine>(&space.health->recorded)) != 0, false);
+  return GPU4FS_MUTANT(loss_acknowledged_early,
+                       (failed & ~load<Order::acquire, Scope::engine>(&space.health->recorded)) != 0, false);
 }
 
 // Gate closed: the devices that lack nothing now are those that the checkpoint makes readable.
@@ -218,8 +219,8 @@ GPU4FS_FN inline u64 rebuilt_devices(const LogicalSpace& space) {
   return rebuilt;
 }
 
-// A checkpoint is about to write its superblocks: the devices that they name as stale. If one of the others is lost from
-// here on, the next checkpoint has to say so.
+// A checkpoint is about to write its superblocks: the devices that they name as stale. If one of the others is lost
+// from here on, the next checkpoint has to say so.
 GPU4FS_FN inline u64 stage_losses(const LogicalSpace& space) {
   if (space.health == nullptr) return 0;
   DeviceHealth& health = *space.health;

@@ -114,9 +114,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_logged_pages(Group g, LogicalSpace& space, 
     const u8* memory = nullptr;
     GPU4FS_TRY(find_logged_page(g, space, plan.location, lost, scratch, &memory));
     const u64 checksum = xxh3_page(g, memory, address);
-    on_leader(g, [&] {
-      put_descriptor(space, plan, checksum, is_in_rows(space, plan) ? format::page_flag_in_parity : 0);
-    });
+    on_leader(
+        g, [&] { put_descriptor(space, plan, checksum, is_in_rows(space, plan) ? format::page_flag_in_parity : 0); });
     digest += format::page_digest(checksum, i);
   }
   return GPU4FS_MUTANT(log_digest_ignored, digest == run.digest, true) ? Status::ok : Status::checksum_mismatch;

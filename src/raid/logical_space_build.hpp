@@ -65,8 +65,7 @@ inline void require(bool holds, u64 chunk, const char* what) {
 }
 
 inline void validate_descriptor(const format::ChunkDescriptor& d, u64 index, u64 chunk_size) {
-  require(d.size_bytes != 0 && d.size_bytes % chunk_size == 0, index,
-          "its size is not a multiple of the granule");
+  require(d.size_bytes != 0 && d.size_bytes % chunk_size == 0, index, "its size is not a multiple of the granule");
   if (const char* problem = find_shape_problem(d)) refuse_chunk(index, problem);
   require((d.flags & ~u32{format::chunk_flag_known}) == 0, index, "it has unknown flags");
   require(d.base_address != 0 && d.base_address % chunk_size == 0, index,
@@ -79,14 +78,12 @@ inline void validate_descriptor(const format::ChunkDescriptor& d, u64 index, u64
 
 inline void validate_column(format::ColumnAddress column, u64 index, u64 bytes,
                             const std::vector<device::Device>& devices) {
-  require(column.device_index() < devices.size(), index,
-          "a column is on a device that the pool does not have");
+  require(column.device_index() < devices.size(), index, "a column is on a device that the pool does not have");
   const u64 offset = column.offset_bytes();
   const u64 device_bytes = devices[column.device_index()].size_bytes;
   require(offset >= format::layout_area_offset, index, "a column lies in the superblock area");
   require(offset % format::physical_granule_bytes == 0, index, "a column is not aligned to 64 KiB");
-  require(bytes <= device_bytes && offset <= device_bytes - bytes, index,
-          "a column ends beyond its device");
+  require(bytes <= device_bytes && offset <= device_bytes - bytes, index, "a column ends beyond its device");
 }
 
 inline void require_disjoint(std::vector<ColumnExtent> columns) {
@@ -95,8 +92,7 @@ inline void require_disjoint(std::vector<ColumnExtent> columns) {
   });
   for (std::size_t i = 1; i < columns.size(); ++i) {
     if (columns[i].device == columns[i - 1].device && columns[i].begin < columns[i - 1].end) {
-      refuse_chunk(columns[i].chunk,
-                   "a column overlaps one of chunk " + std::to_string(columns[i - 1].chunk));
+      refuse_chunk(columns[i].chunk, "a column overlaps one of chunk " + std::to_string(columns[i - 1].chunk));
     }
   }
 }
@@ -104,27 +100,23 @@ inline void require_disjoint(std::vector<ColumnExtent> columns) {
 inline void validate_superblock(const format::Superblock& superblock, u64 chunk_count,
                                 const std::vector<device::Device>& devices) {
   const u64 chunk_size = superblock.chunk_size_bytes;
-  if (!is_power_of_two(chunk_size) || chunk_size < format::chunk_size_min ||
-      chunk_size > format::chunk_size_max) {
-    throw SpaceError("the pool's granule of " + std::to_string(chunk_size) +
-                     " bytes is out of range");
+  if (!is_power_of_two(chunk_size) || chunk_size < format::chunk_size_min || chunk_size > format::chunk_size_max) {
+    throw SpaceError("the pool's granule of " + std::to_string(chunk_size) + " bytes is out of range");
   }
-  if (devices.empty() || devices.size() > device_count_max ||
-      devices.size() != superblock.device_count) {
+  if (devices.empty() || devices.size() > device_count_max || devices.size() != superblock.device_count) {
     throw SpaceError("the pool has " + std::to_string(superblock.device_count) + " devices, " +
                      std::to_string(devices.size()) + " were given");
   }
-  if (chunk_count == 0 || chunk_count > format::logical_granule_max ||
-      chunk_count != superblock.chunk_count) {
-    throw SpaceError("the pool has " + std::to_string(superblock.chunk_count) +
-                     " chunks, its chunk tree " + std::to_string(chunk_count));
+  if (chunk_count == 0 || chunk_count > format::logical_granule_max || chunk_count != superblock.chunk_count) {
+    throw SpaceError("the pool has " + std::to_string(superblock.chunk_count) + " chunks, its chunk tree " +
+                     std::to_string(chunk_count));
   }
 }
 
 // Validates all and returns the granule table.
 template <class Chunks>
-std::vector<u32> map_granules(const format::Superblock& superblock,
-                              const std::vector<device::Device>& devices, const Chunks& chunks) {
+std::vector<u32> map_granules(const format::Superblock& superblock, const std::vector<device::Device>& devices,
+                              const Chunks& chunks) {
   validate_superblock(superblock, chunks.size(), devices);
   const u64 chunk_size = superblock.chunk_size_bytes;
   u64 end = 0;
@@ -133,33 +125,31 @@ std::vector<u32> map_granules(const format::Superblock& superblock,
   for (u32 i = 0; i < chunks.size(); ++i) {
     const format::ChunkDescriptor& d = chunks[i].descriptor;
     validate_descriptor(d, i, chunk_size);
-    require(chunks[i].columns.size() == d.column_count, i,
-            "columns are missing from its descriptor");
+    require(chunks[i].columns.size() == d.column_count, i, "columns are missing from its descriptor");
     const u64 bytes = column_length(d);
     u64 devices_used = 0;
     for (const format::ColumnAddress column : chunks[i].columns) {
       validate_column(column, i, bytes, devices);
       const bool is_physical = (d.flags & format::chunk_flag_physical) != 0;
-      require(!is_physical || column.device_index() == d.physical_device, i, "it lies on another device than it should");
+      require(!is_physical || column.device_index() == d.physical_device, i,
+              "it lies on another device than it should");
       const u64 device_bit = u64{1} << column.device_index();
       require((devices_used & device_bit) == 0, i, "two of its columns are on one device");
       devices_used |= device_bit;
-      columns.push_back(
-          {column.device_index(), i, column.offset_bytes(), column.offset_bytes() + bytes});
+      columns.push_back({column.device_index(), i, column.offset_bytes(), column.offset_bytes() + bytes});
     }
     end = std::max(end, d.base_address + d.size_bytes);
     page_total += d.size_bytes / page_size;
   }
   require_disjoint(std::move(columns));
   if (page_total != superblock.page_total) {
-    throw SpaceError("the chunks have " + std::to_string(page_total) +
-                     " pages, the superblock says " + std::to_string(superblock.page_total));
+    throw SpaceError("the chunks have " + std::to_string(page_total) + " pages, the superblock says " +
+                     std::to_string(superblock.page_total));
   }
   std::vector<u32> granules(end / chunk_size, no_chunk);
   for (u32 i = 0; i < chunks.size(); ++i) {
     const format::ChunkDescriptor& d = chunks[i].descriptor;
-    for (u64 granule = d.base_address / chunk_size;
-         granule < (d.base_address + d.size_bytes) / chunk_size; ++granule) {
+    for (u64 granule = d.base_address / chunk_size; granule < (d.base_address + d.size_bytes) / chunk_size; ++granule) {
       require(granules[granule] == no_chunk, i, "it overlaps another chunk in logical space");
       granules[granule] = i;
     }
@@ -247,8 +237,7 @@ inline ChunkPlaces place_chunk(BlockLayout& layout, const format::ChunkDescripto
   return places;
 }
 
-inline ChunkState make_chunk(const format::ChunkDescriptor& d, const ChunkPlaces& places,
-                             void* block) {
+inline ChunkState make_chunk(const format::ChunkDescriptor& d, const ChunkPlaces& places, void* block) {
   ChunkState chunk{};
   chunk.base_address = d.base_address;
   chunk.size_bytes = d.size_bytes;
@@ -270,10 +259,9 @@ inline ChunkState make_chunk(const format::ChunkDescriptor& d, const ChunkPlaces
   chunk.header_work = at_offset<u8>(block, places.work_pages[0]);
   chunk.scrub_work = at_offset<u8>(block, places.work_pages[1]);
   chunk.epoch_created = d.epoch_created;
-  chunk.bitmaps = {
-      at_offset<u64>(block, places.bitmaps[0]), at_offset<u64>(block, places.bitmaps[1]),
-      at_offset<u64>(block, places.bitmaps[2]), at_offset<u64>(block, places.bitmaps[3]),
-      at_offset<u64>(block, places.bitmaps[4]), at_offset<u64>(block, places.bitmaps[5])};
+  chunk.bitmaps = {at_offset<u64>(block, places.bitmaps[0]), at_offset<u64>(block, places.bitmaps[1]),
+                   at_offset<u64>(block, places.bitmaps[2]), at_offset<u64>(block, places.bitmaps[3]),
+                   at_offset<u64>(block, places.bitmaps[4]), at_offset<u64>(block, places.bitmaps[5])};
   chunk.rebuild_todo = at_offset<u64>(block, places.rebuild_todo);
   chunk.region_free = at_offset<u32>(block, places.region_free);
   chunk.page_class = class_of(d);
@@ -362,8 +350,8 @@ ChunkState build_chunk(Allocator& allocator, const Chunk& chunk, bool accessible
 // SpaceError, and what the allocator throws.
 template <class Allocator, class Chunks>
 LogicalSpace build_logical_space(Allocator& allocator, const format::Superblock& superblock,
-                                 const std::vector<device::Device>& devices, const Chunks& chunks,
-                                 bool accessible, const SpaceRoom& room = {}) {
+                                 const std::vector<device::Device>& devices, const Chunks& chunks, bool accessible,
+                                 const SpaceRoom& room = {}) {
   std::vector<u32> granules = detail::map_granules(superblock, devices, chunks);
   granules.resize(std::min(granules.size() + room.granules, format::logical_granule_max), no_chunk);
   const u64 device_capacity = std::min<u64>(devices.size() + room.devices, device_count_max);
@@ -373,9 +361,8 @@ LogicalSpace build_logical_space(Allocator& allocator, const format::Superblock&
   const u64 granules_at = layout.take(granules.size() * sizeof(u32));
   const u64 chunks_at = layout.take(chunk_capacity * sizeof(ChunkState));
   const u64 damage_at = layout.take(sizeof(DamageTable));
-  const bool has_parities = std::any_of(chunks.begin(), chunks.end(), [](const auto& chunk) {
-    return detail::stripe_count_of(chunk.descriptor) != 0;
-  });
+  const bool has_parities = std::any_of(
+      chunks.begin(), chunks.end(), [](const auto& chunk) { return detail::stripe_count_of(chunk.descriptor) != 0; });
   const u64 parity_at = has_parities ? layout.take_pages(sizeof(ParityState)) : 0;
   const u64 health_at = layout.take(sizeof(DeviceHealth));
   std::vector<detail::ChunkPlaces> places;
@@ -402,8 +389,7 @@ LogicalSpace build_logical_space(Allocator& allocator, const format::Superblock&
   space.granule_count = granules.size();
   space.granule_shift = log2_floor(superblock.chunk_size_bytes);
   for (const device::Device& device : devices) space.stacked |= device.stack != nullptr ? 1u : 0u;
-  space.data_checksums =
-      (superblock.feature_incompatible & format::feature_data_checksums) != 0 ? 1 : 0;
+  space.data_checksums = (superblock.feature_incompatible & format::feature_data_checksums) != 0 ? 1 : 0;
   space.damage = detail::at_offset<DamageTable>(block, damage_at);
   detail::set_classes(space, superblock, chunks);
   if (has_parities) {

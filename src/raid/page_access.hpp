@@ -23,33 +23,34 @@ GPU4FS_FN inline bool is_stacked(const LogicalSpace& space) {
 }
 
 // True if accesses need no announcement.
-GPU4FS_FN inline bool is_plain(const LogicalSpace& space) { return !is_stacked(space) && failed_devices(space) == 0; }
+GPU4FS_FN inline bool is_plain(const LogicalSpace& space) {
+  return !is_stacked(space) && failed_devices(space) == 0;
+}
 
 // Of `page_count` pages that lie together (contiguous_pages()), in one of their copies.
-GPU4FS_FN inline Status begin_copy_read(const LogicalSpace& space, const PageLocation& location,
-                                        u64 page_count, u32 copy) {
+GPU4FS_FN inline Status begin_copy_read(const LogicalSpace& space, const PageLocation& location, u64 page_count,
+                                        u32 copy) {
   if (is_plain(space)) return Status::ok;
   const DevicePlace place = page_place(space, location, copy);
   return begin_noted_read(space, place.device, place.offset, page_count * page_size);
 }
 
-GPU4FS_FN inline Status begin_copy_write(const LogicalSpace& space, const PageLocation& location,
-                                         u64 page_count, u32 copy) {
+GPU4FS_FN inline Status begin_copy_write(const LogicalSpace& space, const PageLocation& location, u64 page_count,
+                                         u32 copy) {
   if (is_plain(space)) return Status::ok;
   const DevicePlace place = page_place(space, location, copy);
   return device::begin_write(space.devices[place.device], place.offset, page_count * page_size);
 }
 
-GPU4FS_FN inline void end_copy_write(const LogicalSpace& space, const PageLocation& location,
-                                     u64 page_count, u32 copy) {
+GPU4FS_FN inline void end_copy_write(const LogicalSpace& space, const PageLocation& location, u64 page_count,
+                                     u32 copy) {
   if (is_plain(space)) return;
   const DevicePlace place = page_place(space, location, copy);
   device::end_write(space.devices[place.device], place.offset, page_count * page_size);
 }
 
 // Of any `page_count` pages of one chunk, in all copies that are left.
-GPU4FS_FN inline Status begin_copies_read(const LogicalSpace& space, const PageLocation& location,
-                                          u64 page_count) {
+GPU4FS_FN inline Status begin_copies_read(const LogicalSpace& space, const PageLocation& location, u64 page_count) {
   if (is_plain(space)) return Status::ok;
   const ChunkState& chunk = space.chunks[location.chunk];
   for (u64 done = 0; done < page_count;) {
@@ -65,8 +66,7 @@ GPU4FS_FN inline Status begin_copies_read(const LogicalSpace& space, const PageL
 }
 
 // Of pages that lie together, in all copies that are left; one at least.
-GPU4FS_FN inline Status begin_page_write(const LogicalSpace& space, const PageLocation& location,
-                                         u64 page_count) {
+GPU4FS_FN inline Status begin_page_write(const LogicalSpace& space, const PageLocation& location, u64 page_count) {
   if (is_plain(space)) return Status::ok;
   u32 begun = 0;
   for (u32 copy = 0; copy < space.chunks[location.chunk].copy_count; ++copy) {
@@ -84,8 +84,7 @@ GPU4FS_FN inline Status begin_page_write(const LogicalSpace& space, const PageLo
   return begun != 0 ? Status::ok : Status::device_failed;
 }
 
-GPU4FS_FN inline void end_page_write(const LogicalSpace& space, const PageLocation& location,
-                                     u64 page_count) {
+GPU4FS_FN inline void end_page_write(const LogicalSpace& space, const PageLocation& location, u64 page_count) {
   if (is_plain(space)) return;
   for (u32 copy = 0; copy < space.chunks[location.chunk].copy_count; ++copy) {
     end_copy_write(space, location, page_count, copy);
@@ -93,30 +92,29 @@ GPU4FS_FN inline void end_page_write(const LogicalSpace& space, const PageLocati
 }
 
 // Of pages [first, first + count) of a column's header area.
-GPU4FS_FN inline Status begin_header_read(const LogicalSpace& space, const ChunkState& chunk,
-                                          u32 column, u64 first, u64 count) {
+GPU4FS_FN inline Status begin_header_read(const LogicalSpace& space, const ChunkState& chunk, u32 column, u64 first,
+                                          u64 count) {
   if (is_plain(space)) return Status::ok;
   const ColumnState& state = chunk.columns[column];
   return begin_noted_read(space, state.device, state.header_offset + first * page_size, count * page_size);
 }
 
 // On an error the column's device may have become a lost one (column_has_failed()): then the caller goes on without it.
-GPU4FS_FN inline Status begin_header_write(const LogicalSpace& space, const ChunkState& chunk,
-                                           u32 column, u64 first, u64 count) {
+GPU4FS_FN inline Status begin_header_write(const LogicalSpace& space, const ChunkState& chunk, u32 column, u64 first,
+                                           u64 count) {
   if (is_plain(space)) return Status::ok;
   const ColumnState& state = chunk.columns[column];
-  const Status status = device::begin_write(space.devices[state.device], state.header_offset + first * page_size,
-                                            count * page_size);
+  const Status status =
+      device::begin_write(space.devices[state.device], state.header_offset + first * page_size, count * page_size);
   if (status != Status::ok) (void)tolerates_write_error(space, state.device);
   return status;
 }
 
-GPU4FS_FN inline void end_header_write(const LogicalSpace& space, const ChunkState& chunk,
-                                       u32 column, u64 first, u64 count) {
+GPU4FS_FN inline void end_header_write(const LogicalSpace& space, const ChunkState& chunk, u32 column, u64 first,
+                                       u64 count) {
   if (is_plain(space)) return;
   const ColumnState& state = chunk.columns[column];
-  device::end_write(space.devices[state.device], state.header_offset + first * page_size,
-                    count * page_size);
+  device::end_write(space.devices[state.device], state.header_offset + first * page_size, count * page_size);
 }
 
 }  // namespace gpu4fs::raid

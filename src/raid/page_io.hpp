@@ -63,8 +63,7 @@ GPU4FS_FN inline ReadPlan plan_read(const LogicalSpace& space, u64 address, u32 
   plan.status = find_page(space, address, &plan.location);
   if (plan.status == Status::ok) plan.status = chunk_state(space, plan.location.chunk);
   if (plan.status != Status::ok) return plan;
-  plan.copy = wanted_copy != any_copy ? wanted_copy
-                                      : copy_to_read(space, plan.location);
+  plan.copy = wanted_copy != any_copy ? wanted_copy : copy_to_read(space, plan.location);
   const CopyPlan copy = plan_copy(space, plan.location, plan.copy);
   plan.status = copy.status;
   plan.memory = copy.memory;
@@ -74,8 +73,8 @@ GPU4FS_FN inline ReadPlan plan_read(const LogicalSpace& space, u64 address, u32 
 
 // True if a page that could not be read for `reason` may come from elsewhere.
 GPU4FS_FN inline bool has_other_copies(const LogicalSpace& space, const PageLocation& location, Status reason) {
-  const bool copy_is_at_fault = reason == Status::checksum_mismatch || reason == Status::medium_error ||
-                              reason == Status::device_failed;
+  const bool copy_is_at_fault =
+      reason == Status::checksum_mismatch || reason == Status::medium_error || reason == Status::device_failed;
   if (!copy_is_at_fault || location.chunk == no_chunk) return false;
   const ChunkState& chunk = space.chunks[location.chunk];
   return chunk.copy_count > 1 || chunk.parity_count != 0;
@@ -101,9 +100,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status use_rest_of_row(Group g, const LogicalSpace& sp
   repair_copy(g, space, plan->location, 0, page);
   plan->memory = page;
   plan->status = Status::ok;
-  plan->checksum = on_leader(g, [&] {
-    return load_shared_16(&space.chunks[plan->location.chunk].descriptors[plan->location.page]).low;
-  });
+  plan->checksum = on_leader(
+      g, [&] { return load_shared_16(&space.chunks[plan->location.chunk].descriptors[plan->location.page]).low; });
   return Status::ok;
 }
 
@@ -132,9 +130,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status use_other_copy(Group g, const LogicalSpace& spa
 struct WritePlan {
   Status status;
   u32 birth_epoch;
-  u8* memory;        // of the first of `copies`
+  u8* memory;  // of the first of `copies`
   PageLocation location;
-  u32 copies;        // a bit a copy: that are written
+  u32 copies;  // a bit a copy: that are written
   u32 reserved;
 };
 
@@ -209,8 +207,7 @@ GPU4FS_FN inline WritePlan plan_description(const LogicalSpace& space, u64 addre
   // the open one, or it is an unwritten block being filled, for which one epoch less does no harm.
   const u64 epoch = load<Order::relaxed, Scope::engine>(&space.epoch_open);
   GPU4FS_CHECK_GT(epoch, u64{1});
-  plan.birth_epoch =
-      static_cast<u32>(page_bit(chunk.bitmaps.stable, plan.location.page) ? epoch - 1 : epoch);
+  plan.birth_epoch = static_cast<u32>(page_bit(chunk.bitmaps.stable, plan.location.page) ? epoch - 1 : epoch);
   return plan;
 }
 
@@ -264,13 +261,9 @@ namespace detail {
 template <class Group>
 GPU4FS_FN Status write_in_rows(Group g, LogicalSpace& space, const PageLocation& location, u64 count,
                                const void* source, PageUse use) {
-  const RowSource rows{location.chunk,
-                       has_checksum(space, use) ? 1u : 0u,
-                       use == PageUse::metadata ? 1u : 0u,
-                       0,
-                       location.page,
-                       count,
-                       static_cast<const u8*>(source)};
+  const RowSource rows{
+      location.chunk, has_checksum(space, use) ? 1u : 0u, use == PageUse::metadata ? 1u : 0u, 0, location.page,
+      count,          static_cast<const u8*>(source)};
   return write_rows(g, space, rows);
 }
 
@@ -289,9 +282,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_page_range(Group g, const LogicalSpace& sp
   for (u32 attempt = 0; status == Status::ok; ++attempt) {
     bool verified = true;
     if (verifies) {
-      verified = GPU4FS_MUTANT(
-          page_unverified, verify_copy_page(g, destination, plan.memory, address, plan.checksum, range),
-          verify_copy_page(g, destination, plan.memory, address, plan.checksum, range) || true);
+      verified =
+          GPU4FS_MUTANT(page_unverified, verify_copy_page(g, destination, plan.memory, address, plan.checksum, range),
+                        verify_copy_page(g, destination, plan.memory, address, plan.checksum, range) || true);
     } else {
       copy_bytes(g, destination, plan.memory + range.from, range.to - range.from);
     }
@@ -306,16 +299,16 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_page_range(Group g, const LogicalSpace& sp
 
 // The whole page, 4096 bytes.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status read_page(Group g, const LogicalSpace& space, u64 address,
-                                           void* destination, PageUse use = PageUse::metadata) {
+GPU4FS_FN GPU4FS_NOINLINE Status read_page(Group g, const LogicalSpace& space, u64 address, void* destination,
+                                           PageUse use = PageUse::metadata) {
   return read_page_range(g, space, address, whole_page(), destination, use);
 }
 
 // Writes the 4096 bytes at `source` (any alignment; they may change meanwhile, the page stays
 // consistent) to the page at `address`, which the caller has allocated.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status write_page(Group g, LogicalSpace& space, u64 address,
-                                            const void* source, PageUse use = PageUse::metadata) {
+GPU4FS_FN GPU4FS_NOINLINE Status write_page(Group g, LogicalSpace& space, u64 address, const void* source,
+                                            PageUse use = PageUse::metadata) {
   GPU4FS_CHECK(source != nullptr);
   const detail::WritePlan plan = on_leader(g, [&] { return detail::plan_write(space, address); });
   if (plan.status != Status::ok) return plan.status;

@@ -1,7 +1,7 @@
 // A page made of an old page and new bytes. Internal to raid/page_io.
 //
-// A warp merges in registers, a Lane in a buffer of its own. The checksum is that of what was merged: what stands at the
-// target is not read again, so that nothing that comes over it meanwhile gets a checksum that fits.
+// A warp merges in registers, a Lane in a buffer of its own. The checksum is that of what was merged: what stands at
+// the target is not read again, so that nothing that comes over it meanwhile gets a checksum that fits.
 #pragma once
 
 #include "base/config.hpp"
@@ -74,8 +74,7 @@ GPU4FS_FN void replace_range(Group g, PageRegisters<Group>& page, const NewBytes
       const u32 first = maximum(begin, from);
       const u32 end = minimum(begin + 16, to);
       for (u32 i = first; i < end; ++i) {
-        page.chunks[s] =
-            with_byte(page.chunks[s], i - begin, source == nullptr ? u8{0} : source[i - from]);
+        page.chunks[s] = with_byte(page.chunks[s], i - begin, source == nullptr ? u8{0} : source[i - from]);
       }
     }
   }
@@ -87,8 +86,7 @@ GPU4FS_FN MergeResult merge_in_registers(Group g, const MergeTarget& target, con
   PageRegisters<Group> page{};
   if (old.memory != nullptr) {
     page = load_page(g, old.memory);
-    if (target.has_checksum && xxh3_registers(g, page, old.address) != old.checksum)
-      return {false, 0};
+    if (target.has_checksum && xxh3_registers(g, page, old.address) != old.checksum) return {false, 0};
   }
   replace_range(g, page, replaced);
   store_page(g, page, target.memory);

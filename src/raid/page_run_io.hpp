@@ -19,11 +19,11 @@ inline constexpr u32 run_page_max = warp_size;
 
 struct RunPlan {
   Status status;
-  u32 page_count;   // of the wanted ones
-  u32 copy;         // that is read
-  u32 copies;       // a bit a copy: that are written
-  u8* memory;       // of the copy that is read, or of the first that is written
-  u32 is_spread;    // 1: the pages do not follow each other
+  u32 page_count;  // of the wanted ones
+  u32 copy;        // that is read
+  u32 copies;      // a bit a copy: that are written
+  u8* memory;      // of the copy that is read, or of the first that is written
+  u32 is_spread;   // 1: the pages do not follow each other
   u32 reserved;
   PageLocation location;
 };
@@ -32,7 +32,8 @@ struct RunPlan {
 GPU4FS_FN inline Status find_run(const LogicalSpace& space, u64 address, u64 page_count, PageLocation* location) {
   GPU4FS_TRY(find_page(space, address, location));
   GPU4FS_TRY(chunk_state(space, location->chunk));
-  return page_count > space.chunks[location->chunk].page_count - location->page ? Status::corrupt_structure : Status::ok;
+  return page_count > space.chunks[location->chunk].page_count - location->page ? Status::corrupt_structure
+                                                                                : Status::ok;
 }
 
 GPU4FS_FN inline RunPlan plan_run(const LogicalSpace& space, u64 address, u64 wanted) {
@@ -111,10 +112,9 @@ struct RunPages {
 // How many pages were verified and given out; the one behind them is damaged. What becomes of that is the
 // caller's: calls inside the loop would cost registers of the loads in flight.
 template <bool is_spread, class Group>
-GPU4FS_FN GPU4FS_NOINLINE u32 read_planned(Group g, const LogicalSpace& space, const RunPlan& plan,
-                                            u64 address, u8* destination, bool verifies) {
-  const format::PageDescriptor* descriptors =
-      &space.chunks[plan.location.chunk].descriptors[plan.location.page];
+GPU4FS_FN GPU4FS_NOINLINE u32 read_planned(Group g, const LogicalSpace& space, const RunPlan& plan, u64 address,
+                                           u8* destination, bool verifies) {
+  const format::PageDescriptor* descriptors = &space.chunks[plan.location.chunk].descriptors[plan.location.page];
   static_assert(offsetof(format::PageDescriptor, checksum) == 0);
   u64 own = 0;
   if (Group::size() > 1 && g.rank() < plan.page_count) {
@@ -126,8 +126,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 read_planned(Group g, const LogicalSpace& space, c
     PageRegisters<Group> page = next;
     if (i + 1 < plan.page_count) next = load_aligned_page(g, pages.at(g, i + 1));
     if (verifies) {
-      const u64 checksum =
-          Group::size() > 1 ? g.shuffle(own, i % Group::size()) : load_shared_16(&descriptors[i]).low;
+      const u64 checksum = Group::size() > 1 ? g.shuffle(own, i % Group::size()) : load_shared_16(&descriptors[i]).low;
       const u64 seed = address + i * page_size;
       if constexpr (Group::size() == 1) {
         // One pass over the page.
@@ -246,8 +245,8 @@ GPU4FS_FN inline bool reads_rows(const LogicalSpace& space, u64 address) {
 
 // Its pages that are wanted, each from whatever can be read; `address`: of the target's first page.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status read_row_by_pages(Group g, const LogicalSpace& space, u64 address, const RowTarget& target,
-                                                   u64 row, PageUse use) {
+GPU4FS_FN GPU4FS_NOINLINE Status read_row_by_pages(Group g, const LogicalSpace& space, u64 address,
+                                                   const RowTarget& target, u64 row, PageUse use) {
   const RowView view = on_leader(g, [&] { return row_view(space, target.chunk, row); });
   const SlotRange range = covered_slots(view, target.first, target.count);
   for (u32 slot = range.low; slot < range.high; ++slot) {
@@ -300,8 +299,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_pages(Group g, const LogicalSpace& space, 
   }
   for (u32 done = 0; done < page_count;) {
     const u64 here = address + u64{done} * page_size;
-    const detail::RunPlan plan =
-        on_leader(g, [&] { return detail::plan_run_to_read(space, here, page_count - done); });
+    const detail::RunPlan plan = on_leader(g, [&] { return detail::plan_run_to_read(space, here, page_count - done); });
     u32 verified = 0;
     Status status = plan.status;
     if (status == Status::ok) {
@@ -313,8 +311,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_pages(Group g, const LogicalSpace& space, 
     }
     done += verified;
     if (status == Status::ok) continue;
-    GPU4FS_TRY(detail::read_apart(g, space, address + u64{done} * page_size, destination + u64{done} * page_size,
-                                  use, status));
+    GPU4FS_TRY(detail::read_apart(g, space, address + u64{done} * page_size, destination + u64{done} * page_size, use,
+                                  status));
     ++done;
   }
   g.sync();

@@ -3,8 +3,8 @@
 // Every array is allocated when the pool is mounted, or with a chunk that is made later, and never moves. The counts of
 // devices and chunks grow: what they count is complete before. A chunk that is deleted leaves its place in the table,
 // marked as erased, for one that comes later (fs/space/growth.hpp). `descriptors` and the
-// bitmaps are filled by load_chunk(); a chunk is usable once `loaded` is 1. A chunk's columns must also have their memory
-// (`accessible`): blocks of a tmpfs, and registration with the GPU. The server sees to that on first use, by an
+// bitmaps are filled by load_chunk(); a chunk is usable once `loaded` is 1. A chunk's columns must also have their
+// memory (`accessible`): blocks of a tmpfs, and registration with the GPU. The server sees to that on first use, by an
 // upcall.
 #pragma once
 
@@ -17,10 +17,10 @@
 namespace gpu4fs::raid {
 
 struct ColumnState {
-  u32 device;          // index into LogicalSpace::devices
+  u32 device;  // index into LogicalSpace::devices
   u32 reserved;
-  u64 header_offset;   // device byte offset of the header area
-  u64 data_offset;     // device byte offset of the first data page
+  u64 header_offset;  // device byte offset of the header area
+  u64 data_offset;    // device byte offset of the first data page
 };
 
 // Allocation state of one chunk, one bit a page, u64 words; owned by fs/space.
@@ -40,83 +40,84 @@ struct ChunkBitmaps {
 };
 
 struct ChunkState {
-  u64 base_address;             // logical
+  u64 base_address;  // logical
   u64 size_bytes;
-  u64 page_count;               // data pages
+  u64 page_count;  // data pages
   format::RaidLevel level;
   u8 redundancy;
   u16 column_count;
-  u32 stripe_pages;             // 0: no stripes
-  u32 copy_count;               // places of each page
-  u32 parity_count;             // parities of each row of pages
-  u32 flags;                    // format::ChunkFlags
-  u32 stripe_count;             // of a chunk with parities: what its pages are allocated in, else 0
-  ColumnState* columns;         // column_count
+  u32 stripe_pages;                     // 0: no stripes
+  u32 copy_count;                       // places of each page
+  u32 parity_count;                     // parities of each row of pages
+  u32 flags;                            // format::ChunkFlags
+  u32 stripe_count;                     // of a chunk with parities: what its pages are allocated in, else 0
+  ColumnState* columns;                 // column_count
   format::PageDescriptor* descriptors;  // page_count
-  u64* descriptor_dirty;        // one bit a descriptor page
-  u64* descriptor_table;        // of the durable slot: one word a descriptor page, whole pages (format::descriptor_entry())
-  u64* descriptor_table_staged; // of the slot that the next checkpoint writes
-  u8* header_work;              // a page for whoever loads or writes the header area
-  u8* scrub_work;               // and one for whoever has `header_scrub`
+  u64* descriptor_dirty;                // one bit a descriptor page
+  u64* descriptor_table;  // of the durable slot: one word a descriptor page, whole pages (format::descriptor_entry())
+  u64* descriptor_table_staged;  // of the slot that the next checkpoint writes
+  u8* header_work;               // a page for whoever loads or writes the header area
+  u8* scrub_work;                // and one for whoever has `header_scrub`
   ChunkBitmaps bitmaps;
-  u32* stripe_stranded;         // by stripe: free pages that wait for the others of their stripe
-  u64* rebuild_todo;            // one bit a page: devices being rebuilt may lack it (raid/rebuild/); nullptr: never
-  u32* region_free;             // free pages of each 2 MiB region (512 pages), two 16-bit counts a word
-  u32 free_pages;               // pages not busy and not claimed; top bit: see fs/space/space_counters.hpp
-  u32 changed;                  // atomic flag: `committed` changed since the last snapshot
-  u32 staged_changed;           // `staged` must be written by the running checkpoint
-  u32 slot_newest;              // bitmap slot (0/1) that holds the durable state
-  u64 slot_epoch[2];            // epochs found in or written to the slots, 0: invalid
-  u64 slot_checksum[2];         // of their headers
+  u32* stripe_stranded;  // by stripe: free pages that wait for the others of their stripe
+  u64* rebuild_todo;     // one bit a page: devices being rebuilt may lack it (raid/rebuild/); nullptr: never
+  u32* region_free;      // free pages of each 2 MiB region (512 pages), two 16-bit counts a word
+  u32 free_pages;        // pages not busy and not claimed; top bit: see fs/space/space_counters.hpp
+  u32 changed;           // atomic flag: `committed` changed since the last snapshot
+  u32 staged_changed;    // `staged` must be written by the running checkpoint
+  u32 slot_newest;       // bitmap slot (0/1) that holds the durable state
+  u64 slot_epoch[2];     // epochs found in or written to the slots, 0: invalid
+  u64 slot_checksum[2];  // of their headers
   u64 epoch_created;
-  u32 header_scrub;             // atomic, 1: somebody verifies the header area
-  u32 accessible;               // 1: the engine may touch the columns' memory
-  u32 loaded;                   // 1: descriptors and bitmaps are valid
-  u32 page_class;               // format::Profile of the chunk, less one
-  u32 erased;                   // atomic, 1: the pool has no such chunk any more; its place in the table is free
-  u32 generation;               // another number when another chunk has this place, and when what the server said of the
-                                // chunk's memory does not hold any more; changed while no step runs
-  u32 stranded_pages;           // atomic: the sum of stripe_stranded
-  u32 partial_row_cursor;       // atomic: the stripe where the next look for stranded pages begins
-  u64* unbacked;                // one bit a region: free, and the medium has its memory back (fs/space/backing.hpp)
-  u32 unbacked_pages;           // atomic: what these regions count as
-  u32 trimming;                 // atomic, 1: the server is punching regions of it
-  u32 trim_due;                 // atomic: looks for such regions since which pages have become free, see fs/space/backing.hpp
+  u32 header_scrub;        // atomic, 1: somebody verifies the header area
+  u32 accessible;          // 1: the engine may touch the columns' memory
+  u32 loaded;              // 1: descriptors and bitmaps are valid
+  u32 page_class;          // format::Profile of the chunk, less one
+  u32 erased;              // atomic, 1: the pool has no such chunk any more; its place in the table is free
+  u32 generation;          // another number when another chunk has this place, and when what the server said of the
+                           // chunk's memory does not hold any more; changed while no step runs
+  u32 stranded_pages;      // atomic: the sum of stripe_stranded
+  u32 partial_row_cursor;  // atomic: the stripe where the next look for stranded pages begins
+  u64* unbacked;           // one bit a region: free, and the medium has its memory back (fs/space/backing.hpp)
+  u32 unbacked_pages;      // atomic: what these regions count as
+  u32 trimming;            // atomic, 1: the server is punching regions of it
+  u32 trim_due;  // atomic: looks for such regions since which pages have become free, see fs/space/backing.hpp
 };
 
-struct DamageTable;             // raid/damage.hpp
-struct ParityState;             // raid/parity/parity_types.hpp
-struct DeviceHealth;            // raid/device_loss.hpp
+struct DamageTable;   // raid/damage.hpp
+struct ParityState;   // raid/parity/parity_types.hpp
+struct DeviceHealth;  // raid/device_loss.hpp
 
 struct LogicalSpace {
-  device::Device* devices;      // room for device_capacity
-  u32 device_count;             // atomic
-  u32 chunk_count;              // atomic
-  ChunkState* chunks;           // room for chunk_capacity
-  u32* granule_to_chunk;        // atomic: logical address >> granule_shift -> chunk index, or no_chunk
-  u64 granule_count;            // of the table; it may reach beyond the last chunk
-  u32 granule_shift;            // log2 of the superblock's chunk_size_bytes
-  u32 data_checksums;           // feature_data_checksums
-  DamageTable* damage;          // of the pages that did not match; nullptr: nobody keeps count
-  ParityState* parity;          // nullptr: no chunk has parities
-  u64 epoch_open;               // birth epoch of pages written now
-  u32 stacked;                  // 1: a device has a stack (device/device_access.hpp)
-  u32 data_class;               // of data whose inode names no profile: a format::Profile less one
+  device::Device* devices;  // room for device_capacity
+  u32 device_count;         // atomic
+  u32 chunk_count;          // atomic
+  ChunkState* chunks;       // room for chunk_capacity
+  u32* granule_to_chunk;    // atomic: logical address >> granule_shift -> chunk index, or no_chunk
+  u64 granule_count;        // of the table; it may reach beyond the last chunk
+  u32 granule_shift;        // log2 of the superblock's chunk_size_bytes
+  u32 data_checksums;       // feature_data_checksums
+  DamageTable* damage;      // of the pages that did not match; nullptr: nobody keeps count
+  ParityState* parity;      // nullptr: no chunk has parities
+  u64 epoch_open;           // birth epoch of pages written now
+  u32 stacked;              // 1: a device has a stack (device/device_access.hpp)
+  u32 data_class;           // of data whose inode names no profile: a format::Profile less one
   u32 metadata_class;
-  u64 data_classes;             // a bit a class: data may ask for it
-  u64 striped_classes;          // a bit a class: chunks with parities
+  u64 data_classes;                    // a bit a class: data may ask for it
+  u64 striped_classes;                 // a bit a class: chunks with parities
   u32 page_cost[format::profile_max];  // by class: pages that are promised for one, 1 or those of the longest stripe
-  u32 tree_device_count;        // devices 0.. that hold chunk tree and operation log; 0: none does
-  DeviceHealth* health;         // of the devices; nullptr: none of them may be lost
+  u32 tree_device_count;               // devices 0.. that hold chunk tree and operation log; 0: none does
+  DeviceHealth* health;                // of the devices; nullptr: none of them may be lost
   u32 device_capacity;
   u32 chunk_capacity;
 };
-// Of ChunkState::trim_due: what was freed just now waits for a second look, so that space in turnover stays where it is.
+// Of ChunkState::trim_due: what was freed just now waits for a second look, so that space in turnover stays where it
+// is.
 inline constexpr u32 trim_due_at_once = 1;
 inline constexpr u32 trim_due_later = 2;
 
 inline constexpr u32 no_chunk = 0xffffffffu;
-inline constexpr u32 new_chunk = 0xfffffffeu;      // where a chunk is wanted: one that there is not yet
+inline constexpr u32 new_chunk = 0xfffffffeu;  // where a chunk is wanted: one that there is not yet
 
 // How many there are now.
 GPU4FS_FN inline u32 chunk_count_of(const LogicalSpace& space) {
@@ -136,7 +137,7 @@ GPU4FS_FN inline u32 known_device_count(const LogicalSpace& space) {
 
 // A run of logical pages inside one chunk.
 struct Extent {
-  u64 address;                  // logical, page aligned
+  u64 address;  // logical, page aligned
   u32 page_count;
   u32 reserved;
 };

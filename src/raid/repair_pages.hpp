@@ -1,9 +1,9 @@
 // Repairing what a scrub finds: copies of pages, pages of rows, and parities.
 //
 // A scrub holds no locks of files, so the page that it looks at may be freed meanwhile, used again and written. What is
-// repaired here is part of the durable checkpoint (`stable`); such pages are not written, and do not become free before a
-// checkpoint is published, which waits for the repairs that began before its snapshot (begin_repairs). What is stored is
-// what stood there.
+// repaired here is part of the durable checkpoint (`stable`); such pages are not written, and do not become free before
+// a checkpoint is published, which waits for the repairs that began before its snapshot (begin_repairs). What is stored
+// is what stood there.
 //
 // Uniform.
 #pragma once
@@ -14,14 +14,16 @@
 
 namespace gpu4fs::raid {
 
-// Leader: from now on pages that the durable checkpoint refers to and that nobody has freed, as the bitmaps say behind it,
-// stay what they are until end_repairs(): a checkpoint that would give them to others waits before it is published.
+// Leader: from now on pages that the durable checkpoint refers to and that nobody has freed, as the bitmaps say behind
+// it, stay what they are until end_repairs(): a checkpoint that would give them to others waits before it is published.
 GPU4FS_FN inline u32 begin_repairs(const LogicalSpace& space) {
   GPU4FS_CHECK(space.damage != nullptr);
   return begin_use(space.damage->repairs);
 }
 
-GPU4FS_FN inline void end_repairs(const LogicalSpace& space, u32 counter) { end_use(space.damage->repairs, counter); }
+GPU4FS_FN inline void end_repairs(const LogicalSpace& space, u32 counter) {
+  end_use(space.damage->repairs, counter);
+}
 
 // Of a page: whether it is one of those. Behind begin_repairs().
 GPU4FS_FN inline bool page_is_settled(const LogicalSpace& space, const PageLocation& location) {
@@ -74,8 +76,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool repair_page(Group g, const LogicalSpace& space, c
       continue;
     }
     if (chunk.copy_count == 1) return false;
-    const CopyPlan good =
-        find_good_copy(g, space, location, {copy, Status::checksum_mismatch}, true, false);
+    const CopyPlan good = find_good_copy(g, space, location, {copy, Status::checksum_mismatch}, true, false);
     if (good.status != Status::ok) return false;
     has_good = true;
   }
@@ -86,8 +87,8 @@ namespace detail {
 
 struct RowLook {
   u64 included;
-  u64 bad;        // a slot that does not match, a bit; 0: none
-  u32 repaired;   // parities that were written again, a bit each
+  u64 bad;       // a slot that does not match, a bit; 0: none
+  u32 repaired;  // parities that were written again, a bit each
   u32 reserved;
 };
 

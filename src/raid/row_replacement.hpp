@@ -1,10 +1,11 @@
 // Rows of chunks with parities that get new pages though others of theirs are in use: the new pages and all parities as
 // whole values, which a record of the operation log has (format::LogOpcode::row).
 //
-// prepare_row() adds up the parities from the pages that stay, each of which is verified, and the new ones: nothing of the
-// old parities is in them. When the record is durable replace_row() writes what it says. Whoever reads the row's parities
-// sees the old row or the new one, because all changes under the row's lock; pages that stay are not touched. A crash in
-// between leaves a row of which only the record knows, so a recovery writes it again from there before it reads any row.
+// prepare_row() adds up the parities from the pages that stay, each of which is verified, and the new ones: nothing of
+// the old parities is in them. When the record is durable replace_row() writes what it says. Whoever reads the row's
+// parities sees the old row or the new one, because all changes under the row's lock; pages that stay are not touched.
+// A crash in between leaves a row of which only the record knows, so a recovery writes it again from there before it
+// reads any row.
 //
 // Nobody else changes the row from prepare_row() to replace_row() (fs/space/partial_stripes.hpp). Uniform.
 #pragma once
@@ -44,7 +45,8 @@ struct ReplacePlan {
 
 GPU4FS_FN GPU4FS_NOINLINE inline void end_row_write(const LogicalSpace& space, const ReplacePlan& plan) {
   for (u64 left = plan.pages; left != 0; left &= left - 1) {
-    end_copy_write(space, {plan.view.chunk, 0, row_page(plan.view, static_cast<u32>(count_trailing_zeros(left)))}, 1, 0);
+    end_copy_write(space, {plan.view.chunk, 0, row_page(plan.view, static_cast<u32>(count_trailing_zeros(left)))}, 1,
+                   0);
   }
   for (u32 left = plan.parities; left != 0; left &= left - 1) {
     end_parity_write(space, plan.view, static_cast<u32>(count_trailing_zeros(u64{left})));
@@ -79,7 +81,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline ReplacePlan begin_row_write(const LogicalSpace&
 }
 
 // The parities include what the record says, and nothing else: now it is known, of unverified ones as well. Leader.
-GPU4FS_FN GPU4FS_NOINLINE inline void describe_row(const LogicalSpace& space, const RowValues& values, const RowView& view) {
+GPU4FS_FN GPU4FS_NOINLINE inline void describe_row(const LogicalSpace& space, const RowValues& values,
+                                                   const RowView& view) {
   const ChunkState& chunk = space.chunks[values.chunk];
   for (u32 slot = 0; slot < view.slot_count; ++slot) {
     const u64 page = row_page(view, slot);
@@ -95,8 +98,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void describe_row(const LogicalSpace& space, co
 
 }  // namespace detail
 
-// Adds up the row's parities behind the new pages, which are at values.bytes. `work`: a page of engine memory. Status: why
-// a page that stays cannot be read.
+// Adds up the row's parities behind the new pages, which are at values.bytes. `work`: a page of engine memory. Status:
+// why a page that stays cannot be read.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_row(Group g, const LogicalSpace& space, const RowValues& values, u8* work) {
   const RowView view = on_leader(g, [&] { return row_view(space, values.chunk, values.row); });
@@ -116,8 +119,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_row(Group g, const LogicalSpace& space,
   return Status::ok;
 }
 
-// Writes the row. Doing it twice changes nothing. Status: what a device says that the pool cannot do without; nothing has
-// changed then.
+// Writes the row. Doing it twice changes nothing. Status: what a device says that the pool cannot do without; nothing
+// has changed then.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status replace_row(Group g, LogicalSpace& space, const RowValues& values) {
   const detail::ReplacePlan plan = on_leader(g, [&] {

@@ -1,9 +1,9 @@
 // Who works with pages on the strength of what the bitmaps say, while checkpoints take snapshots of these.
 //
-// Users count themselves in one of two counters, by the parity of the number of snapshots. A checkpoint that has taken its
-// snapshot waits for those that began before it, and not for those that come meanwhile: they see the snapshot. So it waits
-// for no longer than one of them works, however many there are. Two counters do because a checkpoint waits before the
-// next one takes its snapshot; behind one that failed the pool takes no changes.
+// Users count themselves in one of two counters, by the parity of the number of snapshots. A checkpoint that has taken
+// its snapshot waits for those that began before it, and not for those that come meanwhile: they see the snapshot. So
+// it waits for no longer than one of them works, however many there are. Two counters do because a checkpoint waits
+// before the next one takes its snapshot; behind one that failed the pool takes no changes.
 //
 // Plain functions: one rank calls them, inside on_leader().
 #pragma once

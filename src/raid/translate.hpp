@@ -72,8 +72,8 @@ GPU4FS_FN inline bool is_unbacked(const ChunkState& chunk, u64 page) {
   return page_bit(chunk.unbacked, page / pages_per_block_2m);
 }
 
-// The chunk of a page that is about to be accessed. *chunk is also set with chunk_not_mapped. A damaged pointer may lead to
-// memory that is not there.
+// The chunk of a page that is about to be accessed. *chunk is also set with chunk_not_mapped. A damaged pointer may
+// lead to memory that is not there.
 GPU4FS_FN inline Status chunk_of(const LogicalSpace& space, u64 address, u32* chunk) {
   PageLocation location;
   GPU4FS_TRY(find_page(space, address, &location));
@@ -104,7 +104,8 @@ GPU4FS_FN inline u32 preferred_copy(const ChunkState& chunk, u64 page) {
   return chunk.copy_count == 1 ? 0 : static_cast<u32>(page / 64 % chunk.copy_count);
 }
 
-GPU4FS_FN GPU4FS_NOINLINE inline DevicePlace page_place(const LogicalSpace& space, const PageLocation& location, u32 copy) {
+GPU4FS_FN GPU4FS_NOINLINE inline DevicePlace page_place(const LogicalSpace& space, const PageLocation& location,
+                                                        u32 copy) {
   GPU4FS_CHECK_LT(location.chunk, known_chunk_count(space));
   const ChunkState& chunk = space.chunks[location.chunk];
   GPU4FS_CHECK_LT(location.page, chunk.page_count);
@@ -124,15 +125,14 @@ GPU4FS_FN inline u8* page_memory(const LogicalSpace& space, const PageLocation& 
 }
 
 // Memory of pages [first, first + count) of a column's header area.
-GPU4FS_FN inline u8* header_memory(const LogicalSpace& space, const ChunkState& chunk, u32 column,
-                                   u64 first, u64 count) {
+GPU4FS_FN inline u8* header_memory(const LogicalSpace& space, const ChunkState& chunk, u32 column, u64 first,
+                                   u64 count) {
   GPU4FS_CHECK_LT(column, chunk.column_count);
   const ColumnState& state = chunk.columns[column];
   GPU4FS_CHECK_LT(state.device, known_device_count(space));
   GPU4FS_CHECK_LT(state.header_offset, state.data_offset);
   GPU4FS_CHECK_LE((first + count) * page_size, state.data_offset - state.header_offset);
-  return device::memory_at(space.devices[state.device], state.header_offset + first * page_size,
-                           count * page_size);
+  return device::memory_at(space.devices[state.device], state.header_offset + first * page_size, count * page_size);
 }
 
 }  // namespace gpu4fs::raid

@@ -10,8 +10,7 @@ class Predicate {
  public:
   template <class Callable>
   Predicate(const Callable& callable)  // NOLINT(google-explicit-constructor)
-      : object_(&callable),
-        call_([](const void* object) { return (*static_cast<const Callable*>(object))(); }) {}
+      : object_(&callable), call_([](const void* object) { return (*static_cast<const Callable*>(object))(); }) {}
   bool operator()() const { return call_(object_); }
 
  private:

@@ -47,10 +47,10 @@ GPU4FS_FN constexpr u32 vector_sequence(const Vector16& vector) {
 
 // What a fetch saw; bit i speaks of descriptor i.
 struct FetchedDescriptors {
-  u32 valid;     // it is the descriptor of its position; the others' bytes are garbage
-  u32 linked;    // valid, and the next one belongs to the same chain
-  u32 plain;     // valid, and a noop without flags, names and addresses
-  u32 answers;   // valid, and an upcall's answer
+  u32 valid;    // it is the descriptor of its position; the others' bytes are garbage
+  u32 linked;   // valid, and the next one belongs to the same chain
+  u32 plain;    // valid, and a noop without flags, names and addresses
+  u32 answers;  // valid, and an upcall's answer
 };
 
 namespace detail {
@@ -135,13 +135,15 @@ GPU4FS_FN inline bool peek_descriptor(const EngineRing& ring, u64 position) {
 }
 
 // After validation, before the first access to payload.
-GPU4FS_FN inline void acquire_payload() { fence<Order::acq_rel, Scope::system>(); }
+GPU4FS_FN inline void acquire_payload() {
+  fence<Order::acq_rel, Scope::system>();
+}
 
 // Of a command that wrote nothing for the client to read: one rank, any.
 GPU4FS_FN inline void write_bare_completion(const EngineRing& ring, u64 position, Status status, u64 result) {
   GPU4FS_CHECK(!is_control(status));
   const wire::RingUnit unit{status == Status::ok ? result : 0, static_cast<u32>(status),
-                              wire::ring_sequence(position, ring.depth_log2)};
+                            wire::ring_sequence(position, ring.depth_log2)};
   store_shared_16(&ring.completions[ring.slot(position)], unit_to_vector(unit));
 }
 

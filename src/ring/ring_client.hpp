@@ -33,10 +33,8 @@ struct RingProducer {
   GPU4FS_FN static RingProducer attach(u8* memory, const SessionLayout& layout) {
     RingProducer producer{};
     producer.control = reinterpret_cast<RingControl*>(memory);
-    producer.descriptors =
-        reinterpret_cast<wire::RingDescriptor*>(memory + layout.descriptor_offset);
-    producer.completions =
-        reinterpret_cast<wire::RingCompletion*>(memory + layout.completion_offset);
+    producer.descriptors = reinterpret_cast<wire::RingDescriptor*>(memory + layout.descriptor_offset);
+    producer.completions = reinterpret_cast<wire::RingCompletion*>(memory + layout.completion_offset);
     producer.data = memory + layout.data_offset;
     producer.data_length = layout.data_length;
     producer.depth_log2 = layout.depth_log2;
@@ -74,8 +72,7 @@ struct RingProducer {
     if (!has_room(1)) return Status::again;
     *position = next_position++;
     fence<Order::acq_rel, Scope::system>();
-    const wire::RingDescriptor descriptor =
-        wire::encode_command(command, wire::ring_sequence(*position, depth_log2));
+    const wire::RingDescriptor descriptor = wire::encode_command(command, wire::ring_sequence(*position, depth_log2));
     wire::RingDescriptor& target = descriptors[slot(*position)];
     // The last unit first: the engine looks at the first one when it polls.
     for (u32 i = 8; i-- > 0;) {

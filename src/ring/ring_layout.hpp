@@ -26,9 +26,9 @@ struct RingControl {
   u32 depth_log2;
   u64 data_offset;
   u64 data_length;
-  alignas(cache_line) u32 wake_sequence;   // engine: a futex word, counts wake-ups of the client
-  alignas(cache_line) u32 client_sleeping; // client: 1 while it sleeps or is about to on wake_sequence
-  alignas(cache_line) u32 engine_asleep;   // engine's host side: 1 when publishing needs a doorbell
+  alignas(cache_line) u32 wake_sequence;    // engine: a futex word, counts wake-ups of the client
+  alignas(cache_line) u32 client_sleeping;  // client: 1 while it sleeps or is about to on wake_sequence
+  alignas(cache_line) u32 engine_asleep;    // engine's host side: 1 when publishing needs a doorbell
 };
 static_assert(sizeof(RingControl) == 512);
 
@@ -49,10 +49,8 @@ struct SessionLayout {
     layout.depth_log2 = depth_log2;
     const u64 depth = u64{1} << depth_log2;
     layout.descriptor_offset = page_size;
-    layout.completion_offset =
-        layout.descriptor_offset + align_up(depth * sizeof(wire::RingDescriptor), page_size);
-    layout.data_offset =
-        layout.completion_offset + align_up(depth * sizeof(wire::RingCompletion), page_size);
+    layout.completion_offset = layout.descriptor_offset + align_up(depth * sizeof(wire::RingDescriptor), page_size);
+    layout.data_offset = layout.completion_offset + align_up(depth * sizeof(wire::RingCompletion), page_size);
     layout.data_length = align_up(data_length, page_size);
     layout.total_length = layout.data_offset + layout.data_length;
     return layout;

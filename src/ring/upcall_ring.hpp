@@ -19,24 +19,25 @@ namespace gpu4fs::ring {
 enum class UpcallKind : u32 {
   none = 0,
   flush_device,  // argument: device index, or ~0 for all; answer when durable
-  map_chunk,     // argument: chunk index; answer when the chunk's memory is accessible; stale: there is none, look again
-  wake_client,   // argument: session index; no answer
-  log,           // argument: a number, `detail` says what it is; no answer
-  device_lost,   // argument: device index, detail: its file_number; the pool goes on without it; no answer
-  make_chunk,    // a command found no space; answer when there is one chunk more, no_space if there cannot be
-  write_growth,  // argument: epoch of the checkpoint that takes up the staged growth, detail: its number; answer when all is written
+  map_chunk,    // argument: chunk index; answer when the chunk's memory is accessible; stale: there is none, look again
+  wake_client,  // argument: session index; no answer
+  log,          // argument: a number, `detail` says what it is; no answer
+  device_lost,  // argument: device index, detail: its file_number; the pool goes on without it; no answer
+  make_chunk,   // a command found no space; answer when there is one chunk more, no_space if there cannot be
+  // argument: epoch of the checkpoint that takes up the staged growth, detail: its number; answer when all is written
+  write_growth,
 };
 
 GPU4FS_FN constexpr bool wants_answer(UpcallKind kind) {
-  return kind == UpcallKind::flush_device || kind == UpcallKind::map_chunk ||
-         kind == UpcallKind::make_chunk || kind == UpcallKind::write_growth;
+  return kind == UpcallKind::flush_device || kind == UpcallKind::map_chunk || kind == UpcallKind::make_chunk ||
+         kind == UpcallKind::write_growth;
 }
 
 struct Upcall {
   UpcallKind kind;
   u32 detail;
   u64 argument;
-  u64 id;        // to be echoed by the answer; 0: none wanted
+  u64 id;  // to be echoed by the answer; 0: none wanted
 };
 
 inline constexpr u32 upcall_depth_log2 = 13;
@@ -51,7 +52,7 @@ struct UpcallRing {
   alignas(128) u64 consumed;       // server: upcalls read so far
   alignas(128) u32 wake_sequence;  // engine on the CPU: futex word
   alignas(128) u32 server_sleeping;
-  alignas(128) u64 write_errors;   // engine: checkpoints that failed, see engine/write_errors.hpp
+  alignas(128) u64 write_errors;  // engine: checkpoints that failed, see engine/write_errors.hpp
   alignas(128) UpcallSlot slots[upcall_depth];
 };
 

@@ -134,7 +134,9 @@ std::string read_rate(const JsonValue& request, u64* limit) {
   return {};
 }
 
-std::string unknown_text(const std::string& what) { return fmt::format("unknown request '{}'", what.substr(0, 64)); }
+std::string unknown_text(const std::string& what) {
+  return fmt::format("unknown request '{}'", what.substr(0, 64));
+}
 
 std::string start_relocation(const JobControl& control, const JsonValue& request, u64 rate) {
   maintenance::RelocationJob job;
@@ -192,7 +194,9 @@ std::string change_spares(const JobControl& control, const std::string& what, co
 
 }  // namespace
 
-bool is_job_request(const std::string& what) { return subject_of(what).has_value(); }
+bool is_job_request(const std::string& what) {
+  return subject_of(what).has_value();
+}
 
 std::string answer_job(const JobControl& control, const std::string& what, const JsonValue& request) {
   const std::optional<Subject> subject = subject_of(what);
@@ -213,7 +217,8 @@ std::string answer_job(const JobControl& control, const std::string& what, const
 }
 
 void add_jobs(JsonWriter& json, const JobControl& control) {
-  for (const Subject subject : {Subject::scrub, Subject::rebuild, Subject::relocation, Subject::reshape, Subject::spares}) {
+  for (const Subject subject :
+       {Subject::scrub, Subject::rebuild, Subject::relocation, Subject::reshape, Subject::spares}) {
     add_subject(json, control, subject);
   }
 }

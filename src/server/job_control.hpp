@@ -6,13 +6,14 @@
 //   relocate-start "kind": convert or defragment; "inode": a file or a directory; "recursive"; "rate"
 //   device-remove  "device"; "rate"
 //   balance        "rate"
-//   scrub-, rebuild-, relocate-, reshape- with pause, resume, cancel (not of a rebuild), rate ("rate"; not of a scrub), status
+//   scrub-, rebuild-, relocate-, reshape- with pause, resume, cancel (not of a rebuild), rate ("rate"; not of a scrub),
+//   status
 //   spare-add      "path", "force"
 //   spare-remove   "path"
 //   spare-list
 //
-// They answer with a member "scrub", "rebuild" (device-replace and -rebuild too), "relocation", "reshape" (device-remove and
-// balance too), or "spares". Host only.
+// They answer with a member "scrub", "rebuild" (device-replace and -rebuild too), "relocation", "reshape"
+// (device-remove and balance too), or "spares". Host only.
 #pragma once
 
 #include <string>

@@ -28,7 +28,8 @@ const char* refusal_text(u32 flags) {
 }
 
 // Pages of the table that have been freed or written anew since leave it. True: some have.
-bool drop_healed_pages(session::PoolInspector& inspector, const pool::OpenedPool& pool, const session::PoolHealth& health) {
+bool drop_healed_pages(session::PoolInspector& inspector, const pool::OpenedPool& pool,
+                       const session::PoolHealth& health) {
   bool dropped = false;
   for (const wire::DamageRecord& record : health.damage) {
     for (u32 chunk = 0; chunk < pool.chunks.size(); ++chunk) {
@@ -214,7 +215,8 @@ std::string PoolControl::join_devices(const JsonValue& request) const {
     // Where several classes share the space, each takes chunks when it needs them.
     json.add("chunks", context_.grower.is_mixed() ? 0 : context_.grower.add_chunks(~u64{0}));
   } catch (const pool::PoolError& error) {
-    return session::control_error(fmt::format("the devices are members now, but chunks were not made of them: {}", error.what()));
+    return session::control_error(
+        fmt::format("the devices are members now, but chunks were not made of them: {}", error.what()));
   }
   json.end();
   return one_line(json);

@@ -1,8 +1,8 @@
 // What a mounted pool's control socket answers. Requests are objects with a member "request":
 //
 //   status         pool, engine, epochs, devices with their errors, damaged files by path, the scrub
-//   device-add     "paths": files that become members, "force": also if they hold something; and all their space becomes
-//                  chunks. Answers with the devices' numbers and how many chunks were made
+//   device-add     "paths": files that become members, "force": also if they hold something; and all their space
+//                  becomes chunks. Answers with the devices' numbers and how many chunks were made
 //   chunks-add     "count": so many chunks at most of the space that belongs to none
 //   trim           memory of all free regions goes back to the system. Answers with "regions" and "bytes"
 //   of jobs and spare devices: see server/job_control.hpp

@@ -16,23 +16,25 @@
 #include "maintenance/trim/region_ranges.hpp"
 #include "pool/chunk_reach.hpp"
 #include "pool/growth/chunk_maps.hpp"
-#include "pool/prefault.hpp"
 #include "pool/pool_error.hpp"
 #include "pool/pool_replace.hpp"
+#include "pool/prefault.hpp"
 #include "raid/levels/levels.hpp"
 
 namespace gpu4fs::server {
 namespace {
 
 constexpr u32 session_depth_log2 = 6;
-constexpr u32 checkpoint_mask_clean = 1;      // Opcode::checkpoint: the last one, the pool is left clean
-constexpr u32 checkpoint_mask_forced = 2;     // also when nothing has changed
+constexpr u32 checkpoint_mask_clean = 1;     // Opcode::checkpoint: the last one, the pool is left clean
+constexpr u32 checkpoint_mask_forced = 2;    // also when nothing has changed
 constexpr u32 memory_threads_max = 8;        // that get memory before it is used
 constexpr u32 trim_passes = 3;               // behind a change: what is free has to be so for two
 constexpr u64 trim_runs_at_once = 16;        // of up to 128 MiB, or a chunk
 constexpr u64 upcall_wait_ns = 250'000'000;  // also how long stop() may have to wait
 
-u32 memory_threads() { return std::clamp(std::thread::hardware_concurrency(), 1u, memory_threads_max); }
+u32 memory_threads() {
+  return std::clamp(std::thread::hardware_concurrency(), 1u, memory_threads_max);
+}
 
 pool::OpenedPool open_for(const session::ServerOptions& options) {
   pool::OpenPoolOptions open;
@@ -85,8 +87,9 @@ PoolServer::PoolServer(session::ServerOptions options)
   trimmer_ = std::make_unique<maintenance::PoolTrimmer>(maintenance::TrimContext{
       pool_, setup_, tables_, reach_mutex_, [this](const wire::Command& command) { return call_patiently(command); },
       [this](u64 chunk) { set_chunk_thin(chunk, true); }});
-  all_accessible_ = setup_.gpu == nullptr && options_.purpose != session::ServerPurpose::check && std::none_of(setup_.files.begin(), setup_.files.end(),
-                                                          [](const auto& file) { return file.grows_with_use(); });
+  all_accessible_ =
+      setup_.gpu == nullptr && options_.purpose != session::ServerPurpose::check &&
+      std::none_of(setup_.files.begin(), setup_.files.end(), [](const auto& file) { return file.grows_with_use(); });
 }
 
 PoolServer::~PoolServer() {
@@ -130,9 +133,8 @@ void PoolServer::open_control() {
   scrubber_ = std::make_unique<maintenance::Scrubber>(
       maintenance::ScrubSetup{*setup_.host, sessions_mutex_, chunk_ranges(), has_checksums, !pool_.read_only});
   open_exchange();
-  relocator_ = std::make_unique<maintenance::Relocator>(
-      maintenance::RelocatorSetup{*setup_.host, sessions_mutex_,
-                     [this] { return command(wire::Opcode::checkpoint, checkpoint_mask_forced); }});
+  relocator_ = std::make_unique<maintenance::Relocator>(maintenance::RelocatorSetup{
+      *setup_.host, sessions_mutex_, [this] { return command(wire::Opcode::checkpoint, checkpoint_mask_forced); }});
   const JobControl jobs{*scrubber_, *rebuilder_, *exchange_, *relocator_, *reshaper_, *spares_, pool_.read_only};
   control_ = std::make_unique<PoolControl>(ControlContext{options_, pool_, setup_, sessions_mutex_,
                                                           [this](u32 device) { return flush_errors_[device].load(); },
@@ -150,31 +152,35 @@ void PoolServer::open_control() {
 
 void PoolServer::open_exchange() {
   const auto checkpoint = [this] { return command(wire::Opcode::checkpoint, checkpoint_mask_forced); };
-  rebuilder_ = std::make_unique<maintenance::Rebuilder>(maintenance::RebuildSetup{*setup_.host, sessions_mutex_, [this] { return chunk_ranges(); },
-                                                        checkpoint,
-                                                        [this](u32 device) { exchange_->finished(device); }});
+  rebuilder_ = std::make_unique<maintenance::Rebuilder>(
+      maintenance::RebuildSetup{*setup_.host, sessions_mutex_, [this] { return chunk_ranges(); }, checkpoint,
+                                [this](u32 device) { exchange_->finished(device); }});
   exchange_ = std::make_unique<maintenance::DeviceExchange>(maintenance::ExchangeContext{
       pool_, setup_, tables_, sessions_mutex_, *rebuilder_, *grower_, checkpoint,
-      [this](u32 device, const device::MappedFile& file, const format::DevicePart& part) { map_device(device, file, part); },
+      [this](u32 device, const device::MappedFile& file, const format::DevicePart& part) {
+        map_device(device, file, part);
+      },
       [this](u32 device, const device::MappedFile& file) { prepare_memory(device, file); },
       [this](u32 device) { flush_errors_[device] = 0; },
       [this](const std::string& path, const std::string& spec) { rename_device(path, spec); }});
-  reshaper_ = std::make_unique<maintenance::Reshaper>(maintenance::ReshaperSetup{
-      *grower_,
-      [this](const std::vector<u32>& chunks, const maintenance::RelocationGoesOn& goes_on) {
-        return relocator_->empty_chunks(chunks, goes_on);
-      },
-      [this](u32 device) {
-        const std::shared_lock lock(tables_);
-        return pool_.devices[device].file.path();
-      }});
+  reshaper_ = std::make_unique<maintenance::Reshaper>(
+      maintenance::ReshaperSetup{*grower_,
+                                 [this](const std::vector<u32>& chunks, const maintenance::RelocationGoesOn& goes_on) {
+                                   return relocator_->empty_chunks(chunks, goes_on);
+                                 },
+                                 [this](u32 device) {
+                                   const std::shared_lock lock(tables_);
+                                   return pool_.devices[device].file.path();
+                                 }});
   open_spares();
 }
 
 // Spares that will not do are no reason not to mount.
 void PoolServer::open_spares() {
   maintenance::SpareSetup setup;
-  setup.replace = [this](u32 device, const std::string& path) { return exchange_->replace(std::to_string(device), path, true, 0); };
+  setup.replace = [this](u32 device, const std::string& path) {
+    return exchange_->replace(std::to_string(device), path, true, 0);
+  };
   setup.is_busy = [this] { return rebuilder_->is_busy(); };
   setup.lost_devices = [this] { return lost_devices(); };
   setup.bytes_least = [this] {
@@ -265,8 +271,7 @@ void PoolServer::load_state() {
   if (options_.purpose == session::ServerPurpose::check) return;
   const Status loaded = command(wire::Opcode::load_chunks, 0);
   if (loaded != Status::ok) {
-    throw pool::PoolError(loaded, fmt::format("the pool's allocation state cannot be loaded: {}",
-                                        status_text(loaded)));
+    throw pool::PoolError(loaded, fmt::format("the pool's allocation state cannot be loaded: {}", status_text(loaded)));
   }
   loaded_ = true;
   if (pool_.read_only || options_.purpose == session::ServerPurpose::recovery) return;
@@ -278,8 +283,8 @@ void PoolServer::load_state() {
   if (options_.keep_orphans) return;
   const Status freed = command(wire::Opcode::reclaim_orphans, 0);
   if (freed == Status::ok) return;
-  pool_.warnings.push_back(fmt::format(
-      "space of files deleted before the last end was not freed: {}", status_text(freed)));
+  pool_.warnings.push_back(
+      fmt::format("space of files deleted before the last end was not freed: {}", status_text(freed)));
 }
 
 bool PoolServer::stop() {
@@ -298,9 +303,8 @@ bool PoolServer::stop() {
   if (GPU4FS_MUTANT(last_checkpoint_skipped, !pool_.read_only, false) && loaded_) {
     status = command(wire::Opcode::checkpoint, checkpoint_mask_clean);
     if (status != Status::ok) {
-      log(LogLevel::error,
-          fmt::format("the last checkpoint was not written: {} The pool is as of the one before.",
-                      status_text(status)));
+      log(LogLevel::error, fmt::format("the last checkpoint was not written: {} The pool is as of the one before.",
+                                       status_text(status)));
     }
   }
   end_upcall_thread();
@@ -328,7 +332,7 @@ void PoolServer::abandon() {
 
 std::unique_ptr<session::ServerSession> PoolServer::open_internal_session(u64 data_bytes) {
   return std::make_unique<session::ServerSession>(*setup_.host, sessions_mutex_, session::ServerSession::Kind::internal,
-                                         session_depth_log2, data_bytes);
+                                                  session_depth_log2, data_bytes);
 }
 
 LocalSession PoolServer::open_session(u64 data_bytes) {
@@ -348,13 +352,14 @@ std::string PoolServer::statistics_json() const {
       "\"commands_completed\": {}, \"commands_failed\": {}, \"descriptors_rejected\": {}, "
       "\"deadlines_exceeded\": {}, \"upcalls_dropped\": {}, \"checkpoint_pause_last_ns\": {}, "
       "\"checkpoint_pause_max_ns\": {}}}\n",
-      setup_.host->description(), setup_.host->durable_epoch(), counters.commands_started,
-      counters.commands_completed, counters.commands_failed, counters.descriptors_rejected,
-      counters.deadlines_exceeded, counters.upcalls_dropped,
+      setup_.host->description(), setup_.host->durable_epoch(), counters.commands_started, counters.commands_completed,
+      counters.commands_failed, counters.descriptors_rejected, counters.deadlines_exceeded, counters.upcalls_dropped,
       counters.checkpoint_pause_last_ns, counters.checkpoint_pause_max_ns);
 }
 
-Status PoolServer::command(wire::Opcode opcode, u32 mask) { return call(opcode, mask, 0).status; }
+Status PoolServer::command(wire::Opcode opcode, u32 mask) {
+  return call(opcode, mask, 0).status;
+}
 
 ring::Completion PoolServer::call(wire::Opcode opcode, u32 mask, u64 inode) {
   wire::Command request{};
@@ -412,8 +417,7 @@ Status PoolServer::carry_out(const ring::Upcall& upcall, u64* failed_devices) {
     case ring::UpcallKind::write_growth:
       return grower_->write(upcall.argument, upcall.detail);
     case ring::UpcallKind::log:
-      log(LogLevel::warning,
-          fmt::format("the engine reports {} {:#x}", upcall.detail, upcall.argument));
+      log(LogLevel::warning, fmt::format("the engine reports {} {:#x}", upcall.detail, upcall.argument));
       return Status::ok;
     case ring::UpcallKind::wake_client:
     case ring::UpcallKind::none:
@@ -468,16 +472,17 @@ bool PoolServer::defer_to_growth(const ring::Upcall& upcall) {
   return true;
 }
 
-// One chunk of a class for all that ask for it meanwhile. A chunk takes a checkpoint, which the upcall thread flushes for.
+// One chunk of a class for all that ask for it meanwhile. A chunk takes a checkpoint, which the upcall thread flushes
+// for.
 void PoolServer::make_wanted_chunks() {
   std::unique_lock lock(growth_mutex_);
   for (;;) {
     growth_changed_.wait(lock, [this] { return growth_ends_ || !chunks_wanted_.empty(); });
     if (chunks_wanted_.empty()) return;
     const u64 page_class = chunks_wanted_.front().argument;
-    const auto others = std::stable_partition(chunks_wanted_.begin(), chunks_wanted_.end(), [page_class](const ring::Upcall& upcall) {
-      return upcall.argument == page_class;
-    });
+    const auto others =
+        std::stable_partition(chunks_wanted_.begin(), chunks_wanted_.end(),
+                              [page_class](const ring::Upcall& upcall) { return upcall.argument == page_class; });
     const std::vector<ring::Upcall> asking(chunks_wanted_.begin(), others);
     chunks_wanted_.erase(chunks_wanted_.begin(), others);
     const bool ends = growth_ends_;
@@ -552,7 +557,8 @@ void PoolServer::set_chunk_thin(u64 chunk, bool is_thin) {
   chunks_thin_[chunk] = is_thin;
 }
 
-// Under tables_, while no device is being filled: as map_chunk(), of devices that are here. False: it has to wait for that.
+// Under tables_, while no device is being filled: as map_chunk(), of devices that are here. False: it has to wait for
+// that.
 bool PoolServer::map_members(u64 chunk) {
   const std::lock_guard reaching(reach_mutex_);
   if (all_accessible_ || is_chunk_mapped(chunk)) return true;
@@ -596,7 +602,8 @@ void PoolServer::reach_regions(u32 chunk, const std::vector<u64>& allocated) {
   Status status = Status::ok;
   const auto reach = [&](format::ColumnAddress column, u64 offset, u64 length) {
     const device::MappedFile& file = setup_.files[column.device_index()];
-    if (status == Status::ok && !file.is_absent()) status = setup_.host->map_memory(file.base() + column.offset_bytes() + offset, length);
+    if (status == Status::ok && !file.is_absent())
+      status = setup_.host->map_memory(file.base() + column.offset_bytes() + offset, length);
   };
   const u64 header = pool::header_area_bytes(opened.descriptor);
   for (const format::ColumnAddress column : opened.columns) {
@@ -636,8 +643,8 @@ void PoolServer::map_device(u32 device, const device::MappedFile& file, const fo
     if (length == 0) return;
     if (file.grows_with_use()) file.reserve_range(offset, length);
     if (setup_.host->map_memory(file.base() + offset, length) == Status::ok) return;
-    throw pool::PoolError(Status::gpu_error, fmt::format("{}: {} KiB at {:#x} cannot be registered with the GPU", file.path(),
-                                                   length >> 10, offset));
+    throw pool::PoolError(Status::gpu_error, fmt::format("{}: {} KiB at {:#x} cannot be registered with the GPU",
+                                                         file.path(), length >> 10, offset));
   };
   reach(0, format::layout_area_offset);
   if (device < pool_.superblock.tree_replica_count) reach(part.log_offset, part.log_bytes);
@@ -652,8 +659,9 @@ void PoolServer::map_device(u32 device, const device::MappedFile& file, const fo
   }
 }
 
-// The column's descriptors and data pages; what is in front of them is mapped since the mount, except for a check. They get
-// their blocks first: without, an access would end the process on a full medium. Somebody waits, so all processors help.
+// The column's descriptors and data pages; what is in front of them is mapped since the mount, except for a check. They
+// get their blocks first: without, an access would end the process on a full medium. Somebody waits, so all processors
+// help.
 Status PoolServer::map_column(u64 chunk, format::ColumnAddress column, const device::MappedFile& file) {
   const format::ChunkDescriptor& descriptor = pool_.chunks[chunk].descriptor;
   const u64 skipped = options_.purpose == session::ServerPurpose::check ? 0 : pool::header_front_bytes(descriptor);
@@ -687,8 +695,8 @@ Status PoolServer::map_column(u64 chunk, format::ColumnAddress column, const dev
   return setup_.host->map_memory(file.base() + begin, length);
 }
 
-// Idle pools are left alone: without a command since the last look nothing can have changed. What a checkpoint made free
-// goes back to the system, and what a former mount left, a little each time.
+// Idle pools are left alone: without a command since the last look nothing can have changed. What a checkpoint made
+// free goes back to the system, and what a former mount left, a little each time.
 void PoolServer::commit_regularly() {
   u64 commands_seen = ~u64{0};
   const bool discards = options_.discard && options_.purpose == session::ServerPurpose::mount;

@@ -92,8 +92,8 @@ class PoolServer {
   engine::EngineHost& engine() { return *setup_.host; }
   // Chunks that came within the engine's reach since the start, one by one.
   [[nodiscard]] u64 mapped_chunk_count();
-  // For a check: memory of the chunk comes within the engine's reach, of regions with a page in `allocated`, or, where that
-  // has no words, of all. What fails here the engine asks for itself.
+  // For a check: memory of the chunk comes within the engine's reach, of regions with a page in `allocated`, or, where
+  // that has no words, of all. What fails here the engine asks for itself.
   void reach_regions(u32 chunk, const std::vector<u64>& allocated);
 
   // To open the pool again with: devices that were replaced are not among them.
@@ -114,7 +114,8 @@ class PoolServer {
   maintenance::DeviceExchange& exchange() { return *exchange_; }
   maintenance::Relocator& relocator() { return *relocator_; }
   // Freezes the chunks and moves all that they hold; they stay frozen (maintenance/relocator.hpp). PoolError.
-  maintenance::RelocationResult empty_chunks(const std::vector<u32>& chunks, const maintenance::RelocationGoesOn& goes_on) {
+  maintenance::RelocationResult empty_chunks(const std::vector<u32>& chunks,
+                                             const maintenance::RelocationGoesOn& goes_on) {
     return relocator_->empty_chunks(chunks, goes_on);
   }
   maintenance::Reshaper& reshaper() { return *reshaper_; }
@@ -162,7 +163,7 @@ class PoolServer {
   pool::OpenedPool pool_;
   session::EngineSetup setup_;
   mutable std::shared_mutex tables_;  // of the devices and chunks in the two, see PoolGrower
-  std::mutex sessions_mutex_;  // opening and closing, one at a time
+  std::mutex sessions_mutex_;         // opening and closing, one at a time
   std::unique_ptr<session::ServerSession> upcall_session_;
   std::mutex management_mutex_;  // one command at a time on the management session
   std::unique_ptr<session::ServerSession> management_session_;
@@ -172,9 +173,9 @@ class PoolServer {
   std::mutex taking_mutex_;  // while a chunk's memory is taken: what two take could be in use when one gives it back
   std::mutex reach_mutex_;   // while memory of chunks comes within the engine's reach or is given back
   std::mutex mapped_mutex_;
-  std::vector<bool> chunks_mapped_;                         // under mapped_mutex_: by chunk
-  std::vector<bool> chunks_thin_;                           // under mapped_mutex_: by chunk, free regions were given back
-  std::unordered_map<u64, u64> room_at_refusal_;            // under mapped_mutex_: by chunk, bytes its medium had left
+  std::vector<bool> chunks_mapped_;               // under mapped_mutex_: by chunk
+  std::vector<bool> chunks_thin_;                 // under mapped_mutex_: by chunk, free regions were given back
+  std::unordered_map<u64, u64> room_at_refusal_;  // under mapped_mutex_: by chunk, bytes its medium had left
   std::unique_ptr<session::ServerSession> growth_session_;  // of the growth thread
   std::thread growth_thread_;
   std::mutex growth_mutex_;
@@ -184,7 +185,7 @@ class PoolServer {
   std::thread commit_thread_;
   std::mutex stop_mutex_;
   std::condition_variable stop_changed_;
-  bool stopping_ = false;  // under stop_mutex_
+  bool stopping_ = false;                   // under stop_mutex_
   std::atomic<bool> upcalls_end_{false};    // asked for
   std::atomic<bool> upcalls_ended_{false};  // done
   std::function<void()> death_handler_;

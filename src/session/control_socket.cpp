@@ -29,8 +29,8 @@ constexpr int idle_seconds_max = 600;
   throw pool::PoolError(Status::io_error, fmt::format("{}: {}", what, std::strerror(errno)));
 }
 
-// False: the client takes nothing, or not all of it in time, or `wake` can be read: whoever is slow is not waited for at
-// the end.
+// False: the client takes nothing, or not all of it in time, or `wake` can be read: whoever is slow is not waited for
+// at the end.
 bool send_all(int fd, int wake, const std::string& text) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(line_seconds_max);
   for (std::size_t sent = 0; sent < text.size();) {
@@ -40,7 +40,8 @@ bool send_all(int fd, int wake, const std::string& text) {
       continue;
     }
     if (count == 0 || (errno != EINTR && errno != EAGAIN)) return false;
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     if (left.count() <= 0) return false;
     pollfd wanted[2] = {{fd, POLLOUT, 0}, {wake, POLLIN, 0}};
     if (::poll(wanted, 2, static_cast<int>(left.count())) < 0 && errno != EINTR) return false;
@@ -57,7 +58,9 @@ bool may_connect(int fd) {
 }
 
 // The server's own user may connect.
-mode_t socket_mode() { return GPU4FS_MUTANT(control_socket_open, S_IRUSR | S_IWUSR, 0666); }
+mode_t socket_mode() {
+  return GPU4FS_MUTANT(control_socket_open, S_IRUSR | S_IWUSR, 0666);
+}
 
 // Whether somebody answers there.
 bool is_served(const sockaddr_un& address) {

@@ -34,7 +34,8 @@ class ControlSocket {
 
   // Makes the folder if need be and takes over a socket that a dead server left. PoolError.
   ControlSocket(const std::string& folder, const std::string& name, Handler handler);
-  // Ends all connections. A request that is being answered ends first; its client gets the answer if it takes it at once.
+  // Ends all connections. A request that is being answered ends first; its client gets the answer if it takes it at
+  // once.
   ~ControlSocket();
   ControlSocket(const ControlSocket&) = delete;
   ControlSocket& operator=(const ControlSocket&) = delete;

@@ -63,8 +63,8 @@ void warn_of_thin_memory(const device::MappedFile& file, std::vector<std::string
   const u64 missing = file.size_bytes() > allocated ? file.size_bytes() - allocated : 0;
   const u64 room = static_cast<u64>(medium.f_bavail) * medium.f_frsize;
   if (missing <= room) return;
-  warnings.push_back(fmt::format("{}: its file system has {} MiB left, the file may still grow by {} MiB",
-                                 file.path(), room >> 20, missing >> 20));
+  warnings.push_back(fmt::format("{}: its file system has {} MiB left, the file may still grow by {} MiB", file.path(),
+                                 room >> 20, missing >> 20));
 }
 
 // A mapped file must not run out of blocks under a store: that would be a SIGBUS. Disk files get their
@@ -113,13 +113,10 @@ std::vector<device::MappedFile> map_devices(pool::OpenedPool& pool, ServerPurpos
     }
     const int descriptor = ::fcntl(opened.file.fd(), F_DUPFD_CLOEXEC, 3);
     if (descriptor < 0) {
-      throw pool::PoolError(Status::io_error,
-                      fmt::format("{}: {}", opened.file.path(), std::strerror(errno)));
+      throw pool::PoolError(Status::io_error, fmt::format("{}: {}", opened.file.path(), std::strerror(errno)));
     }
-    files.push_back(device::MappedFile::adopt(descriptor, opened.file.path(),
-                                              {.read_only = pool.read_only,
-                                               .lock = true,
-                                               .stack = opened.file.stack()}));
+    files.push_back(device::MappedFile::adopt(
+        descriptor, opened.file.path(), {.read_only = pool.read_only, .lock = true, .stack = opened.file.stack()}));
     if (!pool.read_only) prepare_medium(files.back(), pool.warnings);
   }
   for (const Area& area : fixed_areas(pool, purpose)) {
@@ -203,8 +200,7 @@ struct EngineShape {
 template <class Allocator>
 engine::Engine* build_engine(Allocator& allocator, const ServerOptions& options, const pool::OpenedPool& pool,
                              EngineSetup& setup, const EngineShape& shape) {
-  engine::EngineImage image =
-      engine::prepare_engine(allocator, shape.config, shape.sizes, setup.upcalls);
+  engine::EngineImage image = engine::prepare_engine(allocator, shape.config, shape.sizes, setup.upcalls);
   fs::FileSystem& fs = image->fs;
   const format::Superblock& superblock = pool.superblock;
   const raid::SpaceRoom room = room_for_growth(options, pool);
@@ -244,10 +240,11 @@ void set_up_cpu(const ServerOptions& options, const pool::OpenedPool& pool, Engi
   engine::EngineConfig config;
   config.worker_count = workers + lending_thread_max;
   setup.heap = std::make_unique<engine::HeapAllocator>();
-  setup.upcalls = static_cast<ring::UpcallRing*>(
-      setup.heap->allocate(sizeof(ring::UpcallRing), alignof(ring::UpcallRing)));
+  setup.upcalls =
+      static_cast<ring::UpcallRing*>(setup.heap->allocate(sizeof(ring::UpcallRing), alignof(ring::UpcallRing)));
   // A check gets its chunks one by one, so that it does the same with every engine.
-  const bool has_blocks = options.purpose != ServerPurpose::check && std::none_of(setup.files.begin(), setup.files.end(),
+  const bool has_blocks = options.purpose != ServerPurpose::check &&
+                          std::none_of(setup.files.begin(), setup.files.end(),
                                        [](const device::MappedFile& file) { return file.grows_with_use(); });
   engine::Engine* built = build_engine(*setup.heap, options, pool, setup,
                                        {config, memory_sizes(options, system_memory_bytes(), workers), has_blocks});
@@ -269,9 +266,9 @@ std::string find_gpu_obstacle(const EngineSetup& setup) {
 void map_for_gpu(engine::EngineHost& host, const device::MappedFile& file, u64 offset, u64 length) {
   if (host.map_memory(file.base() + offset, length) == Status::ok) return;
   throw pool::PoolError(Status::gpu_error,
-                  fmt::format("{}: {} KiB at {:#x} cannot be registered with the GPU; is the limit of "
-                              "locked memory (ulimit -l) high enough?",
-                              file.path(), length >> 10, offset));
+                        fmt::format("{}: {} KiB at {:#x} cannot be registered with the GPU; is the limit of "
+                                    "locked memory (ulimit -l) high enough?",
+                                    file.path(), length >> 10, offset));
 }
 
 // The fixed areas. Data pages follow chunk by chunk when they are first used, because registration touches
@@ -286,8 +283,7 @@ void set_up_cuda(const ServerOptions& options, const pool::OpenedPool& pool, Eng
   const engine::CudaOptions cuda;
   const engine::EngineConfig config = engine::cuda_engine_config(cuda);
   setup.gpu = std::make_unique<engine::CudaAllocator>(cuda.device);
-  setup.upcalls =
-      static_cast<ring::UpcallRing*>(setup.gpu->allocate_shared(sizeof(ring::UpcallRing)));
+  setup.upcalls = static_cast<ring::UpcallRing*>(setup.gpu->allocate_shared(sizeof(ring::UpcallRing)));
   engine::Engine* built = build_engine(*setup.gpu, options, pool, setup,
                                        {config, memory_sizes(options, gpu_memory_least, config.worker_count), false});
   setup.host = std::make_unique<engine::CudaEngine>(built, setup.upcalls, *setup.gpu, cuda);

@@ -29,7 +29,7 @@ struct EngineSetup {
   // Engine memory: one of the two.
   std::unique_ptr<engine::HeapAllocator> heap;
   std::unique_ptr<engine::CudaAllocator> gpu;
-  ring::UpcallRing* upcalls = nullptr;    // in memory of the allocator
+  ring::UpcallRing* upcalls = nullptr;  // in memory of the allocator
   std::unique_ptr<engine::EngineHost> host;
   std::string reason;  // why this engine, a clause
   // Engine memory that changes when the pool grows (fs/space/growth.hpp): addresses and capacities as of the mount.

@@ -142,9 +142,13 @@ u64 PoolInspector::lost_devices() {
   return found.record.failed_devices;
 }
 
-Status PoolInspector::checkpoint() { return session_.call(command(Opcode::checkpoint, 0)).status; }
+Status PoolInspector::checkpoint() {
+  return session_.call(command(Opcode::checkpoint, 0)).status;
+}
 
-Status PoolInspector::sync() { return session_.call(command(Opcode::sync, 0)).status; }
+Status PoolInspector::sync() {
+  return session_.call(command(Opcode::sync, 0)).status;
+}
 
 std::optional<std::string> PoolInspector::get_attribute(u64 inode, std::string_view name) {
   wire::Command request = command(Opcode::get_attribute, inode);

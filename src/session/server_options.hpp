@@ -22,8 +22,8 @@ enum class ServerPurpose { mount, recovery, check };
 // What a mount whose engine died before knows of it; shown by its status.
 struct EngineHistory {
   u32 restart_count = 0;
-  std::string last_reason;             // why the last one died
-  std::int64_t last_restart_s = 0;     // since 1970
+  std::string last_reason;          // why the last one died
+  std::int64_t last_restart_s = 0;  // since 1970
 };
 
 struct ServerOptions {
@@ -31,24 +31,24 @@ struct ServerOptions {
   bool read_only = false;
   EngineChoice engine = EngineChoice::automatic;
   AccessTimes access_times = AccessTimes::relative;
-  unsigned worker_count = 0;         // 0: chosen by the machine
-  unsigned commit_interval_s = 5;    // longest time until a change is durable by itself; 0: never
-  bool discard = true;               // memory of what is free on tmpfs goes back to the system
-  u64 cache_bytes = 0;               // metadata pages held in engine memory; 0: by the memory that there is
-  bool ignore_log = false;           // read-only: the pool as of its newest checkpoint
-  bool drop_damaged_log = false;     // go on although acknowledged operations in the log cannot be read
+  unsigned worker_count = 0;       // 0: chosen by the machine
+  unsigned commit_interval_s = 5;  // longest time until a change is durable by itself; 0: never
+  bool discard = true;             // memory of what is free on tmpfs goes back to the system
+  u64 cache_bytes = 0;             // metadata pages held in engine memory; 0: by the memory that there is
+  bool ignore_log = false;         // read-only: the pool as of its newest checkpoint
+  bool drop_damaged_log = false;   // go on although acknowledged operations in the log cannot be read
   ServerPurpose purpose = ServerPurpose::mount;
-  u64 check_inode_count = 0;         // purpose check: greater than any inode number
-  bool stop_on_error = true;         // after damage of metadata no more changes are taken (fs/errors.hpp)
-  std::string control_folder;        // of the control socket; empty: none is made
+  u64 check_inode_count = 0;   // purpose check: greater than any inode number
+  bool stop_on_error = true;   // after damage of metadata no more changes are taken (fs/errors.hpp)
+  std::string control_folder;  // of the control socket; empty: none is made
   EngineHistory history;
-  u64 write_errors_before = 0;       // of this mount's former engines, see PoolServer::write_errors()
-  bool keep_orphans = false;         // files without a name may still be open: a front end frees them
-  u32 generation_skip = 0;           // see fs::FileSystem; 0: a mount after a crash takes a random one
-  bool allow_fault = false;          // the control socket's "end-engine" is obeyed; for tests
-  std::vector<std::string> spare_paths;  // devices that take the place of one that is lost
-  bool degraded = false;             // go on although a device is missing, where nothing is lost by it
-  pool::LockPatience lock_patience = {};   // with devices that are in use
+  u64 write_errors_before = 0;            // of this mount's former engines, see PoolServer::write_errors()
+  bool keep_orphans = false;              // files without a name may still be open: a front end frees them
+  u32 generation_skip = 0;                // see fs::FileSystem; 0: a mount after a crash takes a random one
+  bool allow_fault = false;               // the control socket's "end-engine" is obeyed; for tests
+  std::vector<std::string> spare_paths;   // devices that take the place of one that is lost
+  bool degraded = false;                  // go on although a device is missing, where nothing is lost by it
+  pool::LockPatience lock_patience = {};  // with devices that are in use
 };
 
 }  // namespace gpu4fs::session

@@ -7,13 +7,10 @@
 
 namespace gpu4fs::session {
 
-ServerSession::ServerSession(engine::EngineHost& host, std::mutex& open_close, Kind kind,
-                             u32 depth_log2, u64 data_bytes)
-    : host_(host),
-      open_close_(open_close),
-      layout_(ring::SessionLayout::make(depth_log2, data_bytes)) {
-  void* memory = ::mmap(nullptr, layout_.total_length, PROT_READ | PROT_WRITE,
-                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+ServerSession::ServerSession(engine::EngineHost& host, std::mutex& open_close, Kind kind, u32 depth_log2,
+                             u64 data_bytes)
+    : host_(host), open_close_(open_close), layout_(ring::SessionLayout::make(depth_log2, data_bytes)) {
+  void* memory = ::mmap(nullptr, layout_.total_length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw pool::PoolError(Status::no_memory, "no memory for a session");
   memory_ = static_cast<u8*>(memory);
   engine::SessionRequest request;

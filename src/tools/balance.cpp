@@ -26,11 +26,14 @@ void add_options(cli::CommandLine app) {
   app.flag("--json", line.json, "Print JSON");
 }
 
-int run() { return run_reshape(line); }
+int run() {
+  return run_reshape(line);
+}
 
 }  // namespace
 
-const cli::Verb balance_verb = {"balance", "even out how full the devices of a mounted pool are", nullptr, add_options,
-                           run,       status_usage,                                           status_failure};
+const cli::Verb balance_verb = {
+    "balance",     "even out how full the devices of a mounted pool are", nullptr, add_options, run, status_usage,
+    status_failure};
 
 }  // namespace gpu4fs::tools

@@ -53,7 +53,7 @@ int run_raw(int, char** arguments) {
 
 }  // namespace
 
-const cli::Verb bench_verb = {
-    "bench", "measure against the machine's limits", nullptr, nullptr, nullptr, 16, 8, run_raw};
+const cli::Verb bench_verb = {"bench", "measure against the machine's limits", nullptr, nullptr, nullptr, 16, 8,
+                              run_raw};
 
 }  // namespace gpu4fs::tools

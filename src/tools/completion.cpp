@@ -132,7 +132,7 @@ std::string zsh_text(const std::string& text) {
 }
 
 std::string zsh_option(const OptionDescription& option) {
-  const std::string value = !option.takes_value        ? ""
+  const std::string value = !option.takes_value     ? ""
                             : option.values.empty() ? ":value:_files"
                                                     : fmt::format(":value:({})", fmt::join(option.values, " "));
   // The names of one option exclude each other, unless it may be repeated.
@@ -171,15 +171,17 @@ void print_zsh() {
       fmt::print("    '*:file:_files'\n}}\n\n");
       return;
     }
-    fmt::print("    '1: :->command' '*:: :->arguments'\n"
-               "  case $state in\n"
-               "    command) _describe command commands ;;\n"
-               "    arguments) {}_${{words[1]//-/_}} ;;\n"
-               "  esac\n}}\n\n",
-               zsh_function_name(path));
+    fmt::print(
+        "    '1: :->command' '*:: :->arguments'\n"
+        "  case $state in\n"
+        "    command) _describe command commands ;;\n"
+        "    arguments) {}_${{words[1]//-/_}} ;;\n"
+        "  esac\n}}\n\n",
+        zsh_function_name(path));
   });
-  fmt::print("case $service in\n  *.gpu4fs) _gpu4fs_${{service%.gpu4fs}} \"$@\" ;;\n"
-             "  *) _gpu4fs_program \"$@\" ;;\nesac\n");
+  fmt::print(
+      "case $service in\n  *.gpu4fs) _gpu4fs_${{service%.gpu4fs}} \"$@\" ;;\n"
+      "  *) _gpu4fs_program \"$@\" ;;\nesac\n");
 }
 
 int run() {

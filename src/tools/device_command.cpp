@@ -62,7 +62,8 @@ void add_add_options(cli::CommandLine app) {
 void add_remove_options(cli::CommandLine app) {
   remove_command = {};
   remove_command.request = "device-remove";
-  cli::CommandLine remove = app.subcommand("remove", "Empty a device of the pool and take it out, or steer what is running");
+  cli::CommandLine remove =
+      app.subcommand("remove", "Empty a device of the pool and take it out, or steer what is running");
   remove.option("place", remove_command.place, "The directory of the mount").required();
   cli::Option device = remove.option("device", remove_command.device, "The device: its index, its path or its UUID");
   cli::Option pause = remove.flag("--pause", remove_command.pauses, "Stop for a while");
@@ -107,25 +108,20 @@ void add_options(cli::CommandLine app) {
   add_add_options(app);
   add_remove_options(app);
   add_spare_options(app);
-  cli::CommandLine replace =
-      app.subcommand("replace", "Another device takes the place of one of the pool");
+  cli::CommandLine replace = app.subcommand("replace", "Another device takes the place of one of the pool");
   replace.option("place", line.place, "The directory of the mount").required();
-  replace.option("old", line.device, "The device that goes: its index, its path or its UUID")
-      .required();
+  replace.option("old", line.device, "The device that goes: its index, its path or its UUID").required();
   replace.option("new", line.replacement, "The device that comes").required();
   replace.flag("-f,--force", line.force, "Overwrite what the new device holds");
   add_common_options(replace);
   line.replace = replace;
-  cli::CommandLine rebuild = app.subcommand(
-      "rebuild", "Fill a stale device of the pool again, or steer what is running");
+  cli::CommandLine rebuild =
+      app.subcommand("rebuild", "Fill a stale device of the pool again, or steer what is running");
   rebuild.option("place", line.place, "The directory of the mount").required();
-  rebuild.option("device", line.device,
-                      "The stale device: its index, its path or its UUID; without, the only one");
+  rebuild.option("device", line.device, "The stale device: its index, its path or its UUID; without, the only one");
   cli::Option pause = rebuild.flag("--pause", line.pauses, "Stop for a while");
   cli::Option resume = rebuild.flag("--resume", line.resumes, "Go on").excludes(pause);
-  rebuild.flag("--status", line.only_status, "Only say how far it is")
-      .excludes(pause)
-      .excludes(resume);
+  rebuild.flag("--status", line.only_status, "Only say how far it is").excludes(pause).excludes(resume);
   add_common_options(rebuild);
 }
 
@@ -178,12 +174,9 @@ int run() {
     text = ask_server_text(mountpoint, status_request());
     answer = parse_json(text);
   }
-  if (!answer["ok"].boolean)
-    throw ControlError(fmt::format("{}: {}", mountpoint, answer["error"].text));
+  if (!answer["ok"].boolean) throw ControlError(fmt::format("{}: {}", mountpoint, answer["error"].text));
   const std::string words = rebuild_text(answer["rebuild"]);
-  fmt::print("{}", line.json       ? text + "\n"
-                   : words.empty() ? "rebuild     none since the mount\n"
-                                   : words);
+  fmt::print("{}", line.json ? text + "\n" : words.empty() ? "rebuild     none since the mount\n" : words);
   return answer["rebuild"]["state"].text == "failed" ? status_degraded : 0;
 }
 

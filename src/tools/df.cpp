@@ -1,5 +1,5 @@
-// gpu4fs df: what the chunks of each profile hold, what can still be stored, and what inodes take. A mounted pool is asked through its
-// server, of others the newest checkpoint is read.
+// gpu4fs df: what the chunks of each profile hold, what can still be stored, and what inodes take. A mounted pool is
+// asked through its server, of others the newest checkpoint is read.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -51,7 +51,8 @@ Usage usage_of_mount(const std::string& mountpoint) {
   for (const JsonValue& entry : answer["classes"].elements) {
     const auto bytes = [&](const char* name) { return number(entry[name]); };
     usage.rows.push_back({entry["profile"].text, entry["takes_data"].boolean, entry["data"].boolean,
-                          entry["metadata"].boolean, bytes("total_bytes"), bytes("used_bytes"), bytes("available_bytes")});
+                          entry["metadata"].boolean, bytes("total_bytes"), bytes("used_bytes"),
+                          bytes("available_bytes")});
   }
   return usage;
 }
@@ -61,8 +62,8 @@ Usage usage_of_medium() {
   const pool::PoolProfiles profiles = pool::profiles_of(pool);
   Usage usage{{}, pool.superblock.inode_used, pool.superblock.inode_file.page_count * page_size};
   const std::vector<ClassSum> sums = sum_by_profile(pool, list_chunks(pool));
-  const auto metadata = std::find_if(sums.begin(), sums.end(),
-                                     [&](const ClassSum& sum) { return sum.profile == profiles.metadata; });
+  const auto metadata =
+      std::find_if(sums.begin(), sums.end(), [&](const ClassSum& sum) { return sum.profile == profiles.metadata; });
   if (metadata == sums.end()) throw pool::PoolError(Status::corrupt_structure, "no chunk has the profile of metadata");
   for (const ClassSum& sum : sums) {
     const bool has_metadata = sum.profile == profiles.metadata;

@@ -113,18 +113,15 @@ Condition check_shared_memory() {
   return {"shared memory",
           Need::advice,
           size >= enough,
-          exists ? fmt::format("/dev/shm {} of {} free", size_text(free), size_text(size))
-                 : "no /dev/shm",
+          exists ? fmt::format("/dev/shm {} of {} free", size_text(free), size_text(size)) : "no /dev/shm",
           "pools of memory devices lie there, and the GPU engine reaches them directly",
           "mount -o remount,size=8G /dev/shm; in a container pass --shm-size"};
 }
 
 Condition check_huge_pages() {
   const std::string setting = first_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
-  const bool on = setting.find("[always]") != std::string::npos ||
-                  setting.find("[advise]") != std::string::npos ||
-                  setting.find("[within_size]") != std::string::npos ||
-                  setting.find("[force]") != std::string::npos;
+  const bool on = setting.find("[always]") != std::string::npos || setting.find("[advise]") != std::string::npos ||
+                  setting.find("[within_size]") != std::string::npos || setting.find("[force]") != std::string::npos;
   return {"huge pages",
           Need::advice,
           on,
@@ -165,13 +162,11 @@ Condition check_driver(const CudaDriverReport& cuda) {
   return {"driver",
           Need::gpu_engine,
           cuda.driver_version >= cuda_version_min,
-          cuda.driver_version == 0
-              ? (cuda.library_found ? cuda.problem : "no libcuda.so.1: " + cuda.problem)
-              : fmt::format("CUDA {}{}{}", cuda_version_text(cuda.driver_version),
-                            kernel_module.empty() ? "" : ", ", kernel_module),
+          cuda.driver_version == 0 ? (cuda.library_found ? cuda.problem : "no libcuda.so.1: " + cuda.problem)
+                                   : fmt::format("CUDA {}{}{}", cuda_version_text(cuda.driver_version),
+                                                 kernel_module.empty() ? "" : ", ", kernel_module),
           "the GPU engine runs through the NVIDIA driver",
-          fmt::format("install an NVIDIA driver that serves CUDA {} or newer",
-                      cuda_version_text(cuda_version_min))};
+          fmt::format("install an NVIDIA driver that serves CUDA {} or newer", cuda_version_text(cuda_version_min))};
 }
 
 Condition check_gpu(const CudaDriverReport& cuda) {
@@ -179,11 +174,10 @@ Condition check_gpu(const CudaDriverReport& cuda) {
   return {"gpu",
           Need::gpu_engine,
           fits,
-          cuda.device_count == 0
-              ? "none"
-              : fmt::format("{}, compute capability {}.{}, {} processors, {}", cuda.device_name,
-                            cuda.compute_capability / 10, cuda.compute_capability % 10,
-                            cuda.processor_count, size_text(cuda.memory_bytes)),
+          cuda.device_count == 0 ? "none"
+                                 : fmt::format("{}, compute capability {}.{}, {} processors, {}", cuda.device_name,
+                                               cuda.compute_capability / 10, cuda.compute_capability % 10,
+                                               cuda.processor_count, size_text(cuda.memory_bytes)),
           "the GPU engine is compiled for compute capability 9.0",
           "use a GPU of the Hopper generation"};
 }
@@ -202,8 +196,7 @@ Condition check_registration(const CudaDriverReport& cuda) {
 
 Condition check_mps(const CudaDriverReport& cuda) {
   const char* folder = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
-  const std::filesystem::path pipe =
-      std::filesystem::path(folder != nullptr ? folder : "/tmp/nvidia-mps") / "control";
+  const std::filesystem::path pipe = std::filesystem::path(folder != nullptr ? folder : "/tmp/nvidia-mps") / "control";
   std::error_code ignored;
   const bool runs = std::filesystem::exists(pipe, ignored);
   return {"mps",
@@ -257,8 +250,7 @@ void print_text(const std::vector<Condition>& conditions, bool usable, bool gpu_
                         : condition.need == Need::gpu_engine ? "no"
                                                              : "advice";
     fmt::print("{:<8} {:<14} {}\n", state, condition.name, condition.found);
-    if (!condition.holds || options.verbose)
-      fmt::print("{:8} {:<14}   why: {}\n", "", "", condition.why);
+    if (!condition.holds || options.verbose) fmt::print("{:8} {:<14}   why: {}\n", "", "", condition.why);
     if (!condition.holds) fmt::print("{:8} {:<14}   fix: {}\n", "", "", condition.fix);
   }
   fmt::print("{}; {}\n", usable ? "mounts work here" : "mounts do not work here",

@@ -77,9 +77,8 @@ void dump_superblock() {
       const pool::SuperblockProbe probe = pool::probe_superblocks(path);
       for (u32 slot = 0; slot < 2; ++slot) {
         const pool::SuperblockSlot& state = probe.slots[slot];
-        fmt::print("{} slot {} at {:#x}: {}{}{}\n", path, slot == 0 ? "A" : "B",
-                   pool::superblock_offset(slot), slot_state_text(state.state),
-                   state.problem.empty() ? "" : ": ", state.problem);
+        fmt::print("{} slot {} at {:#x}: {}{}{}\n", path, slot == 0 ? "A" : "B", pool::superblock_offset(slot),
+                   slot_state_text(state.state), state.problem.empty() ? "" : ": ", state.problem);
         if (state.state == pool::SlotState::blank) continue;
         fmt::print("{}\n  inode file:\n{}\n", indent(format::to_text(state.superblock)),
                    indent(indent(format::to_text(state.superblock.inode_file))));
@@ -99,10 +98,8 @@ void dump_device() {
     const u64 slot_pages = 1 + device.part.chunk_map_pages;
     for (u32 slot = 0; slot < 2; ++slot) {
       format::BitmapSlotHeader header{};
-      device.file.read_at(device.part.chunk_map_offset + slot * slot_pages * page_size, &header,
-                          sizeof(header));
-      fmt::print("  chunk map slot {}:\n{}\n", slot == 0 ? "A" : "B",
-                 indent(indent(format::to_text(header))));
+      device.file.read_at(device.part.chunk_map_offset + slot * slot_pages * page_size, &header, sizeof(header));
+      fmt::print("  chunk map slot {}:\n{}\n", slot == 0 ? "A" : "B", indent(indent(format::to_text(header))));
     }
   }
 }
@@ -110,10 +107,8 @@ void dump_device() {
 void dump_chunks() {
   const pool::OpenedPool pool = open_for_dump();
   for (const pool::OpenedChunk& chunk : pool.chunks) {
-    fmt::print("chunk {:#x}:\n{}\n", chunk.descriptor.base_address,
-               indent(format::to_text(chunk.descriptor)));
-    const format::ChunkLayout layout =
-        format::chunk_layout(chunk.descriptor.size_bytes / page_size);
+    fmt::print("chunk {:#x}:\n{}\n", chunk.descriptor.base_address, indent(format::to_text(chunk.descriptor)));
+    const format::ChunkLayout layout = format::chunk_layout(chunk.descriptor.size_bytes / page_size);
     for (const format::ColumnAddress column : chunk.columns) {
       fmt::print("  column: {}\n", format::to_text(column));
       const pool::DeviceFile& file = pool.devices[column.device_index()].file;
@@ -147,15 +142,14 @@ void dump_tree() {
         if (number < superblock.tree_node_count) fmt::print("  node {}: no node\n", number);
         continue;
       }
-      fmt::print("  node {}: level {} epoch {} entries {} bytes {} checksum {:#018x}\n", number,
-                 node.level, node.epoch, node.entry_count, node.used_bytes, node.checksum);
+      fmt::print("  node {}: level {} epoch {} entries {} bytes {} checksum {:#018x}\n", number, node.level, node.epoch,
+                 node.entry_count, node.used_bytes, node.checksum);
     }
   }
   for (const pool::OpenedChunk& chunk : pool.chunks) {
     fmt::print("{:#x} + {:#x} {}", chunk.descriptor.base_address, chunk.descriptor.size_bytes,
                format::to_text(chunk.descriptor.level));
-    for (const format::ColumnAddress column : chunk.columns)
-      fmt::print(", {}", format::to_text(column));
+    for (const format::ColumnAddress column : chunk.columns) fmt::print(", {}", format::to_text(column));
     fmt::print("\n");
   }
 }
@@ -167,10 +161,10 @@ void dump_inode() {
   const format::Inode inode = fsck::read_inode(reader, number);
   fmt::print("inode {}:\n{}\n", number, indent(format::to_text(inode)));
   fsck::walk_attributes(inode, [&](const fsck::AttributeBlock& block, fsck::PageBuffer* content) {
-    const std::string name =
-        block.level != 0 ? fmt::format("attributes, level {}, block {}", block.level, block.index)
-                         : fmt::format("attributes, page {}", block.index);
-    if (!block.is_well_formed()) throw pool::PoolError(Status::corrupt_structure, name + ": " + format::to_text(block.pointer));
+    const std::string name = block.level != 0 ? fmt::format("attributes, level {}, block {}", block.level, block.index)
+                                              : fmt::format("attributes, page {}", block.index);
+    if (!block.is_well_formed())
+      throw pool::PoolError(Status::corrupt_structure, name + ": " + format::to_text(block.pointer));
     fsck::read_verified(reader, block.pointer.address(), content);
     fmt::print("{}: {}\n", name, format::to_text(block.pointer));
     if (block.level == 0 && block.index < format::attribute_entry_pages) {
@@ -198,8 +192,7 @@ void dump_directory() {
       continue;
     }
     fsck::read_verified(reader, address, page.get());
-    fmt::print("page {} at {:#x}:\n{}\n", index, address,
-               indent(format::directory_page_text(page->bytes)));
+    fmt::print("page {} at {:#x}:\n{}\n", index, address, indent(format::directory_page_text(page->bytes)));
   }
 }
 
@@ -221,11 +214,9 @@ void dump_map() {
   fsck::MediumReader reader(pool);
   const u64 number = parse_number(options.number);
   const format::Inode inode = fsck::read_inode(reader, number);
-  fmt::print("inode {}: height {}{}\n", number, inode.height,
-             inode.is_inline() ? ", content is inline" : "");
+  fmt::print("inode {}: height {}{}\n", number, inode.height, inode.is_inline() ? ", content is inline" : "");
   if (inode.is_inline()) return;
-  for (u32 i = 0; i < format::inode_slot_count; ++i)
-    print_map(reader, inode.slots[i], inode.height, i);
+  for (u32 i = 0; i < format::inode_slot_count; ++i) print_map(reader, inode.slots[i], inode.height, i);
 }
 
 void dump_page() {
@@ -244,12 +235,10 @@ void dump_page() {
   fmt::print("{}: {}, {}\n", reader.place_text(address), format::to_text(descriptor),
              state == fsck::PageState::good      ? "content matches"
              : state == fsck::PageState::damaged ? "content does not match (or the page is free)"
-                                                   : "cannot be read");
+                                                 : "cannot be read");
   for (u32 row = 0; row < page_size; row += 16) {
     // Equal rows are left out.
-    if (row > 0 && row + 16 < page_size &&
-        std::memcmp(page->bytes + row, page->bytes + row - 16, 16) == 0)
-      continue;
+    if (row > 0 && row + 16 < page_size && std::memcmp(page->bytes + row, page->bytes + row - 16, 16) == 0) continue;
     fmt::print("{:03x} ", row);
     for (u32 i = 0; i < 16; ++i) fmt::print(" {:02x}", page->bytes[row + i]);
     fmt::print("\n");
@@ -258,8 +247,8 @@ void dump_page() {
 
 // Whether the pages that the record names are those that were written for it.
 bool pages_match(fsck::MediumReader& reader, const format::LogRecord& record) {
-  const format::LogRecordLayout layout = format::log_record_layout(
-      u32{record.name_length} + record.second_name_length, record.data_length, record.extent_count);
+  const format::LogRecordLayout layout = format::log_record_layout(u32{record.name_length} + record.second_name_length,
+                                                                   record.data_length, record.extent_count);
   const auto page = std::make_unique<fsck::PageBuffer>();
   for (u32 i = 0; i < record.extent_count; ++i) {
     format::LogExtent extent;

@@ -46,8 +46,7 @@ FsckOptions options;
 
 void add_options(cli::CommandLine app) {
   options = {};
-  app.option("devices", options.devices, "Members of the pool; those next to them are found")
-      .required();
+  app.option("devices", options.devices, "Members of the pool; those next to them are found").required();
   app.flag("-n", options.no_change, "Change nothing, whatever else is said");
   app.flag("-p,-a", options.automatic, "As fsck(8) calls it at boot; changes nothing");
   app.flag("-y", options.assume_yes, "Accepted; there are no questions");
@@ -77,8 +76,7 @@ class ProgressLine {
     const u64 left = progress.pages_total - std::min(progress.pages_done, progress.pages_total);
     const double left_s = rate > 0 ? static_cast<double>(left) / rate : 0;
     fmt::print(stderr, "\r{}: {} of {}, {}/s, {:.0f} s left   ", progress.phase,
-               size_text(progress.pages_done * page_size),
-               size_text(progress.pages_total * page_size),
+               size_text(progress.pages_done * page_size), size_text(progress.pages_total * page_size),
                size_text(static_cast<u64>(rate) * page_size), left_s);
     std::fflush(stderr);
     is_visible_ = true;
@@ -157,8 +155,7 @@ void print_json(const fsck::CheckResult& result, double seconds) {
   json.begin_object("counts");
   for (u32 i = 0; i < fsck::finding_id_count; ++i) {
     const auto id = static_cast<fsck::FindingId>(i);
-    if (result.findings.count(id) > 0)
-      json.add(fsck::finding_kind(id).id, result.findings.count(id));
+    if (result.findings.count(id) > 0) json.add(fsck::finding_kind(id).id, result.findings.count(id));
   }
   json.end();
   json.end();
@@ -170,8 +167,7 @@ void print_summary(const fsck::CheckResult& result, double seconds) {
     const auto id = static_cast<fsck::FindingId>(i);
     const u64 count = result.findings.count(id);
     if (count > fsck::Findings::kept_max) {
-      fmt::print("{}: {} more of this kind\n", fsck::finding_kind(id).id,
-                 count - fsck::Findings::kept_max);
+      fmt::print("{}: {} more of this kind\n", fsck::finding_kind(id).id, count - fsck::Findings::kept_max);
     }
   }
   if (options.quiet) return;
@@ -179,13 +175,12 @@ void print_summary(const fsck::CheckResult& result, double seconds) {
     fmt::print(
         "{} inodes, {} directories, {} names, {} orphans; {} of {} pages used, {} verified in "
         "{:.1f} s, engine: {}\n",
-        result.inodes, result.directories, result.names, result.orphans, result.pages_used,
-        result.pages_total, result.pages_verified, seconds, result.engine);
+        result.inodes, result.directories, result.names, result.orphans, result.pages_used, result.pages_total,
+        result.pages_verified, seconds, result.engine);
   }
   if (result.findings.error_count() == 0) {
-    fmt::print("clean: epoch {}, {} files and directories, {} used{}\n", result.epoch,
-               result.inodes, size_text(result.pages_used * page_size),
-               options.no_data ? ", file contents not verified" : "");
+    fmt::print("clean: epoch {}, {} files and directories, {} used{}\n", result.epoch, result.inodes,
+               size_text(result.pages_used * page_size), options.no_data ? ", file contents not verified" : "");
   } else {
     fmt::print("{} errors\n", result.findings.error_count());
   }
@@ -207,8 +202,8 @@ fsck::CheckResult check_once(double* seconds) {
       progress.clear();
       const fsck::FindingKind kind = fsck::finding_kind(finding.id);
       if (options.quiet && kind.severity == fsck::Severity::note) return;
-      fmt::print("{}: {}: {}{}{}\n", kind.id, finding.place, kind.sentence,
-                 finding.text.empty() ? "" : " ", finding.text);
+      fmt::print("{}: {}: {}{}{}\n", kind.id, finding.place, kind.sentence, finding.text.empty() ? "" : " ",
+                 finding.text);
     };
   }
   const auto began = std::chrono::steady_clock::now();
@@ -266,9 +261,7 @@ int run() {
 
 }  // namespace
 
-const cli::Verb fsck_verb = {"fsck",        "check a pool that is not mounted",
-                        "fsck.gpu4fs", add_options,
-                        run,           status_usage,
-                        status_failure};
+const cli::Verb fsck_verb = {
+    "fsck", "check a pool that is not mounted", "fsck.gpu4fs", add_options, run, status_usage, status_failure};
 
 }  // namespace gpu4fs::tools

@@ -30,8 +30,7 @@ InfoOptions options;
 
 void add_options(cli::CommandLine app) {
   options = {};
-  app.option("devices", options.devices, "Members of the pool; those next to them are found")
-      .required();
+  app.option("devices", options.devices, "Members of the pool; those next to them are found").required();
   app.flag("--chunks", options.chunks, "List every chunk");
   app.flag("--json", options.json, "Print as JSON");
 }
@@ -43,8 +42,7 @@ struct DeviceUsage {
   u64 unallocated_bytes = 0;  // in no chunk
 };
 
-std::vector<DeviceUsage> sum_by_device(const pool::OpenedPool& pool,
-                                       const std::vector<ChunkUsage>& chunks) {
+std::vector<DeviceUsage> sum_by_device(const pool::OpenedPool& pool, const std::vector<ChunkUsage>& chunks) {
   std::vector<DeviceUsage> devices(pool.devices.size());
   for (u32 i = 0; i < devices.size(); ++i) devices[i].unallocated_bytes = pool::unallocated_bytes(pool, i);
   for (const ChunkUsage& chunk : chunks) {
@@ -60,8 +58,7 @@ std::vector<DeviceUsage> sum_by_device(const pool::OpenedPool& pool,
 }
 
 std::string label_of(const format::Superblock& superblock) {
-  const std::string_view bytes(reinterpret_cast<const char*>(superblock.label),
-                               sizeof(superblock.label));
+  const std::string_view bytes(reinterpret_cast<const char*>(superblock.label), sizeof(superblock.label));
   return std::string(bytes.substr(0, bytes.find('\0')));
 }
 
@@ -94,8 +91,7 @@ void print_json(const pool::OpenedPool& pool, const std::vector<ChunkUsage>& chu
   json.add("data_profile", format::profile_name(profiles.data).text);
   json.add("metadata_profile", format::profile_name(profiles.metadata).text);
   add_classes(json, pool, chunks);
-  json.add("data_checksums",
-           (superblock.feature_incompatible & format::feature_data_checksums) != 0);
+  json.add("data_checksums", (superblock.feature_incompatible & format::feature_data_checksums) != 0);
   json.add("chunk_size_bytes", superblock.chunk_size_bytes);
   json.add("size_bytes", superblock.page_total * page_size);
   json.add("used_bytes", superblock.page_used * page_size);
@@ -150,26 +146,20 @@ void print_text(const pool::OpenedPool& pool, const std::vector<ChunkUsage>& chu
   const format::Superblock& superblock = pool.superblock;
   const pool::PoolProfiles profiles = pool::profiles_of(pool);
   fmt::print("pool        {}\n", format::uuid_text(superblock.pool_uuid));
-  if (!label_of(superblock).empty())
-    fmt::print("label       {}\n", format::escape_name(label_of(superblock)));
+  if (!label_of(superblock).empty()) fmt::print("label       {}\n", format::escape_name(label_of(superblock)));
   fmt::print("state       epoch {}, {}, checkpoint {}\n", superblock.epoch,
              superblock.clean != 0 ? "unmounted" : "mounted or not unmounted",
              format::time_text(superblock.checkpoint_time));
-  fmt::print("created     {}, format version {}\n", format::time_text(superblock.creation_time),
-             superblock.version);
-  fmt::print("profiles    data {}, metadata {}, checksums of {}\n",
-             format::profile_name(profiles.data).text, format::profile_name(profiles.metadata).text,
-             (superblock.feature_incompatible & format::feature_data_checksums) != 0
-                 ? "data and metadata"
-                 : "metadata only");
-  fmt::print("usage       {} of {} ({:.1f} %), {} inodes\n",
-             size_text(superblock.page_used * page_size),
+  fmt::print("created     {}, format version {}\n", format::time_text(superblock.creation_time), superblock.version);
+  fmt::print(
+      "profiles    data {}, metadata {}, checksums of {}\n", format::profile_name(profiles.data).text,
+      format::profile_name(profiles.metadata).text,
+      (superblock.feature_incompatible & format::feature_data_checksums) != 0 ? "data and metadata" : "metadata only");
+  fmt::print("usage       {} of {} ({:.1f} %), {} inodes\n", size_text(superblock.page_used * page_size),
              size_text(superblock.page_total * page_size),
-             100.0 * static_cast<double>(superblock.page_used) /
-                 static_cast<double>(superblock.page_total),
+             100.0 * static_cast<double>(superblock.page_used) / static_cast<double>(superblock.page_total),
              superblock.inode_used);
-  fmt::print("chunks      {} of {}\n", superblock.chunk_count,
-             size_text(superblock.chunk_size_bytes));
+  fmt::print("chunks      {} of {}\n", superblock.chunk_count, size_text(superblock.chunk_size_bytes));
   const std::vector<ClassSum> sums = sum_by_profile(pool, chunks);
   for (const ClassSum& sum : sums) {
     if (sums.size() == 1) break;
@@ -182,14 +172,13 @@ void print_text(const pool::OpenedPool& pool, const std::vector<ChunkUsage>& chu
     if (!pool.devices[i].is_here()) {
       const std::string state = pool::member_state_name(pool.devices[i].state);
       fmt::print("{}{}, UUID {}, {} chunks\n", device_head(i, pool.devices[i].file.path(), state), state,
-                 format::uuid_text(pool.devices[i].part.device_uuid),
-                 usage[i].chunk_count);
+                 format::uuid_text(pool.devices[i].part.device_uuid), usage[i].chunk_count);
       continue;
     }
     fmt::print("device {:<4} {}: {}, {} chunks, {} of {} used, {} unallocated\n", i, pool.devices[i].file.path(),
                size_text(pool.devices[i].part.size_bytes), usage[i].chunk_count,
-               size_text(usage[i].page_used * page_size),
-               size_text(usage[i].page_count * page_size), size_text(usage[i].unallocated_bytes));
+               size_text(usage[i].page_used * page_size), size_text(usage[i].page_count * page_size),
+               size_text(usage[i].unallocated_bytes));
   }
   if (options.chunks) {
     for (const ChunkUsage& chunk : chunks) {
@@ -217,7 +206,6 @@ int run() {
 
 }  // namespace
 
-const cli::Verb info_verb = {"info", "show a pool, its devices and usage", nullptr, add_options, run, 16,
-                        8};
+const cli::Verb info_verb = {"info", "show a pool, its devices and usage", nullptr, add_options, run, 16, 8};
 
 }  // namespace gpu4fs::tools

@@ -21,10 +21,14 @@ std::string moment_text(double seconds_since_1970) {
   return text;
 }
 
-std::string pages_text(u64 page_count) { return size_text(page_count * page_size); }
+std::string pages_text(u64 page_count) {
+  return size_text(page_count * page_size);
+}
 
 // What is to do can be more than was expected.
-u64 total_of(const JsonValue& job, u64 done) { return std::max(count_of(job["pages_total"]), done); }
+u64 total_of(const JsonValue& job, u64 done) {
+  return std::max(count_of(job["pages_total"]), done);
+}
 
 std::string share_text(u64 done, u64 total) {
   const double percent = total == 0 ? 100.0 : 100.0 * static_cast<double>(done) / static_cast<double>(total);
@@ -47,13 +51,19 @@ std::string problem_text(const JsonValue& job) {
   return problem.empty() ? "" : fmt::format("problem     {}\n", problem);
 }
 
-bool never_ran(const JsonValue& job) { return job["state"].text.empty() || job["state"].text == "never"; }
+bool never_ran(const JsonValue& job) {
+  return job["state"].text.empty() || job["state"].text == "never";
+}
 
 }  // namespace
 
-u64 count_of(const JsonValue& value) { return value.number > 0 ? static_cast<u64>(value.number) : 0; }
+u64 count_of(const JsonValue& value) {
+  return value.number > 0 ? static_cast<u64>(value.number) : 0;
+}
 
-bool is_busy(const JsonValue& job) { return job["state"].text == "running" || job["state"].text == "paused"; }
+bool is_busy(const JsonValue& job) {
+  return job["state"].text == "running" || job["state"].text == "paused";
+}
 
 std::string duration_text(double seconds) {
   const u64 whole = static_cast<u64>(std::clamp(seconds, 0.0, 1e12) + 0.5);
@@ -99,8 +109,8 @@ std::string rebuild_text(const JsonValue& rebuild) {
 
 std::string relocation_text(const JsonValue& relocation) {
   if (never_ran(relocation)) return "";
-  std::string text = fmt::format("relocation  {} of inode {}: {}\n", relocation["kind"].text, count_of(relocation["inode"]),
-                                 relocation["state"].text);
+  std::string text = fmt::format("relocation  {} of inode {}: {}\n", relocation["kind"].text,
+                                 count_of(relocation["inode"]), relocation["state"].text);
   text += fmt::format("moved       {}, {} of {} files{}", pages_text(count_of(relocation["pages_moved"])),
                       count_of(relocation["files_done"]), count_of(relocation["files_total"]), pace_text(relocation));
   if (count_of(relocation["pages_unreadable"]) != 0) {
@@ -114,7 +124,8 @@ std::string reshape_text(const JsonValue& reshape) {
   const std::string& state = reshape["state"].text;
   const bool is_removal = reshape["kind"].text == "remove";
   const u64 done = count_of(reshape["pages_done"]);
-  return (is_removal ? fmt::format("removal     of device {}, {}: {}\n", count_of(reshape["device"]), reshape["path"].text, state)
+  return (is_removal ? fmt::format("removal     of device {}, {}: {}\n", count_of(reshape["device"]),
+                                   reshape["path"].text, state)
                      : fmt::format("balance     {}\n", state)) +
          fmt::format("chunks      {} of {}, {} of {} moved{}", count_of(reshape["chunks_done"]),
                      count_of(reshape["chunks_total"]), pages_text(done), pages_text(total_of(reshape, done)),

@@ -44,40 +44,35 @@ MkfsOptions options;
 
 void add_options(cli::CommandLine app) {
   options = {};
-  app.option("devices", options.devices,
-                 "Regular files or block devices, several or one list with colons")
-      .required();
-  app.option("-s,--size", options.size,
-                 "Size of each file that does not exist yet (64M, 2GiB)");
+  app.option("devices", options.devices, "Regular files or block devices, several or one list with colons").required();
+  app.option("-s,--size", options.size, "Size of each file that does not exist yet (64M, 2GiB)");
   app.option("-L,--label", options.label, "Name of the pool, at most 64 bytes");
   app.option("-d,--data", options.data_profile,
-                 "Profile of file data: single, raid0, raid1 (two copies), raid1c3, raid1c4, raid5, raid6, raid7");
-  app.option("-m,--metadata", options.metadata_profile,
-                 "Profile of metadata, default that of the data");
+             "Profile of file data: single, raid0, raid1 (two copies), raid1c3, raid1c4, raid5, raid6, raid7");
+  app.option("-m,--metadata", options.metadata_profile, "Profile of metadata, default that of the data");
   app.option("--metadata-share", options.metadata_share,
-                 "Of the space, for chunks of metadata where they have a profile of their own, default 10%");
+             "Of the space, for chunks of metadata where they have a profile of their own, default 10%");
   app.option("--profile", options.profiles,
-                 "A further profile for files that ask for it, with its share of the space: raid0=20%")
+             "A further profile for files that ask for it, with its share of the space: raid0=20%")
       .one_value_each();
   app.option("--stripe-length", options.stripe_length,
-                 "Bytes of a stripe on one device, a power of two from 4K to 1M, default 64K");
+             "Bytes of a stripe on one device, a power of two from 4K to 1M, default 64K");
   app.option("--log-size", options.log_size,
-                 "Of the operation log on each device, default a 64th of it from 1M to 256M");
+             "Of the operation log on each device, default a 64th of it from 1M to 256M");
   app.option("--chunk-size", options.chunk_size,
-                 "Unit of allocation of the logical space, a power of two from 8M to 1G");
+             "Unit of allocation of the logical space, a power of two from 8M to 1G");
   app.option("--initial-share", options.initial_share,
-                 "Percent of the space that chunks are made of now; more are made of the rest when they are needed")
+             "Percent of the space that chunks are made of now; more are made of the rest when they are needed")
       .in_range(1, 100);
   app.flag("--no-data-checksums", options.no_data_checksums,
-               "Checksums for metadata only; damaged file data is not noticed");
+           "Checksums for metadata only; damaged file data is not noticed");
   app.flag("-f,--force", options.force, "Overwrite devices that hold something");
   app.flag("-q,--quiet", options.quiet, "Print nothing on success");
   app.flag("--json", options.json, "Print the result as JSON");
 }
 
 std::string label_of(const format::Superblock& superblock) {
-  const std::string_view bytes(reinterpret_cast<const char*>(superblock.label),
-                               sizeof(superblock.label));
+  const std::string_view bytes(reinterpret_cast<const char*>(superblock.label), sizeof(superblock.label));
   return std::string(bytes.substr(0, bytes.find('\0')));
 }
 
@@ -90,24 +85,19 @@ void print_result(const format::Superblock& superblock, const std::vector<std::s
     json.add("chunk_size_bytes", superblock.chunk_size_bytes);
     json.add("chunk_count", superblock.chunk_count);
     json.add("size_bytes", superblock.page_total * page_size);
-    json.add("data_profile",
-             options.data_profile);
-    json.add("metadata_profile",
-             options.metadata_profile.empty() ? options.data_profile : options.metadata_profile);
-    json.add("data_checksums",
-             (superblock.feature_incompatible & format::feature_data_checksums) != 0);
+    json.add("data_profile", options.data_profile);
+    json.add("metadata_profile", options.metadata_profile.empty() ? options.data_profile : options.metadata_profile);
+    json.add("data_checksums", (superblock.feature_incompatible & format::feature_data_checksums) != 0);
     json.begin_array("devices");
     for (const std::string& path : paths) json.add("", path);
     json.end();
     json.end();
     fmt::print("{}", json.text());
   } else if (!options.quiet) {
-    fmt::print("gpu4fs pool {}{}{}: {} on {} device{}, {} chunks of {}\n",
-               format::uuid_text(superblock.pool_uuid), label_of(superblock).empty() ? "" : " ",
-               format::escape_name(label_of(superblock)),
-               size_text(superblock.page_total * page_size), paths.size(),
-               paths.size() == 1 ? "" : "s", superblock.chunk_count,
-               size_text(superblock.chunk_size_bytes));
+    fmt::print("gpu4fs pool {}{}{}: {} on {} device{}, {} chunks of {}\n", format::uuid_text(superblock.pool_uuid),
+               label_of(superblock).empty() ? "" : " ", format::escape_name(label_of(superblock)),
+               size_text(superblock.page_total * page_size), paths.size(), paths.size() == 1 ? "" : "s",
+               superblock.chunk_count, size_text(superblock.chunk_size_bytes));
   }
 }
 
@@ -130,8 +120,7 @@ double parse_share(const std::string& text) {
 int run() {
   pool::MakePoolOptions make;
   for (const std::string& list : options.devices) {
-    for (const std::string& path : pool::split_device_list(list))
-      make.device_paths.push_back(path);
+    for (const std::string& path : pool::split_device_list(list)) make.device_paths.push_back(path);
   }
   try {
     if (!options.size.empty()) make.size_bytes = parse_size(options.size);
@@ -140,7 +129,8 @@ int run() {
     if (!options.metadata_share.empty()) make.metadata_share = parse_share(options.metadata_share);
     for (const std::string& text : options.profiles) {
       const std::size_t equals = text.find('=');
-      if (equals == std::string::npos) throw std::invalid_argument("--profile takes NAME=SHARE, as raid0=20%, not " + text);
+      if (equals == std::string::npos)
+        throw std::invalid_argument("--profile takes NAME=SHARE, as raid0=20%, not " + text);
       make.more_profiles.emplace_back(text.substr(0, equals), parse_share(text.substr(equals + 1)));
     }
     if (!options.stripe_length.empty()) {
@@ -164,6 +154,6 @@ int run() {
 }  // namespace
 
 const cli::Verb mkfs_verb = {"mkfs", "make an empty pool", "mkfs.gpu4fs", add_options,
-                        run,    status_usage,         status_failure};
+                             run,    status_usage,         status_failure};
 
 }  // namespace gpu4fs::tools

@@ -50,14 +50,14 @@ Arguments line;
 void add_options(cli::CommandLine app) {
   line = {};
   app.option("words", line.words,
-                 "Devices of the pool (several, or one list with colons; one is enough when the others "
-                 "lie in the same folder), then the directory")
+             "Devices of the pool (several, or one list with colons; one is enough when the others "
+             "lie in the same folder), then the directory")
       .required();
   app.option("-o,--options", line.option_lists,
-                 "ro, noatime, nodiratime, relatime, strictatime, allow_other, engine=auto|cpu|cuda, "
-                 "workers=N, threads=N, commit=SECONDS, cache=SIZE, discard, nodiscard, readahead=KIB, direct_io, "
-                 "idmap, writeback, fast_close, sync, dirsync, errors=remount-ro|continue, norecovery, "
-                 "damaged_log=refuse|drop, degraded, spare=PATH, nosuid, nodev, noexec")
+             "ro, noatime, nodiratime, relatime, strictatime, allow_other, engine=auto|cpu|cuda, "
+             "workers=N, threads=N, commit=SECONDS, cache=SIZE, discard, nodiscard, readahead=KIB, direct_io, "
+             "idmap, writeback, fast_close, sync, dirsync, errors=remount-ro|continue, norecovery, "
+             "damaged_log=refuse|drop, degraded, spare=PATH, nosuid, nodev, noexec")
       .one_value_each();
   app.flag("-F,--foreground", line.foreground, "Stay in the foreground and log to stderr");
   app.flag("-v,--verbose", line.verbose, "Say more");
@@ -89,8 +89,8 @@ void refuse_covered(const daemon::MountOptions& options) {
   const std::string folder = options.fuse.mountpoint == "/" ? "/" : options.fuse.mountpoint + "/";
   for (const std::string& device : devices) {
     if (!pool::parse_device(device).path.starts_with(folder)) continue;
-    throw pool::PoolError(Status::invalid_argument,
-                            fmt::format("{}: lies below {}, which the mount would cover", device, options.fuse.mountpoint));
+    throw pool::PoolError(Status::invalid_argument, fmt::format("{}: lies below {}, which the mount would cover",
+                                                                device, options.fuse.mountpoint));
   }
 }
 
@@ -117,14 +117,14 @@ daemon::MountOptions read_command_line() {
   }
   if (options.server.device_paths.empty()) throw daemon::MountUsageError("a device is needed");
   if (options.server.ignore_log && !options.server.read_only) {
-    throw daemon::MountUsageError("option 'norecovery' needs 'ro': without the log's operations the pool must not be written");
+    throw daemon::MountUsageError(
+        "option 'norecovery' needs 'ro': without the log's operations the pool must not be written");
   }
   if (options.fuse.source.empty()) options.fuse.source = joined;
   struct stat attributes {};
   if (is_resumed || options.is_remount) return options;
   if (::stat(options.fuse.mountpoint.c_str(), &attributes) != 0 || !S_ISDIR(attributes.st_mode)) {
-    throw pool::PoolError(Status::not_directory,
-                            fmt::format("{}: not a directory", options.fuse.mountpoint));
+    throw pool::PoolError(Status::not_directory, fmt::format("{}: not a directory", options.fuse.mountpoint));
   }
   refuse_covered(options);
   return options;
@@ -160,8 +160,7 @@ int await_report(int pipe_end, pid_t child) {
   if (message.empty()) {
     int status = 0;
     ::waitpid(child, &status, 0);
-    fmt::print(stderr, "mount.gpu4fs: the server ended before it was ready (wait status {})\n",
-               status);
+    fmt::print(stderr, "mount.gpu4fs: the server ended before it was ready (wait status {})\n", status);
     return status_failure;
   }
   if (message.size() > 1) fmt::print(stderr, "mount.gpu4fs: {}\n", message.substr(1));
@@ -262,7 +261,7 @@ int run() {
 
 }  // namespace
 
-const cli::Verb mount_verb = {"mount",     "serve a pool as a directory", "mount.gpu4fs", add_options, run,
-                         status_usage, status_failure};
+const cli::Verb mount_verb = {
+    "mount", "serve a pool as a directory", "mount.gpu4fs", add_options, run, status_usage, status_failure};
 
 }  // namespace gpu4fs::tools

@@ -90,8 +90,7 @@ std::string find_mountpoint(const std::string& place) {
 
 std::string server_attribute(const std::string& mountpoint, const std::string& name) {
   char value[4096];
-  const ssize_t length =
-      ::getxattr(mountpoint.c_str(), ("user.gpu4fs.server." + name).c_str(), value, sizeof(value));
+  const ssize_t length = ::getxattr(mountpoint.c_str(), ("user.gpu4fs.server." + name).c_str(), value, sizeof(value));
   return length <= 0 ? std::string() : std::string(value, static_cast<std::size_t>(length));
 }
 

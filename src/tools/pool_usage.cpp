@@ -13,7 +13,7 @@ namespace {
 
 struct PageCounts {
   u64 used;
-  u64 free;    // with parities, of stripes, all of their region's, that have none in use
+  u64 free;      // with parities, of stripes, all of their region's, that have none in use
   u64 stranded;  // with parities, the others
 };
 
@@ -35,7 +35,8 @@ PageCounts count_stripe_pages(const format::ChunkDescriptor& chunk, const std::v
 PageCounts count_pages(const pool::OpenedPool& pool, const pool::OpenedChunk& chunk, u64 page_count) {
   const format::ChunkLayout layout = format::chunk_layout(page_count);
   u32 column = 0;
-  while (column < chunk.descriptor.redundancy && !pool.devices[chunk.columns[column].device_index()].is_here()) ++column;
+  while (column < chunk.descriptor.redundancy && !pool.devices[chunk.columns[column].device_index()].is_here())
+    ++column;
   const pool::DeviceFile& file = pool.devices[chunk.columns[column].device_index()].file;
   const u64 area = chunk.columns[column].offset_bytes();
   format::BitmapSlotHeader newest{};
@@ -69,15 +70,12 @@ std::vector<ChunkUsage> list_chunks(const pool::OpenedPool& pool) {
   for (const pool::OpenedChunk& chunk : pool.chunks) {
     const u64 page_count = chunk.descriptor.size_bytes / page_size;
     const PageCounts pages = count_pages(pool, chunk, page_count);
-    chunks.push_back({chunk.descriptor.base_address, page_count, pages.used, pages.free, pages.stranded,
-                      chunk.descriptor.level,
-                      format::profile_of(chunk.descriptor),
-                      chunk.descriptor.flags,
-                      raid::with_level(chunk.descriptor.level,
-                                       [&](auto level) {
-                                         return level.column_pages(raid::geometry_of(chunk.descriptor));
-                                       }),
-                      chunk.columns});
+    chunks.push_back(
+        {chunk.descriptor.base_address, page_count, pages.used, pages.free, pages.stranded, chunk.descriptor.level,
+         format::profile_of(chunk.descriptor), chunk.descriptor.flags,
+         raid::with_level(chunk.descriptor.level,
+                          [&](auto level) { return level.column_pages(raid::geometry_of(chunk.descriptor)); }),
+         chunk.columns});
   }
   return chunks;
 }
@@ -87,7 +85,8 @@ std::vector<ClassSum> sum_by_profile(const pool::OpenedPool& pool, const std::ve
   std::vector<ClassSum> sums;
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     const ChunkUsage& chunk = chunks[i];
-    auto sum = std::find_if(sums.begin(), sums.end(), [&](const ClassSum& other) { return other.profile == chunk.profile; });
+    auto sum =
+        std::find_if(sums.begin(), sums.end(), [&](const ClassSum& other) { return other.profile == chunk.profile; });
     if (sum == sums.end()) {
       const u64 growable = growth[static_cast<u32>(chunk.profile) - 1].pages;
       sum = sums.insert(sum, {chunk.profile, 0, 0, 0, 0, 0, 0, 1, growable});
@@ -109,8 +108,8 @@ u64 available_pages(const ClassSum& sum, const ClassSum& metadata) {
     const u64 left = of.page_free + of.page_growable;
     return left - std::min(left, fs::kept_back_pages(of.page_count + of.page_growable, of.page_cost, has_metadata));
   };
-  return fs::content_pages({left_of(sum, shares), sum.page_stranded, sum.page_cost, left_of(metadata, true),
-                            metadata.page_cost, shares});
+  return fs::content_pages(
+      {left_of(sum, shares), sum.page_stranded, sum.page_cost, left_of(metadata, true), metadata.page_cost, shares});
 }
 
 }  // namespace gpu4fs::tools

@@ -10,8 +10,8 @@ namespace gpu4fs::tools {
 struct ChunkUsage {
   u64 base_address;
   u64 page_count;
-  u64 page_used;  // according to the bitmap slot that counts; 0 if neither does
-  u64 page_free;  // of the others those that can be given out: with parities, of stripes that are free as a whole
+  u64 page_used;      // according to the bitmap slot that counts; 0 if neither does
+  u64 page_free;      // of the others those that can be given out: with parities, of stripes that are free as a whole
   u64 page_stranded;  // and those of other stripes that writes of file data can have
   format::RaidLevel level;
   format::Profile profile;

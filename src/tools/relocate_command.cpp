@@ -54,7 +54,8 @@ void add_common_options(cli::CommandLine app) {
   app.option("--rate", line.rate, "Bytes a second at most, as 500M; 0: as fast as it goes");
   cli::Option pause = app.flag("--pause", line.pauses, "What runs stops for a while");
   cli::Option resume = app.flag("--resume", line.resumes, "It goes on").excludes(pause);
-  cli::Option cancel = app.flag("--cancel", line.cancels, "It ends; what was moved stays").excludes(pause).excludes(resume);
+  cli::Option cancel =
+      app.flag("--cancel", line.cancels, "It ends; what was moved stays").excludes(pause).excludes(resume);
   app.flag("--status", line.only_status, "Only say how far it is").excludes(pause).excludes(resume).excludes(cancel);
   app.flag("-b,--background", line.in_background, "Do not wait for the end");
   app.flag("--json", line.json, "Print JSON");
@@ -65,7 +66,7 @@ void add_convert_options(cli::CommandLine app) {
   line.name = "convert";
   app.option("path", line.path, "A file or a directory of a mounted pool").required();
   app.option("profile", line.profile,
-                 "single, raid0, raid1, raid1c3, raid1c4, raid5, raid6, raid7, or default: that of the pool");
+             "single, raid0, raid1, raid1c3, raid1c4, raid5, raid6, raid7, or default: that of the pool");
   add_common_options(app);
 }
 
@@ -162,9 +163,11 @@ int run() {
 
 }  // namespace
 
-const cli::Verb convert_verb = {"convert", "give files another profile, their blocks included", nullptr, add_convert_options, run,
-                           status_usage, status_failure};
-const cli::Verb defragment_verb = {"defragment", "put the blocks of files together", nullptr, add_defragment_options, run,
-                              status_usage, status_failure};
+const cli::Verb convert_verb = {
+    "convert",     "give files another profile, their blocks included", nullptr, add_convert_options, run, status_usage,
+    status_failure};
+const cli::Verb defragment_verb = {
+    "defragment",  "put the blocks of files together", nullptr, add_defragment_options, run, status_usage,
+    status_failure};
 
 }  // namespace gpu4fs::tools

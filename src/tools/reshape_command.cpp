@@ -26,7 +26,9 @@ std::string one_line(const JsonWriter& json) {
   return text;
 }
 
-std::string status_request() { return "{\"request\": \"reshape-status\"}"; }
+std::string status_request() {
+  return "{\"request\": \"reshape-status\"}";
+}
 
 std::string request(const ReshapeCommand& command, bool runs) {
   if (command.only_status) return status_request();

@@ -13,7 +13,7 @@ std::string spares_text(const JsonValue& spares);
 struct ReshapeCommand {
   std::string request;  // device-remove, balance
   std::string place;
-  std::string device;   // of device-remove
+  std::string device;  // of device-remove
   std::string rate;
   bool pauses = false;
   bool resumes = false;

@@ -32,9 +32,7 @@ Arguments line;
 
 void add_options(cli::CommandLine app) {
   line = {};
-  app.option("action", line.action, "What to do")
-      .required()
-      .one_of({"start", "pause", "resume", "cancel", "status"});
+  app.option("action", line.action, "What to do").required().one_of({"start", "pause", "resume", "cancel", "status"});
   app.option("place", line.place, "The directory of the mount, or a device of the pool").required();
   app.option("--rate", line.rate, "With start: bytes a second at most, as 500M; without, as fast as it goes");
   app.flag("--json", line.json, "Print JSON");
@@ -77,7 +75,7 @@ int run() {
 
 }  // namespace
 
-const cli::Verb scrub_verb = {"scrub", "verify all pages of a mounted pool", nullptr, add_options, run,
-                         status_usage, status_failure};
+const cli::Verb scrub_verb = {
+    "scrub", "verify all pages of a mounted pool", nullptr, add_options, run, status_usage, status_failure};
 
 }  // namespace gpu4fs::tools

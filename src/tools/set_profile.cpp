@@ -27,8 +27,8 @@ Arguments line;
 void add_options(cli::CommandLine app) {
   line = {};
   app.option("profile", line.profile,
-                 "single, raid0, raid1, raid1c3, raid1c4, raid5, raid6, raid7, physical:INDEX of a device, or default: "
-                 "that of the pool")
+             "single, raid0, raid1, raid1c3, raid1c4, raid5, raid6, raid7, physical:INDEX of a device, or default: "
+             "that of the pool")
       .required();
   app.option("path", line.paths, "Files and directories of a mounted pool").required();
   app.flag("-r,--recursive", line.recursive, "Everything below directories as well");
@@ -72,7 +72,8 @@ bool set_below(const char* verb, const std::string& profile, const std::string& 
 
 int run() {
   bool all = true;
-  for (const std::string& path : line.paths) all = set_profile("set-profile", line.profile, path, line.recursive) && all;
+  for (const std::string& path : line.paths)
+    all = set_profile("set-profile", line.profile, path, line.recursive) && all;
   return all ? 0 : 1;
 }
 
@@ -85,7 +86,7 @@ bool set_profile(const char* verb, const std::string& profile, const std::string
   return !below || !is_directory || set_below(verb, profile, path);
 }
 
-const cli::Verb set_profile_verb = {"set-profile", "choose the profile of new blocks of files and directories", nullptr,
-                               add_options,   run, 16, 8};
+const cli::Verb set_profile_verb = {
+    "set-profile", "choose the profile of new blocks of files and directories", nullptr, add_options, run, 16, 8};
 
 }  // namespace gpu4fs::tools

@@ -65,14 +65,16 @@ void print_damage(const JsonValue& status) {
 void print_mounted(const std::string& mountpoint, const JsonValue& status) {
   fmt::print("pool        {}{}{}\n", status["uuid"].text, status["label"].text.empty() ? "" : ", ",
              format::escape_name(status["label"].text));
-  fmt::print("mounted     {}{}, for {}\n", format::escape_name(mountpoint), status["read_only"].boolean ? " read-only" : "",
-             duration_text(status["uptime_seconds"].number));
+  fmt::print("mounted     {}{}, for {}\n", format::escape_name(mountpoint),
+             status["read_only"].boolean ? " read-only" : "", duration_text(status["uptime_seconds"].number));
   fmt::print("engine      {} ({})\n", status["engine"].text, status["engine_reason"].text);
   if (count_of(status["engine_restarts"]) != 0) {
     fmt::print("restarts    {}, the last at {}, because the engine died: {}\n", count_of(status["engine_restarts"]),
-               format::time_text(format::encode_time(static_cast<i64>(count_of(status["engine_last_restart"])), 0)), status["engine_last_fault"].text);
+               format::time_text(format::encode_time(static_cast<i64>(count_of(status["engine_last_restart"])), 0)),
+               status["engine_last_fault"].text);
   }
-  fmt::print("epochs      {} is durable, {} is open\n", count_of(status["epoch_durable"]), count_of(status["epoch_open"]));
+  fmt::print("epochs      {} is durable, {} is open\n", count_of(status["epoch_durable"]),
+             count_of(status["epoch_open"]));
   fmt::print("usage       {} of {}\n", size_text(count_of(status["pages_used"]) * page_size),
              size_text(count_of(status["pages_total"]) * page_size));
   if (status["takes_changes"].boolean) {
@@ -83,7 +85,8 @@ void print_mounted(const std::string& mountpoint, const JsonValue& status) {
   if (count_of(status["write_errors"]) != 0) {
     fmt::print("lost        {} times changes could not be written\n", count_of(status["write_errors"]));
   }
-  if (status["degraded"].boolean) fmt::print("redundancy  degraded: devices are missing, what is lost now may be lost for good\n");
+  if (status["degraded"].boolean)
+    fmt::print("redundancy  degraded: devices are missing, what is lost now may be lost for good\n");
   print_damage(status);
   fmt::print("{}{}{}{}", rebuild_text(status["rebuild"]), spares_text(status["spares"]),
              relocation_text(status["relocation"]), scrub_text(status["scrub"]));
@@ -99,14 +102,16 @@ int show_mounted(const std::string& mountpoint) {
   } else {
     print_mounted(mountpoint, status);
   }
-  const bool is_sound = !status["degraded"].boolean && status["damaged_files"].elements.empty() && count_of(status["write_errors"]) == 0 &&
-                        !status["metadata_damaged"].boolean && count_of(status["scrub"]["pages_damaged"]) == 0;
+  const bool is_sound = !status["degraded"].boolean && status["damaged_files"].elements.empty() &&
+                        count_of(status["write_errors"]) == 0 && !status["metadata_damaged"].boolean &&
+                        count_of(status["scrub"]["pages_damaged"]) == 0;
   return is_sound ? 0 : status_damaged;
 }
 
 std::string device_note(const pool::OpenedDevice& device) {
   if (!device.is_here()) {
-    return fmt::format(", {}, UUID {}", pool::member_state_name(device.state), format::uuid_text(device.part.device_uuid));
+    return fmt::format(", {}, UUID {}", pool::member_state_name(device.state),
+                       format::uuid_text(device.part.device_uuid));
   }
   return device.has_newest_superblock ? "" : ", holds the epoch before";
 }
@@ -144,8 +149,10 @@ int show_medium() {
     return pool.is_degraded() ? status_damaged : 0;
   }
   fmt::print("pool        {}\n", format::uuid_text(superblock.pool_uuid));
-  fmt::print("mounted     no; {}\n", superblock.clean != 0 ? "it was unmounted" : "it was not unmounted, or is mounted elsewhere");
-  fmt::print("epochs      {} is durable, written {}\n", superblock.epoch, format::time_text(superblock.checkpoint_time));
+  fmt::print("mounted     no; {}\n",
+             superblock.clean != 0 ? "it was unmounted" : "it was not unmounted, or is mounted elsewhere");
+  fmt::print("epochs      {} is durable, written {}\n", superblock.epoch,
+             format::time_text(superblock.checkpoint_time));
   fmt::print("usage       {} of {}\n", size_text(superblock.page_used * page_size),
              size_text(superblock.page_total * page_size));
   for (std::size_t i = 0; i < pool.devices.size(); ++i) {
@@ -167,7 +174,8 @@ int run() {
 
 }  // namespace
 
-const cli::Verb status_verb = {"status", "show how a pool is: errors, damaged files, scrub", nullptr, add_options, run,
-                          status_usage, status_failure};
+const cli::Verb status_verb = {
+    "status",      "show how a pool is: errors, damaged files, scrub", nullptr, add_options, run, status_usage,
+    status_failure};
 
 }  // namespace gpu4fs::tools

@@ -42,7 +42,7 @@ int run() {
 
 }  // namespace
 
-const cli::Verb trim_verb = {"trim", "give memory of free space back to the system", nullptr, add_options, run, status_usage,
-                             status_failure};
+const cli::Verb trim_verb = {
+    "trim", "give memory of free space back to the system", nullptr, add_options, run, status_usage, status_failure};
 
 }  // namespace gpu4fs::tools

@@ -47,8 +47,7 @@ Arguments line;
 
 void add_options(cli::CommandLine app) {
   line = {};
-  app.option("place", line.place, "The directory, or the pool's device list as mounted")
-      .required();
+  app.option("place", line.place, "The directory, or the pool's device list as mounted").required();
   app.flag("-l,--lazy", line.lazy, "Take the directory out of the tree although it is in use; nothing is waited for");
   app.flag("-f,--force", line.force, "End what waits for the server, with errors; nothing is waited for");
   app.flag("-r,--read-only", line.read_only, "If it is in use, make it read-only instead");
@@ -56,8 +55,7 @@ void add_options(cli::CommandLine app) {
   app.option("-t,--types", line.type, "For umount(8); gpu4fs");
   app.option("-N,--namespace", line.name_space, "For umount(8); not supported");
   app.flag("-v,--verbose", line.verbose, "Say what is done");
-  app.option("--timeout", line.timeout_s,
-                 "Seconds to wait for the server's last checkpoint (300); 0: do not wait");
+  app.option("--timeout", line.timeout_s, "Seconds to wait for the server's last checkpoint (300); 0: do not wait");
 }
 
 pid_t server_of(const std::string& mountpoint) {
@@ -141,8 +139,7 @@ int run() {
   const bool waits = line.timeout_s != 0 && !line.lazy && !line.force;
   const pid_t server = waits ? server_of(mountpoint) : 0;
   // The descriptor names this very process even if its number is used again.
-  const int handle =
-      server > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, server, 0)) : -1;
+  const int handle = server > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, server, 0)) : -1;
   const u64 device_number = device_number_of(mountpoint);
   if (!unmount(mountpoint)) return status_failure;
   if (handle < 0) return 0;
@@ -160,14 +157,14 @@ int run() {
   } while (count < 0 && errno == EINTR);
   ::close(handle);
   if (count > 0) return 0;
-  fmt::print(stderr, "gpu4fs umount: {} is unmounted, but its server, process {}, has not ended\n",
-             mountpoint, server);
+  fmt::print(stderr, "gpu4fs umount: {} is unmounted, but its server, process {}, has not ended\n", mountpoint, server);
   return status_failure;
 }
 
 }  // namespace
 
-const cli::Verb umount_verb = {"umount",     "end a mount and wait for its last checkpoint", "umount.gpu4fs",
-                          add_options, run, status_usage, status_failure};
+const cli::Verb umount_verb = {
+    "umount",      "end a mount and wait for its last checkpoint", "umount.gpu4fs", add_options, run, status_usage,
+    status_failure};
 
 }  // namespace gpu4fs::tools

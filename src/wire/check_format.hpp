@@ -24,9 +24,10 @@ namespace gpu4fs::wire {
 //   table     offset, aux: first inode and number; output: CheckInodes
 enum class CheckPhase : std::uint32_t { load = 0, walk, verify, owners, names, leaks, table, count };
 
-inline constexpr std::uint32_t check_mask_reach = 1;        // load
-inline constexpr std::uint32_t check_mask_reach_all = 2;    // load: also of regions without an allocated page
-inline constexpr std::uint32_t check_mask_verify_data = 1;  // walk: contents of files are to be verified, where they have checksums
+inline constexpr std::uint32_t check_mask_reach = 1;      // load
+inline constexpr std::uint32_t check_mask_reach_all = 2;  // load: also of regions without an allocated page
+inline constexpr std::uint32_t check_mask_verify_data =
+    1;  // walk: contents of files are to be verified, where they have checksums
 
 // A page of the inode file.
 struct CheckInodePage {
@@ -79,10 +80,10 @@ inline constexpr std::uint32_t check_inode_readable = 1;  // CheckInode::flags: 
 // All zero: the inode is not in use.
 struct CheckInode {
   std::uint64_t size_bytes;
-  std::uint64_t parent;           // directories: as the inode says
-  std::uint64_t named_in;         // directories: directory of the first name, plus 1; 0: none
-  std::uint32_t names;            // that lead to it
-  std::uint32_t subdirectories;   // names of directories in it
+  std::uint64_t parent;          // directories: as the inode says
+  std::uint64_t named_in;        // directories: directory of the first name, plus 1; 0: none
+  std::uint32_t names;           // that lead to it
+  std::uint32_t subdirectories;  // names of directories in it
   std::uint32_t link_count;
   std::uint32_t directory_pages;  // pages of content
   std::uint16_t mode;

@@ -80,7 +80,7 @@ enum class Records : std::uint8_t {
   X(5, lookup_path, client, reads, step, anew, attributes, none)                                              \
   /* -> attributes */                                                                                         \
   X(6, getattr, client, reads, step, anew, attributes, none)                                                  \
-  /* mask: SetAttributeMask; AttributeRecord at data -> attributes */                                                 \
+  /* mask: SetAttributeMask; AttributeRecord at data -> attributes */                                         \
   X(7, setattr, client, content, step, anew, attributes, own)                                                 \
   /* name, mode (type and permissions), aux: device -> attributes; result: inode number */                    \
   X(8, mknod, client, names, step, anew, attributes, own)                                                     \
@@ -168,7 +168,7 @@ enum class Opcode : std::uint16_t {
 #define GPU4FS_OPCODE(number, name, sender, effect, runs, restart, output, records) name = number,
   GPU4FS_COMMAND_LIST(GPU4FS_OPCODE)
 #undef GPU4FS_OPCODE
-  count,  // one more than the last
+      count,  // one more than the last
 };
 
 struct CommandRow {
@@ -183,7 +183,7 @@ struct CommandRow {
 
 // For constants and for the host.
 inline constexpr CommandRow command_rows[] = {
-#define GPU4FS_COMMAND_ROW(number, name, sender, effect, runs, restart, output, records)                         \
+#define GPU4FS_COMMAND_ROW(number, name, sender, effect, runs, restart, output, records) \
   {Opcode::name, Sender::sender, Effect::effect, Runs::runs, Restart::restart, Output::output, Records::records},
     GPU4FS_COMMAND_LIST(GPU4FS_COMMAND_ROW)
 #undef GPU4FS_COMMAND_ROW
@@ -194,7 +194,9 @@ using CommandSet = std::uint64_t;  // bit n: the command of number n
 inline constexpr unsigned command_number_max = 63;
 static_assert(static_cast<unsigned>(Opcode::count) <= command_number_max + 1, "CommandSet has too few bits");
 
-GPU4FS_FN constexpr CommandSet set_of(Opcode opcode) { return CommandSet{1} << static_cast<unsigned>(opcode); }
+GPU4FS_FN constexpr CommandSet set_of(Opcode opcode) {
+  return CommandSet{1} << static_cast<unsigned>(opcode);
+}
 
 GPU4FS_FN constexpr bool is_in(CommandSet set, Opcode opcode) {
   const unsigned number = static_cast<unsigned>(opcode);
@@ -246,7 +248,9 @@ inline constexpr CommandSet commands_with_statistics =
 inline constexpr CommandSet commands_with_own_output =
     commands_with([](const CommandRow& row) { return row.output == Output::own; });
 
-GPU4FS_FN constexpr bool is_command(Opcode opcode) { return is_in(commands_of_server, opcode); }
+GPU4FS_FN constexpr bool is_command(Opcode opcode) {
+  return is_in(commands_of_server, opcode);
+}
 
 GPU4FS_FN constexpr bool may_send(Sender sender, Opcode opcode) {
   if (sender == Sender::server) return is_in(commands_of_server, opcode);
@@ -254,9 +258,13 @@ GPU4FS_FN constexpr bool may_send(Sender sender, Opcode opcode) {
 }
 
 // The rest runs inside the step gate.
-GPU4FS_FN constexpr bool needs_step_gate(Opcode opcode) { return !is_in(commands_in_session_memory, opcode); }
+GPU4FS_FN constexpr bool needs_step_gate(Opcode opcode) {
+  return !is_in(commands_in_session_memory, opcode);
+}
 
-GPU4FS_FN constexpr bool changes_the_pool(Opcode opcode) { return !is_in(commands_without_changes, opcode); }
+GPU4FS_FN constexpr bool changes_the_pool(Opcode opcode) {
+  return !is_in(commands_without_changes, opcode);
+}
 
 // What the front end asks; of what has no row, the most that a command does.
 constexpr Effect effect_of(Opcode opcode) {

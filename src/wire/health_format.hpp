@@ -19,10 +19,10 @@ enum class DamageKind : std::uint32_t {
 
 // A page whose bytes did not match its checksum.
 struct DamageRecord {
-  std::uint64_t address;   // logical
-  std::uint64_t inode;     // owner, damage_inode_unknown: nobody who met it knew
-  std::uint32_t count;     // how often it was met
-  std::uint32_t device;    // index of the device that holds it
+  std::uint64_t address;  // logical
+  std::uint64_t inode;    // owner, damage_inode_unknown: nobody who met it knew
+  std::uint32_t count;    // how often it was met
+  std::uint32_t device;   // index of the device that holds it
   DamageKind kind;
   std::uint32_t reserved;
 };
@@ -35,8 +35,8 @@ enum HealthFlags : std::uint32_t {
   health_changes_stopped = 1u << 3,    // commands that change something are refused, see fs/errors.hpp
 };
 
-// Pages of the chunks of one profile, as files see them: what copies and parities take is not counted. Chunks that could
-// still be made if no other profile got any are.
+// Pages of the chunks of one profile, as files see them: what copies and parities take is not counted. Chunks that
+// could still be made if no other profile got any are.
 struct ClassUsage {
   std::uint64_t page_total;
   std::uint64_t page_used;       // by what is committed
@@ -59,19 +59,19 @@ struct HealthRecord {
   std::uint64_t page_total;
   std::uint64_t page_used;
   std::uint64_t inode_used;
-  std::uint64_t inode_file_pages;      // of inodes, in use and free, and of the map that leads to them
-  std::uint64_t checkpoint_errors;     // checkpoints that failed
-  std::uint32_t flags;                 // HealthFlags
+  std::uint64_t inode_file_pages;   // of inodes, in use and free, and of the map that leads to them
+  std::uint64_t checkpoint_errors;  // checkpoints that failed
+  std::uint32_t flags;              // HealthFlags
   std::uint32_t device_count;
-  std::uint32_t damage_count;          // records that follow
-  std::uint32_t damage_dropped;        // damaged pages met while the table was full
-  std::uint64_t failed_devices;        // a bit a device: missing, stale or given up
-  std::uint64_t rebuilding_devices;    // of these, those that are being filled again
-  std::uint64_t mismatch_counts[64];   // by device: reads that met a damaged page
-  std::uint32_t read_errors[64];       // by device: accesses that it refused
+  std::uint32_t damage_count;         // records that follow
+  std::uint32_t damage_dropped;       // damaged pages met while the table was full
+  std::uint64_t failed_devices;       // a bit a device: missing, stale or given up
+  std::uint64_t rebuilding_devices;   // of these, those that are being filled again
+  std::uint64_t mismatch_counts[64];  // by device: reads that met a damaged page
+  std::uint32_t read_errors[64];      // by device: accesses that it refused
   std::uint32_t write_errors[64];
-  std::uint32_t flush_errors[64];      // that made it a lost device
-  ClassUsage classes[format::profile_max];     // by Profile, less one; page_total 0: the pool has none
+  std::uint32_t flush_errors[64];           // that made it a lost device
+  ClassUsage classes[format::profile_max];  // by Profile, less one; page_total 0: the pool has none
 };
 static_assert(sizeof(HealthRecord) == 88 + 64 * 8 + 3 * 64 * 4 + 64 * 40);
 
@@ -97,8 +97,8 @@ enum class BlockKind : std::uint32_t {
 
 // Pages of a file that follow each other in the file and in logical space.
 struct BlockRecord {
-  std::uint64_t address;     // logical
-  std::uint64_t file_page;   // 4 KiB pages from the beginning of the file; of attributes the page of their tree
+  std::uint64_t address;    // logical
+  std::uint64_t file_page;  // 4 KiB pages from the beginning of the file; of attributes the page of their tree
   std::uint32_t page_count;
   BlockKind kind;
 };
@@ -106,9 +106,9 @@ static_assert(sizeof(BlockRecord) == 24);
 
 // `list_blocks`: this, then the records.
 struct BlockListHeader {
-  std::uint64_t next_page;     // `offset` of the command that goes on, 0 at first; block_list_end: it was the last
+  std::uint64_t next_page;  // `offset` of the command that goes on, 0 at first; block_list_end: it was the last
   std::uint32_t record_count;
-  std::uint32_t skipped;       // 1: a part of the map could not be read
+  std::uint32_t skipped;  // 1: a part of the map could not be read
 };
 static_assert(sizeof(BlockListHeader) == 16);
 inline constexpr std::uint64_t block_list_end = ~std::uint64_t{0};

@@ -10,18 +10,17 @@
 namespace gpu4fs::wire {
 
 enum class RebuildStep : std::uint32_t {
-  pages = 0,   // of pages [offset, + length) of chunk `inode` what devices being rebuilt lack;
-               // result: rebuild_count()
-  begin = 1,   // RebuildTarget at data: device `inode`, a lost one, is written from now on; result:
-               // pages that it may lack
-  finish = 2,  // if nothing is lacking, the next checkpoint makes the devices readable; result:
-               // pages that are
+  pages = 0,    // of pages [offset, + length) of chunk `inode` what devices being rebuilt lack;
+                // result: rebuild_count()
+  begin = 1,    // RebuildTarget at data: device `inode`, a lost one, is written from now on; result:
+                // pages that it may lack
+  finish = 2,   // if nothing is lacking, the next checkpoint makes the devices readable; result:
+                // pages that are
   give_up = 3,  // device `inode` is not written any more, as if it had failed
 };
 
 enum RebuildMask : std::uint32_t {
-  rebuild_mask_fresh =
-      1u << 0,  // pages: the devices were empty, so that looking at what they have is no use
+  rebuild_mask_fresh = 1u << 0,  // pages: the devices were empty, so that looking at what they have is no use
 };
 
 inline constexpr std::uint64_t rebuild_pages_max = 16384;  // of one command

@@ -66,6 +66,8 @@ static_assert(detail::commands_fit_records(), "a command that changes the pool i
 inline constexpr CommandSet commands_that_take_records = detail::commands_of_records();
 
 // command_flag_replay is for these.
-GPU4FS_FN constexpr bool takes_records(Opcode opcode) { return is_in(commands_that_take_records, opcode); }
+GPU4FS_FN constexpr bool takes_records(Opcode opcode) {
+  return is_in(commands_that_take_records, opcode);
+}
 
 }  // namespace gpu4fs::wire

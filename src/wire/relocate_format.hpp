@@ -15,7 +15,7 @@ enum class RelocateStep : std::uint32_t {
   next_inode = 2,  // result: the first inode from `inode` on that has pages; relocate_end: there is none
   freeze = 3,      // chunk `inode` gives out no more pages
   unfreeze = 4,
-  usage = 5,       // ChunkUsage of chunks `inode` ... to data, as many as fit in length. Result: how many
+  usage = 5,  // ChunkUsage of chunks `inode` ... to data, as many as fit in length. Result: how many
 };
 
 enum RelocateMask : std::uint32_t {
@@ -36,9 +36,9 @@ static_assert(sizeof(RelocateReport) == 24);
 
 struct ChunkUsage {
   std::uint32_t page_count;
-  std::uint32_t used;         // by what is committed
-  std::uint32_t occupied;     // and by what waits for a checkpoint, or belongs to commands that run; 0: empty
-  std::uint16_t page_class;   // Profile, less one
+  std::uint32_t used;        // by what is committed
+  std::uint32_t occupied;    // and by what waits for a checkpoint, or belongs to commands that run; 0: empty
+  std::uint16_t page_class;  // Profile, less one
   std::uint16_t is_frozen;
 };
 static_assert(sizeof(ChunkUsage) == 16);

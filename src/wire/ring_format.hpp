@@ -48,13 +48,15 @@ enum GrowMask : std::uint32_t {
   grow_thaw = 5,    // inode: a chunk
   grow_usage = 6,   // inode: a chunk; result: its pages in use
   grow_withdraw = 7,
-  grow_trim = 8,     // inode, offset: chunk and region to begin with, mode: TrimMode, aux: free regions to leave; result: TrimResult
+  // inode, offset: chunk and region to begin with, mode: TrimMode, aux: free regions to leave; result: TrimResult
+  grow_trim = 8,
   grow_trimmed = 9,  // inode: the chunk of a TrimResult, whose regions were punched
 };
 
 enum TrimMode : std::uint32_t { trim_now = 1 };  // what was just freed, too
 
-// Regions [next - count, next) of the chunk are to be punched, and the next look begins with `next`; 0: there is no more.
+// Regions [next - count, next) of the chunk are to be punched, and the next look begins with `next`; 0: there is no
+// more.
 struct TrimResult {
   std::uint32_t chunk;
   std::uint32_t next;
@@ -86,11 +88,11 @@ struct Command {
   std::uint16_t flags;
   std::uint32_t uid;
   std::uint32_t gid;
-  std::uint32_t deadline_ms;        // 0: the engine's default
+  std::uint32_t deadline_ms;  // 0: the engine's default
   std::uint32_t mode;
   std::uint32_t mask;
   std::uint16_t name_length;
-  std::uint16_t second_name_length; // the second name lies right behind the first
+  std::uint16_t second_name_length;  // the second name lies right behind the first
   std::uint32_t umask_bits;
   std::uint64_t inode;
   std::uint64_t second_inode;
@@ -155,18 +157,18 @@ inline constexpr std::uint32_t attribute_kill_set_gid = 4;
 // between head and name.
 struct DirectoryRecord {
   std::uint64_t inode;
-  std::uint64_t next_cursor;        // cursor after this entry
-  std::uint16_t record_length;      // whole record, multiple of 8
+  std::uint64_t next_cursor;    // cursor after this entry
+  std::uint16_t record_length;  // whole record, multiple of 8
   std::uint8_t name_length;
-  std::uint8_t type;                // DT_*
-  std::uint32_t has_attributes;     // 1: an format::AttributeRecord follows
+  std::uint8_t type;             // DT_*
+  std::uint32_t has_attributes;  // 1: an format::AttributeRecord follows
 };
 static_assert(sizeof(DirectoryRecord) == 24);
 
 struct StatfsRecord {
   std::uint64_t page_total;
-  std::uint64_t page_free;          // for root
-  std::uint64_t page_available;     // for everybody, as content of files
+  std::uint64_t page_free;       // for root
+  std::uint64_t page_available;  // for everybody, as content of files
   std::uint64_t inode_used;
   std::uint64_t inode_free;
   std::uint64_t epoch_open;

@@ -25,8 +25,7 @@ struct CollectivesBody {
     GPU4FS_EXPECT_EQ(report, g.broadcast(u64{7} * r + 3), 3);
     GPU4FS_EXPECT_EQ(report, g.broadcast(static_cast<u8>(r + 9)), 9);
     GPU4FS_EXPECT_EQ(report, g.shuffle(u16(r * 3), (r + 5) % n), (r + 5) % n * 3);
-    for (u32 mask = 1; mask < n; mask *= 2)
-      GPU4FS_EXPECT_EQ(report, g.shuffle_xor(r, mask), r ^ mask);
+    for (u32 mask = 1; mask < n; mask *= 2) GPU4FS_EXPECT_EQ(report, g.shuffle_xor(r, mask), r ^ mask);
 
     Wide wide{};
     for (u32 i = 0; i < 13; ++i) wide.words[i] = u64{r} * 100 + i;
@@ -85,7 +84,8 @@ struct GaloisBody {
         GPU4FS_EXPECT_EQ(report, galois::scale(galois::split_bytes(bytes), by), expected);
         GPU4FS_EXPECT_EQ(report, galois::scale(bytes, factor), expected);
         GPU4FS_EXPECT_EQ(report, galois::twice(bytes), doubled);
-        GPU4FS_EXPECT_EQ(report, galois::multiply(static_cast<u8>(begin), factor), product(static_cast<u8>(begin), factor));
+        GPU4FS_EXPECT_EQ(report, galois::multiply(static_cast<u8>(begin), factor),
+                         product(static_cast<u8>(begin), factor));
       }
       if (factor != 0) GPU4FS_EXPECT_EQ(report, product(galois::inverse(factor), factor), 1);
     }
@@ -108,8 +108,7 @@ struct OnLeaderBody {
       GPU4FS_EXPECT_EQ(report, value, words[33] + 1);
       GPU4FS_EXPECT_EQ(report, words[(g.rank() + 7) % 32], u64{round} * 1000 + (g.rank() + 7) % 32);
       on_leader(g, [&] { words[33] = words[32]; });
-      const Status status =
-          on_leader(g, [&] { return round % 2 == 0 ? Status::ok : Status::no_space; });
+      const Status status = on_leader(g, [&] { return round % 2 == 0 ? Status::ok : Status::no_space; });
       GPU4FS_EXPECT_EQ(report, status, round % 2 == 0 ? Status::ok : Status::no_space);
     }
     GPU4FS_EXPECT_EQ(report, words[33], 16);
@@ -127,8 +126,7 @@ struct AtomicsBody {
     GPU4FS_EXPECT(report, mine % 3 == 0 && mine < 3 * n);
     fetch_or<Order::relaxed, Scope::engine>(&words[1], u64{1} << g.rank());
     u64 expected = load<Order::relaxed, Scope::engine>(&words[2]);
-    while (!compare_exchange<Order::acq_rel, Scope::engine>(&words[2], expected,
-                                                            expected + g.rank())) {
+    while (!compare_exchange<Order::acq_rel, Scope::engine>(&words[2], expected, expected + g.rank())) {
     }
     g.sync();
     GPU4FS_EXPECT_EQ(report, (load<Order::acquire, Scope::engine>(&words[0])), 3 * n);
@@ -197,8 +195,7 @@ struct PageHashBody {
   }
 
   template <class Group>
-  GPU4FS_FN static void check_equal(Group g, GroupReport& report, const u8* a, const u8* b,
-                                    u64 length) {
+  GPU4FS_FN static void check_equal(Group g, GroupReport& report, const u8* a, const u8* b, u64 length) {
     u64 differing = 0;
     for (u64 i = g.rank(); i < length; i += Group::size()) differing += a[i] != b[i] ? 1 : 0;
     GPU4FS_EXPECT_EQ(report, differing, 0);
@@ -217,8 +214,7 @@ struct VerifyCopyBody {
 
   template <class Group>
   GPU4FS_FN void operator()(Group g, GroupReport& report) const {
-    const u32 ranges[7][2] = {{0, 4096}, {0, 1},    {4095, 4096}, {100, 100},
-                              {17, 23},  {1, 4095}, {512, 3000}};
+    const u32 ranges[7][2] = {{0, 4096}, {0, 1}, {4095, 4096}, {100, 100}, {17, 23}, {1, 4095}, {512, 3000}};
     for (u32 from_alignment = 0; from_alignment < 16; from_alignment += alignment_step) {
       for (u32 to_alignment = 0; to_alignment < 16; to_alignment += 1) {
         const u32* range = ranges[(from_alignment + to_alignment) % 7];
@@ -249,8 +245,7 @@ struct VerifyCopyBody {
   }
 
   template <class Group>
-  GPU4FS_FN void check_one(Group g, GroupReport& report, u32 from_alignment, u32 to_alignment,
-                           u32 from, u32 to) const {
+  GPU4FS_FN void check_one(Group g, GroupReport& report, u32 from_alignment, u32 to_alignment, u32 from, u32 to) const {
     fill_bytes(g, destination, 0xee, page_size + 64);
     g.sync();
     const u32 at = 16 + to_alignment;
@@ -265,8 +260,7 @@ struct VerifyCopyBody {
   template <class Group>
   GPU4FS_FN void expect_filled(Group g, GroupReport& report, u64 from, u64 to) const {
     u64 changed = 0;
-    for (u64 i = from + g.rank(); i < to; i += Group::size())
-      changed += destination[i] != 0xee ? 1 : 0;
+    for (u64 i = from + g.rank(); i < to; i += Group::size()) changed += destination[i] != 0xee ? 1 : 0;
     GPU4FS_EXPECT_EQ(report, changed, 0);
     g.sync();
   }

@@ -20,10 +20,8 @@ TEST(Xxh3, EveryLengthToTwoKibibytesAndMore) {
                 XXH3_64bits_withSeed(data.data() + length % 7, length, seed))
           << "length " << length << " seed " << seed;
     }
-    for (const u64 length :
-         {4095u, 4096u, 4097u, 65536u, 65537u, 1048575u, 2097152u - 4096u, 2000001u}) {
-      ASSERT_EQ(xxh3_64(data.data(), length, seed), XXH3_64bits_withSeed(data.data(), length, seed))
-          << length;
+    for (const u64 length : {4095u, 4096u, 4097u, 65536u, 65537u, 1048575u, 2097152u - 4096u, 2000001u}) {
+      ASSERT_EQ(xxh3_64(data.data(), length, seed), XXH3_64bits_withSeed(data.data(), length, seed)) << length;
     }
   }
   EXPECT_EQ(xxh3_64(nullptr, 0, 5), XXH3_64bits_withSeed("", 0, 5));
@@ -37,8 +35,7 @@ TEST(Xxh3, SerialOnAllGroups) {
     hashes[2 * length] = XXH3_64bits_withSeed(data.data(), length, 99);
     hashes[2 * length + 1] = XXH3_64bits_withSeed(data.data() + 3, length, 99);
   }
-  EXPECT_TRUE(
-      passes_on_all_groups("serial hash", SerialHashBody{data.data(), hashes.data(), 1024, 99}));
+  EXPECT_TRUE(passes_on_all_groups("serial hash", SerialHashBody{data.data(), hashes.data(), 1024, 99}));
 }
 
 TEST(Xxh3, PagesOnAllGroups) {
@@ -55,8 +52,7 @@ TEST(Xxh3, PagesOnAllGroups) {
     hashes[i] = XXH3_64bits_withSeed(pages.data() + i * page_size, page_size, page_seeds[i]);
   }
   EXPECT_TRUE(passes_on_all_groups(
-      "page hash",
-      PageHashBody{pages.data(), page_count, page_seeds.data(), hashes.data(), scratch.data()}));
+      "page hash", PageHashBody{pages.data(), page_count, page_seeds.data(), hashes.data(), scratch.data()}));
 }
 
 // Every single-bit change must change the hash in all implementations (it would not if a chunk
@@ -80,8 +76,8 @@ TEST(PageCopy, VerifiesAndKeepsToTheRange) {
   GroupMemory<u64> hashes(16);
   fill_random(source.data(), source.size(), 5);
   for (u64 a = 0; a < 16; ++a) hashes[a] = XXH3_64bits_withSeed(source.data() + a, page_size, 1234);
-  EXPECT_TRUE(passes_on_all_groups(
-      "verify copy", VerifyCopyBody{source.data(), hashes.data(), 1234, destination.data(), 5}));
+  EXPECT_TRUE(
+      passes_on_all_groups("verify copy", VerifyCopyBody{source.data(), hashes.data(), 1234, destination.data(), 5}));
 }
 
 // All ranges that begin or end in the first and last chunk, at three alignments, on a Lane.
@@ -95,8 +91,7 @@ TEST(PageCopy, EveryEdgeOfARange) {
       for (u32 to : {from, from + 1, 4063u + from, 4096u}) {
         if (to < from || to > page_size) continue;
         std::fill(out.begin(), out.end(), u8{0x33});
-        ASSERT_TRUE(
-            verify_copy_page(Lane{}, out.data() + alignment, page.data(), 8, hash, {from, to}));
+        ASSERT_TRUE(verify_copy_page(Lane{}, out.data() + alignment, page.data(), 8, hash, {from, to}));
         for (u32 i = 0; i < out.size(); ++i) {
           const bool inside = i >= alignment && i < alignment + (to - from);
           ASSERT_EQ(out[i], inside ? page[from + i - alignment] : 0x33);
@@ -139,8 +134,8 @@ TEST(CopyBytes, AllAlignments) {
   GroupMemory<u8> source(4096 + 64);
   GroupMemory<u8> destination(4096 + 64);
   fill_random(source.data(), source.size(), 7);
-  EXPECT_TRUE(passes_on_all_groups("copy bytes", CopyBytesBody{source.data(), destination.data(),
-                                                               lengths.data(), 10, 4096 + 64, 3}));
+  EXPECT_TRUE(passes_on_all_groups("copy bytes",
+                                   CopyBytesBody{source.data(), destination.data(), lengths.data(), 10, 4096 + 64, 3}));
 }
 
 // An emulated warp copies between exactly sized heap blocks: a byte read or written outside is an
@@ -151,9 +146,7 @@ TEST(CopyBytes, StaysInsideItsRanges) {
       std::vector<u8> source(length);
       std::vector<u8> destination(length + to_offset);
       fill_random(source.data(), length, length);
-      run_emulated_warp([&](EmulatedWarp g) {
-        copy_bytes(g, destination.data() + to_offset, source.data(), length);
-      });
+      run_emulated_warp([&](EmulatedWarp g) { copy_bytes(g, destination.data() + to_offset, source.data(), length); });
       ASSERT_EQ(std::memcmp(source.data(), destination.data() + to_offset, length), 0) << length;
     }
   }

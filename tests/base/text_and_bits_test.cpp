@@ -19,10 +19,9 @@ TEST(Text, Uuids) {
   EXPECT_EQ(uuid->bytes[15], 0x10);
   EXPECT_EQ(to_text(*uuid), text);
   EXPECT_EQ(parse_uuid("01234567-89AB-CDEF-FEDC-BA9876543210"), uuid);
-  for (const char* bad :
-       {"", "0123456789abcdeffedcba9876543210", "01234567-89ab-cdef-fedc-ba987654321",
-        "01234567-89ab-cdef-fedc-ba98765432100", "01234567-89ab-cdef-fedc_ba9876543210",
-        "0123456g-89ab-cdef-fedc-ba9876543210", "01234567--9ab-cdef-fedc-ba9876543210"}) {
+  for (const char* bad : {"", "0123456789abcdeffedcba9876543210", "01234567-89ab-cdef-fedc-ba987654321",
+                          "01234567-89ab-cdef-fedc-ba98765432100", "01234567-89ab-cdef-fedc_ba9876543210",
+                          "0123456g-89ab-cdef-fedc-ba9876543210", "01234567--9ab-cdef-fedc-ba9876543210"}) {
     EXPECT_EQ(parse_uuid(bad), std::nullopt) << bad;
   }
 }
@@ -49,8 +48,7 @@ TEST(Text, StatusHexAndFaults) {
   record.left = 16;
   std::snprintf(record.file, sizeof(record.file), "fs/map.hpp");
   std::snprintf(record.expression, sizeof(record.expression), "a == b");
-  EXPECT_EQ(to_text(record),
-            "fs/map.hpp:7: check failed: a == b (16 = 0x10, 0 = 0x0) in block 0, thread 0");
+  EXPECT_EQ(to_text(record), "fs/map.hpp:7: check failed: a == b (16 = 0x10, 0 = 0x0) in block 0, thread 0");
 }
 
 TEST(Bits, AgreesWithTheStandardLibrary) {
@@ -78,8 +76,7 @@ TEST(Bits, AgreesWithTheStandardLibrary) {
 }
 
 TEST(Bits, RoundingAndOverflow) {
-  static_assert(align_up(4097, 4096) == 8192 && align_up(4096, 4096) == 4096 &&
-                align_up(0, 4096) == 0);
+  static_assert(align_up(4097, 4096) == 8192 && align_up(4096, 4096) == 4096 && align_up(0, 4096) == 0);
   static_assert(align_down(8191, 4096) == 4096 && is_aligned(8192, 4096) && !is_aligned(8193, 2));
   static_assert(divide_up(0, 7) == 0 && divide_up(7, 7) == 1 && divide_up(8, 7) == 2);
   static_assert(divide_up(~u64{0}, 2) == u64{1} << 63);

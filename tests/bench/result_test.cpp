@@ -53,12 +53,10 @@ TEST(BenchResultTest, SurvivesAFile) {
   result.commit = "abc";
   result.quick = true;
   result.machine = describe_machine();
-  result.rows = {make_row(40, 50, Requirement::at_least, 0.8),
-                 make_row(9, 0, Requirement::at_most, 3)};
+  result.rows = {make_row(40, 50, Requirement::at_least, 0.8), make_row(9, 0, Requirement::at_most, 3)};
   result.left_out = {"vram: no GPU"};
   const std::string path =
-      (std::filesystem::temp_directory_path() / ("gpu4fs-result-" + std::to_string(::getpid())))
-          .string();
+      (std::filesystem::temp_directory_path() / ("gpu4fs-result-" + std::to_string(::getpid()))).string();
   write_result(result, path);
   const BenchResult read = read_result(path);
   EXPECT_EQ(read.benchmark, "run");

@@ -72,10 +72,11 @@ class AttributeTree : public testing::Test {
     const pool::OpenedPool pool = image_->open();
     fsck::MediumReader reader(pool);
     u64 address = 0;
-    fsck::walk_attributes(fsck::read_inode(reader, file.inode), [&](const fsck::AttributeBlock& at, fsck::PageBuffer* page) {
-      if (at.level == 1 && address == 0) address = at.pointer.address();
-      return at.level != 0 && reader.read_page(at.pointer.address(), page) == fsck::PageState::good;
-    });
+    fsck::walk_attributes(
+        fsck::read_inode(reader, file.inode), [&](const fsck::AttributeBlock& at, fsck::PageBuffer* page) {
+          if (at.level == 1 && address == 0) address = at.pointer.address();
+          return at.level != 0 && reader.read_page(at.pointer.address(), page) == fsck::PageState::good;
+        });
     return address;
   }
   // The entry with that name: its page and offset.
@@ -134,15 +135,18 @@ class AttributeTree : public testing::Test {
       fsck::PageBuffer page{};
       if (index >= format::attribute_entry_pages) break;
       EXPECT_EQ(reader.read_page(address, &page), fsck::PageState::good);
-      EXPECT_EQ(fsck::read_attribute_page(page, [&](const fsck::AttributeItem& item) {
-        std::string& value = found[std::string(item.name)];
-        value = item.value;
-        if (item.value_slot == 0) return;
-        std::vector<fsck::PageBuffer> parts;
-        EXPECT_EQ(fsck::read_great_value(reader, all, item, &parts), "");
-        for (const fsck::PageBuffer& part : parts) value.append(reinterpret_cast<const char*>(part.bytes), page_size);
-        value.resize(item.value_length);
-      }), "");
+      EXPECT_EQ(fsck::read_attribute_page(page,
+                                          [&](const fsck::AttributeItem& item) {
+                                            std::string& value = found[std::string(item.name)];
+                                            value = item.value;
+                                            if (item.value_slot == 0) return;
+                                            std::vector<fsck::PageBuffer> parts;
+                                            EXPECT_EQ(fsck::read_great_value(reader, all, item, &parts), "");
+                                            for (const fsck::PageBuffer& part : parts)
+                                              value.append(reinterpret_cast<const char*>(part.bytes), page_size);
+                                            value.resize(item.value_length);
+                                          }),
+                "");
     }
     return found;
   }

@@ -14,8 +14,7 @@ namespace gpu4fs::test {
 inline std::string describe(const fsck::CheckResult& result) {
   std::string text;
   for (const fsck::Finding& finding : result.findings.kept()) {
-    text += std::string(fsck::finding_kind(finding.id).id) + ": " + finding.place + ": " +
-            finding.text + "\n";
+    text += std::string(fsck::finding_kind(finding.id).id) + ": " + finding.place + ": " + finding.text + "\n";
   }
   return text;
 }

@@ -29,8 +29,7 @@ class CheckPoolTest : public testing::Test {
   }
   void expect(FindingId id) {
     const CheckResult result = image_->check();
-    EXPECT_GT(result.findings.count(id), 0u) << fsck::finding_kind(id).id << " is missing:\n"
-                                             << describe(result);
+    EXPECT_GT(result.findings.count(id), 0u) << fsck::finding_kind(id).id << " is missing:\n" << describe(result);
     EXPECT_GT(result.findings.error_count(), 0u);
     expect_engines_agree(*image_, result);
     if (id != FindingId::pool_unusable) expect_repair();
@@ -78,14 +77,12 @@ TEST_F(CheckPoolTest, EveryFlippedBitOfAPageInUseIsFound) {
       u64 best = 0;
       for (u32 slot = 0; slot < 2; ++slot) {
         const u64 page = slot == 0 ? layout.bitmap_a_page : layout.bitmap_b_page;
-        reader.chunk_device(chunk).read_at(reader.header_area_offset(chunk, page), &headers[slot],
-                                           page_size);
+        reader.chunk_device(chunk).read_at(reader.header_area_offset(chunk, page), &headers[slot], page_size);
         if (headers[slot].epoch > headers[best].epoch) best = slot;
       }
       std::vector<u8> bits(layout.bitmap_pages * page_size);
       const u64 page = (best == 0 ? layout.bitmap_a_page : layout.bitmap_b_page) + 1;
-      reader.chunk_device(chunk).read_at(reader.header_area_offset(chunk, page), bits.data(),
-                                         bits.size());
+      reader.chunk_device(chunk).read_at(reader.header_area_offset(chunk, page), bits.data(), bits.size());
       for (u64 i = 0; i < pages; ++i) {
         if ((bits[i / 8] >> (i % 8)) & 1)
           addresses.push_back(pool.chunks[chunk].descriptor.base_address + i * page_size);
@@ -105,8 +102,7 @@ TEST_F(CheckPoolTest, EveryFlippedBitOfAPageInUseIsFound) {
     const u32 bit = static_cast<u32>(random() % 8);
     image_->flip_bit(place.device, offset, bit);
     const CheckResult result = image_->check();
-    EXPECT_GT(result.findings.count(FindingId::page_checksum), 0u) << "page " << address << "\n"
-                                                                   << describe(result);
+    EXPECT_GT(result.findings.count(FindingId::page_checksum), 0u) << "page " << address << "\n" << describe(result);
     if (round % 25 == 0) expect_engines_agree(*image_, result);
     image_->flip_bit(place.device, offset, bit);
   }
@@ -124,8 +120,7 @@ TEST_F(CheckPoolTest, DataIsOnlyVerifiedWhenAsked) {
   const CheckResult result = image_->check(true);
   ASSERT_EQ(result.findings.error_count(), 1u);
   expect_engines_agree(*image_, result);
-  EXPECT_NE(result.findings.kept()[0].text.find("bytes from 20480"), std::string::npos)
-      << describe(result);
+  EXPECT_NE(result.findings.kept()[0].text.find("bytes from 20480"), std::string::npos) << describe(result);
 }
 
 TEST_F(CheckPoolTest, SuperblockSlots) {
@@ -323,23 +318,20 @@ TEST_F(CheckPoolTest, InodeWithoutName) {
 }
 
 TEST_F(CheckPoolTest, Bitmaps) {
-  image_->edit_page(image_->file_page_address(format::inode_number_inode_bitmap, 0),
-                    [](u8* page) { page[100] ^= 1; });
+  image_->edit_page(image_->file_page_address(format::inode_number_inode_bitmap, 0), [](u8* page) { page[100] ^= 1; });
   expect(FindingId::inode_bitmap);
   image_->restore();
-  image_->edit_page(image_->file_page_address(format::inode_number_orphan_bitmap, 0),
-                    [&](u8* page) {
-                      const u64 number = content().plain_file;
-                      page[number / 8] = static_cast<u8>(page[number / 8] | (1u << (number % 8)));
-                    });
+  image_->edit_page(image_->file_page_address(format::inode_number_orphan_bitmap, 0), [&](u8* page) {
+    const u64 number = content().plain_file;
+    page[number / 8] = static_cast<u8>(page[number / 8] | (1u << (number % 8)));
+  });
   expect(FindingId::orphan_bitmap);
 }
 
 TEST_F(CheckPoolTest, Attributes) {
   const u64 address = image_->inode(content().attribute_file).attributes.address();
   image_->edit_page(address, [](u8* page) {
-    page[sizeof(format::AttributePageHeader) + sizeof(format::AttributeEntry) + 9 + 4] ^=
-        1;  // in the value
+    page[sizeof(format::AttributePageHeader) + sizeof(format::AttributeEntry) + 9 + 4] ^= 1;  // in the value
   });
   expect(FindingId::attribute_page);
   image_->restore();
@@ -356,7 +348,8 @@ TEST_F(CheckPoolTest, Attributes) {
     const u32 hash = static_cast<u32>(xxh3_64(place + sizeof(entry) + name.size(), 28, 0));
     std::memcpy(place + offsetof(format::AttributeEntry, value_hash), &hash, sizeof(hash));
     header.entry_count += 1;
-    header.used_bytes = static_cast<u16>(header.used_bytes + ((sizeof(entry) + name.size() + 28 + 7) & ~std::size_t{7}));
+    header.used_bytes =
+        static_cast<u16>(header.used_bytes + ((sizeof(entry) + name.size() + 28 + 7) & ~std::size_t{7}));
     std::memcpy(page, &header, sizeof(header));
   });
   expect(FindingId::attribute_page);
@@ -366,8 +359,7 @@ TEST_F(CheckPoolTest, DirectoryInode) {
   image_->edit_inode(content().directory, [](format::Inode& inode) { inode.entry_count += 1; });
   expect(FindingId::directory_count);
   image_->restore();
-  image_->edit_inode(content().subdirectory,
-                     [](format::Inode& inode) { inode.parent_or_device = 1; });
+  image_->edit_inode(content().subdirectory, [](format::Inode& inode) { inode.parent_or_device = 1; });
   expect(FindingId::directory_parent);
   image_->restore();
   image_->edit_inode(content().directory, [](format::Inode& inode) { inode.link_count = 2; });
@@ -376,13 +368,11 @@ TEST_F(CheckPoolTest, DirectoryInode) {
 
 format::DirectorySlot read_slot(const u8* page, u32 index) {
   format::DirectorySlot slot{};
-  std::memcpy(&slot, page + format::directory_leaf_slots_offset + index * sizeof(slot),
-              sizeof(slot));
+  std::memcpy(&slot, page + format::directory_leaf_slots_offset + index * sizeof(slot), sizeof(slot));
   return slot;
 }
 void write_slot(u8* page, u32 index, const format::DirectorySlot& slot) {
-  std::memcpy(page + format::directory_leaf_slots_offset + index * sizeof(slot), &slot,
-              sizeof(slot));
+  std::memcpy(page + format::directory_leaf_slots_offset + index * sizeof(slot), &slot, sizeof(slot));
 }
 
 TEST_F(CheckPoolTest, DirectoryLeaf) {
@@ -400,10 +390,8 @@ TEST_F(CheckPoolTest, DirectoryLeaf) {
          write_slot(page, 1, first);
        }},
       {FindingId::directory_hash, [](u8* page) { page[read_slot(page, 0).entry_offset + 8] ^= 1; }},
-      {FindingId::directory_name,
-       [](u8* page) { page[read_slot(page, 0).entry_offset + 8] = '/'; }},
-      {FindingId::directory_target,
-       [](u8* page) { page[read_slot(page, 0).entry_offset + 3] ^= 1; }},
+      {FindingId::directory_name, [](u8* page) { page[read_slot(page, 0).entry_offset + 8] = '/'; }},
+      {FindingId::directory_target, [](u8* page) { page[read_slot(page, 0).entry_offset + 3] ^= 1; }},
       {FindingId::directory_target,
        [](u8* page) {
          const u64 reserved = 2;
@@ -439,8 +427,7 @@ TEST_F(CheckPoolTest, DirectoryNode) {
       u32 magic = 0;
       std::memcpy(&magic, page, sizeof(magic));
       ASSERT_EQ(magic, format::directory_node_magic);
-      std::memcpy(page + format::directory_node_children_offset + slot * sizeof(child), &child,
-                  sizeof(child));
+      std::memcpy(page + format::directory_node_children_offset + slot * sizeof(child), &child, sizeof(child));
     });
   };
   change_child(3, 0);
@@ -516,7 +503,8 @@ TEST_F(CheckPoolTest, RegionsWithoutPagesStayOutOfTheEnginesReach) {
   ASSERT_LT(chunk, in_use.size());
   EXPECT_EQ(image_->check_by(fsck::CheckEngine::cpu).regions_mapped, used);
   // Damage leads into one of them: its chunk is looked at as a whole, and what is found is what the host finds.
-  const auto region = static_cast<u64>(std::find(in_use[chunk].begin(), in_use[chunk].end(), false) - in_use[chunk].begin());
+  const auto region =
+      static_cast<u64>(std::find(in_use[chunk].begin(), in_use[chunk].end(), false) - in_use[chunk].begin());
   const u64 address = image_->open().chunks[chunk].descriptor.base_address + (region * 512 + 5) * page_size;
   const auto of_chunk = static_cast<u64>(std::count(in_use[chunk].begin(), in_use[chunk].end(), true));
   const format::BlockPointer pointers[] = {format::BlockPointer::indirect(address),
@@ -547,9 +535,7 @@ TEST_F(CheckPoolTest, DirectoryLoop) {
     }
   });
   const CheckResult result = image_->check();
-  EXPECT_GT(result.findings.count(FindingId::directory_parent) +
-                result.findings.count(FindingId::inode_lost),
-            1u)
+  EXPECT_GT(result.findings.count(FindingId::directory_parent) + result.findings.count(FindingId::inode_lost), 1u)
       << describe(result);
   expect_engines_agree(*image_, result);
 }

@@ -1,5 +1,5 @@
-// What describes an empty chunk means nothing, as long as it is known that it is empty: damage there is no finding. In all
-// other cases the same damage is one.
+// What describes an empty chunk means nothing, as long as it is known that it is empty: damage there is no finding. In
+// all other cases the same damage is one.
 #include <gtest/gtest.h>
 
 #include "check/check_agreement.hpp"
@@ -29,7 +29,8 @@ class EmptyChunk : public testing::Test {
   // The table has an entry for the first page of descriptors, and what it names does not match it.
   void break_descriptors() {
     HeaderImage area = image_->header_area(chunk_);
-    image_->add_to_slot_sum(area.edit_descriptors(0, [](format::PageDescriptor* descriptors) { descriptors[0].checksum = 1; }));
+    image_->add_to_slot_sum(
+        area.edit_descriptors(0, [](format::PageDescriptor* descriptors) { descriptors[0].checksum = 1; }));
     image_->flip_bit(device_, area.offset_of(area.descriptor_page(0)) + 100, 3);
   }
   void expect_descriptors_damaged(u64 count) {

@@ -14,7 +14,7 @@ using fsck::CheckResult;
 using fsck::FindingId;
 
 u64 deep_directory = 0;
-u64 spare_file = 0;       // of as many pages as the directories are to have
+u64 spare_file = 0;  // of as many pages as the directories are to have
 u64 deep_spare_file = 0;
 
 constexpr u64 emptied_pages = 5;
@@ -36,8 +36,8 @@ void leave_orphans(bench::BenchClient& client, const PoolImage& image) {
   EXPECT_EQ(remove(wire::Opcode::rmdir, "deep"), deep_directory);
 }
 
-// Page `index` of an empty directory that was split once for each bit, always at its first leaf, and whose tenth page is a
-// node below the root with the pages behind it.
+// Page `index` of an empty directory that was split once for each bit, always at its first leaf, and whose tenth page
+// is a node below the root with the pages behind it.
 void write_split_page(u8* page, u64 index, u64 page_count) {
   constexpr u32 bits = format::directory_node_bits;
   const u64 node_page = bits + 1;
@@ -103,10 +103,12 @@ class Orphans : public testing::Test {
     ASSERT_LE(inode.height, 1u);
     if (inode.height == 0) return image_->edit_inode(number, [&](format::Inode& edited) { change(edited.slots); });
     ASSERT_LE(pages_of(number), format::slots_per_block);
-    image_->edit_page(inode.slots[0].address(), [&](u8* page) { change(reinterpret_cast<format::BlockPointer*>(page)); });
+    image_->edit_page(inode.slots[0].address(),
+                      [&](u8* page) { change(reinterpret_cast<format::BlockPointer*>(page)); });
   }
 
-  // As the commits of reclaim do, from the end: pages [kept, end) go, and their bits, and an indirect block without any.
+  // As the commits of reclaim do, from the end: pages [kept, end) go, and their bits, and an indirect block without
+  // any.
   void take_pages(u64 number, u64 kept) {
     const format::Inode inode = image_->inode(number);
     std::vector<u64> addresses;

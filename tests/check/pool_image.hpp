@@ -35,8 +35,8 @@ struct Content {
   u64 directory = 0;  // several pages: root node and leaves
   u64 subdirectory = 0;
   u64 emptied_directory = 0;  // of one page, without names
-  u64 plain_file = 0;   // 3 MiB
-  u64 sparse_file = 0;  // has indirect blocks
+  u64 plain_file = 0;         // 3 MiB
+  u64 sparse_file = 0;        // has indirect blocks
   u64 inline_file = 0;
   u64 linked_file = 0;  // two names
   u64 symlink = 0;      // has a page
@@ -46,9 +46,7 @@ struct Content {
 inline u64 write_bytes(bench::BenchClient& client, u64 inode, u64 offset, u64 length) {
   bench::fill_pattern(client.buffer(), inode, 0, (length + page_size - 1) / page_size);
   return client
-      .call(bench::BenchClient::transfer(wire::Opcode::write, inode, offset, length,
-                                         client.buffer_address(0)),
-            "write")
+      .call(bench::BenchClient::transfer(wire::Opcode::write, inode, offset, length, client.buffer_address(0)), "write")
       .result;
 }
 
@@ -67,8 +65,7 @@ inline Content populate(bench::BenchClient& client) {
   content.plain_file = client.create(root, "plain");
   write_bytes(client, content.plain_file, 0, 3ull << 20);
   content.sparse_file = client.create(root, "sparse");
-  for (u64 i = 0; i < 5; ++i)
-    write_bytes(client, content.sparse_file, i * (16ull << 20) + 4096, 10000);
+  for (u64 i = 0; i < 5; ++i) write_bytes(client, content.sparse_file, i * (16ull << 20) + 4096, 10000);
   content.inline_file = client.create(root, "inline");
   write_bytes(client, content.inline_file, 0, 100);
   content.linked_file = client.create(root, "first-name");
@@ -81,8 +78,7 @@ inline Content populate(bench::BenchClient& client) {
   std::memset(client.buffer(), 's', symlink.length);
   content.symlink = client.call(symlink, "symlink").result;
   content.attribute_file = client.create(root, "with-attribute");
-  wire::Command attribute =
-      client.named(wire::Opcode::set_attribute, content.attribute_file, "user.name");
+  wire::Command attribute = client.named(wire::Opcode::set_attribute, content.attribute_file, "user.name");
   attribute.data = client.buffer_address(0);
   attribute.length = 50;
   client.call(attribute, "set_attribute");
@@ -177,7 +173,8 @@ class PoolImage {
         if (to_errno(made.status) == EIO) refused = "making a file";
         command.opcode = wire::Opcode::reclaim;
         command.inode = made.result;
-        if (made.status == Status::ok && to_errno(client.session().call(command).status) == EIO) refused = "freeing a file";
+        if (made.status == Status::ok && to_errno(client.session().call(command).status) == EIO)
+          refused = "freeing a file";
       }
       if (!server.stop() && refused.empty()) refused = "the last checkpoint";
       return refused;
@@ -225,10 +222,11 @@ class PoolImage {
     const pool::OpenedPool pool = open();
     const pool::OpenedChunk& opened = pool.chunks[chunk];
     const u32 device = opened.columns[0].device_index();
-    return HeaderImage({[this, device](u64 offset, void* to, u64 length) { read(device, offset, to, length); },
-                        [this, device](u64 offset, const void* from, u64 length) { write(device, offset, from, length); }},
-                       opened.columns[0].offset_bytes(), opened.descriptor.base_address,
-                       opened.descriptor.size_bytes / page_size, pool.superblock.epoch);
+    return HeaderImage(
+        {[this, device](u64 offset, void* to, u64 length) { read(device, offset, to, length); },
+         [this, device](u64 offset, const void* from, u64 length) { write(device, offset, from, length); }},
+        opened.columns[0].offset_bytes(), opened.descriptor.base_address, opened.descriptor.size_bytes / page_size,
+        pool.superblock.epoch);
   }
   // What a change of a header area adds to the superblocks' sum.
   void add_to_slot_sum(u64 change) {
@@ -253,8 +251,7 @@ class PoolImage {
     const pool::OpenedPool pool = open();
     fsck::MediumReader reader(pool);
     format::BlockPointer pointer{};
-    return fsck::find_page(reader, pool.superblock.inode_file, number / format::inodes_per_page,
-                             &pointer);
+    return fsck::find_page(reader, pool.superblock.inode_file, number / format::inodes_per_page, &pointer);
   }
   format::Inode inode(u64 number) const {
     const pool::OpenedPool pool = open();

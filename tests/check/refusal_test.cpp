@@ -250,10 +250,14 @@ class RefusalTest : public testing::Test {
           std::memcpy(page + offset, &entry, sizeof(entry));
         };
         std::vector<u8> before(page_size);
-        image_->edit_page(address, [&](u8* page) { std::memcpy(before.data(), page, page_size); change(page); });
+        image_->edit_page(address, [&](u8* page) {
+          std::memcpy(before.data(), page, page_size);
+          change(page);
+        });
         const fsck::CheckResult host = image_->check(false);
         EXPECT_EQ(host.findings.count(fsck::FindingId::attribute_page), is_valid ? 0u : 1u)
-            << "byte " << byte << " is " << value << "\n" << describe(host);
+            << "byte " << byte << " is " << value << "\n"
+            << describe(host);
         if (byte % 8 == 0) expect_same(host, image_->check_by(fsck::CheckEngine::cpu, false));
         image_->edit_page(address, [&](u8* page) { std::memcpy(page, before.data(), page_size); });
         refused += is_valid ? 0 : 1;
@@ -284,7 +288,8 @@ struct Field {
   u32 width;
   const char* name;
 };
-#define GPU4FS_FIELD(type, name) {offsetof(type, name), sizeof(type::name), #name}
+#define GPU4FS_FIELD(type, name) \
+  { offsetof(type, name), sizeof(type::name), #name }
 
 TEST_F(RefusalTest, NothingOfASoundPool) {
   EXPECT_EQ(refusal_of(*image_), "");
@@ -294,18 +299,18 @@ TEST_F(RefusalTest, NothingOfASoundPool) {
 
 TEST_F(RefusalTest, Inodes) {
   using format::Inode;
-  const Field fields[] = {GPU4FS_FIELD(Inode, size_bytes),   GPU4FS_FIELD(Inode, change_time),
-                          GPU4FS_FIELD(Inode, link_count),   GPU4FS_FIELD(Inode, mode),
-                          GPU4FS_FIELD(Inode, height),       GPU4FS_FIELD(Inode, version),
-                          GPU4FS_FIELD(Inode, attributes),   GPU4FS_FIELD(Inode, flags),
+  const Field fields[] = {GPU4FS_FIELD(Inode, size_bytes),       GPU4FS_FIELD(Inode, change_time),
+                          GPU4FS_FIELD(Inode, link_count),       GPU4FS_FIELD(Inode, mode),
+                          GPU4FS_FIELD(Inode, height),           GPU4FS_FIELD(Inode, version),
+                          GPU4FS_FIELD(Inode, attributes),       GPU4FS_FIELD(Inode, flags),
                           {offsetof(Inode, slots), 8, "slot 0"}, {offsetof(Inode, slots) + 8, 8, "slot 1"},
-                          GPU4FS_FIELD(Inode, page_count),   GPU4FS_FIELD(Inode, parent_or_device),
-                          GPU4FS_FIELD(Inode, entry_count),  GPU4FS_FIELD(Inode, profile),
+                          GPU4FS_FIELD(Inode, page_count),       GPU4FS_FIELD(Inode, parent_or_device),
+                          GPU4FS_FIELD(Inode, entry_count),      GPU4FS_FIELD(Inode, profile),
                           GPU4FS_FIELD(Inode, attribute_height)};
   const Content& content = image_->content();
   const std::pair<u64, const char*> inodes[] = {
-      {content.plain_file, "plain"},  {content.inline_file, "inline"},       {content.sparse_file, "sparse"},
-      {content.symlink, "symlink"},   {content.directory, "directory"},      {format::inode_number_root, "root"},
+      {content.plain_file, "plain"},         {content.inline_file, "inline"},  {content.sparse_file, "sparse"},
+      {content.symlink, "symlink"},          {content.directory, "directory"}, {format::inode_number_root, "root"},
       {content.attribute_file, "attributes"}};
   for (const auto& [number, text] : inodes) {
     const u64 address = image_->inode_page_address(number);
@@ -321,9 +326,8 @@ TEST_F(RefusalTest, MapOfASymbolicLink) {
   const u64 number = image_->content().symlink;
   const u64 address = image_->inode_page_address(number);
   const auto change = [&](const char* what, const std::function<void(format::Inode&)>& edit) {
-    try_damage(address, what, [&](u8* page) {
-      edit(reinterpret_cast<format::Inode*>(page)[number % format::inodes_per_page]);
-    });
+    try_damage(address, what,
+               [&](u8* page) { edit(reinterpret_cast<format::Inode*>(page)[number % format::inodes_per_page]); });
   };
   change("page 0 is a hole", [](format::Inode& inode) { std::swap(inode.slots[0], inode.slots[1]); });
   change("page 0 is unwritten", [](format::Inode& inode) {
@@ -364,11 +368,11 @@ TEST_F(RefusalTest, BitmapFiles) {
 
 TEST_F(RefusalTest, DirectoryPages) {
   using Header = format::DirectoryPageHeader;
-  const Field header[] = {GPU4FS_FIELD(Header, magic),       GPU4FS_FIELD(Header, version),
-                          GPU4FS_FIELD(Header, level),       GPU4FS_FIELD(Header, depth),
-                          GPU4FS_FIELD(Header, entry_count), GPU4FS_FIELD(Header, heap_begin),
+  const Field header[] = {GPU4FS_FIELD(Header, magic),        GPU4FS_FIELD(Header, version),
+                          GPU4FS_FIELD(Header, level),        GPU4FS_FIELD(Header, depth),
+                          GPU4FS_FIELD(Header, entry_count),  GPU4FS_FIELD(Header, heap_begin),
                           GPU4FS_FIELD(Header, heap_garbage), GPU4FS_FIELD(Header, reserved0),
-                          GPU4FS_FIELD(Header, prefix),      GPU4FS_FIELD(Header, reserved1)};
+                          GPU4FS_FIELD(Header, prefix),       GPU4FS_FIELD(Header, reserved1)};
   using Slot = format::DirectorySlot;
   const Field slot[] = {GPU4FS_FIELD(Slot, hash), GPU4FS_FIELD(Slot, entry_offset), GPU4FS_FIELD(Slot, name_length),
                         GPU4FS_FIELD(Slot, type), GPU4FS_FIELD(Slot, reserved)};
@@ -377,7 +381,8 @@ TEST_F(RefusalTest, DirectoryPages) {
   const u64 leaf = image_->file_page_address(image_->content().directory, 1);
   for (const u64 address : {root, node, leaf}) {
     const char* text = address == root ? "root" : address == node ? "node" : "leaf";
-    for (const Field& field : header) damage_field(address, field.offset, field.width, fmt::format("{}: {}", text, field.name));
+    for (const Field& field : header)
+      damage_field(address, field.offset, field.width, fmt::format("{}: {}", text, field.name));
   }
   damage_field(node, format::directory_node_children_offset + 4 * 100, 4, "node: child 100");
   for (const u64 address : {root, leaf}) {
@@ -385,7 +390,8 @@ TEST_F(RefusalTest, DirectoryPages) {
       const u32 place = format::directory_leaf_slots_offset + index * static_cast<u32>(sizeof(Slot));
       for (const Field& field : slot) damage_field(address, place + field.offset, field.width, field.name);
       u16 entry = 0;
-      image_->edit_page(address, [&](u8* page) { std::memcpy(&entry, page + place + offsetof(Slot, entry_offset), 2); });
+      image_->edit_page(address,
+                        [&](u8* page) { std::memcpy(&entry, page + place + offsetof(Slot, entry_offset), 2); });
       damage_field(address, entry, 8, "inode of a name");
       damage_field(address, entry + 8, 1, "first byte of a name");
     }
@@ -406,8 +412,11 @@ TEST_F(RefusalTest, IndirectBlocks) {
 TEST_F(RefusalTest, AttributePages) {
   using Header = format::AttributePageHeader;
   using Entry = format::AttributeEntry;
-  const Field fields[] = {GPU4FS_FIELD(Header, magic), GPU4FS_FIELD(Header, version), GPU4FS_FIELD(Header, entry_count),
-                          GPU4FS_FIELD(Header, used_bytes), {offsetof(Header, reserved), 2, "reserved"},
+  const Field fields[] = {GPU4FS_FIELD(Header, magic),
+                          GPU4FS_FIELD(Header, version),
+                          GPU4FS_FIELD(Header, entry_count),
+                          GPU4FS_FIELD(Header, used_bytes),
+                          {offsetof(Header, reserved), 2, "reserved"},
                           {sizeof(Header) + offsetof(Entry, value_length), 4, "value_length"},
                           {sizeof(Header) + offsetof(Entry, value_slot), 2, "value_slot"},
                           {sizeof(Header) + offsetof(Entry, name_length), 1, "name_length"},

@@ -50,7 +50,7 @@ inline bool run_warp_check(fsck::check::CheckContext& context, const fsck::check
   {
     std::mutex open_close;
     session::ServerSession session(host, open_close, session::ServerSession::Kind::internal, 6,
-                                  fsck::check::engine_check_session_bytes());
+                                   fsck::check::engine_check_session_bytes());
     complete = fsck::check::EngineCheck(context, session, pages).run();
   }
   host.stop();

@@ -35,10 +35,10 @@ struct CrashOptions {
 
 struct CrashCounts {
   u64 histories = 0;
-  u64 states = 0;     // different ones, recovered
-  u64 equal = 0;      // moments and variants that were seen already
-  u64 checked = 0;    // by fsck and a second crash
-  u64 cut = 0;        // states that a crash during a recovery left, recovered
+  u64 states = 0;   // different ones, recovered
+  u64 equal = 0;    // moments and variants that were seen already
+  u64 checked = 0;  // by fsck and a second crash
+  u64 cut = 0;      // states that a crash during a recovery left, recovered
   std::vector<std::string> failures;
 };
 
@@ -197,8 +197,8 @@ class CrashExplorer {
         CrashPool pool(image, nullptr, current_id().c_str());
         const std::string found = PoolText(pool.session()).text();
         if (found == recovery.found) continue;
-        return fmt::format("moment {} of {}, variant {}: the pool holds\n{}instead of\n{}{}", moment, end, variant, found,
-                           recovery.found, medium.volatile_text());
+        return fmt::format("moment {} of {}, variant {}: the pool holds\n{}instead of\n{}{}", moment, end, variant,
+                           found, recovery.found, medium.volatile_text());
       }
     }
     return "";
@@ -285,7 +285,7 @@ class CrashExplorer {
   CrashMedium medium_{image_, record_.entries};
   u64 promised_ = 0;
   u64 begun_ = 0;
-  std::string stage_;  // of recover(), for messages
+  std::string stage_;                         // of recover(), for messages
   std::set<std::tuple<u64, u64, u64>> seen_;  // image, promised, begun
   CrashCounts counts_;
 };

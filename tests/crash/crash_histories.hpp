@@ -45,20 +45,23 @@ inline const std::vector<NamedStep>& attribute_steps() {
       {"remove_attribute", [](CrashWriter& w) { w.remove_attribute("a", "user.x"); }},
       {"large_attribute", [](CrashWriter& w) { w.set_attribute("a", "user.z", 3000); }},
       {"greatest_attribute", [](CrashWriter& w) { w.set_attribute("a", "user.z", 65536); }},
-      {"great_attribute_by_small", [](CrashWriter& w) {
+      {"great_attribute_by_small",
+       [](CrashWriter& w) {
          w.set_attribute("a", "user.z", 20000);
          w.checkpoint();
          w.set_attribute("a", "user.z", 10);
          w.set_attribute("a", "user.z", 9000);
        }},
-      {"great_attribute_removed", [](CrashWriter& w) {
+      {"great_attribute_removed",
+       [](CrashWriter& w) {
          w.set_attribute("a", "user.z", 9000);
          w.set_attribute("a", "user.w", 2000);
          w.checkpoint();
          w.remove_attribute("a", "user.z");
          w.write("a", 0, 300);
        }},
-      {"attributes_of_two_pages", [](CrashWriter& w) {
+      {"attributes_of_two_pages",
+       [](CrashWriter& w) {
          for (const char* name : {"user.1", "user.2", "user.3", "user.4", "user.5"}) w.set_attribute("a", name, 1000);
          w.checkpoint();
          w.remove_attribute("a", "user.2");
@@ -89,31 +92,36 @@ inline const std::vector<NamedStep>& content_steps() {
       {"zero_grow", [](CrashWriter& w) { w.on_file(Opcode::fallocate, "h", page_size + 50, 6 * page_size, 0x10); }},
       {"zero_inline", [](CrashWriter& w) { w.on_file(Opcode::fallocate, "a", 10, 100, 0x10); }},
       {"punch_in_page", [](CrashWriter& w) { w.on_file(Opcode::fallocate, "h", page_size + 10, 1000, 3); }},
-      {"allocate_holes", [](CrashWriter& w) {
+      {"allocate_holes",
+       [](CrashWriter& w) {
          w.write("a", 3 * page_size, 100);
          w.checkpoint();
          w.on_file(Opcode::fallocate, "a", 100, 8 * page_size);
        }},
       {"cut_chmod", [](CrashWriter& w) { w.resize("h", page_size + 7); }},
       {"grow_chmod", [](CrashWriter& w) { w.resize("a", 9000); }},
-      {"chown_capability", [](CrashWriter& w) {
+      {"chown_capability",
+       [](CrashWriter& w) {
          w.set_attribute("h", "security.capability", 20);
          w.checkpoint();
          w.chmod("h", 0640);
        }},
-      {"cut_capability", [](CrashWriter& w) {
+      {"cut_capability",
+       [](CrashWriter& w) {
          w.set_attribute("h", "security.capability", 20);
          w.checkpoint();
          w.resize("h", 5000);
        }},
-      {"punch_capability", [](CrashWriter& w) {
+      {"punch_capability",
+       [](CrashWriter& w) {
          w.set_attribute("h", "security.capability", 20);
          w.checkpoint();
          w.on_file(Opcode::fallocate, "h", 100, 2 * page_size, 3);
        }},
       {"copy_range", [](CrashWriter& w) { w.copy("h", "a", 0, page_size, 2 * page_size); }},
       {"set_profile", [](CrashWriter& w) { w.set_profile("a", "single"); }},
-      {"set_directory_profile", [](CrashWriter& w) {
+      {"set_directory_profile",
+       [](CrashWriter& w) {
          w.set_profile("d", "single");
          w.create("d/g");
          w.write("d/g", 0, 2 * page_size);
@@ -176,7 +184,8 @@ inline CrashHistory random_walk(u64 seed, CrashPlace place) {
       FileOperation op = source.next(w.model());
       // What removes the filling of a full pool is not the point, and takes many commits.
       const auto big = w.model().nodes.at(PosixModel::root).entries.find("big");
-      const bool fills = place == CrashPlace::nearly_full && big != w.model().nodes.at(PosixModel::root).entries.end() &&
+      const bool fills = place == CrashPlace::nearly_full &&
+                         big != w.model().nodes.at(PosixModel::root).entries.end() &&
                          (op.inode == big->second || op.second_inode == big->second);
       if (!fills) w.run(op);
       if (source.below(7) == 0) w.sync();
@@ -216,7 +225,8 @@ inline CrashHistory full_pool() {
 inline std::vector<NamedStep> relocation_steps() {
   using wire::Opcode;
   return {
-      {"named", [](CrashWriter& w) {
+      {"named",
+       [](CrashWriter& w) {
          w.write("h", 0, 10 * page_size);
          w.fsync("h");
          w.freeze(0);
@@ -230,7 +240,8 @@ inline std::vector<NamedStep> relocation_steps() {
          w.write("h", 2 * page_size, 100);
          w.sync();
        }},
-      {"unwritten", [](CrashWriter& w) {
+      {"unwritten",
+       [](CrashWriter& w) {
          w.on_file(Opcode::fallocate, "a", 0, 6 * page_size);
          w.sync();
          w.freeze(0);
@@ -243,7 +254,8 @@ inline std::vector<NamedStep> relocation_steps() {
          w.write("a", 4 * page_size, page_size);
          w.sync();
        }},
-      {"checkpointed", [](CrashWriter& w) {
+      {"checkpointed",
+       [](CrashWriter& w) {
          w.freeze(0);
          w.move_everything();
          w.checkpoint();
@@ -257,7 +269,8 @@ inline std::vector<NamedStep> relocation_steps() {
          w.unlink("n");
          w.sync();
        }},
-      {"removed", [](CrashWriter& w) {
+      {"removed",
+       [](CrashWriter& w) {
          w.write("h", 0, 6 * page_size);
          w.sync();
          w.freeze(0);
@@ -270,7 +283,8 @@ inline std::vector<NamedStep> relocation_steps() {
   };
 }
 
-// Files fill pages of the inode file and of their directory, all of which are given back; then their numbers are used again.
+// Files fill pages of the inode file and of their directory, all of which are given back; then their numbers are used
+// again.
 inline CrashHistory shrinking(CrashPlace place) {
   CrashHistory history{fmt::format("shrinking_{}", static_cast<u32>(place)), place, 3, {}};
   history.body = [](CrashWriter& w) {
@@ -314,8 +328,10 @@ inline std::vector<CrashHistory> crash_histories(u64 first_seed, u64 random_coun
     for (const NamedStep& second : name_steps()) list.push_back(detail::pair(first, second, number++ % 2 == 0));
   }
   list.push_back(detail::full_pool());
-  for (u32 place = 0; place < crash_place_count; ++place) list.push_back(detail::shrinking(static_cast<CrashPlace>(place)));
-  for (const NamedStep& step : detail::relocation_steps()) list.push_back(detail::relocation(step, CrashPlace::two_devices));
+  for (u32 place = 0; place < crash_place_count; ++place)
+    list.push_back(detail::shrinking(static_cast<CrashPlace>(place)));
+  for (const NamedStep& step : detail::relocation_steps())
+    list.push_back(detail::relocation(step, CrashPlace::two_devices));
   for (u64 seed = first_seed; seed < first_seed + random_count; ++seed) list.push_back(detail::random_walk(seed));
   return list;
 }

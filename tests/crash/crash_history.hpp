@@ -29,13 +29,13 @@ struct CrashBase {
 };
 
 struct CrashRecord {
-  DeviceBytes before;                              // the devices when the log begins
+  DeviceBytes before;  // the devices when the log begins
   std::vector<device::WriteLogEntry> entries;
-  std::vector<std::string> states;                 // by number of operations
-  std::vector<std::vector<std::string>> in_part;   // by operation: other states that a crash in it may leave
-  std::vector<bool> is_sync;                       // by operation: it promises all before it
-  std::vector<std::string> operations;             // for people
-  std::string problem;                             // not empty: engine and model differ without any crash
+  std::vector<std::string> states;                // by number of operations
+  std::vector<std::vector<std::string>> in_part;  // by operation: other states that a crash in it may leave
+  std::vector<bool> is_sync;                      // by operation: it promises all before it
+  std::vector<std::string> operations;            // for people
+  std::string problem;                            // not empty: engine and model differ without any crash
 };
 
 // Does operations on a pool and on its model.
@@ -72,8 +72,7 @@ class CrashWriter {
     mark(2 * index + 1);
     const int error = to_errno(reply.status);
     record_->operations.push_back(fmt::format("{} = {}", to_text(op), status_name(reply.status)));
-    record_->is_sync.push_back(error == 0 &&
-                               (op.opcode == wire::Opcode::fsync || op.opcode == wire::Opcode::sync));
+    record_->is_sync.push_back(error == 0 && (op.opcode == wire::Opcode::fsync || op.opcode == wire::Opcode::sync));
     const bool is_stray_reclaim = op.opcode == wire::Opcode::reclaim;
     record_->in_part.push_back(error == 0 ? short_writes(op, content) : std::vector<std::string>{});
     if (error == 0) {
@@ -214,7 +213,9 @@ class CrashWriter {
     session::ServerSession& session = pool_.management();
     return {[&session](wire::Command command) { return session.call(command); }, session.producer().data};
   }
-  void freeze(u32 chunk) { ServedPool::require(relocation().step(wire::RelocateStep::freeze, chunk).status, "freezing"); }
+  void freeze(u32 chunk) {
+    ServedPool::require(relocation().step(wire::RelocateStep::freeze, chunk).status, "freezing");
+  }
   void unfreeze(u32 chunk) { relocation().step(wire::RelocateStep::unfreeze, chunk); }
   // Of all files and all metadata what lies in frozen chunks.
   void move_everything() { ServedPool::require(relocation().move_everything(), "moving everything"); }
@@ -295,7 +296,7 @@ inline void prepare_tree(CrashWriter& writer, CrashPlace place) {
 struct CrashPoolShape {
   u32 device_count = 1;
   std::string profile = "single";
-  u32 stripe_length_bytes = 0;  // 0: as mkfs has it
+  u32 stripe_length_bytes = 0;     // 0: as mkfs has it
   u64 size_bytes = u64{11} << 20;  // of each device
 };
 
@@ -325,8 +326,8 @@ inline CrashBase make_crash_base(const CrashPoolShape& shape, CrashPlace place,
   pool::make_pool(make);
   CrashBase base;
   for (u32 i = 0; i < device_count; ++i) {
-    pool::DeviceFile file = pool::DeviceFile::open(
-        folder.device(i), pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock);
+    pool::DeviceFile file =
+        pool::DeviceFile::open(folder.device(i), pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock);
     // Equal runs shall write equal things.
     pool::SuperblockProbe probe = pool::probe_superblocks(file);
     format::Superblock superblock = *probe.newest();

@@ -53,9 +53,11 @@ class CrashImage {
   void write_pristine(u32 device, u64 offset, const u8* bytes, u64 length) {
     const u8* const memory = pristine_[device].data();
     const u64 end = offset + length;
-    for (u64 page = offset / page_size; page * page_size < end; ++page) pristine_hash_ -= page_hash(memory, device, page);
+    for (u64 page = offset / page_size; page * page_size < end; ++page)
+      pristine_hash_ -= page_hash(memory, device, page);
     pristine_[device].write(offset, bytes, length);
-    for (u64 page = offset / page_size; page * page_size < end; ++page) pristine_hash_ += page_hash(memory, device, page);
+    for (u64 page = offset / page_size; page * page_size < end; ++page)
+      pristine_hash_ += page_hash(memory, device, page);
     touch(device, offset, length);
   }
   // Changes the image until the next reset().
@@ -85,8 +87,8 @@ class CrashImage {
   }
   // What the image holds now, to come back to.
   struct Saved {
-    std::vector<std::set<u64>> pages;     // by device, those that reset() would put back
-    std::vector<std::vector<u8>> bytes;   // of them
+    std::vector<std::set<u64>> pages;    // by device, those that reset() would put back
+    std::vector<std::vector<u8>> bytes;  // of them
   };
   Saved save() const {
     Saved saved{dirty_, {}};

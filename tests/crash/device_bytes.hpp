@@ -70,7 +70,8 @@ class DeviceContent {
   }
   // Into memory that is zero and as long.
   static void copy_to(const DeviceContent& from, u8* memory) {
-    for (const u64 page : from.pages_) std::memcpy(memory + page * page_size, from.memory_ + page * page_size, page_size);
+    for (const u64 page : from.pages_)
+      std::memcpy(memory + page * page_size, from.memory_ + page * page_size, page_size);
   }
 
  private:

@@ -97,8 +97,9 @@ TEST_F(CrashExplorerTest, EveryStateIsAPrefix) {
   if (only != nullptr) options.only = only;
   const u64 first_seed = number_from("GPU4FS_CRASH_SEED", 1);
   const std::string history = options.only.substr(0, options.only.find('/'));
-  std::vector<CrashHistory> histories = only != nullptr ? crash_histories_of(history)
-                                                        : crash_histories(first_seed, number_from("GPU4FS_CRASH_RANDOM", 45));
+  std::vector<CrashHistory> histories = only != nullptr
+                                            ? crash_histories_of(history)
+                                            : crash_histories(first_seed, number_from("GPU4FS_CRASH_RANDOM", 45));
   const bool is_whole_history = only != nullptr && history == options.only;
   if (is_whole_history) options.only.clear();
   if (only == nullptr) {
@@ -128,12 +129,12 @@ TEST_F(CrashExplorerTest, EveryStateIsAPrefix) {
     std::printf("%zu histories were left out for lack of time\n",
                 chosen.size() - static_cast<std::size_t>(counts.histories));
   }
-  std::printf("%llu histories, %llu states recovered, %llu equal ones left out, %llu of them checked by fsck and crashed "
-              "again, %llu states of cut recoveries, %zu failures, %.1f s\n",
-              static_cast<unsigned long long>(counts.histories), static_cast<unsigned long long>(counts.states),
-              static_cast<unsigned long long>(counts.equal), static_cast<unsigned long long>(counts.checked),
-               static_cast<unsigned long long>(counts.cut),
-              counts.failures.size(), seconds);
+  std::printf(
+      "%llu histories, %llu states recovered, %llu equal ones left out, %llu of them checked by fsck and crashed "
+      "again, %llu states of cut recoveries, %zu failures, %.1f s\n",
+      static_cast<unsigned long long>(counts.histories), static_cast<unsigned long long>(counts.states),
+      static_cast<unsigned long long>(counts.equal), static_cast<unsigned long long>(counts.checked),
+      static_cast<unsigned long long>(counts.cut), counts.failures.size(), seconds);
 }
 
 // What a failure prints names its history, whatever seeds were explored.

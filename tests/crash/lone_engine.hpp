@@ -100,7 +100,6 @@ class LoneEngine : public engine::EngineHost {
   };
   static constexpr u64 stuck_ns = 20'000'000'000;
 
-
   engine::Engine* engine_;
   engine::CpuEngine table_;  // of sessions; it never starts
   Port port_;

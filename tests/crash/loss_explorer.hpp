@@ -19,13 +19,13 @@
 namespace gpu4fs::test {
 
 struct LossOptions {
-  bool all_sets = false;    // else one a state before the recovery and one behind it
-  u32 before_every = 1;     // states between two that lose devices before the recovery
-  u32 after_every = 1;      // the same behind it
-  u64 first_moment = 0;     // of the log; no state before it
+  bool all_sets = false;  // else one a state before the recovery and one behind it
+  u32 before_every = 1;   // states between two that lose devices before the recovery
+  u32 after_every = 1;    // the same behind it
+  u64 first_moment = 0;   // of the log; no state before it
   u64 last_moment = ~u64{0};
   u64 failure_max = 3;
-  std::string only;         // not empty: only this state, "history/moment/variant"
+  std::string only;  // not empty: only this state, "history/moment/variant"
 };
 
 struct LossCounts {
@@ -177,7 +177,8 @@ class LossExplorer {
     try {
       const CrashImage::Saved crashed = image_.save();
       if (is_chosen || number % options_.before_every == 0) problem = lose_before(crashed, seed, all);
-      if (problem.empty() && (is_chosen || number % options_.after_every == 0)) problem = lose_after(crashed, seed, all);
+      if (problem.empty() && (is_chosen || number % options_.after_every == 0))
+        problem = lose_after(crashed, seed, all);
     } catch (const std::exception& error) {
       problem = stage_ + error.what();
     }
@@ -257,8 +258,8 @@ class LossExplorer {
     for (u64 i = promised_; i <= begun_; ++i) {
       if (record_.states[i] == found) return "";
     }
-    return fmt::format("the pool holds\n{}and not what it held after {} to {} operations:\n{}", found, promised_, begun_,
-                       record_.states[promised_]);
+    return fmt::format("the pool holds\n{}and not what it held after {} to {} operations:\n{}", found, promised_,
+                       begun_, record_.states[promised_]);
   }
 
   // A little more, durable. Answers the state, or "further ..." what failed.
@@ -296,7 +297,7 @@ class LossExplorer {
   std::vector<u8> zeros_;
   u64 promised_ = 0;
   u64 begun_ = 0;
-  std::string stage_;  // for messages
+  std::string stage_;                         // for messages
   std::set<std::tuple<u64, u64, u64>> seen_;  // image, promised, begun
   LossCounts counts_;
 };

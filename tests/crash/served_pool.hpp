@@ -46,9 +46,7 @@ class ServedPool {
   virtual session::ServerSession& management() = 0;
   virtual engine::EngineHost& host() = 0;
 
-  Status checkpoint(bool clean = false) {
-    return command(wire::Opcode::checkpoint, clean ? checkpoint_mask_clean : 0);
-  }
+  Status checkpoint(bool clean = false) { return command(wire::Opcode::checkpoint, clean ? checkpoint_mask_clean : 0); }
 
   // What opening does before anything is recorded: devices without the newest superblock get it.
   static void complete(CrashImage& image) { open_and_complete(image); }

@@ -1,5 +1,5 @@
-// No write hole either where pages are written into rows that others have pages of, because the pool is full: a crash at
-// each write, then the loss of each set of devices.
+// No write hole either where pages are written into rows that others have pages of, because the pool is full: a crash
+// at each write, then the loss of each set of devices.
 //
 // Environment: GPU4FS_LOSS_ALL, GPU4FS_LOSS_ID as write_hole_test.cpp has them.
 #include <gtest/gtest.h>
@@ -81,7 +81,8 @@ u64 find_row_record(const device::WriteLogEntry& entry) {
     format::LogRecord record;
     std::memcpy(&record, &entry.bytes[at], sizeof(record));
     const u64 pages = record.data_length / page_size;
-    if (record.opcode == format::LogOpcode::row && record.data_length % page_size == 0 && pages > popcount(record.number) &&
+    if (record.opcode == format::LogOpcode::row && record.data_length % page_size == 0 &&
+        pages > popcount(record.number) &&
         record.length == format::log_record_layout(0, record.data_length, 0).length) {
       return at;
     }
@@ -89,7 +90,9 @@ u64 find_row_record(const device::WriteLogEntry& entry) {
   return ~u64{0};
 }
 
-bool is_row_record(const device::WriteLogEntry& entry) { return find_row_record(entry) != ~u64{0}; }
+bool is_row_record(const device::WriteLogEntry& entry) {
+  return find_row_record(entry) != ~u64{0};
+}
 
 u64 count_row_records(const CrashRecord& record) {
   u64 count = 0;
@@ -190,8 +193,9 @@ TEST(SharedRowsWithWrongParities, AreCaught) {
   u32 spoilt = 0;
   for (std::size_t i = 0; i < record.entries.size(); ++i) {
     device::WriteLogEntry& entry = record.entries[i];
-    const bool is_superblock = entry.kind == device::WriteLogKind::write && entry.bytes.size() == page_size &&
-                               (entry.offset == format::superblock_offset_a || entry.offset == format::superblock_offset_b);
+    const bool is_superblock =
+        entry.kind == device::WriteLogKind::write && entry.bytes.size() == page_size &&
+        (entry.offset == format::superblock_offset_a || entry.offset == format::superblock_offset_b);
     if (is_superblock) std::memcpy(&seed, &entry.bytes[offsetof(format::Superblock, log_seed)], sizeof(seed));
     if (!is_row_record(entry)) continue;
     if (spoilt++ == 0) first = i;
@@ -206,7 +210,8 @@ TEST(SharedRowsWithWrongParities, AreCaught) {
   options.last_moment = first + 30;
   const LossCounts counts = LossExplorer("mutant", std::move(record), shape, options).explore();
   ASSERT_FALSE(counts.failures.empty());
-  EXPECT_EQ(counts.failures[0].find("the operation log"), std::string::npos) << "that was a bad record\n" << counts.failures[0];
+  EXPECT_EQ(counts.failures[0].find("the operation log"), std::string::npos) << "that was a bad record\n"
+                                                                             << counts.failures[0];
 }
 
 }  // namespace

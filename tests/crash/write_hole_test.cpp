@@ -28,8 +28,12 @@ struct LossPool {
 };
 
 const LossPool loss_pools[] = {
-    {"raid5_3", {3, "raid5", 0}},       {"raid5_4", {4, "raid5", 0}}, {"raid6_4", {4, "raid6", 0}},
-    {"raid1_2", {2, "raid1", 0}},       {"raid7_5", {5, "raid7", 0}}, {"raid5_3_16k", {3, "raid5", 16384}},
+    {"raid5_3", {3, "raid5", 0}},
+    {"raid5_4", {4, "raid5", 0}},
+    {"raid6_4", {4, "raid6", 0}},
+    {"raid1_2", {2, "raid1", 0}},
+    {"raid7_5", {5, "raid7", 0}},
+    {"raid5_3_16k", {3, "raid5", 16384}},
     {"raid5_raid1c3_4", {4, "raid5+raid1c3", 0, u64{20} << 20}},
 };
 
@@ -176,11 +180,12 @@ TEST_F(WriteHole, CrashAndLossTakeNothingThatWasPromised) {
     EXPECT_GT(counts.lost_before, 0u);
     EXPECT_GT(counts.lost_after, 0u);
   }
-  std::printf("%llu of %zu histories, %llu states, %llu recovered without some devices, %llu recovered and then "
-              "without some, %zu failures\n",
-              static_cast<unsigned long long>(counts.histories), job_count,
-              static_cast<unsigned long long>(counts.states), static_cast<unsigned long long>(counts.lost_before),
-              static_cast<unsigned long long>(counts.lost_after), counts.failures.size());
+  std::printf(
+      "%llu of %zu histories, %llu states, %llu recovered without some devices, %llu recovered and then "
+      "without some, %zu failures\n",
+      static_cast<unsigned long long>(counts.histories), job_count, static_cast<unsigned long long>(counts.states),
+      static_cast<unsigned long long>(counts.lost_before), static_cast<unsigned long long>(counts.lost_after),
+      counts.failures.size());
 }
 
 // What a file system with a write hole would have written.
@@ -195,8 +200,9 @@ std::size_t behind_superblock(const std::vector<device::WriteLogEntry>& entries,
   bool written = false;
   for (; index < entries.size(); ++index) {
     const device::WriteLogEntry& entry = entries[index];
-    const bool is_superblock = entry.kind == device::WriteLogKind::write &&
-                               (entry.offset == format::superblock_offset_a || entry.offset == format::superblock_offset_b);
+    const bool is_superblock =
+        entry.kind == device::WriteLogKind::write &&
+        (entry.offset == format::superblock_offset_a || entry.offset == format::superblock_offset_b);
     written |= is_superblock;
     if (written && entry.kind == device::WriteLogKind::flush_end) return index + 1;
   }

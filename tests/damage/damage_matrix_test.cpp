@@ -1,5 +1,5 @@
-// The matrix of damaged sectors (damage_pool.hpp): each one of what lies outside the logical space in turn, and pairs of
-// them on different devices where the level bears two.
+// The matrix of damaged sectors (damage_pool.hpp): each one of what lies outside the logical space in turn, and pairs
+// of them on different devices where the level bears two.
 //
 // Environment:
 //   GPU4FS_DAMAGE_ALL   1: every sector and many pairs; else a sample
@@ -18,8 +18,12 @@ CrashPoolShape shape_of(const char* profile, u32 devices, u32 stripe_bytes = 0) 
   return {devices, profile, stripe_bytes, u64{20} << 20};
 }
 
-bool is_complete() { return number_from("GPU4FS_DAMAGE_ALL", 0) != 0; }
-u64 seed() { return number_from("GPU4FS_DAMAGE_SEED", 0); }
+bool is_complete() {
+  return number_from("GPU4FS_DAMAGE_ALL", 0) != 0;
+}
+u64 seed() {
+  return number_from("GPU4FS_DAMAGE_SEED", 0);
+}
 
 // `area`: nullptr for all of them.
 void explore_sectors(DamagePool& pool, const char* area = nullptr) {
@@ -67,13 +71,27 @@ void explore_pairs(const CrashPoolShape& shape) {
   }
 }
 
-TEST(DamageMatrix, ASectorOfASingleDevice) { explore_alone(shape_of("single", 1)); }
-TEST(DamageMatrix, ASectorOfTwoDevicesWithoutRedundancy) { explore_alone(shape_of("raid0", 2, 65536)); }
-TEST(DamageMatrix, ASectorOfAMirror) { explore_mirrored(shape_of("raid1", 2)); }
-TEST(DamageMatrix, ASectorWithAParity) { explore_mirrored(shape_of("raid5", 3, 4096)); }
-TEST(DamageMatrix, ASectorWithThreeParities) { explore_mirrored(shape_of("raid7", 4, 4096)); }
-TEST(DamageMatrix, TwoSectorsOfThreeCopies) { explore_pairs(shape_of("raid1c3", 3)); }
-TEST(DamageMatrix, TwoSectorsWithTwoParities) { explore_pairs(shape_of("raid6", 4, 4096)); }
+TEST(DamageMatrix, ASectorOfASingleDevice) {
+  explore_alone(shape_of("single", 1));
+}
+TEST(DamageMatrix, ASectorOfTwoDevicesWithoutRedundancy) {
+  explore_alone(shape_of("raid0", 2, 65536));
+}
+TEST(DamageMatrix, ASectorOfAMirror) {
+  explore_mirrored(shape_of("raid1", 2));
+}
+TEST(DamageMatrix, ASectorWithAParity) {
+  explore_mirrored(shape_of("raid5", 3, 4096));
+}
+TEST(DamageMatrix, ASectorWithThreeParities) {
+  explore_mirrored(shape_of("raid7", 4, 4096));
+}
+TEST(DamageMatrix, TwoSectorsOfThreeCopies) {
+  explore_pairs(shape_of("raid1c3", 3));
+}
+TEST(DamageMatrix, TwoSectorsWithTwoParities) {
+  explore_pairs(shape_of("raid6", 4, 4096));
+}
 
 // The same sector of the header areas of both devices: what it describes is gone, and that is noticed.
 TEST(DamageMatrix, DamageOfAllCopiesIsNoticed) {

@@ -3,11 +3,12 @@
 // The pool was written, so that operations wait in the log or not, and not unmounted. Damaged are 512 bytes
 // of what lies outside the logical space: superblocks, chunk tree, chunk maps, operation log, header areas of chunks.
 //
-// With redundancy: the pool mounts and holds what it held; it takes further operations and checkpoints; fsck finds nothing
-// behind that; and when the damaged devices have lost all of their chunks, header areas included, everything is still there.
+// With redundancy: the pool mounts and holds what it held; it takes further operations and checkpoints; fsck finds
+// nothing behind that; and when the damaged devices have lost all of their chunks, header areas included, everything is
+// still there.
 //
-// Without: whatever is read is what was written, or an error. If the pool does not mount fsck names an error, and mounts
-// behind its repair. Unless everything is there, fsck has named an error.
+// Without: whatever is read is what was written, or an error. If the pool does not mount fsck names an error, and
+// mounts behind its repair. Unless everything is there, fsck has named an error.
 #pragma once
 
 #include <algorithm>
@@ -37,21 +38,23 @@ class DamagePool {
  public:
   explicit DamagePool(const CrashPoolShape& shape, bool log_waits = true)
       : base_(make_crash_base(shape, CrashPlace::one_device)), image_(base_.devices), layout_(LossShape::of(image_)) {
-    std::tie(model_, text_) = write([log_waits](CrashWriter& w) {
-      w.create("m1");
-      w.write("m1", 0, 21 * page_size + 77);
-      w.checkpoint();
-      w.create("m2");
-      w.write("m2", 0, 3000);
-      w.write("h", page_size + 5, 2 * page_size);
-      w.write("m1", 3 * page_size, page_size);
-      w.checkpoint();
-      w.write("m2", 2500, 7000);
-      w.rename("m2", "d/m3");
-      w.unlink("a");
-      w.sync();
-      if (!log_waits) w.checkpoint();
-    }, base_.model);
+    std::tie(model_, text_) = write(
+        [log_waits](CrashWriter& w) {
+          w.create("m1");
+          w.write("m1", 0, 21 * page_size + 77);
+          w.checkpoint();
+          w.create("m2");
+          w.write("m2", 0, 3000);
+          w.write("h", page_size + 5, 2 * page_size);
+          w.write("m1", 3 * page_size, page_size);
+          w.checkpoint();
+          w.write("m2", 2500, 7000);
+          w.rename("m2", "d/m3");
+          w.unlink("a");
+          w.sync();
+          if (!log_waits) w.checkpoint();
+        },
+        base_.model);
     written_ = image_.save();
     find_sectors();
   }
@@ -154,14 +157,16 @@ class DamagePool {
   std::string explore_with_copies(u32 devices) {
     std::string problem = compare(text_);
     if (!problem.empty()) return "after the damage " + problem;
-    const auto [model, text] = write([](CrashWriter& w) {
-      w.write("m1", page_size, 2 * page_size);
-      w.create("m4");
-      w.write("m4", 0, 9 * page_size);
-      w.checkpoint();
-      w.write("d/m3", 100, 300);
-      w.checkpoint();
-    }, model_);
+    const auto [model, text] = write(
+        [](CrashWriter& w) {
+          w.write("m1", page_size, 2 * page_size);
+          w.create("m4");
+          w.write("m4", 0, 9 * page_size);
+          w.checkpoint();
+          w.write("d/m3", 100, 300);
+          w.checkpoint();
+        },
+        model_);
     const fsck::CheckResult result = check();
     // Chunk maps are written anew by the next growth, or by a repair: nothing but a checker reads them.
     const u64 maps = result.findings.count(fsck::FindingId::chunk_map_damaged);
@@ -229,8 +234,8 @@ class DamagePool {
     fsck::RepairOptions repair;
     repair.device_paths = image_.paths();
     const bool lacks_descriptors = before.findings.count(fsck::FindingId::descriptors_damaged) != 0;
-    // Behind the epoch that is left there may be records that its log does not lead to, and without metadata of the files
-    // none can be carried out.
+    // Behind the epoch that is left there may be records that its log does not lead to, and without metadata of the
+    // files none can be carried out.
     const bool is_older = damaged.front().area == "superblock" || lacks_descriptors;
     repair.drop_log = is_older;
     std::string done;

@@ -24,8 +24,7 @@ namespace {
 
 class TemporaryFile {
  public:
-  TemporaryFile(const std::string& folder, u64 size_bytes)
-      : path_(folder + "/gpu4fs-mapped-file-XXXXXX") {
+  TemporaryFile(const std::string& folder, u64 size_bytes) : path_(folder + "/gpu4fs-mapped-file-XXXXXX") {
     descriptor_ = mkstemp(path_.data());
     EXPECT_GE(descriptor_, 0) << path_ << std::strerror(errno);
     EXPECT_EQ(ftruncate(descriptor_, static_cast<off_t>(size_bytes)), 0);
@@ -37,8 +36,7 @@ class TemporaryFile {
   const std::string& path() const { return path_; }
   std::vector<u8> read(u64 offset, u64 length) const {
     std::vector<u8> bytes(length);
-    EXPECT_EQ(pread(descriptor_, bytes.data(), length, static_cast<off_t>(offset)),
-              static_cast<ssize_t>(length));
+    EXPECT_EQ(pread(descriptor_, bytes.data(), length, static_cast<off_t>(offset)), static_cast<ssize_t>(length));
     return bytes;
   }
   u64 allocated_bytes() const {

@@ -83,15 +83,12 @@ TEST(Stack, ReadErrorOfARangeSparesOthers) {
 TEST(Stack, NthWriteFailsAndNoOther) {
   StackedMemory memory("write-error#3");
   for (u64 i = 1; i <= 5; ++i) {
-    EXPECT_EQ(memory.write(i * page_size, pattern(i, page_size)),
-              i == 3 ? Status::device_failed : Status::ok);
+    EXPECT_EQ(memory.write(i * page_size, pattern(i, page_size)), i == 3 ? Status::device_failed : Status::ok);
   }
   const std::vector<u8> content = memory.content();
   for (u64 i = 1; i <= 5; ++i) {
     const std::vector<u8> expected = i == 3 ? std::vector<u8>(page_size) : pattern(i, page_size);
-    EXPECT_TRUE(std::equal(expected.begin(), expected.end(),
-                           content.begin() + static_cast<i64>(i * page_size)))
-        << i;
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), content.begin() + static_cast<i64>(i * page_size))) << i;
   }
 }
 
@@ -135,12 +132,10 @@ TEST(Stack, TornWriteKeepsAPrefixOfSectors) {
     while (kept < page_size && content[kept] == fresh[kept]) ++kept;
     kept = kept / 512 * 512;
     EXPECT_LT(kept, page_size);
-    EXPECT_TRUE(std::equal(old.begin() + static_cast<i64>(kept), old.end(),
-                           content.begin() + static_cast<i64>(kept)));
+    EXPECT_TRUE(std::equal(old.begin() + static_cast<i64>(kept), old.end(), content.begin() + static_cast<i64>(kept)));
     lengths.push_back(kept);
   }
-  EXPECT_GT(*std::max_element(lengths.begin(), lengths.end()),
-            *std::min_element(lengths.begin(), lengths.end()));
+  EXPECT_GT(*std::max_element(lengths.begin(), lengths.end()), *std::min_element(lengths.begin(), lengths.end()));
 }
 
 TEST(Stack, MisdirectedWriteStandsOnAnotherPage) {
@@ -202,8 +197,7 @@ TEST(Stack, RecordAboveAndBelowAFault) {
   layers.push_back(std::make_unique<FaultLayer>(parse_fault_rules("lost#2")));
   layers.push_back(std::make_unique<RecordLayer>(below, "below"));
   StackedMemory memory(std::move(layers));
-  for (u64 i = 0; i < 3; ++i)
-    EXPECT_EQ(memory.write(i * page_size, pattern(i, page_size)), Status::ok);
+  for (u64 i = 0; i < 3; ++i) EXPECT_EQ(memory.write(i * page_size, pattern(i, page_size)), Status::ok);
   memory.file().flush();
   const auto kinds = [](const MemoryWriteLog& log) {
     std::vector<WriteLogKind> list;
@@ -211,10 +205,10 @@ TEST(Stack, RecordAboveAndBelowAFault) {
     return list;
   };
   using Kind = WriteLogKind;
-  EXPECT_EQ(kinds(*above), (std::vector<Kind>{Kind::device, Kind::write, Kind::write, Kind::write,
-                                              Kind::flush_begin, Kind::flush_end}));
-  EXPECT_EQ(kinds(*below), (std::vector<Kind>{Kind::device, Kind::write, Kind::write,
-                                              Kind::flush_begin, Kind::flush_end}));
+  EXPECT_EQ(kinds(*above), (std::vector<Kind>{Kind::device, Kind::write, Kind::write, Kind::write, Kind::flush_begin,
+                                              Kind::flush_end}));
+  EXPECT_EQ(kinds(*below),
+            (std::vector<Kind>{Kind::device, Kind::write, Kind::write, Kind::flush_begin, Kind::flush_end}));
   EXPECT_EQ(above->entries()[2].bytes, pattern(1, page_size));
   EXPECT_EQ(below->entries()[2].offset, 2 * page_size);
 }
@@ -233,8 +227,7 @@ TEST(Stack, LogIsTheContent) {
   std::vector<u8> image(device_bytes);
   for (const WriteLogEntry& entry : log->entries()) {
     if (entry.kind != WriteLogKind::write) continue;
-    std::copy(entry.bytes.begin(), entry.bytes.end(),
-              image.begin() + static_cast<i64>(entry.offset));
+    std::copy(entry.bytes.begin(), entry.bytes.end(), image.begin() + static_cast<i64>(entry.offset));
   }
   EXPECT_EQ(image, memory.content());
 }
@@ -288,8 +281,7 @@ TEST_F(LogFile, OtherFilesAreLeftAlone) {
 }
 
 TEST(StackSpec, PathsAndLayers) {
-  for (const char* plain :
-       {"/a", "a=b", "./record=x", "recorder=x", "/x/fault=1", "null", "record"}) {
+  for (const char* plain : {"/a", "a=b", "./record=x", "recorder=x", "/x/fault=1", "null", "record"}) {
     const DeviceSpec spec = parse_device_spec(plain);
     EXPECT_EQ(spec.path, plain);
     EXPECT_FALSE(spec.has_stack());
@@ -337,8 +329,7 @@ TEST(StackSpec, MistakesAreNamed) {
 }
 
 TEST(StackSpec, RulesAreUnderstood) {
-  const FaultRules rules =
-      parse_fault_rules("seed=0x10,delay-us=5,read-error@4096+0x2000#3=0.5,gone#9");
+  const FaultRules rules = parse_fault_rules("seed=0x10,delay-us=5,read-error@4096+0x2000#3=0.5,gone#9");
   EXPECT_EQ(rules.seed, 16u);
   EXPECT_EQ(rules.delay_us, 5u);
   ASSERT_EQ(rules.rules.size(), 2u);
@@ -357,8 +348,8 @@ TEST(StackSpec, EndsInLists) {
     parts.push_back(list.substr(begin, end - begin));
     begin = end + 1;
   }
-  EXPECT_EQ(parts, (std::vector<std::string>{"/a", "record=l:fault=lost=1,flip=0.5:/b",
-                                             "null=64M:", "./record=c", "d"}));
+  EXPECT_EQ(parts,
+            (std::vector<std::string>{"/a", "record=l:fault=lost=1,flip=0.5:/b", "null=64M:", "./record=c", "d"}));
 }
 
 }  // namespace

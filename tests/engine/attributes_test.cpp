@@ -1,4 +1,5 @@
-// Extended attributes by commands: their limits, great values, what a freed inode gives back, long access control lists.
+// Extended attributes by commands: their limits, great values, what a freed inode gives back, long access control
+// lists.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -23,9 +24,7 @@ class Attributes : public ::testing::Test {
     EXPECT_EQ(done.status, Status::ok) << status_name(done.status);
     return done.result;
   }
-  void checkpoint() {
-    ASSERT_EQ(client_.call(client_.named(wire::Opcode::checkpoint, 0, "")).status, Status::ok);
-  }
+  void checkpoint() { ASSERT_EQ(client_.call(client_.named(wire::Opcode::checkpoint, 0, "")).status, Status::ok); }
   u64 free_pages() {
     checkpoint();
     checkpoint();

@@ -111,8 +111,7 @@ TEST_F(CommandLockTest, CancelledWaiterLetsOthersPass) {
 
 TEST_F(CommandLockTest, FixedFilesNeedNoLock) {
   for (const u64 number : {u64{0}, u64{2}, u64{3}}) {
-    EXPECT_EQ(engine::acquire_command_lock(engine(), command(1), nullptr, number, LockMode::exclusive),
-              Status::ok);
+    EXPECT_EQ(engine::acquire_command_lock(engine(), command(1), nullptr, number, LockMode::exclusive), Status::ok);
   }
   EXPECT_EQ(command(1).lock_count, 0u);
 }
@@ -142,8 +141,7 @@ TEST_F(CommandLockTest, ManyCommandsOnManyThreadsLoseNothing) {
     const bool writes = random() % 3 == 0;
     const LockMode mode = writes ? LockMode::exclusive : LockMode::shared;
     for (const u32 which : {low, high}) {
-      const Status status =
-          engine::acquire_command_lock(engine(), c, &locks[which], first_inode + which, mode);
+      const Status status = engine::acquire_command_lock(engine(), c, &locks[which], first_inode + which, mode);
       if (status != Status::ok) return status;
     }
     for (const u32 which : {low, high}) {

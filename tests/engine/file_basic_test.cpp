@@ -280,10 +280,14 @@ TEST_F(FileBasic, TimesBefore1970AndFarOnesAreKeptOrClamped) {
     i64 expected_seconds;
     u32 expected_nanoseconds;
   };
-  const Case cases[] = {{first, 0, first, 0},         {first, 1, first, 1},
-                        {-1, 999999999, -1, 999999999}, {0, 0, 0, 0},
-                        {last, 999999999, last, 999999999}, {first - 1, 999999999, first, 0},
-                        {INT64_MIN, 0, first, 0},     {last + 1, 0, last, 999999999},
+  const Case cases[] = {{first, 0, first, 0},
+                        {first, 1, first, 1},
+                        {-1, 999999999, -1, 999999999},
+                        {0, 0, 0, 0},
+                        {last, 999999999, last, 999999999},
+                        {first - 1, 999999999, first, 0},
+                        {INT64_MIN, 0, first, 0},
+                        {last + 1, 0, last, 999999999},
                         {INT64_MAX, 0, last, 999999999}};
   const u64 inode = new_file();
   for (const Case& c : cases) {

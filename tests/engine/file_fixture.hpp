@@ -15,7 +15,7 @@ struct FileEngineOptions {
   u32 worker_count = 2;
   u32 inline_transfer_pages = 4;  // small, so that tests fan out
   u32 task_pages = 3;
-  bool start = true;              // false: no worker threads; the test runs worker_step() itself
+  bool start = true;  // false: no worker threads; the test runs worker_step() itself
 };
 
 class FileEngine {

@@ -66,7 +66,8 @@ TEST(FileGiant, AllocatedSplitReadAndFreed) {
 
   // A hole splits the second, which a checkpoint has made durable.
   ASSERT_EQ(client.checkpoint().status, Status::ok);
-  ASSERT_EQ(client.fallocate(inode, punch_hole_keeping_size, 2 * giga + 100 * page_size, 10 * page_size).status, Status::ok);
+  ASSERT_EQ(client.fallocate(inode, punch_hole_keeping_size, 2 * giga + 100 * page_size, 10 * page_size).status,
+            Status::ok);
   EXPECT_TRUE(slot_of(engine, inode, 2).is_indirect());
   EXPECT_EQ(client.seek(inode, 3, 0).result, align_down(middle, page_size));
 

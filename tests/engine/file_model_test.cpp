@@ -62,9 +62,15 @@ FileEngineOptions options_with(u32 frame_count, u32 staging_count) {
   return options;
 }
 
-TEST(FileModel, OneClient) { run_walks(options_with(1024, 512), 1, scaled(4000)); }
-TEST(FileModel, FourClients) { run_walks(options_with(1024, 512), 4, scaled(1500)); }
-TEST(FileModel, LittleMemory) { run_walks(options_with(320, 192), 3, scaled(1500)); }
+TEST(FileModel, OneClient) {
+  run_walks(options_with(1024, 512), 1, scaled(4000));
+}
+TEST(FileModel, FourClients) {
+  run_walks(options_with(1024, 512), 4, scaled(1500));
+}
+TEST(FileModel, LittleMemory) {
+  run_walks(options_with(320, 192), 3, scaled(1500));
+}
 
 // Overwriting in place, freeing and allocating never touch what the last checkpoint refers to.
 TEST(FileModel, CrashLeavesTheLastCheckpoint) {

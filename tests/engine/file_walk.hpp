@@ -73,8 +73,8 @@ class FileWalk {
   template <class... Values>
   bool differ(fmt::format_string<Values...> what, Values&&... values) {
     if (!difference_.empty()) return false;
-    difference_ = fmt::format("walk {}, step {}: ", seed_, step_count_) +
-                  fmt::format(what, std::forward<Values>(values)...);
+    difference_ =
+        fmt::format("walk {}, step {}: ", seed_, step_count_) + fmt::format(what, std::forward<Values>(values)...);
     return false;
   }
   bool expect_ok(const char* what, const ring::Completion& done, u64 result) {
@@ -91,18 +91,26 @@ class FileWalk {
   // Often at the borders of pages, blocks and the inline area.
   u64 offset() {
     switch (random(6)) {
-      case 0: return random(140);
-      case 1: return random(150) * 4096;
-      case 2: return random(2) * (2 << 20) / 4 + random(9000);
-      default: return random(walk_size_max);
+      case 0:
+        return random(140);
+      case 1:
+        return random(150) * 4096;
+      case 2:
+        return random(2) * (2 << 20) / 4 + random(9000);
+      default:
+        return random(walk_size_max);
     }
   }
   u64 length() {
     switch (random(5)) {
-      case 0: return 1 + random(140);
-      case 1: return 4096 * (1 + random(8));
-      case 2: return 1 + random(200000);
-      default: return 1 + random(12000);
+      case 0:
+        return 1 + random(140);
+      case 1:
+        return 4096 * (1 + random(8));
+      case 2:
+        return 1 + random(200000);
+      default:
+        return 1 + random(12000);
     }
   }
   void fill(u64 count) {

@@ -123,7 +123,8 @@ TEST_F(FlaggedInode, OnlyAttributesOfTheServerChangeWhateverTheFlags) {
   const u64 file = new_file("file");
   for (const u32 flags : {immutable, append_only}) {
     ASSERT_EQ(set(super_, file, flags), Status::ok);
-    for (const char* name : {"trusted.a", "trusted.gpu4fs", "trusted.gpu4fsx.a", "user.gpu4fs.a", "security.gpu4fs.a"}) {
+    for (const char* name :
+         {"trusted.a", "trusted.gpu4fs", "trusted.gpu4fsx.a", "user.gpu4fs.a", "security.gpu4fs.a"}) {
       EXPECT_EQ(super_.set_attribute(file, name, "1").status, Status::permission) << name;
     }
     EXPECT_EQ(super_.set_attribute(file, "trusted.gpu4fs.a", "1").status, Status::ok);
@@ -157,8 +158,9 @@ TEST_F(FlaggedInode, AnImmutableFileStaysAsItIs) {
   EXPECT_EQ(with_offset(wire::Opcode::truncate, file, 100), Status::permission);
   EXPECT_EQ(with_offset(wire::Opcode::fallocate, file, 10000, 100), Status::permission);
   EXPECT_EQ(copy(other, file), Status::permission);
-  for (const u32 mask : {format::set_mode, format::set_uid, format::set_gid, format::set_size, format::set_access_time,
-                         format::set_modification_time, format::set_access_time_now, format::set_modification_time_now}) {
+  for (const u32 mask :
+       {format::set_mode, format::set_uid, format::set_gid, format::set_size, format::set_access_time,
+        format::set_modification_time, format::set_access_time_now, format::set_modification_time_now}) {
     EXPECT_EQ(change(mask, file), Status::permission) << mask;
     EXPECT_EQ(change(mask | format::set_flags, file), Status::permission) << "the flag counts that was there before";
   }

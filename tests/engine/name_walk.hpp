@@ -80,8 +80,7 @@ class NameWalk {
       if (entry.name == "." || entry.name == "..") continue;
       const format::AttributeRecord& a = entry.attributes;
       std::string& text = (*tree)[path + "/" + entry.name];
-      for (const u64 value :
-           {u64{a.mode}, u64{a.link_count}, a.size_bytes, a.blocks_512, u64{entry.type}}) {
+      for (const u64 value : {u64{a.mode}, u64{a.link_count}, a.size_bytes, a.blocks_512, u64{entry.type}}) {
         text += std::to_string(value) + " ";
       }
       if (entry.type == 4 && !describe(entry.inode, path + "/" + entry.name, tree)) return false;

@@ -12,7 +12,6 @@
 namespace gpu4fs::test {
 namespace {
 
-
 class NamespaceBasic : public ::testing::Test {
  protected:
   FileEngine engine_;
@@ -56,8 +55,7 @@ TEST_F(NamespaceBasic, MkdirMakesADirectoryWithItsParent) {
   EXPECT_EQ(made(client_.rmdir(a, "b")), b);
   EXPECT_EQ(client_.lookup(a, "b").status, Status::not_found);
   EXPECT_EQ(attributes(b).link_count, 0u);
-  EXPECT_EQ(client_.mkdir(b, "c").status, Status::not_found)
-      << "a removed directory takes no names";
+  EXPECT_EQ(client_.mkdir(b, "c").status, Status::not_found) << "a removed directory takes no names";
   EXPECT_EQ(client_.reclaim(b).status, Status::ok);
   EXPECT_EQ(client_.getattr(b).status, Status::stale);
 }
@@ -79,8 +77,7 @@ TEST_F(NamespaceBasic, NamesAreChecked) {
 }
 
 TEST_F(NamespaceBasic, InodesThatClientsMustNotNameAreStale) {
-  for (const u64 inode :
-       {u64{0}, u64{2}, u64{3}, u64{15}, u64{16}, u64{1} << 30, u64{1} << 40, ~u64{0}}) {
+  for (const u64 inode : {u64{0}, u64{2}, u64{3}, u64{15}, u64{16}, u64{1} << 30, u64{1} << 40, ~u64{0}}) {
     EXPECT_EQ(client_.getattr(inode).status, Status::stale) << inode;
     EXPECT_EQ(client_.lookup(inode, "x").status, Status::stale) << inode;
     EXPECT_EQ(client_.link(inode, root, "x").status, Status::stale) << inode;
@@ -301,8 +298,7 @@ TEST_F(NamespaceBasic, ReaddirGivesEverythingOnceInAnyBuffer) {
     }
   }
   std::vector<ListedName> names;
-  EXPECT_EQ(client_.readdir(a, 0, 31, false, &names), Status::invalid_argument)
-      << "no room for one record";
+  EXPECT_EQ(client_.readdir(a, 0, 31, false, &names), Status::invalid_argument) << "no room for one record";
   EXPECT_EQ(client_.readdir(a, 5, 4096, false, &names), Status::invalid_argument) << "no cursor";
 }
 

@@ -28,7 +28,7 @@ class NewInode : public SteppedNames {
   std::vector<wire::Command> creating_commands() {
     std::vector<wire::Command> commands;
     for (const wire::Opcode opcode : {wire::Opcode::create, wire::Opcode::mkdir, wire::Opcode::mknod,
-                                        wire::Opcode::symlink, wire::Opcode::tmpfile}) {
+                                      wire::Opcode::symlink, wire::Opcode::tmpfile}) {
       wire::Command command = names().named(opcode, root, "new");
       command.mode = 0700;
       if (opcode == wire::Opcode::symlink) command = names().with_data(command, 5);
@@ -144,7 +144,8 @@ TEST(DamagedInodePage, DoesNotStopCreation) {
     const u64 number = client.create(root, "first").result;
     ASSERT_EQ(client.call(make_command(wire::Opcode::checkpoint)).status, Status::ok);
     images = engine.images();
-    const u32 frame = fs::resident_frame(engine.fs(), format::inode_number_inode_file, 0, number / format::inodes_per_page);
+    const u32 frame =
+        fs::resident_frame(engine.fs(), format::inode_number_inode_file, 0, number / format::inodes_per_page);
     ASSERT_NE(frame, fs::no_frame);
     raid::PageLocation location{};
     ASSERT_EQ(raid::find_page(engine.fs().space, engine.fs().pages.frames[frame].address, &location), Status::ok);

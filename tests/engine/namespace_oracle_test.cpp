@@ -53,8 +53,7 @@ class NamespaceOracle : public ::testing::TestWithParam<u32> {
   // The engine's errno and the kernel's.
   void compare(const char* what, Status status, int result) {
     const int expected = result >= 0 ? 0 : errno;
-    ASSERT_EQ(to_errno(status), expected)
-        << what << " " << status_name(status) << " step " << step_;
+    ASSERT_EQ(to_errno(status), expected) << what << " " << status_name(status) << " step " << step_;
     ++answers_[expected];
   }
 
@@ -63,16 +62,14 @@ class NamespaceOracle : public ::testing::TestWithParam<u32> {
     const std::string name = any_name();
     const ring::Completion done = client_.mkdir(at.inode, name, 0755);
     compare("mkdir", done.status, ::mkdirat(at.descriptor, name.c_str(), 0755));
-    if (done.status == Status::ok)
-      places_.push_back({done.result, open_directory(at.descriptor, name)});
+    if (done.status == Status::ok) places_.push_back({done.result, open_directory(at.descriptor, name)});
   }
   void make_file() {
     const Place at = any_place();
     const std::string name = any_name();
     const u32 kind = static_cast<u32>(random_() % 3);
     if (kind == 0) {
-      const int file =
-          ::openat(at.descriptor, name.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644);
+      const int file = ::openat(at.descriptor, name.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644);
       compare("create", client_.create(at.inode, name).status, file);
       if (file >= 0) ::close(file);
     } else if (kind == 1) {
@@ -87,8 +84,7 @@ class NamespaceOracle : public ::testing::TestWithParam<u32> {
     const Place at = any_place();
     const std::string name = any_name();
     const bool directory = random_() % 2 == 0;
-    const ring::Completion done =
-        directory ? client_.rmdir(at.inode, name) : client_.unlink(at.inode, name);
+    const ring::Completion done = directory ? client_.rmdir(at.inode, name) : client_.unlink(at.inode, name);
     compare(directory ? "rmdir" : "unlink", done.status,
             ::unlinkat(at.descriptor, name.c_str(), directory ? AT_REMOVEDIR : 0));
     if (directory && done.status == Status::ok) forget(done.result);
@@ -99,11 +95,9 @@ class NamespaceOracle : public ::testing::TestWithParam<u32> {
     const std::string name = any_name();
     const std::string second = any_name();
     const ring::Completion found = client_.lookup(from.inode, name);
-    const Status status = found.status == Status::ok
-                              ? client_.link(found.result, to.inode, second).status
-                              : found.status;
-    compare("link", status,
-            ::linkat(from.descriptor, name.c_str(), to.descriptor, second.c_str(), 0));
+    const Status status =
+        found.status == Status::ok ? client_.link(found.result, to.inode, second).status : found.status;
+    compare("link", status, ::linkat(from.descriptor, name.c_str(), to.descriptor, second.c_str(), 0));
   }
   void rename() {
     const Place from = any_place();

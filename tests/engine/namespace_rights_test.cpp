@@ -19,7 +19,6 @@
 namespace gpu4fs::test {
 namespace {
 
-
 class NamespaceRights : public ::testing::Test {
  protected:
   FileEngine engine_;
@@ -62,14 +61,12 @@ std::vector<u8> ask_kernel(const std::string& path, Identity who) {
   EXPECT_EQ(::pipe(ends), 0);
   const pid_t child = ::fork();
   if (child == 0) {
-    const bool changed =
-        ::setgroups(0, nullptr) == 0 && ::setgid(who.gid) == 0 && ::setuid(who.uid) == 0;
+    const bool changed = ::setgroups(0, nullptr) == 0 && ::setgid(who.gid) == 0 && ::setuid(who.uid) == 0;
     for (u32 mode = 0; changed && mode < 512; ++mode) {
       u8 allowed = 0;
       for (u32 wanted = 1; wanted < 8; ++wanted) {
         const std::string file = path + "/" + std::to_string(mode);
-        if (::access(file.c_str(), static_cast<int>(wanted)) == 0)
-          allowed = static_cast<u8>(allowed | 1u << wanted);
+        if (::access(file.c_str(), static_cast<int>(wanted)) == 0) allowed = static_cast<u8>(allowed | 1u << wanted);
       }
       if (::write(ends[1], &allowed, 1) != 1) break;
     }
@@ -113,8 +110,7 @@ TEST_F(NamespaceRights, ModeBitsDecideAsInTheKernel) {
         ASSERT_TRUE(status == Status::ok || status == Status::access);
         allowed |= status == Status::ok ? 1u << wanted : 0;
       }
-      ASSERT_EQ(allowed, answers[mode])
-          << "mode " << mode << " uid " << who.uid << " gid " << who.gid;
+      ASSERT_EQ(allowed, answers[mode]) << "mode " << mode << " uid " << who.uid << " gid " << who.gid;
     }
   }
   std::filesystem::remove_all(path);
@@ -216,8 +212,7 @@ TEST_F(NamespaceRights, AllGroupsOfASessionCount) {
 std::string access_list(const std::vector<std::vector<u32>>& entries) {
   std::string value("\2\0\0\0", 4);
   for (const std::vector<u32>& e : entries) {
-    for (const u32 byte :
-         {e[0], 0u, e[1], 0u, e[2] & 255, e[2] >> 8 & 255, e[2] >> 16 & 255, e[2] >> 24}) {
+    for (const u32 byte : {e[0], 0u, e[1], 0u, e[2] & 255, e[2] >> 8 & 255, e[2] >> 16 & 255, e[2] >> 24}) {
       value.push_back(static_cast<char>(byte));
     }
   }
@@ -229,8 +224,8 @@ TEST_F(NamespaceRights, AccessListsAreAppliedAndFollowTheMode) {
   super_.uid = 1001;
   const u64 file = made(super_.create(root, "file", 0640));
   const std::string name = "system.posix_acl_access";
-  const std::string list = access_list(
-      {{1, 6, nobody}, {2, 4, 1002}, {4, 0, nobody}, {0x10, 4, nobody}, {0x20, 0, nobody}});
+  const std::string list =
+      access_list({{1, 6, nobody}, {2, 4, 1002}, {4, 0, nobody}, {0x10, 4, nobody}, {0x20, 0, nobody}});
   EXPECT_EQ(super_.set_attribute(file, name, list).status, Status::ok);
   made(super_.getattr(file));
   EXPECT_EQ(super_.attributes().mode, 0100640u);
@@ -245,10 +240,7 @@ TEST_F(NamespaceRights, AccessListsAreAppliedAndFollowTheMode) {
   become(1002, 2002);
   EXPECT_EQ(user_.access(file, 4).status, Status::access);
   // A list that says no more than a mode becomes one.
-  EXPECT_EQ(super_
-                .set_attribute(file, name,
-                               access_list({{1, 7, nobody}, {4, 5, nobody}, {0x20, 1, nobody}}))
-                .status,
+  EXPECT_EQ(super_.set_attribute(file, name, access_list({{1, 7, nobody}, {4, 5, nobody}, {0x20, 1, nobody}})).status,
             Status::ok);
   made(super_.getattr(file));
   EXPECT_EQ(super_.attributes().mode, 0100751u);
@@ -263,8 +255,8 @@ TEST_F(NamespaceRights, AccessListsDecideAboutContent) {
   super_.uid = 1001;
   super_.gid = 2001;
   const u64 file = made(super_.create(root, "file", 0640));
-  const std::string list = access_list({{1, 6, nobody}, {2, 6, 1002}, {2, 4, 1003}, {2, 0, 1004}, {4, 6, nobody},
-                                        {0x10, 6, nobody}, {0x20, 0, nobody}});
+  const std::string list = access_list(
+      {{1, 6, nobody}, {2, 6, 1002}, {2, 4, 1003}, {2, 0, 1004}, {4, 6, nobody}, {0x10, 6, nobody}, {0x20, 0, nobody}});
   ASSERT_EQ(super_.set_attribute(file, "system.posix_acl_access", list).status, Status::ok);
   made(super_.getattr(file));
   ASSERT_EQ(super_.attributes().mode, 0100660u);
@@ -287,7 +279,8 @@ TEST_F(NamespaceRights, AccessListsDecideAboutContent) {
                                user_.call(on_file(wire::Opcode::truncate, 0)).status,
                                user_.call(on_file(wire::Opcode::fallocate, 100)).status,
                                user_.call(on_file(wire::Opcode::copy_range, 100)).status,
-                               set_attribute(format::set_size), set_attribute(format::set_modification_time_now)};
+                               set_attribute(format::set_size),
+                               set_attribute(format::set_modification_time_now)};
   };
   const auto reads = [&] { return user_.call(on_file(wire::Opcode::read, 100)).status; };
   const std::vector<Status> all_allowed(6, Status::ok);
@@ -310,8 +303,8 @@ TEST_F(NamespaceRights, AccessListsDecideAboutContent) {
 
 TEST_F(NamespaceRights, DefaultListsAreInheritedThroughCommands) {
   const u64 directory = directory_of(1001, 2001, "d", 0755);
-  const std::string list = access_list(
-      {{1, 7, nobody}, {2, 6, 1002}, {4, 5, nobody}, {0x10, 7, nobody}, {0x20, 0, nobody}});
+  const std::string list =
+      access_list({{1, 7, nobody}, {2, 6, 1002}, {4, 5, nobody}, {0x10, 7, nobody}, {0x20, 0, nobody}});
   ASSERT_EQ(super_.set_attribute(directory, "system.posix_acl_default", list).status, Status::ok);
   super_.umask_bits = 077;
   const u64 file = made(super_.create(directory, "file", 0666));
@@ -319,8 +312,7 @@ TEST_F(NamespaceRights, DefaultListsAreInheritedThroughCommands) {
   const u64 below = made(super_.mkdir(directory, "below", 0777));
   std::string value;
   EXPECT_EQ(super_.get_attribute(file, "system.posix_acl_access", &value).status, Status::ok);
-  EXPECT_EQ(super_.get_attribute(file, "system.posix_acl_default", &value).status,
-            Status::no_attribute);
+  EXPECT_EQ(super_.get_attribute(file, "system.posix_acl_default", &value).status, Status::no_attribute);
   EXPECT_EQ(super_.get_attribute(below, "system.posix_acl_default", &value).status, Status::ok);
   EXPECT_EQ(value, list);
   become(1002, 2002);
@@ -460,10 +452,10 @@ TEST_F(NamespaceRights, ModeAndOwnerAreChangedByWhomTheKernelLets) {
         made(super_.getattr(file));
         const format::AttributeRecord& after = super_.attributes();
         const Outcome found{to_errno(status), after.mode & 07777u, after.uid, after.gid};
-        EXPECT_TRUE(found == expected)
-            << change.name << " by " << caller.uid << ":" << caller.gid << " of mode " << std::oct << mode << ": errno "
-            << std::dec << found.error << " instead of " << expected.error << ", mode " << std::oct << found.mode
-            << " instead of " << expected.mode;
+        EXPECT_TRUE(found == expected) << change.name << " by " << caller.uid << ":" << caller.gid << " of mode "
+                                       << std::oct << mode << ": errno " << std::dec << found.error << " instead of "
+                                       << expected.error << ", mode " << std::oct << found.mode << " instead of "
+                                       << expected.mode;
         made(super_.reclaim(made(super_.unlink(root, "file"))));
       }
     }

@@ -16,7 +16,6 @@
 namespace gpu4fs::test {
 namespace {
 
-
 bool is_expected(Status status) {
   switch (status) {
     case Status::ok:
@@ -60,8 +59,7 @@ class Changer {
  private:
   std::string name() { return std::string(1, static_cast<char>('a' + random_() % 5)); }
 
-  ring::Completion change(u64 here, u64 there, const std::string& first,
-                          const std::string& second) {
+  ring::Completion change(u64 here, u64 there, const std::string& first, const std::string& second) {
     switch (random_() % 12) {
       case 0:
       case 1:
@@ -110,8 +108,7 @@ struct TreeCount {
 
 // Every directory is met once, its parent is where it was found, and link counts are right.
 void check_tree(NameClient& client, u64 directory, u64 parent, TreeCount* count) {
-  ASSERT_TRUE(count->directories.insert(directory).second)
-      << "directory " << directory << " has two names";
+  ASSERT_TRUE(count->directories.insert(directory).second) << "directory " << directory << " has two names";
   std::vector<ListedName> names;
   ASSERT_EQ(client.list(directory, &names, 4096, true), Status::ok);
   u32 subdirectories = 0;
@@ -152,8 +149,8 @@ void remove_tree(NameClient& client, u64 directory) {
     if (entry.name == "." || entry.name == "..") continue;
     if (entry.type == 4) remove_tree(client, entry.inode);
     if (::testing::Test::HasFatalFailure()) return;
-    const ring::Completion done = entry.type == 4 ? client.rmdir(directory, entry.name)
-                                                  : client.unlink(directory, entry.name);
+    const ring::Completion done =
+        entry.type == 4 ? client.rmdir(directory, entry.name) : client.unlink(directory, entry.name);
     ASSERT_EQ(done.status, Status::ok) << status_name(done.status);
     if (done.result == 0) continue;
     ASSERT_EQ(client.reclaim(done.result).status, Status::ok);
@@ -169,8 +166,8 @@ void expect_no_leak(FileEngine& engine) {
   }
   u64 owned = engine.fs().inode_file.page_count;
   fs::Operation op{};
-  for (const u64 inode : {format::inode_number_root, format::inode_number_inode_bitmap,
-                          format::inode_number_orphan_bitmap}) {
+  for (const u64 inode :
+       {format::inode_number_root, format::inode_number_inode_bitmap, format::inode_number_orphan_bitmap}) {
     fs::InodeRef ref{};
     ASSERT_EQ(fs::get_inode(Lane{}, engine.fs(), op, inode, &ref), Status::ok);
     owned += ref.inode->page_count;

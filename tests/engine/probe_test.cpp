@@ -114,7 +114,8 @@ TEST(Probe, LargeTransfersOfSeveralSessionsRunSideBySide) {
   std::vector<std::thread> threads;
   for (u32 t = 0; t < 3; ++t) {
     threads.emplace_back([&, t] {
-      Client client(fixture.host(), ClientOptions{.depth_log2 = 4, .data_length = 4 << 20, .trusted = true, .internal = false});
+      Client client(fixture.host(),
+                    ClientOptions{.depth_log2 = 4, .data_length = 4 << 20, .trusted = true, .internal = false});
       for (u32 round = 0; round < 20; ++round) {
         const u8 value = static_cast<u8>(t * 64 + round);
         const u64 set = client.publish(memset_command(0, 2 << 20, value));
@@ -236,9 +237,8 @@ TEST(Probe, ServiceLoopLeavesWhenIdleAndGoesOn) {
   for (u32 launch = 0; launch < 3; ++launch) {
     store<Order::relaxed, Scope::system>(&fixture.engine().service.exit_requested, 0u);
     std::thread kernel([&] {
-      run_emulated_warps(2, [&](EmulatedWarp g, u32 index) {
-        engine::service_loop(g, fixture.engine(), index, limits);
-      });
+      run_emulated_warps(2,
+                         [&](EmulatedWarp g, u32 index) { engine::service_loop(g, fixture.engine(), index, limits); });
     });
     const u64 length = 5 * 4096 + launch;
     const u64 position = client.publish(memset_command(0, length, static_cast<u8>(launch + 1)));

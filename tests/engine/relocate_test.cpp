@@ -129,9 +129,8 @@ class Mover {
   }
   u64 content_pieces(u64 inode) {
     const auto list = blocks(inode);
-    return static_cast<u64>(std::count_if(list.begin(), list.end(), [](const auto& record) {
-      return record.kind == wire::BlockKind::content;
-    }));
+    return static_cast<u64>(std::count_if(list.begin(), list.end(),
+                                          [](const auto& record) { return record.kind == wire::BlockKind::content; }));
   }
   format::AttributeRecord attributes(u64 inode) {
     EXPECT_EQ(client.getattr(inode).status, Status::ok);
@@ -198,14 +197,16 @@ void empties_a_chunk(FileEngine& engine) {
   mover.set_attributes(attributed, attribute_count, attribute_length);
   const u64 attribute_pages = 1 + attribute_count * divide_up(attribute_length, page_size) + (is_fast ? 3 : 1);
   const int name_count = is_fast ? 150 : 10;
-  for (int i = 0; i < name_count; ++i) ASSERT_EQ(client.create("name with some length " + std::to_string(i)).status, Status::ok);
+  for (int i = 0; i < name_count; ++i)
+    ASSERT_EQ(client.create("name with some length " + std::to_string(i)).status, Status::ok);
   ASSERT_EQ(client.checkpoint().status, Status::ok);
   // Access times are as new as they get by reading.
   EXPECT_EQ(mover.wrong_bytes(small, 0, 1, 1) + mover.wrong_bytes(large, 512, large_pages, 2), 0u);
   EXPECT_EQ(mover.wrong_bytes(sparse, 600, 3, 3) + mover.wrong_bytes(orphan, 0, 5, 4), 0u);
   ASSERT_EQ(client.checkpoint().status, Status::ok);
   std::map<u64, format::AttributeRecord> before;
-  for (const u64 inode : {small, large, sparse, tiny, orphan, attributed, u64{1}}) before[inode] = mover.attributes(inode);
+  for (const u64 inode : {small, large, sparse, tiny, orphan, attributed, u64{1}})
+    before[inode] = mover.attributes(inode);
   const fs::SpaceCounters counters_before = mover.counters();
 
   for (const u32 chunk : {0u, 1u}) {
@@ -369,21 +370,30 @@ class Relocate : public ::testing::TestWithParam<bool> {
     with_warps(engine);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Groups, Relocate, ::testing::Values(false, true), [](const auto& value) {
-  return std::string(value.param ? "Warp" : "Lane");
-});
+INSTANTIATE_TEST_SUITE_P(Groups, Relocate, ::testing::Values(false, true),
+                         [](const auto& value) { return std::string(value.param ? "Warp" : "Lane"); });
 
-TEST_P(Relocate, EmptiesAChunk) { run(empties_a_chunk<Client>, empties_a_chunk<WaitingClient>); }
-TEST_P(Relocate, DamageStays) { run(damage_stays<Client>, damage_stays<WaitingClient>); }
+TEST_P(Relocate, EmptiesAChunk) {
+  run(empties_a_chunk<Client>, empties_a_chunk<WaitingClient>);
+}
+TEST_P(Relocate, DamageStays) {
+  run(damage_stays<Client>, damage_stays<WaitingClient>);
+}
 
 // Many commands: of a warp they would take long.
 class RelocateOnLanes : public ::testing::Test {
  protected:
   FileEngine engine_{options(false)};
 };
-TEST_F(RelocateOnLanes, FrozenChunksGetNoPages) { frozen_chunks_get_no_pages<Client>(engine_); }
-TEST_F(RelocateOnLanes, RefusesWhatCannotBe) { refuses_what_cannot_be<Client>(engine_); }
-TEST_F(RelocateOnLanes, ScatteredFilesArePutTogether) { scattered_files_are_put_together<Client>(engine_); }
+TEST_F(RelocateOnLanes, FrozenChunksGetNoPages) {
+  frozen_chunks_get_no_pages<Client>(engine_);
+}
+TEST_F(RelocateOnLanes, RefusesWhatCannotBe) {
+  refuses_what_cannot_be<Client>(engine_);
+}
+TEST_F(RelocateOnLanes, ScatteredFilesArePutTogether) {
+  scattered_files_are_put_together<Client>(engine_);
+}
 
 }  // namespace
 }  // namespace gpu4fs::test::relocate_test

@@ -159,8 +159,8 @@ void finds_exactly_what_was_planted(FileEngine& engine) {
   EXPECT_EQ(in_small.pages(wire::BlockKind::content), 3u);
   EXPECT_EQ(in_large.pages(wire::BlockKind::content), 700u);
   EXPECT_GE(in_large.pages(wire::BlockKind::map_page), 1u);
-  const std::set<u64> planted{in_small.address(2), in_large.address(5), in_large.address(704),
-                              in_large.address(300), in_large.address(301)};
+  const std::set<u64> planted{in_small.address(2), in_large.address(5), in_large.address(704), in_large.address(300),
+                              in_large.address(301)};
   ASSERT_EQ(planted.count(0), 0u);
   for (const u64 address : planted) patient.damage(address);
   EXPECT_EQ(patient.damaged(), planted);
@@ -276,15 +276,18 @@ class Scrub : public ::testing::TestWithParam<bool> {
     with_warps(engine);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Groups, Scrub, ::testing::Values(false, true), [](const auto& value) {
-  return std::string(value.param ? "Warp" : "Lane");
-});
+INSTANTIATE_TEST_SUITE_P(Groups, Scrub, ::testing::Values(false, true),
+                         [](const auto& value) { return std::string(value.param ? "Warp" : "Lane"); });
 
 TEST_P(Scrub, FindsExactlyWhatWasPlanted) {
   run(finds_exactly_what_was_planted<Client>, finds_exactly_what_was_planted<WaitingClient>);
 }
-TEST_P(Scrub, KeepsTheTable) { run(keeps_the_table<Client>, keeps_the_table<WaitingClient>); }
-TEST_P(Scrub, ListsMaps) { run(lists_maps<Client>, lists_maps<WaitingClient>); }
+TEST_P(Scrub, KeepsTheTable) {
+  run(keeps_the_table<Client>, keeps_the_table<WaitingClient>);
+}
+TEST_P(Scrub, ListsMaps) {
+  run(lists_maps<Client>, lists_maps<WaitingClient>);
+}
 TEST_P(Scrub, RefusesWhatIsOutOfRange) {
   run(refuses_what_is_out_of_range<Client>, refuses_what_is_out_of_range<WaitingClient>);
 }

@@ -212,7 +212,8 @@ TEST(Descriptors, OnlyLoggedCommandsAreReplayed) {
       EXPECT_EQ(engine::validate_command(command, sender, false), Status::permission) << wire::command_name(row.opcode);
     }
     bool has_records = row.opcode == Opcode::noop || row.opcode == Opcode::adopt_logged;
-    for (const wire::RecordCommand& record : wire::record_commands) has_records = has_records || record.command == row.opcode;
+    for (const wire::RecordCommand& record : wire::record_commands)
+      has_records = has_records || record.command == row.opcode;
     EXPECT_EQ(engine::validate_command(command, wire::Sender::server, false),
               has_records ? Status::ok : Status::bad_descriptor)
         << wire::command_name(row.opcode);
@@ -222,11 +223,12 @@ TEST(Descriptors, OnlyLoggedCommandsAreReplayed) {
 // A pool that takes no changes refuses whatever users would see, and what has no row.
 TEST(Admission, AStoppedPoolTakesNoChanges) {
   // Known without the table.
-  const std::set<Opcode> changing = {
-      Opcode::setattr,       Opcode::mknod,            Opcode::mkdir,    Opcode::unlink,    Opcode::rmdir,
-      Opcode::symlink,       Opcode::rename,           Opcode::link,     Opcode::create,    Opcode::tmpfile,
-      Opcode::write,         Opcode::truncate,         Opcode::fallocate, Opcode::copy_range,
-      Opcode::set_attribute, Opcode::remove_attribute, Opcode::reclaim,  Opcode::reclaim_orphans};
+  const std::set<Opcode> changing = {Opcode::setattr,          Opcode::mknod,      Opcode::mkdir,
+                                     Opcode::unlink,           Opcode::rmdir,      Opcode::symlink,
+                                     Opcode::rename,           Opcode::link,       Opcode::create,
+                                     Opcode::tmpfile,          Opcode::write,      Opcode::truncate,
+                                     Opcode::fallocate,        Opcode::copy_range, Opcode::set_attribute,
+                                     Opcode::remove_attribute, Opcode::reclaim,    Opcode::reclaim_orphans};
   const std::set<Opcode> goes_on = {Opcode::read, Opcode::fsync, Opcode::sync, Opcode::checkpoint, Opcode::rebuild};
   const auto fs = std::make_unique<fs::FileSystem>();
   fs->stop_on_error = 1;
@@ -487,7 +489,8 @@ TEST(Sessions, OpenAndCloseWhileTheEngineIsBusy) {
   for (u32 t = 0; t < 3; ++t) {
     threads.emplace_back([&] {
       for (u32 round = 0; round < 60; ++round) {
-        Client client(fixture.host(), ClientOptions{.depth_log2 = 3, .data_length = 4096, .trusted = true, .internal = false});
+        Client client(fixture.host(),
+                      ClientOptions{.depth_log2 = 3, .data_length = 4096, .trusted = true, .internal = false});
         for (u32 i = 0; i < 20; ++i) ASSERT_EQ(client.call(make_command(Opcode::noop)).status, Status::ok);
         // The last ones are left to complete while the session closes.
         client.publish(make_command(Opcode::noop));

@@ -15,8 +15,7 @@ class WarpWorkers {
       : thread_([this, &engine, count] {
           run_emulated_warps(count, [&](EmulatedWarp g, u32 warp) {
             engine::WorkerState worker = engine::WorkerState::make(warp);
-            while (
-                !on_leader(g, [&] { return load<Order::acquire, Scope::engine>(&stopping_) != 0; })) {
+            while (!on_leader(g, [&] { return load<Order::acquire, Scope::engine>(&stopping_) != 0; })) {
               engine::worker_step(g, engine, worker);
             }
             engine::worker_release(g, engine, worker);

@@ -46,9 +46,7 @@ struct Variant {
   const char* when;
   bool is_silent;  // the device says that all is well
 
-  friend std::ostream& operator<<(std::ostream& out, const Variant& v) {
-    return out << v.kind << v.when;
-  }
+  friend std::ostream& operator<<(std::ostream& out, const Variant& v) { return out << v.kind << v.when; }
 };
 
 class FaultyMount : public ::testing::TestWithParam<Variant> {
@@ -148,8 +146,7 @@ class FaultyMount : public ::testing::TestWithParam<Variant> {
 
   void read_all(bool exact) {
     for (u32 file = 0; file < file_count; ++file) {
-      const client::Reply reply =
-          client_->simple(wire::Opcode::read, inodes_[file], 0, size_of(file) + 10);
+      const client::Reply reply = client_->simple(wire::Opcode::read, inodes_[file], 0, size_of(file) + 10);
       if (reply.status != Status::ok) {
         ASSERT_EQ(to_errno(reply.status), EIO) << status_name(reply.status);
         ++refused_;
@@ -167,8 +164,7 @@ class FaultyMount : public ::testing::TestWithParam<Variant> {
       certain_[file] = reply.status == Status::ok ? std::optional<u32>(version) : std::nullopt;
       if (reply.status == Status::ok) continue;
       ++refused_;
-      ASSERT_TRUE(to_errno(reply.status) == EIO || to_errno(reply.status) == EROFS)
-          << status_name(reply.status);
+      ASSERT_TRUE(to_errno(reply.status) == EIO || to_errno(reply.status) == EROFS) << status_name(reply.status);
     }
     const client::Reply synced = client_->simple(wire::Opcode::sync);
     if (synced.status != Status::ok) ++refused_;
@@ -246,22 +242,20 @@ TEST_P(FaultSeeds, ReadsAreRightOrRefused) {
   EXPECT_EQ(lost_pools_, 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Kinds, FaultSeeds,
-    ::testing::Values(Variant{"read-error", "=0.05", false}, Variant{"read-error", "#9", false},
-                      Variant{"write-error", "=0.02", false}, Variant{"write-error", "#20", false},
-                      Variant{"flush-error", "#2", false}, Variant{"decay", "=0.05", true},
-                      Variant{"flip", "=0.02", true}, Variant{"lost", "#25", true},
-                      Variant{"torn", "=0.04", true}, Variant{"misdirect", "=0.04", true},
-                      Variant{"delay", "=0.1", true}, Variant{"gone", "#60", false}));
+INSTANTIATE_TEST_SUITE_P(Kinds, FaultSeeds,
+                         ::testing::Values(Variant{"read-error", "=0.05", false}, Variant{"read-error", "#9", false},
+                                           Variant{"write-error", "=0.02", false}, Variant{"write-error", "#20", false},
+                                           Variant{"flush-error", "#2", false}, Variant{"decay", "=0.05", true},
+                                           Variant{"flip", "=0.02", true}, Variant{"lost", "#25", true},
+                                           Variant{"torn", "=0.04", true}, Variant{"misdirect", "=0.04", true},
+                                           Variant{"delay", "=0.1", true}, Variant{"gone", "#60", false}));
 
 // mkfs, mounting and fsck take devices with layers wherever they take paths.
 TEST(StackedPaths, MakeAndCheckThroughLayers) {
   DeviceFolder folder;
   const std::string log = folder.device(7);
   pool::MakePoolOptions make;
-  make.device_paths = {"record=" + log + ":" + folder.device(0),
-                       "record=" + log + ":" + folder.device(1)};
+  make.device_paths = {"record=" + log + ":" + folder.device(0), "record=" + log + ":" + folder.device(1)};
   make.size_bytes = u64{24} << 20;
   make.chunk_size_bytes = u64{8} << 20;
   pool::make_pool(make);
@@ -277,8 +271,7 @@ TEST(StackedPaths, MakeAndCheckThroughLayers) {
   EXPECT_GE(flush_count, 4u);
   for (u32 i = 0; i < 2; ++i) {
     std::vector<u8> bytes(make.size_bytes);
-    pool::DeviceFile::open(folder.device(i), pool::DeviceFile::Access::read_only,
-                             pool::DeviceFile::Locking::lock)
+    pool::DeviceFile::open(folder.device(i), pool::DeviceFile::Access::read_only, pool::DeviceFile::Locking::lock)
         .read_at(0, bytes.data(), bytes.size());
     EXPECT_EQ(bytes, images[i]) << "device " << i;
   }

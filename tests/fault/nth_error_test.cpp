@@ -115,7 +115,8 @@ class NthError : public ::testing::TestWithParam<CrashPlace> {
     EXPECT_TRUE(expected.count(error) != 0 || op.opcode == wire::Opcode::reclaim) << "again: errno " << error;
   }
 
-  // What a scrub answers whose n-th read fails, and all after it if that lasts; not 0 in `suspects`: it found something.
+  // What a scrub answers whose n-th read fails, and all after it if that lasts; not 0 in `suspects`: it found
+  // something.
   Status scrub_meeting(u64 nth, bool lasts, u64* suspects) {
     u8* found = pool_->management().data();
     std::memset(found, 0, page_size);

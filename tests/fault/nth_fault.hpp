@@ -24,7 +24,7 @@ struct NthPlan {
   u64 nth = 0;  // 0: none fails
   u64 seen = 0;
   bool has_struck = false;
-  bool lasts = false;  // all further ones fail too
+  bool lasts = false;                             // all further ones fail too
   std::function<void()> on_superblock = nullptr;  // when one is about to be written
 
   void arm(NthKind which, u64 number, bool is_lasting = false) {

@@ -17,7 +17,9 @@ namespace {
 using Level = LosingLevel;
 
 // Of so many cases one is gone through; sanitizers take fewer.
-u32 stride() { return 100 / std::clamp(scaled(100), 1u, 100u); }
+u32 stride() {
+  return 100 / std::clamp(scaled(100), 1u, 100u);
+}
 
 std::vector<u32> sets_of(u32 devices, u32 count) {
   std::vector<u32> sets;
@@ -106,9 +108,7 @@ void lose_and_rebuild(LosingPool& losing, const Level& level, u32 lost, bool is_
 }
 
 TEST_P(Rebuilt, ThenOthersAreLost) {
-  for_each_set([&](LosingPool& losing, u32 lost, bool is_new) {
-    lose_and_rebuild(losing, GetParam(), lost, is_new);
-  });
+  for_each_set([&](LosingPool& losing, u32 lost, bool is_new) { lose_and_rebuild(losing, GetParam(), lost, is_new); });
 }
 
 // By an engine of warps, which does nothing else.
@@ -288,8 +288,7 @@ TEST_P(Rebuilt, PowerGoes) {
         EXPECT_EQ(status, Status::ok);
       }
       losing.power_loss();
-      const pool::SuperblockProbe probe =
-          pool::probe_superblocks(losing.pool().device_paths()[1]);
+      const pool::SuperblockProbe probe = pool::probe_superblocks(losing.pool().device_paths()[1]);
       const bool is_blank = probe.newest() == nullptr;
       if (is_blank) std::filesystem::remove(losing.pool().device_paths()[1]);
       losing.mount(true);
@@ -308,12 +307,10 @@ TEST_P(Rebuilt, PowerGoes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Levels, Rebuilt,
-                         ::testing::Values(Level{"raid1", 2, 1}, Level{"raid1", 3, 1},
-                                           Level{"raid1c3", 3, 2}, Level{"raid5", 3, 1},
-                                           Level{"raid6", 4, 2}, Level{"raid7", 5, 3}),
+                         ::testing::Values(Level{"raid1", 2, 1}, Level{"raid1", 3, 1}, Level{"raid1c3", 3, 2},
+                                           Level{"raid5", 3, 1}, Level{"raid6", 4, 2}, Level{"raid7", 5, 3}),
                          [](const auto& parameter) {
-                           return fmt::format("{}_{}", parameter.param.profile,
-                                              parameter.param.device_count);
+                           return fmt::format("{}_{}", parameter.param.profile, parameter.param.device_count);
                          });
 
 }  // namespace

@@ -342,8 +342,7 @@ TEST(FormatLayout, equals_golden_listing) {
   list_log(listing);
 
   const char* source = std::getenv("GPU4FS_SOURCE");
-  const std::string path =
-      std::string(source != nullptr ? source : ".") + "/tests/golden/format_layout.txt";
+  const std::string path = std::string(source != nullptr ? source : ".") + "/tests/golden/format_layout.txt";
   if (std::getenv("GPU4FS_UPDATE_GOLDEN") != nullptr) {
     std::ofstream(path) << listing.text();
   }

@@ -21,8 +21,7 @@ bool contains(const std::string& text, const std::string& part) {
 TEST(FormatText, pointers) {
   EXPECT_EQ(to_text(BlockPointer::hole()), "hole");
   EXPECT_EQ(to_text(BlockPointer::data(0x800000, BlockSize::page_4k)), "data 4 KiB at 0x800000");
-  EXPECT_EQ(to_text(BlockPointer::unwritten(0x800000, BlockSize::block_2m)),
-            "unwritten 2 MiB at 0x800000");
+  EXPECT_EQ(to_text(BlockPointer::unwritten(0x800000, BlockSize::block_2m)), "unwritten 2 MiB at 0x800000");
   EXPECT_EQ(to_text(BlockPointer::indirect(0x801000)), "indirect at 0x801000");
   EXPECT_EQ(to_text(BlockPointer{0x1}), "malformed 0x1");
   EXPECT_EQ(to_text(ColumnAddress::make(3, 0x50000)), "device 3 offset 0x50000");
@@ -92,8 +91,7 @@ TEST(FormatText, random_bytes_are_harmless) {
   const auto page = std::make_unique<Page>();
   for (int round = 0; round < 200; ++round) {
     for (auto& byte : *page) byte = static_cast<std::uint8_t>(random());
-    const std::uint32_t magics[] = {directory_leaf_magic, directory_node_magic,
-                                    attribute_page_magic};
+    const std::uint32_t magics[] = {directory_leaf_magic, directory_node_magic, attribute_page_magic};
     std::memcpy(page->data(), &magics[round % 3], 4);
     EXPECT_FALSE(directory_page_text(page->data()).empty());
     EXPECT_FALSE(attribute_page_text(page->data()).empty());

@@ -240,7 +240,8 @@ class FileSystem:
                     if inode.link_count != 0:
                         found[entry.name] = self.great_value(inode, entry, [addresses.get(page) for page in own])
         require(sum(len(name) + 1 for name in found) <= NAMES_MAX, f"inode {inode.number}: bytes of names")
-        require(reached == set(addresses) or inode.link_count == 0, f"inode {inode.number}: pages of attributes without an entry")
+        require(reached == set(addresses) or inode.link_count == 0,
+                f"inode {inode.number}: pages of attributes without an entry")
         return found
 
     def great_value(self, inode: Inode, entry, addresses: list) -> bytes:

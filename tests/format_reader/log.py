@@ -44,7 +44,8 @@ class Record:
         self.adds_up = up(extents_at + 32 * extent_count, GRANULE) == self.length
         self.extents = []
         if self.adds_up:
-            self.extents = [Extent(*struct.unpack_from("<QQII", data, extents_at + 32 * i)) for i in range(extent_count)]
+            self.extents = [Extent(*struct.unpack_from("<QQII", data, extents_at + 32 * i))
+                            for i in range(extent_count)]
 
 
 def row_adds_up(record: Record) -> bool:
@@ -55,7 +56,8 @@ def row_adds_up(record: Record) -> bool:
 
 
 def generation_fits(record: Record) -> bool:
-    makes_inode = record.kind in ("mknod", "mkdir", "symlink", "tmpfile") or (record.kind == "rename" and record.mask & 4)
+    makes_whiteout = record.kind == "rename" and record.mask & 4
+    makes_inode = record.kind in ("mknod", "mkdir", "symlink", "tmpfile") or makes_whiteout
     return not makes_inode or record.size < 1 << 32
 
 
@@ -161,7 +163,8 @@ class Log:
         names = " ".join(f'"{escaped(name)}"' for name in record.names if name)
         pages = sum(extent.page_count for extent in record.extents)
         parts = [
-            f"{record.lsn:#x}: {record.kind}, {record.length} bytes, epoch {record.epoch}, durable {record.durable_lsn:#x}",
+            f"{record.lsn:#x}: {record.kind}, {record.length} bytes, epoch {record.epoch}, "
+            f"durable {record.durable_lsn:#x}",
             f"inode {record.inode}, second {record.second_inode}, number {record.number}, offset {record.offset}, "
             f"size {record.size}, data {record.data_length}, pages {pages}",
         ]

@@ -132,7 +132,8 @@ class Superblock:
         require(len(set(named)) == len(named), "doubled device UUIDs")
         has_gaps = len(named) < self.device_count
         require(has_gaps == bool(self.feature_incompatible & FEATURE_REMOVED_DEVICES), "removed devices")
-        require(not any(is_zero(uuid) for uuid in self.uuids[: self.tree_replica_count]), "a removed device with the tree")
+        require(not any(is_zero(uuid) for uuid in self.uuids[: self.tree_replica_count]),
+                "a removed device with the tree")
         require(not is_zero(self.device.uuid), "a device without UUID")
         require(self.device.index < self.device_count, "device index")
         require(self.device.uuid == self.uuids[self.device.index], "device UUID")
@@ -148,7 +149,8 @@ class Superblock:
         require(not holds_log or self.log_capacity <= self.device.log_bytes, "log capacity")
         self.stale_since = struct.unpack_from("<64Q", page, 1888)
         members = [not is_zero(uuid) for uuid in self.uuids]
-        require(not any(since and not here for since, here in zip(self.stale_since, members)), "a stale device that is none")
+        require(not any(since and not here for since, here in zip(self.stale_since, members)),
+                "a stale device that is none")
         require(max(self.stale_since) <= self.epoch, "a device that is stale since a later epoch")
         require(self.stale_since[self.device.index] == 0, "a device that says it is stale")
         require(any(self.stale_since) == bool(self.feature_incompatible & FEATURE_STALE_DEVICES), "stale devices")

@@ -520,8 +520,8 @@ class OperationLog(unittest.TestCase):
         own, program = self.both(self.pool.devices)
         self.assertEqual(own, program)
         kinds = {line.split(": ", 1)[1].split(",")[0] for line in own.splitlines()[:-1]}
-        wanted = {"mkdir", "mknod", "write_bytes", "write_extents", "fallocate", "set_inode", "set_attribute", "symlink",
-                  "link", "rename", "unlink"}
+        wanted = {"mkdir", "mknod", "write_bytes", "write_extents", "fallocate", "set_inode", "set_attribute",
+                  "symlink", "link", "rename", "unlink"}
         self.assertLessEqual(wanted, kinds)
         self.assertIn("\\xc3\\xbc and \\x5c", own)
         self.assertNotIn("not written", own)

@@ -331,7 +331,8 @@ class Flags(FlagsTest):
         write_file(self.pool.path("file"), "content")
         os.chown(self.pool.path("file"), 1001, 1001)
         os.chmod(self.pool.path("file"), 0o600)
-        for flags, expected in ((FS_NOATIME_FL, 0), (FS_NODUMP_FL, 0), (FS_IMMUTABLE_FL, errno.EPERM), (FS_APPEND_FL, errno.EPERM)):
+        for flags, expected in ((FS_NOATIME_FL, 0), (FS_NODUMP_FL, 0), (FS_IMMUTABLE_FL, errno.EPERM),
+                                (FS_APPEND_FL, errno.EPERM)):
             child = os.fork()
             if child == 0:
                 os.setgid(1001)
@@ -362,7 +363,8 @@ class Flags(FlagsTest):
                            lambda: change(file, os.O_WRONLY | os.O_TRUNC), lambda: os.truncate(file, 0),
                            lambda: os.chmod(file, 0o600), lambda: os.chown(file, 1, 1), lambda: os.unlink(file),
                            lambda: os.utime(file, (1, 1)), lambda: os.setxattr(file, "user.x", b"1"),
-                           lambda: os.rename(file, self.pool.path("other")), lambda: os.link(file, self.pool.path("other")),
+                           lambda: os.rename(file, self.pool.path("other")),
+                            lambda: os.link(file, self.pool.path("other")),
                            lambda: os.unlink(self.pool.path("dir/inside")), lambda: os.rmdir(folder))
         for flags in (FS_APPEND_FL, FS_IMMUTABLE_FL):
             self.set_flags(file, flags)
@@ -447,7 +449,8 @@ class Flags(FlagsTest):
         whole = struct.pack("<QQQ", 0, (1 << 64) - 1, 0)
         answer = self.control(self.pool.mountpoint, FITRIM, whole)
         self.assertEqual(struct.unpack("<QQQ", answer), (0, 0, 0))
-        self.assert_error(errno.EINVAL, self.control, self.pool.mountpoint, FITRIM, struct.pack("<QQQ", 1 << 60, 1 << 20, 0))
+        self.assert_error(errno.EINVAL, self.control, self.pool.mountpoint, FITRIM,
+                          struct.pack("<QQQ", 1 << 60, 1 << 20, 0))
         self.pool.remount("ro")
         self.assert_error(errno.EROFS, self.control, self.pool.mountpoint, FITRIM, whole)
         self.end()
@@ -549,13 +552,16 @@ class IdentityMapped(PoolTest):
             for place in (self.pool.mountpoint, mapped):
                 self.assertEqual(self.seen(place), ["trusted.secret", "user.open", "trimmed"], place)
                 for user, leaves_users in ((2000, False), (0, True), (2000, True)):
-                    self.assertEqual(self.seen(place, user, leaves_users), ["user.open", "EPERM"], (place, user, leaves_users))
+                    self.assertEqual(self.seen(place, user, leaves_users), ["user.open", "EPERM"],
+                                     (place, user, leaves_users))
         finally:
             subprocess.run(["umount", mapped], check=True)
         self.end()
 
     def seen(self, place, user=0, leaves_users=False):
-        """What a process of the user has: names of attributes, and the answer to FITRIM. It may be in its own namespace of
+        """What a process of the user has: names of attributes, and the answer to FITRIM.
+
+        It may be in its own namespace of
         users, where it has all rights."""
         new_users = 0x10000000
         answer, end = os.pipe()

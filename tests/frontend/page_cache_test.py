@@ -60,7 +60,8 @@ class AsynchronousWrites:
         events = ctypes.create_string_buffer(32 * len(blocks))
         done = 0
         while done < len(blocks):
-            done += self.call(self.GETEVENTS, self.context, 1, len(blocks) - done, ctypes.byref(events, 32 * done), None)
+            done += self.call(self.GETEVENTS, self.context, 1, len(blocks) - done,
+                              ctypes.byref(events, 32 * done), None)
         for i in range(done):
             written = struct.unpack_from("<QQqq", events, 32 * i)[2]
             if written != len(pages[0][1]):

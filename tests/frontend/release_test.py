@@ -224,7 +224,8 @@ class Unmounting(unittest.TestCase):
             with open(self.pool.path("file"), "wb") as file:
                 file.write(os.urandom(4 << 20))
             handle = os.pidfd_open(self.pool.server_pid())
-            done = subprocess.run([helper, self.pool.mountpoint, "-n", "-t", "fuse.gpu4fs"], capture_output=True, text=True)
+            words = [helper, self.pool.mountpoint, "-n", "-t", "fuse.gpu4fs"]
+            done = subprocess.run(words, capture_output=True, text=True)
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual(select.select([handle], [], [], 0)[0], [handle], "it runs on")
             os.close(handle)

@@ -11,7 +11,9 @@
 namespace gpu4fs::frontend {
 namespace {
 
-SavedMount through_bytes(const SavedMount& saved) { return saved_mount_from(to_bytes(saved)); }
+SavedMount through_bytes(const SavedMount& saved) {
+  return saved_mount_from(to_bytes(saved));
+}
 
 TEST(SavedMount, BytesComeBackAndCutOnesAreRefused) {
   SavedMount saved;

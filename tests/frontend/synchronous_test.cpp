@@ -12,12 +12,12 @@ namespace {
 using wire::Opcode;
 
 // What mount(8) promises for them.
-const std::set<Opcode> changes_of_content = {Opcode::write,      Opcode::truncate,      Opcode::fallocate,
-                                             Opcode::copy_range, Opcode::setattr,       Opcode::set_attribute,
+const std::set<Opcode> changes_of_content = {Opcode::write,           Opcode::truncate, Opcode::fallocate,
+                                             Opcode::copy_range,      Opcode::setattr,  Opcode::set_attribute,
                                              Opcode::remove_attribute};
-const std::set<Opcode> changes_of_names = {Opcode::mknod, Opcode::mkdir,  Opcode::symlink,
+const std::set<Opcode> changes_of_names = {Opcode::mknod,  Opcode::mkdir,   Opcode::symlink,
                                            Opcode::create, Opcode::tmpfile, Opcode::link,
-                                           Opcode::unlink, Opcode::rmdir,  Opcode::rename};
+                                           Opcode::unlink, Opcode::rmdir,   Opcode::rename};
 
 TEST(Synchronous, WaitsForWhatChanges) {
   FuseOptions none;

@@ -31,8 +31,8 @@ struct State {
 
 // Opens the images and compares; answers the epoch found. Then works on and writes another checkpoint, so
 // that what a lost checkpoint left behind is overwritten.
-u64 expect_one_of(const SmallPoolOptions& options, const DeviceImages& images, const State& older,
-                  const State& newer, bool work_on) {
+u64 expect_one_of(const SmallPoolOptions& options, const DeviceImages& images, const State& older, const State& newer,
+                  bool work_on) {
   SmallFileSystem again(options, images);
   EXPECT_EQ(again.load_status(), Status::ok);
   if (again.load_status() != Status::ok) return 0;

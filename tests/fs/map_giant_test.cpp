@@ -55,8 +55,8 @@ class GiantPool {
     u8* device = memory_.array<u8>(layout.header_pages * page_size + chunk_bytes + giga / 2);
     const u64 column_offset = format::layout_area_offset;
     write_header(device + column_offset, layout);
-    devices_.push_back({device::DeviceKind::memory, 0, column_offset + layout.header_pages * page_size + chunk_bytes,
-                        device, 0, 0});
+    devices_.push_back(
+        {device::DeviceKind::memory, 0, column_offset + layout.header_pages * page_size + chunk_bytes, device, 0, 0});
     raid::ChunkSource source{};
     source.descriptor.base_address = chunk_base;
     source.descriptor.size_bytes = chunk_bytes;

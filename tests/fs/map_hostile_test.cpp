@@ -37,11 +37,21 @@ void damage_slot(SmallFileSystem& small, u64 address, Sequence& random) {
   const u64 slot = random.next() % format::slots_per_block;
   std::memcpy(&word, page + 8 * slot, 8);
   switch (random.next() % 5) {
-    case 0: word ^= u64{1} << random.next() % 64; break;
-    case 1: word = random.next(); break;
-    case 2: word = (random.next() % (u64{64} << 20) & ~u64{4095}) | (random.next() & 0x3f) | 8; break;
-    case 3: word = address | format::BlockPointer::indirect(0).raw; break;
-    default: word = 0x0000000000200000u * (random.next() % 32) | 8 | (1 + random.next() % 3); break;
+    case 0:
+      word ^= u64{1} << random.next() % 64;
+      break;
+    case 1:
+      word = random.next();
+      break;
+    case 2:
+      word = (random.next() % (u64{64} << 20) & ~u64{4095}) | (random.next() & 0x3f) | 8;
+      break;
+    case 3:
+      word = address | format::BlockPointer::indirect(0).raw;
+      break;
+    default:
+      word = 0x0000000000200000u * (random.next() % 32) | 8 | (1 + random.next() % 3);
+      break;
   }
   std::memcpy(page + 8 * slot, &word, 8);
   raid::PageLocation location{};
@@ -70,7 +80,9 @@ u32 use_map(SmallFileSystem& small, u64 number, Sequence& random) {
     fs::MapRemoval removal{{first, end}, 20, {}};
     Status status = Status::ok;
     switch (random.next() % 4) {
-      case 0: status = fs::map_lookup(Lane{}, fs, op, ref, {first, end}, &run); break;
+      case 0:
+        status = fs::map_lookup(Lane{}, fs, op, ref, {first, end}, &run);
+        break;
       case 1:
         seek.wants_data = random.next() % 2 == 0;
         status = fs::map_seek(Lane{}, fs, op, ref, 50, &seek);

@@ -50,9 +50,8 @@ class MapWalk {
     fs::MapCost cost{};
     ASSERT_EQ(fs::map_prepare(g_, fs_, op_, ref, {first, first + count}, &cost), Status::ok);
     const Status reserved = fs::reserve_metadata(g_, fs_, op_, {1, cost.changed, cost.fresh});
-    const bool has_space = reserved == Status::ok && on_leader(g_, [&] {
-      return fs::reserve_pages(fs_, op_, count) == Status::ok;
-    });
+    const bool has_space =
+        reserved == Status::ok && on_leader(g_, [&] { return fs::reserve_pages(fs_, op_, count) == Status::ok; });
     if (!has_space) {
       end();
       return checkpoint();
@@ -177,9 +176,23 @@ class MapWalk {
 
   // Places near the borders of slots and heights.
   u64 place() {
-    static constexpr u64 places[] = {0,    0,    3,       6,          500,         512,        1024,
-                                     3583, 3584, 4096,    262144 - 9, 262144,      262144 * 7, (u64{1} << 27) - 600,
-                                     u64{1} << 30, (u64{1} << 36) + 77, fs::map_page_max - 4096};
+    static constexpr u64 places[] = {0,
+                                     0,
+                                     3,
+                                     6,
+                                     500,
+                                     512,
+                                     1024,
+                                     3583,
+                                     3584,
+                                     4096,
+                                     262144 - 9,
+                                     262144,
+                                     262144 * 7,
+                                     (u64{1} << 27) - 600,
+                                     u64{1} << 30,
+                                     (u64{1} << 36) + 77,
+                                     fs::map_page_max - 4096};
     const u64 base = places[random(sizeof(places) / sizeof(places[0]))];
     const u64 shift = random(3);
     return base + (shift == 0 ? 0 : shift == 1 ? random(16) : random(4) * 512);

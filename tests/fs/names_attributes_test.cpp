@@ -34,8 +34,8 @@ class NamesAttributes : public testing::Test {
   Status set(Group g, const std::string& name, const std::string& value, u32 mask = 0) {
     fs::AttributePlan plan{};
     const u32 length = static_cast<u32>(value.size());
-    GPU4FS_TRY(fs::attribute_prepare_set(g, small_.fs(), op_, file_, {named(name), length, mask, work_, nullptr},
-                                         &plan));
+    GPU4FS_TRY(
+        fs::attribute_prepare_set(g, small_.fs(), op_, file_, {named(name), length, mask, work_, nullptr}, &plan));
     GPU4FS_TRY(fs::reserve_attributes(g, small_.fs(), op_, plan.touched_pages, plan.new_pages));
     fs::attribute_commit_set(g, small_.fs(), op_, file_, plan,
                              {named(name), length, 0, nullptr, reinterpret_cast<const u8*>(value.data())});
@@ -151,7 +151,8 @@ TEST_F(NamesAttributes, AWarpSetsAndRemoves) {
 }
 
 TEST_F(NamesAttributes, ValuesOfEverySize) {
-  for (const u64 size : {u64{0}, u64{1}, u64{1024}, u64{1025}, page_size - 1, page_size, page_size + 1, u64{65535}, u64{65536}}) {
+  for (const u64 size :
+       {u64{0}, u64{1}, u64{1024}, u64{1025}, page_size - 1, page_size, page_size + 1, u64{65535}, u64{65536}}) {
     const std::string value(size, static_cast<char>('a' + size % 26));
     ASSERT_EQ(set(Lane{}, "user.x", value), Status::ok) << size;
     settle();
@@ -241,8 +242,7 @@ TEST_F(NamesAttributes, TrustedNamesAreHiddenFromOthers) {
 TEST_F(NamesAttributes, DamagedPagesGiveAnAnswer) {
   std::mt19937_64 random(22);
   for (u32 i = 0; i < 20; ++i) {
-    ASSERT_EQ(set(Lane{}, "user.name" + std::to_string(i), std::string(random() % 150, 'v')),
-              Status::ok);
+    ASSERT_EQ(set(Lane{}, "user.name" + std::to_string(i), std::string(random() % 150, 'v')), Status::ok);
   }
   u32 frame = fs::no_frame;
   u32 index = 0;
@@ -255,10 +255,8 @@ TEST_F(NamesAttributes, DamagedPagesGiveAnAnswer) {
     const u32 range = random() % 2 == 0 ? 64u : u32{page_size};
     for (u32 i = 0; i < 1 + random() % 6; ++i) page[random() % range] = static_cast<u8>(random());
     fs::FoundAttribute found{};
-    const Status status =
-        fs::attribute_find(Lane{}, small_.fs(), op_, file_, named("user.name7"), &found);
-    ASSERT_TRUE(status == Status::ok || status == Status::no_attribute ||
-                status == Status::corrupt_structure);
+    const Status status = fs::attribute_find(Lane{}, small_.fs(), op_, file_, named("user.name7"), &found);
+    ASSERT_TRUE(status == Status::ok || status == Status::no_attribute || status == Status::corrupt_structure);
     recognised += status == Status::corrupt_structure;
     if (status == Status::ok && found.value_slot == 0) {
       ASSERT_LE(found.value_offset + found.value_length, page_size);
@@ -294,8 +292,7 @@ struct ListEntry {
 std::string encode(const std::vector<ListEntry>& entries) {
   std::string value("\2\0\0\0", 4);
   for (const ListEntry& e : entries) {
-    for (const u32 byte : {e.tag, 0u, e.permissions, 0u, e.id & 255, e.id >> 8 & 255,
-                           e.id >> 16 & 255, e.id >> 24}) {
+    for (const u32 byte : {e.tag, 0u, e.permissions, 0u, e.id & 255, e.id >> 8 & 255, e.id >> 16 & 255, e.id >> 24}) {
       value.push_back(static_cast<char>(byte));
     }
   }
@@ -313,41 +310,30 @@ constexpr u32 nobody = 0xffffffff;
 TEST(NamesAccessList, ValidityFollowsAclValid) {
   const std::vector<ListEntry> minimal{{1, 6, nobody}, {4, 4, nobody}, {0x20, 0, nobody}};
   EXPECT_TRUE(is_valid(encode(minimal)));
-  EXPECT_TRUE(is_valid(
-      encode({{1, 6, nobody}, {2, 7, 5}, {4, 4, nobody}, {0x10, 7, nobody}, {0x20, 0, nobody}})));
-  EXPECT_FALSE(is_valid(encode({{1, 6, nobody}, {2, 7, 5}, {4, 4, nobody}, {0x20, 0, nobody}})))
-      << "no mask";
-  EXPECT_FALSE(
-      is_valid(encode({{1, 6, nobody}, {4, 4, nobody}, {4, 4, nobody}, {0x20, 0, nobody}})))
-      << "twice";
+  EXPECT_TRUE(is_valid(encode({{1, 6, nobody}, {2, 7, 5}, {4, 4, nobody}, {0x10, 7, nobody}, {0x20, 0, nobody}})));
+  EXPECT_FALSE(is_valid(encode({{1, 6, nobody}, {2, 7, 5}, {4, 4, nobody}, {0x20, 0, nobody}}))) << "no mask";
+  EXPECT_FALSE(is_valid(encode({{1, 6, nobody}, {4, 4, nobody}, {4, 4, nobody}, {0x20, 0, nobody}}))) << "twice";
   EXPECT_FALSE(is_valid(encode({{4, 4, nobody}, {1, 6, nobody}, {0x20, 0, nobody}}))) << "order";
   EXPECT_FALSE(is_valid(encode({{1, 6, nobody}, {4, 4, nobody}}))) << "no other";
-  EXPECT_FALSE(is_valid(encode({{1, 9, nobody}, {4, 4, nobody}, {0x20, 0, nobody}})))
-      << "permissions";
+  EXPECT_FALSE(is_valid(encode({{1, 9, nobody}, {4, 4, nobody}, {0x20, 0, nobody}}))) << "permissions";
   EXPECT_FALSE(is_valid(encode({{1, 6, nobody}, {3, 4, nobody}, {0x20, 0, nobody}}))) << "tag";
   EXPECT_FALSE(is_valid(encode(minimal).substr(0, 27))) << "length";
   EXPECT_FALSE(is_valid(std::string("\3", 1) + encode(minimal).substr(1))) << "version";
 }
 
 TEST(NamesAccessList, ModeAndListFollowEachOther) {
-  std::string value =
-      encode({{1, 7, nobody}, {2, 6, 5}, {4, 5, nobody}, {0x10, 4, nobody}, {0x20, 1, nobody}});
+  std::string value = encode({{1, 7, nobody}, {2, 6, 5}, {4, 5, nobody}, {0x10, 4, nobody}, {0x20, 1, nobody}});
   const u32 length = static_cast<u32>(value.size());
   EXPECT_EQ(fs::acl_mode(bytes(value), length), 0741u);
   fs::acl_set_mode(reinterpret_cast<u8*>(value.data()), length, 0652);
   EXPECT_EQ(fs::acl_mode(bytes(value), length), 0652u);
-  EXPECT_EQ(fs::acl_entry(bytes(value), 2).permissions, 5u)
-      << "the owning group's entry stays behind the mask";
+  EXPECT_EQ(fs::acl_entry(bytes(value), 2).permissions, 5u) << "the owning group's entry stays behind the mask";
   EXPECT_EQ(fs::acl_inherited_mode(bytes(value), length, 0100666), 0100642u);
 }
 
 TEST(NamesAccessList, GrantsAsPosixDraftSays) {
-  const std::string value = encode({{1, 6, nobody},
-                                    {2, 7, 5},
-                                    {4, 4, nobody},
-                                    {8, 2, 30},
-                                    {0x10, 6, nobody},
-                                    {0x20, 1, nobody}});
+  const std::string value =
+      encode({{1, 6, nobody}, {2, 7, 5}, {4, 4, nobody}, {8, 2, 30}, {0x10, 6, nobody}, {0x20, 1, nobody}});
   format::Inode inode{};
   inode.uid = 1;
   inode.gid = 10;
@@ -372,8 +358,7 @@ TEST_F(NamesAttributes, ANewDirectoryInheritsTheDefaultList) {
       encode({{1, 7, nobody}, {2, 6, 5}, {4, 5, nobody}, {0x10, 7, nobody}, {0x20, 0, nobody}});
   ASSERT_EQ(set(Lane{}, "system.posix_acl_default", defaults), Status::ok);
   fs::InheritedAccess inherited{};
-  ASSERT_EQ(fs::prepare_inherited_access(Lane{}, small_.fs(), op_, file_, {0040775, 022}, &inherited),
-            Status::ok);
+  ASSERT_EQ(fs::prepare_inherited_access(Lane{}, small_.fs(), op_, file_, {0040775, 022}, &inherited), Status::ok);
   EXPECT_EQ(inherited.mode, 0040770u) << "the umask does not count beside a default list";
   EXPECT_EQ(inherited.new_pages, 1u);
   u64 number = 0;

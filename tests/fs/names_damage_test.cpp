@@ -39,26 +39,25 @@ void damage(u8* page, std::mt19937_64& random) {
 }
 
 // Everything that reads. Ends, whatever the pages hold.
-void read_all(DirectoryDriver& directory, const std::vector<std::string>& names,
-              std::mt19937_64& random) {
+void read_all(DirectoryDriver& directory, const std::vector<std::string>& names, std::mt19937_64& random) {
   for (u32 i = 0; i < 8; ++i) {
     const fs::HashedName name = directory.hashed(names[random() % names.size()]);
     fs::FoundName found{};
     ASSERT_TRUE(is_answer(directory.find(Lane{}, name, &found)));
     fs::RemovePlan removal{};
-    ASSERT_TRUE(is_answer(fs::directory_prepare_remove(Lane{}, directory.fs(), directory.op(),
-                                                       directory.dir(), name, &removal)));
+    ASSERT_TRUE(is_answer(
+        fs::directory_prepare_remove(Lane{}, directory.fs(), directory.op(), directory.dir(), name, &removal)));
     fs::InsertPlan plan{};
     const std::string other = "other" + std::to_string(random());
-    ASSERT_TRUE(is_answer(fs::directory_prepare_insert(
-        Lane{}, directory.fs(), directory.op(), directory.dir(), directory.hashed(other), &plan)));
+    ASSERT_TRUE(is_answer(fs::directory_prepare_insert(Lane{}, directory.fs(), directory.op(), directory.dir(),
+                                                       directory.hashed(other), &plan)));
   }
   std::vector<std::string> seen;
   u64 cursor = fs::cursor_first_name;
   ASSERT_TRUE(is_answer(directory.enumerate(&cursor, 100000, &seen)));
   for (u64 page = 0; page < directory.page_count(); ++page) {
-    ASSERT_TRUE(is_answer(fs::directory_check_page(Lane{}, directory.page(page),
-                                                   directory.page_count(), page == 0, 1)));
+    ASSERT_TRUE(
+        is_answer(fs::directory_check_page(Lane{}, directory.page(page), directory.page_count(), page == 0, 1)));
   }
 }
 
@@ -91,15 +90,14 @@ TEST(NamesDamage, WhatPrepareAcceptsCommitSurvives) {
   for (u32 round = 0; round < scaled(300); ++round) {
     std::mt19937_64 random(round);
     DirectoryDriver directory(options);
-    const std::vector<std::string> names =
-        fill(directory, random, 60 + static_cast<u32>(random() % 60));
+    const std::vector<std::string> names = fill(directory, random, 60 + static_cast<u32>(random() % 60));
     damage(directory.page(random() % directory.page_count()), random);
     for (u32 i = 0; i < 60; ++i) {
       const std::string& name = names[random() % names.size()];
       const Status removed = directory.remove(Lane{}, directory.hashed(name));
       ASSERT_TRUE(is_answer(removed)) << round << " " << status_name(removed);
-      const Status inserted = directory.insert(
-          Lane{}, directory.hashed("new" + std::to_string(i) + std::string(200, 'x')), 7, 8);
+      const Status inserted =
+          directory.insert(Lane{}, directory.hashed("new" + std::to_string(i) + std::string(200, 'x')), 7, 8);
       ASSERT_TRUE(is_answer(inserted)) << round << " " << status_name(inserted);
     }
   }
@@ -157,8 +155,7 @@ TEST(NamesDamage, IsRecognised) {
     std::memcpy(page, saved, page_size);
   };
   auto& header = *reinterpret_cast<format::DirectoryPageHeader*>(leaf);
-  auto* slots =
-      reinterpret_cast<format::DirectorySlot*>(leaf + format::directory_leaf_slots_offset);
+  auto* slots = reinterpret_cast<format::DirectorySlot*>(leaf + format::directory_leaf_slots_offset);
   auto* children = reinterpret_cast<u32*>(node + format::directory_node_children_offset);
   const u32 child = fs::node_slot(name.hash, found.path.level);
   const u32 slot = found.slot;

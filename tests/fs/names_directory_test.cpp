@@ -54,8 +54,8 @@ void expect_equal(DirectoryDriver& directory, const Model& model) {
   std::sort(names.begin(), names.end());
   ASSERT_EQ(std::adjacent_find(names.begin(), names.end()), names.end());
   for (u64 page = 0; page < directory.page_count(); ++page) {
-    ASSERT_EQ(fs::directory_check_page(Lane{}, directory.page(page), directory.page_count(),
-                                       page == 0, directory.small().options().name_hash_seed),
+    ASSERT_EQ(fs::directory_check_page(Lane{}, directory.page(page), directory.page_count(), page == 0,
+                                       directory.small().options().name_hash_seed),
               Status::ok)
         << "page " << page;
   }
@@ -200,8 +200,7 @@ TEST(NamesDirectory, RandomChangesOfAFewNamesOfAnyLength) {
         if (!is_there) model[name] = value;
         break;
       case 1:
-        ASSERT_EQ(directory.remove(Lane{}, directory.hashed(name)),
-                  is_there ? Status::ok : Status::not_found);
+        ASSERT_EQ(directory.remove(Lane{}, directory.hashed(name)), is_there ? Status::ok : Status::not_found);
         model.erase(name);
         break;
       default:
@@ -233,8 +232,7 @@ TEST(NamesDirectory, IsTheSameAfterACheckpointAndAMount) {
   ASSERT_EQ(root.inode->entry_count, model.size());
   for (const auto& [name, value] : model) {
     fs::FoundName found{};
-    ASSERT_EQ(fs::directory_find(Lane{}, again.fs(), op, root, directory.hashed(name), &found),
-              Status::ok);
+    ASSERT_EQ(fs::directory_find(Lane{}, again.fs(), op, root, directory.hashed(name), &found), Status::ok);
     ASSERT_EQ((Value{found.inode, found.type}), value);
   }
 }
@@ -255,14 +253,11 @@ TEST_P(NamesDirectoryPrefix, SplitsDownToTheFirstBitThatDiffers) {
   }
   for (std::size_t i = 0; i < names.size(); ++i) {
     const auto& [name, hash] = names[i];
-    ASSERT_EQ(directory.insert(Lane{}, DirectoryDriver::with_hash(name, hash), i + 1, 8),
-              Status::ok);
+    ASSERT_EQ(directory.insert(Lane{}, DirectoryDriver::with_hash(name, hash), i + 1, 8), Status::ok);
   }
   for (std::size_t i = 0; i < names.size(); ++i) {
     fs::FoundName found{};
-    ASSERT_EQ(
-        directory.find(Lane{}, DirectoryDriver::with_hash(names[i].first, names[i].second), &found),
-        Status::ok);
+    ASSERT_EQ(directory.find(Lane{}, DirectoryDriver::with_hash(names[i].first, names[i].second), &found), Status::ok);
     ASSERT_EQ(found.inode, i + 1);
     ASSERT_GE(9 * found.path.level + found.path.depth, shared_bits);
   }
@@ -295,8 +290,7 @@ TEST(NamesDirectory, EqualHashesFillOneLeafAndThenAreRefused) {
   EXPECT_EQ(directory.page_count(), 1u);
   for (std::size_t i = 0; i < names.size(); ++i) {
     fs::FoundName found{};
-    ASSERT_EQ(directory.find(Lane{}, DirectoryDriver::with_hash(names[i], hash), &found),
-              Status::ok);
+    ASSERT_EQ(directory.find(Lane{}, DirectoryDriver::with_hash(names[i], hash), &found), Status::ok);
     ASSERT_EQ(found.inode, i + 1);
   }
   // All share one cursor group; every one is returned.
@@ -309,8 +303,7 @@ TEST(NamesDirectory, EqualHashesFillOneLeafAndThenAreRefused) {
   std::sort(names.begin(), names.end());
   EXPECT_EQ(seen, names);
   // A name with the opposite first bit splits the root and finds room.
-  EXPECT_EQ(directory.insert(Lane{}, DirectoryDriver::with_hash("elsewhere", ~hash), 9, 8),
-            Status::ok);
+  EXPECT_EQ(directory.insert(Lane{}, DirectoryDriver::with_hash("elsewhere", ~hash), 9, 8), Status::ok);
   for (const std::string& name : names) {
     ASSERT_EQ(directory.remove(Lane{}, DirectoryDriver::with_hash(name, hash)), Status::ok);
   }

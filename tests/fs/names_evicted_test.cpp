@@ -9,7 +9,9 @@
 namespace gpu4fs::test {
 namespace {
 
-std::string long_name(u64 number) { return std::string(200, 'n') + std::to_string(number); }
+std::string long_name(u64 number) {
+  return std::string(200, 'n') + std::to_string(number);
+}
 
 TEST(DirectoryEvicted, GrowsOnWhenItsLastMapPageIsNotInMemory) {
   DirectoryDriver directory;

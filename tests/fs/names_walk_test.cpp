@@ -42,8 +42,7 @@ TEST_P(NamesWalk, SeesWhatStaysExactlyOnce) {
         coming.erase(coming.begin());
         continue;
       }
-      const std::string name =
-          "come " + std::to_string(created++) + std::string(random() % 60, 'c');
+      const std::string name = "come " + std::to_string(created++) + std::string(random() % 60, 'c');
       coming.insert(name);
       ASSERT_EQ(directory.insert(Lane{}, directory.hashed(name), 5, 8), Status::ok);
     }
@@ -64,8 +63,7 @@ TEST(NamesWalkCursor, RefusesWhatNoCallGave) {
 
 TEST(NamesWalkCursor, BehindTheLastNameIsTheEnd) {
   DirectoryDriver directory;
-  ASSERT_EQ(directory.insert(Lane{}, DirectoryDriver::with_hash("last", ~u64{0}), 9, 8),
-            Status::ok);
+  ASSERT_EQ(directory.insert(Lane{}, DirectoryDriver::with_hash("last", ~u64{0}), 9, 8), Status::ok);
   ASSERT_EQ(directory.insert(Lane{}, DirectoryDriver::with_hash("first", 0), 10, 8), Status::ok);
   std::vector<std::string> names;
   u64 cursor = fs::cursor_first_name;

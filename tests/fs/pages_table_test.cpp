@@ -142,8 +142,10 @@ TEST(PagesTable, ReservationsAreRefusedWhole) {
     const fs::Operation before = on_leader(g, [&] { return op; });
     expect(g, fs::reserve_metadata(g, fs, op, {1, 1, 0}) == Status::ok, "asking again");
     const fs::Operation after = on_leader(g, [&] { return op; });
-    expect(g, before.frames_reserved == after.frames_reserved && before.dirty_reserved == after.dirty_reserved &&
-                  before.pages_reserved == after.pages_reserved, "takes nothing more");
+    expect(g,
+           before.frames_reserved == after.frames_reserved && before.dirty_reserved == after.dirty_reserved &&
+               before.pages_reserved == after.pages_reserved,
+           "takes nothing more");
     on_leader(g, [&] {
       fs::release_reservations(fs, op);
       expect_page_table_holds(small);
@@ -234,7 +236,7 @@ TEST(PagesTable, MalformedPointersAreRefused) {
     Status expected;
   } cases[] = {
       {1, Status::corrupt_structure},                                                    // not valid and not zero
-      {BlockPointer::data(outside, BlockSize::page_4k).raw, Status::corrupt_structure},   // no chunk there
+      {BlockPointer::data(outside, BlockSize::page_4k).raw, Status::corrupt_structure},  // no chunk there
       {BlockPointer::data(0, BlockSize::page_4k).raw, Status::corrupt_structure},
       {BlockPointer::data(small_pool::chunk_base({}, 0) + 512, BlockSize::page_4k).raw, Status::corrupt_structure},
       {BlockPointer::data(small_pool::chunk_base({}, 0), BlockSize::block_2m).raw, Status::corrupt_structure},

@@ -102,7 +102,8 @@ TEST(PagesWalk, FullPoolAnswersNoSpace) {
   fs::FileSystem& fs = small.fs();
   fs::Operation greedy = small.operation();
   // Somebody else holds most of the pool.
-  ASSERT_EQ(fs::reserve_pages(fs, greedy, fs.data_counters().available - fs.data_counters().emergency - 150), Status::ok);
+  ASSERT_EQ(fs::reserve_pages(fs, greedy, fs.data_counters().available - fs.data_counters().emergency - 150),
+            Status::ok);
   const u64 held = greedy.pages_reserved;
   walk_on_lane(small, 31, {}, [&](Lane, auto& walk) {
     for (u32 i = 0; i < 800 + scaled(700); ++i) {

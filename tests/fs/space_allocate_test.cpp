@@ -43,8 +43,7 @@ TEST(SpaceAllocate, every_page_is_handed_out_once) {
   for (u32 round = 0; op.pages_reserved > 0; ++round) {
     const Extent run = allocate_run(Lane{}, *pool.fs, op, 1 + round % 33, 1);
     ASSERT_GE(run.page_count, 1u);
-    for (u32 i = 0; i < run.page_count; ++i)
-      ASSERT_TRUE(seen.insert(run.address + i * page_size).second);
+    for (u32 i = 0; i < run.page_count; ++i) ASSERT_TRUE(seen.insert(run.address + i * page_size).second);
   }
   EXPECT_EQ(seen.size(), total);
   EXPECT_EQ(pool.fs->data_counters().free, 0u);
@@ -54,7 +53,8 @@ TEST(SpaceAllocate, every_page_is_handed_out_once) {
   EXPECT_EQ(reserve_pages(*pool.fs, late, 1), Status::no_space);
 }
 
-// What is promised to others and not used yet may come back; the command's own promises do not, nor those of dirty frames.
+// What is promised to others and not used yet may come back; the command's own promises do not, nor those of dirty
+// frames.
 TEST(SpaceAllocate, shortage_that_others_may_end_is_told) {
   SpaceFixture pool;
   ASSERT_EQ(pool.load(1), Status::ok);
@@ -156,8 +156,7 @@ TEST(SpaceAllocate, no_large_run_without_a_free_region_but_every_small_one) {
 }
 
 TEST(SpaceAllocate, shards_start_in_different_regions_and_move_over_devices) {
-  SpaceFixture pool(
-      {.device_count = 2, .chunks_per_device = 2, .granules_per_chunk = 2, .shard_count = 8});
+  SpaceFixture pool({.device_count = 2, .chunks_per_device = 2, .granules_per_chunk = 2, .shard_count = 8});
   ASSERT_EQ(pool.load(1), Status::ok);
   std::set<u64> regions;
   for (u32 shard = 0; shard < 8; ++shard) {
@@ -169,8 +168,7 @@ TEST(SpaceAllocate, shards_start_in_different_regions_and_move_over_devices) {
   std::set<u32> chunks;
   Operation op = pool.operation(0);
   ASSERT_EQ(reserve_pages(*pool.fs, op, 4 * 512), Status::ok);
-  while (op.pages_reserved > 0)
-    chunks.insert(chunk_of(pool, allocate_run(Lane{}, *pool.fs, op, 16, 1).address));
+  while (op.pages_reserved > 0) chunks.insert(chunk_of(pool, allocate_run(Lane{}, *pool.fs, op, 16, 1).address));
   EXPECT_GE(chunks.size(), 4u);
 }
 
@@ -232,9 +230,8 @@ TEST(SpaceAllocate, damaged_block_pointers_free_nothing_else) {
   free_extent(Lane{}, *pool.fs, {run.address, 2, 0});
   EXPECT_EQ(pool.fs->had_error, 0u);
   const SpaceCounters before = pool.fs->data_counters();
-  for (const Extent bad :
-       {Extent{run.address, 1, 0}, Extent{run.address + 5 * page_size, 1, 0}, Extent{0, 1, 0},
-        Extent{run.address + 1, 1, 0}, Extent{u64{1} << 40, 1, 0}, Extent{run.address, 5000, 0}}) {
+  for (const Extent bad : {Extent{run.address, 1, 0}, Extent{run.address + 5 * page_size, 1, 0}, Extent{0, 1, 0},
+                           Extent{run.address + 1, 1, 0}, Extent{u64{1} << 40, 1, 0}, Extent{run.address, 5000, 0}}) {
     pool.fs->had_error = 0;
     free_extent(Lane{}, *pool.fs, bad);
     EXPECT_EQ(pool.fs->had_error, 1u);

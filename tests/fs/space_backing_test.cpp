@@ -112,7 +112,8 @@ class Backing : public ::testing::TestWithParam<test::LevelShape> {
     for (const raid::Extent& live : live_) add_pages(needed, live);
     const u64 base = chunk(run.chunk).base_address;
     for (u64 page = u64{run.first} * region_pages; page < u64{run.first + run.count} * region_pages; ++page) {
-      EXPECT_EQ(needed.count(base + page * page_size), 0u) << "page " << page << " of chunk " << run.chunk << " is needed";
+      EXPECT_EQ(needed.count(base + page * page_size), 0u)
+          << "page " << page << " of chunk " << run.chunk << " is needed";
     }
     return run;
   }
@@ -302,7 +303,8 @@ TEST_P(Backing, NothingNeededIsTakenAndNothingIsLost) {
   for (u32 i = 0; i < fs().space.chunk_count; ++i) EXPECT_EQ(pages_taken(fs(), i), 0u) << i;
 }
 
-INSTANTIATE_TEST_SUITE_P(Levels, Backing, ::testing::ValuesIn(shapes), [](const auto& shape) { return std::string(shape.param.name); });
+INSTANTIATE_TEST_SUITE_P(Levels, Backing, ::testing::ValuesIn(shapes),
+                         [](const auto& shape) { return std::string(shape.param.name); });
 
 // Of a chunk that the engine does not reach nobody takes a page: its regions are the server's without a mark.
 TEST(BackingOfUnreachedChunks, NeedsNoMark) {

@@ -14,7 +14,9 @@ using test::SpaceFixture;
 
 constexpr u64 page_total = 2048;
 
-bool is_stable_page(u64 page) { return page % 3 == 0 || (page >= 640 && page < 768); }
+bool is_stable_page(u64 page) {
+  return page % 3 == 0 || (page >= 640 && page < 768);
+}
 
 struct FreeCase {
   u64 first;
@@ -69,8 +71,9 @@ void expect_freed(const FreeCase& c) {
 
 TEST(SpaceFree, pages_of_any_range_go_once_and_those_that_a_checkpoint_needs_wait) {
   for (const bool has_log : {false, true}) {
-    for (const FreeCase& c : {FreeCase{0, 1, has_log}, FreeCase{63, 2, has_log}, FreeCase{5, 700, has_log}, FreeCase{512, 512, has_log},
-                          FreeCase{64, 1984, has_log}, FreeCase{0, 2048, has_log}, FreeCase{2047, 1, has_log}}) {
+    for (const FreeCase& c :
+         {FreeCase{0, 1, has_log}, FreeCase{63, 2, has_log}, FreeCase{5, 700, has_log}, FreeCase{512, 512, has_log},
+          FreeCase{64, 1984, has_log}, FreeCase{0, 2048, has_log}, FreeCase{2047, 1, has_log}}) {
       expect_freed(c);
     }
   }

@@ -1,5 +1,5 @@
-// The phases of a plan that changes the chunks of a pool: each command has a meaning in some of them, and a status in the
-// others. A plan that does not fit is refused before anything depends on it.
+// The phases of a plan that changes the chunks of a pool: each command has a meaning in some of them, and a status in
+// the others. A plan that does not fit is refused before anything depends on it.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -63,9 +63,15 @@ class GrowthPhases : public ::testing::Test {
   // Of stage_growth(), admit_chunks() and withdraw_growth(), which change nothing; ok: not tried.
   void expect_refusals(Status staged, Status admitted, Status withdrawn) {
     const GrowthPhase before = phase();
-    if (staged != Status::ok) { EXPECT_EQ(stage_growth(fs()), staged); }
-    if (admitted != Status::ok) { EXPECT_EQ(admit_chunks(fs()), admitted); }
-    if (withdrawn != Status::ok) { EXPECT_EQ(withdraw_growth(fs()), withdrawn); }
+    if (staged != Status::ok) {
+      EXPECT_EQ(stage_growth(fs()), staged);
+    }
+    if (admitted != Status::ok) {
+      EXPECT_EQ(admit_chunks(fs()), admitted);
+    }
+    if (withdrawn != Status::ok) {
+      EXPECT_EQ(withdraw_growth(fs()), withdrawn);
+    }
     EXPECT_EQ(phase(), before);
   }
   void expect_misfit(const char* what) {

@@ -31,8 +31,7 @@ std::unique_ptr<SpaceFixture> two_slots() {
 }
 
 // Loads with `Group` after `damage`; the pool is made anew for each group.
-void expect_load(u64 superblock_epoch, Status status, u64 used,
-                 const std::function<void(SpaceFixture&)>& damage) {
+void expect_load(u64 superblock_epoch, Status status, u64 used, const std::function<void(SpaceFixture&)>& damage) {
   std::unique_ptr<SpaceFixture> pool;
   on_all_groups([&](auto g) {
     on_leader(g, [&] {
@@ -80,8 +79,7 @@ TEST(SpaceLoad, slot_beyond_the_superblock_is_cleared_unless_read_only) {
 }
 
 TEST(SpaceLoad, slot_with_a_damaged_header_is_passed_over_and_missed_in_the_sum) {
-  for (const u64 byte :
-       {u64{0}, u64{4}, u64{8}, u64{16}, u64{32}, u64{48}, u64{56}, page_size - 1}) {
+  for (const u64 byte : {u64{0}, u64{4}, u64{8}, u64{16}, u64{32}, u64{48}, u64{56}, page_size - 1}) {
     expect_load(5, Status::ok, 10, [&](SpaceFixture& pool) { slot_header(pool, 1)[byte] ^= 4; });
     expect_load(5, Status::ok, 20, [&](SpaceFixture& pool) { slot_header(pool, 0)[byte] ^= 4; });
   }
@@ -94,8 +92,7 @@ TEST(SpaceLoad, slot_with_a_damaged_header_is_passed_over_and_missed_in_the_sum)
 
 TEST(SpaceLoad, damaged_bitmap_of_the_slot_that_counts_is_corrupt) {
   for (const u64 byte : {u64{0}, u64{1}, u64{255}, u64{256}, page_size - 1}) {
-    expect_load(5, Status::corrupt_structure, 0,
-                [&](SpaceFixture& pool) { slot_bitmap(pool, 1)[byte] ^= 8; });
+    expect_load(5, Status::corrupt_structure, 0, [&](SpaceFixture& pool) { slot_bitmap(pool, 1)[byte] ^= 8; });
     expect_load(5, Status::ok, 20, [&](SpaceFixture& pool) { slot_bitmap(pool, 0)[byte] ^= 8; });
   }
 }
@@ -123,20 +120,14 @@ TEST(SpaceLoad, well_sealed_nonsense_is_refused) {
     std::memcpy(slot_header(pool, 1), &header, sizeof(header));
   };
   using Header = format::BitmapSlotHeader;
-  expect_load(5, Status::corrupt_structure, 0, [&](SpaceFixture& pool) {
-    reseal(pool, [](Header& header) { header.set_count = 19; });
-  });
-  expect_load(5, Status::ok, 10, [&](SpaceFixture& pool) {
-    reseal(pool, [](Header& header) { header.set_count = 4000; });
-  });
-  expect_load(5, Status::ok, 10, [&](SpaceFixture& pool) {
-    reseal(pool, [](Header& header) { header.bit_count = 4096; });
-  });
+  expect_load(5, Status::corrupt_structure, 0,
+              [&](SpaceFixture& pool) { reseal(pool, [](Header& header) { header.set_count = 19; }); });
   expect_load(5, Status::ok, 10,
-              [&](SpaceFixture& pool) { reseal(pool, [](Header& header) { header.slot = 0; }); });
-  expect_load(5, Status::ok, 10, [&](SpaceFixture& pool) {
-    reseal(pool, [](Header& header) { header.version = 1; });
-  });
+              [&](SpaceFixture& pool) { reseal(pool, [](Header& header) { header.set_count = 4000; }); });
+  expect_load(5, Status::ok, 10,
+              [&](SpaceFixture& pool) { reseal(pool, [](Header& header) { header.bit_count = 4096; }); });
+  expect_load(5, Status::ok, 10, [&](SpaceFixture& pool) { reseal(pool, [](Header& header) { header.slot = 0; }); });
+  expect_load(5, Status::ok, 10, [&](SpaceFixture& pool) { reseal(pool, [](Header& header) { header.version = 1; }); });
 }
 
 // The chunk tree says what it says, so it is written anew.
@@ -168,8 +159,7 @@ TEST(SpaceLoad, checkpoint_alternates_slots_and_keeps_the_other_intact) {
     FileSystem& fs = *shared->fs;
     for (u64 epoch = 6; epoch < 10; ++epoch) {
       const u32 target = epoch % 2 == 0 ? 0 : 1;
-      const std::vector<u8> other(slot_header(*shared, 1 - target),
-                                  slot_bitmap(*shared, 1 - target) + page_size);
+      const std::vector<u8> other(slot_header(*shared, 1 - target), slot_bitmap(*shared, 1 - target) + page_size);
       const u64 address = on_leader(g, [&] {
         Operation op = shared->operation();
         EXPECT_EQ(reserve_pages(fs, op, 1), Status::ok);
@@ -303,8 +293,7 @@ TEST(SpaceLoad, bitmap_of_several_pages) {
     EXPECT_EQ(load_chunk(g, *mounted->fs, 0, 2), Status::ok);
     EXPECT_EQ(on_leader(g, [&] { return mounted->fs->data_counters().used; }), 32u);
     on_leader(g, [&] {
-      free_extent(Lane{}, *mounted->fs,
-                  {pool.chunks[0].descriptor.base_address + (700 * 64 + 8) * page_size, 4, 0});
+      free_extent(Lane{}, *mounted->fs, {pool.chunks[0].descriptor.base_address + (700 * 64 + 8) * page_size, 4, 0});
     });
     snapshot_chunk(g, *mounted->fs, 0);
     EXPECT_EQ(write_chunk(g, *mounted->fs, 0, 3), Status::ok);

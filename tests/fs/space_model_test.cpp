@@ -211,8 +211,7 @@ class SpaceModel {
     u32 chunk = 0;
     u32 chunk_here = 0;
     EXPECT_EQ(raid::find_chunk(pool_.fs->space, *first, &chunk), Status::ok);
-    for (auto next = std::next(first); next != committed_.end() && count < count_max;
-         ++next, ++count) {
+    for (auto next = std::next(first); next != committed_.end() && count < count_max; ++next, ++count) {
       EXPECT_EQ(raid::find_chunk(pool_.fs->space, *next, &chunk_here), Status::ok);
       if (*next != *first + count * page_size || chunk_here != chunk) break;
     }
@@ -246,8 +245,7 @@ class SpaceModel {
       pool_.fs->space.epoch_open = epoch_ + 2;
       is_written_ = false;
     } else if (!is_written_) {
-      for (u32 i = 0; i < chunk_count; ++i)
-        ASSERT_EQ(write_chunk(g, *pool_.fs, i, epoch_ + 1), Status::ok);
+      for (u32 i = 0; i < chunk_count; ++i) ASSERT_EQ(write_chunk(g, *pool_.fs, i, epoch_ + 1), Status::ok);
       is_written_ = true;
       expect_mounted(epoch_, durable_);
       expect_mounted(epoch_ + 1, *staged_);

@@ -24,8 +24,10 @@ namespace {
 using test::SpaceFixture;
 
 const test::LevelShape shapes[] = {
-    {"raid5_3_4k", format::RaidLevel::raid5, 3, 4096},    {"raid5_6_64k", format::RaidLevel::raid5, 6, 65536},
-    {"raid6_5_16k", format::RaidLevel::raid6, 5, 16384},  {"raid7_6_4k", format::RaidLevel::raid7, 6, 4096},
+    {"raid5_3_4k", format::RaidLevel::raid5, 3, 4096},
+    {"raid5_6_64k", format::RaidLevel::raid5, 6, 65536},
+    {"raid6_5_16k", format::RaidLevel::raid6, 5, 16384},
+    {"raid7_6_4k", format::RaidLevel::raid7, 6, 4096},
 };
 
 class PartialStripes : public ::testing::TestWithParam<test::LevelShape> {
@@ -244,9 +246,8 @@ TEST_P(PartialStripes, AllGroupsFindTheNextStripeThatHasStrandedPages) {
     const u32 from = static_cast<u32>(random.next() % (count + 1));
     u32 expected = from;
     while (expected < count && chunk.stripe_stranded[(u64{first} + expected) % count] == 0) ++expected;
-    test::on_all_groups([&](auto g) {
-      EXPECT_EQ(detail::next_stripe_with_stranded(g, chunk, first, from), expected) << round;
-    });
+    test::on_all_groups(
+        [&](auto g) { EXPECT_EQ(detail::next_stripe_with_stranded(g, chunk, first, from), expected) << round; });
   }
   std::copy(before.begin(), before.end(), chunk.stripe_stranded);
 }
@@ -278,8 +279,8 @@ TEST_P(PartialStripes, AllGroupsTakeTheSameRows) {
     run(*mounted.fs, op, &partials);
     return partials;
   };
-  const auto by_lane = partials_of([](FileSystem& fs, Operation& op,
-                                      auto* partials) { take_some(Lane{}, fs, op, partials); });
+  const auto by_lane =
+      partials_of([](FileSystem& fs, Operation& op, auto* partials) { take_some(Lane{}, fs, op, partials); });
   const auto by_warp = partials_of([](FileSystem& fs, Operation& op, auto* partials) {
     run_emulated_warp([&](EmulatedWarp g) { take_some(g, fs, op, partials); });
   });

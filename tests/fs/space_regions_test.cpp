@@ -62,9 +62,7 @@ struct Case {
 
 // What take_regions() takes of a chunk where 3, 10 to 49 and those from `free_tail` on are free.
 void expect_run(const Case& c, u32 free_tail) {
-  const auto is_free = [&](u32 region) {
-    return region == 3 || (region >= 10 && region < 50) || region >= free_tail;
-  };
+  const auto is_free = [&](u32 region) { return region == 3 || (region >= 10 && region < 50) || region >= free_tail; };
   on_all_groups([&](auto g) {
     static SpaceFixture* pool = nullptr;
     on_leader(g, [&] {
@@ -200,9 +198,8 @@ TEST(SpaceRegions, groups_side_by_side_get_different_ones_and_all_come_back) {
   std::atomic<u32> runs_of_warps{0};
   std::vector<std::thread> threads;
   for (u32 i = 0; i < 2; ++i) {
-    threads.emplace_back([&, i] {
-      take_and_give_back(Lane{}, fs, operations[i], owners, test::scaled(4000), runs_of_lanes);
-    });
+    threads.emplace_back(
+        [&, i] { take_and_give_back(Lane{}, fs, operations[i], owners, test::scaled(4000), runs_of_lanes); });
     threads.emplace_back([&, i] {
       run_emulated_warp([&](EmulatedWarp g) {
         take_and_give_back(g, fs, operations[2 + i], owners, test::scaled(200), runs_of_warps);

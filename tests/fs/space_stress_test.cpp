@@ -42,9 +42,7 @@ class Owners {
   u32 conflicts() const { return conflicts_; }
 
  private:
-  std::atomic<u32>& at(Extent extent, u32 i) {
-    return owners_[(extent.address - first_) / page_size + i];
-  }
+  std::atomic<u32>& at(Extent extent, u32 i) { return owners_[(extent.address - first_) / page_size + i]; }
 
   u64 first_;
   std::vector<std::atomic<u32>> owners_;
@@ -60,14 +58,12 @@ struct Shared {
   std::atomic<u32> refusals{0};
 
   explicit Shared(const test::SpaceOptions& options)
-      : pool(options),
-        owners(pool.chunks[0].descriptor.base_address, pool.chunks.size() * pool.chunk_pages()) {}
+      : pool(options), owners(pool.chunks[0].descriptor.base_address, pool.chunks.size() * pool.chunk_pages()) {}
 };
 
 class Worker {
  public:
-  Worker(Shared& shared, u32 index, u32 shard)
-      : shared_(shared), owner_(index + 1), random_(index) {
+  Worker(Shared& shared, u32 index, u32 shard) : shared_(shared), owner_(index + 1), random_(index) {
     op_ = shared.pool.operation(shard);
   }
 
@@ -127,8 +123,7 @@ void checkpoint(Shared& shared, u64 epoch) {
     const std::unique_lock<std::shared_mutex> closed(shared.gate);
     for (u32 i = 0; i < fs.space.chunk_count; ++i) snapshot_chunk(g, fs, i);
   }
-  for (u32 i = 0; i < fs.space.chunk_count; ++i)
-    EXPECT_EQ(write_chunk(g, fs, i, epoch), Status::ok);
+  for (u32 i = 0; i < fs.space.chunk_count; ++i) EXPECT_EQ(write_chunk(g, fs, i, epoch), Status::ok);
   for (u32 i = 0; i < fs.space.chunk_count; ++i) publish_chunk(g, fs, i);
 }
 
@@ -163,8 +158,7 @@ void run_stress(const test::SpaceOptions& options, u32 round_count) {
   for (u32 c = 0; c < shared.pool.fs->space.chunk_count; ++c) {
     const raid::ChunkState& chunk = shared.pool.fs->space.chunks[c];
     EXPECT_EQ(chunk.free_pages & ~detail::counted_bit, chunk.page_count);
-    for (u32 r = 0; r < detail::region_count_of(chunk); ++r)
-      EXPECT_EQ(detail::region_free(chunk, r), 512u);
+    for (u32 r = 0; r < detail::region_count_of(chunk); ++r) EXPECT_EQ(detail::region_free(chunk, r), 512u);
   }
   SpaceFixture mounted = shared.pool.remount();
   ASSERT_EQ(mounted.load(epoch), Status::ok);
@@ -217,8 +211,7 @@ TEST(SpaceStress, freeing_while_chunks_come_into_reach) {
     std::thread freeing([&] {
       for (u32 c = 0; c < 2; ++c) {
         for (u32 i = 0; i < 64; ++i) {
-          free_extent(Lane{}, *pool.fs,
-                      {pool.chunks[c].descriptor.base_address + i * 32 * page_size, 32, 0});
+          free_extent(Lane{}, *pool.fs, {pool.chunks[c].descriptor.base_address + i * 32 * page_size, 32, 0});
         }
       }
     });

@@ -19,9 +19,9 @@ namespace {
 using test::SpaceFixture;
 
 const test::LevelShape shapes[] = {
-    {"raid5_2_4k", format::RaidLevel::raid5, 2, 4096},     {"raid5_4_4k", format::RaidLevel::raid5, 4, 4096},
-    {"raid5_6_64k", format::RaidLevel::raid5, 6, 65536},   {"raid6_5_1m", format::RaidLevel::raid6, 5, 1 << 20},
-    {"raid6_8_4k", format::RaidLevel::raid6, 8, 4096},     {"raid7_6_16k", format::RaidLevel::raid7, 6, 16384},
+    {"raid5_2_4k", format::RaidLevel::raid5, 2, 4096},   {"raid5_4_4k", format::RaidLevel::raid5, 4, 4096},
+    {"raid5_6_64k", format::RaidLevel::raid5, 6, 65536}, {"raid6_5_1m", format::RaidLevel::raid6, 5, 1 << 20},
+    {"raid6_8_4k", format::RaidLevel::raid6, 8, 4096},   {"raid7_6_16k", format::RaidLevel::raid7, 6, 16384},
 };
 
 class Stripes : public ::testing::TestWithParam<test::LevelShape> {
@@ -147,7 +147,8 @@ class StripeWalk : public Stripes {
       abandon_extent(fs, op, allocate_run(Lane{}, fs, op, 1, 1));
     }
     checkpoint();
-    for (u32 shard = 0; shard < 4; ++shard) (void)fs::detail::take_from_open_stripe(fs, fs.shards[shard], fs.space.data_class, 1);
+    for (u32 shard = 0; shard < 4; ++shard)
+      (void)fs::detail::take_from_open_stripe(fs, fs.shards[shard], fs.space.data_class, 1);
   }
 
   test::Sequence random_{GetParam().column_count * 100 + GetParam().stripe_length_bytes};

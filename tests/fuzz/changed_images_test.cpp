@@ -75,9 +75,7 @@ class Image {
   }
 
  private:
-  std::string away() const {
-    return std::filesystem::path(pool_.device_paths()[0]).parent_path().string() + "/away/";
-  }
+  std::string away() const { return std::filesystem::path(pool_.device_paths()[0]).parent_path().string() + "/away/"; }
   static TestPoolOptions options(const Shape& shape) {
     TestPoolOptions options;
     options.profile = shape.profile;

@@ -122,7 +122,8 @@ void read_it(const Superblock& superblock, pool::DeviceFile& device) {
   const std::vector<device::Device> memories{
       {device::DeviceKind::memory, 0, superblock.device.size_bytes, nullptr, 0, 0}};
   const raid::LogicalSpace space = raid::build_logical_space(memory, superblock, memories, chunks, true);
-  for (u64 address = 0; address < space.granule_count << space.granule_shift; address += u64{1} << space.granule_shift) {
+  for (u64 address = 0; address < space.granule_count << space.granule_shift;
+       address += u64{1} << space.granule_shift) {
     raid::PageLocation location{};
     (void)raid::find_page(space, address, &location);
   }

@@ -28,14 +28,22 @@ class Input {
   u64 odd_number() {
     const u32 kind = byte();
     switch (kind % 8) {
-      case 0: return kind / 8;
-      case 1: return u64{1} << byte() % 64;
-      case 2: return (u64{1} << byte() % 64) - 1;
-      case 3: return ~u64{0} - kind / 8;
-      case 4: return number(2);
-      case 5: return number(4);
-      case 6: return number(3) * page_size;
-      default: return number(8);
+      case 0:
+        return kind / 8;
+      case 1:
+        return u64{1} << byte() % 64;
+      case 2:
+        return (u64{1} << byte() % 64) - 1;
+      case 3:
+        return ~u64{0} - kind / 8;
+      case 4:
+        return number(2);
+      case 5:
+        return number(4);
+      case 6:
+        return number(3) * page_size;
+      default:
+        return number(8);
     }
   }
 

@@ -19,37 +19,43 @@ constexpr u32 in_flight_max = 24;
 
 // At the beginning of the data area and again behind each other.
 constexpr const char* known_names[] = {"plain",
-                                 "directory",
-                                 "new",
-                                 "sparse",
-                                 "inline",
-                                 "directory/below/second-name",
-                                 "system.posix_acl_access",
-                                 "user.name",
-                                 "allocated",
-                                 "..",
-                                 "security.capability",
-                                 "trusted.name",
-                                 "short-link",
-                                 "system.posix_acl_default",
-                                 "long-link",
-                                 "pipe"};
+                                       "directory",
+                                       "new",
+                                       "sparse",
+                                       "inline",
+                                       "directory/below/second-name",
+                                       "system.posix_acl_access",
+                                       "user.name",
+                                       "allocated",
+                                       "..",
+                                       "security.capability",
+                                       "trusted.name",
+                                       "short-link",
+                                       "system.posix_acl_default",
+                                       "long-link",
+                                       "pipe"};
 constexpr u32 name_count = 16;
 constexpr u32 name_stride = 32;
 constexpr u64 list_offset = 8192;  // an access control list that may be set
-constexpr u8 access_list[] = {2, 0, 0, 0, 1,    0, 6, 0, 0xff, 0xff, 0xff, 0xff, 2,    0, 7,    0,    0xe8, 3, 0, 0, 4, 0,
-                              4, 0, 0xff, 0xff, 0xff, 0xff, 16, 0, 7, 0, 0xff, 0xff, 0xff, 0xff, 32, 0, 4, 0, 0xff, 0xff, 0xff, 0xff};
+constexpr u8 access_list[] = {2, 0,    0,    0,    1,    0,    6,  0, 0xff, 0xff, 0xff, 0xff, 2,    0,   7,
+                              0, 0xe8, 3,    0,    0,    4,    0,  4, 0,    0xff, 0xff, 0xff, 0xff, 16,  0,
+                              7, 0,    0xff, 0xff, 0xff, 0xff, 32, 0, 4,    0,    0xff, 0xff, 0xff, 0xff};
 
 // A region 0 address, or nearly one.
 u64 odd_address(Input& input) {
   const u32 kind = input.byte();
   const u64 inside = (input.half() * u64{16}) % data_length;
   switch (kind % 8) {
-    case 0: return data_length - kind / 8;
-    case 1: return inside + kind / 8;
-    case 2: return wire::ring_address(kind / 8, inside);
-    case 3: return input.odd_number();
-    default: return inside;
+    case 0:
+      return data_length - kind / 8;
+    case 1:
+      return inside + kind / 8;
+    case 2:
+      return wire::ring_address(kind / 8, inside);
+    case 3:
+      return input.odd_number();
+    default:
+      return inside;
   }
 }
 
@@ -97,7 +103,11 @@ Command read_command(Input& input) {
 class HostileSession {
  public:
   HostileSession(engine::EngineHost& host, bool trusted)
-      : client_(host, {.depth_log2 = 5, .data_length = data_length, .trusted = trusted, .uid = stranger_uid, .gid = stranger_uid}),
+      : client_(host, {.depth_log2 = 5,
+                       .data_length = data_length,
+                       .trusted = trusted,
+                       .uid = stranger_uid,
+                       .gid = stranger_uid}),
         trusted_(trusted) {
     fill_names();
   }

@@ -5,10 +5,10 @@
 #include <string>
 
 #include "format/format_text.hpp"
-#include "fs/names/set_attribute.hpp"
 #include "fs/inode/inode_rules.hpp"
 #include "fs/names/directory_shrink.hpp"
 #include "fs/names/directory_walk.hpp"
+#include "fs/names/set_attribute.hpp"
 #include "fuzz/small_world.hpp"
 
 namespace gpu4fs::fuzz {
@@ -20,7 +20,9 @@ namespace {
 constexpr u32 name_count = 260;
 constexpr u64 crowded_hash = u64{0x155} << 55;  // the common beginning of the hashes that need a second level
 
-std::string name_text(u64 i) { return std::to_string(i) + std::string(i % 90, 'n'); }
+std::string name_text(u64 i) {
+  return std::to_string(i) + std::string(i % 90, 'n');
+}
 
 // The root directory as a whole operation at a time.
 class Directory {
@@ -148,9 +150,15 @@ void use(Directory& directory, Input& input) {
   fs::HashedName known = directory.hashed(name);
   if (operation / 16 % 2 == 0) known.hash = crowded_hash | known.hash >> 9;
   switch (operation % 7) {
-    case 0: (void)answered(directory.find(known)); break;
-    case 1: (void)answered(directory.change(known, true)); break;
-    case 2: (void)answered(directory.change(known, false)); break;
+    case 0:
+      (void)answered(directory.find(known));
+      break;
+    case 1:
+      (void)answered(directory.change(known, true));
+      break;
+    case 2:
+      (void)answered(directory.change(known, false));
+      break;
     case 3: {
       const std::string text = "new" + std::to_string(input.byte()) + std::string(operation % 240, 'x');
       fs::HashedName fresh = directory.hashed(text);
@@ -158,9 +166,15 @@ void use(Directory& directory, Input& input) {
       (void)answered(directory.insert(fresh));
       break;
     }
-    case 4: (void)answered(directory.enumerate(operation < 128 ? fs::cursor_first_name : input.number(8) >> 1)); break;
-    case 5: (void)answered(directory.check_page(input.below(24))); break;
-    default: (void)answered(directory.use_attributes(input)); break;
+    case 4:
+      (void)answered(directory.enumerate(operation < 128 ? fs::cursor_first_name : input.number(8) >> 1));
+      break;
+    case 5:
+      (void)answered(directory.check_page(input.below(24)));
+      break;
+    default:
+      (void)answered(directory.use_attributes(input));
+      break;
   }
 }
 

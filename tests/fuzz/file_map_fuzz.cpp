@@ -153,12 +153,24 @@ void use(File& file, Input& input) {
   if (!file.open()) return;
   switch (operation % 8) {
     case 0:
-    case 1: (void)answered(file.look(first, count)); break;
-    case 2: (void)answered(file.seek(first, first + count, count % 2 == 0)); break;
-    case 3: (void)answered(file.replace(first, first + count, count % 3 == 0 ? fs::MapKind::unwritten : fs::MapKind::data)); break;
-    case 4: (void)answered(file.remove(first, first + count, 20)); break;
-    case 5: (void)answered(file.mark_written(first)); break;
-    case 6: (void)answered(file.remove(first, ~u64{0} >> 12, 20)); break;
+    case 1:
+      (void)answered(file.look(first, count));
+      break;
+    case 2:
+      (void)answered(file.seek(first, first + count, count % 2 == 0));
+      break;
+    case 3:
+      (void)answered(file.replace(first, first + count, count % 3 == 0 ? fs::MapKind::unwritten : fs::MapKind::data));
+      break;
+    case 4:
+      (void)answered(file.remove(first, first + count, 20));
+      break;
+    case 5:
+      (void)answered(file.mark_written(first));
+      break;
+    case 6:
+      (void)answered(file.remove(first, ~u64{0} >> 12, 20));
+      break;
     default:
       (void)answered(file.allocate_inode());
       (void)answered(file.find_orphan());

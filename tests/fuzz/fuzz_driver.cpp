@@ -95,7 +95,8 @@ void mutate_once(Bytes& input, const std::vector<Bytes>& corpus, Random& random)
         input.insert(place(), static_cast<u8>(random.next()));
       break;
     case 4:
-      input.erase(place(), place() + static_cast<std::ptrdiff_t>(std::min<u64>(input.size() - at, 1 + random.below(12))));
+      input.erase(place(),
+                  place() + static_cast<std::ptrdiff_t>(std::min<u64>(input.size() - at, 1 + random.below(12))));
       break;
     case 5: {
       const Bytes& other = corpus[random.below(corpus.size())];
@@ -150,11 +151,16 @@ Options parse(int argument_count, char** arguments) {
   for (int i = 1; i < argument_count; ++i) {
     const std::string_view name = arguments[i];
     const char* value = i + 1 < argument_count ? arguments[i + 1] : "0";
-    if (name == "--runs") options.run_count = std::strtoull(value, nullptr, 10), ++i;
-    else if (name == "--seconds") options.seconds = std::strtoull(value, nullptr, 10), ++i;
-    else if (name == "--seed") options.seed = std::strtoull(value, nullptr, 10), ++i;
-    else if (name == "--corpus") options.corpus = value, ++i;
-    else options.files.emplace_back(name);
+    if (name == "--runs")
+      options.run_count = std::strtoull(value, nullptr, 10), ++i;
+    else if (name == "--seconds")
+      options.seconds = std::strtoull(value, nullptr, 10), ++i;
+    else if (name == "--seed")
+      options.seed = std::strtoull(value, nullptr, 10), ++i;
+    else if (name == "--corpus")
+      options.corpus = value, ++i;
+    else
+      options.files.emplace_back(name);
   }
   return options;
 }

@@ -32,7 +32,9 @@ struct ImageItem {
 };
 
 // Of an answer that says that something is damaged; of others a reader would conclude something.
-inline bool is_damage(Status status) { return to_errno(status) == EIO || to_errno(status) == EUCLEAN; }
+inline bool is_damage(Status status) {
+  return to_errno(status) == EIO || to_errno(status) == EUCLEAN;
+}
 
 class ImageContent {
  public:

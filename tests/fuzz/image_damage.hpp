@@ -78,15 +78,24 @@ class ImageDamage {
     const Chunk& chunk = chunks_[place / 16 % chunks_.size()];
     const u64 superblock = pool::superblock_offset(superblock_.slot ^ (place / 16 % 8 == 7 ? 1u : 0u));
     switch (place % 16) {
-      case 0: return sealed<format::Superblock>(input, superblock, superblock, 896);
-      case 1: return sealed<format::ChunkTreeNode>(input, superblock_.device.tree_offset, 0, 192);
-      case 2: return sealed<format::ChunkHeader>(input, chunk.header_offset(0), chunk.descriptor.base_address, 64);
-      case 3: return bitmap(input, chunk);
-      case 4: return bits(input, chunk);
-      case 5: return page_descriptor(input, chunk);
-      case 6: return raw(input, pick(input, data_), page_size, false);
-      case 7: return raw_anywhere(input);
-      default: return raw(input, pick(input, metadata_), input.byte() % 2 == 0 ? page_size : 512, true);
+      case 0:
+        return sealed<format::Superblock>(input, superblock, superblock, 896);
+      case 1:
+        return sealed<format::ChunkTreeNode>(input, superblock_.device.tree_offset, 0, 192);
+      case 2:
+        return sealed<format::ChunkHeader>(input, chunk.header_offset(0), chunk.descriptor.base_address, 64);
+      case 3:
+        return bitmap(input, chunk);
+      case 4:
+        return bits(input, chunk);
+      case 5:
+        return page_descriptor(input, chunk);
+      case 6:
+        return raw(input, pick(input, data_), page_size, false);
+      case 7:
+        return raw_anywhere(input);
+      default:
+        return raw(input, pick(input, metadata_), input.byte() % 2 == 0 ? page_size : 512, true);
     }
   }
   static u64 pick(Input& input, const std::vector<u64>& addresses) {

@@ -150,18 +150,33 @@ class Walk {
   }
 
   void change_file(u64 number) {
-    if (number % 3 == 0) (void)answered(names_.set_attribute(number, "user.great", std::string(9000 * (number % 2), 'a')));
+    if (number % 3 == 0)
+      (void)answered(names_.set_attribute(number, "user.great", std::string(9000 * (number % 2), 'a')));
     if (number % 3 == 1) (void)answered(names_.remove_attribute(number, "user.great"));
     std::memset(names_.data(), 'w', 5000);
     (void)answered(files_.write(number, 3000 * (number % 5), 5000));
     switch (number % 7) {
-      case 0: (void)answered(files_.truncate(number, 1000)); break;
-      case 1: (void)answered(files_.fallocate(number, 3, 4096, u64{60} << 20)); break;
-      case 2: (void)answered(files_.fallocate(number, 0, 0, 50'000)); break;
-      case 3: (void)answered(files_.copy(number, root, 100'000)); break;
-      case 4: (void)answered(names_.set_attribute(number, "user.name", std::string(300, 'a'))); break;
-      case 5: (void)answered(names_.chmod(number, 0640)); break;
-      default: (void)answered(names_.remove_attribute(number, "user.name")); break;
+      case 0:
+        (void)answered(files_.truncate(number, 1000));
+        break;
+      case 1:
+        (void)answered(files_.fallocate(number, 3, 4096, u64{60} << 20));
+        break;
+      case 2:
+        (void)answered(files_.fallocate(number, 0, 0, 50'000));
+        break;
+      case 3:
+        (void)answered(files_.copy(number, root, 100'000));
+        break;
+      case 4:
+        (void)answered(names_.set_attribute(number, "user.name", std::string(300, 'a')));
+        break;
+      case 5:
+        (void)answered(names_.chmod(number, 0640));
+        break;
+      default:
+        (void)answered(names_.remove_attribute(number, "user.name"));
+        break;
     }
   }
   void change_name(u64 directory, const std::string& name, std::size_t turn) {
@@ -172,9 +187,15 @@ class Walk {
         if (done.status == Status::is_directory) (void)answered(names_.rmdir(directory, name));
         break;
       }
-      case 1: (void)answered(names_.rename(directory, name, root, "renamed" + std::to_string(turn % 8))); break;
-      case 2: (void)answered(names_.create(directory, "created" + std::to_string(turn) + std::string(150, 'c'))); break;
-      default: (void)answered(names_.link(directory, root, "link")); break;
+      case 1:
+        (void)answered(names_.rename(directory, name, root, "renamed" + std::to_string(turn % 8)));
+        break;
+      case 2:
+        (void)answered(names_.create(directory, "created" + std::to_string(turn) + std::string(150, 'c')));
+        break;
+      default:
+        (void)answered(names_.link(directory, root, "link"));
+        break;
     }
   }
 

@@ -36,14 +36,14 @@ enum class StructureKind : u32 {
   page_descriptor,
   bitmap_slot,
 };
-constexpr const char* structure_names[] = {"superblock",     "chunk tree node", "chunk header", "inode",
-                                           "map page",       "directory page",  "attribute page", "bitmap file",
-                                           "log record",     "page descriptor", "bitmap slot"};
+constexpr const char* structure_names[] = {"superblock", "chunk tree node", "chunk header",   "inode",
+                                           "map page",   "directory page",  "attribute page", "bitmap file",
+                                           "log record", "page descriptor", "bitmap slot"};
 
 struct Structure {
   StructureKind kind;
-  u64 place;   // logical address; device; node; chunk; record
-  u64 inode;   // whose it is
+  u64 place;  // logical address; device; node; chunk; record
+  u64 inode;  // whose it is
   std::set<u32> items;
 };
 
@@ -96,13 +96,20 @@ class ImageStructures {
                                 structure.place, structure.inode);
     touched.items.insert(structure.items.begin(), structure.items.end());
     switch (structure.kind) {
-      case StructureKind::superblock: return change_superblock(random, static_cast<u32>(structure.place));
-      case StructureKind::tree_node: return change_tree_node(random, static_cast<u32>(structure.place));
-      case StructureKind::chunk_header: return change_chunk_header(random, static_cast<u32>(structure.place));
-      case StructureKind::log_record: return change_record(random, structure.place);
-      case StructureKind::page_descriptor: return change_descriptor(random, structure.place);
-      case StructureKind::bitmap_slot: return change_bitmap(random, static_cast<u32>(structure.place), touched);
-      default: return change_page(random, structure, touched);
+      case StructureKind::superblock:
+        return change_superblock(random, static_cast<u32>(structure.place));
+      case StructureKind::tree_node:
+        return change_tree_node(random, static_cast<u32>(structure.place));
+      case StructureKind::chunk_header:
+        return change_chunk_header(random, static_cast<u32>(structure.place));
+      case StructureKind::log_record:
+        return change_record(random, structure.place);
+      case StructureKind::page_descriptor:
+        return change_descriptor(random, structure.place);
+      case StructureKind::bitmap_slot:
+        return change_bitmap(random, static_cast<u32>(structure.place), touched);
+      default:
+        return change_page(random, structure, touched);
     }
   }
 

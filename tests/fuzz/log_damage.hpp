@@ -1,5 +1,5 @@
-// Damage to the operation log of a pool as an input says: records changed, moved or cut off, sealed again or not, and the
-// pages that they are about.
+// Damage to the operation log of a pool as an input says: records changed, moved or cut off, sealed again or not, and
+// the pages that they are about.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ inline void seal_record(std::vector<u8>& bytes, u64 seed) {
   format::LogRecord head;
   std::memcpy(&head, bytes.data(), sizeof(head));
   const u64 hashed = head.opcode == format::LogOpcode::filler ? u64{format::log_record_granule}
-                                                      : std::clamp<u64>(head.length, 64, bytes.size());
+                                                              : std::clamp<u64>(head.length, 64, bytes.size());
   head.checksum = 0;
   std::memcpy(bytes.data(), &head, sizeof(head));
   head.checksum = xxh3_64(bytes.data(), hashed, seed ^ head.lsn);
@@ -49,13 +49,20 @@ class LogDamage {
   void damage(Input& input) {
     switch (input.byte() % 12) {
       case 0:
-      case 1: return change_record(input, false);
-      case 2: return zero_from(input);
-      case 3: return change_pages(input, input.byte());
-      case 4: return move_record(input, false);
-      case 5: return change_superblock(input);
-      case 6: return move_record(input, true);
-      default: return change_record(input, true);
+      case 1:
+        return change_record(input, false);
+      case 2:
+        return zero_from(input);
+      case 3:
+        return change_pages(input, input.byte());
+      case 4:
+        return move_record(input, false);
+      case 5:
+        return change_superblock(input);
+      case 6:
+        return move_record(input, true);
+      default:
+        return change_record(input, true);
     }
   }
   std::vector<u8> read_record(const format::LogRecord& record) {
@@ -113,9 +120,15 @@ class LogDamage {
     pool_.change_superblocks([&](format::Superblock& superblock) {
       switch (what) {
         case 0:
-        case 1: superblock.log_start = number; break;
-        case 2: superblock.log_seed ^= number; break;
-        default: superblock.clean ^= 1; break;
+        case 1:
+          superblock.log_start = number;
+          break;
+        case 2:
+          superblock.log_seed ^= number;
+          break;
+        default:
+          superblock.clean ^= 1;
+          break;
       }
     });
     has_changed_superblock_ = true;

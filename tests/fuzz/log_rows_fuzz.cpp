@@ -80,7 +80,8 @@ class FullPool final : public LoggedPool {
     const u64 big = require_ok(names.create(format::inode_number_root, "big"));
     u64 end = 0;
     for (u64 length = u64{4} << 20; length >= page_size; length /= 4) {
-      for (; files.fallocate(big, 1, end, length).status == Status::ok; end += length) {}  // 1: KEEP_SIZE
+      for (; files.fallocate(big, 1, end, length).status == Status::ok; end += length) {
+      }  // 1: KEEP_SIZE
     }
     require(end != 0, "nothing was to be filled");
     require_ok(files.sync());

@@ -1,5 +1,5 @@
-// A pool that was not unmounted, and its operation log, for the targets that damage that: what the log holds, where, and a
-// reader of this file's own, which says how much of it verifies.
+// A pool that was not unmounted, and its operation log, for the targets that damage that: what the log holds, where,
+// and a reader of this file's own, which says how much of it verifies.
 #pragma once
 
 #include <algorithm>

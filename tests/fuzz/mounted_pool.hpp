@@ -102,7 +102,9 @@ inline u64 require_ok(ring::Completion done) {
 }
 
 inline constexpr u32 populated_name_count = 50;
-inline std::string populated_name(u64 i) { return std::to_string(i) + std::string(180, 'n'); }
+inline std::string populated_name(u64 i) {
+  return std::to_string(i) + std::string(180, 'n');
+}
 
 // One of everything. Names and numbers follow from the order.
 inline void populate(engine::EngineHost& host) {

@@ -28,9 +28,9 @@ void check_promises(const Superblock& superblock) {
   require(lies_inside(part.tree_offset, part.tree_pages, page_size, part.size_bytes), "tree area");
   require(lies_inside(part.chunk_map_offset, 2 * (1 + part.chunk_map_pages), page_size, part.size_bytes), "chunk map");
   require(lies_inside(part.log_offset, part.log_bytes, 1, part.size_bytes), "log area");
-  require(lies_inside(part.chunk_area_offset, part.chunk_area_granules, format::physical_granule_bytes,
-                      part.size_bytes),
-          "chunk area");
+  require(
+      lies_inside(part.chunk_area_offset, part.chunk_area_granules, format::physical_granule_bytes, part.size_bytes),
+      "chunk area");
   require(part.chunk_area_granules <= part.chunk_map_pages * format::bits_per_page, "bits of the chunk map");
   require(superblock.device_count >= 1 && superblock.device_count <= device_count_max, "device count");
   require(part.device_index < superblock.device_count, "device index");

@@ -38,9 +38,8 @@ void test_hashes() {
     seeds[i] = i < 2 ? 0 - i : i * 0x10000000001000u;
     hashes[i] = xxh3_64(pages.data() + i * page_size, page_size, seeds[i]);
   }
-  count("page hash",
-        passes_on_all_groups("page hash", PageHashBody{pages.data(), page_count, seeds.data(),
-                                                       hashes.data(), scratch.data()}));
+  count("page hash", passes_on_all_groups("page hash", PageHashBody{pages.data(), page_count, seeds.data(),
+                                                                    hashes.data(), scratch.data()}));
 
   GroupMemory<u8> data(1200);
   fill_random(data.data(), data.size(), 22);
@@ -49,8 +48,7 @@ void test_hashes() {
     lengths[2 * length] = xxh3_64(data.data(), length, 99);
     lengths[2 * length + 1] = xxh3_64(data.data() + 3, length, 99);
   }
-  count("serial hash",
-        passes_on_all_groups("serial hash", SerialHashBody{data.data(), lengths.data(), 1024, 99}));
+  count("serial hash", passes_on_all_groups("serial hash", SerialHashBody{data.data(), lengths.data(), 1024, 99}));
 }
 
 void test_copies() {
@@ -60,14 +58,12 @@ void test_copies() {
   fill_random(source.data(), source.size(), 23);
   for (u64 a = 0; a < 16; ++a) hashes[a] = xxh3_64(source.data() + a, page_size, 1234);
   count("verify copy",
-        passes_on_all_groups("verify copy", VerifyCopyBody{source.data(), hashes.data(), 1234,
-                                                           destination.data(), 1}));
+        passes_on_all_groups("verify copy", VerifyCopyBody{source.data(), hashes.data(), 1234, destination.data(), 1}));
   const u64 values[] = {0, 1, 15, 16, 33, 63, 64, 511, 2100, 4096};
   GroupMemory<u64> lengths(10);
   for (u32 i = 0; i < 10; ++i) lengths[i] = values[i];
-  count("copy bytes",
-        passes_on_all_groups("copy bytes", CopyBytesBody{source.data(), destination.data(),
-                                                         lengths.data(), 10, 4096 + 64, 1}));
+  count("copy bytes", passes_on_all_groups("copy bytes", CopyBytesBody{source.data(), destination.data(),
+                                                                       lengths.data(), 10, 4096 + 64, 1}));
 }
 
 void test_groups() {
@@ -105,9 +101,8 @@ void test_lock() {
   GroupMemory<Contended> shared(1);
   contend_kernel<<<16, 256>>>(shared.data(), 50);
   const bool ran = cuda_ok(cudaDeviceSynchronize(), "contend");
-  count("ticket lock", ran && shared[0].counter == 16 * 8 * 50 &&
-                           shared[0].copy == shared[0].counter && shared[0].unequal == 0 &&
-                           !shared[0].lock.is_locked());
+  count("ticket lock", ran && shared[0].counter == 16 * 8 * 50 && shared[0].copy == shared[0].counter &&
+                           shared[0].unequal == 0 && !shared[0].lock.is_locked());
 }
 
 // The kernel answers each value of cells[0] in cells[1]; both sides check that no 16 bytes are
@@ -128,8 +123,7 @@ void test_cells_between_processors() {
   constexpr u64 round_count = 20000;
   constexpr u64 deadline_ns = u64{20} * 1000000000;
   void* memory = nullptr;
-  if (!cuda_ok(cudaHostAlloc(&memory, page_size, cudaHostAllocMapped), "allocate"))
-    return count("cells", false);
+  if (!cuda_ok(cudaHostAlloc(&memory, page_size, cudaHostAllocMapped), "allocate")) return count("cells", false);
   Vector16* cells = static_cast<Vector16*>(memory);
   u64* torn = reinterpret_cast<u64*>(cells + 32);
   std::memset(memory, 0, page_size);
@@ -168,16 +162,14 @@ void test_fault_record() {
   std::memset(memory, 0, page_size);
   FaultRecord* on_device = nullptr;
   bool ready = cuda_ok(cudaHostRegister(memory, page_size, cudaHostRegisterMapped), "register");
-  ready = ready &&
-          cuda_ok(cudaHostGetDevicePointer(reinterpret_cast<void**>(&on_device), memory, 0), "map");
+  ready = ready && cuda_ok(cudaHostGetDevicePointer(reinterpret_cast<void**>(&on_device), memory, 0), "map");
   ready = ready && cuda_ok(set_fault_record(on_device), "set");
   if (!ready) return count("fault record", false);
   failing_kernel<<<1, 64>>>(1000);
   const cudaError_t error = cudaDeviceSynchronize();
   const FaultRecord& record = *static_cast<const FaultRecord*>(memory);
-  count("fault record", error != cudaSuccess && record.state == 1 && record.left == 1000 &&
-                            record.right == 5 && record.thread == 37 &&
-                            std::strcmp(record.expression, "value < 5u") == 0 &&
+  count("fault record", error != cudaSuccess && record.state == 1 && record.left == 1000 && record.right == 5 &&
+                            record.thread == 37 && std::strcmp(record.expression, "value < 5u") == 0 &&
                             std::strstr(record.file, "base_kernel_test.cu") != nullptr);
 }
 

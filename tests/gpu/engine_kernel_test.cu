@@ -195,8 +195,7 @@ void test_bandwidth(engine::CudaEngine& host) {
   run("memcopy host to host", 0, wire::ring_address(2, 0));
   host.remove_buffer(client.session(), 1);
   host.remove_buffer(client.session(), 2);
-  check(client.call(memset_command(wire::ring_address(1, 0), 1, 0)).status == Status::bad_address,
-        "a removed buffer");
+  check(client.call(memset_command(wire::ring_address(1, 0), 1, 0)).status == Status::bad_address, "a removed buffer");
   cudaFree(device_memory);
 }
 
@@ -291,4 +290,6 @@ void run() {
 }  // namespace
 }  // namespace gpu4fs::test
 
-int main() { return gpu4fs::test::run_on_gpu(gpu4fs::test::run); }
+int main() {
+  return gpu4fs::test::run_on_gpu(gpu4fs::test::run);
+}

@@ -26,7 +26,9 @@ inline int finish() {
 }
 
 // Under compute-sanitizer: kernels are slow, and memory has to be known to it when a kernel begins.
-inline bool is_sanitized() { return std::getenv("GPU4FS_TEST_SANITIZER") != nullptr; }
+inline bool is_sanitized() {
+  return std::getenv("GPU4FS_TEST_SANITIZER") != nullptr;
+}
 
 inline engine::CudaOptions gpu_test_options() {
   engine::CudaOptions options{};

@@ -19,7 +19,9 @@ using session::EngineChoice;
 
 constexpr u64 cache_bytes = u64{8} << 20;  // the least: pages are evicted
 
-std::vector<std::string> device_paths(const DeviceFolder& folder) { return {folder.device(0), folder.device(1)}; }
+std::vector<std::string> device_paths(const DeviceFolder& folder) {
+  return {folder.device(0), folder.device(1)};
+}
 
 void make_pool(const DeviceFolder& folder) {
   pool::MakePoolOptions make;
@@ -130,4 +132,6 @@ void run() {
 }  // namespace
 }  // namespace gpu4fs::test
 
-int main() { return gpu4fs::test::run_on_gpu(gpu4fs::test::run); }
+int main() {
+  return gpu4fs::test::run_on_gpu(gpu4fs::test::run);
+}

@@ -1,7 +1,7 @@
-// Pools with redundancy whose devices are gone, with the GPU engine: they are written, mounted without as many devices as
-// their level may lose, read, written, checked; others take the place of these and are filled; and then the pool goes
-// without devices that were there all the time, so that what was filled in is what is read. Files by several clients at once
-// (tests/engine/file_walk.hpp).
+// Pools with redundancy whose devices are gone, with the GPU engine: they are written, mounted without as many devices
+// as their level may lose, read, written, checked; others take the place of these and are filled; and then the pool
+// goes without devices that were there all the time, so that what was filled in is what is read. Files by several
+// clients at once (tests/engine/file_walk.hpp).
 //
 // usage: gpu4fs_gpu_lost_devices_test [cpu]    cpu: with the CPU engine, to try the test itself
 // Environment: GPU4FS_TEST_SCALE

@@ -22,8 +22,8 @@ namespace {
 
 void run() {
   const auto begin = std::chrono::steady_clock::now();
-  const MatrixEngine engine = mapped_matrix_engine<CudaParts>("GPU", crash_pool_options(),
-                                                              number_from("GPU4FS_MATRIX_RUNNING", 0) != 0);
+  const MatrixEngine engine =
+      mapped_matrix_engine<CudaParts>("GPU", crash_pool_options(), number_from("GPU4FS_MATRIX_RUNNING", 0) != 0);
   const char* only = std::getenv("GPU4FS_MATRIX_SHAPE");
   MatrixRun run;
   run.only = only == nullptr ? "" : only;
@@ -36,7 +36,8 @@ void run() {
 
   const std::string unnoticed = unnoticed_losses(engine);
   check(unnoticed.empty(), "a pool that loses one device more than it bears is noticed: " + unnoticed);
-  run.seconds = std::max(1.0, seconds - std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  run.seconds =
+      std::max(1.0, seconds - std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   const MatrixResult result = run_matrix(engine, run);
   for (const std::string& failure : result.counts.failures) check(false, failure);
   check(result.counts.failures.empty() && result.counts.losses + result.counts.beyond > 0,
@@ -47,4 +48,6 @@ void run() {
 }  // namespace
 }  // namespace gpu4fs::test
 
-int main() { return gpu4fs::test::run_on_gpu(gpu4fs::test::run); }
+int main() {
+  return gpu4fs::test::run_on_gpu(gpu4fs::test::run);
+}

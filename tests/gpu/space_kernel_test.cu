@@ -68,8 +68,8 @@ __global__ void write_kernel(fs::FileSystem* fs, const u8* source, u64* addresse
   u32 done = 0;
   bool abandoned = false;
   while (worst == Status::ok && done < pages_per_warp) {
-    const raid::Extent run = on_leader(
-        g, [&] { return fs::allocate_run(Lane{}, *fs, op, minimum(u32{3}, pages_per_warp - done), 1); });
+    const raid::Extent run =
+        on_leader(g, [&] { return fs::allocate_run(Lane{}, *fs, op, minimum(u32{3}, pages_per_warp - done), 1); });
     if (!abandoned) {
       on_leader(g, [&] { fs::abandon_extent(*fs, op, run); });
       abandoned = true;
@@ -98,8 +98,7 @@ __global__ void read_kernel(fs::FileSystem* fs, const u64* addresses, u8* pages,
   Status worst = Status::ok;
   for (u32 i = 0; i < pages_per_warp; ++i) {
     const u64 index = u64{warp} * pages_per_warp + i;
-    const Status read =
-        raid::read_page(Warp{}, fs->space, addresses[index], pages + index * page_size);
+    const Status read = raid::read_page(Warp{}, fs->space, addresses[index], pages + index * page_size);
     if (read != Status::ok) worst = read;
   }
   if (threadIdx.x % warp_size == 0) status[warp] = worst;
@@ -157,8 +156,7 @@ void run() {
   GroupMemory<u8> source(page_count * 64 + 2 * page_size);
   fill_random(source.data(), source.size(), 5);
   GroupMemory<u64> addresses(page_count);
-  write_kernel<<<block_count, warps_per_block * warp_size>>>(fs.data(), source.data(),
-                                                             addresses.data(), status.data());
+  write_kernel<<<block_count, warps_per_block * warp_size>>>(fs.data(), source.data(), addresses.data(), status.data());
   if (!cuda_ok(cudaDeviceSynchronize(), "write")) return;
   count("warps write their pages", all_ok(status, warp_count));
   const std::set<u64> distinct(addresses.data(), addresses.data() + page_count);
@@ -167,8 +165,7 @@ void run() {
                                fs[0].data_counters().available == 4 * 2048 - page_count);
 
   GroupMemory<u8> pages(page_count * page_size);
-  read_kernel<<<block_count, warps_per_block * warp_size>>>(fs.data(), addresses.data(),
-                                                            pages.data(), status.data());
+  read_kernel<<<block_count, warps_per_block * warp_size>>>(fs.data(), addresses.data(), pages.data(), status.data());
   if (!cuda_ok(cudaDeviceSynchronize(), "read")) return;
   count("warps read verified pages", all_ok(status, warp_count));
   checkpoint_kernel<<<4, warp_size>>>(fs.data(), status.data());
@@ -196,7 +193,6 @@ int main() {
   gpu4fs::test::run();
   const bool finished = gpu4fs::test::passed_count + gpu4fs::test::failed_count == 10;
   if (!finished) std::printf("the test did not finish\n");
-  std::printf("%u passed, %u failed\n", gpu4fs::test::passed_count,
-              gpu4fs::test::failed_count + (finished ? 0 : 1));
+  std::printf("%u passed, %u failed\n", gpu4fs::test::passed_count, gpu4fs::test::failed_count + (finished ? 0 : 1));
   return finished && gpu4fs::test::failed_count == 0 ? 0 : 1;
 }

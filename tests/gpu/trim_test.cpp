@@ -1,5 +1,5 @@
-// Memory of removed files goes back to the system while the GPU has it registered: the files' blocks go, and what is written
-// there afterwards is what the medium has.
+// Memory of removed files goes back to the system while the GPU has it registered: the files' blocks go, and what is
+// written there afterwards is what the medium has.
 //
 // usage: gpu4fs_gpu_trim_test [cpu]    cpu: with the CPU engine, to try the test itself
 #include <sys/stat.h>
@@ -21,7 +21,8 @@ constexpr u64 mega = u64{1} << 20;
 
 class TrimmedPool {
  public:
-  TrimmedPool(const char* profile, u32 device_count, session::EngineChoice engine) : profile_(profile), engine_(engine) {
+  TrimmedPool(const char* profile, u32 device_count, session::EngineChoice engine)
+      : profile_(profile), engine_(engine) {
     pool::MakePoolOptions make;
     for (u32 i = 0; i < device_count; ++i) make.device_paths.push_back(folder_.device(i));
     make.size_bytes = 64 * mega;
@@ -34,7 +35,8 @@ class TrimmedPool {
   void run() {
     mount();
     const u64 kept = make_file(*files_, "kept");
-    for (u64 block = 0; block < 10; ++block) expect(write_block(*files_, kept, block, block) == Status::ok, "the kept file is written");
+    for (u64 block = 0; block < 10; ++block)
+      expect(write_block(*files_, kept, block, block) == Status::ok, "the kept file is written");
     const u64 large = make_file(*files_, "large");
     for (u64 round = 0; round < 2; ++round) {
       const u64 seed = 1000 * (round + 1);
@@ -68,7 +70,8 @@ class TrimmedPool {
     server_ = std::make_unique<server::PoolServer>(options);
     server_->start();
     server::LocalSession local = server_->open_session(mega);
-    session_ = std::make_unique<client::Session>(client::Connection{local.producer, local.port, std::move(local.owner)});
+    session_ =
+        std::make_unique<client::Session>(client::Connection{local.producer, local.port, std::move(local.owner)});
     files_ = std::make_unique<FileClient>(*session_);
   }
   void unmount() {

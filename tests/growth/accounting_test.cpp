@@ -1,5 +1,5 @@
-// What statfs promises of a pool that may still grow, who gets the last of its space, and what commands do that want more
-// than there is.
+// What statfs promises of a pool that may still grow, who gets the last of its space, and what commands do that want
+// more than there is.
 #include <algorithm>
 #include <optional>
 
@@ -22,7 +22,8 @@ struct PoolForm {
   u32 initial_share;
   std::vector<std::pair<std::string, double>> more = {};
   friend std::ostream& operator<<(std::ostream& out, const PoolForm& form) {
-    return out << form.data << "+" << form.metadata << " on " << form.device_count << ", " << form.initial_share << " %";
+    return out << form.data << "+" << form.metadata << " on " << form.device_count << ", " << form.initial_share
+               << " %";
   }
 };
 

@@ -28,7 +28,9 @@ void remove_file(GrowthMount& mount, const std::string& name) {
   op.name = name;
   const client::Reply removed = mount.files().call(op);
   ASSERT_EQ(removed.status, Status::ok);
-  if (removed.result != 0) { ASSERT_EQ(mount.files().simple(wire::Opcode::reclaim, removed.result).status, Status::ok); }
+  if (removed.result != 0) {
+    ASSERT_EQ(mount.files().simple(wire::Opcode::reclaim, removed.result).status, Status::ok);
+  }
   for (u32 i = 0; i < 2; ++i) ASSERT_EQ(mount.server().open_inspector().checkpoint(), Status::ok);
 }
 
@@ -64,16 +66,19 @@ u64 write_late(GrowthMount& mount, u64 seed, bool has_parities) {
   if (has_parities) {
     constexpr u64 few = 60;
     const u64 file = make_file(mount.files(), "late");
-    for (u64 block = 0; block < few; ++block) EXPECT_EQ(write_block(mount.files(), file, block, seed + block), Status::ok);
+    for (u64 block = 0; block < few; ++block)
+      EXPECT_EQ(write_block(mount.files(), file, block, seed + block), Status::ok);
     return few;
   }
   const u64 capacity = fill_file(mount.files(), make_file(mount.files(), "filler"), 0, 1);
   remove_file(mount, "filler");
   const u64 early = make_file(mount.files(), "early");
-  for (u64 block = 0; block < capacity / 2; ++block) EXPECT_EQ(write_block(mount.files(), early, block, block), Status::ok);
+  for (u64 block = 0; block < capacity / 2; ++block)
+    EXPECT_EQ(write_block(mount.files(), early, block, block), Status::ok);
   const u64 late = make_file(mount.files(), "late");
   const u64 count = capacity * 3 / 10;
-  for (u64 block = 0; block < count; ++block) EXPECT_EQ(write_block(mount.files(), late, block, seed + block), Status::ok);
+  for (u64 block = 0; block < count; ++block)
+    EXPECT_EQ(write_block(mount.files(), late, block, seed + block), Status::ok);
   remove_file(mount, "early");
   return count;
 }
@@ -92,7 +97,9 @@ TEST_P(EmptiedDevices, LeaveThePoolWhileFilesAreWritten) {
       FileClient files(*session);
       for (u64 round = 0; !ends; ++round) {
         EXPECT_EQ(write_block(files, busy, round % 8, round % 8), Status::ok);
-        if (round % 4 == 0) { EXPECT_EQ(files.simple(wire::Opcode::fsync, busy).status, Status::ok); }
+        if (round % 4 == 0) {
+          EXPECT_EQ(files.simple(wire::Opcode::fsync, busy).status, Status::ok);
+        }
       }
     });
     EXPECT_EQ(mount.server().reshaper().start_removal(leaving, 0), "");

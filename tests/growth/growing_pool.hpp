@@ -28,7 +28,8 @@ class GrowthFolder {
  public:
   explicit GrowthFolder(const std::string& parent = memory_folder()) {
     std::error_code none;
-    std::string name = std::filesystem::is_directory(parent, none) ? parent : std::filesystem::temp_directory_path().string();
+    std::string name =
+        std::filesystem::is_directory(parent, none) ? parent : std::filesystem::temp_directory_path().string();
     name += "/gpu4fs_growth_XXXXXX";
     if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no folder");
     path_ = name;
@@ -48,7 +49,8 @@ class GrowthFolder {
 // A server and one session.
 class GrowthMount {
  public:
-  explicit GrowthMount(const std::vector<std::string>& devices) : server_(std::make_unique<server::PoolServer>(options(devices))) {
+  explicit GrowthMount(const std::vector<std::string>& devices)
+      : server_(std::make_unique<server::PoolServer>(options(devices))) {
     server_->start();
     open();
   }
@@ -148,10 +150,10 @@ inline u64 fill_file(FileClient& files, u64 inode, u64 first, u64 seed) {
 
 inline testing::AssertionResult has_blocks(FileClient& files, u64 inode, u64 count, u64 seed) {
   for (u64 block = 0; block < count; ++block) {
-    const client::Reply read =
-        files.simple(wire::Opcode::read, inode, block * growth_write_bytes, growth_write_bytes);
+    const client::Reply read = files.simple(wire::Opcode::read, inode, block * growth_write_bytes, growth_write_bytes);
     if (read.status != Status::ok || read.result != growth_write_bytes) {
-      return testing::AssertionFailure() << "block " << block << ": " << status_name(read.status) << ", " << read.result;
+      return testing::AssertionFailure() << "block " << block << ": " << status_name(read.status) << ", "
+                                         << read.result;
     }
     const std::vector<u8> expected = growth_content(seed + block);
     if (std::memcmp(files.data(), expected.data(), expected.size()) != 0) {

@@ -1,5 +1,5 @@
-// The checkpoint that asks the server about a plan, against plans that are withdrawn and staged meanwhile: what is written
-// is flushed before superblocks name it, and an answer counts for the plan that was asked about.
+// The checkpoint that asks the server about a plan, against plans that are withdrawn and staged meanwhile: what is
+// written is flushed before superblocks name it, and an answer counts for the plan that was asked about.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -36,8 +36,8 @@ class GrowthCheckpoint : public ::testing::Test {
     plan_->page_total = superblock.page_total;
     std::memcpy(plan_->device_uuids, superblock.device_uuids, sizeof(plan_->device_uuids));
     fs.growth = plan_.get();
-    server_ = std::make_unique<session::ServerSession>(pool_.host(), open_close_, session::ServerSession::Kind::internal, 4,
-                                                      page_size);
+    server_ = std::make_unique<session::ServerSession>(pool_.host(), open_close_,
+                                                       session::ServerSession::Kind::internal, 4, page_size);
     session_ = pool_.open_session();
     files_ = std::make_unique<FileClient>(*session_);
   }
@@ -62,8 +62,9 @@ class GrowthCheckpoint : public ::testing::Test {
   };
   // A checkpoint of a change. `at_question`: what happens before the server answers about a plan, and its answer;
   // `at_flush`: before it says that all is flushed.
-  Round checkpoint(const std::string& name, const std::function<Status()>& at_question,
-                   const std::function<void()>& at_flush = [] {}) {
+  Round checkpoint(
+      const std::string& name, const std::function<Status()>& at_question,
+      const std::function<void()>& at_flush = [] {}) {
     (void)make_file(*files_, name);
     Round round;
     std::atomic<bool> done{false};

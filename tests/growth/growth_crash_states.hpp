@@ -1,6 +1,6 @@
 // The states that a crash can leave a pool's devices in, from the recorded writes and flushes of a run
-// (device/stack/record_layer.hpp): the medium after a prefix of the writes; or without some of those that no flush of their
-// device has ended for, the last one torn.
+// (device/stack/record_layer.hpp): the medium after a prefix of the writes; or without some of those that no flush of
+// their device has ended for, the last one torn.
 #pragma once
 
 #include <cstring>
@@ -66,13 +66,15 @@ class GrowthCrashStates {
         }
         apply(state, entry, entry.bytes.size() / 2);
         ++count_;
-        ASSERT_NO_FATAL_FAILURE(visit(state, mark, random.next() % (pace.goes_on_every * 2 / 3) == 0)) << "loose, entry " << entry.sequence;
+        ASSERT_NO_FATAL_FAILURE(visit(state, mark, random.next() % (pace.goes_on_every * 2 / 3) == 0))
+            << "loose, entry " << entry.sequence;
       }
       apply(images, entry, entry.bytes.size());
       loose.push_back(&entry);
       if (!is_looked_at) continue;
       ++count_;
-      ASSERT_NO_FATAL_FAILURE(visit(images, mark, random.next() % pace.goes_on_every == 0)) << "entry " << entry.sequence;
+      ASSERT_NO_FATAL_FAILURE(visit(images, mark, random.next() % pace.goes_on_every == 0))
+          << "entry " << entry.sequence;
     }
     ++count_;
     visit(images, mark, true);

@@ -33,9 +33,7 @@ class GrowthCrashes : public ::testing::TestWithParam<CrashShape> {
     pool::make_pool(options);
   }
 
-  std::vector<std::string> old_paths() const {
-    return {paths_.begin(), paths_.begin() + shape_.device_count};
-  }
+  std::vector<std::string> old_paths() const { return {paths_.begin(), paths_.begin() + shape_.device_count}; }
   // The growth, and where its writes begin in the log.
   void grow() {
     states_ = std::make_unique<GrowthCrashStates>(paths_, log_path_, crash_device_bytes);
@@ -45,16 +43,19 @@ class GrowthCrashes : public ::testing::TestWithParam<CrashShape> {
     const std::shared_ptr<device::WriteLog> log = device::open_write_log(log_path_);
     GrowthMount mount(devices);
     const u64 inode = make_file(mount.files(), "file");
-    for (u64 block = 0; block < synced_blocks; ++block) ASSERT_EQ(write_block(mount.files(), inode, block, block), Status::ok);
+    for (u64 block = 0; block < synced_blocks; ++block)
+      ASSERT_EQ(write_block(mount.files(), inode, block, block), Status::ok);
     ASSERT_EQ(mount.files().simple(wire::Opcode::fsync, inode).status, Status::ok);
     log->mark(1);
-    for (u32 i = shape_.device_count; i < paths_.size(); ++i) mount.server().grower().add_device(states_->recorded(i), false);
+    for (u32 i = shape_.device_count; i < paths_.size(); ++i)
+      mount.server().grower().add_device(states_->recorded(i), false);
     log->mark(2);
     ASSERT_GE(mount.server().grower().add_chunks(1), 1u);
     ASSERT_GE(mount.server().grower().add_chunks(~u64{0}), 1u);
     log->mark(3);
     const u64 more = make_file(mount.files(), "more");
-    for (u64 block = 0; block < synced_blocks; ++block) ASSERT_EQ(write_block(mount.files(), more, block, 100 + block), Status::ok);
+    for (u64 block = 0; block < synced_blocks; ++block)
+      ASSERT_EQ(write_block(mount.files(), more, block, 100 + block), Status::ok);
     ASSERT_EQ(mount.files().simple(wire::Opcode::fsync, more).status, Status::ok);
     log->mark(4);
     mount.crash();
@@ -73,8 +74,12 @@ class GrowthCrashes : public ::testing::TestWithParam<CrashShape> {
     const pool::OpenedPool pool = pool::open_pool({old_paths(), true, false});
     const u32 device_count = pool.superblock.device_count;
     ASSERT_TRUE(device_count >= shape_.device_count && device_count <= paths_.size());
-    if (mark >= 2) { ASSERT_EQ(device_count, paths_.size()); }
-    if (mark >= 3) { ASSERT_GT(pool.superblock.chunk_count, first_chunk_count_ + 1); }
+    if (mark >= 2) {
+      ASSERT_EQ(device_count, paths_.size());
+    }
+    if (mark >= 3) {
+      ASSERT_GT(pool.superblock.chunk_count, first_chunk_count_ + 1);
+    }
     seen_.insert({device_count, pool.superblock.chunk_count});
     const std::string problems = find_problems(old_paths());
     ASSERT_EQ(problems, "");
@@ -86,7 +91,9 @@ class GrowthCrashes : public ::testing::TestWithParam<CrashShape> {
     if (!goes_on) return;
     GrowthMount mount(old_paths());
     ASSERT_TRUE(has_blocks(mount.files(), find_file(mount.files(), "file"), synced_blocks, 0));
-    if (mark >= 4) { ASSERT_TRUE(has_blocks(mount.files(), find_file(mount.files(), "more"), synced_blocks, 100)); }
+    if (mark >= 4) {
+      ASSERT_TRUE(has_blocks(mount.files(), find_file(mount.files(), "more"), synced_blocks, 100));
+    }
     for (u32 i = mount.server().superblock().device_count; i < paths_.size(); ++i) {
       mount.server().grower().add_device(paths_[i], true);
     }

@@ -1,5 +1,5 @@
-// A device goes at any access while chunks are made and deleted: what was synced is there without it, and the pool can be
-// mounted.
+// A device goes at any access while chunks are made and deleted: what was synced is there without it, and the pool can
+// be mounted.
 #include <algorithm>
 
 #include "growth/growing_pool.hpp"

@@ -175,8 +175,9 @@ TEST_P(GrowingPools, SeveralThatFindNoSpaceGetOneChunk) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, GrowingPools,
                          ::testing::Values(GrowthShape{"single", 1, 1, "/dev/shm"}, GrowthShape{"single", 2, 1, "/tmp"},
-                                           GrowthShape{"raid0", 2, 2, "/dev/shm"}, GrowthShape{"raid1", 2, 2, "/dev/shm"},
-                                           GrowthShape{"raid1", 3, 2, "/tmp"}, GrowthShape{"raid5", 3, 3, "/dev/shm"},
+                                           GrowthShape{"raid0", 2, 2, "/dev/shm"},
+                                           GrowthShape{"raid1", 2, 2, "/dev/shm"}, GrowthShape{"raid1", 3, 2, "/tmp"},
+                                           GrowthShape{"raid5", 3, 3, "/dev/shm"},
                                            GrowthShape{"raid6", 4, 4, "/dev/shm"}));
 
 class NewMembers : public ::testing::Test {
@@ -232,7 +233,8 @@ TEST_F(NewMembers, HoldTheTreeIfThereAreFewerReplicasThanWanted) {
   }
   const format::Superblock superblock = pool::open_pool({{pool_}, true}).superblock;
   {
-    pool::DeviceFile first = pool::DeviceFile::open(pool_, pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock);
+    pool::DeviceFile first =
+        pool::DeviceFile::open(pool_, pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock);
     first.zero_range(pool::open_pool({{added}, true, false}).devices[0].part.tree_offset, 16 * page_size);
   }
   const pool::OpenedPool repaired = pool::open_pool({{pool_}});

@@ -209,9 +209,8 @@ TEST_F(Spares, AreCheckedAndListed) {
   ASSERT_EQ(spares.list().size(), 2u);
   EXPECT_EQ(spares.list()[0].path, spare);
   // It is locked as long as it is one.
-  EXPECT_THROW(
-      pool::DeviceFile::open(spare, pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock),
-      pool::PoolError);
+  EXPECT_THROW(pool::DeviceFile::open(spare, pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock),
+               pool::PoolError);
   EXPECT_EQ(spares.remove(spare), "");
   EXPECT_NE(spares.remove(spare), "");
   EXPECT_NO_THROW(pool::DeviceFile::open(spare, pool::DeviceFile::Access::read_write, pool::DeviceFile::Locking::lock));

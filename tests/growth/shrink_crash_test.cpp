@@ -1,5 +1,5 @@
-// A crash at any write while chunks are deleted and a device leaves: what is on the medium then is the pool before or the
-// pool behind, with all that was synced, and it goes on from there.
+// A crash at any write while chunks are deleted and a device leaves: what is on the medium then is the pool before or
+// the pool behind, with all that was synced, and it goes on from there.
 #include <set>
 
 #include "growth/growth_crash_states.hpp"
@@ -48,7 +48,8 @@ class ShrinkCrashes : public ::testing::TestWithParam<ShrinkCrashShape> {
     GrowthMount mount(devices);
     maintenance::PoolGrower& grower = mount.server().grower();
     const u64 inode = make_file(mount.files(), "file");
-    for (u64 block = 0; block < synced_blocks; ++block) ASSERT_EQ(write_block(mount.files(), inode, block, block), Status::ok);
+    for (u64 block = 0; block < synced_blocks; ++block)
+      ASSERT_EQ(write_block(mount.files(), inode, block, block), Status::ok);
     ASSERT_EQ(mount.files().simple(wire::Opcode::fsync, inode).status, Status::ok);
     std::vector<u32> empty;
     for (const maintenance::ChunkUsage& chunk : grower.usage()) {
@@ -65,7 +66,8 @@ class ShrinkCrashes : public ::testing::TestWithParam<ShrinkCrashShape> {
     grower.add_chunks(~u64{0});
     log->mark(4);
     const u64 more = make_file(mount.files(), "more");
-    for (u64 block = 0; block < synced_blocks; ++block) ASSERT_EQ(write_block(mount.files(), more, block, 100 + block), Status::ok);
+    for (u64 block = 0; block < synced_blocks; ++block)
+      ASSERT_EQ(write_block(mount.files(), more, block, 100 + block), Status::ok);
     ASSERT_EQ(mount.files().simple(wire::Opcode::fsync, more).status, Status::ok);
     log->mark(5);
     mount.crash();
@@ -87,16 +89,24 @@ class ShrinkCrashes : public ::testing::TestWithParam<ShrinkCrashShape> {
       const pool::OpenedPool pool = pool::open_pool({named, true, false});
       ASSERT_EQ(pool.devices.size(), paths_.size());
       has_left = pool.devices[leaving_].state == pool::MemberState::removed;
-      if (!has_left) { ASSERT_TRUE(pool.devices[leaving_].is_here()); }
-      if (mark >= 2) { ASSERT_LT(pool.superblock.chunk_count, first_chunk_count_ + (mark >= 3 ? 1 : 0)); }
-      if (mark >= 3) { ASSERT_TRUE(has_left); }
+      if (!has_left) {
+        ASSERT_TRUE(pool.devices[leaving_].is_here());
+      }
+      if (mark >= 2) {
+        ASSERT_LT(pool.superblock.chunk_count, first_chunk_count_ + (mark >= 3 ? 1 : 0));
+      }
+      if (mark >= 3) {
+        ASSERT_TRUE(has_left);
+      }
       seen_.insert({has_left, pool.superblock.chunk_count});
     }
     ASSERT_EQ(find_problems(named), "");
     if (!goes_on) return;
     GrowthMount mount(named);
     ASSERT_TRUE(has_blocks(mount.files(), find_file(mount.files(), "file"), synced_blocks, 0));
-    if (mark >= 5) { ASSERT_TRUE(has_blocks(mount.files(), find_file(mount.files(), "more"), synced_blocks, 100)); }
+    if (mark >= 5) {
+      ASSERT_TRUE(has_blocks(mount.files(), find_file(mount.files(), "more"), synced_blocks, 100));
+    }
     if (has_left) mount.server().grower().add_device(paths_[leaving_], true);
     mount.server().grower().add_chunks(~u64{0});
     const u64 inode = make_file(mount.files(), "behind");
@@ -117,7 +127,9 @@ class ShrinkCrashes : public ::testing::TestWithParam<ShrinkCrashShape> {
 
 TEST_P(ShrinkCrashes, LeaveThePoolBeforeOrBehind) {
   ASSERT_NO_FATAL_FAILURE(shrink());
-  const auto every = [](u64 mark) { return mark == 0 ? u64{0} : mark <= 2 ? u64{1} : mark == 3 ? u64{5} : crash_stride_; };
+  const auto every = [](u64 mark) {
+    return mark == 0 ? u64{0} : mark <= 2 ? u64{1} : mark == 3 ? u64{5} : crash_stride_;
+  };
   states_->for_each({every, 6}, [&](const std::vector<GrowthImage>& images, u64 mark, bool goes_on) {
     check_state(images, mark, goes_on);
   });

@@ -73,7 +73,8 @@ TEST_P(ShrinkingPools, EmptyChunksGoAndTheirSpaceIsUsedAgain) {
     GrowthMount mount(devices_);
     maintenance::PoolGrower& grower = mount.server().grower();
     inode = make_file(mount.files(), "file");
-    for (u64 block = 0; block < blocks; ++block) ASSERT_EQ(write_block(mount.files(), inode, block, 3 + block), Status::ok);
+    for (u64 block = 0; block < blocks; ++block)
+      ASSERT_EQ(write_block(mount.files(), inode, block, 3 + block), Status::ok);
     ASSERT_EQ(mount.files().simple(wire::Opcode::fsync, inode).status, Status::ok);
     const std::set<u32> before = all_chunks(mount);
     const format::Superblock old = mount.server().superblock();
@@ -82,7 +83,9 @@ TEST_P(ShrinkingPools, EmptyChunksGoAndTheirSpaceIsUsedAgain) {
       // What was deleted is made again: in the same space, and with the same memory.
       const u64 now = grower.add_chunks(~u64{0});
       ASSERT_GE(now, 2u);
-      if (round != 0) { ASSERT_EQ(now, made); }
+      if (round != 0) {
+        ASSERT_EQ(now, made);
+      }
       made = now;
       const std::vector<u32> empty = empty_chunks(mount, before);
       ASSERT_EQ(empty.size(), made);

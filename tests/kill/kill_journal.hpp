@@ -1,7 +1,7 @@
 // What clients of a server that will be killed did, in memory that outlives it.
 //
-// One writer a row; a row's counters are written behind what they count, so that whoever reads them after the kill finds
-// whole entries.
+// One writer a row; a row's counters are written behind what they count, so that whoever reads them after the kill
+// finds whole entries.
 #pragma once
 
 #include <sys/mman.h>

@@ -71,7 +71,7 @@ class Killed {
   }
 
   u64 operations = 0;
-  u64 lost = 0;      // operations that had ended and are gone, as may be
+  u64 lost = 0;  // operations that had ended and are gone, as may be
   u64 replayed = 0;
   u64 unstarted = 0;  // kills before the mount had ended
   u64 checkpoints = 0;
@@ -91,7 +91,8 @@ class Killed {
     int status = 0;
     ::waitpid(child, &status, 0);
     if (had_problem) return fmt::format("while it ran: {}", journal_->problem);
-    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL) return fmt::format("the server ended on its own: {:#x}", status);
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)
+      return fmt::format("the server ended on its own: {:#x}", status);
     unstarted += journal_->is_started == 0 ? 1 : 0;
     checkpoints += journal_->checkpoints;
     const std::string problem = follow_journal();
@@ -252,10 +253,11 @@ TEST(SigKill, NothingAcknowledgedIsLost) {
   }
   EXPECT_EQ(killed.check(), "");
   const auto number = [](u64 value) { return static_cast<unsigned long long>(value); };
-  std::printf("%llu kills, %llu of them while mounting: %llu operations, %llu replayed, %llu that nobody was promised lost, "
-              "%llu checkpoints\n",
-              number(count), number(killed.unstarted), number(killed.operations), number(killed.replayed),
-              number(killed.lost), number(killed.checkpoints));
+  std::printf(
+      "%llu kills, %llu of them while mounting: %llu operations, %llu replayed, %llu that nobody was promised lost, "
+      "%llu checkpoints\n",
+      number(count), number(killed.unstarted), number(killed.operations), number(killed.replayed), number(killed.lost),
+      number(killed.checkpoints));
   if (count < 100) return;
   EXPECT_GT(killed.replayed, count);
   EXPECT_GT(killed.lost, 0u);

@@ -133,7 +133,9 @@ class SteppedWork final : private JobWork {
   void keep(bool /*durably*/) override {
     job_.locked([this] { kept_.push_back(report_.state); });
   }
-  JobWords words() const override { return {"work", "runs", "is paused", "none runs", "none is paused", "none to cancel"}; }
+  JobWords words() const override {
+    return {"work", "runs", "is paused", "none runs", "none is paused", "none to cancel"};
+  }
 
   Steps steps_;
   JobOutcome outcome_;

@@ -33,8 +33,8 @@ class PlayedEngine {
   std::size_t next_ = 0;
 };
 
-// Growth makes a chunk known to the engine first. Its regions stay as they are, but the engine is told that it may use them
-// again, and the pass goes on behind it.
+// Growth makes a chunk known to the engine first. Its regions stay as they are, but the engine is told that it may use
+// them again, and the pass goes on behind it.
 TEST(PoolTrimmer, PassesOverChunksThatTheServerDoesNotKnowYet) {
   pool::OpenedPool pool{};
   session::EngineSetup setup;
@@ -49,7 +49,8 @@ TEST(PoolTrimmer, PassesOverChunksThatTheServerDoesNotKnowYet) {
   std::mutex reach;
   std::vector<u64> thin;
   PlayedEngine engine({{0, 3, 3}, {7, 5, 2}, {9, wire::trim_chunk_end, 0}});
-  PoolTrimmer trimmer(TrimContext{pool, setup, tables, reach, [&](const wire::Command& command) { return engine.call(command); },
+  PoolTrimmer trimmer(TrimContext{pool, setup, tables, reach,
+                                  [&](const wire::Command& command) { return engine.call(command); },
                                   [&](u64 chunk) { thin.push_back(chunk); }});
   const TrimReport report = trimmer.trim_all();
   EXPECT_EQ(report.status, Status::ok);

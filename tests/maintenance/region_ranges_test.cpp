@@ -1,5 +1,5 @@
-// Ranges of regions against the levels' own translation, page by page: all of a region's pages and parities, and nothing
-// of another region.
+// Ranges of regions against the levels' own translation, page by page: all of a region's pages and parities, and
+// nothing of another region.
 #include "maintenance/trim/region_ranges.hpp"
 
 #include <gtest/gtest.h>
@@ -47,7 +47,8 @@ class RegionRanges : public ::testing::TestWithParam<Shape> {
           places.insert({place.column, place.page});
           if constexpr (level.parity_count != 0) {
             const u32 slots = level.data_columns(chunk_.column_count);
-            for (u32 j = 0; j < level.parity_count; ++j) places.insert({level.column_of(geometry, place.page, slots + j), place.page});
+            for (u32 j = 0; j < level.parity_count; ++j)
+              places.insert({level.column_of(geometry, place.page, slots + j), place.page});
           }
         }
       }
@@ -67,28 +68,32 @@ TEST_P(RegionRanges, AreTheRegionsPagesAndNoOthers) {
       ASSERT_EQ(range.offset % page_size, 0u);
       ASSERT_EQ(range.length % page_size, 0u);
       bytes += range.length;
-      for (u64 at = 0; at < range.length; at += page_size) inside.insert({range.column, (range.offset + at) / page_size});
+      for (u64 at = 0; at < range.length; at += page_size)
+        inside.insert({range.column, (range.offset + at) / page_size});
     }
     EXPECT_EQ(inside.size() * page_size, bytes) << "twice";
     for (u64 region = 0; region < region_count; ++region) {
       const std::set<Place> places = places_of(region);
       const bool is_meant = region >= first && region < first + count;
-      const auto found = std::count_if(places.begin(), places.end(), [&](const Place& place) { return inside.count(place) != 0; });
-      EXPECT_EQ(static_cast<u64>(found), is_meant ? places.size() : 0u) << "region " << region << " of " << first << " + " << count;
+      const auto found =
+          std::count_if(places.begin(), places.end(), [&](const Place& place) { return inside.count(place) != 0; });
+      EXPECT_EQ(static_cast<u64>(found), is_meant ? places.size() : 0u)
+          << "region " << region << " of " << first << " + " << count;
     }
     if (first == 0 && count == region_count) {
       EXPECT_EQ(bytes, raid::with_level(chunk_.level, [&](auto level) {
-                         return level.column_pages(raid::geometry_of(chunk_)) * chunk_.column_count * page_size;
-                       }));
+                  return level.column_pages(raid::geometry_of(chunk_)) * chunk_.column_count * page_size;
+                }));
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, RegionRanges,
-                         ::testing::Values(Shape{format::RaidLevel::single, 1, 0}, Shape{format::RaidLevel::raid0, 3, 65536},
-                                           Shape{format::RaidLevel::raid0, 4, 1u << 20}, Shape{format::RaidLevel::raid1, 3, 0},
-                                           Shape{format::RaidLevel::raid5, 3, 4096}, Shape{format::RaidLevel::raid5, 4, 65536},
-                                           Shape{format::RaidLevel::raid6, 6, 8192}, Shape{format::RaidLevel::raid7, 9, 4096}));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, RegionRanges,
+    ::testing::Values(Shape{format::RaidLevel::single, 1, 0}, Shape{format::RaidLevel::raid0, 3, 65536},
+                      Shape{format::RaidLevel::raid0, 4, 1u << 20}, Shape{format::RaidLevel::raid1, 3, 0},
+                      Shape{format::RaidLevel::raid5, 3, 4096}, Shape{format::RaidLevel::raid5, 4, 65536},
+                      Shape{format::RaidLevel::raid6, 6, 8192}, Shape{format::RaidLevel::raid7, 9, 4096}));
 
 }  // namespace
 }  // namespace gpu4fs::maintenance::region_ranges_test

@@ -1,14 +1,15 @@
-// One of several that use a pool at a time, each in a folder of its own with one operation under way: what it does, what
-// the model says of it, and every state that a crash may leave its folder in.
+// One of several that use a pool at a time, each in a folder of its own with one operation under way: what it does,
+// what the model says of it, and every state that a crash may leave its folder in.
 //
 // The folder is the model's root (inode 1 there, `folder` in the engine). A step is an operation; the state after the
 // first i steps is state i. The last step may be under way, or have failed in a way that leaves open whether it
-// happened: then the state behind it is one more candidate. A step that is a series of commits may be there in part, even
-// if it had ended: that is a candidate of the step's number, which whoever had seen the step's end does not accept.
+// happened: then the state behind it is one more candidate. A step that is a series of commits may be there in part,
+// even if it had ended: that is a candidate of the step's number, which whoever had seen the step's end does not
+// accept.
 //
 // Steps of several actors are ordered by what each had seen when it began: the number of steps of every actor that had
-// ended. A sync that is acknowledged promises those. After a crash each folder is in one of its states, none from before
-// its promise, and nobody's step is there without those that it had seen: survivors_problem().
+// ended. A sync that is acknowledged promises those. After a crash each folder is in one of its states, none from
+// before its promise, and nobody's step is there without those that it had seen: survivors_problem().
 #pragma once
 
 #include <algorithm>
@@ -94,8 +95,8 @@ class Actor {
   }
 
   // The operation under way has been answered. `client` still holds what it answered (nullptr: that is not compared).
-  // `doubtful`: errno values, beside those of the model, that leave open whether it happened; `refusals`: those that say
-  // that it did not. Answers what is wrong, "" for nothing.
+  // `doubtful`: errno values, beside those of the model, that leave open whether it happened; `refusals`: those that
+  // say that it did not. Answers what is wrong, "" for nothing.
   std::string end(const client::Reply& reply, FileClient* client, const std::set<int>& doubtful = {},
                   const std::set<int>& refusals = {}) {
     const FileOperation& op = steps_.back().op;
@@ -146,9 +147,11 @@ class Actor {
       if (states_[i] == found) list.push_back({i, true});
     }
     for (const Candidate& candidate : candidates()) {
-      if (candidate.steps.count > promised_ && ModelText(candidate.model).text() == found) list.push_back(candidate.steps);
+      if (candidate.steps.count > promised_ && ModelText(candidate.model).text() == found)
+        list.push_back(candidate.steps);
     }
-    std::stable_sort(list.begin(), list.end(), [](const StepMatch& a, const StepMatch& b) { return a.count < b.count; });
+    std::stable_sort(list.begin(), list.end(),
+                     [](const StepMatch& a, const StepMatch& b) { return a.count < b.count; });
     return list;
   }
   std::string mismatch_text(const std::string& found) const {
@@ -162,8 +165,8 @@ class Actor {
   }
   const StepCounts& seen_by(u64 step) const { return steps_[step].seen; }
 
-  // An operation on contents that failed may have changed a part of the file, and so may a series of commits that a crash
-  // cut, under way or ended and not promised: a fallocate or a write where space is tight
+  // An operation on contents that failed may have changed a part of the file, and so may a series of commits that a
+  // crash cut, under way or ended and not promised: a fallocate or a write where space is tight
   // (docs/internals/durability.md). Before matches() and survive().
   void consider_mixtures(FileClient& client) {
     mixtures_.clear();
@@ -316,7 +319,8 @@ class Actor {
     const ModelNode* node = model_.find(op.inode);
     const auto differs = [&](const void* expected, u64 length) {
       if (result != length) return fmt::format("{} bytes instead of {}", result, length);
-      return length == 0 || std::memcmp(client.data(), expected, length) == 0 ? std::string() : std::string("other bytes");
+      return length == 0 || std::memcmp(client.data(), expected, length) == 0 ? std::string()
+                                                                              : std::string("other bytes");
     };
     switch (op.opcode) {
       case Opcode::write:

@@ -203,7 +203,8 @@ class ModelRunner {
         const std::string& expected = node->attributes.at(op.name);
         if (result != expected.size()) return fmt::format("an attribute of {} bytes", result);
         if (op.length == 0) return "";
-        return result == 0 || std::memcmp(client_->data(), expected.data(), result) == 0 ? "" : "another attribute value";
+        return result == 0 || std::memcmp(client_->data(), expected.data(), result) == 0 ? ""
+                                                                                         : "another attribute value";
       }
       case Opcode::list_attributes:
         return list_difference(op, *node, result);

@@ -10,18 +10,18 @@
 namespace gpu4fs::test {
 
 struct SourceOptions {
-  u64 offset_max = u64{3} << 20;   // of writes
+  u64 offset_max = u64{3} << 20;  // of writes
   u64 length_max = u64{256} << 10;
   u64 big_length = u64{2500} << 10;  // now and then
-  bool sparse = true;              // far offsets
+  bool sparse = true;                // far offsets
   bool zero_ranges = true;
-  bool whiteouts = false;          // who runs them tells the model the numbers that they get
-  u32 node_max = 40;               // then more is removed than made
-  u32 name_count = 7;              // different names in a directory, and as many long ones
-  u32 directory_max = 1000;        // of these more are not made
-  u32 make_percent = 24;           // how often something is made
-  bool flags = false;              // inodes become immutable and append-only for a while
-  u64 attribute_max = 65537;       // bytes of the greatest attribute, and one more
+  bool whiteouts = false;             // who runs them tells the model the numbers that they get
+  u32 node_max = 40;                  // then more is removed than made
+  u32 name_count = 7;                 // different names in a directory, and as many long ones
+  u32 directory_max = 1000;           // of these more are not made
+  u32 make_percent = 24;              // how often something is made
+  bool flags = false;                 // inodes become immutable and append-only for a while
+  u64 attribute_max = 65537;          // bytes of the greatest attribute, and one more
   std::vector<std::string> profiles;  // that files may ask for; none: nobody does
 };
 
@@ -100,23 +100,34 @@ class OperationSource {
     if (options_.sparse && below(25) == 0) return (u64{1} << (22 + below(18))) + below(3 * page_size) - page_size;
     const u64 place = below(options_.offset_max);
     switch (below(6)) {
-      case 0: return place / page_size * page_size;
-      case 1: return below(300);
-      case 2: return below(3 * page_size);
-      case 3: return below(2) * (u64{2} << 20) + below(2 * page_size);
-      default: return place;
+      case 0:
+        return place / page_size * page_size;
+      case 1:
+        return below(300);
+      case 2:
+        return below(3 * page_size);
+      case 3:
+        return below(2) * (u64{2} << 20) + below(2 * page_size);
+      default:
+        return place;
     }
   }
   u64 length() {
     switch (below(10)) {
-      case 0: return 0;
+      case 0:
+        return 0;
       case 1:
-      case 2: return 1 + below(200);
+      case 2:
+        return 1 + below(200);
       case 3:
-      case 4: return (1 + below(8)) * page_size;
-      case 5: return below(12) == 0 ? 1 + below(options_.big_length) : 1 + below(page_size);
-      case 6: return 1 + below(options_.length_max);
-      default: return 1 + below(5 * page_size);
+      case 4:
+        return (1 + below(8)) * page_size;
+      case 5:
+        return below(12) == 0 ? 1 + below(options_.big_length) : 1 + below(page_size);
+      case 6:
+        return 1 + below(options_.length_max);
+      default:
+        return 1 + below(5 * page_size);
     }
   }
 
@@ -194,7 +205,8 @@ class OperationSource {
         op.opcode = Opcode::truncate;
         const ModelNode* node = model.find(op.inode);
         const u64 size = node == nullptr ? 0 : node->content.size();
-        const u64 sizes[] = {0, size, size / 2, size + below(page_size), op.offset, below(200), size / page_size * page_size};
+        const u64 sizes[] = {
+            0, size, size / 2, size + below(page_size), op.offset, below(200), size / page_size * page_size};
         op.offset = sizes[below(7)];
         if (below(60) == 0) op.offset = u64{1} << 63;
         break;
@@ -307,16 +319,31 @@ class OperationSource {
     op.attributes.access_nanoseconds = static_cast<u32>(below(1'000'000'000));
     op.attributes.modification_seconds = 1 + static_cast<i64>(below(1'000'000));
     op.attributes.modification_nanoseconds = static_cast<u32>(below(1'000'000'000));
-    const u32 masks[] = {format::set_mode, format::set_uid, format::set_gid, format::set_uid | format::set_gid,
-                         format::set_access_time | format::set_modification_time, format::set_modification_time,
-                         format::set_access_time_now | format::set_modification_time_now, format::set_size,
-                         format::set_size | format::set_mode, 0};
+    const u32 masks[] = {format::set_mode,
+                         format::set_uid,
+                         format::set_gid,
+                         format::set_uid | format::set_gid,
+                         format::set_access_time | format::set_modification_time,
+                         format::set_modification_time,
+                         format::set_access_time_now | format::set_modification_time_now,
+                         format::set_size,
+                         format::set_size | format::set_mode,
+                         0};
     op.mask = masks[below(10)];
-    if (!options_.flags || below(3) != 0) return;
+    if (options_.flags && below(3) == 0) change_flags(op);
+  }
+
+  void change_flags(FileOperation& op) {
     op.mask = format::set_flags;
     // Mostly those that are there go.
-    const u32 flags[] = {0, 0, 0, format::inode_flag_no_access_time, format::inode_flag_no_dump, format::inode_flag_append_only,
-                         format::inode_flag_immutable, format::inode_flag_append_only | format::inode_flag_no_dump};
+    const u32 flags[] = {0,
+                         0,
+                         0,
+                         format::inode_flag_no_access_time,
+                         format::inode_flag_no_dump,
+                         format::inode_flag_append_only,
+                         format::inode_flag_immutable,
+                         format::inode_flag_append_only | format::inode_flag_no_dump};
     op.attributes.flags = flags[below(8)];
     for (const u64 number : flagged_) {
       if (below(2) == 0) op.inode = number;
@@ -336,11 +363,11 @@ class OperationSource {
 
 inline std::string to_text(const FileOperation& op) {
   const auto shorten = [](const std::string& text) { return text.size() > 12 ? text.substr(0, 12) + "..." : text; };
-  return fmt::format("{}(inode {} \"{}\", second {} \"{}\", offset {}, length {}, aux {}, mode {:#o}, mask {:#x}, uid {}, "
-                     "gid {}, umask {:#o}{}, text {} bytes)",
-                     wire::command_name(op.opcode), op.inode, shorten(op.name), op.second_inode, shorten(op.second_name),
-                     op.offset, op.length, op.aux, op.mode, op.mask, op.uid, op.gid, op.umask_bits,
-                     op.append ? ", append" : "", op.text.size());
+  return fmt::format(
+      "{}(inode {} \"{}\", second {} \"{}\", offset {}, length {}, aux {}, mode {:#o}, mask {:#x}, uid {}, "
+      "gid {}, umask {:#o}{}, text {} bytes)",
+      wire::command_name(op.opcode), op.inode, shorten(op.name), op.second_inode, shorten(op.second_name), op.offset,
+      op.length, op.aux, op.mode, op.mask, op.uid, op.gid, op.umask_bits, op.append ? ", append" : "", op.text.size());
 }
 
 }  // namespace gpu4fs::test

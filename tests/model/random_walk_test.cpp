@@ -13,8 +13,8 @@
 namespace gpu4fs::test::random_walk_test {
 namespace {
 
-// Nearly full, so that pages of partly used stripes are given out. That makes the log durable, which a crash of the walk
-// does not expect.
+// Nearly full, so that pages of partly used stripes are given out. That makes the log durable, which a crash of the
+// walk does not expect.
 std::vector<ModelVariant> full_variants() {
   std::vector<ModelVariant> list;
   for (const auto& [profile, devices, seed] : {std::tuple{"raid5+raid1", 3u, 22u}, {"raid6+raid1c3", 5u, 23u}}) {

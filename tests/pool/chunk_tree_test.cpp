@@ -33,8 +33,8 @@ TreeModel content_of(ChunkTree& tree) {
 
 bool is_same(const TreeModel& a, const TreeModel& b) {
   return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](const auto& x, const auto& y) {
-    return x.first == y.first && gpu4fs::test::is_equal(x.second, y.second);
-  });
+           return x.first == y.first && gpu4fs::test::is_equal(x.second, y.second);
+         });
 }
 
 // What the model says is found at an address.
@@ -109,7 +109,9 @@ void walk_randomly(u32 columns_max, u64 seed, u64 steps) {
       const OpenedChunk* expected = find_in(walk.model, address);
       const std::optional<OpenedChunk> found = walk.tree->find(address);
       ASSERT_EQ(found.has_value(), expected != nullptr) << address;
-      if (found) { ASSERT_TRUE(gpu4fs::test::is_equal(*found, *expected)); }
+      if (found) {
+        ASSERT_TRUE(gpu4fs::test::is_equal(*found, *expected));
+      }
     }
     walk.finish();
     height_max = std::max(height_max, walk.root.height);
@@ -332,7 +334,8 @@ TEST(ChunkTreeTest, HostileNodesAreRefused) {
     for (u64 i = 1 + random() % 3; i-- > 0;) {
       const u32 number = static_cast<u32>(random() % walk.root.node_count);
       u8* bytes = reinterpret_cast<u8*>(&medium.page(0, number));
-      for (u64 k = 1 + random() % 4; k-- > 0;) bytes[random() % 200] = static_cast<u8>(random() % 3 == 0 ? random() : 0xff);
+      for (u64 k = 1 + random() % 4; k-- > 0;)
+        bytes[random() % 200] = static_cast<u8>(random() % 3 == 0 ? random() : 0xff);
       format::ChunkTreeNode& page = medium.page(0, number);
       page.checksum = 0;
       page.checksum = xxh3_64(&page, page_size, number);

@@ -30,7 +30,6 @@ using gpu4fs::test::read_struct;
 using gpu4fs::test::TemporaryFolder;
 using gpu4fs::test::write_bytes;
 
-
 u64 oracle_hash(const std::vector<u8>& bytes, u64 seed) {
   return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
 }
@@ -82,8 +81,7 @@ TEST(PoolMake, places_everything_where_the_format_says) {
     EXPECT_EQ(slot.epoch, 1u);
     EXPECT_EQ(slot.bit_count, 2048u);
     EXPECT_EQ(slot.set_count, chunk == 0 ? 11u : 0u);
-    EXPECT_EQ(slot.bitmap_checksum,
-              oracle_hash(read_bytes(path, column + 2 * page_size, page_size), base));
+    EXPECT_EQ(slot.bitmap_checksum, oracle_hash(read_bytes(path, column + 2 * page_size, page_size), base));
     EXPECT_EQ(slot.descriptor_table_checksum, oracle_hash(read_bytes(path, column + 3 * page_size, page_size), ~base));
     const auto other = read_struct<format::BitmapSlotHeader>(path, column + 4 * page_size);
     EXPECT_EQ(other.magic, 0u);
@@ -96,8 +94,7 @@ TEST(PoolMake, every_initial_page_has_its_descriptor) {
   const format::Superblock superblock = make_pool(pool_options({path}, 64 * mib));
   const u64 column = superblock.device.chunk_area_offset;
   for (u64 page = 0; page < superblock.page_used; ++page) {
-    const auto descriptor =
-        read_struct<format::PageDescriptor>(path, column + 7 * page_size + page * 16);
+    const auto descriptor = read_struct<format::PageDescriptor>(path, column + 7 * page_size + page * 16);
     const std::vector<u8> bytes = read_bytes(path, column + (32 + page) * page_size, page_size);
     EXPECT_EQ(descriptor.checksum, oracle_hash(bytes, 8 * mib + page * page_size)) << page;
     EXPECT_EQ(descriptor.birth_epoch, 1u);
@@ -273,8 +270,11 @@ TEST(PoolLayout, profiles_get_their_shares) {
     all += chunk.column_granules() * chunk.columns.size();
   }
   const format::ChunkDescriptor& first = layout.chunks.front().descriptor;
-  EXPECT_EQ(format::profile_of(first.level, first.column_count), format::Profile::raid1c3) << "the root directory is there";
-  const auto part = [&](format::Profile profile) { return static_cast<double>(granules[profile]) / static_cast<double>(all); };
+  EXPECT_EQ(format::profile_of(first.level, first.column_count), format::Profile::raid1c3)
+      << "the root directory is there";
+  const auto part = [&](format::Profile profile) {
+    return static_cast<double>(granules[profile]) / static_cast<double>(all);
+  };
   EXPECT_NEAR(part(format::Profile::raid1c3), 0.1, 0.02);
   EXPECT_NEAR(part(format::Profile::raid5), 0.7, 0.03);
   EXPECT_NEAR(part(format::Profile::raid0), 0.2, 0.03);
@@ -292,7 +292,8 @@ TEST(PoolMake, all_pairs_of_profiles_can_be_opened) {
   for (u32 d = 0; d < std::size(names); ++d) {
     for (u32 m = 0; m < std::size(names); ++m) {
       const TemporaryFolder folder;
-      MakePoolOptions make = pool_options({folder / "a", folder / "b", folder / "c", folder / "d", folder / "e"}, 32 * mib);
+      MakePoolOptions make =
+          pool_options({folder / "a", folder / "b", folder / "c", folder / "d", folder / "e"}, 32 * mib);
       make.data_profile = names[d];
       make.metadata_profile = names[m];
       const format::Superblock made = make_pool(make);
@@ -379,9 +380,7 @@ TEST(PoolMake, an_error_of_the_last_device_leaves_the_others_untouched) {
   make_file(folder / "full", 32 * mib);
   flip_byte(folder / "full", 100);
   for (const char* bad : {"small", "full", "absent", "a"}) {
-    const std::string message = error_of([&] {
-      make_pool(pool_options({folder / "a", folder / bad}, 0));
-    });
+    const std::string message = error_of([&] { make_pool(pool_options({folder / "a", folder / bad}, 0)); });
     EXPECT_TRUE(contains(message, folder / bad)) << message;
     EXPECT_EQ(read_bytes(folder / "a", 0, 32 * mib), std::vector<u8>(32 * mib)) << bad;
   }
@@ -396,14 +395,10 @@ TEST(PoolMake, the_same_device_twice_is_found_under_other_names) {
   std::filesystem::create_hard_link(folder / "a", folder / "hard");
   std::filesystem::create_symlink(folder / "a", folder / "soft");
   for (const char* name : {"a", "hard", "soft", "./a"}) {
-    const std::string message = error_of([&] {
-      make_pool(pool_options({folder / "a", folder / name}, 0));
-    });
+    const std::string message = error_of([&] { make_pool(pool_options({folder / "a", folder / name}, 0)); });
     EXPECT_TRUE(contains(message, "the same device as " + (folder / "a"))) << message;
   }
-  const std::string created = error_of([&] {
-    make_pool(pool_options({folder / "n", folder / "./n"}, 32 * mib));
-  });
+  const std::string created = error_of([&] { make_pool(pool_options({folder / "n", folder / "./n"}, 32 * mib)); });
   EXPECT_TRUE(contains(created, "the same device")) << created;
 }
 
@@ -470,8 +465,7 @@ TEST(PoolMake, images_for_other_readers) {
   MakePoolOptions one = pool_options({file("one")}, 64 * mib);
   one.label = "one device";
   EXPECT_EQ(make_pool(one).device_count, 1u);
-  MakePoolOptions three =
-      pool_options({file("three.0"), file("three.1"), file("three.2")}, 24 * mib);
+  MakePoolOptions three = pool_options({file("three.0"), file("three.1"), file("three.2")}, 24 * mib);
   three.data_checksums = false;
   EXPECT_EQ(make_pool(three).feature_incompatible, 0u);
 }

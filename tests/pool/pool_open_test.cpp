@@ -194,8 +194,7 @@ TEST(PoolOpen, features_decide_who_may_mount) {
 
 // One damaged field each, with a fitting checksum: the message must name it.
 TEST(PoolOpen, every_field_of_the_superblock_is_bounded) {
-  using Change = std::function<void(format::Superblock&)>;
-  const std::vector<std::pair<Change, std::string>> changes = {
+  const std::vector<std::pair<std::function<void(format::Superblock&)>, std::string>> changes = {
       {[](auto& s) { s.version = 1; }, "has format version 1, this program reads and writes version 2 only"},
       {[](auto& s) { s.epoch = ~u64{0}; }, "epoch 18446744073709551615"},
       {[](auto& s) { s.epoch = format::epoch_max + 1; }, "epoch 4611686018427387905"},
@@ -230,7 +229,8 @@ TEST(PoolOpen, every_field_of_the_superblock_is_bounded) {
       {[](auto& s) { s.data_profile = 4; }, "data profile 4"},
       {[](auto& s) { s.metadata_profile = 0; }, "metadata profile 0"},
       {[](auto& s) { s.data_profile = s.metadata_profile = 7; }, "data profile 7"},
-      {[](auto& s) { s.feature_incompatible |= format::feature_mixed_profiles, s.metadata_profile = 9; }, "metadata profile 9"},
+      {[](auto& s) { s.feature_incompatible |= format::feature_mixed_profiles, s.metadata_profile = 9; },
+       "metadata profile 9"},
       {[](auto& s) { s.feature_incompatible |= format::feature_mixed_profiles, s.data_profile = 0; }, "data profile 0"},
       {[](auto& s) { s.inode_file.height = 4; }, "inode file"},
       {[](auto& s) { s.inode_file.size_bytes = 100; }, "inode file of 100 bytes"},
@@ -326,9 +326,7 @@ TEST(PoolOpen, the_chunk_tree_is_bounded) {
       auto* entry = const_cast<u8*>(node.entries) + index * 48;
       return *reinterpret_cast<format::ChunkDescriptor*>(entry);
     }
-    u64& column(u32 index) const {
-      return *reinterpret_cast<u64*>(const_cast<u8*>(node.entries) + index * 48 + 40);
-    }
+    u64& column(u32 index) const { return *reinterpret_cast<u64*>(const_cast<u8*>(node.entries) + index * 48 + 40); }
   };
   using Change = std::function<void(Leaf&)>;
   const std::vector<std::pair<Change, std::string>> changes = {
@@ -413,8 +411,7 @@ TEST(PoolOpen, random_damage_is_an_error_or_harmless) {
   for (int round = 0; round < 2000; ++round) {
     format::Superblock superblock = made;
     format::ChunkTreeNode node = leaf;
-    auto* bytes =
-        round % 4 < 2 ? reinterpret_cast<u8*>(&superblock) + 24 : reinterpret_cast<u8*>(&node) + 16;
+    auto* bytes = round % 4 < 2 ? reinterpret_cast<u8*>(&superblock) + 24 : reinterpret_cast<u8*>(&node) + 16;
     const std::size_t span = round % 4 < 2 ? 880 - 24 : 160;
     for (u64 count = 1 + random() % 3; count > 0; --count) {
       bytes[random() % span] = static_cast<u8>(random());

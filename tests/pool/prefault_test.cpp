@@ -23,7 +23,8 @@ constexpr u64 mega = u64{1} << 20;
 class MemoryAhead : public ::testing::Test {
  protected:
   MemoryAhead() {
-    std::string name = std::filesystem::is_directory("/dev/shm") ? "/dev/shm" : std::filesystem::temp_directory_path().string();
+    std::string name =
+        std::filesystem::is_directory("/dev/shm") ? "/dev/shm" : std::filesystem::temp_directory_path().string();
     name += "/gpu4fs_ahead_XXXXXX";
     EXPECT_NE(::mkdtemp(name.data()), nullptr);
     folder_ = name;
@@ -127,8 +128,8 @@ TEST_F(MemoryAhead, WhatARefusedRangeHoldsStays) {
   EXPECT_EQ(allocated_bytes(path), 20 * mega);
 }
 
-// A page of it has its block and is not touched yet, which the system takes for a hole. While the rest is got it is written,
-// and somebody else takes the room.
+// A page of it has its block and is not touched yet, which the system takes for a hole. While the rest is got it is
+// written, and somebody else takes the room.
 TEST_F(MemoryAhead, WhatIsWrittenInARangeInUseStays) {
   if (!mount_small("size=128m")) GTEST_SKIP() << "a tmpfs cannot be mounted here";
   bool was_refused = false;

@@ -26,12 +26,9 @@ using test::on_all_groups;
 using test::SpaceFixture;
 
 const test::LevelShape shapes[] = {
-    {"single", format::RaidLevel::single, 1, 0},
-    {"raid0_2_4k", format::RaidLevel::raid0, 2, 4096},
-    {"raid0_4_64k", format::RaidLevel::raid0, 4, 65536},
-    {"raid0_8_1m", format::RaidLevel::raid0, 8, 1 << 20},
-    {"raid1_2", format::RaidLevel::raid1, 2, 0},
-    {"raid1_3", format::RaidLevel::raid1, 3, 0},
+    {"single", format::RaidLevel::single, 1, 0},         {"raid0_2_4k", format::RaidLevel::raid0, 2, 4096},
+    {"raid0_4_64k", format::RaidLevel::raid0, 4, 65536}, {"raid0_8_1m", format::RaidLevel::raid0, 8, 1 << 20},
+    {"raid1_2", format::RaidLevel::raid1, 2, 0},         {"raid1_3", format::RaidLevel::raid1, 3, 0},
     {"raid1_4", format::RaidLevel::raid1, 4, 0},
 };
 
@@ -280,7 +277,8 @@ TEST_P(Levels, HeaderAreasAreReplacedByTheirCopies) {
       // Of descriptors that of the first page.
       const bool is_descriptor = part == descriptors;
       u8* const begin = damaged.header_page(0, part, column);
-      std::memset(begin + (is_descriptor ? first % format::descriptors_per_page * 16 : 0), 0x5a, is_descriptor ? 16 : 64);
+      std::memset(begin + (is_descriptor ? first % format::descriptors_per_page * 16 : 0), 0x5a,
+                  is_descriptor ? 16 : 64);
       SpaceFixture mounted = damaged.remount();
       const Status status = mounted.load(2);
       const bool is_known = status == Status::ok && fs::check_slot_sum(Lane{}, *mounted.fs, sum) == Status::ok;
@@ -321,8 +319,8 @@ TEST_P(Levels, HeaderAreasAreReplacedByTheirCopies) {
   }
 }
 
-// Damage that comes while the pool is mounted: a scrub finds each part in each column and writes it from another one, or, of
-// what no column has any more, has the next checkpoint write it from memory.
+// Damage that comes while the pool is mounted: a scrub finds each part in each column and writes it from another one,
+// or, of what no column has any more, has the next checkpoint write it from memory.
 TEST_P(Levels, AScrubRestoresHeaderAreas) {
   const format::ChunkLayout layout = pool_.layout();
   fs::Operation op = pool_.operation();

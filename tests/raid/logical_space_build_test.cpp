@@ -51,8 +51,7 @@ TEST(LogicalSpaceBuild, chunks_may_come_in_any_order_with_gaps) {
   pool.chunks[2].descriptor.base_address = 9 * format::chunk_size_min;
   std::swap(pool.chunks[0], pool.chunks[1]);
   HeapAllocator allocator;
-  const LogicalSpace space =
-      build_logical_space(allocator, pool.superblock, pool.devices, pool.chunks, true);
+  const LogicalSpace space = build_logical_space(allocator, pool.superblock, pool.devices, pool.chunks, true);
   u32 chunk;
   EXPECT_EQ(find_chunk(space, format::chunk_size_min, &chunk), Status::ok);
   EXPECT_EQ(chunk, 1u);
@@ -77,8 +76,7 @@ TEST(LogicalSpaceBuild, refuses_what_does_not_fit) {
       {"chunks", [](SpaceFixture& p) { p.superblock.chunk_count = 5; }},
       {"chunks", [](SpaceFixture& p) { p.chunks.clear(); }},
       {"pages", [](SpaceFixture& p) { p.superblock.page_total += 1; }},
-      {"RAID level",
-       [](SpaceFixture& p) { p.chunks[1].descriptor.level = static_cast<format::RaidLevel>(9); }},
+      {"RAID level", [](SpaceFixture& p) { p.chunks[1].descriptor.level = static_cast<format::RaidLevel>(9); }},
       {"number of columns", [](SpaceFixture& p) { p.chunks[1].descriptor.column_count = 2; }},
       {"columns are missing", [](SpaceFixture& p) { p.chunks[1].columns.clear(); }},
       {"redundancy", [](SpaceFixture& p) { p.chunks[1].descriptor.redundancy = 1; }},
@@ -87,23 +85,16 @@ TEST(LogicalSpaceBuild, refuses_what_does_not_fit) {
       {"names a device", [](SpaceFixture& p) { p.chunks[1].descriptor.physical_device = 1; }},
       {"its size", [](SpaceFixture& p) { p.chunks[1].descriptor.size_bytes = granule / 2; }},
       {"its size", [](SpaceFixture& p) { p.chunks[1].descriptor.size_bytes = 0; }},
-      {"beyond the logical space",
-       [](SpaceFixture& p) { p.chunks[1].descriptor.size_bytes = u64{0} - granule; }},
+      {"beyond the logical space", [](SpaceFixture& p) { p.chunks[1].descriptor.size_bytes = u64{0} - granule; }},
       {"base address", [](SpaceFixture& p) { p.chunks[1].descriptor.base_address = 0; }},
       {"base address", [](SpaceFixture& p) { p.chunks[1].descriptor.base_address += page_size; }},
       {"beyond", [](SpaceFixture& p) { p.chunks[1].descriptor.base_address = u64{0} - granule; }},
-      {"overlaps another chunk",
-       [](SpaceFixture& p) { p.chunks[1].descriptor.base_address = granule; }},
-      {"does not have",
-       [](SpaceFixture& p) { p.chunks[1].columns[0] = ColumnAddress::make(7, 1u << 20); }},
-      {"superblock area",
-       [](SpaceFixture& p) { p.chunks[1].columns[0] = ColumnAddress::make(1, 65536); }},
-      {"64 KiB",
-       [](SpaceFixture& p) { p.chunks[1].columns[0] = ColumnAddress::make(1, (1u << 20) + 4096); }},
-      {"beyond its device",
-       [](SpaceFixture& p) { p.chunks[1].columns[0] = ColumnAddress::make(1, 10u << 20); }},
-      {"beyond its device",
-       [](SpaceFixture& p) { p.chunks[1].columns[0] = {(u64{1} << 49) - 16}; }},
+      {"overlaps another chunk", [](SpaceFixture& p) { p.chunks[1].descriptor.base_address = granule; }},
+      {"does not have", [](SpaceFixture& p) { p.chunks[1].columns[0] = ColumnAddress::make(7, 1u << 20); }},
+      {"superblock area", [](SpaceFixture& p) { p.chunks[1].columns[0] = ColumnAddress::make(1, 65536); }},
+      {"64 KiB", [](SpaceFixture& p) { p.chunks[1].columns[0] = ColumnAddress::make(1, (1u << 20) + 4096); }},
+      {"beyond its device", [](SpaceFixture& p) { p.chunks[1].columns[0] = ColumnAddress::make(1, 10u << 20); }},
+      {"beyond its device", [](SpaceFixture& p) { p.chunks[1].columns[0] = {(u64{1} << 49) - 16}; }},
       {"overlaps one of", [](SpaceFixture& p) { p.chunks[1].columns = p.chunks[0].columns; }},
   };
   for (const Damage& damage : damages) {

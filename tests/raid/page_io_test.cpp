@@ -27,8 +27,7 @@ constexpr u32 page_bytes = static_cast<u32>(page_size);
 // A pool with some allocated pages.
 class PageIo : public ::testing::Test {
  protected:
-  explicit PageIo(const test::SpaceOptions& options = {.device_count = 2, .chunks_per_device = 2})
-      : pool_(options) {
+  explicit PageIo(const test::SpaceOptions& options = {.device_count = 2, .chunks_per_device = 2}) : pool_(options) {
     EXPECT_EQ(pool_.load(1), Status::ok);
     fs::Operation op = pool_.operation();
     EXPECT_EQ(fs::reserve_pages(*pool_.fs, op, 64), Status::ok);
@@ -82,8 +81,7 @@ TEST_F(PageIo, round_trip_from_any_alignment_to_any_alignment) {
       EXPECT_EQ(write_page(g, space(), address, source.data() + shift), Status::ok);
       EXPECT_EQ(read_page(g, space(), address, destination.data() + 32 + other), Status::ok);
       on_leader(g, [&] {
-        EXPECT_EQ(std::memcmp(destination.data() + 32 + other, source.data() + shift, page_bytes),
-                  0);
+        EXPECT_EQ(std::memcmp(destination.data() + 32 + other, source.data() + shift, page_bytes), 0);
         EXPECT_EQ(destination[31 + other], 0xee);
         EXPECT_EQ(destination[32 + other + page_bytes], 0xee);
         const u64 expected = XXH3_64bits_withSeed(source.data() + shift, page_bytes, address);
@@ -107,11 +105,9 @@ TEST_F(PageIo, ranges_are_cut_out_of_a_verified_page) {
       const u32 to = from + static_cast<u32>(random.next() % (page_bytes + 1 - from));
       const u32 shift = 16 + static_cast<u32>(random.next() % 17);
       on_leader(g, [&] { std::memset(destination.data(), 0xee, destination.size()); });
-      EXPECT_EQ(read_page_range(g, space(), address, {from, to}, destination.data() + shift),
-                Status::ok);
+      EXPECT_EQ(read_page_range(g, space(), address, {from, to}, destination.data() + shift), Status::ok);
       on_leader(g, [&] {
-        EXPECT_EQ(std::memcmp(destination.data() + shift, page.data() + from, to - from), 0)
-            << from << " " << to;
+        EXPECT_EQ(std::memcmp(destination.data() + shift, page.data() + from, to - from), 0) << from << " " << to;
         EXPECT_EQ(destination[shift - 1], 0xee);
         EXPECT_EQ(destination[shift + to - from], 0xee);
       });
@@ -134,9 +130,7 @@ TEST_F(PageIo, flipped_byte_is_never_given_out) {
         EXPECT_TRUE(destination == untouched || destination == zeros);
         destination = untouched;
       });
-      EXPECT_EQ(read_page_range(g, space(), address, {1, 2}, destination.data()),
-                Status::checksum_mismatch)
-          << i;
+      EXPECT_EQ(read_page_range(g, space(), address, {1, 2}, destination.data()), Status::checksum_mismatch) << i;
       on_leader(g, [&] {
         EXPECT_EQ(destination, untouched);
         medium(address)[i] ^= 1u << (i % 8);
@@ -178,9 +172,7 @@ TEST_F(PageIo, merged_write_equals_the_merge_in_memory) {
     test::Sequence random(23);
     for (u32 round = 0; round < (g.size() == 1 ? 600 : 40); ++round) {
       const u32 from = static_cast<u32>(random.next() % (page_bytes + 1));
-      const u32 to = round % 9 == 0
-                         ? page_bytes
-                         : from + static_cast<u32>(random.next() % (page_bytes + 1 - from));
+      const u32 to = round % 9 == 0 ? page_bytes : from + static_cast<u32>(random.next() % (page_bytes + 1 - from));
       const u32 shift = static_cast<u32>(random.next() % 33);
       const u64 old_address = addresses_[round % 8];
       const u64 address = round % 3 == 0 ? old_address : addresses_[8 + round % 8];
@@ -202,8 +194,7 @@ TEST_F(PageIo, merged_write_equals_the_merge_in_memory) {
       EXPECT_EQ(read_page(g, space(), address, result.data()), Status::ok);
       on_leader(g, [&] {
         EXPECT_EQ(result, expected) << from << " " << to << " " << shift;
-        EXPECT_EQ(descriptor(address).checksum,
-                  XXH3_64bits_withSeed(expected.data(), page_bytes, address));
+        EXPECT_EQ(descriptor(address).checksum, XXH3_64bits_withSeed(expected.data(), page_bytes, address));
       });
     }
   });
@@ -224,8 +215,7 @@ TEST_F(PageIo, merging_with_a_damaged_page_fails_and_keeps_it) {
               Status::checksum_mismatch);
     EXPECT_EQ(on_leader(g, [&] { return descriptor(old_address).checksum; }), checksum);
     // Replaced as a whole, the damage does not matter.
-    EXPECT_EQ(write_page_merged(g, space(), {old_address, old_address, {0, page_bytes}, source.data()}),
-              Status::ok);
+    EXPECT_EQ(write_page_merged(g, space(), {old_address, old_address, {0, page_bytes}, source.data()}), Status::ok);
   });
   EXPECT_EQ(std::memcmp(medium(old_address), source.data(), page_bytes), 0);
 }
@@ -245,8 +235,7 @@ TEST_F(PageIo, source_that_changes_meanwhile_leaves_a_consistent_page) {
     const u64 address = addresses_[round % addresses_.size()];
     ASSERT_EQ(write_page(Lane{}, space(), address, source.data()), Status::ok);
     ASSERT_EQ(read_page(Lane{}, space(), address, destination.data()), Status::ok) << round;
-    ASSERT_EQ(write_page_merged(Lane{}, space(), {address, address, {5, 4000}, source.data()}),
-              Status::ok);
+    ASSERT_EQ(write_page_merged(Lane{}, space(), {address, address, {5, 4000}, source.data()}), Status::ok);
     ASSERT_EQ(read_page(Lane{}, space(), address, destination.data()), Status::ok) << round;
   }
   stop = true;
@@ -275,8 +264,7 @@ TEST_F(PageIo, checkpoint_writes_belong_to_its_epoch) {
 
 // Two damaged maps may name one page, and one of them may have freed it.
 TEST_F(PageIo, a_free_page_is_not_written) {
-  const u64 free_address =
-      space().chunks[3].base_address + space().chunks[3].size_bytes - page_size;
+  const u64 free_address = space().chunks[3].base_address + space().chunks[3].size_bytes - page_size;
   const std::vector<u8> page = random_page(11);
   on_all_groups([&](auto g) {
     EXPECT_EQ(write_page(g, space(), free_address, page.data()), Status::corrupt_structure);
@@ -290,12 +278,9 @@ TEST_F(PageIo, bad_addresses_are_answers) {
   std::vector<u8> buffer(page_bytes);
   const u64 end = space().granule_count << space().granule_shift;
   on_all_groups([&](auto g) {
-    for (const u64 address :
-         {u64{0}, u64{page_size}, addresses_[0] + 1, end, end + page_size, ~u64{0} & ~u64{0xfff}}) {
-      EXPECT_EQ(read_page(g, space(), address, buffer.data()), Status::corrupt_structure)
-          << address;
-      EXPECT_EQ(write_page(g, space(), address, buffer.data()), Status::corrupt_structure)
-          << address;
+    for (const u64 address : {u64{0}, u64{page_size}, addresses_[0] + 1, end, end + page_size, ~u64{0} & ~u64{0xfff}}) {
+      EXPECT_EQ(read_page(g, space(), address, buffer.data()), Status::corrupt_structure) << address;
+      EXPECT_EQ(write_page(g, space(), address, buffer.data()), Status::corrupt_structure) << address;
       EXPECT_EQ(write_page_merged(g, space(), {addresses_[0], address == 0 ? end : address, {1, 2}, buffer.data()}),
                 Status::corrupt_structure);
     }
@@ -331,8 +316,7 @@ TEST_F(PageIoWithoutDataChecksums, only_metadata_is_verified) {
       medium(addresses_[1])[8] ^= 1;
     });
     EXPECT_EQ(read_page(g, space(), addresses_[0], result.data(), PageUse::data), Status::ok);
-    EXPECT_EQ(read_page(g, space(), addresses_[1], result.data(), PageUse::metadata),
-              Status::checksum_mismatch);
+    EXPECT_EQ(read_page(g, space(), addresses_[1], result.data(), PageUse::metadata), Status::checksum_mismatch);
     EXPECT_EQ(write_page_merged(g, space(), {addresses_[0], addresses_[0], {8, 9}, page.data() + 8, PageUse::data}),
               Status::ok);
     EXPECT_EQ(read_page(g, space(), addresses_[0], result.data(), PageUse::data), Status::ok);

@@ -26,20 +26,17 @@ using test::on_all_groups;
 using test::SpaceFixture;
 
 const test::LevelShape shapes[] = {
-    {"raid5_2_4k", format::RaidLevel::raid5, 2, 4096},
-    {"raid5_4_4k", format::RaidLevel::raid5, 4, 4096},
-    {"raid5_4_64k", format::RaidLevel::raid5, 4, 65536},
-    {"raid5_6_1m", format::RaidLevel::raid5, 6, 1 << 20},
-    {"raid6_3_8k", format::RaidLevel::raid6, 3, 8192},
-    {"raid6_6_4k", format::RaidLevel::raid6, 6, 4096},
-    {"raid6_8_32k", format::RaidLevel::raid6, 8, 32768},
-    {"raid7_4_4k", format::RaidLevel::raid7, 4, 4096},
-    {"raid7_8_4k", format::RaidLevel::raid7, 8, 4096},
-    {"raid7_8_16k", format::RaidLevel::raid7, 8, 16384},
+    {"raid5_2_4k", format::RaidLevel::raid5, 2, 4096},   {"raid5_4_4k", format::RaidLevel::raid5, 4, 4096},
+    {"raid5_4_64k", format::RaidLevel::raid5, 4, 65536}, {"raid5_6_1m", format::RaidLevel::raid5, 6, 1 << 20},
+    {"raid6_3_8k", format::RaidLevel::raid6, 3, 8192},   {"raid6_6_4k", format::RaidLevel::raid6, 6, 4096},
+    {"raid6_8_32k", format::RaidLevel::raid6, 8, 32768}, {"raid7_4_4k", format::RaidLevel::raid7, 4, 4096},
+    {"raid7_8_4k", format::RaidLevel::raid7, 8, 4096},   {"raid7_8_16k", format::RaidLevel::raid7, 8, 16384},
 };
 
 // Of the sets of columns emulated warps, which are slow, take every so many.
-u32 warp_set_step() { return test::is_short() ? 11 : 5; }
+u32 warp_set_step() {
+  return test::is_short() ? 11 : 5;
+}
 
 // What ISA-L makes of a row: `pages` of 4096 bytes, zeros where there is none.
 std::vector<std::vector<u8>> parities_of(const std::vector<std::vector<u8>>& pages, u32 parity_count) {
@@ -77,7 +74,9 @@ class Parities : public ::testing::TestWithParam<test::LevelShape> {
   ChunkState& chunk() { return space().chunks[0]; }
   u64 address(u64 page) { return chunk().base_address + page * page_size; }
   u8* medium(u64 page) { return page_memory(space(), {0, 0, page}, 0); }
-  u64 row_count() { return chunk().page_count / 512 * divide_up(u64{512}, chunk().column_count - chunk().parity_count); }
+  u64 row_count() {
+    return chunk().page_count / 512 * divide_up(u64{512}, chunk().column_count - chunk().parity_count);
+  }
 
   // Pages [first, first + count) become busy and in use, as if allocated.
   void take(u64 first, u64 count) {
@@ -373,7 +372,8 @@ TEST_P(Parities, OneLossMoreIsAnErrorOfWhatIsLostAlone) {
   // A row with enough pages to lose one more than there are parities; else parities go with them.
   const RowView view = row_view(space(), 0, row_place(chunk(), 0).row);
   const u32 lost = std::min(m + 1, view.slot_count);
-  for (u32 slot = 0; slot < lost; ++slot) medium(row_page(view, slot))[9] ^= static_cast<u8>(1 << slot);  // that do not cancel out
+  for (u32 slot = 0; slot < lost; ++slot)
+    medium(row_page(view, slot))[9] ^= static_cast<u8>(1 << slot);  // that do not cancel out
   for (u32 j = 0; j < m + 1 - lost; ++j) parity_memory(space(), view, j)[9] ^= 0x80;
   on_all_groups([&](auto g) {
     std::vector<u8> back(page_size);
@@ -422,8 +422,8 @@ TEST_P(Parities, RowsOfASnapshotGetNoMorePages) {
   });
 }
 
-// Whether the parities include an unverified page nobody knows: none of the row may be added while the checkpoint has it,
-// and the page itself may be in them already.
+// Whether the parities include an unverified page nobody knows: none of the row may be added while the checkpoint has
+// it, and the page itself may be in them already.
 TEST_P(Parities, UnverifiedPagesCountAsIncludedForWhoeverAddsOthers) {
   const RowView view = row_view(space(), 0, row_place(chunk(), 0).row);
   if (view.slot_count < 2) GTEST_SKIP() << "a row of one page";
@@ -474,8 +474,8 @@ TEST_P(Parities, MergingReadsWhatTheRowGivesBack) {
   for (const u64 word : space().parity->scratch_free) EXPECT_EQ(word, ~u64{0}) << "scratch pages are lost";
 }
 
-// Pages come into a row whose others stay: parities are those of all, what left the row is in them no more, a page of the
-// row that was lost comes back, and doing it twice, or from the middle on, changes nothing. No old parity is read.
+// Pages come into a row whose others stay: parities are those of all, what left the row is in them no more, a page of
+// the row that was lost comes back, and doing it twice, or from the middle on, changes nothing. No old parity is read.
 TEST_P(Parities, RowsGetNewPagesAsWholeValues) {
   test::Sequence random(77);
   std::vector<u8> bytes(chunk().stripe_pages * u64{chunk().column_count} * page_size);

@@ -1,5 +1,5 @@
-// Rows read as a whole without some of the devices: none has to be read again page by page, and what is made is right where
-// no checksum says so.
+// Rows read as a whole without some of the devices: none has to be read again page by page, and what is made is right
+// where no checksum says so.
 #include <gtest/gtest.h>
 
 #include <cstring>

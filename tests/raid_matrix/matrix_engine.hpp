@@ -2,9 +2,9 @@
 // written.
 //
 // An engine without threads writes through layers, so a loss comes upon any single write of it. Other engines write to
-// the devices' memory themselves: a loss comes in front of an operation or a checkpoint, while the engine has nothing to
-// do, or, if asked for, upon one that runs, from another thread. That is more than they must bear: of what they have just
-// written to memory they may read one copy back to write the others.
+// the devices' memory themselves: a loss comes in front of an operation or a checkpoint, while the engine has nothing
+// to do, or, if asked for, upon one that runs, from another thread. That is more than they must bear: of what they have
+// just written to memory they may read one copy back to write the others.
 #pragma once
 
 #include <chrono>

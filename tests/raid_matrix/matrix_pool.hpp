@@ -62,8 +62,8 @@ inline const char* loss_time_name(LossTime time) {
 
 struct MatrixCounts {
   u64 shapes = 0;
-  u64 losses = 0;    // of sets of devices
-  u64 beyond = 0;    // rows that lost one page more than they bear
+  u64 losses = 0;     // of sets of devices
+  u64 beyond = 0;     // rows that lost one page more than they bear
   u64 corrupted = 0;  // single pages
   u64 repaired = 0;   // of those, pages of files that stood there again
   std::vector<std::string> failures;
@@ -75,8 +75,11 @@ class MatrixPool {
 
   // `engine` outlives it.
   MatrixPool(const MatrixShape& shape, const MatrixEngine& engine)
-      : shape_(shape), engine_(engine), base_(make_crash_base(pool_shape(shape), CrashPlace::one_device)),
-        image_(base_.devices), layout_(LossShape::of(image_)) {
+      : shape_(shape),
+        engine_(engine),
+        base_(make_crash_base(pool_shape(shape), CrashPlace::one_device)),
+        image_(base_.devices),
+        layout_(LossShape::of(image_)) {
     garbage_.resize(base_.devices[0].size());
     Sequence random(9);
     for (u64 i = 0; i + 8 <= garbage_.size(); i += 8) {
@@ -117,7 +120,8 @@ class MatrixPool {
     ++counts_.beyond;
     image_.restore(written_);
     for (const Place& victim : victims) spoil(victim);
-    expect(guarded([&] { return read_beyond(lost); }), fmt::format("page {} and what would give it back", target->first));
+    expect(guarded([&] { return read_beyond(lost); }),
+           fmt::format("page {} and what would give it back", target->first));
   }
 
   // Every page that holds anything, in turn, from `first` in steps of `step`: found, and nothing else changes; what
@@ -167,7 +171,8 @@ class MatrixPool {
     const u64 data_columns = shape.device_count - parities;
     u64 chunks = 1;
     if (parities != 0 && shape.stripe_length_bytes == 65536) chunks = 5;
-    if (parities != 0 && shape.stripe_length_bytes > 65536) chunks = data_columns == 1 ? 28 : divide_up(u64{56}, data_columns);
+    if (parities != 0 && shape.stripe_length_bytes > 65536)
+      chunks = data_columns == 1 ? 28 : divide_up(u64{56}, data_columns);
     return {shape.device_count, shape.profile, shape.stripe_length_bytes, (2 + 9 * chunks) << 20};
   }
 
@@ -296,8 +301,8 @@ class MatrixPool {
     std::vector<Place> victims = places;
     for (const auto& [other, others] : m1_pages_) {
       const bool in_row = others.size() == 1 && std::any_of(row.begin(), row.end(), [&](const Place& place) {
-        return !(place < others[0]) && !(others[0] < place);
-      });
+                            return !(place < others[0]) && !(others[0] < place);
+                          });
       if (!in_row || other == page || victims.size() > layout_.redundancy) continue;
       victims.push_back(others[0]);
       lost->insert(other);
@@ -308,7 +313,9 @@ class MatrixPool {
     return victims;
   }
 
-  void spoil(const Place& place) { image_.write(place.device, place.offset, garbage_.data() + place.offset, page_size); }
+  void spoil(const Place& place) {
+    image_.write(place.device, place.offset, garbage_.data() + place.offset, page_size);
+  }
 
   std::string read_beyond(const std::set<u64>& lost) {
     const std::unique_ptr<ServedPool> pool = mount();
@@ -318,7 +325,8 @@ class MatrixPool {
     for (u64 offset = 0; offset < content.size(); offset += page_size) {
       const client::Reply reply = client.simple(wire::Opcode::read, m1, offset, page_size);
       if (lost.count(offset / page_size) != 0) {
-        if (to_errno(reply.status) != EIO) return fmt::format("page {} is lost: {}", offset / page_size, status_name(reply.status));
+        if (to_errno(reply.status) != EIO)
+          return fmt::format("page {} is lost: {}", offset / page_size, status_name(reply.status));
         continue;
       }
       const std::vector<u8> expected = content.read(offset, page_size);
@@ -349,7 +357,8 @@ class MatrixPool {
     const bool stands = std::memcmp(image_.bytes_at(place.device, place.offset), page, page_size) == 0;
     const bool is_read = lone_pages_.count(place) != 0;
     if (is_read && stands) ++counts_.repaired;
-    if (is_read && !stands) expect("it was read, and not written again", fmt::format("{}:{:#x}", place.device, place.offset));
+    if (is_read && !stands)
+      expect("it was read, and not written again", fmt::format("{}:{:#x}", place.device, place.offset));
     if (scrub && !stands) expect("the scrub left it", fmt::format("{}:{:#x}", place.device, place.offset));
   }
 
@@ -360,10 +369,10 @@ class MatrixPool {
   LossShape layout_;
   std::vector<u8> garbage_;
   CrashImage::Saved written_;
-  u64 moment_count_ = 1;  // of the writes: how often devices may be lost during them
+  u64 moment_count_ = 1;                             // of the writes: how often devices may be lost during them
   std::vector<std::chrono::nanoseconds> durations_;  // of their operations and checkpoints
-  PosixModel model_;   // after the writes
-  std::string text_;   // of it
+  PosixModel model_;                                 // after the writes
+  std::string text_;                                 // of it
   std::map<u64, std::vector<Place>> m1_pages_;
   std::set<Place> lone_pages_;  // of files, that stand in one place
   MatrixCounts counts_;

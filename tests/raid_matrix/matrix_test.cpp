@@ -34,7 +34,9 @@ TEST(RaidMatrix, NothingIsLostThatMayNotBe) {
   std::printf("%s\n", result.text().c_str());
 }
 
-TEST(RaidMatrix, OneLossTooManyIsNoticed) { EXPECT_EQ(unnoticed_losses(lone_matrix_engine()), ""); }
+TEST(RaidMatrix, OneLossTooManyIsNoticed) {
+  EXPECT_EQ(unnoticed_losses(lone_matrix_engine()), "");
+}
 
 }  // namespace
 }  // namespace gpu4fs::test::matrix_test

@@ -43,8 +43,12 @@ void test_engine(const MatrixEngine& engine, u64 seconds) {
   std::printf("%s: %s\n", engine.name.c_str(), result.text().c_str());
 }
 
-TEST(RaidMatrixWorkers, ThreadsLoseNothing) { test_engine(threads_engine(), 5); }
-TEST(RaidMatrixWorkers, WarpsLoseNothing) { test_engine(warps_engine(), 6); }
+TEST(RaidMatrixWorkers, ThreadsLoseNothing) {
+  test_engine(threads_engine(), 5);
+}
+TEST(RaidMatrixWorkers, WarpsLoseNothing) {
+  test_engine(warps_engine(), 6);
+}
 TEST(RaidMatrixWorkers, OneLossTooManyIsNoticed) {
   EXPECT_EQ(unnoticed_losses(threads_engine()), "");
   EXPECT_EQ(unnoticed_losses(warps_engine()), "");

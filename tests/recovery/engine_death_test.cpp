@@ -54,7 +54,8 @@ u64 create_until_death(server::PoolServer& server, u32 worker, std::atomic<u32>&
   FileClient client(session);
   for (u64 i = 0;; ++i) {
     const client::Reply made = create(client, "worker" + std::to_string(worker) + "-" + std::to_string(i));
-    const Status status = made.status == Status::ok ? client.simple(wire::Opcode::fsync, made.result).status : made.status;
+    const Status status =
+        made.status == Status::ok ? client.simple(wire::Opcode::fsync, made.result).status : made.status;
     if (status != Status::ok) {
       EXPECT_EQ(status, Status::engine_died);
       return i;

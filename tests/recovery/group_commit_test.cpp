@@ -27,7 +27,9 @@ void create(FileClient& client, const std::string& name) {
   EXPECT_EQ(client.call(op).status, Status::ok) << name;
 }
 
-void sync(FileClient& client) { ASSERT_EQ(client.simple(wire::Opcode::sync).status, Status::ok); }
+void sync(FileClient& client) {
+  ASSERT_EQ(client.simple(wire::Opcode::sync).status, Status::ok);
+}
 
 // While one sync's flush is under way any number of others begin; one more flush serves them all.
 TEST(GroupCommit, ManySyncsShareAFlush) {

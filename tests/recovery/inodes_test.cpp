@@ -1,5 +1,5 @@
-// What inodes store besides content outlives a crash by the log alone, and then by a checkpoint: times, flags and extended
-// attributes.
+// What inodes store besides content outlives a crash by the log alone, and then by a checkpoint: times, flags and
+// extended attributes.
 #include <gtest/gtest.h>
 
 #include <optional>

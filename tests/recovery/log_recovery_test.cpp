@@ -47,7 +47,9 @@ void write(FileClient& client, u64 file, u64 offset, const std::vector<u8>& byte
   ASSERT_EQ(client.call(op, bytes).status, Status::ok);
 }
 
-void sync(FileClient& client) { ASSERT_EQ(client.simple(wire::Opcode::sync).status, Status::ok); }
+void sync(FileClient& client) {
+  ASSERT_EQ(client.simple(wire::Opcode::sync).status, Status::ok);
+}
 
 std::vector<u8> read(FileClient& client, u64 file, u64 length) {
   const client::Reply reply = client.simple(wire::Opcode::read, file, 0, length);
@@ -454,7 +456,9 @@ class LogOfRows : public LogOfPages {
   }
 };
 
-TEST_F(LogOfRows, AllIsThere) { expect_whole(1); }
+TEST_F(LogOfRows, AllIsThere) {
+  expect_whole(1);
+}
 
 TEST_F(LogOfRows, APageIsMadeFromItsRow) {
   EXPECT_EQ(damage_page(3), 1u);
@@ -495,8 +499,8 @@ TEST_F(LogOfTwoParities, ThreeDevicesHaveNothing) {
   expect_ended();
 }
 
-// A log that is sound by its checksums and names a page twice: nobody but a writer of images makes one. It is refused before
-// anything is written, so what was there before is still what the log says.
+// A log that is sound by its checksums and names a page twice: nobody but a writer of images makes one. It is refused
+// before anything is written, so what was there before is still what the log says.
 class LogThatNamesPagesTwice : public ::testing::TestWithParam<const char*> {
  protected:
   static constexpr u32 page_count = 20;
@@ -547,8 +551,11 @@ class LogThatNamesPagesTwice : public ::testing::TestWithParam<const char*> {
     open.read_only = true;
     open.lock = false;
     const pool::OpenedPool pool = pool::open_pool(open);
-    const u64 place = head_of(record).lsn % format::log_capacity(pool.superblock, std::vector<format::DevicePart>{
-                          pool.devices[0].part, pool.devices[1].part, pool.devices[2].part}.data());
+    const u64 place =
+        head_of(record).lsn %
+        format::log_capacity(
+            pool.superblock,
+            std::vector<format::DevicePart>{pool.devices[0].part, pool.devices[1].part, pool.devices[2].part}.data());
     for (u32 d = 0; d < pool.superblock.tree_replica_count; ++d) {
       overwrite(pool_.device_paths()[d], pool.devices[d].part.log_offset + place, record);
     }

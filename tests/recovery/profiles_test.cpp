@@ -13,8 +13,8 @@
 namespace gpu4fs::test::profiles_test {
 namespace {
 
-using wire::Opcode;
 using format::Profile;
+using wire::Opcode;
 
 constexpr u64 root = format::inode_number_root;
 const std::string own = "user.gpu4fs.raid";
@@ -161,7 +161,8 @@ TEST_P(Profiles, AreAttributesOfFilesAndDirectories) {
   for (const char* value : {"", "raid", "raid11", "RAID1", "raid1 ", "none", "0"}) {
     EXPECT_EQ(p.set(file, value), Status::invalid_argument) << value;
   }
-  for (const char* value : {"raid7", "single", "raid1c3"}) EXPECT_EQ(p.set(file, value), Status::not_supported) << value;
+  for (const char* value : {"raid7", "single", "raid1c3"})
+    EXPECT_EQ(p.set(file, value), Status::not_supported) << value;
   EXPECT_EQ(p.set(file, "raid1", 0, effective), Status::permission);
   EXPECT_EQ(p.unset(file, effective), Status::permission);
   EXPECT_EQ(p.get(file), "raid1");

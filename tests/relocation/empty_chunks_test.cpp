@@ -59,11 +59,12 @@ TEST_F(EmptyChunks, HalfOfThemAtOnce) {
   std::vector<u32> chunks;
   for (u32 i = 0; i < chunk_count; i += 2) chunks.push_back(i);
   u64 calls = 0;
-  const maintenance::RelocationResult result = server().empty_chunks(chunks, [&](const maintenance::RelocationProgress& progress) {
-    ++calls;
-    EXPECT_GT(progress.page_total, 0u);
-    return true;
-  });
+  const maintenance::RelocationResult result =
+      server().empty_chunks(chunks, [&](const maintenance::RelocationProgress& progress) {
+        ++calls;
+        EXPECT_GT(progress.page_total, 0u);
+        return true;
+      });
   EXPECT_EQ(result.status, Status::ok) << status_name(result.status);
   EXPECT_EQ(result.empty, chunks);
   EXPECT_TRUE(result.not_empty.empty());

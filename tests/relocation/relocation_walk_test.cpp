@@ -1,5 +1,6 @@
-// Random operations against the POSIX model, with pages moving to other places in between: chunks are frozen, emptied a bit
-// at a time and given back, files get the profile that they ask for, or are put together. Nothing of that may be seen.
+// Random operations against the POSIX model, with pages moving to other places in between: chunks are frozen, emptied a
+// bit at a time and given back, files get the profile that they ask for, or are put together. Nothing of that may be
+// seen.
 #include <gtest/gtest.h>
 
 #include <atomic>

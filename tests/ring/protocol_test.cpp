@@ -133,9 +133,8 @@ TEST(Ring, WarpFetchesFourWithHolesMarked) {
   memory.engine.descriptors[2].units[7].sequence ^= 1;
   wire::RingDescriptor staging[4];
   u32 masks[32] = {};
-  run_emulated_warp([&](EmulatedWarp g) {
-    masks[g.rank()] = fetch_descriptors(g, memory.engine, 0, 4, staging).valid;
-  });
+  run_emulated_warp(
+      [&](EmulatedWarp g) { masks[g.rank()] = fetch_descriptors(g, memory.engine, 0, 4, staging).valid; });
   for (const u32 mask : masks) EXPECT_EQ(mask, 0b1011u);
   EXPECT_EQ(wire::decode_command(staging[0]).inode, 100u);
   EXPECT_EQ(wire::decode_command(staging[3]).inode, 103u);

@@ -85,8 +85,7 @@ class ScrubPool : public ::testing::Test {
 
   // Place of a logical page in the device files.
   std::pair<std::string, u64> place(u64 address) {
-    const pool::OpenedPool pool =
-        pool::open_pool({.device_paths = paths_, .read_only = true, .lock = false});
+    const pool::OpenedPool pool = pool::open_pool({.device_paths = paths_, .read_only = true, .lock = false});
     for (const pool::OpenedChunk& chunk : pool.chunks) {
       const u64 base = chunk.descriptor.base_address;
       if (address < base || address - base >= chunk.descriptor.size_bytes) continue;
@@ -109,11 +108,15 @@ class ScrubPool : public ::testing::Test {
     std::vector<u64> addresses;
     bool is_complete = false;
     session::PoolInspector inspector = server_->open_inspector();
-    EXPECT_EQ(inspector.list_blocks(inode, [&](const wire::BlockRecord& block) {
-      for (u64 i = 0; block.kind == kind && i < block.page_count; ++i) {
-        addresses.push_back(block.address + i * page_size);
-      }
-    }, &is_complete), Status::ok);
+    EXPECT_EQ(inspector.list_blocks(
+                  inode,
+                  [&](const wire::BlockRecord& block) {
+                    for (u64 i = 0; block.kind == kind && i < block.page_count; ++i) {
+                      addresses.push_back(block.address + i * page_size);
+                    }
+                  },
+                  &is_complete),
+              Status::ok);
     EXPECT_TRUE(is_complete);
     return addresses;
   }
@@ -130,9 +133,7 @@ class ScrubPool : public ::testing::Test {
     EXPECT_EQ(server_->scrubber().start(rate), "");
     return await_end();
   }
-  JsonValue ask(const std::string& request) {
-    return parse_json(server_->control().answer(parse_json(request)));
-  }
+  JsonValue ask(const std::string& request) { return parse_json(server_->control().answer(parse_json(request))); }
   // Path -> damaged pages, as status says; "" stands for pages without an owner.
   std::map<std::string, u64> damaged_files() {
     std::map<std::string, u64> files;
@@ -200,7 +201,8 @@ TEST_F(ScrubPool, ReadingNamesTheFileToo) {
   checkpoint();
   damage(blocks(file, wire::BlockKind::content)[13]);
   EXPECT_THROW(client_->call(bench::BenchClient::transfer(wire::Opcode::read, file, 0, 40 * page_size,
-                                                          client_->buffer_address(0)), "read"),
+                                                          client_->buffer_address(0)),
+                             "read"),
                std::runtime_error);
   const std::map<std::string, u64> expected{{"/read me", 1}};
   EXPECT_EQ(damaged_files(), expected);
@@ -340,7 +342,8 @@ TEST_F(ScrubPool, BusyPoolsRaiseNoAlarm) {
       if (round % 2 == 0) client.call(allocate, "fallocate");
       for (u32 i = 0; i < 40; ++i) {
         client.call(bench::BenchClient::transfer(wire::Opcode::write, inode, (i * 977) % 50000, 9000,
-                                                 client.buffer_address(i * 8)), "write");
+                                                 client.buffer_address(i * 8)),
+                    "write");
       }
       if (round % 5 == 0) client.sync();
       client.unlink(root, name);

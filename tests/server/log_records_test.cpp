@@ -124,64 +124,67 @@ TEST(LogRecords, LengthsAndHeadersAreBounded) {
   EXPECT_NE(make_file().problem(make_file().record().length - 1), "");
   EXPECT_NE(make_file().problem(format::log_record_granule - 1), "");
   expect_refused(make_file, {
-      {"too short", [](RecordBytes& r) { r.record().length = 64; }},
-      {"no multiple", [](RecordBytes& r) { r.record().length += 8; }},
-      {"longer than its parts", [](RecordBytes& r) { r.record().length += 64; }},
-      {"parts beyond it", [](RecordBytes& r) { r.record().name_length = 200; }},
-      {"data beyond it", [](RecordBytes& r) { r.record().data_length = 64; }},
-      {"extents beyond it", [](RecordBytes& r) { r.record().extent_count = 2; }},
-      {"flags", [](RecordBytes& r) { r.record().flags = 1; }},
-      {"reserved bytes", [](RecordBytes& r) { r.record().reserved = 1; }},
-      {"durable behind itself", [](RecordBytes& r) { r.record().durable_lsn = lsn + 64; }},
-      {"impossible time", [](RecordBytes& r) { r.record().time = (u64{1} << 30) - 1; }},
-  });
+                                {"too short", [](RecordBytes& r) { r.record().length = 64; }},
+                                {"no multiple", [](RecordBytes& r) { r.record().length += 8; }},
+                                {"longer than its parts", [](RecordBytes& r) { r.record().length += 64; }},
+                                {"parts beyond it", [](RecordBytes& r) { r.record().name_length = 200; }},
+                                {"data beyond it", [](RecordBytes& r) { r.record().data_length = 64; }},
+                                {"extents beyond it", [](RecordBytes& r) { r.record().extent_count = 2; }},
+                                {"flags", [](RecordBytes& r) { r.record().flags = 1; }},
+                                {"reserved bytes", [](RecordBytes& r) { r.record().reserved = 1; }},
+                                {"durable behind itself", [](RecordBytes& r) { r.record().durable_lsn = lsn + 64; }},
+                                {"impossible time", [](RecordBytes& r) { r.record().time = (u64{1} << 30) - 1; }},
+                            });
 }
 
 TEST(LogRecords, NewInodesHaveOneType) {
-  expect_refused(make_file, {
-      {"a reserved number", [](RecordBytes& r) { r.record().number = 3; }},
-      {"a number beyond all", [](RecordBytes& r) { r.record().number = fs::inode_number_max; }},
-      {"two types", [](RecordBytes& r) { r.record().mask = S_IFIFO | 0666; }},
-      {"a directory", [](RecordBytes& r) { r.record().mode = r.record().mask = S_IFDIR | 0755; }},
-      {"a symbolic link", [](RecordBytes& r) { r.record().mode = r.record().mask = S_IFLNK | 0777; }},
-      {"no type", [](RecordBytes& r) { r.record().mode = r.record().mask = 0644; }},
-      {"mkdir of a file", [](RecordBytes& r) { r.record().opcode = LogOpcode::mkdir; }},
-      {"symlink of a file", [](RecordBytes& r) { r.record().opcode = LogOpcode::symlink; }},
-      {"a name too long", [](RecordBytes& r) {
-         r = RecordBytes(LogOpcode::mknod, name_length_max + 1);
-         r.record().number = format::inode_number_first_free;
-         r.record().mode = r.record().mask = S_IFREG;
-       }},
-  });
+  expect_refused(make_file,
+                 {
+                     {"a reserved number", [](RecordBytes& r) { r.record().number = 3; }},
+                     {"a number beyond all", [](RecordBytes& r) { r.record().number = fs::inode_number_max; }},
+                     {"two types", [](RecordBytes& r) { r.record().mask = S_IFIFO | 0666; }},
+                     {"a directory", [](RecordBytes& r) { r.record().mode = r.record().mask = S_IFDIR | 0755; }},
+                     {"a symbolic link", [](RecordBytes& r) { r.record().mode = r.record().mask = S_IFLNK | 0777; }},
+                     {"no type", [](RecordBytes& r) { r.record().mode = r.record().mask = 0644; }},
+                     {"mkdir of a file", [](RecordBytes& r) { r.record().opcode = LogOpcode::mkdir; }},
+                     {"symlink of a file", [](RecordBytes& r) { r.record().opcode = LogOpcode::symlink; }},
+                     {"a name too long",
+                      [](RecordBytes& r) {
+                        r = RecordBytes(LogOpcode::mknod, name_length_max + 1);
+                        r.record().number = format::inode_number_first_free;
+                        r.record().mode = r.record().mask = S_IFREG;
+                      }},
+                 });
 }
 
 TEST(LogRecords, ExtentsAreAsLongAsTheRange) {
-  expect_refused(write_extents, {
-      {"a page more", [](RecordBytes& r) { ++r.extent(0).page_count; }},
-      {"a page less", [](RecordBytes& r) { r.extent(0).page_count = 1; }},
-      {"a longer range", [](RecordBytes& r) { r.record().size += page_size; }},
-      {"an empty extent", [](RecordBytes& r) { r.extent(0).page_count = 0; }},
-      {"an unwritten one", [](RecordBytes& r) { r.extent(0).flags = format::log_extent_unwritten; }},
-      {"unknown flags", [](RecordBytes& r) { r.extent(0).flags = 8; }},
-      {"a page number", [](RecordBytes& r) { r.extent(0).page = 1; }},
-      {"an empty range", [](RecordBytes& r) { r.record().size = 0; }},
-      {"a range beyond all", [](RecordBytes& r) { r.record().offset = ~u64{0} - 4096; }},
-      {"of another operation", [](RecordBytes& r) { r.record().opcode = LogOpcode::set_size; }},
-  });
+  expect_refused(write_extents,
+                 {
+                     {"a page more", [](RecordBytes& r) { ++r.extent(0).page_count; }},
+                     {"a page less", [](RecordBytes& r) { r.extent(0).page_count = 1; }},
+                     {"a longer range", [](RecordBytes& r) { r.record().size += page_size; }},
+                     {"an empty extent", [](RecordBytes& r) { r.extent(0).page_count = 0; }},
+                     {"an unwritten one", [](RecordBytes& r) { r.extent(0).flags = format::log_extent_unwritten; }},
+                     {"unknown flags", [](RecordBytes& r) { r.extent(0).flags = 8; }},
+                     {"a page number", [](RecordBytes& r) { r.extent(0).page = 1; }},
+                     {"an empty range", [](RecordBytes& r) { r.record().size = 0; }},
+                     {"a range beyond all", [](RecordBytes& r) { r.record().offset = ~u64{0} - 4096; }},
+                     {"of another operation", [](RecordBytes& r) { r.record().opcode = LogOpcode::set_size; }},
+                 });
 }
 
 TEST(LogRecords, AllocatedExtentsLieInOrderInsideTheRange) {
   expect_refused(allocate, {
-      {"beyond the range", [](RecordBytes& r) { r.extent(1).page = 8; }},
-      {"far beyond", [](RecordBytes& r) { r.extent(1).page = ~u64{0}; }},
-      {"overlapping", [](RecordBytes& r) { r.extent(1).page = 2; }},
-      {"out of order", [](RecordBytes& r) { std::swap(r.extent(0).page, r.extent(1).page); }},
-      {"written", [](RecordBytes& r) { r.extent(0).flags = 0; }},
-      {"empty", [](RecordBytes& r) { r.extent(0).page_count = 0; }},
-      {"unknown mode", [](RecordBytes& r) { r.record().mode = 0x100; }},
-      {"unknown mask", [](RecordBytes& r) { r.record().mask = 2; }},
-      {"an empty range", [](RecordBytes& r) { r.record().size = 0; }},
-  });
+                               {"beyond the range", [](RecordBytes& r) { r.extent(1).page = 8; }},
+                               {"far beyond", [](RecordBytes& r) { r.extent(1).page = ~u64{0}; }},
+                               {"overlapping", [](RecordBytes& r) { r.extent(1).page = 2; }},
+                               {"out of order", [](RecordBytes& r) { std::swap(r.extent(0).page, r.extent(1).page); }},
+                               {"written", [](RecordBytes& r) { r.extent(0).flags = 0; }},
+                               {"empty", [](RecordBytes& r) { r.extent(0).page_count = 0; }},
+                               {"unknown mode", [](RecordBytes& r) { r.record().mode = 0x100; }},
+                               {"unknown mask", [](RecordBytes& r) { r.record().mask = 2; }},
+                               {"an empty range", [](RecordBytes& r) { r.record().size = 0; }},
+                           });
 }
 
 }  // namespace

@@ -228,7 +228,8 @@ TEST(ControlSocketPath, TakesOverWhatADeadServerLeftAndNothingElse) {
 
 TEST(ControlSocketEnd, DoesNotWaitForSilentClients) {
   TemporaryFolder folder;
-  auto socket = std::make_unique<ControlSocket>(folder / "run", "pool", [](const JsonValue&) { return std::string("{}"); });
+  auto socket =
+      std::make_unique<ControlSocket>(folder / "run", "pool", [](const JsonValue&) { return std::string("{}"); });
   Connection silent(socket->path());
   Connection halfway(socket->path());
   ASSERT_TRUE(halfway.send("{\"request"));

@@ -22,13 +22,12 @@ class SharedFolder {
   static constexpr u64 name_count = 3;
   static constexpr u64 record_bytes = 64;
 
-  SharedFolder(u64 folder, u64 log_file, u64 client_count) : folder_(folder), log_file_(log_file), logs_(client_count) {}
+  SharedFolder(u64 folder, u64 log_file, u64 client_count)
+      : folder_(folder), log_file_(log_file), logs_(client_count) {}
 
   u64 folder() const { return folder_; }
   u64 records_done(u64 client) const { return logs_[client].done; }
-  void promise_records(u64 client, u64 count) {
-    logs_[client].promised = std::max(logs_[client].promised, count);
-  }
+  void promise_records(u64 client, u64 count) { logs_[client].promised = std::max(logs_[client].promised, count); }
 
   FileOperation next(Sequence& random, u64 client) {
     using wire::Opcode;
@@ -91,7 +90,8 @@ class SharedFolder {
     if (op.opcode != wire::Opcode::write) counts_are_known_ = false;
   }
 
-  // While nothing is under way. After a crash (`crashed`) names are as they are, and records may be missing from the end.
+  // While nothing is under way. After a crash (`crashed`) names are as they are, and records may be missing from the
+  // end.
   std::string check(FileClient& client, bool crashed) {
     std::string problem;
     const auto listed = client.list(folder_, 8000, false, &problem);

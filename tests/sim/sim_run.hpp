@@ -3,8 +3,8 @@
 //
 // What seeds do (SimKind): nothing fails but the power; some commands have deadlines that flushes overrun; devices
 // answer with errors; devices store or keep wrong bytes. With errors, operations may be refused, and nothing
-// acknowledged is lost. With wrong bytes only one thing is asked: what is read is right or refused. A third of the seeds
-// does it on a pool that is nearly full.
+// acknowledged is lost. With wrong bytes only one thing is asked: what is read is right or refused. A third of the
+// seeds does it on a pool that is nearly full.
 #pragma once
 
 #include <deque>
@@ -35,7 +35,7 @@ struct SimOutcome {
   u64 replayed = 0;
   u64 faults = 0;
   u64 timeouts = 0;
-  u64 refusals = 0;  // for want of space
+  u64 refusals = 0;    // for want of space
   u64 given_back = 0;  // pages of the inode file
 };
 
@@ -43,7 +43,9 @@ struct SimOutcome {
 class ArmedFaults : public device::FaultLayer {
  public:
   ArmedFaults(device::FaultRules rules, const bool& armed) : FaultLayer(std::move(rules)), armed_(armed) {}
-  Status may_read(u64 offset, u64 length) override { return armed_ ? FaultLayer::may_read(offset, length) : Status::ok; }
+  Status may_read(u64 offset, u64 length) override {
+    return armed_ ? FaultLayer::may_read(offset, length) : Status::ok;
+  }
   Status may_write(u64 offset, u64 length) override {
     return armed_ ? FaultLayer::may_write(offset, length) : Status::ok;
   }
@@ -95,10 +97,10 @@ class SimRun {
   struct Slot {
     client::Session* session = nullptr;
     std::optional<FileClient> files;
-    u64 actor = nobody;   // whose folder; nobody: the shared one
+    u64 actor = nobody;  // whose folder; nobody: the shared one
     u64 shared_client = 0;
     bool is_busy = false;
-    bool waits = false;   // for a quiet point, in doubt of what happened
+    bool waits = false;  // for a quiet point, in doubt of what happened
     bool is_sync = false;
     bool has_deadline = false;
     u64 position = 0;
@@ -196,7 +198,8 @@ class SimRun {
     const u64 count = 2 + world_.below(5);
     for (u64 i = 0; i < count; ++i) {
       const bool shares = world_.flaw == SimFlaw::shares_folder && i == 1;
-      const u64 folder = shares ? actors_[0].folder() : make(wire::Opcode::mkdir, PosixModel::root, fmt::format("actor{}", i));
+      const u64 folder =
+          shares ? actors_[0].folder() : make(wire::Opcode::mkdir, PosixModel::root, fmt::format("actor{}", i));
       actors_.emplace_back(world_.seed() * 100 + i, folder);
       if (filler_ != 0) actors_.back().set_tight();
     }
@@ -211,7 +214,8 @@ class SimRun {
     for (u64 page = 0; page < 256; ++page) {
       const fs::FileSystem& fs = pool_->engine()->fs;
       if (fs::room_of(fs, fs.space.data_class).available <= count) return;
-      if (plain_client().simple(wire::Opcode::fallocate, filler_, page * page_size, page_size, 1).status != Status::ok) return;
+      if (plain_client().simple(wire::Opcode::fallocate, filler_, page * page_size, page_size, 1).status != Status::ok)
+        return;
     }
   }
   u64 make(wire::Opcode opcode, u64 directory, const std::string& name) {
@@ -344,8 +348,8 @@ class SimRun {
     world_.note(static_cast<u64>(error) * 1000 + reply.result);
     if (slot.comes_and_goes) return end_nameless(slot, reply);
     note(fmt::format("{} {}: {} = {} {}", slot.actor == nobody ? "shared" : "actor",
-                     slot.actor == nobody ? slot.shared_client : slot.actor, to_text(slot.op), status_name(reply.status),
-                     reply.result));
+                     slot.actor == nobody ? slot.shared_client : slot.actor, to_text(slot.op),
+                     status_name(reply.status), reply.result));
     std::set<int> doubtful;
     std::set<int> refusals;
     if (slot.has_deadline) doubtful.insert(ETIMEDOUT);
@@ -370,7 +374,8 @@ class SimRun {
     }
     if (syncs && error == 0) promise(slot);
   }
-  void end_shared(Slot& slot, const client::Reply& reply, const std::set<int>& doubtful, const std::set<int>& refusals) {
+  void end_shared(Slot& slot, const client::Reply& reply, const std::set<int>& doubtful,
+                  const std::set<int>& refusals) {
     const int error = to_errno(reply.status);
     if (refusals.count(error) != 0) return;
     if (doubtful.count(error) == 0) return fail(shared_->end(slot.op, slot.shared_client, reply));

@@ -1,4 +1,5 @@
-// The CPU engine in a simulation: each seed is one world of workers, clients, devices, time and accidents (sim_run.hpp).
+// The CPU engine in a simulation: each seed is one world of workers, clients, devices, time and accidents
+// (sim_run.hpp).
 //
 // Environment:
 //   GPU4FS_SIM_SEED     the first seed, 1 if not given; a failure prints its own
@@ -44,9 +45,9 @@ class Simulation : public ::testing::Test {
     (void)base_of(CrashPlace::one_device);
     previous_ = set_check_handler([](const CheckFailure& failure) {
       std::fprintf(stderr, "GPU4FS_SIM_SEED=%llu\n%s:%d: check %s fails (%llu, %llu)\n",
-                   static_cast<unsigned long long>(world_of_clock == nullptr ? 0 : world_of_clock->seed()), failure.file,
-                   static_cast<int>(failure.line), failure.expression, static_cast<unsigned long long>(failure.left),
-                   static_cast<unsigned long long>(failure.right));
+                   static_cast<unsigned long long>(world_of_clock == nullptr ? 0 : world_of_clock->seed()),
+                   failure.file, static_cast<int>(failure.line), failure.expression,
+                   static_cast<unsigned long long>(failure.left), static_cast<unsigned long long>(failure.right));
       std::abort();
     });
   }
@@ -76,7 +77,9 @@ TEST_F(Simulation, SeedsEndWell) {
       sum.refusals += outcome.refusals;
       sum.given_back += outcome.given_back;
       if (outcome.problem.empty()) continue;
-      ADD_FAILURE() << "GPU4FS_SIM_SEED=" << first + i << "\n" << outcome.problem << "\nwhat happened last:\n" << outcome.tail;
+      ADD_FAILURE() << "GPU4FS_SIM_SEED=" << first + i << "\n"
+                    << outcome.problem << "\nwhat happened last:\n"
+                    << outcome.tail;
       if (++failures >= 5) next = count;
     }
   };
@@ -85,11 +88,11 @@ TEST_F(Simulation, SeedsEndWell) {
   for (u32 i = 0; i < thread_count; ++i) threads.emplace_back(work);
   for (std::thread& thread : threads) thread.join();
   const auto number = [](u64 value) { return static_cast<unsigned long long>(value); };
-  std::printf("%llu seeds: %llu operations, %llu comparisons of everything, %llu power failures, %llu operations replayed, "
-              "%llu faults of devices, %llu deadlines overrun, %llu refusals on full pools, %llu inode pages given back\n",
-              number(count), number(sum.operations), number(sum.quiet_points), number(sum.power_failures),
-              number(sum.replayed), number(sum.faults), number(sum.timeouts), number(sum.refusals),
-              number(sum.given_back));
+  std::printf(
+      "%llu seeds: %llu operations, %llu comparisons of everything, %llu power failures, %llu operations replayed, "
+      "%llu faults of devices, %llu deadlines overrun, %llu refusals on full pools, %llu inode pages given back\n",
+      number(count), number(sum.operations), number(sum.quiet_points), number(sum.power_failures), number(sum.replayed),
+      number(sum.faults), number(sum.timeouts), number(sum.refusals), number(sum.given_back));
   if (failures != 0 || count < 200) return;
   EXPECT_GT(sum.replayed, count);
   EXPECT_GT(sum.faults, count / 4);
@@ -118,13 +121,17 @@ std::string first_problem(SimFlaw flaw) {
   return "";
 }
 
-TEST_F(Simulation, ForgottenFlushIsNoticed) { EXPECT_NE(first_problem(SimFlaw::forgets_flush), ""); }
+TEST_F(Simulation, ForgottenFlushIsNoticed) {
+  EXPECT_NE(first_problem(SimFlaw::forgets_flush), "");
+}
 
 TEST_F(Simulation, LostWakeUpIsNoticed) {
   EXPECT_NE(first_problem(SimFlaw::loses_item).find("nothing moves any more"), std::string::npos);
 }
 
-TEST_F(Simulation, TwoInOneFolderAreNoticed) { EXPECT_NE(first_problem(SimFlaw::shares_folder), ""); }
+TEST_F(Simulation, TwoInOneFolderAreNoticed) {
+  EXPECT_NE(first_problem(SimFlaw::shares_folder), "");
+}
 
 }  // namespace
 }  // namespace gpu4fs::test::simulate_test

@@ -83,8 +83,8 @@ class Served {
     server_ = std::make_unique<server::PoolServer>(options);
     server_->start();
     server::LocalSession local = server_->open_session(4 * mega);
-    session_ = std::make_unique<client::Session>(
-        client::Connection{local.producer, local.port, std::move(local.owner)});
+    session_ =
+        std::make_unique<client::Session>(client::Connection{local.producer, local.port, std::move(local.owner)});
     client_ = std::make_unique<FileClient>(*session_);
   }
   ~Served() { stop(); }

@@ -1,6 +1,6 @@
-// A full pool can be emptied, whatever filled it: ten mixes of files on several kinds of pools, filled until there is no
-// space, then everything removed in one pass in which no command may be refused. Then the pool is as empty as a new one,
-// and takes as many files again.
+// A full pool can be emptied, whatever filled it: ten mixes of files on several kinds of pools, filled until there is
+// no space, then everything removed in one pass in which no command may be refused. Then the pool is as empty as a new
+// one, and takes as many files again.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -57,16 +57,16 @@ class FullPool : public ::testing::TestWithParam<Case> {
     TestPoolOptions options;
     options.profile = GetParam().profile;
     options.device_count = options.profile == "single" ? 1 : 4;
-    // Metadata has one chunk in a pool of two kinds of chunks. The command that is refused first may have wanted room for
-    // a split of a directory, 16 pages, which must be well below 1 % of that chunk.
+    // Metadata has one chunk in a pool of two kinds of chunks. The command that is refused first may have wanted room
+    // for a split of a directory, 16 pages, which must be well below 1 % of that chunk.
     const bool has_two_kinds = options.profile == "raid0+raid1";
     options.device_bytes = (has_two_kinds ? u64{44} : u64{22}) << 20;
     return options;
   }
 
   client::Reply call(const FileOperation& op) {
-    return client_.call(op, op.opcode == Opcode::write ? std::vector<u8>(op.length, static_cast<u8>(op.data_seed))
-                                                       : std::vector<u8>{});
+    return client_.call(
+        op, op.opcode == Opcode::write ? std::vector<u8>(op.length, static_cast<u8>(op.data_seed)) : std::vector<u8>{});
   }
   // False: no space left.
   bool tries(const FileOperation& op, u64* result = nullptr) {
@@ -106,12 +106,18 @@ class FullPool : public ::testing::TestWithParam<Case> {
     if (!tries(op, &made)) return false;
     names_.push_back({op.name, mix == Mix::directories});
     switch (mix) {
-      case Mix::inline_files: return write(made, 100);
-      case Mix::small_files: return write(made, 4096);
-      case Mix::medium_files: return write(made, 30'000);
-      case Mix::large_files: return write(made, 3'000'000);
-      case Mix::attributes: return set_attribute(made);
-      default: return true;
+      case Mix::inline_files:
+        return write(made, 100);
+      case Mix::small_files:
+        return write(made, 4096);
+      case Mix::medium_files:
+        return write(made, 30'000);
+      case Mix::large_files:
+        return write(made, 3'000'000);
+      case Mix::attributes:
+        return set_attribute(made);
+      default:
+        return true;
     }
   }
 

@@ -35,7 +35,9 @@ struct Client {
   u64 names = 0;
 };
 
-std::string name_of(u32 client, u64 index) { return fmt::format("{}_{}", client, index); }
+std::string name_of(u32 client, u64 index) {
+  return fmt::format("{}_{}", client, index);
+}
 
 std::vector<u8> record_of(u32 client, u64 index) {
   std::vector<u8> bytes(record_bytes);

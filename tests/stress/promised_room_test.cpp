@@ -1,5 +1,5 @@
-// A full pool, part of whose room another running command was promised: whoever needs it waits for one checkpoint before
-// it is told that there is none.
+// A full pool, part of whose room another running command was promised: whoever needs it waits for one checkpoint
+// before it is told that there is none.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -21,8 +21,8 @@ using wire::Opcode;
 class PromisedRoom : public ::testing::Test {
  protected:
   PromisedRoom() : pool_(options()) {
-    server_ = std::make_unique<session::ServerSession>(pool_.host(), open_close_, session::ServerSession::Kind::internal, 4,
-                                                      page_size);
+    server_ = std::make_unique<session::ServerSession>(pool_.host(), open_close_,
+                                                       session::ServerSession::Kind::internal, 4, page_size);
     session_ = pool_.open_session();
     files_ = std::make_unique<FileClient>(*session_);
     file_ = create("file").result;
@@ -58,7 +58,7 @@ class PromisedRoom : public ::testing::Test {
 
   struct Outcome {
     client::Reply reply;
-    u64 epochs;       // that became durable meanwhile
+    u64 epochs;  // that became durable meanwhile
     u32 flush_count;
   };
   // Carries out the command; `at_flush` is called before each flush of a checkpoint is answered.

@@ -26,8 +26,8 @@ struct Name {
   bool is_directory;
 };
 
-// A page of the inode file stays until a later checkpoint if the command that freed its last inode still holds the lock; its
-// pages count as free here, and have a bound of their own.
+// A page of the inode file stays until a later checkpoint if the command that freed its last inode still holds the
+// lock; its pages count as free here, and have a bound of their own.
 struct Space {
   u64 page_free;
   u64 page_available;
@@ -62,8 +62,8 @@ class Refill : public ::testing::TestWithParam<u32> {
   }
 
   client::Reply call(const FileOperation& op) {
-    return client_->call(op, op.opcode == Opcode::write ? std::vector<u8>(op.length, static_cast<u8>(op.data_seed))
-                                                        : std::vector<u8>{});
+    return client_->call(
+        op, op.opcode == Opcode::write ? std::vector<u8>(op.length, static_cast<u8>(op.data_seed)) : std::vector<u8>{});
   }
   FileOperation on(Opcode opcode, u64 inode, u64 offset = 0, u64 length = 0) {
     FileOperation op;
@@ -108,11 +108,16 @@ class Refill : public ::testing::TestWithParam<u32> {
 
   bool fill_file(u64 file) {
     switch (random_.next() % 7) {
-      case 0: return tries(on(Opcode::write, file, 0, 100));
-      case 1: return tries(on(Opcode::write, file, 0, 4096)) && tries(on(Opcode::write, file, 300, 2000));
-      case 2: return tries(on(Opcode::write, file, 0, 1 + random_.next() % (u64{1} << 20)));
-      case 3: return tries(on(Opcode::write, file, u64{1} << (13 + random_.next() % 22), 5000));
-      case 4: return tries(on(Opcode::fallocate, file, 0, 1 + random_.next() % (u64{1} << 19)));
+      case 0:
+        return tries(on(Opcode::write, file, 0, 100));
+      case 1:
+        return tries(on(Opcode::write, file, 0, 4096)) && tries(on(Opcode::write, file, 300, 2000));
+      case 2:
+        return tries(on(Opcode::write, file, 0, 1 + random_.next() % (u64{1} << 20)));
+      case 3:
+        return tries(on(Opcode::write, file, u64{1} << (13 + random_.next() % 22), 5000));
+      case 4:
+        return tries(on(Opcode::fallocate, file, 0, 1 + random_.next() % (u64{1} << 19)));
       case 5: {
         FileOperation punch = on(Opcode::fallocate, file, 5000, 100'000);
         punch.mode = 3;
@@ -161,8 +166,8 @@ class Refill : public ::testing::TestWithParam<u32> {
   void empty(u64 seed) {
     Sequence order(seed);
     std::stable_partition(names_.begin(), names_.end(), [](const Name& name) { return name.is_directory; });
-    const std::size_t directories =
-        static_cast<std::size_t>(std::count_if(names_.begin(), names_.end(), [](const Name& n) { return n.is_directory; }));
+    const std::size_t directories = static_cast<std::size_t>(
+        std::count_if(names_.begin(), names_.end(), [](const Name& n) { return n.is_directory; }));
     for (std::size_t i = names_.size(); i > directories + 1; --i) {
       std::swap(names_[i - 1], names_[directories + order.next() % (i - directories)]);
     }

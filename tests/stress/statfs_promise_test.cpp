@@ -67,8 +67,8 @@ class StatfsPromise : public ::testing::TestWithParam<Case> {
     }
   }
   void expect_kept(u64 promised, u64 written, const char* when) {
-    std::printf("%s %s: promised %llu, written %llu pages (%+lld)\n", ::testing::PrintToString(GetParam()).c_str(), when,
-                static_cast<unsigned long long>(promised), static_cast<unsigned long long>(written),
+    std::printf("%s %s: promised %llu, written %llu pages (%+lld)\n", ::testing::PrintToString(GetParam()).c_str(),
+                when, static_cast<unsigned long long>(promised), static_cast<unsigned long long>(written),
                 static_cast<long long>(written - promised));
     EXPECT_GE(written, promised) << when;
     EXPECT_LE(written, promised + promised * 3 / 100 + 64) << when;
@@ -103,9 +103,15 @@ TEST_P(StatfsPromise, IsKept) {
 std::vector<Case> cases() {
   std::vector<Case> list;
   for (const u64 bytes : {u64{4096}, u64{1} << 20}) {
-    for (const auto& [profile, devices, mib] :
-         {std::tuple{"single", 1u, 40u}, {"single", 1u, 200u}, {"raid0", 3u, 40u}, {"raid1", 2u, 60u}, {"raid5", 3u, 60u},
-          {"raid6", 4u, 60u}, {"raid5+raid1", 3u, 60u}, {"raid0+raid1", 3u, 40u}, {"single+raid1c3", 3u, 40u}}) {
+    for (const auto& [profile, devices, mib] : {std::tuple{"single", 1u, 40u},
+                                                {"single", 1u, 200u},
+                                                {"raid0", 3u, 40u},
+                                                {"raid1", 2u, 60u},
+                                                {"raid5", 3u, 60u},
+                                                {"raid6", 4u, 60u},
+                                                {"raid5+raid1", 3u, 60u},
+                                                {"raid0+raid1", 3u, 40u},
+                                                {"single+raid1c3", 3u, 40u}}) {
       // A small write at a time takes long with sanitizers, and so does a large pool.
       if (is_short() && (bytes == 4096 ? devices != 3 : mib == 200)) continue;
       list.push_back({profile, devices, mib, bytes});

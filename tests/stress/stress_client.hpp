@@ -244,8 +244,7 @@ class StressClient {
       require(client_->call(op, std::vector<u8>(page_size, static_cast<u8>(below(256)))).status, {0}, "a page write");
       return;
     }
-    const client::Reply reply =
-        client_->simple(wire::Opcode::read, area_.page_file, 0, page_file_pages * page_size);
+    const client::Reply reply = client_->simple(wire::Opcode::read, area_.page_file, 0, page_file_pages * page_size);
     if (!require(reply.status, {0}, "a page read")) return;
     for (u64 page = 0; page < reply.result / page_size; ++page) {
       const u8* bytes = client_->data() + page * page_size;
@@ -347,9 +346,10 @@ class StressClient {
     c.name_length = 1;
     c.second_name_length = 1;
     c.length = 16;
-    const Opcode opcodes[] = {Opcode::read, Opcode::write, Opcode::unlink, Opcode::create, Opcode::setattr,
-                              Opcode::getattr, Opcode::readdir, Opcode::rename, Opcode::lookup, Opcode::link,
-                              Opcode::truncate, Opcode::copy_range, Opcode::set_attribute, Opcode::tmpfile};
+    const Opcode opcodes[] = {Opcode::read,          Opcode::write,   Opcode::unlink,   Opcode::create,
+                              Opcode::setattr,       Opcode::getattr, Opcode::readdir,  Opcode::rename,
+                              Opcode::lookup,        Opcode::link,    Opcode::truncate, Opcode::copy_range,
+                              Opcode::set_attribute, Opcode::tmpfile};
     c.opcode = opcodes[below(14)];
     switch (below(5)) {
       case 0:

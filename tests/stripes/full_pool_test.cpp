@@ -27,7 +27,7 @@ struct FullForm {
   const char* name;
   const char* profile;
   u32 device_count;
-  u32 warp_count = 0;    // emulated warps take milliseconds a command
+  u32 warp_count = 0;  // emulated warps take milliseconds a command
   u32 worker_count = 1;
   friend std::ostream& operator<<(std::ostream& out, const FullForm& form) { return out << form.name; }
 };
@@ -166,8 +166,8 @@ class FullStripes : public ::testing::TestWithParam<FullForm> {
   TestPool pool_;
   std::unique_ptr<client::Session> session_;
   std::optional<FileClient> client_;
-  std::map<u64, u64> names_;               // inodes by number
-  std::map<u64, std::vector<u8>> files_;   // by inode
+  std::map<u64, u64> names_;              // inodes by number
+  std::map<u64, std::vector<u8>> files_;  // by inode
   u64 seed_ = 0;
 };
 
@@ -305,7 +305,8 @@ TEST_P(FullStripes, OutlivesALossInTheMiddle) {
 
 INSTANTIATE_TEST_SUITE_P(Forms, FullStripes,
                          ::testing::Values(FullForm{"raid5_3", "raid5+raid1", 3}, FullForm{"raid5_5", "raid5+raid1", 5},
-                                           FullForm{"raid6_6", "raid6+raid1c3", 6}, FullForm{"raid7_5", "raid7+raid1c4", 5},
+                                           FullForm{"raid6_6", "raid6+raid1c3", 6},
+                                           FullForm{"raid7_5", "raid7+raid1c4", 5},
                                            FullForm{"raid5_warp", "raid5+raid1", 3, 1}),
                          [](const auto& parameter) { return std::string(parameter.param.name); });
 
@@ -358,7 +359,8 @@ TEST_P(SharedFullStripes, ManyOverwriteAtOnce) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, SharedFullStripes,
-                         ::testing::Values(FullForm{"raid5_3", "raid5+raid1", 3, 0, 3}, FullForm{"raid5_3_shared", "raid5", 3, 0, 3},
+                         ::testing::Values(FullForm{"raid5_3", "raid5+raid1", 3, 0, 3},
+                                           FullForm{"raid5_3_shared", "raid5", 3, 0, 3},
                                            FullForm{"raid6_6", "raid6+raid1c3", 6, 0, 2}),
                          [](const auto& parameter) { return std::string(parameter.param.name); });
 

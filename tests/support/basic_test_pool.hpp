@@ -57,7 +57,7 @@ struct TestPoolOptions {
   u32 device_count = 2;
   u64 device_bytes = u64{48} << 20;
   u64 chunk_bytes = u64{8} << 20;
-  std::string profile = "single";  // of data and metadata, or of both: "raid5+raid1"
+  std::string profile = "single";                             // of data and metadata, or of both: "raid5+raid1"
   std::vector<std::pair<std::string, double>> more_profiles;  // for files that ask for them, with shares
   u32 worker_count = 1;
   u32 warp_count = 0;  // not 0: emulated warps instead of threads
@@ -103,7 +103,8 @@ inline std::string findings_text(const fsck::CheckResult& result) {
   return text;
 }
 
-// Of a pool that was cut off: a superblock that was being written then cannot be told from a damaged one, which is an error.
+// Of a pool that was cut off: a superblock that was being written then cannot be told from a damaged one, which is an
+// error.
 inline u64 errors_of_a_crash(const fsck::CheckResult& result) {
   return result.findings.error_count() - result.findings.count(fsck::FindingId::superblock_torn);
 }
@@ -192,8 +193,8 @@ class BasicTestPool {
     build_engine();
     if (options_.starts_workers) mounted_->host->start();
     if (options_.stack) {
-      mounted_->flushes = std::make_unique<FlushAnswerer>(*mounted_->host, *mounted_->parts->upcalls(),
-                                                          sessions_mutex_, mounted_->files);
+      mounted_->flushes = std::make_unique<FlushAnswerer>(*mounted_->host, *mounted_->parts->upcalls(), sessions_mutex_,
+                                                          mounted_->files);
     }
     mounted_->management = std::make_unique<session::ServerSession>(
         *mounted_->host, sessions_mutex_, session::ServerSession::Kind::internal, 4, page_size);
@@ -279,7 +280,8 @@ class BasicTestPool {
     target.stack = reinterpret_cast<std::uintptr_t>(device.stack);
     target.needs_flush = mounted_->devices[index].needs_flush;
     target.file_number = replacement_count_;
-    const Status begun = call_internal(rebuild_command(wire::RebuildStep::begin, index), &target, sizeof(target)).status;
+    const Status begun =
+        call_internal(rebuild_command(wire::RebuildStep::begin, index), &target, sizeof(target)).status;
     if (begun != Status::ok || !is_new) return begun;
     const Status named = call_management(wire::Opcode::checkpoint, checkpoint_mask_forced);
     if (named != Status::ok) return named;
@@ -381,10 +383,12 @@ class BasicTestPool {
 
   // Its flushes are answered here, those that come after it by the test.
   Status first_checkpoint() {
-    if (!options_.flush_by_upcall || options_.stack) return call_management(wire::Opcode::checkpoint, checkpoint_mask_forced);
+    if (!options_.flush_by_upcall || options_.stack)
+      return call_management(wire::Opcode::checkpoint, checkpoint_mask_forced);
     std::atomic<bool> done{false};
     std::thread answers([&] {
-      session::ServerSession session(*mounted_->host, sessions_mutex_, session::ServerSession::Kind::internal, 4, page_size);
+      session::ServerSession session(*mounted_->host, sessions_mutex_, session::ServerSession::Kind::internal, 4,
+                                     page_size);
       ring::Upcall upcall{};
       while (!done) {
         if (!mounted_->host->wait_upcall(&upcall, 1'000'000) || !ring::wants_answer(upcall.kind)) continue;
@@ -406,7 +410,8 @@ class BasicTestPool {
     mounted_->devices[index] = mounted_->files[index].device(index);
     mounted_->devices[index].needs_flush = options_.flush_by_upcall || options_.stack ? 1 : 0;
     opened.state = pool::MemberState::here;
-    require(mounted_->host->map_memory(mounted_->files[index].base(), mounted_->files[index].size_bytes()), "map_memory");
+    require(mounted_->host->map_memory(mounted_->files[index].base(), mounted_->files[index].size_bytes()),
+            "map_memory");
   }
 
   void map_devices() {

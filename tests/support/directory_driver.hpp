@@ -25,8 +25,7 @@ inline SmallPoolOptions directory_pool_options() {
 
 class DirectoryDriver {
  public:
-  explicit DirectoryDriver(const SmallPoolOptions& options = directory_pool_options())
-      : small_(options) {
+  explicit DirectoryDriver(const SmallPoolOptions& options = directory_pool_options()) : small_(options) {
     op_ = small_.operation();
     const Status status = fs::get_inode(Lane{}, fs(), op_, format::inode_number_root, &dir_);
     GPU4FS_CHECK_OK(status);
@@ -40,8 +39,7 @@ class DirectoryDriver {
   u64 entry_count() const { return dir_.inode->entry_count; }
 
   fs::HashedName hashed(const std::string& name) {
-    return fs::make_name(fs(), reinterpret_cast<const u8*>(name.data()),
-                         static_cast<u32>(name.size()));
+    return fs::make_name(fs(), reinterpret_cast<const u8*>(name.data()), static_cast<u32>(name.size()));
   }
   static fs::HashedName with_hash(const std::string& name, u64 hash) {
     return {reinterpret_cast<const u8*>(name.data()), hash, static_cast<u32>(name.size()), 0};

@@ -86,8 +86,7 @@ class FileClient {
   }
 
   // All names of a directory with `buffer_bytes` a call. `problem` is what the stream itself has wrong.
-  std::map<std::string, ListedName> list(u64 directory, u64 buffer_bytes, bool with_attributes,
-                                         std::string* problem) {
+  std::map<std::string, ListedName> list(u64 directory, u64 buffer_bytes, bool with_attributes, std::string* problem) {
     std::map<std::string, ListedName> names;
     for (u64 cursor = 0;;) {
       FileOperation op;

@@ -41,8 +41,8 @@ class FlushAnswerer {
       ring::Upcall upcall{};
       if (!host_.wait_upcall(&upcall, wait_ns) || !ring::wants_answer(upcall.kind)) continue;
       u64 failed = 0;
-      const Status result = upcall.kind == ring::UpcallKind::flush_device ? flush(upcall.argument, &failed)
-                                                                          : Status::not_supported;
+      const Status result =
+          upcall.kind == ring::UpcallKind::flush_device ? flush(upcall.argument, &failed) : Status::not_supported;
       (void)session_.call(engine::answer_upcall_command(upcall, result, failed));
     }
     ended_ = true;

@@ -49,11 +49,10 @@ struct GroupReport {
   }
 };
 
-#define GPU4FS_EXPECT(report, ...) \
-  (report).expect(static_cast<bool>(__VA_ARGS__), __LINE__, g.rank(), 0, 0)
-#define GPU4FS_EXPECT_EQ(report, a, b)                                  \
-  ::gpu4fs::test::expect_equal((report), static_cast<::gpu4fs::u64>(a), \
-                               static_cast<::gpu4fs::u64>(b), __LINE__, g.rank())
+#define GPU4FS_EXPECT(report, ...) (report).expect(static_cast<bool>(__VA_ARGS__), __LINE__, g.rank(), 0, 0)
+#define GPU4FS_EXPECT_EQ(report, a, b)                                                                           \
+  ::gpu4fs::test::expect_equal((report), static_cast<::gpu4fs::u64>(a), static_cast<::gpu4fs::u64>(b), __LINE__, \
+                               g.rank())
 
 GPU4FS_FN inline void expect_equal(GroupReport& report, u64 a, u64 b, u32 line, u32 rank) {
   report.expect(a == b, line, rank, a, b);
@@ -136,10 +135,9 @@ inline void fill_random(void* data, u64 length, u64 seed) {
 // A body that states nothing has failed: it did not run.
 inline bool report_passes(const char* name, const char* group, const GroupReport& report) {
   if (report.failure_count == 0 && report.expectation_count > 0) return true;
-  std::fprintf(
-      stderr, "%s on %s: %u of %u expectations failed; first at line %u, rank %u: %llu and %llu\n",
-      name, group, report.failure_count, report.expectation_count, report.line, report.rank,
-      static_cast<unsigned long long>(report.left), static_cast<unsigned long long>(report.right));
+  std::fprintf(stderr, "%s on %s: %u of %u expectations failed; first at line %u, rank %u: %llu and %llu\n", name,
+               group, report.failure_count, report.expectation_count, report.line, report.rank,
+               static_cast<unsigned long long>(report.left), static_cast<unsigned long long>(report.right));
   return false;
 }
 

@@ -1,5 +1,5 @@
-// A column's header area in the bytes of a device: changes with all checksums made right again, so that only their meaning
-// is wrong. The superblock's sum is the caller's: each change answers what it adds to it.
+// A column's header area in the bytes of a device: changes with all checksums made right again, so that only their
+// meaning is wrong. The superblock's sum is the caller's: each change answers what it adds to it.
 #pragma once
 
 #include <cstring>
@@ -23,7 +23,10 @@ class HeaderImage {
  public:
   // The slot that counts is the newest whose epoch is not beyond `epoch_max`.
   HeaderImage(HeaderBytes bytes, u64 column_offset, u64 base_address, u64 page_count, u64 epoch_max = ~u64{0})
-      : bytes_(std::move(bytes)), column_(column_offset), base_(base_address), layout_(format::chunk_layout(page_count)) {
+      : bytes_(std::move(bytes)),
+        column_(column_offset),
+        base_(base_address),
+        layout_(format::chunk_layout(page_count)) {
     u64 best = 0;
     for (u32 i = 0; i < 2; ++i) {
       format::BitmapSlotHeader header{};

@@ -28,9 +28,8 @@ class BasicNameClient {
   static constexpr u64 data_length = 1 << 18;
 
   explicit BasicNameClient(engine::EngineHost& host, bool trusted = true)
-      : client_(host, ClientOptions{.data_length = data_offset + data_length,
-                                    .trusted = trusted,
-                                    .internal = trusted}) {}
+      : client_(host,
+                ClientOptions{.data_length = data_offset + data_length, .trusted = trusted, .internal = trusted}) {}
 
   u32 uid = 0;
   u32 gid = 0;
@@ -48,8 +47,7 @@ class BasicNameClient {
     command.umask_bits = umask_bits;
     return client_.call(command);
   }
-  wire::Command named(wire::Opcode opcode, u64 directory, const std::string& name,
-                        const std::string& second = "") {
+  wire::Command named(wire::Opcode opcode, u64 directory, const std::string& name, const std::string& second = "") {
     std::memcpy(client_.data() + name_offset, name.data(), name.size());
     std::memcpy(client_.data() + name_offset + name.size(), second.data(), second.size());
     wire::Command command = make_command(opcode);
@@ -86,8 +84,7 @@ class BasicNameClient {
     command.aux = device;
     return call(command);
   }
-  ring::Completion create(u64 directory, const std::string& name, u32 mode = 0644,
-                          u32 flags = 0200) {
+  ring::Completion create(u64 directory, const std::string& name, u32 mode = 0644, u32 flags = 0200) {
     wire::Command command = named(wire::Opcode::create, directory, name);
     command.mode = mode;
     command.mask = flags;
@@ -103,10 +100,8 @@ class BasicNameClient {
     return call(with_data(named(wire::Opcode::symlink, directory, name), target.size()));
   }
   ring::Completion readlink(u64 inode, std::string* target, u64 capacity = 4096) {
-    const ring::Completion done =
-        call(with_data(named(wire::Opcode::readlink, inode, ""), capacity));
-    target->assign(reinterpret_cast<const char*>(data()),
-                   done.status == Status::ok ? done.result : 0);
+    const ring::Completion done = call(with_data(named(wire::Opcode::readlink, inode, ""), capacity));
+    target->assign(reinterpret_cast<const char*>(data()), done.status == Status::ok ? done.result : 0);
     return done;
   }
   ring::Completion unlink(u64 directory, const std::string& name) {
@@ -120,8 +115,7 @@ class BasicNameClient {
     command.second_inode = inode;
     return call(command);
   }
-  ring::Completion rename(u64 from, const std::string& name, u64 to, const std::string& second,
-                          u32 flags = 0) {
+  ring::Completion rename(u64 from, const std::string& name, u64 to, const std::string& second, u32 flags = 0) {
     wire::Command command = named(wire::Opcode::rename, from, name, second);
     command.second_inode = to;
     command.mask = flags;
@@ -146,25 +140,20 @@ class BasicNameClient {
     return call(command);
   }
   ring::Completion reclaim(u64 inode) { return call(named(wire::Opcode::reclaim, inode, "")); }
-  ring::Completion set_attribute(u64 inode, const std::string& name, const std::string& value,
-                                 u32 mask = 0) {
+  ring::Completion set_attribute(u64 inode, const std::string& name, const std::string& value, u32 mask = 0) {
     std::memcpy(data(), value.data(), value.size());
-    wire::Command command =
-        with_data(named(wire::Opcode::set_attribute, inode, name), value.size());
+    wire::Command command = with_data(named(wire::Opcode::set_attribute, inode, name), value.size());
     command.mask = mask;
     return call(command);
   }
-  ring::Completion get_attribute(u64 inode, const std::string& name, std::string* value,
-                                 u64 capacity = 4096) {
-    const ring::Completion done =
-        call(with_data(named(wire::Opcode::get_attribute, inode, name), capacity));
+  ring::Completion get_attribute(u64 inode, const std::string& name, std::string* value, u64 capacity = 4096) {
+    const ring::Completion done = call(with_data(named(wire::Opcode::get_attribute, inode, name), capacity));
     const u64 length = done.status == Status::ok && capacity != 0 ? done.result : 0;
     value->assign(reinterpret_cast<const char*>(data()), length);
     return done;
   }
   ring::Completion list_attributes(u64 inode, std::string* names, u64 capacity = 4096) {
-    const ring::Completion done =
-        call(with_data(named(wire::Opcode::list_attributes, inode, ""), capacity));
+    const ring::Completion done = call(with_data(named(wire::Opcode::list_attributes, inode, ""), capacity));
     const u64 length = done.status == Status::ok && capacity != 0 ? done.result : 0;
     names->assign(reinterpret_cast<const char*>(data()), length);
     return done;
@@ -174,8 +163,7 @@ class BasicNameClient {
   }
 
   // One call; appends what it gives.
-  Status readdir(u64 directory, u64 cursor, u64 length, bool with_attributes,
-                 std::vector<ListedName>* names) {
+  Status readdir(u64 directory, u64 cursor, u64 length, bool with_attributes, std::vector<ListedName>* names) {
     wire::Command command = with_data(named(wire::Opcode::readdir, directory, ""), length);
     command.offset = cursor;
     command.mask = with_attributes ? 1 : 0;
@@ -201,8 +189,7 @@ class BasicNameClient {
     return Status::ok;
   }
   // The whole directory in calls of `length` bytes.
-  Status list(u64 directory, std::vector<ListedName>* names, u64 length = 4096,
-              bool with_attributes = false) {
+  Status list(u64 directory, std::vector<ListedName>* names, u64 length = 4096, bool with_attributes = false) {
     u64 cursor = 0;
     for (;;) {
       const std::size_t before = names->size();

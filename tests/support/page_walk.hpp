@@ -15,7 +15,7 @@
 namespace gpu4fs::test {
 
 struct WalkFile {
-  std::map<u64, u64> pages;  // index -> pattern
+  std::map<u64, u64> pages;   // index -> pattern
   u64 attribute_pattern = 0;  // 0: no attribute page
   bool orphan = false;
   friend bool operator==(const WalkFile&, const WalkFile&) = default;
@@ -214,7 +214,11 @@ class PageWalk {
 
   u64 random_index() {
     constexpr u64 fan_out = format::slots_per_block;
-    constexpr u64 edges[] = {0, 7, 7 * fan_out, 7 * fan_out * fan_out, 7 * fan_out * fan_out * fan_out,
+    constexpr u64 edges[] = {0,
+                             7,
+                             7 * fan_out,
+                             7 * fan_out * fan_out,
+                             7 * fan_out * fan_out * fan_out,
                              7 * fan_out * fan_out * fan_out * fan_out};
     const u64 edge = edges[random(random(3) == 0 ? 6 : 3)];
     return edge + random(12) - minimum<u64>(edge, random(6));

@@ -45,8 +45,7 @@ inline void make_file(const std::string& path, std::uint64_t size) {
   std::filesystem::resize_file(path, size);
 }
 
-inline std::vector<std::uint8_t> read_bytes(const std::string& path, std::uint64_t offset,
-                                            std::size_t length) {
+inline std::vector<std::uint8_t> read_bytes(const std::string& path, std::uint64_t offset, std::size_t length) {
   std::vector<std::uint8_t> bytes(length);
   std::ifstream file(path, std::ios::binary);
   file.seekg(static_cast<std::streamoff>(offset));
@@ -55,8 +54,7 @@ inline std::vector<std::uint8_t> read_bytes(const std::string& path, std::uint64
   return bytes;
 }
 
-inline void write_bytes(const std::string& path, std::uint64_t offset, const void* data,
-                        std::size_t length) {
+inline void write_bytes(const std::string& path, std::uint64_t offset, const void* data, std::size_t length) {
   std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
   file.seekp(static_cast<std::streamoff>(offset));
   file.write(static_cast<const char*>(data), static_cast<std::streamsize>(length));

@@ -35,9 +35,9 @@ struct FileOperation {
   u32 gid = 0;
   u32 umask_bits = 0;
   bool append = false;
-  u64 data_seed = 0;        // content of writes
-  std::string text;         // symlink target, attribute value
-  u64 whiteout = 0;         // number of the one that a rename has left; set from what the engine has answered
+  u64 data_seed = 0;  // content of writes
+  std::string text;   // symlink target, attribute value
+  u64 whiteout = 0;   // number of the one that a rename has left; set from what the engine has answered
   format::AttributeRecord attributes{};
 };
 
@@ -56,13 +56,13 @@ struct ModelNode {
   u32 gid = 0;
   u32 link_count = 0;
   u64 device = 0;
-  u64 parent = 0;                              // directories
-  std::map<std::string, u64> entries;          // directories
-  std::string target;                          // symbolic links
-  SparseBytes content;                         // regular files
+  u64 parent = 0;                      // directories
+  std::map<std::string, u64> entries;  // directories
+  std::string target;                  // symbolic links
+  SparseBytes content;                 // regular files
   std::map<std::string, std::string> attributes;
-  u32 flags = 0;                               // format::inode_flags_of_users
-  bool was_allocated = false;                  // may hold blocks that no byte shows
+  u32 flags = 0;               // format::inode_flags_of_users
+  bool was_allocated = false;  // may hold blocks that no byte shows
 
   bool is_directory() const { return (mode & S_IFMT) == S_IFDIR; }
   bool is_regular() const { return (mode & S_IFMT) == S_IFREG; }
@@ -127,7 +127,8 @@ class PosixModel {
   // Of all names, each with a terminator.
   static u64 attribute_names_bytes(const std::map<std::string, std::string>& attributes) {
     u64 bytes = 0;
-    for (const auto& [name, value] : attributes) bytes += name == profile_attribute ? 0 : name.size() + 1;  // it is in the inode
+    for (const auto& [name, value] : attributes)
+      bytes += name == profile_attribute ? 0 : name.size() + 1;  // it is in the inode
     return bytes;
   }
 
@@ -454,7 +455,8 @@ inline void PosixModel::commit_new(const FileOperation& op, u64 number) {
       break;
   }
   const auto profile = directory.attributes.find(profile_attribute);
-  if (profile != directory.attributes.end() && (node.is_regular() || node.is_directory())) node.attributes.insert(*profile);
+  if (profile != directory.attributes.end() && (node.is_regular() || node.is_directory()))
+    node.attributes.insert(*profile);
   if (op.opcode == Opcode::tmpfile) {
     node.link_count = 0;
   } else {

@@ -35,7 +35,8 @@ class RecycledMemory {
         const Block block = found->second;
         waiting_.erase(found);
         resident_bytes_ -= block.resident_bytes;
-        if (is_protected(length) && ::mprotect(block.memory, length, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
+        if (is_protected(length) && ::mprotect(block.memory, length, PROT_READ | PROT_WRITE) != 0)
+          throw std::bad_alloc();
         return block.memory;
       }
     }

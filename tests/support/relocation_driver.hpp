@@ -1,4 +1,5 @@
-// Moves pages of a mounted pool by the internal command `relocate`, step by step: for tests that do other things in between.
+// Moves pages of a mounted pool by the internal command `relocate`, step by step: for tests that do other things in
+// between.
 #pragma once
 
 #include <cstring>
@@ -58,9 +59,8 @@ class RelocationDriver {
       if (done.status != Status::ok || done.result == wire::relocate_end) break;
       list.push_back(done.result);
     }
-    std::erase_if(list, [](u64 inode) {
-      return inode != format::inode_number_root && inode < format::inode_number_first_free;
-    });
+    std::erase_if(
+        list, [](u64 inode) { return inode != format::inode_number_root && inode < format::inode_number_first_free; });
     return list;
   }
   // Everything in frozen chunks. The next checkpoint makes them empty.

@@ -28,8 +28,8 @@
 #include "base/xxh3_serial.hpp"
 #include "format/directory_format.hpp"
 #include "format/superblock_format.hpp"
-#include "fs/inode/inode.hpp"
 #include "fs/inode/give_back.hpp"
+#include "fs/inode/inode.hpp"
 #include "fs/journal/checkpoint.hpp"
 #include "fs/pages/evict.hpp"
 #include "raid/logical_space_build.hpp"
@@ -123,11 +123,15 @@ using DeviceImages = std::vector<DeviceImage>;
 
 namespace small_pool {
 
-inline u64 chunk_pages(const SmallPoolOptions& options) { return options.chunk_bytes / page_size; }
+inline u64 chunk_pages(const SmallPoolOptions& options) {
+  return options.chunk_bytes / page_size;
+}
 inline u64 column_bytes(const SmallPoolOptions& options) {
   return (format::chunk_layout(chunk_pages(options)).header_pages + chunk_pages(options)) * page_size;
 }
-inline u64 chunk_base(const SmallPoolOptions& options, u32 chunk) { return (u64{chunk} + 1) * options.chunk_bytes; }
+inline u64 chunk_base(const SmallPoolOptions& options, u32 chunk) {
+  return (u64{chunk} + 1) * options.chunk_bytes;
+}
 inline u64 column_offset(const SmallPoolOptions& options, u32 chunk) {
   return (u64{1} << 20) + chunk / options.device_count * column_bytes(options);
 }
@@ -220,8 +224,7 @@ class Writer {
     root.parent_or_device = format::inode_number_root;
     const u64 used = (u64{1} << format::inode_number_first_free) - 1;
     inodes.inode[format::inode_number_inode_bitmap] = one_page_file(0100600, format::inode_bitmap_height, used);
-    inodes.inode[format::inode_number_orphan_bitmap] =
-        one_page_file(0100600, format::inode_bitmap_height, u64{0});
+    inodes.inode[format::inode_number_orphan_bitmap] = one_page_file(0100600, format::inode_bitmap_height, u64{0});
     return one_page_file(0100600, format::inode_file_height, inodes);
   }
 
@@ -447,8 +450,8 @@ class SmallFileSystem {
       d.column_count = 1;
       d.flags = format::chunk_flag_data | format::chunk_flag_metadata;
       d.epoch_created = 1;
-      sources[chunk].columns = {format::ColumnAddress::make(chunk % options_.device_count,
-                                                            small_pool::column_offset(options_, chunk))};
+      sources[chunk].columns = {
+          format::ColumnAddress::make(chunk % options_.device_count, small_pool::column_offset(options_, chunk))};
     }
     return sources;
   }

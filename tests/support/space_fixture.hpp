@@ -36,9 +36,7 @@ class HeapAllocator {
     blocks_.emplace_back(memory, &std::free);
     return memory;
   }
-  void copy_in(void* destination, const void* source, u64 bytes) {
-    std::memcpy(destination, source, bytes);
-  }
+  void copy_in(void* destination, const void* source, u64 bytes) { std::memcpy(destination, source, bytes); }
   void zero(void* destination, u64 bytes) { std::memset(destination, 0, bytes); }
 
  private:
@@ -107,8 +105,7 @@ class SpaceFixture {
   // Of a chunk for data if none is given.
   u64 chunk_bytes(u32 chunk = raid::no_chunk) const {
     const u32 columns = is_metadata(chunk) ? options_.metadata_column_count : options_.column_count;
-    const u32 data_columns =
-        raid::with_level(level_of(chunk), [&](auto level) { return level.data_columns(columns); });
+    const u32 data_columns = raid::with_level(level_of(chunk), [&](auto level) { return level.data_columns(columns); });
     return options_.granule_bytes * options_.granules_per_chunk * data_columns;
   }
   u64 chunk_pages(u32 chunk = raid::no_chunk) const { return chunk_bytes(chunk) / page_size; }
@@ -119,7 +116,8 @@ class SpaceFixture {
   std::vector<device::Device> devices;
   std::unique_ptr<fs::FileSystem> fs;
 
-  // Writes a bitmap slot as a checkpoint of `epoch` would; `bitmap` has whole pages. No page of descriptors was written.
+  // Writes a bitmap slot as a checkpoint of `epoch` would; `bitmap` has whole pages. No page of descriptors was
+  // written.
   void write_slot(u32 chunk, u32 slot, u64 epoch, const std::vector<u64>& bitmap) {
     const u64 base = chunks[chunk].descriptor.base_address;
     const std::vector<u64> table(layout(chunk).table_pages * format::descriptor_entries_per_page);
@@ -148,8 +146,7 @@ class SpaceFixture {
   }
 
  private:
-  SpaceFixture(const SpaceOptions& options, const std::vector<device::MappedFile>& memory)
-      : options_(options) {
+  SpaceFixture(const SpaceOptions& options, const std::vector<device::MappedFile>& memory) : options_(options) {
     make_layout();
     for (const device::MappedFile& device : memory) {
       memory_.push_back(make_memory(device.size_bytes()));
@@ -161,8 +158,7 @@ class SpaceFixture {
   // A memfd, because its holes can be told from what was written.
   static device::MappedFile make_memory(u64 bytes) {
     const int descriptor = memfd_create("gpu4fs-space-fixture", MFD_CLOEXEC);
-    if (descriptor < 0 || ftruncate(descriptor, static_cast<off_t>(bytes)) != 0)
-      throw std::bad_alloc();
+    if (descriptor < 0 || ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) throw std::bad_alloc();
     return device::MappedFile::adopt(descriptor, "space fixture", {.lock = false});
   }
 
@@ -196,7 +192,8 @@ class SpaceFixture {
   // Neighbouring chunks lie on different devices, as mkfs places them.
   void make_layout() {
     const bool spread = options_.level == format::RaidLevel::single;
-    const u32 chunk_count = options_.metadata_chunks + (spread ? options_.device_count : 1) * options_.chunks_per_device;
+    const u32 chunk_count =
+        options_.metadata_chunks + (spread ? options_.device_count : 1) * options_.chunks_per_device;
     std::vector<u64> ends(options_.device_count, u64{format::layout_area_offset});
     u64 base = options_.granule_bytes;
     for (u32 i = 0; i < chunk_count; ++i) {
@@ -217,11 +214,11 @@ class SpaceFixture {
     superblock.chunk_size_bytes = options_.granule_bytes;
     superblock.device_count = options_.device_count;
     superblock.chunk_count = chunk_count;
-    superblock.feature_incompatible =
-        options_.data_checksums ? u64{format::feature_data_checksums} : 0;
+    superblock.feature_incompatible = options_.data_checksums ? u64{format::feature_data_checksums} : 0;
     if (options_.metadata_chunks == 0) return;
     superblock.feature_incompatible |= format::feature_mixed_profiles;
-    superblock.metadata_profile = static_cast<u16>(format::profile_of(options_.metadata_level, options_.metadata_column_count));
+    superblock.metadata_profile =
+        static_cast<u16>(format::profile_of(options_.metadata_level, options_.metadata_column_count));
     superblock.data_profile = static_cast<u16>(format::profile_of(options_.level, options_.column_count));
   }
 
@@ -247,8 +244,7 @@ class SpaceFixture {
     }
     fs = std::make_unique<fs::FileSystem>();
     std::memset(static_cast<void*>(fs.get()), 0, sizeof(*fs));
-    fs->space =
-        raid::build_logical_space(allocator_, superblock, devices, chunks, options_.accessible);
+    fs->space = raid::build_logical_space(allocator_, superblock, devices, chunks, options_.accessible);
     fs->shard_count = options_.shard_count;
     const u64 shard_bytes = options_.shard_count * sizeof(fs::AllocationShard);
     fs->shards = static_cast<fs::AllocationShard*>(allocator_.allocate(shard_bytes, 128));

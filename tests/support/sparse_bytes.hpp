@@ -86,8 +86,7 @@ class SparseBytes {
       const SparseBytes& other = file == &a ? b : a;
       for (const auto& [page, bytes] : file->pages_) {
         const auto at = other.pages_.find(page);
-        if (at == other.pages_.end() ? !file->is_zero(page * page_size, (page + 1) * page_size)
-                                     : at->second != bytes) {
+        if (at == other.pages_.end() ? !file->is_zero(page * page_size, (page + 1) * page_size) : at->second != bytes) {
           return false;
         }
       }

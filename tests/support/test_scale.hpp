@@ -15,7 +15,9 @@ inline u32 scaled(u32 count) {
 }
 
 // With sanitizers: of what is the same many times over a part will do.
-inline bool is_short() { return scaled(100) < 100; }
+inline bool is_short() {
+  return scaled(100) < 100;
+}
 
 // A number in the environment.
 inline u64 number_from(const char* name, u64 otherwise) {

@@ -108,7 +108,8 @@ class TreeChecker {
     const u32 count = value_at<u32>(page + 24);
     const u32 used = value_at<u32>(page + 28);
     const u64 epoch = value_at<u64>(page + 16);
-    if (value_at<u16>(page + 4) != 1 || page[6] != level || page[7] != 0) return note(fmt::format("head of {}", number));
+    if (value_at<u16>(page + 4) != 1 || page[6] != level || page[7] != 0)
+      return note(fmt::format("head of {}", number));
     if (epoch == 0 || epoch > epoch_) return note(fmt::format("epoch {} of node {}", epoch, number));
     if (count == 0 || used > 4064) return note(fmt::format("node {}: {} entries in {}", number, count, used));
     if (!is_last && used < 4064 / 3) note(fmt::format("node {}: only {} bytes", number, used));

@@ -21,9 +21,8 @@ class WarpEngine final : public engine::EngineHost {
 
   void start() override {
     stopping_ = 0;
-    thread_ = std::thread([this] {
-      run_emulated_warps(warp_count_, [this](EmulatedWarp g, u32 warp) { work(g, warp); });
-    });
+    thread_ =
+        std::thread([this] { run_emulated_warps(warp_count_, [this](EmulatedWarp g, u32 warp) { work(g, warp); }); });
   }
   void stop() override {
     if (!thread_.joinable()) return;

@@ -1,5 +1,5 @@
-"""gpu4fs convert and defragment: a tree gets other profiles while it is in use, and its bytes, names, times and sizes stay;
-df says where they are; what is scattered is put together."""
+"""gpu4fs convert and defragment: a tree gets other profiles while it is in use, and its bytes, names, times and sizes
+stay; df says where they are; what is scattered is put together."""
 
 import functools
 import json

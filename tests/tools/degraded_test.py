@@ -117,7 +117,8 @@ class Degraded(unittest.TestCase):
                 self.assertEqual(self.mount(pool, "engine=cpu,degraded").returncode, 0)
                 self.assertTrue(same_tree(os.path.join(SOURCE, "fs"), pool.path("after")))
                 self.assertFalse(os.path.exists(pool.path("before", "fs_types.hpp")))
-                self.assertEqual(self.states(pool)[2], ["stale" if index in missing else "ok" for index in range(devices)])
+                expected = ["stale" if index in missing else "ok" for index in range(devices)]
+                self.assertEqual(self.states(pool)[2], expected)
                 pool.umount()
                 self.assertEqual(self.check(pool, pool.devices), (4, {"device-missing"}))
 

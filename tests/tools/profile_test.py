@@ -222,7 +222,8 @@ class ProfileTest(unittest.TestCase):
         # Data pages of device 1: the header areas of chunks without copies are needed for mounting.
         info = json.loads(gpu4fs("info", "--json", "--chunks", pool.devices[0]).stdout)
         self.assertEqual(info["chunk_size_bytes"], 8 << 20)
-        begins = sorted(column["device_offset"] + HEADER_BYTES for chunk in info["chunks"] for column in chunk["columns"]
+        begins = sorted(column["device_offset"] + HEADER_BYTES
+                        for chunk in info["chunks"] for column in chunk["columns"]
                         if column["device"] == 1)
         rules = ",".join(f"read-error@{begin}+{8 << 20}" for begin in begins)
         devices = list(pool.devices)

@@ -233,7 +233,8 @@ class Rebuild(unittest.TestCase):
             file.write(os.urandom(24 << 20))
         small = os.path.join(pool.folder, "small")
         os.mkdir(small)
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16M", "none", small], capture_output=True).returncode != 0:
+        words = ["mount", "-t", "tmpfs", "-o", "size=16M", "none", small]
+        if subprocess.run(words, capture_output=True).returncode != 0:
             self.skipTest("no permission to mount a tmpfs")
         self.addCleanup(subprocess.run, ["umount", "-l", small])
         sparse = self.empty_device(pool, "small/sparse")

@@ -21,8 +21,7 @@ TEST(SizeTextTest, Units) {
 }
 
 TEST(SizeTextTest, RefusesWhatIsNoSize) {
-  for (const char* text :
-       {"", "M", "-1", "1.5G", "10X", "10MM", "0x10", "99999999999999999999", "9999999999G"}) {
+  for (const char* text : {"", "M", "-1", "1.5G", "10X", "10MM", "0x10", "99999999999999999999", "9999999999G"}) {
     EXPECT_THROW(parse_size(text), std::invalid_argument) << text;
   }
 }
@@ -65,9 +64,8 @@ TEST(JsonTest, RoundTrip) {
 TEST(JsonTest, RefusesWhatIsNoJson) {
   const std::string deep(1000, '[');
   for (const std::string& text :
-       {std::string(), std::string("{"), std::string("[1,]"), std::string("{\"a\" 1}"),
-        std::string("\"open"), std::string("1 2"), std::string("nul"), std::string("\"\\u12\""),
-        deep}) {
+       {std::string(), std::string("{"), std::string("[1,]"), std::string("{\"a\" 1}"), std::string("\"open"),
+        std::string("1 2"), std::string("nul"), std::string("\"\\u12\""), deep}) {
     EXPECT_THROW(parse_json(text), std::runtime_error) << text;
   }
 }

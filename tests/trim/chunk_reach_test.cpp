@@ -1,4 +1,5 @@
-// Of chunks without a page in use nothing but the front of their header areas takes memory, whatever is done to the pool.
+// Of chunks without a page in use nothing but the front of their header areas takes memory, whatever is done to the
+// pool.
 #include "pool/chunk_reach.hpp"
 
 #include <fcntl.h>
@@ -23,7 +24,8 @@ constexpr u64 mega = u64{1} << 20;
 class ChunkReach : public ::testing::Test {
  protected:
   ChunkReach() {
-    std::string name = std::filesystem::is_directory("/dev/shm") ? "/dev/shm" : std::filesystem::temp_directory_path().string();
+    std::string name =
+        std::filesystem::is_directory("/dev/shm") ? "/dev/shm" : std::filesystem::temp_directory_path().string();
     name += "/gpu4fs_reach_XXXXXX";
     EXPECT_NE(::mkdtemp(name.data()), nullptr);
     folder_ = name;

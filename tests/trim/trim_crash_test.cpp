@@ -1,5 +1,5 @@
-// A crash at any write while files come and go and their memory is punched in between: everything that the newest durable
-// epoch and the log refer to is there. A punch is recorded as a write of zeros (device/memory/mapped_file.hpp).
+// A crash at any write while files come and go and their memory is punched in between: everything that the newest
+// durable epoch and the log refer to is there. A punch is recorded as a write of zeros (device/memory/mapped_file.hpp).
 #include "device/memory/mapped_file.hpp"
 #include "growth/growth_crash_states.hpp"
 #include "maintenance/trim/region_ranges.hpp"
@@ -43,12 +43,14 @@ class TrimCrashes : public ::testing::TestWithParam<TrimCrashShape> {
     const std::shared_ptr<device::WriteLog> log = device::open_write_log(log_path_);
     GrowthMount mount(devices);
     const u64 kept = make_file(mount.files(), "kept");
-    for (u64 block = 0; block < kept_blocks; ++block) ASSERT_EQ(write_block(mount.files(), kept, block, block), Status::ok);
+    for (u64 block = 0; block < kept_blocks; ++block)
+      ASSERT_EQ(write_block(mount.files(), kept, block, block), Status::ok);
     u64 bytes = 0;
     for (u32 round = 0; round < round_count; ++round) {
       // Fills what regions there are, so that the next round is where this one was.
       const u64 file = make_file(mount.files(), fmt::format("round{}", round));
-      for (u64 block = 0; block < 40; ++block) ASSERT_EQ(write_block(mount.files(), file, block, 100 * round + block), Status::ok);
+      for (u64 block = 0; block < 40; ++block)
+        ASSERT_EQ(write_block(mount.files(), file, block, 100 * round + block), Status::ok);
       ASSERT_EQ(mount.files().simple(wire::Opcode::fsync, file).status, Status::ok);
       ASSERT_EQ(mount.files().simple(wire::Opcode::fsync, kept).status, Status::ok);
       log->mark(round + 1);
@@ -72,13 +74,17 @@ class TrimCrashes : public ::testing::TestWithParam<TrimCrashShape> {
     ASSERT_EQ(find_problems(named), "");
     if (!goes_on) return;
     GrowthMount mount(named);
-    if (mark >= 1) { ASSERT_TRUE(has_blocks(mount.files(), find_file(mount.files(), "kept"), kept_blocks, 0)); }
+    if (mark >= 1) {
+      ASSERT_TRUE(has_blocks(mount.files(), find_file(mount.files(), "kept"), kept_blocks, 0));
+    }
     for (u32 round = 0; round < mark; ++round) {
       const u64 file = find_file(mount.files(), fmt::format("round{}", round));
       ASSERT_TRUE(has_blocks(mount.files(), file, 1, 100 * round));
     }
     ASSERT_EQ(mount.server().trimmer().trim_all().status, Status::ok);
-    if (mark >= 1) { ASSERT_TRUE(has_blocks(mount.files(), find_file(mount.files(), "kept"), kept_blocks, 0)); }
+    if (mark >= 1) {
+      ASSERT_TRUE(has_blocks(mount.files(), find_file(mount.files(), "kept"), kept_blocks, 0));
+    }
     ASSERT_TRUE(mount.stop());
     ASSERT_EQ(find_problems(paths_), "");
   }
@@ -91,13 +97,14 @@ class TrimCrashes : public ::testing::TestWithParam<TrimCrashShape> {
 
 TEST_P(TrimCrashes, LeaveAllThatIsDurable) {
   ASSERT_NO_FATAL_FAILURE(run());
-  states_->for_each({[](u64) { return GetParam().every; }, 6}, [&](const std::vector<GrowthImage>& images, u64 mark, bool goes_on) {
-    try {
-      look_at_state(images, mark, goes_on);
-    } catch (const std::exception& error) {
-      FAIL() << error.what();
-    }
-  });
+  states_->for_each({[](u64) { return GetParam().every; }, 6},
+                    [&](const std::vector<GrowthImage>& images, u64 mark, bool goes_on) {
+                      try {
+                        look_at_state(images, mark, goes_on);
+                      } catch (const std::exception& error) {
+                        FAIL() << error.what();
+                      }
+                    });
 }
 
 // The oracle can tell: the region that holds the root directory, punched.

@@ -167,7 +167,8 @@ TEST(TrimOnAFullMedium, IsAnAnswer) {
   const GrowthFolder folder;
   const std::string small = folder / "small";
   std::filesystem::create_directory(small);
-  if (::mount("gpu4fs-test", small.c_str(), "tmpfs", 0, "size=160m") != 0) GTEST_SKIP() << "a tmpfs cannot be mounted here";
+  if (::mount("gpu4fs-test", small.c_str(), "tmpfs", 0, "size=160m") != 0)
+    GTEST_SKIP() << "a tmpfs cannot be mounted here";
   {
     pool::MakePoolOptions make;
     make.device_paths = {small + "/device"};

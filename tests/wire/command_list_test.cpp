@@ -38,7 +38,8 @@ std::vector<std::string> split(const std::string& text, char separator) {
 
 std::set<std::string> expected_records() {
   std::set<std::string> records;
-  for (const format::LogRow& row : format::log_rows) records.insert(std::to_string(static_cast<unsigned>(row.opcode)) + " " + row.name);
+  for (const format::LogRow& row : format::log_rows)
+    records.insert(std::to_string(static_cast<unsigned>(row.opcode)) + " " + row.name);
   return records;
 }
 

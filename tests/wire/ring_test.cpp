@@ -35,11 +35,10 @@ Command random_command(std::mt19937_64& random) {
 
 bool equal(const Command& a, const Command& b) {
   return a.opcode == b.opcode && a.flags == b.flags && a.uid == b.uid && a.gid == b.gid &&
-         a.deadline_ms == b.deadline_ms && a.mode == b.mode && a.mask == b.mask &&
-         a.name_length == b.name_length && a.second_name_length == b.second_name_length &&
-         a.umask_bits == b.umask_bits && a.inode == b.inode && a.second_inode == b.second_inode &&
-         a.offset == b.offset && a.length == b.length && a.data == b.data && a.aux == b.aux &&
-         a.name == b.name && a.output == b.output;
+         a.deadline_ms == b.deadline_ms && a.mode == b.mode && a.mask == b.mask && a.name_length == b.name_length &&
+         a.second_name_length == b.second_name_length && a.umask_bits == b.umask_bits && a.inode == b.inode &&
+         a.second_inode == b.second_inode && a.offset == b.offset && a.length == b.length && a.data == b.data &&
+         a.aux == b.aux && a.name == b.name && a.output == b.output;
 }
 
 TEST(RingCommand, decode_undoes_encode) {

@@ -40,8 +40,7 @@ class Driver {
     const int error = function == nullptr ? -1 : function(arguments...);
     if (error == 0) return true;
     const char* text = nullptr;
-    auto* describe =
-        reinterpret_cast<int (*)(int, const char**)>(::dlsym(library_, "cuGetErrorString"));
+    auto* describe = reinterpret_cast<int (*)(int, const char**)>(::dlsym(library_, "cuGetErrorString"));
     if (describe != nullptr && error > 0) describe(error, &text);
     problem_ = fmt::format("{}: {}", name, text != nullptr ? text : "not in this driver");
     return false;
@@ -83,8 +82,8 @@ CudaDriverReport ask_cuda_driver(bool touch_device) {
   report.library_found = driver.is_loaded();
   int version = 0;
   int count = 0;
-  if (!driver.is_loaded() || !driver.call("cuInit", 0u) ||
-      !driver.call("cuDriverGetVersion", &version) || !driver.call("cuDeviceGetCount", &count)) {
+  if (!driver.is_loaded() || !driver.call("cuInit", 0u) || !driver.call("cuDriverGetVersion", &version) ||
+      !driver.call("cuDeviceGetCount", &count)) {
     report.problem = driver.problem();
     return report;
   }
@@ -99,8 +98,7 @@ CudaDriverReport ask_cuda_driver(bool touch_device) {
   int minor = 0;
   int processors = 0;
   std::size_t memory = 0;
-  if (driver.call("cuDeviceGetName", name, static_cast<int>(sizeof(name)), 0))
-    report.device_name = name;
+  if (driver.call("cuDeviceGetName", name, static_cast<int>(sizeof(name)), 0)) report.device_name = name;
   if (driver.call("cuDeviceGetAttribute", &major, attribute_capability_major, 0) &&
       driver.call("cuDeviceGetAttribute", &minor, attribute_capability_minor, 0)) {
     report.compute_capability = static_cast<u32>(10 * major + minor);

@@ -83,10 +83,18 @@ void JsonWriter::end() {
   document_->open.pop_back();
 }
 
-void JsonWriter::add(std::string_view key, std::string_view text) { document_->put(key, to_utf8(text)); }
-void JsonWriter::add(std::string_view key, bool value) { document_->put(key, value); }
-void JsonWriter::add_signed(std::string_view key, i64 value) { document_->put(key, value); }
-void JsonWriter::add_unsigned(std::string_view key, u64 value) { document_->put(key, value); }
+void JsonWriter::add(std::string_view key, std::string_view text) {
+  document_->put(key, to_utf8(text));
+}
+void JsonWriter::add(std::string_view key, bool value) {
+  document_->put(key, value);
+}
+void JsonWriter::add_signed(std::string_view key, i64 value) {
+  document_->put(key, value);
+}
+void JsonWriter::add_unsigned(std::string_view key, u64 value) {
+  document_->put(key, value);
+}
 void JsonWriter::add(std::string_view key, double value) {
   if (!std::isfinite(value)) {
     document_->put(key, nullptr);

@@ -36,7 +36,8 @@ JsonValue value_of(nlohmann::json&& json) {
       value.kind = JsonValue::Kind::number;
       value.number = json.get<double>();
       break;
-    default: break;
+    default:
+      break;
   }
   return value;
 }

@@ -34,8 +34,7 @@ u64 parse_size(std::string_view text) {
   while (!unit.empty() && unit[0] == ' ') unit.remove_prefix(1);
   const u64 factor = error == std::errc() ? unit_factor(unit) : 0;
   if (factor == 0) {
-    throw std::invalid_argument(
-        fmt::format("'{}' is not a size (examples: 4096, 512M, 2GiB, 10GB)", text));
+    throw std::invalid_argument(fmt::format("'{}' is not a size (examples: 4096, 512M, 2GiB, 10GB)", text));
   }
   if (number > (~u64{0} >> 1) / factor) {
     throw std::invalid_argument(fmt::format("size '{}' is too large", text));

@@ -133,8 +133,7 @@ MappedFile MappedFile::anonymous(u64 size_bytes, std::shared_ptr<DeviceStack> st
   if (size_bytes == 0 || !is_aligned(size_bytes, page_size)) {
     fail(file.path_, "its size is not a positive multiple of 4096", 0);
   }
-  void* base =
-      mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* base = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) fail(file.path_, "cannot be mapped", errno);
   file.base_ = static_cast<u8*>(base);
   file.size_bytes_ = size_bytes;
@@ -195,9 +194,7 @@ void MappedFile::reserve_range(u64 offset, u64 length) const {
   GPU4FS_CHECK_LE(offset, size_bytes_);
   GPU4FS_CHECK_LE(length, size_bytes_ - offset);
   if (length == 0 || fill_holes(offset, length)) return;
-  fail(path_,
-       "its medium has no room for bytes " + std::to_string(offset) + " to " +
-           std::to_string(offset + length),
+  fail(path_, "its medium has no room for bytes " + std::to_string(offset) + " to " + std::to_string(offset + length),
        errno);
 }
 
@@ -230,8 +227,7 @@ bool MappedFile::fill_holes(u64 offset, u64 length) const {
   if (descriptor_ < 0 || read_only_) return true;
   int result;
   do {
-    result = fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
-                       static_cast<off_t>(length));
+    result = fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(length));
   } while (result != 0 && errno == EINTR);
   return result == 0 || errno == EOPNOTSUPP || errno == ENOSYS;
 }
@@ -249,18 +245,17 @@ GpuRegistration MappedFile::gpu_registration() const {
     return {false, path_ + ": a device under layers like 'record' or 'fault' works with the CPU engine only"};
   }
   if (!needs_flush()) return {true, {}};
-  return {
-      false,
-      path_ +
-          ": a writable mapping of a file on a disk file system cannot be registered with the GPU; "
-          "a file on tmpfs or hugetlbfs can, and the CPU engine works with any"};
+  return {false, path_ +
+                     ": a writable mapping of a file on a disk file system cannot be registered with the GPU; "
+                     "a file on tmpfs or hugetlbfs can, and the CPU engine works with any"};
 }
 
 Device MappedFile::device(u32 index) const {
   if (is_absent()) {
-    return Device{DeviceKind::memory, index, ~u64{0} & ~u64{page_size - 1}, nullptr, 0, read_only_ ? 1u : 0u, nullptr, 1};
+    return Device{
+        DeviceKind::memory, index, ~u64{0} & ~u64{page_size - 1}, nullptr, 0, read_only_ ? 1u : 0u, nullptr, 1};
   }
-  return Device{DeviceKind::memory,       index,          size_bytes_, base_, needs_flush() ? 1u : 0u,
+  return Device{DeviceKind::memory,   index,       size_bytes_, base_, needs_flush() ? 1u : 0u,
                 read_only_ ? 1u : 0u, stack_.get()};
 }
 

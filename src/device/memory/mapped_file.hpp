@@ -104,13 +104,14 @@ class MappedFile {
   void reserve_blocks() const;
   // The same for the holes in [offset, + length), which lies inside the file.
   void reserve_range(u64 offset, u64 length) const;
-  // Its pages are present and mapped for writing, holes of a tmpfs filled; what they hold stays. False: not all, for want of
-  // room, or the system does not do that ahead (Linux before 5.14); pages that are not there are faulted in when touched.
+  // Its pages are present and mapped for writing, holes of a tmpfs filled; what they hold stays. False: not all, for
+  // want of room, or the system does not do that ahead (Linux before 5.14); pages that are not there are faulted in
+  // when touched.
   bool populate_range(u64 offset, u64 length) const;
   // Whether the file has no data in [offset, + length); false also where the system does not say.
   bool is_hole(u64 offset, u64 length) const;
-  // Gives the blocks of the range back to the medium; it reads as zeros then, and its layers see these written. Where the
-  // system cannot, nothing happens.
+  // Gives the blocks of the range back to the medium; it reads as zeros then, and its layers see these written. Where
+  // the system cannot, nothing happens.
   void release_range(u64 offset, u64 length) const;
   // Bytes that the medium still has room for, as far as it says; ~0: it does not.
   u64 room_bytes() const;

@@ -29,10 +29,9 @@ void cancel_stacked_write(DeviceStack& stack, u64 offset) {
 
 }  // namespace detail
 
-DeviceStack::DeviceStack(std::vector<std::unique_ptr<StackLayer>> layers)
-    : layers_(std::move(layers)) {
-  changes_writes_ = std::any_of(layers_.begin(), layers_.end(),
-                                [](const auto& layer) { return layer->changes_writes(); });
+DeviceStack::DeviceStack(std::vector<std::unique_ptr<StackLayer>> layers) : layers_(std::move(layers)) {
+  changes_writes_ =
+      std::any_of(layers_.begin(), layers_.end(), [](const auto& layer) { return layer->changes_writes(); });
 }
 
 void DeviceStack::attach(u64 size_bytes) {
@@ -77,8 +76,7 @@ Status DeviceStack::begin_write(u64 offset, u64 length) {
   GPU4FS_CHECK(base_ != nullptr);
   GPU4FS_CHECK(writable_);
   GPU4FS_CHECK_LE(offset + length, size_bytes_);
-  if (changes_writes_)
-    old_bytes_[offset] = std::vector<u8>(base_ + offset, base_ + offset + length);
+  if (changes_writes_) old_bytes_[offset] = std::vector<u8>(base_ + offset, base_ + offset + length);
   return Status::ok;
 }
 

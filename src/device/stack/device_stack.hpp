@@ -44,9 +44,7 @@ class StackLayer {
   virtual void attach(u64 size_bytes) { (void)size_bytes; }
   // Whether the access may be tried; not ok is what it answers.
   virtual Status may_read(u64 offset, u64 length) { return (void)offset, (void)length, Status::ok; }
-  virtual Status may_write(u64 offset, u64 length) {
-    return (void)offset, (void)length, Status::ok;
-  }
+  virtual Status may_write(u64 offset, u64 length) { return (void)offset, (void)length, Status::ok; }
   virtual Status may_flush() { return Status::ok; }
   virtual void flushed() {}
   // Changes the bytes that are about to be read; true: it did.

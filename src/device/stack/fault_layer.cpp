@@ -39,13 +39,11 @@ bool FaultLayer::strikes(FaultKind kind, u64 offset, u64 length) {
 bool FaultLayer::strikes_locked(FaultKind kind, u64 offset, u64 length) {
   bool hit = false;
   for (FaultRule& rule : rules_.rules) {
-    const bool touches =
-        length == 0 ? rule.end == ~u64{0} : offset < rule.end && offset + length > rule.begin;
+    const bool touches = length == 0 ? rule.end == ~u64{0} : offset < rule.end && offset + length > rule.begin;
     if (rule.kind != kind || !touches) continue;
     ++rule.seen;
     if (rule.nth != 0 && rule.seen != rule.nth) continue;
-    hit |=
-        rule.probability >= 1 || static_cast<double>(random() >> 11) * 0x1p-53 < rule.probability;
+    hit |= rule.probability >= 1 || static_cast<double>(random() >> 11) * 0x1p-53 < rule.probability;
   }
   if (hit && kind != FaultKind::delay) ++fault_count_;
   return hit;

@@ -54,8 +54,7 @@ u64 whole_number(std::string_view rule, std::string_view text, const char* what)
 FaultRule parse_rule(std::string_view rule) {
   const std::size_t name_end = rule.find_first_of("@#=");
   const std::string_view name = rule.substr(0, name_end);
-  std::string_view rest =
-      name_end == std::string_view::npos ? std::string_view{} : rule.substr(name_end);
+  std::string_view rest = name_end == std::string_view::npos ? std::string_view{} : rule.substr(name_end);
   FaultRule parsed{};
   const KindName* found = nullptr;
   for (const KindName& known : kind_names) {
@@ -81,8 +80,7 @@ FaultRule parse_rule(std::string_view rule) {
   }
   if (rest.starts_with('=')) {
     rest.remove_prefix(1);
-    const auto [end, error] =
-        std::from_chars(rest.data(), rest.data() + rest.size(), parsed.probability);
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), parsed.probability);
     const bool whole = end == rest.data() + rest.size();
     if (error != std::errc{} || !whole || !(parsed.probability >= 0 && parsed.probability <= 1)) {
       fail_rule(rule, "a probability is a number from 0 to 1");

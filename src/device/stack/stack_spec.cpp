@@ -25,8 +25,7 @@ constexpr std::string_view null_name = "null";
 // The layer that `text` begins with; empty: it is a path.
 std::string_view layer_at(std::string_view text) {
   for (const std::string_view name : layer_names) {
-    if (text.size() > name.size() && text.starts_with(name) && text[name.size()] == '=')
-      return name;
+    if (text.size() > name.size() && text.starts_with(name) && text[name.size()] == '=') return name;
   }
   return {};
 }
@@ -57,8 +56,8 @@ DeviceSpec parse_device_spec(const std::string& text) {
   for (std::string_view name = layer_at(rest); !name.empty(); name = layer_at(rest)) {
     const std::size_t colon = rest.find(':');
     if (colon == std::string_view::npos) {
-      fail_spec(text, "a colon is missing behind '" + std::string(rest) + "' (write ./" +
-                     std::string(rest) + " for a path)");
+      fail_spec(text,
+                "a colon is missing behind '" + std::string(rest) + "' (write ./" + std::string(rest) + " for a path)");
     }
     const std::string_view argument = rest.substr(name.size() + 1, colon - name.size() - 1);
     if (argument.empty()) fail_spec(text, "'" + std::string(name) + "' needs something behind '='");
@@ -71,8 +70,7 @@ DeviceSpec parse_device_spec(const std::string& text) {
     }
     spec.layers.push_back({std::string(name), std::string(argument)});
   }
-  if (rest.empty() && !spec.layers.empty())
-    fail_spec(text, "no device below '" + spec.layers.back().name + "'");
+  if (rest.empty() && !spec.layers.empty()) fail_spec(text, "no device below '" + spec.layers.back().name + "'");
   spec.path = rest;
   return spec;
 }
@@ -95,12 +93,11 @@ std::string absolute_device(const std::string& text) {
   for (const LayerSpec& layer : spec.layers) {
     const bool is_path = layer.name == "record";
     result +=
-        layer.name + "=" +
-        (is_path ? std::filesystem::absolute(layer.argument, error).string() : layer.argument) +
-        ":";
+        layer.name + "=" + (is_path ? std::filesystem::absolute(layer.argument, error).string() : layer.argument) + ":";
   }
   if (spec.is_null()) return result + "null=" + std::to_string(spec.null_bytes) + ":";
-  const std::filesystem::path canonical = std::filesystem::weakly_canonical(std::filesystem::absolute(spec.path, error), error);
+  const std::filesystem::path canonical =
+      std::filesystem::weakly_canonical(std::filesystem::absolute(spec.path, error), error);
   if (error) throw DeviceError(spec.path + ": " + error.message(), error.value());
   return result + canonical.string();
 }

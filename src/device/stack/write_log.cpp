@@ -86,8 +86,7 @@ class FileWriteLog : public WriteLog {
     header.checksum = header_checksum(header);
     entry.bytes.resize(align_up(entry.bytes.size(), u64{8}));
     bool kept = std::fwrite(&header, sizeof(header), 1, file_.get()) == 1;
-    kept &= entry.bytes.empty() ||
-            std::fwrite(entry.bytes.data(), entry.bytes.size(), 1, file_.get()) == 1;
+    kept &= entry.bytes.empty() || std::fwrite(entry.bytes.data(), entry.bytes.size(), 1, file_.get()) == 1;
     if (entry.kind != WriteLogKind::write) kept &= std::fflush(file_.get()) == 0;
     return kept;
   }
@@ -108,8 +107,7 @@ class FileWriteLog : public WriteLog {
 u32 WriteLog::add_device(const std::string& path, u64 size_bytes) {
   const std::lock_guard guard(mutex_);
   const u32 device = device_count_++;
-  add_locked(WriteLogKind::device, device, size_bytes, reinterpret_cast<const u8*>(path.data()),
-             path.size());
+  add_locked(WriteLogKind::device, device, size_bytes, reinterpret_cast<const u8*>(path.data()), path.size());
   return device;
 }
 
@@ -154,15 +152,15 @@ std::vector<WriteLogEntry> read_write_log(const std::string& path) {
   if (!read_file_header(path, file.get())) return entries;
   EntryHeader header{};
   while (std::fread(&header, sizeof(header), 1, file.get()) == 1) {
-    const bool holds = header.checksum == header_checksum(header) &&
-                       header.sequence == entries.size() && header.length <= entry_bytes_max;
+    const bool holds = header.checksum == header_checksum(header) && header.sequence == entries.size() &&
+                       header.length <= entry_bytes_max;
     if (!holds) break;
     std::vector<u8> bytes(align_up(header.length, u64{8}));
     if (!bytes.empty() && std::fread(bytes.data(), bytes.size(), 1, file.get()) != 1) break;
     bytes.resize(header.length);
     if (xxh3_64(bytes.data(), bytes.size(), 0) != header.bytes_checksum) break;
-    entries.push_back({header.sequence, static_cast<WriteLogKind>(header.kind), header.device,
-                       header.offset, std::move(bytes)});
+    entries.push_back(
+        {header.sequence, static_cast<WriteLogKind>(header.kind), header.device, header.offset, std::move(bytes)});
   }
   return entries;
 }

@@ -20,8 +20,7 @@ GPU4FS_FN inline bool session_is_trusted(const Engine& engine, const CommandStat
 
 GPU4FS_FN inline fs::Credentials credentials_of(const Engine& engine, const CommandState& c) {
   const Session& session = engine.sessions[c.session];
-  return {session.groups, c.command.uid, session.trusted != 0 ? c.command.gid : session.gid,
-          session.group_count, 0};
+  return {session.groups, c.command.uid, session.trusted != 0 ? c.command.gid : session.gid, session.group_count, 0};
 }
 
 GPU4FS_FN inline bool has_flags(const CommandState& c, const fs::InodeRef& ref, u32 flags) {
@@ -41,8 +40,8 @@ GPU4FS_FN inline Status check_removable(const CommandState& c, const fs::InodeRe
 // access when the command's owner lacks a right in `wanted` (fs::may_*); trusted sessions have them
 // all. permission for writing to what is immutable.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status require_access(Group g, Engine& engine, CommandState& c,
-                                                const fs::InodeRef& ref, u32 wanted) {
+GPU4FS_FN GPU4FS_NOINLINE Status require_access(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                                u32 wanted) {
   if ((wanted & fs::may_write) != 0 && has_flags(c, ref, format::inode_flag_immutable)) return Status::permission;
   if (wanted == 0 || session_is_trusted(engine, c)) return Status::ok;
   const fs::Credentials who = credentials_of(engine, c);

@@ -17,8 +17,7 @@ namespace detail {
 enum class AttributeSpace : u32 { unknown, user, trusted, security, access_list, default_list };
 
 GPU4FS_FN inline bool begins_with(NameBytes name, const char* prefix, u32 length) {
-  return name.length > length &&
-         fs::detail::names_equal(name.bytes, reinterpret_cast<const u8*>(prefix), length);
+  return name.length > length && fs::detail::names_equal(name.bytes, reinterpret_cast<const u8*>(prefix), length);
 }
 
 // Leader.
@@ -27,28 +26,25 @@ GPU4FS_FN inline AttributeSpace attribute_space(NameBytes name) {
   if (begins_with(name, "trusted.", 8)) return AttributeSpace::trusted;
   if (begins_with(name, "security.", 9)) return AttributeSpace::security;
   const fs::AttributeName access = fs::acl_access_name();
-  if (name.length == access.length &&
-      fs::detail::names_equal(name.bytes, access.bytes, access.length)) {
+  if (name.length == access.length && fs::detail::names_equal(name.bytes, access.bytes, access.length)) {
     return AttributeSpace::access_list;
   }
   const fs::AttributeName defaults = fs::acl_default_name();
-  if (name.length == defaults.length &&
-      fs::detail::names_equal(name.bytes, defaults.bytes, defaults.length)) {
+  if (name.length == defaults.length && fs::detail::names_equal(name.bytes, defaults.bytes, defaults.length)) {
     return AttributeSpace::default_list;
   }
   return AttributeSpace::unknown;
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status check_attribute_name(Group g, NameBytes name,
-                                                      AttributeSpace* space) {
+GPU4FS_FN GPU4FS_NOINLINE Status check_attribute_name(Group g, NameBytes name, AttributeSpace* space) {
   if (name.length == 0 || name.length > name_length_max) return Status::attribute_range;
   *space = on_leader(g, [&] { return attribute_space(name); });
   return *space == AttributeSpace::unknown ? Status::not_supported : Status::ok;
 }
 
-// Leader. What the server keeps of its jobs stands at the root, whatever flags that has: the names that are its own, for
-// sessions that clients do not have.
+// Leader. What the server keeps of its jobs stands at the root, whatever flags that has: the names that are its own,
+// for sessions that clients do not have.
 GPU4FS_FN inline bool is_kept_by_server(const Engine& engine, const CommandState& c, NameBytes name) {
   return engine.sessions[c.session].internal != 0 && begins_with(name, "trusted.gpu4fs.", 15);
 }
@@ -57,8 +53,8 @@ GPU4FS_FN inline bool is_kept_by_server(const Engine& engine, const CommandState
 // hidden attribute gets.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status check_attribute_access(Group g, Engine& engine, CommandState& c,
-                                                        const fs::InodeRef& file,
-                                                        AttributeSpace space, bool is_change) {
+                                                        const fs::InodeRef& file, AttributeSpace space,
+                                                        bool is_change) {
   if (is_change && !on_leader(g, [&] { return is_kept_by_server(engine, c, first_name(c)); })) {
     GPU4FS_TRY(check_changeable(c, file));
   }
@@ -80,8 +76,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_attribute_access(Group g, Engine& engine,
   }
   const bool holds_user = fs::is_regular(inode.mode) || fs::is_directory(inode.mode);
   if (!holds_user) return is_change ? Status::permission : Status::no_attribute;
-  if (is_change && fs::is_directory(inode.mode) && (inode.mode & fs::mode_sticky) != 0 &&
-      !is_owner) {
+  if (is_change && fs::is_directory(inode.mode) && (inode.mode & fs::mode_sticky) != 0 && !is_owner) {
     return Status::permission;
   }
   return require_access(g, engine, c, file, is_change ? fs::may_write : fs::may_read);
@@ -101,9 +96,8 @@ struct ListChange {
 
 // `length` bytes of the value are in c.buffer. Status: invalid_argument, not_supported, access.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status plan_list_change(Group g, CommandState& c,
-                                                  const fs::InodeRef& file, AttributeSpace space,
-                                                  u32 length, ListChange* change) {
+GPU4FS_FN GPU4FS_NOINLINE Status plan_list_change(Group g, CommandState& c, const fs::InodeRef& file,
+                                                  AttributeSpace space, u32 length, ListChange* change) {
   GPU4FS_CHECK(holds_lock(c, file.number, LockMode::exclusive));
   const u32 mode = file.inode->mode;
   *change = {0, mode};
@@ -123,7 +117,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_list_change(Group g, CommandState& c,
   return Status::ok;
 }
 
-// Gate: the record of the command, of which `value` is the new value. Answers the copy of it that the client cannot change.
+// Gate: the record of the command, of which `value` is the new value. Answers the copy of it that the client cannot
+// change.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE const u8* record_attribute_change(Group g, Engine& engine, CommandState& c, const u8* value) {
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
@@ -139,8 +134,8 @@ GPU4FS_FN GPU4FS_NOINLINE const u8* record_attribute_change(Group g, Engine& eng
 
 // Gate: the inode's mode and change time after its attributes have changed.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void stamp_attribute_change(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
-                                                      u32 new_mode) {
+GPU4FS_FN GPU4FS_NOINLINE void stamp_attribute_change(Group g, Engine& engine, CommandState& c,
+                                                      const fs::InodeRef& file, u32 new_mode) {
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
   GPU4FS_CHECK(holds_lock(c, file.number, LockMode::exclusive));
   GPU4FS_CHECK_EQ(new_mode & fs::mode_type_mask, file.inode->mode & u32{fs::mode_type_mask});
@@ -182,18 +177,14 @@ GPU4FS_FN GPU4FS_NOINLINE Step change_profile(Group g, Engine& engine, CommandSt
 
 // Takes an attribute away; with `must_exist` no_attribute if there is none.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Step remove_attribute(Group g, Engine& engine, CommandState& c,
-                                                const fs::InodeRef& file, u32 new_mode,
-                                                bool must_exist) {
+GPU4FS_FN GPU4FS_NOINLINE Step remove_attribute(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
+                                                u32 new_mode, bool must_exist) {
   GPU4FS_CHECK(holds_lock(c, file.number, LockMode::exclusive));
   fs::FileSystem& fs = engine.fs;
   fs::FoundAttribute found{};
-  const Status status =
-      fs::attribute_find(g, fs, c.operation, file, as_attribute(first_name(c)), &found);
-  if (status == Status::no_attribute && !must_exist && new_mode == file.inode->mode)
-    return Step::complete();
-  if (status != Status::ok && (status != Status::no_attribute || must_exist))
-    return Step::end(status);
+  const Status status = fs::attribute_find(g, fs, c.operation, file, as_attribute(first_name(c)), &found);
+  if (status == Status::no_attribute && !must_exist && new_mode == file.inode->mode) return Step::complete();
+  if (status != Status::ok && (status != Status::no_attribute || must_exist)) return Step::end(status);
   if (status == Status::ok) GPU4FS_STEP_TRY(fs::attribute_prepare_remove(g, fs, c.operation, file, found));
   GPU4FS_STEP_TRY(fs::reserve_attributes(g, fs, c.operation, fs::attribute_removal_pages, 0));
   GPU4FS_STEP_TRY(reserve_attribute_record(g, engine, c));
@@ -268,16 +259,14 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_get_attribute(Group g, Engine& engine, Comma
   detail::AttributeSpace space{};
   GPU4FS_STEP_TRY(detail::check_attribute_name(g, first_name(c), &space));
   u8* data = nullptr;
-  if (c.command.length != 0)
-    GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &data));
+  if (c.command.length != 0) GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &data));
   fs::InodeRef file{};
   GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, c.command.inode, LockMode::shared, &file));
   GPU4FS_STEP_TRY(detail::check_attribute_access(g, engine, c, file, space, false));
   const detail::ProfileAttribute kind = on_leader(g, [&] { return detail::profile_attribute(first_name(c)); });
   if (kind != detail::ProfileAttribute::none) return detail::read_profile(g, engine, c, file, kind, data);
   fs::FoundAttribute found{};
-  GPU4FS_STEP_TRY(fs::attribute_find(g, engine.fs, c.operation, file,
-                                     detail::as_attribute(first_name(c)), &found));
+  GPU4FS_STEP_TRY(fs::attribute_find(g, engine.fs, c.operation, file, detail::as_attribute(first_name(c)), &found));
   if (c.command.length == 0) return Step::complete(found.value_length);
   if (found.value_length > c.command.length) return Step::end(Status::attribute_range);
   GPU4FS_STEP_TRY(fs::attribute_read(g, engine.fs, c.operation, file, found, data));
@@ -287,8 +276,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_get_attribute(Group g, Engine& engine, Comma
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step step_list_attributes(Group g, Engine& engine, CommandState& c) {
   u8* data = nullptr;
-  if (c.command.length != 0)
-    GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &data));
+  if (c.command.length != 0) GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &data));
   fs::InodeRef file{};
   GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, c.command.inode, LockMode::shared, &file));
   const bool hides_trusted = GPU4FS_MUTANT(trusted_attributes_listed, c.command.uid != 0, false);

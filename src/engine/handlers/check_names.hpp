@@ -31,8 +31,8 @@ GPU4FS_FN inline NameSums add_names(const NameSums& a, const NameSums& b) {
 
 // What is above a page says about the hashes in it.
 struct PagePlaceInTree {
-  u32 level;    // nodes above
-  u32 first;    // slots of the node above that lead here
+  u32 level;  // nodes above
+  u32 first;  // slots of the node above that lead here
   u32 count;
   u64 prefix;
 };
@@ -98,8 +98,8 @@ GPU4FS_FN inline format::DirectorySlot leaf_slot(const LeafFacts& leaf, u32 inde
 }
 
 // Any rank: one name of a leaf. Bytes of the heap that it takes.
-GPU4FS_FN GPU4FS_NOINLINE inline u32 check_name(const CheckTask& task, u64 directory, const LeafFacts& leaf,
-                                                u32 index, NameSums& sums) {
+GPU4FS_FN GPU4FS_NOINLINE inline u32 check_name(const CheckTask& task, u64 directory, const LeafFacts& leaf, u32 index,
+                                                NameSums& sums) {
   const format::DirectorySlot slot = leaf_slot(leaf, index);
   if (!fs::detail::slot_is_in_heap(leaf.header, slot)) {
     ++sums.problems;
@@ -161,8 +161,7 @@ GPU4FS_FN inline bool node_is_sound(const u8* page, const PagePlaceInTree& place
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool enter_page(Group g, const CheckTask& task, CheckedDirectory& directory, u64 index,
                                           const PagePlaceInTree& place, NameSums& sums) {
-  const u64 address =
-      index < directory.page_count ? directory_page_address(g, task, directory, index) : u64{0};
+  const u64 address = index < directory.page_count ? directory_page_address(g, task, directory, index) : u64{0};
   raid::LogicalSpace& space = task.engine.fs.space;
   const bool is_new = on_leader(g, [&] {
     raid::PageLocation location{};
@@ -233,8 +232,7 @@ GPU4FS_FN GPU4FS_NOINLINE void walk_directory(Group g, const CheckTask& task, Ch
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void check_directory(Group g, const CheckTask& task, u64 number,
-                                               const format::Inode* inode) {
+GPU4FS_FN GPU4FS_NOINLINE void check_directory(Group g, const CheckTask& task, u64 number, const format::Inode* inode) {
   CheckTables& tables = task.engine.check;
   const u32 flags = load<Order::relaxed, Scope::engine>(&tables.inodes[number].flags);
   if ((flags & wire::check_inode_readable) == 0) return;
@@ -244,10 +242,9 @@ GPU4FS_FN GPU4FS_NOINLINE void check_directory(Group g, const CheckTask& task, u
   const NameSums all = g.reduce(sums, [](const NameSums& a, const NameSums& b) { return add_names(a, b); });
   if (!g.leader()) return;
   fetch_add<Order::relaxed, Scope::engine>(&task.sink.counts->names, all.names);
-  fetch_add<Order::relaxed, Scope::engine>(&tables.inodes[number].subdirectories,
-                                           static_cast<u32>(all.subdirectories));
-  const bool sound = all.problems == 0 && all.names == inode->entry_count &&
-                     all.pages == tables.inodes[number].directory_pages;
+  fetch_add<Order::relaxed, Scope::engine>(&tables.inodes[number].subdirectories, static_cast<u32>(all.subdirectories));
+  const bool sound =
+      all.problems == 0 && all.names == inode->entry_count && all.pages == tables.inodes[number].directory_pages;
   if (!sound) emit_record(task.sink, make_record(CheckKind::directory, number));
 }
 

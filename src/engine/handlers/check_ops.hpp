@@ -68,8 +68,8 @@ GPU4FS_FN inline u64 check_task_count(const wire::Command& command) {
   }
 }
 
-// Collective. Regions without an allocated page are out of reach, unless `all` are in it: then reading is refused there, as
-// in a chunk that is.
+// Collective. Regions without an allocated page are out of reach, unless `all` are in it: then reading is refused
+// there, as in a chunk that is.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void mark_reached_regions(Group g, raid::ChunkState& chunk, bool all) {
   using namespace fs::detail;
@@ -80,7 +80,8 @@ GPU4FS_FN GPU4FS_NOINLINE void mark_reached_regions(Group g, raid::ChunkState& c
     for (u32 region = w * 64; !all && region < minimum(w * 64 + 64, region_count); ++region) {
       const u64 first = u64{region} * region_words;
       u64 allocated = 0;
-      for (u64 i = first; i < minimum(first + region_words, bitmap_words(chunk)); ++i) allocated |= chunk.bitmaps.committed[i];
+      for (u64 i = first; i < minimum(first + region_words, bitmap_words(chunk)); ++i)
+        allocated |= chunk.bitmaps.committed[i];
       if (allocated == 0) bits |= u64{1} << (region % 64);
     }
     chunk.unbacked[w] = bits;
@@ -90,8 +91,8 @@ GPU4FS_FN GPU4FS_NOINLINE void mark_reached_regions(Group g, raid::ChunkState& c
   on_leader(g, [&] { chunk.unbacked_pages = marked * region_pages; });
 }
 
-// The chunk's bitmaps are those of a check, and with check_mask_reach its pages can be reached and its descriptors are in
-// memory. A chunk out of reach costs none of its memory; who follows a pointer into it is told chunk_not_mapped.
+// The chunk's bitmaps are those of a check, and with check_mask_reach its pages can be reached and its descriptors are
+// in memory. A chunk out of reach costs none of its memory; who follows a pointer into it is told chunk_not_mapped.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step load_checked_chunk(Group g, Engine& engine, CommandState& c) {
   GPU4FS_CHECK_LT(c.command.inode, raid::chunk_count_of(engine.fs.space));
@@ -137,8 +138,13 @@ GPU4FS_FN GPU4FS_NOINLINE void check_page_task(Group g, Engine& engine, CommandS
   const u32 buffer = on_leader(g, [&] { return take_check_buffer(engine.check); });
   const auto phase = static_cast<CheckPhase>(c.command.mode);
   const bool marks = (c.command.mask & wire::check_mask_verify_data) != 0;
-  const CheckTask task{engine, sink, engine.check.buffers[buffer], phase == CheckPhase::owners,
-                       marks && engine.fs.space.data_checksums != 0, marks, phase == CheckPhase::walk};
+  const CheckTask task{engine,
+                       sink,
+                       engine.check.buffers[buffer],
+                       phase == CheckPhase::owners,
+                       marks && engine.fs.space.data_checksums != 0,
+                       marks,
+                       phase == CheckPhase::walk};
   if (phase == CheckPhase::names) {
     check_names_page(g, task, page);
   } else {
@@ -238,8 +244,7 @@ GPU4FS_FN GPU4FS_NOINLINE void task_check(Group g, Engine& engine, CommandState&
   const auto phase = static_cast<wire::CheckPhase>(c.command.mode);
   u8* output = nullptr;
   GPU4FS_CHECK_OK(resolve(g, engine, c, c.command.output, detail::check_output_bytes(c.command, phase), &output));
-  CheckSink sink{&detail::check_counts(c), reinterpret_cast<wire::CheckRecord*>(output + sizeof(wire::CheckCounts)),
-                 0};
+  CheckSink sink{&detail::check_counts(c), reinterpret_cast<wire::CheckRecord*>(output + sizeof(wire::CheckCounts)), 0};
   switch (phase) {
     case wire::CheckPhase::walk:
     case wire::CheckPhase::owners:

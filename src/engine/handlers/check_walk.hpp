@@ -37,9 +37,9 @@ struct CheckTask {
 
 // A rank's part of what one inode has.
 struct CheckSums {
-  u64 pages;        // claimed by this inode alone
+  u64 pages;  // claimed by this inode alone
   u64 reached;
-  u64 content;      // pages of content
+  u64 content;  // pages of content
   u64 content_end;
 };
 
@@ -76,17 +76,17 @@ struct PageLook {
 // Reads a metadata page; what is odd is reported as `record`.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE PageLook look_at_page(Group g, const CheckTask& task, const wire::CheckRecord& record,
-                                            u64 address, u8* to) {
+                                                u64 address, u8* to) {
   const raid::LogicalSpace& space = task.engine.fs.space;
   const Status status = raid::read_page(g, space, address, to);
   if (task.finds_owners) return {status == Status::ok, false};
   const bool odd = status != Status::ok || on_leader(g, [&] {
-    raid::PageLocation location{};
-    GPU4FS_CHECK_OK(raid::find_page(space, address, &location));
-    const format::PageDescriptor& descriptor = space.chunks[location.chunk].descriptors[location.page];
-    return descriptor.birth_epoch > static_cast<u32>(task.engine.fs.epoch_durable + 1) ||
-           (descriptor.flags & ~format::page_flag_known) != 0;
-  });
+                     raid::PageLocation location{};
+                     GPU4FS_CHECK_OK(raid::find_page(space, address, &location));
+                     const format::PageDescriptor& descriptor = space.chunks[location.chunk].descriptors[location.page];
+                     return descriptor.birth_epoch > static_cast<u32>(task.engine.fs.epoch_durable + 1) ||
+                            (descriptor.flags & ~format::page_flag_known) != 0;
+                   });
   if (g.leader()) {
     fetch_add<Order::relaxed, Scope::engine>(&task.sink.counts->verified, u64{1});
     if (odd && task.reports_pages) emit_record(task.sink, record);
@@ -134,8 +134,8 @@ GPU4FS_FN inline void emit_damaged(const CheckTask& task, u64 number, u64 addres
     u64 damaged = load<Order::relaxed, Scope::engine>(&bits[at / 64]) & word_mask(at, end);
     for (; damaged != 0; damaged &= damaged - 1) {
       const u64 inside = align_down(at, u64{64}) + count_trailing_zeros(damaged) - location.page;
-      emit_record(task.sink, make_record(CheckKind::data_page, number, address + inside * page_size,
-                                         file_page + inside));
+      emit_record(task.sink,
+                  make_record(CheckKind::data_page, number, address + inside * page_size, file_page + inside));
     }
   }
 }
@@ -178,8 +178,8 @@ struct SlotArray {
 
 // Content is claimed. True if indirect blocks hang below.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE bool visit_slots(Group g, const CheckTask& task, const CheckedInode& file,
-                                           SlotArray array, CheckSums& sums) {
+GPU4FS_FN GPU4FS_NOINLINE bool visit_slots(Group g, const CheckTask& task, const CheckedInode& file, SlotArray array,
+                                           CheckSums& sums) {
   bool has_blocks = false;
   for (u32 i = g.rank(); i < array.count; i += Group::size()) {
     const BlockPointer pointer = array.slots[i];
@@ -189,8 +189,8 @@ GPU4FS_FN GPU4FS_NOINLINE bool visit_slots(Group g, const CheckTask& task, const
     } else if (fits_content(file, pointer, array.level)) {
       visit_content(task, file, pointer, array.level, array.first + i, sums);
     } else if (!task.finds_owners) {
-      emit_record(task.sink, make_record(CheckKind::pointer, file.number, pointer.raw, array.first + i, 0,
-                                         array.level));
+      emit_record(task.sink,
+                  make_record(CheckKind::pointer, file.number, pointer.raw, array.first + i, 0, array.level));
     }
   }
   return g.any(has_blocks);
@@ -233,8 +233,7 @@ GPU4FS_FN GPU4FS_NOINLINE void walk_map(Group g, const CheckTask& task, const Ch
     --level;
     first[level] = child_first;
     const auto* below = reinterpret_cast<const BlockPointer*>(block);
-    const bool goes_on =
-        visit_slots(g, task, file, {below, format::slots_per_block, level, child_first}, sums);
+    const bool goes_on = visit_slots(g, task, file, {below, format::slots_per_block, level, child_first}, sums);
     position[level] = goes_on ? 0 : format::slots_per_block;
   }
 }
@@ -316,8 +315,8 @@ GPU4FS_FN inline bool size_fits_content(const CheckedInode& file, const CheckSum
   const u64 size = inode.size_bytes;
   bool good = fs::size_is_sound(inode);
   if (file.is_metadata) {
-    good = size % page_size == 0 && sums.content_end <= size / page_size && size > 0 &&
-           sums.content == size / page_size;
+    good =
+        size % page_size == 0 && sums.content_end <= size / page_size && size > 0 && sums.content == size / page_size;
   } else if (file.type == fs::mode_symlink) {
     good = good && (inode.is_inline() || sums.content_end == 1);
   } else if (file.type != fs::mode_regular) {

@@ -1,8 +1,8 @@
 // fallocate: allocate (unwritten blocks), punch a hole, zero a range; with and without FALLOC_FL_KEEP_SIZE.
 //
-// What fits one commit is one, with one record. More is a series of smaller operations, a commit each: a hole grows from
-// the end of its range backwards; blocks are allocated, or replaced by unwritten ones, from the beginning on. The last
-// of the series changes the file's size. What is left to do is in command.offset and command.length.
+// What fits one commit is one, with one record. More is a series of smaller operations, a commit each: a hole grows
+// from the end of its range backwards; blocks are allocated, or replaced by unwritten ones, from the beginning on. The
+// last of the series changes the file's size. What is left to do is in command.offset and command.length.
 //
 // Zeroing a range needs pages for the new blocks while the old ones are still the file's. Where there are none, the
 // range becomes a hole first, in commits of its own, and gets its blocks when the pages are free.
@@ -20,12 +20,12 @@ namespace detail {
 
 // One commit.
 struct AllocateRound {
-  u64 begin;     // bytes
+  u64 begin;  // bytes
   u64 end;
-  u64 first;     // pages that hold these bytes
+  u64 first;  // pages that hold these bytes
   u64 page_end;
-  u32 is_part;   // others follow, and change the size
-  u32 is_short;  // a part for want of pages
+  u32 is_part;      // others follow, and change the size
+  u32 is_short;     // a part for want of pages
   u32 fresh_first;  // c.extents[fresh_first, + fresh_count): unwritten blocks
   u32 fresh_count;
   ZeroPlan head;  // pages of which only a part is in the range
@@ -34,11 +34,15 @@ struct AllocateRound {
   fs::FoundAttribute capability;
 };
 
-GPU4FS_FN inline bool zeroes(const CommandState& c) { return (c.command.mode & fallocate_zero_range) != 0; }
+GPU4FS_FN inline bool zeroes(const CommandState& c) {
+  return (c.command.mode & fallocate_zero_range) != 0;
+}
 // Bits of CommandState::progress.
 inline constexpr u64 allocate_made_room = 1;  // the range is a hole
 inline constexpr u64 allocate_saw_room = 2;   // there were enough pages for all of it
-GPU4FS_FN inline bool has_seen(const CommandState& c, u64 bit) { return (c.progress & bit) != 0; }
+GPU4FS_FN inline bool has_seen(const CommandState& c, u64 bit) {
+  return (c.progress & bit) != 0;
+}
 GPU4FS_FN inline bool replays_allocation(const CommandState& c) {
   return is_replay(c) && (c.operation.replay->opcode == format::LogOpcode::fallocate ||
                           c.operation.replay->opcode == format::LogOpcode::allocate);
@@ -46,8 +50,8 @@ GPU4FS_FN inline bool replays_allocation(const CommandState& c) {
 
 // Gate: size, mode and times. Of a part only what follows from zeros.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void stamp_allocated(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 end,
-                                               bool is_part) {
+GPU4FS_FN GPU4FS_NOINLINE void stamp_allocated(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                               u64 end, bool is_part) {
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
   on_leader(g, [&] {
     format::Inode& inode = *ref.inode;
@@ -134,8 +138,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_punch(Group g, Engine& engine, CommandState
     GPU4FS_TRY(prepare_zero(g, engine, c, ref, !has_head, &tail));
   }
   if (has_head) {
-    head = zero_plan(begin / page_size, head_from, in_one_page ? tail_to : static_cast<u32>(page_size),
-                     extents_of(tail));
+    head =
+        zero_plan(begin / page_size, head_from, in_one_page ? tail_to : static_cast<u32>(page_size), extents_of(tail));
     GPU4FS_TRY(prepare_zero(g, engine, c, ref, !has_tail, &head));
   }
   fs::FoundAttribute capability{};
@@ -181,8 +185,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_hole(Group g, Engine& engine, CommandState
 }
 
 // What of the run at `page` gets new blocks; 0: nothing, and *passed pages of it stay.
-GPU4FS_FN inline u64 pages_to_replace(const CommandState& c, const AllocateRound& round, const fs::MapRun& run, u64 page,
-                                      u64* passed) {
+GPU4FS_FN inline u64 pages_to_replace(const CommandState& c, const AllocateRound& round, const fs::MapRun& run,
+                                      u64 page, u64* passed) {
   GPU4FS_CHECK_GT(run.page_count, 0u);
   *passed = run.page_count;
   if (run.kind == fs::MapKind::hole) return run.page_count;
@@ -212,9 +216,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status allocate_blocks(Group g, Engine& engine, Comman
     // One is left for the page at the end.
     constexpr u32 extent_max = command_extent_capacity - 1;
     if (on_leader(g, [&] { return c.extent_count; }) == extent_max) break;
-    const Allocated allocated =
-        allocate_extents(g, engine, c, ref,
-                         {page, static_cast<u32>(page - round.first), static_cast<u32>(wanted), true, extent_max});
+    const Allocated allocated = allocate_extents(
+        g, engine, c, ref, {page, static_cast<u32>(page - round.first), static_cast<u32>(wanted), true, extent_max});
     const bool has_none = allocated.status == Status::no_space && page > round.first;
     if (!has_none) GPU4FS_TRY(allocated.status);
     page += allocated.page_count;
@@ -367,11 +370,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status go_on_with(Group g, Engine& engine, CommandStat
   return end_round(g, engine, c);
 }
 
-// Ends with no_space if the holes of the range need more pages than there will be. What is not a hole is unwritten already,
-// or gives back the pages that it takes, save those at the ends, which go on to hold data.
+// Ends with no_space if the holes of the range need more pages than there will be. What is not a hole is unwritten
+// already, or gives back the pages that it takes, save those at the ends, which go on to hold data.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status look_for_room(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 begin,
-                                               u64 end) {
+GPU4FS_FN GPU4FS_NOINLINE Status look_for_room(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                               u64 begin, u64 end) {
   GPU4FS_CHECK_LT(begin, end);
   constexpr u32 look_up_max = 1024;
   const u64 stop = divide_up(end, page_size);
@@ -455,8 +458,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_fallocate(Group g, Engine& engine, CommandSt
   if (!is_known_allocation(c.command.mode)) return Step::end(Status::not_supported);
   if (engine.fs.read_only != 0) return Step::end(Status::read_only);
   if (c.command.length == 0) return Step::end(Status::invalid_argument);
-  const bool fits = c.command.offset <= fs::file_size_max &&
-                    c.command.length <= fs::file_size_max - c.command.offset;
+  const bool fits = c.command.offset <= fs::file_size_max && c.command.length <= fs::file_size_max - c.command.offset;
   if (!fits) return Step::end(Status::file_too_large);
   fs::InodeRef ref{};
   Status status = detail::lock_file(g, engine, c, c.command.inode, {LockMode::exclusive, fs::may_write}, &ref);

@@ -104,7 +104,7 @@ GPU4FS_FN void go_to_stage(Group g, CommandState& c, u32 stage) {
 // Finds and locks any inode that a client may name. Status: stale (no such inode), parked, as get_page.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status lock_any(Group g, Engine& engine, CommandState& c, u64 number, LockMode mode,
-                          fs::InodeRef* ref) {
+                                          fs::InodeRef* ref) {
   if (number != format::inode_number_root && number < format::inode_number_first_free) return Status::stale;
   const Status status = fs::get_inode(g, engine.fs, c.operation, number, ref);
   if (status == Status::not_found) return Status::stale;
@@ -158,16 +158,18 @@ GPU4FS_FN inline u32 find_extent(const CommandState& c, u32 base, u32 count, u32
   return low;
 }
 
-GPU4FS_FN inline u32 find_extent(const CommandState& c, u32 count, u32 page) { return find_extent(c, 0, count, page); }
+GPU4FS_FN inline u32 find_extent(const CommandState& c, u32 count, u32 page) {
+  return find_extent(c, 0, count, page);
+}
 
 GPU4FS_FN inline u64 extent_page(const CommandState& c, u32 index, u32 page) {
   const fs::RoundExtent& extent = c.extents[index];
   return extent.address + u64{page - extent.first_page()} * page_size;
 }
 
-// Page `page` of the round, whose extents are the first `count`, or, if it is inside a stripe of a chunk with parities, the
-// first one behind that stripe or its extent. Stripes larger than a few tasks are worth the parallelism of being shared.
-// The answer is the same for all tasks of a transfer, whatever happens to devices meanwhile.
+// Page `page` of the round, whose extents are the first `count`, or, if it is inside a stripe of a chunk with parities,
+// the first one behind that stripe or its extent. Stripes larger than a few tasks are worth the parallelism of being
+// shared. The answer is the same for all tasks of a transfer, whatever happens to devices meanwhile.
 GPU4FS_FN GPU4FS_NOINLINE inline u32 stripe_boundary(const Engine& engine, const CommandState& c, u32 count,
                                                      u32 page_count, u32 page) {
   if (page == 0 || page == page_count) return page;
@@ -185,9 +187,10 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 stripe_boundary(const Engine& engine, const
   return page + static_cast<u32>(left);
 }
 
-// A task's pages of the round. Tasks do not share a stripe: the parities of its rows would be updated, and with a device
-// lost its pages read, by each. Leader only.
-GPU4FS_FN inline TaskPages rows_of_task(const Engine& engine, const CommandState& c, u32 count, u32 page_count, u32 task) {
+// A task's pages of the round. Tasks do not share a stripe: the parities of its rows would be updated, and with a
+// device lost its pages read, by each. Leader only.
+GPU4FS_FN inline TaskPages rows_of_task(const Engine& engine, const CommandState& c, u32 count, u32 page_count,
+                                        u32 task) {
   const TaskPages pages = pages_of_task(engine, page_count, task);
   return {stripe_boundary(engine, c, count, page_count, pages.from),
           stripe_boundary(engine, c, count, page_count, pages.to)};
@@ -218,8 +221,8 @@ GPU4FS_FN raid::Extent allocate_next(Group g, fs::FileSystem& fs, fs::Operation&
 }
 
 // Leader: reserves pages of the file's profile for a round, `wanted` or what there is. no_space: none.
-GPU4FS_FN GPU4FS_NOINLINE inline Allocated reserve_round(Engine& engine, CommandState& c, const fs::InodeRef& ref, u32 wanted,
-                                                         bool is_named) {
+GPU4FS_FN GPU4FS_NOINLINE inline Allocated reserve_round(Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                                         u32 wanted, bool is_named) {
   fs::Operation& op = c.operation;
   GPU4FS_CHECK_EQ(c.in_gate, 0u);
   GPU4FS_CHECK_EQ(op.pages_reserved, u64{0});
@@ -239,7 +242,7 @@ struct PagesWanted {
   u64 file_page;   // the first in the file
   u32 round_page;  // the first in the round
   u32 page_count;
-  bool is_named;   // by a record of the log: in chunks with parities no other command gets pages of their stripes
+  bool is_named;  // by a record of the log: in chunks with parities no other command gets pages of their stripes
   u32 extent_max = command_extent_capacity;  // of c.extents
 };
 
@@ -252,9 +255,8 @@ GPU4FS_FN GPU4FS_NOINLINE Allocated allocate_extents(Group g, Engine& engine, Co
   fs::Operation& op = c.operation;
   GPU4FS_CHECK_GT(pages.page_count, 0u);
   GPU4FS_CHECK_LE(pages.extent_max, command_extent_capacity);
-  const Allocated reserved = on_leader(g, [&] {
-    return reserve_round(engine, c, ref, pages.page_count, pages.is_named);
-  });
+  const Allocated reserved =
+      on_leader(g, [&] { return reserve_round(engine, c, ref, pages.page_count, pages.is_named); });
   if (reserved.status != Status::ok) return reserved;
   u32 count = on_leader(g, [&] { return c.extent_count; });
   u32 done = 0;
@@ -306,7 +308,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status end_round(Group g, Engine& engine, CommandState
 struct RoundCommit {
   u64 first_page;  // of the round in the file
   fs::MapKind kind;
-  bool logged;     // a record names them
+  bool logged;  // a record names them
 };
 
 // Gate: the round's extents become pages of the file.
@@ -325,8 +327,8 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_extents(Group g, Engine& engine, CommandSt
       on_leader(g, [&] { fs::touch_extent(fs, extent); });
     } else {
       fs::map_replace(g, fs, c.operation, ref, first, {round.kind, 0, extent.address, extent.page_count});
-      fs::commit_extent(g, fs, extent, GPU4FS_MUTANT(logged_pages_not_stable, round.logged && fs::log_is_on(fs),
-                                                     false));
+      fs::commit_extent(g, fs, extent,
+                        GPU4FS_MUTANT(logged_pages_not_stable, round.logged && fs::log_is_on(fs), false));
     }
   }
   on_leader(g, [&] { c.extent_count = 0; });
@@ -375,8 +377,8 @@ GPU4FS_FN inline void clear_inline(format::Inode& inode) {
 // The page of a regular file: its logical address if it holds data, no_address if it reads as zeros.
 // Also makes sure that it can be read (chunk_not_mapped).
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status data_page_of(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 file_page,
-                              u64* address) {
+GPU4FS_FN GPU4FS_NOINLINE Status data_page_of(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                              u64 file_page, u64* address) {
   *address = raid::no_address;
   fs::MapRun run{};
   GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, {file_page, file_page + 1}, &run));

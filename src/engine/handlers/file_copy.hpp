@@ -17,7 +17,7 @@ inline constexpr u32 copy_run_base = command_extent_capacity / 2;
 inline constexpr u32 copy_shifted_pages_max = 256;
 
 struct CopyState {
-  u64 source;             // bytes in the files
+  u64 source;  // bytes in the files
   u64 destination;
   u64 length;
   u64 source_first_page;  // page 0 of the runs
@@ -56,7 +56,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_copy(Group g, Engine& engine, CommandState
 }
 
 // What one round can copy; *length 0: nothing is left in the source.
-GPU4FS_FN inline Status find_copy_length(const Engine& engine, const CommandState& c, const CopyFiles& files, u64* length) {
+GPU4FS_FN inline Status find_copy_length(const Engine& engine, const CommandState& c, const CopyFiles& files,
+                                         u64* length) {
   const u64 source = c.command.offset;
   const u64 destination = c.command.aux;
   *length = 0;
@@ -76,7 +77,8 @@ GPU4FS_FN inline Status find_copy_length(const Engine& engine, const CommandStat
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status find_source_runs(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 length) {
+GPU4FS_FN GPU4FS_NOINLINE Status find_source_runs(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                                  u64 length) {
   GPU4FS_CHECK_GT(length, 0u);
   CopyState& state = scratch_of<CopyState>(c);
   const u64 first = c.command.offset / page_size;
@@ -90,8 +92,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_source_runs(Group g, Engine& engine, Comma
     const u32 pages = static_cast<u32>(run.page_count);
     const Status status = on_leader(g, [&] {
       c.extents[copy_run_base + count] = {address, pages, done};
-      return address == raid::no_address ? Status::ok
-                                         : fs::check_accessible(engine.fs, c.operation, address);
+      return address == raid::no_address ? Status::ok : fs::check_accessible(engine.fs, c.operation, address);
     });
     GPU4FS_TRY(status);
     ++count;
@@ -180,7 +181,8 @@ GPU4FS_FN constexpr bool is_whole_copy(const CopyState& state, u32 page) {
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status copy_whole_page(Group g, Engine& engine, const CommandState& c, const CopyState& state, u32 page) {
+GPU4FS_FN GPU4FS_NOINLINE Status copy_whole_page(Group g, Engine& engine, const CommandState& c, const CopyState& state,
+                                                 u32 page) {
   GPU4FS_CHECK_LT(page, state.page_count);
   const u64 target = extent_page(c, find_extent(c, c.extent_count, page), page);
   const u64 address = source_page(c, state, page);
@@ -190,8 +192,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status copy_whole_page(Group g, Engine& engine, const 
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status copy_part(Group g, Engine& engine, CommandState& c, const CopyState& state, const fs::InodeRef& ref,
-                           u32 page) {
+GPU4FS_FN GPU4FS_NOINLINE Status copy_part(Group g, Engine& engine, CommandState& c, const CopyState& state,
+                                           const fs::InodeRef& ref, u32 page) {
   GPU4FS_CHECK_LT(page, state.page_count);
   const u64 page_begin = (state.destination / page_size + page) * page_size;
   const u64 low = maximum(page_begin, state.destination);
@@ -201,7 +203,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status copy_part(Group g, Engine& engine, CommandState
   const u32 length = static_cast<u32>(high - low);
   GPU4FS_TRY(gather_source(g, engine, c, ref, from, length));
   const u64 target = extent_page(c, find_extent(c, c.extent_count, page), page);
-  const u64 old = page == 0                       ? state.old_first_address
+  const u64 old = page == 0                      ? state.old_first_address
                   : page + 1 == state.page_count ? state.old_last_address
                                                  : u64{raid::no_address};
   const ByteRange range{static_cast<u32>(low - page_begin), static_cast<u32>(high - page_begin)};
@@ -212,7 +214,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status copy_part(Group g, Engine& engine, CommandState
 
 // In the step: pages that are no whole copies, and all of them if they are few. *tasks: of the rest.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status copy_in_step(Group g, Engine& engine, CommandState& c, const fs::InodeRef& source, u32* tasks) {
+GPU4FS_FN GPU4FS_NOINLINE Status copy_in_step(Group g, Engine& engine, CommandState& c, const fs::InodeRef& source,
+                                              u32* tasks) {
   const CopyState& state = scratch_of<CopyState>(c);
   const bool few = state.page_count <= engine.config.inline_transfer_pages;
   const bool inline_source = source.inode->is_inline();
@@ -233,7 +236,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status copy_in_step(Group g, Engine& engine, CommandSt
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status plan_copy(Group g, Engine& engine, CommandState& c, const CopyFiles& files, u64 length) {
+GPU4FS_FN GPU4FS_NOINLINE Status plan_copy(Group g, Engine& engine, CommandState& c, const CopyFiles& files,
+                                           u64 length) {
   GPU4FS_TRY(find_source_runs(g, engine, c, files.source, length));
   return find_copy_target(g, engine, c, files.destination);
 }
@@ -266,8 +270,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_copy(Group g, Engine& engine, CommandSta
 
 // Carries the copy up to its commit. *tasks != 0: fan out, then come back.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status advance_copy(Group g, Engine& engine, CommandState& c, const CopyFiles& files, u64 length,
-                              u32* tasks) {
+GPU4FS_FN GPU4FS_NOINLINE Status advance_copy(Group g, Engine& engine, CommandState& c, const CopyFiles& files,
+                                              u64 length, u32* tasks) {
   *tasks = 0;
   if (c.stage == static_cast<u32>(CopyStage::plan)) {
     GPU4FS_TRY(drop_capability(g, engine, c, files.destination));

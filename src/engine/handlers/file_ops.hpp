@@ -12,8 +12,8 @@
 namespace gpu4fs::engine {
 namespace detail {
 
-// What can be stored as data of the pool's profile, in chunks that could still be made too; inodes have their place among
-// the metadata.
+// What can be stored as data of the pool's profile, in chunks that could still be made too; inodes have their place
+// among the metadata.
 GPU4FS_FN inline wire::StatfsRecord statfs_of(const fs::FileSystem& fs) {
   wire::StatfsRecord record{};
   const fs::ClassRoom data = fs::room_of(fs, fs.space.data_class);

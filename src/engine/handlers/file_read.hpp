@@ -14,11 +14,11 @@ namespace detail {
 enum class ReadStage : u32 { start = 0, collect = 1, transfer = 2, access_time = 3 };
 
 struct ReadState {
-  u64 begin;        // bytes in the file: what the command reads,
+  u64 begin;  // bytes in the file: what the command reads,
   u64 end;
-  u64 position;     // and where the round begins
+  u64 position;  // and where the round begins
   u64 round_end;
-  u8* data;         // where byte `begin` goes
+  u8* data;  // where byte `begin` goes
   u32 run_count;
   u32 reserved;
 };
@@ -59,8 +59,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status collect_runs(Group g, Engine& engine, CommandSt
 
 // Moves pages [from, to) of the round.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status read_round(Group g, Engine& engine, const CommandState& c, const ReadState& state, u32 from,
-                            u32 to) {
+GPU4FS_FN GPU4FS_NOINLINE Status read_round(Group g, Engine& engine, const CommandState& c, const ReadState& state,
+                                            u32 from, u32 to) {
   const u64 first = state.position / page_size;
   GPU4FS_CHECK_LT(from, to);
   GPU4FS_CHECK_LE(state.round_end, state.end);
@@ -89,8 +89,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status read_round(Group g, Engine& engine, const Comma
     }
     const u64 high = minimum(page_begin + page_size, run_high);
     const ByteRange range{static_cast<u32>(low - page_begin), static_cast<u32>(high - page_begin)};
-    const Status read =
-        raid::read_page_range(g, engine.fs.space, address, range, destination, raid::PageUse::data);
+    const Status read = raid::read_page_range(g, engine.fs.space, address, range, destination, raid::PageUse::data);
     GPU4FS_TRY(with_owner(g, engine, c.command.inode, read, address, 1));
     ++page;
   }
@@ -103,7 +102,8 @@ GPU4FS_FN inline u32 round_page_count(u64 position, u64 round_end) {
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Step finish_read(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 result) {
+GPU4FS_FN GPU4FS_NOINLINE Step finish_read(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                           u64 result) {
   go_to_stage(g, c, static_cast<u32>(ReadStage::access_time));
   return update_access_time(g, engine, c, ref) == Status::parked ? Step::park() : Step::complete(result);
 }

@@ -1,7 +1,7 @@
 // reclaim and reclaim_orphans: frees inodes that have no name any more.
 //
-// An orphan's attributes, if they have map pages, and its content go in commits of bounded size; the last one also removes
-// a sole page of attributes, clears
+// An orphan's attributes, if they have map pages, and its content go in commits of bounded size; the last one also
+// removes a sole page of attributes, clears
 // its bit in the orphan bitmap and frees the inode. A crash or a deadline in between leaves a smaller orphan.
 // Each commit is a step of its own, and the inode stays locked from the first to the last.
 #pragma once
@@ -15,7 +15,7 @@ inline constexpr u32 metadata_pages_per_round = 64;
 inline constexpr u32 orphans_per_step = 16;
 
 struct ReclaimState {
-  u64 next;     // reclaim_orphans: first number not looked at
+  u64 next;  // reclaim_orphans: first number not looked at
   u64 freed;
   u32 page_count;
   u32 reserved;
@@ -24,7 +24,8 @@ struct ReclaimState {
 
 // Brings in the last pages of a directory or a long symbolic link, and notes them in the scratch memory.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status find_metadata_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u32* changed) {
+GPU4FS_FN GPU4FS_NOINLINE Status find_metadata_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                                     u32* changed) {
   ReclaimState& state = scratch_of<ReclaimState>(c);
   fs::FileSystem& fs = engine.fs;
   const u32 height = ref.inode->height;
@@ -58,7 +59,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_metadata_pages(Group g, Engine& engine, Co
 // Removes the pages of a directory or a long symbolic link. ok: there are none any more. again: a part of them
 // went, and a second call does the rest.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status remove_metadata_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+GPU4FS_FN GPU4FS_NOINLINE Status remove_metadata_pages(Group g, Engine& engine, CommandState& c,
+                                                       const fs::InodeRef& ref) {
   GPU4FS_CHECK(holds_lock(c, ref.number, LockMode::exclusive));
   GPU4FS_CHECK_EQ(c.in_gate, 0u);
   fs::FileSystem& fs = engine.fs;
@@ -91,9 +93,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_attribute_block(Group g, Engine& engine, C
   *block = 0;
   if (ref.inode->attribute_height == format::attribute_height_max) {
     GPU4FS_TRY(fs::get_page(g, fs, c.operation, ref, {fs::attribute_level + 2, 0}, &frame));
-    *block = on_leader(g, [&] {
-      return fs::detail::next_valid_slot(fs::map_slots(fs, frame), 0, format::slots_per_block);
-    });
+    *block =
+        on_leader(g, [&] { return fs::detail::next_valid_slot(fs::map_slots(fs, frame), 0, format::slots_per_block); });
   }
   GPU4FS_TRY(fs::get_page(g, fs, c.operation, ref, {fs::attribute_level + 1, *block}, &frame));
   const bool sound = on_leader(g, [&] {
@@ -110,7 +111,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_attribute_block(Group g, Engine& engine, C
 // Removes attributes that have map pages, a map page and what hangs below in each commit. ok: there are none any more.
 // again: a part of them went.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status remove_attribute_blocks(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
+GPU4FS_FN GPU4FS_NOINLINE Status remove_attribute_blocks(Group g, Engine& engine, CommandState& c,
+                                                         const fs::InodeRef& ref) {
   GPU4FS_CHECK(holds_lock(c, ref.number, LockMode::exclusive));
   if (ref.inode->attribute_height == 0) return Status::ok;
   fs::FileSystem& fs = engine.fs;
@@ -192,7 +194,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status reclaim_inode(Group g, Engine& engine, CommandS
 
 // *orphan: the inode, exclusively locked now, is to be freed.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status lock_orphan(Group g, Engine& engine, CommandState& c, u64 number, fs::InodeRef* ref, bool* orphan) {
+GPU4FS_FN GPU4FS_NOINLINE Status lock_orphan(Group g, Engine& engine, CommandState& c, u64 number, fs::InodeRef* ref,
+                                             bool* orphan) {
   *orphan = false;
   const Status status = lock_any(g, engine, c, number, LockMode::exclusive, ref);
   if (status == Status::stale) return Status::ok;

@@ -1,5 +1,5 @@
-// setattr: size, mode, owner and times in one commit with one record. Cutting a huge file takes more commits in front of
-// it, which make the file shorter and change nothing else (file_truncate.hpp).
+// setattr: size, mode, owner and times in one commit with one record. Cutting a huge file takes more commits in front
+// of it, which make the file shorter and change nothing else (file_truncate.hpp).
 #pragma once
 
 #include "base/mutant.hpp"
@@ -70,8 +70,8 @@ GPU4FS_FN inline u32 changed_mode(const Engine& engine, const CommandState& c, c
   if ((mask & format::set_mode) != 0) {
     mode = (mode & fs::mode_type_mask) | (record.mode & fs::mode_permissions);
     const u32 gid = (mask & format::set_gid) != 0 ? record.gid : inode.gid;
-    const bool keeps_gid = session_is_trusted(engine, c.session) || c.command.uid == 0 ||
-                           caller_in_group(engine, c, gid);
+    const bool keeps_gid =
+        session_is_trusted(engine, c.session) || c.command.uid == 0 || caller_in_group(engine, c, gid);
     if (is_regular && GPU4FS_MUTANT(set_gid_by_outsider, !keeps_gid, false)) mode &= ~fs::mode_set_gid;
   }
   return mode;
@@ -186,8 +186,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_setattr(Group g, Engine& engine, CommandStat
   GPU4FS_STEP_TRY(detail::start_set_attribute(g, engine, c));
   const bool changes = c.command.mask != 0;
   if (changes && engine.fs.read_only != 0) return Step::end(Status::read_only);
-  Status status = detail::lock_any(g, engine, c, c.command.inode,
-                                   changes ? LockMode::exclusive : LockMode::shared, &ref);
+  Status status =
+      detail::lock_any(g, engine, c, c.command.inode, changes ? LockMode::exclusive : LockMode::shared, &ref);
   if (status == Status::ok) {
     const auto& record = detail::scratch_of<detail::SetAttributeState>(c).record;
     status = detail::check_flags(c, *ref.inode, record);

@@ -1,9 +1,9 @@
 // truncate, and what else removes or zeroes parts of files.
 //
-// A change of size is one commit if it removes no more than about map_pages_per_round() map pages. More are removed from
-// the end backwards, in commits of about so many each; after every one the file is as long as what is left of it. So a crash in the middle of shrinking a huge file
-// leaves a file that is partly cut, never one with old blocks behind its end. Each commit is a step of its own,
-// and the inode stays locked from the first to the last.
+// A change of size is one commit if it removes no more than about map_pages_per_round() map pages. More are removed
+// from the end backwards, in commits of about so many each; after every one the file is as long as what is left of it.
+// So a crash in the middle of shrinking a huge file leaves a file that is partly cut, never one with old blocks behind
+// its end. Each commit is a step of its own, and the inode stays locked from the first to the last.
 #pragma once
 
 #include "base/mutant.hpp"
@@ -56,15 +56,16 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_zero(Group g, Engine& engine, CommandSt
     const Allocated allocated = allocate_extents(g, engine, c, ref, {plan->file_page, 0, 1, false});
     GPU4FS_TRY(allocated.status);
     const u64 target = c.extents[plan->extent].address;
-    GPU4FS_TRY(raid::write_page_merged(g, fs.space,
-                                       {target, address, {plan->from, plan->to}, nullptr, raid::PageUse::data}));
+    GPU4FS_TRY(
+        raid::write_page_merged(g, fs.space, {target, address, {plan->from, plan->to}, nullptr, raid::PageUse::data}));
   }
   return Status::ok;
 }
 
 // Gate, before anything else of the commit: in place it can fail on a damaged page. again: a checkpoint came between.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status commit_zero(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, const ZeroPlan& plan) {
+GPU4FS_FN GPU4FS_NOINLINE Status commit_zero(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                             const ZeroPlan& plan) {
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
   if (plan.to == 0 || plan.address == raid::no_address) return Status::ok;
   if (plan.in_place == 0) {
@@ -78,7 +79,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_zero(Group g, Engine& engine, CommandSta
 
 // Gate: `length` bytes from `offset` on have become zeros.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void record_zeros(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 offset, u64 length) {
+GPU4FS_FN GPU4FS_NOINLINE void record_zeros(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                            u64 offset, u64 length) {
   GPU4FS_CHECK_GT(length, 0u);
   format::LogRecord record = file_record_of(c, format::LogOpcode::zero_range, ref.number);
   record.offset = offset;
@@ -88,7 +90,8 @@ GPU4FS_FN GPU4FS_NOINLINE void record_zeros(Group g, Engine& engine, CommandStat
 
 // Gate: the file has `size` bytes now.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void record_size(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 size) {
+GPU4FS_FN GPU4FS_NOINLINE void record_size(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                           u64 size) {
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
   format::LogRecord record = file_record_of(c, format::LogOpcode::set_size, ref.number);
   record.size = size;
@@ -146,8 +149,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status shrink_once(Group g, Engine& engine, CommandSta
     tail = zero_plan(keep - 1, tail_from, static_cast<u32>(page_size), 0);
     GPU4FS_TRY(prepare_zero(g, engine, c, ref, true, &tail));
   }
-  GPU4FS_TRY(reserve_size_change(g, engine, c, change,
-                                 removal.cost + tail.cost));
+  GPU4FS_TRY(reserve_size_change(g, engine, c, change, removal.cost + tail.cost));
   GPU4FS_TRY(enter_gate(g, engine, c));
   GPU4FS_TRY(commit_zero(g, engine, c, ref, tail));
   on_leader(g, [&] { c.extent_count = 0; });
@@ -162,8 +164,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status shrink_once(Group g, Engine& engine, CommandSta
   return Status::ok;
 }
 
-// Gives the file its size. ok: done, still inside the gate, and the caller goes on with what else the commit changes and
-// its record. May be called again after parked and again; after deadline_exceeded the file may be partly cut.
+// Gives the file its size. ok: done, still inside the gate, and the caller goes on with what else the commit changes
+// and its record. May be called again after parked and again; after deadline_exceeded the file may be partly cut.
 // The caller owns no extents of its own.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status truncate_to(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,

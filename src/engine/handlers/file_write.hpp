@@ -33,8 +33,8 @@ GPU4FS_FN GPU4FS_NOINLINE void record_bytes(Group g, Engine& engine, CommandStat
   append_record(g, engine, c, record, bytes.data);
 }
 
-// Whether the write is one that an append-only file takes. Who has appended a part goes on with the rest. Kernels hand FUSE
-// servers the place and not the flag: there it is the front end that asks how the file was opened.
+// Whether the write is one that an append-only file takes. Who has appended a part goes on with the rest. Kernels hand
+// FUSE servers the place and not the flag: there it is the front end that asks how the file was opened.
 GPU4FS_FN inline bool is_append(const Engine& engine, const CommandState& c, const fs::InodeRef& ref) {
   if ((c.command.flags & wire::command_flag_append) != 0 || c.progress != 0) return true;
   return session_is_trusted(engine, c) && c.command.offset >= ref.inode->size_bytes;
@@ -96,7 +96,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_inline(Group g, Engine& engine, CommandSt
 // which own nothing (c.extent_count stays 0). *run_count 0: no.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status find_unstable_runs(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
-                                    u32* run_count) {
+                                                    u32* run_count) {
   const WriteState& state = scratch_of<WriteState>(c);
   const u64 first = state.begin / page_size;
   const u64 wanted = divide_up(state.end, page_size) - first;
@@ -129,22 +129,23 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_unstable_runs(Group g, Engine& engine, Com
 // Gate: overwrites page `page` of the write where it is.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status overwrite_page(Group g, Engine& engine, const CommandState& c, const WriteState& state,
-                                u32 run_count, u32 page) {
+                                                u32 run_count, u32 page) {
   const u64 file_page = state.begin / page_size + page;
   const ByteRange range = range_in_page(file_page, state.begin, state.end);
   GPU4FS_CHECK_LT(range.from, range.to);
   GPU4FS_CHECK_EQ(c.extent_count, 0u);
   const u64 address = extent_page(c, find_extent(c, run_count, page), page);
   const u8* source = state.data + (file_page * page_size + range.from - state.begin);
-  const Status status = raid::write_page_merged(g, engine.fs.space,
-                                                {address, address, range, source, raid::PageUse::data});
+  const Status status =
+      raid::write_page_merged(g, engine.fs.space, {address, address, range, source, raid::PageUse::data});
   return with_owner(g, engine, c.command.inode, status, address, 1);
 }
 
 // *done: the whole write was carried out in place. Partial pages go first, because only their old content
 // can turn out to be damaged.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status write_in_place(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, bool* done) {
+GPU4FS_FN GPU4FS_NOINLINE Status write_in_place(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                                bool* done) {
   const WriteState& state = scratch_of<WriteState>(c);
   *done = false;
   u32 run_count = 0;
@@ -222,9 +223,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_round_pages(Group g, Engine& engine, Comma
     }
     GPU4FS_CHECK_LE(asked, wanted - done);
     const bool is_named = left > log_inline_bytes_max(engine.fs);
-    const Allocated taken = asked != 0 ? allocate_extents(g, engine, c, ref, {first + done, done, asked, is_named})
-                                       : take_unwritten(g, engine, c, ref,
-                                                        {first + done, first + done + next.page_count}, done);
+    const Allocated taken =
+        asked != 0 ? allocate_extents(g, engine, c, ref, {first + done, done, asked, is_named})
+                   : take_unwritten(g, engine, c, ref, {first + done, first + done + next.page_count}, done);
     status = taken.status;
     done += taken.page_count;
     if (status != Status::ok || taken.page_count < asked) break;
@@ -263,7 +264,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_plan_round(Group g, Engine& engine, Command
 // Whether extents that were filled in place are unwritten blocks of the file at their pages: the log is hostile.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status check_in_place(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
-                                u64 first) {
+                                                u64 first) {
   const u32 count = c.extent_count;
   for (u32 i = 0; i < count; ++i) {
     const fs::RoundExtent extent = c.extents[i];
@@ -271,8 +272,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_in_place(Group g, Engine& engine, Command
     fs::MapRun run{};
     GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref,
                               {first + extent.first_page(), first + extent.first_page() + extent.page_count}, &run));
-    const bool same = run.kind == fs::MapKind::unwritten && run.address == extent.address &&
-                      run.page_count >= extent.page_count;
+    const bool same =
+        run.kind == fs::MapKind::unwritten && run.address == extent.address && run.page_count >= extent.page_count;
     if (!same) return Status::corrupt_structure;
   }
   return Status::ok;
@@ -303,8 +304,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_round(Group g, Engine& engine, CommandStat
 
 // Fills pages [from, to) of the round.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status write_round(Group g, Engine& engine, const CommandState& c, const WriteState& state, u32 from,
-                             u32 to) {
+GPU4FS_FN GPU4FS_NOINLINE Status write_round(Group g, Engine& engine, const CommandState& c, const WriteState& state,
+                                             u32 from, u32 to) {
   const u64 first = state.position / page_size;
   GPU4FS_CHECK_LT(from, to);
   GPU4FS_CHECK_LE(to, state.page_count);
@@ -317,12 +318,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_round(Group g, Engine& engine, const Comm
     const u64 run_bytes = minimum((first + run_end) * page_size, state.round_end) - (first + page) * page_size;
     const u32 whole = range.from == 0 ? static_cast<u32>(run_bytes / page_size) : 0;
     if (whole != 0) {
-      GPU4FS_TRY(raid::write_pages(g, engine.fs.space, extent_page(c, index, page), whole, source,
-                                   raid::PageUse::data));
+      GPU4FS_TRY(
+          raid::write_pages(g, engine.fs.space, extent_page(c, index, page), whole, source, raid::PageUse::data));
       page += whole;
       continue;
     }
-    const u64 old = page == 0                       ? state.old_first_address
+    const u64 old = page == 0                      ? state.old_first_address
                     : page + 1 == state.page_count ? state.old_last_address
                                                    : u64{raid::no_address};
     const u64 target = extent_page(c, index, page);
@@ -342,8 +343,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
   fs::MapCost cost{};
   GPU4FS_TRY(fs::map_prepare(g, engine.fs, c.operation, ref, {first, first + state.page_count}, &cost));
   GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, cost.changed, cost.fresh}));
-  const bool by_bytes = !replays_extents(c) && state.in_row == 0 &&
-                        state.round_end - state.position <= log_inline_bytes_max(engine.fs);
+  const bool by_bytes =
+      !replays_extents(c) && state.in_row == 0 && state.round_end - state.position <= log_inline_bytes_max(engine.fs);
   const u64 byte_count = by_bytes ? state.round_end - state.position : 0;
   GPU4FS_TRY(reserve_record(g, engine, c, byte_count, by_bytes ? 0 : c.extent_count));
   GPU4FS_TRY(enter_gate(g, engine, c));
@@ -389,7 +390,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
 // Handles what fits the inode or can be overwritten, and makes the rest ready for rounds. *done: complete.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_without_rounds(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
-                                      bool* done) {
+                                                      bool* done) {
   const WriteState& state = scratch_of<WriteState>(c);
   *done = false;
   const u64 size = ref.inode->size_bytes;
@@ -473,9 +474,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_write(Group g, Engine& engine, CommandState&
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void task_write(Group g, Engine& engine, CommandState& c, u32 task) {
   const detail::WriteState& state = detail::scratch_of<detail::WriteState>(c);
-  const detail::TaskPages pages = on_leader(g, [&] {
-    return detail::rows_of_task(engine, c, c.extent_count, state.page_count, task);
-  });
+  const detail::TaskPages pages =
+      on_leader(g, [&] { return detail::rows_of_task(engine, c, c.extent_count, state.page_count, task); });
   if (pages.from == pages.to) return;
   const Status status = detail::write_round(g, engine, c, state, pages.from, pages.to);
   if (status != Status::ok) fail_task(g, c, status);

@@ -9,8 +9,8 @@
 //             record that names its pages
 //
 // From the record on a running update of parities is counted for the command: a checkpoint that would make the record
-// superfluous waits until the row is written, or the command has given up. A command that gives up leaves its record in the
-// log. A recovery that carries it out writes pages that nobody uses and parities that fit them.
+// superfluous waits until the row is written, or the command has given up. A command that gives up leaves its record in
+// the log. A recovery that carries it out writes pages that nobody uses and parities that fit them.
 #pragma once
 
 #include "engine/handlers/file_write_state.hpp"
@@ -48,7 +48,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void take_row_pages(Engine& engine, CommandStat
 
 // The round's pages into `bytes`.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status compose_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u8* bytes) {
+GPU4FS_FN GPU4FS_NOINLINE Status compose_pages(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                               u8* bytes) {
   const WriteState& state = scratch_of<WriteState>(c);
   const u64 first = state.position / page_size;
   for (u32 i = 0; i < state.page_count; ++i) {
@@ -206,7 +207,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_row_round(Group g, Engine& engine, Comman
 
 // A row's record behind a crash, before anything of the row is read: it is written as the record says.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status carry_out_row(Group g, Engine& engine, CommandState& c, const format::LogRecord& record) {
+GPU4FS_FN GPU4FS_NOINLINE Status carry_out_row(Group g, Engine& engine, CommandState& c,
+                                               const format::LogRecord& record) {
   fs::FileSystem& fs = engine.fs;
   GPU4FS_TRY(on_leader(g, [&] { return fs::check_accessible(fs, c.operation, record.offset); }));
   struct Plan {

@@ -10,17 +10,17 @@ enum class WriteStage : u32 {
   plan = 0,
   transfer,
   commit,
-  row_wait,     // for the row's record to be durable, as the following
-  row_log,      // as the writer of the log
+  row_wait,  // for the row's record to be durable, as the following
+  row_log,   // as the writer of the log
   row_flushed,
 };
 
 struct WriteState {
   u32 started;
-  u32 page_count;         // of the round
-  u64 begin;              // bytes in the file
+  u32 page_count;  // of the round
+  u64 begin;       // bytes in the file
   u64 end;
-  u64 position;           // committed up to here
+  u64 position;  // committed up to here
   u64 round_end;
   u64 old_first_address;  // content of a partial first page, no_address: zeros
   u64 old_last_address;   // and of a partial last page
@@ -28,9 +28,9 @@ struct WriteState {
   u32 in_row;             // 1: the round's pages are of one row, and in its record
   u32 row_chunk;
   u64 row;
-  u64 row_included;       // raid::RowValues
+  u64 row_included;  // raid::RowValues
   u64 row_written;
-  u64 row_lsn;            // of the record
+  u64 row_lsn;  // of the record
 };
 
 // A replay of a write whose pages are on the medium.
@@ -47,8 +47,8 @@ GPU4FS_FN constexpr ByteRange range_in_page(u64 page, u64 begin, u64 end) {
 
 // Old content of file page `page`, needed where the write leaves some of it.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status find_old_page(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, u64 page,
-                               u64* address) {
+GPU4FS_FN GPU4FS_NOINLINE Status find_old_page(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                               u64 page, u64* address) {
   const WriteState& state = scratch_of<WriteState>(c);
   *address = raid::no_address;
   const u64 page_begin = page * page_size;

@@ -106,12 +106,13 @@ GPU4FS_FN GPU4FS_NOINLINE Step begin_trim(Group g, Engine& engine, CommandState&
 
 }  // namespace detail
 
-// Internal. mask grow_stage: the plan in fs.growth goes into the next checkpoint. grow_admit: its chunks get their places
-// and are loaded, those that it deletes are gone. grow_withdraw: it is not to be staged any more. grow_room: chunks
-// with `offset` pages could still be made for class `mode`; commands that find no space there may ask for one
+// Internal. mask grow_stage: the plan in fs.growth goes into the next checkpoint. grow_admit: its chunks get their
+// places and are loaded, those that it deletes are gone. grow_withdraw: it is not to be staged any more. grow_room:
+// chunks with `offset` pages could still be made for class `mode`; commands that find no space there may ask for one
 // (UpcallKind::make_chunk). grow_freeze, grow_thaw, grow_usage: of chunk `inode`. Status: those of fs::stage_growth(),
-// fs::admit_chunks(), fs::withdraw_growth(), fs::freeze_empty_chunk(), and of loading; busy for a chunk that is being deleted.
-// grow_trim, grow_trimmed: wire::TrimResult, around the server's punching; device_failed: not while a device is lost.
+// fs::admit_chunks(), fs::withdraw_growth(), fs::freeze_empty_chunk(), and of loading; busy for a chunk that is being
+// deleted. grow_trim, grow_trimmed: wire::TrimResult, around the server's punching; device_failed: not while a device
+// is lost.
 template <class Group>
 GPU4FS_FN Step step_grow(Group g, Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;

@@ -115,8 +115,7 @@ GPU4FS_FN inline void append_block(BlockList& list, const wire::BlockRecord& rec
 
 // Damage makes a part of the map unreadable; it is passed over.
 GPU4FS_FN constexpr bool is_damage(Status status) {
-  return status == Status::checksum_mismatch || status == Status::corrupt_structure ||
-         status == Status::device_failed;
+  return status == Status::checksum_mismatch || status == Status::corrupt_structure || status == Status::device_failed;
 }
 
 // Lists the indirect blocks whose first page is `page`, where the walk goes on unless one of them could not be read.
@@ -157,10 +156,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_run(Group g, Engine& engine, CommandState&
   const u64 block_bytes = fs::map_span(place.level) * page_size;
   const u64 inside = page & (fs::map_span(place.level) - 1);
   const format::BlockPointer first = place.pointer;
-  const u64 count = fs::detail::pages_ahead(g, place, {page, minimum(range.end, page + (u64{1} << 30))},
-                                            [&](format::BlockPointer following, u32 distance) {
-    return first.is_hole() ? following.raw == 0 : following.raw == first.raw + distance * block_bytes;
-  });
+  const u64 count = fs::detail::pages_ahead(
+      g, place, {page, minimum(range.end, page + (u64{1} << 30))}, [&](format::BlockPointer following, u32 distance) {
+        return first.is_hole() ? following.raw == 0 : following.raw == first.raw + distance * block_bytes;
+      });
   list.next = page + count;
   // A page that is new since the last checkpoint has no place on the medium.
   if (first.is_hole() || first.address() == 0) return Status::ok;
@@ -196,7 +195,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_attribute_pages(Group g, Engine& engine, C
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status list_from(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref, BlockList& list) {
+GPU4FS_FN GPU4FS_NOINLINE Status list_from(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                           BlockList& list) {
   u64 page = c.command.offset;
   const bool has_map = !ref.inode->is_inline() && ref.inode->height <= fs::map_height_max;
   const u64 capacity = has_map ? fs::map_capacity(ref.inode->height) : 0;

@@ -10,19 +10,19 @@
 #include "fs/inode/give_back.hpp"
 #include "fs/journal/checkpoint.hpp"
 #include "fs/pages/evict.hpp"
-#include "raid/repair_pages.hpp"
 #include "raid/logged_pages.hpp"
+#include "raid/repair_pages.hpp"
 
 namespace gpu4fs::engine {
 
 enum class CheckpointStage : u32 {
-  close = 0,    // wait until no operation commits
-  give_back,    // gate closed, and no step runs: pages of the inode file that are free (fs/inode/give_back.hpp)
-  place,        // gate closed: changed pages get new places
-  copy,         // gate closed
+  close = 0,  // wait until no operation commits
+  give_back,  // gate closed, and no step runs: pages of the inode file that are free (fs/inode/give_back.hpp)
+  place,      // gate closed: changed pages get new places
+  copy,       // gate closed
   write,
   chunks,
-  growth,       // only if the pool grows, see fs/space/growth.hpp
+  growth,  // only if the pool grows, see fs/space/growth.hpp
   flush_pages,
   join,
   flush_join,
@@ -39,12 +39,12 @@ inline constexpr u32 checkpoint_mask_forced = 2;  // also when nothing has chang
 enum class StageWait : u32 { none, tasks, flush, growth };
 
 struct CheckpointScratch {
-  u64 epoch;       // being written
+  u64 epoch;  // being written
   // Set when this stage begins to wait; found set, the wait has ended.
   StageWait waits_for;
   u32 started;
   u64 pause_begin_ns;
-  u64 stamp;       // of its superblocks
+  u64 stamp;          // of its superblocks
   u32 growth_number;  // of the plan that the server was asked about
   u32 reserved;
 };
@@ -85,16 +85,21 @@ GPU4FS_FN Status for_chunks(Group g, Engine& engine, CommandState& c, Checkpoint
   GPU4FS_CHECK_EQ(c.index, u32{checkpoint_command});
   const u32 first = task * chunks_per_checkpoint_task;
   // Chunks may come meanwhile.
-  const u32 end = on_leader(g, [&] {
-    return minimum(first + chunks_per_checkpoint_task, raid::chunk_count_of(engine.fs.space));
-  });
+  const u32 end =
+      on_leader(g, [&] { return minimum(first + chunks_per_checkpoint_task, raid::chunk_count_of(engine.fs.space)); });
   const u64 epoch = checkpoint_scratch(c).epoch;
   Status status = Status::ok;
   for (u32 chunk = first; chunk < end && status == Status::ok; ++chunk) {
     switch (stage) {
-      case CheckpointStage::copy: fs::snapshot_chunk(g, engine.fs, chunk); break;
-      case CheckpointStage::chunks: status = fs::write_chunk(g, engine.fs, chunk, epoch); break;
-      default: fs::publish_chunk(g, engine.fs, chunk); break;
+      case CheckpointStage::copy:
+        fs::snapshot_chunk(g, engine.fs, chunk);
+        break;
+      case CheckpointStage::chunks:
+        status = fs::write_chunk(g, engine.fs, chunk, epoch);
+        break;
+      default:
+        fs::publish_chunk(g, engine.fs, chunk);
+        break;
     }
   }
   return status;
@@ -103,7 +108,7 @@ GPU4FS_FN Status for_chunks(Group g, Engine& engine, CommandState& c, Checkpoint
 // Runs the stage's tasks here if they are few, else fans them out. True when they have ended.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool run_checkpoint_tasks(Group g, Engine& engine, CommandState& c, CheckpointStage stage,
-                                    Step* step);
+                                                    Step* step);
 
 }  // namespace detail
 
@@ -141,8 +146,7 @@ GPU4FS_FN GPU4FS_NOINLINE void task_checkpoint(Group g, Engine& engine, CommandS
 namespace detail {
 
 template <class Group>
-GPU4FS_FN bool run_checkpoint_tasks(Group g, Engine& engine, CommandState& c, CheckpointStage stage,
-                                    Step* step) {
+GPU4FS_FN bool run_checkpoint_tasks(Group g, Engine& engine, CommandState& c, CheckpointStage stage, Step* step) {
   CheckpointScratch& scratch = checkpoint_scratch(c);
   const u32 count = on_leader(g, [&] {
     if (scratch.waits_for != StageWait::none) {
@@ -199,13 +203,13 @@ GPU4FS_FN bool asked_before(Group g, CommandState& c) {
 // server's answer when the command is restarted.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool flush_devices(Group g, Engine& engine, CommandState& c, Step* step) {
-  // Who has asked takes the answer, though the last device that needs it was replaced meanwhile: otherwise the next stage
-  // would take it for its own.
+  // Who has asked takes the answer, though the last device that needs it was replaced meanwhile: otherwise the next
+  // stage would take it for its own.
   const bool needed = on_leader(g, [&] {
     fence<Order::acq_rel, Scope::system>();
-    return checkpoint_scratch(c).waits_for != StageWait::none || GPU4FS_MUTANT(
-        superblocks_not_flushed, devices_need_flush(engine),
-        c.stage != static_cast<u32>(CheckpointStage::flush_superblocks) && devices_need_flush(engine));
+    return checkpoint_scratch(c).waits_for != StageWait::none ||
+           GPU4FS_MUTANT(superblocks_not_flushed, devices_need_flush(engine),
+                         c.stage != static_cast<u32>(CheckpointStage::flush_superblocks) && devices_need_flush(engine));
   });
   if (!GPU4FS_MUTANT(pages_not_flushed, needed, needed && c.stage != static_cast<u32>(CheckpointStage::flush_pages))) {
     return true;
@@ -347,8 +351,7 @@ GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
         break;
       default: {
         // A restart with the steps stopped goes on, even if frames have become free meanwhile.
-        const bool goes_on =
-            on_leader(g, [&] { return is_closed_by(engine.step_gate, c) || eviction_is_due(engine); });
+        const bool goes_on = on_leader(g, [&] { return is_closed_by(engine.step_gate, c) || eviction_is_due(engine); });
         if (!goes_on) return Step::complete(scratch.epoch);
         const Status stopped = stop_steps(g, engine, c);
         if (stopped != Status::ok) return Step::end(stopped);
@@ -373,9 +376,9 @@ GPU4FS_FN Step run_checkpoint(Group g, Engine& engine, CommandState& c) {
     const bool goes_on = on_leader(g, [&] { return is_closed_by(engine.commit_gate, c); });
     if (!goes_on && on_leader(g, [&] { return fs.checkpoint_failed != 0; })) return Step::end(Status::io_error);
     const bool needed = goes_on || on_leader(g, [&] {
-      const bool forced = (c.command.mask & (checkpoint_mask_clean | checkpoint_mask_forced)) != 0;
-      return fs.read_only == 0 && (fs::has_changes(fs) || forced);
-    });
+                          const bool forced = (c.command.mask & (checkpoint_mask_clean | checkpoint_mask_forced)) != 0;
+                          return fs.read_only == 0 && (fs::has_changes(fs) || forced);
+                        });
     if (!needed) {
       // Somebody may wait for room: eviction alone.
       on_leader(g, [&] { checkpoint_scratch(c).epoch = fs.epoch_durable; });
@@ -394,9 +397,8 @@ GPU4FS_FN Step run_checkpoint(Group g, Engine& engine, CommandState& c) {
     set_stage(g, c, CheckpointStage::give_back);
   }
   if (static_cast<CheckpointStage>(c.stage) == CheckpointStage::give_back) {
-    const bool stops = on_leader(g, [&] {
-      return is_closed_by(engine.step_gate, c) || fs::emptied_count(engine.fs) != 0;
-    });
+    const bool stops =
+        on_leader(g, [&] { return is_closed_by(engine.step_gate, c) || fs::emptied_count(engine.fs) != 0; });
     if (stops) {
       GPU4FS_STEP_TRY(stop_steps(g, engine, c));
       if (!run_checkpoint_tasks(g, engine, c, CheckpointStage::give_back, &step)) return step;
@@ -468,8 +470,8 @@ GPU4FS_FN Step step_load_chunks(Group g, Engine& engine, CommandState& c) {
   return Step::end(on_leader(g, [&] { return fs::check_page_used(engine.fs, engine.fs.page_used_staged); }));
 }
 
-// Internal, before the replay of the record at `output`: the pages that it names are allocated and get descriptors. One of a
-// row is carried out; those come before all others.
+// Internal, before the replay of the record at `output`: the pages that it names are allocated and get descriptors. One
+// of a row is carried out; those come before all others.
 // checksum_mismatch: they were not written before the end; the log ends in front of this record.
 template <class Group>
 GPU4FS_FN Step step_adopt_logged(Group g, Engine& engine, CommandState& c) {
@@ -484,9 +486,8 @@ GPU4FS_FN Step step_adopt_logged(Group g, Engine& engine, CommandState& c) {
     GPU4FS_STEP_TRY(on_leader(g, [&] {
       c.stage = i + 1;
       if ((extent.flags & format::log_extent_in_place) != 0) {
-        return fs::pages_are_taken(fs, raid::Extent{extent.address, extent.page_count, 0})
-                   ? Status::ok
-                   : Status::corrupt_structure;
+        return fs::pages_are_taken(fs, raid::Extent{extent.address, extent.page_count, 0}) ? Status::ok
+                                                                                           : Status::corrupt_structure;
       }
       return fs::adopt_extent(fs, raid::Extent{extent.address, extent.page_count, 0},
                               (extent.flags & format::log_extent_unwritten) == 0);

@@ -76,22 +76,21 @@ GPU4FS_FN inline Status check_writable(const Engine& engine) {
 
 // Inodes that clients can name: not the inode file, the bitmaps and the reserved numbers.
 GPU4FS_FN constexpr bool is_file_number(u64 number) {
-  const bool is_file =
-      number == format::inode_number_root || number >= format::inode_number_first_free;
+  const bool is_file = number == format::inode_number_root || number >= format::inode_number_first_free;
   return GPU4FS_MUTANT(reserved_inodes_named, is_file, true) && number < fs::inode_number_max;
 }
 
 // Whether the engine runs the step again after this status.
 GPU4FS_FN constexpr bool will_run_again(Status status) {
-  return status == Status::parked || status == Status::again ||
-         status == Status::retry_after_checkpoint || status == Status::chunk_not_mapped;
+  return status == Status::parked || status == Status::again || status == Status::retry_after_checkpoint ||
+         status == Status::chunk_not_mapped;
 }
 
 // Brings the inode in and locks it. stale: no such inode; corrupt_structure; or as lock_inode and
 // get_inode.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status lock_live_inode(Group g, Engine& engine, CommandState& c,
-                                                 u64 number, LockMode mode, fs::InodeRef* ref) {
+GPU4FS_FN GPU4FS_NOINLINE Status lock_live_inode(Group g, Engine& engine, CommandState& c, u64 number, LockMode mode,
+                                                 fs::InodeRef* ref) {
   if (!is_file_number(number)) return Status::stale;
   const Status status = fs::get_inode(g, engine.fs, c.operation, number, ref);
   if (status == Status::not_found) return Status::stale;
@@ -104,25 +103,23 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_live_inode(Group g, Engine& engine, Comman
 
 // An inode that a name in a locked directory leads to: that it does not exist is damage.
 template <class Group>
-GPU4FS_FN Status lock_named_inode(Group g, Engine& engine, CommandState& c, u64 number,
-                                  LockMode mode, fs::InodeRef* ref) {
+GPU4FS_FN Status lock_named_inode(Group g, Engine& engine, CommandState& c, u64 number, LockMode mode,
+                                  fs::InodeRef* ref) {
   const Status status = lock_live_inode(g, engine, c, number, mode, ref);
   return status == Status::stale ? Status::corrupt_structure : status;
 }
 
-GPU4FS_FN inline Status check_sticky(const Engine& engine, const CommandState& c,
-                                     const fs::InodeRef& dir, const fs::InodeRef& child) {
+GPU4FS_FN inline Status check_sticky(const Engine& engine, const CommandState& c, const fs::InodeRef& dir,
+                                     const fs::InodeRef& child) {
   GPU4FS_CHECK(fs::is_directory(dir.inode->mode));
   if (session_is_trusted(engine, c)) return Status::ok;
-  return fs::sticky_allows(*dir.inode, *child.inode, credentials_of(engine, c).uid)
-             ? Status::ok
-             : Status::permission;
+  return fs::sticky_allows(*dir.inode, *child.inode, credentials_of(engine, c).uid) ? Status::ok : Status::permission;
 }
 
 // A directory to look into. not_directory; access without the right to search it.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status lock_directory(Group g, Engine& engine, CommandState& c,
-                                                u64 number, LockMode mode, fs::InodeRef* dir) {
+GPU4FS_FN GPU4FS_NOINLINE Status lock_directory(Group g, Engine& engine, CommandState& c, u64 number, LockMode mode,
+                                                fs::InodeRef* dir) {
   GPU4FS_TRY(lock_live_inode(g, engine, c, number, mode, dir));
   if (!fs::is_directory(dir->inode->mode)) return Status::not_directory;
   return require_access(g, engine, c, *dir, fs::may_execute);
@@ -130,8 +127,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_directory(Group g, Engine& engine, Command
 
 // A directory whose names change: not_found when it was removed and is only held open.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status lock_directory_for_change(Group g, Engine& engine, CommandState& c,
-                                                           u64 number, fs::InodeRef* dir) {
+GPU4FS_FN GPU4FS_NOINLINE Status lock_directory_for_change(Group g, Engine& engine, CommandState& c, u64 number,
+                                                           fs::InodeRef* dir) {
   GPU4FS_TRY(lock_directory(g, engine, c, number, LockMode::exclusive, dir));
   if (dir->inode->link_count == 0) return Status::not_found;
   GPU4FS_TRY(require_access(g, engine, c, *dir, fs::may_write));

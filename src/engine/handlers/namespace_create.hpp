@@ -57,10 +57,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_claimed_inode(Group g, Engine& engine, Com
 // Claims the inode's number, locks and prepares it and enters the gate. The command keeps the number when it is
 // restarted, and gives it back when it ends without the inode.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status prepare_creation(Group g, Engine& engine, CommandState& c,
-                                                  const fs::InodeRef& dir,
-                                                  const CreateRequest& request,
-                                                  Creation* creation) {
+GPU4FS_FN GPU4FS_NOINLINE Status prepare_creation(Group g, Engine& engine, CommandState& c, const fs::InodeRef& dir,
+                                                  const CreateRequest& request, Creation* creation) {
   GPU4FS_CHECK_EQ(c.in_gate, 0u);
   GPU4FS_CHECK(holds_lock(c, dir.number, LockMode::shared));
   GPU4FS_CHECK(fs::is_directory(dir.inode->mode));
@@ -71,10 +69,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_creation(Group g, Engine& engine, Comma
   creation->owner = fs::inherit_owner(*dir.inode, creation->inherited.mode, c.command.gid);
   creation->owner.mode = strip_set_gid(engine, c, creation->owner.mode, creation->owner.gid);
   if (is_replay(c)) creation->owner.mode = on_leader(g, [&] { return op.replay->mode; });
-  const bool has_content_page =
-      fs::is_directory(request.mode) || request.target_length > format::inode_inline_capacity;
-  const u32 new_pages =
-      creation->plan.new_pages + creation->inherited.new_pages + (has_content_page ? 1 : 0);
+  const bool has_content_page = fs::is_directory(request.mode) || request.target_length > format::inode_inline_capacity;
+  const u32 new_pages = creation->plan.new_pages + creation->inherited.new_pages + (has_content_page ? 1 : 0);
   const bool is_nameless = request.link_count == 0;
   GPU4FS_TRY(fs::claim_inode(g, fs, op, &creation->number));
   GPU4FS_TRY(lock_claimed_inode(g, engine, c, creation->number));
@@ -91,7 +87,7 @@ GPU4FS_FN inline format::LogRecord creation_record(const CommandState& c, const 
   GPU4FS_CHECK_EQ(u32{child.inode->link_count}, request.link_count);
   using format::LogOpcode;
   const bool nameless = request.link_count == 0;
-  format::LogRecord record = record_of(c, nameless                          ? LogOpcode::tmpfile
+  format::LogRecord record = record_of(c, nameless                         ? LogOpcode::tmpfile
                                           : fs::is_directory(request.mode) ? LogOpcode::mkdir
                                           : request.target != nullptr      ? LogOpcode::symlink
                                                                            : LogOpcode::mknod);
@@ -107,17 +103,14 @@ GPU4FS_FN inline format::LogRecord creation_record(const CommandState& c, const 
 
 // Gate: the inode with its content and lists, still without a name.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE fs::InodeRef commit_inode(Group g, Engine& engine, CommandState& c,
-                                                    const fs::InodeRef& dir,
-                                                    const CreateRequest& request,
-                                                    const Creation& creation) {
+GPU4FS_FN GPU4FS_NOINLINE fs::InodeRef commit_inode(Group g, Engine& engine, CommandState& c, const fs::InodeRef& dir,
+                                                    const CreateRequest& request, const Creation& creation) {
   GPU4FS_CHECK_EQ(c.in_gate, 1u);
   GPU4FS_CHECK_EQ(c.operation.claimed_inode, creation.number);
   GPU4FS_CHECK_LT(request.target_length, path_length_max);
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
-  const bool is_inline =
-      request.target != nullptr && request.target_length <= format::inode_inline_capacity;
+  const bool is_inline = request.target != nullptr && request.target_length <= format::inode_inline_capacity;
   fs::NewInode values{};
   values.mode = static_cast<u16>(creation.owner.mode);
   // Others have no blocks of data, nor may they have attributes that say so.
@@ -152,8 +145,8 @@ GPU4FS_FN GPU4FS_NOINLINE fs::InodeRef commit_inode(Group g, Engine& engine, Com
 // Creates the inode and its name in the locked directory `dir`; the name is checked. exists: it is
 // there.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Step create_in(Group g, Engine& engine, CommandState& c,
-                                         const fs::InodeRef& dir, const CreateRequest& request) {
+GPU4FS_FN GPU4FS_NOINLINE Step create_in(Group g, Engine& engine, CommandState& c, const fs::InodeRef& dir,
+                                         const CreateRequest& request) {
   GPU4FS_CHECK(holds_lock(c, dir.number, LockMode::exclusive));
   GPU4FS_CHECK_GT(u32{dir.inode->link_count}, 0u);
   fs::FileSystem& fs = engine.fs;
@@ -173,8 +166,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step create_in(Group g, Engine& engine, CommandState& 
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Step create_named(Group g, Engine& engine, CommandState& c,
-                                            const CreateRequest& request) {
+GPU4FS_FN GPU4FS_NOINLINE Step create_named(Group g, Engine& engine, CommandState& c, const CreateRequest& request) {
   GPU4FS_STEP_TRY(check_name(g, first_name(c)));
   if (is_dots(first_name(c))) return Step::end(Status::exists);
   fs::InodeRef dir{};
@@ -210,8 +202,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_symlink(Group g, Engine& engine, CommandStat
   if (c.command.length >= path_length_max) return Step::end(Status::name_too_long);
   u8* target = nullptr;
   GPU4FS_STEP_TRY(resolve(g, engine, c, c.command.data, c.command.length, &target));
-  return detail::create_named(
-      g, engine, c, {fs::mode_symlink | 0777, 1, 0, target, static_cast<u32>(c.command.length), 0});
+  return detail::create_named(g, engine, c,
+                              {fs::mode_symlink | 0777, 1, 0, target, static_cast<u32>(c.command.length), 0});
 }
 
 // open(2) with O_CREAT: opens the file if the name exists, unless O_EXCL is set.
@@ -224,8 +216,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_create(Group g, Engine& engine, CommandState
   fs::InodeRef dir{};
   GPU4FS_STEP_TRY(lock_directory(g, engine, c, c.command.inode, LockMode::exclusive, &dir));
   fs::FoundName found{};
-  const Status status =
-      fs::directory_find(g, engine.fs, c.operation, dir, hash_name(g, engine, name), &found);
+  const Status status = fs::directory_find(g, engine.fs, c.operation, dir, hash_name(g, engine, name), &found);
   if (status == Status::ok) {
     if (is_exclusive) return Step::end(Status::exists);
     fs::InodeRef child{};

@@ -45,8 +45,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_lookup(Group g, Engine& engine, CommandState
     return Step::complete(dir.number);
   }
   fs::FoundName found{};
-  GPU4FS_STEP_TRY(
-      fs::directory_find(g, engine.fs, c.operation, dir, hash_name(g, engine, name), &found));
+  GPU4FS_STEP_TRY(fs::directory_find(g, engine.fs, c.operation, dir, hash_name(g, engine, name), &found));
   fs::InodeRef child{};
   GPU4FS_STEP_TRY(lock_named_inode(g, engine, c, found.inode, LockMode::shared, &child));
   put_attributes(g, engine, c, child);
@@ -65,8 +64,8 @@ namespace detail {
 
 // What open(2) asks of an inode that exists.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status check_open(Group g, Engine& engine, CommandState& c,
-                                            const fs::InodeRef& ref, u32 flags) {
+GPU4FS_FN GPU4FS_NOINLINE Status check_open(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref,
+                                            u32 flags) {
   const u32 mode = ref.inode->mode;
   const u32 access = flags & open_access_mask;
   u32 wanted = access == open_write_only ? fs::may_write : fs::may_read;
@@ -121,8 +120,8 @@ struct LinkTarget {
 };
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status read_link_target(Group g, Engine& engine, CommandState& c,
-                                                  const fs::InodeRef& link, LinkTarget* target) {
+GPU4FS_FN GPU4FS_NOINLINE Status read_link_target(Group g, Engine& engine, CommandState& c, const fs::InodeRef& link,
+                                                  LinkTarget* target) {
   if (!fs::is_symlink(link.inode->mode)) return Status::not_a_symlink;
   if (!fs::inode_is_sound(*link.inode)) return Status::corrupt_structure;
   const u64 length = link.inode->size_bytes;

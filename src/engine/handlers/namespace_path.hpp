@@ -14,10 +14,10 @@ namespace gpu4fs::engine {
 namespace detail {
 
 struct PathWalk {
-  u64 current;  // locked inode, 0: none
-  u64 next;     // to be locked next, 0: none
-  u32 begin;    // first byte of the rest in CommandState::buffer; the rest ends with the buffer
-  u32 links;    // symbolic links followed
+  u64 current;          // locked inode, 0: none
+  u64 next;             // to be locked next, 0: none
+  u32 begin;            // first byte of the rest in CommandState::buffer; the rest ends with the buffer
+  u32 links;            // symbolic links followed
   u32 needs_directory;  // the component before was followed by a slash
   u32 reserved;
 };
@@ -64,8 +64,7 @@ GPU4FS_FN Status begin_walk(Group g, CommandState& c, PathWalk* walk) {
 
 // Locks walk->next and lets the directory go in which it was found.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status advance_walk(Group g, Engine& engine, CommandState& c,
-                                              PathWalk* walk) {
+GPU4FS_FN GPU4FS_NOINLINE Status advance_walk(Group g, Engine& engine, CommandState& c, PathWalk* walk) {
   GPU4FS_CHECK_NE(walk->next, 0u);
   fs::InodeRef next{};
   const Status status = lock_live_inode(g, engine, c, walk->next, LockMode::shared, &next);
@@ -81,8 +80,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status advance_walk(Group g, Engine& engine, CommandSt
 // Puts the target of symbolic link `number` in front of the rest of the path, which begins at
 // `rest`.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status follow_link(Group g, Engine& engine, CommandState& c, u64 number,
-                                             u32 rest, PathWalk* walk) {
+GPU4FS_FN GPU4FS_NOINLINE Status follow_link(Group g, Engine& engine, CommandState& c, u64 number, u32 rest,
+                                             PathWalk* walk) {
   GPU4FS_CHECK_LE(rest, u32{command_buffer_size});
   GPU4FS_CHECK_NE(walk->current, 0u);
   if (++walk->links > symlink_follow_max) return Status::loop;
@@ -112,8 +111,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status follow_link(Group g, Engine& engine, CommandSta
 
 // Takes one component of the path in the locked directory `dir`.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status walk_component(Group g, Engine& engine, CommandState& c,
-                                                const fs::InodeRef& dir,
+GPU4FS_FN GPU4FS_NOINLINE Status walk_component(Group g, Engine& engine, CommandState& c, const fs::InodeRef& dir,
                                                 const PathComponent& component, PathWalk* walk) {
   GPU4FS_CHECK_LT(component.begin, component.end);
   GPU4FS_CHECK_LE(component.end, u32{command_buffer_size});
@@ -136,10 +134,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status walk_component(Group g, Engine& engine, Command
   }
   GPU4FS_TRY(check_name(g, name));
   fs::FoundName found{};
-  GPU4FS_TRY(
-      fs::directory_find(g, engine.fs, c.operation, dir, hash_name(g, engine, name), &found));
-  const bool follows = component.is_last == 0 || component.has_slash != 0 ||
-                       (c.command.flags & wire::command_flag_follow) != 0;
+  GPU4FS_TRY(fs::directory_find(g, engine.fs, c.operation, dir, hash_name(g, engine, name), &found));
+  const bool follows =
+      component.is_last == 0 || component.has_slash != 0 || (c.command.flags & wire::command_flag_follow) != 0;
   if (follows && found.type == fs::entry_type(fs::mode_symlink)) {
     return follow_link(g, engine, c, found.inode, component.end, walk);
   }
@@ -164,16 +161,14 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_lookup_path(Group g, Engine& engine, Command
     if (walk.next != 0) {
       const bool went_up = walk.current == 0;
       const Status status = detail::advance_walk(g, engine, c, &walk);
-      if (status == Status::stale && went_up &&
-          walk.begin != command_buffer_size - c.command.name_length) {
-        return Step::end(Status::not_found);   // the parent was removed meanwhile
+      if (status == Status::stale && went_up && walk.begin != command_buffer_size - c.command.name_length) {
+        return Step::end(Status::not_found);  // the parent was removed meanwhile
       }
       GPU4FS_STEP_TRY(status);
     }
     fs::InodeRef current{};
     GPU4FS_STEP_TRY(lock_live_inode(g, engine, c, walk.current, LockMode::shared, &current));
-    const detail::PathComponent component =
-        on_leader(g, [&] { return detail::next_component(c.buffer, walk.begin); });
+    const detail::PathComponent component = on_leader(g, [&] { return detail::next_component(c.buffer, walk.begin); });
     if (component.begin == component.end) {
       if (walk.needs_directory != 0 && !fs::is_directory(current.inode->mode)) {
         return Step::end(Status::not_directory);

@@ -38,8 +38,7 @@ GPU4FS_FN constexpr u32 directory_record_length(u32 name_length, bool with_attri
 // The attributes lie in c.attributes already.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void write_directory_record(Group g, CommandState& c, u8* destination,
-                                                      const ReaddirEntry& entry,
-                                                      bool with_attributes) {
+                                                      const ReaddirEntry& entry, bool with_attributes) {
   GPU4FS_CHECK_LE(entry.name_length, u32{name_length_max});
   GPU4FS_CHECK(is_aligned(destination, 8));
   const u32 length = directory_record_length(entry.name_length, with_attributes);
@@ -48,11 +47,11 @@ GPU4FS_FN GPU4FS_NOINLINE void write_directory_record(Group g, CommandState& c, 
     // The last eight bytes hold the padding behind the name.
     *reinterpret_cast<u64*>(destination + length - 8) = 0;
     *reinterpret_cast<wire::DirectoryRecord*>(destination) = {entry.inode,
-                                                                entry.next_cursor,
-                                                                static_cast<u16>(length),
-                                                                static_cast<u8>(entry.name_length),
-                                                                static_cast<u8>(entry.type),
-                                                                with_attributes ? 1u : 0u};
+                                                              entry.next_cursor,
+                                                              static_cast<u16>(length),
+                                                              static_cast<u8>(entry.name_length),
+                                                              static_cast<u8>(entry.type),
+                                                              with_attributes ? 1u : 0u};
   });
   if (with_attributes) {
     copy_bytes(g, at, &c.attributes, sizeof(format::AttributeRecord));
@@ -65,8 +64,7 @@ GPU4FS_FN GPU4FS_NOINLINE void write_directory_record(Group g, CommandState& c, 
 // Copies the attributes of a named inode to c.attributes. corrupt_structure: there is no such
 // inode.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status stage_attributes(Group g, Engine& engine, CommandState& c,
-                                                  u64 number) {
+GPU4FS_FN GPU4FS_NOINLINE Status stage_attributes(Group g, Engine& engine, CommandState& c, u64 number) {
   // The directory itself, which is locked already, has no name in it.
   if (!is_file_number(number) || number == c.command.inode) return Status::corrupt_structure;
   fs::InodeRef child{};
@@ -110,23 +108,20 @@ GPU4FS_FN Status next_name(Group g, Engine& engine, CommandState& c, const fs::I
 // Writes entries until the buffer is full or the directory ends; `state` says how far it came. A
 // status that is not ok: nothing of the entry at state->cursor was written.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status fill_entries(Group g, Engine& engine, CommandState& c,
-                                              const fs::InodeRef& dir, u8* data,
-                                              ReaddirState* state) {
+GPU4FS_FN GPU4FS_NOINLINE Status fill_entries(Group g, Engine& engine, CommandState& c, const fs::InodeRef& dir,
+                                              u8* data, ReaddirState* state) {
   GPU4FS_CHECK_LE(state->bytes, c.command.length);
   GPU4FS_CHECK(fs::is_directory(dir.inode->mode));
   fs::DirectoryWalk walk{};
   const u64 first_name = maximum(state->cursor, fs::cursor_after_dot_dot);
-  GPU4FS_TRY(fs::directory_begin(
-      first_name == fs::cursor_after_dot_dot ? fs::cursor_first_name : first_name, &walk));
+  GPU4FS_TRY(fs::directory_begin(first_name == fs::cursor_after_dot_dot ? fs::cursor_first_name : first_name, &walk));
   for (;;) {
     ReaddirEntry entry{};
     const bool is_dot = is_dot_entry(dir, state->cursor, &entry);
     const Status status = is_dot ? Status::ok : next_name(g, engine, c, dir, &walk, &entry);
     if (status == Status::not_found) return Status::ok;
     GPU4FS_TRY(status);
-    bool with_attributes = (c.command.mask & readdir_with_attributes) != 0 &&
-                           state->cursor >= fs::cursor_after_dot_dot;
+    bool with_attributes = (c.command.mask & readdir_with_attributes) != 0 && state->cursor >= fs::cursor_after_dot_dot;
     const u32 length = directory_record_length(entry.name_length, with_attributes);
     if (state->bytes + length > c.command.length) {
       return state->bytes == 0 ? Status::invalid_argument : Status::ok;

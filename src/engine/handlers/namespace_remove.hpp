@@ -44,12 +44,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status reserve_removal(Group g, Engine& engine, Comman
 
 // A name to take away and its inode, both locked.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status prepare_removal(Group g, Engine& engine, CommandState& c,
-                                                 fs::InodeRef* dir, fs::RemovePlan* plan,
-                                                 fs::InodeRef* child) {
+GPU4FS_FN GPU4FS_NOINLINE Status prepare_removal(Group g, Engine& engine, CommandState& c, fs::InodeRef* dir,
+                                                 fs::RemovePlan* plan, fs::InodeRef* child) {
   GPU4FS_TRY(lock_directory_for_change(g, engine, c, c.command.inode, dir));
-  GPU4FS_TRY(fs::directory_prepare_remove(g, engine.fs, c.operation, *dir,
-                                          hash_name(g, engine, first_name(c)), plan));
+  GPU4FS_TRY(fs::directory_prepare_remove(g, engine.fs, c.operation, *dir, hash_name(g, engine, first_name(c)), plan));
   if (plan->name.inode == dir->number) return Status::corrupt_structure;
   GPU4FS_TRY(lock_named_inode(g, engine, c, plan->name.inode, LockMode::exclusive, child));
   if (child->inode->link_count == 0) return Status::corrupt_structure;

@@ -38,8 +38,8 @@ struct RenameState {
 // Whether directory `upper` is `number` or above it. Requires the rename lock. corrupt_structure
 // when the parents run in a circle or leave the directories.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status is_above(Group g, Engine& engine, CommandState& c, u64 upper,
-                                          u64 number, bool* result) {
+GPU4FS_FN GPU4FS_NOINLINE Status is_above(Group g, Engine& engine, CommandState& c, u64 upper, u64 number,
+                                          bool* result) {
   u64 mark = 0;  // Brent's cycle detection
   u64 steps_to_mark = 1;
   u64 steps = 0;
@@ -66,8 +66,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status is_above(Group g, Engine& engine, CommandState&
 
 // An inode number of a client that is no directory answers here what locking it would.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status check_directory_number(Group g, Engine& engine, CommandState& c,
-                                                        u64 number) {
+GPU4FS_FN GPU4FS_NOINLINE Status check_directory_number(Group g, Engine& engine, CommandState& c, u64 number) {
   if (!is_file_number(number)) return Status::stale;
   fs::InodeRef dir{};
   const Status status = fs::get_inode(g, engine.fs, c.operation, number, &dir);
@@ -79,8 +78,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_directory_number(Group g, Engine& engine,
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status lock_rename_directories(Group g, Engine& engine, CommandState& c,
-                                                         RenameState* state) {
+GPU4FS_FN GPU4FS_NOINLINE Status lock_rename_directories(Group g, Engine& engine, CommandState& c, RenameState* state) {
   const u64 from = c.command.inode;
   const u64 to = c.command.second_inode;
   state->same_directory = from == to;
@@ -101,18 +99,15 @@ GPU4FS_FN GPU4FS_NOINLINE Status lock_rename_directories(Group g, Engine& engine
 
 // Finds both names; ok with has_target or a plan for the new name.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status find_rename_names(Group g, Engine& engine, CommandState& c,
-                                                   RenameState* state) {
+GPU4FS_FN GPU4FS_NOINLINE Status find_rename_names(Group g, Engine& engine, CommandState& c, RenameState* state) {
   GPU4FS_CHECK(holds_lock(c, state->from_dir.number, LockMode::exclusive));
   GPU4FS_CHECK(holds_lock(c, state->to_dir.number, LockMode::exclusive));
   fs::FileSystem& fs = engine.fs;
   const u32 flags = c.command.mask;
   const fs::HashedName old_name = hash_name(g, engine, first_name(c));
   const fs::HashedName new_name = hash_name(g, engine, second_name(c));
-  GPU4FS_TRY(
-      fs::directory_prepare_remove(g, fs, c.operation, state->from_dir, old_name, &state->from));
-  const Status status =
-      fs::directory_prepare_change(g, fs, c.operation, state->to_dir, new_name, &state->to);
+  GPU4FS_TRY(fs::directory_prepare_remove(g, fs, c.operation, state->from_dir, old_name, &state->from));
+  const Status status = fs::directory_prepare_change(g, fs, c.operation, state->to_dir, new_name, &state->to);
   state->has_target = status == Status::ok;
   if (state->has_target) return (flags & rename_no_replace) != 0 ? Status::exists : Status::ok;
   if (status != Status::not_found) return status;
@@ -142,42 +137,34 @@ GPU4FS_FN GPU4FS_NOINLINE Status check_rename_topology(Group g, Engine& engine, 
     const bool exchanges = (c.command.mask & rename_exchange) != 0;
     if (is_circular) return exchanges ? Status::would_orphan : Status::directory_not_empty;
   }
-  const bool names_itself =
-      source == from_dir || source == to_dir || target == from_dir || target == to_dir;
+  const bool names_itself = source == from_dir || source == to_dir || target == from_dir || target == to_dir;
   return names_itself ? Status::corrupt_structure : Status::ok;
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status lock_rename_inodes(Group g, Engine& engine, CommandState& c,
-                                                    RenameState* state) {
+GPU4FS_FN GPU4FS_NOINLINE Status lock_rename_inodes(Group g, Engine& engine, CommandState& c, RenameState* state) {
   GPU4FS_CHECK(!state->has_target || state->from.name.inode != state->to.inode);
   const u32 directory_type = fs::entry_type(fs::mode_directory);
   const bool source_is_directory = state->from.name.type == directory_type;
   const bool target_is_directory = state->has_target && state->to.type == directory_type;
-  const bool target_first = state->has_target && !source_is_directory &&
-                            (target_is_directory || state->to.inode < state->from.name.inode);
-  if (target_first)
-    GPU4FS_TRY(
-        lock_named_inode(g, engine, c, state->to.inode, LockMode::exclusive, &state->target));
-  GPU4FS_TRY(
-      lock_named_inode(g, engine, c, state->from.name.inode, LockMode::exclusive, &state->source));
+  const bool target_first =
+      state->has_target && !source_is_directory && (target_is_directory || state->to.inode < state->from.name.inode);
+  if (target_first) GPU4FS_TRY(lock_named_inode(g, engine, c, state->to.inode, LockMode::exclusive, &state->target));
+  GPU4FS_TRY(lock_named_inode(g, engine, c, state->from.name.inode, LockMode::exclusive, &state->source));
   if (state->has_target && !target_first) {
-    GPU4FS_TRY(
-        lock_named_inode(g, engine, c, state->to.inode, LockMode::exclusive, &state->target));
+    GPU4FS_TRY(lock_named_inode(g, engine, c, state->to.inode, LockMode::exclusive, &state->target));
   }
   // The names' types decided the order; inodes of another type mean damage.
   const bool source_fits = fs::entry_type(state->source.inode->mode) == state->from.name.type;
-  const bool target_fits =
-      !state->has_target || fs::entry_type(state->target.inode->mode) == state->to.type;
-  const bool are_linked = state->source.inode->link_count != 0 &&
-                          (!state->has_target || state->target.inode->link_count != 0);
+  const bool target_fits = !state->has_target || fs::entry_type(state->target.inode->mode) == state->to.type;
+  const bool are_linked =
+      state->source.inode->link_count != 0 && (!state->has_target || state->target.inode->link_count != 0);
   return source_fits && target_fits && are_linked ? Status::ok : Status::corrupt_structure;
 }
 
 // Rights, and what may replace what.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status check_rename(Group g, Engine& engine, CommandState& c,
-                                              const RenameState& state) {
+GPU4FS_FN GPU4FS_NOINLINE Status check_rename(Group g, Engine& engine, CommandState& c, const RenameState& state) {
   GPU4FS_CHECK(holds_lock(c, state.source.number, LockMode::exclusive));
   GPU4FS_CHECK(!state.has_target || holds_lock(c, state.target.number, LockMode::exclusive));
   const bool exchanges = (c.command.mask & rename_exchange) != 0;
@@ -264,14 +251,12 @@ GPU4FS_FN GPU4FS_NOINLINE bool commit_rename_inodes(Group g, Engine& engine, Com
     set_modification_times(state.from_dir, now);
     set_modification_times(state.to_dir, now);
     set_change_time(state.source, now);
-    if (source_is_directory && !state.same_directory)
-      move_directory(state.source, state.from_dir, state.to_dir);
+    if (source_is_directory && !state.same_directory) move_directory(state.source, state.from_dir, state.to_dir);
     if (!state.has_target) return false;
     const bool target_is_directory = fs::is_directory(state.target.inode->mode);
     if (exchanges) {
       set_change_time(state.target, now);
-      if (target_is_directory && !state.same_directory)
-        move_directory(state.target, state.to_dir, state.from_dir);
+      if (target_is_directory && !state.same_directory) move_directory(state.target, state.to_dir, state.from_dir);
       return false;
     }
     drop_link(state.target, now);
@@ -294,8 +279,7 @@ GPU4FS_FN Status check_rename_command(Group g, const CommandState& c) {
   GPU4FS_TRY(check_name(g, first_name(c)));
   GPU4FS_TRY(check_name(g, second_name(c)));
   if (is_dots(first_name(c))) return Status::busy;
-  if (is_dots(second_name(c)))
-    return (flags & rename_no_replace) != 0 ? Status::exists : Status::busy;
+  if (is_dots(second_name(c))) return (flags & rename_no_replace) != 0 ? Status::exists : Status::busy;
   return Status::ok;
 }
 
@@ -315,16 +299,15 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rename(Group g, Engine& engine, CommandState
   GPU4FS_STEP_TRY(detail::lock_rename_inodes(g, engine, c, &state));
   GPU4FS_STEP_TRY(detail::check_rename(g, engine, c, state));
   const bool exchanges = (c.command.mask & rename_exchange) != 0;
-  if (state.has_target && !exchanges)
-    GPU4FS_STEP_TRY(fs::prepare_orphan(g, fs, op, state.target.number));
+  if (state.has_target && !exchanges) GPU4FS_STEP_TRY(fs::prepare_orphan(g, fs, op, state.target.number));
   const bool leaves_whiteout = (c.command.mask & rename_whiteout) != 0;
   if (leaves_whiteout) GPU4FS_STEP_TRY(detail::prepare_whiteout(g, engine, c, &state.whiteout));
   // The place of the old name stays in use.
   if (exchanges || leaves_whiteout) state.from.merges = 0;
   // The directories and the source; the target and its bit among the orphans; the whiteout.
   const u32 inodes = 3 + (state.has_target ? 2 : 0) + (leaves_whiteout ? 1 : 0);
-  GPU4FS_STEP_TRY(detail::reserve_removal(g, engine, c, {inodes, 1 + state.plan.touched_pages, state.plan.new_pages},
-                                          &state.from));
+  GPU4FS_STEP_TRY(
+      detail::reserve_removal(g, engine, c, {inodes, 1 + state.plan.touched_pages, state.plan.new_pages}, &state.from));
   GPU4FS_STEP_TRY(reserve_record(g, engine, c));
   GPU4FS_STEP_TRY(enter_gate(g, engine, c));
   detail::commit_rename_names(g, engine, c, state);

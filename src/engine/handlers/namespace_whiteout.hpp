@@ -1,5 +1,5 @@
-// What RENAME_WHITEOUT leaves in the old name's place: a character device 0/0. Overlay file systems read it as "the name
-// that lies below is gone"; it appears in the commit of the rename, so that there is no moment without either.
+// What RENAME_WHITEOUT leaves in the old name's place: a character device 0/0. Overlay file systems read it as "the
+// name that lies below is gone"; it appears in the commit of the rename, so that there is no moment without either.
 #pragma once
 
 #include "engine/handlers/namespace_create.hpp"

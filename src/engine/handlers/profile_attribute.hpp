@@ -14,7 +14,9 @@ namespace detail {
 enum class ProfileAttribute : u32 { none, own, effective };
 
 inline constexpr u32 profile_attribute_length = 16;
-GPU4FS_FN constexpr const char* profile_attribute_name() { return "user.gpu4fs.raid"; }
+GPU4FS_FN constexpr const char* profile_attribute_name() {
+  return "user.gpu4fs.raid";
+}
 
 // Leader.
 GPU4FS_FN inline ProfileAttribute profile_attribute(NameBytes name) {
@@ -47,8 +49,8 @@ GPU4FS_FN inline u32 find_profile(const u8* bytes, u32 length) {
 // Enters the gate with all that a change of the inode's profile needs; access was checked. Status: permission for what
 // has none, or cannot be changed.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status reserve_profile_change(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
-                                                        ProfileAttribute kind) {
+GPU4FS_FN GPU4FS_NOINLINE Status reserve_profile_change(Group g, Engine& engine, CommandState& c,
+                                                        const fs::InodeRef& file, ProfileAttribute kind) {
   GPU4FS_CHECK_EQ(c.in_gate, 0u);
   GPU4FS_CHECK(kind != ProfileAttribute::none);
   if (kind == ProfileAttribute::effective) return Status::permission;
@@ -62,8 +64,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status reserve_profile_change(Group g, Engine& engine,
 // What an attribute of `length` bytes in c.buffer asks for. Status: exists, no_attribute (by c.command.mask),
 // invalid_argument, not_supported.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status plan_profile(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file, u32 length,
-                                              u32* profile) {
+GPU4FS_FN GPU4FS_NOINLINE Status plan_profile(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
+                                              u32 length, u32* profile) {
   GPU4FS_CHECK_LE(length, u32{command_buffer_size});
   const u32 asked = on_leader(g, [&] { return find_profile(c.buffer, length); });
   *profile = asked;
@@ -99,7 +101,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step read_profile(Group g, Engine& engine, CommandStat
 
 // Adds the name to a list of `*length` bytes in `data`, nullptr: only its length is asked for.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status list_profile(Group g, const CommandState& c, const fs::InodeRef& file, u8* data, u64* length) {
+GPU4FS_FN GPU4FS_NOINLINE Status list_profile(Group g, const CommandState& c, const fs::InodeRef& file, u8* data,
+                                              u64* length) {
   GPU4FS_CHECK(data == nullptr || *length <= c.command.length);
   if (file.inode->profile == 0) return Status::ok;
   const u64 begin = *length;

@@ -61,8 +61,7 @@ GPU4FS_FN GPU4FS_NOINLINE void mark_chunk_for_rebuild(Group g, raid::ChunkState&
 GPU4FS_FN GPU4FS_NOINLINE inline void mark_owned_pages(Engine& engine) {
   for (u32 i = 0; i < engine.config.command_count; ++i) {
     const CommandState& c = engine.commands[i];
-    if (load<Order::acquire, Scope::engine>(&c.phase) == static_cast<u32>(CommandPhase::free))
-      continue;
+    if (load<Order::acquire, Scope::engine>(&c.phase) == static_cast<u32>(CommandPhase::free)) continue;
     GPU4FS_CHECK_LE(c.extent_count, command_extent_capacity);
     for (u32 e = 0; e < c.extent_count; ++e) {
       raid::PageLocation location{};
@@ -81,22 +80,18 @@ GPU4FS_FN inline void note_replaced_device(Engine& engine, u32 device) {
 }
 
 // Leader, while no step runs.
-GPU4FS_FN GPU4FS_NOINLINE inline Status install_device(Engine& engine, u32 index,
-                                                       const wire::RebuildTarget& target) {
+GPU4FS_FN GPU4FS_NOINLINE inline Status install_device(Engine& engine, u32 index, const wire::RebuildTarget& target) {
   GPU4FS_CHECK_LT(index, raid::device_count_of(engine.fs.space));
   fs::FileSystem& fs = engine.fs;
   raid::LogicalSpace& space = fs.space;
-  if (target.base == 0 || target.part.device_index != index ||
-      target.part.size_bytes > target.mapped_bytes) {
+  if (target.base == 0 || target.part.device_index != index || target.part.size_bytes > target.mapped_bytes) {
     return Status::invalid_argument;
   }
   raid::DeviceHealth& health = *space.health;
   const u64 bit = u64{1} << index;
-  if ((raid::failed_devices(space) & bit) == 0 || (raid::rebuilding_devices(space) & bit) != 0)
-    return Status::busy;
+  if ((raid::failed_devices(space) & bit) == 0 || (raid::rebuilding_devices(space) & bit) != 0) return Status::busy;
   // Superblocks must say so before anything else: a crash would bring it back as it is.
-  if ((load<Order::acquire, Scope::engine>(&health.recorded) & bit) == 0)
-    return Status::retry_after_checkpoint;
+  if ((load<Order::acquire, Scope::engine>(&health.recorded) & bit) == 0) return Status::retry_after_checkpoint;
   device::Device& device = space.devices[index];
   device.base = reinterpret_cast<u8*>(static_cast<std::uintptr_t>(target.base));
   device.size_bytes = target.mapped_bytes;
@@ -106,20 +101,17 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status install_device(Engine& engine, u32 index
   health.file_numbers[index] = target.file_number;
   fs.superblocks[index].device = target.part;
   for (u32 d = 0; d < raid::device_count_of(space); ++d) {
-    __builtin_memcpy(fs.superblocks[d].device_uuids[index], target.part.device_uuid,
-                     sizeof(target.part.device_uuid));
+    __builtin_memcpy(fs.superblocks[d].device_uuids[index], target.part.device_uuid, sizeof(target.part.device_uuid));
   }
   return Status::ok;
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status begin_rebuild(Group g, Engine& engine, u32 index,
-                                               const wire::RebuildTarget* target) {
+GPU4FS_FN GPU4FS_NOINLINE Status begin_rebuild(Group g, Engine& engine, u32 index, const wire::RebuildTarget* target) {
   raid::LogicalSpace& space = engine.fs.space;
   GPU4FS_TRY(on_leader(g, [&] { return install_device(engine, index, *target); }));
   for (u32 i = 0; i < raid::chunk_count_of(space); ++i) {
-    if (on_leader(g, [&] { return has_column_on(space.chunks[i], index); }))
-      mark_chunk_for_rebuild(g, space.chunks[i]);
+    if (on_leader(g, [&] { return has_column_on(space.chunks[i], index); })) mark_chunk_for_rebuild(g, space.chunks[i]);
   }
   on_leader(g, [&] {
     mark_owned_pages(engine);
@@ -134,12 +126,11 @@ GPU4FS_FN GPU4FS_NOINLINE Status begin_rebuild(Group g, Engine& engine, u32 inde
 }
 
 template <class Group>
-GPU4FS_FN raid::RebuildOutcome rebuild_task_range(Group g, const raid::LogicalSpace& space,
-                                                  u32 index, u64 page, u32 count, bool is_fresh) {
+GPU4FS_FN raid::RebuildOutcome rebuild_task_range(Group g, const raid::LogicalSpace& space, u32 index, u64 page,
+                                                  u32 count, bool is_fresh) {
   GPU4FS_CHECK_LT(index, raid::chunk_count_of(space));
   GPU4FS_CHECK_GT(count, 0u);
-  if (space.chunks[index].parity_count != 0)
-    return raid::rebuild_rows(g, space, index, page, count, is_fresh);
+  if (space.chunks[index].parity_count != 0) return raid::rebuild_rows(g, space, index, page, count, is_fresh);
   if (space.chunks[index].copy_count == 1) return {};
   return raid::rebuild_copies(g, space, index, page, count, is_fresh);
 }
@@ -166,11 +157,10 @@ GPU4FS_FN GPU4FS_NOINLINE void rebuild_rest(Group g, const raid::LogicalSpace& s
     const raid::ChunkState& chunk = space.chunks[i];
     if (on_leader(g, [&] { return raid::chunk_state(space, i); }) != Status::ok) continue;
     for (u64 page = 0; page < chunk.page_count; page += raid::rebuild_task_pages) {
-      const u64 todo = on_leader(
-          g, [&] { return load<Order::relaxed, Scope::engine>(&chunk.rebuild_todo[page / 64]); });
+      const u64 todo =
+          on_leader(g, [&] { return load<Order::relaxed, Scope::engine>(&chunk.rebuild_todo[page / 64]); });
       if (todo == 0) continue;
-      const u32 count =
-          static_cast<u32>(minimum<u64>(raid::rebuild_task_pages, chunk.page_count - page));
+      const u32 count = static_cast<u32>(minimum<u64>(raid::rebuild_task_pages, chunk.page_count - page));
       (void)rebuild_task_range(g, space, i, page, count, false);
     }
   }
@@ -190,8 +180,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool is_owned_by_command(const Engine& engine, 
   return false;
 }
 
-// While no step runs: pages that neither the file system nor a command has need no filling. In chunks with parities freed
-// ones count as busy until their stripe is free, and a shard may hold that open for as long as it allocates nothing.
+// While no step runs: pages that neither the file system nor a command has need no filling. In chunks with parities
+// freed ones count as busy until their stripe is free, and a shard may hold that open for as long as it allocates
+// nothing.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void drop_unowned_pages(Group g, Engine& engine) {
   const raid::LogicalSpace& space = engine.fs.space;
@@ -244,8 +235,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step rebuild_while_stopped(Group g, Engine& engine, Co
   Status status = Status::ok;
   u64 result = 0;
   if (begins) {
-    status = begin_rebuild(g, engine, static_cast<u32>(command.inode),
-                           reinterpret_cast<const wire::RebuildTarget*>(data));
+    status =
+        begin_rebuild(g, engine, static_cast<u32>(command.inode), reinterpret_cast<const wire::RebuildTarget*>(data));
     if (status == Status::ok) result = count_rebuild_todo(g, engine.fs.space);
   } else if (on_leader(g, [&] { return raid::rebuilding_devices(engine.fs.space); }) == 0) {
     status = Status::device_failed;
@@ -262,20 +253,16 @@ GPU4FS_FN inline Status check_rebuild(const Engine& engine, const wire::Command&
   if (engine.fs.read_only != 0) return Status::read_only;
   if (space.health == nullptr || space.damage == nullptr) return Status::not_supported;
   if ((command.mask & ~u32{wire::rebuild_mask_fresh}) != 0) return Status::invalid_argument;
-  if (command.mode > static_cast<u32>(wire::RebuildStep::give_up))
-    return Status::invalid_argument;
+  if (command.mode > static_cast<u32>(wire::RebuildStep::give_up)) return Status::invalid_argument;
   const auto step = static_cast<wire::RebuildStep>(command.mode);
   if (step == wire::RebuildStep::finish) return Status::ok;
   if (step != wire::RebuildStep::pages)
     return command.inode < raid::device_count_of(space) ? Status::ok : Status::out_of_range;
   if (command.inode >= raid::chunk_count_of(space)) return Status::out_of_range;
   const u64 page_count = space.chunks[command.inode].page_count;
-  if (command.offset >= page_count || command.length > page_count - command.offset)
-    return Status::out_of_range;
+  if (command.offset >= page_count || command.length > page_count - command.offset) return Status::out_of_range;
   if (!is_aligned(command.offset, raid::rebuild_task_pages)) return Status::unaligned;
-  return command.length == 0 || command.length > wire::rebuild_pages_max
-             ? Status::invalid_argument
-             : Status::ok;
+  return command.length == 0 || command.length > wire::rebuild_pages_max ? Status::invalid_argument : Status::ok;
 }
 
 template <class Group>
@@ -298,15 +285,13 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rebuild(Group g, Engine& engine, CommandStat
   const wire::Command& command = c.command;
   if (on_leader(g, [&] { return c.stage == 1; })) {
     GPU4FS_STEP_TRY(task_result(g, c));
-    return Step::complete(
-        on_leader(g, [&] { return load<Order::acquire, Scope::engine>(&c.result); }));
+    return Step::complete(on_leader(g, [&] { return load<Order::acquire, Scope::engine>(&c.result); }));
   }
   GPU4FS_STEP_TRY(detail::check_rebuild(engine, command));
   raid::LogicalSpace& space = engine.fs.space;
   const auto step = static_cast<wire::RebuildStep>(command.mode);
   if (step == wire::RebuildStep::give_up) {
-    const bool lost =
-        on_leader(g, [&] { return raid::lose_device(space, static_cast<u32>(command.inode)); });
+    const bool lost = on_leader(g, [&] { return raid::lose_device(space, static_cast<u32>(command.inode)); });
     return lost ? Step::complete() : Step::end(Status::busy);
   }
   if (step != wire::RebuildStep::pages) return detail::rebuild_while_stopped(g, engine, c);
@@ -315,8 +300,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rebuild(Group g, Engine& engine, CommandStat
   const u32 index = static_cast<u32>(command.inode);
   const raid::ChunkState& chunk = space.chunks[index];
   const bool concerned = on_leader(g, [&] { return detail::has_column_on_any(chunk, devices); });
-  if (!concerned || !detail::has_rebuild_todo(g, chunk, command.offset, command.length))
-    return Step::complete(0);
+  if (!concerned || !detail::has_rebuild_todo(g, chunk, command.offset, command.length)) return Step::complete(0);
   const Status reached = on_leader(g, [&] { return raid::chunk_state(space, index); });
   if (reached != Status::ok) {
     on_leader(g, [&] { c.operation.wanted_chunk = index; });
@@ -331,11 +315,10 @@ GPU4FS_FN GPU4FS_NOINLINE void task_rebuild(Group g, Engine& engine, CommandStat
   const wire::Command& command = c.command;
   const u64 begin = u64{task} * raid::rebuild_task_pages;
   GPU4FS_CHECK_LT(begin, command.length);
-  const u32 count =
-      static_cast<u32>(minimum<u64>(raid::rebuild_task_pages, command.length - begin));
+  const u32 count = static_cast<u32>(minimum<u64>(raid::rebuild_task_pages, command.length - begin));
   const bool is_fresh = (command.mask & wire::rebuild_mask_fresh) != 0;
-  const raid::RebuildOutcome outcome = detail::rebuild_task_range(
-      g, engine.fs.space, static_cast<u32>(command.inode), command.offset + begin, count, is_fresh);
+  const raid::RebuildOutcome outcome = detail::rebuild_task_range(g, engine.fs.space, static_cast<u32>(command.inode),
+                                                                  command.offset + begin, count, is_fresh);
   if (outcome.counts == 0) return;
   on_leader(g, [&] { fetch_add<Order::relaxed, Scope::engine>(&c.result, outcome.counts); });
 }

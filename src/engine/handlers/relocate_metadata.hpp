@@ -1,5 +1,5 @@
-// relocate, what is not about blocks of data: metadata pages in frozen chunks, the walk over all inodes, frozen chunks and
-// what chunks have in use (wire/relocate_format.hpp).
+// relocate, what is not about blocks of data: metadata pages in frozen chunks, the walk over all inodes, frozen chunks
+// and what chunks have in use (wire/relocate_format.hpp).
 #pragma once
 
 #include "base/bits.hpp"
@@ -14,8 +14,8 @@
 namespace gpu4fs::engine {
 namespace detail {
 
-inline constexpr u32 marked_page_max = 32;    // of one command
-inline constexpr u32 marked_run_max = 8;      // what reserve_metadata() counts ancestors for
+inline constexpr u32 marked_page_max = 32;  // of one command
+inline constexpr u32 marked_run_max = 8;    // what reserve_metadata() counts ancestors for
 inline constexpr u32 metadata_lookups_max = 512;
 
 // Metadata pages that are to be written elsewhere.

@@ -1,9 +1,9 @@
-// relocate: pages of files and of metadata move to other places while the pool is in use: to empty chunks, to give files
-// another profile, to put together what is scattered (wire/relocate_format.hpp).
+// relocate: pages of files and of metadata move to other places while the pool is in use: to empty chunks, to give
+// files another profile, to put together what is scattered (wire/relocate_format.hpp).
 //
 // A command moves one stretch of a file: under the file's exclusive lock it finds blocks of one kind, allocates others,
-// copies, verified and if need be repaired, and puts them into the map; the old ones are freed as by an overwrite. A page
-// that cannot be read anywhere stays where it is: the stretch ends in front of it, and the next one begins behind.
+// copies, verified and if need be repaired, and puts them into the map; the old ones are freed as by an overwrite. A
+// page that cannot be read anywhere stays where it is: the stretch ends in front of it, and the next one begins behind.
 // Content, size, times and what is a hole or unwritten stay as they are.
 //
 // Nothing of this is in the operation log. Records name pages of data by address, and replaying them begins with the
@@ -35,16 +35,16 @@ inline constexpr u32 relocate_lookups_max = 1024;  // of the map in one command
 inline constexpr u64 relocate_pages_max = 16384;
 
 struct RelocateState {
-  u64 first;           // page of the file
-  u64 next;            // where the next command goes on if this one moves nothing
+  u64 first;  // page of the file
+  u64 next;   // where the next command goes on if this one moves nothing
   u64 stayed;
-  u64 epoch;           // RelocateStage::wait
+  u64 epoch;  // RelocateStage::wait
   fs::MapKind kind;
-  u32 page_count;      // of the stretch; 0: there is none
+  u32 page_count;  // of the stretch; 0: there is none
   u32 run_count;
   u32 old_pieces;
-  u32 bad_page;        // atomic: one of the stretch that could not be read; page_count: none
-  u32 limit;           // pages, 0: none: behind them is one that cannot be read
+  u32 bad_page;  // atomic: one of the stretch that could not be read; page_count: none
+  u32 limit;     // pages, 0: none: behind them is one that cannot be read
 };
 
 GPU4FS_FN constexpr bool stays_in_place(Status status) {
@@ -96,11 +96,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status look_at_run(Group g, Engine& engine, CommandSta
 }
 
 // Leader: pages that the stretch which begins with `run` at `page` may have. It ends where blocks do.
-GPU4FS_FN GPU4FS_NOINLINE inline u64 stretch_limit(const Engine& engine, const CommandState& c, const RelocateState& state,
-                                                   const fs::MapRun& run, u64 page, u64 end) {
+GPU4FS_FN GPU4FS_NOINLINE inline u64 stretch_limit(const Engine& engine, const CommandState& c,
+                                                   const RelocateState& state, const fs::MapRun& run, u64 page,
+                                                   u64 end) {
   GPU4FS_CHECK_LT(page, end);
-  const bool is_giant = run.page_count >= pages_per_block_1g && page % pages_per_block_1g == 0 &&
-                        is_aligned(run.address, block_size_1g);
+  const bool is_giant =
+      run.page_count >= pages_per_block_1g && page % pages_per_block_1g == 0 && is_aligned(run.address, block_size_1g);
   if (state.limit != 0) return minimum<u64>(state.limit, end - page);
   if ((c.command.mask & wire::relocate_scattered) != 0) {
     return minimum(end - page, pages_per_block_2m - page % pages_per_block_2m);
@@ -204,15 +205,15 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_relocation(Group g, Engine& engine, Comman
   GPU4FS_TRY(fs::reserve_metadata(g, engine.fs, c.operation, {1, cost.changed, cost.fresh}));
   // Few pages share a stripe with others, where there are stripes.
   const bool whole_stripes = wanted * page_size > log_inline_bytes_max(engine.fs);
-  const Allocated allocated =
-      allocate_extents(g, engine, c, ref, {first, 0, wanted, whole_stripes, relocate_run_base});
+  const Allocated allocated = allocate_extents(g, engine, c, ref, {first, 0, wanted, whole_stripes, relocate_run_base});
   const bool tidies = (c.command.mask & wire::relocate_scattered) != 0;
   // Nothing is lost if things stay as they are.
   const bool no_room = tidies && allocated.status == Status::no_space;
   if (!no_room) GPU4FS_TRY(allocated.status);
-  const bool gives_up = no_room || on_leader(g, [&] {
-    return tidies && (allocated.page_count < wanted || count_new_pieces(c, state) >= state.old_pieces);
-  });
+  const bool gives_up =
+      no_room || on_leader(g, [&] {
+        return tidies && (allocated.page_count < wanted || count_new_pieces(c, state) >= state.old_pieces);
+      });
   if (gives_up) abandon_extents(g, engine, c);
   on_leader(g, [&] {
     state.page_count = gives_up ? 0 : allocated.page_count;
@@ -234,8 +235,8 @@ GPU4FS_FN GPU4FS_NOINLINE void note_bad_page(Group g, u32* bad_page, u32 page) {
   on_leader(g, [&] { store<Order::relaxed, Scope::engine>(bad_page, page); });
 }
 
-// Copies pages [from, to) of the stretch, or up to one that cannot be read, which is noted. A page that cannot be written
-// where it is to go says nothing of the one that is there: that is the command's error.
+// Copies pages [from, to) of the stretch, or up to one that cannot be read, which is noted. A page that cannot be
+// written where it is to go says nothing of the one that is there: that is the command's error.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status copy_old_pages(Group g, Engine& engine, CommandState& c, u32 from, u32 to) {
   GPU4FS_CHECK_LE(from, to);
@@ -384,12 +385,17 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_relocate(Group g, Engine& engine, CommandSta
   const bool changes = step != wire::RelocateStep::usage && step != wire::RelocateStep::next_inode;
   if (changes && engine.fs.read_only != 0) return Step::end(Status::read_only);
   switch (step) {
-    case wire::RelocateStep::data: return detail::relocate_data(g, engine, c);
-    case wire::RelocateStep::metadata: return detail::relocate_metadata(g, engine, c);
-    case wire::RelocateStep::next_inode: return detail::find_next_inode(g, engine, c);
+    case wire::RelocateStep::data:
+      return detail::relocate_data(g, engine, c);
+    case wire::RelocateStep::metadata:
+      return detail::relocate_metadata(g, engine, c);
+    case wire::RelocateStep::next_inode:
+      return detail::find_next_inode(g, engine, c);
     case wire::RelocateStep::freeze:
-    case wire::RelocateStep::unfreeze: return detail::freeze_while_stopped(g, engine, c);
-    case wire::RelocateStep::usage: return detail::list_chunk_usage(g, engine, c);
+    case wire::RelocateStep::unfreeze:
+      return detail::freeze_while_stopped(g, engine, c);
+    case wire::RelocateStep::usage:
+      return detail::list_chunk_usage(g, engine, c);
   }
   return Step::end(Status::invalid_argument);
 }

@@ -45,7 +45,8 @@ GPU4FS_FN inline bool devices_need_flush(const Engine& engine) {
 // What came of a flush: ok also if all devices that it failed on could be given up. Leader.
 GPU4FS_FN inline Status flush_outcome(Engine& engine, const CommandState& c) {
   if (c.upcall_result == Status::ok || c.upcall_devices == 0) return c.upcall_result;
-  // What failed before another device took the place is not that one's failure: it has nothing yet that was to be flushed.
+  // What failed before another device took the place is not that one's failure: it has nothing yet that was to be
+  // flushed.
   for (u64 left = c.upcall_devices & ~c.upcall_replaced; left != 0; left &= left - 1) {
     const u32 device = static_cast<u32>(count_trailing_zeros(left));
     // One that is about to join the pool: nothing depends on it before its superblock is flushed.
@@ -60,8 +61,8 @@ GPU4FS_FN inline Status flush_outcome(Engine& engine, const CommandState& c) {
 enum class SyncStage : u32 { start = 0, wait, write, flushed, epoch };
 
 struct SyncScratch {
-  u64 goal;      // LSN, or the epoch with SyncStage::epoch
-  u64 written;   // LSN, as the writer
+  u64 goal;     // LSN, or the epoch with SyncStage::epoch
+  u64 written;  // LSN, as the writer
 };
 
 // At the end: a write that makes its record durable has a state of its own in front.
@@ -120,8 +121,8 @@ GPU4FS_FN Status write_log_for_all(Group g, Engine& engine, CommandState& c) {
   return GPU4FS_MUTANT(log_not_written, fs::write_log(g, fs, range.from, end), Status::ok);
 }
 
-// As the writer, at any stage but `flushed` first: the log and all devices. ok: end_log_flush() follows. parked, again: the
-// step comes back, at stage `flushed` once the devices have been asked. Else the log is given up.
+// As the writer, at any stage but `flushed` first: the log and all devices. ok: end_log_flush() follows. parked, again:
+// the step comes back, at stage `flushed` once the devices have been asked. Else the log is given up.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_and_flush_log(Group g, Engine& engine, CommandState& c, u32 flushed) {
   if (c.stage != flushed) {

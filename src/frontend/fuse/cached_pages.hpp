@@ -1,9 +1,9 @@
 // Pages in the kernel's cache that a write past it makes stale.
 //
-// Before it sends a write with O_DIRECT the kernel drops the cached pages in its range; afterwards it does so again only
-// if the caller waits in write(2). With asynchronous ones (libaio, io_uring) a buffered read in between brings the old
-// content back, and nothing would ever drop it: the cache is kept over opens and is not tied to the modification time. So
-// the kernel is told to drop the range when the engine has the new content, before the write is answered.
+// Before it sends a write with O_DIRECT the kernel drops the cached pages in its range; afterwards it does so again
+// only if the caller waits in write(2). With asynchronous ones (libaio, io_uring) a buffered read in between brings the
+// old content back, and nothing would ever drop it: the cache is kept over opens and is not tied to the modification
+// time. So the kernel is told to drop the range when the engine has the new content, before the write is answered.
 //
 // Dropping waits for pages that are being read or written back, and thus for requests that must be answered meanwhile.
 // Therefore a thread of its own drops and answers. Files that are never read through the cache, as databases do it, are

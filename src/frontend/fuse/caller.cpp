@@ -15,8 +15,9 @@ namespace {
 bool shares_users(u32 thread) {
   struct stat own {};
   struct stat other {};
-  return ::stat("/proc/self/ns/user", &own) == 0 && ::stat(fmt::format("/proc/{}/ns/user", thread).c_str(), &other) == 0 &&
-         own.st_dev == other.st_dev && own.st_ino == other.st_ino;
+  return ::stat("/proc/self/ns/user", &own) == 0 &&
+         ::stat(fmt::format("/proc/{}/ns/user", thread).c_str(), &other) == 0 && own.st_dev == other.st_dev &&
+         own.st_ino == other.st_ino;
 }
 
 }  // namespace
@@ -32,6 +33,8 @@ bool is_administrator(u32 thread) {
   return false;
 }
 
-u32 known_user(u32 user, u32 thread) { return user == unknown_user && is_administrator(thread) ? 0 : user; }
+u32 known_user(u32 user, u32 thread) {
+  return user == unknown_user && is_administrator(thread) ? 0 : user;
+}
 
 }  // namespace gpu4fs::frontend

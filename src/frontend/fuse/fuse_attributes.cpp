@@ -25,8 +25,7 @@ void answer_value(fuse_req_t request, const char* value, u64 length, size_t size
   }
 }
 
-void answer_server_name(fuse_req_t request, FuseWorker& worker, std::string_view name,
-                        size_t size) {
+void answer_server_name(fuse_req_t request, FuseWorker& worker, std::string_view name, size_t size) {
   const std::string_view what = name.substr(server_prefix.size());
   std::string value;
   if (what == "pid") {
@@ -43,8 +42,7 @@ void answer_server_name(fuse_req_t request, FuseWorker& worker, std::string_view
 }
 
 // getxattr and listxattr: size 0 asks for the length only.
-void answer_from_engine(fuse_req_t request, FuseWorker& worker, wire::Command& command,
-                        size_t size) {
+void answer_from_engine(fuse_req_t request, FuseWorker& worker, wire::Command& command, size_t size) {
   worker.set_data(command, worker.reply_buffer(), size < fuse_max_write ? size : fuse_max_write);
   const client::Reply reply = worker.call(command);
   if (reply.status != Status::ok) return reply_status(request, reply.status);
@@ -80,7 +78,9 @@ void removexattr(fuse_req_t request, fuse_ino_t inode, const char* name) {
 
 }  // namespace
 
-bool is_server_name(std::string_view name) { return name.starts_with(server_prefix); }
+bool is_server_name(std::string_view name) {
+  return name.starts_with(server_prefix);
+}
 
 void add_attribute_operations(fuse_lowlevel_ops& operations) {
   operations.getxattr = getxattr;

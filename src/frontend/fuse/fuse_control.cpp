@@ -101,8 +101,8 @@ Status store_flags(FuseWorker& worker, const FlagChange& change) {
   return status;
 }
 
-// In the thread that drops pages. What was stored by a mapping goes out first, because it would be refused afterwards. That
-// takes the mappings' pages away; what is stored from then on is brought back by the kernel and refused.
+// In the thread that drops pages. What was stored by a mapping goes out first, because it would be refused afterwards.
+// That takes the mappings' pages away; what is stored from then on is brought back by the kernel and refused.
 void write_back_and_store_flags(FuseShared& shared, const FlagChange& change) {
   Status status = Status::too_many_sessions;
   try {
@@ -185,8 +185,8 @@ void trim(fuse_req_t request, const void* bytes, size_t length, size_t room) {
   answer(request, range, room);
 }
 
-void control(fuse_req_t request, fuse_ino_t inode, unsigned number, void*, fuse_file_info*, unsigned,
-             const void* bytes, size_t length, size_t room) {
+void control(fuse_req_t request, fuse_ino_t inode, unsigned number, void*, fuse_file_info*, unsigned, const void* bytes,
+             size_t length, size_t room) {
   // Numbers have the sizes of the caller's types, and the kernel passes u32 for the flags whatever they say.
   switch (number) {
     case static_cast<unsigned>(FS_IOC_GETFLAGS):
@@ -206,6 +206,8 @@ void control(fuse_req_t request, fuse_ino_t inode, unsigned number, void*, fuse_
 
 }  // namespace
 
-void add_control_operations(fuse_lowlevel_ops& operations) { operations.ioctl = control; }
+void add_control_operations(fuse_lowlevel_ops& operations) {
+  operations.ioctl = control;
+}
 
 }  // namespace gpu4fs::frontend

@@ -18,8 +18,7 @@ class EntryBuffer {
       : request_(request), worker_(worker), capacity_(capacity), plus_(with_attributes) {}
 
   // False: no room left.
-  bool add(const char* name, u64 inode, u8 type, u64 next_offset,
-           const format::AttributeRecord* record) {
+  bool add(const char* name, u64 inode, u8 type, u64 next_offset, const format::AttributeRecord* record) {
     char* place = reinterpret_cast<char*>(worker_.convert_buffer()) + used_;
     const u64 room = capacity_ - used_;
     u64 length = 0;
@@ -30,14 +29,12 @@ class EntryBuffer {
       const u64 wanted = fuse_add_direntry_plus(request_, nullptr, 0, name, nullptr, 0);
       if (wanted > room) return false;
       if (record != nullptr) entry = to_entry(worker_, *record);
-      length = fuse_add_direntry_plus(request_, place, room, name, &entry,
-                                      static_cast<off_t>(next_offset));
+      length = fuse_add_direntry_plus(request_, place, room, name, &entry, static_cast<off_t>(next_offset));
     } else {
       struct stat attributes {};
       attributes.st_ino = inode;
       attributes.st_mode = DTTOIF(type);
-      length = fuse_add_direntry(request_, place, room, name, &attributes,
-                                 static_cast<off_t>(next_offset));
+      length = fuse_add_direntry(request_, place, room, name, &attributes, static_cast<off_t>(next_offset));
       if (length > room) return false;
     }
     used_ += length;
@@ -57,7 +54,9 @@ class EntryBuffer {
 };
 
 // The kernel counts no lookup for these two.
-bool is_dot(const std::string& name) { return name == "." || name == ".."; }
+bool is_dot(const std::string& name) {
+  return name == "." || name == "..";
+}
 
 // Copies the engine's records to the kernel's form; the engine is trusted, its arithmetic is checked.
 void convert(const u8* records, u64 length, EntryBuffer& entries) {
@@ -98,8 +97,7 @@ void readdir(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fu
   answer_entries(request, inode, size, offset, false);
 }
 
-void readdirplus(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset,
-                 fuse_file_info*) {
+void readdirplus(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info*) {
   answer_entries(request, inode, size, offset, true);
 }
 

@@ -66,8 +66,7 @@ u32 set_mask(int to_set) {
   return mask;
 }
 
-void setattr(fuse_req_t request, fuse_ino_t inode, struct stat* wanted, int to_set,
-             fuse_file_info* info) {
+void setattr(fuse_req_t request, fuse_ino_t inode, struct stat* wanted, int to_set, fuse_file_info* info) {
   FuseWorker& worker = FuseWorker::current();
   if (info != nullptr) worker.note_change(info->fh);
   wire::Command command = worker.command(request, Opcode::setattr, inode);
@@ -97,8 +96,8 @@ void access(fuse_req_t request, fuse_ino_t inode, int mask) {
   reply_status(request, worker.call(command).status);
 }
 
-// `info` as the kernel is to have it. `past_cache`: nothing that is written stays in the kernel's pages, and the file cannot
-// be mapped for writing.
+// `info` as the kernel is to have it. `past_cache`: nothing that is written stays in the kernel's pages, and the file
+// cannot be mapped for writing.
 void set_open(FuseWorker& worker, fuse_ino_t inode, fuse_file_info* info, bool past_cache = false) {
   info->direct_io = worker.shared().options.direct_io || past_cache ? 1 : 0;
   info->keep_cache = 1;
@@ -106,8 +105,9 @@ void set_open(FuseWorker& worker, fuse_ino_t inode, fuse_file_info* info, bool p
   info->noflush = info->fh == 0 ? 1 : 0;
 }
 
-// The kernel has checked permissions. It knows nothing of the flags append-only and immutable, so a mapping could change
-// what everybody reads of a file that is append-only, and pages that it holds back would begin in front of the file's end.
+// The kernel has checked permissions. It knows nothing of the flags append-only and immutable, so a mapping could
+// change what everybody reads of a file that is append-only, and pages that it holds back would begin in front of the
+// file's end.
 Status check_open(fuse_req_t request, FuseWorker& worker, fuse_ino_t inode, int flags, bool* past_cache) {
   if ((flags & O_ACCMODE) == O_RDONLY) return Status::ok;
   wire::Command command = worker.command(request, Opcode::open, inode);
@@ -141,8 +141,7 @@ void flush(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
   reply_status(request, worker.take_error(info->fh) ? Status::io_error : Status::ok);
 }
 
-void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode,
-            fuse_file_info* info) {
+void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* info) {
   FuseWorker& worker = FuseWorker::current();
   wire::Command command = worker.command(request, Opcode::create, parent);
   worker.set_name(command, name);
@@ -175,8 +174,7 @@ void read(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fuse_
   fuse_reply_buf(request, reinterpret_cast<const char*>(worker.reply_buffer()), reply.result);
 }
 
-void write(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size, off_t offset,
-           fuse_file_info* info) {
+void write(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size, off_t offset, fuse_file_info* info) {
   FuseWorker& worker = FuseWorker::current();
   worker.note_change(info->fh);
   wire::Command command = worker.command(request, Opcode::write, inode);
@@ -207,8 +205,7 @@ void fsync(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info* 
 
 void statfs(fuse_req_t request, fuse_ino_t) {
   FuseWorker& worker = FuseWorker::current();
-  wire::Command command =
-      worker.command(request, Opcode::statfs, format::inode_number_root);
+  wire::Command command = worker.command(request, Opcode::statfs, format::inode_number_root);
   command.output = worker.session().address_of(&worker.statfs());
   const client::Reply reply = worker.call(command);
   if (reply.status != Status::ok) return reply_status(request, reply.status);
@@ -226,8 +223,7 @@ void statfs(fuse_req_t request, fuse_ino_t) {
   fuse_reply_statfs(request, &values);
 }
 
-void fallocate(fuse_req_t request, fuse_ino_t inode, int mode, off_t offset, off_t length,
-               fuse_file_info* info) {
+void fallocate(fuse_req_t request, fuse_ino_t inode, int mode, off_t offset, off_t length, fuse_file_info* info) {
   FuseWorker& worker = FuseWorker::current();
   worker.note_change(info->fh);
   wire::Command command = worker.command(request, Opcode::fallocate, inode);
@@ -252,8 +248,8 @@ void lseek(fuse_req_t request, fuse_ino_t inode, off_t offset, int whence, fuse_
   fuse_reply_lseek(request, static_cast<off_t>(reply.result));
 }
 
-void copy_file_range(fuse_req_t request, fuse_ino_t from, off_t from_offset, fuse_file_info*,
-                     fuse_ino_t to, off_t to_offset, fuse_file_info* to_info, size_t length, int flags) {
+void copy_file_range(fuse_req_t request, fuse_ino_t from, off_t from_offset, fuse_file_info*, fuse_ino_t to,
+                     off_t to_offset, fuse_file_info* to_info, size_t length, int flags) {
   FuseWorker& worker = FuseWorker::current();
   worker.note_change(to_info->fh);
   if (flags != 0) {

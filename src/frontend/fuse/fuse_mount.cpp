@@ -33,8 +33,8 @@ ssize_t read_request(int, void* buffer, size_t length, void*) {
 // directory is not looked at: whoever does holds the mount for a moment, and an umount(2) in it fails with EBUSY.
 void set_readahead(const FuseShared& shared) {
   if (shared.device_number == 0) return;
-  std::ofstream file(fmt::format("/sys/class/bdi/{}:{}/read_ahead_kb", major(shared.device_number),
-                                 minor(shared.device_number)));
+  std::ofstream file(
+      fmt::format("/sys/class/bdi/{}:{}/read_ahead_kb", major(shared.device_number), minor(shared.device_number)));
   if (file) file << shared.options.readahead_kib;
 }
 
@@ -49,8 +49,7 @@ ssize_t write_reply(int, iovec* parts, int count, void*) {
   if (worker.answers_nobody) return static_cast<ssize_t>(length_of(parts, count));
   if (!worker.answering_init || count < 2) return ::writev(worker.device, parts, count);
   worker.answering_init = false;
-  extend_init_reply(worker.receive_buffer(), parts[1].iov_base, parts[1].iov_len,
-                    worker.shared().options);
+  extend_init_reply(worker.receive_buffer(), parts[1].iov_base, parts[1].iov_len, worker.shared().options);
   const ssize_t written = ::writev(worker.device, parts, count);
   set_readahead(worker.shared());
   return written;
@@ -61,11 +60,10 @@ constexpr fuse_custom_io channel_io = {write_reply, read_request, nullptr, nullp
 void init(void* user, fuse_conn_info* connection) {
   auto& shared = *static_cast<FuseShared*>(user);
   const FuseOptions& options = shared.options;
-  constexpr unsigned always =
-      FUSE_CAP_ASYNC_READ | FUSE_CAP_DONT_MASK | FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
-      FUSE_CAP_ASYNC_DIO | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_POSIX_ACL | FUSE_CAP_CACHE_SYMLINKS |
-      FUSE_CAP_NO_OPENDIR_SUPPORT | FUSE_CAP_EXPLICIT_INVAL_DATA | FUSE_CAP_EXPORT_SUPPORT |
-      FUSE_CAP_IOCTL_DIR;
+  constexpr unsigned always = FUSE_CAP_ASYNC_READ | FUSE_CAP_DONT_MASK | FUSE_CAP_READDIRPLUS |
+                              FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_ASYNC_DIO | FUSE_CAP_PARALLEL_DIROPS |
+                              FUSE_CAP_POSIX_ACL | FUSE_CAP_CACHE_SYMLINKS | FUSE_CAP_NO_OPENDIR_SUPPORT |
+                              FUSE_CAP_EXPLICIT_INVAL_DATA | FUSE_CAP_EXPORT_SUPPORT | FUSE_CAP_IOCTL_DIR;
   unsigned wanted = always;
   if (options.writeback) wanted |= FUSE_CAP_WRITEBACK_CACHE;
   if (options.fast_close && !options.direct_io) wanted |= FUSE_CAP_NO_OPEN_SUPPORT;
@@ -140,8 +138,7 @@ FuseMount::~FuseMount() {
 
 void FuseMount::open_sessions() {
   for (unsigned i = 0; i < thread_count_; ++i) {
-    workers_.push_back(
-        std::make_unique<FuseWorker>(shared_, shared_.source.open_session(fuse_area_bytes)));
+    workers_.push_back(std::make_unique<FuseWorker>(shared_, shared_.source.open_session(fuse_area_bytes)));
   }
 }
 
@@ -174,7 +171,9 @@ int FuseMount::clone_device() const {
 }
 
 // The kernel waits for answers while it is being told, so it gets them until that has ended, from a dead engine too.
-bool FuseMount::must_answer() const { return telling_ || shared_.cached.is_busy(); }
+bool FuseMount::must_answer() const {
+  return telling_ || shared_.cached.is_busy();
+}
 
 void FuseMount::serve(FuseWorker& worker) {
   worker.make_current();

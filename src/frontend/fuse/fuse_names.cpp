@@ -131,8 +131,8 @@ void rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
   remove(request, parent, name, Opcode::rmdir);
 }
 
-void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
-            const char* new_name, unsigned int flags) {
+void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent, const char* new_name,
+            unsigned int flags) {
   FuseWorker& worker = FuseWorker::current();
   wire::Command command = worker.command(request, Opcode::rename, parent);
   command.second_inode = new_parent;

@@ -47,8 +47,7 @@ void log_failure(Status status) {
   const auto now = static_cast<u64>(std::time(nullptr));
   if (window.exchange(now) != now) lines = 0;
   if (lines.fetch_add(1) >= lines_per_second) return;
-  log(LogLevel::error,
-              fmt::format("an operation failed, {}: {}", status_name(status), status_text(status)));
+  log(LogLevel::error, fmt::format("an operation failed, {}: {}", status_name(status), status_text(status)));
 }
 
 }  // namespace

@@ -16,11 +16,11 @@ struct FuseOptions {
   bool allow_other = false;
   bool synchronous = false;              // changes are durable before they are answered
   bool synchronous_directories = false;  // the same for changes of names
-  bool direct_io = false;   // no page cache for file data
-  bool fast_close = false;  // the kernel opens and closes without asking; close reports no errors then
-  bool idmap = false;       // idmapped mounts; the kernel then names callers only where they become owners
-  bool writeback = false;   // the kernel collects small writes; no other program may write the pool
-  unsigned threads = 0;     // 0: chosen by the number of processors
+  bool direct_io = false;                // no page cache for file data
+  bool fast_close = false;               // the kernel opens and closes without asking; close reports no errors then
+  bool idmap = false;                    // idmapped mounts; the kernel then names callers only where they become owners
+  bool writeback = false;                // the kernel collects small writes; no other program may write the pool
+  unsigned threads = 0;                  // 0: chosen by the number of processors
   unsigned readahead_kib = 1024;
   bool debug = false;
 };

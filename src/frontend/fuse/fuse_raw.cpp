@@ -86,8 +86,7 @@ struct CreateReply {
   fuse_entry_out entry;
   fuse_open_out open;
 };
-static_assert(sizeof(CreateReply) ==
-              sizeof(fuse_out_header) + sizeof(fuse_entry_out) + sizeof(fuse_open_out));
+static_assert(sizeof(CreateReply) == sizeof(fuse_out_header) + sizeof(fuse_entry_out) + sizeof(fuse_open_out));
 
 void answer_error(FuseWorker& worker, u64 unique, int error) {
   const fuse_out_header head{sizeof(fuse_out_header), -error, unique};
@@ -225,8 +224,8 @@ u64 unique_of(const void* message) {
   return head.unique;
 }
 
-// The flags of the open file do not say it: a mapping of a file that is open with O_DIRECT is read through the cache. But
-// only transfers past the cache have an owner of locks.
+// The flags of the open file do not say it: a mapping of a file that is open with O_DIRECT is read through the cache.
+// But only transfers past the cache have an owner of locks.
 bool is_past_cache(const void* message) {
   fuse_in_header head;
   std::memcpy(&head, message, sizeof(head));
@@ -286,7 +285,9 @@ bool is_init_request(const void* message, u64 length) {
   return head.opcode == FUSE_INIT;
 }
 
-bool notify_attributes_changed(int device, u64 inode) { return notify_inode_changed(device, inode, -1, 0); }
+bool notify_attributes_changed(int device, u64 inode) {
+  return notify_inode_changed(device, inode, -1, 0);
+}
 
 bool notify_pages_changed(int device, u64 inode, u64 offset, u64 length) {
   return notify_inode_changed(device, inode, static_cast<i64>(offset), static_cast<i64>(length));

@@ -43,14 +43,17 @@ bool drop_unused_names(const std::string& mountpoint) {
   struct statvfs state {};
   if (::geteuid() != 0 || ::statvfs(mountpoint.c_str(), &state) != 0) return false;
   // Those of statvfs(3) that mount(2) numbers alike.
-  constexpr unsigned long alike = ST_RDONLY | ST_NOSUID | ST_NODEV | ST_NOEXEC | ST_SYNCHRONOUS | ST_NOATIME | ST_NODIRATIME;
+  constexpr unsigned long alike =
+      ST_RDONLY | ST_NOSUID | ST_NODEV | ST_NOEXEC | ST_SYNCHRONOUS | ST_NOATIME | ST_NODIRATIME;
   const unsigned long flags = (state.f_flag & alike) | ((state.f_flag & ST_RELATIME) != 0 ? MS_RELATIME : 0);
   return ::mount(nullptr, mountpoint.c_str(), nullptr, MS_REMOUNT | flags, nullptr) == 0;
 }
 
 }  // namespace
 
-int FuseMount::device() const { return fuse_session_fd(fuse_); }
+int FuseMount::device() const {
+  return fuse_session_fd(fuse_);
+}
 
 SavedMount FuseMount::save() const {
   return {shared_.init_request, shared_.source.write_errors(), shared_.inodes.save(), shared_.files.save()};
@@ -84,7 +87,7 @@ void FuseMount::restore(const SavedMount& saved) {
   }
   if (lost == 0) return;
   log(LogLevel::warning,
-              fmt::format("{} files and directories that were in use had not been made durable and are gone", lost));
+      fmt::format("{} files and directories that were in use had not been made durable and are gone", lost));
 }
 
 // Whether the pool still has it, and its name.
@@ -118,7 +121,7 @@ void FuseMount::replay_init(const std::string& request) {
 void FuseMount::tell_kernel() {
   if (!names_are_told_ && !drop_unused_names(options_.mountpoint)) {
     log(LogLevel::warning,
-                "the kernel may still show names as they were before the engine died; mount again to be sure");
+        "the kernel may still show names as they were before the engine died; mount again to be sure");
   }
   for (const u64 inode : told_inodes_) {
     if (stopping_) return;

@@ -44,8 +44,7 @@ void FuseWorker::set_name(wire::Command& command, std::string_view name) {
   command.name_length = static_cast<u16>(name.size());
 }
 
-void FuseWorker::set_names(wire::Command& command, std::string_view first,
-                           std::string_view second) {
+void FuseWorker::set_names(wire::Command& command, std::string_view first, std::string_view second) {
   GPU4FS_CHECK_LE(first.size() + second.size(), path_length_max);
   std::memcpy(name_buffer(), first.data(), first.size());
   std::memcpy(name_buffer() + first.size(), second.data(), second.size());
@@ -150,11 +149,9 @@ void FuseWorker::reclaim(u64 inode) {
   request.deadline_ms = patient_deadline_ms;
   const client::Reply reply = session_->call(request);
   // Whatever is not freed now is freed by the next mount: the orphan bit is on the medium.
-  if (reply.status != Status::ok && reply.status != Status::stale &&
-      reply.status != Status::not_found) {
+  if (reply.status != Status::ok && reply.status != Status::stale && reply.status != Status::not_found) {
     log(LogLevel::warning,
-                fmt::format("space of deleted inode {} was not freed: {}", inode,
-                            status_text(reply.status)));
+        fmt::format("space of deleted inode {} was not freed: {}", inode, status_text(reply.status)));
   }
 }
 

@@ -73,13 +73,13 @@ struct FuseShared {
   InodeTable inodes;
   OpenFiles files;
   CachedPages cached = {};
-  u64 device_number = 0;                  // st_dev of the mount's files, 0: not known
-  bool opens_without_asking = false;      // the kernel can open and close files by itself
-  bool lists_without_asking = false;      // ... directories
-  bool has_long_setxattr = false;         // SETXATTR comes with flags of its own (FUSE_SETXATTR_EXT)
-  std::string init_request = {};          // the kernel's, for a process that goes on with this mount
+  u64 device_number = 0;                         // st_dev of the mount's files, 0: not known
+  bool opens_without_asking = false;             // the kernel can open and close files by itself
+  bool lists_without_asking = false;             // ... directories
+  bool has_long_setxattr = false;                // SETXATTR comes with flags of its own (FUSE_SETXATTR_EXT)
+  std::string init_request = {};                 // the kernel's, for a process that goes on with this mount
   std::unique_ptr<FuseWorker> flag_setter = {};  // of the thread that drops pages, once it is needed
-  std::atomic<u64> orphans_not_freed{0};  // orphan count when waiting for room was last given up
+  std::atomic<u64> orphans_not_freed{0};         // orphan count when waiting for room was last given up
 };
 
 // Whether a command that succeeded is made durable before it is answered.
@@ -135,9 +135,9 @@ class FuseWorker {
   void forget(u64 inode, u64 count);
   void orphaned(u64 inode);
 
-  int device = -1;               // this thread's channel to the kernel
-  bool answering_init = false;   // the next message is the reply to INIT
-  bool answers_nobody = false;   // what is answered was answered by a former process
+  int device = -1;              // this thread's channel to the kernel
+  bool answering_init = false;  // the next message is the reply to INIT
+  bool answers_nobody = false;  // what is answered was answered by a former process
 
  private:
   client::Reply call_with_room(const wire::Command& command);

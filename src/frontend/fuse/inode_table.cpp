@@ -1,5 +1,5 @@
-#include "base/mutant.hpp"
 #include "frontend/fuse/inode_table.hpp"
+#include "base/mutant.hpp"
 
 namespace gpu4fs::frontend {
 

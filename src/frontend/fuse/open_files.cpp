@@ -16,7 +16,7 @@ struct OpenFiles::File {
   u64 seen = 0;                            // the engine's sequence
   u64 error = 0;                           // its number when this file's changes were lost last
   bool is_changed = false;
-  bool is_syncing = false;                 // changes up to begin_sync() may become durable
+  bool is_syncing = false;  // changes up to begin_sync() may become durable
   bool changed_before_sync = false;
 };
 
@@ -48,7 +48,9 @@ OpenFiles::Description* OpenFiles::new_description() const {
   }
 }
 
-OpenFiles::Description* OpenFiles::open(u64 inode, u64 sequence) { return add(inode, sequence, 0); }
+OpenFiles::Description* OpenFiles::open(u64 inode, u64 sequence) {
+  return add(inode, sequence, 0);
+}
 
 OpenFiles::Description* OpenFiles::add(u64 inode, u64 sequence, u64 handle) {
   const unsigned shard = inode % shard_count;
@@ -139,7 +141,9 @@ bool OpenFiles::end_sync(Description* description, u64 sequence, bool succeeded)
   return true;
 }
 
-u64 OpenFiles::handle_of(const Description* description) { return reinterpret_cast<u64>(description); }
+u64 OpenFiles::handle_of(const Description* description) {
+  return reinterpret_cast<u64>(description);
+}
 
 OpenFiles::Description* OpenFiles::find(u64 handle) const {
   if (inherited_count_.load(std::memory_order_relaxed) != 0) {
@@ -174,6 +178,8 @@ void OpenFiles::restore(const SavedDescription& saved, u64 sequence) {
   inherited_count_.fetch_add(1);
 }
 
-u64 OpenFiles::size() const { return size_.load(); }
+u64 OpenFiles::size() const {
+  return size_.load();
+}
 
 }  // namespace gpu4fs::frontend

@@ -4,8 +4,8 @@
 // nobody has found the page, and locks that are idle stay so. A number of the page that a command has claimed does not
 // matter: the page appears again when somebody needs it.
 //
-// An inode of the page was freed in this epoch, so the page is dirty, and all above it. Taking it away therefore needs no
-// page, and a full pool can do it. Only a page that had to stay before, because of a lock, needs what is above it.
+// An inode of the page was freed in this epoch, so the page is dirty, and all above it. Taking it away therefore needs
+// no page, and a full pool can do it. Only a page that had to stay before, because of a lock, needs what is above it.
 #pragma once
 
 #include "fs/inode/inode.hpp"
@@ -32,7 +32,8 @@ GPU4FS_FN inline EmptiedVerdict keep_emptied(Frame& f) {
 // Leader. A frame may be in the list twice if it was used for another page meanwhile: whoever takes the mark judges it.
 GPU4FS_FN GPU4FS_NOINLINE inline EmptiedVerdict judge_emptied(FileSystem& fs, Operation& op, u32 frame) {
   Frame& f = fs.pages.frames[frame];
-  const bool is_listed = (fetch_and<Order::acq_rel, Scope::engine>(&f.referenced, ~u32{frame_emptied}) & frame_emptied) != 0;
+  const bool is_listed =
+      (fetch_and<Order::acq_rel, Scope::engine>(&f.referenced, ~u32{frame_emptied}) & frame_emptied) != 0;
   const bool is_inode_page = f.key.inode == format::inode_number_inode_file && f.key.level() == 0;
   if (load<Order::relaxed, Scope::engine>(&f.state) != frame_valid || !is_listed || !is_inode_page) {
     return EmptiedVerdict::forget;

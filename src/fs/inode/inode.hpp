@@ -7,8 +7,9 @@
 // Orphans (inodes without a name that are still open) are the set bits of the orphan bitmap (inode 3);
 // mounting frees them.
 //
-// A number's generation goes on with each use (format::generation_after()). It is kept in the free inode; if the page of the inode file is given back,
-// the generations of all numbers that have no inode go on behind the latest one that was in it (inode 0 has it).
+// A number's generation goes on with each use (format::generation_after()). It is kept in the free inode; if the page
+// of the inode file is given back, the generations of all numbers that have no inode go on behind the latest one that
+// was in it (inode 0 has it).
 #pragma once
 
 #include "base/mutant.hpp"
@@ -95,7 +96,8 @@ GPU4FS_FN GPU4FS_NOINLINE u32 ensure_page(Group g, FileSystem& fs, Operation& op
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void change_bit(Group g, FileSystem& fs, Operation& op, u64 file_number, u64 number, bool set) {
+GPU4FS_FN GPU4FS_NOINLINE void change_bit(Group g, FileSystem& fs, Operation& op, u64 file_number, u64 number,
+                                          bool set) {
   InodeRef file{};
   const Status status = get_inode(g, fs, op, file_number, &file);
   GPU4FS_CHECK_OK(status);
@@ -143,7 +145,7 @@ GPU4FS_FN inline bool take_batch(FileSystem& fs, Operation& op, u64 first, u32 f
 }
 
 struct BatchChoice {
-  u64 batch;     // 0: look again
+  u64 batch;  // 0: look again
   u32 wrapped;
   u32 reserved;
 };
@@ -200,8 +202,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status claim_batch(Group g, FileSystem& fs, Operation&
     const u64 first = choice.batch * format::inodes_per_page;
     if (first + format::inodes_per_page > inode_number_max) return Status::no_inodes;
     u32 frame = no_frame;
-    const Status status =
-        get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, first, &frame);
+    const Status status = get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, first, &frame);
     if (status != Status::ok && status != Status::page_absent) {
       // Not a damaged one: whoever asks next looks behind it.
       const bool comes_again = is_control(status) || status == Status::again || status == Status::chunk_not_mapped;
@@ -356,7 +357,7 @@ GPU4FS_FN inline void put_inode(format::Inode* to, const format::Inode& from) {
 // Gate: brings the claimed inode to life with empty content. In an engine the command holds its lock.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE InodeRef commit_new_inode(Group g, FileSystem& fs, Operation& op, u64 number,
-                                    const NewInode& values) {
+                                                    const NewInode& values) {
   const InodeRef inode_file = detail::inode_file_ref(fs);
   const u32 frame = detail::ensure_page(g, fs, op, inode_file, number / format::inodes_per_page);
   detail::change_bit(g, fs, op, format::inode_number_inode_bitmap, number, true);
@@ -392,8 +393,7 @@ GPU4FS_FN GPU4FS_NOINLINE InodeRef commit_new_inode(Group g, FileSystem& fs, Ope
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_free_inode(Group g, FileSystem& fs, Operation& op, u64 number) {
   u32 frame = no_frame;
-  const Status status =
-      detail::get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, number, &frame);
+  const Status status = detail::get_bitmap_page(g, fs, op, format::inode_number_inode_bitmap, number, &frame);
   return status == Status::page_absent ? Status::corrupt_structure : status;
 }
 
@@ -421,8 +421,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_free_inode(Group g, FileSystem& fs, Operat
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_orphan(Group g, FileSystem& fs, Operation& op, u64 number) {
   u32 frame = no_frame;
-  const Status status =
-      detail::get_bitmap_page(g, fs, op, format::inode_number_orphan_bitmap, number, &frame);
+  const Status status = detail::get_bitmap_page(g, fs, op, format::inode_number_orphan_bitmap, number, &frame);
   return status == Status::page_absent ? Status::ok : status;
 }
 
@@ -441,8 +440,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status is_orphan(Group g, FileSystem& fs, Operation& op, u64 number, bool* orphan) {
   u32 frame = no_frame;
   *orphan = false;
-  const Status status =
-      detail::get_bitmap_page(g, fs, op, format::inode_number_orphan_bitmap, number, &frame);
+  const Status status = detail::get_bitmap_page(g, fs, op, format::inode_number_orphan_bitmap, number, &frame);
   if (status == Status::page_absent) return Status::ok;
   GPU4FS_TRY(status);
   *orphan = on_leader(g, [&] {

@@ -157,8 +157,8 @@ GPU4FS_FN GPU4FS_NOINLINE u32 begin_epoch(Group g, FileSystem& fs) {
     fs.inode_used_staged = load<Order::relaxed, Scope::engine>(&fs.inode_used);
     fs.page_used_staged = pages_used(fs);
     // No record is half written: whoever appends one is inside the gate.
-    fs.log.start_staged = GPU4FS_MUTANT(log_start_kept, (load<Order::relaxed, Scope::engine>(&fs.log.tail)),
-                                        fs.log.start);
+    fs.log.start_staged =
+        GPU4FS_MUTANT(log_start_kept, (load<Order::relaxed, Scope::engine>(&fs.log.tail)), fs.log.start);
     store<Order::relaxed, Scope::engine>(&fs.log.named_pages, u64{0});
     table.staged_count = table.dirty_count;
     table.free_lock.lock();
@@ -227,7 +227,7 @@ GPU4FS_FN inline void name_stale_devices(format::Superblock& superblock, u64 dev
 struct SuperblockPlan {
   u64 epoch;
   u64 now;
-  u64 stale;    // a bit a device
+  u64 stale;  // a bit a device
   u64 rebuilt;
   u64 slot_sum;
   u32 clean;
@@ -285,8 +285,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_superblock(Group g, FileSystem& fs, u32 d
 }  // namespace detail
 
 // Step 7: the superblock of `epoch` on every device of the mask that is left, into the slot of its parity; it names the
-// lost ones. One that is lost meanwhile has the pages of the epoch, so that the next superblock is soon enough to say so;
-// not so a rebuilt one, so those come first: if one of them fails, the superblocks of the others still name it.
+// lost ones. One that is lost meanwhile has the pages of the epoch, so that the next superblock is soon enough to say
+// so; not so a rebuilt one, so those come first: if one of them fails, the superblocks of the others still name it.
 // The caller flushes before and after. Devices that join the pool get theirs in a call of their own before the others,
 // and never in a checkpoint that makes a rebuilt one readable.
 template <class Group>
@@ -295,8 +295,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_superblocks(Group g, FileSystem& fs, u64 
   detail::SuperblockPlan plan{epoch, now, 0, 0, 0, clean ? 1u : 0u, 0};
   plan.slot_sum = sum_slot_checksums(g, fs, true) + on_leader(g, [&] { return growth_slot_sum(fs); });
   // Superblocks of an epoch say the same.
-  const bool is_second =
-      on_leader(g, [&] { return joining_devices(fs) != 0 && (devices & joining_devices(fs)) == 0; });
+  const bool is_second = on_leader(g, [&] { return joining_devices(fs) != 0 && (devices & joining_devices(fs)) == 0; });
   for (u32 tries = 0; tries <= device_count_max; ++tries) {
     plan.stale = on_leader(g, [&] { return is_second ? raid::staged_losses(fs.space) : raid::stage_losses(fs.space); });
     plan.rebuilt = on_leader(g, [&] { return raid::rebuilt_devices(fs.space); });

@@ -34,10 +34,10 @@ inline constexpr u64 log_named_pages_max = u64{2} << 20;
 // What a commit puts into a record besides LogRecord's own fields. Lengths are in `record`. Engine memory, or
 // session memory for `data`, which may change meanwhile: the record is hashed as it was stored.
 struct LogPayload {
-  const u8* names;                 // first name, and the second right behind it
+  const u8* names;  // first name, and the second right behind it
   const u8* data;
   const RoundExtent* extents;
-  u32 flags;                       // format::LogExtentFlags of all extents
+  u32 flags;  // format::LogExtentFlags of all extents
 };
 
 GPU4FS_FN inline bool log_is_on(const FileSystem& fs) {
@@ -69,8 +69,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status reserve_log(Group g, FileSystem& fs, Operation&
 
 // Behind its header; the record is a valid one.
 GPU4FS_FN inline const format::LogExtent* record_extents(const format::LogRecord& record) {
-  const format::LogRecordLayout layout = format::log_record_layout(
-      u32{record.name_length} + record.second_name_length, record.data_length, record.extent_count);
+  const format::LogRecordLayout layout = format::log_record_layout(u32{record.name_length} + record.second_name_length,
+                                                                   record.data_length, record.extent_count);
   return reinterpret_cast<const format::LogExtent*>(reinterpret_cast<const u8*>(&record) + layout.extents_offset);
 }
 
@@ -125,8 +125,9 @@ inline constexpr u16 log_flag_unfinished = 1;  // in memory only: digests and ch
 
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 extent_digest(Group g, const FileSystem& fs, u64 address, u32 page_count) {
-  const raid::PageLocation location =
-      on_leader(g, [&] { return location_of(fs, raid::Extent{address, page_count, 0}); });
+  const raid::PageLocation location = on_leader(g, [&] {
+    return location_of(fs, raid::Extent{address, page_count, 0});
+  });
   const format::PageDescriptor* descriptors = &fs.space.chunks[location.chunk].descriptors[location.page];
   u64 sum = 0;
   for (u32 i = g.rank(); i < page_count; i += Group::size()) {
@@ -161,8 +162,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 store_payload(Group g, u8* record, const format::LogRecord& header,
                                             const LogPayload& payload) {
   const u32 name_bytes = u32{header.name_length} + header.second_name_length;
-  const format::LogRecordLayout layout =
-      format::log_record_layout(name_bytes, header.data_length, header.extent_count);
+  const format::LogRecordLayout layout = format::log_record_layout(name_bytes, header.data_length, header.extent_count);
   copy_bytes(g, record + sizeof(format::LogRecord), payload.names, name_bytes);
   zero_gap(g, record, static_cast<u32>(sizeof(format::LogRecord)) + name_bytes, layout.data_offset);
   copy_bytes(g, record + layout.data_offset, payload.data, header.data_length);
@@ -199,7 +199,7 @@ GPU4FS_FN inline void note_replayed(FileSystem& fs, const Operation& op) {
 // promised. During a replay nothing is recorded. Answers the record's LSN.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 append_log(Group g, FileSystem& fs, Operation& op, const format::LogRecord& header,
-                                          const LogPayload& payload) {
+                                         const LogPayload& payload) {
   if (!log_is_on(fs)) {
     on_leader(g, [&] { detail::note_replayed(fs, op); });
     return 0;
@@ -236,10 +236,11 @@ GPU4FS_FN GPU4FS_NOINLINE u64 append_log(Group g, FileSystem& fs, Operation& op,
 }
 
 // The data that the record has, while its command is in the gate; `data` if nothing is recorded.
-GPU4FS_FN inline const u8* recorded_data(const FileSystem& fs, u64 lsn, const format::LogRecord& header, const u8* data) {
+GPU4FS_FN inline const u8* recorded_data(const FileSystem& fs, u64 lsn, const format::LogRecord& header,
+                                         const u8* data) {
   if (!log_is_on(fs)) return data;
-  const format::LogRecordLayout layout = format::log_record_layout(
-      u32{header.name_length} + header.second_name_length, header.data_length, header.extent_count);
+  const format::LogRecordLayout layout = format::log_record_layout(u32{header.name_length} + header.second_name_length,
+                                                                   header.data_length, header.extent_count);
   return reinterpret_cast<const u8*>(detail::record_at(fs.log, lsn)) + layout.data_offset;
 }
 

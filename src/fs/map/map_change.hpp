@@ -20,7 +20,8 @@ GPU4FS_FN inline void lower_page_count(FileSystem& fs, format::Inode& inode, u64
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void mark_place(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, const MapPlace& place) {
+GPU4FS_FN GPU4FS_NOINLINE void mark_place(Group g, FileSystem& fs, Operation& op, const InodeRef& ref,
+                                          const MapPlace& place) {
   if (place.frame == no_frame) {
     mark_inode_dirty(g, fs, op, ref);
   } else {
@@ -62,7 +63,8 @@ GPU4FS_FN inline u64 free_slot_pages(FileSystem& fs, const format::BlockPointer*
 
 // A direct block at place gives its pages back and leaves a hole.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void free_block(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, const MapPlace& place) {
+GPU4FS_FN GPU4FS_NOINLINE void free_block(Group g, FileSystem& fs, Operation& op, const InodeRef& ref,
+                                          const MapPlace& place) {
   GPU4FS_CHECK(place.pointer.is_valid());
   GPU4FS_CHECK(!place.pointer.is_indirect());
   const u32 pages = static_cast<u32>(map_span(place.level));
@@ -77,8 +79,8 @@ GPU4FS_FN GPU4FS_NOINLINE void free_block(Group g, FileSystem& fs, Operation& op
 // Turns the direct block at place (level >= 1), which covers `page`, into a map page of blocks one level
 // smaller. No data page changes hands.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void split_block(Group g, FileSystem& fs, Operation& op, const InodeRef& ref, const MapPlace& place,
-                           u64 page) {
+GPU4FS_FN GPU4FS_NOINLINE void split_block(Group g, FileSystem& fs, Operation& op, const InodeRef& ref,
+                                           const MapPlace& place, u64 page) {
   GPU4FS_CHECK_GE(place.level, 1u);
   GPU4FS_CHECK(place.pointer.is_valid() && !place.pointer.is_indirect());
   mark_place(g, fs, op, ref, place);
@@ -87,8 +89,8 @@ GPU4FS_FN GPU4FS_NOINLINE void split_block(Group g, FileSystem& fs, Operation& o
   format::BlockPointer* slots = map_slots(fs, frame);
   const u64 part_bytes = map_span(place.level - 1) * page_size;
   for (u32 i = g.rank(); i < format::slots_per_block; i += Group::size()) {
-    store_slot(&slots[i], direct_pointer(place.pointer.address() + i * part_bytes, place.level - 1,
-                                         place.pointer.is_unwritten()));
+    store_slot(&slots[i],
+               direct_pointer(place.pointer.address() + i * part_bytes, place.level - 1, place.pointer.is_unwritten()));
   }
   g.sync();
 }

@@ -20,8 +20,12 @@ namespace gpu4fs::fs {
 inline constexpr u32 map_height_max = 5;
 
 // Pages that one slot of `level` spans, and those that the seven slots of an inode of `height` span.
-GPU4FS_FN constexpr u64 map_span(u32 level) { return u64{1} << (format::slot_shift * level); }
-GPU4FS_FN constexpr u64 map_capacity(u32 height) { return format::inode_slot_count * map_span(height); }
+GPU4FS_FN constexpr u64 map_span(u32 level) {
+  return u64{1} << (format::slot_shift * level);
+}
+GPU4FS_FN constexpr u64 map_capacity(u32 height) {
+  return format::inode_slot_count * map_span(height);
+}
 inline constexpr u64 map_page_max = map_capacity(map_height_max);
 
 // Greatest file size in bytes: what the map can address (below 2^63).
@@ -49,7 +53,7 @@ enum class MapKind : u32 { hole = 0, data = 1, unwritten = 2 };
 struct MapRun {
   MapKind kind;
   u32 reserved;
-  u64 address;     // of the first page; 0 for a hole
+  u64 address;  // of the first page; 0 for a hole
   u64 page_count;
 };
 
@@ -60,7 +64,9 @@ struct MapCost {
   u32 fresh;
 };
 
-GPU4FS_FN constexpr MapCost operator+(MapCost a, MapCost b) { return {a.changed + b.changed, a.fresh + b.fresh}; }
+GPU4FS_FN constexpr MapCost operator+(MapCost a, MapCost b) {
+  return {a.changed + b.changed, a.fresh + b.fresh};
+}
 
 namespace detail {
 
@@ -72,11 +78,11 @@ struct MapSlot {
 
 // A slot on the way from the inode to a page: where it is and what it said.
 struct MapPlace {
-  format::BlockPointer* slots;   // the array it stands in
-  u32 slot;                      // its index there
-  u32 slot_count;                // of the array: 7 or 512
+  format::BlockPointer* slots;  // the array it stands in
+  u32 slot;                     // its index there
+  u32 slot_count;               // of the array: 7 or 512
   u32 level;
-  u32 frame;                     // of the array, no_frame: the inode
+  u32 frame;  // of the array, no_frame: the inode
   format::BlockPointer pointer;
 };
 
@@ -100,8 +106,7 @@ GPU4FS_FN inline bool block_in_space(const FileSystem& fs, format::BlockPointer 
 
 GPU4FS_FN constexpr format::BlockPointer direct_pointer(u64 address, u32 level, bool unwritten) {
   const auto size = static_cast<format::BlockSize>(level + 1);
-  return unwritten ? format::BlockPointer::unwritten(address, size)
-                   : format::BlockPointer::data(address, size);
+  return unwritten ? format::BlockPointer::unwritten(address, size) : format::BlockPointer::data(address, size);
 }
 
 // Spans of slots of `level` that [first, end) meets; first < end.

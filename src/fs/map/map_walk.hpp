@@ -78,8 +78,8 @@ GPU4FS_FN u64 pages_ahead(Group g, const MapPlace& place, PageRange range, Predi
 
 // Every slot of [first, first + count) of an array of level 0 is well formed and inside the space.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE bool slots_are_sound(Group g, const FileSystem& fs, const format::BlockPointer* slots, u32 first,
-                               u32 count) {
+GPU4FS_FN GPU4FS_NOINLINE bool slots_are_sound(Group g, const FileSystem& fs, const format::BlockPointer* slots,
+                                               u32 first, u32 count) {
   GPU4FS_CHECK_LE(first + count, format::slots_per_block);
   bool sound = true;
   for (u32 i = g.rank(); i < count; i += Group::size()) {
@@ -130,8 +130,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status map_lookup(Group g, FileSystem& fs, Operation& 
 
 namespace detail {
 
-// Unwritten pages; but in chunks with parities, where pages are written once, they are replaced like any other, and so are
-// those of a file that has another profile by now.
+// Unwritten pages; but in chunks with parities, where pages are written once, they are replaced like any other, and so
+// are those of a file that has another profile by now.
 GPU4FS_FN GPU4FS_NOINLINE inline bool is_filled_in_place(const FileSystem& fs, const format::Inode& inode,
                                                          format::BlockPointer pointer) {
   if (!pointer.is_unwritten() || !has_profile_of(fs, inode, pointer.address())) return false;
@@ -161,17 +161,16 @@ GPU4FS_FN GPU4FS_NOINLINE Status map_stretch(Group g, FileSystem& fs, Operation&
   GPU4FS_TRY(detail::map_descend(g, fs, op, ref, {range.first, 0}, &place));
   const bool fills = detail::is_filled_in_place(fs, *ref.inode, place.pointer);
   stretch->unwritten = fills;
-  stretch->page_count =
-      detail::pages_ahead(g, place, range, [&](format::BlockPointer next, u32 /*distance*/) {
-        return !next.is_indirect() && detail::is_filled_in_place(fs, *ref.inode, next) == fills;
-      });
+  stretch->page_count = detail::pages_ahead(g, place, range, [&](format::BlockPointer next, u32 /*distance*/) {
+    return !next.is_indirect() && detail::is_filled_in_place(fs, *ref.inode, next) == fills;
+  });
   return Status::ok;
 }
 
 struct MapSeek {
   PageRange range;  // where to look; `first` moves on
   bool wants_data;
-  bool found;       // at range.first
+  bool found;  // at range.first
 };
 
 // Looks for the first page that is data (seek->wants_data) or is not, with at most `lookup_max` look-ups:

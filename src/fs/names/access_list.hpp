@@ -47,8 +47,7 @@ GPU4FS_FN inline u32 acl_entry_count(u32 length) {
 
 GPU4FS_FN inline AclEntry acl_entry(const u8* value, u32 index) {
   const u8* at = value + acl_header_size + index * acl_entry_size;
-  return {detail::read_little(at, 2), detail::read_little(at + 2, 2),
-          detail::read_little(at + 4, 4)};
+  return {detail::read_little(at, 2), detail::read_little(at + 2, 2), detail::read_little(at + 4, 4)};
 }
 GPU4FS_FN inline void acl_set_permissions(u8* value, u32 index, u32 permissions) {
   u8* at = value + acl_header_size + index * acl_entry_size + 2;
@@ -59,9 +58,7 @@ GPU4FS_FN inline void acl_set_permissions(u8* value, u32 index, u32 permissions)
 // Whether the value is a complete list: one owner, owning group and other entry, named entries in
 // order of tags, a mask exactly where it is needed (it is allowed without named entries).
 GPU4FS_FN inline bool acl_is_valid(const u8* value, u32 length) {
-  if (length < acl_header_size + 3 * acl_entry_size ||
-      (length - acl_header_size) % acl_entry_size != 0)
-    return false;
+  if (length < acl_header_size + 3 * acl_entry_size || (length - acl_header_size) % acl_entry_size != 0) return false;
   if (detail::read_little(value, 4) != acl_version) return false;
   u32 previous_tag = 0;
   u32 seen = 0;
@@ -118,8 +115,8 @@ GPU4FS_FN inline u32 acl_inherited_mode(const u8* value, u32 length, u32 mode) {
 }
 
 // The access decision for everybody but the superuser.
-GPU4FS_FN inline bool acl_allows(const u8* value, u32 length, const format::Inode& inode,
-                                 const Credentials& who, u32 wanted) {
+GPU4FS_FN inline bool acl_allows(const u8* value, u32 length, const format::Inode& inode, const Credentials& who,
+                                 u32 wanted) {
   const u32 count = acl_entry_count(length);
   u32 mask = 7;
   for (u32 i = 0; i < count; ++i) {
@@ -130,8 +127,7 @@ GPU4FS_FN inline bool acl_allows(const u8* value, u32 length, const format::Inod
   for (u32 i = 0; i < count; ++i) {
     const AclEntry entry = acl_entry(value, i);
     if (entry.tag == acl_owner && who.uid == inode.uid) return (wanted & ~entry.permissions) == 0;
-    if (entry.tag == acl_user && who.uid == entry.id)
-      return (wanted & ~(entry.permissions & mask)) == 0;
+    if (entry.tag == acl_user && who.uid == entry.id) return (wanted & ~(entry.permissions & mask)) == 0;
     if ((entry.tag == acl_owning_group && is_in_group(who, inode.gid)) ||
         (entry.tag == acl_group && is_in_group(who, entry.id))) {
       group_matched = true;

@@ -80,7 +80,8 @@ GPU4FS_FN inline bool attribute_entry_is_sound(const u8* page, u32 offset, u32 e
   if (attribute_size_at(page, offset) > end - offset) return false;
   const AttributeName name{attribute_name_at(page, offset), entry.name_length, 0};
   if (entry.value_slot == 0) return !has_own_pages(name, entry.value_length);
-  const bool is_slot = entry.value_slot >= format::attribute_slot_first && entry.value_slot < format::attribute_slot_end;
+  const bool is_slot =
+      entry.value_slot >= format::attribute_slot_first && entry.value_slot < format::attribute_slot_end;
   return is_slot && has_own_pages(name, entry.value_length);
 }
 

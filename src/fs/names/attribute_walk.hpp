@@ -13,7 +13,8 @@ struct AttributePage {
   u32 reserved;
 };
 
-// Who walks content and then attributes by one number has places of attributes from here on, behind all pages of content.
+// Who walks content and then attributes by one number has places of attributes from here on, behind all pages of
+// content.
 inline constexpr u64 attribute_places = u64{1} << 62;
 
 namespace detail {
@@ -48,8 +49,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status next_page_below(Group g, FileSystem& fs, Operat
 
 }  // namespace detail
 
-// The first page at place *place or behind it; *place becomes the one to go on with. Status: as get_page. *place is then
-// behind the map page that cannot be read.
+// The first page at place *place or behind it; *place becomes the one to go on with. Status: as get_page. *place is
+// then behind the map page that cannot be read.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status next_attribute_page_at(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
                                                         u64* place, AttributePage* found) {
@@ -79,9 +80,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status next_attribute_page_at(Group g, FileSystem& fs,
     *place = end + 1;
     GPU4FS_TRY(get_page(g, fs, op, file, {attribute_level + 2, 0}, &frame));
     const u64 first = block;
-    const AttributePage here = on_leader(g, [&] {
-      return detail::next_in_block(fs, frame, attribute_level + 1, 0, static_cast<u32>(first));
-    });
+    const AttributePage here =
+        on_leader(g, [&] { return detail::next_in_block(fs, frame, attribute_level + 1, 0, static_cast<u32>(first)); });
     if (here.pointer.is_hole()) return Status::ok;
     if (here.index != block) inside = 0;
     block = here.index;

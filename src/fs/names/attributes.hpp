@@ -1,9 +1,9 @@
 // Extended attributes of an inode: a tree of pages (format/attribute_format.hpp).
 //
-// Names are stored whole ("user.x"). Most inodes have one page of entries. What needs more has a map page above it: up to
-// 64 pages of entries, which a search goes through one after the other, and behind them the pages of great values, sixteen
-// for each. Reading requires the inode's lock shared, changing exclusive and, for commit functions, the gate. Pages are not
-// trusted: every walk checks them; a damaged one is corrupt_structure.
+// Names are stored whole ("user.x"). Most inodes have one page of entries. What needs more has a map page above it: up
+// to 64 pages of entries, which a search goes through one after the other, and behind them the pages of great values,
+// sixteen for each. Reading requires the inode's lock shared, changing exclusive and, for commit functions, the gate.
+// Pages are not trusted: every walk checks them; a damaged one is corrupt_structure.
 #pragma once
 
 #include "fs/map/map_walk.hpp"
@@ -18,7 +18,7 @@ inline constexpr u32 attribute_replace = 2;  // XATTR_REPLACE: the name must exi
 // An entry in a page that stays where it is in this step; `entry_offset` 0: there is none.
 struct FoundAttribute {
   u32 frame;
-  u32 page;          // of the tree
+  u32 page;  // of the tree
   u32 entry_offset;
   u32 value_offset;  // in the page, if value_slot is 0
   u32 value_length;
@@ -43,7 +43,8 @@ struct AttributePlan {
 namespace detail {
 
 // Leader: the entry of `name` in a sound page.
-GPU4FS_FN inline FoundAttribute look_for_attribute(FileSystem& fs, u32 frame, u32 page_index, const AttributeName& name) {
+GPU4FS_FN inline FoundAttribute look_for_attribute(FileSystem& fs, u32 frame, u32 page_index,
+                                                   const AttributeName& name) {
   const u8* page = page_data(fs, frame);
   const u32 offset = find_attribute(page, name);
   if (offset == 0) return FoundAttribute::none();
@@ -58,15 +59,19 @@ GPU4FS_FN inline u32 next_valid_slot(const format::BlockPointer* slots, u32 firs
   return first;
 }
 
-GPU4FS_FN constexpr u64 first_value_page(u32 slot) { return u64{slot} * format::attribute_slot_pages; }
-GPU4FS_FN constexpr u32 value_pages(u32 length) { return static_cast<u32>(divide_up(u64{length}, page_size)); }
+GPU4FS_FN constexpr u64 first_value_page(u32 slot) {
+  return u64{slot} * format::attribute_slot_pages;
+}
+GPU4FS_FN constexpr u32 value_pages(u32 length) {
+  return static_cast<u32>(divide_up(u64{length}, page_size));
+}
 
 }  // namespace detail
 
 // The first page of entries from *page on, checked; *frame no_frame: there is none.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status next_attribute_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32* page,
-                                                     u32* frame) {
+GPU4FS_FN GPU4FS_NOINLINE Status next_attribute_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
+                                                     u32* page, u32* frame) {
   *frame = no_frame;
   if (load_slot(&file.inode->attributes).is_hole() || *page >= format::attribute_entry_pages) return Status::ok;
   const u32 height = file.inode->attribute_height;
@@ -78,9 +83,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status next_attribute_page(Group g, FileSystem& fs, Op
     if (status == Status::page_absent) return Status::ok;
     GPU4FS_TRY(status);
     const u32 first = *page;
-    *page = on_leader(g, [&] {
-      return detail::next_valid_slot(map_slots(fs, block), first, format::attribute_entry_pages);
-    });
+    *page = on_leader(
+        g, [&] { return detail::next_valid_slot(map_slots(fs, block), first, format::attribute_entry_pages); });
     if (*page == format::attribute_entry_pages) return Status::ok;
   }
   const Status status = get_page(g, fs, op, file, {attribute_level, *page}, frame);
@@ -129,7 +133,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status attribute_read(Group g, FileSystem& fs, Operati
 
 // The names of a file's attributes, each with a terminator.
 struct NameList {
-  u8* bytes;           // nullptr: only the length is wanted
+  u8* bytes;  // nullptr: only the length is wanted
   u64 capacity;
   u64 length;
   bool hides_trusted;  // leaves out the names that only the superuser sees
@@ -174,8 +178,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status attributes_list(Group g, FileSystem& fs, Operat
   return list->bytes != nullptr && list->length > list->capacity ? Status::attribute_range : Status::ok;
 }
 
-// Prepare, for an attribute that is to go: what attribute_commit_remove needs is resident. Up to attribute_removal_pages
-// change.
+// Prepare, for an attribute that is to go: what attribute_commit_remove needs is resident. Up to
+// attribute_removal_pages change.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status attribute_prepare_remove(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
                                                           const FoundAttribute& found) {
@@ -190,7 +194,8 @@ namespace detail {
 
 // Gate: map pages over page `page` of the tree that have become empty go.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void prune_attributes(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u64 page) {
+GPU4FS_FN GPU4FS_NOINLINE void prune_attributes(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
+                                                u64 page) {
   const u32 height = file.inode->attribute_height;
   for (u32 level = attribute_level + 1; level <= attribute_level + height; ++level) {
     page >>= format::slot_shift;
@@ -216,8 +221,8 @@ GPU4FS_FN GPU4FS_NOINLINE void take_attribute_out(Group g, FileSystem& fs, Opera
 
 // Gate: a page of entries that has become empty goes; else it has changed.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void settle_attribute_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file, u32 frame,
-                                                     u32 page) {
+GPU4FS_FN GPU4FS_NOINLINE void settle_attribute_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
+                                                     u32 frame, u32 page) {
   const u32 left = on_leader(g, [&] { return u32{attribute_header(page_data(fs, frame)).entry_count}; });
   if (left != 0) return mark_dirty(g, fs, op, file, frame);
   remove_page(g, fs, op, file, {attribute_level, page});
@@ -226,8 +231,8 @@ GPU4FS_FN GPU4FS_NOINLINE void settle_attribute_page(Group g, FileSystem& fs, Op
 
 }  // namespace detail
 
-// Gate: takes out what attribute_find found in this step and attribute_prepare_remove has seen; pages go with their last
-// attribute.
+// Gate: takes out what attribute_find found in this step and attribute_prepare_remove has seen; pages go with their
+// last attribute.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void attribute_commit_remove(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
                                                        const FoundAttribute& found) {

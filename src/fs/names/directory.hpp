@@ -58,16 +58,16 @@ GPU4FS_FN inline u64 directory_page_count(const InodeRef& dir) {
 
 // A directory's pages exist, so a hole is damage.
 template <class Group>
-GPU4FS_FN Status get_directory_page(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
-                                    u64 index, u32* frame) {
+GPU4FS_FN Status get_directory_page(Group g, FileSystem& fs, Operation& op, const InodeRef& dir, u64 index,
+                                    u32* frame) {
   const Status status = get_page(g, fs, op, dir, {0, index}, frame);
   return status == Status::page_absent ? Status::corrupt_structure : status;
 }
 
 // Walks to the leaf of `hash`. Every page on the way has a sound header for its place.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status walk_to_leaf(Group g, FileSystem& fs, Operation& op,
-                                              const InodeRef& dir, u64 hash, DirectoryPath* path) {
+GPU4FS_FN GPU4FS_NOINLINE Status walk_to_leaf(Group g, FileSystem& fs, Operation& op, const InodeRef& dir, u64 hash,
+                                              DirectoryPath* path) {
   const u64 page_count = directory_page_count(dir);
   if (page_count == 0) return Status::corrupt_structure;
   *path = {hash, no_frame, 0, no_frame, 0, 0, 0};
@@ -100,8 +100,7 @@ struct SplitCount {
 
 // Pages that the splits take until `name` has room in the leaf, counted by splitting the sorted
 // slots without moving anything. Leader only.
-GPU4FS_FN GPU4FS_NOINLINE inline SplitCount count_split_pages(const u8* page,
-                                                              const DirectoryPath& path,
+GPU4FS_FN GPU4FS_NOINLINE inline SplitCount count_split_pages(const u8* page, const DirectoryPath& path,
                                                               const HashedName& name) {
   const format::DirectorySlot* slots = leaf_slots(page);
   u32 first = 0;
@@ -148,8 +147,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool leaf_is_sound(Group g, FileSystem& fs, u32 leaf_f
 
 // The page after the last one, for a new leaf or node.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE u32 append_page(Group g, FileSystem& fs, Operation& op,
-                                          const InodeRef& dir, u32* frame) {
+GPU4FS_FN GPU4FS_NOINLINE u32 append_page(Group g, FileSystem& fs, Operation& op, const InodeRef& dir, u32* frame) {
   const u64 index = directory_page_count(dir);
   GPU4FS_CHECK_LT(index, u64{no_frame});
   *frame = add_page(g, fs, op, dir, {0, index});
@@ -159,8 +157,8 @@ GPU4FS_FN GPU4FS_NOINLINE u32 append_page(Group g, FileSystem& fs, Operation& op
 
 // The root leaf moves to a new page and page 0 becomes the node above it.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void grow_root(Group g, FileSystem& fs, Operation& op,
-                                         const InodeRef& dir, DirectoryPath* path) {
+GPU4FS_FN GPU4FS_NOINLINE void grow_root(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
+                                         DirectoryPath* path) {
   GPU4FS_CHECK_EQ(path->leaf_index, 0u);
   const u32 root_frame = path->leaf_frame;
   u32 frame = no_frame;
@@ -229,8 +227,7 @@ GPU4FS_FN GPU4FS_NOINLINE void split_leaf(Group g, FileSystem& fs, Operation& op
 
 // Gate: the content of a new directory, one empty leaf; one new page.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void create_directory(Group g, FileSystem& fs, Operation& op,
-                                                const InodeRef& dir) {
+GPU4FS_FN GPU4FS_NOINLINE void create_directory(Group g, FileSystem& fs, Operation& op, const InodeRef& dir) {
   GPU4FS_CHECK_EQ(dir.inode->size_bytes, u64{0});
   u32 frame = no_frame;
   detail::append_page(g, fs, op, dir, &frame);
@@ -239,9 +236,8 @@ GPU4FS_FN GPU4FS_NOINLINE void create_directory(Group g, FileSystem& fs, Operati
 
 // Status: not_found.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status directory_find(Group g, FileSystem& fs, Operation& op,
-                                                const InodeRef& dir, const HashedName& name,
-                                                FoundName* found) {
+GPU4FS_FN GPU4FS_NOINLINE Status directory_find(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
+                                                const HashedName& name, FoundName* found) {
   *found = {};
   GPU4FS_TRY(detail::walk_to_leaf(g, fs, op, dir, name.hash, &found->path));
   const u8* page = page_data(fs, found->path.leaf_frame);
@@ -257,10 +253,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status directory_find(Group g, FileSystem& fs, Operati
 
 // The same for a name that will be replaced: its leaf, the one existing page that changes, is checked whole.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_change(Group g, FileSystem& fs, Operation& op,
-                                                          const InodeRef& dir,
-                                                          const HashedName& name,
-                                                          FoundName* found) {
+GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_change(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
+                                                          const HashedName& name, FoundName* found) {
   GPU4FS_TRY(directory_find(g, fs, op, dir, name, found));
   if (!detail::leaf_is_sound(g, fs, found->path.leaf_frame)) return Status::corrupt_structure;
   return dir.inode->entry_count == 0 ? Status::corrupt_structure : Status::ok;
@@ -271,8 +265,8 @@ namespace detail {
 // Brings in the map pages above the next `count` pages of the directory, so that appending finds
 // them. A page that is there already is damage.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status prepare_append(Group g, FileSystem& fs, Operation& op,
-                                                const InodeRef& dir, u32 count) {
+GPU4FS_FN GPU4FS_NOINLINE Status prepare_append(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
+                                                u32 count) {
   const u64 first = directory_page_count(dir);
   for (u64 index = first; index < first + count; ++index) {
     u32 frame = no_frame;
@@ -288,10 +282,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_append(Group g, FileSystem& fs, Operati
 // Status: exists; no_space when the hashes of a leafful of names agree in all 63 usable bits or the
 // directory has 2^32 pages.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_insert(Group g, FileSystem& fs, Operation& op,
-                                                          const InodeRef& dir,
-                                                          const HashedName& name,
-                                                          InsertPlan* plan) {
+GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_insert(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
+                                                          const HashedName& name, InsertPlan* plan) {
   *plan = {};
   DirectoryPath path{};
   GPU4FS_TRY(detail::walk_to_leaf(g, fs, op, dir, name.hash, &path));
@@ -305,12 +297,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_insert(Group g, FileSystem& f
   if (leaf_cost(name.length) <= leaf_room_compacted(page)) return Status::ok;
   if (path.node_frame != no_frame) {
     const NodeSpan span = node_span(detail::page_header(page).prefix, path.level, path.depth);
-    if (!node_span_is(g, page_data(fs, path.node_frame), span, path.leaf_index))
-      return Status::corrupt_structure;
+    if (!node_span_is(g, page_data(fs, path.node_frame), span, path.leaf_index)) return Status::corrupt_structure;
     plan->touched_pages = 2;
   }
-  const detail::SplitCount split =
-      on_leader(g, [&] { return detail::count_split_pages(page, path, name); });
+  const detail::SplitCount split = on_leader(g, [&] { return detail::count_split_pages(page, path, name); });
   plan->new_pages = split.pages;
   if (split.status == Status::ok && detail::directory_page_count(dir) + split.pages >= no_frame)
     return Status::no_space;

@@ -77,22 +77,18 @@ GPU4FS_FN inline const u8* entry_name(const u8* page, u32 offset) {
 }
 
 GPU4FS_FN constexpr u32 leaf_slots_end(u32 entry_count) {
-  return format::directory_leaf_slots_offset +
-         entry_count * static_cast<u32>(sizeof(format::DirectorySlot));
+  return format::directory_leaf_slots_offset + entry_count * static_cast<u32>(sizeof(format::DirectorySlot));
 }
 
 // Whether the slot's entry lies inside the heap.
-GPU4FS_FN inline bool slot_is_in_heap(const format::DirectoryPageHeader& header,
-                                      const format::DirectorySlot& slot) {
+GPU4FS_FN inline bool slot_is_in_heap(const format::DirectoryPageHeader& header, const format::DirectorySlot& slot) {
   const u32 offset = slot.entry_offset;
-  return slot.name_length != 0 && slot.reserved == 0 && offset % 8 == 0 &&
-         offset >= header.heap_begin &&
+  return slot.name_length != 0 && slot.reserved == 0 && offset % 8 == 0 && offset >= header.heap_begin &&
          offset + format::directory_entry_size(slot.name_length) <= page_size;
 }
 
 // The type besides, which a check compares with the inode's.
-GPU4FS_FN inline bool slot_is_sound(const format::DirectoryPageHeader& header,
-                                    const format::DirectorySlot& slot) {
+GPU4FS_FN inline bool slot_is_sound(const format::DirectoryPageHeader& header, const format::DirectorySlot& slot) {
   return slot.type < 16 && slot_is_in_heap(header, slot);
 }
 
@@ -111,13 +107,10 @@ GPU4FS_FN inline i32 compare_names(const u8* a, u32 a_length, const u8* b, u32 b
 // the way to `hash`.
 GPU4FS_FN inline bool leaf_header_is_sound(const u8* page, bool is_root, u32 level, u64 hash) {
   const format::DirectoryPageHeader& header = detail::page_header(page);
-  if (header.magic != format::directory_leaf_magic || header.version != directory_page_version)
-    return false;
-  if (header.level != level || header.depth > (is_root ? 0 : format::directory_node_bits))
-    return false;
+  if (header.magic != format::directory_leaf_magic || header.version != directory_page_version) return false;
+  if (header.level != level || header.depth > (is_root ? 0 : format::directory_node_bits)) return false;
   if (header.reserved0 != 0 || header.reserved1 != 0) return false;
-  if (header.prefix != hash_prefix(hash, format::directory_node_bits * level + header.depth))
-    return false;
+  if (header.prefix != hash_prefix(hash, format::directory_node_bits * level + header.depth)) return false;
   if (header.heap_begin > page_size || header.heap_begin % 8 != 0) return false;
   return detail::leaf_slots_end(header.entry_count) <= header.heap_begin &&
          header.heap_garbage <= page_size - header.heap_begin;
@@ -126,9 +119,8 @@ GPU4FS_FN inline bool leaf_header_is_sound(const u8* page, bool is_root, u32 lev
 GPU4FS_FN inline bool node_header_is_sound(const u8* page, u32 level, u64 hash) {
   const format::DirectoryPageHeader& header = detail::page_header(page);
   return header.magic == format::directory_node_magic && header.version == directory_page_version &&
-         header.level == level && header.depth == 0 && header.entry_count == 0 &&
-         header.heap_begin == 0 && header.heap_garbage == 0 && header.reserved0 == 0 &&
-         header.reserved1 == 0 &&
+         header.level == level && header.depth == 0 && header.entry_count == 0 && header.heap_begin == 0 &&
+         header.heap_garbage == 0 && header.reserved0 == 0 && header.reserved1 == 0 &&
          header.prefix == hash_prefix(hash, format::directory_node_bits * level);
 }
 
@@ -160,8 +152,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 leaf_lower_bound(Group g, const u8* page, u64 hash
 }
 
 struct LeafPosition {
-  Status
-      status;  // ok: the name is at `slot`; not_found: it belongs before `slot`; corrupt_structure
+  Status status;  // ok: the name is at `slot`; not_found: it belongs before `slot`; corrupt_structure
   u32 slot;
 };
 
@@ -174,10 +165,9 @@ GPU4FS_FN GPU4FS_NOINLINE LeafPosition leaf_find(Group g, const u8* page, const 
     const format::DirectorySlot* slots = detail::leaf_slots(page);
     u32 i = first;
     for (; i < header.entry_count && slots[i].hash == name.hash; ++i) {
-      if (!detail::slot_is_sound(header, slots[i]))
-        return LeafPosition{Status::corrupt_structure, i};
-      const i32 order = detail::compare_names(detail::entry_name(page, slots[i].entry_offset),
-                                              slots[i].name_length, name.bytes, name.length);
+      if (!detail::slot_is_sound(header, slots[i])) return LeafPosition{Status::corrupt_structure, i};
+      const i32 order = detail::compare_names(detail::entry_name(page, slots[i].entry_offset), slots[i].name_length,
+                                              name.bytes, name.length);
       if (order == 0) return LeafPosition{Status::ok, i};
       if (order > 0) break;
     }
@@ -197,8 +187,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool leaf_check(Group g, const u8* page) {
   u32 live_bytes = 0;
   for (u32 i = g.rank(); i < count; i += Group::size()) {
     const format::DirectorySlot& slot = slots[i];
-    if (!detail::slot_is_sound(header, slot) ||
-        hash_prefix(slot.hash, bit_count) != header.prefix ||
+    if (!detail::slot_is_sound(header, slot) || hash_prefix(slot.hash, bit_count) != header.prefix ||
         (i > 0 && slots[i - 1].hash > slot.hash)) {
       sound = false;
       continue;
@@ -211,8 +200,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool leaf_check(Group g, const u8* page) {
 
 // Bytes that one more name takes.
 GPU4FS_FN constexpr u32 leaf_cost(u32 name_length) {
-  return format::directory_entry_size(name_length) +
-         static_cast<u32>(sizeof(format::DirectorySlot));
+  return format::directory_entry_size(name_length) + static_cast<u32>(sizeof(format::DirectorySlot));
 }
 GPU4FS_FN inline u32 leaf_room(const u8* page) {
   const format::DirectoryPageHeader& header = detail::page_header(page);
@@ -224,8 +212,8 @@ GPU4FS_FN inline u32 leaf_room_compacted(const u8* page) {
 
 // Where a leaf belongs: names with these leading bits of their hash.
 struct LeafPlace {
-  u32 level;   // of its node
-  u32 depth;   // bits below that
+  u32 level;  // of its node
+  u32 depth;  // bits below that
   u64 prefix;
 };
 
@@ -354,8 +342,8 @@ GPU4FS_FN GPU4FS_NOINLINE void leaf_insert(Group g, u8* page, u32 position, cons
   }
   on_leader(g, [&] {
     detail::entry_inode(page, offset) = target.inode;
-    slots[position] = {name.hash, static_cast<u16>(offset), static_cast<u8>(name.length),
-                       static_cast<u8>(target.type), 0};
+    slots[position] = {name.hash, static_cast<u16>(offset), static_cast<u8>(name.length), static_cast<u8>(target.type),
+                       0};
     detail::page_header(page).heap_begin = static_cast<u16>(offset);
     detail::page_header(page).entry_count = static_cast<u16>(header.entry_count + 1);
   });
@@ -421,8 +409,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool node_span_is(Group g, const u8* page, NodeSpan span, u32 child) {
   const u32* children = detail::node_children(page);
   bool same = true;
-  for (u32 i = g.rank(); i < span.count; i += Group::size())
-    same = same && children[span.first + i] == child;
+  for (u32 i = g.rank(); i < span.count; i += Group::size()) same = same && children[span.first + i] == child;
   return g.all(same);
 }
 
@@ -430,12 +417,11 @@ GPU4FS_FN GPU4FS_NOINLINE bool node_span_is(Group g, const u8* page, NodeSpan sp
 // damaged pool): header, slots, names, hashes with the pool's seed; or a node's children.
 // corrupt_structure or ok.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status directory_check_page(Group g, const u8* page, u64 page_count,
-                                                      bool is_root, u64 hash_seed) {
+GPU4FS_FN GPU4FS_NOINLINE Status directory_check_page(Group g, const u8* page, u64 page_count, bool is_root,
+                                                      u64 hash_seed) {
   const format::DirectoryPageHeader& header = detail::page_header(page);
   if (header.magic == format::directory_node_magic) {
-    if (header.level >= format::directory_level_max || (is_root && header.level != 0))
-      return Status::corrupt_structure;
+    if (header.level >= format::directory_level_max || (is_root && header.level != 0)) return Status::corrupt_structure;
     if (!node_header_is_sound(page, header.level, header.prefix)) return Status::corrupt_structure;
     bool sound = true;
     for (u32 i = g.rank(); i < format::directory_node_slots; i += Group::size()) {
@@ -444,10 +430,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status directory_check_page(Group g, const u8* page, u
     }
     return g.all(sound) ? Status::ok : Status::corrupt_structure;
   }
-  if (header.level >= format::directory_level_max || (is_root && header.level != 0))
-    return Status::corrupt_structure;
-  if (!leaf_header_is_sound(page, is_root, header.level, header.prefix))
-    return Status::corrupt_structure;
+  if (header.level >= format::directory_level_max || (is_root && header.level != 0)) return Status::corrupt_structure;
+  if (!leaf_header_is_sound(page, is_root, header.level, header.prefix)) return Status::corrupt_structure;
   if (!leaf_check(g, page)) return Status::corrupt_structure;
   bool sound = true;
   const format::DirectorySlot* slots = detail::leaf_slots(page);
@@ -457,9 +441,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status directory_check_page(Group g, const u8* page, u
     sound = sound && xxh3_64(name, slots[i].name_length, hash_seed) == slots[i].hash;
     sound = sound && detail::entry_inode(page, slots[i].entry_offset) != 0;
     if (i == 0 || slots[i - 1].hash != slots[i].hash) continue;
-    sound =
-        sound && detail::compare_names(detail::entry_name(page, slots[i - 1].entry_offset),
-                                       slots[i - 1].name_length, name, slots[i].name_length) < 0;
+    sound = sound && detail::compare_names(detail::entry_name(page, slots[i - 1].entry_offset),
+                                           slots[i - 1].name_length, name, slots[i].name_length) < 0;
   }
   return g.all(sound) ? Status::ok : Status::corrupt_structure;
 }

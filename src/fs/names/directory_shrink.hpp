@@ -1,13 +1,13 @@
 // Removing names, and giving back the pages that a directory needs no more.
 //
-// The reverse of the splits. A leaf goes together with its neighbour, the leaf of the same depth whose prefix differs in
-// the last bit, when both fill half a page at most; a node all of whose slots name one leaf goes, and the leaf takes its
-// place. Both happen in the commit that removes a name, a bounded number of times; what is left is done when the next name
-// of the leaf goes. So of two leaves beside each other one at least has a name of its own depth in half a page, or one was
-// split further.
+// The reverse of the splits. A leaf goes together with its neighbour, the leaf of the same depth whose prefix differs
+// in the last bit, when both fill half a page at most; a node all of whose slots name one leaf goes, and the leaf takes
+// its place. Both happen in the commit that removes a name, a bounded number of times; what is left is done when the
+// next name of the leaf goes. So of two leaves beside each other one at least has a name of its own depth in half a
+// page, or one was split further.
 //
-// The page that is free then gets the content of the last one, which goes. All pages that this touches are brought in and
-// checked in prepare. Shrinking is no reason to fail: where a page is damaged there is none.
+// The page that is free then gets the content of the last one, which goes. All pages that this touches are brought in
+// and checked in prepare. Shrinking is no reason to fail: where a page is damaged there is none.
 #pragma once
 
 #include "fs/names/directory.hpp"
@@ -25,9 +25,11 @@ struct RemovePlan {
   u32 reserved;
 };
 
-// Existing pages that the removal changes: the leaf; for each merge the leaf that stays, its node, the page that is moved
-// and that page's node; and the one that goes counts as well.
-GPU4FS_FN constexpr u32 touched_pages(const RemovePlan& plan) { return 1 + 5 * plan.merges; }
+// Existing pages that the removal changes: the leaf; for each merge the leaf that stays, its node, the page that is
+// moved and that page's node; and the one that goes counts as well.
+GPU4FS_FN constexpr u32 touched_pages(const RemovePlan& plan) {
+  return 1 + 5 * plan.merges;
+}
 
 namespace detail {
 
@@ -36,7 +38,9 @@ GPU4FS_FN inline u32 leaf_bytes(const u8* page) {
   return static_cast<u32>(page_size) - leaf_room_compacted(page);
 }
 
-GPU4FS_FN inline NodeSpan neighbour_of(NodeSpan span) { return {span.first ^ span.count, span.count}; }
+GPU4FS_FN inline NodeSpan neighbour_of(NodeSpan span) {
+  return {span.first ^ span.count, span.count};
+}
 
 // Nodes on the way to the leaf of `hash`, by level; `count` of them.
 struct NodePath {
@@ -205,8 +209,8 @@ GPU4FS_FN GPU4FS_NOINLINE void give_back_page(Group g, FileSystem& fs, Operation
   });
 }
 
-// Leader, gate. An insertion makes the leaf or its neighbour larger, or splits the neighbour; then it ends here. What it
-// leaves as planned was checked.
+// Leader, gate. An insertion makes the leaf or its neighbour larger, or splits the neighbour; then it ends here. What
+// it leaves as planned was checked.
 GPU4FS_FN GPU4FS_NOINLINE inline bool still_merges(FileSystem& fs, const InodeRef& dir, const DirectoryPath& path) {
   if (path.node_frame == no_frame) return false;
   const u32 bytes = leaf_bytes(page_data(fs, path.leaf_frame));
@@ -286,8 +290,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status directory_prepare_remove(Group g, FileSystem& f
   return comes_again ? status : Status::ok;
 }
 
-// Gate: the name that directory_prepare_remove found in this step goes. An insertion, planned in this step too, may follow,
-// and then directory_commit_shrink().
+// Gate: the name that directory_prepare_remove found in this step goes. An insertion, planned in this step too, may
+// follow, and then directory_commit_shrink().
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void directory_commit_take(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
                                                      const RemovePlan& plan) {
@@ -311,8 +315,8 @@ GPU4FS_FN GPU4FS_NOINLINE void directory_commit_shrink(Group g, FileSystem& fs, 
     const Status status = detail::walk_to_leaf(g, fs, op, dir, plan.name.hash, &path);
     GPU4FS_CHECK_OK(status);
     if (!on_leader(g, [&] { return detail::still_merges(fs, dir, path); })) break;
-    const u32 free = path.depth > 0 ? detail::merge_leaf(g, fs, op, dir, path, scratch)
-                                    : detail::raise_leaf(g, fs, op, dir, path);
+    const u32 free =
+        path.depth > 0 ? detail::merge_leaf(g, fs, op, dir, path, scratch) : detail::raise_leaf(g, fs, op, dir, path);
     detail::give_back_page(g, fs, op, dir, free);
   }
   if (plan.merges != 0) lower_height(g, fs, op, dir);

@@ -59,17 +59,15 @@ GPU4FS_FN inline Status directory_begin(u64 cursor, DirectoryWalk* walk) {
 namespace detail {
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status open_leaf(Group g, FileSystem& fs, Operation& op,
-                                           const InodeRef& dir, DirectoryWalk* walk) {
+GPU4FS_FN GPU4FS_NOINLINE Status open_leaf(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
+                                           DirectoryWalk* walk) {
   DirectoryPath path{};
   GPU4FS_TRY(walk_to_leaf(g, fs, op, dir, walk->hash, &path));
   const u8* page = page_data(fs, path.leaf_frame);
   walk->leaf_frame = path.leaf_frame;
   walk->slot = leaf_lower_bound(g, page, walk->hash);
-  const u32 bit_count =
-      path.node_frame == no_frame ? 0 : format::directory_node_bits * path.level + path.depth;
-  walk->next_leaf =
-      bit_count == 0 ? 0 : page_header(page).prefix + (u64{1} << (directory_hash_bits - bit_count));
+  const u32 bit_count = path.node_frame == no_frame ? 0 : format::directory_node_bits * path.level + path.depth;
+  walk->next_leaf = bit_count == 0 ? 0 : page_header(page).prefix + (u64{1} << (directory_hash_bits - bit_count));
   return Status::ok;
 }
 
@@ -78,9 +76,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status open_leaf(Group g, FileSystem& fs, Operation& o
 // The next name. `item` refers to the page: valid in this step and under the directory's lock.
 // Status: not_found at the end.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status directory_next(Group g, FileSystem& fs, Operation& op,
-                                                const InodeRef& dir, DirectoryWalk* walk,
-                                                DirectoryItem* item) {
+GPU4FS_FN GPU4FS_NOINLINE Status directory_next(Group g, FileSystem& fs, Operation& op, const InodeRef& dir,
+                                                DirectoryWalk* walk, DirectoryItem* item) {
   for (;;) {
     if (walk->leaf_frame == no_frame) {
       if (walk->next_leaf == 0) return Status::not_found;
@@ -109,8 +106,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status directory_next(Group g, FileSystem& fs, Operati
       walk->ordinal = 0;
     }
     const u32 ordinal = walk->ordinal++;
-    if (ordinal >= cursor_ordinal_max || (group == walk->skip_group && ordinal < walk->skip))
-      continue;
+    if (ordinal >= cursor_ordinal_max || (group == walk->skip_group && ordinal < walk->skip)) continue;
     item->inode = detail::entry_inode(page, slot.entry_offset);
     item->next_cursor = format::directory_cursor(slot.hash, ordinal + 1);
     item->name = detail::entry_name(page, slot.entry_offset);

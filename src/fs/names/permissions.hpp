@@ -42,17 +42,15 @@ GPU4FS_FN constexpr bool is_symlink(u32 mode) {
   return (mode & mode_type_mask) == mode_symlink;
 }
 GPU4FS_FN constexpr bool is_device(u32 mode) {
-  return (mode & mode_type_mask) == mode_character_device ||
-         (mode & mode_type_mask) == mode_block_device;
+  return (mode & mode_type_mask) == mode_character_device || (mode & mode_type_mask) == mode_block_device;
 }
 GPU4FS_FN constexpr u32 entry_type(u32 mode) {
   return (mode & mode_type_mask) >> mode_type_shift;
 }
 GPU4FS_FN constexpr bool is_known_type(u32 mode) {
   const u32 type = mode & mode_type_mask;
-  return type == mode_fifo || type == mode_character_device || type == mode_directory ||
-         type == mode_block_device || type == mode_regular || type == mode_symlink ||
-         type == mode_socket;
+  return type == mode_fifo || type == mode_character_device || type == mode_directory || type == mode_block_device ||
+         type == mode_regular || type == mode_symlink || type == mode_socket;
 }
 
 // The mode of an inode whose lock is not held: a hint, from the one word that holds it.
@@ -116,8 +114,7 @@ GPU4FS_FN inline bool may_access(const format::Inode& inode, const Credentials& 
 }
 
 // In a sticky directory only the owner of a name's inode or of the directory removes or renames it.
-GPU4FS_FN constexpr bool sticky_allows(const format::Inode& dir, const format::Inode& child,
-                                       u32 uid) {
+GPU4FS_FN constexpr bool sticky_allows(const format::Inode& dir, const format::Inode& child, u32 uid) {
   const bool is_open = GPU4FS_MUTANT(sticky_ignored, (dir.mode & mode_sticky) == 0, true);
   return is_open || uid == 0 || uid == child.uid || uid == dir.uid;
 }

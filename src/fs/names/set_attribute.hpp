@@ -1,7 +1,7 @@
 // A new value of an extended attribute: where it goes, and its commit.
 //
-// The entry stays in its page if it fits, else it goes into the first page with room. A great value takes the place of the
-// one before it, else the first free slot.
+// The entry stays in its page if it fits, else it goes into the first page with room. A great value takes the place of
+// the one before it, else the first free slot.
 #pragma once
 
 #include "base/copy.hpp"
@@ -26,8 +26,8 @@ static_assert(slot_map_bytes <= page_size);
 // What a walk over all pages of entries has found.
 struct AttributeScan {
   FoundAttribute old;
-  u32 old_room;      // bytes of its page that are free without it
-  u32 room_page;     // the first other with room for the new entry; entry_pages: none
+  u32 old_room;   // bytes of its page that are free without it
+  u32 room_page;  // the first other with room for the new entry; entry_pages: none
   u32 room_frame;
   u32 absent_page;   // the least that is not there
   u32 names_length;  // of all names, with terminators
@@ -42,8 +42,8 @@ struct AttributeSearch {
 };
 
 // Leader: takes one page into account.
-GPU4FS_FN GPU4FS_NOINLINE inline void scan_attribute_page(FileSystem& fs, u32 frame, u32 index,
-                                                          AttributeSearch search, AttributeScan* scan) {
+GPU4FS_FN GPU4FS_NOINLINE inline void scan_attribute_page(FileSystem& fs, u32 frame, u32 index, AttributeSearch search,
+                                                          AttributeScan* scan) {
   const u8* page = page_data(fs, frame);
   const u32 end = attribute_header(page).used_bytes;
   for (u32 offset = attributes_begin; offset < end; offset += attribute_size_at(page, offset)) {
@@ -53,9 +53,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void scan_attribute_page(FileSystem& fs, u32 fr
   }
   if (scan->absent_page == index) scan->absent_page = index + 1;
   const u32 room = static_cast<u32>(page_size) - end;
-  const FoundAttribute found = scan->old.entry_offset != 0
-                                   ? FoundAttribute::none()
-                                   : look_for_attribute(fs, frame, index, search.name);
+  const FoundAttribute found =
+      scan->old.entry_offset != 0 ? FoundAttribute::none() : look_for_attribute(fs, frame, index, search.name);
   if (found.entry_offset != 0) {
     scan->old = found;
     scan->old_room = room + attribute_size_at(page, found.entry_offset);
@@ -150,9 +149,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status attribute_prepare_set(Group g, FileSystem& fs, 
   plan->touched_pages = (plan->frame != no_frame ? 1 : 0) + (is_there ? attribute_removal_pages : 0);
   if (is_there) GPU4FS_TRY(attribute_prepare_remove(g, fs, op, file, old));
   if (!is_great) return Status::ok;
-  plan->value_slot = old.value_slot != 0 ? old.value_slot : on_leader(g, [&] {
-    return detail::free_value_slot(slots);
-  });
+  plan->value_slot =
+      old.value_slot != 0 ? old.value_slot : on_leader(g, [&] { return detail::free_value_slot(slots); });
   if (plan->value_slot == 0) return Status::no_space;
   return detail::prepare_value_pages(g, fs, op, file, value_length, plan);
 }
@@ -211,8 +209,11 @@ GPU4FS_FN GPU4FS_NOINLINE FoundAttribute attribute_commit_set(Group g, FileSyste
   if (frame == no_frame) {
     frame = add_page(g, fs, op, file, {attribute_level, plan.page});
     on_leader(g, [&] {
-      detail::attribute_header(page_data(fs, frame)) = {
-          format::attribute_page_magic, format::attribute_page_version, 0, static_cast<u16>(detail::attributes_begin), {}};
+      detail::attribute_header(page_data(fs, frame)) = {format::attribute_page_magic,
+                                                        format::attribute_page_version,
+                                                        0,
+                                                        static_cast<u16>(detail::attributes_begin),
+                                                        {}};
     });
   }
   u8* const page = page_data(fs, frame);
@@ -225,9 +226,8 @@ GPU4FS_FN GPU4FS_NOINLINE FoundAttribute attribute_commit_set(Group g, FileSyste
     attribute_rehash(g, fs, place);
   } else {
     const u64 hash = detail::write_value_pages(g, fs, op, file, plan.value_slot, attribute);
-    on_leader(g, [&] {
-      reinterpret_cast<format::AttributeEntry*>(page + offset)->value_hash = static_cast<u32>(hash);
-    });
+    on_leader(g,
+              [&] { reinterpret_cast<format::AttributeEntry*>(page + offset)->value_hash = static_cast<u32>(hash); });
   }
   mark_dirty(g, fs, op, file, frame);
   // Behind what is new, so that the tree does not become lower in between.

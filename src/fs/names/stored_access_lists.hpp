@@ -44,15 +44,12 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_inherited_access(Group g, FileSystem& f
   const FoundAttribute list = inherited->list;
   inherited->mode = on_leader(g, [&] {
     const u8* value = page_data(fs, list.frame) + list.value_offset;
-    return acl_is_valid(value, list.value_length)
-               ? acl_inherited_mode(value, list.value_length, mode)
-               : u32{0};
+    return acl_is_valid(value, list.value_length) ? acl_inherited_mode(value, list.value_length, mode) : u32{0};
   });
   if (inherited->mode == 0) return Status::corrupt_structure;
   inherited->keeps_access = !acl_is_minimal(list.value_length);
   inherited->keeps_default = is_directory(mode);
-  const u32 used = detail::attributes_begin +
-                   detail::attribute_size(acl_access_name().length, list.value_length) +
+  const u32 used = detail::attributes_begin + detail::attribute_size(acl_access_name().length, list.value_length) +
                    detail::attribute_size(acl_default_name().length, list.value_length);
   const u32 count = inherited->keeps_access + inherited->keeps_default;
   inherited->needs_two = count == 2 && used > page_size;
@@ -62,8 +59,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_inherited_access(Group g, FileSystem& f
 
 // Gate: gives the new inode, created with inherited.mode, its lists.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void commit_inherited_access(Group g, FileSystem& fs, Operation& op,
-                                                       const InodeRef& child,
+GPU4FS_FN GPU4FS_NOINLINE void commit_inherited_access(Group g, FileSystem& fs, Operation& op, const InodeRef& child,
                                                        const InheritedAccess& inherited) {
   if (inherited.new_pages == 0) return;
   const FoundAttribute& list = inherited.list;
@@ -72,10 +68,8 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_inherited_access(Group g, FileSystem& fs, 
   if (inherited.keeps_access != 0) {
     const FoundAttribute place =
         attribute_commit_set(g, fs, op, child, plan, {acl_access_name(), list.value_length, 0, nullptr, value});
-    on_leader(g, [&] {
-      acl_set_mode(page_data(fs, place.frame) + place.value_offset, place.value_length,
-                   inherited.mode);
-    });
+    on_leader(
+        g, [&] { acl_set_mode(page_data(fs, place.frame) + place.value_offset, place.value_length, inherited.mode); });
     attribute_rehash(g, fs, place);
     plan.page = inherited.needs_two;
     plan.frame = inherited.needs_two != 0 ? no_frame : place.frame;
@@ -88,8 +82,8 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_inherited_access(Group g, FileSystem& fs, 
 // chmod, prepare: finds the inode's access list, which has to follow the mode;
 // `found->entry_offset` 0: there is none. One existing page changes if there is one.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status prepare_mode_change(Group g, FileSystem& fs, Operation& op,
-                                                     const InodeRef& file, FoundAttribute* found) {
+GPU4FS_FN GPU4FS_NOINLINE Status prepare_mode_change(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
+                                                     FoundAttribute* found) {
   const Status status = attribute_find(g, fs, op, file, acl_access_name(), found);
   if (status == Status::no_attribute) {
     found->entry_offset = 0;
@@ -97,21 +91,17 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_mode_change(Group g, FileSystem& fs, Op
   }
   GPU4FS_TRY(status);
   const FoundAttribute list = *found;
-  const bool valid = on_leader(g, [&] {
-    return acl_is_valid(page_data(fs, list.frame) + list.value_offset, list.value_length);
-  });
+  const bool valid =
+      on_leader(g, [&] { return acl_is_valid(page_data(fs, list.frame) + list.value_offset, list.value_length); });
   return valid ? Status::ok : Status::corrupt_structure;
 }
 
 // chmod, gate: the list follows `mode`; the inode's mode is the caller's business.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void commit_mode_change(Group g, FileSystem& fs, Operation& op,
-                                                  const InodeRef& file, const FoundAttribute& found,
-                                                  u32 mode) {
+GPU4FS_FN GPU4FS_NOINLINE void commit_mode_change(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
+                                                  const FoundAttribute& found, u32 mode) {
   if (found.entry_offset == 0) return;
-  on_leader(g, [&] {
-    acl_set_mode(page_data(fs, found.frame) + found.value_offset, found.value_length, mode);
-  });
+  on_leader(g, [&] { acl_set_mode(page_data(fs, found.frame) + found.value_offset, found.value_length, mode); });
   attribute_rehash(g, fs, found);
   mark_dirty(g, fs, op, file, found.frame);
 }

@@ -8,8 +8,8 @@ namespace gpu4fs::fs {
 
 // What of the metadata a commit changes.
 struct MetadataChange {
-  u32 inode_count;     // created and freed ones included
-  u32 page_count;      // existing pages
+  u32 inode_count;  // created and freed ones included
+  u32 page_count;   // existing pages
   u32 new_page_count;
 };
 
@@ -57,8 +57,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status top_up_dirty(FileSystem& fs, Operation& 
   const u32 more = wanted - op.dirty_reserved;
   if (wanted > table.staging_count / 2) return Status::no_memory;
   table.free_lock.lock();
-  const bool enough = load<Order::relaxed, Scope::engine>(&table.dirty_count) +
-                          table.dirty_reserved + more <= table.staging_count;
+  const bool enough =
+      load<Order::relaxed, Scope::engine>(&table.dirty_count) + table.dirty_reserved + more <= table.staging_count;
   if (enough) table.dirty_reserved += more;
   table.free_lock.unlock();
   if (!enough) return Status::retry_after_checkpoint;
@@ -136,8 +136,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status reserve_metadata(Group g, FileSystem& fs, Opera
   });
 }
 
-// The same for a change of one inode's attributes alone. All that its pages of entries and one value may add or dirty are
-// three map pages.
+// The same for a change of one inode's attributes alone. All that its pages of entries and one value may add or dirty
+// are three map pages.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status reserve_attributes(Group g, FileSystem& fs, Operation& op, u32 page_count,
                                                     u32 new_page_count) {
@@ -249,9 +249,8 @@ GPU4FS_FN GPU4FS_NOINLINE u32 add_page(Group g, FileSystem& fs, Operation& op, c
   }
   for (u32 l = tree.top_level(); l > page.level; --l) {
     const u64 index_here = page.index >> (format::slot_shift * (l - page.level));
-    const u32 here = on_leader(g, [&] {
-      return detail::find_frame(fs.pages, PageKey::make(file.number, l, index_here));
-    });
+    const u32 here =
+        on_leader(g, [&] { return detail::find_frame(fs.pages, PageKey::make(file.number, l, index_here)); });
     if (here != no_frame) continue;
     detail::create_page(g, fs, op, file, {l, index_here});
     on_leader(g, [&] {
@@ -267,7 +266,7 @@ GPU4FS_FN GPU4FS_NOINLINE u32 add_page(Group g, FileSystem& fs, Operation& op, c
     format::BlockPointer* slot = detail::slot_of_page(fs, file, page);
     GPU4FS_CHECK(slot != nullptr);
     store_slot(slot, detail::is_map_level(page.level) ? format::BlockPointer::indirect(0)
-                                                 : format::BlockPointer::data(0, format::BlockSize::page_4k));
+                                                      : format::BlockPointer::data(0, format::BlockSize::page_4k));
     detail::mark_ancestors(fs, op, file, page);
   });
   return frame;
@@ -275,7 +274,8 @@ GPU4FS_FN GPU4FS_NOINLINE u32 add_page(Group g, FileSystem& fs, Operation& op, c
 
 namespace detail {
 
-// On a damaged medium an inode's count may be too small; it stays at 0 then. Of the inode file several pages go at a time.
+// On a damaged medium an inode's count may be too small; it stays at 0 then. Of the inode file several pages go at a
+// time.
 GPU4FS_FN inline void count_page_out(FileSystem& fs, format::Inode* inode) {
   u64 count = load<Order::relaxed, Scope::engine>(&inode->page_count);
   while (count != 0 && !compare_exchange<Order::relaxed, Scope::engine>(&inode->page_count, count, count - 1)) {
@@ -323,7 +323,8 @@ GPU4FS_FN inline bool is_page_pointer(format::BlockPointer pointer) {
 }
 
 // Gate: `count` pages from `first` on, which are no map pages, go where there are any, resident or not; the map
-// page above each is resident, or there is no such page. On a damaged medium a slot may name something else, which stays.
+// page above each is resident, or there is no such page. On a damaged medium a slot may name something else, which
+// stays.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void drop_pages(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
                                           PagePosition first, u64 count) {
@@ -349,20 +350,20 @@ GPU4FS_FN GPU4FS_NOINLINE void remove_empty_map_pages(Group g, FileSystem& fs, O
                                                       u32 level, u64 page) {
   for (; level <= file.inode->height; ++level) {
     const u64 index = page >> (format::slot_shift * level);
-    const u32 frame = on_leader(g, [&] {
-      return detail::find_frame(fs.pages, PageKey::make(file.number, level, index));
-    });
+    const u32 frame =
+        on_leader(g, [&] { return detail::find_frame(fs.pages, PageKey::make(file.number, level, index)); });
     if (frame == no_frame) return;
     const format::BlockPointer* slots = map_slots(fs, frame);
     bool holes = true;
-    for (u32 i = g.rank(); i < format::slots_per_block; i += Group::size()) holes = holes && load_slot(&slots[i]).is_hole();
+    for (u32 i = g.rank(); i < format::slots_per_block; i += Group::size())
+      holes = holes && load_slot(&slots[i]).is_hole();
     if (!g.all(holes)) return;
     remove_page(g, fs, op, file, {level, index});
   }
 }
 
-// Gate: takes levels off the map while the seven slots of the inode have room for what is below the top one. All map pages
-// on the way to page 0 are resident.
+// Gate: takes levels off the map while the seven slots of the inode have room for what is below the top one. All map
+// pages on the way to page 0 are resident.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void lower_height(Group g, FileSystem& fs, Operation& op, const InodeRef& file) {
   for (u32 height = file.inode->height; height > 0; --height) {

@@ -17,8 +17,8 @@ GPU4FS_FN inline u32 parent_frame(FileSystem& fs, u32 frame) {
   const PageKey key = fs.pages.frames[frame].key;
   const InodeRef file = resident_inode(fs, key.inode);
   if (key.level() < tree_of(file, key.level()).top_level()) {
-    const u32 parent = find_frame(
-        fs.pages, PageKey::make(key.inode, key.level() + 1, key.index() >> format::slot_shift));
+    const u32 parent =
+        find_frame(fs.pages, PageKey::make(key.inode, key.level() + 1, key.index() >> format::slot_shift));
     GPU4FS_CHECK_NE(parent, no_frame);
     return parent;
   }

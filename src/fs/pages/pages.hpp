@@ -67,16 +67,20 @@ struct PageTree {
   format::BlockPointer* slots;  // in the inode
   u8* height;                   // level of the slots, counted from that of the pages
   u32 slot_count;
-  u32 page_level;               // of the pages; of their indirect blocks one more, and so on
+  u32 page_level;  // of the pages; of their indirect blocks one more, and so on
   u32 height_max;
 
   GPU4FS_FN u32 top_level() const { return page_level + *height; }
 };
 
-GPU4FS_FN constexpr bool is_attribute_level(u32 level) { return level >= attribute_level; }
+GPU4FS_FN constexpr bool is_attribute_level(u32 level) {
+  return level >= attribute_level;
+}
 
 // An indirect block, of either tree.
-GPU4FS_FN constexpr bool is_map_level(u32 level) { return level != 0 && level != attribute_level; }
+GPU4FS_FN constexpr bool is_map_level(u32 level) {
+  return level != 0 && level != attribute_level;
+}
 
 // The tree that pages of `level` are of. Inline content has no slots.
 GPU4FS_FN inline PageTree tree_of(const InodeRef& file, u32 level) {
@@ -94,8 +98,7 @@ GPU4FS_FN inline format::BlockPointer* slot_of_page(FileSystem& fs, const InodeR
   const u32 top = tree.top_level();
   if (page.level > top) return nullptr;
   if (page.level == top) return page.index < tree.slot_count ? &tree.slots[page.index] : nullptr;
-  const u32 parent = find_frame(
-      fs.pages, PageKey::make(file.number, page.level + 1, page.index >> format::slot_shift));
+  const u32 parent = find_frame(fs.pages, PageKey::make(file.number, page.level + 1, page.index >> format::slot_shift));
   if (parent == no_frame) return nullptr;
   return &map_slots(fs, parent)[page.index & (format::slots_per_block - 1)];
 }
@@ -129,8 +132,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline LoadTicket begin_load(FileSystem& fs, Operation
   const bool is_map_page = is_map_level(page.level);
   // Metadata has no greater blocks, and who would add a page here would find the slot taken.
   if (is_map_page && !pointer.is_indirect()) return {Status::corrupt_structure, no_frame, 0};
-  if (!is_map_page && (pointer.is_indirect() || pointer.is_unwritten() ||
-                       pointer.size() != format::BlockSize::page_4k)) {
+  if (!is_map_page &&
+      (pointer.is_indirect() || pointer.is_unwritten() || pointer.size() != format::BlockSize::page_4k)) {
     return {Status::corrupt_structure, no_frame, 0};
   }
   // Created since the caller looked: its slot says nothing before the next checkpoint.
@@ -151,8 +154,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline LoadTicket begin_load(FileSystem& fs, Operation
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_page(Group g, FileSystem& fs, Operation& op, const InodeRef& file,
                                            PagePosition page, u32* frame) {
-  const LoadTicket ticket =
-      on_leader(g, [&] { return begin_load(fs, op, file, page); });
+  const LoadTicket ticket = on_leader(g, [&] { return begin_load(fs, op, file, page); });
   if (ticket.status != Status::busy) return ticket.status;
   const Status status = raid::read_page(g, fs.space, ticket.address, page_data(fs, ticket.frame));
   on_leader(g, [&] {
@@ -227,8 +229,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status get_inode(Group g, FileSystem& fs, Operation& o
   GPU4FS_TRY(status);
   const u32 position = static_cast<u32>(number % format::inodes_per_page);
   auto* inodes = reinterpret_cast<format::Inode*>(page_data(fs, frame));
-  *out = {number, &inodes[position], frame, 0,
-          &fs.pages.inode_locks[u64{frame} * format::inodes_per_page + position]};
+  *out = {number, &inodes[position], frame, 0, &fs.pages.inode_locks[u64{frame} * format::inodes_per_page + position]};
   return Status::ok;
 }
 

@@ -19,8 +19,8 @@
 namespace gpu4fs::fs::detail {
 
 GPU4FS_FN inline u32 bucket_of(const PageTable& table, PageKey key) {
-  u64 h = key.inode * 0x9e3779b97f4a7c15ull ^ (key.level_and_index + (key.level_and_index >> 56)) *
-                                                  0xc2b2ae3d27d4eb4full;
+  u64 h =
+      key.inode * 0x9e3779b97f4a7c15ull ^ (key.level_and_index + (key.level_and_index >> 56)) * 0xc2b2ae3d27d4eb4full;
   h ^= h >> 29;
   h *= 0xbf58476d1ce4e5b9ull;
   h ^= h >> 32;
@@ -55,7 +55,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline FoundFrame search_frame(const PageTable& table,
 }
 
 // The frame of `key`, or no_frame.
-GPU4FS_FN inline u32 find_frame(const PageTable& table, PageKey key) { return search_frame(table, key).frame; }
+GPU4FS_FN inline u32 find_frame(const PageTable& table, PageKey key) {
+  return search_frame(table, key).frame;
+}
 
 // Takes a frame from the free list: with `reserved`, one that reserve_frames() promised; without, only
 // while unpromised frames are left. no_frame: none.
@@ -100,8 +102,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 insert_frame(PageTable& table, u32 frame, P
   f.address = address;
   f.referenced = frame_referenced;
   store<Order::release, Scope::engine>(&f.state, state);
-  store<Order::relaxed, Scope::engine>(
-      &f.next, load<Order::relaxed, Scope::engine>(&table.buckets[bucket]));
+  store<Order::relaxed, Scope::engine>(&f.next, load<Order::relaxed, Scope::engine>(&table.buckets[bucket]));
   store<Order::release, Scope::engine>(&table.buckets[bucket], frame);
   lock.unlock();
   return frame;

@@ -9,8 +9,8 @@
 
 #include "base/limits.hpp"
 #include "fs/fs_types.hpp"
-#include "fs/space/take_run.hpp"
 #include "fs/space/stripes.hpp"
+#include "fs/space/take_run.hpp"
 #include "raid/translate.hpp"
 
 namespace gpu4fs::fs {
@@ -21,15 +21,16 @@ inline constexpr u32 large_run_pages_max = 16 * static_cast<u32>(pages_per_block
 
 namespace detail {
 
-GPU4FS_FN inline raid::Extent no_extent() { return {raid::no_address, 0, 0}; }
+GPU4FS_FN inline raid::Extent no_extent() {
+  return {raid::no_address, 0, 0};
+}
 
 // Shards begin in different chunks, and in different regions of them.
 GPU4FS_FN inline u32 start_of_shard(const FileSystem& fs, u32 shard, u32 count) {
   return static_cast<u32>(u64{shard} * count / fs.shard_count);
 }
 
-GPU4FS_FN inline raid::Extent take_extent(FileSystem& fs, Operation& op, const ChunkState& chunk,
-                                          PageRun run) {
+GPU4FS_FN inline raid::Extent take_extent(FileSystem& fs, Operation& op, const ChunkState& chunk, PageRun run) {
   GPU4FS_CHECK_GT(run.count, 0u);
   if (has_stripes(chunk)) {
     GPU4FS_CHECK_EQ(run.count % region_pages, 0u);
@@ -44,8 +45,7 @@ GPU4FS_FN inline raid::Extent take_extent(FileSystem& fs, Operation& op, const C
 // The command's promise says that the counted chunks have a page to claim (invariant 2 of
 // space_counters.hpp). A pass over the chunks that finds none was overtaken by others that claimed
 // pages and by pages freed behind it; every such pass is someone else's progress.
-GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_small(FileSystem& fs, Operation& op,
-                                                             u32 wanted) {
+GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_small(FileSystem& fs, Operation& op, u32 wanted) {
   const u32 page_class = class_of(fs, op);
   ShardPlace& place = fs.shards[op.shard].places[page_class];
   u32 step = load<Order::relaxed, Scope::engine>(&place.chunk);
@@ -62,9 +62,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_small(FileSystem& fs, Ope
       const u32 first_region = start_of_shard(fs, op.shard, region_count);
       const u32 hint = (first_region + row) % region_count;
       // The region is used up: on to the next chunk, unless that was tried.
-      if (attempt == 0 && i == 0 && chunk_count > 1 &&
-          region_free(chunk, hint) < minimum(wanted, u32{64}))
-        continue;
+      if (attempt == 0 && i == 0 && chunk_count > 1 && region_free(chunk, hint) < minimum(wanted, u32{64})) continue;
       const u32 claim = claim_pages(chunk, wanted, 1);
       if (claim == 0) continue;
       const PageRun run = take_in_chunk(chunk, hint, claim);
@@ -72,8 +70,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_small(FileSystem& fs, Ope
       const u32 region = run.first / region_pages;
       if (step_here != step || region != hint) {
         store<Order::relaxed, Scope::engine>(&place.chunk, step_here);
-        store<Order::relaxed, Scope::engine>(&place.region,
-                                             (region + region_count - first_region) % region_count);
+        store<Order::relaxed, Scope::engine>(&place.region, (region + region_count - first_region) % region_count);
       }
       return take_extent(fs, op, chunk, run);
     }
@@ -95,7 +92,8 @@ GPU4FS_FN inline LargeSearch begin_large_search(const FileSystem& fs, const Oper
   const ShardPlace& place = fs.shards[op.shard].places[page_class];
   const u32 chunk_count = raid::chunk_count_of(fs.space);
   return {page_class, chunk_count, start_of_shard(fs, op.shard, chunk_count),
-          load<Order::relaxed, Scope::engine>(&place.large_chunk), load<Order::relaxed, Scope::engine>(&place.large_region)};
+          load<Order::relaxed, Scope::engine>(&place.large_chunk),
+          load<Order::relaxed, Scope::engine>(&place.large_region)};
 }
 
 // A claim on a chunk, of `least_regions` or a multiple.
@@ -115,8 +113,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline LargeClaim claim_large(const FileSystem& fs, co
   return {regions, cost, region_count, (start_of_shard(fs, op.shard, region_count) + search.row) % region_count};
 }
 
-// Gives back what of the claim was not found, and moves the shard on. The next allocation begins in another chunk: one row of
-// regions across all of them, then the next.
+// Gives back what of the claim was not found, and moves the shard on. The next allocation begins in another chunk: one
+// row of regions across all of them, then the next.
 GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent take_large(FileSystem& fs, Operation& op, const LargeSearch& search,
                                                          const LargeClaim& claim, u32 step, PageRun run) {
   ChunkState& chunk = fs.space.chunks[(search.start + step) % search.chunk_count];
@@ -155,9 +153,8 @@ GPU4FS_FN GPU4FS_NOINLINE raid::Extent allocate_giant(Group g, FileSystem& fs, O
   for (u32 i = 0; i < search.chunk_count; ++i) {
     const u32 step_here = (search.step + i) % search.chunk_count;
     ChunkState& chunk = fs.space.chunks[(search.start + step_here) % search.chunk_count];
-    const LargeClaim claim = on_leader(g, [&] {
-      return claim_large(fs, op, search, chunk, giant_regions, giant_regions);
-    });
+    const LargeClaim claim =
+        on_leader(g, [&] { return claim_large(fs, op, search, chunk, giant_regions, giant_regions); });
     if (claim.regions == 0) continue;
     const PageRun run = take_giant(g, chunk);
     const raid::Extent extent = on_leader(g, [&] { return take_large(fs, op, search, claim, step_here, run); });

@@ -1,10 +1,10 @@
 // Free regions whose memory the medium has back, so that a pool takes the memory that it uses.
 //
-// The server punches regions out of the devices' files (maintenance/trim/). What may be overwritten may be punched: the region
-// is free as the allocator sees it, so neither the durable checkpoint, nor the one before, nor a record of the log refers
-// to a page of it, and no row of it has a page in use. Such a region is *unbacked* from before it is punched until the
-// server has got the memory of its chunk again (UpcallKind::map_chunk), because a store into a hole of a full medium
-// would end the process.
+// The server punches regions out of the devices' files (maintenance/trim/). What may be overwritten may be punched: the
+// region is free as the allocator sees it, so neither the durable checkpoint, nor the one before, nor a record of the
+// log refers to a page of it, and no row of it has a page in use. Such a region is *unbacked* from before it is punched
+// until the server has got the memory of its chunk again (UpcallKind::map_chunk), because a store into a hole of a full
+// medium would end the process.
 //
 //   busy          set, as of pages in use: nobody takes one
 //   free_pages    without them, and so is SpaceCounters::available
@@ -21,10 +21,10 @@
 #include "base/bits.hpp"
 #include "base/status.hpp"
 #include "fs/fs_types.hpp"
-#include "fs/space/take_run.hpp"
 #include "fs/space/freeze.hpp"
 #include "fs/space/reserve.hpp"
 #include "fs/space/stripes.hpp"
+#include "fs/space/take_run.hpp"
 #include "raid/device_loss.hpp"
 
 namespace gpu4fs::fs {
@@ -38,7 +38,7 @@ struct TrimRun {
 
 // What is to be found.
 struct TrimSearch {
-  u32 chunk;        // where to begin
+  u32 chunk;  // where to begin
   u32 region;
   u32 now;          // 1: also of chunks in which something was freed since the last look
   u32 regions_max;  // of a run
@@ -47,7 +47,8 @@ struct TrimSearch {
 namespace detail {
 
 GPU4FS_FN inline bool can_be_trimmed(const ChunkState& chunk) {
-  return load<Order::acquire, Scope::engine>(&chunk.erased) == 0 && load<Order::acquire, Scope::engine>(&chunk.loaded) != 0 &&
+  return load<Order::acquire, Scope::engine>(&chunk.erased) == 0 &&
+         load<Order::acquire, Scope::engine>(&chunk.loaded) != 0 &&
          load<Order::relaxed, Scope::engine>(&chunk.trimming) == 0 && !is_frozen(chunk);
 }
 
@@ -56,7 +57,8 @@ GPU4FS_FN inline bool is_counted(const ChunkState& chunk) {
 }
 
 // Free regions from `first` on, one after the other.
-GPU4FS_FN GPU4FS_NOINLINE inline TrimRun run_of_free_regions(const ChunkState& chunk, u32 index, u32 first, u32 regions_max) {
+GPU4FS_FN GPU4FS_NOINLINE inline TrimRun run_of_free_regions(const ChunkState& chunk, u32 index, u32 first,
+                                                             u32 regions_max) {
   const u32 region_count = region_count_of(chunk);
   for (u32 region = first; region < region_count; ++region) {
     if (!looks_free(chunk, region)) continue;
@@ -73,14 +75,16 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 count_backed_regions(const FileSystem& fs, 
   for (u32 i = 0; i < raid::chunk_count_of(fs.space) && count < limit; ++i) {
     const ChunkState& chunk = fs.space.chunks[i];
     if (chunk.page_class != page_class || !is_counted(chunk)) continue;
-    for (u32 region = 0; region < region_count_of(chunk) && count < limit; ++region) count += looks_free(chunk, region) ? 1 : 0;
+    for (u32 region = 0; region < region_count_of(chunk) && count < limit; ++region)
+      count += looks_free(chunk, region) ? 1 : 0;
   }
   return count;
 }
 
 // While no step runs: marks up to `wanted` regions from run.first on, free ones as far as is known, and takes what they
 // count as out of what may be promised. Answers how many.
-GPU4FS_FN GPU4FS_NOINLINE inline u32 take_regions_out(FileSystem& fs, ChunkState& chunk, const TrimRun& run, u32 wanted) {
+GPU4FS_FN GPU4FS_NOINLINE inline u32 take_regions_out(FileSystem& fs, ChunkState& chunk, const TrimRun& run,
+                                                      u32 wanted) {
   SpaceCounters& counters = counters_of(fs, chunk);
   const u32 cost = region_cost(chunk);
   const u64 emergency = load<Order::relaxed, Scope::engine>(&counters.emergency);
@@ -107,7 +111,8 @@ GPU4FS_FN inline bool is_trim_due(ChunkState& chunk, bool now) {
   for (;;) {
     if (due == 0) return false;
     const bool waits = due == raid::trim_due_later && !now;
-    if (!compare_exchange<Order::acq_rel, Scope::engine>(&chunk.trim_due, due, waits ? raid::trim_due_at_once : 0u)) continue;
+    if (!compare_exchange<Order::acq_rel, Scope::engine>(&chunk.trim_due, due, waits ? raid::trim_due_at_once : 0u))
+      continue;
     return !waits;
   }
 }
@@ -148,9 +153,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline void restore_backing(FileSystem& fs, u32 index)
   }
 }
 
-// While no step runs: as much of the run as is still free. So many regions of its class stay within reach. Status: no_space
-// when there are no more than those; device_failed while a device is lost or being filled; busy when others took the run.
-// The run is the server's until end_trim().
+// While no step runs: as much of the run as is still free. So many regions of its class stay within reach. Status:
+// no_space when there are no more than those; device_failed while a device is lost or being filled; busy when others
+// took the run. The run is the server's until end_trim().
 GPU4FS_FN GPU4FS_NOINLINE inline Status begin_trim(FileSystem& fs, TrimRun* run, u64 kept_regions) {
   const TrimRun wanted = *run;
   *run = {wanted.chunk, wanted.first, 0};

@@ -4,9 +4,9 @@
 // snapshot   (copied)    |= committed      = 0         |= freed_now     = committed
 // publish                &= ~freed_old                 = 0
 //
-// Pages of descriptors that changed go to the places that the durable slot's table does not name, and the table that does
-// goes into the other slot. So until the superblocks of the epoch are durable, everything that the epoch before refers to is
-// as it was, however often the checkpoint is written.
+// Pages of descriptors that changed go to the places that the durable slot's table does not name, and the table that
+// does goes into the other slot. So until the superblocks of the epoch are durable, everything that the epoch before
+// refers to is as it was, however often the checkpoint is written.
 //
 // All functions are uniform, take one chunk each, and may run for different chunks on any workers
 // at once. A chunk that did not change since its last snapshot costs one look.
@@ -21,8 +21,8 @@ namespace gpu4fs::fs {
 
 namespace detail {
 
-// Writes a page of descriptors as it is now to all columns, and enters it into the staged table. Descriptors of pages that
-// are being written change meanwhile; none of them is in the checkpoint, and each is copied whole.
+// Writes a page of descriptors as it is now to all columns, and enters it into the staged table. Descriptors of pages
+// that are being written change meanwhile; none of them is in the checkpoint, and each is copied whole.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status write_descriptor_page(Group g, FileSystem& fs, ChunkState& chunk, u64 index) {
   const format::PageDescriptor* source = chunk.descriptors + index * format::descriptors_per_page;
@@ -197,10 +197,9 @@ GPU4FS_FN GPU4FS_NOINLINE void publish_chunk(Group g, FileSystem& fs, u32 index)
   const raid::ChunkBitmaps& maps = chunk.bitmaps;
   u32 released = 0;
   for (u64 w = g.rank(); w < detail::bitmap_words(chunk); w += g.size()) {
-    const u64 freed = GPU4FS_MUTANT(
-        freed_pages_reused_early, (load<Order::relaxed, Scope::engine>(&maps.freed_old[w])),
-        (load<Order::relaxed, Scope::engine>(&maps.freed_old[w]) |
-         exchange<Order::relaxed, Scope::engine>(&maps.freed_now[w], u64{0})));
+    const u64 freed = GPU4FS_MUTANT(freed_pages_reused_early, (load<Order::relaxed, Scope::engine>(&maps.freed_old[w])),
+                                    (load<Order::relaxed, Scope::engine>(&maps.freed_old[w]) |
+                                     exchange<Order::relaxed, Scope::engine>(&maps.freed_now[w], u64{0})));
     if (freed == 0) continue;
     GPU4FS_CHECK_EQ(freed & (load<Order::relaxed, Scope::engine>(&maps.committed[w])), u64{0});
     store<Order::relaxed, Scope::engine>(&maps.freed_old[w], u64{0});

@@ -8,10 +8,11 @@
 // way is seen by check_slot_sum() once all chunks are loaded. A slot that counts and whose bitmap
 // no column has is corrupt: an older bitmap would hand out pages that are in use.
 //
-// With redundancy the header area has several copies. Each structure, and each page of descriptors, is taken from the first
-// that has it as the slot says; mounted for writing, the others get it at once. Of a page of descriptors that nobody has
-// what stands there is taken, and its descriptors say so (format::page_flag_unverified): a page that matches its checksum is
-// right whoever says the checksum, one that does not is an error. The next checkpoint writes it like that.
+// With redundancy the header area has several copies. Each structure, and each page of descriptors, is taken from the
+// first that has it as the slot says; mounted for writing, the others get it at once. Of a page of descriptors that
+// nobody has what stands there is taken, and its descriptors say so (format::page_flag_unverified): a page that matches
+// its checksum is right whoever says the checksum, one that does not is an error. The next checkpoint writes it like
+// that.
 #pragma once
 
 #include "base/copy.hpp"
@@ -30,12 +31,12 @@ namespace detail {
 
 // What the columns of a header area have.
 struct HeaderSurvey {
-  Status status;     // ok, or why no slot counts
-  u32 readable;      // columns, a bit each, as below
-  u32 sound;         // those that have the header of the slot that counts
-  u32 slot;          // that counts
-  u64 other_epoch;   // of the other one
-  SlotFacts facts;   // of the slot that counts
+  Status status;    // ok, or why no slot counts
+  u32 readable;     // columns, a bit each, as below
+  u32 sound;        // those that have the header of the slot that counts
+  u32 slot;         // that counts
+  u64 other_epoch;  // of the other one
+  SlotFacts facts;  // of the slot that counts
 };
 
 template <class Group>
@@ -117,8 +118,8 @@ struct PagesFound {
   u32 columns;    // that have the pages, a bit each
 };
 
-// `count` pages from `first` on with this hash, from the first column that has them, into `to`; the others are read into
-// `work`, of as many pages.
+// `count` pages from `first` on with this hash, from the first column that has them, into `to`; the others are read
+// into `work`, of as many pages.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE PagesFound find_header_pages(Group g, const FileSystem& fs, const ChunkState& chunk,
                                                        const PagesToFind& wanted, void* to, void* work) {
@@ -143,8 +144,7 @@ GPU4FS_FN GPU4FS_NOINLINE PagesFound find_header_pages(Group g, const FileSystem
 
 // True if no bit beyond the chunk's pages is set.
 template <class Group>
-GPU4FS_FN bool padding_is_zero(Group g, const ChunkState& chunk, const u64* bitmap,
-                               u64 word_count) {
+GPU4FS_FN bool padding_is_zero(Group g, const ChunkState& chunk, const u64* bitmap, u64 word_count) {
   bool clear = true;
   for (u64 w = g.rank(); w < word_count; w += g.size()) {
     const u64 pages_before = w * 64;
@@ -161,11 +161,11 @@ GPU4FS_FN bool padding_is_zero(Group g, const ChunkState& chunk, const u64* bitm
 
 // The bitmap into `committed`; *sound: the columns that have it. Status: corrupt_structure, or the device's.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status load_bitmap(Group g, const FileSystem& fs, ChunkState& chunk, const HeaderSurvey& survey,
-                                             u32* sound) {
+GPU4FS_FN GPU4FS_NOINLINE Status load_bitmap(Group g, const FileSystem& fs, ChunkState& chunk,
+                                             const HeaderSurvey& survey, u32* sound) {
   const format::ChunkLayout layout = layout_of(chunk);
-  const PagesToFind wanted{survey.readable, slot_page(layout, survey.slot) + 1, layout.bitmap_pages,
-                           chunk.base_address, survey.facts.bitmap_checksum};
+  const PagesToFind wanted{survey.readable, slot_page(layout, survey.slot) + 1, layout.bitmap_pages, chunk.base_address,
+                           survey.facts.bitmap_checksum};
   u64* const bitmap = chunk.bitmaps.committed;
   const PagesFound found = find_header_pages(g, fs, chunk, wanted, bitmap, chunk.bitmaps.staged);
   GPU4FS_TRY(found.status);
@@ -175,8 +175,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_bitmap(Group g, const FileSystem& fs, Chun
   return count_set_bits(g, chunk, bitmap) == survey.facts.set_count ? Status::ok : Status::corrupt_structure;
 }
 
-// The descriptor table. Of one that no column has what the last one has is taken, whose entries count as far as there are
-// pages that they name.
+// The descriptor table. Of one that no column has what the last one has is taken, whose entries count as far as there
+// are pages that they name.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE PagesFound load_table(Group g, const FileSystem& fs, ChunkState& chunk,
                                                 const HeaderSurvey& survey) {
@@ -223,8 +223,9 @@ GPU4FS_FN HeaderPages descriptor_page_in(Group g, const FileSystem& fs, const Ch
   });
 }
 
-// One page of descriptors, from the first column that has it; those that do not get it if the pool is mounted for writing.
-// Status: checksum_mismatch if nobody has it, and what stands in one of them was read; the device's if none can be read.
+// One page of descriptors, from the first column that has it; those that do not get it if the pool is mounted for
+// writing. Status: checksum_mismatch if nobody has it, and what stands in one of them was read; the device's if none
+// can be read.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_descriptor_page(Group g, FileSystem& fs, ChunkState& chunk,
                                                       const DescriptorColumns& columns, u64 index) {
@@ -294,8 +295,8 @@ GPU4FS_FN void forget_descriptors(Group g, ChunkState& chunk) {
   g.sync();
 }
 
-// All descriptors, as the table has them. `is_verified`: the table is; a page that it does not name is unknown otherwise.
-// Status: the device's.
+// All descriptors, as the table has them. `is_verified`: the table is; a page that it does not name is unknown
+// otherwise. Status: the device's.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_descriptors(Group g, FileSystem& fs, ChunkState& chunk, u32 readable,
                                                   bool is_verified) {
@@ -343,14 +344,13 @@ GPU4FS_FN u64 derive_bitmaps(Group g, ChunkState& chunk) {
     maps.freed_old[w] = 0;
   }
   g.sync();
-  const u64 free_count = has_stripes(chunk) ? derive_stripes(g, chunk)
-                                            : chunk.page_count - count_set_bits(g, chunk, maps.committed);
+  const u64 free_count =
+      has_stripes(chunk) ? derive_stripes(g, chunk) : chunk.page_count - count_set_bits(g, chunk, maps.committed);
   for (u32 pair = g.rank(); pair < (region_count_of(chunk) + 1) / 2; pair += g.size()) {
     u32 counts = 0;
     for (u32 region = 2 * pair; region < minimum(2 * pair + 2, region_count_of(chunk)); ++region) {
       u32 free = 0;
-      for (u32 w = 0; w < region_words; ++w)
-        free += popcount(~maps.busy[u64{region} * region_words + w]);
+      for (u32 w = 0; w < region_words; ++w) free += popcount(~maps.busy[u64{region} * region_words + w]);
       counts |= free << (16 * (region % 2));
     }
     chunk.region_free[pair] = counts;
@@ -360,21 +360,19 @@ GPU4FS_FN u64 derive_bitmaps(Group g, ChunkState& chunk) {
 
 GPU4FS_FN inline void add_to_counters(FileSystem& fs, const ChunkState& chunk, u64 free_count, u64 used_count) {
   SpaceCounters& counters = counters_of(fs, chunk);
-  const u64 total =
-      fetch_add<Order::relaxed, Scope::engine>(&counters.total, chunk.page_count) + chunk.page_count;
+  const u64 total = fetch_add<Order::relaxed, Scope::engine>(&counters.total, chunk.page_count) + chunk.page_count;
   fetch_add<Order::relaxed, Scope::engine>(&counters.free, free_count);
   fetch_add<Order::relaxed, Scope::engine>(&counters.used, used_count);
   // Chunks are loaded in parallel; what is kept back grows with the total.
   const u64 kept_back = kept_back_pages(fs, chunk.page_class, total);
   u64 found = load<Order::relaxed, Scope::engine>(&counters.emergency);
   while (found < kept_back) {
-    if (compare_exchange<Order::relaxed, Scope::engine>(&counters.emergency, found, kept_back))
-      break;
+    if (compare_exchange<Order::relaxed, Scope::engine>(&counters.emergency, found, kept_back)) break;
   }
 }
 
-// The slot that counts in all columns that lack a part of it; `sound` have the whole. It is the durable one, and what is
-// written is what it should have been.
+// The slot that counts in all columns that lack a part of it; `sound` have the whole. It is the durable one, and what
+// is written is what it should have been.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void restore_slots(Group g, FileSystem& fs, ChunkState& chunk, const HeaderSurvey& survey,
                                              u32 sound) {
@@ -389,7 +387,8 @@ GPU4FS_FN GPU4FS_NOINLINE void restore_slots(Group g, FileSystem& fs, ChunkState
 
 // Bitmap, table and descriptors. Behind it the bitmap `staged` and the staged table are those of the slot.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status load_structures(Group g, FileSystem& fs, ChunkState& chunk, const HeaderSurvey& survey) {
+GPU4FS_FN GPU4FS_NOINLINE Status load_structures(Group g, FileSystem& fs, ChunkState& chunk,
+                                                 const HeaderSurvey& survey) {
   u32 sound_bitmaps = 0;
   GPU4FS_TRY(load_bitmap(g, fs, chunk, survey, &sound_bitmaps));
   const PagesFound tables = load_table(g, fs, chunk, survey);
@@ -418,8 +417,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_structures(Group g, FileSystem& fs, ChunkS
 // within the engine's reach, its descriptors as well if pages are in use; its data pages need not be. With fs.read_only
 // nothing on the medium is changed. Status: corrupt_structure, medium_error, device_failed.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, FileSystem& fs, u32 index,
-                                            u64 superblock_epoch) {
+GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, FileSystem& fs, u32 index, u64 superblock_epoch) {
   GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
   GPU4FS_CHECK_GT(superblock_epoch, u64{0});
   raid::ChunkState& chunk = fs.space.chunks[index];
@@ -446,8 +444,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, FileSystem& fs, u32 index,
   return Status::ok;
 }
 
-// Instead of load_chunk(), where the bitmaps are the caller's: the descriptors alone, as the durable slot has them. Nothing
-// on the medium is changed if fs.read_only says so. Status: the device's.
+// Instead of load_chunk(), where the bitmaps are the caller's: the descriptors alone, as the durable slot has them.
+// Nothing on the medium is changed if fs.read_only says so. Status: the device's.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status load_chunk_descriptors(Group g, FileSystem& fs, u32 index, u64 superblock_epoch) {
   GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
@@ -467,9 +465,8 @@ GPU4FS_FN Status check_slot_sum(Group g, const FileSystem& fs, u64 slot_sum) {
 
 // The same of the superblock's page_used.
 GPU4FS_FN inline Status check_page_used(const FileSystem& fs, u64 page_used) {
-  return GPU4FS_MUTANT(page_count_unchecked, pages_used(fs) == page_used, true)
-             ? Status::ok
-             : Status::corrupt_structure;
+  return GPU4FS_MUTANT(page_count_unchecked, pages_used(fs) == page_used, true) ? Status::ok
+                                                                                : Status::corrupt_structure;
 }
 
 // The server has made a chunk's pages reachable for the engine.

@@ -46,8 +46,7 @@ GPU4FS_FN inline void mark_changed(ChunkState& chunk) {
 // operation log names them, so they are stable at once. Collective, because a large extent has many
 // words; Lane for one rank alone.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void commit_extent(Group g, FileSystem& fs, raid::Extent extent,
-                                             bool logged = false) {
+GPU4FS_FN GPU4FS_NOINLINE void commit_extent(Group g, FileSystem& fs, raid::Extent extent, bool logged = false) {
   const raid::PageLocation location = on_leader(g, [&] { return detail::location_of(fs, extent); });
   raid::ChunkState& chunk = fs.space.chunks[location.chunk];
   const u64 end = location.page + extent.page_count;
@@ -109,8 +108,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status adopt_extent(FileSystem& fs, raid::Exten
   raid::PageLocation location;
   GPU4FS_TRY(raid::find_page(fs.space, extent.address, &location));
   raid::ChunkState& chunk = fs.space.chunks[location.chunk];
-  if (extent.page_count == 0 || extent.page_count > chunk.page_count - location.page)
-    return Status::corrupt_structure;
+  if (extent.page_count == 0 || extent.page_count > chunk.page_count - location.page) return Status::corrupt_structure;
   if (detail::count_busy(chunk, location.page, extent.page_count) != 0) {
     for (u64 i = 0; i < extent.page_count; ++i) GPU4FS_TRY(adopt_stranded_page(chunk, location.page + i));
     return Status::ok;
@@ -140,8 +138,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 abandon_extent(FileSystem& fs, Operation& o
   raid::ChunkState& chunk = fs.space.chunks[location.chunk];
   const bool striped = detail::has_stripes(chunk);
   detail::for_each_word(location.page, extent.page_count, [&](u64 word, u64 mask) {
-    GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[word])) & mask,
-                    u64{0});
+    GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[word])) & mask, u64{0});
     if (!striped) detail::clear_busy(chunk, word, mask);
   });
   if (striped) {
@@ -175,12 +172,13 @@ struct FreedPages {
 GPU4FS_FN inline FreedPages free_word(FileSystem& fs, ChunkState& chunk, u64 word, u64 mask, bool waits) {
   const u64 in_use = mask & load<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[word]);
   if (in_use != mask) store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
-  // Stable first: who looks for pages that nobody needs must not see one that is neither (fs/space/partial_stripes.hpp).
+  // Stable first: who looks for pages that nobody needs must not see one that is neither
+  // (fs/space/partial_stripes.hpp).
   if (waits && in_use != 0) fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word], in_use);
   const u64 old = fetch_and<Order::release, Scope::engine>(&chunk.bitmaps.committed[word], ~mask);
   GPU4FS_CHECK_EQ(old & mask, in_use);
-  const u64 stable = in_use & GPU4FS_MUTANT(
-      freed_pages_reused_at_once, (load<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word])), u64{0});
+  const u64 stable = in_use & GPU4FS_MUTANT(freed_pages_reused_at_once,
+                                            (load<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word])), u64{0});
   if (stable != 0) fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.freed_now[word], stable);
   clear_busy(chunk, word, in_use & ~stable);
   return {popcount(in_use), popcount(stable)};
@@ -244,8 +242,7 @@ GPU4FS_FN inline bool is_stable(const FileSystem& fs, u64 address) {
 
 // Whether the page's memory is within the engine's reach: ok, or chunk_not_mapped with
 // op.wanted_chunk set, or corrupt_structure for an address that no page has, or device_failed.
-GPU4FS_FN GPU4FS_NOINLINE inline Status check_accessible(const FileSystem& fs, Operation& op,
-                                                         u64 address) {
+GPU4FS_FN GPU4FS_NOINLINE inline Status check_accessible(const FileSystem& fs, Operation& op, u64 address) {
   u32 chunk = raid::no_chunk;
   const Status status = raid::chunk_of(fs.space, address, &chunk);
   if (status == Status::chunk_not_mapped) op.wanted_chunk = chunk;

@@ -28,7 +28,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 chunk_cost(const ChunkState& chunk) {
 }
 
 GPU4FS_FN inline u64 occupied_cost(const ChunkState& chunk) {
-  const u64 free = u64{load<Order::relaxed, Scope::engine>(&chunk.free_pages) & free_number_mask} + unbacked_pages_of(chunk);
+  const u64 free =
+      u64{load<Order::relaxed, Scope::engine>(&chunk.free_pages) & free_number_mask} + unbacked_pages_of(chunk);
   const u64 cost = chunk_cost(chunk);
   return cost - minimum(cost, free);
 }
@@ -43,7 +44,8 @@ GPU4FS_FN inline u64 count_pending(const ChunkState& chunk) {
   return count;
 }
 
-// What frozen chunks of the class hold has to find room in the others; and how much of it they have that is not counted.
+// What frozen chunks of the class hold has to find room in the others; and how much of it they have that is not
+// counted.
 struct FreezeNeed {
   u64 held;
   u64 uncounted;

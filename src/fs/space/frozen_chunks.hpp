@@ -29,7 +29,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool has_no_pages(const ChunkState& chunk) {
   return true;
 }
 
-// While no step runs. The counters of its class without the chunk, which is frozen and empty, and in none of the others.
+// While no step runs. The counters of its class without the chunk, which is frozen and empty, and in none of the
+// others.
 GPU4FS_FN GPU4FS_NOINLINE inline void forget_chunk(FileSystem& fs, ChunkState& chunk) {
   SpaceCounters& counters = counters_of(fs, chunk);
   const u64 total = load<Order::relaxed, Scope::engine>(&counters.total) - chunk.page_count;
@@ -49,13 +50,14 @@ GPU4FS_FN inline u64 pages_taken(const FileSystem& fs, u32 index) {
   return load<Order::acquire, Scope::engine>(&chunk.erased) != 0 ? 0 : detail::occupied_cost(chunk);
 }
 
-// Of a frozen chunk: ok, busy (pages are in use or promised, or the server is punching some), or retry_after_checkpoint (none are, but the running
-// checkpoint writes its header area, or the next one will). not_found: it was deleted.
+// Of a frozen chunk: ok, busy (pages are in use or promised, or the server is punching some), or retry_after_checkpoint
+// (none are, but the running checkpoint writes its header area, or the next one will). not_found: it was deleted.
 GPU4FS_FN GPU4FS_NOINLINE inline Status check_frozen_empty(const FileSystem& fs, u32 index) {
   GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
   const raid::ChunkState& chunk = fs.space.chunks[index];
   if (load<Order::acquire, Scope::engine>(&chunk.erased) != 0) return Status::not_found;
-  if (!detail::is_frozen(chunk) || detail::occupied_cost(chunk) != 0 || !detail::has_no_pages(chunk)) return Status::busy;
+  if (!detail::is_frozen(chunk) || detail::occupied_cost(chunk) != 0 || !detail::has_no_pages(chunk))
+    return Status::busy;
   // Its place on the devices must not become another chunk's meanwhile.
   if (load<Order::acquire, Scope::engine>(&chunk.trimming) != 0) return Status::busy;
   const bool is_written = load<Order::acquire, Scope::engine>(&chunk.changed) != 0 ||

@@ -1,25 +1,26 @@
 // A pool that changes its size while it is mounted: chunks that are made and deleted, devices that join and leave.
 //
-// The server prepares what comes where nobody looks, and what the superblocks will say of it (PoolGrowth); nothing on the
-// medium refers to it yet. What goes is frozen and empty before (fs/space/frozen_chunks.hpp). Then:
+// The server prepares what comes where nobody looks, and what the superblocks will say of it (PoolGrowth); nothing on
+// the medium refers to it yet. What goes is frozen and empty before (fs/space/frozen_chunks.hpp). Then:
 //
 //   stage     the plan is handed over (Opcode::grow)
 //   the next checkpoint, of epoch E:
-//     asks the server to write what depends on E: nodes of the chunk tree, chunk headers, chunk maps. It may refuse, or a
-//     device be lost meanwhile; the checkpoint goes on without the plan then
+//     asks the server to write what depends on E: nodes of the chunk tree, chunk headers, chunk maps. It may refuse, or
+//     a device be lost meanwhile; the checkpoint goes on without the plan then
 //     flushes, with the pages of the epoch
 //     writes the superblocks of E that name it: first on devices that join the pool, which are flushed, then on the
 //     others. So a device is in no durable list of members before it has a superblock itself; one that leaves gets none
-//   admit     (Opcode::grow) while no step runs: new chunks get a place in the table and are entered into the granule table,
+//   admit     (Opcode::grow) while no step runs: new chunks get a place in the table and are entered into the granule
+//             table,
 //     deleted ones leave it. Then the new ones are loaded
 //   withdraw  (Opcode::grow) before a plan is written over one that came to nothing
 //
-// Each plan has a number: what the server answers to a checkpoint is of the plan that it was asked about, which may have
-// been withdrawn and another one staged meanwhile.
+// Each plan has a number: what the server answers to a checkpoint is of the plan that it was asked about, which may
+// have been withdrawn and another one staged meanwhile.
 //
-// The phase is the engine's: each of these commands is carried out in the phases where it has a meaning, and answered with a
-// status in all others. What is staged fits when it is admitted, because nothing else changes the tables, and a chunk to be
-// deleted is not thawed meanwhile.
+// The phase is the engine's: each of these commands is carried out in the phases where it has a meaning, and answered
+// with a status in all others. What is staged fits when it is admitted, because nothing else changes the tables, and a
+// chunk to be deleted is not thawed meanwhile.
 //
 // A crash before a superblock of E is durable leaves the pool as it was: nodes of the tree and slots of chunk maps that
 // were written are free ones. A crash behind that leaves a pool with the new chunks, which are empty: their pages are
@@ -41,32 +42,32 @@ namespace gpu4fs::fs {
 
 enum class GrowthPhase : u32 {
   none = 0,  // nothing, or the last plan was admitted or withdrawn
-  staged,   // a checkpoint takes it up
-  written,  // the superblocks of the running checkpoint name it
-  durable,  // they are durable
-  refused,  // the server could not write what it takes, or a device was lost
+  staged,    // a checkpoint takes it up
+  written,   // the superblocks of the running checkpoint name it
+  durable,   // they are durable
+  refused,   // the server could not write what it takes, or a device was lost
 };
 
 inline constexpr u32 growth_chunks_max = 256;  // that one plan makes, or deletes
 
 // Written by the server, but for the phase, while that is none or refused.
 struct PoolGrowth {
-  u32 phase;            // atomic, GrowthPhase; written by the engine alone
-  u32 device_count;     // afterwards, as all that follows
+  u32 phase;         // atomic, GrowthPhase; written by the engine alone
+  u32 device_count;  // afterwards, as all that follows
   u32 chunk_count;
-  u32 slot_count;       // places in the table of chunks, erased ones included
+  u32 slot_count;  // places in the table of chunks, erased ones included
   u32 tree_root;
   u32 tree_height;
   u32 tree_replica_count;
   u32 added_count;
   u32 erased_count;
-  u32 number;           // of the plan; no two of a mount have the same
+  u32 number;  // of the plan; no two of a mount have the same
   u64 tree_node_count;
   u64 page_total;
-  u64 joining;          // a bit a device: those that were no members
-  u64 leaving;          // those that are none any more
+  u64 joining;  // a bit a device: those that were no members
+  u64 leaving;  // those that are none any more
   u8 device_uuids[device_count_max][16];
-  device::Device devices[device_count_max];    // those that join
+  device::Device devices[device_count_max];  // those that join
   format::DevicePart parts[device_count_max];
   u32 added_slots[growth_chunks_max];
   u32 erased_slots[growth_chunks_max];
@@ -93,10 +94,9 @@ GPU4FS_FN inline bool change_growth_phase(FileSystem& fs, GrowthPhase from, Grow
 GPU4FS_FN inline bool growth_fits(const FileSystem& fs, const PoolGrowth& plan) {
   const u64 devices = plan.device_count >= 64 ? ~u64{0} : (u64{1} << plan.device_count) - 1;
   return ((plan.joining | plan.leaving) & ~devices) == 0 && plan.device_count >= raid::device_count_of(fs.space) &&
-         plan.device_count <= fs.space.device_capacity &&
-         plan.slot_count >= raid::chunk_count_of(fs.space) && plan.slot_count <= fs.space.chunk_capacity &&
-         plan.chunk_count <= plan.slot_count && plan.added_count <= growth_chunks_max &&
-         plan.erased_count <= growth_chunks_max;
+         plan.device_count <= fs.space.device_capacity && plan.slot_count >= raid::chunk_count_of(fs.space) &&
+         plan.slot_count <= fs.space.chunk_capacity && plan.chunk_count <= plan.slot_count &&
+         plan.added_count <= growth_chunks_max && plan.erased_count <= growth_chunks_max;
 }
 
 // The chunk's granules are in the table, and nobody's.
@@ -157,7 +157,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status stage_growth(FileSystem& fs) {
   return detail::change_growth_phase(fs, phase, GrowthPhase::staged) ? Status::ok : Status::busy;
 }
 
-// No checkpoint takes up what is staged any more. Status: busy (superblocks that name it are being written, or are durable).
+// No checkpoint takes up what is staged any more. Status: busy (superblocks that name it are being written, or are
+// durable).
 GPU4FS_FN GPU4FS_NOINLINE inline Status withdraw_growth(FileSystem& fs) {
   if (fs.growth == nullptr) return Status::read_only;
   (void)detail::change_growth_phase(fs, GrowthPhase::staged, GrowthPhase::none);
@@ -284,7 +285,8 @@ GPU4FS_FN inline void end_growth(FileSystem& fs) {
 }
 
 // While no step runs: the chunks of a durable plan, which are to be loaded, get their places, and those that it deletes
-// lose theirs. Status: busy (it is not durable yet), stale (it was refused), not_found (there is none, or it was admitted).
+// lose theirs. Status: busy (it is not durable yet), stale (it was refused), not_found (there is none, or it was
+// admitted).
 GPU4FS_FN GPU4FS_NOINLINE inline Status admit_chunks(FileSystem& fs) {
   if (fs.growth == nullptr) return Status::read_only;
   const GrowthPhase phase = detail::growth_phase(fs);

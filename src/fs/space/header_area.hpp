@@ -1,9 +1,10 @@
-// A chunk's header area on the medium: its structures, verified where they are read, and written from engine memory alone.
+// A chunk's header area on the medium: its structures, verified where they are read, and written from engine memory
+// alone.
 //
 // What verifies what: the superblock has the sum of the slot headers' checksums, the slot header those of bitmap and
-// descriptor table, and the table that of each page of descriptors, with the place where it is. So whatever was damaged, not
-// written or is older than it should be is told from what counts, and every column of the area is as good as any other.
-// The chunk header says nothing that the chunk tree does not say; one that is damaged is composed anew.
+// descriptor table, and the table that of each page of descriptors, with the place where it is. So whatever was
+// damaged, not written or is older than it should be is told from what counts, and every column of the area is as good
+// as any other. The chunk header says nothing that the chunk tree does not say; one that is damaged is composed anew.
 //
 // All functions are uniform.
 #pragma once
@@ -18,9 +19,13 @@
 
 namespace gpu4fs::fs::detail {
 
-GPU4FS_FN inline u64 bitmap_words(const ChunkState& chunk) { return divide_up(chunk.page_count, 64); }
+GPU4FS_FN inline u64 bitmap_words(const ChunkState& chunk) {
+  return divide_up(chunk.page_count, 64);
+}
 
-GPU4FS_FN inline format::ChunkLayout layout_of(const ChunkState& chunk) { return format::chunk_layout(chunk.page_count); }
+GPU4FS_FN inline format::ChunkLayout layout_of(const ChunkState& chunk) {
+  return format::chunk_layout(chunk.page_count);
+}
 
 // First page of a bitmap slot in the header area: its header; the bitmap follows, then the descriptor table.
 GPU4FS_FN inline u64 slot_page(const format::ChunkLayout& layout, u32 slot) {

@@ -1,9 +1,9 @@
 // Verifying the header area of a chunk of a mounted pool, and repairing copies that are damaged.
 //
-// Looked at is what the durable superblocks refer to: chunk headers, the newest slot and the pages of descriptors that its
-// table names. A running checkpoint writes other places, and while it may have written some of this chunk nothing is looked
-// at; one whose snapshot comes later waits before it is published (begin_repairs() in raid/repair_pages.hpp). What no
-// column has any more is in engine memory: the next checkpoint writes it elsewhere.
+// Looked at is what the durable superblocks refer to: chunk headers, the newest slot and the pages of descriptors that
+// its table names. A running checkpoint writes other places, and while it may have written some of this chunk nothing
+// is looked at; one whose snapshot comes later waits before it is published (begin_repairs() in raid/repair_pages.hpp).
+// What no column has any more is in engine memory: the next checkpoint writes it elsewhere.
 //
 // Uniform.
 #pragma once
@@ -140,8 +140,8 @@ GPU4FS_FN GPU4FS_NOINLINE void scrub_descriptors(Group g, FileSystem& fs, ChunkS
 }  // namespace detail
 
 // The pages of descriptors of the chunk's pages [page, page + count), and in front of page 0 everything else. Adds to
-// *scrub. Where a checkpoint failed while it wrote the chunk nothing is looked at. Status: again (a checkpoint writes the
-// chunk, or somebody else looks at it).
+// *scrub. Where a checkpoint failed while it wrote the chunk nothing is looked at. Status: again (a checkpoint writes
+// the chunk, or somebody else looks at it).
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status scrub_header_area(Group g, FileSystem& fs, u32 index, u64 page, u64 count,
                                                    HeaderScrub* scrub) {

@@ -1,16 +1,17 @@
-// Rows of partial stripes (fs/space/stripes.hpp): when a class has no whole stripe left, a command gets stranded pages of
-// one row of a stripe that is partly used. It writes them together with all parities of the row, after a record of the log
-// that has all of these bytes is durable (raid/row_replacement.hpp, engine/handlers/file_write_rows.hpp).
+// Rows of partial stripes (fs/space/stripes.hpp): when a class has no whole stripe left, a command gets stranded pages
+// of one row of a stripe that is partly used. It writes them together with all parities of the row, after a record of
+// the log that has all of these bytes is durable (raid/row_replacement.hpp, engine/handlers/file_write_rows.hpp).
 //
 // Pages of a row are taken if
-//   - all pages of its stripe are in use, freed and waiting for a checkpoint, or stranded: then nobody else has pages of
-//     it that are still to be written. Taken pages are none of these, so one command at a time has pages of a stripe;
-//   - the durable checkpoint knows all pages of the stripe that are not stranded, and no other is being written. So what
-//     the record sums up is durable before it, a recovery finds the stripe in use, and between two checkpoints pages of a
-//     stripe are taken again only if a command gave up;
+//   - all pages of its stripe are in use, freed and waiting for a checkpoint, or stranded: then nobody else has pages
+//     of it that are still to be written. Taken pages are none of these, so one command at a time has pages of a
+//     stripe;
+//   - the durable checkpoint knows all pages of the stripe that are not stranded, and no other is being written. So
+//     what the record sums up is durable before it, a recovery finds the stripe in use, and between two checkpoints
+//     pages of a stripe are taken again only if a command gave up;
 //   - the chunk is not frozen, no device is lost, and there is a log.
-// Stranded pages are in none of the counters of space_counters.hpp, so neither are taken ones: nothing is promised. Pages
-// that were taken are committed, freed and given back as any others. Plain functions, one rank, but for
+// Stranded pages are in none of the counters of space_counters.hpp, so neither are taken ones: nothing is promised.
+// Pages that were taken are committed, freed and given back as any others. Plain functions, one rank, but for
 // take_partial_row().
 #pragma once
 
@@ -198,7 +199,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 next_chunk_with_partial_rows(const FileSyst
 
 // Pages that a row's record has room for, parities included.
 inline constexpr u32 row_record_pages_max = 7;
-static_assert(format::log_record_layout(0, row_record_pages_max * page_size, 0).length <= format::log_record_bytes_max);
+static_assert(format::log_record_layout(0, row_record_pages_max* page_size, 0).length <= format::log_record_bytes_max);
 
 // Pages of one row for the command, in profile op.profile: `wanted` > 0 or fewer. Uniform. Status:
 //   no_space                none; op.blocked_by_reservations: others have pages on their way in stripes that have some
@@ -231,8 +232,8 @@ GPU4FS_FN GPU4FS_NOINLINE PartialRow take_partial_row(Group g, FileSystem& fs, O
   return none;
 }
 
-// Inside the commit gate: whether files have pages of the row's stripe. If so behind the row's record and again with the
-// commit of its pages, every state in between has the stripe in use: no page of such a stripe becomes a file's
+// Inside the commit gate: whether files have pages of the row's stripe. If so behind the row's record and again with
+// the commit of its pages, every state in between has the stripe in use: no page of such a stripe becomes a file's
 // otherwise. A recovery that finds it free would take the row's parities for those of the pages that it adopts.
 GPU4FS_FN GPU4FS_NOINLINE inline bool stripe_stays(const FileSystem& fs, u32 index, u64 row) {
   const raid::ChunkState& chunk = fs.space.chunks[index];

@@ -33,12 +33,13 @@ GPU4FS_FN inline u64 kept_back_pages(const FileSystem& fs, u32 page_class, u64 t
   return kept_back_pages(total, fs.space.page_cost[page_class], page_class == fs.space.metadata_class);
 }
 
-// Pages of metadata that a small write has to be promised though it uses few of them: its inode's, its map's and all above.
+// Pages of metadata that a small write has to be promised though it uses few of them: its inode's, its map's and all
+// above.
 inline constexpr u64 pages_promised_to_a_write = 48;
 
 // What is left in a class for content of files: without what is kept back for commands that free space, and without the
-// pages that the content's own metadata takes. `metadata_pages` are left, without what is kept back, where metadata lies;
-// `shares`: in this class. A promise of a page takes `page_cost`, of one of metadata `metadata_cost`.
+// pages that the content's own metadata takes. `metadata_pages` are left, without what is kept back, where metadata
+// lies; `shares`: in this class. A promise of a page takes `page_cost`, of one of metadata `metadata_cost`.
 struct RoomForContent {
   u64 pages;
   u64 stranded;  // pages that only content can have
@@ -140,8 +141,8 @@ GPU4FS_FN inline u64 devices_of(const ChunkState& chunk) {
   return devices;
 }
 
-// Of the class, what other commands have been promised and not used yet: it comes back if they do not need it. What dirty
-// frames have been promised the next checkpoint uses up.
+// Of the class, what other commands have been promised and not used yet: it comes back if they do not need it. What
+// dirty frames have been promised the next checkpoint uses up.
 GPU4FS_FN GPU4FS_NOINLINE inline u64 promised_to_others(const FileSystem& fs, const Operation& op, u32 page_class) {
   u64 known = page_class == class_of(fs, op) ? op.pages_reserved : 0;
   if (page_class == fs.space.metadata_class) {
@@ -152,8 +153,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 promised_to_others(const FileSystem& fs, co
 }
 
 // Of the class, what the next checkpoint gives back. Never too little, and nothing once there is nothing to write, so
-// that who waits for it ends. A freed page may be the last one of its stripe; and every dirty page of a class with stripes
-// was promised one, of which a checkpoint uses up few.
+// that who waits for it ends. A freed page may be the last one of its stripe; and every dirty page of a class with
+// stripes was promised one, of which a checkpoint uses up few.
 GPU4FS_FN GPU4FS_NOINLINE inline u64 comes_back(const FileSystem& fs, u32 page_class) {
   u64 pages = load<Order::relaxed, Scope::engine>(&fs.counters[page_class].freed_pending);
   const u64 cost = fs.space.page_cost[page_class];
@@ -164,7 +165,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 comes_back(const FileSystem& fs, u32 page_c
   return pages * cost;
 }
 
-// Why `needed` pages of the class are not available, and what would help. The one place where a class has no pages left.
+// Why `needed` pages of the class are not available, and what would help. The one place where a class has no pages
+// left.
 GPU4FS_FN GPU4FS_NOINLINE inline Status explain_shortage(FileSystem& fs, Operation& op, u32 page_class, u64 needed) {
   const SpaceCounters& counters = fs.counters[page_class];
   u64 in_reach = load<Order::relaxed, Scope::engine>(&counters.available);
@@ -246,8 +248,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 pages_to_come(const FileSystem& fs, const O
 //   no_space                what is free, less what is kept back for commands that free space, does not suffice;
 //                           op.blocked_by_reservations: with what others have been promised it would
 //   retry_after_checkpoint  with the pages that the next checkpoint gives back it would
-//   chunk_not_mapped        with those of chunk op.wanted_chunk, which the engine cannot reach yet or not all of, it may; or with a
-//                           new chunk of class op.wanted_class
+//   chunk_not_mapped        with those of chunk op.wanted_chunk, which the engine cannot reach yet or not all of, it
+//                           may; or with a new chunk of class op.wanted_class
 //   read_only
 GPU4FS_FN GPU4FS_NOINLINE inline Status reserve_pages(FileSystem& fs, Operation& op, u64 page_count) {
   if (page_count == 0) return Status::ok;
@@ -273,8 +275,7 @@ GPU4FS_FN inline void refuse_growth(Operation& op) {
 }
 
 // Gives back promised pages that the command did not allocate.
-GPU4FS_FN GPU4FS_NOINLINE inline void unreserve_pages(FileSystem& fs, Operation& op,
-                                                      u64 page_count) {
+GPU4FS_FN GPU4FS_NOINLINE inline void unreserve_pages(FileSystem& fs, Operation& op, u64 page_count) {
   GPU4FS_CHECK_GE(op.pages_reserved, page_count);
   op.pages_reserved -= page_count;
   detail::return_promise(fs, detail::class_of(fs, op), page_count);

@@ -91,15 +91,13 @@ GPU4FS_FN inline u32 region_free(const ChunkState& chunk, u32 region) {
 
 GPU4FS_FN inline void add_region_free(ChunkState& chunk, u32 region, u32 page_count) {
   const u32 shift = 16 * (region % 2);
-  const u32 old =
-      fetch_add<Order::relaxed, Scope::engine>(&chunk.region_free[region / 2], page_count << shift);
+  const u32 old = fetch_add<Order::relaxed, Scope::engine>(&chunk.region_free[region / 2], page_count << shift);
   GPU4FS_CHECK_LE((old >> shift & 0xffff) + page_count, region_pages);
 }
 
 GPU4FS_FN inline void subtract_region_free(ChunkState& chunk, u32 region, u32 page_count) {
   const u32 shift = 16 * (region % 2);
-  const u32 old =
-      fetch_sub<Order::relaxed, Scope::engine>(&chunk.region_free[region / 2], page_count << shift);
+  const u32 old = fetch_sub<Order::relaxed, Scope::engine>(&chunk.region_free[region / 2], page_count << shift);
   GPU4FS_CHECK_GE(old >> shift & 0xffff, page_count);
 }
 
@@ -111,8 +109,7 @@ GPU4FS_FN inline u32 claim_pages(ChunkState& chunk, u32 page_count, u32 unit) {
     if ((value & counted_bit) == 0) return 0;
     const u32 claim = minimum(value & free_number_mask, page_count) / unit * unit;
     if (claim == 0) return 0;
-    if (compare_exchange<Order::acq_rel, Scope::engine>(&chunk.free_pages, value, value - claim))
-      return claim;
+    if (compare_exchange<Order::acq_rel, Scope::engine>(&chunk.free_pages, value, value - claim)) return claim;
   }
 }
 

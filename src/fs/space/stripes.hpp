@@ -23,7 +23,9 @@
 
 namespace gpu4fs::fs::detail {
 
-GPU4FS_FN inline bool has_stripes(const ChunkState& chunk) { return chunk.stripe_count != 0; }
+GPU4FS_FN inline bool has_stripes(const ChunkState& chunk) {
+  return chunk.stripe_count != 0;
+}
 
 // Pages of a whole stripe; 1 in chunks without.
 GPU4FS_FN GPU4FS_NOINLINE inline u32 stripe_pages(const ChunkState& chunk) {
@@ -129,8 +131,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline PageRun take_stripes(ChunkState& chunk, u32 hin
 
 // Pages of the shard's open stripe, at most `wanted`; page_count 0: there is none, or it is an older one, which is
 // stranded.
-GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent take_from_open_stripe(FileSystem& fs, AllocationShard& shard, u32 page_class,
-                                                                    u32 wanted) {
+GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent take_from_open_stripe(FileSystem& fs, AllocationShard& shard,
+                                                                    u32 page_class, u32 wanted) {
   GPU4FS_CHECK_LT(page_class, format::profile_max);
   ShardPlace& place = shard.places[page_class];
   raid::Extent taken{raid::no_address, 0, 0};
@@ -153,8 +155,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent take_from_open_stripe(FileSystem& 
 }
 
 // The shard goes on with these pages; what it had, another command's leftover, is stranded.
-GPU4FS_FN GPU4FS_NOINLINE inline void keep_open(FileSystem& fs, AllocationShard& shard, u32 chunk_index, u64 first, u32 count,
-                                u32 generation) {
+GPU4FS_FN GPU4FS_NOINLINE inline void keep_open(FileSystem& fs, AllocationShard& shard, u32 chunk_index, u64 first,
+                                                u32 count, u32 generation) {
   ShardPlace& place = shard.places[fs.space.chunks[chunk_index].page_class];
   shard.lock.lock();
   GPU4FS_CHECK_GT(count, 0u);
@@ -185,8 +187,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline void use_promise(FileSystem& fs, Operation& op,
 }
 
 // One try of a chunk: `wanted` pages or less, with what becomes of the rest of their stripes.
-GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_stripes_in(FileSystem& fs, Operation& op, u32 index, u32 hint, u32 wanted,
-                                                  u32 generation) {
+GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_stripes_in(FileSystem& fs, Operation& op, u32 index, u32 hint,
+                                                                  u32 wanted, u32 generation) {
   ChunkState& chunk = fs.space.chunks[index];
   const u32 whole = stripe_pages(chunk);
   const bool shares = op.whole_stripes == 0 && wanted < whole;

@@ -21,8 +21,7 @@ GPU4FS_FN inline PageRun find_run(const ChunkState& chunk, u32 region, u32 wante
   PageRun best{0, 0};
   PageRun run{0, 0};
   for (u32 w = 0; w < region_words; ++w) {
-    const u64 word =
-        load<Order::acquire, Scope::engine>(&chunk.bitmaps.busy[region * region_words + w]);
+    const u64 word = load<Order::acquire, Scope::engine>(&chunk.bitmaps.busy[region * region_words + w]);
     u32 bit = 0;
     while (bit < 64) {
       const u64 rest = word >> bit;
@@ -54,8 +53,7 @@ GPU4FS_FN inline u32 set_busy_prefix(ChunkState& chunk, u32 first, u32 count) {
     if (conflict != 0) {
       ours = mask & ((conflict & (~conflict + 1)) - 1);
       const u64 surplus = mask & ~old & ~ours;
-      if (surplus != 0)
-        fetch_and<Order::release, Scope::engine>(&chunk.bitmaps.busy[word], ~surplus);
+      if (surplus != 0) fetch_and<Order::release, Scope::engine>(&chunk.bitmaps.busy[word], ~surplus);
       collided = true;
     }
     taken += popcount(ours);
@@ -79,8 +77,8 @@ GPU4FS_FN inline PageRun take_in_region(ChunkState& chunk, u32 region, u32 wante
   return {0, 0};
 }
 
-// Takes a region whose count says that it is entirely free, all or nothing; two that try the same one at once may both get
-// nothing. What was done to its pages before is seen behind a fence of the caller.
+// Takes a region whose count says that it is entirely free, all or nothing; two that try the same one at once may both
+// get nothing. What was done to its pages before is seen behind a fence of the caller.
 // The words are taken without a look in between, so that a GPU waits for one answer and not for eight.
 GPU4FS_FN inline bool take_whole_region(ChunkState& chunk, u32 region) {
   u64* words = &chunk.bitmaps.busy[u64{region} * region_words];
@@ -152,11 +150,11 @@ GPU4FS_FN GPU4FS_NOINLINE u32 take_regions_from(Group g, ChunkState& chunk, u32 
   return count;
 }
 
-// Takes up to `wanted_regions` of the chunk's `region_count` regions, entirely free ones in a row, from `hint` on; count 0:
-// there is none. Collective.
+// Takes up to `wanted_regions` of the chunk's `region_count` regions, entirely free ones in a row, from `hint` on;
+// count 0: there is none. Collective.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE PageRun take_regions(Group g, ChunkState& chunk, u32 region_count, u32 hint,
-                                                u32 wanted_regions) {
+                                               u32 wanted_regions) {
   for (u32 passed = 0; passed < region_count;) {
     const u32 ahead = passed + g.rank();
     const u32 found = g.ballot(ahead < region_count && looks_free(chunk, (hint + ahead) % region_count));

@@ -51,7 +51,8 @@ AttributePages list_attribute_pages(MediumReader& reader, const format::Inode& i
 std::string read_attribute_page(const PageBuffer& page, const std::function<void(const AttributeItem&)>& visit) {
   format::AttributePageHeader header{};
   std::memcpy(&header, page.bytes, sizeof(header));
-  const bool has_reserved = std::any_of(std::begin(header.reserved), std::end(header.reserved), [](u16 word) { return word != 0; });
+  const bool has_reserved =
+      std::any_of(std::begin(header.reserved), std::end(header.reserved), [](u16 word) { return word != 0; });
   if (header.magic != format::attribute_page_magic || header.version != format::attribute_page_version ||
       header.used_bytes > page_size || header.used_bytes < sizeof(header) || has_reserved) {
     return "impossible header";
@@ -69,13 +70,17 @@ std::string read_attribute_page(const PageBuffer& page, const std::function<void
       return fmt::format("entry {} is impossible", i);
     }
     const std::string_view text(name, entry.name_length);
-    const bool has_slot = entry.value_slot >= format::attribute_slot_first && entry.value_slot < format::attribute_slot_end;
+    const bool has_slot =
+        entry.value_slot >= format::attribute_slot_first && entry.value_slot < format::attribute_slot_end;
     const bool fits = is_great_attribute(text, entry.value_length) ? has_slot : entry.value_slot == 0;
     if (!fits) {
       return fmt::format("the value of \"{}\", {} bytes, is at {}", format::escape_name(text), entry.value_length,
                          entry.value_slot);
     }
-    visit({text, {name + entry.name_length, static_cast<std::size_t>(inside)}, entry.value_length, entry.value_hash,
+    visit({text,
+           {name + entry.name_length, static_cast<std::size_t>(inside)},
+           entry.value_length,
+           entry.value_hash,
            entry.value_slot});
     offset += align_up(length, u64{8});
   }
@@ -109,7 +114,9 @@ bool is_valid_attribute(std::string_view name, std::string_view value) {
   return counts[mask] == 1 || counts[user] + counts[group] == 0;
 }
 
-u32 attribute_hash(std::string_view value) { return static_cast<u32>(xxh3_64(value.data(), value.size(), 0)); }
+u32 attribute_hash(std::string_view value) {
+  return static_cast<u32>(xxh3_64(value.data(), value.size(), 0));
+}
 
 bool is_great_attribute(std::string_view name, u64 length) {
   return length > format::attribute_inline_max && !is_access_list_name(name);

@@ -22,8 +22,8 @@ struct AttributeBlock {
   bool is_well_formed() const;
 };
 
-// Calls `visit` for each pointer, from the top down. Where it answers true, and `block` was filled by it with the content of
-// a map page, what lies below is visited.
+// Calls `visit` for each pointer, from the top down. Where it answers true, and `block` was filled by it with the
+// content of a map page, what lies below is visited.
 using AttributeVisitor = std::function<bool(const AttributeBlock& block, PageBuffer* content)>;
 void walk_attributes(const format::Inode& inode, const AttributeVisitor& visit);
 

@@ -75,7 +75,7 @@ struct CheckContext {
   CheckResult& result;
   std::vector<ChunkUse> chunks;
   std::unordered_map<u64, InodeRecord> inodes;
-  std::map<u64, u16> inode_masks;  // by page of the inode file: which of the sixteen are in use
+  std::map<u64, u16> inode_masks;    // by page of the inode file: which of the sixteen are in use
   std::vector<u32> chunk_map_slots;  // by device: which counts, 2: none
   PageAddresses inode_bitmap_pages;
   PageAddresses orphan_bitmap_pages;
@@ -105,8 +105,12 @@ CheckResult check_pool_with(const CheckOptions& options, const EngineRunner& run
 
 std::string device_place(const pool::DeviceFile& file, u64 offset);
 std::string inode_place(u64 number, u16 mode);
-inline std::string inode_place(u64 number, const format::Inode& inode) { return inode_place(number, inode.mode); }
-inline std::string inode_place(u64 number, const InodeSummary& inode) { return inode_place(number, inode.mode); }
+inline std::string inode_place(u64 number, const format::Inode& inode) {
+  return inode_place(number, inode.mode);
+}
+inline std::string inode_place(u64 number, const InodeSummary& inode) {
+  return inode_place(number, inode.mode);
+}
 
 // What a map leads to. Regular files report only their blocks, the others every page of content.
 struct MapResult {
@@ -126,8 +130,7 @@ void check_chunks(CheckContext& context);
 void check_header_areas(CheckContext& context, u32 chunk);
 // Claims all pages of the inode's map. `is_metadata`: content pages are metadata pages of 4 KiB;
 // they are claimed, not read.
-MapResult check_map(CheckContext& context, u64 number, const format::Inode& inode,
-                    bool is_metadata);
+MapResult check_map(CheckContext& context, u64 number, const format::Inode& inode, bool is_metadata);
 // The same pages, of a metadata file, without claims and findings.
 PageAddresses list_pages(CheckContext& context, u64 number, const format::Inode& inode);
 // Claims `count` pages from `address`; reports pages outside, twice or not allocated. False: the

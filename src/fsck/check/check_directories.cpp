@@ -47,9 +47,8 @@ class DirectoryCheck {
       if (!test_bit(visited_, index) && record_.pages[index] != 0) check_unreached(index);
     }
     if (complete_ && name_count_ != record_.inode.entry_count) {
-      context_.add(
-          FindingId::directory_count, place_,
-          fmt::format("{} names, the inode says {}", name_count_, record_.inode.entry_count));
+      context_.add(FindingId::directory_count, place_,
+                   fmt::format("{} names, the inode says {}", name_count_, record_.inode.entry_count));
     }
   }
 
@@ -105,13 +104,12 @@ class DirectoryCheck {
     return parent->prefix | (u64{span.first} << shift);
   }
 
-  void visit_node(u64 index, const Header& header, const PageBuffer& page, const Header* parent,
-                  Span span) {
+  void visit_node(u64 index, const Header& header, const PageBuffer& page, const Header* parent, Span span) {
     const u32 level = parent == nullptr ? 0 : u32{parent->level} + 1;
-    if (header.version != 1 || header.level != level || level >= format::directory_level_max ||
-        header.depth != 0 || header.entry_count != 0 || header.heap_begin != 0 ||
-        header.heap_garbage != 0 || header.reserved0 != 0 || header.reserved1 != 0 ||
-        (parent != nullptr && span.count != 1) || header.prefix != expected_prefix(parent, span)) {
+    if (header.version != 1 || header.level != level || level >= format::directory_level_max || header.depth != 0 ||
+        header.entry_count != 0 || header.heap_begin != 0 || header.heap_garbage != 0 || header.reserved0 != 0 ||
+        header.reserved1 != 0 || (parent != nullptr && span.count != 1) ||
+        header.prefix != expected_prefix(parent, span)) {
       return fail_page(index, "a node with an impossible header for its place");
     }
     u32 children[format::directory_node_slots];
@@ -128,20 +126,17 @@ class DirectoryCheck {
     }
   }
 
-  void visit_leaf(u64 index, const Header& header, const PageBuffer& page, const Header* parent,
-                  Span span) {
+  void visit_leaf(u64 index, const Header& header, const PageBuffer& page, const Header* parent, Span span) {
     const u32 level = parent == nullptr ? 0 : parent->level;
     const u32 depth = header.depth;
-    const bool span_fits = parent == nullptr
-                               ? depth == 0
-                               : depth <= format::directory_node_bits &&
-                                     span.count == format::directory_node_slots >> depth &&
-                                     span.first % span.count == 0;
-    const std::size_t slots_end = format::directory_leaf_slots_offset +
-                                  std::size_t{header.entry_count} * sizeof(format::DirectorySlot);
-    if (header.version != 1 || header.level != level || !span_fits || header.reserved0 != 0 ||
-        header.reserved1 != 0 || header.prefix != expected_prefix(parent, span) ||
-        header.heap_begin > page_size || header.heap_begin % 8 != 0 ||
+    const bool span_fits = parent == nullptr ? depth == 0
+                                             : depth <= format::directory_node_bits &&
+                                                   span.count == format::directory_node_slots >> depth &&
+                                                   span.first % span.count == 0;
+    const std::size_t slots_end =
+        format::directory_leaf_slots_offset + std::size_t{header.entry_count} * sizeof(format::DirectorySlot);
+    if (header.version != 1 || header.level != level || !span_fits || header.reserved0 != 0 || header.reserved1 != 0 ||
+        header.prefix != expected_prefix(parent, span) || header.heap_begin > page_size || header.heap_begin % 8 != 0 ||
         slots_end > header.heap_begin || header.heap_garbage > page_size - header.heap_begin) {
       return fail_page(index, "a leaf with an impossible header for its place");
     }
@@ -156,8 +151,7 @@ class DirectoryCheck {
     u64 heap_bytes = 0;
     for (u32 i = 0; i < header.entry_count; ++i) {
       format::DirectorySlot slot{};
-      std::memcpy(&slot, page.bytes + format::directory_leaf_slots_offset + i * sizeof(slot),
-                  sizeof(slot));
+      std::memcpy(&slot, page.bytes + format::directory_leaf_slots_offset + i * sizeof(slot), sizeof(slot));
       const u32 size = format::directory_entry_size(slot.name_length);
       if (slot.name_length == 0 || slot.reserved != 0 || slot.entry_offset % 8 != 0 ||
           slot.entry_offset < header.heap_begin || slot.entry_offset + size > page_size) {
@@ -167,8 +161,8 @@ class DirectoryCheck {
       heap_bytes += size;
       u64 target = 0;
       std::memcpy(&target, page.bytes + slot.entry_offset, sizeof(target));
-      const auto* bytes = reinterpret_cast<const char*>(page.bytes + slot.entry_offset +
-                                                        sizeof(format::DirectoryEntry));
+      const auto* bytes =
+          reinterpret_cast<const char*>(page.bytes + slot.entry_offset + sizeof(format::DirectoryEntry));
       const std::string_view name(bytes, slot.name_length);
       if (i > 0 && (slot.hash < last_hash || (slot.hash == last_hash && name <= last_name))) {
         fail(FindingId::directory_order, index, name_text(name));
@@ -178,14 +172,12 @@ class DirectoryCheck {
       check_name(index, slot, name, target);
     }
     if (heap_bytes + header.heap_garbage != page_size - header.heap_begin) {
-      fail_page(index, fmt::format("{} bytes of names and {} of garbage in a heap of {}",
-                                   heap_bytes, header.heap_garbage, page_size - header.heap_begin));
+      fail_page(index, fmt::format("{} bytes of names and {} of garbage in a heap of {}", heap_bytes,
+                                   header.heap_garbage, page_size - header.heap_begin));
     }
   }
 
-  static std::string name_text(std::string_view name) {
-    return fmt::format("name \"{}\"", format::escape_name(name));
-  }
+  static std::string name_text(std::string_view name) { return fmt::format("name \"{}\"", format::escape_name(name)); }
 
   void check_name(u64 index, const format::DirectorySlot& slot, std::string_view name, u64 target) {
     ++name_count_;
@@ -199,14 +191,12 @@ class DirectoryCheck {
       fail(FindingId::directory_hash, index,
            fmt::format("{}: hash {:#x} instead of {:#x}", name_text(name), slot.hash, hash));
     } else if (prefix_of(hash, prefix_bits_) != prefix_) {
-      fail(FindingId::directory_hash, index,
-           fmt::format("{}: belongs to another page", name_text(name)));
+      fail(FindingId::directory_hash, index, fmt::format("{}: belongs to another page", name_text(name)));
     }
     const auto found = context_.inodes.find(target);
     const bool may_be_named = target >= format::inode_number_first_free;
     if (found == context_.inodes.end() || !may_be_named) {
-      fail(FindingId::directory_target, index,
-           fmt::format("{}: inode {}", name_text(name), target));
+      fail(FindingId::directory_target, index, fmt::format("{}: inode {}", name_text(name), target));
       return;
     }
     InodeRecord& child = found->second;
@@ -223,9 +213,9 @@ class DirectoryCheck {
       fail(FindingId::directory_parent, index,
            fmt::format("{}: directory {} has a second name", name_text(name), target));
     } else if (child.inode.parent_or_device != number_) {
-      fail(FindingId::directory_parent, index,
-           fmt::format("{}: directory {} says its parent is {}", name_text(name), target,
-                       child.inode.parent_or_device));
+      fail(
+          FindingId::directory_parent, index,
+          fmt::format("{}: directory {} says its parent is {}", name_text(name), target, child.inode.parent_or_device));
     }
   }
 

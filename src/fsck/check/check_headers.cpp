@@ -25,8 +25,8 @@ void check_chunk_header(CheckContext& context, u32 chunk, u32 column) {
     problem = error.what();
   }
   if (problem.empty()) {
-    const bool reserved_zero = std::all_of(std::begin(header.reserved), std::end(header.reserved),
-                                           [](u8 byte) { return byte == 0; });
+    const bool reserved_zero =
+        std::all_of(std::begin(header.reserved), std::end(header.reserved), [](u8 byte) { return byte == 0; });
     if (header.magic != format::chunk_header_magic) {
       problem = "wrong magic";
     } else if (header.checksum != pool::structure_checksum(header, descriptor.base_address)) {
@@ -35,11 +35,9 @@ void check_chunk_header(CheckContext& context, u32 chunk, u32 column) {
       problem = "impossible fields";
     } else if (std::memcmp(header.pool_uuid, context.pool.superblock.pool_uuid, 16) != 0) {
       problem = fmt::format("belongs to pool {}", format::uuid_text(header.pool_uuid));
-    } else if (header.base_address != descriptor.base_address ||
-               header.size_bytes != descriptor.size_bytes) {
-      problem = fmt::format("describes {:#x} with {} bytes, the chunk tree {:#x} with {}",
-                            header.base_address, header.size_bytes, descriptor.base_address,
-                            descriptor.size_bytes);
+    } else if (header.base_address != descriptor.base_address || header.size_bytes != descriptor.size_bytes) {
+      problem = fmt::format("describes {:#x} with {} bytes, the chunk tree {:#x} with {}", header.base_address,
+                            header.size_bytes, descriptor.base_address, descriptor.size_bytes);
     }
   }
   if (!problem.empty()) {
@@ -78,11 +76,12 @@ void check_slots(CheckContext& context, u32 chunk) {
         }
       } else if (!copy.is_sound) {
         const bool is_other = own.problem.empty();
-        const FindingId id = has_copies ? FindingId::header_copy_damaged
+        const FindingId id = has_copies            ? FindingId::header_copy_damaged
                              : area.bitmap.empty() ? FindingId::bitmap_damaged
                                                    : FindingId::descriptors_damaged;
-        add_copy_finding(context, id, chunk, column, page,
-                         is_other ? fmt::format("bitmap slot {}: it is not that of another copy", slot == 0 ? "A" : "B") : text);
+        add_copy_finding(
+            context, id, chunk, column, page,
+            is_other ? fmt::format("bitmap slot {}: it is not that of another copy", slot == 0 ? "A" : "B") : text);
       }
     }
   }
@@ -126,9 +125,10 @@ void check_descriptors(CheckContext& context, u32 chunk) {
     if (found.is_known && found.entry == format::descriptor_page_unwritten) continue;
     if (!found.is_known) {
       if (area.tables.empty()) continue;
-      add_copy_finding(context, FindingId::descriptors_damaged, chunk, 0, layout.descriptor_page(index, 0),
-                       fmt::format("no column has the descriptors of pages {} to {} as they should be", index * format::descriptors_per_page,
-                                   (index + 1) * format::descriptors_per_page - 1));
+      add_copy_finding(
+          context, FindingId::descriptors_damaged, chunk, 0, layout.descriptor_page(index, 0),
+          fmt::format("no column has the descriptors of pages {} to {} as they should be",
+                      index * format::descriptors_per_page, (index + 1) * format::descriptors_per_page - 1));
       continue;
     }
     const u64 at = layout.descriptor_page(index, format::descriptor_place(found.entry));

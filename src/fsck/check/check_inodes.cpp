@@ -69,8 +69,7 @@ class InodeCheck {
   void fail(FindingId id, std::string text) { context_.add(id, place_, std::move(text)); }
 
   void check_fields() {
-    if (inode_.version != 1)
-      fail(FindingId::inode_field, fmt::format("version {}", inode_.version));
+    if (inode_.version != 1) fail(FindingId::inode_field, fmt::format("version {}", inode_.version));
     if (format::inode_type_text(inode_.mode) == "unknown") {
       fail(FindingId::inode_field, fmt::format("mode {:07o}", inode_.mode));
     }
@@ -90,8 +89,7 @@ class InodeCheck {
     if (inode_.attribute_height > format::attribute_height_max || !has_tree) {
       fail(FindingId::inode_field, fmt::format("height {} of attributes", inode_.attribute_height));
     }
-    for (const u64 time :
-         {inode_.access_time, inode_.modification_time, inode_.change_time, inode_.birth_time}) {
+    for (const u64 time : {inode_.access_time, inode_.modification_time, inode_.change_time, inode_.birth_time}) {
       if (!format::is_time(time)) {
         fail(FindingId::inode_field, fmt::format("time stamp {:#x}", time));
       }
@@ -116,9 +114,9 @@ class InodeCheck {
     if (is_metadata_) {
       // Every page below the size; a directory has no holes, and a page beyond it would never be
       // read.
-      good = size % page_size == 0 && found.content_end <= size / page_size &&
-             (is_hidden(number_) ||
-              (size > 0 && is_dense && (found.content_pages == size / page_size || may_lack_pages)));
+      good =
+          size % page_size == 0 && found.content_end <= size / page_size &&
+          (is_hidden(number_) || (size > 0 && is_dense && (found.content_pages == size / page_size || may_lack_pages)));
     } else if (inode_.is_inline()) {
       good = size <= format::inode_inline_capacity;
     } else if (type_ == S_IFLNK) {
@@ -130,8 +128,8 @@ class InodeCheck {
     }
     if (type_ == S_IFLNK && (size == 0 || size > symlink_length_max)) good = false;
     if (!good) {
-      fail(FindingId::inode_size, fmt::format("{} bytes with {} pages of content up to page {}",
-                                              size, found.content_pages, found.content_end));
+      fail(FindingId::inode_size, fmt::format("{} bytes with {} pages of content up to page {}", size,
+                                              found.content_pages, found.content_end));
     }
   }
 
@@ -150,8 +148,7 @@ void check_free_inode(CheckContext& context, u64 number, const format::Inode& in
   const bool never_used = inode.version == 0;
   if (std::memcmp(&inode, &expected, sizeof(inode)) != 0 || inode.version > 1 ||
       (never_used && inode.generation != 0)) {
-    context.add(FindingId::inode_reserved, fmt::format("inode {}", number),
-                "a free inode is not zero");
+    context.add(FindingId::inode_reserved, fmt::format("inode {}", number), "a free inode is not zero");
   }
 }
 
@@ -202,10 +199,8 @@ void take_inode(CheckContext& context, u64 number, const format::Inode& inode) {
     ++context.result.directories;
     set_directory_pages(record, map.pages);
   }
-  if (number == format::inode_number_inode_bitmap)
-    context.inode_bitmap_pages = std::move(map.pages);
-  if (number == format::inode_number_orphan_bitmap)
-    context.orphan_bitmap_pages = std::move(map.pages);
+  if (number == format::inode_number_inode_bitmap) context.inode_bitmap_pages = std::move(map.pages);
+  if (number == format::inode_number_orphan_bitmap) context.orphan_bitmap_pages = std::move(map.pages);
 }
 
 // A hostile size must not cost memory: pages are bounded by what exists.
@@ -227,9 +222,8 @@ PageAddresses check_inode_file(CheckContext& context) {
 void check_inode_count(CheckContext& context) {
   const u64 in_use = context.result.inodes + format::inode_number_first_free;
   if (in_use == context.pool.superblock.inode_used) return;
-  context.add(
-      FindingId::superblock_count, context.pool.devices.front().file.path(),
-      fmt::format("{} inodes in use, found {}", context.pool.superblock.inode_used, in_use));
+  context.add(FindingId::superblock_count, context.pool.devices.front().file.path(),
+              fmt::format("{} inodes in use, found {}", context.pool.superblock.inode_used, in_use));
 }
 
 void check_inodes(CheckContext& context, const PageAddresses& pages) {

@@ -25,16 +25,14 @@ bool is_directory(const InodeRecord& record) {
 std::vector<u64> named_numbers(const CheckContext& context) {
   std::vector<u64> numbers;
   for (const auto& [number, record] : context.inodes) {
-    if (number == format::inode_number_root || number >= format::inode_number_first_free)
-      numbers.push_back(number);
+    if (number == format::inode_number_root || number >= format::inode_number_first_free) numbers.push_back(number);
   }
   std::sort(numbers.begin(), numbers.end());
   return numbers;
 }
 
 // Bits of a bitmap file as one set of numbers; unreadable pages are left out.
-std::unordered_set<u64> read_bits(CheckContext& context, const PageAddresses& pages,
-                                  const char* owner) {
+std::unordered_set<u64> read_bits(CheckContext& context, const PageAddresses& pages, const char* owner) {
   std::unordered_set<u64> bits;
   const auto page = std::make_unique<PageBuffer>();
   for (const auto& [index, address] : pages) {
@@ -91,9 +89,8 @@ void report_leaks(CheckContext& context, u32 chunk) {
   u64 run_begin = 0;
   u64 run_count = 0;
   for (u64 page = 0; page <= page_count; ++page) {
-    const bool leaked =
-        page < page_count && test_bit(use.allocated, page) &&
-        GPU4FS_MUTANT(check_passes_leaks, !test_bit(use.reached, page), false);
+    const bool leaked = page < page_count && test_bit(use.allocated, page) &&
+                        GPU4FS_MUTANT(check_passes_leaks, !test_bit(use.reached, page), false);
     if (leaked) {
       if (run_count++ == 0) run_begin = page;
     } else if (run_count > 0) {
@@ -118,12 +115,10 @@ void check_links(CheckContext& context) {
     const bool is_orphan = orphans.contains(number);
     const bool has_name = record.names > 0 || number == format::inode_number_root;
     if (has_name && is_orphan) {
-      context.add(FindingId::orphan_bitmap, inode_place(number, record.inode),
-                  "an orphan with a name");
+      context.add(FindingId::orphan_bitmap, inode_place(number, record.inode), "an orphan with a name");
     } else if (GPU4FS_MUTANT(check_passes_lost_inodes, !has_name && !is_orphan, false)) {
-      context.add(
-          FindingId::inode_lost, inode_place(number, record.inode),
-          fmt::format("{} bytes, {} links", record.inode.size_bytes, record.inode.link_count));
+      context.add(FindingId::inode_lost, inode_place(number, record.inode),
+                  fmt::format("{} bytes, {} links", record.inode.size_bytes, record.inode.link_count));
       continue;
     }
     if (is_orphan) ++context.result.orphans;
@@ -131,44 +126,37 @@ void check_links(CheckContext& context) {
   }
   for (const u64 number : orphans) {
     if (!context.inodes.contains(number)) {
-      context.add(FindingId::orphan_bitmap, fmt::format("inode {}", number),
-                  "an orphan that is not in use");
+      context.add(FindingId::orphan_bitmap, fmt::format("inode {}", number), "an orphan that is not in use");
     }
   }
   if (context.result.orphans > 0) {
-    context.add(FindingId::orphan_waiting, "orphan bitmap",
-                fmt::format("{} files", context.result.orphans));
+    context.add(FindingId::orphan_waiting, "orphan bitmap", fmt::format("{} files", context.result.orphans));
   }
   const auto root = context.inodes.find(format::inode_number_root);
   if (root == context.inodes.end() || !is_directory(root->second)) {
     context.add(FindingId::inode_lost, "inode 1", "there is no root directory");
-  } else if (root->second.inode.parent_or_device != format::inode_number_root ||
-             root->second.names > 0) {
+  } else if (root->second.inode.parent_or_device != format::inode_number_root || root->second.names > 0) {
     context.add(FindingId::directory_parent, "inode 1", "the root is not its own parent");
   }
   check_loops(context, numbers);
 }
 
 void check_inode_bitmaps(CheckContext& context) {
-  const std::unordered_set<u64> used =
-      read_bits(context, context.inode_bitmap_pages, "inode bitmap");
+  const std::unordered_set<u64> used = read_bits(context, context.inode_bitmap_pages, "inode bitmap");
   const auto in_use = [&](u64 number) {
     const auto mask = context.inode_masks.find(number / format::inodes_per_page);
-    return mask != context.inode_masks.end() &&
-           ((mask->second >> (number % format::inodes_per_page)) & 1) != 0;
+    return mask != context.inode_masks.end() && ((mask->second >> (number % format::inodes_per_page)) & 1) != 0;
   };
   for (const u64 number : used) {
     if (!in_use(number)) {
-      context.add(FindingId::inode_bitmap, fmt::format("inode {}", number),
-                  "marked used, but free");
+      context.add(FindingId::inode_bitmap, fmt::format("inode {}", number), "marked used, but free");
     }
   }
   for (const auto& [index, mask] : context.inode_masks) {
     for (u32 i = 0; i < format::inodes_per_page; ++i) {
       const u64 number = index * format::inodes_per_page + i;
       if (((mask >> i) & 1) != 0 && !used.contains(number)) {
-        context.add(FindingId::inode_bitmap, fmt::format("inode {}", number),
-                    "in use, but marked free");
+        context.add(FindingId::inode_bitmap, fmt::format("inode {}", number), "in use, but marked free");
       }
     }
   }

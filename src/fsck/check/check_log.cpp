@@ -30,8 +30,7 @@ bool can_sum_up(std::span<const std::set<u64>> pages, u64 wanted) {
 }
 
 u64 digest_of(CheckContext& context, const PageBuffer* page, u64 address, u32 index) {
-  const bool has_checksums =
-      (context.pool.superblock.feature_incompatible & format::feature_data_checksums) != 0;
+  const bool has_checksums = (context.pool.superblock.feature_incompatible & format::feature_data_checksums) != 0;
   return format::page_digest(has_checksums ? xxh3_page(Lane{}, page, address) : 0, index);
 }
 
@@ -131,13 +130,14 @@ bool extent_fits(CheckContext& context, const format::LogExtent& extent, PageBuf
   if ((extent.flags & format::log_extent_unwritten) != 0) return true;
   const std::optional<PagePlace> first = context.reader.locate(extent.address);
   if (!first) return false;
-  if (pool::parity_count_of(context.pool.chunks[first->chunk].descriptor) == 0) return copies_fit(context, extent, page);
+  if (pool::parity_count_of(context.pool.chunks[first->chunk].descriptor) == 0)
+    return copies_fit(context, extent, page);
   return RowsOfExtent(context, extent, *first).fit();
 }
 
 bool pages_fit(CheckContext& context, const format::LogRecord& record, PageBuffer* page) {
-  const format::LogRecordLayout layout = format::log_record_layout(
-      u32{record.name_length} + record.second_name_length, record.data_length, record.extent_count);
+  const format::LogRecordLayout layout = format::log_record_layout(u32{record.name_length} + record.second_name_length,
+                                                                   record.data_length, record.extent_count);
   const auto* extents = reinterpret_cast<const u8*>(&record) + layout.extents_offset;
   for (u32 i = 0; i < record.extent_count; ++i) {
     format::LogExtent extent{};
@@ -172,9 +172,9 @@ void check_log(CheckContext& context) {
   result.log_bytes = end - scan.start;
   result.log_end = end;
   if (result.log_records > 0) {
-    context.add(FindingId::log_waiting, place,
-                fmt::format("{} operations, {} bytes, up to sequence number {:#x}", result.log_records,
-                            result.log_bytes, end));
+    context.add(
+        FindingId::log_waiting, place,
+        fmt::format("{} operations, {} bytes, up to sequence number {:#x}", result.log_records, result.log_bytes, end));
   }
   if (scan.durable > end) {
     context.add(FindingId::log_damaged, place,

@@ -44,9 +44,7 @@ class MapWalker {
   }
 
  private:
-  std::string slot_text(u32 level, u64 index) const {
-    return fmt::format("slot of level {}, index {}", level, index);
-  }
+  std::string slot_text(u32 level, u64 index) const { return fmt::format("slot of level {}, index {}", level, index); }
 
   // `index` counts slots of this level from the file's beginning.
   void visit(format::BlockPointer pointer, u32 level, u64 index) {
@@ -127,22 +125,19 @@ class MapWalker {
       } else if (context_.check_copies(address, owner_text(file_page))) {
         ++context_.result.pages_verified;  // from elsewhere
       } else {
-        context_.add(FindingId::page_unreadable, context_.reader.place_text(address),
-                     owner_text(file_page));
+        context_.add(FindingId::page_unreadable, context_.reader.place_text(address), owner_text(file_page));
       }
       return;
     }
     for (u64 i = 0; i < count; ++i) {
       format::PageDescriptor descriptor{};
-      const PagePlace page{place.chunk, place.page + i, place.device,
-                           place.device_offset + i * page_size};
+      const PagePlace page{place.chunk, place.page + i, place.device, place.device_offset + i * page_size};
       const u64 page_address = address + i * page_size;
       context_.reader.read_descriptor(page, &descriptor);
       if (context_.check_copies(page_address, owner_text(file_page + i))) {
         // One copy at least is good.
       } else if (xxh3_page(Lane{}, &buffer_[i], page_address) != descriptor.checksum) {
-        context_.add(FindingId::page_checksum, context_.reader.place_text(page_address),
-                     owner_text(file_page + i));
+        context_.add(FindingId::page_checksum, context_.reader.place_text(page_address), owner_text(file_page + i));
       }
       ++context_.result.pages_verified;
     }
@@ -252,8 +247,7 @@ bool CheckContext::read_metadata(u64 address, const std::string& owner, PageBuff
   if (descriptor.birth_epoch > static_cast<u32>(pool.superblock.epoch + 1) ||
       (descriptor.flags & ~format::page_flag_known) != 0) {
     add(FindingId::page_epoch, reader.place_text(address),
-        fmt::format("born in epoch {}, the pool is at {}", descriptor.birth_epoch,
-                    pool.superblock.epoch));
+        fmt::format("born in epoch {}, the pool is at {}", descriptor.birth_epoch, pool.superblock.epoch));
   }
   return true;
 }
@@ -274,8 +268,7 @@ PageAddresses list_pages(CheckContext& context, u64 number, const format::Inode&
   return MapWalker(quiet, number, inode, true).walk().pages;
 }
 
-MapResult check_map(CheckContext& context, u64 number, const format::Inode& inode,
-                    bool is_metadata) {
+MapResult check_map(CheckContext& context, u64 number, const format::Inode& inode, bool is_metadata) {
   return MapWalker(context, number, inode, is_metadata).walk();
 }
 

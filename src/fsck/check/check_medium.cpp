@@ -62,8 +62,7 @@ std::string read_tree_node(const pool::OpenedDevice& device, u64 number, format:
 std::vector<u64> node_children(const format::ChunkTreeNode& node) {
   std::vector<u64> children;
   if (node.level == 0) return children;
-  const u64 count =
-      std::min<u64>(node.entry_count, sizeof(node.entries) / sizeof(format::ChunkTreeBranch));
+  const u64 count = std::min<u64>(node.entry_count, sizeof(node.entries) / sizeof(format::ChunkTreeBranch));
   for (u64 i = 0; i < count; ++i) {
     format::ChunkTreeBranch branch{};
     std::memcpy(&branch, node.entries + i * sizeof(branch), sizeof(branch));
@@ -85,7 +84,8 @@ bool has_just_joined(const pool::OpenedPool& pool, const pool::OpenedDevice& dev
     const format::Superblock* before = probe.with_epoch(pool.superblock.epoch - 1);
     if (before == nullptr) continue;
     for (u32 i = 0; i < before->device_count; ++i) {
-      if (std::memcmp(before->device_uuids[i], device.part.device_uuid, sizeof(device.part.device_uuid)) == 0) return false;
+      if (std::memcmp(before->device_uuids[i], device.part.device_uuid, sizeof(device.part.device_uuid)) == 0)
+        return false;
     }
     return true;
   }
@@ -101,15 +101,16 @@ std::string device_place(const pool::DeviceFile& file, u64 offset) {
 void check_superblocks(CheckContext& context) {
   const format::Superblock& chosen = context.pool.superblock;
   if (chosen.clean == 0) {
-    context.add(FindingId::pool_not_clean, context.pool.devices.front().file.path(),
-                fmt::format("last checkpoint: epoch {} of {}", chosen.epoch,
-                            format::time_text(chosen.checkpoint_time)));
+    context.add(
+        FindingId::pool_not_clean, context.pool.devices.front().file.path(),
+        fmt::format("last checkpoint: epoch {} of {}", chosen.epoch, format::time_text(chosen.checkpoint_time)));
   }
   for (const pool::OpenedDevice& device : context.pool.devices) {
     if (device.state == pool::MemberState::removed) continue;
     if (!device.is_here()) {
       context.add(FindingId::device_missing, device.file.path(),
-                  fmt::format("UUID {}, {}", format::uuid_text(device.part.device_uuid), pool::member_state_name(device.state)));
+                  fmt::format("UUID {}, {}", format::uuid_text(device.part.device_uuid),
+                              pool::member_state_name(device.state)));
       continue;
     }
     if (!device.has_newest_superblock) {
@@ -122,10 +123,9 @@ void check_superblocks(CheckContext& context) {
       if (state != pool::SlotState::damaged && state != pool::SlotState::invalid) continue;
       // Nothing tells a torn write from damage, of the newest one too, whose epoch the pool has lost then.
       const bool torn = state == pool::SlotState::damaged;
-      context.add(
-          torn ? FindingId::superblock_torn : FindingId::superblock_damaged,
-          device_place(device.file, pool::superblock_offset(slot)),
-          fmt::format("superblock slot {}: {}", slot == 0 ? "A" : "B", probe.slots[slot].problem));
+      context.add(torn ? FindingId::superblock_torn : FindingId::superblock_damaged,
+                  device_place(device.file, pool::superblock_offset(slot)),
+                  fmt::format("superblock slot {}: {}", slot == 0 ? "A" : "B", probe.slots[slot].problem));
     }
     // Two epochs are kept from the second one on that has the device.
     const pool::SlotState other = probe.slots[(chosen.epoch & 1) ^ 1].state;

@@ -42,8 +42,8 @@ bool is_damage(Status status) {
 }  // namespace
 
 CheckResult check_pool(const CheckOptions& options) {
-  return check::check_pool_with(options, options.engine == CheckEngine::none ? check::EngineRunner()
-                                                                             : check::run_server_engine);
+  return check::check_pool_with(options,
+                                options.engine == CheckEngine::none ? check::EngineRunner() : check::run_server_engine);
 }
 
 CheckResult check::check_pool_with(const CheckOptions& options, const EngineRunner& run_engine) {

@@ -40,9 +40,9 @@ enum class CheckEngine { none, automatic, cpu, cuda };
 struct CheckOptions {
   std::vector<std::string> device_paths;  // as OpenPoolOptions::device_paths
   CheckEngine engine = CheckEngine::none;
-  unsigned worker_count = 0;              // of the engine, 0: chosen by the machine
-  bool check_data = true;                 // off: checksums of file contents are not verified
-  bool lock = true;                       // off: the pool may be in use; then findings mean little
+  unsigned worker_count = 0;  // of the engine, 0: chosen by the machine
+  bool check_data = true;     // off: checksums of file contents are not verified
+  bool lock = true;           // off: the pool may be in use; then findings mean little
   std::function<void(const Finding&)> on_finding;
   std::function<void(const CheckProgress&)> on_progress;  // called every few hundred pages
 };
@@ -59,11 +59,11 @@ struct CheckResult {
   u64 orphans = 0;
   u64 log_records = 0;  // that the next mount replays
   u64 log_bytes = 0;
-  u64 log_end = 0;      // sequence number behind the last of them
+  u64 log_end = 0;                     // sequence number behind the last of them
   std::vector<std::string> devices{};  // paths by index
-  std::string engine = "none";  // that was used
-  u64 chunks_mapped = 0;        // of which that engine got memory
-  u64 regions_mapped = 0;       // of them, of 512 pages each
+  std::string engine = "none";         // that was used
+  u64 chunks_mapped = 0;               // of which that engine got memory
+  u64 regions_mapped = 0;              // of them, of 512 pages each
 };
 
 // Throws PoolError when the pool cannot be looked at at all: no permission, in use, a device

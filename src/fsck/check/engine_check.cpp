@@ -25,8 +25,8 @@ using wire::CheckRecord;
 constexpr u32 slot_count = 16;
 constexpr u64 input_bytes = u64{256} << 10;
 constexpr u64 output_bytes = u64{512} << 10;
-constexpr u64 pages_per_command = 128;                  // of the inode file
-constexpr u64 verified_per_command = u64{16} << 10;     // pages
+constexpr u64 pages_per_command = 128;               // of the inode file
+constexpr u64 verified_per_command = u64{16} << 10;  // pages
 constexpr u64 leak_pages_per_command = u64{1} << 20;
 constexpr u64 inodes_per_command = 8 * 1024;
 constexpr u32 check_deadline_ms = 24u * 3600 * 1000;
@@ -44,7 +44,8 @@ u64 engine_check_session_bytes() {
   return data_begin + slot_count * (input_bytes + output_bytes);
 }
 
-EngineCheck::EngineCheck(CheckContext& context, session::ServerSession& session, const PageAddresses& inode_pages, Reach reach)
+EngineCheck::EngineCheck(CheckContext& context, session::ServerSession& session, const PageAddresses& inode_pages,
+                         Reach reach)
     : context_(context), session_(session), reach_(std::move(reach)) {
   for (const auto& [index, address] : inode_pages) pages_.push_back({index, address});
   // Getting memory within a GPU's reach takes all of it. So chunks and regions without pages in use stay out.
@@ -57,7 +58,9 @@ EngineCheck::EngineCheck(CheckContext& context, session::ServerSession& session,
 u8* EngineCheck::input(u32 slot) {
   return session_.producer().data + data_begin + slot * (input_bytes + output_bytes);
 }
-u8* EngineCheck::output(u32 slot) { return input(slot) + input_bytes; }
+u8* EngineCheck::output(u32 slot) {
+  return input(slot) + input_bytes;
+}
 
 wire::Command EngineCheck::command(CheckPhase phase, u32 slot) const {
   wire::Command command{};
@@ -120,7 +123,8 @@ void EngineCheck::load_chunks() {
     const ChunkUse& use = context_.chunks[item];
     const u64 page_count = context_.reader.chunk_page_count(static_cast<u32>(item));
     const u64 bytes = divide_up(page_count, 64) * sizeof(u64);
-    if (2 * bytes > input_bytes) throw pool::PoolError(Status::not_supported, "a chunk is too large for the engine's check");
+    if (2 * bytes > input_bytes)
+      throw pool::PoolError(Status::not_supported, "a chunk is too large for the engine's check");
     request = command(CheckPhase::load, slot);
     request.inode = item;
     if (reached_[item] != Reached::nothing) {
@@ -154,8 +158,8 @@ bool EngineCheck::reach_more_chunks() {
   return found;
 }
 
-// Again if it needs more chunks, and in order if two pointers lead to one page: which owner comes second must not depend
-// on who was faster.
+// Again if it needs more chunks, and in order if two pointers lead to one page: which owner comes second must not
+// depend on who was faster.
 void EngineCheck::walk(u32 mask) {
   for (bool in_order = false;;) {
     records_.clear();
@@ -282,7 +286,8 @@ void EngineCheck::find_leaks() {
     std::memset(output(slot), 0, divide_up(parts[item].count, 64) * sizeof(u64));
   };
   const auto done = [&](std::size_t item, u32 slot, const ring::Completion& completion) {
-    if (completion.status != Status::ok) throw pool::PoolError(completion.status, "the engine cannot compare the bitmaps");
+    if (completion.status != Status::ok)
+      throw pool::PoolError(completion.status, "the engine cannot compare the bitmaps");
     if (completion.result == 0) return;
     ChunkUse& use = context_.chunks[parts[item].chunk];
     for (u64 word = 0; word < divide_up(parts[item].count, 64); ++word) {
@@ -346,9 +351,9 @@ void EngineCheck::explain_block(const CheckRecord& record, const std::string& ow
     case CheckKind::outside:
       return context_.add(FindingId::page_outside, owner, fmt::format("pointer to {:#x}", record.address));
     case CheckKind::used_twice:
-      return context_.add(FindingId::page_used_twice, place,
-                          fmt::format("{} of {} pages of {} are in use elsewhere too", record.value,
-                                      record.expected, owner));
+      return context_.add(
+          FindingId::page_used_twice, place,
+          fmt::format("{} of {} pages of {} are in use elsewhere too", record.value, record.expected, owner));
     case CheckKind::not_allocated:
       return context_.add(FindingId::page_not_allocated, place,
                           fmt::format("{} of {} pages of {}", record.value, record.expected, owner));

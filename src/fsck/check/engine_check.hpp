@@ -18,10 +18,11 @@ class EngineCheck {
  public:
   // `session` is an internal one of an engine that was built for a check (engine_build.hpp: build_check) of the pool
   // of `context`, with at least as many inodes as `inode_pages`, the pages of the inode file, have.
-  // `reach`, if there is one, gets memory of a chunk within the engine's reach: of regions with a page in `allocated`, or,
-  // where that has no words, of all.
+  // `reach`, if there is one, gets memory of a chunk within the engine's reach: of regions with a page in `allocated`,
+  // or, where that has no words, of all.
   using Reach = std::function<void(u32 chunk, const BitWords& allocated)>;
-  EngineCheck(CheckContext& context, session::ServerSession& session, const PageAddresses& inode_pages, Reach reach = {});
+  EngineCheck(CheckContext& context, session::ServerSession& session, const PageAddresses& inode_pages,
+              Reach reach = {});
 
   // Checks inodes and directories, and fills in what later phases want. False: the engine found more than its answers
   // hold; then nothing was added. PoolError: the engine failed.

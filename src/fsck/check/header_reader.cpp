@@ -30,7 +30,9 @@ std::string find_header_problem(const format::BitmapSlotHeader& header, u32 slot
   return "";
 }
 
-u64 hash_words(const std::vector<u64>& words, u64 seed) { return xxh3_64(words.data(), words.size() * sizeof(u64), seed); }
+u64 hash_words(const std::vector<u64>& words, u64 seed) {
+  return xxh3_64(words.data(), words.size() * sizeof(u64), seed);
+}
 
 void append_table(HeaderArea& area, const std::vector<u64>& table) {
   if (!table.empty()) area.tables.push_back(table);
@@ -202,8 +204,8 @@ bool HeaderReader::has_descriptors(u32 chunk, u32 column, u64 index, u64 entry, 
   return format::descriptor_entry_fits(entry, xxh3_64(page, page_size, seed));
 }
 
-// What stands in the first column that can be read: in the place that the table has, or, if that does not verify, in the one
-// that describes younger pages.
+// What stands in the first column that can be read: in the place that the table has, or, if that does not verify, in
+// the one that describes younger pages.
 void HeaderReader::take_unverified(u32 chunk, u64 index, void* page) const {
   const HeaderArea& area = areas_[chunk];
   std::memset(page, 0, page_size);
@@ -230,7 +232,8 @@ DescriptorPage HeaderReader::find_by_table(u32 chunk, u64 index, std::size_t tab
     return {area.table_is_known && table + 1 == area.tables.size(), entry, 0};
   }
   for (u32 column = 0; column < area.columns.size(); ++column) {
-    if (area.columns[column].is_here && has_descriptors(chunk, column, index, entry, page)) return {true, entry, column};
+    if (area.columns[column].is_here && has_descriptors(chunk, column, index, entry, page))
+      return {true, entry, column};
   }
   return {};
 }

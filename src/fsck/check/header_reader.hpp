@@ -31,7 +31,7 @@ SlotCopy read_slot(const pool::DeviceFile& file, const pool::BitmapPlace& place,
 struct DescriptorPage {
   bool is_known = false;  // false: no column has a page that an entry names
   u64 entry = 0;
-  u32 column = 0;         // that has it
+  u32 column = 0;  // that has it
 };
 
 // A chunk's header area.
@@ -44,9 +44,9 @@ struct HeaderArea {
   std::vector<Column> columns;  // 0 to redundancy
   u32 slot = 2;                 // that counts; 2: none
   format::BitmapSlotHeader header{};
-  std::vector<u64> bitmap;      // empty: no column has it
-  // Tables that say where descriptors are. The last is that of the slot that counts if `table_is_known`; of others entries
-  // count as far as there are pages that they name.
+  std::vector<u64> bitmap;  // empty: no column has it
+  // Tables that say where descriptors are. The last is that of the slot that counts if `table_is_known`; of others
+  // entries count as far as there are pages that they name.
   std::vector<std::vector<u64>> tables;
   bool table_is_known = false;
   // The superblock means another slot than the one that is left: some slot without a header in all columns may be it.

@@ -21,9 +21,7 @@ namespace {
 const u8* map_memory_device(const pool::DeviceFile& file) {
   struct statfs medium {};
   if (file.stack() != nullptr) return nullptr;  // its layers want to see the reads
-  if (::fstatfs(file.fd(), &medium) != 0 ||
-      static_cast<unsigned long>(medium.f_type) != TMPFS_MAGIC)
-    return nullptr;
+  if (::fstatfs(file.fd(), &medium) != 0 || static_cast<unsigned long>(medium.f_type) != TMPFS_MAGIC) return nullptr;
   void* mapping = ::mmap(nullptr, file.size_bytes(), PROT_READ, MAP_SHARED, file.fd(), 0);
   return mapping == MAP_FAILED ? nullptr : static_cast<const u8*>(mapping);
 }
@@ -32,14 +30,12 @@ const u8* map_memory_device(const pool::DeviceFile& file) {
 
 MediumReader::MediumReader(const pool::OpenedPool& pool, std::shared_ptr<HeaderReader> headers)
     : pool_(pool), headers_(std::move(headers)), cache_(std::make_unique<CachedDescriptors[]>(cache_slots)) {
-  for (const pool::OpenedDevice& device : pool.devices)
-    mappings_.push_back(map_memory_device(device.file));
+  for (const pool::OpenedDevice& device : pool.devices) mappings_.push_back(map_memory_device(device.file));
 }
 
 MediumReader::~MediumReader() {
   for (std::size_t i = 0; i < mappings_.size(); ++i) {
-    if (mappings_[i] != nullptr)
-      ::munmap(const_cast<u8*>(mappings_[i]), pool_.devices[i].file.size_bytes());
+    if (mappings_[i] != nullptr) ::munmap(const_cast<u8*>(mappings_[i]), pool_.devices[i].file.size_bytes());
   }
 }
 
@@ -80,9 +76,9 @@ const std::shared_ptr<HeaderReader>& MediumReader::headers() {
 
 std::optional<PagePlace> MediumReader::locate(u64 address, u32 copy) const {
   const auto& chunks = pool_.chunks;
-  const auto after = std::upper_bound(
-      chunks.begin(), chunks.end(), address,
-      [](u64 value, const pool::OpenedChunk& chunk) { return value < chunk.descriptor.base_address; });
+  const auto after =
+      std::upper_bound(chunks.begin(), chunks.end(), address,
+                       [](u64 value, const pool::OpenedChunk& chunk) { return value < chunk.descriptor.base_address; });
   if (after == chunks.begin() || address % page_size != 0) return std::nullopt;
   const auto chunk = static_cast<u32>(after - chunks.begin() - 1);
   const format::ChunkDescriptor& descriptor = chunks[chunk].descriptor;
@@ -98,8 +94,8 @@ std::optional<PagePlace> MediumReader::locate(u64 address, u32 copy) const {
 std::string MediumReader::place_text(u64 address) const {
   const std::optional<PagePlace> place = locate(address);
   if (!place) return fmt::format("logical {:#x}", address);
-  return fmt::format("{} offset {:#x} (logical {:#x})", pool_.devices[place->device].file.path(),
-                     place->device_offset, address);
+  return fmt::format("{} offset {:#x} (logical {:#x})", pool_.devices[place->device].file.path(), place->device_offset,
+                     address);
 }
 
 void MediumReader::read_descriptor(const PagePlace& place, format::PageDescriptor* descriptor) {
@@ -119,9 +115,8 @@ bool MediumReader::read_raw(const PagePlace& place, u64 count, PageBuffer* pages
   try {
     for (u64 done = 0; done < count;) {
       const u64 page = place.page + done;
-      const u64 together = raid::with_level(descriptor.level, [&](auto level) {
-        return level.contiguous_pages(raid::geometry_of(descriptor), page);
-      });
+      const u64 together = raid::with_level(
+          descriptor.level, [&](auto level) { return level.contiguous_pages(raid::geometry_of(descriptor), page); });
       const u64 here = std::min(together, count - done);
       PagePlace from = *locate(descriptor.base_address + page * page_size);
       for (u32 copy = 1; copy < copy_count(place.chunk) && !pool_.devices[from.device].is_here(); ++copy) {
@@ -164,8 +159,7 @@ PageState MediumReader::read_copy(u64 address, u32 copy, PageBuffer* page) {
   format::PageDescriptor descriptor{};
   if (!read_raw_copy(address, copy, page)) return PageState::unreadable;
   read_descriptor(*place, &descriptor);
-  return xxh3_page(Lane{}, page, address) == descriptor.checksum ? PageState::good
-                                                                 : PageState::damaged;
+  return xxh3_page(Lane{}, page, address) == descriptor.checksum ? PageState::good : PageState::damaged;
 }
 
 PageState MediumReader::read_page(u64 address, PageBuffer* page) {
@@ -209,9 +203,8 @@ bool MediumReader::read_from_row(const PagePlace& place, PageBuffer* page) {
   read_descriptor(place, &descriptor);
   const u64 address = chunk.base_address + place.page * page_size;
   PageBuffer made;
-  const bool found = pool::reconstruct_slot(row.slot, included, slots, parities, made.bytes, [&] {
-    return xxh3_page(Lane{}, &made, address) == descriptor.checksum;
-  });
+  const bool found = pool::reconstruct_slot(row.slot, included, slots, parities, made.bytes,
+                                            [&] { return xxh3_page(Lane{}, &made, address) == descriptor.checksum; });
   if (found) *page = made;
   return found;
 }

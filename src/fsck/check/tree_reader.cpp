@@ -32,8 +32,7 @@ void read_verified(MediumReader& reader, u64 address, PageBuffer* page) {
   }
 }
 
-u64 find_page(MediumReader& reader, const format::Inode& inode, u64 index,
-              format::BlockPointer* pointer) {
+u64 find_page(MediumReader& reader, const format::Inode& inode, u64 index, format::BlockPointer* pointer) {
   *pointer = format::BlockPointer::hole();
   if (inode.is_inline() || inode.height > height_max) return 0;
   u32 level = inode.height;
@@ -60,14 +59,12 @@ format::Inode read_inode(MediumReader& reader, u64 number) {
   format::BlockPointer pointer{};
   const u64 address = find_page(reader, inode_file, number / format::inodes_per_page, &pointer);
   if (address == 0) {
-    throw pool::PoolError(Status::not_found,
-                    fmt::format("inode {}: the inode file has no such page", number));
+    throw pool::PoolError(Status::not_found, fmt::format("inode {}: the inode file has no such page", number));
   }
   const auto page = std::make_unique<PageBuffer>();
   read_verified(reader, address, page.get());
   format::Inode inode{};
-  std::memcpy(&inode, page->bytes + number % format::inodes_per_page * sizeof(inode),
-              sizeof(inode));
+  std::memcpy(&inode, page->bytes + number % format::inodes_per_page * sizeof(inode), sizeof(inode));
   return inode;
 }
 

@@ -12,8 +12,7 @@ void read_verified(MediumReader& reader, u64 address, PageBuffer* page);
 
 // Logical address of page `index` of a file, 0 for a hole. `pointer` receives the slot that covers
 // it.
-u64 find_page(MediumReader& reader, const format::Inode& inode, u64 index,
-              format::BlockPointer* pointer);
+u64 find_page(MediumReader& reader, const format::Inode& inode, u64 index, format::BlockPointer* pointer);
 
 // The inode with this number, also when it is free. Out of range: PoolError not_found.
 format::Inode read_inode(MediumReader& reader, u64 number);

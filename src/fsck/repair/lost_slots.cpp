@@ -1,8 +1,8 @@
 // Bitmap slots that count and that no column has as they should be, made anew where they stood.
 //
-// A checkpoint's bitmap is the set of pages that its tree reaches. What that gives is written only if it is what the slot's
-// header, or, if that is lost, the sum in the superblock verifies: then the pool is what it was, and a log that waits can be
-// carried out.
+// A checkpoint's bitmap is the set of pages that its tree reaches. What that gives is written only if it is what the
+// slot's header, or, if that is lost, the sum in the superblock verifies: then the pool is what it was, and a log that
+// waits can be carried out.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -57,10 +57,12 @@ LostSlot make_header(const pool::OpenedPool& pool, const HeaderReader& headers, 
   return lost;
 }
 
-LostSlot find_lost_slot(const pool::OpenedPool& pool, const HeaderReader& headers, u32 chunk, const check::ChunkUse& use) {
+LostSlot find_lost_slot(const pool::OpenedPool& pool, const HeaderReader& headers, u32 chunk,
+                        const check::ChunkUse& use) {
   const HeaderArea& area = headers.area(chunk);
   if (area.is_suspect || area.slot == 2) return make_header(pool, headers, chunk, use.reached);
-  const bool is_lost = !use.has_bitmap && hash_bitmap(use.reached, area.header.base_address) == area.header.bitmap_checksum;
+  const bool is_lost =
+      !use.has_bitmap && hash_bitmap(use.reached, area.header.base_address) == area.header.bitmap_checksum;
   return is_lost ? LostSlot{area.slot, area.header} : LostSlot{};
 }
 

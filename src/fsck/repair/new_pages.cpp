@@ -55,8 +55,8 @@ void NewPages::put_descriptor(u32 chunk, u64 page, const format::PageDescriptor&
               sizeof(descriptor));
 }
 
-// The parities of the row of a page that has just been added: of the pages that this repair has written there. What else
-// the row has is in no parity.
+// The parities of the row of a page that has just been added: of the pages that this repair has written there. What
+// else the row has is in no parity.
 void NewPages::write_parities(u32 chunk, u64 page) {
   const pool::OpenedChunk& opened = pool_.chunks[chunk];
   const pool::RowOfPages row = pool::row_of_page(opened.descriptor, page);
@@ -101,7 +101,9 @@ u64 NewPages::take() {
   throw pool::PoolError(Status::no_space, "there are no free pages left to repair the pool with; it is unchanged");
 }
 
-u64 NewPages::add_unwritten() { return take(); }
+u64 NewPages::add_unwritten() {
+  return take();
+}
 
 u64 NewPages::add(const void* content) {
   const u64 address = take();

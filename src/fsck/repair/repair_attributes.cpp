@@ -19,8 +19,8 @@ using format::BlockSize;
 
 struct SoundAttribute {
   std::string name;
-  std::string value;               // in its entry
-  std::vector<PageBuffer> pages;   // of a great value
+  std::string value;              // in its entry
+  std::vector<PageBuffer> pages;  // of a great value
   u32 value_length;
   u32 value_hash;
 };
@@ -33,11 +33,12 @@ std::vector<SoundAttribute> read_sound_attributes(MediumReader& reader, const fo
   u64 names_length = 0;
   const auto take = [&](const AttributeItem& item) {
     SoundAttribute attribute{std::string(item.name), std::string(item.value), {}, item.value_length, item.value_hash};
-    const bool is_good = item.value_slot != 0
-                             ? read_great_value(reader, pages, item, &attribute.pages).empty()
-                             : attribute_hash(item.value) == item.value_hash && is_valid_attribute(item.name, item.value);
+    const bool is_good = item.value_slot != 0 ? read_great_value(reader, pages, item, &attribute.pages).empty()
+                                              : attribute_hash(item.value) == item.value_hash &&
+                                                    is_valid_attribute(item.name, item.value);
     const bool has_room = names_length + item.name.size() + 1 <= format::attribute_names_max;
-    if (!is_good || !has_room || item.name.find('\0') != std::string_view::npos || !names.insert(attribute.name).second) return;
+    if (!is_good || !has_room || item.name.find('\0') != std::string_view::npos || !names.insert(attribute.name).second)
+      return;
     names_length += item.name.size() + 1;
     found.push_back(std::move(attribute));
   };
@@ -142,7 +143,8 @@ u64 claim_tree(RepairContext& context, const format::Inode& inode) {
   walk_attributes(inode, [&](const AttributeBlock& block, PageBuffer* content) {
     const u64 address = block.pointer.address();
     is_whole = is_whole && block.is_well_formed() &&
-               context.old_state.reader.read_page(address, content) == PageState::good && context.pages.claim(address, 1);
+               context.old_state.reader.read_page(address, content) == PageState::good &&
+               context.pages.claim(address, 1);
     if (is_whole) claimed.push_back(address);
     return is_whole;
   });

@@ -59,7 +59,7 @@ class NewPages {
   bool writes_;
   std::vector<BitWords> claimed_;
   std::vector<std::map<u64, PageBuffer>> descriptors_;  // by chunk
-  std::set<u64> written_;  // addresses with content, in chunks with parities
+  std::set<u64> written_;                               // addresses with content, in chunks with parities
   bool took_metadata_chunks_ = false;  // the chunks for metadata have no page left, others are looked at
   u32 chunk_ = 0;                      // where to look next
   u64 page_ = 0;
@@ -82,9 +82,7 @@ struct RepairContext {
   }
   void note_inode(u64 number, const std::string& text) {
     const auto found = inodes.find(number);
-    note(found == inodes.end() ? "inode " + std::to_string(number)
-                               : check::inode_place(number, found->second),
-         text);
+    note(found == inodes.end() ? "inode " + std::to_string(number) : check::inode_place(number, found->second), text);
   }
 };
 
@@ -99,10 +97,11 @@ void settle_maps(RepairContext& context);
 format::Inode write_own_files(RepairContext& context, const PageAddresses& inode_pages, u64* inode_used);
 // Whether a bitmap slot that counts is in no column as it should be.
 bool has_lost_slots(const pool::OpenedPool& pool);
-// Makes such slots anew where what the tree reaches is what they held, as the rest of the medium verifies. `old_state` has
-// been checked completely. Answers how many.
+// Makes such slots anew where what the tree reaches is what they held, as the rest of the medium verifies. `old_state`
+// has been checked completely. Answers how many.
 u64 restore_lost_slots(pool::OpenedPool& pool, check::CheckContext& old_state, bool writes);
-// Copies of header areas that are damaged get what the good ones have. In place: what is written is what counts already.
+// Copies of header areas that are damaged get what the good ones have. In place: what is written is what counts
+// already.
 void restore_header_copies(RepairContext& context);
 // Bitmaps and page descriptors, chunk headers, chunk maps, chunk tree, and last the superblocks.
 void write_medium(RepairContext& context, const format::Inode& inode_file, u64 inode_used);

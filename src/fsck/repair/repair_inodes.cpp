@@ -18,7 +18,9 @@ using format::Inode;
 
 constexpr u64 bits_per_page = format::bits_per_page;
 
-bool is_own(u64 number) { return number < format::inode_number_first_free && number != format::inode_number_root; }
+bool is_own(u64 number) {
+  return number < format::inode_number_first_free && number != format::inode_number_root;
+}
 
 void settle_times(Inode& inode) {
   for (u64* time : {&inode.access_time, &inode.modification_time, &inode.change_time, &inode.birth_time}) {
@@ -86,7 +88,9 @@ Inode free_inode(u64 number, const Inode& before) {
   if (is_own(number)) return inode;
   const bool was_used = before.mode != 0;
   inode.version = was_used || before.version != 0 ? 1 : 0;
-  inode.generation = inode.version == 0 ? 0 : was_used ? format::generation_after(before.generation, 0) : before.generation;
+  inode.generation = inode.version == 0 ? 0
+                     : was_used         ? format::generation_after(before.generation, 0)
+                                        : before.generation;
   return inode;
 }
 
@@ -116,9 +120,9 @@ void read_inodes(RepairContext& context, const PageAddresses& inode_pages) {
   const auto page = std::make_unique<PageBuffer>();
   for (const auto& [index, address] : inode_pages) {
     if (context.old_state.reader.read_page(address, page.get()) != PageState::good) {
-      context.note("inode file", fmt::format("inodes {} to {} cannot be read and are freed",
-                                             index * format::inodes_per_page,
-                                             (index + 1) * format::inodes_per_page - 1));
+      context.note("inode file",
+                   fmt::format("inodes {} to {} cannot be read and are freed", index * format::inodes_per_page,
+                               (index + 1) * format::inodes_per_page - 1));
       continue;
     }
     (void)context.pages.claim(address, 1);
@@ -136,8 +140,8 @@ namespace {
 // One page of the inode file; the address where it lies in the new state.
 u64 write_inode_page(RepairContext& context, u64 index, u64 old_address, const std::map<u64, Inode>& own) {
   const auto before = std::make_unique<PageBuffer>();
-  const bool was_readable = old_address != 0 &&
-                            context.old_state.reader.read_page(old_address, before.get()) == PageState::good;
+  const bool was_readable =
+      old_address != 0 && context.old_state.reader.read_page(old_address, before.get()) == PageState::good;
   if (!was_readable) *before = PageBuffer{};
   const auto after = std::make_unique<PageBuffer>();
   for (u32 i = 0; i < format::inodes_per_page; ++i) {

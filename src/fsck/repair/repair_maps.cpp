@@ -19,7 +19,9 @@ using format::BlockSize;
 
 constexpr u32 least_height = ~u32{0};
 
-u64 span_of(u32 level) { return u64{1} << (format::slot_shift * level); }
+u64 span_of(u32 level) {
+  return u64{1} << (format::slot_shift * level);
+}
 
 class MapRepair {
  public:

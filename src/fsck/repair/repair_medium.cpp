@@ -33,7 +33,8 @@ class MediumRepair {
     if (found(FindingId::chunk_map_damaged)) write_chunk_maps();
     if (found(FindingId::tree_node_damaged)) write_tree_nodes();
     if (found(FindingId::superblock_count)) context_.note("superblocks", "counts are put right");
-    if (found(FindingId::superblock_damaged) || found(FindingId::superblock_torn)) context_.note("superblocks", "damaged ones are replaced");
+    if (found(FindingId::superblock_damaged) || found(FindingId::superblock_torn))
+      context_.note("superblocks", "damaged ones are replaced");
     if (context_.options.dry_run) return;
     pool::complete_superblocks(context_.pool);
     for (pool::OpenedDevice& device : context_.pool.devices) {
@@ -72,7 +73,8 @@ class MediumRepair {
         slot_sum_ += write_slots(chunk, descriptors);
       }
     }
-    if (lost > 0) context_.note("page descriptors", fmt::format("{} pages of them are damaged and say so from now on", lost));
+    if (lost > 0)
+      context_.note("page descriptors", fmt::format("{} pages of them are damaged and say so from now on", lost));
     if (freed > 0) context_.note("bitmaps", fmt::format("{} pages that belonged to nothing are freed", freed));
     if (added > 0) context_.note("bitmaps", fmt::format("{} pages in use are marked so", added));
     if (has_wrong_counts) context_.note("bitmaps", "all are written anew");
@@ -107,8 +109,8 @@ class MediumRepair {
       table[index] = format::descriptor_entry(hash, place);
       for (u32 column = 0; column <= descriptor.redundancy; ++column) {
         const u64 at = layout.descriptor_page(index, place);
-        file_of(chunk, column).write_at(context_.old_state.reader.header_area_offset(chunk, at, column), &found->second,
-                                        page_size);
+        file_of(chunk, column)
+            .write_at(context_.old_state.reader.header_area_offset(chunk, at, column), &found->second, page_size);
       }
     }
     const check::ChunkUse& use = context_.old_state.chunks[chunk];
@@ -126,7 +128,8 @@ class MediumRepair {
     for (u32 chunk = 0; chunk < context_.pool.chunks.size(); ++chunk) {
       const format::ChunkDescriptor& descriptor = context_.pool.chunks[chunk].descriptor;
       for (u32 column = 0; column <= descriptor.redundancy; ++column) {
-        const format::ChunkHeader header = pool::make_chunk_header(descriptor, column, context_.pool.superblock.pool_uuid);
+        const format::ChunkHeader header =
+            pool::make_chunk_header(descriptor, column, context_.pool.superblock.pool_uuid);
         replace(file_of(chunk, column), context_.old_state.reader.header_area_offset(chunk, 0, column), &header);
       }
     }
@@ -218,7 +221,10 @@ class MediumRepair {
 class HeaderCopies {
  public:
   HeaderCopies(RepairContext& context, u32 chunk)
-      : context_(context), headers_(*context.old_state.reader.headers()), area_(headers_.area(chunk)), chunk_(chunk),
+      : context_(context),
+        headers_(*context.old_state.reader.headers()),
+        area_(headers_.area(chunk)),
+        chunk_(chunk),
         layout_(format::chunk_layout(context.old_state.reader.chunk_page_count(chunk))) {}
 
   void restore() {
@@ -253,7 +259,8 @@ class HeaderCopies {
       const DescriptorPage found = headers_.find_descriptors(chunk_, index, &page);
       if (!found.is_known || found.entry == format::descriptor_page_unwritten) continue;
       for (u32 column = 0; column < area_.columns.size(); ++column) {
-        if (!area_.columns[column].is_here || headers_.has_descriptors(chunk_, column, index, found.entry, &other)) continue;
+        if (!area_.columns[column].is_here || headers_.has_descriptors(chunk_, column, index, found.entry, &other))
+          continue;
         write(column, layout_.descriptor_page(index, format::descriptor_place(found.entry)), &page, page_size);
       }
     }

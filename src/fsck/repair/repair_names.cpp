@@ -19,7 +19,9 @@ namespace {
 
 constexpr u64 root = format::inode_number_root;
 
-bool is_directory(const format::Inode& inode) { return (inode.mode & S_IFMT) == S_IFDIR; }
+bool is_directory(const format::Inode& inode) {
+  return (inode.mode & S_IFMT) == S_IFDIR;
+}
 
 bool is_allowed(std::string_view name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos &&
@@ -206,8 +208,7 @@ class NamesRepair {
   void leave_parent(u64 number) {
     const u64 parent = parents_.at(number);
     Names& names = context_.directories[parent].names;
-    const auto found =
-        std::find_if(names.begin(), names.end(), [&](const Name& name) { return name.inode == number; });
+    const auto found = std::find_if(names.begin(), names.end(), [&](const Name& name) { return name.inode == number; });
     drop(parent, *found, fmt::format("directory {} contains itself; the name goes", number));
     names.erase(found);
     --name_counts_[number];
@@ -279,9 +280,8 @@ class NamesRepair {
 
   void set_directory(u64 number, format::Inode& inode) {
     DirectoryState& directory = context_.directories[number];
-    std::sort(directory.names.begin(), directory.names.end(), [](const Name& a, const Name& b) {
-      return a.hash != b.hash ? a.hash < b.hash : a.text < b.text;
-    });
+    std::sort(directory.names.begin(), directory.names.end(),
+              [](const Name& a, const Name& b) { return a.hash != b.hash ? a.hash < b.hash : a.text < b.text; });
     for (Name& name : directory.names) name.type = static_cast<u8>(context_.inodes.at(name.inode).mode >> 12);
     inode.entry_count = directory.names.size();
     const auto parent = parents_.find(number);
@@ -320,8 +320,7 @@ class DirectoryBuilder {
   bool fits(std::size_t begin, std::size_t end) const {
     std::size_t bytes = format::directory_leaf_slots_offset;
     for (std::size_t i = begin; i < end && bytes <= page_size; ++i) {
-      bytes += sizeof(format::DirectorySlot) +
-               format::directory_entry_size(static_cast<u32>(names_[i].text.size()));
+      bytes += sizeof(format::DirectorySlot) + format::directory_entry_size(static_cast<u32>(names_[i].text.size()));
     }
     return bytes <= page_size;
   }
@@ -393,8 +392,12 @@ class DirectoryBuilder {
 
 }  // namespace
 
-void settle_names(RepairContext& context) { NamesRepair(context).run(); }
+void settle_names(RepairContext& context) {
+  NamesRepair(context).run();
+}
 
-std::vector<PageBuffer> build_directory(const std::vector<Name>& names) { return DirectoryBuilder(names).take(); }
+std::vector<PageBuffer> build_directory(const std::vector<Name>& names) {
+  return DirectoryBuilder(names).take();
+}
 
 }  // namespace gpu4fs::fsck::repair

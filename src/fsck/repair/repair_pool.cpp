@@ -27,7 +27,8 @@ pool::OpenPoolOptions open_options(const RepairOptions& options, bool read_only)
   return open;
 }
 
-void tell(const RepairOptions& options, RepairResult& result, const std::string& text, const char* place = "operation log") {
+void tell(const RepairOptions& options, RepairResult& result, const std::string& text,
+          const char* place = "operation log") {
   ++result.repair_count;
   if (options.on_repair) options.on_repair(place, text);
 }
@@ -70,16 +71,19 @@ bool replay_log(const RepairOptions& options, RepairResult& result) {
     if (drop_damaged && !options.drop_log) break;
     try {
       result.operations_replayed = replay(options, drop_damaged);
-      tell(options, result, fmt::format("{} operations were carried out{}", result.operations_replayed,
-                                        drop_damaged ? ", what is behind them is given up" : ""));
+      tell(options, result,
+           fmt::format("{} operations were carried out{}", result.operations_replayed,
+                       drop_damaged ? ", what is behind them is given up" : ""));
       return false;
     } catch (const pool::PoolError& error) {
       trouble = error.what();
     }
   }
   if (!options.drop_log) {
-    throw pool::PoolError(Status::corrupt_log, fmt::format("the operation log cannot be carried out: {}; '--drop-log' gives "
-                                                     "it up", trouble));
+    throw pool::PoolError(Status::corrupt_log,
+                          fmt::format("the operation log cannot be carried out: {}; '--drop-log' gives "
+                                      "it up",
+                                      trouble));
   }
   tell(options, result, fmt::format("{} operations are given up: {}", log.record_count, trouble));
   return true;
@@ -89,7 +93,8 @@ bool replay_log(const RepairOptions& options, RepairResult& result) {
 // out: nothing can be done about them.
 class OldState {
  public:
-  OldState(const RepairOptions& options, const pool::OpenedPool& pool) : context_(check_options(options), pool, result_) {}
+  OldState(const RepairOptions& options, const pool::OpenedPool& pool)
+      : context_(check_options(options), pool, result_) {}
 
   void look() {
     check::check_superblocks(context_);

@@ -15,8 +15,8 @@
 //
 // The repair is a checkpoint: all that changes is written to pages that are free in the old state, and becomes the
 // state with the superblocks, written last. A crash in the middle leaves the pool as it was; only superblocks, chunk
-// tree nodes and parts of header areas that were unusable anyway are replaced in place. It is written by this process and not
-// by the engine, which mounts no pool whose bitmaps or counts are wrong.
+// tree nodes and parts of header areas that were unusable anyway are replaced in place. It is written by this process
+// and not by the engine, which mounts no pool whose bitmaps or counts are wrong.
 #pragma once
 
 #include <functional>
@@ -41,7 +41,8 @@ struct RepairResult {
 };
 
 // Replays a log that waits, then repairs. PoolError: as open_pool() (in use, a device missing, no superblock left);
-// the log cannot be replayed; no free pages are left to repair with. The pool is as before then, or as of its log's end.
+// the log cannot be replayed; no free pages are left to repair with. The pool is as before then, or as of its log's
+// end.
 RepairResult repair_pool(const RepairOptions& options);
 
 }  // namespace gpu4fs::fsck

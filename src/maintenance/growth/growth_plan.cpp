@@ -23,8 +23,8 @@ namespace {
 constexpr u32 forced_checkpoint_mask = 2;  // Opcode::checkpoint: also when nothing has changed
 constexpr u32 checkpoint_attempts_max = 16;
 
-// All copies of the header area of a chunk without pages in use, which needs no descriptors. Answers the checksum of its
-// slot.
+// All copies of the header area of a chunk without pages in use, which needs no descriptors. Answers the checksum of
+// its slot.
 u64 write_header_areas(pool::OpenedPool& pool, const pool::OpenedChunk& chunk) {
   const format::ChunkDescriptor& descriptor = chunk.descriptor;
   const format::ChunkLayout layout = format::chunk_layout(descriptor.size_bytes / page_size);
@@ -37,7 +37,7 @@ u64 write_header_areas(pool::OpenedPool& pool, const pool::OpenedChunk& chunk) {
     const format::ChunkHeader header = pool::make_chunk_header(descriptor, column, pool.superblock.pool_uuid);
     file.write_at(offset, &header, sizeof(header));
     checksum = pool::write_bitmap_slot(file, pool::chunk_bitmap_place(descriptor, offset), 0, no_pages.data(), nullptr,
-                                 descriptor.epoch_created);
+                                       descriptor.epoch_created);
   }
   return checksum;
 }
@@ -89,7 +89,8 @@ void PoolGrower::prepare_chunk(const pool::OpenedChunk& chunk, raid::ChunkState&
       accessible = false;
     }
     if (setup.gpu == nullptr) continue;
-    const Status mapped = setup.host->map_memory(file.base() + column.offset_bytes(), pool::header_front_bytes(chunk.descriptor));
+    const Status mapped =
+        setup.host->map_memory(file.base() + column.offset_bytes(), pool::header_front_bytes(chunk.descriptor));
     if (mapped != Status::ok) throw pool::PoolError(mapped, "a chunk's header cannot be registered with the GPU");
   }
   const u64 slot_checksum = write_header_areas(context_.pool, chunk);
@@ -171,7 +172,8 @@ void PoolGrower::make_durable(Plan plan) {
       plan_.is_armed = true;
     }
     const Status status = stage_and_wait();
-    if (status != Status::ok) throw pool::PoolError(status, fmt::format("the pool did not grow: {}", status_text(status)));
+    if (status != Status::ok)
+      throw pool::PoolError(status, fmt::format("the pool did not grow: {}", status_text(status)));
   } catch (const device::DeviceError& error) {
     give_up(kept);
     throw pool::PoolError(error.error_number() == ENOSPC ? Status::no_space : Status::io_error, error.what());
@@ -191,7 +193,8 @@ void PoolGrower::make_durable(Plan plan) {
   }
   remember(kept);
   if (admitted != Status::ok) {
-    throw pool::PoolError(admitted, fmt::format("new chunks cannot be used before the next mount: {}", status_text(admitted)));
+    throw pool::PoolError(admitted,
+                          fmt::format("new chunks cannot be used before the next mount: {}", status_text(admitted)));
   }
 }
 
@@ -326,7 +329,8 @@ void PoolGrower::write_chunk_map(u32 device, u64 epoch) {
   pool::OpenedDevice& opened = context_.pool.devices[device];
   const format::DevicePart& part = opened.part;
   const u32 slot = pool::newest_map_slot(opened.file, part) ^ 1;
-  pool::write_bitmap_slot(opened.file, pool::chunk_map_place(part), slot, free_->bitmap(device, part.chunk_map_pages).data(), nullptr, epoch);
+  pool::write_bitmap_slot(opened.file, pool::chunk_map_place(part), slot,
+                          free_->bitmap(device, part.chunk_map_pages).data(), nullptr, epoch);
 }
 
 // Slots that were written for a plan that came to nothing have an epoch that is the pool's meanwhile: they get what is
@@ -339,8 +343,8 @@ void PoolGrower::restore_chunk_maps(const Plan& plan) {
     try {
       const u32 slot = pool::newest_map_slot(opened.file, part);
       if (pool::map_slot_epoch(opened.file, part, slot) != plan.epoch) continue;
-      pool::write_bitmap_slot(opened.file, pool::chunk_map_place(part), slot, free_->bitmap(i, part.chunk_map_pages).data(), nullptr,
-                        plan.epoch);
+      pool::write_bitmap_slot(opened.file, pool::chunk_map_place(part), slot,
+                              free_->bitmap(i, part.chunk_map_pages).data(), nullptr, plan.epoch);
       opened.file.flush();
     } catch (const pool::PoolError& error) {
       log(LogLevel::warning, fmt::format("a chunk map is not as it was: {}", error.what()));

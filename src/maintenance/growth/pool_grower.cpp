@@ -25,7 +25,8 @@ void reserve_for_growth(pool::OpenedPool& pool, session::EngineSetup& setup) {
 // What a device lacks must not be written to the others as if it had it: the tree, chunks, members.
 void PoolGrower::require_all_devices() {
   if (held_ == 0 && context_.pool.absent_devices() == 0 && context_.lost_devices() == 0) return;
-  throw pool::PoolError(Status::busy, "a pool does not grow while one of its devices is missing, stale or being filled");
+  throw pool::PoolError(Status::busy,
+                        "a pool does not grow while one of its devices is missing, stale or being filled");
 }
 
 void PoolGrower::hold() {
@@ -63,7 +64,7 @@ void PoolGrower::open_store(u32 replica_count) {
   tree_.reset();
   store_ = std::make_unique<pool::DeviceNodeStore>(tree_devices_, replica_count, true);
   tree_ = std::make_unique<pool::ChunkTree>(*store_, pool::tree_root_of(context_.pool.superblock),
-                                      context_.setup.host->durable_epoch());
+                                            context_.setup.host->durable_epoch());
 }
 
 bool PoolGrower::may_hold_columns(u32 device) const {
@@ -83,7 +84,8 @@ std::optional<u64> PoolGrower::find_base(u64 size_bytes, const Plan& plan) const
   const raid::LogicalSpace& space = context_.setup.space;
   const u64 limit = space.granule_count << space.granule_shift;
   std::vector<std::pair<u64, u64>> taken{{0, context_.pool.superblock.chunk_size_bytes}};
-  for (const std::vector<pool::OpenedChunk>* chunks : {static_cast<const std::vector<pool::OpenedChunk>*>(&context_.pool.chunks), &plan.chunks}) {
+  for (const std::vector<pool::OpenedChunk>* chunks :
+       {static_cast<const std::vector<pool::OpenedChunk>*>(&context_.pool.chunks), &plan.chunks}) {
     for (const pool::OpenedChunk& chunk : *chunks) {
       if (!chunk.is_erased()) taken.emplace_back(chunk.descriptor.base_address, chunk.end());
     }
@@ -251,8 +253,9 @@ void PoolGrower::tell_engine() {
 // The first without a device.
 u32 PoolGrower::index_of_new_device() const {
   const std::vector<pool::OpenedDevice>& devices = context_.pool.devices;
-  const auto vacant = std::find_if(devices.begin(), devices.end(),
-                                   [](const pool::OpenedDevice& device) { return device.state == pool::MemberState::removed; });
+  const auto vacant = std::find_if(devices.begin(), devices.end(), [](const pool::OpenedDevice& device) {
+    return device.state == pool::MemberState::removed;
+  });
   return static_cast<u32>(vacant - devices.begin());
 }
 
@@ -266,14 +269,16 @@ u32 PoolGrower::add_device(const std::string& path, bool force) {
   session::EngineSetup& setup = context_.setup;
   if (setup.gpu != nullptr) {
     const device::GpuRegistration registration = prepared.file.gpu_registration();
-    if (!registration.possible) throw pool::PoolError(Status::gpu_error, fmt::format("{}: {}", path, registration.reason));
+    if (!registration.possible)
+      throw pool::PoolError(Status::gpu_error, fmt::format("{}: {}", path, registration.reason));
     const format::DevicePart& part = prepared.opened.part;
     const Status mapped = setup.host->map_memory(prepared.file.base(), part.chunk_area_offset);
     if (mapped != Status::ok) throw pool::PoolError(mapped, path + ": cannot be registered with the GPU");
   }
   Plan plan;
   plan.joining = plan.maps_changed = u64{1} << index;
-  const auto first = std::find_if(pool.chunks.begin(), pool.chunks.end(), [](const pool::OpenedChunk& chunk) { return !chunk.is_erased(); });
+  const auto first = std::find_if(pool.chunks.begin(), pool.chunks.end(),
+                                  [](const pool::OpenedChunk& chunk) { return !chunk.is_erased(); });
   GPU4FS_CHECK(first != pool.chunks.end());
   const u64 wanted = std::max<u64>(2, u64{first->descriptor.redundancy} + 1);
   plan.tree_replica_count = pool.superblock.tree_replica_count;

@@ -10,8 +10,8 @@
 // before or behind, stands in fs/space/growth.hpp. write() is the server's part inside the checkpoint.
 //
 // Devices and chunks of the pool change under `tables` held alone; the elements never move, so that whoever holds it
-// shared while he asks for their number may use them. A deleted chunk keeps its number, without columns. Chunks that are
-// made later may get it, but for those of the mount: a scrub goes by their numbers.
+// shared while he asks for their number may use them. A deleted chunk keeps its number, without columns. Chunks that
+// are made later may get it, but for those of the mount: a scrub goes by their numbers.
 #pragma once
 
 #include <array>
@@ -34,7 +34,7 @@
 namespace gpu4fs::maintenance {
 
 struct GrowthContext {
-  pool::OpenedPool& pool;      // both with room for what comes, see reserve_for_growth()
+  pool::OpenedPool& pool;  // both with room for what comes, see reserve_for_growth()
   session::EngineSetup& setup;
   std::shared_mutex& tables;
   // Opcode::grow and ::checkpoint, patiently.
@@ -51,7 +51,7 @@ struct GrowthContext {
 
 // What a chunk is like; the numbers of class and bytes stay what they were.
 struct ChunkUsage {
-  u32 chunk = 0;        // number
+  u32 chunk = 0;  // number
   u32 page_class = 0;
   u64 page_count = 0;
   u64 pages_taken = 0;  // in use, or promised to somebody
@@ -72,7 +72,9 @@ class PoolGrower {
   u64 add_chunks(u64 count, u32 page_class);
   u64 add_chunks(u64 count) { return add_chunks(count, context_.setup.space.data_class); }
   // True if chunks of several classes share the space that belongs to none.
-  bool is_mixed() const { return (context_.pool.superblock.feature_incompatible & format::feature_mixed_profiles) != 0; }
+  bool is_mixed() const {
+    return (context_.pool.superblock.feature_incompatible & format::feature_mixed_profiles) != 0;
+  }
   // A file that exists; with `force` also if it holds something. Its index. Any thread. PoolError: exists, no_space and
   // the like; nothing has changed then but the device itself.
   u32 add_device(const std::string& path, bool force);
@@ -112,9 +114,9 @@ class PoolGrower {
  private:
   struct Plan {
     std::vector<pool::OpenedChunk> chunks;  // new ones
-    std::vector<u32> slots;           // their numbers
-    std::vector<u32> erased;          // numbers
-    u64 joining = 0;                  // a bit a device
+    std::vector<u32> slots;                 // their numbers
+    std::vector<u32> erased;                // numbers
+    u64 joining = 0;                        // a bit a device
     u64 leaving = 0;
     u64 maps_changed = 0;
     u32 tree_replica_count = 0;

@@ -78,8 +78,9 @@ void PoolGrower::require_one_of_each_class(const std::vector<u32>& erased) const
     }
     const u32 page_class = raid::detail::class_of(chunks[index].descriptor);
     if (left.contains(page_class)) continue;
-    throw pool::PoolError(Status::invalid_argument, fmt::format("chunk {} is the last one of profile {}", index,
-                                                          format::profile_name(static_cast<format::Profile>(page_class + 1)).text));
+    throw pool::PoolError(Status::invalid_argument,
+                          fmt::format("chunk {} is the last one of profile {}", index,
+                                      format::profile_name(static_cast<format::Profile>(page_class + 1)).text));
   }
 }
 
@@ -134,7 +135,8 @@ std::vector<ChunkUsage> PoolGrower::list_usage() {
     if (chunk.is_erased()) continue;
     const ring::Completion asked = context_.command(wire::Opcode::grow, wire::grow_usage, i);
     if (asked.status != Status::ok) throw pool::PoolError(asked.status, status_text(asked.status));
-    usage.push_back({i, raid::detail::class_of(chunk.descriptor), chunk.descriptor.size_bytes / page_size, asked.result});
+    usage.push_back(
+        {i, raid::detail::class_of(chunk.descriptor), chunk.descriptor.size_bytes / page_size, asked.result});
   }
   return usage;
 }
@@ -152,7 +154,9 @@ std::string PoolGrower::removal_obstacle(u32 device) const {
   const std::shared_lock lock(context_.tables);
   const pool::OpenedPool& pool = context_.pool;
   if (device >= pool.devices.size() || !pool.devices[device].is_here()) {
-    return fmt::format("the pool has no device {} that works; 'device replace' puts another one in the place of one that does not", device);
+    return fmt::format(
+        "the pool has no device {} that works; 'device replace' puts another one in the place of one that does not",
+        device);
   }
   u32 left = 0;
   for (u32 i = 0; i < pool.devices.size(); ++i) left += i != device && pool.devices[i].is_here() ? 1 : 0;
@@ -164,13 +168,14 @@ std::string PoolGrower::removal_obstacle(u32 device) const {
       return fmt::format("profile {} lies on device {} only", format::profile_name(profile).text, device);
     }
     if (left >= needed) continue;
-    return fmt::format("profile {} needs {} devices, without device {} the pool has {}", format::profile_name(profile).text,
-                       needed, device, left);
+    return fmt::format("profile {} needs {} devices, without device {} the pool has {}",
+                       format::profile_name(profile).text, needed, device, left);
   }
   if (device < pool.superblock.tree_replica_count) {
-    return fmt::format("device {} holds the chunk tree and the operation log, as devices 0 to {} do; 'device replace' puts "
-                       "another one in its place, or, without redundancy, a copy of it while the pool is not mounted",
-                       device, pool.superblock.tree_replica_count - 1);
+    return fmt::format(
+        "device {} holds the chunk tree and the operation log, as devices 0 to {} do; 'device replace' puts "
+        "another one in its place, or, without redundancy, a copy of it while the pool is not mounted",
+        device, pool.superblock.tree_replica_count - 1);
   }
   return "";
 }
@@ -229,7 +234,8 @@ std::string PoolGrower::room_problem(u32 device) {
     const u64 room = room_by_replacing(need.chunks, missing);
     if (room >= missing) continue;
     problem = fmt::format("device {} holds {} MiB of profile {} that the other devices have no room for", device,
-                          ((missing - room) * page_size >> 20) + 1, format::profile_name(static_cast<format::Profile>(i + 1)).text);
+                          ((missing - room) * page_size >> 20) + 1,
+                          format::profile_name(static_cast<format::Profile>(i + 1)).text);
   }
   avoided_ = avoided;
   *free_ = before;
@@ -307,7 +313,8 @@ void PoolGrower::remove_device(u32 device) {
   try {
     clear_superblocks(context_.pool.devices[device].file);
   } catch (const pool::PoolError& error) {
-    log(LogLevel::warning, fmt::format("{}: is no member of the pool any more, but looks like one: {}", path, error.what()));
+    log(LogLevel::warning,
+        fmt::format("{}: is no member of the pool any more, but looks like one: {}", path, error.what()));
   }
   {
     const std::unique_lock lock(context_.tables);

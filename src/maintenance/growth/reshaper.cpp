@@ -16,9 +16,12 @@ constexpr u64 balance_moves_max = 100'000;
 
 }  // namespace
 
-const char* reshape_kind_name(ReshapeKind kind) { return kind == ReshapeKind::removal ? "remove" : "balance"; }
+const char* reshape_kind_name(ReshapeKind kind) {
+  return kind == ReshapeKind::removal ? "remove" : "balance";
+}
 
-Reshaper::Reshaper(ReshaperSetup setup) : setup_(std::move(setup)), job_(*this, report_, {.is_cancelled_at_once = false}) {}
+Reshaper::Reshaper(ReshaperSetup setup)
+    : setup_(std::move(setup)), job_(*this, report_, {.is_cancelled_at_once = false}) {}
 
 JobWords Reshaper::words() const {
   const std::string running = fmt::format("a {} is running", reshape_kind_name(report_.kind));
@@ -70,7 +73,8 @@ JobOutcome Reshaper::run() {
 
 bool Reshaper::goes_on(const RelocationProgress& progress) {
   const u64 moved = progress.moved_count - std::min(progress.moved_count, seen_.moved_count);
-  job_.locked([&] { report_.stayed_count += progress.stayed_count - std::min(progress.stayed_count, seen_.stayed_count); });
+  job_.locked(
+      [&] { report_.stayed_count += progress.stayed_count - std::min(progress.stayed_count, seen_.stayed_count); });
   seen_ = progress;
   return job_.goes_on(moved);
 }
@@ -114,8 +118,10 @@ std::string Reshaper::move_chunk(const ChunkUsage& chunk) {
   }
   setup_.grower.thaw_chunks({chunk.chunk});
   if (emptied.status == Status::cancelled) return "";
-  if (emptied.status != Status::ok) return fmt::format("chunk {} cannot be emptied: {}", chunk.chunk, status_text(emptied.status));
-  return fmt::format("{} pages of chunk {} cannot be read and stay where they are", emptied.progress.stayed_count, chunk.chunk);
+  if (emptied.status != Status::ok)
+    return fmt::format("chunk {} cannot be emptied: {}", chunk.chunk, status_text(emptied.status));
+  return fmt::format("{} pages of chunk {} cannot be read and stay where they are", emptied.progress.stayed_count,
+                     chunk.chunk);
 }
 
 JobOutcome Reshaper::remove() {
@@ -142,7 +148,8 @@ JobOutcome Reshaper::remove() {
     const bool is_last = std::none_of(usage.begin(), usage.end(), [&](const ChunkUsage& one) {
       return one.chunk != next->chunk && one.page_class == next->page_class;
     });
-    if (is_last && grower.replace_chunk(next->chunk) == 0) return {false, "the other devices have no room for a chunk more"};
+    if (is_last && grower.replace_chunk(next->chunk) == 0)
+      return {false, "the other devices have no room for a chunk more"};
     std::string problem = move_chunk(*next);
     if (!problem.empty()) return {false, problem};
   }
@@ -165,7 +172,8 @@ std::string Reshaper::drop_surplus() {
       count_chunk();
     } catch (const pool::PoolError& error) {
       // It is in use by now, or its class needs it.
-      const bool stays = error.status() == Status::busy || error.status() == Status::no_space || error.status() == Status::invalid_argument;
+      const bool stays = error.status() == Status::busy || error.status() == Status::no_space ||
+                         error.status() == Status::invalid_argument;
       if (!stays) return error.what();
     }
   }

@@ -26,16 +26,15 @@ const char* reshape_kind_name(ReshapeKind kind);
 
 struct ReshapeReport : JobReport {
   ReshapeKind kind = ReshapeKind::removal;
-  u32 device = 0;         // of a removal
+  u32 device = 0;  // of a removal
   std::string path;
-  u64 chunk_total = 0;    // that are to go, as far as is known
-  u64 chunk_count = 0;    // of these, gone
-  u64 stayed_count = 0;   // pages that cannot be read anywhere
+  u64 chunk_total = 0;   // that are to go, as far as is known
+  u64 chunk_count = 0;   // of these, gone
+  u64 stayed_count = 0;  // pages that cannot be read anywhere
 };
 
 // Freezes chunks and moves all that they hold into others; false of the second: it is to end.
-using EmptyChunks =
-    std::function<RelocationResult(const std::vector<u32>& chunks, const RelocationGoesOn& goes_on)>;
+using EmptyChunks = std::function<RelocationResult(const std::vector<u32>& chunks, const RelocationGoesOn& goes_on)>;
 
 struct ReshaperSetup {
   PoolGrower& grower;

@@ -35,7 +35,8 @@ void PoolTrimmer::punch(const wire::TrimResult& run, TrimReport& report) {
   context_.mark_thin(run.chunk);
   if (context_.setup.gpu != nullptr && !pieces.empty()) {
     context_.setup.host->while_paused([&] {
-      for (const Piece& piece : pieces) context_.setup.host->unmap_memory(piece.file->base() + piece.offset, piece.length);
+      for (const Piece& piece : pieces)
+        context_.setup.host->unmap_memory(piece.file->base() + piece.offset, piece.length);
     });
   }
   for (const Piece& piece : pieces) {

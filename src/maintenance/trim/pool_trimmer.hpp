@@ -2,7 +2,8 @@
 //
 // The engine says which regions may go (fs/space/backing.hpp has why, and what happens to them until they are needed
 // again); here they are punched, a run at a time. What is registered with the GPU is pinned: a punch would free nothing
-// and leave the GPU with pages that the file does not have any more. So it is unregistered before, while no kernel runs.
+// and leave the GPU with pages that the file does not have any more. So it is unregistered before, while no kernel
+// runs.
 //
 // Any thread; one run at a time. Host only.
 #pragma once
@@ -25,14 +26,14 @@ struct TrimContext {
   std::shared_mutex& tables;  // of both
   std::mutex& reach;          // while memory of chunks comes or goes; behind `tables`
   std::function<ring::Completion(const wire::Command& command)> call;
-  std::function<void(u64 chunk)> mark_thin;   // under `reach`: not all of it is there any more
+  std::function<void(u64 chunk)> mark_thin;  // under `reach`: not all of it is there any more
 };
 
 struct TrimReport {
   u64 run_count = 0;
-  u64 punch_count = 0;   // of the runs, those that had memory
-  u64 region_count = 0;  // 2 MiB of logical space each
-  u64 byte_count = 0;    // of files that were no holes
+  u64 punch_count = 0;       // of the runs, those that had memory
+  u64 region_count = 0;      // 2 MiB of logical space each
+  u64 byte_count = 0;        // of files that were no holes
   u64 command_count = 0;     // that the engine got
   bool is_complete = false;  // nothing more is to be found, or not now: `status`
   Status status = Status::ok;
@@ -42,8 +43,8 @@ class PoolTrimmer {
  public:
   explicit PoolTrimmer(TrimContext context) : context_(std::move(context)) {}
 
-  // At most so many runs that have memory, and sixteen times as many that may have none, from where the last call ended, of
-  // what has been free for a whole pass. Nothing while another thread trims.
+  // At most so many runs that have memory, and sixteen times as many that may have none, from where the last call
+  // ended, of what has been free for a whole pass. Nothing while another thread trims.
   TrimReport trim(u64 runs_max);
   // Everything that is free after a checkpoint, once through the pool.
   TrimReport trim_all();
@@ -58,7 +59,7 @@ class PoolTrimmer {
 
   TrimContext context_;
   std::mutex one_at_a_time_;
-  u64 next_chunk_ = 0;   // under one_at_a_time_: where the next look begins
+  u64 next_chunk_ = 0;  // under one_at_a_time_: where the next look begins
   u64 next_region_ = 0;
 };
 

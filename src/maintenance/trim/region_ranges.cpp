@@ -10,7 +10,8 @@ namespace {
 
 void add_pages(std::vector<ColumnRange>& ranges, u32 column, u64 page, u64 count) {
   const u64 offset = page * page_size;
-  const auto last = std::find_if(ranges.rbegin(), ranges.rend(), [column](const ColumnRange& range) { return range.column == column; });
+  const auto last = std::find_if(ranges.rbegin(), ranges.rend(),
+                                 [column](const ColumnRange& range) { return range.column == column; });
   if (last != ranges.rend() && last->offset + last->length == offset) {
     last->length += count * page_size;
   } else {
@@ -30,7 +31,8 @@ std::vector<ColumnRange> ranges_of_regions(const format::ChunkDescriptor& chunk,
     if constexpr (level.parity_count != 0) {
       // A row has pages of one region only.
       const u64 rows = level.column_pages(geometry) / (geometry.page_count / pages_per_block_2m);
-      for (u32 column = 0; column < geometry.column_count; ++column) add_pages(ranges, column, first * rows, count * rows);
+      for (u32 column = 0; column < geometry.column_count; ++column)
+        add_pages(ranges, column, first * rows, count * rows);
     } else {
       for (u64 page = begin; page < end;) {
         const u64 together = std::min(level.contiguous_pages(geometry, page), end - page);

@@ -15,7 +15,8 @@ struct ColumnRange {
   u64 length;
 };
 
-// All copies of regions [first, first + count), those of a column in ascending order and without gaps where they adjoin.
+// All copies of regions [first, first + count), those of a column in ascending order and without gaps where they
+// adjoin.
 std::vector<ColumnRange> ranges_of_regions(const format::ChunkDescriptor& chunk, u64 first, u64 count);
 
 }  // namespace gpu4fs::maintenance

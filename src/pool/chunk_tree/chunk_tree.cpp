@@ -18,7 +18,9 @@ using format::ChunkTreeBranch;
 
 constexpr u64 fill_bytes_min = tree_node_entry_bytes / 3;
 
-[[noreturn]] void refuse_tree(Status status, const std::string& message) { throw PoolError(status, message); }
+[[noreturn]] void refuse_tree(Status status, const std::string& message) {
+  throw PoolError(status, message);
+}
 
 // The last child whose first key is not greater; the first one if there is none.
 std::size_t child_index(const TreeNode& node, u64 key) {
@@ -29,9 +31,8 @@ std::size_t child_index(const TreeNode& node, u64 key) {
 
 // Where the first chunk with a greater key stands.
 std::vector<OpenedChunk>::iterator chunk_above(TreeNode& leaf, u64 key) {
-  return std::upper_bound(leaf.chunks.begin(), leaf.chunks.end(), key, [](u64 value, const OpenedChunk& chunk) {
-    return value < chunk.descriptor.base_address;
-  });
+  return std::upper_bound(leaf.chunks.begin(), leaf.chunks.end(), key,
+                          [](u64 value, const OpenedChunk& chunk) { return value < chunk.descriptor.base_address; });
 }
 
 // The entries from `index` on go to the front of another node.
@@ -72,8 +73,11 @@ TreeRoot tree_root_of(const format::Superblock& superblock) {
 }
 
 ChunkTree::ChunkTree(TreeNodeStore& store, const TreeRoot& root, u64 epoch, std::size_t cache_node_max)
-    : store_(store), cache_node_max_(std::max<std::size_t>(cache_node_max, 2 * tree_height_max)), epoch_(epoch),
-      root_(root), durable_(root) {
+    : store_(store),
+      cache_node_max_(std::max<std::size_t>(cache_node_max, 2 * tree_height_max)),
+      epoch_(epoch),
+      root_(root),
+      durable_(root) {
   u64 pages = ~u64{0};
   for (u32 replica = 0; replica < store.replica_count(); ++replica) {
     if (store.is_here(replica)) pages = std::min(pages, store.page_count(replica));
@@ -81,7 +85,8 @@ ChunkTree::ChunkTree(TreeNodeStore& store, const TreeRoot& root, u64 epoch, std:
   if (pages == ~u64{0}) refuse_tree(Status::no_device, "chunk tree: no replica is here");
   used_.resize(std::min<u64>(pages, ~u32{0}));
   free_count_ = used_.size();
-  if (root.height > tree_height_max) refuse_tree(Status::corrupt_structure, fmt::format("chunk tree of height {}", root.height));
+  if (root.height > tree_height_max)
+    refuse_tree(Status::corrupt_structure, fmt::format("chunk tree of height {}", root.height));
   if (root.height != 0) learn_numbers(root.root, root.height - 1, 0);
   root_.node_count = durable_.node_count = used_.size() - free_count_;
 }
@@ -110,7 +115,7 @@ ChunkTree::NodePointer ChunkTree::read(u32 number, u32 level, u64 first_key) {
     const u64 base = chunk.descriptor.base_address;
     if (base < previous_end || chunk.descriptor.size_bytes == 0 || chunk.end() < base) {
       refuse_tree(Status::corrupt_structure, fmt::format("chunk tree node {}: chunk at {:#x} of {} bytes", number, base,
-                                                  chunk.descriptor.size_bytes));
+                                                         chunk.descriptor.size_bytes));
     }
     previous_end = chunk.end();
   }
@@ -168,7 +173,8 @@ ChunkTree::Replacement ChunkTree::place_or_split(const NodePointer& node, bool i
 
 void ChunkTree::take(u32 number) {
   if (number >= used_.size() || used_[number]) {
-    refuse_tree(Status::corrupt_structure, fmt::format("chunk tree: node {} is outside the tree area, or used twice", number));
+    refuse_tree(Status::corrupt_structure,
+                fmt::format("chunk tree: node {} is outside the tree area, or used twice", number));
   }
   used_[number] = true;
   --free_count_;
@@ -178,7 +184,7 @@ void ChunkTree::learn_numbers(u32 number, u32 level, u64 first_key) {
   take(number);
   if (used_.size() - free_count_ > root_.node_count) {
     refuse_tree(Status::corrupt_structure,
-         fmt::format("chunk tree: more than the {} nodes that the superblock counts", root_.node_count));
+                fmt::format("chunk tree: more than the {} nodes that the superblock counts", root_.node_count));
   }
   if (level == 0) return;
   const NodePointer branch = node(number, level, first_key);
@@ -255,7 +261,7 @@ void ChunkTree::visit_below(u32 number, u32 level, u64 first_key,
 void ChunkTree::require_room() const {
   if (free_count_ >= 2 * u64{root_.height} + 1) return;
   refuse_tree(Status::no_space, fmt::format("the chunk tree's area has {} nodes, {} are free: too few for a change",
-                                     used_.size(), free_count_));
+                                            used_.size(), free_count_));
 }
 
 void ChunkTree::require_apart(const OpenedChunk& chunk) {
@@ -270,8 +276,9 @@ void ChunkTree::require_apart(const OpenedChunk& chunk) {
   const std::optional<u64> above =
       root_.height == 0 ? std::nullopt : first_key_from(root_.root, root_.height - 1, 0, base);
   if (meets_below || (above && *above < chunk.end())) {
-    refuse_tree(Status::exists, fmt::format("chunk at {:#x} of {} bytes overlaps the one at {:#x}", base,
-                                     chunk.descriptor.size_bytes, meets_below ? below->descriptor.base_address : *above));
+    refuse_tree(Status::exists,
+                fmt::format("chunk at {:#x} of {} bytes overlaps the one at {:#x}", base, chunk.descriptor.size_bytes,
+                            meets_below ? below->descriptor.base_address : *above));
   }
 }
 

@@ -9,7 +9,8 @@
 //
 // Nodes but the last one of each level are at least a third full, counting bytes; a node that overflows at the end of
 // the key space gets an empty neighbour, not half of its entries, so that ascending keys fill the nodes. (Trees that
-// mkfs built of chunks of very different widths may have nodes that are less full; they stay so until they are changed.)
+// mkfs built of chunks of very different widths may have nodes that are less full; they stay so until they are
+// changed.)
 //
 // Not thread-safe. Structures on the medium are hostile: what is wrong with one is a PoolError. A change that fails in
 // another way than its comment says takes back all changes since the last commit().
@@ -66,7 +67,8 @@ class ChunkTree {
   // The changed nodes to all replicas, for a superblock of `epoch`, which is greater than that of the last one. The
   // caller flushes. No changes from here to commit() or roll_back(). PoolError.
   void write(u64 epoch);
-  // All nodes of the tree as it is now, changed or not, to a replica of `store` that has none; behind write(). PoolError.
+  // All nodes of the tree as it is now, changed or not, to a replica of `store` that has none; behind write().
+  // PoolError.
   void write_all_to(TreeNodeStore& store, u32 replica, u64 epoch);
   void commit();
   void roll_back();
@@ -107,17 +109,17 @@ class ChunkTree {
 
   TreeNodeStore& store_;
   std::size_t cache_node_max_;
-  u64 epoch_;                     // greatest that a node can have
-  TreeRoot root_;                 // with the changes
+  u64 epoch_;      // greatest that a node can have
+  TreeRoot root_;  // with the changes
   TreeRoot durable_;
-  std::vector<bool> used_;        // by number: of the durable tree, or of the changed one
+  std::vector<bool> used_;  // by number: of the durable tree, or of the changed one
   u64 free_count_ = 0;
-  u32 next_number_ = 0;           // where the search for a free one goes on
+  u32 next_number_ = 0;               // where the search for a free one goes on
   std::map<u32, NodePointer> dirty_;  // nodes of the changed tree that the durable one does not have
-  std::vector<u32> released_;     // of the durable tree alone
-  bool written_ = false;          // since the last commit
+  std::vector<u32> released_;         // of the durable tree alone
+  bool written_ = false;              // since the last commit
   std::unordered_map<u32, Cached> cache_;
-  std::list<u32> least_used_;     // numbers in the cache, least lately used first
+  std::list<u32> least_used_;  // numbers in the cache, least lately used first
   TreeReport report_;
 };
 

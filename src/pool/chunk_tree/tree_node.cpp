@@ -20,7 +20,9 @@ using format::ColumnAddress;
 
 constexpr u32 column_count_max = 64;
 
-[[noreturn]] void refuse_node(const std::string& message) { throw PoolError(Status::corrupt_structure, message); }
+[[noreturn]] void refuse_node(const std::string& message) {
+  throw PoolError(Status::corrupt_structure, message);
+}
 
 void require_ascending(u32 number, u32 index, u64 key, u64 previous, u64 first_key) {
   if (key == 0 || (index != 0 && key <= previous)) {
@@ -62,8 +64,8 @@ void decode_chunks(const ChunkTreeNode& page, u32 number, u64 first_key, TreeNod
     std::memcpy(chunk.columns.data(), page.entries + offset + sizeof(ChunkDescriptor),
                 column_count * sizeof(ColumnAddress));
     offset += leaf_entry_bytes(column_count);
-    require_ascending(number, i, chunk.descriptor.base_address,
-                      i == 0 ? 0 : node.chunks.back().descriptor.base_address, first_key);
+    require_ascending(number, i, chunk.descriptor.base_address, i == 0 ? 0 : node.chunks.back().descriptor.base_address,
+                      first_key);
     node.chunks.push_back(std::move(chunk));
   }
   if (offset != page.used_bytes) {

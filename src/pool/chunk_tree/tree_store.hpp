@@ -55,9 +55,9 @@ class DeviceNodeStore final : public TreeNodeStore {
 
 // What was found wrong while nodes were read.
 struct TreeReport {
-  u64 pages_damaged = 0;   // of replicas: unreadable or not valid
-  u64 pages_old = 0;       // valid, but another replica's is newer or differs
-  u64 pages_repaired = 0;  // of both kinds
+  u64 pages_damaged = 0;           // of replicas: unreadable or not valid
+  u64 pages_old = 0;               // valid, but another replica's is newer or differs
+  u64 pages_repaired = 0;          // of both kinds
   std::vector<std::string> lines;  // for people, at most tree_report_lines_max
 };
 inline constexpr std::size_t tree_report_lines_max = 16;

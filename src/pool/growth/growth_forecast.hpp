@@ -31,8 +31,8 @@ u64 granules_per_column(const format::ChunkDescriptor& descriptor);
 
 struct GrowthLimits {
   u64 chunks = ~u64{0};
-  u64 granules = ~u64{0};       // of logical space
-  u64 avoided_devices = 0;      // a bit each: that get no columns
+  u64 granules = ~u64{0};   // of logical space
+  u64 avoided_devices = 0;  // a bit each: that get no columns
 };
 
 struct GrowthForecast {

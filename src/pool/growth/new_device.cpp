@@ -45,10 +45,11 @@ format::DevicePart part_of_new(const OpenedPool& pool, u32 index, const std::str
     if (superblock.log_capacity == 0) log_bytes = std::max(log_bytes, device.part.log_bytes);
   }
   format::DevicePart part = device_layout(align_down(size_bytes, page_size), tree_pages, log_bytes);
-  const u64 column_bytes =
-      format::chunk_layout(superblock.chunk_size_bytes / page_size).header_pages * page_size + superblock.chunk_size_bytes;
+  const u64 column_bytes = format::chunk_layout(superblock.chunk_size_bytes / page_size).header_pages * page_size +
+                           superblock.chunk_size_bytes;
   if (part.chunk_area_granules < column_bytes / format::physical_granule_bytes) {
-    throw PoolError(Status::no_space, fmt::format("{}: {} bytes are too small for a member of this pool", path, size_bytes));
+    throw PoolError(Status::no_space,
+                    fmt::format("{}: {} bytes are too small for a member of this pool", path, size_bytes));
   }
   part.device_index = index;
   std::memcpy(part.device_uuid, random_uuid().bytes, sizeof(part.device_uuid));

@@ -88,8 +88,7 @@ GPU4FS_FN inline const char* find_shape_problem(const format::ChunkDescriptor& c
 
 // Bytes of each column: header area and data. The chunk's shape is sound.
 GPU4FS_FN inline u64 column_length(const format::ChunkDescriptor& chunk) {
-  const u64 data_pages =
-      with_level(chunk.level, [&](auto level) { return level.column_pages(geometry_of(chunk)); });
+  const u64 data_pages = with_level(chunk.level, [&](auto level) { return level.column_pages(geometry_of(chunk)); });
   return (format::chunk_layout(chunk.size_bytes / page_size).header_pages + data_pages) * page_size;
 }
 

@@ -64,7 +64,9 @@ GPU4FS_FN constexpr Shape shape(const Geometry& geometry, u32 slots) {
   s.last_unit = s.rows - s.full_count * s.unit;
   return s;
 }
-GPU4FS_FN constexpr u32 stripes_per_region(const Shape& s) { return s.full_count + (s.last_unit != 0 ? 1 : 0); }
+GPU4FS_FN constexpr u32 stripes_per_region(const Shape& s) {
+  return s.full_count + (s.last_unit != 0 ? 1 : 0);
+}
 
 GPU4FS_FN GPU4FS_NOINLINE constexpr Stripe stripe_at(const Geometry& geometry, u32 slots, u64 index) {
   const Shape s = shape(geometry, slots);
@@ -155,8 +157,7 @@ struct ParityLevel {
     return parity_layout::contiguous_pages(geometry, slots(geometry), page);
   }
   GPU4FS_FN static constexpr u64 column_pages(const Geometry& geometry) {
-    return geometry.page_count / parity_layout::region_pages *
-           parity_layout::shape(geometry, slots(geometry)).rows;
+    return geometry.page_count / parity_layout::region_pages * parity_layout::shape(geometry, slots(geometry)).rows;
   }
 
  private:

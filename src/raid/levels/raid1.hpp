@@ -15,9 +15,7 @@ struct Raid1Level {
   GPU4FS_FN static constexpr u32 redundancy(u32 column_count) { return column_count - 1; }
   GPU4FS_FN static constexpr u32 copies(u32 column_count) { return column_count; }
   GPU4FS_FN static constexpr u32 data_columns(u32 /*column_count*/) { return 1; }
-  GPU4FS_FN static constexpr PagePlace map(const Geometry& /*geometry*/, u64 page, u32 copy) {
-    return {copy, 0, page};
-  }
+  GPU4FS_FN static constexpr PagePlace map(const Geometry& /*geometry*/, u64 page, u32 copy) { return {copy, 0, page}; }
   GPU4FS_FN static constexpr u64 contiguous_pages(const Geometry& geometry, u64 page) {
     return geometry.page_count - page;
   }

@@ -52,8 +52,12 @@ GPU4FS_FN constexpr auto& part_of(SumPage<Group>& sum, u32 i) {
   }
 }
 
-GPU4FS_FN constexpr u64 sum(u64 a, u64 b) { return a ^ b; }
-GPU4FS_FN constexpr Vector16 sum(Vector16 a, Vector16 b) { return galois::add(a, b); }
+GPU4FS_FN constexpr u64 sum(u64 a, u64 b) {
+  return a ^ b;
+}
+GPU4FS_FN constexpr Vector16 sum(Vector16 a, Vector16 b) {
+  return galois::add(a, b);
+}
 
 // 2^j times.
 template <u32 j, class Part>
@@ -87,11 +91,11 @@ GPU4FS_FN void skip_slot(Group, ParityPages<Group, count>& sums) {
   });
 }
 
-// The page of the next lower slot: each sum becomes 2^j times itself plus the page, if `adds` says so. After slots b - 1
-// down to a the sums lack a factor of 2^(j * a). A single sum may be for parity `first`.
+// The page of the next lower slot: each sum becomes 2^j times itself plus the page, if `adds` says so. After slots b -
+// 1 down to a the sums lack a factor of 2^(j * a). A single sum may be for parity `first`.
 template <class Group, u32 count>
-GPU4FS_FN void add_lower_slot(Group g, ParityPages<Group, count>& sums, const PageRegisters<Group>& page, bool adds = true,
-                              u32 first = 0) {
+GPU4FS_FN void add_lower_slot(Group g, ParityPages<Group, count>& sums, const PageRegisters<Group>& page,
+                              bool adds = true, u32 first = 0) {
   if constexpr (count == 1) {
     for (u32 power = 0; power < first; ++power) {
       detail::for_each_part<Group>(
@@ -115,8 +119,10 @@ GPU4FS_FN void add_lower_slot(Group g, ParityPages<Group, count>& sums, const Pa
     for (u32 i = 0; i < page_chunk_rows; ++i) {
       const Vector16 chunk{page.chunks[i].low & mask, page.chunks[i].high & mask};
       sums.pages[0].chunks[i] = galois::add(sums.pages[0].chunks[i], chunk);
-      if constexpr (count > 1) sums.pages[1].chunks[i] = galois::add(detail::shifted<1>(sums.pages[1].chunks[i]), chunk);
-      if constexpr (count > 2) sums.pages[2].chunks[i] = galois::add(detail::shifted<2>(sums.pages[2].chunks[i]), chunk);
+      if constexpr (count > 1)
+        sums.pages[1].chunks[i] = galois::add(detail::shifted<1>(sums.pages[1].chunks[i]), chunk);
+      if constexpr (count > 2)
+        sums.pages[2].chunks[i] = galois::add(detail::shifted<2>(sums.pages[2].chunks[i]), chunk);
     }
   }
 }
@@ -141,9 +147,8 @@ GPU4FS_FN GPU4FS_NOINLINE void raise_to_slot(Group, ParityPages<Group, count>& s
   if (slot == 0) return;
   for (u32 j = 1; j < count; ++j) {
     const auto factor = detail::factor_of<Group>(galois::power_of_two(j * slot));
-    detail::for_each_part<Group>([&](u32 i) {
-      detail::part_of(sums.pages[j], i) = galois::scale(detail::part_of(sums.pages[j], i), factor);
-    });
+    detail::for_each_part<Group>(
+        [&](u32 i) { detail::part_of(sums.pages[j], i) = galois::scale(detail::part_of(sums.pages[j], i), factor); });
   }
 }
 
@@ -195,8 +200,8 @@ GPU4FS_FN PageRegisters<Group> parity_page(Group g, const ParityPages<Group, cou
   return sum_registers(g, sums.pages[j]);
 }
 
-// The `choice`-th set of `count` of the parities that are available, from 0 on, the lowest ones first; 0: there is none of
-// that number.
+// The `choice`-th set of `count` of the parities that are available, from 0 on, the lowest ones first; 0: there is none
+// of that number.
 GPU4FS_FN GPU4FS_NOINLINE inline u32 choose_parities(u32 available, u32 count, u32 choice) {
   for (u32 set = 1; set < 1u << parity_count_max; ++set) {
     if ((set & ~available) == 0 && popcount(u64{set}) == count && choice-- == 0) return set;
@@ -208,13 +213,16 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 choose_parities(u32 available, u32 count, u
 using SumWeights = u32;
 static_assert(parity_count_max <= sizeof(SumWeights));
 
-GPU4FS_FN constexpr SumWeights weight_of_sum(u32 j, u8 weight) { return SumWeights{weight} << (8 * j); }
+GPU4FS_FN constexpr SumWeights weight_of_sum(u32 j, u8 weight) {
+  return SumWeights{weight} << (8 * j);
+}
 
 // Behind the loop over a row's pages, where calls cost nothing: once in the instruction cache for all that make pages.
 namespace detail {
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void combine_sums(Group g, SumPage<Group>& made, const SumPage<Group>* sums, SumWeights weights) {
+GPU4FS_FN GPU4FS_NOINLINE void combine_sums(Group g, SumPage<Group>& made, const SumPage<Group>* sums,
+                                            SumWeights weights) {
   clear_sum(g, made);
   for (u32 j = 0; weights != 0; ++j, weights >>= 8) {
     if ((weights & 0xff) != 0) add_scaled(g, made, sum_registers(g, sums[j]), static_cast<u8>(weights & 0xff));
@@ -225,7 +233,8 @@ GPU4FS_FN GPU4FS_NOINLINE void combine_sums(Group g, SumPage<Group>& made, const
 
 // The sum of `sums` by their weights: one of them, or it is in `made`.
 template <class Group>
-GPU4FS_FN const SumPage<Group>& weighted_sum(Group g, SumPage<Group>& made, const SumPage<Group>* sums, SumWeights weights) {
+GPU4FS_FN const SumPage<Group>& weighted_sum(Group g, SumPage<Group>& made, const SumPage<Group>* sums,
+                                             SumWeights weights) {
   GPU4FS_CHECK_NE(weights, 0u);
   const u32 lowest = count_trailing_zeros(u64{weights});
   if (weights == 1u << lowest && lowest % 8 == 0) return sums[lowest / 8];

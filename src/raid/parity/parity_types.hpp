@@ -19,12 +19,13 @@ inline constexpr u32 row_work_page_count = 8;
 struct ParityState {
   // A row's parities and the flags that say what is in them change under the lock that its number picks.
   TicketLock row_locks[row_lock_count];
-  // Updates of parities: a checkpoint waits for the older ones before it makes itself durable (raid/parity/row_write.hpp).
+  // Updates of parities: a checkpoint waits for the older ones before it makes itself durable
+  // (raid/parity/row_write.hpp).
   SnapshotUsers updates;
-  u64 reconstructed_count;  // atomic: pages that were made from others
+  u64 reconstructed_count;                    // atomic: pages that were made from others
   u64 scratch_free[scratch_page_count / 64];  // atomic words: a bit a page
-  u64 lost_devices;         // a bit each: pages of logged operations had to be made from others (raid/logged_pages.hpp)
-  u32 row_work_taken;       // atomic: one command at a time, within a step
+  u64 lost_devices;    // a bit each: pages of logged operations had to be made from others (raid/logged_pages.hpp)
+  u32 row_work_taken;  // atomic: one command at a time, within a step
   alignas(cache_line) u8 row_work[row_work_page_count][page_size];
   alignas(cache_line) u8 scratch[scratch_page_count][page_size];
 };

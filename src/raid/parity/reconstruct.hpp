@@ -20,11 +20,11 @@ namespace detail {
 // Leader's view of a row with pages missing.
 struct Losses {
   Status status;
-  u32 target;                // slot
-  u32 parities;              // that can be read, a bit each
+  u32 target;    // slot
+  u32 parities;  // that can be read, a bit each
   u32 reserved;
-  u64 included;              // slots whose bytes are in the parities
-  u64 missing;               // of those, without them; the target is one
+  u64 included;  // slots whose bytes are in the parities
+  u64 missing;   // of those, without them; the target is one
 };
 
 // Announces reading of everything that could be of use.

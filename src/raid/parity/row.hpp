@@ -95,7 +95,9 @@ GPU4FS_FN inline void end_parity_write(const LogicalSpace& space, const RowView&
   device::end_write(space.devices[place.device], place.offset, page_size);
 }
 
-GPU4FS_FN constexpr u64 row_page(const RowView& view, u32 slot) { return view.first + u64{slot} * view.step; }
+GPU4FS_FN constexpr u64 row_page(const RowView& view, u32 slot) {
+  return view.first + u64{slot} * view.step;
+}
 
 GPU4FS_FN inline TicketLock& row_lock(const LogicalSpace& space, const RowView& view) {
   GPU4FS_CHECK(space.parity != nullptr);
@@ -132,8 +134,8 @@ GPU4FS_FN inline u64 unverified_slots(const LogicalSpace& space, const RowView& 
   return slots_with_flags(space, view, format::page_flag_unverified);
 }
 
-// The slots that the row's parities include. Unverified ones count as missing, too, for whoever makes other pages from the
-// row, which is right for zeros as well.
+// The slots that the row's parities include. Unverified ones count as missing, too, for whoever makes other pages from
+// the row, which is right for zeros as well.
 GPU4FS_FN inline u64 slots_in_parity(const LogicalSpace& space, const RowView& view) {
   return slots_with_flags(space, view, parity_flags);
 }

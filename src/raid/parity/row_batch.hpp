@@ -1,13 +1,13 @@
 // Rows of a chunk with parities for whoever reads them as a whole: what of them is there, where, and the sums of it.
 //
-// What the loop over a row's pages needs to know of them, addresses and checksums, is found out before the first page is
-// loaded. In the loop nothing is called then, so that no register with a page on its way has to be saved, for which it
-// would have to arrive: while one page is hashed and added the next one is loaded.
+// What the loop over a row's pages needs to know of them, addresses and checksums, is found out before the first page
+// is loaded. In the loop nothing is called then, so that no register with a page on its way has to be saved, for which
+// it would have to arrive: while one page is hashed and added the next one is loaded.
 //
 // Finding that out is a chain of dependent accesses, as long as the loop itself. So the ranks of a warp look side by
 // side, and at several consecutive rows together. An entry of a row is a slot or, behind the slots, a parity; entry
-// i * width + e of a batch, of row i, is rank (i * width + e) % 32's. A Lane's batch is one row, whose entries it looks at
-// when it comes to them.
+// i * width + e of a batch, of row i, is rank (i * width + e) % 32's. A Lane's batch is one row, whose entries it looks
+// at when it comes to them.
 //
 // Uniform, but for what is said to be a rank's own. Under the locks of the rows.
 #pragma once
@@ -25,18 +25,18 @@ static_assert(entries_of_rank * warp_size == 64);  // the columns of a chunk
 struct RowBatch {
   u32 chunk;
   u32 row_count;
-  u32 rows;         // of these, those that are dealt with, a bit each
-  u32 width;        // entries of a row
-  u32 data_slots;   // of these, before the parities
+  u32 rows;        // of these, those that are dealt with, a bit each
+  u32 width;       // entries of a row
+  u32 data_slots;  // of these, before the parities
   u32 reserved;
-  u64 row;          // number of the first one
+  u64 row;  // number of the first one
   // Entries, a bit each:
-  u64 included;     // in the parities
-  u64 missing;      // slots that are wanted or included and cannot be read
-  u64 rebuilding;   // those that cannot be read, on devices that are being rebuilt: of slots missing ones
-  u64 parities;     // that can be read
+  u64 included;    // in the parities
+  u64 missing;     // slots that are wanted or included and cannot be read
+  u64 rebuilding;  // those that cannot be read, on devices that are being rebuilt: of slots missing ones
+  u64 parities;    // that can be read
   // Of a rank of a warp:
-  RowView view;     // the row of its first entry; a Lane's row
+  RowView view;  // the row of its first entry; a Lane's row
   u64 memory[entries_of_rank];
   u64 checksums[entries_of_rank];
 };
@@ -97,8 +97,8 @@ GPU4FS_FN GPU4FS_NOINLINE RowBatch make_batch(Group g, const LogicalSpace& space
   return batch;
 }
 
-// Calls visit(base, slot, is_there) for the entries of the rows among `rows`, each by its rank; `slot` counts on behind the
-// slots.
+// Calls visit(base, slot, is_there) for the entries of the rows among `rows`, each by its rank; `slot` counts on behind
+// the slots.
 template <class Group, class Visit>
 GPU4FS_FN void for_each_entry(Group g, const RowBatch& batch, u32 rows, Visit&& visit) {
   const u32 end = batch.row_count * batch.width;
@@ -266,10 +266,13 @@ GPU4FS_FN u64 checksum_of_slot(Group g, RowAccess at, u32 slot) {
 }
 
 // The lowest parities that can be read, as many as there are pages missing, or 0: there are none missing, or too few.
-GPU4FS_FN inline u32 parities_for(u64 missing, u32 parities) { return choose_parities(parities, popcount(missing), 0); }
+GPU4FS_FN inline u32 parities_for(u64 missing, u32 parities) {
+  return choose_parities(parities, popcount(missing), 0);
+}
 
-// How an entry of a row, a missing slot or a parity that is made anew, follows from the row's sums. Sum j is parity j of
-// the pages that are there, and, if j is one of `parities`, as many as there are pages missing, what of parity j is missing.
+// How an entry of a row, a missing slot or a parity that is made anew, follows from the row's sums. Sum j is parity j
+// of the pages that are there, and, if j is one of `parities`, as many as there are pages missing, what of parity j is
+// missing.
 GPU4FS_FN GPU4FS_NOINLINE inline SumWeights weights_of_entry(u64 missing, u32 parities, u32 data_slots, u32 entry) {
   const bool is_parity = entry >= data_slots;
   SumWeights weights = is_parity ? weight_of_sum(entry - data_slots, 1) : 0;
@@ -306,14 +309,16 @@ GPU4FS_FN GPU4FS_NOINLINE SumWeights own_weights(Group g, const RowBatch& batch,
   u64 left = bits_of_row(batch, entries, index);
   for (u32 n = g.rank() % parity_count; n > 0; --n) left &= left - 1;
   const u64 missing = bits_of_row(batch, batch.missing, index);
-  const u32 chosen = parities_for(missing, static_cast<u32>(bits_of_row(batch, batch.parities, index) >> batch.data_slots));
+  const u32 chosen =
+      parities_for(missing, static_cast<u32>(bits_of_row(batch, batch.parities, index) >> batch.data_slots));
   if (left == 0 || (missing != 0 && chosen == 0)) return 0;
   return weights_of_entry(missing, chosen, batch.data_slots, count_trailing_zeros(left));
 }
 
 // Of an entry that `entries`, those of own_weights() in this row, has.
 template <class Group>
-GPU4FS_FN SumWeights weights_in(Group g, const RowBatch& batch, const BatchRow& row, SumWeights own, u64 entries, u32 entry) {
+GPU4FS_FN SumWeights weights_in(Group g, const RowBatch& batch, const BatchRow& row, SumWeights own, u64 entries,
+                                u32 entry) {
   if constexpr (Group::size() > 1) {
     const u32 n = popcount(entries & low_bits(entry));
     return g.shuffle(own, row.index * (batch.width - batch.data_slots) + n);

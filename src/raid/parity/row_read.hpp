@@ -18,7 +18,7 @@ struct RowTarget {
   u32 verifies;  // 1: pages have checksums
   u64 first;     // page
   u64 count;
-  u8* bytes;     // any alignment
+  u8* bytes;  // any alignment
 };
 
 namespace detail {
@@ -108,7 +108,8 @@ GPU4FS_FN GPU4FS_NOINLINE bool sum_present(Group g, RowReader reader, ParityPage
       });
 }
 
-// What is wanted and missing. The missing pages add up to the sum of parity 0: the second of two is what the first leaves.
+// What is wanted and missing. The missing pages add up to the sum of parity 0: the second of two is what the first
+// leaves.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE bool make_missing(Group g, RowReader reader, SumWeights own, SumPage<Group>* sums) {
   const u64 missing = reader.plan.row.missing;
@@ -163,10 +164,14 @@ template <class Group>
 GPU4FS_FN bool read_planned_row(Group g, RowReader reader, SumWeights own) {
   if (reader.plan.is_possible == 0) return false;
   switch (reader.plan.sums.count) {
-    case 0: return read_present(g, reader);
-    case 1: return read_with_parities<1>(g, reader, own);
-    case 2: return read_with_parities<2>(g, reader, own);
-    default: return read_with_parities<3>(g, reader, own);
+    case 0:
+      return read_present(g, reader);
+    case 1:
+      return read_with_parities<1>(g, reader, own);
+    case 2:
+      return read_with_parities<2>(g, reader, own);
+    default:
+      return read_with_parities<3>(g, reader, own);
   }
 }
 
@@ -180,7 +185,8 @@ struct RowsRead {
 
 // The pages of `target` that lie in rows [row, end), or in the first ones of these.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE RowsRead read_rows(Group g, const LogicalSpace& space, const RowTarget& target, u64 row, u64 end) {
+GPU4FS_FN GPU4FS_NOINLINE RowsRead read_rows(Group g, const LogicalSpace& space, const RowTarget& target, u64 row,
+                                             u64 end) {
   GPU4FS_CHECK_LT(row, end);
   const ChunkState& chunk = space.chunks[target.chunk];
   const u32 most = static_cast<u32>(minimum<u64>(detail::batch_rows_max<Group>(chunk), end - row));

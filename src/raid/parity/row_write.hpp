@@ -31,12 +31,12 @@ namespace gpu4fs::raid {
 // What is written: `count` pages of one chunk.
 struct RowSource {
   u32 chunk;
-  u32 hashes;      // 1: pages have checksums
-  u32 is_exempt;   // 1: pages of a checkpoint
+  u32 hashes;     // 1: pages have checksums
+  u32 is_exempt;  // 1: pages of a checkpoint
   u32 reserved;
-  u64 first;       // page
+  u64 first;  // page
   u64 count;
-  const u8* bytes; // any alignment; may change meanwhile
+  const u8* bytes;  // any alignment; may change meanwhile
 };
 
 namespace detail {
@@ -100,8 +100,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline SlotTarget plan_slot(const LogicalSpace& space,
   return {Status::ok, birth, scratch_memory(space, scratch), scratch, 0};
 }
 
-// Rows that are written. In a plain pool the ranks of a warp find out where their pages and parities go before the first
-// page is stored; otherwise, and on a Lane, the leader plans slot by slot.
+// Rows that are written. In a plain pool the ranks of a warp find out where their pages and parities go before the
+// first page is stored; otherwise, and on a Lane, the leader plans slot by slot.
 struct WriteBatch {
   RowBatch rows;
   u64 wanted;      // slots that are written, a bit each
@@ -113,8 +113,8 @@ struct WriteBatch {
 
 // Rows [row, row + count).
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE WriteBatch plan_rows_to_write(Group g, const LogicalSpace& space, const RowSource& source, u64 row,
-                                                        u32 count) {
+GPU4FS_FN GPU4FS_NOINLINE WriteBatch plan_rows_to_write(Group g, const LogicalSpace& space, const RowSource& source,
+                                                        u64 row, u32 count) {
   WriteBatch batch{};
   batch.rows = make_batch(g, space, source.chunk, row, count);
   batch.wanted = find_slots_of_pages(g, batch.rows, source.first, source.count);
@@ -173,8 +173,8 @@ GPU4FS_FN inline void end_slot(const LogicalSpace& space, const RowPart& part, u
   }
 }
 
-// The pages of the part, highest slot first, and their sums. `is_fast`: all slots are planned and the source is aligned;
-// then nothing is called while the next page is on its way.
+// The pages of the part, highest slot first, and their sums. `is_fast`: all slots are planned and the source is
+// aligned; then nothing is called while the next page is on its way.
 template <bool is_fast, class Group, u32 count>
 GPU4FS_FN GPU4FS_NOINLINE Status write_slots(Group g, LogicalSpace& space, const RowSource& source, const RowPart& part,
                                              const WriteBatch& batch, ParityPages<Group, count>& sums) {
@@ -271,7 +271,8 @@ GPU4FS_FN void store_parities(Group g, LogicalSpace& space, const RowView& view,
 }
 
 // Leader, under the row's lock, the update being counted: whether the row's parities may change.
-GPU4FS_FN GPU4FS_NOINLINE inline Status may_change_parities(const LogicalSpace& space, const RowSource& source, const RowPart& part) {
+GPU4FS_FN GPU4FS_NOINLINE inline Status may_change_parities(const LogicalSpace& space, const RowSource& source,
+                                                            const RowPart& part) {
   if (GPU4FS_MUTANT(snapshot_rows_changed, source.is_exempt != 0, true)) return Status::ok;
   const ChunkState& chunk = space.chunks[source.chunk];
   for (u32 slot = 0; slot < part.view.slot_count; ++slot) {
@@ -285,7 +286,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status may_change_parities(const LogicalSpace& 
 
 struct UpdatePlan {
   Status status;
-  u32 counter;   // of begin_use()
+  u32 counter;     // of begin_use()
   u32 adds;        // 1: to what stands there
   u32 parities;    // a bit each: that are written
   u32 is_partial;  // 1: those on devices that are being rebuilt are left to the rebuild
@@ -350,8 +351,8 @@ GPU4FS_FN Status write_parities(Group g, LogicalSpace& space, const WriteBatch& 
 }
 
 template <u32 parities, class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status write_row(Group g, LogicalSpace& space, const RowSource& source, const WriteBatch& batch,
-                                           u32 index) {
+GPU4FS_FN GPU4FS_NOINLINE Status write_row(Group g, LogicalSpace& space, const RowSource& source,
+                                           const WriteBatch& batch, u32 index) {
   const RowPart part = part_of_row(g, space, batch, index);
   GPU4FS_TRY(part.status);
   ParityPages<Group, parities> sums;
@@ -365,7 +366,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_counted_rows(Group g, LogicalSpace& space
   const RowRange range = on_leader(g, [&] { return rows_of_pages(space, source.chunk, source.first, source.count); });
   const u64 most = batch_rows_max<Group>(space.chunks[source.chunk]);
   for (u64 row = range.first; row < range.end; row += most) {
-    const WriteBatch batch = plan_rows_to_write(g, space, source, row, static_cast<u32>(minimum(most, range.end - row)));
+    const WriteBatch batch =
+        plan_rows_to_write(g, space, source, row, static_cast<u32>(minimum(most, range.end - row)));
     for (u32 left = rows_of_entries(batch.rows, batch.wanted); left != 0; left &= left - 1) {
       GPU4FS_TRY(write_row<parities>(g, space, source, batch, count_trailing_zeros(left)));
     }
@@ -385,9 +387,15 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_rows(Group g, LogicalSpace& space, const 
   GPU4FS_CHECK_LE(source.first + source.count, space.chunks[source.chunk].page_count);
   Status status = Status::ok;
   switch (space.chunks[source.chunk].parity_count) {
-    case 1: status = detail::write_counted_rows<1>(g, space, source); break;
-    case 2: status = detail::write_counted_rows<2>(g, space, source); break;
-    default: status = detail::write_counted_rows<3>(g, space, source); break;
+    case 1:
+      status = detail::write_counted_rows<1>(g, space, source);
+      break;
+    case 2:
+      status = detail::write_counted_rows<2>(g, space, source);
+      break;
+    default:
+      status = detail::write_counted_rows<3>(g, space, source);
+      break;
   }
   g.sync();
   on_leader(g, [&] { mark_descriptors_dirty(space.chunks[source.chunk], source.first, source.count); });

@@ -23,8 +23,7 @@ struct RebuildOutcome {
   u64 counts;
 };
 
-GPU4FS_FN inline void count_rebuilt(RebuildOutcome& outcome, wire::RebuildCount which,
-                                    u32 pages) {
+GPU4FS_FN inline void count_rebuilt(RebuildOutcome& outcome, wire::RebuildCount which, u32 pages) {
   outcome.counts += wire::rebuild_one(which) * pages;
 }
 
@@ -48,15 +47,13 @@ struct CopyTargets {
 GPU4FS_FN inline CopyTargets find_targets(const LogicalSpace& space, const PageLocation& location) {
   CopyTargets targets{0, copy_to_read(space, location)};
   for (u32 copy = 0; copy < space.chunks[location.chunk].copy_count; ++copy) {
-    if (is_rebuilding(space, page_place(space, location, copy).device))
-      targets.copies |= 1u << copy;
+    if (is_rebuilding(space, page_place(space, location, copy).device)) targets.copies |= 1u << copy;
   }
   return targets;
 }
 
 // Announces writing `count` pages of the target copies; answers which take it.
-GPU4FS_FN GPU4FS_NOINLINE inline u32 begin_targets(const LogicalSpace& space,
-                                                   const PageLocation& location, u64 count,
+GPU4FS_FN GPU4FS_NOINLINE inline u32 begin_targets(const LogicalSpace& space, const PageLocation& location, u64 count,
                                                    u32 copies) {
   u32 begun = 0;
   for (u32 left = copies; left != 0; left &= left - 1) {
@@ -70,8 +67,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 begin_targets(const LogicalSpace& space,
   return begun;
 }
 
-GPU4FS_FN inline void end_targets(const LogicalSpace& space, const PageLocation& location,
-                                  u64 count, u32 copies) {
+GPU4FS_FN inline void end_targets(const LogicalSpace& space, const PageLocation& location, u64 count, u32 copies) {
   for (u32 left = copies; left != 0; left &= left - 1) {
     end_copy_write(space, location, count, count_trailing_zeros(left));
   }
@@ -95,8 +91,7 @@ GPU4FS_FN GPU4FS_NOINLINE u64 copy_verified_run(Group g, const LogicalSpace& spa
     if (i + 1 < count) next = load_aligned_page(g, from + u64{i + 1} * page_size);
     u64 checksum = 0;
     if constexpr (Group::size() > 1) {
-      if (i % warp_size == 0 && i + g.rank() < count)
-        own = load_shared_16(&descriptors[i + g.rank()]).low;
+      if (i % warp_size == 0 && i + g.rank() < count) own = load_shared_16(&descriptors[i + g.rank()]).low;
       checksum = g.shuffle(own, i % warp_size);
     } else {
       checksum = load_shared_16(&descriptors[i]).low;
@@ -115,14 +110,12 @@ GPU4FS_FN GPU4FS_NOINLINE u64 copy_verified_run(Group g, const LogicalSpace& spa
 
 // A page whose preferred copy is of no use, from any other that is.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void rebuild_one_copy(Group g, const LogicalSpace& space,
-                                                const PageLocation& location, u32 copies,
-                                                bool verifies, RebuildOutcome& outcome) {
+GPU4FS_FN GPU4FS_NOINLINE void rebuild_one_copy(Group g, const LogicalSpace& space, const PageLocation& location,
+                                                u32 copies, bool verifies, RebuildOutcome& outcome) {
   const ChunkState& chunk = space.chunks[location.chunk];
   bool was_read = false;
   for (u32 copy = 0; copy < chunk.copy_count; ++copy) {
-    const bool readable =
-        on_leader(g, [&] { return begin_copy_read(space, location, 1, copy) == Status::ok; });
+    const bool readable = on_leader(g, [&] { return begin_copy_read(space, location, 1, copy) == Status::ok; });
     if (!readable) continue;
     was_read = true;
     const u32 begun = on_leader(g, [&] { return begin_targets(space, location, 1, copies); });
@@ -143,9 +136,8 @@ GPU4FS_FN GPU4FS_NOINLINE void rebuild_one_copy(Group g, const LogicalSpace& spa
 
 // Of the run's pages those that the target copies do not have yet, a bit each.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE u64 pages_lacking(Group g, const LogicalSpace& space,
-                                            const PageLocation& location, u32 count, u32 copies,
-                                            bool verifies) {
+GPU4FS_FN GPU4FS_NOINLINE u64 pages_lacking(Group g, const LogicalSpace& space, const PageLocation& location, u32 count,
+                                            u32 copies, bool verifies) {
   const ChunkState& chunk = space.chunks[location.chunk];
   const u64 all = count == 64 ? ~u64{0} : (u64{1} << count) - 1;
   if (!verifies) return all;
@@ -154,32 +146,28 @@ GPU4FS_FN GPU4FS_NOINLINE u64 pages_lacking(Group g, const LogicalSpace& space,
     const u32 copy = first_copy(left);
     const bool readable = on_leader(g, [&] {
       const DevicePlace place = page_place(space, location, copy);
-      return device::begin_known_read(space.devices[place.device], place.offset,
-                                      count * page_size) == Status::ok;
+      return device::begin_known_read(space.devices[place.device], place.offset, count * page_size) == Status::ok;
     });
     if (!readable) return all;
-    lacking |=
-        mismatches_in_run(g, page_memory(space, location, copy), &chunk.descriptors[location.page],
-                          chunk.base_address + location.page * page_size, all);
+    lacking |= mismatches_in_run(g, page_memory(space, location, copy), &chunk.descriptors[location.page],
+                                 chunk.base_address + location.page * page_size, all);
   }
   return lacking;
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void rebuild_run(Group g, const LogicalSpace& space,
-                                           const PageLocation& location, u32 count, bool verifies,
-                                           RebuildOutcome& outcome) {
+GPU4FS_FN GPU4FS_NOINLINE void rebuild_run(Group g, const LogicalSpace& space, const PageLocation& location, u32 count,
+                                           bool verifies, RebuildOutcome& outcome) {
   const CopyTargets targets = on_leader(g, [&] {
     CopyTargets found = find_targets(space, location);
     if (found.copies != 0) found.copies = begin_targets(space, location, count, found.copies);
     return found;
   });
   if (targets.copies == 0) return;
-  const bool readable = on_leader(
-      g, [&] { return begin_copy_read(space, location, count, targets.source) == Status::ok; });
+  const bool readable =
+      on_leader(g, [&] { return begin_copy_read(space, location, count, targets.source) == Status::ok; });
   u64 failed = count == 64 ? ~u64{0} : (u64{1} << count) - 1;
-  if (readable)
-    failed = copy_verified_run(g, space, location, count, targets, verifies);
+  if (readable) failed = copy_verified_run(g, space, location, count, targets, verifies);
   on_leader(g, [&] { end_targets(space, location, count, targets.copies); });
   count_rebuilt(outcome, wire::RebuildCount::written, count - static_cast<u32>(popcount(failed)));
   for (; failed != 0; failed &= failed - 1) {
@@ -196,8 +184,7 @@ struct BitRun {
 GPU4FS_FN constexpr BitRun first_run(u64 bits) {
   const u32 first = static_cast<u32>(count_trailing_zeros(bits));
   const u64 rest = ~(bits >> first);
-  const u32 count =
-      rest == 0 ? 64 - first : minimum(static_cast<u32>(count_trailing_zeros(rest)), 64 - first);
+  const u32 count = rest == 0 ? 64 - first : minimum(static_cast<u32>(count_trailing_zeros(rest)), 64 - first);
   return {first, count};
 }
 GPU4FS_FN constexpr u64 without_run(u64 bits, const BitRun& run) {
@@ -207,8 +194,7 @@ GPU4FS_FN constexpr u64 without_run(u64 bits, const BitRun& run) {
 
 // Leader: what of [page, page + 64) can be copied now; its bits are cleared. Pages that are free
 // need nothing.
-GPU4FS_FN GPU4FS_NOINLINE inline u64 take_copies_to_rebuild(const ChunkState& chunk, u64 page,
-                                                            u64 wanted) {
+GPU4FS_FN GPU4FS_NOINLINE inline u64 take_copies_to_rebuild(const ChunkState& chunk, u64 page, u64 wanted) {
   const u64 todo = bitmap_bits_64(chunk, chunk.rebuild_todo, page) & wanted;
   if (todo == 0) return 0;
   const u64 free = todo & ~bitmap_bits_64(chunk, chunk.bitmaps.busy, page);
@@ -221,9 +207,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 take_copies_to_rebuild(const ChunkState& ch
 
 // Pages [page, page + count) of a chunk without parities, at most 64: those that have their bit.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE RebuildOutcome rebuild_copies(Group g, const LogicalSpace& space,
-                                                        u32 index, u64 page, u32 count,
-                                                        bool is_fresh) {
+GPU4FS_FN GPU4FS_NOINLINE RebuildOutcome rebuild_copies(Group g, const LogicalSpace& space, u32 index, u64 page,
+                                                        u32 count, bool is_fresh) {
   const ChunkState& chunk = space.chunks[index];
   GPU4FS_CHECK_LE(count, rebuild_task_pages);
   GPU4FS_CHECK_EQ(chunk.parity_count, 0u);
@@ -247,8 +232,7 @@ GPU4FS_FN GPU4FS_NOINLINE RebuildOutcome rebuild_copies(Group g, const LogicalSp
     const detail::BitRun run = detail::first_run(bits);
     const PageLocation location{index, 0, page + run.first};
     const u32 copies = on_leader(g, [&] { return detail::find_targets(space, location).copies; });
-    const u64 lacking =
-        copies == 0 ? 0 : detail::pages_lacking(g, space, location, run.count, copies, verifies);
+    const u64 lacking = copies == 0 ? 0 : detail::pages_lacking(g, space, location, run.count, copies, verifies);
     pages &= ~((run.count == 64 ? ~u64{0} : (u64{1} << run.count) - 1) << run.first);
     pages |= lacking << run.first;
     bits = detail::without_run(bits, run);

@@ -21,14 +21,15 @@ namespace detail {
 
 // How the outputs of a row, entries that are made, follow from what is there.
 struct RowRecipe {
-  u32 parities;   // that are used, a bit each
+  u32 parities;  // that are used, a bit each
   SumRange sums;
-  u32 is_first;   // 1: parities_for(), for which ranks have the weights
+  u32 is_first;    // 1: parities_for(), for which ranks have the weights
   SumWeights own;  // a rank's
 };
 
 // With the `choice`-th set of parities; without any, though pages are missing, there is none of that number.
-GPU4FS_FN inline RowRecipe make_recipe(const RowBatch& batch, const BatchRow& row, u64 outputs, SumWeights own, u32 choice) {
+GPU4FS_FN inline RowRecipe make_recipe(const RowBatch& batch, const BatchRow& row, u64 outputs, SumWeights own,
+                                       u32 choice) {
   const u32 parities = choose_parities(row.parities, popcount(row.missing), choice);
   return {parities, sums_for(parities | outputs >> batch.data_slots), choice == 0 ? 1u : 0u, own};
 }
@@ -38,7 +39,7 @@ GPU4FS_FN SumWeights weights_of_output(Group g, const RowBatch& batch, const Bat
                                        u32 output) {
   const bool is_known = recipe.is_first != 0 && (row.rebuilding >> output & 1) != 0;
   const SumWeights weights = is_known ? weights_in(g, batch, row, recipe.own, row.rebuilding, output)
-                                 : weights_of_entry(row.missing, recipe.parities, batch.data_slots, output);
+                                      : weights_of_entry(row.missing, recipe.parities, batch.data_slots, output);
   return weights >> (8 * recipe.sums.first);
 }
 
@@ -77,12 +78,11 @@ GPU4FS_FN GPU4FS_NOINLINE inline OutputPlace announce_output(const LogicalSpace&
     (void)tolerates_write_error(space, place.device);
     return {status, place.device, 0, nullptr};
   }
-  return {Status::ok, place.device, place.offset,
-          device::memory_at(device, place.offset, page_size)};
+  return {Status::ok, place.device, place.offset, device::memory_at(device, place.offset, page_size)};
 }
 
-// A warp knows where it goes from its look at the row, which says too that the device is being rebuilt. Should that have been
-// given up since, nothing is lost by the bytes: the memory stays mapped while a task is in the step gate.
+// A warp knows where it goes from its look at the row, which says too that the device is being rebuilt. Should that
+// have been given up since, nothing is lost by the bytes: the memory stays mapped while a task is in the step gate.
 template <class Group>
 GPU4FS_FN OutputPlace begin_output(Group g, RowAccess at, u32 output) {
   if constexpr (Group::size() > 1) {
@@ -174,9 +174,15 @@ GPU4FS_FN RowAttempt make_row(Group g, RowAccess at, u64 outputs, SumWeights own
     if (at.row.missing != 0 ? recipe.parities == 0 : choice != 0) return {0, 0, 0};
     RowAttempt attempt{};
     switch (recipe.sums.count) {
-      case 1: attempt = make_outputs<1>(g, at, outputs, recipe, is_fresh); break;
-      case 2: attempt = make_outputs<2>(g, at, outputs, recipe, is_fresh); break;
-      default: attempt = make_outputs<3>(g, at, outputs, recipe, is_fresh); break;
+      case 1:
+        attempt = make_outputs<1>(g, at, outputs, recipe, is_fresh);
+        break;
+      case 2:
+        attempt = make_outputs<2>(g, at, outputs, recipe, is_fresh);
+        break;
+      default:
+        attempt = make_outputs<3>(g, at, outputs, recipe, is_fresh);
+        break;
     }
     if (attempt.is_done != 0 || attempt.bad != 0) return attempt;
   }
@@ -207,12 +213,13 @@ GPU4FS_FN GPU4FS_NOINLINE void clear_todo_of_rows(Group g, const LogicalSpace& s
   for_each_entry(g, batch, rows, [&](u32, u32 slot, bool is_there) {
     if (!is_there || slot >= batch.view.slot_count) return;
     const u64 page = row_page(batch.view, slot);
-    if (page_bit(chunk.rebuild_todo, page) && (keeping == nullptr || !page_bit(keeping, page))) clear_rebuild_todo(chunk, page);
+    if (page_bit(chunk.rebuild_todo, page) && (keeping == nullptr || !page_bit(keeping, page)))
+      clear_rebuild_todo(chunk, page);
   });
 }
 
-// Locks rows of the batch among `candidates`, the caller being counted by begin_repairs(); they are batch.rows then. Answers
-// those that can be taken, with a page that is settled, and in *todo their pages with a bit.
+// Locks rows of the batch among `candidates`, the caller being counted by begin_repairs(); they are batch.rows then.
+// Answers those that can be taken, with a page that is settled, and in *todo their pages with a bit.
 template <class Group>
 GPU4FS_FN u32 lock_rows_to_rebuild(Group g, const LogicalSpace& space, RowBatch& batch, u32 candidates, u64* todo) {
   const ChunkState& chunk = space.chunks[batch.chunk];
@@ -245,8 +252,7 @@ struct RowRebuilt {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE RowRebuilt rebuild_row(Group g, RowAccess at, SumWeights own, u32 todo_count, bool is_fresh,
                                                  RebuildOutcome& outcome) {
-  const u64 outputs =
-      is_fresh || at.space.data_checksums == 0 ? at.row.rebuilding : without_known_pages(g, at);
+  const u64 outputs = is_fresh || at.space.data_checksums == 0 ? at.row.rebuilding : without_known_pages(g, at);
   const RowAttempt made = make_row(g, at, outputs, own, is_fresh);
   if (made.bad != 0) return {made.bad, false};
   const bool too_few = popcount(at.row.missing) > popcount(u64{at.row.parities});
@@ -300,7 +306,8 @@ GPU4FS_FN GPU4FS_NOINLINE RowsRebuilt rebuild_batch(Group g, const LogicalSpace&
 
 // Of a row that is not locked: nothing more can be done for it.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void give_up_row(Group g, const LogicalSpace& space, u32 index, u64 row, RebuildOutcome& outcome) {
+GPU4FS_FN GPU4FS_NOINLINE void give_up_row(Group g, const LogicalSpace& space, u32 index, u64 row,
+                                           RebuildOutcome& outcome) {
   RowBatch batch = make_batch(g, space, index, row, 1);
   const ChunkState& chunk = space.chunks[index];
   batch.rows = lock_rows(g, space, batch, 1);
@@ -319,15 +326,14 @@ GPU4FS_FN GPU4FS_NOINLINE void give_up_row(Group g, const LogicalSpace& space, u
 
 // The rows of pages [page, page + count) of a chunk with parities, at most 64, that have pages with their bit.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE RebuildOutcome rebuild_rows(Group g, const LogicalSpace& space, u32 index,
-                                                      u64 page, u32 count, bool is_fresh) {
+GPU4FS_FN GPU4FS_NOINLINE RebuildOutcome rebuild_rows(Group g, const LogicalSpace& space, u32 index, u64 page,
+                                                      u32 count, bool is_fresh) {
   const ChunkState& chunk = space.chunks[index];
   GPU4FS_CHECK_LE(count, rebuild_task_pages);
   GPU4FS_CHECK_GT(chunk.parity_count, 0u);
   RebuildOutcome outcome{};
-  const bool has_todo = on_leader(g, [&] {
-    return (bitmap_bits_64(chunk, chunk.rebuild_todo, page) & low_bits(count)) != 0;
-  });
+  const bool has_todo =
+      on_leader(g, [&] { return (bitmap_bits_64(chunk, chunk.rebuild_todo, page) & low_bits(count)) != 0; });
   if (!has_todo) return outcome;
   const RowRange range = on_leader(g, [&] { return rows_of_pages(space, index, page, count); });
   const u32 counter = on_leader(g, [&] { return begin_repairs(space); });

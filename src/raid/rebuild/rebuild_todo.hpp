@@ -32,8 +32,7 @@ GPU4FS_FN inline void set_rebuild_todo(const ChunkState& chunk, u64 page) {
 
 GPU4FS_FN inline void clear_rebuild_todo(const ChunkState& chunk, u64 page) {
   GPU4FS_CHECK_LT(page, chunk.page_count);
-  fetch_and<Order::acq_rel, Scope::engine>(&chunk.rebuild_todo[page / 64],
-                                           ~(u64{1} << (page % 64)));
+  fetch_and<Order::acq_rel, Scope::engine>(&chunk.rebuild_todo[page / 64], ~(u64{1} << (page % 64)));
 }
 
 // Of pages [page, page + 64) those with a bit in `pages`.
@@ -48,8 +47,7 @@ GPU4FS_FN inline void clear_rebuild_todo_bits(const ChunkState& chunk, u64 page,
 
 // Pages [first, first + count), of which the durable checkpoint may know, have been written where
 // they stand.
-GPU4FS_FN inline void note_rewritten_pages(const LogicalSpace& space, const ChunkState& chunk,
-                                           u64 first, u64 count) {
+GPU4FS_FN inline void note_rewritten_pages(const LogicalSpace& space, const ChunkState& chunk, u64 first, u64 count) {
   if (rebuilding_devices(space) == 0 || chunk.rebuild_todo == nullptr) return;
   for (u64 page = first; page < first + count; ++page) {
     if (page_bit(chunk.bitmaps.stable, page)) set_rebuild_todo(chunk, page);

@@ -93,7 +93,8 @@ void look_behind(std::vector<LogArea>& areas, u64 seed, LogScan& scan) {
   for (u64 lsn = scan.end + format::log_record_granule; lsn < scan.start + scan.capacity;
        lsn += format::log_record_granule) {
     const LogRecord* record = read_record(areas, scan.capacity, lsn, seed);
-    if (record != nullptr && record->opcode != LogOpcode::filler) scan.durable = std::max(scan.durable, record->durable_lsn);
+    if (record != nullptr && record->opcode != LogOpcode::filler)
+      scan.durable = std::max(scan.durable, record->durable_lsn);
   }
 }
 
@@ -136,7 +137,8 @@ std::string find_extent_problem(const LogRecord& record, const format::LogRecord
     }
     pages += extent.page_count;
   }
-  const bool fits = record.offset <= fs::file_size_max && record.size != 0 && record.size <= fs::file_size_max - record.offset;
+  const bool fits =
+      record.offset <= fs::file_size_max && record.size != 0 && record.size <= fs::file_size_max - record.offset;
   const u64 first = record.offset / page_size;
   if (!fits || GPU4FS_MUTANT(record_extents_ignored, divide_up(record.offset + record.size, page_size) - first != pages,
                              false)) {
@@ -148,7 +150,8 @@ std::string find_extent_problem(const LogRecord& record, const format::LogRecord
 
 // Of fallocate: every extent has its place inside the range, behind the one in front of it.
 std::string find_allocation_problem(const LogRecord& record, const format::LogRecordLayout& layout) {
-  const bool fits = record.offset <= fs::file_size_max && record.size != 0 && record.size <= fs::file_size_max - record.offset;
+  const bool fits =
+      record.offset <= fs::file_size_max && record.size != 0 && record.size <= fs::file_size_max - record.offset;
   if (!fits) return "size";
   if (!engine::is_known_allocation(record.mode) || record.mask > format::log_allocate_part) return "mode";
   if (record.extent_count > engine::allocate_extent_max) return fmt::format("{} extents", record.extent_count);
@@ -158,8 +161,9 @@ std::string find_allocation_problem(const LogRecord& record, const format::LogRe
   for (u32 i = 0; i < record.extent_count; ++i) {
     format::LogExtent extent;
     std::memcpy(&extent, extents + i * sizeof(extent), sizeof(extent));
-    if (extent.page_count == 0 || extent.page_count > pages_per_block_1g || extent.flags != format::log_extent_unwritten ||
-        extent.page < behind || extent.page > pages || extent.page_count > pages - extent.page) {
+    if (extent.page_count == 0 || extent.page_count > pages_per_block_1g ||
+        extent.flags != format::log_extent_unwritten || extent.page < behind || extent.page > pages ||
+        extent.page_count > pages - extent.page) {
       return fmt::format("extent {}", i);
     }
     behind = extent.page + extent.page_count;
@@ -226,8 +230,8 @@ std::string find_record_problem(const LogRecord& record, u64 available, u64 lsn,
   }
   if (is_filler) return "";
   if (record.data_length > length || record.extent_count > length / sizeof(format::LogExtent)) return "lengths";
-  const format::LogRecordLayout layout = format::log_record_layout(
-      u32{record.name_length} + record.second_name_length, record.data_length, record.extent_count);
+  const format::LogRecordLayout layout = format::log_record_layout(u32{record.name_length} + record.second_name_length,
+                                                                   record.data_length, record.extent_count);
   if (GPU4FS_MUTANT(record_lengths_ignored, layout.length != length, false)) return "lengths do not add up";
   if (record.flags != 0 || record.reserved != 0) return "reserved bytes";
   if (GPU4FS_MUTANT(record_order_ignored, record.durable_lsn > lsn, false)) return "LSNs out of order";
@@ -256,8 +260,8 @@ LogScan scan_log(const pool::OpenedPool& pool) {
     if (record->opcode == LogOpcode::filler) continue;
     if (!format::is_log_opcode(record->opcode)) {
       throw pool::PoolError(Status::not_supported,
-                      fmt::format("the operation log has a record of unknown kind {} at {:#x}",
-                                  static_cast<unsigned>(record->opcode), record->lsn));
+                            fmt::format("the operation log has a record of unknown kind {} at {:#x}",
+                                        static_cast<unsigned>(record->opcode), record->lsn));
     }
     scan.durable = std::max(scan.durable, record->durable_lsn);
     scan.positions.push_back(scan.bytes.size());

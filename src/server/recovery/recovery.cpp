@@ -20,8 +20,7 @@ constexpr std::array<RecoveryStep, step_count> steps{{
      "Looking for operations that the newest checkpoint does not include."},
     {"log-verify", "pages that the records name", "claims the pages and compares them with their checksums",
      "Checking that the data of these operations was written."},
-    {"log-replay", "the records, in order", "carries the operations out again",
-     "Carrying out the operations again."},
+    {"log-replay", "the records, in order", "carries the operations out again", "Carrying out the operations again."},
     {"checkpoint", "the recovered state", "writes it and empties the log", "Writing the recovered state."},
 }};
 
@@ -38,10 +37,11 @@ class Recovery {
     }
     if (options_.read_only) {
       if (options_.ignore_log) return std::move(report_);
-      throw pool::PoolError(Status::read_only,
-                      fmt::format("the pool was not unmounted: {} operations wait in its log; mount it for writing "
-                                  "once, or look at the newest checkpoint with 'norecovery'",
-                                  scan_.record_count()));
+      throw pool::PoolError(
+          Status::read_only,
+          fmt::format("the pool was not unmounted: {} operations wait in its log; mount it for writing "
+                      "once, or look at the newest checkpoint with 'norecovery'",
+                      scan_.record_count()));
     }
     start_engine();
     try {
@@ -74,8 +74,8 @@ class Recovery {
     scan_ = scan_log(pool);
     superblock_ = pool.superblock;
     note(step_scan, scan_.record_count(),
-         fmt::format("{} operations in {} KiB behind epoch {}", scan_.record_count(),
-                     (scan_.end - scan_.start) >> 10, pool.superblock.epoch));
+         fmt::format("{} operations in {} KiB behind epoch {}", scan_.record_count(), (scan_.end - scan_.start) >> 10,
+                     pool.superblock.epoch));
   }
 
   void start_engine() {
@@ -89,7 +89,8 @@ class Recovery {
     server_ = std::make_unique<PoolServer>(options);
     // Between the look and now somebody else may have mounted the pool.
     const format::Superblock& now = server_->superblock();
-    if (now.epoch != superblock_.epoch || now.log_start != superblock_.log_start || now.log_seed != superblock_.log_seed) {
+    if (now.epoch != superblock_.epoch || now.log_start != superblock_.log_start ||
+        now.log_seed != superblock_.log_seed) {
       throw pool::PoolError(Status::already_mounted, "the pool was mounted by someone else while its log was read");
     }
     server_->start();
@@ -143,7 +144,9 @@ class Recovery {
 
 }  // namespace
 
-std::span<const RecoveryStep> recovery_steps() { return steps; }
+std::span<const RecoveryStep> recovery_steps() {
+  return steps;
+}
 
 std::string RecoveryReport::text() const {
   std::string lines;
@@ -163,6 +166,8 @@ std::string RecoveryReport::json() const {
                      pages_verified, list);
 }
 
-RecoveryReport recover_pool(const session::ServerOptions& options) { return Recovery(options).run(); }
+RecoveryReport recover_pool(const session::ServerOptions& options) {
+  return Recovery(options).run();
+}
 
 }  // namespace gpu4fs::server

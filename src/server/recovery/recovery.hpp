@@ -28,7 +28,7 @@ std::span<const RecoveryStep> recovery_steps();
 // A step that ran.
 struct RecoveryEntry {
   const RecoveryStep* step;
-  u64 count;         // of what the step is about: records, pages ...
+  u64 count;  // of what the step is about: records, pages ...
   double seconds;
   std::string text;  // what came of it
 };

@@ -67,8 +67,7 @@ void set_arguments(const LogRecord& record, LogContent content, wire::Command& c
 // The command that carries out the record in the session's memory at `address`.
 wire::Command replay_command(const LogRecord& record, u64 address) {
   const u32 name_bytes = u32{record.name_length} + record.second_name_length;
-  const format::LogRecordLayout layout =
-      format::log_record_layout(name_bytes, record.data_length, record.extent_count);
+  const format::LogRecordLayout layout = format::log_record_layout(name_bytes, record.data_length, record.extent_count);
   wire::Command command{};
   command.opcode = wire::command_of(record.opcode);
   command.flags = wire::command_flag_replay;
@@ -106,15 +105,13 @@ Status call(session::ServerSession& session, const LogRecord& record, bool adopt
 }
 
 [[noreturn]] void fail(const char* what, const LogRecord& record, Status status) {
-  throw pool::PoolError(status, fmt::format("{}: record '{}' for inode {} at {:#x}: {}", what,
-                                      row_of(record).name, record.inode, record.lsn,
-                                      status_text(status)));
+  throw pool::PoolError(status, fmt::format("{}: record '{}' for inode {} at {:#x}: {}", what, row_of(record).name,
+                                            record.inode, record.lsn, status_text(status)));
 }
 
 u64 named_pages(const LogRecord& record) {
   const u32 name_bytes = u32{record.name_length} + record.second_name_length;
-  const u32 offset =
-      format::log_record_layout(name_bytes, record.data_length, record.extent_count).extents_offset;
+  const u32 offset = format::log_record_layout(name_bytes, record.data_length, record.extent_count).extents_offset;
   u64 pages = 0;
   for (u32 i = 0; i < record.extent_count; ++i) {
     format::LogExtent extent;
@@ -128,8 +125,8 @@ u64 named_pages(const LogRecord& record) {
 
 VerifiedLog verify_records(session::ServerSession& session, const LogScan& scan) {
   VerifiedLog log;
-  // Nothing of a row that may be half written is read before all are whole again. One that was never begun may be written
-  // as well, wherever the log turns out to end.
+  // Nothing of a row that may be half written is read before all are whole again. One that was never begun may be
+  // written as well, wherever the log turns out to end.
   for (u64 i = 0; i < scan.record_count(); ++i) {
     const LogRecord& record = scan.record(i);
     if (record.opcode != LogOpcode::row) continue;
@@ -151,10 +148,11 @@ VerifiedLog verify_records(session::ServerSession& session, const LogScan& scan)
 
 void require_nothing_lost(const LogScan& scan, u64 end) {
   if (GPU4FS_MUTANT(log_loss_not_told, scan.durable <= end, true)) return;
-  throw pool::PoolError(Status::checksum_mismatch,
-                  fmt::format("the operation log is damaged at {:#x}: {} KiB behind it had been made durable; mount "
-                              "with 'damaged_log=drop' to go on without the operations there",
-                              end, (scan.durable - end + 1023) >> 10));
+  throw pool::PoolError(
+      Status::checksum_mismatch,
+      fmt::format("the operation log is damaged at {:#x}: {} KiB behind it had been made durable; mount "
+                  "with 'damaged_log=drop' to go on without the operations there",
+                  end, (scan.durable - end + 1023) >> 10));
 }
 
 void replay_records(session::ServerSession& session, const LogScan& scan, u64 record_count) {
