@@ -98,7 +98,6 @@ struct ListChange {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status plan_list_change(Group g, CommandState& c, const fs::InodeRef& file,
                                                   AttributeSpace space, u32 length, ListChange* change) {
-  GPU4FS_CHECK(holds_lock(c, file.number, LockMode::exclusive));
   const u32 mode = file.inode->mode;
   *change = {0, mode};
   const bool is_access = space == AttributeSpace::access_list;
@@ -159,7 +158,6 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step change_profile(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
                                               ProfileAttribute kind) {
   GPU4FS_CHECK(kind != ProfileAttribute::none);
-  GPU4FS_CHECK(holds_lock(c, file.number, LockMode::exclusive));
   u32 profile = 0;
   if (c.command.opcode == wire::Opcode::set_attribute) {
     if (kind == ProfileAttribute::own) {
@@ -179,7 +177,6 @@ GPU4FS_FN GPU4FS_NOINLINE Step change_profile(Group g, Engine& engine, CommandSt
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step remove_attribute(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
                                                 u32 new_mode, bool must_exist) {
-  GPU4FS_CHECK(holds_lock(c, file.number, LockMode::exclusive));
   fs::FileSystem& fs = engine.fs;
   fs::FoundAttribute found{};
   const Status status = fs::attribute_find(g, fs, c.operation, file, as_attribute(first_name(c)), &found);
@@ -199,7 +196,6 @@ GPU4FS_FN GPU4FS_NOINLINE Step remove_attribute(Group g, Engine& engine, Command
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status store_attribute(Group g, Engine& engine, CommandState& c, const fs::InodeRef& file,
                                                  const u8* value, u32 new_mode) {
-  GPU4FS_CHECK(holds_lock(c, file.number, LockMode::exclusive));
   GPU4FS_CHECK_LE(c.command.length, u64{format::attribute_value_max});
   fs::FileSystem& fs = engine.fs;
   const u32 length = static_cast<u32>(c.command.length);

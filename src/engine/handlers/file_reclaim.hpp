@@ -61,7 +61,6 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_metadata_pages(Group g, Engine& engine, Co
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status remove_metadata_pages(Group g, Engine& engine, CommandState& c,
                                                        const fs::InodeRef& ref) {
-  GPU4FS_CHECK(holds_lock(c, ref.number, LockMode::exclusive));
   GPU4FS_CHECK_EQ(c.in_gate, 0u);
   fs::FileSystem& fs = engine.fs;
   const ReclaimState& state = scratch_of<ReclaimState>(c);
@@ -113,7 +112,6 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_attribute_block(Group g, Engine& engine, C
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status remove_attribute_blocks(Group g, Engine& engine, CommandState& c,
                                                          const fs::InodeRef& ref) {
-  GPU4FS_CHECK(holds_lock(c, ref.number, LockMode::exclusive));
   if (ref.inode->attribute_height == 0) return Status::ok;
   fs::FileSystem& fs = engine.fs;
   u64 block = 0;

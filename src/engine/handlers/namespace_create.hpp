@@ -60,7 +60,6 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status prepare_creation(Group g, Engine& engine, CommandState& c, const fs::InodeRef& dir,
                                                   const CreateRequest& request, Creation* creation) {
   GPU4FS_CHECK_EQ(c.in_gate, 0u);
-  GPU4FS_CHECK(holds_lock(c, dir.number, LockMode::shared));
   GPU4FS_CHECK(fs::is_directory(dir.inode->mode));
   GPU4FS_CHECK(request.target != nullptr || request.target_length == 0);
   fs::FileSystem& fs = engine.fs;

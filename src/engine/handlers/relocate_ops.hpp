@@ -156,7 +156,6 @@ GPU4FS_FN GPU4FS_NOINLINE Status gather_runs(Group g, Engine& engine, CommandSta
 // The next stretch to move; state.page_count 0: none up to state.next.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status find_stretch(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
-  GPU4FS_CHECK(holds_lock(c, ref.number, LockMode::exclusive));
   RelocateState& state = scratch_of<RelocateState>(c);
   const bool has_map = !ref.inode->is_inline() && ref.inode->height <= fs::map_height_max;
   const u64 end = has_map ? fs::map_capacity(ref.inode->height) : 0;
