@@ -28,8 +28,15 @@ class Steps {
   }
   void take() {
     std::unique_lock lock(mutex_);
+    is_awaited_ = true;
     changed_.wait(lock, [this] { return all_ || count_ != 0; });
+    is_awaited_ = false;
     if (!all_) --count_;
+  }
+  // Somebody waits for a permit, or is just taking one.
+  bool is_awaited() const {
+    const std::lock_guard guard(mutex_);
+    return is_awaited_;
   }
   void allow_all() {
     const std::lock_guard guard(mutex_);
@@ -38,10 +45,11 @@ class Steps {
   }
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   u64 count_ = 0;
   bool all_ = false;
+  bool is_awaited_ = false;
 };
 
 class SteppedWork final : private JobWork {
@@ -85,6 +93,10 @@ class SteppedWork final : private JobWork {
   void await_run(u64 count) const {
     while (job_.locked([this] { return run_count_; }) < count) std::this_thread::yield();
   }
+  // It stays there until a step is allowed.
+  void await_step() const {
+    while (!steps_.is_awaited()) std::this_thread::yield();
+  }
   void await_end() const {
     while (job_.locked([this] { return is_running_; })) std::this_thread::yield();
   }
@@ -102,6 +114,7 @@ class SteppedWork final : private JobWork {
   }
   JobOutcome run() override {
     job_.locked([this] {
+      EXPECT_FALSE(is_running_) << "two runs at once";
       ++run_count_;
       is_running_ = true;
       is_last_ = false;
@@ -222,12 +235,15 @@ TEST(BackgroundJobTest, APausedJobCanBeCancelledAndStartedAnew) {
 TEST(BackgroundJobTest, WhatWasCancelledEndsBeforeTheNextBegins) {
   SteppedWork work;
   ASSERT_EQ(work.start(), "");
-  work.await_run(1);
+  work.await_step();
   ASSERT_EQ(work.job().cancel(), "");
   EXPECT_TRUE(work.job().is_to_end());
-  // It awaits a step, or saw the end before.
-  const std::string refusal = work.start();
-  EXPECT_TRUE(refusal == "runs" || refusal.empty()) << refusal;
+  EXPECT_EQ(work.start(), "runs");
+  work.allow_steps(1);
+  work.await_end();
+  while (work.start() == "runs") std::this_thread::yield();
+  work.await_run(2);
+  EXPECT_EQ(work.report().state, JobState::running);
 }
 
 TEST(BackgroundJobTest, ACancelledJobMayStillComeToItsEnd) {
@@ -236,7 +252,6 @@ TEST(BackgroundJobTest, ACancelledJobMayStillComeToItsEnd) {
   work.await_run(1);
   work.allow_steps(1);
   work.await_pages(step_pages);
-  while (work.report().page_count < step_pages) std::this_thread::yield();
   ASSERT_EQ(work.job().pause(), "");
   ASSERT_EQ(work.job().cancel(), "");
   work.finish();
