@@ -171,6 +171,9 @@ if(NOT GPU4FS_SANITIZE)
 endif()
 
 if(GPU4FS_CUDA)
+  set(gpu4fs_check_sass python3 ${PROJECT_SOURCE_DIR}/scripts/check_sass.py)
+  gpu4fs_register_test(check.sass system ${gpu4fs_check_sass} ${GPU4FS_CUOBJDUMP} $<TARGET_FILE:gpu4fs>)
+  gpu4fs_register_test(check.sass.canary source ${gpu4fs_check_sass} --self-test)
   file(GLOB gpu_sources CONFIGURE_DEPENDS
     ${PROJECT_SOURCE_DIR}/tests/gpu/*_test.cu ${PROJECT_SOURCE_DIR}/tests/gpu/*_test.cpp)
   foreach(source IN LISTS gpu_sources)

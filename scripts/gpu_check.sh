@@ -1,7 +1,7 @@
 #!/bin/sh
 # Checks the GPU engine on a machine with a GPU, within nine and a half minutes and without a network: the programs of
-# tests/gpu, some of them under compute-sanitizer, the demo with both engines, and the benchmark. Ends with
-# "N passed, N failed"; non-zero if anything failed.
+# tests/gpu, some of them under compute-sanitizer, tests of mounts, the demo with both engines, and the benchmark. Ends
+# with "N passed, N failed"; non-zero if anything failed.
 #
 # usage: gpu_check.sh [--prebuilt DIR] [--quick]
 #   --prebuilt DIR  folder with gpu4fs and gpu4fs_gpu_* (default: build/cuda if it runs here, else it is built)
@@ -100,6 +100,13 @@ if command -v compute-sanitizer >/dev/null 2>&1; then
     done
 else
     echo "note: compute-sanitizer is not installed here"
+fi
+
+if [ -e /dev/fuse ] && command -v python3 >/dev/null 2>&1; then
+    # Mounts take the GPU where nothing else is asked for.
+    for name in operations file_walk engine_death mount; do
+        check "mount, $name" 60 env GPU4FS="$prebuilt/gpu4fs" python3 "$root/tests/frontend/${name}_test.py"
+    done
 fi
 
 if [ -z "$quick" ]; then

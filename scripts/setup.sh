@@ -32,7 +32,15 @@ else
     echo "setup: no dpkg here; install the equivalents of scripts/packages.txt by hand" >&2
 fi
 
-if [ "${GPU4FS_SETUP_CUDA:-1}" = 1 ] && ! "$scripts/find_nvcc.sh" >/dev/null; then
-    echo "setup: no nvcc found; installing the compiler wheels into build/cuda-venv"
-    "$scripts/setup_cuda.sh" >/dev/null
+if [ "${GPU4FS_SETUP_CUDA:-1}" = 1 ]; then
+    nvcc=$("$scripts/find_nvcc.sh" || true)
+    case $nvcc in
+        "") is_complete= ;;
+        */build/cuda-venv/*) is_complete=$(find "$(dirname "$nvcc")" -name cuobjdump) ;;
+        *) is_complete=yes ;;
+    esac
+    if [ -z "$is_complete" ]; then
+        echo "setup: no nvcc found; installing the compiler wheels into build/cuda-venv"
+        "$scripts/setup_cuda.sh" >/dev/null
+    fi
 fi

@@ -96,6 +96,23 @@ void test_files(u32 walk_count, u32 step_count) {
   }
 }
 
+// A directory of several levels gives back its pages while its names go.
+void empty_directory(engine::EngineHost& host, u32 name_count) {
+  BasicNameClient<Client> client(host);
+  const u64 directory = client.mkdir(format::inode_number_root, "emptied", 0777).result;
+  const auto name = [](u32 i) { return fmt::format("a name of some length, number {}", i); };
+  Status status = Status::ok;
+  for (u32 i = 0; i < name_count && status == Status::ok; ++i) status = client.create(directory, name(i)).status;
+  check(status == Status::ok, fmt::format("{} names: {}", name_count, status_name(status)));
+  for (u32 i = 0; i < name_count && status == Status::ok; ++i) {
+    const ring::Completion done = client.unlink(directory, name(i));
+    status = done.status == Status::ok ? client.reclaim(done.result).status : done.status;
+  }
+  check(status == Status::ok, fmt::format("{} names go: {}", name_count, status_name(status)));
+  status = client.rmdir(format::inode_number_root, "emptied").status;
+  check(status == Status::ok, fmt::format("the emptied directory goes: {}", status_name(status)));
+}
+
 NameWalkResult walk_names(EngineChoice engine, u32 step_count) {
   const DeviceFolder folder;
   make_pool(folder);
@@ -104,6 +121,7 @@ NameWalkResult walk_names(EngineChoice engine, u32 step_count) {
     server::PoolServer server(serving(folder, engine));
     server.start();
     result = run_name_walk<Client>(server.engine(), step_count);
+    empty_directory(server.engine(), scaled(3000));
     check(!server.engine().has_died(), "the engine lives: " + server.engine().fault_text());
   }
   check_medium(folder);

@@ -200,7 +200,6 @@ GPU4FS_FN GPU4FS_NOINLINE void give_back_page(Group g, FileSystem& fs, Operation
     mark_dirty(g, fs, op, dir, path.frames[level]);
     mark_dirty(g, fs, op, dir, to);
   }
-  g.sync();
   remove_page(g, fs, op, dir, {0, last});
   remove_empty_map_pages(g, fs, op, dir, 1, last);
   on_leader(g, [&] {

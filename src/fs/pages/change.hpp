@@ -376,7 +376,6 @@ GPU4FS_FN GPU4FS_NOINLINE void lower_height(Group g, FileSystem& fs, Operation& 
     }
     for (u32 i = 1; i < format::inode_slot_count; ++i) fits = fits && load_slot(&file.inode->slots[i]).is_hole();
     if (!g.all(fits)) return;
-    g.sync();
     remove_page(g, fs, op, file, {height, 0});
     on_leader(g, [&] {
       // The bytes of a removed frame stay until no step runs.
