@@ -84,7 +84,11 @@ class MountedPool:
         os.environ["GPU4FS_CONTROL_FOLDER"] = os.path.join(self.folder, "run")
         os.mkdir(self.mountpoint)
         os.chmod(self.folder, 0o755)
-        run("mkfs", "--quiet", "--size", f"{device_mib}M", *mkfs, *self.devices)
+        try:
+            run("mkfs", "--quiet", "--size", f"{device_mib}M", *mkfs, *self.devices)
+        except BaseException:
+            self.remove()
+            raise
 
     def __enter__(self):
         try:

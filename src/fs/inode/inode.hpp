@@ -410,7 +410,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_free_inode(Group g, FileSystem& fs, Operat
     put_inode(ref.inode, inode);
     detail::mark_page(fs, op, detail::inode_file_ref(fs), ref.frame);
     detail::note_emptied_page(fs, ref.frame);
-    fetch_sub<Order::relaxed, Scope::engine>(&fs.inode_used, u64{1});
+    detail::count_one_out(fs, &fs.inode_used);
   });
   // Last: from then on another command may claim the number.
   detail::change_bit(g, fs, op, format::inode_number_inode_bitmap, ref.number, false);

@@ -274,11 +274,10 @@ GPU4FS_FN GPU4FS_NOINLINE u32 add_page(Group g, FileSystem& fs, Operation& op, c
 
 namespace detail {
 
-// On a damaged medium an inode's count may be too small; it stays at 0 then. Of the inode file several pages go at a
-// time.
-GPU4FS_FN inline void count_page_out(FileSystem& fs, format::Inode* inode) {
-  u64 count = load<Order::relaxed, Scope::engine>(&inode->page_count);
-  while (count != 0 && !compare_exchange<Order::relaxed, Scope::engine>(&inode->page_count, count, count - 1)) {
+// One off a count that the medium had. On a damaged one it may be too small; it stays at 0 then.
+GPU4FS_FN inline void count_one_out(FileSystem& fs, u64* counter) {
+  u64 count = load<Order::relaxed, Scope::engine>(counter);
+  while (count != 0 && !compare_exchange<Order::relaxed, Scope::engine>(counter, count, count - 1)) {
   }
   if (count == 0) store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
 }
@@ -297,7 +296,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void take_page_out(FileSystem& fs, Operation& o
     unlink_frame(fs.pages, frame);
     send_to_limbo(fs.pages, frame);
   }
-  count_page_out(fs, file.inode);
+  count_one_out(fs, &file.inode->page_count);
 }
 
 }  // namespace detail
