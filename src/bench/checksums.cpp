@@ -66,8 +66,8 @@ void bench_checksums(const BenchScale& scale, const Limits& limits, const sessio
   BenchScale each = scale;
   each.repeats = 2;
   const u32 rounds = scale.repeats;
-  const MemoryPool checked(scale.device_bytes / 2, true);
-  const MemoryPool unchecked(scale.device_bytes / 2, false);
+  const MemoryPool checked({.device_bytes = scale.device_bytes / 2});
+  const MemoryPool unchecked({.device_bytes = scale.device_bytes / 2, .data_checksums = false});
   Rates with;
   Rates without;
   for (u32 round = 0; round < rounds; ++round) {

@@ -1,8 +1,13 @@
 // Removing all files of a full pool, held against removing as many files from a pool that they fill half.
 #include <fmt/format.h>
 
+#include <array>
+#include <exception>
+#include <memory>
+#include <numeric>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "bench/client.hpp"
@@ -17,17 +22,19 @@ namespace {
 
 constexpr u64 full_pool_bytes = u64{64} << 20;  // some 188,000 empty files
 constexpr double emptying_ratio_min = 0.5;
+constexpr u32 client_count = 8;
 constexpr u32 no_limit = 0;
 
-std::string empty_file_name(u32 i) {
-  return fmt::format("empty{}", i);
+std::string empty_file_name(u32 client, u32 i) {
+  return fmt::format("empty{}.{}", client, i);
 }
 
-// Empty files until there is no space, or `wanted` of them.
-u32 fill_with_empty_files(BenchClient& client, u32 wanted) {
+// Empty files of client `number` until there is no space, or `wanted` of them.
+u32 fill_with_empty_files(BenchClient& client, u32 number, u32 wanted) {
   u32 count = 0;
   while (wanted == no_limit || count < wanted) {
-    wire::Command command = client.named(wire::Opcode::create, format::inode_number_root, empty_file_name(count));
+    wire::Command command =
+        client.named(wire::Opcode::create, format::inode_number_root, empty_file_name(number, count));
     command.mode = 0100644;
     const client::Reply reply = client.session().call(command);
     if (reply.status == Status::no_space && wanted == no_limit) return count;
@@ -37,24 +44,60 @@ u32 fill_with_empty_files(BenchClient& client, u32 wanted) {
   return count;
 }
 
+// Calls `work(client, number)` of all clients at once.
+template <class Work>
+void run_clients(std::vector<std::unique_ptr<BenchClient>>& clients, Work work) {
+  std::vector<std::exception_ptr> errors(clients.size());
+  std::vector<std::thread> threads;
+  for (u32 number = 0; number < clients.size(); ++number) {
+    threads.emplace_back([&, number] {
+      try {
+        work(*clients[number], number);
+      } catch (...) {
+        errors[number] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+using FileCounts = std::array<u32, client_count>;
+
+u32 sum_of(const FileCounts& counts) {
+  return std::accumulate(counts.begin(), counts.end(), u32{0});
+}
+
 struct Emptied {
-  u32 file_count;
+  FileCounts file_counts;  // by client
   double removed_per_s;
 };
 
 // A pool of its own, made, filled, emptied.
-Emptied empty_pool(session::ServerOptions options, u64 pool_bytes, u32 wanted) {
-  const MemoryPool pool(pool_bytes, true, 1);
+Emptied empty_pool(session::ServerOptions options, u64 pool_bytes, const FileCounts& wanted) {
+  const MemoryPool pool({.device_bytes = pool_bytes, .device_count = 1});
   options.device_paths = pool.paths();
   server::PoolServer server(options);
   server.start();
   Emptied result{};
   {
-    BenchClient client(frontend::open_local_session(server, 2 * BenchClient::control_bytes));
-    result.file_count = fill_with_empty_files(client, wanted);
+    std::vector<std::unique_ptr<BenchClient>> clients;
+    for (u32 i = 0; i < client_count; ++i) {
+      clients.push_back(
+          std::make_unique<BenchClient>(frontend::open_local_session(server, 2 * BenchClient::control_bytes)));
+    }
+    run_clients(clients, [&](BenchClient& client, u32 number) {
+      result.file_counts[number] = fill_with_empty_files(client, number, wanted[number]);
+    });
     const double began = now_seconds();
-    for (u32 i = 0; i < result.file_count; ++i) client.unlink(format::inode_number_root, empty_file_name(i));
-    result.removed_per_s = result.file_count / (now_seconds() - began);
+    run_clients(clients, [&](BenchClient& client, u32 number) {
+      for (u32 i = 0; i < result.file_counts[number]; ++i) {
+        client.unlink(format::inode_number_root, empty_file_name(number, i));
+      }
+    });
+    result.removed_per_s = sum_of(result.file_counts) / (now_seconds() - began);
   }
   if (!server.stop()) throw std::runtime_error("the last checkpoint failed");
   return result;
@@ -68,14 +111,14 @@ void bench_emptying(const BenchScale& scale, session::ServerOptions options, Ben
   std::vector<double> half;
   u32 file_count = 0;
   for (u32 round = 0; round < scale.repeats; ++round) {
-    const Emptied emptied = empty_pool(options, full_pool_bytes, no_limit);
-    file_count = emptied.file_count;
+    const Emptied emptied = empty_pool(options, full_pool_bytes, FileCounts{});  // no limit
+    file_count = sum_of(emptied.file_counts);
     full.push_back(emptied.removed_per_s);
-    half.push_back(empty_pool(options, 2 * full_pool_bytes, file_count).removed_per_s);
+    half.push_back(empty_pool(options, 2 * full_pool_bytes, emptied.file_counts).removed_per_s);
   }
   BenchRow row;
   row.name = "emptying-full";
-  row.what = fmt::format("remove all {} empty files of a full pool", file_count);
+  row.what = fmt::format("remove all {} empty files of a full pool, {} clients", file_count, client_count);
   row.unit = "1/s";
   set_samples(row, full);
   BenchRow limit;

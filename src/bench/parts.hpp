@@ -94,6 +94,8 @@ void bench_raid_sweep(const BenchScale& scale, const session::ServerOptions& opt
                       const std::vector<std::string>& levels, bool on_gpu, BenchResult& result);
 // Removing all files of a full pool; with pools of its own, as bench_raid().
 void bench_emptying(const BenchScale& scale, session::ServerOptions options, BenchResult& result);
+// Checking and mounting an empty pool much larger than the memory that this may take; no other engine may run.
+void bench_empty_pool(const BenchScale& scale, session::ServerOptions options, bool on_gpu, BenchResult& result);
 void bench_scrub(BenchContext& context);
 void bench_latency(BenchContext& context);
 void bench_small_reads(BenchContext& context);

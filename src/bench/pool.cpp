@@ -15,25 +15,26 @@
 
 namespace gpu4fs::bench {
 
-MemoryPool::MemoryPool(u64 device_bytes, bool data_checksums, u32 device_count, const std::string& profile) {
+MemoryPool::MemoryPool(const MemoryPoolOptions& options) {
   std::string pattern = "/dev/shm/gpu4fs-bench-XXXXXX";
   if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("cannot make a folder in /dev/shm");
   folder_ = pattern;
   pool::MakePoolOptions make;
-  make.size_bytes = device_bytes;
+  make.size_bytes = options.device_bytes;
   make.label = "bench";
-  make.data_checksums = data_checksums;
-  make.data_profile = make.metadata_profile = profile;
-  for (u32 i = 0; i < device_count; ++i) make.device_paths.push_back(fmt::format("{}/device{}", folder_, i));
+  make.data_checksums = options.data_checksums;
+  make.data_profile = make.metadata_profile = options.profile;
+  for (u32 i = 0; i < options.device_count; ++i) make.device_paths.push_back(fmt::format("{}/device{}", folder_, i));
   pool::make_pool(make);
+  paths_ = make.device_paths;
+  if (options.is_sparse) return;
   // Memory is allocated now, not while something is measured.
   for (const std::string& path : make.device_paths) {
     const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-    const int error = file < 0 ? errno : ::posix_fallocate(file, 0, static_cast<off_t>(device_bytes));
+    const int error = file < 0 ? errno : ::posix_fallocate(file, 0, static_cast<off_t>(options.device_bytes));
     if (file >= 0) ::close(file);
     if (error != 0) throw std::runtime_error(fmt::format("{}: {}", path, std::strerror(error)));
   }
-  paths_ = make.device_paths;
 }
 
 MemoryPool::~MemoryPool() {

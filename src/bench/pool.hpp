@@ -8,11 +8,18 @@
 
 namespace gpu4fs::bench {
 
+struct MemoryPoolOptions {
+  u64 device_bytes = 0;
+  bool data_checksums = true;
+  u32 device_count = 4;
+  std::string profile = "single";
+  bool is_sparse = false;  // memory is not allocated before it is used
+};
+
 // Device files in a folder of their own in /dev/shm, removed at the end.
 class MemoryPool {
  public:
-  explicit MemoryPool(u64 device_bytes, bool data_checksums = true, u32 device_count = 4,
-                      const std::string& profile = "single");
+  explicit MemoryPool(const MemoryPoolOptions& options);
   ~MemoryPool();
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;

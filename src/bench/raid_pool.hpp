@@ -41,9 +41,11 @@ class RaidPool {
  public:
   RaidPool(const BenchLevel& level, u64 file_bytes, session::ServerOptions options)
       : level_(level),
-        pool_(align_up(std::max<u64>(file_bytes / level.data_devices() * 5 / 4, u64{96} << 20), u64{1} << 20) +
-                  (u64{64} << 20),
-              true, level.device_count, level.profile),
+        pool_({.device_bytes =
+                   align_up(std::max<u64>(file_bytes / level.data_devices() * 5 / 4, u64{96} << 20), u64{1} << 20) +
+                   (u64{64} << 20),
+               .device_count = level.device_count,
+               .profile = level.profile}),
         options_(std::move(options)) {
     options_.device_paths = pool_.paths();
   }

@@ -115,7 +115,7 @@ int bench_run(const BenchRunOptions& options) {
   BenchScale scale = options.quick || !on_gpu ? BenchScale::quick() : BenchScale::full();
   if (!options.step.empty()) scale.step_bytes = std::max(parse_size(options.step), page_size);
   const Limits limits = measure_limits(on_gpu, scale.file_bytes);
-  MemoryPool pool(scale.device_bytes);
+  MemoryPool pool({.device_bytes = scale.device_bytes});
   session::ServerOptions server_options;
   server_options.device_paths = pool.paths();
   server_options.engine = engine_choice(on_gpu ? "cuda" : "cpu");
@@ -142,6 +142,7 @@ int bench_run(const BenchRunOptions& options) {
   run_alone(options, "rebuild", result,
             [&] { bench_rebuild(scale, server_options, options.levels, limits, on_gpu, result); });
   run_alone(options, "emptying", result, [&] { bench_emptying(scale, server_options, result); });
+  run_alone(options, "empty", result, [&] { bench_empty_pool(scale, server_options, on_gpu, result); });
   // Not part of a run that names no parts: it takes long and judges nothing.
   if (!options.only.empty() && is_wanted(options, "sweep")) {
     bench_raid_sweep(scale, server_options, options.levels, on_gpu, result);
