@@ -1,6 +1,6 @@
 # The layer order, bottom to top. This file is data: CMake links libraries by it and
 # scripts/check_layers.py checks includes by it. A layer is a folder src/<layer>.
-set(GPU4FS_LAYERS base format wire device raid fs ring engine pool session maintenance server fsck client frontend
+set(GPU4FS_LAYERS base format wire device raid space fs ring engine pool session maintenance server fsck client frontend
   daemon cli tools bench)
 
 # What each layer may include besides itself; every name must stand before it in the order.
@@ -9,23 +9,24 @@ set(GPU4FS_format_INCLUDES base)
 set(GPU4FS_wire_INCLUDES base format)
 set(GPU4FS_device_INCLUDES base format)
 set(GPU4FS_raid_INCLUDES base format wire device)
-set(GPU4FS_fs_INCLUDES base format device raid)
+set(GPU4FS_space_INCLUDES base format device raid)
+set(GPU4FS_fs_INCLUDES base format device raid space)
 set(GPU4FS_ring_INCLUDES base format wire)
-set(GPU4FS_engine_INCLUDES base format wire device raid fs ring)
+set(GPU4FS_engine_INCLUDES base format wire device raid space fs ring)
 set(GPU4FS_pool_INCLUDES base format device raid)
-set(GPU4FS_session_INCLUDES base format wire device raid fs ring engine pool)
-set(GPU4FS_maintenance_INCLUDES base format wire raid fs ring pool session)
-set(GPU4FS_server_INCLUDES base format wire raid fs ring engine pool session maintenance)
+set(GPU4FS_session_INCLUDES base format wire device raid space fs ring engine pool)
+set(GPU4FS_maintenance_INCLUDES base format wire raid space fs ring pool session)
+set(GPU4FS_server_INCLUDES base format wire raid space fs ring engine pool session maintenance)
 set(GPU4FS_fsck_INCLUDES base format wire raid pool session server)
 set(GPU4FS_client_INCLUDES base format wire ring)
 set(GPU4FS_frontend_INCLUDES base format wire ring pool session server client)
 set(GPU4FS_daemon_INCLUDES base pool session server client frontend)
 set(GPU4FS_cli_INCLUDES base)
-set(GPU4FS_tools_INCLUDES base format device raid fs ring engine pool session maintenance server
+set(GPU4FS_tools_INCLUDES base format device raid space fs ring engine pool session maintenance server
   fsck client frontend daemon cli)
-set(GPU4FS_bench_INCLUDES base format wire device raid fs ring engine pool session maintenance server
+set(GPU4FS_bench_INCLUDES base format wire device raid space fs ring engine pool session maintenance server
   fsck client frontend cli)
 
 # The public headers in include/gpu4fs/ stand beside the layers: the layers from client upwards
 # may include them, and they may include these.
-set(GPU4FS_public_INCLUDES base format wire device raid fs ring engine client)
+set(GPU4FS_public_INCLUDES base format wire device raid space fs ring engine client)

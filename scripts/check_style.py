@@ -45,7 +45,7 @@ CONTAINER = re.compile(
 # What looks like the name of a function in front of its parameters, and is none.
 NO_NAME = {"alignas", "decltype", "explicit", "noexcept", "requires", "__launch_bounds__", "__attribute__"}
 CHECK = re.compile(r"\bGPU4FS_CHECK\w*\s*\(")
-ENGINE_FOLDERS = ("raid", "fs", "ring", "engine", "device")
+ENGINE_FOLDERS = ("raid", "space", "fs", "ring", "engine", "device")
 
 
 def blank_cpp(text: str) -> str:

@@ -46,11 +46,11 @@
     "Pages that the durable checkpoint refers to are overwritten in place.")                                          \
   X(freed_pages_reused_at_once, fs, "CheckpointCrash.*",                                                              \
     "Freed pages that the durable checkpoint refers to are given out.")                                               \
-  X(freed_pages_reused_early, fs, "SpaceModel.*:SpaceFree.*",                                                         \
+  X(freed_pages_reused_early, space, "SpaceModel.*:SpaceFree.*",                                                      \
     "Pages freed behind the snapshot are given out when that checkpoint, which refers to them, is published.")        \
-  X(durable_slot_overwritten, fs, "SpaceLoad.*", "A checkpoint writes its bitmap over the one that counts.")          \
-  X(lost_slot_counts, fs, "SpaceLoad.*", "The bitmap of a checkpoint that never became valid counts.")                \
-  X(page_count_unchecked, fs, "SpaceLoad.*", "A bitmap slot that was lost is not missed.")                            \
+  X(durable_slot_overwritten, space, "SpaceLoad.*", "A checkpoint writes its bitmap over the one that counts.")       \
+  X(lost_slot_counts, space, "SpaceLoad.*", "The bitmap of a checkpoint that never became valid counts.")             \
+  X(page_count_unchecked, space, "SpaceLoad.*", "A bitmap slot that was lost is not missed.")                         \
   X(descriptors_not_written, raid, "PageIo.*", "A checkpoint leaves out the checksums of pages that were written.")   \
   X(gate_not_drained, engine, "Gate.*", "A snapshot is taken while a commit is half done.")                           \
   X(failed_checkpoint_goes_on, system, "GroupCommit.FailedFlushIsToldToEverybody",                                    \
@@ -109,7 +109,7 @@
   X(control_socket_open, session, "ControlSocketRights.*", "Every user may connect to the control socket.")           \
   X(control_clients_unbounded, session, "ControlSocketTest.ServesABoundedNumberAtATime",                              \
     "Clients of the control socket use up the threads of the server.")                                                \
-  X(emergency_given_out, fs, "SpaceModel.one_chunk", "A full pool has nothing left for commands that free space.")    \
+  X(emergency_given_out, space, "SpaceModel.one_chunk", "A full pool has nothing left for commands that free space.") \
   X(abandoned_pages_lost, engine, "FileRounds.*", "Pages of a command that fails belong to nobody.")                  \
   X(promises_kept, engine, "FileBasic.*:FileModel.*",                                                                 \
     "A command that has ended keeps the space that it was promised.")                                                 \

@@ -94,7 +94,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status prepare_replay(Group g, Engine& engine, Command
     if (!format::is_log_opcode(record->opcode) || !format::is_time(record->time)) return Status::bad_descriptor;
     c.operation.replay = record;
     c.operation.now = record->time;
-    c.operation.emergency_use = fs::EmergencyUse::all;
+    c.operation.emergency_use = space::EmergencyUse::all;
     c.command.output = 0;
     if (!wire::is_in(wire::commands_that_adopt_records, c.command.opcode)) {
       store<Order::relaxed, Scope::engine>(&engine.fs.log.tail, record->lsn);

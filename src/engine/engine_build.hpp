@@ -85,12 +85,13 @@ void build_commands(Allocator& allocator, Engine& engine) {
   GPU4FS_CHECK_GE(count, 2u + linked_command_max);
   GPU4FS_CHECK_LT(count, u32{no_command});
   engine.commands = allocate_zeroed<CommandState>(allocator, count);
-  // Only the index is not zero; a strided copy of single words would be slow over a bus, a row is not.
-  std::vector<u8> row(offsetof(CommandState, stage), 0);
+  // Only two words are not zero; a strided copy of single words would be slow over a bus, a row is not.
+  const auto first = std::make_unique<CommandState>();
+  const auto row_bytes = reinterpret_cast<const u8*>(&first->stage) - reinterpret_cast<const u8*>(first.get());
+  first->wait_next = no_command;
   for (u32 i = 0; i < count; ++i) {
-    const u32 words[2] = {i, no_command};
-    std::memcpy(row.data() + offsetof(CommandState, index), words, sizeof(words));
-    allocator.copy_in(&engine.commands[i], row.data(), row.size());
+    first->index = i;
+    allocator.copy_in(&engine.commands[i], first.get(), static_cast<u64>(row_bytes));
   }
   std::vector<u32> next(count, 0);
   for (u32 i = first_client_command; i + 1 < count; ++i) next[i] = i + 2;
@@ -145,7 +146,7 @@ EngineImage prepare_engine(Allocator& allocator, const EngineConfig& config, con
   image->log_queue.tail = no_command;
   image->log_queue.flusher = no_command;
   image->fs.shard_count = std::max<u32>(sizes.shard_count, 1);
-  image->fs.shards = detail::allocate_zeroed<fs::AllocationShard>(allocator, image->fs.shard_count);
+  image->fs.shards = detail::allocate_zeroed<space::AllocationShard>(allocator, image->fs.shard_count);
   return image;
 }
 
@@ -161,6 +162,7 @@ void build_log(Allocator& allocator, fs::FileSystem& fs, const format::Superbloc
   if (!records || !format::has_log(superblock)) return;
   log.capacity = format::log_capacity(superblock, parts.data());
   if (log.capacity == 0) return;
+  fs.has_log = 1;
   log.room = log.capacity - 2 * format::log_record_bytes_max;
   log.ring = static_cast<u8*>(allocator.allocate(log.capacity, page_size));
   log.ready = detail::allocate_zeroed<u64>(allocator, log.capacity / format::log_record_granule);

@@ -32,7 +32,7 @@ GPU4FS_FN inline void start_checkpoint(Engine& engine, u32 mask) {
   c.command.mask = mask;
   c.operation = fs::Operation{};
   c.operation.now = now_stamp(engine);
-  c.operation.emergency_use = fs::EmergencyUse::all;
+  c.operation.emergency_use = space::EmergencyUse::all;
   c.stage = 0;
   c.session = session_max;
   c.next_linked = no_command;

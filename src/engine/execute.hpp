@@ -47,7 +47,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status take_chunk_answer(Engine& engine, Comman
   const bool has_memory = c.upcall_result == Status::ok;
   const u32 wanted = c.operation.wanted_chunk;
   if (wanted == raid::new_chunk) {
-    if (!has_memory) fs::refuse_growth(c.operation);
+    if (!has_memory) space::refuse_growth(c.operation);
     return Status::ok;
   }
   GPU4FS_CHECK_LT(wanted, raid::known_chunk_count(engine.fs.space));
@@ -63,11 +63,11 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status take_chunk_answer(Engine& engine, Comman
     return Status::deadline_exceeded;
   }
   if (has_memory) {
-    fs::make_chunk_accessible(engine.fs, wanted);
-    fs::restore_backing(engine.fs, wanted);
+    space::make_chunk_accessible(engine.fs, wanted);
+    space::restore_backing(engine.fs, wanted);
     return Status::ok;
   }
-  const bool goes_on = c.upcall_result == Status::no_space && fs::refuse_wanted_chunk(engine.fs, c.operation);
+  const bool goes_on = c.upcall_result == Status::no_space && space::refuse_wanted_chunk(engine.fs, c.operation);
   return goes_on ? Status::ok : c.upcall_result;
 }
 

@@ -12,7 +12,7 @@
 namespace gpu4fs::engine {
 
 // Greatest write whose bytes go into its record: longer ones are recorded by their pages. These need stripes of their
-// own in chunks with parities (fs/space/stripes.hpp), which single pages are too small for.
+// own in chunks with parities (space/stripes.hpp), which single pages are too small for.
 GPU4FS_FN inline u64 log_inline_bytes_max(const fs::FileSystem& fs) {
   return fs.space.parity != nullptr ? 2 * page_size : page_size - 1;
 }

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "engine/engine_types.hpp"
-#include "fs/space/space.hpp"
+#include "space/space.hpp"
 
 namespace gpu4fs::engine {
 
@@ -25,9 +25,9 @@ GPU4FS_FN inline void abandon_owned_extents(Engine& engine, CommandState& c) {
     if (extent.is_in_place()) continue;
     // A replayed command adopts them again.
     if (c.operation.replay != nullptr) continue;
-    page_count += fs::abandon_extent(engine.fs, c.operation, extent.pages());
+    page_count += space::abandon_extent(engine.fs, c.operation, extent.pages());
   }
-  if (page_count != 0) fs::unreserve_pages(engine.fs, c.operation, page_count);
+  if (page_count != 0) space::unreserve_pages(engine.fs, c.operation, page_count);
   c.extent_count = 0;
 }
 
@@ -44,7 +44,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status check_adopted_extents(const Engine& engi
       if (extent.address < other_end && other.address < end) return Status::corrupt_structure;
     }
     if (extent.is_in_place()) continue;
-    if (!fs::pages_are_uncommitted(engine.fs, extent.pages())) return Status::corrupt_structure;
+    if (!space::pages_are_uncommitted(engine.fs, extent.pages())) return Status::corrupt_structure;
   }
   return Status::ok;
 }

@@ -10,7 +10,7 @@ namespace gpu4fs::engine {
 
 // A number that differs where the host's and the kernel's ideas of the engine's memory do.
 constexpr u64 engine_memory_layout() {
-  return (u64{sizeof(Engine)} << 40) ^ (u64{sizeof(CommandState)} << 20) ^ offsetof(Engine, sessions);
+  return (u64{sizeof(Engine)} << 40) ^ (u64{sizeof(CommandState)} << 20) ^ sizeof(fs::FileSystem);
 }
 u64 service_memory_layout();
 

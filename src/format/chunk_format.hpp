@@ -48,7 +48,7 @@ enum class RaidLevel : std::uint8_t { single = 1, raid0 = 2, raid1 = 3, raid5 = 
 
 // A level with its number of columns where it has several: what superblocks and inodes say. The first six are levels.
 // From `physical` on: one column on the device whose index is the difference. Free and used pages are counted by
-// profile (fs/space).
+// profile (space).
 enum class Profile : std::uint16_t {
   none = 0,  // of an inode: what the pool has for data
   single = 1,

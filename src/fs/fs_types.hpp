@@ -22,6 +22,7 @@
 #include "format/log_format.hpp"
 #include "format/superblock_format.hpp"
 #include "raid/raid_types.hpp"
+#include "space/space_types.hpp"
 
 namespace gpu4fs::fs {
 
@@ -74,7 +75,7 @@ struct alignas(32) PageTable {
   u32 bucket_lock_count;
   u32 staging_count;         // greatest number of dirty frames
   TicketLock* bucket_locks;  // bucket_lock_count (a power of two)
-  u32* dirty_list;           // frame indices, frame_count entries
+  u32* dirty_list;           // frame indices, frame_count entries, of which SpaceState::dirty has the count
   u32* limbo_list;           // frame_count entries: frames removed, not yet reusable
   u32* emptied_list;         // frame_count entries: pages of the inode file whose inodes were all free at some time
   u8* staging;               // staging_count * 4096: copies taken by the snapshot
@@ -84,51 +85,11 @@ struct alignas(32) PageTable {
   u32 free_head;        // free list of frames
   u32 free_count;       // frames on it
   u32 frames_reserved;  // promised to commands in their commit step
-  u32 dirty_count;      // entries of dirty_list
-  u32 dirty_replacing;  // atomic: of dirty_list, whose promised page the next checkpoint gives back: it frees
-                        // an old place, or the frame was removed
-  u32 dirty_reserved;   // dirty frames promised to commands
   u32 staged_count;
   u32 limbo_count;
   u32 emptied_count;  // atomic
   u32 clock_hand;
 };
-
-// Space accounting in pages, one for the chunks of each profile (fs/space; all atomic). `available` is what may still
-// be promised: a page of a chunk that the engine can reach, free and not promised yet. A page is allocated out of a
-// promise only.
-struct alignas(64) SpaceCounters {
-  u64 total;
-  u64 free;  // not busy
-  u64 available;
-  u64 reserved;           // promised: to commands, and one for each dirty frame
-  u64 used;               // set bits of `committed`: the page_used of the next checkpoint
-  u64 freed_pending;      // busy only until the next checkpoint is durable
-  u64 emergency;          // kept back from commands that only consume
-  u64 unallocated_pages;  // in no chunk yet: what chunks have that the server could still make for the class
-};
-
-// Where a shard goes on in the chunks of one profile.
-struct ShardPlace {
-  u32 chunk;  // small allocations
-  u32 region;
-  u32 large_chunk;  // allocations of 2 MiB
-  u32 large_region;
-  // What is left of the open stripe (fs/space/stripes.hpp), under the shard's lock.
-  u64 open_address;
-  u32 open_count;       // pages
-  u32 open_generation;  // FileSystem::stripe_generation when it was opened
-};
-static_assert(sizeof(ShardPlace) == 32);
-
-struct alignas(64) AllocationShard {
-  TicketLock lock;
-  u64 inode_batch;  // first inode number of the claimed batch of 16, 0: none
-  u32 inode_mask;   // its inodes still free (bit i: inode_batch + i)
-  u32 padding[3];
-  ShardPlace places[format::profile_max];
-};
-static_assert(sizeof(AllocationShard) == 64 + 32 * format::profile_max);
 
 // Batches of inode numbers in flight are counted by hash, so that a batch is not handed out twice.
 inline constexpr u32 claimed_batch_slots = 1024;
@@ -153,8 +114,6 @@ struct OperationLog {
   u64 durable;           // atomic: records before it are on the medium, or in a durable checkpoint
 };
 
-struct PoolGrowth;  // fs/space/growth.hpp
-
 // Pages of one round of a transfer that follow each other in logical space.
 struct RoundExtent {
   // The pages are unwritten ones that the file has already, and not the command's to give back.
@@ -169,65 +128,35 @@ struct RoundExtent {
   GPU4FS_FN constexpr raid::Extent pages() const { return {address, page_count, 0}; }
 };
 
-struct FileSystem {
-  raid::LogicalSpace space;
-  SpaceCounters counters[format::profile_max];  // by class: a format::Profile less one
+struct FileSystem : space::SpaceState {
   PageTable pages;
   format::Inode inode_file;         // inode 0, live. Its generation is the latest that is gone with a page of the file
   format::Inode inode_file_staged;  // as of the snapshot
   TicketLock grow_lock;             // creation of pages in the inode file and the bitmap files
-  AllocationShard* shards;
-  u32 shard_count;
-  u64 inode_scan;  // next batch of inode numbers to look at
+  u64 inode_scan;                   // next batch of inode numbers to look at
   u64 inode_used;
   u64 inode_pages_given_back;      // atomic: of the inode file, since the mount
   u64 directory_pages_given_back;  // atomic
   u64 inode_used_staged;
   u64 page_used_staged;
-  u64 epoch_open;     // operations that commit now belong to it
-  u64 epoch_durable;  // newest epoch whose superblocks are durable
+  u64 epoch_open;  // operations that commit now belong to it
   u64 name_hash_seed;
-  u32 stripe_generation;  // grows at each snapshot: open stripes of older ones end
-  u32 generation_skip;    // generations of inodes that this engine makes are larger by it
+  u32 generation_skip;  // generations of inodes that this engine makes are larger by it
   AccessTimeMode access_time_mode;
-  u32 read_only;
-  u32 had_error;                    // atomic: metadata damage was seen since mount
-  u32 stop_on_error;                // 1: no more changes then, see fs/errors.hpp
-  u32 checkpoint_failed;            // a checkpoint could not be written: no further ones
-  format::Superblock* superblocks;  // one a device, as last written; templates of the next ones. Room as space.devices
-  PoolGrowth* growth;               // what the next checkpoint adds to the pool; nullptr: it does not grow
+  u32 stop_on_error;                         // 1: no more changes then, see fs/errors.hpp
   u32 claimed_batches[claimed_batch_slots];  // inode numbers claimed but not committed, by hash of batch
   u64 returned_inodes[returned_inode_max];   // claims whose command ended without them, under grow_lock
   u32 returned_inode_count;                  // atomic
   OperationLog log;
-
-  // Of the class of data whose inode names no profile.
-  GPU4FS_FN SpaceCounters& data_counters() { return counters[space.data_class]; }
-  GPU4FS_FN const SpaceCounters& data_counters() const { return counters[space.data_class]; }
 };
 
-// What an operation may take of the emergency reserve. All of it: it frees space (unlink, truncate, rmdir ...). Half of
-// it: it uses up stranded pages, or gives back what it takes.
-enum class EmergencyUse : u32 { none, all, half };
-
 // What a command carries through the fs functions; lives in the command's state in engine memory.
-struct Operation {
-  u64 now;    // 34.30 time stamp of this command
-  u32 shard;  // allocation shard of the worker
-  EmergencyUse emergency_use;
-  u32 whole_stripes;            // 1: pages are allocated in stripes that no other command gets pages of
-  u32 profile;                  // format::Profile of the pages that it reserves and allocates, 0: the pool's for data
-  u32 row_update;               // 1 more than the counter of ParityState::updates that counts the command; 0: none does
-  u32 blocked_by_reservations;  // 1: with Status::no_space of this step, what other commands hold would have done
-  u64 pages_reserved;           // of SpaceCounters::reserved of that profile, still unused by this command
-  u64 claimed_inode;            // number claimed and not committed, kept over restarts; 0: none
-  u64 refused_devices;          // bit a device: a chunk of it could not be mapped for this command
-  u64 refused_classes;          // bit a class: no chunk could be made of it for this command
-  u32 frames_reserved;          // of PageTable::frames_reserved
-  u32 dirty_reserved;           // of PageTable::dirty_reserved, and as many pages for metadata
-  u32 wanted_chunk;             // set with Status::chunk_not_mapped; raid::new_chunk: one more
-  u32 wanted_class;             // of that chunk
-  u32 log_reserved;             // bytes of OperationLog::room, still unused by this command
+struct Operation : space::SpaceRequest {
+  u64 now;              // 34.30 time stamp of this command
+  u32 row_update;       // 1 more than the counter of ParityState::updates that counts the command; 0: none does
+  u64 claimed_inode;    // number claimed and not committed, kept over restarts; 0: none
+  u32 frames_reserved;  // of PageTable::frames_reserved
+  u32 log_reserved;     // bytes of OperationLog::room, still unused by this command
   const format::LogRecord* replay;  // the record that this command carries out again, or null
 };
 

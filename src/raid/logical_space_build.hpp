@@ -329,7 +329,7 @@ struct SpaceRoom {
 };
 
 // The state of a chunk as an image, and in engine memory everything that it points to: for a chunk that comes after the
-// mount (fs/space/growth.hpp). What the chunk says of itself and its columns is true; not loaded.
+// mount (space/growth.hpp). What the chunk says of itself and its columns is true; not loaded.
 template <class Allocator, class Chunk>
 ChunkState build_chunk(Allocator& allocator, const Chunk& chunk, bool accessible) {
   detail::BlockLayout layout;

@@ -2,7 +2,7 @@
 //
 // Every array is allocated when the pool is mounted, or with a chunk that is made later, and never moves. The counts of
 // devices and chunks grow: what they count is complete before. A chunk that is deleted leaves its place in the table,
-// marked as erased, for one that comes later (fs/space/growth.hpp). `descriptors` and the
+// marked as erased, for one that comes later (space/growth.hpp). `descriptors` and the
 // bitmaps are filled by load_chunk(); a chunk is usable once `loaded` is 1. A chunk's columns must also have their
 // memory (`accessible`): blocks of a tmpfs, and registration with the GPU. The server sees to that on first use, by an
 // upcall.
@@ -23,7 +23,7 @@ struct ColumnState {
   u64 data_offset;    // device byte offset of the first data page
 };
 
-// Allocation state of one chunk, one bit a page, u64 words; owned by fs/space.
+// Allocation state of one chunk, one bit a page, u64 words; owned by the layer space.
 //   busy       not available to the allocator: in use, in flight, or freed but not yet reusable
 //   committed  what the next checkpoint writes
 //   stable     referenced by the durable checkpoint or the one being written
@@ -62,7 +62,7 @@ struct ChunkState {
   u32* stripe_stranded;  // by stripe: free pages that wait for the others of their stripe
   u64* rebuild_todo;     // one bit a page: devices being rebuilt may lack it (raid/rebuild/); nullptr: never
   u32* region_free;      // free pages of each 2 MiB region (512 pages), two 16-bit counts a word
-  u32 free_pages;        // pages not busy and not claimed; top bit: see fs/space/space_counters.hpp
+  u32 free_pages;        // pages not busy and not claimed; top bit: see space/space_counters.hpp
   u32 changed;           // atomic flag: `committed` changed since the last snapshot
   u32 staged_changed;    // `staged` must be written by the running checkpoint
   u32 slot_newest;       // bitmap slot (0/1) that holds the durable state
@@ -78,10 +78,10 @@ struct ChunkState {
                            // chunk's memory does not hold any more; changed while no step runs
   u32 stranded_pages;      // atomic: the sum of stripe_stranded
   u32 partial_row_cursor;  // atomic: the stripe where the next look for stranded pages begins
-  u64* unbacked;           // one bit a region: free, and the medium has its memory back (fs/space/backing.hpp)
+  u64* unbacked;           // one bit a region: free, and the medium has its memory back (space/backing.hpp)
   u32 unbacked_pages;      // atomic: what these regions count as
   u32 trimming;            // atomic, 1: the server is punching regions of it
-  u32 trim_due;  // atomic: looks for such regions since which pages have become free, see fs/space/backing.hpp
+  u32 trim_due;            // atomic: looks for such regions since which pages have become free, see space/backing.hpp
 };
 
 struct DamageTable;   // raid/damage.hpp

@@ -7,7 +7,7 @@
 // A crash in between leaves a row of which only the record knows, so a recovery writes it again from there before it
 // reads any row.
 //
-// Nobody else changes the row from prepare_row() to replace_row() (fs/space/partial_stripes.hpp). Uniform.
+// Nobody else changes the row from prepare_row() to replace_row() (space/partial_stripes.hpp). Uniform.
 #pragma once
 
 #include "raid/page_io.hpp"

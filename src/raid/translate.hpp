@@ -66,7 +66,7 @@ GPU4FS_FN inline Status chunk_state(const LogicalSpace& space, u32 chunk) {
   return Status::ok;
 }
 
-// Whether the medium has the memory of the page, a free one, back (fs/space/backing.hpp).
+// Whether the medium has the memory of the page, a free one, back (space/backing.hpp).
 GPU4FS_FN inline bool is_unbacked(const ChunkState& chunk, u64 page) {
   if (load<Order::relaxed, Scope::engine>(&chunk.unbacked_pages) == 0) return false;
   return page_bit(chunk.unbacked, page / pages_per_block_2m);

@@ -210,8 +210,8 @@ engine::Engine* build_engine(Allocator& allocator, const ServerOptions& options,
       allocator.allocate(u64{fs.space.device_capacity} * sizeof(format::Superblock), page_size));
   allocator.copy_in(fs.superblocks, templates.data(), templates.size() * sizeof(format::Superblock));
   if (room.chunks != 0) {
-    fs.growth = static_cast<fs::PoolGrowth*>(allocator.allocate(sizeof(fs::PoolGrowth), cache_line));
-    allocator.zero(fs.growth, sizeof(fs::PoolGrowth));
+    fs.growth = static_cast<space::PoolGrowth*>(allocator.allocate(sizeof(space::PoolGrowth), cache_line));
+    allocator.zero(fs.growth, sizeof(space::PoolGrowth));
   }
   setup.space = fs.space;
   setup.superblocks = fs.superblocks;

@@ -11,9 +11,9 @@
 #include "engine/engine_cpu.hpp"
 #include "engine/engine_cuda.hpp"
 #include "engine/engine_host.hpp"
-#include "fs/space/growth.hpp"
 #include "pool/pool_open.hpp"
 #include "session/server_options.hpp"
+#include "space/growth.hpp"
 
 namespace gpu4fs::session {
 
@@ -32,10 +32,10 @@ struct EngineSetup {
   ring::UpcallRing* upcalls = nullptr;  // in memory of the allocator
   std::unique_ptr<engine::EngineHost> host;
   std::string reason;  // why this engine, a clause
-  // Engine memory that changes when the pool grows (fs/space/growth.hpp): addresses and capacities as of the mount.
+  // Engine memory that changes when the pool grows (space/growth.hpp): addresses and capacities as of the mount.
   raid::LogicalSpace space{};
   format::Superblock* superblocks = nullptr;
-  fs::PoolGrowth* growth = nullptr;  // null: this pool does not grow
+  space::PoolGrowth* growth = nullptr;  // null: this pool does not grow
 };
 
 // Bytes for metadata pages where nobody says how many, given the memory of the engine's processor.

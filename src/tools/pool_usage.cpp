@@ -3,10 +3,11 @@
 #include <algorithm>
 
 #include "base/limits.hpp"
-#include "fs/space/reserve.hpp"
+#include "format/log_format.hpp"
 #include "pool/growth/growth_forecast.hpp"
 #include "raid/levels/levels.hpp"
 #include "raid/logical_space_build.hpp"
+#include "space/reserve.hpp"
 
 namespace gpu4fs::tools {
 namespace {
@@ -55,7 +56,7 @@ PageCounts count_pages(const pool::OpenedPool& pool, const pool::OpenedChunk& ch
   file.read_at(area + (newest_page + 1) * page_size, bitmap.data(), bitmap.size());
   PageCounts counts = count_stripe_pages(chunk.descriptor, bitmap);
   counts.used = used;
-  // Writes get them one by one, behind the log and while nothing is lost (fs/space/partial_stripes.hpp).
+  // Writes get them one by one, behind the log and while nothing is lost (space/partial_stripes.hpp).
   const bool all_here = std::all_of(pool.devices.begin(), pool.devices.end(), [](const pool::OpenedDevice& device) {
     return device.is_here() || device.state == pool::MemberState::removed;
   });
@@ -106,9 +107,9 @@ u64 available_pages(const ClassSum& sum, const ClassSum& metadata) {
   const bool shares = sum.profile == metadata.profile;
   const auto left_of = [](const ClassSum& of, bool has_metadata) {
     const u64 left = of.page_free + of.page_growable;
-    return left - std::min(left, fs::kept_back_pages(of.page_count + of.page_growable, of.page_cost, has_metadata));
+    return left - std::min(left, space::kept_back_pages(of.page_count + of.page_growable, of.page_cost, has_metadata));
   };
-  return fs::content_pages(
+  return space::content_pages(
       {left_of(sum, shares), sum.page_stranded, sum.page_cost, left_of(metadata, true), metadata.page_cost, shares});
 }
 

@@ -154,7 +154,7 @@ enum class Records : std::uint8_t {
   X(41, health, server, reads, step, anew, nothing, none)                                                     \
   /* where the inode's pages lie, to data, at most length; result: records */                                 \
   X(42, list_blocks, server, reads, step, anew, nothing, none)                                                \
-  /* mask: GrowMask (fs/space/growth.hpp) */                                                                  \
+  /* mask: GrowMask (space/growth.hpp) */                                                                     \
   X(43, grow, server, upkeep, tasks, anew, nothing, none)                                                     \
   /* of a pool opened for a check: a part of a phase (check_format.hpp) */                                    \
   X(44, check, server, reads, tasks, anew, own, none)                                                         \

@@ -41,7 +41,7 @@ struct ClassUsage {
   std::uint64_t page_total;
   std::uint64_t page_used;       // by what is committed
   std::uint64_t page_free;       // for whoever comes, with what the next checkpoint sets free
-  std::uint64_t page_available;  // of these, for content of files, see fs/space/reserve.hpp
+  std::uint64_t page_available;  // of these, for content of files, see space/reserve.hpp
   std::uint32_t flags;           // ClassFlags
   std::uint32_t chunk_count;
 };

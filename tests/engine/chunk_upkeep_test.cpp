@@ -14,12 +14,12 @@ namespace {
 
 raid::Extent put_pages(SpaceFixture& pool, u32 count) {
   fs::Operation op = pool.operation();
-  EXPECT_EQ(fs::reserve_pages(*pool.fs, op, count), Status::ok);
-  const raid::Extent run = fs::allocate_run(Lane{}, *pool.fs, op, count, 1);
+  EXPECT_EQ(space::reserve_pages(*pool.fs, op, count), Status::ok);
+  const raid::Extent run = space::allocate_run(Lane{}, *pool.fs, op, count, 1);
   const std::vector<u8> bytes(u64{run.page_count} * page_size, 0x35);
   EXPECT_EQ(raid::write_pages(Lane{}, pool.fs->space, run.address, run.page_count, bytes.data(), raid::PageUse::data),
             Status::ok);
-  fs::commit_extent(Lane{}, *pool.fs, run);
+  space::commit_extent(Lane{}, *pool.fs, run);
   return run;
 }
 
@@ -33,7 +33,7 @@ TEST(ChunkForRebuild, KeepsDescriptorsThatTheDurableEpochNeeds) {
   ASSERT_EQ(pool.checkpoint(2), Status::ok);
   const u64 entry = chunk.descriptor_table[0];
   ASSERT_NE(entry, format::descriptor_page_unwritten);
-  fs::free_extent(Lane{}, *pool.fs, run);
+  space::free_extent(Lane{}, *pool.fs, run);
   chunk.accessible = 0;
   engine::detail::mark_chunk_for_rebuild(Lane{}, chunk);
   EXPECT_EQ(chunk.descriptor_table[0], entry);

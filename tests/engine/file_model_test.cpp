@@ -46,7 +46,7 @@ void run_walks(FileEngineOptions options, u32 walk_count, u32 step_count) {
     ASSERT_EQ(client.checkpoint().status, Status::ok);
     ASSERT_EQ(client.checkpoint().status, Status::ok);
     EXPECT_LE(engine.fs().data_counters().used, 24u) << "pages leaked";
-    EXPECT_EQ(engine.fs().data_counters().reserved, engine.fs().pages.dirty_count);
+    EXPECT_EQ(engine.fs().data_counters().reserved, engine.fs().dirty.count);
     EXPECT_EQ(engine.fs().had_error, 0u);
   }
   FileEngine after_crash(options, images);

@@ -164,7 +164,7 @@ class Mover {
     }
     return wrong;
   }
-  fs::SpaceCounters& counters() { return engine_.fs().data_counters(); }
+  space::SpaceCounters& counters() { return engine_.fs().data_counters(); }
 
   BasicFileClient<Connection> client;
 
@@ -207,7 +207,7 @@ void empties_a_chunk(FileEngine& engine) {
   std::map<u64, format::AttributeRecord> before;
   for (const u64 inode : {small, large, sparse, tiny, orphan, attributed, u64{1}})
     before[inode] = mover.attributes(inode);
-  const fs::SpaceCounters counters_before = mover.counters();
+  const space::SpaceCounters counters_before = mover.counters();
 
   for (const u32 chunk : {0u, 1u}) {
     const wire::ChunkUsage usage = mover.usage()[chunk];
@@ -305,7 +305,7 @@ void refuses_what_cannot_be(FileEngine& engine) {
   // What the chunks hold has no room in the one that is left.
   for (int i = 0; i < 9; ++i) mover.new_file("file " + std::to_string(i), 0, 800, 1);
   ASSERT_EQ(mover.client.checkpoint().status, Status::ok);
-  const fs::SpaceCounters before = mover.counters();
+  const space::SpaceCounters before = mover.counters();
   EXPECT_EQ(mover.relocate(RelocateStep::freeze, 3).status, Status::no_space);
   EXPECT_EQ(mover.usage()[3].is_frozen, 0u);
   EXPECT_EQ(mover.counters().available, before.available);

@@ -266,7 +266,7 @@ class NthAllocation : public NthError {
   // What may be promised, of which statfs tells a part only.
   u64 available() {
     const fs::FileSystem& fs = pool_->engine()->fs;
-    return fs::room_of(fs, fs.space.data_class).available;
+    return space::room_of(fs, fs.space.data_class).available;
   }
   u64 big() const { return base_.model.nodes.at(PosixModel::root).entries.at("big"); }
   // More than any operation wants.

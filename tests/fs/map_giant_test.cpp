@@ -74,11 +74,11 @@ class GiantPool {
     fs_ = new (memory_.array<fs::FileSystem>(1)) fs::FileSystem{};
     fs_->space = raid::build_logical_space(memory_, superblock, devices_, std::vector{source}, true);
     fs_->shard_count = 1;
-    fs_->shards = memory_.array<fs::AllocationShard>(1);
+    fs_->shards = memory_.array<space::AllocationShard>(1);
     build_page_table();
     fs_->inode_file.mode = 0100600;
     fs_->epoch_open = 2;
-    load_status = fs::load_chunk(Lane{}, *fs_, 0, 1);
+    load_status = space::load_chunk(Lane{}, *fs_, 0, 1);
   }
 
   fs::FileSystem& fs() { return *fs_; }
@@ -136,12 +136,12 @@ class GiantPool {
 };
 
 raid::Extent allocate_giga(fs::FileSystem& fs, fs::Operation& op) {
-  return fs::allocate_run(Lane{}, fs, op, giga_pages, static_cast<u32>(giga_pages));
+  return space::allocate_run(Lane{}, fs, op, giga_pages, static_cast<u32>(giga_pages));
 }
 
 // The first GiB of the chunk.
 raid::Extent take_first_giga(fs::FileSystem& fs, fs::Operation& op) {
-  EXPECT_EQ(fs::reserve_pages(fs, op, giga_pages), Status::ok);
+  EXPECT_EQ(space::reserve_pages(fs, op, giga_pages), Status::ok);
   const raid::Extent extent = allocate_giga(fs, op);
   EXPECT_EQ(extent.address, GiantPool::chunk_base);
   EXPECT_EQ(extent.page_count, giga_pages);
@@ -180,27 +180,27 @@ TEST(MapGiant, RunsAreAlignedAndWhole) {
   ASSERT_EQ(pool.load_status, Status::ok);
   const u64 free_pages = fs.data_counters().free;
   fs::Operation op{};
-  op.emergency_use = fs::EmergencyUse::all;
-  ASSERT_EQ(fs::reserve_pages(fs, op, 2 * giga_pages), Status::ok);
+  op.emergency_use = space::EmergencyUse::all;
+  ASSERT_EQ(space::reserve_pages(fs, op, 2 * giga_pages), Status::ok);
   const raid::Extent first = allocate_giga(fs, op);
   const raid::Extent second = allocate_giga(fs, op);
   EXPECT_EQ((std::set<u64>{first.address, second.address}), (std::set<u64>{giga, 2 * giga}));
   EXPECT_EQ(fs.data_counters().free, free_pages - 2 * giga_pages);
-  fs::abandon_extent(fs, op, first);
-  fs::abandon_extent(fs, op, second);
+  space::abandon_extent(fs, op, first);
+  space::abandon_extent(fs, op, second);
   // One page in the way of each.
-  const raid::Extent small = fs::allocate_run(Lane{}, fs, op, 1, 1);
+  const raid::Extent small = space::allocate_run(Lane{}, fs, op, 1, 1);
   EXPECT_EQ(small.address / giga, u64{1});
   const raid::Extent rest = allocate_giga(fs, op);
   EXPECT_EQ(rest.address, 2 * giga);
   EXPECT_EQ(allocate_giga(fs, op).page_count, 0u) << "one page less is reserved";
-  fs::abandon_extent(fs, op, rest);
-  const raid::Extent region = fs::allocate_run(Lane{}, fs, op, giga_pages, static_cast<u32>(pages_per_block_2m));
-  EXPECT_EQ(region.page_count, fs::large_run_pages_max);
-  fs::abandon_extent(fs, op, region);
-  fs::abandon_extent(fs, op, small);
+  space::abandon_extent(fs, op, rest);
+  const raid::Extent region = space::allocate_run(Lane{}, fs, op, giga_pages, static_cast<u32>(pages_per_block_2m));
+  EXPECT_EQ(region.page_count, space::large_run_pages_max);
+  space::abandon_extent(fs, op, region);
+  space::abandon_extent(fs, op, small);
   EXPECT_EQ(op.pages_reserved, 2 * giga_pages);
-  fs::unreserve_pages(fs, op, op.pages_reserved);
+  space::unreserve_pages(fs, op, op.pages_reserved);
   EXPECT_EQ(fs.data_counters().free, free_pages);
   EXPECT_EQ(fs.data_counters().available, free_pages);
 }
@@ -212,20 +212,20 @@ TEST(MapGiant, RunIsGivenUpWhereSomebodyWasFaster) {
     static GiantPool* pool = nullptr;
     on_leader(g, [&] {
       pool = new GiantPool;
-      pool->fs().space.chunks[0].bitmaps.busy[taken * fs::detail::region_words + 7] = u64{1} << 63;
+      pool->fs().space.chunks[0].bitmaps.busy[taken * space::region_words + 7] = u64{1} << 63;
     });
     ASSERT_EQ(pool->load_status, Status::ok);
     raid::ChunkState& chunk = pool->fs().space.chunks[0];
-    const fs::detail::PageRun run = fs::detail::take_giant(g, chunk);
+    const space::PageRun run = space::take_giant(g, chunk);
     EXPECT_EQ(run.count, giga_pages);
     EXPECT_EQ(chunk.base_address + run.first * page_size, 2 * giga);
     on_leader(g, [&] {
-      for (u32 region = 0; region < fs::detail::giant_regions; ++region) {
-        const u64 first = u64{region} * fs::detail::region_pages;
-        EXPECT_EQ(fs::detail::count_busy(chunk, first, fs::detail::region_pages), region == taken ? 1u : 0u) << region;
-        EXPECT_EQ(fs::detail::region_free(chunk, region), fs::detail::region_pages) << region;
+      for (u32 region = 0; region < space::giant_regions; ++region) {
+        const u64 first = u64{region} * space::region_pages;
+        EXPECT_EQ(space::detail::count_busy(chunk, first, space::region_pages), region == taken ? 1u : 0u) << region;
+        EXPECT_EQ(space::region_free(chunk, region), space::region_pages) << region;
       }
-      EXPECT_EQ(fs::detail::count_busy(chunk, run.first, run.count), giga_pages);
+      EXPECT_EQ(space::detail::count_busy(chunk, run.first, run.count), giga_pages);
       delete pool;
     });
   });
@@ -245,10 +245,10 @@ TEST(MapGiant, RunsOfAllSizesAreTakenAtOnce) {
       const u32 alignment = t == 0 ? 1 : static_cast<u32>(pages_per_block_2m);
       while (!ended) {
         fs::Operation op{};
-        if (fs::reserve_pages(fs, op, alignment) != Status::ok) continue;
-        const raid::Extent run = fs::allocate_run(Lane{}, fs, op, alignment, alignment);
-        if (run.page_count != 0) fs::abandon_extent(fs, op, run);
-        fs::unreserve_pages(fs, op, op.pages_reserved);
+        if (space::reserve_pages(fs, op, alignment) != Status::ok) continue;
+        const raid::Extent run = space::allocate_run(Lane{}, fs, op, alignment, alignment);
+        if (run.page_count != 0) space::abandon_extent(fs, op, run);
+        space::unreserve_pages(fs, op, op.pages_reserved);
       }
     });
   }
@@ -257,31 +257,31 @@ TEST(MapGiant, RunsOfAllSizesAreTakenAtOnce) {
   constexpr u32 rounds_max = 10'000'000;
   for (u32 i = 0; i < rounds || (giants == 0 && i < rounds_max); ++i) {
     fs::Operation op{};
-    if (fs::reserve_pages(fs, op, giga_pages) != Status::ok) continue;
+    if (space::reserve_pages(fs, op, giga_pages) != Status::ok) continue;
     const raid::Extent run = allocate_giga(fs, op);
     if (run.page_count != 0) {
       EXPECT_TRUE(is_aligned(run.address, giga));
       EXPECT_EQ(run.page_count, giga_pages);
       ++giants;
-      fs::abandon_extent(fs, op, run);
+      space::abandon_extent(fs, op, run);
     } else {
       std::this_thread::yield();
     }
-    fs::unreserve_pages(fs, op, op.pages_reserved);
+    space::unreserve_pages(fs, op, op.pages_reserved);
   }
   ended = true;
   for (std::thread& thread : threads) thread.join();
   EXPECT_GT(giants, 0u);
   // Nobody's page is in the way any more.
   fs::Operation op{};
-  op.emergency_use = fs::EmergencyUse::all;
-  ASSERT_EQ(fs::reserve_pages(fs, op, 2 * giga_pages), Status::ok);
+  op.emergency_use = space::EmergencyUse::all;
+  ASSERT_EQ(space::reserve_pages(fs, op, 2 * giga_pages), Status::ok);
   const raid::Extent runs[] = {allocate_giga(fs, op), allocate_giga(fs, op)};
   for (const raid::Extent& run : runs) {
     ASSERT_EQ(run.page_count, giga_pages);
-    fs::abandon_extent(fs, op, run);
+    space::abandon_extent(fs, op, run);
   }
-  fs::unreserve_pages(fs, op, op.pages_reserved);
+  space::unreserve_pages(fs, op, op.pages_reserved);
   EXPECT_EQ(fs.data_counters().free, free_pages);
   EXPECT_EQ(fs.data_counters().available, free_pages);
 }
@@ -300,7 +300,7 @@ TEST(MapGiant, BlockIsPlacedSplitAndRemoved) {
     const raid::Extent giant = on_leader(g, [&] { return take_first_giga(fs, op); });
     prepare_change(g, *pool, op, at, at + giga_pages);
     fs::map_replace(g, fs, op, pool->file(), at, {fs::MapKind::unwritten, 0, giant.address, giant.page_count});
-    on_leader(g, [&] { fs::commit_extent(Lane{}, fs, giant); });
+    on_leader(g, [&] { space::commit_extent(Lane{}, fs, giant); });
     EXPECT_EQ(fs.inode_file.slots[3].size(), format::BlockSize::block_1g);
     EXPECT_EQ(fs.inode_file.page_count, giga_pages);
     expect_run(g, *pool, op, at + 5, {fs::MapKind::unwritten, 0, giant.address + 5 * page_size, giga_pages - 5});
@@ -343,14 +343,14 @@ TEST(MapGiant, ReplacedSubtreeIsFreed) {
   // Single pages on both sides and inside of where the giant block will be.
   for (const u64 page : {giga_pages - 1, giga_pages, giga_pages + 512 * 77 + 3, 2 * giga_pages - 1, 2 * giga_pages}) {
     prepare_change(Lane{}, pool, op, page, page + 1);
-    ASSERT_EQ(fs::reserve_pages(fs, op, 1), Status::ok);
-    const raid::Extent extent = fs::allocate_run(Lane{}, fs, op, 1, 1);
+    ASSERT_EQ(space::reserve_pages(fs, op, 1), Status::ok);
+    const raid::Extent extent = space::allocate_run(Lane{}, fs, op, 1, 1);
     fs::map_replace(Lane{}, fs, op, pool.file(), page, {fs::MapKind::data, 0, extent.address, extent.page_count});
-    fs::commit_extent(Lane{}, fs, extent);
+    space::commit_extent(Lane{}, fs, extent);
   }
   prepare_change(Lane{}, pool, op, giga_pages, 2 * giga_pages);
   fs::map_replace(Lane{}, fs, op, pool.file(), giga_pages, {fs::MapKind::data, 0, giant.address, giant.page_count});
-  fs::commit_extent(Lane{}, fs, giant);
+  space::commit_extent(Lane{}, fs, giant);
   EXPECT_EQ(fs.inode_file.slots[1].size(), format::BlockSize::block_1g);
   EXPECT_EQ(fs.data_counters().used, giga_pages + 2);
   EXPECT_EQ(fs.inode_file.page_count, giga_pages + 2 + 4);

@@ -91,11 +91,11 @@ u32 use_map(SmallFileSystem& small, u64 number, Sequence& random) {
         status = fs::map_prepare(Lane{}, fs, op, ref, {first, end}, &cost);
         if (status != Status::ok) break;
         if (fs::reserve_metadata(Lane{}, fs, op, {1, cost.changed, cost.fresh}) != Status::ok) break;
-        if (fs::reserve_pages(fs, op, end - first) != Status::ok) break;
+        if (space::reserve_pages(fs, op, end - first) != Status::ok) break;
         for (u64 page = first; page < end;) {
-          const raid::Extent extent = fs::allocate_run(Lane{}, fs, op, end - page, 1);
+          const raid::Extent extent = space::allocate_run(Lane{}, fs, op, end - page, 1);
           fs::map_replace(Lane{}, fs, op, ref, page, {fs::MapKind::data, 0, extent.address, extent.page_count});
-          fs::commit_extent(Lane{}, fs, extent);
+          space::commit_extent(Lane{}, fs, extent);
           page += extent.page_count;
         }
         break;

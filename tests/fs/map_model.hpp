@@ -51,7 +51,7 @@ class MapWalk {
     ASSERT_EQ(fs::map_prepare(g_, fs_, op_, ref, {first, first + count}, &cost), Status::ok);
     const Status reserved = fs::reserve_metadata(g_, fs_, op_, {1, cost.changed, cost.fresh});
     const bool has_space =
-        reserved == Status::ok && on_leader(g_, [&] { return fs::reserve_pages(fs_, op_, count) == Status::ok; });
+        reserved == Status::ok && on_leader(g_, [&] { return space::reserve_pages(fs_, op_, count) == Status::ok; });
     if (!has_space) {
       end();
       return checkpoint();
@@ -60,7 +60,7 @@ class MapWalk {
       const raid::Extent extent = allocate(first + done, count - done);
       ASSERT_GT(extent.page_count, 0u);
       fs::map_replace(g_, fs_, op_, ref, first + done, {kind, 0, extent.address, extent.page_count});
-      on_leader(g_, [&] { fs::commit_extent(Lane{}, fs_, extent); });
+      on_leader(g_, [&] { space::commit_extent(Lane{}, fs_, extent); });
       for (u32 i = 0; i < extent.page_count; ++i) {
         model[first + done + i] = {extent.address + u64{i} * page_size, kind == fs::MapKind::unwritten};
       }
@@ -166,11 +166,11 @@ class MapWalk {
   raid::Extent allocate(u64 page, u32 wanted) {
     return on_leader(g_, [&] {
       if (page % pages_per_block_2m == 0 && wanted >= pages_per_block_2m) {
-        const raid::Extent whole = fs::allocate_run(Lane{}, fs_, op_, wanted, static_cast<u32>(pages_per_block_2m));
+        const raid::Extent whole = space::allocate_run(Lane{}, fs_, op_, wanted, static_cast<u32>(pages_per_block_2m));
         if (whole.page_count != 0) return whole;
       }
       const u64 to_border = pages_per_block_2m - page % pages_per_block_2m;
-      return fs::allocate_run(Lane{}, fs_, op_, minimum<u64>(wanted, to_border), 1);
+      return space::allocate_run(Lane{}, fs_, op_, minimum<u64>(wanted, to_border), 1);
     });
   }
 

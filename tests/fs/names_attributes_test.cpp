@@ -123,7 +123,7 @@ TEST_F(NamesAttributes, FollowAMap) {
       ASSERT_EQ(file_.inode->page_count, page_count);
       ASSERT_EQ(file_.inode->attribute_height, 0u);
     }
-    if (random() % 4 == 0 || small_.fs().pages.dirty_count > 100) settle();
+    if (random() % 4 == 0 || small_.fs().dirty.count > 100) settle();
     if (step % 500 == 0) expect_equal(model);
   }
   EXPECT_GE(greatest_height, 1u);

@@ -89,7 +89,7 @@ TEST(PagesTable, CheckpointWritesTheDirtyPages) {
   on_both_groups({}, [](auto g, SmallFileSystem& small, fs::Operation& op) {
     const u64 number = make_file(g, small, op);
     for (u64 index = 0; index < 9; ++index) add_one_page(g, small, op, number, index, index + 1);
-    const u32 dirty = on_leader(g, [&] { return small.fs().pages.dirty_count; });
+    const u32 dirty = on_leader(g, [&] { return small.fs().dirty.count; });
     expect(g, small.checkpoint(g) == Status::ok, "a checkpoint");
     const u32 written = on_leader(g, [&] {
       const fs::PageTable& table = small.fs().pages;
@@ -106,7 +106,7 @@ TEST(PagesTable, CheckpointWritesTheDirtyPages) {
     // inode bitmap that lead to its bit, its content, and the page of inode 2.
     expect(g, dirty == written, "all of them");
     expect(g, dirty == 9 + 1 + 1 + 3 + 3 + 1, "and no others");
-    expect(g, on_leader(g, [&] { return small.fs().pages.dirty_count == 0; }), "nothing is dirty");
+    expect(g, on_leader(g, [&] { return small.fs().dirty.count == 0; }), "nothing is dirty");
     expect(g, on_leader(g, [&] { return !fs::has_changes(small.fs()); }), "nothing has changed");
   });
 }

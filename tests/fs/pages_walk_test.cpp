@@ -102,7 +102,7 @@ TEST(PagesWalk, FullPoolAnswersNoSpace) {
   fs::FileSystem& fs = small.fs();
   fs::Operation greedy = small.operation();
   // Somebody else holds most of the pool.
-  ASSERT_EQ(fs::reserve_pages(fs, greedy, fs.data_counters().available - fs.data_counters().emergency - 150),
+  ASSERT_EQ(space::reserve_pages(fs, greedy, fs.data_counters().available - fs.data_counters().emergency - 150),
             Status::ok);
   const u64 held = greedy.pages_reserved;
   walk_on_lane(small, 31, {}, [&](Lane, auto& walk) {
@@ -111,7 +111,7 @@ TEST(PagesWalk, FullPoolAnswersNoSpace) {
       if (i % 50 == 0) walk.checkpoint();
     }
     EXPECT_GT(walk.refused_count(), 10u);
-    fs::unreserve_pages(fs, greedy, held);
+    space::unreserve_pages(fs, greedy, held);
     walk.verify();
     walk.checkpoint();
     walk.expect_table_holds();

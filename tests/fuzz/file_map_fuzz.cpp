@@ -43,12 +43,12 @@ class File {
     fs::MapCost cost{};
     GPU4FS_TRY(fs::map_prepare(Lane{}, fs_, op_, ref_, {first, end_page}, &cost));
     GPU4FS_TRY(fs::reserve_metadata(Lane{}, fs_, op_, {1, cost.changed, cost.fresh}));
-    GPU4FS_TRY(fs::reserve_pages(fs_, op_, end_page - first));
+    GPU4FS_TRY(space::reserve_pages(fs_, op_, end_page - first));
     for (u64 page = first; page < end_page;) {
-      const raid::Extent extent = fs::allocate_run(Lane{}, fs_, op_, end_page - page, 1);
+      const raid::Extent extent = space::allocate_run(Lane{}, fs_, op_, end_page - page, 1);
       if (kind == fs::MapKind::data) GPU4FS_CHECK_OK(write(extent));
       fs::map_replace(Lane{}, fs_, op_, ref_, page, {kind, 0, extent.address, extent.page_count});
-      fs::commit_extent(Lane{}, fs_, extent);
+      space::commit_extent(Lane{}, fs_, extent);
       page += extent.page_count;
     }
     return Status::ok;

@@ -49,7 +49,7 @@ constexpr u32 merge_to = 3001;
 
 __global__ void mount_kernel(fs::FileSystem* fs, Status* status) {
   for (u32 i = 0; i < fs->space.chunk_count; ++i) {
-    const Status loaded = fs::load_chunk(Warp{}, *fs, i, 1);
+    const Status loaded = space::load_chunk(Warp{}, *fs, i, 1);
     if (threadIdx.x == 0) status[i] = loaded;
   }
 }
@@ -63,15 +63,15 @@ __global__ void write_kernel(fs::FileSystem* fs, const u8* source, u64* addresse
   Status worst = on_leader(g, [&] {
     op = fs::Operation{};
     op.shard = warp % fs->shard_count;
-    return fs::reserve_pages(*fs, op, pages_per_warp + 3);
+    return space::reserve_pages(*fs, op, pages_per_warp + 3);
   });
   u32 done = 0;
   bool abandoned = false;
   while (worst == Status::ok && done < pages_per_warp) {
     const raid::Extent run =
-        on_leader(g, [&] { return fs::allocate_run(Lane{}, *fs, op, minimum(u32{3}, pages_per_warp - done), 1); });
+        on_leader(g, [&] { return space::allocate_run(Lane{}, *fs, op, minimum(u32{3}, pages_per_warp - done), 1); });
     if (!abandoned) {
-      on_leader(g, [&] { fs::abandon_extent(*fs, op, run); });
+      on_leader(g, [&] { space::abandon_extent(*fs, op, run); });
       abandoned = true;
       continue;
     }
@@ -87,9 +87,9 @@ __global__ void write_kernel(fs::FileSystem* fs, const u8* source, u64* addresse
       if (g.leader()) addresses[index] = address;
     }
     done += run.page_count;
-    on_leader(g, [&] { fs::commit_extent(Lane{}, *fs, run); });
+    on_leader(g, [&] { space::commit_extent(Lane{}, *fs, run); });
   }
-  on_leader(g, [&] { fs::unreserve_pages(*fs, op, op.pages_reserved); });
+  on_leader(g, [&] { space::unreserve_pages(*fs, op, op.pages_reserved); });
   if (g.leader()) status[warp] = worst;
 }
 
@@ -106,9 +106,9 @@ __global__ void read_kernel(fs::FileSystem* fs, const u64* addresses, u8* pages,
 
 __global__ void checkpoint_kernel(fs::FileSystem* fs, Status* status) {
   const u32 chunk = blockIdx.x;
-  fs::snapshot_chunk(Warp{}, *fs, chunk);
-  const Status written = fs::write_chunk(Warp{}, *fs, chunk, 2);
-  fs::publish_chunk(Warp{}, *fs, chunk);
+  space::snapshot_chunk(Warp{}, *fs, chunk);
+  const Status written = space::write_chunk(Warp{}, *fs, chunk, 2);
+  space::publish_chunk(Warp{}, *fs, chunk);
   if (threadIdx.x == 0) status[chunk] = written;
 }
 
@@ -143,8 +143,8 @@ void run() {
   GroupMemory<fs::FileSystem> fs(1);
   fs[0].space = raid::build_logical_space(allocator, pool.superblock, devices, pool.chunks, true);
   fs[0].shard_count = 24;
-  const u64 shard_bytes = fs[0].shard_count * sizeof(fs::AllocationShard);
-  fs[0].shards = static_cast<fs::AllocationShard*>(allocator.allocate(shard_bytes, 128));
+  const u64 shard_bytes = fs[0].shard_count * sizeof(space::AllocationShard);
+  fs[0].shards = static_cast<space::AllocationShard*>(allocator.allocate(shard_bytes, 128));
   allocator.zero(fs[0].shards, shard_bytes);
 
   GroupMemory<Status> status(warp_count);
@@ -174,7 +174,7 @@ void run() {
 
   SpaceFixture mounted = pool.remount();
   count("the CPU mounts what the GPU wrote", mounted.load(2) == Status::ok);
-  count("with its pages in use", fs::check_page_used(*mounted.fs, page_count) == Status::ok);
+  count("with its pages in use", space::check_page_used(*mounted.fs, page_count) == Status::ok);
   u64 right = 0;
   std::vector<u8> page(page_size);
   for (u32 i = 0; i < page_count; ++i) {

@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "fs/space/growth.hpp"
 #include "growth/growing_pool.hpp"
+#include "space/growth.hpp"
 #include "support/test_pool.hpp"
 
 namespace gpu4fs::test::growth_checkpoint_test {
@@ -22,7 +22,7 @@ using ring::UpcallKind;
 // A plan that changes nothing of the pool, in an engine whose server is the test.
 class GrowthCheckpoint : public ::testing::Test {
  protected:
-  GrowthCheckpoint() : plan_(std::make_unique<fs::PoolGrowth>()), pool_(options()) {
+  GrowthCheckpoint() : plan_(std::make_unique<space::PoolGrowth>()), pool_(options()) {
     std::memset(static_cast<void*>(plan_.get()), 0, sizeof(*plan_));
     fs::FileSystem& fs = pool_.engine()->fs;
     const format::Superblock& superblock = fs.superblocks[0];
@@ -53,7 +53,7 @@ class GrowthCheckpoint : public ::testing::Test {
     command.mask = mask;
     return server_->call(command).status;
   }
-  fs::GrowthPhase phase() { return fs::detail::growth_phase(pool_.engine()->fs); }
+  space::GrowthPhase phase() { return space::detail::growth_phase(pool_.engine()->fs); }
 
   struct Round {
     Status status = Status::ok;
@@ -90,7 +90,7 @@ class GrowthCheckpoint : public ::testing::Test {
     return round;
   }
 
-  std::unique_ptr<fs::PoolGrowth> plan_;
+  std::unique_ptr<space::PoolGrowth> plan_;
   TestPool pool_;
   std::mutex open_close_;
   std::unique_ptr<session::ServerSession> server_;
@@ -111,7 +111,7 @@ TEST_F(GrowthCheckpoint, PagesAreFlushedAlthoughThePlanIsWithdrawn) {
     EXPECT_EQ(round.status, Status::ok) << status_name(answer);
     EXPECT_EQ(round.flush_count, usual) << status_name(answer);
     EXPECT_EQ(round.asked, std::vector<u32>{plan_->number});
-    EXPECT_EQ(phase(), fs::GrowthPhase::none);
+    EXPECT_EQ(phase(), space::GrowthPhase::none);
   }
 }
 
@@ -148,11 +148,11 @@ TEST_F(GrowthCheckpoint, AnotherPlanWaitsForTheNextOne) {
     });
     EXPECT_EQ(round.status, Status::ok);
     EXPECT_EQ(round.asked, std::vector<u32>{first});
-    EXPECT_EQ(phase(), fs::GrowthPhase::staged) << status_name(answer);
+    EXPECT_EQ(phase(), space::GrowthPhase::staged) << status_name(answer);
     EXPECT_EQ(grow(wire::grow_admit), Status::busy);
     const Round second = checkpoint(std::string("second ") + status_name(answer), [] { return Status::ok; });
     EXPECT_EQ(second.asked, std::vector<u32>{first + 1});
-    EXPECT_EQ(phase(), fs::GrowthPhase::durable);
+    EXPECT_EQ(phase(), space::GrowthPhase::durable);
     EXPECT_EQ(grow(wire::grow_admit), Status::ok);
   }
   files_.reset();

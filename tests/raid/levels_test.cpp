@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "fs/space/header_scrub.hpp"
 #include "raid/page_io.hpp"
 #include "raid/page_run_io.hpp"
 #include "raid/verify_pages.hpp"
+#include "space/header_scrub.hpp"
 #include "support/group_runner.hpp"
 #include "support/level_shapes.hpp"
 #include "support/on_all_groups.hpp"
@@ -258,14 +258,14 @@ TEST_P(Levels, MergingReadsAGoodCopyAndWritesAll) {
 TEST_P(Levels, HeaderAreasAreReplacedByTheirCopies) {
   const format::ChunkLayout layout = pool_.layout();
   fs::Operation op = pool_.operation();
-  ASSERT_EQ(fs::reserve_pages(*pool_.fs, op, 5), Status::ok);
-  const Extent run = fs::allocate_run(Lane{}, *pool_.fs, op, 5, 1);
+  ASSERT_EQ(space::reserve_pages(*pool_.fs, op, 5), Status::ok);
+  const Extent run = space::allocate_run(Lane{}, *pool_.fs, op, 5, 1);
   std::vector<u8> content(run.page_count * page_size, 0x77);
   ASSERT_EQ(write_pages(Lane{}, space(), run.address, run.page_count, content.data(), PageUse::data), Status::ok);
-  fs::commit_extent(Lane{}, *pool_.fs, run);
+  space::commit_extent(Lane{}, *pool_.fs, run);
   ASSERT_EQ(pool_.checkpoint(2), Status::ok);
   const u64 used = pool_.fs->data_counters().used;
-  const u64 sum = fs::sum_slot_checksums(Lane{}, *pool_.fs, false);
+  const u64 sum = space::sum_slot_checksums(Lane{}, *pool_.fs, false);
   const u64 first = (run.address - chunk().base_address) / page_size;
   const u64 index = first / format::descriptors_per_page;
   const u64 descriptors = layout.descriptor_page(index, format::descriptor_place(chunk().descriptor_table[index]));
@@ -281,7 +281,7 @@ TEST_P(Levels, HeaderAreasAreReplacedByTheirCopies) {
                   is_descriptor ? 16 : 64);
       SpaceFixture mounted = damaged.remount();
       const Status status = mounted.load(2);
-      const bool is_known = status == Status::ok && fs::check_slot_sum(Lane{}, *mounted.fs, sum) == Status::ok;
+      const bool is_known = status == Status::ok && space::check_slot_sum(Lane{}, *mounted.fs, sum) == Status::ok;
       std::vector<u8> read(page_size);
       if (chunk().redundancy == 0 && part != 0) {
         EXPECT_EQ(is_known, part == table || part == descriptors);
@@ -311,7 +311,7 @@ TEST_P(Levels, HeaderAreasAreReplacedByTheirCopies) {
         }
         SpaceFixture last = alone.remount();
         ASSERT_EQ(last.load(2), Status::ok) << "alone " << other;
-        EXPECT_EQ(fs::check_slot_sum(Lane{}, *last.fs, sum), Status::ok);
+        EXPECT_EQ(space::check_slot_sum(Lane{}, *last.fs, sum), Status::ok);
         EXPECT_EQ(read_page(Lane{}, last.fs->space, run.address, read.data(), PageUse::data), Status::ok);
         EXPECT_EQ(std::memcmp(read.data(), content.data(), page_size), 0);
       }
@@ -324,23 +324,23 @@ TEST_P(Levels, HeaderAreasAreReplacedByTheirCopies) {
 TEST_P(Levels, AScrubRestoresHeaderAreas) {
   const format::ChunkLayout layout = pool_.layout();
   fs::Operation op = pool_.operation();
-  ASSERT_EQ(fs::reserve_pages(*pool_.fs, op, 5), Status::ok);
-  const Extent run = fs::allocate_run(Lane{}, *pool_.fs, op, 5, 1);
+  ASSERT_EQ(space::reserve_pages(*pool_.fs, op, 5), Status::ok);
+  const Extent run = space::allocate_run(Lane{}, *pool_.fs, op, 5, 1);
   std::vector<u8> content(run.page_count * page_size, 0x66);
   ASSERT_EQ(write_pages(Lane{}, space(), run.address, run.page_count, content.data(), PageUse::data), Status::ok);
-  fs::commit_extent(Lane{}, *pool_.fs, run);
+  space::commit_extent(Lane{}, *pool_.fs, run);
   u64 epoch = 2;
   ASSERT_EQ(pool_.checkpoint(epoch), Status::ok);
   const u64 index = (run.address - chunk().base_address) / page_size / format::descriptors_per_page;
   const auto scrub = [&](auto g) {
-    fs::HeaderScrub found{};
-    EXPECT_EQ(fs::scrub_header_area(g, *pool_.fs, 0, 0, chunk().page_count, &found), Status::ok);
+    space::HeaderScrub found{};
+    EXPECT_EQ(space::scrub_header_area(g, *pool_.fs, 0, 0, chunk().page_count, &found), Status::ok);
     return found;
   };
   on_all_groups([&](auto g) {
     for (u32 column = 0; column <= chunk().redundancy; ++column) {
       for (u32 which = 0; which < 5; ++which) {
-        const u64 slot = fs::detail::slot_page(layout, on_leader(g, [&] { return chunk().slot_newest; }));
+        const u64 slot = space::slot_page(layout, on_leader(g, [&] { return chunk().slot_newest; }));
         const u64 entry = on_leader(g, [&] { return chunk().descriptor_table[index]; });
         const u64 descriptors = layout.descriptor_page(index, format::descriptor_place(entry));
         const u64 parts[] = {0, slot, slot + 1, slot + 1 + layout.bitmap_pages, descriptors};
@@ -369,15 +369,15 @@ TEST_P(Levels, AScrubRestoresHeaderAreas) {
   EXPECT_EQ(read_page(Lane{}, mounted.fs->space, run.address, read.data(), PageUse::data), Status::ok);
   // A checkpoint under way: later.
   space().chunks[0].staged_changed = 1;
-  fs::HeaderScrub none{};
-  EXPECT_EQ(fs::scrub_header_area(Lane{}, *pool_.fs, 0, 0, chunk().page_count, &none), Status::again);
+  space::HeaderScrub none{};
+  EXPECT_EQ(space::scrub_header_area(Lane{}, *pool_.fs, 0, 0, chunk().page_count, &none), Status::again);
   EXPECT_EQ(none.verified, 0u);
   // One that failed stays like that, and a scrub does not wait for ever; other chunks are looked at.
   pool_.fs->checkpoint_failed = 1;
-  EXPECT_EQ(fs::scrub_header_area(Lane{}, *pool_.fs, 0, 0, chunk().page_count, &none), Status::ok);
+  EXPECT_EQ(space::scrub_header_area(Lane{}, *pool_.fs, 0, 0, chunk().page_count, &none), Status::ok);
   EXPECT_EQ(none.verified, 0u) << "what the durable epoch has is not known to stand where the chunk says";
   space().chunks[0].staged_changed = 0;
-  EXPECT_EQ(fs::scrub_header_area(Lane{}, *pool_.fs, 0, 0, chunk().page_count, &none), Status::ok);
+  EXPECT_EQ(space::scrub_header_area(Lane{}, *pool_.fs, 0, 0, chunk().page_count, &none), Status::ok);
   EXPECT_GT(none.verified, 0u);
   EXPECT_EQ(none.damaged, 0u);
 }

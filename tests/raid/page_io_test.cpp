@@ -30,9 +30,9 @@ class PageIo : public ::testing::Test {
   explicit PageIo(const test::SpaceOptions& options = {.device_count = 2, .chunks_per_device = 2}) : pool_(options) {
     EXPECT_EQ(pool_.load(1), Status::ok);
     fs::Operation op = pool_.operation();
-    EXPECT_EQ(fs::reserve_pages(*pool_.fs, op, 64), Status::ok);
+    EXPECT_EQ(space::reserve_pages(*pool_.fs, op, 64), Status::ok);
     while (op.pages_reserved > 0) {
-      const Extent run = fs::allocate_run(Lane{}, *pool_.fs, op, 7, 1);
+      const Extent run = space::allocate_run(Lane{}, *pool_.fs, op, 7, 1);
       for (u32 i = 0; i < run.page_count; ++i) addresses_.push_back(run.address + i * page_size);
     }
   }
@@ -254,7 +254,7 @@ TEST_F(PageIo, write_marks_the_descriptor_page_dirty) {
 
 TEST_F(PageIo, checkpoint_writes_belong_to_its_epoch) {
   const u64 address = addresses_[0];
-  fs::commit_extent(Lane{}, *pool_.fs, Extent{address, 1, 0});
+  space::commit_extent(Lane{}, *pool_.fs, Extent{address, 1, 0});
   ASSERT_EQ(pool_.checkpoint(2), Status::ok);
   write(address, random_page(10));
   EXPECT_EQ(descriptor(address).birth_epoch, 2u);
@@ -297,7 +297,7 @@ TEST_F(PageIo, chunk_out_of_reach_is_named) {
     EXPECT_EQ(write_page(g, space(), addresses_[0], buffer.data()), Status::chunk_not_mapped);
   });
   fs::Operation op = pool_.operation();
-  EXPECT_EQ(fs::check_accessible(*pool_.fs, op, addresses_[0]), Status::chunk_not_mapped);
+  EXPECT_EQ(space::check_accessible(*pool_.fs, op, addresses_[0]), Status::chunk_not_mapped);
   EXPECT_EQ(op.wanted_chunk, chunk);
   space().chunks[chunk].accessible = 1;
   space().chunks[chunk].loaded = 0;

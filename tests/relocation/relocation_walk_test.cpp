@@ -259,7 +259,7 @@ TEST(RelocationCanary, AFileThatIsMovedAndNotCommittedIsNoticed) {
   fs::Operation op{};
   fs::InodeRef ref{};
   ASSERT_EQ(fs::get_inode(Lane{}, fs, op, inode, &ref), Status::ok);
-  fs::free_extent(Lane{}, fs, {fs::load_slot(&ref.inode->slots[0]).address(), 1, 0});
+  space::free_extent(Lane{}, fs, {fs::load_slot(&ref.inode->slots[0]).address(), 1, 0});
   RelocationDriver driver = relocation_of(pool);
   ASSERT_EQ(driver.move(wire::RelocateStep::metadata, 0), Status::ok);
   ASSERT_EQ(driver.step(wire::RelocateStep::freeze, 0).status, Status::ok);

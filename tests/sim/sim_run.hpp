@@ -213,7 +213,7 @@ class SimRun {
   void leave_pages(u64 count) {
     for (u64 page = 0; page < 256; ++page) {
       const fs::FileSystem& fs = pool_->engine()->fs;
-      if (fs::room_of(fs, fs.space.data_class).available <= count) return;
+      if (space::room_of(fs, fs.space.data_class).available <= count) return;
       if (plain_client().simple(wire::Opcode::fallocate, filler_, page * page_size, page_size, 1).status != Status::ok)
         return;
     }

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "fs/space/space.hpp"
+#include "space/space.hpp"
 #include "support/file_client.hpp"
 #include "support/test_pool.hpp"
 
@@ -26,9 +26,9 @@ class PromisedRoom : public ::testing::Test {
     session_ = pool_.open_session();
     files_ = std::make_unique<FileClient>(*session_);
     file_ = create("file").result;
-    const fs::SpaceCounters& counters = fs().data_counters();
+    const space::SpaceCounters& counters = fs().data_counters();
     other_.wanted_chunk = raid::no_chunk;
-    EXPECT_EQ(fs::reserve_pages(fs(), other_, counters.available - counters.emergency), Status::ok);
+    EXPECT_EQ(space::reserve_pages(fs(), other_, counters.available - counters.emergency), Status::ok);
   }
   ~PromisedRoom() override { give_back(); }
   static TestPoolOptions options() {
@@ -38,7 +38,7 @@ class PromisedRoom : public ::testing::Test {
   }
 
   fs::FileSystem& fs() { return pool_.engine()->fs; }
-  void give_back() { fs::unreserve_pages(fs(), other_, other_.pages_reserved); }
+  void give_back() { space::unreserve_pages(fs(), other_, other_.pages_reserved); }
 
   client::Reply create(const std::string& name) {
     FileOperation op;
@@ -116,7 +116,7 @@ TEST_F(PromisedRoom, IsWaitedForOnce) {
 TEST_F(PromisedRoom, IsNotWaitedForByWhoNeedsMore) {
   ASSERT_EQ(carry_out([&] { return write(); }, [] {}).reply.status, Status::no_space);
   // As if others had used it.
-  fs::SpaceCounters& counters = fs().data_counters();
+  space::SpaceCounters& counters = fs().data_counters();
   const u64 held = other_.pages_reserved;
   counters.reserved -= held;
   const Outcome written = carry_out([&] { return write(); }, [] {});

@@ -65,8 +65,8 @@ inline void expect_page_table_holds(SmallFileSystem& small) {
   }
   ASSERT_EQ(free_list, table.free_count);
   ASSERT_EQ(valid + free_list + table.limbo_count, table.frame_count);
-  ASSERT_EQ(dirty, table.dirty_count);
-  ASSERT_EQ(table.dirty_reserved, 0u);
+  ASSERT_EQ(dirty, fs.dirty.count);
+  ASSERT_EQ(fs.dirty.reserved, 0u);
   ASSERT_EQ(table.frames_reserved, 0u);
   u64 busy = 0;
   u64 committed = 0;

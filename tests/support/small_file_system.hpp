@@ -370,7 +370,7 @@ class SmallFileSystem {
       report("give_back");
     }
     fs::end_giving_back(g, fs);
-    const u32 dirty = on_leader(g, [&] { return fs.pages.dirty_count; });
+    const u32 dirty = on_leader(g, [&] { return fs.dirty.count; });
     for (u32 first = 0; first < dirty; first += unit) {
       fs::place_frames(g, fs, first / unit, first, minimum(unit, dirty - first));
       report("relocate");
@@ -380,7 +380,7 @@ class SmallFileSystem {
       report("copy");
     }
     for (u32 chunk = 0; chunk < fs.space.chunk_count; ++chunk) {
-      fs::snapshot_chunk(g, fs, chunk);
+      space::snapshot_chunk(g, fs, chunk);
       report("snapshot");
     }
     const u64 epoch = on_leader(g, [&] { return fs.epoch_open; });
@@ -391,13 +391,13 @@ class SmallFileSystem {
       report("write");
     }
     for (u32 chunk = 0; chunk < fs.space.chunk_count; ++chunk) {
-      GPU4FS_TRY(fs::write_chunk(g, fs, chunk, epoch));
+      GPU4FS_TRY(space::write_chunk(g, fs, chunk, epoch));
       report("chunk");
     }
     GPU4FS_TRY(fs::write_superblocks(g, fs, epoch, options_.now, false));
     report("superblocks");
     for (u32 chunk = 0; chunk < fs.space.chunk_count; ++chunk) {
-      fs::publish_chunk(g, fs, chunk);
+      space::publish_chunk(g, fs, chunk);
       report("publish");
     }
     on_leader(g, [&] { fs.epoch_durable = epoch; });
@@ -434,10 +434,10 @@ class SmallFileSystem {
     fs_->epoch_durable = superblock.epoch;
     fs_->name_hash_seed = superblock.name_hash_seed;
     for (u32 chunk = 0; chunk < fs_->space.chunk_count && load_status_ == Status::ok; ++chunk) {
-      load_status_ = fs::load_chunk(Lane{}, *fs_, chunk, superblock.epoch);
+      load_status_ = space::load_chunk(Lane{}, *fs_, chunk, superblock.epoch);
     }
-    if (load_status_ == Status::ok) load_status_ = fs::check_page_used(*fs_, superblock.page_used);
-    if (load_status_ == Status::ok) load_status_ = fs::check_slot_sum(Lane{}, *fs_, superblock.slot_sum);
+    if (load_status_ == Status::ok) load_status_ = space::check_page_used(*fs_, superblock.page_used);
+    if (load_status_ == Status::ok) load_status_ = space::check_slot_sum(Lane{}, *fs_, superblock.slot_sum);
   }
 
   std::vector<raid::ChunkSource> chunk_sources() const {
@@ -484,7 +484,7 @@ class SmallFileSystem {
 
   void build_shards() {
     fs_->shard_count = options_.shard_count;
-    fs_->shards = memory_.array<fs::AllocationShard>(options_.shard_count);
+    fs_->shards = memory_.array<space::AllocationShard>(options_.shard_count);
   }
 
   SmallPoolOptions options_;

@@ -1,5 +1,5 @@
 // A pool in heap memory for tests of the layers above devices: devices, empty chunks on them, the
-// logical space and the parts of FileSystem that fs/space owns. No superblocks and no files; engine
+// logical space and the parts of FileSystem that are of the layer space. No superblocks and no files; engine
 // memory is the heap.
 //
 //     SpaceFixture pool({.device_count = 2, .chunks_per_device = 3});
@@ -21,8 +21,9 @@
 #include "base/group.hpp"
 #include "base/xxh3.hpp"
 #include "device/memory/mapped_file.hpp"
-#include "fs/space/space.hpp"
+#include "fs/fs_types.hpp"
 #include "raid/logical_space_build.hpp"
+#include "space/space.hpp"
 
 namespace gpu4fs::test {
 
@@ -72,7 +73,7 @@ class SpaceFixture {
   // A second fixture on copies of the same devices: a mount after a crash, or beside this one.
   SpaceFixture remount() const { return SpaceFixture(options_, memory_); }
 
-  Status load_chunk(u32 chunk, u64 epoch) { return fs::load_chunk(Lane{}, *fs, chunk, epoch); }
+  Status load_chunk(u32 chunk, u64 epoch) { return space::load_chunk(Lane{}, *fs, chunk, epoch); }
   Status load(u64 epoch) {
     for (u32 i = 0; i < fs->space.chunk_count; ++i) GPU4FS_TRY(load_chunk(i, epoch));
     return Status::ok;
@@ -89,9 +90,9 @@ class SpaceFixture {
   Status checkpoint(u64 epoch) {
     Lane g;
     const u32 count = fs->space.chunk_count;
-    for (u32 i = 0; i < count; ++i) fs::snapshot_chunk(g, *fs, i);
-    for (u32 i = 0; i < count; ++i) GPU4FS_TRY(fs::write_chunk(g, *fs, i, epoch));
-    for (u32 i = 0; i < count; ++i) fs::publish_chunk(g, *fs, i);
+    for (u32 i = 0; i < count; ++i) space::snapshot_chunk(g, *fs, i);
+    for (u32 i = 0; i < count; ++i) GPU4FS_TRY(space::write_chunk(g, *fs, i, epoch));
+    for (u32 i = 0; i < count; ++i) space::publish_chunk(g, *fs, i);
     fs->space.epoch_open = epoch + 1;
     return Status::ok;
   }
@@ -246,8 +247,8 @@ class SpaceFixture {
     std::memset(static_cast<void*>(fs.get()), 0, sizeof(*fs));
     fs->space = raid::build_logical_space(allocator_, superblock, devices, chunks, options_.accessible);
     fs->shard_count = options_.shard_count;
-    const u64 shard_bytes = options_.shard_count * sizeof(fs::AllocationShard);
-    fs->shards = static_cast<fs::AllocationShard*>(allocator_.allocate(shard_bytes, 128));
+    const u64 shard_bytes = options_.shard_count * sizeof(space::AllocationShard);
+    fs->shards = static_cast<space::AllocationShard*>(allocator_.allocate(shard_bytes, 128));
     allocator_.zero(fs->shards, shard_bytes);
   }
 

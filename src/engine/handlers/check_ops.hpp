@@ -2,8 +2,8 @@
 #pragma once
 
 #include "engine/handlers/check_names.hpp"
-#include "fs/space/chunk_load.hpp"
 #include "raid/verify_pages.hpp"
+#include "space/chunk_load.hpp"
 
 namespace gpu4fs::engine {
 namespace detail {
@@ -73,14 +73,14 @@ GPU4FS_FN inline u64 check_task_count(const wire::Command& command) {
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void mark_reached_regions(Group g, raid::ChunkState& chunk, bool all) {
   using namespace fs::detail;
-  const u32 region_count = region_count_of(chunk);
+  const u32 region_count = space::region_count_of(chunk);
   u32 marked = 0;
   for (u32 w = g.rank(); w < divide_up(region_count, 64u); w += g.size()) {
     u64 bits = 0;
     for (u32 region = w * 64; !all && region < minimum(w * 64 + 64, region_count); ++region) {
-      const u64 first = u64{region} * region_words;
+      const u64 first = u64{region} * space::region_words;
       u64 allocated = 0;
-      for (u64 i = first; i < minimum(first + region_words, bitmap_words(chunk)); ++i)
+      for (u64 i = first; i < minimum(first + space::region_words, space::bitmap_words(chunk)); ++i)
         allocated |= chunk.bitmaps.committed[i];
       if (allocated == 0) bits |= u64{1} << (region % 64);
     }
@@ -88,7 +88,7 @@ GPU4FS_FN GPU4FS_NOINLINE void mark_reached_regions(Group g, raid::ChunkState& c
     marked += popcount(bits);
   }
   marked = g.reduce(marked, [](u32 a, u32 b) { return a + b; });
-  on_leader(g, [&] { chunk.unbacked_pages = marked * region_pages; });
+  on_leader(g, [&] { chunk.unbacked_pages = marked * space::region_pages; });
 }
 
 // The chunk's bitmaps are those of a check, and with check_mask_reach its pages can be reached and its descriptors are
@@ -117,7 +117,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step load_checked_chunk(Group g, Engine& engine, Comma
   if (is_wanted) {
     mark_reached_regions(g, chunk, (c.command.mask & wire::check_mask_reach_all) != 0);
     const u64 epoch = on_leader(g, [&] { return engine.fs.epoch_durable; });
-    GPU4FS_STEP_TRY(fs::load_chunk_descriptors(g, engine.fs, index, epoch));
+    GPU4FS_STEP_TRY(space::load_chunk_descriptors(g, engine.fs, index, epoch));
   }
   g.sync();
   on_leader(g, [&] { store<Order::release, Scope::engine>(&chunk.loaded, 1u); });

@@ -119,7 +119,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_punch(Group g, Engine& engine, CommandState
   GPU4FS_CHECK_EQ(c.in_gate, 0u);
   GPU4FS_CHECK(holds_lock(c, ref.number, LockMode::exclusive));
   fs::FileSystem& fs = engine.fs;
-  on_leader(g, [&] { c.operation.emergency_use = fs::EmergencyUse::all; });
+  on_leader(g, [&] { c.operation.emergency_use = space::EmergencyUse::all; });
   const u64 first = GPU4FS_MUTANT(hole_too_wide, divide_up(begin, page_size), begin / page_size);
   const u64 stop = minimum(*end / page_size, fs::map_page_max);
   const u32 head_from = static_cast<u32>(begin % page_size);
@@ -323,8 +323,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status try_allocate(Group g, Engine& engine, CommandSt
   fs::FileSystem& fs = engine.fs;
   // What has made room gives back as many pages as it takes, one checkpoint later.
   on_leader(g, [&] {
-    const auto use = has_seen(c, allocate_made_room) ? fs::EmergencyUse::half : fs::EmergencyUse::none;
-    c.operation.emergency_use = is_replay(c) ? fs::EmergencyUse::all : use;
+    const auto use = has_seen(c, allocate_made_room) ? space::EmergencyUse::half : space::EmergencyUse::none;
+    c.operation.emergency_use = is_replay(c) ? space::EmergencyUse::all : use;
   });
   GPU4FS_TRY(plan_allocation(g, engine, c, ref, round));
   if (round.is_short != 0 && on_leader(g, [&] { return c.progress == 0; })) return Status::no_space;
@@ -394,8 +394,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status look_for_room(Group g, Engine& engine, CommandS
     page += run.page_count;
   }
   return on_leader(g, [&] {
-    const u32 page_class = fs::effective_profile(engine.fs, ref.inode->profile) - 1;
-    if (wanted > fs::pages_to_come(engine.fs, c.operation, page_class)) return Status::no_space;
+    const u32 page_class = space::effective_profile(engine.fs, ref.inode->profile) - 1;
+    if (wanted > space::pages_to_come(engine.fs, c.operation, page_class)) return Status::no_space;
     c.progress |= allocate_saw_room;
     return Status::ok;
   });

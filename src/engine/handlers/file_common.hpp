@@ -206,18 +206,19 @@ template <class Group>
 GPU4FS_FN raid::Extent allocate_next(Group g, fs::FileSystem& fs, fs::Operation& op, u64 file_page, u64 wanted) {
   GPU4FS_CHECK_GT(wanted, u64{0});
   if (file_page % pages_per_block_1g == 0 && wanted >= pages_per_block_1g) {
-    const raid::Extent extent = fs::allocate_run(g, fs, op, pages_per_block_1g, static_cast<u32>(pages_per_block_1g));
+    const raid::Extent extent =
+        space::allocate_run(g, fs, op, pages_per_block_1g, static_cast<u32>(pages_per_block_1g));
     if (extent.page_count != 0) return extent;
   }
   const u64 inside = file_page % pages_per_block_2m;
   if (inside == 0 && wanted >= pages_per_block_2m) {
     const u64 whole = align_down(wanted, pages_per_block_2m);
-    const raid::Extent extent = fs::allocate_run(g, fs, op, whole, static_cast<u32>(pages_per_block_2m));
+    const raid::Extent extent = space::allocate_run(g, fs, op, whole, static_cast<u32>(pages_per_block_2m));
     if (extent.page_count != 0) return extent;
   }
   const u64 head = pages_per_block_2m - inside;
   if (inside != 0 && wanted >= head + pages_per_block_2m) wanted = head;
-  return fs::allocate_run(g, fs, op, wanted, 1);
+  return space::allocate_run(g, fs, op, wanted, 1);
 }
 
 // Leader: reserves pages of the file's profile for a round, `wanted` or what there is. no_space: none.
@@ -227,12 +228,12 @@ GPU4FS_FN GPU4FS_NOINLINE inline Allocated reserve_round(Engine& engine, Command
   GPU4FS_CHECK_EQ(c.in_gate, 0u);
   GPU4FS_CHECK_EQ(op.pages_reserved, u64{0});
   op.whole_stripes = is_named ? 1 : 0;
-  op.profile = fs::effective_profile(engine.fs, ref.inode->profile);
+  op.profile = space::effective_profile(engine.fs, ref.inode->profile);
   u32 reserved = wanted;
-  Status status = fs::reserve_pages(engine.fs, op, reserved);
+  Status status = space::reserve_pages(engine.fs, op, reserved);
   while (status == Status::no_space && reserved > 1) {
     reserved /= 2;
-    status = fs::reserve_pages(engine.fs, op, reserved);
+    status = space::reserve_pages(engine.fs, op, reserved);
   }
   return {status, status == Status::ok ? reserved : 0};
 }
@@ -267,7 +268,7 @@ GPU4FS_FN GPU4FS_NOINLINE Allocated allocate_extents(Group g, Engine& engine, Co
     on_leader(g, [&] { c.extents[c.extent_count++] = {extent.address, extent.page_count, pages.round_page + done}; });
     done += extent.page_count;
   }
-  if (done < reserved.page_count) on_leader(g, [&] { fs::unreserve_pages(fs, op, reserved.page_count - done); });
+  if (done < reserved.page_count) on_leader(g, [&] { space::unreserve_pages(fs, op, reserved.page_count - done); });
   return {Status::ok, done};
 }
 
@@ -324,11 +325,11 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_extents(Group g, Engine& engine, CommandSt
     const u64 first = round.first_page + c.extents[i].first_page();
     if (c.extents[i].is_in_place()) {
       fs::map_mark_written(g, fs, c.operation, ref, {first, first + extent.page_count});
-      on_leader(g, [&] { fs::touch_extent(fs, extent); });
+      on_leader(g, [&] { space::touch_extent(fs, extent); });
     } else {
       fs::map_replace(g, fs, c.operation, ref, first, {round.kind, 0, extent.address, extent.page_count});
-      fs::commit_extent(g, fs, extent,
-                        GPU4FS_MUTANT(logged_pages_not_stable, round.logged && fs::log_is_on(fs), false));
+      space::commit_extent(g, fs, extent,
+                           GPU4FS_MUTANT(logged_pages_not_stable, round.logged && fs::log_is_on(fs), false));
     }
   }
   on_leader(g, [&] { c.extent_count = 0; });
@@ -343,7 +344,7 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_one_extent(Group g, Engine& engine, Comman
   const raid::Extent extent = c.extents[index].pages();
   const u64 first = round.first_page + c.extents[index].first_page();
   fs::map_replace(g, engine.fs, c.operation, ref, first, {round.kind, 0, extent.address, extent.page_count});
-  fs::commit_extent(g, engine.fs, extent, round.logged && fs::log_is_on(engine.fs));
+  space::commit_extent(g, engine.fs, extent, round.logged && fs::log_is_on(engine.fs));
 }
 
 // `mode` without the set-group-id bit where the caller's change takes it: always from programs, and from other files if
@@ -384,7 +385,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status data_page_of(Group g, Engine& engine, CommandSt
   GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, {file_page, file_page + 1}, &run));
   if (run.kind != fs::MapKind::data) return Status::ok;
   *address = run.address;
-  return on_leader(g, [&] { return fs::check_accessible(engine.fs, c.operation, run.address); });
+  return on_leader(g, [&] { return space::check_accessible(engine.fs, c.operation, run.address); });
 }
 
 // The front end leaves it to the engine to take file capabilities away when content or owner change. Prepare:

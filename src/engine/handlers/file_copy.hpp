@@ -92,7 +92,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_source_runs(Group g, Engine& engine, Comma
     const u32 pages = static_cast<u32>(run.page_count);
     const Status status = on_leader(g, [&] {
       c.extents[copy_run_base + count] = {address, pages, done};
-      return address == raid::no_address ? Status::ok : fs::check_accessible(engine.fs, c.operation, address);
+      return address == raid::no_address ? Status::ok : space::check_accessible(engine.fs, c.operation, address);
     });
     GPU4FS_TRY(status);
     ++count;

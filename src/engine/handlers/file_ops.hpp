@@ -16,11 +16,11 @@ namespace detail {
 // among the metadata.
 GPU4FS_FN inline wire::StatfsRecord statfs_of(const fs::FileSystem& fs) {
   wire::StatfsRecord record{};
-  const fs::ClassRoom data = fs::room_of(fs, fs.space.data_class);
-  const fs::ClassRoom metadata = fs::room_of(fs, fs.space.metadata_class);
+  const space::ClassRoom data = space::room_of(fs, fs.space.data_class);
+  const space::ClassRoom metadata = space::room_of(fs, fs.space.metadata_class);
   record.page_total = data.total;
   record.page_free = data.free;
-  record.page_available = fs::room_for_content(fs, fs.space.data_class);
+  record.page_available = space::room_for_content(fs, fs.space.data_class);
   record.inode_used = load<Order::relaxed, Scope::engine>(&fs.inode_used);
   record.inode_free = minimum((metadata.available - metadata.stranded) * format::inodes_per_page,
                               fs::inode_number_max - minimum(fs::inode_number_max, record.inode_used));

@@ -40,7 +40,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status collect_runs(Group g, Engine& engine, CommandSt
       u64 address = raid::no_address;
       if (run.kind == fs::MapKind::data) {
         address = run.address;
-        GPU4FS_TRY(fs::check_accessible(engine.fs, c.operation, address));
+        GPU4FS_TRY(space::check_accessible(engine.fs, c.operation, address));
       }
       c.extents[count] = {address, static_cast<u32>(run.page_count), done};
       return Status::ok;

@@ -165,7 +165,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status reclaim_inode(Group g, Engine& engine, CommandS
   GPU4FS_CHECK(holds_lock(c, ref.number, LockMode::exclusive));
   GPU4FS_CHECK_EQ(c.in_gate, 0u);
   fs::FileSystem& fs = engine.fs;
-  on_leader(g, [&] { c.operation.emergency_use = fs::EmergencyUse::all; });
+  on_leader(g, [&] { c.operation.emergency_use = space::EmergencyUse::all; });
   const u32 type = ref.inode->mode & fs::mode_type_mask;
   if ((type == fs::mode_directory || type == fs::mode_symlink) && !ref.inode->is_inline()) {
     GPU4FS_TRY(remove_metadata_pages(g, engine, c, ref));

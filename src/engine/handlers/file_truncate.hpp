@@ -188,7 +188,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status truncate_to(Group g, Engine& engine, CommandSta
     fs::mark_inode_dirty(g, fs, c.operation, ref);
     return Status::ok;
   }
-  on_leader(g, [&] { c.operation.emergency_use = fs::EmergencyUse::all; });
+  on_leader(g, [&] { c.operation.emergency_use = space::EmergencyUse::all; });
   bool done = false;
   GPU4FS_TRY(shrink_once(g, engine, c, ref, change, &done));
   if (done) return Status::ok;

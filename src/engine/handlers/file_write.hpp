@@ -109,7 +109,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_unstable_runs(Group g, Engine& engine, Com
     GPU4FS_TRY(fs::map_lookup(g, engine.fs, c.operation, ref, {first + done, first + wanted}, &run));
     if (run.kind != fs::MapKind::data || count == command_extent_capacity) return Status::ok;
     const Status status = on_leader(g, [&] {
-      GPU4FS_TRY(fs::check_accessible(engine.fs, c.operation, run.address));
+      GPU4FS_TRY(space::check_accessible(engine.fs, c.operation, run.address));
       if (!fs::has_profile_of(engine.fs, *ref.inode, run.address)) return Status::exists;
       for (u64 i = 0; i < run.page_count; ++i) {
         if (!fs::may_overwrite(engine.fs, run.address + i * page_size)) return Status::exists;
@@ -190,7 +190,7 @@ GPU4FS_FN GPU4FS_NOINLINE Allocated take_unwritten(Group g, Engine& engine, Comm
   GPU4FS_CHECK_EQ(run.kind, fs::MapKind::unwritten);
   const u32 page_count = static_cast<u32>(run.page_count);
   const Status status = on_leader(g, [&] {
-    GPU4FS_TRY(fs::check_accessible(engine.fs, c.operation, run.address));
+    GPU4FS_TRY(space::check_accessible(engine.fs, c.operation, run.address));
     if (!fs::pages_in_use(engine.fs, run.address, page_count)) return Status::corrupt_structure;
     c.extents[c.extent_count++] = {run.address, page_count, round_page | fs::RoundExtent::in_place_bit};
     return Status::ok;
@@ -237,7 +237,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status find_round_pages(Group g, Engine& engine, Comma
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status try_plan_round(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
   WriteState& state = scratch_of<WriteState>(c);
-  on_leader(g, [&] { c.operation.emergency_use = is_replay(c) ? fs::EmergencyUse::all : fs::EmergencyUse::none; });
+  on_leader(g,
+            [&] { c.operation.emergency_use = is_replay(c) ? space::EmergencyUse::all : space::EmergencyUse::none; });
   const u64 first = state.position / page_size;
   const u64 page_end = divide_up(state.end, page_size);
   const u32 wanted = round_pages(engine, first, page_end - first);
@@ -348,7 +349,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
   const u64 byte_count = by_bytes ? state.round_end - state.position : 0;
   GPU4FS_TRY(reserve_record(g, engine, c, byte_count, by_bytes ? 0 : c.extent_count));
   GPU4FS_TRY(enter_gate(g, engine, c));
-  if (on_leader(g, [&] { return state.in_row != 0 && !fs::stripe_stays(engine.fs, state.row_chunk, state.row); })) {
+  if (on_leader(g, [&] { return state.in_row != 0 && !space::stripe_stays(engine.fs, state.row_chunk, state.row); })) {
     leave_gate(g, engine, c);
     return Status::retry_after_checkpoint;
   }
@@ -379,7 +380,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status commit_round(Group g, Engine& engine, CommandSt
     c.progress += bytes;
     state.position = state.round_end;
     state.in_row = 0;
-    c.operation.emergency_use = is_replay(c) ? fs::EmergencyUse::all : fs::EmergencyUse::none;
+    c.operation.emergency_use = is_replay(c) ? space::EmergencyUse::all : space::EmergencyUse::none;
     c.stage = static_cast<u32>(WriteStage::plan);
     c.command.flags = static_cast<u16>(c.command.flags & ~wire::command_flag_append);
   });

@@ -1,5 +1,5 @@
 // Rounds of a write whose pages are of one row that others have pages of: how a class with parities is used up when no
-// whole stripe of it is left (docs/internals/raid.md; fs/space/partial_stripes.hpp says which rows,
+// whole stripe of it is left (docs/internals/raid.md; space/partial_stripes.hpp says which rows,
 // raid/row_replacement.hpp how).
 //
 //   plan      pages are taken; they and the row's new parities are put together in engine memory, and become a record
@@ -26,12 +26,13 @@ static_assert(sizeof(WriteState) + sizeof(SyncScratch) <= command_scratch_size);
 // Rows that are tried, if pages of them cannot be read.
 inline constexpr u32 row_attempts_max = 4;
 
-GPU4FS_FN inline raid::RowValues row_values_of(const fs::PartialRow& partial, u8* bytes) {
+GPU4FS_FN inline raid::RowValues row_values_of(const space::PartialRow& partial, u8* bytes) {
   return {partial.chunk, 0, partial.row, partial.kept | partial.taken, partial.taken, bytes};
 }
 
 // Leader: the row's pages are the round's.
-GPU4FS_FN GPU4FS_NOINLINE inline void take_row_pages(Engine& engine, CommandState& c, const fs::PartialRow& partial) {
+GPU4FS_FN GPU4FS_NOINLINE inline void take_row_pages(Engine& engine, CommandState& c,
+                                                     const space::PartialRow& partial) {
   WriteState& state = scratch_of<WriteState>(c);
   GPU4FS_CHECK_EQ(c.extent_count, 0u);
   const raid::RowView view = raid::row_view(engine.fs.space, partial.chunk, partial.row);
@@ -75,17 +76,17 @@ GPU4FS_FN GPU4FS_NOINLINE Status compose_pages(Group g, Engine& engine, CommandS
 
 // The record of the row, whose values are put together, into the log. Status: parked, retry_after_checkpoint.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status log_row(Group g, Engine& engine, CommandState& c, const fs::PartialRow& partial,
+GPU4FS_FN GPU4FS_NOINLINE Status log_row(Group g, Engine& engine, CommandState& c, const space::PartialRow& partial,
                                          const u8* bytes) {
   fs::FileSystem& fs = engine.fs;
   GPU4FS_TRY(enter_gate(g, engine, c));
-  if (!on_leader(g, [&] { return fs::may_log_row(fs, partial); })) {
+  if (!on_leader(g, [&] { return space::may_log_row(fs, partial); })) {
     leave_gate(g, engine, c);
     return Status::retry_after_checkpoint;
   }
   format::LogRecord record = on_leader(g, [&] {
     c.operation.row_update = raid::begin_use(fs.space.parity->updates) + 1;
-    fs::detail::mark_changed(fs.space.chunks[partial.chunk]);
+    space::mark_changed(fs.space.chunks[partial.chunk]);
     const raid::RowView view = raid::row_view(fs.space, partial.chunk, partial.row);
     format::LogRecord made = file_record_of(c, format::LogOpcode::row, c.command.inode);
     made.offset = fs.space.chunks[partial.chunk].base_address + view.first * page_size;
@@ -120,7 +121,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status take_row(Group g, Engine& engine, CommandState&
   u8* bytes = fs.space.parity->row_work[0];
   u8* work = fs.space.parity->row_work[raid::row_work_page_count - 1];
   for (u32 attempt = 0; attempt < row_attempts_max; ++attempt) {
-    const fs::PartialRow partial = fs::take_partial_row(g, fs, c.operation, wanted);
+    const space::PartialRow partial = space::take_partial_row(g, fs, c.operation, wanted);
     GPU4FS_TRY(partial.status);
     on_leader(g, [&] { take_row_pages(engine, c, partial); });
     GPU4FS_TRY(compose_pages(g, engine, c, ref, bytes));
@@ -129,7 +130,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status take_row(Group g, Engine& engine, CommandState&
     }
     on_leader(g, [&] {
       abandon_owned_extents(engine, c);
-      fs::skip_row(fs, partial);
+      space::skip_row(fs, partial);
     });
   }
   return Status::no_space;
@@ -138,25 +139,26 @@ GPU4FS_FN GPU4FS_NOINLINE Status take_row(Group g, Engine& engine, CommandState&
 // As plan_round(), when there is no space for one; ok: the row's record is in the log.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status plan_row_round(Group g, Engine& engine, CommandState& c, const fs::InodeRef& ref) {
-  static_assert(fs::row_record_pages_max < raid::row_work_page_count);
+  static_assert(space::row_record_pages_max < raid::row_work_page_count);
   fs::FileSystem& fs = engine.fs;
   const WriteState& state = scratch_of<WriteState>(c);
   const bool is_possible = on_leader(g, [&] {
-    c.operation.profile = fs::effective_profile(fs, ref.inode->profile);
-    return !is_replay(c) && fs::takes_partial_rows(fs, c.operation.profile - 1);
+    c.operation.profile = space::effective_profile(fs, ref.inode->profile);
+    return !is_replay(c) && space::takes_partial_rows(fs, c.operation.profile - 1);
   });
   if (!is_possible) return Status::no_space;
   // Where metadata shares the stripes, maps and inode find some in what is kept back.
   on_leader(g, [&] {
     const bool shares = c.operation.profile - 1 == fs.space.metadata_class;
-    c.operation.emergency_use = shares ? fs::EmergencyUse::half : fs::EmergencyUse::none;
+    c.operation.emergency_use = shares ? space::EmergencyUse::half : space::EmergencyUse::none;
   });
   const u64 first = state.position / page_size;
-  const u32 wanted = static_cast<u32>(minimum<u64>(divide_up(state.end, page_size) - first, fs::row_record_pages_max));
+  const u32 wanted =
+      static_cast<u32>(minimum<u64>(divide_up(state.end, page_size) - first, space::row_record_pages_max));
   fs::MapCost cost{};
   GPU4FS_TRY(fs::map_prepare(g, fs, c.operation, ref, {first, first + wanted}, &cost));
   GPU4FS_TRY(fs::reserve_metadata(g, fs, c.operation, {1, cost.changed, cost.fresh}));
-  GPU4FS_TRY(fs::reserve_log(g, fs, c.operation, fs::log_bytes(0, fs::row_record_pages_max * page_size, 0)));
+  GPU4FS_TRY(fs::reserve_log(g, fs, c.operation, fs::log_bytes(0, space::row_record_pages_max * page_size, 0)));
   u32* taken = &fs.space.parity->row_work_taken;
   if (on_leader(g, [&] { return exchange<Order::acquire, Scope::engine>(taken, 1u); }) != 0) return Status::again;
   const Status status = take_row(g, engine, c, ref, wanted);
@@ -210,7 +212,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status carry_out_row(Group g, Engine& engine, CommandState& c,
                                                const format::LogRecord& record) {
   fs::FileSystem& fs = engine.fs;
-  GPU4FS_TRY(on_leader(g, [&] { return fs::check_accessible(fs, c.operation, record.offset); }));
+  GPU4FS_TRY(on_leader(g, [&] { return space::check_accessible(fs, c.operation, record.offset); }));
   struct Plan {
     Status status;
     u32 chunk;
@@ -231,9 +233,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status carry_out_row(Group g, Engine& engine, CommandS
     if (!fits) return made;
     made.status = Status::ok;
     for (u64 left = record.number; left != 0 && made.status == Status::ok; left &= left - 1) {
-      made.status = fs::adopt_stranded_page(chunk, raid::row_page(view, static_cast<u32>(count_trailing_zeros(left))));
+      made.status =
+          space::adopt_stranded_page(chunk, raid::row_page(view, static_cast<u32>(count_trailing_zeros(left))));
     }
-    fs::detail::mark_changed(chunk);
+    space::mark_changed(chunk);
     return made;
   });
   GPU4FS_TRY(plan.status);

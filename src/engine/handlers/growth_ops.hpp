@@ -1,10 +1,10 @@
-// grow: the server's part in a pool that changes its size; the rest is the checkpoint's (fs/space/growth.hpp).
+// grow: the server's part in a pool that changes its size; the rest is the checkpoint's (space/growth.hpp).
 #pragma once
 
 #include "engine/engine.hpp"
-#include "fs/space/backing.hpp"
-#include "fs/space/growth.hpp"
-#include "fs/space/space.hpp"
+#include "space/backing.hpp"
+#include "space/growth.hpp"
+#include "space/space.hpp"
 
 namespace gpu4fs::engine {
 namespace detail {
@@ -22,7 +22,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step admit_growth(Group g, Engine& engine, CommandStat
     u32 added_count;
   };
   const Admitted admitted = on_leader(g, [&] {
-    const Status status = fs::admit_chunks(fs);
+    const Status status = space::admit_chunks(fs);
     c.stage = 1;
     return Admitted{status, status == Status::ok ? fs.growth->added_count : 0};
   });
@@ -39,11 +39,11 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status change_stopped(fs::FileSystem& fs, const
   if (command.inode >= raid::chunk_count_of(fs.space)) return Status::out_of_range;
   const u32 index = static_cast<u32>(command.inode);
   const bool is_change = command.mask == wire::grow_freeze || command.mask == wire::grow_thaw;
-  if (is_change && fs::is_being_deleted(fs, index)) return Status::busy;
-  if (command.mask == wire::grow_freeze) return fs::freeze_empty_chunk(fs, index);
-  if (command.mask == wire::grow_thaw) return fs::unfreeze_chunk(fs, index);
-  if (command.mask == wire::grow_trimmed) return fs::end_trim(fs, index);
-  *result = fs::pages_taken(fs, index);
+  if (is_change && space::is_being_deleted(fs, index)) return Status::busy;
+  if (command.mask == wire::grow_freeze) return space::freeze_empty_chunk(fs, index);
+  if (command.mask == wire::grow_thaw) return space::unfreeze_chunk(fs, index);
+  if (command.mask == wire::grow_trimmed) return space::end_trim(fs, index);
+  *result = space::pages_taken(fs, index);
   return Status::ok;
 }
 
@@ -71,7 +71,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Step begin_trim(Group g, Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;
   if (fs.read_only != 0) return Step::end(Status::read_only);
-  fs::TrimRun& run = *reinterpret_cast<fs::TrimRun*>(c.scratch);
+  space::TrimRun& run = *reinterpret_cast<space::TrimRun*>(c.scratch);
   static_assert(sizeof(run) <= command_scratch_size);
   const bool is_found = on_leader(g, [&] {
     // Looking says that a chunk was looked at: once.
@@ -79,7 +79,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step begin_trim(Group g, Engine& engine, CommandState&
       const auto chunk = static_cast<u32>(minimum(c.command.inode, u64{raid::no_chunk}));
       const auto region = static_cast<u32>(minimum(c.command.offset, u64{raid::no_chunk}));
       const u32 now = (c.command.mode & wire::trim_now) != 0 ? 1 : 0;
-      run = fs::find_trim_run(fs, {chunk, region, now, trim_run_max});
+      run = space::find_trim_run(fs, {chunk, region, now, trim_run_max});
       c.stage = 1;
     }
     return run.count != 0;
@@ -93,7 +93,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step begin_trim(Group g, Engine& engine, CommandState&
   };
   const Begun begun = on_leader(g, [&] {
     const u32 counted = run.count;
-    const Status status = fs::begin_trim(fs, &run, c.command.aux);
+    const Status status = space::begin_trim(fs, &run, c.command.aux);
     const u32 behind = run.first + (run.count != 0 ? run.count : counted);
     return Begun{status, status == Status::no_space ? wire::trim_chunk_end : behind, run.count};
   });
@@ -109,18 +109,18 @@ GPU4FS_FN GPU4FS_NOINLINE Step begin_trim(Group g, Engine& engine, CommandState&
 // Internal. mask grow_stage: the plan in fs.growth goes into the next checkpoint. grow_admit: its chunks get their
 // places and are loaded, those that it deletes are gone. grow_withdraw: it is not to be staged any more. grow_room:
 // chunks with `offset` pages could still be made for class `mode`; commands that find no space there may ask for one
-// (UpcallKind::make_chunk). grow_freeze, grow_thaw, grow_usage: of chunk `inode`. Status: those of fs::stage_growth(),
-// fs::admit_chunks(), fs::withdraw_growth(), fs::freeze_empty_chunk(), and of loading; busy for a chunk that is being
-// deleted. grow_trim, grow_trimmed: wire::TrimResult, around the server's punching; device_failed: not while a device
-// is lost.
+// (UpcallKind::make_chunk). grow_freeze, grow_thaw, grow_usage: of chunk `inode`. Status: those of
+// space::stage_growth(), space::admit_chunks(), space::withdraw_growth(), space::freeze_empty_chunk(), and of loading;
+// busy for a chunk that is being deleted. grow_trim, grow_trimmed: wire::TrimResult, around the server's punching;
+// device_failed: not while a device is lost.
 template <class Group>
 GPU4FS_FN Step step_grow(Group g, Engine& engine, CommandState& c) {
   fs::FileSystem& fs = engine.fs;
   switch (c.command.mask) {
     case wire::grow_stage:
-      return Step::end(on_leader(g, [&] { return fs::stage_growth(fs); }));
+      return Step::end(on_leader(g, [&] { return space::stage_growth(fs); }));
     case wire::grow_withdraw:
-      return Step::end(on_leader(g, [&] { return fs::withdraw_growth(fs); }));
+      return Step::end(on_leader(g, [&] { return space::withdraw_growth(fs); }));
     case wire::grow_admit:
       return detail::admit_growth(g, engine, c);
     case wire::grow_room:
@@ -144,7 +144,7 @@ GPU4FS_FN Step step_grow(Group g, Engine& engine, CommandState& c) {
 template <class Group>
 GPU4FS_FN void task_grow(Group g, Engine& engine, CommandState& c, u32 task) {
   const u32 chunk = on_leader(g, [&] { return engine.fs.growth->added_slots[task]; });
-  const Status status = fs::load_chunk(g, engine.fs, chunk, on_leader(g, [&] { return engine.fs.epoch_durable; }));
+  const Status status = space::load_chunk(g, engine.fs, chunk, on_leader(g, [&] { return engine.fs.epoch_durable; }));
   if (status != Status::ok) fail_task(g, c, status);
 }
 

@@ -34,12 +34,12 @@ GPU4FS_FN inline void write_device_health(const raid::LogicalSpace& space, wire:
 
 GPU4FS_FN GPU4FS_NOINLINE inline void write_classes(const fs::FileSystem& fs, wire::HealthRecord& record) {
   for (u32 i = 0; i < format::profile_max; ++i) {
-    const fs::ClassRoom room = fs::room_of(fs, i);
+    const space::ClassRoom room = space::room_of(fs, i);
     wire::ClassUsage& usage = record.classes[i];
     usage.page_total = room.total;
     usage.page_used = load<Order::relaxed, Scope::engine>(&fs.counters[i].used);
     usage.page_free = room.free;
-    usage.page_available = fs::room_for_content(fs, i);
+    usage.page_available = space::room_for_content(fs, i);
     usage.flags = (fs.space.data_classes >> i & 1) != 0 ? u32{wire::class_takes_data} : 0u;
     if (i == fs.space.data_class) usage.flags |= wire::class_is_data;
     if (i == fs.space.metadata_class) usage.flags |= wire::class_is_metadata;
@@ -60,8 +60,8 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 write_health(const Engine& engine, u8* outp
   const u64 room = (length - sizeof(*record)) / sizeof(*entries);
   record->epoch_open = load<Order::relaxed, Scope::engine>(&fs.epoch_open);
   record->epoch_durable = load<Order::acquire, Scope::engine>(&fs.epoch_durable);
-  record->page_total = fs::pages_total(fs);
-  record->page_used = fs::pages_used(fs);
+  record->page_total = space::pages_total(fs);
+  record->page_used = space::pages_used(fs);
   record->inode_used = load<Order::relaxed, Scope::engine>(&fs.inode_used);
   record->inode_file_pages = load<Order::relaxed, Scope::engine>(&fs.inode_file.page_count);
   record->checkpoint_errors = load<Order::relaxed, Scope::engine>(&engine.epochs.write_errors);

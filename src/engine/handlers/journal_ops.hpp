@@ -22,7 +22,7 @@ enum class CheckpointStage : u32 {
   copy,       // gate closed
   write,
   chunks,
-  growth,  // only if the pool grows, see fs/space/growth.hpp
+  growth,  // only if the pool grows, see space/growth.hpp
   flush_pages,
   join,
   flush_join,
@@ -67,9 +67,9 @@ GPU4FS_FN inline u32 checkpoint_task_count(const Engine& engine, CheckpointStage
     case CheckpointStage::give_back:
       return tasks_for(fs::emptied_count(engine.fs), fs::emptied_per_task);
     case CheckpointStage::place:
-      return tasks_for(pages.dirty_count, fs::frames_per_checkpoint_task);
+      return tasks_for(engine.fs.dirty.count, fs::frames_per_checkpoint_task);
     case CheckpointStage::copy:
-      return tasks_for(pages.dirty_count, fs::frames_per_checkpoint_task) + chunk_tasks;
+      return tasks_for(engine.fs.dirty.count, fs::frames_per_checkpoint_task) + chunk_tasks;
     case CheckpointStage::write:
       return tasks_for(pages.staged_count, fs::frames_per_checkpoint_task);
     case CheckpointStage::chunks:
@@ -92,13 +92,13 @@ GPU4FS_FN Status for_chunks(Group g, Engine& engine, CommandState& c, Checkpoint
   for (u32 chunk = first; chunk < end && status == Status::ok; ++chunk) {
     switch (stage) {
       case CheckpointStage::copy:
-        fs::snapshot_chunk(g, engine.fs, chunk);
+        space::snapshot_chunk(g, engine.fs, chunk);
         break;
       case CheckpointStage::chunks:
-        status = fs::write_chunk(g, engine.fs, chunk, epoch);
+        status = space::write_chunk(g, engine.fs, chunk, epoch);
         break;
       default:
-        fs::publish_chunk(g, engine.fs, chunk);
+        space::publish_chunk(g, engine.fs, chunk);
         break;
     }
   }
@@ -122,7 +122,7 @@ GPU4FS_FN GPU4FS_NOINLINE void task_checkpoint(Group g, Engine& engine, CommandS
     const u32 begin = task * fs::emptied_per_task;
     fs::give_back_inode_pages(g, fs, task, begin, minimum(fs::emptied_count(fs) - begin, fs::emptied_per_task));
   } else if (stage == CheckpointStage::place || stage == CheckpointStage::copy) {
-    const u32 dirty = fs.pages.dirty_count;
+    const u32 dirty = fs.dirty.count;
     if (first < dirty) {
       const u32 count = minimum(dirty - first, fs::frames_per_checkpoint_task);
       if (stage == CheckpointStage::place) {
@@ -235,14 +235,14 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool is_growth_to_ask(Engine& engine, CommandSt
   const bool rebuilds = raid::rebuilt_devices(fs.space) != 0;
   if (scratch.waits_for != StageWait::none) {
     scratch.waits_for = StageWait::none;
-    fs::take_up_growth(fs, scratch.growth_number, c.upcall_result == Status::ok && is_whole && !rebuilds);
+    space::take_up_growth(fs, scratch.growth_number, c.upcall_result == Status::ok && is_whole && !rebuilds);
     return false;
   }
   // A checkpoint that makes a rebuilt device readable leaves it to the next one.
-  if (!fs::growth_is_staged(fs) || rebuilds) return false;
-  scratch.growth_number = fs::growth_number(fs);
+  if (!space::growth_is_staged(fs) || rebuilds) return false;
+  scratch.growth_number = space::growth_number(fs);
   if (!is_whole) {
-    fs::take_up_growth(fs, scratch.growth_number, false);
+    space::take_up_growth(fs, scratch.growth_number, false);
     return false;
   }
   scratch.waits_for = StageWait::growth;
@@ -270,7 +270,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_superblocks(Group g, Engine& engine, Comm
     u64 devices;
   };
   const Part part = on_leader(g, [&] {
-    const u64 joining = fs::joining_devices(engine.fs);
+    const u64 joining = space::joining_devices(engine.fs);
     CheckpointScratch& scratch = checkpoint_scratch(c);
     // All superblocks of an epoch say the same.
     if (stage == CheckpointStage::join) scratch.stamp = now_stamp(engine);
@@ -322,7 +322,7 @@ GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
         if (!ask_for_growth(g, engine, c, &step)) return step;
         break;
       case CheckpointStage::flush_join:
-        if (on_leader(g, [&] { return fs::joining_devices(fs); }) == 0) break;
+        if (on_leader(g, [&] { return space::joining_devices(fs); }) == 0) break;
         [[fallthrough]];
       case CheckpointStage::flush_pages:
       case CheckpointStage::flush_superblocks:
@@ -341,7 +341,7 @@ GPU4FS_FN Step write_checkpoint(Group g, Engine& engine, CommandState& c) {
         if (!run_checkpoint_tasks(g, engine, c, stage, &step)) return step;
         on_leader(g, [&] {
           raid::record_losses(fs.space);
-          fs::end_growth(fs);
+          space::end_growth(fs);
         });
         publish_durable(g, engine, scratch.epoch);
         on_leader(g, [&] {
@@ -466,8 +466,8 @@ GPU4FS_FN Step step_load_chunks(Group g, Engine& engine, CommandState& c) {
   });
   if (!done) return Step::fan_out(raid::chunk_count_of(engine.fs.space));
   GPU4FS_STEP_TRY(task_result(g, c));
-  GPU4FS_STEP_TRY(fs::check_slot_sum(g, engine.fs, engine.fs.superblocks[0].slot_sum));
-  return Step::end(on_leader(g, [&] { return fs::check_page_used(engine.fs, engine.fs.page_used_staged); }));
+  GPU4FS_STEP_TRY(space::check_slot_sum(g, engine.fs, engine.fs.superblocks[0].slot_sum));
+  return Step::end(on_leader(g, [&] { return space::check_page_used(engine.fs, engine.fs.page_used_staged); }));
 }
 
 // Internal, before the replay of the record at `output`: the pages that it names are allocated and get descriptors. One
@@ -482,15 +482,16 @@ GPU4FS_FN Step step_adopt_logged(Group g, Engine& engine, CommandState& c) {
   const format::LogExtent* extents = fs::record_extents(*record);
   for (u32 i = on_leader(g, [&] { return c.stage; }); i < record->extent_count; ++i) {
     const format::LogExtent extent = extents[i];
-    GPU4FS_STEP_TRY(on_leader(g, [&] { return fs::check_accessible(fs, c.operation, extent.address); }));
+    GPU4FS_STEP_TRY(on_leader(g, [&] { return space::check_accessible(fs, c.operation, extent.address); }));
     GPU4FS_STEP_TRY(on_leader(g, [&] {
       c.stage = i + 1;
       if ((extent.flags & format::log_extent_in_place) != 0) {
-        return fs::pages_are_taken(fs, raid::Extent{extent.address, extent.page_count, 0}) ? Status::ok
-                                                                                           : Status::corrupt_structure;
+        return space::pages_are_taken(fs, raid::Extent{extent.address, extent.page_count, 0})
+                   ? Status::ok
+                   : Status::corrupt_structure;
       }
-      return fs::adopt_extent(fs, raid::Extent{extent.address, extent.page_count, 0},
-                              (extent.flags & format::log_extent_unwritten) == 0);
+      return space::adopt_extent(fs, raid::Extent{extent.address, extent.page_count, 0},
+                                 (extent.flags & format::log_extent_unwritten) == 0);
     }));
     if ((extent.flags & format::log_extent_unwritten) != 0) continue;
     GPU4FS_STEP_TRY(raid::accept_logged_pages(g, fs.space, extent.address, extent.page_count, extent.digest));
@@ -500,7 +501,7 @@ GPU4FS_FN Step step_adopt_logged(Group g, Engine& engine, CommandState& c) {
 
 template <class Group>
 GPU4FS_FN void task_load_chunks(Group g, Engine& engine, CommandState& c, u32 task) {
-  const Status status = fs::load_chunk(g, engine.fs, task, engine.fs.epoch_durable);
+  const Status status = space::load_chunk(g, engine.fs, task, engine.fs.epoch_durable);
   if (status != Status::ok) fail_task(g, c, status);
 }
 

@@ -63,7 +63,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_unlink(Group g, Engine& engine, CommandState
   if (is_dots(first_name(c))) return Step::end(Status::is_directory);
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
-  on_leader(g, [&] { op.emergency_use = fs::EmergencyUse::all; });
+  on_leader(g, [&] { op.emergency_use = space::EmergencyUse::all; });
   fs::InodeRef dir{};
   fs::InodeRef child{};
   fs::RemovePlan plan{};
@@ -92,7 +92,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_rmdir(Group g, Engine& engine, CommandState&
   if (is_dot_dot(first_name(c))) return Step::end(Status::directory_not_empty);
   fs::FileSystem& fs = engine.fs;
   fs::Operation& op = c.operation;
-  on_leader(g, [&] { op.emergency_use = fs::EmergencyUse::all; });
+  on_leader(g, [&] { op.emergency_use = space::EmergencyUse::all; });
   fs::InodeRef dir{};
   fs::InodeRef child{};
   fs::RemovePlan plan{};

@@ -73,7 +73,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status plan_profile(Group g, Engine& engine, CommandSt
   const bool is_set = file.inode->profile != 0;
   if (is_set && (c.command.mask & fs::attribute_create) != 0) return Status::exists;
   if (!is_set && (c.command.mask & fs::attribute_replace) != 0) return Status::no_attribute;
-  return on_leader(g, [&] { return fs::has_data_profile(engine.fs, asked) ? Status::ok : Status::not_supported; });
+  return on_leader(g, [&] { return space::has_data_profile(engine.fs, asked) ? Status::ok : Status::not_supported; });
 }
 
 // The value into `data`, which has c.command.length bytes; with none only its length is asked for.
@@ -85,7 +85,7 @@ GPU4FS_FN GPU4FS_NOINLINE Step read_profile(Group g, Engine& engine, CommandStat
   const u32 own = file.inode->profile;
   if (kind == ProfileAttribute::own && own == 0) return Step::end(Status::no_attribute);
   const u32 length = on_leader(g, [&] {
-    const u32 profile = kind == ProfileAttribute::own ? own : fs::effective_profile(engine.fs, own);
+    const u32 profile = kind == ProfileAttribute::own ? own : space::effective_profile(engine.fs, own);
     const format::ProfileName found = format::profile_name(static_cast<format::Profile>(profile));
     const char* name = found.text;
     u32 count = 0;

@@ -7,8 +7,8 @@
 #include "fs/inode/inode.hpp"
 #include "fs/map/file_map.hpp"
 #include "fs/names/attribute_walk.hpp"
-#include "fs/space/freeze.hpp"
-#include "fs/space/growth.hpp"
+#include "space/freeze.hpp"
+#include "space/growth.hpp"
 #include "wire/relocate_format.hpp"
 
 namespace gpu4fs::engine {
@@ -75,7 +75,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status mark_map_pages_at(Group g, Engine& engine, Comm
     if (place.level != level || !place.pointer.is_indirect()) return Status::ok;
     if (page % fs::map_span(level) != 0) continue;
     walk->full = on_leader(g, [&] {
-      if (!fs::is_in_frozen_chunk(engine.fs, place.pointer.address())) return false;
+      if (!space::is_in_frozen_chunk(engine.fs, place.pointer.address())) return false;
       return !add_marked(list, level, page >> (format::slot_shift * level));
     });
     if (walk->full) return Status::ok;
@@ -108,7 +108,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status mark_content_at(Group g, Engine& engine, Comman
   const u64 stop = on_leader(g, [&] {
     for (u64 at = page; at < end && !is_data; ++at) {
       const format::BlockPointer pointer = fs::load_slot(&place.slots[place.slot + (at - page)]);
-      if (!pointer.is_valid() || !fs::is_in_frozen_chunk(engine.fs, pointer.address())) continue;
+      if (!pointer.is_valid() || !space::is_in_frozen_chunk(engine.fs, pointer.address())) continue;
       if (!add_marked(list, 0, at)) return at;
     }
     return end;
@@ -139,7 +139,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status list_attributes(Group g, Engine& engine, Comman
       return Status::ok;
     }
     const bool full = on_leader(g, [&] {
-      if (!fs::is_in_frozen_chunk(engine.fs, found.pointer.address())) return false;
+      if (!space::is_in_frozen_chunk(engine.fs, found.pointer.address())) return false;
       return !add_marked(list, found.level, found.index);
     });
     if (full) at = here;
@@ -274,8 +274,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step freeze_while_stopped(Group g, Engine& engine, Com
   GPU4FS_STEP_TRY(stop_steps(g, engine, c));
   const Status status = on_leader(g, [&] {
     const u32 chunk = static_cast<u32>(c.command.inode);
-    if (fs::is_being_deleted(engine.fs, chunk)) return Status::busy;
-    return freezes ? fs::freeze_chunk(engine.fs, chunk) : fs::unfreeze_chunk(engine.fs, chunk);
+    if (space::is_being_deleted(engine.fs, chunk)) return Status::busy;
+    return freezes ? space::freeze_chunk(engine.fs, chunk) : space::unfreeze_chunk(engine.fs, chunk);
   });
   resume_steps(g, engine, c);
   return Step::end(status);
@@ -296,7 +296,7 @@ GPU4FS_FN wire::ChunkUsage usage_of(Group g, const raid::ChunkState& chunk) {
   used = g.reduce(used, sum);
   busy = g.reduce(busy, sum);
   return {static_cast<u32>(chunk.page_count), used, busy, static_cast<u16>(chunk.page_class),
-          on_leader(g, [&] { return static_cast<u16>(fs::detail::is_frozen(chunk) ? 1 : 0); })};
+          on_leader(g, [&] { return static_cast<u16>(space::is_frozen(chunk) ? 1 : 0); })};
 }
 
 template <class Group>

@@ -60,7 +60,7 @@ GPU4FS_FN inline bool is_to_move(const fs::FileSystem& fs, const fs::MapRun& run
   raid::PageLocation location{};
   if (raid::find_page(fs.space, run.address, &location) != Status::ok) return false;
   const raid::ChunkState& chunk = fs.space.chunks[location.chunk];
-  if ((mask & wire::relocate_frozen) != 0 && fs::detail::is_frozen(chunk)) return true;
+  if ((mask & wire::relocate_frozen) != 0 && space::is_frozen(chunk)) return true;
   return (mask & wire::relocate_class) != 0 && chunk.page_class != wanted_class;
 }
 
@@ -87,7 +87,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status look_at_run(Group g, Engine& engine, CommandSta
   GPU4FS_TRY(status);
   const fs::MapRun run = found->run;
   const u32 answer = on_leader(g, [&] {
-    if (!is_to_move(fs, run, fs::effective_profile(fs, ref.inode->profile) - 1, c.command.mask)) return 0u;
+    if (!is_to_move(fs, run, space::effective_profile(fs, ref.inode->profile) - 1, c.command.mask)) return 0u;
     return fs::pages_in_use(fs, run.address, run.page_count) ? 1u : 2u;
   });
   found->moves = answer == 1;
@@ -131,7 +131,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status gather_runs(Group g, Engine& engine, CommandSta
     const u64 address = found.run.address;
     GPU4FS_TRY(on_leader(g, [&] {
       c.extents[relocate_run_base + count] = {address, pages, done};
-      return kind == fs::MapKind::data ? fs::check_accessible(engine.fs, c.operation, address) : Status::ok;
+      return kind == fs::MapKind::data ? space::check_accessible(engine.fs, c.operation, address) : Status::ok;
     }));
     ++count;
     done += pages;

@@ -9,10 +9,10 @@
 #include "base/bits.hpp"
 #include "base/mutant.hpp"
 #include "engine/engine.hpp"
-#include "fs/space/header_scrub.hpp"
-#include "fs/space/space.hpp"
 #include "raid/damage.hpp"
 #include "raid/repair_pages.hpp"
+#include "space/header_scrub.hpp"
+#include "space/space.hpp"
 
 namespace gpu4fs::engine {
 namespace detail {
@@ -131,8 +131,8 @@ GPU4FS_FN GPU4FS_NOINLINE Step step_scrub(Group g, Engine& engine, CommandState&
   const u32 index = static_cast<u32>(command.inode);
   const bool records = (command.mask & wire::scrub_mask_record) != 0;
   if (!records) {
-    fs::HeaderScrub ignored{};
-    const Status looked = fs::scrub_header_area(g, engine.fs, index, command.offset, command.length, &ignored);
+    space::HeaderScrub ignored{};
+    const Status looked = space::scrub_header_area(g, engine.fs, index, command.offset, command.length, &ignored);
     if (looked != Status::ok) return Step::end(looked);
   }
   const Status reached = on_leader(g, [&] { return raid::chunk_state(engine.fs.space, index); });

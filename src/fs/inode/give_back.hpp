@@ -68,7 +68,7 @@ template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE void give_back_inode_pages(Group g, FileSystem& fs, u32 shard, u32 first, u32 count) {
   Operation op{};
   op.shard = shard % fs.shard_count;
-  op.emergency_use = EmergencyUse::all;
+  op.emergency_use = space::EmergencyUse::all;
   for (u32 i = first; i < first + count; ++i) {
     const u32 frame = fs.pages.emptied_list[i];
     const detail::EmptiedVerdict verdict = on_leader(g, [&] { return detail::judge_emptied(fs, op, frame); });

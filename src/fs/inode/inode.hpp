@@ -135,7 +135,7 @@ GPU4FS_FN inline bool take_batch(FileSystem& fs, Operation& op, u64 first, u32 f
     }
     mask = ~used & 0xffffu;
     if (mask != 0) {
-      AllocationShard& shard = fs.shards[op.shard];
+      space::AllocationShard& shard = fs.shards[op.shard];
       store<Order::relaxed, Scope::engine>(&shard.inode_batch, first);
       shard.inode_mask = mask;
     }
@@ -248,7 +248,7 @@ GPU4FS_FN inline bool keep_returned_inode(FileSystem& fs, u64 number) {
 // get_page.
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE Status claim_inode(Group g, FileSystem& fs, Operation& op, u64* number) {
-  AllocationShard& shard = fs.shards[op.shard];
+  space::AllocationShard& shard = fs.shards[op.shard];
   *number = on_leader(g, [&] {
     if (op.claimed_inode == 0 && op.replay != nullptr) {
       op.claimed_inode = op.replay->number;

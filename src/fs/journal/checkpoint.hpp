@@ -4,7 +4,7 @@
 // many workers at once.
 //
 //   1  the commit gate closes: operations that commit wait at it, all others go on
-//      and the open stripes of chunks with parities with it (fs/space/stripes.hpp)
+//      and the open stripes of chunks with parities with it (space/stripes.hpp)
 //   2  place_frames (task): every dirty frame gets a new place; the pointer to it is put into its
 //      parent's page (dirty as well, by the invariant of fs/pages), its old place is freed
 //   3  copy_frames (task), snapshot_chunk (task): the dirty pages and the changed allocation bitmaps are
@@ -13,7 +13,7 @@
 //   5  write_staged (task): the copies are written to their new, free places
 //      then waits for running updates of parities (raid/parity/row_write.hpp)
 //   6  write_chunk (task): pages of descriptors and the older bitmap slot of every changed chunk
-//   7  what a growing pool gets (fs/space/growth.hpp); flush of every device, then the superblocks of the epoch,
+//   7  what a growing pool gets (space/growth.hpp); flush of every device, then the superblocks of the epoch,
 //      then flush again
 //   8  publish_chunk (task): what the epoch freed becomes reusable; whoever waits for the epoch goes on
 //
@@ -25,9 +25,9 @@
 #include "device/device_access.hpp"
 #include "device/memory/memory_device.hpp"
 #include "fs/pages/change.hpp"
-#include "fs/space/growth.hpp"
 #include "raid/device_loss.hpp"
 #include "raid/page_run_io.hpp"
+#include "space/growth.hpp"
 
 namespace gpu4fs::fs {
 
@@ -35,7 +35,7 @@ inline constexpr u32 frames_per_checkpoint_task = 64;
 
 // True when the open epoch has something to write, and be it that a device is lost.
 GPU4FS_FN inline bool has_changes(const FileSystem& fs) {
-  return load<Order::acquire, Scope::engine>(&fs.pages.dirty_count) != 0 || raid::has_unrecorded_loss(fs.space);
+  return load<Order::acquire, Scope::engine>(&fs.dirty.count) != 0 || raid::has_unrecorded_loss(fs.space);
 }
 
 // The epoch that has to be durable for everything that has committed so far. Dirty pages and epoch are read
@@ -102,7 +102,7 @@ GPU4FS_FN GPU4FS_NOINLINE void place_frames(Group g, FileSystem& fs, u32 shard, 
     op.shard = shard % fs.shard_count;
     op.profile = fs.space.metadata_class + 1;
     op.pages_reserved = count;  // one page was promised to each dirty frame
-    op.emergency_use = EmergencyUse::all;
+    op.emergency_use = space::EmergencyUse::all;
     op.whole_stripes = 1;
     raid::Extent run{};
     u32 used = 0;
@@ -160,10 +160,10 @@ GPU4FS_FN GPU4FS_NOINLINE u32 begin_epoch(Group g, FileSystem& fs) {
     fs.log.start_staged =
         GPU4FS_MUTANT(log_start_kept, (load<Order::relaxed, Scope::engine>(&fs.log.tail)), fs.log.start);
     store<Order::relaxed, Scope::engine>(&fs.log.named_pages, u64{0});
-    table.staged_count = table.dirty_count;
+    table.staged_count = fs.dirty.count;
     table.free_lock.lock();
-    store<Order::release, Scope::engine>(&table.dirty_count, 0u);
-    store<Order::relaxed, Scope::engine>(&table.dirty_replacing, 0u);
+    store<Order::release, Scope::engine>(&fs.dirty.count, 0u);
+    store<Order::relaxed, Scope::engine>(&fs.dirty.replacing, 0u);
     store<Order::release, Scope::engine>(&fs.epoch_open, fs.epoch_open + 1);
     table.free_lock.unlock();
     store<Order::relaxed, Scope::engine>(&fs.space.epoch_open, fs.epoch_open);

@@ -23,8 +23,8 @@
 #include "device/device_access.hpp"
 #include "device/memory/memory_device.hpp"
 #include "fs/fs_types.hpp"
-#include "fs/space/extents.hpp"
 #include "raid/device_loss.hpp"
+#include "space/extents.hpp"
 
 namespace gpu4fs::fs {
 
@@ -126,7 +126,7 @@ inline constexpr u16 log_flag_unfinished = 1;  // in memory only: digests and ch
 template <class Group>
 GPU4FS_FN GPU4FS_NOINLINE u64 extent_digest(Group g, const FileSystem& fs, u64 address, u32 page_count) {
   const raid::PageLocation location = on_leader(g, [&] {
-    return location_of(fs, raid::Extent{address, page_count, 0});
+    return space::location_of(fs, raid::Extent{address, page_count, 0});
   });
   const format::PageDescriptor* descriptors = &fs.space.chunks[location.chunk].descriptors[location.page];
   u64 sum = 0;

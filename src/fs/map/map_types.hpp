@@ -11,8 +11,8 @@
 #include "base/mutant.hpp"
 #include "fs/pages/change.hpp"
 #include "fs/pages/pages.hpp"
-#include "fs/space/space.hpp"
 #include "raid/translate.hpp"
+#include "space/space.hpp"
 
 namespace gpu4fs::fs {
 
@@ -144,7 +144,7 @@ GPU4FS_FN inline bool pages_in_use(const FileSystem& fs, u64 address, u64 count)
   const raid::ChunkState& chunk = fs.space.chunks[location.chunk];
   if (count > chunk.page_count - location.page) return false;
   bool in_use = true;
-  detail::for_each_word(location.page, count, [&](u64 word, u64 mask) {
+  space::for_each_word(location.page, count, [&](u64 word, u64 mask) {
     const u64 bits = load<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[word]);
     if ((bits & mask) != mask) in_use = false;
   });
@@ -155,7 +155,7 @@ GPU4FS_FN inline bool pages_in_use(const FileSystem& fs, u64 address, u64 count)
 GPU4FS_FN inline bool is_written_once(const FileSystem& fs, u64 address) {
   raid::PageLocation location{};
   if (raid::find_page(fs.space, address, &location) != Status::ok) return false;
-  return detail::has_stripes(fs.space.chunks[location.chunk]);
+  return space::has_stripes(fs.space.chunks[location.chunk]);
 }
 
 // Whether the page at `address` lies in chunks of the profile that new blocks of the file get.

@@ -58,14 +58,14 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status top_up_dirty(FileSystem& fs, Operation& 
   if (wanted > table.staging_count / 2) return Status::no_memory;
   table.free_lock.lock();
   const bool enough =
-      load<Order::relaxed, Scope::engine>(&table.dirty_count) + table.dirty_reserved + more <= table.staging_count;
-  if (enough) table.dirty_reserved += more;
+      load<Order::relaxed, Scope::engine>(&fs.dirty.count) + fs.dirty.reserved + more <= table.staging_count;
+  if (enough) fs.dirty.reserved += more;
   table.free_lock.unlock();
   if (!enough) return Status::retry_after_checkpoint;
-  const Status status = promise_pages(fs, op, fs.space.metadata_class, more);
+  const Status status = space::promise_pages(fs, op, fs.space.metadata_class, more);
   if (status != Status::ok) {
     table.free_lock.lock();
-    table.dirty_reserved -= more;
+    fs.dirty.reserved -= more;
     table.free_lock.unlock();
     return status;
   }
@@ -84,12 +84,12 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool mark_frame(FileSystem& fs, Operation& op, 
   // The page stays in SpaceCounters::reserved: from now on it is promised to this frame.
   --op.dirty_reserved;
   table.free_lock.lock();
-  --table.dirty_reserved;
-  const u32 position = fetch_add<Order::relaxed, Scope::engine>(&table.dirty_count, 1u);
+  --fs.dirty.reserved;
+  const u32 position = fetch_add<Order::relaxed, Scope::engine>(&fs.dirty.count, 1u);
   table.free_lock.unlock();
   GPU4FS_CHECK_LT(position, table.staging_count);
   table.dirty_list[position] = frame;
-  if (f.address != 0) fetch_add<Order::relaxed, Scope::engine>(&table.dirty_replacing, 1u);
+  if (f.address != 0) fetch_add<Order::relaxed, Scope::engine>(&fs.dirty.replacing, 1u);
   return true;
 }
 
@@ -154,11 +154,11 @@ GPU4FS_FN GPU4FS_NOINLINE inline void release_reservations(FileSystem& fs, Opera
   PageTable& table = fs.pages;
   table.free_lock.lock();
   GPU4FS_CHECK_GE(table.frames_reserved, op.frames_reserved);
-  GPU4FS_CHECK_GE(table.dirty_reserved, op.dirty_reserved);
+  GPU4FS_CHECK_GE(fs.dirty.reserved, op.dirty_reserved);
   table.frames_reserved -= op.frames_reserved;
-  table.dirty_reserved -= op.dirty_reserved;
+  fs.dirty.reserved -= op.dirty_reserved;
   table.free_lock.unlock();
-  if (op.dirty_reserved != 0) detail::return_promise(fs, fs.space.metadata_class, op.dirty_reserved);
+  if (op.dirty_reserved != 0) space::return_promise(fs, fs.space.metadata_class, op.dirty_reserved);
   op.frames_reserved = 0;
   op.dirty_reserved = 0;
   if (op.pages_reserved != 0) unreserve_pages(fs, op, op.pages_reserved);
@@ -292,7 +292,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline void take_page_out(FileSystem& fs, Operation& o
   if (address != 0) free_extent(Lane{}, fs, raid::Extent{address, 1, 0});
   if (frame != no_frame) {
     const bool is_new = address == 0 && load<Order::relaxed, Scope::engine>(&fs.pages.frames[frame].dirty) != 0;
-    if (is_new) fetch_add<Order::relaxed, Scope::engine>(&fs.pages.dirty_replacing, 1u);
+    if (is_new) fetch_add<Order::relaxed, Scope::engine>(&fs.dirty.replacing, 1u);
     unlink_frame(fs.pages, frame);
     send_to_limbo(fs.pages, frame);
   }

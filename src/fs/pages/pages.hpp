@@ -18,8 +18,8 @@
 #include "fs/errors.hpp"
 #include "fs/fs_types.hpp"
 #include "fs/pages/pages_internal.hpp"
-#include "fs/space/space.hpp"
 #include "raid/page_io.hpp"
+#include "space/space.hpp"
 
 namespace gpu4fs::fs {
 

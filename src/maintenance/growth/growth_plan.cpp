@@ -104,7 +104,7 @@ void PoolGrower::prepare_chunk(const pool::OpenedChunk& chunk, raid::ChunkState&
 void PoolGrower::hand_over(const Plan& plan, const std::vector<raid::ChunkState>& states) {
   const pool::OpenedPool& pool = context_.pool;
   session::EngineSetup& setup = context_.setup;
-  const auto growth = std::make_unique<fs::PoolGrowth>();
+  const auto growth = std::make_unique<space::PoolGrowth>();
   std::memset(static_cast<void*>(growth.get()), 0, sizeof(*growth));
   u64 slot_count = pool.chunks.size();
   u64 chunk_count = plan.chunks.size();
@@ -142,7 +142,7 @@ void PoolGrower::hand_over(const Plan& plan, const std::vector<raid::ChunkState>
     growth->parts[i] = pool.devices[i].part;
   }
   // The phase in front is the engine's.
-  constexpr u64 skipped = offsetof(fs::PoolGrowth, device_count);
+  constexpr u64 skipped = offsetof(space::PoolGrowth, device_count);
   const u8* const from = reinterpret_cast<const u8*>(growth.get()) + skipped;
   u8* const to = reinterpret_cast<u8*>(setup.growth) + skipped;
   setup.host->while_paused([&] {

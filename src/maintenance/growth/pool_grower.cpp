@@ -170,7 +170,7 @@ u64 PoolGrower::make_chunks(const pool::ChunkForm& form, u64 count) {
   while (made < count) {
     Plan plan;
     plan.tree_replica_count = context_.pool.superblock.tree_replica_count;
-    while (plan.chunks.size() < std::min<u64>(count - made, fs::growth_chunks_max) && add_to_plan(plan, form)) {
+    while (plan.chunks.size() < std::min<u64>(count - made, space::growth_chunks_max) && add_to_plan(plan, form)) {
     }
     if (plan.chunks.empty()) break;
     const u64 planned = plan.chunks.size();

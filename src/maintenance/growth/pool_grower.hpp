@@ -7,7 +7,7 @@
 //   grower.remove_device(2);          // without columns; the file is closed when it returns
 //
 // What is done before, in and after the checkpoint that makes it count, and why a crash at any moment leaves the pool
-// before or behind, stands in fs/space/growth.hpp. write() is the server's part inside the checkpoint.
+// before or behind, stands in space/growth.hpp. write() is the server's part inside the checkpoint.
 //
 // Devices and chunks of the pool change under `tables` held alone; the elements never move, so that whoever holds it
 // shared while he asks for their number may use them. A deleted chunk keeps its number, without columns. Chunks that
@@ -23,13 +23,13 @@
 #include <string>
 #include <vector>
 
-#include "fs/space/growth.hpp"
 #include "pool/chunk_tree/chunk_tree.hpp"
 #include "pool/growth/free_granules.hpp"
 #include "pool/growth/growth_forecast.hpp"
 #include "pool/pool_open.hpp"
 #include "ring/ring_client.hpp"
 #include "session/engine_setup.hpp"
+#include "space/growth.hpp"
 
 namespace gpu4fs::maintenance {
 
@@ -120,7 +120,7 @@ class PoolGrower {
     u64 leaving = 0;
     u64 maps_changed = 0;
     u32 tree_replica_count = 0;
-    u32 number = 0;         // fs::PoolGrowth::number
+    u32 number = 0;         // space::PoolGrowth::number
     u64 epoch = 0;          // of what was written for it
     bool is_armed = false;  // a checkpoint may take it up
     bool written = false;

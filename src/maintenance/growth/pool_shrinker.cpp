@@ -89,8 +89,8 @@ void PoolGrower::erase_chunks(const std::vector<u32>& chunks) {
   require_all_devices();
   open_tree();
   require_one_of_each_class(chunks);
-  for (std::size_t first = 0; first < chunks.size(); first += fs::growth_chunks_max) {
-    const std::size_t count = std::min<std::size_t>(chunks.size() - first, fs::growth_chunks_max);
+  for (std::size_t first = 0; first < chunks.size(); first += space::growth_chunks_max) {
+    const std::size_t count = std::min<std::size_t>(chunks.size() - first, space::growth_chunks_max);
     const auto begin = chunks.begin() + static_cast<std::ptrdiff_t>(first);
     Plan plan;
     plan.tree_replica_count = context_.pool.superblock.tree_replica_count;

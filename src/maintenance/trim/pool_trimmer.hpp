@@ -1,6 +1,6 @@
 // Memory of free regions goes back to the system: they are punched out of the files of devices on tmpfs.
 //
-// The engine says which regions may go (fs/space/backing.hpp has why, and what happens to them until they are needed
+// The engine says which regions may go (space/backing.hpp has why, and what happens to them until they are needed
 // again); here they are punched, a run at a time. What is registered with the GPU is pinned: a punch would free nothing
 // and leave the GPU with pages that the file does not have any more. So it is unregistered before, while no kernel
 // runs.

@@ -10,7 +10,7 @@
 //
 // Crashes. A parity that a durable page depends on must not be half written. Rows with durable pages get no new
 // ones: pages are allocated in whole stripes, and what a command or a shard has left of one at a checkpoint's
-// snapshot is not given out (fs/space/stripes.hpp). A command that was given its page before the snapshot and comes
+// snapshot is not given out (space/stripes.hpp). A command that was given its page before the snapshot and comes
 // to write it behind it is told to begin again: retry_after_checkpoint. The look at the snapshot and the update of
 // the parities count as one running update, and the checkpoint waits, before it makes itself durable, until it saw
 // none: what began before it is complete, what begins later sees the snapshot. Pages of the checkpoint itself

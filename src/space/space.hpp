@@ -13,10 +13,10 @@
 // nothing else.
 #pragma once
 
-#include "fs/space/allocate.hpp"
-#include "fs/space/chunk_checkpoint.hpp"
-#include "fs/space/chunk_load.hpp"
-#include "fs/space/extents.hpp"
-#include "fs/space/freeze.hpp"
-#include "fs/space/partial_stripes.hpp"
-#include "fs/space/reserve.hpp"
+#include "space/allocate.hpp"
+#include "space/chunk_checkpoint.hpp"
+#include "space/chunk_load.hpp"
+#include "space/extents.hpp"
+#include "space/freeze.hpp"
+#include "space/partial_stripes.hpp"
+#include "space/reserve.hpp"

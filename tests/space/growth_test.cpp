@@ -6,11 +6,11 @@
 #include <memory>
 #include <vector>
 
-#include "fs/space/growth.hpp"
-#include "fs/space/space.hpp"
+#include "space/growth.hpp"
+#include "space/space.hpp"
 #include "support/space_fixture.hpp"
 
-namespace gpu4fs::fs::space_growth_test {
+namespace gpu4fs::space::space_growth_test {
 namespace {
 
 using test::SpaceFixture;
@@ -28,9 +28,9 @@ class GrowthPhases : public ::testing::Test {
     fs().epoch_durable = 1;
     plan_nothing();
   }
-  FileSystem& fs() { return *pool_.fs; }
+  fs::FileSystem& fs() { return *pool_.fs; }
   raid::ChunkState& chunk(u32 index) { return fs().space.chunks[index]; }
-  GrowthPhase phase() { return fs::detail::growth_phase(fs()); }
+  GrowthPhase phase() { return space::detail::growth_phase(fs()); }
 
   void plan_nothing() {
     plan_->device_count = 1;
@@ -179,4 +179,4 @@ TEST_F(GrowthPhases, WhatDoesNotFitIsRefused) {
 }
 
 }  // namespace
-}  // namespace gpu4fs::fs::space_growth_test
+}  // namespace gpu4fs::space::space_growth_test

@@ -1,7 +1,7 @@
 // A pool that changes its size while it is mounted: chunks that are made and deleted, devices that join and leave.
 //
 // The server prepares what comes where nobody looks, and what the superblocks will say of it (PoolGrowth); nothing on
-// the medium refers to it yet. What goes is frozen and empty before (fs/space/frozen_chunks.hpp). Then:
+// the medium refers to it yet. What goes is frozen and empty before (space/frozen_chunks.hpp). Then:
 //
 //   stage     the plan is handed over (Opcode::grow)
 //   the next checkpoint, of epoch E:
@@ -32,13 +32,13 @@
 #include "base/bits.hpp"
 #include "base/check.hpp"
 #include "device/device_access.hpp"
-#include "fs/fs_types.hpp"
-#include "fs/space/chunk_checkpoint.hpp"
-#include "fs/space/frozen_chunks.hpp"
 #include "raid/device_loss.hpp"
 #include "raid/translate.hpp"
+#include "space/chunk_checkpoint.hpp"
+#include "space/frozen_chunks.hpp"
+#include "space/space_types.hpp"
 
-namespace gpu4fs::fs {
+namespace gpu4fs::space {
 
 enum class GrowthPhase : u32 {
   none = 0,  // nothing, or the last plan was admitted or withdrawn
@@ -76,50 +76,50 @@ struct PoolGrowth {
 
 namespace detail {
 
-GPU4FS_FN inline GrowthPhase growth_phase(const FileSystem& fs) {
-  if (fs.growth == nullptr) return GrowthPhase::none;
-  return static_cast<GrowthPhase>(load<Order::acquire, Scope::engine>(&fs.growth->phase));
+GPU4FS_FN inline GrowthPhase growth_phase(const SpaceState& state) {
+  if (state.growth == nullptr) return GrowthPhase::none;
+  return static_cast<GrowthPhase>(load<Order::acquire, Scope::engine>(&state.growth->phase));
 }
 
-GPU4FS_FN inline void set_growth_phase(FileSystem& fs, GrowthPhase phase) {
-  store<Order::release, Scope::engine>(&fs.growth->phase, static_cast<u32>(phase));
+GPU4FS_FN inline void set_growth_phase(SpaceState& state, GrowthPhase phase) {
+  store<Order::release, Scope::engine>(&state.growth->phase, static_cast<u32>(phase));
 }
 
 // False: it is another one by now.
-GPU4FS_FN inline bool change_growth_phase(FileSystem& fs, GrowthPhase from, GrowthPhase to) {
+GPU4FS_FN inline bool change_growth_phase(SpaceState& state, GrowthPhase from, GrowthPhase to) {
   u32 expected = static_cast<u32>(from);
-  return compare_exchange<Order::acq_rel, Scope::engine>(&fs.growth->phase, expected, static_cast<u32>(to));
+  return compare_exchange<Order::acq_rel, Scope::engine>(&state.growth->phase, expected, static_cast<u32>(to));
 }
 
-GPU4FS_FN inline bool growth_fits(const FileSystem& fs, const PoolGrowth& plan) {
+GPU4FS_FN inline bool growth_fits(const SpaceState& state, const PoolGrowth& plan) {
   const u64 devices = plan.device_count >= 64 ? ~u64{0} : (u64{1} << plan.device_count) - 1;
-  return ((plan.joining | plan.leaving) & ~devices) == 0 && plan.device_count >= raid::device_count_of(fs.space) &&
-         plan.device_count <= fs.space.device_capacity && plan.slot_count >= raid::chunk_count_of(fs.space) &&
-         plan.slot_count <= fs.space.chunk_capacity && plan.chunk_count <= plan.slot_count &&
+  return ((plan.joining | plan.leaving) & ~devices) == 0 && plan.device_count >= raid::device_count_of(state.space) &&
+         plan.device_count <= state.space.device_capacity && plan.slot_count >= raid::chunk_count_of(state.space) &&
+         plan.slot_count <= state.space.chunk_capacity && plan.chunk_count <= plan.slot_count &&
          plan.added_count <= growth_chunks_max && plan.erased_count <= growth_chunks_max;
 }
 
 // The chunk's granules are in the table, and nobody's.
-GPU4FS_FN GPU4FS_NOINLINE inline bool has_free_granules(const FileSystem& fs, const raid::ChunkState& chunk) {
-  const u64 granule_bytes = u64{1} << fs.space.granule_shift;
+GPU4FS_FN GPU4FS_NOINLINE inline bool has_free_granules(const SpaceState& state, const raid::ChunkState& chunk) {
+  const u64 granule_bytes = u64{1} << state.space.granule_shift;
   if (chunk.size_bytes == 0 || !is_aligned(chunk.base_address | chunk.size_bytes, granule_bytes)) return false;
-  const u64 first = chunk.base_address >> fs.space.granule_shift;
-  const u64 count = chunk.size_bytes >> fs.space.granule_shift;
-  if (first > fs.space.granule_count || count > fs.space.granule_count - first) return false;
+  const u64 first = chunk.base_address >> state.space.granule_shift;
+  const u64 count = chunk.size_bytes >> state.space.granule_shift;
+  if (first > state.space.granule_count || count > state.space.granule_count - first) return false;
   for (u64 granule = first; granule < first + count; ++granule) {
-    if (load<Order::acquire, Scope::engine>(&fs.space.granule_to_chunk[granule]) != raid::no_chunk) return false;
+    if (load<Order::acquire, Scope::engine>(&state.space.granule_to_chunk[granule]) != raid::no_chunk) return false;
   }
   return true;
 }
 
 // Each added chunk has a place in the table that is free, and addresses that are; none twice.
-GPU4FS_FN GPU4FS_NOINLINE inline bool added_chunks_fit(const FileSystem& fs, const PoolGrowth& plan) {
+GPU4FS_FN GPU4FS_NOINLINE inline bool added_chunks_fit(const SpaceState& state, const PoolGrowth& plan) {
   for (u32 i = 0; i < plan.added_count; ++i) {
     const u32 slot = plan.added_slots[i];
     if (slot >= plan.slot_count) return false;
-    if (slot < raid::chunk_count_of(fs.space) && fs.space.chunks[slot].erased == 0) return false;
+    if (slot < raid::chunk_count_of(state.space) && state.space.chunks[slot].erased == 0) return false;
     const raid::ChunkState& chunk = plan.added[i];
-    if (!has_free_granules(fs, chunk)) return false;
+    if (!has_free_granules(state, chunk)) return false;
     for (u32 k = 0; k < i; ++k) {
       const raid::ChunkState& other = plan.added[k];
       const bool is_apart = chunk.base_address >= other.base_address + other.size_bytes ||
@@ -131,13 +131,13 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool added_chunks_fit(const FileSystem& fs, con
 }
 
 // Each chunk that goes is one of the table, once, frozen and empty.
-GPU4FS_FN GPU4FS_NOINLINE inline Status check_erased_chunks(const FileSystem& fs, const PoolGrowth& plan) {
+GPU4FS_FN GPU4FS_NOINLINE inline Status check_erased_chunks(const SpaceState& state, const PoolGrowth& plan) {
   for (u32 i = 0; i < plan.erased_count; ++i) {
-    if (plan.erased_slots[i] >= raid::chunk_count_of(fs.space)) return Status::invalid_argument;
+    if (plan.erased_slots[i] >= raid::chunk_count_of(state.space)) return Status::invalid_argument;
     for (u32 k = 0; k < i; ++k) {
       if (plan.erased_slots[k] == plan.erased_slots[i]) return Status::invalid_argument;
     }
-    GPU4FS_TRY(check_frozen_empty(fs, plan.erased_slots[i]));
+    GPU4FS_TRY(check_frozen_empty(state, plan.erased_slots[i]));
   }
   return Status::ok;
 }
@@ -147,49 +147,49 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status check_erased_chunks(const FileSystem& fs
 // The server's plan stands in fs.growth. Status: busy (one is under way, or durable and not admitted, or a chunk to be
 // deleted is not frozen and empty), retry_after_checkpoint (it is so, but not for the durable epoch), not_found (it was
 // deleted), invalid_argument.
-GPU4FS_FN GPU4FS_NOINLINE inline Status stage_growth(FileSystem& fs) {
-  if (fs.growth == nullptr || fs.read_only != 0) return Status::read_only;
-  const GrowthPhase phase = detail::growth_phase(fs);
+GPU4FS_FN GPU4FS_NOINLINE inline Status stage_growth(SpaceState& state) {
+  if (state.growth == nullptr || state.read_only != 0) return Status::read_only;
+  const GrowthPhase phase = detail::growth_phase(state);
   if (phase != GrowthPhase::none && phase != GrowthPhase::refused) return Status::busy;
-  const PoolGrowth& plan = *fs.growth;
-  if (!detail::growth_fits(fs, plan) || !detail::added_chunks_fit(fs, plan)) return Status::invalid_argument;
-  GPU4FS_TRY(detail::check_erased_chunks(fs, plan));
-  return detail::change_growth_phase(fs, phase, GrowthPhase::staged) ? Status::ok : Status::busy;
+  const PoolGrowth& plan = *state.growth;
+  if (!detail::growth_fits(state, plan) || !detail::added_chunks_fit(state, plan)) return Status::invalid_argument;
+  GPU4FS_TRY(detail::check_erased_chunks(state, plan));
+  return detail::change_growth_phase(state, phase, GrowthPhase::staged) ? Status::ok : Status::busy;
 }
 
 // No checkpoint takes up what is staged any more. Status: busy (superblocks that name it are being written, or are
 // durable).
-GPU4FS_FN GPU4FS_NOINLINE inline Status withdraw_growth(FileSystem& fs) {
-  if (fs.growth == nullptr) return Status::read_only;
-  (void)detail::change_growth_phase(fs, GrowthPhase::staged, GrowthPhase::none);
-  const GrowthPhase phase = detail::growth_phase(fs);
+GPU4FS_FN GPU4FS_NOINLINE inline Status withdraw_growth(SpaceState& state) {
+  if (state.growth == nullptr) return Status::read_only;
+  (void)detail::change_growth_phase(state, GrowthPhase::staged, GrowthPhase::none);
+  const GrowthPhase phase = detail::growth_phase(state);
   return phase == GrowthPhase::none || phase == GrowthPhase::refused ? Status::ok : Status::busy;
 }
 
 // A plan under way deletes the chunk.
-GPU4FS_FN GPU4FS_NOINLINE inline bool is_being_deleted(const FileSystem& fs, u32 index) {
-  const GrowthPhase phase = detail::growth_phase(fs);
+GPU4FS_FN GPU4FS_NOINLINE inline bool is_being_deleted(const SpaceState& state, u32 index) {
+  const GrowthPhase phase = detail::growth_phase(state);
   if (phase == GrowthPhase::none || phase == GrowthPhase::refused) return false;
-  for (u32 i = 0; i < fs.growth->erased_count; ++i) {
-    if (fs.growth->erased_slots[i] == index) return true;
+  for (u32 i = 0; i < state.growth->erased_count; ++i) {
+    if (state.growth->erased_slots[i] == index) return true;
   }
   return false;
 }
 
-GPU4FS_FN inline bool growth_is_staged(const FileSystem& fs) {
-  return detail::growth_phase(fs) == GrowthPhase::staged;
+GPU4FS_FN inline bool growth_is_staged(const SpaceState& state) {
+  return detail::growth_phase(state) == GrowthPhase::staged;
 }
 // Of the plan that stands there; while one is staged, and until the end of the step.
-GPU4FS_FN inline u32 growth_number(const FileSystem& fs) {
-  return fs.growth == nullptr ? 0 : fs.growth->number;
+GPU4FS_FN inline u32 growth_number(const SpaceState& state) {
+  return state.growth == nullptr ? 0 : state.growth->number;
 }
 
 namespace detail {
 
 // What the plan says goes into the superblock of every device; one that joins begins with what the others have.
-GPU4FS_FN GPU4FS_NOINLINE inline void put_into_superblocks(FileSystem& fs, const PoolGrowth& plan) {
+GPU4FS_FN GPU4FS_NOINLINE inline void put_into_superblocks(SpaceState& state, const PoolGrowth& plan) {
   u32 newest = 0;  // a device that was written the last time
-  while (newest + 1 < raid::device_count_of(fs.space) && !device::is_readable(fs.space.devices[newest])) ++newest;
+  while (newest + 1 < raid::device_count_of(state.space) && !device::is_readable(state.space.devices[newest])) ++newest;
   bool any_removed = false;
   for (u32 d = 0; d < plan.device_count; ++d) {
     u8 any = 0;
@@ -197,10 +197,10 @@ GPU4FS_FN GPU4FS_NOINLINE inline void put_into_superblocks(FileSystem& fs, const
     any_removed = any_removed || any == 0;
   }
   for (u32 d = 0; d < plan.device_count; ++d) {
-    format::Superblock& superblock = fs.superblocks[d];
+    format::Superblock& superblock = state.superblocks[d];
     if ((plan.joining >> d & 1) != 0) {
-      superblock = fs.superblocks[newest];
-      superblock.epoch = fs.epoch_durable;
+      superblock = state.superblocks[newest];
+      superblock.epoch = state.epoch_durable;
       superblock.device = plan.parts[d];
     }
     superblock.device_count = plan.device_count;
@@ -219,14 +219,14 @@ GPU4FS_FN GPU4FS_NOINLINE inline void put_into_superblocks(FileSystem& fs, const
 }
 
 // It comes into use with the last store; nobody else looks at an index without a device.
-GPU4FS_FN inline void install_joining_device(FileSystem& fs, const PoolGrowth& plan, u32 d) {
-  device::Device& device = fs.space.devices[d];
+GPU4FS_FN inline void install_joining_device(SpaceState& state, const PoolGrowth& plan, u32 d) {
+  device::Device& device = state.space.devices[d];
   device::Device image = plan.devices[d];
   image.failed = device::device_failed_for_good;
   device = image;
-  if (image.stack != nullptr) store<Order::relaxed, Scope::engine>(&fs.space.stacked, 1u);
-  if (fs.space.health != nullptr) {
-    raid::DeviceHealth& health = *fs.space.health;
+  if (image.stack != nullptr) store<Order::relaxed, Scope::engine>(&state.space.stacked, 1u);
+  if (state.space.health != nullptr) {
+    raid::DeviceHealth& health = *state.space.health;
     store<Order::relaxed, Scope::engine>(&health.read_errors[d], 0u);
     store<Order::relaxed, Scope::engine>(&health.write_errors[d], 0u);
     store<Order::relaxed, Scope::engine>(&health.flush_errors[d], 0u);
@@ -239,84 +239,84 @@ GPU4FS_FN inline void install_joining_device(FileSystem& fs, const PoolGrowth& p
 
 // The server has written its part of plan `number`, for the epoch of the running checkpoint, or not. Nothing happens if
 // that was withdrawn while it was asked: another one that is staged by now waits for the next checkpoint.
-GPU4FS_FN GPU4FS_NOINLINE inline void take_up_growth(FileSystem& fs, u32 number, bool is_written) {
-  if (!growth_is_staged(fs) || growth_number(fs) != number) return;
+GPU4FS_FN GPU4FS_NOINLINE inline void take_up_growth(SpaceState& state, u32 number, bool is_written) {
+  if (!growth_is_staged(state) || growth_number(state) != number) return;
   const GrowthPhase next = is_written ? GrowthPhase::written : GrowthPhase::refused;
-  if (!detail::change_growth_phase(fs, GrowthPhase::staged, next) || !is_written) return;
-  const PoolGrowth& plan = *fs.growth;
+  if (!detail::change_growth_phase(state, GrowthPhase::staged, next) || !is_written) return;
+  const PoolGrowth& plan = *state.growth;
   // From here on a loss is judged with the new chunks; one that came before leaves the pool as it was.
-  if (!raid::plan_chunks(fs.space, plan.added, plan.added_count, plan.leaving)) {
-    detail::set_growth_phase(fs, GrowthPhase::refused);
+  if (!raid::plan_chunks(state.space, plan.added, plan.added_count, plan.leaving)) {
+    detail::set_growth_phase(state, GrowthPhase::refused);
     return;
   }
-  GPU4FS_CHECK_LE(plan.device_count, fs.space.device_capacity);
-  detail::put_into_superblocks(fs, plan);
+  GPU4FS_CHECK_LE(plan.device_count, state.space.device_capacity);
+  detail::put_into_superblocks(state, plan);
   for (u64 left = plan.joining; left != 0; left &= left - 1) {
-    detail::install_joining_device(fs, plan, static_cast<u32>(count_trailing_zeros(left)));
+    detail::install_joining_device(state, plan, static_cast<u32>(count_trailing_zeros(left)));
   }
-  store<Order::release, Scope::engine>(&fs.space.device_count, plan.device_count);
+  store<Order::release, Scope::engine>(&state.space.device_count, plan.device_count);
 }
 
 // Devices that the running checkpoint takes into the pool, a bit each.
-GPU4FS_FN inline u64 joining_devices(const FileSystem& fs) {
-  return detail::growth_phase(fs) == GrowthPhase::written ? fs.growth->joining : 0;
+GPU4FS_FN inline u64 joining_devices(const SpaceState& state) {
+  return detail::growth_phase(state) == GrowthPhase::written ? state.growth->joining : 0;
 }
 
 // What a plan that superblocks name adds to the sum of the slots' checksums: its chunks are not in the table yet, those
 // that it deletes still are. Checkpoints may follow before it is admitted.
-GPU4FS_FN GPU4FS_NOINLINE inline u64 growth_slot_sum(const FileSystem& fs) {
-  const GrowthPhase phase = detail::growth_phase(fs);
+GPU4FS_FN GPU4FS_NOINLINE inline u64 growth_slot_sum(const SpaceState& state) {
+  const GrowthPhase phase = detail::growth_phase(state);
   if (phase != GrowthPhase::written && phase != GrowthPhase::durable) return 0;
-  const PoolGrowth& plan = *fs.growth;
+  const PoolGrowth& plan = *state.growth;
   u64 sum = 0;
   for (u32 i = 0; i < plan.added_count; ++i) sum += plan.added[i].slot_checksum[plan.added[i].slot_newest];
   for (u32 i = 0; i < plan.erased_count; ++i) {
-    const raid::ChunkState& chunk = fs.space.chunks[plan.erased_slots[i]];
+    const raid::ChunkState& chunk = state.space.chunks[plan.erased_slots[i]];
     sum -= detail::written_slot_checksum(chunk, true);
   }
   return sum;
 }
 
 // The checkpoint is durable.
-GPU4FS_FN inline void end_growth(FileSystem& fs) {
-  if (detail::growth_phase(fs) != GrowthPhase::written) return;
-  fs.space.tree_device_count = fs.growth->tree_replica_count;
-  detail::set_growth_phase(fs, GrowthPhase::durable);
+GPU4FS_FN inline void end_growth(SpaceState& state) {
+  if (detail::growth_phase(state) != GrowthPhase::written) return;
+  state.space.tree_device_count = state.growth->tree_replica_count;
+  detail::set_growth_phase(state, GrowthPhase::durable);
 }
 
 // While no step runs: the chunks of a durable plan, which are to be loaded, get their places, and those that it deletes
 // lose theirs. Status: busy (it is not durable yet), stale (it was refused), not_found (there is none, or it was
 // admitted).
-GPU4FS_FN GPU4FS_NOINLINE inline Status admit_chunks(FileSystem& fs) {
-  if (fs.growth == nullptr) return Status::read_only;
-  const GrowthPhase phase = detail::growth_phase(fs);
+GPU4FS_FN GPU4FS_NOINLINE inline Status admit_chunks(SpaceState& state) {
+  if (state.growth == nullptr) return Status::read_only;
+  const GrowthPhase phase = detail::growth_phase(state);
   if (phase == GrowthPhase::refused) return Status::stale;
   if (phase == GrowthPhase::none) return Status::not_found;
   if (phase != GrowthPhase::durable) return Status::busy;
-  const PoolGrowth& plan = *fs.growth;
+  const PoolGrowth& plan = *state.growth;
   const auto enter = [&](const raid::ChunkState& chunk, u32 index, u32 expected) {
-    const u64 end = (chunk.base_address + chunk.size_bytes) >> fs.space.granule_shift;
-    for (u64 granule = chunk.base_address >> fs.space.granule_shift; granule < end; ++granule) {
-      GPU4FS_CHECK_EQ(fs.space.granule_to_chunk[granule], expected);
-      store<Order::release, Scope::engine>(&fs.space.granule_to_chunk[granule], index);
+    const u64 end = (chunk.base_address + chunk.size_bytes) >> state.space.granule_shift;
+    for (u64 granule = chunk.base_address >> state.space.granule_shift; granule < end; ++granule) {
+      GPU4FS_CHECK_EQ(state.space.granule_to_chunk[granule], expected);
+      store<Order::release, Scope::engine>(&state.space.granule_to_chunk[granule], index);
     }
   };
   for (u32 i = 0; i < plan.erased_count; ++i) {
-    raid::ChunkState& chunk = fs.space.chunks[plan.erased_slots[i]];
+    raid::ChunkState& chunk = state.space.chunks[plan.erased_slots[i]];
     enter(chunk, raid::no_chunk, plan.erased_slots[i]);
-    detail::forget_chunk(fs, chunk);
+    detail::forget_chunk(state, chunk);
   }
   for (u32 i = 0; i < plan.added_count; ++i) {
-    raid::ChunkState& chunk = fs.space.chunks[plan.added_slots[i]];
+    raid::ChunkState& chunk = state.space.chunks[plan.added_slots[i]];
     const u32 generation = chunk.generation + 1;
     chunk = plan.added[i];
     chunk.generation = generation;
     enter(plan.added[i], plan.added_slots[i], raid::no_chunk);
   }
-  store<Order::release, Scope::engine>(&fs.space.chunk_count, plan.slot_count);
-  raid::forget_planned_chunks(fs.space);
-  detail::set_growth_phase(fs, GrowthPhase::none);
+  store<Order::release, Scope::engine>(&state.space.chunk_count, plan.slot_count);
+  raid::forget_planned_chunks(state.space);
+  detail::set_growth_phase(state, GrowthPhase::none);
   return Status::ok;
 }
 
-}  // namespace gpu4fs::fs
+}  // namespace gpu4fs::space

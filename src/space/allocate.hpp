@@ -8,12 +8,12 @@
 #pragma once
 
 #include "base/limits.hpp"
-#include "fs/fs_types.hpp"
-#include "fs/space/stripes.hpp"
-#include "fs/space/take_run.hpp"
 #include "raid/translate.hpp"
+#include "space/space_types.hpp"
+#include "space/stripes.hpp"
+#include "space/take_run.hpp"
 
-namespace gpu4fs::fs {
+namespace gpu4fs::space {
 
 // Longest run of whole regions in one extent, but for one block of 1 GiB; longer ones would put too
 // much of a file on one device.
@@ -26,18 +26,19 @@ GPU4FS_FN inline raid::Extent no_extent() {
 }
 
 // Shards begin in different chunks, and in different regions of them.
-GPU4FS_FN inline u32 start_of_shard(const FileSystem& fs, u32 shard, u32 count) {
-  return static_cast<u32>(u64{shard} * count / fs.shard_count);
+GPU4FS_FN inline u32 start_of_shard(const SpaceState& state, u32 shard, u32 count) {
+  return static_cast<u32>(u64{shard} * count / state.shard_count);
 }
 
-GPU4FS_FN inline raid::Extent take_extent(FileSystem& fs, Operation& op, const ChunkState& chunk, PageRun run) {
+GPU4FS_FN inline raid::Extent take_extent(SpaceState& state, SpaceRequest& request, const ChunkState& chunk,
+                                          PageRun run) {
   GPU4FS_CHECK_GT(run.count, 0u);
   if (has_stripes(chunk)) {
     GPU4FS_CHECK_EQ(run.count % region_pages, 0u);
     raid::mark_descriptors_dirty(chunk, run.first, run.count);
-    use_promise(fs, op, run.count, run.count / region_pages * region_cost(chunk));
+    use_promise(state, request, run.count, run.count / region_pages * region_cost(chunk));
   } else {
-    use_promise(fs, op, run.count, run.count);
+    use_promise(state, request, run.count, run.count);
   }
   return {chunk.base_address + u64{run.first} * page_size, run.count, 0};
 }
@@ -45,21 +46,21 @@ GPU4FS_FN inline raid::Extent take_extent(FileSystem& fs, Operation& op, const C
 // The command's promise says that the counted chunks have a page to claim (invariant 2 of
 // space_counters.hpp). A pass over the chunks that finds none was overtaken by others that claimed
 // pages and by pages freed behind it; every such pass is someone else's progress.
-GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_small(FileSystem& fs, Operation& op, u32 wanted) {
-  const u32 page_class = class_of(fs, op);
-  ShardPlace& place = fs.shards[op.shard].places[page_class];
+GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_small(SpaceState& state, SpaceRequest& request, u32 wanted) {
+  const u32 page_class = class_of(state, request);
+  ShardPlace& place = state.shards[request.shard].places[page_class];
   u32 step = load<Order::relaxed, Scope::engine>(&place.chunk);
   const u32 row = load<Order::relaxed, Scope::engine>(&place.region);
   for (u32 attempt = 0;; ++attempt) {
     // The promise may be of a chunk that came since.
-    const u32 chunk_count = raid::chunk_count_of(fs.space);
-    const u32 start = start_of_shard(fs, op.shard, chunk_count);
+    const u32 chunk_count = raid::chunk_count_of(state.space);
+    const u32 start = start_of_shard(state, request.shard, chunk_count);
     for (u32 i = 0; i < chunk_count; ++i) {
       const u32 step_here = (step + i) % chunk_count;
-      ChunkState& chunk = fs.space.chunks[(start + step_here) % chunk_count];
+      ChunkState& chunk = state.space.chunks[(start + step_here) % chunk_count];
       if (chunk.page_class != page_class) continue;
       const u32 region_count = region_count_of(chunk);
-      const u32 first_region = start_of_shard(fs, op.shard, region_count);
+      const u32 first_region = start_of_shard(state, request.shard, region_count);
       const u32 hint = (first_region + row) % region_count;
       // The region is used up: on to the next chunk, unless that was tried.
       if (attempt == 0 && i == 0 && chunk_count > 1 && region_free(chunk, hint) < minimum(wanted, u32{64})) continue;
@@ -72,7 +73,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_small(FileSystem& fs, Ope
         store<Order::relaxed, Scope::engine>(&place.chunk, step_here);
         store<Order::relaxed, Scope::engine>(&place.region, (region + region_count - first_region) % region_count);
       }
-      return take_extent(fs, op, chunk, run);
+      return take_extent(state, request, chunk, run);
     }
     if (attempt > 1) backoff(1000);
     GPU4FS_CHECK_LT(attempt, 1u << 24);
@@ -87,11 +88,11 @@ struct LargeSearch {
   u32 step;
   u32 row;
 };
-GPU4FS_FN inline LargeSearch begin_large_search(const FileSystem& fs, const Operation& op) {
-  const u32 page_class = class_of(fs, op);
-  const ShardPlace& place = fs.shards[op.shard].places[page_class];
-  const u32 chunk_count = raid::chunk_count_of(fs.space);
-  return {page_class, chunk_count, start_of_shard(fs, op.shard, chunk_count),
+GPU4FS_FN inline LargeSearch begin_large_search(const SpaceState& state, const SpaceRequest& request) {
+  const u32 page_class = class_of(state, request);
+  const ShardPlace& place = state.shards[request.shard].places[page_class];
+  const u32 chunk_count = raid::chunk_count_of(state.space);
+  return {page_class, chunk_count, start_of_shard(state, request.shard, chunk_count),
           load<Order::relaxed, Scope::engine>(&place.large_chunk),
           load<Order::relaxed, Scope::engine>(&place.large_region)};
 }
@@ -103,44 +104,48 @@ struct LargeClaim {
   u32 region_count;
   u32 hint;
 };
-GPU4FS_FN GPU4FS_NOINLINE inline LargeClaim claim_large(const FileSystem& fs, const Operation& op,
+GPU4FS_FN GPU4FS_NOINLINE inline LargeClaim claim_large(const SpaceState& state, const SpaceRequest& request,
                                                         const LargeSearch& search, ChunkState& chunk,
                                                         u32 wanted_regions, u32 least_regions) {
   const u32 region_count = region_count_of(chunk);
   if (chunk.page_class != search.page_class || region_count < least_regions) return {0, 0, 0, 0};
   const u32 cost = region_cost(chunk);
   const u32 regions = claim_pages(chunk, wanted_regions * cost, least_regions * cost) / cost;
-  return {regions, cost, region_count, (start_of_shard(fs, op.shard, region_count) + search.row) % region_count};
+  return {regions, cost, region_count,
+          (start_of_shard(state, request.shard, region_count) + search.row) % region_count};
 }
 
 // Gives back what of the claim was not found, and moves the shard on. The next allocation begins in another chunk: one
 // row of regions across all of them, then the next.
-GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent take_large(FileSystem& fs, Operation& op, const LargeSearch& search,
-                                                         const LargeClaim& claim, u32 step, PageRun run) {
-  ChunkState& chunk = fs.space.chunks[(search.start + step) % search.chunk_count];
+GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent take_large(SpaceState& state, SpaceRequest& request,
+                                                         const LargeSearch& search, const LargeClaim& claim, u32 step,
+                                                         PageRun run) {
+  ChunkState& chunk = state.space.chunks[(search.start + step) % search.chunk_count];
   const u32 unused = (claim.regions - run.count / region_pages) * claim.cost;
   if (unused != 0) return_claim(chunk, unused);
   if (run.count == 0) return no_extent();
-  ShardPlace& place = fs.shards[op.shard].places[search.page_class];
+  ShardPlace& place = state.shards[request.shard].places[search.page_class];
   const u32 next_step = (step + 1) % search.chunk_count;
   store<Order::relaxed, Scope::engine>(&place.large_chunk, next_step);
   if (next_step <= step) {
     store<Order::relaxed, Scope::engine>(&place.large_region, search.row + run.count / region_pages);
   }
-  return take_extent(fs, op, chunk, run);
+  return take_extent(state, request, chunk, run);
 }
 
 // Whole regions, from one chunk. Collective.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE raid::Extent allocate_large(Group g, FileSystem& fs, Operation& op, u32 wanted_regions) {
-  const LargeSearch search = on_leader(g, [&] { return begin_large_search(fs, op); });
+GPU4FS_FN GPU4FS_NOINLINE raid::Extent allocate_large(Group g, SpaceState& state, SpaceRequest& request,
+                                                      u32 wanted_regions) {
+  const LargeSearch search = on_leader(g, [&] { return begin_large_search(state, request); });
   for (u32 i = 0; i < search.chunk_count; ++i) {
     const u32 step_here = (search.step + i) % search.chunk_count;
-    ChunkState& chunk = fs.space.chunks[(search.start + step_here) % search.chunk_count];
-    const LargeClaim claim = on_leader(g, [&] { return claim_large(fs, op, search, chunk, wanted_regions, 1); });
+    ChunkState& chunk = state.space.chunks[(search.start + step_here) % search.chunk_count];
+    const LargeClaim claim =
+        on_leader(g, [&] { return claim_large(state, request, search, chunk, wanted_regions, 1); });
     if (claim.regions == 0) continue;
     const PageRun run = take_regions(g, chunk, claim.region_count, claim.hint, claim.regions);
-    const raid::Extent extent = on_leader(g, [&] { return take_large(fs, op, search, claim, step_here, run); });
+    const raid::Extent extent = on_leader(g, [&] { return take_large(state, request, search, claim, step_here, run); });
     if (extent.page_count != 0) return extent;
   }
   return no_extent();
@@ -148,32 +153,33 @@ GPU4FS_FN GPU4FS_NOINLINE raid::Extent allocate_large(Group g, FileSystem& fs, O
 
 // One block of 1 GiB. Collective.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE raid::Extent allocate_giant(Group g, FileSystem& fs, Operation& op) {
-  const LargeSearch search = on_leader(g, [&] { return begin_large_search(fs, op); });
+GPU4FS_FN GPU4FS_NOINLINE raid::Extent allocate_giant(Group g, SpaceState& state, SpaceRequest& request) {
+  const LargeSearch search = on_leader(g, [&] { return begin_large_search(state, request); });
   for (u32 i = 0; i < search.chunk_count; ++i) {
     const u32 step_here = (search.step + i) % search.chunk_count;
-    ChunkState& chunk = fs.space.chunks[(search.start + step_here) % search.chunk_count];
+    ChunkState& chunk = state.space.chunks[(search.start + step_here) % search.chunk_count];
     const LargeClaim claim =
-        on_leader(g, [&] { return claim_large(fs, op, search, chunk, giant_regions, giant_regions); });
+        on_leader(g, [&] { return claim_large(state, request, search, chunk, giant_regions, giant_regions); });
     if (claim.regions == 0) continue;
     const PageRun run = take_giant(g, chunk);
-    const raid::Extent extent = on_leader(g, [&] { return take_large(fs, op, search, claim, step_here, run); });
+    const raid::Extent extent = on_leader(g, [&] { return take_large(state, request, search, claim, step_here, run); });
     if (extent.page_count != 0) return extent;
   }
   return no_extent();
 }
 
 // Single pages, as allocate_run() below.
-GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_pages(FileSystem& fs, Operation& op, u64 wanted) {
-  const u32 pages = static_cast<u32>(minimum<u64>(minimum(wanted, op.pages_reserved), region_pages));
-  if ((fs.space.striped_classes >> class_of(fs, op) & 1) != 0) return allocate_striped(fs, op, pages);
-  return allocate_small(fs, op, pages);
+GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_pages(SpaceState& state, SpaceRequest& request, u64 wanted) {
+  const u32 pages = static_cast<u32>(minimum<u64>(minimum(wanted, request.pages_reserved), region_pages));
+  if ((state.space.striped_classes >> class_of(state, request) & 1) != 0)
+    return allocate_striped(state, request, pages);
+  return allocate_small(state, request, pages);
 }
 
-GPU4FS_FN inline void check_allocation(const FileSystem& fs, const Operation& op, u64 page_count_wanted) {
-  GPU4FS_CHECK_LT(op.shard, fs.shard_count);
+GPU4FS_FN inline void check_allocation(const SpaceState& state, const SpaceRequest& request, u64 page_count_wanted) {
+  GPU4FS_CHECK_LT(request.shard, state.shard_count);
   GPU4FS_CHECK_GT(page_count_wanted, u64{0});
-  GPU4FS_CHECK_GT(op.pages_reserved, u64{0});
+  GPU4FS_CHECK_GT(request.pages_reserved, u64{0});
 }
 
 }  // namespace detail
@@ -187,26 +193,26 @@ GPU4FS_FN inline void check_allocation(const FileSystem& fs, const Operation& op
 //                        none, or less is reserved or wanted
 // The pages belong to the command until commit_extent() or abandon_extent(). Collective; Lane for one rank alone.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE raid::Extent allocate_run(Group g, FileSystem& fs, Operation& op, u64 page_count_wanted,
-                                                    u32 alignment_pages) {
+GPU4FS_FN GPU4FS_NOINLINE raid::Extent allocate_run(Group g, SpaceState& state, SpaceRequest& request,
+                                                    u64 page_count_wanted, u32 alignment_pages) {
   if (alignment_pages == 1) {
     return on_leader(g, [&] {
-      detail::check_allocation(fs, op, page_count_wanted);
-      return detail::allocate_pages(fs, op, page_count_wanted);
+      detail::check_allocation(state, request, page_count_wanted);
+      return detail::allocate_pages(state, request, page_count_wanted);
     });
   }
   const u64 wanted = on_leader(g, [&] {
-    detail::check_allocation(fs, op, page_count_wanted);
-    return minimum(page_count_wanted, op.pages_reserved);
+    detail::check_allocation(state, request, page_count_wanted);
+    return minimum(page_count_wanted, request.pages_reserved);
   });
   if (alignment_pages == pages_per_block_1g) {
     if (wanted < pages_per_block_1g) return detail::no_extent();
-    return detail::allocate_giant(g, fs, op);
+    return detail::allocate_giant(g, state, request);
   }
-  GPU4FS_CHECK_EQ(alignment_pages, detail::region_pages);
-  const u32 regions = static_cast<u32>(minimum(wanted, u64{large_run_pages_max})) / detail::region_pages;
+  GPU4FS_CHECK_EQ(alignment_pages, region_pages);
+  const u32 regions = static_cast<u32>(minimum(wanted, u64{large_run_pages_max})) / region_pages;
   if (regions == 0) return detail::no_extent();
-  return detail::allocate_large(g, fs, op, regions);
+  return detail::allocate_large(g, state, request, regions);
 }
 
-}  // namespace gpu4fs::fs
+}  // namespace gpu4fs::space

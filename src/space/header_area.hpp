@@ -12,12 +12,12 @@
 #include "base/copy.hpp"
 #include "base/group.hpp"
 #include "base/xxh3.hpp"
-#include "fs/fs_types.hpp"
-#include "fs/space/space_counters.hpp"
 #include "raid/damage.hpp"
 #include "raid/page_access.hpp"
+#include "space/space_counters.hpp"
+#include "space/space_types.hpp"
 
-namespace gpu4fs::fs::detail {
+namespace gpu4fs::space {
 
 GPU4FS_FN inline u64 bitmap_words(const ChunkState& chunk) {
   return divide_up(chunk.page_count, 64);
@@ -64,11 +64,11 @@ struct HeaderPages {
 };
 
 template <class Group>
-GPU4FS_FN HeaderPages read_header(Group g, const FileSystem& fs, const ChunkState& chunk, HeaderRange range) {
+GPU4FS_FN HeaderPages read_header(Group g, const SpaceState& state, const ChunkState& chunk, HeaderRange range) {
   return on_leader(g, [&] {
-    HeaderPages pages{raid::begin_header_read(fs.space, chunk, range.column, range.first, range.count), 0, nullptr};
+    HeaderPages pages{raid::begin_header_read(state.space, chunk, range.column, range.first, range.count), 0, nullptr};
     if (pages.status == Status::ok) {
-      pages.memory = raid::header_memory(fs.space, chunk, range.column, range.first, range.count);
+      pages.memory = raid::header_memory(state.space, chunk, range.column, range.first, range.count);
     }
     return pages;
   });
@@ -76,32 +76,32 @@ GPU4FS_FN HeaderPages read_header(Group g, const FileSystem& fs, const ChunkStat
 
 // `source`: engine memory, 16-byte aligned.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status write_header(Group g, const FileSystem& fs, const ChunkState& chunk, HeaderRange range,
-                                              const void* source) {
+GPU4FS_FN GPU4FS_NOINLINE Status write_header(Group g, const SpaceState& state, const ChunkState& chunk,
+                                              HeaderRange range, const void* source) {
   const HeaderPages pages = on_leader(g, [&] {
-    HeaderPages begun{raid::begin_header_write(fs.space, chunk, range.column, range.first, range.count), 0, nullptr};
+    HeaderPages begun{raid::begin_header_write(state.space, chunk, range.column, range.first, range.count), 0, nullptr};
     if (begun.status == Status::ok) {
-      begun.memory = raid::header_memory(fs.space, chunk, range.column, range.first, range.count);
+      begun.memory = raid::header_memory(state.space, chunk, range.column, range.first, range.count);
     }
     return begun;
   });
   GPU4FS_TRY(pages.status);
   copy_bytes(g, pages.memory, source, range.count * page_size);
   g.sync();
-  on_leader(g, [&] { raid::end_header_write(fs.space, chunk, range.column, range.first, range.count); });
+  on_leader(g, [&] { raid::end_header_write(state.space, chunk, range.column, range.first, range.count); });
   return Status::ok;
 }
 
 // True if writing a copy of the header area failed with its device, and the pool goes on without it.
 template <class Group>
-GPU4FS_FN bool is_lost(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column, Status status) {
+GPU4FS_FN bool is_lost(Group g, const SpaceState& state, const ChunkState& chunk, u32 column, Status status) {
   if (status == Status::ok) return false;
-  return on_leader(g, [&] { return raid::column_has_failed(fs.space, chunk, column); });
+  return on_leader(g, [&] { return raid::column_has_failed(state.space, chunk, column); });
 }
 
 template <class Group>
-GPU4FS_FN void count_bad_copy(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column) {
-  on_leader(g, [&] { raid::note_repair(fs.space, chunk.columns[column].device); });
+GPU4FS_FN void count_bad_copy(Group g, const SpaceState& state, const ChunkState& chunk, u32 column) {
+  on_leader(g, [&] { raid::note_repair(state.space, chunk.columns[column].device); });
 }
 
 // The checksum of a structure with one of its own lies at byte 8 of its page.
@@ -144,11 +144,11 @@ struct SlotFacts {
 
 // Status: the device's, when it cannot read.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status read_slot(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column, u32 slot,
-                                           SlotFacts* facts) {
+GPU4FS_FN GPU4FS_NOINLINE Status read_slot(Group g, const SpaceState& state, const ChunkState& chunk, u32 column,
+                                           u32 slot, SlotFacts* facts) {
   u8* const work = chunk.header_work;
   *facts = SlotFacts{};
-  const HeaderPages page = read_header(g, fs, chunk, {column, slot_page(layout_of(chunk), slot), 1});
+  const HeaderPages page = read_header(g, state, chunk, {column, slot_page(layout_of(chunk), slot), 1});
   GPU4FS_TRY(page.status);
   if (!load_sealed_page(g, work, page.memory, chunk.base_address ^ slot)) return Status::ok;
   *facts = on_leader(g, [&] {
@@ -186,8 +186,8 @@ GPU4FS_FN GPU4FS_NOINLINE u64 compose_slot_header(Group g, const ChunkState& chu
 
 // The chunk header of a column as it was written when the chunk was made.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void compose_chunk_header(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column,
-                                                    u8* work) {
+GPU4FS_FN GPU4FS_NOINLINE void compose_chunk_header(Group g, const SpaceState& state, const ChunkState& chunk,
+                                                    u32 column, u8* work) {
   zero_page(g, work);
   g.sync();
   on_leader(g, [&] {
@@ -195,8 +195,8 @@ GPU4FS_FN GPU4FS_NOINLINE void compose_chunk_header(Group g, const FileSystem& f
     header.magic = format::chunk_header_magic;
     header.version = 1;
     header.column_index = static_cast<u16>(column);
-    if (fs.superblocks != nullptr) {
-      __builtin_memcpy(header.pool_uuid, fs.superblocks[0].pool_uuid, sizeof(header.pool_uuid));
+    if (state.superblocks != nullptr) {
+      __builtin_memcpy(header.pool_uuid, state.superblocks[0].pool_uuid, sizeof(header.pool_uuid));
     }
     header.base_address = chunk.base_address;
     header.size_bytes = chunk.size_bytes;
@@ -208,21 +208,21 @@ GPU4FS_FN GPU4FS_NOINLINE void compose_chunk_header(Group g, const FileSystem& f
 // Verifies the chunk header of a column and writes it anew, mounted for writing, if it is not what it should be
 // (*is_damaged). `work`: a page of engine memory. Status: the device's, when it cannot read.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status settle_chunk_header(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column,
-                                                     u8* work, bool* is_damaged) {
+GPU4FS_FN GPU4FS_NOINLINE Status settle_chunk_header(Group g, const SpaceState& state, const ChunkState& chunk,
+                                                     u32 column, u8* work, bool* is_damaged) {
   *is_damaged = false;
-  const HeaderPages page = read_header(g, fs, chunk, {column, 0, 1});
+  const HeaderPages page = read_header(g, state, chunk, {column, 0, 1});
   GPU4FS_TRY(page.status);
-  compose_chunk_header(g, fs, chunk, column, work);
+  compose_chunk_header(g, state, chunk, column, work);
   bool same = true;
   for (u32 i = g.rank(); i < page_size / sizeof(u64); i += g.size()) {
     same &= reinterpret_cast<const u64*>(page.memory)[i] == reinterpret_cast<const u64*>(work)[i];
   }
   if (g.all(same)) return Status::ok;
   *is_damaged = true;
-  count_bad_copy(g, fs, chunk, column);
+  count_bad_copy(g, state, chunk, column);
   // What cannot be written stays as it is: a later mount tries again.
-  if (fs.read_only == 0) (void)write_header(g, fs, chunk, {column, 0, 1}, work);
+  if (state.read_only == 0) (void)write_header(g, state, chunk, {column, 0, 1}, work);
   return Status::ok;
 }
 
@@ -233,4 +233,4 @@ GPU4FS_FN bool descriptor_page_fits(Group g, const ChunkState& chunk, u64 index,
                                        xxh3_page(g, memory, format::descriptor_page_seed(chunk.base_address, index)));
 }
 
-}  // namespace gpu4fs::fs::detail
+}  // namespace gpu4fs::space

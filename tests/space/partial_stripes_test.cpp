@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "fs/journal/checkpoint.hpp"
-#include "fs/space/space.hpp"
+#include "space/space.hpp"
 #include "support/group_runner.hpp"
 #include "support/level_shapes.hpp"
 #include "support/on_all_groups.hpp"
 #include "support/space_fixture.hpp"
 
-namespace gpu4fs::fs::partial_stripes_test {
+namespace gpu4fs::space::partial_stripes_test {
 namespace {
 
 using test::SpaceFixture;
@@ -42,7 +42,7 @@ class PartialStripes : public ::testing::TestWithParam<test::LevelShape> {
     return options;
   }
 
-  FileSystem& fs() { return *pool_.fs; }
+  fs::FileSystem& fs() { return *pool_.fs; }
   u64 stranded_pages() { return stranded_pages_of(fs(), fs().space.data_class); }
   // From the counts of the stripes.
   u64 stranded_by_stripe() {
@@ -60,8 +60,8 @@ class PartialStripes : public ::testing::TestWithParam<test::LevelShape> {
   // A page of each whole stripe, until there is none; written: its bytes are in the parities.
   void fill() {
     for (u32 shard = 0;; ++shard) {
-      Operation op = pool_.operation(shard);
-      op.emergency_use = fs::EmergencyUse::all;
+      fs::Operation op = pool_.operation(shard);
+      op.emergency_use = space::EmergencyUse::all;
       op.whole_stripes = 1;
       if (reserve_pages(fs(), op, 1) != Status::ok) break;
       const raid::Extent run = allocate_run(Lane{}, fs(), op, 1, 1);
@@ -95,7 +95,7 @@ class PartialStripes : public ::testing::TestWithParam<test::LevelShape> {
     free_extent(Lane{}, fs(), raid::Extent{address, 1, 0});
   }
   PartialRow take(u32 wanted) {
-    Operation op = pool_.operation(0);
+    fs::Operation op = pool_.operation(0);
     return take_partial_row(Lane{}, fs(), op, wanted);
   }
   std::vector<u64> pages_of(const PartialRow& partial) {
@@ -131,7 +131,7 @@ TEST_P(PartialStripes, NothingIsLentWithoutALogOrWhileADeviceIsLostOrInAFrozenCh
   EXPECT_EQ(take(1).status, Status::no_space);
   fs().space.health->failed = 0;
   for (u32 i = 0; i < fs().space.chunk_count; ++i) {
-    fs().space.chunks[i].free_pages = (fs().space.chunks[i].free_pages & ~detail::counted_bit) | detail::frozen_bit;
+    fs().space.chunks[i].free_pages = (fs().space.chunks[i].free_pages & ~counted_bit) | frozen_bit;
   }
   EXPECT_EQ(take(1).status, Status::no_space);
   EXPECT_EQ(stranded_pages(), 0u);
@@ -162,7 +162,7 @@ TEST_P(PartialStripes, ARowIsLentWhenTheDurableCheckpointKnowsItsPages) {
   }
   EXPECT_GT(stripes.size(), 1u);
   // What is stranded of them may be taken when these pages are written, or come back.
-  Operation asking = pool_.operation(0);
+  fs::Operation asking = pool_.operation(0);
   EXPECT_EQ(take_partial_row(Lane{}, fs(), asking, 1).status, Status::no_space);
   EXPECT_EQ(asking.blocked_by_reservations, stranded_pages() == 0 ? 0u : 1u);
 }
@@ -253,7 +253,7 @@ TEST_P(PartialStripes, AllGroupsFindTheNextStripeThatHasStrandedPages) {
 }
 
 template <class Group>
-void take_some(Group g, FileSystem& fs, Operation& op, std::vector<std::array<u64, 3>>* partials) {
+void take_some(Group g, fs::FileSystem& fs, fs::Operation& op, std::vector<std::array<u64, 3>>* partials) {
   for (u32 round = 0; round < 24; ++round) {
     const PartialRow partial = take_partial_row(g, fs, op, 1 + round % 6);
     on_leader(g, [&] { partials->push_back({static_cast<u64>(partial.status), partial.row, partial.taken}); });
@@ -275,13 +275,13 @@ TEST_P(PartialStripes, AllGroupsTakeTheSameRows) {
     EXPECT_EQ(mounted.load(epoch_), Status::ok);
     mounted.fs->log.capacity = u64{1} << 20;
     std::vector<std::array<u64, 3>> partials;
-    Operation op = mounted.operation(0);
+    fs::Operation op = mounted.operation(0);
     run(*mounted.fs, op, &partials);
     return partials;
   };
   const auto by_lane =
-      partials_of([](FileSystem& fs, Operation& op, auto* partials) { take_some(Lane{}, fs, op, partials); });
-  const auto by_warp = partials_of([](FileSystem& fs, Operation& op, auto* partials) {
+      partials_of([](fs::FileSystem& fs, fs::Operation& op, auto* partials) { take_some(Lane{}, fs, op, partials); });
+  const auto by_warp = partials_of([](fs::FileSystem& fs, fs::Operation& op, auto* partials) {
     run_emulated_warp([&](EmulatedWarp g) { take_some(g, fs, op, partials); });
   });
   EXPECT_EQ(by_lane.front()[0], static_cast<u64>(Status::ok));
@@ -290,7 +290,7 @@ TEST_P(PartialStripes, AllGroupsTakeTheSameRows) {
 }
 
 TEST_P(PartialStripes, AStripeOfWhichAPageIsOnItsWayIsNotLent) {
-  Operation op = pool_.operation(0);
+  fs::Operation op = pool_.operation(0);
   ASSERT_EQ(reserve_pages(fs(), op, 2), Status::ok);
   op.whole_stripes = 0;
   const raid::Extent kept = allocate_run(Lane{}, fs(), op, 1, 1);
@@ -302,7 +302,7 @@ TEST_P(PartialStripes, AStripeOfWhichAPageIsOnItsWayIsNotLent) {
   // The stripe is open, or `way` is not written yet.
   EXPECT_EQ(take(1).status, Status::no_space);
   EXPECT_EQ(abandon_extent(fs(), op, way), 0u);
-  (void)detail::take_from_open_stripe(fs(), fs().shards[0], fs().space.data_class, 1);
+  (void)take_from_open_stripe(fs(), fs().shards[0], fs().space.data_class, 1);
   const PartialRow partial = take(1);
   EXPECT_EQ(partial.status, Status::ok);
 }
@@ -315,7 +315,7 @@ TEST_P(PartialStripes, StrandedPagesOfRecordsAreAdopted) {
   SpaceFixture mounted = pool_.remount();
   ASSERT_EQ(mounted.load(epoch_), Status::ok);
   mounted.fs->log.capacity = u64{1} << 20;
-  Operation op = mounted.operation(0);
+  fs::Operation op = mounted.operation(0);
   const PartialRow partial = take_partial_row(Lane{}, *mounted.fs, op, 1);
   ASSERT_EQ(partial.status, Status::ok);
   const u64 page = pages_of(partial)[0];
@@ -377,11 +377,11 @@ class PartialRowThreads {
  private:
   static constexpr u32 thread_count = 3;
 
-  FileSystem& fs() { return *pool_.fs; }
+  fs::FileSystem& fs() { return *pool_.fs; }
 
   void work(u32 number, u32 round_count) {
     test::Sequence random(number + 1);
-    Operation op = pool_.operation(number);
+    fs::Operation op = pool_.operation(number);
     for (u32 i = 0; i < round_count; ++i) {
       const PartialRow partial = take_partial_row(Lane{}, fs(), op, 1 + static_cast<u32>(random.next() % 6));
       if (partial.status != Status::ok) {
@@ -397,7 +397,7 @@ class PartialRowThreads {
   }
 
   // Answers how many pages a file has got.
-  u32 use(Operation& op, std::vector<u64>& kept, const PartialRow& partial, bool gives_up) {
+  u32 use(fs::Operation& op, std::vector<u64>& kept, const PartialRow& partial, bool gives_up) {
     const raid::RowView view = raid::row_view(fs().space, partial.chunk, partial.row);
     const raid::ChunkState& chunk = fs().space.chunks[partial.chunk];
     std::vector<u64> pages;
@@ -477,4 +477,4 @@ INSTANTIATE_TEST_SUITE_P(Shapes, PartialStripes, ::testing::ValuesIn(shapes),
                          [](const auto& parameter) { return std::string(parameter.param.name); });
 
 }  // namespace
-}  // namespace gpu4fs::fs::partial_stripes_test
+}  // namespace gpu4fs::space::partial_stripes_test

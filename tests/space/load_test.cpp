@@ -6,14 +6,14 @@
 #include <functional>
 #include <vector>
 
-#include "fs/space/header_scrub.hpp"
 #include "raid/page_io.hpp"
 #include "raid/page_run_io.hpp"
+#include "space/header_scrub.hpp"
 #include "support/group_runner.hpp"
 #include "support/on_all_groups.hpp"
 #include "support/space_fixture.hpp"
 
-namespace gpu4fs::fs {
+namespace gpu4fs::space {
 namespace {
 
 using test::on_all_groups;
@@ -156,12 +156,12 @@ TEST(SpaceLoad, checkpoint_alternates_slots_and_keeps_the_other_intact) {
       EXPECT_EQ(pool->load(5), Status::ok);
       return pool.get();
     });
-    FileSystem& fs = *shared->fs;
+    fs::FileSystem& fs = *shared->fs;
     for (u64 epoch = 6; epoch < 10; ++epoch) {
       const u32 target = epoch % 2 == 0 ? 0 : 1;
       const std::vector<u8> other(slot_header(*shared, 1 - target), slot_bitmap(*shared, 1 - target) + page_size);
       const u64 address = on_leader(g, [&] {
-        Operation op = shared->operation();
+        fs::Operation op = shared->operation();
         EXPECT_EQ(reserve_pages(fs, op, 1), Status::ok);
         const raid::Extent run = allocate_run(Lane{}, fs, op, 1, 1);
         commit_extent(Lane{}, fs, run);
@@ -211,7 +211,7 @@ TEST(SpaceLoad, failed_checkpoint_is_written_again_into_the_same_slot) {
 std::vector<raid::Extent> put_pages(SpaceFixture& pool, u32 count) {
   std::vector<raid::Extent> runs;
   const std::vector<u8> bytes(u64{count} * page_size, 0x4b);
-  Operation op = pool.operation();
+  fs::Operation op = pool.operation();
   EXPECT_EQ(reserve_pages(*pool.fs, op, count), Status::ok);
   for (u32 left = count; left != 0;) {
     const raid::Extent run = allocate_run(Lane{}, *pool.fs, op, left, 1);
@@ -310,4 +310,4 @@ TEST(SpaceLoad, bitmap_of_several_pages) {
 }
 
 }  // namespace
-}  // namespace gpu4fs::fs
+}  // namespace gpu4fs::space

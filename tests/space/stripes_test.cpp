@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "fs/journal/checkpoint.hpp"
-#include "fs/space/space.hpp"
+#include "space/space.hpp"
 #include "support/group_runner.hpp"
 #include "support/level_shapes.hpp"
 #include "support/space_fixture.hpp"
 
-namespace gpu4fs::fs::stripes_test {
+namespace gpu4fs::space::stripes_test {
 namespace {
 
 using test::SpaceFixture;
@@ -60,7 +60,7 @@ class Stripes : public ::testing::TestWithParam<test::LevelShape> {
           busy += raid::page_bit(chunk.bitmaps.busy, page) ? 1 : 0;
         }
         EXPECT_TRUE(busy == 0 || busy == stripe.page_count) << "stripe " << s << " is partly free";
-        if (busy == 0) sum += fs::detail::stripe_cost(chunk, stripe);
+        if (busy == 0) sum += space::stripe_cost(chunk, stripe);
       }
     }
     return sum;
@@ -75,8 +75,8 @@ class StripeWalk : public Stripes {
  protected:
   // A command takes pages, and keeps most of them.
   void allocate(u32 step) {
-    FileSystem& fs = *pool_.fs;
-    Operation op = pool_.operation(static_cast<u32>(random_.next() % 4));
+    fs::FileSystem& fs = *pool_.fs;
+    fs::Operation op = pool_.operation(static_cast<u32>(random_.next() % 4));
     op.whole_stripes = random_.next() % 2 == 0 ? 1 : 0;
     const bool large = random_.next() % 8 == 0;
     const u32 wanted = large ? 512 * (1 + static_cast<u32>(random_.next() % 3))
@@ -95,8 +95,8 @@ class StripeWalk : public Stripes {
       keep_or_abandon(op, run, step);
     }
   }
-  void keep_or_abandon(Operation& op, const raid::Extent& run, u32 step) {
-    FileSystem& fs = *pool_.fs;
+  void keep_or_abandon(fs::Operation& op, const raid::Extent& run, u32 step) {
+    fs::FileSystem& fs = *pool_.fs;
     std::set<u64> keys;
     for (u32 i = 0; i < run.page_count; ++i) keys.insert(stripe_key(run.address + i * page_size));
     for (const u64 key : keys) {
@@ -137,18 +137,18 @@ class StripeWalk : public Stripes {
   }
   // Every page is free in the end, the rests of open stripes too.
   void free_everything() {
-    FileSystem& fs = *pool_.fs;
+    fs::FileSystem& fs = *pool_.fs;
     for (const raid::Extent& extent : live_) free_extent(Lane{}, fs, extent);
     checkpoint();
     for (u32 shard = 0; shard < 4; ++shard) {
-      Operation op = pool_.operation(shard);
-      op.emergency_use = fs::EmergencyUse::all;
+      fs::Operation op = pool_.operation(shard);
+      op.emergency_use = space::EmergencyUse::all;
       ASSERT_EQ(reserve_pages(fs, op, 1), Status::ok);
       abandon_extent(fs, op, allocate_run(Lane{}, fs, op, 1, 1));
     }
     checkpoint();
     for (u32 shard = 0; shard < 4; ++shard)
-      (void)fs::detail::take_from_open_stripe(fs, fs.shards[shard], fs.space.data_class, 1);
+      (void)space::take_from_open_stripe(fs, fs.shards[shard], fs.space.data_class, 1);
   }
 
   test::Sequence random_{GetParam().column_count * 100 + GetParam().stripe_length_bytes};
@@ -157,7 +157,7 @@ class StripeWalk : public Stripes {
 };
 
 TEST_P(StripeWalk, RandomCommandsKeepTheSumsRight) {
-  FileSystem& fs = *pool_.fs;
+  fs::FileSystem& fs = *pool_.fs;
   const u64 all_free = fs.data_counters().free;
   EXPECT_EQ(all_free, countable_free(pool_));
   EXPECT_EQ(fs.data_counters().available, all_free);
@@ -191,11 +191,11 @@ INSTANTIATE_TEST_SUITE_P(Shapes, StripeWalk, ::testing::ValuesIn(shapes),
 
 // A pool can be filled to the last stripe, and what was promised is always there.
 TEST_P(Stripes, EveryStripeCanBeHad) {
-  FileSystem& fs = *pool_.fs;
+  fs::FileSystem& fs = *pool_.fs;
   u64 pages = 0;
   for (;;) {
-    Operation op = pool_.operation(static_cast<u32>(pages % 4));
-    op.emergency_use = fs::EmergencyUse::all;
+    fs::Operation op = pool_.operation(static_cast<u32>(pages % 4));
+    op.emergency_use = space::EmergencyUse::all;
     op.whole_stripes = 1;
     if (reserve_pages(fs, op, 1) != Status::ok) break;
     const raid::Extent run = allocate_run(Lane{}, fs, op, 1, 1);
@@ -206,7 +206,7 @@ TEST_P(Stripes, EveryStripeCanBeHad) {
   u64 stripes = 0;
   for (u32 i = 0; i < fs.space.chunk_count; ++i) {
     const raid::ChunkState& chunk = fs.space.chunks[i];
-    stripes += chunk.page_count / 512 * (fs::detail::region_cost(chunk) / fs::detail::stripe_pages(chunk));
+    stripes += chunk.page_count / 512 * (space::region_cost(chunk) / space::stripe_pages(chunk));
   }
   EXPECT_EQ(pages, stripes);
   EXPECT_EQ(fs.data_counters().available, 0u);
@@ -216,4 +216,4 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Stripes, ::testing::ValuesIn(shapes),
                          [](const auto& parameter) { return std::string(parameter.param.name); });
 
 }  // namespace
-}  // namespace gpu4fs::fs::stripes_test
+}  // namespace gpu4fs::space::stripes_test

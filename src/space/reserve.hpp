@@ -7,11 +7,11 @@
 
 #include "base/mutant.hpp"
 #include "base/status.hpp"
-#include "fs/fs_types.hpp"
-#include "fs/space/space_counters.hpp"
 #include "raid/device_loss.hpp"
+#include "space/space_counters.hpp"
+#include "space/space_types.hpp"
 
-namespace gpu4fs::fs {
+namespace gpu4fs::space {
 
 // Pages kept back for commands that free space: 1 %, but enough for 128 to 1024 promises of a page, each of which costs
 // `page_cost`. Removing a file may dirty about 75 metadata pages, so less would leave a full small pool that cannot be
@@ -29,8 +29,8 @@ GPU4FS_FN constexpr u64 kept_back_pages(u64 total, u64 page_cost, bool has_metad
   const u64 pages = has_metadata ? emergency_pages(total, page_cost) : data_emergency_pages(total, page_cost);
   return page_cost == 1 ? pages : minimum(pages, total / 8);
 }
-GPU4FS_FN inline u64 kept_back_pages(const FileSystem& fs, u32 page_class, u64 total) {
-  return kept_back_pages(total, fs.space.page_cost[page_class], page_class == fs.space.metadata_class);
+GPU4FS_FN inline u64 kept_back_pages(const SpaceState& state, u32 page_class, u64 total) {
+  return kept_back_pages(total, state.space.page_cost[page_class], page_class == state.space.metadata_class);
 }
 
 // Pages of metadata that a small write has to be promised though it uses few of them: its inode's, its map's and all
@@ -62,20 +62,20 @@ GPU4FS_FN constexpr u64 content_pages(const RoomForContent& room) {
   return usable - divide_up(usable, u64{format::slots_per_block} + 1) + room.stranded;
 }
 
-// Whether stranded pages of the class may be taken at all now (fs/space/partial_stripes.hpp).
-GPU4FS_FN inline bool takes_partial_rows(const FileSystem& fs, u32 page_class) {
+// Whether stranded pages of the class may be taken at all now (space/partial_stripes.hpp).
+GPU4FS_FN inline bool takes_partial_rows(const SpaceState& state, u32 page_class) {
   GPU4FS_CHECK_LT(page_class, format::profile_max);
-  return fs.log.capacity != 0 && fs.read_only == 0 && (fs.space.striped_classes >> page_class & 1) != 0 &&
-         raid::failed_devices(fs.space) == 0;
+  return state.has_log != 0 && state.read_only == 0 && (state.space.striped_classes >> page_class & 1) != 0 &&
+         raid::failed_devices(state.space) == 0;
 }
 
 // Stranded pages of the class that could be taken, those of chunks included that the engine does not reach yet.
-GPU4FS_FN GPU4FS_NOINLINE inline u64 stranded_pages_of(const FileSystem& fs, u32 page_class) {
-  if (!takes_partial_rows(fs, page_class)) return 0;
+GPU4FS_FN GPU4FS_NOINLINE inline u64 stranded_pages_of(const SpaceState& state, u32 page_class) {
+  if (!takes_partial_rows(state, page_class)) return 0;
   u64 sum = 0;
-  for (u32 i = 0; i < raid::chunk_count_of(fs.space); ++i) {
-    const raid::ChunkState& chunk = fs.space.chunks[i];
-    if (chunk.page_class != page_class || detail::is_frozen(chunk)) continue;
+  for (u32 i = 0; i < raid::chunk_count_of(state.space); ++i) {
+    const raid::ChunkState& chunk = state.space.chunks[i];
+    if (chunk.page_class != page_class || is_frozen(chunk)) continue;
     if (load<Order::acquire, Scope::engine>(&chunk.loaded) == 0) continue;
     sum += load<Order::relaxed, Scope::engine>(&chunk.stranded_pages);
   }
@@ -89,30 +89,30 @@ struct ClassRoom {
   u64 available;  // without what is kept back for commands that free space
   u64 stranded;   // of both: for writes of file data only
 };
-GPU4FS_FN GPU4FS_NOINLINE inline ClassRoom room_of(const FileSystem& fs, u32 page_class) {
+GPU4FS_FN GPU4FS_NOINLINE inline ClassRoom room_of(const SpaceState& state, u32 page_class) {
   GPU4FS_CHECK_LT(page_class, format::profile_max);
-  const SpaceCounters& counters = fs.counters[page_class];
+  const SpaceCounters& counters = state.counters[page_class];
   const u64 free = load<Order::relaxed, Scope::engine>(&counters.free);
   const u64 reserved = load<Order::relaxed, Scope::engine>(&counters.reserved);
   const u64 pending = load<Order::relaxed, Scope::engine>(&counters.freed_pending);
   const u64 total = load<Order::relaxed, Scope::engine>(&counters.total);
   const u64 unallocated_pages = load<Order::relaxed, Scope::engine>(&counters.unallocated_pages);
-  const u64 stranded = stranded_pages_of(fs, page_class);
+  const u64 stranded = stranded_pages_of(state, page_class);
   const u64 whole = minimum(total, free - minimum(free, reserved) + pending) + unallocated_pages;
   u64 kept_back = load<Order::relaxed, Scope::engine>(&counters.emergency);
   const u64 reachable = total + unallocated_pages;
-  if (unallocated_pages != 0) kept_back = maximum(kept_back, kept_back_pages(fs, page_class, reachable));
+  if (unallocated_pages != 0) kept_back = maximum(kept_back, kept_back_pages(state, page_class, reachable));
   const u64 available = whole - minimum(whole, kept_back);
   return {reachable, minimum(reachable, whole + stranded), available + stranded, stranded};
 }
 
 // What statfs says that files can still get of the class.
-GPU4FS_FN GPU4FS_NOINLINE inline u64 room_for_content(const FileSystem& fs, u32 page_class) {
-  const u32 metadata_class = fs.space.metadata_class;
-  const ClassRoom room = room_of(fs, page_class);
-  const ClassRoom metadata = page_class == metadata_class ? room : room_of(fs, metadata_class);
-  return content_pages({room.available - room.stranded, room.stranded, fs.space.page_cost[page_class],
-                        metadata.available - metadata.stranded, fs.space.page_cost[metadata_class],
+GPU4FS_FN GPU4FS_NOINLINE inline u64 room_for_content(const SpaceState& state, u32 page_class) {
+  const u32 metadata_class = state.space.metadata_class;
+  const ClassRoom room = room_of(state, page_class);
+  const ClassRoom metadata = page_class == metadata_class ? room : room_of(state, metadata_class);
+  return content_pages({room.available - room.stranded, room.stranded, state.space.page_cost[page_class],
+                        metadata.available - metadata.stranded, state.space.page_cost[metadata_class],
                         page_class == metadata_class});
 }
 
@@ -128,9 +128,9 @@ GPU4FS_FN inline bool take_available(SpaceCounters& counters, u64 page_count, u6
   }
 }
 
-GPU4FS_FN inline bool count_accessible_chunks(FileSystem& fs) {
+GPU4FS_FN inline bool count_accessible_chunks(SpaceState& state) {
   bool counted = false;
-  for (u32 i = 0; i < raid::chunk_count_of(fs.space); ++i) counted |= count_chunk(fs, fs.space.chunks[i]);
+  for (u32 i = 0; i < raid::chunk_count_of(state.space); ++i) counted |= count_chunk(state, state.space.chunks[i]);
   return counted;
 }
 
@@ -143,41 +143,42 @@ GPU4FS_FN inline u64 devices_of(const ChunkState& chunk) {
 
 // Of the class, what other commands have been promised and not used yet: it comes back if they do not need it. What
 // dirty frames have been promised the next checkpoint uses up.
-GPU4FS_FN GPU4FS_NOINLINE inline u64 promised_to_others(const FileSystem& fs, const Operation& op, u32 page_class) {
-  u64 known = page_class == class_of(fs, op) ? op.pages_reserved : 0;
-  if (page_class == fs.space.metadata_class) {
-    known += u64{op.dirty_reserved} + load<Order::relaxed, Scope::engine>(&fs.pages.dirty_count);
+GPU4FS_FN GPU4FS_NOINLINE inline u64 promised_to_others(const SpaceState& state, const SpaceRequest& request,
+                                                        u32 page_class) {
+  u64 known = page_class == class_of(state, request) ? request.pages_reserved : 0;
+  if (page_class == state.space.metadata_class) {
+    known += u64{request.dirty_reserved} + load<Order::relaxed, Scope::engine>(&state.dirty.count);
   }
-  const u64 reserved = load<Order::relaxed, Scope::engine>(&fs.counters[page_class].reserved);
-  return reserved - minimum(reserved, known * fs.space.page_cost[page_class]);
+  const u64 reserved = load<Order::relaxed, Scope::engine>(&state.counters[page_class].reserved);
+  return reserved - minimum(reserved, known * state.space.page_cost[page_class]);
 }
 
 // Of the class, what the next checkpoint gives back. Never too little, and nothing once there is nothing to write, so
 // that who waits for it ends. A freed page may be the last one of its stripe; and every dirty page of a class with
 // stripes was promised one, of which a checkpoint uses up few.
-GPU4FS_FN GPU4FS_NOINLINE inline u64 comes_back(const FileSystem& fs, u32 page_class) {
-  u64 pages = load<Order::relaxed, Scope::engine>(&fs.counters[page_class].freed_pending);
-  const u64 cost = fs.space.page_cost[page_class];
-  if (page_class == fs.space.metadata_class) {
-    const PageTable& table = fs.pages;
-    pages += load<Order::relaxed, Scope::engine>(cost == 1 ? &table.dirty_replacing : &table.dirty_count);
+GPU4FS_FN GPU4FS_NOINLINE inline u64 comes_back(const SpaceState& state, u32 page_class) {
+  u64 pages = load<Order::relaxed, Scope::engine>(&state.counters[page_class].freed_pending);
+  const u64 cost = state.space.page_cost[page_class];
+  if (page_class == state.space.metadata_class) {
+    pages += load<Order::relaxed, Scope::engine>(cost == 1 ? &state.dirty.replacing : &state.dirty.count);
   }
   return pages * cost;
 }
 
 // Why `needed` pages of the class are not available, and what would help. The one place where a class has no pages
 // left.
-GPU4FS_FN GPU4FS_NOINLINE inline Status explain_shortage(FileSystem& fs, Operation& op, u32 page_class, u64 needed) {
-  const SpaceCounters& counters = fs.counters[page_class];
+GPU4FS_FN GPU4FS_NOINLINE inline Status explain_shortage(SpaceState& state, SpaceRequest& request, u32 page_class,
+                                                         u64 needed) {
+  const SpaceCounters& counters = state.counters[page_class];
   u64 in_reach = load<Order::relaxed, Scope::engine>(&counters.available);
   u32 wanted_chunk = raid::no_chunk;
   u32 wanted_pages = 0;
-  for (u32 i = 0; i < raid::chunk_count_of(fs.space); ++i) {
-    const ChunkState& chunk = fs.space.chunks[i];
+  for (u32 i = 0; i < raid::chunk_count_of(state.space); ++i) {
+    const ChunkState& chunk = state.space.chunks[i];
     if (chunk.page_class != page_class) continue;
     if (load<Order::acquire, Scope::engine>(&chunk.loaded) == 0) continue;
     const u32 value = load<Order::relaxed, Scope::engine>(&chunk.free_pages);
-    if ((value & frozen_bit) != 0 || (devices_of(chunk) & op.refused_devices) != 0) continue;
+    if ((value & frozen_bit) != 0 || (devices_of(chunk) & request.refused_devices) != 0) continue;
     const u32 out_of_reach = ((value & counted_bit) == 0 ? value : 0) + unbacked_pages_of(chunk);
     in_reach += out_of_reach;
     if (out_of_reach > wanted_pages) {
@@ -186,61 +187,65 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status explain_shortage(FileSystem& fs, Operati
     }
   }
   if (wanted_chunk != raid::no_chunk && in_reach >= needed) {
-    op.wanted_chunk = wanted_chunk;
+    request.wanted_chunk = wanted_chunk;
     return Status::chunk_not_mapped;
   }
-  const u64 pending = comes_back(fs, page_class);
+  const u64 pending = comes_back(state, page_class);
   if (in_reach + pending >= needed) return Status::retry_after_checkpoint;
-  const bool was_refused = (op.refused_classes >> page_class & 1) != 0;
+  const bool was_refused = (request.refused_classes >> page_class & 1) != 0;
   if (was_refused || load<Order::acquire, Scope::engine>(&counters.unallocated_pages) == 0) {
-    if (in_reach + pending + promised_to_others(fs, op, page_class) >= needed) op.blocked_by_reservations = 1;
+    if (in_reach + pending + promised_to_others(state, request, page_class) >= needed)
+      request.blocked_by_reservations = 1;
     return Status::no_space;
   }
-  op.wanted_chunk = raid::new_chunk;
-  op.wanted_class = page_class;
+  request.wanted_chunk = raid::new_chunk;
+  request.wanted_class = page_class;
   return Status::chunk_not_mapped;
 }
 
+}  // namespace detail
+
 // Promises `page_count` pages of the class, as reserve_pages() below.
-GPU4FS_FN GPU4FS_NOINLINE inline Status promise_pages(FileSystem& fs, Operation& op, u32 page_class, u64 page_count) {
-  if (fs.read_only != 0) return Status::read_only;
+GPU4FS_FN GPU4FS_NOINLINE inline Status promise_pages(SpaceState& state, SpaceRequest& request, u32 page_class,
+                                                      u64 page_count) {
+  if (state.read_only != 0) return Status::read_only;
   GPU4FS_CHECK_LT(page_class, format::profile_max);
-  SpaceCounters& counters = fs.counters[page_class];
+  SpaceCounters& counters = state.counters[page_class];
   const u64 emergency = load<Order::relaxed, Scope::engine>(&counters.emergency);
   // Removing a file may need some 75 pages.
-  const u64 for_removing = minimum(emergency, maximum(emergency / 2, u64{96} * fs.space.page_cost[page_class]));
-  const bool keeps_all = GPU4FS_MUTANT(emergency_given_out, op.emergency_use == EmergencyUse::none, false);
-  const u64 kept_back = keeps_all ? emergency : op.emergency_use == EmergencyUse::all ? 0 : for_removing;
+  const u64 for_removing = minimum(emergency, maximum(emergency / 2, u64{96} * state.space.page_cost[page_class]));
+  const bool keeps_all = GPU4FS_MUTANT(emergency_given_out, request.emergency_use == EmergencyUse::none, false);
+  const u64 kept_back = keeps_all ? emergency : request.emergency_use == EmergencyUse::all ? 0 : for_removing;
   if (page_count > load<Order::relaxed, Scope::engine>(&counters.total)) return Status::no_space;
-  const u64 cost = page_count * fs.space.page_cost[page_class];
-  while (!take_available(counters, cost, kept_back)) {
-    if (!count_accessible_chunks(fs)) return explain_shortage(fs, op, page_class, cost + kept_back);
+  const u64 cost = page_count * state.space.page_cost[page_class];
+  while (!detail::take_available(counters, cost, kept_back)) {
+    if (!detail::count_accessible_chunks(state))
+      return detail::explain_shortage(state, request, page_class, cost + kept_back);
   }
   fetch_add<Order::relaxed, Scope::engine>(&counters.reserved, cost);
   return Status::ok;
 }
 
-GPU4FS_FN GPU4FS_NOINLINE inline void return_promise(FileSystem& fs, u32 page_class, u64 page_count) {
+GPU4FS_FN GPU4FS_NOINLINE inline void return_promise(SpaceState& state, u32 page_class, u64 page_count) {
   GPU4FS_CHECK_LT(page_class, format::profile_max);
-  SpaceCounters& counters = fs.counters[page_class];
-  const u64 cost = page_count * fs.space.page_cost[page_class];
+  SpaceCounters& counters = state.counters[page_class];
+  const u64 cost = page_count * state.space.page_cost[page_class];
   const u64 old = fetch_sub<Order::relaxed, Scope::engine>(&counters.reserved, cost);
   GPU4FS_CHECK_GE(old, cost);
   fetch_add<Order::release, Scope::engine>(&counters.available, cost);
 }
 
-}  // namespace detail
-
 // Pages of the class that the command, which has none of it, can be promised in the end: what there is, what the next
 // checkpoint gives back, and what can be made. Without those that are kept back, and without stranded ones.
-GPU4FS_FN GPU4FS_NOINLINE inline u64 pages_to_come(const FileSystem& fs, const Operation& op, u32 page_class) {
-  const ClassRoom room = room_of(fs, page_class);
-  const u64 unallocated_pages = load<Order::relaxed, Scope::engine>(&fs.counters[page_class].unallocated_pages);
-  const bool was_refused = (op.refused_classes >> page_class & 1) != 0;
+GPU4FS_FN GPU4FS_NOINLINE inline u64 pages_to_come(const SpaceState& state, const SpaceRequest& request,
+                                                   u32 page_class) {
+  const ClassRoom room = room_of(state, page_class);
+  const u64 unallocated_pages = load<Order::relaxed, Scope::engine>(&state.counters[page_class].unallocated_pages);
+  const bool was_refused = (request.refused_classes >> page_class & 1) != 0;
   u64 pages = room.available - room.stranded;
   if (was_refused) pages -= minimum(pages, unallocated_pages);
   // The places of dirty pages; room_of() has the freed ones.
-  if (page_class == fs.space.metadata_class) pages += load<Order::relaxed, Scope::engine>(&fs.pages.dirty_replacing);
+  if (page_class == state.space.metadata_class) pages += load<Order::relaxed, Scope::engine>(&state.dirty.replacing);
   return pages;
 }
 
@@ -251,34 +256,34 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 pages_to_come(const FileSystem& fs, const O
 //   chunk_not_mapped        with those of chunk op.wanted_chunk, which the engine cannot reach yet or not all of, it
 //                           may; or with a new chunk of class op.wanted_class
 //   read_only
-GPU4FS_FN GPU4FS_NOINLINE inline Status reserve_pages(FileSystem& fs, Operation& op, u64 page_count) {
+GPU4FS_FN GPU4FS_NOINLINE inline Status reserve_pages(SpaceState& state, SpaceRequest& request, u64 page_count) {
   if (page_count == 0) return Status::ok;
-  GPU4FS_TRY(detail::promise_pages(fs, op, detail::class_of(fs, op), page_count));
-  op.pages_reserved += page_count;
+  GPU4FS_TRY(promise_pages(state, request, class_of(state, request), page_count));
+  request.pages_reserved += page_count;
   return Status::ok;
 }
 
 // The server has no room for the memory of chunk op.wanted_chunk. True: the command asks again, and takes its
 // space elsewhere if it was space that it wanted. False: it had been told before.
-GPU4FS_FN inline bool refuse_wanted_chunk(const FileSystem& fs, Operation& op) {
-  GPU4FS_CHECK_LT(op.wanted_chunk, raid::known_chunk_count(fs.space));
-  const u64 devices = detail::devices_of(fs.space.chunks[op.wanted_chunk]);
-  const bool is_new = (devices & ~op.refused_devices) != 0;
-  op.refused_devices |= devices;
+GPU4FS_FN inline bool refuse_wanted_chunk(const SpaceState& state, SpaceRequest& request) {
+  GPU4FS_CHECK_LT(request.wanted_chunk, raid::known_chunk_count(state.space));
+  const u64 devices = detail::devices_of(state.space.chunks[request.wanted_chunk]);
+  const bool is_new = (devices & ~request.refused_devices) != 0;
+  request.refused_devices |= devices;
   return is_new;
 }
 
 // No chunk more could be made for the command: it makes do with what there is.
-GPU4FS_FN inline void refuse_growth(Operation& op) {
-  GPU4FS_CHECK_LT(op.wanted_class, format::profile_max);
-  op.refused_classes |= u64{1} << op.wanted_class;
+GPU4FS_FN inline void refuse_growth(SpaceRequest& request) {
+  GPU4FS_CHECK_LT(request.wanted_class, format::profile_max);
+  request.refused_classes |= u64{1} << request.wanted_class;
 }
 
 // Gives back promised pages that the command did not allocate.
-GPU4FS_FN GPU4FS_NOINLINE inline void unreserve_pages(FileSystem& fs, Operation& op, u64 page_count) {
-  GPU4FS_CHECK_GE(op.pages_reserved, page_count);
-  op.pages_reserved -= page_count;
-  detail::return_promise(fs, detail::class_of(fs, op), page_count);
+GPU4FS_FN GPU4FS_NOINLINE inline void unreserve_pages(SpaceState& state, SpaceRequest& request, u64 page_count) {
+  GPU4FS_CHECK_GE(request.pages_reserved, page_count);
+  request.pages_reserved -= page_count;
+  return_promise(state, class_of(state, request), page_count);
 }
 
-}  // namespace gpu4fs::fs
+}  // namespace gpu4fs::space

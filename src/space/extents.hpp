@@ -9,23 +9,23 @@
 
 #include "base/mutant.hpp"
 #include "base/status.hpp"
-#include "fs/fs_types.hpp"
-#include "fs/space/partial_stripes.hpp"
-#include "fs/space/space_counters.hpp"
-#include "fs/space/stripes.hpp"
 #include "raid/translate.hpp"
+#include "space/partial_stripes.hpp"
+#include "space/space_counters.hpp"
+#include "space/space_types.hpp"
+#include "space/stripes.hpp"
 
-namespace gpu4fs::fs {
-
-namespace detail {
+namespace gpu4fs::space {
 
 // The chunk and first page of an extent that the allocator made.
-GPU4FS_FN inline raid::PageLocation location_of(const FileSystem& fs, const raid::Extent& extent) {
+GPU4FS_FN inline raid::PageLocation location_of(const SpaceState& state, const raid::Extent& extent) {
   raid::PageLocation location;
-  GPU4FS_CHECK_OK(raid::find_page(fs.space, extent.address, &location));
-  GPU4FS_CHECK_LE(location.page + extent.page_count, fs.space.chunks[location.chunk].page_count);
+  GPU4FS_CHECK_OK(raid::find_page(state.space, extent.address, &location));
+  GPU4FS_CHECK_LE(location.page + extent.page_count, state.space.chunks[location.chunk].page_count);
   return location;
 }
+
+namespace detail {
 
 // The bits of [first, end) that lie in u64 word `word` of a bitmap; it holds one of them.
 GPU4FS_FN constexpr u64 word_mask(u64 word, u64 first, u64 end) {
@@ -35,20 +35,20 @@ GPU4FS_FN constexpr u64 word_mask(u64 word, u64 first, u64 end) {
   return below_high & ~((u64{1} << low) - 1);
 }
 
+}  // namespace detail
+
 GPU4FS_FN inline void mark_changed(ChunkState& chunk) {
   if (load<Order::relaxed, Scope::engine>(&chunk.changed) == 0)
     store<Order::relaxed, Scope::engine>(&chunk.changed, 1u);
 }
 
-}  // namespace detail
-
 // Gate. The allocated pages belong to the file system from this epoch on. `logged`: a record of the
 // operation log names them, so they are stable at once. Collective, because a large extent has many
 // words; Lane for one rank alone.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void commit_extent(Group g, FileSystem& fs, raid::Extent extent, bool logged = false) {
-  const raid::PageLocation location = on_leader(g, [&] { return detail::location_of(fs, extent); });
-  raid::ChunkState& chunk = fs.space.chunks[location.chunk];
+GPU4FS_FN GPU4FS_NOINLINE void commit_extent(Group g, SpaceState& state, raid::Extent extent, bool logged = false) {
+  const raid::PageLocation location = on_leader(g, [&] { return location_of(state, extent); });
+  raid::ChunkState& chunk = state.space.chunks[location.chunk];
   const u64 end = location.page + extent.page_count;
   for (u64 word = location.page / 64 + g.rank(); word * 64 < end; word += Group::size()) {
     const u64 mask = detail::word_mask(word, location.page, end);
@@ -58,15 +58,15 @@ GPU4FS_FN GPU4FS_NOINLINE void commit_extent(Group g, FileSystem& fs, raid::Exte
     if (logged) fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word], mask);
   }
   on_leader(g, [&] {
-    fetch_add<Order::relaxed, Scope::engine>(&detail::counters_of(fs, chunk).used, extent.page_count);
-    detail::mark_changed(chunk);
+    fetch_add<Order::relaxed, Scope::engine>(&counters_of(state, chunk).used, extent.page_count);
+    mark_changed(chunk);
   });
 }
 
 // Gate. Committed pages were filled where they are (unwritten blocks): the next checkpoint must
 // write their descriptors even if nothing else changed in the chunk.
-GPU4FS_FN inline void touch_extent(FileSystem& fs, raid::Extent extent) {
-  detail::mark_changed(fs.space.chunks[detail::location_of(fs, extent).chunk]);
+GPU4FS_FN inline void touch_extent(SpaceState& state, raid::Extent extent) {
+  mark_changed(state.space.chunks[location_of(state, extent).chunk]);
 }
 
 namespace detail {
@@ -82,82 +82,83 @@ GPU4FS_FN inline u64 count_busy(const raid::ChunkState& chunk, u64 first_page, u
 }  // namespace detail
 
 // Whether all of the extent's pages exist and none is free.
-GPU4FS_FN inline bool pages_are_taken(const FileSystem& fs, raid::Extent extent) {
+GPU4FS_FN inline bool pages_are_taken(const SpaceState& state, raid::Extent extent) {
   raid::PageLocation location;
-  if (raid::find_page(fs.space, extent.address, &location) != Status::ok) return false;
-  const raid::ChunkState& chunk = fs.space.chunks[location.chunk];
+  if (raid::find_page(state.space, extent.address, &location) != Status::ok) return false;
+  const raid::ChunkState& chunk = state.space.chunks[location.chunk];
   if (extent.page_count > chunk.page_count - location.page) return false;
   return detail::count_busy(chunk, location.page, extent.page_count) == extent.page_count;
 }
 
 // Whether a record's extent may become part of a file: its pages were adopted, and no other record has had them.
-GPU4FS_FN inline bool pages_are_uncommitted(const FileSystem& fs, raid::Extent extent) {
-  if (!pages_are_taken(fs, extent)) return false;
-  const raid::PageLocation location = detail::location_of(fs, extent);
+GPU4FS_FN inline bool pages_are_uncommitted(const SpaceState& state, raid::Extent extent) {
+  if (!pages_are_taken(state, extent)) return false;
+  const raid::PageLocation location = location_of(state, extent);
   u64 committed = 0;
-  detail::for_each_word(location.page, extent.page_count, [&](u64 word, u64 mask) {
-    committed |= load<Order::relaxed, Scope::engine>(&fs.space.chunks[location.chunk].bitmaps.committed[word]) & mask;
+  for_each_word(location.page, extent.page_count, [&](u64 word, u64 mask) {
+    committed |=
+        load<Order::relaxed, Scope::engine>(&state.space.chunks[location.chunk].bitmaps.committed[word]) & mask;
   });
   return committed == 0;
 }
 
 // Before any command runs: the free pages of `extent` are taken, as by an allocation, and belong to
 // the operation whose record names them; `filled`: with their content. So do stranded pages, which it had taken
-// (fs/space/partial_stripes.hpp). Status: corrupt_structure for others.
-GPU4FS_FN GPU4FS_NOINLINE inline Status adopt_extent(FileSystem& fs, raid::Extent extent, bool filled = true) {
+// (space/partial_stripes.hpp). Status: corrupt_structure for others.
+GPU4FS_FN GPU4FS_NOINLINE inline Status adopt_extent(SpaceState& state, raid::Extent extent, bool filled = true) {
   raid::PageLocation location;
-  GPU4FS_TRY(raid::find_page(fs.space, extent.address, &location));
-  raid::ChunkState& chunk = fs.space.chunks[location.chunk];
+  GPU4FS_TRY(raid::find_page(state.space, extent.address, &location));
+  raid::ChunkState& chunk = state.space.chunks[location.chunk];
   if (extent.page_count == 0 || extent.page_count > chunk.page_count - location.page) return Status::corrupt_structure;
   if (detail::count_busy(chunk, location.page, extent.page_count) != 0) {
     for (u64 i = 0; i < extent.page_count; ++i) GPU4FS_TRY(adopt_stranded_page(chunk, location.page + i));
     return Status::ok;
   }
-  const bool striped = detail::has_stripes(chunk);
+  const bool striped = has_stripes(chunk);
   u32 cost = extent.page_count;
-  if (striped) cost = detail::take_stripes_of(chunk, location.page, extent.page_count, filled);
-  detail::for_each_word(location.page, extent.page_count, [&](u64 word, u64 mask) {
+  if (striped) cost = take_stripes_of(chunk, location.page, extent.page_count, filled);
+  for_each_word(location.page, extent.page_count, [&](u64 word, u64 mask) {
     // Neither overwritten nor reused before the recovery's checkpoint: until then the log needs them.
     fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word], mask);
     if (striped) return;
     fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.busy[word], mask);
-    detail::subtract_region_free(chunk, static_cast<u32>(word / detail::region_words), popcount(mask));
+    subtract_region_free(chunk, static_cast<u32>(word / region_words), popcount(mask));
   });
   const u32 before = fetch_sub<Order::relaxed, Scope::engine>(&chunk.free_pages, cost);
-  GPU4FS_CHECK_GE(before & detail::free_number_mask, cost);
-  SpaceCounters& counters = detail::counters_of(fs, chunk);
+  GPU4FS_CHECK_GE(before & free_number_mask, cost);
+  SpaceCounters& counters = counters_of(state, chunk);
   fetch_sub<Order::relaxed, Scope::engine>(&counters.free, cost);
-  if ((before & detail::counted_bit) != 0) fetch_sub<Order::relaxed, Scope::engine>(&counters.available, cost);
+  if ((before & counted_bit) != 0) fetch_sub<Order::relaxed, Scope::engine>(&counters.available, cost);
   return Status::ok;
 }
 
 // Gives allocated pages that were not committed back: to the command's reservation, or, of chunks with parities, to
 // whoever comes when their stripe is free, or, of frozen ones, to nobody. Answers how many went to the reservation.
-GPU4FS_FN GPU4FS_NOINLINE inline u32 abandon_extent(FileSystem& fs, Operation& op, raid::Extent extent) {
-  const raid::PageLocation location = detail::location_of(fs, extent);
-  raid::ChunkState& chunk = fs.space.chunks[location.chunk];
-  const bool striped = detail::has_stripes(chunk);
-  detail::for_each_word(location.page, extent.page_count, [&](u64 word, u64 mask) {
+GPU4FS_FN GPU4FS_NOINLINE inline u32 abandon_extent(SpaceState& state, SpaceRequest& request, raid::Extent extent) {
+  const raid::PageLocation location = location_of(state, extent);
+  raid::ChunkState& chunk = state.space.chunks[location.chunk];
+  const bool striped = has_stripes(chunk);
+  for_each_word(location.page, extent.page_count, [&](u64 word, u64 mask) {
     GPU4FS_CHECK_EQ((load<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[word])) & mask, u64{0});
-    if (!striped) detail::clear_busy(chunk, word, mask);
+    if (!striped) clear_busy(chunk, word, mask);
   });
   if (striped) {
-    detail::close_pages(fs, chunk, location.page, extent.page_count);
+    close_pages(state, chunk, location.page, extent.page_count);
     return 0;
   }
-  const u32 bits = detail::return_claim(chunk, extent.page_count);
-  if ((bits & detail::frozen_bit) != 0) return 0;
-  GPU4FS_CHECK((bits & detail::counted_bit) != 0);
-  SpaceCounters& counters = detail::counters_of(fs, chunk);
+  const u32 bits = return_claim(chunk, extent.page_count);
+  if ((bits & frozen_bit) != 0) return 0;
+  GPU4FS_CHECK((bits & counted_bit) != 0);
+  SpaceCounters& counters = counters_of(state, chunk);
   fetch_add<Order::relaxed, Scope::engine>(&counters.free, extent.page_count);
   // A command that has gone on to another profile has no reservation for them.
-  if (chunk.page_class != detail::class_of(fs, op)) {
+  if (chunk.page_class != class_of(state, request)) {
     fetch_add<Order::release, Scope::engine>(&counters.available, extent.page_count);
     return 0;
   }
-  GPU4FS_CHECK_EQ(fs.space.page_cost[chunk.page_class], 1u);
+  GPU4FS_CHECK_EQ(state.space.page_cost[chunk.page_class], 1u);
   fetch_add<Order::relaxed, Scope::engine>(&counters.reserved, extent.page_count);
-  op.pages_reserved += extent.page_count;
+  request.pages_reserved += extent.page_count;
   return extent.page_count;
 }
 
@@ -169,11 +170,11 @@ struct FreedPages {
 };
 
 // The pages of `mask` in one word of the bitmaps. `waits`: none of them is reusable at once.
-GPU4FS_FN inline FreedPages free_word(FileSystem& fs, ChunkState& chunk, u64 word, u64 mask, bool waits) {
+GPU4FS_FN inline FreedPages free_word(SpaceState& state, ChunkState& chunk, u64 word, u64 mask, bool waits) {
   const u64 in_use = mask & load<Order::relaxed, Scope::engine>(&chunk.bitmaps.committed[word]);
-  if (in_use != mask) store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
+  if (in_use != mask) store<Order::relaxed, Scope::engine>(&state.had_error, 1u);
   // Stable first: who looks for pages that nobody needs must not see one that is neither
-  // (fs/space/partial_stripes.hpp).
+  // (space/partial_stripes.hpp).
   if (waits && in_use != 0) fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[word], in_use);
   const u64 old = fetch_and<Order::release, Scope::engine>(&chunk.bitmaps.committed[word], ~mask);
   GPU4FS_CHECK_EQ(old & mask, in_use);
@@ -184,26 +185,26 @@ GPU4FS_FN inline FreedPages free_word(FileSystem& fs, ChunkState& chunk, u64 wor
   return {popcount(in_use), popcount(stable)};
 }
 
-GPU4FS_FN GPU4FS_NOINLINE inline void count_freed(FileSystem& fs, ChunkState& chunk, FreedPages freed) {
+GPU4FS_FN GPU4FS_NOINLINE inline void count_freed(SpaceState& state, ChunkState& chunk, FreedPages freed) {
   if (freed.count == 0) return;
   mark_changed(chunk);
-  SpaceCounters& counters = counters_of(fs, chunk);
+  SpaceCounters& counters = counters_of(state, chunk);
   const u64 used = fetch_sub<Order::relaxed, Scope::engine>(&counters.used, freed.count);
   GPU4FS_CHECK_GE(used, u64{freed.count});
   // Frozen chunks give nothing back.
   const bool comes_back = freed.pending != 0 && !is_frozen(chunk);
   if (comes_back) fetch_add<Order::relaxed, Scope::engine>(&counters.freed_pending, freed.pending);
-  give_to_everyone(fs, chunk, freed.count - freed.pending);
+  give_to_everyone(state, chunk, freed.count - freed.pending);
 }
 
 // Of an extent from a block pointer; no_chunk: it has no pages, which is noted.
-GPU4FS_FN inline raid::PageLocation location_to_free(FileSystem& fs, raid::Extent extent) {
+GPU4FS_FN inline raid::PageLocation location_to_free(SpaceState& state, raid::Extent extent) {
   raid::PageLocation location{};
-  const Status status = raid::find_page(fs.space, extent.address, &location);
-  if (status == Status::ok && extent.page_count <= fs.space.chunks[location.chunk].page_count - location.page) {
+  const Status status = raid::find_page(state.space, extent.address, &location);
+  if (status == Status::ok && extent.page_count <= state.space.chunks[location.chunk].page_count - location.page) {
     return location;
   }
-  store<Order::relaxed, Scope::engine>(&fs.had_error, 1u);
+  store<Order::relaxed, Scope::engine>(&state.had_error, 1u);
   return {raid::no_chunk, 0, 0};
 }
 
@@ -214,39 +215,39 @@ GPU4FS_FN inline raid::PageLocation location_to_free(FileSystem& fs, raid::Exten
 // a recovery must find room for whatever had room at any time since the checkpoint. Collective, a word of the
 // bitmaps a rank; Lane for one rank alone.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void free_extent(Group g, FileSystem& fs, raid::Extent extent) {
-  const raid::PageLocation location = on_leader(g, [&] { return detail::location_to_free(fs, extent); });
+GPU4FS_FN GPU4FS_NOINLINE void free_extent(Group g, SpaceState& state, raid::Extent extent) {
+  const raid::PageLocation location = on_leader(g, [&] { return detail::location_to_free(state, extent); });
   if (location.chunk == raid::no_chunk) return;
-  raid::ChunkState& chunk = fs.space.chunks[location.chunk];
+  raid::ChunkState& chunk = state.space.chunks[location.chunk];
   const u64 end = location.page + extent.page_count;
-  const bool waits = fs.log.capacity != 0 || detail::has_stripes(chunk);
+  const bool waits = state.has_log != 0 || has_stripes(chunk);
   detail::FreedPages own{0, 0};
   for (u64 word = location.page / 64 + g.rank(); word * 64 < end; word += Group::size()) {
     const detail::FreedPages here =
-        detail::free_word(fs, chunk, word, detail::word_mask(word, location.page, end), waits);
+        detail::free_word(state, chunk, word, detail::word_mask(word, location.page, end), waits);
     own.count += here.count;
     own.pending += here.pending;
   }
   const auto sum = [](u32 a, u32 b) { return a + b; };
   const detail::FreedPages freed{g.reduce(own.count, sum), g.reduce(own.pending, sum)};
-  on_leader(g, [&] { detail::count_freed(fs, chunk, freed); });
+  on_leader(g, [&] { detail::count_freed(state, chunk, freed); });
 }
 
 // True if the page must not be changed in place: the durable checkpoint, or the one being written,
 // refers to it. True also for an address that no page has.
-GPU4FS_FN inline bool is_stable(const FileSystem& fs, u64 address) {
+GPU4FS_FN inline bool is_stable(const SpaceState& state, u64 address) {
   raid::PageLocation location;
-  if (raid::find_page(fs.space, address, &location) != Status::ok) return true;
-  return raid::page_bit(fs.space.chunks[location.chunk].bitmaps.stable, location.page);
+  if (raid::find_page(state.space, address, &location) != Status::ok) return true;
+  return raid::page_bit(state.space.chunks[location.chunk].bitmaps.stable, location.page);
 }
 
 // Whether the page's memory is within the engine's reach: ok, or chunk_not_mapped with
 // op.wanted_chunk set, or corrupt_structure for an address that no page has, or device_failed.
-GPU4FS_FN GPU4FS_NOINLINE inline Status check_accessible(const FileSystem& fs, Operation& op, u64 address) {
+GPU4FS_FN GPU4FS_NOINLINE inline Status check_accessible(const SpaceState& state, SpaceRequest& request, u64 address) {
   u32 chunk = raid::no_chunk;
-  const Status status = raid::chunk_of(fs.space, address, &chunk);
-  if (status == Status::chunk_not_mapped) op.wanted_chunk = chunk;
+  const Status status = raid::chunk_of(state.space, address, &chunk);
+  if (status == Status::chunk_not_mapped) request.wanted_chunk = chunk;
   return status;
 }
 
-}  // namespace gpu4fs::fs
+}  // namespace gpu4fs::space

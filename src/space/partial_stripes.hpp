@@ -1,4 +1,4 @@
-// Rows of partial stripes (fs/space/stripes.hpp): when a class has no whole stripe left, a command gets stranded pages
+// Rows of partial stripes (space/stripes.hpp): when a class has no whole stripe left, a command gets stranded pages
 // of one row of a stripe that is partly used. It writes them together with all parities of the row, after a record of
 // the log that has all of these bytes is durable (raid/row_replacement.hpp, engine/handlers/file_write_rows.hpp).
 //
@@ -16,11 +16,12 @@
 #pragma once
 
 #include "base/status.hpp"
-#include "fs/fs_types.hpp"
-#include "fs/space/reserve.hpp"
-#include "fs/space/stripes.hpp"
+#include "format/log_format.hpp"
+#include "space/reserve.hpp"
+#include "space/space_types.hpp"
+#include "space/stripes.hpp"
 
-namespace gpu4fs::fs {
+namespace gpu4fs::space {
 
 struct PartialRow {
   Status status;
@@ -88,9 +89,10 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool is_durable(const ChunkState& chunk, const 
 }
 
 // The row of `page`, all of whose pages that may be stranded are. Status no_space: it has none.
-GPU4FS_FN GPU4FS_NOINLINE inline PartialRow look_at_partial_row(const FileSystem& fs, u32 index, u64 page, u32 wanted) {
-  const ChunkState& chunk = fs.space.chunks[index];
-  const raid::RowView view = raid::row_view(fs.space, index, raid::row_place(chunk, page).row);
+GPU4FS_FN GPU4FS_NOINLINE inline PartialRow look_at_partial_row(const SpaceState& state, u32 index, u64 page,
+                                                                u32 wanted) {
+  const ChunkState& chunk = state.space.chunks[index];
+  const raid::RowView view = raid::row_view(state.space, index, raid::row_place(chunk, page).row);
   PartialRow partial{Status::no_space, index, view.row, 0, 0};
   for (u32 slot = 0; slot < view.slot_count; ++slot) {
     const u64 at = raid::row_page(view, slot);
@@ -106,9 +108,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline PartialRow look_at_partial_row(const FileSystem
 
 // Tries to take up to `wanted` pages of a row of the stripe. Status busy: others have pages of it that are on their
 // way.
-GPU4FS_FN GPU4FS_NOINLINE inline PartialRow take_partial_row_of(FileSystem& fs, u32 index, u32 stripe_index,
+GPU4FS_FN GPU4FS_NOINLINE inline PartialRow take_partial_row_of(SpaceState& state, u32 index, u32 stripe_index,
                                                                 u32 wanted) {
-  ChunkState& chunk = fs.space.chunks[index];
+  ChunkState& chunk = state.space.chunks[index];
   u32* word = &chunk.stripe_stranded[stripe_index];
   PartialRow partial{Status::no_space, index, 0, 0, 0};
   u32 stranded = load<Order::relaxed, Scope::engine>(word);
@@ -122,9 +124,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline PartialRow take_partial_row_of(FileSystem& fs, 
   if (count_maybe_stranded(chunk, stripe) == stranded) {
     partial.status = Status::no_space;
     const bool is_ready = is_durable(chunk, stripe);
-    const u64 unit = raid::row_view(fs.space, index, raid::row_place(chunk, stripe.first).row).step;
+    const u64 unit = raid::row_view(state.space, index, raid::row_place(chunk, stripe.first).row).step;
     for (u64 i = 0; i < unit && i < stripe.page_count && is_ready && partial.status != Status::ok; ++i) {
-      partial = look_at_partial_row(fs, index, stripe.first + i, wanted);
+      partial = look_at_partial_row(state, index, stripe.first + i, wanted);
     }
     if (!is_ready) partial.status = Status::retry_after_checkpoint;
     // A whole checkpoint may have come in between, whose pages are not among the `stranded`.
@@ -134,7 +136,7 @@ GPU4FS_FN GPU4FS_NOINLINE inline PartialRow take_partial_row_of(FileSystem& fs, 
   if (count != 0) fetch_sub<Order::relaxed, Scope::engine>(&chunk.stranded_pages, count);
   const u32 before = fetch_sub<Order::acq_rel, Scope::engine>(word, stripe_held_bit + count);
   // Whoever stranded the last page meanwhile left this to us.
-  if (before - stripe_held_bit - count == stripe.page_count) release_stripe(fs, chunk, stripe);
+  if (before - stripe_held_bit - count == stripe.page_count) release_stripe(state, chunk, stripe);
   return partial;
 }
 
@@ -161,8 +163,8 @@ GPU4FS_FN constexpr Status better_refusal(Status a, Status b) {
 
 // In one chunk. Status: ok, retry_after_checkpoint, busy, no_space.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE PartialRow take_partial_row_in(Group g, FileSystem& fs, u32 index, u32 wanted) {
-  ChunkState& chunk = fs.space.chunks[index];
+GPU4FS_FN GPU4FS_NOINLINE PartialRow take_partial_row_in(Group g, SpaceState& state, u32 index, u32 wanted) {
+  ChunkState& chunk = state.space.chunks[index];
   const u32 count = chunk.stripe_count;
   const u32 first = on_leader(g, [&] { return load<Order::relaxed, Scope::engine>(&chunk.partial_row_cursor); });
   PartialRow partial{Status::no_space, index, 0, 0, 0};
@@ -170,7 +172,7 @@ GPU4FS_FN GPU4FS_NOINLINE PartialRow take_partial_row_in(Group g, FileSystem& fs
        at = next_stripe_with_stranded(g, chunk, first, at + 1)) {
     const PartialRow found = on_leader(g, [&] {
       const u32 stripe = static_cast<u32>((u64{first} + at) % count);
-      const PartialRow taken = take_partial_row_of(fs, index, stripe, wanted);
+      const PartialRow taken = take_partial_row_of(state, index, stripe, wanted);
       if (taken.status == Status::ok) store<Order::relaxed, Scope::engine>(&chunk.partial_row_cursor, stripe);
       return taken;
     });
@@ -182,14 +184,14 @@ GPU4FS_FN GPU4FS_NOINLINE PartialRow take_partial_row_in(Group g, FileSystem& fs
 
 // The first chunk from `from` on that the command may take pages of, no_chunk: there is none. *out_of_reach: one that
 // the engine would have to reach first. Leader.
-GPU4FS_FN GPU4FS_NOINLINE inline u32 next_chunk_with_partial_rows(const FileSystem& fs, const Operation& op, u32 from,
-                                                                  u32* out_of_reach) {
-  const u32 page_class = class_of(fs, op);
-  for (u32 i = from; i < raid::chunk_count_of(fs.space); ++i) {
-    const raid::ChunkState& chunk = fs.space.chunks[i];
+GPU4FS_FN GPU4FS_NOINLINE inline u32 next_chunk_with_partial_rows(const SpaceState& state, const SpaceRequest& request,
+                                                                  u32 from, u32* out_of_reach) {
+  const u32 page_class = class_of(state, request);
+  for (u32 i = from; i < raid::chunk_count_of(state.space); ++i) {
+    const raid::ChunkState& chunk = state.space.chunks[i];
     if (chunk.page_class != page_class || load<Order::relaxed, Scope::engine>(&chunk.stranded_pages) == 0) continue;
     const u32 bits = load<Order::acquire, Scope::engine>(&chunk.free_pages) & ~free_number_mask;
-    if (bits == 0 && (devices_of(chunk) & op.refused_devices) == 0) *out_of_reach = i;
+    if (bits == 0 && (devices_of(chunk) & request.refused_devices) == 0) *out_of_reach = i;
     if (bits == counted_bit) return i;
   }
   return raid::no_chunk;
@@ -206,16 +208,17 @@ static_assert(format::log_record_layout(0, row_record_pages_max* page_size, 0).l
 //   retry_after_checkpoint  none yet
 //   chunk_not_mapped        those of chunk op.wanted_chunk, perhaps
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE PartialRow take_partial_row(Group g, FileSystem& fs, Operation& op, u32 wanted) {
+GPU4FS_FN GPU4FS_NOINLINE PartialRow take_partial_row(Group g, SpaceState& state, SpaceRequest& request, u32 wanted) {
   GPU4FS_CHECK_GT(wanted, 0u);
   PartialRow none{Status::no_space, raid::no_chunk, 0, 0, 0};
-  if (!on_leader(g, [&] { return takes_partial_rows(fs, detail::class_of(fs, op)); })) return none;
+  if (!on_leader(g, [&] { return takes_partial_rows(state, class_of(state, request)); })) return none;
   u32 out_of_reach = raid::no_chunk;  // the leader's
   for (u32 from = 0;;) {
-    const u32 chunk = on_leader(g, [&] { return detail::next_chunk_with_partial_rows(fs, op, from, &out_of_reach); });
+    const u32 chunk =
+        on_leader(g, [&] { return detail::next_chunk_with_partial_rows(state, request, from, &out_of_reach); });
     if (chunk == raid::no_chunk) break;
-    const u32 most = minimum(wanted, row_record_pages_max - fs.space.chunks[chunk].parity_count);
-    const PartialRow found = detail::take_partial_row_in(g, fs, chunk, most);
+    const u32 most = minimum(wanted, row_record_pages_max - state.space.chunks[chunk].parity_count);
+    const PartialRow found = detail::take_partial_row_in(g, state, chunk, most);
     if (found.status == Status::ok) return found;
     none.status = detail::better_refusal(none.status, found.status);
     from = chunk + 1;
@@ -223,10 +226,10 @@ GPU4FS_FN GPU4FS_NOINLINE PartialRow take_partial_row(Group g, FileSystem& fs, O
   none.status = on_leader(g, [&] {
     if (none.status == Status::retry_after_checkpoint) return none.status;
     if (out_of_reach != raid::no_chunk) {
-      op.wanted_chunk = out_of_reach;
+      request.wanted_chunk = out_of_reach;
       return Status::chunk_not_mapped;
     }
-    if (none.status == Status::busy) op.blocked_by_reservations = 1;
+    if (none.status == Status::busy) request.blocked_by_reservations = 1;
     return Status::no_space;
   });
   return none;
@@ -235,21 +238,21 @@ GPU4FS_FN GPU4FS_NOINLINE PartialRow take_partial_row(Group g, FileSystem& fs, O
 // Inside the commit gate: whether files have pages of the row's stripe. If so behind the row's record and again with
 // the commit of its pages, every state in between has the stripe in use: no page of such a stripe becomes a file's
 // otherwise. A recovery that finds it free would take the row's parities for those of the pages that it adopts.
-GPU4FS_FN GPU4FS_NOINLINE inline bool stripe_stays(const FileSystem& fs, u32 index, u64 row) {
-  const raid::ChunkState& chunk = fs.space.chunks[index];
-  return detail::is_in_use(chunk, raid::stripe_of(chunk, raid::row_view(fs.space, index, row).first));
+GPU4FS_FN GPU4FS_NOINLINE inline bool stripe_stays(const SpaceState& state, u32 index, u64 row) {
+  const raid::ChunkState& chunk = state.space.chunks[index];
+  return detail::is_in_use(chunk, raid::stripe_of(chunk, raid::row_view(state.space, index, row).first));
 }
 
 // Inside the commit gate: whether the row is still what it was, which a whole checkpoint may have come in between of.
-GPU4FS_FN GPU4FS_NOINLINE inline bool may_log_row(const FileSystem& fs, const PartialRow& partial) {
-  if (!detail::is_settled(fs.space.chunks[partial.chunk]) || raid::failed_devices(fs.space) != 0) return false;
-  return stripe_stays(fs, partial.chunk, partial.row);
+GPU4FS_FN GPU4FS_NOINLINE inline bool may_log_row(const SpaceState& state, const PartialRow& partial) {
+  if (!detail::is_settled(state.space.chunks[partial.chunk]) || raid::failed_devices(state.space) != 0) return false;
+  return stripe_stays(state, partial.chunk, partial.row);
 }
 
 // The stripe of the row, whose pages were given back, is the last one that is tried next.
-GPU4FS_FN inline void skip_row(FileSystem& fs, const PartialRow& partial) {
-  raid::ChunkState& chunk = fs.space.chunks[partial.chunk];
-  const raid::Stripe stripe = raid::stripe_of(chunk, raid::row_view(fs.space, partial.chunk, partial.row).first);
+GPU4FS_FN inline void skip_row(SpaceState& state, const PartialRow& partial) {
+  raid::ChunkState& chunk = state.space.chunks[partial.chunk];
+  const raid::Stripe stripe = raid::stripe_of(chunk, raid::row_view(state.space, partial.chunk, partial.row).first);
   store<Order::relaxed, Scope::engine>(&chunk.partial_row_cursor,
                                        static_cast<u32>((stripe.index + 1) % chunk.stripe_count));
 }
@@ -258,7 +261,7 @@ GPU4FS_FN inline void skip_row(FileSystem& fs, const PartialRow& partial) {
 // recovery ends. Doing it twice changes nothing. Status: corrupt_structure for one that is in use or free.
 GPU4FS_FN GPU4FS_NOINLINE inline Status adopt_stranded_page(raid::ChunkState& chunk, u64 page) {
   GPU4FS_CHECK_LT(page, chunk.page_count);
-  if (!detail::has_stripes(chunk) || !detail::is_idle(chunk, page)) return Status::corrupt_structure;
+  if (!has_stripes(chunk) || !detail::is_idle(chunk, page)) return Status::corrupt_structure;
   const u64 bit = u64{1} << (page % 64);
   const u64 old = fetch_or<Order::relaxed, Scope::engine>(&chunk.bitmaps.stable[page / 64], bit);
   if ((old & bit) != 0) return Status::ok;
@@ -269,4 +272,4 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status adopt_stranded_page(raid::ChunkState& ch
   return Status::ok;
 }
 
-}  // namespace gpu4fs::fs
+}  // namespace gpu4fs::space

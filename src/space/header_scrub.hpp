@@ -8,11 +8,11 @@
 // Uniform.
 #pragma once
 
-#include "fs/space/extents.hpp"
-#include "fs/space/header_area.hpp"
 #include "raid/repair_pages.hpp"
+#include "space/extents.hpp"
+#include "space/header_area.hpp"
 
-namespace gpu4fs::fs {
+namespace gpu4fs::space {
 
 struct HeaderScrub {
   u64 verified;  // pages, copies counted
@@ -37,12 +37,12 @@ GPU4FS_FN inline bool header_is_settled(const ChunkState& chunk) {
 // Copies of `part` that do not verify are written from one that does. verify(memory): whether pages there are right.
 // False: no column has it.
 template <class Group, class Verify>
-GPU4FS_FN GPU4FS_NOINLINE bool scrub_part(Group g, FileSystem& fs, const ChunkState& chunk, const HeaderPart& part,
+GPU4FS_FN GPU4FS_NOINLINE bool scrub_part(Group g, SpaceState& state, const ChunkState& chunk, const HeaderPart& part,
                                           HeaderScrub& scrub, Verify&& verify) {
   u32 bad = 0;
   const u8* good = nullptr;
   for (u32 column = 0; column <= chunk.redundancy; ++column) {
-    const HeaderPages pages = read_header(g, fs, chunk, {column, part.first, part.count});
+    const HeaderPages pages = read_header(g, state, chunk, {column, part.first, part.count});
     if (pages.status == Status::device_failed) continue;
     scrub.verified += part.count;
     if (pages.status == Status::ok && verify(pages.memory)) {
@@ -54,35 +54,35 @@ GPU4FS_FN GPU4FS_NOINLINE bool scrub_part(Group g, FileSystem& fs, const ChunkSt
   for (u32 left = bad; left != 0; left &= left - 1) {
     const u32 column = static_cast<u32>(count_trailing_zeros(u64{left}));
     scrub.damaged += part.count;
-    count_bad_copy(g, fs, chunk, column);
-    const bool is_repaired = good != nullptr && fs.read_only == 0 &&
-                             write_header(g, fs, chunk, {column, part.first, part.count}, good) == Status::ok;
+    count_bad_copy(g, state, chunk, column);
+    const bool is_repaired = good != nullptr && state.read_only == 0 &&
+                             write_header(g, state, chunk, {column, part.first, part.count}, good) == Status::ok;
     if (!is_repaired) scrub.left += part.count;
   }
   return good != nullptr || bad == 0;
 }
 
 template <class Group>
-GPU4FS_FN void scrub_chunk_headers(Group g, FileSystem& fs, const ChunkState& chunk, HeaderScrub& scrub) {
+GPU4FS_FN void scrub_chunk_headers(Group g, SpaceState& state, const ChunkState& chunk, HeaderScrub& scrub) {
   for (u32 column = 0; column <= chunk.redundancy; ++column) {
-    if (!on_leader(g, [&] { return raid::device_is_readable(fs.space, chunk.columns[column].device); })) continue;
+    if (!on_leader(g, [&] { return raid::device_is_readable(state.space, chunk.columns[column].device); })) continue;
     ++scrub.verified;
     bool is_damaged = false;
-    (void)settle_chunk_header(g, fs, chunk, column, chunk.scrub_work, &is_damaged);
+    (void)settle_chunk_header(g, state, chunk, column, chunk.scrub_work, &is_damaged);
     if (!is_damaged) continue;
     ++scrub.damaged;
-    if (fs.read_only != 0) ++scrub.left;
+    if (state.read_only != 0) ++scrub.left;
   }
 }
 
 // Header, bitmap and table of the durable slot. False: no column has one of them.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE bool scrub_slot(Group g, FileSystem& fs, const ChunkState& chunk, HeaderScrub& scrub) {
+GPU4FS_FN GPU4FS_NOINLINE bool scrub_slot(Group g, SpaceState& state, const ChunkState& chunk, HeaderScrub& scrub) {
   const format::ChunkLayout layout = layout_of(chunk);
   const u32 slot = on_leader(g, [&] { return chunk.slot_newest; });
   const u64 checksum = on_leader(g, [&] { return chunk.slot_checksum[slot]; });
   u64 hashes[2] = {0, 0};
-  const bool has_header = scrub_part(g, fs, chunk, {slot_page(layout, slot), 1}, scrub, [&](const u8* memory) {
+  const bool has_header = scrub_part(g, state, chunk, {slot_page(layout, slot), 1}, scrub, [&](const u8* memory) {
     u8* const work = chunk.scrub_work;
     if (!load_sealed_page(g, work, memory, chunk.base_address ^ slot)) return false;
     const auto* header = reinterpret_cast<const format::BitmapSlotHeader*>(work);
@@ -98,7 +98,7 @@ GPU4FS_FN GPU4FS_NOINLINE bool scrub_slot(Group g, FileSystem& fs, const ChunkSt
   const u64 seeds[2] = {chunk.base_address, format::descriptor_table_seed(chunk.base_address)};
   bool has_all = true;
   for (u32 i = 0; i < 2; ++i) {
-    has_all &= scrub_part(g, fs, chunk, parts[i], scrub, [&](const u8* memory) {
+    has_all &= scrub_part(g, state, chunk, parts[i], scrub, [&](const u8* memory) {
       return hash_pages(g, memory, parts[i].count, seeds[i]) == hashes[i];
     });
   }
@@ -116,7 +116,7 @@ GPU4FS_FN bool has_stable_pages(Group g, const ChunkState& chunk) {
 }
 
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void scrub_descriptors(Group g, FileSystem& fs, ChunkState& chunk, u64 page, u64 count,
+GPU4FS_FN GPU4FS_NOINLINE void scrub_descriptors(Group g, SpaceState& state, ChunkState& chunk, u64 page, u64 count,
                                                  HeaderScrub& scrub) {
   // Of an empty chunk the words mean nothing, and what they name may not be within reach.
   if (!has_stable_pages(g, chunk)) return;
@@ -126,10 +126,10 @@ GPU4FS_FN GPU4FS_NOINLINE void scrub_descriptors(Group g, FileSystem& fs, ChunkS
     const u64 entry = on_leader(g, [&] { return chunk.descriptor_table[index]; });
     if (entry == format::descriptor_page_unwritten) continue;
     const HeaderPart part{layout.descriptor_page(index, format::descriptor_place(entry)), 1};
-    const bool is_there = scrub_part(g, fs, chunk, part, scrub, [&](const u8* memory) {
+    const bool is_there = scrub_part(g, state, chunk, part, scrub, [&](const u8* memory) {
       return descriptor_page_fits(g, chunk, index, entry, memory);
     });
-    if (is_there || fs.read_only != 0) continue;
+    if (is_there || state.read_only != 0) continue;
     on_leader(g, [&] {
       fetch_or<Order::release, Scope::engine>(&chunk.descriptor_dirty[index / 64], u64{1} << (index % 64));
       mark_changed(chunk);
@@ -143,33 +143,34 @@ GPU4FS_FN GPU4FS_NOINLINE void scrub_descriptors(Group g, FileSystem& fs, ChunkS
 // *scrub. Where a checkpoint failed while it wrote the chunk nothing is looked at. Status: again (a checkpoint writes
 // the chunk, or somebody else looks at it).
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status scrub_header_area(Group g, FileSystem& fs, u32 index, u64 page, u64 count,
+GPU4FS_FN GPU4FS_NOINLINE Status scrub_header_area(Group g, SpaceState& state, u32 index, u64 page, u64 count,
                                                    HeaderScrub* scrub) {
-  GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
-  raid::ChunkState& chunk = fs.space.chunks[index];
+  GPU4FS_CHECK_LT(index, raid::known_chunk_count(state.space));
+  raid::ChunkState& chunk = state.space.chunks[index];
   GPU4FS_CHECK_LE(page + count, chunk.page_count);
   const bool is_taken =
       on_leader(g, [&] { return exchange<Order::acquire, Scope::engine>(&chunk.header_scrub, 1u) != 0; });
   if (is_taken) return Status::again;
-  const u32 counter = on_leader(g, [&] { return raid::begin_repairs(fs.space); });
+  const u32 counter = on_leader(g, [&] { return raid::begin_repairs(state.space); });
   const bool settled = on_leader(g, [&] { return detail::header_is_settled(chunk); });
   if (settled) {
     if (page == 0) {
-      detail::scrub_chunk_headers(g, fs, chunk, *scrub);
-      if (!detail::scrub_slot(g, fs, chunk, *scrub) && fs.read_only == 0) {
-        on_leader(g, [&] { detail::mark_changed(chunk); });
+      detail::scrub_chunk_headers(g, state, chunk, *scrub);
+      if (!detail::scrub_slot(g, state, chunk, *scrub) && state.read_only == 0) {
+        on_leader(g, [&] { mark_changed(chunk); });
       }
     }
-    detail::scrub_descriptors(g, fs, chunk, page, count, *scrub);
+    detail::scrub_descriptors(g, state, chunk, page, count, *scrub);
   }
   g.sync();
   on_leader(g, [&] {
-    raid::end_repairs(fs.space, counter);
+    raid::end_repairs(state.space, counter);
     store<Order::release, Scope::engine>(&chunk.header_scrub, 0u);
   });
   // Behind a checkpoint that failed there is no other one to wait for.
-  const bool is_final = on_leader(g, [&] { return load<Order::acquire, Scope::engine>(&fs.checkpoint_failed) != 0; });
+  const bool is_final =
+      on_leader(g, [&] { return load<Order::acquire, Scope::engine>(&state.checkpoint_failed) != 0; });
   return settled || is_final ? Status::ok : Status::again;
 }
 
-}  // namespace gpu4fs::fs
+}  // namespace gpu4fs::space

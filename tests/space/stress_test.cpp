@@ -13,7 +13,7 @@
 #include "support/space_fixture.hpp"
 #include "support/test_scale.hpp"
 
-namespace gpu4fs::fs {
+namespace gpu4fs::space {
 namespace {
 
 using raid::Extent;
@@ -68,7 +68,7 @@ class Worker {
   }
 
   void run(u32 round_count) {
-    FileSystem& fs = *shared_.pool.fs;
+    fs::FileSystem& fs = *shared_.pool.fs;
     for (u32 round = 0; round < round_count; ++round) {
       const u64 wanted = random_() % 16 == 0 ? 512 + random_() % 1200 : 1 + random_() % 60;
       const Status status = reserve_pages(fs, op_, wanted);
@@ -89,7 +89,7 @@ class Worker {
 
  private:
   void use(Extent run) {
-    FileSystem& fs = *shared_.pool.fs;
+    fs::FileSystem& fs = *shared_.pool.fs;
     if (random_() % 5 == 0) {
       shared_.owners.give(run, owner_);
       abandon_extent(fs, op_, run);
@@ -112,13 +112,13 @@ class Worker {
   Shared& shared_;
   u32 owner_;
   std::mt19937_64 random_;
-  Operation op_;
+  fs::Operation op_;
   std::vector<Extent> extents_;
 };
 
 void checkpoint(Shared& shared, u64 epoch) {
   Lane g;
-  FileSystem& fs = *shared.pool.fs;
+  fs::FileSystem& fs = *shared.pool.fs;
   {
     const std::unique_lock<std::shared_mutex> closed(shared.gate);
     for (u32 i = 0; i < fs.space.chunk_count; ++i) snapshot_chunk(g, fs, i);
@@ -157,8 +157,8 @@ void run_stress(const test::SpaceOptions& options, u32 round_count) {
   EXPECT_EQ(shared.pool.fs->had_error, 0u);
   for (u32 c = 0; c < shared.pool.fs->space.chunk_count; ++c) {
     const raid::ChunkState& chunk = shared.pool.fs->space.chunks[c];
-    EXPECT_EQ(chunk.free_pages & ~detail::counted_bit, chunk.page_count);
-    for (u32 r = 0; r < detail::region_count_of(chunk); ++r) EXPECT_EQ(detail::region_free(chunk, r), 512u);
+    EXPECT_EQ(chunk.free_pages & ~counted_bit, chunk.page_count);
+    for (u32 r = 0; r < region_count_of(chunk); ++r) EXPECT_EQ(region_free(chunk, r), 512u);
   }
   SpaceFixture mounted = shared.pool.remount();
   ASSERT_EQ(mounted.load(epoch), Status::ok);
@@ -181,8 +181,8 @@ TEST(SpaceStress, last_pages_are_shared_out_exactly) {
     std::vector<std::thread> threads;
     for (u32 i = 0; i < thread_count; ++i) {
       threads.emplace_back([&shared, i] {
-        Operation op = shared.pool.operation(i);
-        op.emergency_use = fs::EmergencyUse::all;
+        fs::Operation op = shared.pool.operation(i);
+        op.emergency_use = space::EmergencyUse::all;
         EXPECT_EQ(reserve_pages(*shared.pool.fs, op, 2048 / thread_count), Status::ok);
         while (op.pages_reserved > 0) {
           const Extent run = allocate_run(Lane{}, *shared.pool.fs, op, 1 + op.pages_reserved % 5, 1);
@@ -216,7 +216,7 @@ TEST(SpaceStress, freeing_while_chunks_come_into_reach) {
       }
     });
     std::thread mapping([&] {
-      Operation op = pool.operation();
+      fs::Operation op = pool.operation();
       while (reserve_pages(*pool.fs, op, 3900) != Status::ok) {
         if (op.wanted_chunk != raid::no_chunk) make_chunk_accessible(*pool.fs, op.wanted_chunk);
         std::this_thread::yield();
@@ -230,4 +230,4 @@ TEST(SpaceStress, freeing_while_chunks_come_into_reach) {
 }
 
 }  // namespace
-}  // namespace gpu4fs::fs
+}  // namespace gpu4fs::space

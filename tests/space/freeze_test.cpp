@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "fs/journal/checkpoint.hpp"
-#include "fs/space/space.hpp"
+#include "space/space.hpp"
 #include "support/group_runner.hpp"
 #include "support/level_shapes.hpp"
 #include "support/space_fixture.hpp"
 
-namespace gpu4fs::fs::freeze_test {
+namespace gpu4fs::space::freeze_test {
 namespace {
 
 using test::SpaceFixture;
@@ -32,7 +32,7 @@ class Freeze : public ::testing::TestWithParam<test::LevelShape> {
     options.chunks_per_device = 4;
     return options;
   }
-  FileSystem& fs() { return *pool_.fs; }
+  fs::FileSystem& fs() { return *pool_.fs; }
   raid::ChunkState& chunk(u32 index) { return fs().space.chunks[index]; }
   u32 chunk_of(u64 address) {
     raid::PageLocation location{};
@@ -48,9 +48,9 @@ class Freeze : public ::testing::TestWithParam<test::LevelShape> {
     u64 free = 0;
     u64 pending = 0;
     for (u32 i = 0; i < fs().space.chunk_count; ++i) {
-      if (fs::detail::is_frozen(chunk(i))) continue;
-      free += chunk(i).free_pages & fs::detail::free_number_mask;
-      pending += fs::detail::count_pending(chunk(i));
+      if (space::is_frozen(chunk(i))) continue;
+      free += chunk(i).free_pages & space::free_number_mask;
+      pending += space::detail::count_pending(chunk(i));
     }
     const SpaceCounters& counters = fs().data_counters();
     EXPECT_EQ(counters.free, free) << when;
@@ -58,7 +58,7 @@ class Freeze : public ::testing::TestWithParam<test::LevelShape> {
     EXPECT_EQ(counters.freed_pending, pending) << when;
     EXPECT_EQ(counters.reserved, 0u) << when;
   }
-  std::vector<raid::Extent> take(u32 page_count, bool whole_stripes, Operation* op) {
+  std::vector<raid::Extent> take(u32 page_count, bool whole_stripes, fs::Operation* op) {
     *op = pool_.operation(static_cast<u32>(random_.next() % 4));
     op->whole_stripes = whole_stripes ? 1 : 0;
     std::vector<raid::Extent> taken;
@@ -66,7 +66,7 @@ class Freeze : public ::testing::TestWithParam<test::LevelShape> {
     while (op->pages_reserved != 0) {
       taken.push_back(allocate_run(Lane{}, fs(), *op, op->pages_reserved, 1));
       EXPECT_GT(taken.back().page_count, 0u);
-      EXPECT_FALSE(fs::detail::is_frozen(chunk(chunk_of(taken.back().address)))) << "a page of a frozen chunk";
+      EXPECT_FALSE(space::is_frozen(chunk(chunk_of(taken.back().address)))) << "a page of a frozen chunk";
     }
     return taken;
   }
@@ -83,8 +83,8 @@ class Freeze : public ::testing::TestWithParam<test::LevelShape> {
 
 TEST_P(Freeze, AnEmptyChunkIsNeitherFreeNorAvailable) {
   const SpaceCounters before = fs().data_counters();
-  const u64 cost = fs::detail::chunk_cost(chunk(1));
-  EXPECT_EQ(u64{chunk(1).free_pages & fs::detail::free_number_mask}, cost);
+  const u64 cost = space::detail::chunk_cost(chunk(1));
+  EXPECT_EQ(u64{chunk(1).free_pages & space::free_number_mask}, cost);
   ASSERT_EQ(freeze_chunk(fs(), 1), Status::ok);
   EXPECT_EQ(fs().data_counters().available, before.available - cost);
   EXPECT_EQ(fs().data_counters().free, before.free - cost);
@@ -102,7 +102,7 @@ TEST_P(Freeze, AnEmptyChunkIsNeitherFreeNorAvailable) {
 TEST_P(Freeze, NotWithoutRoomElsewhere) {
   // One after the other, until what they hold has no room in those that are left.
   u32 frozen = 0;
-  Operation op{};
+  fs::Operation op{};
   for (const raid::Extent& run : take(static_cast<u32>(fs().data_counters().total / 8), true, &op)) commit(run);
   while (frozen < 4 && freeze_chunk(fs(), frozen) == Status::ok) ++frozen;
   EXPECT_GT(frozen, 0u);
@@ -114,7 +114,7 @@ TEST_P(Freeze, NotWithoutRoomElsewhere) {
 
 TEST_P(Freeze, SumsHoldWhateverHappens) {
   struct Owner {
-    Operation op;
+    fs::Operation op;
     std::vector<raid::Extent> runs;
   };
   std::vector<Owner> owners;
@@ -161,4 +161,4 @@ INSTANTIATE_TEST_SUITE_P(Levels, Freeze, ::testing::ValuesIn(shapes),
                          [](const auto& parameter) { return std::string(parameter.param.name); });
 
 }  // namespace
-}  // namespace gpu4fs::fs::freeze_test
+}  // namespace gpu4fs::space::freeze_test

@@ -1,4 +1,4 @@
-// Pages of chunks with parities: given out and taken back by the stripe. Internal to fs/space.
+// Pages of chunks with parities: given out and taken back by the stripe. Internal to the layer.
 //
 // A row of pages must not get new ones while a checkpoint depends on its parities (raid/parity/row_write.hpp), so
 // such a chunk's pages leave the free ones a whole stripe at a time. Commands whose pages a record of the log will
@@ -10,7 +10,7 @@
 //   stripe_stranded       by stripe: how many of its pages are stranded
 //
 // When no whole stripe is left, stranded pages go to commands that log what they do to the row
-// (fs/space/partial_stripes.hpp).
+// (space/partial_stripes.hpp).
 //
 // Counting. The pages behind the last whole stripe of a region, its tail, are given out only with the region. So they
 // are in none of the counters of space_counters.hpp: there a region of 512 pages counts as region_cost() pages,
@@ -18,10 +18,10 @@
 // page is promised as LogicalSpace::page_cost pages, because it may need a stripe.
 #pragma once
 
-#include "fs/space/take_run.hpp"
 #include "raid/parity/row.hpp"
+#include "space/take_run.hpp"
 
-namespace gpu4fs::fs::detail {
+namespace gpu4fs::space {
 
 GPU4FS_FN inline bool has_stripes(const ChunkState& chunk) {
   return chunk.stripe_count != 0;
@@ -46,18 +46,18 @@ GPU4FS_FN inline u32 stripe_cost(const ChunkState& chunk, const raid::Stripe& st
 inline constexpr u32 stripe_held_bit = u32{1} << 31;
 
 // All pages of the stripe are stranded: it is free.
-GPU4FS_FN GPU4FS_NOINLINE inline void release_stripe(FileSystem& fs, ChunkState& chunk, const raid::Stripe& stripe) {
+GPU4FS_FN GPU4FS_NOINLINE inline void release_stripe(SpaceState& state, ChunkState& chunk, const raid::Stripe& stripe) {
   raid::clear_in_parity(chunk, stripe.first, stripe.page_count);
   store<Order::relaxed, Scope::engine>(&chunk.stripe_stranded[stripe.index], 0u);
   const u32 stranded =
       fetch_sub<Order::relaxed, Scope::engine>(&chunk.stranded_pages, static_cast<u32>(stripe.page_count));
   GPU4FS_CHECK_GE(u64{stranded}, stripe.page_count);
   for_each_word(stripe.first, stripe.page_count, [&](u64 word, u64 mask) { clear_busy(chunk, word, mask); });
-  give_to_everyone(fs, chunk, stripe_cost(chunk, stripe));
+  give_to_everyone(state, chunk, stripe_cost(chunk, stripe));
 }
 
 // Pages [first, first + count), which are busy and belong to nobody any more, are stranded.
-GPU4FS_FN GPU4FS_NOINLINE inline void close_pages(FileSystem& fs, ChunkState& chunk, u64 first, u64 count) {
+GPU4FS_FN GPU4FS_NOINLINE inline void close_pages(SpaceState& state, ChunkState& chunk, u64 first, u64 count) {
   GPU4FS_CHECK(has_stripes(chunk));
   GPU4FS_CHECK_LE(first + count, chunk.page_count);
   const u64 end = first + count;
@@ -67,18 +67,18 @@ GPU4FS_FN GPU4FS_NOINLINE inline void close_pages(FileSystem& fs, ChunkState& ch
     fetch_add<Order::relaxed, Scope::engine>(&chunk.stranded_pages, here);
     const u32 before = fetch_add<Order::acq_rel, Scope::engine>(&chunk.stripe_stranded[stripe.index], here);
     GPU4FS_CHECK_LE((before & ~stripe_held_bit) + here, stripe.page_count);
-    if (before + here == stripe.page_count) release_stripe(fs, chunk, stripe);
+    if (before + here == stripe.page_count) release_stripe(state, chunk, stripe);
     page += here;
   }
 }
 
 // Closes the pages of a bitmap word that `mask` names.
-GPU4FS_FN GPU4FS_NOINLINE inline void close_word(FileSystem& fs, ChunkState& chunk, u64 word, u64 mask) {
+GPU4FS_FN GPU4FS_NOINLINE inline void close_word(SpaceState& state, ChunkState& chunk, u64 word, u64 mask) {
   while (mask != 0) {
     const u32 low = count_trailing_zeros(mask);
     const u64 rest = ~(mask >> low);
     const u32 length = minimum(rest == 0 ? 64 - low : count_trailing_zeros(rest), 64 - low);
-    close_pages(fs, chunk, word * 64 + low, length);
+    close_pages(state, chunk, word * 64 + low, length);
     mask &= length + low == 64 ? 0 : ~u64{0} << (low + length);
   }
 }
@@ -131,22 +131,22 @@ GPU4FS_FN GPU4FS_NOINLINE inline PageRun take_stripes(ChunkState& chunk, u32 hin
 
 // Pages of the shard's open stripe, at most `wanted`; page_count 0: there is none, or it is an older one, which is
 // stranded.
-GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent take_from_open_stripe(FileSystem& fs, AllocationShard& shard,
+GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent take_from_open_stripe(SpaceState& state, AllocationShard& shard,
                                                                     u32 page_class, u32 wanted) {
   GPU4FS_CHECK_LT(page_class, format::profile_max);
   ShardPlace& place = shard.places[page_class];
   raid::Extent taken{raid::no_address, 0, 0};
   shard.lock.lock();
   if (place.open_count != 0) {
-    const u32 generation = load<Order::relaxed, Scope::engine>(&fs.stripe_generation);
+    const u32 generation = load<Order::relaxed, Scope::engine>(&state.stripe_generation);
     raid::PageLocation location{};
-    GPU4FS_CHECK_OK(raid::find_page(fs.space, place.open_address, &location));
+    GPU4FS_CHECK_OK(raid::find_page(state.space, place.open_address, &location));
     if (place.open_generation == generation) {
       taken = {place.open_address, minimum(wanted, place.open_count), 0};
       place.open_address += u64{taken.page_count} * page_size;
       place.open_count -= taken.page_count;
     } else {
-      close_pages(fs, fs.space.chunks[location.chunk], location.page, place.open_count);
+      close_pages(state, state.space.chunks[location.chunk], location.page, place.open_count);
       place.open_count = 0;
     }
   }
@@ -155,30 +155,30 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent take_from_open_stripe(FileSystem& 
 }
 
 // The shard goes on with these pages; what it had, another command's leftover, is stranded.
-GPU4FS_FN GPU4FS_NOINLINE inline void keep_open(FileSystem& fs, AllocationShard& shard, u32 chunk_index, u64 first,
+GPU4FS_FN GPU4FS_NOINLINE inline void keep_open(SpaceState& state, AllocationShard& shard, u32 chunk_index, u64 first,
                                                 u32 count, u32 generation) {
-  ShardPlace& place = shard.places[fs.space.chunks[chunk_index].page_class];
+  ShardPlace& place = shard.places[state.space.chunks[chunk_index].page_class];
   shard.lock.lock();
   GPU4FS_CHECK_GT(count, 0u);
   const u32 old_count = place.open_count;
   const u64 old_address = place.open_address;
-  place.open_address = fs.space.chunks[chunk_index].base_address + first * page_size;
+  place.open_address = state.space.chunks[chunk_index].base_address + first * page_size;
   place.open_count = count;
   place.open_generation = generation;
   shard.lock.unlock();
   if (old_count == 0) return;
   raid::PageLocation location{};
-  GPU4FS_CHECK_OK(raid::find_page(fs.space, old_address, &location));
-  close_pages(fs, fs.space.chunks[location.chunk], location.page, old_count);
+  GPU4FS_CHECK_OK(raid::find_page(state.space, old_address, &location));
+  close_pages(state, state.space.chunks[location.chunk], location.page, old_count);
 }
 
 // The command's promise of `page_count` pages is used up; `cost` pages left the free ones for them.
-GPU4FS_FN GPU4FS_NOINLINE inline void use_promise(FileSystem& fs, Operation& op, u32 page_count, u32 cost) {
-  GPU4FS_CHECK_LE(page_count, op.pages_reserved);
-  op.pages_reserved -= page_count;
-  const u32 page_class = class_of(fs, op);
-  SpaceCounters& counters = fs.counters[page_class];
-  const u64 promised = u64{page_count} * fs.space.page_cost[page_class];
+GPU4FS_FN GPU4FS_NOINLINE inline void use_promise(SpaceState& state, SpaceRequest& request, u32 page_count, u32 cost) {
+  GPU4FS_CHECK_LE(page_count, request.pages_reserved);
+  request.pages_reserved -= page_count;
+  const u32 page_class = class_of(state, request);
+  SpaceCounters& counters = state.counters[page_class];
+  const u64 promised = u64{page_count} * state.space.page_cost[page_class];
   GPU4FS_CHECK_LE(cost, promised);
   const u64 reserved = fetch_sub<Order::relaxed, Scope::engine>(&counters.reserved, promised);
   GPU4FS_CHECK_GE(reserved, promised);
@@ -187,13 +187,14 @@ GPU4FS_FN GPU4FS_NOINLINE inline void use_promise(FileSystem& fs, Operation& op,
 }
 
 // One try of a chunk: `wanted` pages or less, with what becomes of the rest of their stripes.
-GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_stripes_in(FileSystem& fs, Operation& op, u32 index, u32 hint,
-                                                                  u32 wanted, u32 generation) {
-  ChunkState& chunk = fs.space.chunks[index];
+GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_stripes_in(SpaceState& state, SpaceRequest& request, u32 index,
+                                                                  u32 hint, u32 wanted, u32 generation) {
+  ChunkState& chunk = state.space.chunks[index];
   const u32 whole = stripe_pages(chunk);
-  const bool shares = op.whole_stripes == 0 && wanted < whole;
+  const bool shares = request.whole_stripes == 0 && wanted < whole;
   // Sharing commands take whole stripes only as far as they fill them.
-  const u32 stripes = op.whole_stripes != 0 ? static_cast<u32>(divide_up(wanted, whole)) : maximum(wanted / whole, 1u);
+  const u32 stripes =
+      request.whole_stripes != 0 ? static_cast<u32>(divide_up(wanted, whole)) : maximum(wanted / whole, 1u);
   const u32 target = stripes * whole;
   const u32 claim = claim_pages(chunk, minimum(target, region_cost(chunk)), whole);
   if (claim == 0) return {raid::no_address, 0, 0};
@@ -202,28 +203,28 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_stripes_in(FileSystem& fs
   GPU4FS_CHECK_GT(run.count, 0u);
   GPU4FS_CHECK_LE(run.count, claim);
   const u32 used = minimum(wanted, run.count);
-  use_promise(fs, op, used, run.count);
+  use_promise(state, request, used, run.count);
   if (used < run.count && shares) {
-    keep_open(fs, fs.shards[op.shard], index, u64{run.first} + used, run.count - used, generation);
+    keep_open(state, state.shards[request.shard], index, u64{run.first} + used, run.count - used, generation);
   } else if (used < run.count) {
-    close_pages(fs, chunk, u64{run.first} + used, run.count - used);
+    close_pages(state, chunk, u64{run.first} + used, run.count - used);
   }
   return {chunk.base_address + u64{run.first} * page_size, used, 0};
 }
 
 // allocate_run() of single pages where the chunks of the class have parities.
-GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_striped(FileSystem& fs, Operation& op, u32 wanted) {
+GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_striped(SpaceState& state, SpaceRequest& request, u32 wanted) {
   GPU4FS_CHECK_GT(wanted, 0u);
-  GPU4FS_CHECK_LT(op.shard, fs.shard_count);
-  AllocationShard& shard = fs.shards[op.shard];
-  const u32 page_class = class_of(fs, op);
+  GPU4FS_CHECK_LT(request.shard, state.shard_count);
+  AllocationShard& shard = state.shards[request.shard];
+  const u32 page_class = class_of(state, request);
   ShardPlace& place = shard.places[page_class];
   // Before anything is taken: a stripe that is taken behind a snapshot counts as older than it at worst.
-  const u32 generation = load<Order::acquire, Scope::engine>(&fs.stripe_generation);
-  if (op.whole_stripes == 0) {
-    const raid::Extent shared = take_from_open_stripe(fs, shard, page_class, wanted);
+  const u32 generation = load<Order::acquire, Scope::engine>(&state.stripe_generation);
+  if (request.whole_stripes == 0) {
+    const raid::Extent shared = take_from_open_stripe(state, shard, page_class, wanted);
     if (shared.page_count != 0) {
-      use_promise(fs, op, shared.page_count, 0);
+      use_promise(state, request, shared.page_count, 0);
       return shared;
     }
   }
@@ -231,18 +232,18 @@ GPU4FS_FN GPU4FS_NOINLINE inline raid::Extent allocate_striped(FileSystem& fs, O
   const u32 row = load<Order::relaxed, Scope::engine>(&place.region);
   for (u32 attempt = 0;; ++attempt) {
     // The promise may be of a chunk that came since.
-    const u32 chunk_count = raid::chunk_count_of(fs.space);
-    const u32 start = static_cast<u32>(u64{op.shard} * chunk_count / fs.shard_count);
+    const u32 chunk_count = raid::chunk_count_of(state.space);
+    const u32 start = static_cast<u32>(u64{request.shard} * chunk_count / state.shard_count);
     for (u32 i = 0; i < chunk_count; ++i) {
       const u32 step_here = (step + i) % chunk_count;
       const u32 index = (start + step_here) % chunk_count;
-      if (fs.space.chunks[index].page_class != page_class) continue;
-      const u32 region_count = region_count_of(fs.space.chunks[index]);
-      const u32 first_region = static_cast<u32>(u64{op.shard} * region_count / fs.shard_count);
+      if (state.space.chunks[index].page_class != page_class) continue;
+      const u32 region_count = region_count_of(state.space.chunks[index]);
+      const u32 first_region = static_cast<u32>(u64{request.shard} * region_count / state.shard_count);
       const raid::Extent extent =
-          allocate_stripes_in(fs, op, index, (first_region + row) % region_count, wanted, generation);
+          allocate_stripes_in(state, request, index, (first_region + row) % region_count, wanted, generation);
       if (extent.page_count == 0) continue;
-      const u64 page = (extent.address - fs.space.chunks[index].base_address) / page_size;
+      const u64 page = (extent.address - state.space.chunks[index].base_address) / page_size;
       const u32 region = static_cast<u32>(page / region_pages);
       store<Order::relaxed, Scope::engine>(&place.chunk, step_here);
       store<Order::relaxed, Scope::engine>(&place.region, (region + region_count - first_region) % region_count);
@@ -307,4 +308,4 @@ GPU4FS_FN GPU4FS_NOINLINE inline u32 take_stripes_of(ChunkState& chunk, u64 firs
   return cost;
 }
 
-}  // namespace gpu4fs::fs::detail
+}  // namespace gpu4fs::space

@@ -1,4 +1,4 @@
-// Who may take which page: the counters behind the allocator. Internal to fs/space.
+// Who may take which page: the counters behind the allocator. Internal to the layer.
 //
 // The chunks of a profile (format::Profile) are a class; each class has counters of its own, and a command reserves in
 // one class for its data and in one for metadata. In a pool with one profile they are the same.
@@ -20,8 +20,8 @@
 // other chunks are in counters.free but not available, and nobody claims them. Bit and number share
 // a word, so that a page freed while its chunk becomes counted enters `available` exactly once.
 //
-// A chunk may be *frozen* (the bit below; fs/space/freeze.hpp): its free pages are in none of the counters, and nobody
-// claims them. Its regions may be *unbacked* (fs/space/backing.hpp): they are in counters.free, and nobody claims them.
+// A chunk may be *frozen* (the bit below; space/freeze.hpp): its free pages are in none of the counters, and nobody
+// claims them. Its regions may be *unbacked* (space/backing.hpp): they are in counters.free, and nobody claims them.
 //
 // region_free is a hint that never errs on the low side, so a region whose count is 0 is full: it
 // grows before bits are cleared and shrinks after they were set. For the same reason it never
@@ -34,9 +34,9 @@
 #include "base/config.hpp"
 #include "base/limits.hpp"
 #include "base/types.hpp"
-#include "fs/fs_types.hpp"
+#include "space/space_types.hpp"
 
-namespace gpu4fs::fs::detail {
+namespace gpu4fs::space {
 
 using raid::ChunkState;
 
@@ -55,15 +55,15 @@ GPU4FS_FN inline u32 unbacked_pages_of(const ChunkState& chunk) {
 }
 
 // The counters of a chunk's class.
-GPU4FS_FN inline SpaceCounters& counters_of(FileSystem& fs, const ChunkState& chunk) {
+GPU4FS_FN inline SpaceCounters& counters_of(SpaceState& state, const ChunkState& chunk) {
   GPU4FS_CHECK_LT(chunk.page_class, format::profile_max);
-  return fs.counters[chunk.page_class];
+  return state.counters[chunk.page_class];
 }
 
 // The class that the command reserves and allocates pages in.
-GPU4FS_FN inline u32 class_of(const FileSystem& fs, const Operation& op) {
-  GPU4FS_CHECK_LE(op.profile, format::profile_max);
-  return op.profile == 0 ? fs.space.data_class : op.profile - 1;
+GPU4FS_FN inline u32 class_of(const SpaceState& state, const SpaceRequest& request) {
+  GPU4FS_CHECK_LE(request.profile, format::profile_max);
+  return request.profile == 0 ? state.space.data_class : request.profile - 1;
 }
 
 GPU4FS_FN inline u32 region_count_of(const ChunkState& chunk) {
@@ -129,54 +129,50 @@ GPU4FS_FN inline void clear_busy(ChunkState& chunk, u64 word, u64 mask) {
 }
 
 // Accounts for pages whose bits were cleared and that nobody holds a promise for.
-GPU4FS_FN inline void give_to_everyone(FileSystem& fs, ChunkState& chunk, u32 page_count) {
+GPU4FS_FN inline void give_to_everyone(SpaceState& state, ChunkState& chunk, u32 page_count) {
   if (load<Order::relaxed, Scope::engine>(&chunk.trim_due) != raid::trim_due_later) {
     store<Order::relaxed, Scope::engine>(&chunk.trim_due, raid::trim_due_later);
   }
   if (page_count == 0) return;
   const u32 bits = return_claim(chunk, page_count);
   if ((bits & frozen_bit) != 0) return;
-  SpaceCounters& counters = counters_of(fs, chunk);
+  SpaceCounters& counters = counters_of(state, chunk);
   fetch_add<Order::relaxed, Scope::engine>(&counters.free, page_count);
   if ((bits & counted_bit) != 0) fetch_add<Order::release, Scope::engine>(&counters.available, page_count);
 }
 
 // Makes the free pages of a loaded chunk available once the engine can reach it. True if it had not
 // been counted.
-GPU4FS_FN inline bool count_chunk(FileSystem& fs, ChunkState& chunk) {
+GPU4FS_FN inline bool count_chunk(SpaceState& state, ChunkState& chunk) {
   if (load<Order::acquire, Scope::engine>(&chunk.loaded) == 0) return false;
   if (load<Order::acquire, Scope::engine>(&chunk.accessible) == 0) return false;
   u32 value = load<Order::relaxed, Scope::engine>(&chunk.free_pages);
   do {
     if ((value & ~free_number_mask) != 0) return false;
   } while (!compare_exchange<Order::acq_rel, Scope::engine>(&chunk.free_pages, value, value | counted_bit));
-  fetch_add<Order::release, Scope::engine>(&counters_of(fs, chunk).available, value);
+  fetch_add<Order::release, Scope::engine>(&counters_of(state, chunk).available, value);
   return true;
 }
 
-}  // namespace gpu4fs::fs::detail
-
-namespace gpu4fs::fs {
-
 // Pages of all classes.
-GPU4FS_FN inline u64 pages_total(const FileSystem& fs) {
+GPU4FS_FN inline u64 pages_total(const SpaceState& state) {
   u64 sum = 0;
-  for (const SpaceCounters& counters : fs.counters) sum += load<Order::relaxed, Scope::engine>(&counters.total);
+  for (const SpaceCounters& counters : state.counters) sum += load<Order::relaxed, Scope::engine>(&counters.total);
   return sum;
 }
-GPU4FS_FN inline u64 pages_used(const FileSystem& fs) {
+GPU4FS_FN inline u64 pages_used(const SpaceState& state) {
   u64 sum = 0;
-  for (const SpaceCounters& counters : fs.counters) sum += load<Order::relaxed, Scope::engine>(&counters.used);
+  for (const SpaceCounters& counters : state.counters) sum += load<Order::relaxed, Scope::engine>(&counters.used);
   return sum;
 }
 
 // Whether a file may ask for the profile: it names one, and the pool has chunks for data of it.
-GPU4FS_FN inline bool has_data_profile(const FileSystem& fs, u32 profile) {
-  return profile >= 1 && profile <= format::profile_max && (fs.space.data_classes >> (profile - 1) & 1) != 0;
+GPU4FS_FN inline bool has_data_profile(const SpaceState& state, u32 profile) {
+  return profile >= 1 && profile <= format::profile_max && (state.space.data_classes >> (profile - 1) & 1) != 0;
 }
 // What new blocks of a file have whose inode names `profile`; on a damaged medium that may be any number.
-GPU4FS_FN inline u32 effective_profile(const FileSystem& fs, u32 profile) {
-  return has_data_profile(fs, profile) ? profile : fs.space.data_class + 1;
+GPU4FS_FN inline u32 effective_profile(const SpaceState& state, u32 profile) {
+  return has_data_profile(state, profile) ? profile : state.space.data_class + 1;
 }
 
-}  // namespace gpu4fs::fs
+}  // namespace gpu4fs::space

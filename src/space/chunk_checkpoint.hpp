@@ -13,18 +13,18 @@
 #pragma once
 
 #include "base/mutant.hpp"
-#include "fs/space/header_area.hpp"
-#include "fs/space/space_counters.hpp"
-#include "fs/space/stripes.hpp"
+#include "space/header_area.hpp"
+#include "space/space_counters.hpp"
+#include "space/stripes.hpp"
 
-namespace gpu4fs::fs {
+namespace gpu4fs::space {
 
 namespace detail {
 
 // Writes a page of descriptors as it is now to all columns, and enters it into the staged table. Descriptors of pages
 // that are being written change meanwhile; none of them is in the checkpoint, and each is copied whole.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status write_descriptor_page(Group g, FileSystem& fs, ChunkState& chunk, u64 index) {
+GPU4FS_FN GPU4FS_NOINLINE Status write_descriptor_page(Group g, SpaceState& state, ChunkState& chunk, u64 index) {
   const format::PageDescriptor* source = chunk.descriptors + index * format::descriptors_per_page;
   u8* const copy = chunk.header_work;
   for (u32 i = g.rank(); i < format::descriptors_per_page; i += g.size()) {
@@ -35,15 +35,15 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_descriptor_page(Group g, FileSystem& fs, 
   const u64 place = on_leader(g, [&] { return format::descriptor_place(chunk.descriptor_table[index]) ^ 1; });
   const u64 header_page = layout_of(chunk).descriptor_page(index, place);
   for (u32 column = 0; column <= chunk.redundancy; ++column) {
-    const Status written = write_header(g, fs, chunk, {column, header_page, 1}, copy);
-    if (!is_lost(g, fs, chunk, column, written)) GPU4FS_TRY(written);
+    const Status written = write_header(g, state, chunk, {column, header_page, 1}, copy);
+    if (!is_lost(g, state, chunk, column, written)) GPU4FS_TRY(written);
   }
   on_leader(g, [&] { chunk.descriptor_table_staged[index] = format::descriptor_entry(hash, place); });
   return Status::ok;
 }
 
 template <class Group>
-GPU4FS_FN Status write_descriptors(Group g, FileSystem& fs, ChunkState& chunk) {
+GPU4FS_FN Status write_descriptors(Group g, SpaceState& state, ChunkState& chunk) {
   const u64 descriptor_pages = layout_of(chunk).descriptor_pages;
   for (u64 w = 0; w < divide_up(descriptor_pages, 64); ++w) {
     u64* const word = &chunk.descriptor_dirty[w];
@@ -54,7 +54,7 @@ GPU4FS_FN Status write_descriptors(Group g, FileSystem& fs, ChunkState& chunk) {
     while (dirty != 0) {
       const u64 index = w * 64 + count_trailing_zeros(dirty);
       GPU4FS_CHECK_LT(index, descriptor_pages);
-      const Status written = write_descriptor_page(g, fs, chunk, index);
+      const Status written = write_descriptor_page(g, state, chunk, index);
       if (written != Status::ok) {
         // Whoever tries again writes them.
         on_leader(g, [&] { fetch_or<Order::release, Scope::engine>(word, dirty); });
@@ -68,13 +68,13 @@ GPU4FS_FN Status write_descriptors(Group g, FileSystem& fs, ChunkState& chunk) {
 
 // Bitmap, table and header of a slot into one copy of the header area. `header` is in chunk.header_work.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status write_slot(Group g, FileSystem& fs, ChunkState& chunk, u32 column, u32 slot) {
+GPU4FS_FN GPU4FS_NOINLINE Status write_slot(Group g, SpaceState& state, ChunkState& chunk, u32 column, u32 slot) {
   const format::ChunkLayout layout = layout_of(chunk);
   const u64 first = slot_page(layout, slot) + 1;
   const u64 count = layout.bitmap_pages + layout.table_pages;
   const HeaderPages pages = on_leader(g, [&] {
-    HeaderPages begun{raid::begin_header_write(fs.space, chunk, column, first, count), 0, nullptr};
-    if (begun.status == Status::ok) begun.memory = raid::header_memory(fs.space, chunk, column, first, count);
+    HeaderPages begun{raid::begin_header_write(state.space, chunk, column, first, count), 0, nullptr};
+    if (begun.status == Status::ok) begun.memory = raid::header_memory(state.space, chunk, column, first, count);
     return begun;
   });
   GPU4FS_TRY(pages.status);
@@ -82,13 +82,13 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_slot(Group g, FileSystem& fs, ChunkState&
   copy_bytes(g, pages.memory + layout.bitmap_pages * page_size, chunk.descriptor_table_staged,
              layout.table_pages * page_size);
   g.sync();
-  on_leader(g, [&] { raid::end_header_write(fs.space, chunk, column, first, count); });
-  return write_header(g, fs, chunk, {column, slot_page(layout, slot), 1}, chunk.header_work);
+  on_leader(g, [&] { raid::end_header_write(state.space, chunk, column, first, count); });
+  return write_header(g, state, chunk, {column, slot_page(layout, slot), 1}, chunk.header_work);
 }
 
 // The staged bitmap and table into a slot of all columns. Answers what its header says.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status write_slots(Group g, FileSystem& fs, ChunkState& chunk, u32 slot, u64 epoch,
+GPU4FS_FN GPU4FS_NOINLINE Status write_slots(Group g, SpaceState& state, ChunkState& chunk, u32 slot, u64 epoch,
                                              u64* checksum) {
   const format::ChunkLayout layout = layout_of(chunk);
   SlotFacts facts{};
@@ -99,8 +99,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_slots(Group g, FileSystem& fs, ChunkState
   facts.set_count = count_set_bits(g, chunk, chunk.bitmaps.staged);
   *checksum = compose_slot_header(g, chunk, slot, facts, chunk.header_work);
   for (u32 column = 0; column <= chunk.redundancy; ++column) {
-    const Status written = write_slot(g, fs, chunk, column, slot);
-    if (!is_lost(g, fs, chunk, column, written)) GPU4FS_TRY(written);
+    const Status written = write_slot(g, state, chunk, column, slot);
+    if (!is_lost(g, state, chunk, column, written)) GPU4FS_TRY(written);
   }
   return Status::ok;
 }
@@ -109,9 +109,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status write_slots(Group g, FileSystem& fs, ChunkState
 
 // Gate closed. Fixes what the checkpoint writes of this chunk, and that its pages stay as they are.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void snapshot_chunk(Group g, FileSystem& fs, u32 index) {
-  GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
-  raid::ChunkState& chunk = fs.space.chunks[index];
+GPU4FS_FN GPU4FS_NOINLINE void snapshot_chunk(Group g, SpaceState& state, u32 index) {
+  GPU4FS_CHECK_LT(index, raid::known_chunk_count(state.space));
+  raid::ChunkState& chunk = state.space.chunks[index];
   const bool changed = on_leader(g, [&] {
     const bool found = load<Order::acquire, Scope::engine>(&chunk.loaded) != 0 &&
                        load<Order::relaxed, Scope::engine>(&chunk.changed) != 0;
@@ -122,7 +122,7 @@ GPU4FS_FN GPU4FS_NOINLINE void snapshot_chunk(Group g, FileSystem& fs, u32 index
   });
   if (!changed) return;
   const raid::ChunkBitmaps& maps = chunk.bitmaps;
-  for (u64 w = g.rank(); w < detail::bitmap_words(chunk); w += g.size()) {
+  for (u64 w = g.rank(); w < bitmap_words(chunk); w += g.size()) {
     const u64 committed = load<Order::relaxed, Scope::engine>(&maps.committed[w]);
     const u64 stable = load<Order::relaxed, Scope::engine>(&maps.stable[w]);
     const u64 freed = load<Order::relaxed, Scope::engine>(&maps.freed_now[w]);
@@ -143,19 +143,19 @@ GPU4FS_FN GPU4FS_NOINLINE void snapshot_chunk(Group g, FileSystem& fs, u32 index
 // Writes the changed pages of descriptors, and the staged bitmap and table into the slot that does not
 // hold the durable state. The caller flushes the devices afterwards.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status write_chunk(Group g, FileSystem& fs, u32 index, u64 epoch) {
-  GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
-  raid::ChunkState& chunk = fs.space.chunks[index];
+GPU4FS_FN GPU4FS_NOINLINE Status write_chunk(Group g, SpaceState& state, u32 index, u64 epoch) {
+  GPU4FS_CHECK_LT(index, raid::known_chunk_count(state.space));
+  raid::ChunkState& chunk = state.space.chunks[index];
   const bool changed = on_leader(g, [&] { return chunk.staged_changed != 0; });
   if (!changed) return Status::ok;
   const u32 slot = on_leader(g, [&] {
-    GPU4FS_CHECK_EQ(fs.space.devices[chunk.columns[0].device].read_only, 0u);
+    GPU4FS_CHECK_EQ(state.space.devices[chunk.columns[0].device].read_only, 0u);
     GPU4FS_CHECK_LT(chunk.slot_epoch[chunk.slot_newest], epoch);
     return GPU4FS_MUTANT(durable_slot_overwritten, chunk.slot_newest ^ 1, chunk.slot_newest);
   });
-  GPU4FS_TRY(detail::write_descriptors(g, fs, chunk));
+  GPU4FS_TRY(detail::write_descriptors(g, state, chunk));
   u64 checksum = 0;
-  GPU4FS_TRY(detail::write_slots(g, fs, chunk, slot, epoch, &checksum));
+  GPU4FS_TRY(detail::write_slots(g, state, chunk, slot, epoch, &checksum));
   on_leader(g, [&] {
     chunk.slot_epoch[slot] = epoch;
     chunk.slot_checksum[slot] = checksum;
@@ -176,10 +176,10 @@ GPU4FS_FN inline u64 written_slot_checksum(const raid::ChunkState& chunk, bool s
 // The sum of the checksums of all slots that count: of those that the running checkpoint has written (`staged`), or of
 // the durable ones.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE u64 sum_slot_checksums(Group g, const FileSystem& fs, bool staged) {
+GPU4FS_FN GPU4FS_NOINLINE u64 sum_slot_checksums(Group g, const SpaceState& state, bool staged) {
   u64 sum = 0;
-  for (u32 i = g.rank(); i < raid::known_chunk_count(fs.space); i += g.size()) {
-    const raid::ChunkState& chunk = fs.space.chunks[i];
+  for (u32 i = g.rank(); i < raid::known_chunk_count(state.space); i += g.size()) {
+    const raid::ChunkState& chunk = state.space.chunks[i];
     if (load<Order::acquire, Scope::engine>(&chunk.erased) != 0) continue;
     sum += detail::written_slot_checksum(chunk, staged);
   }
@@ -189,14 +189,14 @@ GPU4FS_FN GPU4FS_NOINLINE u64 sum_slot_checksums(Group g, const FileSystem& fs, 
 // The checkpoint is durable: its slot is the newest one, and what was freed before it can be used
 // again.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void publish_chunk(Group g, FileSystem& fs, u32 index) {
-  GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
-  raid::ChunkState& chunk = fs.space.chunks[index];
+GPU4FS_FN GPU4FS_NOINLINE void publish_chunk(Group g, SpaceState& state, u32 index) {
+  GPU4FS_CHECK_LT(index, raid::known_chunk_count(state.space));
+  raid::ChunkState& chunk = state.space.chunks[index];
   const bool changed = on_leader(g, [&] { return chunk.staged_changed != 0; });
   if (!changed) return;
   const raid::ChunkBitmaps& maps = chunk.bitmaps;
   u32 released = 0;
-  for (u64 w = g.rank(); w < detail::bitmap_words(chunk); w += g.size()) {
+  for (u64 w = g.rank(); w < bitmap_words(chunk); w += g.size()) {
     const u64 freed = GPU4FS_MUTANT(freed_pages_reused_early, (load<Order::relaxed, Scope::engine>(&maps.freed_old[w])),
                                     (load<Order::relaxed, Scope::engine>(&maps.freed_old[w]) |
                                      exchange<Order::relaxed, Scope::engine>(&maps.freed_now[w], u64{0})));
@@ -204,28 +204,27 @@ GPU4FS_FN GPU4FS_NOINLINE void publish_chunk(Group g, FileSystem& fs, u32 index)
     GPU4FS_CHECK_EQ(freed & (load<Order::relaxed, Scope::engine>(&maps.committed[w])), u64{0});
     store<Order::relaxed, Scope::engine>(&maps.freed_old[w], u64{0});
     fetch_and<Order::relaxed, Scope::engine>(&maps.stable[w], ~freed);
-    if (detail::has_stripes(chunk)) {
-      detail::close_word(fs, chunk, w, freed);
+    if (has_stripes(chunk)) {
+      close_word(state, chunk, w, freed);
     } else {
-      detail::clear_busy(chunk, w, freed);
+      clear_busy(chunk, w, freed);
     }
     released += popcount(freed);
   }
   released = g.reduce(released, [](u32 a, u32 b) { return a + b; });
-  for (u64 i = g.rank(); i < detail::layout_of(chunk).descriptor_pages; i += g.size()) {
+  for (u64 i = g.rank(); i < layout_of(chunk).descriptor_pages; i += g.size()) {
     chunk.descriptor_table[i] = chunk.descriptor_table_staged[i];
   }
   g.sync();
   on_leader(g, [&] {
     chunk.slot_newest ^= 1;
     store<Order::release, Scope::engine>(&chunk.staged_changed, 0u);
-    if (!detail::is_frozen(chunk)) {
-      const u64 pending =
-          fetch_sub<Order::relaxed, Scope::engine>(&detail::counters_of(fs, chunk).freed_pending, released);
+    if (!is_frozen(chunk)) {
+      const u64 pending = fetch_sub<Order::relaxed, Scope::engine>(&counters_of(state, chunk).freed_pending, released);
       GPU4FS_CHECK_GE(pending, u64{released});
     }
-    if (!detail::has_stripes(chunk)) detail::give_to_everyone(fs, chunk, released);
+    if (!has_stripes(chunk)) give_to_everyone(state, chunk, released);
   });
 }
 
-}  // namespace gpu4fs::fs
+}  // namespace gpu4fs::space

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "fs/journal/checkpoint.hpp"
-#include "fs/space/space.hpp"
+#include "space/space.hpp"
 #include "support/group_runner.hpp"
 #include "support/on_all_groups.hpp"
 #include "support/space_fixture.hpp"
 
-namespace gpu4fs::fs::classes_test {
+namespace gpu4fs::space::classes_test {
 namespace {
 
 using format::RaidLevel;
@@ -50,31 +50,31 @@ SpaceOptions options_of(const Mix& mix) {
 }
 
 // Free pages of a class, as the bitmaps have them, in stripes that count.
-u64 countable_free(const FileSystem& fs, u32 page_class) {
+u64 countable_free(const fs::FileSystem& fs, u32 page_class) {
   u64 sum = 0;
   for (u32 i = 0; i < fs.space.chunk_count; ++i) {
     const raid::ChunkState& chunk = fs.space.chunks[i];
     if (chunk.page_class != page_class) continue;
     u64 busy = detail::count_busy(chunk, 0, chunk.page_count);
-    if (!detail::has_stripes(chunk)) sum += chunk.page_count - busy;
+    if (!has_stripes(chunk)) sum += chunk.page_count - busy;
     for (u64 s = 0; s < chunk.stripe_count; ++s) {
       const raid::Stripe stripe = raid::stripe_at(chunk, s);
-      if (detail::count_busy(chunk, stripe.first, stripe.page_count) == 0) sum += detail::stripe_cost(chunk, stripe);
+      if (detail::count_busy(chunk, stripe.first, stripe.page_count) == 0) sum += stripe_cost(chunk, stripe);
     }
   }
   return sum;
 }
 
-u64 committed(const FileSystem& fs, u32 page_class) {
+u64 committed(const fs::FileSystem& fs, u32 page_class) {
   u64 sum = 0;
   for (u32 i = 0; i < fs.space.chunk_count; ++i) {
     const raid::ChunkState& chunk = fs.space.chunks[i];
-    if (chunk.page_class == page_class) sum += detail::count_set_bits(Lane{}, chunk, chunk.bitmaps.committed);
+    if (chunk.page_class == page_class) sum += count_set_bits(Lane{}, chunk, chunk.bitmaps.committed);
   }
   return sum;
 }
 
-u32 class_at(const FileSystem& fs, u64 address) {
+u32 class_at(const fs::FileSystem& fs, u64 address) {
   raid::PageLocation location{};
   EXPECT_EQ(raid::find_page(fs.space, address, &location), Status::ok);
   return fs.space.chunks[location.chunk].page_class;
@@ -84,11 +84,11 @@ class Classes : public ::testing::TestWithParam<Mix> {
  protected:
   Classes() : pool_(options_of(GetParam())) { EXPECT_EQ(pool_.load(1), Status::ok); }
 
-  FileSystem& fs() { return *pool_.fs; }
+  fs::FileSystem& fs() { return *pool_.fs; }
   u32 data() { return fs().space.data_class; }
   u32 metadata() { return fs().space.metadata_class; }
-  Operation operation(bool for_metadata, u32 shard = 0) {
-    Operation op = pool_.operation(shard);
+  fs::Operation operation(bool for_metadata, u32 shard = 0) {
+    fs::Operation op = pool_.operation(shard);
     if (for_metadata) op.profile = metadata() + 1;
     return op;
   }
@@ -100,7 +100,7 @@ class Classes : public ::testing::TestWithParam<Mix> {
   std::vector<raid::Extent> fill(bool for_metadata, Status* end) {
     std::vector<raid::Extent> extents;
     for (;;) {
-      Operation op = operation(for_metadata);
+      fs::Operation op = operation(for_metadata);
       op.whole_stripes = 1;
       *end = reserve_pages(fs(), op, 1);
       if (*end != Status::ok) return extents;
@@ -122,7 +122,7 @@ TEST_P(Classes, RandomCommandsKeepTheSumsOfEachRight) {
     const u64 kind = random.next() % 10;
     if (kind < 6) {
       const bool for_metadata = random.next() % 2 == 0;
-      Operation op = operation(for_metadata, static_cast<u32>(random.next() % 4));
+      fs::Operation op = operation(for_metadata, static_cast<u32>(random.next() % 4));
       op.whole_stripes = static_cast<u32>(random.next() % 2);
       const u32 wanted = 1 + static_cast<u32>(random.next() % 40);
       if (reserve_pages(fs(), op, wanted) != Status::ok) continue;
@@ -176,21 +176,21 @@ TEST_P(Classes, OneRunsFullAloneAndWaitsForItsOwnPages) {
     EXPECT_EQ(end, Status::no_space);
     EXPECT_FALSE(extents.empty());
     // The other has room, also for many pages at once.
-    Operation other = operation(!metadata_is_full);
+    fs::Operation other = operation(!metadata_is_full);
     ASSERT_EQ(reserve_pages(fs(), other, 16), Status::ok);
     const raid::Extent run = allocate_run(Lane{}, fs(), other, 1, 1);
     EXPECT_EQ(class_at(fs(), run.address), metadata_is_full ? data() : metadata());
     commit_extent(Lane{}, fs(), run);
     unreserve_pages(fs(), other, other.pages_reserved);
     // Whoever frees space gets a few more of the full one.
-    Operation freeing = operation(metadata_is_full);
-    freeing.emergency_use = fs::EmergencyUse::all;
+    fs::Operation freeing = operation(metadata_is_full);
+    freeing.emergency_use = space::EmergencyUse::all;
     EXPECT_EQ(reserve_pages(fs(), freeing, 4), Status::ok);
     unreserve_pages(fs(), freeing, 4);
     // Freed pages of the other do not help it, its own do, behind a checkpoint.
     checkpoint();
     free_extent(Lane{}, fs(), run);
-    Operation more = operation(metadata_is_full);
+    fs::Operation more = operation(metadata_is_full);
     EXPECT_EQ(reserve_pages(fs(), more, 1), Status::no_space);
     for (const raid::Extent& extent : extents) free_extent(Lane{}, fs(), extent);
     EXPECT_EQ(reserve_pages(fs(), more, 1), Status::retry_after_checkpoint);
@@ -202,7 +202,7 @@ TEST_P(Classes, OneRunsFullAloneAndWaitsForItsOwnPages) {
 
 TEST_P(Classes, LargeRunsStayInTheirClass) {
   for (const bool for_metadata : {false, true}) {
-    Operation op = operation(for_metadata);
+    fs::Operation op = operation(for_metadata);
     ASSERT_EQ(reserve_pages(fs(), op, 512), Status::ok);
     const raid::Extent run = allocate_run(Lane{}, fs(), op, 512, 512);
     ASSERT_GE(run.page_count, 512u);
@@ -213,7 +213,7 @@ TEST_P(Classes, LargeRunsStayInTheirClass) {
 }
 
 TEST_P(Classes, PagesOfAnotherClassGoBackToTheirOwn) {
-  Operation op = operation(true);
+  fs::Operation op = operation(true);
   ASSERT_EQ(reserve_pages(fs(), op, 1), Status::ok);
   const raid::Extent run = allocate_run(Lane{}, fs(), op, 1, 1);
   op.profile = 0;
@@ -232,11 +232,11 @@ TEST_P(Classes, WorkersInBothKeepTheSums) {
       test::Sequence random(t + 1);
       std::vector<raid::Extent> live;
       for (u32 step = 0; step < 400; ++step) {
-        Operation op = operation(random.next() % 2 == 0, t);
+        fs::Operation op = operation(random.next() % 2 == 0, t);
         if (reserve_pages(fs(), op, 1 + random.next() % 9) != Status::ok) continue;
         while (op.pages_reserved != 0) {
           const raid::Extent run = allocate_run(Lane{}, fs(), op, op.pages_reserved, 1);
-          EXPECT_EQ(class_at(fs(), run.address), detail::class_of(fs(), op));
+          EXPECT_EQ(class_at(fs(), run.address), class_of(fs(), op));
           commit_extent(Lane{}, fs(), run);
           live.push_back(run);
         }
@@ -267,11 +267,11 @@ TEST(ClassesOnGroups, CountTheSame) {
   std::unique_ptr<SpaceFixture> pool;
   test::on_all_groups([&](auto g) {
     on_leader(g, [&] { pool = std::make_unique<SpaceFixture>(options_of(mixes[1])); });
-    FileSystem& fs = *pool->fs;
+    fs::FileSystem& fs = *pool->fs;
     for (u32 i = 0; i < fs.space.chunk_count; ++i) EXPECT_EQ(load_chunk(g, fs, i, 1), Status::ok);
     for (const u32 profile : {0u, fs.space.metadata_class + 1}) {
       const raid::Extent run = on_leader(g, [&] {
-        Operation op = pool->operation(0);
+        fs::Operation op = pool->operation(0);
         op.profile = profile;
         EXPECT_EQ(reserve_pages(fs, op, 7), Status::ok);
         const raid::Extent taken = allocate_run(Lane{}, fs, op, 7, 1);
@@ -314,7 +314,7 @@ TEST(ClassesOfAPool, MustFitWhatTheSuperblockSays) {
 // A file may ask for what has chunks for data.
 TEST(ClassesOfAPool, FilesGetWhatIsThere) {
   const SpaceFixture pool(options_of(mixes[0]));
-  const FileSystem& fs = *pool.fs;
+  const fs::FileSystem& fs = *pool.fs;
   const auto number = [](format::Profile profile) { return static_cast<u32>(profile); };
   EXPECT_TRUE(has_data_profile(fs, number(format::Profile::single)));
   EXPECT_FALSE(has_data_profile(fs, number(format::Profile::raid1))) << "it is for metadata only";
@@ -326,4 +326,4 @@ TEST(ClassesOfAPool, FilesGetWhatIsThere) {
 }
 
 }  // namespace
-}  // namespace gpu4fs::fs::classes_test
+}  // namespace gpu4fs::space::classes_test

@@ -1,6 +1,6 @@
 // Frozen chunks: nothing is allocated in them any more, so that they can be emptied while the pool is in use.
 //
-// It is a bit of the chunk's word of free pages (fs/space/space_counters.hpp), in engine memory only: after a mount no
+// It is a bit of the chunk's word of free pages (space/space_counters.hpp), in engine memory only: after a mount no
 // chunk is frozen. Pages are freed there as everywhere. They are not in the counters of their class meanwhile, so that
 // neither statfs nor a reservation counts on them.
 //
@@ -11,12 +11,12 @@
 
 #include "base/bits.hpp"
 #include "base/status.hpp"
-#include "fs/fs_types.hpp"
-#include "fs/space/reserve.hpp"
-#include "fs/space/stripes.hpp"
 #include "raid/translate.hpp"
+#include "space/reserve.hpp"
+#include "space/space_types.hpp"
+#include "space/stripes.hpp"
 
-namespace gpu4fs::fs {
+namespace gpu4fs::space {
 
 namespace detail {
 
@@ -50,11 +50,11 @@ struct FreezeNeed {
   u64 held;
   u64 uncounted;
 };
-GPU4FS_FN GPU4FS_NOINLINE inline FreezeNeed freeze_need(const FileSystem& fs, u32 index) {
-  const u32 page_class = fs.space.chunks[index].page_class;
-  FreezeNeed need{occupied_cost(fs.space.chunks[index]), 0};
-  for (u32 i = 0; i < raid::chunk_count_of(fs.space); ++i) {
-    const ChunkState& chunk = fs.space.chunks[i];
+GPU4FS_FN GPU4FS_NOINLINE inline FreezeNeed freeze_need(const SpaceState& state, u32 index) {
+  const u32 page_class = state.space.chunks[index].page_class;
+  FreezeNeed need{occupied_cost(state.space.chunks[index]), 0};
+  for (u32 i = 0; i < raid::chunk_count_of(state.space); ++i) {
+    const ChunkState& chunk = state.space.chunks[i];
     if (i == index || chunk.page_class != page_class) continue;
     if (load<Order::acquire, Scope::engine>(&chunk.loaded) == 0) continue;
     const u32 value = load<Order::relaxed, Scope::engine>(&chunk.free_pages);
@@ -66,16 +66,16 @@ GPU4FS_FN GPU4FS_NOINLINE inline FreezeNeed freeze_need(const FileSystem& fs, u3
 }
 
 // The shards go on elsewhere.
-GPU4FS_FN GPU4FS_NOINLINE inline void close_open_stripes_in(FileSystem& fs, u32 index) {
-  ChunkState& chunk = fs.space.chunks[index];
+GPU4FS_FN GPU4FS_NOINLINE inline void close_open_stripes_in(SpaceState& state, u32 index) {
+  ChunkState& chunk = state.space.chunks[index];
   if (!has_stripes(chunk)) return;
-  for (u32 s = 0; s < fs.shard_count; ++s) {
-    ShardPlace& place = fs.shards[s].places[chunk.page_class];
+  for (u32 s = 0; s < state.shard_count; ++s) {
+    ShardPlace& place = state.shards[s].places[chunk.page_class];
     raid::PageLocation location{};
     if (place.open_count == 0) continue;
-    GPU4FS_CHECK_OK(raid::find_page(fs.space, place.open_address, &location));
+    GPU4FS_CHECK_OK(raid::find_page(state.space, place.open_address, &location));
     if (location.chunk != index) continue;
-    close_pages(fs, chunk, location.page, place.open_count);
+    close_pages(state, chunk, location.page, place.open_count);
     place.open_count = 0;
   }
 }
@@ -84,15 +84,15 @@ GPU4FS_FN GPU4FS_NOINLINE inline void close_open_stripes_in(FileSystem& fs, u32 
 
 // Status: no_space when the other chunks of its class could not take what it and other frozen ones hold, with what is
 // kept back for commands that free space; out_of_range. Freezing a frozen one changes nothing.
-GPU4FS_FN GPU4FS_NOINLINE inline Status freeze_chunk(FileSystem& fs, u32 index) {
-  if (fs.read_only != 0) return Status::read_only;
-  if (index >= raid::chunk_count_of(fs.space)) return Status::out_of_range;
-  raid::ChunkState& chunk = fs.space.chunks[index];
+GPU4FS_FN GPU4FS_NOINLINE inline Status freeze_chunk(SpaceState& state, u32 index) {
+  if (state.read_only != 0) return Status::read_only;
+  if (index >= raid::chunk_count_of(state.space)) return Status::out_of_range;
+  raid::ChunkState& chunk = state.space.chunks[index];
   if (load<Order::acquire, Scope::engine>(&chunk.loaded) == 0) return Status::device_failed;
-  if (detail::is_frozen(chunk)) return Status::ok;
-  detail::close_open_stripes_in(fs, index);
-  SpaceCounters& counters = detail::counters_of(fs, chunk);
-  const detail::FreezeNeed need = detail::freeze_need(fs, index);
+  if (is_frozen(chunk)) return Status::ok;
+  detail::close_open_stripes_in(state, index);
+  SpaceCounters& counters = counters_of(state, chunk);
+  const detail::FreezeNeed need = detail::freeze_need(state, index);
   // Chunks that could still be made may take what is held, but what is kept back for commands that free space is there.
   const u64 emergency = load<Order::relaxed, Scope::engine>(&counters.emergency);
   const u64 needed = need.held + emergency;
@@ -100,11 +100,11 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status freeze_chunk(FileSystem& fs, u32 index) 
   const u64 kept_back = maximum(emergency - minimum(emergency, need.uncounted), needed - minimum(needed, room));
   u32 value = load<Order::relaxed, Scope::engine>(&chunk.free_pages);
   for (;;) {
-    const u32 free = value & detail::free_number_mask;
-    const u32 taken = (value & detail::counted_bit) != 0 ? free : 0;
+    const u32 free = value & free_number_mask;
+    const u32 taken = (value & counted_bit) != 0 ? free : 0;
     if (!detail::take_available(counters, taken, kept_back)) return Status::no_space;
-    if (compare_exchange<Order::acq_rel, Scope::engine>(&chunk.free_pages, value, free | detail::frozen_bit)) {
-      fetch_sub<Order::relaxed, Scope::engine>(&counters.free, u64{free} + detail::unbacked_pages_of(chunk));
+    if (compare_exchange<Order::acq_rel, Scope::engine>(&chunk.free_pages, value, free | frozen_bit)) {
+      fetch_sub<Order::relaxed, Scope::engine>(&counters.free, u64{free} + unbacked_pages_of(chunk));
       break;
     }
     fetch_add<Order::release, Scope::engine>(&counters.available, u64{taken});
@@ -114,21 +114,21 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status freeze_chunk(FileSystem& fs, u32 index) 
 }
 
 // Its free pages are given out again.
-GPU4FS_FN GPU4FS_NOINLINE inline Status unfreeze_chunk(FileSystem& fs, u32 index) {
-  if (index >= raid::chunk_count_of(fs.space)) return Status::out_of_range;
-  raid::ChunkState& chunk = fs.space.chunks[index];
-  if (!detail::is_frozen(chunk) || load<Order::acquire, Scope::engine>(&chunk.erased) != 0) return Status::ok;
-  SpaceCounters& counters = detail::counters_of(fs, chunk);
+GPU4FS_FN GPU4FS_NOINLINE inline Status unfreeze_chunk(SpaceState& state, u32 index) {
+  if (index >= raid::chunk_count_of(state.space)) return Status::out_of_range;
+  raid::ChunkState& chunk = state.space.chunks[index];
+  if (!is_frozen(chunk) || load<Order::acquire, Scope::engine>(&chunk.erased) != 0) return Status::ok;
+  SpaceCounters& counters = counters_of(state, chunk);
   fetch_add<Order::relaxed, Scope::engine>(&counters.freed_pending, detail::count_pending(chunk));
   const bool counts = load<Order::acquire, Scope::engine>(&chunk.loaded) != 0 &&
                       load<Order::acquire, Scope::engine>(&chunk.accessible) != 0;
-  fetch_add<Order::relaxed, Scope::engine>(&counters.free, u64{detail::unbacked_pages_of(chunk)});
+  fetch_add<Order::relaxed, Scope::engine>(&counters.free, u64{unbacked_pages_of(chunk)});
   // In one piece: a command that ends meanwhile finds its chunk frozen or counted.
   u32 value = load<Order::relaxed, Scope::engine>(&chunk.free_pages);
   for (;;) {
-    const u32 free = value & detail::free_number_mask;
+    const u32 free = value & free_number_mask;
     fetch_add<Order::relaxed, Scope::engine>(&counters.free, u64{free});
-    const u32 thawed = counts ? free | detail::counted_bit : free;
+    const u32 thawed = counts ? free | counted_bit : free;
     if (compare_exchange<Order::acq_rel, Scope::engine>(&chunk.free_pages, value, thawed)) {
       if (counts) fetch_add<Order::release, Scope::engine>(&counters.available, u64{free});
       return Status::ok;
@@ -138,10 +138,10 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status unfreeze_chunk(FileSystem& fs, u32 index
 }
 
 // Whether the page lies in a chunk that is to be emptied. An address that no page has does not.
-GPU4FS_FN inline bool is_in_frozen_chunk(const FileSystem& fs, u64 address) {
+GPU4FS_FN inline bool is_in_frozen_chunk(const SpaceState& state, u64 address) {
   raid::PageLocation location{};
-  if (address == raid::no_address || raid::find_page(fs.space, address, &location) != Status::ok) return false;
-  return detail::is_frozen(fs.space.chunks[location.chunk]);
+  if (address == raid::no_address || raid::find_page(state.space, address, &location) != Status::ok) return false;
+  return is_frozen(state.space.chunks[location.chunk]);
 }
 
-}  // namespace gpu4fs::fs
+}  // namespace gpu4fs::space

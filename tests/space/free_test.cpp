@@ -6,7 +6,7 @@
 #include "support/on_all_groups.hpp"
 #include "support/space_fixture.hpp"
 
-namespace gpu4fs::fs {
+namespace gpu4fs::space {
 namespace {
 
 using test::on_all_groups;
@@ -34,8 +34,8 @@ void expect_freed(const FreeCase& c) {
       pool = new SpaceFixture;
       ASSERT_EQ(pool->load(1), Status::ok);
       pool->fs->log.capacity = c.has_log ? page_size : 0;
-      Operation op = pool->operation();
-      op.emergency_use = fs::EmergencyUse::all;
+      fs::Operation op = pool->operation();
+      op.emergency_use = space::EmergencyUse::all;
       ASSERT_EQ(reserve_pages(*pool->fs, op, page_total), Status::ok);
       while (op.pages_reserved > 0) {
         commit_extent(Lane{}, *pool->fs, allocate_run(Lane{}, *pool->fs, op, op.pages_reserved, 1));
@@ -87,7 +87,7 @@ TEST(SpaceFree, pages_that_are_not_in_use_are_noted) {
     on_leader(g, [&] {
       pool = new SpaceFixture;
       ASSERT_EQ(pool->load(1), Status::ok);
-      Operation op = pool->operation();
+      fs::Operation op = pool->operation();
       ASSERT_EQ(reserve_pages(*pool->fs, op, 100), Status::ok);
       run = allocate_run(Lane{}, *pool->fs, op, 100, 1);
       commit_extent(Lane{}, *pool->fs, run);
@@ -108,4 +108,4 @@ TEST(SpaceFree, pages_that_are_not_in_use_are_noted) {
 }
 
 }  // namespace
-}  // namespace gpu4fs::fs
+}  // namespace gpu4fs::space

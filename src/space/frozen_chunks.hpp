@@ -1,14 +1,14 @@
-// Chunks that are to be deleted: frozen ones (fs/space/freeze.hpp) without a page that any epoch, command or promise
+// Chunks that are to be deleted: frozen ones (space/freeze.hpp) without a page that any epoch, command or promise
 // needs. Plain functions, one rank.
 #pragma once
 
-#include "fs/fs_types.hpp"
-#include "fs/space/freeze.hpp"
-#include "fs/space/reserve.hpp"
-#include "fs/space/space_counters.hpp"
 #include "raid/translate.hpp"
+#include "space/freeze.hpp"
+#include "space/reserve.hpp"
+#include "space/space_counters.hpp"
+#include "space/space_types.hpp"
 
-namespace gpu4fs::fs {
+namespace gpu4fs::space {
 
 namespace detail {
 
@@ -31,11 +31,11 @@ GPU4FS_FN GPU4FS_NOINLINE inline bool has_no_pages(const ChunkState& chunk) {
 
 // While no step runs. The counters of its class without the chunk, which is frozen and empty, and in none of the
 // others.
-GPU4FS_FN GPU4FS_NOINLINE inline void forget_chunk(FileSystem& fs, ChunkState& chunk) {
-  SpaceCounters& counters = counters_of(fs, chunk);
+GPU4FS_FN GPU4FS_NOINLINE inline void forget_chunk(SpaceState& state, ChunkState& chunk) {
+  SpaceCounters& counters = counters_of(state, chunk);
   const u64 total = load<Order::relaxed, Scope::engine>(&counters.total) - chunk.page_count;
   store<Order::relaxed, Scope::engine>(&counters.total, total);
-  store<Order::relaxed, Scope::engine>(&counters.emergency, kept_back_pages(fs, chunk.page_class, total));
+  store<Order::relaxed, Scope::engine>(&counters.emergency, kept_back_pages(state, chunk.page_class, total));
   store<Order::relaxed, Scope::engine>(&chunk.loaded, 0u);
   store<Order::relaxed, Scope::engine>(&chunk.accessible, 0u);
   store<Order::release, Scope::engine>(&chunk.erased, 1u);
@@ -44,20 +44,19 @@ GPU4FS_FN GPU4FS_NOINLINE inline void forget_chunk(FileSystem& fs, ChunkState& c
 }  // namespace detail
 
 // Pages of the chunk that are not free, or promised to somebody. 0 of one that was deleted.
-GPU4FS_FN inline u64 pages_taken(const FileSystem& fs, u32 index) {
-  GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
-  const raid::ChunkState& chunk = fs.space.chunks[index];
+GPU4FS_FN inline u64 pages_taken(const SpaceState& state, u32 index) {
+  GPU4FS_CHECK_LT(index, raid::known_chunk_count(state.space));
+  const raid::ChunkState& chunk = state.space.chunks[index];
   return load<Order::acquire, Scope::engine>(&chunk.erased) != 0 ? 0 : detail::occupied_cost(chunk);
 }
 
 // Of a frozen chunk: ok, busy (pages are in use or promised, or the server is punching some), or retry_after_checkpoint
 // (none are, but the running checkpoint writes its header area, or the next one will). not_found: it was deleted.
-GPU4FS_FN GPU4FS_NOINLINE inline Status check_frozen_empty(const FileSystem& fs, u32 index) {
-  GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
-  const raid::ChunkState& chunk = fs.space.chunks[index];
+GPU4FS_FN GPU4FS_NOINLINE inline Status check_frozen_empty(const SpaceState& state, u32 index) {
+  GPU4FS_CHECK_LT(index, raid::known_chunk_count(state.space));
+  const raid::ChunkState& chunk = state.space.chunks[index];
   if (load<Order::acquire, Scope::engine>(&chunk.erased) != 0) return Status::not_found;
-  if (!detail::is_frozen(chunk) || detail::occupied_cost(chunk) != 0 || !detail::has_no_pages(chunk))
-    return Status::busy;
+  if (!is_frozen(chunk) || detail::occupied_cost(chunk) != 0 || !detail::has_no_pages(chunk)) return Status::busy;
   // Its place on the devices must not become another chunk's meanwhile.
   if (load<Order::acquire, Scope::engine>(&chunk.trimming) != 0) return Status::busy;
   const bool is_written = load<Order::acquire, Scope::engine>(&chunk.changed) != 0 ||
@@ -67,15 +66,15 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status check_frozen_empty(const FileSystem& fs,
 
 // While no step runs: freezes a chunk that is empty; one that is frozen already is only looked at. Status: those of
 // freeze_chunk() and check_frozen_empty(). The chunk is as it was then, but with retry_after_checkpoint.
-GPU4FS_FN GPU4FS_NOINLINE inline Status freeze_empty_chunk(FileSystem& fs, u32 index) {
-  GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
-  raid::ChunkState& chunk = fs.space.chunks[index];
+GPU4FS_FN GPU4FS_NOINLINE inline Status freeze_empty_chunk(SpaceState& state, u32 index) {
+  GPU4FS_CHECK_LT(index, raid::known_chunk_count(state.space));
+  raid::ChunkState& chunk = state.space.chunks[index];
   if (load<Order::acquire, Scope::engine>(&chunk.erased) != 0) return Status::not_found;
-  const bool was_frozen = detail::is_frozen(chunk);
-  GPU4FS_TRY(freeze_chunk(fs, index));
-  const Status status = check_frozen_empty(fs, index);
-  if (status == Status::busy && !was_frozen) (void)unfreeze_chunk(fs, index);
+  const bool was_frozen = is_frozen(chunk);
+  GPU4FS_TRY(freeze_chunk(state, index));
+  const Status status = check_frozen_empty(state, index);
+  if (status == Status::busy && !was_frozen) (void)unfreeze_chunk(state, index);
   return status;
 }
 
-}  // namespace gpu4fs::fs
+}  // namespace gpu4fs::space

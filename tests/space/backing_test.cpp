@@ -1,6 +1,6 @@
 // Free regions that the medium gets back: never one of which any page is needed, nobody gets a page of one before its
 // memory is there again, and no page is lost.
-#include "fs/space/backing.hpp"
+#include "space/backing.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,19 +10,18 @@
 #include <vector>
 
 #include "fs/journal/checkpoint.hpp"
-#include "fs/space/frozen_chunks.hpp"
-#include "fs/space/space.hpp"
+#include "space/frozen_chunks.hpp"
+#include "space/space.hpp"
 #include "support/group_runner.hpp"
 #include "support/level_shapes.hpp"
 #include "support/space_fixture.hpp"
 #include "support/test_scale.hpp"
 
-namespace gpu4fs::fs::backing_test {
+namespace gpu4fs::space::backing_test {
 namespace {
 
 using test::SpaceFixture;
 
-constexpr u32 region_pages = detail::region_pages;
 
 const test::LevelShape shapes[] = {
     {"single", format::RaidLevel::single, 1, 0},
@@ -45,7 +44,7 @@ class Backing : public ::testing::TestWithParam<test::LevelShape> {
     options.granules_per_chunk = 3;
     return options;
   }
-  FileSystem& fs() { return *pool_.fs; }
+  fs::FileSystem& fs() { return *pool_.fs; }
   raid::ChunkState& chunk(u32 index) { return fs().space.chunks[index]; }
   raid::PageLocation locate(u64 address) {
     raid::PageLocation location{};
@@ -66,7 +65,7 @@ class Backing : public ::testing::TestWithParam<test::LevelShape> {
   }
 
   // What a command gets, or what it is told.
-  Status take(u32 page_count, u32 alignment, Operation* op) {
+  Status take(u32 page_count, u32 alignment, fs::Operation* op) {
     *op = pool_.operation(static_cast<u32>(random_.next() % 4));
     const Status status = reserve_pages(fs(), *op, page_count);
     if (status != Status::ok) return status;
@@ -134,10 +133,10 @@ class Backing : public ::testing::TestWithParam<test::LevelShape> {
     u64 unbacked = 0;
     for (u32 i = 0; i < fs().space.chunk_count; ++i) {
       u64 regions = 0;
-      for (u32 r = 0; r < detail::region_count_of(chunk(i)); ++r) regions += chunk(i).unbacked[r / 64] >> (r % 64) & 1;
-      EXPECT_EQ(chunk(i).unbacked_pages, regions * detail::region_cost(chunk(i))) << when;
-      if (detail::is_frozen(chunk(i))) continue;
-      free += chunk(i).free_pages & detail::free_number_mask;
+      for (u32 r = 0; r < region_count_of(chunk(i)); ++r) regions += chunk(i).unbacked[r / 64] >> (r % 64) & 1;
+      EXPECT_EQ(chunk(i).unbacked_pages, regions * region_cost(chunk(i))) << when;
+      if (is_frozen(chunk(i))) continue;
+      free += chunk(i).free_pages & free_number_mask;
       unbacked += chunk(i).unbacked_pages;
     }
     const SpaceCounters& counters = fs().data_counters();
@@ -159,8 +158,8 @@ TEST_P(Backing, WhoNeedsTheSpaceAsksForItsMemory) {
   trim_everything();
   expect_sums("all regions are gone");
   const ClassRoom room = room_of(fs(), fs().space.data_class);
-  EXPECT_EQ(room.free, fs().data_counters().total * detail::region_cost(chunk(0)) / region_pages);
-  Operation op{};
+  EXPECT_EQ(room.free, fs().data_counters().total * region_cost(chunk(0)) / region_pages);
+  fs::Operation op{};
   const SpaceCounters& counters = fs().data_counters();
   const u64 spare = counters.available - std::min(counters.available, counters.emergency);
   const u32 pages = 1 + static_cast<u32>(spare / fs().space.page_cost[fs().space.data_class]);
@@ -201,7 +200,7 @@ TEST_P(Backing, AnAnswerFromBeforeThePunchDoesNotCount) {
 
 TEST_P(Backing, SomeRegionsStay) {
   while (const std::optional<TrimRun> run = begin(5)) ASSERT_EQ(end_trim(fs(), run->chunk), Status::ok);
-  const u64 kept = 5 + fs().data_counters().emergency / detail::region_cost(chunk(0));
+  const u64 kept = 5 + fs().data_counters().emergency / region_cost(chunk(0));
   const u64 backed = detail::count_backed_regions(fs(), fs().space.data_class, ~u64{0});
   EXPECT_GE(backed, 5u);
   EXPECT_LE(backed, kept + 1);
@@ -210,7 +209,7 @@ TEST_P(Backing, SomeRegionsStay) {
 // Unless somebody asks for it, what was just freed is looked at twice.
 TEST_P(Backing, SpaceInTurnoverStays) {
   const TrimSearch search{0, 0, 0, 4};
-  Operation op{};
+  fs::Operation op{};
   ASSERT_EQ(take(3, 1, &op), Status::ok);
   const u32 used = locate(live_.front().address).chunk;
   for (u32 i = 0; i < fs().space.chunk_count; ++i) chunk(i).trim_due = 0;
@@ -260,7 +259,7 @@ TEST_P(Backing, NothingNeededIsTakenAndNothingIsLost) {
   const u64 steps = test::scaled(1500);
   for (u64 step = 0; step < steps; ++step) {
     const u64 choice = random_.next() % 16;
-    Operation op{};
+    fs::Operation op{};
     if (choice < 5) {
       const bool is_large = random_.next() % 4 == 0;
       const u32 pages = 1 + static_cast<u32>(random_.next() % (is_large ? 4 * region_pages : 40));
@@ -310,7 +309,7 @@ INSTANTIATE_TEST_SUITE_P(Levels, Backing, ::testing::ValuesIn(shapes),
 TEST(BackingOfUnreachedChunks, NeedsNoMark) {
   SpaceFixture pool({.device_count = 1, .chunks_per_device = 2, .accessible = false});
   ASSERT_EQ(pool.load(1), Status::ok);
-  FileSystem& fs = *pool.fs;
+  fs::FileSystem& fs = *pool.fs;
   TrimRun run = find_trim_run(fs, {0, 0, 0, 3});
   ASSERT_EQ(run.count, 3u);
   ASSERT_EQ(begin_trim(fs, &run, 100), Status::ok);
@@ -322,14 +321,14 @@ TEST(BackingOfUnreachedChunks, NeedsNoMark) {
   // The rest of the chunk, the next one, and then there is nothing more to look at.
   run = find_trim_run(fs, {run.chunk, run.first + run.count, 0, 3});
   EXPECT_EQ(run.chunk, 0u);
-  EXPECT_EQ(run.count, std::min(3u, detail::region_count_of(fs.space.chunks[0]) - 3));
-  run = find_trim_run(fs, {0, detail::region_count_of(fs.space.chunks[0]), 0, 3});
+  EXPECT_EQ(run.count, std::min(3u, region_count_of(fs.space.chunks[0]) - 3));
+  run = find_trim_run(fs, {0, region_count_of(fs.space.chunks[0]), 0, 3});
   EXPECT_EQ(run.chunk, 1u);
-  run = find_trim_run(fs, {1, detail::region_count_of(fs.space.chunks[1]), 0, 3});
+  run = find_trim_run(fs, {1, region_count_of(fs.space.chunks[1]), 0, 3});
   EXPECT_EQ(run.count, 0u);
   run = find_trim_run(fs, {0, 0, 0, 3});
   EXPECT_EQ(run.count, 0u);
 }
 
 }  // namespace
-}  // namespace gpu4fs::fs::backing_test
+}  // namespace gpu4fs::space::backing_test

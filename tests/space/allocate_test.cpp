@@ -8,7 +8,7 @@
 
 #include "support/space_fixture.hpp"
 
-namespace gpu4fs::fs {
+namespace gpu4fs::space {
 namespace {
 
 using raid::Extent;
@@ -36,8 +36,8 @@ TEST(SpaceAllocate, every_page_is_handed_out_once) {
   ASSERT_EQ(pool.load(1), Status::ok);
   const u64 total = pool.fs->data_counters().total;
   ASSERT_EQ(total, 4 * 2048u);
-  Operation op = pool.operation(1);
-  op.emergency_use = fs::EmergencyUse::all;
+  fs::Operation op = pool.operation(1);
+  op.emergency_use = space::EmergencyUse::all;
   ASSERT_EQ(reserve_pages(*pool.fs, op, total), Status::ok);
   std::set<u64> seen;
   for (u32 round = 0; op.pages_reserved > 0; ++round) {
@@ -48,8 +48,8 @@ TEST(SpaceAllocate, every_page_is_handed_out_once) {
   EXPECT_EQ(seen.size(), total);
   EXPECT_EQ(pool.fs->data_counters().free, 0u);
   EXPECT_EQ(pool.fs->data_counters().available, 0u);
-  Operation late = pool.operation();
-  late.emergency_use = fs::EmergencyUse::all;
+  fs::Operation late = pool.operation();
+  late.emergency_use = space::EmergencyUse::all;
   EXPECT_EQ(reserve_pages(*pool.fs, late, 1), Status::no_space);
 }
 
@@ -59,14 +59,14 @@ TEST(SpaceAllocate, shortage_that_others_may_end_is_told) {
   SpaceFixture pool;
   ASSERT_EQ(pool.load(1), Status::ok);
   const u64 room = pool.fs->data_counters().total - pool.fs->data_counters().emergency;
-  Operation holder = pool.operation();
+  fs::Operation holder = pool.operation();
   ASSERT_EQ(reserve_pages(*pool.fs, holder, room - 10), Status::ok);
-  const auto refused = [&](Operation& op, u64 count) {
+  const auto refused = [&](fs::Operation& op, u64 count) {
     op.blocked_by_reservations = 0;
     EXPECT_EQ(reserve_pages(*pool.fs, op, count), Status::no_space);
     return op.blocked_by_reservations != 0;
   };
-  Operation asking = pool.operation();
+  fs::Operation asking = pool.operation();
   EXPECT_TRUE(refused(asking, 11));
   EXPECT_TRUE(refused(asking, room));
   EXPECT_FALSE(refused(asking, room + 1)) << "more than all of it";
@@ -78,9 +78,9 @@ TEST(SpaceAllocate, shortage_that_others_may_end_is_told) {
   EXPECT_TRUE(refused(holder, 10));
   EXPECT_FALSE(refused(holder, 11));
   // All of the other's promises are those of dirty frames: the next checkpoint uses them.
-  pool.fs->pages.dirty_count = static_cast<u32>(room - 10);
+  pool.fs->dirty.count = static_cast<u32>(room - 10);
   EXPECT_FALSE(refused(asking, 1));
-  pool.fs->pages.dirty_count = static_cast<u32>(room - 11);
+  pool.fs->dirty.count = static_cast<u32>(room - 11);
   EXPECT_TRUE(refused(asking, 1));
   EXPECT_FALSE(refused(asking, 2));
 }
@@ -95,13 +95,13 @@ TEST(SpaceAllocate, emergency_reserve_is_for_commands_that_free) {
   SpaceFixture pool;
   ASSERT_EQ(pool.load(1), Status::ok);
   ASSERT_EQ(pool.fs->data_counters().emergency, 128u);
-  Operation consuming = pool.operation();
+  fs::Operation consuming = pool.operation();
   EXPECT_EQ(reserve_pages(*pool.fs, consuming, 2048 - 127), Status::no_space);
   EXPECT_EQ(reserve_pages(*pool.fs, consuming, 2048 - 128), Status::ok);
   EXPECT_EQ(reserve_pages(*pool.fs, consuming, 1), Status::no_space);
   EXPECT_EQ(reserve_pages(*pool.fs, consuming, 0), Status::ok);
-  Operation freeing = pool.operation();
-  freeing.emergency_use = fs::EmergencyUse::all;
+  fs::Operation freeing = pool.operation();
+  freeing.emergency_use = space::EmergencyUse::all;
   EXPECT_EQ(reserve_pages(*pool.fs, freeing, 129), Status::no_space);
   EXPECT_EQ(reserve_pages(*pool.fs, freeing, 128), Status::ok);
   EXPECT_EQ(reserve_pages(*pool.fs, consuming, ~u64{0}), Status::no_space);
@@ -113,7 +113,7 @@ TEST(SpaceAllocate, emergency_reserve_is_for_commands_that_free) {
 TEST(SpaceAllocate, large_runs_are_whole_regions_and_rotate_over_chunks) {
   SpaceFixture pool({.device_count = 4, .granules_per_chunk = 8});
   ASSERT_EQ(pool.load(1), Status::ok);
-  Operation op = pool.operation();
+  fs::Operation op = pool.operation();
   ASSERT_EQ(reserve_pages(*pool.fs, op, 3 * 16384 + 700), Status::ok);
   std::set<u32> chunks;
   for (u32 i = 0; i < 4; ++i) {
@@ -125,7 +125,7 @@ TEST(SpaceAllocate, large_runs_are_whole_regions_and_rotate_over_chunks) {
   EXPECT_EQ(chunks.size(), 4u);
   EXPECT_EQ(allocate_run(Lane{}, *pool.fs, op, 511, 512).page_count, 0u);
   EXPECT_EQ(allocate_run(Lane{}, *pool.fs, op, 100000, 512).page_count, large_run_pages_max);
-  Operation poor = pool.operation();
+  fs::Operation poor = pool.operation();
   ASSERT_EQ(reserve_pages(*pool.fs, poor, 511), Status::ok);
   EXPECT_EQ(allocate_run(Lane{}, *pool.fs, poor, 512, 512).page_count, 0u);
   EXPECT_EQ(poor.pages_reserved, 511u);
@@ -134,8 +134,8 @@ TEST(SpaceAllocate, large_runs_are_whole_regions_and_rotate_over_chunks) {
 TEST(SpaceAllocate, no_large_run_without_a_free_region_but_every_small_one) {
   SpaceFixture pool;
   ASSERT_EQ(pool.load(1), Status::ok);
-  Operation op = pool.operation();
-  op.emergency_use = fs::EmergencyUse::all;
+  fs::Operation op = pool.operation();
+  op.emergency_use = space::EmergencyUse::all;
   ASSERT_EQ(reserve_pages(*pool.fs, op, 2048), Status::ok);
   std::vector<Extent> regions;
   for (u32 i = 0; i < 4; ++i) regions.push_back(allocate_run(Lane{}, *pool.fs, op, 512, 512));
@@ -160,13 +160,13 @@ TEST(SpaceAllocate, shards_start_in_different_regions_and_move_over_devices) {
   ASSERT_EQ(pool.load(1), Status::ok);
   std::set<u64> regions;
   for (u32 shard = 0; shard < 8; ++shard) {
-    Operation op = pool.operation(shard);
+    fs::Operation op = pool.operation(shard);
     ASSERT_EQ(reserve_pages(*pool.fs, op, 1), Status::ok);
     regions.insert(allocate_run(Lane{}, *pool.fs, op, 1, 1).address / block_size_2m);
   }
   EXPECT_EQ(regions.size(), 8u);
   std::set<u32> chunks;
-  Operation op = pool.operation(0);
+  fs::Operation op = pool.operation(0);
   ASSERT_EQ(reserve_pages(*pool.fs, op, 4 * 512), Status::ok);
   while (op.pages_reserved > 0) chunks.insert(chunk_of(pool, allocate_run(Lane{}, *pool.fs, op, 16, 1).address));
   EXPECT_GE(chunks.size(), 4u);
@@ -177,7 +177,7 @@ TEST(SpaceAllocate, chunks_out_of_reach_are_asked_for_only_when_needed) {
   ASSERT_EQ(pool.load(1), Status::ok);
   EXPECT_EQ(pool.fs->data_counters().free, 3 * 2048u);
   EXPECT_EQ(pool.fs->data_counters().available, 0u);
-  Operation op = pool.operation();
+  fs::Operation op = pool.operation();
   ASSERT_EQ(reserve_pages(*pool.fs, op, 10), Status::chunk_not_mapped);
   ASSERT_LT(op.wanted_chunk, 3u);
   const u32 first = op.wanted_chunk;
@@ -222,7 +222,7 @@ TEST(SpaceAllocate, pages_freed_out_of_reach_become_available_with_their_chunk) 
 TEST(SpaceAllocate, damaged_block_pointers_free_nothing_else) {
   SpaceFixture pool;
   ASSERT_EQ(pool.load(1), Status::ok);
-  Operation op = pool.operation();
+  fs::Operation op = pool.operation();
   ASSERT_EQ(reserve_pages(*pool.fs, op, 8), Status::ok);
   const Extent run = allocate_run(Lane{}, *pool.fs, op, 8, 1);
   ASSERT_EQ(run.page_count, 8u);
@@ -252,7 +252,7 @@ TEST(SpaceAllocate, collision_leaves_a_prefix_and_nothing_else) {
   for (const u32 taken : {60u, 61u, 63u, 64u, 70u, 79u, 80u}) {
     std::fill_n(chunk.bitmaps.busy, 8, u64{0});
     chunk.bitmaps.busy[taken / 64] = u64{1} << (taken % 64);
-    ASSERT_EQ(detail::set_busy_prefix(chunk, 60, 20), taken - 60);
+    ASSERT_EQ(set_busy_prefix(chunk, 60, 20), taken - 60);
     for (u32 page = 0; page < 512; ++page) {
       const bool expected = page == taken || (page >= 60 && page < taken);
       ASSERT_EQ(raid::page_bit(chunk.bitmaps.busy, page), expected) << page << " " << taken;
@@ -260,14 +260,14 @@ TEST(SpaceAllocate, collision_leaves_a_prefix_and_nothing_else) {
   }
   std::fill_n(chunk.bitmaps.busy, 8, u64{0});
   chunk.bitmaps.busy[5] = 2;
-  EXPECT_FALSE(detail::take_whole_region(chunk, 0));
+  EXPECT_FALSE(take_whole_region(chunk, 0));
   for (u32 w = 0; w < 8; ++w) EXPECT_EQ(chunk.bitmaps.busy[w], w == 5 ? 2u : 0u);
 }
 
 TEST(SpaceAllocate, misuse_fails_checks) {
   SpaceFixture pool;
   ASSERT_EQ(pool.load(1), Status::ok);
-  Operation op = pool.operation();
+  fs::Operation op = pool.operation();
   ASSERT_EQ(reserve_pages(*pool.fs, op, 3), Status::ok);
   const Extent run = allocate_run(Lane{}, *pool.fs, op, 2, 1);
   const CheckGuard guard;
@@ -285,9 +285,9 @@ TEST(SpaceAllocate, read_only_mount_reserves_nothing) {
   SpaceFixture pool;
   pool.fs->read_only = 1;
   ASSERT_EQ(pool.load(1), Status::ok);
-  Operation op = pool.operation();
+  fs::Operation op = pool.operation();
   EXPECT_EQ(reserve_pages(*pool.fs, op, 1), Status::read_only);
 }
 
 }  // namespace
-}  // namespace gpu4fs::fs
+}  // namespace gpu4fs::space

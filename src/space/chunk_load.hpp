@@ -1,7 +1,7 @@
 // Mounting a chunk: its header, the valid bitmap slot and the page descriptors come into engine
 // memory.
 //
-// The chunk's header area is hostile input: every structure is verified (fs/space/header_area.hpp), and its numbers are
+// The chunk's header area is hostile input: every structure is verified (space/header_area.hpp), and its numbers are
 // compared with the chunk tree's. Of the two bitmap slots the newest one whose epoch is not beyond
 // the superblock's counts. A slot whose header does not verify may be the torn remains of a
 // checkpoint that never became valid, so it is passed over; that the durable one was not lost this
@@ -19,13 +19,13 @@
 #include "base/group.hpp"
 #include "base/mutant.hpp"
 #include "base/xxh3.hpp"
-#include "fs/fs_types.hpp"
-#include "fs/space/chunk_checkpoint.hpp"
-#include "fs/space/header_area.hpp"
-#include "fs/space/reserve.hpp"
 #include "raid/page_access.hpp"
+#include "space/chunk_checkpoint.hpp"
+#include "space/header_area.hpp"
+#include "space/reserve.hpp"
+#include "space/space_types.hpp"
 
-namespace gpu4fs::fs {
+namespace gpu4fs::space {
 
 namespace detail {
 
@@ -40,11 +40,11 @@ struct HeaderSurvey {
 };
 
 template <class Group>
-GPU4FS_FN Status clear_slot(Group g, FileSystem& fs, ChunkState& chunk, u32 column, u32 slot) {
+GPU4FS_FN Status clear_slot(Group g, SpaceState& state, ChunkState& chunk, u32 column, u32 slot) {
   const u64 page = slot_page(layout_of(chunk), slot);
   zero_page(g, chunk.header_work);
   g.sync();
-  return write_header(g, fs, chunk, {column, page, 1}, chunk.header_work);
+  return write_header(g, state, chunk, {column, page, 1}, chunk.header_work);
 }
 
 GPU4FS_FN inline void add_to_survey(HeaderSurvey& survey, u32 column, u32 slot, const SlotFacts& facts) {
@@ -68,29 +68,30 @@ struct ColumnSlots {
 // Both slots of a column. One beyond the superblock's epoch belongs to a checkpoint that was lost: mounted for writing
 // its header goes, so that it cannot come back when the pool reaches that epoch.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status read_slots(Group g, FileSystem& fs, ChunkState& chunk, u32 column,
+GPU4FS_FN GPU4FS_NOINLINE Status read_slots(Group g, SpaceState& state, ChunkState& chunk, u32 column,
                                             u64 superblock_epoch, ColumnSlots* slots) {
   for (u32 slot = 0; slot < 2; ++slot) {
-    GPU4FS_TRY(read_slot(g, fs, chunk, column, slot, &slots->facts[slot]));
+    GPU4FS_TRY(read_slot(g, state, chunk, column, slot, &slots->facts[slot]));
     if (GPU4FS_MUTANT(lost_slot_counts, slots->facts[slot].epoch <= superblock_epoch, true)) continue;
     slots->facts[slot].epoch = 0;
-    if (fs.read_only != 0) continue;
-    const Status status = clear_slot(g, fs, chunk, column, slot);
-    if (!is_lost(g, fs, chunk, column, status) && status != Status::ok) slots->cleared = status;
+    if (state.read_only != 0) continue;
+    const Status status = clear_slot(g, state, chunk, column, slot);
+    if (!is_lost(g, state, chunk, column, status) && status != Status::ok) slots->cleared = status;
   }
   return Status::ok;
 }
 
 // Finds the slot that counts.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE HeaderSurvey survey_header(Group g, FileSystem& fs, ChunkState& chunk, u64 superblock_epoch) {
+GPU4FS_FN GPU4FS_NOINLINE HeaderSurvey survey_header(Group g, SpaceState& state, ChunkState& chunk,
+                                                     u64 superblock_epoch) {
   HeaderSurvey survey{};
   Status problem = Status::corrupt_structure;
   Status cleared = Status::ok;
   for (u32 column = 0; column <= chunk.redundancy; ++column) {
-    if (on_leader(g, [&] { return raid::column_has_failed(fs.space, chunk, column); })) continue;
+    if (on_leader(g, [&] { return raid::column_has_failed(state.space, chunk, column); })) continue;
     ColumnSlots slots{};
-    const Status status = read_slots(g, fs, chunk, column, superblock_epoch, &slots);
+    const Status status = read_slots(g, state, chunk, column, superblock_epoch, &slots);
     if (slots.cleared != Status::ok) cleared = slots.cleared;
     if (status != Status::ok) {
       problem = status;
@@ -121,14 +122,14 @@ struct PagesFound {
 // `count` pages from `first` on with this hash, from the first column that has them, into `to`; the others are read
 // into `work`, of as many pages.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE PagesFound find_header_pages(Group g, const FileSystem& fs, const ChunkState& chunk,
+GPU4FS_FN GPU4FS_NOINLINE PagesFound find_header_pages(Group g, const SpaceState& state, const ChunkState& chunk,
                                                        const PagesToFind& wanted, void* to, void* work) {
   u32 found = 0;
   u32 read = 0;
   Status problem = Status::ok;
   for (u32 left = wanted.columns; left != 0; left &= left - 1) {
     const u32 column = static_cast<u32>(count_trailing_zeros(u64{left}));
-    const HeaderPages pages = read_header(g, fs, chunk, {column, wanted.first, wanted.count});
+    const HeaderPages pages = read_header(g, state, chunk, {column, wanted.first, wanted.count});
     if (pages.status != Status::ok) {
       problem = pages.status;
       continue;
@@ -161,13 +162,13 @@ GPU4FS_FN bool padding_is_zero(Group g, const ChunkState& chunk, const u64* bitm
 
 // The bitmap into `committed`; *sound: the columns that have it. Status: corrupt_structure, or the device's.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status load_bitmap(Group g, const FileSystem& fs, ChunkState& chunk,
+GPU4FS_FN GPU4FS_NOINLINE Status load_bitmap(Group g, const SpaceState& state, ChunkState& chunk,
                                              const HeaderSurvey& survey, u32* sound) {
   const format::ChunkLayout layout = layout_of(chunk);
   const PagesToFind wanted{survey.readable, slot_page(layout, survey.slot) + 1, layout.bitmap_pages, chunk.base_address,
                            survey.facts.bitmap_checksum};
   u64* const bitmap = chunk.bitmaps.committed;
-  const PagesFound found = find_header_pages(g, fs, chunk, wanted, bitmap, chunk.bitmaps.staged);
+  const PagesFound found = find_header_pages(g, state, chunk, wanted, bitmap, chunk.bitmaps.staged);
   GPU4FS_TRY(found.status);
   *sound = found.columns;
   if (*sound == 0) return Status::corrupt_structure;
@@ -178,7 +179,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_bitmap(Group g, const FileSystem& fs, Chun
 // The descriptor table. Of one that no column has what the last one has is taken, whose entries count as far as there
 // are pages that they name.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE PagesFound load_table(Group g, const FileSystem& fs, ChunkState& chunk,
+GPU4FS_FN GPU4FS_NOINLINE PagesFound load_table(Group g, const SpaceState& state, ChunkState& chunk,
                                                 const HeaderSurvey& survey) {
   const format::ChunkLayout layout = layout_of(chunk);
   const u32 columns = survey.facts.epoch != 0 ? survey.readable : 0;
@@ -187,14 +188,15 @@ GPU4FS_FN GPU4FS_NOINLINE PagesFound load_table(Group g, const FileSystem& fs, C
   u64* const table = chunk.descriptor_table;
   fill_bytes(g, table, 0, layout.table_pages * page_size);
   g.sync();
-  return find_header_pages(g, fs, chunk, wanted, table, chunk.descriptor_table_staged);
+  return find_header_pages(g, state, chunk, wanted, table, chunk.descriptor_table_staged);
 }
 
 // Announces reading all places of descriptors of a column. False: page by page, then.
 template <class Group>
-GPU4FS_FN bool announce_descriptors(Group g, const FileSystem& fs, const ChunkState& chunk, u32 column) {
+GPU4FS_FN bool announce_descriptors(Group g, const SpaceState& state, const ChunkState& chunk, u32 column) {
   const format::ChunkLayout layout = layout_of(chunk);
-  return read_header(g, fs, chunk, {column, layout.descriptors_page, 2 * layout.descriptor_pages}).status == Status::ok;
+  return read_header(g, state, chunk, {column, layout.descriptors_page, 2 * layout.descriptor_pages}).status ==
+         Status::ok;
 }
 
 // Descriptors of a page that nobody has, which are what was read last. Flags mean nothing there.
@@ -215,11 +217,11 @@ struct DescriptorColumns {
 };
 
 template <class Group>
-GPU4FS_FN HeaderPages descriptor_page_in(Group g, const FileSystem& fs, const ChunkState& chunk,
+GPU4FS_FN HeaderPages descriptor_page_in(Group g, const SpaceState& state, const ChunkState& chunk,
                                          const DescriptorColumns& columns, u32 column, u64 page) {
-  if ((columns.announced >> column & 1) == 0) return read_header(g, fs, chunk, {column, page, 1});
+  if ((columns.announced >> column & 1) == 0) return read_header(g, state, chunk, {column, page, 1});
   return on_leader(g, [&] {
-    return HeaderPages{Status::ok, 0, raid::header_memory(fs.space, chunk, column, page, 1)};
+    return HeaderPages{Status::ok, 0, raid::header_memory(state.space, chunk, column, page, 1)};
   });
 }
 
@@ -227,7 +229,7 @@ GPU4FS_FN HeaderPages descriptor_page_in(Group g, const FileSystem& fs, const Ch
 // writing. Status: checksum_mismatch if nobody has it, and what stands in one of them was read; the device's if none
 // can be read.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status load_descriptor_page(Group g, FileSystem& fs, ChunkState& chunk,
+GPU4FS_FN GPU4FS_NOINLINE Status load_descriptor_page(Group g, SpaceState& state, ChunkState& chunk,
                                                       const DescriptorColumns& columns, u64 index) {
   const u64 entry = on_leader(g, [&] { return chunk.descriptor_table[index]; });
   const u64 page = layout_of(chunk).descriptor_page(index, format::descriptor_place(entry));
@@ -238,7 +240,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_descriptor_page(Group g, FileSystem& fs, C
   bool found = false;
   for (u32 left = columns.readable; left != 0; left &= left - 1) {
     const u32 column = static_cast<u32>(count_trailing_zeros(u64{left}));
-    const HeaderPages pages = descriptor_page_in(g, fs, chunk, columns, column, page);
+    const HeaderPages pages = descriptor_page_in(g, state, chunk, columns, column, page);
     if (pages.status != Status::ok) {
       status = pages.status;
       continue;
@@ -252,8 +254,8 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_descriptor_page(Group g, FileSystem& fs, C
   if (!found && bad == 0) return status;
   for (; bad != 0; bad &= bad - 1) {
     const u32 column = static_cast<u32>(count_trailing_zeros(u64{bad}));
-    count_bad_copy(g, fs, chunk, column);
-    if (found && fs.read_only == 0) (void)write_header(g, fs, chunk, {column, page, 1}, to);
+    count_bad_copy(g, state, chunk, column);
+    if (found && state.read_only == 0) (void)write_header(g, state, chunk, {column, page, 1}, to);
   }
   return found ? Status::ok : Status::checksum_mismatch;
 }
@@ -270,13 +272,13 @@ GPU4FS_FN u64 newest_birth(Group g, const void* page) {
 
 // Where the table does not say which place counts: what stands in the other one, if that is younger.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void take_younger_place(Group g, FileSystem& fs, ChunkState& chunk,
+GPU4FS_FN GPU4FS_NOINLINE void take_younger_place(Group g, SpaceState& state, ChunkState& chunk,
                                                   const DescriptorColumns& columns, u64 index) {
   const u64 entry = on_leader(g, [&] { return chunk.descriptor_table[index]; });
   const u64 other = layout_of(chunk).descriptor_page(index, format::descriptor_place(entry) ^ 1);
   format::PageDescriptor* const to = chunk.descriptors + index * format::descriptors_per_page;
   const u32 column = static_cast<u32>(count_trailing_zeros(u64{columns.readable}));
-  const HeaderPages pages = descriptor_page_in(g, fs, chunk, columns, column, other);
+  const HeaderPages pages = descriptor_page_in(g, state, chunk, columns, column, other);
   if (pages.status != Status::ok) return;
   copy_bytes(g, chunk.header_work, pages.memory, page_size);
   g.sync();
@@ -298,7 +300,7 @@ GPU4FS_FN void forget_descriptors(Group g, ChunkState& chunk) {
 // All descriptors, as the table has them. `is_verified`: the table is; a page that it does not name is unknown
 // otherwise. Status: the device's.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status load_descriptors(Group g, FileSystem& fs, ChunkState& chunk, u32 readable,
+GPU4FS_FN GPU4FS_NOINLINE Status load_descriptors(Group g, SpaceState& state, ChunkState& chunk, u32 readable,
                                                   bool is_verified) {
   const u64 descriptor_pages = layout_of(chunk).descriptor_pages;
   for (u64 w = g.rank(); w < divide_up(descriptor_pages, 64); w += g.size()) chunk.descriptor_dirty[w] = 0;
@@ -306,7 +308,7 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_descriptors(Group g, FileSystem& fs, Chunk
   DescriptorColumns columns{readable, 0};
   for (u32 left = readable; left != 0; left &= left - 1) {
     const u32 column = static_cast<u32>(count_trailing_zeros(u64{left}));
-    if (announce_descriptors(g, fs, chunk, column)) columns.announced |= 1u << column;
+    if (announce_descriptors(g, state, chunk, column)) columns.announced |= 1u << column;
   }
   for (u64 index = 0; index < descriptor_pages; ++index) {
     const u64 entry = on_leader(g, [&] { return chunk.descriptor_table[index]; });
@@ -314,10 +316,10 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_descriptors(Group g, FileSystem& fs, Chunk
       zero_page(g, chunk.descriptors + index * format::descriptors_per_page);
       continue;
     }
-    const Status status = load_descriptor_page(g, fs, chunk, columns, index);
+    const Status status = load_descriptor_page(g, state, chunk, columns, index);
     if (status == Status::ok) continue;
     if (status != Status::checksum_mismatch) return status;
-    if (!is_verified) take_younger_place(g, fs, chunk, columns, index);
+    if (!is_verified) take_younger_place(g, state, chunk, columns, index);
     mark_unverified(g, chunk, index);
     on_leader(g, [&] {
       chunk.descriptor_dirty[index / 64] |= u64{1} << (index % 64);
@@ -358,13 +360,13 @@ GPU4FS_FN u64 derive_bitmaps(Group g, ChunkState& chunk) {
   return free_count;
 }
 
-GPU4FS_FN inline void add_to_counters(FileSystem& fs, const ChunkState& chunk, u64 free_count, u64 used_count) {
-  SpaceCounters& counters = counters_of(fs, chunk);
+GPU4FS_FN inline void add_to_counters(SpaceState& state, const ChunkState& chunk, u64 free_count, u64 used_count) {
+  SpaceCounters& counters = counters_of(state, chunk);
   const u64 total = fetch_add<Order::relaxed, Scope::engine>(&counters.total, chunk.page_count) + chunk.page_count;
   fetch_add<Order::relaxed, Scope::engine>(&counters.free, free_count);
   fetch_add<Order::relaxed, Scope::engine>(&counters.used, used_count);
   // Chunks are loaded in parallel; what is kept back grows with the total.
-  const u64 kept_back = kept_back_pages(fs, chunk.page_class, total);
+  const u64 kept_back = kept_back_pages(state, chunk.page_class, total);
   u64 found = load<Order::relaxed, Scope::engine>(&counters.emergency);
   while (found < kept_back) {
     if (compare_exchange<Order::relaxed, Scope::engine>(&counters.emergency, found, kept_back)) break;
@@ -374,39 +376,39 @@ GPU4FS_FN inline void add_to_counters(FileSystem& fs, const ChunkState& chunk, u
 // The slot that counts in all columns that lack a part of it; `sound` have the whole. It is the durable one, and what
 // is written is what it should have been.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE void restore_slots(Group g, FileSystem& fs, ChunkState& chunk, const HeaderSurvey& survey,
+GPU4FS_FN GPU4FS_NOINLINE void restore_slots(Group g, SpaceState& state, ChunkState& chunk, const HeaderSurvey& survey,
                                              u32 sound) {
   (void)compose_slot_header(g, chunk, survey.slot, survey.facts, chunk.header_work);
   for (u32 left = survey.readable & ~sound; left != 0; left &= left - 1) {
     const u32 column = static_cast<u32>(count_trailing_zeros(u64{left}));
-    count_bad_copy(g, fs, chunk, column);
+    count_bad_copy(g, state, chunk, column);
     // What cannot be written stays as it is: a later mount tries again.
-    if (fs.read_only == 0) (void)write_slot(g, fs, chunk, column, survey.slot);
+    if (state.read_only == 0) (void)write_slot(g, state, chunk, column, survey.slot);
   }
 }
 
 // Bitmap, table and descriptors. Behind it the bitmap `staged` and the staged table are those of the slot.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status load_structures(Group g, FileSystem& fs, ChunkState& chunk,
+GPU4FS_FN GPU4FS_NOINLINE Status load_structures(Group g, SpaceState& state, ChunkState& chunk,
                                                  const HeaderSurvey& survey) {
   u32 sound_bitmaps = 0;
-  GPU4FS_TRY(load_bitmap(g, fs, chunk, survey, &sound_bitmaps));
-  const PagesFound tables = load_table(g, fs, chunk, survey);
+  GPU4FS_TRY(load_bitmap(g, state, chunk, survey, &sound_bitmaps));
+  const PagesFound tables = load_table(g, state, chunk, survey);
   GPU4FS_TRY(tables.status);
   const format::ChunkLayout layout = layout_of(chunk);
   copy_bytes(g, chunk.bitmaps.staged, chunk.bitmaps.committed, layout.bitmap_pages * page_size);
   copy_bytes(g, chunk.descriptor_table_staged, chunk.descriptor_table, layout.table_pages * page_size);
   g.sync();
   if (tables.columns != 0) {
-    restore_slots(g, fs, chunk, survey, survey.sound & sound_bitmaps & tables.columns);
+    restore_slots(g, state, chunk, survey, survey.sound & sound_bitmaps & tables.columns);
   } else {
     // The next checkpoint writes one that verifies.
     for (u32 left = survey.readable; left != 0; left &= left - 1) {
-      count_bad_copy(g, fs, chunk, static_cast<u32>(count_trailing_zeros(u64{left})));
+      count_bad_copy(g, state, chunk, static_cast<u32>(count_trailing_zeros(u64{left})));
     }
     on_leader(g, [&] { store<Order::relaxed, Scope::engine>(&chunk.changed, 1u); });
   }
-  if (survey.facts.set_count != 0) return load_descriptors(g, fs, chunk, survey.readable, tables.columns != 0);
+  if (survey.facts.set_count != 0) return load_descriptors(g, state, chunk, survey.readable, tables.columns != 0);
   forget_descriptors(g, chunk);
   return Status::ok;
 }
@@ -417,18 +419,18 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_structures(Group g, FileSystem& fs, ChunkS
 // within the engine's reach, its descriptors as well if pages are in use; its data pages need not be. With fs.read_only
 // nothing on the medium is changed. Status: corrupt_structure, medium_error, device_failed.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, FileSystem& fs, u32 index, u64 superblock_epoch) {
-  GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
+GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, SpaceState& state, u32 index, u64 superblock_epoch) {
+  GPU4FS_CHECK_LT(index, raid::known_chunk_count(state.space));
   GPU4FS_CHECK_GT(superblock_epoch, u64{0});
-  raid::ChunkState& chunk = fs.space.chunks[index];
+  raid::ChunkState& chunk = state.space.chunks[index];
   GPU4FS_CHECK_EQ(chunk.loaded, 0u);
-  const detail::HeaderSurvey survey = detail::survey_header(g, fs, chunk, superblock_epoch);
+  const detail::HeaderSurvey survey = detail::survey_header(g, state, chunk, superblock_epoch);
   GPU4FS_TRY(survey.status);
-  GPU4FS_TRY(detail::load_structures(g, fs, chunk, survey));
+  GPU4FS_TRY(detail::load_structures(g, state, chunk, survey));
   for (u32 left = survey.readable; left != 0; left &= left - 1) {
     const u32 column = static_cast<u32>(count_trailing_zeros(u64{left}));
     bool is_damaged = false;
-    (void)detail::settle_chunk_header(g, fs, chunk, column, chunk.header_work, &is_damaged);
+    (void)settle_chunk_header(g, state, chunk, column, chunk.header_work, &is_damaged);
   }
   const u64 free_count = detail::derive_bitmaps(g, chunk);
   on_leader(g, [&] {
@@ -437,9 +439,9 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, FileSystem& fs, u32 index, 
     chunk.slot_epoch[survey.slot ^ 1] = survey.other_epoch;
     chunk.slot_checksum[survey.slot] = survey.facts.checksum;
     chunk.free_pages = static_cast<u32>(free_count);
-    detail::add_to_counters(fs, chunk, free_count, survey.facts.set_count);
+    detail::add_to_counters(state, chunk, free_count, survey.facts.set_count);
     store<Order::release, Scope::engine>(&chunk.loaded, 1u);
-    detail::count_chunk(fs, chunk);
+    count_chunk(state, chunk);
   });
   return Status::ok;
 }
@@ -447,35 +449,35 @@ GPU4FS_FN GPU4FS_NOINLINE Status load_chunk(Group g, FileSystem& fs, u32 index, 
 // Instead of load_chunk(), where the bitmaps are the caller's: the descriptors alone, as the durable slot has them.
 // Nothing on the medium is changed if fs.read_only says so. Status: the device's.
 template <class Group>
-GPU4FS_FN GPU4FS_NOINLINE Status load_chunk_descriptors(Group g, FileSystem& fs, u32 index, u64 superblock_epoch) {
-  GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
-  raid::ChunkState& chunk = fs.space.chunks[index];
-  const detail::HeaderSurvey survey = detail::survey_header(g, fs, chunk, superblock_epoch);
-  const detail::PagesFound table = detail::load_table(g, fs, chunk, survey);
+GPU4FS_FN GPU4FS_NOINLINE Status load_chunk_descriptors(Group g, SpaceState& state, u32 index, u64 superblock_epoch) {
+  GPU4FS_CHECK_LT(index, raid::known_chunk_count(state.space));
+  raid::ChunkState& chunk = state.space.chunks[index];
+  const detail::HeaderSurvey survey = detail::survey_header(g, state, chunk, superblock_epoch);
+  const detail::PagesFound table = detail::load_table(g, state, chunk, survey);
   GPU4FS_TRY(table.status);
-  return detail::load_descriptors(g, fs, chunk, survey.readable, table.columns != 0);
+  return detail::load_descriptors(g, state, chunk, survey.readable, table.columns != 0);
 }
 
 // Mount, after all chunks: the slots that were taken are those that the superblock means. A difference shows that one
 // was lost. Status: corrupt_structure.
 template <class Group>
-GPU4FS_FN Status check_slot_sum(Group g, const FileSystem& fs, u64 slot_sum) {
-  return sum_slot_checksums(g, fs, false) == slot_sum ? Status::ok : Status::corrupt_structure;
+GPU4FS_FN Status check_slot_sum(Group g, const SpaceState& state, u64 slot_sum) {
+  return sum_slot_checksums(g, state, false) == slot_sum ? Status::ok : Status::corrupt_structure;
 }
 
 // The same of the superblock's page_used.
-GPU4FS_FN inline Status check_page_used(const FileSystem& fs, u64 page_used) {
-  return GPU4FS_MUTANT(page_count_unchecked, pages_used(fs) == page_used, true) ? Status::ok
-                                                                                : Status::corrupt_structure;
+GPU4FS_FN inline Status check_page_used(const SpaceState& state, u64 page_used) {
+  return GPU4FS_MUTANT(page_count_unchecked, pages_used(state) == page_used, true) ? Status::ok
+                                                                                   : Status::corrupt_structure;
 }
 
 // The server has made a chunk's pages reachable for the engine.
-GPU4FS_FN inline void make_chunk_accessible(FileSystem& fs, u32 index) {
-  GPU4FS_CHECK_LT(index, raid::known_chunk_count(fs.space));
-  raid::ChunkState& chunk = fs.space.chunks[index];
+GPU4FS_FN inline void make_chunk_accessible(SpaceState& state, u32 index) {
+  GPU4FS_CHECK_LT(index, raid::known_chunk_count(state.space));
+  raid::ChunkState& chunk = state.space.chunks[index];
   store<Order::release, Scope::engine>(&chunk.accessible, 1u);
   fence<Order::seq_cst, Scope::engine>();
-  detail::count_chunk(fs, chunk);
+  count_chunk(state, chunk);
 }
 
-}  // namespace gpu4fs::fs
+}  // namespace gpu4fs::space

@@ -6,8 +6,8 @@
 #include <memory>
 #include <string_view>
 
-#include "fs/space/growth.hpp"
 #include "raid/page_io.hpp"
+#include "space/growth.hpp"
 #include "support/small_file_system.hpp"
 
 namespace gpu4fs::test::growth_slot_sum_test {
@@ -15,7 +15,7 @@ namespace {
 
 class GrowthSlotSum : public ::testing::Test {
  protected:
-  GrowthSlotSum() : plan_(std::make_unique<fs::PoolGrowth>()) {
+  GrowthSlotSum() : plan_(std::make_unique<space::PoolGrowth>()) {
     EXPECT_EQ(small_.load_status(), Status::ok);
     fs().growth = plan_.get();
     image_ = chunk();
@@ -36,18 +36,18 @@ class GrowthSlotSum : public ::testing::Test {
   // Something of the first chunk is other than before.
   void change() {
     fs::Operation op = small_.operation();
-    ASSERT_EQ(fs::reserve_pages(fs(), op, 1), Status::ok);
-    const raid::Extent run = fs::allocate_run(Lane{}, fs(), op, 1, 1);
+    ASSERT_EQ(space::reserve_pages(fs(), op, 1), Status::ok);
+    const raid::Extent run = space::allocate_run(Lane{}, fs(), op, 1, 1);
     const std::vector<u8> bytes(page_size, 0x42);
     ASSERT_EQ(raid::write_page(Lane{}, fs().space, run.address, bytes.data()), Status::ok);
-    fs::commit_extent(Lane{}, fs(), run);
+    space::commit_extent(Lane{}, fs(), run);
   }
   // The checkpoint that takes the plan up.
   void make_durable() {
-    ASSERT_EQ(fs::stage_growth(fs()), Status::ok);
+    ASSERT_EQ(space::stage_growth(fs()), Status::ok);
     const Status written = small_.checkpoint(Lane{}, [&](std::string_view step) {
-      if (step == "begin") fs::take_up_growth(fs(), fs::growth_number(fs()), true);
-      if (step == "superblocks") fs::end_growth(fs());
+      if (step == "begin") space::take_up_growth(fs(), space::growth_number(fs()), true);
+      if (step == "superblocks") space::end_growth(fs());
     });
     ASSERT_EQ(written, Status::ok);
   }
@@ -66,20 +66,20 @@ class GrowthSlotSum : public ::testing::Test {
       ASSERT_EQ(small_.checkpoint(Lane{}), Status::ok);
       expect_loads(chunk_count);
     }
-    ASSERT_EQ(fs::admit_chunks(fs()), Status::ok);
-    EXPECT_EQ(fs::growth_slot_sum(fs()), 0u);
+    ASSERT_EQ(space::admit_chunks(fs()), Status::ok);
+    EXPECT_EQ(space::growth_slot_sum(fs()), 0u);
     change();
     ASSERT_EQ(small_.checkpoint(Lane{}), Status::ok);
     expect_loads(chunk_count);
   }
   void erase_chunk() {
-    ASSERT_EQ(fs::freeze_chunk(fs(), 1), Status::ok);
+    ASSERT_EQ(space::freeze_chunk(fs(), 1), Status::ok);
     plan(1);
     plan_->erased_slots[plan_->erased_count++] = 1;
   }
 
   SmallFileSystem small_;
-  std::unique_ptr<fs::PoolGrowth> plan_;
+  std::unique_ptr<space::PoolGrowth> plan_;
   raid::ChunkState image_;
 };
 
@@ -91,7 +91,7 @@ TEST_F(GrowthSlotSum, HasNoChunkThatIsDeleted) {
 TEST_F(GrowthSlotSum, HasEachChunkThatIsMade) {
   erase_chunk();
   ASSERT_NO_FATAL_FAILURE(make_durable());
-  ASSERT_EQ(fs::admit_chunks(fs()), Status::ok);
+  ASSERT_EQ(space::admit_chunks(fs()), Status::ok);
   plan(2);
   plan_->added_slots[0] = 1;
   plan_->added[0] = image_;

@@ -13,7 +13,7 @@
 #include "support/space_fixture.hpp"
 #include "support/test_scale.hpp"
 
-namespace gpu4fs::fs {
+namespace gpu4fs::space {
 namespace {
 
 using raid::Extent;
@@ -33,7 +33,7 @@ class SpaceModel {
     total_ = free_.size();
     durable_ = committed_;
     for (u32 i = 0; i < 3; ++i) commands_.push_back({pool_.operation(i), {}});
-    commands_[2].op.emergency_use = fs::EmergencyUse::all;
+    commands_[2].op.emergency_use = space::EmergencyUse::all;
   }
 
   void step() {
@@ -85,7 +85,7 @@ class SpaceModel {
         ASSERT_EQ(is_stable(*pool_.fs, address), stable_.count(address) == 1);
         free_count += free_.count(address) == 1 ? 1 : 0;
         if (page % 512 == 511) {
-          ASSERT_EQ(detail::region_free(chunk, static_cast<u32>(page / 512)), free_count);
+          ASSERT_EQ(region_free(chunk, static_cast<u32>(page / 512)), free_count);
           free_count = 0;
         }
       }
@@ -110,7 +110,7 @@ class SpaceModel {
 
  private:
   struct Command {
-    Operation op;
+    fs::Operation op;
     std::vector<Extent> extents;
   };
 
@@ -324,4 +324,4 @@ TEST(SpaceModel, chunk_of_several_granules) {
 }
 
 }  // namespace
-}  // namespace gpu4fs::fs
+}  // namespace gpu4fs::space

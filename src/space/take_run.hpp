@@ -1,4 +1,4 @@
-// Finding and taking runs of free pages in one chunk, lock-free. Internal to fs/space.
+// Finding and taking runs of free pages in one chunk, lock-free. Internal to the layer.
 //
 // The caller holds a claim on the chunk (claim_pages) that is at least as large as what is taken
 // here, so busy bits are only ever set under a claim; bits taken and given back after a collision
@@ -7,9 +7,9 @@
 
 #include "base/access.hpp"
 #include "base/group.hpp"
-#include "fs/space/space_counters.hpp"
+#include "space/space_counters.hpp"
 
-namespace gpu4fs::fs::detail {
+namespace gpu4fs::space {
 
 struct PageRun {
   u32 first;
@@ -193,4 +193,4 @@ GPU4FS_FN GPU4FS_NOINLINE PageRun take_giant(Group g, ChunkState& chunk) {
   return {0, 0};
 }
 
-}  // namespace gpu4fs::fs::detail
+}  // namespace gpu4fs::space

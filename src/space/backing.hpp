@@ -20,14 +20,14 @@
 
 #include "base/bits.hpp"
 #include "base/status.hpp"
-#include "fs/fs_types.hpp"
-#include "fs/space/freeze.hpp"
-#include "fs/space/reserve.hpp"
-#include "fs/space/stripes.hpp"
-#include "fs/space/take_run.hpp"
 #include "raid/device_loss.hpp"
+#include "space/freeze.hpp"
+#include "space/reserve.hpp"
+#include "space/space_types.hpp"
+#include "space/stripes.hpp"
+#include "space/take_run.hpp"
 
-namespace gpu4fs::fs {
+namespace gpu4fs::space {
 
 // Regions of one chunk that follow each other.
 struct TrimRun {
@@ -70,10 +70,10 @@ GPU4FS_FN GPU4FS_NOINLINE inline TrimRun run_of_free_regions(const ChunkState& c
 }
 
 // Free regions of the class that the engine reaches, at most `limit`: large extents need whole ones.
-GPU4FS_FN GPU4FS_NOINLINE inline u64 count_backed_regions(const FileSystem& fs, u32 page_class, u64 limit) {
+GPU4FS_FN GPU4FS_NOINLINE inline u64 count_backed_regions(const SpaceState& state, u32 page_class, u64 limit) {
   u64 count = 0;
-  for (u32 i = 0; i < raid::chunk_count_of(fs.space) && count < limit; ++i) {
-    const ChunkState& chunk = fs.space.chunks[i];
+  for (u32 i = 0; i < raid::chunk_count_of(state.space) && count < limit; ++i) {
+    const ChunkState& chunk = state.space.chunks[i];
     if (chunk.page_class != page_class || !is_counted(chunk)) continue;
     for (u32 region = 0; region < region_count_of(chunk) && count < limit; ++region)
       count += looks_free(chunk, region) ? 1 : 0;
@@ -83,9 +83,9 @@ GPU4FS_FN GPU4FS_NOINLINE inline u64 count_backed_regions(const FileSystem& fs, 
 
 // While no step runs: marks up to `wanted` regions from run.first on, free ones as far as is known, and takes what they
 // count as out of what may be promised. Answers how many.
-GPU4FS_FN GPU4FS_NOINLINE inline u32 take_regions_out(FileSystem& fs, ChunkState& chunk, const TrimRun& run,
+GPU4FS_FN GPU4FS_NOINLINE inline u32 take_regions_out(SpaceState& state, ChunkState& chunk, const TrimRun& run,
                                                       u32 wanted) {
-  SpaceCounters& counters = counters_of(fs, chunk);
+  SpaceCounters& counters = counters_of(state, chunk);
   const u32 cost = region_cost(chunk);
   const u64 emergency = load<Order::relaxed, Scope::engine>(&counters.emergency);
   const u64 available = load<Order::acquire, Scope::engine>(&counters.available);
@@ -121,10 +121,10 @@ GPU4FS_FN inline bool is_trim_due(ChunkState& chunk, bool now) {
 
 // Leader. The next run from where `search` says; a look that takes nothing. Chunks in which nothing was freed since the
 // last one are passed over, and those in which something was until the next.
-GPU4FS_FN GPU4FS_NOINLINE inline TrimRun find_trim_run(FileSystem& fs, const TrimSearch& search) {
+GPU4FS_FN GPU4FS_NOINLINE inline TrimRun find_trim_run(SpaceState& state, const TrimSearch& search) {
   u32 first = search.region;
-  for (u32 i = search.chunk; i < raid::chunk_count_of(fs.space); ++i, first = 0) {
-    raid::ChunkState& chunk = fs.space.chunks[i];
+  for (u32 i = search.chunk; i < raid::chunk_count_of(state.space); ++i, first = 0) {
+    raid::ChunkState& chunk = state.space.chunks[i];
     if (!detail::can_be_trimmed(chunk)) continue;
     if (first == 0 && !detail::is_trim_due(chunk, search.now != 0)) continue;
     const TrimRun run = detail::run_of_free_regions(chunk, i, first, search.regions_max);
@@ -134,18 +134,18 @@ GPU4FS_FN GPU4FS_NOINLINE inline TrimRun find_trim_run(FileSystem& fs, const Tri
 }
 
 // The server has the memory of the whole chunk again: its regions are free for everyone. One rank, any number of them.
-GPU4FS_FN GPU4FS_NOINLINE inline void restore_backing(FileSystem& fs, u32 index) {
-  raid::ChunkState& chunk = fs.space.chunks[index];
+GPU4FS_FN GPU4FS_NOINLINE inline void restore_backing(SpaceState& state, u32 index) {
+  raid::ChunkState& chunk = state.space.chunks[index];
   if (load<Order::acquire, Scope::engine>(&chunk.unbacked_pages) == 0) return;
-  const u32 cost = detail::region_cost(chunk);
-  for (u32 w = 0; w < divide_up(detail::region_count_of(chunk), 64u); ++w) {
+  const u32 cost = region_cost(chunk);
+  for (u32 w = 0; w < divide_up(region_count_of(chunk), 64u); ++w) {
     u64 left = exchange<Order::acq_rel, Scope::engine>(&chunk.unbacked[w], u64{0});
     for (; left != 0; left &= left - 1) {
-      detail::return_whole_region(chunk, w * 64 + count_trailing_zeros(left));
+      return_whole_region(chunk, w * 64 + count_trailing_zeros(left));
       // They never left SpaceCounters::free.
-      const u32 bits = detail::return_claim(chunk, cost);
-      if ((bits & detail::counted_bit) != 0) {
-        fetch_add<Order::release, Scope::engine>(&detail::counters_of(fs, chunk).available, u64{cost});
+      const u32 bits = return_claim(chunk, cost);
+      if ((bits & counted_bit) != 0) {
+        fetch_add<Order::release, Scope::engine>(&counters_of(state, chunk).available, u64{cost});
       }
       // Last, so that who looks for them in between finds them twice, and not missing.
       fetch_sub<Order::release, Scope::engine>(&chunk.unbacked_pages, cost);
@@ -156,19 +156,19 @@ GPU4FS_FN GPU4FS_NOINLINE inline void restore_backing(FileSystem& fs, u32 index)
 // While no step runs: as much of the run as is still free. So many regions of its class stay within reach. Status:
 // no_space when there are no more than those; device_failed while a device is lost or being filled; busy when others
 // took the run. The run is the server's until end_trim().
-GPU4FS_FN GPU4FS_NOINLINE inline Status begin_trim(FileSystem& fs, TrimRun* run, u64 kept_regions) {
+GPU4FS_FN GPU4FS_NOINLINE inline Status begin_trim(SpaceState& state, TrimRun* run, u64 kept_regions) {
   const TrimRun wanted = *run;
   *run = {wanted.chunk, wanted.first, 0};
-  if (raid::failed_devices(fs.space) != 0 || raid::rebuilt_devices(fs.space) != 0) return Status::device_failed;
-  raid::ChunkState& chunk = fs.space.chunks[wanted.chunk];
+  if (raid::failed_devices(state.space) != 0 || raid::rebuilt_devices(state.space) != 0) return Status::device_failed;
+  raid::ChunkState& chunk = state.space.chunks[wanted.chunk];
   if (!detail::can_be_trimmed(chunk)) return Status::busy;
   u32 count = 0;
-  while (count < wanted.count && detail::looks_free(chunk, wanted.first + count)) ++count;
+  while (count < wanted.count && looks_free(chunk, wanted.first + count)) ++count;
   if (detail::is_counted(chunk)) {
-    const u64 backed = detail::count_backed_regions(fs, chunk.page_class, kept_regions + count);
+    const u64 backed = detail::count_backed_regions(state, chunk.page_class, kept_regions + count);
     const u32 spare = static_cast<u32>(backed - minimum(backed, kept_regions));
     if (spare == 0) return Status::no_space;
-    count = detail::take_regions_out(fs, chunk, wanted, minimum(count, spare));
+    count = detail::take_regions_out(state, chunk, wanted, minimum(count, spare));
   }
   if (count == 0) return Status::busy;
   chunk.generation += 1;
@@ -178,13 +178,13 @@ GPU4FS_FN GPU4FS_NOINLINE inline Status begin_trim(FileSystem& fs, TrimRun* run,
 }
 
 // While no step runs: the server has punched what it was given of the chunk, or given up.
-GPU4FS_FN GPU4FS_NOINLINE inline Status end_trim(FileSystem& fs, u32 index) {
-  if (index >= raid::chunk_count_of(fs.space)) return Status::out_of_range;
-  raid::ChunkState& chunk = fs.space.chunks[index];
+GPU4FS_FN GPU4FS_NOINLINE inline Status end_trim(SpaceState& state, u32 index) {
+  if (index >= raid::chunk_count_of(state.space)) return Status::out_of_range;
+  raid::ChunkState& chunk = state.space.chunks[index];
   if (load<Order::relaxed, Scope::engine>(&chunk.trimming) == 0) return Status::not_found;
   chunk.generation += 1;
   store<Order::release, Scope::engine>(&chunk.trimming, 0u);
   return Status::ok;
 }
 
-}  // namespace gpu4fs::fs
+}  // namespace gpu4fs::space

@@ -10,7 +10,7 @@
 #include "support/space_fixture.hpp"
 #include "support/test_scale.hpp"
 
-namespace gpu4fs::fs {
+namespace gpu4fs::space {
 namespace {
 
 using test::on_all_groups;
@@ -20,12 +20,12 @@ constexpr u32 region_count = 64;
 constexpr test::SpaceOptions one_large_chunk{.device_count = 1, .granules_per_chunk = region_count / 4};
 
 u32 busy_pages(const raid::ChunkState& chunk, u32 region) {
-  return static_cast<u32>(detail::count_busy(chunk, u64{region} * detail::region_pages, detail::region_pages));
+  return static_cast<u32>(detail::count_busy(chunk, u64{region} * region_pages, region_pages));
 }
 
 // As if they were allocated.
 void fill_region(raid::ChunkState& chunk, u32 region) {
-  ASSERT_TRUE(detail::take_whole_region(chunk, region));
+  ASSERT_TRUE(take_whole_region(chunk, region));
 }
 
 // Another worker took a page of region `taken` after its count was read.
@@ -36,16 +36,16 @@ TEST(SpaceRegions, a_run_ends_where_somebody_was_faster_and_leaves_nothing_behin
       on_leader(g, [&] {
         pool = new SpaceFixture(one_large_chunk);
         ASSERT_EQ(pool->load(1), Status::ok);
-        pool->fs->space.chunks[0].bitmaps.busy[u64{taken} * detail::region_words + 3] = 1;
+        pool->fs->space.chunks[0].bitmaps.busy[u64{taken} * region_words + 3] = 1;
       });
       raid::ChunkState& chunk = pool->fs->space.chunks[0];
-      ASSERT_EQ(detail::region_count_of(chunk), region_count);
-      EXPECT_EQ(detail::take_regions_from(g, chunk, 0, region_count), taken);
+      ASSERT_EQ(region_count_of(chunk), region_count);
+      EXPECT_EQ(take_regions_from(g, chunk, 0, region_count), taken);
       on_leader(g, [&] {
         for (u32 region = 0; region < region_count; ++region) {
-          const u32 expected = region < taken ? detail::region_pages : region == taken ? 1 : 0;
+          const u32 expected = region < taken ? region_pages : region == taken ? 1 : 0;
           EXPECT_EQ(busy_pages(chunk, region), expected) << region << " of " << taken;
-          EXPECT_EQ(detail::region_free(chunk, region), region < taken ? 0 : detail::region_pages) << region;
+          EXPECT_EQ(region_free(chunk, region), region < taken ? 0 : region_pages) << region;
         }
         delete pool;
       });
@@ -73,15 +73,15 @@ void expect_run(const Case& c, u32 free_tail) {
       }
     });
     raid::ChunkState& chunk = pool->fs->space.chunks[0];
-    const detail::PageRun run = detail::take_regions(g, chunk, region_count, c.hint, c.wanted);
-    EXPECT_EQ(run.first, c.first * detail::region_pages);
-    EXPECT_EQ(run.count, c.count * detail::region_pages);
+    const PageRun run = take_regions(g, chunk, region_count, c.hint, c.wanted);
+    EXPECT_EQ(run.first, c.first * region_pages);
+    EXPECT_EQ(run.count, c.count * region_pages);
     on_leader(g, [&] {
       for (u32 region = 0; region < region_count; ++region) {
         const bool in_run = region >= c.first && region < c.first + c.count;
         const bool expects_busy = in_run || !is_free(region);
-        EXPECT_EQ(busy_pages(chunk, region), expects_busy ? detail::region_pages : 0) << region;
-        EXPECT_EQ(detail::region_free(chunk, region), expects_busy ? 0 : detail::region_pages) << region;
+        EXPECT_EQ(busy_pages(chunk, region), expects_busy ? region_pages : 0) << region;
+        EXPECT_EQ(region_free(chunk, region), expects_busy ? 0 : region_pages) << region;
       }
       delete pool;
     });
@@ -105,7 +105,7 @@ TEST(SpaceRegions, no_run_where_all_are_taken) {
       ASSERT_EQ(pool->load(1), Status::ok);
       for (u32 region = 0; region < region_count; ++region) fill_region(pool->fs->space.chunks[0], region);
     });
-    const detail::PageRun run = detail::take_regions(g, pool->fs->space.chunks[0], region_count, 17, 8);
+    const PageRun run = take_regions(g, pool->fs->space.chunks[0], region_count, 17, 8);
     EXPECT_EQ(run.count, 0u);
     on_leader(g, [&] { delete pool; });
   });
@@ -114,17 +114,17 @@ TEST(SpaceRegions, no_run_where_all_are_taken) {
 TEST(SpaceRegions, an_empty_chunk_has_the_longest_run) {
   on_all_groups([](auto g) {
     static SpaceFixture* pool = nullptr;
-    static Operation op{};
+    static fs::Operation op{};
     on_leader(g, [&] {
       pool = new SpaceFixture(one_large_chunk);
       ASSERT_EQ(pool->load(1), Status::ok);
       op = pool->operation();
-      ASSERT_EQ(reserve_pages(*pool->fs, op, 20 * detail::region_pages), Status::ok);
+      ASSERT_EQ(reserve_pages(*pool->fs, op, 20 * region_pages), Status::ok);
     });
-    const raid::Extent run = allocate_run(g, *pool->fs, op, 20 * detail::region_pages, detail::region_pages);
+    const raid::Extent run = allocate_run(g, *pool->fs, op, 20 * region_pages, region_pages);
     EXPECT_EQ(run.page_count, large_run_pages_max);
     on_leader(g, [&] {
-      EXPECT_EQ(op.pages_reserved, u64{4} * detail::region_pages);
+      EXPECT_EQ(op.pages_reserved, u64{4} * region_pages);
       delete pool;
     });
   });
@@ -146,7 +146,7 @@ class RegionOwners {
   template <class Visit>
   void for_each(const raid::Extent& run, Visit&& visit) {
     const u64 first = (run.address - base_) / block_size_2m;
-    for (u64 i = 0; i < run.page_count / detail::region_pages; ++i) visit(owners_[first + i]);
+    for (u64 i = 0; i < run.page_count / region_pages; ++i) visit(owners_[first + i]);
   }
 
   u64 base_;
@@ -155,7 +155,7 @@ class RegionOwners {
 
 // Keeps each run over the next round. Counts the runs.
 template <class Group>
-void take_and_give_back(Group g, FileSystem& fs, Operation& op, RegionOwners& owners, u32 rounds,
+void take_and_give_back(Group g, fs::FileSystem& fs, fs::Operation& op, RegionOwners& owners, u32 rounds,
                         std::atomic<u32>& runs) {
   raid::Extent held{raid::no_address, 0, 0};
   const auto give_back = [&] {
@@ -164,13 +164,13 @@ void take_and_give_back(Group g, FileSystem& fs, Operation& op, RegionOwners& ow
     abandon_extent(fs, op, held);
   };
   for (u32 round = 0; round < rounds; ++round) {
-    const u64 wanted = u64{1 + round % 15} * detail::region_pages;
+    const u64 wanted = u64{1 + round % 15} * region_pages;
     const Status reserved = on_leader(g, [&] { return reserve_pages(fs, op, wanted); });
     raid::Extent run{raid::no_address, 0, 0};
-    if (reserved == Status::ok) run = allocate_run(g, fs, op, wanted, detail::region_pages);
+    if (reserved == Status::ok) run = allocate_run(g, fs, op, wanted, region_pages);
     on_leader(g, [&] {
       EXPECT_LE(run.page_count, wanted);
-      EXPECT_EQ(run.page_count % detail::region_pages, 0u);
+      EXPECT_EQ(run.page_count % region_pages, 0u);
       if (run.page_count != 0) {
         owners.take(run);
         ++runs;
@@ -189,11 +189,11 @@ void take_and_give_back(Group g, FileSystem& fs, Operation& op, RegionOwners& ow
 TEST(SpaceRegions, groups_side_by_side_get_different_ones_and_all_come_back) {
   SpaceFixture pool(one_large_chunk);
   ASSERT_EQ(pool.load(1), Status::ok);
-  FileSystem& fs = *pool.fs;
+  fs::FileSystem& fs = *pool.fs;
   const SpaceCounters before = fs.data_counters();
   RegionOwners owners(fs.space.chunks[0]);
-  std::vector<Operation> operations(4);
-  for (Operation& op : operations) op = pool.operation();
+  std::vector<fs::Operation> operations(4);
+  for (fs::Operation& op : operations) op = pool.operation();
   std::atomic<u32> runs_of_lanes{0};
   std::atomic<u32> runs_of_warps{0};
   std::vector<std::thread> threads;
@@ -214,9 +214,9 @@ TEST(SpaceRegions, groups_side_by_side_get_different_ones_and_all_come_back) {
   EXPECT_EQ(fs.data_counters().reserved, u64{0});
   for (u32 region = 0; region < region_count; ++region) {
     EXPECT_EQ(busy_pages(fs.space.chunks[0], region), 0u);
-    EXPECT_EQ(detail::region_free(fs.space.chunks[0], region), detail::region_pages);
+    EXPECT_EQ(region_free(fs.space.chunks[0], region), region_pages);
   }
 }
 
 }  // namespace
-}  // namespace gpu4fs::fs
+}  // namespace gpu4fs::space
