@@ -33,7 +33,7 @@ void expect_freed(const FreeCase& c) {
     on_leader(g, [&] {
       pool = new SpaceFixture;
       ASSERT_EQ(pool->load(1), Status::ok);
-      pool->fs->log.capacity = c.has_log ? page_size : 0;
+      pool->fs->has_log = c.has_log ? 1 : 0;
       fs::Operation op = pool->operation();
       op.emergency_use = space::EmergencyUse::all;
       ASSERT_EQ(reserve_pages(*pool->fs, op, page_total), Status::ok);

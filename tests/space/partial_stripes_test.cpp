@@ -34,7 +34,7 @@ class PartialStripes : public ::testing::TestWithParam<test::LevelShape> {
  protected:
   PartialStripes() : pool_(options()) {
     EXPECT_EQ(pool_.load(1), Status::ok);
-    pool_.fs->log.capacity = u64{1} << 20;
+    pool_.fs->has_log = 1;
   }
   static test::SpaceOptions options() {
     test::SpaceOptions options = test::options_of(GetParam());
@@ -123,10 +123,10 @@ TEST_P(PartialStripes, NothingIsLentWithoutALogOrWhileADeviceIsLostOrInAFrozenCh
   fill();
   checkpoint();
   ASSERT_GT(stranded_pages(), 0u);
-  fs().log.capacity = 0;
+  fs().has_log = 0;
   EXPECT_EQ(take(1).status, Status::no_space);
   EXPECT_EQ(stranded_pages(), 0u);
-  fs().log.capacity = u64{1} << 20;
+  fs().has_log = 1;
   fs().space.health->failed = 1;
   EXPECT_EQ(take(1).status, Status::no_space);
   fs().space.health->failed = 0;
@@ -273,7 +273,7 @@ TEST_P(PartialStripes, AllGroupsTakeTheSameRows) {
   const auto partials_of = [&](auto run) {
     SpaceFixture mounted = pool_.remount();
     EXPECT_EQ(mounted.load(epoch_), Status::ok);
-    mounted.fs->log.capacity = u64{1} << 20;
+    mounted.fs->has_log = 1;
     std::vector<std::array<u64, 3>> partials;
     fs::Operation op = mounted.operation(0);
     run(*mounted.fs, op, &partials);
@@ -314,7 +314,7 @@ TEST_P(PartialStripes, StrandedPagesOfRecordsAreAdopted) {
   checkpoint();
   SpaceFixture mounted = pool_.remount();
   ASSERT_EQ(mounted.load(epoch_), Status::ok);
-  mounted.fs->log.capacity = u64{1} << 20;
+  mounted.fs->has_log = 1;
   fs::Operation op = mounted.operation(0);
   const PartialRow partial = take_partial_row(Lane{}, *mounted.fs, op, 1);
   ASSERT_EQ(partial.status, Status::ok);
