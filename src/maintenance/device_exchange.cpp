@@ -132,7 +132,7 @@ void DeviceExchange::map_file(u32 device, Entrant& entrant) const {
     throw pool::PoolError(Status::gpu_error, registration.reason);
   if (!mapped.grows_with_use()) mapped.reserve_blocks();
   try {
-    context_.prepare_memory(device, mapped);
+    context_.mapper.prepare_memory(device, mapped, context_.grower.usage());
   } catch (const pool::PoolError&) {
     if (entrant.is_fresh) entrant.file.free_blocks();
     throw;
@@ -148,11 +148,11 @@ void DeviceExchange::install_file(u32 device, Entrant& entrant) {
   try {
     {
       const std::shared_lock looking(context_.tables);
-      context_.map_device(device, mapped, entrant.part);
+      context_.mapper.map_device(device, mapped, entrant.part);
     }
     lock.lock();
     // Of chunks that came within the engine's reach meanwhile.
-    context_.map_device(device, mapped, entrant.part);
+    context_.mapper.map_device(device, mapped, entrant.part);
   } catch (...) {
     // What a GPU has registered stays mapped.
     if (!lock.owns_lock()) lock.lock();
@@ -277,10 +277,10 @@ std::string DeviceExchange::rebuild(const std::string& device_text, u64 rate_lim
     const bool is_mapped = opened.file.fd() >= 0;
     if (is_mapped) {
       pool::prepare_replacement(context_.pool, opened.file, opened.part, false);
-      context_.prepare_memory(device, context_.setup.files[device]);
+      context_.mapper.prepare_memory(device, context_.setup.files[device], context_.grower.usage());
       {
         const std::shared_lock lock(context_.tables);
-        context_.map_device(device, context_.setup.files[device], opened.part);
+        context_.mapper.map_device(device, context_.setup.files[device], opened.part);
       }
       page_total = begin(device, opened.part);
     } else {

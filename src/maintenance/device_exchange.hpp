@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 
+#include "maintenance/chunk_mapper.hpp"
 #include "maintenance/growth/pool_grower.hpp"
 #include "maintenance/rebuilder.hpp"
 #include "pool/pool_open.hpp"
@@ -31,13 +32,8 @@ struct ExchangeContext {
   std::mutex& open_close;     // of the engine's sessions
   Rebuilder& rebuilder;
   PoolGrower& grower;
-  std::function<Status()> checkpoint;  // forced
-  // Under `tables`: areas that the engine may touch already come within its reach, of the file that
-  // is, or becomes, the device. Again for the same one costs little. PoolError.
-  std::function<void(u32 device, const device::MappedFile& file, const format::DevicePart& part)> map_device;
-  // Of the file that becomes the device the memory is got that its rebuild fills, and what it reads comes within the
-  // engine's reach, so that neither is waited for later. PoolError: no_space.
-  std::function<void(u32 device, const device::MappedFile& file)> prepare_memory;
+  ChunkMapper& mapper;
+  std::function<Status()> checkpoint;             // forced
   std::function<void(u32 device)> forget_errors;  // of the device that was there before
   // Under `tables`: whoever opens the pool again names `spec` instead of the device at `path`.
   std::function<void(const std::string& path, const std::string& spec)> rename_device;

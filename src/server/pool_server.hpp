@@ -16,17 +16,17 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <shared_mutex>
 #include <string>
 #include <thread>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "engine/engine_host.hpp"
+#include "maintenance/chunk_mapper.hpp"
 #include "maintenance/device_exchange.hpp"
 #include "maintenance/growth/pool_grower.hpp"
 #include "maintenance/growth/reshaper.hpp"
+#include "maintenance/mounted_pool.hpp"
 #include "maintenance/rebuilder.hpp"
 #include "maintenance/relocator.hpp"
 #include "maintenance/scrubber.hpp"
@@ -76,25 +76,25 @@ class PoolServer {
   std::unique_ptr<session::ServerSession> open_internal_session(u64 data_bytes);
 
   // As it was opened.
-  [[nodiscard]] const format::Superblock& superblock() const { return pool_.superblock; }
+  [[nodiscard]] const format::Superblock& superblock() const { return mounted_.pool.superblock; }
 
   // Ends like a crash: nothing more is written.
   void abandon();
 
   // One line for the user: which engine runs, and why that one.
   [[nodiscard]] std::string engine_text() const;
-  [[nodiscard]] bool uses_gpu() const { return setup_.gpu != nullptr; }
-  [[nodiscard]] const std::vector<std::string>& warnings() const { return pool_.warnings; }
+  [[nodiscard]] bool uses_gpu() const { return mounted_.setup.gpu != nullptr; }
+  [[nodiscard]] const std::vector<std::string>& warnings() const { return mounted_.pool.warnings; }
   [[nodiscard]] std::string statistics_json() const;
   // What was done to bring the pool to its last state before it was opened.
   [[nodiscard]] const RecoveryReport& recovery() const { return recovery_; }
 
-  engine::EngineHost& engine() { return *setup_.host; }
+  engine::EngineHost& engine() { return *mounted_.setup.host; }
   // Chunks that came within the engine's reach since the start, one by one.
-  [[nodiscard]] u64 mapped_chunk_count();
+  [[nodiscard]] u64 mapped_chunk_count() const { return mapper_.mapped_count(); }
   // For a check: memory of the chunk comes within the engine's reach, of regions with a page in `allocated`, or, where
   // that has no words, of all. What fails here the engine asks for itself.
-  void reach_regions(u32 chunk, const std::vector<u64>& allocated);
+  void reach_regions(u32 chunk, const std::vector<u64>& allocated) { mapper_.reach_regions(chunk, allocated); }
 
   // To open the pool again with: devices that were replaced are not among them.
   [[nodiscard]] std::vector<std::string> device_paths();
@@ -121,8 +121,8 @@ class PoolServer {
   maintenance::Reshaper& reshaper() { return *reshaper_; }
   maintenance::SpareDevices& spares() { return *spares_; }
   maintenance::PoolTrimmer& trimmer() { return *trimmer_; }
-  [[nodiscard]] std::vector<session::ChunkRange> chunk_ranges() const;
-  session::PoolInspector open_inspector() { return {*setup_.host, sessions_mutex_}; }
+  [[nodiscard]] std::vector<session::ChunkRange> chunk_ranges() const { return mounted_.chunk_ranges(); }
+  session::PoolInspector open_inspector() { return {*mounted_.setup.host, mounted_.open_close}; }
 
  private:
   void load_state();
@@ -135,47 +135,27 @@ class PoolServer {
   void tell_of_loss(u64 device, u32 file_number);
   bool defer_to_growth(const ring::Upcall& upcall);
   void end_growth_thread();
-  Status map_chunk(u64 chunk);
-  Status map_column(u64 chunk, format::ColumnAddress column, const device::MappedFile& file);
-  void map_device(u32 device, const device::MappedFile& file, const format::DevicePart& part);
-  void prepare_memory(u32 device, const device::MappedFile& file);
-  bool map_members(u64 chunk);
-  bool is_chunk_mapped(u64 chunk);
-  void set_chunk_mapped(u64 chunk);
-  bool is_chunk_thin(u64 chunk);
-  void set_chunk_thin(u64 chunk, bool is_thin);
   void open_exchange();
   void open_spares();
   void rename_device(const std::string& path, const std::string& spec);
-  u64 lost_devices();
   void commit_regularly();
   void make_wanted_chunks();
   Status command(wire::Opcode opcode, u32 mask);
   ring::Completion call(wire::Opcode opcode, u32 mask, u64 inode);
   void forget_device(const std::string& path);
-  void forget_chunk_mapping(u32 chunk);
   Status set_unallocated(u32 page_class, u64 page_count);
   ring::Completion call_patiently(wire::Command request);
   void report_death();
 
   session::ServerOptions options_;
   RecoveryReport recovery_;
-  pool::OpenedPool pool_;
-  session::EngineSetup setup_;
-  mutable std::shared_mutex tables_;  // of the devices and chunks in the two, see PoolGrower
-  std::mutex sessions_mutex_;         // opening and closing, one at a time
+  maintenance::MountedPool mounted_;
+  maintenance::ChunkMapper mapper_;
   std::unique_ptr<session::ServerSession> upcall_session_;
   std::mutex management_mutex_;  // one command at a time on the management session
   std::unique_ptr<session::ServerSession> management_session_;
   std::thread upcall_thread_;
   std::atomic<bool> has_lost_devices_{false};
-  bool all_accessible_ = false;  // the engine reaches every chunk from the start
-  std::mutex taking_mutex_;  // while a chunk's memory is taken: what two take could be in use when one gives it back
-  std::mutex reach_mutex_;   // while memory of chunks comes within the engine's reach or is given back
-  std::mutex mapped_mutex_;
-  std::vector<bool> chunks_mapped_;               // under mapped_mutex_: by chunk
-  std::vector<bool> chunks_thin_;                 // under mapped_mutex_: by chunk, free regions were given back
-  std::unordered_map<u64, u64> room_at_refusal_;  // under mapped_mutex_: by chunk, bytes its medium had left
   std::unique_ptr<session::ServerSession> growth_session_;  // of the growth thread
   std::thread growth_thread_;
   std::mutex growth_mutex_;

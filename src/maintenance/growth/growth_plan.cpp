@@ -296,7 +296,7 @@ void PoolGrower::remember(const Plan& plan) {
     for (const u32 index : plan.erased) {
       superblock.page_total -= pool.chunks[index].descriptor.size_bytes / page_size;
       pool.chunks[index] = pool::OpenedChunk{};
-      context_.chunk_changed(index);
+      context_.mapper.forget_chunk(index);
       const auto block = blocks_.find(index);
       if (block == blocks_.end()) continue;
       free_blocks_.push_back(block->second);
@@ -307,7 +307,7 @@ void PoolGrower::remember(const Plan& plan) {
       superblock.page_total += plan.chunks[i].descriptor.size_bytes / page_size;
       if (slot >= pool.chunks.size()) pool.chunks.resize(slot + 1);
       pool.chunks[slot] = plan.chunks[i];
-      context_.chunk_changed(slot);
+      context_.mapper.forget_chunk(slot);
       blocks_[slot] = made_blocks_[i];
     }
     made_blocks_.clear();

@@ -16,12 +16,6 @@
 
 namespace gpu4fs::maintenance {
 
-void reserve_for_growth(pool::OpenedPool& pool, session::EngineSetup& setup) {
-  pool.devices.reserve(device_count_max);
-  setup.files.reserve(device_count_max);
-  pool.chunks.reserve(setup.space.chunk_capacity);
-}
-
 // What a device lacks must not be written to the others as if it had it: the tree, chunks, members.
 void PoolGrower::require_all_devices() {
   if (held_ == 0 && context_.pool.absent_devices() == 0 && context_.lost_devices() == 0) return;

@@ -24,6 +24,8 @@
 #include <vector>
 
 #include "fs/space/growth.hpp"
+#include "maintenance/chunk_mapper.hpp"
+#include "maintenance/growth/chunk_usage.hpp"
 #include "pool/chunk_tree/chunk_tree.hpp"
 #include "pool/growth/free_granules.hpp"
 #include "pool/growth/growth_forecast.hpp"
@@ -34,7 +36,7 @@
 namespace gpu4fs::maintenance {
 
 struct GrowthContext {
-  pool::OpenedPool& pool;  // both with room for what comes, see reserve_for_growth()
+  pool::OpenedPool& pool;  // both with room for what comes
   session::EngineSetup& setup;
   std::shared_mutex& tables;
   // Opcode::grow and ::checkpoint, patiently.
@@ -46,19 +48,8 @@ struct GrowthContext {
   std::function<void(const std::string& path)> name_device;
   std::function<void(const std::string& path)> forget_device;
   std::function<void(u32 device)> forget_errors;  // of a device that was there before
-  std::function<void(u32 chunk)> chunk_changed;   // under `tables`: another one, or none, has the number
+  ChunkMapper& mapper;
 };
-
-// What a chunk is like; the numbers of class and bytes stay what they were.
-struct ChunkUsage {
-  u32 chunk = 0;  // number
-  u32 page_class = 0;
-  u64 page_count = 0;
-  u64 pages_taken = 0;  // in use, or promised to somebody
-};
-
-// Before anybody points into the pool's tables.
-void reserve_for_growth(pool::OpenedPool& pool, session::EngineSetup& setup);
 
 class PoolGrower {
  public:

@@ -14,7 +14,8 @@ constexpr u64 looks_per_punch = 16;
 
 }  // namespace
 
-// Under `tables` and `reach`. The engine touches nothing of the run before it has heard that its memory is back.
+// Under `tables`, while the reach is held. The engine touches nothing of the run before it has heard that its memory is
+// back.
 void PoolTrimmer::punch(const wire::TrimResult& run, TrimReport& report) {
   struct Piece {
     const device::MappedFile* file;
@@ -32,7 +33,7 @@ void PoolTrimmer::punch(const wire::TrimResult& run, TrimReport& report) {
     const u64 offset = column.offset_bytes() + header + range.offset;
     if (file.grows_with_use() && !file.is_hole(offset, range.length)) pieces.push_back({&file, offset, range.length});
   }
-  context_.mark_thin(run.chunk);
+  context_.mapper.mark_thin(run.chunk);
   if (context_.setup.gpu != nullptr && !pieces.empty()) {
     context_.setup.host->while_paused([&] {
       for (const Piece& piece : pieces)
@@ -87,7 +88,7 @@ bool PoolTrimmer::trim_run(TrimReport& report, bool now) {
   if (run.count == 0) return true;
   {
     const std::shared_lock lock(context_.tables);
-    const std::lock_guard reaching(context_.reach);
+    const std::unique_lock reaching = context_.mapper.hold_reach();
     punch(run, report);
   }
   report.status = ask(wire::grow_trimmed, run.chunk, 0, 0, &result, report);

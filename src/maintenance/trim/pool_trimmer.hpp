@@ -12,6 +12,7 @@
 #include <mutex>
 #include <shared_mutex>
 
+#include "maintenance/chunk_mapper.hpp"
 #include "pool/pool_open.hpp"
 #include "ring/ring_client.hpp"
 #include "session/engine_setup.hpp"
@@ -24,9 +25,8 @@ struct TrimContext {
   const pool::OpenedPool& pool;
   session::EngineSetup& setup;
   std::shared_mutex& tables;  // of both
-  std::mutex& reach;          // while memory of chunks comes or goes; behind `tables`
+  ChunkMapper& mapper;
   std::function<ring::Completion(const wire::Command& command)> call;
-  std::function<void(u64 chunk)> mark_thin;  // under `reach`: not all of it is there any more
 };
 
 struct TrimReport {
