@@ -13,14 +13,12 @@
 #include "fmt/format.h"
 #include "pool/growth/chunk_maps.hpp"
 #include "pool/pool_error.hpp"
-#include "pool/pool_replace.hpp"
 
 namespace gpu4fs::server {
 namespace {
 
 constexpr u32 session_depth_log2 = 6;
 constexpr u32 checkpoint_mask_clean = 1;     // Opcode::checkpoint: the last one, the pool is left clean
-constexpr u32 checkpoint_mask_forced = 2;    // also when nothing has changed
 constexpr u32 trim_passes = 3;               // behind a change: what is free has to be so for two
 constexpr u64 trim_runs_at_once = 16;        // of up to 128 MiB, or a chunk
 constexpr u64 upcall_wait_ns = 250'000'000;  // also how long stop() may have to wait
@@ -69,19 +67,9 @@ PoolServer::PoolServer(session::ServerOptions options)
     : options_(std::move(options)),
       recovery_(recover_before(options_)),
       mounted_(open_for(options_, recovery_), options_),
-      mapper_(mounted_, options_.purpose) {
-  grower_ = std::make_unique<maintenance::PoolGrower>(maintenance::GrowthContext{
-      mounted_.pool, mounted_.setup, mounted_.tables,
-      [this](wire::Opcode opcode, u32 mask, u64 inode) { return call(opcode, mask, inode); },
-      [this](u32 page_class, u64 page_count) { return set_unallocated(page_class, page_count); },
-      [this] { return mounted_.lost_devices(); },
-      [this](const std::string& path) { options_.device_paths.push_back(path); },
-      [this](const std::string& path) { forget_device(path); }, [this](u32 device) { flush_errors_[device] = 0; },
-      mapper_});
-  trimmer_ = std::make_unique<maintenance::PoolTrimmer>(
-      maintenance::TrimContext{mounted_.pool, mounted_.setup, mounted_.tables, mapper_,
-                               [this](const wire::Command& command) { return call_patiently(command); }});
-}
+      mapper_(mounted_, options_.purpose),
+      grower_(mounted_, mapper_, *this),
+      trimmer_(mounted_, mapper_, *this) {}
 
 PoolServer::~PoolServer() {
   stop();
@@ -102,7 +90,7 @@ void PoolServer::start() {
         std::make_unique<session::ServerSession>(*mounted_.setup.host, mounted_.open_close,
                                                  session::ServerSession::Kind::internal, session_depth_log2, page_size);
     growth_thread_ = std::thread([this] { make_wanted_chunks(); });
-    grower_->tell_engine();
+    grower_.tell_engine();
   }
   if (!mounted_.pool.read_only && options_.commit_interval_s != 0) {
     commit_thread_ = std::thread([this] { commit_regularly(); });
@@ -116,14 +104,11 @@ void PoolServer::open_control() {
   scrubber_ = std::make_unique<maintenance::Scrubber>(maintenance::ScrubSetup{
       *mounted_.setup.host, mounted_.open_close, mounted_.chunk_ranges(), has_checksums, !mounted_.pool.read_only});
   open_exchange();
-  relocator_ = std::make_unique<maintenance::Relocator>(
-      maintenance::RelocatorSetup{*mounted_.setup.host, mounted_.open_close,
-                                  [this] { return command(wire::Opcode::checkpoint, checkpoint_mask_forced); }});
   const JobControl jobs{
       *scrubber_, *rebuilder_, *exchange_, *relocator_, *reshaper_, *spares_, mounted_.pool.read_only};
   control_ = std::make_unique<PoolControl>(ControlContext{options_, mounted_.pool, mounted_.setup, mounted_.open_close,
                                                           [this](u32 device) { return flush_errors_[device].load(); },
-                                                          *grower_, mounted_.tables, jobs, *trimmer_});
+                                                          grower_, mounted_.tables, jobs, trimmer_});
   if (options_.control_folder.empty()) return;
   Uuid uuid{};
   std::copy_n(mounted_.pool.superblock.pool_uuid, sizeof(uuid.bytes), uuid.bytes);
@@ -136,49 +121,17 @@ void PoolServer::open_control() {
 }
 
 void PoolServer::open_exchange() {
-  const auto checkpoint = [this] { return command(wire::Opcode::checkpoint, checkpoint_mask_forced); };
-  rebuilder_ = std::make_unique<maintenance::Rebuilder>(
-      maintenance::RebuildSetup{*mounted_.setup.host, mounted_.open_close, [this] { return mounted_.chunk_ranges(); },
-                                checkpoint, [this](u32 device) { exchange_->finished(device); }});
-  exchange_ = std::make_unique<maintenance::DeviceExchange>(maintenance::ExchangeContext{
-      mounted_.pool, mounted_.setup, mounted_.tables, mounted_.open_close, *rebuilder_, *grower_, mapper_, checkpoint,
-      [this](u32 device) { flush_errors_[device] = 0; },
-      [this](const std::string& path, const std::string& spec) { rename_device(path, spec); }});
-  reshaper_ = std::make_unique<maintenance::Reshaper>(
-      maintenance::ReshaperSetup{*grower_,
-                                 [this](const std::vector<u32>& chunks, const maintenance::RelocationGoesOn& goes_on) {
-                                   return relocator_->empty_chunks(chunks, goes_on);
-                                 },
-                                 [this](u32 device) {
-                                   const std::shared_lock lock(mounted_.tables);
-                                   return mounted_.pool.devices[device].file.path();
-                                 }});
+  maintenance::PoolHost& host = *this;
+  rebuilder_ = std::make_unique<maintenance::Rebuilder>(mounted_, grower_, host);
+  exchange_ = std::make_unique<maintenance::DeviceExchange>(mounted_, mapper_, grower_, *rebuilder_, host);
+  relocator_ = std::make_unique<maintenance::Relocator>(mounted_, host);
+  reshaper_ = std::make_unique<maintenance::Reshaper>(mounted_, grower_, *relocator_);
   open_spares();
 }
 
 // Spares that will not do are no reason not to mount.
 void PoolServer::open_spares() {
-  maintenance::SpareSetup setup;
-  setup.replace = [this](u32 device, const std::string& path) {
-    return exchange_->replace(std::to_string(device), path, true, 0);
-  };
-  setup.is_busy = [this] { return rebuilder_->is_busy(); };
-  setup.lost_devices = [this] { return mounted_.lost_devices(); };
-  setup.bytes_least = [this] {
-    const std::shared_lock lock(mounted_.tables);
-    u64 least = ~u64{0};
-    for (u32 i = 0; i < mounted_.pool.devices.size(); ++i) {
-      if (mounted_.pool.devices[i].is_here()) least = std::min(least, pool::replacement_size_min(mounted_.pool, i));
-    }
-    return least;
-  };
-  setup.is_member = [this](const pool::DeviceFile& file) {
-    const std::shared_lock lock(mounted_.tables);
-    return std::any_of(
-        mounted_.pool.devices.begin(), mounted_.pool.devices.end(),
-        [&](const pool::OpenedDevice& device) { return device.file.fd() >= 0 && device.file.is_same_file(file); });
-  };
-  auto spares = std::make_unique<maintenance::SpareDevices>(std::move(setup));
+  auto spares = std::make_unique<maintenance::SpareDevices>(mounted_, *exchange_, *rebuilder_);
   if (mounted_.pool.read_only) return spares_.swap(spares);
   for (const std::string& path : options_.spare_paths) {
     const std::string problem = spares->add(path, false);
@@ -189,15 +142,18 @@ void PoolServer::open_spares() {
   spares_->device_lost();  // one may have been, while nobody could be told
 }
 
-void PoolServer::rename_device(const std::string& path, const std::string& spec) {
-  forget_device(path);
+void PoolServer::device_joined(const std::string& spec) {
+  options_.device_paths.push_back(spec);
+}
+
+void PoolServer::device_replaced(const std::string& path, const std::string& spec) {
+  device_left(path);
   std::erase(options_.device_paths, spec);
   options_.device_paths.push_back(spec);
   has_lost_devices_ = true;
 }
 
-// Under mounted_.tables: whoever opens the pool again names it no more.
-void PoolServer::forget_device(const std::string& path) {
+void PoolServer::device_left(const std::string& path) {
   std::vector<std::string> paths;
   for (const std::string& list : options_.device_paths) {
     for (const std::string& text : pool::split_device_list(list)) {
@@ -205,6 +161,10 @@ void PoolServer::forget_device(const std::string& path) {
     }
   }
   options_.device_paths = std::move(paths);
+}
+
+void PoolServer::forget_errors(u32 device) {
+  flush_errors_[device] = 0;
 }
 
 std::vector<std::string> PoolServer::device_paths() {
@@ -237,19 +197,19 @@ u64 PoolServer::write_errors() const {
 
 void PoolServer::load_state() {
   if (options_.purpose == session::ServerPurpose::check) return;
-  const Status loaded = command(wire::Opcode::load_chunks, 0);
+  const Status loaded = command(wire::Opcode::load_chunks, 0).status;
   if (loaded != Status::ok) {
     throw pool::PoolError(loaded, fmt::format("the pool's allocation state cannot be loaded: {}", status_text(loaded)));
   }
   loaded_ = true;
   if (mounted_.pool.read_only || options_.purpose == session::ServerPurpose::recovery) return;
   // From here on the medium says that the pool is in use, and has this mount's seed for its log.
-  const Status begun = command(wire::Opcode::checkpoint, checkpoint_mask_forced);
+  const Status begun = checkpoint();
   if (begun != Status::ok) {
     throw pool::PoolError(begun, fmt::format("the pool cannot be written: {}", status_text(begun)));
   }
   if (options_.keep_orphans) return;
-  const Status freed = command(wire::Opcode::reclaim_orphans, 0);
+  const Status freed = command(wire::Opcode::reclaim_orphans, 0).status;
   if (freed == Status::ok) return;
   mounted_.pool.warnings.push_back(
       fmt::format("space of files deleted before the last end was not freed: {}", status_text(freed)));
@@ -269,7 +229,7 @@ bool PoolServer::stop() {
   Status status = Status::ok;
   // A pool whose state could not be loaded is left as it was found.
   if (GPU4FS_MUTANT(last_checkpoint_skipped, !mounted_.pool.read_only, false) && loaded_) {
-    status = command(wire::Opcode::checkpoint, checkpoint_mask_clean);
+    status = command(wire::Opcode::checkpoint, checkpoint_mask_clean).status;
     if (status != Status::ok) {
       log(LogLevel::error, fmt::format("the last checkpoint was not written: {} The pool is as of the one before.",
                                        status_text(status)));
@@ -326,28 +286,7 @@ std::string PoolServer::statistics_json() const {
       counters.upcalls_dropped, counters.checkpoint_pause_last_ns, counters.checkpoint_pause_max_ns);
 }
 
-Status PoolServer::command(wire::Opcode opcode, u32 mask) {
-  return call(opcode, mask, 0).status;
-}
-
-ring::Completion PoolServer::call(wire::Opcode opcode, u32 mask, u64 inode) {
-  wire::Command request{};
-  request.opcode = opcode;
-  request.mask = mask;
-  request.inode = inode;
-  return call_patiently(request);
-}
-
-Status PoolServer::set_unallocated(u32 page_class, u64 page_count) {
-  wire::Command request{};
-  request.opcode = wire::Opcode::grow;
-  request.mask = wire::grow_room;
-  request.mode = page_class;
-  request.offset = page_count;
-  return call_patiently(request).status;
-}
-
-ring::Completion PoolServer::call_patiently(wire::Command request) {
+ring::Completion PoolServer::call(wire::Command request) {
   const std::lock_guard guard(management_mutex_);
   request.deadline_ms = session::patient_deadline_ms;
   return management_session_->call(request);
@@ -385,7 +324,7 @@ Status PoolServer::carry_out(const ring::Upcall& upcall, u64* failed_devices) {
     case ring::UpcallKind::make_chunk:
       return Status::no_space;
     case ring::UpcallKind::write_growth:
-      return grower_->write(upcall.argument, upcall.detail);
+      return grower_.write(upcall.argument, upcall.detail);
     case ring::UpcallKind::log:
       log(LogLevel::warning, fmt::format("the engine reports {} {:#x}", upcall.detail, upcall.argument));
       return Status::ok;
@@ -460,12 +399,12 @@ void PoolServer::make_wanted_chunks() {
     lock.unlock();
     Status result = Status::no_space;
     try {
-      if (!ends && grower_->add_chunks(1, static_cast<u32>(page_class)) != 0) result = Status::ok;
+      if (!ends && grower_.add_chunks(1, static_cast<u32>(page_class)) != 0) result = Status::ok;
     } catch (const pool::PoolError& error) {
       log(LogLevel::error, error.what());
       const bool is_refused = error.status() == Status::no_space || error.status() == Status::busy;
       result = is_refused ? Status::no_space : Status::io_error;
-      grower_->tell_engine();
+      grower_.tell_engine();
     } catch (const std::exception& error) {
       // No memory for the chunk's state, in the engine's place for it or here.
       log(LogLevel::error, fmt::format("no chunk could be made: {}", error.what()));
@@ -500,7 +439,7 @@ void PoolServer::commit_regularly() {
     report_death();
     const u64 commands = mounted_.setup.host->counters().commands_completed;
     if (commands != commands_seen) {
-      const Status status = command(wire::Opcode::checkpoint, 0);
+      const Status status = command(wire::Opcode::checkpoint, 0).status;
       commands_seen = mounted_.setup.host->counters().commands_completed;
       if (status != Status::ok && !death_reported_) {
         log(LogLevel::error, fmt::format("a checkpoint was not written: {}", status_text(status)));
@@ -508,7 +447,7 @@ void PoolServer::commit_regularly() {
       passes = discards ? trim_passes : 0;
     }
     if (passes != 0) {
-      const maintenance::TrimReport report = trimmer_->trim(trim_runs_at_once);
+      const maintenance::TrimReport report = trimmer_.trim(trim_runs_at_once);
       commands_seen += report.command_count;  // which change nothing
       passes -= report.is_complete ? 1 : 0;
     }

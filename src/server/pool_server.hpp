@@ -27,6 +27,7 @@
 #include "maintenance/growth/pool_grower.hpp"
 #include "maintenance/growth/reshaper.hpp"
 #include "maintenance/mounted_pool.hpp"
+#include "maintenance/pool_host.hpp"
 #include "maintenance/rebuilder.hpp"
 #include "maintenance/relocator.hpp"
 #include "maintenance/scrubber.hpp"
@@ -52,7 +53,7 @@ struct LocalSession {
   std::shared_ptr<void> owner;
 };
 
-class PoolServer {
+class PoolServer final : private maintenance::PoolHost {
  public:
   explicit PoolServer(session::ServerOptions options);
   ~PoolServer();
@@ -109,7 +110,7 @@ class PoolServer {
   [[nodiscard]] const PoolControl& control() const { return *control_; }
   maintenance::Scrubber& scrubber() { return *scrubber_; }
   // While the server is started, and the pool can be written.
-  maintenance::PoolGrower& grower() { return *grower_; }
+  maintenance::PoolGrower& grower() { return grower_; }
   maintenance::Rebuilder& rebuilder() { return *rebuilder_; }
   maintenance::DeviceExchange& exchange() { return *exchange_; }
   maintenance::Relocator& relocator() { return *relocator_; }
@@ -120,11 +121,18 @@ class PoolServer {
   }
   maintenance::Reshaper& reshaper() { return *reshaper_; }
   maintenance::SpareDevices& spares() { return *spares_; }
-  maintenance::PoolTrimmer& trimmer() { return *trimmer_; }
+  maintenance::PoolTrimmer& trimmer() { return trimmer_; }
   [[nodiscard]] std::vector<session::ChunkRange> chunk_ranges() const { return mounted_.chunk_ranges(); }
   session::PoolInspector open_inspector() { return {*mounted_.setup.host, mounted_.open_close}; }
 
  private:
+  // Of a PoolHost:
+  ring::Completion call(wire::Command request) override;
+  void device_joined(const std::string& spec) override;
+  void device_left(const std::string& path) override;
+  void device_replaced(const std::string& path, const std::string& spec) override;
+  void forget_errors(u32 device) override;
+
   void load_state();
   void open_control();
   void close_control();
@@ -137,20 +145,16 @@ class PoolServer {
   void end_growth_thread();
   void open_exchange();
   void open_spares();
-  void rename_device(const std::string& path, const std::string& spec);
   void commit_regularly();
   void make_wanted_chunks();
-  Status command(wire::Opcode opcode, u32 mask);
-  ring::Completion call(wire::Opcode opcode, u32 mask, u64 inode);
-  void forget_device(const std::string& path);
-  Status set_unallocated(u32 page_class, u64 page_count);
-  ring::Completion call_patiently(wire::Command request);
   void report_death();
 
   session::ServerOptions options_;
   RecoveryReport recovery_;
   maintenance::MountedPool mounted_;
   maintenance::ChunkMapper mapper_;
+  maintenance::PoolGrower grower_;
+  maintenance::PoolTrimmer trimmer_;
   std::unique_ptr<session::ServerSession> upcall_session_;
   std::mutex management_mutex_;  // one command at a time on the management session
   std::unique_ptr<session::ServerSession> management_session_;
@@ -171,8 +175,6 @@ class PoolServer {
   std::function<void()> death_handler_;
   std::atomic<bool> death_reported_{false};
   std::array<std::atomic<u64>, device_count_max> flush_errors_{};  // by device
-  std::unique_ptr<maintenance::PoolGrower> grower_;
-  std::unique_ptr<maintenance::PoolTrimmer> trimmer_;
   std::unique_ptr<maintenance::Scrubber> scrubber_;
   std::unique_ptr<maintenance::Rebuilder> rebuilder_;
   std::unique_ptr<maintenance::DeviceExchange> exchange_;

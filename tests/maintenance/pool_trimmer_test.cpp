@@ -14,17 +14,22 @@ namespace gpu4fs::maintenance::pool_trimmer_test {
 namespace {
 
 // Gives the runs one after another, and writes down what is acknowledged.
-class PlayedEngine {
+class PlayedEngine final : public PoolHost {
  public:
   explicit PlayedEngine(std::vector<wire::TrimResult> runs) : runs_(std::move(runs)) {}
 
-  ring::Completion call(const wire::Command& command) {
+  ring::Completion call(wire::Command command) override {
     ring::Completion done{};
     if (command.opcode != wire::Opcode::grow) return done;
     if (command.mask == wire::grow_trim && next_ < runs_.size()) done.result = wire::pack_trim(runs_[next_++]);
     if (command.mask == wire::grow_trimmed) trimmed.push_back(command.inode);
     return done;
   }
+
+  void device_joined(const std::string& /*spec*/) override {}
+  void device_left(const std::string& /*path*/) override {}
+  void device_replaced(const std::string& /*path*/, const std::string& /*spec*/) override {}
+  void forget_errors(u32 /*device*/) override {}
 
   std::vector<u64> trimmed;
 
@@ -46,8 +51,7 @@ TEST(PoolTrimmer, PassesOverChunksThatTheServerDoesNotKnowYet) {
   if (!mounted.setup.files[0].grows_with_use()) GTEST_SKIP() << "no file on a tmpfs can be had here";
   ChunkMapper mapper(mounted, session::ServerPurpose::mount);
   PlayedEngine engine({{0, 3, 3}, {7, 5, 2}, {9, wire::trim_chunk_end, 0}});
-  PoolTrimmer trimmer(TrimContext{mounted.pool, mounted.setup, mounted.tables, mapper,
-                                  [&](const wire::Command& command) { return engine.call(command); }});
+  PoolTrimmer trimmer(mounted, mapper, engine);
   const TrimReport report = trimmer.trim_all();
   EXPECT_EQ(report.status, Status::ok);
   EXPECT_TRUE(report.is_complete);
