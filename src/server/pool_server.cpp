@@ -1,7 +1,7 @@
 #include "server/pool_server.hpp"
 
 #include <algorithm>
-#include <chrono>
+#include <shared_mutex>
 #include <utility>
 
 #include "base/check.hpp"
@@ -9,7 +9,6 @@
 #include "base/mutant.hpp"
 #include "base/random.hpp"
 #include "base/to_text.hpp"
-#include "engine/wake.hpp"
 #include "fmt/format.h"
 #include "pool/growth/chunk_maps.hpp"
 #include "pool/pool_error.hpp"
@@ -18,19 +17,7 @@ namespace gpu4fs::server {
 namespace {
 
 constexpr u32 session_depth_log2 = 6;
-constexpr u32 checkpoint_mask_clean = 1;     // Opcode::checkpoint: the last one, the pool is left clean
-constexpr u32 trim_passes = 3;               // behind a change: what is free has to be so for two
-constexpr u64 trim_runs_at_once = 16;        // of up to 128 MiB, or a chunk
-constexpr u64 upcall_wait_ns = 250'000'000;  // also how long stop() may have to wait
-
-// `path` empty: another device has its place by now.
-std::string loss_text(u64 device, const std::string& path) {
-  if (path.empty()) {
-    return fmt::format("device {} failed and is not used any more; another has taken its place since", device);
-  }
-  return fmt::format("device {} failed and is not used any more: {}; the pool goes on without it, with less redundancy",
-                     device, path);
-}
+constexpr u32 checkpoint_mask_clean = 1;  // Opcode::checkpoint: the last one, the pool is left clean
 
 // Generations of the mount before are known to clients, but after a crash not to the pool.
 u32 generation_skip_after(const pool::OpenedPool& pool, const RecoveryReport& recovery) {
@@ -69,7 +56,11 @@ PoolServer::PoolServer(session::ServerOptions options)
       mounted_(open_for(options_, recovery_), options_),
       mapper_(mounted_, options_.purpose),
       grower_(mounted_, mapper_, *this),
-      trimmer_(mounted_, mapper_, *this) {}
+      trimmer_(mounted_, mapper_, *this),
+      death_(*mounted_.setup.host),
+      chunk_maker_(grower_),
+      upcalls_(mounted_, mapper_, grower_, chunk_maker_, death_),
+      commit_timer_(mounted_, *this, trimmer_, death_) {}
 
 PoolServer::~PoolServer() {
   stop();
@@ -78,37 +69,27 @@ PoolServer::~PoolServer() {
 void PoolServer::start() {
   GPU4FS_CHECK(!started_);
   mounted_.setup.host->start();
-  upcall_session_ = std::make_unique<session::ServerSession>(
-      *mounted_.setup.host, mounted_.open_close, session::ServerSession::Kind::internal, session_depth_log2, page_size);
-  management_session_ = std::make_unique<session::ServerSession>(
-      *mounted_.setup.host, mounted_.open_close, session::ServerSession::Kind::internal, session_depth_log2, page_size);
-  upcall_thread_ = std::thread([this] { answer_upcalls(); });
+  auto upcall_session = open_internal_session(page_size);
+  management_session_ = open_internal_session(page_size);
+  upcalls_.start(std::move(upcall_session));
   started_ = true;
   load_state();
-  if (!mounted_.pool.read_only && options_.purpose == session::ServerPurpose::mount) {
-    growth_session_ =
-        std::make_unique<session::ServerSession>(*mounted_.setup.host, mounted_.open_close,
-                                                 session::ServerSession::Kind::internal, session_depth_log2, page_size);
-    growth_thread_ = std::thread([this] { make_wanted_chunks(); });
+  const bool is_mount = options_.purpose == session::ServerPurpose::mount;
+  if (!mounted_.pool.read_only && is_mount) {
+    chunk_maker_.start(open_internal_session(page_size));
     grower_.tell_engine();
   }
   if (!mounted_.pool.read_only && options_.commit_interval_s != 0) {
-    commit_thread_ = std::thread([this] { commit_regularly(); });
+    commit_timer_.start({options_.commit_interval_s, options_.discard && is_mount});
   }
   open_control();
 }
 
 void PoolServer::open_control() {
   if (options_.purpose == session::ServerPurpose::check) return;
-  const bool has_checksums = (mounted_.pool.superblock.feature_incompatible & format::feature_data_checksums) != 0;
-  scrubber_ = std::make_unique<maintenance::Scrubber>(maintenance::ScrubSetup{
-      *mounted_.setup.host, mounted_.open_close, mounted_.chunk_ranges(), has_checksums, !mounted_.pool.read_only});
-  open_exchange();
-  const JobControl jobs{
-      *scrubber_, *rebuilder_, *exchange_, *relocator_, *reshaper_, *spares_, mounted_.pool.read_only};
-  control_ = std::make_unique<PoolControl>(ControlContext{options_, mounted_.pool, mounted_.setup, mounted_.open_close,
-                                                          [this](u32 device) { return flush_errors_[device].load(); },
-                                                          grower_, mounted_.tables, jobs, trimmer_});
+  jobs_ = std::make_unique<PoolJobs>(JobParts{mounted_, mapper_, grower_, *this, upcalls_}, options_.spare_paths);
+  control_ =
+      std::make_unique<PoolControl>(ControlContext{options_, mounted_, upcalls_, grower_, trimmer_, jobs_->control()});
   if (options_.control_folder.empty()) return;
   Uuid uuid{};
   std::copy_n(mounted_.pool.superblock.pool_uuid, sizeof(uuid.bytes), uuid.bytes);
@@ -120,28 +101,6 @@ void PoolServer::open_control() {
   }
 }
 
-void PoolServer::open_exchange() {
-  maintenance::PoolHost& host = *this;
-  rebuilder_ = std::make_unique<maintenance::Rebuilder>(mounted_, grower_, host);
-  exchange_ = std::make_unique<maintenance::DeviceExchange>(mounted_, mapper_, grower_, *rebuilder_, host);
-  relocator_ = std::make_unique<maintenance::Relocator>(mounted_, host);
-  reshaper_ = std::make_unique<maintenance::Reshaper>(mounted_, grower_, *relocator_);
-  open_spares();
-}
-
-// Spares that will not do are no reason not to mount.
-void PoolServer::open_spares() {
-  auto spares = std::make_unique<maintenance::SpareDevices>(mounted_, *exchange_, *rebuilder_);
-  if (mounted_.pool.read_only) return spares_.swap(spares);
-  for (const std::string& path : options_.spare_paths) {
-    const std::string problem = spares->add(path, false);
-    if (!problem.empty()) mounted_.pool.warnings.push_back("spare " + problem);
-  }
-  const std::lock_guard guard(spares_mutex_);
-  spares_ = std::move(spares);
-  spares_->device_lost();  // one may have been, while nobody could be told
-}
-
 void PoolServer::device_joined(const std::string& spec) {
   options_.device_paths.push_back(spec);
 }
@@ -150,7 +109,7 @@ void PoolServer::device_replaced(const std::string& path, const std::string& spe
   device_left(path);
   std::erase(options_.device_paths, spec);
   options_.device_paths.push_back(spec);
-  has_lost_devices_ = true;
+  has_replaced_devices_ = true;
 }
 
 void PoolServer::device_left(const std::string& path) {
@@ -164,31 +123,12 @@ void PoolServer::device_left(const std::string& path) {
 }
 
 void PoolServer::forget_errors(u32 device) {
-  flush_errors_[device] = 0;
+  upcalls_.forget_errors(device);
 }
 
 std::vector<std::string> PoolServer::device_paths() {
   const std::shared_lock lock(mounted_.tables);
   return options_.device_paths;
-}
-
-void PoolServer::close_control() {
-  control_socket_.reset();
-  control_.reset();
-  if (reshaper_) reshaper_->job().stop();
-  if (relocator_) relocator_->job().stop();
-  std::unique_ptr<maintenance::SpareDevices> spares;
-  {
-    const std::lock_guard guard(spares_mutex_);
-    spares = std::move(spares_);
-  }
-  spares.reset();
-  if (rebuilder_) rebuilder_->job().stop();
-  reshaper_.reset();
-  relocator_.reset();
-  exchange_.reset();
-  rebuilder_.reset();
-  scrubber_.reset();
 }
 
 u64 PoolServer::write_errors() const {
@@ -215,19 +155,39 @@ void PoolServer::load_state() {
       fmt::format("space of files deleted before the last end was not freed: {}", status_text(freed)));
 }
 
+// The order of the end:
+//
+//   1. The control socket, so that nobody asks for anything any more, then the jobs, in their own order (PoolJobs).
+//   2. The threads that give commands by themselves. Those commands may wait for upcalls, so the upcall thread still
+//      runs: the commit timer, then the chunk maker, which answers what it has taken.
+//   3. The last checkpoint, which the upcall thread flushes for.
+//   4. The upcall thread, for which no command waits any more.
+//   5. The sessions, which end when their commands have: they are closed while the engine runs.
+//   6. The engine.
+//
+// It is the same for an engine that has died: its sessions' commands fail at once, and the upcall thread has ended by
+// itself or ends when it is asked.
 bool PoolServer::stop() {
   if (!started_) return true;
   started_ = false;
-  close_control();
-  {
-    const std::lock_guard guard(stop_mutex_);
-    stopping_ = true;
-    stop_changed_.notify_all();
-  }
-  if (commit_thread_.joinable()) commit_thread_.join();
-  end_growth_thread();
+  control_socket_.reset();
+  control_.reset();
+  jobs_.reset();
+  commit_timer_.stop();
+  chunk_maker_.stop();
+  const bool is_written = write_last_checkpoint();
+  upcalls_.stop();
+  management_session_.reset();
+  chunk_maker_.close_session();
+  upcalls_.close_session();
+  mounted_.setup.host->stop();
+  return is_written;
+}
+
+// A pool whose state could not be loaded is left as it was found. False: it should have been written, and the log says
+// why it was not.
+bool PoolServer::write_last_checkpoint() {
   Status status = Status::ok;
-  // A pool whose state could not be loaded is left as it was found.
   if (GPU4FS_MUTANT(last_checkpoint_skipped, !mounted_.pool.read_only, false) && loaded_) {
     status = command(wire::Opcode::checkpoint, checkpoint_mask_clean).status;
     if (status != Status::ok) {
@@ -235,22 +195,7 @@ bool PoolServer::stop() {
                                        status_text(status)));
     }
   }
-  end_upcall_thread();
-  management_session_.reset();
-  growth_session_.reset();
-  upcall_session_.reset();
-  mounted_.setup.host->stop();
   return status == Status::ok;
-}
-
-// The thread may look for the end just before it goes to sleep, so it is woken until it has seen it.
-void PoolServer::end_upcall_thread() {
-  upcalls_end_ = true;
-  while (!upcalls_ended_) {
-    engine::wake_server(*mounted_.setup.upcalls);
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
-  }
-  upcall_thread_.join();
 }
 
 void PoolServer::abandon() {
@@ -290,176 +235,6 @@ ring::Completion PoolServer::call(wire::Command request) {
   const std::lock_guard guard(management_mutex_);
   request.deadline_ms = session::patient_deadline_ms;
   return management_session_->call(request);
-}
-
-void PoolServer::answer_upcalls() {
-  while (!upcalls_end_) {
-    ring::Upcall upcall{};
-    const bool was_dead =
-        mounted_.setup.host->has_died();  // before: what it still asked for is read, and the death reported
-    if (!mounted_.setup.host->wait_upcall(&upcall, upcall_wait_ns)) {
-      report_death();
-      if (was_dead) break;
-      continue;
-    }
-    if (upcall.kind == ring::UpcallKind::make_chunk && defer_to_growth(upcall)) continue;
-    u64 failed_devices = 0;
-    const Status result = carry_out(upcall, &failed_devices);
-    if (!ring::wants_answer(upcall.kind)) continue;
-    // not_found: the command gave up waiting.
-    (void)upcall_session_->call(engine::answer_upcall_command(upcall, result, failed_devices));
-  }
-  upcalls_ended_ = true;
-}
-
-Status PoolServer::carry_out(const ring::Upcall& upcall, u64* failed_devices) {
-  switch (upcall.kind) {
-    case ring::UpcallKind::flush_device:
-      return flush_devices(upcall.argument, failed_devices);
-    case ring::UpcallKind::device_lost:
-      tell_of_loss(upcall.argument, upcall.detail);
-      return Status::ok;
-    case ring::UpcallKind::map_chunk:
-      return mapper_.map_chunk(upcall.argument, *upcall_session_);
-    case ring::UpcallKind::make_chunk:
-      return Status::no_space;
-    case ring::UpcallKind::write_growth:
-      return grower_.write(upcall.argument, upcall.detail);
-    case ring::UpcallKind::log:
-      log(LogLevel::warning, fmt::format("the engine reports {} {:#x}", upcall.detail, upcall.argument));
-      return Status::ok;
-    case ring::UpcallKind::wake_client:
-    case ring::UpcallKind::none:
-      return Status::ok;
-  }
-  return Status::not_supported;
-}
-
-// Another file may have taken the place of the one that failed meanwhile, and be good.
-void PoolServer::tell_of_loss(u64 device, u32 file_number) {
-  has_lost_devices_ = true;
-  {
-    const std::shared_lock lock(mounted_.tables);
-    if (device >= mounted_.setup.files.size()) return;
-    const bool is_the_same = mounted_.setup.file_numbers[device] == file_number;
-    log(LogLevel::error, loss_text(device, is_the_same ? mounted_.setup.files[device].path() : ""));
-  }
-  const std::lock_guard guard(spares_mutex_);
-  if (spares_) spares_->device_lost();
-}
-
-// The failing ones are marked in *failed_devices; whether the pool can do without them, the engine says.
-Status PoolServer::flush_devices(u64 which, u64* failed_devices) {
-  Status status = Status::ok;
-  const std::shared_lock lock(mounted_.tables);
-  for (u64 i = 0; i < mounted_.setup.files.size(); ++i) {
-    if (which != ~u64{0} && which != i) continue;
-    // The kernel tells of a lost write once; what it lost stays lost.
-    if (flush_errors_[i].load() != 0) {
-      *failed_devices |= u64{1} << i;
-      status = Status::device_failed;
-      continue;
-    }
-    try {
-      if (GPU4FS_MUTANT(server_flushes_nothing, mounted_.setup.files[i].needs_flush(), false))
-        mounted_.setup.files[i].flush();
-    } catch (const device::DeviceError& error) {
-      log(LogLevel::error, error.what());
-      flush_errors_[i].fetch_add(1);
-      *failed_devices |= u64{1} << i;
-      status = Status::device_failed;
-    }
-  }
-  return status;
-}
-
-// False: nobody will make a chunk any more.
-bool PoolServer::defer_to_growth(const ring::Upcall& upcall) {
-  const std::lock_guard guard(growth_mutex_);
-  if (growth_ends_ || !growth_thread_.joinable()) return false;
-  chunks_wanted_.push_back(upcall);
-  growth_changed_.notify_all();
-  return true;
-}
-
-// One chunk of a class for all that ask for it meanwhile. A chunk takes a checkpoint, which the upcall thread flushes
-// for.
-void PoolServer::make_wanted_chunks() {
-  std::unique_lock lock(growth_mutex_);
-  for (;;) {
-    growth_changed_.wait(lock, [this] { return growth_ends_ || !chunks_wanted_.empty(); });
-    if (chunks_wanted_.empty()) return;
-    const u64 page_class = chunks_wanted_.front().argument;
-    const auto others =
-        std::stable_partition(chunks_wanted_.begin(), chunks_wanted_.end(),
-                              [page_class](const ring::Upcall& upcall) { return upcall.argument == page_class; });
-    const std::vector<ring::Upcall> asking(chunks_wanted_.begin(), others);
-    chunks_wanted_.erase(chunks_wanted_.begin(), others);
-    const bool ends = growth_ends_;
-    lock.unlock();
-    Status result = Status::no_space;
-    try {
-      if (!ends && grower_.add_chunks(1, static_cast<u32>(page_class)) != 0) result = Status::ok;
-    } catch (const pool::PoolError& error) {
-      log(LogLevel::error, error.what());
-      const bool is_refused = error.status() == Status::no_space || error.status() == Status::busy;
-      result = is_refused ? Status::no_space : Status::io_error;
-      grower_.tell_engine();
-    } catch (const std::exception& error) {
-      // No memory for the chunk's state, in the engine's place for it or here.
-      log(LogLevel::error, fmt::format("no chunk could be made: {}", error.what()));
-    }
-    for (const ring::Upcall& upcall : asking) {
-      (void)growth_session_->call(engine::answer_upcall_command(upcall, result));
-    }
-    lock.lock();
-  }
-}
-
-void PoolServer::end_growth_thread() {
-  if (!growth_thread_.joinable()) return;
-  {
-    const std::lock_guard guard(growth_mutex_);
-    growth_ends_ = true;
-    growth_changed_.notify_all();
-  }
-  growth_thread_.join();
-}
-
-// Idle pools are left alone: without a command since the last look nothing can have changed. What a checkpoint made
-// free goes back to the system, and what a former mount left, a little each time.
-void PoolServer::commit_regularly() {
-  u64 commands_seen = ~u64{0};
-  const bool discards = options_.discard && options_.purpose == session::ServerPurpose::mount;
-  u32 passes = discards ? 1 : 0;
-  const auto interval = std::chrono::seconds(options_.commit_interval_s);
-  std::unique_lock lock(stop_mutex_);
-  while (!stop_changed_.wait_for(lock, interval, [this] { return stopping_; })) {
-    lock.unlock();
-    report_death();
-    const u64 commands = mounted_.setup.host->counters().commands_completed;
-    if (commands != commands_seen) {
-      const Status status = command(wire::Opcode::checkpoint, 0).status;
-      commands_seen = mounted_.setup.host->counters().commands_completed;
-      if (status != Status::ok && !death_reported_) {
-        log(LogLevel::error, fmt::format("a checkpoint was not written: {}", status_text(status)));
-      }
-      passes = discards ? trim_passes : 0;
-    }
-    if (passes != 0) {
-      const maintenance::TrimReport report = trimmer_.trim(trim_runs_at_once);
-      commands_seen += report.command_count;  // which change nothing
-      passes -= report.is_complete ? 1 : 0;
-    }
-    lock.lock();
-  }
-}
-
-void PoolServer::report_death() {
-  if (!mounted_.setup.host->has_died() || death_reported_.exchange(true)) return;
-  log(LogLevel::error,
-      fmt::format("the engine died, its pending operations fail: {}", mounted_.setup.host->fault_text()));
-  if (death_handler_) death_handler_();
 }
 
 }  // namespace gpu4fs::server
